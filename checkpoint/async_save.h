@@ -2,16 +2,17 @@
 checkpoint/async_save.h: saves the stages of all ranks as a checkpoint while training continues, and reads them back.
 
     saver_begin     starts a save: in a thread, or to its end where training is over
-    saver_meet      the end of the save that was started last, the same on all ranks
+    saver_meet      waits for the last save; the result is the same on all ranks
     read_slices     reads what this rank needs of a checkpoint
-    stage_values    where weights and moments lie on this rank; site_values: what asynchronous sites have beside them
+    stage_values    where weights and moments are on this rank; site_values: the further values of asynchronous sites
 
-Theory. A save has two halves. The first one blocks training: it waits for what is in flight between ranks, rank 0 makes
-the folder and its files, and every rank copies what it has to write into a snapshot in host memory. In the second half
+Theory. A save has two parts. The first one blocks training: it waits for messages in flight between ranks, rank 0 makes
+the folder and its files, and every rank copies what it has to write into a snapshot in host memory. In the second part
 a thread of each rank writes the snapshot and flushes it, while the ranks train on. The thread makes no MPI calls, which
 belong to the main threads. The ranks' threads meet in the folder itself:
 
-    every rank      writes its slices, flushes them, and then writes rank_00003: how much it was, and its checksum
+    every rank      writes its slices, flushes them, and then writes rank_00003: the size of what it wrote, and its
+                    checksum
     rank 0          waits for rank_00000, rank_00001, ..., adds them up, removes them, and publishes
                     (checkpoint/checkpoint.h)
 
@@ -20,11 +21,11 @@ belong to the main threads. The ranks' threads meet in the folder itself:
 
 A rank that cannot write prints the reason on stderr and leaves no rank_N. Before the next save, and at the end, all
 ranks meet (saver_meet): each waits for its own thread, they exchange whether it succeeded, and if one failed rank 0
-abandons the save. So no rank waits for ever, a save that failed does not end the run, and there is one save at a time.
-The last save of a run has no training beside it: it is written from where the values lie, without a copy.
+abandons the save. So no rank waits for ever, a failed save does not end the run, and at most one save runs at a time.
+No training runs beside the last save: it is written from the values themselves, without a copy.
 
-A checkpoint holds weights in float32, both moments, and what asynchronous sites have of their own. Data ranks hold the
-same slices and write buckets in turn; with ZeRO they first gather their shards of a bucket.
+A checkpoint holds weights in float32, both moments, and the values that each asynchronous site has of its own. Data
+ranks hold the same slices and write buckets in turn; with ZeRO they first gather their shards of a bucket.
 */
 #ifndef ASYNC_SAVE_H
 #define ASYNC_SAVE_H
@@ -38,7 +39,7 @@ same slices and write buckets in turn; with ZeRO they first gather their shards 
 #include <sys/syscall.h>
 
 // ----------------------------------------------------------------------------------------------------------------
-// What a checkpoint holds of a stage, and where it lies
+// The values of a stage that a checkpoint holds, and where they are
 
 // A value of each parameter on this rank: layout.elements floats or, with ZeRO, a shard of each bucket.
 typedef struct {
@@ -56,7 +57,7 @@ static ShardedBuffer stage_values(const Stage* stage, int what) {
     return values;
 }
 
-// What asynchronous sites have beside weights and moments, and where it lies.
+// The values of asynchronous sites beside weights and moments, and where they are.
 typedef struct {
     CheckpointSites list;
     ShardedBuffer of[CHECKPOINT_KINDS];
@@ -76,7 +77,7 @@ static AsyncCheckpointState site_values(const Stage* stage) {
     return state;
 }
 
-// All values of a bucket in host memory: where they lie, or gathered in copy (largest_bucket() floats).
+// All values of a bucket in host memory: in place, or gathered in copy (largest_bucket() floats).
 static const float* whole_values(const Stage* stage, int b, ShardedBuffer values, float* copy) {
     const Layout* layout = &stage->layout;
     const int64_t n = bucket_shard_size(layout, b);
@@ -135,7 +136,8 @@ static bool read_slices(const Stage* stage, const CheckpointReader* reader, Hear
     return ok;
 }
 
-// Whether this data rank writes a value of a bucket. site: whose value it is; -1: it is the same on all sites.
+// Whether this data rank writes a value of a bucket. site: the value belongs to this site; -1: it is the same on all
+// sites.
 static bool writes_bucket(const Mesh* mesh, int b, int site) {
     if (site < 0) return b % mesh->d == mesh->data;
     return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_rank_in_site(mesh);
@@ -152,7 +154,7 @@ typedef struct {
     int64_t at;
 } SavedValue;
 
-// What a rank needs to save. It must not be copied, as the writer points to its own paths.
+// The data that a rank needs to save. It must not be copied, as the writer points to its own paths.
 typedef struct {
     const Stage* stage;
     const char* out;
@@ -169,23 +171,22 @@ typedef struct {
     int n, room;
     float* snapshot;
     int64_t floats, used;
-    bool timed;      // it is one that --save-minutes asks for; set before saver_begin
-    int64_t passing; // the step of the last such one, on rank 0; -1: none
+    bool timed;      // --save-minutes asks for this save; set before saver_begin
+    int64_t passing; // the step of the last such save, on rank 0; -1: none
     int64_t left;    // the step of a failed save whose .tmp may remain on a disk that was gone; -1: none
     int64_t attempt; // identifies this save; ranks of a killed run that still write have another number
     pthread_t thread;
-    bool begun, threaded; // there is a save to end, a thread to join
+    bool begun, threaded; // a save has to be ended, a thread to be joined
     // By __atomic: this rank's part is over, successfully (wrote) or not; all parts are over; rank 0 must not publish.
     bool written, all_written, give_up;
     bool wrote;
     SaveEnd end;   // by __atomic; rank 0's decides
     bool reported; // on stdout and in the log
-    Error error;   // of what failed first
+    Error error;   // of the first failure
     double started, stall, seconds;
 } Saver;
 
-// Value v of this rank: its number in checkpoint/checkpoint.h, where it lies, and the site whose it is (-1: the same on
-// all sites).
+// Value v of this rank: its number in checkpoint/checkpoint.h, where it is, and its site (-1: the same on all sites).
 typedef struct {
     ShardedBuffer values;
     int number, site;
@@ -194,7 +195,7 @@ typedef struct {
 static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* sites, int v) {
     const bool local = stage->grads.scope == SCOPE_SITE;
     const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - 1 - sites->list.moments;
-    if (kind < 0) { // moments that differ between sites: those of site 0
+    if (kind < 0) { // where moments differ between sites, site 0's are saved
         const SavedPart part = {stage_values(stage, v), v, local && v > 0 ? 0 : -1};
         return part;
     }
@@ -215,7 +216,7 @@ static int64_t snapshot_floats(const Stage* stage) {
     return n;
 }
 
-// Whether a folder is where a disk is mounted.
+// Whether a folder is a mount point.
 static bool folder_is_mount(const char* path) {
     char above[CHECKPOINT_PATH];
     struct stat here, there;
@@ -224,7 +225,7 @@ static bool folder_is_mount(const char* path) {
            here.st_dev != there.st_dev;
 }
 
-// A folder whose disk is not mounted still takes files, onto another disk, where they would be lost.
+// Whether the disk is mounted: without it the folder still takes files, on another disk, where they would be lost.
 static bool saver_disk_is_there(const Saver* saver, Error* error) {
     return !saver->mounted || folder_is_mount(saver->out) ||
            fail(error, "%s: its disk is not mounted any more", saver->out);
@@ -249,8 +250,8 @@ static void saver_free(Saver* saver) {
     memset(saver, 0, sizeof *saver);
 }
 
-// Passes all that this rank writes of its stage to `take` (NULL: to nothing), in the same order on all ranks, which
-// with ZeRO gather each bucket. After a failure it continues to gather, as the other ranks wait for it.
+// Passes all values that this rank writes to `take` (NULL: to nothing), in the same order on all ranks, as with ZeRO
+// they gather each bucket. After a failure it continues to gather, as the other ranks wait for it.
 static bool walk_values(Saver* saver, bool (*take)(Saver*, SavedValue, const float*, Error*), Error* error) {
     const Stage* stage = saver->stage;
     const AsyncCheckpointState sites = site_values(stage);
@@ -292,8 +293,8 @@ static bool rank_file(char path[CHECKPOINT_PATH], const Saver* saver, int rank, 
     return checkpoint_path(path, error, "%s/step_%08lld.tmp/rank_%05d", saver->out, (long long)saver->state.step, rank);
 }
 
-// Writes rank_N: that this rank has written its part, and its checksums. The file is complete if it ends with a line
-// feed. It is not flushed to the disk: rank 0 may have read it by the time that a flush fails.
+// Writes rank_N, which reports that this rank has written its part, and its checksums. The file is complete if it ends
+// with a line feed. It is not flushed to the disk: rank 0 may have read it by the time a flush fails.
 static bool rank_reports(const Saver* saver, Error* error) {
     char path[CHECKPOINT_PATH];
     const CheckpointSum* sum = &saver->writer.sum;
@@ -305,7 +306,7 @@ static bool rank_reports(const Saver* saver, Error* error) {
     return (out && fclose(out) == 0 && ok) || fail(error, "%s: cannot write: %s", path, strerror(errno));
 }
 
-// Adds what a rank has reported. False: it has not reported yet, or its file cannot be read (*code: errno).
+// Adds a rank's report. False: it has not reported yet, or its file cannot be read (*code: errno).
 static bool rank_collect(CheckpointSum* sum, const char* path, int64_t attempt, int* code) {
     long long number, elements;
     unsigned long long c[3];
@@ -321,7 +322,7 @@ static bool rank_collect(CheckpointSum* sum, const char* path, int64_t attempt, 
     return true;
 }
 
-enum { REPORTS_WAIT = 120 }; // seconds until a network file system shows what other machines have written
+enum { REPORTS_WAIT = 120 }; // seconds until a network file system shows files that other machines have written
 
 // Rank 0 waits for the reports of all ranks. False if another rank has failed, or the folder is gone.
 static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
@@ -362,12 +363,12 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
 // ----------------------------------------------------------------------------------------------------------------
 // Writing
 
-// Writes this rank's part: from the snapshot, or from where the values lie.
+// Writes this rank's part: from the snapshot, or from the values themselves.
 static bool write_part(Saver* saver, bool from_snapshot, Error* error) {
     const Stage* stage = saver->stage;
     Error late;
     bool ok = checkpoint_join(&saver->writer, saver->out, saver->state.step, &stage->model, &saver->sites, error);
-    if (!ok) { // nothing is open: the other ranks still wait for the gathers
+    if (!ok) { // no file is open, but the other ranks still wait for the gathers
         if (!from_snapshot) walk_values(saver, NULL, &late);
         return false;
     }
@@ -408,7 +409,7 @@ static void save_ends(Saver* saver, bool ok) {
     __atomic_store_n(&saver->end, ok ? SAVE_DONE : SAVE_FAILED, __ATOMIC_RELEASE);
 }
 
-// The second half of a save.
+// The second part of a save.
 static void save_write(Saver* saver, bool from_snapshot) {
     Error gone;
     char folder[CHECKPOINT_PATH];
@@ -416,31 +417,30 @@ static void save_write(Saver* saver, bool from_snapshot) {
     saver->wrote = write_part(saver, from_snapshot, &saver->error);
     const bool is_gone = !saver->wrote && named && !checkpoint_is_there(folder, &gone);
     if (is_gone) saver->error = gone;
-    if (!saver->wrote && (!is_gone || saver->rank == 0)) // of a folder that is gone only rank 0 reports
+    if (!saver->wrote && (!is_gone || saver->rank == 0)) // only rank 0 reports a folder that is gone
         say_not_saved(saver);
     if (saver->rank > 0) save_ends(saver, saver->wrote);
     __atomic_store_n(&saver->written, true, __ATOMIC_RELEASE);
 }
 
-// Rank 0 continues with it.
+// Rank 0 publishes the save, or reports that it failed.
 static void save_publish(Saver* saver) {
     const bool ok = saver->wrote && publish_part(saver, &saver->error);
     if (saver->wrote && !ok && !__atomic_load_n(&saver->give_up, __ATOMIC_ACQUIRE))
-        say_not_saved(saver); // else another rank has
+        say_not_saved(saver); // else another rank has reported it
     save_ends(saver, ok);
 }
 
 static void* save_thread(void* context) {
     Saver* saver = (Saver*)context;
-    // Training has priority where the two share a core.
+    // Training has priority where it shares a core with this thread.
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 5);
     save_write(saver, true);
     if (saver->rank == 0) save_publish(saver);
     return NULL;
 }
 
-// All ranks: waits for the save that was begun last. SAVE_NONE (there is none), SAVE_DONE or SAVE_FAILED, the same on
-// all ranks.
+// All ranks: waits for the last save. SAVE_NONE (there is none), SAVE_DONE or SAVE_FAILED, the same on all ranks.
 static SaveEnd saver_meet(Saver* saver, Comm* world) {
     if (!saver->begun) return SAVE_NONE;
     while (!__atomic_load_n(&saver->written, __ATOMIC_ACQUIRE)) usleep(500);
@@ -451,15 +451,15 @@ static SaveEnd saver_meet(Saver* saver, Comm* world) {
     if (!saver->threaded && saver->rank == 0) save_publish(saver);
     ok = saver->end == SAVE_DONE;
     comm_broadcast(world, &ok, 1, COMM_INT32, 0);
-    // Only now: before the broadcast other ranks were still writing there.
+    // Not before the broadcast, as other ranks were still writing there.
     if (!ok && saver->rank == 0 && !checkpoint_abandon(saver->out, saver->state.step)) saver->left = saver->state.step;
     saver->threaded = saver->begun = false;
     return ok ? SAVE_DONE : SAVE_FAILED;
 }
 
 // All ranks, once nothing is in flight: saves the stage, in a thread (background) or before it returns; saver_meet
-// returns the result. False on all ranks, with the reason on rank 0, if the save could not begin. started: when
-// training stopped for it.
+// returns the result. False on all ranks, with the reason on rank 0, if the save could not begin. started: the time at
+// which training stopped for it.
 static bool saver_begin(Saver* saver, Comm* world, const CheckpointState* state, bool background, double started,
                         Error* error) {
     const Stage* stage = saver->stage;

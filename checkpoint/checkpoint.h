@@ -1,14 +1,14 @@
 /*
-checkpoint/checkpoint.h: writes a checkpoint. It is one logical model, whatever the mesh that wrote it: every tensor has
+checkpoint/checkpoint.h: writes a checkpoint. It holds one logical model, whatever mesh wrote it: every tensor has
 Hugging Face's name and shape, in float32, in a folder that transformers loads as it is.
 
     rank 0          checkpoint_begin        makes OUT/step_N.tmp, with the files of tensors at their final size
     every rank      checkpoint_join         opens them
-                    checkpoint_write_bucket writes the buckets, or the parts, that are this rank's to write
+                    checkpoint_write_bucket writes the buckets, or parts of them, that this rank has to write
                     checkpoint_leave        flushes what this rank has written; writer.sum is its checksum
     rank 0          checkpoint_publish      adds checksums and config.json, and gives the folder its name; or
                                             checkpoint_abandon, if any rank has failed
-Between these calls the caller waits for all ranks and asks whether all have succeeded: there is no MPI here.
+There is no MPI here: between these calls the caller waits for all ranks and asks whether all have succeeded.
 
 Theory:
     OUT/step_00001000/
@@ -16,22 +16,23 @@ Theory:
         config.json             the architecture, as Hugging Face writes it
         optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's
                                 velocity is the first, and there is no second)
-        sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: what each site has beside the
-                                global parameters, site.3.exp_avg.NAME and others, and what was in flight between sites
-        trainer.json            step, position in the data, what a resumed run must not change; size and checksum of all
-                                other files
+        sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: the values of each site beside
+                                the global parameters, site.3.exp_avg.NAME and others, and messages in flight between
+                                sites
+        trainer.json            step, position in the data, options that a resumed run must not change; size and
+                                checksum of all other files
 A checkpoint is complete or it does not exist: everything is written into OUT/step_00001000.tmp, flushed to the disk
 (files, then the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which no run resumes
 from; the next save of that step removes it.
 
 Every file of tensors carries its step and its checksum in its metadata (util/checksum.h: over all its bytes, with zeros
-in place of the checksum). trainer.json has the checksums of all files, and at its end its own. So checkpoint_verify.h
+in place of the checksum). trainer.json has the checksums of all files and, at its end, its own. So checkpoint_verify.h
 finds a flipped bit, a truncated file and a file of another checkpoint before anything is used.
 
 The place of a rank's slice in a file follows from the layout alone, as runs of consecutive elements. So all ranks write
-into the same files at once, each its own slices, bucket by bucket, and nothing is gathered on one rank. Nor is it for a
+into the same files at once, each its own slices, bucket by bucket. Nothing is gathered on one rank, not even for a
 checksum, which is a sum over words. Data ranks hold the same slices; any one of them writes a bucket. Reading needs no
-order: each rank maps the files and copies what its slices need. All ranks have to see one file system.
+order: each rank maps the files and copies its slices. All ranks have to see one file system.
 */
 #ifndef CHECKPOINT_H
 #define CHECKPOINT_H
@@ -48,8 +49,7 @@ enum { CHECKPOINT_PATH = 4096 }; // Linux's PATH_MAX
 
 enum { CHECKPOINT_KINDS = 8, CHECKPOINT_OPTIONS_TEXT = 384 };
 
-// What asynchronous sites keep of every parameter: values of some kinds, each in as many copies as there are sites, or
-// in one.
+// The values that asynchronous sites keep for every parameter: some kinds, each in one copy per site, or in one.
 typedef struct {
     int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
@@ -60,11 +60,11 @@ static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without
 typedef struct {
     int64_t step;                                 // optimizer steps done
     int64_t sequences;                            // consumed: the position in the data
-    int64_t seed, global_batch, seq, data_tokens; // the same in a resumed run
-    int64_t data_mix;                             // hash of several sources and their weights, the same; else 0
-    char rounds[CHECKPOINT_OPTIONS_TEXT];         // the options of asynchronous sites, the same; "": synchronous
-    char optimizer[16];                           // the name that --optimizer has for it; the same
-    char tuning[CHECKPOINT_OPTIONS_TEXT]; // the learning rate's curve and more, as options; may change. "": not known
+    int64_t seed, global_batch, seq, data_tokens; // unchanged in a resumed run
+    int64_t data_mix;                             // hash of several sources and their weights, unchanged; else 0
+    char rounds[CHECKPOINT_OPTIONS_TEXT];         // the options of asynchronous sites, unchanged; "": synchronous
+    char optimizer[16];                           // the value of --optimizer; unchanged
+    char tuning[CHECKPOINT_OPTIONS_TEXT]; // the learning rate's curve and others, as options; may change. "": not known
     double val_loss;                      // not finite if there was no validation at this step
     uint64_t data_checksum;               // of the content of --data (sources_checksum); 0: not known
     int64_t held_out; // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
@@ -98,7 +98,7 @@ static inline Run slice_run(const Slice* slice, int64_t i) {
     return run;
 }
 
-// Sets the shape that the tensor has in files; returns the number of dimensions.
+// Sets the tensor's shape in files; returns the number of dimensions.
 static inline int tensor_file_shape(int64_t shape[2], const Tensor* tensor) {
     shape[0] = tensor->transposed ? tensor->cols : tensor->rows;
     shape[1] = tensor->transposed ? tensor->rows : tensor->cols;
@@ -144,7 +144,7 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
 // Writing
 
 // The values that a checkpoint has of every parameter: the weight (0) in the first file, the optimizer's first (1) and
-// perhaps second (2) moment in the second; then what asynchronous sites have, kind by kind and copy by copy, in the
+// perhaps second (2) moment in the second; then the values of asynchronous sites, kind by kind and copy by copy, in the
 // third.
 enum { CHECKPOINT_VALUES = 3, CHECKPOINT_TENSOR_FILES = 3 };
 static const char* const checkpoint_prefix[CHECKPOINT_VALUES] = {"", "exp_avg.", "exp_avg_sq."};
@@ -158,7 +158,7 @@ static inline int checkpoint_value_of_site(const CheckpointSites* sites, int kin
     return 1 + sites->moments + kind * sites->copies + copy;
 }
 
-// The file of tensors that has a value; the number of these files; the number of values in one.
+// The tensor file that holds a value; the number of these files; the number of values in one.
 static inline int checkpoint_file_of(int moments, int value) {
     if (value == 0) return 0;
     return value <= moments ? 1 : 2;
@@ -179,7 +179,7 @@ static inline void checkpoint_name(char* name, size_t size, const CheckpointSite
         snprintf(name, size, "site.%d.%s.%s", number % sites->copies, sites->kind[number / sites->copies], tensor);
 }
 
-// Where every value lies in the files; the same on every rank, as it follows from the model and the sites alone.
+// The place of every value in the files; the same on every rank, as it follows from the model and the sites alone.
 typedef struct {
     SafeTensorsLayout file[CHECKPOINT_TENSOR_FILES];
     int files;
@@ -212,7 +212,7 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
                                            const CheckpointSites* sites, int64_t step, Error* error) {
     char number[32];
     const SafeMetadata about[] = {
-        {"format", "pt"}, {"step", number}, {"checksum", "0000000000000000"}}; // transformers wants to see the first
+        {"format", "pt"}, {"step", number}, {"checksum", "0000000000000000"}}; // transformers requires the first
     if (!sites) sites = &checkpoint_of_adamw;
     memset(layouts, 0, sizeof *layouts);
     snprintf(number, sizeof number, "%lld", (long long)step);
@@ -244,8 +244,8 @@ typedef struct {
     const SafeTensorsFile* file;
     float* buffer;
     int64_t count, start; // values in the buffer; where in the file the first one belongs, in bytes
-    uint64_t checksum;    // of what was written, if that is float32
-    const char* what;     // what the values are, for messages
+    uint64_t checksum;    // of the written values, if they are float32
+    const char* what;     // names the values in messages
     SafeDtype dtype;      // in the file: SAFE_F32 or SAFE_BF16
 } RunWriter;
 
@@ -295,7 +295,7 @@ static inline bool slice_write(RunWriter* writer, int64_t tensor, const float* l
             }
             const int64_t n = min_i64(run.count - done, RUN_WRITER_FLOATS - writer->count);
             if (!run_writer_put(writer, local + run.local + done * run.stride, run.stride,
-                                n)) // it could not be read again
+                                n)) // such a checkpoint could not be read again
                 return fail(error, "%s of %s has a value that is not finite", writer->what, slice->tensor.name);
             done += n;
         }
@@ -331,7 +331,8 @@ static inline bool checkpoint_write_config(const char* path, const ModelConfig* 
     return checkpoint_write_text(path, error, "%s", text);
 }
 
-// Reads the CAAT-Net configuration of a folder's config.json; ranks = 0 if it has none. *known: there is a config.json.
+// Reads the CAAT-Net configuration from a folder's config.json; ranks = 0 if it has none. *known: there is a
+// config.json.
 static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     Json json;
@@ -402,7 +403,7 @@ static inline bool folder_sync(const char* path, Error* error) {
     return ok;
 }
 
-// Whether a name is a file of a checkpoint, or a rank's report in its .tmp (checkpoint/async_save.h).
+// Whether a name is that of a checkpoint's file, or of a rank's report in its .tmp (checkpoint/async_save.h).
 static inline bool checkpoint_is_file(const char* name) {
     for (size_t i = 0; i < sizeof checkpoint_files / sizeof checkpoint_files[0]; i++) {
         if (strcmp(name, checkpoint_files[i]) == 0) return true;
@@ -413,8 +414,8 @@ static inline bool checkpoint_is_file(const char* name) {
     return strncmp(name, "rank_", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
 }
 
-// Removes a checkpoint's folder and its files. Files that are not a checkpoint's stay, and the folder with them. Of a
-// link only the link is removed, not what it leads to.
+// Removes a checkpoint's folder and its files. Other files stay, and the folder with them. If it is a link, only the
+// link is removed, not its target.
 static inline void checkpoint_remove(const char* folder) {
     struct stat st;
     const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -482,7 +483,7 @@ static inline bool checkpoint_create_files(const char* folder, int64_t step, con
         SafeTensorsFile file;
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
              safetensors_create(&file, path, &layouts.file[i], error);
-        if (ok) close(file.fd); // flushed later, with what ranks will have written
+        if (ok) close(file.fd); // flushed later, when the ranks have written
     }
     checkpoint_file_layouts_free(&layouts);
     return ok;
@@ -514,9 +515,9 @@ static inline bool checkpoint_begin(const char* out, int64_t step, const ModelCo
     return false;
 }
 
-// How much a rank has written, and its checksums; or the sum over all ranks.
+// The number of elements that a rank has written, and their checksums; or the sum over all ranks.
 typedef struct {
-    int64_t elements; // over all ranks it has to become checkpoint_values() model_parameters()
+    int64_t elements; // the sum over all ranks has to be checkpoint_values() model_parameters()
     uint64_t checksum[CHECKPOINT_TENSOR_FILES];
 } CheckpointSum;
 
@@ -525,7 +526,7 @@ static inline void checkpoint_sum_add(CheckpointSum* sum, const CheckpointSum* m
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) sum->checksum[i] += more->checksum[i];
 }
 
-// The files as one rank has them open. It must not be copied, as the files point to its paths.
+// The files that one rank has open. It must not be copied, as the files point to its paths.
 typedef struct {
     CheckpointFileLayouts layouts;
     char path[CHECKPOINT_TENSOR_FILES][CHECKPOINT_PATH];
@@ -534,7 +535,7 @@ typedef struct {
     CheckpointSum sum; // written so far
 } CheckpointWriter;
 
-// Every rank, last: flushes what it has written to the disk if all succeeded (ok), and closes the files. Does nothing
+// Every rank, last: flushes its writes to the disk if all succeeded (ok), and closes the files. Does nothing
 // after a checkpoint_join() that failed.
 static inline bool checkpoint_leave(CheckpointWriter* writer, bool ok, Error* error) {
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) {
@@ -684,7 +685,7 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
     return checkpoint_write_text(path, error, "%s%s\"\n}\n", text, hex);
 }
 
-// The offset of the checksum's 16 digits in the header of a file of tensors; -1: there is none.
+// The offset of the checksum's 16 digits in the header of a tensor file; -1: it has no checksum.
 static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
     static const char key[] = "\"checksum\":\"";
     const char* at = (const char*)memmem(header, (size_t)bytes, key, sizeof key - 1);
@@ -692,8 +693,8 @@ static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
     return place >= 0 && place + 16 <= bytes ? place : -1;
 }
 
-// Writes the checksum of a file of tensors into its header: the sum of the header's and `values`, that of what all
-// ranks have written.
+// Writes the checksum of a file of tensors into its header: the sum of the header's and `values`, the checksum of the
+// values from all ranks.
 static inline bool checkpoint_seal(CheckpointFile* entry, const char* path, const SafeTensorsLayout* file_layout,
                                    uint64_t values, Error* error) {
     SafeTensorsFile file;
@@ -718,8 +719,7 @@ static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, 
     return true;
 }
 
-// Writes what is missing in the .tmp once all ranks have left it: checksums, config.json and the files beside it,
-// trainer.json.
+// Completes the .tmp once all ranks have left it: checksums, config.json and the files beside it, trainer.json.
 static inline bool checkpoint_complete(const char* folder, const CheckpointState* state, const ModelConfig* model,
                                        const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                        const HubFiles* files, Error* error) {

@@ -2,7 +2,7 @@
 checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (checkpoint/checkpoint.h) in it.
 
     folder_lock         reserves the folder for one run until its last rank has ended
-    checkpoint_clean    removes what killed runs have left, or restores it
+    checkpoint_clean    removes or restores the leftovers of killed runs
     checkpoint_prune    keeps the newest checkpoints and the best one, which OUT/best points to
     checkpoint_of_run   the checkpoint that the folder of a run stands for
 */
@@ -37,7 +37,7 @@ static inline bool folder_share(int lock) {
     return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-// Opens a file of the run's folder to write it anew. A link is removed, and what it leads to is not touched.
+// Opens a file of the run's folder to write it anew. A link is removed; its target is not touched.
 static inline FILE* folder_create(const char* path) {
     struct stat st;
     if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) unlink(path);
@@ -45,8 +45,9 @@ static inline FILE* folder_create(const char* path) {
     return fd >= 0 ? fdopen(fd, "w") : NULL;
 }
 
-// Removes what killed runs have left in `out`, before a rank saves there: .tmp, and .old unless its run was killed
-// before the new checkpoint had the name; then it gets its name back. Best effort: what cannot be removed does no harm.
+// Removes the leftovers of killed runs in `out`, before a rank saves there: .tmp, and .old unless its run was killed
+// before the new checkpoint had the name; then it gets its name back. Best effort: leftovers that cannot be removed do
+// no harm.
 static inline void checkpoint_clean(const char* out) {
     char name[CHECKPOINT_PATH], path[CHECKPOINT_PATH];
     Error error;
@@ -73,7 +74,7 @@ static inline double checkpoint_val_loss(const char* folder) {
     return checkpoint_load_list(&list, folder, &error) ? list.state.val_loss : (double)NAN;
 }
 
-// Of n checkpoints the step of the one with the lowest validation loss, the newest of equals; -1: none was validated.
+// The step of the checkpoint with the lowest validation loss (of n), the newest of equals; -1: none was validated.
 static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int n) {
     char path[CHECKPOINT_PATH];
     double lowest = INFINITY;
@@ -90,7 +91,7 @@ static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int
     return best;
 }
 
-// Links OUT/best to step_N atomically. A file of that name that is no link is not touched.
+// Links OUT/best to step_N atomically. A file of that name that is not a link is not touched.
 static inline bool checkpoint_link_best(const char* out, int64_t best, Error* error) {
     char link[CHECKPOINT_PATH], fresh[CHECKPOINT_PATH], target[64];
     struct stat st;
@@ -103,7 +104,7 @@ static inline bool checkpoint_link_best(const char* out, int64_t best, Error* er
     if (made && rename(fresh, link) == 0) return true;
     const int code = errno;
     if (made) unlink(fresh);
-    // Some file systems have no links; the checkpoint is complete without one.
+    // Some file systems have no links; the checkpoint is complete without OUT/best.
     return code == EPERM || code == ENOSYS || code == EOPNOTSUPP ||
            fail(error, "%s: cannot link to %s: %s", link, target, strerror(code));
 }
@@ -128,10 +129,10 @@ static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** ki
     return false;
 }
 
-// Rank 0, when the checkpoint of step `last` was published: removes older ones but for the newest `keep` (0: removes
-// only that of step `passing`) and the best one, which OUT/best points to. Later checkpoints, which the run could not
-// resume from, are not counted and stay until the run reaches their step. A checkpoint loses its name before its files
-// are removed, so none is ever incomplete.
+// Rank 0, when the checkpoint of step `last` was published: removes older ones except the newest `keep` (0: removes
+// only the checkpoint of step `passing`) and the best one, which OUT/best points to. Later checkpoints, from which the
+// run could not resume, are not counted and stay until the run reaches their step. A checkpoint loses its name before
+// its files are removed, so none is ever incomplete.
 static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, int64_t passing, Error* error) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     int64_t* steps;
@@ -139,7 +140,7 @@ static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last,
     int first = 0;
     while (first < n && steps[first] > last) first++;
     const int64_t best = checkpoint_best(out, steps + first, n - first);
-    const bool linked = best < 0 || checkpoint_link_best(out, best, error); // if not, old ones are removed all the same
+    const bool linked = best < 0 || checkpoint_link_best(out, best, error); // a failure does not stop the removal
     Error why, *reason = linked ? error : &why;
     bool ok = true;
     for (int64_t i = first + keep; i < n && ok; i++) {

@@ -150,7 +150,7 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     return ok;
 }
 
-// Reads trainer.json of a checkpoint's folder; false if it is not as it was written.
+// Reads trainer.json of a checkpoint's folder; false if it was changed or damaged.
 static inline bool checkpoint_read_list(CheckpointList* list, const char* folder, Error* error) {
     char path[CHECKPOINT_PATH];
     Json json;
@@ -187,8 +187,8 @@ static inline bool checkpoint_load_list(CheckpointList* list, const char* folder
     return checkpoint_read_list(list, folder, error) && checkpoint_check_sizes(list, folder, error);
 }
 
-// The folder of the checkpoint that weights to start from belong to: path itself, or the folder of the file. False:
-// they belong to no checkpoint, as there is no trainer.json.
+// The checkpoint's folder that initial weights belong to: path itself, or the folder of the file. False: they belong to
+// no checkpoint, as there is no trainer.json.
 static inline bool checkpoint_of_weights(char folder[CHECKPOINT_PATH], const char* path) {
     struct stat st;
     Error error;
@@ -218,7 +218,7 @@ static inline bool checkpoint_load_weights_list(CheckpointList* list, const char
     return checkpoint_check_sizes(list, folder, error);
 }
 
-// Whether a checkpoint's config.json is as it was written.
+// Whether a checkpoint's config.json is unchanged.
 static inline bool checkpoint_config_is_sound(const char* folder) {
     char path[CHECKPOINT_PATH];
     CheckpointList list;
@@ -229,8 +229,8 @@ static inline bool checkpoint_config_is_sound(const char* folder) {
            now.checksum == list.file[list.files - 1].checksum; // config.json comes last
 }
 
-// The part of words [from, to) in a file's checksum. digits: where a file of tensors has its own checksum, which counts
-// as zeros; -1: none.
+// The contribution of words [from, to) to a file's checksum. digits: where a tensor file has its own checksum,
+// which counts as zeros; -1: none.
 static inline uint64_t checkpoint_sum_words(const unsigned char* data, int64_t bytes, int64_t digits, int64_t from,
                                             int64_t to) {
     unsigned char copy[24];
@@ -282,7 +282,7 @@ static inline bool checkpoint_add_up(uint64_t sums[CHECKPOINT_TENSOR_FILES + 1],
     return true;
 }
 
-// Whether a checkpoint is of the step in its folder's name.
+// Whether a checkpoint's step is the one in its folder's name.
 static inline bool checkpoint_check_step(const CheckpointList* list, const char* folder, int64_t step, Error* error) {
     return list->state.step == step ||
            fail(error, "%s/trainer.json: is of step %lld", folder, (long long)list->state.step);
@@ -302,7 +302,7 @@ static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILE
     return true;
 }
 
-// Whether the files of a checkpoint are as they were written; for one process.
+// Whether the files of a checkpoint are unchanged; for one process.
 static inline bool checkpoint_verify(const char* folder, Error* error) {
     CheckpointList list;
     uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
@@ -350,7 +350,7 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
     // Older checkpoints of SGD have zeros for a second moment.
     const int copies[] = {0, 1, reader->sites.copies};
     const int older = expected + (2 - reader->sites.moments) * copies[number] * layout->tensors;
-    // Tensors beyond these would be ignored silently, as of a model with more layers.
+    // Further tensors, as of a model with more layers, would be ignored silently.
     if (file->tensors != expected && file->tensors != older)
         return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
                     file->path, (long long)file->tensors, expected);

@@ -1,6 +1,6 @@
 /*
-checkpoint/export.h: writes the weights alone for other programs: at the end of a run, or of a run that trains nothing,
-to convert files.
+checkpoint/export.h: writes the weights alone for other programs: at the end of a run, which may train nothing and only
+convert files.
 
     --export FOLDER     config.json and model.safetensors, as transformers loads them, and the files beside them
                         (checkpoint/hub_files.h)
@@ -11,10 +11,9 @@ to convert files.
     every rank    export_write      writes and flushes its slices
     rank 0        export_publish    writes config.json, and renames PATH.tmp-NUMBER to PATH
 
-Theory. Weights are float32, or rounded to bf16. As for a checkpoint nothing is gathered on one rank: all write into one
-file, each its slices, and data ranks their buckets in turn. Between these calls the caller waits for all ranks and asks
-whether all have succeeded. PATH is never replaced if it exists, nor is anything else touched that this run has not
-made.
+Theory. Weights are float32, or rounded to bf16. As for a checkpoint, nothing is gathered on one rank: all write their
+slices into one file, and data ranks write buckets in turn. Between these calls the caller waits for all ranks and asks
+whether all have succeeded. An existing PATH is never replaced, and no other file is touched that this run has not made.
 */
 #ifndef EXPORT_H
 #define EXPORT_H
@@ -24,7 +23,7 @@ made.
 
 typedef struct {
     const char* path;
-    char temporary[CHECKPOINT_PATH], file[CHECKPOINT_PATH]; // the second is, or is in, the first
+    char temporary[CHECKPOINT_PATH], file[CHECKPOINT_PATH]; // file is temporary or a file in it
     bool llmc;
     SafeDtype dtype;
 } Export;
@@ -41,13 +40,13 @@ static bool export_parent(char folder[CHECKPOINT_PATH], const char* path, Error*
     return checkpoint_path(folder, error, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-// All ranks: the names that are written first.
+// All ranks: sets the temporary names.
 static bool export_name(Export* job, uint64_t number, Error* error) {
     return checkpoint_path(job->temporary, error, "%s.tmp-%llx", job->path, (unsigned long long)number) &&
            checkpoint_path(job->file, error, job->llmc ? "%s" : "%s/model.safetensors", job->temporary);
 }
 
-// Refuses formats that are not written, by the ending of the file's name.
+// Refuses formats that cannot be written, by the ending of the file's name.
 static bool export_check_ending(const char* path, Error* error) {
     static const struct {
         const char *ending, *what;
@@ -85,8 +84,8 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
     return export_name(job, UINT64_MAX, error);
 }
 
-// Computes the layout of the file. offset (model_tensors(NULL, model)): of the model's tensors, in bytes. On failure
-// nothing has to be freed.
+// Computes the layout of the file. offset (model_tensors(NULL, model)): the offsets of the model's tensors in bytes. On
+// failure nothing has to be freed.
 static bool export_file_layout(SafeTensorsLayout* file_layout, int64_t* offset, const Export* job,
                                const ModelConfig* model, Error* error) {
     const SafeMetadata about = {"format", "pt"}; // transformers requires it
@@ -114,7 +113,7 @@ static void export_abandon(const Export* job) {
         checkpoint_remove(job->temporary);
 }
 
-// Rank 0, first: makes the temporary files. If it fails nothing was made.
+// Rank 0, first: makes the temporary files. If it fails, nothing is left behind.
 static bool export_begin(const Export* job, const ModelConfig* model, Error* error) {
     SafeTensorsLayout file_layout;
     SafeTensorsFile file;

@@ -11,7 +11,7 @@ Theory. The members, and in brackets the value that transformers takes where a m
     GPT-2 (GPT2LMHeadModel)             Llama (LlamaForCausalLM: also Llama 3.x, TinyLlama, SmolLM)
     n_layer                             num_hidden_layers
     n_embd                              hidden_size
-    n_head                              num_attention_heads, num_key_value_heads [as many]
+    n_head                              num_attention_heads, num_key_value_heads [the same]
     n_inner [4 n_embd]                  intermediate_size
     n_positions [1024]                  max_position_embeddings [2048]
     vocab_size                          vocab_size
@@ -77,7 +77,7 @@ static inline bool config_switch(const ConfigReader* reader, const char* key, bo
                      "\"%s\" is %s: that is another model than the one here", key, value ? "true" : "false");
 }
 
-// The architecture with this config's activation function; the format's first one where none is named.
+// The architecture with the config's activation function; the format's first one where none is named.
 static inline bool config_read_arch(ModelConfig* model, const ConfigReader* reader, HubFormat hub, const char* key) {
     const char* value = NULL;
     char word[128] = "", names[512] = "";
@@ -254,7 +254,7 @@ static inline TokenRoles config_usual_roles(HubFormat hub, int V) {
     return roles;
 }
 
-// Adds a token to a role. A token that the vocabulary does not have, as -1 or 50256 of 256, is omitted.
+// Adds a token to a role. A token that the vocabulary does not have, such as -1, or 50256 where V = 256, is omitted.
 static inline bool config_add_role(TokenRoles* roles, int role, int V, const Json* json, const JsonNode* node,
                                    Error* error) {
     if (node->type != JSON_INTEGER)
@@ -308,7 +308,7 @@ static inline void config_roles_text(char text[CONFIG_ROLES_TEXT], const TokenRo
 // ----------------------------------------------------------------------------------------------------------------
 // Writing
 
-// The shortest decimal that is read as the same double, written as a float of Python's, which transformers requires.
+// The shortest decimal that reads back as the same double, in the form of a Python float, which transformers requires.
 static inline const char* config_decimal(char text[32], double x) {
     snprintf(text, 32, "%.1f", x);
     if (x == floor(x) && x < 1e15) return text;
@@ -319,7 +319,8 @@ static inline const char* config_decimal(char text[32], double x) {
     return text;
 }
 
-// Refuses to continue model `then`, in path, as model `now`: names the first field that differs, with both values.
+// Refuses to continue model `then`, read from path, as model `now`: names the first field that differs, with both
+// values.
 static inline bool config_compare(const ModelConfig* now, const ModelConfig* then, const char* path, Error* error) {
     ModelField fields[MODEL_FIELDS], others[MODEL_FIELDS];
     model_fields(fields, now);

@@ -1,15 +1,15 @@
 /*
 checkpoint/hub_files.h: the files of a Hugging Face folder beside the model, so that AutoTokenizer loads it and
-generate() ends where a text ends. hub_files_gather collects them in memory before a run begins, as the folders that
-they came from may be removed meanwhile (--keep-last).
+generate() ends where a text ends. hub_files_gather collects them in memory before a run begins, as their folders may be
+removed during the run (--keep-last).
 
-    config.json                which tokens begin and end a text (bos_token_id, eos_token_id); the rest is
-                               checkpoint/hf_config.h's
-    generation_config.json     the same, and how to sample: from the weights to start from, where they have one
-    tokenizer.json             the vocabulary: the file that is used; where that has another format, written from what
-                               was read; for a run on bytes, the 256 bytes
+    config.json                which tokens begin and end a text (bos_token_id, eos_token_id); checkpoint/hf_config.h
+                               writes the rest
+    generation_config.json     the same, and how to sample: copied from the initial weights, where they have one
+    tokenizer.json             the vocabulary: the file in use, converted if it has another format; for a run on bytes,
+                               the 256 bytes
     tokenizer_config.json      and special_tokens_map.json, added_tokens.json, chat_template.jinja, vocab.json,
-                               merges.txt: those of the vocabulary's folder; the first is written where there is none
+                               merges.txt: copied from the vocabulary's folder; the first is written if it is missing
 */
 #ifndef HUB_FILES_H
 #define HUB_FILES_H
@@ -17,7 +17,7 @@ they came from may be removed meanwhile (--keep-last).
 #include "checkpoint.h"
 #include "../dataloader/tokenizer.h"
 
-// What the files are made from.
+// The sources of the files.
 typedef struct {
     const Tokenizer* tokenizer; // vocab 0: not known
     const char* vocabulary;     // the file that it was read from; "": none
@@ -37,7 +37,7 @@ static inline void hub_files_free(HubFiles* hub) {
     memset(hub, 0, sizeof *hub);
 }
 
-// Takes a file from a folder if it exists and no other folder has had it.
+// Takes a file from a folder if it exists and was not taken from another folder.
 static inline bool hub_take(HubFiles* hub, const char* folder, const char* name, Error* error) {
     const int i = hub_index(name);
     char path[CHECKPOINT_PATH];
@@ -53,7 +53,7 @@ static inline bool hub_take(HubFiles* hub, const char* folder, const char* name,
     return true;
 }
 
-// A stream to a file that no folder had; to be closed by hub_written. NULL: a folder had it.
+// A stream to write a file that no folder has, to be closed by hub_written. NULL: the file was taken from a folder.
 static inline FILE* hub_write(HubFiles* hub, const char* name) {
     const int i = hub_index(name);
     if (hub->text[i]) return NULL;
@@ -66,7 +66,7 @@ static inline void hub_written(FILE* out) {
     if (fclose(out) != 0) die("out of memory: the files of a tokenizer");
 }
 
-// Whether a folder has the vocabulary that is used; path: its file. Then the files around it belong to it.
+// Whether a folder has the vocabulary in use, to which its other files then belong; path: the vocabulary's file.
 static inline bool hub_has_vocabulary(char* path, size_t size, const char* folder, const Tokenizer* used) {
     Tokenizer other;
     Error error;
@@ -76,11 +76,11 @@ static inline bool hub_has_vocabulary(char* path, size_t size, const char* folde
     return same;
 }
 
-// Takes the vocabulary's files from the folder of the weights if it has the same vocabulary, else from where that was
-// read, unless that file is not the vocabulary of its folder.
+// Takes the vocabulary's files from the folder of the weights if it has the same vocabulary, else from the vocabulary's
+// own folder, unless that folder's vocabulary is another file.
 static inline bool hub_take_vocabulary(HubFiles* hub, const HubSources* sources, Error* error) {
     char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH], of_folder[CHECKPOINT_PATH];
-    const bool known = sources->tokenizer->vocab > 0; // else its format is not read here, but transformers may read it
+    const bool known = sources->tokenizer->vocab > 0; // else only transformers may know its format
     if (!known || !sources->weights[0] || !hub_has_vocabulary(path, sizeof path, sources->weights, sources->tokenizer))
         snprintf(path, sizeof path, "%s", sources->vocabulary);
     beside(folder, sizeof folder, path, "");
@@ -106,7 +106,7 @@ static inline void hub_write_role(FILE* out, const char* key, const HubSources* 
     free(name);
 }
 
-// Writes the files that no folder had.
+// Writes the files that no folder has.
 static inline void hub_write_rest(HubFiles* hub, const HubSources* sources) {
     FILE* out = hub_write(hub, "generation_config.json");
     if (out) {

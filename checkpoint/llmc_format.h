@@ -12,9 +12,9 @@ Theory. The format (llm.c, train_gpt2.py, write_model):
                  C), then ln_1 w and b (L, C), qkv w (L, 3C, C) and b (L, 3C), attn.c_proj w (L, C, C) and b, ln_2, c_fc
                  w (L, 4C, C) and b (L, 4C), mlp.c_proj w (L, C, 4C) and b; ln_f w and b (C)
 
-This is the order of TensorKind in model.h. Every matrix is (out, in), as it is computed with, where Hugging Face's
-GPT-2 files have (in, out): the caller marks the slices' tensors as not transposed. The rows that pad the vocabulary are
-written as zeros and not read.
+This is the order of TensorKind in model.h. Every matrix is (out, in), as in memory, while Hugging Face's GPT-2 files
+have (in, out): the caller marks the slices' tensors as not transposed. The rows that pad the vocabulary are written as
+zeros and not read.
 
 Files are untrusted input: the sizes in the header have to make a model, and the file has to have exactly their bytes.
 */
@@ -37,7 +37,7 @@ static inline bool llmc_is_file(const char* path) {
     return is;
 }
 
-// Sets where the tensors (list[i] of tensors[i], n of them) lie in a file, in bytes; returns where the last one ends.
+// Sets the offsets in bytes of n tensors (list[i] of tensors[i]) in a file; returns where the last one ends.
 static inline int64_t llmc_place(SafeTensor* list, const Tensor* tensors, int n, int padded_V, SafeDtype dtype) {
     int64_t end = LLMC_HEADER_BYTES;
     for (int kind = 0; kind < TENSOR_KINDS; kind++)
@@ -165,7 +165,7 @@ static inline bool llmc_file_layout(SafeTensorsLayout* file_layout, SafeTensor* 
     file_layout->header = (char*)checked_calloc(1, LLMC_HEADER_BYTES, "a header");
     memcpy(file_layout->header, word, sizeof word);
     file_layout->file_bytes = llmc_place(list, tensors, n, padded_V, dtype);
-    for (int i = 0; i < n; i++) list[i].name = NULL; // it was the model's list's
+    for (int i = 0; i < n; i++) list[i].name = NULL; // the names belong to the model's list
     free(tensors);
     return true;
 }

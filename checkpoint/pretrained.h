@@ -2,10 +2,10 @@
 checkpoint/pretrained.h: weights to start from (--init): a safetensors file, a folder with one or with shards and their
 index, or llm.c's weights. Names and shapes are Hugging Face's.
 
-    checkpoint_find_weights   whether there are any; if not, what to do
+    checkpoint_find_weights   whether there are weights; the error names a remedy
     checkpoint_model          the shape of the model, from config.json or llm.c's header
     checkpoint_init           reads this rank's slices
-    checkpoint_sample         a text that differs where the weights differ, for ranks to compare
+    checkpoint_sample         a fingerprint of the weights, for ranks to compare
 */
 #ifndef PRETRAINED_H
 #define PRETRAINED_H
@@ -13,7 +13,7 @@ index, or llm.c's weights. Names and shapes are Hugging Face's.
 #include "checkpoint.h"
 #include "llmc_format.h"
 
-// Whether a tensor of published files is no weight of the model: a constant, or the copy of a tied head.
+// Whether a tensor of published files is not a weight of the model: a constant, or the copy of a tied embedding.
 static inline bool checkpoint_ignores(const char* name, const ModelConfig* model) {
     static const char* constants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
@@ -30,7 +30,7 @@ static inline void checkpoint_logical_name(char* name, size_t size, const char* 
     snprintf(name, size, "%s%s", complete ? "" : prefix, in_file);
 }
 
-// Every tensor of a file has to be one of the model's; otherwise the file is another model's.
+// Every tensor of a file has to be one of the model's; otherwise the file belongs to another model.
 static inline bool checkpoint_check_names(const SafeTensorsModel* file, const ModelConfig* model, const char* prefix,
                                           Error* error) {
     const int n = model_tensors(NULL, model);
@@ -53,8 +53,8 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
     return ok;
 }
 
-// The shape of the weights to start from: that of a folder's config.json, or of the header of llm.c's weights. A file
-// of safetensors, and a folder without config.json, do not have it (*known).
+// The shape of the weights to start from, by a folder's config.json or the header of llm.c's weights. A safetensors
+// file, and a folder without config.json, do not have it (*known).
 static inline bool checkpoint_model(ModelConfig* model, bool* known, const char* path, Error* error) {
     *known = true;
     if (llmc_is_file(path)) {
@@ -112,8 +112,8 @@ static inline bool checkpoint_find_weights(const char* path, bool looks, Error* 
     return true;
 }
 
-// Writes a text that differs where weights differ, for ranks to compare: a checksum of every tensor's name, shape and
-// offset, and of four stretches of its values. It reads little, so that every rank can read all files.
+// Writes a fingerprint of the weights, for ranks to compare: a checksum of every tensor's name, shape and offset, and
+// of four ranges of its values. It reads little, so that every rank can read all files.
 static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {
     enum { PLACES = 4, PROBE_BYTES = 1024 };
     SafeTensorsModel file;

@@ -1,13 +1,13 @@
 /*
-checkpoint/safetensors.h: reads and writes safetensors, the file format of weights on the Hugging Face hub. It knows
+checkpoint/safetensors.h: reads and writes safetensors, the file format of weights on the Hugging Face hub. It handles
 tensors, not models.
 
     SafeTensors         one file, mapped. safetensors_find finds a tensor, safetensors_read_f32 reads any range of it as
                         float32.
     SafeTensorsModel    a file, a folder with model.safetensors, or a folder with model.safetensors.index.json, whose
                         "weight_map" has the file (shard) of each tensor.
-    SafeTensorsLayout   writing: where every tensor will be, before there is a file. So any number of processes compute
-                        the same layout, one creates the file, and each writes its slices in their places.
+    SafeTensorsLayout   writing: the place of every tensor, computed before the file exists. So any number of processes
+                        compute the same layout, one creates the file, and each writes its slices in their places.
 
 Theory. The format:
 
@@ -17,9 +17,9 @@ Theory. The format:
     the rest    the tensors, row-major; data_offsets count from here
 
 Files are untrusted input. Before anything is read, the whole header is checked with the rules of Hugging Face's own
-reader (github.com/huggingface/safetensors, src/tensor.rs): n is at most 100 MB and fits the file; the bytes a tensor
-takes are those its shape and type need; the tensors lie end to end, without holes and without overlaps, from the first
-byte of the data to the last. So a truncated file is found when it is opened. Stricter than theirs: no name occurs
+reader (github.com/huggingface/safetensors, src/tensor.rs): n is at most 100 MB and fits the file; a tensor takes
+exactly the bytes that its shape and type need; the tensors are end to end, without holes and without overlaps, from the
+first byte of the data to the last. So a truncated file is found when it is opened. Stricter than theirs: no name occurs
 twice, no name contains a NUL, and tensors have at most 8 dimensions.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
@@ -35,7 +35,7 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
-// What a tensor is
+// A tensor
 
 // clang-format off
 typedef enum {
@@ -58,7 +58,7 @@ static const SafeDtypeFacts safe_dtypes[SAFE_DTYPES] = {
 
 enum { SAFE_MAX_DIMS = 8, SAFE_MAX_HEADER = 100 * 1000 * 1000 };
 
-// Who reads gets all of it. Who writes fills the first four fields, and safetensors_layout() the others.
+// A reader gets all fields. A writer fills the first four, and safetensors_layout() sets the others.
 typedef struct {
     const char* name;
     SafeDtype dtype;
@@ -110,7 +110,7 @@ static inline void safetensors_close(SafeTensors* st) {
 static inline int safe_compare_offsets(const void* a, const void* b) {
     const SafeTensor *x = (const SafeTensor*)a, *y = (const SafeTensor*)b;
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1; // empty ones before the one they share a place with
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1; // empty ones before the tensor at the same offset
     return strcmp(x->name, y->name);
 }
 
@@ -158,7 +158,7 @@ static inline bool safe_parse_offsets(SafeTensor* tensor, const JsonNode* offset
     return true;
 }
 
-// One member of the header. The offset that it leaves counts from the beginning of the data.
+// One member of the header. It sets an offset that counts from the beginning of the data.
 static inline bool safe_parse_tensor(SafeTensor* tensor, const JsonNode* node, int64_t data_bytes, const Json* json,
                                      Error* error) {
     memset(tensor, 0, sizeof *tensor);
@@ -199,7 +199,7 @@ static inline bool safe_check_metadata(const JsonNode* node, const Json* json, E
     return true;
 }
 
-// The tensors, sorted by place, lie end to end from the first byte of the data to the last.
+// Checks that the tensors, sorted by place, fill the data end to end from the first byte to the last.
 static inline bool safe_check_cover(const SafeTensors* st, int64_t data_bytes, Error* error) {
     int64_t end = 0;
     for (int64_t i = 0; i < st->count; i++) {
@@ -218,7 +218,7 @@ static inline bool safe_check_cover(const SafeTensors* st, int64_t data_bytes, E
                 st->path, (long long)end, (long long)data_bytes);
 }
 
-// Reads and checks a header: JSON that stands between the first 8 bytes of a file and `data_bytes` of data.
+// Reads and checks a header: the JSON between the first 8 bytes of a file and `data_bytes` of data.
 // On failure nothing has to be closed.
 static inline bool safetensors_parse_header(SafeTensors* st, const char* path, const void* header, int64_t header_bytes,
                                             int64_t data_bytes, Error* error) {
@@ -278,7 +278,7 @@ static inline bool safe_fail_pickled(const char* path, const char* folder, Error
                 path, folder, folder);
 }
 
-// Names what a file that is no safetensors file holds instead, by its first bytes.
+// Names the content of a file that is not a safetensors file, by its first bytes.
 static inline void safe_name_foreign(const char* path, const MappedFile* file, Error* error) {
     static const struct {
         const char* magic;
@@ -338,7 +338,7 @@ static inline bool safetensors_read_f32(float* dst, const SafeTensors* st, const
         return fail(error, "%s: elements %lld + %lld of tensor %s, which has %lld", st->path, (long long)first,
                     (long long)count, json_quoted(tensor->name).text, (long long)tensor->elements);
     const unsigned char* src = st->data + tensor->offset + first * (safe_dtypes[tensor->dtype].bits / 8);
-    uint16_t half; // the elements of a foreign file may lie unaligned: memcpy
+    uint16_t half; // memcpy, as a foreign file's elements may be unaligned
     double wide;
     switch (tensor->dtype) {
     case SAFE_F32:
@@ -368,7 +368,7 @@ typedef struct {
 } SafeTensorsEntry;
 
 typedef struct {
-    char* path; // as it was asked for
+    char* path; // as the caller named it
     SafeTensors* files;
     int64_t file_count;
     SafeTensorsEntry* entries; // sorted by name
@@ -421,7 +421,7 @@ static inline int safe_compare_shards(const void* a, const void* b) { // members
     return x < y ? -1 : x > y;
 }
 
-// A member of "weight_map": the name of a tensor, and that of a file in the same folder.
+// A member of "weight_map": the name of a tensor, and the name of a file in the same folder.
 static inline bool safe_check_index_entry(const JsonNode* node, const Json* json, Error* error) {
     const JsonQuoted name = json_quoted(node->name);
     if (strlen(node->name) != node->name_bytes)
@@ -435,8 +435,8 @@ static inline bool safe_check_index_entry(const JsonNode* node, const Json* json
     return true;
 }
 
-// Opens the files that the members of "weight_map", sorted by file, name, and finds every tensor in its file. Tensors
-// that a file has beyond those are not part of the model.
+// Opens the files that "weight_map" names (members sorted by file) and finds every tensor in its file. Other tensors of
+// a file are not part of the model.
 static inline bool safe_model_open_shards(SafeTensorsModel* model, const JsonNode** members, int64_t n,
                                           const Json* json, Error* error) {
     int64_t shards = 0;
@@ -565,7 +565,7 @@ static inline void safetensors_layout_free(SafeTensorsLayout* file_layout) {
     memset(file_layout, 0, sizeof *file_layout);
 }
 
-// Wide elements first, as in Hugging Face's writer: then each lies at a multiple of its size though nothing is padded.
+// Wide elements first, as in Hugging Face's writer: then each is at a multiple of its size without padding.
 static const int safe_widths[] = {64, 32, 16, 8, 6, 4};
 enum { SAFE_WIDTHS = sizeof safe_widths / sizeof *safe_widths };
 
@@ -584,7 +584,7 @@ static inline bool safe_write_header(SafeTensorsLayout* file_layout, const SafeT
     uint64_t json_bytes = 0;
     FILE* out = open_memstream(&file_layout->header, &size);
     if (!out) return fail(error, "out of memory for a safetensors header");
-    fwrite(&json_bytes, sizeof json_bytes, 1, out); // its place, for now
+    fwrite(&json_bytes, sizeof json_bytes, 1, out); // a placeholder
     fputc('{', out);
     if (metadata_count > 0) fputs("\"__metadata__\":{", out);
     for (int64_t i = 0; i < metadata_count; i++) {

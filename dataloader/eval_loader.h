@@ -1,10 +1,10 @@
 /*
-dataloader/eval_loader.h: evaluations besides the validation loss: multiple choice, and the perplexity of texts. Here
-are the files, the rows of tokens for the model, and the scores from their losses; trainer/ runs the model. Ranks are
-not known here.
+dataloader/eval_loader.h: evaluations besides the validation loss: multiple choice, and the perplexity of texts. This
+file has the formats, the rows of tokens for the model, and the scores from their losses; trainer/ runs the model. It
+knows nothing of ranks.
 
-    evaluations_open     finds and checks the files; each element of the list is an evaluation (of multiple choice, each
-                         file)
+    evaluations_open     finds and checks the files; each element of the list (of multiple choice, each file) is an
+                         evaluation
     evaluation_fit       fits it to the model: T and V
     evaluation_row       inputs and targets of a row; evaluation_positions: and positions in documents, with
                          --document-mask
@@ -27,13 +27,13 @@ positions, context a b c d and completion x y:
 
 From the sum and the mean of these losses, in nats, the answer is the completion with
 
-    acc         the smallest sum: the one that is most likely
+    acc         the smallest sum: the most likely completion
     acc_norm    the smallest mean: long completions are not at a disadvantage. llm.c prints this one for HellaSwag.
                 EleutherAI's harness, whose acc_norm is in papers, divides by the completion's bytes, not its tokens, so
                 its numbers differ in the second or third digit
 
-Of equal losses the first is the answer. If a loss is NaN the example counts as wrong. A row longer than T + 1 loses the
-beginning of its context, as in that harness; a completion of more than T tokens, which would have no context, is
+Of equal losses the first is the answer. If a loss is NaN the example counts as wrong. A row longer than T + 1 is cut at
+the beginning of its context, as in that harness; a completion of more than T tokens, which would have no context, is
 refused.
 
 Perplexity: e to the mean loss of a token, over all tokens of a stream (any format of dataloader/token_format.h) but the
@@ -53,7 +53,7 @@ enum { CHOICE_MAGIC = 20240522, CHOICE_VERSION = 1, CHOICE_BEGIN = 65535 };
 
 // An example of a file of multiple choice.
 typedef struct {
-    const uint16_t* context; // its length, then its tokens; then those of each completion
+    const uint16_t* context; // its length, then its tokens; then the same for each completion
     int64_t first;           // row of its first completion
     int label, completions;
 } Example;
@@ -62,7 +62,7 @@ typedef struct {
     char* path;
     int64_t rows;
     int T;
-    double* sums; // (rows): of the losses; the caller fills it
+    double* sums; // (rows): sums of the losses; the caller fills it
     // Multiple choice, if example is not NULL
     MappedFile map;
     Example* example;
@@ -99,8 +99,8 @@ static inline bool choice_recognise(const unsigned char* data, size_t size) {
     return size >= 4 && shard_header_word(data, 0) == CHOICE_MAGIC;
 }
 
-// Reads the example at `at`, where `size` numbers of the file are left. Returns the numbers that are the example's; 0,
-// and *why, if it is damaged.
+// Reads the example at `at`, where `size` numbers of the file are left. Returns how many belong to the example; 0, and
+// *why, if it is damaged.
 static inline int64_t example_read(Example* example, const uint16_t* at, int64_t size, int64_t number,
                                    const char** why) {
     *why = "does not begin where the one before it ends";
@@ -161,7 +161,7 @@ static inline bool choice_read(Evaluation* eval, Error* error) {
     return true;
 }
 
-// The example that a row belongs to: the last that does not begin after it.
+// The example that a row belongs to: the last one that does not begin after it.
 static inline const Example* example_of_row(const Evaluation* eval, int64_t row) {
     int64_t low = 0, high = eval->examples;
     while (high - low > 1) {
@@ -276,7 +276,7 @@ static inline Evaluation* evaluations_append(Evaluations* list, const char* path
     return eval;
 }
 
-// Opens a file of multiple choice; *is: whether it is one.
+// Opens a file of multiple choice; *is: whether the file is one.
 static inline bool evaluations_open_choice(Evaluations* list, const char* path, bool* is, Error* error) {
     MappedFile map;
     struct stat st; // if the file cannot be mapped, tokens_open_list reports it
@@ -328,8 +328,8 @@ static inline bool evaluations_open(Evaluations* list, const char* names, Error*
     return ok;
 }
 
-// Whether a stream has the model's vocabulary: that of the files that the model learns from, if there are any, or of
-// its tokenizer. Multiple choice does not name its vocabulary.
+// Whether a stream has the model's vocabulary, which comes from the training files, if there are any, or from its
+// tokenizer. Multiple choice does not name its vocabulary.
 static inline bool evaluation_agrees(const Evaluation* eval, const Sources* learned, const Tokenizer* tokenizer, int V,
                                      Error* error) {
     const TokenFormatFacts* is = &token_formats[eval->stream.format];
@@ -348,8 +348,8 @@ static inline bool evaluation_agrees(const Evaluation* eval, const Sources* lear
     return true;
 }
 
-// Fits the rows to a model of sequences of T tokens and a vocabulary of V; tokenizer: the model's. Of a stream the
-// first tokens are checked here, and all of them when they are read.
+// Fits the rows to a model of sequences of T tokens and a vocabulary of V; tokenizer: the model's. The first tokens of
+// a stream are checked here, and all of them when they are read.
 static inline bool evaluation_fit(Evaluation* eval, int T, int V, const Tokenizer* tokenizer, Error* error) {
     eval->T = T;
     if (is_choice(eval)) {
@@ -375,7 +375,8 @@ static inline bool evaluation_row(int32_t* inputs, int32_t* targets, const Evalu
     return true;
 }
 
-// Sets positions (T) of its inputs, each in its document (tokens_positions); a row of multiple choice is one document.
+// Sets positions (T) of the row's inputs, each in its document (tokens_positions); a row of multiple choice is one
+// document.
 static inline void evaluation_positions(int32_t* positions, const int32_t* inputs, const Evaluation* eval,
                                         int64_t row) {
     for (int i = 0; i < eval->T; i++) positions[i] = i;
@@ -396,8 +397,8 @@ static inline uint64_t evaluation_checksum(const Evaluation* eval) {
 
 typedef struct {
     int64_t n;                          // examples, or predicted tokens
-    double acc, acc_norm;               // of multiple choice; else NaN
-    double loss, perplexity, byte_bits; // of a stream, else NaN; byte_bits: NaN, too, if bytes are not known
+    double acc, acc_norm;               // multiple choice only; else NaN
+    double loss, perplexity, byte_bits; // a stream only, else NaN; byte_bits: also NaN if bytes are not known
 } Scores;
 
 // The completion with the smallest sum of losses, or (mean) mean loss; -1 if a loss is NaN.

@@ -1,6 +1,5 @@
 /*
-dataloader/jsonl.h: JSON lines, the format of most data sets of texts. Every line is an object, one of whose fields is a
-text:
+dataloader/jsonl.h: JSON lines, the format of most text data sets. Every line is an object with a text in one field:
 
     {"text": "Once upon a time ...", "source": "a book"}
     {"text": "..."}
@@ -9,9 +8,9 @@ text:
     jsonl_encode    tokenizes such files (TOKENS_JSONL, dataloader/token_format.h) in memory with the run's vocabulary,
                     or as bytes
 
-A line is a document: the vocabulary's document token precedes it; with bytes a new line ends it instead. Empty texts
-are omitted. Every rank tokenizes for itself when it starts, so this is for texts of some megabytes; build/tokenize does
-it once, on all cores.
+A line is a document: the vocabulary's document token precedes it; if tokens are bytes, a new line ends it instead.
+Empty texts are omitted. Every rank tokenizes for itself when it starts, so this is for texts of some megabytes;
+build/tokenize tokenizes larger ones once, on all cores.
 */
 #ifndef JSONL_H
 #define JSONL_H
@@ -26,7 +25,7 @@ typedef void (*TakeText)(void* context, const unsigned char* text, size_t n, siz
 
 static inline bool is_blank(int c) { return c == ' ' || (c >= 9 && c <= 13); }
 
-// Fails with an error in a line of JSON, ":1:column: ...", under the file's name and the line's number.
+// Fails with an error in a line of JSON, ":1:column: ...", with the file's name and the line's number.
 static inline bool jsonl_fail(const unsigned char* text, size_t at, const char* path, const Error* found,
                               Error* error) {
     long long line = 1;
@@ -35,7 +34,7 @@ static inline bool jsonl_fail(const unsigned char* text, size_t at, const char* 
 }
 
 // Passes the texts of bytes [begin, end) of a file, which are whole lines, to `take`. False: *error names the first
-// line that is no object with a text in this field.
+// line that is not an object with a text in this field.
 static inline bool jsonl_texts(const unsigned char* text, size_t begin, size_t end, const char* field, const char* path,
                                TakeText take, void* context, Error* error) {
     for (size_t at = begin, next; at < end; at = next) {
@@ -66,7 +65,7 @@ typedef struct {
     int width;             // bytes of a token
     unsigned char* tokens; // (room) bytes, `used` of them in use
     int64_t used, room;
-    int64_t* begins; // (begins_room), of each document, in bytes
+    int64_t* begins; // (begins_room) where each document begins, in bytes
     int documents, begins_room;
 } LineTokens;
 
@@ -116,7 +115,7 @@ static inline void line_tokens_to_file(LineTokens* lines, TokenFile* file) {
     lines->used = lines->room = lines->documents = 0;
 }
 
-// Tokenizes files of JSON lines, once. False: *error names the line that is wrong, or the files are too large.
+// Tokenizes files of JSON lines, once. False: *error names the wrong line, or the files are too large.
 static inline bool jsonl_encode(TokenFiles* files, const Tokenizer* tokenizer, Error* error) {
     LineTokens lines;
     memset(&lines, 0, sizeof lines);

@@ -6,12 +6,12 @@ dataloader/token_files.h: files of tokens, memory-mapped and laid end to end: on
     tokens_read         reads tokens of the stream, as int32
     tokens_positions    the position of each token in its document (--document-mask)
 
-All files of a stream have the same format (dataloader/token_format.h). An empty file is text without characters: it may
-stand beside other text, is refused beside shards (there it is a broken download) and refused alone.
+All files of a stream have the same format (dataloader/token_format.h). An empty file is text without characters: it is
+accepted beside other text, refused beside shards (there it is a broken download) and refused alone.
 
-Theory. Where documents begin: in Megatron's data sets the index says it; in text every file is a document, in JSON
-lines every line. Shards and raw tokens have a token that stands before each document (end of text; where it stands
-after each, as in nanoGPT's files, it is counted to the next one), and documents may continue from one file to the next.
+Theory. Where documents begin: Megatron's data sets have an index of them; in text every file is a document, in JSON
+lines every line. Shards and raw tokens have a token before each document (end of text; in files with the token after
+each document, as nanoGPT's, it counts as part of the next one), and documents may continue from one file to the next.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */
@@ -42,9 +42,9 @@ typedef struct {
     TokenType type;
     const unsigned char* data; // the first token
     int64_t first, count;      // the file has tokens [first, first + count) of the stream
-    MegatronIndex documents;   // of Megatron's files, and of JSON lines that were tokenized
+    MegatronIndex documents;   // of Megatron's files, and of tokenized JSON lines
     unsigned char* memory;     // the tokens of JSON lines
-    int64_t* lists;            // and the lists that documents points to
+    int64_t* lists;            // memory of the lists in `documents`
 } TokenFile;
 
 typedef struct {
@@ -55,7 +55,7 @@ typedef struct {
     int document; // the token before each document, where the format has no other mark; see documents_begin_at
 } TokenFiles;
 
-// Unmaps and frees everything; *files may be opened again. Does nothing to a struct of zeros.
+// Unmaps and frees everything; *files may be reused. Does nothing to a struct of zeros.
 static inline void tokens_close(TokenFiles* files) {
     for (int i = 0; i < files->files; i++) {
         file_unmap(&files->file[i].map);
@@ -69,10 +69,10 @@ static inline void tokens_close(TokenFiles* files) {
 }
 
 // Maps a file of tokens, and its index if it is Megatron's. path may be the index's; file->path becomes the path of the
-// tokens. There is no madvise: without it a shuffled read brings in 128 KB around its sequence, so that the whole file
-// is soon in memory.
+// tokens. No madvise: by default a shuffled read brings in 128 KB around its sequence, so that the whole file is soon
+// in memory.
 static inline bool token_file_map(TokenFile* file, const char* path, Error* error) {
-    struct stat st; // before opening: to open a FIFO is to wait for its writer
+    struct stat st; // before opening, as opening a FIFO waits for its writer
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return fail(error, "%s: %s", path, S_ISDIR(st.st_mode) ? "a directory; name the files in it" : "not a file");
     if (!file_map(&file->map, path, error)) return false;
@@ -128,7 +128,7 @@ static inline bool token_file_recognise(TokenFile* file, TokenFormat* format, in
 
 // Maps one file, recognises its format and appends it to the stream. files->file has room for it.
 static inline bool tokens_append_file(TokenFiles* files, const char* path, Error* error) {
-    TokenFile* file = &files->file[files->files++]; // on failure tokens_close() frees it, too
+    TokenFile* file = &files->file[files->files++]; // on failure tokens_close() frees it
     TokenFormat format = TOKENS_TEXT;
     int64_t documents;
     if (!token_file_map(file, path, error) || !token_file_recognise(file, &format, &documents, error)) return false;
@@ -144,7 +144,7 @@ static inline bool tokens_append_file(TokenFiles* files, const char* path, Error
     return true;
 }
 
-// Opens `count` files as one stream, in the order given. On failure *files is closed again and *error names the file.
+// Opens `count` files as one stream, in the order given. On failure *files is closed and *error names the file.
 static inline bool tokens_open_list(TokenFiles* files, const char* const* paths, int count, Error* error) {
     memset(files, 0, sizeof *files);
     if (count < 1) return fail(error, "no file of tokens was named");
@@ -181,10 +181,10 @@ static inline void path_list_free(PathList* list) {
 }
 
 static inline int compare_paths(const void* a, const void* b) {
-    return strcmp(*(char* const*)a, *(char* const*)b); // bytes, not the locale's order: the same on every machine
+    return strcmp(*(char* const*)a, *(char* const*)b); // by bytes, not by locale: the same on every machine
 }
 
-// Whether path is the index of a Megatron data set whose tokens are in this sorted list, too: the two are one data set.
+// Whether path is the index of a Megatron data set whose tokens are also in this sorted list: the two are one data set.
 static inline bool is_second_half(char* const* paths, size_t count, char* path) {
     char* bin = name_beside(path, ".idx", ".bin");
     MappedFile file;
@@ -218,7 +218,7 @@ static inline int path_list_append_matches(PathList* list, const char* pattern) 
 }
 
 // Appends all files in a folder ("": the current one) and below it, folder by folder in the order of their names.
-// Hidden files are omitted, and so are links to folders, which may lead back here.
+// Hidden files are omitted, as are links to folders, which may lead back here.
 static inline bool path_list_append_below(PathList* list, const char* folder, Error* error) {
     DIR* open = opendir(*folder ? folder : ".");
     if (!open) return fail(error, "%s: cannot read the folder: %s", folder, strerror(errno));
@@ -245,8 +245,8 @@ static inline bool path_list_append_below(PathList* list, const char* folder, Er
     return ok;
 }
 
-// Whether a path matches a pattern, part by part between slashes. A part "**" stands for any number of folders; at the
-// end, for everything in them.
+// Whether a path matches a pattern, part by part between slashes. A part "**" stands for any number of folders, at the
+// end also for all files in them.
 static inline bool path_matches(const char* pattern, const char* path) {
     if (strcmp(pattern, "**") == 0) return true;
     if (strncmp(pattern, "**/", 3) == 0) {
@@ -313,7 +313,7 @@ static inline bool file_is_data(bool* is, const char* path, Error* error) {
     return true;
 }
 
-// Whether some file of a list is NAME_*.bin.
+// Whether a list has a file NAME_*.bin.
 static inline bool has_shards(const PathList* list, const char* name) {
     bool has = false;
     for (int i = 0; i < list->count; i++) {
@@ -397,7 +397,7 @@ static inline void tokens_describe(char* text, size_t size, const TokenFiles* fi
              files->files > 1 ? last : "", range, name, documents, (long long)files->tokens);
 }
 
-// A hash of the format, the sizes of the files, and 64 pieces of 4 KB of each, so that it takes no time on files of
+// A hash of the format, the sizes of the files, and 64 pieces of 4 KB of each, so that it is fast for files of
 // gigabytes.
 static inline uint64_t tokens_checksum(const TokenFiles* files) {
     enum { PIECES = 64, PIECE = 4096 };
@@ -414,7 +414,7 @@ static inline uint64_t tokens_checksum(const TokenFiles* files) {
     return (h ^ (uint64_t)files->format) * 1099511628211ull;
 }
 
-// The file with token `position` of the stream: the last one that does not begin after it.
+// The file that holds token `position` of the stream: the last one that does not begin after it.
 static inline const TokenFile* tokens_find(const TokenFiles* files, int64_t position) {
     int low = 0, high = files->files; // file[low].first <= position < file[high].first
     while (high - low > 1) {
@@ -504,15 +504,15 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
 // ----------------------------------------------------------------------------------------------------------------
 // Documents
 
-// Whether a format marks where documents begin without a token.
+// Whether a format itself marks where documents begin, without a token.
 static inline bool format_has_documents(TokenFormat format) {
     return format == TOKENS_TEXT || format == TOKENS_MEGATRON || format == TOKENS_JSONL;
 }
 
-// Sets the token that documents begin with; it is not used if the format has documents.
+// Sets the token that documents begin with; unused if the format itself marks documents.
 static inline void documents_begin_at(TokenFiles* files, int token) { files->document = token; }
 
-// Whether a document begins in the first four million tokens; if none does, it is most likely the wrong token.
+// Whether a document begins in the first four million tokens; if none does, the token is most likely wrong.
 static inline bool documents_are_seen(const TokenFiles* files) {
     enum { PIECE = 4096, PIECES = 1024 };
     int32_t tokens[PIECE];
@@ -539,8 +539,7 @@ static inline void documents_describe(char* text, size_t size, const TokenFiles*
         snprintf(text, size, "documents begin at token %d", files->document);
 }
 
-// The position in a file at which document d of its index begins; that of the next document, or the end, if it is
-// empty.
+// The position in a file at which document d of its index begins; if it is empty, the next document's, or the end.
 static inline int64_t index_document(const MegatronIndex* index, int64_t d) {
     const int64_t sequence = index_int64(index->ends, d);
     if (sequence == index->sequences) return index->tokens;
@@ -560,7 +559,7 @@ static inline int64_t index_document_from(const MegatronIndex* index, int64_t at
     return low;
 }
 
-// Sets positions[i] = 0 where, by the files' format, a document begins at token begin + i of the stream, i < n.
+// Sets positions[i] = 0 where the files' format has a document begin at token begin + i of the stream, i < n.
 static inline void documents_of_files(int32_t* positions, const TokenFiles* files, int64_t begin, int64_t n) {
     const TokenFile* behind = files->file + files->files;
     for (const TokenFile* file = tokens_find(files, begin); file < behind && file->first < begin + n; file++) {

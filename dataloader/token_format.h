@@ -1,12 +1,12 @@
 /*
-dataloader/token_format.h: recognises what a file of tokens holds. The content of a file decides; its name only says
-whether a text is JSON lines.
+dataloader/token_format.h: recognises the format of a file of tokens by its content; the name only decides whether a
+text is JSON lines.
 
-    tokens_recognise    the format of a file, and where its tokens are; or why it is none
+    tokens_recognise    the format of a file, and where its tokens are; or why it has none
     index_read          the index of a Megatron data set, checked
 
 Theory: the formats, in the order in which they are tried. All numbers are little-endian.
-    1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx with what they are. The index, in the
+    1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx, their index. The index, in the
     layout of
        Megatron-LM's indexed_dataset.py (version 1):
            9 bytes   "MMIDIDX", 0, 0
@@ -16,10 +16,9 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
            uint64    D, one more than documents
            int32     size of each sequence, in tokens             (S)
            int64     where each begins in NAME.bin, in bytes      (S)
-           int64     0, then where each document ends: before which sequence (D)
+           int64     0, then for each document the sequence before which it ends (D)
        All of it is checked: sizes add up to where the sequences begin and to the size of NAME.bin, documents go from
-       the first sequence to the last. (A further byte a sequence says what it holds where that is not only text:
-       refused.)
+       the first sequence to the last. (A further byte per sequence, for data that is not only text, is refused.)
     2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520,
     version 1:
        tokens are uint16, GPT-2's unless a vocabulary beside the shard says otherwise. Magic 20240801, version 7:
@@ -31,7 +30,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
     4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name. 5. Raw uint16
     without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since the
        commonest tokens of a vocabulary, punctuation and single letters, are below 256 and their high byte is 0.)
-       Integers of 32 or 64 bits and bytes without any order are refused by what the middle of the file shows.
+       Integers of 32 or 64 bits and bytes without any order are refused by a look at the middle of the file.
     6. Anything else is refused.
 */
 #ifndef TOKEN_FORMAT_H
@@ -44,7 +43,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
-// What a file holds
+// The formats
 
 typedef enum {
     TOKENS_TEXT,
@@ -73,7 +72,7 @@ typedef enum {
 typedef struct {
     const char* name;
     TokenType type;
-    int vocab; // the vocabulary that it was made with, certainly or most likely; 0: the file does not name it
+    int vocab; // of the tokenizer that made it, certainly or most likely; 0: the file does not name it
     int magic, version;
     int document;          // the token before a document; -1: there is none or the file does not name it
     const char* condition; // of the vocabulary
@@ -159,13 +158,12 @@ static inline bool name_ends_with(const char* path, const char* end) {
     return n >= k && strcmp(path + n - k, end) == 0;
 }
 
-// Why a file is not raw uint16 tokens, judged by its middle; NULL if it may be.
-//     wider integers     Every second number is almost zero: the high half of a token. (Tokens of a tiny vocabulary are
-//                        small in all places.)
+// The reason why a file is not raw uint16 tokens, by its middle; NULL if it may be.
+//     wider integers     Every second number, the high half of a token, is almost zero. (Tokens of a tiny vocabulary
+//                        are small in all places.)
 //     no order at all    Compressed or encrypted bytes take all 256 values of a number's high half equally often.
 //                        Chi-square over them has the mean 255 and the deviation 22.6; for tokens of a text it is
-//                        hundreds of times as much, and even for numbers drawn uniformly below 50257 it is 880 for
-//                        2048 of them.
+//                        hundreds of times as much, and even for 2048 numbers drawn uniformly below 50257 it is 880.
 static inline const char* not_uint16_tokens(const unsigned char* data, size_t size) {
     enum { FEWEST_FOR_WIDTH = 32, FEWEST_FOR_ORDER = 2048, HIGH_HALF_MOST = 64, LOW_HALF_LEAST = 1024 };
     const size_t window = size < text_window_bytes ? size : text_window_bytes, numbers = window / 4 * 2;
@@ -221,8 +219,8 @@ static inline bool shard_recognise(int64_t* offset, int64_t* count, TokenFormat 
     return true;
 }
 
-// Recognises the format of a file by the rules of the file's comment: its tokens are `count` numbers from byte `offset`
-// on. False, with the reason in *error, if the file is damaged or of no known format.
+// Recognises the format of a file by the rules at the top: its tokens are `count` numbers from byte `offset` on. False,
+// with the reason in *error, if the file is damaged or of no known format.
 static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_t* count, const unsigned char* data,
                                     size_t size, const char* path, Error* error) {
     for (int f = 0; f < TOKEN_FORMATS; f++)
@@ -295,7 +293,7 @@ static inline bool index_read_header(MegatronIndex* index, const unsigned char* 
     if (S < 1 || D < 2)
         return fail(error, "%s: an index of %lld sequences with a list of %lld documents; copy or make it again", path,
                     (long long)S, (long long)D);
-    const int64_t room = bytes - index_header_bytes; // the bytes that S and D need may exceed 64 bits
+    const int64_t room = bytes - index_header_bytes; // the size in bytes of S and D may exceed 64 bits
     const bool fits = S <= room / 12 && D <= (room - 12 * S) / 8;
     if (fits && 12 * S + 8 * D + S == room)
         return fail(error, "%s: the data set holds more than text (its index has a mode for each sequence)", path);
@@ -344,7 +342,7 @@ static inline bool index_check_lists(MegatronIndex* index, int64_t tokens_bytes,
     return true;
 }
 
-// Reads and checks the index of a file of tokens with tokens_bytes bytes. It continues to point into `data`.
+// Reads and checks the index of a file of tokens with tokens_bytes bytes. The index points into `data`.
 static inline bool index_read(MegatronIndex* index, const unsigned char* data, size_t size, int64_t tokens_bytes,
                               const char* path, Error* error) {
     memset(index, 0, sizeof *index);

@@ -8,7 +8,7 @@ dataloader/tokenizer.h: text to tokens, and back to text that a terminal can sho
     tokenizer/bpe_train.h      trains a vocabulary on a text (for dev/data/make_vocab.c; not included here)
 
 Without a vocabulary the tokens are the 256 bytes. Decoded tokens need not be text: an untrained model generates control
-characters and incomplete characters. TextWriter joins bytes to characters of UTF-8 and writes '?' for bytes that are
+characters and incomplete characters. TextWriter joins bytes to UTF-8 characters and writes '?' for bytes that form
 none.
 */
 #ifndef TOKENIZER_H
@@ -23,7 +23,7 @@ typedef struct {
     int count, length;
 } TextWriter;
 
-// Length of the UTF-8 character that begins with this byte; 0: none does.
+// Length of the UTF-8 character that begins with this byte; 0: it begins none.
 static inline int utf8_length(int byte) {
     if (byte < 0x80) return 1;
     if (byte < 0xC2 || byte >= 0xF5) return 0;
@@ -37,7 +37,7 @@ static inline void text_writer_end(TextWriter* writer) {
     fflush(writer->out);
 }
 
-// Writes one byte: at once if it is a character, else when the character is complete; '?' if it is above 255.
+// Writes one byte: at once if it is a character, else once the character is complete; '?' if it is above 255.
 static inline void text_writer_put(TextWriter* writer, int byte) {
     const bool continues = (byte & 0xC0) == 0x80;
     if (writer->count && !continues) text_writer_end(writer);

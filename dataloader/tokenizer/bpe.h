@@ -16,15 +16,15 @@ merged if together they spell a token, whose number is the rank. Here both are o
 and result; for tiktoken it has all ways to split a token into two others.
 
 Speed:
-    a heap over a linked list   A word of n bytes costs O(n log n), so that a megabyte without a blank is no disaster. A
-                                neighbour's rank is looked up when the pair comes about, and kept; heap entries that the
-                                list has left behind are known by a rank that is no longer the one kept.
+    a heap over a linked list   A word of n bytes costs O(n log n), so that even a megabyte without a blank is fast. The
+                                rank of a pair is looked up when the pair forms, and stored; an outdated heap entry is
+                                recognised by a rank that differs from the stored one.
     a cache of words            Texts repeat their words. A slot is one cache line: a word of up to 24 bytes with up
                                 to 8 tokens. Each Encoder has its own, so threads share nothing but the vocabulary.
 
 Added tokens are found before the merges: "<|endoftext|>" is one token wherever it occurs. Special ones are found only
 on request: a text from the web must not be able to end a document, so by default its "<|endoftext|>" is ordinary text.
-Any bytes can be encoded, and decoding gives the same bytes. A decoded token need not be UTF-8 by itself.
+Any bytes can be encoded, and decoding returns the same bytes. A decoded token need not be UTF-8 by itself.
 */
 #ifndef BPE_H
 #define BPE_H
@@ -32,12 +32,12 @@ Any bytes can be encoded, and decoding gives the same bytes. A decoded token nee
 #include "pretokenize.h"
 
 enum {
-    VOCAB_MOST = 1 << 22, // tokens; more is a damaged file
+    VOCAB_MOST = 1 << 22, // tokens; a file with more is damaged
     WORD_MOST = 1 << 28,  // bytes of a word
-    CACHE_BITS = 16,      // words that an Encoder remembers: 4 MB
-    CACHED_BYTES = 24,    // of such a word
+    CACHE_BITS = 16,      // log2 of the words that an Encoder caches: 4 MB
+    CACHED_BYTES = 24,    // bytes of such a word
     CACHED_TOKENS = 8,
-    NO_RANK = 0x7FFFFFFF // of two tokens that cannot be merged
+    NO_RANK = 0x7FFFFFFF // for two tokens that cannot be merged
 };
 
 typedef struct {
@@ -47,8 +47,8 @@ typedef struct {
 
 static const uint64_t NO_PAIR = ~0ull;
 
-// A token that is found in the text verbatim. As in Hugging Face's library those that are not "normalized" are found
-// first, then, between them, the others.
+// A token that is found in the text verbatim. As in Hugging Face's library, tokens that are not "normalized" are found
+// first, then the others between them.
 typedef struct {
     uint32_t token;
     bool special, normalized;
@@ -143,11 +143,11 @@ static inline Merge* merge_slot(const Tokenizer* tokenizer, uint32_t left, uint3
     return &tokenizer->merges[slot];
 }
 
-// A token while a vocabulary is read.
+// A token of a vocabulary being read.
 typedef struct {
     const unsigned char* bytes; // NULL: no token has this number
     size_t n;
-    bool apart; // not found by its bytes: an added token that the merges do not make
+    bool apart; // an added token that the merges do not make; it is not found by its bytes
 } TokenText;
 
 static inline bool find_bytes(Tokenizer* tokenizer, const char* path, Error* error) {
@@ -244,7 +244,7 @@ static inline void tokenizer_merge_ranks(Tokenizer* tokenizer, int ranks) {
     tokenizer->whole_words = true;
 }
 
-// Adds a token, which has bytes, to those that are found verbatim.
+// Makes a token, which has bytes, an added token: it is found verbatim.
 static inline void tokenizer_add(Tokenizer* tokenizer, uint32_t token, bool special, bool normalized) {
     AddedToken* more = (AddedToken*)realloc(tokenizer->added, ((size_t)tokenizer->added_count + 1) * sizeof *more);
     if (!more) die("out of memory for the added tokens of a vocabulary");
@@ -298,7 +298,7 @@ static inline void tokenizer_bytes(Tokenizer* tokenizer) {
     if (!tokenizer_begin(tokenizer, text, 256, SPLIT_BYTES, "bytes", &error)) die("internal error: %s", error.text);
 }
 
-// Whether a vocabulary is the 256 bytes, also if it was read from a file.
+// Whether a vocabulary is the 256 bytes, even if it was read from a file.
 static inline bool tokenizer_is_bytes(const Tokenizer* tokenizer) {
     bool is = tokenizer->vocab == 256 && tokenizer->merge_count == 0 && tokenizer->added_count == 0;
     for (uint32_t b = 0; b < 256 && is; b++) is = tokenizer->byte_token[b] == b;
@@ -314,7 +314,7 @@ static inline VocabChecksum tokenizer_checksum(const Tokenizer* tokenizer) {
     VocabChecksum checksum;
     const size_t n = tokenizer->vocab > 0 ? tokenizer->begin[tokenizer->vocab] : 0;
     const uint64_t slots = tokenizer->vocab > 0 ? tokenizer->merge_mask + 1 : 0;
-    uint64_t merges = 0; // a sum, which does not depend on their order
+    uint64_t merges = 0; // a sum, as it does not depend on their order
     for (uint64_t i = 0; i < slots; i++)
         if (tokenizer->merges[i].pair != NO_PAIR)
             merges += hash_pair(tokenizer->merges[i].pair + tokenizer->merges[i].rank);
@@ -339,7 +339,7 @@ typedef struct {
     uint32_t token[CACHED_TOKENS + 1];
 } CachedWord;
 
-// A thread's memory for encoding with one vocabulary; it does not change the result.
+// A thread's buffers and cache for encoding with one vocabulary; they do not change the result.
 typedef struct {
     CachedWord* cache;
     Symbol* symbol; // of the current word
@@ -434,7 +434,7 @@ static inline void symbol_merge(const Tokenizer* tokenizer, Encoder* encoder, si
     if (symbol->previous != n) symbol_meets(tokenizer, encoder, heap_count, symbol->previous, n);
 }
 
-// Merges the bytes of a word; the list from symbol 0 on is the result. Every merge pushes at most two entries, so a
+// Merges the bytes of a word; the result is the list from symbol 0 on. Every merge pushes at most two entries, so a
 // heap of 3 n suffices.
 static inline void merge_word(const Tokenizer* tokenizer, Encoder* encoder, const unsigned char* text, uint32_t n) {
     encoder_reserve(encoder, n);
@@ -503,7 +503,7 @@ static inline void encode_cached(const Tokenizer* tokenizer, Encoder* encoder, T
         return;
     }
     memcpy(out->token + out->count, word->token,
-           CACHED_TOKENS * sizeof *word->token); // one copy of a known size; the rest is not counted
+           CACHED_TOKENS * sizeof *word->token); // one copy of constant size; the entries after `count` are unused
     out->count += word->count;
 }
 
@@ -536,7 +536,7 @@ static inline const AddedToken* added_at(const Tokenizer* tokenizer, const unsig
     return found;
 }
 
-// Encodes text with added tokens, those that are not normalized first; between them it is plain text.
+// Encodes text with added tokens, those not normalized first; between them it is plain text.
 static inline void encode_added(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
                                 size_t n, bool normalized, bool special) {
     for (size_t begin = 0, at = 0;;) {
@@ -560,8 +560,7 @@ static inline bool looks_for_added(const Tokenizer* tokenizer, bool special) {
     return false;
 }
 
-// Appends the tokens of a text of n bytes to *out. special: special tokens are found in it, too; otherwise they are
-// text.
+// Appends the tokens of a text of n bytes to *out. special: special tokens are found, too; otherwise they are text.
 static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out,
                                     const unsigned char* text, size_t n, bool special) {
     if (looks_for_added(tokenizer, special))
@@ -571,7 +570,7 @@ static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder
 }
 
 // The first place from `at` on where a text may be cut so that the parts have the tokens of the whole; n: there is
-// none. Such a place is before a blank or a new line, unless an added token that is to be found contains one.
+// none. Such a place is before a blank or a new line, unless an added token to be found contains one.
 static inline size_t tokenizer_cut(const Tokenizer* tokenizer, const unsigned char* text, size_t n, size_t at,
                                    bool special) {
     for (int i = 0; i < tokenizer->added_count; i++) {

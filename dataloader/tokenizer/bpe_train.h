@@ -6,17 +6,17 @@ dataloader/tokenizer/bpe_train.h: trains a vocabulary on a text (Sennrich et al.
 
 Theory. Begin with the 256 bytes. Count how often any two tokens are adjacent within a word, make the commonest pair a
 new token, and repeat until the vocabulary is large enough. Of equally common pairs the one with the smaller numbers
-comes first (the left token's, then the right one's), so that a text has one vocabulary, on any machine and with any
-number of threads. Bytes are numbered as in GPT-2, in the order of their characters in files, and Hugging Face's trainer
-breaks ties in the same way: it learns the same merges from the same text, which the tests compare. Words are counted
-once each, with their number of occurrences (WordCounts).
+comes first (the left token's, then the right one's), so that a text always gives the same vocabulary, on any machine
+and with any number of threads. Bytes are numbered as in GPT-2, in the order of their characters in files, and Hugging
+Face's trainer breaks ties in the same way: it learns the same merges from the same text, as the tests check. Each
+distinct word is kept once, with its number of occurrences (WordCounts).
 
 Speed: nothing is counted twice.
-    counts      A merge changes only the counts of pairs beside it: x l r y becomes x m y, so (x l) and (r y) are one
-                less for each place, (x m) and (m y) one more.
+    counts      A merge changes only the counts of pairs beside it: x l r y becomes x m y, so for each place the counts
+                of (x l) and (r y) fall by one, and those of (x m) and (m y) rise by one.
     places      Each pair has a list of the places where it formed; places that a later merge has changed are recognised
                 by their tokens. The total work is proportional to the number of places that ever formed.
-    heap        of (count, pair). A count that has fallen is corrected when its entry reaches the top.
+    heap        of (count, pair). A count that has since fallen is corrected when its entry reaches the top.
 */
 #ifndef BPE_TRAIN_H
 #define BPE_TRAIN_H
@@ -156,7 +156,7 @@ static inline PairCount* pair_slot(const PairCounts* pairs, uint64_t pair) {
     return &pairs->slot[i];
 }
 
-// The counts of a pair, inserted if it is new. Pointers to other counts may become invalid.
+// The counts of a pair, inserted if new. Pointers to other counts may become invalid.
 static inline PairCount* pair_count(PairCounts* pairs, uint64_t pair) {
     if (2 * pairs->used > pairs->mask) {
         const PairCounts before = *pairs;
@@ -205,8 +205,8 @@ static inline CommonPair common_pop(CommonPairs* heap) {
 // ----------------------------------------------------------------------------------------------------------------
 // Learning
 
-// A byte of a word, or a token of several bytes. Words lie one after the other, each with a symbol without token before
-// it; one more is at the end.
+// A byte of a word, or a token of several bytes. Words follow each other, each after a symbol without token; one more
+// such symbol is at the end.
 typedef struct {
     uint32_t token, previous, next; // token NO_TOKEN_HERE: the edge of a word, or merged with the symbol before
     uint32_t word;
@@ -275,7 +275,7 @@ static inline void learn_begin(Learning* learning, const WordCounts* words, cons
         if (learning->pairs.slot[i].pair != NO_PAIR) offer_pair(learning, &learning->pairs.slot[i]);
 }
 
-// The commonest pair, with a count of at least `least`; false: there is none.
+// The commonest pair with a count of at least `least`; false: there is none.
 static inline bool learn_pair(Learning* learning, uint64_t* pair, int64_t least) {
     while (learning->common.count > 0) {
         const CommonPair top = common_pop(&learning->common);
@@ -357,7 +357,7 @@ static inline void learn_merges(Learning* learning, int tokens, int64_t least) {
     }
 }
 
-// Makes the vocabulary of what was learned, with a special token at its end.
+// Makes the vocabulary from the learned merges, with a special token at its end.
 static inline void learn_finish(Tokenizer* tokenizer, const Learning* learning, SplitKind split, const char* special) {
     Error error;
     const WordCounts* tokens = &learning->tokens;

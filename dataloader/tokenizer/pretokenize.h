@@ -1,7 +1,7 @@
 /*
 dataloader/tokenizer/pretokenize.h: splits a text into words before it is tokenized.
 
-    split_word    where the word ends that begins at a place
+    split_word    the end of the word that begins at a place
     split_cut     a place where a text can be cut without changing its words
 
 Theory. No token crosses a cut between words, which keeps "dog", "dog." and "dog!" from becoming three entries of a
@@ -15,16 +15,15 @@ publishes its split as a regular expression; the words are its matches, one afte
     cl100k    '(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|
               \s++$|\s*[\r\n]|\s+(?!\S)|\s
 
-cl100k is as tiktoken writes it today: it differs from llama3 where a text ends in white space with a new line in it,
-which is one word. \p{L} are letters, \p{N} numbers, \s white space (unicode.h). (?i:s) is s, S, and the long s of old
-prints.
+cl100k is tiktoken's current form: it differs from llama3 where a text ends in white space with a new line in it, which
+is one word. \p{L} are letters, \p{N} numbers, \s white space (unicode.h). (?i:s) is s, S, and the long s of old prints.
 
 Here these expressions are scanners that read each character about once and never go back, as a character's class
-decides which alternative matches. An alternative ends where the class changes; and "\s+(?!\S)", white space that
-nothing else follows, is a run of white space without its last character, or all of it at the end of the text.
+decides which alternative matches. An alternative ends where the class changes; and "\s+(?!\S)", white space before
+white space or the end, is a run of white space without its last character, or the whole run at the end of the text.
 
-A byte that is not UTF-8 is a character of its own, and neither letter, number nor space. So any bytes can be split, and
-the words are those of the expressions with symbols in place of such bytes.
+A byte that is not UTF-8 is a character of its own, and neither letter, number nor space. So any bytes can be split, as
+the expressions would with symbols in place of such bytes.
 */
 #ifndef PRETOKENIZE_H
 #define PRETOKENIZE_H
@@ -79,7 +78,7 @@ static inline size_t ending_bytes(const unsigned char* text, size_t n, bool any_
 
 // The end of a word of white space that begins at `at`: the alternatives from \s on.
 static inline size_t split_space(SplitKind kind, const unsigned char* text, size_t n, size_t at) {
-    size_t end = at, last = at, newline = 0; // of the run: its end, its last character, the end of its last new line
+    size_t end = at, last = at, newline = 0; // of the run: its end, its last character's begin, its last new line's end
     for (size_t bytes; end < n && char_class(text + end, n - end, &bytes) == CHAR_SPACE; end += bytes) {
         last = end;
         if (is_newline(text[end])) newline = end + 1;

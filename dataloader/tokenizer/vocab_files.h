@@ -6,20 +6,20 @@ Theory. The content of a file decides its format, as in token_format.h:
 
     tokenizer.json                 Hugging Face: vocabulary, merges, added tokens and how a text is split, in one file.
     vocab.json and merges.txt      GPT-2's in Hugging Face's files; OpenAI called them encoder.json and vocab.bpe.
-                                   Either may be named, the other one has to be beside it.
+                                   Either may be named; the other has to be beside it.
     tiktoken                       lines of base64 and a rank (cl100k_base.tiktoken, Llama 3's tokenizer.model). It has
-                                   neither the split nor the special tokens: for the vocabularies in token_families they
-                                   follow from the size, for others the caller passes the split.
+                                   neither the split nor the special tokens: for the vocabularies in token_families
+                                   these follow from the size, for others the caller passes the split.
     llm.c                          gpt2_tokenizer.bin: the tokens' bytes, in the order of their ranks.
 
 In a folder the first of these is opened.
 
 In JSON a token's bytes are characters, one for each byte: printable ones of Latin-1 are themselves, the other 68 are
-U+0100 and the following, in their order. So a blank is "\u0120".
+U+0100 and the following, in their order. A blank is "\u0120".
 
-Files are untrusted input. A feature that would make other tokens than the file's own program (a normalizer, a prefix of
-words, a split that pretokenize.h does not have, tokens that strip blanks) is refused by name. What is only added around
-a text (post_processor, truncation, padding) is ignored, as documents are assembled elsewhere.
+Files are untrusted input. A feature that would give other tokens here than in the file's own program (a normalizer, a
+prefix of words, a split that pretokenize.h does not have, tokens that strip blanks) is refused by name. Features that
+only add to a text or cut it (post_processor, truncation, padding) are ignored, as documents are assembled elsewhere.
 */
 #ifndef VOCAB_FILES_H
 #define VOCAB_FILES_H
@@ -46,7 +46,7 @@ static inline int letter_to_byte(uint32_t c) {
 }
 
 // Writes the bytes of a name (n bytes of UTF-8) to out, which has room for n; returns their number. -1: a character is
-// no byte.
+// not a byte.
 static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t n) {
     const unsigned char* text = (const unsigned char*)name;
     int64_t count = 0;
@@ -62,7 +62,7 @@ static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t
 // ----------------------------------------------------------------------------------------------------------------
 // Reading: for all formats
 
-// A vocabulary while it is read.
+// A vocabulary being read.
 typedef struct {
     TokenText* text; // (room), by number
     int vocab, room;
@@ -170,7 +170,7 @@ static inline int64_t base64_decode(unsigned char* out, const unsigned char* s, 
     return count - (int64_t)padding;
 }
 
-// The decimal number in n bytes; -1: it is none, or not below VOCAB_MOST.
+// The decimal number in n bytes; -1: it is not a number below VOCAB_MOST.
 static inline int64_t rank_of(const unsigned char* text, size_t n) {
     int64_t value = 0;
     if (n == 0 || n > 9) return -1;
@@ -300,7 +300,7 @@ static inline bool read_name(TokenTexts* texts, const Json* json, const JsonNode
     return true;
 }
 
-// The bytes that all names need.
+// The total bytes of all names.
 static inline size_t names_bytes(const JsonNode* names) {
     size_t bytes = 1;
     for (const JsonNode* member = json_first(names); member; member = json_next(member)) bytes += member->name_bytes;
@@ -313,7 +313,7 @@ static inline bool read_names(TokenTexts* texts, const Json* json, const JsonNod
     return true;
 }
 
-// Adds the merge of two names. scratch: room for both. False: one of them, or their result, is no token.
+// Adds the merge of two names. scratch: room for both. False: one of them, or their result, is not a token.
 static inline bool read_merge(Tokenizer* tokenizer, const char* left, size_t left_bytes, const char* right,
                               size_t right_bytes, uint32_t rank, unsigned char* scratch) {
     const int64_t a = name_to_bytes(scratch, left, left_bytes);
@@ -361,7 +361,7 @@ static inline bool is_string(const JsonNode* node, const char* text) {
            memcmp(node->value.string, text, node->count) == 0;
 }
 
-// The regular expressions in files.
+// The regular expressions as files have them.
 static const struct {
     SplitKind split;
     const char* text;
@@ -579,7 +579,7 @@ static inline void beside(char* out, size_t size, const char* path, const char* 
     snprintf(out, size, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
 }
 
-// The first of two names that is there beside the path; the first if none is.
+// The first of two names that exists beside the path; the first one if neither does.
 static inline void beside_either(char* out, size_t size, const char* path, const char* name, const char* other) {
     beside(out, size, path, other);
     if (access(out, F_OK) != 0) beside(out, size, path, name);
@@ -607,7 +607,7 @@ static inline bool open_names(Tokenizer* tokenizer, const char* path, const char
     return ok;
 }
 
-// Opens a file by its content.
+// Opens a file in the format that its content shows.
 static inline bool open_by_content(Tokenizer* tokenizer, const MappedFile* file, const char* path, int split,
                                    Error* error) {
     char other[4096];
@@ -643,7 +643,7 @@ static inline bool tokenizer_in_folder(char* path, size_t size, const char* fold
     return false;
 }
 
-// Opens a vocabulary: a file, or a folder with one. split: the split, for files that do not have it; else -1. False:
+// Opens a vocabulary: a file, or a folder with one. split: for files that do not have it; else -1. False:
 // *error has the reason, and there is nothing to free.
 static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, int split, Error* error) {
     memset(tokenizer, 0, sizeof *tokenizer);
@@ -657,7 +657,7 @@ static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, int sp
     if (!file_map(&file, folder ? inside : path, error)) return false;
     const bool ok = open_by_content(tokenizer, &file, folder ? inside : path, split, error);
     file_unmap(&file);
-    if (ok && tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // any split gives the same tokens
+    if (ok && tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // as any split gives the same tokens
     return ok;
 }
 
@@ -704,7 +704,7 @@ static inline void write_added_token(FILE* out, uint32_t token, const char* name
             normalized ? "true" : "false", special ? "true" : "false");
 }
 
-// Writes the added tokens. If the last number has no token, a reserved one keeps the vocabulary's size.
+// Writes the added tokens. If the last number has no token, a reserved token keeps the vocabulary's size.
 static inline void write_added(FILE* out, const Tokenizer* tokenizer) {
     for (int i = 0; i < tokenizer->added_count; i++) {
         const AddedToken* added = &tokenizer->added[i];
@@ -749,7 +749,7 @@ static inline void write_tokenizer(FILE* out, const Tokenizer* tokenizer) {
     for (uint32_t i = 0; i < (uint32_t)tokenizer->vocab; i++) {
         const uint32_t n = token_bytes(tokenizer, i);
         if (n == 0 || tokenizer_find(tokenizer, tokenizer->bytes + tokenizer->begin[i], n) != (int64_t)i)
-            continue; // no token, or only an added one
+            continue; // no token, or only an added token
         fputs(first ? "\n      \"" : ",\n      \"", out);
         write_name(out, tokenizer, i);
         fprintf(out, "\": %u", i);
@@ -773,7 +773,7 @@ static inline FILE* tokenizer_open_part(char part[4096], const char* path, Error
     return out;
 }
 
-// Whether tokenizer_save() will be able to write there; for a check before a vocabulary is trained.
+// Whether tokenizer_save() will be able to write there, to check before a vocabulary is trained.
 static inline bool tokenizer_can_save(const char* path, Error* error) {
     char part[4096];
     FILE* out = tokenizer_open_part(part, path, error);
