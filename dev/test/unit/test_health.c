@@ -565,7 +565,7 @@ static bool flip(Trainer* t, int* told) {
     snprintf(who, sizeof who, "than %d other%s", copies - 1, copies == 2 ? " that holds" : "s that hold");
     if (differs)
         right = right &&
-                (copies == 2 ? strstr(text, "than each other, and no majority") != NULL : strstr(text, who) != NULL);
+                (copies == 2 ? strstr(text, "than each other, and there is no majority") != NULL : strstr(text, who) != NULL);
     const bool quiet = !compare_copies(t, text, sizeof text);
     *told += copies > 1;
     return on_all(t, !right || !quiet) == 0;
