@@ -1,10 +1,10 @@
 /*
-methods/async_dp.h: asynchronous data parallelism, behind hooks of the step. methods/async_schedule.h says when sites
-exchange what; here is what each keeps, what it sends to the others, and how it merges what arrives. stage->async is
-NULL where training is synchronous.
+methods/async_dp.h: asynchronous data parallelism, in hooks of the step: the values that each site keeps, its messages
+to other sites, and how it merges theirs. methods/async_schedule.h has the schedule of the messages. stage->async is
+NULL in synchronous training.
 
     async_dp_plan, async_dp_allocate, async_dp_free     memory, as stage_plan, stage_allocate and stage_free
-    async_dp_init                                       the initial weights are common
+    async_dp_init                                       the initial weights are the global parameters
     async_dp_step_begin, async_dp_step_end              around a step
     async_dp_finish_grad_sync                           a chunk's gradients are summed over the site
     async_dp_set_compensation                           the norm is known
@@ -14,41 +14,41 @@ NULL where training is synchronous.
 
 Theory: S sites, each with
 
-    own     this site's weights, float32: those that it computes with, or their masters
-    base    the common point: where all sites would be if all that was sent had arrived. The same bits everywhere but in
+    own     the local parameters: the site's weights or master weights, float32
+    base    the global parameters: where all sites would be if all messages had arrived. The same bits everywhere but in
             eager mode, below
-    sum     what is being summed between sites: in, this site's change; out, the sum over all S sites
+    sum     the sum in flight between sites: in, this site's change; out, the sum over all S sites
 
 delayed: the update of a step uses the gradients of the step before, which are summed between sites meanwhile. With
 --dc-lambda they are compensated for the delay as below; D is the last update.
 
 dc-s3gd, in each step, with the gradient g of its own sequences at its own weights:
 
-    base += sum / S                      wait for what was sent in the step before: the mean of all changes
-    D = base - own                       how far the others moved meanwhile: the mean change minus the own one
+    base += sum / S                      wait for the sum of the step before: the mean of all changes
+    D = base - own                       how far the others moved meanwhile: the mean change minus the local one
     g += lambda g g D                    delay compensation: lambda = lambda0 |g| / |g g D|
-    own = update(base, g)                the optimizer's step, from the common point
+    own = update(base, g)                the optimizer's step, from the global parameters
     sum = own - base                     is sent
 
-so from the first merging on the weights of two sites never differ by more than one update each, the sum over the sites
-of D is 0, and a single site has D = 0: the plain optimizer. Since base is added up from sums, which are the same bits
+so from the first merge on the weights of two sites never differ by more than one update each, the sum over the sites
+of D is 0, and a single site has D = 0: the plain optimizer. Since base accumulates sums, which are the same bits
 everywhere, sites do not drift apart by rounding.
 
-diloco, for a fragment, H steps after the last time:
+diloco, for a fragment, H steps after its last outer step:
 
     sum = base - own                     is sent: the outer gradient
     v = b v + sum / S                    and merged, at once or some steps later: Nesterov's momentum
     base -= eta (sum / S + b v)
     own = mix own + (1 - mix) base
 
-A whole round late it is merged when the next is sent, and own becomes base. eager: base and v are each site's own, and
-differ a little: see eager_update in kernels/async_dp.h. The common point is their mean, which is formed where it is
-needed.
+Delayed by a whole period it is merged when the next one is sent, and own becomes base. eager: base and v are local to
+each site, and differ a little: see eager_update in kernels/async_dp.h. The global parameters are their mean, computed
+where it is needed.
 
-In a site all ranks of a data group hold the same numbers. Each sends one part of them between sites, and gathers the
-others' sums. With fewer bits every site sends its part to all others, quantised, and each adds them up in float32.
-Numbers share a scale with others of their slice only: norms and biases, of which tensor ranks hold copies, lie between
-slices of matrices, which they do not, and would be rounded differently on each.
+In a site all ranks of a data group hold the same numbers. Each exchanges one site shard with other sites, and gathers
+the others' sums. With fewer bits every site sends its quantised shard to all others, and each adds them in float32.
+Numbers share a scale only within their slice: norms and biases, of which tensor ranks hold copies, are stored between
+slices of matrices, which differ by rank, and would be rounded differently on each.
 */
 #ifndef ASYNC_DP_H
 #define ASYNC_DP_H
@@ -63,13 +63,13 @@ typedef struct AsyncDp {
     float *own, *base;         // (layout.elements) each
     float* sum;                //
     float* velocity;           // diloco
-    float* old;                // eager: what was sent last
-    float* residue;            // with fewer bits: the rounding errors of what was sent
-    uint8_t *packed, *arrived; // one part of each bucket, quantised; those of all sites
-    int64_t* packed_at;        // (buckets + 1): where a bucket's begins in packed, bytes
+    float* old;                // eager: the last sum sent
+    float* residue;            // with fewer bits: the rounding errors of the sums sent
+    uint8_t *packed, *arrived; // one site shard of each bucket, quantised; the shards of all sites
+    int64_t* packed_at;        // (buckets + 1): where a bucket's shard begins in packed, bytes
     CommRequest* request;      // (buckets)
-    bool* in_flight;           // (buckets): sent, and not waited for
-    // delayed: what grads has of the step before
+    bool* in_flight;           // (buckets): sent, not yet waited for
+    // delayed: the buffers of grads of the step before
     float *last_all, *last_parts;
     CommRequest* last_far; // (buckets)
     bool has_last;         // not in the first step of a run
@@ -89,7 +89,7 @@ static inline void async_dp_keep(Stage* stage, const char* name, float* at, bool
     stage->kept[stage->kept_values++] = values;
 }
 
-// Lists what checkpoints hold beside weights and moments.
+// Lists the values that checkpoints hold beside weights and moments.
 static inline void async_dp_list_values(Stage* stage) {
     const AsyncDp* async = stage->async;
     const AsyncConfig* config = &async->config;
@@ -139,7 +139,7 @@ static inline void async_dp_take_local(Stage* stage) {
     async->arrived = (uint8_t*)arena_take(arena, async->config.sites * bytes);
 }
 
-// Run twice, after stage_plan and after stage_allocate, as all that takes from an arena.
+// Runs twice, after stage_plan and after stage_allocate, as everything that takes from an arena.
 static inline void async_dp_allocate(Stage* stage) {
     AsyncDp* async = stage->async;
     if (async_dp_is_local(stage))
@@ -152,7 +152,7 @@ static inline void async_dp_allocate(Stage* stage) {
     async_dp_list_values(stage);
 }
 
-// Makes a stage that was planned asynchronous, if the config is.
+// Makes a planned stage asynchronous, if the config is.
 static inline void async_dp_plan(Stage* stage, const AsyncConfig* config) {
     const Layout* layout = &stage->layout;
     const size_t buckets = (size_t)layout->buckets;
@@ -197,7 +197,7 @@ static inline void async_dp_free(Stage* stage) {
 // ----------------------------------------------------------------------------------------------------------------
 // Sums between sites, bucket by bucket
 
-// Quantises this rank's part of `sum` of a bucket, slice by slice.
+// Quantises this rank's site shard of `sum` of a bucket, slice by slice.
 static inline void async_dp_pack(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
@@ -211,7 +211,7 @@ static inline void async_dp_pack(const Stage* stage, int b) {
     }
 }
 
-// Adds up the parts of it that all sites have sent.
+// Adds up the quantised shards of all sites.
 static inline void async_dp_unpack(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
@@ -246,7 +246,7 @@ static inline void async_dp_send(const Stage* stage, int b) {
     async->request[b] = comm_all_gather_start(far, arrived, packed, bytes, COMM_BYTE);
 }
 
-// All members of a site get the parts of a bucket's values that each has.
+// Gathers the site shards of a bucket's values on all members of a site.
 static inline void async_dp_gather_parts(const Stage* stage, float* values, int b) {
     const Layout* layout = &stage->layout;
     if (mesh_site_size(&layout->mesh) > 1)
@@ -254,7 +254,7 @@ static inline void async_dp_gather_parts(const Stage* stage, float* values, int 
                         bucket_site_shard_size(layout, b), COMM_FLOAT);
 }
 
-// Waits for it: afterwards all ranks have it.
+// Waits for the sum of a bucket: afterwards all ranks have it.
 static inline void async_dp_arrive(const Stage* stage, int b) {
     AsyncDp* async = stage->async;
     if (!async->in_flight[b]) return;
@@ -267,7 +267,7 @@ static inline void async_dp_arrive(const Stage* stage, int b) {
 // ----------------------------------------------------------------------------------------------------------------
 // dc-s3gd
 
-// The common point of a bucket takes in the mean of the changes that were sent in the step before.
+// Adds the mean of the changes that were sent in the step before to the global parameters of a bucket.
 static inline void async_dp_advance(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
@@ -279,7 +279,7 @@ static inline void async_dp_advance(const Stage* stage, int b) {
         add_scaled(async->base + at, async->sum + at, 1.0f / (float)async->config.sites, n);
 }
 
-// Sends the change of a bucket, whose own weights are new.
+// Sends the change of a bucket, whose local parameters are new.
 static inline void async_dp_send_change(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
@@ -287,8 +287,8 @@ static inline void async_dp_send_change(const Stage* stage, int b) {
     async_dp_send(stage, b);
 }
 
-// Without a delay: what was sent after this step's update is waited for at once, and all go on from the same point.
-// changed (buckets) says where own weights are new: everywhere.
+// Without a delay: waits for the changes of this step's update at once; all sites continue from the same parameters.
+// changed (buckets) is set where local parameters are new: everywhere.
 static inline void async_dp_meet(const Stage* stage, bool* changed) {
     const AsyncDp* async = stage->async;
     for (int b = 0; b < stage->layout.buckets; b++) {
@@ -321,7 +321,7 @@ static inline void async_dp_send_outer_grad(const Stage* stage, int b) {
     async_dp_send(stage, b);
 }
 
-// With fewer bits the others add up what was sent, which is not what was meant to be sent.
+// With fewer bits the others add up the rounded sum, so this site uses the same.
 static inline void async_dp_keep_sent(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const int64_t n = bucket_site_shard_size(&stage->layout, b), at = bucket_part_offset(&stage->layout, b);
@@ -329,8 +329,8 @@ static inline void async_dp_keep_sent(const Stage* stage, int b) {
     async_dp_gather_parts(stage, async->old, b);
 }
 
-// Both at once, where what is merged is a round old: the sum of the last round, or eagerly the others' part of that and
-// the own part of this one. Own weights, which are about to become base, hold the fresh difference meanwhile.
+// Merges and sends at once, where the merge is delayed by a period: the last period's sum, or in eager mode the others'
+// part of it and the local part of this one. Meanwhile own, which is about to become base, holds the new difference.
 static inline void async_dp_merge_last_round(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const AsyncConfig* config = &async->config;
@@ -352,7 +352,7 @@ static inline void async_dp_merge_last_round(const Stage* stage, int b) {
     device_copy(fresh, base, bytes);
 }
 
-// Merges and sends after the update of a step (from 1). changed (buckets) says where own weights are new.
+// Merges and sends after the update of a step (from 1). changed (buckets) is set where local parameters are new.
 static inline void async_dp_round(const Stage* stage, int64_t step, bool* changed) {
     const AsyncDp* async = stage->async;
     const AsyncConfig* config = &async->config;
@@ -375,7 +375,7 @@ static inline void async_dp_round(const Stage* stage, int64_t step, bool* change
 // ----------------------------------------------------------------------------------------------------------------
 // delayed
 
-// Exchanges the gradients of this step and those of the step before.
+// Swaps the gradient buffers of this step and of the step before.
 static inline void async_dp_swap_grads(const Stage* stage, GradientBuckets* grads) {
     AsyncDp* async = stage->async;
     float *all = grads->all, *parts = grads->parts;
@@ -387,8 +387,8 @@ static inline void async_dp_swap_grads(const Stage* stage, GradientBuckets* grad
     for (int b = 0; b < stage->layout.buckets; b++) grads->of_bucket[b] = grads->all + stage->layout.bucket[b].offset;
 }
 
-// With ZeRO, the norm and the gathering of parameters need the group between sites in this step, and the update uses
-// the shards that the sums go to: they start at the end of the step.
+// With ZeRO, the norm and the gathering of parameters need the group between sites in this step, and the update reads
+// the shards that the sums write: these start at the end of the step.
 static inline bool async_dp_sums_after_update(const Stage* stage) {
     return stage->async->config.mode == DP_DELAYED && stage->layout.mesh.zero > 0;
 }
@@ -396,14 +396,13 @@ static inline bool async_dp_sums_after_update(const Stage* stage) {
 // ----------------------------------------------------------------------------------------------------------------
 // The delay compensation
 
-// D, the path from where a gradient was computed to where it is used: `to` minus `from`; to = NULL: there is none.
-// dc-s3gd: from a site's own weights to the common point. delayed: from the weights before the last update to those
-// after it.
+// D, the path from where a gradient was computed to where it is used: `to` minus `from`; to = NULL: no delay. dc-s3gd:
+// from the local to the global parameters. delayed: from the weights before the last update to the weights after it.
 typedef struct {
     const float *from, *to;
 } WeightDelta;
 
-// Of the parameters from number `from` on, which lie at `at` where shards do.
+// D of the parameters from number `from` on, whose index in shards is `at`.
 static inline WeightDelta async_dp_weight_delta(const Stage* stage, int64_t from, int64_t at) {
     const AsyncDp* async = stage->async;
     WeightDelta delta = {NULL, NULL};
@@ -434,7 +433,7 @@ static inline void async_dp_correction_squares(const Stage* stage, int chunk) {
 }
 
 // The factor of each tensor's compensation, from the squares of its gradient, summed over all ranks, and of its
-// correction, such that the norm of the correction is `compensation` times that of the gradient.
+// correction, such that the norm of the correction is `compensation` times the gradient's.
 static inline void async_dp_set_compensation(Stage* stage, const double* squares) {
     AsyncDp* async = stage->async;
     const int tensors = stage->layout.tensors;
@@ -453,7 +452,7 @@ static inline void async_dp_set_compensation(Stage* stage, const double* squares
 // ----------------------------------------------------------------------------------------------------------------
 // The step
 
-// At the beginning of a run, with its initial weights: they are the common point, and there were no others before.
+// At the beginning of a run: the initial weights are the global parameters, without any history.
 static inline void async_dp_init(const Stage* stage) {
     const AsyncDp* async = stage->async;
     if (async_dp_is_local(stage)) device_copy(async->base, async->own, (size_t)stage->layout.elements * sizeof(float));
@@ -468,7 +467,7 @@ static inline void async_dp_init(const Stage* stage) {
     }
 }
 
-// In place of async_dp_init where a checkpoint was read: it has the gradients that the next step uses.
+// Instead of async_dp_init after reading a checkpoint, which has the gradients that the next step uses.
 static inline void async_dp_resume(Stage* stage) { stage->async->has_last = true; }
 
 // The number of updates at the end of a step: the first delayed gradient is used in the second one.
@@ -486,14 +485,14 @@ static inline void async_dp_step_begin(Stage* stage) {
     if (!async->has_last) grads->update = NULL;
 }
 
-// Lets messages between sites make progress where no thread does it.
+// Lets messages between sites make progress, unless a thread does.
 static inline void async_dp_progress(const Stage* stage) {
     comm_progress(stage->async->request, stage->layout.buckets);
     comm_progress(stage->async->last_far, stage->layout.buckets);
 }
 
-// After the sums of a chunk's gradients over the site (-1: see Bucket). delayed: starts those between sites, and
-// finishes those of the step before. dc-s3gd: finishes the sums of the changes.
+// After the sums of a chunk's gradients over the site (-1: see Bucket). delayed: starts the sums between sites, and
+// finishes the sums of the step before. dc-s3gd: finishes the sums of the changes.
 static inline void async_dp_finish_grad_sync(Stage* stage, int chunk) {
     const Layout* layout = &stage->layout;
     GradientBuckets* grads = &stage->grads;
@@ -511,7 +510,7 @@ static inline void async_dp_finish_grad_sync(Stage* stage, int chunk) {
     if (stage->async->config.compensation > 0 && grads->update) async_dp_correction_squares(stage, chunk);
 }
 
-// Compensates a chunk's gradients for the delay; the step of a site of dc-s3gd then begins at the common point.
+// Compensates a chunk's gradients for the delay; with dc-s3gd the step then begins at the global parameters.
 static inline void async_dp_before_update(const Stage* stage, int chunk) {
     const AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
@@ -538,7 +537,7 @@ static inline void async_dp_after_update(const Stage* stage, int chunk) {
 }
 
 // Merges and sends what is due after the updates of a step (from 1). seed: of the rounding of 16-bit parameters.
-// Returns the step in which what is sent now will have been merged by all sites; 0: nothing is sent.
+// Returns the step in which the fragments sent now will have been merged by all sites; 0: nothing is sent.
 static inline int64_t async_dp_step_end(Stage* stage, int64_t seed, int64_t step) {
     const Layout* layout = &stage->layout;
     const AsyncConfig* config = &stage->async->config;
@@ -561,10 +560,10 @@ static inline int64_t async_dp_step_end(Stage* stage, int64_t seed, int64_t step
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The common point
+// The global parameters
 
-// Waits for all messages between sites. What is merged in a later step, is; only dc-s3gd's common point is complete
-// now.
+// Waits for all messages between sites. Sums that are merged in a later step stay unmerged; only dc-s3gd's global
+// parameters are completed now.
 static inline void async_dp_drain(Stage* stage) {
     if (stage->async->config.mode == DP_DELAYED) {
         for (int chunk = -1; chunk < stage->layout.mesh.v; chunk++)
@@ -579,21 +578,21 @@ static inline void async_dp_drain(Stage* stage) {
     }
 }
 
-// The common point into `point` (layout.elements). All ranks call it; no message is in flight.
+// Writes the global parameters into `point` (layout.elements). All ranks call it; no message is in flight.
 static inline void async_dp_common(const Stage* stage, float* point) {
     const AsyncDp* async = stage->async;
     Comm* far = &stage->groups->far;
     const int64_t n = stage->layout.elements;
     device_copy(point, async->base, (size_t)n * sizeof(float));
     if (!async->config.eager || async->config.sites == 1) return;
-    const int64_t counted = far->size_bytes; // no part of training
+    const int64_t counted = far->size_bytes; // not traffic of training
     comm_all_reduce(far, point, n, COMM_FLOAT, COMM_SUM);
     far->size_bytes = counted;
     scale_by(point, 1.0f / (float)async->config.sites, n);
 }
 
-// From here to async_dp_restore_local the parameters are those of the common point, for validation and samples. Own
-// weights are kept where gradients are computed at other times.
+// From here to async_dp_restore_local the parameters are the global ones, for validation and samples. The local ones
+// are saved where gradients are computed from them.
 static inline void async_dp_load_global(Stage* stage, int64_t seed, int64_t step) {
     float* all = stage->grads.all;
     if (!async_dp_is_local(stage)) return;
@@ -610,8 +609,8 @@ static inline void async_dp_restore_local(Stage* stage, int64_t seed, int64_t st
     cast_to_floatx(stage, stage->master, seed, step, NULL);
 }
 
-// Brings together what a checkpoint holds, when no message is in flight: the mean of eager sites' common points is
-// formed, and every member of a site gets the rounding errors of all.
+// Gathers the values of a checkpoint, when no message is in flight: computes the mean of eager sites' base and v, and
+// gives every member of a site the rounding errors of all.
 static inline void async_dp_gather_values(Stage* stage) {
     async_dp_list_values(stage);
     if (stage->async->config.eager) async_dp_common(stage, stage->grads.all);
@@ -634,7 +633,7 @@ static inline bool async_dp_last_grad_is_finite(Stage* stage) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// For the plan that is printed
+// The printed plan
 
 static inline bool async_dp_is_delayed(const Stage* stage) { return stage->async->config.mode == DP_DELAYED; }
 static inline bool async_dp_is_quantized(const Stage* stage) { return stage->async->config.bits < 32; }
@@ -645,7 +644,7 @@ static inline SiteTraffic async_dp_traffic(const Stage* stage, const Layout* lay
     return async_schedule_traffic(&stage->async->config, layout, stage->model.L, sizeof(floatX), first, last);
 }
 
-// The plan in words, which a resumed run has to share.
+// The plan as text, which a resumed run must share.
 static inline void async_dp_text(char* text, size_t size, const Stage* stage) {
     async_schedule_text(text, size, &stage->async->config);
 }

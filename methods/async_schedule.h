@@ -1,19 +1,18 @@
 /*
-methods/async_schedule.h: the schedule of asynchronous data parallelism, as a table: when sites exchange what. The d
-replicas are divided into S sites (--sites), between which messages are slow: machines, rooms, coasts. Gradients are
-summed inside each site in every step. What the mode (--dp-mode) sends between sites arrives later than it was sent:
+methods/async_schedule.h: the schedule of messages in asynchronous data parallelism, as a table. The d replicas are
+divided into S sites (--sites): machines, rooms, coasts, with slow messages between them. Gradients are summed inside
+each site in every step. The mode (--dp-mode) sets what sites exchange, and how late it is used:
 
     sync       the gradient; every step waits for it
     delayed    the gradient, used one step late: w(t+1) = w(t) - update(gradient at w(t-1)). All weights stay equal
     dc-s3gd    the change of the weights; the mean of all changes arrives while the next gradient is computed, which is
                compensated for that delay
-    diloco     after H local steps, the distance from the common point; its mean is the gradient of an outer optimizer. In P
-               fragments, each sent in its own step of the H, or eager, where the mean arrives a whole round late
+    diloco     after H local steps, the distance from the global parameters; its mean is the gradient of an outer
+               optimizer. In P fragments, each sent in its own step of the H, or eager, delayed by a whole period
 
-The table has a row for every fragment: in which steps it is sent, and in which step it is merged. It is built
-(settings_async), checked (async_schedule_check), drawn (async_schedule_draw), priced (async_schedule_traffic) and run
-(methods/async_dp.h) from the same functions, async_schedule_sends and async_schedule_merges. At most one sum of a
-fragment is in flight.
+The table has a row for every fragment: the steps in which it is sent and merged. It is built (settings_async), checked
+(async_schedule_check), drawn (async_schedule_draw), priced (async_schedule_traffic) and executed (methods/async_dp.h)
+by the same functions, async_schedule_sends and async_schedule_merges. At most one sum of a fragment is in flight.
 
     fragment 0   . . . s - - - m . . . s - - - m        H = 8, P = 2, merged 4 steps after it was sent
     fragment 1   . . . . . . . s - - - m . . . s
@@ -38,21 +37,21 @@ typedef struct {
     DpMode mode;
     int sites;
     int64_t period;      // H: the steps from one sending of a fragment to the next
-    int64_t delay;       // what is sent in step t is merged in step t + delay
+    int64_t delay;       // a sum sent in step t is merged in step t + delay
     int fragments;       // P
-    bool eager;          // merged when the next is sent, and completed by the site's own
-    int bits;            // of a number that is sent: 32, 8 or 4
+    bool eager;          // merged when the next one is sent, completed by the site's local part
+    int bits;            // of a number in a message: 32, 8 or 4
     double compensation; // lambda0: the norm of the correction, in norms of the gradient; 0: none
     double outer_lr, outer_momentum;
-    double mix; // the part of its own weights that a site keeps when it merges
+    double mix; // the weight of a site's local parameters in a merge
 } AsyncConfig;
 
-// Every site has weights of its own, that differ from the others' between rounds.
+// Whether every site has local parameters, which differ from other sites' between outer steps.
 static inline bool async_schedule_are_local(const AsyncConfig* r) {
     return r->mode == DP_DC_S3GD || r->mode == DP_DILOCO;
 }
 
-// Gradients are summed between sites, now or late.
+// Whether gradients are summed between sites, now or late.
 static inline bool async_schedule_sum_gradients(const AsyncConfig* r) { return !async_schedule_are_local(r); }
 
 // The replicas whose gradients are summed.
@@ -60,18 +59,18 @@ static inline Scope async_schedule_scope(const AsyncConfig* r) {
     return async_schedule_are_local(r) ? SCOPE_SITE : SCOPE_WORLD;
 }
 
-// What a step does between sites may be over in a later step.
+// Whether communication of a step between sites may end in a later step.
 static inline bool async_schedule_are_late(const AsyncConfig* r) { return r->mode != DP_SYNC; }
 
-// The step of a round, 1 to H, in which fragment f is sent.
+// The step of a period, 1 to H, in which fragment f is sent.
 static inline int64_t async_schedule_place(const AsyncConfig* r, int f) { return (f + 1) * r->period / r->fragments; }
 
-// Whether fragment f is sent in step t (from 1): at the end of it, or, of a gradient, when it is there.
+// Whether fragment f is sent in step t (from 1): at its end, or, for a gradient, when it is complete.
 static inline bool async_schedule_sends(const AsyncConfig* r, int f, int64_t t) {
     return t > 0 && t % r->period == async_schedule_place(r, f) % r->period;
 }
 
-// Whether what was sent `delay` steps before is merged in step t, before anything is sent.
+// Whether the sum sent `delay` steps before is merged in step t, before anything is sent.
 static inline bool async_schedule_merges(const AsyncConfig* r, int f, int64_t t) {
     return async_schedule_sends(r, f, t - r->delay);
 }
@@ -87,8 +86,8 @@ static inline bool async_schedule_flies(const AsyncConfig* r, int f, int64_t t) 
     return async_schedule_sendings(r, f, t - r->delay, t) > 0;
 }
 
-// After `last` steps: the last one whose work the common point has, of all fragments. Later work, or work in flight, is
-// lost to a run that ends here; eager merging has a site's own part at once.
+// The last of `last` steps whose work the global parameters have, of all fragments. Later work, or work in flight, is
+// lost to a run that ends here; an eager merge has a site's local part at once.
 static inline int64_t async_schedule_learned(const AsyncConfig* r, int64_t last) {
     int64_t learned = last;
     for (int f = 0; f < r->fragments; f++) {
@@ -98,21 +97,21 @@ static inline int64_t async_schedule_learned(const AsyncConfig* r, int64_t last)
     return learned;
 }
 
-// The fragment of a tensor: blocks are dealt out, so each has some of the lower and some of the upper ones; what stands
-// before the blocks goes with the first, what stands behind with the last.
+// The fragment of a tensor: blocks are dealt out, so each fragment has some of the lower and some of the upper ones;
+// tensors before the blocks are in the first one, tensors after them in the last.
 static inline int async_schedule_fragment(const AsyncConfig* r, const Tensor* tensor, int L) {
     if (tensor->layer < 0) return 0;
     return tensor->layer >= L ? r->fragments - 1 : tensor->layer % r->fragments;
 }
 
-// Whether a model of L blocks has something for every fragment.
+// Whether a model of L blocks has a block for every fragment.
 static inline bool async_schedule_fit(const AsyncConfig* r, int L, Error* error) {
     if (r->fragments <= L) return true;
     return fail(error, "--fragments %d: the model has %d block%s to deal out; use fewer", r->fragments, L,
                 L == 1 ? "" : "s");
 }
 
-// The proof, by walking through the steps: every sending is merged once, before the next one of its fragment; every
+// The proof, by walking through the steps: every sum is merged once, before the next one of its fragment is sent; every
 // fragment is sent once in H steps.
 static inline bool async_schedule_check(const AsyncConfig* r, Error* error) {
     if (r->period < 1 || r->fragments < 1 || r->fragments > r->period || r->delay < 0 || r->delay > r->period)
@@ -139,10 +138,9 @@ static inline bool async_schedule_check(const AsyncConfig* r, Error* error) {
 // Bytes that this rank sends in the steps first + 1 to last, by formula, as parallel.h counts: k replicas in each of S
 // sites.
 
-enum { QUANT_NUMBERS = 64 }; // that share a scale, of 4 bytes (kernels/async_dp.h)
+enum { QUANT_NUMBERS = 64 }; // numbers that share a scale of 4 bytes (kernels/async_dp.h)
 
-// Of this rank's part of a bucket, sent with few bits. Every slice begins a scale of its own (methods/async_dp.h says
-// why).
+// Bytes of this rank's site shard of a bucket, quantised. Every slice begins a new scale (methods/async_dp.h says why).
 static inline double quantized_bytes(const AsyncConfig* r, const Layout* layout, int bucket) {
     const int64_t end = bucket_part_offset(layout, bucket) + bucket_site_shard_size(layout, bucket);
     int64_t blocks = 0;
@@ -154,8 +152,8 @@ static inline double quantized_bytes(const AsyncConfig* r, const Layout* layout,
 }
 
 // Gradients: see gradient_traffic. Weights: gradients in the site as usual; each fragment as often as it is sent, in
-// float32 by an all-reduce or with few bits to every other site; then its sum goes to all members of the site. L:
-// blocks of the model.
+// float32 by an all-reduce or quantised to every other site; then its sum goes to all members of the site. L: blocks of
+// the model.
 static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Layout* layout, int L, size_t element,
                                                  int64_t first, int64_t last) {
     const double S = r->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),
@@ -163,7 +161,7 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Lay
     const double steps = (double)(last - first), updates = steps - (r->mode == DP_DELAYED && first == 0);
     SiteTraffic traffic = gradient_traffic(layout, element, steps, updates);
     if (async_schedule_sum_gradients(r)) return traffic;
-    const double sums = r->eager && r->bits < 32 ? 2 : 1; // eager: also what was sent, as it was rounded
+    const double sums = r->eager && r->bits < 32 ? 2 : 1; // eager: also the rounded sum that was sent
     traffic.far = 0;
     for (int b = 0; b < layout->buckets; b++) {
         const Bucket* bucket = &layout->bucket[b];
@@ -175,7 +173,7 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* r, const Lay
     return traffic;
 }
 
-// The mode and its schedule in words; "" where training is synchronous.
+// The mode and its schedule as text; "" for synchronous training.
 static inline void async_schedule_text(char* text, size_t size, const AsyncConfig* r) {
     char of[32] = "", every[80] = "", bits[32] = "", compensated[48] = "", outer[96] = "";
     text[0] = 0;
@@ -193,8 +191,8 @@ static inline void async_schedule_text(char* text, size_t size, const AsyncConfi
              r->eager ? "eagerly " : "", (long long)r->delay, r->delay == 1 ? "" : "s", compensated, outer, bits);
 }
 
-// The table as text: s sends, m merges, x sends and merges at once, - in flight. Up to 64 steps of it; where two rounds
-// are longer, from the end of the first on.
+// The table as text: s sends, m merges, x sends and merges at once, - in flight. Up to 64 steps of it; if two periods
+// are longer, from the end of the first one on.
 static inline void async_schedule_draw(const AsyncConfig* r, FILE* out) {
     const int64_t steps = min_i64(64, max_i64(8, 2 * r->period));
     const int64_t before = 2 * r->period > 64 ? max_i64(0, r->period - 32) : 0;

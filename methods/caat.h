@@ -1,16 +1,16 @@
 /*
 methods/caat.h: CAAT-Net (partially synchronised activations). The ranks of a tensor group sum only a fraction of the
-channels of a row-parallel layer's output; each keeps its own value of the others, so that the residual stream is one of
-its own on every rank. A rank may hold several such streams (parallel.h), which lie one behind the other.
+channels of a row-parallel layer's output; each keeps its own value of the others, so that every rank has its own
+residual stream. A rank may hold several such streams (parallel.h), one after the other.
 */
 #ifndef CAAT_H
 #define CAAT_H
 
 #include "../parallel/stage.h"
 
-// CAAT-Net: z (N, C) = the sum of x over all streams, on all ranks, where channels are shared, and each stream's own x,
-// scaled, where they are not. The same on both ways; on the way back in float32, if not told otherwise, because what is
-// summed there is not a branch but the whole gradient of the residual stream, once for each branch. z may be x.
+// z (N, C) = the sum of x over all streams, on all ranks, for shared channels, and each stream's own x, scaled, for
+// private ones. The same forward and backward; backward in float32 by default, because that sum is not of a branch but
+// of the whole gradient of the residual stream, once for each branch. z may be x.
 static inline void caat_reduce(const Stage* stage, const Activations* acts, floatX* z, const floatX* x, bool back) {
     const CaatConfig* sync = &stage->layout.mesh.caat;
     const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
@@ -28,7 +28,7 @@ static inline void caat_reduce(const Stage* stage, const Activations* acts, floa
     }
 }
 
-// The gradient of a bias that is added to every stream: the sum of those of all streams.
+// The gradient of a bias that is added to every stream: the sum of all streams' gradients.
 static inline void caat_bias_grad(const Stage* stage, const Activations* acts, int layer, TensorKind bias,
                                   const floatX* dx) {
     if (stage->model.biases) linear_backward_bias(gradient(stage, layer, bias), dx, acts->N, stage->model.C);
@@ -40,8 +40,8 @@ static inline void caat_copy_streams(const Stage* stage, const Activations* acts
     caat_unpack(x, one, one, 1.0f, stage->layout.streams, acts->tokens, C, C);
 }
 
-// CAAT-Net: all streams began with the same numbers, so the gradient of these is the sum of theirs, of all channels and
-// over all ranks: (tokens, C), in scratch memory.
+// All streams began with the same embeddings, whose gradient is the sum of theirs, of all channels and over all ranks:
+// (tokens, C), in scratch memory.
 static inline const floatX* caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
     const int streams = stage->layout.streams, C = stage->model.C;
     const int64_t n = (int64_t)acts->tokens * C;

@@ -1,6 +1,6 @@
 /*
-methods/methods.h: the face of the methods that papers add to the plain trainer. With METHODS_NO (make METHODS=no) the
-trainer is built without them.
+methods/methods.h: the only interface of the base to methods from papers. With METHODS_NO (make METHODS=no) the trainer
+is built without them.
 */
 #ifndef METHODS_H
 #define METHODS_H

@@ -1,6 +1,6 @@
 /*
-methods/none.h: in place of the methods where the trainer is built without them (make METHODS=no). check_method_options
-refuses their options, so stage->async is NULL, no model is a CAAT-Net, and nothing here is ever called.
+methods/none.h: replaces the methods in a build without them (make METHODS=no). check_method_options refuses their
+options, so stage->async is NULL, no model is a CAAT-Net, and nothing here is ever called.
 */
 #ifndef NONE_H
 #define NONE_H

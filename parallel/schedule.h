@@ -1,19 +1,19 @@
 /*
 parallel/schedule.h: the order of a step's work, one table of actions for every pipeline stage. The trainer executes the
-tables, --dry-run and dev/plot draw them, the tests prove them. Everything here is a pure function without MPI and CUDA.
+tables, --dry-run and dev/plot draw them, the tests verify them. Everything is a pure function without MPI and CUDA.
 
     schedules                 the table of schedules; --schedule, help, planner and tests iterate it
     pipeline_config_check     refuses a configuration that a schedule cannot serve
     schedule_build            the table of one stage for a training step; schedules_build: of all stages
-    schedule_build_forward    forward passes alone, for a validation; schedule_build_untrained: for a run without training
+    schedule_build_forward    forward passes only, for validation; schedule_build_untrained: for a run without training
     schedule_check.h          a proof from the tables of all stages
-    schedule_time.h           when every action starts and ends, at given seconds
+    schedule_time.h           start and end of every action, at given seconds
     schedule_draw.h           the timeline as text
 
 Theory:
 
-The model is cut into p v virtual stages, one after another. p processes, the stages, hold v of them each: their chunks.
-A step sends m micro-batches through all virtual stages and back and then updates the weights once.
+The model is cut into p v virtual stages, one after another. Each of the p pipeline ranks, the stages, holds v of them,
+its chunks. A step sends m micro-batches through all virtual stages and back and then updates the weights once.
 
     placement    p = 4    in a loop, v = 2             in a V, v = 2: first and last part on one stage
                           stage 0: 0, 4                stage 0: 0, 7
@@ -21,12 +21,12 @@ A step sends m micro-batches through all virtual stages and back and then update
                           stage 2: 2, 6                stage 2: 2, 5
                           stage 3: 3, 7                stage 3: 3, 4
 
-Every stage works through its own table from top to bottom. c is a chunk, k a micro-batch:
+Every stage executes its own table from top to bottom. c is a chunk, k a micro-batch:
 
     FORWARD c k           forward pass; its activations fill a slot
-    BACKWARD c k          backward pass, both halves; the slot is free afterwards
-    BACKWARD_INPUT c k    only the gradient of the input: the virtual stage before waits for it
-    BACKWARD_WEIGHT c k   only the gradients of the weights: no stage waits for them; the slot is free after this half
+    BACKWARD c k          backward pass, both gradients; the slot is free afterwards
+    BACKWARD_INPUT c k    only the input gradient (dgrad): the virtual stage before waits for it
+    BACKWARD_WEIGHT c k   only the weight gradients (wgrad): no stage waits for them; the slot is free afterwards
 
     RECEIVE_FORWARD c k   starts to receive the chunk's input into receive buffer k mod 2 of the chunk.
                           FORWARD waits for it and empties the buffer.
@@ -38,20 +38,19 @@ Every stage works through its own table from top to bottom. c is a chunk, k a mi
                           The backward pass of k + 2, which fills the buffer again, waits until the message has gone.
 
     REDUCE c              waits for the data-parallel sums of the chunk's gradients
-    TIE                   where one matrix is embedding and head and lies on two stages: sums its two gradients
+    TIE                   sums the two gradients of a tied embedding that is on two stages
     NORM                  all stages meet: loss and norm of the whole gradient
-    UPDATE c              optimizer on the chunk's parameters, without the matrix of TIE
-    UPDATE_TIED           optimizer on that matrix
+    UPDATE c              optimizer on the chunk's parameters, without the tied embedding of TIE
+    UPDATE_TIED           optimizer on the tied embedding of TIE
 
 A message between two chunks of one stage is a message to itself. Two receive buffers a chunk and direction let a stage
 post receives ahead of their use: a message arrives while its receiver computes. The tables give messages no tags: the
 n-th message of a direction from one stage to another meets the n-th receive posted for it. Messages of different pairs
-of stages or directions do not hold each other up; the executor of the table has to ensure that (MPI does; CUDA needs a
-stream for each). (The trainer gives its messages tags all the same: a wrong order is then an error, not a wrong
-number.)
+of stages or directions must not block each other; the executor of the table has to ensure that (MPI does; CUDA needs a
+stream for each). (The trainer does tag its messages: a wrong order is then an error, not a wrong number.)
 
-A forward pass takes f seconds a micro-batch and chunk, the two halves of a backward pass b and w. The bubble is the
-time that stages are idle, relative to the time that they work, at equal stages:
+A forward pass takes f seconds a micro-batch and chunk, the input-gradient and weight-gradient parts of a backward pass
+b and w. The bubble is the stages' idle time relative to their computing time, for equal stages:
 
     gpipe        all forwards, then all backwards (Huang et al. 2019, "GPipe"). bubble (p - 1) / m; m slots.
     1f1b         first p - r - 1 forwards on stage r, until the first gradient can be in flight; then one forward and
@@ -62,22 +61,22 @@ time that stages are idle, relative to the time that they work, at equal stages:
                  turn; chunks are shorter, so is the wait for the first. bubble (p - 1) / (v m);
                  min(2 (p - r - 1) + (v - 1) p + 1, v m) slots, each of 1/v of the size;
                  (p v - 1) / (p - 1) times the messages.
-    zb-h1        1F1B with the backward pass in halves (Qi et al. 2024, "Zero bubble pipeline parallelism"): weight
-                 halves wait until a slot is needed, or until there is nothing else to do. Where w <= f and w <= b (a
-                 longer weight half holds others up) bubble ((p - 1) (f + b) - min(p - 1, m - 1) w) / (m (f + b + w));
+    zb-h1        1F1B with a split backward pass (Qi et al. 2024, "Zero bubble pipeline parallelism"): weight gradients
+                 wait until a slot is needed, or until there is nothing else to do. Where w <= f and w <= b (a longer
+                 wgrad delays other stages) bubble ((p - 1) (f + b) - min(p - 1, m - 1) w) / (m (f + b + w));
                  min(p, m) slots.
-    zb-v         halves, and two chunks in a V (Qi et al. 2024, section 6): the stage that ends a forward pass is the
-                 one that began it and has the gradients at once. At f = b = w stage r starts r f later than stage 0
-                 and, with m >= 2 p - 1, is never idle from then to its end. Since all wait for each other at NORM that
-                 is still a bubble of max((p - 1) / (6 m), (4 p - 2 - 2 m) / (6 m)); min(2 p, 2 m, m + r + 1) slots,
-                 each of half the size; twice the messages.
+    zb-v         a split backward pass, and two chunks in a V (Qi et al. 2024, section 6): the stage that ends a forward
+                 pass is the one that began it and has the gradients at once. At f = b = w stage r starts r f later
+                 than stage 0 and, with m >= 2 p - 1, is never idle from then to its end. Since all wait for each other
+                 at NORM that is still a bubble of max((p - 1) / (6 m), (4 p - 2 - 2 m) / (6 m));
+                 min(2 p, 2 m, m + r + 1) slots, each of half the size; twice the messages.
 */
 #ifndef SCHEDULE_H
 #define SCHEDULE_H
 
 #include "../parallel.h"
 
-enum { PIPELINE_BUFFERS_PER_DIRECTION = 2 }; // of a chunk: receive buffers a direction; send buffers for gradients
+enum { PIPELINE_BUFFERS_PER_DIRECTION = 2 }; // of a chunk: receive buffers per direction; send buffers for gradients
 enum { SCHEDULE_LARGEST = 1 << 21 };         // p v m: some hundred megabytes of tables
 
 // Indices into `schedules`, in its order.
@@ -87,9 +86,9 @@ typedef enum { GPIPE, ONE_F_ONE_B, INTERLEAVED, ZB_H1, ZB_V, SCHEDULE_KINDS } Sc
 typedef struct {
     ScheduleKind kind;
     int p, v, m;       // stages; chunks of each; micro-batches
-    bool reduce_every; // gradients go to the data-parallel reduction after every micro-batch (ZeRO-2 keeps only its own
-                       // part of them), not once at the end
-    bool tied;         // one matrix is both embedding (first virtual stage) and head (last one)
+    bool reduce_every; // gradients go to the data-parallel reduction after every micro-batch (ZeRO-2 keeps only its
+                       // shard of them), not once at the end
+    bool tied;         // tied embedding: both embedding (first virtual stage) and head (last one)
     bool clip;         // the update needs the norm of the whole gradient
 } PipelineConfig;
 
@@ -107,7 +106,7 @@ typedef enum {
     NORM,
     UPDATE,
     UPDATE_TIED,
-    ACTION_KINDS // how many there are
+    ACTION_KINDS // their number
 } ActionKind;
 
 typedef struct {
@@ -115,7 +114,7 @@ typedef struct {
     int chunk;      // -1 for TIE, NORM and UPDATE_TIED
     int microbatch; // -1 for these, REDUCE and UPDATE
     int slot;       // of FORWARD, SEND_FORWARD and the backward kinds; -1 for the others
-    bool reduce;    // of BACKWARD and BACKWARD_WEIGHT: hand gradients to the data-parallel reduction as they get ready
+    bool reduce;    // of BACKWARD and BACKWARD_WEIGHT: start the data-parallel reduction of gradients as they get ready
 } Action;
 
 typedef struct {
@@ -151,20 +150,20 @@ static inline bool action_computes(ActionKind kind) { return kind == FORWARD || 
 
 static inline bool action_transfers(ActionKind kind) { return kind >= RECEIVE_FORWARD && kind <= SEND_BACKWARD; }
 
-// The two results of a backward pass.
+// Which of the two gradients a backward action computes.
 static inline bool action_makes_input_gradient(ActionKind kind) { return kind == BACKWARD || kind == BACKWARD_INPUT; }
 static inline bool action_adds_weight_gradients(ActionKind kind) { return kind == BACKWARD || kind == BACKWARD_WEIGHT; }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The schedules: what each one does in which order. Slots, messages and reductions follow from the order by the same
-// code for all.
+// The schedules: the order of each one's forward and backward passes. Slots, messages and reductions follow from the
+// order by the same code for all.
 
 static inline void schedule_add(Schedule* schedule, ActionKind kind, int chunk, int microbatch) {
     const Action action = {kind, chunk, microbatch, -1, false};
     schedule->actions[schedule->n++] = action;
 }
 
-// Adds nothing for a micro-batch behind the last one.
+// Adds an action, or nothing for a micro-batch after the last one.
 static inline void schedule_add_work(Schedule* schedule, ActionKind kind, int chunk, int microbatch) {
     if (microbatch < schedule->config.m) schedule_add(schedule, kind, chunk, microbatch);
 }
@@ -183,8 +182,8 @@ static inline void order_1f1b(Schedule* schedule) {
     }
 }
 
-// Number n of the work in the order of the groups: p micro-batches through chunk 0, the same through chunk 1, ...; the
-// next p. The last group may be smaller. Backward, chunks come in the opposite order.
+// Item n of the work in groups: p micro-batches through chunk 0, the same through chunk 1, ...; then the next p. The
+// last group may be smaller. In the backward pass chunks come in the opposite order.
 static inline void order_grouped(Schedule* schedule, ActionKind kind, int n) {
     const int p = schedule->config.p, v = schedule->config.v, group = n / (p * v), first = group * p;
     const int size = (int)min_i64(p, schedule->config.m - first), within = n - group * p * v;
@@ -192,8 +191,8 @@ static inline void order_grouped(Schedule* schedule, ActionKind kind, int n) {
     schedule_add(schedule, kind, kind == FORWARD ? chunk : v - 1 - chunk, first + within % size);
 }
 
-// Narayanan et al. 2021, section 2.2: the first gradient comes back to stage r after its p - r - 1 followers have each
-// done one forward more and one backward, and after all chunks but the last of the first group: as many forwards first.
+// Narayanan et al. 2021, section 2.2: the first gradient arrives at stage r after each of its p - r - 1 successors has
+// done one more forward and one backward, and after all chunks but the last of the first group: as many forwards first.
 static inline void order_interleaved(Schedule* schedule) {
     const int p = schedule->config.p, v = schedule->config.v, all = schedule->config.m * v;
     const int warm = (int)min_i64(2 * (p - schedule->stage - 1) + (v - 1) * p, all);
@@ -203,11 +202,11 @@ static inline void order_interleaved(Schedule* schedule) {
     }
 }
 
-// The order of 1F1B; a weight half comes when p slots are in use and the next forward pass needs one. After the last
-// forward pass weight halves continue in the same rhythm and fill the time that it took.
+// The order of 1F1B; a wgrad is scheduled when p slots are in use and the next forward pass needs one. After the last
+// forward pass wgrads continue in the same rhythm and fill its place.
 static inline void order_zb_h1(Schedule* schedule) {
     const int p = schedule->config.p, m = schedule->config.m, warm = p - schedule->stage - 1;
-    int weights = 0; // halves done
+    int weights = 0; // weight gradients done
     for (int n = 0; n < m + warm; n++) {
         if (n - weights == p) schedule_add(schedule, BACKWARD_WEIGHT, 0, weights++);
         if (n < m) schedule_add(schedule, FORWARD, 0, n);
@@ -216,21 +215,21 @@ static inline void order_zb_h1(Schedule* schedule) {
     while (weights < m) schedule_add(schedule, BACKWARD_WEIGHT, 0, weights++);
 }
 
-// Both halves, one after the other.
+// Input gradient, then weight gradients.
 static inline void order_both_halves(Schedule* schedule, int chunk, int k) {
     schedule_add_work(schedule, BACKWARD_INPUT, chunk, k);
     schedule_add_work(schedule, BACKWARD_WEIGHT, chunk, k);
 }
 
-// Qi et al. 2024. The order is that for f = b = w; with other times it stays right and is no longer the best:
-// schedule_times gives the bubble (Qi et al. search an order for measured times). It is also that for as many
-// micro-batches as fill the pipeline; work on those that do not exist is omitted.
+// Qi et al. 2024. The order is optimal for f = b = w; with other times it stays correct, and schedule_times gives its
+// bubble (Qi et al. search an order for measured times). It assumes enough micro-batches to fill the pipeline; work on
+// those that do not exist is omitted.
 static inline void order_zb_v(Schedule* schedule) {
     const int p = schedule->config.p, r = schedule->stage, m = (int)max_i64(schedule->config.m, 2 * p - 1);
     int forward[2] = {0, 0}, input[2] = {0, 0}, weight[2]; // of each chunk: done
-    // Down to the tip of the V and up again: the forwards before the first micro-batch is back in chunk 1.
+    // Down to the tip of the V and up again: the forwards before the first micro-batch returns to chunk 1.
     while (forward[0] < 2 * (p - r) - 1) schedule_add_work(schedule, FORWARD, 0, forward[0]++);
-    // The r stages above have to see it in chunk 1 before a gradient comes: meanwhile a forward of each chunk in turn.
+    // The r stages above need it in chunk 1 before a gradient comes: meanwhile a forward of each chunk in turn.
     for (int i = 0; i < r; i++) {
         schedule_add_work(schedule, FORWARD, 1, forward[1]++);
         schedule_add_work(schedule, FORWARD, 0, forward[0]++);
@@ -247,7 +246,7 @@ static inline void order_zb_v(Schedule* schedule) {
         schedule_add_work(schedule, FORWARD, 1, forward[1]++);
         order_both_halves(schedule, 1, input[1]++);
     }
-    // The end: input halves first, as others wait for them; the weight halves fill the time afterwards.
+    // The end: input gradients first, as other stages wait for them; weight gradients fill the time afterwards.
     memcpy(weight, input, sizeof weight);
     for (int i = 0; i < r; i++) {
         schedule_add_work(schedule, BACKWARD_INPUT, 0, input[0]++);
@@ -261,14 +260,14 @@ static inline void order_zb_v(Schedule* schedule) {
     while (weight[0] < m) schedule_add_work(schedule, BACKWARD_WEIGHT, 0, weight[0]++);
 }
 
-// Bubbles for equal stages and f = b = w; the formulas stand at the top of this file.
+// Bubbles for equal stages and f = b = w; the formulas are at the top of this file.
 static inline double bubble_1f1b(double p, double v, double m) { return (p - 1) / (v * m); }
 static inline double bubble_zb_h1(double p, double v, double m) {
     return (2 * (p - 1) - fmin(p - 1, m - 1)) / (3 * v * m);
 }
 static inline double bubble_zb_v(double p, double v, double m) { return fmax(p - 1, 4 * p - 2 - 2 * m) / (3 * v * m); }
 
-// Slots: micro-batches of a chunk whose activations a stage keeps at most.
+// Slots: the most micro-batches of a chunk whose activations a stage keeps at once.
 static inline int slots_gpipe(int p, int v, int m, int stage) {
     (void)p, (void)stage;
     return v * m;
@@ -288,11 +287,11 @@ static inline int slots_zb_v(int p, int v, int m, int stage) {
 // One row a schedule. A new one is a constant of ScheduleKind, an order function and a row here.
 typedef struct {
     const char* name;
-    void (*order)(Schedule*); // writes down one stage's forward and backward passes
-    bool folded;              // chunks lie in a V, not in a loop
+    void (*order)(Schedule*); // appends one stage's forward and backward passes
+    bool folded;              // chunks are placed in a V, not in a loop
     bool halves;              // the backward pass is split into BACKWARD_INPUT and BACKWARD_WEIGHT
-    int chunks;               // of a stage where --vpp is not given
-    bool grouped;             // takes more chunks than that, too, and micro-batches in groups of p
+    int chunks;               // of a stage by default (--vpp)
+    bool grouped;             // supports more chunks, too, and takes micro-batches in groups of p
     double (*bubble)(double p, double v, double m);
     int (*slots)(int p, int v, int m, int stage);
 } ScheduleRow;
@@ -310,7 +309,7 @@ static inline const char* schedule_name(ScheduleKind kind) {
     return (unsigned)kind < SCHEDULE_KINDS ? schedules[kind].name : "unknown schedule";
 }
 
-// "gpipe|1f1b|...", for a command line.
+// Returns "gpipe|1f1b|...", for a command line.
 static inline const char* schedule_choices(void) {
     static char text[128];
     if (text[0]) return text;
@@ -334,7 +333,7 @@ static inline double pipeline_bubble(const PipelineConfig* config) {
 // ----------------------------------------------------------------------------------------------------------------
 // Check of a configuration
 
-// "4 or 8": the numbers of micro-batches nearest to m that a grouped schedule can serve, each times `times`.
+// Writes "4 or 8": the numbers of micro-batches nearest to m that a grouped schedule can serve, each times `times`.
 static inline const char* pipeline_nearest(char text[64], const PipelineConfig* config, int64_t times) {
     const int64_t below = config->m / config->p * config->p, above = below + config->p;
     if (below > 0)
@@ -356,7 +355,7 @@ static inline bool pipeline_check_chunks(const PipelineConfig* config, Error* er
                 config->v);
 }
 
-// Refuses, by the options' names, what a schedule cannot serve.
+// Refuses a configuration that a schedule cannot serve; the error names the option.
 static inline bool pipeline_config_check(const PipelineConfig* config, Recompute recompute, Error* error) {
     const int p = config->p, v = config->v, m = config->m;
     if ((unsigned)config->kind >= SCHEDULE_KINDS)
@@ -397,7 +396,7 @@ static inline bool pipeline_config_check(const PipelineConfig* config, Recompute
 // ----------------------------------------------------------------------------------------------------------------
 // Virtual stages
 
-// Gives a mesh v chunks a stage, in the places of a schedule.
+// Gives a mesh v chunks a stage, placed as a schedule needs them.
 static inline void mesh_set_schedule(Mesh* mesh, ScheduleKind kind, int v) {
     mesh->v = v;
     mesh->folded = schedule_is_folded(kind);
@@ -430,13 +429,13 @@ static inline int transfer_other_end(const Schedule* schedule, ActionKind kind, 
     return -1;
 }
 
-// The stage that it goes to or comes from.
+// The stage at the other end of a chunk's transfer.
 static inline int schedule_peer(const Schedule* schedule, ActionKind kind, int chunk) {
     const int other = transfer_other_end(schedule, kind, chunk);
     return other < 0 ? -1 : pipeline_holder(&schedule->config, other);
 }
 
-// Whether this chunk has one of two gradients of the same matrix, and another stage the other one.
+// Whether this chunk has one of the two gradients of a tied embedding, and another stage the other one.
 static inline bool chunk_is_tied(const Schedule* schedule, int chunk) {
     const PipelineConfig* config = &schedule->config;
     return config->tied && pipeline_holder(config, 0) != pipeline_holder(config, pipeline_last(config)) &&
@@ -449,7 +448,7 @@ static inline bool schedule_has_tie(const Schedule* schedule) {
     return tied;
 }
 
-// Forward passes only. In a V a stage takes its two chunks in turn once the first micro-batch has come back.
+// Forward passes only. In a V a stage alternates between its two chunks once the first micro-batch has come back.
 static inline void order_forward(Schedule* schedule) {
     const int p = schedule->config.p, v = schedule->config.v, m = schedule->config.m;
     if (!schedule_is_folded(schedule->config.kind)) {
@@ -464,7 +463,7 @@ static inline void order_forward(Schedule* schedule) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Build: what follows from the order
+// Build: slots, messages and reductions of an order
 
 static inline void schedule_free(Schedule* schedule) {
     free(schedule->actions);
@@ -478,8 +477,8 @@ static inline Schedule schedule_new(const PipelineConfig* config, int stage) {
     return schedule;
 }
 
-// Most micro-batches of a chunk (-1: of all chunks together) that are between two kinds of work: from the forward pass,
-// or from the input half of the backward pass, to the end of the backward pass.
+// The most micro-batches of a chunk (-1: of all chunks together) in flight: from the forward pass, or from the input
+// gradient, to the end of the backward pass.
 static inline int schedule_in_flight(const Schedule* schedule, int chunk, ActionKind from) {
     int live = 0, peak = 0;
     for (int i = 0; i < schedule->n; i++) {
@@ -492,7 +491,7 @@ static inline int schedule_in_flight(const Schedule* schedule, int chunk, Action
     return peak;
 }
 
-// Gives every micro-batch a slot from its forward pass to the end of its backward pass: the one that was freed last.
+// Gives every micro-batch a slot from its forward pass to the end of its backward pass: the last one that was freed.
 static inline void order_assign_slots(Schedule* order) {
     const int m = order->config.m;
     order->slots = schedule_in_flight(order, -1, FORWARD);
@@ -517,7 +516,7 @@ static inline void order_borrow_slots(Schedule* order, int slots) {
     for (int i = 0; i < order->n; i++) order->actions[i].slot = i % (int)min_i64(slots, 2);
 }
 
-// The action that starts receiving what a computing action waits for; ACTION_KINDS if it waits for nothing.
+// The action that starts to receive the input of a computing action; ACTION_KINDS if it receives none.
 static inline ActionKind action_receive(const Schedule* schedule, Action action) {
     ActionKind kind = ACTION_KINDS;
     if (action.kind == FORWARD) kind = RECEIVE_FORWARD;
@@ -525,8 +524,8 @@ static inline ActionKind action_receive(const Schedule* schedule, Action action)
     return transfer_other_end(schedule, kind, action.chunk) >= 0 ? kind : ACTION_KINDS;
 }
 
-// Messages from one stage in one direction are received in the order in which they are used. Two are in flight at
-// most: the first two receives of every such channel come before everything else, ...
+// Messages from one stage in one direction are received in the order of their use. At most two are in flight: the first
+// two receives of every such channel come before everything else, ...
 static inline void schedule_add_first_receives(Schedule* schedule, const Schedule* order) {
     int* seen = (int*)checked_calloc(2 * (size_t)schedule->config.p, sizeof(int), "the schedule");
     for (int i = 0; i < order->n; i++) {
@@ -541,7 +540,7 @@ static inline void schedule_add_first_receives(Schedule* schedule, const Schedul
     free(seen);
 }
 
-// ... every other one right after the action that has used the last but one before it.
+// ... every other one right after the action that used the last but one before it.
 static inline void schedule_add_next_receive(Schedule* schedule, const Schedule* order, int i) {
     const ActionKind kind = action_receive(schedule, order->actions[i]);
     if (kind == ACTION_KINDS) return;
@@ -555,7 +554,7 @@ static inline void schedule_add_next_receive(Schedule* schedule, const Schedule*
     }
 }
 
-// A computing action with what belongs to it: what it made goes in flight, a buffer that it emptied is filled again.
+// A computing action with its messages: its output is sent, and a buffer that it emptied is filled again.
 static inline void schedule_add_computing(Schedule* schedule, const Schedule* order, int i) {
     Action action = order->actions[i];
     const bool last = action.microbatch == schedule->config.m - 1;
@@ -570,8 +569,8 @@ static inline void schedule_add_computing(Schedule* schedule, const Schedule* or
     schedule_add_next_receive(schedule, order, i);
 }
 
-// Where the last gradients of a chunk are added, their sums over the data ranks set out. With clipping no rank needs
-// these before NORM: they go on during the cool-down and are waited for at its end.
+// The sums of a chunk's gradients over the data ranks start with its last gradients. With clipping no rank needs these
+// before NORM: they stay in flight during the cool-down and are waited for at its end.
 static inline void schedule_add_ending_clipped(Schedule* schedule) {
     for (int c = 0; c < schedule->config.v; c++) schedule_add(schedule, REDUCE, c, -1);
     if (schedule_has_tie(schedule)) schedule_add(schedule, TIE, -1, -1);
@@ -580,8 +579,8 @@ static inline void schedule_add_ending_clipped(Schedule* schedule) {
     if (schedule_has_tie(schedule)) schedule_add(schedule, UPDATE_TIED, -1, -1);
 }
 
-// Without, a chunk is updated inside the cool-down, one computing action after its last gradients: so long its sums
-// have been in flight.
+// Without clipping, a chunk is updated during the cool-down, one computing action after its last gradients: its sums
+// have that time in flight.
 static inline void schedule_add_early_update(Schedule* schedule, const Schedule* order, int i) {
     const Action action = order->actions[i];
     if (!action_adds_weight_gradients(action.kind) || action.microbatch < schedule->config.m - 1) return;
@@ -635,13 +634,13 @@ static inline Schedule schedule_build_forward(const Schedule* training, int m) {
     return schedule;
 }
 
-// The table of a stage that trains nothing: forward passes alone.
+// The table of a stage that does not train: forward passes only.
 static inline Schedule schedule_build_untrained(const PipelineConfig* config, int stage) {
     const Schedule none = {*config, stage, 2, 0, NULL};
     return schedule_build_forward(&none, config->m);
 }
 
-// Whether it is a table of a training step.
+// Whether this is the table of a training step.
 static inline bool schedule_trains(const Schedule* schedule) {
     return schedule_in_flight(schedule, -1, BACKWARD_INPUT) > 0;
 }

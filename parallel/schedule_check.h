@@ -1,23 +1,23 @@
 /*
-parallel/schedule_check.h: proves from the tables of all p stages alone that a step is complete and ends.
+parallel/schedule_check.h: proves from the tables of all p stages alone that a step is complete and terminates.
 
     schedule_check    the proof
 
 Theory:
 
-    each table    every micro-batch goes through every chunk forward once and backward once, as a whole or as two halves
-                  in order; what an action needs was computed or is being received; a slot holds one micro-batch from
+    each table    every micro-batch goes through every chunk forward once and backward once, whole or as dgrad, then
+                  wgrad; an action's inputs were computed or are being received; a slot holds one micro-batch from
                   forward to the end of backward; no buffer is overwritten before it was used; a chunk takes the
-                  micro-batches in order; reduce flags; every chunk is reduced and updated once, after what that needs,
-                  and so is a matrix that lies on two stages
+                  micro-batches in order; reduce flags; every chunk is reduced and updated once, after its dependencies,
+                  and so is a tied embedding that is on two stages
     each pair     every send meets the receive of the same micro-batch at the same boundary
     all           no deadlock, even if no message is ever buffered and every send waits for its receiver
 
 The first part ignores that actions wait. The last one shows that every wait ends: each stage's own order is fixed and
 each message has one sender and one receiver, so the work that an action waits for does not depend on any stage's speed,
-and one run to the end stands for all. Where sends wait less, or networks buffer messages, each action waits for a part
-of the same things. Since slots and buffers are checked, slots, PIPELINE_BUFFERS_PER_DIRECTION and, of a backward pass
-in halves, schedule_in_flight bound the memory of a step.
+and one run to the end stands for all. Where sends wait less, or networks buffer messages, each action waits for a
+subset. Since slots and buffers are checked, slots, PIPELINE_BUFFERS_PER_DIRECTION and, for a split backward pass,
+schedule_in_flight bound the memory of a step.
 */
 #ifndef SCHEDULE_CHECK_H
 #define SCHEDULE_CHECK_H
@@ -25,14 +25,14 @@ in halves, schedule_in_flight bound the memory of a step.
 #include "schedule_time.h"
 
 // ----------------------------------------------------------------------------------------------------------------
-// Check, first part: every table for itself. It is walked from top to bottom with a picture of the stage's memory;
-// every rule looks at one action and this picture.
+// Check, first part: every table by itself. A walk from top to bottom tracks the state of the stage's memory; every
+// rule looks at one action and this state.
 
 enum { INPUT_BUFFER, GRADIENT_BUFFER, SEND_BUFFER, BUFFER_KINDS, NO_BUFFER = -1 };
 
-// What is known of one chunk.
+// The state of one chunk.
 typedef struct {
-    int forwards, inputs, weights; // done: forward passes, input halves, weight halves
+    int forwards, inputs, weights; // done: forward passes, dgrads, wgrads
     unsigned whole;                // a bit for REDUCE and UPDATE, if done
     int buffer[BUFFER_KINDS]
               [PIPELINE_BUFFERS_PER_DIRECTION]; // the micro-batch in the buffer, or in flight into it; -1: none
@@ -42,7 +42,7 @@ typedef struct {
     const Schedule* schedule;
     bool training;     // there are backward passes and an update
     unsigned* done;    // (v, m) a bit for every kind of action done with the micro-batch
-    Item* kept;        // (slots) what the slot is kept for
+    Item* kept;        // (slots) whose activations are in the slot
     Item* output;      // (slots) whose output is in the slot
     ChunkState* chunk; // (v)
     unsigned whole;    // a bit for TIE, NORM and UPDATE_TIED, if done
@@ -66,7 +66,7 @@ static inline unsigned* item_done(const StageState* state, Action action) {
     return &state->done[action.chunk * state->schedule->config.m + action.microbatch];
 }
 
-// What a kind of action does, and what it needs, for one micro-batch: as bits. A whole backward pass does both halves.
+// The results of a kind of action, and its inputs, for one micro-batch, as bits. A whole backward pass does both parts.
 static inline unsigned action_effects(ActionKind kind) {
     return kind == BACKWARD ? 1u << BACKWARD_INPUT | 1u << BACKWARD_WEIGHT : 1u << kind;
 }
@@ -85,7 +85,7 @@ static inline unsigned action_needs(const Schedule* schedule, Action action) {
     }
 }
 
-// All that has to be done with every micro-batch in a chunk.
+// All results that every micro-batch needs in a chunk.
 static inline unsigned chunk_complete(const Schedule* schedule, int chunk, bool training) {
     unsigned all = 1u << FORWARD;
     if (training) all |= 1u << BACKWARD_INPUT | 1u << BACKWARD_WEIGHT;
@@ -101,7 +101,7 @@ static inline const char* first_action_of(unsigned bits) {
     return action_name((ActionKind)kind);
 }
 
-// Which buffer an action fills, and which one it empties.
+// The buffer that an action fills, and the one that it empties.
 static inline int action_fills(const Schedule* schedule, Action action) {
     if (action.kind == RECEIVE_FORWARD) return INPUT_BUFFER;
     if (action.kind == RECEIVE_BACKWARD) return GRADIENT_BUFFER;
@@ -115,7 +115,7 @@ static inline int action_empties(ActionKind kind) {
     return kind == SEND_BACKWARD ? SEND_BUFFER : NO_BUFFER;
 }
 
-// Every field says something or is -1 or false, by the definition at the top.
+// Every field has a meaning or is -1 or false, by the definition at the top.
 static inline bool rule_fields(const StageState* state, int i, Error* error) {
     const Schedule* schedule = state->schedule;
     const Action action = schedule->actions[i];
@@ -146,7 +146,7 @@ static inline bool rule_once(const StageState* state, int i, Error* error) {
     return schedule_refuse(state->schedule, i, error, "has been done before");
 }
 
-// What an action needs comes before it: the posted receive, the forward pass, the input half.
+// An action's inputs come before it: the posted receive, the forward pass, the input gradient.
 static inline bool rule_order(const StageState* state, int i, Error* error) {
     const Action action = state->schedule->actions[i];
     if (action.microbatch < 0) return true;
@@ -181,9 +181,9 @@ static inline bool rule_buffers(const StageState* state, int i, Error* error) {
     return schedule_refuse(state->schedule, i, error, "overwrites micro-batch %d in %s %d", holds, names[kind], which);
 }
 
-// A chunk takes the micro-batches in order, in each kind of work: losses add up in the order of the forward passes,
-// gradients of norms in the order of the input halves, all others in the order of the weight halves. So every schedule
-// adds the same numbers in the same order, and results are the same bits.
+// A chunk takes the micro-batches in order, in each kind of work: losses are accumulated in the order of the forward
+// passes, gradients of norms in the order of the dgrads, all others in the order of the wgrads. So every schedule adds
+// the same numbers in the same order, and results are the same bits.
 static inline bool rule_sums(const StageState* state, int i, Error* error) {
     const Action action = state->schedule->actions[i];
     if (!action_computes(action.kind)) return true;
@@ -200,8 +200,8 @@ static inline bool rule_sums(const StageState* state, int i, Error* error) {
     return true;
 }
 
-// Where one stage holds a matrix that is embedding and head, the embedding's last gradients, which complete the sum of
-// both, come after the head's.
+// Where one stage has both uses of a tied embedding, the embedding's last gradients, which complete the sum of both,
+// come after the head's.
 static inline bool rule_tied(const StageState* state, int i, Error* error) {
     const Schedule* schedule = state->schedule;
     const Action action = schedule->actions[i];
@@ -214,7 +214,7 @@ static inline bool rule_tied(const StageState* state, int i, Error* error) {
     return schedule_refuse(schedule, i, error, "the head's gradients of the same matrix have to be added before");
 }
 
-// Gradients go to the data-parallel reduction when the last ones have been added, or after every micro-batch.
+// Gradients go to the data-parallel reduction after their last contribution, or after every micro-batch.
 static inline bool rule_reduce_flag(const StageState* state, int i, Error* error) {
     const Action action = state->schedule->actions[i];
     if (!action_adds_weight_gradients(action.kind)) return true;
@@ -224,7 +224,7 @@ static inline bool rule_reduce_flag(const StageState* state, int i, Error* error
                            action.reduce ? "has a reduce flag too many" : "lacks the reduce flag");
 }
 
-// Sums before the norm, and what the configuration says the update depends on before the update.
+// Sums come before the norm, and the update's dependencies, by the configuration, before the update.
 static inline bool rule_ending(const StageState* state, int i, Error* error) {
     const Schedule* schedule = state->schedule;
     const Action action = schedule->actions[i];
@@ -247,7 +247,7 @@ static inline bool rule_ending(const StageState* state, int i, Error* error) {
     return true;
 }
 
-// What action a changes in the picture.
+// Updates the state by action a.
 static inline void stage_state_apply(StageState* state, Action action) {
     if (action.microbatch < 0) {
         *(action.chunk >= 0 ? &state->chunk[action.chunk].whole : &state->whole) |= 1u << action.kind;
@@ -271,7 +271,7 @@ static inline void stage_state_apply(StageState* state, Action action) {
     }
 }
 
-// After the last action: nothing is missing.
+// Checks after the last action that nothing is missing.
 static inline bool schedule_check_complete(const StageState* state, Error* error) {
     const Schedule* schedule = state->schedule;
     for (int i = 0; i < schedule->config.v * schedule->config.m; i++) {
@@ -332,7 +332,7 @@ static inline bool same_config(const PipelineConfig* a, const PipelineConfig* b)
            a->tied == b->tied && a->clip == b->clip;
 }
 
-// Table r is that of stage r; all are of the same configuration, whichever order it names.
+// Table r is stage r's; all have the same configuration, except for the name of the order.
 static inline bool schedule_check_headers(const Schedule* stages, int p, Error* error) {
     for (int r = 0; r < p; r++) {
         const Schedule* schedule = &stages[r];
@@ -367,7 +367,7 @@ static inline int schedule_next(const Schedule* schedule, int i, ActionKind kind
     return i;
 }
 
-// Messages have no tags: the n-th send and the n-th receive of a channel have to be about the same micro-batch and the
+// Messages have no tags: the n-th send and the n-th receive of a channel must be about the same micro-batch and the
 // same boundary between virtual stages. Both tables are complete, so there are as many sends as receives.
 static inline bool schedule_check_messages(const Schedule* from, ActionKind send, const Schedule* to,
                                            ActionKind receive, Error* error) {
@@ -384,7 +384,7 @@ static inline bool schedule_check_messages(const Schedule* from, ActionKind send
     return true;
 }
 
-// The tables run to their ends, even when every send waits for its message and none is ever kept in flight.
+// The tables run to their ends, even when every send waits for its message and none is ever buffered.
 static inline bool schedule_check_progress(const Schedule* stages, int p, Error* error) {
     Costs costs = costs_equal(p * stages[0].config.v, 1, 1, 1, 0);
     Timeline timeline = schedule_times(stages, p, &costs, true);
@@ -398,7 +398,7 @@ static inline bool schedule_check_progress(const Schedule* stages, int p, Error*
     return ok;
 }
 
-// Returns whether the tables of all p stages pass; if not, error says which action breaks which rule.
+// Returns whether the tables of all p stages pass; if not, the error names the action and the rule that it breaks.
 static inline bool schedule_check(const Schedule* stages, int p, Error* error) {
     if (!schedule_check_headers(stages, p, error)) return false;
     const bool training = schedule_is_training(stages, p);

@@ -9,7 +9,7 @@ static inline char action_letter(ActionKind kind) {
     return kind == BACKWARD_WEIGHT ? 'W' : 'B';
 }
 
-// F5, or F5a, F5b where there are several chunks; F5.0, F5.1 where there are more than letters.
+// F5; with several chunks F5a, F5b; with more chunks than letters F5.0, F5.1.
 static inline int action_label(char* text, size_t size, const Schedule* schedule, Action action) {
     if (schedule->config.v > 26)
         return snprintf(text, size, "%c%d.%d", action_letter(action.kind), action.microbatch, action.chunk);
@@ -37,7 +37,7 @@ static inline void schedule_draw_list(const Schedule* schedule, FILE* out) {
     fprintf(out, "\n");
 }
 
-// One action into a line of `cell` characters a unit of time: F5, B5---.
+// Writes one action into a line of `cell` characters per unit of time: F5, B5---.
 static inline void schedule_draw_action(char* line, int cell, const Schedule* schedule, Action action, int start,
                                         int end) {
     char text[32];
@@ -47,8 +47,8 @@ static inline void schedule_draw_action(char* line, int cell, const Schedule* sc
     memcpy(line + start * cell, text, (size_t)n);
 }
 
-// All stages over time, as in Narayanan et al. 2021, Figure 4: a line a stage, a forward pass 1 unit of time, a
-// backward pass 2 units, half of one 1 unit. No line is wider than 110 characters: a longer step is cut in the middle.
+// All stages over time, as in Narayanan et al. 2021, Figure 4: a line per stage, a forward pass 1 unit of time, a whole
+// backward pass 2 units, dgrad or wgrad 1 unit. Lines have at most 110 characters: a longer step is cut in the middle.
 static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out) {
     const bool chunks = stages[0].config.v > 1;
     const int width = 110, label = snprintf(NULL, 0, "stage %d  ", p - 1);
@@ -78,7 +78,7 @@ static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out
     costs_free(&costs);
 }
 
-// For a terminal; of tables that pass schedule_check.
+// Draws tables that pass schedule_check, for a terminal.
 static inline void schedule_draw(const Schedule* stages, int p, FILE* out) {
     if (p == 1)
         schedule_draw_list(stages, out);

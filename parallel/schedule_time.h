@@ -1,21 +1,21 @@
 /*
-parallel/schedule_time.h: when every action of a step starts and ends, if all stages work through their tables, each
-waiting only for messages and for buffers.
+parallel/schedule_time.h: start and end of every action of a step, if all stages execute their tables and wait only for
+messages and for buffers.
 
     schedule_times     the timeline of the tables of all stages, at the seconds of a Costs
     schedule_bubble    idle time / computing time of that timeline
 
-Theory: a message has no other place to be than the buffers of its two ends: it departs at the moment when its send has
-been started and its receive has been posted, whichever is later (a rendezvous). Times do not depend on the order in
-which stages get their turns: each stage's own order is fixed and each message has one sender and one receiver.
+Theory: a message is only ever in the buffers of its two ends: it departs when its send has been started and its receive
+has been posted, whichever is later (a rendezvous). Times do not depend on the order in which stages are simulated: each
+stage's own order is fixed and each message has one sender and one receiver.
 */
 #ifndef SCHEDULE_TIME_H
 #define SCHEDULE_TIME_H
 
 #include "schedule.h"
 
-// Seconds of every kind of action on every virtual stage, (ACTION_KINDS, stages). Of a send: how long its message is on
-// its way; starting it takes no time, and so do receives. Of what has no chunk: as of a stage's chunk 0.
+// Seconds of every kind of action on every virtual stage, (ACTION_KINDS, stages). A send's are its message's time in
+// flight; starting it takes no time, and neither do receives. Actions without a chunk use the stage's chunk 0.
 typedef struct {
     int stages; // virtual ones
     double* seconds;
@@ -25,7 +25,7 @@ static inline double* cost_of(const Costs* costs, ActionKind kind, int stage) {
     return &costs->seconds[kind * costs->stages + stage];
 }
 
-// All stages equal: seconds of a forward pass, of the two halves of a backward pass, of a message.
+// All stages equal: seconds of a forward pass, of dgrad and of wgrad, of a message.
 static inline Costs costs_equal(int stages, double forward, double input, double weight, double transfer) {
     Costs costs = {stages, NULL};
     costs.seconds = (double*)checked_calloc((size_t)ACTION_KINDS * (size_t)stages, sizeof(double), "the costs");
@@ -46,7 +46,7 @@ static inline void costs_free(Costs* costs) {
 
 typedef struct {
     int p;
-    int* done;      // (p) actions done; fewer than the table has if the stage waits for ever
+    int* done;      // (p) actions done; fewer than in the table if the stage deadlocks
     double** start; // (p, n) when action i of stage r starts and ends, in seconds, for the actions done
     double** end;
     double length; // when the last one ends
@@ -94,16 +94,16 @@ static inline bool same_item(Item action, Item b) {
     return action.chunk == b.chunk && action.microbatch == b.microbatch;
 }
 
-// What a stage's progress depends on.
+// The state that a stage's progress depends on.
 typedef struct {
     double now;                   // when its last action ended
     double* started;              // (4 kinds, v, m) when a transfer was started; INFINITY: not yet
     Item* output;                 // (slots) whose output is in the slot
     Item* sending;                // (v, PIPELINE_BUFFERS_PER_DIRECTION) whose gradient is in the send buffer
-    double arrived[ACTION_KINDS]; // when it came to TIE and to NORM, where stages meet; INFINITY: not yet
+    double arrived[ACTION_KINDS]; // when it reached TIE and NORM, where stages meet; INFINITY: not yet
 } StageProgress;
 
-// What the run of all tables depends on.
+// The state of the simulation of all tables.
 typedef struct {
     const Schedule* stages;
     const Costs* costs;
@@ -129,8 +129,8 @@ static inline double* transfer_started(const Simulation* sim, ActionKind kind, i
     return &sim->progress[stage].started[((kind - RECEIVE_FORWARD) * config->v + chunk) * config->m + k];
 }
 
-// When the message of one virtual stage to the next or to the one before arrived: INFINITY if it has not set out; 0 if
-// there is none such.
+// The arrival time of a message between a virtual stage and the next or the one before: INFINITY if it has not
+// departed; 0 if there is no such message.
 static inline double message_time(const Simulation* sim, int from, int to, int k) {
     const PipelineConfig* config = &sim->stages[0].config;
     const int last = pipeline_last(config);
@@ -147,7 +147,7 @@ static inline Item* send_buffer(const StageProgress* progress, Action action) {
                               action.microbatch % PIPELINE_BUFFERS_PER_DIRECTION];
 }
 
-// When the last of the stages that meet at this action has come: INFINITY if not all have.
+// When the last of the stages that meet at this action arrives: INFINITY if not all have.
 static inline double meeting_time(const Simulation* sim, ActionKind kind) {
     const PipelineConfig* config = &sim->stages[0].config;
     const int first = pipeline_holder(config, 0), last = pipeline_holder(config, pipeline_last(config));
@@ -157,7 +157,7 @@ static inline double meeting_time(const Simulation* sim, ActionKind kind) {
     return all;
 }
 
-// When action a of stage r can start: its message is there and what it is going to fill is free. INFINITY: not yet.
+// When action a of stage r can start: its message has arrived and its output buffer is free. INFINITY: not yet.
 static inline double action_ready(const Simulation* sim, int r, Action action) {
     StageProgress* progress = &sim->progress[r];
     const Schedule* schedule = &sim->stages[r];
@@ -180,7 +180,7 @@ static inline double action_ready(const Simulation* sim, int r, Action action) {
     return fmax(progress->now, fmax(arrived, free_again));
 }
 
-// When action a of stage r, which starts at `start`, ends: INFINITY, not yet.
+// When action a of stage r, which starts at `start`, ends; INFINITY: not yet.
 static inline double action_ends(const Simulation* sim, int r, Action action, double start) {
     const int here = schedule_virtual_stage(&sim->stages[r], (int)max_i64(action.chunk, 0));
     if (!action_transfers(action.kind)) return start + *cost_of(sim->costs, action.kind, here);
@@ -195,7 +195,7 @@ static inline void action_done(StageProgress* progress, Action action, double en
     if (action_makes_input_gradient(action.kind)) *send_buffer(progress, action) = item_of(action);
 }
 
-// Stage r goes on as far as it can; returns whether it did anything.
+// Advances stage r as far as possible; returns whether it did anything.
 static inline bool stage_advance(const Simulation* sim, int r, Timeline* timeline) {
     const Schedule* schedule = &sim->stages[r];
     const int before = timeline->done[r];
@@ -211,13 +211,13 @@ static inline bool stage_advance(const Simulation* sim, int r, Timeline* timelin
     return timeline->done[r] > before;
 }
 
-// The timeline of the tables of all p stages. blocking: as if every send waited for its message to arrive.
+// The timeline of the tables of all p stages. blocking: every send waits for its message to arrive.
 static inline Timeline schedule_times(const Schedule* stages, int p, const Costs* costs, bool blocking) {
     Timeline timeline = timeline_new(stages, p);
     Simulation sim = {stages, costs, NULL, blocking};
     sim.progress = (StageProgress*)checked_calloc((size_t)p, sizeof(StageProgress), "the timeline");
     for (int r = 0; r < p; r++) stage_progress_begin(&sim.progress[r], &stages[r]);
-    for (bool moved = true; moved;) { // times do not depend on the order in which stages get their turns
+    for (bool moved = true; moved;) { // times do not depend on the order of the stages
         moved = false;
         for (int r = 0; r < p; r++) moved = stage_advance(&sim, r, &timeline) || moved;
     }

@@ -1,9 +1,9 @@
 /*
-parallel/stage.h: a stage, the part of the model that one rank holds, as memory: which buffers there are, how large each
-is and where it begins. What is computed in them is in gpt.h.
+parallel/stage.h: a stage, the part of the model that one rank holds, as memory: its buffers, their sizes and their
+offsets. The computation is in gpt.h.
 
-    stage_plan        the sizes, from the model, the rank's place in the mesh (parallel.h) and its schedule (parallel/schedule.h)
-    stage_allocate    takes the memory
+    stage_plan        the sizes, from the model, the rank's mesh coordinates (parallel.h) and its schedule
+    stage_allocate    allocates the memory
     stage_free
 
 Nothing here needs the rank to exist: the stage of any rank of any mesh, in any type of values, can be planned anywhere.
@@ -12,19 +12,19 @@ Theory: memory is in five arenas (kernels/device.h), each one block. With n para
 blocks in a chunk, and 2 or 4 bytes a value of parameters and activations (everything else is float32):
 
     parameters     n values
-    gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of a shard of it
+    gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of its shard
     optimizer      its moments, and master weights where values have 2 bytes: n floats each, with ZeRO n / d
-    activations    s times l blocks and the streams between them; heads; what is sent to and received from neighbours
-    scratch        what is used up within a block: gradients of its outputs, recomputed activations, partial sums
+    activations    s times l blocks and the streams between them; heads; messages to and from neighbours
+    scratch        temporaries of one block: gradients of its outputs, recomputed activations, partial sums
 
 A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no
-backward pass needs activations, all blocks of a chunk use the same ones and two places for the stream between them.
+backward pass needs activations, all blocks of a chunk share one set and two buffers for the stream between them.
 
-stage_take_memory takes every piece. It runs twice: as long as arenas have no memory it adds up sizes, then it hands out
-places. So what is planned and what is taken cannot differ.
+stage_take_memory takes every buffer. It runs twice: as long as arenas have no memory it adds up sizes, then it hands
+out pointers. So the planned and the allocated memory cannot differ.
 
-Notation: B sequences of T tokens in a micro-batch, N = B T rows, those of all streams of a CAAT-Net together; R rows of
-the residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F and V of a
+Notation: B sequences of T tokens in a micro-batch, N = B T rows, over all streams of a CAAT-Net; R rows of the
+residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F and V of a
 layout are this rank's.
 */
 #ifndef STAGE_H
@@ -37,23 +37,23 @@ layout are this rank's.
 #include "../parallel.h"
 #include "schedule.h"
 
-// How parameters and activations are stored, and what the optimizer has beside them.
+// The storage of parameters and activations, and of the optimizer.
 typedef struct {
-    int bytes;    // of one
-    bool masters; // parameters are kept in float32 too
+    int bytes;    // of one value
+    bool masters; // there are float32 master weights
     int moments;  // float32 arrays of the optimizer
 } DtypeInfo;
 
-// That of this program.
+// The types of this program.
 static inline DtypeInfo native_dtype(void) {
     const DtypeInfo type = {sizeof(floatX), HAS_MASTER_WEIGHTS, optimizers[OPTIMIZER_ADAMW].moments};
     return type;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What a stage holds
+// Buffers of a stage
 
-// What the forward pass of one micro-batch leaves for its backward pass.
+// The activations of a block that the forward pass of one micro-batch keeps for its backward pass.
 typedef struct {
     floatX *norm1, *norm2;                // (R, C)
     float *mean1, *rstd1, *mean2, *rstd2; // (R); RMSNorm has no mean
@@ -63,30 +63,30 @@ typedef struct {
     floatX *fc, *act;                     // (N, F or 2F), (N, F): before and after GELU or SwiGLU
 } LayerActivations;
 
-// The same of the head.
+// The same for the head.
 typedef struct {
     floatX* final_norm;                               // (R, C)
     float *final_mean, *final_rstd;                   // (R)
-    floatX* logits;                                   // (N, V); they are turned into their own gradient
+    floatX* logits;                                   // (N, V); overwritten by their gradient
     float *row_max, *row_sum, *target_logit, *losses; // (tokens), of the first stream; target_logit follows row_sum
 } HeadActivations;
 
 // A micro-batch in one chunk of the stage.
 typedef struct {
     const Chunk* chunk;
-    int B, T, N, R;                  // of all streams together
+    int B, T, N, R;                  // over all streams
     int tokens;                      // of the micro-batch: the rows of one stream
     bool split;                      // rows are split over the tensor ranks: R = N / t
-    bool keeps_kv;                   // generation: keys and values of the one sequence go into the cache
+    bool keeps_kv;                   // generation: keys and values of the sequence go into the cache
     const int32_t *inputs, *targets; // (tokens)
     const int32_t* positions;        // (N): of each token in its document; NULL: a sequence is one document
-    float scale;                     // of the loss whose gradient is wanted; 0: none is
+    float scale;                     // of the loss in the backward pass; 0: no backward pass
     floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
     LayerActivations* layers;        // of the chunk
     HeadActivations* head;           // NULL where the chunk does not end with the head
 } Activations;
 
-// What the DGRAD part of a backward pass leaves for WGRAD: the gradient of every linear layer's output.
+// The gradient of every linear layer's output, which DGRAD of a backward pass leaves for WGRAD.
 typedef struct {
     floatX *dqkv, *dmiddle; // dmiddle (N, C): of the attention's projection
     floatX *dfc, *dout;     // dout (N, C): of the mlp's projection
@@ -97,12 +97,12 @@ typedef struct {
     LayerGradients* layers;
 } Gradients;
 
-// A backward pass has two parts, which a schedule may order on their own (Qi et al. 2023): the gradient of the input
-// (B, dgrad) goes through the stage, block by block, and to the stage before; the gradient of the weights (W, wgrad)
-// needs only what the first part leaves in Gradients, and adds up over micro-batches.
+// A backward pass has two parts, which a schedule may order separately (Qi et al. 2024): the input gradient (B, dgrad)
+// goes through the stage, block by block, and to the stage before; the weight gradients (W, wgrad) need only the first
+// part's results in Gradients, and are accumulated over micro-batches.
 enum { DGRAD = 1, WGRAD = 2, BOTH_GRADS = 3 };
 
-// The messages from and to a chunk's neighbours, and which are in flight (parallel/schedule.h).
+// The messages from and to a chunk's neighbours, and whether they are in flight (parallel/schedule.h).
 typedef struct {
     floatX *input[PIPELINE_BUFFERS_PER_DIRECTION], *gradient[PIPELINE_BUFFERS_PER_DIRECTION],
         *gradient_out[PIPELINE_BUFFERS_PER_DIRECTION];
@@ -110,8 +110,7 @@ typedef struct {
         send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
 } PipelineBuffers;
 
-// Values of all parameters that a method keeps beside weights and moments, and checkpoints hold: like moments, or like
-// weights.
+// A method's values of all parameters, beside weights and moments, that checkpoints hold: laid out like either of them.
 typedef struct {
     const char* name;
     float* at;
@@ -127,31 +126,32 @@ typedef struct {
     DtypeInfo type;
     int B, T;
     bool trains;      // its schedule has backward passes
-    int slots, heads; // places for activations; of them with a head, micro-batch k in number k mod heads
-    int* pending;     // (v): micro-batches of a chunk between the halves of a backward pass, k in number k mod pending
-    bool split_backward; // its two halves are separate actions, so each block keeps gradients of its own
+    int slots, heads; // in-flight activations; of them with a head, micro-batch k in number k mod heads
+    int* pending;     // (v): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
+    bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2,
-        *master;        // layout.elements, or a share of each bucket with ZeRO; master: where there are masters
+        *master;        // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
     struct AsyncDp* async;     // asynchronous data parallelism; NULL: synchronous
-    float* checkpoint_weights; // (layout.elements): what checkpoints hold as weights; NULL: those that are updated
+    float* checkpoint_weights; // (layout.elements): weights for checkpoints; NULL: the updated ones
     MethodValues kept[METHOD_VALUES];
     int kept_values;
-    float* grad_embedding; // (streams V, C), only where one matrix is embedding and head: see embed_backward
+    float* grad_embedding; // (streams V, C), only of a tied embedding: see embedding_block_backward
     float* rope;           // (T, HS): cosines and sines
     double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
-    NanProbe* probe;               // where numbers are looked at; NULL: nowhere
+    NanProbe* probe;               // checks numbers of a repeated step; NULL: none
     Activations* activations;      // (slots)
     HeadActivations* head;         // (heads)
-    LayerActivations recomputed;   // what the blocks do not keep but compute again
-    Gradients** gradients;         // (v, pending); all the same memory if the halves are not split
+    LayerActivations recomputed;   // the activations that blocks recompute
+    Gradients** gradients;         // (v, pending); one shared buffer unless split_backward
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
     floatX *partial,
-        *gathered; // (N, C) each, only with sequence parallelism: before reduce_from_tensor_region, after gather_from_sequence_region
+        *gathered; // (N, C) each, only with sequence parallelism: the input of reduce_from_tensor_region, the
+                   // output of gather_from_sequence_region
     float* shared; // (tokens, C), only of a CAAT-Net: the channels that all streams share, while they are summed
-    floatX* cache; // (layers, streams, T, 2 NKV HS): keys and values of the text that is being written
+    floatX* cache; // (layers, streams, T, 2 NKV HS): keys and values in generation
     PipelineBuffers* boundary; // (v)
     CommRequest* send_forward; // (slots)
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
@@ -163,10 +163,10 @@ typedef struct {
     Activations* acts;
     Gradients* g;
     int parts;   // DGRAD, WGRAD or both
-    bool reduce; // gradients are complete after this pass: the all-reduce of a bucket starts as soon as it is ready
+    bool reduce; // gradients are complete after this pass: a bucket's all-reduce starts as soon as it is ready
 } BackwardPass;
 
-// Of tensors that are cut: of one stream.
+// A tensor of one stream; for tensors that are cut.
 static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int stream) {
     const Slice* slice = layout_slice_of_stream(&stage->layout, layer, kind, stream);
     return slice ? stage->params + slice->offset : NULL;
@@ -178,7 +178,7 @@ static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind,
     return stage->grads.of_bucket[slice->bucket] + (slice->offset - stage->layout.bucket[slice->bucket].offset);
 }
 
-// Of tensors that are the same in all streams; of the vocabulary, whose cuts follow each other, those of all streams.
+// A tensor that all streams share; of the vocabulary, whose cuts follow each other, the rows of all streams.
 static inline floatX* weight(const Stage* stage, int layer, TensorKind kind) {
     return weight_of(stage, layer, kind, 0);
 }
@@ -188,7 +188,7 @@ static inline float* gradient(const Stage* stage, int layer, TensorKind kind) {
 
 static inline TensorKind lm_head_kind(const Stage* stage) { return stage->model.tied ? WTE : HEAD_W; }
 
-// Of a chunk.
+// The most blocks of a chunk.
 static inline int max_layers(const Stage* stage) {
     int most = 0;
     for (int c = 0; c < stage->layout.mesh.v; c++) most = (int)max_i64(most, stage->layout.chunk[c].layers);
@@ -198,13 +198,13 @@ static inline int max_layers(const Stage* stage) {
 static inline bool splits_rows(const Stage* stage) { return stage->layout.mesh.sequence_parallel; }
 static inline bool is_caat(const Stage* stage) { return stage->layout.mesh.caat.ranks > 0; }
 
-// N and R of a whole micro-batch: what memory is taken for.
+// N and R of a whole micro-batch, for which memory is allocated.
 static inline int64_t max_tokens(const Stage* stage) { return (int64_t)stage->layout.streams * stage->B * stage->T; }
 static inline int64_t max_rows(const Stage* stage) {
     return max_tokens(stage) / (splits_rows(stage) ? stage->layout.mesh.t : 1);
 }
 
-// This rank's channels, or those of each stream: of q, k and v together, and of the first matrix of the mlp.
+// This rank's channels, per stream: of q, k and v together, and of the first matrix of the mlp.
 static inline int qkv_size(const Stage* stage) {
     return (stage->layout.NH + 2 * stage->layout.NKV) * model_head_size(&stage->model);
 }
@@ -219,8 +219,8 @@ static inline int64_t kv_cache_elements(const Stage* stage) {
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
-// Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, of which every tensor rank
-// has the row.
+// Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, whose row every tensor
+// rank holds.
 static inline void activations_bind(Activations* acts, const Stage* stage, int chunk, int k, int B, int T,
                                     bool decode) {
     acts->chunk = &stage->layout.chunk[chunk];
@@ -235,8 +235,8 @@ static inline void activations_bind(Activations* acts, const Stage* stage, int c
     acts->keeps_kv = false;
 }
 
-// What the forward pass keeps of a block, and the residual stream before it. Layers are numbered over all chunks of the
-// stage; after the last block of the chunk the stream is at its number + 1.
+// The activations that the forward pass keeps of a block, and the residual stream before it. Layers are numbered over
+// all chunks of the stage; the number after the chunk's last block gives the stream after it.
 static inline LayerActivations* layer_acts(const Activations* acts, int layer) {
     return &acts->layers[layer - acts->chunk->begin];
 }
@@ -252,8 +252,8 @@ static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
     return stage->cache + ((int64_t)layer * stage->layout.streams + stream) * kv_cache_layer_elements(stage);
 }
 
-// The bucket of a tensor's gradient (parallel/data.h) is reset before something is added to it and ready when nothing
-// more will be. Gradients of a step that is repeated to find a NaN are looked at, and go nowhere.
+// A gradient bucket (parallel/data.h) is reset before its first contribution and ready after its last one. Gradients of
+// a step that is repeated to find a NaN are only probed.
 static inline void grad_bucket_begin(const BackwardPass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
     grad_bucket_reset(&pass->stage->grads, layout, layout_slice(layout, layer, kind)->bucket);
@@ -273,16 +273,16 @@ static inline void grad_bucket_ready(const BackwardPass* pass, int layer, Tensor
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// How large it is
+// Sizes
 
 static inline floatX* take_values(const Stage* stage, Arena* arena, int64_t n) {
     return (floatX*)arena_take(arena, n * stage->type.bytes);
 }
 
-// One block's activations. Those that are computed again take the place in `again`, which all blocks share; with again
-// = NULL everything gets memory of its own. Recomputation (Chen et al. 2016): full keeps nothing but the block's input.
-// Selective (Korthikanti et al. 2022) keeps what is expensive to make: the paper drops the attention scores, which this
-// attention never stores, so what is left that is large and cheap are the norms' outputs and the activation function.
+// One block's activations. The recomputed ones use the buffers in `again`, which all blocks share; with again = NULL
+// each gets its own. Recomputation (Chen et al. 2016): full keeps only the block's input. Selective (Korthikanti et al.
+// 2022) keeps expensive results: the paper drops the attention scores, which this attention never stores, so the large
+// and cheap results that remain are the norms' outputs and the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* again, Arena* arena) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     Recompute recompute = stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
@@ -308,7 +308,7 @@ static inline void take_layer(LayerActivations* y, const Stage* stage, const Lay
 
 static inline void take_activations(Activations* acts, const Stage* stage, Arena* arena) {
     const int64_t R = max_rows(stage), C = stage->model.C;
-    // Any chunk may use any slot, so each has room for the longest one.
+    // Any chunk may use any slot, so each is large enough for the longest one.
     for (int l = 0; l <= max_layers(stage); l++)
         acts->x[l] = stage->trains || l < 2 ? take_values(stage, arena, R * C) : acts->x[1];
     for (int l = 0; l < max_layers(stage); l++) take_layer(&acts->layers[l], stage, &stage->recomputed, arena);
@@ -334,7 +334,7 @@ static inline void take_layer_gradients(LayerGradients* d, const Stage* stage, A
     d->dout = take_values(stage, arena, N * C);
 }
 
-// What lies between two halves of a backward pass. A whole one uses the gradients of a block up before the next block
+// The gradients between DGRAD and WGRAD. A whole backward pass consumes the gradients of a block before the next block
 // needs any: one block's memory is enough for all.
 static inline void take_gradients(Stage* stage, Arena* arena) {
     const int64_t R = max_rows(stage), C = stage->model.C;
@@ -366,7 +366,7 @@ static inline void take_boundary(Stage* stage, Arena* arena) {
     }
 }
 
-// Whether the embedding and the head are one matrix of this very stage, with a gradient buffer for each use.
+// Whether a tied embedding has both uses on this stage, with a gradient buffer for each.
 static inline bool has_split_embedding_grad(const Stage* stage) {
     return stage->model.tied && stage->layout.first_stage && stage->layout.last_stage && stage->layout.mesh.zero < 2;
 }
@@ -396,7 +396,7 @@ static inline void take_parameters(Stage* stage) {
     if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory_optimizer, share);
 }
 
-// Run twice: while the arenas have no memory this only adds up the sizes.
+// Runs twice: while the arenas have no memory it only adds up the sizes.
 static inline void stage_take_memory(Stage* stage) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     Arena *scratch = &stage->memory_scratch, *activations = &stage->memory_activations;
@@ -419,13 +419,13 @@ static inline void stage_take_memory(Stage* stage) {
         stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
     stage->sums = (double*)arena_take(scratch, (stage->layout.tensors + 1) * (int64_t)sizeof(double));
     stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));
-    stage->cache = take_values(stage, scratch, kv_cache_elements(stage)); // the last: what is not used is not touched
+    stage->cache = take_values(stage, scratch, kv_cache_elements(stage)); // the last: unused pages are never touched
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Plan, take, free
+// Plan, allocate, free
 
-// Room for pointers: everything of the stage that is not in an arena.
+// Allocates the pointer arrays: everything of the stage that is not in an arena.
 static inline void stage_take_lists(Stage* stage) {
     const size_t layers = (size_t)max_layers(stage), v = (size_t)stage->layout.mesh.v, slots = (size_t)stage->slots;
     const size_t buckets = (size_t)max_i64(stage->layout.buckets, ZERO2_BUFFERS);
@@ -460,7 +460,7 @@ static inline void stage_arenas(Stage* stage, Arena* arenas[ARENAS]) {
     memcpy(arenas, all, sizeof all);
 }
 
-// Plans the stage of one rank, which works by a schedule and sums its gradients over the replicas of `scope`: after
+// Plans the stage of one rank, which executes a schedule and sums its gradients over the replicas of `scope`: after
 // this the sizes of its arenas are known and nothing large is allocated.
 static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
                               Scope scope, DtypeInfo type, Error* error) {

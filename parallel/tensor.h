@@ -1,21 +1,21 @@
 /*
 parallel/tensor.h: tensor parallelism (Shoeybi et al. 2019; sequence parallelism: Korthikanti et al. 2022).
 
-A column-parallel matrix has its rows cut over the t ranks of the tensor group, so each rank makes its heads or its mlp
-channels of all rows. The row-parallel matrix behind it has its columns cut: each rank makes a partial sum of the whole
-output. Two operators stand around such a pair,
+A column-parallel matrix has its rows cut over the t ranks of the tensor group, so each rank computes its heads or its
+mlp channels of all rows. The row-parallel matrix after it has its columns cut: each rank computes a partial sum of the
+whole output. Two operators enclose such a pair,
 
                                  forward                                    backward
-    gather_from_sequence_region  nothing (all ranks have all rows);         reduce_from_tensor_region of the input's gradient
-                                 sequence parallel: all-gather of rows
+    gather_from_sequence_region  nothing (all ranks have all rows);         reduce_from_tensor_region of the input's
+                                 sequence parallel: all-gather of rows      gradient
     reduce_from_tensor_region    all-reduce of partial sums;                gather_from_sequence_region of the output's
                                  sequence parallel: reduce-scatter of rows  gradient
 
 so the same two functions serve both directions. With sequence parallelism rank r has rows [r N / t, (r + 1) N / t) of
 the N = B T rows of a micro-batch, between the pairs, where all work is row by row.
 
-The vocabulary is cut as well: each rank has V / t rows of the embedding and columns of the logits. Three numbers a row
-go between the ranks for the cross entropy; the logits never do.
+The vocabulary is cut as well: each rank has V / t rows of the embedding and columns of the logits. For the cross
+entropy the ranks exchange three numbers a row, never the logits.
 */
 #ifndef TENSOR_H
 #define TENSOR_H
@@ -27,7 +27,7 @@ go between the ranks for the cross entropy; the logits never do.
 #endif
 #include "stage.h"
 
-// all (n) from this rank's rows; where rows are not split they are all there, and all may be mine.
+// Gathers all (n) from this rank's rows; where rows are not split they are all local, and all may be mine.
 static inline void gather_from_sequence_region(ProcessGroups* g, bool split, floatX* all, const floatX* mine,
                                                int64_t n) {
     if (split)
@@ -50,8 +50,8 @@ static inline void reduce_from_tensor_region(ProcessGroups* g, bool split, float
         comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
-// While a step is repeated to find where a NaN came from (parallel/nan_probe.h): looks at what this rank has made
-// itself, before it goes to other ranks. layer: of this rank, where the place is in a block.
+// While a step is repeated to find the origin of a NaN (parallel/nan_probe.h): checks this rank's own results, before
+// they go to other ranks. layer: of this rank, if the place is in a block.
 static inline void nan_probe(const Stage* stage, const Activations* acts, StepPlace place, int layer, const floatX* x,
                              int64_t n) {
     if (!stage->probe) return;
@@ -66,9 +66,9 @@ static inline StepPlace place_of_matrix(TensorKind w) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// A linear layer on this rank. Each stream of a CAAT-Net has a slice of the matrix of its own, and rows of its own.
+// A linear layer on this rank. Each stream of a CAAT-Net has its own slice of the matrix, and its own rows.
 
-// out (N, OC) = x W^T + bias. bias: NO_TENSOR where there is none.
+// out (N, OC) = x W^T + bias. bias: NO_TENSOR if there is none.
 static inline void tp_linear_forward(const Stage* stage, const Activations* acts, floatX* out, const floatX* x,
                                      int layer, TensorKind w, TensorKind bias, int C, int OC) {
     for (int i = 0; i < stage->layout.streams; i++) {
@@ -104,14 +104,14 @@ static inline void tp_linear_backward_weight(const Stage* stage, const Activatio
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Column parallel: out (N, OC) is this rank's heads, mlp channels or tokens of the vocabulary, of all rows
+// Column parallel: out (N, OC) is this rank's heads, mlp channels or tokens of the vocabulary, for all rows
 
-// Where a partial sum of all rows is computed before the reduction puts this rank's rows of it into mine.
+// The buffer of a partial sum of all rows, before the reduction writes this rank's rows of it into mine.
 static inline floatX* tp_partial_buffer(const Stage* stage, const Activations* acts, floatX* mine) {
     return acts->split ? stage->partial : mine;
 }
 
-// All rows, from this rank's (R, C).
+// Gathers all rows from this rank's (R, C).
 static inline const floatX* tp_gather_input(const Stage* stage, const Activations* acts, const floatX* mine) {
     if (!acts->split) return mine;
     gather_from_sequence_region(stage->groups, true, stage->gathered, mine, (int64_t)acts->N * stage->model.C);
@@ -123,8 +123,8 @@ static inline void column_parallel_forward(const Stage* stage, const Activations
     tp_linear_forward(stage, acts, out, tp_gather_input(stage, acts, x), layer, w, bias, stage->model.C, OC);
 }
 
-// Starts dx (R, C), the gradient of the layer's input: the sum of what the ranks make of their channels. Each stream of
-// a CAAT-Net has an input of its own, so there is nothing to sum.
+// Starts dx (R, C), the gradient of the layer's input: the sum over the ranks, each with its own channels. Each stream
+// of a CAAT-Net has its own input, so there is nothing to sum.
 static inline CommRequest column_parallel_backward_input(const Stage* stage, const Activations* acts, floatX* dx,
                                                          const floatX* dout, int layer, TensorKind w, int OC) {
     const int C = stage->model.C;
@@ -136,7 +136,7 @@ static inline CommRequest column_parallel_backward_input(const Stage* stage, con
     return reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);
 }
 
-// x (R, C): the layer's input, as the forward pass had it.
+// x (R, C): the layer's input in the forward pass.
 static inline void column_parallel_backward_weight(const Stage* stage, const Activations* acts, int layer, TensorKind w,
                                                    TensorKind bias, const floatX* dout, const floatX* x, int OC) {
     const floatX* all = tp_gather_input(stage, acts, x);
@@ -144,9 +144,9 @@ static inline void column_parallel_backward_weight(const Stage* stage, const Act
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Row parallel: out (R, C) is what a branch adds to the residual stream, without its bias
+// Row parallel: out (R, C) is a branch of the residual stream, without its bias
 
-// out = x W^T, x (N, IC): the sum over the ranks; of a CAAT-Net, of the channels that are shared.
+// out = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, only of the shared channels.
 static inline void row_parallel_forward(const Stage* stage, const Activations* acts, floatX* out, const floatX* x,
                                         int layer, TensorKind w, int IC) {
     const int C = stage->model.C;
@@ -160,10 +160,9 @@ static inline void row_parallel_forward(const Stage* stage, const Activations* a
         reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);
 }
 
-// The gradient of the layer's output, of all rows, from pass->g->dx (R, C): in `all`, which the weights' part of the
-// pass reads later; or dx itself, where it has all rows and both parts are one, so that norm_backward changes it after
-// them. The bias of a CAAT-Net is added to every stream, after the sum: its gradient is taken here, from every
-// stream's.
+// The gradient of the layer's output, of all rows, from pass->g->dx (R, C): in `all`, which WGRAD reads later; or dx
+// itself, where it has all rows and both parts are one pass, so that norm_backward changes it only after they have read
+// it. A CAAT-Net adds the bias to every stream, after the sum: its gradient is computed here, from every stream's.
 static inline const floatX* row_parallel_output_grad(const BackwardPass* pass, floatX* all, int layer,
                                                      TensorKind bias) {
     const Stage* stage = pass->stage;
@@ -188,8 +187,8 @@ static inline void row_parallel_backward_weight(const Stage* stage, const Activa
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The mlp's activation function (kernels/activation.h) stands between its two matrices, on this rank's channels. Where
-// a product is fused with it, that is used.
+// The mlp's activation function (kernels/activation.h) is between its two matrices, on this rank's channels. A product
+// that is fused with it is used where there is one.
 
 static inline void activation_forward(const Stage* stage, const Activations* acts, const LayerActivations* y) {
     activations[stage->model.activation].forward(y->act, y->fc, acts->N, stage->layout.F);
@@ -213,7 +212,7 @@ static inline void column_parallel_act_forward(const Stage* stage, const Activat
     }
 }
 
-// dfc, the gradient before the activation function, from dout (N, C), that of the mlp's output.
+// dfc, the gradient before the activation function, from dout (N, C), the gradient of the mlp's output.
 static inline void row_parallel_act_backward_input(const Stage* stage, const Activations* acts, floatX* dfc,
                                                    const floatX* dout, const LayerActivations* y, int layer) {
     const Activation* activation = &activations[stage->model.activation];
@@ -231,7 +230,7 @@ static inline void row_parallel_act_backward_input(const Stage* stage, const Act
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Generation: keys and values of a text are kept. Each stream has its own
+// Generation: keys and values of a text are cached, for each stream
 
 static inline void kv_cache_fill(const Stage* stage, const Activations* acts, int layer) {
     const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
@@ -241,7 +240,7 @@ static inline void kv_cache_fill(const Stage* stage, const Activations* acts, in
     }
 }
 
-// Attention of the one token at a position, to itself and to those before it.
+// Attention of the one token at a position, to itself and to the tokens before it.
 static inline void kv_cache_attend(const Stage* stage, const Activations* acts, int layer, int position) {
     const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
     const LayerActivations* y = layer_acts(acts, layer);
@@ -255,8 +254,8 @@ static inline void kv_cache_attend(const Stage* stage, const Activations* acts, 
 // Vocabulary parallel
 
 // x[0] (R, C): the embeddings of acts->inputs, and of their positions where these are learned. A rank has the rows of
-// its tokens and zeros for the others': the sum over the ranks is the embedding, and every stream begins with it.
-// first: the position of the first token, where one is decoded; period: tokens of a sequence.
+// its tokens and zeros for other ranks' tokens: the sum over the ranks is the embedding, with which every stream
+// begins. first: the position of the first token, in decoding; period: tokens of a sequence.
 static inline void vocab_parallel_embedding_forward(const Stage* stage, Activations* acts, int first, int period) {
     const int C = stage->model.C, streams = stage->layout.streams, N = acts->tokens;
     const int rows = acts->R / streams;
@@ -273,7 +272,7 @@ static inline void vocab_parallel_embedding_forward(const Stage* stage, Activati
     if (streams > 1) caat_copy_streams(stage, acts, acts->x[0], x);
 }
 
-// dx (R, C) of one stream: the gradient of the embeddings, from that of the residual stream.
+// dx (R, C) of one stream: the gradient of the embeddings, from the gradient of the residual stream.
 static inline const floatX* vocab_parallel_embedding_grad(const BackwardPass* pass) {
     return is_caat(pass->stage) ? caat_reduce_streams(pass->stage, pass->acts, pass->g->dx) : pass->g->dx;
 }
@@ -283,13 +282,13 @@ static inline floatX* logits_of(const Stage* stage, const Activations* acts, int
     return acts->head->logits + (int64_t)stream * acts->tokens * stage->layout.V;
 }
 
-// Where one rank has the whole vocabulary in one piece and a gradient is wanted, the logits become it at once.
+// Whether this rank has the whole vocabulary in one piece and needs a gradient: the logits then become it at once.
 static inline bool uses_fused_classifier(const Stage* stage, const Activations* acts) {
     return mesh_tp_cuts(&stage->layout.mesh) == 1 && acts->scale != 0;
 }
 
-// losses (tokens) = -log softmax(logits)[target], on every rank: three numbers a row go between the ranks, the logits
-// never do. The streams of a rank first put theirs together, in the memory of the first.
+// losses (tokens) = -log softmax(logits)[target], on every rank. The ranks exchange three numbers a row, never the
+// logits. The streams of a rank first combine theirs, in the memory of the first.
 static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations* acts) {
     const int N = acts->tokens, V = stage->layout.V;
     const Layout* layout = &stage->layout;

@@ -1,11 +1,11 @@
 /*
-parallel/traffic.h: the bytes that a rank sends in one step, by formula: traffic_of_step; for gradients
-between sites gradient_traffic.
+parallel/traffic.h: the bytes that a rank sends in one step, by formula: traffic_of_step; for gradients between sites
+gradient_traffic.
 
-Theory: a collective counts as what a bandwidth-optimal algorithm sends. With x bytes in the whole vector and s ranks
-that is 2 x (s - 1) / s for an all-reduce, x (s - 1) / s for a reduce-scatter or an all-gather, x for a message. comm.h
-counts the same way while it runs, and the two agree to the byte. 8 b s h (t - 1) / t elements a block and micro-batch:
-Narayanan et al. 2021, section 3.2.
+Theory: a collective counts as the bytes of a bandwidth-optimal algorithm. With x bytes in the whole vector and s ranks
+an all-reduce sends 2 x (s - 1) / s, a reduce-scatter or an all-gather x (s - 1) / s, a message x. comm.h counts the
+same way at run time, and the two agree to the byte. A block and micro-batch send 8 b s h (t - 1) / t elements: Narayanan et
+al. 2021, section 3.2.
 */
 #ifndef TRAFFIC_H
 #define TRAFFIC_H
@@ -15,9 +15,9 @@ Narayanan et al. 2021, section 3.2.
 typedef struct {
     double layers;   // tensor group: sums in the blocks; more with recomputation and sequence parallelism
     double ends;     // tensor group: embedding, head, cross-entropy; gathering a received boundary; norms' gradients
-    double pipeline; // messages: b s h, or b s h / t where it is scattered, a micro-batch and direction
+    double pipeline; // messages: b s h, or b s h / t with scatter-gather, per micro-batch and direction
     double tied;     // the embedding's gradient, first and last stage
-    double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter and an all-gather of parameters
+    double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter, and an all-gather of parameters
 } Traffic;
 
 // Boundaries between this rank's chunks and their neighbours.
@@ -39,20 +39,20 @@ static inline BoundaryCount traffic_boundaries(const Layout* layout) {
     return count;
 }
 
-// The tensor group's bytes of one element of the residual stream (N, C) and one micro-batch.
+// The tensor group's bytes per element of the residual stream (N, C) and micro-batch.
 typedef struct {
     double block, embedding, head;
 } StreamCost;
 
-// Without sequence parallelism a block has two sums forward and two backward; the recomputed block needs the first
-// only. With it: 2 gathers and 2 scatters forward; backward 2 and 2, and 2 gathers more, because the inputs of the
-// matrices are kept as 1/t; the recomputed block needs 2 gathers and 1 scatter. CAAT-Net has the same four sums, of the
-// shared channels, those backward in float32 unless they are narrow; the whole stream at the embedding, both ways, and
+// Without sequence parallelism a block has two sums forward and two backward; the recomputed block needs only the
+// first one. With it: 2 gathers and 2 scatters forward; backward 2 and 2, and 2 more gathers, because the matrices' inputs are
+// kept as 1/t; the recomputed block needs 2 gathers and 1 scatter. CAAT-Net has the same four sums, of the shared
+// channels, in float32 backward unless they are narrow; the whole stream at the embedding, in both directions, and
 // nothing at the head.
 static inline StreamCost traffic_of_stream(const Layout* layout, const ModelConfig* m, double element) {
     const Mesh* mesh = &layout->mesh;
     const bool full = mesh->recompute == RECOMPUTE_FULL;
-    const double t = mesh->t, sum = 2 * (t - 1) / t * element, half = sum / 2; // all-reduce of an element; half of it
+    const double t = mesh->t, sum = 2 * (t - 1) / t * element, half = sum / 2; // all-reduce; scatter or gather
     StreamCost cost = {(4 + (full ? 1 : 0)) * sum, sum, sum};
     if (mesh->sequence_parallel) {
         cost.block = (10 + (full ? 3 : 0)) * half;
@@ -68,7 +68,7 @@ static inline StreamCost traffic_of_stream(const Layout* layout, const ModelConf
     return cost;
 }
 
-// Gradients that the tensor group sums, bytes.
+// Bytes of gradients that the tensor group sums.
 static inline double traffic_of_replicated(const Layout* layout) {
     double bytes = 0;
     for (int i = 0; i < layout->n; i++) {
@@ -104,8 +104,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     const double embedding = wte ? (double)layout->bucket[wte->bucket].elements : 0;
     if (embedding_is_split(layout, m)) traffic.tied = single * embedding / (mesh->zero ? d : 1);
 
-    // Gradients are scattered; then these or parameters are gathered. With ZeRO-2 both uses of an embedding are
-    // reduced.
+    // Gradients are scattered; then they or parameters are gathered. With ZeRO-2 both uses of an embedding are reduced.
     traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? value : single)) * (double)layout->elements;
     if (m->tied && first && last && mesh->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
     return traffic;
