@@ -37,7 +37,7 @@ typedef struct {
     double grad_scale;      // factor on the gradient in the update: clipping
 } StepClock;
 
-// Whether the host's clock measures the work. A GPU runs asynchronously; the host waits for it only where a trace is
+// Whether the host's clock measures the work. The host runs ahead of a GPU and waits for it only where a trace is
 // wanted, as that costs time.
 static bool measures_time(const Trainer* t) { return DEVICE_IS_HOST || t->tracing; }
 

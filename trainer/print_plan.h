@@ -4,7 +4,7 @@ trainer/print_plan.h: the start-up report of a run, and its bytes at the end.
     print_plan       model, data, batch, optimizer, device, mesh, schedule, memory and bytes of every rank
     print_traffic    bytes that were sent, beside the formulas
 
-Rank 0 calls them; nothing is exchanged, as all of it follows from the plans, which every rank knows.
+Rank 0 calls them; nothing is exchanged, as every rank knows the plans of all.
 */
 #ifndef PRINT_PLAN_H
 #define PRINT_PLAN_H
@@ -13,7 +13,7 @@ Rank 0 calls them; nothing is exchanged, as all of it follows from the plans, wh
 #include "../parallel/traffic.h"
 #include "trainer.h"
 
-// Bytes that a rank with this layout sends in a step of m micro-batches, by formula. Where gradients go between sites,
+// Bytes that a rank with this layout sends in a step of m micro-batches, by formula. With hierarchical gradient sums
 // the ranks that share a tied embedding sum its gradient shard by shard.
 static Traffic traffic_of_stage(const Stage* stage, const Layout* layout, int m) {
     Traffic traffic = traffic_of_step(layout, &stage->model, stage->B, stage->T, m, sizeof(floatX));
@@ -22,13 +22,12 @@ static Traffic traffic_of_stage(const Stage* stage, const Layout* layout, int m)
     return traffic;
 }
 
-// Bytes that a rank sends in a step, in the three groups; between asynchronous sites, in the mean of an outer step.
+// Bytes that a rank sends in a step, in the three groups; with asynchronous sites, the mean over an outer step.
 typedef struct {
     double tensor, pipeline, data;
 } Sends;
 
-// Bytes that a rank with a layout sends to other replicas in the steps first + 1 to last, where they are divided into
-// sites.
+// Bytes that a rank with a layout sends to other replicas, divided into sites, in the steps first + 1 to last.
 static SiteTraffic replica_traffic(const Stage* stage, const Layout* layout, int64_t first, int64_t last) {
     const double steps = (double)(last - first);
     return stage->async ? async_dp_traffic(stage, layout, first, last)
@@ -45,8 +44,8 @@ static Sends sends_of_rank(const Stage* stage, int m) {
     return sends;
 }
 
-// A line of the table of ranks: bytes that a rank holds, and bytes that it sends in a step. last: of several ranks with
-// the same.
+// Prints a line of the table of ranks: bytes that a rank holds, and bytes that it sends in a step. last: the last rank
+// of those with the same numbers.
 static void print_rank(Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent) {
     const Mesh* mesh = &stage->layout.mesh;
     const int rank = mesh_rank(mesh);
@@ -56,7 +55,7 @@ static void print_rank(Stage* stage, int last, Sends sends, ByteUnit held, ByteU
     else
         snprintf(ranks, sizeof ranks, "%d", rank);
     printf("  %-11s %3d %3d %3d   ", ranks, mesh->tensor, mesh->pipeline, mesh->data);
-    for (int c = 0; c < mesh->v; c++) { // of many chunks the first and the last
+    for (int c = 0; c < mesh->v; c++) { // of more than three chunks the first and the last
         const Chunk* chunk = &stage->layout.chunk[c];
         if (mesh->v <= 3 || c % (mesh->v - 1) == 0)
             printf("%4d..%-4d", chunk->first_layer, chunk->first_layer + chunk->layers - 1);
@@ -85,8 +84,8 @@ static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
     schedule_free(&schedule);
 }
 
-// The table of ranks: a line for every rank, or, of more than 16, for the first of each stage. The units suit the
-// largest numbers.
+// Prints the table of ranks: a line for every rank, or, of more than 16, for the first of each stage, in units that
+// suit the largest numbers.
 static void print_ranks(const Trainer* t) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
@@ -115,7 +114,7 @@ static void print_ranks(const Trainer* t) {
     printf("\n");
 }
 
-// The number of micro-batches in flight by stage; of more than 16 stages the first and the last.
+// Prints the micro-batches in flight by stage; of more than 16 stages the first and last four.
 static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
     printf("inflight  ");
     for (int i = 0; i < mesh->p; i++) {
@@ -134,7 +133,7 @@ static void print_caat(const Stage* stage) {
            sync->narrow ? FLOATX_NAME : "fp32");
 }
 
-// The all-reduce algorithms: of --allreduce, and between sites.
+// Prints the all-reduce algorithms: of --allreduce, and between sites.
 static void print_allreduce(const Trainer* t) {
     const Settings* settings = &t->settings;
     const Mesh* mesh = &t->stage.layout.mesh;
@@ -156,7 +155,7 @@ static void print_allreduce(const Trainer* t) {
     }
 }
 
-// The sites, and the schedule of their outer steps.
+// Prints the sites, and the schedule of their outer steps.
 static void print_sites(const Trainer* t) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const int replicas = mesh_site_size(mesh);
@@ -196,8 +195,7 @@ static void print_mesh(const Trainer* t) {
     schedules_free(stages, mesh->p);
 }
 
-// A line for each source of data: its share, if there are several, its content, and the epochs that the run makes of
-// it.
+// Prints a line for each source of data: its share, if there are several, its content, and how many epochs the run is.
 static void print_sources(const Trainer* t) {
     const uint64_t n = (uint64_t)t->settings.steps * (uint64_t)t->settings.global_batch;
     char text[512];
@@ -226,7 +224,7 @@ static double snapshot_bytes(const Trainer* t) {
     return settings_saves(&t->settings) ? (double)snapshot_floats(&t->stage) * sizeof(float) : 0;
 }
 
-// When checkpoints are written.
+// Prints when checkpoints are written.
 static void print_saves(const Trainer* t) {
     const Settings* settings = &t->settings;
     if (!settings->out || !t->stage.trains) return;
@@ -241,7 +239,7 @@ static void print_saves(const Trainer* t) {
     printf("\n");
 }
 
-// The optimizer and the learning rate.
+// Prints the optimizer and the learning rate.
 static void print_optimizer(const Settings* settings) {
     const Optimizer* optimizer = &optimizers[settings->optimizer];
     printf("optimizer %s: beta1 %g", optimizer->name, settings->beta1);
@@ -257,7 +255,7 @@ static void print_optimizer(const Settings* settings) {
            settings->min_lr, (long long)settings->steps);
 }
 
-// The global batch, and its gradient accumulation.
+// Prints the global batch, and its gradient accumulation.
 static void print_batch(const Trainer* t) {
     const Settings* settings = &t->settings;
     const Stage* stage = &t->stage;
@@ -339,7 +337,7 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
     return sum;
 }
 
-// The bytes of an all-reduce algorithm by those of the least possible (2d-ring sends more).
+// The bytes of an all-reduce algorithm divided by the least possible bytes (2d-ring sends more).
 static double sums_factor(const Plan* plan) {
     double vectors = 0;
     for (int64_t i = 0; i < plan->n; i++) vectors += (double)plan->transfers[i].chunks / plan->chunks;
@@ -350,7 +348,7 @@ static void print_traffic_row(const char* group, const char* what, const char* c
     printf("  %-9s %-36s %12s %12.3f\n", group, what, counted, formula / 1e6);
 }
 
-// Bytes that replicas have sent since step `first`, in the mean of a step.
+// Prints the bytes that replicas have sent since step `first`, as the mean of a step.
 static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula, int64_t first) {
     const double steps = (double)(t->step - first);
     const double near = sums_factor(&t->sums[PLAN_ALL_REDUCE]), far = sums_factor(&t->far_sums[PLAN_ALL_REDUCE]);
@@ -361,7 +359,7 @@ static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula,
     print_traffic_row("", "between sites, mean of all steps", counted[1], far * formula.far / steps);
 }
 
-// Counted bytes of the last step beside the formulas; all: those since step `first`.
+// Prints the counted bytes of the last step beside the formulas; all: the bytes since step `first`.
 static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     const Mesh* mesh = &t->stage.layout.mesh;
     if (mesh_size(mesh) == 1) return;

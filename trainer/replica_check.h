@@ -1,13 +1,12 @@
 /*
 trainer/replica_check.h: do ranks that hold the same parameters still hold the same bits?
 
-    replicas_differ    compares the parameters of a site's ranks, or of all; names the tensors and ranks that differ
+    replicas_differ    compares the parameters of a site's ranks, or of all ranks; names the tensors and ranks
 
-Theory: ranks hold replicas of parameters, which stay identical without ever being compared: every all-reduce gives each
-rank the same bits, and each rank makes the same update of them. Bits that differ are wrong somewhere: silent data
-corruption (Dixit et al. 2021, "Silent data corruptions at scale"). Every --check-replicas-every steps, and before a
-checkpoint, each rank takes a checksum of each of its slices (util/checksum.h) in the device's memory, and sends the
-others four sums, one a group:
+Theory: replicas of parameters stay identical without being compared, as every all-reduce gives each rank the same bits,
+and each rank computes the same update from them. Different bits mean silent data corruption (Dixit et al. 2021, "Silent
+data corruptions at scale"). Every --check-replicas-every steps, and before a checkpoint, each rank takes a checksum of
+each of its slices (util/checksum.h) in the device's memory, and sends the others four sums, one a group:
 
     REPLICATED_OVER_DP      a cut of a matrix: the data ranks of the same (t, p)
     REPLICATED_OVER_HEADS   a key/value head: also the tensor ranks that share it
@@ -16,8 +15,8 @@ others four sums, one a group:
 
 If the sums of a group differ, the tensors are compared one by one. A rank is named if it differs from the majority;
 without a majority all are. With d = 1 only the other three groups are covered. The optimizer's moments are not
-compared: a wrong moment makes a wrong update, which is seen; but with ZeRO one rank updates a weight for all, and the
-others take over its error.
+compared: a wrong moment makes a wrong update, which is detected; but with ZeRO one rank updates a weight for all, and
+all others copy its error.
 */
 #ifndef REPLICA_CHECK_H
 #define REPLICA_CHECK_H
@@ -52,7 +51,7 @@ static inline int replica_group_color(ReplicaGroup group, const Mesh* at, int NK
 }
 
 // Marks, of n ranks that should have the same number (number[rank stride]), the ranks whose number is not the most
-// frequent one; all of them, where two numbers are equally frequent.
+// frequent one; all of them if there is a tie.
 static inline void differ_from_majority(bool* wrong, const int64_t* number, int stride, const int* rank, int n) {
     int64_t most = 0;
     int votes = 0;
@@ -71,9 +70,8 @@ static inline void differ_from_majority(bool* wrong, const int64_t* number, int 
     for (int i = 0; i < n; i++) wrong[rank[i]] = !majority || number[(int64_t)rank[i] * stride] != most;
 }
 
-// Whether the numbers of a group differ between ranks that should have the same; number[rank stride] is the rank's. If
-// so, wrong (ranks) marks the ranks that differ, of the first replicas where that is so, and *copies is how many
-// replicas these are.
+// Whether the numbers of a group, number[rank stride], differ between ranks that should have the same. If so, wrong
+// (ranks) marks the ranks that differ among the first such replicas, and *copies is the number of these replicas.
 static inline bool group_differs(bool* wrong, int* copies, const int64_t* number, int stride, ReplicaGroup group,
                                  const Mesh* mesh, int NKV) {
     const int ranks = mesh_size(mesh), colors = mesh->t * mesh->p;
@@ -98,14 +96,14 @@ static inline bool group_differs(bool* wrong, int* copies, const int64_t* number
     return found >= 0;
 }
 
-// The checksums of this rank's slices (layout.n). No two slices have a word's number in common, so that the sums of
-// checksums differ where two slices are swapped. device: as many numbers in device memory.
+// The checksums of this rank's slices (layout.n). Word numbers of different slices are disjoint, so that the sums
+// differ where two slices are swapped. device: device memory for as many numbers.
 static inline void slice_checksums(uint64_t* sums, uint64_t* device, const Layout* layout, const floatX* params) {
     const size_t bytes = (size_t)layout->n * sizeof *sums;
     device_zero(device, bytes);
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
-        const int64_t first = ((int64_t)s->index * layout->streams + s->stream) << 36; // slices have less than 2^36 words
+        const int64_t first = ((int64_t)s->index * layout->streams + s->stream) << 36; // a slice: < 2^36 words
         checksum_add(device + i, params + s->offset, slice_elements(s) * (int64_t)sizeof(floatX), first);
     }
     device_to_host(sums, device, bytes);
@@ -126,7 +124,7 @@ static inline int64_t tensor_checksum(const uint64_t* sums, const Layout* layout
     return (int64_t)sum;
 }
 
-// Says which tensor differs, and on which ranks; others: more tensors that differ.
+// Writes which tensor differs, and on which ranks; others: the number of further tensors that differ.
 static inline void replica_error_text(char* text, size_t size, const Tensor* tensor, const bool* wrong, int copies,
                                       int others, const Mesh* mesh, bool all_sites) {
     const Mesh site = mesh_of_site(mesh);

@@ -1,25 +1,25 @@
 /*
-trainer/sampler.h: from the logits of the next token to a token.
+trainer/sampler.h: draws the next token from its logits (sampling_open, sample_token, sampling_close).
 
-With V logits z, a temperature D, top-k K and top-p P, in this order, as Hugging Face's library has it:
+Theory: with V logits z, a temperature D, top-k K and top-p P, in the order of Hugging Face's library:
 
-    1. D = 0: the token with the largest logit, of equal ones the one with the lowest number. That is all then.
-    2. Weights w_i = exp((z_i - max z) / D): softmax(z / D) but for its sum.
-    3. top-k    the K tokens with the largest logits stay. K = 0: all.
-    4. top-p    of these, the most likely ones stay whose weights add up to P of all that is left, the fewest that do
-                ("nucleus sampling", Holtzman et al. 2020, section 3.1), at least one. P = 1: all.
-    5. A number u in [0, 1) draws: the first token, in the order of their numbers, at which the sum of the weights up to it is more
-       than u times the sum of all that stay.
+    1. D = 0: the token with the largest logit, of equal ones the one with the lowest number; no further steps.
+    2. Weights w_i = exp((z_i - max z) / D): softmax(z / D) without the division by its sum.
+    3. top-k    keeps the K tokens with the largest logits. K = 0: all.
+    4. top-p    keeps the fewest of the most likely of these whose weights add up to P of their sum, at least one
+                ("nucleus sampling", Holtzman et al. 2020, section 3.1). P = 1: all.
+    5. A number u in [0, 1) draws the first token, in the order of their numbers, at which the running sum of the kept
+       weights exceeds u times their sum.
 
-Of equal logits the lower number counts as the more likely. So 3 and 4 keep what stands at the head of one order,
-however many are equal (the library keeps all that equal the K-th). It is a pure function of logits and u: every rank
-that has the same logits draws the same. Weights and sums are float64.
+Of equal logits the lower number counts as the more likely. So 3 and 4 keep the head of one order, however many are
+equal (the library keeps all that equal the K-th). The token is a pure function of logits and u: every rank with the
+same logits draws the same. Weights and sums are float64.
 
--inf is a token that cannot come. If one is +inf nothing else can. A NaN, or nothing but -inf, is no distribution: the
-answer is -1.
+A token with logit -inf is never drawn. If one is +inf only such are. A NaN, or nothing but -inf, is no distribution:
+the result is -1.
 
-Time. Only the head of the order is needed, so nothing is sorted: a heap of all V takes O(V) to build and O(log V) for
-each token that is taken off it, as many as stay. Without 3 and 4 there is none. What is left is one exp a token.
+Time: only the head of the order is needed, so nothing is sorted: a heap of all V takes O(V) to build and O(log V) for
+each kept token. Without 3 and 4 there is no heap, and one exp a token.
 */
 #ifndef SAMPLER_H
 #define SAMPLER_H
@@ -31,7 +31,7 @@ typedef struct {
     int64_t top_k;             // 0: all
 } Sampling;
 
-// What it takes to draw: memory for V weights, and for V numbers of tokens.
+// Working memory: V weights, and V token numbers.
 typedef struct {
     double* weight;
     int32_t* heap;
@@ -62,7 +62,7 @@ static inline int32_t likeliest_token(const float* logits, int V) {
     return is_number && logits[best] > -INFINITY ? best : -1;
 }
 
-// Lets the token at place i of a heap of n sink until none below it is more likely.
+// Sinks the token at place i of a heap of n until none below it is more likely.
 static inline void heap_sink(int32_t* heap, int n, int i, const float* logits) {
     const int32_t token = heap[i];
     for (int child = 2 * i + 1; child < n; child = 2 * i + 1) {
@@ -74,7 +74,7 @@ static inline void heap_sink(int32_t* heap, int n, int i, const float* logits) {
     heap[i] = token;
 }
 
-// Moves the next most likely of n tokens to the end, behind the n - 1 that are left.
+// Moves the most likely of n tokens to the end, after the n - 1 that are left.
 static inline int32_t heap_take(int32_t* heap, int n, const float* logits) {
     const int32_t token = heap[0];
     heap[0] = heap[n - 1];
@@ -83,7 +83,7 @@ static inline int32_t heap_take(int32_t* heap, int n, const float* logits) {
     return token;
 }
 
-// The last token that top-k and top-p leave; all that are more likely stay too.
+// The least likely token that top-k and top-p keep; all more likely ones are kept too.
 static inline int32_t last_that_stays(const Sampling* how, const float* logits, int V, const SamplingMemory* m) {
     const int most = how->top_k > 0 && how->top_k < V ? (int)how->top_k : V;
     double sum = 0, head = 0;
@@ -91,7 +91,7 @@ static inline int32_t last_that_stays(const Sampling* how, const float* logits, 
     for (int i = V / 2 - 1; i >= 0; i--) heap_sink(m->heap, V, i, logits);
     if (most == V) {
         for (int i = 0; i < V; i++) sum += m->weight[i];
-    } else { // taken off, they lie at the end of the heap, the last first
+    } else { // the tokens taken off are at the end of the array, the last first
         for (int n = V; n > V - most; n--) sum += m->weight[heap_take(m->heap, n, logits)];
         if (how->top_p >= 1) return m->heap[V - most];
     }

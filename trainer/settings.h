@@ -1,6 +1,6 @@
 /*
-trainer/settings.h: the command line as one table, and what follows from it: the model, the mesh, the batch, the
-learning rate, and the text to train on where none is given.
+trainer/settings.h: the command line as one table, and the values derived from it: the model, the mesh, the batch, the
+learning rate, and the default text to train on.
 
 Every rank reads the same command line and derives the same values, so all ranks refuse a wrong one (die_usage).
 */
@@ -23,15 +23,15 @@ Every rank reads the same command line and derives the same values, so all ranks
 typedef struct {
     const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *config;
     const char* generate;          // NULL: not asked for
-    int64_t max_new_tokens, top_k; // 0: what is usual; all
+    int64_t max_new_tokens, top_k; // 0: the default; all
     double temperature, top_p;
     int arch, export_dtype, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     bool document_mask;
-    int64_t document_token_id; // -1: the data's own
+    int64_t document_token_id; // -1: the one of the data
     int64_t micro_batch, global_batch;
     int64_t tp, pp, dp, first_stage_layers, last_stage_layers, zero;
-    int64_t vpp;             // 0: what the schedule has
+    int64_t vpp;             // 0: the schedule's default
     int recompute, schedule; // choices
     bool sequence_parallel, no_scatter_gather;
     int dp_mode; // choice
@@ -51,12 +51,12 @@ typedef struct {
     int on_nan; // choice
     double outlier_z, save_minutes;
     bool resume, dry_run, version;
-    bool mesh_of_run; // a run is resumed with the mesh of its own options.txt
+    bool mesh_of_run; // a resumed run takes the mesh of its options.txt
     int completion;   // choice; -1: none
-    const char* help; // NULL: not asked for; "": all of it in short
+    const char* help; // NULL: not asked for; "": the overview
 } Settings;
 
-// What runs without any option: the model "tiny" on text that is always there, a minute or two on a laptop.
+// The defaults: the model "tiny" on default_data(), a minute or two on a laptop.
 static inline Settings settings_default(void) {
     Settings s;
     memset(&s, 0, sizeof s);
@@ -352,8 +352,7 @@ static inline void settings_model_names(char text[1024]) {
     for (int i = 0; i < count; i++) strcat(strcat(text, i ? " " : ""), presets[i].name);
 }
 
-// The model that the settings describe: a preset, changed by the sizes that were given. data_vocab: of the data's
-// tokens.
+// The model of the settings: a preset, changed by the sizes that were given. data_vocab: the vocabulary of the data.
 static inline ModelConfig settings_model(const Settings* s, Option* table, int n, int data_vocab) {
     const ModelConfig* preset = model_find_preset(s->model);
     if (!preset) {
@@ -386,14 +385,14 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
     return m;
 }
 
-// The same where the weights to start from, in path, say what model they are: what is given beside has to say so too.
-// Only of positions may be fewer, and, where they have no table, more.
+// The model of the weights in path, where these name it: options that contradict it are refused, except fewer
+// positions, and more where the model has no table of positions.
 static inline ModelConfig settings_model_of(const Settings* s, Option* table, int n, const ModelConfig* stored,
                                             const char* path) {
     const bool learned = stored->position == POSITION_LEARNED, named = option_given(table, n, "model"),
                arch_given = option_given(table, n, "arch");
     const ModelConfig meant =
-        named ? settings_model(s, table, n, 0) : *stored; // --model, changed by what is given beside
+        named ? settings_model(s, table, n, 0) : *stored; // --model, changed by the sizes given beside it
     const struct {
         const char* name;
         int64_t given, meant, stored; // 0: not given
@@ -422,9 +421,9 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
     return m;
 }
 
-// The learning rates and the warm-up where they were not said, once the model is known. Trained weights (--init) are
-// trained on with a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is
-// close to that.
+// Sets the learning rates and the warm-up that were not given, once the model is known. With trained weights (--init)
+// lr is a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to
+// that.
 static inline void settings_rates(Settings* o, const ModelConfig* m) {
     const double own = optimizers[o->optimizer].lr, usual = own > 0 ? own : usual_rate((double)model_parameters(m));
     if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
@@ -439,15 +438,14 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What follows from them
+// Derived values
 
-// Whether the run may save while it goes on, of which the end is no part.
+// Whether the run may save before its last step.
 static inline bool settings_saves(const Settings* o) {
     return o->out && ((o->save_every > 0 && o->save_every < o->steps) || o->save_minutes > 0);
 }
 
-// Writes what a resumed run may change about its updates, as options: the learning rate's curve, and what the optimizer
-// reads.
+// Writes the options of the update that a resumed run may change: the learning rate's curve, the optimizer's values.
 static inline void settings_tuning(char* text, size_t size, const Settings* s) {
     static const char* const names[] = {"lr",           "min-lr", "warmup", "decay", "steps",
                                         "weight-decay", "beta1",  "beta2",  "eps",   "clip"};
@@ -462,7 +460,7 @@ static inline void settings_tuning(char* text, size_t size, const Settings* s) {
     }
 }
 
-// Appends what differs between two such texts, "--decay linear (was cosine)"; "" if nothing does.
+// Writes the differences of two such texts, "--decay linear (was cosine)"; "" if there are none.
 static inline void settings_tuning_changes(char* text, size_t size, const char* now, const char* then) {
     char option[32], value[64], was[64];
     text[0] = 0;
@@ -474,12 +472,11 @@ static inline void settings_tuning_changes(char* text, size_t size, const char* 
     }
 }
 
-// Whether anything is trained. Else there are weights, forward passes and text, and no gradients, moments or
-// checkpoints.
+// Whether the run trains. Else it has weights, forward passes and text, but no gradients, moments or checkpoints.
 static inline bool settings_is_training(const Settings* o) { return o->steps > 0; }
 
-// Whether only other work than training is asked for. To be called before a file of options is read, which is that of a
-// run that has trained: what counts is what was typed.
+// Whether the command line asks for other work than training only. To be called before a file of options is read, which
+// is of a run that has trained.
 static inline bool settings_only_use(const Settings* o, Option* table, int n) {
     const bool asks = o->generate || option_given(table, n, "evaluate") || option_given(table, n, "export");
     return option_given(table, n, "steps") ? o->steps == 0 : asks;
@@ -506,7 +503,7 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     return none;
 }
 #else
-// Options that belong to one mode of data parallelism are refused elsewhere: none is without effect.
+// Refuses options of another mode of data parallelism, which would have no effect.
 static inline void check_method_options(const Settings* o) {
     const Settings usual = settings_default();
     const char* mode = dp_mode_names[o->dp_mode];
@@ -542,7 +539,7 @@ static inline void check_method_options(const Settings* o) {
                   o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
 }
 
-// The plan of --dp-mode and what belongs to it.
+// The configuration of --dp-mode and its options.
 static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     static const int outer_bits[] = {32, 8, 4};
     const bool diloco = o->dp_mode == DP_DILOCO;
@@ -636,8 +633,7 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
               schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vpp");
 }
 
-// The mesh that the settings describe, at one of the ranks that are there. A dry run may describe one that is not
-// there.
+// The mesh of the settings, at rank `rank` of the `there` that were started. A dry run on one rank may have any mesh.
 static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     const int64_t model_ranks = o->tp * o->pp;
     const bool imagined = o->dry_run && there == 1;
@@ -660,7 +656,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.last_layers = (int)o->last_stage_layers;
     mesh.sequence_parallel = o->sequence_parallel;
     mesh.scatter = !o->no_scatter_gather;
-    mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to divide
+    mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to shard
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
@@ -682,8 +678,8 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     return mesh;
 }
 
-// The batch where it was not said: 16 sequences, and micro-batches of at most 16, small enough that a pipeline has four
-// times as many of them as stages if it can.
+// Sets the batch sizes that were not given: 16 sequences, in micro-batches of at most 16, small enough that a pipeline
+// has four times as many of them as stages if possible.
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
@@ -709,7 +705,7 @@ static inline void settings_batch(Settings* o) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Text that is always there
+// The default text
 
 // Appends the files that match folder/pattern to the list and returns their size in bytes; no match is no error.
 static inline int64_t add_files(PathList* list, const char* folder, const char* pattern) {
@@ -729,8 +725,8 @@ static inline int64_t add_files(PathList* list, const char* folder, const char* 
     return bytes;
 }
 
-// The text that is always there: as many of the system's C headers as make two megabytes. Where there are none, the
-// text is that of this project, found beside the executable: it is the second choice because every edit changes it.
+// The default text: two megabytes of the system's C headers. Where there are none, the sources of this project beside
+// the executable: the second choice, because every edit changes them.
 static inline PathList default_data(void) {
     static const char* headers[] = {"*.h", "linux/*.h", "*/bits/*.h", NULL};
     static const char* sources[] = {"*.h", "*.cu", "*/*.h", "*/*/*.h", NULL};

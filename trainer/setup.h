@@ -1,14 +1,14 @@
 /*
-trainer/setup.h: all that a run decides before it begins: nothing is computed here, and no memory of a stage is taken.
-In the order in which main asks for it:
+trainer/setup.h: the decisions of a run before it begins, without computing, and without the memory of a stage. In the
+order in which trainer_init.h calls them:
 
-    the command line    is the same on all ranks; --config, --help
-    texts               data, vocabulary, model, what is to be evaluated or gone on with: opened, checked, the same on all ranks
-    the schedule        of training steps and of forward passes: built, and proved together with those of the other stages
-    sums                --allreduce on --topology: collectives as plans, proved too
+    the command line    checked to be the same on all ranks; --config, --help
+    texts               data, vocabulary, model, evaluations, prompt: opened, checked to be the same on all ranks
+    the schedule        of training steps and of forward passes: built, and checked together with the other stages'
+    sums                --allreduce on --topology: collectives as plans, checked too
     memory and folder   whether there is room, and whether --out is this run's
 
-Whatever is wrong ends the run here, on all ranks, with one line.
+An error ends the run here, on all ranks, with one line.
 */
 #ifndef SETUP_H
 #define SETUP_H
@@ -23,7 +23,7 @@ Whatever is wrong ends the run here, on all ranks, with one line.
 // ----------------------------------------------------------------------------------------------------------------
 // The command line
 
-// Ranks that were not started alike would wait for each other for ever.
+// Ends ranks that were not started in the same way: they would wait for each other for ever.
 static inline void check_same_launch(Trainer* t, int argc, char** argv) {
     size_t length = 1;
     for (int i = 1; i < argc; i++) length += strlen(argv[i]) + 1;
@@ -35,8 +35,8 @@ static inline void check_same_launch(Trainer* t, int argc, char** argv) {
     comm_check_same(&t->world, "executable", build, "copy one build to all machines");
 }
 
-// A file of options: the main rank reads it and tells all. The text stays: it holds the values of strings. option: for
-// messages.
+// Reads a file of options on rank 0 and broadcasts it. t->config keeps the text, which holds the values of strings.
+// option: for messages.
 static inline void read_config(Trainer* t, Option* table, int n, const char* path, const char* option) {
     MappedFile file = {NULL, 0};
     Error error, why;
@@ -54,8 +54,7 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
     if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
 }
 
-// A resumed run whose options name an --export that is there already has written it when it ended before: it does not
-// write it again.
+// Drops the --export of a resumed run's options where the path exists: the run has written it before.
 static inline void drop_done_export(Trainer* t, Option* table, int n) {
     Settings* o = &t->settings;
     struct stat st;
@@ -69,9 +68,9 @@ static inline void drop_done_export(Trainer* t, Option* table, int n) {
     option_find(table, n, "export")->given = option_find(table, n, "export-dtype")->given = false;
 }
 
-// The options that a run has left in --out are those of its resumption, as far as the command line does not say
-// otherwise. A mesh on the command line takes the place of the run's as a whole: the others of its group are as usual
-// then. The main rank looks whether there are any.
+// Reads the options that a run has left in --out, where the command line does not give others. A mesh on the command
+// line replaces the run's as a whole: the other options of that group have their defaults then. Rank 0 decides whether
+// there is a file.
 static inline void read_run_options(Trainer* t, Option* table, int n) {
     Settings* o = &t->settings;
     char path[CHECKPOINT_PATH];
@@ -94,7 +93,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     if (!exports) drop_done_export(t, table, n);
 }
 
-// --help, --version, --completion: what needs no run. Returns whether it was asked for.
+// --help, --version, --completion: prints them, and returns whether one was asked for.
 static inline bool print_help(const Trainer* t) {
     const Settings* o = &t->settings;
     Settings defaults = settings_default();
@@ -121,7 +120,7 @@ static inline bool print_help(const Trainer* t) {
     return true;
 }
 
-// The text that is generated has stdout to itself: all else that is said goes to stderr.
+// Keeps stdout for generated text: returns it, and sends everything else that is printed there to stderr.
 static inline FILE* split_stdout(void) {
     fflush(stdout);
     const int fd = dup(STDOUT_FILENO);
@@ -133,7 +132,7 @@ static inline FILE* split_stdout(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Texts
 
-// Opens the texts to train and to validate on, --data and --val, or the default. All ranks have to see the same.
+// Opens the texts to train and to validate on, --data and --val, or the default. All ranks must have the same.
 static inline void open_files(Trainer* t) {
     const Settings* o = &t->settings;
     Error error;
@@ -157,8 +156,8 @@ static inline void open_files(Trainer* t) {
     comm_check_same(&t->world, "data", text, "give all ranks the same files");
 }
 
-// Opens a vocabulary, and remembers its file: checkpoints get a copy. One that nobody has asked for (needed =
-// false) and that cannot be read is left out, which is told.
+// Opens a vocabulary, and remembers its file: checkpoints get a copy. If it cannot be read, an optional one (needed =
+// false) is skipped with a message.
 static inline void load_tokenizer(Trainer* t, const char* path, bool needed) {
     struct stat st;
     Error error;
@@ -172,7 +171,7 @@ static inline void load_tokenizer(Trainer* t, const char* path, bool needed) {
     if (is_main(t)) fprintf(stderr, "%s: samples are numbers, not text: %s\n", process.name, error.text);
 }
 
-// The vocabulary beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: there is none.
+// Finds the vocabulary beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: none.
 static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
     char folder[4096];
     struct stat st;
@@ -185,7 +184,7 @@ static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
     return tokenizer_in_folder(path, size, folder);
 }
 
-// JSON lines become tokens of the vocabulary.
+// Encodes JSON lines with the vocabulary.
 static inline void encode_lines(Trainer* t) {
     Error error;
     bool ok = true;
@@ -206,8 +205,8 @@ static inline bool is_bytes_file(const char* path) {
     return is;
 }
 
-// The vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has
-// written beside the first shard, or what lies beside the weights to start from; none is no error.
+// Opens the vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has
+// written beside the first shard, or the one beside the initial weights; none is no error.
 static inline void open_tokenizer(Trainer* t) {
     char path[4096] = "";
     const Settings* o = &t->settings;
@@ -229,8 +228,8 @@ static inline void open_tokenizer(Trainer* t) {
     if (lines) encode_lines(t);
 }
 
-// Where nothing is trained no data is needed: the vocabulary is that of --tokenizer, what lies beside the weights, or
-// what --data says.
+// Opens the vocabulary of a run without training, which needs no data: --tokenizer, the one beside the weights, or the
+// one of --data.
 static inline void open_vocabulary(Trainer* t) {
     char path[4096];
     const Settings* o = &t->settings;
@@ -246,14 +245,14 @@ static inline void open_vocabulary(Trainer* t) {
                     "give all ranks the same --tokenizer");
 }
 
-// The vocabulary of the data, or bytes where there is none; 0: not known.
+// The vocabulary size of the data, or of bytes where there is none; 0: not known.
 static inline int vocabulary_size(const Trainer* t) {
     if (t->tokenizer.vocab) return t->tokenizer.vocab;
     if (t->train_files.count) return sources_vocab(&t->train_files);
     return settings_is_training(&t->settings) ? 0 : 256;
 }
 
-// Where no vocabulary was found a text is its bytes.
+// Takes bytes as tokens of the prompt where no vocabulary was found.
 static inline void fallback_to_bytes(Trainer* t, int V) {
     if (!t->settings.generate || t->tokenizer.vocab) return;
     if (V < 256)
@@ -267,8 +266,8 @@ static inline void fallback_to_bytes(Trainer* t, int V) {
     tokenizer_bytes(&t->tokenizer);
 }
 
-// --init of a folder of a run means one of its checkpoints: the main rank looks, and says which. A run that is resumed
-// needs none.
+// --init of the folder of a run means one of its checkpoints: rank 0 chooses and broadcasts it. A resumed run needs
+// none.
 static inline void find_init(Trainer* t) {
     Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH];
@@ -281,7 +280,7 @@ static inline void find_init(Trainer* t) {
     if (t->init_path[0]) o->init = t->init_path;
 }
 
-// The newest checkpoint of a run that says soundly of which model it is.
+// Finds the newest checkpoint of a run whose config.json is valid.
 static inline bool newest_model(char path[CHECKPOINT_PATH], const char* out) {
     int64_t* steps = NULL;
     Error error;
@@ -294,7 +293,7 @@ static inline bool newest_model(char path[CHECKPOINT_PATH], const char* out) {
     return found;
 }
 
-// The same for all ranks: the main one looks.
+// newest_model on rank 0, broadcast to all ranks.
 static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
     int32_t found = is_main(t) && newest_model(path, t->settings.out);
     comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
@@ -302,8 +301,8 @@ static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
     return found;
 }
 
-// The model: what the checkpoint to resume or the weights to start from say that it is (a folder of Hugging Face's, or
-// llm.c's weights), or what --model and the sizes do. data_vocab: of the data's tokens, 0: not known.
+// The model: the one of the checkpoint to resume or of the initial weights (a folder of Hugging Face's, or llm.c's
+// weights), else the one of --model and the sizes. data_vocab: the vocabulary of the data; 0: not known.
 static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int data_vocab) {
     const Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH] = "";
@@ -314,7 +313,7 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
     Error error;
     if (o->init && !resumes) check_all_ranks(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
     check_all_ranks(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
-    char text[CONFIG_TEXT] = "no config.json"; // ranks with models that differ would wait for each other for ever
+    char text[CONFIG_TEXT] = "no config.json"; // ranks with different models would wait for ever
     if (told) config_write(text, &stored, "", "");
     if (path) comm_check_same(&t->world, "the model of the weights", text, "give all ranks the same files");
     if (told) return settings_model_of(o, table, n, &stored, path);
@@ -325,7 +324,7 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
     return settings_model(o, table, n, data_vocab);
 }
 
-// A large vocabulary for bytes is most likely one that the text was meant to be tokenized by.
+// Warns of a large vocabulary for bytes: the text was probably meant to be tokenized.
 static inline void warn_of_bytes(const Trainer* t, int V) {
     if (!is_main(t) || t->tokenizer.vocab != 256 || t->tokenizer.split != SPLIT_BYTES || V < 4 * 256) return;
     fprintf(
@@ -335,8 +334,8 @@ static inline void warn_of_bytes(const Trainer* t, int V) {
         process.name, V);
 }
 
-// The folder of the weights to start from: the newest checkpoint, or that of --init. False: there is none, or it is not
-// one of Hugging Face's.
+// Finds the folder of the initial weights: the newest checkpoint, or the folder of --init. False: there is none, or it
+// is not in Hugging Face's format.
 static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     struct stat st;
     if (o->resume && newest_model(folder, o->out)) return true;
@@ -348,8 +347,8 @@ static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     return true;
 }
 
-// Which tokens begin and end a text: by the weights to start from, else the one that stands before a document of the
-// data.
+// Chooses the tokens that begin and end a text: the ones of the initial weights, else the token before a document of
+// the data.
 static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const ModelConfig* model, const char* weights,
                                 Error* error) {
     const Settings* o = &t->settings;
@@ -358,7 +357,7 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
     if (!checkpoint_path(config, error, "%s/config.json", weights)) return false;
     if (weights[0] && access(config, F_OK) == 0) {
         if (config_read_roles(roles, config, model->V, error)) return true;
-        if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else it may be anything's
+        if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else: of other weights
     }
     *roles = config_usual_roles(HUB_GPT2, model->V);
     if (o->init && llmc_is_file(o->init)) return true;
@@ -373,7 +372,7 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
     return true;
 }
 
-// What the main rank writes beside the model.
+// Gathers the files that rank 0 writes beside the model.
 static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
     char weights[CHECKPOINT_PATH] = "";
     Error error;
@@ -387,10 +386,10 @@ static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
     check_all_ranks(t, ok, &error);
 }
 
-// The vocabulary's token that stands before a document; -1: it has none, or is not known.
+// The vocabulary's token before a document; -1: it has none, or is not known.
 static inline int vocabulary_document(const Trainer* t) { return t->tokenizer.vocab ? t->tokenizer.document : -1; }
 
-// --document-mask: where they begin.
+// --document-mask: finds where documents begin.
 static inline void find_documents(Trainer* t) {
     const Settings* o = &t->settings;
     const int chosen = (int)o->document_token_id, of_vocabulary = vocabulary_document(t);
@@ -404,11 +403,10 @@ static inline void find_documents(Trainer* t) {
                   chosen, t->train_files.source[0].files.file[0].path);
 }
 
-// How many blocks of every source a new run holds out to validate on: none where --val has the text for that.
+// How many blocks of every source a new run holds out to validate on; none with --val.
 static inline int held_out_blocks(const Settings* o) { return o->val || !o->eval_every ? 0 : HELD_OUT_BLOCKS; }
 
-// Loaders of what is trained on, without the blocks that are held out, and of what is validated on: these blocks, or
-// --val.
+// Opens the loader of training, without the held-out blocks, and of validation: these blocks, or --val.
 static inline void open_loaders(Trainer* t, int blocks) {
     const Settings* o = &t->settings;
     const int T = t->stage.T, V = t->stage.model.V;
@@ -423,12 +421,12 @@ static inline void open_loaders(Trainer* t, int blocks) {
     check_all_ranks(t, ok, &error);
 }
 
-// --evaluate: the files, and what the model has to do with them.
+// --evaluate: opens the files, checks that they fit the model and the data.
 static inline void open_evaluations(Trainer* t) {
     const char* names = t->settings.evaluate;
     Error error, why;
     if (!names) return;
-    bool ok = evaluations_open(&t->evaluations, names, &error), told = true; // where documents begin, by all files
+    bool ok = evaluations_open(&t->evaluations, names, &error), told = true; // whether all files mark documents
     uint64_t checksum = 0;
     for (int i = 0; i < t->evaluations.count && ok; i++) {
         Evaluation* e = &t->evaluations.item[i];
@@ -454,7 +452,7 @@ static inline void open_evaluations(Trainer* t) {
     comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");
 }
 
-// All that comes by stdin, for free().
+// Reads stdin to its end; the caller frees the text.
 static inline char* read_stdin(size_t* size) {
     char part[4096], *text = NULL;
     FILE* all = open_memstream(&text, size);
@@ -466,7 +464,7 @@ static inline char* read_stdin(size_t* size) {
     return text;
 }
 
-// Gives all ranks the text of --generate; stdin reaches the main one.
+// Gives all ranks the text of --generate; only rank 0 has stdin.
 static inline void read_prompt(Trainer* t) {
     const char* given = t->settings.generate;
     size_t n = strlen(given);
@@ -488,15 +486,15 @@ static inline int64_t validation_sequences(const Trainer* t) {
     return min_i64(t->settings.eval_sequences, t->val.count);
 }
 
-// Of so many sequences data ranks take groups of B in turn, so some may have one less.
+// Data ranks take groups of B of these sequences in turn, so some may have one micro-batch less.
 static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const int64_t groups = (sequences + t->stage.B - 1) / t->stage.B;
     return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
 }
 
-// An evaluation goes through its rows in windows of so many micro-batches a replica: enough that filling the pipeline
-// costs little, few enough that their tokens take little memory.
+// Micro-batches of a replica in one window of an evaluation's rows: enough that filling the pipeline costs little, few
+// enough that their tokens take little memory.
 static inline int evaluation_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
 
 static inline void check_schedule_or_die(const Schedule* stages, int p) {
@@ -504,7 +502,7 @@ static inline void check_schedule_or_die(const Schedule* stages, int p) {
     if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
 }
 
-// The tables of all stages: of training steps, or of forward passes where nothing is trained.
+// The schedules of all stages: of training steps, or without training of forward passes.
 static inline Schedule* stages_build(const Trainer* t, const PipelineConfig* config) {
     if (settings_is_training(&t->settings)) return schedules_build(config);
     Schedule* stages = (Schedule*)checked_malloc((size_t)config->p * sizeof(Schedule), "the schedule");
@@ -512,8 +510,8 @@ static inline Schedule* stages_build(const Trainer* t, const PipelineConfig* con
     return stages;
 }
 
-// The schedule of this rank (norm_first: the update needs the norm of the whole gradient), proved together with those
-// of the other stages. Returns false if there is none for so many micro-batches.
+// Builds the schedule of this rank (norm_first: the update needs the norm of the whole gradient), checked together with
+// the schedules of the other stages. Returns false if there is none for this number of micro-batches.
 static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, bool norm_first,
                                  Error* error) {
     const Settings* o = &t->settings;
@@ -540,7 +538,7 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mes
     return true;
 }
 
-// The same of m forward passes, of a validation or an evaluation.
+// Checks the schedule of m forward passes, of a validation or an evaluation.
 static inline void prove_forward(const Trainer* t, int m) {
     const PipelineConfig* plan = &t->schedule.config;
     if (m == 0) return;
@@ -566,7 +564,7 @@ static inline void prove_validation(const Trainer* t) {
     prove_forward(t, microbatches_in_turn(t, validation_sequences(t)));
 }
 
-// Whole windows, and the last one of each.
+// Checks whole windows, and the last window of each evaluation.
 static inline void prove_evaluations(const Trainer* t) {
     const int64_t window = (int64_t)evaluation_window(t) * t->stage.B * t->stage.layout.mesh.d;
     if (t->evaluations.count) prove_forward(t, evaluation_window(t));
@@ -577,7 +575,7 @@ static inline void prove_evaluations(const Trainer* t) {
 // ----------------------------------------------------------------------------------------------------------------
 // Sums
 
-// Whether a kind of operation is one that the replicas of a site (far = false), or sites, do in every step or round.
+// Whether the replicas of a site (far = false), or the sites, use a kind of collective in every step or outer step.
 static inline bool needs_collective(const Stage* s, bool far, PlanKind kind) {
     const Mesh* mesh = &s->layout.mesh;
     const bool halves = mesh->zero > 0 || (!far && s->grads.hierarchical); // a reduce-scatter, then an all-gather
@@ -596,7 +594,8 @@ static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, 
     return ok;
 }
 
-// Of --allreduce on --topology, which joins the replicas of a site, or, where each is one, the sites.
+// Builds --allreduce on --topology, the network of the replicas of a site, or, where each replica is a site, of the
+// sites.
 static inline bool build_named_allreduce(Trainer* t, const Mesh* mesh, bool far, Error* error) {
     const Settings* o = &t->settings;
     const int replicas = far ? mesh->sites : mesh_site_size(mesh);
@@ -614,9 +613,8 @@ static inline bool build_named_allreduce(Trainer* t, const Mesh* mesh, bool far,
 }
 
 // --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
-// (comm/collectives/collectives.h). Sites that do not wait for each other have a plan in any case, a ring where none is
-// named: what a thread carries are MPI's calls that do not block, and those of Open MPI take a tree that sends four
-// times as much.
+// (comm/collectives/collectives.h). Asynchronous sites always have a plan, by default a ring: their thread would call
+// MPI's non-blocking all-reduce, and Open MPI's is a tree that sends four times as much.
 static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
     const Settings* o = &t->settings;
     const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
@@ -663,8 +661,8 @@ static inline void free_this_rank(Trainer* t) {
 // ----------------------------------------------------------------------------------------------------------------
 // Memory and folder
 
-// Refuses a run that the machine's memory cannot hold, before any of it is taken. Where only that of a snapshot is
-// missing, training waits for saves instead.
+// Refuses a run that does not fit into the machine's memory, before any is allocated. If only the memory of a snapshot
+// is missing, training waits for saves instead.
 static inline void check_memory(Trainer* t) {
     double sizes[2] = {stage_bytes(&t->stage), snapshot_bytes(t)}; // of a rank
     comm_all_reduce(&t->world, sizes, 2, COMM_DOUBLE, COMM_MAX);
@@ -687,7 +685,7 @@ static inline void check_memory(Trainer* t) {
                sizes[1] * sharing / 1e9);
 }
 
-enum { OUT_WAIT = 10 }; // seconds that ranks of a run whose mpirun was killed are given to find that out
+enum { OUT_WAIT = 10 }; // seconds in which ranks whose mpirun was killed find that out
 
 // Whether a new run may begin in --out: returns the exit status, or 0.
 static inline int refuse_old_run(const Settings* o, Error* error) {
@@ -699,8 +697,8 @@ static inline int refuse_old_run(const Settings* o, Error* error) {
     return EXIT_ARGUMENTS;
 }
 
-// Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0.
-// lock: the folder is this run's from now on.
+// Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0 and the *lock that
+// reserves the folder for this run.
 static inline int prepare_out_dir(const Settings* o, int* lock, Error* error) {
     struct stat st;
     bool ok = true;
@@ -717,13 +715,13 @@ static inline int prepare_out_dir(const Settings* o, int* lock, Error* error) {
     if (*lock == FOLDER_UNLOCKED)
         fprintf(stderr, "%s: warning: --out %s: its file system has no locks (flock); start no second run there\n",
                 process.name, o->out);
-    if (*lock != FOLDER_TAKEN) return refuse_old_run(o, error); // one that had the lock until now may have begun it
+    if (*lock != FOLDER_TAKEN) return refuse_old_run(o, error); // the last owner of the lock may have begun a run
     fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
          o->out, OUT_WAIT);
     return EXIT_RUN;
 }
 
-// All ranks: --out is this run's as long as any of them lives.
+// On all ranks: reserves --out for this run as long as one of its ranks lives.
 static inline void lock_out_dir(Trainer* t) {
     Error error;
     t->lock = FOLDER_UNLOCKED;

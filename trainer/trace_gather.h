@@ -17,7 +17,7 @@ static inline void trace_send(Comm* world, const Trace* trace) {
     for (int i = 0; i < 3; i++) comm_wait(&sends[i]);
 }
 
-// The other way round: a trace to be freed.
+// Receives the spans of a rank; the caller frees the trace.
 static inline Trace trace_receive(Comm* world, int rank) {
     int64_t counts[2];
     CommRequest request = comm_receive_start(world, counts, 2, COMM_INT64, rank, 0);
@@ -33,11 +33,11 @@ static inline Trace trace_receive(Comm* world, int rank) {
     return trace;
 }
 
-// Rank 0 writes what all ranks recorded to a file; every rank calls it. about: see trace_end_file. Returns false, on
+// Writes the spans of all ranks to a file of rank 0; every rank calls it. about: see trace_end_file. Returns false, on
 // rank 0, if that failed.
 static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const char* about, Trace* trace) {
     Trace* recording = world->trace;
-    world->trace = NULL; // this is not part of it
+    world->trace = NULL; // the gather is not traced
     bool ok = world->rank > 0 || trace_begin_file(out);
     if (world->rank > 0) trace_send(world, trace);
     for (int rank = 0; rank < world->size && world->rank == 0; rank++) {
@@ -52,7 +52,7 @@ static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const 
     return ok && (world->rank > 0 || trace_end_file(out, about));
 }
 
-// From here on what this rank does and says is recorded. A file that cannot be written is refused now, not at the end.
+// Starts to record the work and messages of this rank. A file that cannot be written is refused now, not at the end.
 static inline void start_tracing(Trainer* t) {
     const char* path = t->settings.trace;
     struct stat st;
@@ -70,7 +70,7 @@ static inline void start_tracing(Trainer* t) {
     for (int i = 0; i < GROUPS; i++) list[i]->trace = &t->trace;
 }
 
-// Writes what all ranks recorded to --trace.
+// Writes the spans of all ranks to --trace.
 static inline void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
     FILE* out = is_main(t) ? fopen(path, "w") : NULL;
@@ -79,7 +79,7 @@ static inline void write_trace(Trainer* t) {
                     &error);
     const PipelineConfig* plan = &t->schedule.config;
     const Mesh* mesh = &t->stage.layout.mesh;
-    char about[256]; // what dev/plot needs to know
+    char about[256]; // for dev/plot
     snprintf(about, sizeof about,
              "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s,"
              "\"clip\":%s}",

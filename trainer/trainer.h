@@ -1,6 +1,6 @@
 /*
-trainer/trainer.h: what a rank of a run holds, all of it in one place. train_gpt.cu fills it and works on it,
-trainer/logger.h says what is in it.
+trainer/trainer.h: the state of a rank of a run, all in one struct, and check_all_ranks, by which an error of one rank
+ends all of them.
 */
 #ifndef TRAINER_H
 #define TRAINER_H
@@ -28,21 +28,21 @@ trainer/logger.h says what is in it.
 
 typedef struct {
     double tensor, pipeline, data; // bytes sent in a step, by all ranks together
-    double far;                    // those of data that went to other sites
+    double far;                    // the part of data that went to other sites
 } Bytes;
 
-// The tokens of the micro-batches of one run through a schedule: inputs of all, targets of all, then (--document-mask)
-// positions of all inputs, as often as there are streams.
+// The tokens of the micro-batches of one pass through a schedule: inputs of all, targets of all, then (--document-mask)
+// positions of all inputs, once for each stream.
 typedef struct {
     int32_t *host, *device;
-    int64_t tokens; // that there is room for, of each
+    int64_t tokens; // room for as many inputs, and targets
     int streams;    // of a CAAT-Net; else 1
 } TokenBatch;
 
 // A rank of a run. All zero: nothing was opened.
 typedef struct {
     Settings settings;
-    Option options[MAX_OPTIONS]; // the command line's table: they point into settings
+    Option options[MAX_OPTIONS]; // the command line's table, which points into settings
     int option_count;
     Comm world;
     ProcessGroups groups;
@@ -51,28 +51,28 @@ typedef struct {
     Stage stage;
     Scope stats_scope; // the ranks that a step's loss, norm and bytes are summed over
     Schedule schedule;
-    Plan sums[PLAN_KINDS];     // how the data group sums gradients and gathers parameters, where --allreduce says so
-    Plan far_sums[PLAN_KINDS]; // the same of the far group
+    Plan sums[PLAN_KINDS];     // the data group's sums of gradients and gathers of parameters, with --allreduce
+    Plan far_sums[PLAN_KINDS]; // the far group's
     Sources train_files, val_files;
     Tokenizer tokenizer; // of the tokens in them; vocab 0: not known
     DataMix train, val;
-    uint64_t data_checksum;  // of what is trained on
+    uint64_t data_checksum;  // of the training data
     int held_out;            // blocks of it to validate on, at most; 0: none
     Evaluations evaluations; // of --evaluate
     bool evaluated;          // in this step
     TokenBatch batch;
     Saver saver;
-    Export export_to;                 // where the weights go at the end, if --export says so
+    Export export_to;                 // --export: where the weights go at the end
     char vocabulary[CHECKPOINT_PATH]; // the file that the tokenizer was read from; "": none
-    HubFiles hub_files;               // what is written beside the model, on the main rank
+    HubFiles hub_files;               // files written beside the model, on rank 0
     bool unsaved;                     // the last save has failed
     int lock;                         // on OUT, see folder_lock
     char* given;                      // the text of --generate, `given_size` bytes; NULL: none
     int64_t given_size;
-    FILE* text;                       // where what --generate writes goes, on the main rank
-    AppendLog log, samples;           // OUT/log.jsonl and OUT/samples.jsonl, on the main rank
-    bool logged;                      // a step, since this process began: its line has the version
-    Trace trace, *tracing;            // the second is NULL where nothing is recorded
+    FILE* text;                       // where --generate writes, on rank 0
+    AppendLog log, samples;           // OUT/log.jsonl and OUT/samples.jsonl, on rank 0
+    bool logged;                      // this process has logged a step: its line has the version
+    Trace trace, *tracing;            // tracing: NULL where nothing is recorded
     char* config;                     // the text of a file of options: settings point into it
     char init_path[CHECKPOINT_PATH];  // the checkpoint that --init means, where it names the folder of a run
     int64_t step;                     // updates done
@@ -81,26 +81,26 @@ typedef struct {
     double started, loop_started;     // when the process began, and its first step
     int64_t first_step;               // of this process: updates done before
     Bytes first_bytes;                // sent before
-    bool ended;                       // resumed with nothing to train: what comes at the end is done again
+    bool ended;                       // resumed with nothing to train: the work after the last step is repeated
     double peak_flops;                // of all ranks, per second; 0: not known
     StepHealth health;
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
     Stop stop;
     Asked asked;     // of the last step: whether the run ends after it, for a signal, or is saved, for --save-minutes
-    double saved_at; // when the last save began, or the steps did, by the main rank's clock
+    double saved_at; // when the last save began, or the steps did, by rank 0's clock
     bool saves_wait; // there is no memory for a snapshot: training waits for a save
 } Trainer;
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
 
-// What the watchdog reports if this takes too long.
+// Sets the phase that the watchdog reports.
 static inline void enter_phase(Trainer* t, HeartbeatPhase phase) {
     heartbeat_phase(watchdog_row(&t->watch), phase, t->step);
 }
 
-// Where some ranks may have failed: the first that did, -1 if none has. Its reason becomes everyone's. status: 0, or
-// what the run would end with.
+// The first rank that has failed, whose reason is copied to *error on all ranks; -1: none has. status: 0, or the exit
+// status of the failure.
 static inline int first_failing_rank(Trainer* t, int status, Error* error) {
     int32_t first = status == 0 ? INT32_MAX : t->world.rank;
     comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
@@ -118,7 +118,7 @@ static inline int first_failing_rank(Trainer* t, int status, Error* error) {
     return first;
 }
 
-// Goes on if no rank has failed, else the run ends, everywhere, with the message of the first that did.
+// Returns if no rank has failed; else ends the run on all ranks with the message of the first that did.
 static inline void check_all_ranks_status(Trainer* t, int status, Error* error) {
     const int first = first_failing_rank(t, status, error);
     if (first < 0) return;

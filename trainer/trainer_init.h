@@ -1,7 +1,7 @@
 /*
 trainer/trainer_init.h: from the command line to a trainer that is ready, in order, and back.
 
-    trainer_init       options, data, vocabulary, model, mesh and schedule: everything that can be refused, before memory is taken
+    trainer_init       options, data, vocabulary, model, mesh and schedule: all that can be refused before allocation
     trainer_allocate   memory, process groups, the folder of the run
     trainer_free       all of it; returns what main returns
 */
@@ -17,12 +17,12 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
 
 static inline const char* trained_action_name(int kind) { return action_name((ActionKind)kind); }
 
-// The process, and its rank among the others.
+// Sets up the process, and its rank among the others.
 static inline void open_process(Trainer* t, int argc, char** argv) {
     open_standard_files();
     device_limit_thread_spin(argv);
-    signal(SIGXFSZ, SIG_IGN); // a file that may not become larger is an error of write(), and does not end the run
-    signal(SIGPIPE, SIG_IGN); // nor does the end of the process that reads what is printed
+    signal(SIGXFSZ, SIG_IGN); // at the limit of a file's size write() fails, instead of the run
+    signal(SIGPIPE, SIG_IGN); // nor does the end of the reader of stdout end the run
     device_trim_malloc();
     device_flush_denormals();
     t->started = seconds_now();
@@ -36,7 +36,7 @@ static inline void open_process(Trainer* t, int argc, char** argv) {
     device_set_threads(t->place.threads);
 }
 
-// The command line, on top of --config or of the options of the run that is resumed. False: --help was printed.
+// Reads the command line, over --config or the options of the resumed run. False: --help was printed.
 static inline bool parse_command_line(Trainer* t, int argc, char** argv) {
     Settings* o = &t->settings;
     Error error;
@@ -68,7 +68,7 @@ static inline void open_device(Trainer* t) {
     comm_open_device(&t->world);
 }
 
-// The data, its vocabulary, and the model, which may be that of --init or of a checkpoint.
+// Opens the data and its vocabulary, and returns the model, of the options, of --init or of a checkpoint.
 static inline ModelConfig open_data_and_model(Trainer* t) {
     Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
@@ -88,7 +88,7 @@ static inline ModelConfig open_data_and_model(Trainer* t) {
     return model;
 }
 
-// Which slices this rank has, in which order it works, how much memory that takes.
+// Plans the slices of this rank, its order of work, and its memory.
 static inline void plan_run(Trainer* t, const ModelConfig* model) {
     Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
@@ -96,14 +96,14 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
     Error error;
     DtypeInfo values = native_dtype();
     values.moments = optimizers[o->optimizer].moments;
-    values.masters &= trains || o->export_to; // what only computes needs what it computes with
+    values.masters &= trains || o->export_to; // without updates and exports floatX suffices
     settings_schedule(o, option_given(t->options, t->option_count, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
     settings_batch(o);
     if (!plan_this_rank(t, model, &mesh, T, values, &error)) die_usage("%s", error.text);
 }
 
-// What is read and written besides training, as far as it can be checked before.
+// Opens the loaders, evaluations and the export, to refuse errors before the run.
 static inline void open_loaders_and_exports(Trainer* t) {
     const Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
@@ -138,7 +138,7 @@ static inline bool trainer_init(Trainer* t, int argc, char** argv) {
     return true;
 }
 
-// Opens the groups of the mesh, gives them their plans, and what sites say to each other a thread.
+// Opens the groups of the mesh, with their plans, and with a thread for messages between asynchronous sites.
 static inline void open_groups(Trainer* t) {
     Stage* stage = &t->stage;
     process_groups_init(&t->groups, &t->world, &stage->layout, &stage->model);
@@ -146,7 +146,7 @@ static inline void open_groups(Trainer* t) {
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
-    if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.far); // before its plans: it looks after them
+    if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.far); // before its plans, which it executes
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
         if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
@@ -166,7 +166,7 @@ static inline void trainer_allocate(Trainer* t) {
     t->saver.files = &t->hub_files;
 }
 
-// status: that of the run. Returns that of the process: of several ranks that a signal has stopped only one says so.
+// Returns the exit status of the process for that of the run: after a signal only rank 0 requests a requeue.
 static inline int trainer_free(Trainer* t, int status) {
     if (!t->settings.dry_run) {
         saver_free(&t->saver);

@@ -1,37 +1,37 @@
 /*
-trainer/watchdog.h: a run that hangs ends, and says which rank is to blame. A rank that is stopped, that computes for
-ever, or that was killed where the launcher does not see it, leaves the others waiting: MPI has no time limit, and a
-hang of a thousand ranks looks the same on all of them but one. This is about finding that one.
+trainer/watchdog.h: ends a run that hangs, and names the rank that is to blame (watchdog_open .. watchdog_close). A rank
+that is stopped, computes for ever, or was killed unnoticed by the launcher leaves the others waiting: MPI has no time
+limit, and a hang of a thousand ranks looks the same on all of them but one.
 
-Each rank says where it stands (util/heartbeat.h), and has a thread that looks once a second, or more often, at the rows
-of all ranks of its machine. Its own clock is enough: a row is silent since its counter was last seen moving. A second
-of silence is only counted where the looking thread itself was running: after a whole job was stopped and let go on, or
-a laptop has slept, nobody is to blame.
+Each rank has a heartbeat slot (util/heartbeat.h), and a watchdog thread that reads the slots of its machine's ranks
+once a second, or more often. Its own clock suffices: a slot is silent since its counter was last seen moving. A second
+of silence only counts if the thread itself was running: after a whole job was stopped and continued, or a laptop has
+slept, no rank is to blame.
 
-    judge       gone      the process has ended without saying so: killed, or out of memory. The job ends after GRACE seconds, in
-                          which a launcher that sees it may end the job itself
+    judge       gone      the process has ended without notice: killed, or out of memory. The job ends after GRACE
+                          seconds, in which a launcher that notices may end the job itself
                 stopped   its state is T: a signal, or a debugger
-                computes  it waits for nobody
+                computes  it waits for no rank
                 waits     for other ranks
                 moves     not silent
 
-    alarm       when a row has been silent for the limit. One that waits is excused while one of those that it waits for
-                moves: it is only late. Where all that are silent here wait for ranks of other machines, those are
-                given ELSEWHERE seconds more, to speak first.
+    alarm       when a slot has been silent for the limit. A rank that waits is excused while one of the ranks that it
+                waits for moves: that one is only late. Where all silent ranks here wait for ranks of other machines,
+                those machines get ELSEWHERE seconds more, to report first.
 
-    blame       in the order above; of the same kind, the one that is silent longest. Then all others: who waits for whom.
+    blame       in the order above; of the same kind, the rank that is silent longest. Then the report lists all others.
 
-Several threads see the same at about the same time; the first one that writes itself into the table speaks, the others
-are silent for OTHERS seconds and then end their ranks, if they are still there. The end is that of die(): exit status
-1, process.stop, which ends the job. If MPI itself hangs _exit comes LAST_WORDS seconds later.
+Several threads raise the alarm at about the same time; the first one that writes itself into the table reports, the
+others wait OTHERS seconds and then end their ranks, if these still run. A rank ends as by die(): exit status 1,
+process.stop, which ends the job. If MPI itself hangs, _exit follows LAST_WORDS seconds later.
 
 The limit has to be longer than the longest single action or operation; before the first step, where machines are
-measured and files read, it is START seconds at least. Messages of a plan (comm_planned.h) are counted one by one,
-buckets of a checkpoint too.
+measured and files read, it is START seconds at least. Messages of a plan (comm_planned.h) count one by one, and so do
+buckets of a checkpoint.
 
-What it does not see: other machines, except through who waits for them; the time before watchdog_open. On a GPU with
-NCCL the host waits only where it needs a result: there a rank is known to wait for "the device", and the blame is with
-who does not.
+The watchdog does not see other machines, except through ranks that wait for them, nor the time before watchdog_open. On
+a GPU with NCCL the host waits only where it needs a result: such a rank waits for "the device", and the blame is with a
+rank that does not.
 */
 #ifndef WATCHDOG_H
 #define WATCHDOG_H
@@ -43,34 +43,34 @@ who does not.
 
 // Seconds. Tests have shorter ones.
 #ifndef WATCH_GRACE
-#define WATCH_GRACE 5.0      // that launchers have to see that a rank is gone
-#define WATCH_ELSEWHERE 3.0  // that another machine has to speak first
-#define WATCH_OTHERS 10.0    // that the rank that speaks has to end the job
-#define WATCH_LAST_WORDS 5.0 // that process.stop has
-#define WATCH_START 60.0     // that a rank has before the first step, at least
+#define WATCH_GRACE 5.0      // for launchers to notice that a rank is gone
+#define WATCH_ELSEWHERE 3.0  // for another machine to report first
+#define WATCH_OTHERS 10.0    // for the reporting rank to end the job
+#define WATCH_LAST_WORDS 5.0 // for process.stop
+#define WATCH_START 60.0     // limit before the first step, at least
 #endif
 #define WATCH_PAUSE 1.0  // between two looks at most, ...
-#define WATCH_SHARE 0.05 // ... and such a part of the limit
+#define WATCH_SHARE 0.05 // ... and this part of the limit
 
 typedef enum { WATCH_GONE, WATCH_STOPPED, WATCH_COMPUTES, WATCH_WAITS, WATCH_MOVES } WatchState;
 
-// A rank, as the looking thread has seen it.
+// A rank as the watchdog thread has seen it.
 typedef struct {
-    uint64_t count;           // of its row at the last look
-    double limit;             // what it has now
-    double silent, missing;   // seconds since it has moved; since its process was not found
+    uint64_t count;           // of its slot at the last look
+    double limit;             // the current one
+    double silent, missing;   // seconds without progress; seconds without its process
     ProcessState process;     //
-    uint64_t wait;            // what it waits for
-    bool ended, excused, far; // has come to its end; is only late; some of whom it waits for are on other machines
+    uint64_t wait;            // its wait, see heartbeat_wait
+    bool ended, excused, far; // has ended; waits for a late rank; waits for a rank of another machine
     WatchState state;
 } WatchView;
 
 typedef struct {
     HeartbeatTable* table;
     WhereNames names;
-    int self;         // this rank's row
-    bool sees;        // the other rows' processes can be looked up
-    double limit;     // seconds; 0: nobody watches
+    int self;         // this rank's slot
+    bool sees;        // the processes of the other slots can be looked up
+    double limit;     // seconds; 0: no watchdog
     WatchView* view;  // (rows)
     pthread_t thread; //
     pthread_mutex_t lock;
@@ -79,10 +79,9 @@ typedef struct {
 } Watchdog;
 
 // ----------------------------------------------------------------------------------------------------------------
-// Judging: functions of the table and of what was seen
+// Judging: functions of the table and the views
 
-// Some rank of this machine, among those that row i waits for, moves. *far: some of them are not on this machine, or
-// unknown.
+// Whether a rank that slot i waits for moves. *far: whether some of these are on other machines, or unknown.
 static inline bool watchdog_only_late(const Watchdog* w, int i, bool* far) {
     const int32_t* ranks = NULL;
     const int n = heartbeat_awaited(w->table, i, w->view[i].wait, &ranks);
@@ -104,12 +103,12 @@ static inline WatchState watchdog_state(const WatchView* v) {
     return v->wait ? WATCH_WAITS : WATCH_COMPUTES;
 }
 
-// a before b in the order of blame.
+// Whether a is before b in the order of blame.
 static inline bool watchdog_before(const WatchView* a, const WatchView* b) {
     return a->state != b->state ? a->state < b->state : a->silent > b->silent;
 }
 
-// Judges all rows. Returns the one that is most to blame if the job has to end, else -1.
+// Judges all slots. Returns the one that is most to blame if the job has to end, else -1.
 static inline int watchdog_judge(Watchdog* w) {
     int worst = -1;
     bool alarm = false;
@@ -130,7 +129,7 @@ static inline int watchdog_judge(Watchdog* w) {
 // ----------------------------------------------------------------------------------------------------------------
 // Looking
 
-// Takes over what row i shows. seconds: since the last look.
+// Updates the view of slot i. seconds: since the last look.
 static inline void watchdog_look_at(Watchdog* w, int i, double seconds) {
     const HeartbeatRow* row = heartbeat_row(w->table, i);
     WatchView* v = &w->view[i];
@@ -140,13 +139,13 @@ static inline void watchdog_look_at(Watchdog* w, int i, double seconds) {
     v->limit = heartbeat_steps(heartbeat_phase_of(row)) ? w->limit : fmax(w->limit, WATCH_START);
     v->silent = count == v->count ? v->silent + seconds : 0;
     v->count = count;
-    v->process = PROCESS_RUNS; // one that moves does; its file is not read in vain
+    v->process = PROCESS_RUNS; // a rank that moves runs: no need to read its file
     if (w->sees && v->silent > 0 && i != w->self) v->process = heartbeat_process(row);
     v->missing = v->process == PROCESS_GONE ? v->missing + seconds : 0;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Speaking
+// Reporting
 
 // Appends a rank: "rank 2 (process 71) is stopped, by a signal or a debugger, at step 17, backward 3; silent for 20 s".
 static inline void watchdog_add_rank(char* text, size_t size, const Watchdog* w, int i) {
@@ -163,11 +162,11 @@ static inline void watchdog_add_rank(char* text, size_t size, const Watchdog* w,
     append_text(text, size, "; silent for %.0f s", v->silent);
 }
 
-// The rows but one, in the order of blame: the first ones of them (shown). Returns how many.
+// The first `shown` slots in the order of blame, without one. Returns how many there are.
 static inline int watchdog_order(const Watchdog* w, int without, int* order, int shown) {
     int n = 0;
     for (int i = 0; i < w->table->rows; i++) {
-        int k = n; // where it belongs, from behind
+        int k = n; // its place, searched from the end
         if (i == without) continue;
         while (k > 0 && watchdog_before(&w->view[i], &w->view[order[k - 1]])) k--;
         if (k == shown) continue;
@@ -180,7 +179,7 @@ static inline int watchdog_order(const Watchdog* w, int without, int* order, int
 
 enum { WATCH_REPORT = 8192, WATCH_SHOWN = 16 };
 
-// The whole report. worst: as watchdog_judge has found.
+// Writes the whole report. worst: the result of watchdog_judge.
 static inline void watchdog_report(char text[WATCH_REPORT], const Watchdog* w, int worst) {
     const WatchView* v = &w->view[worst];
     const int process_number = (int)heartbeat_row(w->table, worst)->process;
@@ -214,7 +213,7 @@ static inline void* watchdog_end_job(void* unused) {
     _exit(EXIT_RUN);
 }
 
-// The process ends, and with it the job, whatever else hangs.
+// Ends the process, and with it the job, whatever else hangs.
 __attribute__((noreturn)) static inline void watchdog_end(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, watchdog_end_job, NULL) == 0) usleep((useconds_t)(WATCH_LAST_WORDS * 1e6));
@@ -275,7 +274,7 @@ static inline void* watchdog_run(void* watch) {
     return NULL;
 }
 
-// Begins to look, from row `self` of a table in which all ranks of this machine sit.
+// Starts the thread, at slot `self` of a table in which all ranks of this machine have theirs.
 static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, double limit, WhereNames names) {
     pthread_condattr_t clock;
     memset(w, 0, sizeof *w);
@@ -285,7 +284,7 @@ static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, 
     w->names = names;
     w->view = (WatchView*)checked_calloc((size_t)table->rows, sizeof *w->view, "the watchdog");
     w->sees = true;
-    for (int i = 0; i < table->rows; i++) { // not where ranks are in containers of their own, or /proc is hidden
+    for (int i = 0; i < table->rows; i++) { // false in containers of their own, or without /proc
         if (heartbeat_row(table, i)->born == 0 || heartbeat_process(heartbeat_row(table, i)) == PROCESS_GONE)
             w->sees = false;
     }
@@ -307,7 +306,7 @@ static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, 
 
 static inline const char* watchdog_operation_name(int kind) { return comm_kind_name((CommKind)kind); }
 
-// The group can be named from now on: who its members are goes into the rank's row. All members call it.
+// Writes the name and the members of a group into this rank's slot. All members call it.
 static inline void watchdog_group(Watchdog* w, Comm* c, int rank) {
     const int64_t counted = c->size_bytes; // no part of training
     int32_t mine = rank;
@@ -320,7 +319,7 @@ static inline void watchdog_group(Watchdog* w, Comm* c, int rank) {
     free(ranks);
 }
 
-// A table for all ranks of this machine; for this rank alone where they cannot share one. NULL: there is no memory.
+// Makes a table for all ranks of this machine, or for this rank alone where they cannot share one. NULL: no memory.
 static inline HeartbeatTable* watchdog_share_table(Comm* machine, int rank, int members) {
     WherePlace place;
     HeartbeatTable* table = NULL;
@@ -338,7 +337,7 @@ static inline HeartbeatTable* watchdog_share_table(Comm* machine, int rank, int 
     return table;
 }
 
-// Begins; limit in seconds, 0: nobody watches. action: what a place's actions are called. All ranks call it.
+// Starts the watchdog; limit in seconds, 0: none. action: the name of an action of the schedule. All ranks call it.
 static inline void watchdog_open(Watchdog* w, Comm* world, double limit, const char* (*action)(int)) {
     memset(w, 0, sizeof *w);
     if (limit <= 0) return;
@@ -347,19 +346,19 @@ static inline void watchdog_open(Watchdog* w, Comm* world, double limit, const c
     HeartbeatTable* table = watchdog_share_table(&machine, world->rank, PHASE_GROUPS * world->size);
     if (!table) die("out of memory: the table of --watchdog");
     const int self = table->rows > 1 ? machine.rank : 0;
-    comm_barrier(&machine); // all sit
+    comm_barrier(&machine); // all slots are filled
     comm_free(&machine);
     watchdog_begin(w, table, self, limit, names);
     watchdog_group(w, world, world->rank);
     world->row = heartbeat_row(table, self);
 }
 
-// This rank's row, or NULL.
+// This rank's slot, or NULL.
 static inline HeartbeatRow* watchdog_row(const Watchdog* w) {
     return w->table ? heartbeat_row(w->table, w->self) : NULL;
 }
 
-// The rank may go: whoever still waits for it does so for good reasons.
+// The rank may exit from now on: ranks that still wait for it do so without an alarm.
 static inline void watchdog_ending(Watchdog* w) {
     HeartbeatRow* row = watchdog_row(w);
     if (!row) return;
