@@ -1,29 +1,29 @@
 /*
-util/append_log.h: lines that are appended to a file whose disk may be full, or away for a while. A line is in the file
-as a whole or it is not there, no line is lost, and nobody has to stop for it:
+util/append_log.h: appends lines to a file whose disk may be full, or missing for a while (append_log_open .. _close). A
+line is in the file as a whole or not at all, no line is lost, and such a disk does not stop the caller:
 
-    a line         goes to memory first, then, with all that wait there, to the file, in one write at the place where they belong
-    that fails     what a part of the write has left is cut off, the lines go on waiting, and are tried again with the next one
-    away           the file is not the one under its name any more: its folder was moved, or the disk unmounted. A write to it
-                   would succeed, and nobody would ever see it; so lines wait until the file is back, or one that is as long
+    a line         goes to memory first, then, with all lines waiting there, to the file, in one pwrite at their offset
+    a failure      truncates what the write has left; the lines keep waiting, and the next call tries again
+    another file   has the name: the folder was moved, or the disk unmounted. A write to the open file would succeed and
+                   be lost; so lines wait until the file is back, or one at least as long
 
-A process that is killed in a write that fails may leave a part of a line at the end. Who opens the file says how much
-of it is to be kept.
+A process that is killed during a write may leave a part of a line at the end; append_log_open takes the number of bytes
+to keep.
 */
 #ifndef APPEND_LOG_H
 #define APPEND_LOG_H
 
 #include "base.h"
 
-enum { LINES_MOST = 1 << 26 }; // bytes that wait; a year of a line a second would not fit, a week does
+enum { LINES_MOST = 1 << 26 }; // bytes that wait: a week of a line a second
 
 typedef struct {
     char path[4096];
     int fd;
-    int64_t at; // the file's bytes up to here are lines that were written
+    int64_t at; // end of the written lines in the file
     char* waiting;
     size_t used, room;
-    int64_t lines, lost; // that wait; for which there was no memory
+    int64_t lines, lost; // waiting; dropped for lack of memory
 } AppendLog;
 
 // Opens or creates the file, of which the first `keep` bytes are kept.
@@ -50,8 +50,7 @@ static inline void append_log_add(AppendLog* l, const char* line, size_t size) {
     l->used += size, l->lines++;
 }
 
-// Whether the file under the name is the open one; or one that holds what was written, which is opened then: a
-// network's disk that was mounted again.
+// Whether the path is the open file, or a file at least as long (a remounted network disk), which is opened then.
 static inline bool append_log_find(AppendLog* l, Error* error) {
     struct stat named, mine;
     if (stat(l->path, &named) != 0)
@@ -66,7 +65,7 @@ static inline bool append_log_find(AppendLog* l, Error* error) {
     return true;
 }
 
-// Writes what waits. After a failure it waits on.
+// Writes the waiting lines. After a failure they keep waiting.
 static inline bool append_log_write(AppendLog* l, Error* error) {
     size_t done = 0;
     if (l->used == 0) return true;
@@ -79,7 +78,7 @@ static inline bool append_log_write(AppendLog* l, Error* error) {
     }
     if (done < l->used) {
         fail(error, "%s: cannot write: %s", l->path, strerror(errno));
-        if (ftruncate(l->fd, (off_t)l->at) != 0) return false; // the next write goes to the same place
+        if (ftruncate(l->fd, (off_t)l->at) != 0) return false; // the next pwrite overwrites it
         return false;
     }
     l->at += (int64_t)l->used;
@@ -88,7 +87,7 @@ static inline bool append_log_write(AppendLog* l, Error* error) {
     return true;
 }
 
-// The file stays as it is; what waits is forgotten.
+// Closes the file; waiting lines are dropped.
 static inline void append_log_close(AppendLog* l) {
     if (l->fd >= 0) close(l->fd);
     free(l->waiting);

@@ -1,15 +1,14 @@
 /*
-util/async_stdout.h: what a run prints goes on as fast as somebody reads it, and training does not wait for that. A
-pager that waits for a key, or a terminal that Ctrl-S has stopped, takes no more after some kilobytes: print() would
-stand still there, and with it all ranks.
+util/async_stdout.h: non-blocking stdout. A pager that waits for a key, or a terminal stopped by Ctrl-S, takes no more
+after some kilobytes: printf() would block there, and with it all ranks.
 
-    printing_begin    stdout goes through memory. What its reader does not take at once waits there, up to PRINTING_MOST bytes; what comes
-                      beyond that is lost, which is said. Checkpoints and log.jsonl are not concerned
-    printing_end      waits until all was read, or nobody reads any more, or a signal comes: when the run is over
+    printing_begin    from now on stdout goes through memory. Text that its reader does not take at once waits there, up
+                      to PRINTING_MOST bytes; more is dropped with a note. Checkpoints and log.jsonl are not affected
+    printing_end      at the end of the run: waits until all is read, the reader has closed, or a signal comes
 
-A file never waits, so that nothing is changed there. The descriptor is opened anew, since O_NONBLOCK on the one that
-was inherited would be everybody's who has it. Where that cannot be (a socket, another user's terminal) writing waits as
-usual, and the row of the watchdog (trainer/watchdog.h) says what for.
+Writing to a regular file never waits, so nothing changes there. The descriptor is reopened, since O_NONBLOCK on the
+inherited one would apply to all processes that share it. Where that fails (a socket, another user's terminal) writing
+blocks as usual, and the heartbeat slot (trainer/watchdog.h) shows that.
 */
 #ifndef ASYNC_STDOUT_H
 #define ASYNC_STDOUT_H
@@ -20,15 +19,15 @@ usual, and the row of the watchdog (trainer/watchdog.h) says what for.
 enum { PRINTING_MOST = 1 << 20 };
 
 static struct {
-    int fd;     // -1: stdout is as it was
-    bool waits; // writing to it does
-    char* text; // that is not taken yet, `used` bytes
+    int fd;     // -1: stdout is unchanged
+    bool waits; // writing to it blocks
+    char* text; // not taken yet, `used` bytes
     size_t used;
-    bool lost; // what came since does not fit
+    bool lost; // text was dropped since
     HeartbeatRow* row;
 } printing = {-1, false, NULL, 0, false, NULL};
 
-// One write, while the watchdog sees what is waited for.
+// One blocking write, which the heartbeat slot shows as PHASE_PRINTING.
 static inline ssize_t printing_wait(const char* text, size_t n) {
     HeartbeatRow* row = printing.row;
     const uint64_t place = row ? __atomic_load_n(&row->place, __ATOMIC_RELAXED) : 0;
@@ -39,7 +38,7 @@ static inline ssize_t printing_wait(const char* text, size_t n) {
     return done;
 }
 
-// Passes on what is taken now. Where nobody reads any more nothing waits.
+// Writes as much as the reader takes now. If the reader has closed, the text is dropped.
 static inline void printing_send(void) {
     size_t done = 0;
     while (done < printing.used) {
@@ -60,7 +59,7 @@ static inline void printing_add(const char* text, size_t n) {
     printing.used += n;
 }
 
-// What stdout has for us: all of it, always.
+// The write function of stdout: always takes all of the text.
 static inline ssize_t printing_take(void* unused, const char* text, size_t n) {
     static const char gap[] = "\n... more was printed than anybody read: it is in log.jsonl, if there is --out ...\n";
     (void)unused;
@@ -74,16 +73,16 @@ static inline ssize_t printing_take(void* unused, const char* text, size_t n) {
     return (ssize_t)n;
 }
 
-// row: of the watchdog, or NULL.
+// row: the heartbeat slot of this rank, or NULL.
 static inline void printing_begin(HeartbeatRow* row) {
     struct stat st;
     if (fstat(STDOUT_FILENO, &st) != 0 || S_ISREG(st.st_mode)) return;
-#ifdef __GLIBC__ // others have no stdout that can be set
+#ifdef __GLIBC__ // elsewhere stdout cannot be replaced
     cookie_io_functions_t calls;
     memset(&calls, 0, sizeof calls);
     calls.write = printing_take;
     FILE* through = fopencookie(NULL, "w", calls);
-    if (!through) return; // no memory: as it was
+    if (!through) return; // no memory: stdout is unchanged
     setvbuf(through, NULL, isatty(STDOUT_FILENO) ? _IOLBF : _IOFBF, BUFSIZ);
     printing.fd = open("/proc/self/fd/1", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
     printing.waits = printing.fd < 0;
@@ -97,7 +96,7 @@ static inline void printing_begin(HeartbeatRow* row) {
 #endif
 }
 
-// The last that a run does.
+// The last call of a run.
 static inline void printing_end(void) {
     struct pollfd ready = {printing.fd, POLLOUT, 0};
     fflush(stdout);

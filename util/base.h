@@ -1,9 +1,9 @@
 /*
-util/base.h: what every other file stands on. Nothing here knows about GPT, MPI or CUDA.
+util/base.h: the base of every other file. Nothing here depends on GPT, MPI or CUDA.
 
-    errors      die() ends the program with one line: what, where, which rank, what to do.
-                A function that reads foreign input (files, text) returns false and fills an Error instead, so that its
-                caller, or a fuzzer, decides what happens.
+    errors      die() ends the program with one line: the error, the place, the rank, the remedy.
+                A function that reads untrusted input (files, text) returns false and fills an Error instead, so that
+                its caller, or a fuzzer, decides what happens.
     memory      checked allocation.
     bits        of float32, bfloat16 and float16 numbers.
     random      counter-based: a number is a pure function of (seed, stream, index). No state, no order: any rank can
@@ -40,7 +40,7 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 #define RESTRICT restrict
 #endif
 
-// A function that CUDA kernels may call too. How far a loop is unrolled (nvcc has no words for that in a host's code).
+// HOST_DEVICE: CUDA kernels may call the function too. UNROLL: how often a loop is unrolled (not in nvcc's host code).
 #ifdef __CUDACC__
 #define HOST_DEVICE __host__ __device__
 #define UNROLL(n)
@@ -55,9 +55,9 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 
 enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
 
-// What the process is called in error lines; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit;
-// ranks that work together end together, see comm.h); how long the line is in which stdout stands and that is still to
-// be ended; of which version the program is, where it was built to know that.
+// The process in error lines: its name; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit; ranks
+// that work together end together, see comm.h); the length of the unfinished line on stdout; the version of the
+// program, if the build set one.
 typedef struct {
     const char* name;
     int rank;
@@ -67,15 +67,15 @@ typedef struct {
 } Process;
 static Process process = {"threefold", -1, NULL, 0, "unknown"};
 
-// Ends a line that was to be written over (print_step of train_gpt.cu), where something else follows it.
+// Ends the line that the next step would overwrite (print_step in trainer/logger.h), where other output follows it.
 static inline void end_line(void) {
     if (process.within_line) putchar('\n');
     process.within_line = 0;
     fflush(stdout);
 }
 
-// A message quotes files, which anybody may have written: what a terminal would obey, control characters of one byte
-// and of two (U+0080 to U+009F), becomes '?'.
+// A message quotes untrusted files: control characters of one byte and of two (U+0080 to U+009F), which a terminal
+// would obey, become '?'.
 static inline void hide_controls(char* text) {
     for (unsigned char* c = (unsigned char*)text; *c; c++) {
         if (c[0] == 0xC2 && c[1] >= 0x80 && c[1] < 0xA0)
@@ -85,7 +85,7 @@ static inline void hide_controls(char* text) {
     }
 }
 
-// One line, written at once. Wrong arguments are found by all ranks alike, so one of them speaks for all.
+// Prints one line, in one call. All ranks find the same wrong arguments, so rank 0 reports them for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     char text[2048], rank[32] = "";
     end_line();
@@ -97,7 +97,7 @@ __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const
     exit(status);
 }
 
-// The run cannot go on. Says what, where and what to do; exit status 1.
+// The run cannot continue. The message has the error, the place and the remedy; exit status 1.
 __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const char* format, ...) {
     va_list args;
     va_start(args, format);
@@ -106,7 +106,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die(const cha
     abort();
 }
 
-// The arguments make no sense; exit status 2. All ranks have to come here.
+// The arguments make no sense; exit status 2. All ranks must call it.
 __attribute__((noreturn, format(printf, 1, 2))) static inline void die_usage(const char* format, ...) {
     va_list args;
     va_start(args, format);
@@ -115,12 +115,12 @@ __attribute__((noreturn, format(printf, 1, 2))) static inline void die_usage(con
     abort();
 }
 
-// The reason why a function that returned false did so: one line, ready to be shown.
+// The reason why a function returned false: one line, ready to be shown.
 typedef struct {
     char text[1024];
 } Error;
 
-// Appends to a text of `size` bytes; what has no room is cut.
+// Appends to a text of `size` bytes, truncating.
 __attribute__((format(printf, 3, 4))) static inline void append_text(char* text, size_t size, const char* format, ...) {
     const size_t used = strlen(text);
     va_list args;
@@ -144,7 +144,7 @@ __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, cons
 
 static inline size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
-// In which unit sizes are listed: the usual one, but terabytes where the largest reaches one.
+// The unit in which sizes are listed: MB or GB (giga), but TB where the largest reaches one.
 typedef struct {
     const char* name;
     double bytes;
@@ -169,7 +169,7 @@ static inline void* checked_calloc(size_t count, size_t size, const char* what) 
     return p;
 }
 
-// A list that is full gets twice the room, at least `least` elements of `size` bytes; *capacity follows.
+// Doubles the room of a list that is full, from `least` elements of `size` bytes on, and *capacity.
 static inline void* checked_grow(void* list, int* capacity, int least, size_t size, const char* what) {
     if (*capacity > INT32_MAX / 2) die("out of memory: more than %d elements for %s", *capacity, what);
     *capacity = *capacity ? 2 * *capacity : least;
@@ -186,8 +186,8 @@ static inline void* checked_grow(void* list, int* capacity, int least, size_t si
 //    bfloat16  1, 8, 7                     127     the upper half of a float32
 //    float16   1, 5, 10                    15      below 2^-14 multiples of 2^-24; largest 65504
 //
-// To float32 all of them are exact. From float32 they round to nearest, ties to even; what is too large becomes
-// infinite. A NaN stays a NaN, with its sign and the upper bits of its mantissa, and becomes a quiet one.
+// Conversions to float32 are exact. Conversions from float32 round to nearest, ties to even; too large numbers become
+// infinite. A NaN becomes a quiet NaN with its sign and the upper bits of its mantissa.
 
 static inline float float_of_bits(uint32_t bits) {
     float f;
@@ -213,7 +213,7 @@ static inline float f16_to_f32(uint16_t h) {
     const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7FFF;
     const uint32_t subnormal = bits_of_float((float)(int32_t)rest * 0x1p-24f);
     const uint32_t normal = (rest << 13) + ((rest < 0x7C00 ? 127 - 15 : 255 - 31) << 23);
-    return float_of_bits(sign | (rest < 0x0400 ? subnormal : normal)); // no branches: loops become vector code
+    return float_of_bits(sign | (rest < 0x0400 ? subnormal : normal)); // no branches: loops are vectorized
 }
 
 static inline uint16_t f32_to_f16(float f) {
@@ -268,7 +268,7 @@ static inline float log_of_uniform(float u) {
 
 // Four standard normal numbers, 4 block .. 4 block + 3 of stream `stream`, from one call of Philox: Box and Muller turn
 // two uniform words into radius sqrt(-2 ln u) and angle 2 pi v, whose sine and cosine are Taylor series on an eighth of
-// the circle. Without a branch or a call, so that loops over blocks become vector code: a billion weights in seconds.
+// the circle. There is no branch or call, so that loops over blocks are vectorized.
 static inline void random_normal4(float out[4], uint64_t seed, uint64_t stream, uint64_t block) {
     const Random4 r = philox(seed, stream, block);
     UNROLL(2) for (int i = 0; i < 4; i += 2) {
@@ -285,7 +285,7 @@ static inline void random_normal4(float out[4], uint64_t seed, uint64_t stream, 
 
 // Normal numbers [first, first + n) of a stream.
 static inline void random_normals(float* out, int64_t n, uint64_t seed, uint64_t stream, uint64_t first) {
-    enum { BATCH = 64 }; // blocks, so that the loop in the middle is long enough for vectors
+    enum { BATCH = 64 }; // blocks, so that the inner loop is long enough for vectors
     float four[BATCH][4];
     const uint64_t end = first + (uint64_t)n;
     for (uint64_t block = first / 4; 4 * block < end; block += BATCH) {
@@ -315,7 +315,7 @@ typedef struct {
 
 static inline bool file_map(MappedFile* file, const char* path, Error* error) {
     memset(file, 0, sizeof *file);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // without: a FIFO waits for its writer
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: a FIFO would wait for its writer
     if (fd < 0) return fail(error, "%s: cannot open: %s", path, strerror(errno));
     struct stat st;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode)) {
@@ -340,8 +340,8 @@ static inline void file_unmap(MappedFile* file) {
     memset(file, 0, sizeof *file);
 }
 
-// Standard input, output and error are there from now on. Else a file that is opened later would get the number of one
-// that was closed, and what is printed would go there.
+// Opens the standard descriptors that are closed. Else a file that is opened later would get the number of one of them,
+// and printed text would go there.
 static inline void open_standard_files(void) {
     int fd;
     do fd = open("/dev/null", O_RDWR);

@@ -1,6 +1,6 @@
 /*
-util/checksum.h: a checksum that adds up. Bytes are words of 32 bits (the last one filled with zeros), and each word
-gives a number that depends on its place:
+util/checksum.h: a checksum that is a sum over words. Bytes are words of 32 bits (the last one padded with zeros), and
+each word gives a number that depends on its place:
 
     checksum = sum over i of mix(i golden + word[i])      modulo 2^64
 
@@ -8,19 +8,19 @@ mix is a bijection of 64-bit numbers that scatters them (splitmix64: Steele, Lea
 pseudorandom number generators", figure 16), golden 2^64 / 1.618..., odd. Hence
 
     one word that is wrong    always changes the checksum: mix is a bijection
-    anything else             goes unseen with probability 2^-64, if nobody means it: it is no signature
-    order does not matter     so ranks that write one file each add up the words that they write, in any order, and the sum
-                              over the ranks is the checksum of the file (checkpoint/checkpoint.h); blocks of a GPU do the same
-    a place matters           words that have changed places, or files, are seen
+    any other error           stays undetected with probability 2^-64, unless it is deliberate: this is no signature
+    order does not matter     so each rank that writes a part of a file sums its words, in any order, and the sum over the
+                              ranks is the checksum of the file (checkpoint/checkpoint.h); GPU blocks do the same
+    a place matters           words that have changed places, or files, are detected
 
-It is also how replicas of a tensor are compared (trainer/replica_check.h): equal bits, equal checksums.
+Replicas of a tensor are compared by it, too (trainer/replica_check.h): equal bits, equal checksums.
 */
 #ifndef CHECKSUM_H
 #define CHECKSUM_H
 
 #include "base.h"
 
-// What word number i adds.
+// The summand of word number i.
 HOST_DEVICE static inline uint64_t checksum_of_word(uint64_t i, uint32_t word) {
     uint64_t z = i * 0x9E3779B97F4A7C15ull + word;
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9ull;
@@ -28,7 +28,7 @@ HOST_DEVICE static inline uint64_t checksum_of_word(uint64_t i, uint32_t word) {
     return z ^ z >> 31;
 }
 
-// What `bytes` bytes add whose first word is number `first`. Aligned or not.
+// The sum over `bytes` bytes whose first word is number `first`; data may be unaligned.
 static inline uint64_t checksum_of(const void* data, int64_t bytes, int64_t first) {
     const unsigned char* at = (const unsigned char*)data;
     const int64_t words = bytes / 4;

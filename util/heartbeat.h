@@ -1,27 +1,25 @@
 /*
-util/heartbeat.h: where every rank stands, in a table that all ranks of a machine can read: what trainer/watchdog.h
-looks at to say which rank a run waits for.
+util/heartbeat.h: heartbeats of all ranks of a machine in one shared table, in which trainer/watchdog.h finds the rank
+that a run waits for.
 
-Each rank has a row. Its main thread writes there
+Each rank has a slot (row), which only its main thread writes:
 
-    place    the phase of the run; inside of it the action of the schedule: kind, chunk, micro-batch
-    step     that it works on
-    wait     what it waits for: the operation, the group, the other rank; 0: for nobody, it computes
-    moved    a counter that every action and every operation moves
+    place    the phase of the run; in a schedule also the action: kind, chunk, micro-batch
+    step     the current one
+    wait     the operation, the group and the other rank that it waits for; 0: it waits for no rank, it computes
+    moved    a counter of actions and operations
 
-and nobody else writes. A call is a few relaxed atomic stores into a cache line of the rank's own, no lock and no system
-call; with row = NULL it does nothing. `carried` is the counter of the threads that carry the rank's messages
-(comm/comm_progress_thread.h). A row has numbers only, since addresses mean nothing to another process: what operations
-are called is said by the functions in WhereNames.
+A call is a few relaxed atomic stores into a cache line of the rank, no lock and no system call; with row = NULL it
+does nothing. `carried` is the counter of the rank's communication threads (comm/comm_progress_thread.h). A slot has
+numbers only, since addresses mean nothing to another process: the functions in WhereNames turn them into names.
 
-Shared. The table is memory without a name: memfd_create. The first rank of the machine makes it, and tells the others
-its process and file number; they open it as /proc/PROCESS/fd/NUMBER. So there is nothing to find in /dev/shm, and
-nothing that is left there by a job that is killed: the memory goes with the last process that has it. A rank that
-cannot open it (ranks in containers of their own, a system that is not Linux) has a table for itself alone.
+Shared memory. The table is a memfd_create without a name in a file system. The first rank of the machine makes it, and
+broadcasts its process and file number; the others open it as /proc/PROCESS/fd/NUMBER. So a job that is killed leaves
+nothing in /dev/shm: the memory is freed with the last process that has it. A rank that cannot open it (ranks in
+containers of their own, a system that is not Linux) has a table of its own.
 
-Processes. A number of a process may be given to another one after its end. So a row has also when the process began,
-field 22 of /proc/PROCESS/stat (proc(5)), whose field 3 says whether it runs (R, S, D), is stopped (T, t) or is dead and
-only not yet buried (Z, X).
+Processes. The number of a process may be reused after its end. So a slot also has the start time of the process, field
+22 of /proc/PROCESS/stat (proc(5)), whose field 3 is its state: running (R, S, D), stopped (T, t) or dead (Z, X).
 */
 #ifndef HEARTBEAT_H
 #define HEARTBEAT_H
@@ -39,7 +37,7 @@ typedef enum {
     PHASE_SAMPLING,
     PHASE_PRINTING,
     PHASE_ENDING,
-    PHASES // how many there are
+    PHASES // the number of phases
 } HeartbeatPhase;
 
 static inline const char* heartbeat_phase_name(HeartbeatPhase phase) {
@@ -56,7 +54,7 @@ static inline const char* heartbeat_phase_name(HeartbeatPhase phase) {
     return (unsigned)phase < PHASES ? names[phase] : "unknown phase";
 }
 
-// What numbers in the rows are called.
+// Names of the numbers in the slots.
 typedef struct {
     const char* (*action)(int kind);
     const char* (*operation)(int kind);
@@ -64,16 +62,16 @@ typedef struct {
 
 enum { PHASE_GROUPS = 8, PHASE_NAME = 16 };
 
-// A group of the rank. Its members are written once, before the row says that there is one group more.
+// A group of the rank. Its members are written once, before `groups` counts it.
 typedef struct {
     char name[PHASE_NAME];
-    int32_t size, first; // where its members begin in the row's list
+    int32_t size, first; // index of its first member in the slot's list
 } WhereGroup;
 
 typedef struct {
     int32_t rank, process;
-    uint64_t born; // when its process began; 0: the system does not tell
-    int32_t ended; // it has come to its end, and may go
+    uint64_t born; // start time of the process; 0: not known
+    int32_t ended; // it has finished, and may exit
     int32_t groups;
     WhereGroup group[PHASE_GROUPS];
     __attribute__((aligned(64))) uint64_t moved;
@@ -84,8 +82,8 @@ typedef struct {
 
 typedef struct {
     uint64_t nonce;
-    int32_t rows, members; // ranks of the machine; room for members of groups, in each row
-    int32_t speaker;       // 1 + the row of the rank that speaks for all, 0: nobody
+    int32_t rows, members; // ranks of the machine; room for members of groups, in each slot
+    int32_t speaker;       // 1 + the slot of the rank that reports for all; 0: none
 } HeartbeatTable;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -95,7 +93,7 @@ static inline void heartbeat_move(HeartbeatRow* row) {
     if (row) __atomic_store_n(&row->moved, __atomic_load_n(&row->moved, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
 }
 
-// The same for another thread of the rank.
+// heartbeat_move for another thread of the rank.
 static inline void heartbeat_background(HeartbeatRow* row) {
     if (row) __atomic_fetch_add(&row->carried, 1, __ATOMIC_RELAXED);
 }
@@ -113,7 +111,7 @@ static inline void heartbeat_phase(HeartbeatRow* row, HeartbeatPhase phase, int6
     heartbeat_move(row);
 }
 
-// An action of the schedule, in the phase as it is.
+// An action of the schedule, in the current phase.
 static inline void heartbeat_action(HeartbeatRow* row, int action, int chunk, int microbatch) {
     if (!row) return;
     const int phase = (int)(__atomic_load_n(&row->place, __ATOMIC_RELAXED) >> 56);
@@ -121,8 +119,8 @@ static inline void heartbeat_action(HeartbeatRow* row, int action, int chunk, in
     heartbeat_move(row);
 }
 
-// A wait is 8 bits of 1 + the operation, 8 of 1 + the group (0: none that the row has), 32 of 1 + the rank in the group
-// that it waits for (0: for all).
+// A wait is 8 bits of 1 + the operation, 8 of 1 + the group (0: none of the slot's), 32 of 1 + the awaited rank in the
+// group (0: all).
 static inline void heartbeat_wait(HeartbeatRow* row, int operation, int group, int peer) {
     if (!row) return;
     const uint64_t wait = (uint64_t)(uint8_t)(operation + 1) << 56 | (uint64_t)(uint8_t)(group + 1) << 48 |
@@ -130,7 +128,7 @@ static inline void heartbeat_wait(HeartbeatRow* row, int operation, int group, i
     __atomic_store_n(&row->wait, wait, __ATOMIC_RELAXED);
 }
 
-// What it waited for has come.
+// The wait is over.
 static inline void heartbeat_resume(HeartbeatRow* row) {
     if (!row) return;
     __atomic_store_n(&row->wait, 0, __ATOMIC_RELAXED);
@@ -144,7 +142,7 @@ static inline HeartbeatRow* heartbeat_row(const HeartbeatTable* table, int i) {
     return (HeartbeatRow*)((char*)(uintptr_t)table + 64 * ((sizeof *table + 63) / 64)) + i;
 }
 
-// The members of a row's groups, as ranks of the world, one group behind the other.
+// The members of a slot's groups, as ranks of the world, one group after the other.
 static inline int32_t* heartbeat_members(const HeartbeatTable* table, int i) {
     return (int32_t*)heartbeat_row(table, table->rows) + (int64_t)i * table->members;
 }
@@ -161,14 +159,14 @@ static inline HeartbeatPhase heartbeat_phase_of(const HeartbeatRow* row) {
     return (HeartbeatPhase)(__atomic_load_n(&row->place, __ATOMIC_RELAXED) >> 56);
 }
 
-// The run has begun with its steps.
+// Whether the phase is after the start of the steps.
 static inline bool heartbeat_steps(HeartbeatPhase phase) { return phase > PHASE_LOADING; }
 
 static inline uint64_t heartbeat_waits(const HeartbeatRow* row) {
     return __atomic_load_n(&row->wait, __ATOMIC_RELAXED);
 }
 
-// The row of a rank of the world, -1: it is not on this machine.
+// The slot of a rank of the world; -1: it is not on this machine.
 static inline int heartbeat_find(const HeartbeatTable* table, int rank) {
     for (int i = 0; i < table->rows; i++) {
         if (heartbeat_row(table, i)->rank == rank) return i;
@@ -176,8 +174,8 @@ static inline int heartbeat_find(const HeartbeatTable* table, int rank) {
     return -1;
 }
 
-// The ranks of the world that a wait is for: of a message the other end, of the group all but the rank itself. Returns
-// how many, *first: the first of them in the row's list (which has the rank itself, too); 0: nobody knows.
+// The awaited ranks of the world: of a message the peer, of a collective all of the group. Returns how many, with
+// *first in the slot's list (which has the rank itself, too); 0: not known.
 static inline int heartbeat_awaited(const HeartbeatTable* table, int i, uint64_t wait, const int32_t** first) {
     const HeartbeatRow* row = heartbeat_row(table, i);
     const int group = (int)(wait >> 48 & 0xff) - 1, peer = (int)((int64_t)(wait & 0xffffffff) - 1);
@@ -223,8 +221,8 @@ static inline void heartbeat_add_wait(char* text, size_t size, const HeartbeatTa
 
 typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
 
-// The state of a process, and when it began (0: nobody knows). A name may have spaces and parentheses, so fields are
-// counted behind the last one of these.
+// The state of a process, and its start time (0: not known). A name may have spaces and parentheses, so fields are
+// counted after the last ')'.
 static inline ProcessState process_look(int process, uint64_t* born) {
     char path[64], text[1024];
     *born = 0;
@@ -248,7 +246,7 @@ static inline ProcessState process_look(int process, uint64_t* born) {
     return state == 'T' || state == 't' ? PROCESS_STOPPED : PROCESS_RUNS;
 }
 
-// That of a row's; another process with its number is not it.
+// The state of a slot's process; another process that reuses its number does not count.
 static inline ProcessState heartbeat_process(const HeartbeatRow* row) {
     uint64_t born;
     const ProcessState state = process_look(row->process, &born);
@@ -256,9 +254,9 @@ static inline ProcessState heartbeat_process(const HeartbeatRow* row) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Begin and end
+// Making and opening tables
 
-// Where other processes find a table.
+// The place where other processes find a table.
 typedef struct {
     int32_t process, file; // -1: nowhere
     uint64_t nonce;
@@ -274,9 +272,8 @@ static inline void heartbeat_unmap(HeartbeatTable* table) {
     if (table) munmap(table, heartbeat_bytes(table->rows, table->members));
 }
 
-// Makes a table, zeroed, for so many ranks on this machine, each with room for `members` of its groups. Where shared is
-// wanted and can be had, *place says where it is (its file is open until the caller closes it); else it is this
-// process's own. NULL: there is no memory.
+// Makes a zeroed table of `rows` slots, each with room for `members` members of its groups. If shared is wanted and
+// possible, *place is its place (the caller closes the file); else it is this process's own. NULL: there is no memory.
 static inline HeartbeatTable* heartbeat_make(WherePlace* place, int rows, int members, bool shared) {
     const size_t bytes = heartbeat_bytes(rows, members);
     WherePlace made = {(int32_t)getpid(), -1, 0, rows, members};
@@ -303,7 +300,7 @@ static inline HeartbeatTable* heartbeat_make(WherePlace* place, int rows, int me
     return table;
 }
 
-// Opens the table that another process has made; NULL: it cannot be had.
+// Opens the table of another process; NULL: it cannot.
 static inline HeartbeatTable* heartbeat_open(const WherePlace* place) {
     char path[64];
     struct stat st;
@@ -317,11 +314,11 @@ static inline HeartbeatTable* heartbeat_open(const WherePlace* place) {
     close(fd);
     if (!table || (table->nonce == place->nonce && table->rows == place->rows && table->members == place->members))
         return table;
-    munmap(table, bytes); // a process of the same number elsewhere
+    munmap(table, bytes); // of a process with this number in another container
     return NULL;
 }
 
-// Row i is this process, rank `rank` of the world.
+// Assigns slot i to this process, rank `rank` of the world.
 static inline HeartbeatRow* heartbeat_sit(HeartbeatTable* table, int i, int rank) {
     HeartbeatRow* row = heartbeat_row(table, i);
     row->rank = rank;
@@ -330,8 +327,7 @@ static inline HeartbeatRow* heartbeat_sit(HeartbeatTable* table, int i, int rank
     return row;
 }
 
-// A further group of row i, of these ranks of the world (size). Returns its number for heartbeat_wait; -1: there is no
-// room.
+// Adds a group of these ranks of the world (size) to slot i. Returns its number for heartbeat_wait; -1: no room.
 static inline int heartbeat_add_group(HeartbeatTable* table, int i, const char* name, const int32_t* ranks, int size) {
     HeartbeatRow* row = heartbeat_row(table, i);
     const int n = row->groups, first = n > 0 ? row->group[n - 1].first + row->group[n - 1].size : 0;

@@ -1,8 +1,8 @@
 /*
 util/json.h: a strict JSON reader (RFC 8259), and the escaping of strings for writers.
 
-A text becomes a tree in one array, in the order of the text: a parent stands right before its first child, and every
-node knows how far away its next sibling is.
+A text becomes a tree in one array, in the order of the text: a parent is right before its first child, and every node
+has the distance to its next sibling.
 
     {"shape": [2, 3], "dtype": "F32"}
 
@@ -11,14 +11,14 @@ node knows how far away its next sibling is.
             2 members   2 elements                  "F32"
     next                +3          +1      -       -
 
-Strings are decoded to UTF-8 and end with a NUL; they lie in one block. A string never becomes longer than its source
+Strings are decoded to UTF-8 and end with a NUL; they are in one block. A string never becomes longer than its source
 (\u0041 is 6 bytes and becomes at most 3, a pair of surrogates is 12 and becomes 4), so that the block is as large as
-the text and is taken before the first byte is read. A node is 40 bytes, and a text of n bytes has at most n/2 of them
-("[0,0,0,0]"; files of tensors and of tokens have n/10 and less). The tree does not need the text any more.
+the text and is allocated before parsing. A node is 40 bytes, and a text of n bytes has at most n/2 of them
+("[0,0,0,0]"; files of tensors and of tokens have n/10 and less). The text may be freed.
 
-Strict means that these are errors: anything after the value, a comma too many, comments, NaN, numbers like 01, .5 or
+Strict means that these are errors: anything after the value, a trailing comma, comments, NaN, numbers like 01, .5 or
 1e999, control characters in strings, bytes that are not UTF-8, a surrogate without its other half, two members of the
-same name in one object (the RFC leaves open which one counts, so two programs can read two different things out of one
+same name in one object (the RFC leaves open which one counts, so two programs can read two different values from one
 file), and nesting deeper than 128. Every error begins with FILE:LINE:COLUMN; a column is a character.
 
 Time is linear, but for the search for members of the same name, which sorts each object's names: n log n.
@@ -36,7 +36,7 @@ typedef enum { JSON_NULL, JSON_BOOL, JSON_INTEGER, JSON_REAL, JSON_STRING, JSON_
 typedef struct {
     JsonType type;
     uint32_t line, column; // where it begins, from 1
-    uint32_t next;         // the next sibling is so many nodes away; 0: it is the last
+    uint32_t next;         // distance to the next sibling, in nodes; 0: it is the last
     uint32_t count;        // elements of an array, members of an object, bytes of a string
     uint32_t name_bytes;
     const char* name; // of an object's member, otherwise NULL
@@ -44,7 +44,7 @@ typedef struct {
         bool boolean;
         int64_t integer;
         double real;
-        const char* string; // ends with NUL, and may contain one (count tells)
+        const char* string; // ends with NUL, and may contain one (see count)
     } value;
 } JsonNode;
 
@@ -52,7 +52,7 @@ typedef struct {
     JsonNode* nodes; // nodes[0] is the value that the text holds
     uint32_t count;
     char* strings;
-    const char* path; // as errors name it; lies in strings
+    const char* path; // as errors name it; in the block of strings
 } Json;
 
 static inline void json_free(Json* json) {
@@ -64,8 +64,8 @@ static inline void json_free(Json* json) {
 // ----------------------------------------------------------------------------------------------------------------
 // Errors
 
-// A foreign string, made fit for an error's one line: in quotes, at most 200 bytes of it, control characters as '?',
-// those too that are two bytes (U+0080 to U+009F), which terminals obey as well.
+// An untrusted string for an error's one line: in quotes, at most 200 bytes of it, control characters, also those of
+// two bytes (U+0080 to U+009F), as '?'.
 typedef struct {
     char text[208];
 } JsonQuoted;
@@ -144,7 +144,7 @@ static inline char* json_utf8_write(char* out, uint32_t c) {
 typedef struct {
     const unsigned char* text;
     size_t size, at;
-    size_t line_start; // plus the bytes by which this line's characters are longer than one, so that columns count
+    size_t line_start; // plus the continuation bytes so far of this line, so that columns count
     uint32_t line;     // characters
     char* free;        // in the block of strings
     uint32_t capacity; // of nodes
@@ -152,7 +152,7 @@ typedef struct {
     Error* error;
 } JsonParser;
 
-// An error at the place that has been reached.
+// An error at the current place.
 __attribute__((format(printf, 2, 3))) static inline bool json_syntax(JsonParser* p, const char* format, ...) {
     va_list args;
     va_start(args, format);
@@ -192,7 +192,7 @@ static inline bool json_hex4(JsonParser* p, uint32_t* value) {
     return true;
 }
 
-// From the backslash on.
+// Parses an escape, from the backslash on.
 static inline bool json_parse_escape(JsonParser* p) {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
     p->at++;
@@ -220,7 +220,7 @@ static inline bool json_parse_escape(JsonParser* p) {
     return true;
 }
 
-// From the opening quote to behind the closing one.
+// Parses a string, from the opening quote to after the closing one.
 static inline bool json_parse_string(JsonParser* p, const char** string, uint32_t* bytes) {
     *string = p->free;
     p->at++;
@@ -248,7 +248,7 @@ static inline bool json_skip_digits(JsonParser* p) {
     return p->at > start || json_unexpected(p, "a digit");
 }
 
-// The int64 that these characters write, a sign and digits; false if it does not fit.
+// Converts a sign and digits to int64; false if the number does not fit.
 static inline bool json_to_integer(int64_t* value, const unsigned char* s, size_t n) {
     const bool negative = s[0] == '-';
     *value = 0;
@@ -280,11 +280,11 @@ static inline bool json_parse_number(JsonParser* p, JsonNode* node) {
     const size_t n = p->at - start;
     node->type = JSON_INTEGER;
     if (integral && json_to_integer(&node->value.integer, p->text + start, n)) return true;
-    // strtod wants a NUL behind it: a copy, in the block of strings, where the number's own bytes are still free.
+    // strtod needs a NUL after it: a copy in the block of strings, where the number's own bytes are still free.
     memcpy(p->free, p->text + start, n);
     p->free[n] = 0;
     node->type = JSON_REAL;
-    node->value.real = strtod(p->free, NULL); // with '.', since no one here calls setlocale
+    node->value.real = strtod(p->free, NULL); // with '.', since setlocale is never called
     if (isfinite(node->value.real)) return true;
     p->at = start;
     return json_syntax(p, "this number is too large for a double");
@@ -310,7 +310,7 @@ static inline const JsonNode* json_first(const JsonNode* parent) {
 }
 static inline const JsonNode* json_next(const JsonNode* node) { return node->next ? node + node->next : NULL; }
 
-// No two members of an object have the same name: sorted, they would stand side by side.
+// Refuses two members of the same name: sorted, they are side by side.
 static inline bool json_check_names(JsonParser* p, const JsonNode* object) {
     if (object->count < 2) return true;
     const JsonNode** sorted = (const JsonNode**)malloc(object->count * sizeof *sorted);
@@ -331,7 +331,7 @@ static inline bool json_check_names(JsonParser* p, const JsonNode* object) {
 
 static inline bool json_parse_value(JsonParser* p, int depth, const char* name, uint32_t name_bytes);
 
-// What is in an array or an object, from its opening bracket to behind the closing one.
+// Parses the children of an array or an object, from its opening bracket to after the closing one.
 static inline bool json_parse_children(JsonParser* p, int depth, uint32_t parent) {
     const bool object = p->json->nodes[parent].type == JSON_OBJECT;
     const int closing = object ? '}' : ']';
@@ -375,7 +375,7 @@ static inline bool json_grow_nodes(JsonParser* p) {
     return true;
 }
 
-// One value, inside `depth` arrays and objects.
+// Parses one value, inside `depth` arrays and objects.
 static inline bool json_parse_value(JsonParser* p, int depth, const char* name, uint32_t name_bytes) {
     if (p->json->count == p->capacity && !json_grow_nodes(p)) return false;
     const uint32_t index = p->json->count++;
@@ -450,18 +450,18 @@ static inline bool json_open(Json* json, const char* path, Error* error) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Looking up. Members are walked with json_first and json_next; these take time proportional to their number.
+// Looking up. json_first and json_next iterate members; the functions below take time proportional to their number.
 
 static inline bool json_is_named(const JsonNode* member, const char* name) {
     return strlen(name) == member->name_bytes && memcmp(member->name, name, member->name_bytes) == 0;
 }
 
-// A string without NUL characters, so that nothing is lost where it is used as C strings are.
+// Whether a node is a string without NUL characters, so that nothing is lost if it is used as a C string.
 static inline bool json_is_plain_string(const JsonNode* node) {
     return node->type == JSON_STRING && strlen(node->value.string) == node->count;
 }
 
-// The member of this name, or NULL: there is none, or `object` is something else than an object.
+// The member of this name; NULL: there is none, or `object` is no object.
 static inline const JsonNode* json_get(const JsonNode* object, const char* key) {
     if (object->type != JSON_OBJECT) return NULL;
     for (const JsonNode* m = json_first(object); m; m = json_next(m))
@@ -490,7 +490,7 @@ static inline const JsonNode* json_require(const Json* json, const JsonNode* obj
     return NULL;
 }
 
-// The same for one type each. They leave *out alone when they fail.
+// json_require for one type each. They do not change *out when they fail.
 static inline bool json_get_integer(int64_t* out, const Json* json, const JsonNode* object, const char* key,
                                     int64_t min, int64_t max, Error* error) {
     const JsonNode* node = json_require(json, object, key, JSON_INTEGER, error);

@@ -1,10 +1,10 @@
 /*
-util/option_aliases.h: other names of the options, for the message about an unknown one: those that nanoGPT, Hugging
-Face (transformers' TrainingArguments and config.json) and Megatron-LM use, and those that options here had before.
+util/option_aliases.h: other names of the options, for the message about an unknown one: the names of nanoGPT, Hugging
+Face (transformers' TrainingArguments and config.json) and Megatron-LM, and the former names of options here.
 Underscores count as hyphens. An option that the program at hand does not have is not suggested.
 
     alias_find(name)        the row of `aliases` with this name
-    option_renamed(name)    the option's name today: old files of options (options.txt of a run) may have the old one
+    option_renamed(name)    the present name of an option: files of options (a run's options.txt) may have the old one
 */
 #ifndef OPTION_ALIASES_H
 #define OPTION_ALIASES_H
@@ -12,7 +12,7 @@ Underscores count as hyphens. An option that the program at hand does not have i
 #include "base.h"
 
 typedef struct {
-    const char* here;   // the option; NULL: there is none, and the note says what there is instead
+    const char* here;   // the option; NULL: there is none, and the note names the alternative
     const char* theirs; // separated by blanks
     const char* note;   // or NULL
 } Alias;
@@ -90,7 +90,7 @@ static const Alias aliases[] = {
     {"max-new-tokens", "max-length", NULL},
 };
 
-// Names that options of threefold had before.
+// Former names of options.
 static const struct {
     const char *before, *now;
 } renamed_options[] = {
@@ -112,7 +112,7 @@ static const struct {
     {"keep", "keep-last"},
 };
 
-// The name today of an option that had this one; NULL: none had.
+// The present name of an option with this former one; NULL: there is none.
 static inline const char* option_renamed(const char* name) {
     for (size_t i = 0; i < sizeof renamed_options / sizeof renamed_options[0]; i++) {
         if (strcmp(renamed_options[i].before, name) == 0) return renamed_options[i].now;
@@ -133,7 +133,7 @@ static inline bool has_word(const char* words, const char* word) {
     return false;
 }
 
-// The row that knows this name; NULL: none does.
+// The row that has this name; NULL: none.
 static inline const Alias* alias_find(const char* name) {
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
         if (has_word(aliases[i].theirs, name)) return &aliases[i];

@@ -7,9 +7,9 @@ completion from the same rows.
 
 A whole number may be written 10000, 1e4 or 10k, with k, M or G for three, six or nine zeros.
 
-A file of options has one in each line, written as above, empty lines, and lines that begin with # for people. The value
-is all that follows on the line, without blanks at its ends. The command line wins over the file. A file may also have
-the names that options had before, so that an older run can be resumed.
+A file of options has one option a line, written as above, empty lines, and comments that begin with #. The value is the
+rest of the line, without blanks at its ends. The command line wins over the file. A file may have former names of
+options, so that an older run can be resumed.
 */
 #ifndef OPTIONS_H
 #define OPTIONS_H
@@ -19,7 +19,7 @@ the names that options had before, so that an older run can be resumed.
 
 #include <strings.h>
 
-// OPTION_TEXT: a string that may be empty. OPTION_WORD: one that may be left away, "" then.
+// OPTION_TEXT: a string that may be empty. OPTION_WORD: a string that may be omitted, "" then.
 typedef enum {
     OPTION_INT,
     OPTION_FLOAT,
@@ -36,14 +36,14 @@ typedef struct {
     const char* name;    // without the dashes; the text of a heading
     void* value;         // int64_t*, double*, const char**, int* (index of the choice; -1: none), bool*
     double low, high;    // range of a number, both ends included
-    const char* choices; // OPTION_CHOICE: "cosine|linear|wsd"; OPTION_STRING: what stands for the value in the help
+    const char* choices; // OPTION_CHOICE: "cosine|linear|wsd"; OPTION_STRING: its placeholder in the help
     const char* help;
-    bool command; // says what to do, not how: of the command line only, not of a file
+    bool command; // an action, not a setting: on the command line only, not in a file
     bool given;   // set by options_parse and options_read
-    int line;     // of the file that gave it; 0: none
+    int line;     // in the file that gave it; 0: none
 } Option;
 
-// The rows of a table.
+// Rows of a table.
 static inline Option option_heading(const char* text) {
     const Option o = {OPTION_HEADING, text, NULL, 0, 0, NULL, NULL, false, false, 0};
     return o;
@@ -76,13 +76,13 @@ static inline Option option_word(const char* name, const char** value, const cha
     const Option o = {OPTION_WORD, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
     return o;
 }
-// The same row, of the command line only.
+// A row of the command line only.
 static inline Option option_command(Option o) {
     o.command = true;
     return o;
 }
 
-// A table that rows are added to, at most `room`.
+// A growing table, of at most `room` rows.
 typedef struct {
     Option* row;
     int n, room;
@@ -144,7 +144,7 @@ static inline bool option_given(Option* table, int n, const char* name) {
     return o && o->given;
 }
 
-// The message about a name that the table does not have: what it is called here, or what is spelt most like it.
+// The error about a name that the table does not have, with its name here, or with the most similar name.
 static inline bool option_unknown(Option* table, int n, const char* name, Error* error) {
     const Option* nearest = NULL;
     int best = 4;
@@ -168,7 +168,7 @@ static inline bool option_unknown(Option* table, int n, const char* name, Error*
     return fail(error, "unknown option --%s; --help lists them all", name);
 }
 
-// "10000", and where the value is whole and exact in float64 "1e4", "10k", "1.5M"; a suffix is an exponent.
+// Reads "10000", or "1e4", "10k", "1.5M", where the value is whole and exact in float64; a suffix is an exponent.
 static inline bool whole_number(int64_t* x, const char* text) {
     static const char suffixes[] = "kMG";
     char decimal[64], *end = NULL;
@@ -219,8 +219,8 @@ static inline bool option_set(Option* o, const char* text, Error* error) {
     }
 }
 
-// The option that "--name" or "--name=value" names; *value is the text after the "=", or NULL. old_names: names that
-// options had before are accepted too.
+// The option of "--name" or "--name=value"; *value is the text after the "=", or NULL. old_names: accepts former names
+// too.
 static inline Option* option_named(Option* table, int n, const char* word, bool old_names, const char** value,
                                    Error* error) {
     char name[64];
@@ -237,7 +237,7 @@ static inline Option* option_named(Option* table, int n, const char* word, bool 
     return o;
 }
 
-// Takes the value of an option; NULL: there is none.
+// Sets an option; value NULL: there is none.
 static inline bool option_take(Option* o, const char* value, Error* error) {
     o->given = true;
     if (o->type == OPTION_FLAG) {
@@ -253,9 +253,9 @@ static inline bool option_take(Option* o, const char* value, Error* error) {
     return value ? option_set(o, value, error) : fail(error, "--%s: the value is missing", o->name);
 }
 
-// Reads argv into the values of the table. The strings stay argv's. -h is --help.
+// Reads argv into the values of the table. Strings point into argv. -h is --help.
 static inline bool options_parse(Option* table, int n, int argc, char** argv, Error* error) {
-    const Option* files = NULL; // the last one, where it takes a name of files
+    const Option* files = NULL; // the last option, if it takes file names
     for (int i = 1; i < argc; i++) {
         const char* value;
         if (files && argv[i][0] != '-' && access(argv[i], F_OK) == 0)
@@ -283,7 +283,7 @@ static inline char* option_trim(char* text) {
     return text;
 }
 
-// One line, without its end, into the table.
+// Reads one line, without its end, into the table.
 static inline bool option_read_line(Option* table, int n, char* text, int line, Error* error) {
     const char* value;
     text = option_trim(text);
@@ -297,7 +297,7 @@ static inline bool option_read_line(Option* table, int n, char* text, int line, 
     if (o->command) return fail(error, "--%s belongs on the command line, not into a file", o->name);
     o->line = line;
     if (!o->given) return option_take(o, value ? value : rest, error);
-    Option read = *o; // the command line wins; what the file says has to be right all the same
+    Option read = *o; // the command line wins; the value in the file is only checked
     union {
         int64_t whole;
         double number;
@@ -309,8 +309,7 @@ static inline bool option_read_line(Option* table, int n, char* text, int line, 
     return option_take(&read, value ? value : rest, error);
 }
 
-// The name of a usual format of settings that this text is in, by its first line that is no comment; NULL: none of
-// them.
+// The usual format of settings that this text seems to be, by its first line that is no comment; NULL: none.
 static inline const char* format_of_settings(const char* text) {
     while (*text == '#' || (*text && strchr(" \t\r\n", *text))) text += *text == '#' ? strcspn(text, "\n") : 1;
     const size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.\"'");
@@ -322,8 +321,8 @@ static inline const char* format_of_settings(const char* text) {
     return name > 0 && *behind == '=' ? "TOML or Python" : NULL;
 }
 
-// Reads a file of options, of which text is the content, into what the command line, parsed before, has not given. The
-// values of strings are in text, which is changed, and has to stay. path: for messages.
+// Reads the text of a file of options into the options that the command line, parsed before, has not given. Values of
+// strings point into text, which is changed, and must stay. path: for messages.
 static inline bool options_read(Option* table, int n, char* text, const char* path, Error* error) {
     Error why;
     const char* format = format_of_settings(text);
@@ -337,8 +336,8 @@ static inline bool options_read(Option* table, int n, char* text, const char* pa
     return true;
 }
 
-// The value of an option as options_read takes it; "" for a flag that is on, and where it is not set: a string that is
-// NULL, a number below its range, which stands for "what follows from others". false: it has no place in a file (see
+// Writes the value of an option as options_read takes it; "" for a flag that is on, and for an unset value: a string
+// that is NULL, a number below its range (derived from other options). False: the value cannot be in a file (see
 // above).
 static inline bool option_text(char* text, size_t size, const Option* o) {
     const char* string;
@@ -371,7 +370,7 @@ static inline bool option_text(char* text, size_t size, const Option* o) {
     }
 }
 
-// Whether all that was given can stand in a file; false names what cannot.
+// Whether all given values can be in a file; the error names one that cannot.
 static inline bool options_check_file(const Option* table, int n, Error* error) {
     char text[4096];
     for (int i = 0; i < n; i++) {
@@ -384,7 +383,7 @@ static inline bool options_check_file(const Option* table, int n, Error* error) 
     return true;
 }
 
-// Writes the table as a file: what was given, and as comments what else holds.
+// Writes the table as a file: the given options, and as comments the others.
 static inline void options_write(const Option* table, int n, FILE* out) {
     char text[4096];
     for (int i = 0; i < n; i++) {
@@ -413,8 +412,8 @@ static inline void option_form(char* text, size_t size, const Option* o) {
              placeholder, o->type == OPTION_WORD ? "]" : "");
 }
 
-// Prints words from `column` on, in lines of HELP_WIDTH that begin at `indent`. A blank is where a line may be broken;
-// `glue` stands for one where it may not.
+// Prints words from `column` on, in lines of HELP_WIDTH that begin at `indent`. Lines break at blanks; `glue` is
+// printed as a blank where they must not.
 static inline void help_wrap(FILE* out, const char* words, int column, int indent, char glue) {
     for (bool first = true; *words; first = false) {
         const size_t n = strcspn(words, " ");
@@ -432,7 +431,7 @@ static inline void help_wrap(FILE* out, const char* words, int column, int inden
     fputc('\n', out);
 }
 
-// One row as people read it, with its default as the value stands now.
+// Prints the help of one row, with its present value as the default.
 static inline void option_help(const Option* o, FILE* out) {
     char form[256], value[4096], text[8192];
     option_form(form, sizeof form, o);
@@ -445,7 +444,7 @@ static inline void option_help(const Option* o, FILE* out) {
     help_wrap(out, text, HELP_COLUMN + 3, HELP_COLUMN + 3, 0);
 }
 
-// The whole table.
+// Prints the help of the whole table.
 static inline void options_help(const Option* table, int n, FILE* out) {
     for (int i = 0; i < n; i++) {
         if (table[i].type == OPTION_HEADING)
@@ -455,7 +454,7 @@ static inline void options_help(const Option* table, int n, FILE* out) {
     }
 }
 
-// The names alone, group by group: a page.
+// Prints the names alone, group by group: a page.
 static inline void options_overview(const Option* table, int n, FILE* out) {
     char words[4096] = "";
     for (int i = 0; i <= n; i++) {
@@ -512,17 +511,17 @@ static inline bool options_explain(Option* table, int n, const char* word, FILE*
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Completion, for the shell to evaluate: names, choices, and where a value is a file or a folder, those
+// Completion scripts, which the shell evaluates: names, choices, files and folders
 
 typedef enum { SHELL_BASH, SHELL_ZSH, SHELL_FISH } Shell;
 static inline const char* shell_choices(void) { return "bash|zsh|fish"; }
 
-// Words that a string may be, beside what the table says: names of models.
+// Values of a string option that the table does not have: names of models.
 typedef struct {
-    const char *name, *words; // of the option; separated by blanks
+    const char *name, *words; // the option; its values, separated by blanks
 } OptionWords;
 
-// What a value of the option may be, separated by blanks; "": a file, "/": a folder, NULL: nothing that is known.
+// The possible values of an option, separated by blanks; "": a file, "/": a folder, NULL: not known.
 static inline const char* option_values(char* text, size_t size, const Option* o, const OptionWords* words, int n) {
     for (int i = 0; i < n; i++) {
         if (strcmp(words[i].name, o->name) == 0) return words[i].words;
@@ -538,7 +537,7 @@ static inline const char* option_values(char* text, size_t size, const Option* o
     return strcmp(o->choices, "DIR") == 0 ? "/" : "";
 }
 
-// Text between single quotes. escape: characters that get a backslash; a quote inside is written as `quote`.
+// Prints text for single quotes. escape: characters that get a backslash; a quote inside is written as `quote`.
 static inline void put_quoted(FILE* out, const char* text, const char* escape, const char* quote) {
     for (; *text; text++) {
         if (strchr(escape, *text)) fputc('\\', out);
@@ -555,7 +554,7 @@ static inline void complete_bash(const char* program, const Option* table, int n
     fprintf(out, "# eval \"$(./%s --completion bash)\"\n_%s() {\n", program, program);
     fprintf(out,
             "    local word=${COMP_WORDS[COMP_CWORD]} option=${COMP_WORDS[COMP_CWORD - 1]}\n"
-            "    if [ \"$word\" = = ]; then word=''\n" // --name=value is three words
+            "    if [ \"$word\" = = ]; then word=''\n" // bash splits --name=value into three words
             "    elif [ \"$option\" = = ] && [ \"$COMP_CWORD\" -gt 1 ]; then option=${COMP_WORDS[COMP_CWORD - 2]}; fi\n"
             "    COMPREPLY=()\n    case $option in\n");
     for (int i = 0; i < n; i++) {

@@ -1,7 +1,7 @@
 /*
-sha256.h: the hash SHA-256, and HMAC, a keyed hash made of it. Who knows the key can make the HMAC of a text and check
-it; who does not can do neither, nor learn the key from it unless the key can be guessed. The rendezvous uses it to find
-out whether the other side knows the run's secret (rendezvous.h).
+util/sha256.h: the hash SHA-256, and HMAC, a keyed hash made of it. Only a process that knows the key can make and check
+the HMAC of a text, and the HMAC does not reveal a key that cannot be guessed. The rendezvous uses it to check that the
+other side knows the run's secret (rendezvous.h).
 
 Theory: FIPS 180-4 (Secure Hash Standard), sections 4.1.2, 5.1.1 and 6.2; RFC 2104 (HMAC), section 2.
 */
@@ -115,7 +115,7 @@ static inline void hmac_sha256(unsigned char mac[SHA256_BYTES], const void* key,
     sha256_end(&hash, mac);
 }
 
-// Compares two digests in the same time wherever they differ, so that the time shows nothing of the right one.
+// Compares two digests in constant time, so that the time reveals nothing of the right one.
 static inline bool sha256_equal(const unsigned char a[SHA256_BYTES], const unsigned char b[SHA256_BYTES]) {
     unsigned char difference = 0;
     for (int i = 0; i < SHA256_BYTES; i++) difference |= a[i] ^ b[i];

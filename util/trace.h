@@ -1,13 +1,12 @@
 /*
-util/trace.h: what each rank did and when, as one picture for all ranks: open the file in chrome://tracing or
-https://ui.perfetto.dev. It shows what totals only sum up: bubbles of the pipeline, and communication that is, or is
-not, hidden behind computation (figures 3 and 4 of Narayanan et al. 2021 are such pictures).
+util/trace.h: a timeline of all ranks, for chrome://tracing or https://ui.perfetto.dev. It shows pipeline bubbles, and
+communication that is, or is not, hidden by computation (like figures 3 and 4 of Narayanan et al. 2021).
 
 Recording. A span is a name and a track with the times where it begins and ends, 72 bytes without a pointer. A rank
 records its spans in an array of fixed size: one copy per span, no lock, no file; a call with trace = NULL does nothing.
-When the array is full, further spans are counted and dropped: what is recorded is the beginning of the run, whole.
+When the array is full, further spans are counted and dropped: the trace is the beginning of the run, complete.
 
-Writing. Since spans have no pointers, rank 0 receives those of the other ranks as bytes (n * sizeof(TraceSpan)) and
+Writing. Since spans have no pointers, rank 0 receives the other ranks' spans as bytes (n * sizeof(TraceSpan)) and
 writes the file alone: trace_begin_file, trace_write_rank for each rank, trace_end_file. The file is JSON in the Trace
 Event Format (Google, "Trace Event Format", 2016): a rank is a process, a track is a thread of it, a span is a
 complete event, times are in microseconds:
@@ -15,13 +14,13 @@ complete event, times are in microseconds:
     {"name":"forward 3","ph":"X","pid":1,"tid":0,"ts":1250.125,"dur":830.500}
 
 Events of one thread have to nest: any two are apart, or one contains the other. Viewers draw a contained one below the
-containing one; one that overlaps another they draw wrongly or not at all. So a track whose spans overlap (several
-messages on their way) gets more threads, "tensor", "tensor 2", ...: each span goes, in the order of begins, to the
-first thread where it nests (first fit). A thread knows its innermost open span: what has ended by the new span's begin
-is closed, and then the new span nests if nothing is open, or if it ends no later than the innermost.
+containing one; spans that overlap they draw wrongly or not at all. So a track whose spans overlap (several
+messages in flight) gets more threads, "tensor", "tensor 2", ...: each span goes, in the order of begins, to the
+first thread where it nests (first fit). A thread has an innermost open span: spans that end before the new one begins
+are closed, and then the new one nests if none is open, or if it ends no later than the innermost.
 
-Times are rounded to nanoseconds before they are compared. Rounding keeps their order, so what nests stays nested in
-the file. Clocks: seconds_now() counts from a moment of its own on each machine. Each rank has its own zero, taken when
+Times are rounded to nanoseconds before they are compared. Rounding keeps their order, so that nested spans stay nested
+in the file. Clocks: seconds_now() counts from another moment on each machine. Each rank has its own zero, taken when
 all ranks leave one barrier; on one machine the clock is shared, and all take the same zero.
 */
 #ifndef TRACE_H
@@ -35,13 +34,13 @@ enum { TRACE_TRACK_BYTES = 16, TRACE_NAME_BYTES = 36 }; // with their NUL; longe
 // Plain bytes without padding.
 typedef struct {
     char track[TRACE_TRACK_BYTES], name[TRACE_NAME_BYTES];
-    int32_t number;    // shown behind the name; -1: none
+    int32_t number;    // shown after the name; -1: none
     double start, end; // in seconds_now(), start <= end
 } TraceSpan;
 
 typedef struct Trace {
     int64_t n, capacity, dropped; // spans recorded, room for them, spans that found no room
-    double zero;                  // seconds_now() at what the file calls 0; trace_init's moment until set anew
+    double zero;                  // seconds_now() at time 0 of the file; at first of trace_init
     TraceSpan* spans;             // (capacity), in the order of the calls
 } Trace;
 
@@ -60,14 +59,14 @@ static inline void trace_free(Trace* trace) {
     memset(trace, 0, sizeof *trace);
 }
 
-// The first size - 1 bytes of a string, and zeros.
+// Copies the first size - 1 bytes of a string, padded with zeros.
 static inline void trace_copy(char* to, size_t size, const char* from) {
     const size_t length = strlen(from), n = length < size ? length : size - 1;
     memcpy(to, from, n);
     memset(to + n, 0, size - n);
 }
 
-// Counts a span for which there is no room; says so the first time.
+// Counts a span for which there is no room; warns the first time.
 static inline void trace_drop(Trace* trace) {
     if (trace->dropped++ > 0) return;
     char rank[32] = "";
@@ -101,14 +100,14 @@ typedef struct {
     int64_t outer;      // the span around this one on its thread, -1: none
 } TraceEvent;
 
-// Tracks by name, "compute" first.
+// Orders tracks by name, "compute" first.
 static inline int trace_compare_tracks(const char* a, const char* b) {
     const int compute_a = strcmp(a, "compute") == 0, compute_b = strcmp(b, "compute") == 0;
     return compute_a != compute_b ? compute_b - compute_a : strcmp(a, b);
 }
 
-// By track, then by begin; of two that begin together the longer one, which may contain the other, first; of two equal
-// ones the one recorded first.
+// Orders events by track, then by begin; of two that begin together the longer one, which may contain the other, is
+// first, and of two equal ones the one recorded first.
 static inline int trace_compare(const void* left, const void* right) {
     const TraceEvent *a = (const TraceEvent*)left, *b = (const TraceEvent*)right;
     const int tracks = trace_compare_tracks(a->span->track, b->span->track);
@@ -151,14 +150,14 @@ static inline int64_t trace_thread(TraceEvent* events, int64_t i, int64_t* inner
 
 // All functions that write return false when writing has failed: now, or earlier to the same file.
 static inline bool trace_begin_file(FILE* out) {
-    // Rank 0's place already here, so that every other event can begin with a comma.
+    // Rank 0's position is here, so that every other event can begin with a comma.
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n"
           "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":0,\"tid\":0,\"args\":{\"sort_index\":0}}",
           out);
     return !ferror(out);
 }
 
-// Metadata of a "process" or a "thread" of it: its name, and its place from above.
+// Writes the metadata of a "process" or a "thread" of it: its name, and its position from above.
 static inline void trace_write_place(FILE* out, const char* what, int rank, int64_t thread, const char* name,
                                      int64_t place) {
     const long long tid = (long long)thread;
@@ -169,7 +168,7 @@ static inline void trace_write_place(FILE* out, const char* what, int rank, int6
             what, rank, tid, (long long)place);
 }
 
-// "tensor", "tensor 2", ...: thread k, from 0, of its track.
+// Writes the name of thread k, from 0, of a track: "tensor", "tensor 2", ...
 static inline void trace_write_thread(FILE* out, int rank, int64_t thread, const char* track, int64_t k) {
     char name[TRACE_TRACK_BYTES + 24];
     if (k == 0)
@@ -192,8 +191,8 @@ static inline void trace_write_event(FILE* out, int rank, int64_t thread, const 
             (double)event->start / 1e3, (double)(event->end - event->start) / 1e3);
 }
 
-// The n spans of one rank, and how many it dropped. label: what the rank is, "rank 3: t 1 p 0 d 1". zero: that rank's.
-// Each rank is written once, in any order. Ends the program when out of memory.
+// Writes the n spans of one rank, and how many it dropped. label: "rank 3: t 1 p 0 d 1". zero: the rank's. Each rank is
+// written once, in any order. Ends the program when out of memory.
 static inline bool trace_write_rank(FILE* out, int rank, const char* label, const TraceSpan* spans, int64_t n,
                                     int64_t dropped, double zero) {
     char name[256];
@@ -221,8 +220,8 @@ static inline bool trace_write_rank(FILE* out, int rank, const char* label, cons
     return !ferror(out);
 }
 
-// Ends the file and hands it to the system; closing it is left to the caller, who also has to look whether that worked.
-// about: a JSON object that says what was traced, for programs that read the file; or NULL.
+// Ends and flushes the file; the caller closes it, and checks that. about: a JSON object that describes the run, for
+// programs that read the file; or NULL.
 static inline bool trace_end_file(FILE* out, const char* about) {
     fputs("\n]", out);
     if (about) fprintf(out, ",\n\"otherData\":%s", about);
