@@ -1,48 +1,47 @@
 /*
-comm.h: groups of ranks, and what they say to each other. A rank is one process of the job. It belongs to several groups
-at once: all ranks (the world), those that split a layer with it (tensor), those that hold the same weights (data), ...
-Every group is a communicator of its own, so messages of two groups never mix.
+comm.h: groups of ranks, and their collectives and messages. A rank is one process of the job. It belongs to several
+groups at once: all ranks (the world), the ranks that split a layer with it (tensor), the ranks that hold the same
+weights (data), ... Every group is a separate communicator, so messages of two groups never mix.
 
 Start and wait. Every operation is started, which returns a request, and later waited for. In between the rank computes,
-and the buffers belong to the operation: not to be written, nor results to be read, before the wait. The buffers of an
-operation lie in the host's memory or in the device's; the addresses say which. Who carries it:
+and the buffers belong to the operation: they must not be written, nor results be read, before the wait. The addresses
+of the buffers tell host from device memory, which decides the backend:
 
-    host memory      MPI. start: MPI_Iallreduce and its like. wait: MPI_Wait; the process blocks.
-    device memory    NCCL, which is ordered with the compute stream (comm/comm_nccl.h). start: after all that the compute
-                     stream has been given before. wait: before all that it is given afterwards. The host never blocks:
-                     where it needs a result itself it calls comm_synchronize.
-                     Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, through the host. start:
-                     copies the buffer to the host. wait: copies the result back. Slow, right, and possible anywhere.
-    host memory,     where torchrun has started the job and not MPI (comm/rendezvous.h): NCCL, through the device, all at
-    no MPI           the start. It blocks: of two ranks one sends while the other receives.
+    host memory      MPI. start: MPI_Iallreduce and the like. wait: MPI_Wait; the process blocks.
+    device memory    NCCL, which is ordered with the compute stream (comm/comm_nccl.h). start: after all earlier work of
+                     the compute stream. wait: before all its later work. The host never blocks: where it needs a result
+                     itself it calls comm_synchronize.
+                     Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, staged through host memory.
+                     start: copies the buffer to the host. wait: copies the result back. Slow, but always possible.
+    host memory,     where torchrun and not MPI has started the job (comm/rendezvous.h): NCCL, through device memory,
+    no MPI           all at the start. It blocks: of two ranks one sends while the other receives.
 
 All members of a group start its operations in the same order. A message has a tag, whose lowest bit is its direction (0
-forward, 1 backward). With MPI messages are matched by their tags, but since NCCL has none, those of one rank to another
-in one direction are also to be received in the order in which they are sent. Messages between neighbours in the ring of
-ranks never hold each other up where comm_open_lanes was called for their group; other messages of device memory do.
+forward, 1 backward). MPI matches messages by their tags, but since NCCL has none, the messages of one rank to another
+in one direction must also be received in the order in which they are sent. Messages between neighbours in the ring of
+ranks never block each other if comm_open_lanes was called for their group; other messages of device memory do.
 
-MPI moves large messages only while the program is inside it, so a rank that computes for long calls comm_progress now
-and then; or its group has a thread that does nothing else (comm_open_thread, comm/comm_progress_thread.h). The forms
-without _start do it all at once, by MPI's blocking calls, whose algorithms are better (in a group with a thread they
-are its, too).
+MPI moves large messages only inside its calls, so a rank that computes for long calls comm_progress now and then; or
+its group has a progress thread (comm_open_thread, comm/comm_progress_thread.h). The forms without _start complete at
+once, by MPI's blocking calls, whose algorithms are better (in a group with a thread, they use the thread, too).
 
-A group of one sends nothing, results are copied. A process that no launcher has started is the only rank, and so is
+A group of one sends nothing; results are copied. A process that no launcher has started is the only rank, and so is
 every process of a program built without MPI (USE_MPI) and NCCL (USE_NCCL).
 
-Bytes. What a rank has sent is counted by what an algorithm of least traffic makes it send (Thakur, Rabenseifner, Gropp
-2005, "Optimization of collective communication operations in MPICH", section 4; NCCL's "bus bandwidth" has the same
+Bytes. A rank's traffic is counted as that of an algorithm of least traffic (Thakur, Rabenseifner, Gropp 2005,
+"Optimization of collective communication operations in MPICH", section 4; NCCL's "bus bandwidth" has the same
 factors). In a group of s ranks, with a vector of n bytes in all:
 
     all-reduce 2 n (s - 1) / s      reduce-scatter, all-gather, broadcast n (s - 1) / s      send n
 
-These are fractions. What is added up is s times as much, which is an integer; comm_bytes divides.
+These are fractions. The counter accumulates s times as much, which is an integer; comm_bytes divides.
 
-Times. `waited` and the spans in the trace are those of the host. With NCCL the host hardly waits, and an operation is
-seen to be over when somebody asks: they say little there.
+Times. `waited` and the spans in the trace are measured on the host. With NCCL the host hardly waits, and the end of an
+operation is seen only when it is queried: the times then mean little.
 
-Also here: how a job of many ranks begins and ends (comm_open, process.stop, comm_abort_all). Whether all were
-started alike is in comm/check_same.h, which cores of the machine are whose in comm/cpu_affinity.h. comm/ has the
-carriers, comm_mpi.h, comm_gpu.h and comm_nccl.h, and comm_types.h, what they need to know of groups and operations.
+Also here: begin and end of a job of many ranks (comm_open, process.stop, comm_abort_all). comm/check_same.h checks that
+all ranks were started the same way, comm/cpu_affinity.h assigns a machine's cores. comm/ has the backends, comm_mpi.h,
+comm_gpu.h and comm_nccl.h, and comm_types.h, the types of groups and operations.
 */
 #ifndef COMM_H
 #define COMM_H
@@ -85,7 +84,7 @@ static inline CommRequest comm_describe_all_reduce(Comm* c, void* buffer, int64_
     return r;
 }
 
-// What a group of one does: its part is the whole.
+// An operation in a group of one: its part is the whole.
 static inline void comm_start_alone(const CommRequest* r) {
     const size_t bytes = (size_t)(r->n * comm_type_bytes(r->type));
     if (r->kind == COMM_SEND || r->kind == COMM_RECEIVE)
@@ -97,7 +96,7 @@ static inline void comm_start_alone(const CommRequest* r) {
         memcpy(r->out, r->in, bytes);
 }
 
-// Hands an operation to its carrier.
+// Hands an operation to its backend.
 static inline void comm_dispatch(CommRequest* r) {
     const bool device = comm_is_on_device(r);
     (void)device;
@@ -131,7 +130,7 @@ static inline void comm_dispatch(CommRequest* r) {
 #endif
 }
 
-// The rank waits for an operation from now on (util/heartbeat.h).
+// Records that the rank waits for an operation from now on (util/heartbeat.h).
 static inline void comm_wait_begins(const CommRequest* r) {
     const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE;
     heartbeat_wait(r->comm->row, (int)r->kind, r->comm->row_group, message ? r->peer : -1);
@@ -151,8 +150,8 @@ static inline CommRequest comm_start(CommRequest r) {
     return r;
 }
 
-// Waits for the end of an operation; does nothing if it is not active. Two spans in the trace: the operation's life, on
-// the group's track, and the time spent here, on the track "wait".
+// Waits for the end of an operation; does nothing if it is not active. Two spans in the trace: the operation's
+// duration, on the group's track, and the time spent here, on the track "wait".
 static inline void comm_wait(CommRequest* r) {
     if (!r->active) return;
     Comm* c = r->comm;
@@ -179,7 +178,7 @@ static inline void comm_wait(CommRequest* r) {
     if (now - from >= COMM_SHORT_WAIT) trace_span(c->trace, "wait", comm_kind_name(r->kind), r->number, from, now);
 }
 
-// Whether an operation is over, up to its delivery.
+// Whether an operation is over, except for its delivery.
 static inline bool comm_is_done(CommRequest* r) {
     (void)r;
     bool done = true;
@@ -192,20 +191,20 @@ static inline bool comm_is_done(CommRequest* r) {
     return done;
 }
 
-// Lets MPI continue with n requests while this process computes, and looks after NCCL's errors. Those that are done
-// stay so until comm_wait.
+// Lets MPI make progress on n requests while this process computes, and checks NCCL for errors. Completed requests stay
+// completed until comm_wait.
 static inline void comm_progress(CommRequest* r, int n) {
     for (int i = 0; i < n; i++) {
         if (!r[i].active || r[i].finished != 0 || !comm_is_done(&r[i])) continue;
-        if (r[i].finished == 0) r[i].finished = seconds_now(); // else the group's thread has looked at the clock
+        if (r[i].finished == 0) r[i].finished = seconds_now(); // else the group's thread has recorded the time
     }
 #ifdef USE_NCCL
     if (comm_job) comm_look(comm_job);
 #endif
 }
 
-// The host waits for all that the compute stream has been given: to be called where it needs what the device computes.
-// Not device_synchronize, which waits for messages too that are not due yet, and does not see when a rank dies.
+// The host waits for all earlier work of the compute stream: to be called where it needs the device's results. Not
+// device_synchronize, which also waits for messages that are not due yet, and does not see when a rank dies.
 static inline void comm_synchronize(Comm* world) {
     heartbeat_wait(world->row, COMM_ON_DEVICE, -1, -1);
 #ifdef USE_NCCL
@@ -238,7 +237,7 @@ static inline CommRequest comm_all_gather_start(Comm* c, void* out, const void* 
     return comm_start(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
 }
 
-// buffer (n) = that of rank root.
+// buffer (n) = rank root's buffer.
 static inline CommRequest comm_broadcast_start(Comm* c, void* buffer, int64_t n, CommType type, int root) {
     return comm_start(comm_describe_peer(comm_request(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
 }
@@ -252,7 +251,7 @@ static inline CommRequest comm_receive_start(Comm* c, void* buffer, int64_t n, C
     return comm_start(comm_describe_peer(comm_request(c, COMM_RECEIVE, buffer, NULL, n, type), from, tag));
 }
 
-// The same, begun and ended.
+// The same, started and waited for.
 static inline void comm_all_reduce(Comm* c, void* buffer, int64_t n, CommType type, CommOp op) {
     comm_run(comm_describe_all_reduce(c, buffer, n, type, op));
 }
@@ -269,19 +268,19 @@ static inline void comm_broadcast(Comm* c, void* buffer, int64_t n, CommType typ
     comm_run(comm_describe_peer(comm_request(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
 }
 
-// Returns when all ranks of the group have called it. What they have given to their devices may still be at work.
+// Returns when all ranks of the group have called it. Work of their devices may still be in progress.
 static inline void comm_barrier(Comm* c) { comm_run(comm_request(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE)); }
 
 // ----------------------------------------------------------------------------------------------------------------
 // The job: begin and end
 
-// For people: "NCCL 2.28.9"; "" where there is one rank or no device with a memory of its own.
+// The name of the device backend, for people: "NCCL 2.28.9"; "" for one rank or a device without memory of its own.
 static inline const char* comm_device_text(const Comm* world) { return world->job ? world->job->device_text : ""; }
 
-// Ends. All ranks call it.
+// Ends the job's communication. All ranks call it.
 static inline void comm_close(Comm* world) {
 #ifdef USE_NCCL
-    if (comm_has_mpi(world)) comm_barrier(world); // no rank lets go of NCCL before all have come
+    if (comm_has_mpi(world)) comm_barrier(world); // no rank releases NCCL before all have arrived
     comm_nccl_end(world);
 #endif
 #ifdef USE_MPI
@@ -295,11 +294,11 @@ static inline void comm_close(Comm* world) {
     world->rank = 0;
 }
 
-// An error that all ranks find alike, such as a wrong option: rank 0 says it, once, and all end with this status.
+// Reports an error that all ranks find, such as a wrong option: rank 0 prints it, once, and all end with this status.
 __attribute__((noreturn)) static inline void comm_abort_all(Comm* world, int status, const char* text) {
     end_line();
     if (world->rank == 0) fprintf(stderr, "%s: %s\n", process.name, text);
-    comm_close(world); // no rank is gone before rank 0 has spoken: launchers end the job with its first failure
+    comm_close(world); // no rank ends before rank 0's message: launchers end the job at its first failure
     exit(status);
 }
 
@@ -322,11 +321,11 @@ static inline void comm_check_launcher(Comm* world) {
         "build again",
         started);
 #endif
-    comm_abort_all(world, EXIT_RUN, text); // each is alone: each says it
+    comm_abort_all(world, EXIT_RUN, text); // each rank is alone and reports it
 }
 
-// Begins: joins the ranks that were launched together. A process started by hand never touches MPI: it starts at once.
-// Comes before the first call of CUDA.
+// Joins the ranks that were launched together. A process started by hand never touches MPI: it starts at once. To be
+// called before the first call of CUDA.
 static inline void comm_open(Comm* world) {
     memset(world, 0, sizeof *world);
     world->name = "world";
@@ -346,8 +345,8 @@ static inline void comm_open(Comm* world) {
     comm_check_launcher(world);
 }
 
-// Who carries device memory from now on, in the groups that are split afterwards. All ranks call it, when each has its
-// GPU (device_open).
+// Selects the backend of device memory for groups that are split afterwards. All ranks call it, each with its GPU open
+// (device_open).
 static inline void comm_open_device(Comm* world) {
     (void)world;
 #ifdef USE_CUDA
@@ -374,7 +373,7 @@ static inline void comm_open_device(Comm* world) {
 // ----------------------------------------------------------------------------------------------------------------
 // Groups
 
-// A group with its parent's members, trace and pieces, but no history and no carriers.
+// A group with its parent's members, trace and pieces, but no history and no backend.
 static inline Comm comm_child(const Comm* parent, const char* name) {
     Comm child = *parent;
     child.name = name;
@@ -394,7 +393,7 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
 }
 
 #ifdef USE_NCCL
-// This rank's place in its group, from what all of the parent's ranks say.
+// This rank's number in its new group, from the colors and keys of all of the parent's ranks.
 static inline void comm_find_place(Comm* child, Comm* parent, int color, int key) {
     const int32_t mine[2] = {color, key};
     const int64_t counted = parent->size_bytes;
@@ -427,7 +426,7 @@ static inline Comm comm_split(Comm* parent, int color, int key, const char* name
     return child;
 }
 
-// The group of the ranks on this machine, those that can share memory.
+// The group of the ranks on this machine, which can share memory.
 static inline Comm comm_split_machine(Comm* world) {
     Comm child = comm_child(world, "machine");
     if (world->size == 1) return child;
@@ -440,7 +439,7 @@ static inline Comm comm_split_machine(Comm* world) {
 #ifdef USE_NCCL
     const int64_t counted = world->size_bytes;
     int64_t mine = (int64_t)comm_machine(), *all = (int64_t*)checked_malloc((size_t)world->size * 8, "the machines");
-    int first = 0; // of the ranks on this machine
+    int first = 0; // the first rank on this machine
     comm_all_gather(world, all, &mine, 1, COMM_INT64);
     world->size_bytes = counted;
     while (all[first] != mine) first++;
@@ -450,8 +449,8 @@ static inline Comm comm_split_machine(Comm* world) {
     return child;
 }
 
-// Messages of device memory between neighbours in the ring of the group's ranks do not hold each other up from now on.
-// folded: those of each direction go both ways; else forward ones go to the next rank and backward ones to the one
+// From now on messages of device memory between neighbours in the ring of the group's ranks do not block each other.
+// folded: messages of each direction go both ways; else forward ones go to the next rank and backward ones to the one
 // before. All members call it.
 static inline void comm_open_lanes(Comm* c, bool folded) {
     (void)c, (void)folded;
@@ -461,7 +460,7 @@ static inline void comm_open_lanes(Comm* c, bool folded) {
 }
 
 // From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been
-// checked. In a job that has such a group every rank is in one.
+// checked. If a job has such a group, every rank is in one.
 static inline void comm_use_plan(Comm* c, const Plan* plan) {
 #ifdef USE_MPI
     if (c->size > 1) comm_thread_check_idle(c, "a plan");

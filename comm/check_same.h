@@ -1,6 +1,6 @@
 /*
-comm/check_same.h: are all ranks alike? A rank with other options, another build or other data would make the rest wait
-for ever, or train something that was not asked for.
+comm/check_same.h: checks that all ranks run the same. A rank with other options, another build or other data would make
+the rest wait for ever, or train another model.
 
     comm_check_same     all ranks pass a text: their arguments, their build, their files. If one differs, the job ends
 */
@@ -15,7 +15,7 @@ static inline uint64_t comm_hash(const void* bytes, size_t n) { // FNV-1a, like 
     return h;
 }
 
-// "1234567 bytes, checksum 0123456789abcdef": the program that is running.
+// Writes "1234567 bytes, checksum 0123456789abcdef" of the program that is running.
 static inline void comm_build_text(char* text, size_t size) {
     MappedFile file;
     Error error;
@@ -41,7 +41,7 @@ static inline size_t comm_difference(const char* a, const char* b) {
     return back == 0 ? 0 : begin;
 }
 
-// text from `first` on, on one line, cut to 200 characters.
+// The text from `first` on, on one line, cut to 200 characters.
 static inline void comm_excerpt(char out[204], const char* text, size_t first) {
     snprintf(out, 201, "%s", text + first);
     if (strlen(text + first) > 200) strcpy(out + 200, "...");

@@ -1,18 +1,18 @@
 /*
-comm_gpu.h: operations on device memory, and operations carried through it. comm.h says which case is whose.
+comm_gpu.h: operations on device memory, and operations on host memory through it. comm.h says which backend does what.
 
-Through the host. Buffers of the device are copied to the host, MPI works on the copies, results are copied back. A copy
-from the device waits for the work that makes what is copied, and a copy to it comes after all that read the place
-before.
+Staged through host memory. Device buffers are copied to the host, MPI works on the copies, results are copied back. A
+copy from the device waits for the work that writes its source, and a copy to it comes after all earlier reads of its
+destination.
 
-By NCCL, on the group's stream; a message on its lane (comm_nccl.h). Without MPI what lies in host memory goes through
-device memory the same way; the host waits for it, asking for errors all the while.
+NCCL, on the group's stream; a message on its lane (comm_nccl.h). Without MPI host memory is copied through device
+memory; the host waits and polls for errors meanwhile.
 
-Who shares a GPU. NCCL takes one rank a GPU: two of one communicator would wait for each other's kernels. So all ranks
-show a card with their machine and the address of their GPU, and where two are alike, device memory goes through the
-host, in all groups; without MPI there is no run. A user who makes NCCL take them all the same sets
-NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a NCCL_HOSTID of its own for every rank (any NCCL; then also
-NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket): for tests.
+Shared GPUs. NCCL needs one GPU per rank: two ranks of a communicator on one GPU would wait for each other's kernels. So
+all ranks exchange a card with their machine and the address of their GPU, and if two are equal, device memory goes
+through the host, in all groups; without MPI there is no run. To make NCCL accept shared GPUs, for tests, set
+NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a different NCCL_HOSTID for every rank (any NCCL; then also
+NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 */
 #ifndef COMM_GPU_H
 #define COMM_GPU_H
@@ -20,9 +20,9 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket): for tests.
 #include "comm_types.h"
 
 // ----------------------------------------------------------------------------------------------------------------
-// Memory of the other kind
+// Staging
 
-// Whether the buffers of an operation are in device memory. Nothing at all is in the host's.
+// Whether the buffers of an operation are in device memory. NULL is in the host's.
 static inline bool comm_is_on_device(const CommRequest* r) {
     if (r->n == 0) return false;
     const bool out = device_holds(r->out), in = device_holds(r->in);
@@ -45,7 +45,7 @@ static inline size_t comm_out_bytes(const CommRequest* r) {
     return r->kind == COMM_REDUCE_SCATTER ? whole / (size_t)r->comm->size : whole;
 }
 
-// Where they are in a block of memory of the other kind: in place, but for a reduce-scatter, whose out follows its in.
+// Offsets of the staged copies of in and out: equal, except for a reduce-scatter, whose out follows its in.
 static inline size_t comm_staged_in(const CommRequest* r) {
     return r->kind == COMM_ALL_GATHER ? (size_t)r->comm->rank * comm_in_bytes(r) : 0;
 }
@@ -57,7 +57,7 @@ static inline size_t comm_staged_bytes(const CommRequest* r) {
     return in > out ? in : out;
 }
 
-// What lies in device memory goes to the host, which waits for the work that makes it; MPI works on the copy.
+// Copies device memory to the host, after the work that writes it; MPI works on the copy.
 static inline void comm_stage_to_host(CommRequest* r) {
     char* block = (char*)checked_malloc(comm_staged_bytes(r), "messages of the GPU");
     if (comm_in_bytes(r) > 0) device_to_host(block + comm_staged_in(r), r->in, comm_in_bytes(r));
@@ -75,10 +75,10 @@ static inline void comm_deliver(CommRequest* r) {
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
-// Carried by NCCL
+// NCCL
 
 #ifdef USE_NCCL
-// A rank has died. It has said why, or this one does.
+// Ends the run after a rank has died. If that rank has not reported why, this one reports it.
 __attribute__((noreturn)) static inline void comm_lose(const Rendezvous* r) {
     if (!r->told)
         die("rank %d has ended without a word: it was killed, or its machine is lost; see what it printed last",
@@ -102,11 +102,11 @@ static inline void comm_look(CommJob* job) {
     nccl_fail(code, broken, "an operation");
 }
 
-// The host waits for a stream, and is never left waiting for a rank that has gone.
+// The host waits for a stream, but not for ever if a rank has died.
 static inline void comm_wait_for_stream(CommJob* job, cudaStream_t stream) {
     for (int looks = 0; !nccl_stream_is_done(stream); looks++) {
         comm_look(job);
-        if (looks >= 100) usleep(20); // the first ones without: work that is nearly done
+        if (looks >= 100) usleep(20); // the first polls do not sleep: the work may be nearly done
     }
 }
 
@@ -123,7 +123,7 @@ static inline ncclDataType_t comm_nccl_type(CommType type) {
     return ncclUint8;
 }
 
-// Puts the operation on the stream of g: of its group, or of a lane, in which this rank's partner is the other one.
+// Enqueues the operation on the stream of g: of its group, or of a lane, in which this rank's partner is the other one.
 static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
     const ncclDataType_t type = comm_nccl_type(r->type);
     const ncclRedOp_t op = r->op == COMM_SUM ? ncclSum : r->op == COMM_MAX ? ncclMax : ncclMin;
@@ -165,7 +165,7 @@ static inline void comm_nccl_start(CommRequest* r) {
     r->done = nccl_end(g);
 }
 
-// Device memory for what the host has; kept until more is asked for.
+// Device memory for copies of host memory; kept until more is needed.
 static inline void* comm_scratch(CommJob* job, size_t bytes) {
     if (bytes <= job->scratch_bytes) return job->scratch;
     cuda_check(cudaFree(job->scratch), "cudaFree");
@@ -175,7 +175,7 @@ static inline void* comm_scratch(CommJob* job, size_t bytes) {
     return job->scratch;
 }
 
-// Host memory, through the device: there and back on the group's stream.
+// Host memory through the device: both copies on the group's stream.
 static inline void comm_nccl_run_for_host(CommRequest* r) {
     const NcclGroup* g = r->comm->nccl;
     r->blocking = true;
@@ -210,9 +210,9 @@ static inline void comm_nccl_wait(CommRequest* r) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Begin: who has which GPU
+// Begin: which rank has which GPU
 
-// Which machine this is, for comparison: its name, and a number that Linux draws when it starts.
+// An identifier of this machine: its name, and a number that Linux draws when it boots.
 static inline uint64_t comm_machine(void) {
     char text[256] = "";
     gethostname(text, 128);
@@ -222,17 +222,17 @@ static inline uint64_t comm_machine(void) {
     return hash_string(text);
 }
 
-// process.stop where MPI has not started the job.
+// process.stop if MPI has not started the job.
 static inline void comm_stop_without_mpi(int status) {
     CommJob* job = comm_job;
-    process.stop = NULL; // whatever else fails now ends here
+    process.stop = NULL; // further failures end here
     const bool peace = status == EXIT_ARGUMENTS && rendezvous_meet(job->rendezvous, 'u', COMM_TOGETHER);
     if (status == EXIT_ARGUMENTS && !peace) comm_say_lonely();
     if (!peace) rendezvous_say(job->rendezvous, 'd');
     comm_give_up(job);
 }
 
-// What every rank tells of itself, so that all know who shares a GPU with whom.
+// A rank's card: with all of them, every rank knows which ranks share a GPU.
 typedef struct {
     ncclUniqueId id; // rank 0's is the world's
     uint64_t machine;
@@ -247,7 +247,7 @@ static inline void comm_gpu(char address[32]) {
     cuda_check(cudaDeviceGetPCIBusId(address, 32, number), "the GPU's address");
 }
 
-// The user makes NCCL take ranks that share a GPU.
+// Whether the user makes NCCL accept ranks that share a GPU.
 static inline bool comm_may_share(void) {
     const char *host = getenv("NCCL_HOSTID"), *enable = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     return (host && *host) || (enable && atoi(enable) != 0);
@@ -275,8 +275,8 @@ static inline bool comm_find_sharing(const CommCard* cards, int size, int* a, in
     return false;
 }
 
-// Decides by the cards of all ranks (size) who carries device memory, and opens the world's communicator. False: NCCL
-// cannot, as ranks a and b share a GPU.
+// Decides from the cards of all ranks (size) which backend has device memory, and opens the world's communicator.
+// False: NCCL cannot, as ranks a and b share a GPU.
 static inline bool comm_open_nccl(Comm* world, const CommCard* cards, int* a, int* b) {
     CommJob* job = world->job;
     int version = 0;
@@ -293,8 +293,8 @@ static inline bool comm_open_nccl(Comm* world, const CommCard* cards, int* a, in
     return true;
 }
 
-// Joins the ranks that torchrun, srun or a loop in a shell has started. Each takes its GPU now, as even what lies in
-// host memory goes through it.
+// Joins the ranks that torchrun, srun or a loop in a shell has started. Each selects its GPU now, as even host memory
+// goes through it.
 static inline void comm_open_without_mpi(Comm* world) {
     Rendezvous meeting;
     Error error;
@@ -319,7 +319,7 @@ static inline void comm_open_without_mpi(Comm* world) {
     free(cards);
 }
 
-// The GPU is still the one that comm_open has taken.
+// Checks that the GPU is still the one that comm_open selected.
 static inline void comm_check_gpu(const CommJob* job) {
     char gpu[32];
     comm_gpu(gpu);
@@ -329,7 +329,7 @@ static inline void comm_check_gpu(const CommJob* job) {
             job->gpu, gpu);
 }
 
-// Ends what NCCL has, groups that were forgotten too. All ranks call it.
+// Closes all of NCCL's communicators, also of groups that were not freed. All ranks call it.
 static inline void comm_nccl_end(Comm* world) {
     CommJob* job = world->job;
     if (!world->nccl) return;

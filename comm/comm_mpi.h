@@ -1,9 +1,9 @@
 /*
-comm_mpi.h: operations on host memory, carried by MPI: its blocking calls and those that do not block. (Plans call MPI
-in comm_planned.h, a group's thread in comm_progress_thread.h.)
+comm_mpi.h: operations on host memory by MPI: blocking and nonblocking calls. (Plans call MPI in comm_planned.h, a
+group's thread in comm_progress_thread.h.)
 
-MPI counts in int, so a vector goes in pieces of comm->piece bytes, whatever part of it belongs to whom. MPI knows no
-16-bit floats: they travel as uint16_t, and reductions of them are functions of ours.
+MPI counts in int, so a vector is sent in pieces of comm->piece bytes, regardless of which rank owns which part. MPI has
+no 16-bit floats: they are sent as uint16_t, and reduced by functions defined here.
 */
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
@@ -35,7 +35,7 @@ static inline MPI_Datatype comm_mpi_type(CommType type) {
     return MPI_BYTE;
 }
 
-// MPI knows no 16-bit floats: inout = inout op in, computed in float32 and rounded to nearest after every step.
+// inout = inout op in for 16-bit floats, computed in float32 and rounded to nearest after every step.
 static inline void comm_reduce_sixteen(const uint16_t* in, uint16_t* inout, int n, bool bf16, CommOp op) {
     for (int i = 0; i < n; i++) {
         const float a = bf16 ? bf16_to_f32(in[i]) : f16_to_f32(in[i]);
@@ -81,12 +81,12 @@ static inline MPI_Op comm_mpi_op(const CommRequest* r) {
     return r->op == COMM_SUM ? MPI_SUM : r->op == COMM_MAX ? MPI_MAX : MPI_MIN;
 }
 
-// A vector is cut into pieces [first, first + count) of elements, whatever part of it belongs to whom.
+// A vector is cut into pieces [first, first + count) of elements, regardless of which rank owns which part.
 static inline int64_t comm_piece_elements(const CommRequest* r) {
     return max_i64(1, r->comm->piece / comm_type_bytes(r->type));
 }
 
-// How many elements of piece i, [first, first + count), belong to each rank (size), and where they begin in it (size).
+// The elements of piece i, [first, first + count), that belong to each rank (size), and their offsets in it (size).
 static inline const int* comm_mpi_counts(CommRequest* r, int i, int64_t first, int count) {
     const int size = r->comm->size;
     const int64_t part = r->n / size;
@@ -116,7 +116,7 @@ static inline void comm_mpi_issue(CommRequest* r, int i) {
     void* out = comm_at(r->out, first, r->type);
     const int *counts = NULL, *starts = NULL;
     const int64_t part = r->n / c->size;
-    int64_t in_part = 0; // where this rank's elements of the piece begin in its part
+    int64_t in_part = 0; // offset of this rank's elements of the piece in its part
     if (r->counts) {
         counts = comm_mpi_counts(r, i, first, count);
         starts = counts + c->size;
@@ -151,14 +151,14 @@ static inline void comm_mpi_issue(CommRequest* r, int i) {
 
 static inline void comm_mpi_start(CommRequest* r) {
     const int64_t per = comm_piece_elements(r);
-    r->pieces = (int)max_i64(1, (r->n + per - 1) / per); // an empty message is a message
+    r->pieces = (int)max_i64(1, (r->n + per - 1) / per); // an empty message is sent too
     if (!r->blocking) r->mpi = (MPI_Request*)checked_malloc((size_t)r->pieces * sizeof *r->mpi, "MPI requests");
     if (r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_GATHER)
         r->counts = (int*)checked_malloc((size_t)r->pieces * 2 * (size_t)r->comm->size * sizeof(int), "MPI counts");
     for (int i = 0; i < r->pieces; i++) comm_mpi_issue(r, i);
 }
 
-// A message has to be as long as the receiver expects: if not, the two ranks are at different places of the program.
+// A message must be as long as the receiver expects: if not, the two ranks are at different points of the program.
 static inline void comm_mpi_check_length(const CommRequest* r, int i, int code, const MPI_Status* status) {
     int error_class = MPI_SUCCESS, came = 0;
     if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
@@ -200,7 +200,7 @@ static inline bool comm_mpi_is_done(CommRequest* r) {
 // ----------------------------------------------------------------------------------------------------------------
 // The job: begin and end; groups
 
-// True if all ranks come here, within COMM_TOGETHER seconds.
+// True if all ranks call it, within COMM_TOGETHER seconds.
 static inline bool comm_all_come(void) {
     MPI_Request request;
     int all = 0;
@@ -210,14 +210,14 @@ static inline bool comm_all_come(void) {
     return all;
 }
 
-// Of several threads that end the process one does, and the others stay here for good.
+// If several threads end the process one of them does, and the others wait here for good.
 static pthread_mutex_t comm_ending = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 static bool comm_mpi_has_begun;
 
-// stop: what process.stop becomes.
+// stop: the new process.stop.
 static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
-    int provided = 0; // multiple: a group's thread talks too (comm_progress_thread.h); funneled: the main thread alone
+    int provided = 0; // multiple: group threads call MPI too (comm_progress_thread.h); funneled: only the main thread
     comm_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), world, "MPI_Init");
     world->job = comm_job_new();
     world->job->threads = provided >= MPI_THREAD_MULTIPLE;
@@ -233,8 +233,7 @@ static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
     comm_mpi_make_ops(world->job, world);
 }
 
-// Fills in a group from the communicator made for it, which inherits that errors are returned. A group of one needs
-// none.
+// Initializes a group from its new communicator, which inherits that errors are returned. A group of one needs none.
 static inline void comm_mpi_adopt(Comm* c, MPI_Comm mpi) {
     c->mpi = mpi;
     comm_mpi_check(MPI_Comm_rank(mpi, &c->rank), c, "split");

@@ -1,33 +1,32 @@
 /*
-comm_nccl.h: NCCL communicators, each with a stream of its own, for comm.h. NCCL moves what lies in the memory of GPUs,
-by kernels that run beside those that compute.
+comm_nccl.h: NCCL communicators, each with its own stream, for comm.h. NCCL sends device memory by kernels that run
+beside the computation.
 
-Streams. What computes runs on the default stream, the compute stream. An operation of a group runs on the group's
-stream, between two events:
+Streams. Computation runs on the default stream, the compute stream. An operation of a group runs on the group's stream,
+between two events:
 
-    nccl_begin    the group's stream waits for what the compute stream has been given so far: the data are ready, and
-                  no rank reads any more what will be overwritten
-    nccl_end      an event behind the operation. Whoever needs the result waits for it.
+    nccl_begin    the group's stream waits for all earlier work of the compute stream: the data are ready, and no
+                  earlier work still reads the destination
+    nccl_end      an event after the operation. All users of the result wait for it.
 
-The host only enqueues all this and goes on. There is one exception: for the first operation of a kind, or the first
-message between two ranks, NCCL makes a connection, and the host waits until the other ranks come to the same place of
+The host only enqueues all this and continues. There is one exception: for the first operation of a kind, or the first
+message between two ranks, NCCL makes a connection, and the host waits until the other ranks are at the same point of
 the program.
 
 Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that
-waits on the GPU until its message comes; everything behind it on its stream waits with it. A rank of a pipeline posts
-receives long before they are due, from several neighbours, so on one stream the ranks would soon wait for each other
-for ever. Therefore each lane, which is a sender, a receiver and a direction (forward or backward), is a communicator of
-these two ranks with a stream of its own. Then a message waits for nothing but its own sender and its own receiver. That
-is what schedule_check (parallel/schedule.h) assumes, which proves that no schedule ends in a deadlock, and that the
-messages of each lane are received in the order in which they are sent.
+waits on the GPU until its message arrives; everything after it on its stream waits with it. A rank of a pipeline posts
+receives long before they are due, from several neighbours, so on one stream the ranks would soon deadlock. Therefore
+each lane, a two-rank communicator per sender, receiver and direction (forward or backward), has its own stream. Then a
+message waits for nothing but its sender and its receiver. schedule_check (parallel/schedule.h) assumes that when it
+proves that no schedule deadlocks, and that the messages of each lane are received in the order in which they are sent.
 
-A kernel that waits forbids some things to the host until its message has come, because they wait for all kernels:
-cudaDeviceSynchronize, cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it. The last one is
-avoided by loading all at the start. And it needs a hardware queue of its own: streams that share one wait for each
-other. Both are settings of the driver: nccl_prepare.
+While a kernel waits for its message the host must not call functions that wait for all kernels: cudaDeviceSynchronize,
+cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it (all are loaded at the start instead). And
+a waiting kernel needs its own hardware queue: streams that share one wait for each other. Both are settings of the
+driver: nccl_prepare.
 
-Errors. NCCL reports what happens on the way (a network that breaks, a rank that dies) to whoever asks: nccl_find_error
-asks all communicators. nccl_abort_all gives up whatever is still in flight, so that this process can end.
+Errors. NCCL reports asynchronous errors (a network that breaks, a rank that dies) when it is queried: nccl_find_error
+queries all communicators. nccl_abort_all aborts all operations in flight, so that this process can end.
 */
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
@@ -42,10 +41,10 @@ asks all communicators. nccl_abort_all gives up whatever is still in flight, so 
 #endif
 
 enum {
-    NCCL_QUEUES = 32,    // of the hardware: as many as there can be
-    NCCL_LANE_CTAS = 4,  // multiprocessors that a lane takes, also while it waits. NCCL_MAX_CTAS overrides it
+    NCCL_QUEUES = 32,    // hardware queues: the most there can be
+    NCCL_LANE_CTAS = 4,  // multiprocessors that a lane occupies, also while it waits. NCCL_MAX_CTAS overrides it
     NCCL_LANES = 8,      // of a rank: to and from two neighbours, forward and backward
-    NCCL_TO_ONESELF = 16 // messages to oneself that have not met their other half
+    NCCL_TO_ONESELF = 16 // messages to oneself that have only one end
 };
 
 // A communicator, as one of its ranks sees it.
@@ -58,7 +57,7 @@ typedef struct NcclGroup {
     struct NcclGroup* next; // in the list of all that are open
 } NcclGroup;
 
-// Before the first call of CUDA, where there are several ranks. What the user has set stays.
+// To be called before the first call of CUDA, if there are several ranks. The user's settings are kept.
 static inline void nccl_prepare(void) {
     char queues[16];
     snprintf(queues, sizeof queues, "%d", (int)NCCL_QUEUES);
@@ -83,7 +82,7 @@ static inline void nccl_check(ncclResult_t code, const NcclGroup* g, const char*
     if (code != ncclSuccess) nccl_fail(code, g, what);
 }
 
-// What has gone wrong on the way, in any open communicator; NULL: nothing.
+// An asynchronous error in any open communicator; NULL: none.
 static inline const NcclGroup* nccl_find_error(const NcclGroup* list, ncclResult_t* code) {
     for (const NcclGroup* g = list; g; g = g->next) {
         *code = ncclSuccess;
@@ -96,7 +95,7 @@ static inline const NcclGroup* nccl_find_error(const NcclGroup* list, ncclResult
 // ----------------------------------------------------------------------------------------------------------------
 // Begin, end
 
-// comm has been made; NULL: this rank is alone in it, and there is nothing to be had.
+// Wraps a new communicator; NULL: this rank is alone in it, and has none.
 static inline NcclGroup* nccl_adopt(NcclGroup** list, const NcclGroup* made, ncclComm_t comm) {
     if (!comm) return NULL;
     NcclGroup* g = (NcclGroup*)checked_malloc(sizeof *g, "a group");
@@ -131,9 +130,8 @@ static inline NcclGroup* nccl_open(NcclGroup** list, const char* name, int rank,
     return nccl_adopt(list, &g, comm);
 }
 
-// The communicator of the parent's ranks that gave the same color, of which there are `size`, this one number `rank`.
-// All of the parent's ranks call it. NULL for one that is alone. ctas: multiprocessors that it may take, 0: as NCCL
-// likes.
+// The communicator of the parent's ranks that gave the same color: `size` ranks, of which this is number `rank`. All of
+// the parent's ranks call it. NULL for a group of one. ctas: multiprocessors that it may use, 0: NCCL's default.
 static inline NcclGroup* nccl_split(NcclGroup** list, const NcclGroup* parent, int color, int rank, int size, int ctas,
                                     const char* name) {
     const NcclGroup g = nccl_describe(name, rank, size);
@@ -161,7 +159,7 @@ static inline void nccl_close(NcclGroup** list, NcclGroup* g) {
     nccl_forget(list, g);
 }
 
-// Gives up all communicators at once, without the other ranks, and whatever goes wrong.
+// Aborts all communicators at once, without the other ranks, ignoring errors.
 static inline void nccl_abort_all(NcclGroup** list) {
     while (*list) {
         NcclGroup* g = *list;
@@ -187,13 +185,13 @@ static inline cudaEvent_t nccl_end(const NcclGroup* g) {
     return done;
 }
 
-// What is launched on the compute stream from now on comes after the operation.
+// Later work of the compute stream comes after the operation.
 static inline void nccl_wait(cudaEvent_t done) {
     cuda_check(cudaStreamWaitEvent(0, done, 0), "waiting for an operation");
     cuda_check(cudaEventDestroy(done), "waiting for an operation");
 }
 
-// Whether the compute stream (0) or another one has done all that it was given; the host does not wait.
+// Whether the compute stream (0) or another one has finished all its work; the host does not wait.
 static inline bool nccl_stream_is_done(cudaStream_t stream) {
     const cudaError_t e = cudaStreamQuery(stream);
     if (e != cudaErrorNotReady) cuda_check(e, "work on the GPU");
@@ -209,10 +207,10 @@ static inline bool nccl_is_done(cudaEvent_t done) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Messages to oneself: a copy on the compute stream as soon as both halves have been started, in whatever order
+// Messages to oneself: a copy on the compute stream as soon as both ends have been started, in either order
 
 typedef struct {
-    int waiting; // halves that have not met the other one: all of them sends, or all receives
+    int waiting; // messages with only one end: all of them sends, or all receives
     bool sends;
     struct {
         void* buffer;
@@ -222,7 +220,7 @@ typedef struct {
     int64_t sent, received; // so far
 } NcclSelf;
 
-// Starts one half. Returns the number of the message.
+// Starts one end. Returns the number of the message.
 static inline int64_t nccl_to_oneself(NcclSelf* s, bool sends, void* buffer, size_t bytes, int tag) {
     const int64_t number = sends ? s->sent++ : s->received++;
     if (s->waiting == 0) s->sends = sends;
@@ -276,19 +274,19 @@ static inline NcclLane nccl_lane_between(int a, int b, int i) {
     return all[i];
 }
 
-// The first message makes the connection, while no rank waits for anything else: later the host of a rank that posts a
-// receive would have to wait for its sender.
+// Sends a first message to make the connection, while no rank waits for anything else: later the host of a rank that
+// posts a receive would have to wait for its sender.
 static inline void nccl_lane_connect(const NcclGroup* g, bool sends, void* token) {
     nccl_check(sends ? ncclSend(token, 4, ncclUint8, 1 - g->rank, g->comm, g->stream)
                      : ncclRecv(token, 4, ncclUint8, 1 - g->rank, g->comm, g->stream),
                g, "the first message");
 }
 
-// In which round two neighbours get their lanes: those of one round have no rank in common, as in the colours of the
-// edges of a ring, two if its length is even and three if it is odd.
+// The round in which two neighbours open their lanes: pairs of one round have no rank in common. It is an edge
+// colouring of a ring, with two colours if its length is even and three if it is odd.
 static inline int nccl_lane_round(int a, int size) { return size % 2 && a == size - 1 ? 2 : a % 2; }
 
-// Every stream of messages has a queue of the hardware to itself, as has the compute stream.
+// Checks that every stream of messages, and the compute stream, can have its own hardware queue.
 static inline void nccl_check_queues(const NcclGroup* list) {
     const char* queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     int needed = 1 + NCCL_LANES;
@@ -301,7 +299,7 @@ static inline void nccl_check_queues(const NcclGroup* list) {
 }
 
 // All members of the group call it. folded: messages of each direction go both ways, not only forward ones to the next
-// rank of the ring and backward ones to the one before. token: 4 bytes of device memory that no rank needs.
+// rank of the ring and backward ones to the one before. token: 4 bytes of unused device memory.
 static inline NcclLanes* nccl_lanes_open(NcclGroup** list, const NcclGroup* g, bool folded, void* token) {
     NcclLanes* lanes = (NcclLanes*)checked_calloc(1, sizeof *lanes, "the lanes");
     nccl_check_queues(*list);

@@ -4,8 +4,8 @@ gradient_traffic.
 
 Theory: a collective counts as the bytes of a bandwidth-optimal algorithm. With x bytes in the whole vector and s ranks
 an all-reduce sends 2 x (s - 1) / s, a reduce-scatter or an all-gather x (s - 1) / s, a message x. comm.h counts the
-same way at run time, and the two agree to the byte. A block and micro-batch send 8 b s h (t - 1) / t elements: Narayanan et
-al. 2021, section 3.2.
+same way at run time, and the two agree to the byte. A block and micro-batch send 8 b s h (t - 1) / t elements:
+Narayanan et al. 2021, section 3.2.
 */
 #ifndef TRAFFIC_H
 #define TRAFFIC_H
@@ -45,10 +45,10 @@ typedef struct {
 } StreamCost;
 
 // Without sequence parallelism a block has two sums forward and two backward; the recomputed block needs only the
-// first one. With it: 2 gathers and 2 scatters forward; backward 2 and 2, and 2 more gathers, because the matrices' inputs are
-// kept as 1/t; the recomputed block needs 2 gathers and 1 scatter. CAAT-Net has the same four sums, of the shared
-// channels, in float32 backward unless they are narrow; the whole stream at the embedding, in both directions, and
-// nothing at the head.
+// first one. With it: 2 gathers and 2 scatters forward; backward 2 and 2, and 2 more gathers, because the matrices'
+// inputs are kept as 1/t; the recomputed block needs 2 gathers and 1 scatter. CAAT-Net has the same four sums, of the
+// shared channels, in float32 backward unless they are narrow; the whole stream at the embedding, in both directions,
+// and nothing at the head.
 static inline StreamCost traffic_of_stream(const Layout* layout, const ModelConfig* m, double element) {
     const Mesh* mesh = &layout->mesh;
     const bool full = mesh->recompute == RECOMPUTE_FULL;
