@@ -7,9 +7,8 @@ reach the device.
 
 #include "trainer.h"
 
-// The sequences of a pass through a schedule, from loader or the rows of an evaluation: micro-batch k of data rank r
-// has the B sequences from first + (r m + k) B on (training), or every d-th group of B (validation), but none from
-// `end` on.
+// The sequences of a pass through a schedule, from loader or an evaluation: micro-batch k of data rank r has the B
+// sequences from first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on.
 typedef struct {
     const Schedule* schedule;
     const DataMix* loader;
@@ -104,8 +103,8 @@ static inline double step_tokens(const Trainer* t, Scope scope) {
     return scope == SCOPE_SITE ? tokens / t->stage.layout.mesh.sites : tokens;
 }
 
-// In fp16 the gradient of the mean loss would vanish: backward passes use the summed loss there, and the update divides
-// by this factor.
+// In fp16 the gradient of the mean loss would underflow: backward passes use the summed loss there, and the update
+// divides by this factor.
 static inline double gradient_factor(const Trainer* t) {
     return NEEDS_LOSS_SCALE ? step_tokens(t, t->stage.grads.scope) : 1;
 }
@@ -121,7 +120,7 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
     if (t->settings.document_mask) acts->positions = batch_positions(t, t->batch.device, k);
     acts->scale = 0;
     if (!pass->trains) return;
-    acts->scale = (float)(gradient_factor(t) / step_tokens(t, stage->grads.scope)); // the gradient of the mean loss
+    acts->scale = (float)(gradient_factor(t) / step_tokens(t, stage->grads.scope)); // the mean loss times the factor
 }
 
 // The elements of one message about micro-batch k between two stages.

@@ -114,7 +114,7 @@ static inline void log_save(Trainer* t, SaveEnd end) {
            (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
 }
 
-// Waits for the end of a save.
+// Waits for a save in flight and logs it.
 static inline void finish_save(Trainer* t) {
     const SaveEnd end = saver_meet(&t->saver, &t->world);
     if (end != SAVE_NONE) t->unsaved = end == SAVE_FAILED;
@@ -172,12 +172,12 @@ static inline void export_weights(Trainer* t) {
 // ----------------------------------------------------------------------------------------------------------------
 // Load
 
-// Whether the files of a list have their checksums; each rank reads a part of them. ok: whether this rank has the list.
-// *error: the reason of the first rank that has one.
+// Whether the files of a list match their checksums; each rank reads a part of them. ok: whether this rank has the
+// list. *error: the reason of the first rank that has one.
 static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* list, const char* folder, Error* error) {
     enum { FILES = CHECKPOINT_TENSOR_FILES + 1 };
     uint64_t sums[FILES] = {0};
-    int64_t halves[2 * FILES]; // of 64 bits: their sums over ranks do not overflow
+    int64_t halves[2 * FILES]; // 32 bits each, so that sums over ranks do not overflow
     const Comm* world = &t->world;
     ok = ok && checkpoint_add_up(sums, list, folder, world->rank, world->size, error);
     for (int i = 0; i < 2 * FILES; i++) halves[i] = (int64_t)(sums[i / 2] >> (i % 2 ? 32 : 0) & 0xffffffff);
@@ -187,7 +187,7 @@ static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* li
     return first_failing_rank(t, ok ? 0 : EXIT_RUN, error) < 0;
 }
 
-// Whether the files of a checkpoint, or (weights) the ones that --init needs, have their checksums.
+// Whether the files of a checkpoint, or (weights) the ones that --init needs, match their checksums.
 static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, bool weights,
                                               Error* error) {
     CheckpointList list;
@@ -197,7 +197,7 @@ static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, in
     return files_are_sound(t, ok, &list, folder, error);
 }
 
-// --init: weights of a checkpoint must have their checksums, and weights of any kind must be the same on all ranks.
+// --init: weights of a checkpoint must match their checksums, and weights of any kind must be the same on all ranks.
 static inline void check_initial_weights(Trainer* t, const char* path) {
     CheckpointList list;
     char folder[CHECKPOINT_PATH], text[128];
@@ -377,7 +377,7 @@ static inline void load_weights(Trainer* t, const char* path) {
     weights_end(stage, weights);
 }
 
-// Initial weights: from the newest checkpoint, from --init, or random. Returns true if a run is resumed. Without
+// Sets the initial weights: of the newest checkpoint, of --init, or random. Returns true if a run is resumed. Without
 // training only the weights of a checkpoint are read.
 static inline bool init_weights(Trainer* t) {
     const Settings* o = &t->settings;

@@ -160,8 +160,8 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     return next != -1;
 }
 
-// The tokens of the prompt, after the token that begins a text if the vocabulary has one for that alone (Llama 3's, not
-// GPT-2's). Without a prompt: the default token.
+// The tokens of the prompt, preceded by the token that begins a text if the vocabulary has one for that alone (Llama
+// 3's, not GPT-2's). Without a prompt: the default token.
 static inline TokenList encode_prompt(const Trainer* t) {
     const Tokenizer* tokenizer = &t->tokenizer;
     TokenList list = {NULL, 0, 0};
@@ -184,8 +184,7 @@ static inline TokenList encode_prompt(const Trainer* t) {
     return list;
 }
 
-// Continues the given tokens by up to `most` more, printed to out (NULL on ranks that do not write). The caller frees
-// text->tokens.
+// Continues the given tokens by up to `most`, printed to out (NULL on other ranks). The caller frees text->tokens.
 static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* given, int most, double deadline,
                                         FILE* out) {
     const Settings* o = &t->settings;

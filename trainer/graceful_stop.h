@@ -58,7 +58,7 @@ static inline void stop_listen(void) {
     struct sigaction action;
     memset(&action, 0, sizeof action);
     action.sa_handler = stop_note;
-    action.sa_flags = SA_RESTART; // no call fails for it
+    action.sa_flags = SA_RESTART; // no system call fails with EINTR
     sigemptyset(&action.sa_mask);
     static const int signals[] = {SIGUSR1, SIGTERM, SIGINT, SIGHUP};
     for (int i = 0; i < 4; i++) {

@@ -60,7 +60,7 @@ static void join_parts(char* line, size_t size, const LinePart* parts, int n, in
     }
 }
 
-// The line of a step, without its end, in at most `columns` columns: loss, speed and time left are the last to go.
+// Writes the line of a step, without newline, in at most `columns` columns; loss, speed and time left are dropped last.
 static void step_text(char* line, size_t size, const Trainer* t, double seconds, double mfu, double seconds_left,
                       int columns) {
     enum { STEP, LOSS, VAL, NORM, RATE, TIME, SPEED, MFU, LEFT, PARTS };
@@ -84,10 +84,10 @@ static void step_text(char* line, size_t size, const Trainer* t, double seconds,
     if (strlen(line) > (size_t)columns) line[columns] = 0;
 }
 
-// A line for every --log-every'th step, the last one, and steps with a validation. In a terminal it fits the width and
-// the next line overwrites it (with blanks where that is shorter, as some terminals have no escape sequences); lines of
-// validations and twenty others stay, so that the screen shows the whole run. In a file, a pipe or under mpirun every
-// line stays.
+// Prints a line for every --log-every'th step, the last one, and steps with a validation. In a terminal it fits the
+// width and the next line overwrites it (with blanks where that is shorter, as some terminals have no escape
+// sequences); lines of validations and twenty others stay, so that the screen shows the whole run. In a file, a pipe or
+// under mpirun every line stays.
 static void print_step(const Trainer* t, double seconds, double mfu, double seconds_left) {
     const int64_t steps = t->settings.steps;
     const bool watched = is_watched(), marks = !isnan(t->val_loss) || t->step == steps;
@@ -103,7 +103,7 @@ static void print_step(const Trainer* t, double seconds, double mfu, double seco
     fflush(stdout);
 }
 
-// One more line where the loss or the gradient norm is an outlier.
+// Prints one more line where the loss or the gradient norm is an outlier.
 static void print_outliers(const Trainer* t) {
     const StepHealth* health = &t->health;
     const struct {
@@ -214,7 +214,7 @@ static void log_sample(Trainer* t, const int32_t* tokens, int n) {
     line_end(&line, &t->samples);
 }
 
-// A number, or null: JSON has no infinity and no NaN.
+// Writes a number, or null: JSON has no infinity and no NaN.
 static void log_number(FILE* log, double x) {
     if (isfinite(x))
         fprintf(log, "%.9g", x);

@@ -44,8 +44,7 @@ static Sends sends_of_rank(const Stage* stage, int m) {
     return sends;
 }
 
-// Prints a line of the table of ranks: bytes that a rank holds, and bytes that it sends in a step. last: the last rank
-// of those with the same numbers.
+// Prints a line of the table of ranks: bytes held, bytes sent in a step. last: the last rank with the same numbers.
 static void print_rank(Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent) {
     const Mesh* mesh = &stage->layout.mesh;
     const int rank = mesh_rank(mesh);
@@ -309,8 +308,7 @@ static void print_plan(Trainer* t, double peak) {
     fflush(stdout);
 }
 
-// Bytes that all ranks send in a step, by formula; *sites (or NULL) gets those between replicas in the steps after
-// `first`.
+// Bytes that all ranks send in a step, by formula; *sites (or NULL): bytes between replicas in the steps after `first`.
 static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t first) {
     const Stage* mine = &t->stage;
     Traffic sum = {0, 0, 0, 0, 0};

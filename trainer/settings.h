@@ -421,9 +421,8 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
     return m;
 }
 
-// Sets the learning rates and the warm-up that were not given, once the model is known. With trained weights (--init)
-// lr is a tenth, the rate at which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to
-// that.
+// Sets the learning rates and the warm-up that were not given. With trained weights (--init) lr is a tenth, the rate at
+// which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
 static inline void settings_rates(Settings* o, const ModelConfig* m) {
     const double own = optimizers[o->optimizer].lr, usual = own > 0 ? own : usual_rate((double)model_parameters(m));
     if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
@@ -475,8 +474,8 @@ static inline void settings_tuning_changes(char* text, size_t size, const char* 
 // Whether the run trains. Else it has weights, forward passes and text, but no gradients, moments or checkpoints.
 static inline bool settings_is_training(const Settings* o) { return o->steps > 0; }
 
-// Whether the command line asks for other work than training only. To be called before a file of options is read, which
-// is of a run that has trained.
+// Whether the command line asks only for work other than training. Call it before a file of options is read, which is
+// of a run that has trained.
 static inline bool settings_only_use(const Settings* o, Option* table, int n) {
     const bool asks = o->generate || option_given(table, n, "evaluate") || option_given(table, n, "export");
     return option_given(table, n, "steps") ? o->steps == 0 : asks;

@@ -266,8 +266,7 @@ static inline void fallback_to_bytes(Trainer* t, int V) {
     tokenizer_bytes(&t->tokenizer);
 }
 
-// --init of the folder of a run means one of its checkpoints: rank 0 chooses and broadcasts it. A resumed run needs
-// none.
+// --init of a run's folder means one of its checkpoints: rank 0 chooses and broadcasts it. A resumed run needs none.
 static inline void find_init(Trainer* t) {
     Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH];
@@ -347,8 +346,7 @@ static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     return true;
 }
 
-// Chooses the tokens that begin and end a text: the ones of the initial weights, else the token before a document of
-// the data.
+// Chooses the tokens that begin and end a text: the initial weights', else the token before the data's documents.
 static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const ModelConfig* model, const char* weights,
                                 Error* error) {
     const Settings* o = &t->settings;
@@ -594,8 +592,7 @@ static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, 
     return ok;
 }
 
-// Builds --allreduce on --topology, the network of the replicas of a site, or, where each replica is a site, of the
-// sites.
+// Builds --allreduce on --topology, the network of a site's replicas, or, where each is a site, of the sites.
 static inline bool build_named_allreduce(Trainer* t, const Mesh* mesh, bool far, Error* error) {
     const Settings* o = &t->settings;
     const int replicas = far ? mesh->sites : mesh_site_size(mesh);

@@ -49,7 +49,7 @@ typedef struct {
     Watchdog watch;
     RankPlacement place;
     Stage stage;
-    Scope stats_scope; // the ranks that a step's loss, norm and bytes are summed over
+    Scope stats_scope; // the ranks over which a step's loss, norm and bytes are summed
     Schedule schedule;
     Plan sums[PLAN_KINDS];     // the data group's sums of gradients and gathers of parameters, with --allreduce
     Plan far_sums[PLAN_KINDS]; // the far group's

@@ -21,7 +21,7 @@ static inline const char* trained_action_name(int kind) { return action_name((Ac
 static inline void open_process(Trainer* t, int argc, char** argv) {
     open_standard_files();
     device_limit_thread_spin(argv);
-    signal(SIGXFSZ, SIG_IGN); // at the limit of a file's size write() fails, instead of the run
+    signal(SIGXFSZ, SIG_IGN); // above the limit of a file's size write() fails, not the run
     signal(SIGPIPE, SIG_IGN); // nor does the end of the reader of stdout end the run
     device_trim_malloc();
     device_flush_denormals();

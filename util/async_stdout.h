@@ -73,7 +73,7 @@ static inline ssize_t printing_take(void* unused, const char* text, size_t n) {
     return (ssize_t)n;
 }
 
-// row: the heartbeat slot of this rank, or NULL.
+// Makes stdout non-blocking. row: the heartbeat slot of this rank, or NULL.
 static inline void printing_begin(HeartbeatRow* row) {
     struct stat st;
     if (fstat(STDOUT_FILENO, &st) != 0 || S_ISREG(st.st_mode)) return;
@@ -96,7 +96,7 @@ static inline void printing_begin(HeartbeatRow* row) {
 #endif
 }
 
-// The last call of a run.
+// Flushes stdout; the last call of a run.
 static inline void printing_end(void) {
     struct pollfd ready = {printing.fd, POLLOUT, 0};
     fflush(stdout);

@@ -255,8 +255,7 @@ static inline float random_uniform(uint64_t seed, uint64_t stream, uint64_t inde
     return (float)(philox(seed, stream, index >> 2).word[index & 3] >> 8) * 0x1p-24f;
 }
 
-// ln u for 0 < u <= 1: u = 2^k m with m in [1/sqrt 2, sqrt 2), ln m from the series of atanh. Relative error below
-// 1e-6.
+// ln u for 0 < u <= 1: u = 2^k m, m in [1/sqrt 2, sqrt 2), ln m from the series of atanh. Relative error below 1e-6.
 static inline float log_of_uniform(float u) {
     const uint32_t root_half = 0x3f3504f3u, shifted = bits_of_float(u) - root_half;
     const int32_t k = (int32_t)shifted >> 23;

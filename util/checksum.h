@@ -9,7 +9,7 @@ pseudorandom number generators", figure 16), golden 2^64 / 1.618..., odd. Hence
 
     one word that is wrong    always changes the checksum: mix is a bijection
     any other error           stays undetected with probability 2^-64, unless it is deliberate: this is no signature
-    order does not matter     so each rank that writes a part of a file sums its words, in any order, and the sum over the
+    order does not matter     so each rank that writes part of a file sums its words, in any order, and the sum over the
                               ranks is the checksum of the file (checkpoint/checkpoint.h); GPU blocks do the same
     a place matters           words that have changed places, or files, are detected
 

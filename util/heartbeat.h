@@ -159,7 +159,7 @@ static inline HeartbeatPhase heartbeat_phase_of(const HeartbeatRow* row) {
     return (HeartbeatPhase)(__atomic_load_n(&row->place, __ATOMIC_RELAXED) >> 56);
 }
 
-// Whether the phase is after the start of the steps.
+// Whether the steps have begun in this phase.
 static inline bool heartbeat_steps(HeartbeatPhase phase) { return phase > PHASE_LOADING; }
 
 static inline uint64_t heartbeat_waits(const HeartbeatRow* row) {

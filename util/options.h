@@ -219,8 +219,7 @@ static inline bool option_set(Option* o, const char* text, Error* error) {
     }
 }
 
-// The option of "--name" or "--name=value"; *value is the text after the "=", or NULL. old_names: accepts former names
-// too.
+// The option of "--name" or "--name=value"; *value: the text after the "=", or NULL. old_names: accepts former names.
 static inline Option* option_named(Option* table, int n, const char* word, bool old_names, const char** value,
                                    Error* error) {
     char name[64];
@@ -336,9 +335,8 @@ static inline bool options_read(Option* table, int n, char* text, const char* pa
     return true;
 }
 
-// Writes the value of an option as options_read takes it; "" for a flag that is on, and for an unset value: a string
-// that is NULL, a number below its range (derived from other options). False: the value cannot be in a file (see
-// above).
+// Writes the value of an option as options_read takes it; "" for a flag that is on, and for an unset value (a string
+// that is NULL, a number below its range). False: the value cannot be in a file.
 static inline bool option_text(char* text, size_t size, const Option* o) {
     const char* string;
     text[0] = 0;
@@ -485,7 +483,7 @@ static inline int help_kind(Option* table, int n, const char* word) {
     return option_find(table, n, word) ? 1 : kind;
 }
 
-// --help, --help all, --help GROUP, --help OPTION.
+// Prints --help, --help all, --help GROUP, --help OPTION.
 static inline bool options_explain(Option* table, int n, const char* word, FILE* out, Error* error) {
     if (strcmp(word, "all") == 0) return options_help(table, n, out), true;
     if (word[0] == 0) {

@@ -40,7 +40,7 @@ typedef struct {
 
 typedef struct Trace {
     int64_t n, capacity, dropped; // spans recorded, room for them, spans that found no room
-    double zero;                  // seconds_now() at time 0 of the file; at first of trace_init
+    double zero;                  // seconds_now() at time 0 of the file; at first the time of trace_init
     TraceSpan* spans;             // (capacity), in the order of the calls
 } Trace;
 
@@ -220,8 +220,8 @@ static inline bool trace_write_rank(FILE* out, int rank, const char* label, cons
     return !ferror(out);
 }
 
-// Ends and flushes the file; the caller closes it, and checks that. about: a JSON object that describes the run, for
-// programs that read the file; or NULL.
+// Ends and flushes the file; the caller closes it, and checks that. about: NULL or a JSON object that describes the
+// run.
 static inline bool trace_end_file(FILE* out, const char* about) {
     fputs("\n]", out);
     if (about) fprintf(out, ",\n\"otherData\":%s", about);
