@@ -6,9 +6,9 @@ train_gpt.cu: trains a GPT in tensor, pipeline and data parallel. The file to re
     3. main          warm-up, the training loop, the end of a run; inference
 
 A process is one rank of a mesh of t tensor, d data and p pipeline ranks; a process started alone is the mesh 1 x 1 x 1.
-parallel.h says which slices of which tensors a rank holds, parallel/schedule.h in which order it works. gpt.h is the
-model, parallel/tensor.h, parallel/pipeline.h and parallel/data.h are the three kinds of parallelism,
-parallel/optimizer.h is the update. trainer/ has everything around: options, data, checkpoints, log, watchdog.
+parallel.h assigns slices of tensors to ranks, parallel/schedule.h orders the work of a rank. gpt.h is the model;
+parallel/tensor.h, parallel/pipeline.h and parallel/data.h are the three kinds of parallelism, parallel/optimizer.h is
+the update. trainer/ has everything around: options, data, checkpoints, log, watchdog.
 
 The same code runs on CPU cores and on GPUs: kernels/kernels.h has the kernels, kernels/device.h the memory. Parameters
 and activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, optimizer state,

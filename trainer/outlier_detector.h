@@ -11,7 +11,7 @@ bad values:
 
     slope     = median of (y_(i + 50) - y_i) / 50, i < 50                 pairs, so that a value is in one of them
     level     = median of (y_i - slope i)
-    deviation = 1.4826 median of |y_i - slope i - level|                  that of a normal distribution
+    deviation = 1.4826 median of |y_i - slope i - level|                  as of a normal distribution
     z         = (x - level - 100 slope) / deviation
 
 (Siegel 1982 and Theil 1950 take all pairs; pairs half the window apart carry most information.) A gradient norm is

@@ -194,7 +194,7 @@ static void print_mesh(const Trainer* t) {
     schedules_free(stages, mesh->p);
 }
 
-// Prints a line for each source of data: its share, if there are several, its content, and how many epochs the run is.
+// Prints a line for each source of data: its weight, if there are several, its content, and how many epochs the run is.
 static void print_sources(const Trainer* t) {
     const uint64_t n = (uint64_t)t->settings.steps * (uint64_t)t->settings.global_batch;
     char text[512];

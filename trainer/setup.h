@@ -307,7 +307,7 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
     char newest[CHECKPOINT_PATH] = "";
     const bool resumes = o->resume && find_model(t, newest);
     const char* path = resumes ? newest : o->init;
-    ModelConfig stored = model_gpt2(1, 1, 1, 1, 1); // replaced where a file says it
+    ModelConfig stored = model_gpt2(1, 1, 1, 1, 1); // replaced if the weights name their model
     bool told = false;
     Error error;
     if (o->init && !resumes) check_all_ranks(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
@@ -628,7 +628,7 @@ static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* er
     return ok;
 }
 
-// Plans what this rank holds and does in training: schedule, stage, all-reduces between replicas.
+// Plans the schedule, the stage and the all-reduces of this rank.
 static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Mesh* mesh, int T, DtypeInfo type,
                                   Error* error) {
     const Settings* o = &t->settings;

@@ -1,5 +1,5 @@
 /*
-trainer/trace_gather.h: --trace. Every rank records what it does and when (util/trace.h); at the end rank 0 collects it
+trainer/trace_gather.h: --trace. Every rank records spans of its work (util/trace.h); at the end rank 0 collects them
 and writes one file in Chrome's trace format, which Perfetto opens.
 */
 #ifndef TRACE_GATHER_H

@@ -3,7 +3,7 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
 
     trainer_init       options, data, vocabulary, model, mesh and schedule: all that can be refused before allocation
     trainer_allocate   memory, process groups, the folder of the run
-    trainer_free       all of it; returns what main returns
+    trainer_free       releases all of it; returns the process's exit status
 */
 #ifndef TRAINER_INIT_H
 #define TRAINER_INIT_H

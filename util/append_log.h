@@ -3,7 +3,7 @@ util/append_log.h: appends lines to a file whose disk may be full, or missing fo
 line is in the file as a whole or not at all, no line is lost, and such a disk does not stop the caller:
 
     a line         goes to memory first, then, with all lines waiting there, to the file, in one pwrite at their offset
-    a failure      truncates what the write has left; the lines keep waiting, and the next call tries again
+    a failure      truncates the partial write; the lines keep waiting, and the next call tries again
     another file   has the name: the folder was moved, or the disk unmounted. A write to the open file would succeed and
                    be lost; so lines wait until the file is back, or one at least as long
 

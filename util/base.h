@@ -3,7 +3,7 @@ util/base.h: the base of every other file. Nothing here depends on GPT, MPI or C
 
     errors      die() ends the program with one line: the error, the place, the rank, the remedy.
                 A function that reads untrusted input (files, text) returns false and fills an Error instead, so that
-                its caller, or a fuzzer, decides what happens.
+                its caller, or a fuzzer, decides.
     memory      checked allocation.
     bits        of float32, bfloat16 and float16 numbers.
     random      counter-based: a number is a pure function of (seed, stream, index). No state, no order: any rank can

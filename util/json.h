@@ -118,7 +118,7 @@ static inline size_t json_utf8_bytes(const unsigned char* s, size_t n) {
     if (s[0] < 0x80) return 1;
     const size_t bytes = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
     if (s[0] < 0xC2 || s[0] > 0xF4 || n < bytes) return 0;
-    // The second byte refuses overlong forms, surrogates, and what is above U+10FFFF.
+    // The second byte refuses overlong forms, surrogates, and code points above U+10FFFF.
     if (s[1] < (s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80)) return 0;
     if (s[1] > (s[0] == 0xED ? 0x9F : s[0] == 0xF4 ? 0x8F : 0xBF)) return 0;
     for (size_t i = 2; i < bytes; i++)
@@ -419,7 +419,7 @@ static inline bool json_parse_text(JsonParser* p) {
     return p->at == p->size || json_unexpected(p, "the end of the text");
 }
 
-// Reads a text of `size` bytes; `path` is what errors call it. On failure nothing has to be freed.
+// Reads a text of `size` bytes; `path` is its name in errors. On failure nothing has to be freed.
 static inline bool json_parse(Json* json, const char* path, const void* text, size_t size, Error* error) {
     memset(json, 0, sizeof *json);
     if (size >= UINT32_MAX) return fail(error, "%s: %zu bytes of JSON; 4 GB are the limit", path, size);
