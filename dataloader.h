@@ -50,7 +50,7 @@ root shares n among two groups, each group its own count among its two halves, d
 
 The tree is Huffman's (1952), which joins the two lightest nodes repeatedly. There the sibling of a node is not lighter
 than the node's own halves, so on the way up from i weights grow at least like Fibonacci's numbers, 1 1 2 3 5 8 ..., and
-the sum stays below the sum of their reciprocals, 3.36: no source is ever 1.68 sequences off, for any number. (No
+the sum stays below their reciprocals' sum, 3.36: no source is ever 1.68 sequences off, however many there are. (No
 order can guarantee less than 1 - 1/(2k - 2) for k sources: Tijdeman 1980, "The chairman assignment problem".) Weights
 are integers, so that every rank and machine rounds in the same way: decimals are counted in units of the last digit,
 and divided by their greatest common divisor.
