@@ -1,20 +1,19 @@
 /*
-comm_planned.h: runs collective plans (comm/collectives/collectives.h): an all-reduce, reduce-scatter or all-gather of a
-group is then not left to MPI or NCCL, but done by point-to-point messages as its plan's table says. comm_use_plans
-gives a group its plans; from then on its operations follow them, started and waited for like others.
+comm_planned.h: executes collective plans (comm/collectives/collectives.h): an all-reduce, reduce-scatter or all-gather
+of a group is then done not by MPI's or NCCL's collectives, but by point-to-point messages from its plan's table.
+comm_use_plans gives a group its plans; from then on its operations follow them, started and waited for like others.
 
-A rank's program is what the table says of it, as rows: send these chunks to that rank, or receive from it and add, or
-receive in place. In a step sends come before receives. A row waits for those before it that touch the same chunks: a
-send for what was received there, a receive for that and for what is still being sent from there; and sends to one rank
-keep their order, or what is urgent would stand behind what is not. What else ranks do they do whenever they can: there
-are no steps any more, only these dependencies (compiled once, comm_plan_compile).
+A rank's program is its part of the table, as rows: send these chunks to that rank, or receive from it and add, or
+receive in place. In a step sends come before receives. A row waits for the rows before it that touch the same chunks: a
+send for their receives, a receive for these and for sends in flight from there; and sends to one rank keep their order,
+so that urgent ones are not delayed. Everything else runs as soon as possible: steps are replaced by these dependencies
+(compiled once, comm_plan_compile).
 
 Host memory, MPI. Rows are cut into slabs: slab k of every chunk goes through the whole plan by itself, so while one
-slab is being added the next is in flight, and what is added is still in the cache. Received sums wait in a few buffers,
-and are added in the order of the rows, whichever comes first: the bits do not depend on who is faster. Receives are
-posted in the order of rows as buffers get free, so the first one that is not over always has one, and its sender's part
-depends on earlier rows only: no rank waits for ever. What is not MPI's work is done when comm_progress or comm_wait is
-called.
+slab is being added the next is in flight, and the operands are still in the cache. Received sums wait in a few buffers,
+and are added in the order of the rows, whichever arrives first: the bits do not depend on timing. Receives are posted
+in the order of rows as buffers become free, so the first unfinished one always has one, and its sender depends on
+earlier rows only: no deadlock. Work other than MPI's is done inside comm_progress or comm_wait.
 
 Device memory, NCCL. Step after step on the group's stream: the messages of a step in one NCCL group, then a kernel for
 each sum. The host only enqueues.
@@ -33,18 +32,18 @@ each sum. The host only enqueues.
 #endif
 
 enum {
-    PLAN_BUFFERS = 64,       // for sums that have come, at most, ...
-    PLAN_BUFFERED = 8 << 20, // ... and so many bytes, unless two of them are more
-    PLAN_TAGS = 32767,       // what every MPI allows
-    PLAN_AT_ONCE = 16        // operations of a group in flight whose messages are given apart
+    PLAN_BUFFERS = 64,       // for received sums, at most, ...
+    PLAN_BUFFERED = 8 << 20, // ... and N bytes in all, unless two of them are more
+    PLAN_TAGS = 32767,       // the limit that every MPI allows
+    PLAN_AT_ONCE = 16        // operations of a group in flight with distinct tags
 };
 
 typedef struct {
     int32_t step, chunk, chunks, peer;
-    int32_t number;       // among the messages of the one rank to the other
-    int32_t waits;        // for so many rows before it
+    int32_t number;       // among the messages from one rank to the other
+    int32_t waits;        // rows before it that it waits for
     int32_t follower;     // of a send: the next one to the same rank, or -1
-    bool follows;         // it is one
+    bool follows;         // whether it is the follower of another send
     int32_t first, nexts; // rows that wait for it: after[first .. first + nexts)
     bool send, add;
 } CommRow;
@@ -55,20 +54,20 @@ typedef struct {
     int rank, rows, edges, capacity;
     CommRow* row;
     int32_t* after;
-    bool single;       // no row of any rank has more than one chunk, so they can be cut
+    bool single;       // no row of any rank has more than one chunk, so chunks can be cut
     int most_messages; // from any rank to another
 } CommPlan;
 
-// Those of a group. of[kind].rows = 0: there is none.
+// The programs of a group. of[kind].rows = 0: there is none.
 typedef struct CommPlans {
     CommPlan of[PLAN_KINDS];
     int started;   // operations so far: the same number on all ranks
-    int tags;      // that messages can have
-    char* buffers; // of the operation before, for the next one; or NULL
+    int tags;      // tags that messages can have
+    char* buffers; // of the last operation, for the next one; or NULL
     size_t buffer_bytes;
 #ifdef USE_MPI
-    MPI_Comm mpi;                       // of their own: their messages meet no others
-    struct PlanRun* last[PLAN_AT_ONCE]; // who has each of PLAN_AT_ONCE ranges of tags
+    MPI_Comm mpi;                       // separate: their messages match no others
+    struct PlanRun* last[PLAN_AT_ONCE]; // the user of each of PLAN_AT_ONCE ranges of tags
 #endif
 } CommPlans;
 
@@ -102,7 +101,8 @@ static inline void comm_plan_add_row(CommPlan* p, const Transfer* t, bool send, 
     p->row[p->rows++] = row;
 }
 
-// Who waits for whom: for each chunk, who wrote it last, and who has read it since (a list through `before`).
+// The dependencies of rows: for each chunk, the last row that wrote it, and the rows that read it since (a list through
+// `before`).
 static inline void comm_plan_find_edges(CommPlan* p, CommEdges* edges) {
     typedef struct {
         int32_t row, before;
@@ -132,7 +132,7 @@ static inline void comm_plan_find_edges(CommPlan* p, CommEdges* edges) {
     free(writer);
 }
 
-// What all ranks have to know alike.
+// The facts that must be the same on all ranks.
 static inline void comm_plan_survey(CommPlan* p, const Plan* plan) {
     int* messages = (int*)checked_calloc((size_t)plan->ranks * (size_t)plan->ranks, sizeof(int), "a plan");
     p->single = plan_is_single(plan);
@@ -145,7 +145,7 @@ static inline void comm_plan_survey(CommPlan* p, const Plan* plan) {
     free(messages);
 }
 
-// The rows of one rank, and which of them wait for which.
+// The rows of one rank, and their dependencies.
 static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
     CommPlan p;
     memset(&p, 0, sizeof p);
@@ -192,7 +192,7 @@ static inline void comm_plan_free(CommPlan* p) {
     memset(p, 0, sizeof *p);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
+// Selection of operations that follow a plan
 // Which operations follow a plan
 
 static inline PlanKind comm_plan_kind(CommKind kind) {
@@ -201,7 +201,7 @@ static inline PlanKind comm_plan_kind(CommKind kind) {
                                          : PLAN_ALL_GATHER;
 }
 
-// The plan that an operation follows, or NULL. All ranks come to the same conclusion.
+// The plan that an operation follows, or NULL. All ranks get the same answer.
 static inline const CommPlan* comm_plan_of(const CommRequest* r) {
     const bool gathers = r->kind == COMM_ALL_GATHER,
                sums = r->kind == COMM_ALL_REDUCE || r->kind == COMM_REDUCE_SCATTER;
@@ -220,7 +220,7 @@ static inline int64_t comm_row_elements(const CommPlan* p, const CommRow* row, i
     return all * (k + 1) / slabs - all * k / slabs;
 }
 
-// What comm_bytes counts for an operation that follows a plan, times the size of the group.
+// The bytes that comm_bytes counts for an operation that follows a plan, times the size of the group.
 static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan* p) {
     int64_t sent = 0, start;
     for (int i = 0; i < p->rows; i++) {
@@ -235,25 +235,25 @@ static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan*
 #ifdef USE_MPI
 // An operation in flight. An item is a slab of a row: number row * slabs + slab.
 typedef struct PlanRun {
-    struct PlanRun* next_run; // in the job's list of those that are not over, ...
-    bool listed;              // ... where it is until then
+    struct PlanRun* next_run; // in the job's list of unfinished runs, ...
+    bool listed;              // ... whether it is in the list
     const CommPlan* plan;
     Comm* comm;
     CommType type;
-    int64_t n, left; // items that are not over
+    int64_t n, left; // left: unfinished items
     int slabs, tag;
     char *vector, *own; // own: a copy that a reduce-scatter works on, or NULL
     int32_t* waits;     // (items)
-    char** came;        // (items): the buffer of a sum that is in flight or there; NULL
+    char** came;        // (items): the buffer of a sum in flight or received; NULL
     bool* there;        // (items)
-    int next;           // the first item that may be a sum whose receive is not posted
+    int next;           // the first item that may be a sum with its receive not posted
     char* buffers;
     size_t buffer_bytes;
     char** free_buffer; // (frees)
     int frees;
     int flying; // messages
     MPI_Request* request;
-    int32_t* item; // (flying): whose it is
+    int32_t* item; // (flying): the item of the message
     int* indices;  // scratch for MPI
 } PlanRun;
 
@@ -273,7 +273,7 @@ static inline void plan_run_post(PlanRun* run, int item, char* buffer) {
     run->item[run->flying++] = item;
 }
 
-// in (n) is added to sum.
+// sum += in (n).
 static inline void plan_add_up(char* sum, const char* in, int64_t n, CommType type) {
     if (type != COMM_FLOAT) {
         for (int64_t i = 0; i < n; i += 1 << 30)
@@ -291,7 +291,7 @@ static inline bool plan_row_sums(const CommRow* row) { return !row->send && row-
 static inline void plan_run_end_item(PlanRun* run, int item);
 static inline void plan_run_begin_item(PlanRun* run, int item);
 
-// A send is in flight: the next one to the same rank may go.
+// A send is in flight: the next one to the same rank may start.
 static inline void plan_run_pass(PlanRun* run, int item) {
     const CommRow* row = &run->plan->row[item / run->slabs];
     const bool last = item % run->slabs == run->slabs - 1;
@@ -303,7 +303,7 @@ static inline void plan_run_pass(PlanRun* run, int item) {
 // Whether an item is a send that waits for the one before it to the same rank.
 static inline bool plan_item_follows(const CommRow* row, int slab) { return row->send && (row->follows || slab > 0); }
 
-// An item has nothing left to wait for: it begins; a sum whose message has come, and an empty one, end at once.
+// Starts an item without dependencies; a sum whose message has arrived, and an empty one, end at once.
 static inline void plan_run_begin_item(PlanRun* run, int item) {
     const CommRow* row = &run->plan->row[item / run->slabs];
     int64_t start;
@@ -345,7 +345,7 @@ static inline void plan_run_receive(PlanRun* run) {
     }
 }
 
-// A message has gone or come.
+// A message was sent or received.
 static inline void plan_run_message(PlanRun* run, int item) {
     heartbeat_background(run->comm->row);
     if (!plan_row_sums(&run->plan->row[item / run->slabs])) {
@@ -356,8 +356,7 @@ static inline void plan_run_message(PlanRun* run, int item) {
     if (run->waits[item] == 0) plan_run_begin_item(run, item);
 }
 
-// Continues with an operation; wait: until it is over. Returns whether it is; then it is not in the job's list any
-// more.
+// Advances an operation; wait: until it is over. Returns whether it is; then it is removed from the job's list.
 static inline bool plan_run_advance(PlanRun* run, bool wait) {
     if (!run->listed) return true;
     while (run->left > 0) {
@@ -368,7 +367,7 @@ static inline bool plan_run_advance(PlanRun* run, bool wait) {
                               : MPI_Testsome(run->flying, run->request, &n, run->indices, MPI_STATUSES_IGNORE);
         comm_mpi_check(code, run->comm, "a planned message");
         if (n == 0) return false;
-        for (int i = 0; i < n; i++) { // from places to items
+        for (int i = 0; i < n; i++) { // from indices to items
             const int place = run->indices[i];
             run->indices[i] = run->item[place];
             run->item[place] = -1;
@@ -389,8 +388,8 @@ static inline bool plan_run_advance(PlanRun* run, bool wait) {
     return true;
 }
 
-// Whether operations by plan are in flight. Then whoever waits for anything calls comm_plans_advance meanwhile: other
-// ranks may wait for messages that only follow from these plans, before they do what this one waits for.
+// Whether operations by plan are in flight. Then every wait calls comm_plans_advance meanwhile: other ranks may need
+// messages of these plans before they reach what this rank waits for.
 static inline bool comm_plans_run(const Comm* c) { return c->job && c->job->runs; }
 
 static inline void comm_plans_advance(const Comm* c) {
@@ -400,11 +399,11 @@ static inline void comm_plans_advance(const Comm* c) {
     }
 }
 
-// Before a blocking call of MPI: plans go on until all members have come to it. Then no rank in there waits for a plan.
+// Before a blocking call of MPI: advances plans until all members have reached it. Then no rank in it waits for a plan.
 static inline void comm_plans_meet(const Comm* c) {
     MPI_Request all;
     int met = 0;
-    if (!c->job->planned) return; // which is so for all ranks, or for none
+    if (!c->job->planned) return; // the same on all ranks
     comm_mpi_check(MPI_Ibarrier(c->mpi, &all), c, "barrier");
     while (!met) {
         comm_mpi_check(MPI_Test(&all, &met, MPI_STATUS_IGNORE), c, "barrier");
@@ -413,11 +412,11 @@ static inline void comm_plans_meet(const Comm* c) {
 }
 
 static inline void plan_run_wait(PlanRun* run) {
-    if (run->comm->job->runs == run && !run->next_run) plan_run_advance(run, true); // alone: MPI may block
+    if (run->comm->job->runs == run && !run->next_run) plan_run_advance(run, true); // the only run: MPI may block
     while (run->listed) comm_plans_advance(run->comm);
 }
 
-// The vector that a plan works on, from what the operation has been given.
+// The vector that a plan works on, from the operation's buffers.
 static inline void plan_run_take(PlanRun* run, const CommRequest* r) {
     const size_t bytes = (size_t)(r->n * comm_type_bytes(r->type)), part = bytes / (size_t)r->comm->size;
     run->vector = (char*)r->out;
@@ -429,7 +428,7 @@ static inline void plan_run_take(PlanRun* run, const CommRequest* r) {
     }
 }
 
-// Buffers for sums: those of the operation before, where they are free and large enough.
+// Buffers for sums: reuses those of the operation before, if they are free and large enough.
 static inline void plan_run_take_buffers(PlanRun* run, size_t largest, int sums) {
     CommPlans* plans = run->comm->plans;
     int n = (int)min_i64(PLAN_BUFFERS, max_i64(2, PLAN_BUFFERED / (int64_t)max_i64(1, (int64_t)largest)));
@@ -448,7 +447,7 @@ static inline void plan_run_take_buffers(PlanRun* run, size_t largest, int sums)
         run->free_buffer[run->frees] = run->buffers + (size_t)run->frees * largest;
 }
 
-// How finely chunks are cut: on all ranks alike, and not beyond what tags can tell apart.
+// The slabs of a chunk: the same number on all ranks, and within the number of tags.
 static inline int comm_plan_slabs(const CommPlan* p, int64_t chunk_bytes, int tags) {
     return (int)max_i64(1, min_i64(plan_slabs(p->single, chunk_bytes), tags / PLAN_AT_ONCE / p->most_messages));
 }
@@ -463,7 +462,7 @@ static inline void comm_plan_start(CommRequest* r) {
     run->type = r->type;
     run->n = r->n;
     run->slabs = comm_plan_slabs(p, chunk, plans->tags);
-    PlanRun** place = &plans->last[plans->started++ % PLAN_AT_ONCE]; // the one that had these tags has to be over
+    PlanRun** place = &plans->last[plans->started++ % PLAN_AT_ONCE]; // the last user of these tags has to be over
     if (*place) plan_run_wait(*place);
     *place = run;
     run->tag = (int)(place - plans->last) * (plans->tags / PLAN_AT_ONCE);
@@ -498,7 +497,7 @@ static inline void comm_plan_start(CommRequest* r) {
     plan_run_advance(run, false);
 }
 
-// Whether an operation could begin without waiting for one before it.
+// Whether an operation could start without waiting for an earlier one.
 static inline bool comm_plan_may_start(const CommRequest* r) {
     const CommPlans* plans = r->comm->plans;
     return !comm_plan_of(r) || !plans->last[plans->started % PLAN_AT_ONCE];
@@ -560,14 +559,14 @@ static inline void plan_add_up_on(cudaStream_t stream, char* sum, const char* in
     if (type == COMM_FP16) plan_add_on<fp16>(stream, sum, in, n);
 }
 
-// Rows [first, the result) are those of one step.
+// Rows [first, the result) are one step's.
 static inline int comm_plan_step_end(const CommPlan* p, int first) {
     int end = first;
     while (end < p->rows && p->row[end].step == p->row[first].step) end++;
     return end;
 }
 
-// The part of row i's sum in the block where the sums of a step wait: *bytes from its begin on; afterwards behind it.
+// The slot of row i's sum in the block where the sums of a step wait, at *bytes, which advances past it.
 static inline int64_t plan_take_room(const CommPlan* p, int i, int64_t n, int64_t element, int64_t* bytes) {
     int64_t start;
     const int64_t at = *bytes;
@@ -638,7 +637,7 @@ static inline void comm_plan_nccl_start(CommRequest* r) {
     r->done = nccl_end(g);
 }
 
-// A step's messages are in flight together here, so none may arrive where another one leaves.
+// Here the messages of a step are in flight together, so no chunk may be both sent and received in a step.
 static inline void comm_plan_check_steps(const CommPlan* p) {
     for (int i = 0; i < p->rows; i++) {
         for (int k = 0; p->row[i].send && k < p->row[i].nexts; k++) {
@@ -671,13 +670,13 @@ static inline CommPlans* comm_plans_of(Comm* c) {
     return c->plans;
 }
 
-// comm_use_plan, for a group that is idle.
+// Implements comm_use_plan for an idle group.
 static inline void comm_plan_adopt(Comm* c, const Plan* plan) {
     if (plan->ranks != c->size)
         die("internal error: a plan for %d ranks in group \"%s\" of %d", plan->ranks, c->name, c->size);
     if (c->size == 1) return;
 #ifdef USE_MPI
-    if (!c->thread) c->job->planned = true; // the thread looks after its own
+    if (!c->thread) c->job->planned = true; // the thread advances its own plans
 #endif
     CommPlan* mine = &comm_plans_of(c)->of[plan->kind];
     comm_plan_free(mine);

@@ -1,38 +1,37 @@
 /*
-comm_progress_thread.h: operations that go on while the rank computes.
+comm_progress_thread.h: operations that make progress while the rank computes.
 
-MPI moves large messages only while the program is inside it, and a plan (comm_planned.h) takes its next step only when
-somebody calls its runner. A rank that computes for a second without a word so holds up all that wait for its part: a
-long message is hidden behind computation on paper only. comm_open_thread gives a group a thread of this process, which
-does nothing but carry the group's operations. comm_start puts an operation into a queue, and returns; comm_wait sleeps
-until the thread says that it is over; comm_progress and comm_is_done only look.
+MPI moves large messages only inside its calls, and a plan (comm_planned.h) takes its next step only when its runner is
+called. A rank that computes for a second without a call delays all that wait for its part: a long message is hidden
+behind computation on paper only. comm_open_thread gives a group a thread of this process, which only runs the group's
+operations. comm_start puts an operation into a queue, and returns; comm_wait sleeps until the thread signals that it is
+over; comm_progress and comm_is_done only poll.
 
     rank's thread     start . . . . computes . . . . . . . . wait   deliver
     group's thread        \ begin  test  test  test  end /
 
-Who owns what. The thread has a communicator of its own, a duplicate, which no other thread uses, and a CommJob of its
-own, so that plans that are in flight there are in no list of the rank's thread. The rank's thread counts bytes, writes
-the trace and copies from and to the device. Between the two there are the queue and, in each operation, whether it is
-over and when: under one lock. While an operation is in flight its buffers, and its request, are the thread's.
+Ownership. The thread has its own communicator, a duplicate, which no other thread uses, and its own CommJob, so that
+its plans in flight are in no list of the rank's thread. The rank's thread counts bytes, writes the trace and copies
+from and to the device. They share the queue and the completion flag and time of each operation, under one lock. While
+an operation is in flight its buffers, and its request, are the thread's.
 
-Order. Operations begin in the order in which they were started, which is the same on all members, and then are all on
-their way at once. All of them are started by MPI's calls that do not block, the blocking forms (comm_all_reduce) too:
-their sums are, bit for bit, those of comm_all_reduce_start without a thread. Of those that follow plans no more are on
-their way than plans have tags for; the others wait in the queue.
+Order. Operations begin in the order in which they were started, which is the same on all members, and then are all in
+flight at once. All of them use MPI's nonblocking calls, also for the blocking forms (comm_all_reduce): their sums are,
+bit for bit, those of comm_all_reduce_start without a thread. The number of plans in flight is limited by their tags;
+the others wait in the queue.
 
-Cost. A thread that only tested would take half of the core that it shares with the computation. So it sleeps between
-two tests, unless the last one took long: then something has moved, and there may be more. To sleep and to wake up takes
-5 to 30 us of the core, so 0.1 ms of sleep is not enough where nothing moves for long, as the other rank is late: then
-pauses grow, up to 1 ms. With nothing in flight the thread sleeps until there is. Only while its rank waits, and so
-computes nothing, does it look again at once, for a while. What is left is the work itself: copies, and the sums. A
-message that comes during a pause waits for its end: for messages that matter that much a group is better off without a
-thread.
+Cost. A thread that only polled would take half of the core that it shares with the computation. So it sleeps between
+two polls, unless the last one took long: then something has moved, and there may be more. To sleep and to wake up takes
+5 to 30 us of the core, so if nothing moves for long, as the other rank is late, pauses grow from 0.1 ms to 1 ms. With
+nothing in flight the thread sleeps until there is. Only while its rank waits does it poll without pauses, for a while.
+The rest is the work itself: copies, and the sums. A message that arrives during a pause waits for its end: groups with
+very urgent messages are better off without a thread.
 
-Where. A thread is for groups whose operations MPI carries. A group of one has none to carry, and what NCCL carries is
-on a stream, which needs no help. It takes an MPI that lets two threads in at once, MPI_THREAD_MULTIPLE. Where there is
-no thread all goes on as before, as far as comm_progress is called: comm_has_thread tells.
+Use. A thread is for groups with MPI as backend. A group of one needs none, and NCCL's operations are on a stream, which
+needs no help. The MPI must support MPI_THREAD_MULTIPLE. Without a thread operations still make progress in
+comm_progress; comm_has_thread reports whether there is one.
 
-An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once one speaks to
+An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once only one calls
 MPI.
 */
 #ifndef COMM_PROGRESS_THREAD_H
@@ -47,17 +46,17 @@ MPI.
 
 // Seconds.
 #define COMM_THREAD_PAUSE 100e-6  // between two tests, ...
-#define COMM_THREAD_SHARE 0.1     // ... or such a part of the time in which nothing has moved, if that is longer, ...
+#define COMM_THREAD_SHARE 0.1     // ... or this part of the time in which nothing has moved, if that is longer, ...
 #define COMM_THREAD_LAZY 1e-3     // ... but no more than this
-#define COMM_THREAD_LONG 4e-6     // a test that took so long has moved something, ...
-#define COMM_THREAD_LONGER 1e-6   // ... and so much more for every operation
-#define COMM_THREAD_HASTE 300e-6  // so long after something has moved there is no pause while the rank waits
-#define COMM_THREAD_LAST_WORD 2.0 // so long a rank that dies waits for its threads to let go of MPI
+#define COMM_THREAD_LONG 4e-6     // a test longer than this has moved something, ...
+#define COMM_THREAD_LONGER 1e-6   // ... and this much more for every operation
+#define COMM_THREAD_HASTE 300e-6  // no pause for this long after progress while the rank waits
+#define COMM_THREAD_LAST_WORD 2.0 // a rank that dies waits this long for its threads to leave MPI
 
 // An operation, as the thread has it.
 typedef struct CommTask {
-    struct CommTask* next; // started later: in the queue, then among those in flight
-    CommRequest request;   // of the thread's group; the thread's until it is over
+    struct CommTask* next; // started later: in the queue, then in the list in flight
+    CommRequest request;   // of the thread's group; owned by the thread until it is over
     bool over;
 } CommTask;
 
@@ -67,17 +66,17 @@ typedef struct CommThread {
     CommJob job;             // ... and the job
     int owed;                // operations started and not waited for; of the rank's thread
     pthread_t thread;
-    pthread_mutex_t lock; // of what follows, and of `over`
+    pthread_mutex_t lock; // of the fields below, and of `over`
     pthread_cond_t work, ended;
     CommTask *first, *last; // the queue
     bool awaited;           // the rank waits for an operation
-    bool stop, gone;        // the thread has to end; it has
+    bool stop, gone;        // the thread has to end; it has ended
 } CommThread;
 
 // ----------------------------------------------------------------------------------------------------------------
 // The thread
 
-// Until the condition is signaled, at most so many seconds.
+// Sleeps until the condition is signaled, at most for `seconds`.
 static inline void comm_thread_sleep(CommThread* t, pthread_cond_t* condition, double seconds) {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -87,7 +86,7 @@ static inline void comm_thread_sleep(CommThread* t, pthread_cond_t* condition, d
     pthread_cond_timedwait(condition, &t->lock, &until);
 }
 
-// The next operation of the queue, taken out of it; NULL if there is none that can begin.
+// Dequeues the next operation; NULL if there is none that can begin.
 static inline CommTask* comm_thread_take(CommThread* t) {
     CommTask* task = t->first;
     if (!task || !comm_plan_may_start(&task->request)) return NULL;
@@ -103,7 +102,7 @@ static inline void comm_thread_begin(CommTask* task) {
         comm_mpi_start(&task->request);
 }
 
-// Whether it is over; then all that it held but its memory is free.
+// Whether it is over; then everything that it held except its memory is free.
 static inline bool comm_thread_ends(CommTask* task) {
     CommRequest* r = &task->request;
     if (!comm_plan_is_done(r) || !comm_mpi_is_done(r)) return false;
@@ -113,8 +112,7 @@ static inline bool comm_thread_ends(CommTask* task) {
     return true;
 }
 
-// Tests all that are in flight, and returns those that are over, which leave the list. *took_long: something may have
-// moved.
+// Polls all in flight, and returns those that are over, which leave the list. *took_long: something may have moved.
 static inline CommTask* comm_thread_test(CommTask** flying, bool* took_long) {
     CommTask* over = NULL;
     double most = COMM_THREAD_LONG;
@@ -134,7 +132,7 @@ static inline CommTask* comm_thread_test(CommTask** flying, bool* took_long) {
     return over;
 }
 
-// Between two tests, when nothing has moved for so many seconds.
+// Sleeps between two polls, when nothing has moved for `still` seconds.
 static inline void comm_thread_rest(CommThread* t, double still) {
     if (!t->awaited) {
         comm_thread_sleep(t, &t->work, fmax(COMM_THREAD_PAUSE, fmin(COMM_THREAD_SHARE * still, COMM_THREAD_LAZY)));
@@ -150,7 +148,7 @@ static inline void comm_thread_rest(CommThread* t, double still) {
 static inline void* comm_thread_run(void* thread) {
     CommThread* t = (CommThread*)thread;
     CommTask* flying = NULL; // in flight, in the order of their starts
-    double moved = 0;        // when something has, as far as one can tell
+    double moved = 0;        // the time of the last progress, estimated
     bool took_long = false;
     pthread_mutex_lock(&t->lock);
     while (!t->stop) {
@@ -173,7 +171,7 @@ static inline void* comm_thread_run(void* thread) {
         if (task || over || (took_long && before)) moved = now;
         pthread_mutex_lock(&t->lock);
         for (CommTask* next; over; over = next) {
-            next = over->next; // afterwards it is the rank's, which frees it
+            next = over->next; // the rank now owns and frees it
             over->over = true;
             pthread_cond_broadcast(&t->ended);
         }
@@ -222,7 +220,7 @@ static inline bool comm_thread_is_done(CommRequest* r) {
 static inline void comm_thread_wait(CommRequest* r) {
     if (!r->task) return;
     CommThread* t = r->comm->thread;
-    while (comm_plans_run(r->comm) && !comm_thread_is_done(r)) comm_plans_advance(r->comm); // those of other groups
+    while (comm_plans_run(r->comm) && !comm_thread_is_done(r)) comm_plans_advance(r->comm); // plans of other groups
     pthread_mutex_lock(&t->lock);
     if (!r->task->over) {
         t->awaited = true;
@@ -240,7 +238,7 @@ static inline void comm_thread_wait(CommRequest* r) {
 // ----------------------------------------------------------------------------------------------------------------
 // Begin and end
 
-// What is done to a group with a thread only while it has no operations.
+// Ends the run if a group with a thread has operations in flight, as `what` must not be done then.
 static inline void comm_thread_check_idle(const Comm* c, const char* what) {
     if (c->thread && c->thread->owed > 0)
         die("internal error: %s of group \"%s\", with %d operations on their way", what, c->name, c->thread->owed);
@@ -271,7 +269,7 @@ static inline void comm_thread_new(Comm* c) {
     c->thread = t;
 }
 
-// The thread ends: at once, what is in flight stays there.
+// Ends the thread at once; its operations in flight are abandoned.
 static inline void comm_thread_stop(CommThread* t) {
     pthread_mutex_lock(&t->lock);
     t->stop = true;
@@ -287,7 +285,7 @@ static inline void comm_thread_join(CommThread* t) {
     free(t);
 }
 
-// With nothing in flight. All members call it.
+// All members call it, with nothing in flight.
 static inline void comm_free_thread(Comm* c) {
     CommThread* t = c->thread;
     if (!t) return;
@@ -298,7 +296,7 @@ static inline void comm_free_thread(Comm* c) {
         *place = t->next;
         break;
     }
-    pthread_mutex_unlock(&comm_ending); // or the thread could not die meanwhile
+    pthread_mutex_unlock(&comm_ending); // otherwise the thread could not die meanwhile
     MPI_Comm mpi = t->comm.mpi;
     comm_thread_stop(t);
     comm_thread_join(t);
@@ -306,7 +304,7 @@ static inline void comm_free_thread(Comm* c) {
     c->thread = NULL;
 }
 
-// The end of the job: of all threads that are left.
+// Ends all remaining threads at the end of the job.
 static inline void comm_free_threads(CommJob* job) {
     for (CommThread* t = job->thread; t; t = t->next) comm_thread_stop(t);
     for (CommThread *t = job->thread, *next; t; t = next) {
@@ -316,7 +314,7 @@ static inline void comm_free_threads(CommJob* job) {
     job->thread = NULL;
 }
 
-// The end of a process that dies, maybe in one of them: whether the others let MPI go, within a while.
+// At the end of a process that dies, maybe in one of the threads: whether the others leave MPI within a while.
 static inline bool comm_stop_threads(CommJob* job) {
     bool all = true;
     for (CommThread* t = job->thread; t; t = t->next) comm_thread_stop(t);
@@ -332,8 +330,7 @@ static inline bool comm_stop_threads(CommJob* job) {
 }
 
 // process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
-// found by all ranks, and rank 0 reports them: all ranks end without an abort, unless this rank turns out to be the
-// only one.
+// found by all ranks, and rank 0 reports them: all end without an abort, unless this rank turns out to be the only one.
 static inline void comm_stop(int status) {
     int finalized = 0;
     pthread_mutex_lock(&comm_ending);
@@ -347,13 +344,13 @@ static inline void comm_stop(int status) {
     }
     if (status == EXIT_ARGUMENTS) comm_say_lonely();
     comm_give_up(comm_job);
-    usleep(200000); // MPICH's mpirun drops what it has not yet read of this rank's last words when the job is aborted
+    usleep(200000); // MPICH's mpirun drops unread output of this rank when the job is aborted
     MPI_Abort(MPI_COMM_WORLD, status);
 }
 #endif
 
-// From now on a thread of this process carries the group's operations, which so go on while the caller computes; where
-// it can be had and is of use, see above. All members call it, with nothing in flight. Plans may come before or after.
+// From now on a thread of this process runs the group's operations, which make progress while the caller computes, if
+// it is available and of use, see above. All members call it, with nothing in flight. Plans may come before or after.
 static inline void comm_open_thread(Comm* c) {
     (void)c;
 #ifdef USE_NCCL
@@ -364,7 +361,7 @@ static inline void comm_open_thread(Comm* c) {
 #endif
 }
 
-// Whether MPI lets two threads in at once, without which there will be none.
+// Whether MPI supports several threads at once, without which there is no group thread.
 static inline bool comm_can_thread(const Comm* c) {
     (void)c;
 #ifdef USE_MPI
@@ -383,7 +380,7 @@ static inline bool comm_has_thread(const Comm* c) {
 #endif
 }
 
-// Processor time that the group's thread has taken so far, in seconds.
+// Processor time of the group's thread so far, in seconds.
 static inline double comm_thread_seconds(const Comm* c) {
     (void)c;
 #ifdef USE_MPI

@@ -1,6 +1,6 @@
 /*
-comm_types.h: what a group of ranks is, and what an operation is: for comm.h, which explains both, and for those that
-carry operations: comm_mpi.h, comm_gpu.h.
+comm_types.h: the types of groups and operations, for comm.h, which explains both, and for the backends: comm_mpi.h,
+comm_gpu.h.
 */
 #ifndef COMM_TYPES_H
 #define COMM_TYPES_H
@@ -20,7 +20,7 @@ carry operations: comm_mpi.h, comm_gpu.h.
 #endif
 
 typedef enum { COMM_FLOAT, COMM_DOUBLE, COMM_INT32, COMM_INT64, COMM_BYTE, COMM_BF16, COMM_FP16 } CommType;
-// That of parameters and activations: floatX.
+// The type of parameters and activations: floatX.
 #if !defined(USE_CUDA) || defined(PRECISION_FP32)
 #define COMM_FLOATX COMM_FLOAT
 #elif defined(PRECISION_FP16)
@@ -37,60 +37,60 @@ typedef enum {
     COMM_SEND,
     COMM_RECEIVE,
     COMM_BARRIER,
-    COMM_ON_DEVICE // no operation: what the device was given (comm_synchronize)
+    COMM_ON_DEVICE // no operation: the device's earlier work (comm_synchronize)
 } CommKind;
 
-// MPI counts in int: longer vectors go in pieces of this many bytes.
+// MPI counts in int: longer vectors are sent in pieces of this many bytes.
 #define COMM_PIECE ((int64_t)1 << 30)
-// Shorter waits are left out of the trace, in seconds.
+// Shorter waits are omitted from the trace, in seconds.
 #define COMM_SHORT_WAIT 20e-6
-// So many seconds a rank that ends for wrong arguments gives the others to do the same.
+// Seconds that a rank that ends for wrong arguments gives the others to do the same.
 #define COMM_TOGETHER 5
-// So many seconds a rank that dies gives NCCL to let go.
+// Seconds that a rank that dies gives NCCL to end.
 #define COMM_LAST_WORDS 10
-// So many seconds one that sees an error of NCCL gives the rank where it began to say why.
+// Seconds that a rank that sees an NCCL error gives the rank where it began to report why.
 #define COMM_FIRST_WORD 2.0
 
-// What all groups of this process share.
+// The state that all groups of this process share.
 typedef struct {
-    char device_text[96]; // who carries device memory
+    char device_text[96]; // the backend of device memory
 #ifdef USE_MPI
     MPI_Op sixteen[2][3];      // reductions of bf16 and fp16: sum, max, min
     bool planned;              // some groups have plans
-    struct PlanRun* runs;      // operations by plan that are not over (comm_planned.h)
+    struct PlanRun* runs;      // unfinished operations by plan (comm_planned.h)
     bool threads;              // several threads may call MPI at once
-    struct CommThread* thread; // a list of those that carry groups (comm_progress_thread.h)
+    struct CommThread* thread; // list of the groups' threads (comm_progress_thread.h)
 #endif
 #ifdef USE_NCCL
     NcclGroup* open;        // all communicators
-    Rendezvous* rendezvous; // where MPI has not started the job; else NULL
+    Rendezvous* rendezvous; // if MPI has not started the job; else NULL
     char gpu[32];           // the address of this rank's GPU
-    void* scratch;          // device memory for host memory in flight; at least 256 bytes, ...
-    size_t scratch_bytes;   // ... so many
-    double looked;          // when it was last asked for ranks that have gone
+    void* scratch;          // device copies of host memory; at least 256 bytes, ...
+    size_t scratch_bytes;   // ... its size
+    double looked;          // time of the last poll for dead ranks
 #endif
 } CommJob;
 
-static CommJob* comm_job; // for process.stop, which knows no group
+static CommJob* comm_job; // for process.stop, which has no group
 
 // A group, as one of its ranks sees it.
 typedef struct {
     const char* name;        // "world", "tensor", ...: in messages and the trace
-    int rank, size;          // this process's place in the group
+    int rank, size;          // this process's rank in the group
     int64_t size_bytes;      // size times the bytes that this rank has sent in this group: see comm_bytes
     double waited;           // seconds that this rank has spent waiting in this group
     int64_t piece;           // COMM_PIECE; the same on all ranks
     Trace* trace;            // or NULL
-    HeartbeatRow* row;       // where this rank writes what it waits for (trainer/watchdog.h), or NULL, ...
+    HeartbeatRow* row;       // this rank's heartbeat slot (util/heartbeat.h), or NULL, ...
     int row_group;           // ... and the group's number there; -1: none
     CommJob* job;            // NULL for a process that no launcher has started
-    struct CommPlans* plans; // that its operations follow (comm_planned.h), or NULL
+    struct CommPlans* plans; // for its operations (comm_planned.h), or NULL
 #ifdef USE_MPI
-    MPI_Comm mpi;              // MPI_COMM_NULL for a group of one, and where MPI has not started the job
-    struct CommThread* thread; // that carries its operations (comm_progress_thread.h), or NULL
+    MPI_Comm mpi;              // MPI_COMM_NULL for a group of one, or if MPI has not started the job
+    struct CommThread* thread; // that runs its operations (comm_progress_thread.h), or NULL
 #endif
 #ifdef USE_NCCL
-    NcclGroup* nccl;  // NULL for a group of one, and where device memory goes through the host
+    NcclGroup* nccl;  // NULL for a group of one, or if device memory is staged through the host
     NcclLanes* lanes; // or NULL
 #endif
 } Comm;
@@ -99,7 +99,7 @@ typedef struct {
 typedef struct {
     Comm* comm;
     CommKind kind;
-    void* out; // these two are what the carrier sees
+    void* out; // out and in as the backend sees them
     const void* in;
     int64_t n; // elements of the whole vector, all ranks' parts together
     CommType type;
@@ -107,20 +107,20 @@ typedef struct {
     int peer;   // the rank that sends, receives or is the root of a broadcast
     int number; // micro-batch, bucket, ...: shown in the trace, -1: none. The tag of a message
     bool active, blocking;
-    double started, finished; // seconds_now(); finished: 0 until somebody has seen it
+    double started, finished; // seconds_now(); finished: 0 until it was seen
     int pieces;
 #ifdef USE_MPI
     struct PlanRun* run;   // of an operation that follows a plan, or NULL
     MPI_Request* mpi;      // (pieces)
     int* counts;           // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
-    struct CommTask* task; // where the group's thread has it, or NULL
+    struct CommTask* task; // of the group's thread, or NULL
 #endif
 #ifdef USE_CUDA
-    void* staged;  // the host's copy of what lies in device memory, or NULL
+    void* staged;  // the host's copy of device memory, or NULL
     void* deliver; // where the result in the copy belongs
 #endif
 #ifdef USE_NCCL
-    cudaEvent_t done; // behind the operation on its stream, or NULL
+    cudaEvent_t done; // after the operation on its stream, or NULL
     NcclSelf* self;   // of a message to oneself, or NULL, ...
     int64_t message;  // ... and its number
 #endif
@@ -156,7 +156,7 @@ static inline int64_t comm_type_bytes(CommType type) {
 // Bytes that this rank has sent in this group: exact up to the rounding of this one division.
 static inline double comm_bytes(const Comm* c) { return (double)c->size_bytes / c->size; }
 
-// MPI has started the job, and carries what is in host memory.
+// Whether MPI has started the job, and is the backend of host memory.
 static inline bool comm_has_mpi(const Comm* c) {
     (void)c;
 #ifdef USE_MPI
@@ -166,7 +166,7 @@ static inline bool comm_has_mpi(const Comm* c) {
 #endif
 }
 
-// What comm_bytes counts for an operation, times the size of the group.
+// The bytes that comm_bytes counts for an operation, times the size of the group.
 static inline int64_t comm_size_bytes(const CommRequest* r) {
     const int64_t bytes = r->n * comm_type_bytes(r->type), size = r->comm->size;
     switch (r->kind) {
@@ -192,7 +192,7 @@ static inline bool comm_any_set(const char* const* names) {
     return false;
 }
 
-// True if a launcher (mpirun, mpiexec, srun, flux, aprun) has started this process, as the environment tells.
+// Whether a launcher (mpirun, mpiexec, srun, flux, aprun) has started this process, by its environment.
 static inline bool comm_is_launched(void) {
     static const char* const names[] = {"OMPI_COMM_WORLD_SIZE",
                                         "PMI_RANK",
@@ -207,7 +207,7 @@ static inline bool comm_is_launched(void) {
     return comm_any_set(names);
 }
 
-// How many processes the launcher says it has started together; 1 if it does not say. mpirun inside a Slurm job
+// The number of processes that the launcher has started together, by its environment, else 1. mpirun inside a Slurm job
 // passes Slurm's variables on, so these count only where no other is set.
 static inline int comm_launched_size(void) {
     static const char* const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE",
@@ -223,7 +223,7 @@ static inline CommJob* comm_job_new(void) {
     return comm_job;
 }
 
-// Lets go of what NCCL holds, without the other ranks. If that itself does not end, a signal ends the process.
+// Aborts NCCL's operations, without the other ranks. If that itself does not end, a signal ends the process.
 static inline void comm_give_up(CommJob* job) {
     (void)job;
 #ifdef USE_NCCL

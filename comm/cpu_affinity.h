@@ -1,12 +1,12 @@
 /*
-comm/cpu_affinity.h: which ranks share a machine, and which of its cores are whose. A core is what the system schedules
-threads on.
+comm/cpu_affinity.h: the ranks that share a machine, and the assignment of its cores. A core is a logical CPU of the
+system's scheduler.
 
 Several ranks on one machine that all compute with all of its cores slow each other down several times. So the cores
-that the ranks of a machine may use together are cut into one part for each of them, and each is tied to its part and
-computes with as many threads. Parts are contiguous in an order where hyperthreads of one physical core stand side by
-side, and sockets one after the other. Where the launcher has given every rank cores of its own, or the user has settled
-the number of threads, everything stays as it is.
+that the ranks of a machine may use together are cut into one part for each of them, and each is bound to its part and
+computes with as many threads. Parts are contiguous in an order where hyperthreads of one physical core are adjacent,
+and sockets come one after the other. Nothing changes if the launcher has given every rank its own cores, or the user
+has set the number of threads.
 
     comm_share_cores    all ranks call it, once, before the first parallel region
 */
@@ -29,8 +29,8 @@ typedef struct {
     char host[64];
 } RankPlacement;
 
-// True if Open MPI has tied this process to a core or socket although no rank asked for it: it does so by default, with
-// one core for a rank where there are two ranks or fewer. mpirun passes what it was asked for on in these variables.
+// Whether Open MPI has bound this process to a core or socket although the user did not ask for it: by default it binds
+// each rank to one core if there are two ranks or fewer. mpirun passes its options on in these variables.
 static inline bool cores_bound_by_default(void) {
     static const char* const asked[] = {"OMPI_MCA_hwloc_base_binding_policy", // --bind-to
                                         "OMPI_MCA_hwloc_base_bind_to_core",   // --bind-to-core
@@ -45,7 +45,7 @@ static inline bool cores_bound_by_default(void) {
            !(map && (strstr(map, "PE=") || strstr(map, "pe=")));
 }
 
-// True if the user has settled himself how many threads there are, or where.
+// Whether the user has set the number of threads, or their places.
 static inline bool threads_are_settled(void) {
     static const char* const names[] = {"OMP_NUM_THREADS",   "OMP_PROC_BIND", "OMP_PLACES",
                                         "GOMP_CPU_AFFINITY", "KMP_AFFINITY",  NULL};
@@ -86,15 +86,15 @@ static inline int core_compare_keys(const void* a, const void* b) {
     return x < y ? -1 : x > y;
 }
 
-// The place of a core in an order where hyperthreads of one physical core stand side by side, and sockets one after the
-// other (systems number cores in other ways): so that a contiguous part is close together.
+// The sort key of a core in an order where hyperthreads of one physical core are adjacent, and sockets come one after
+// the other (systems number cores in other ways), so that the cores of a contiguous part are close together.
 static inline int64_t core_key(int64_t socket, int64_t first_sibling, int core) {
     return (socket << 40) + (first_sibling << 20) + core;
 }
 
 static inline int core_of_key(int64_t key) { return (int)(key & 0xfffff); }
 
-// The cores that some rank may use, in that order. Returns how many.
+// The cores that some rank may use, in that order. Returns their number.
 static inline int cores_order(int cores[MAX_CORES], const int32_t holders[MAX_CORES]) {
     int64_t key[MAX_CORES];
     int n = 0;
@@ -108,7 +108,7 @@ static inline int cores_order(int cores[MAX_CORES], const int32_t holders[MAX_CO
     return n;
 }
 
-// holders[core] = 1 for every core that this process may use; all 0 if the system does not tell.
+// holders[core] = 1 for every core that this process may use; all 0 if the system does not report it.
 static inline void cores_own(int32_t holders[MAX_CORES]) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -116,7 +116,7 @@ static inline void cores_own(int32_t holders[MAX_CORES]) {
     for (int core = 0; core < MAX_CORES; core++) holders[core] = known && CPU_ISSET(core, &set);
 }
 
-// Ties the process, and the threads that it will make, to n cores. If the system refuses, the run is only slower.
+// Binds the process, and its future threads, to n cores. If the system refuses, the run is only slower.
 static inline void cores_tie(const int* cores, int n) {
     cpu_set_t set;
     CPU_ZERO(&set);
@@ -124,7 +124,7 @@ static inline void cores_tie(const int* cores, int n) {
     sched_setaffinity(0, sizeof set, &set);
 }
 
-// To all cores: the system keeps to those that the container or the batch system has given to the job.
+// Binds to all cores: the system keeps to the cores that the container or the batch system has given to the job.
 static inline void cores_untie(void) {
     cpu_set_t set;
     memset(&set, 0xff, sizeof set);
@@ -140,9 +140,9 @@ static inline void cores_tie(const int* cores, int n) { (void)cores, (void)n; }
 static inline void cores_untie(void) {}
 #endif
 
-// The union of the local ranks' cores is cut into one part for each of them; this rank is tied to its part. Returns the
-// size of the part: with so many threads it computes. No rank is tied where the launcher has already given each rank
-// cores of its own, nor where there are fewer cores than ranks: one thread each, which the system distributes.
+// The union of the local ranks' cores is cut into one part for each of them; this rank is bound to its part. Returns
+// the size of the part, its number of threads. No rank is bound if the launcher has already given each rank its own cores,
+// nor if there are fewer cores than ranks: one thread each, which the system distributes.
 static inline int cores_take(const RankPlacement* place, const int* cores, const int32_t holders[MAX_CORES], int own) {
     bool shared = false;
     for (int core = 0; core < MAX_CORES; core++) shared = shared || holders[core] > 1;
@@ -154,7 +154,7 @@ static inline int cores_take(const RankPlacement* place, const int* cores, const
     return end - first;
 }
 
-// All ranks call it, before the first parallel region: threads that exist already keep to their cores.
+// All ranks call it, before the first parallel region: existing threads keep their cores.
 static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     memset(place, 0, sizeof *place);
     gethostname(place->host, sizeof place->host - 1);
@@ -166,7 +166,7 @@ static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     place->machines = machines;
 
     if (cores_bound_by_default()) cores_untie();
-    int32_t holders[MAX_CORES]; // how many of the ranks here may use the core
+    int32_t holders[MAX_CORES]; // the number of ranks here that may use the core
     int cores[MAX_CORES], own = 0;
     cores_own(holders);
     for (int core = 0; core < MAX_CORES; core++) own += holders[core];
