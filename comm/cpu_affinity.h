@@ -141,8 +141,8 @@ static inline void cores_untie(void) {}
 #endif
 
 // The union of the local ranks' cores is cut into one part for each of them; this rank is bound to its part. Returns
-// the size of the part, its number of threads. No rank is bound if the launcher has already given each rank its own cores,
-// nor if there are fewer cores than ranks: one thread each, which the system distributes.
+// the size of the part, its number of threads. No rank is bound if the launcher has already given each rank its own
+// cores, nor if there are fewer cores than ranks: one thread each, which the system distributes.
 static inline int cores_take(const RankPlacement* place, const int* cores, const int32_t holders[MAX_CORES], int own) {
     bool shared = false;
     for (int core = 0; core < MAX_CORES; core++) shared = shared || holders[core] > 1;

@@ -1,43 +1,42 @@
 /*
-rendezvous.h: how processes find each other where no MPI has started them. torchrun, or srun --mpi=none, or a loop in a
-shell starts the same program several times and says in the environment who is who:
+rendezvous.h: how processes find each other without MPI. torchrun, or srun --mpi=none, or a loop in a shell starts the
+same program several times and gives each its rank in the environment:
 
     torchrun    RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT
     srun        SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS and, exported by the job's script, MASTER_ADDR;
                 MASTER_PORT or 29500
 
-Rank 0 listens on MASTER_ADDR and that port; all others connect, with retries, as they may be there first. Each brings
-some bytes of its own, and all get those of all ranks: so everybody learns the hosts, the GPUs and what NCCL needs to
-begin.
+Rank 0 listens on MASTER_ADDR and that port; all others connect, with retries, as they may start earlier. Each brings
+some bytes, and all get the bytes of all ranks: so every rank learns the hosts, the GPUs and NCCL's id.
 
-Who belongs to the run shows it by a secret that all ranks have in THREEFOLD_SECRET, a random text of 16 characters or
-more, which is never sent:
+A rank authenticates itself by a secret that all ranks have in THREEFOLD_SECRET, a random text of 16 characters or more,
+which is never sent:
 
     rank -> 0   rank, size, number of bytes, a random number      the hello
-    0 -> rank   a random number, HMAC "challenge"                 the rank leaves where this is wrong
-    rank -> 0   HMAC "proof" of its bytes, its bytes              rank 0 drops the connection where this is wrong
-    0 -> rank   HMAC "yes" of everybody's bytes, those bytes      or HMAC "no" of a text, why there is no run
+    0 -> rank   a random number, HMAC "challenge"                 the rank leaves if this is wrong
+    rank -> 0   HMAC "proof" of its bytes, its bytes              rank 0 drops the connection if this is wrong
+    0 -> rank   HMAC "yes" of all ranks' bytes, those bytes       or HMAC "no" of a text, why there is no run
 
-Each HMAC-SHA256 (sha256.h) has the hello, both random numbers and its word in it, so that none can be used twice, by
-the other side, or for other bytes. Strangers can neither join, nor be taken for rank 0, nor change what is exchanged;
-all they can do is to knock. Without a secret rank 0 listens on 127.0.0.1 only and the others look for it there; other
-users of the same machine are not kept out then.
+Each HMAC-SHA256 (sha256.h) includes the hello, both random numbers and its word, so that none can be used twice, by the
+other side, or for other bytes. Strangers can neither join, nor impersonate rank 0, nor change the exchanged bytes; all
+they can do is connect. Without a secret rank 0 listens on 127.0.0.1 only and the others look for it there; other users
+of the same machine are not kept out then.
 
-Nothing is encrypted: who can read the network sees the bytes that are exchanged here, and what NCCL or MPI send later,
-on connections of their own that know nothing of this secret. A secret that can be guessed can be found by trying, from
-one conversation. And who can change packets in flight can cut connections at any time.
+Nothing is encrypted: an eavesdropper on the network sees the bytes that are exchanged here, and those that NCCL or MPI
+send later, on connections of their own without this secret. A weak secret can be found by trying, from one
+conversation. And an attacker who can change packets in flight can cut connections at any time.
 
 The connections stay open while the program runs, for a few words of one byte each:
 
-    'm'  I wait for all, to end together. From rank 0: all have come
+    'm'  this rank waits for all, to end together. From rank 0: all have arrived
     'u'  the same, after wrong arguments
-    'd'  I die, and have said why
+    'd'  this rank dies, and has reported why
 
-A connection that breaks without a word is a process that has been killed. NCCL itself may never notice such an end, and
+A connection that breaks without a word is a process that was killed. NCCL itself may never notice such an end, and
 ranks would wait on their GPUs for ever. No rank breaks it before all have met.
 
-torchrun keeps a store of its own on MASTER_PORT where it says TORCHELASTIC_USE_AGENT_STORE=True; the rendezvous is on
-the next port then.
+torchrun keeps its own store on MASTER_PORT if TORCHELASTIC_USE_AGENT_STORE=True; the rendezvous is then on the next
+port.
 */
 #ifndef RENDEZVOUS_H
 #define RENDEZVOUS_H
@@ -52,33 +51,33 @@ the next port then.
 #include <sys/socket.h>
 
 #ifndef RENDEZVOUS_SECONDS
-#define RENDEZVOUS_SECONDS 120 // so long ranks wait for each other to be started
+#define RENDEZVOUS_SECONDS 120 // ranks wait this long for each other to be started
 #endif
 enum {
-    RENDEZVOUS_PORT = 29500, // where srun's environment names none
-    RENDEZVOUS_SECRET = 16,  // characters that a secret has at least
-    RENDEZVOUS_GUESTS = 256, // connections of which rank 0 does not know yet whose they are
-    RENDEZVOUS_ANSWER = 5,   // seconds that either side waits for what the other one has to say at once
-    RENDEZVOUS_GRACE = 1,    // seconds in which ranks that come after a failure still learn of it
-    RENDEZVOUS_NAMED = 8,    // dropped connections that are named
-    RENDEZVOUS_MOST = 4096   // bytes that a rank can bring
+    RENDEZVOUS_PORT = 29500, // if srun's environment has none
+    RENDEZVOUS_SECRET = 16,  // minimum characters of a secret
+    RENDEZVOUS_GUESTS = 256, // connections to rank 0 whose rank is not known yet
+    RENDEZVOUS_ANSWER = 5,   // seconds that either side waits for an immediate answer
+    RENDEZVOUS_GRACE = 1,    // seconds in which ranks that arrive after a failure still learn of it
+    RENDEZVOUS_NAMED = 8,    // dropped connections that the message lists
+    RENDEZVOUS_MOST = 4096   // maximum bytes that a rank brings
 };
 
 typedef struct {
     int rank, size; // 1: no other rank was started
-    int local;      // this rank's number among those of its machine
+    int local;      // this rank's number on its machine
     char host[256]; // of rank 0; without a secret 127.0.0.1
     int port;
     const char* secret; // "": there is none
-    bool narrowed;      // MASTER_ADDR names another address than host, which is not listened on
+    bool narrowed;      // MASTER_ADDR is not host, and rank 0 does not listen on it
     char* came;         // (size) rank 0: 'm' or 'u' of each rank that waits; the others: came[0], of rank 0
     int* peer;          // (size) rank 0: the connection to each rank, -1: there is none; the others: peer[0], to rank 0
     int lost;           // the rank that has died, -1: none
-    bool told;          // it has said why itself
+    bool told;          // the lost rank has reported why itself
 } Rendezvous;
 
 // ----------------------------------------------------------------------------------------------------------------
-// Who am I?
+// This rank, from the environment
 
 // A whole number from the environment.
 static inline bool rendezvous_number(int* value, const char* name, int least, Error* error) {
@@ -93,12 +92,12 @@ static inline bool rendezvous_number(int* value, const char* name, int least, Er
     return true;
 }
 
-// Whether an address is written as this machine's own.
+// Whether an address is one of the loopback addresses.
 static inline bool rendezvous_is_loopback(const char* host) {
     return strcmp(host, "localhost") == 0 || strncmp(host, "127.", 4) == 0 || strcmp(host, "::1") == 0;
 }
 
-// The run's secret, and where it lets rank 0 listen.
+// The run's secret, and the address that it lets rank 0 listen on.
 static inline bool rendezvous_read_secret(Rendezvous* r, const char* master, bool torchrun, Error* error) {
     const char *secret = getenv("THREEFOLD_SECRET"), *here = getenv("LOCAL_WORLD_SIZE");
     const char* nodes = getenv("SLURM_STEP_NUM_NODES");
@@ -117,7 +116,7 @@ static inline bool rendezvous_read_secret(Rendezvous* r, const char* master, boo
     return true;
 }
 
-// Reads the environment. size is 1 where no rank has started several processes, or has not said where they meet.
+// Reads the environment. size is 1 if it has no ranks of several processes, or not the address where they meet.
 static inline bool rendezvous_read(Rendezvous* r, Error* error) {
     memset(r, 0, sizeof *r);
     r->size = 1;
@@ -160,7 +159,7 @@ static inline bool rendezvous_move(int fd, void* bytes, size_t n, bool sends, do
     return true;
 }
 
-// No delay for small messages; a machine that has lost its power is noticed within some minutes.
+// Sends small messages without delay; notices a machine that has lost its power within some minutes.
 static inline void rendezvous_tune(int fd) {
     const int on = 1, idle = 60, interval = 20, count = 6;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -187,7 +186,7 @@ static inline struct addrinfo* rendezvous_resolve(const char* host, int port, co
     return code == 0 ? found : NULL;
 }
 
-// A socket that listens on one address; on that of all IPv6 ones it takes IPv4 as well. -1: errno says why not.
+// A socket that listens on one address; for the IPv6 wildcard also on IPv4. -1: errno says why not.
 static inline int rendezvous_listen_on(const struct addrinfo* at) {
     const int on = 1, off = 0;
     const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -209,10 +208,10 @@ static inline bool rendezvous_at_loopback(const struct addrinfo* at) {
 }
 
 // Rank 0 listens on MASTER_ADDR. That may be an address by which only others know this machine (a container's host), or
-// one that only this machine takes for itself (127.0.1.1 in /etc/hosts): then on all. -1: *reason says why not.
+// one that only this machine resolves to itself (127.0.1.1 in /etc/hosts): then on all. -1: *reason says why not.
 static inline int rendezvous_listen(const Rendezvous* r, const char** reason) {
     int fd = -1;
-    bool ours = false; // it is an address of this machine, but cannot be had
+    bool ours = false; // it is an address of this machine, but not available
     struct addrinfo* found = rendezvous_resolve(r->host, r->port, reason);
     for (const struct addrinfo* at = found; at && fd < 0 && !ours; at = at->ai_next) {
         if (rendezvous_at_loopback(at) && !rendezvous_is_loopback(r->host)) continue;
@@ -274,11 +273,11 @@ static inline int rendezvous_connect(const Rendezvous* r, const char** reason) {
 
 enum { RENDEZVOUS_NONCE = 16 };
 
-// What each side says. Everything is chars or fills its struct: these are the bytes that are sent.
+// The messages of each side. Everything is chars or fills its struct: these are the bytes that are sent.
 typedef struct {
     char program[16];
     int32_t rank, size;
-    int64_t bytes; // that it brings; of all ranks alike
+    int64_t bytes; // that it brings, the same number on all ranks
     unsigned char nonce[RENDEZVOUS_NONCE];
 } RendezvousHello;
 
@@ -292,16 +291,16 @@ typedef struct {
     unsigned char proof[SHA256_BYTES];
 } RendezvousAnswer;
 
-// A stranger on this port says something else; and so does a connection that has, by chance, met itself.
+// A stranger on this port sends something else; and so does a connection that has, by chance, met itself.
 static const char rendezvous_asks[16] = "threefold asks2", rendezvous_says[16] = "threefold says2";
 
-// What makes a conversation unlike every other one: the hello, and the number that rank 0 has drawn.
+// The unique part of a conversation: the hello, and rank 0's random number.
 typedef struct {
     RendezvousHello hello;
     unsigned char nonce[RENDEZVOUS_NONCE];
 } RendezvousTalk;
 
-// The HMAC of one word of a conversation, and of n bytes that come with it.
+// The HMAC of one word of a conversation, and of n bytes that are sent with it.
 static inline void rendezvous_prove(const Rendezvous* r, unsigned char proof[SHA256_BYTES], const RendezvousTalk* talk,
                                     const char* word, const void* bytes, size_t n) {
     struct {
@@ -316,13 +315,13 @@ static inline void rendezvous_prove(const Rendezvous* r, unsigned char proof[SHA
     hmac_sha256(proof, r->secret, strlen(r->secret), &said, sizeof said);
 }
 
-// Rank 0: a connection of which it does not know yet whose it is.
+// Rank 0: a connection whose rank is not known yet.
 typedef struct {
     int fd;        // -1: there is none
-    double until;  // by then it has proven to be a rank
-    bool proven;   // it has, but does not fit into the run: it is to learn why
+    double until;  // deadline to prove that it is a rank
+    bool proven;   // it has, but does not fit into the run: it gets the reason
     char from[64]; // its address
-    size_t got;    // bytes of the hello, then of what follows
+    size_t got;    // bytes received of the hello, then of the proof
     RendezvousTalk talk;
     struct {
         unsigned char proof[SHA256_BYTES];
@@ -347,7 +346,7 @@ static inline void rendezvous_drop(RendezvousDoor* door, RendezvousGuest* g, con
             door->named == RENDEZVOUS_NAMED ? "; further ones will not be named" : "");
 }
 
-// Takes a connection; where there is no room for it the oldest one that has proven nothing goes.
+// Accepts a connection; if there is no room for it the oldest one that has proven nothing is dropped.
 static inline bool rendezvous_accept(RendezvousDoor* door, Error* error) {
     struct sockaddr_storage from;
     socklen_t size = sizeof from;
@@ -357,7 +356,7 @@ static inline bool rendezvous_accept(RendezvousDoor* door, Error* error) {
         if (one->fd < 0) g = one;
         if (one->fd >= 0 && !one->proven && (!oldest || one->until < oldest->until)) oldest = one;
     }
-    if (!g && !oldest) return true; // all are ranks that do not fit: the run is over
+    if (!g && !oldest) return true; // all guests are ranks that do not fit: the run is over
     const int fd = accept(door->listener, (struct sockaddr*)&from, &size);
     const bool full = fd < 0 && (errno == EMFILE || errno == ENFILE);
     if (full && !oldest)
@@ -374,7 +373,7 @@ static inline bool rendezvous_accept(RendezvousDoor* door, Error* error) {
     return true;
 }
 
-// Rank 0 answers a hello. NULL, or why the guest has to leave.
+// Rank 0 answers a hello. Returns NULL, or why the guest is dropped.
 static inline const char* rendezvous_challenge(const Rendezvous* r, RendezvousGuest* g) {
     const RendezvousHello* hello = &g->talk.hello;
     RendezvousChallenge challenge;
@@ -410,7 +409,7 @@ static inline bool rendezvous_admit(Rendezvous* r, RendezvousDoor* door, Rendezv
     return true;
 }
 
-// Rank 0 hears a guest, without waiting for it. False: the run cannot begin.
+// Rank 0 reads from a guest, without waiting. False: the run cannot begin.
 static inline bool rendezvous_receive(Rendezvous* r, RendezvousDoor* door, RendezvousGuest* g, char* all, size_t n,
                                       Error* error) {
     const size_t hello = sizeof g->talk.hello;
@@ -437,8 +436,8 @@ static inline bool rendezvous_receive(Rendezvous* r, RendezvousDoor* door, Rende
     return true;
 }
 
-// Rank 0: whatever comes first, until some time: a connection, what one has said, the end of one. False: the run cannot
-// begin.
+// Rank 0 handles the next event until some time: a connection, a message, the end of a connection. False: the run
+// cannot begin.
 static inline bool rendezvous_turn(Rendezvous* r, RendezvousDoor* door, char* all, size_t n, double until,
                                    Error* error) {
     const double now = seconds_now();
@@ -462,7 +461,7 @@ static inline bool rendezvous_turn(Rendezvous* r, RendezvousDoor* door, char* al
     for (int i = 0; i < RENDEZVOUS_GUESTS && ok; i++) {
         if (guests[i].revents != 0) ok = rendezvous_receive(r, door, &door->guest[i], all, n, error);
     }
-    for (int rank = 1; rank < r->size && ok; rank++) { // no rank says anything before rank 0 does
+    for (int rank = 1; rank < r->size && ok; rank++) { // no rank sends anything before rank 0 does
         if (peers[rank].revents == 0) continue;
         close(r->peer[rank]);
         r->peer[rank] = -1;
@@ -478,7 +477,7 @@ static inline int rendezvous_first_missing(const Rendezvous* r) {
     return missing;
 }
 
-// Rank 0: waits for all others, and, where the run cannot begin, a moment for those who are just coming.
+// Rank 0: waits for all others, and, if the run cannot begin, a moment for ranks that are just arriving.
 static inline bool rendezvous_gather(Rendezvous* r, RendezvousDoor* door, char* all, size_t n, double until,
                                      Error* error) {
     const char* reason = "";
@@ -509,7 +508,7 @@ static inline bool rendezvous_gather(Rendezvous* r, RendezvousDoor* door, char* 
     return ok;
 }
 
-// Rank 0: tells one who has come everybody's bytes, or why there is no run.
+// Rank 0: sends a rank the bytes of all ranks, or why there is no run.
 static inline void rendezvous_answer(const Rendezvous* r, const RendezvousTalk* talk, int fd, bool ok, const char* text,
                                      size_t length) {
     RendezvousAnswer answer;
@@ -521,11 +520,11 @@ static inline void rendezvous_answer(const Rendezvous* r, const RendezvousTalk* 
     if (!rendezvous_move(fd, &answer, sizeof answer, true, until)) return;
     rendezvous_move(fd, (void*)(uintptr_t)text, length, true, until);
     if (ok) return;
-    shutdown(fd, SHUT_WR); // closed with something unread, a connection may lose what was sent last
+    shutdown(fd, SHUT_WR); // a connection closed with unread input may lose the last message
     while (rendezvous_move(fd, &rest, 1, false, until)) continue;
 }
 
-// Rank 0: lets the others in and answers them, those too that do not fit.
+// Rank 0: accepts the others and answers them, also those that do not fit.
 static inline bool rendezvous_host(Rendezvous* r, char* all, size_t n, double until, Error* error) {
     RendezvousDoor* door = (RendezvousDoor*)checked_calloc(1, sizeof *door, "the rendezvous");
     door->talk = (RendezvousTalk*)checked_calloc((size_t)r->size, sizeof *door->talk, "the rendezvous");
@@ -555,8 +554,8 @@ static inline bool rendezvous_host(Rendezvous* r, char* all, size_t n, double un
     return ok;
 }
 
-// The others: one conversation. True if rank 0 has answered; *ok is its answer, and why not is in error. *met: rank 0
-// has taken the call, whatever it says.
+// The others: one conversation. True if rank 0 has answered; *ok is its answer, with the reason in error. *met: rank 0
+// has accepted the connection, whatever it answers.
 static inline bool rendezvous_converse(Rendezvous* r, int fd, char* all, const char* mine, size_t n, double until,
                                        bool* ok, bool* met, const char** reason, Error* error) {
     RendezvousTalk talk;
@@ -599,7 +598,7 @@ static inline bool rendezvous_converse(Rendezvous* r, int fd, char* all, const c
     return true;
 }
 
-// The others: look for rank 0 until it answers. Who has met it once and finds no rank there any more need not wait.
+// The others: look for rank 0 until it answers. A rank that has met it once and finds it gone need not wait.
 static inline bool rendezvous_visit(Rendezvous* r, char* all, const char* mine, size_t n, double until, Error* error) {
     const char* reason = "";
     bool ok = false, met = false;
@@ -607,7 +606,7 @@ static inline bool rendezvous_visit(Rendezvous* r, char* all, const char* mine, 
         const int fd = rendezvous_connect(r, &reason);
         if (fd < 0 && met && strcmp(reason, strerror(ECONNREFUSED)) == 0)
             return fail(error, "rank 0 at %.200s:%d has gone while it was starting", r->host, r->port);
-        // Rank 0 gives up at its own time, which began later where it was started later, and says why.
+        // Rank 0 gives up at its own deadline, which is later if it was started later, and reports why.
         if (fd >= 0) {
             rendezvous_tune(fd);
             if (rendezvous_converse(r, fd, all, mine, n, until + RENDEZVOUS_SECONDS, &ok, &met, &reason, error)) {
@@ -655,14 +654,14 @@ static inline bool rendezvous_join(Rendezvous* r, void* all, const void* mine, s
 // ----------------------------------------------------------------------------------------------------------------
 // While the program runs
 
-// Says a word to all that one is connected with.
+// Sends a word on all connections.
 static inline void rendezvous_say(Rendezvous* r, char word) {
     for (int rank = 0; rank < r->size && r->peer; rank++) {
         if (r->peer[rank] >= 0) rendezvous_move(r->peer[rank], &word, 1, true, seconds_now() + 1);
     }
 }
 
-// Hears what has been said within some seconds (0: what is there). True: a rank has died, r->lost.
+// Reads words for some seconds (0: only those already there). True: a rank has died, r->lost.
 static inline bool rendezvous_hear(Rendezvous* r, double seconds) {
     struct pollfd p[64];
     for (int first = 0; first < r->size && r->peer && r->lost < 0; first += 64) {
@@ -691,7 +690,7 @@ static inline bool rendezvous_hear(Rendezvous* r, double seconds) {
     return r->lost >= 0;
 }
 
-// Waits, for some seconds, until all ranks have come with the same word. Returns whether they have.
+// Waits, for some seconds, until all ranks have sent the same word. Returns whether they have.
 static inline bool rendezvous_meet(Rendezvous* r, char word, double seconds) {
     const double until = seconds_now() + seconds;
     if (r->rank > 0) rendezvous_say(r, word);

@@ -1,7 +1,7 @@
 /*
-comm/collectives/collectives.h: collectives as plans. How N ranks sum a vector, or gather one, is decided here before
-anything runs, for the network that joins them; the result is a table (plan.h) that is checked, priced, drawn, simulated
-(planner/) and run (comm/comm_planned.h).
+comm/collectives/collectives.h: collectives as plans. The algorithm by which N ranks sum a vector, or gather one, is
+planned before the run, for the network that joins them; the result is a table (plan.h) that is checked, priced, drawn,
+simulated (planner/) and executed (comm/comm_planned.h).
 
     algorithms          the table of algorithms; names, messages, planner and tests iterate it
     algorithm_parse     "multitree:2": an algorithm and its numbers
@@ -22,7 +22,7 @@ themselves.
     halving-doubling    yes          where N is a power of two    any
     double-tree:P       yes          no                           any; P pieces
     multitree:K         yes          yes                          any; K trees a rank (the paper has 1)
-    forest:K,P          yes          by multitree:4               links with an equal way back, no switches; K trees of P pieces
+    forest:K,P          yes          by multitree:4               symmetric links, no switches; K trees of P pieces
 */
 #ifndef COLLECTIVES_H
 #define COLLECTIVES_H
@@ -46,7 +46,7 @@ typedef enum {
     ALGORITHMS
 } Algorithm;
 
-// What a network lacks for an algorithm, or NULL.
+// What an algorithm needs and the network lacks, or NULL.
 static inline const char* needs_grid(const Network* net) {
     return net->dimensions < 2 ? "needs a mesh or torus" : NULL;
 }
@@ -56,7 +56,7 @@ static inline const char* needs_trees(const Network* net) {
     return network_is_symmetric(net) ? NULL : "needs links with an equal way back; use multitree";
 }
 
-// Why reduce-scatter and all-gather are not possible by themselves, or NULL.
+// Why reduce-scatter and all-gather are not possible on their own, or NULL.
 static inline const char* parts_never(const Network* net) {
     (void)net;
     return "sums to all ranks, without the reduce-scatter and all-gather that --zero and --sites of several replicas "
@@ -67,7 +67,7 @@ static inline const char* parts_of_powers(const Network* net) {
     return (net->ranks & (net->ranks - 1)) != 0 ? "can scatter and gather between 2, 4, 8, ... ranks only" : NULL;
 }
 
-// Builders. number: those of the name, or the usual ones.
+// Builders. number: the numbers after the name, or the defaults.
 static inline void build_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
     (void)number;
     plan_ring(plan, kind, net, 1);
@@ -109,12 +109,12 @@ static inline void build_forest(Plan* plan, PlanKind kind, const Network* net, c
         plan_multitree(plan, kind, net, 4);
 }
 
-// One row an algorithm. A new one is a constant of Algorithm, a builder and a row here.
+// One row per algorithm. A new one is a constant of Algorithm, a builder and a row here.
 typedef struct {
     const char* name;
-    const char* arguments;                // as messages have them
+    const char* arguments;                // as in messages
     int numbers;                          // that may follow the name
-    int usual[2];                         // their values where they are not given
+    int usual[2];                         // their defaults
     const char* (*needs)(const Network*); // NULL: any network
     const char* (*parts)(const Network*); // of reduce-scatter and all-gather; NULL: on any network
     void (*build)(Plan*, PlanKind, const Network*, const int* number);
@@ -133,7 +133,7 @@ static const AlgorithmRow algorithms[ALGORITHMS] = {
 
 static inline const char* algorithm_name(int algorithm) { return algorithms[algorithm].name; }
 
-// "ring, ring-both, ...", for messages and help.
+// Returns "ring, ring-both, ...", for messages and help.
 static inline const char* algorithm_names(void) {
     static char text[160];
     if (text[0]) return text;
@@ -142,7 +142,7 @@ static inline const char* algorithm_names(void) {
     return text;
 }
 
-// "multitree:2": an algorithm and its numbers (0 where they are not given).
+// "multitree:2": an algorithm and its numbers (0 if they are not given).
 typedef struct {
     Algorithm algorithm;
     int numbers[3];
@@ -173,15 +173,15 @@ static inline bool algorithm_parse(const char* text, AlgorithmChoice* choice, Er
     return fail(error, "%s is no algorithm; there are %s", text, algorithm_names());
 }
 
-// Why an algorithm cannot do this on this network, or NULL.
+// Why an algorithm cannot plan this collective on this network, or NULL.
 static inline const char* algorithm_refuses(const AlgorithmRow* row, PlanKind kind, const Network* net) {
     const char* why = row->needs ? row->needs(net) : NULL;
     if (!why && row->parts && kind != PLAN_ALL_REDUCE) why = row->parts(net);
     return why;
 }
 
-// Builds a plan, which is free of errors as far as plan_check knows (the tests prove all that are here). algorithm: as
-// in algorithm_parse. Returns false and says why if there is no such plan.
+// Builds a plan that passes plan_check (the tests check all algorithms). algorithm: as in algorithm_parse. Returns
+// false with the reason if there is no such plan.
 static inline bool collective_build(Plan* plan, const char* algorithm, PlanKind kind, const Network* net,
                                     Error* error) {
     AlgorithmChoice choice;

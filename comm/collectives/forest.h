@@ -1,36 +1,36 @@
 /*
-forest.h: all-reduce over spanning trees that share the links of a network as evenly as can be, in pieces that follow
-each other. Not of one paper: packings of spanning trees are Nash-Williams' and Tutte's (1961); Blink (Wang et al. 2020,
-arXiv 1910.04940), ForestColl (Zhao et al. 2024, arXiv 2402.06787) and TTO (Laskar et al. 2024, HPCA) send gradients
-over them.
+forest.h: all-reduce over spanning trees that share the links of a network as evenly as possible, in pieces that follow
+each other. Not from one paper: packings of spanning trees are Nash-Williams' and Tutte's (1961); Blink (Wang et al.
+2020, arXiv 1910.04940), ForestColl (Zhao et al. 2024, arXiv 2402.06787) and TTO (Laskar et al. 2024, HPCA) send
+gradients over them.
 
 MultiTree sums everything before it gathers anything, and all its trees end in corners that have few links: on a mesh
-most links are idle most of the time. Here one tree serves both ways. Its share of the vector is summed up to its root
-and comes back down, and while the root sends out the first piece, the leaves send up the next ones: upwards a link is
-used in one direction, downwards in the other. K trees that use no link more than c times bring K / c times the
-bandwidth of one link, and no set of trees more than the least of
+most links are idle most of the time. Here one tree serves both directions. Its part of the vector is summed up to its
+root and comes back down, and while the root sends out the first piece, the leaves send up the next ones: a link is used
+upwards in one direction, downwards in the other. K trees that use no link more than c times give K / c times the
+bandwidth of one link, and no set of trees more than the minimum of
 
     (links that lead between the parts of the network) / (parts - 1), over all its partitions     (Nash-Williams, Tutte)
 
 which for 8 x 8 is 112 / 63 = 1.78 on a mesh, where MultiTree has N / 2 T = 1, and 128 / 63 = 2.03 on a torus, where it
-has 1.88. And every rank has to send its vector once at least, so that no algorithm does better where that bound is
+has 1.88. And every rank has to send its vector at least once, so no algorithm does better where that bound is reached.
 reached.
 
-Packing. One tree after the other; each takes the links that are used least so far, and among these leads to ranks near
-its root (Prim's algorithm). Then each is laid again around the others, a few times, and at last its middle becomes its
-root. 8 trees reach 1.6 on the mesh and 2 on the torus, 32 reach 1.68 and 2.
+Packing. One tree after the other; each takes the links that are used least so far, and of these prefers ranks near its
+root (Prim's algorithm). Then each is rebuilt around the others, a few times, and at last its middle becomes its root. 8
+trees reach 1.6 on the mesh and 2 on the torus, 32 reach 1.68 and 2.
 
-Steps. Piece after piece, tree after tree, every transfer takes the first step in which its link has room and which
-comes after those that it waits for. Later pieces fill the gaps that earlier ones left.
+Steps. Piece after piece, tree after tree, every transfer takes the first step after its dependencies in which its link
+has room. Later pieces fill the gaps that earlier ones left.
 */
 #ifndef FOREST_H
 #define FOREST_H
 
 #include "plan.h"
 
-enum { FOREST_ROUNDS = 4 }; // each tree is laid so many times, around the others
+enum { FOREST_ROUNDS = 4 }; // how often each tree is rebuilt around the others
 
-// Spanning trees. order (trees, ranks): the root, then everyone behind their parent; parent (trees, ranks): of a rank.
+// Spanning trees. order (trees, ranks): the root, then every rank after its parent; parent (trees, ranks): of a rank.
 typedef struct {
     int ranks, trees;
     int *order, *parent;
@@ -41,8 +41,8 @@ static inline void forest_free(Forest* f) {
     free(f->parent);
 }
 
-// A tree from `root` over the links that are least used (used / bandwidth, both ways alike), near ranks first. depth
-// (ranks): scratch.
+// A tree from `root` over the least used links (used / bandwidth, the same both ways), near ranks first. depth (ranks):
+// scratch.
 static inline void forest_tree(const Network* net, const double* used, int root, int* order, int* parent, int* depth) {
     const int N = net->ranks;
     int n = 0;
@@ -68,7 +68,7 @@ static inline void forest_tree(const Network* net, const double* used, int root,
     }
 }
 
-// The same tree with another root; those nearer to it come first in order.
+// The same tree with another root; ranks nearer to it come first in order.
 static inline void forest_reroot(int N, int root, int* order, int* parent, int* depth) {
     for (int at = root, before = -1; at >= 0;) {
         const int next = parent[at];
@@ -88,7 +88,7 @@ static inline void forest_reroot(int N, int root, int* order, int* parent, int* 
     }
 }
 
-// The middle of a tree: half way between the two ranks that are farthest apart becomes its root.
+// Centers a tree: the rank half way between the two that are farthest apart becomes its root.
 static inline void forest_center(int N, int* order, int* parent, int* depth) {
     forest_reroot(N, order[N - 1], order, parent, depth); // one end
     int at = order[N - 1];                                // the other one
@@ -125,7 +125,7 @@ static inline Forest forest_pack(const Network* net, int trees) {
     return f;
 }
 
-// In which steps a link has no room: next[s] is the first step from s on that has, as far as is known.
+// Steps in which a link is full: next[s] is the first step from s on with room, as far as is known.
 typedef struct {
     int n, room;
     int *next, *used;
@@ -145,13 +145,13 @@ static inline int link_take_step(LinkSteps* l, int step) {
             }
         }
         if (l->next[step] == step) break;
-        if (l->next[step] < l->n) l->next[step] = l->next[l->next[step]]; // the way gets shorter every time
+        if (l->next[step] < l->n) l->next[step] = l->next[l->next[step]]; // path halving
     }
     if (++l->used[step] == l->room) l->next[step] = step + 1;
     return step;
 }
 
-// One piece of one tree's share goes up and down. ready (ranks): scratch.
+// Sends one piece of one tree's part up and down. ready (ranks): scratch.
 static inline void forest_add_piece(Plan* plan, const Network* net, const Forest* f, int tree, int chunk,
                                     LinkSteps* steps, int* ready) {
     const int N = f->ranks;

@@ -4,32 +4,32 @@ for distributed deep learning", ISCA): spanning trees made for a network.
 
 There is a tree for every rank, rooted there: the root's part of the vector is gathered from the root down, and summed
 up to it. Every rank sends as little as in a ring, but over all of its links and in fewer, shorter steps. The trees grow
-together, from their roots, a step at a time: in step t a tree may take in ranks that are one free link away from the
-ranks that it had when the step began; every link is free once a step (a link that is k times as fast as the slowest, k
-times). The trees take turns, one rank each, until none can grow any more. So the trees, what each link does in each
-step, and that no link is wanted twice, come out together:
+together, from their roots, a step at a time: in step t a tree may add ranks that are one free link away from its ranks
+at the beginning of the step; every link is free once a step (a link k times as fast as the slowest, k times). The trees
+take turns, one rank each, until none can grow any more. So the trees and the conflict-free use of links in each step
+are found together:
 
     all-gather       step t: the parent sends the part to the child that joined in step t
     reduce-scatter   step T - 1 - t: the child sends its sum of the part to the parent
     all-reduce       one after the other, 2 T steps
 
-A child joins later than its parent, so it sends upwards earlier, and has all its own children's sums by then. Where
-links lead back at the same speed the trees of the way down serve the way up; else those grow on the reversed network.
+A child joins later than its parent, so it sends upwards earlier, and has all its own children's sums by then. On
+networks with symmetric links the same trees serve both ways; else the upward ones grow on the reversed network.
 
-A torus of 8 x 8 needs 17 steps a phase where a ring needs 63; no less than max(diameter, (N - 1) / in-degree of a rank,
-N (N - 1) / links) is possible. A step ends when a whole round of turns has added nothing (the authors' first simulator
-looked at the last tree only, and took a step or two more on a mesh).
+A torus of 8 x 8 needs 17 steps a phase where a ring needs 63; the lower bound is max(diameter, (N - 1) / in-degree of a
+rank, N (N - 1) / links). A step ends when a whole round of turns has added nothing (the authors' first simulator
+checked only the last tree, and took a step or two more on a mesh).
 
-Switches. An edge of a tree then leads over one or more of them: to the nearest free rank, looking first, for all
-parents, over one switch, then two, ..., at most net->reach. It uses every link of its way in that step.
+Switches. An edge of a tree may lead over one or more of them: to the nearest free rank, looking first, for all parents,
+over one switch, then two, ..., at most net->reach. It uses every link of its way in that step.
 
-Parts. With K trees a rank, each for a K-th of its part, the steps are shorter and links less often idle in the last of
-them: T(K) / K approaches the bound above. (multitree is K = 1, the paper's. Cutting chunks finer is what TACOS does
-too, Won et al. 2023, arXiv 2304.05301, which matches links and chunks at random where turns are taken here.)
+Parts. With K trees a rank, each for a K-th of its part, the steps are shorter and links are less often idle in the last
+ones: T(K) / K approaches the bound above. (multitree is K = 1, the paper's. Cutting chunks finer is also in TACOS, Won
+et al. 2023, arXiv 2304.05301, which matches links and chunks at random instead of by turns.)
 
 The search. A parent that finds no child in a step will not find one later in that step, since links only get fewer and
-members more; and one whose neighbours are all members never will. So each tree keeps its place in a list of parents
-that still have strangers beside them, and the whole is quick: seconds for 1,024 ranks.
+members more; and one whose neighbours are all members never will. So each tree keeps its position in a list of parents
+that still have neighbours outside the tree, which makes the search fast: seconds for 1,024 ranks.
 */
 #ifndef MULTITREE_H
 #define MULTITREE_H
@@ -43,23 +43,23 @@ typedef struct {
     int length;
 } TreeEdge;
 
-// Trees that grow.
+// Growing trees.
 typedef struct {
     const Network* net;
     int trees, per_rank;
-    int64_t n, capacity; // edges, in the order in which they came
+    int64_t n, capacity; // edges, in the order in which they were added
     TreeEdge* edges;
     int64_t ways, way_capacity;
     int32_t* way; // links
     int steps;
     // While they grow:
-    uint64_t* inside; // (trees, words): who is a member
+    uint64_t* inside; // (trees, words): the set of members
     int words;
     int32_t** parents;        // (trees): members that may have children, as they joined
-    int *count, *room;        // (trees): how many, and how many there is memory for
+    int *count, *room;        // (trees): their number, and the capacity
     int* members;             // (trees)
     int *old, *place;         // (trees): parents from before this step; the first of them that may still find a child
-    int* reach;               // (trees): switches that are tried now
+    int* reach;               // (trees): switches tried in this step
     int *left, *full;         // (links): how often each is still free in this step, and at its start
     int *from, *seen, *queue; // (vertices): the search over switches
     int search;
@@ -117,7 +117,7 @@ static inline void trees_free(Trees* t) {
     memset(t, 0, sizeof *t);
 }
 
-// Takes the links that the search has gone along (from) out of this step. Returns how many.
+// Reserves the links of the path that the search found (from) in this step. Returns their number.
 static inline int trees_add_way(Trees* t, int parent, int child) {
     const Link* link = t->net->link;
     int length = 0;
@@ -146,7 +146,7 @@ static inline void trees_add_edge(Trees* t, int tree, int parent, int child, int
     tree_join(t, tree, child);
 }
 
-// A child of this parent by one link.
+// Finds a child of this parent by one link.
 static inline bool tree_grow_link(Trees* t, int tree, int parent) {
     const Network* net = t->net;
     for (int i = net->first[parent]; i < net->first[parent + 1]; i++) {
@@ -158,7 +158,7 @@ static inline bool tree_grow_link(Trees* t, int tree, int parent) {
     return false;
 }
 
-// A child of this parent over at most `reach` switches: breadth first.
+// Finds a child of this parent over at most `reach` switches: breadth first.
 static inline bool tree_grow_switched(Trees* t, int tree, int parent, int reach) {
     const Network* net = t->net;
     int head = 0, tail = 0, level_end = 1, switches = 0;
@@ -189,7 +189,7 @@ static inline bool tree_grow_switched(Trees* t, int tree, int parent, int reach)
     return false;
 }
 
-// One rank more for a tree, if it can. Its turn ends with that.
+// Adds one rank to a tree, if possible. Its turn ends with that.
 static inline bool tree_turn(Trees* t, int tree) {
     const bool switched = network_has_switches(t->net);
     if (t->members[tree] == t->net->ranks) return false;
@@ -204,7 +204,7 @@ static inline bool tree_turn(Trees* t, int tree) {
     return false;
 }
 
-// Before a step: every link is free, and parents without strangers beside them are forgotten.
+// Before a step: every link is free, and parents without neighbours outside the tree are removed.
 static inline void trees_begin_step(Trees* t) {
     const Network* net = t->net;
     memcpy(t->left, t->full, (size_t)net->links * sizeof(int));
@@ -238,8 +238,8 @@ static inline Trees trees_grow(const Network* net, int per_rank) {
     return t;
 }
 
-// The link of net that leads back where one of `grown` (net itself, or net reversed) leads: of parallel ones as fast,
-// the one with the same place among them.
+// The link of net in the opposite direction of a link of `grown` (net itself, or net reversed): of equally fast
+// parallel ones, the one with the same index among them.
 static inline int network_link_back(const Network* net, const Network* grown, int link) {
     const Link* l = &grown->link[link];
     int place = 0;
@@ -268,7 +268,7 @@ static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first
     }
 }
 
-// per_rank: trees of each rank; the chunks are as many.
+// per_rank: trees of each rank; there are as many chunks.
 static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, int per_rank) {
     const bool symmetric = network_is_symmetric(net), up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
     Network back = {{0}, 0, 0, 0, NULL, NULL, 0, {0}, false, 0, 0};

@@ -1,24 +1,24 @@
 /*
 plan.h: an all-reduce, reduce-scatter or all-gather as a table. The vector is cut into chunks; a row of the table, a
-transfer, says: in this step this rank sends these chunks to that one, which adds them to its own or puts them in their
-place. A transfer sends what the rank had when the step began. That is all: the ring and MultiTree are two tables, and
-what checks, prices, draws, simulates and runs them (comm/comm_planned.h) does not know which one it has.
+transfer, is a step, a sender, a receiver and chunks, which the receiver adds to its own or stores in their place. A
+transfer sends the sender's values at the beginning of the step. The ring and MultiTree are two tables, and the check,
+cost, drawing, simulation and execution (comm/comm_planned.h) are the same for both.
 
     all-reduce       every rank begins with a vector of its own and ends with the sum of all
     reduce-scatter   rank r ends with its part of the sum: the chunks [r k, (r + 1) k), k = chunks / ranks
     all-gather       rank r begins with these chunks, and every rank ends with all of them
 
-plan_check proves a table, chunk by chunk, by working through it with sets of ranks in place of numbers: {3} is what
-rank 3 began with, {1, 3} a sum of two. It finds out whether
+plan_check proves a table, chunk by chunk, by executing it with sets of ranks in place of numbers: {3} is rank 3's
+vector, {1, 3} a sum of two. It checks that
 
     - every rank's vector is in every result, once
-    - nothing is put in the place of what it does not contain, and nothing sent that a rank does not have
-    - all ranks end with the same bits: what they have was added up in the same order, or copied (an addition does not mind
-      which of its two sides comes first, so neither does this)
-    - in a plan that says so (exclusive), no link is used by more transfers in a step than it has room for
+    - no value is overwritten by one that does not contain it, and no rank sends a value that it does not have
+    - all ranks end with the same bits: their values were added in the same order, or copied (addition is commutative,
+      so the order of its two operands is ignored)
+    - in a plan that promises it (exclusive), no link is used by more transfers in a step than it has room for
 
-Neither can ranks wait for each other for ever: both ends of a transfer stand in one row, so they agree on its step, and
-nothing in a step needs anything but the steps before.
+Nor can ranks deadlock: both ends of a transfer are in one row, so they agree on its step, and a step depends only on
+the steps before.
 */
 #ifndef PLAN_H
 #define PLAN_H
@@ -41,12 +41,12 @@ typedef struct {
 typedef struct {
     char name[40];
     PlanKind kind;
-    int ranks, steps, chunks; // all chunks are as large, up to one element
+    int ranks, steps, chunks; // chunks have the same size, up to one element
     bool exclusive;           // no link is used beyond its room in a step (plan_room)
     int64_t n, capacity;
     Transfer* transfers; // (n), by step
-    // The links that a transfer takes, where the plan chooses them: link[way[i]] to link[way[i + 1] - 1]; or NULL: the
-    // link between the two ranks, and where there is none the network's routes.
+    // The links of a transfer, if the plan chooses them: link[way[i]] to link[way[i + 1] - 1]; or NULL: the link
+    // between the two ranks, and if there is none the network's routes.
     int64_t* way; // (n + 1)
     int32_t* link;
 } Plan;
@@ -80,7 +80,7 @@ static inline void plan_add(Plan* plan, int step, int from, int to, int chunk, i
     if (step >= plan->steps) plan->steps = step + 1;
 }
 
-// Chunk c of a vector of n elements begins at ...; c = chunks: its end. Where parts belong to ranks, n is a multiple of
+// Where chunk c of a vector of n elements begins; c = chunks: its end. If parts belong to ranks, n is a multiple of
 // their number.
 static inline int64_t plan_chunk_start(const Plan* plan, int64_t n, int64_t c) {
     const int64_t parts = plan->kind == PLAN_ALL_REDUCE ? 1 : plan->ranks, chunks = plan->chunks / parts;
@@ -93,7 +93,7 @@ static inline int64_t transfer_elements(const Plan* plan, const Transfer* t, int
     return plan_chunk_start(plan, n, t->chunk + t->chunks) - plan_chunk_start(plan, n, t->chunk);
 }
 
-// Puts transfers (and their ways) in the order of steps; those of one step keep theirs.
+// Sorts transfers (and their ways) by step, stably.
 static inline void plan_sort(Plan* plan) {
     int64_t* next = (int64_t*)checked_calloc((size_t)plan->steps + 1, sizeof(int64_t), "a plan");
     Transfer* sorted = (Transfer*)checked_malloc((size_t)plan->n * sizeof(Transfer), "a plan");
@@ -126,8 +126,8 @@ static inline void plan_sort(Plan* plan) {
     plan->capacity = plan->n;
 }
 
-// How finely the runner (comm/comm_planned.h) cuts each chunk, of so many bytes: every piece, a slab, goes through the
-// plan by itself, behind the one before. Only where transfers carry one chunk each: several are one message.
+// Slabs, the pieces into which the executor (comm/comm_planned.h) cuts each chunk, whose bytes are given: each goes
+// through the plan by itself, after the one before. Only if transfers carry one chunk each: several are one message.
 enum { PLAN_SLAB = 256 << 10, PLAN_SLABS = 64 };
 
 static inline int plan_slabs(bool single, int64_t chunk_bytes) {
@@ -141,8 +141,8 @@ static inline bool plan_is_single(const Plan* plan) {
     return true;
 }
 
-// The plan as it runs with so many slabs: chunk c becomes the chunks c slabs, c slabs + 1, ... Its transfers carry one
-// chunk each. For the simulator.
+// The plan as executed with `slabs`: chunk c becomes the chunks c slabs, c slabs + 1, ... Its transfers carry one chunk
+// each. For the simulator.
 static inline void plan_cut(Plan* plan, int slabs) {
     if (slabs == 1) return;
     Plan fine = *plan;
@@ -179,7 +179,7 @@ static inline int64_t plan_sent(const Plan* plan, int rank, int64_t n) {
     return sent;
 }
 
-// How many transfers a link carries in one step: a step lasts as long as a chunk takes on the slowest link.
+// The transfers that a link carries in one step: a step lasts as long as a chunk takes on the slowest link.
 static inline int plan_room(const Link* link, double slowest) {
     return (int)fmin(link->bandwidth / slowest * (1 + 1e-9), 1 << 30);
 }
@@ -188,7 +188,7 @@ static inline int plan_room(const Link* link, double slowest) {
 // Ways
 
 // The links of transfer i: writes at most `most` of them (a way never has more than the network has vertices), returns
-// how many.
+// their number.
 static inline int plan_way(const Plan* plan, const Network* net, const Routes* routes, int64_t i, int* links) {
     int n = 0;
     if (plan->way) {
@@ -208,9 +208,9 @@ static inline int plan_way(const Plan* plan, const Network* net, const Routes* r
 typedef struct {
     const Plan* plan;
     int words;       // of a set of ranks
-    uint64_t* sets;  // (ranks, words): whose vectors are in what each rank has
-    uint64_t* sent;  // (transfers of a step, words): what was on the way, when the step began
-    uint64_t* order; // (ranks): in which order that was added up, as a number: equal ones, equal bits
+    uint64_t* sets;  // (ranks, words): the vectors in each rank's value
+    uint64_t* sent;  // (transfers of a step, words): the values sent, from the beginning of the step
+    uint64_t* order; // (ranks): a number for the order of the additions: equal numbers, equal bits
     uint64_t* sent_order;
 } PlanProof;
 
@@ -234,8 +234,7 @@ static inline bool plan_fail(const Plan* plan, const Transfer* t, int chunk, Err
                 t->step, chunk, t->from, t->to, what);
 }
 
-// A number that says which sum this is: of the numbers of its two sides, in whichever order (the mixing is
-// splitmix64's).
+// A number that identifies a sum: from the numbers of its two operands, in either order (the mixing is splitmix64's).
 static inline uint64_t proof_mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -245,7 +244,7 @@ static inline uint64_t proof_sum(uint64_t a, uint64_t b) {
     return proof_mix((a < b ? a : b) + proof_mix(a < b ? b : a));
 }
 
-// What a rank has of a chunk at the start: its own part of the sum; of an all-gather all or nothing.
+// The value of a chunk on each rank at the start: its vector; of an all-gather all or nothing.
 static inline void proof_begin(PlanProof* p, int chunk) {
     const Plan* plan = p->plan;
     const int ranks = plan->ranks, owner = (int)((int64_t)chunk * ranks / plan->chunks);
@@ -259,7 +258,7 @@ static inline void proof_begin(PlanProof* p, int chunk) {
     }
 }
 
-// Carries out the transfers rows[0 .. n) of one step on one chunk.
+// Executes the transfers rows[0 .. n) of one step on one chunk.
 static inline bool proof_step(PlanProof* p, int chunk, const int32_t* rows, int n, Error* error) {
     const size_t words = (size_t)p->words;
     const Plan* plan = p->plan;
@@ -332,7 +331,7 @@ static inline bool plan_check_rows(const Plan* plan, Error* error) {
     return true;
 }
 
-// The sums (above).
+// Checks the sums (above).
 static inline bool plan_check_sums(const Plan* plan, Error* error) {
     PlanProof p;
     int64_t* first;
@@ -370,12 +369,12 @@ static inline bool plan_check_sums(const Plan* plan, Error* error) {
     return ok;
 }
 
-// That ways begin and end where the transfers do; and the promise about links.
+// Checks that ways begin and end where the transfers do, and the exclusive use of links.
 static inline bool plan_check_links(const Plan* plan, const Network* net, Error* error) {
     const double slowest = network_slowest(net);
     int* used = (int*)checked_calloc((size_t)net->links + 1, sizeof(int), "a proof");
     int* step =
-        (int*)checked_calloc((size_t)net->links + 1, sizeof(int), "a proof"); // in which `used` was counted, + 1
+        (int*)checked_calloc((size_t)net->links + 1, sizeof(int), "a proof"); // the step counted in `used`, + 1
     bool ok = true;
     for (int64_t i = 0; i < plan->n && ok; i++) {
         const Transfer* t = &plan->transfers[i];
@@ -400,7 +399,7 @@ static inline bool plan_check_links(const Plan* plan, const Network* net, Error*
     return ok;
 }
 
-// The whole proof (above). net may be NULL where nothing is promised about links.
+// The whole proof (above). net may be NULL if the plan is not exclusive.
 static inline bool plan_check(const Plan* plan, const Network* net, Error* error) {
     if (net && net->ranks != plan->ranks)
         return fail(error, "%s is a plan for %d ranks, network %s has %d", plan->name, plan->ranks, net->name,
@@ -413,8 +412,8 @@ static inline bool plan_check(const Plan* plan, const Network* net, Error* error
 // ----------------------------------------------------------------------------------------------------------------
 // Cost
 
-// Seconds, where all ranks begin every step together: a step lasts as long as its busiest link has to carry, and as its
-// longest way is. bytes: of the whole vector. The simulator (dev/plan/) knows better; this is what formulas say.
+// Seconds, if all ranks begin every step together: a step lasts as long as its busiest link's load and its longest
+// way's latency. bytes: of the whole vector. It is the formulas' model; the simulator (dev/plan/) is more accurate.
 static inline double plan_cost(const Plan* plan, const Network* net, const Routes* routes, double bytes) {
     double* busy = (double*)checked_calloc((size_t)net->links + 1, sizeof(double), "the cost of a plan");
     int* links = (int*)checked_malloc((size_t)net->vertices * sizeof(int), "the cost of a plan");

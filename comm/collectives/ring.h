@@ -1,25 +1,27 @@
 /*
-ring.h: what most libraries use: rings, halving and doubling, double binary trees. N ranks, a vector of D bytes, a
-seconds a message, B bytes/s a link:
+ring.h: the algorithms of most libraries: rings, halving and doubling, double binary trees. N ranks, a vector of D
+bytes, a seconds a message, B bytes/s a link:
 
-    ring              N parts, passed on around a ring and summed on the way, then passed on once more (Patarasuk, Yuan
-                      2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations"):
+    ring              N parts, passed around a ring and summed, then passed around once more (Patarasuk, Yuan 2009,
+                      "Bandwidth optimal all-reduce algorithms for clusters of workstations"):
                       2 (N - 1) (a + D / (N B))
     ring-both         one half of the vector in each direction: half the second term
-    2d-ring           a ring all-reduce in every row of a grid, then one in every column; a quarter of the vector begins in
-                      rows to the right, one in rows to the left, two in columns (Ying et al. 2018, "Image classification
-                      at supercomputer scale"; as the authors of MultiTree compare with it): 4 (k - 1) (a + D / (4 k B)) on
-                      a torus of k x k. It sends twice as much as it has to. Three dimensions: six parts
-    torus-ring        the same with a reduce-scatter in rows, then columns, and all-gathers back: a column has to sum only
-                      what its rows have left it (Jain, Sabharwal 2010, "Optimal bucket algorithms for large MPI collectives
-                      on torus interconnects"): as few bytes as a ring, over all links; 4 (k - 1) a + 2 D (k^2 - 1) / (4 k^2 B)
-    halving-doubling  exchange half of the vector with the rank beside, a quarter with the one two further, ...; then back
-                      (Rabenseifner 2004; Thakur et al. 2005, "Optimization of collective communication operations in
-                      MPICH"): 2 log2(N) a + 2 D (N - 1) / (N B) where nothing is in the way. N not a power of two: those
-                      above it give a rank below all they have and get the result
-    double-tree       two binary trees, each for half the vector; who is inside one is a leaf of the other (Sanders, Speck,
-                      Traff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; NCCL's tree). Cut
-                      into pieces that follow each other: about 2 (log2 N + pieces) a + 2 D / B
+    2d-ring           a ring all-reduce in every row of a grid, then one in every column; a quarter of the vector begins
+                      in rows to the right, one in rows to the left, two in columns (Ying et al. 2018, "Image
+                      classification at supercomputer scale"; as the authors of MultiTree compare with it):
+                      4 (k - 1) (a + D / (4 k B)) on a torus of k x k, twice the necessary bytes. Three dimensions: six
+                      parts
+    torus-ring        the same with a reduce-scatter in rows, then columns, and all-gathers back: a column sums only
+                      the part that its rows left (Jain, Sabharwal 2010, "Optimal bucket algorithms for large MPI
+                      collectives on torus interconnects"): as few bytes as a ring, over all links;
+                      4 (k - 1) a + 2 D (k^2 - 1) / (4 k^2 B)
+    halving-doubling  exchange half of the vector with the adjacent rank, a quarter with the one two away, ...; then
+                      back (Rabenseifner 2004; Thakur et al. 2005, "Optimization of collective communication operations
+                      in MPICH"): 2 log2(N) a + 2 D (N - 1) / (N B) without contention. N not a power of two: each rank
+                      above the power sends its vector to a rank below and receives the result
+    double-tree       two binary trees, each for half the vector; an inner rank of one is a leaf of the other (Sanders,
+                      Speck, Traff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; NCCL's
+                      tree). Cut into pieces that follow each other: about 2 (log2 N + pieces) a + 2 D / B
 */
 #ifndef RING_H
 #define RING_H
@@ -27,30 +29,30 @@ seconds a message, B bytes/s a link:
 #include "plan.h"
 
 // ----------------------------------------------------------------------------------------------------------------
-// In which order a ring visits the ranks
+// The order in which a ring visits the ranks
 
-// A path through all but the last dimension of a grid, each rank beside the one before: writes where its i-th place is,
-// counted in ranks whose last coordinate is 0.
+// A path through all but the last dimension of a grid, each rank adjacent to the one before: writes the number of the
+// i-th place, counted in ranks whose last coordinate is 0.
 static inline void ring_snake(const Network* net, int dimensions, int* order) {
     int n = 1;
     order[0] = 0;
     for (int i = dimensions - 1; i >= 0; i--) {
         int stride = 1; // of dimension i in the rank's number
         for (int k = net->dimensions - 1; k > i; k--) stride *= net->sides[k];
-        for (int at = 1; at < net->sides[i]; at++) { // forth and back through what there is already
+        for (int at = 1; at < net->sides[i]; at++) { // forth and back through the path so far
             for (int k = 0; k < n; k++) order[at * n + k] = order[(at - 1) * n + n - 1 - k] + stride;
         }
         n *= net->sides[i];
     }
 }
 
-// A closed way through a grid of A x B, each place beside the one before, if A or B is even and both are above 1; else
-// one whose last step is longer. place: a * B + b of each.
+// A closed way through a grid of A x B, each place adjacent to the one before, if A or B is even and both are above 1;
+// else one with a longer last step. place: a * B + b of each.
 static inline void ring_cycle(int A, int B, int* place) {
     const bool turned = A % 2 != 0 && B % 2 == 0;
     const int rows = turned ? B : A, columns = turned ? A : B, from = rows % 2 == 0 && columns > 1;
     int n = 0;
-    for (int i = 0; i < rows; i++) { // forth and back, leaving out column 0, ...
+    for (int i = 0; i < rows; i++) { // forth and back without column 0, ...
         for (int k = from; k < columns; k++) {
             const int column = i % 2 == 0 ? k : columns - 1 + from - k;
             place[n++] = turned ? column * B + i : i * B + column;
@@ -59,8 +61,8 @@ static inline void ring_cycle(int A, int B, int* place) {
     for (int i = rows - 1; from && i >= 0; i--) place[n++] = turned ? i : i * B; // ... which leads home
 }
 
-// An order of all ranks in which those that follow each other are near (on grids with an even side, whose last one is
-// above 1: neighbours).
+// An order of all ranks in which consecutive ones are near (on grids with an even side and a last side above 1:
+// neighbours).
 static inline void ring_order(const Network* net, int* order) {
     const int N = net->ranks;
     if (net->dimensions > 1) {
@@ -74,7 +76,7 @@ static inline void ring_order(const Network* net, int* order) {
     }
     int* hops = (int*)checked_malloc((size_t)net->vertices * 2 * sizeof(int), "a ring");
     bool* taken = (bool*)checked_calloc((size_t)N, sizeof(bool), "a ring");
-    for (int i = 0, at = 0; i < N; i++) { // the nearest rank that is left
+    for (int i = 0, at = 0; i < N; i++) { // the nearest rank not yet visited
         order[i] = at;
         taken[at] = true;
         network_hops(net, at, hops, hops + net->vertices);
@@ -104,7 +106,7 @@ static inline Ring ring_new(int most) {
     return ring;
 }
 
-// A reduce-scatter (add) or an all-gather, from `step` on; returns the step behind it. by: 1 forwards, -1 backwards.
+// A reduce-scatter (add) or an all-gather, from `step` on; returns the step after it. by: 1 forwards, -1 backwards.
 static inline int ring_pass(Plan* plan, const Ring* ring, int by, int step, bool add) {
     const int n = ring->n;
     for (int s = 0; s < n - 1; s++) {
@@ -133,7 +135,7 @@ static inline void plan_ring(Plan* plan, PlanKind kind, const Network* net, int 
     plan_sort(plan);
 }
 
-// The ranks of a line of a grid: those that differ from rank r in one dimension only, in which r comes first.
+// The ranks of a line of a grid, r first: the ranks that differ from r in one dimension only.
 static inline void ring_line(Ring* ring, const Network* net, int r, int dimension) {
     ring->n = net->sides[dimension];
     for (int i = 0; i < ring->n; i++) ring->ranks[i] = network_along(net, r, dimension, i);
@@ -162,7 +164,7 @@ static inline void plan_2d_ring(Plan* plan, const Network* net) {
     plan_sort(plan);
 }
 
-// torus-ring: in its i-th dimension a line shares what the dimensions before have left to it.
+// torus-ring: in its i-th dimension a line shares the part that the dimensions before have left to it.
 static inline void plan_torus_ring(Plan* plan, const Network* net) {
     const int N = net->ranks, dimensions = net->dimensions;
     Ring ring = ring_new(N);
@@ -207,7 +209,7 @@ static inline void halving_range(PlanKind kind, int bits, int r, int rounds, int
 static inline void plan_halving_doubling(Plan* plan, PlanKind kind, int N) {
     int bits = 0, first, chunks, step = 0;
     while (2 << bits <= N) bits++;
-    const int inside = 1 << bits; // the others stand aside
+    const int inside = 1 << bits; // the others are idle meanwhile
     plan_init(plan, "halving-doubling", kind, N, inside);
     for (int r = inside; r < N; r++) plan_add(plan, step, r, r - inside, 0, inside, true);
     step += inside < N;
@@ -216,7 +218,7 @@ static inline void plan_halving_doubling(Plan* plan, PlanKind kind, int N) {
         for (int k = 0; k < bits; k++, step++) {
             const int round = phase == 0 ? k : bits - 1 - k;
             const int partner = 1 << (kind == PLAN_ALL_REDUCE ? round : bits - 1 - round);
-            for (int r = 0; r < inside; r++) { // to halve, send what the partner keeps; to double, what one has oneself
+            for (int r = 0; r < inside; r++) { // to halve, send the partner's chunks; to double, the own ones
                 halving_range(kind, bits, phase == 0 ? r ^ partner : r, round + 1, &first, &chunks);
                 plan_add(plan, step, r, r ^ partner, first, chunks, phase == 0);
             }
@@ -230,18 +232,18 @@ static inline void plan_halving_doubling(Plan* plan, PlanKind kind, int N) {
 // Double binary tree
 
 // The parent of place i of 0 .. N - 1 in a binary tree whose leaves are the odd places; -1: place 0 is the root, with
-// one child. A place whose lowest set bit is b hangs b away from one whose lowest set bit is higher.
+// one child. A place whose lowest set bit is b is b away from its parent, whose lowest set bit is higher.
 static inline int double_tree_parent(int i, int N) {
     const int bit = i & -i, up = (i ^ bit) | 2 * bit;
     return i == 0 ? -1 : up < N ? up : i ^ bit;
 }
 
-// Who stands at a place of tree 0 or 1: inside the one, and, N even, a leaf of the other.
+// The rank at a place of tree 0 or 1: an inner rank of one is, for even N, a leaf of the other.
 static inline int double_tree_rank(int tree, int place, int N) {
     return tree == 0 ? place : N % 2 == 0 ? N - 1 - place : (place + 1) % N;
 }
 
-// Every half of the vector goes up and down its tree in `pieces`, one step and level behind each other.
+// Every half of the vector goes up and down its tree in `pieces`, one step and level after each other.
 static inline void plan_double_tree(Plan* plan, int N, int pieces) {
     int* depth = (int*)checked_calloc((size_t)N, sizeof(int), "a tree");
     int height = 0;

@@ -1,14 +1,14 @@
 /*
-topology.h: what the ranks of a collective are joined by: ranks, switches, and links with a bandwidth and a latency. It
-is data, made from a name or read from a file; plans (multitree.h, ...) are built on it, and the simulator (dev/plan/)
+topology.h: the network of the ranks of a collective: ranks, switches, and links with a bandwidth and a latency. It is
+data, made from a name or read from a file; plans (multitree.h, ...) are built on it, and the simulator (dev/plan/)
 sends messages over it.
 
-    ring:N        N ranks, each joined to the two beside it
+    ring:N        N ranks, each joined to its two neighbours
     mesh:AxB      A rows of B ranks, each joined to those around it; mesh:AxBxC in three dimensions
     torus:AxB     a mesh whose first and last rows and columns are joined too (a side of 2 has one link, not two)
     full:N        every rank joined to every other
-    fattree:K,L   K-ary tree of L levels of switches: K^L ranks, L K^(L-1) switches, none narrower than another (Leiserson
-                  1985; in this form Petrini, Vanneschi 1997, "k-ary n-trees"). L = 1: one switch
+    fattree:K,L   K-ary tree of L levels of switches: K^L ranks, L K^(L-1) switches, the same bandwidth at all levels
+                  (Leiserson 1985; in this form Petrini, Vanneschi 1997, "k-ary n-trees"). L = 1: one switch
     bigraph:MxN   N switches of M ranks each; every one of the first N/2 switches is joined to every one of the others
                   (Dong et al. 2020, "EFLOPS: algorithm and system co-design for a high performance distributed training
                   platform", HPCA)
@@ -21,11 +21,11 @@ sends messages over it.
                   Two lines with the same ends are two links.
 
 All links are directed: "joined" means two of them. The links out of a vertex have an order, its ports; plans depend on
-it. On a grid it is that of the authors of MultiTree: North, South, West, East (the first dimension down and up, then
+it. On a grid it is the one of the authors of MultiTree: North, South, West, East (the first dimension down and up, then
 the next); elsewhere ranks come before switches, then the order of lines.
 
 Routes. A message between two ranks without a link takes a fixed shortest way: on grids one dimension after another, the
-last one first; elsewhere, where several next vertices are as near, the one whose turn the number of the destination is,
+last one first; elsewhere, if several next vertices are equally near, the number of the destination selects one of them,
 which spreads the traffic over the upper switches of a fat tree.
 */
 #ifndef TOPOLOGY_H
@@ -33,7 +33,7 @@ which spreads the traffic over the upper switches of a fat tree.
 
 #include "../../util/base.h"
 
-// What the links of named networks are like, and those of files that do not say: the paper's (Huang et al. 2021).
+// The links of named networks, and the defaults in files: the paper's (Huang et al. 2021).
 #define NETWORK_BANDWIDTH 16e9 // bytes/s
 #define NETWORK_LATENCY 150e-9 // s
 enum { NETWORK_LARGEST = 1 << 14, NETWORK_DIMENSIONS = 3 };
@@ -80,13 +80,13 @@ static inline bool network_has_parallel_links(const Network* net) {
     return false;
 }
 
-// Where rank r is along a dimension.
+// The coordinate of rank r along a dimension.
 static inline int network_coordinate(const Network* net, int r, int dimension) {
     for (int i = net->dimensions - 1; i > dimension; i--) r /= net->sides[i];
     return r % net->sides[dimension];
 }
 
-// The rank that stands `by` places (negative: before) further along a dimension, around the end.
+// The rank that is `by` places (negative: before) further along a dimension, wrapping around.
 static inline int network_along(const Network* net, int r, int dimension, int by) {
     int stride = 1;
     for (int i = net->dimensions - 1; i > dimension; i--) stride *= net->sides[i];
@@ -109,7 +109,7 @@ static inline void network_join(Network* net, int a, int b) {
     network_add(net, b, a, NETWORK_BANDWIDTH, NETWORK_LATENCY);
 }
 
-// Puts the links in the order of ports: by `from`, those to ranks first, else as they were added.
+// Sorts the links into the order of ports: by `from`, links to ranks first, else as they were added.
 static inline void network_sort(Network* net) {
     Link* sorted = (Link*)checked_malloc((size_t)net->links * sizeof(Link), "the links of a network");
     int* next = (int*)checked_calloc((size_t)net->vertices * 2 + 1, sizeof(int), "the links of a network");
@@ -146,8 +146,8 @@ static inline void network_build_full(Network* net) {
     }
 }
 
-// Every switch has a number of L - 1 digits to base K. One of level l is joined to those of level l + 1 whose numbers
-// differ in digit l alone, or not at all. Ranks hang on level 0.
+// Every switch has a number of L - 1 digits to base K. One of level l is joined to the switches of level l + 1 whose
+// numbers differ at most in digit l. Ranks are joined to level 0.
 static inline void network_build_fattree(Network* net, int k, int levels) {
     const int per_level = net->ranks / k;
     for (int r = 0; r < net->ranks; r++) network_join(net, r, net->ranks + r / k);
@@ -176,7 +176,7 @@ static inline void network_build_dgx(Network* net) {
     net->reach = 2;
 }
 
-// Reads up to three numbers of at least 1 between separators; the number of them, or 0 where the text is not of this
+// Reads up to three numbers of at least 1 between separators; returns their number, or 0 if the text is not of this
 // form.
 static inline int network_numbers(const char* text, char separator, int* numbers) {
     for (int n = 0; n < 3;) {
@@ -202,7 +202,7 @@ static inline bool network_size(Network* net, int64_t ranks, int64_t switches, E
     return true;
 }
 
-// A network from one of the names above. 1: it is made; 0: this is no name of this kind; -1: a wrong one.
+// A network from one of the names above. 1: it is built; 0: not a name of this kind; -1: a wrong one.
 static inline int network_from_name(Network* net, const char* name, Error* error) {
     int n[3] = {1, 1, 1};
     const char* colon = strchr(name, ':');
@@ -266,7 +266,7 @@ static inline int network_from_name(Network* net, const char* name, Error* error
 // ----------------------------------------------------------------------------------------------------------------
 // Read
 
-// A number with one of the units; false where the text is something else, or not above `least`.
+// A number with one of the units; false if the text is something else, or not above `least`.
 static inline bool network_quantity(const char* text, const char* const* units, const double* factors, int n,
                                     double least, double* value) {
     char* end;
@@ -300,7 +300,7 @@ static inline bool network_word_number(const char* word, int least, int most, in
     return true;
 }
 
-// One line of a file; its comment is gone.
+// Reads one line of a file, without its comment.
 static inline bool network_read_line(Network* net, char* line, int number, Error* error) {
     char *words[6] = {NULL}, *save = NULL;
     int n = 0;
@@ -361,7 +361,7 @@ static inline bool network_from_file(Network* net, const char* path, Error* erro
 // ----------------------------------------------------------------------------------------------------------------
 // Check, routes
 
-// The same vertices, every link the other way round. Ports follow the vertices they lead to.
+// The same vertices with every link reversed. Ports follow the order of the vertices that they lead to.
 static inline Network network_reverse(const Network* net) {
     Network back = *net;
     back.link = NULL;
@@ -373,7 +373,7 @@ static inline Network network_reverse(const Network* net) {
     return back;
 }
 
-// Whether every link has one beside it that leads back at the same speed.
+// Whether every link has one in the opposite direction at the same speed.
 static inline bool network_is_symmetric(const Network* net) {
     for (int i = 0; i < net->links; i++) {
         const Link* a = &net->link[i];
@@ -387,9 +387,8 @@ static inline bool network_is_symmetric(const Network* net) {
     return true;
 }
 
-// How many links a message from any vertex needs to vertex `to` at least (-1: there is no way); `from_to`: the other
-// way, from `to` to any vertex. hops (vertices), queue (vertices): scratch. back: network_reverse(net), or net itself
-// for from_to.
+// hops (vertices): the fewest links of a message from any vertex to vertex `to` (-1: there is no way), if back is
+// network_reverse(net); from `to` to any vertex, if it is net itself. queue (vertices): scratch.
 static inline void network_hops(const Network* back, int to, int* hops, int* queue) {
     int head = 0, tail = 0;
     for (int v = 0; v < back->vertices; v++) hops[v] = -1;
