@@ -1,11 +1,11 @@
 /*
-activations.h: the table of the mlp's activation functions, for the device that this program is built for. A new one is
-a pair of kernels (gelu.h and gelu.cuh are an example) and a row here.
+activations.h: the table of the mlp's activation functions, for the device that this program is built for. To add one,
+write a pair of kernels (as gelu.h and gelu.cuh) and a row here.
 
     activations[kind].forward(out, fc, N, F)            out (N, F) from fc (N, F), or from (N, 2 F) where it is gated
     activations[kind].backward(dfc, dout, fc, N, F)     dfc, of fc's shape, from dout (N, F)
 
-linear_forward and linear_backward_input are products fused with them, an optimisation: NULL where there is none.
+linear_forward and linear_backward_input, an optimisation, are matrix products fused with them; NULL: not fused.
 */
 #ifndef ACTIVATIONS_H
 #define ACTIVATIONS_H
@@ -26,13 +26,13 @@ typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATIONS } ActivationKind;
 typedef struct {
     const char* name;
     const char* hub_names; // in a config.json, each with a blank after it; the first is written
-    bool gated;            // fc is a gate and an up, side by side
+    bool gated;            // fc is the gate and the up projection, side by side
     void (*forward)(floatX* out, const floatX* fc, int N, int F);
     void (*backward)(floatX* dfc, const floatX* dout, const floatX* fc, int N, int F);
     // fc = x w^T + bias and out; x (N, C), w (F, C), bias (F) or NULL.
     void (*linear_forward)(floatX* out, floatX* fc, const floatX* x, const floatX* w, const floatX* bias, int N, int C,
                            int F);
-    // dfc from dout (N, C) of the product after, w (C, F); dact (N, F) is scratch.
+    // dfc from dout (N, C) of the next product, w (C, F); dact (N, F) is scratch.
     void (*linear_backward_input)(floatX* dfc, floatX* dact, const floatX* dout, const floatX* w, const floatX* fc,
                                   int N, int F, int C);
 } Activation;

@@ -1,21 +1,20 @@
 /*
-adamw.cuh: adamw.h on a GPU, elementwise. Where parameters have 16 bits, they are a rounded copy of `master`, which
-holds them in float32: a step of 10^-4 of a parameter is less than half the distance of bf16 numbers (2^-8), and would
-be lost, step after step. 30 bytes of memory an element (28 in float32): a group of four elements a thread, in accesses
-of 16 bytes.
+adamw.cuh: adamw.h on a GPU, elementwise. 16-bit parameters are a rounded copy of the float32 master weights, `master`:
+a step of 10^-4 of a parameter is less than half the distance of bf16 numbers (2^-8), and would be lost, step after
+step. Traffic: 30 bytes an element (28 in float32); a group of four elements a thread, in accesses of 16 bytes.
 
-Rounding is stochastic: to one of the two neighbours, nearer ones more often, so that the mean is the number itself, and
-the parameters follow the masters without a bias. The random bits of element i are word (first + i) mod 4 of Philox with
-key `key` and counter (step, (first + i) / 4): they depend on the key, the step and the place in the tensor, not on how
-the tensor is cut. That is why groups begin where first + i is a multiple of 4.
+Rounding is stochastic: to one of the two neighbours, the nearer one more often, so that the mean is the number itself,
+and the parameters follow the master weights without bias. The random bits of element i are word (first + i) mod 4 of
+Philox with key `key` and counter (step, (first + i) / 4): they depend on the key, the step and the place in the tensor,
+not on how the tensor is sharded. That is why groups begin where first + i is a multiple of 4.
 */
 #ifndef ADAMW_CUH
 #define ADAMW_CUH
 
 #include "cuda_utils.cuh"
 
-// x, rounded to a neighbour: of what T cannot hold, the last bits (bf16: 16, fp16: 13) become 0 after a random number
-// of as many bits was added. Numbers that T holds stay what they are, and finite ones finite.
+// x, rounded to a neighbour: the last bits, which T cannot hold (bf16: 16, fp16: 13), become 0 after a random number of
+// as many bits was added. Numbers that T can hold are unchanged, and finite numbers stay finite.
 template <class T>
 __device__ __forceinline__ T round_randomly(float x, uint32_t random) {
     constexpr bool is_fp16 = std::is_same<T, fp16>::value;
@@ -27,7 +26,7 @@ __device__ __forceinline__ T round_randomly(float x, uint32_t random) {
     return (T)copysignf(fminf(y, largest), x);
 }
 
-// The rule of an optimizer: its numbers, whether it keeps a mean of squares v, and update_element() for one element.
+// The rule of an optimizer: its parameters, whether it keeps a mean of squares v, and update_element() for one element.
 struct AdamW {
     static constexpr bool HAS_V = true;
     float decay, step_size, v_correction, beta1, beta2, eps, grad_scale;
@@ -40,8 +39,7 @@ __device__ __forceinline__ void update_element(float& p, float& m, float& v, flo
     p = a.decay * p - a.step_size * (m / (sqrtf(v) * a.v_correction + a.eps));
 }
 
-// W: 4, or 1 where the arrays differ in alignment. The rule is that of AdamW or another one (sgd.cuh), which leaves v
-// alone.
+// W: 4, or 1 where the arrays differ in alignment. The rule is AdamW's or another one (sgd.cuh), which does not use v.
 template <int W, class Rule>
 __global__ static void __launch_bounds__(256)
     update_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g,
@@ -110,13 +108,13 @@ __global__ static void __launch_bounds__(256)
     if (i >= n) return;
     const uint64_t place = first + (uint64_t)i;
     const Random4 random = philox(key, (uint64_t)step, place / 4);
-    uint32_t word = random.word[0]; // not word[place % 4], which would put them all into memory
+    uint32_t word = random.word[0]; // not word[place % 4], which would put the words into memory
 #pragma unroll
     for (int k = 1; k < 4; k++) word = place % 4 == k ? random.word[k] : word;
     p[i] = round_randomly<floatX>(master[i], word);
 }
 
-// Parameters of 16 bits as the update of `step` left them, from their float32 values: what adamw_update rounded, again.
+// Recomputes the 16-bit parameters as the update of `step` left them, from their float32 values.
 static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
     if (sizeof(floatX) == sizeof(float)) return;
     launch(launch_shape(blocks_for(n, 256), 256), adamw_round_kernel, p, master, n, step, key, first);

@@ -7,10 +7,10 @@ adamw.h: Adam with decoupled weight decay (Kingma and Ba 2014; Loshchilov and Hu
     mhat = m / (1 - beta1^step),   vhat = v / (1 - beta2^step)
     p = (1 - lr weight_decay) p - lr mhat / (sqrt(vhat) + eps)
 
-m and v start from 0, so after `step` steps their weights add up to 1 - beta^step, and the hats divide by that. In the
-text the two corrections are one number each, made in float64: lr / (1 - beta1^step) and 1 / sqrt(1 - beta2^step).
+m and v start from 0, so after `step` steps their weights add up to 1 - beta^step, and the hats divide by that. The code
+computes each correction as one number, in float64: lr / (1 - beta1^step) and 1 / sqrt(1 - beta2^step).
 
-Every element is on its own, so any slice may be updated alone (ZeRO does), with the same bits.
+Elements are independent, so any slice may be updated alone (as in ZeRO), with the same bits.
 */
 #ifndef ADAMW_H
 #define ADAMW_H
@@ -36,7 +36,7 @@ static inline void adamw_update(float* RESTRICT p, float* master, const float* R
     }
 }
 
-// Parameters of 16 bits as the update of `step` left them, from their float32 values. There are none here.
+// Does nothing, as there are no 16-bit parameters here (adamw.cuh).
 static inline void adamw_round(float* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
     (void)p, (void)master, (void)n, (void)step, (void)key, (void)first;
 }

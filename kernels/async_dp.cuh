@@ -1,14 +1,14 @@
 /*
-async_dp.cuh: async_dp.h on a GPU, with the same bits: all products are rounded on their own, and no sum is taken but in
-delay_squares. Everything is read and written once; a thread has four elements, in accesses of 16 bytes where all arrays
-are aligned to that.
+async_dp.cuh: async_dp.h on a GPU, with the same bits: every product is rounded separately, and only delay_squares
+reduces. Arrays are read and written once; a thread has four elements, in accesses of 16 bytes where all arrays are
+aligned to that.
 */
 #ifndef KERNELS_ASYNC_DP_CUH
 #define KERNELS_ASYNC_DP_CUH
 
 #include "global_norm.cuh"
 
-// a b, rounded to float32, and never part of a fused multiply-add.
+// a b, rounded to float32, never part of a fused multiply-add.
 __device__ __forceinline__ float rounded_product(float a, float b) {
 #ifdef __CUDACC__
     return __fmul_rn(a, b);
@@ -19,8 +19,8 @@ __device__ __forceinline__ float rounded_product(float a, float b) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Element by element: each(n, f, arrays...) calls f(an element of each array) for n elements. What f changes is written
-// back to arrays of float, and to those of const float nothing is.
+// Element by element: each(n, f, arrays...) calls f(an element of each array) for n elements. Changes are written back
+// to arrays of float, not to arrays of const float.
 
 template <int W>
 __device__ __forceinline__ void put_back(float* to, const Packed<float, W>& x) {
@@ -94,7 +94,8 @@ struct Mix {
         own = share == 0 ? base : mixed;
     }
 };
-// own = share own + (1 - share) base (n). With share = 0 it is a copy, whatever was there.
+// own = share own + (1 - share) base (n). own: the local parameters, base: the global ones. share = 0 copies, whatever
+// own was.
 static inline void mix(float* own, const float* base, float share, int64_t n) {
     const Mix f = {share, 1.0f - share};
     each(n, f, own, base);
@@ -170,15 +171,15 @@ struct Outer {
         (*this)(base, velocity, (sum - old) + fresh);
     }
 };
-// base, velocity (n) from the sum of what all sites have moved, n.
+// base, velocity (n) from sum (n), the sum of all sites' pseudo-gradients.
 static inline void outer_update(float* base, float* velocity, const float* sum, float factor, float lr, float momentum,
                                 int64_t n) {
     const Outer f = {factor, lr, momentum};
     each(n, f, base, velocity, sum);
 }
 
-// The same with what this site has moved now, `fresh`, in the place of `old`. Alone (sum is old), that is fresh
-// exactly.
+// The same with this site's new pseudo-gradient `fresh` in place of `old`. For a single site (sum is old) the sum is
+// exactly fresh.
 static inline void eager_update(float* base, float* velocity, const float* sum, const float* old, const float* fresh,
                                 float factor, float lr, float momentum, int64_t n) {
     const Outer f = {factor, lr, momentum};
@@ -187,7 +188,7 @@ static inline void eager_update(float* base, float* velocity, const float* sum, 
 
 // ----------------------------------------------------------------------------------------------------------------
 // Quantised differences: a thread has four numbers, sixteen threads a block of 64. In packed form four numbers are 4
-// bytes, or 2, and what is packed begins at a multiple of 4 bytes.
+// bytes, or 2, and packed data begins at a multiple of 4 bytes.
 
 enum { QUANT_BLOCK = 64 };
 
@@ -232,7 +233,7 @@ __global__ static void __launch_bounds__(256)
     constexpr int32_t largest = (1 << (BITS - 1)) - 1;
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * 4;
     Packed<float, 4> x = load_some<W>(value, i, n), rest = load_some<W>(residue, i, n);
-    uint32_t top = 0; // the bits of the largest |x|: they are in the order of the numbers, then infinity, then NaNs
+    uint32_t top = 0; // the bits of the largest |x|: these sort like the numbers, then infinity, then NaNs
     for (int k = 0; k < 4; k++) {
         x[k] += rest[k];
         top = max(top, __float_as_uint(x[k]) & 0x7fffffffu);
@@ -261,8 +262,8 @@ __global__ static void __launch_bounds__(256)
     store_some<W>(residue, rest, i, n);
 }
 
-// x = value + residue (n each) is packed (quant_bytes(n, bits)); value becomes what the packed form says, and residue
-// the rest of x, without an error. A block with something that is not finite becomes NaN.
+// packed (quant_bytes(n, bits)) = x = value + residue (n each), quantised; value becomes the dequantised x, and residue
+// the exact rest. A block with a number that is not finite becomes NaN.
 static inline void quantize(uint8_t* packed, float* residue, float* value, int64_t n, int bits) {
     const bool wide = (uintptr_t)residue % 16 == 0 && (uintptr_t)value % 16 == 0;
     launch(launch_shape(blocks_for(n, 4 * 256), 256),
@@ -288,7 +289,7 @@ __global__ static void __launch_bounds__(256)
     store_some<W>(out, x, i, n);
 }
 
-// out (n) += what is packed
+// out (n) += the dequantised numbers
 static inline void dequantize_add(float* out, const uint8_t* packed, int64_t n, int bits) {
     const bool wide = (uintptr_t)out % 16 == 0;
     launch(launch_shape(blocks_for(n, 4 * 256), 256),

@@ -1,52 +1,51 @@
 /*
-async_dp.h: what replicas of a model that do not wait for each other do with their weights and gradients; float32,
-element by element. A replica (or a site of several) has own weights; now and then what it has learned goes to the
-others.
+async_dp.h: the arithmetic of asynchronous data parallelism on weights and gradients; float32, element by element. A
+replica (or a site of several) has local parameters, and sends its progress to the others now and then.
 
-Delay compensation (DC-ASGD, Zheng et al. 2017, arXiv 1609.08326). A gradient that was in flight for a step belongs to
-the weights `from`, and is used at the weights `to`, a distance D = to - from away. A Taylor series says what it would
-be there:
+Delay compensation (DC-ASGD, Zheng et al. 2017, arXiv 1609.08326). A delayed gradient, in flight for a step, belongs to
+the weights `from`, and is used at the weights `to`, a distance D = to - from away. A Taylor series gives its value
+there:
 
     g(from + D) ~ g(from) + H D,      and the Hessian H ~ lambda diag(g g^T):      g += lambda g g D
 
 The square of a gradient stands for the curvature, as in Adam and in Fisher's information, and costs nothing.
-delay_squares is for choosing lambda: it makes the correction a fixed part of the gradient, lambda = lambda0 |g| / |g g
-D|.
+delay_squares serves to choose lambda such that the correction is a fixed part of the gradient, lambda = lambda0 |g| /
+|g g D|.
 
-Outer steps (DiLoCo, Douillard et al. 2023, arXiv 2311.08105). M sites train on their own for H steps; what each has
-moved, common point minus own weights, is taken for a gradient. The mean of them, D = factor sum with factor = 1 / M,
-makes one step of Nesterov's momentum with the common point as parameter:
+Outer steps (DiLoCo, Douillard et al. 2023, arXiv 2311.08105). M sites train on their own for H steps. A site's
+pseudo-gradient is global minus local parameters; their mean, D = factor sum with factor = 1 / M, makes one step of
+Nesterov's momentum on the global parameters (base):
 
     v = momentum v + D,      base -= lr (D + momentum v)
 
-Own weights then become the common point, or a mix of both, if the sum was late and they have gone on since.
+The local parameters (own) then become the global ones, or a mix of both if the sum was delayed and they have changed
+since.
 
-Eager updates (Kale et al. 2025, arXiv 2502.12996) do not wait for the sum: of the others a site takes what they said
-last time, and of itself what it knows now: D = factor ((sum - old) + fresh), where `old` is its own part of the sum of
-last time.
+Eager updates (Kale et al. 2025, arXiv 2502.12996) do not wait for the sum: a site combines the others' last
+pseudo-gradients with its own new one: D = factor ((sum - old) + fresh), where `old` is its own part of the last sum.
 
-Quantised differences. An outer gradient of 8 or 4 bits a number is four or eight times shorter: q = x / scale, rounded,
-with a scale for each block of 64. What rounding loses is no noise but a debt (error feedback, Seide et al. 2014;
-Karimireddy et al. 2019, arXiv 1901.09847): it is kept in `residue` and added to the next x. So after any number of
-rounds, all that was sent plus the residue is the sum of all that should have been sent, and errors do not add up.
+Quantised differences. A pseudo-gradient of 8 or 4 bits a number is four or eight times shorter: q = x / scale, rounded,
+with a scale for each block of 64. The rounding error is kept in `residue` and added to the next x (error feedback,
+Seide et al. 2014; Karimireddy et al. 2019, arXiv 1901.09847). So after any number of outer steps, the sum of the sent
+values plus the residue is the exact sum, and errors do not add up.
 
-All replicas have to get the same bits from the same numbers, on any kind of machine. A compiler may turn a b + c into
-one fused multiply-add, which rounds once instead of twice, or may not; so every product below is rounded on its own
-(rounded_product), but for delay_squares.
+All replicas have to get the same bits from the same numbers, on any kind of machine. A compiler may or may not fuse a
+product and a sum into one multiply-add, which rounds once instead of twice; so every product below is rounded
+separately (rounded_product), except in delay_squares.
 */
 #ifndef KERNELS_ASYNC_DP_H
 #define KERNELS_ASYNC_DP_H
 
 #include "../util/base.h"
 
-// A zero of which compilers do not know that it is one.
+// A zero that compilers cannot know to be zero.
 static inline uint32_t hidden_zero(void) {
     static volatile uint32_t zero = 0;
     return zero;
 }
 
-// a b, rounded to float32, and never part of a fused multiply-add: its bits are wanted in between. zero: hidden_zero(),
-// which is to be read before a loop, so that the loop becomes vector code.
+// a b, rounded to float32, never part of a fused multiply-add, as its bits are used in between. zero: hidden_zero(), to
+// be read before a loop, so that the loop becomes vector code.
 static inline float rounded_product(float a, float b, uint32_t zero) {
     return float_of_bits(bits_of_float(a * b) | zero);
 }
@@ -73,7 +72,8 @@ static inline void scale_by(float* x, float factor, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] *= factor;
 }
 
-// own = share own + (1 - share) base (n). With share = 0 it is a copy, whatever was there.
+// own = share own + (1 - share) base (n). own: the local parameters, base: the global ones. share = 0 copies, whatever
+// own was.
 static inline void mix(float* RESTRICT own, const float* RESTRICT base, float share, int64_t n) {
     const float rest = 1.0f - share;
     const uint32_t zero = hidden_zero();
@@ -87,10 +87,10 @@ static inline void mix(float* RESTRICT own, const float* RESTRICT base, float sh
 // ----------------------------------------------------------------------------------------------------------------
 // Delay compensation
 
-// g g (to - from), in float64: nothing but the last product is rounded, as a rule.
+// g g (to - from), in float64: usually only the last product is rounded.
 static inline double delay_term(float g, float to, float from) { return (double)g * g * ((double)to - (double)from); }
 
-// Sum of the squares of n of them; lane j takes elements j, j + 16, ...
+// Sum of the squares of n such terms; lane j takes elements j, j + 16, ...
 static inline double delay_squares_block(const float* g, const float* to, const float* from, int n) {
     enum { LANES = 16 };
     double lane[LANES] = {0}, sum = 0;
@@ -148,7 +148,7 @@ static inline void outer_element(float* base, float* velocity, float sum, float 
     *base -= rounded_product(lr, D + rounded_product(momentum, v, zero), zero);
 }
 
-// base, velocity (n) from the sum of what all sites have moved, n.
+// base, velocity (n) from sum (n), the sum of all sites' pseudo-gradients.
 static inline void outer_update(float* RESTRICT base, float* RESTRICT velocity, const float* RESTRICT sum, float factor,
                                 float lr, float momentum, int64_t n) {
     const uint32_t zero = hidden_zero();
@@ -156,8 +156,8 @@ static inline void outer_update(float* RESTRICT base, float* RESTRICT velocity, 
     for (int64_t i = 0; i < n; i++) outer_element(base + i, velocity + i, sum[i], factor, lr, momentum, zero);
 }
 
-// The same with what this site has moved now, `fresh`, in the place of `old`. Alone (sum is old), that is fresh
-// exactly.
+// The same with this site's new pseudo-gradient `fresh` in place of `old`. For a single site (sum is old) the sum is
+// exactly fresh.
 static inline void eager_update(float* RESTRICT base, float* RESTRICT velocity, const float* sum, const float* old,
                                 const float* fresh, float factor, float lr, float momentum, int64_t n) {
     const uint32_t zero = hidden_zero();
@@ -168,8 +168,8 @@ static inline void eager_update(float* RESTRICT base, float* RESTRICT velocity, 
 
 // ----------------------------------------------------------------------------------------------------------------
 // Quantised differences: blocks of 64 numbers, each a scale (float32) and 64 whole numbers of 8 or 4 bits, two's
-// complement; of two in a byte the first is in the low bits. q goes from -127 to 127, or from -7 to 7. A last block
-// that is not full has the room of a full one, and zeros at its end.
+// complement; of two in a byte the first is in the low bits. q goes from -127 to 127, or from -7 to 7. A partial last
+// block takes the room of a full one, with zeros at its end.
 
 enum { QUANT_BLOCK = 64 };
 
@@ -184,7 +184,7 @@ static inline void quantize_block(uint8_t* RESTRICT packed, float* RESTRICT resi
     float x[QUANT_BLOCK] = {0}, scale;
     int32_t q[QUANT_BLOCK];
     const uint32_t zero = hidden_zero();
-    uint32_t top = 0; // the bits of the largest |x|: they are in the order of the numbers, then infinity, then NaNs
+    uint32_t top = 0; // the bits of the largest |x|: these sort like the numbers, then infinity, then NaNs
     for (int i = 0; i < n; i++) x[i] = value[i] + residue[i];
     for (int i = 0; i < QUANT_BLOCK; i++) {
         const uint32_t size = bits_of_float(x[i]) & 0x7FFFFFFF;
@@ -213,8 +213,8 @@ static inline void quantize_block(uint8_t* RESTRICT packed, float* RESTRICT resi
     }
 }
 
-// x = value + residue (n each) is packed (quant_bytes(n, bits)); value becomes what the packed form says, and residue
-// the rest of x, without an error. A block with something that is not finite becomes NaN.
+// packed (quant_bytes(n, bits)) = x = value + residue (n each), quantised; value becomes the dequantised x, and residue
+// the exact rest. A block with a number that is not finite becomes NaN.
 static inline void quantize(uint8_t* RESTRICT packed, float* RESTRICT residue, float* RESTRICT value, int64_t n,
                             int bits) {
     const int64_t blocks = (n + QUANT_BLOCK - 1) / QUANT_BLOCK, room = quant_bytes(1, bits);
@@ -225,7 +225,7 @@ static inline void quantize(uint8_t* RESTRICT packed, float* RESTRICT residue, f
     }
 }
 
-// out (n) += what is packed
+// out (n) += the dequantised numbers
 static inline void dequantize_add(float* RESTRICT out, const uint8_t* RESTRICT packed, int64_t n, int bits) {
     const uint32_t zero = hidden_zero();
     const int64_t blocks = (n + QUANT_BLOCK - 1) / QUANT_BLOCK, room = quant_bytes(1, bits);

@@ -1,23 +1,23 @@
 /*
-attention.cuh: causal attention on the GPU, forward, backward and token by token, with grouped key/value heads. What is
-computed, and in which layout, is in attention.h:
+attention.cuh: causal attention on the GPU, forward, backward and token by token, with grouped key/value heads.
+attention.h has the formulas and the layout:
 
     S = Q K^T / sqrt(HS),   P = softmax of S over the keys j <= i,   O = P V,   lse = log sum_j e^S_ij
     dV = P^T dO,   dP = dO V^T,   D = rowsum(O dO),   dS = P (dP - D),   dQ = dS K / sqrt(HS),   dK = dS^T Q / sqrt(HS)
 
-There are three families, and in none of them is a T x T matrix ever in memory:
+There are three families of kernels, none of which ever has a T x T matrix in memory:
 
     mma     16-bit floats in heads of 64 or 128 go through tensor cores, as in FlashAttention-2 (Dao 2023). This file
-    plain   All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) is done by ordinary cores:
-            simpler, and many times slower: attention_plain.cuh
-    wgmma   What mma does, by what only a Hopper GPU has: attention_hopper.cuh
+    plain   All else (float32, other heads up to 256, arrays that are not aligned to 16 bytes) runs on ordinary cores,
+            simpler and many times slower: attention_plain.cuh
+    wgmma   The same as mma, with instructions of Hopper GPUs: attention_hopper.cuh
 
-The environment variable ATTENTION=plain, mma or wgmma asks for one of them, and ends the run where that is impossible.
-Without it wgmma is not used: no GPU has run it yet.
+The environment variable ATTENTION=plain, mma or wgmma selects one of them, and ends the run where that is impossible.
+By default wgmma is not used, as no GPU has run it yet.
 
-Forward. A block has 128 queries of one head, 32 to each of its 4 warps, and meets the keys and values in tiles of 64.
-Scores and probabilities never leave registers: the accumulators of S = Q K^T lie as the left operand of P V has to
-(drawn below). What limits it, and what is done about it:
+Forward. A block has 128 queries of one head, 32 to each of its 4 warps, and loops over keys and values in tiles of 64.
+Scores and probabilities never leave registers: the accumulators of S = Q K^T have the layout of the left operand of P V
+(drawn below). Limits, and the measures against them:
 
     memory          A tile is 256 HS bytes for 2 * 2 * 128 * 64 HS operations: 128 a byte. An H200 needs 184 (790
                     TFLOP/s, 4.3 TB/s). So tiles have to come from L2: blocks of a few heads, whose keys and values fit
@@ -26,21 +26,21 @@ Scores and probabilities never leave registers: the accumulators of S = Q K^T li
                     loading for 8 (A100) or about 6 (H100) of computing. Padded rows: no bank conflicts, few addresses.
     exponentials    16 a clock, one for each 256 operations at HS = 64. 1/sqrt(HS) and log2 e are one factor: an FFMA
                     and an ex2 for each score. Only tiles that the diagonal crosses are masked.
-    waiting         V travels during Q K^T, and the next K during the softmax and P V. Two blocks share a
+    waiting         V is copied during Q K^T, and the next K during the softmax and P V. Two blocks share a
                     multiprocessor: one computes while the other waits. Those with the most work start first.
 
-Backward. dK and dV are sums over queries, dQ is one over keys; registers hold only the one or the other. Adding up dQ
-in memory by atomics gives other bits each time. Adding it up in order takes partial sums in float32, one for each tile
-of keys: for one layer of GPT-2 124M and 64 x 1024 tokens 1.8 GB or 0.4 ms, with 4096 tokens in a sequence four times
-that. So there are two kernels, and both make S and dP: 7 products instead of 5. In return all sums stay in registers,
-in a fixed order, and nothing is transposed through memory: one kernel owns queries and makes S and dP, for dS K; the
-other owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first also makes
-D, for the second to read.
+Backward. dK and dV are sums over queries, dQ is one over keys; registers have room for only one of them. Adding up dQ
+in memory by atomics gives other bits each time. Adding it up in order takes float32 partial sums, one for each tile of
+keys: for one layer of GPT-2 124M and 64 x 1024 tokens 1.8 GB or 0.4 ms, and four times that with 4096 tokens in a
+sequence. So there are two kernels, and both make S and dP: 7 products instead of 5. In return all sums stay in
+registers, in a fixed order, and no matrix is transposed through memory: one kernel owns queries and makes S and dP, for
+dS K; the other owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first
+also makes D, for the second to read.
 
 Documents (attention.h): with `positions` a tile of queries begins with the tile of keys in which the document of its
 first query begins, and a tile of keys ends with the last query that sees any of it, found by bisection while the tile
-is in flight. Masks are for the tiles that a document begins in. All of that is compiled a second time (DOCUMENTS), so
-that sequences without documents are computed by the same instructions as if there were no such thing.
+is in flight. Only tiles in which a document begins are masked. The kernels are compiled a second time for this
+(DOCUMENTS), so that sequences without documents cost no further instructions.
 
 Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
 small. Rounding: P and dS are rounded to 16 bits for the second product; all else is float32.
@@ -64,23 +64,23 @@ small. Rounding: P and dS are rounded to 16 bits for the second product; all els
 //     ...                                                     a[1] | a[3]         b[1]          d[2] d[3]
 //     row 7     lane 28 lane 29 lane 30 lane 31
 //
-// 16-bit neighbours share a register, a[i] or b[i]. B is held by columns: row g above is its column g. Hence:
+// 16-bit neighbours share a register, a[i] or b[i]. B is stored by columns: row g above is its column g. Hence:
 // - Two d side by side, rounded in pairs, are an A: a[0], a[1] from the left one, a[2], a[3] from the right one. So P,
 //   whose columns are keys, is the A of P V, and P^T, whose columns are queries, the A of P^T dO.
 // - ldmatrix loads four squares; lane i says where row i % 8 of square i / 8 begins. A tile whose rows are columns of
-//   B, as K is for Q K^T, is loaded as it is; one whose rows are rows of B, as V is for P V, by the transposing
+//   B, as K is for Q K^T, is loaded directly; one whose rows are rows of B, as V is for P V, by the transposing
 //   variant.
 // - A row of d is spread over 4 lanes: maxima and sums of rows take two shuffles.
 
 enum { FLASH_THREADS = 128, FLASH_QUERIES = 128, FLASH_KEYS = 64 };
 
-// A row of a tile in shared memory is 16 bytes longer than it need be. So 16-byte pieces that stand below each other in
-// 8 rows, as ldmatrix reads them, are in different banks; and all pieces of a tile are at constant distances, so one
-// register addresses them all. (A swizzle saves the padding, but costs an XOR and a register for each piece of a row.)
+// Rows of a tile in shared memory are padded by 16 bytes. So the 16-byte pieces of 8 rows that ldmatrix reads together
+// are in different banks; and all pieces of a tile are at constant distances, so one register addresses them all. (A
+// swizzle saves the padding, but costs an XOR and a register for each piece of a row.)
 template <int HS>
 constexpr int flash_row = HS + 8;
 
-// Begins to copy rows [first, first + ROWS) of a head; those beyond the sequence repeat its last row.
+// Starts to copy rows [first, first + ROWS) of a head; rows beyond the sequence repeat its last row.
 template <int HS, int ROWS>
 __device__ __forceinline__ void load_tile(floatX* tile, const floatX* head, int stride, int first, int T) {
     const unsigned piece = threadIdx.x % (HS / 8) * 8, row = threadIdx.x / (HS / 8);
@@ -92,7 +92,7 @@ __device__ __forceinline__ void load_tile(floatX* tile, const floatX* head, int 
     copy_async_commit();
 }
 
-// All tiles are there, for all threads; and all threads have done with the tiles from before.
+// Waits until all tiles have arrived, for all threads, and all threads are done with the former tiles.
 __device__ __forceinline__ void await_tiles() {
     copy_async_wait<0>();
     __syncthreads();
@@ -106,8 +106,8 @@ __device__ __forceinline__ void load_left(unsigned (&a)[2][4], const floatX* row
     for (int m = 0; m < 2; m++) ldmatrix_x4(a[m], rows + (m * 16 + lane % 16) * flash_row<HS> + column + lane / 16 * 8);
 }
 
-// 32 rows that are the left operand of one product after the other: in registers for heads of 64; for heads of 128
-// there is no room, and they are loaded again each time.
+// 32 rows that are the left operand of several products: in registers for heads of 64; for heads of 128 there is no
+// room, and they are loaded again each time.
 template <int HS>
 struct Left {
     const floatX* rows;
@@ -175,8 +175,8 @@ __device__ __forceinline__ void round_to_left(unsigned (&a)[N / 16][2][4], const
     for (int i = 0; i < N / 8; i++) round_to_left<N>(a[i / 2][i % 2], c[i % 2], i / 2);
 }
 
-// Rows [first, first + 32) of a head = scale * c, through `rows` of shared memory, which only this warp uses: so they
-// are written 16 bytes at a time, and whole cache lines.
+// Rows [first, first + 32) of a head = scale * c, through `rows` of shared memory, which only this warp uses, so that
+// 16 bytes at a time and whole cache lines are written.
 template <int HS>
 __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, int T, const float (&c)[2][HS / 8][4],
                                            float scale, floatX* rows) {
@@ -243,7 +243,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
         }
         unsigned a[KEYS / 16][2][4];
         round_to_left<KEYS>(a, p);
-        __syncwarp(); // for the compiler: the scores have left their registers before v comes into others
+        __syncwarp(); // for the compiler: frees the scores' registers before v is loaded into others
         multiply_columns<HS, KEYS>(o, a, v);
     }
 
@@ -288,7 +288,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
     load_tile<HS, QUERIES>(d, dout + block.out, s.NH * HS, block.first, s.T);
-    load_tile<HS, QUERIES>(ring, out + block.out, s.NH * HS, block.first, s.T); // until the first keys come
+    load_tile<HS, QUERIES>(ring, out + block.out, s.NH * HS, block.first, s.T); // until the first keys arrive
     await_tiles();
     const Left<HS> left_q = left_operand<HS>(q + own * ROW), left_d = left_operand<HS>(d + own * ROW);
     float dot[2][2] = {}, lse2[2][2]; // D, lse * log2 e
@@ -311,7 +311,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     }
 
     float dq[2][HS / 8][4] = {};
-    for (int step = first; step <= steps; step++) { // copies keys and values of this step, uses those of the one before
+    for (int step = first; step <= steps; step++) { // copies keys and values of this step, uses the former step's
         await_tiles();
         if (step < steps) {
             floatX* to = ring + step % 2 * 2 * KEYS * ROW;
@@ -346,9 +346,9 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     store_rows<HS>(dqkv + block.q, stride, row, s.T, dq, s.scale * LN_2, q + own * ROW);
 }
 
-// dK and dV of 64 keys. Two warps share 32 keys, since the sums of both do not fit into one's registers: warp 0 or 1
-// makes S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. In between, P^T goes from the one to the other, rounded. They
-// run the same code, for the same products are due: of K with Q and then dO, or of V with dO and then Q.
+// dK and dV of 64 keys. Two warps share 32 keys, since both sums do not fit into one warp's registers: warp 0 or 1
+// makes S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. In between, the first passes P^T to the second, rounded. They
+// run the same code, as they make the same products: of K with Q and then dO, or of V with dO and then Q.
 template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_keys(floatX* __restrict__ dqkv, const floatX* __restrict__ dout, const floatX* __restrict__ qkv,
@@ -371,7 +371,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     const Left<HS> left = left_operand<HS>(rows);
     float sum[2][HS / 8][4] = {};
     int h = 0, query = block.first,
-        before = 0; // of this step: head in the group, first query; and that of the last step
+        before = 0; // of this step: head in the group, first query; the last step's first query
     for (int step = 0; h <= s.NH / s.NKV; step++) {
         await_tiles();
         const bool more = h < s.NH / s.NKV;
@@ -446,8 +446,9 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 enum { DECODE_THREADS = 256 };
 
 // One query head. `lanes` lanes share a key: each has every lanes-th piece of W numbers, 8 numbers in all, of the
-// query, the keys, the values and their sum. There are `groups` such groups, each with a softmax of its own over every
-// groups-th key. The token's own key and value are read from qkv, since a block is just writing them into the cache.
+// query, the keys, the values and their sum. There are `groups` such groups, each with its own softmax over every
+// groups-th key. The token's own key and value are read from qkv, since another block may still be writing them into
+// the cache.
 template <int W>
 __global__ static void __launch_bounds__(DECODE_THREADS)
     decode_kernel(floatX* __restrict__ out, floatX* cache, const floatX* __restrict__ qkv, int position, int lanes,
@@ -507,9 +508,9 @@ __global__ static void __launch_bounds__(DECODE_THREADS)
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What is called
+// Entry points
 
-// The family that ATTENTION asks for; ANY_FAMILY if nothing does. Read once; tests write here.
+// The family that ATTENTION selects; ANY_FAMILY: none. Read once; tests write here.
 enum { ANY_FAMILY, PLAIN_FAMILY, MMA_FAMILY, WGMMA_FAMILY };
 static inline int* attention_asked(void) {
     static const char* const names[] = {"", "plain", "mma", "wgmma"};
@@ -534,8 +535,8 @@ static inline int attention_family(int HS, bool packed) {
     return asked != ANY_FAMILY ? asked : for_tensor_cores ? MMA_FAMILY : PLAIN_FAMILY;
 }
 
-// For kernels whose blocks own queries, or keys. What the blocks of a section all read has to fit into a part of L2:
-// keys and values of its heads, or the queries and dout of a group for each of them.
+// For kernels whose blocks own queries, or keys. The data that all blocks of a section read has to fit into a part of
+// L2: keys and values of its heads, or the queries and dout of the group of each head.
 static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool of_keys) {
     if (HS > PLAIN_WIDEST) die("head size %d: attention on a GPU takes up to %d", HS, (int)PLAIN_WIDEST);
     const int64_t bytes = (int64_t)2 * T * HS * (int)sizeof(floatX) * (of_keys ? NH / NKV : 1);
@@ -586,7 +587,7 @@ template <int HS>
 static void flash_backward(floatX* dqkv, float* D, const floatX* dout, const floatX* qkv, const floatX* out,
                            const float* lse, Attention s, Attention k) {
     const size_t row = flash_row<HS> * sizeof(floatX), step = 4096 / HS;
-    const size_t own = FLASH_KEYS * step * sizeof(floatX) + 4 * step * sizeof(float); // of the keys: exchange, stats
+    const size_t own = FLASH_KEYS * step * sizeof(floatX) + 4 * step * sizeof(float); // owners of keys: exchange, stats
     launch(flash_launch(s, FLASH_QUERIES, (2 * FLASH_QUERIES + 4 * step) * row),
            s.positions ? flash_backward_queries<HS, true> : flash_backward_queries<HS, false>, dqkv, D, dout, qkv, out,
            lse, s);
@@ -601,7 +602,7 @@ static void plain_backward(floatX* dqkv, float* D, const floatX* dout, const flo
     launch(plain_launch(k, 4), plain_backward_kernel<W, true>, dqkv, D, dout, qkv, out, lse, k);
 }
 
-// dqkv, overwritten, from dout and what attention_forward took and gave.
+// dqkv, overwritten, from dout and the inputs and outputs of attention_forward.
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                       const float* lse, const int32_t* positions, int B, int T, int NH, int NKV,
                                       int HS) {

@@ -7,34 +7,34 @@ Query head h reads key/value head h / (NH / NKV): NKV = NH is ordinary attention
 2019), anything between grouped-query attention (Ainslie et al. 2023).
 
 No T x T matrix is ever in memory (FlashAttention; Dao et al. 2022, Dao 2023). Queries and keys are cut into blocks of
-64. A block of queries meets the blocks of keys one after the other and keeps, for each query, the largest score m so
-far, l = sum e^(s - m) and O = sum e^(s - m) v; when a larger score comes, l and O are scaled to the new m (online
-softmax; Milakov and Gimelshein 2018). For the backward pass only lse = m + log l is kept, (T) numbers: with it P = e^(S
-- lse) is made again from Q and K, and then, with D_i = sum_d dO_id O_id,
+64. A block of queries goes through the blocks of keys and keeps, for each query, the largest score m so far, l = sum
+e^(s - m) and O = sum e^(s - m) v; when a larger score comes, l and O are scaled to the new m (online softmax; Milakov
+and Gimelshein 2018). For the backward pass only lse = m + log l is kept, (T) numbers: with it
+P = e^(S - lse) is recomputed from Q and K, and then, with D_i = sum_d dO_id O_id,
 
     dV = P^T dO,   dP = dO V^T,   dS = P (dP - D),   dQ = dS K / sqrt(HS),   dK = dS^T Q / sqrt(HS).
 
-Layout. Scores lie in scratch transposed, scores[key][query]: the softmax runs over 64 queries side by side and never
-adds within a vector. And all seven products become one, C += A B, in which rows of C and B are whole vectors and A is
-read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to 64
-rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) on the way.
+Layout. Scores are transposed in scratch, scores[key][query]: the softmax runs over 64 queries side by side and never
+adds within a vector. And all seven products have one form, C += A B, in which rows of C and B are whole vectors and A
+is read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to
+64 rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) in the copy.
 
-Documents. A sequence may be packed: the ends of one document, all of others, the beginning of the last. With
-`positions` (B, T), the place of every token in its own document, a query sees its own document alone: the keys i -
-positions[i] <= j <= i. Along a sequence positions go on by 1 or begin again at 0, so what a query sees begins no
-earlier than what the query before it sees. Hence pairs of blocks that have no document in common are left out, and the
-work goes down with the length of documents; masks are only for blocks in which one begins. A block of queries may meet
-keys that some of its queries do not see at all: the softmax of these begins with m = -FLT_MAX, not -infinity, so that
-e^(s - m) is 0 and not NaN. positions = NULL: a sequence is one document.
+Documents. A sequence may be packed: the end of one document, whole documents, the beginning of the last. With
+`positions` (B, T), the position of every token in its own document, a query sees only its own document: the keys i -
+positions[i] <= j <= i. Along a sequence positions rise by 1 or restart at 0, so a query's first key is never before the
+former query's. Hence pairs of blocks without a common document are skipped, and the work falls with the length of
+documents; only blocks in which a document begins are masked. In a pair of blocks some queries may see no key at all:
+their softmax begins with m = -FLT_MAX, not -infinity, so that e^(s - m) is 0 and not NaN. positions = NULL: a sequence
+is one document.
 
-Generating text. A new token's keys and values do not change any more, since later tokens are not seen by earlier ones.
-So they are kept in a cache, and each new token meets it with one row of queries: O(T) work instead of O(T^2). Each key
-is then used once by each query head that reads it: the time is that of reading the cache, which is why there are fewer
-key/value heads than query heads (Shazeer 2019). attention_decode is this row, with plain dot products and the same
-online softmax, 64 keys at a time.
+Generating text. A token's keys and values never change, since earlier tokens do not see later ones. So they are kept in
+a cache, and each new token needs one row of queries against it: O(T) work instead of O(T^2). Each key is then used once
+by each query head that reads it: the time is that of reading the cache, hence fewer key/value heads than query heads
+(Shazeer 2019). attention_decode computes this row, with plain dot products and the same online softmax, 64 keys at a
+time.
 
 Bits. Blocks are cut from the start of the sequence and every sum is taken by one thread in the order of the tokens. So
-nothing depends on the number of threads or on the other sequences, and no output on later tokens.
+no bit depends on the number of threads or on the other sequences, and no output on later tokens.
 */
 #ifndef ATTENTION_H
 #define ATTENTION_H
@@ -49,7 +49,7 @@ nothing depends on the number of threads or on the other sequences, and no outpu
 // ----------------------------------------------------------------------------------------------------------------
 // The product
 
-// The widest vectors of the machine, and how many rows of two vectors leave registers for the operands.
+// The widest vectors of the machine, and how many rows of two vectors a tile may have to leave registers for operands.
 #if defined(__AVX512F__)
 enum { ATT_LANES = 16, ATT_ROWS = 8 };
 #elif defined(__AVX__)
@@ -62,10 +62,10 @@ enum { ATT_BLOCK = 64 };            // queries, and keys, in a block
 
 typedef float AttVector __attribute__((vector_size(4 * ATT_LANES), may_alias));
 
-// What is known of A and C when the block lies on the diagonal.
+// The structure of A and C when the block is on the diagonal.
 typedef enum {
     WHOLE,        // nothing
-    UPPER_RESULT, // only C[i][j] with j >= i are wanted; those with j < column_begin(i) are left alone
+    UPPER_RESULT, // only C[i][j] with j >= i are needed; j < column_begin(i) are not written
     UPPER_FACTOR, // A[i][k] = 0 for k < i
     LOWER_FACTOR, // A[i][k] = 0 for k > i
 } AttPart;
@@ -171,8 +171,8 @@ static inline int first_key_block(const AttShape* s, int b, int index) {
     return first_key(s, b, index * ATT_BLOCK) / ATT_BLOCK;
 }
 
-// block (ATT_BLOCK, width) = scale * block `index` of the head; zeros beyond T and HS. Columns beyond HS reach no
-// result, but are multiplied along.
+// block (ATT_BLOCK, width) = scale * block `index` of the head; zeros beyond T and HS. Columns beyond HS are
+// multiplied, too, but reach no result.
 static inline void load_block(float* block, ConstHead head, int index, const AttShape* s, float scale) {
     const int rows = block_rows(s, index);
     const float* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
@@ -223,11 +223,11 @@ static inline void mask_scores(float* scores) {
     }
 }
 
-// The same where the key stands before the query's document; of blocks i of queries and j of keys of sequence b. The
-// queries that do not see a key are the last ones.
+// The same where the key is before the query's document, for blocks i of queries and j of keys of sequence b. The
+// queries that do not see a key are the last ones of the block.
 static inline void mask_documents(float* scores, const AttShape* s, int b, int i, int j) {
     const int rows = block_rows(s, i), query = i * ATT_BLOCK, key = j * ATT_BLOCK;
-    if (first_key(s, b, query + rows - 1) <= key) return; // all see all
+    if (first_key(s, b, query + rows - 1) <= key) return; // every query sees every key
     for (int k = 0, t = 0; k < ATT_BLOCK; k++) {
         while (t < rows && first_key(s, b, query + t) <= key + k) t++;
         for (int unseen = t; unseen < rows; unseen++) scores[k * ATT_BLOCK + unseen] = -INFINITY;
@@ -237,8 +237,8 @@ static inline void mask_documents(float* scores, const AttShape* s, int b, int i
 // ----------------------------------------------------------------------------------------------------------------
 // Forward
 
-// Online softmax over the next block of keys: scores become e^(s - max), max and sum (ATT_BLOCK) take them in, factor
-// is what sums made with the former max have to be multiplied with.
+// Online softmax over the next block of keys: scores become e^(s - max), max and sum (ATT_BLOCK) are updated, factor
+// scales sums made with the former max.
 static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, float* RESTRICT sum,
                                  float* RESTRICT factor, bool diagonal) {
     if (diagonal) mask_scores(scores);
@@ -265,13 +265,13 @@ static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, fl
     }
 }
 
-// A block of queries, and what it has seen of the keys.
+// A block of queries, and its sums over the keys so far.
 typedef struct {
     float *q_t, *out; // (HS, ATT_BLOCK); (ATT_BLOCK, width), not yet divided by sum
-    float *max, *sum; // (ATT_BLOCK) m and l of the comment on top
+    float *max, *sum; // (ATT_BLOCK) m and l of the header
 } QueryState;
 
-// A task has a few blocks of queries, so that a block of keys, once copied, is used a few times.
+// A task has several blocks of queries, so that a block of keys, once copied, is used several times.
 enum { ATT_TASK_BLOCKS = 4 };
 
 typedef struct {
@@ -357,7 +357,7 @@ static inline void attention_forward(float* out, float* lse, const float* qkv, c
         ForwardScratch f;
         float* memory = scratch_memory(forward_scratch(&f, NULL, &s));
         forward_scratch(&f, memory, &s);
-        // The last parts of the sequences, which have the most keys, first: what is left for the end is small.
+        // The last parts of the sequences, which have the most keys, run first: the tasks left for the end are small.
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < heads * parts; task++) {
             const int b = (int)(task % heads / NH), h = (int)(task % NH);
@@ -374,7 +374,7 @@ static inline void attention_forward(float* out, float* lse, const float* qkv, c
 
 typedef struct {
     float *q, *q_t, *dout, *dout_t, *dq; // a block of queries: (ATT_BLOCK, width), transposed (HS, ATT_BLOCK)
-    float *lse, *dot;                    // (ATT_BLOCK) log sum exp, and D of the comment on top
+    float *lse, *dot;                    // (ATT_BLOCK) log sum exp, and D of the header
     float *k, *v, *dk, *dv;              // the task's blocks of keys: (blocks, ATT_BLOCK, width)
     float *p, *ds;                       // (ATT_BLOCK keys, ATT_BLOCK queries)
 } BackwardScratch;
@@ -403,7 +403,7 @@ typedef struct {
     const float *dout, *qkv, *out, *lse;
 } BackwardArrays;
 
-// What one thread does in one go: the gradients of these blocks, of one sequence and one key/value head.
+// A thread's unit of work: the gradients of these blocks, of one sequence and one key/value head.
 typedef struct {
     int b, kv;              // sequence, key/value head
     int head, head_end;     // query heads: one, or all that share kv
@@ -437,7 +437,7 @@ static inline void attention_backward_pair(const BackwardScratch* f, const AttSh
                                            int query, int key) {
     const int width = s->width, n = ATT_BLOCK;
     const bool diagonal = query == key;
-    const size_t at = (size_t)(n * width) * (size_t)(key - task->key); // of the block in k, v, dk, dv
+    const size_t at = (size_t)(n * width) * (size_t)(key - task->key); // the block's offset in k, v, dk, dv
     const AttPart result = diagonal ? UPPER_RESULT : WHOLE;
     block_product(f->p, n, f->k + at, width, 1, f->q_t, n, n, s->HS, false, result);
     block_product(f->ds, n, f->v + at, width, 1, f->dout_t, n, n, s->HS, false, result);
@@ -475,7 +475,7 @@ static inline void attention_backward_task(const BackwardArrays* x, const AttSha
     for (int h = task->head; h < task->head_end; h++) {
         for (int i = task->query; i < task->query_end; i++) {
             const int first = first_key_block(s, task->b, i);
-            if (first >= task->key_end) break; // nor do later queries see these keys
+            if (first >= task->key_end) break; // later queries do not see these keys either
             load_query_block(f, x, s, task->b, h, i);
             memset(f->dq, 0, sizeof(float) * block);
             for (int j = task->key > first ? task->key : first; j < task->key_end && j <= i; j++)
@@ -491,8 +491,8 @@ static inline void attention_backward_task(const BackwardArrays* x, const AttSha
     }
 }
 
-// How the work is cut. dq sums over keys, dk and dv over queries, and no two tasks may add to one sum. A task that has
-// all of a key/value head makes them together in 5 products a pair of blocks; where that gives too few tasks for the
+// How the work is cut. dq sums over keys, dk and dv over queries, and no two tasks may add to one sum. A task with a
+// whole key/value head makes them together in 5 products per pair of blocks; where that gives too few tasks for the
 // threads, tasks of one block of queries make dq (3 products) and tasks of one block of keys make dk and dv (4). Every
 // sum has the same terms in the same order either way, so the choice changes no bit.
 static inline bool whole_heads(const AttShape* s, int threads) {
@@ -520,8 +520,8 @@ static inline BackwardTask backward_task(const AttShape* s, bool whole, int64_t 
     return queries;
 }
 
-// dqkv, overwritten, from dout and what attention_forward took and gave. Shapes and conditions as there, each gradient
-// shaped like its array. Ends the program when out of memory.
+// dqkv, overwritten, from dout and the inputs and outputs of attention_forward. Shapes and conditions as there;
+// gradients have their arrays' shapes. Ends the program when out of memory.
 static inline void attention_backward(float* dqkv, const float* dout, const float* qkv, const float* out,
                                       const float* lse, const int32_t* positions, int B, int T, int NH, int NKV,
                                       int HS) {
@@ -582,7 +582,7 @@ static inline void decode_head(float* RESTRICT out, const float* q, const float*
 
 // out (NH * HS) of the token at `position`, from 0, of one sequence, from its row of qkv ((NH + 2 NKV) * HS). A row of
 // cache (T_max, 2 NKV * HS), T_max > position, is the key heads and the value heads of a token: rows before `position`
-// are the tokens before, row `position` is written here. NH, NKV, HS as for attention_forward.
+// belong to the earlier tokens, row `position` is written here. NH, NKV, HS as for attention_forward.
 static inline void attention_decode(float* out, float* cache, const float* qkv, int position, int NH, int NKV, int HS) {
     const int64_t stride = (int64_t)2 * NKV * HS;
     memcpy(cache + position * stride, qkv + (int64_t)NH * HS, (size_t)stride * sizeof(float));

@@ -1,12 +1,11 @@
 /*
-attention_common.cuh: what the kernels of attention share, whether they multiply by mma.sync (attention.cuh) or by wgmma
-(attention_hopper.cuh): which rows of which head a block has, which keys a document leaves to a query, and what happens
-to scores in registers: masks, the softmax that is never done, rounding.
+attention_common.cuh: common parts of the attention kernels that multiply by mma.sync (attention.cuh) or by wgmma
+(attention_hopper.cuh): the rows and heads of a block, the keys that a query sees in its document, and the work on
+scores in registers: masks, online softmax, rounding.
 
-Both kinds of tensor core instructions leave a matrix in registers in the same way. 16 rows belong to a warp, c[N /
-8][4] in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1 of row g in c[n][0], c[n][1], and
-those of row g + 8 in c[n][2], c[n][3]. Rounded in pairs, two neighbours c[n], c[n + 1] are 16 columns of a left
-operand.
+Both kinds of tensor core instructions have the same layout of a matrix in registers. 16 rows belong to a warp, c[N /
+8][4] in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1, of row g in c[n][0], c[n][1], and
+of row g + 8 in c[n][2], c[n][3]. Rounded in pairs, two neighbours c[n], c[n + 1] are 16 columns of a left operand.
 */
 #ifndef ATTENTION_COMMON_CUH
 #define ATTENTION_COMMON_CUH
@@ -16,12 +15,12 @@ operand.
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 // ----------------------------------------------------------------------------------------------------------------
-// What a block does
+// The work of a block
 
 typedef struct {
     int T, NH, NKV, HS;
     int heads;                // of all sequences: query heads, or key/value heads for the kernels that own keys
-    int section;              // heads of which the blocks run at about the same time
+    int section;              // heads whose blocks run at about the same time
     float scale;              // log2 e / sqrt(HS)
     const int32_t* positions; // (B, T): of each token in its document; NULL: a sequence is one document
 } Attention;
@@ -33,7 +32,7 @@ typedef struct {
 } Block;
 
 // Blocks start in the order of their numbers: section by section, and in a section the tiles with the most work first,
-// which are the last queries or the first keys.
+// that is the last queries or the first keys.
 template <bool KEYS>
 __device__ __forceinline__ Block block_of(Attention s, int tile, int number) {
     const int tiles = (s.T + tile - 1) / tile, group = s.NH / s.NKV;
@@ -46,18 +45,18 @@ __device__ __forceinline__ Block block_of(Attention s, int tile, int number) {
     return block;
 }
 
-// Those of a block's sequence.
+// The positions of a block's sequence.
 __device__ __forceinline__ const int32_t* positions_of(Attention s, Block block) {
     return s.positions ? s.positions + block.row : NULL;
 }
 
-// The first key that query t of a sequence sees; of a query beyond the sequence as of its last one.
+// The first key that query t of a sequence sees; beyond the sequence, the last query's.
 __device__ __forceinline__ int first_key(const int32_t* __restrict__ positions, int t, int T) {
     const int query = min(t, T - 1);
     return query - positions[query];
 }
 
-// The first query from `key` on that does not see it, for it is of a later document.
+// The first query after `key` that does not see it, as it belongs to a later document.
 __device__ __forceinline__ int unseen_from(const int32_t* __restrict__ positions, int key, int T) {
     int low = key, high = T; // low sees it
     while (high - low > 1) {
@@ -106,7 +105,7 @@ __device__ __forceinline__ void mask_scores(float (&c)[N / 8][4], int row, int c
     }
 }
 
-// The same where keys stand before their query's document. positions: of the sequence
+// The same where keys are before their query's document. positions: of the sequence
 template <int N, bool ROWS_ARE_KEYS>
 __device__ __forceinline__ void mask_documents(float (&c)[N / 8][4], int row, int column,
                                                const int32_t* __restrict__ positions, int T) {
@@ -119,7 +118,7 @@ __device__ __forceinline__ void mask_documents(float (&c)[N / 8][4], int row, in
     }
 }
 
-// Over the 4 lanes that share a row.
+// The sum over the 4 lanes that share a row.
 __device__ __forceinline__ float quad_sum(float v) {
     v += __shfl_xor_sync(0xffffffffu, v, 1);
     return v + __shfl_xor_sync(0xffffffffu, v, 2);
@@ -131,7 +130,7 @@ __device__ __forceinline__ float quad_max(float v) {
 
 // Scores s of the next KEYS keys become P, not yet divided by the sum of its row. top: the largest score of each row so
 // far, -FLT_MAX where there was none, so that e^(s - top) is 0 and not NaN for keys that are masked; sum: of this
-// lane's columns. It is scaled to the new top by `factor`, and so has to be P V.
+// lane's columns. It is scaled to the new top by `factor`, by which the caller has to scale P V.
 template <int KEYS>
 __device__ __forceinline__ void softmax_rows(float (&s)[KEYS / 8][4], float (&factor)[2], float (&top)[2],
                                              float (&sum)[2], float scale) {

@@ -1,42 +1,42 @@
 /*
-attention_hopper.cuh: the tensor core kernels of attention.cuh once more, for Hopper GPUs: the same numbers from the
-same arrays by wgmma and TMA (hopper.cuh), as in FlashAttention-3 (Shah et al. 2024). Heads of 64 or 128 of 16-bit
-floats.
+attention_hopper.cuh: the tensor core kernels of attention.cuh for Hopper GPUs: the same numbers from the same arrays by
+wgmma and TMA (hopper.cuh), as in FlashAttention-3 (Shah et al. 2024). Heads of 64 or 128 of 16-bit floats.
 
 Through mma.sync, which attention.cuh uses, a Hopper GPU reaches about 60 % of what its tensor cores can do, and its
 warps spend their time on copies, addresses and fragments. Here a warpgroup, four warps, starts a product of 64 x 128
-numbers and goes on, and tiles are brought by an engine of their own. A block is three warpgroups. One copies, which
-takes one thread, and hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows.
-There is a block for each multiprocessor, and it does one piece of work after the other, those with the most work first
-(piece_of): while the rows of one piece are finished and written, the tiles of the next are already coming. Between the
-roles there is nothing but a ring of tiles (TileRing).
+numbers and continues, and a copy engine brings the tiles. A block is three warpgroups. One copies, which takes one
+thread, and hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows. Each
+multiprocessor has one block, which does one piece of work after the other, the largest first (piece_of): while the rows
+of one piece are finished and written, the next tiles are in flight. The two roles communicate only through a ring of
+tiles (TileRing).
 
-Forward. In heads of 64 a tile, 64 queries and 128 keys, takes the tensor cores as long as the exponential units. So
-both have to be busy all the time:
+Forward. In heads of 64 a tile, 64 queries and 128 keys, takes equal time on tensor cores and exponential units. So both
+have to be busy all the time:
 
-    within a warpgroup    S of the next keys is started before the softmax of these. A step: start S_j = Q K_j^T and
-                          O += P V of the keys before; when S_j is there, its softmax runs beside P V; then scale O, round P
+    within a warpgroup    S of the next keys is started before the softmax of the current ones. A step: start S_j = Q
+                          K_j^T and O += P V of the former keys; when S_j is done, its softmax runs beside P V; then
+                          scale O, round P
     between warpgroups    They take turns, by a named barrier for each: one may start its products when the other has
-                          started its own, so that the softmax of the one meets the products of the other
+                          started its own, so that one's softmax overlaps the other's products
 
-Keys come from the diagonal on backwards. Only the first tile of a piece is masked, and it has a key for each query: all
-later tiles have a finite maximum to compare with.
+Keys run backwards from the diagonal. Only the first tile of a piece is masked, and it has a key for each query, so
+later tiles start from a finite maximum.
 
 Backward. Two kernels and 7 products, for the reasons of attention.cuh: all sums in registers, no atomics, the same bits
-each time. (FlashAttention-3 and ThunderKittens add up dQ in memory as it comes. In order, from partial sums, that would
-be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.8 GB or 0.4 ms for one layer of GPT-2 124M and 64 x
-1024 tokens. The two products more are 103 GFLOP: 0.2 ms at 500 TFLOP/s.)
+each time. (FlashAttention-3 and ThunderKittens add up dQ in memory in any order. In a fixed order, from partial sums,
+that would be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.8 GB or 0.4 ms for one layer of GPT-2
+124M and 64 x 1024 tokens. The two further products are 103 GFLOP: 0.2 ms at 500 TFLOP/s.)
 
     queries    own Q and dO: S = Q K^T, dP = dO V^T; dS, in registers, is the left operand of dQ += dS K. dP is computed
                during the exponentials, dQ during those of the next keys
     keys       own K and V: S^T = K Q^T and dP^T = V dO^T, of 64 queries at a time, since registers also hold dK and dV.
-               P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to columns here: two more
-               warps of the first warpgroup put them beside the tiles
+               P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to columns here: two
+               more warps of the first warpgroup put them beside the tiles
 
 Documents are as in attention.cuh: a piece begins with the tile of keys in which the document of its first query begins,
 or ends with the last query that sees any of its keys.
 
-What limits it: PREDICTIONS, since no GPU has run this. Clocks of a multiprocessor for 64 x 128 scores, heads of 64 /
+Limits: PREDICTIONS, since no GPU has run this. Clocks of a multiprocessor for 64 x 128 scores, heads of 64 /
 128: tensor cores 4096 operations a clock, exponentials 16, shared memory 128 bytes (wgmma reads A and B of each step of
 16 from there); instructions as counted in the machine code of the loop, one a clock for each of the four schedulers.
 
@@ -45,10 +45,10 @@ What limits it: PREDICTIONS, since no GPU has run this. Clocks of a multiprocess
     queries       768 / 1536      512 / 512       407 / 431       512 / 1024
     keys         1024 / 2048      512 / 512       710 / 760       896 / 1664
 
-Tensor cores and exponentials limit the forward pass in heads of 64, tensor cores all else. Taken as efficient as
-FlashAttention-3's published figures say of its own loops (55 % of these clocks in heads of 64, 70 % in heads of 128, at
-about 1.6 GHz), with 3000 to 4000 clocks a piece in which they do not overlap, and tiles beyond the diagonal counted as
-work for nothing, an H200 would do in TFLOP/s at T = 1024, 2048, 4096 (causal counted as half, backward as 5 products):
+Tensor cores and exponentials limit the forward pass in heads of 64, tensor cores all else. At the efficiency of
+FlashAttention-3's published figures (55 % of these clocks in heads of 64, 70 % in heads of 128, at about 1.6 GHz), with
+3000 to 4000 clocks a piece without overlap, and tiles beyond the diagonal as lost work, an H200 would do in TFLOP/s at
+T = 1024, 2048, 4096 (causal counted as half, backward as 5 products):
 
     forward     heads of 64: 285, 355, 405    heads of 128: 435, 505, 550
     backward    heads of 64: 255, 300, 330    heads of 128: 320, 365, 390
@@ -61,8 +61,8 @@ work for nothing, an H200 would do in TFLOP/s at T = 1024, 2048, 4096 (causal co
 #include "row_sum.cuh" // gpu_properties
 
 enum {
-    PIECE = 128,          // rows of a piece of work, and of its tiles but for the queries that meet keys
-    PART = 64,            // of these a warpgroup's
+    PIECE = 128,          // rows of a piece of work, and of its tiles except the queries in kernels that own keys
+    PART = 64,            // a warpgroup's part of these
     HOPPER_THREADS = 384, // a warpgroup that copies, two that compute
     COPY_REGISTERS = 24,  // 128 * 24 + 256 * 240 = 384 * 168, which the block starts with
     COMPUTE_REGISTERS = 240,
@@ -71,7 +71,7 @@ enum {
 };
 
 // ----------------------------------------------------------------------------------------------------------------
-// Pieces of work, and tiles that travel
+// Pieces of work, and tiles in flight
 
 // The number of this block's next piece; from `pieces` on there is none. As numbers go from much work to little, every
 // second round is dealt backwards.
@@ -80,11 +80,11 @@ __device__ __forceinline__ int piece_of(int round) {
     return round * grid + (round % 2 ? grid - 1 - i : i);
 }
 
-// The same for all lanes, and the compiler knows.
+// A value that is the same in all lanes, in a form that the compiler recognises.
 __device__ __forceinline__ int warp_uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
-// Tiles are used in the order in which they come. Number n is in slot n % SLOTS; full: it is there; empty: all 8 warps
-// that compute have done with it. `own`: the rows that a piece owns, in a place of their own.
+// Tiles are used in the order in which they arrive. Number n is in slot n % SLOTS; full: it has arrived; empty: all 8
+// computing warps are done with it. `own`: the rows that a piece owns, outside the ring.
 template <int SLOTS>
 struct TileRing {
     Barrier own_full, own_empty, full[SLOTS], empty[SLOTS];
@@ -100,7 +100,7 @@ struct TileRing {
     }
     __device__ __forceinline__ void await_room(int n) { empty[n % SLOTS].wait(n / SLOTS % 2 ^ 1); }
     __device__ __forceinline__ void await_tile(int n) { full[n % SLOTS].wait(n / SLOTS % 2); }
-    // By a warp: none of its lanes has anything more to read.
+    // By a warp whose lanes have all finished reading.
     __device__ __forceinline__ void release(int n) {
         __syncwarp();
         if (threadIdx.x % 32 == 0) empty[n % SLOTS].arrive();
@@ -111,7 +111,7 @@ struct TileRing {
     }
 };
 
-// What a kernel has in shared memory. ROWS of a head are HS / 64 tiles of 64 columns, behind each other.
+// A kernel's shared memory. ROWS of a head are HS / 64 tiles of 64 columns, one after the other.
 template <int HS>
 struct ForwardShared {
     static constexpr int SLOTS = HS == 64 ? 8 : 4;
@@ -135,7 +135,7 @@ struct KeysShared {
     TileRing<SLOTS> ring;
 };
 
-// Asked for by the kernel, so that a size that is too large is an error and no failing launch.
+// The kernel's dynamic shared memory; a size that is too large is an error at compile time, not at launch.
 template <class Shared>
 __device__ __forceinline__ Shared& block_shared() {
     static_assert(sizeof(Shared) <= 227 << 10, "shared memory of a block");
@@ -151,7 +151,7 @@ __device__ __forceinline__ Columns columns_of(Attention s, Block block) {
     return {block.h * s.HS, kv * s.HS, (kv + s.NKV) * s.HS, block.b};
 }
 
-// ROWS of a head from `row` on, by one thread; those beyond the sequence are zeros.
+// Loads ROWS of a head from `row` on, by one thread; rows beyond the sequence are zeros.
 template <int HS, int ROWS>
 __device__ __forceinline__ void load_head(floatX* tiles, const TensorMap& map, int column, int row, int batch,
                                           Barrier& barrier) {
@@ -163,7 +163,7 @@ __device__ __forceinline__ void load_head(floatX* tiles, const TensorMap& map, i
     }
 }
 
-// Accumulators as the functions of attention_common.cuh have them.
+// Accumulators in the form that attention_common.cuh expects.
 template <int N>
 __device__ __forceinline__ float (&by_columns(float (&c)[N]))[N / 4][4] {
     return reinterpret_cast<float(&)[N / 4][4]>(c);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void store_head(const TensorMap& map, int column, int
                                            float (&c)[HS / 2], int part) {
     const int thread = (int)threadIdx.x % 128, row_of_lane = thread / 32 * 16 + thread % 16,
               to_right = thread / 16 % 2 * 8;
-    if (thread == 0) tensor_store_wait_read<0>(); // of the piece before
+    if (thread == 0) tensor_store_wait_read<0>(); // of the former piece
     barrier_sync(TEAM + part, 128);
 #pragma unroll
     for (int k = 0; k < HS / 16; k++) {
@@ -236,7 +236,7 @@ __device__ __forceinline__ void load_tile(TileRing<SLOTS>& ring, floatX (&tiles)
     load_head<HS, PIECE>(tiles[n % SLOTS], map, column, row, batch, ring.full[n % SLOTS]);
 }
 
-// Q of each piece, and K_n; K_n-1, V_n; ... K_0, V_1; V_0 of its n + 1 tiles of keys.
+// Loads Q of each piece, and K_n; K_n-1, V_n; ... K_0, V_1; V_0 of its n + 1 tiles of keys.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void forward_copies(ForwardShared<HS>& shared, const TensorMap& qkv, Attention s,
                                                int pieces) {
@@ -321,7 +321,7 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
         const Columns at = columns_of(s, block);
         store_head<HS>(out, at.q, block.first + part * PART, at.batch, shared.out[part], o, part);
     }
-    if (part == 0) barrier_sync(TURN + 0, 256); // the turn that part 1 gave last
+    if (part == 0) barrier_sync(TURN + 0, 256); // consumes the last turn that part 1 passed on
     tensor_store_wait_read<0>();
 }
 
@@ -344,7 +344,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
 // ----------------------------------------------------------------------------------------------------------------
 // Backward, by queries: dQ, and D for the keys
 
-// Q and dO of each piece, and K and V of its tiles of keys.
+// Loads Q and dO of each piece, and K and V of its tiles of keys.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
                                                Attention s, int pieces) {
@@ -364,7 +364,7 @@ __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const 
     }
 }
 
-// Products of rows g and g + 8 of 16 rows of two heads. Four lanes share a row, as they do in accumulators.
+// Dot products of rows g and g + 8 of 16 rows of two heads. Four lanes share a row, as they do in accumulators.
 template <int HS>
 __device__ __forceinline__ void row_products(float (&dot)[2], const floatX* __restrict__ x,
                                              const floatX* __restrict__ y, int stride, int row, int T) {
@@ -417,7 +417,7 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
             start_rows<HS, KEYS, PIECE>(p, shared.q, part, k);
             ring.await_tile(n + 1);
             warpgroup_wait<1>(dq, a);
-            if (key < block.first) ring.release(n - 2); // the keys of the dQ before
+            if (key < block.first) ring.release(n - 2); // the keys of the former dQ
             warpgroup_fence(ds);
             start_rows<HS, KEYS, PIECE>(ds, shared.dout, part, v); // dP
             warpgroup_wait<1>(p);
@@ -468,13 +468,13 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
 // ----------------------------------------------------------------------------------------------------------------
 // Backward, by keys: dK and dV
 
-// The first query that sees none of a piece's keys.
+// The first query after a piece's keys that sees none of them.
 template <bool DOCUMENTS>
 __device__ __forceinline__ int end_of_queries(Attention s, Block block) {
     return DOCUMENTS ? unseen_from(positions_of(s, block), min(block.first + PIECE, s.T) - 1, s.T) : s.T;
 }
 
-// K and V of each piece, and Q and dO of 64 queries after the other, head by head of the group.
+// Loads K and V of each piece, and Q and dO of its queries, 64 at a time, head by head of the group.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
                                             Attention s, int pieces) {
@@ -502,8 +502,8 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
     }
 }
 
-// And what belongs to these queries, by a warp each: lse * log2 e, or D. Queries beyond the sequence, whose dO is zero,
-// add nothing to dK and dV as long as p is a number.
+// Loads lse * log2 e, or D, of these queries, by a warp each. Queries beyond the sequence, whose dO is zero, add
+// nothing to dK and dV as long as p is finite.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring,
                                            float (&stats)[KeysShared<HS>::SLOTS][PART],
@@ -525,7 +525,7 @@ __device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring
     }
 }
 
-// What round_all() made of number i.
+// Number i after round_all().
 template <int K>
 __device__ __forceinline__ float p_of(const unsigned (&a)[K][4], int i) {
     return (float)pair_of_bits(a[i / 8][i % 8 / 2])[i % 2];
@@ -544,7 +544,7 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
         const int end = end_of_queries<DOCUMENTS>(s, block);
         float dk[HS / 2] = {}, dv[HS / 2] = {};
         unsigned a[QUERIES / 16][4], b[QUERIES / 16][4]; // P^T and dS^T
-        int used = -1;                                   // the tile of the dV and dK that are under way
+        int used = -1;                                   // the tile of the dV and dK in flight
         ring.own_full.wait(round % 2);
         for (int h = 0; h < s.NH / s.NKV; h++) {
             for (int query = block.first; query < end; query += QUERIES, n++) {
@@ -625,10 +625,10 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What attention.cuh calls
+// Called by attention.cuh
 
-// Compiled for Hopper's own target this kernel has shared memory: so the host can tell whether the program has such
-// code.
+// This kernel has shared memory only when compiled for Hopper's own target: so the host can detect whether the program
+// has such code.
 #ifdef __CUDACC__
 __global__ static void hopper_code_kernel() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -641,7 +641,7 @@ static inline bool has_hopper_code(void) {
 #ifdef __CUDACC__
     cudaFuncAttributes about;
     const cudaError_t e = cudaFuncGetAttributes(&about, hopper_code_kernel);
-    if (e != cudaSuccess) (void)cudaGetLastError(); // no code at all for this GPU
+    if (e != cudaSuccess) (void)cudaGetLastError(); // the program has no code for this GPU
     return e == cudaSuccess && about.sharedSizeBytes > 0;
 #else
     return true;

@@ -9,11 +9,11 @@ Simpler than the tensor cores' family, and many times slower.
 
 // Ordinary cores
 //
-// A block is 8 warps with 4 rows each: of Q, or of K where dK and dV are made. It meets the other side in tiles of 32
-// rows. For scores each lane has a row of the tile, for sums over the tile every 32nd column. Rows lie in shared memory
-// as floats, padded with zeros to an odd number of 16-byte pieces, so that 8 lanes reading a piece of 8 rows do so from
-// different banks. Each number read there feeds 4 rows, so that reading takes little longer than computing. Global
-// memory is no limit here, and is read number by number: arrays may be aligned in any way.
+// A block is 8 warps with 4 rows each: of Q, or of K where dK and dV are made. It loops over the other side in tiles of
+// 32 rows. For scores each lane has a row of the tile, for sums over the tile every 32nd column. Rows are in shared
+// memory as floats, padded with zeros to an odd number of 16-byte pieces, so that 8 lanes reading a piece of 8 rows do
+// so from different banks. Each number read there feeds 4 rows, so that reading takes little longer than computing.
+// Global memory is not the limit here, and is read number by number: arrays may have any alignment.
 
 enum { PLAIN_THREADS = 256, PLAIN_ROWS = 32, PLAIN_WIDEST = 256 };
 
@@ -49,7 +49,7 @@ template <int W>
 __device__ __forceinline__ void plain_add(float (&sum)[4][W], const float (&c)[4], float* exchange, const float* b,
                                           int HS) {
     const int lane = (int)threadIdx.x % 32;
-    __syncwarp(); // all lanes have read what is there
+    __syncwarp(); // all lanes have finished reading
     store(exchange + lane * 4, Packed<float, 4>{{c[0], c[1], c[2], c[3]}});
     __syncwarp();
 #pragma unroll 1
@@ -119,7 +119,7 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
 }
 
 // KEYS: dK and dV of 32 keys, else dQ and D of 32 queries. With the block's own rows A1 and A2 (K and V, or Q and dO)
-// and the others' B1 and B2 both are the same: p = A1 B1^T, ds = A2 B2^T, dV += p B2, and dK or dQ += ds B1.
+// and the other side's B1 and B2 both cases are: p = A1 B1^T, ds = A2 B2^T, dV += p B2, and dK or dQ += ds B1.
 template <int W, bool KEYS>
 __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     plain_backward_kernel(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
@@ -150,7 +150,7 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
         lse2[r] = LOG2_E * lse[at];
         if (lane == 0 && row + r < T) D[at] = dot[r];
     }
-    // The queries of the group's heads from here on, or the keys of one head up to here.
+    // The queries of the group's heads from this block on, or the keys of one head up to this block.
     for (int h = 0; h < (KEYS ? s.NH / s.NKV : 1); h++) {
         for (int from = begin; from < end; from += PLAIN_ROWS) {
             __syncthreads();

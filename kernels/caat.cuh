@@ -1,7 +1,7 @@
 /*
-caat.cuh: caat.h on a GPU; x and z are floatX, what is shared is floatX or float32: sums over streams are taken in
-float32 and rounded once. Pack reads S channels of each stream and writes them once, unpack reads and writes all: one
-pack of up to 16 bytes a thread, where C and S allow it.
+caat.cuh: caat.h on a GPU; x and z are floatX, shared is floatX or float32: sums over streams are taken in float32 and
+rounded once. caat_pack reads S channels of each stream and writes their sum once, caat_unpack reads and writes all
+channels: one pack of up to 16 bytes a thread, where C and S allow it.
 */
 #ifndef KERNELS_CAAT_CUH
 #define KERNELS_CAAT_CUH

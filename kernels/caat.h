@@ -1,14 +1,14 @@
 /*
 caat.h: the partial sums of CAAT-Net (Lamprecht et al. 2025, arXiv 2506.19645), on one device; float32. x (streams, N,
-C) are the residual streams, or what a row-parallel layer adds to them, of several streams one behind the other. Of the
-C channels of a row the first S are shared by all streams of all ranks, the others are each stream's own:
+C) holds one or more residual streams, one after the other, or a row-parallel layer's addends to them. Of the C channels
+of a row the first S are shared by all streams of all ranks, the others belong to each stream alone:
 
     z[c] = the sum of x[c] over all streams      c < S
     z[c] = factor * x[c]                        c >= S
 
-The gradient goes the same way: what comes out of z[c] into a shared channel of any stream comes from that of all. So
-both passes are: caat_pack, an all-reduce of the shared (N, S) over the ranks, caat_unpack. With S = C it is the sum of
-all streams (at the end of the backward pass), and caat_unpack alone makes all streams from one (at the embedding).
+The map is its own transpose, so gradients use it, too. Both passes are: caat_pack, an all-reduce of shared (N, S) over
+the ranks, caat_unpack. With S = C, caat_pack is the sum of all streams (at the end of the backward pass), and
+caat_unpack alone copies one stream to all (at the embedding).
 */
 #ifndef KERNELS_CAAT_H
 #define KERNELS_CAAT_H

@@ -1,6 +1,6 @@
 /*
-checksum.cuh: util/checksum.h on a GPU. Every word is read once. Blocks add up their parts by atomics: these are whole
-numbers, so the order does not matter.
+checksum.cuh: util/checksum.h on a GPU. Every word is read once. Blocks add up their parts by integer atomics, so the
+order does not matter.
 */
 #ifndef KERNELS_CHECKSUM_CUH
 #define KERNELS_CHECKSUM_CUH
@@ -10,7 +10,7 @@ numbers, so the order does not matter.
 
 enum { CHECKSUM_THREADS = 256, CHECKSUM_WORDS = 16 }; // words that a thread takes
 
-// Word i of data, (halves) numbers of 16 bits; the last word may have one of them only. ALIGNED: to 4 bytes.
+// Word i of data, (halves) numbers of 16 bits; the last word may have only one. ALIGNED: to 4 bytes.
 template <bool ALIGNED>
 __device__ __forceinline__ uint32_t checksum_word(const uint16_t* data, int64_t i, int64_t halves) {
     if (2 * i + 1 == halves) return data[2 * i];
@@ -32,7 +32,7 @@ __global__ static void __launch_bounds__(CHECKSUM_THREADS)
     if (threadIdx.x == 0) atomicAdd(sum, mine);
 }
 
-// *sum += what `bytes` bytes add (an even number, at an even address) whose first word is number `first`.
+// *sum += the sum of `bytes` bytes (an even number, at an even address) whose first word has number `first`.
 static inline void checksum_add(uint64_t* sum, const void* data, int64_t bytes, int64_t first) {
     const int64_t halves = bytes / 2;
     const Launch shape = launch_shape(blocks_for(halves, 2 * CHECKSUM_WORDS * CHECKSUM_THREADS), CHECKSUM_THREADS);

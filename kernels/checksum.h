@@ -1,13 +1,12 @@
 /*
-util/checksum.h: the checksum of ../checksum.h of what lies in the device's memory. It is a sum, so threads add up their
-parts in any order.
+checksum.h: the checksum of util/checksum.h for device memory. It is a sum, so threads add up their parts in any order.
 */
 #ifndef KERNELS_CHECKSUM_H
 #define KERNELS_CHECKSUM_H
 
 #include "../util/checksum.h"
 
-// *sum += what `bytes` bytes add (an even number, at an even address) whose first word is number `first`.
+// *sum += the sum of `bytes` bytes (an even number, at an even address) whose first word has number `first`.
 static inline void checksum_add(uint64_t* sum, const void* data, int64_t bytes, int64_t first) {
     enum { BLOCK = 1 << 16 };
     const char* at = (const char*)data;

@@ -1,20 +1,19 @@
 /*
-crossentropy.cuh: crossentropy.h on a GPU: logits (N, stride) are floatX, what goes between ranks and losses float32.
-One block a row.
+crossentropy.cuh: crossentropy.h on a GPU: logits (N, stride) are floatX, losses and the numbers exchanged between ranks
+float32. One block a row.
 
 crossentropy_fused reads a row of logits from memory once and writes it once. It computes maximum and sum together while
 the row comes in (online softmax, Milakov and Gimelshein 2018: when the maximum grows by d, the sum shrinks by e^-d),
 and keeps the row in shared memory for the second pass: 100 KB for 50304 16-bit logits, of which an H200 holds two per
-multiprocessor, so one row is loaded while another is computed. What does not fit (V > 113 000, or an older GPU) is read
-again.
+multiprocessor, so one row is loaded while another is computed. The part that does not fit (V > 113 000, or an older
+GPU) is read again.
 
-The four functions for a vocabulary in slices read it three times and write it once.
+The four functions for a vocabulary in slices read the logits three times and write them once.
 
 e^x is exp_fast: relative error 2^-22 and, from the rounding of its argument, |x| 2^-24; as much as x - max has anyway.
 
-An H200 has time for some 28 instructions for each 16-bit logit, read and written once, before they and not memory set
-the pace. So what concerns few logits is not asked of each: where the row ends, and where its target is, is a branch of
-a whole pack.
+An H200 has time for some 28 instructions for each 16-bit logit, read and written once, before arithmetic, not memory,
+is the limit. So the rare cases, the row's end and its target, are branches per pack, not per logit.
 */
 #ifndef CROSSENTROPY_CUH
 #define CROSSENTROPY_CUH
@@ -24,10 +23,10 @@ a whole pack.
 // Threads for a row of n logits.
 static inline int row_threads(int n, int W, int most) { return (int)min_i64(most, 32 * blocks_for(n, 32 * W)); }
 
-// Of four packs, as load_four has loaded them: what is behind the last of n logits becomes -infinity.
+// In four packs, as load_four loads them, numbers after the last of n logits become -infinity.
 template <int W>
 __device__ __forceinline__ void mask_four(Packed<floatX, W> (&v)[4], int begin, int step, int n) {
-    if (begin + 3 * step + W <= n) return; // so it is but for the end of a row
+    if (begin + 3 * step + W <= n) return; // true except at the end of a row
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         for (int i = 0; i < W; i++) {
@@ -55,7 +54,7 @@ __global__ static void __launch_bounds__(512)
     if (threadIdx.x == 0) row_max[blockIdx.x] = largest;
 }
 
-// row_max (N): the largest logit of each row, -infinity if there is none. It passes over a NaN: the sum will not.
+// row_max (N): the largest logit of each row, -infinity if there is none. NaNs are ignored here; they show in the sum.
 static inline void crossentropy_max(float* row_max, const floatX* logits, int N, int V_local, int stride) {
     const bool packed = can_pack(logits, stride);
     const int W = packed ? widest<floatX> : 1;
@@ -168,7 +167,7 @@ __global__ static void __launch_bounds__(1024)
     const int n = blockIdx.x, target = targets[n], used = target >= 0 ? V : 0;
     const int first = threadIdx.x * W, step = blockDim.x * W;
     floatX* x = logits + (int64_t)n * stride;
-    float max = -0x1.fffffep127f, sum = 0; // finite, for max - max must be 0
+    float max = -0x1.fffffep127f, sum = 0; // finite, as max - max must be 0
     Packed<floatX, W>* to = row;
     for (int begin = first; begin < used; begin += 4 * step, to += 4 * blockDim.x) {
         Packed<floatX, W> v[4];
@@ -198,8 +197,8 @@ __global__ static void __launch_bounds__(1024)
     const float factor = scale / sum;
     const Packed<floatX, W>* from = row;
     for (int c = first; c < stride; c += step, from += blockDim.x) {
-        const Packed<floatX, W> v = c < kept ? *from : load<W>(x + c); // from `used` on it is anything
-        if (target >= c && target < c + W) {                           // here, by the one who has x[target]
+        const Packed<floatX, W> v = c < kept ? *from : load<W>(x + c); // undefined from `used` on
+        if (target >= c && target < c + W) {                           // by the thread that has x[target]
             float logit = 0;
             for (int i = 0; i < W; i++) logit = c + i == target ? (float)v[i] : logit;
             losses[n] = logf(sum) - (logit - row_max);
@@ -215,7 +214,7 @@ static inline void crossentropy_fused(float* losses, floatX* logits, const int32
                                       int stride) {
     const bool packed = can_pack(logits, stride);
     const int W = packed ? widest<floatX> : 1;
-    const size_t all = gpu_properties()->sharedMemPerBlockOptin - 2048; // but for block_max and block_sum
+    const size_t all = gpu_properties()->sharedMemPerBlockOptin - 2048; // minus the part of block_max and block_sum
     const int kept = (int)min_i64(stride, (int64_t)(all / sizeof(floatX)) / W * W);
     const size_t bytes = (size_t)kept * sizeof(floatX);
     const int most = 2 * bytes > all ? 1024 : 512; // one block on a multiprocessor, or at least two
@@ -227,7 +226,7 @@ static inline void crossentropy_fused(float* losses, floatX* logits, const int32
 // ----------------------------------------------------------------------------------------------------------------
 // The loss of a micro-batch
 
-// A block of LOSS_THREADS: a step that is known lets nvcc load eight losses before it adds the first.
+// A block of LOSS_THREADS: with a constant step nvcc loads eight losses before it adds the first.
 enum { LOSS_THREADS = 1024 };
 __global__ static void __launch_bounds__(LOSS_THREADS)
     losses_add_kernel(double* sum, const float* __restrict__ losses, int N) {

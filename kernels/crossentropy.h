@@ -1,22 +1,22 @@
 /*
-crossentropy.h: softmax and cross-entropy over the vocabulary, cut so that the vocabulary may lie in slices on several
-ranks (vocabulary parallel; Shoeybi et al. 2019, section 3); float32.
+crossentropy.h: softmax and cross-entropy over the vocabulary, which may be cut into slices on several ranks (vocabulary
+parallel; Shoeybi et al. 2019, section 3); float32.
 
     loss = log(sum) - (x_target - max),     sum = sum_v e^(x_v - max),     max = max_v x_v          for each row x
     d loss / dx_v = e^(x_v - max) / sum - (v = target)
 
-A rank has V_local columns of the logits, those of tokens vocab_offset .. vocab_offset + V_local - 1. Three numbers a
-row go between the ranks, and the logits never do:
+A rank has V_local columns of the logits, of tokens vocab_offset .. vocab_offset + V_local - 1. Ranks exchange three
+numbers a row, never the logits:
 
     crossentropy_max        row_max                            then, between ranks: the maximum
     crossentropy_sum        row_sum, target_logit (- max)      then, between ranks: the sum of both
     crossentropy_loss       losses
     crossentropy_backward   logits become their gradient
 
-Where the vocabulary lies on one rank whole, crossentropy_fused does all four, a row at a time.
+Where one rank has the whole vocabulary, crossentropy_fused does all four, a row at a time.
 
-A target of -1 marks a row to leave out: loss 0, gradient 0. Its row_sum is set to 0, which no other row has: the
-largest logit of a row gives e^0 = 1.
+A target of -1 marks an ignored row: loss 0, gradient 0. Its row_sum is set to 0, which no other row has, as the largest
+logit of a row gives e^0 = 1.
 
 logits (N, stride): a row is `stride` floats, of which the first V_local count; the rest is padding.
 */
@@ -26,7 +26,7 @@ logits (N, stride): a row is `stride` floats, of which the first V_local count; 
 #include "row_sum.h"
 #include "fast_math.h"
 
-// The largest of n logits, -infinity if there is none. It passes over a NaN: the sum will not.
+// The largest of n logits, -infinity if there is none. NaNs are ignored here; they show in the sum.
 static inline float row_largest(const float* x, int n) {
     enum { LANES = SUM_LANES };
     float lane[LANES];
@@ -54,13 +54,13 @@ static inline float row_sum_exp(const float* x, float max, int n) {
     return (float)sum;
 }
 
-// In nats. A sum of 0: a row to leave out.
+// In nats. A sum of 0 marks an ignored row.
 static inline float row_loss(float sum, float target_logit) {
     return sum == 0 ? 0 : (float)(log((double)sum) - target_logit);
 }
 
-// The n logits of a row become scale times the gradient of its loss; what is behind them becomes 0. `target` may be in
-// another slice.
+// The n logits of a row become scale times the gradient of its loss; the padding becomes 0. `target` may be in another
+// slice.
 static inline void row_gradient(float* x, float max, float sum, int64_t target, float scale, int n, int stride) {
     const float factor = scale / sum;
 #pragma omp simd

@@ -1,18 +1,18 @@
 /*
-cuda_utils.cuh: all that the kernels need of CUDA beyond the language itself. The same text is compiled by nvcc for a
-GPU, and by any C++ compiler for the CPU, where cuda_emulator.h stands in for CUDA.
+cuda_utils.cuh: all that the kernels need of CUDA beyond the language itself. The same source is compiled by nvcc for a
+GPU, and by any C++ compiler for the CPU, where cuda_emulator.h replaces CUDA.
 
     floatX                  the type of parameters and activations: bf16, fp16 or float (make PRECISION=...)
     launch()                kernel<<<grid, block>>>(...), checked
     dynamic_shared()        extern __shared__
     Packed                  several numbers that move as one, up to 16 bytes
-    warp_sum, block_sum     reductions, in an order that is always the same
-    exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project, but for hopper.cuh's
+    warp_sum, block_sum     reductions, in a fixed order
+    exp2_fast, mma, ldmatrix, copy_async, store_global   the only inline PTX of the project besides hopper.cuh's
     device_scratch()        memory for partial sums
 
 Rules for kernels. Whole warps reach a collective: guard the work, not the warp. Lanes run apart: shared memory between
-them needs __syncwarp(); a shuffle is no fence. 16-bit floats are for memory: they become float to be computed with.
-Reductions have a fixed order, and no float atomics: the same input gives the same bits.
+them needs __syncwarp(); a shuffle is no fence. 16-bit floats are for memory; arithmetic is in float. Reductions have a
+fixed order, without float atomics: the same input gives the same bits.
 */
 #ifndef CUDA_UTILS_CUH
 #define CUDA_UTILS_CUH
@@ -90,7 +90,7 @@ __device__ __forceinline__ T* dynamic_shared() {
 }
 
 // Device memory for partial sums, the same block for all kernels: they run one after the other. Its contents are not
-// kept from one call of a kernel's function to the next. It grows when more is asked for.
+// kept from one call of a kernel's function to the next. It grows on demand.
 static inline void* device_scratch(size_t bytes) {
     static void* block = NULL;
     static size_t size = 0;
@@ -126,8 +126,8 @@ __device__ __forceinline__ void store(T* p, const Packed<T, W>& v) {
     *reinterpret_cast<Packed<T, W>*>(p) = v;
 }
 
-// The same for global memory only, and 16 bytes are one access for certain: what store() says nvcc 13.0 sometimes cuts
-// into accesses of 4 bytes, or 2 (dev/test/system/check_assembly.py sees it).
+// The same for global memory only, with 16 bytes as one access for certain: nvcc 13.0 sometimes cuts store() into
+// accesses of 4 bytes, or 2 (dev/test/system/check_assembly.py checks it).
 template <class T, int W>
 __device__ __forceinline__ void store_global(T* p, const Packed<T, W>& v) {
 #ifdef __CUDACC__
@@ -162,7 +162,7 @@ __device__ __forceinline__ float warp_max(float v) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Instructions that C++ has no words for: the exponential, tensor cores, asynchronous copies (sm_80 and later)
+// Instructions that C++ cannot express: the exponential, tensor cores, asynchronous copies (sm_80 and later)
 
 // 2^x within 2 units in the last place; 0 for results below 2^-126.
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -176,7 +176,7 @@ __device__ __forceinline__ float exp2_fast(float x) {
 }
 
 // e^x: relative error 2^-22 and, from the rounding of the exponent, |x| 2^-24, like __expf; 0 for results below 2^-126.
-// For these __expf has three instructions more.
+// __expf takes three instructions more, for such results.
 __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504f * x); }
 
 #ifdef __CUDACC__
@@ -226,7 +226,7 @@ __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* 
 #endif
 }
 
-// 16 bytes from global to shared memory, while the thread goes on.
+// Starts to copy 16 bytes from global to shared memory.
 __device__ __forceinline__ void copy_async16(void* shared, const void* global) {
 #ifdef __CUDACC__
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
@@ -235,7 +235,7 @@ __device__ __forceinline__ void copy_async16(void* shared, const void* global) {
 #endif
 }
 
-// What was copied since the last commit is a group.
+// The copies since the last commit become a group.
 __device__ __forceinline__ void copy_async_commit() {
 #ifdef __CUDACC__
     asm volatile("cp.async.commit_group;" ::: "memory");

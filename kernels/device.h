@@ -1,16 +1,16 @@
 /*
 device.h: the seam between the trainer and the machine it computes on. The trainer never touches parameters or
-activations except through the kernels and these functions, so the same text runs on
+activations except through the kernels and these functions, so the same source runs on
 
     CPU cores       device memory is host memory and a copy is a memcpy                      (kernels/NAME.h)
     a GPU           USE_CUDA, compiled by nvcc: cudaMalloc, cudaMemcpy                        (kernels/NAME.cuh)
     an emulated GPU USE_CUDA, compiled by g++: the same through dev/emulator/cuda_emulator.h
 
     floatX          the type of parameters and activations: float32 on the CPU, by default bf16 on a GPU
-    Arena           one block of device memory per purpose, sized by a plan before it is taken
+    Arena           one block of device memory per purpose, whose size is planned before it is allocated
 
-Work on a GPU is only started: kernels run one after the other on one stream, and the host goes on. device_to_host and
-device_synchronize wait for what was started before.
+Work on a GPU is asynchronous: kernels run one after the other on one stream, and the host continues. device_to_host and
+device_synchronize wait for all work started before.
 */
 #ifndef DEVICE_H
 #define DEVICE_H
@@ -37,9 +37,9 @@ enum {
 #else
     DEVICE_IS_HOST = 1,
 #endif
-    HAS_MASTER_WEIGHTS = sizeof(floatX) < sizeof(float), // parameters are kept in float32 too, as the optimizer needs them
+    HAS_MASTER_WEIGHTS = sizeof(floatX) < sizeof(float), // the optimizer keeps the parameters in float32, too
 #ifdef PRECISION_FP16
-    NEEDS_LOSS_SCALE = 1 // below 6e-8 there is nothing but 0
+    NEEDS_LOSS_SCALE = 1 // fp16 rounds numbers below 6e-8 to 0
 #else
     NEEDS_LOSS_SCALE = 0
 #endif
@@ -57,7 +57,7 @@ enum {
 // Memory
 
 #ifdef USE_CUDA
-// Zeroed memory. Freed by device_free.
+// Returns zeroed memory, to be freed by device_free.
 static inline void* device_malloc(size_t bytes, const char* what) {
     void* p = NULL;
     if (bytes == 0) return NULL;
@@ -94,11 +94,11 @@ static inline bool device_holds(const void* p) {
     return about.type == cudaMemoryTypeDevice;
 }
 
-// Waits for all kernels and copies that were started; not for messages of other ranks that nothing depends on yet.
+// Waits for all kernels and copies that were started, but not for messages of other ranks that no work depends on yet.
 static inline void device_synchronize(void) { cuda_check(cudaStreamSynchronize(0), "work on the GPU"); }
 #else
-// Zeroed memory, on huge pages where the system has them: a matrix of 150 MB on 4 KB pages spends its time on page
-// tables. Freed by device_free.
+// Zeroed memory, on huge pages where the system has them: access to a matrix of 150 MB on 4 KB pages is dominated by
+// page tables. To be freed by device_free.
 static inline void* device_malloc(size_t bytes, const char* what) {
     const size_t huge = (size_t)2 << 20;
     void* p = mmap(NULL, bytes ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -130,7 +130,7 @@ static inline bool device_holds(const void* p) {
 static inline void device_synchronize(void) {}
 #endif
 
-// floats of the host become floatX, rounded to nearest, and back. n elements.
+// n floats of the host become floatX, rounded to nearest; and back.
 static inline void device_from_floats(floatX* device, const float* host, int64_t n) {
     if (sizeof(floatX) == sizeof(float)) {
         device_from_host(device, host, (size_t)n * sizeof(float));
@@ -153,8 +153,8 @@ static inline void device_to_floats(float* host, const floatX* device, int64_t n
     free(rounded);
 }
 
-// An arena hands out pieces of one block. Before arena_allocate it only adds up what is asked for and returns NULL, so
-// the code that takes the pieces is run twice: once to measure, once for real.
+// An arena hands out pieces of one block. Before arena_allocate it only adds up the requested sizes and returns NULL,
+// so the code that takes the pieces runs twice: to measure, then to allocate.
 typedef struct {
     const char* what;
     char* base;
@@ -163,7 +163,7 @@ typedef struct {
 
 static inline void* arena_take(Arena* arena, int64_t bytes) {
     const size_t offset = arena->used;
-    arena->used += round_up((size_t)bytes, 256); // a cache line and the widest vector; what a GPU's copies like best
+    arena->used += round_up((size_t)bytes, 256); // a cache line, the widest vector, a GPU's fastest copies
     if (!arena->base) return NULL;
     if (arena->used > arena->size)
         die("internal error: the arena for %s is %zu bytes too small", arena->what, arena->used - arena->size);
@@ -186,7 +186,7 @@ static inline void arena_free(Arena* arena) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What the device is
+// Properties of the device
 
 static inline int device_threads(void) {
 #ifdef _OPENMP
@@ -196,7 +196,7 @@ static inline int device_threads(void) {
 #endif
 }
 
-// How many threads the kernels use from now on.
+// Sets how many threads the kernels use from now on.
 static inline void device_set_threads(int threads) {
 #ifdef _OPENMP
     omp_set_num_threads(threads);
@@ -206,17 +206,17 @@ static inline void device_set_threads(int threads) {
 }
 
 // To be called first in main. gcc's OpenMP lets a thread that waits spin for milliseconds before it sleeps. Where other
-// programs want the cores too, that takes the very core that the awaited thread needs, and a step of a small model
+// programs use the cores too, the spinning takes the core that the awaited thread needs, and a step of a small model
 // takes three times as long; spinning for some 100 microseconds is as fast on a quiet machine. libgomp reads the
-// setting before main begins, so the program starts itself once more. A setting of the user's own is left alone.
+// setting before main begins, so the program restarts itself. A setting by the user is kept.
 static inline void device_limit_thread_spin(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     if (setenv("GOMP_SPINCOUNT", "10000", 1) == 0) execv("/proc/self/exe", argv); // if it fails, the run is only slower
 }
 
-// To be called before memory is taken. MPI takes memory as large as what it adds up, for each sum. Once such a block
-// was freed, glibc would put later ones into its heap, which does not shrink while a small block lies behind them, and
-// whose holes they do not fit. From now on blocks of 2 MB and more go back to the system at once.
+// To be called before the first allocation. For each sum MPI allocates memory as large as its vector. Once such a block
+// was freed, glibc would put later ones into its heap, which does not shrink while a small block follows them, and
+// whose holes do not fit them. From now on freed blocks of 2 MB and more return to the system at once.
 static inline void device_trim_malloc(void) {
 #ifdef __GLIBC__
     mallopt(M_MMAP_THRESHOLD, 2 << 20);
@@ -224,9 +224,9 @@ static inline void device_trim_malloc(void) {
 #endif
 }
 
-// From here on, in this thread and in all that it starts, the processor takes numbers below 1e-38 for 0. It works on
-// each of them for some hundred cycles else, and a model whose attention is sure of itself has nothing but such numbers
-// in most places: a step then takes ten times as long.
+// From here on, in this thread and in all that it starts, the processor flushes numbers below 1e-38 to 0. Each of them
+// takes some hundred cycles otherwise, and most probabilities of a peaked attention are such numbers: a step then takes
+// ten times as long.
 static inline void device_flush_denormals(void) {
 #if defined(__SSE__)
     __builtin_ia32_ldmxcsr(__builtin_ia32_stmxcsr() |
@@ -239,8 +239,8 @@ static inline void device_flush_denormals(void) {
 }
 
 #ifdef USE_CUDA
-// To be called before anything else on the device: takes the GPU of this rank, number rank_here of those on this
-// machine. Where there are fewer GPUs than ranks, some share one. Without a GPU the run ends with one line.
+// To be called before anything else on the device: selects the GPU of this rank, the rank_here-th on this machine.
+// Where there are fewer GPUs than ranks, some share one. Without a GPU the run ends with a one-line error.
 static inline void device_open(int rank_here) {
     int count = 0;
     const cudaError_t e = cudaGetDeviceCount(&count);
@@ -258,7 +258,7 @@ static inline double device_bytes(void) {
     return (double)total;
 }
 
-// Bytes of it that are in use, by all processes.
+// Bytes of it in use by all processes.
 static inline int64_t device_peak_bytes(void) {
     size_t unused = 0, total = 0;
     cuda_check(cudaMemGetInfo(&unused, &total), "the size of the GPU's memory");
@@ -271,10 +271,10 @@ static inline int device_count(void) {
     return count;
 }
 
-// How many of the ranks on this machine share the memory of a device.
+// The number of ranks on this machine that share the memory of a device.
 static inline int device_ranks_sharing(int ranks_here) { return (ranks_here + device_count() - 1) / device_count(); }
 
-// "NVIDIA H200": the GPU's name as the driver gives it.
+// "NVIDIA H200": the GPU's name by the driver.
 static inline void device_name(char* name, size_t size) {
     cudaDeviceProp about;
     int device = 0;
@@ -287,7 +287,7 @@ static inline void device_open(int rank_here) { (void)rank_here; }
 // Bytes of memory that the device has in all.
 static inline double device_bytes(void) { return (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE); }
 
-// Most bytes that this process ever held.
+// The peak memory of this process in bytes.
 static inline int64_t device_peak_bytes(void) {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (int64_t)usage.ru_maxrss * 1024 : 0;
@@ -295,7 +295,7 @@ static inline int64_t device_peak_bytes(void) {
 
 static inline int device_ranks_sharing(int ranks_here) { return ranks_here; }
 
-// "AMD EPYC, 2 threads": the processor's name as the system gives it.
+// "AMD EPYC, 2 threads": the processor's name by the system.
 static inline void device_name(char* name, size_t size) {
     char line[256], model[128] = "CPU";
     FILE* f = fopen("/proc/cpuinfo", "r");

@@ -2,23 +2,24 @@
 embedding.cuh: embedding.h on a GPU. Forward: 2 numbers of memory an element (3 with positions), a pack of 16 bytes a
 thread.
 
-The gradient of the table is a sum over all places n where a token stands: few of some tokens, 5 % of all N of others.
-Float atomics would be short, but add in another order every time. Instead places are sorted by token, and sums taken in
-the order of n, by warps that each own 32 packs of columns:
+The gradient of a token's row is a sum over all places n of this token: few places for most tokens, 5 % of all N for
+some. Float atomics would be simple, but add in a different order every time. Instead places are sorted by token, and
+sums taken in the order of n, by warps that each own 32 packs of columns:
 
-    count      how often each token occurs, and for each n a number among its equals, in any order (integer atomics)
-    allocate   each token that occurs takes a range of the list of places: where, does not matter either
+    count      how often each token occurs, and for each n an index among the places of its token, in any order (integer
+               atomics)
+    allocate   each token that occurs takes a range of the list of places, anywhere in it
     place      n goes to its token's range
-    order      and to its rank there, found by comparing it with the k places of the range: sum k^2 comparisons in all,
-               each a read from L1 that a warp shares; 10^7, about 20 us, for a token that is 5 % of N = 65536, and 0.5 ms
-               if all tokens are the same
-    sum        the first SEGMENT places of a token are added up in order and onto the table, each further SEGMENT of
-               them to a row of scratch
+    order      and is sorted there by comparing it with the k places of the range: sum k^2 comparisons in all,
+               each a read from L1 that a warp shares; 10^7, about 20 us, for a token that is 5 % of N = 65536, and
+               0.5 ms if all tokens are the same
+    sum        the first SEGMENT places of a token are added in order to the table, each further SEGMENT of them to a
+               row of scratch
     add        tokens with such rows add them, in order
 
-So the same n always meet in the same order (up to SEGMENT of them in that of embedding.h, with its bits), and no warp
-has a long way alone. Memory: C numbers of dout for each n, a row of the table read and written for each token that
-occurs, 1/SEGMENT more for the rows of scratch, and some 40 N bytes of lists.
+So the order of additions is fixed (for up to SEGMENT places it is that of embedding.h, with its bits), and no warp has
+a long sum alone. Traffic: C numbers of dout for each n, a row of the table read and written for each token that occurs,
+1/SEGMENT more for the rows of scratch, and some 40 N bytes of lists.
 */
 #ifndef EMBEDDING_CUH
 #define EMBEDDING_CUH
@@ -79,9 +80,9 @@ enum { SEGMENT = 64 }; // places
 
 // The places of tokens, in scratch memory.
 typedef struct {
-    int *count, *start; // (V_local) of a token; start is set where count > 0
-    int* total;         // places that have a range: those of tokens of this slice
-    int *number, *list; // (N) of place n among its equals, -1 if elsewhere; the ranges, not in order yet
+    int *count, *start; // (V_local) per token; start is set where count > 0
+    int* total;         // places of tokens of this slice, which have a range
+    int *number, *list; // (N) index of place n among its token's, -1: other slice; the ranges, not yet sorted
     int2* place;        // (N) x: the ranges in order; y: places in the segment that begins here, negative if it is not
                         // the first of its token, 0 if none begins
     float* partial; // (N / SEGMENT + 1, C): row s / SEGMENT is the sum of a segment, not the first, that begins at s
@@ -109,7 +110,7 @@ __global__ static void __launch_bounds__(256)
     if (n < N && p.number[n] >= 0) p.list[p.start[tokens[n] - vocab_offset] + p.number[n]] = n;
 }
 
-// Threads follow the list, so those of a warp compare with the same places, most of the time.
+// Threads follow the list, so most threads of a warp compare with the same places.
 __global__ static void __launch_bounds__(256)
     places_order_kernel(Places p, const int32_t* __restrict__ tokens, int vocab_offset) {
     const int s = blockIdx.x * blockDim.x + threadIdx.x;
@@ -129,7 +130,7 @@ __device__ __forceinline__ int place_column() {
     return (blockIdx.y * 32 + threadIdx.x) * W;
 }
 
-// A warp (threadIdx.y) takes a place; those where a segment begins add it up.
+// A warp (threadIdx.y) takes a place; if a segment begins there, it sums the segment.
 template <int W>
 __global__ static void __launch_bounds__(256)
     places_sum_kernel(float* __restrict__ dwte, Places p, const floatX* __restrict__ dout,
@@ -193,7 +194,7 @@ static inline void embedding_backward(float* dwte, const floatX* dout, const int
     launch(sums, packed ? places_add_kernel<W> : places_add_kernel<1>, dwte, p, tokens, C, vocab_offset);
 }
 
-// A thread owns W columns of a position.
+// A thread owns W columns of one position.
 template <int W>
 __global__ static void __launch_bounds__(256)
     position_backward_kernel(float* __restrict__ dwpe, const floatX* __restrict__ dout, int64_t first_row, int N,
@@ -212,8 +213,8 @@ __global__ static void __launch_bounds__(256)
 }
 
 // dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T: rows first,
-// first + T, ... of dout have the same one. Or it is at positions[n]: then positions are tokens, and dwpe is their
-// table.
+// first + T, ... of dout share one. With positions[n] the sum is embedding_backward with positions as tokens and dwpe
+// as table.
 static inline void position_backward(float* dwpe, const floatX* dout, const int32_t* positions, int64_t first_row,
                                      int N, int T, int C) {
     if (positions) {

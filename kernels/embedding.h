@@ -8,8 +8,7 @@ out is linear in both tables, so the gradient of a table's row is the sum of dou
     dwte[v] = sum over n with token n = v of dout[n],     dwpe[t] = sum over b of dout[b T + t].
 
 The vocabulary may be cut into slices over ranks (Shoeybi et al. 2019, section 3): a rank holds rows vocab_offset ..
-vocab_offset + V_local - 1 of wte, writes zeros where a token is not its own, and the sum over the ranks is the
-embedding.
+vocab_offset + V_local - 1 of wte, writes zeros for tokens of other slices, and the sum over the ranks is the embedding.
 
 With sequence parallelism (Korthikanti et al. 2022, "Reducing activation recomputation...", section 4.2.2) a rank holds
 only rows first_row .. first_row + N - 1 of the B T rows of out. So positions are added to such a range, which may begin
@@ -20,8 +19,8 @@ Where sequences are packed from documents (attention.h) `positions` (B T) has th
 document. Then any row may be at any position: forward looks it up, and the gradient is that of an embedding whose
 tokens are positions.
 
-The backward sums are taken in the order of n, onto what is already there, and every element of a table is added to by
-one thread. So they do not depend on the number of threads, nor on how a batch is cut into micro-batches.
+The backward pass adds to dwte and dwpe in the order of n, each element by one thread. So the sums do not depend on the
+number of threads, nor on how a batch is cut into micro-batches.
 */
 #ifndef EMBEDDING_H
 #define EMBEDDING_H
@@ -75,7 +74,7 @@ static inline void embedding_backward(float* RESTRICT dwte, const float* RESTRIC
 }
 
 // dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T or
-// positions[n]. Threads own positions: rows first, first + T, ... of dout have the same one.
+// positions[n]. Threads own positions: rows first, first + T, ... of dout share one.
 static inline void position_backward(float* RESTRICT dwpe, const float* RESTRICT dout, const int32_t* positions,
                                      int64_t first_row, int N, int T, int C) {
     if (positions) {

@@ -1,7 +1,7 @@
 /*
-fast_math.h: exp and tanh that vectorise. expf() and tanhf() of the C library are calls, and a loop with a call in it
-runs one element at a time; these are a dozen multiply-adds and no branch, so a loop over them, plain or under `omp
-simd`, runs a whole vector at a time with gcc and clang, without -ffast-math.
+fast_math.h: exp and tanh that vectorise. A loop that calls expf() or tanhf() of the C library runs one element at a
+time; these functions are a dozen multiply-adds without a branch, so a loop over them, plain or under `omp simd`, runs a
+whole vector at a time with gcc and clang, without -ffast-math.
 
 Both write x = n ln 2 + r with a whole n and |r| <= ln 2 / 2, take q = e^r - 1 from a polynomial (minimax of degree 6,
 relative error 3e-9), and put e^x = 2^n (1 + q) together from the bits of 2^n (Cody and Waite 1980, chapters 6 and 7).
@@ -32,13 +32,13 @@ static inline float exp_split(float x, int32_t* n) {
     return p * r * r + r;
 }
 
-// e^x. Beyond the float range: 0 and infinity; results below 2^-126 are rounded right; NaN stays NaN.
+// e^x. Beyond the float range: 0 and infinity; results below 2^-126 are correctly rounded; NaN stays NaN.
 static inline float fast_exp(float x) {
     x = x < -104.0f ? -104.0f : x; // e^-104 rounds to 0 and e^89 to infinity; a comparison with NaN is false
     x = x > 89.0f ? 89.0f : x;
     int32_t n;
     const float q = exp_split(x, &n);
-    const int32_t half = n >> 1; // 2^n in two factors, for it leaves the float range before e^x does
+    const int32_t half = n >> 1; // 2^n in two factors, as it leaves the float range before e^x does
     return (1.0f + q) * power_of_two(half) * power_of_two(n - half);
 }
 

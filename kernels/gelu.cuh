@@ -3,7 +3,7 @@ gelu.cuh: gelu.h on a GPU, elementwise: forward 2, backward 3 numbers of memory 
 thread.
 
 For 16-bit numbers an H200 has time for some 27 instructions an element of the forward pass before arithmetic, not
-memory, sets the pace. So e^x is __expf (relative error 2^-22 and, from the rounding of its argument, |x| 2^-24), and
+memory, is the limit. So e^x is __expf (relative error 2^-22 and, from the rounding of its argument, |x| 2^-24), and
 division is __fdividef (2 units in the last place; 0 where the divisor is above 2^126).
 */
 #ifndef GELU_CUH

@@ -3,7 +3,7 @@ gelu.h: the Gaussian error linear unit (Hendrycks and Gimpel 2016) in its tanh f
 
     out = x (1 + tanh u) / 2,     u = sqrt(2/pi) (x + 0.044715 x^3)
 
-(1 + tanh u) / 2 is s = 1 / (1 + e) with e = e^(-2u). So one exponential will do, and nothing cancels where tanh u is
+(1 + tanh u) / 2 is s = 1 / (1 + e) with e = e^(-2u). So one exponential is enough, without cancellation where tanh u is
 near -1. With du/dx = sqrt(2/pi) (1 + 3 * 0.044715 x^2) and s' = s (1 - s) 2 du/dx:
 
     out = x s,     d out / dx = s + x s (1 - s) 2 du/dx,     1 - s = e s, which does not cancel where s is near 1.

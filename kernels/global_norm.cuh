@@ -36,7 +36,7 @@ __global__ static void __launch_bounds__(SQUARES_THREADS)
     if (threadIdx.x == 0) partial[blockIdx.x] = total;
 }
 
-// A block of SQUARES_ADD_THREADS: a step that is known lets nvcc load eight numbers before it adds the first.
+// A block of SQUARES_ADD_THREADS: with a constant step nvcc loads eight numbers before it adds the first.
 enum { SQUARES_ADD_THREADS = 1024 };
 __global__ static void __launch_bounds__(SQUARES_ADD_THREADS)
     squares_add_kernel(double* sum, const double* __restrict__ partial, int count) {

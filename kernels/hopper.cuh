@@ -1,23 +1,22 @@
 /*
-hopper.cuh: what a Hopper GPU (compute capability 9.0) adds, as functions with names: matrix products of four warps
-whose operands lie in shared memory (wgmma), copies of whole tiles by an engine of their own (TMA), and barriers that
-count bytes (mbarrier). On the emulator the same names mean the same: hopper_emulator.h, which is stricter than the GPU.
+hopper.cuh: the instructions that a Hopper GPU (compute capability 9.0) adds, as functions: matrix products of four
+warps with operands in shared memory (wgmma), copies of whole tiles by a copy engine (TMA), and barriers that count
+bytes (mbarrier). hopper_emulator.h has the same functions for the CPU, and is stricter than the GPU.
 
     Barrier                          .init .arrive .arrive_expect .wait; barriers_fence()
-    TensorMap, tensor_map()          what TMA has to know of a matrix in global memory: made by the host
+    TensorMap, tensor_map()          TMA's description of a matrix in global memory, made by the host
     tensor_load, tensor_store        a tile of up to 256 rows x 64 columns of 16 bits, to and from shared memory
-    tile_k_major, tile_mn_major      a tile as operand of a product; .step(k) goes 16 k further
+    tile_k_major, tile_mn_major      a tile as operand of a product; .step(k) advances by 16 k
     wgmma<T>(d, a, b, accumulate)    d (+)= A B: 64 x n x 16
     warpgroup_fence/_commit/_wait    around it; shared_fence() between ordinary stores and wgmma or TMA
     barrier_sync, barrier_arrive     named barriers of some warps
     registers_release, _claim        registers from the warps that copy to the warps that multiply
-    store_matrix_x4[_trans]          ldmatrix the other way round (stmatrix); pack_pair() makes its registers, and A's
-    is_hopper()                      does the device know any of this?
+    store_matrix_x4[_trans]          stmatrix, the inverse of ldmatrix; pack_pair() makes its registers, and A's
+    is_hopper()                      whether the device has these instructions
 
 Warpgroup. Four warps, of which the first has a number that is a multiple of 4, multiply together: D (64 x n) += A (64 x
 16) B (16 x n), n up to 256. B is read from shared memory, A from there or from registers, D stays in the registers of
-the 128 threads: n / 2 floats each. Warp w has rows 16 w to 16 w + 15, and of these a thread has what it has of
-mma.m16n8k16:
+the 128 threads: n / 2 floats each. Warp w has rows 16 w to 16 w + 15, with the layout of mma.m16n8k16:
 
     d[i] of a thread:  row 16 w + lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) + i % 2
     a[i], 2 values:    row 16 w + lane / 4 + 8 (i % 2),     k      8 (i / 2) + 2 (lane % 4) and the next
@@ -27,61 +26,61 @@ result is the next one's operand without leaving its thread. (PTX ISA 9.0, "Asyn
 Instructions")
 
 A tile in shared memory. Rows of 64 columns of 16 bits, 128 bytes each: all 32 banks. So that eight rows of one column
-do not meet in the same banks, the eight 16-byte chunks of a row change places: chunk c of row r lies where chunk c ^ (r
-% 8) would.
+are in different banks, the eight 16-byte chunks of a row are permuted: chunk c of row r is at the place of chunk c ^ (r
+% 8).
 
     bytes      0    16   32   48   64   80   96  112
     row 0      0    1    2    3    4    5    6    7
     row 1      1    0    3    2    5    4    7    6
     row 2      2    3    0    1    6    7    4    5
     ...
-    row 7      7    6    5    4    3    2    1    0       and again from row 8 on: every 1024 bytes
+    row 7      7    6    5    4    3    2    1    0       and so on from row 8: every 1024 bytes
 
-TMA writes tiles in this order and reads them so, wgmma reads them so, and tile_place() says it to everybody else. What
-hardware does is an exclusive or of the address's bits 4-6 with its bits 7-9: hence a tile begins at a multiple of 1024
+TMA writes and reads tiles in this order, wgmma reads it, and tile_place() computes it for ordinary accesses. The
+hardware takes the exclusive or of the address's bits 4-6 with its bits 7-9: hence a tile begins at a multiple of 1024
 bytes. A matrix of more columns is several tiles.
 
 Operands. Rows of a tile can be rows of A (or columns of B) and its columns k: "K-major", as both are in D = A B^T of
-matrices stored by rows. Or the rows are k, and the columns those of D, or for A its rows: "MN-major", a transposed
-operand. A 64-bit descriptor says so to wgmma: address, how far the next 8 rows are, how far the next 64 columns are,
-how chunks are exchanged. Sixteen k further are 32 bytes in a K-major tile (the bits are those of the final address, so
-one may begin within a row), and 16 rows in an MN-major one. (The fields: PTX ISA 9.0, "Matrix Descriptor Format",
-"Canonical Layouts"; and CUTLASS, mma_sm90_desc.hpp)
+matrices stored by rows. Or the rows are k, and the columns are D's columns (for A, D's rows): "MN-major", a transposed
+operand. A 64-bit descriptor holds the address, the distances to the next 8 rows and to the next 64 columns, and the
+permutation of chunks. An advance of 16 k is 32 bytes in a K-major tile (the permutation uses the bits of the final
+address, so one may begin within a row), and 16 rows in an MN-major one. (The fields: PTX ISA 9.0, "Matrix Descriptor
+Format", "Canonical Layouts"; and CUTLASS, mma_sm90_desc.hpp)
 
-Asynchronous. wgmma goes on while its threads do; so registers and shared memory have rules:
+Asynchronous. wgmma runs while its threads continue; so registers and shared memory have rules:
 
-    warpgroup_fence(d, a...)      before the first product of a group: what was written to these registers is there
-    wgmma(d, ...) ...             products of one d follow each other without a wait
+    warpgroup_fence(d, a...)      before the first product of a group: earlier writes to these registers are done
+    wgmma(d, ...) ...             products into one d need no wait between them
     warpgroup_commit()            these are a group
-    warpgroup_wait<n>(d...)       all groups but the last n are done. Before it no thread may read d, change d or a (which
-                                  have to live so long), or overwrite the tiles
+    warpgroup_wait<n>(d...)       all groups but the last n are done. Before it no thread may read d, change d or a
+                                  (which have to stay alive), or overwrite the tiles
 
-Name the registers, up to four arrays, in the fence those that the group reads and writes, in the wait those that are
-done: else the compiler, which knows nothing of later, moves their other uses across. Groups are the warpgroup's, not
-the thread's ("creates a new wgmma-group per warpgroup"): when one of its threads has waited, nothing of the tiles is
-read any more, and this thread can tell the others so.
+The arguments are registers, up to four arrays: for the fence all that the group reads and writes, for the wait all that
+are done; otherwise the compiler, which does not know of the later accesses, moves other uses across. Groups belong to
+the warpgroup, not the thread ("creates a new wgmma-group per warpgroup"): when one of its threads has waited, the tiles
+are no longer read, and this thread can signal that to the others.
 
-Two proxies. Ordinary loads and stores are one way to shared memory; TMA and wgmma are another one, the asynchronous
-proxy. What a thread has stored the ordinary way is certain to be there for the other one after its shared_fence(); and
-then, as always, a barrier between those who wrote and the one who starts the copy or product. What TMA loaded needs no
-fence: its barrier orders it, for both.
+Two proxies. Ordinary loads and stores access shared memory in one way, TMA and wgmma in another, the asynchronous
+proxy. A thread's ordinary stores are visible to that proxy after its shared_fence() and, as always, a barrier between
+the writing threads and the thread that starts the copy or product. TMA's loads need no fence: their barrier orders them
+for both proxies.
 
-Barrier. Eight bytes of shared memory, with phases 0, 1, 2... A phase is over when `count` threads have arrived and all
-the bytes that arrive_expect() announced are there. wait(parity) returns when the phase of this parity is over: the
-first use waits for 0, the second one for 1, the third for 0. A barrier is at most one phase ahead of anybody who waits;
-and wait(1) on a fresh one returns at once, as if the phase before the first were over, which is how a producer finds a
-ring of buffers empty. After init(), barriers_fence() and __syncthreads().
+Barrier. Eight bytes of shared memory, with phases 0, 1, 2... A phase is over when `count` threads and all the bytes
+that arrive_expect() announced have arrived. wait(parity) returns when the phase of this parity is over: the first use
+waits for 0, the second one for 1, the third for 0. A barrier may be at most one phase ahead of any waiting thread; and
+wait(1) on a fresh one returns at once, as if the phase before the first were over, so that a producer finds a ring of
+buffers empty. After init() call barriers_fence() and __syncthreads().
 
 This is code for compute capability 9.0 and no other (the target is sm_90a: nothing later runs it). A program for
-several GPUs compiles this file for all of them; a kernel that is started on another one stops with a trap. Ask
-is_hopper() first, and have a plain kernel beside it.
+several GPUs compiles this file for all of them; a kernel that is started on another GPU stops with a trap. Check
+is_hopper() first, and have a plain kernel as well.
 
-Float sums of a tensor core need not be a processor's: terms of one instruction may be aligned and cut, in no documented
-order.
+Float sums of a tensor core may differ from a processor's: terms of one instruction may be aligned and truncated, in an
+undocumented order.
 
 Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda/cuda_hopper.cu have one HGMMA for each wgmma(), of which
-only a group's last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and nothing that ptxas
-had to serialise.
+only a group's last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and no wgmma serialised
+by ptxas.
 */
 #ifndef HOPPER_CUH
 #define HOPPER_CUH
@@ -98,26 +97,26 @@ had to serialise.
 constexpr int tile_columns = 64;     // of 16 bits: 128 bytes
 constexpr int tile_alignment = 1024; // bytes: eight rows
 
-// Where element (row, column) of a tile lies, in elements from its begin.
+// The place of element (row, column) of a tile, in elements from its beginning.
 __host__ __device__ constexpr int tile_place(int row, int column) {
     return row * tile_columns + ((column / 8 ^ row % 8) * 8 + column % 8);
 }
 
-// Row and column in D of a thread's d[i]; the thread's rank in its warpgroup.
+// Row and column in D of a thread's d[i]; thread: the rank in its warpgroup.
 __host__ __device__ constexpr int accumulator_row(int thread, int i) {
     return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
 }
 __host__ __device__ constexpr int accumulator_column(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
 // PTX ISA 9.0, "Matrix Descriptor Format": bits 0-13 the address, 16-29 the leading and 32-45 the stride dimension's
-// offset, all of them in units of 16 bytes, 62-63 the exchange of chunks: 1 for 128 bytes.
+// offset, all of them in units of 16 bytes, 62-63 the permutation of chunks: 1 for 128 bytes.
 __host__ __device__ constexpr uint64_t tile_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
     return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
            (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
 }
 
-// Two floats as 16-bit numbers in one register, the first one in its lower half: as fragments of A and store_matrix_x4
-// want.
+// Two floats as 16-bit numbers in one register, the first one in its lower half: the form of fragments of A and of
+// store_matrix_x4.
 template <class T>
 __device__ __forceinline__ unsigned pack_pair(float low, float high) {
     const T pair[2] = {(T)low, (T)high};
@@ -130,7 +129,7 @@ enum Major { K_MAJOR, MN_MAJOR };
 template <Major major>
 struct Tile {
     uint64_t descriptor;
-    // The same tile, 16 k further: K_MAJOR, k < 4 within the 64 columns; MN_MAJOR, as many as the tile has rows.
+    // The same tile, 16 k further: K_MAJOR: k < 4, within the 64 columns; MN_MAJOR: within the tile's rows.
     __device__ Tile step(int k) const { return {descriptor + (uint64_t)(k * (major == K_MAJOR ? 32 : 2048) >> 4)}; }
 };
 
@@ -148,14 +147,14 @@ struct Tile {
 
 // A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride
 // + column]. base and row_stride are multiples of 16 bytes, batch_stride one of row_stride, and nothing overlaps
-// (cuda.h, cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. What of a tile is
-// outside of the matrix is loaded as 0, and not stored. Kernels take it as `const __grid_constant__ TensorMap`.
+// (cuda.h, cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. The part of a tile
+// outside the matrix is loaded as 0, and not stored. Kernels take it as `const __grid_constant__ TensorMap`.
 typedef CUtensorMap TensorMap;
 template <class T>
 static inline TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batches, int64_t row_stride,
                                    int64_t batch_stride, int box_rows) {
     static_assert(sizeof(T) == 2, "tiles are of 16-bit numbers");
-    // The driver's library has the function; asked for it like this, a program starts where there is none.
+    // The driver's library has the function; with this lookup a program also starts without a driver.
     static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
     if (!encode) {
         void* function = NULL;
@@ -203,7 +202,7 @@ struct Barrier {
     __device__ __forceinline__ void arrive() {
         HOPPER_ASM("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(this)) : "memory");
     }
-    // Arrives, and says that TMA will bring `bytes` bytes in this phase.
+    // Arrives, and announces that TMA will bring `bytes` bytes in this phase.
     __device__ __forceinline__ void arrive_expect(int bytes) {
         HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                    : "memory");
@@ -218,13 +217,13 @@ struct Barrier {
     }
 };
 
-// After init(), by the thread that did it: TMA sees the barriers.
+// After init(), by the same thread: makes the barriers visible to TMA.
 __device__ __forceinline__ void barriers_fence() {
     HOPPER_ASM("fence.mbarrier_init.release.cluster;\nfence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// One thread starts a copy: of the tile that begins at (column, row, batch), to where `barrier` waits for its bytes:
-// 128 * box_rows, always.
+// One thread starts to copy the tile that begins at (column, row, batch); `barrier` waits for its bytes, always 128 *
+// box_rows.
 __device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, int column, int row, int batch,
                                             Barrier& barrier) {
     HOPPER_ASM("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
@@ -232,9 +231,9 @@ __device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, 
                "l"(&map), "r"(column), "r"(row), "r"(batch), "r"(shared_address(&barrier))
                : "memory");
 }
-// And back. tensor_store_commit(): what this thread stored since the last one is a group. tensor_store_wait_read<n>():
-// all of its groups but the last n have been read, so that their shared memory can be written again;
-// tensor_store_wait<n>(): written.
+// The opposite copy. tensor_store_commit(): this thread's stores since the last commit become a group.
+// tensor_store_wait_read<n>(): all of its groups but the last n have been read, so that their shared memory can be
+// reused; tensor_store_wait<n>(): they have been written.
 __device__ __forceinline__ void tensor_store(const TensorMap& map, const void* shared, int column, int row, int batch) {
     HOPPER_ASM("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
                "r"(column), "r"(row), "r"(batch), "r"(shared_address(shared))
@@ -249,15 +248,15 @@ template <int pending>
 __device__ __forceinline__ void tensor_store_wait() {
     HOPPER_ASM("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
 }
-// The map will be needed.
+// Prefetches the map.
 __device__ __forceinline__ void tensor_prefetch(const TensorMap& map) {
     HOPPER_ASM("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// What this thread has written to shared memory can be read by TMA and wgmma.
+// Makes this thread's writes to shared memory visible to TMA and wgmma.
 __device__ __forceinline__ void shared_fence() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Barrier `id` (1 to 15; 0 is __syncthreads()) of `threads` threads, whole warps. Those who arrive do not wait.
+// Barrier `id` (1 to 15; 0 is __syncthreads()) of `threads` threads, whole warps. barrier_arrive() does not wait.
 __device__ __forceinline__ void barrier_sync(int id, int threads) {
     HOPPER_ASM("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -265,7 +264,7 @@ __device__ __forceinline__ void barrier_arrive(int id, int threads) {
     HOPPER_ASM("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// The whole warpgroup; a multiple of 8 from 24 to 256. The kernel needs __launch_bounds__(threads, 1).
+// Called by the whole warpgroup; a multiple of 8 from 24 to 256. The kernel needs __launch_bounds__(threads, 1).
 template <int registers>
 __device__ __forceinline__ void registers_release() {
     HOPPER_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
@@ -312,14 +311,15 @@ __device__ __forceinline__ void warpgroup_wait(R&... done) {
 
 // A tile whose columns are k; rows as many as the product takes: 64 of A, n of B.
 __device__ __forceinline__ Tile<K_MAJOR> tile_k_major(const void* shared) {
-    return {tile_descriptor(shared_address(shared), 16, 1024)}; // there are no next 64 columns: a product takes 16
+    return {tile_descriptor(shared_address(shared), 16, 1024)}; // no next 64 columns, as a product takes 16
 }
-// A tile whose rows are k, `rows` of them; where the product takes more than 64 columns, the next tile lies behind it.
+// A tile whose rows are k, `rows` of them; where the product takes more than 64 columns, the next tile follows it in
+// memory.
 __device__ __forceinline__ Tile<MN_MAJOR> tile_mn_major(const void* shared, int rows) {
     return {tile_descriptor(shared_address(shared), (uint32_t)rows * 128, 1024)};
 }
 
-// The same instruction for every n has other operands: their numbers and registers.
+// The instruction differs for every n in the number and registers of its operands.
 template <class T>
 struct WgmmaType;
 template <>
@@ -383,7 +383,7 @@ __device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<
                    : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
                      "C"(WgmmaType<T>::name));
 }
-// The same with A in registers: a, which may not change before the wait.
+// The same with A in registers: a, which must not change before the wait.
 template <class T, int half_n, Major b_major>
 __device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool accumulate) {
     static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");

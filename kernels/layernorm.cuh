@@ -1,16 +1,15 @@
 /*
 layernorm.cuh: layernorm.h on a GPU; parameters and activations are floatX, statistics and sums float32.
 
-Forward. A row lies in the registers of one warp (C up to 1024) or of several, so it is read once, although mean,
-variance and output need it one after the other: 2 reads and writes of C numbers a row. With the residual connection in
-front, sum = residual + (branch + bias) is made on the way: 4 instead of 5. The statistics are those of the rounded sum,
-which is what the backward pass finds.
+Forward. A row is in the registers of one warp (C up to 1024) or of several, so it is read once, although mean, variance
+and output need it one after the other: 2 reads and writes of C numbers a row. With the residual connection before it,
+sum = residual + (branch + bias) is fused: 4 instead of 5. The statistics are those of the rounded sum, which the
+backward pass reads.
 
 Backward. One pass over dout and x makes dx and the sums of dw and db: 3 reads and 1 write. A thread owns columns, and
-keeps their dw and db in registers while its block goes through its rows; there are just as many blocks as the GPU holds
-at a time, and each leaves one row of dw and one of db, which are added in order: about 1 % more traffic for many rows.
-A row wider than the registers of a block is cut into slabs, and the blocks of each slab read all of it for the two
-means.
+keeps their dw and db in registers while its block goes through its rows; there are as many blocks as the GPU holds at a
+time, and each writes one row of dw and one of db, which are added in order: about 1 % more traffic for many rows. A row
+wider than the registers of a block is cut into slabs, and the blocks of each slab read all of it for the two means.
 */
 #ifndef LAYERNORM_CUH
 #define LAYERNORM_CUH
@@ -110,7 +109,7 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
         float sum[2] = {0, 0}; // of g = dout w, and of g xhat
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            // behind the row: its last pack, times 0; not of dx, which its owner changes
+            // past the row: its last pack, times 0; but not of dx, which its owner changes
             const int c = column_of<W>(k);
             const int64_t at = n * C + min(c, C - W);
             o[k] = load<W>(dout + at);

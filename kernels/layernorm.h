@@ -10,8 +10,8 @@ of x, and d xhat_i / d x_j = rstd ((i = j) - 1/C - xhat_i xhat_j / C), hence
 
 The variance takes a second pass over the row, of x - mean: E[x^2] - mean^2 would lose all digits where |mean| is large.
 
-Threads own rows of out and dx, and columns of dw and db, where rows are added in order onto what is there. So the
-results do not depend on the number of threads, nor on how a batch is cut into micro-batches.
+Threads own rows of out and dx, and columns of dw and db, to which rows are added in order. So the results do not depend
+on the number of threads, nor on how a batch is cut into micro-batches.
 */
 #ifndef LAYERNORM_H
 #define LAYERNORM_H
@@ -66,7 +66,7 @@ static inline void layernorm_backward_row(float* RESTRICT d, const float* dout, 
 static inline void layernorm_backward(float* RESTRICT dx, float* RESTRICT dw, float* RESTRICT db,
                                       const float* RESTRICT dout, const float* RESTRICT x, const float* RESTRICT w,
                                       const float* RESTRICT mean, const float* RESTRICT rstd, int N, int C) {
-    enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they have been read along and across
+    enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they were read by rows and by columns
 #pragma omp parallel
     for (int first = 0; first < N; first += ROWS) {
         const int last = (int)min_i64((int64_t)first + ROWS, N);
@@ -75,7 +75,7 @@ static inline void layernorm_backward(float* RESTRICT dx, float* RESTRICT dw, fl
             const int64_t at = (int64_t)n * C;
             layernorm_backward_row(dx + at, dout + at, x + at, w, mean[n], rstd[n], C);
         }
-        // No waiting: a static schedule gives a thread the same columns in every round.
+        // No barrier: a static schedule gives a thread the same columns in every iteration.
 #pragma omp for schedule(static) nowait
         for (int begin = 0; begin < C; begin += COLUMNS) {
             const int end = (int)min_i64((int64_t)begin + COLUMNS, C);

@@ -1,6 +1,6 @@
 /*
-matmul.cuh: the linear layers on a GPU. The products are done by NVIDIA's cuBLASLt, the sum of bias gradients by kernels
-of our own. Twin of the last section of matmul.h: x, w, bias, out, dout, dx are floatX, gradients of parameters float32.
+matmul.cuh: the linear layers on a GPU. The products are NVIDIA's cuBLASLt's, bias gradients our own kernels'.
+Counterpart of the last section of matmul.h: x, w, bias, out, dout, dx are floatX, gradients of parameters float32.
 
     linear_forward()                    out = x w^T + bias
     linear_backward_input()             dx  = dout w
@@ -11,46 +11,44 @@ of our own. Twin of the last section of matmul.h: x, w, bias, out, dout, dx are 
     linear_backward_weight_and_bias()   dw += dout^T x, db += the sum of dout over rows
 
 Rows and columns. cuBLASLt reads matrices column by column: D (m, n) = op(A) (m, k) op(B) (k, n), and the leading
-dimension is the distance between columns. Our arrays are written row by row, so what is x (N, C) for us is for it a
-matrix (C, N) with leading dimension C, the transpose. We ask for the transpose of every result, and nothing is ever
-moved:
+dimension is the distance between columns. Our arrays are row by row, so our x (N, C) is its matrix (C, N) with leading
+dimension C, the transpose. We compute the transpose of every result, so no matrix is ever transposed in memory:
 
                                m    n    k     A   op    B     op    D
     linear_forward             OC   N    C     w   T     x     N     out
     linear_backward_input      C    N    OC    w   N     dout  N     dx
     linear_backward_weight     C    OC   N     x   N     dout  T     dw: float32, D += op(A) op(B) in place (beta = 1)
 
-Epilogues: what cuBLASLt can do to D while it is still in registers. Each saves passes over memory, in numbers of
+Epilogues are cuBLASLt's operations on D while it is still in registers. Each saves passes over memory, in numbers of
 floatX:
 
     BIAS             adds a vector of m to every column: our bias
     GELU_AUX_BIAS    D = gelu(D + bias), and D + bias goes to a second matrix, AUX: our fc. Saves reading fc, N F
     DGELU            D = D gelu'(AUX). Saves writing and reading dact, 2 N F
-    BGRADB           the sums of op(B) over k besides: of the rows of dout. Saves reading dout, N OC. They overwrite, so
-                     they go to scratch memory, and a small kernel adds them to db
+    BGRADB           also sums op(B) over k: the sums of the rows of dout. Saves reading dout, N OC. It overwrites, so
+                     the sums go to scratch memory, and a small kernel adds them to db
 
-gelu is the tanh form, as in gelu.h. An epilogue is not always a gain: in bf16, GELU's are slower than a kernel of its
-own on Ampere and Ada, and a little faster on Hopper (llm.c, pull requests 338 and 653). AUX needs a leading dimension
-that is a multiple of 8 and an address that is one of 16: other shapes take two steps. A bias that is not at a multiple
-of 16 bytes is copied to one: kernels rely on it, though the heuristic does not ask.
+gelu is the tanh form, as in gelu.h. An epilogue is not always faster: in bf16, GELU's are slower than a separate kernel
+on Ampere and Ada, and a little faster on Hopper (llm.c, pull requests 338 and 653). AUX needs a leading dimension that
+is a multiple of 8 and an address that is a multiple of 16: other shapes take two steps. A bias that is not at a
+multiple of 16 bytes is copied to one: kernels rely on it, though the heuristic does not check it.
 
-Choices. When a shape is first seen, cuBLASLt names up to 8 algorithms that it thinks good, and each is timed on the
-real operands: the first is not always the best. Then the product with an epilogue is timed against two steps.
-Meanwhile, what is accumulated stays as it is: D is memory borrowed for that. This takes some 80 products for a shape, a
-few seconds in all. Where D is 16 bits, partial sums along k (split-K) have to be kept in float32.
+Choices. When a shape is first seen, cuBLASLt's heuristic proposes up to 8 algorithms, and each is timed on the real
+operands: the first is not always the best. Then the product with an epilogue is timed against two steps. Trials write
+to temporary memory, so accumulated results are unchanged. This takes some 80 products for a shape, a few seconds in
+all. Where D is 16 bits, partial sums along k (split-K) have to be kept in float32.
 
-The same bits. One process always makes the same choice for a shape, so it repeats itself bit by bit. Two processes may
-choose differently where times are close; results then differ in the last bit. The environment settles it:
+Reproducibility. One process always makes the same choice for a shape, so it repeats its results bit by bit. Two
+processes may choose differently where times are close; results then differ in the last bit. Environment variables:
 
-    MATMUL_TIMING=0      nothing is timed: cuBLASLt's first algorithm, no epilogue but BIAS. The same GPU and version
+    MATMUL_TIMING=0      no timing: cuBLASLt's first algorithm, no epilogue but BIAS. The same GPU and version
                          of CUDA give the same bits in every run
     MATMUL_EPILOGUE=0    no epilogue but BIAS         MATMUL_EPILOGUE=1    epilogues wherever cuBLASLt has them
     MATMUL_LIST=1        rank 0 prints its choices to stderr
 
-Float32 builds are there to be compared with the reference: they multiply in float32, not in TF32, and use no epilogue
-but BIAS unless told to, because how exactly the library computes tanh is not documented. Without a GPU
-(cuda_emulator.h) there is no cuBLASLt: the reference's products stand in. With -DFAKE_CUBLASLT, for tests, the calls of
-cuBLASLt run against a model.
+Float32 builds serve comparisons with the reference: they multiply in float32, not in TF32, and use no epilogue but BIAS
+unless MATMUL_EPILOGUE=1, because the exactness of the library's tanh is not documented. Without a GPU (cuda_emulator.h)
+the reference's products replace cuBLASLt. With -DFAKE_CUBLASLT, for tests, the calls of cuBLASLt run against a model.
 
 Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA 13.0.
 */
@@ -78,10 +76,10 @@ namespace reference {
 #include "gelu.cuh"
 
 // ----------------------------------------------------------------------------------------------------------------
-// The sum of rows: dout (N, OC) is read once, N OC numbers of floatX, and nothing else counts. Rows are cut into
-// slices, so that there are blocks enough for any GPU; a block adds up the columns of its slice, 8 warps taking rows in
-// turn, with four loads of 16 bytes under way in each thread, and leaves one row of partial sums (about 1 % of dout). A
-// second kernel adds these up. The cuts depend on the shape alone, so every GPU adds in the same order.
+// The sum of rows: the traffic is one read of dout (N, OC). Rows are cut into slices, so that there are enough blocks
+// for any GPU; a block adds up the columns of its slice, 8 warps taking rows in turn, with four loads of 16 bytes in
+// flight in each thread, and writes one row of partial sums (about 1 % of dout). A second kernel adds these up. The
+// cuts depend on the shape alone, so every GPU adds in the same order.
 
 enum { BIAS_WARPS = 8, BIAS_BLOCKS = 1024, BIAS_ROWS = 4 * BIAS_WARPS, BIAS_SUM_WARPS = 16 };
 
@@ -227,7 +225,7 @@ static inline void linear_backward_weight_and_bias(float* dw, float* db, const f
 
 #else
 // ----------------------------------------------------------------------------------------------------------------
-// Products by cuBLASLt: what is asked for, and how it is done
+// Products by cuBLASLt: descriptions and plans
 
 #if defined(PRECISION_FP32)
 static const cudaDataType MATMUL_TYPE = CUDA_R_32F;
@@ -241,40 +239,40 @@ static const char* const MATMUL_TYPE_NAME = "bf16";
 #endif
 
 enum {
-    MATMUL_WORKSPACE = 32 << 20, // bytes: what NVIDIA advises for Hopper; for older GPUs 4 MB would do
+    MATMUL_WORKSPACE = 32 << 20, // bytes, as NVIDIA advises for Hopper; for older GPUs 4 MB are enough
     MATMUL_ALGORITHMS = 8,       // that are timed
     MATMUL_ROUNDS = 4,           // of timing; the first warms up
     MATMUL_RUNS = 2              // that are timed together
 };
 
-// D (m, n) = op(A) op(B), or D += op(A) op(B). All ints: it is compared byte by byte.
+// D (m, n) = op(A) op(B), or D += op(A) op(B). All members are ints, as it is compared byte by byte.
 typedef struct {
     int m, n, k;
     int transpose_a, transpose_b; // op
     int float_d;                  // D is float32, else floatX
     int accumulate;
     int epilogue;                  // cublasLtEpilogue_t
-    int align_a, align_b, align_d; // what divides the addresses, up to 16 bytes: more than that helps no kernel
+    int align_a, align_b, align_d; // alignment of the addresses, up to 16 bytes: more does not help
 } MatmulShape;
 
 typedef struct {
     const char* name; // for messages
     MatmulShape shape;
-    const void *a, *b, *c; // c: what is accumulated on
+    const void *a, *b, *c; // c: the matrix to accumulate on
     void* d;
     const void *bias, *aux; // of the epilogue; BGRADB writes to bias, GELU_AUX to aux
 } MatmulProduct;
 
 enum { WAY_FUSED, WAY_SEPARATE, WAY_UNKNOWN };
 
-// How products of one shape are done. Made when the shape is first seen, and kept.
+// The chosen algorithms for products of one shape. Made when the shape is first seen, and kept.
 typedef struct MatmulPlan {
     MatmulShape shape;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, d;
-    int algorithms; // that cuBLASLt has offered; 0: it cannot do this
+    int algorithms; // that cuBLASLt has proposed; 0: it cannot do this product
     cublasLtMatmulAlgo_t algorithm;
-    int way; // of a product with an epilogue: is it faster than two steps?
+    int way; // for a product with an epilogue: whether it is faster than two steps
     struct MatmulPlan* next;
 } MatmulPlan;
 
@@ -387,7 +385,7 @@ static inline void matmul_describe(MatmulPlan* plan, const MatmulProduct* p) {
     const int32_t op_a = s->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, op_b = s->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N;
     const uint32_t epilogue = (uint32_t)s->epilogue;
     const int64_t aux_ld = s->m;
-    // Rows and columns as they lie in memory, before op; columns follow one another without a gap.
+    // Rows and columns as in memory, before op; columns follow one another without a gap.
     const int a_rows = s->transpose_a ? s->k : s->m, a_columns = s->transpose_a ? s->m : s->k;
     const int b_rows = s->transpose_b ? s->n : s->k, b_columns = s->transpose_b ? s->k : s->n;
     matmul_check(cublasLtMatmulDescCreate(&plan->operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
@@ -396,7 +394,7 @@ static inline void matmul_describe(MatmulPlan* plan, const MatmulProduct* p) {
     matmul_set(plan, CUBLASLT_MATMUL_DESC_TRANSB, &op_b, sizeof op_b, p);
     matmul_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue, p);
     if (p->aux) matmul_set(plan, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld, p);
-    // The heuristic learns from these pointers how they are aligned: it gets one that is a multiple of 16 and no more.
+    // The heuristic takes alignment from the pointer: it gets one that is a multiple of 16 but not of 32.
     MatmulProduct example = *p;
     if (p->bias) example.bias = (const char*)matmul_state.workspace + 16;
     if (p->aux) example.aux = (const char*)matmul_state.workspace + 16;
@@ -409,7 +407,7 @@ static inline void matmul_describe(MatmulPlan* plan, const MatmulProduct* p) {
                  "cublasLtMatrixLayoutCreate", p);
 }
 
-// The algorithms that cuBLASLt offers, best first as it thinks.
+// The algorithms that cuBLASLt proposes, in the order of its estimates.
 static inline int matmul_ask(const MatmulPlan* plan, const MatmulProduct* p,
                              cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS]) {
     cublasLtMatmulPreference_t preference;
@@ -457,8 +455,8 @@ static inline cublasStatus_t matmul_run(MatmulPlan* plan, const MatmulProduct* p
                           plan->d, p->d, plan->d, algo, matmul_state.workspace, MATMUL_WORKSPACE, 0);
 }
 
-// Which of `count` ways to the same result is the fastest: run(i) starts the work, and returns false if it cannot. Ways
-// take turns, so that a clock that changes does so for all; the shortest time counts, infinite for a way that failed.
+// The fastest of `count` ways to the same result: run(i) starts the work, and returns false if it cannot. Ways take
+// turns, so that a changing clock affects all; the shortest time counts, infinite for a way that failed.
 template <class Run>
 static int matmul_fastest(int count, float milliseconds[], Run run) {
     int best = 0;
@@ -479,15 +477,15 @@ static int matmul_fastest(int count, float milliseconds[], Run run) {
     return best;
 }
 
-// Memory for results that are thrown away; NULL if there is none.
+// Memory for results of trials; NULL if there is none.
 static inline void* matmul_borrow(size_t bytes) {
     void* p = NULL;
     if (cudaMalloc(&p, bytes) == cudaSuccess) return p;
-    (void)cudaGetLastError(); // it is not an error
+    (void)cudaGetLastError(); // clears the error, which is harmless
     return NULL;
 }
 
-// Chooses the plan's algorithm; what p accumulates on is left as it is.
+// Chooses the plan's algorithm; the matrix that p accumulates on is not changed.
 static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
                                const cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS]) {
     MatmulProduct trial = *p;
@@ -497,7 +495,7 @@ static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
     void* borrowed = NULL;
     if (p->shape.accumulate) {
         trial.d = borrowed = matmul_borrow((size_t)p->shape.m * (size_t)p->shape.n * sizeof(float));
-        if (!borrowed) return; // the first is good enough
+        if (!borrowed) return; // without memory the first algorithm is kept
     }
     const int best = matmul_fastest(
         plan->algorithms, ms, [&](int i) { return matmul_run(plan, &trial, &algorithms[i]) == CUBLAS_STATUS_SUCCESS; });
@@ -508,7 +506,7 @@ static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
                 best + 1, plan->algorithms, ms[best], ms[0], 2e-9 * p->shape.m * p->shape.n * p->shape.k / ms[best]);
 }
 
-// The plan for a product. A list will do: a model has some 40 shapes.
+// The plan for a product. A list is enough, as a model has some 40 shapes.
 static inline MatmulPlan* matmul_plan(const MatmulProduct* p) {
     matmul_open(p);
     MatmulPlan** end = &matmul_state.plans;
@@ -531,8 +529,8 @@ static inline void matmul_do(const MatmulProduct* p) {
     matmul_check(matmul_run(plan, p, &plan->algorithm), "cublasLtMatmul", p);
 }
 
-// Is the product p, with its epilogue, to be preferred to two steps? Found out when the shape is first seen: run(way,
-// trial) does the work one way or the other; its results go to the `bytes` of trial, or, if NULL, where they belong.
+// Whether the product p, with its epilogue, is faster than two steps, measured when the shape is first seen: run(way,
+// trial) does the work one way or the other; its results go to trial (`bytes` bytes) or, if NULL, to their real place.
 template <class Run>
 static int matmul_way(const MatmulProduct* p, size_t bytes, Run run) {
     matmul_open(p);
@@ -597,7 +595,7 @@ static inline void linear_backward_weight(float* dw, const floatX* dout, const f
     matmul_do(&p);
 }
 
-// Can a matrix of rows of F numbers be AUX?
+// Whether a matrix of rows of F numbers can be AUX.
 static inline bool matmul_can_be_aux(const floatX* fc, int F) { return F % 8 == 0 && (uintptr_t)fc % 16 == 0; }
 
 // fc = x w^T + bias, act = gelu(fc). w (F, C); fc, act (N, F). No two of the arrays overlap.

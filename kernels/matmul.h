@@ -6,36 +6,36 @@ matmul.h: the float32 matrix product on CPU cores, and the linear layers made of
     linear_backward_input()      dx  = dout w
     linear_backward_weight()     dw += dout^T x
     linear_backward_bias()       db += the sum of dout over rows
-    linear_gelu_forward(), linear_gelu_backward_input(), linear_backward_weight_and_bias(): two steps a GPU can fuse
+    linear_gelu_forward(), linear_gelu_backward_input(), linear_backward_weight_and_bias(): two steps, fused on a GPU
 
-Nearly all the time of training a GPT goes into these products, and the textbook's three loops reach a few percent of
-what a core can do: it waits for loads. A core starts one or two vector multiply-adds a cycle, and they have to be fed.
-The way out is Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication"; Van Zee and van
-de Geijn 2015, "BLIS"): at every level of the memory, take a block that fits, and use it many times before it leaves.
+Theory: nearly all the time of training a GPT goes into these products, and the textbook's three loops reach a few
+percent of a core's peak, as it waits for loads: a core can start one or two vector multiply-adds a cycle. The remedy is
+Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multiplication"; Van Zee and van de Geijn 2015,
+"BLIS"): at every level of the memory, take a block that fits, and use it many times before it is evicted.
 
     registers   A micro-kernel holds one tile of C, mr x nr (8 x 48 with AVX-512: 24 vectors), and for every k adds the
-                outer product of a column of A and a row of B: mr + nr floats loaded for mr * nr multiply-adds. With
-                24 sums that do not depend on each other, the latency of a multiply-add (4 cycles) is hidden.
+                outer product of a column of A and a row of B: mr + nr floats loaded for mr * nr multiply-adds. With 24
+                independent sums, the latency of a multiply-add (4 cycles) is hidden.
     L2          A panel of B, nr columns wide and kc deep (147 KB), serves all the tiles below one another in C.
     L3          A block of A, mc x kc (3 MB), serves all the panels of B; each tile reads mr rows of it.
-    packing     Both are first copied into the order in which the micro-kernel reads them, so that every load is the
-                next one in memory, whatever the strides of A and B are. This also takes care of transposes. Packing
-                costs O(MK + KN) moves next to O(MNK) multiply-adds.
+    packing     Both are first copied into the order in which the micro-kernel reads them, so that loads are
+                consecutive, whatever the strides of A and B are. This also handles transposes. Packing costs O(MK + KN)
+                moves next to O(MNK) multiply-adds.
 
-                       N                                 nr
-                +-------------+          K            +------+
-                |    | n |    |      +-------+        |      |
-              M |    |tile    |  +=  | mr, kc|   x    | kc   |   each thread, for its rectangle of C:
-                |    | . |    |      +-------+        |      |      for every m0 (step mc) and k0 (step kc): pack a block of A
-                |    | . |    |      |  ...  |        +------+         for every n (step nr): pack a panel of B
-                +-------------+      +-------+                            for every tile below one another: the micro-kernel
+                 N                                 nr
+          +-------------+          K            +------+
+          |    | n |    |      +-------+        |      |
+        M |    |tile    |  +=  | mr, kc|   x    | kc   |   each thread, for its rectangle of C:
+          |    | . |    |      +-------+        |      |      for every m0 (step mc) and k0 (step kc): pack a block of A
+          |    | . |    |      |  ...  |        +------+         for every n (step nr): pack a panel of B
+          +-------------+      +-------+                            for every tile below one another: the micro-kernel
 
-The bits do not depend on any of this. THE CONTRACT: every element of C is one chain of fused multiply-adds,
+The bits do not depend on any of this. CONTRACT: every element of C is one chain of fused multiply-adds,
 
     s = c (accumulate) | bias | 0;  for k = 0 ... K-1: s = fma(a[k], b[k], s)
 
-because the tile is loaded from C before a block of k and stored after it, never summed aside. So blocks, edges, the
-number of threads, the instruction set, and a product cut in two along k (a batch cut into micro-batches, dw +=) all
+because the tile is loaded from C before a block of k and stored after it, never summed separately. So blocks, edges,
+the number of threads, the instruction set, and a product cut in two along k (a batch cut into micro-batches, dw +=) all
 give the same bits. Two exceptions: a machine without fused multiply-add rounds twice (the portable kernel still gives
 the same bits for every blocking, thread count and cut); and -DUSE_OPENBLAS hands the products to cblas_sgemm, which
 promises nothing.
@@ -59,8 +59,8 @@ promises nothing.
 // ----------------------------------------------------------------------------------------------------------------
 // Micro-kernels: one (mr, nr) tile of C, `depth` steps of k, the tile in registers throughout.
 //     tile = from; for each k: tile[i][j] = fma(a[k*mr + i], b[k*nr + j], tile[i][j]); c = tile
-// `from` is c itself, or the row of start values with from_row = 0. The x86 ones are compiled whatever -march says, and
-// chosen when the program runs: a binary made on one machine is fast on another.
+// `from` is c itself, or the row of start values with from_row = 0. The x86 kernels are compiled whatever -march is,
+// and chosen at run time: a binary made on one machine is fast on another.
 
 typedef struct {
     const char* name;
@@ -70,7 +70,7 @@ typedef struct {
 } MatmulKernel;
 enum { MATMUL_MAX_MR = 8, MATMUL_MAX_NR = 48 };
 
-// The loops over a tile must unroll completely: registers have no index.
+// The loops over a tile must unroll completely, as registers cannot be indexed.
 #define MATMUL_UNROLL UNROLL(8)
 
 #ifdef MATMUL_X86
@@ -176,7 +176,7 @@ static inline void matmul_tile(const MatmulKernel* kernel, int depth, const floa
 
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 
-// A matrix as vectors along k, whichever way it lies in memory: element (i, k) is data[i*across + k*along]. For A, i is
+// A matrix as vectors along k, whatever its layout: element (i, k) is data[i*across + k*along]. For A, i is
 // the row; for B, the column.
 typedef struct {
     const float* data;
@@ -203,8 +203,8 @@ static inline void matmul_transpose4(float* to, int width, const float* from, in
     for (int k = 0; k < 4; k++) memcpy(to + k * width, &x[k], sizeof x[k]);
 }
 
-// One whole panel of vectors that lie along k (along = 1), up to `wide` and `depth`, both multiples of 4. In runs of k:
-// the part of the panel being written stays in L1, and the next run of each vector is already asked for.
+// One whole panel of vectors that are contiguous along k (along = 1), up to `wide` and `depth`, both multiples of 4. In
+// runs of k: the part of the panel being written stays in L1, and the next run of each vector is prefetched.
 static inline void matmul_pack_transposed(float* panel, int width, const float* from, int64_t across, int wide,
                                           int depth) {
     enum { RUN = 128, LINE = 16 };
@@ -219,7 +219,7 @@ static inline void matmul_pack_transposed(float* panel, int width, const float* 
     }
 }
 
-// Whole panels of vectors that lie side by side (across = 1), row after row of memory.
+// Whole panels of vectors that are side by side (across = 1), row after row of memory.
 static inline void matmul_pack_rows(float* panels, int width, const float* from, int64_t along, int count, int depth) {
     enum { AHEAD = 16, LINE = 16 };
     for (int k = 0; k < depth; k++, from += along, panels += width) {
@@ -242,7 +242,7 @@ static inline void matmul_pack(float* panels, int width, MatmulOperand x, int64_
     if (depth == 0) return;
     const float* data = x.data + first * x.across + k0 * x.along;
     int whole = x.across == 1 ? count / width * width : 0, few = width * (64 / width > 1 ? 64 / width : 1);
-    for (int i = 0; i < whole; i += few) { // more panels at a time would want the same lines of L1: they lie 2^n apart
+    for (int i = 0; i < whole; i += few) { // more panels at a time would conflict in L1, as they are 2^n apart
         matmul_pack_rows(panels + (int64_t)i * depth, width, data + i, x.along, min_int(few, whole - i), depth);
     }
     for (int i = whole; i < count; i += width) {
@@ -251,7 +251,7 @@ static inline void matmul_pack(float* panels, int width, MatmulOperand x, int64_
         int wide = min_int(width, count - i), wide4 = wide / 4 * 4, depth4 = x.along == 1 ? depth / 4 * 4 : 0;
         matmul_pack_transposed(panel, width, from, x.across, wide4, depth4);
         if (wide4 == width && depth4 == depth) continue;
-        for (int k = 0; k < depth; k++, panel += width) { // what is not a multiple of 4, and strides other than 1
+        for (int k = 0; k < depth; k++, panel += width) { // rests of less than 4, and strides other than 1
             int j = k < depth4 ? wide4 : 0;
             for (; j < wide; j++) panel[j] = from[j * x.across + k * x.along];
             for (; j < width; j++) panel[j] = 0;
@@ -274,7 +274,7 @@ static inline float* matmul_reserve(size_t count) {
         free(w->data);
         w->data = (float*)aligned_alloc(page, bytes);
         if (!w->data) die("out of memory: %.1f MB for packed matrices", (double)bytes / 1e6);
-        madvise(w->data, bytes, MADV_HUGEPAGE); // a wish: where it is refused, small pages do
+        madvise(w->data, bytes, MADV_HUGEPAGE); // only a hint: small pages work, too
         w->count = bytes / sizeof(float);
     }
     return w->data;
@@ -287,15 +287,15 @@ static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // C cut into rectangles, one for each thread. A thread computes its rectangle as if it were alone: it packs the rows of
 // A and the columns of B that it needs itself, even where a neighbour packs the same ones. Packing together would save
-// work, but then each thread reads what another core has just written, and writes what another has just read, and waits
-// for it at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
+// work, but then threads read lines that another core has just written, overwrite lines that another has just read, and
+// wait at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
 typedef struct {
     int rows, columns;     // of the grid; rows * columns <= threads
     int64_t height, width; // of a rectangle, multiples of mr and nr; those at the end are shorter, or empty
 } MatmulGrid;
 
-// The grid whose rectangle takes least: its multiply-adds, and packing, where moving a float takes as long as PACK of
-// them.
+// The grid whose rectangle takes the least time: its multiply-adds, and packing, where moving a float takes as long as
+// PACK multiply-adds.
 static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads) {
     const double PACK = 16;
     MatmulGrid best = {0, 0, 0, 0};
@@ -353,12 +353,12 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
 }
 
 // How a rectangle of `height` rows is cut: blocks of A of mc rows (a multiple of mr) and kc steps of k. Equal blocks,
-// none of them a thin rest.
+// so that none is a small remainder.
 typedef struct {
     int64_t mc, kc;
 } MatmulBlocks;
 
-// A thread's packed block of A, at most MATMUL_BLOCK floats and a last row of tiles, and behind it a panel of B. All in
+// A thread's packed block of A, at most MATMUL_BLOCK floats and a last row of tiles, followed by a panel of B. All in
 // floats; a slot is a whole number of large pages.
 enum {
     MATMUL_KC = 768,
@@ -395,7 +395,7 @@ static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_r
     const MatmulProduct p = {c, c_row, a, b, bias, accumulate, M, N, K};
     int threads = 1;
 #ifdef _OPENMP
-    if ((double)M * N * K > 3e5) threads = omp_get_max_threads(); // less takes no longer than waking the threads
+    if ((double)M * N * K > 3e5) threads = omp_get_max_threads(); // smaller products take less than waking the threads
 #endif
     const MatmulGrid grid = matmul_grid(kernel, M, N, threads);
     const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, K);
@@ -413,7 +413,7 @@ static inline bool matmul_is_plain(MatmulOperand x, int count, int depth) {
     return (x.along == 1 && x.across >= max_i64(1, depth)) || (x.across == 1 && x.along >= max_i64(1, count));
 }
 
-// matmul_best() by cblas_sgemm; false, and nothing is done, where it cannot express the strides.
+// matmul_best() by cblas_sgemm; false, without any work, where it cannot express the strides.
 static inline bool matmul_openblas(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M,
                                    int N, int K, bool accumulate) {
     if (M <= 0 || N <= 0 || K <= 0 || !matmul_is_plain(a, M, K) || !matmul_is_plain(b, N, K)) return false;
@@ -435,8 +435,9 @@ static inline void matmul_best(float* c, int64_t c_row, MatmulOperand a, MatmulO
 }
 
 // C(M, N) = A(M, K) B(K, N), or, accumulating, C += A B. Element (i, k) of A is a[i*a_row + k*a_col], (k, j) of B is
-// b[k*b_row + j*b_col], (i, j) of C is c[i*c_row + j]; strides count floats. Sizes >= 0; with K = 0, C = 0 or stays.
-// C must not overlap A or B. May be called from inside a parallel region: then it runs on the calling thread alone.
+// b[k*b_row + j*b_col], (i, j) of C is c[i*c_row + j]; strides count floats. Sizes >= 0; with K = 0, C becomes 0 or is
+// unchanged. C must not overlap A or B. May be called from inside a parallel region: then it runs on the calling thread
+// alone.
 static inline void matmul(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_col, const float* b,
                           int64_t b_row, int64_t b_col, int M, int N, int K, bool accumulate) {
     MatmulOperand rows = {a, a_row, a_col}, columns = {b, b_col, b_row};
@@ -444,8 +445,8 @@ static inline void matmul(float* c, int64_t c_row, const float* a, int64_t a_row
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC); N counts tokens, B*T. Gradients of parameters
-// are added to what is there, in the order of the tokens.
+// Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC); N counts tokens, B*T. Gradients of parameters are
+// accumulated, in the order of the tokens.
 
 // out = x w^T + bias
 static inline void linear_forward(float* out, const float* x, const float* w, const float* bias, int N, int C, int OC) {
@@ -485,7 +486,7 @@ static inline void linear_gelu_forward(float* act, float* fc, const float* x, co
 }
 
 // dfc = (dout w) gelu'(fc): the layer after a GELU, backwards through both. dout (N, C), w (C, F); fc, dfc (N, F). dact
-// (N, F) is for dout w, where that is not kept in registers: what it holds afterwards is not defined.
+// (N, F) is scratch for dout w; its contents afterwards are undefined.
 static inline void linear_gelu_backward_input(float* dfc, float* dact, const float* dout, const float* w,
                                               const float* fc, int N, int F, int C) {
     linear_backward_input(dact, dout, w, N, F, C);

@@ -1,16 +1,15 @@
 /*
-mfu.cuh: how many floating point operations a second a GPU can do at all, by the name that its driver gives it: the
-roof that the utilisation of a training run (MFU) is measured against.
+mfu.cuh: the peak FLOP/s of a GPU, by the name that its driver reports: the reference for a training run's utilisation
+(MFU).
 
 bf16, fp16 builds    products of 16-bit numbers by the tensor cores, added up in float32, dense: data sheets of recent
-                     GPUs print twice that, for matrices of which half is zeros. GeForce cards add up in float32 at half
-                     the rate at which they do in fp16; it is the float32 rate that counts here.
+                     GPUs print twice that, for sparse matrices (half zeros). GeForce cards sum in float32 at half the
+                     rate of fp16; the float32 rate counts here.
 fp32 builds          float32 multiply-adds by the CUDA cores: no TF32, see matmul.cuh.
 
-Peaks hold at the clock that the data sheet assumes. Real products come to 80 to 87 % of them where power is the limit.
-A wrong roof is worse than none: names are compared whole, so that a laptop's GPU, a slice of a GPU (MIG) or a variant
-made for one country is not taken for the card it resembles, and for an unknown name the answer is 0: print TFLOP/s
-alone.
+Peaks hold at the clock that the data sheet assumes. Real products reach 80 to 87 % of them where power is the limit. A
+wrong peak is worse than none: whole names are compared, so that a laptop's GPU, a slice of a GPU (MIG) or a variant
+made for one country is not taken for the card it resembles; an unknown name gives 0, and only TFLOP/s are printed.
 */
 #ifndef MFU_CUH
 #define MFU_CUH
@@ -22,7 +21,7 @@ typedef struct {
     double bf16, fp16, fp32; // TFLOP/s
 } GpuPeak;
 
-// The first that fits counts.
+// The first match counts.
 static const GpuPeak GPU_PEAKS[] = {
     // NVIDIA, "H100 Tensor Core GPU Architecture" (2022); data sheets of H100, H200 and GH200
     {"NVIDIA H100 80GB HBM3", 989.4, 989.4, 66.9}, // SXM5, 700 W
@@ -55,7 +54,7 @@ static inline bool gpu_name_fits(const char* name, const char* pattern) {
     return strncmp(name, pattern, fixed) == 0 && (fixed < n || name[n] == '\0') && strstr(name, "MIG") == NULL;
 }
 
-// FLOP/s of this build's floatX; 0 if the GPU is not known, or has no such numbers.
+// FLOP/s of this build's floatX; 0 if the GPU is not known, or does not support the type.
 static inline double gpu_peak_flops(const char* name) {
     for (size_t i = 0; i < sizeof GPU_PEAKS / sizeof *GPU_PEAKS; i++) {
         const GpuPeak* p = &GPU_PEAKS[i];
@@ -71,7 +70,7 @@ static inline double gpu_peak_flops(const char* name) {
     return 0;
 }
 
-// A rank's share of what its GPU can do; 0 if that is not known. Ranks that share a GPU share its peak.
+// A rank's part of its GPU's peak; 0 if that is not known. Ranks that share a GPU share its peak.
 static inline double device_peak_flops(int cores_here, int ranks_here) {
     char name[256];
     (void)cores_here;

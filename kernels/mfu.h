@@ -1,8 +1,8 @@
 /*
-mfu.h: how many float32 operations a second this machine's cores can do at all: the roof that matrix products are
-measured against. Every thread repeats x = x * m + b on vectors that stay in registers; a fused multiply-add is two
-operations. A core starts 1 or 2 such vectors a cycle, and each takes 4 or 5 cycles, so 10 independent chains keep it
-busy: 12 here, and with the two constants they fit in 16 registers.
+mfu.h: the peak float32 FLOP/s of this machine's cores, the reference for matrix products. Every thread repeats x = x *
+m + b on vectors that stay in registers; a fused multiply-add is two operations. A core starts 1 or 2 such vectors a
+cycle, and each takes 4 or 5 cycles, so 10 independent chains keep it busy: 12 here, and with the two constants they fit
+in 16 registers.
 */
 #ifndef MFU_H
 #define MFU_H
@@ -73,8 +73,8 @@ static inline double thread_seconds(void) {
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// Operations a second of `threads` threads together in one trial, each running for `seconds` of its own time: time that
-// other programs take from a core does not lower the peak.
+// Operations a second of `threads` threads together in one trial, each running for `seconds` of its own CPU time: time
+// that other programs take does not lower the peak.
 static inline double fma_trial(FmaLoop loop, int threads, double seconds) {
     double total = 0;
     (void)threads;
@@ -102,7 +102,7 @@ static inline double fma_peak_flops(int threads, double seconds) {
     return best;
 }
 
-// A rank's share of what the machine's cores can do: the peak of its threads, of which more than cores are not faster.
+// A rank's part of the cores' peak: the peak of its threads, of which at most one per core counts.
 static inline double device_peak_flops(int cores_here, int ranks_here) {
     const int threads = device_threads();
     return fma_peak_flops(threads, 0.05) * fmin(1, (double)cores_here / ((double)threads * ranks_here));

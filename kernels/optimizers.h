@@ -1,11 +1,11 @@
 /*
-optimizers.h: the table of optimizers, for the device that this program is built for. A new one is a pair of kernels
-(sgd.h and sgd.cuh are an example) and a row here.
+optimizers.h: the table of optimizers, for the device that this program is built for. To add one, write a pair of
+kernels (as sgd.h and sgd.cuh) and a row here.
 
     optimizers[kind].update(params, master, grad, m, v, n, &step)    n parameters, by the rule of the kernel
 
-m and v are the moments, n floats each; those that the optimizer does not have (moments) are NULL, and take neither
-memory nor room in a checkpoint.
+m and v are the moments, n floats each; moments that the optimizer does not have are NULL, and take neither memory nor
+room in a checkpoint.
 */
 #ifndef OPTIMIZERS_H
 #define OPTIMIZERS_H
@@ -32,8 +32,8 @@ typedef struct {
 typedef struct {
     const char* name; // of --optimizer
     int moments;      // float32 arrays beside the parameters
-    bool beta2, eps;  // these options apply
-    double lr;        // where --lr is not given; 0: by the model's size
+    bool beta2, eps;  // whether these options apply
+    double lr;        // the default of --lr; 0: by the model's size
     void (*update)(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
                    const OptimizerStep* s);
 } Optimizer;

@@ -1,7 +1,6 @@
 /*
 residual.cuh: residual.h on a GPU: adds a branch and its bias to the residual stream, and sums of gradients. 3 numbers
-of memory an element, one pack of 16 bytes a thread. (In front of a norm, layernorm.cuh and rmsnorm.cuh do the
-addition.)
+of memory an element, one pack of 16 bytes a thread. (Before a norm, layernorm.cuh and rmsnorm.cuh do the addition.)
 */
 #ifndef RESIDUAL_CUH
 #define RESIDUAL_CUH
@@ -54,7 +53,7 @@ __global__ static void __launch_bounds__(256)
     if (i < n) largest[i] = fmaxf(largest[i], x[i]);
 }
 
-// largest (n) = the larger of largest and x, -infinity where both are. A NaN may stay or go: sums of e^x will show it.
+// largest (n) = the larger of largest and x, -infinity where both are. A NaN may be kept or lost: sums of e^x show it.
 static inline void accumulate_max(float* largest, const float* x, int64_t n) {
     launch(launch_shape(blocks_for(n, 256), 256), accumulate_max_kernel, largest, x, n);
 }

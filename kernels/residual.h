@@ -28,7 +28,7 @@ static inline void residual_forward(float* out, const float* residual, const flo
     }
 }
 
-// largest (n) = the larger of largest and x, -infinity where both are. A NaN may stay or go: sums of e^x will show it.
+// largest (n) = the larger of largest and x, -infinity where both are. A NaN may be kept or lost: sums of e^x show it.
 static inline void accumulate_max(float* RESTRICT largest, const float* RESTRICT x, int64_t n) {
 #pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < n; i++) largest[i] = x[i] > largest[i] ? x[i] : largest[i];

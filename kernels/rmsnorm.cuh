@@ -1,7 +1,7 @@
 /*
-rmsnorm.cuh: rmsnorm.h on a GPU; parameters and activations are floatX, statistics and sums float32. Rows and columns go
-to threads as in layernorm.cuh: forward, a row is read once and kept in shared memory (2 reads and writes of C numbers a
-row, 4 with the residual connection); backward, one pass over dout and x makes dx and the sums of dw (3 reads and 1
+rmsnorm.cuh: rmsnorm.h on a GPU; parameters and activations are floatX, statistics and sums float32. Threads own rows
+and columns as in layernorm.cuh: forward, a row is read once and kept in shared memory (2 reads and writes of C numbers
+a row, 4 with the residual connection); backward, one pass over dout and x makes dx and the sums of dw (3 reads and 1
 write).
 */
 #ifndef RMSNORM_CUH
@@ -92,7 +92,7 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
         float sum = 0; // of g xhat, g = dout w
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            // behind the row: its last pack, times 0; not of dx, which its owner changes
+            // past the row: its last pack, times 0; but not of dx, which its owner changes
             const int c = column_of<W>(k);
             const int64_t at = n * C + min(c, C - W);
             o[k] = load<W>(dout + at);

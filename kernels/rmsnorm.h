@@ -7,7 +7,7 @@ Backward. dw = sum_n dout xhat. With g = dout w, and d xhat_i / d x_j = rstd ((i
 
     dx = rstd (g - xhat mean_c(g xhat)).
 
-Threads own rows of out and dx, and columns of dw, where rows are added in order onto what is there (see layernorm.h).
+Threads own rows of out and dx, and columns of dw, to which rows are added in order (see layernorm.h).
 */
 #ifndef RMSNORM_H
 #define RMSNORM_H
@@ -53,7 +53,7 @@ static inline void rmsnorm_backward_row(float* RESTRICT d, const float* dout, co
 static inline void rmsnorm_backward(float* RESTRICT dx, float* RESTRICT dw, const float* RESTRICT dout,
                                     const float* RESTRICT x, const float* RESTRICT w, const float* RESTRICT rstd, int N,
                                     int C) {
-    enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they have been read along and across
+    enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they were read by rows and by columns
 #pragma omp parallel
     for (int first = 0; first < N; first += ROWS) {
         const int last = (int)min_i64((int64_t)first + ROWS, N);
@@ -62,7 +62,7 @@ static inline void rmsnorm_backward(float* RESTRICT dx, float* RESTRICT dw, cons
             const int64_t at = (int64_t)n * C;
             rmsnorm_backward_row(dx + at, dout + at, x + at, w, rstd[n], C);
         }
-        // No waiting: a static schedule gives a thread the same columns in every round.
+        // No barrier: a static schedule gives a thread the same columns in every iteration.
 #pragma omp for schedule(static) nowait
         for (int begin = 0; begin < C; begin += COLUMNS) {
             const int end = (int)min_i64((int64_t)begin + COLUMNS, C);

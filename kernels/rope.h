@@ -2,12 +2,12 @@
 rope.h: rotary position embedding (Su et al. 2021), as in Llama; float32, in place.
 
 Element i < HS/2 of a head and element i + HS/2 are a point of the plane (the pairing of Hugging Face's weights; the
-paper pairs neighbours). At position t the point is turned by the angle a = t theta^(-2i/HS):
+paper pairs neighbours). At position t the point is rotated by the angle a = t theta^(-2i/HS):
 
     y_i = x_i cos a - x_{i + HS/2} sin a,     y_{i + HS/2} = x_{i + HS/2} cos a + x_i sin a
 
 so that the product of a query at t and a key at s depends on t - s only. A rotation is orthogonal: the gradient at x is
-the gradient at y, turned back by the same angle.
+the gradient at y, rotated back by the same angle.
 
 HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sines.
 */
@@ -16,12 +16,13 @@ HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sine
 
 #include "rope_table.h"
 
-// table (T, HS), in device memory; here that is the host's.
+// table (T, HS), in device memory, which is host memory here.
 static inline void rope_table(float* table, int T, int HS, double theta, const RopeScaling* scaling) {
     rope_table_fill(table, T, HS, theta, scaling);
 }
 
-// Turns the first `heads` heads of HS in each of the B T rows (`stride` floats apart) by `direction` (1 or -1) times a.
+// Rotates the first `heads` heads of HS in each of the B T rows (`stride` floats apart) by `direction` (1 or -1) times
+// a.
 static inline void rope_rotate(float* RESTRICT qkv, const float* RESTRICT cos_sin, float direction, int B, int T,
                                int heads, int HS, int stride) {
     const int half = HS / 2;
@@ -46,7 +47,7 @@ static inline void rope_forward(float* qkv, const float* cos_sin, int B, int T, 
     rope_rotate(qkv, cos_sin, 1.0f, B, T, heads, HS, stride);
 }
 
-// dqkv (B T, stride): from the gradient of the rotated heads to that of the heads, in place.
+// dqkv (B T, stride): turns the gradient of the rotated heads into the gradient of the heads, in place.
 static inline void rope_backward(float* dqkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
     rope_rotate(dqkv, cos_sin, -1.0f, B, T, heads, HS, stride);
 }

@@ -1,19 +1,19 @@
 /*
 rope_table.h: the angles of rope.h, computed on the host for both CPU and GPU: the same bits.
 
-Models that were made for short texts and then trained on long ones turn their slow points slower. Of a frequency f:
+Models extended from short to long texts reduce their low frequencies. A frequency f becomes:
 
     linear (Chen et al. 2023)   f / factor
-    llama3 (Llama 3.1, 2024)    f where a turn takes less than original / high positions; f / factor where it takes more than
-                                original / low; between the two r f + (1 - r) f / factor, where r goes from 1 to 0 with the
-                                turns that `original` positions hold: r = (original f / 2 pi - low) / (high - low)
+    llama3 (Llama 3.1, 2024)    f where a period is less than original / high positions; f / factor where it is more
+                                than original / low; between the two r f + (1 - r) f / factor, where r falls from 1 to 0
+                                with the periods in `original` positions: r = (original f / 2 pi - low) / (high - low)
 */
 #ifndef ROPE_TABLE_H
 #define ROPE_TABLE_H
 
 #include "../util/base.h"
 
-// All 0: none. original = 0: linear.
+// All 0: no scaling. original = 0: linear.
 typedef struct {
     double factor, low, high, original;
 } RopeScaling;

@@ -1,21 +1,21 @@
 /*
-row_sum.cuh: sums over the threads of a row, and sums of columns, in an order that is written down: the same input gives
-the same bits (compare row_sum.h).
+row_sum.cuh: sums over the threads of a row, and sums of columns, in a fixed order: the same input gives the same bits
+(compare row_sum.h).
 
 A row of a matrix belongs to a warp of a block (threadIdx.y says which), or, if it is wide, to all warps. Each thread
-adds its own elements; lanes meet in a butterfly of shuffles (lane l and l ^ 16, then l ^ 8 ...: all get the same bits),
-warps in shared memory. An element that passes k additions in its thread passes k + 5 in all, or k + 10 with several
-warps.
+adds its own elements; lanes are combined by a butterfly of shuffles (lane l and l ^ 16, then l ^ 8 ...: all get the
+same bits), warps in shared memory. An element that passes k additions in its thread passes k + 5 in all, or k + 10 with
+several warps.
 
 Sums over rows (the gradients of weights) are taken by blocks that own rows: every thread adds up its columns over the
-rows of its block, and column_partials() and add_columns() bring the blocks together, in their order.
+rows of its block, and column_partials() and add_columns() combine the blocks in order.
 */
 #ifndef ROW_SUM_CUH
 #define ROW_SUM_CUH
 
 #include "cuda_utils.cuh"
 
-// What the GPU is like. (Asking takes milliseconds: once.)
+// The GPU's properties, queried once, as a query takes milliseconds.
 static inline const cudaDeviceProp* gpu_properties(void) {
     static cudaDeviceProp properties;
     int device = 0;
@@ -49,7 +49,7 @@ __device__ __forceinline__ T block_sum(T v) {
     return sum[0];
 }
 
-// The largest over the threads of the row. It passes over a NaN.
+// The largest over the threads of the row. NaNs are ignored.
 __device__ __forceinline__ float block_max(float v) {
     __shared__ float warps[32];
     const int lane = threadIdx.x % 32;
@@ -62,8 +62,8 @@ __device__ __forceinline__ float block_max(float v) {
     return v;
 }
 
-// Four packs of a row of n elements, `step` elements apart, so that all loads are under way before the first is used.
-// What would be behind the row is the first of them once more: no other thread writes that.
+// Four packs of a row of n elements, `step` elements apart, so that all loads are in flight before the first is used. A
+// pack past the row is the first one again, which no other thread writes.
 template <int W, class T>
 __device__ __forceinline__ void load_four(Packed<T, W> (&v)[4], const T* row, int begin, int step, int n) {
 #pragma unroll
@@ -83,10 +83,10 @@ static inline Launch row_launch(int N, int C) {
 // Sums of columns
 
 enum {
-    COLUMN_PACKS = 3,     // what a thread owns of a row
+    COLUMN_PACKS = 3,     // packs of a row that a thread owns
     COLUMN_THREADS = 384, // of a block at most: 168 registers for each
     COLUMN_TEAMS = 4,     // rows that a block works on at the same time, if one warp holds a row
-    COLUMN_ROWS = 8       // that a block adds up, at least, before it writes sums of them
+    COLUMN_ROWS = 8       // minimum that a block adds up before it writes their sums
 };
 
 // Blocks (x: rows, y: slabs of columns) for rows of C elements in packs of W: as many as the GPU holds at a time.
@@ -111,7 +111,7 @@ __device__ __forceinline__ Packed<floatX, W>* column_slots() {
     return dynamic_shared<Packed<floatX, W>>() + threadIdx.y * blockDim.x + threadIdx.x;
 }
 
-// to (C) = the sums of the block: those of its teams (threadIdx.y), added in order.
+// to (C) = the sums of the block: its teams' (threadIdx.y) sums, added in order.
 template <int W>
 __device__ __forceinline__ void column_partials(float* to, Packed<float, W> (&sum)[COLUMN_PACKS], int C) {
     __shared__ float teams[COLUMN_TEAMS - 1][COLUMN_PACKS * W][32];

@@ -1,11 +1,11 @@
 /*
-row_sum.h: sums of float32 over a row, in an order that is written down: the same bits for any vector width, any
-alignment and any number of threads.
+row_sum.h: sums of float32 over a row, in a fixed order: the same bits for any vector width, any alignment and any
+number of threads.
 
 A plain loop adds one element after the other: slow, since each addition waits for the last one, and inexact, since the
-error grows with n. A compiler that is allowed to reorder the sum is fast, but then its order is its own affair. Here
-term c is added to lane c mod 64, and in the end the lanes are added as a tree (0 + 32, 1 + 33, ...; then 0 + 16, ...).
-64 lanes are four AVX-512 registers, enough to hide the latency of an addition. Each term passes n / 64 + 6 additions:
+error grows with n. A compiler that is allowed to reorder the sum is fast, but in an unknown order. Here term c is added
+to lane c mod 64, and in the end the lanes are added as a tree (0 + 32, 1 + 33, ...; then 0 + 16, ...). 64 lanes are
+four AVX-512 registers, enough to hide the latency of an addition. Each term passes n / 64 + 6 additions:
 
     |error| <= (n / 64 + 6) 2^-24 sum |terms|       (Higham 2002, "Accuracy and stability...", chapter 4)
 */
@@ -16,7 +16,7 @@ term c is added to lane c mod 64, and in the end the lanes are added as a tree (
 
 enum { SUM_LANES = 64 };
 
-// What the terms of a sum are made of: rows that run with c, and a constant. What a term does not use may be NULL.
+// The inputs of a sum's terms: rows indexed by c, and a constant. Unused rows may be NULL.
 typedef struct {
     const float *x, *y, *z;
     float k;

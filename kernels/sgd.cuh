@@ -1,7 +1,7 @@
 /*
-sgd.cuh: sgd.h on a GPU, elementwise: what adamw.cuh does, with another rule and without v. Parameters of 16 bits are a
-copy of `master` that is rounded stochastically by (key, step, place); adamw_round makes the same copy again. 22 bytes
-of memory an element, 20 in float32.
+sgd.cuh: sgd.h on a GPU, elementwise: as adamw.cuh, with another rule and without v. 16-bit parameters are a copy of the
+master weights `master`, rounded stochastically by (key, step, place); adamw_round recomputes the same copy. 22 bytes of
+memory an element, 20 in float32.
 */
 #ifndef SGD_CUH
 #define SGD_CUH

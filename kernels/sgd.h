@@ -2,13 +2,14 @@
 sgd.h: stochastic gradient descent with momentum (Polyak 1964; Sutskever et al. 2013) and weight decay, as PyTorch's
 SGD; float32.
 
-    m = momentum m + (grad_scale g + weight_decay p)      the velocity: a sum of gradients that fade away
+    m = momentum m + (grad_scale g + weight_decay p)      the velocity: a sum of decaying gradients
     p = p - lr m
 
 A gradient that stays the same adds up to g / (1 - momentum), so with momentum 0.9 a step is ten times lr g. Weight
-decay is part of the gradient here, and so of m (in adamw.h it is apart). One array of state; Adam's second one stays 0.
+decay is part of the gradient here, and so of m (in adamw.h it is decoupled). One array of state; there is no second
+moment.
 
-Every element is on its own, so any slice may be updated alone (ZeRO does), with the same bits.
+Elements are independent, so any slice may be updated alone (as in ZeRO), with the same bits.
 */
 #ifndef SGD_H
 #define SGD_H

@@ -1,42 +1,42 @@
 /*
-cuda_emulator.h: CUDA kernels on the CPU, from the same source, with any C++17 compiler: to run them, to debug them, and
-to check them for races where there is no GPU. This file is the language: threads, blocks, grids, and all that makes
-threads of a block work together. Its second half, cuda_runtime_emulator.h, is the library: 16-bit floats, atomics,
-memory, streams.
+cuda_emulator.h: runs CUDA kernels on the CPU, from the same source, with any C++17 compiler: to run them, to debug
+them, and to check them for races where there is no GPU. This file emulates the language: threads, blocks, grids, and
+the collectives of a block. Its second half, cuda_runtime_emulator.h, is the library: 16-bit floats, atomics, memory,
+streams.
 
-How it works
+Theory:
 
     fiber     A CUDA thread is a fiber: a stack of its own and a saved stack pointer. It runs as an ordinary function
               until it has to wait for others, at __syncthreads(), a shuffle, an mma. Then cuda_on_cpu_switch()
-              exchanges the stack, and another thread of the block goes on where it had stopped: a few ns, no system
-              call.
-    meeting   All waiting is of one kind. Each thread leaves what it brings; the last to arrive does the work for all
-              (adds up votes, multiplies matrices), and all go on and take what is theirs. See "Meetings".
-    block     All threads of a block run on one core, one at a time. A thread that never waits needs no stack of its
-              own: the next one begins on the same stack, so that an elementwise kernel costs a call per thread.
-    grid      The calling thread runs blocks; if that takes longer than some 50 us, other cores wake up and help.
+              exchanges the stack, and another thread of the block resumes: a few ns, no system call.
+    meeting   All waiting is of one kind. Each thread deposits its inputs; the last to arrive does the work for all
+              (adds up votes, multiplies matrices), then all continue with their results. See "Meetings".
+    block     All threads of a block run on one core, one at a time. Threads that never wait share one stack, so an
+              elementwise kernel costs one call per thread.
+    grid      The calling thread runs blocks; after some 50 us other cores wake up and help.
 
-What is found, beside wrong results. A message has the line of the kernel, or its name, block and thread; then abort().
+Errors found, beside wrong results. The message has the kernel's line, or its name, block and thread; then abort().
 
     always                threads of a block at different barriers, lanes of a warp at different collectives or with
                           different masks, shuffles from lanes that take no part, deadlocks; launches that a GPU
-                          refuses, host memory as argument; accesses outside of a block of device memory (as far as
-                          pages tell), or after it was freed; stack overflow. And what nobody has written is NaN: fresh
-                          device memory, shared memory, 16 bytes that cp.async is still copying
+                          refuses, host memory as argument; accesses outside a block of device memory (as far as pages
+                          show), or after it was freed; stack overflow. Unwritten memory is NaN: fresh device memory,
+                          shared memory, 16 bytes that cp.async is still copying
     -fsanitize=address    all accesses out of bounds, in shared memory too; a host that reads device memory
     -fsanitize=undefined  vector loads that are not aligned
     -fsanitize=thread     races: missing barriers, __syncwarp, fences; between threads, and between blocks
-    CUDA_ON_CPU_ORDER     1: the last thread and the last block run first; 2, 3...: random orders. The same results?
-    CUDA_ON_CPU_FENCES    1: who stores what, byte for byte, for kernels with hopper_emulator.h. See there
+    CUDA_ON_CPU_ORDER     1: the last thread and the last block run first; 2, 3...: random orders. Results must not
+                          change
+    CUDA_ON_CPU_FENCES    1: tracks which thread stores each byte, for kernels with hopper_emulator.h
     CUDA_ON_CPU_DEFER     1: kernels run as late as streams and events allow; else, communication does. See "Streams"
 
-CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb is at ease: threadIdx is a variable.
+CUDA_ON_CPU_THREADS is the number of cores that run blocks. With 1, gdb works well: threadIdx is a variable.
 
-What only Hopper GPUs have, copies of tiles, products of four warps, barriers that count bytes, is in hopper_emulator.h,
-with what is found there.
+Hopper's own features (copies of tiles, products of four warps, barriers that count bytes) and their errors are in
+hopper_emulator.h.
 
 Not found: an access out of one shared array into another (without a sanitizer), bank conflicts, accesses that do not
-coalesce, too many registers. A thread that spins until another one writes hangs: nothing takes the core away from it.
+coalesce, too many registers. A thread that spins until another one writes hangs, as threads are not preempted.
 */
 #ifndef CUDA_EMULATOR_H
 #define CUDA_EMULATOR_H
@@ -105,8 +105,8 @@ extern "C" void __tsan_read_range(void*, long), __tsan_write_range(void*, long);
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 
-// A block runs on one core, so that what is thread_local belongs to the block. The address sanitizer knows the bounds
-// of static arrays, but not of thread_local ones: it gets static ones, and a single core.
+// A block runs on one core, so a thread_local variable belongs to the block. The address sanitizer knows the bounds of
+// static arrays, but not of thread_local ones: with it the arrays are static, and one core runs.
 #ifdef __SANITIZE_ADDRESS__
 #define __shared__ static
 #else
@@ -126,8 +126,8 @@ constexpr int warpSize = 32;
 
 // ----------------------------------------------------------------------------------------------------------------
 // The switch: saves the registers that a function has to preserve on the stack, the stack pointer in *save, and loads
-// those of a fiber that was left in the same way. (swapcontext() knows all processors, but takes 20 times as long: it
-// is a system call.) Weak: each object file has one, and the linker keeps one of them.
+// the registers of a fiber that was left in the same way. (swapcontext() works on all processors, but as a system call
+// takes 20 times as long.) Weak: each object file has one, and the linker keeps one of them.
 
 extern "C" void cuda_on_cpu_switch(void** save, void* load) asm("cuda_on_cpu_switch");
 #ifdef __APPLE__
@@ -149,7 +149,7 @@ asm(".text\n.weak cuda_on_cpu_switch\n.type cuda_on_cpu_switch, %function\n.p2al
 #error "cuda_emulator.h: this processor needs a cuda_on_cpu_switch"
 #endif
 
-// The stack pointer of a fiber that has not run yet: the stack looks as if the switch had left it at the begin of a
+// The stack pointer of a fiber that has not run yet: the stack looks as if the switch had left it at the beginning of a
 // function.
 inline void* cuda_on_cpu_stack(void** top, void (*begin)()) {
 #ifdef __x86_64__
@@ -166,7 +166,7 @@ inline void* cuda_on_cpu_stack(void** top, void (*begin)()) {
 namespace cuda_on_cpu {
 
 // ----------------------------------------------------------------------------------------------------------------
-// What there is: threads, meetings, warps, a block for every core
+// Data: threads, meetings, warps, a block for every core
 
 struct Site { // a line of the kernel: as default argument, the line of the call
     const char* file;
@@ -176,14 +176,14 @@ struct Site { // a line of the kernel: as default argument, the line of the call
 
 struct Warp;
 struct Lane;
-struct Copy { // a cp.async under way
+struct Copy { // a cp.async in flight
     void* to;
     const void* from;
     int group;
 };
-struct Fiber { // lies at the top of its stack
+struct Fiber { // is at the top of its stack
     void* sp;
-    Fiber* next; // in its list: ready, idle, used, or those who wait at a meeting
+    Fiber* next; // in its list: ready, idle, used, or waiting at a meeting
     Warp* warp;
     Lane* lane;
     unsigned rank; // in the block
@@ -191,23 +191,23 @@ struct Fiber { // lies at the top of its stack
     Copy copy[128];
     bool fenced;       // shared_fence() since the last barrier: hopper_emulator.h
     char* stack;       // its lower end
-    void *tsan, *asan; // what the sanitizers know of it
+    void *tsan, *asan; // the sanitizers' handles
 };
 
 struct Meeting {
     unsigned arrived; // lanes of a warp, a bit each; at a barrier, the number of threads
     unsigned mask;    // lanes that have to come; at a barrier, the number of threads, or 0: all
-    const char* what; // as the kernel calls it
+    const char* what; // its name in the kernel
     Site site;
-    Fiber *first, *last;                           // those who wait
+    Fiber *first, *last;                           // the waiting fibers
     void (*work)(Meeting&, Warp&, unsigned lanes); // done by the last to arrive, for all
     int votes, result;
-    bool fenced; // one of those who have arrived
+    bool fenced; // one of the arrived threads has made a fence
     uint64_t round;
-    char order[2]; // for the race detector: what the rounds order, in turn
+    char order[2]; // for the race detector: objects that order the rounds, in turn
 };
 
-struct alignas(64) Lane { // what a lane brings to a meeting, and what it takes away
+struct alignas(64) Lane { // a lane's inputs to a meeting, and its results
     unsigned char in[40];
     int from;
     unsigned char out[16];
@@ -215,17 +215,17 @@ struct alignas(64) Lane { // what a lane brings to a meeting, and what it takes 
 
 struct Warp {
     unsigned alive;   // lanes that have not returned
-    unsigned pending; // meetings at which somebody waits
+    unsigned pending; // meetings at which a lane waits
     Lane lane[32];
     Meeting meeting[32]; // by the lowest lane of the mask, so that parts of a warp can meet at the same time
 };
 
-struct Block { // what a core is working on
+struct Block { // the block that a core runs
     const struct Grid* grid;
     unsigned threads, started, alive, fibers;
     unsigned next_rank, rank_step;
     uint64_t random;
-    Fiber *ready, **ready_end; // threads that can go on: a list, and where its end is to be appended to
+    Fiber *ready, **ready_end; // threads that can continue: a list, and the pointer at its end
     Fiber *idle, *used;        // fibers without a thread
     Fiber scheduler;           // the core's own stack, on which run_block() waits
     Meeting barrier[16];       // __syncthreads() is number 0
@@ -245,14 +245,14 @@ struct Grid { // a launch
     std::atomic<uint64_t> next; // the first block that no core has taken
 };
 
-// What goes on beside the threads of a block: copies and products of hopper_emulator.h. Null until the block uses it.
+// Work in flight beside the threads of a block: copies and products of hopper_emulator.h. Null until the block uses it.
 struct Beside {
     virtual void leave() = 0;       // the running thread stops running
-    virtual bool go_on() = 0;       // no thread can: does something that may let one; false: there is nothing to do
-    virtual void publish() = 0;     // what has been written and fenced is seen by copies and products
+    virtual bool go_on() = 0;       // no thread can run: does work that may wake one; false: there is no work
+    virtual void publish() = 0;     // makes fenced writes visible to copies and products
     virtual void thread_ends() = 0; // the running one
     virtual void block_ends() = 0;
-    virtual void tell() = 0; // in a deadlock, who waits for what
+    virtual void tell() = 0; // in a deadlock, prints what each thread waits for
 };
 inline thread_local Beside* beside = nullptr;
 
@@ -280,7 +280,7 @@ inline unsigned dice(Block& b) {
 // ----------------------------------------------------------------------------------------------------------------
 // Errors
 
-// "file:line: what is wrong: kernel, block, thread", and the end.
+// Prints "file:line: message: kernel, block, thread" and aborts.
 [[noreturn]] __attribute__((cold, noinline, format(printf, 2, 3))) inline void fail(Site at, const char* format, ...) {
     char text[1024], line[512];
     va_list args;
@@ -299,7 +299,7 @@ inline unsigned dice(Block& b) {
 }
 constexpr Site nowhere = {"", 0};
 
-// What moves several bytes at once wants an address that is a multiple of them.
+// An access of several bytes needs an address that is a multiple of its size.
 inline void check_aligned(const void* p, size_t bytes, const char* what, Site at = Site::here()) {
     if ((uintptr_t)p % bytes) fail(at, "%s: %p is not a multiple of %zu", what, p, bytes);
 }
@@ -327,24 +327,24 @@ inline void check_aligned(const void* p, size_t bytes, const char* what, Site at
 // ----------------------------------------------------------------------------------------------------------------
 // The race detector
 //
-// To ThreadSanitizer every fiber is a thread; switching between fibers orders nothing, and meetings order what they
-// order on a GPU. So it sees two threads that touch the same memory without a barrier between them, although they ran
-// one after the other. Four things have to be right:
+// To ThreadSanitizer every fiber is a thread; switching between fibers orders nothing, and meetings order the same
+// accesses as on a GPU. So it sees two threads that touch the same memory without a barrier between them, although they
+// ran one after the other. Four conditions have to hold:
 //
-// 1. A barrier is "release, wait, acquire" on one of two objects in turn. With a single one, a thread that wakes late
-//    would acquire what early ones have done since and released at the next barrier; races between the two would be
+// 1. A barrier is "release, wait, acquire" on one of two objects in turn. With a single object, a thread that wakes
+//    late would acquire what early threads have released at the next barrier; races between the two barriers would be
 //    missed.
 // 2. Every thread of a block has a fiber of its own (two on one fiber would be one thread to the detector), and all are
 //    made before the block begins: making a fiber orders it after its maker.
-// 3. The begin of a block orders its threads after what the core did before, the end what comes later after its
-//    threads: with two objects, since a thread that begins late would otherwise come after those that have returned.
-//    Shuffles, votes and mma order nothing, as in CUDA; __syncwarp and __syncthreads do, and __threadfence with an
-//    atomic operation.
-// 4. Blocks that a core runs one after the other are ordered by that. So two cores share a grid in such a way that
-//    blocks at any distance from each other are on different cores in half of the cases (the Thue-Morse sequence).
+// 3. The beginning of a block orders its threads after the core's earlier work, its end orders the core's later work
+//    after its threads: with two objects, since a thread that begins late would otherwise be ordered after returned
+//    threads. Shuffles, votes and mma order nothing, as in CUDA; __syncwarp and __syncthreads do, and __threadfence
+//    with an atomic operation.
+// 4. Running blocks one after the other on a core orders them. So two cores share a grid such that blocks at any
+//    distance from each other are on different cores in half of the cases (the Thue-Morse sequence).
 //
-// What the emulator itself reads and writes is hidden from it. It sees no plain memcpy of a few bytes, which the
-// compiler turns into moves after the detector's pass: cp.async and ldmatrix tell it.
+// The emulator's own reads and writes are hidden from the detector. It misses a plain memcpy of a few bytes, which the
+// compiler turns into moves after the detector's pass: cp.async and ldmatrix report theirs.
 
 struct Hidden { // while it lives, reads and writes are not seen
     static void begin() { CUDA_ON_CPU_TSAN(AnnotateIgnoreReadsBegin("", 0); AnnotateIgnoreWritesBegin("", 0);) }
@@ -358,11 +358,11 @@ struct Unordered { // while it lives, locks order nothing
 };
 
 // ----------------------------------------------------------------------------------------------------------------
-// Whose turn it is
+// Scheduling of threads
 
 inline void switch_to(Fiber* to) {
     Fiber* me = self;
-    if (to == me) return; // what it waited for has come meanwhile: its stack is not saved anywhere
+    if (to == me) return; // its wait ended meanwhile, and its stack was not saved
     const uint3 idx = threadIdx;
     self = to;
     CUDA_ON_CPU_TSAN(__tsan_switch_to_fiber(to->tsan, __tsan_switch_to_fiber_no_sync);)
@@ -374,7 +374,7 @@ inline void switch_to(Fiber* to) {
 
 inline Fiber* new_fiber();
 
-// Who runs now that the running fiber cannot go on: threads that have been waiting before threads that have not begun.
+// The fiber to run when the running one has to wait: threads that have waited before threads that have not begun.
 // So a kernel with only collectives of warps keeps 32 stacks alive, not 1024.
 inline Fiber* next_fiber() {
     Block& b = *block;
@@ -398,10 +398,10 @@ inline Fiber* next_fiber() {
     return &b.scheduler;
 }
 
-// Those who wait can go on.
+// The threads that wait at a meeting can continue.
 inline void wake(Meeting& m) {
     if (!m.first) return;
-    if (order() > 1 && dice(*block) & 1) { // before all others who can go on
+    if (order() > 1 && dice(*block) & 1) { // before all other ready threads
         if (!block->ready) block->ready_end = &m.last->next;
         m.last->next = block->ready;
         block->ready = m.first;
@@ -413,9 +413,9 @@ inline void wake(Meeting& m) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Meetings: arrive() or fail; the last one completes the meeting, the others wait. Results are in the lanes' own places
-// and in the meeting's `result`, which the next round cannot change before all have read it: for that they would have
-// to come. So a meeting needs no second barrier and no second buffer.
+// Meetings: a thread calls arrive() or fails; the last one completes the meeting, the others wait. Results are in the
+// lanes' own places and in the meeting's `result`. The next round, which needs all threads to arrive, cannot change it
+// before all have read it. So a meeting needs no second barrier and no second buffer.
 
 [[noreturn]] __attribute__((cold, noinline)) inline void fail_mismatch(const Meeting& m, unsigned mask,
                                                                        const char* what, Site at) {
@@ -453,7 +453,7 @@ inline void complete(Meeting& m, Warp* w) {
     wake(m);
 }
 
-// The running thread's shared_fence() holds for those whom it meets.
+// The running thread's shared_fence() holds for the threads that it meets.
 inline void bring_fence(Meeting& m) {
     m.fenced |= self->fenced;
     self->fenced = false;
@@ -476,7 +476,7 @@ inline int barrier(int id, unsigned count, int vote, const char* what, Site at) 
     return m.result;
 }
 
-// The lanes of a mask. `memory`: what they wrote before is seen by the others after it. Returns the calling lane.
+// The lanes of a mask meet. `memory`: their earlier writes become visible to each other. Returns the calling lane.
 inline Lane& meet(unsigned mask, void (*work)(Meeting&, Warp&, unsigned), bool memory, const char* what, Site at) {
     Warp& w = *self->warp;
     Meeting& m = w.meeting[mask ? __builtin_ctz(mask) : 0];
@@ -498,9 +498,9 @@ inline Lane& meet(unsigned mask, void (*work)(Meeting&, Warp&, unsigned), bool m
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// cp.async: 16 bytes on their way to shared memory. A GPU may bring them at once, or not before they are waited for; a
-// kernel that reads them too early works until it does not. Here they come as late as they can, at the wait, and are
-// NaN until then.
+// cp.async: 16 bytes in flight to shared memory. A GPU may copy them at once, or as late as at the wait; a kernel that
+// reads them too early may still work by chance. Here they arrive as late as possible, at the wait, and are NaN until
+// then.
 
 inline void cp_async(void* to, const void* from, Site at = Site::here()) {
     Fiber& f = *self;
@@ -520,7 +520,7 @@ inline void cp_async_commit() {
     self->groups++;
 }
 
-// Waits for all groups but the last `keep` ones. (-1: for copies that belong to no group, too)
+// Waits for all groups but the last `keep` ones (-1: also for copies that belong to no group).
 inline void finish_copies(int keep) {
     Hidden hidden;
     Fiber& f = *self;
@@ -561,7 +561,7 @@ inline void run_thread() {
     if (beside) beside->thread_ends();
     b.alive--;
     w.alive &= ~(1u << rank % 32);
-    // Nobody waits for a thread that has returned: it may have been the last one that was waited for.
+    // No thread waits for a returned one: its return may complete a meeting.
     Meeting& all = b.barrier[0];
     if (all.arrived && all.arrived == b.alive) complete(all, nullptr);
     for (unsigned p = w.pending; p; p &= p - 1) {
@@ -570,7 +570,7 @@ inline void run_thread() {
     }
 }
 
-// Threads that do not wait run one after the other on the same stack.
+// Runs the threads; those that do not wait run one after the other on the same stack.
 inline void run_threads() {
     CUDA_ON_CPU_ASAN(__sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);)
     Hidden::begin();
@@ -585,9 +585,8 @@ inline void run_threads() {
     }
 }
 
-// Stacks begin on a page, so that the same variable of all fibers would want the same few lines of the L1 cache (its
-// sets repeat every 4096 bytes), and 1024 threads that wait in turn would miss it each time. So tops are staggered by
-// 64 bytes.
+// Stacks begin on a page, so the same variable of all fibers would map to the same few lines of the L1 cache (its sets
+// repeat every 4096 bytes), and 1024 threads that wait in turn would miss each time. So tops are staggered by 64 bytes.
 inline Fiber* new_fiber() {
     char* base =
         (char*)mmap(nullptr, stack_guard + stack_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -616,7 +615,7 @@ inline void run_block(Block& b, uint64_t number) {
             f->next = b.idle, b.idle = f;
         }
     }
-    // Random orders of threads: from any of them, in steps of a prime that no block is as large as.
+    // Random orders of threads: from any of them, in steps of a prime larger than any block.
     static const unsigned prime[8] = {1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069};
     b.random = (number + 1) * 0x9E3779B97F4A7C15u + order();
     b.rank_step = order() == 0 ? 1 : order() == 1 ? n - 1 : prime[dice(b) % 8] % n;
@@ -635,13 +634,13 @@ inline void run_block(Block& b, uint64_t number) {
     block = nullptr;
 }
 
-// Which of two cores runs a block where the race detector looks on: see "The race detector", 4.
+// Which of two cores runs a block under the race detector: see "The race detector", 4.
 inline unsigned core_of(uint3 i) {
     return (unsigned)(__builtin_parity(i.x) ^ __builtin_parity(i.y) ^ __builtin_parity(i.z));
 }
 
-// Cores that run blocks: CUDA_ON_CPU_THREADS, or those that the process may use. With the race detector two, even if
-// there is only one: a core has up to 1024 threads, and the detector's limit is 8128.
+// Cores that run blocks: CUDA_ON_CPU_THREADS, or all that the process may use. With the race detector two, even on one
+// core: a core has up to 1024 threads, and the detector's limit is 8128.
 inline unsigned core_count() {
     CUDA_ON_CPU_ASAN(return 1;)
     CUDA_ON_CPU_TSAN(return setting("CUDA_ON_CPU_THREADS", 2) > 1 ? 2 : 1;)
@@ -657,10 +656,10 @@ struct Cores {
     unsigned count;
     std::mutex mutex;
     std::condition_variable called, done;
-    Grid* grid;       // what the calling core, number 0, wants help with
-    uint64_t calls;   // how often it has called
-    unsigned helping; // cores that are at it
-    unsigned helped;  // cores that have been
+    Grid* grid;       // the grid for which the calling core, number 0, needs help
+    uint64_t calls;   // calls for help so far
+    unsigned helping; // cores that help now
+    unsigned helped;  // cores that have finished
     char begin, end;  // for the race detector
 };
 inline void help(Cores& c, unsigned core);
@@ -688,7 +687,7 @@ inline void call_help(Cores& c, Grid& g) {
 
 inline thread_local Block* own_block = nullptr; // of this core
 
-// What one core does for a grid. A small grid is done before it would be worth while to wake anybody.
+// The work of one core on a grid. A small grid is done before waking other cores would pay.
 inline void run_blocks(Grid& g, unsigned core) {
     static const uint64_t prime[8] = {2147483659, 2147483693, 2147483713, 2147483743,
                                       2147483777, 2147483783, 2147483813, 2147483857};
@@ -726,7 +725,7 @@ inline void run_grid(Grid& g) {
     if (c.grid == &g) {
         Unordered unordered;
         std::unique_lock<std::mutex> lock(c.mutex);
-        if (separate) c.done.wait(lock, [&] { return c.helped == c.count - 1; }); // its blocks are nobody else's
+        if (separate) c.done.wait(lock, [&] { return c.helped == c.count - 1; }); // no other core runs its blocks
         c.grid = nullptr;
         c.done.wait(lock, [&] { return c.helping == 0; });
     }

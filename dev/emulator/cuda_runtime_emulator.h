@@ -1,13 +1,12 @@
 /*
-cuda_runtime_emulator.h: what of CUDA is library rather than language, for kernels on the CPU; the second half of
-cuda_emulator.h.
+cuda_runtime_emulator.h: the library part of CUDA, for kernels on the CPU; the second half of cuda_emulator.h.
 
     for kernels     vectors, 16-bit floats, mathematics, atomics
     for the host    device memory, streams and events, launches, questions about the device
 
-Device memory is memory of the process, which the host could read; a real GPU's it cannot. So cudaMemcpy knows where it
-is and checks the direction, kernels get no pointers to anything else, and with -fsanitize=address it is poisoned while
-the host runs. All of this is for one host thread.
+Device memory is memory of the process, which the host could read, unlike a real GPU's. So cudaMemcpy knows where it is
+and checks the direction, kernels get no pointers to other memory, and with -fsanitize=address it is poisoned while the
+host runs. Only one host thread may call these functions.
 */
 #ifndef CUDA_RUNTIME_EMULATOR_H
 #define CUDA_RUNTIME_EMULATOR_H
@@ -20,7 +19,7 @@ the host runs. All of this is for one host thread.
 #include <tuple>
 
 // ----------------------------------------------------------------------------------------------------------------
-// Vectors, and what compilers have as builtins
+// Vectors, and functions that compilers have as builtins
 
 #define CUDA_ON_CPU_VECTOR(T, name)                                                                                    \
     struct alignas(8) name##2 {                                                                                        \
@@ -64,7 +63,7 @@ template <class A, class B>
 std::common_type_t<A, B> min(A a, B b) {
     return std::min<std::common_type_t<A, B>>(a, b);
 }
-#if !defined(__GLIBC_PREREQ) || !__GLIBC_PREREQ(2, 42) // which has one
+#if !defined(__GLIBC_PREREQ) || !__GLIBC_PREREQ(2, 42) // newer ones have one
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 #endif
 inline float __expf(float x) { return expf(x); }
@@ -83,7 +82,7 @@ inline unsigned __float_as_uint(float f) {
 inline int __popc(unsigned u) { return __builtin_popcount(u); }
 
 // ----------------------------------------------------------------------------------------------------------------
-// 16-bit floats are for memory; they become float to be computed with. Rounded to nearest, ties to even.
+// 16-bit floats are for memory; arithmetic is in float. Rounded to nearest, ties to even.
 
 struct __nv_bfloat16 { // the upper half of a float
     uint16_t bits;
@@ -112,7 +111,8 @@ struct __half { // 1 sign bit, 5 bits of exponent, 10 of mantissa
                 0x3f000000; // subnormal: the sum rounds to multiples of 2^-24
         bits = (uint16_t)(h | (f != f ? 0 : u >> 16 & 0x8000));
     }
-    // The exponent's bias is 15, not 127. No float32 below 2^-126 on the way: the trainer has these taken for 0.
+    // The exponent's bias is 15, not 127. No intermediate float32 is below 2^-126, as the trainer has these flushed to
+    // 0.
     operator float() const {
         const unsigned a = bits & 0x7fffu;
         const unsigned f = a < 0x400 ? __float_as_uint((float)(int)a * 0x1p-24f)           // subnormal
@@ -122,8 +122,8 @@ struct __half { // 1 sign bit, 5 bits of exponent, 10 of mantissa
 };
 
 // ----------------------------------------------------------------------------------------------------------------
-// Atomics, on whatever has up to 8 bytes. A fence: what a thread wrote before it is seen by those who read, by an
-// atomic operation, what it wrote after it; to the race detector, by every later atomic operation.
+// Atomics, on types of up to 8 bytes. A fence: a thread's writes before it are visible to a thread that reads, by an
+// atomic operation, a write after it; to the race detector, to every later atomic operation.
 
 namespace cuda_on_cpu {
 inline char fence;
@@ -214,17 +214,16 @@ inline cudaError_t cudaGetLastError() {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Device memory. A block is followed by a page that nobody may touch, and ends there but for what is left to a multiple
-// of 256 bytes; freed blocks stay such pages for a while. So without any sanitizer, too, a kernel that runs out of its
-// memory ends with a message; what it writes close to a block, before that page, is seen when it has ended. The address
-// sanitizer knows more: there, a block is a plain malloc().
+// Device memory. A block is followed by a guard page, after padding to a multiple of 256 bytes; freed blocks stay
+// protected pages for a while. So even without a sanitizer a kernel that leaves its memory ends with a message; writes
+// into the padding are detected after the kernel. The address sanitizer is exact: with it, a block is a plain malloc().
 
 namespace cuda_on_cpu {
 
 struct Allocation {
-    char* begin;  // what the program gets
-    size_t bytes; // and has asked for
-    char* base;   // what was mapped: pages, of which the last is the guard
+    char* begin;  // the program's pointer
+    size_t bytes; // that it asked for
+    char* base;   // the mapped pages, of which the last is the guard
     size_t mapped;
 };
 struct DeviceMemory {
@@ -233,14 +232,14 @@ struct DeviceMemory {
     size_t bytes; // of all blocks
     int users;
 
-    // The block that p points into, or just behind of; null if there is none.
+    // The block that p points into, or just past; null if there is none.
     const Allocation* find(const void* p) const {
         const auto after = blocks.upper_bound((const char*)p);
         if (after == blocks.begin()) return nullptr;
         const Allocation& a = std::prev(after)->second;
         return (const char*)p <= a.begin + a.bytes ? &a : nullptr;
     }
-    // Are n bytes at p inside of one block?
+    // Whether n bytes at p are inside one block.
     bool has(const void* p, size_t n) const {
         const Allocation* a = find(p);
         return a && (const char*)p + n <= a->begin + a->bytes;
@@ -251,7 +250,7 @@ inline DeviceMemory memory = {};
 inline size_t page_bytes() { return (size_t)sysconf(_SC_PAGESIZE); }
 inline size_t physical_memory() { return (size_t)sysconf(_SC_PHYS_PAGES) * page_bytes(); }
 
-// While one of these lives, kernels or copies use device memory; otherwise the address sanitizer lets nobody touch it.
+// While one of these lives, kernels or copies use device memory; otherwise the address sanitizer forbids access.
 struct InUse {
     InUse() { use(1); }
     ~InUse() { use(-1); }
@@ -289,7 +288,7 @@ inline void* allocate(size_t bytes) {
     return a.begin;
 }
 
-// Nobody has written between p and end, before or behind a block.
+// Checks that nothing was written between p and end, before or after a block.
 inline void check_edge(const char* p, const char* end, const Allocation& a, const void* kernel) {
     if (p == end || (*p == -1 && memcmp(p, p + 1, (size_t)(end - p) - 1) == 0)) return;
     while (*p == -1) p++;
@@ -312,7 +311,7 @@ inline bool release(void* p) {
     free(p);
 #else
     check_edges(a, nullptr);
-    mmap(a.base, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0); // gives the memory back
+    mmap(a.base, a.mapped, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0); // returns the memory
     memory.freed.push_back(a);
     if (memory.freed.size() > 256) {
         munmap(memory.freed.front().base, memory.freed.front().mapped);
@@ -322,8 +321,8 @@ inline bool release(void* p) {
     return true;
 }
 
-// Says which thread of which kernel has touched what it may not, and ends. What was done before such a signal (an MPI
-// may print a backtrace), is done for all that is not a kernel's fault.
+// Reports the kernel and thread of a forbidden access, and ends the program. Faults outside kernels go to the former
+// handler (an MPI may print a backtrace).
 inline struct sigaction fault_before;
 inline void on_fault(int signal, siginfo_t* info, void*) {
     const char* p = (const char*)info->si_addr;
@@ -332,7 +331,7 @@ inline void on_fault(int signal, siginfo_t* info, void*) {
             fail(nowhere, "access at byte %td of a block of %zu bytes of device memory%s", p - a.begin, a.bytes, freed);
     };
     sigaction(signal, &fault_before, nullptr);
-    if (!block) return; // and it happens again
+    if (!block) return; // the access repeats, with the former handler
     if (p < self->stack && p >= self->stack - stack_guard)
         fail(nowhere, "stack overflow: a thread has %zu KB for its local variables", stack_bytes >> 10);
     for (const auto& b : memory.blocks) tell(b.second, "");
@@ -343,8 +342,8 @@ inline void on_fault(int signal, siginfo_t* info, void*) {
 }
 
 inline void watchdog_faults() {
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which do so themselves
-    static const size_t bytes = 64 << 10;                           // the thread's stack may be what is full
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) // which handle faults themselves
+    static const size_t bytes = 64 << 10;                           // as the thread's own stack may be full
     const stack_t stack = {malloc(bytes), 0, bytes};
     sigaltstack(&stack, nullptr);
     static const bool once = [] {
@@ -362,17 +361,17 @@ inline void watchdog_faults() {
 // ----------------------------------------------------------------------------------------------------------------
 // Streams and events
 //
-// A stream is a queue of work; it gets on when somebody waits, or asks how far it is. The default stream is the
-// exception: it is done when a call returns. So kernels run at once, and what goes on beside them (communication) as
-// late as it may: if a program does not wait for it, it finds the old data. With CUDA_ON_CPU_DEFER=1 it is the other
-// way round: kernels wait in their queue until somebody waits for them, and other streams come first. So communication
+// A stream is a queue of work; it progresses when the program waits for it or queries it. The default stream is the
+// exception: its work is done when a call returns. So kernels run at once, and concurrent work (communication) as late
+// as possible: a program that does not wait for it finds the old data. With CUDA_ON_CPU_DEFER=1 it is the other way
+// round: kernels stay in their queue until the program waits for them, and other streams come first. So communication
 // that does not wait for the kernel whose result it sends, sends the old data.
 //
 // An asynchronous copy takes place when its turn comes, from or to any host memory. (CUDA is kinder to memory that is
 // not pinned, but programs should not rely on that.)
 
 struct cuda_on_cpu_stream {
-    std::deque<std::function<bool()>> queue; // each is called until it returns true, then the next
+    std::deque<std::function<bool()>> queue; // each is called until it returns true
     bool blocking;                           // waits for the default stream, and the default stream for it
 };
 typedef cuda_on_cpu_stream* cudaStream_t;
@@ -382,7 +381,7 @@ struct cuda_on_cpu_event {
         bool reached;
         double seconds;
     };
-    std::shared_ptr<Moment> moment; // of the last cudaEventRecord; those before it may still be waited for
+    std::shared_ptr<Moment> moment; // of the last cudaEventRecord; earlier ones may still be waited for
     bool timed;
 };
 typedef cuda_on_cpu_event* cudaEvent_t;
@@ -398,18 +397,18 @@ inline bool deferring() {
 }
 inline bool valid(cudaStream_t s) { return !s || std::find(streams.begin(), streams.end(), s) != streams.end(); }
 
-// Completes up to `most` pieces of work of a stream, in order. Returns true if there was one.
+// Completes up to `most` pieces of a stream's work, in order. Returns true if there was one.
 inline bool advance(cuda_on_cpu_stream& s, int most) {
     int done = 0;
     for (; done < most && !s.queue.empty() && s.queue.front()(); done++) s.queue.pop_front();
     return done > 0;
 }
 
-inline bool progressing = false; // work is being called
+inline bool progressing = false; // a piece of work is running
 
 // One round of progress. Returns true if something was completed.
 inline bool progress() {
-    if (progressing) return false; // it is work that asks
+    if (progressing) return false; // called from inside a piece of work
     InUse in_use;
     progressing = true;
     bool done = !deferring() && advance(default_stream, INT_MAX);
@@ -426,12 +425,12 @@ void progress_until(F reached) {
         if (progressing)
             fail(nowhere, "work of a stream waits for a stream");
         else if (idle > 100)
-            usleep(50); // what is waited for happens in another process
+            usleep(50); // the awaited work happens in another process
         else if (idle)
             sched_yield();
 }
 
-// Work that follows in `s` comes after what is now in `other`.
+// Later work in `s` waits for the work now in `other`.
 inline void follow(cuda_on_cpu_stream& s, cuda_on_cpu_stream& other) {
     if (other.queue.empty()) return;
     const auto reached = std::make_shared<bool>(false);
@@ -439,8 +438,8 @@ inline void follow(cuda_on_cpu_stream& s, cuda_on_cpu_stream& other) {
     s.queue.push_back([=] { return *reached; });
 }
 
-// Adds work to a stream, 0 for the default stream: a function that is called again and again until it returns true. It
-// may use device memory; it must not wait for a stream.
+// Adds work to a stream, 0 for the default stream: a function that is called until it returns true. It may use device
+// memory; it must not wait for a stream.
 inline void stream_push(cudaStream_t stream, std::function<bool()> work) {
     cuda_on_cpu_stream& s = stream ? *stream : default_stream;
     if (stream && s.blocking) follow(s, default_stream);
@@ -451,7 +450,7 @@ inline void stream_push(cudaStream_t stream, std::function<bool()> work) {
     if (!stream && !deferring()) progress_until([] { return default_stream.queue.empty(); });
 }
 
-inline bool idle(cudaStream_t s) { // the default stream: and those that it would wait for
+inline bool idle(cudaStream_t s) { // the default stream: also all streams that it waits for
     if (s) return s->queue.empty();
     for (cudaStream_t t : streams)
         if (t->blocking && !t->queue.empty()) return false;
@@ -485,7 +484,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s) {
     return cuda_on_cpu::ok_or(cudaErrorNotReady, cuda_on_cpu::idle(s));
 }
 inline cudaError_t
-cudaStreamDestroy(cudaStream_t s) { // CUDA does not wait; but what is in the queue is done there, too
+cudaStreamDestroy(cudaStream_t s) { // CUDA does not wait, but completes the queue, too
     if (!s || !cuda_on_cpu::valid(s)) return cuda_on_cpu::result(cudaErrorInvalidResourceHandle);
     cudaStreamSynchronize(s);
     cuda_on_cpu::streams.erase(std::find(cuda_on_cpu::streams.begin(), cuda_on_cpu::streams.end(), s));
@@ -549,8 +548,8 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
 
 namespace cuda_on_cpu {
 
-// Before a kernel: are its arguments in device memory? After it: was something written close to the blocks, where their
-// guards do not see it?
+// Before a kernel, checks that its arguments are in device memory; after it, that nothing was written into the padding
+// of blocks, which their guard pages do not cover.
 template <class T>
 void check_before(T, int, const void*) {}
 template <class T>

@@ -1,31 +1,31 @@
 /*
-hopper_emulator.h: the functions of hopper.cuh on the emulator. See there what they are; here, what is made of them
-where there is no such GPU, and what is found beside wrong results.
+hopper_emulator.h: the functions of hopper.cuh, which documents them, on the emulator: how they work without such a GPU,
+and which errors are found beside wrong results.
 
-A GPU may do an asynchronous thing at once, or as late as it is waited for. A kernel that relies on either works until
-it does not. Here all of it happens as late as it can:
+Theory: a GPU may do asynchronous work at once, or as late as at the wait for it, and a kernel that relies on either may
+work by chance. Here all of it happens as late as possible:
 
-    tensor_load     The tile becomes NaN at once. It arrives when no thread of the block can go on without it (with
+    tensor_load     The tile becomes NaN at once. It arrives when no thread of the block can continue without it (with
                     CUDA_ON_CPU_ORDER from 2 on, at any time before that).
-    tensor_store    The tile is read at tensor_store_wait_read(), and written to the matrix at tensor_store_wait(), or when
-                    the thread ends.
-    wgmma           The sums become NaN at once. Operands are read and sums written at the warpgroup_wait() that is for
-                    them.
-    shared memory   The asynchronous proxy has its own view of it: a copy, to which ordinary stores get by a shared_fence()
-                    and the barrier after it (or the copy or product that the same thread starts). TMA and wgmma compare.
-                    With CUDA_ON_CPU_FENCES=1, which is slow, a thread's fence is for what this thread has stored, only.
+    tensor_store    The tile is read at tensor_store_wait_read(), and written to the matrix at tensor_store_wait(), or
+                    when the thread ends.
+    wgmma           The sums become NaN at once. Operands are read and sums written at their warpgroup_wait().
+    shared memory   The asynchronous proxy has its own view of it: a copy, which ordinary stores reach by a
+                    shared_fence() and the barrier after it (or the copy or product that the same thread starts). TMA
+                    and wgmma compare. With CUDA_ON_CPU_FENCES=1, which is slow, a thread's fence covers only its own
+                    stores.
 
-Told, with the line of the kernel and then abort(): a product without warpgroup_fence() in its group, or of less than
-four warps, or with different arguments in some of them; sums that are changed, and fragments of A, before the wait, or
-are still under way after it; tiles that TMA overwrites while a product or a store reads them, or that are read while
-TMA brings them; missing shared_fence(), barriers_fence(); addresses and strides that are not multiples of what they
-have to be; barriers that nobody has set up, one arrival too many, more bytes than were announced; in a deadlock, what
-each barrier waits for; what nobody has waited for when the block ends.
+Reported, with the line of the kernel and then abort(): a product without warpgroup_fence() in its group, or of fewer
+than four warps, or with different arguments in some of them; sums, or fragments of A, that are changed before the wait,
+or are still in flight after it; tiles that TMA overwrites while a product or a store reads them, or that are read while
+TMA brings them; missing shared_fence(), barriers_fence(); misaligned addresses and strides; barriers without init(),
+one arrival too many, more bytes than announced; in a deadlock, what each barrier waits for; work that no thread has
+waited for when the block ends.
 
-It asks for more than a GPU: every group of products begins with a fence, A's fragments are in an array that lives until
+It is stricter than a GPU: every group of products begins with a fence, A's fragments are in an array that lives until
 the wait, tiles are in dynamic shared memory, the four warps of a warpgroup wait for each other at each of these
-functions. Not found: a store behind the fence and before the barrier, and a fence that not all of the writing threads
-have made (both: with CUDA_ON_CPU_FENCES=1); products of registers that were changed between the group's fence and the
+functions. Not found: a store between the fence and the barrier, and a fence that some of the writing threads have
+omitted (both: with CUDA_ON_CPU_FENCES=1); products of registers that were changed between the group's fence and the
 product; registers that are claimed before others release them.
 */
 #ifndef HOPPER_EMULATOR_H
@@ -35,7 +35,7 @@ product; registers that are claimed before others release them.
 
 #define __grid_constant__
 
-static inline bool is_hopper() { return true; } // as long as a block uses nothing of it, nothing of it costs anything
+static inline bool is_hopper() { return true; } // costs nothing as long as a block does not use it
 
 struct TensorMap {
     char* base;
@@ -45,7 +45,7 @@ struct TensorMap {
 };
 
 struct Barrier {
-    uint64_t state; // says which of the block's barriers it is
+    uint64_t state; // the barrier's number in the block
     void init(int count, CUDA_ON_CPU_SITE);
     void arrive(CUDA_ON_CPU_SITE);
     void arrive_expect(int bytes, CUDA_ON_CPU_SITE);
@@ -59,16 +59,16 @@ constexpr unsigned map_is_made = 0x3d3d3d3d;
 struct Phases { // a Barrier
     const void* at;
     Site site;            // of its init()
-    unsigned count, left; // threads that have to arrive in a phase, and that are still to come in this one
-    int64_t bytes;        // announced and not there yet
+    unsigned count, left; // threads that have to arrive in a phase, and that are missing in this one
+    int64_t bytes;        // announced and not yet there
     unsigned phase;
     bool fenced;
     Meeting waiting;
-    int parity;    // which phase they wait for
-    char order[2]; // for the race detector: what the phases order, in turn
+    int parity;    // of the phase that they wait for
+    char order[2]; // for the race detector: objects that order the phases, in turn
 };
 
-struct Load { // under way
+struct Load { // in flight
     char* to;
     TensorMap map;
     int column, row, batch;
@@ -86,13 +86,13 @@ struct Store {
     Site site;
 };
 
-struct Operand { // a descriptor, and what of it the instruction says
+struct Operand { // a descriptor, and the instruction's part of it
     uint64_t descriptor;
     bool mn_major;
-    int size; // how many rows (of A) or columns (of B)
+    int size; // rows (of A) or columns (of B)
 };
 
-struct Product { // of a warpgroup, under way
+struct Product { // of a warpgroup, in flight
     Site site;
     int half_n;
     bool accumulate;
@@ -105,7 +105,7 @@ struct Product { // of a warpgroup, under way
     unsigned group;
 };
 
-struct Sums { // the registers that products under way write
+struct Sums { // the registers that products in flight write
     int half_n;
     float* d[128];
     std::vector<float> tile; // 64 x n
@@ -115,11 +115,11 @@ struct Warpgroup {
     Meeting meeting;
     void (*work)(Warpgroup&);
     bool fenced;
-    unsigned groups; // that were committed
-    int keep;        // what warpgroup_wait() leaves
-    int registers;   // as setmaxnreg has said; 0: it has not
-    char order[8];   // for the race detector: of the last groups, what was read before who has waited goes on
-    Product next;    // what the threads bring
+    unsigned groups; // committed so far
+    int keep;        // groups that warpgroup_wait() leaves
+    int registers;   // set by setmaxnreg; 0: not set
+    char order[8];   // for the race detector: the last groups' reads come before the code after the wait
+    Product next;    // the threads' arguments
     std::vector<Product> products;
     std::vector<Sums> sums;
 };
@@ -137,7 +137,7 @@ struct Hopper : Beside {
     std::vector<Warpgroup> groups;
     bool exact;                   // CUDA_ON_CPU_FENCES
     std::vector<char> last;       // shared memory as the last thread left it,
-    std::vector<uint16_t> writer; // and who has written it, two bytes each
+    std::vector<uint16_t> writer; // and the thread that has written it, for every two bytes
 
     void leave() override;
     bool go_on() override;
@@ -150,9 +150,9 @@ struct Hopper : Beside {
 };
 
 inline thread_local Hopper* own_hopper = nullptr;                // of this core
-inline thread_local float operand_a[64][16], operand_b[16][256]; // of the product that is computed
+inline thread_local float operand_a[64][16], operand_b[16][256]; // of the current product
 
-// The block's, made when it uses something of it for the first time.
+// The block's state, made at its first use.
 inline Hopper& hopper() {
     if (!own_hopper) own_hopper = new Hopper();
     if (!beside) {
@@ -187,7 +187,7 @@ inline bool overlap(const char* a, size_t a_bytes, const char* b, size_t b_bytes
 }
 inline size_t box_bytes(const TensorMap& map) { return (size_t)map.box_rows * 128; }
 
-// Calls f(first byte) for each two bytes of shared memory that are others than in `copy`.
+// Calls f(first byte) for each two bytes of shared memory that differ from `copy`.
 template <class F>
 void each_difference(const std::vector<char>& copy, F f) {
     for (size_t i = 0; i < copy.size(); i += 64) {
@@ -198,8 +198,8 @@ void each_difference(const std::vector<char>& copy, F f) {
     }
 }
 
-// With CUDA_ON_CPU_FENCES=1. What differs from what the last thread left has been written by the one that leaves now;
-// and its fence holds for that, and for nothing that others have written.
+// With CUDA_ON_CPU_FENCES=1. Differences since the last thread left were written by the thread that leaves now; its
+// fence covers these writes and no others.
 inline void Hopper::leave() {
     if (!exact) return;
     each_difference(last, [this](size_t i) {
@@ -233,8 +233,8 @@ inline void check_readable(const char* p, size_t bytes, const char* what, Site a
              what, p - block->shared);
 }
 
-// A descriptor as the hardware reads it. Calls f(address of 16 bytes, first row of A or column of B, first k) for all
-// of the operand: eight k of one row, or eight rows of one k.
+// A descriptor as the hardware reads it. Calls f(address of 16 bytes, first row of A or column of B, first k) for the
+// whole operand: eight k of one row, or eight rows of one k.
 template <class F>
 void each_chunk(const Operand& o, Site at, F f) {
     const uint64_t d = o.descriptor;
@@ -290,7 +290,7 @@ inline void arrive_at(Phases& p, const char* what, Site at) {
     end_phase_if_over(p);
 }
 
-// Named barriers: of those who arrive, not all wait, nor at the same line.
+// Named barriers: not all arriving threads wait, nor at the same line.
 inline void named_barrier(int id, int threads, bool waits, const char* what, Site at) {
     Hidden hidden;
     if (id < 1 || id > 15) fail(at, "%s: there is no barrier %d", what, id);
@@ -318,7 +318,7 @@ inline void check_map(const TensorMap& map, const char* what, Site at) {
     if (map.made != map_is_made) fail(at, "%s: a map that tensor_map() has not made", what);
 }
 
-// One row of a tile in the matrix: where it is, and how many of its columns there are; 0: none.
+// One row of a tile in the matrix: its address, and how many of its columns exist; 0: none.
 inline char* matrix_row(const TensorMap& map, int column, int row, int batch, int* first, int* end) {
     *first = std::max(0, -column);
     *end = (int)std::min<int64_t>(64, map.columns - column);
@@ -326,7 +326,7 @@ inline char* matrix_row(const TensorMap& map, int column, int row, int batch, in
     return map.base + batch * map.batch_stride + row * map.row_stride + (int64_t)column * 2;
 }
 
-// Where a tile's 16-byte chunk lies: as tile_place() says, by the address.
+// The address of a tile's 16-byte chunk, by tile_place().
 inline char* tile_chunk(const char* tile, int row, int chunk) {
     return (char*)tile + row * 128 + ((chunk ^ row % 8) * 16);
 }
@@ -426,7 +426,7 @@ inline void write_store(const Store& s) {
     }
 }
 
-// Of all groups of this thread but the last `keep`. (-1: also what belongs to no group)
+// Finishes all groups of this thread but the last `keep` (-1: also stores that belong to no group).
 inline void finish_stores(int keep, bool write) {
     Hidden hidden;
     Hopper& h = hopper();
@@ -523,7 +523,7 @@ inline void Barrier::init(int count, cuda_on_cpu::Site at) {
         if (p.at == this) fail(at, "Barrier::init: it was set up at %s:%d", p.site.file, p.site.line);
     Phases p = {};
     p.at = this, p.site = at, p.count = p.left = (unsigned)count;
-    if (h.barriers.empty()) h.barriers.reserve(256); // they do not move
+    if (h.barriers.empty()) h.barriers.reserve(256); // pointers to them stay valid
     if (h.barriers.size() == 256) fail(at, "Barrier::init: more than 256 barriers");
     state = barrier_mark | (h.block_number & 0xffffffff) << 16 | h.barriers.size();
     h.barriers.push_back(p);
@@ -623,7 +623,7 @@ inline Tile<MN_MAJOR> tile_mn_major(const void* shared, int rows, CUDA_ON_CPU_SI
         tile_descriptor(cuda_on_cpu::shared_offset(shared, bytes, 1024, "tile_mn_major", at), (uint32_t)bytes, 1024)};
 }
 
-// A default argument cannot follow a pack; so up to four arrays of registers.
+// A default argument cannot follow a pack; hence up to four arrays of registers.
 struct NoRegisters {};
 inline NoRegisters no_registers;
 template <class A = NoRegisters, class B = NoRegisters, class C = NoRegisters, class D = NoRegisters>

@@ -6,7 +6,7 @@ hopper_products.h: the products of four warps (wgmma) on the emulator; a part of
 
 namespace cuda_on_cpu {
 
-// The four warps of the running thread meet; the last one does the work. Returns their warpgroup.
+// The four warps of the running thread's warpgroup meet; the last one does the work. Returns the warpgroup.
 inline Warpgroup& meet_group(void (*work)(Warpgroup&), const char* what, Site at) {
     Hopper& h = hopper();
     const unsigned number = self->rank / 128;
@@ -40,7 +40,7 @@ inline void check_untouched(const Sums& s, Site at) {
         }
 }
 
-// All threads have brought theirs: the product is under way.
+// All threads have arrived: the product is in flight.
 inline void start_product(Warpgroup& g) {
     Product& p = g.next;
     const Site at = p.site;
@@ -73,7 +73,7 @@ inline void start_product(Warpgroup& g) {
     g.products.push_back(p);
 }
 
-// One that is waited for. Added up in the order of k, in float.
+// Computes a product that is waited for, in float, in the order of k.
 inline void run_product(Warpgroup& g, const Product& p) {
     typedef float Row __attribute__((vector_size(32)));
     const int n = 2 * p.half_n;
@@ -140,7 +140,7 @@ inline void finish_products(Warpgroup& g) {
     g.fenced = false;
 }
 
-// All threads say the same of a product but for their registers.
+// All threads must give the same arguments, except for their registers.
 inline void bring_product(const Operand& a, bool shared_a, const Operand& b, bool accumulate, int half_n,
                           float (*value)(uint16_t), float* d, const unsigned* registers, Site at) {
     Hidden hidden;
@@ -164,7 +164,7 @@ inline void bring_product(const Operand& a, bool shared_a, const Operand& b, boo
             __tsan_read_range((void*)chunk, 16);
             Hidden::begin();
         };
-        if (t % 32 == 13) { // one thread of a warp reads for all, and any of the warpgroup may say that it is over
+        if (t % 32 == 13) { // one thread of a warp reads for all; any of the warpgroup may report the end
             if (shared_a) each_chunk(a, at, see);
             each_chunk(b, at, see);
             __tsan_release(&g.order[g.groups % 8]);
@@ -181,7 +181,7 @@ float value_of(uint16_t bits) {
     return (float)x;
 }
 
-// Registers that a kernel names in warpgroup_wait(): they have to be there.
+// Registers that a kernel names in warpgroup_wait() must be complete.
 inline void check_done(const void* array, size_t bytes, Site at) {
     Hidden hidden;
     const Warpgroup& g = hopper().groups[self->rank / 128];
@@ -205,14 +205,13 @@ inline void set_registers(int n, bool claim, Site at) {
         if (!w.registers) return;
         all += w.registers;
     }
-    // The block begins with as many for each thread as fit, in steps of 8, and what one warpgroup claims another one
-    // releases.
+    // Each thread of the block begins with as many as fit, in steps of 8; what one warpgroup claims, another releases.
     const int threads = (int)block->threads, has = std::min(256, 65536 / threads / 8 * 8) * threads / 128;
     if (all > has)
         fail(at, "registers_claim: a thread of each warpgroup, together, want %d registers, of %d", all, has);
 }
 
-// ldmatrix the other way round.
+// stmatrix, the inverse of ldmatrix.
 template <bool trans>
 void work_stmatrix(Meeting& m, Warp& w, unsigned lanes) {
     if (~lanes) fail(m.site, "stmatrix: lanes %08x of the warp are missing", ~lanes);

@@ -1,10 +1,10 @@
 /*
 program_symbols.h: the program's own symbols (ELF only; elsewhere, and in a stripped program, none): to name a kernel
 in messages, and to find its static __shared__ variables, so that they can be NaN when a kernel begins. These are the
-thread_local variables of functions, _ZZ<function>E<name>, and there must be no others. A thread_local variable is as
-far from threadIdx in memory as it is in the table.
+thread_local variables of functions, _ZZ<function>E<name>, and there must be no others. A thread_local variable has the
+same distance from threadIdx in memory as in the table.
 
-gcc guards those of a class that has constructors, like bf16, by a flag, _ZGVZ<function>E<name>, although there is
+gcc guards variables of a class with constructors, like bf16, by a flag, _ZGVZ<function>E<name>, although there is
 nothing to construct. To the race detector, the first thread would write it while others read it; so it is set (not 0)
 before.
 */

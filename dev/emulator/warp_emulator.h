@@ -47,9 +47,9 @@ inline Votes vote(unsigned mask, int yes, const char* what, Site at) {
     return v;
 }
 
-// mma.m16n8k16: lane l holds of A (16 x 16) the rows l / 4 and l / 4 + 8, of B (16 x 8) the column l / 4, of D (16 x 8)
-// the rows l / 4 and l / 4 + 8, each time the two columns (of B: rows) 2 (l % 4) and the next, of A and B also 8 more.
-// Added up in the order of k, in float; a tensor core keeps fewer bits and has another order.
+// mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8 of A (16 x 16), column l / 4 of B (16 x 8), rows l / 4 and l / 4
+// + 8 of D (16 x 8); of these, columns (of B: rows) 2 (l % 4) and the next, for A and B also these plus 8. Sums are in
+// float, in the order of k; a tensor core keeps fewer bits and has another order.
 template <class T>
 void work_mma(Meeting& m, Warp& w, unsigned lanes) {
     typedef float Row __attribute__((vector_size(32)));
@@ -87,8 +87,8 @@ void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], Site at 
     memcpy(d, meet(~0u, work_mma<T>, false, "mma", at).out, 16);
 }
 
-// ldmatrix.x4: lane l brings row l % 8 of tile l / 8, eight 16-bit values; it gets, of each tile, elements 2 (l % 4)
-// and the next of row l / 4, or, transposed, of column l / 4.
+// ldmatrix.x4: lane l gives the address of row l % 8 of tile l / 8, eight 16-bit values; it gets, from each tile,
+// elements 2 (l % 4) and the next of row l / 4, or, transposed, of column l / 4.
 template <bool trans>
 void work_ldmatrix(Meeting& m, Warp& w, unsigned lanes) {
     if (~lanes) fail(m.site, "ldmatrix: lanes %08x of the warp are missing", ~lanes);
@@ -128,7 +128,7 @@ inline void __syncwarp(unsigned mask = ~0u, CUDA_ON_CPU_SITE) {
     cuda_on_cpu::meet(mask, nullptr, true, "__syncwarp", at);
 }
 
-// Lane l reads lane `from` if that is inside of its segment of `width` lanes, else itself.
+// Lane l reads lane `from` if it is inside l's segment of `width` lanes, else itself.
 #define CUDA_ON_CPU_SHUFFLE(name, inside, from)                                                                        \
     template <class T>                                                                                                 \
     T name(unsigned mask, T v, int by, int width = 32, CUDA_ON_CPU_SITE) {                                             \
