@@ -1,6 +1,6 @@
 /*
 comm/check_same.h: checks that all ranks run the same. A rank with other options, another build or other data would make
-the rest wait for ever, or train another model.
+the rest wait for ever, or train a different model.
 
     comm_check_same     all ranks pass a text: their arguments, their build, their files. If one differs, the job ends
 */

@@ -22,7 +22,7 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 // ----------------------------------------------------------------------------------------------------------------
 // Staging
 
-// Whether the buffers of an operation are in device memory. NULL is in the host's.
+// Whether the buffers of an operation are in device memory; false if it has none.
 static inline bool comm_is_on_device(const CommRequest* r) {
     if (r->n == 0) return false;
     const bool out = device_holds(r->out), in = device_holds(r->in);

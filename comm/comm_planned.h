@@ -33,7 +33,7 @@ each sum. The host only enqueues.
 
 enum {
     PLAN_BUFFERS = 64,       // for received sums, at most, ...
-    PLAN_BUFFERED = 8 << 20, // ... and N bytes in all, unless two of them are more
+    PLAN_BUFFERED = 8 << 20, // ... and this many bytes in all, unless two of them are more
     PLAN_TAGS = 32767,       // the limit that every MPI allows
     PLAN_AT_ONCE = 16        // operations of a group in flight with distinct tags
 };

@@ -44,11 +44,11 @@ typedef enum {
 #define COMM_PIECE ((int64_t)1 << 30)
 // Shorter waits are omitted from the trace, in seconds.
 #define COMM_SHORT_WAIT 20e-6
-// Seconds that a rank that ends for wrong arguments gives the others to do the same.
+// Seconds for which a rank that ends because of wrong arguments waits for the others to do the same.
 #define COMM_TOGETHER 5
-// Seconds that a rank that dies gives NCCL to end.
+// Seconds for which a rank that dies waits for NCCL to end.
 #define COMM_LAST_WORDS 10
-// Seconds that a rank that sees an NCCL error gives the rank where it began to report why.
+// Seconds for which a rank that sees an NCCL error waits for the failing rank to report why.
 #define COMM_FIRST_WORD 2.0
 
 // The state that all groups of this process share.

@@ -321,7 +321,7 @@ static inline void async_dp_send_outer_grad(const Stage* stage, int b) {
     async_dp_send(stage, b);
 }
 
-// With fewer bits the others add up the rounded sum, so this site uses the same.
+// With fewer bits the others add up the rounded sum, so this site keeps it in `old`.
 static inline void async_dp_keep_sent(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const int64_t n = bucket_site_shard_size(&stage->layout, b), at = bucket_part_offset(&stage->layout, b);
@@ -592,7 +592,7 @@ static inline void async_dp_common(const Stage* stage, float* point) {
 }
 
 // From here to async_dp_restore_local the parameters are the global ones, for validation and samples. The local ones
-// are saved where gradients are computed from them.
+// are saved in the gradients' memory.
 static inline void async_dp_load_global(Stage* stage, int64_t seed, int64_t step) {
     float* all = stage->grads.all;
     if (!async_dp_is_local(stage)) return;

@@ -41,7 +41,7 @@ typedef struct {
     float* update;    // the gradients that the update reads: shares with ZeRO, else all; NULL: there are none yet
     float* parts;     // (layout.elements / replicas of a site): this rank's site shard of each bucket's sum
     CommRequest* far; // of each bucket, between sites
-    bool hierarchical, defers; // sums continue between sites; only after the backward pass
+    bool hierarchical, defers; // sums continue between sites; the caller starts these (delayed)
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its shard)
     int bucket_in[ZERO2_BUFFERS];                           // whose gradient is in flight from there, or -1
     int next;                                               // buffer, or place in recent

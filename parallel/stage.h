@@ -126,7 +126,7 @@ typedef struct {
     DtypeInfo type;
     int B, T;
     bool trains;      // its schedule has backward passes
-    int slots, heads; // in-flight activations; of them with a head, micro-batch k in number k mod heads
+    int slots, heads; // in-flight micro-batches; those with a head: micro-batch k has head k mod heads
     int* pending;     // (v): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
     bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;      // layout.elements
@@ -282,7 +282,7 @@ static inline floatX* take_values(const Stage* stage, Arena* arena, int64_t n) {
 // One block's activations. The recomputed ones use the buffers in `again`, which all blocks share; with again = NULL
 // each gets its own. Recomputation (Chen et al. 2016): full keeps only the block's input. Selective (Korthikanti et al.
 // 2022) keeps expensive results: the paper drops the attention scores, which this attention never stores, so the large
-// and cheap results that remain are the norms' outputs and the activation function.
+// and cheap results left to drop are the outputs of the norms and of the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* again, Arena* arena) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     Recompute recompute = stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
