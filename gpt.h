@@ -204,8 +204,7 @@ static void attention_block_backward(const BackwardPass* pass, int layer) {
     }
 }
 
-// Recomputes the activations that the forward pass did not keep: the same operations on the same numbers give the same
-// bits.
+// Recomputes the activations that the forward pass did not keep, by the same operations: the bits are the same.
 static void block_recompute(const BackwardPass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;

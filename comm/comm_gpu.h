@@ -1,5 +1,5 @@
 /*
-comm_gpu.h: operations on device memory, and operations on host memory through it. comm.h says which backend does what.
+comm_gpu.h: operations on device memory, and operations on host memory through it. comm.h has the table of backends.
 
 Staged through host memory. Device buffers are copied to the host, MPI works on the copies, results are copied back. A
 copy from the device waits for the work that writes its source, and a copy to it comes after all earlier reads of its

@@ -27,7 +27,7 @@ enum { ZERO2_BUFFERS = 2 };
 
 enum {
     MAX_INFLIGHT_REDUCTIONS = 2
-}; // ZeRO 0, 1, on a CPU: MPI takes memory of its own, as large as the bucket, for each sum
+}; // ZeRO 0, 1, on a CPU: for each sum MPI allocates memory as large as the bucket
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) accumulates over micro-batches.
 // ZeRO 2: a bucket is computed in one of two buffers, summed over the data group, and only this rank's shard is

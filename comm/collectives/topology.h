@@ -40,7 +40,7 @@ enum { NETWORK_LARGEST = 1 << 14, NETWORK_DIMENSIONS = 3 };
 
 typedef struct {
     int from, to;
-    double bandwidth, latency; // bytes/s; s from a bit's leaving to its arrival
+    double bandwidth, latency; // bytes/s; s from a bit's departure to its arrival
 } Link;
 
 typedef struct {
