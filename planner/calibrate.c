@@ -1,23 +1,23 @@
 /*
-calibrate.c: measures this machine for the planner: how long the trainer's kernels take, what sums and messages between
-ranks take, and what ranks take from each other. The lines that it writes are explained in measured_device.h.
+calibrate.c: measures this machine for the planner: the times of the trainer's kernels, of sums and messages between
+ranks, and how much ranks slow each other down. measured_device.h explains the lines that it writes.
 
     scripts/mpirun.sh -np 8 build/calibrate --out machine.txt     as many ranks as the largest mesh to be planned
     build/calibrate --out machine.txt                             without MPI: one rank
 
 Theory: each kernel is measured under the conditions of a training step.
 
-    memory       the inputs of an operation fit a core's second cache; weights and saved activations come from a large
-                 pool of memory, as they are in no core's cache when a block's turn comes
+    memory       the inputs of an operation fit a core's L2 cache; weights and saved activations come from a large pool
+                 of memory, as they are in no core's cache when their block runs
     neighbours   a kernel of one thread is measured while every core has a rank that does the same, each for the same
-                 time (measured_device.h: one), in seconds of the processor; no other rank spins
-    waiting      a collective is begun by all at once. Messages go around one half of the ranks; where there are more
-                 ranks than cores the other half computes, so that a waiting rank shares its core, as in a step. How
-                 fast k ranks compute is measured while the others wait for a message, as a pipeline's do, and compared
-                 with as many ranks as there are cores, the others being asleep, at once
+                 time (measured_device.h: one), in CPU seconds; no other rank spins
+    waiting      all ranks begin a collective at once. Messages go around one half of the ranks; with more ranks than
+                 cores the other half computes, so that a waiting rank shares its core, as in a step. The speed of k
+                 ranks is measured while the others wait for a message, as in a pipeline, relative to one rank per core
+                 with the others asleep, measured at the same time
 
-The machine's speed changes from minute to minute where others use it too. So everything is measured in rounds, one
-after another over everything, and the medians are written, as steps are reported by their median.
+The machine's speed changes from minute to minute where others use it too. So all points are measured in rounds, and the
+medians over the rounds are written, as steps are reported by their median.
 */
 #include "../comm.h"
 #include "../comm/cpu_affinity.h"
@@ -30,18 +30,18 @@ enum { POOL = 34 << 20, RECENT = 3 << 17, SMALL = 1 << 20, TOKENS = 1 << 16, WID
 typedef struct {
     Comm world;
     Comm cores;             // the ranks that compute at once where one thread a rank is measured
-    Comm group[8], half[8]; // of the first 2, 4, 8 ... ranks, and of the first and second half of these
+    Comm group[8], half[8]; // the first 2, 4, 8 ... ranks, and the halves of these
     int groups, group_size[8];
     RankPlacement place;
-    bool computes, lone; // this rank takes part in measuring "one"; it is the one that measures "all"
+    bool computes, lone; // this rank takes part in measuring "one"; it measures "all"
     float *pool, *recent, *small;
     int32_t* tokens;
     int64_t at, at_recent;
-    double window; // seconds that a measurement takes, if one call does not take more
+    double window; // seconds of a measurement, unless one call takes longer
     double sink;
     int rounds, round;
     double started, share_done; // for the progress line
-    Measured m;                 // on rank 0; its points in the order in which they are measured
+    Measured m;                 // on rank 0; its points in the order of their measurement
     int next;                   // point
     double* times;              // (points, LARGEST_ROUNDS)
     int room;
@@ -56,7 +56,7 @@ static float* filled(int64_t n, float size) {
     return x;
 }
 
-// n floats that were used long ago.
+// n floats that were used long ago, so that they are in no cache.
 static float* old(Bench* b, int64_t n) {
     if (b->at + n > POOL) b->at = 0;
     float* x = b->pool + b->at;
@@ -64,7 +64,7 @@ static float* old(Bench* b, int64_t n) {
     return x;
 }
 
-// n floats that were used not long ago: in a core's second cache, where there are not too many of them.
+// n floats that were used recently: in a core's L2 cache if they fit.
 static float* fresh(Bench* b, int64_t n) {
     if (n > RECENT) return old(b, n);
     if (b->at_recent + n > RECENT) b->at_recent = 0;
@@ -99,7 +99,7 @@ static void run_attention(Bench* b, const Case* c) {
         attention_backward(fresh(b, 3 * n), fresh(b, n), old(b, 3 * n), old(b, n), b->small, NULL, B, T, NH, NH, HS);
 }
 
-// Of `elements` in rows of WIDTH, except where rows are of heads.
+// Runs a kernel on `elements` in rows of WIDTH, except where rows consist of heads.
 static void run_memory(Bench* b, const Case* c) {
     const int64_t n = (int64_t)c->point.at[0];
     const int R = (int)(n / WIDTH), C = WIDTH;
@@ -166,9 +166,9 @@ static void run_memory(Bench* b, const Case* c) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Meeting
+// Synchronisation
 
-// All ranks go on at about the same time; those that come early sleep, and take no core from the others.
+// All ranks continue at about the same time; early ranks sleep, and take no core from the others.
 static void nap_until_all_come(Comm* c) {
     CommRequest r = comm_start(comm_request(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE));
     while (!comm_is_done(&r)) usleep(2000);
@@ -190,7 +190,7 @@ static void show_progress(Bench* b, double share) {
     fflush(stdout);
 }
 
-// Rank 0: what one round says of the next point.
+// Rank 0: notes one round's value of the next point.
 static void note(Bench* b, MeasuredPoint point, double value) {
     if (b->world.rank > 0) return;
     if (b->round == 0) {
@@ -201,8 +201,8 @@ static void note(Bench* b, MeasuredPoint point, double value) {
     b->times[b->next++ * LARGEST_ROUNDS + b->round] = value;
 }
 
-// Calls of the case until the window is over, at least one; seconds of one. Of a rank with one thread, those of the
-// processor: if another program has had the core meanwhile, that is not the kernel's time.
+// Runs the case until the window is over, at least once; seconds of one run. For a rank with one thread CPU seconds,
+// which exclude other programs on its core.
 static double time_of(Bench* b, const Case* c, double from, bool one) {
     int calls = 0;
     while (seconds_now() < from) {}
@@ -212,9 +212,9 @@ static double time_of(Bench* b, const Case* c, double from, bool one) {
     return ((one ? thread_seconds() : seconds_now()) - before) / calls;
 }
 
-// Of the case on every rank of c, which compute at the same time; what they took in the mean.
+// Mean seconds of the case over the ranks of c, which run it at the same time.
 static double seconds_of(Bench* b, Comm* c, const Case* x) {
-    x->run(b, x); // takes the memory that it needs
+    x->run(b, x); // warm-up: allocates its memory
     double seconds = time_of(b, x, begin_at(c), x->point.first == THREADS_ONE);
     comm_all_reduce(c, &seconds, 1, COMM_DOUBLE, COMM_SUM);
     return seconds / c->size;
@@ -268,7 +268,7 @@ static void run_collective(Comm* c, MeasuredCall call, int kind, float* x, float
     comm_wait(&r);
 }
 
-// Seconds of a collective, mean of as many as make a window, on rank 0.
+// Mean seconds of a collective over a window, on rank 0.
 static void measure_collective(Bench* b, Comm* c, MeasuredCall call, int kind, int64_t bytes) {
     const int64_t n = bytes / (int64_t)sizeof(float);
     double seconds = 0;
@@ -294,7 +294,7 @@ static void measure_collectives(Bench* b, Comm* c) {
     }
 }
 
-// What a block does to a weight, there and back, whose turn comes once in a while.
+// A block's work on a weight, forward and backward, that is used rarely.
 static void run_layer(Bench* b) {
     Case x = {measured_point(MEASURED_PRODUCT, THREADS_ONE, 0, 128, 512, 512, 0), run_product, 1};
     for (; x.point.second < 3; x.point.second++) run_product(b, &x);
@@ -320,8 +320,8 @@ static void measure_messages(Bench* b, Comm* c, int of) {
     }
 }
 
-// Where there are more ranks than cores those that wait share cores with others that compute, and a message that has
-// come is seen when its receiver has its turn. So of c's halves one sends messages while the other one computes.
+// With more ranks than cores, waiting ranks share cores with computing ones, and a message is seen only when its
+// receiver is scheduled. So one half of c sends messages while the other one computes.
 static void measure_messages_shared(Bench* b, Comm* c, Comm* half) {
     if (c->size <= b->place.cores_here) {
         measure_messages(b, c, c->size);
@@ -333,9 +333,9 @@ static void measure_messages_shared(Bench* b, Comm* c, Comm* half) {
     comm_wait(&end);
 }
 
-// How often per second k of the ranks of c do that, each, while the others wait for a message, or sleep.
+// How often per second each of k ranks of c runs it, while the others wait for a message, or sleep.
 static double speed_of(Bench* b, Comm* c, int k, bool sleep, double window) {
-    // Which ranks compute is spread over the machine, and differs from round to round.
+    // The computing ranks are spread over the machine, and differ from round to round.
     const bool computes = (c->rank * 5 + b->round * 3) % c->size < k;
     double calls = 0, zero = 0;
     comm_barrier(c);
@@ -344,13 +344,13 @@ static double speed_of(Bench* b, Comm* c, int k, bool sleep, double window) {
     while (computes && seconds_now() < from + window) run_layer(b), calls++;
     const double took = seconds_now() - from;
     while (!computes && sleep && seconds_now() < from + window) usleep(2000);
-    comm_all_reduce(c, &zero, 1, COMM_DOUBLE, COMM_SUM); // the others wait here until the last one comes
+    comm_all_reduce(c, &zero, 1, COMM_DOUBLE, COMM_SUM); // the others wait here for the last one
     if (computes) calls /= took;
     comm_all_reduce(c, &calls, 1, COMM_DOUBLE, COMM_SUM);
     return calls / k;
 }
 
-// Each k beside as many ranks as there are cores, while the others sleep: the condition of "one".
+// Each k relative to one rank per core, while the others sleep: the condition of "one".
 static void measure_speeds(Bench* b, Comm* c) {
     const int cores = (int)min_i64(b->place.cores_here, c->size);
     for (int k = 1; k <= c->size; k++) {
@@ -360,7 +360,7 @@ static void measure_speeds(Bench* b, Comm* c) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Everything
+// All measurements
 
 static void round_of(Bench* b, int round) {
     const double rounds = b->rounds;
@@ -401,7 +401,7 @@ static int compare(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// The medians of the rounds, to three digits: more are not known.
+// The medians of the rounds, to three digits, as more are not significant.
 static void take_medians(Bench* b) {
     for (int i = 0; i < b->m.points; i++) {
         double* t = b->times + i * LARGEST_ROUNDS;
@@ -412,7 +412,7 @@ static void take_medians(Bench* b) {
     }
 }
 
-// Products of random sizes beside what the lines of a file say of them: how well the grid stands for all.
+// Products of random sizes beside their prediction from a file's lines: how well the grid represents all sizes.
 static void check_products(Bench* b, const Measured* m) {
     enum { SHAPES = 60, TIMES = 5 };
     static const char* const names[] = {"forward", "input", "weight"};
@@ -442,7 +442,7 @@ static void open_bench(Bench* b) {
     const int cores = (int)min_i64(size, b->place.cores_here);
     b->lone = rank == 0;
     b->computes = rank < cores;
-    // What a rank holds that has exchanged something, before anything is allocated.
+    // The memory of a rank after a first exchange, before any allocation.
     double x[1] = {1};
     comm_all_reduce(&b->world, x, 1, COMM_DOUBLE, COMM_SUM);
     if (size > 1) {

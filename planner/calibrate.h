@@ -2,18 +2,18 @@
 calibrate.h: corrects a measured machine (measured_device.h) by a trace of the trainer (train_gpt --trace).
 
     calibrate_by_trace    compares the steps of a trace with the predicted step of the same run; the correction is a
-                          line of the machine's file: correct 4 1.04    a step of 4 ranks took 1.04 times as long as
+                          line of the machine's file, as "correct 4 1.04": a step of 4 ranks took 1.04 times as long as
                           predicted
 
 A trace of another mesh, schedule or number of micro-batches is refused. A trace does not name its model, so the caller
 has to give the setup of the run.
 
-Theory: rates of single kernels leave out what a whole step adds: caches that other operations have emptied, ranks that
-wait for each other, the system's own work. There is one factor for each number of ranks and not one for each kind of
-work: where ranks share cores, a forward pass that takes long may have been one during which others computed, and such
-factors differ by half from one mesh to the next, while that of the whole step hardly does. The median over all steps
-but the first is compared. Factors multiply those that the file had. One run shows the effect of one mesh;
-dev/bench/planner.py takes medians of several.
+Theory: rates of single kernels omit effects of a whole step: caches that other operations have evicted, ranks that wait
+for each other, the system's own work. There is one factor for each number of ranks and not one for each kind of work:
+where ranks share cores, a forward pass may be slow because others computed meanwhile, so factors by kind differ by half
+between meshes, while the factor of the whole step hardly differs. The median over all steps but the first is compared.
+Factors multiply the file's former ones. One run shows the effect of one mesh; dev/bench/planner.py takes medians of
+several.
 */
 #ifndef CALIBRATE_H
 #define CALIBRATE_H
@@ -31,7 +31,7 @@ static inline double seconds_of_run(const MeasuredRun* run) {
     return seconds;
 }
 
-// The trace is one of this setup.
+// Whether the trace is one of this setup.
 static inline bool trace_fits(const RunTrace* run, const StepSetup* s, Error* error) {
     const PipelineConfig plan = step_pipeline(s), *have = &run->plan;
     if (have->kind != plan.kind || have->p != plan.p || have->v != plan.v || have->m != plan.m)
@@ -43,7 +43,7 @@ static inline bool trace_fits(const RunTrace* run, const StepSetup* s, Error* er
     return true;
 }
 
-// t and d of the run.
+// Checks t and d of the run.
 static inline bool trace_fits_groups(const char* path, const void* text, size_t size, const Mesh* mesh, Error* error) {
     Json json;
     int64_t t = 0, d = 0;
@@ -58,8 +58,8 @@ static inline bool trace_fits_groups(const char* path, const void* text, size_t 
     return ok;
 }
 
-// Compares the text of a trace with the setup's prediction, which has to be one by m, and multiplies m's correction of
-// that number of ranks by the ratio. `path` is what errors call the text. Prints nothing.
+// Compares the text of a trace with the setup's prediction, which has to be made with m, and multiplies m's correction
+// for this number of ranks by the ratio. `path` names the text in errors. Prints nothing.
 static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char* path, const void* text, size_t size,
                                      Error* error) {
     RunTrace trace;
@@ -83,7 +83,7 @@ static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char
     return ok;
 }
 
-// The same of a file.
+// The same for a file.
 static inline bool calibrate_by_trace(Measured* m, const StepSetup* s, const char* path, Error* error) {
     MappedFile file;
     if (!file_map(&file, path, error)) return false;

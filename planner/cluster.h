@@ -1,6 +1,6 @@
 /*
-cluster.h: the machines that a plan is made for, as numbers: a device, a node of devices that NVLink joins, nodes that a
-fabric joins, and sites. op_cost.h and comm_cost.h compute times from them.
+cluster.h: describes the machines of a plan as numbers: a device, a node of devices joined by NVLink, nodes joined by a
+fabric, and sites. op_cost.h and comm_cost.h compute times from them.
 
     cluster_find, cluster_names    clusters that are known by name
     cluster_read, cluster_open     a cluster from a file
@@ -9,44 +9,44 @@ Theory: each number with its source.
 
     device    peak          FLOP/s of 16-bit products with float32 sums, dense. Data sheets often print twice that,
                             "with sparsity"
-              peak_fp32     the same of float32 products, for software that computes in float32 (not in TF32)
+              peak_fp32     the same for float32 products, for software that computes in float32 (not in TF32)
               sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
-              memory_fraction  of its memory that a program can have: 0.97. The rest is for the driver's context,
-                            kernels' code, and buffers of cuBLAS and NCCL; an estimate
-              gemm_fraction what a long product of large matrices reaches of the peak, in a burst. 0.87 on an A100 (271
-                            of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest that are reported for them
-              sustained     of that, over a whole step: clocks fall under the limit of power. A step is 5 to 8 % slower
-                            than bursts; nanochat has 726 of 794 on an H100, 0.914. 0.92
-              hbm_fraction  of the memory's rate that streaming kernels reach: 0.80, as LayerNorm does in apex (81 %
+              memory_fraction the usable part of the memory: 0.97. The rest is for the driver's context, kernels' code,
+                            and buffers of cuBLAS and NCCL; an estimate
+              gemm_fraction the part of the peak that a long product of large matrices reaches in a burst. 0.87 on an
+                            A100 (271 of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest reported
+              sustained     the part of that over a whole step, as clocks fall under the power limit: 0.92. A step is 5
+                            to 8 % slower than bursts; nanochat has 726 of 794 on an H100, 0.914
+              hbm_fraction  the part of the memory's rate that streaming kernels reach: 0.80, as LayerNorm in apex (81 %
                             forward, 75 % backward) and llm.c on an A100
               launch        seconds to start, fill and drain a kernel: 4 us; between 2 (queued) and 5
               tile_overhead seconds of a tile of a product outside its inner loop, to fill registers and write results:
                             2 us. It makes products with short sums slow: on an H100 600 TFLOP/s at K = 768 and 640
                             at 1600
-              attention_*   what fused attention over long sequences reaches of the peak, by head size and direction: on
-                            an H100 the best of the tables of FlashAttention-3 and cuDNN, on an A100 FlashAttention-2's
-                            charts
-    node      nvlink        bytes/s of a device in one direction: half of what data sheets print. 0.78 of it is the bus
+              attention_*   the part of the peak that fused attention over long sequences reaches, by head size and
+                            direction: on an H100 the best in the tables of FlashAttention-3 and cuDNN, on an A100 in
+                            FlashAttention-2's charts
+    node      nvlink        bytes/s of a device in one direction: half of the data sheets' figure. 0.78 of it is the bus
                             bandwidth of a ring (NCCL: 235 of 300 GB/s on a DGX A100, 367 of 450 on an H100)
               nvlink_step   seconds of one step of a ring: 5 us, the shape of nccl-tests' curves
-              nic, nics     bytes/s of one adapter in one direction, and how many adapters a node has. 0.75 of it is
-                            left when many nodes send at once: Narayanan et al. 2021 measured 892 GB/s over the cut
+              nic, nics     bytes/s of one adapter in one direction, and how many adapters a node has. 0.75 of it
+                            remains when many nodes send at once: Narayanan et al. 2021 measured 892 GB/s over the cut
                             between two stages of the 1T model, 18.6 of 25 GB/s a pair of GPUs
               nic_step      10 us, as NCCL over InfiniBand usually has
-              overlap_cost  what a collective that is hidden under computing takes from it, of its own time: 0.2. NCCL
-                            keeps 16 to 24 of 108 multiprocessors busy
+              overlap_cost  the part of its own time by which a collective hidden under computing slows it down: 0.2.
+                            NCCL keeps 16 to 24 of 108 multiprocessors busy
     fabric    a fat tree: below a switch of the first level are leaf_nodes nodes, and its links upwards are
               oversubscription times narrower than those downwards. Or a torus of nodes, where `nic` is one link to one
               neighbour
     sites     in different places, each two joined by site_rate bytes/s in each direction; site_delay is one way
 
-Each number is its source's, and none was fitted; but that there are such factors at all was decided knowing how much
-too fast a model without them is. published.h tells what that means, and what comes out.
+Each number is from its source, and none was fitted; but the factors were introduced in the knowledge that a model
+without them is too fast. published.h discusses this, and has the results.
 
-A file has one value a line, "name value [unit]"; # begins a comment. With "base NAME" (first of all) it says only what
-differs from a known one (clusters/selene.txt shows them all). Without, data sheets are enough: what is measured rather
-than printed there gets the values above, those of "generation ampere" or, unless said, of "generation hopper", and
-cluster.assumed lists their names.
+A file has one value a line, "name value [unit]"; # begins a comment. With "base NAME" as first line it has only the
+differences from a known cluster (clusters/selene.txt shows all values). Otherwise data sheets are enough: values that
+they do not have get the defaults above, of "generation ampere" or, by default, "generation hopper", and cluster.assumed
+lists their names.
 */
 #ifndef CLUSTER_H
 #define CLUSTER_H
@@ -56,7 +56,7 @@ cluster.assumed lists their names.
 #include <stddef.h>
 
 struct Measured; // rates of a machine that was measured: measured_device.h
-struct Op;       // what they are asked for: ops.h
+struct Op;       // an operation to be priced: ops.h
 
 typedef struct {
     double peak, peak_fp32, memory, hbm; // FLOP/s, bytes, bytes/s; peak_fp32 0: not known
@@ -70,7 +70,7 @@ enum { FABRIC_DIMENSIONS = 3 };
 typedef struct {
     char name[64];
     Device device;
-    int node_gpus, nics, nodes; // nodes 0: as many as are asked for
+    int node_gpus, nics, nodes; // nodes 0: as many as needed
     double nvlink, nvlink_fraction, nvlink_step;
     double nic, nic_fraction, nic_step;
     double overlap_cost;
@@ -79,22 +79,22 @@ typedef struct {
     double oversubscription;
     int sites;
     double site_rate, site_delay;
-    char algorithm[40]; // of collectives (comm/collectives/collectives.h); "": what a library chooses (ops.h)
-    char assumed[400];  // names of inputs that are neither in the file nor measured
+    char algorithm[40]; // of collectives (comm/collectives/collectives.h); "": a library's choice (ops.h)
+    char assumed[400];  // names of inputs that have default values
     int cores;          // of a machine without GPUs, all ranks together; 0: of GPUs
-    // A machine that was measured: its rates, and the function that prices an operation by them (seconds, or a negative
-    // number where they do not say) with `threads` threads while `busy` processes compute. NULL: by the numbers above.
+    // A measured machine: its rates, and the function that prices an operation by them (seconds, or a negative number
+    // where no rate exists) with `threads` threads while `busy` processes compute. NULL: priced by the numbers above.
     const struct Measured* measured;
     double (*measured_seconds)(const struct Measured* measured, const struct Op* op, int threads, int busy);
 } Cluster;
 
 // ----------------------------------------------------------------------------------------------------------------
-// Known ones
+// Known clusters
 
 typedef enum { GENERATION_AMPERE, GENERATION_HOPPER, GENERATIONS } ChipGeneration;
 static const char* const generation_names[GENERATIONS] = {"ampere", "hopper"};
 
-// What no data sheet says.
+// The numbers that data sheets do not have.
 static inline Device device_of_generation(ChipGeneration generation) {
     static const double gemm[GENERATIONS] = {0.87, 0.80};
     static const double attention[GENERATIONS][2][2] = {{{0.58, 0.52}, {0.66, 0.60}}, {{0.46, 0.48}, {0.66, 0.63}}};
@@ -183,7 +183,7 @@ static inline bool cluster_find(Cluster* c, const char* name) {
     return false;
 }
 
-// GPUs of all nodes; 0: as many as are asked for.
+// GPUs of all nodes; 0: as many as needed.
 static inline int64_t cluster_gpus(const Cluster* c) { return (int64_t)c->nodes * c->node_gpus; }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ typedef enum {
     LINE_SHEET,
     LINE_DEFAULT,
     LINE_OPTION
-} LineKind; // data sheets have it; has a usual value; may be absent
+} LineKind; // from data sheets; has a default; optional
 
 typedef struct {
     const char* name;
@@ -245,14 +245,14 @@ enum { CLUSTER_LINES = sizeof cluster_lines / sizeof cluster_lines[0] };
 static const char* const cluster_words[] = {"base", "name", "generation", "fabric", "algorithm"};
 enum { WORD_BASE, WORD_NAME, WORD_GENERATION, WORD_FABRIC, WORD_ALGORITHM, CLUSTER_WORDS };
 
-// Offered every line whose name cluster.h does not know, with its words (the name first): returns 1 if it was for it, 0
-// if not, -1 with *error filled if it was and is wrong. For measured_device.h.
+// Called with the words of every line whose name cluster.h does not know (the name first): returns 1 if it took the
+// line, 0 if not, -1 with *error filled if the line is wrong. For measured_device.h.
 typedef int (*ClusterOther)(void* context, const char* path, int line, char** words, int n, Error* error);
 
 typedef struct {
     const char* path;
-    int number;                                    // of the line that is read
-    int given[CLUSTER_LINES], word[CLUSTER_WORDS]; // in which line; 0: nowhere yet
+    int number;                                    // of the current line
+    int given[CLUSTER_LINES], word[CLUSTER_WORDS]; // the line that has it; 0: none yet
     ChipGeneration generation;
     ClusterOther other;
     void* context;
@@ -293,7 +293,7 @@ static inline bool fabric_read(Cluster* c, const char* word) {
         if (*end != 'x') return false;
     }
     if (n == FABRIC_DIMENSIONS) return false;
-    for (int i = 0; i < FABRIC_DIMENSIONS; i++) { // the last sides at the end, 1 before
+    for (int i = 0; i < FABRIC_DIMENSIONS; i++) { // sides fill the last places; 1 before them
         const int from = i - (FABRIC_DIMENSIONS - 1 - n);
         c->torus[i] = from < 0 ? 1 : sides[from];
     }
@@ -344,7 +344,7 @@ static inline bool cluster_read_number(Cluster* c, ClusterReader* r, int which, 
     char units[64], low[32], high[32];
     double value = 0;
     bool ok = n >= 2 && n <= 3;
-    if (ok && !quantity_read(words[1], n == 3 ? words[2] : NULL, l->quantity, &value)) { // adapters come in bits, too
+    if (ok && !quantity_read(words[1], n == 3 ? words[2] : NULL, l->quantity, &value)) { // adapters also in bits
         ok = l->quantity == BYTE_RATE && quantity_read(words[1], n == 3 ? words[2] : NULL, BIT_RATE, &value);
         value /= 8;
     }
@@ -388,8 +388,7 @@ static inline bool cluster_read_line(Cluster* c, ClusterReader* r, char* text, E
     return other == 0 ? cluster_unknown(r, words[0], error) : other > 0;
 }
 
-// Nothing is missing; what was not said and has a usual value is named in c->assumed. A machine without GPUs has no
-// sheet.
+// Checks that nothing is missing, and names defaulted values in c->assumed. A machine without GPUs has no data sheet.
 static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* error) {
     char missing[200] = "";
     const int needed = r->word[WORD_BASE] || c->cores ? 0 : CLUSTER_LINES;
@@ -409,9 +408,9 @@ static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* e
             return fail(error, "%s:%d: %s belongs to a fat tree, and a torus has none", r->path, r->given[i], name);
     }
     if (*missing) return fail(error, "%s: without \"base NAME\" these lines are needed too: %s", r->path, missing);
-    if (c->cores && c->device.peak_fp32 <= 0) c->device.peak_fp32 = c->device.peak; // they compute in float32
-    if (c->cores && !c->node_gpus) c->node_gpus = c->cores;                         // ranks of a machine
-    if (c->nics == 0) c->nics = 1;                                                  // of which none is used
+    if (c->cores && c->device.peak_fp32 <= 0) c->device.peak_fp32 = c->device.peak; // cores compute in float32
+    if (c->cores && !c->node_gpus) c->node_gpus = c->cores;                         // ranks of the machine
+    if (c->nics == 0) c->nics = 1;                                                  // unused
     if (c->nic <= 0) c->nic = c->nvlink > 0 ? c->nvlink : 1e9;
     if (c->nvlink <= 0) c->nvlink = c->nic;
     int64_t places = 1;
@@ -425,7 +424,7 @@ static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* e
     return true;
 }
 
-// Reads a file; lines that are not known here are offered to `other` (NULL: there is none).
+// Reads a file; lines that are not known here are passed to `other` (may be NULL).
 static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other, void* context, Error* error) {
     ClusterReader r;
     memset(&r, 0, sizeof r);
@@ -450,7 +449,7 @@ static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other
     return ok && cluster_complete(c, &r, error);
 }
 
-// A name, or a file.
+// Opens a known cluster by its name, or a file.
 static inline bool cluster_open(Cluster* c, const char* what, Error* error) {
     char all[400];
     if (cluster_find(c, what)) return true;

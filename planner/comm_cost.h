@@ -1,9 +1,8 @@
 /*
-comm_cost.h: what collectives and messages cost on a cluster (cluster.h). Ranks are numbered so that `node_gpus` in a
-row share a node. A group has `ranks` ranks, `stride` from one to the next, and all such groups of the machine are busy
-at once.
+comm_cost.h: the cost of collectives and messages on a cluster (cluster.h). Each `node_gpus` consecutive ranks share a
+node. A group has `ranks` ranks, `stride` apart, and all such groups of the machine are busy at once.
 
-    link_cost              seconds of a collective: a latency and seconds a byte
+    link_cost              of a collective: a latency and seconds a byte
     message_cost           of a message
     async_dp_seconds       of a collective between sites
 
@@ -12,21 +11,21 @@ Theory:
     within a node    a ring over NVLink: bandwidth b = nvlink x its fraction, s = nvlink_step a step:
                      a pass (reduce-scatter or all-gather; an all-reduce is two) of n ranks and D bytes takes
                      (n - 1) s + D (n - 1) / (n b)
-                     All groups of a kind do so only if a node is a whole number of them: of groups of 6 in nodes of 8
-                     some lie in two nodes, and all wait for these
+                     All groups are inside nodes only if they divide a node: of groups of 6 in nodes of 8 some span two
+                     nodes, and all wait for these
     over nodes       a group has i ranks in a node. The groups of a node share its adapters: each has i / node_gpus of
-                     their rate, and b is the slower one of this and NVLink. For bytes libraries use rings, for latency
-                     trees: with N nodes (i - 1) + min(N - 1, 2 log2 N) steps of nic_step
-    fabric           of a fat tree whose upper links are o times narrower: what leaves a leaf of k nodes shares these;
-                     of nodes S apart min(1, S / k) does. On a torus neighbours of a ring that are not neighbours there
-                     take h links in a dimension, and as many flows share each
+                     their rate, and b is the lower one of this and NVLink. Libraries use rings for bandwidth, trees for
+                     latency: with N nodes (i - 1) + min(N - 1, 2 log2 N) steps of nic_step
+    fabric           in a fat tree whose upper links are o times narrower, the flows that leave a leaf of k nodes share
+                     these: of nodes S apart the part min(1, S / k). On a torus ring neighbours that are h apart in a
+                     dimension take h links, and h flows share each
 
 That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h,
 ranks and switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) is
-priced on it by plan_cost, which is a straight line in the bytes: two prices give it. A ring's plan has n - 1 steps
-where the default has a tree's, so on one node both are the same, and over several nodes the plan is dearer by the steps
-between (test_planner_cluster.c shows both).
-Groups of more than LINKS_LARGEST ranks, and what an algorithm cannot do, have the default's price.
+priced on it by plan_cost, which is linear in the bytes: two prices determine it. A ring's plan has n - 1 steps where
+the default has a tree's, so on one node both are equal, and over several nodes the plan costs the further steps
+(test_planner_cluster.c shows both). Groups of more than LINKS_LARGEST ranks, and those that the algorithm does not
+support, have the default's price.
 */
 #ifndef COMM_COST_H
 #define COMM_COST_H
@@ -37,7 +36,7 @@ Groups of more than LINKS_LARGEST ranks, and what an algorithm cannot do, have t
 
 enum { LINKS_LARGEST = 64 };
 
-// Seconds = latency + bytes x per_byte; bytes of the whole vector.
+// Seconds = latency + bytes x per_byte; bytes: of the whole vector.
 typedef struct {
     double latency, per_byte;
 } LinkCost;
@@ -55,7 +54,7 @@ static inline int link_node_stride(const Cluster* c, int stride) { return (int)m
 
 static inline bool fabric_is_torus(const Cluster* c) { return c->torus[0] > 0; }
 
-// On a torus: links on the way to the node that is `nodes` further, all together and in the worst dimension.
+// On a torus: links to the node that is `nodes` further, in total and in the worst dimension.
 static inline void torus_shift(const Cluster* c, int nodes, int* hops, int* worst) {
     *hops = *worst = 0;
     for (int i = FABRIC_DIMENSIONS - 1; i >= 0; i--) {
@@ -68,7 +67,7 @@ static inline void torus_shift(const Cluster* c, int nodes, int* hops, int* wors
     *worst = *worst < 1 ? 1 : *worst;
 }
 
-// Bytes/s that a node has for flows to nodes that are so far away, all nodes sending at once; seconds of a step.
+// Bytes/s of a node's flows to nodes `nodes` away, all nodes sending at once; seconds of a step.
 static inline double fabric_rate(const Cluster* c, int nodes, double* step) {
     *step = c->nic_step;
     if (fabric_is_torus(c)) {
@@ -85,7 +84,7 @@ static inline LinkGroup link_group(const Cluster* c, int ranks, int stride) {
     LinkGroup g = {ranks, 1, c->nvlink * c->nvlink_fraction, c->nvlink_step};
     if (c->nodes == 1 || c->node_gpus % ((int64_t)ranks * stride) == 0) return g;
     g.inside = (int)max_i64(1, min_i64(ranks, c->node_gpus / stride));
-    if (g.inside >= ranks) g.inside = (int)max_i64(1, ranks / 2); // some group lies across the border of two nodes
+    if (g.inside >= ranks) g.inside = (int)max_i64(1, ranks / 2); // some group spans two nodes
     g.nodes = (ranks + g.inside - 1) / g.inside;
     const double share = fabric_rate(c, link_node_stride(c, stride), &g.step) * g.inside / c->node_gpus;
     g.bandwidth = g.inside > 1 ? fmin(g.bandwidth, share) : share;
@@ -94,7 +93,7 @@ static inline LinkGroup link_group(const Cluster* c, int ranks, int stride) {
 
 static inline int plan_passes(PlanKind kind) { return kind == PLAN_ALL_REDUCE ? 2 : 1; }
 
-// The default's.
+// The default's cost.
 static inline LinkCost library_cost(const Cluster* c, PlanKind kind, int ranks, int stride) {
     const LinkGroup g = link_group(c, ranks, stride);
     const double passes = plan_passes(kind);
@@ -105,7 +104,7 @@ static inline LinkCost library_cost(const Cluster* c, PlanKind kind, int ranks, 
 }
 
 // A message between neighbouring stages of a pipeline, `stride` ranks apart: over the network as soon as any two of
-// them sit in different nodes, as the slowest boundary sets the pace.
+// them are in different nodes, as the slowest boundary sets the pace.
 static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
     LinkCost cost = {2 * c->nvlink_step, 1 / (c->nvlink * c->nvlink_fraction)};
     if ((int64_t)stride * stages <= c->node_gpus) return cost;
@@ -116,19 +115,18 @@ static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
     return cost;
 }
 
-// Between sites: `ranks` of a site share its links, each to the ranks at its place in the others; D bytes a rank. An
+// Between sites: `ranks` ranks of a site share its links, each to its peers in the other sites; D bytes a rank. An
 // all-reduce is a reduce-scatter and an all-gather with each other site directly: one delay each.
 static inline double async_dp_seconds(const Cluster* c, PlanKind kind, double bytes, int sites, int ranks) {
-    const double rate = c->site_rate / ranks * (sites - 1); // a site is joined to each other one
+    const double rate = c->site_rate / ranks * (sites - 1); // a link to each other site
     if (sites == 1) return 0;
     return c->device.launch + plan_passes(kind) * (c->site_delay + bytes * (sites - 1) / sites / rate);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// By plans
+// Costs by plans
 
-// Whether a group's nodes are all of a torus in some of its dimensions, one rank a node: then writes these, returns how
-// many.
+// If a group's nodes, one rank each, fill a torus in some of its dimensions, writes these; returns how many, or 0.
 static inline int link_sub_torus(const Cluster* c, const LinkGroup* g, int stride, int sides[FABRIC_DIMENSIONS]) {
     const int apart = link_node_stride(c, stride);
     if (!fabric_is_torus(c) || g->inside > 1 || g->nodes == 1) return 0;
@@ -181,7 +179,7 @@ static inline bool link_network(Network* net, const Cluster* c, int ranks, int s
     return true;
 }
 
-// What a plan costs there. False, with the reason, where there is none.
+// The cost of a plan there. False, with the reason, if there is no such plan.
 static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int ranks, int stride,
                                   LinkCost* cost, Error* error) {
     const double bytes = 1e9;
@@ -202,7 +200,7 @@ static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanK
     return ok;
 }
 
-// Prices that were found before.
+// A cache of prices.
 enum { LINKS_KEPT = 32 };
 typedef struct {
     PlanKind kind;

@@ -3,20 +3,20 @@ datacenter.h: a first estimate of a datacenter for one training run. From a budg
 a scaling law to a model, its tokens and days; from memory and the pipeline's bubble to mesh and batch; from these the
 load of every kind of link, within a rack, within a site and between sites, and the rate of failures.
 
-    datacenter_read, datacenter_default    the inputs: a file, or the paper's
+    datacenter_read, datacenter_default    the inputs: from a file, or the paper's
     datacenter_plan                        the results; datacenter_print.h prints them
 
 Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819),
 whose numbers are the defaults.
 
-Of that paper only a few numbers are known here: the money, the racks, the GPUs, the power, the sizes of the models. All
-else is arithmetic with inputs that have to be chosen. So every number has a mark:
+Only a few numbers are known from that paper: money, racks, GPUs, power, sizes of the models. All else is arithmetic
+with inputs that have to be chosen. So every number has a mark:
 
     confirmed        published
     back-computed    follows from published numbers
-    assumed          chosen, or it follows from a number that was chosen
+    assumed          chosen, or follows from a chosen number
 
-Marks are not written beside results: they are computed with them (provenance.h).
+Marks are computed along with the results (provenance.h).
 
 The formulas, for G GPUs of F FLOP/s at utilisation u; a model of L layers, width h, P parameters; sequences of s
 tokens, B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage, micro-batches of b (Narayanan et al.
@@ -24,35 +24,34 @@ tokens, B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage
 
     parameters, work       P = 12 L h^2, C = 6 P tokens; 20 tokens a parameter, so C = 120 P^2 (Hoffmann et al. 2022)
     a step                 t = 6 P B s / (G F u); of a micro-batch on a stage: 6 P/(TP PP) b s / (F u)
-    bubble                 (PP - 1) / (v m), m = B / (DP b). DP = G / (TP PP), so it is G b / (v B TP): PP falls out,
-                           and what makes it small is a large batch. At a million GPUs this is the first wall
+    bubble                 (PP - 1) / (v m), m = B / (DP b). DP = G / (TP PP), so it is G b / (v B TP): PP cancels, and
+                           only a large batch makes it small. At a million GPUs this is the first limit
     memory of a GPU        parameters and gradients 2 + g, Adam's 12 / DP (ZeRO-1) bytes each; 2 s b h / TP a layer and
-                           micro-batch in flight, about L of them (everything recomputed), 34 s b h / TP of the one at
-                           work
+                           micro-batch in flight, about L of them (full recomputation), 34 s b h / TP for the one being
+                           computed
     tensor parallel        4 all-reduces a layer: 8 (TP - 1)/TP s b h x 2 bytes, on the critical path
     pipeline               s b h x 2 / TP bytes a boundary and direction, v of them a stage
     data parallel          2 (DP - 1)/DP of the stage's gradients; between S sites, after a sum within each,
                            2 (S - 1)/S P g bytes a site and direction
-    failures               one in hours / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
+    failures               one in (hours of one GPU) / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
                            stall / interval + interval / (2 MTBF) + restart / MTBF of the time
 
-And the planner's own rules, for what a file does not fix:
+The planner's own rules, for values that a file does not fix:
 
     TP     the largest power of two within a rack
     h      the multiple of (head TP) nearest to `aspect` L, where P = 12 L h^2
-    L      as many layers as stay at or below the parameters that are asked for
+    L      the most layers that stay within the requested parameters
     PP     the fewest stages, all equal, that fit into memory; v: every layer is a chunk. L is lowered until stages are
-           more than half as deep as memory allows, as a prime number of layers would not be
-    B      the multiple of `batch_step` tokens that is nearest to the wall, where the bubble is `bubble_limit`
+           more than half as deep as memory allows, which a prime number of layers would prevent
+    B      the multiple of `batch_step` tokens nearest to the batch at which the bubble is `bubble_limit`
 
-These give the shapes, meshes and batches of the worked example in test_datacenter.c, exactly, with any memory from 151
-to 215 GB and any aspect from 492 to 568. The step of batches is chosen for it. A multiple may be below the wall:
+These give exactly the shapes, meshes and batches of the worked example in test_datacenter.c, with any memory from 151
+to 215 GB and any aspect from 492 to 568. The step of batches is chosen for it. The nearest multiple may be too small:
 then the bubble is printed as above its limit.
 
-A file has one input a line, "name value [unit] [mark]"; # begins a comment; without a mark it is assumed; what is not
-in it is the paper's (clusters/next-generation.txt shows them all). "model" may come several times, and layers, hidden,
-tensor, pipeline, chunks and batch below one fix what the rules would choose for it. "stall" may come several times,
-too.
+A file has one input a line, "name value [unit] [mark]"; # begins a comment; the default mark is assumed; missing inputs
+are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden, tensor,
+pipeline, chunks and batch after one override the rules for it. "stall" may occur several times, too.
 */
 #ifndef DATACENTER_H
 #define DATACENTER_H
@@ -76,7 +75,7 @@ typedef struct {
     char name[256]; // of the file, for errors
     Fact budget, compute_share, rack_price, rack_gpus, spares;
     Fact it_power, rack_power, rack_rating, pue_low, pue_high; // it_power 0: racks x rack_power
-    Fact sites, site_power;                                    // 0: by the other one; both 0: the paper's two coasts
+    Fact sites, site_power;                                    // 0: from the other one; both 0: the paper's two coasts
     Fact peak_bf16, peak_fp8, peak_fp4, precision, utilisation, hbm, scale_up, nic;
     Fact wan_delay, fibre_pair;
     Fact sequence, micro_batch, head, aspect, tokens_per_parameter, gradient_bytes;
@@ -89,11 +88,11 @@ typedef struct {
 
 typedef struct {
     const char* name;
-    size_t at; // of the Fact in a Datacenter; for those of a model, in a ModelWish
+    size_t at; // offset of the Fact in a Datacenter; for a model's, in a ModelWish
     Quantity quantity;
     bool whole;
     double low, high; // both ends included
-    Fact fact;        // the default; 0: by rule, so that its mark counts for nothing
+    Fact fact;        // the default; 0: by rule, and its mark is ignored
     const char* source;
 } Input;
 
@@ -173,7 +172,7 @@ static inline void datacenter_add_model(Datacenter* d, Fact parameters, int line
     m->line = line;
 }
 
-// All inputs, but models and stalls.
+// The default inputs, without models and stalls.
 static inline Datacenter datacenter_empty(const char* name) {
     Datacenter d;
     memset(&d, 0, sizeof d);
@@ -182,7 +181,7 @@ static inline Datacenter datacenter_empty(const char* name) {
     return d;
 }
 
-// Models and stalls, where there are none: the paper's two, and a second, five and thirty.
+// Adds default models and stalls if there are none: the paper's two models, and stalls of 1, 5 and 30 seconds.
 static inline void datacenter_complete(Datacenter* d) {
     if (d->models == 0) {
         datacenter_add_model(d, fact(50e12, CONFIRMED), 0);
@@ -221,7 +220,7 @@ static inline bool input_unknown(const char* path, int line, const char* name, E
     return fail(error, "%s:%d: \"%.40s\" is none of: %s", path, line, name, names);
 }
 
-// The words behind a name: a value, perhaps a unit, perhaps a mark.
+// The words after a name: a value, optionally a unit and a mark.
 static inline bool input_value(const Input* in, const char* path, int line, char** words, int n, Fact* f,
                                Error* error) {
     f->mark = ASSUMED;
@@ -250,10 +249,10 @@ static inline bool input_value(const Input* in, const char* path, int line, char
     return true;
 }
 
-// Where each input was given, by line; 0: nowhere yet.
+// The line in which each input was given; 0: none yet.
 typedef struct {
     int inputs[DATACENTER_INPUTS];
-    int model[MODEL_INPUTS]; // of the model that is being read
+    int model[MODEL_INPUTS]; // of the current model
 } InputLines;
 
 static inline int input_line(const InputLines* lines, const char* name) {
@@ -297,7 +296,7 @@ static inline bool datacenter_read_line(Datacenter* d, InputLines* lines, char* 
     return true;
 }
 
-// What contradicts itself. The line that is named is the later one of two.
+// Refuses contradictions. Of two lines the error names the later one.
 static inline bool datacenter_consistent(const Datacenter* d, const InputLines* lines, Error* error) {
     const int it = input_line(lines, "it_power"), rack = input_line(lines, "rack_power");
     if (it && rack)
@@ -373,10 +372,10 @@ typedef struct {
 // ----------------------------------------------------------------------------------------------------------------
 // From money to sites
 
-// A quotient that should have come out whole may lie a rounding below.
+// Rounds down, except where a quotient is below a whole number only by rounding.
 static inline double whole_below(double x) { return floor(x * (1 + 1e-12)); }
 
-// 23,333 as the paper reports it, 23,300: down to three digits.
+// Rounds down to three digits, as the paper does: 23,333 to 23,300.
 static inline double three_digits_below(double x) {
     double step = 1;
     while (x / step >= 1000) step *= 10;
@@ -403,7 +402,7 @@ static inline void plan_power(DatacenterPlan* p, const Datacenter* d) {
     p->power_high = fact_published(result(&w, use(&w, p->it_power) * use(&w, d->pue_high)), 4.71e9, 0.005e9);
 }
 
-// As many sites as can supply the power at its highest. Equal parts are our choice, whatever the inputs are.
+// As many sites as can supply the power at its highest. Equal parts are our assumption, whatever the inputs are.
 static inline void plan_sites(DatacenterPlan* p, const Datacenter* d) {
     Mark w = BACK_COMPUTED;
     const Fact equal = fact(1, ASSUMED);
@@ -417,7 +416,7 @@ static inline void plan_sites(DatacenterPlan* p, const Datacenter* d) {
     p->site_high = result(&w, use(&w, equal) * use(&w, p->power_high) / use(&w, p->sites));
 }
 
-// The first-order formula; it holds while the interval is well below the time between failures.
+// The first-order formula; valid while the interval is well below the time between failures.
 static inline void plan_failures(DatacenterPlan* p, const Datacenter* d) {
     Mark w = BACK_COMPUTED;
     p->failure_hours = result(&w, use(&w, d->failure_gpus) * use(&w, d->failure_days) * 24 / use(&w, d->failures));
@@ -435,7 +434,7 @@ static inline void plan_failures(DatacenterPlan* p, const Datacenter* d) {
 // ----------------------------------------------------------------------------------------------------------------
 // A model: shape and mesh
 
-// What decides how many layers a stage can hold.
+// The quantities that limit the layers of a stage.
 typedef struct {
     double hidden, tensor, gpus, hbm, sequence, micro_batch, gradient_bytes;
 } Room;
@@ -462,7 +461,7 @@ static inline bool room_fits(const Room* r, double L, double deep) {
     return r->gpus >= r->tensor * ceil(L / deep) && memory_sum(&m) <= r->hbm;
 }
 
-// The deepest stage that fits, of equal ones that cut into `chunks`, if that is said (0: into layers); 0: none does.
+// The deepest stage that fits, with equal stages of `chunks` chunks (0: a chunk per layer); 0: none does.
 static inline int room_deepest(const Room* r, int L, int chunks, bool equal) {
     for (int deep = L; deep > 0; deep--) {
         if (equal && (L % deep || (chunks && deep % chunks))) continue;
@@ -471,7 +470,7 @@ static inline int room_deepest(const Room* r, int L, int chunks, bool equal) {
     return 0;
 }
 
-// Layers of the model and of a stage, by the rules on top of this file. 0 layers of a stage: nothing fits.
+// Layers of the model and of a stage, by the rules at the top. 0 layers of a stage: nothing fits.
 static inline int room_layers(const Room* r, int L, bool fixed, int chunks, int* deep) {
     for (int layers = L; layers > 0; layers--) {
         const int all = room_deepest(r, layers, chunks, false);
@@ -516,7 +515,7 @@ static inline Room room_of(Mark* w, const ModelPlan* m, const Datacenter* d, con
     return r;
 }
 
-// L, PP, v. What is not said follows from memory, and so from all that memory follows from.
+// L, PP, v. Values not given follow from memory, so their marks follow all inputs of the memory.
 static inline bool plan_depth(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish,
                               Error* error) {
     Mark w = BACK_COMPUTED;
@@ -530,7 +529,7 @@ static inline bool plan_depth(ModelPlan* m, const Datacenter* d, const Datacente
         deep = L % stages == 0 ? L / stages : 0;
     else
         L = room_layers(&room, L, said > 0, chunks, &deep);
-    if (stages == 0 && deep == 0) deep = chunks ? chunks : 1; // too large: planned all the same, and said
+    if (stages == 0 && deep == 0) deep = chunks ? chunks : 1; // too large: still planned, and reported
     if (deep == 0 || L % deep || (chunks && deep % chunks))
         return model_fail(d, wish, error, "its layers cannot be divided into pipeline x chunks equal parts");
     const Fact layers = fact(L, w), pipeline = fact(L / deep, w), cut = fact(deep, w);
@@ -576,12 +575,12 @@ static inline void plan_work(ModelPlan* m, const Datacenter* d) {
     m->law_loss = fact(law_loss(best, tokens), all);
 }
 
-// FLOP of all GPUs that work, in a day.
+// FLOP per day of all working GPUs.
 static inline double flops_of_day(Mark* w, Fact gpus, Fact peak, Fact utilisation) {
     return use(w, gpus) * use(w, peak) * use(w, utilisation) * 86400;
 }
 
-// Days, tokens and precision: any two decide the third. Each of the last is beside its limit.
+// Days, tokens and precision: any two determine the third. Each result is stored with its limit.
 static inline void plan_time(ModelPlan* m, const Datacenter* d) {
     Mark w = BACK_COMPUTED;
     const double bits = use(&w, d->precision);
@@ -614,7 +613,7 @@ static inline void plan_batch(ModelPlan* m, const Datacenter* d, const ModelWish
     m->wall = result(&w, idle * use(&w, m->used) * use(&w, d->micro_batch) /
                              (use(&w, d->bubble_limit) * use(&w, m->chunks) * use(&w, m->tensor)));
     const double step = fmax(1, floor(use(&w, d->batch_step) / use(&w, d->sequence)));
-    const double least = use(&w, m->data) * use(&w, d->micro_batch); // a micro-batch for everyone
+    const double least = use(&w, m->data) * use(&w, d->micro_batch); // one micro-batch per replica
     const double near = floor(use(&w, m->wall) / step + 0.5) * step;
     m->batch = result(&w, near >= least ? near : ceil(least / step) * step);
     if (wish->batch.value > 0) m->batch = wish->batch;
@@ -644,7 +643,7 @@ static inline void plan_model_memory(ModelPlan* m, const Datacenter* d, const Da
     m->hbm = d->hbm;
 }
 
-// 2 (n - 1)/n: what each of n sends for a sum that all of them get, in parts of the vector.
+// 2 (n - 1)/n: the part of the vector that each of n ranks sends in an all-reduce.
 static inline double all_reduce_share(double n) { return 2 * (n - 1) / n; }
 
 static inline void plan_links(ModelPlan* m, const Datacenter* d) {
@@ -684,7 +683,7 @@ static inline void plan_wan(ModelPlan* m, const Datacenter* d, const DatacenterP
     m->checkpoint_gpu = result(&w, use(&w, m->checkpoint) / use(&w, m->used));
 }
 
-// Everything above. False, where a model and a mesh do not go together, or there is not one rack.
+// Computes everything above. False where a model and a mesh are incompatible, or no rack is affordable.
 static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error* error) {
     memset(p, 0, sizeof *p);
     plan_racks(p, d);

@@ -1,8 +1,8 @@
 /*
-datacenter_print.h: prints a datacenter's plan (datacenter.h) as tables: what, value, mark, the formula or the source.
+datacenter_print.h: prints a datacenter's plan (datacenter.h) as tables: quantity, value, mark, formula or source.
 
     datacenter_print           the plan, models side by side
-    datacenter_print_inputs    what it is made from
+    datacenter_print_inputs    its inputs
 
 Each line is a row of a table below; a row names its Fact by its offset, and the Fact that limits it, if there is one.
 */
@@ -13,7 +13,7 @@ Each line is a row of a table below; a row names its Fact by its offset, and the
 
 typedef enum { NO_LIMIT, AT_MOST, AT_LEAST } Limit;
 
-// One line: where its Fact is, and the one that limits it, in a DatacenterPlan or a ModelPlan.
+// One line: the offsets of its Fact, and of the Fact that limits it, in a DatacenterPlan or a ModelPlan.
 typedef struct {
     const char* what;
     size_t at;
@@ -50,7 +50,7 @@ static const Row datacenter_rows[] = {
     {"time between failures", AT(mtbf), SECONDS, "/ GPUs", NO_LIMIT, 0},
 };
 
-// For every stall.
+// Rows for every stall.
 static const Row stall_rows[] = {
     {"a checkpoint that stalls for", AT(stall), SECONDS, "input", NO_LIMIT, 0},
     {"  is best taken every", AT(interval), SECONDS, "Young 1974: sqrt(2 stall MTBF)", NO_LIMIT, 0},
@@ -136,7 +136,7 @@ enum {
     MODEL_ROWS = sizeof model_rows / sizeof model_rows[0]
 };
 
-// A limit of 0 is none.
+// A limit of 0 means no limit.
 static inline bool row_is_limited(const Row* row, const void* base) {
     return row->limit != NO_LIMIT && fact_in(base, row->limit_at).value != 0;
 }
@@ -147,7 +147,7 @@ static inline bool row_holds(const Row* row, const void* base) {
     return row->limit == AT_MOST ? value <= limit : value >= limit;
 }
 
-// Of what a row says: of its fact, and of its limit.
+// The mark of a row: the weaker one of its fact and its limit.
 static inline Mark row_mark(const Row* row, const void* base) {
     Mark w = CONFIRMED;
     use(&w, fact_in(base, row->at));
@@ -193,7 +193,7 @@ static inline void row_print(const Row* row, const void* const* bases, int n, in
     marks[mark]++;
 }
 
-// The whole plan: what, value, mark, and where it is from. Models side by side, by twos.
+// The whole plan: quantity, value, mark, and origin. Models side by side, in pairs.
 static inline void datacenter_print(const DatacenterPlan* p, FILE* out) {
     const void* base = p;
     int marks[MARKS] = {0};
@@ -223,7 +223,7 @@ static inline void input_print(const Input* in, Fact f, FILE* out) {
     fprintf(out, "  %-24s %16s  %-13s  %s\n", in->name, text, given ? mark_names[f.mark] : "-", in->source);
 }
 
-// What the plan is made from.
+// The plan's inputs.
 static inline void datacenter_print_inputs(const Datacenter* d, FILE* out) {
     fprintf(out, "Inputs: %s\n", d->name);
     for (int i = 0; i < DATACENTER_INPUTS; i++)

@@ -26,7 +26,7 @@ static inline void flags_print_preset(FILE* out, Option* table, int n) {
     }
 }
 
-// The whole shape of a model without a name: the trainer's usual sizes are not those of ./plan.
+// The whole shape of a model without a name, as the trainer's default sizes differ from ./plan's.
 static inline void flags_print_shape(FILE* out, const StepSetup* s) {
     const ModelConfig* m = &s->model;
     fprintf(out, " --arch %s --layers %d --hidden %d --heads %d", model_arch_name(m->arch), m->L, m->C, m->NH);
@@ -34,7 +34,7 @@ static inline void flags_print_shape(FILE* out, const StepSetup* s) {
     fprintf(out, " --ffn %d --seq %d --vocab %d", m->F, s->T, m->V);
 }
 
-// One line. table, n: the options that were parsed; of them those of the model's shape are read.
+// One line. table, n: the parsed options, of which the model's shape is used.
 static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int n) {
     const Mesh* m = &s->mesh;
     if (option_given(table, n, "model"))

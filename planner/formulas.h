@@ -1,11 +1,12 @@
 /*
 formulas.h: FLOPs, parameters, memory and days of a training run by published formulas, for comparison with papers and
-with other trainers. What this trainer itself takes is exact: model.h counts FLOPs, memory.h bytes.
+with other trainers. This trainer's own counts are exact: FLOPs in model.h, bytes in memory.h.
 
 Theory: two conventions for a rate.
-    TFLOP/s of a device   Narayanan et al. 2021, equation 3: what the hardware does in four passes (full recomputation)
-                          with attention in full: 96 B T L C^2 (1 + T/(6C) + V/(16 L C)), whether it recomputes or not
-    MFU                   share of the peak of what the model needs: 6 N + 6 L C T FLOP a token (model.h); other papers
+    TFLOP/s of a device   Narayanan et al. 2021, equation 3: the hardware's work in four passes (full recomputation)
+                          with attention in full: 96 B T L C^2 (1 + T/(6C) + V/(16 L C)), used also for runs without
+                          recomputation
+    MFU                   the model's work, 6 N + 6 L C T FLOP a token (model.h), relative to the peak; other papers
                           count attention in full, 12 L C T (flops_of_model)
 */
 #ifndef FORMULAS_H
@@ -38,8 +39,8 @@ static inline double formula_parameters(const ModelConfig* m) {
 }
 
 // Korthikanti et al. 2022, table 2: bytes that one block keeps of a micro-batch, 16-bit values and one byte a mask of
-// dropout, scores in memory (no FlashAttention). full: its input, which sequence parallelism without more does not
-// divide.
+// dropout, scores in memory (no FlashAttention). full: full recomputation keeps only the input, which sequence
+// parallelism alone does not divide.
 static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int t, bool sequence_parallel,
                                          Recompute recompute) {
     const double x = (double)T * B * m->C, scores = recompute == RECOMPUTE_NONE ? 5.0 * m->NH * T / m->C : 0;
@@ -47,8 +48,8 @@ static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int
     return sequence_parallel ? x * (34 + scores) / t : x * (10 + (24 + scores) / t);
 }
 
-// The same of the first stage: p micro-batches are in flight there, so it holds as much as all L blocks of one,
-// whatever p is; (1 + (p - 1) / (p v)) times that where chunks are interleaved.
+// The same for the first stage: with p micro-batches in flight it holds as much as all L blocks of one, for any p; (1 +
+// (p - 1) / (p v)) times that where chunks are interleaved.
 static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh) {
     const double more = mesh->v > 1 ? 1 + (mesh->p - 1) / ((double)mesh->p * mesh->v) : 1;
     return m->L * more * formula_block_bytes(m, B, T, mesh->t, mesh->sequence_parallel, mesh->recompute);

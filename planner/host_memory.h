@@ -1,19 +1,19 @@
 /*
-host_memory.h: what a process on a CPU holds at its peak (process_peak, ProcessMemory). It is more than the arenas of
-its stage (memory.h), as far as they are touched.
+host_memory.h: the peak memory of a process on a CPU (process_peak, ProcessMemory): the touched part of its stage's
+arenas (memory.h), and more.
 
 Theory:
 
-    arenas       as far as they are touched: all of them but the cache of keys and values, in whole pages. Large memory
-                 lies on huge pages (device_malloc), so a part of the cache may come along
+    arenas       their touched part: all but the cache of keys and values, in whole pages. Large memory is on huge pages
+                 (device_malloc), so a part of the cache may be included
     tokens       inputs and targets of all micro-batches, where the stage has the embedding or the head
     products     packed matrices, two huge pages for each thread (matmul.h)
-    attention    a thread's blocks of keys and queries, those of the backward pass being larger (attention.h)
-    messages     MPI's own copies: what is added up arrives in memory of MPI's that is as large as its vector, from the
-                 start of the sum to its end; of a reduce-scatter over more than two ranks in twice as much. Over the
-                 tensor ranks one sum is in flight at a time, of gradients as many as parallel/data.h lets: two
+    attention    a thread's blocks of keys and queries, which are larger in the backward pass (attention.h)
+    messages     MPI's own copies: a sum takes memory of MPI's as large as its vector while it is in flight, a
+                 reduce-scatter over more than two ranks twice as much. Over the tensor ranks one sum is in flight at a
+                 time, of gradients at most two (parallel/data.h)
     text         pages of the token files that are read
-    program      code, libraries and MPI: measured, not known; and the trainer's own code and tables
+    program      code, libraries and MPI, which are measured; and the trainer's own code and tables
 
 Weights are drawn in place, so there is no other copy of them. A checkpoint needs a bucket more while it is written,
 which is not counted here; nor are traces (--trace: 64 MB, of which a span touches 64 B).
@@ -24,19 +24,19 @@ which is not counted here; nor are traces (--trace: 64 MB, of which a span touch
 #include "../kernels/attention.h"
 #include "memory.h"
 
-// What a rank runs on and works with.
+// The conditions of a rank.
 typedef struct {
     double
-        base; // bytes of a rank that has opened MPI and exchanged something (measured_device.h: resident); of a process
-              // that is started alone, which never does, the constant ALONE_BYTES is taken
+        base; // bytes of a rank after a first exchange by MPI (measured_device.h: resident); for a process without MPI
+              // the constant ALONE_BYTES is used
     double text;      // bytes of the token files
-    double sequences; // that a rank reads of them in the run
+    double sequences; // of these that a rank reads in the run
     int threads;      // that a rank computes with
     bool writes;      // it writes text, so keys and values are touched
 } ProcessSetup;
 
 typedef struct {
-    StageMemory stage; // of the rank that needs most
+    StageMemory stage; // of the largest rank
     double arenas, tokens, products, attention, messages, text, program;
     double bytes; // together
 } ProcessMemory;
@@ -52,7 +52,7 @@ enum {
 
 static inline double in_pages(double bytes, double page) { return ceil(bytes / page) * page; }
 
-// What is touched of an arena whose last `unused` bytes are not.
+// The touched bytes of an arena whose last `unused` bytes are not used.
 static inline double touched_bytes(double bytes, double unused) {
     const double whole = in_pages(bytes, PAGE);
     return fmin(whole, in_pages(bytes - unused, bytes >= HUGE_PAGE ? HUGE_PAGE : PAGE));
@@ -65,7 +65,7 @@ static inline double touched_arenas(const StageMemory* stage, bool writes) {
     return bytes;
 }
 
-// Memory in which MPI receives what is added up.
+// MPI's receive memory for sums.
 static inline double message_bytes(const Stage* s) {
     const Layout* layout = &s->layout;
     const Mesh* mesh = &layout->mesh;
@@ -74,14 +74,14 @@ static inline double message_bytes(const Stage* s) {
     const double copies = mesh->zero && mesh->d > 2 ? 2 : 1;
     const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)MAX_INFLIGHT_REDUCTIONS;
     const double sums = copies * fmin(buckets, at_once * bucket);
-    const bool tied = embedding_is_split(layout, &s->model); // added up when all others have come
+    const bool tied = embedding_is_split(layout, &s->model); // its sum starts when all others are complete
     const int shares = mesh->zero ? mesh->d : 1;
     const double tie = tied ? single * (double)layout->V * s->model.C / shares : 0;
     const double gradients = fmax(mesh->d > 1 ? sums : 0, tie);
     return mesh->t > 1 ? rows + gradients : gradients;
 }
 
-// What a thread needs for its part of attention.
+// A thread's scratch for attention.
 static inline double attention_bytes(const Stage* s) {
     const AttShape shape =
         attention_shape(NULL, s->layout.streams * s->B, s->T, s->layout.NH, s->layout.NKV, model_head_size(&s->model));
@@ -107,7 +107,7 @@ static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const 
     return x;
 }
 
-// The largest of a mesh, as plan_memory: what log.jsonl has as peak_mem_bytes.
+// The largest process of a mesh, as plan_memory; compares with peak_mem_bytes of log.jsonl.
 static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
                                 const PipelineConfig* plan, const ProcessSetup* setup, Error* error) {
     Mesh at = *mesh;

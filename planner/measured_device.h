@@ -1,7 +1,7 @@
 /*
 measured_device.h: rates of a measured device: seconds of a matrix product, a kernel, a sum over ranks. A processor's
-rates follow from no data sheet; they depend on caches and on the other cores. So planner/calibrate.c measures the
-trainer's own kernels on a grid of sizes, and this file interpolates.
+rates depend on caches and on the other cores, not only on a data sheet. So planner/calibrate.c measures the trainer's
+own kernels on a grid of sizes, and this file interpolates.
 
     machines_open            a cluster by its name or from a file, with its measured rates
     measured_seconds         seconds of an operation (ops.h)
@@ -12,29 +12,28 @@ Theory: a measured machine is a list of lines, here with an example of each, num
     peak 0.22 TFLOP/s, memory 16 GB                 (two lines) of the machine, as in cluster.h
     cores 2                                         of the machine; ranks share them (comm/cpu_affinity.h, cluster.h)
     tile 8 48                                       of the matrix product's micro-kernel (kernels/matmul.h)
-    resident 2.1e7 B                                of a rank that has opened MPI, and holds no model yet
+    resident 2.1e7 B                                of a rank after MPI_Init, without a model
     product one forward 256 512 128 6.1e10 FLOP/s   m, n, k as in ops.h; forward, input or weight (gradient)
     kernel one activation 65536 4.1e-10 s           kernel, elements, seconds for ONE element
     attention one backward 128 64 2.3e10 FLOP/s     T, head size; FLOPs counted causally
     collective started all-reduce 4 65536 8.1e-05 s ranks, bytes of the whole vector; waited: MPI's blocking call
-    message 8 65536 2.0e-05 s                       ranks of the machine, bytes; from one to the next; where
-                                                    there are more ranks than cores, others compute
+    message 8 65536 2.0e-05 s                       ranks of the machine, bytes; from one rank to the next; with more
+                                                    ranks than cores, others compute
     speed 8 2 0.93                                  ranks of the machine, how many of them compute
 
-"one" is a rank of several, which computes with one thread while the other cores compute too; "all" a rank that is alone
-and computes with every core. Two processes on one physical core, or on one memory, slow each other down, so a rate that
-was measured on an idle machine is not one of a step: "one" was measured while every core had a rank that did the same.
+"one" is one rank of several, which computes with one thread while the other cores compute too; "all" a single rank that
+computes with every core. Two processes on one physical core, or on one memory, slow each other down, so rates of an
+idle machine do not apply to a step: "one" was measured while every core had a rank that did the same.
 
-    speed    how fast a computing rank is, as a part of "one", when k of n ranks compute and the others wait for
-             messages. With k = cores it is near 1; above, ranks share cores, and it falls as cores / k and a little
-             more, since they empty each other's caches; below, cores that have nothing to do leave it more than 1,
-             but not if ranks that wait keep them busy. A collective of more ranks than cores is priced as one whose
-             ranks have a core each, times speed n n: its ranks, like all that compute, then have the current speed
+    speed    a computing rank's speed, relative to "one", when k of n ranks compute and the others wait for messages.
+             With k = cores it is near 1; above, ranks share cores, and it falls as cores / k and a little more, since
+             they evict each other's caches; below, idle cores raise it above 1, unless waiting ranks keep them busy. A
+             collective of more ranks than cores is priced as if each rank had a core, times speed n n: its ranks, like
+             all computing ones, then have the current speed
 
 Between the points rates are interpolated in logarithms of sizes and rates (a power law goes through exactly); beyond
-the ends the rate stays that of the end. A product's rate is that of whole tiles: matmul computes ceil(m / 8) 8 x ceil(n
-/ 48) 48 of C (on each thread's part), which explains the jumps with m and n, so what is left is smooth and is
-interpolated.
+the ends the rate is constant. A product's rate counts whole tiles: matmul computes ceil(m / 8) 8 x ceil(n / 48) 48 of C
+(on each thread's part), which explains the jumps with m and n; the remaining rate is smooth and is interpolated.
 */
 #ifndef MEASURED_DEVICE_H
 #define MEASURED_DEVICE_H
@@ -58,18 +57,18 @@ typedef enum {
 } MeasuredTable;
 
 typedef enum { THREADS_ONE, THREADS_ALL } MeasuredThreads;
-typedef enum { COLLECTIVE_WAITED, COLLECTIVE_STARTED } MeasuredCall; // by MPI's blocking calls, or the others
+typedef enum { COLLECTIVE_WAITED, COLLECTIVE_STARTED } MeasuredCall; // MPI's blocking calls; its non-blocking ones
 
 enum { MEASURED_AXES = 3, MEASURED_VARIANTS = 64 };
 
-// How lines of a table are written: two words that choose a variant, numbers on the axes, the value and its unit.
+// The format of a table's lines: two words that choose a variant, numbers on the axes, the value and its unit.
 typedef struct {
     const char *name, *first, *second;
     int axes;
     const char *axis[MEASURED_AXES], *unit;
 } MeasuredFormat;
 
-// The names of Kernel (ops.h), and of those kinds of them that a processor tells apart.
+// The names of Kernel (ops.h), and of further kinds that have their own rates on a processor.
 typedef enum {
     KERNEL_RMS_NORM = KERNELS, // NORM of llama
     KERNEL_RESIDUAL_RMS_NORM,
@@ -110,7 +109,7 @@ static inline int choice_count(const char* choices) {
 
 typedef struct {
     MeasuredTable table;
-    int first, second; // words; 0 where there are none
+    int first, second; // words; 0: none
     double at[MEASURED_AXES];
     double value;
 } MeasuredPoint;
@@ -127,8 +126,8 @@ enum { CORRECTED = 12 }; // corrections: up to 2,048 ranks on a machine
 typedef struct Measured {
     int cores, tile_rows, tile_columns; // cores = 0: nothing was measured
     double resident;                    // bytes
-    // Of runs with 2^i ranks, and those with more than half as many: the factor that traces have shown to be missing
-    // (calibrate.h); 0: no trace was of such a run.
+    // For runs with 2^i ranks, and others with more than half as many: the factor from traces (calibrate.h); 0: there
+    // was no trace of such a run.
     double correction[CORRECTED];
     int points, room;
     MeasuredPoint* point; // in the order of the file
@@ -168,8 +167,8 @@ static inline MeasuredPoint measured_point(MeasuredTable table, int first, int s
 // ----------------------------------------------------------------------------------------------------------------
 // Reading and writing
 
-// Of any rate or size. Times are quotients of such numbers: with 1e-308 FLOP/s one would be infinite, and its step
-// never end.
+// Bounds of any rate or size. Times are quotients of such numbers: with 1e-308 FLOP/s one would be infinite, and its
+// step would never end.
 static const double measured_least = 1e-20, measured_most = 1e20;
 
 // A number in decimal digits, in this range.
@@ -180,7 +179,7 @@ static inline bool measured_number(const char* word, double* value) {
            *value <= measured_most;
 }
 
-// The shortest text that is read as the same number.
+// The shortest text that reads back as the same number.
 static inline void measured_number_text(char text[32], double value) {
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, 32, "%.*g", digits, value);
@@ -253,7 +252,7 @@ static inline bool measured_read_point(Measured* m, MeasuredTable table, int n, 
     return true;
 }
 
-// Corrections of runs with a number of ranks.
+// The index of the correction for a number of ranks.
 static inline int measured_place_of_ranks(int ranks) {
     int place = 0;
     while (place < CORRECTED - 1 && 1 << place < ranks) place++;
@@ -269,7 +268,7 @@ static inline bool measured_read_correction(Measured* m, int n, char** words, Er
     return true;
 }
 
-// The n words of a line.
+// Reads the n words of a line.
 static inline bool measured_read_words(Measured* m, int n, char** words, Error* error) {
     const int table = n > 0 ? measured_table_of(words[0]) : -1;
     if (n > MEASURED_WORDS) return fail(error, "a line of more than %d words", MEASURED_WORDS);
@@ -296,7 +295,7 @@ static inline int measured_compare(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// The numbers that points of a variant have on one axis, ascending, each once. Returns how many.
+// The distinct numbers of a variant's points on one axis, ascending. Returns how many.
 static inline int measured_axis(const Measured* m, const MeasuredPoint* like, int a, double* axis) {
     int n = 0, kept = 0;
     for (int i = 0; i < m->points; i++) {
@@ -339,8 +338,8 @@ static inline int64_t measured_cell(const MeasuredGrid* g, const MeasuredPoint* 
     return cell;
 }
 
-// Puts the points of one variant into a grid; every combination has to be there once. speed: half of them make no
-// sense.
+// Puts the points of one variant into a grid; every combination has to be there once. speed: half of the combinations
+// make no sense.
 static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const MeasuredPoint* like, Error* error) {
     int64_t cells = 1;
     char place[256];
@@ -348,7 +347,7 @@ static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const Measu
     for (int a = 0; a < g->axes; a++) {
         g->axis[a] = (double*)checked_malloc((size_t)m->points * sizeof(double), "measured rates");
         g->n[a] = measured_axis(m, like, a, g->axis[a]);
-        cells *= g->n[a]; // at most 4 points^2 here: the check is before the next factor
+        cells *= g->n[a]; // at most 4 points^2 here, as the check is before the next factor
         if (cells > 4 * (int64_t)m->points)
             return fail(error, "%s: points are missing", measured_format(like->table)->name);
     }
@@ -372,7 +371,7 @@ static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const Measu
     return true;
 }
 
-// Behind the last line: grids are made of the points. What is needed to price anything has to be there.
+// After the last line: makes grids of the points. All rates that pricing needs have to be there.
 static inline bool measured_complete(Measured* m, Error* error) {
     if (m->cores == 0 || m->tile_rows == 0) return fail(error, "%s is missing", m->cores == 0 ? "cores" : "tile");
     for (int i = 0; i < m->points; i++) {
@@ -383,7 +382,7 @@ static inline bool measured_complete(Measured* m, Error* error) {
     return true;
 }
 
-// Reads a file of such lines; `path` is what errors call it. After a failure nothing has to be freed.
+// Reads a file of such lines; `path` names it in errors. After a failure nothing has to be freed.
 static inline bool measured_read(Measured* m, const char* path, Error* error) {
     FILE* in = fopen(path, "r");
     char line[512], *words[MEASURED_WORDS];
@@ -423,7 +422,7 @@ static inline void measured_write_corrections(const Measured* m, FILE* out) {
     }
 }
 
-// The lines of a measured machine. Returns false if writing has failed.
+// Writes the lines of a measured machine. Returns false if writing has failed.
 static inline bool measured_write(const Measured* m, FILE* out) {
     char value[32];
     fprintf(out, "cores %d\ntile %d %d\n", m->cores, m->tile_rows, m->tile_columns);
@@ -437,7 +436,7 @@ static inline bool measured_write(const Measured* m, FILE* out) {
 // ----------------------------------------------------------------------------------------------------------------
 // Between the points
 
-// Where x stands on an axis: below point i + 1, at `part` of the way from i in logarithms; the ends are not passed.
+// The place of x on an axis: below point i + 1, at `part` of the way from i in logarithms; clamped to the ends.
 static inline int measured_locate(const double* axis, int n, double x, double* part) {
     int i = 0;
     *part = 0;
@@ -447,7 +446,7 @@ static inline int measured_locate(const double* axis, int n, double x, double* p
     return i;
 }
 
-// The value at `at`, linear in logarithms on every axis. On a grid point it is the point's, to the bit.
+// The value at `at`, linear in logarithms on every axis. On a grid point it is exactly the point's.
 static inline double measured_between(const MeasuredGrid* g, const double* at) {
     double part[MEASURED_AXES], sum = 0;
     int low[MEASURED_AXES];
@@ -470,8 +469,7 @@ static inline const MeasuredGrid* measured_find(const Measured* m, MeasuredTable
     return measured_grid_of((Measured*)(uintptr_t)m, table, first, second);
 }
 
-// Which rates a rank with a number of threads has. Between one and all of the machine's cores: as many as one would
-// have.
+// The kind of rates for a rank with a number of threads. Between one and all cores: "one" times the threads.
 static inline MeasuredThreads measured_threads(const Measured* m, int threads) {
     return threads > 1 && threads >= m->cores && measured_find(m, MEASURED_PRODUCT, THREADS_ALL, 0)->value
                ? THREADS_ALL
@@ -480,7 +478,7 @@ static inline MeasuredThreads measured_threads(const Measured* m, int threads) {
 
 static inline double measured_share(MeasuredThreads which, int threads) { return which == THREADS_ALL ? 1 : threads; }
 
-// Elements of C that matmul's tiles cover, on the thread that has most of them, times threads: as matmul_grid cuts C.
+// Elements of C that matmul's tiles cover, on the thread with the most, times threads: as matmul_grid cuts C.
 static inline double measured_padded(const Measured* m, double rows, double columns, int threads) {
     const double mr = m->tile_rows, nr = m->tile_columns;
     double least = INFINITY, best = 0;
@@ -519,8 +517,8 @@ static inline double measured_attention(const Measured* M, int threads, bool bac
     return flops / measured_between(measured_find(M, MEASURED_ATTENTION, t, backward), at) / measured_share(t, threads);
 }
 
-// A collective of a number of ranks, by a blocking call or one that was started, when no other ranks are there: bytes
-// of the whole vector. kind as PlanKind of comm/collectives/plan.h.
+// A collective, by a blocking or a non-blocking call, when no other ranks run: bytes of the whole vector. kind as
+// PlanKind of comm/collectives/plan.h.
 static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
     const double at[MEASURED_AXES] = {ranks, bytes, 0};
     return ranks <= 1 ? 0 : measured_between(measured_find(M, MEASURED_COLLECTIVE, call, kind), at);
@@ -531,8 +529,8 @@ static inline double measured_message(const Measured* M, double ranks, double by
     return measured_between(measured_find(M, MEASURED_MESSAGE, 0, 0), at);
 }
 
-// How fast each of k computing ranks is while `ranks` - k others wait, as a part of "one". More ranks than were
-// measured: as the most that were, of which as many compute for each core.
+// The speed of each of k computing ranks while `ranks` - k others wait, relative to "one". More ranks than measured: as
+// the most measured, with as many computing per core.
 static inline double measured_speed(const Measured* M, double ranks, double k) {
     const MeasuredGrid* g = measured_find(M, MEASURED_SPEED, 0, 0);
     if (!g->value) return fmin(1, M->cores / k);
@@ -545,8 +543,8 @@ static inline double measured_speed(const Measured* M, double ranks, double k) {
     return exp(log(row[i]) * (1 - part) + log(row[i + 1]) * part) / shared;
 }
 
-// The same of ranks that are not alone. Cores are shared then, and the ranks' speed says how; this is the part that is
-// theirs: what the collective would take if each of its ranks had a core.
+// The same for ranks that are not alone. Cores are then shared as the ranks' speed describes; this is the collective's
+// own part: its time if each of its ranks had a core.
 static inline double measured_collective_work(const Measured* M, MeasuredCall call, int kind, double ranks,
                                               double bytes) {
     return measured_collective(M, call, kind, ranks, bytes) * fmin(1, measured_speed(M, ranks, ranks));
@@ -555,7 +553,7 @@ static inline double measured_collective_work(const Measured* M, MeasuredCall ca
 // ----------------------------------------------------------------------------------------------------------------
 // Operations of ops.h
 
-// Which of the kernels that are measured an operation is.
+// The measured kernel of an operation.
 static inline int measured_kernel(const Op* op) {
     static const int others[][2] = {{KERNEL_NORM, KERNEL_RMS_NORM},
                                     {KERNEL_RESIDUAL_NORM, KERNEL_RESIDUAL_RMS_NORM},
@@ -566,7 +564,7 @@ static inline int measured_kernel(const Op* op) {
         const bool other = i < 3 ? !op->layernorm : op->gated;
         if (other && (int)op->kernel == others[i][0]) return others[i][1];
     }
-    // There and back in one pass, a logit is read and written once.
+    // Forward and backward in one pass read and write a logit once.
     if (op->kernel == KERNEL_CLASSIFIER && op->bytes / op->elements > 10) return KERNEL_CLASSIFIER_PARTS;
     return (int)op->kernel;
 }
@@ -595,7 +593,7 @@ static inline double measured_uncorrected(const Measured* m, const Op* op, int t
     return -1;
 }
 
-// The correction of the nearest number of ranks that a trace was of; 1 if there was none.
+// The correction for the nearest number of ranks that has a trace; 1 if there is none.
 static inline double measured_corrected(const Measured* m, int ranks) {
     const int place = measured_place_of_ranks(ranks);
     for (int far = 0; far < CORRECTED; far++) {
@@ -606,15 +604,15 @@ static inline double measured_corrected(const Measured* m, int ranks) {
 }
 
 // Seconds of an operation on a rank with `threads` threads while every core has a rank that computes (threads = cores:
-// while this one is alone); -1 where nothing was measured. What ranks lose that share cores is for the caller:
-// measured_speed. A collective is one of ranks that compute, so it is priced as theirs. busy: ranks of the run.
+// while this one is alone); -1 where nothing was measured. The caller accounts for shared cores (measured_speed). A
+// collective's ranks compute, so it is priced as their work. busy: ranks of the run.
 static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
     if (!measured_knows(m, op)) return -1;
     return measured_corrected(m, busy) * measured_uncorrected(m, op, threads);
 }
 
-// How `ranks` ranks in p stages share the machine: threads that each computes with (comm/cpu_affinity.h), and into
-// speed (p + 1) the speed of each stage while k of the p compute.
+// How `ranks` ranks in p stages share the machine: the threads of each (comm/cpu_affinity.h), and in speed (p + 1) the
+// speed of each stage while k of the p compute.
 static inline void measured_share_cores(const Measured* m, int* threads, double* speed, int ranks, int p) {
     *threads = (int)max_i64(1, m->cores / ranks);
     speed[0] = 1;
@@ -622,9 +620,9 @@ static inline void measured_share_cores(const Measured* m, int* threads, double*
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Cluster files: a measured machine is a cluster of one node, and its lines stand among those of cluster.h. A GPU may
-// have lines of its products, kernels and attention ("one"), which go before what data sheets say; all else is as
-// without them.
+// Cluster files: a measured machine is a cluster of one node, with its lines among those of cluster.h. A GPU may have
+// lines of its products, kernels and attention ("one"), which take precedence over data sheets; all else is as without
+// them.
 
 // ClusterOther of cluster.h.
 static inline int measured_line(void* context, const char* path, int line, char** words, int n, Error* error) {
@@ -635,8 +633,8 @@ static inline int measured_line(void* context, const char* path, int line, char*
     return -1;
 }
 
-// Reads a cluster file that may have lines of a measured machine: then c->measured is m, which has to stay where it is,
-// and nothing is hidden under computing: a processor that sends does not compute. m is always to be freed.
+// Reads a cluster file that may have lines of a measured machine: then c->measured is m, which must not move, and no
+// communication is hidden under computing, as a processor that sends does not compute. m is always to be freed.
 static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* path, Error* error) {
     Error why;
     measured_init(m);
@@ -667,7 +665,7 @@ typedef struct {
     Measured measured;
 } Machines;
 
-// what: the name of a known cluster, or a cluster file. x->measured is always to be freed.
+// what: a known cluster's name, or a cluster file. x->measured is always to be freed.
 static inline bool machines_open(Machines* x, const char* what, Error* error) {
     char names[400];
     measured_init(&x->measured);

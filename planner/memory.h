@@ -3,19 +3,19 @@ memory.h: the memory of a run that has not been started.
 
     plan_memory    bytes of the largest rank of a mesh: the arenas of parallel/stage.h, exactly
 
-What a process on a CPU holds follows from that in host_memory.h. On a GPU the driver's context, the kernels' code and
+host_memory.h derives the memory of a process on a CPU from it. On a GPU the driver's context, the kernels' code and
 cuBLAS's workspace come on top of the arenas.
 
 Theory: not every rank has to be planned.
 
     tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the
-                    vocabulary in parts that are padded to be equal, buckets in shares to whose number they are padded.
-    pipeline        Everything grows with the blocks of a chunk, the slots, the micro-batches that are between the
-                    halves of their backward pass, and with an embedding or a head. Of the stages between the first and
-                    the last none has more blocks than the second (earlier ones get the remainder); and in gpipe, 1f1b
-                    and interleaved none has more slots, since micro-batches come back the later, the earlier the stage.
-                    So three stages are planned: the first, the second, the last. With the zb-* schedules later stages
-                    keep more between the halves: there all are planned.
+                    vocabulary in parts that are padded to be equal, buckets in shards to whose number they are padded.
+    pipeline        Memory grows with the blocks of a chunk, the in-flight micro-batches, the micro-batches between
+                    their B and W passes, and with an embedding or a head. Between the first and the last stage none has
+                    more blocks than the second (earlier ones get the remainder); and in gpipe, 1f1b and interleaved
+                    none has more in-flight micro-batches, since these return later to earlier stages. So three stages
+                    are planned: the first, the second, the last. With the zb-* schedules later stages keep more between
+                    B and W: there all are planned.
 */
 #ifndef MEMORY_H
 #define MEMORY_H
@@ -26,11 +26,11 @@ Theory: not every rank has to be planned.
 typedef struct {
     double arena[ARENAS]; // in the order of arena_names
     double bytes;         // together
-    double unused;        // of scratch: keys and values of a text that is written, which training does not touch
+    double unused;        // of scratch: keys and values for generating text, which training does not touch
     int pipeline;         // the stage
 } StageMemory;
 
-// Of a stage that is planned.
+// The memory of a planned stage.
 static inline StageMemory memory_of_stage(Stage* s) {
     StageMemory memory;
     Arena* arenas[ARENAS];
@@ -51,7 +51,7 @@ static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, 
     return ok;
 }
 
-// The number behind `stage` of a stage that may be the largest of a mesh.
+// The next stage after `stage` that may be the largest of a mesh.
 static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
     if (schedule_splits_backward(plan->kind)) return stage + 1;
     return stage == 1 ? (int)max_i64(2, plan->p - 1) : stage + 1;
@@ -59,7 +59,7 @@ static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
 
 // ----------------------------------------------------------------------------------------------------------------
 // The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences
-// of T tokens. A shape that does not fit together is refused, in the words of the trainer's options.
+// of T tokens. An inconsistent shape is refused, in terms of the trainer's options.
 
 static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
                                const PipelineConfig* plan, DtypeInfo type, Error* error) {

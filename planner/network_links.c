@@ -4,12 +4,12 @@ dev/experiments/net_torus.sh builds the same network in Linux.
 
     network_links NAME|FILE [MBIT]     "nodes N"; each link: "A B MBIT MICROSECONDS"; each pair: "route FROM TO NEXT"
 
-Links have to lead both ways at the same speed, with one link between two nodes. MBIT: the speed of named networks,
-whose links have none of their own; 20 by default.
+Links must be bidirectional with equal speeds, at most one between two nodes. MBIT: the speed of named networks, which
+define none; 20 by default.
 */
 #include "../comm/collectives/topology.h"
 
-// A link for every pair of vertices that is joined; NEXT is written as the neighbour.
+// Prints a link for every joined pair of vertices.
 static void print_links(const Network* net, double mbit) {
     printf("nodes %d\n", net->vertices);
     for (int i = 0; i < net->links; i++) {

@@ -1,57 +1,54 @@
 /*
-network_sim.h: simulates a plan on a network, message by message. Formulas (plan_cost) add up steps; here messages meet
-on links, wait for each other and for the messages that they depend on.
+network_sim.h: simulates a plan on a network, message by message. Formulas (plan_cost) add up steps; here messages share
+links, and wait for each other and for the messages that they depend on.
 
-    simulate    sends the plan for a vector of bytes; seconds, and how long each link was busy
+    simulate    runs the plan for a vector of bytes; seconds, and how long each link was busy
     sim_use     mean share of the time that links were busy
 
 Theory:
 
-Links. A link carries bits at its bandwidth; they arrive its latency later. Parallel links are links of their own. The
-vertices between two ranks forward packets ("cut-through"): of a message over several links the second one can begin
-when the first packet is there, and end when the last one has followed:
+Links. A link carries bits at its bandwidth; they arrive its latency later. Parallel links are separate links. The
+vertices between two ranks forward packets ("cut-through"): the second link of a message can start when the first packet
+has arrived, and ends after the last one:
 
     start(next) >= start + packet / bandwidth + latency     and     end(next) >= end + packet / bandwidth + latency
 
 so that M bytes over k equal links take M / B + (k - 1) packet / B + k latency, and over one link M / B + latency,
-exactly. Messages that meet on a link take turns, a segment (some packets of one message) each, and so share it evenly.
-Buffers between links are as large as they have to be. `in_order`: what came over one link goes on in the order in which
-it came, so that a message whose next link is wanted by others holds up those after it, whose next link is free
-("head-of-line blocking"). Routers with few virtual channels, all of which packets of one message may fill, come near to
-that; with a channel for every message there is none of it.
+exactly. Messages on the same link take turns, a segment (some packets of one message) each, and so share it evenly.
+Buffers between links are unlimited. `in_order`: segments leave in the order in which they came over a link, so that a
+message whose next link is busy holds up later ones whose next link is free ("head-of-line blocking"). Routers with few
+virtual channels, all of which one message may fill, come close to that; with a channel for every message it does not
+occur.
 
-Limits. A link that is limited by a token bucket (as Linux's tc tbf) lets `burst` bytes
-through at once when it has been idle; they come back at its bandwidth.
+Limits. A link that is limited by a token bucket (as Linux's tc tbf) lets `burst` bytes through at once when it has been
+idle; the bucket refills at its bandwidth.
 
-Bytes. A message of M bytes are ceil(M / payload) packets. Head flits cost bytes on the wire:
+Bytes. A message of M bytes are ceil(M / payload) packets. Head flits add bytes on the wire:
 
     none       M            message    M + flit            packet     M + flit ceil(M / payload)
 
-Ranks. Who sends when:
+Ranks. The times at which ranks send:
 
-    lockstep   all ranks begin a step together, when everything of the step before has arrived; that costs nothing
-    free       a rank sends a row of the plan when all that came to it in earlier steps, of the same chunks, is there
-               and added; the rows for one link (the first one that they take) in the order of the plan, one after
-               another
+    lockstep   all ranks begin a step together, when the former step has arrived everywhere; the barrier is free
+    free       a rank sends a row of the plan when all its arrivals of earlier steps, of the same chunks, are there and
+               added; rows with the same first link go in the order of the plan, one after another
     steps      as free, but a rank works on one step at a time: it continues when all rows of the step are in flight
     estimate   as in MultiTree's network interface (Huang et al. 2021, section IV.A): a rank works on one step at a time
-               and goes on when all rows of the step have left it; where it has none in a step it waits for as long as a
-               message of the plan takes on a link, so that it does not run ahead of others. No barrier
+               and continues when all rows of the step have left it; in a step without rows it waits for the time of a
+               message of the plan on a link, so that it does not run ahead of others. No barrier
 
-Ports, if there are any, stand between a rank and its links: network interfaces, each as fast as the slowest link. A
-message goes out by the first port that is free, and comes in by the port whose turn it is among those that come to this
-rank in the step. A port is free again when it has taken the whole message, a packet in `port_fill` seconds; it holds
-`port_ahead` packets and takes more as it sends them. So a message may have to stand behind another one that goes
-elsewhere. Behind links from and to ports there is room for `port_buffer` bytes (but for two segments at least), and a
-link that has filled it waits. With ports, a row is in flight when a port has it, and has left when that port is free
-again.
+Ports, if any, are network interfaces between a rank and its links, each as fast as the slowest link. A message leaves
+by the first free port, and arrives by ports in turn among the rank's arrivals of the step. A port is free again when it
+has taken the whole message, a packet in `port_fill` seconds; it holds `port_ahead` packets and takes more as it sends
+them. So a message may have to wait for another one to another target. After links from and to ports there is a buffer
+of `port_buffer` bytes (at least two segments), and a link that has filled it waits. With ports, a row is in flight when
+a port has it, and has left when that port is free again.
 
-A rank adds what arrives, one message after another: `reduce` seconds a byte. Sending and receiving each cost the
-processor `overhead` seconds a message, one after another. Both are 0 if not set. Whatever else the processor has to do
-is not modelled.
+A rank adds arriving messages one after another: `reduce` seconds a byte. Sending and receiving each cost the processor
+`overhead` seconds a message, one after another. Both are 0 if not set. Other work of the processor is not modelled.
 
-As long as no other message wants a link, all segments of a message over one link are one event; when another comes,
-the segment in flight is finished first, and the rest waits for its turn: the same result as segment by segment.
+As long as no other message waits for a link, all segments of a message on it are one event; when another arrives, the
+segment in flight is finished first, and the rest waits for its turn: the same result as segment by segment.
 */
 #ifndef NETWORK_SIM_H
 #define NETWORK_SIM_H
@@ -61,7 +58,7 @@ the segment in flight is finished first, and the rest waits for its turn: the sa
 // ----------------------------------------------------------------------------------------------------------------
 // Links
 
-// The first link of the network on a row's way.
+// The first network link of a row's path.
 static inline int32_t sim_first_link(const Sim* s, int64_t row) {
     return s->passage[s->way[row] + (s->set.ports > 0)].link;
 }
@@ -83,19 +80,19 @@ static inline int32_t sim_dequeue(Sim* s, SimLink* link) {
     return passage;
 }
 
-// Segments [from, to) of a row on a link take ...
+// The duration of segments [from, to) of a row on a link.
 static inline double sim_duration(const Sim* s, int32_t row, int from, int to, int32_t l) {
     const int64_t bytes = sim_bytes(s, row);
     const int segments = sim_segments(s, bytes);
     return (sim_wire(s, bytes, segments, to) - sim_wire(s, bytes, segments, from)) / s->wire[l].bandwidth;
 }
 
-// Bytes on the wire of what a link is sending.
+// Bytes on the wire of a link's current segments.
 static inline double sim_sending(const SimLink* link, const Link* wire) {
     return (link->until - link->start + link->saved) * wire->bandwidth;
 }
 
-// A link begins something that takes `duration` without a burst: sets when it ends.
+// A link begins a transfer that takes `duration` without a burst: sets its end.
 static inline void sim_begin(Sim* s, SimLink* link, double bandwidth, double duration) {
     const double credit = fmin(s->set.burst, link->credit + (s->now - link->until) * bandwidth);
     link->saved = fmin(duration, credit / bandwidth);
@@ -104,7 +101,7 @@ static inline void sim_begin(Sim* s, SimLink* link, double bandwidth, double dur
     link->until = s->now + duration - link->saved;
 }
 
-// When the segment that a link has just begun is ready for the next link.
+// The time at which the segment just begun is ready for the next link.
 static inline double sim_ready_next(const Sim* s, const SimLink* link, const Link* here, const Link* there) {
     const double wire = sim_sending(link, here), packet = sim_packet(s, wire);
     const double first = fmin(link->until, link->start + packet / here->bandwidth) + here->latency;
@@ -112,8 +109,8 @@ static inline double sim_ready_next(const Sim* s, const SimLink* link, const Lin
     return fmax(first, last);
 }
 
-// Whether there is no room behind a link for the next segment of a passage. (Between links there always is: buffers
-// that are full all around a ring would wait for each other for ever.)
+// Whether the buffer after a link has no room for the next segment of a passage. (Between links it always has: full
+// buffers all around a ring would deadlock.)
 static inline bool sim_is_full(const Sim* s, const SimLink* link, int32_t passage) {
     const SimPassage* p = &s->passage[passage];
     const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
@@ -122,7 +119,7 @@ static inline bool sim_is_full(const Sim* s, const SimLink* link, int32_t passag
     return link->held + wire > fmax(s->set.port_buffer, 2 * wire) * (1 + 1e-9);
 }
 
-// A port begins to send: it has taken all of its message when the rest fits in.
+// A port begins to send: it has taken the whole message when the rest fits in.
 static inline void sim_port_sends(Sim* s, int port, double wire) {
     const double most = s->set.port_ahead * (double)s->set.payload, before = s->port_holds[port], after = before - wire;
     const int32_t row = s->port_row[port];
@@ -132,8 +129,8 @@ static inline void sim_port_sends(Sim* s, int port, double wire) {
     sim_push(s, fmax(fits, s->port_filled[port]), SIM_PORT, port, row);
 }
 
-// A link begins with the first message that waits: with one segment, or with all of it, if it is alone and goes no
-// further.
+// A link begins with the first waiting message: with one segment, or with all if the message is alone and this is its
+// last link.
 static inline void sim_serve(Sim* s, int32_t l) {
     SimLink* link = &s->link[l];
     const int32_t i = sim_dequeue(s, link);
@@ -157,7 +154,7 @@ static inline void sim_try_link(Sim* s, int32_t l) {
     if (!link->busy && link->head >= 0 && !sim_is_full(s, link, link->head)) sim_serve(s, l);
 }
 
-// Another message comes: only the segment in flight is finished.
+// Another message arrives: only the segment in flight is finished.
 static inline void sim_interrupt(Sim* s, int32_t l) {
     SimLink* link = &s->link[l];
     if (link->end == link->segment + 1) return;
@@ -172,7 +169,7 @@ static inline void sim_interrupt(Sim* s, int32_t l) {
     sim_push(s, until, SIM_LINK_FREE, l, ++link->version);
 }
 
-// Some more segments of a message have come to a link.
+// Further segments of a message have arrived at a link.
 static inline void sim_ready(Sim* s, int32_t passage, int32_t segments) {
     SimPassage* p = &s->passage[passage];
     const bool there = p->ready > p->served;
@@ -185,12 +182,12 @@ static inline void sim_ready(Sim* s, int32_t passage, int32_t segments) {
         sim_try_link(s, p->link);
 }
 
-// A message begins its way.
+// A message starts on its first link.
 static inline void sim_set_out(Sim* s, int32_t row) {
     sim_ready(s, (int32_t)s->way[row], sim_segments(s, sim_bytes(s, row)));
 }
 
-// A segment has come over the link before: it may go on, or, in order, if none is before it.
+// A segment has come over the previous link: it may continue, with in_order only if none is before it.
 static inline void sim_come(Sim* s, int32_t passage) {
     SimLink* link = &s->link[s->passage[passage - 1].link];
     if (!s->set.in_order) {
@@ -215,8 +212,8 @@ static inline void sim_come(Sim* s, int32_t passage) {
     if (link->came_head == c) sim_ready(s, passage, 1);
 }
 
-// A segment has gone on, out of the buffer behind the link before: there is room; and in order, the next one may go on.
-// Those behind it wait for links of their own.
+// A segment has left the buffer after the previous link: there is room, and with in_order the next segment may
+// continue.
 static inline void sim_gone(Sim* s, int32_t passage, double wire) {
     const int32_t l = s->passage[passage - 1].link;
     SimLink* link = &s->link[l];
@@ -245,7 +242,7 @@ static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
     s->result->segments += link->end - link->segment;
     p->served = link->end;
     const double wire = sim_sending(link, &s->wire[l]);
-    if (i > s->way[row]) sim_gone(s, i, wire);        // while the link counts as busy
+    if (i > s->way[row]) sim_gone(s, i, wire);        // while the link still counts as busy
     if (i + 1 == s->way[row + 1]) link->held -= wire; // it has arrived
     link->busy = false;
     if (p->served < p->ready && link->tail != i) sim_enqueue(s, i);
@@ -260,18 +257,18 @@ static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
 // ----------------------------------------------------------------------------------------------------------------
 // Ranks
 
-// The processor of a rank has something to do for a message; it is done at ...
+// The end of a rank's processor work for a message.
 static inline double sim_host(Sim* s, int rank) {
     return s->host[rank] = fmax(s->host[rank], s->now) + s->set.overhead;
 }
 
 // A row of the rank's step is in flight (steps), has left (estimate), or has no bytes (both). The next step is an
-// event, since this may happen while the step is being entered.
+// event, since this may be called while the step is being entered.
 static inline void sim_step_less(Sim* s, int rank, SimInjection injection) {
     if (s->set.injection == injection && --s->rank_left[rank] == 0) sim_push(s, s->now, SIM_STEP, rank, 0);
 }
 
-// A message may enter the first link of its way, or port: after those before it.
+// A message may enter its first link, or a port, after the earlier ones.
 static inline void sim_append(Sim* s, int32_t row) {
     SimLink* link = &s->link[s->passage[s->way[row]].link];
     const int32_t last = link->send_tail;
@@ -286,7 +283,8 @@ static inline void sim_append(Sim* s, int32_t row) {
     }
 }
 
-// A port takes a message. It is free again when it has all of it: now, if there is room, or while it sends.
+// A port takes a message. It is free again when it holds the whole message: at once, if there is room, or while it
+// sends.
 static inline void sim_take_port(Sim* s, int port, int32_t row) {
     const int64_t bytes = sim_bytes(s, row);
     s->port_row[port] = row;
@@ -298,7 +296,7 @@ static inline void sim_take_port(Sim* s, int port, int32_t row) {
     sim_append(s, row);
 }
 
-// The processor has prepared a message: it may go.
+// The processor has prepared a message, which may leave.
 static inline void sim_release(Sim* s, int32_t row) {
     const int rank = s->plan->transfers[row].from;
     if (s->set.ports == 0) {
@@ -321,9 +319,9 @@ static inline void sim_release(Sim* s, int32_t row) {
     s->port_tail[rank] = row;
 }
 
-// Nothing keeps a row back any more.
+// A row has nothing left to wait for.
 static inline void sim_send(Sim* s, int32_t row) {
-    if (sim_bytes(s, row) == 0) { // nothing to say: a vector shorter than the chunks are many
+    if (sim_bytes(s, row) == 0) { // an empty chunk: the vector has fewer elements than chunks
         sim_push(s, s->now, SIM_DONE, row, 0);
         if (s->set.injection >= SIM_STEPS) sim_step_less(s, s->plan->transfers[row].from, s->set.injection);
         return;
@@ -335,13 +333,13 @@ static inline void sim_send(Sim* s, int32_t row) {
         sim_push(s, sim_host(s, s->plan->transfers[row].from), SIM_RELEASE, row, 0);
 }
 
-// free: as many rows of a link as are possible, in order.
+// free: sends the possible rows of a link, in order.
 static inline void sim_try_line(Sim* s, int32_t l) {
     while (s->line_at[l] < s->line_first[l + 1] && s->missing[s->line[s->line_at[l]]] == 0)
         sim_send(s, s->line[s->line_at[l]++]);
 }
 
-// steps, estimate: a rank goes on to its next step, which has rows, or the end, or nothing for a while.
+// steps, estimate: a rank enters its next step, which may have rows, none for a while, or be the end.
 static inline void sim_enter_step(Sim* s, int rank) {
     int64_t* at = &s->rank_at[rank];
     *at = s->rank_end[rank];
@@ -387,7 +385,7 @@ static inline void sim_port(Sim* s, int port, int32_t row) {
     sim_step_less(s, rank, SIM_ESTIMATE);
 }
 
-// Nothing is missing any more for this row.
+// All dependencies of this row are complete.
 static inline void sim_possible(Sim* s, int32_t row) {
     const Transfer* t = &s->plan->transfers[row];
     if (s->set.injection == SIM_FREE)
@@ -415,7 +413,7 @@ static inline void sim_start_step(Sim* s) {
     for (int64_t i = from; i < end; i++) sim_send(s, (int32_t)i);
 }
 
-// A message is there: the processor takes it, adds it.
+// A message has arrived: the processor takes it and adds it.
 static inline void sim_arrive(Sim* s, int32_t row) {
     const Transfer* t = &s->plan->transfers[row];
     double ready = s->set.overhead > 0 ? sim_host(s, t->to) : s->now;
@@ -441,7 +439,7 @@ static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
     const int64_t n = s->plan->n;
     const int ports = s->set.ports, into = s->net->links + s->net->ranks * ports;
     int* links = (int*)checked_malloc(((size_t)s->net->vertices + 2) * sizeof(int), "ways");
-    int* turn = (int*)checked_calloc((size_t)s->net->ranks, sizeof(int), "ways"); // messages that came in this step
+    int* turn = (int*)checked_calloc((size_t)s->net->ranks, sizeof(int), "ways"); // messages received in this step
     s->way = (int64_t*)checked_malloc((size_t)(n + 1) * sizeof(int64_t), "ways");
     s->way[0] = 0;
     for (int64_t i = 0; i < n; i++)
@@ -471,7 +469,7 @@ static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
     return ok;
 }
 
-// The links of the network; and ports, without latency.
+// Sets up the links of the network, and ports, without latency.
 static inline void sim_find_links(Sim* s) {
     const size_t ports = (size_t)s->net->ranks * (size_t)s->set.ports, links = (size_t)s->net->links + 2 * ports;
     const Link port = {0, 0, network_slowest(s->net), 0};
@@ -494,7 +492,7 @@ static inline void sim_find_links(Sim* s) {
     for (int r = 0; r < s->net->ranks; r++) s->port_head[r] = -1;
 }
 
-// free: the rows of every link, in order.
+// free: lists the rows of every link, in order.
 static inline void sim_find_lines(Sim* s) {
     const size_t links = (size_t)s->net->links;
     s->line_first = (int64_t*)checked_calloc(links + 2, sizeof(int64_t), "rows");
@@ -506,8 +504,8 @@ static inline void sim_find_lines(Sim* s) {
     memcpy(s->line_at, s->line_first, links * sizeof(int64_t));
 }
 
-// steps, estimate: the rows of every rank, by step; and how long a step is thought to be: the largest message on the
-// slowest link.
+// steps, estimate: lists the rows of every rank, by step; and the estimated duration of a step: the largest message on
+// the slowest link.
 static inline void sim_find_steps(Sim* s) {
     const size_t ranks = (size_t)s->plan->ranks;
     s->rank_first = (int64_t*)checked_calloc(ranks + 2, sizeof(int64_t), "rows");
@@ -543,8 +541,9 @@ static inline int32_t sim_new_version(Sim* s, int32_t before) {
     return (int32_t)s->versions++;
 }
 
-// What every row waits for. A rank's chunk has versions: all that arrives between two of its sends makes a new one,
-// which needs the one before. So each row has one entry a chunk that it sends, and each arrival one that it completes.
+// The dependencies of every row. A rank's chunk has versions: the arrivals between two of its sends make a new one,
+// which needs the previous one. So each row has one entry per chunk that it sends, and each arrival completes one
+// version.
 static inline void sim_find_dependencies(Sim* s) {
     const Plan* plan = s->plan;
     const size_t cells = (size_t)plan->ranks * (size_t)plan->chunks;
@@ -672,7 +671,8 @@ static inline void sim_run(Sim* s) {
     }
 }
 
-// Sends the plan for a vector of `bytes` over the network. false: it makes no sense, see *error. Free the result.
+// Runs the plan for a vector of `bytes` over the network. False: invalid settings, see *error. The result is to be
+// freed.
 static inline bool simulate(const Plan* plan, const Network* net, const Routes* routes, int64_t bytes,
                             const SimSettings* settings, SimResult* result, Error* error) {
     Sim s;

@@ -1,9 +1,8 @@
 /*
-network_sim_state.h: the data of the network simulator (network_sim.h): settings, results, and its state: the
-links, the messages on them, what depends on what, and the queue of events.
+network_sim_state.h: the data of the network simulator (network_sim.h): settings, results, and its state: links,
+messages on them, dependencies, and the queue of events.
 
-Events are kept in a binary heap by time, those of one time by the order in which they were added: results are always
-the same.
+Events are in a binary heap by time, and at equal times by the order of insertion, so results are deterministic.
 */
 #ifndef NETWORK_SIM_STATE_H
 #define NETWORK_SIM_STATE_H
@@ -21,13 +20,13 @@ typedef struct {
     int segments;      // of a message, at most (fewer where packets are fewer)
     double reduce;     // s a byte added
     double overhead;   // s a message, at the sender and at the receiver
-    int ports;         // of a rank; 0: it has its links at hand
+    int ports;         // of a rank; 0: ranks use their links directly
     int port_ahead;    // packets
     double port_fill;  // s a packet
-    int port_buffer;   // bytes behind every link that leads from or to a port; 0: as large as they have to be
+    int port_buffer;   // bytes after every link that leads from or to a port; 0: unlimited
     bool in_order;     // buffers between links are queues
     double burst;      // bytes that a link lets through at once after a pause
-    bool record;       // keep when every message was on every link
+    bool record;       // keep the times of every message on every link
 } SimSettings;
 
 static inline SimSettings sim_settings_default(void) {
@@ -35,7 +34,7 @@ static inline SimSettings sim_settings_default(void) {
     return s;
 }
 
-// A message on one link: from its first bit's leaving to its last one's.
+// A message on one link: from the departure of its first bit to that of its last one.
 typedef struct {
     int64_t row; // of the plan
     int link;    // from net->links on: a port
@@ -44,11 +43,11 @@ typedef struct {
 
 typedef struct {
     double seconds;
-    double* busy;               // (links, then ports): seconds that each carried something
-    int64_t messages, segments; // that were sent; segments on links
+    double* busy;               // (links, then ports): seconds for which each was busy
+    int64_t messages, segments; // sent; segments on links
     int64_t events;
     int64_t records;
-    SimRecord* record; // (records), row by row, link by link of its way; start < 0: nothing was sent
+    SimRecord* record; // (records), by rows, then by the links of its path; start < 0: nothing was sent
 } SimResult;
 
 static inline void sim_result_free(SimResult* result) {
@@ -58,7 +57,7 @@ static inline void sim_result_free(SimResult* result) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What it keeps
+// State
 
 typedef enum { SIM_PORT, SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_STEP } SimEventKind;
 
@@ -73,24 +72,24 @@ typedef struct {
     bool busy;          // with segments [segment, end) of a passage:
     int32_t passage, segment, end, version;
     double start, until;
-    double credit, saved;         // bytes that may pass at once when it begins; seconds that this message gains by that
-    double held;                  // bytes that came over it, or are coming, and have not gone on
-    int32_t came_head, came_tail; // in_order: segments that came over it and have not gone on
+    double credit, saved;         // bytes that may pass at once when it begins; seconds that this message saves by that
+    double held;                  // bytes that came over it, or are in flight, and have not continued
+    int32_t came_head, came_tail; // in_order: segments that came over it and have not continued
     int32_t send_head, send_tail; // rows that its first vertex has to send over it, one after another (not in lockstep)
 } SimLink;
 
-// A message on one link of its way: `ready` segments have come, `served` of them have gone on. It waits, or is being
-// served, while there is one between the two.
+// A message on one link of its path: `ready` segments have arrived, `served` of them have left. It waits, or is being
+// served, while served < ready.
 typedef struct {
     int32_t row, link, ready, served, next; // next: of the link's queue
 } SimPassage;
 
-// in_order: a segment in a buffer. It belongs to the passage that it is to take next.
+// in_order: a segment in a buffer. It belongs to its next passage.
 typedef struct {
     int32_t passage, next;
 } SimCame;
 
-// What a rank has of a chunk from some step on. left: arrivals that are missing, and 1 for the version before.
+// A rank's data of a chunk from some step on. left: missing arrivals, and 1 for the previous version.
 typedef struct {
     int32_t left, next, waiting; // next: version; waiting: list of entries
 } SimVersion;
@@ -111,21 +110,21 @@ typedef struct {
     // the order in which a link's first vertex sends: rows line[line_first[l]] ...; line_at: the next one
     int64_t *line_first, *line_at;
     int32_t* line;
-    // what depends on what: one entry for every chunk of every row
+    // dependencies: one entry for every chunk of every row
     int64_t* entry;                                  // (n + 1)
     int32_t *entry_row, *entry_next, *entry_version; // list of a version; the version that an arrival completes
     SimVersion* version;
     int64_t versions, version_capacity;
     // ranks
-    double *host, *adder;           // when each is free
+    double *host, *adder;           // the time at which each is free
     int32_t* rank_step;             // steps, estimate: the step that it is in
     int64_t *rank_first, *rank_row; // its rows, by step: rank_row[rank_first[r]] ...
-    int64_t *rank_at, *rank_end;    // those of this step; where those of the next one begin
+    int64_t *rank_at, *rank_end;    // rows of this step; the first row of the next step
     int32_t* rank_left;             // rows of the step that have not left
     double estimate;
-    // ports: links from net->links on, first those out of ranks, then those into them
+    // ports: links from net->links on, first out of ranks, then into ranks
     double *port_holds,
-        *port_filled;  // bytes that it has to send; when it will have taken its last message, if it has room
+        *port_filled;  // bytes that it has to send; the time at which it has taken its last message, if it has room
     int32_t* port_row; // the message that it takes, -1: it is free
     int32_t *port_head, *port_tail; // (ranks): rows that wait for a port, a list by send_next
     // lockstep
@@ -158,7 +157,7 @@ static inline double sim_wire(const Sim* s, int64_t bytes, int segments, int k) 
     return (double)(min_i64(bytes, packets * s->set.payload) + heads * s->set.flit);
 }
 
-// A packet of this segment, or all of it where it is smaller.
+// A packet of this segment, or the whole segment if it is smaller.
 static inline double sim_packet(const Sim* s, double segment) {
     return fmin(segment, s->set.payload + (s->set.heads == SIM_HEADS_PACKET ? s->set.flit : 0));
 }

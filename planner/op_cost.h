@@ -1,20 +1,19 @@
 /*
 op_cost.h: seconds of an operation, and of a list of operations (ops.h), on a device of a cluster (cluster.h).
 
-    rates_of        a cluster and a software: what all prices depend on
-    op_seconds      one operation; all prices come through it, those of a measured device, too
-    work_price      a list, by WorkPart: as a whole, and in the two halves of a backward pass
+    rates_of        a cluster and a software, on which all prices depend
+    op_seconds      one operation; all prices come through it, also for a measured device
+    work_price      a list, by WorkPart: as a whole, and divided into the B and W passes
 
-Theory: prices, where nothing was measured; products n x m of sums of k, on a device of S multiprocessors (SMs):
+Theory: prices without measurements; products n x m with sums of k, on a device of S multiprocessors (SMs):
 
-    product      in tiles, of one of six sizes; they go over the SMs in waves, w = ceil(tiles / S), the last of which
-                 may be nearly empty; a tile of r x c takes 2 r c k / (rate of an SM) + tile_overhead. Or as long as
-                 reading and writing all three matrices takes, if that is more; plus a launch. Of all tiles, and with k
-                 cut into 1, 2, 4, 8 parts where tiles are few, the fastest. 8192^3 takes 247 TFLOP/s on an A100 and 690
-                 on an H100 that way
+    product      in tiles, of one of six sizes, in waves over the SMs, w = ceil(tiles / S), the last of which may be
+                 nearly empty; a tile of r x c takes 2 r c k / (rate of an SM) + tile_overhead. At least the time of
+                 reading and writing all three matrices; plus a launch. The fastest of all tiles, and of k cut into 1,
+                 2, 4, 8 parts where tiles are few. 8192^3 runs at 247 TFLOP/s on an A100 and 690 on an H100
     memory       launch + bytes / (hbm x hbm_fraction x kernels)
-    attention    a fraction of the peak by head size, times T / (T + start): tiles that the diagonal cuts, and
-                 prologues, take a time of their own, 500 tokens' worth forward and 1200 backward on an H100
+    attention    a fraction of the peak by head size, times T / (T + start): tiles on the diagonal, and prologues, cost
+                 a constant time, that of 500 tokens forward and 1200 backward on an H100
     collective   comm_cost.h
     message      the same
 
@@ -28,7 +27,7 @@ A device that was measured has its own prices (Cluster.measured_seconds); all co
 // ----------------------------------------------------------------------------------------------------------------
 // Prices: seconds of one operation
 
-// Tiles that libraries have for products, and their speed beside the largest: a small one loads more for a FLOP.
+// Libraries' tiles for products, and their speed relative to the largest: a small one loads more per FLOP.
 // Estimates, after the pattern of NVIDIA's guide to matrix products.
 typedef struct {
     int rows, columns;
@@ -38,7 +37,7 @@ static const ProductTile product_tiles[] = {{256, 128, 1.00}, {128, 256, 1.00}, 
                                             {256, 64, 0.88},  {128, 64, 0.80},  {64, 64, 0.60}};
 enum { PRODUCT_TILES = sizeof product_tiles / sizeof product_tiles[0] };
 
-// The peak for what a software multiplies: 16-bit values, or float32 ones.
+// The peak for a software's values: 16 bits, or float32.
 static inline double device_peak(const Device* d, int value_bytes) { return value_bytes < 4 ? d->peak : d->peak_fp32; }
 
 // batch products (m x k) (k x n) of values of value_bytes bytes.
@@ -65,11 +64,11 @@ static inline double memory_seconds(const Device* d, double bytes) {
     return d->launch + bytes / (d->hbm * d->hbm_fraction);
 }
 
-// Fused attention. What it takes to start is a time, so a slower SM loses less; between head sizes, linear. A head's
-// rows are worked on 128 at a time, an SM each: where they are few, some SMs have nothing to do in the last wave.
+// Fused attention. The start-up cost is a time, so a slower SM loses less; linear between head sizes. A head's
+// rows are worked on 128 at a time, an SM each: where they are few, some SMs are idle in the last wave.
 static inline double attention_seconds(const Device* d, int value_bytes, double flops, double seq, double head,
                                        double heads, bool backward) {
-    static const double start_tokens[2] = {500, 1200}; // at which half the rate is reached, on an H100
+    static const double start_tokens[2] = {500, 1200}; // length at which half the rate is reached, on an H100
     const double low = d->attention[0][backward], high = d->attention[1][backward];
     const double fraction = low + (high - low) * fmin(1, fmax(0, (head - 64) / 64));
     const double peak = device_peak(d, value_bytes),
@@ -78,8 +77,8 @@ static inline double attention_seconds(const Device* d, int value_bytes, double 
     return d->launch + uneven * flops / (peak * fraction * d->sustained * seq / (seq + start));
 }
 
-// What prices depend on besides the operation. Of a measured device: threads that a rank computes with, and processes
-// that compute at once.
+// The inputs of prices besides the operation. For a measured device: a rank's threads, and processes that compute at
+// once.
 typedef struct {
     const Cluster* cluster;
     const Software* software;
@@ -116,7 +115,7 @@ static inline double op_seconds(Rates* r, const Op* op) {
     return NAN;
 }
 
-// A collective and a message outside lists.
+// Prices of a collective and a message outside lists.
 static inline double collective_seconds(Rates* r, PlanKind kind, double bytes, int ranks, int stride) {
     const Op op = op_collective("collective", kind, bytes, ranks, stride);
     return ranks == 1 || bytes <= 0 ? 0 : op_seconds(r, &op);
@@ -135,8 +134,8 @@ static inline double message_seconds(Rates* r, double bytes, int stride, int sta
 
 typedef enum { WORK_PRODUCT, WORK_ATTENTION, WORK_MEMORY, WORK_TENSOR, WORK_PARTS } WorkPart;
 
-// Of the two halves of a backward pass (of a forward pass the first is all), by what they are spent on. whole: both
-// halves as one, where collectives are hidden under what the other half does.
+// Seconds of the B and W passes (a forward pass has only the first), by kind. whole: both as one pass, where
+// collectives of one are hidden under the other's work.
 typedef struct {
     double half[2][WORK_PARTS], whole[WORK_PARTS];
 } WorkPrice;
@@ -153,8 +152,7 @@ static inline WorkPart op_part(const Op* op) {
     return op->kind == OP_COLLECTIVE ? WORK_TENSOR : WORK_MEMORY;
 }
 
-// One after another. A collective that is hidden takes overlap_cost of the time that it is hidden; what is longer
-// stays.
+// One after another. A hidden collective costs overlap_cost of the hidden time; the rest of it is exposed.
 static inline WorkPrice work_price(Rates* r, const Work* w) {
     WorkPrice price;
     memset(&price, 0, sizeof price);
