@@ -1,26 +1,26 @@
 /*
-ops.h: what a rank executes, as lists of operations; op_cost.h prices them.
+ops.h: the work of a rank, as lists of operations; op_cost.h prices them.
 
     work_block, work_chunk, work_embedding, work_head, ...    the lists of a step's parts, forward and backward
     softwares                                                 the programs that execute the lists
 
-Theory: an operation (Op) is a matrix product, a kernel that is bound by memory, attention, a collective, or a message.
-Which operations a part of the model has depends on the software: programs fuse, keep and overlap different things.
-"threefold" is this trainer, operation for operation; the others are for comparing with published results.
+Theory: an operation (Op) is a matrix product, a memory-bound kernel, attention, a collective, or a message. The
+operations of a part of the model depend on the software: programs fuse, store and overlap differently. "threefold" is
+this trainer, operation for operation; the others are for comparison with published results.
 
     megatron-2021    Narayanan et al. 2021: attention's scores go through memory; fused kernels for bias and GELU, for
                      bias, dropout and residual, and for scale, mask and softmax; QKV's bias and the sum into the buffer
-                     of gradients are passes of their own; gradients are kept and summed in 16 bits; a stage is
-                     blocked while its messages leave. Kernels reach 0.75 of what tuned ones do (see Software.kernels)
+                     of gradients are separate passes; gradients are kept and summed in 16 bits; a stage is blocked
+                     while its messages leave. Kernels reach 0.75 of tuned ones' rate (see Software.kernels)
     megatron-2021-ddp  the same with PyTorch's DDP, which sums gradients while the last backward pass runs
-    megatron-2022    Korthikanti et al. 2022: and backward's sums over the tensor group run under the products for the
+    megatron-2022    Korthikanti et al. 2022: also, backward's sums over the tensor group run under the products for the
                      gradients of weights; tuned kernels
     modern           FlashAttention, no dropout, sums into float32 gradients by the product itself, biases and residuals
                      in epilogues, losses and their gradients in one pass, messages and sums overlapped
     llama3           modern, but sums over the tensor group are not hidden, and kernels are PyTorch's
     llm-foundry      modern with PyTorch's kernels and gradients in 16 bits
     llm.c            one node: gathering parameters and sending are not hidden
-    threefold        this trainer on a GPU; threefold-fp32, all in float32, there; threefold-cpu: on processors
+    threefold        this trainer on a GPU; threefold-fp32: the same, all in float32; threefold-cpu: on processors
 */
 #ifndef OPS_H
 #define OPS_H
@@ -35,7 +35,7 @@ Which operations a part of the model has depends on the software: programs fuse,
 
 typedef enum { OP_PRODUCT, OP_MEMORY, OP_ATTENTION, OP_COLLECTIVE, OP_MESSAGE } OpKind;
 
-// Kernels that are bound by memory, as a measured device lists their rates; `elements` says of what.
+// Memory-bound kernels, by which a measured device lists its rates; after each, the meaning of `elements`.
 typedef enum {
     KERNEL_NORM,                // rows x C, forward, alone (first norm of a chunk; recomputed)
     KERNEL_RESIDUAL_NORM,       // rows x C: x + branch + bias, and the norm of it
@@ -50,7 +50,7 @@ typedef enum {
     KERNEL_CLASSIFIER,          // rows x V: losses, and their gradient in place, all passes together
     KERNEL_ADD,                 // elements: a += b; sums of gradients
     KERNEL_BIAS,                // rows x channels: a bias's gradient, the sum over rows
-    KERNEL_COPY,                // elements: a boundary's buffers; the gradient of a branch, of halves
+    KERNEL_COPY,                // elements: stage input/output buffers; the gradient of a branch, for B and W
     KERNEL_ZERO,                // elements of gradients that are set to 0
     KERNEL_SQUARES,             // elements of gradients: their norm
     KERNEL_OPTIMIZER,           // parameters: AdamW
@@ -72,10 +72,10 @@ typedef struct Op {
     bool backward;         // of OP_ATTENTION
     double seq, head, heads, batch_heads; // of OP_ATTENTION: T; HS; the rank's heads; B x heads
     PlanKind collective;                  // of OP_COLLECTIVE
-    int ranks, stride;                    // of OP_COLLECTIVE: how many, and how far apart in the order of ranks. Of
-                                          // OP_MESSAGE: stages, and ranks between two of them
-    bool weight;                          // of the weight half of a backward pass
-    bool core;                            // of the attention core
+    int ranks, stride;                    // of OP_COLLECTIVE: the group's size, and the distance of its ranks. Of
+                                          // OP_MESSAGE: stages, and the distance of two of them in ranks
+    bool weight;                          // belongs to the W pass
+    bool core;                            // belongs to the attention core
     int under, under_last;                // of OP_COLLECTIVE: hidden under these operations of its list; -1: not
 } Op;
 
@@ -143,7 +143,7 @@ static inline Op* work_collective(Work* w, const char* name, PlanKind kind, doub
 // ----------------------------------------------------------------------------------------------------------------
 // Software
 
-// What a software cannot do, as bits.
+// Features that a software lacks, as bits.
 enum { LACKS_SEQUENCE = 1, LACKS_SELECTIVE = 2, LACKS_ZERO = 4, LACKS_HALVES = 8, LACKS_ALL = 15 };
 
 typedef struct {
@@ -154,17 +154,17 @@ typedef struct {
     bool fused; // one kernel for bias and GELU, for bias, dropout and residual, for scale, mask and softmax
     bool dropout;
     bool tensor_overlap; // backward's sums over the tensor group run under gradients of weights
-    bool weights_fused;  // these are added to the buffer of gradients by the product
+    bool weights_fused;  // the product adds these to the buffer of gradients
     bool data_overlap;   // sums over the data group run under the last micro-batch's backward pass
     bool gather_overlap; // ZeRO's gather of parameters runs under the next step's first forward pass
     bool send_overlap;   // messages run under computing; else a stage is blocked while its own leave
-    bool one_pass_loss;  // the gradient of the logits is made when the loss is
+    bool one_pass_loss;  // the gradient of the logits is made along with the loss
     bool epilogues;      // biases (and here GELU) are part of products, residuals' gradients of norms'
     int value_bytes;     // of an activation or a parameter
     int gradient_bytes;  // of a gradient of a parameter, as it is kept and summed
-    // Rate of its memory-bound kernels, of that of tuned ones (1). 0.75: PyTorch of 2021, and what compilers make:
-    // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; and what fusing them brought in Narayanan et
-    // al. 2021, section 5.8, follows from it.
+    // Rate of its memory-bound kernels relative to tuned ones (1). 0.75: PyTorch of 2021, and compilers' kernels:
+    // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; the gain of fusion in Narayanan et al. 2021,
+    // section 5.8, follows from it, too.
     double kernels;
 } Software;
 
@@ -192,7 +192,7 @@ static inline const Software* software_find(const char* name) {
     return NULL;
 }
 
-// What of a mesh a software cannot do, or NULL.
+// A feature of the mesh that a software lacks, or NULL.
 static inline const char* software_lacks(const Software* s, const Mesh* mesh, bool halves) {
     if ((s->lacks & LACKS_SEQUENCE) && mesh->sequence_parallel) return "sequence parallelism";
     if ((s->lacks & LACKS_SELECTIVE) && mesh->recompute == RECOMPUTE_SELECTIVE) return "selective recomputation";
@@ -202,28 +202,28 @@ static inline const char* software_lacks(const Software* s, const Mesh* mesh, bo
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Lists. A rank's share of one micro-batch.
+// Lists: a rank's part of one micro-batch.
 
 typedef struct {
     const ModelConfig* model;
     const Mesh* mesh;
     const Software* software;
     int B, T;    // of a micro-batch: sequences, tokens of each
-    bool halves; // backward passes in halves
+    bool halves; // backward passes split into B and W
 } Job;
 
-// What lists are made from: sizes that many of them need.
+// Sizes that many lists need.
 typedef struct {
     Work* w;
     const Software* s;
-    double N, R, C;    // rows of a micro-batch, rows outside the split layers, channels
+    double N, R, C;    // rows of a micro-batch, this rank's rows outside the split layers, channels
     double F, fc, qkv; // of this rank: channels inside the mlp; of its first matrix; of q, k and v
     double heads, HS;  // of this rank: B x heads; size of one
     double T, e;       // tokens of a sequence; bytes of a value
     int NH, NKV, t, V; // of this rank
     bool layernorm, learned, biases, gated, fused; // features of the model; fused: the activation and its product
     bool rows;                                     // sequence parallel
-    bool halves;                                   // backward passes in halves
+    bool halves;                                   // backward passes split into B and W
     bool drop;                                     // dropout outside attention
     Recompute recompute;
 } Lists;
@@ -261,7 +261,7 @@ static inline Lists lists_of(const Job* j, Work* w) {
     return x;
 }
 
-// The tensor group's: rows of all ranks from each one's (sequence parallel), and sums over the ranks.
+// The tensor group's collectives: gathers of all ranks' rows (sequence parallel), and sums over the ranks.
 static inline Op* list_gather(const Lists* x) {
     if (!x->rows) return NULL;
     return work_collective(x->w, "gather of rows", PLAN_ALL_GATHER, x->e * x->N * x->C, x->t, 1);
@@ -273,7 +273,7 @@ static inline Op* list_sum(const Lists* x) {
                            x->e * x->N * x->C, x->t, 1);
 }
 
-// The sum that was added before operation `first` runs under all that were added since.
+// The sum added before operation `first` runs under all operations added since.
 static inline void list_hide(const Lists* x, int first) {
     if (first == 0 || x->w->op[first - 1].kind != OP_COLLECTIVE || !x->s->tensor_overlap) return;
     x->w->op[first - 1].under = first;
@@ -298,10 +298,10 @@ static inline void list_flash(const Lists* x, bool backward) {
     op->flops = 2 * x->heads * x->T * x->T * x->HS * (backward ? 2.5 : 1);
 }
 
-// ---- This trainer (train_gpt.cu), without CAAT-Net. Norms stand behind the residual that they read, so a chunk begins
-// with one.
+// ---- This trainer (train_gpt.cu), without CAAT-Net. A norm is fused with the residual before it, so a chunk begins
+// with a separate norm.
 
-static inline void ours_activation(const Lists* x, bool alone) { // GELU's product writes one matrix more
+static inline void ours_activation(const Lists* x, bool alone) { // the product with GELU writes one matrix more
     const double kernel = x->gated ? 3 : 2, values = x->fused && !alone ? 1 : kernel;
     list_memory(x, "activation", KERNEL_ACTIVATION, x->N * x->F, values * x->e);
 }
@@ -334,19 +334,19 @@ static inline void ours_forward(const Lists* x, bool next_norm) {
     ours_residual(x, next_norm);
 }
 
-// dW and db of a layer with `in` inputs and `out` outputs. A GPU's product makes db on the way.
+// dW and db of a layer with `in` inputs and `out` outputs. A GPU's product also makes db.
 static inline void ours_weight(const Lists* x, const char* name, double in, double out) {
     work_product(x->w, name, 2, out, in, x->N, 1);
     if (x->biases && !x->s->epilogues) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
 }
 
-// Of all rows, for both halves of the backward pass; where these are one it is the stream's own.
+// The gradient of all rows, for the B and W passes; in one pass it is the stream's own.
 static inline void ours_branch_gradient(const Lists* x) {
     if (!list_gather(x) && x->halves) list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
 }
 
-// Both weights of a branch, under the sum of its input's gradient. Sequence parallel, what the second one multiplies
-// with has to be gathered, behind the sum in the group's order: only the first one hides it.
+// Both weight gradients of a branch, under the sum of its input gradient. With sequence parallelism the second one's
+// operand has to be gathered, after the sum in the group's order: only the first one hides the sum.
 static inline void ours_weights(const Lists* x, const char* row, double inner, const char* column, double wide) {
     const int first = x->w->n;
     ours_weight(x, row, inner, x->C);
@@ -469,8 +469,8 @@ static inline void other_forward(const Lists* x) {
     other_residual(x);
 }
 
-// A column-parallel layer's: its input is gathered again for the gradient of the weight, which hides the sum of the
-// input's.
+// A column-parallel layer: its input is gathered again for the weight gradient, which hides the sum of the input
+// gradient.
 static inline void other_column_backward(const Lists* x, const char* name, double out) {
     Op* gather = list_gather(x);
     const int first = x->w->n; // dX, then dW
@@ -513,7 +513,7 @@ static inline void other_backward(const Lists* x) {
 
 // ---- For both
 
-// One block. last: of its chunk, where that does not end with the head. Backward: with what is recomputed.
+// One block. last: of its chunk, where that does not end with the head. Backward: including recomputation.
 static inline void work_block(Work* w, const Job* job, bool backward, bool last) {
     const Lists x = lists_of(job, w);
     if (!x.s->ours)
@@ -522,8 +522,8 @@ static inline void work_block(Work* w, const Job* job, bool backward, bool last)
         backward ? ours_backward(&x) : ours_forward(&x, !last);
 }
 
-// What a chunk does besides its blocks: unpacks what it received (from another chunk), makes its first norm, and, in
-// the backward pass, hands its input's gradient on.
+// A chunk's work besides its blocks: it unpacks the received input (from another chunk), makes its first norm, and, in
+// the backward pass, sends its input gradient.
 static inline void work_chunk(Work* w, const Job* job, bool backward, bool receives, bool sends) {
     const Lists x = lists_of(job, w);
     const bool scatters = job->mesh->scatter && !x.rows && x.t > 1;
@@ -554,8 +554,8 @@ static inline void work_embedding(Work* w, const Job* job, bool backward) {
     }
 }
 
-// Logits, losses, and back. The classifier's passes: one where a rank has the whole vocabulary; else two on the way in
-// and two back, and three numbers a row that go between the ranks.
+// Logits and losses, forward and backward. The classifier's passes: one where a rank has the whole vocabulary; else two
+// forward and two backward, and ranks exchange three numbers a row.
 static inline void ours_head(const Lists* x, bool backward) {
     const double logits = x->N * x->V;
     if (!backward) {
@@ -604,21 +604,21 @@ static inline void work_head(Work* w, const Job* job, bool backward) {
     x.s->ours ? ours_head(&x, backward) : other_head(&x, backward);
 }
 
-// Once a step, for `elements` parameters of a rank, of which `updated` are its own (ZeRO: a share of each bucket).
-// These kernels were tuned in all systems (apex's for lists of tensors): their bytes are not divided by
-// Software.kernels. Gradients that are set to zero.
+// Once a step, for `elements` parameters of a rank, of which it updates `updated` (ZeRO: a shard of each bucket). These
+// kernels were tuned in all systems (apex's for lists of tensors): their bytes are not divided by Software.kernels.
+// Sets gradients to zero.
 static inline void work_zero(Work* w, const Job* job, double elements) {
     const Software* s = job->software;
     if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, s->gradient_bytes * s->kernels);
 }
 
-// Their norm. Others square them in the passes of work_optimizer.
+// The gradients' norm. Other software squares them in the passes of work_optimizer.
 static inline void work_squares(Work* w, const Job* job, double updated) {
     if (job->software->ours && updated > 0) work_memory(w, "squares of gradients", KERNEL_SQUARES, updated, 4);
 }
 
-// AdamW: reads gradient, weight and two moments in float32, writes three, and the 16-bit weight. Others in 2021:
-// gradients to float32, unscaled, squared, clipped; Adam; to 16 bits.
+// AdamW: reads gradient, weight and two moments in float32, writes three of them, and the 16-bit weight. Other software
+// in 2021: gradients to float32, unscaled, squared, clipped; Adam; to 16 bits.
 static inline void work_optimizer(Work* w, const Job* job, double updated) {
     const Software* s = job->software;
     if (updated <= 0) return;

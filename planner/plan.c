@@ -1,5 +1,5 @@
 /*
-plan.c: the planner: the best mesh for a model on a cluster, its step time, its memory, and what limits it.
+plan.c: the planner: the best mesh for a model on a cluster, its step time, its memory, and its bottleneck.
 
     plan --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072
     plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8
@@ -23,7 +23,7 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 #include "search.h"
 
 typedef struct {
-    Settings model; // what settings_model reads: the model's shape
+    Settings model; // the model's shape, read by settings_model
     const char *cluster, *software, *svg, *datacenter, *models, *calibrate;
     int64_t gpus, batch, rows;
     double tokens;
@@ -108,7 +108,7 @@ static PlanOptions plan_options_default(void) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What is asked
+// The question
 
 static const Software* read_software(const char* name, const Cluster* cluster) {
     const char* usual = cluster->cores ? "threefold-cpu" : "threefold";
@@ -122,8 +122,8 @@ static const Software* read_software(const char* name, const Cluster* cluster) {
     return s;
 }
 
-// Without a word about its shape the model is the one with the usual name, its vocabulary, too. A shape without a name
-// changes the model that the trainer starts from.
+// Without any shape option the model is the default preset, with its vocabulary. Shape options without a preset modify
+// the trainer's default model.
 static void read_usual_model(PlanOptions* o, Option* table, int n) {
     static const char* const shape[] = {"model", "arch", "layers", "hidden", "heads", "kv-heads", "ffn"};
     bool given = false;
@@ -158,7 +158,7 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What is printed
+// Output
 
 static void print_question(const Question* q) {
     const ModelConfig* m = &q->model;
@@ -194,7 +194,7 @@ static void print_search(const Answer* a, double seconds) {
         counts[0], seconds, counts[1], counts[2], counts[3]);
 }
 
-// Of a step, in percent.
+// Percent of a step.
 static double share(const StepCost* cost, int part) { return 100 * cost->parts[part] / cost->seconds; }
 
 static void print_time(double seconds) {
@@ -227,7 +227,7 @@ static void print_parts(const StepCost* c) {
     printf("\n");
 }
 
-// The largest part that is not computing by products and attention, and what makes it smaller.
+// The largest part besides products and attention, and what reduces it.
 static void print_limit(const StepCost* c) {
     static const char* const cures[STEP_PARTS] = {
         "",
@@ -245,7 +245,7 @@ static void print_limit(const StepCost* c) {
     printf("limit     %.1f%% of it: %s\n", share(c, most), cures[most]);
 }
 
-// Exact, and beside it what papers' formulas say; of other software these are all there is.
+// Exact memory, and beside it by papers' formulas, the only numbers for other software.
 static void print_memory(const Choice* best) {
     const StepSetup* s = &best->setup;
     const Mesh* m = &s->mesh;
@@ -267,7 +267,7 @@ static void print_memory(const Choice* best) {
     printf("); activations %.2f\n", setup_formula_activations(s) / unit.bytes);
 }
 
-// The two usual counts of attention, and that of Narayanan et al. 2021, which has GPT's shapes.
+// The two usual counts of attention, and the count of Narayanan et al. 2021, which assumes GPT's shapes.
 static void print_rate(const Choice* best) {
     const StepSetup* s = &best->setup;
     const double tokens = best->cost.tokens_per_second / mesh_size(&s->mesh);
@@ -299,7 +299,7 @@ static void print_training(const StepSetup* s, const StepCost* c, double tokens)
            step_days(s, tokens, c->seconds));
 }
 
-// What a process on a CPU holds beside that: host_memory.h.
+// The further memory of a process on a CPU: host_memory.h.
 static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
     const StepSetup* s = &c->setup;
     const Measured* m = s->cluster->measured;
@@ -362,7 +362,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
         printf("          by data sheets; published runs were up to a quarter slower than such a plan (--published)\n");
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
-    if (best->setup.software->ours) print_traffic(&best->setup); // it is this trainer's that is counted
+    if (best->setup.software->ours) print_traffic(&best->setup); // only this trainer's traffic is known
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
     if (best->setup.software->ours) {
         printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&best->setup.mesh));
@@ -372,13 +372,13 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Other things that it does
+// Other modes
 
 static void print_clusters(void) {
     for (int i = 0; i < KNOWN_CLUSTERS; i++) printf("%-12s %s\n", known_clusters[i].name, known_clusters[i].what);
 }
 
-// "20T,400T" in place of the models that there are.
+// Replaces the models by a list as "20T,400T".
 static bool read_models(Datacenter* d, const char* list, Error* error) {
     d->models = 0;
     for (const char* at = list;; at++) {
@@ -408,7 +408,7 @@ static void plan_datacenter(const PlanOptions* o) {
     free(plan);
 }
 
-// The trace of a run of the one choice that the options leave; prints lines for the machine's file.
+// Compares a trace with the one choice that the options leave; prints lines for the machine's file.
 static void calibrate(const Question* q, Machines* machines, const char* trace) {
     Error error;
     Answer answer;

@@ -1,17 +1,17 @@
 /*
-provenance.h: numbers that say how well they are known, and their units.
+provenance.h: numbers with a mark of how well they are known, and their units.
 
-A Fact is a value and a mark, which is as weak as the weakest fact that the value follows from. So that the marks of
-results need not be kept by hand, a formula reads its facts by use() and returns by result():
+A Fact is a value and a mark, which is as weak as the weakest fact that the value follows from. To compute the marks of
+results automatically, a formula reads its facts by use() and returns by result():
 
     Mark w = BACK_COMPUTED;
     p->power = result(&w, use(&w, p->racks) * use(&w, d->rack_power));
 
 Theory: use() yields the value and notes the mark in w if it is weaker; result() returns value and mark and resets w. A
 computed value is at best back-computed, even from confirmed facts. It is confirmed where it equals a published number
-(fact_published), but not where a fact that it follows from is assumed: a guess that hits is a guess. A fact that
-decides a value without being in the formula, a limit or a choice, has to be read by use(), too; test_datacenter.c
-changes every input and checks the marks of all results that change.
+(fact_published), but not if it follows from an assumed fact. A fact that decides a value without being in the formula,
+a limit or a choice, has to be read by use(), too; test_datacenter.c changes every input and checks the marks of all
+results that change.
 */
 #ifndef PROVENANCE_H
 #define PROVENANCE_H
@@ -40,7 +40,7 @@ static inline double use(Mark* weakest, Fact f) {
     return f.value;
 }
 
-// What the formula comes to. The next one begins anew.
+// The result of the formula. Resets the mark for the next one.
 static inline Fact result(Mark* weakest, double value) {
     const Fact f = {value, *weakest};
     *weakest = BACK_COMPUTED;
@@ -54,7 +54,7 @@ static inline Fact fact_published(Fact f, double published, double within) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Quantities: the units of what is read, and of what is printed
+// Quantities: the units of inputs and outputs
 
 typedef enum {
     HEADING, // no number
@@ -106,7 +106,7 @@ static inline void quantity_units(char* text, size_t size, Quantity quantity) {
     }
 }
 
-// Reads "3.62GW", or "3.62" with the unit in a word of its own. Decimal digits only: no hexadecimal, inf or nan.
+// Reads "3.62GW", or "3.62" with the unit as a separate word. Decimal digits only: no hexadecimal, inf or nan.
 static inline bool quantity_read(const char* word, const char* unit, Quantity quantity, double* value) {
     char* end;
     const double x = strtod(word, &end);
@@ -121,7 +121,7 @@ static inline bool quantity_read(const char* word, const char* unit, Quantity qu
     return false;
 }
 
-// 1677600 as 1,677,600.
+// Formats 1677600 as 1,677,600.
 static inline void text_of_count(char* text, size_t size, double value) {
     char digits[64];
     snprintf(digits, sizeof digits, "%.0f", value);

@@ -6,21 +6,21 @@ published.h: published training times with their settings, as far as known, besi
     published_print      all rows, and the mean errors (./plan --published)
 
 Marks: confirmed (the paper, or its scripts, were read), repository (a project's own page), third party (quoted by
-someone else), memory (not looked up again). Rows marked outside run on engines whose way of working is not
-modelled: DeepSpeed's pipeline and ZeRO-3.
+someone else), memory (not looked up again). Rows marked outside ran on engines that are not modelled: DeepSpeed's
+pipeline and ZeRO-3.
 
-Theory: how independent the rest is. Nothing in the model of time was fitted to single rows. Table 1 is a fit in the
-sense that `sustained`, `overlap_cost`, a tile's overhead and Software.kernels = 0.75 were put in, each with the value
-of its source, after ten rows that all came out 15 % too fast; one set of constants serves all ten. run_table_1.sh has
---DDP-impl torch (sums under the backward pass) up to 18.4B and local (not) from 39.1B on; CONFIG.sh has fp16 without
-float32 sums. Which software does what in the other rows was chosen from what its authors say. Table 2 was set to v = 1
-after its times turned out to be a straight line in the micro-batches, whose intercept is that of the plain schedule.
-Llama 3 and Nemotron's v follow from their numbers of layers.
+Theory: independence of the other rows. Nothing in the model of time was fitted to single rows. Table 1 is a fit in the
+sense that `sustained`, `overlap_cost`, a tile's overhead and Software.kernels = 0.75 were added, each with the value of
+its source, because ten rows were all 15 % too fast; one set of constants serves all ten. run_table_1.sh has --DDP-impl
+torch (sums under the backward pass) up to 18.4B and local (not) from 39.1B on; CONFIG.sh has fp16 without float32 sums.
+The software features of the other rows are from its authors' descriptions. Table 2 has v = 1 because its times are
+linear in the micro-batches with the intercept of the plain schedule. Llama 3 and Nemotron's v follow from their numbers
+of layers.
 
-Known misses. Thousands of H100s come out 9 to 11 % too fast: no slowest GPU of thousands, no contention, no real data
-in the model (Selene shows no such extra up to 2,240 GPUs). A step above 1,000 GPUs of that kind should be read as a
-range. Exposed messages without scatter/gather and tensor parallelism across nodes come out too cheap: Megatron 2021
-stopped the device after every exchange, which is not in the model.
+Known misses. Thousands of H100s are predicted 9 to 11 % too fast: the model has no slowest GPU of thousands, no
+contention, no real data (Selene shows no such loss up to 2,240 GPUs). A step on more than 1,000 such GPUs should be
+read as a range. Exposed messages without scatter/gather and tensor parallelism across nodes are too cheap: Megatron
+2021 synchronised the device after every exchange, which is not modelled.
 */
 #ifndef PUBLISHED_H
 #define PUBLISHED_H
@@ -39,7 +39,7 @@ typedef enum {
 static const char* const published_marks[] = {"confirmed", "repository", "third party", "memory"};
 static const char* const published_units[] = {"TFLOP/s", "TFLOP/s", "s", "% MFU", "k tok/s"};
 
-// What ran them, by their names in ops.h.
+// The software of the rows, as named in ops.h.
 enum { RAN_2021, RAN_2021_TORCH, RAN_2022, RAN_MODERN, RAN_LLAMA3, RAN_FOUNDRY, RAN_LLMC };
 static const char* const published_softwares[] = {"megatron-2021", "megatron-2021-ddp", "megatron-2022", "modern",
                                                   "llama3",        "llm-foundry",       "llm.c"};
@@ -250,7 +250,8 @@ static inline void published_count(PublishedErrors* e, double error) {
     e->worst = fmax(e->worst, fabs(error));
 }
 
-// Every row, ours beside theirs; and the errors of Table 1, of the others, and of those outside the model.
+// Every row, ours beside the published value; and the errors of Table 1, of the other rows, and of rows outside the
+// model.
 static inline void published_print(FILE* out) {
     PublishedErrors errors[3];
     static const char* const names[3] = {"table 1", "not used for any constant", "outside what is modelled"};

@@ -1,20 +1,20 @@
 /*
 search.h: finds the fastest meshes for n ranks that train a model.
 
-    search                the fastest choices of a Question; what the question settles is kept
-    answer_recommended    of the rows that are about as fast as the first, the one with the least memory
+    search                the fastest choices of a Question; values that it fixes are kept
+    answer_recommended    the row with the least memory of those about as fast as the first
 
 Theory: a choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO and recomputation. For a
-trillion parameters on 3,072 GPUs there are some thirty thousand that the trainer would accept. To run every one through
-the event simulation of step_sim.h would take hours; but each has a lower bound that costs almost nothing, step_bound:
-the work of its busiest stage, and the time until the pipeline is full. So, best bound first:
+trillion parameters on 3,072 GPUs the trainer would accept some thirty thousand. The event simulation of step_sim.h
+would take hours for all; but each has a cheap lower bound, step_bound: the work of its busiest stage, and the time
+until the pipeline is full. So, best bound first:
 
     take the choice with the lowest bound among those left
-    if its bound is above the time of the worst of the rows wanted: none that is left can be better; done
-    plan its memory, exactly; if it does not fit, leave it
+    if its bound is above the time of the worst wanted row: no remaining choice can be better; done
+    plan its memory, exactly; if it does not fit, skip it
     simulate it
 
-The result is that of simulating all of them, as a test shows.
+The result is the same as that of simulating all of them, as a test shows.
 */
 #ifndef SEARCH_H
 #define SEARCH_H
@@ -23,10 +23,10 @@ The result is that of simulating all of them, as a test shows.
 #include "memory.h"
 #include "step_sim.h"
 
-// What is asked. What is settled already is not searched: 0 (ANY for what counts from 0) leaves it open.
+// A question. Fixed values are not searched: 0 (ANY for values that count from 0) leaves a value open.
 enum { ANY = -1 };
 
-enum { LARGEST_MICRO_BATCH = 1 << 20, MOST_CHUNKS = 1000 }; // that the trainer's options take (trainer/settings.h)
+enum { LARGEST_MICRO_BATCH = 1 << 20, MOST_CHUNKS = 1000 }; // limits of the trainer's options (trainer/settings.h)
 
 typedef struct {
     ModelConfig model;
@@ -35,7 +35,7 @@ typedef struct {
     int ranks;
     const Cluster* cluster;
     const Software* software;
-    bool clip, any_memory; // any_memory: also what does not fit
+    bool clip, any_memory; // any_memory: also choices that do not fit
     int t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel;
     int rows; // that are wanted
@@ -49,10 +49,10 @@ typedef struct {
 } Choice;
 
 typedef struct {
-    int64_t considered, refused; // choices; of them, against a rule of the trainer
-    int64_t too_large;           // that were looked at and do not fit into memory
+    int64_t considered, refused; // choices; those that a rule of the trainer refuses
+    int64_t too_large;           // evaluated ones that do not fit into memory
     int64_t simulated;
-    double least_memory; // bytes, of those that do not fit
+    double least_memory; // bytes, over choices that do not fit
     Error why;           // one of them was refused
     int n;
     Choice* row; // (n) the fastest, best first
@@ -66,7 +66,7 @@ static inline void answer_free(Answer* a) {
 // ----------------------------------------------------------------------------------------------------------------
 // All choices
 
-// A choice that has not been looked at.
+// A choice not yet evaluated.
 typedef struct {
     Mesh mesh;
     ScheduleKind schedule;
@@ -88,7 +88,7 @@ static inline StepSetup question_setup(const Question* q, const Mesh* mesh, Sche
     return setup;
 }
 
-// On a machine whose cores ranks share: their threads, and how fast stages are when others compute too. speed: (p + 1).
+// On a machine with shared cores: ranks' threads, and the speed of stages while others compute. speed: (p + 1).
 static inline void setup_share_cores(StepSetup* s, double* speed) {
     const Cluster* c = s->cluster;
     const int ranks = mesh_size(&s->mesh), p = s->mesh.p;
@@ -106,8 +106,8 @@ static inline double* speed_room(const Mesh* mesh) {
     return (double*)checked_malloc((size_t)(mesh->p + 1) * sizeof(double), "the speeds of stages");
 }
 
-// Stages that compute while others wait can be faster than what was measured beside others. Less by what rounding may
-// make of the same sum in another order.
+// Stages that compute while others wait can be faster than measured beside others. Reduced by the possible rounding
+// error of a sum in another order.
 static inline double setup_bound(StepSetup s) {
     double *speed = speed_room(&s.mesh), fastest = 1;
     setup_share_cores(&s, speed);
@@ -119,7 +119,7 @@ static inline double setup_bound(StepSetup s) {
     return bound;
 }
 
-// keep: with the tables and the timeline.
+// keep: also the tables and the timeline.
 static inline StepCost setup_cost(StepSetup s, bool keep) {
     double* speed = speed_room(&s.mesh);
     setup_share_cores(&s, speed);
@@ -128,7 +128,7 @@ static inline StepCost setup_cost(StepSetup s, bool keep) {
     return cost;
 }
 
-// What a rank may use: of a GPU, or its share of a machine without.
+// The memory that a rank may use: of a GPU, or its part of a machine without GPUs.
 static inline double setup_room(const StepSetup* s) {
     const Cluster* c = s->cluster;
     if (c->device.memory <= 0) return INFINITY;
@@ -161,8 +161,8 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
     c->bound = bound;
 }
 
-// What is left to choose on a mesh with a schedule and a micro-batch. What needs more than one rank of a kind is left
-// out where there is one.
+// The remaining choices on a mesh with a schedule and a micro-batch, without those that need more ranks of a kind than
+// there are.
 static inline void choices_of_memory(Choices* x, StepSetup setup) {
     const Question* q = x->q;
     Mesh* mesh = &setup.mesh;
@@ -193,7 +193,7 @@ static inline void choices_of_batch(Choices* x, StepSetup setup) {
     }
 }
 
-// A pipeline's schedules. GPipe is 1F1B with more memory, so it is looked at only where it is asked for.
+// A pipeline's schedules. GPipe is 1F1B with more memory, so it is considered only on request.
 static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     const Question* q = x->q;
     Mesh* mesh = &setup.mesh;
@@ -203,7 +203,7 @@ static inline void choices_of_schedule(Choices* x, StepSetup setup) {
         if (mesh->p == 1 && kind != ONE_F_ONE_B) continue;
         const int first = schedule_usual_chunks((ScheduleKind)kind);
         for (int v = first; v <= (schedules[kind].grouped ? most : first); v++) {
-            // Chunks of equal length: others make every slot as large as the longest one.
+            // Chunks of equal length, as otherwise every in-flight micro-batch takes the memory of the longest one.
             if (!is_wanted(q->v, v) || (v > first && q->v <= 0 && q->model.L % (mesh->p * v) != 0)) continue;
             setup.schedule = (ScheduleKind)kind;
             mesh_set_schedule(mesh, setup.schedule, v);
@@ -212,7 +212,7 @@ static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     }
 }
 
-// Sites that the ranks lie in: as few as have the nodes; all, where it is not said how many nodes there are.
+// The number of sites of the ranks: the fewest with enough nodes; all if the number of nodes is not known.
 static inline int question_sites(const Question* q) {
     const int64_t site = cluster_gpus(q->cluster) / q->cluster->sites;
     return site ? (int)min_i64(q->cluster->sites, (q->ranks + site - 1) / site) : q->cluster->sites;
@@ -240,8 +240,8 @@ static inline int compare_bounds(const void* a, const void* b) {
     return x < y ? -1 : x > y;
 }
 
-// Rows of the answer differ in mesh or schedule: of the same with other chunks, micro-batches, ZeRO, ..., the best is
-// shown.
+// Rows of the answer differ in mesh or schedule: of equal ones that differ in chunks, micro-batches, ZeRO, ..., only
+// the best is shown.
 static inline bool same_row(const Choice* a, const Choice* b) {
     const Mesh *x = &a->setup.mesh, *y = &b->setup.mesh;
     return x->t == y->t && x->p == y->p && a->setup.schedule == b->setup.schedule;
@@ -252,7 +252,7 @@ static inline bool choice_is_better(const Choice* a, const Choice* b) {
     return a->memory.bytes < b->memory.bytes;
 }
 
-// The number of the row that a choice would have to beat; -1: there is room for a row more.
+// The row that a choice would have to beat; -1: there is room for one more row.
 static inline int answer_rival(const Answer* a, const Choice* c, int rows) {
     for (int i = 0; i < a->n; i++) {
         if (same_row(&a->row[i], c)) return i;
@@ -260,14 +260,14 @@ static inline int answer_rival(const Answer* a, const Choice* c, int rows) {
     return a->n < rows ? -1 : a->n - 1;
 }
 
-// Puts a simulated choice where it belongs, in place of its rival.
+// Inserts a simulated choice in order, in place of its rival.
 static inline void answer_insert(Answer* a, const Choice* c, int rival) {
     int at = rival >= 0 ? rival : a->n++;
     for (; at > 0 && choice_is_better(c, &a->row[at - 1]); at--) a->row[at] = a->row[at - 1];
     a->row[at] = *c;
 }
 
-// Without scores where fused attention has none to keep.
+// Activations by formula, without scores where fused attention keeps none.
 static inline double setup_formula_activations(const StepSetup* s) {
     Mesh mesh = s->mesh;
     if (s->software->flash && mesh.recompute == RECOMPUTE_NONE) mesh.recompute = RECOMPUTE_SELECTIVE;
@@ -279,7 +279,7 @@ static inline double setup_formula_optimizer(const StepSetup* s) {
     return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
 }
 
-// The memory of a choice's largest rank: of our own trainer exactly, of others by the formulas of their papers
+// The memory of a choice's largest rank: exact for our own trainer, by the papers' formulas for others
 // (step_sim.h).
 static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
@@ -294,7 +294,7 @@ static inline bool choice_memory(Choice* c, Error* error) {
     return true;
 }
 
-// Looks at one choice. Returns false when neither it nor any after it can be in the answer.
+// Evaluates one choice. Returns false when neither it nor any later one can be in the answer.
 static inline bool search_look(Answer* a, const Question* q, const Bounded* bounded) {
     Choice c;
     Error error;
@@ -318,8 +318,8 @@ static inline bool search_look(Answer* a, const Question* q, const Bounded* boun
     return true;
 }
 
-// The best q->rows choices, by their simulated time; answer->n is 0 where none fits. Refuses questions without any
-// choice: then the answer is empty.
+// The best q->rows choices, by their simulated time; answer->n is 0 if none fits. Refuses questions without any choice;
+// the answer is then empty.
 static inline bool search(Answer* answer, const Question* q, Error* error) {
     AlgorithmChoice sums;
     memset(answer, 0, sizeof *answer);
@@ -339,7 +339,7 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
                 q->ranks, (long long)q->batch);
 }
 
-// What is recommended: of the rows that take as long as the first, to a thousandth, the one with the least memory.
+// The recommended row: the one with the least memory of those within a thousandth of the first row's time.
 static inline const Choice* answer_recommended(const Answer* a) {
     const Choice* best = &a->row[0];
     for (int i = 1; i < a->n && a->row[i].cost.seconds <= 1.001 * a->row[0].cost.seconds; i++) {

@@ -3,7 +3,7 @@ simulate.c: simulates plans on a network (network_sim.h) and prints a table of t
 
     simulate --topology torus:8x8 --algorithm ring,2d-ring,multitree --bytes 1MiB,16MiB
     simulate --topology cluster.txt --algorithm ring,multitree --bytes 64MiB --overhead 20us
-    simulate --paper       the experiments of MultiTree's authors (Huang et al. 2021), beside their figures
+    simulate --paper       MultiTree's authors' experiments (Huang et al. 2021), beside their figures
 
 Columns: time; algorithm bandwidth, bytes / time; use, the mean share of the time that links were busy; speed-up over
 the first algorithm; the lockstep formula (plan_cost) and the simulated time over it.
@@ -22,7 +22,7 @@ typedef struct {
 } Arguments;
 
 // ----------------------------------------------------------------------------------------------------------------
-// Words
+// Parsing
 
 static double read_quantity(const char* name, const char* text, const char* const* units, const double* factors,
                             int n) {
@@ -56,13 +56,13 @@ static double read_seconds(const char* name, const char* text) {
     return value;
 }
 
-// Whether digits stand here, up to a comma or the end: "16" of "forest:4,16", not "2d-ring".
+// Whether there are only digits up to a comma or the end: "16" of "forest:4,16", not "2d-ring".
 static bool is_number(const char* at) {
     const size_t digits = strspn(at, "0123456789");
     return digits > 0 && (at[digits] == 0 || at[digits] == ',');
 }
 
-// Splits at commas. The numbers of an algorithm stay with it.
+// Splits at commas, except before the numbers of an algorithm.
 static int split(char* text, char** parts, const char* name) {
     int n = 0;
     for (char* at = text;;) {
@@ -156,32 +156,31 @@ static void compare(const Arguments* a) {
 // The paper
 //
 // Huang et al. 2021 simulated accelerators of 16 processing elements with links of 16 GB/s and 150 ns, packets of 256
-// bytes and flits of 16. What their simulator does besides sending bits over links can be read in its source (GitHub
-// farabimahmud/accelerator, commit b241ca1, src/hmc.py, src/npu.py, utils/run_torus_bandwidth.sh) and is set here:
+// bytes and flits of 16. Their simulator's further mechanisms are in its source (GitHub farabimahmud/accelerator,
+// commit b241ca1, src/hmc.py, src/npu.py, utils/run_torus_bandwidth.sh) and are set here:
 //
-//     reduction    32 additions a cycle at 1 GHz, that is 128 bytes/ns; one message after another, each when all of it
-//                  is there
-//     steps        an accelerator begins a step when all messages of its step before are given to an interface;
-//                  MultiTree's (there: strict-schedule, estimate-lockstep) when all interfaces have taken all of
-//                  theirs, and it waits where it has nothing to send: "estimate"
+//     reduction    32 additions a cycle at 1 GHz, that is 128 bytes/ns; one message after another, each when it has
+//                  arrived completely
+//     steps        an accelerator begins a step when all messages of its previous step are given to an interface;
+//                  MultiTree's (there: strict-schedule, estimate-lockstep) when all interfaces have taken theirs
+//                  completely, and it waits in steps without messages: "estimate"
 //     interfaces   1, with MultiTree and 2D ring on torus and mesh 4. A message takes the free one of the lowest
-//                  number, and the one whose turn it is at the other end. One buffers 58 packets (32 + 16 + 10) and
-//                  takes one a cycle
+//                  number, and the next one in turn at the other end. An interface buffers 58 packets (32 + 16 + 10)
+//                  and takes one a cycle
 //
-//     buffers      4 virtual channels of 318 flits behind each link. The packets of a message take any of them, so that
-//                  what comes behind has to wait for it (in_order); a message that is one packet keeps one, and others
+//     buffers      4 virtual channels of 318 flits after each link. The packets of a message take any of them, so that
+//                  later messages have to wait for it (in_order); a message of one packet takes only one, and others
 //                  pass it
 //
-// Dependencies and contention in their routers are not modelled beyond that. Channels are the part that matters: with
-// 16 of them in place of 4 their own simulator takes 50.9 us where it took 62.0 (torus:4x4, 1 MiB, packets). The tables
-// say what is left unexplained.
+// Dependencies and contention in their routers are not modelled beyond that. Channels matter most: with 16 instead of 4
+// their own simulator takes 50.9 us instead of 62.0 (torus:4x4, 1 MiB, packets). The tables show the unexplained rest.
 
 typedef struct {
     const char *label, *algorithm;
     SimHeads heads;
     SimInjection injection;
-    int ports, ports_switched;    // where ranks are joined by links; by switches
-    bool grids, bigraphs, others; // where it is run
+    int ports, ports_switched;    // where links join ranks; where switches do
+    bool grids, bigraphs, others; // the networks on which it runs
 } Scheme;
 
 enum { P_RING, P_2D_RING, P_TREE, P_HDRM, P_MULTITREE, P_MESSAGE, SCHEMES };
@@ -194,7 +193,7 @@ static const Scheme schemes[SCHEMES] = {
     {"MT-MSG", "multitree", SIM_HEADS_MESSAGE, SIM_ESTIMATE, 4, 1, true, true, true},
 };
 
-// One mechanism after another.
+// Mechanisms, added one after another.
 enum { L_LOCKSTEP, L_FREE, L_HEADS, L_REDUCE, L_STEPS, L_PORTS, L_BUFFERS, LEVELS };
 static const char* const level_names[LEVELS] = {"links alone, lockstep", "links alone, free",    "+ head flits",
                                                 "+ reduction",           "+ one step at a time", "+ network interfaces",
@@ -217,7 +216,7 @@ static SimSettings paper_settings(const Scheme* scheme, bool switched, int level
 typedef struct {
     Network net;
     Routes routes;
-    Plan plan[SCHEMES]; // ranks = 0: it is not run here
+    Plan plan[SCHEMES]; // ranks = 0: not run here
 } Place;
 
 static Place place_new(const char* name) {
@@ -250,10 +249,10 @@ static double place_seconds(const Place* p, int scheme, int64_t bytes, int level
 }
 
 // Parameters: from the layer tables of the authors' simulator (src/SCALE-Sim/topologies; weights of convolutions and
-// matrix products, all as one vector in fp32, which is what it sums). Cycles: of one sample, forward and backward, the
-// share of one processing element, counted as three matrix products a layer (outputs, gradients of inputs, but of the
-// first layer, and of weights) on a 32 x 32 output-stationary array: ceil(m / 32) ceil(n / 32) (k + 62) each. The
-// authors' traces count more finely.
+// matrix products, all as one vector in fp32, which is what it sums). Cycles: for one sample, forward and backward, on
+// one processing element, counted as three matrix products a layer (outputs, gradients of inputs, but of the first
+// layer, and of weights) on a 32 x 32 output-stationary array: ceil(m / 32) ceil(n / 32) (k + 62) each. The authors'
+// traces count more finely.
 typedef struct {
     const char* name;
     double parameters, cycles;
@@ -264,7 +263,7 @@ static const Dnn dnns[DNNS] = {{"AlexNet", 3745824, 77873708},     {"AlphaGoZero
                                {"NCF", 11042704, 2752968},         {"ResNet50", 25502912, 15215894},
                                {"Transformer", 77418328, 14572776}};
 
-// Geometric mean over the networks of how much faster a scheme is than another, as the authors' scripts take it.
+// Geometric mean over the networks of the speed-up of a scheme over another, as in the authors' scripts.
 static double mean_speedup(const double seconds[SCHEMES][DNNS], int scheme, int over) {
     double sum = 0;
     for (int i = 0; i < DNNS; i++) sum += log(seconds[over][i] / seconds[scheme][i]);
@@ -306,7 +305,7 @@ static void paper_mechanisms(const char* title, const char* const* topologies, i
     fflush(stdout);
 }
 
-// Gains of training: time of all-reduce and computation, one after the other, as in the paper's main experiment.
+// Speed-ups of training: time of all-reduce and computation, one after the other, as in the paper's main experiment.
 static void paper_training(void) {
     Place p = place_new("torus:8x8");
     double seconds[SCHEMES][DNNS];
@@ -383,7 +382,7 @@ static void paper_scaling(bool weak) {
     if (weak) printf("  the paper says: about 3 over RING, 1.4 over 2D-RING at 256\n");
 }
 
-// Cycles (of 1 ns) that the authors' simulator itself counts, at sizes which it is quick enough for.
+// Cycles (of 1 ns) by the authors' own simulator, at sizes for which it is fast enough.
 static void paper_beside(void) {
     static const struct {
         const char* topology;

@@ -1,6 +1,6 @@
 /*
-step_prices.h: what every action of a training step costs. ops.h prices lists of operations; here they become prices of
-the actions in the tables of parallel/schedule.h, which step_sim.h runs.
+step_prices.h: the cost of every action of a training step. op_cost.h prices lists of operations; here these become
+prices of the actions in the tables of parallel/schedule.h, which step_sim.h runs.
 
     step_setup, step_check    one choice of mesh, batch, software and cluster; refused if the trainer could not run it
     step_prices               the prices; free them with step_prices_free
@@ -56,7 +56,7 @@ static inline PipelineConfig step_pipeline(const StepSetup* x) {
     return plan;
 }
 
-// Refuses, by options' names, what the trainer could not run.
+// Refuses setups that the trainer could not run, naming the options.
 static inline bool step_check(const StepSetup* x, Error* error) {
     const Mesh* m = &x->mesh;
     if (x->B < 1 || x->batch < 1 || x->batch % ((int64_t)m->d * x->B) != 0)
@@ -81,13 +81,13 @@ static inline bool step_check(const StepSetup* x, Error* error) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// What a rank holds: elements of each bucket, as layout_build lays them out, without the list of the whole model
+// A rank's elements of each bucket, as by layout_build, but without the list of the whole model
 
 enum { HELD_BLOCK, HELD_WTE, HELD_WPE, HELD_NORM, HELD_HEAD, HELD_BUCKETS };
 
 typedef struct {
     double elements[HELD_BUCKETS];
-    double partial[HELD_BUCKETS]; // seconds: sums of gradients that tensor ranks have in part, before the data group's
+    double partial[HELD_BUCKETS]; // seconds of the tensor ranks' sums of partial gradients, before the data group's sum
 } Held;
 
 static inline int held_bucket(const Tensor* tensor) {
@@ -130,17 +130,17 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rate
 // ----------------------------------------------------------------------------------------------------------------
 // Prices of a step
 
-// A piece of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
+// A segment of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
 typedef struct {
-    double share[2];      // of the seconds of the whole pass; of those of the weight half alone
+    double share[2];      // its part of the seconds of the whole pass; of the W pass alone
     double elements, sum; // of the bucket; seconds of its sum over the data group
-    double partial;       // and before it, over tensor ranks, while the stage waits
-    bool tied;            // it is the matrix of TIE
+    double partial;       // before it, over tensor ranks, while the stage waits
+    bool tied;            // it is the tied embedding, summed by TIE
 } Segment;
 
 typedef struct {
     WorkPrice forward, backward;
-    double elements, tied; // of its buckets; of these, in the matrix of TIE
+    double elements, tied; // of its buckets; of these, in the tied embedding
     int segments, first;   // in StepPrices.segment
 } ChunkPrice;
 
@@ -150,9 +150,9 @@ typedef struct {
     int segments;
     Segment* segment;
     Costs costs;    // of actions, as parallel/schedule_time.h has them
-    double* gather; // (virtual stages): of the costs of UPDATE, what gathers parameters; then (p): of UPDATE_TIED
+    double* gather; // (virtual stages): the part of UPDATE's cost that gathers parameters; then (p): of UPDATE_TIED's
     double *zero,
-        *whole_sum; // (p) seconds at the start of a step; (virtual stages) of all sums at once, if not overlapped
+        *whole_sum; // (p) seconds at the start of a step; (virtual stages) of all sums together, if not overlapped
     double overlap_cost;
     bool standing; // a stage is blocked while its messages leave
 } StepPrices;
@@ -166,7 +166,7 @@ static inline void step_prices_free(StepPrices* x) {
 // Prices of the lists that all chunks are made from.
 typedef struct {
     WorkPrice block[2], block_last[2], embedding[2], head[2]; // forward, backward
-    WorkPrice chunk[2][2][2];                                 // of these, of chunks that receive, that send
+    WorkPrice chunk[2][2][2];                                 // by whether chunks receive, and send
 } ListPrices;
 
 static inline ListPrices list_prices(Rates* r, const Job* job) {
@@ -254,8 +254,8 @@ static inline Segment* segment_of(StepPrices* x, StepPricing* g, ChunkPrice* c, 
     return s;
 }
 
-// In the order in which a backward pass completes them: head, blocks, embedding. A matrix that is both is complete with
-// the embedding; with ZeRO-2 each use is summed by itself.
+// Segments in the order in which a backward pass completes them: head, blocks, embedding. A tied embedding is complete
+// with the embedding; with ZeRO-2 each use is summed separately.
 static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, int layers, bool first, bool last) {
     const StepSetup* s = g->setup;
     const double wte = g->held.elements[HELD_WTE];
@@ -280,7 +280,7 @@ static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, 
     c->tied += apart ? wte : 0;
 }
 
-// ZeRO-2: a bucket's buffer is set to zero, and this rank's part of its sum added up, in every micro-batch.
+// ZeRO-2: in every micro-batch a bucket's buffer is set to zero, and this rank's shard of its sum is accumulated.
 static inline void chunk_add_zero2(StepPricing* g, ChunkPrice* c) {
     Work w = {0, 0, NULL};
     const Mesh* mesh = &g->setup->mesh;
@@ -301,13 +301,13 @@ static inline double list_seconds(StepPricing* g, void (*list)(Work*, const Job*
     return parts_sum(price.whole);
 }
 
-// One rank uses one matrix as embedding and as head, and this trainer keeps their gradients apart.
+// Whether one rank uses the tied embedding as embedding and head, for which this trainer keeps two gradients.
 static inline bool step_has_two_gradients(const StepPrices* x, const StepSetup* s) {
     const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
     return s->model.tied && one_rank && s->software->ours && s->mesh.zero < 2;
 }
 
-// What happens once a step on a virtual stage: REDUCE's squares, TIE, UPDATE.
+// The actions once a step on a virtual stage: REDUCE's squares, TIE, UPDATE.
 static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
@@ -320,10 +320,10 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
         *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &add);
     }
     const int holder =
-        pipeline_holder(&x->plan, i); // TIE and UPDATE_TIED, without a chunk, stand at its first one's number
+        pipeline_holder(&x->plan, i); // TIE and UPDATE_TIED, without a chunk, have the number of its first chunk
     for (int k = 0; k < 2; k++) {
         double gather = gather_seconds(&g->rates, mesh, elements[k] * bytes);
-        if (s->software->gather_overlap) // under the forward pass; it loses overlap_cost of that
+        if (s->software->gather_overlap) // under the forward pass, which it slows down by overlap_cost of its time
             gather -= (1 - x->overlap_cost) * fmin(gather, parts_sum(c->forward.whole));
         if (k == 1 && c->tied == 0) break;
         x->gather[k ? pipeline_last(&x->plan) + 1 + holder : i] = gather;
@@ -338,7 +338,7 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     }
 }
 
-// NORM: this trainer adds up the squares of every tensor over its three groups in turn; others do with a number or two.
+// NORM: this trainer sums every tensor's squares over its three groups in turn; others sum one or two numbers.
 static inline double norm_seconds(StepPricing* g) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
@@ -359,12 +359,12 @@ static inline double step_message(StepPricing* g, const PipelineConfig* plan) {
     const bool rows = mesh->sequence_parallel && mesh->t > 1, scatters = mesh->scatter && !rows && mesh->t > 1;
     if (plan->p == 1) return 0;
     double seconds = message_seconds(&g->rates, bytes / (rows || scatters ? mesh->t : 1), mesh->t * mesh->d, plan->p);
-    if (scatters && !s->software->ours) // ours gathers in the pass itself
+    if (scatters && !s->software->ours) // ours gathers within the pass
         seconds += collective_seconds(&g->rates, PLAN_ALL_GATHER, bytes, mesh->t, 1);
     return seconds;
 }
 
-// Everything that depends on the number i of a virtual stage.
+// All prices that depend on the number i of a virtual stage.
 static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double message) {
     const StepSetup* s = g->setup;
     const int last = pipeline_last(&x->plan), holder = pipeline_holder(&x->plan, i);

@@ -1,6 +1,6 @@
 /*
-step_sim.h: how long one training step takes on a mesh of a cluster, and what the time is spent on. An event simulation
-of the tables of parallel/schedule.h at the prices of step_prices.h.
+step_sim.h: the time of one training step on a mesh of a cluster, and its parts, by an event simulation of the tables of
+parallel/schedule.h at the prices of step_prices.h.
 
     step_cost     seconds of a step and its parts; step_cost_with: with the tables and the timeline
     step_bound    a lower bound without tables, for search.h
@@ -8,30 +8,28 @@ of the tables of parallel/schedule.h at the prices of step_prices.h.
 Theory:
 
     events    every stage works through its real table (schedule_build). Its actions start by schedule_time.h's
-              action_ready: when their message is there and what they fill is free. A waiting stage is
-              examined again when the other end of a transfer moves, so the simulation is O(actions)
+              action_ready: when their message has arrived and their output buffer is free. A waiting stage is examined
+              again when the other end of a transfer moves, so the simulation is O(actions)
     messages  run under computing; or (send_overlap false) a stage is blocked while its own leave
-    sums      of gradients over the data group go over a link of their own, a bucket after another (parallel.h), each as
-              soon as the last backward pass has made it; what is not done when the stage comes to REDUCE is waited for.
-              While a sum runs beside it, computing is slower by overlap_cost. ZeRO-1 and 2 scatter, and gather
-              parameters after the update; ZeRO-2 sums every micro-batch and has two buffers to wait for. Where a
-              software does not overlap them, REDUCE takes as long as the whole sum
+    sums      of gradients over the data group use a separate link, one bucket after another (parallel.h), each as soon
+              as the last backward pass has made it; REDUCE waits for the unfinished ones. While a sum runs beside it,
+              computing is slower by overlap_cost. ZeRO-1 and 2 scatter, and gather parameters after the update; ZeRO-2
+              sums every micro-batch and has two buffers to wait for. If a software does not overlap sums, REDUCE takes
+              as long as the whole sum
     end       TIE, NORM and UPDATE as in the tables
 
-A step's seconds are divided into parts, means over the stages; per stage they add up to its seconds, as everything that
-a stage does, or waits for, is counted once:
+A step's seconds are divided into parts, means over the stages; per stage they add up to its seconds, as all work and
+waiting of a stage is counted once:
 
     product, attention, memory    computing: matrix products; the attention core; other kernels
     tensor                        sums over the tensor group, as far as they are not hidden
-    pipeline                      messages: blocked; waiting, for as long as the message that comes then was in
-                                  flight
-    data                          waiting for sums of gradients; what computing lost by sums beside it; gathering of
+    pipeline                      messages: blocked; waiting while the next message is in flight
+    data                          waiting for sums of gradients; the slowdown of computing by concurrent sums; gathering
                                   parameters
     optimizer                     setting gradients to zero, their norm, the update
-    bubble                        waiting for anything else, which is for other stages
+    bubble                        any other waiting, which is for other stages
 
-Times of a machine with fewer cores than processes: speed[k] is the speed of each stage that computes while k of the p
-do.
+On a machine with fewer cores than processes, speed[k] is the speed of each computing stage while k of the p compute.
 */
 #ifndef STEP_SIM_H
 #define STEP_SIM_H
@@ -63,14 +61,14 @@ static inline const char* step_part_name(int part) {
 // A stage while it works through its table.
 typedef struct {
     int next;                 // action
-    int waited;               // the action before which sums were waited for, + 1
-    bool queued;              // to be looked at
+    int waited;               // 1 + the action before which the stage waited for sums
+    bool queued;              // to be examined
     double spent[STEP_PARTS]; // seconds; STEP_PRODUCT: all computing; STEP_TENSOR: sums of partial gradients
-    double link_free;         // when the sums that were started are done
-    double buffer[2];         // ZeRO-2: the same of the last two buckets
-    double* summed;           // (v) when each chunk's are
+    double link_free;         // end of the started sums
+    double buffer[2];         // ZeRO-2: the same for the last two buckets
+    double* summed;           // (v) the same for each chunk's sums
     double tied_summed;
-    bool running; // with shared cores: it computes; what is left, and since when
+    bool running; // with shared cores: it computes; the remaining work, and since when
     double left, started;
 } StageRun;
 
@@ -80,7 +78,7 @@ typedef struct {
     const double* speed; // (p + 1) or NULL
     Simulation sim;      // of parallel/schedule_time.h: messages, slots and meetings
     StageRun* stage;     // (p)
-    int *queue, queued;  // stages to be looked at
+    int *queue, queued;  // stages to be examined
     Timeline* timeline;  // NULL: not kept
     double length;
 } StepRun;
@@ -91,7 +89,7 @@ static inline void run_wake(StepRun* x, int r) {
     x->queue[x->queued++] = r;
 }
 
-// Computing from `start` to `end` beside sums; those that it completes set out. Returns when it ends.
+// Computing from `start` to `end` beside sums; starts the sums of buckets that it completes. Returns its end.
 static inline double run_beside_sums(StepRun* x, int r, Action a, double start, double end) {
     const StepPrices* p = x->prices;
     StageRun* g = &x->stage[r];
@@ -102,10 +100,10 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
     const Segment* list = splits ? p->segment + p->chunk[here].first : &whole;
     const int n = splits ? p->chunk[here].segments : 1, half = a.kind == BACKWARD_WEIGHT;
     if (n == 0) return end; // a chunk without blocks
-    // Ranks that share cores add up with what they have of these. The last sums come when all stages have some left.
+    // Ranks that share cores add at their current speed. The last sums occur when all stages still have sums.
     const double slow = x->speed ? x->speed[p->plan.p] : 1;
     double at = start, rest = 1;
-    for (int i = 0; i < n; i++) { // what no segment has (a boundary's copies) belongs to the last one
+    for (int i = 0; i < n; i++) { // work of no segment (copies of stage buffers) belongs to the last one
         const double share = i == n - 1 ? rest : list[i].share[half], seconds = share * (end - start);
         rest -= share;
         if (p->plan.reduce_every && list[i].elements > 0 && g->buffer[0] > at) { // both buffers are in flight
@@ -129,7 +127,7 @@ static inline double run_beside_sums(StepRun* x, int r, Action a, double start, 
     return at;
 }
 
-// Where waiting from `now` to `start` comes from.
+// Attributes the waiting from `now` to `start` to a part.
 static inline void run_count_wait(StepRun* x, int r, Action a, double wait) {
     const Schedule* s = &x->tables[r];
     double message = 0;
@@ -143,7 +141,7 @@ static inline void run_count_wait(StepRun* x, int r, Action a, double wait) {
     x->stage[r].spent[STEP_BUBBLE] += wait - message;
 }
 
-// What gathers parameters was counted as part of the update.
+// Moves the gathering of parameters, counted as part of the update, to the data part.
 static inline void run_count_gather(StepRun* x, int r, Action a) {
     const StepPrices* p = x->prices;
     if (!p->gather || (a.kind != UPDATE && a.kind != UPDATE_TIED)) return;
@@ -152,7 +150,7 @@ static inline void run_count_gather(StepRun* x, int r, Action a) {
     x->stage[r].spent[STEP_DATA] += p->gather[at];
 }
 
-// When what takes no computing, from `start` on, ends; and what its time is spent on.
+// The end of an action without computing that begins at `start`; counts its time.
 static inline double run_ends(StepRun* x, int r, Action a, double start) {
     StageRun* g = &x->stage[r];
     const Schedule* s = &x->tables[r];
@@ -198,14 +196,14 @@ static inline void run_done(StepRun* x, int r, Action a, double start, double en
     for (int k = 0; (a.kind == TIE || a.kind == NORM) && k < x->prices->plan.p; k++) run_wake(x, k);
 }
 
-// When the next action of stage r starts; INFINITY: not before another stage has moved.
+// The start of stage r's next action; INFINITY: not before another stage has moved.
 static inline double run_start(StepRun* x, int r) {
     const Action a = x->tables[r].actions[x->stage[r].next];
     run_wait_sums(x, r, a);
     return action_ready(&x->sim, r, a);
 }
 
-// Goes on until stage r has to wait.
+// Runs stage r until it has to wait.
 static inline void run_stage(StepRun* x, int r) {
     StageRun* g = &x->stage[r];
     const Schedule* s = &x->tables[r];
@@ -226,12 +224,12 @@ static inline void run_stage(StepRun* x, int r) {
     }
 }
 
-// Shared cores: stages run side by side in time, each at speed[number of those that compute].
+// Shared cores: stages run concurrently, each at speed[number of computing stages].
 static inline bool action_takes_core(ActionKind kind) {
     return action_computes(kind) || kind == REDUCE || kind == UPDATE || kind == UPDATE_TIED;
 }
 
-// Stage r up to the next action that takes a core; *wake: when it can start, if that is later.
+// Runs stage r up to the next action that takes a core; *wake: the time at which it can start, if that is later.
 static inline void run_stage_shared(StepRun* x, int r, double now, double* wake) {
     StageRun* g = &x->stage[r];
     const Schedule* s = &x->tables[r];
@@ -271,7 +269,7 @@ static inline void run_shared(StepRun* x) {
     for (;;) {
         double wake = INFINITY, next = INFINITY;
         int busy = 0;
-        for (bool moved = true; moved;) { // what one does may let another one go on at the same moment
+        for (bool moved = true; moved;) { // one stage's action may let another one continue at the same time
             x->queued = 0;
             moved = false;
             for (int r = 0; r < p; r++) x->stage[r].queued = false;
@@ -351,11 +349,11 @@ static inline void run_step(StepRun* x) {
 
 typedef struct {
     double seconds, parts[STEP_PARTS]; // means over the stages; they add up to seconds
-    double bubble;                     // time that stages wait for messages and each other, relative to computing
-    double flops;                      // a device, by equation 3; a machine without GPUs is one device
-    double mfu;                        // of the peak, by model.h's count; 0 where that is not known
+    double bubble;                     // waiting for messages and other stages, relative to computing
+    double flops;                      // per device, by equation 3; a machine without GPUs is one device
+    double mfu;                        // of the peak, by model.h's count; 0 if the peak is not known
     double tokens_per_second;
-    // On request (step_cost_with): what a picture is drawn from.
+    // On request (step_cost_with), for drawings.
     Schedule* tables;
     Timeline timeline;
     int p;
@@ -366,7 +364,7 @@ static inline void step_cost_free(StepCost* c) {
     memset(c, 0, sizeof *c);
 }
 
-// Seconds of a micro-batch in a chunk by kind, as the table has it (in halves or whole).
+// Seconds of a micro-batch in a chunk by kind, for the table's passes (B and W, or whole).
 static inline void chunk_parts(const StepPrices* x, int i, double parts[WORK_PARTS]) {
     const ChunkPrice* c = &x->chunk[i];
     const bool split = schedule_splits_backward(x->plan.kind) && x->plan.p > 0;
@@ -379,7 +377,7 @@ static inline void chunk_parts(const StepPrices* x, int i, double parts[WORK_PAR
     }
 }
 
-// Means over the stages. Computing is divided as its prices are.
+// Means over the stages. Computing is divided in proportion to its prices.
 static inline void step_parts(StepCost* cost, const StepRun* run) {
     const StepPrices* x = run->prices;
     const int p = x->plan.p;
@@ -406,7 +404,7 @@ static inline void step_rates(StepCost* cost, const StepSetup* s) {
     cost->tokens_per_second = tokens / cost->seconds;
 }
 
-// keep: the tables and the timeline, too. The setup has passed step_check, or at least pipeline_config_check.
+// keep: also the tables and the timeline. The setup has passed step_check, or at least pipeline_config_check.
 static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     StepCost cost;
     memset(&cost, 0, sizeof cost);
@@ -432,7 +430,7 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
 
 static inline StepCost step_cost(const StepSetup* s) { return step_cost_with(s, false); }
 
-// By our own times: steps until all tokens were seen.
+// Steps until all tokens were used, by our own times.
 static inline double step_iterations(const StepSetup* x, double tokens) {
     return ceil(tokens / ((double)x->batch * x->T));
 }
@@ -443,9 +441,9 @@ static inline double step_days(const StepSetup* x, double tokens, double seconds
 // ----------------------------------------------------------------------------------------------------------------
 // A lower bound, without tables
 
-// Of one stage: its first work comes when its first chunk's input has passed all stages before; then all its work has
-// to be done; then its last gradient has to pass the same stages back, or (in halves, weight gradients may come last)
-// not.
+// For one stage: its first work starts when its first chunk's input has passed all earlier stages; then all its work
+// has to be done; then its last gradient has to pass the same stages back, except with split passes, where W passes may
+// come last.
 static inline double stage_bound(const StepPrices* x, int r) {
     const PipelineConfig* plan = &x->plan;
     const bool folded = schedule_is_folded(plan->kind), split = schedule_splits_backward(plan->kind);
@@ -460,20 +458,20 @@ static inline double stage_bound(const StepPrices* x, int r) {
         const double both = *cost_of(&x->costs, BACKWARD_INPUT, i) + *cost_of(&x->costs, BACKWARD_WEIGHT, i);
         const double sends = *cost_of(&x->costs, SEND_FORWARD, i) + *cost_of(&x->costs, SEND_BACKWARD, i);
         work += plan->m * (*cost_of(&x->costs, FORWARD, i) + (split ? both : *cost_of(&x->costs, BACKWARD, i)));
-        if (x->standing) work += (plan->m - 1) * sends; // the last one of a kind may be in fill or drain
+        if (x->standing) work += (plan->m - 1) * sends; // the last send of a kind may be in fill or drain
         weights += split ? plan->m * *cost_of(&x->costs, BACKWARD_WEIGHT, i) : 0;
         squares += *cost_of(&x->costs, REDUCE, i);
         sums += x->whole_sum[i];
     }
-    // The last thing computed is the end of the first chunk's backward pass, whose bucket nothing hides before NORM.
+    // The last computation is the end of the first chunk's backward pass, whose bucket is not hidden before NORM.
     const ChunkPrice* c = &x->chunk[r];
     if (plan->clip && !x->whole_sum[r] && c->segments > 0) sums = x->segment[c->first + c->segments - 1].sum;
     const double alone = fmax(fill, x->zero[r]) + work;
     return fmax(alone + squares + sums, alone - weights + drain);
 }
 
-// Never above the seconds of step_cost (test_planner_step.c), for a search that leaves out what cannot be the best.
-// (Where cores are shared, stages are slower, never faster: it stays below.)
+// Never above the seconds of step_cost (test_planner_step.c), for a search that skips choices that cannot be the best.
+// (Shared cores only make stages slower, so the bound holds.)
 static inline double step_bound(const StepSetup* s) {
     StepPrices x = step_prices(s);
     double longest = 0, update = 0;
@@ -485,15 +483,15 @@ static inline double step_bound(const StepSetup* s) {
         update = fmax(update, own);
     }
     longest += *cost_of(&x.costs, NORM, 0) + (x.plan.clip ? update : 0); // without clipping, inside the cool-down
-    for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {            // fmax has left out what is not a number
+    for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {            // as fmax ignores NaNs
         if (!isfinite(x.costs.seconds[i])) longest = INFINITY;
     }
     step_prices_free(&x);
     return longest;
 }
 
-// The bytes that a rank of a stage sends in a step, exactly (parallel.h). False, with the reason, where the mesh is
-// wrong.
+// The bytes that a rank of a stage sends in a step, exactly (parallel.h). False, with the reason, if the mesh is
+// invalid.
 static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic, Error* error) {
     Mesh mesh = s->mesh;
     Layout layout;
