@@ -3,11 +3,11 @@ checkpoint/async_save.h: saves the stages of all ranks as a checkpoint while tra
 
     saver_begin     starts a save: in a thread, or to its end where training is over
     saver_meet      waits for the last save; the result is the same on all ranks
-    read_slices     reads what this rank needs of a checkpoint
+    read_slices     reads this rank's part of a checkpoint
     stage_values    where weights and moments are on this rank; site_values: the further values of asynchronous sites
 
 Theory. A save has two parts. The first one blocks training: it waits for messages in flight between ranks, rank 0 makes
-the folder and its files, and every rank copies what it has to write into a snapshot in host memory. In the second part
+the folder and its files, and every rank copies its part into a snapshot in host memory. In the second part
 a thread of each rank writes the snapshot and flushes it, while the ranks train on. The thread makes no MPI calls, which
 belong to the main threads. The ranks' threads meet in the folder itself:
 
@@ -110,7 +110,7 @@ static void set_bucket_weights(const Stage* stage, int b, const float* whole) {
     if (stage->master) set_values(stage, b, masters, whole);
 }
 
-// Reads what this rank needs. For asynchronous sites the weights are the global parameters; the site's own values
+// Reads this rank's part. For asynchronous sites the weights are the global parameters; the site's own values
 // follow.
 static bool read_slices(const Stage* stage, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
     const Layout* layout = &stage->layout;

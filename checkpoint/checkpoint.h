@@ -5,7 +5,7 @@ Hugging Face's name and shape, in float32, in a folder that transformers loads a
     rank 0          checkpoint_begin        makes OUT/step_N.tmp, with the files of tensors at their final size
     every rank      checkpoint_join         opens them
                     checkpoint_write_bucket writes the buckets, or parts of them, that this rank has to write
-                    checkpoint_leave        flushes what this rank has written; writer.sum is its checksum
+                    checkpoint_leave        flushes this rank's writes; writer.sum is their checksum
     rank 0          checkpoint_publish      adds checksums and config.json, and gives the folder its name; or
                                             checkpoint_abandon, if any rank has failed
 There is no MPI here: between these calls the caller waits for all ranks and asks whether all have succeeded.

@@ -208,7 +208,7 @@ static inline const char* config_known_name(const ModelConfig* model) {
     return "custom";
 }
 
-// Reads the shape that a config.json describes; refuses what is not supported, by name and place.
+// Reads the shape that a config.json describes; refuses unsupported values, by name and place.
 static inline bool config_read(ModelConfig* model, const char* path, Error* error) {
     Json json;
     const char* kind;

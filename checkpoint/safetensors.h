@@ -630,8 +630,8 @@ static inline bool safe_check_layout(const SafeTensorsLayout* file_layout, const
 }
 
 // Computes the layout of a file with these n tensors, whose name, dtype, ndim and shape are given, and sets their
-// elements, bytes and offset. The same arguments give the same layout everywhere. Refuses what safetensors_open() would
-// refuse: equal names, sizes beyond int64, a header beyond 100 MB. On failure nothing has to be freed.
+// elements, bytes and offset. The same arguments give the same layout everywhere. Refuses the same layouts as
+// safetensors_open(): equal names, sizes beyond int64, a header beyond 100 MB. On failure nothing has to be freed.
 static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor* tensors, int64_t n,
                                       const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
     memset(file_layout, 0, sizeof *file_layout);

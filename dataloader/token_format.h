@@ -21,7 +21,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
        the first sequence to the last. (A further byte per sequence, for data that is not only text, is refused.)
     2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520,
     version 1:
-       tokens are uint16, GPT-2's unless a vocabulary beside the shard says otherwise. Magic 20240801, version 7:
+       tokens are uint16, GPT-2's unless there is another vocabulary beside the shard. Magic 20240801, version 7:
        uint32, Llama-3's likewise. The count has to agree with the size of the file.
     3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control
     character that

@@ -208,7 +208,7 @@ struct FourOf<4> {
     typedef uint16_t type;
 };
 
-// Four floats from p[i], and 0 for those from n on; and back.
+// Loads four floats from p[i], with 0 from element n on; and stores them.
 template <int W>
 __device__ __forceinline__ Packed<float, 4> load_some(const float* p, int64_t i, int64_t n) {
     if (W == 4 && i + 4 <= n) return load<4>(p + i);

@@ -27,7 +27,7 @@ Scores and probabilities never leave registers: the accumulators of S = Q K^T ha
     exponentials    16 a clock, one for each 256 operations at HS = 64. 1/sqrt(HS) and log2 e are one factor: an FFMA
                     and an ex2 for each score. Only tiles that the diagonal crosses are masked.
     waiting         V is copied during Q K^T, and the next K during the softmax and P V. Two blocks share a
-                    multiprocessor: one computes while the other waits. Those with the most work start first.
+                    multiprocessor: one computes while the other waits. The largest start first.
 
 Backward. dK and dV are sums over queries, dQ is one over keys; registers have room for only one of them. Adding up dQ
 in memory by atomics gives other bits each time. Adding it up in order takes float32 partial sums, one for each tile of
@@ -67,8 +67,8 @@ small. Rounding: P and dS are rounded to 16 bits for the second product; all els
 // 16-bit neighbours share a register, a[i] or b[i]. B is stored by columns: row g above is its column g. Hence:
 // - Two d side by side, rounded in pairs, are an A: a[0], a[1] from the left one, a[2], a[3] from the right one. So P,
 //   whose columns are keys, is the A of P V, and P^T, whose columns are queries, the A of P^T dO.
-// - ldmatrix loads four squares; lane i says where row i % 8 of square i / 8 begins. A tile whose rows are columns of
-//   B, as K is for Q K^T, is loaded directly; one whose rows are rows of B, as V is for P V, by the transposing
+// - ldmatrix loads four squares; lane i gives the address of row i % 8 of square i / 8. A tile whose rows are columns
+//   of B, as K is for Q K^T, is loaded directly; one whose rows are rows of B, as V is for P V, by the transposing
 //   variant.
 // - A row of d is spread over 4 lanes: maxima and sums of rows take two shuffles.
 

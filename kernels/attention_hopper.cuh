@@ -2,13 +2,12 @@
 attention_hopper.cuh: the tensor core kernels of attention.cuh for Hopper GPUs: the same numbers from the same arrays by
 wgmma and TMA (hopper.cuh), as in FlashAttention-3 (Shah et al. 2024). Heads of 64 or 128 of 16-bit floats.
 
-Through mma.sync, which attention.cuh uses, a Hopper GPU reaches about 60 % of what its tensor cores can do, and its
-warps spend their time on copies, addresses and fragments. Here a warpgroup, four warps, starts a product of 64 x 128
-numbers and continues, and a copy engine brings the tiles. A block is three warpgroups. One copies, which takes one
-thread, and hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows. Each
-multiprocessor has one block, which does one piece of work after the other, the largest first (piece_of): while the rows
-of one piece are finished and written, the next tiles are in flight. The two roles communicate only through a ring of
-tiles (TileRing).
+Through mma.sync, which attention.cuh uses, a Hopper GPU reaches about 60 % of its tensor cores' peak, and its warps
+spend their time on copies, addresses and fragments. Here a warpgroup, four warps, starts a product of 64 x 128 numbers
+and continues, and a copy engine brings the tiles. A block is three warpgroups. One copies, which takes one thread, and
+hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows. Each multiprocessor has
+one block, which does one piece of work after the other, the largest first (piece_of): while the rows of one piece are
+finished and written, the next tiles are in flight. The two roles communicate only through a ring of tiles (TileRing).
 
 Forward. In heads of 64 a tile, 64 queries and 128 keys, takes equal time on tensor cores and exponential units. So both
 have to be busy all the time:
@@ -28,7 +27,7 @@ that would be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.
 124M and 64 x 1024 tokens. The two further products are 103 GFLOP: 0.2 ms at 500 TFLOP/s.)
 
     queries    own Q and dO: S = Q K^T, dP = dO V^T; dS, in registers, is the left operand of dQ += dS K. dP is computed
-               during the exponentials, dQ during those of the next keys
+               during the exponentials, dQ during the exponentials of the next keys
     keys       own K and V: S^T = K Q^T and dP^T = V dO^T, of 64 queries at a time, since registers also hold dK and dV.
                P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to columns here: two
                more warps of the first warpgroup put them beside the tiles

@@ -10,7 +10,7 @@ order does not matter.
 
 enum { CHECKSUM_THREADS = 256, CHECKSUM_WORDS = 16 }; // words that a thread takes
 
-// Word i of data, (halves) numbers of 16 bits; the last word may have only one. ALIGNED: to 4 bytes.
+// Word i of data, `halves` numbers of 16 bits; the last word may have only one. ALIGNED: to 4 bytes.
 template <bool ALIGNED>
 __device__ __forceinline__ uint32_t checksum_word(const uint16_t* data, int64_t i, int64_t halves) {
     if (2 * i + 1 == halves) return data[2 * i];

@@ -291,7 +291,7 @@ static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // wait at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
 typedef struct {
     int rows, columns;     // of the grid; rows * columns <= threads
-    int64_t height, width; // of a rectangle, multiples of mr and nr; those at the end are shorter, or empty
+    int64_t height, width; // of a rectangle, multiples of mr and nr; the last ones are shorter, or empty
 } MatmulGrid;
 
 // The grid whose rectangle takes the least time: its multiply-adds, and packing, where moving a float takes as long as

@@ -1,7 +1,7 @@
 /*
 rope.cuh: rope.h on a GPU, in place: every rotated number is read and written once, and the table's row of a position,
-shared by all heads, comes from the cache. A thread turns a pack of points: W neighbours of the first half of a head and
-their partners of the second half; threads run along a head, then over heads, then over rows.
+shared by all heads, comes from the cache. A thread rotates a pack of points: W neighbours of the first half of a head
+and their partners of the second half; threads run along a head, then over heads, then over rows.
 */
 #ifndef ROPE_CUH
 #define ROPE_CUH

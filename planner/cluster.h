@@ -33,7 +33,7 @@ Theory: each number with its source.
                             remains when many nodes send at once: Narayanan et al. 2021 measured 892 GB/s over the cut
                             between two stages of the 1T model, 18.6 of 25 GB/s a pair of GPUs
               nic_step      10 us, as NCCL over InfiniBand usually has
-              overlap_cost  the part of its own time by which a collective hidden under computing slows it down: 0.2.
+              overlap_cost  a collective hidden under computing slows the latter down by this part of its own time: 0.2.
                             NCCL keeps 16 to 24 of 108 multiprocessors busy
     fabric    a fat tree: below a switch of the first level are leaf_nodes nodes, and its links upwards are
               oversubscription times narrower than those downwards. Or a torus of nodes, where `nic` is one link to one

@@ -402,7 +402,7 @@ static inline void plan_power(DatacenterPlan* p, const Datacenter* d) {
     p->power_high = fact_published(result(&w, use(&w, p->it_power) * use(&w, d->pue_high)), 4.71e9, 0.005e9);
 }
 
-// As many sites as can supply the power at its highest. Equal parts are our assumption, whatever the inputs are.
+// The fewest sites that can supply the peak power. Equal parts are our assumption, whatever the inputs are.
 static inline void plan_sites(DatacenterPlan* p, const Datacenter* d) {
     Mark w = BACK_COMPUTED;
     const Fact equal = fact(1, ASSUMED);

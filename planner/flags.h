@@ -3,7 +3,7 @@ flags.h: the trainer's options for a choice of the planner, as ./plan --flags pr
 
     scripts/mpirun.sh -np 8 ./train_gpt $(./plan --flags --gpus 8 --model gpt2-124M --cluster dgx-h100) --data text.txt
 
-The line has the model's shape, the batch and the mesh. The options are those of trainer/settings.h.
+The line has the model's shape, the batch and the mesh. trainer/settings.h defines the options.
 */
 #ifndef FLAGS_H
 #define FLAGS_H

@@ -3,7 +3,7 @@ network_sim.h: simulates a plan on a network, message by message. Formulas (plan
 links, and wait for each other and for the messages that they depend on.
 
     simulate    runs the plan for a vector of bytes; seconds, and how long each link was busy
-    sim_use     mean share of the time that links were busy
+    sim_use     mean fraction of the time that links were busy
 
 Theory:
 
@@ -697,7 +697,7 @@ static inline bool simulate(const Plan* plan, const Network* net, const Routes* 
     return ok;
 }
 
-// Mean share of the time that links were busy.
+// Mean fraction of the time that links were busy.
 static inline double sim_use(const SimResult* result, int links) {
     double busy = 0;
     for (int l = 0; l < links; l++) busy += result->busy[l];

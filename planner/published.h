@@ -13,7 +13,7 @@ Theory: independence of the other rows. Nothing in the model of time was fitted 
 sense that `sustained`, `overlap_cost`, a tile's overhead and Software.kernels = 0.75 were added, each with the value of
 its source, because ten rows were all 15 % too fast; one set of constants serves all ten. run_table_1.sh has --DDP-impl
 torch (sums under the backward pass) up to 18.4B and local (not) from 39.1B on; CONFIG.sh has fp16 without float32 sums.
-The software features of the other rows are from its authors' descriptions. Table 2 has v = 1 because its times are
+The software features of the other rows are from their authors' descriptions. Table 2 has v = 1 because its times are
 linear in the micro-batches with the intercept of the plain schedule. Llama 3 and Nemotron's v follow from their numbers
 of layers.
 

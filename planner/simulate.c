@@ -5,7 +5,7 @@ simulate.c: simulates plans on a network (network_sim.h) and prints a table of t
     simulate --topology cluster.txt --algorithm ring,multitree --bytes 64MiB --overhead 20us
     simulate --paper       MultiTree's authors' experiments (Huang et al. 2021), beside their figures
 
-Columns: time; algorithm bandwidth, bytes / time; use, the mean share of the time that links were busy; speed-up over
+Columns: time; algorithm bandwidth, bytes / time; use, the mean fraction of the time that links were busy; speed-up over
 the first algorithm; the lockstep formula (plan_cost) and the simulated time over it.
 */
 #include "../comm/collectives/collectives.h"
@@ -249,10 +249,10 @@ static double place_seconds(const Place* p, int scheme, int64_t bytes, int level
 }
 
 // Parameters: from the layer tables of the authors' simulator (src/SCALE-Sim/topologies; weights of convolutions and
-// matrix products, all as one vector in fp32, which is what it sums). Cycles: for one sample, forward and backward, on
-// one processing element, counted as three matrix products a layer (outputs, gradients of inputs, but of the first
-// layer, and of weights) on a 32 x 32 output-stationary array: ceil(m / 32) ceil(n / 32) (k + 62) each. The authors'
-// traces count more finely.
+// matrix products, summed as one vector in fp32). Cycles: for one sample, forward and backward, on one processing
+// element, counted as three matrix products a layer (outputs, gradients of inputs, but of the first layer, and of
+// weights) on a 32 x 32 output-stationary array: ceil(m / 32) ceil(n / 32) (k + 62) each. The authors' traces count
+// more finely.
 typedef struct {
     const char* name;
     double parameters, cycles;

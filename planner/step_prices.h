@@ -238,7 +238,7 @@ static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice
 
 typedef struct {
     const StepSetup* setup;
-    Cluster cluster; // of as many nodes as the ranks fill
+    Cluster cluster; // with the nodes that the ranks fill
     Job job;
     Rates rates;
     Held held;

@@ -367,8 +367,8 @@ inline void watchdog_faults() {
 // round: kernels stay in their queue until the program waits for them, and other streams come first. So communication
 // that does not wait for the kernel whose result it sends, sends the old data.
 //
-// An asynchronous copy takes place when its turn comes, from or to any host memory. (CUDA is kinder to memory that is
-// not pinned, but programs should not rely on that.)
+// An asynchronous copy takes place when its turn comes, from or to any host memory. (CUDA may stage unpinned memory
+// before the call returns, but programs should not rely on that.)
 
 struct cuda_on_cpu_stream {
     std::deque<std::function<bool()>> queue; // each is called until it returns true
