@@ -110,8 +110,7 @@ static void set_bucket_weights(const Stage* stage, int b, const float* whole) {
     if (stage->master) set_values(stage, b, masters, whole);
 }
 
-// Reads this rank's part. For asynchronous sites the weights are the global parameters; the site's own values
-// follow.
+// Reads this rank's part. For asynchronous sites the weights are the global parameters; the site's own values follow.
 static bool read_slices(const Stage* stage, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
     const Layout* layout = &stage->layout;
     const AsyncCheckpointState sites = site_values(stage);

@@ -189,11 +189,7 @@ static inline int64_t cluster_gpus(const Cluster* c) { return (int64_t)c->nodes 
 // ----------------------------------------------------------------------------------------------------------------
 // Files
 
-typedef enum {
-    LINE_SHEET,
-    LINE_DEFAULT,
-    LINE_OPTION
-} LineKind; // from data sheets; has a default; optional
+typedef enum { LINE_SHEET, LINE_DEFAULT, LINE_OPTION } LineKind; // from data sheets; has a default; optional
 
 typedef struct {
     const char* name;

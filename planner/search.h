@@ -279,8 +279,7 @@ static inline double setup_formula_optimizer(const StepSetup* s) {
     return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
 }
 
-// The memory of a choice's largest rank: exact for our own trainer, by the papers' formulas for others
-// (step_sim.h).
+// The memory of a choice's largest rank: exact for our own trainer, by the papers' formulas for others (step_sim.h).
 static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
     const Mesh* mesh = &s->mesh;

@@ -483,8 +483,7 @@ inline cudaError_t cudaStreamQuery(cudaStream_t s) {
     cuda_on_cpu::progress();
     return cuda_on_cpu::ok_or(cudaErrorNotReady, cuda_on_cpu::idle(s));
 }
-inline cudaError_t
-cudaStreamDestroy(cudaStream_t s) { // CUDA does not wait, but completes the queue, too
+inline cudaError_t cudaStreamDestroy(cudaStream_t s) { // CUDA does not wait, but completes the queue, too
     if (!s || !cuda_on_cpu::valid(s)) return cuda_on_cpu::result(cudaErrorInvalidResourceHandle);
     cudaStreamSynchronize(s);
     cuda_on_cpu::streams.erase(std::find(cuda_on_cpu::streams.begin(), cuda_on_cpu::streams.end(), s));
