@@ -20,6 +20,16 @@ blocks in a chunk, and 2 or 4 bytes a value of parameters and activations (every
 A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no
 backward pass needs activations, all blocks of a chunk share one set and two buffers for the stream between them.
 
+Scratch buffers, who writes them, who reads them last; each is free afterwards:
+
+    branch     row_parallel_forward; of several streams, the embedding   residual_norm_forward; caat_copy_streams
+               and caat_reduce_streams                                   and the embedding's backward pass
+    dact       the backward product of a row-parallel matrix             the activation's or attention's backward pass
+    dnorm      column_parallel_backward_input (until comm_wait)          norm_backward
+    partial    a product whose rows are reduce-scattered                 that reduce-scatter (backward: until comm_wait)
+    gathered   tp_gather_input                                           the product that follows it
+    shared     caat_reduce, caat_reduce_streams                          the same call
+
 stage_take_memory takes every buffer. It runs twice: as long as arenas have no memory it adds up sizes, then it hands
 out pointers. So the planned and the allocated memory cannot differ.
 

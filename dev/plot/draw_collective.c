@@ -228,7 +228,7 @@ static unsigned step_colour(int step, int steps) {
 
 // The hue goes around once over the ranks.
 static unsigned owner_colour(const Network* net, int rank) {
-    return rank < 0 ? COLOUR_SEVERAL : hue_colour((double)rank / net->ranks, 0.5);
+    return rank < 0 ? (unsigned)COLOUR_SEVERAL : hue_colour((double)rank / net->ranks, 0.5);
 }
 
 static unsigned use_colour(const Source* s, const Use* use, int l) {
@@ -652,7 +652,7 @@ static void write_rows(FILE* out, const Source* s, double block, double top, dou
 static void write_cells(FILE* out, const Source* s, const Use* uses, double block, double top, double cell) {
     const int links = s->net->links;
     for (int owner = -2; owner < s->net->ranks; owner++) {
-        const unsigned colour = owner == -2 ? COLOUR_CROWDED : owner_colour(s->net, owner);
+        const unsigned colour = owner == -2 ? (unsigned)COLOUR_CROWDED : owner_colour(s->net, owner);
         fprintf(out, "<path class=\"cells\" stroke-width=\"%g\" stroke=\"#%06x\" d=\"", ROW_HEIGHT - 1.5, colour);
         for (int64_t i = 0; i < (int64_t)s->plan->steps * links; i++) {
             const int l = (int)(i % links), step = (int)(i / links);
@@ -694,7 +694,7 @@ static bool draw_links(const Source* s, FILE* out, Error* error) {
         mean, mean * steps, steps);
     sheet_name(&sheet, s, text);
     sheet.width = fmax(sheet.width, 2 * SHEET_MARGIN + blocks * block);
-    const double top = SHEET_TOP + CHART_HEIGHT + 20, key = top + fmin(links, BLOCK_ROWS) * ROW_HEIGHT + 16;
+    const double top = SHEET_TOP + CHART_HEIGHT + 20, key = top + fmin(links, (double)BLOCK_ROWS) * ROW_HEIGHT + 16;
     sheet.height = key + 16 * ceil(20.0 * s->net->ranks / (sheet.width - 2 * SHEET_MARGIN - 20)) + SHEET_MARGIN;
     const bool ok = sheet.width <= SHEET_HEIGHT ||
                     fail(error, "%d steps of %d links are more than can be seen; take fewer ranks", steps, links);

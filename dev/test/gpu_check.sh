@@ -122,7 +122,7 @@ export log BUILD
 export -f nccl_ranks
 
 tests=""
-for file in dev/test/cuda_*.cu; do
+for file in dev/test/cuda/cuda_*.cu; do
     test=$(basename "$file" .cu)
     case $test in cuda_*bugs | cuda_comm) ;; *) tests="$tests $test" ;; esac # of the emulator; of several ranks
 done

@@ -114,6 +114,7 @@ for test in $SANITIZED; do all "$test sanitized" " sanitized" "$BUILD/sanitized/
 both
 if [ "$TIER" != quick ] && [ -e methods/none.h ]; then
     one "test_gpt without methods" "$BUILD/without_methods/test_gpt"
+    # shellcheck disable=SC2016
     one "training without methods" sh -c '"$BUILD/without_methods/train_gpt" --layers 2 --hidden 32 --heads 2 --seq 32 \
         --steps 3 && echo "1 passed, 0 failed"'
 fi

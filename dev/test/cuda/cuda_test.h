@@ -1,5 +1,5 @@
 /*
-cuda_test.h: what the tests of the CUDA kernels share. Such a test is one source, dev/test/cuda_*.cu, built for the CPU
+cuda_test.h: what the tests of the CUDA kernels share. Such a test is one source, dev/test/cuda/cuda_*.cu, built for the CPU
 by g++ (through dev/emulator/cuda_emulator.h, also with sanitizers) and for a GPU by nvcc. It fills arrays with random
 numbers, runs a kernel on the device and the C reference of kernels/ (*.h, in the namespace reference) on the host, on
 the same rounded inputs, and compares.

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """
-make_replicas.py: the numbers that check_replicas.py compares with: data parallelism in every mode.
+make_async_dp.py: the numbers that check_replicas.py compares with: data parallelism in every mode.
 
-    python3 dev/test/make_replicas.py [OUT_DIRECTORY]
+    python3 dev/test/reference/make_async_dp.py [OUT_DIRECTORY]
 
 The rules of --dp-mode, written once more in plain PyTorch and float64, with all sites in one process, one after the
 other: nothing is sent, nothing overlaps, and nothing of the trainer is used but the order of its data, which is here a

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """
-make_evaluation.py: the numbers that test_evaluate.c compares with: losses of two small models, in float64.
+make_eval.py: the numbers that test_evaluate.c compares with: losses of two small models, in float64.
 
-    python3 dev/test/make_evaluation.py [OUT_DIRECTORY]
+    python3 dev/test/reference/make_eval.py [OUT_DIRECTORY]
 
-The models are those of make_replicas.py, whose weights it finds in the folder. Nothing of evaluate.h is used: a completion is
+The models are those of make_async_dp.py, whose weights it finds in the folder. Nothing of eval_loader.h is used: a completion is
 the end of a list of tokens, of which the last T + 1 are what a model of T positions can see; there is no padding. Into reference/
 beside this file go
 
@@ -30,12 +30,12 @@ def load(name):
     """One of the other scripts as a module, without its last lines, which would run it."""
     path = os.path.join(HERE, name)
     module = types.ModuleType(name)
-    module.__file__ = path  # by which make_replicas.py finds make_reference.py
+    module.__file__ = path  # by which make_async_dp.py finds make_reference.py
     exec(compile(open(path).read().rsplit("\nmain()\n", 1)[0], path, "exec"), module.__dict__)
     return module
 
 
-reference, replicas = load("make_reference.py"), load("make_replicas.py")
+reference, replicas = load("make_reference.py"), load("make_async_dp.py")
 
 
 def weights(path, dtype):

@@ -2,7 +2,7 @@
 """
 make_reference.py: the numbers that the whole-model test compares with.
 
-    python3 dev/test/make_reference.py [--check-transformers] [OUT_DIRECTORY]
+    python3 dev/test/reference/make_reference.py [--check-transformers] [OUT_DIRECTORY]
 
 Eight small models, written here in plain PyTorch after their papers and with the tensor names and shapes of Hugging
 Face's checkpoints, trained for ten steps of AdamW in float64: what is left between these numbers and ours is our own

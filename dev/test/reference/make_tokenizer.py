@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """
-make_tokenizer_reference.py: what the public packages make of short texts, for dev/test/test_tokenizer.c.
+make_tokenizer.py: what the public packages make of short texts, for dev/test/unit/test_tokenizer.c.
 
-    pip install tiktoken tokenizers; python3 dev/test/make_tokenizer_reference.py
+    pip install tiktoken tokenizers; python3 dev/test/reference/make_tokenizer.py
 
 Writes to dev/test/reference/: tokenizer_text.txt, tokenizer_gpt2.json and tokenizer_llama3.json, two vocabularies that Hugging Face's trainer
 makes of it, tokenizer.tiktoken, the tokens of the second as ranks, and tokenizer_cases.txt: lines of the split's name, a text in

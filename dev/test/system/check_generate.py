@@ -21,7 +21,7 @@ if sys.argv[1:] == ["--installed"]:
 
 import torch
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "reference"))
 import make_reference
 
 T = 24

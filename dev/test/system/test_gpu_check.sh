@@ -113,7 +113,7 @@ expect "nothing failed, nothing was left out: $(tail -n 1 "$work/all")" [ "$(row
 expect "each part builds, and the roofline, for Hopper: sm_90a" [ "$(grep -c 'make .*GPU_ARCH=90a' "$calls")" = 7 ]
 expect "with the same flags, or all would be built anew" [ "$(grep '^make' "$calls" | sed 's/.*DEVICE/DEVICE/; s/90a .*//' | sort -u | wc -l)" = 1 ]
 for precision in bf16 fp16 fp32; do
-    for file in dev/test/cuda_*.cu; do
+    for file in dev/test/cuda/cuda_*.cu; do
         test=$(basename "$file" .cu)
         case $test in cuda_*bugs | cuda_comm) continue ;; esac
         grep -q "^$precision/$test ATTENTION= *$" "$calls" || bad "$precision/$test was not run"

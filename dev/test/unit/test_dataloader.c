@@ -469,8 +469,11 @@ static void test_held_out(void) {
         TokenFiles files = open_or_die(write_tokens("held.bin", TOKENS_LLAMA3_SHARD, tokens, n));
         for (size_t i = 0; i < sizeof Ts / sizeof Ts[0]; i++) {
             const int T = Ts[i];
-            DataLoader train = {0}, val = {0};
-            memset(trained, 0, sizeof trained), memset(held, 0, sizeof held);
+            DataLoader train, val;
+            memset(&train, 0, sizeof train);
+            memset(&val, 0, sizeof val);
+            memset(trained, 0, sizeof trained);
+            memset(held, 0, sizeof held);
             if (n / 20 <= T) continue;
             const bool ok = part_reads(trained, &files, PART_TRAINED, HELD_OUT_BLOCKS, T, true, &train) &&
                             part_reads(held, &files, PART_HELD_OUT, HELD_OUT_BLOCKS, T, false, &val);
