@@ -156,11 +156,12 @@ static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
 // (V = 51,200, T = 2048) and GPT-3 175B (Brown et al. 2020). Llama: 7B of Touvron et al. 2023, 1.1B TinyLlama (Zhang et
 // al. 2024), 130M the small model of CAAT-Net (Lamprecht et al. 2025). tiny: our own, on bytes, learns in a minute.
 static inline const ModelConfig* model_presets(int* count) {
-    static const struct {
+    typedef struct { // named: nvcc writes out the type in sizeof
         const char* name;
         Arch arch;
         int L, C, NH, NKV, F, T, V;
-    } rows[] = {
+    } Preset;
+    static const Preset rows[] = {
         {"tiny", ARCH_GPT2, 4, 128, 4, 4, 512, 128, 256},
         {"gpt2-124M", ARCH_GPT2, 12, 768, 12, 12, 3072, 1024, 50257},
         {"gpt2-350M", ARCH_GPT2, 24, 1024, 16, 16, 4096, 1024, 50257},
