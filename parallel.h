@@ -244,10 +244,11 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T,
         return fail(error, "--%s %d and --kv-heads %d: one has to be a multiple of the other", tp, t, model->NKV);
     }
     if (t > mesh->t && t > model->NKV) {
-        return fail(error,
-                  "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: streams of one rank share no "
-                  "key/value head",
-                  t, mesh->t, model->NKV);
+        return fail(
+            error,
+            "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: streams of one rank share no "
+            "key/value head",
+            t, mesh->t, model->NKV);
     }
     if (model->F % t != 0) return fail(error, "--%s %d does not divide --ffn %d", tp, t, model->F);
     if (model->V < t)
@@ -301,9 +302,8 @@ typedef struct {
     int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
     int vocab_offset;             // of this rank's vocabulary, the streams' rows one after the other
     int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
-    int*
-        slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1: none; the last row has the
-                  // tensors outside the blocks
+    int* slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1: none; the last row has the
+                   // tensors outside the blocks
 } Layout;
 
 static inline bool is_vocabulary(const Tensor* tensor) { return tensor->kind == WTE || tensor->kind == HEAD_W; }
@@ -466,8 +466,7 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh m
     layout->shared = caat_channels(&mesh.caat, model->C);
 
     const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * streams;
-    const size_t most =
-        (size_t)(rows + 1) * MODEL_LAYER_TENSORS; // tensors of, before and after this rank's blocks
+    const size_t most = (size_t)(rows + 1) * MODEL_LAYER_TENSORS; // tensors of, before and after this rank's blocks
     layout->slices = (Slice*)checked_calloc(most * (size_t)streams, sizeof(Slice), "the layout");
     layout->bucket = (Bucket*)checked_calloc(most, sizeof(Bucket), "the layout's buckets");
     layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");

@@ -61,13 +61,13 @@ static void trace_action(Trainer* t, Action action, double started) {
 }
 
 // The forward pass of one chunk over a micro-batch, once its input has arrived.
-static void run_forward(Trainer* t, const StepInput* pass, Action action) {
+static void run_forward(Trainer* t, const StepInput* input, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
     const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
     PipelineBuffers* x = &stage->boundary[action.chunk];
     comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
-    bind_microbatch(t, acts, pass, action.chunk, k);
+    bind_microbatch(t, acts, input, action.chunk, k);
     comm_wait(&x->receive_forward[i]);
     if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = false;
     const double started = time_of_work(t);
@@ -77,8 +77,8 @@ static void run_forward(Trainer* t, const StepInput* pass, Action action) {
     nan_probe(stage, acts, PROBE_STREAM, acts->chunk->begin + acts->chunk->layers - 1, chunk_output(acts),
               (int64_t)acts->R * stage->model.C);
     if (acts->chunk->last) losses_add(stage->sums + stage->layout.tensors, acts->head->losses, acts->tokens);
-    if (acts->chunk->last && pass->losses)
-        device_copy(pass->losses + (int64_t)k * stage->B * stage->T, acts->head->losses,
+    if (acts->chunk->last && input->losses)
+        device_copy(input->losses + (int64_t)k * stage->B * stage->T, acts->head->losses,
                     (size_t)acts->tokens * sizeof(float));
     trace_action(t, action, started);
 }
@@ -125,11 +125,11 @@ static void run_reduce(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-static void run_schedule(Trainer* t, const StepInput* pass);
+static void run_schedule(Trainer* t, const StepInput* input);
 
 // Finds where a number that is not finite came from: computes the step again with a probe, without a sum over replicas.
 // This needs weights that the step has not changed yet, and a gradient that is not delayed.
-static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, size_t size) {
+static void rerun_to_find_nan(Trainer* t, const StepInput* input, char* text, size_t size) {
     Stage* stage = &t->stage;
     NanProbe probe = nan_probe_init(&stage->model);
     Comm* list[GROUPS];
@@ -138,7 +138,7 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
     if (!t->schedule.config.clip || delayed) {
         snprintf(text, size,
                  delayed ? "the rank cannot be found where gradients are late"
-                                   : "the rank can be found with a --clip, also a large one, or --on-nan skip");
+                         : "the rank can be found with a --clip, also a large one, or --on-nan skip");
         return;
     }
     groups_list(&t->groups, list);
@@ -146,22 +146,21 @@ static void rerun_to_find_nan(Trainer* t, const StepInput* pass, char* text, siz
     stage->probe = &probe;
     probe_weights(&probe, &stage->layout, stage->params);
     zero_gradients(stage);
-    run_schedule(t, pass);
+    run_schedule(t, input);
     comm_synchronize(&t->world);
     stage->probe = NULL;
     for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];
-    nan_origin_text(text, size, &probe, &t->groups, &stage->layout.mesh, &stage->model,
-                t->stats_scope == SCOPE_WORLD);
+    nan_origin_text(text, size, &probe, &t->groups, &stage->layout.mesh, &stage->model, t->stats_scope == SCOPE_WORLD);
 }
 
 // A loss or a gradient is not finite: ends the run, or skips the update. All ranks decide the same.
-static void handle_nonfinite_step(Trainer* t, const StepInput* pass, int not_finite) {
+static void handle_nonfinite_step(Trainer* t, const StepInput* input, int not_finite) {
     const int tensors = t->stage.layout.tensors;
     const bool skips = t->settings.on_nan == ON_NAN_SKIP;
     Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
     model_tensors(list, &t->stage.model);
     char origin[640], text[1024];
-    rerun_to_find_nan(t, pass, origin, sizeof origin);
+    rerun_to_find_nan(t, input, origin, sizeof origin);
     snprintf(text, sizeof text, "step %lld: the loss is %g and the gradient of %s is not finite; ",
              (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
     append_text(text, sizeof text, "%s; %s",
@@ -191,7 +190,7 @@ static void reduce_step_stats(Trainer* t, double* sums) {
 
 // Meeting point of a site's ranks: they agree on the loss, the gradient norm, whether both are finite, the clipping
 // factor, and the bubble.
-static void run_grad_norm(Trainer* t, const StepInput* pass, Action action, StepClock* progress) {
+static void run_grad_norm(Trainer* t, const StepInput* input, Action action, StepClock* progress) {
     const Settings* o = &t->settings;
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
@@ -216,7 +215,7 @@ static void run_grad_norm(Trainer* t, const StepInput* pass, Action action, Step
     free(sums);
     t->health.skipped = false;
     if (not_finite >= 0 || !isfinite(t->loss))
-        handle_nonfinite_step(t, pass, not_finite);
+        handle_nonfinite_step(t, input, not_finite);
     else
         t->health.skipped_in_row = 0;
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
@@ -236,23 +235,23 @@ static void run_update(Trainer* t, Action action, double grad_scale) {
     trace_action(t, action, started);
 }
 
-static void run_action(Trainer* t, const StepInput* pass, Action action, StepClock* progress) {
+static void run_action(Trainer* t, const StepInput* input, Action action, StepClock* progress) {
     switch (action.kind) {
     case RECEIVE_FORWARD:
     case RECEIVE_BACKWARD:
-        start_receive(&t->stage, pass->schedule, action, message_elements(t, pass, action.microbatch));
+        start_receive(&t->stage, input->schedule, action, message_elements(t, input, action.microbatch));
         break;
     case SEND_FORWARD:
     case SEND_BACKWARD:
-        start_send(&t->stage, pass->schedule, action, message_elements(t, pass, action.microbatch));
+        start_send(&t->stage, input->schedule, action, message_elements(t, input, action.microbatch));
         break;
-    case FORWARD: run_forward(t, pass, action); break;
+    case FORWARD: run_forward(t, input, action); break;
     case BACKWARD:
     case BACKWARD_INPUT:
     case BACKWARD_WEIGHT: run_backward(t, action); break;
     case REDUCE:
     case TIE: run_reduce(t, action); break;
-    case NORM: run_grad_norm(t, pass, action, progress); break;
+    case NORM: run_grad_norm(t, input, action, progress); break;
     case UPDATE:
     case UPDATE_TIED: run_update(t, action, progress->grad_scale); break;
     case ACTION_KINDS: break;
@@ -261,19 +260,19 @@ static void run_action(Trainer* t, const StepInput* pass, Action action, StepClo
 
 // Executes a schedule; with a NaN probe only its forward and backward passes. The last of stage.sums is the sum of this
 // rank's losses.
-static void run_schedule(Trainer* t, const StepInput* pass) {
+static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
     StepClock progress = {seconds_now(), 0, 1 / gradient_factor(t)}; // without clipping updates come before NORM
     device_zero(stage->sums, (size_t)(stage->layout.tensors + 1) * sizeof(double));
-    load_batch(t, pass);
-    for (int i = 0; i < pass->schedule->n; i++) {
-        const Action action = pass->schedule->actions[i];
+    load_batch(t, input);
+    for (int i = 0; i < input->schedule->n; i++) {
+        const Action action = input->schedule->actions[i];
         progress.waited = pipeline->waited + embedding->waited - waited;
         if (stage->probe && action.kind >= REDUCE) continue;
         heartbeat_action(watchdog_row(&t->watch), action.kind, action.chunk, action.microbatch);
-        run_action(t, pass, action, &progress);
+        run_action(t, input, action, &progress);
         buckets_progress(&stage->grads, &stage->layout);
         if (stage->async) async_dp_progress(stage);
     }
@@ -319,14 +318,14 @@ static bool save_is_due(const Trainer* t) {
 // One update on the next global batch.
 static void train_step(Trainer* t) {
     const int64_t batch = t->settings.global_batch;
-    const StepInput pass = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL};
+    const StepInput input = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL};
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
     if (t->stage.async) async_dp_step_begin(&t->stage);
     zero_gradients(&t->stage);
     trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
-    run_schedule(t, &pass);
+    run_schedule(t, &input);
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
@@ -348,10 +347,10 @@ static double validate(Trainer* t) {
     const Mesh* mesh = &stage->layout.mesh;
     const int64_t count = validation_sequences(t);
     Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, count));
-    const StepInput pass = {&forward, &t->val, 0, count, false, NULL, NULL};
+    const StepInput input = {&forward, &t->val, 0, count, false, NULL, NULL};
     double sum;
     enter_phase(t, PHASE_VALIDATING);
-    run_schedule(t, &pass);
+    run_schedule(t, &input);
     schedule_free(&forward);
     comm_synchronize(&t->world);
     device_to_host(&sum, stage->sums + stage->layout.tensors, sizeof sum);
@@ -361,12 +360,12 @@ static double validate(Trainer* t) {
 }
 
 // Adds the losses of a window's rows to the evaluation's sums.
-static void add_up_rows(const Trainer* t, const StepInput* pass, float* losses, double* sums) {
+static void add_up_rows(const Trainer* t, const StepInput* input, float* losses, double* sums) {
     const int64_t row = (int64_t)t->stage.T, group = t->stage.B * row;
-    device_to_host(losses, pass->losses, (size_t)(pass->schedule->config.m * group) * sizeof(float));
-    for (int k = 0; k < pass->schedule->config.m; k++) {
-        for (int b = 0; b < microbatch_sequences(t, pass, k); b++) {
-            double* sum = sums + microbatch_first(t, pass, k) + b;
+    device_to_host(losses, input->losses, (size_t)(input->schedule->config.m * group) * sizeof(float));
+    for (int k = 0; k < input->schedule->config.m; k++) {
+        for (int b = 0; b < microbatch_sequences(t, input, k); b++) {
+            double* sum = sums + microbatch_first(t, input, k) + b;
             for (int64_t i = 0; i < row; i++) *sum += losses[k * group + b * row + i];
         }
     }
@@ -389,10 +388,10 @@ static void evaluate(Trainer* t, Evaluation* e) {
     for (int64_t first = 0; first < e->rows; first += window) {
         const int64_t end = min_i64(e->rows, first + window);
         Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, end - first));
-        const StepInput pass = {&forward, NULL, first, end, false, e, losses};
-        run_schedule(t, &pass);
+        const StepInput input = {&forward, NULL, first, end, false, e, losses};
+        run_schedule(t, &input);
         comm_synchronize(&t->world);
-        if (mine) add_up_rows(t, &pass, host, e->sums);
+        if (mine) add_up_rows(t, &input, host, e->sums);
         schedule_free(&forward);
         if (is_main(t)) told = print_progress(e, end, started, told);
     }
@@ -559,8 +558,7 @@ static int train(Trainer* t) {
         const double started = seconds_now();
         train_step(t);
         const double seconds = seconds_now() - started;
-        if (is_due(t->step, t->settings.check_replicas_every))
-            check_replicas(t, t->stats_scope);
+        if (is_due(t->step, t->settings.check_replicas_every)) check_replicas(t, t->stats_scope);
         validate_if_due(t);
         report_step(t, seconds);
         save_if_due(t);

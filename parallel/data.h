@@ -25,9 +25,7 @@ reduce-scatter in the site, an all-reduce of this rank's site shard between site
 
 enum { ZERO2_BUFFERS = 2 };
 
-enum {
-    MAX_INFLIGHT_REDUCTIONS = 2
-}; // ZeRO 0, 1, on a CPU: for each sum MPI allocates memory as large as the bucket
+enum { MAX_INFLIGHT_REDUCTIONS = 2 }; // ZeRO 0, 1, on a CPU: for each sum MPI allocates memory as large as the bucket
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) accumulates over micro-batches.
 // ZeRO 2: a bucket is computed in one of two buffers, summed over the data group, and only this rank's shard is

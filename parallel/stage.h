@@ -135,21 +135,21 @@ typedef struct {
     ProcessGroups* groups;
     DtypeInfo type;
     int B, T;
-    bool trains;      // its schedule has backward passes
-    int slots, heads; // in-flight micro-batches; those with a head: micro-batch k has head k mod heads
-    int* pending;     // (v): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
+    bool trains;         // its schedule has backward passes
+    int slots, heads;    // in-flight micro-batches; those with a head: micro-batch k has head k mod heads
+    int* pending;        // (v): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
     bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2,
-        *master;        // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
-    struct AsyncDp* async;     // asynchronous data parallelism; NULL: synchronous
+        *master;           // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
+    struct AsyncDp* async; // asynchronous data parallelism; NULL: synchronous
     float* checkpoint_weights; // (layout.elements): weights for checkpoints; NULL: the updated ones
     MethodValues kept[METHOD_VALUES];
     int kept_values;
-    float* grad_embedding; // (streams V, C), only of a tied embedding: see embedding_block_backward
-    float* rope;           // (T, HS): cosines and sines
-    double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
+    float* grad_embedding;         // (streams V, C), only of a tied embedding: see embedding_block_backward
+    float* rope;                   // (T, HS): cosines and sines
+    double* sums;                  // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
     NanProbe* probe;               // checks numbers of a repeated step; NULL: none
     Activations* activations;      // (slots)

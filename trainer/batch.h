@@ -18,15 +18,15 @@ typedef struct {
     float* losses;                // (m, B, T), on the device of the rank with the head: of an evaluation's tokens
 } StepInput;
 
-static inline int64_t microbatch_first(const Trainer* t, const StepInput* pass, int k) {
+static inline int64_t microbatch_first(const Trainer* t, const StepInput* input, int k) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    const int m = pass->schedule->config.m;
-    const int64_t number = pass->trains ? (int64_t)mesh->data * m + k : (int64_t)k * mesh->d + mesh->data;
-    return pass->first + number * t->stage.B;
+    const int m = input->schedule->config.m;
+    const int64_t number = input->trains ? (int64_t)mesh->data * m + k : (int64_t)k * mesh->d + mesh->data;
+    return input->first + number * t->stage.B;
 }
 
-static inline int microbatch_sequences(const Trainer* t, const StepInput* pass, int k) {
-    return (int)min_i64(t->stage.B, pass->end - microbatch_first(t, pass, k));
+static inline int microbatch_sequences(const Trainer* t, const StepInput* input, int k) {
+    return (int)min_i64(t->stage.B, input->end - microbatch_first(t, input, k));
 }
 
 static inline size_t batch_bytes(const TokenBatch* batch) {
@@ -62,23 +62,23 @@ static inline int32_t* batch_positions(const Trainer* t, int32_t* memory, int k)
 }
 
 // Loads one micro-batch of training, validation, or an evaluation.
-static inline void load_microbatch(Trainer* t, const StepInput* pass, int k) {
-    const int T = t->stage.T, n = microbatch_sequences(t, pass, k);
-    const Evaluation* e = pass->evaluation;
+static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
+    const int T = t->stage.T, n = microbatch_sequences(t, input, k);
+    const Evaluation* e = input->evaluation;
     int32_t* positions = batch_positions(t, t->batch.host, k);
     Error error;
     for (int b = 0; b < n; b++) {
         int32_t* inputs = batch_inputs(t, t->batch.host, k) + b * T;
         int32_t* targets = batch_targets(t, t->batch.host, k) + b * T;
-        const int64_t sequence = microbatch_first(t, pass, k) + b;
+        const int64_t sequence = microbatch_first(t, input, k) + b;
         const bool ok = e ? evaluation_row(inputs, targets, e, t->stage.model.V, sequence, &error)
-                          : mix_sequence(inputs, targets, pass->loader, (uint64_t)sequence, &error);
+                          : mix_sequence(inputs, targets, input->loader, (uint64_t)sequence, &error);
         if (!ok) die("%s", error.text);
         if (!t->settings.document_mask) continue;
         if (e)
             evaluation_positions(positions + b * T, inputs, e, sequence);
         else
-            mix_positions(positions + b * T, inputs, pass->loader, (uint64_t)sequence);
+            mix_positions(positions + b * T, inputs, input->loader, (uint64_t)sequence);
     }
     if (!t->settings.document_mask) return;
     for (int i = 1; i < t->stage.layout.streams; i++) // every stream has the same documents
@@ -87,13 +87,13 @@ static inline void load_microbatch(Trainer* t, const StepInput* pass, int k) {
 
 // Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; with --document-mask
 // on all stages, which need the positions.
-static inline void load_batch(Trainer* t, const StepInput* pass) {
+static inline void load_batch(Trainer* t, const StepInput* input) {
     const Stage* stage = &t->stage;
-    const int m = pass->schedule->config.m;
+    const int m = input->schedule->config.m;
     const bool documents = t->settings.document_mask;
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
     batch_reserve(&t->batch, (int64_t)m * stage->B * stage->T, stage->layout.streams);
-    for (int k = 0; k < m; k++) load_microbatch(t, pass, k);
+    for (int k = 0; k < m; k++) load_microbatch(t, input, k);
     if (!DEVICE_IS_HOST) device_from_host(t->batch.device, t->batch.host, batch_bytes(&t->batch));
 }
 
@@ -110,23 +110,23 @@ static inline double gradient_factor(const Trainer* t) {
 }
 
 // Binds activations to micro-batch k in a chunk.
-static inline void bind_microbatch(const Trainer* t, Activations* acts, const StepInput* pass, int chunk, int k) {
+static inline void bind_microbatch(const Trainer* t, Activations* acts, const StepInput* input, int chunk, int k) {
     const Stage* stage = &t->stage;
-    activations_bind(acts, stage, chunk, k, microbatch_sequences(t, pass, k), stage->T, false);
+    activations_bind(acts, stage, chunk, k, microbatch_sequences(t, input, k), stage->T, false);
     if (acts->chunk->first || acts->chunk->last) { // elsewhere no tokens were loaded
         acts->inputs = batch_inputs(t, t->batch.device, k);
         acts->targets = batch_targets(t, t->batch.device, k);
     }
     if (t->settings.document_mask) acts->positions = batch_positions(t, t->batch.device, k);
     acts->scale = 0;
-    if (!pass->trains) return;
+    if (!input->trains) return;
     acts->scale = (float)(gradient_factor(t) / step_tokens(t, stage->grads.scope)); // the mean loss times the factor
 }
 
 // The elements of one message about micro-batch k between two stages.
-static inline int64_t message_elements(const Trainer* t, const StepInput* pass, int k) {
+static inline int64_t message_elements(const Trainer* t, const StepInput* input, int k) {
     const Stage* stage = &t->stage;
-    const int64_t B = microbatch_sequences(t, pass, k);
+    const int64_t B = microbatch_sequences(t, input, k);
     return boundary_elements(&stage->layout.mesh, stage->layout.streams * B * stage->T * stage->model.C);
 }
 

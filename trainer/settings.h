@@ -482,8 +482,7 @@ static inline bool settings_only_use(const Settings* o, Option* table, int n) {
 }
 
 static inline OptimizerConfig settings_optimizer(const Settings* o) {
-    const OptimizerConfig config = {
-        (OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->seed};
+    const OptimizerConfig config = {(OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->seed};
     return config;
 }
 

@@ -373,8 +373,7 @@ static inline bool plan_check_sums(const Plan* plan, Error* error) {
 static inline bool plan_check_links(const Plan* plan, const Network* net, Error* error) {
     const double slowest = network_slowest(net);
     int* used = (int*)checked_calloc((size_t)net->links + 1, sizeof(int), "a proof");
-    int* step =
-        (int*)checked_calloc((size_t)net->links + 1, sizeof(int), "a proof"); // the step counted in `used`, + 1
+    int* step = (int*)checked_calloc((size_t)net->links + 1, sizeof(int), "a proof"); // the step counted in `used`, + 1
     bool ok = true;
     for (int64_t i = 0; i < plan->n && ok; i++) {
         const Transfer* t = &plan->transfers[i];

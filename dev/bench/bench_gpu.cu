@@ -224,8 +224,8 @@ static void copy(const Arrays* a) { device_copy(a->y, a->x, (size_t)a->n * sizeo
 static void zero(const Arrays* a) { device_zero(a->y, (size_t)a->n * sizeof(floatX)); }
 static void squares(const Arrays* a) { sum_of_squares(a->sum, a->g, a->n); }
 static void adamw(const Arrays* a) {
-    adamw_update(a->x, HAS_MASTER_WEIGHTS ? a->f : NULL, a->g, a->m, a->v, a->n, 1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 1.0f, 1,
-                 0);
+    adamw_update(a->x, HAS_MASTER_WEIGHTS ? a->f : NULL, a->g, a->m, a->v, a->n, 1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3,
+                 1.0f, 1, 0);
 }
 static void pack(const Arrays* a) { caat_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
 static void unpack(const Arrays* a) { caat_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }

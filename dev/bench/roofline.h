@@ -170,8 +170,8 @@ static inline void row_of_memory(const Roofline* r, RooflineRow* row, int tensor
 // GELU that is part of the product before it.
 static inline bool is_epilogue(const Roofline* r, const Op* op) {
     const bool activation = op->kernel == KERNEL_ACTIVATION || op->kernel == KERNEL_ACTIVATION_BACKWARD;
-    return op->kind == OP_MEMORY && activation && activations[r->model.activation].linear_forward && r->software.epilogues && r->n > 0 &&
-           r->row[r->n - 1].op.kind == OP_PRODUCT;
+    return op->kind == OP_MEMORY && activation && activations[r->model.activation].linear_forward &&
+           r->software.epilogues && r->n > 0 && r->row[r->n - 1].op.kind == OP_PRODUCT;
 }
 
 // Adds a list of operations, each `count` times in a step; those that are there already are counted together.

@@ -104,7 +104,8 @@ int rename(const char* from, const char* to) {
 }
 
 int renameat2(int a, const char* from, int b, const char* to, unsigned flags) {
-    return fails(from) ? -1 : NEXT(int, "renameat2", int, const char*, int, const char*, unsigned)(a, from, b, to, flags);
+    return fails(from) ? -1
+                       : NEXT(int, "renameat2", int, const char*, int, const char*, unsigned)(a, from, b, to, flags);
 }
 
 int fallocate(int fd, int mode, off_t at, off_t bytes) {

@@ -18,7 +18,7 @@ k as the bound.
 
 static const double U = 0x1p-24;
 static const double TINY = 0x1p-120 / 0x1p-24; // what numbers below 2^-126 are off by, in units of u
-enum { EXP_K = 3, SUM_K = 6 }; // roundings of fast_exp (below 1.5 ulp); of the tree that ends a row_sum
+enum { EXP_K = 3, SUM_K = 6 };                 // roundings of fast_exp (below 1.5 ulp); of the tree that ends a row_sum
 
 // ----------------------------------------------------------------------------------------------------------------
 // Memory of a test: arrays are remembered, so that a test can free them all, or compare them all with those of another

@@ -100,8 +100,10 @@ static uint64_t hash_of_end(Trainer* t) {
     hash = hash_floats(hash, sites->old, n);
     if (sites->velocity && async_of(s)->config.delay > 0) hash = hash_floats(hash, sites->sum, n);
     for (int b = 0; b < s->layout.buckets && sites->residue; b++)
-        hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b), bucket_site_shard_size(&s->layout, b));
-    if (async_of(s)->config.mode == DP_DELAYED) hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shares : s->grads.all, share_of(s));
+        hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b),
+                           bucket_site_shard_size(&s->layout, b));
+    if (async_of(s)->config.mode == DP_DELAYED)
+        hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shares : s->grads.all, share_of(s));
     return hash;
 }
 
@@ -221,7 +223,8 @@ static void check_members(Trainer* t, Found* found) {
         worsen(&found->members, differing(&t->groups.data, all[i], n));
         worsen(&found->members, async_of(s)->config.bits < 32 && i != 0 ? 0 : differing_copies(t, all[i]));
     }
-    if (async_schedule_sum_gradients(&async_of(s)->config)) worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
+    if (async_schedule_sum_gradients(&async_of(s)->config))
+        worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
 }
 
 // The common point, which the parameters are now.
@@ -377,7 +380,8 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
         if (t.step % 2 == 1) save_here(&t);
         check_members(&t, found);
         if (r->mode == DP_DC_S3GD) check_drift(&t, &memory, found);
-        for (int64_t i = 0; i < n && async_of(s)->before && !s->layout.mesh.zero; i++) // delayed: the weights before this update
+        for (int64_t i = 0; i < n && async_of(s)->before && !s->layout.mesh.zero;
+             i++) // delayed: the weights before this update
             worsen(&found->drift, async_of(s)->before[i] == memory.base_before[i] ? 0 : INFINITY);
         memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
         found->undisturbed += record->step[t.step] != whole->step[t.step];
@@ -416,7 +420,7 @@ static float* way_of_step(const Stage* s) {
     float* D = (float*)checked_malloc((size_t)n * sizeof(float), "test");
     for (int64_t i = 0; i < n; i++)
         D[i] = async_of(s)->config.mode == DP_DC_S3GD ? async_of(s)->base[i] - async_of(s)->own[i]
-                                            : ((const float*)s->params)[i] - async_of(s)->before[i];
+                                                      : ((const float*)s->params)[i] - async_of(s)->before[i];
     return D;
 }
 

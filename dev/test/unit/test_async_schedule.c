@@ -90,7 +90,8 @@ static void test_learned(void) {
     check(wrong == 0, "what the common point has learned: %lld cases, %lld wrong", (long long)asked, (long long)wrong);
     Error error;
     const AsyncConfig r = plan_of(8, 3, 0);
-    check(async_schedule_fit(&r, 3, &error) && !async_schedule_fit(&r, 2, &error) && strstr(error.text, "--fragments 3"),
+    check(async_schedule_fit(&r, 3, &error) && !async_schedule_fit(&r, 2, &error) &&
+              strstr(error.text, "--fragments 3"),
           "three fragments of three blocks, not of two: %s", error.text);
 }
 
@@ -133,7 +134,8 @@ static void test_check(void) {
             for (int64_t delay = -2; delay <= 2 * H + 2; delay++) {
                 const AsyncConfig r = plan_of(H, P, delay);
                 Error error = {""};
-                const bool accepted = async_schedule_check(&r, &error), expected = P <= 64 && walk_is_right(H, P, delay);
+                const bool accepted = async_schedule_check(&r, &error),
+                           expected = P <= 64 && walk_is_right(H, P, delay);
                 wrong += accepted != expected;
                 silent += !accepted && !strstr(error.text, "no plan") && !strstr(error.text, "fragment");
                 if (accepted)
@@ -480,7 +482,8 @@ static double blocks_of_part(const Layout* layout, int b, int k) {
 }
 
 // Adds up what one rank sends in the steps first + 1 to last, operation by operation.
-static SiteTraffic walk_traffic(const AsyncConfig* r, const Layout* layout, double element, int64_t first, int64_t last) {
+static SiteTraffic walk_traffic(const AsyncConfig* r, const Layout* layout, double element, int64_t first,
+                                int64_t last) {
     const int S = r->sites, k = layout->mesh.d / S, P = r->fragments;
     SiteTraffic sum = {0, 0};
     for (int64_t t = first + 1; t <= last; t++) {
@@ -561,8 +564,8 @@ static void test_traffic(bool few) {
                 for (int element = 2; element <= 4; element += 2) {
                     for (size_t j = 0; j < sizeof spans / sizeof spans[0]; j++) {
                         const int64_t first = spans[j][0], last = spans[j][1];
-                        const SiteTraffic x =
-                            async_schedule_traffic(&read.rounds, &layout, models[model].L, (size_t)element, first, last);
+                        const SiteTraffic x = async_schedule_traffic(&read.rounds, &layout, models[model].L,
+                                                                     (size_t)element, first, last);
                         const SiteTraffic y = walk_traffic(&read.rounds, &layout, element, first, last);
                         worst = fmax(worst, fmax(fabs(x.near - y.near), fabs(x.far - y.far)));
                         most = fmax(most, fmax(y.near, y.far));

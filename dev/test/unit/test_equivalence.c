@@ -63,7 +63,9 @@ static ModelConfig case_model(const ModelChoice* c) {
     return m;
 }
 
-static int family_of(Arch arch, int t) { return t == 5 || t == 7 ? 1 : architectures[arch].hub == HUB_LLAMA && t % 3 == 0 ? 2 : 0; }
+static int family_of(Arch arch, int t) {
+    return t == 5 || t == 7 ? 1 : architectures[arch].hub == HUB_LLAMA && t % 3 == 0 ? 2 : 0;
+}
 
 // Sequences in an update: d divides them and, if it can be, p the share of each replica.
 static int global_batch_of(int p, int d) {

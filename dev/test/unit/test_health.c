@@ -115,8 +115,8 @@ static int wrong_colors(const ModelConfig* m, Mesh mesh, int* pairs) {
         for (int a = 0; a < n; a++) {
             for (int b = 0; b < a; b++) {
                 const ReplicaGroup holders = replica_group_of(&list[i], &mesh, m);
-                const bool color =
-                    replica_group_color(holders, &layout[a].mesh, m->NKV) == replica_group_color(holders, &layout[b].mesh, m->NKV);
+                const bool color = replica_group_color(holders, &layout[a].mesh, m->NKV) ==
+                                   replica_group_color(holders, &layout[b].mesh, m->NKV);
                 const int share = share_held(&layout[a], i, 0);
                 const bool same = share >= 0 && share == share_held(&layout[b], i, 0);
                 if (share < 0 && share_held(&layout[b], i, 0) < 0) continue; // neither holds it
@@ -564,8 +564,8 @@ static bool flip(Trainer* t, int* told) {
     }
     snprintf(who, sizeof who, "than %d other%s", copies - 1, copies == 2 ? " that holds" : "s that hold");
     if (differs)
-        right = right &&
-                (copies == 2 ? strstr(text, "than each other, and there is no majority") != NULL : strstr(text, who) != NULL);
+        right = right && (copies == 2 ? strstr(text, "than each other, and there is no majority") != NULL
+                                      : strstr(text, who) != NULL);
     const bool quiet = !compare_copies(t, text, sizeof text);
     *told += copies > 1;
     return on_all(t, !right || !quiet) == 0;

@@ -179,7 +179,8 @@ static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d)
         ok = ok && bucket_shard_size(layout, b) * d == bucket->elements && bucket_shard_offset(layout, b) == shares;
         shares += bucket_shard_size(layout, b);
     }
-    const int outside = (layout->first_stage ? m->position == POSITION_LEARNED ? 2 : 1 : 0) + (layout->last_stage ? 1 : 0) +
+    const int outside = (layout->first_stage ? m->position == POSITION_LEARNED ? 2 : 1 : 0) +
+                        (layout->last_stage ? 1 : 0) +
                         (layout->last_stage && (!m->tied || !layout->first_stage) ? 1 : 0);
     return ok && n == layout->n && end == layout->elements && shares * d == end &&
            layout->buckets == layout->layers + outside;

@@ -701,8 +701,7 @@ static void test_wrong_files(void) {
     check_json("\"merges\":[", "\"merges\":[[\"a\",\"b\",\"c\"],", "a merge is two tokens that make a third");
     check_json("\"merges\":", "\"merge\":", "\"merges\" is missing");
     check_json("\"vocab\":{", "\"vocab\":{,", "a name in quotes");
-    check_refused(REFERENCE "tokenizer_gpt2.json", SPLIT_GPT2, "a split that the file says itself",
-                  "drop --split");
+    check_refused(REFERENCE "tokenizer_gpt2.json", SPLIT_GPT2, "a split that the file says itself", "drop --split");
     write_two_files("", "", "");
     check_refused(in_folder("vocab.json"), -1, "vocab.json that is cut off", "the text ends");
     write_two_files("}", "#version: 0.2\n", "a b c\n");

@@ -66,7 +66,8 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     if (caat) messages *= mesh.caat.ranks;
     if (!sequence && !caat && mesh.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
     // Gradients that tensor ranks sum: 2 (c - 1) / c of their elements on each of c ranks, so 2 (c - 1) in each group.
-    const double norms = (m->norm == NORM_LAYERNORM ? 2 : 1) * (2.0 * m->L + 1) * h, positions = m->position == POSITION_LEARNED ? m->T * h : 0;
+    const double norms = (m->norm == NORM_LAYERNORM ? 2 : 1) * (2.0 * m->L + 1) * h,
+                 positions = m->position == POSITION_LEARNED ? m->T * h : 0;
     const double biases = m->biases ? 2.0 * m->L * h : 0; // behind a sum
     const double copies = t > m->NKV ? t / m->NKV : 1, reductions = mesh.zero == 2 ? k : 1;
     const double heads = 2.0 * m->L * m->NKV * (h / m->NH) * h; // all elements of K_W and V_W
