@@ -91,7 +91,7 @@ class Suite:
 
     def verdict(self, folder, command):
         """Returns one line of what the test printed, None if it passed, and its whole output."""
-        early = command[0].startswith("build/")  # one process: its first failure is enough
+        early = command[0].startswith(("build/", "sh"))  # no MPI: its first failure is enough
         # timeout --foreground: otherwise mpirun is signalled twice, and Open MPI leaves its ranks behind. As timeout's
         # child a test does not inherit Python's peak of memory.
         start = ["timeout", *([] if early else ["--foreground"]), "-k", "5", str(self.seconds), *command]
