@@ -372,7 +372,7 @@ static inline bool sources_open(Sources* sources, const char* list, Error* error
     bool ok;
     memset(sources, 0, sizeof *sources);
     if (weighted == 0) {
-        PathList files = {NULL, 0};
+        PathList files = {NULL, 0, 0};
         ok = path_list_append_globs(&files, list, error) &&
              sources_open_list(sources, (const char* const*)files.path, files.count, error);
         path_list_free(&files);
@@ -396,7 +396,7 @@ static inline bool documents_settle(TokenFiles* files, int chosen, int of_vocabu
     if (token < 0)
         return fail(error, "%s holds %s, which do not mark where documents begin; give --document-token-id",
                     files->file[0].path, facts->name);
-    documents_begin_at(files, token);
+    files->document = token;
     if (documents_are_seen(files)) return true;
     return fail(error,
                 "%s: no document begins with token %d in the first four million tokens; give --document-token-id",

@@ -268,11 +268,10 @@ static inline int64_t stream_bytes(const TokenFiles* stream, const Tokenizer* to
 static inline Evaluation* evaluations_append(Evaluations* list, const char* path) {
     const size_t size = ((size_t)list->count + 1) * sizeof(Evaluation);
     list->item = (Evaluation*)realloc(list->item, size);
-    char* copy = strdup(path);
-    if (!list->item || !copy) die("out of memory for the list of evaluations");
+    if (!list->item) die("out of memory for the list of evaluations");
     Evaluation* eval = &list->item[list->count++];
     memset(eval, 0, sizeof *eval);
-    eval->path = copy;
+    eval->path = checked_strdup(path, "the list of evaluations");
     return eval;
 }
 
@@ -295,7 +294,7 @@ static inline bool evaluations_open_choice(Evaluations* list, const char* path, 
 
 // Opens the files of one name or pattern of the list: files of multiple choice, or one stream.
 static inline bool evaluations_open_pattern(Evaluations* list, const char* pattern, Error* error) {
-    PathList files = {NULL, 0};
+    PathList files = {NULL, 0, 0};
     bool ok = path_list_append_glob(&files, pattern, error), is = true;
     int choices = 0;
     for (int i = 0; i < files.count && ok && is; i++) {

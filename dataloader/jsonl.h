@@ -4,7 +4,7 @@ dataloader/jsonl.h: JSON lines, the format of most text data sets. Every line is
     {"text": "Once upon a time ...", "source": "a book"}
     {"text": "..."}
 
-    jsonl_texts     passes the texts of a file to a function
+    jsonl_lines     passes the objects of a file to a function
     jsonl_encode    tokenizes such files (TOKENS_JSONL, dataloader/token_format.h) in memory with the run's vocabulary,
                     or as bytes
 
@@ -20,23 +20,24 @@ build/tokenize tokenizes larger ones once, on all cores.
 
 static const int64_t jsonl_most = 256 << 20; // bytes that are tokenized at the start of a run
 
-// Takes a text of n > 0 bytes; its line begins at byte `at` of the file.
-typedef void (*TakeText)(void* context, const unsigned char* text, size_t n, size_t at);
+// Takes a line that begins at byte `at` of the file. False: *error has the reason.
+typedef bool (*TakeLine)(void* context, const Json* line, size_t at, Error* error);
 
 static inline bool is_blank(int c) { return c == ' ' || (c >= 9 && c <= 13); }
 
-// Fails with an error in a line of JSON, ":1:column: ...", with the file's name and the line's number.
+// Fails with an error in a line, perhaps ":1:column: ...", with the file's name and the line's number.
 static inline bool jsonl_fail(const unsigned char* text, size_t at, const char* path, const Error* found,
                               Error* error) {
     long long line = 1;
     for (size_t i = 0; i < at; i++) line += text[i] == '\n';
-    return fail(error, "%.400s:%lld%.500s", path, line, found->text + strlen(":1"));
+    const bool column = strncmp(found->text, ":1:", 3) == 0;
+    return fail(error, "%.400s:%lld:%s%.500s", path, line, column ? "" : " ", found->text + (column ? 3 : 0));
 }
 
-// Passes the texts of bytes [begin, end) of a file, which are whole lines, to `take`. False: *error names the first
-// line that is not an object with a text in this field.
-static inline bool jsonl_texts(const unsigned char* text, size_t begin, size_t end, const char* field, const char* path,
-                               TakeText take, void* context, Error* error) {
+// Passes bytes [begin, end) of a file, which are whole lines, to `take`; blank lines are omitted. False: *error names
+// the first line that is not JSON, or not what `take` expects.
+static inline bool jsonl_lines(const unsigned char* text, size_t begin, size_t end, const char* path, TakeLine take,
+                               void* context, Error* error) {
     for (size_t at = begin, next; at < end; at = next) {
         const unsigned char* found = (const unsigned char*)memchr(text + at, '\n', end - at);
         const size_t stop = found ? (size_t)(found - text) : end;
@@ -47,10 +48,9 @@ static inline bool jsonl_texts(const unsigned char* text, size_t begin, size_t e
         Json json;
         Error why;
         if (!json_parse(&json, "", text + at, stop - at, &why)) return jsonl_fail(text, at, path, &why, error);
-        const JsonNode* node = json_require(&json, json.nodes, field, JSON_STRING, &why);
-        if (node && node->count > 0) take(context, (const unsigned char*)node->value.string, node->count, at);
+        const bool ok = take(context, &json, at, &why);
         json_free(&json);
-        if (!node) return jsonl_fail(text, at, path, &why, error);
+        if (!ok) return jsonl_fail(text, at, path, &why, error);
     }
     return true;
 }
@@ -69,11 +69,15 @@ typedef struct {
     int documents, begins_room;
 } LineTokens;
 
-static inline void take_line(void* context, const unsigned char* text, size_t n, size_t at) {
+static inline bool take_line(void* context, const Json* line, size_t at, Error* error) {
     LineTokens* lines = (LineTokens*)context;
     const Tokenizer* tokenizer = lines->tokenizer;
     TokenList* list = &lines->list;
     (void)at;
+    const JsonNode* node = json_require(line, line->nodes, "text", JSON_STRING, error);
+    if (!node || node->count == 0) return node != NULL;
+    const unsigned char* text = (const unsigned char*)node->value.string;
+    const size_t n = node->count;
     list->count = 0;
     token_list_reserve(list, 1);
     if (tokenizer->document >= 0) list->token[list->count++] = tokenizer->document;
@@ -91,6 +95,7 @@ static inline void take_line(void* context, const unsigned char* text, size_t n,
     }
     for (size_t i = 0; i < list->count; i++, lines->used += lines->width)
         memcpy(lines->tokens + lines->used, &list->token[i], (size_t)lines->width); // little-endian: the low bytes
+    return true;
 }
 
 // Gives the tokens of the lines to the file, as a Megatron data set with one sequence for each document.
@@ -133,7 +138,7 @@ static inline bool jsonl_encode(TokenFiles* files, const Tokenizer* tokenizer, E
     files->tokens = 0;
     for (int i = 0; i < files->files && ok; i++) {
         TokenFile* file = &files->file[i];
-        ok = jsonl_texts(file->map.data, 0, file->map.size, "text", file->path, take_line, &lines, error);
+        ok = jsonl_lines(file->map.data, 0, file->map.size, file->path, take_line, &lines, error);
         if (!ok) break;
         line_tokens_to_file(&lines, file);
         file->first = files->tokens;

@@ -25,11 +25,9 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 
 // A copy of path with another ending of the same length, "a.bin" for "a.idx"; NULL if path does not end with `ending`.
 static inline char* name_beside(const char* path, const char* ending, const char* other) {
-    const size_t length = strlen(path), n = strlen(ending);
-    if (length < n || strcmp(path + length - n, ending) != 0) return NULL;
-    char* name = strdup(path);
-    if (!name) die("out of memory for the name %s", path);
-    memcpy(name + length - n, other, n);
+    if (!name_ends_with(path, ending)) return NULL;
+    char* name = checked_strdup(path, "a file's name");
+    memcpy(name + strlen(path) - strlen(ending), other, strlen(ending));
     return name;
 }
 
@@ -52,7 +50,7 @@ typedef struct {
     int files;
     TokenFormat format;
     int64_t tokens, documents; // in all files together; documents: 0 if the format does not count them
-    int document; // the token before each document, where the format has no other mark; see documents_begin_at
+    int document;              // the token before each document, where the format has no other mark (documents_settle)
 } TokenFiles;
 
 // Unmaps and frees everything; *files may be reused. Does nothing to a struct of zeros.
@@ -76,8 +74,7 @@ static inline bool token_file_map(TokenFile* file, const char* path, Error* erro
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return fail(error, "%s: %s", path, S_ISDIR(st.st_mode) ? "a directory; name the files in it" : "not a file");
     if (!file_map(&file->map, path, error)) return false;
-    file->path = strdup(path);
-    if (!file->path) die("out of memory for the name %s", path);
+    file->path = checked_strdup(path, "a file's name");
     if (is_megatron_index(file->map.data, file->map.size)) {
         char* bin = name_beside(path, ".idx", ".bin");
         if (!bin)
@@ -164,15 +161,13 @@ static inline bool tokens_open_list(TokenFiles* files, const char* const* paths,
 
 typedef struct {
     char** path;
-    int count;
+    int count, room;
 } PathList;
 
 static inline void path_list_append(PathList* list, const char* path) {
-    char** longer = (char**)realloc(list->path, ((size_t)list->count + 1) * sizeof(char*));
-    char* copy = strdup(path);
-    if (!longer || !copy) die("out of memory for the list of token files");
-    list->path = longer;
-    list->path[list->count++] = copy;
+    if (list->count == list->room)
+        list->path = (char**)checked_grow(list->path, &list->room, 16, sizeof(char*), "a list of files");
+    list->path[list->count++] = checked_strdup(path, "a list of files");
 }
 
 static inline void path_list_free(PathList* list) {
@@ -222,7 +217,7 @@ static inline int path_list_append_matches(PathList* list, const char* pattern) 
 static inline bool path_list_append_below(PathList* list, const char* folder, Error* error) {
     DIR* open = opendir(*folder ? folder : ".");
     if (!open) return fail(error, "%s: cannot read the folder: %s", folder, strerror(errno));
-    PathList names = {NULL, 0};
+    PathList names = {NULL, 0, 0};
     for (const struct dirent* entry = readdir(open); entry; entry = readdir(open)) {
         if (entry->d_name[0] != '.') path_list_append(&names, entry->d_name);
     }
@@ -256,8 +251,7 @@ static inline bool path_matches(const char* pattern, const char* path) {
         return false;
     }
     const size_t p = (size_t)(strchrnul(pattern, '/') - pattern), q = (size_t)(strchrnul(path, '/') - path);
-    char *wanted = strndup(pattern, p), *name = strndup(path, q);
-    if (!wanted || !name) die("out of memory for a file pattern");
+    char *wanted = checked_strndup(pattern, p, "a pattern"), *name = checked_strndup(path, q, "a file's name");
     const bool same = fnmatch(wanted, name, FNM_PERIOD) == 0 && !pattern[p] == !path[q];
     free(wanted);
     free(name);
@@ -268,9 +262,8 @@ static inline bool path_matches(const char* pattern, const char* path) {
 static inline bool path_list_append_deep(PathList* list, const char* pattern, Error* error) {
     size_t base = strcspn(pattern, "*?[\\"); // the folder that the pattern begins with, with its slash
     while (base > 0 && pattern[base - 1] != '/') base--;
-    char* folder = strndup(pattern, base);
-    if (!folder) die("out of memory for a file pattern");
-    PathList all = {NULL, 0}, found = {NULL, 0};
+    char* folder = checked_strndup(pattern, base, "a pattern");
+    PathList all = {NULL, 0, 0}, found = {NULL, 0, 0};
     const bool ok = access(*folder ? folder : ".", F_OK) != 0 || path_list_append_below(&all, folder, error);
     for (int i = 0; i < all.count; i++)
         if (path_matches(pattern + base, all.path[i] + base)) path_list_append(&found, all.path[i]);
@@ -325,7 +318,7 @@ static inline bool has_shards(const PathList* list, const char* name) {
 
 // Appends the data in a folder and below it.
 static inline bool path_list_append_folder(PathList* list, const char* folder, Error* error) {
-    PathList all = {NULL, 0}, data = {NULL, 0};
+    PathList all = {NULL, 0, 0}, data = {NULL, 0, 0};
     bool ok = path_list_append_below(&all, folder, error), is;
     for (int i = 0; i < all.count && ok; i++) {
         ok = file_is_data(&is, all.path[i], error);
@@ -345,25 +338,32 @@ static inline bool path_list_append_folder(PathList* list, const char* folder, E
 
 // The names between the commas of a list; some may be empty.
 static inline PathList names_between_commas(const char* list) {
-    PathList names = {NULL, 0};
+    PathList names = {NULL, 0, 0};
     for (const char *p = list, *comma;; p = comma + 1) {
         comma = strchrnul(p, ',');
-        char* name = strndup(p, (size_t)(comma - p));
-        if (!name) die("out of memory for a list of files");
+        char* name = checked_strndup(p, (size_t)(comma - p), "a list of files");
         path_list_append(&names, name);
         free(name);
         if (!*comma) return names;
     }
 }
 
-// Appends the files of a comma-separated list of names, folders and glob(7) patterns, "shards/train_*.bin,more": the
-// files of each pattern sorted, the patterns in order. A file that is named twice is appended twice.
-static inline bool path_list_append_globs(PathList* files, const char* globs, Error* error) {
-    PathList patterns = names_between_commas(globs), names = {NULL, 0};
+// Appends the files and folders that a comma-separated list of names and glob(7) patterns stands for: those of each
+// pattern sorted, the patterns in order. A file that is named twice is appended twice.
+static inline bool path_list_append_names(PathList* names, const char* globs, Error* error) {
+    PathList patterns = names_between_commas(globs);
     bool ok = true;
     for (int i = 0; i < patterns.count && ok; i++)
-        ok = *patterns.path[i] ? path_list_append_glob(&names, patterns.path[i], error)
+        ok = *patterns.path[i] ? path_list_append_glob(names, patterns.path[i], error)
                                : fail(error, "\"%s\": an empty name in the list of files", globs);
+    path_list_free(&patterns);
+    return ok;
+}
+
+// The same with the data in each folder in place of the folder: "shards/train_*.bin,more".
+static inline bool path_list_append_globs(PathList* files, const char* globs, Error* error) {
+    PathList names = {NULL, 0, 0};
+    bool ok = path_list_append_names(&names, globs, error);
     for (int i = 0; i < names.count && ok; i++) {
         struct stat st;
         if (stat(names.path[i], &st) == 0 && S_ISDIR(st.st_mode))
@@ -371,14 +371,13 @@ static inline bool path_list_append_globs(PathList* files, const char* globs, Er
         else
             path_list_append(files, names.path[i]);
     }
-    path_list_free(&patterns);
     path_list_free(&names);
     return ok;
 }
 
 // Opens all files named by `globs` as one stream. On failure *files is closed and *error names the pattern or file.
 static inline bool tokens_open(TokenFiles* files, const char* globs, Error* error) {
-    PathList list = {NULL, 0};
+    PathList list = {NULL, 0, 0};
     memset(files, 0, sizeof *files);
     const bool ok = path_list_append_globs(&list, globs, error) &&
                     tokens_open_list(files, (const char* const*)list.path, list.count, error);
@@ -508,9 +507,6 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
 static inline bool format_has_documents(TokenFormat format) {
     return format == TOKENS_TEXT || format == TOKENS_MEGATRON || format == TOKENS_JSONL;
 }
-
-// Sets the token that documents begin with; unused if the format itself marks documents.
-static inline void documents_begin_at(TokenFiles* files, int token) { files->document = token; }
 
 // Whether a document begins in the first four million tokens; if none does, the token is most likely wrong.
 static inline bool documents_are_seen(const TokenFiles* files) {

@@ -6,8 +6,7 @@ text is JSON lines.
     index_read          the index of a Megatron data set, checked
 
 Theory: the formats, in the order in which they are tried. All numbers are little-endian.
-    1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx, their index. The index, in the
-    layout of
+    1. Megatron's data set: two files, NAME.bin with the tokens and NAME.idx, their index. The index, in the layout of
        Megatron-LM's indexed_dataset.py (version 1):
            9 bytes   "MMIDIDX", 0, 0
            uint64    version 1
@@ -20,16 +19,14 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
        All of it is checked: sizes add up to where the sequences begin and to the size of NAME.bin, documents go from
        the first sequence to the last. (A further byte per sequence, for data that is not only text, is refused.)
     2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520,
-    version 1:
-       tokens are uint16, GPT-2's unless there is another vocabulary beside the shard. Magic 20240801, version 7:
-       uint32, Llama-3's likewise. The count has to agree with the size of the file.
+       version 1: tokens are uint16, GPT-2's unless there is another vocabulary beside the shard. Magic 20240801,
+       version 7: uint32, Llama-3's likewise. The count has to agree with the size of the file.
     3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control
-    character that
-       text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding. In NAME.jsonl
-       every line is a JSON object with a text, which dataloader/jsonl.h tokenizes.
-    4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name. 5. Raw uint16
-    without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since the
-       commonest tokens of a vocabulary, punctuation and single letters, are below 256 and their high byte is 0.)
+       character that text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding.
+       In NAME.jsonl every line is a JSON object with a text, which dataloader/jsonl.h tokenizes.
+    4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name.
+    5. Raw uint16 without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since
+       the commonest tokens of a vocabulary, punctuation and single letters, are below 256: their high byte is 0.)
        Integers of 32 or 64 bits and bytes without any order are refused by a look at the middle of the file.
     6. Anything else is refused.
 */
@@ -151,11 +148,6 @@ static inline bool file_looks_like_text(const unsigned char* data, size_t size) 
     size_t window = size < text_window_bytes ? size : text_window_bytes;
     return bytes_look_like_text(data, window) && bytes_look_like_text(data + (size - window) / 2, window) &&
            bytes_look_like_text(data + (size - window), window);
-}
-
-static inline bool name_ends_with(const char* path, const char* end) {
-    const size_t n = strlen(path), k = strlen(end);
-    return n >= k && strcmp(path + n - k, end) == 0;
 }
 
 // The reason why a file is not raw uint16 tokens, by its middle; NULL if it may be.

@@ -728,7 +728,7 @@ static inline int64_t add_files(PathList* list, const char* folder, const char* 
 static inline PathList default_data(void) {
     static const char* headers[] = {"*.h", "linux/*.h", "*/bits/*.h", NULL};
     static const char* sources[] = {"*.h", "*.cu", "*/*.h", "*/*/*.h", NULL};
-    PathList list = {NULL, 0};
+    PathList list = {NULL, 0, 0};
     int64_t bytes = 0;
     for (int i = 0; headers[i] && bytes < 2000000; i++) bytes += add_files(&list, "/usr/include", headers[i]);
     if (bytes > 0) return list;

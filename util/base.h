@@ -178,6 +178,22 @@ static inline void* checked_grow(void* list, int* capacity, int least, size_t si
     return more;
 }
 
+// A copy of the first n characters of a text.
+static inline char* checked_strndup(const char* text, size_t n, const char* what) {
+    char* copy = strndup(text, n);
+    if (!copy) die("out of memory for %s", what);
+    return copy;
+}
+
+static inline char* checked_strdup(const char* text, const char* what) {
+    return checked_strndup(text, strlen(text), what);
+}
+
+static inline bool name_ends_with(const char* path, const char* end) {
+    const size_t n = strlen(path), k = strlen(end);
+    return n >= k && strcmp(path + n - k, end) == 0;
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Bits of floating point numbers
 //

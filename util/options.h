@@ -452,6 +452,17 @@ static inline void options_help(const Option* table, int n, FILE* out) {
     }
 }
 
+// Reads a program's command line. Prints its help, and ends, if the flag *help is given.
+static inline void options_of_program(Option* table, int n, int argc, char** argv, const bool* help,
+                                      const char* about) {
+    Error error;
+    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
+    if (!*help) return;
+    printf("%s\n", about);
+    options_help(table, n, stdout);
+    exit(0);
+}
+
 // Prints the names alone, group by group: a page.
 static inline void options_overview(const Option* table, int n, FILE* out) {
     char words[4096] = "";

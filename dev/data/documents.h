@@ -76,15 +76,14 @@ static inline bool texts_add_file(Texts* texts, const char* path, bool named, Er
     }
     if (texts->files == texts->room)
         texts->file = (TextFile*)checked_grow(texts->file, &texts->room, 64, sizeof *texts->file, "a list of files");
-    const TextFile file = {strdup(path), map, 0, name_ends_with(path, ".jsonl")};
-    if (!file.path) die("out of memory for the name %s", path);
+    const TextFile file = {checked_strdup(path, "a list of files"), map, 0, name_ends_with(path, ".jsonl")};
     texts->file[texts->files++] = file;
     texts->bytes += (int64_t)size;
     return true;
 }
 
 static inline bool texts_add_folder(Texts* texts, const char* path, Error* error) {
-    PathList found = {NULL, 0};
+    PathList found = {NULL, 0, 0};
     bool ok = path_list_append_below(&found, path, error);
     for (int i = 0; i < found.count && ok; i++) ok = texts_add_file(texts, found.path[i], false, error);
     path_list_free(&found);
@@ -93,17 +92,8 @@ static inline bool texts_add_folder(Texts* texts, const char* path, Error* error
 
 // Opens a comma-separated list of files, patterns and folders. False: *error has the reason, and nothing is open.
 static inline bool texts_open(Texts* texts, const char* globs, Error* error) {
-    PathList list = {NULL, 0};
-    bool ok = true;
-    for (const char *p = globs, *comma; ok; p = comma + 1) {
-        comma = strchrnul(p, ',');
-        char* pattern = strndup(p, (size_t)(comma - p));
-        if (!pattern) die("out of memory for a file pattern");
-        ok = *pattern ? path_list_append_glob(&list, pattern, error)
-                      : fail(error, "\"%s\": an empty name in the list of files", globs);
-        free(pattern);
-        if (!*comma) break;
-    }
+    PathList list = {NULL, 0, 0};
+    bool ok = path_list_append_names(&list, globs, error);
     for (int i = 0; i < list.count && ok; i++) {
         struct stat st;
         const bool folder = stat(list.path[i], &st) == 0 && S_ISDIR(st.st_mode);
@@ -232,10 +222,14 @@ typedef struct {
     void* context;
 } TakeLines;
 
-static inline void take_text(void* context, const unsigned char* text, size_t n, size_t at) {
+static inline bool take_text(void* context, const Json* line, size_t at, Error* error) {
     const TakeLines* lines = (const TakeLines*)context;
-    const Document document = {text, n, true, is_drawn(lines->texts, lines->file, at)};
+    const JsonNode* text = json_require(line, line->nodes, lines->texts->field, JSON_STRING, error);
+    if (!text || text->count == 0) return text != NULL;
+    const Document document = {(const unsigned char*)text->value.string, text->count, true,
+                               is_drawn(lines->texts, lines->file, at)};
     lines->take(lines->context, &document);
+    return true;
 }
 
 // Passes the documents of a part to `take`, in their order.
@@ -244,7 +238,7 @@ static inline bool part_documents(const Texts* texts, const TextPart* part, Take
     const TextFile* file = &texts->file[part->file];
     if (file->lines) {
         TakeLines lines = {texts, part->file, take, context};
-        return jsonl_texts(file->map.data, part->begin, part->end, texts->field, file->path, take_text, &lines, error);
+        return jsonl_lines(file->map.data, part->begin, part->end, file->path, take_text, &lines, error);
     }
     if (texts->delimiter) {
         part_between(texts, part, take, context);

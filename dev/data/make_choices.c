@@ -11,11 +11,12 @@ A line of the JSONL is an object with "ctx", the context; "endings", of which on
 has 16 bits for a token, so a vocabulary has at most 65,535 of them. --tokenizer bytes: a token is a byte.
 */
 #include "../../dataloader/eval_loader.h"
-#include "../../util/json.h"
+#include "../../dataloader/jsonl.h"
 #include "../../util/options.h"
 
 typedef struct {
-    const char *tokenizer, *data, *out, *split;
+    const char *tokenizer, *data, *out;
+    int split; // choice; -1: the vocabulary's own
     bool help;
 } ChoicesOptions;
 
@@ -28,9 +29,8 @@ static int choices_table(Option* table, ChoicesOptions* o) {
             "tokenizer", &o->tokenizer, "PATH",
             "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one; "
             "bytes: none"),
-        option_string("split", &o->split, "NAME",
-                      "how a text is cut into words, where the vocabulary does not say it: gpt2, llama3, qwen2 or "
-                      "cl100k"),
+        option_choice("split", &o->split, "gpt2|llama3|qwen2|cl100k",
+                      "how a text is cut into words, where the vocabulary does not say it"),
         option_string("out", &o->out, "FILE", "to write"),
         option_flag("help", &o->help, "this list"),
     };
@@ -91,8 +91,11 @@ static bool read_label(int64_t* label, const Json* json, int64_t endings, Error*
     return json_get_integer(label, json, json->nodes, "label", 0, endings - 1, error);
 }
 
-// Assembles and writes an example.
-static bool write_example(ChoiceWriter* writer, const Json* json, Error* error) {
+// Assembles and writes the example of a line.
+static bool write_example(void* context_of_lines, const Json* json, size_t at, Error* error) {
+    ChoiceWriter* writer = (ChoiceWriter*)context_of_lines;
+    (void)at;
+    if (writer->examples == MOST_EXAMPLES) return fail(error, "the format has room for %d examples", MOST_EXAMPLES);
     const JsonNode* context = json_require(json, json->nodes, "ctx", JSON_STRING, error);
     const JsonNode* endings = context ? json_require(json, json->nodes, "endings", JSON_ARRAY, error) : NULL;
     int64_t label = 0;
@@ -115,37 +118,10 @@ static bool write_example(ChoiceWriter* writer, const Json* json, Error* error) 
                   fail(error, "cannot write: %s", strerror(errno)));
 }
 
-static bool is_blank_line(const unsigned char* text, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (!strchr(" \t\r", text[i])) return false;
-    return true;
-}
-
-// Fails with the number of the line, which in its JSON is line 1.
-static bool fail_line(Error* error, const char* path, int64_t line, const Error* why) {
-    const bool column = strncmp(why->text, ":1:", 3) == 0;
-    return fail(error, "%s:%lld:%s%.900s", path, (long long)line, column ? "" : " ", why->text + (column ? 3 : 0));
-}
-
 // Writes the examples of all lines of the file.
 static bool write_examples(ChoiceWriter* writer, const char* path, const MappedFile* file, Error* error) {
-    int64_t line = 1;
-    for (size_t at = 0, next; at < file->size; at = next, line++) {
-        const void* found = memchr(file->data + at, '\n', file->size - at);
-        const size_t end = found ? (size_t)((const unsigned char*)found - file->data) : file->size;
-        next = end + 1;
-        if (is_blank_line(file->data + at, end - at)) continue;
-        Json json;
-        Error why;
-        bool ok = writer->examples < MOST_EXAMPLES || fail(&why, "the format has room for %d examples", MOST_EXAMPLES);
-        ok = ok && json_parse(&json, "", file->data + at, end - at, &why);
-        if (ok) {
-            ok = write_example(writer, &json, &why);
-            json_free(&json);
-        }
-        if (!ok) return fail_line(error, path, line, &why);
-    }
-    return writer->examples > 0 || fail(error, "%s: no example in it", path);
+    return jsonl_lines(file->data, 0, file->size, path, write_example, writer, error) &&
+           (writer->examples > 0 || fail(error, "%s: no example in it", path));
 }
 
 static bool write_header(ChoiceWriter* writer) {
@@ -173,9 +149,7 @@ static bool write_file(ChoiceWriter* writer, const ChoicesOptions* options, cons
 }
 
 static bool open_vocabulary(Tokenizer* tokenizer, const ChoicesOptions* options, Error* error) {
-    const int split = options->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", options->split) : -1;
-    if (options->split && split < SPLIT_GPT2)
-        return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", options->split);
+    const int split = options->split < 0 ? -1 : SPLIT_GPT2 + options->split;
     if (strcmp(options->tokenizer, "bytes") != 0) return tokenizer_open(tokenizer, options->tokenizer, split, error);
     tokenizer_bytes(tokenizer);
     return true;
@@ -212,13 +186,10 @@ int main(int argc, char** argv) {
     Option table[CHOICES_OPTIONS];
     Error error;
     memset(&options, 0, sizeof options);
+    options.split = -1;
     const int n = choices_table(table, &options);
-    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (options.help) {
-        printf("make_choices makes a file of multiple choice from questions as HellaSwag has them.\n");
-        options_help(table, n, stdout);
-        return 0;
-    }
+    options_of_program(table, n, argc, argv, &options.help,
+                       "make_choices makes a file of multiple choice from questions as HellaSwag has them.");
     if (!options.data || !options.tokenizer || !options.out)
         die_usage("--data, --tokenizer and --out are needed; --help lists all options");
     if (!run(&options, &error)) die("%s", error.text);

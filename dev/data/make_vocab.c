@@ -111,12 +111,7 @@ int main(int argc, char** argv) {
     options.least = 2;
     options.vocab = 8192;
     const int n = vocab_table(table, &options);
-    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (options.help) {
-        printf("make_vocab makes a vocabulary from texts.\n");
-        options_help(table, n, stdout);
-        return 0;
-    }
+    options_of_program(table, n, argc, argv, &options.help, "make_vocab makes a vocabulary from texts.");
     if (!options.data || !options.out) die_usage("--data and --out are needed; --help lists all options");
     if (!run(&options, &error)) die("%s", error.text);
     return 0;

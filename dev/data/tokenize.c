@@ -13,7 +13,8 @@ names when all of them are written. The same texts give the same bytes with any 
 #include "documents.h"
 
 typedef struct {
-    const char *tokenizer, *data, *out, *field, *delimiter, *document, *split;
+    const char *tokenizer, *data, *out, *field, *delimiter, *document;
+    int split; // choice; -1: the vocabulary's own
     double val;
     int64_t shard, threads, seed;
     bool special, no_document, help;
@@ -32,9 +33,8 @@ static int tokenize_table(Option* table, TokenizeOptions* o) {
         option_string(
             "tokenizer", &o->tokenizer, "PATH",
             "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one"),
-        option_string(
-            "split", &o->split, "NAME",
-            "how a text is cut into words, where the vocabulary does not say it: gpt2, llama3, qwen2 or cl100k"),
+        option_choice("split", &o->split, "gpt2|llama3|qwen2|cl100k",
+                      "how a text is cut into words, where the vocabulary does not say it"),
         option_flag("special", &o->special,
                     "special tokens that stand in a text are tokens; otherwise they are text like any other"),
         option_string("document-token", &o->document, "NAME",
@@ -119,9 +119,7 @@ static bool shard_write(ShardWriter* writer, const int32_t* token, size_t n, Err
 
 // Renames the shards to their names, or (keep = false) removes them.
 static bool shards_end(ShardWriter* writer, bool keep, Error* error) {
-    bool ok = keep ? shard_close(writer, error) : true;
-    if (writer->file) fclose(writer->file);
-    writer->file = NULL;
+    bool ok = shard_close(writer, error) || !keep;
     for (int i = 0; i < writer->shards; i++) {
         char part[4096], path[4096];
         shard_path(part, sizeof part, writer, i, ".part");
@@ -238,9 +236,7 @@ static bool run(const TokenizeOptions* options, Error* error) {
     ShardWriter out[2];
     int64_t documents = 0;
     memset(&texts, 0, sizeof texts);
-    const int split = options->split ? choice_index("bytes|gpt2|llama3|qwen2|cl100k", options->split) : -1;
-    if (options->split && split < SPLIT_GPT2)
-        return fail(error, "--split %s: gpt2, llama3, qwen2 or cl100k", options->split);
+    const int split = options->split < 0 ? -1 : SPLIT_GPT2 + options->split;
     if (!tokenizer_open(&tokenizer, options->tokenizer, split, error)) return false;
     texts.field = options->field;
     texts.delimiter = options->delimiter;
@@ -287,13 +283,9 @@ int main(int argc, char** argv) {
     options.shard = 100000000;
     options.threads = usual_threads();
     options.seed = 42;
+    options.split = -1;
     const int n = tokenize_table(table, &options);
-    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (options.help) {
-        printf("tokenize makes shards of tokens from texts.\n");
-        options_help(table, n, stdout);
-        return 0;
-    }
+    options_of_program(table, n, argc, argv, &options.help, "tokenize makes shards of tokens from texts.");
     if (!options.data || !options.tokenizer || !options.out)
         die_usage("--data, --tokenizer and --out are needed; --help lists all options");
     if (options.document && options.no_document)

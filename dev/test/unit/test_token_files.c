@@ -198,7 +198,7 @@ static void test_documents(TokenFormat format) {
     for (int f = 0; f < 9; f++) write_packed(&p, stem, format, sizes[f] + (format == TOKENS_RAW_UINT16 ? 3 : 0));
     snprintf(globs, sizeof globs, "%s_*%s", stem, format == TOKENS_MEGATRON ? ".idx" : "");
     TokenFiles files = open_or_die(globs);
-    documents_begin_at(&files, DOCUMENT_TOKEN);
+    files.document = DOCUMENT_TOKEN;
     int wrong = 0, inside = 0, loaders = 0, marks = 0;
     for (int64_t i = 0; i < p.n; i++) marks += p.begins[i];
     for (int T = 2; T <= 128; T = T < 8 ? 2 * T : T + 40)
@@ -252,7 +252,7 @@ static void test_documents_seen(void) {
         memset(tokens, 0, sizeof tokens);
         tokens[at] = 7;
         TokenFiles files = open_or_die(write_tokens("seen", TOKENS_RAW_UINT16, tokens, i == 2 ? 1001 : MOST + 5));
-        documents_begin_at(&files, 7);
+        files.document = 7;
         check(documents_are_seen(&files) == (i != 1), "a document that begins at %lld of %lld is %sseen", (long long)at,
               (long long)files.tokens, i == 1 ? "not " : "");
         tokens_close(&files);

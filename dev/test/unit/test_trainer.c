@@ -186,7 +186,7 @@ static void test_document_batches(const ModelConfig* m) {
     Trainer t;
     trainer_open(&t, &run);
     t.settings.document_mask = true;
-    documents_begin_at(&t.train_files.source[0].files, 7);
+    t.train_files.source[0].files.document = 7;
     Activations* a = &t.stage.activations[0];
     int wrong = 0, begins = 0;
     for (int step = 0; step < 3; step++) {
