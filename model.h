@@ -270,82 +270,76 @@ typedef struct {
 } Tensor;
 
 enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer are before and after the blocks
+enum { TENSOR_ROWS = 21 };
 
-// Fills list with the tensors of one block, or of the layers before (layer = -1) or after the blocks (layer = L), in
-// memory order, and returns their number; list = NULL only counts. Initial values: normal(0, 0.02), and 0.02 /
-// sqrt(2 L) for the two matrices of a block that write into the residual stream (Radford et al. 2019, section 2.3);
-// norms' weights 1, biases 0.
-static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int layer) {
+// A row of the table of tensors, with its names in Hugging Face's two formats.
+typedef struct {
+    int place; // -1: before the blocks, 0: in every block, 1: after them
+    TensorKind kind;
+    bool exists;
+    const char *gpt2_name, *llama_name;
+    int64_t rows, cols; // cols = 0: a vector
+    Parallel parallel;
+    int parts;
+    double mean, std; // of the initial values
+} TensorRow;
+
+// The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block that
+// write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0.
+static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), KVHS = m->NKV * model_head_size(m);
-    const double std = 0.02, residual_std = 0.02 / sqrt(2.0 * m->L);
-    typedef struct {
-        TensorKind kind;
-        bool exists;
-        const char *gpt2_name, *llama_name;
-        int64_t rows, cols;
-        Parallel parallel;
-        int parts;
-        double mean, std;
-    } Row;
-    const Row block[] = {
-        {NORM1_W, true, "ln_1.weight", "input_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {NORM1_B, layernorm, "ln_1.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {QKV_W, gpt2, "attn.c_attn.weight", "", 3 * (int64_t)C, C, COLUMN_PARALLEL, 3, 0, std},
-        {QKV_W, !gpt2, "", "self_attn.q_proj.weight", NHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {K_W, !gpt2, "", "self_attn.k_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {QKV_B, m->biases, "attn.c_attn.bias", "", 3 * (int64_t)C, 0, COLUMN_PARALLEL, 3, 0, 0},
-        {ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, 1, 0, residual_std},
-        {ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {NORM2_B, layernorm, "ln_2.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {FC_W, true, "mlp.c_fc.weight", "mlp.gate_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
-        {UP_W, model_is_gated(m), "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
-        {FC_B, m->biases, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, 1, 0, 0},
-        {MLP_PROJ_W, true, "mlp.c_proj.weight", "mlp.down_proj.weight", C, F, ROW_PARALLEL, 1, 0, residual_std},
-        {MLP_PROJ_B, m->biases, "mlp.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
+    const double std = 0.02, out_std = 0.02 / sqrt(2.0 * m->L);
+    const TensorRow rows[TENSOR_ROWS] = {
+        {-1, WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
+        {-1, WPE, m->position == POSITION_LEARNED, "transformer.wpe.weight", "", m->T, C, REPLICATED, 1, 0, std},
+        {0, NORM1_W, true, "ln_1.weight", "input_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
+        {0, NORM1_B, layernorm, "ln_1.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {0, QKV_W, gpt2, "attn.c_attn.weight", "", 3 * (int64_t)C, C, COLUMN_PARALLEL, 3, 0, std},
+        {0, QKV_W, !gpt2, "", "self_attn.q_proj.weight", NHS, C, COLUMN_PARALLEL, 1, 0, std},
+        {0, K_W, !gpt2, "", "self_attn.k_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
+        {0, V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
+        {0, QKV_B, m->biases, "attn.c_attn.bias", "", 3 * (int64_t)C, 0, COLUMN_PARALLEL, 3, 0, 0},
+        {0, ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, 1, 0, out_std},
+        {0, ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {0, NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
+        {0, NORM2_B, layernorm, "ln_2.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {0, FC_W, true, "mlp.c_fc.weight", "mlp.gate_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
+        {0, UP_W, model_is_gated(m), "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
+        {0, FC_B, m->biases, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, 1, 0, 0},
+        {0, MLP_PROJ_W, true, "mlp.c_proj.weight", "mlp.down_proj.weight", C, F, ROW_PARALLEL, 1, 0, out_std},
+        {0, MLP_PROJ_B, m->biases, "mlp.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {1, FINAL_NORM_W, true, "transformer.ln_f.weight", "model.norm.weight", C, 0, REPLICATED, 1, 1, 0},
+        {1, FINAL_NORM_B, layernorm, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
+        {1, HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
     };
-    const Row before[] = {
-        {WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
-        {WPE, m->position == POSITION_LEARNED, "transformer.wpe.weight", "", m->T, C, REPLICATED, 1, 0, std},
-    };
-    const Row after[] = {
-        {FINAL_NORM_W, true, "transformer.ln_f.weight", "model.norm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {FINAL_NORM_B, layernorm, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
-    };
-    const Row* rows = block;
-    size_t bytes = sizeof block;
-    if (layer < 0) {
-        rows = before;
-        bytes = sizeof before;
-    } else if (layer == m->L) {
-        rows = after;
-        bytes = sizeof after;
-    }
+    memcpy(table, rows, sizeof rows);
+}
+
+static inline Tensor tensor_of_row(const TensorRow* row, const ModelConfig* m, int layer) {
+    const bool gpt2 = m->hub == HUB_GPT2, block = row->place == 0;
+    const char* name = gpt2 ? row->gpt2_name : row->llama_name;
+    Tensor tensor = {row->kind, layer,         "",         row->rows, row->cols, row->cols == 0,
+                     false,     row->parallel, row->parts, row->mean, row->std};
+    if (tensor.vector) tensor.cols = 1;
+    tensor.transposed = gpt2 && block && !tensor.vector;
+    if (block)
+        snprintf(tensor.name, sizeof tensor.name, gpt2 ? "transformer.h.%d.%s" : "model.layers.%d.%s", layer, name);
+    else
+        snprintf(tensor.name, sizeof tensor.name, "%s", name);
+    return tensor;
+}
+
+// Fills list with the tensors of one block, or of the layers before (layer = -1) or after the blocks (layer = L), in
+// memory order, and returns their number; list = NULL only counts.
+static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int layer) {
+    const int place = (layer == m->L) - (layer < 0);
+    TensorRow table[TENSOR_ROWS];
     int n = 0;
-    for (size_t i = 0; i < bytes / sizeof(Row); i++) {
-        const Row* r = &rows[i];
-        if (!r->exists) continue;
-        if (list) {
-            Tensor* t = &list[n];
-            t->kind = r->kind;
-            t->layer = layer;
-            const char* name = gpt2 ? r->gpt2_name : r->llama_name;
-            if (layer < 0 || layer == m->L)
-                snprintf(t->name, sizeof t->name, "%s", name);
-            else
-                snprintf(t->name, sizeof t->name, gpt2 ? "transformer.h.%d.%s" : "model.layers.%d.%s", layer, name);
-            t->vector = r->cols == 0;
-            t->rows = r->rows;
-            t->cols = t->vector ? 1 : r->cols;
-            t->transposed = gpt2 && !t->vector && layer >= 0 && layer < m->L;
-            t->parallel = r->parallel;
-            t->parts = r->parts;
-            t->init_mean = r->mean;
-            t->init_std = r->std;
-        }
+    tensor_rows(table, m);
+    for (int i = 0; i < TENSOR_ROWS; i++) {
+        if (table[i].place != place || !table[i].exists) continue;
+        if (list) list[n] = tensor_of_row(&table[i], m, layer);
         n++;
     }
     return n;

@@ -56,8 +56,8 @@ typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 typedef enum { SYNC_RUNTIME, SYNC_INIT, SYNC_NONE } SyncScale;
 
 typedef struct {
-    int ranks;    // N, the streams of the model; 0: not a CAAT-Net
-    double share; // p: the part of the channels that is shared
+    int ranks;       // N, the streams of the model; 0: not a CAAT-Net
+    double fraction; // p: the part of the channels that is shared
     SyncScale
         scale;   // scales private channels, which are not summed, to the size of shared ones: a factor sqrt(N) on them,
                  // the same factor on their rows of the initial weights, or none
@@ -95,26 +95,12 @@ static inline int mesh_tp_cuts(const Mesh* mesh) { return mesh->t * mesh_streams
 static const char* const caat_scale_names[] = {"runtime", "init", "none"};
 
 // S of C channels, rounded down as in the authors' code.
-static inline int caat_channels(const CaatConfig* sync, int C) { return (int)((double)C * sync->share); }
+static inline int caat_channels(const CaatConfig* caat, int C) { return (int)((double)C * caat->fraction); }
 
 // The factor on private channels, forward and backward; the factor on the initial weights that produce them.
-static inline double caat_factor(const CaatConfig* sync) { return sync->scale == SYNC_RUNTIME ? sqrt(sync->ranks) : 1; }
-static inline double caat_initial_factor(const CaatConfig* sync) {
-    return sync->scale == SYNC_INIT ? sqrt(sync->ranks) : 1;
-}
-
-static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
-    Mesh mesh;
-    memset(&mesh, 0, sizeof mesh);
-    mesh.t = t;
-    mesh.p = p;
-    mesh.d = d;
-    mesh.v = mesh.sites = 1;
-    mesh.tensor = rank % t;
-    mesh.data = rank / t % d;
-    mesh.pipeline = rank / (t * d);
-    mesh.scatter = true;
-    return mesh;
+static inline double caat_factor(const CaatConfig* caat) { return caat->scale == SYNC_RUNTIME ? sqrt(caat->ranks) : 1; }
+static inline double caat_initial_factor(const CaatConfig* caat) {
+    return caat->scale == SYNC_INIT ? sqrt(caat->ranks) : 1;
 }
 
 static inline int mesh_rank(const Mesh* mesh) {
@@ -128,6 +114,17 @@ static inline Mesh mesh_at(const Mesh* mesh, int rank) {
     at.data = rank / mesh->t % mesh->d;
     at.pipeline = rank / (mesh->t * mesh->d);
     return at;
+}
+
+static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
+    Mesh mesh;
+    memset(&mesh, 0, sizeof mesh);
+    mesh.t = t;
+    mesh.p = p;
+    mesh.d = d;
+    mesh.v = mesh.sites = 1;
+    mesh.scatter = true;
+    return mesh_at(&mesh, rank);
 }
 
 // The mesh of this rank's site alone. Rank i of it is rank site_rank(mesh, i) of the whole mesh.
@@ -208,15 +205,14 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
     else
         snprintf(what, sizeof what, "--pp %d stages", mesh->p);
     const bool shorter = mesh->v > 1 && !mesh->folded && model->L / mesh->p > 1; // fewer chunks suffice
-    if (sharing ? left < sharing : left != 0) {
-        return wishes ? fail(error,
-                             "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
-                             "every stage needs at least one, and none may be left over",
-                             what, mesh->first_layers, mesh->last_layers, model->L)
-                      : fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what,
-                             model->L, shorter ? "--vpp" : "--pp", shorter ? model->L / mesh->p : model->L / mesh->v);
-    }
-    return true;
+    if (sharing ? left >= sharing : left == 0) return true;
+    if (wishes)
+        return fail(error,
+                    "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
+                    "every stage needs at least one, and none may be left over",
+                    what, mesh->first_layers, mesh->last_layers, model->L);
+    return fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what, model->L,
+                shorter ? "--vpp" : "--pp", shorter ? model->L / mesh->p : model->L / mesh->v);
 }
 
 // Refuses a mesh on which a CAAT-Net of N streams cannot run.
@@ -229,7 +225,7 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
         return fail(
             error,
             "--sequence-parallel keeps one residual stream for all tensor ranks, and --caat-fraction one for each: "
-            "leave one of them away");
+            "drop one of them");
     return true;
 }
 
@@ -267,7 +263,7 @@ typedef struct {
     int index;          // its number in the model's list, the same on every rank
     int64_t rows, cols; // of this rank's slice
     int64_t rows_used;  // the rest is padding of the vocabulary
-    int share, copies;  // which cut of the tensor, and how many tensor ranks in a row hold the same one
+    int cut, copies;    // which cut of the tensor, and how many tensor ranks in a row hold the same one
     int stream;         // of this rank, that it belongs to; 0 where all share it
     int64_t offset;     // of the slice in the parameter buffer, in elements
     int bucket;
@@ -353,20 +349,18 @@ static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, c
 static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* model) {
     const Tensor* tensor = &slice->tensor;
     const int cuts = mesh_tp_cuts(mesh);
-    slice->copies = tensor->parallel == REPLICATED                 ? mesh->t
-                    : is_key_or_value(tensor) && cuts > model->NKV ? cuts / model->NKV
-                                                                   : 1;
-    const int shares = tensor->parallel == REPLICATED ? 1 : cuts / slice->copies;
-    slice->share = tensor->parallel == REPLICATED
-                       ? 0
-                       : (mesh->tensor * mesh_streams_per_rank(mesh) + slice->stream) / slice->copies;
-    slice->rows = tensor->rows;
+    slice->rows = slice->rows_used = tensor->rows;
     slice->cols = tensor->cols;
-    if (tensor->parallel == COLUMN_PARALLEL) slice->rows = (tensor->rows + shares - 1) / shares;
-    if (tensor->parallel == ROW_PARALLEL) slice->cols = tensor->cols / shares;
-    slice->rows_used = slice->rows;
+    slice->cut = 0;
+    slice->copies = mesh->t;
+    if (tensor->parallel == REPLICATED) return;
+    slice->copies = is_key_or_value(tensor) && cuts > model->NKV ? cuts / model->NKV : 1;
+    slice->cut = (mesh->tensor * mesh_streams_per_rank(mesh) + slice->stream) / slice->copies;
+    const int parts = cuts / slice->copies;
+    if (tensor->parallel == ROW_PARALLEL) slice->cols = tensor->cols / parts;
+    if (tensor->parallel == COLUMN_PARALLEL) slice->rows = slice->rows_used = (tensor->rows + parts - 1) / parts;
     if (is_vocabulary(tensor))
-        slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->share * slice->rows));
+        slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->cut * slice->rows));
 }
 
 // Starts a bucket at the end of the buffer, or ends the one before.
@@ -423,12 +417,13 @@ static inline void layout_append_joined(Layout* layout, const ModelConfig* model
 static inline void layout_append_layer(Layout* layout, const ModelConfig* model, int layer) {
     const bool elsewhere = layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0;
     Tensor list[MODEL_LAYER_TENSORS];
-    const int n = model_layer_tensors(elsewhere ? NULL : list, model, layer);
-    for (int first = 0, end = 0; first < n && !elsewhere; first = end) {
-        for (end = first + 1; end < n && is_joined(&list[end]);) end++;
-        layout_append_joined(layout, model, list, layout->tensors, first, end);
-    }
+    const int n = model_layer_tensors(elsewhere ? NULL : list, model, layer), first_index = layout->tensors;
     layout->tensors += n;
+    if (elsewhere) return;
+    for (int first = 0, end = 0; first < n; first = end) {
+        for (end = first + 1; end < n && is_joined(&list[end]);) end++;
+        layout_append_joined(layout, model, list, first_index, first, end);
+    }
 }
 
 static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
@@ -489,12 +484,12 @@ static inline void layout_free(Layout* layout) {
 static inline int64_t slice_logical_row(const Slice* slice, int64_t row) {
     if (slice->tensor.parallel != COLUMN_PARALLEL) return row;
     const int64_t share = slice->rows / slice->tensor.parts, part = row / share;
-    return part * (slice->tensor.rows / slice->tensor.parts) + slice->share * share + row % share;
+    return part * (slice->tensor.rows / slice->tensor.parts) + slice->cut * share + row % share;
 }
 
 // Logical column of a slice's first column.
 static inline int64_t slice_logical_col(const Slice* slice) {
-    return slice->tensor.parallel == ROW_PARALLEL ? slice->share * slice->cols : 0;
+    return slice->tensor.parallel == ROW_PARALLEL ? slice->cut * slice->cols : 0;
 }
 
 static inline int64_t slice_elements(const Slice* slice) { return slice->rows * slice->cols; }
@@ -573,7 +568,7 @@ static inline int64_t bucket_next_slice(const Layout* layout, int bucket, int64_
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
-    const CaatConfig* sync = &layout->mesh.caat;
+    const CaatConfig* caat = &layout->mesh.caat;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         const uint64_t stream = hash_string(slice->tensor.name);
@@ -584,7 +579,7 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
         for (int64_t row = 0; row < slice->rows_used; row++) {
             float* out = params + slice->offset + row * slice->cols;
             const int64_t first = slice_logical_row(slice, row) * slice->tensor.cols + col0;
-            const float std = sync->ranks && row >= shared ? usual * (float)caat_initial_factor(sync) : usual;
+            const float std = caat->ranks && row >= shared ? usual * (float)caat_initial_factor(caat) : usual;
             if (std != 0) random_normals(out, slice->cols, seed, stream, (uint64_t)first);
             for (int64_t c = 0; c < slice->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
         }

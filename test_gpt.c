@@ -57,7 +57,7 @@ static void reference_open(Reference* r, const char* path) {
     o->clip = metadata_number(r, "clip");
     r->document = safetensors_metadata(&r->file.files[0], "document") ? (int)metadata_number(r, "document") : -1;
     if (!safetensors_metadata(&r->file.files[0], "sync")) return;
-    r->sync.ranks = (int)metadata_number(r, "sync_ranks"), r->sync.share = metadata_number(r, "sync");
+    r->sync.ranks = (int)metadata_number(r, "sync_ranks"), r->sync.fraction = metadata_number(r, "sync");
 }
 
 // Element i of one of the file's tensors, as a number (float32 weights, float64 losses, int32 tokens).

@@ -69,7 +69,7 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
     comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
     bind_microbatch(t, acts, input, action.chunk, k);
     comm_wait(&x->receive_forward[i]);
-    if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = false;
+    nan_probe_begin_pass(stage->probe, k, false);
     const double started = time_of_work(t);
     if (!acts->chunk->first)
         boundary_unpack(&t->groups, &stage->layout.mesh, acts->x[0], x->input[i], (int64_t)acts->N * stage->model.C);
@@ -93,7 +93,7 @@ static void run_backward(Trainer* t, Action action) {
     const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
     if (input) comm_wait(&x->receive_backward[i]);
     if (input) comm_wait(&x->send_backward[i]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
-    if (stage->probe) stage->probe->microbatch = k, stage->probe->backward = true;
+    nan_probe_begin_pass(stage->probe, k, true);
     const double started = time_of_work(t);
     if (input && !acts->chunk->last) boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, x->gradient[i], n);
     const BackwardPass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
@@ -169,7 +169,9 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* input, int not_fi
     t->health.skipped = skips;
     t->health.skipped_in_row++;
     if (skips && t->health.skipped_in_row < MAX_SKIPPED_IN_ROW) {
-        if (is_main(t)) end_line(), printf("skipped   %s\n", text);
+        if (!is_main(t)) return;
+        end_line();
+        printf("skipped   %s\n", text);
         return;
     }
     if (skips) append_text(text, sizeof text, ". It is number %d in a row", MAX_SKIPPED_IN_ROW);
@@ -209,9 +211,8 @@ static void run_grad_norm(Trainer* t, const StepInput* input, Action action, Ste
     if (stage->async) async_dp_set_compensation(stage, sums);
     const double ranks = mesh_size(&layout->mesh) / layout->mesh.sites;
     const double rank_seconds = (seconds_now() - progress->started) * ranks;
-    t->bubble = layout->mesh.p == 1 ? 0
-                : measures_time(t)  ? fmax(0, rank_seconds / sums[tensors + 1] - 1)
-                                    : (double)NAN;
+    t->bubble = measures_time(t) ? fmax(0, rank_seconds / sums[tensors + 1] - 1) : (double)NAN;
+    if (layout->mesh.p == 1) t->bubble = 0;
     free(sums);
     t->health.skipped = false;
     if (not_finite >= 0 || !isfinite(t->loss))
@@ -277,9 +278,9 @@ static void run_schedule(Trainer* t, const StepInput* input) {
         if (stage->async) async_dp_progress(stage);
     }
     for (int i = 0; i < stage->slots; i++) comm_wait(&stage->send_forward[i]);
-    for (int i = 0; i < stage->layout.mesh.v * PIPELINE_BUFFERS_PER_DIRECTION; i++)
-        comm_wait(
-            &stage->boundary[i / PIPELINE_BUFFERS_PER_DIRECTION].send_backward[i % PIPELINE_BUFFERS_PER_DIRECTION]);
+    for (int c = 0; c < stage->layout.mesh.v; c++) {
+        for (int i = 0; i < PIPELINE_BUFFERS_PER_DIRECTION; i++) comm_wait(&stage->boundary[c].send_backward[i]);
+    }
 }
 
 // The bytes that this rank has sent so far.
@@ -303,7 +304,8 @@ static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double too[2
                       too[0],
                       too[1]};
     sum_over_scope(&t->groups, scope, sums, 6);
-    too[0] = sums[4], too[1] = sums[5];
+    too[0] = sums[4];
+    too[1] = sums[5];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
 }
@@ -382,7 +384,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
     float* losses = head ? (float*)device_malloc(bytes, "the losses of an evaluation") : NULL;
     float* host = mine ? (float*)checked_malloc(bytes, "the losses of an evaluation") : NULL;
     const double started = seconds_now();
-    double told = started;
+    double printed = started;
     enter_phase(t, PHASE_EVALUATING);
     memset(e->sums, 0, (size_t)e->rows * sizeof(double));
     for (int64_t first = 0; first < e->rows; first += window) {
@@ -393,7 +395,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
         comm_synchronize(&t->world);
         if (mine) add_up_rows(t, &input, host, e->sums);
         schedule_free(&forward);
-        if (is_main(t)) told = print_progress(e, end, started, told);
+        if (is_main(t)) printed = print_progress(e, end, started, printed);
     }
     sum_over_mesh(&t->groups, e->sums, e->rows);
     device_free(losses, head ? bytes : 0);
@@ -431,7 +433,8 @@ static void warm_up(Trainer* t) {
     device_zero(t->batch.device, batch_bytes(&t->batch));
     for (int c = 0; c < stage->layout.mesh.v; c++) {
         activations_bind(acts, stage, c, 0, stage->B, stage->T, false);
-        acts->inputs = t->batch.device, acts->targets = t->batch.device + t->batch.tokens;
+        acts->inputs = t->batch.device;
+        acts->targets = t->batch.device + t->batch.tokens;
         if (t->settings.document_mask) acts->positions = t->batch.device + 2 * t->batch.tokens;
         acts->scale = stage->trains;
         chunk_forward(stage, acts);

@@ -62,7 +62,7 @@ typedef struct {
     int64_t sequences;                            // consumed: the position in the data
     int64_t seed, global_batch, seq, data_tokens; // unchanged in a resumed run
     int64_t data_mix;                             // hash of several sources and their weights, unchanged; else 0
-    char rounds[CHECKPOINT_OPTIONS_TEXT];         // the options of asynchronous sites, unchanged; "": synchronous
+    char async_plan[CHECKPOINT_OPTIONS_TEXT];     // the options of asynchronous sites, unchanged; "": synchronous
     char optimizer[16];                           // the value of --optimizer; unchanged
     char tuning[CHECKPOINT_OPTIONS_TEXT]; // the learning rate's curve and others, as options; may change. "": not known
     double val_loss;                      // not finite if there was no validation at this step
@@ -325,7 +325,7 @@ static inline bool checkpoint_write_config(const char* path, const ModelConfig* 
     char more[CONFIG_ROLES_TEXT + 128], members[128] = "";
     if (caat && caat->ranks)
         snprintf(members, sizeof members, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
-                 caat->ranks, caat->share, caat_scale_names[caat->scale]);
+                 caat->ranks, caat->fraction, caat_scale_names[caat->scale]);
     snprintf(more, sizeof more, "%s%s", roles, members);
     config_write(text, model, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
     return checkpoint_write_text(path, error, "%s", text);
@@ -344,7 +344,7 @@ static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const cha
     const char* scale = "";
     bool ok = !json_get(json.nodes, "sync_ranks") ||
               (json_get_integer(&ranks, &json, json.nodes, "sync_ranks", 1, 1 << 16, error) &&
-               json_get_number(&caat->share, &json, json.nodes, "sync", error) &&
+               json_get_number(&caat->fraction, &json, json.nodes, "sync", error) &&
                json_get_string(&scale, &json, json.nodes, "sync_scale", error));
     caat->ranks = (int)ranks;
     int i = 0;
@@ -363,11 +363,11 @@ static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* n
     bool known;
     if (!checkpoint_load_caat(&then, &known, folder, error)) return false;
     if (!known) return true;
-    if (then.ranks == now->ranks && (then.ranks == 0 || (then.share == now->share && then.scale == now->scale)))
+    if (then.ranks == now->ranks && (then.ranks == 0 || (then.fraction == now->fraction && then.scale == now->scale)))
         return true;
     char here[128] = "an ordinary model";
     if (now->ranks > 0)
-        snprintf(here, sizeof here, "--caat-fraction %g --caat-ranks %d --caat-scale %s", now->share, now->ranks,
+        snprintf(here, sizeof here, "--caat-fraction %g --caat-ranks %d --caat-scale %s", now->fraction, now->ranks,
                  caat_scale_names[now->scale]);
     if (then.ranks == 0)
         return fail(error,
@@ -375,7 +375,7 @@ static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* n
                     "file, to make a CAAT-Net of it",
                     folder, here);
     return fail(error, "%s is a CAAT-Net, this run has %s: give --caat-fraction %g --caat-ranks %d --caat-scale %s",
-                folder, here, then.share, then.ranks, caat_scale_names[then.scale]);
+                folder, here, then.fraction, then.ranks, caat_scale_names[then.scale]);
 }
 
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",
@@ -661,7 +661,7 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
                           "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\",\n",
                           (long long)state->step, (long long)state->sequences, (long long)state->seed,
                           (long long)state->global_batch, (long long)state->seq, (long long)state->data_tokens,
-                          state->rounds);
+                          state->async_plan);
     n += (size_t)snprintf(text + n, size - n, "  \"optimizer\": \"%s\",\n", state->optimizer);
     if (state->tuning[0]) n += (size_t)snprintf(text + n, size - n, "  \"tuning\": \"%s\",\n", state->tuning);
     if (state->data_mix)

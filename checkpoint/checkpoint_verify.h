@@ -108,13 +108,13 @@ static inline bool checkpoint_load_text(char* text, size_t size, const Json* jso
 }
 
 // Older checkpoints have no "optimizer": sgd was one of the words of "rounds", and AdamW was not named.
-static inline void checkpoint_split_rounds(CheckpointState* state) {
+static inline void checkpoint_split_async_plan(CheckpointState* state) {
     static const char word[] = ", sgd";
-    char* at = strstr(state->rounds, word);
+    char* at = strstr(state->async_plan, word);
     snprintf(state->optimizer, sizeof state->optimizer, "%s", at ? "sgd" : "adamw");
     if (!at) return;
     memmove(at, at + sizeof word - 1, strlen(at + sizeof word - 1) + 1);
-    if (strcmp(state->rounds, "--dp-mode sync") == 0) state->rounds[0] = 0;
+    if (strcmp(state->async_plan, "--dp-mode sync") == 0) state->async_plan[0] = 0;
 }
 
 static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
@@ -131,10 +131,10 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     if (ok && json_get(json->nodes, "data_mix"))
         ok = json_get_integer(&state->data_mix, json, json->nodes, "data_mix", 0, INT64_MAX, error);
     ok = ok && json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
-         checkpoint_load_text(state->rounds, sizeof state->rounds, json, "rounds", error) &&
+         checkpoint_load_text(state->async_plan, sizeof state->async_plan, json, "rounds", error) &&
          checkpoint_load_text(state->optimizer, sizeof state->optimizer, json, "optimizer", error) &&
          checkpoint_load_text(state->tuning, sizeof state->tuning, json, "tuning", error);
-    if (ok && !state->optimizer[0]) checkpoint_split_rounds(state);
+    if (ok && !state->optimizer[0]) checkpoint_split_async_plan(state);
     state->val_loss = (double)NAN;
     if (ok && json_get(json->nodes, "val_loss"))
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
@@ -319,19 +319,19 @@ static inline void checkpoint_close(CheckpointReader* reader) {
     for (int i = 0; i < checkpoint_tensor_files(&reader->sites); i++) safetensors_model_close(&reader->file[i]);
 }
 
-// Any rank: opens the checkpoint in `folder`. The values of asynchronous sites (NULL: none) are opened if state->rounds
+// Any rank: opens the checkpoint in `folder`. The values of asynchronous sites (NULL: none) are opened if state->async_plan
 // is the same as in the file; *state becomes the file's. On failure nothing has to be closed.
 static inline bool checkpoint_open(CheckpointReader* reader, const char* folder, CheckpointState* state,
                                    const CheckpointSites* sites, Error* error) {
     memset(reader, 0, sizeof *reader);
     char path[CHECKPOINT_PATH], now[CHECKPOINT_OPTIONS_TEXT] = "";
     CheckpointList list;
-    if (sites) memcpy(now, state->rounds, sizeof now);
+    if (sites) memcpy(now, state->async_plan, sizeof now);
     bool ok = checkpoint_load_list(&list, folder, error);
     *state = list.state;
     reader->sites = checkpoint_of_adamw;
     if (sites) reader->sites.moments = sites->moments;
-    if (ok && sites && strcmp(now, state->rounds) == 0) reader->sites = *sites;
+    if (ok && sites && strcmp(now, state->async_plan) == 0) reader->sites = *sites;
     for (int i = 0; i < checkpoint_tensor_files(&reader->sites) && ok; i++) {
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
              safetensors_model_open(&reader->file[i], path, error);

@@ -14,36 +14,36 @@ NULL in synchronous training.
 
 Theory: S sites, each with
 
-    own     the local parameters: the site's weights or master weights, float32
-    base    the global parameters: where all sites would be if all messages had arrived. The same bits everywhere but in
-            eager mode, below
-    sum     the sum in flight between sites: in, this site's change; out, the sum over all S sites
+    local     the local parameters: the site's weights or master weights, float32
+    global    the global parameters: where all sites would be if all messages had arrived. The same bits everywhere but
+              in eager mode, below
+    sum       the sum in flight between sites: in, this site's change; out, the sum over all S sites
 
 delayed: the update of a step uses the gradients of the step before, which are summed between sites meanwhile. With
 --dc-lambda they are compensated for the delay as below; D is the last update.
 
 dc-s3gd, in each step, with the gradient g of its own sequences at its own weights:
 
-    base += sum / S                      wait for the sum of the step before: the mean of all changes
-    D = base - own                       how far the others moved meanwhile: the mean change minus the local one
+    global += sum / S                    wait for the sum of the step before: the mean of all changes
+    D = global - local                   how far the others moved meanwhile: the mean change minus the local one
     g += lambda g g D                    delay compensation: lambda = lambda0 |g| / |g g D|
-    own = update(base, g)                the optimizer's step, from the global parameters
-    sum = own - base                     is sent
+    local = update(global, g)            the optimizer's step, from the global parameters
+    sum = local - global                 is sent
 
 so from the first merge on the weights of two sites never differ by more than one update each, the sum over the sites
-of D is 0, and a single site has D = 0: the plain optimizer. Since base accumulates sums, which are the same bits
+of D is 0, and a single site has D = 0: the plain optimizer. Since global accumulates sums, which are the same bits
 everywhere, sites do not drift apart by rounding.
 
 diloco, for a fragment, H steps after its last outer step:
 
-    sum = base - own                     is sent: the outer gradient
+    sum = global - local                 is sent: the outer gradient
     v = b v + sum / S                    and merged, at once or some steps later: Nesterov's momentum
-    base -= eta (sum / S + b v)
-    own = mix own + (1 - mix) base
+    global -= eta (sum / S + b v)
+    local = mix local + (1 - mix) global
 
-Delayed by a whole period it is merged when the next one is sent, and own becomes base. eager: base and v are local to
-each site, and differ a little: see eager_update in kernels/async_dp.h. The global parameters are their mean, computed
-where it is needed.
+Delayed by a whole period it is merged when the next one is sent, and local becomes global. eager: global and v differ a
+little between sites: see eager_update in kernels/async_dp.h. The global parameters are their mean, computed where it is
+needed.
 
 In a site all ranks of a data group hold the same numbers. Each exchanges one site shard with other sites, and gathers
 the others' sums. With fewer bits every site sends its quantised shard to all others, and each adds them in float32.
@@ -59,21 +59,20 @@ slices of matrices, which differ by rank, and would be rounded differently on ea
 typedef struct AsyncDp {
     AsyncConfig config;
     // dc-s3gd and diloco
-    int* fragment;             // (buckets)
-    float *own, *base;         // (layout.elements) each
-    float* sum;                //
-    float* velocity;           // diloco
-    float* old;                // eager: the last sum sent
-    float* residue;            // with fewer bits: the rounding errors of the sums sent
-    uint8_t *packed, *arrived; // one site shard of each bucket, quantised; the shards of all sites
-    int64_t* packed_at;        // (buckets + 1): where a bucket's shard begins in packed, bytes
-    CommRequest* request;      // (buckets)
-    bool* in_flight;           // (buckets): sent, not yet waited for
+    int* fragment;                             // (buckets)
+    float *local_params, *global_params, *sum; // (layout.elements) each
+    float* velocity;                           // diloco
+    float* old;                                // eager: the last sum sent
+    float* residue;                            // with fewer bits: the rounding errors of the sums sent
+    uint8_t *packed, *arrived;                 // one site shard of each bucket, quantised; the shards of all sites
+    int64_t* packed_at;                        // (buckets + 1): where a bucket's shard begins in packed, bytes
+    CommRequest* request;                      // (buckets)
+    bool* in_flight;                           // (buckets): sent, not yet waited for
     // delayed: the buffers of grads of the step before
-    float *last_all, *last_parts;
-    CommRequest* last_far; // (buckets)
-    bool has_last;         // not in the first step of a run
-    float* before;         // like moment1: weights before the last update, for the compensation
+    float *last_all, *last_site_shards;
+    CommRequest* last_inter_site_request; // (buckets)
+    bool has_last;                        // not in the first step of a run
+    float* before;                        // like moment1: weights before the last update, for the compensation
     // the compensation
     double* corrections; // (tensors): squares of g g D in this step
     float* lambda;       // (tensors), host
@@ -97,18 +96,18 @@ static inline void async_dp_list_values(Stage* stage) {
     const bool zero = stage->layout.mesh.zero > 0;
     stage->kept_values = 0;
     if (config->mode == DP_DELAYED) {
-        async_dp_keep(stage, "gradient", zero ? grads->shares : grads->all, zero);
+        async_dp_keep(stage, "gradient", zero ? grads->shards : grads->all, zero);
         if (config->compensation > 0) async_dp_keep(stage, "before", async->before, zero);
         return;
     }
-    stage->checkpoint_weights = config->eager ? grads->all : async->base;
-    async_dp_keep(stage, "weight", async->own, false);
+    stage->checkpoint_weights = config->eager ? grads->all : async->global_params;
+    async_dp_keep(stage, "weight", async->local_params, false);
     async_dp_keep(stage, "exp_avg", stage->moment1, false);
     if (stage->type.moments > 1) async_dp_keep(stage, "exp_avg_sq", stage->moment2, false);
     if (config->mode == DP_DILOCO) async_dp_keep(stage, "velocity", async->velocity, false);
     if (config->mode == DP_DILOCO && config->delay > 0) async_dp_keep(stage, "sum", async->sum, false);
     if (config->eager) async_dp_keep(stage, "old", async->old, false);
-    if (config->eager) async_dp_keep(stage, "base", async->base, false);
+    if (config->eager) async_dp_keep(stage, "base", async->global_params, false);
     if (config->bits < 32) async_dp_keep(stage, "residue", async->residue, false);
 }
 
@@ -117,8 +116,9 @@ static inline void async_dp_take_delayed(Stage* stage) {
     const Mesh* mesh = &stage->layout.mesh;
     const int64_t n = stage->layout.elements, parts = n / mesh_site_size(mesh);
     async->last_all = arena_floats(&stage->memory_grads, n);
-    if (mesh_site_size(mesh) > 1) async->last_parts = arena_floats(&stage->memory_grads, parts);
-    if (mesh_site_size(mesh) > 1 && mesh->sites == 1) stage->grads.parts = arena_floats(&stage->memory_grads, parts);
+    if (mesh_site_size(mesh) > 1) async->last_site_shards = arena_floats(&stage->memory_grads, parts);
+    if (mesh_site_size(mesh) > 1 && mesh->sites == 1)
+        stage->grads.site_shards = arena_floats(&stage->memory_grads, parts);
     if (async->config.compensation > 0)
         async->before = arena_floats(&stage->memory_optimizer, mesh->zero ? n / mesh->d : n);
 }
@@ -127,8 +127,8 @@ static inline void async_dp_take_local(Stage* stage) {
     AsyncDp* async = stage->async;
     Arena* arena = &stage->memory_optimizer;
     const int64_t n = stage->layout.elements;
-    async->own = stage->type.masters ? stage->master : (float*)stage->params;
-    async->base = arena_floats(arena, n);
+    async->local_params = stage->type.masters ? stage->master : (float*)stage->params;
+    async->global_params = arena_floats(arena, n);
     async->sum = arena_floats(arena, n);
     if (async->config.mode == DP_DILOCO) async->velocity = arena_floats(arena, n);
     if (async->config.eager) async->old = arena_floats(arena, n);
@@ -162,7 +162,7 @@ static inline void async_dp_plan(Stage* stage, const AsyncConfig* config) {
     async->config = *config;
     async->fragment = (int*)checked_calloc(buckets, sizeof(int), "asynchronous sites");
     async->request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "asynchronous sites");
-    async->last_far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "asynchronous sites");
+    async->last_inter_site_request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "asynchronous sites");
     async->in_flight = (bool*)checked_calloc(buckets, sizeof(bool), "asynchronous sites");
     async->packed_at = (int64_t*)checked_calloc(buckets + 1, sizeof(int64_t), "asynchronous sites");
     async->lambda = (float*)checked_calloc((size_t)layout->tensors, sizeof(float), "asynchronous sites");
@@ -186,7 +186,7 @@ static inline void async_dp_free(Stage* stage) {
     if (!async) return;
     free(async->fragment);
     free(async->request);
-    free(async->last_far);
+    free(async->last_inter_site_request);
     free(async->in_flight);
     free(async->packed_at);
     free(async->lambda);
@@ -273,17 +273,17 @@ static inline void async_dp_advance(const Stage* stage, int b) {
     const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
     if (!async->in_flight[b]) return;
     async_dp_arrive(stage, b);
-    if (async->config.sites == 1) // base + (own - base) is not always own, and the difference would be compensated for
-        device_copy(async->base + at, async->own + at, (size_t)n * sizeof(float));
+    if (async->config.sites == 1) // global + (local - global) is not always local, and the rest would be compensated
+        device_copy(async->global_params + at, async->local_params + at, (size_t)n * sizeof(float));
     else
-        add_scaled(async->base + at, async->sum + at, 1.0f / (float)async->config.sites, n);
+        add_scaled(async->global_params + at, async->sum + at, 1.0f / (float)async->config.sites, n);
 }
 
 // Sends the change of a bucket, whose local parameters are new.
 static inline void async_dp_send_change(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
-    difference(async->sum + at, async->own + at, async->base + at, n);
+    difference(async->sum + at, async->local_params + at, async->global_params + at, n);
     async_dp_send(stage, b);
 }
 
@@ -294,7 +294,7 @@ static inline void async_dp_meet(const Stage* stage, bool* changed) {
     for (int b = 0; b < stage->layout.buckets; b++) {
         const Bucket* bucket = &stage->layout.bucket[b];
         async_dp_advance(stage, b);
-        mix(async->own + bucket->offset, async->base + bucket->offset, 0, bucket->elements);
+        mix(async->local_params + bucket->offset, async->global_params + bucket->offset, 0, bucket->elements);
         changed[b] = true;
     }
 }
@@ -308,16 +308,16 @@ static inline void async_dp_merge(const Stage* stage, int b) {
     const AsyncConfig* config = &async->config;
     const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
     async_dp_arrive(stage, b);
-    outer_update(async->base + at, async->velocity + at, async->sum + at, 1.0f / (float)config->sites,
+    outer_update(async->global_params + at, async->velocity + at, async->sum + at, 1.0f / (float)config->sites,
                  (float)config->outer_lr, (float)config->outer_momentum, n);
-    mix(async->own + at, async->base + at, (float)config->mix, n);
+    mix(async->local_params + at, async->global_params + at, (float)config->mix, n);
 }
 
 // Sends the outer gradient of a bucket.
 static inline void async_dp_send_outer_grad(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
-    difference(async->sum + at, async->base + at, async->own + at, n);
+    difference(async->sum + at, async->global_params + at, async->local_params + at, n);
     async_dp_send(stage, b);
 }
 
@@ -330,7 +330,8 @@ static inline void async_dp_keep_sent(const Stage* stage, int b) {
 }
 
 // Merges and sends at once, where the merge is delayed by a period: the last period's sum, or in eager mode the others'
-// part of it and the local part of this one. Meanwhile own, which is about to become base, holds the new difference.
+// part of it and the local part of this one. Meanwhile the local parameters, which are about to become the global
+// ones, hold the new difference.
 static inline void async_dp_merge_last_round(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const AsyncConfig* config = &async->config;
@@ -338,18 +339,18 @@ static inline void async_dp_merge_last_round(const Stage* stage, int b) {
     const size_t bytes = (size_t)n * sizeof(float);
     const float factor = 1.0f / (float)config->sites;
     const float lr = (float)config->outer_lr, momentum = (float)config->outer_momentum;
-    float *fresh = async->own + at, *base = async->base + at;
+    float *fresh = async->local_params + at, *global = async->global_params + at;
     async_dp_arrive(stage, b);
-    difference(fresh, base, fresh, n);
+    difference(fresh, global, fresh, n);
     if (config->eager)
-        eager_update(base, async->velocity + at, async->sum + at, async->old + at, fresh, factor, lr, momentum, n);
+        eager_update(global, async->velocity + at, async->sum + at, async->old + at, fresh, factor, lr, momentum, n);
     else
-        outer_update(base, async->velocity + at, async->sum + at, factor, lr, momentum, n);
+        outer_update(global, async->velocity + at, async->sum + at, factor, lr, momentum, n);
     device_copy(async->sum + at, fresh, bytes);
     if (config->eager) device_copy(async->old + at, fresh, bytes);
     async_dp_send(stage, b);
     if (config->eager && config->bits < 32) async_dp_keep_sent(stage, b);
-    device_copy(fresh, base, bytes);
+    device_copy(fresh, global, bytes);
 }
 
 // Merges and sends after the update of a step (from 1). changed (buckets) is set where local parameters are new.
@@ -378,13 +379,15 @@ static inline void async_dp_round(const Stage* stage, int64_t step, bool* change
 // Swaps the gradient buffers of this step and of the step before.
 static inline void async_dp_swap_grads(const Stage* stage, GradientBuckets* grads) {
     AsyncDp* async = stage->async;
-    float *all = grads->all, *parts = grads->parts;
-    CommRequest* far = grads->far;
-    grads->all = async->last_all, grads->parts = async->last_parts;
-    grads->far = async->last_far;
-    async->last_all = all, async->last_parts = parts;
-    async->last_far = far;
-    for (int b = 0; b < stage->layout.buckets; b++) grads->of_bucket[b] = grads->all + stage->layout.bucket[b].offset;
+    float *all = grads->all, *site_shards = grads->site_shards;
+    CommRequest* inter_site_request = grads->inter_site_request;
+    grads->all = async->last_all;
+    grads->site_shards = async->last_site_shards;
+    grads->inter_site_request = async->last_inter_site_request;
+    async->last_all = all;
+    async->last_site_shards = site_shards;
+    async->last_inter_site_request = inter_site_request;
+    point_buckets_at_gradients(grads, &stage->layout);
 }
 
 // With ZeRO, the norm and the gathering of parameters need the group between sites in this step, and the update reads
@@ -402,17 +405,16 @@ typedef struct {
     const float *from, *to;
 } WeightDelta;
 
-// D of the parameters from number `from` on, whose index in shards is `at`.
-static inline WeightDelta async_dp_weight_delta(const Stage* stage, int64_t from, int64_t at) {
+static inline WeightDelta async_dp_weight_delta(const Stage* stage, OwnedRange range) {
     const AsyncDp* async = stage->async;
     WeightDelta delta = {NULL, NULL};
     if (async->config.compensation == 0) return delta;
     if (async->config.mode == DP_DC_S3GD) {
-        delta.from = async->own + from;
-        delta.to = async->base + from;
+        delta.from = async->local_params + range.from;
+        delta.to = async->global_params + range.from;
     } else {
-        delta.from = async->before + at;
-        delta.to = fp32_weights(stage, from, at);
+        delta.from = async->before + range.at;
+        delta.to = fp32_weights(stage, range);
     }
     return delta;
 }
@@ -422,13 +424,11 @@ static inline void async_dp_correction_squares(const Stage* stage, int chunk) {
     const Layout* layout = &stage->layout;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
-        int64_t from, to;
-        owned_range(stage, slice, &from, &to);
-        if (layout->bucket[slice->bucket].chunk != chunk || !counts_slice(stage, slice) || from >= to) continue;
-        const int64_t at = shard_offset(stage, slice, from);
-        const WeightDelta delta = async_dp_weight_delta(stage, from, at);
-        delay_squares(stage->async->corrections + slice->index, stage->grads.update + at, delta.to, delta.from,
-                      to - from);
+        const OwnedRange range = owned_range(stage, slice);
+        if (layout->bucket[slice->bucket].chunk != chunk || !counts_slice(stage, slice) || range.n == 0) continue;
+        const WeightDelta delta = async_dp_weight_delta(stage, range);
+        delay_squares(stage->async->corrections + slice->index, stage->grads.update + range.at, delta.to, delta.from,
+                      range.n);
     }
 }
 
@@ -455,15 +455,12 @@ static inline void async_dp_set_compensation(Stage* stage, const double* squares
 // At the beginning of a run: the initial weights are the global parameters, without any history.
 static inline void async_dp_init(const Stage* stage) {
     const AsyncDp* async = stage->async;
-    if (async_dp_is_local(stage)) device_copy(async->base, async->own, (size_t)stage->layout.elements * sizeof(float));
+    if (async_dp_is_local(stage))
+        device_copy(async->global_params, async->local_params, (size_t)stage->layout.elements * sizeof(float));
     if (!async->before) return;
     for (int i = 0; i < stage->layout.n; i++) {
-        const Slice* slice = &stage->layout.slices[i];
-        int64_t from, to;
-        owned_range(stage, slice, &from, &to);
-        if (from >= to) continue;
-        const int64_t at = shard_offset(stage, slice, from);
-        device_copy(async->before + at, fp32_weights(stage, from, at), (size_t)(to - from) * sizeof(float));
+        const OwnedRange range = owned_range(stage, &stage->layout.slices[i]);
+        device_copy(async->before + range.at, fp32_weights(stage, range), (size_t)range.n * sizeof(float));
     }
 }
 
@@ -481,14 +478,14 @@ static inline void async_dp_step_begin(Stage* stage) {
     if (async->corrections) device_zero(async->corrections, (size_t)stage->layout.tensors * sizeof(double));
     if (async->config.mode != DP_DELAYED) return;
     async_dp_swap_grads(stage, grads);
-    grads->update = grads->shares ? grads->shares : async->last_all;
+    grads->update = grads->shards ? grads->shards : async->last_all;
     if (!async->has_last) grads->update = NULL;
 }
 
 // Lets messages between sites make progress, unless a thread does.
 static inline void async_dp_progress(const Stage* stage) {
     comm_progress(stage->async->request, stage->layout.buckets);
-    comm_progress(stage->async->last_far, stage->layout.buckets);
+    comm_progress(stage->async->last_inter_site_request, stage->layout.buckets);
 }
 
 // After the sums of a chunk's gradients over the site (-1: see Bucket). delayed: starts the sums between sites, and
@@ -516,16 +513,16 @@ static inline void async_dp_before_update(const Stage* stage, int chunk) {
     const Layout* layout = &stage->layout;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
-        int64_t from, to;
-        owned_range(stage, slice, &from, &to);
-        if (from >= to || layout->bucket[slice->bucket].chunk != chunk) continue;
-        const int64_t at = shard_offset(stage, slice, from), n = to - from;
-        const WeightDelta delta = async_dp_weight_delta(stage, from, at);
+        const OwnedRange range = owned_range(stage, slice);
+        if (range.n == 0 || layout->bucket[slice->bucket].chunk != chunk) continue;
+        const WeightDelta delta = async_dp_weight_delta(stage, range);
         const float lambda = async->lambda[slice->index];
-        float* weights = fp32_weights(stage, from, at);
-        if (delta.to && lambda > 0) delay_compensate(stage->grads.update + at, delta.to, delta.from, lambda, n);
-        if (async->before) device_copy(async->before + at, weights, (size_t)n * sizeof(float));
-        if (async->config.mode == DP_DC_S3GD) device_copy(weights, async->base + from, (size_t)n * sizeof(float));
+        const size_t bytes = (size_t)range.n * sizeof(float);
+        float* weights = fp32_weights(stage, range);
+        if (delta.to && lambda > 0)
+            delay_compensate(stage->grads.update + range.at, delta.to, delta.from, lambda, range.n);
+        if (async->before) device_copy(async->before + range.at, weights, bytes);
+        if (async->config.mode == DP_DC_S3GD) device_copy(weights, async->global_params + range.from, bytes);
     }
 }
 
@@ -583,7 +580,7 @@ static inline void async_dp_common(const Stage* stage, float* point) {
     const AsyncDp* async = stage->async;
     Comm* far = &stage->groups->far;
     const int64_t n = stage->layout.elements;
-    device_copy(point, async->base, (size_t)n * sizeof(float));
+    device_copy(point, async->global_params, (size_t)n * sizeof(float));
     if (!async->config.eager || async->config.sites == 1) return;
     const int64_t counted = far->size_bytes; // not traffic of training
     comm_all_reduce(far, point, n, COMM_FLOAT, COMM_SUM);
@@ -597,7 +594,8 @@ static inline void async_dp_load_global(Stage* stage, int64_t seed, int64_t step
     float* all = stage->grads.all;
     if (!async_dp_is_local(stage)) return;
     async_dp_drain(stage);
-    if (!HAS_MASTER_WEIGHTS) device_copy(all, stage->async->own, (size_t)stage->layout.elements * sizeof(float));
+    if (!HAS_MASTER_WEIGHTS)
+        device_copy(all, stage->async->local_params, (size_t)stage->layout.elements * sizeof(float));
     async_dp_common(stage, HAS_MASTER_WEIGHTS ? all : (float*)stage->params);
     cast_to_floatx(stage, all, seed, step, NULL);
 }
@@ -605,11 +603,12 @@ static inline void async_dp_load_global(Stage* stage, int64_t seed, int64_t step
 static inline void async_dp_restore_local(Stage* stage, int64_t seed, int64_t step) {
     const float* all = stage->grads.all;
     if (!async_dp_is_local(stage)) return;
-    if (!HAS_MASTER_WEIGHTS) device_copy(stage->async->own, all, (size_t)stage->layout.elements * sizeof(float));
+    if (!HAS_MASTER_WEIGHTS)
+        device_copy(stage->async->local_params, all, (size_t)stage->layout.elements * sizeof(float));
     cast_to_floatx(stage, stage->master, seed, step, NULL);
 }
 
-// Gathers the values of a checkpoint, when no message is in flight: computes the mean of eager sites' base and v, and
+// Gathers the values of a checkpoint, when no message is in flight: computes the mean of eager sites' global parameters and v, and
 // gives every member of a site the rounding errors of all.
 static inline void async_dp_gather_values(Stage* stage) {
     async_dp_list_values(stage);
@@ -625,8 +624,8 @@ static inline bool async_dp_last_grad_is_finite(Stage* stage) {
     double squares;
     if (stage->async->config.mode != DP_DELAYED) return true;
     device_zero(stage->sums, sizeof(double));
-    sum_of_squares(stage->sums, grads->shares ? grads->shares : grads->all,
-                   grads->shares ? n / stage->layout.mesh.d : n);
+    sum_of_squares(stage->sums, grads->shards ? grads->shards : grads->all,
+                   grads->shards ? n / stage->layout.mesh.d : n);
     device_to_host(&squares, stage->sums, sizeof squares);
     comm_all_reduce(stage->groups->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
     return isfinite(squares);

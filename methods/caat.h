@@ -12,11 +12,11 @@ residual stream. A rank may hold several such streams (parallel.h), one after th
 // private ones. The same forward and backward; backward in float32 by default, because that sum is not of a branch but
 // of the whole gradient of the residual stream, once for each branch. z may be x.
 static inline void caat_reduce(const Stage* stage, const Activations* acts, floatX* z, const floatX* x, bool back) {
-    const CaatConfig* sync = &stage->layout.mesh.caat;
+    const CaatConfig* caat = &stage->layout.mesh.caat;
     const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
-    const float factor = (float)caat_factor(sync);
+    const float factor = (float)caat_factor(caat);
     const int64_t n = (int64_t)acts->tokens * S;
-    if (back && !sync->narrow) {
+    if (back && !caat->narrow) {
         caat_pack(stage->shared, x, streams, acts->tokens, C, S);
         comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);
         caat_unpack(z, stage->shared, x, factor, streams, acts->tokens, C, S);

@@ -29,17 +29,17 @@ enum { MAX_INFLIGHT_REDUCTIONS = 2 }; // ZeRO 0, 1, on a CPU: for each sum MPI a
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) accumulates over micro-batches.
 // ZeRO 2: a bucket is computed in one of two buffers, summed over the data group, and only this rank's shard is
-// accumulated, in shares.
+// accumulated, in shards.
 //
-// A hierarchical all-reduce sums between sites from `all` or, with several replicas in a site, from parts.
+// A hierarchical all-reduce sums between sites from `all` or, with several replicas in a site, from site_shards.
 typedef struct {
-    Scope scope;      // the replicas whose gradients are summed
-    float* all;       // (layout.elements), or NULL with ZeRO 2
-    float* shares;    // (layout.elements / d): this rank's shards of the sums, with ZeRO
-    float* update;    // the gradients that the update reads: shares with ZeRO, else all; NULL: there are none yet
-    float* parts;     // (layout.elements / replicas of a site): this rank's site shard of each bucket's sum
-    CommRequest* far; // of each bucket, between sites
-    bool hierarchical, defers; // sums continue between sites; the caller starts these (delayed)
+    Scope scope;        // the replicas whose gradients are summed
+    float* all;         // (layout.elements), or NULL with ZeRO 2
+    float* shards;      // (layout.elements / d): this rank's shards of the sums, with ZeRO
+    float* update;      // the gradients that the update reads: shards with ZeRO, else all; NULL: there are none yet
+    float* site_shards; // (layout.elements / replicas of a site): this rank's site shard of each bucket's sum
+    CommRequest* inter_site_request; // of each bucket, between sites
+    bool hierarchical, defers;       // sums continue between sites; the caller starts these (delayed)
     float *buffer[ZERO2_BUFFERS], *arriving[ZERO2_BUFFERS]; // ZeRO 2: (largest bucket), (its shard)
     int bucket_in[ZERO2_BUFFERS];                           // whose gradient is in flight from there, or -1
     int next;                                               // buffer, or place in recent
@@ -54,19 +54,24 @@ static inline int64_t largest_bucket(const Layout* layout) {
     return largest;
 }
 
+// ZeRO 0 and 1: the gradients of every bucket are computed in `all`.
+static inline void point_buckets_at_gradients(GradientBuckets* grads, const Layout* layout) {
+    for (int b = 0; b < layout->buckets; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
+}
+
 // ZeRO 2: waits for the sum that is in flight from buffer i and accumulates this rank's shard.
 static inline void buckets_collect(GradientBuckets* grads, const Layout* layout, int i) {
     const int b = grads->bucket_in[i];
     if (b < 0) return;
     comm_wait(&grads->request[i]);
-    accumulate(grads->shares + bucket_shard_offset(layout, b), grads->arriving[i], bucket_shard_size(layout, b));
+    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i], bucket_shard_size(layout, b));
     grads->bucket_in[i] = -1;
 }
 
-// The site shard of a bucket's sum, which this rank exchanges between sites: in parts, or in `all` itself.
+// The site shard of a bucket's sum, which this rank exchanges between sites: in site_shards, or in `all` itself.
 static inline float* inter_site_shard(const GradientBuckets* grads, const Layout* layout, int b) {
-    return grads->parts ? grads->parts + layout->bucket[b].offset / mesh_site_size(&layout->mesh)
-                        : grads->all + layout->bucket[b].offset;
+    return grads->site_shards ? grads->site_shards + layout->bucket[b].offset / mesh_site_size(&layout->mesh)
+                              : grads->all + layout->bucket[b].offset;
 }
 
 // To be called before gradients are added to a bucket.
@@ -82,22 +87,23 @@ static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layou
 static inline void bucket_sum_partial(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     const Bucket* bucket = &layout->bucket[b];
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
-        const Slice* s = &layout->slices[i];
-        if (!needs_tp_grad_reduce(s, &layout->mesh)) continue;
-        Comm* copies = s->copies == g->tensor.size ? &g->tensor : &g->heads;
-        comm_all_reduce(copies, grads->of_bucket[b] + (s->offset - bucket->offset), slice_elements(s), COMM_FLOAT,
-                        COMM_SUM);
+        const Slice* slice = &layout->slices[i];
+        if (!needs_tp_grad_reduce(slice, &layout->mesh)) continue;
+        Comm* copies = slice->copies == g->tensor.size ? &g->tensor : &g->heads;
+        comm_all_reduce(copies, grads->of_bucket[b] + (slice->offset - bucket->offset), slice_elements(slice),
+                        COMM_FLOAT, COMM_SUM);
     }
 }
 
 // Starts the sum between sites of a bucket, once; finish_inter_site_syncs waits for it.
 static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     float* part = inter_site_shard(grads, layout, b);
-    if (grads->far[b].comm) return;
-    grads->far[b] = layout->mesh.zero
-                        ? comm_reduce_scatter_start(&g->far, grads->shares + bucket_shard_offset(layout, b), part,
-                                                    bucket_shard_size(layout, b), COMM_FLOAT)
-                        : comm_all_reduce_start(&g->far, part, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
+    if (grads->inter_site_request[b].comm) return;
+    grads->inter_site_request[b] =
+        layout->mesh.zero
+            ? comm_reduce_scatter_start(&g->far, grads->shards + bucket_shard_offset(layout, b), part,
+                                        bucket_shard_size(layout, b), COMM_FLOAT)
+            : comm_all_reduce_start(&g->far, part, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
 // Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Otherwise a
@@ -116,7 +122,7 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
     const Bucket* bucket = &layout->bucket[b];
     bucket_sum_partial(grads, g, layout, b);
     if (grads->hierarchical) {
-        if (grads->parts)
+        if (grads->site_shards)
             grads->request[b] =
                 comm_reduce_scatter_start(&g->data, inter_site_shard(grads, layout, b), grads->of_bucket[b],
                                           bucket_site_shard_size(layout, b), COMM_FLOAT);
@@ -128,7 +134,7 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
             comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);
     } else if (layout->mesh.zero == 1) {
         limit_inflight_reductions(grads, b);
-        grads->request[b] = comm_reduce_scatter_start(&g->data, grads->shares + bucket_shard_offset(layout, b),
+        grads->request[b] = comm_reduce_scatter_start(&g->data, grads->shards + bucket_shard_offset(layout, b),
                                                       grads->of_bucket[b], bucket_shard_size(layout, b), COMM_FLOAT);
     } else {
         const int i = grads->next;
@@ -142,7 +148,7 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
 // Lets the sums in flight make progress.
 static inline void buckets_progress(GradientBuckets* grads, const Layout* layout) {
     comm_progress(grads->request, layout->mesh.zero == 2 ? ZERO2_BUFFERS : layout->buckets);
-    if (grads->hierarchical) comm_progress(grads->far, layout->buckets);
+    if (grads->hierarchical) comm_progress(grads->inter_site_request, layout->buckets);
 }
 
 // Waits for the sums of a chunk's gradients; -1: of the tied embedding's, which all_reduce_tied_embedding_grad sums
@@ -166,7 +172,7 @@ static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, Proces
         comm_all_reduce(&g->embedding, inter_site_shard(grads, layout, b), bucket_site_shard_size(layout, b),
                         COMM_FLOAT, COMM_SUM);
     else if (layout->mesh.zero)
-        comm_all_reduce(&g->embedding, grads->shares + bucket_shard_offset(layout, b), bucket_shard_size(layout, b),
+        comm_all_reduce(&g->embedding, grads->shards + bucket_shard_offset(layout, b), bucket_shard_size(layout, b),
                         COMM_FLOAT, COMM_SUM);
     else
         comm_all_reduce(&g->embedding, grads->all + layout->bucket[b].offset, layout->bucket[b].elements, COMM_FLOAT,
@@ -184,10 +190,10 @@ static inline void start_inter_site_syncs(GradientBuckets* grads, ProcessGroups*
 // Waits for the sums that start_inter_site_sync started, and distributes them to all replicas of the site.
 static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
     for (int b = 0; b < layout->buckets; b++) {
-        if (layout->bucket[b].chunk != chunk || !grads->far[b].comm) continue;
-        comm_wait(&grads->far[b]);
-        grads->far[b] = no_request();
-        if (grads->parts)
+        if (layout->bucket[b].chunk != chunk || !grads->inter_site_request[b].comm) continue;
+        comm_wait(&grads->inter_site_request[b]);
+        grads->inter_site_request[b] = no_request();
+        if (grads->site_shards)
             comm_all_gather(&g->data, grads->all + layout->bucket[b].offset, inter_site_shard(grads, layout, b),
                             bucket_site_shard_size(layout, b), COMM_FLOAT);
     }

@@ -50,6 +50,13 @@ static inline int64_t place_of_pass(const NanProbe* probe, StepPlace place, int 
     return probe->tensors + passes * n + (probe->backward ? n - 1 - at : at);
 }
 
+// At the beginning of a forward or backward pass. NULL: there is no probe.
+static inline void nan_probe_begin_pass(NanProbe* probe, int microbatch, bool backward) {
+    if (!probe) return;
+    probe->microbatch = microbatch;
+    probe->backward = backward;
+}
+
 static inline void probe_floats(NanProbe* probe, int64_t place, const float* x, int64_t n) {
     bool finite = true;
     for (int64_t i = 0; i < n; i++) finite = finite && isfinite(x[i]);

@@ -12,28 +12,27 @@ ranks get the same bits.
 
 #include "stage.h"
 
-// The part [*from, *to) of a slice that this rank updates: all of it, or with ZeRO its overlap with the bucket's shard.
-static inline void owned_range(const Stage* stage, const Slice* slice, int64_t* from, int64_t* to) {
+// The part of a slice that this rank updates: all of it, or with ZeRO its overlap with the bucket's shard.
+typedef struct {
+    int64_t from, n; // parameters; n = 0: none
+    int64_t at;      // where gradients, moments and master weights have them: at from, or with ZeRO in their shards
+} OwnedRange;
+
+static inline OwnedRange owned_range(const Stage* stage, const Slice* slice) {
     const Layout* layout = &stage->layout;
-    *from = slice->offset, *to = slice->offset + slice_elements(slice);
-    if (!layout->mesh.zero) return;
-    const int64_t n = bucket_shard_size(layout, slice->bucket);
-    const int64_t begin = layout->bucket[slice->bucket].offset + layout->mesh.data * n;
-    *from = max_i64(*from, begin), *to = min_i64(*to, begin + n);
+    const OwnedRange whole = {slice->offset, slice_elements(slice), slice->offset};
+    if (!layout->mesh.zero) return whole;
+    const int64_t size = bucket_shard_size(layout, slice->bucket);
+    const int64_t shard = layout->bucket[slice->bucket].offset + layout->mesh.data * size;
+    const int64_t from = min_i64(max_i64(whole.from, shard), shard + size);
+    const int64_t end = min_i64(whole.from + whole.n, shard + size);
+    const OwnedRange range = {from, max_i64(0, end - from), bucket_shard_offset(layout, slice->bucket) + from - shard};
+    return range;
 }
 
-// The index of parameter number `at` in gradients and moments: the same index, or an index in shards.
-static inline int64_t shard_offset(const Stage* stage, const Slice* slice, int64_t at) {
-    const Layout* layout = &stage->layout;
-    if (!layout->mesh.zero) return at;
-    const int b = slice->bucket;
-    return bucket_shard_offset(layout, b) + at -
-           (layout->bucket[b].offset + layout->mesh.data * bucket_shard_size(layout, b));
-}
-
-// The float32 weights that an update changes, from parameter number `from` on, whose index in shards is `at`.
-static inline float* fp32_weights(const Stage* stage, int64_t from, int64_t at) {
-    return HAS_MASTER_WEIGHTS ? stage->master + at : (float*)stage->params + from;
+// The float32 weights that an update changes.
+static inline float* fp32_weights(const Stage* stage, OwnedRange range) {
+    return HAS_MASTER_WEIGHTS ? stage->master + range.at : (float*)stage->params + range.from;
 }
 
 // Whether this rank counts a slice when a number is summed over all ranks of a site (with ZeRO: over all ranks), such
@@ -48,10 +47,9 @@ static inline void gradient_squares(const Stage* stage, int bucket) {
     const Bucket* b = &stage->layout.bucket[bucket];
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* slice = &stage->layout.slices[i];
-        int64_t from, to;
-        owned_range(stage, slice, &from, &to);
-        if (!counts_slice(stage, slice) || from >= to) continue;
-        sum_of_squares(stage->sums + slice->index, stage->grads.update + shard_offset(stage, slice, from), to - from);
+        const OwnedRange range = owned_range(stage, slice);
+        if (!counts_slice(stage, slice) || range.n == 0) continue;
+        sum_of_squares(stage->sums + slice->index, stage->grads.update + range.at, range.n);
     }
 }
 
@@ -73,19 +71,18 @@ static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
     return (uint64_t)seed ^ hash_string(slice->tensor.name);
 }
 
-// One step of the optimizer (kernels/optimizers.h) on n parameters of a slice, from number `from` on, whose gradients
-// and moments are at `at`.
-static inline void optimizer_step(const Stage* stage, const Slice* slice, int64_t from, int64_t at, int64_t n,
+// One step of the optimizer (kernels/optimizers.h) on a part of a slice.
+static inline void optimizer_step(const Stage* stage, const Slice* slice, OwnedRange range,
                                   const OptimizerConfig* config, int64_t step, double lr, double grad_scale) {
     const float decay = slice->tensor.vector ? 0 : (float)config->weight_decay;
-    const float* g = stage->grads.update + at;
-    float* master = HAS_MASTER_WEIGHTS ? stage->master + at : NULL;
-    const uint64_t key = rounding_key(slice, config->seed), first = (uint64_t)(from - slice->offset);
+    float* master = HAS_MASTER_WEIGHTS ? stage->master + range.at : NULL;
+    float* moment2 = stage->moment2 ? stage->moment2 + range.at : NULL;
+    const uint64_t key = rounding_key(slice, config->seed), first = (uint64_t)(range.from - slice->offset);
     const OptimizerStep s = {
         (float)lr, (float)config->beta1, (float)config->beta2, (float)config->eps, decay, step, (float)grad_scale, key,
         first};
-    float* moment2 = stage->moment2 ? stage->moment2 + at : NULL;
-    optimizers[config->kind].update(stage->params + from, master, g, stage->moment1 + at, moment2, n, &s);
+    optimizers[config->kind].update(stage->params + range.from, master, stage->grads.update + range.at,
+                                    stage->moment1 + range.at, moment2, range.n, &s);
 }
 
 // Updates this rank's part of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the gradient.
@@ -94,10 +91,9 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
     const Layout* layout = &stage->layout;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
-        int64_t from, to;
-        owned_range(stage, slice, &from, &to);
-        if (from >= to || layout->bucket[slice->bucket].chunk != chunk) continue;
-        optimizer_step(stage, slice, from, shard_offset(stage, slice, from), to - from, config, step, lr, grad_scale);
+        const OwnedRange range = owned_range(stage, slice);
+        if (range.n == 0 || layout->bucket[slice->bucket].chunk != chunk) continue;
+        optimizer_step(stage, slice, range, config, step, lr, grad_scale);
     }
     if (layout->mesh.zero) all_gather_params(stage->params, stage->groups, layout, chunk);
 }
@@ -107,20 +103,21 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
 // stage->master.
 static inline void cast_to_floatx(const Stage* stage, const float* values, int64_t seed, int64_t step,
                                   const bool* changed) {
-    for (int i = 0; i < stage->layout.n && HAS_MASTER_WEIGHTS; i++) {
+    if (!HAS_MASTER_WEIGHTS) return;
+    for (int i = 0; i < stage->layout.n; i++) {
         const Slice* slice = &stage->layout.slices[i];
-        int64_t from, to;
-        owned_range(stage, slice, &from, &to);
-        if (from >= to || (changed && !changed[slice->bucket])) continue;
-        adamw_round(stage->params + from, values + shard_offset(stage, slice, from), to - from, step,
-                    rounding_key(slice, seed), (uint64_t)(from - slice->offset));
+        const OwnedRange range = owned_range(stage, slice);
+        if (range.n == 0 || (changed && !changed[slice->bucket])) continue;
+        adamw_round(stage->params + range.from, values + range.at, range.n, step, rounding_key(slice, seed),
+                    (uint64_t)(range.from - slice->offset));
     }
 }
 
 static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t step) {
-    if (step == 0) return; // no update yet
+    if (step == 0 || !HAS_MASTER_WEIGHTS) return; // step 0: no update yet
     cast_to_floatx(stage, stage->master, seed, step, NULL);
-    for (int chunk = -1; chunk < stage->layout.mesh.v && HAS_MASTER_WEIGHTS && stage->layout.mesh.zero; chunk++)
+    if (!stage->layout.mesh.zero) return;
+    for (int chunk = -1; chunk < stage->layout.mesh.v; chunk++)
         all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 
@@ -131,10 +128,10 @@ static inline void zero_gradients(const Stage* stage) {
     if (layout->mesh.zero < 2)
         device_zero(stage->grads.all, bytes);
     else
-        device_zero(stage->grads.shares, bytes / (size_t)layout->mesh.d);
+        device_zero(stage->grads.shards, bytes / (size_t)layout->mesh.d);
     if (stage->grad_embedding)
         device_zero(stage->grad_embedding,
-                    (size_t)(layout->streams * layout->V) * (size_t)stage->model.C * sizeof(float));
+                    (size_t)layout_embedding_rows(layout) * (size_t)stage->model.C * sizeof(float));
 }
 
 #endif

@@ -216,7 +216,7 @@ static inline void order_zb_h1(Schedule* schedule) {
 }
 
 // Input gradient, then weight gradients.
-static inline void order_both_halves(Schedule* schedule, int chunk, int k) {
+static inline void order_dgrad_wgrad(Schedule* schedule, int chunk, int k) {
     schedule_add_work(schedule, BACKWARD_INPUT, chunk, k);
     schedule_add_work(schedule, BACKWARD_WEIGHT, chunk, k);
 }
@@ -237,14 +237,14 @@ static inline void order_zb_v(Schedule* schedule) {
     // The first gradients, of chunk 1, go down to the tip and up again to chunk 0.
     for (int i = r; i < p; i++) {
         schedule_add_work(schedule, FORWARD, 1, forward[1]++);
-        order_both_halves(schedule, 1, input[1]++);
+        order_dgrad_wgrad(schedule, 1, input[1]++);
     }
     // One of everything in turn.
     while (forward[1] < m) {
         if (forward[0] < m) schedule_add_work(schedule, FORWARD, 0, forward[0]++);
-        order_both_halves(schedule, 0, input[0]++);
+        order_dgrad_wgrad(schedule, 0, input[0]++);
         schedule_add_work(schedule, FORWARD, 1, forward[1]++);
-        order_both_halves(schedule, 1, input[1]++);
+        order_dgrad_wgrad(schedule, 1, input[1]++);
     }
     // The end: input gradients first, as other stages wait for them; weight gradients fill the time afterwards.
     memcpy(weight, input, sizeof weight);
@@ -289,7 +289,7 @@ typedef struct {
     const char* name;
     void (*order)(Schedule*); // appends one stage's forward and backward passes
     bool folded;              // chunks are placed in a V, not in a loop
-    bool halves;              // the backward pass is split into BACKWARD_INPUT and BACKWARD_WEIGHT
+    bool splits_backward;     // the backward pass is split into BACKWARD_INPUT and BACKWARD_WEIGHT
     int chunks;               // of a stage by default (--vpp)
     bool grouped;             // supports more chunks, too, and takes micro-batches in groups of p
     double (*bubble)(double p, double v, double m);
@@ -320,7 +320,7 @@ static inline const char* schedule_choices(void) {
 
 static inline int schedule_usual_chunks(ScheduleKind kind) { return schedules[kind].chunks; }
 static inline bool schedule_is_folded(ScheduleKind kind) { return schedules[kind].folded; }
-static inline bool schedule_splits_backward(ScheduleKind kind) { return schedules[kind].halves; }
+static inline bool schedule_splits_backward(ScheduleKind kind) { return schedules[kind].splits_backward; }
 
 // The number of micro-batches has to be a multiple of this.
 static inline int schedule_group(ScheduleKind kind, int p) { return schedules[kind].grouped ? p : 1; }
@@ -379,13 +379,13 @@ static inline bool pipeline_config_check(const PipelineConfig* config, Recompute
             "%d is not a multiple of it; the nearest that work: %s",
             row->name, p, m, pipeline_nearest(nearest, config, 1));
     }
-    if (row->halves && config->reduce_every)
+    if (row->splits_backward && config->reduce_every)
         return fail(
             error,
             "--schedule %s leaves weight gradients for later, which --zero 2 has no memory for; use --zero 1 or "
             "--schedule 1f1b",
             row->name);
-    if (row->halves && recompute == RECOMPUTE_FULL)
+    if (row->splits_backward && recompute == RECOMPUTE_FULL)
         return fail(error,
                     "--schedule %s would run every block's forward pass again for each half of the backward pass with "
                     "--recompute full; use --recompute selective or --schedule 1f1b",

@@ -3,7 +3,7 @@ parallel/schedule_time.h: start and end of every action of a step, if all stages
 messages and for buffers.
 
     schedule_times     the timeline of the tables of all stages, at the seconds of a Costs
-    schedule_bubble    idle time / computing time of that timeline
+    timeline_bubble    idle time / computing time of that timeline
 
 Theory: a message is only ever in the buffers of its two ends: it departs when its send has been started and its receive
 has been posted, whichever is later (a rendezvous). Times do not depend on the order in which stages are simulated: each
@@ -239,13 +239,6 @@ static inline double timeline_bubble(const Schedule* stages, const Timeline* tim
         }
     }
     return (timeline->p * timeline->length - computing) / computing;
-}
-
-static inline double schedule_bubble(const Schedule* stages, int p, const Costs* costs) {
-    Timeline timeline = schedule_times(stages, p, costs, false);
-    const double bubble = timeline_bubble(stages, &timeline);
-    timeline_free(&timeline);
-    return bubble;
 }
 
 #endif

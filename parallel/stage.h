@@ -390,18 +390,20 @@ static inline void take_parameters(Stage* stage) {
     if (!stage->trains) return;
     const int replicas = mesh_site_size(&layout->mesh);
     if (layout->mesh.zero < 2) grads->all = arena_floats(&stage->memory_grads, n);
-    if (layout->mesh.zero) grads->shares = arena_floats(&stage->memory_grads, share);
+    if (layout->mesh.zero) grads->shards = arena_floats(&stage->memory_grads, share);
     if (grads->scope == SCOPE_WORLD && layout->mesh.sites > 1 && replicas > 1)
-        grads->parts = arena_floats(&stage->memory_grads, n / replicas);
-    grads->update = layout->mesh.zero ? grads->shares : grads->all;
-    for (int i = 0; i < ZERO2_BUFFERS && layout->mesh.zero == 2; i++) {
-        grads->buffer[i] = arena_floats(&stage->memory_grads, largest_bucket(layout));
-        grads->arriving[i] = arena_floats(&stage->memory_grads, largest_bucket(layout) / layout->mesh.d);
+        grads->site_shards = arena_floats(&stage->memory_grads, n / replicas);
+    grads->update = layout->mesh.zero ? grads->shards : grads->all;
+    if (layout->mesh.zero == 2) {
+        for (int i = 0; i < ZERO2_BUFFERS; i++) {
+            grads->buffer[i] = arena_floats(&stage->memory_grads, largest_bucket(layout));
+            grads->arriving[i] = arena_floats(&stage->memory_grads, largest_bucket(layout) / layout->mesh.d);
+        }
     }
-    for (int b = 0; b < layout->buckets && grads->all; b++) grads->of_bucket[b] = grads->all + layout->bucket[b].offset;
+    if (grads->all) point_buckets_at_gradients(grads, layout);
     if (has_split_embedding_grad(stage))
         stage->grad_embedding =
-            arena_floats(&stage->memory_grads, (int64_t)layout->streams * layout->V * stage->model.C);
+            arena_floats(&stage->memory_grads, (int64_t)layout_embedding_rows(layout) * stage->model.C);
     stage->moment1 = arena_floats(&stage->memory_optimizer, share);
     if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory_optimizer, share);
 }
@@ -456,7 +458,7 @@ static inline void stage_take_lists(Stage* stage) {
     }
     stage->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
     stage->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    stage->grads.far = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
+    stage->grads.inter_site_request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
     for (int i = 0; i < ZERO2_BUFFERS; i++) stage->grads.bucket_in[i] = -1;
     for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.recent[i] = -1;
 }
@@ -479,7 +481,11 @@ static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int
         return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
     stage->grads.scope = scope;
     stage->grads.hierarchical = scope == SCOPE_WORLD && mesh.sites > 1;
-    stage->model = *m, stage->type = type, stage->B = B, stage->T = T, stage->slots = schedule->slots,
+    stage->model = *m;
+    stage->type = type;
+    stage->B = B;
+    stage->T = T;
+    stage->slots = schedule->slots;
     stage->trains = schedule_trains(schedule);
     stage->split_backward = schedule_splits_backward(schedule->config.kind);
     if (!layout_build(&stage->layout, m, mesh, T, error)) return false;
@@ -533,7 +539,7 @@ static inline void stage_free(Stage* stage) {
     free(stage->send_forward);
     free(stage->grads.of_bucket);
     free(stage->grads.request);
-    free(stage->grads.far);
+    free(stage->grads.inter_site_request);
     layout_free(&stage->layout);
 }
 

@@ -76,15 +76,16 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
                              t->val_loss,
                              t->data_checksum,
                              t->held_out};
-    if (t->stage.async) async_dp_text(state.rounds, sizeof state.rounds, &t->stage);
+    if (t->stage.async) async_dp_text(state.async_plan, sizeof state.async_plan, &t->stage);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
     for (int i = 0; i < t->train_files.count && o->document_mask; i++) {
-        const size_t used = strlen(state.rounds);
+        const size_t used = strlen(state.async_plan);
         char text[64];
         documents_describe(text, sizeof text, &t->train_files.source[i].files);
-        if (!strstr(state.rounds, text))
-            snprintf(state.rounds + used, sizeof state.rounds - used, "%s%s", used ? ", " : "--dp-mode sync, ", text);
+        if (!strstr(state.async_plan, text))
+            snprintf(state.async_plan + used, sizeof state.async_plan - used, "%s%s", used ? ", " : "--dp-mode sync, ",
+                     text);
     }
     return state;
 }
@@ -306,10 +307,11 @@ static inline bool resume_checkpoint(Trainer* t) {
             "--optimizer %s, but %s is of a run with --optimizer %s: give --optimizer %s, or begin a new run with "
             "--init %s",
             now.optimizer, path, state.optimizer, state.optimizer, path);
-    if (strcmp(now.rounds, state.rounds) != 0)
+    if (strcmp(now.async_plan, state.async_plan) != 0)
         die_usage(
             "%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
-            path, state.rounds[0] ? state.rounds : "--dp-mode sync", now.rounds[0] ? now.rounds : "--dp-mode sync");
+            path, state.async_plan[0] ? state.async_plan : "--dp-mode sync",
+            now.async_plan[0] ? now.async_plan : "--dp-mode sync");
     check_all_ranks(t, read_slices(&t->stage, &reader, watchdog_row(&t->watch), &error), &error);
     checkpoint_close(&reader);
     const struct {

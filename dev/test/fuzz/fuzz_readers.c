@@ -152,7 +152,7 @@ static bool read_checkpoint(const char* path, const char* text, size_t size, Err
     if (!checkpoint_write_list(path_of("trainer.json"), &list, &why)) return true;
     REQUIRE(checkpoint_load_list(&again, folder, &why));
     REQUIRE(again.files == list.files && memcmp(again.file, list.file, sizeof list.file) == 0);
-    REQUIRE(strcmp(again.state.rounds, list.state.rounds) == 0);
+    REQUIRE(strcmp(again.state.async_plan, list.state.async_plan) == 0);
     REQUIRE(again.state.data_checksum == list.state.data_checksum && again.state.held_out == list.state.held_out);
     return true;
 }

@@ -30,7 +30,7 @@ static inline Mesh mesh_like(const Mesh* like, int rank) {
 
 // Makes it one of a CAAT-Net with N states.
 static inline Mesh with_states(Mesh mesh, int N, double share) {
-    mesh.caat.ranks = N, mesh.caat.share = share;
+    mesh.caat.ranks = N, mesh.caat.fraction = share;
     return mesh;
 }
 

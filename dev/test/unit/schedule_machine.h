@@ -50,6 +50,16 @@ static inline void step_free(Step* step) {
     for (int r = 0; r < step->config.p; r++) schedule_free(&step->stages[r]);
 }
 
+// The bubble of a step whose forward passes, dgrads and wgrads take f, b and w seconds.
+static inline double step_bubble(const Step* step, double f, double b, double w) {
+    Costs costs = costs_equal(step->config.p * step->config.v, f, b, w, 0);
+    Timeline timeline = schedule_times(step->stages, step->config.p, &costs, false);
+    const double bubble = timeline_bubble(step->stages, &timeline);
+    timeline_free(&timeline);
+    costs_free(&costs);
+    return bubble;
+}
+
 // The part of the model that a chunk is, from the picture of loop and V at the top of parallel/schedule.h.
 static inline int part_of(const PipelineConfig* plan, int stage, int chunk) {
     if (plan->kind == ZB_V && chunk % 2 == 1) return (chunk + 1) * plan->p - 1 - stage;

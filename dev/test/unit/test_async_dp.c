@@ -95,7 +95,7 @@ static uint64_t hash_of_end(Trainer* t) {
     hash = hash_floats(hash, s->moment1, share_of(s));
     if (s->moment2) hash = hash_floats(hash, s->moment2, share_of(s));
     hash = hash_floats(hash, async_of(s)->before, share_of(s));
-    hash = hash_floats(hash, sites->base, n);
+    hash = hash_floats(hash, sites->global_params, n);
     hash = hash_floats(hash, sites->velocity, n);
     hash = hash_floats(hash, sites->old, n);
     if (sites->velocity && async_of(s)->config.delay > 0) hash = hash_floats(hash, sites->sum, n);
@@ -103,7 +103,7 @@ static uint64_t hash_of_end(Trainer* t) {
         hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b),
                            bucket_site_shard_size(&s->layout, b));
     if (async_of(s)->config.mode == DP_DELAYED)
-        hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shares : s->grads.all, share_of(s));
+        hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shards : s->grads.all, share_of(s));
     return hash;
 }
 
@@ -212,7 +212,7 @@ static void check_members(Trainer* t, Found* found) {
     const Stage* s = &t->stage;
     const int64_t n = s->layout.elements;
     const float* all[] = {(const float*)s->params,
-                          async_of(s)->base,
+                          async_of(s)->global_params,
                           async_of(s)->velocity,
                           async_of(s)->old,
                           async_schedule_are_local(&async_of(s)->config) ? s->moment1 : NULL,
@@ -223,7 +223,7 @@ static void check_members(Trainer* t, Found* found) {
         worsen(&found->members, differing(&t->groups.data, all[i], n));
         worsen(&found->members, async_of(s)->config.bits < 32 && i != 0 ? 0 : differing_copies(t, all[i]));
     }
-    if (async_schedule_sum_gradients(&async_of(s)->config))
+    if (!async_schedule_are_local(&async_of(s)->config))
         worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
 }
 
@@ -237,11 +237,11 @@ static void check_common(Trainer* t, Found* found) {
     if (!async_schedule_are_local(&async_of(s)->config)) return;
     if (!async_of(s)->config.eager) {
         for (int64_t i = 0; i < n; i++)
-            worsen(&found->common, bits_of_float(async_of(s)->base[i]) != bits_of_float(((const float*)s->params)[i]));
+            worsen(&found->common, bits_of_float(async_of(s)->global_params[i]) != bits_of_float(((const float*)s->params)[i]));
         return;
     }
     double *x = new_doubles(n), *size = new_doubles(n);
-    for (int64_t i = 0; i < n; i++) x[i] = (double)async_of(s)->base[i], size[i] = fabs(x[i]);
+    for (int64_t i = 0; i < n; i++) x[i] = (double)async_of(s)->global_params[i], size[i] = fabs(x[i]);
     double *sum = sum_of_sites(t, x, n), *sizes = sum_of_sites(t, size, n);
     for (int64_t i = 0; i < n; i++) {
         const double error = fabs((double)((const float*)s->params)[i] - sum[i] / M);
@@ -258,8 +258,8 @@ static void check_drift(Trainer* t, const Memory* memory, Found* found) {
     const double lr = learning_rate(&t->settings, t->step - 1);
     double *D = new_doubles(n), *size = new_doubles(n);
     for (int64_t i = 0; i < n; i++) {
-        const double own = (double)async_of(s)->own[i], before = (double)memory->base_before[i],
-                     base = (double)async_of(s)->base[i];
+        const double own = (double)async_of(s)->local_params[i], before = (double)memory->base_before[i],
+                     base = (double)async_of(s)->global_params[i];
         D[i] = base - own, size[i] = fabs(own - before);
         if (async_of(s)->config.delay == 0) size[i] = fabs(base - before);
         if (t->settings.optimizer == OPTIMIZER_ADAMW && size[i] > 0)
@@ -269,7 +269,7 @@ static void check_drift(Trainer* t, const Memory* memory, Found* found) {
     }
     double *sum = sum_of_sites(t, D, n), *moved = sum_of_sites(t, size, n);
     for (int64_t i = 0; i < n; i++) {
-        const double bound = unit * (M * fabs((double)async_of(s)->base[i]) + (2 * M + 2) * moved[i]);
+        const double bound = unit * (M * fabs((double)async_of(s)->global_params[i]) + (2 * M + 2) * moved[i]);
         if (sum[i] != 0) worsen(&found->zero, fabs(sum[i]) / bound);
     }
     free(D), free(size), free(sum), free(moved);
@@ -290,7 +290,7 @@ static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
         const int64_t part = bucket_part_offset(&s->layout, b), parts = bucket_site_shard_size(&s->layout, b);
         for (int64_t i = bucket->offset; i < bucket->offset + bucket->elements; i++) {
             const bool mine = i >= part && i < part + parts;
-            const double whole = (double)(sites->base[i] - sites->own[i]);
+            const double whole = (double)(sites->global_params[i] - sites->local_params[i]);
             if (r->eager) sent[i] = (double)sites->old[i];
             if (known && r->bits == 32) sent[i] = whole;
             if (known && r->bits < 32 && mine) sent[i] = (double)sites->sum[i];
@@ -364,7 +364,7 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
     const bool waits = r->mode == DP_DILOCO && r->delay > 0;
     Memory memory = {(float*)checked_malloc((size_t)n * sizeof(float), "test"), new_doubles(n), new_doubles(n), 0, 0};
     memset(record, 0, sizeof *record);
-    const float* begins = r->mode == DP_DC_S3GD ? async_of(s)->base : (const float*)s->params;
+    const float* begins = r->mode == DP_DC_S3GD ? async_of(s)->global_params : (const float*)s->params;
     memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
     while (t.step < STEPS) {
         train_step(&t);
@@ -419,7 +419,7 @@ static float* way_of_step(const Stage* s) {
     const int64_t n = s->layout.elements;
     float* D = (float*)checked_malloc((size_t)n * sizeof(float), "test");
     for (int64_t i = 0; i < n; i++)
-        D[i] = async_of(s)->config.mode == DP_DC_S3GD ? async_of(s)->base[i] - async_of(s)->own[i]
+        D[i] = async_of(s)->config.mode == DP_DC_S3GD ? async_of(s)->global_params[i] - async_of(s)->local_params[i]
                                                       : ((const float*)s->params)[i] - async_of(s)->before[i];
     return D;
 }

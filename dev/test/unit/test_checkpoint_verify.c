@@ -245,7 +245,7 @@ static void test_older(void) {
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         older_trainer("older/step_00000001/trainer.json", cases[i][0]);
         const bool ok = checkpoint_load_list(&list, "older/step_00000001", &error);
-        check(ok && strcmp(list.state.rounds, cases[i][1]) == 0 && strcmp(list.state.optimizer, cases[i][2]) == 0 &&
+        check(ok && strcmp(list.state.async_plan, cases[i][1]) == 0 && strcmp(list.state.optimizer, cases[i][2]) == 0 &&
                   list.state.tuning[0] == 0,
               "an older trainer.json, \"%s\": %s", cases[i][0], ok ? list.state.optimizer : error.text);
     }

@@ -49,11 +49,13 @@ static void test_predicted(bool write) {
         Text text = text_of_picture(&picture);
         Schedule* stages = schedules_build(&plan);
         Costs costs = costs_equal(plan.p * plan.v, 1, 1.25, 0.75, 0.25);
+        Timeline timeline = schedule_times(stages, plan.p, &costs, false);
         snprintf(name, sizeof name, "golden_schedule_%s.svg", schedule_name(plan.kind));
-        snprintf(bubble, sizeof bubble, "bubble %.4g %%", 100 * schedule_bubble(stages, plan.p, &costs));
+        snprintf(bubble, sizeof bubble, "bubble %.4g %%", 100 * timeline_bubble(stages, &timeline));
         check_golden(name, text.text, 0.11, write);
         check(strstr(text.text, bubble) != NULL, "  says %s", bubble);
         free(text.text);
+        timeline_free(&timeline);
         costs_free(&costs);
         schedules_free(stages, plan.p);
         svg_picture_free(&picture);

@@ -168,7 +168,7 @@ static void case_name(char name[256], const Case* c) {
     const Mesh* mesh = &c->mesh;
     char schedule[32] = "", sync[64] = "";
     if (mesh->caat.ranks)
-        snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->caat.share, mesh->caat.ranks,
+        snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->caat.fraction, mesh->caat.ranks,
                  caat_scale_names[mesh->caat.scale]);
     if (c->schedule != ONE_F_ONE_B) snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
     snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
@@ -307,13 +307,13 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
 // One rank alone: every rank makes some of the references and writes them to files that all read.
 
 // With all channels shared a CAAT-Net is an ordinary model.
-static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || sync->share == 1; }
+static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || sync->fraction == 1; }
 
 static void reference_path(char path[128], const Case* c) {
     const CaatConfig* sync = &c->mesh.caat;
     const int states = is_ordinary(sync) ? 0 : sync->ranks;
     snprintf(path, 128, "build/test_equivalence_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
-             c->model.family, c->clip, c->G, states, states ? sync->share : 1, states ? (int)sync->scale : 0);
+             c->model.family, c->clip, c->G, states, states ? sync->fraction : 1, states ? (int)sync->scale : 0);
 }
 
 // The case that one rank runs: the whole batch as micro-batches of two.

@@ -94,7 +94,7 @@ static void test_checksum(void) {
 // Whether a rank holds a tensor, and which share of it, by its layout; -1: it does not.
 static int share_held(const Layout* layout, int index, int state) {
     for (int i = 0; i < layout->n; i++) {
-        if (layout->slices[i].index == index && layout->slices[i].stream == state) return layout->slices[i].share;
+        if (layout->slices[i].index == index && layout->slices[i].stream == state) return layout->slices[i].cut;
     }
     return -1;
 }

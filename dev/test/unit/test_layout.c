@@ -270,7 +270,7 @@ static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
     const int N = layout->mesh.t * layout->streams;
     const bool caat = layout->mesh.caat.ranks > 0;
     int found = 0;
-    bool ok = caat ? N == layout->mesh.caat.ranks && layout->shared == (int)floor(layout->mesh.caat.share * m->C)
+    bool ok = caat ? N == layout->mesh.caat.ranks && layout->shared == (int)floor(layout->mesh.caat.fraction * m->C)
                    : layout->streams == 1;
     ok = ok && layout->channels == m->C && layout->vocabulary == m->V;
     ok = ok && layout->NH == m->NH / N && layout->F == m->F / N && layout->V == (m->V + N - 1) / N;

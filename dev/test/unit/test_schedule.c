@@ -201,7 +201,6 @@ typedef struct {
 
 static void test_build(PipelineConfig plan, BuildTally* t) {
     Step step = step_build(plan);
-    Costs costs = costs_equal(plan.p * plan.v, 1, 1, 1, 0);
     for (int r = 0; r < plan.p; r++, t->tables++) {
         const Schedule* s = &step.stages[r];
         const int slots = slots_by_formula(&plan, r);
@@ -211,8 +210,7 @@ static void test_build(PipelineConfig plan, BuildTally* t) {
         t->length += s->n == length_by_formula(s, true);
     }
     t->steps++, t->proved += schedule_check(step.stages, plan.p, &t->error);
-    t->bubble = fmax(t->bubble, fabs(schedule_bubble(step.stages, plan.p, &costs) - pipeline_bubble(&plan)));
-    costs_free(&costs);
+    t->bubble = fmax(t->bubble, fabs(step_bubble(&step, 1, 1, 1) - pipeline_bubble(&plan)));
     step_free(&step);
 }
 

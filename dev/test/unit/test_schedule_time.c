@@ -9,9 +9,7 @@ solve.
 
 static double bubble_at(PipelineConfig plan, double f, double b, double w) {
     Step step = step_build(plan);
-    Costs costs = costs_equal(plan.p * plan.v, f, b, w, 0);
-    const double bubble = schedule_bubble(step.stages, plan.p, &costs);
-    costs_free(&costs);
+    const double bubble = step_bubble(&step, f, b, w);
     step_free(&step);
     return bubble;
 }

@@ -51,7 +51,7 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL, caat = mesh.caat.ranks > 0;
     double data;
     const Traffic sum = sum_of_traffic(m, mesh, 2, 8, 3, element, &data);
-    const double S = floor(mesh.caat.share * h), back = mesh.caat.narrow ? element : 4; // shared; bytes on the way back
+    const double S = floor(mesh.caat.fraction * h), back = mesh.caat.narrow ? element : 4; // shared; bytes on the way back
     const double times = sequence ? full ? 13 : 10 : full ? 10 : 8;
     const double caat_block = 2 * b * s * S * ((full ? 3 : 2) * element + 2 * back);
     const double layers = t * d * k * m->L * part * (caat ? caat_block : times * bsh);
