@@ -396,45 +396,15 @@ static void round_of(Bench* b, int round) {
     }
 }
 
-static int compare(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 // The medians of the rounds, to three digits, as more are not significant.
 static void take_medians(Bench* b) {
     for (int i = 0; i < b->m.points; i++) {
         double* t = b->times + i * LARGEST_ROUNDS;
         char digits[32];
-        qsort(t, (size_t)b->rounds, sizeof *t, compare);
+        qsort(t, (size_t)b->rounds, sizeof *t, measured_compare);
         snprintf(digits, sizeof digits, "%.3g", t[b->rounds / 2]);
         b->m.point[i].value = strtod(digits, NULL);
     }
-}
-
-// Products of random sizes beside their prediction from a file's lines: how well the grid represents all sizes.
-static void check_products(Bench* b, const Measured* m) {
-    enum { SHAPES = 60, TIMES = 5 };
-    static const char* const names[] = {"forward", "input", "weight"};
-    double error[SHAPES], sum = 0;
-    for (int i = 0; i < SHAPES && b->computes; i++) {
-        double size[3], t[TIMES];
-        for (int a = 0; a < 3; a++) size[a] = 8 * floor(4 * exp2(5.3 * random_uniform(7, (uint64_t)a, (uint64_t)i)));
-        const Case x = {measured_point(MEASURED_PRODUCT, THREADS_ONE, i % 3, size[0], size[1], size[2], 0), run_product,
-                        1};
-        for (int k = 0; k < TIMES; k++) t[k] = seconds_of(b, &b->cores, &x);
-        qsort(t, TIMES, sizeof t[0], compare);
-        const double said = measured_product(m, 1, i % 3, size[0], size[1], size[2]);
-        error[i] = said / t[TIMES / 4] - 1;
-        sum += fabs(error[i]) / SHAPES;
-        if (b->world.rank == 0)
-            printf("%-8s %5.0f %5.0f %5.0f  %9.1f us, said %9.1f us  %+6.1f %%\n", names[i % 3], size[0], size[1],
-                   size[2], 1e6 * t[TIMES / 4], 1e6 * said, 100 * error[i]);
-    }
-    qsort(error, SHAPES, sizeof error[0], compare);
-    if (b->world.rank == 0)
-        printf("error: mean %.1f %%, median %+.1f %%, %+.1f to %+.1f %%\n", 100 * sum, 100 * error[SHAPES / 2],
-               100 * error[0], 100 * error[SHAPES - 1]);
 }
 
 static void open_bench(Bench* b) {
@@ -479,14 +449,12 @@ int main(int argc, char** argv) {
     process.name = "calibrate";
     static Bench bench;
     Bench* b = &bench;
-    const char *out = NULL, *check = NULL;
+    const char* out = NULL;
     int64_t rounds = 5;
     bool help = false;
     Option table[] = {
         option_string("out", &out, "FILE", "where the lines go; without it they are printed"),
         option_int("rounds", &rounds, 1, LARGEST_ROUNDS, "how often everything is measured"),
-        option_string("check", &check, "FILE",
-                      "measure nothing but products of random sizes, beside this file's lines"),
         option_flag("help", &help, "this list"),
     };
     const int n = (int)(sizeof table / sizeof table[0]);
@@ -504,17 +472,11 @@ int main(int argc, char** argv) {
     open_bench(b);
     device_set_threads(1);
     b->started = seconds_now();
-    Measured known;
-    Cluster machine;
-    if (check && !measured_read_cluster(&machine, &known, check, &error)) die_usage("%s", error.text);
-    if (check) check_products(b, &known);
-    if (!check) {
-        for (int r = 0; r < b->rounds; r++) round_of(b, r);
-    }
+    for (int r = 0; r < b->rounds; r++) round_of(b, r);
     nap_until_all_come(&b->world);
-    const double peak = b->world.rank == 0 && !check ? fma_peak_flops(b->place.cores_here, 0.2) : 0;
+    const double peak = b->world.rank == 0 ? fma_peak_flops(b->place.cores_here, 0.2) : 0;
     nap_until_all_come(&b->world);
-    if (b->world.rank == 0 && !check) {
+    if (b->world.rank == 0) {
         take_medians(b);
         FILE* f = out ? fopen(out, "w") : stdout;
         if (!f) die("--out %s: cannot write: %s", out, strerror(errno));

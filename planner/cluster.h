@@ -3,7 +3,7 @@ cluster.h: describes the machines of a plan as numbers: a device, a node of devi
 fabric, and sites. op_cost.h and comm_cost.h compute times from them.
 
     cluster_find, cluster_names    clusters that are known by name
-    cluster_read, cluster_open     a cluster from a file
+    cluster_read                   a cluster from a file
 
 Theory: each number with its source.
 
@@ -241,11 +241,12 @@ enum { CLUSTER_LINES = sizeof cluster_lines / sizeof cluster_lines[0] };
 static const char* const cluster_words[] = {"base", "name", "generation", "fabric", "algorithm"};
 enum { WORD_BASE, WORD_NAME, WORD_GENERATION, WORD_FABRIC, WORD_ALGORITHM, CLUSTER_WORDS };
 
-// Called with the words of every line whose name cluster.h does not know (the name first): returns 1 if it took the
-// line, 0 if not, -1 with *error filled if the line is wrong. For measured_device.h.
-typedef int (*ClusterOther)(void* context, const char* path, int line, char** words, int n, Error* error);
+// Called with the words of every line whose name cluster.h does not know (the name first); sets *known if it knows it.
+// False: the line is wrong. For measured_device.h.
+typedef bool (*ClusterOther)(void* context, char** words, int n, bool* known, Error* error);
 
 typedef struct {
+    Cluster* cluster;
     const char* path;
     int number;                                    // of the current line
     int given[CLUSTER_LINES], word[CLUSTER_WORDS]; // the line that has it; 0: none yet
@@ -254,22 +255,12 @@ typedef struct {
     void* context;
 } ClusterReader;
 
-__attribute__((format(printf, 3, 4))) static inline bool cluster_refuse(const ClusterReader* r, Error* error,
-                                                                        const char* format, ...) {
-    char reason[900];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(reason, sizeof reason, format, args);
-    va_end(args);
-    return fail(error, "%s:%d: %s", r->path, r->number, reason);
-}
-
-static inline bool cluster_unknown(const ClusterReader* r, const char* name, Error* error) {
+static inline bool cluster_unknown(const char* name, Error* error) {
     char all[800] = "";
     for (int i = 0; i < CLUSTER_WORDS + CLUSTER_LINES; i++)
         snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "",
                  i < CLUSTER_WORDS ? cluster_words[i] : cluster_lines[i - CLUSTER_WORDS].name);
-    return cluster_refuse(r, error, "\"%.40s\" is not known; there are %s", name, all);
+    return fail(error, "\"%.40s\" is not known; there are %s", name, all);
 }
 
 // "torus:4x8", or "torus:4x4x4"; "fat-tree".
@@ -296,96 +287,74 @@ static inline bool fabric_read(Cluster* c, const char* word) {
     return true;
 }
 
-static inline bool cluster_read_word(Cluster* c, ClusterReader* r, int which, char** words, int n, Error* error) {
+static inline bool cluster_read_word(ClusterReader* r, int which, char** words, int n, Error* error) {
+    Cluster* c = r->cluster;
     const char* name = cluster_words[which];
     char all[400];
-    if (n != 2) return cluster_refuse(r, error, "%s: takes one word", name);
-    if (r->word[which]) return cluster_refuse(r, error, "%s: given in line %d already", name, r->word[which]);
+    if (n != 2) return fail(error, "%s: takes one word", name);
+    if (r->word[which]) return fail(error, "%s: given in line %d already", name, r->word[which]);
     const bool first = which == WORD_BASE || which == WORD_GENERATION;
     for (int i = 0; i < CLUSTER_LINES; i++) {
         if (first && r->given[i])
-            return cluster_refuse(r, error, "%s: has to come before %s, which it would change", name,
-                                  cluster_lines[i].name);
+            return fail(error, "%s: has to come before %s, which it would change", name, cluster_lines[i].name);
     }
     for (int i = 0; i < CLUSTER_WORDS; i++) {
         if (which == WORD_BASE && r->word[i])
-            return cluster_refuse(r, error, "%s: has to come before %s, which it would change", name, cluster_words[i]);
+            return fail(error, "%s: has to come before %s, which it would change", name, cluster_words[i]);
     }
     r->word[which] = r->number;
     switch (which) {
     case WORD_BASE:
         if (!cluster_find(c, words[1]))
-            return cluster_refuse(r, error, "base: \"%.40s\" is not known; there are %s", words[1],
-                                  cluster_names(all, sizeof all));
+            return fail(error, "base: \"%.40s\" is not known; there are %s", words[1], cluster_names(all, sizeof all));
         return true;
     case WORD_GENERATION:
-        if (r->word[WORD_BASE]) return cluster_refuse(r, error, "base and generation are both given; drop one");
+        if (r->word[WORD_BASE]) return fail(error, "base and generation are both given; drop one");
         for (int g = 0; g < GENERATIONS; g++) {
             if (strcmp(words[1], generation_names[g]) != 0) continue;
             c->device = device_of_generation((ChipGeneration)g);
             return true;
         }
-        return cluster_refuse(r, error, "generation: \"%.40s\" is not known; there are ampere, hopper (and later)",
-                              words[1]);
+        return fail(error, "generation: \"%.40s\" is not known; there are ampere, hopper (and later)", words[1]);
     case WORD_FABRIC:
         if (fabric_read(c, words[1])) return true;
-        return cluster_refuse(r, error, "fabric: \"%.40s\" is neither fat-tree nor, like torus:8x8, a torus", words[1]);
+        return fail(error, "fabric: \"%.40s\" is neither fat-tree nor, like torus:8x8, a torus", words[1]);
     case WORD_ALGORITHM: snprintf(c->algorithm, sizeof c->algorithm, "%s", words[1]); return true;
     default: snprintf(c->name, sizeof c->name, "%s", words[1]); return true;
     }
 }
 
-static inline bool cluster_read_number(Cluster* c, ClusterReader* r, int which, char** words, int n, Error* error) {
+static inline bool cluster_read_number(ClusterReader* r, int which, char** words, int n, Error* error) {
     const ClusterLine* l = &cluster_lines[which];
-    char units[64], low[32], high[32];
-    double value = 0;
-    bool ok = n >= 2 && n <= 3;
-    if (ok && !quantity_read(words[1], n == 3 ? words[2] : NULL, l->quantity, &value)) { // adapters also in bits
-        ok = l->quantity == BYTE_RATE && quantity_read(words[1], n == 3 ? words[2] : NULL, BIT_RATE, &value);
-        value /= 8;
-    }
-    quantity_units(units, sizeof units, l->quantity);
-    if (!ok)
-        return cluster_refuse(r, error, "%s: \"%.40s%s%.40s\" is not a number%s%s%s", l->name, n > 1 ? words[1] : "",
-                              n > 2 ? " " : "", n > 2 ? words[2] : "", *units ? " with one of the units " : " alone",
-                              units, l->quantity == BYTE_RATE ? ", Gbit/s, Tbit/s" : "");
-    if (r->given[which]) return cluster_refuse(r, error, "%s: given in line %d already", l->name, r->given[which]);
-    if (l->whole && value != floor(value))
-        return cluster_refuse(r, error, "%s: \"%.40s\" is not a whole number", l->name, words[1]);
-    if (!(value >= l->low && value <= l->high)) {
-        quantity_text(low, sizeof low, l->low, l->quantity);
-        quantity_text(high, sizeof high, l->high, l->quantity);
-        return cluster_refuse(r, error, "%s: \"%.40s\" is out of range, %s to %s", l->name, words[1], low, high);
-    }
+    double value;
+    if (!value_read(l->name, words + 1, n - 1, l->quantity, l->whole, l->low, l->high, &value, error)) return false;
+    if (r->given[which]) return fail(error, "%s: given in line %d already", l->name, r->given[which]);
     r->given[which] = r->number;
     if (l->whole)
-        *(int*)((char*)c + l->at) = (int)value;
+        *(int*)((char*)r->cluster + l->at) = (int)value;
     else
-        *(double*)((char*)c + l->at) = value;
+        *(double*)((char*)r->cluster + l->at) = value;
     return true;
 }
 
-static inline bool cluster_read_line(Cluster* c, ClusterReader* r, char* text, Error* error) {
-    enum { MOST = 16 };
-    char *words[MOST] = {NULL}, *save = NULL;
-    int n = 0;
-    for (char* w = strtok_r(text, " \t\r\n", &save); w; w = strtok_r(NULL, " \t\r\n", &save)) {
-        if (n == MOST) return cluster_refuse(r, error, "more than %d words", MOST);
-        words[n++] = w;
-    }
-    if (n == 0) return true;
+// LineReader of provenance.h; context: ClusterReader.
+static inline bool cluster_read_line(void* context, int line, char** words, int n, Error* error) {
+    ClusterReader* r = (ClusterReader*)context;
+    r->number = line;
     for (int i = 0; i < CLUSTER_WORDS; i++) {
-        if (strcmp(words[0], cluster_words[i]) == 0) return cluster_read_word(c, r, i, words, n, error);
+        if (strcmp(words[0], cluster_words[i]) == 0) return cluster_read_word(r, i, words, n, error);
     }
     for (int i = 0; i < CLUSTER_LINES; i++) {
-        if (strcmp(words[0], cluster_lines[i].name) == 0) return cluster_read_number(c, r, i, words, n, error);
+        if (strcmp(words[0], cluster_lines[i].name) == 0) return cluster_read_number(r, i, words, n, error);
     }
-    const int other = r->other ? r->other(r->context, r->path, r->number, words, n, error) : 0;
-    return other == 0 ? cluster_unknown(r, words[0], error) : other > 0;
+    bool known = false;
+    if (r->other && !r->other(r->context, words, n, &known, error)) return false;
+    return known || cluster_unknown(words[0], error);
 }
 
 // Checks that nothing is missing, and names defaulted values in c->assumed. A machine without GPUs has no data sheet.
-static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* error) {
+static inline bool cluster_complete(const ClusterReader* r, Error* error) {
+    Cluster* c = r->cluster;
     char missing[200] = "";
     const int needed = r->word[WORD_BASE] || c->cores ? 0 : CLUSTER_LINES;
     for (int i = 0; i < needed; i++) {
@@ -424,34 +393,13 @@ static inline bool cluster_complete(Cluster* c, const ClusterReader* r, Error* e
 static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other, void* context, Error* error) {
     ClusterReader r;
     memset(&r, 0, sizeof r);
+    r.cluster = c;
     r.path = path;
     r.other = other;
     r.context = context;
     const char* slash = strrchr(path, '/');
     *c = cluster_empty(slash ? slash + 1 : path, GENERATION_HOPPER);
-    FILE* file = fopen(path, "r");
-    if (!file) return fail(error, "%s: cannot open: %s", path, strerror(errno));
-    char text[512];
-    bool ok = true;
-    while (ok && fgets(text, sizeof text, file)) {
-        r.number++;
-        if (!strchr(text, '\n') && !feof(file))
-            ok = cluster_refuse(&r, error, "longer than %zu characters, or with a zero byte", sizeof text - 2);
-        text[strcspn(text, "#")] = 0;
-        ok = ok && cluster_read_line(c, &r, text, error);
-    }
-    if (ok && ferror(file)) ok = fail(error, "%s: cannot be read: %s", path, strerror(errno));
-    fclose(file);
-    return ok && cluster_complete(c, &r, error);
-}
-
-// Opens a known cluster by its name, or a file.
-static inline bool cluster_open(Cluster* c, const char* what, Error* error) {
-    char all[400];
-    if (cluster_find(c, what)) return true;
-    if (!strchr(what, '/') && access(what, F_OK) != 0)
-        return fail(error, "cluster \"%s\" is neither a file nor one of %s", what, cluster_names(all, sizeof all));
-    return cluster_read(c, what, NULL, NULL, error);
+    return lines_read(path, cluster_read_line, &r, error) && cluster_complete(&r, error);
 }
 
 #endif

@@ -211,18 +211,17 @@ static inline const Input* input_find(const Input* inputs, int n, const char* na
     return NULL;
 }
 
-static inline bool input_unknown(const char* path, int line, const char* name, Error* error) {
+static inline bool input_unknown(const char* name, Error* error) {
     char names[900] = "stall";
     for (int i = 0; i < MODEL_INPUTS + DATACENTER_INPUTS; i++) {
         const Input* in = i < MODEL_INPUTS ? &model_inputs[i] : &datacenter_inputs[i - MODEL_INPUTS];
         snprintf(names + strlen(names), sizeof names - strlen(names), " %s", in->name);
     }
-    return fail(error, "%s:%d: \"%.40s\" is none of: %s", path, line, name, names);
+    return fail(error, "\"%.40s\" is none of: %s", name, names);
 }
 
 // The words after a name: a value, optionally a unit and a mark.
-static inline bool input_value(const Input* in, const char* path, int line, char** words, int n, Fact* f,
-                               Error* error) {
+static inline bool input_value(const Input* in, char** words, int n, Fact* f, Error* error) {
     f->mark = ASSUMED;
     for (int i = 0; i < MARKS; i++) {
         if (n > 1 && strcmp(words[n - 1], mark_names[i]) == 0) {
@@ -231,26 +230,12 @@ static inline bool input_value(const Input* in, const char* path, int line, char
             break;
         }
     }
-    char units[64], low[32], high[32];
-    quantity_units(units, sizeof units, in->quantity);
-    if (n < 1 || n > 2 || !quantity_read(words[0], n == 2 ? words[1] : NULL, in->quantity, &f->value))
-        return fail(error,
-                    "%s:%d: %s: \"%.40s%s%.40s\" is not a number%s%s, perhaps with a mark: confirmed, %s, assumed",
-                    path, line, in->name, n < 1 ? "" : words[0], n < 2 ? "" : " ", n < 2 ? "" : words[1],
-                    *units ? " with one of the units " : " alone", units, mark_names[BACK_COMPUTED]);
-    if (in->whole && f->value != floor(f->value))
-        return fail(error, "%s:%d: %s: \"%.40s\" is not a whole number", path, line, in->name, words[0]);
-    if (!(f->value >= in->low && f->value <= in->high)) {
-        const Quantity q = in->quantity == PARAMETERS ? LARGE : in->quantity; // a limit may be far below 1 T
-        quantity_text(low, sizeof low, in->low, q);
-        quantity_text(high, sizeof high, in->high, q);
-        return fail(error, "%s:%d: %s: \"%.40s\" is out of range, %s to %s", path, line, in->name, words[0], low, high);
-    }
-    return true;
+    return value_read(in->name, words, n, in->quantity, in->whole, in->low, in->high, &f->value, error);
 }
 
-// The line in which each input was given; 0: none yet.
+// A datacenter that is being read, and the line in which each input was given; 0: none yet.
 typedef struct {
+    Datacenter* d;
     int inputs[DATACENTER_INPUTS];
     int model[MODEL_INPUTS]; // of the current model
 } InputLines;
@@ -259,22 +244,21 @@ static inline int input_line(const InputLines* lines, const char* name) {
     return lines->inputs[input_find(datacenter_inputs, DATACENTER_INPUTS, name) - datacenter_inputs];
 }
 
-static inline bool datacenter_read_line(Datacenter* d, InputLines* lines, char* text, int line, Error* error) {
-    char *words[6] = {NULL}, *save = NULL;
-    int n = 0;
-    for (char* w = strtok_r(text, " \t\r\n", &save); w && n < 6; w = strtok_r(NULL, " \t\r\n", &save)) words[n++] = w;
-    if (n == 0) return true;
+// LineReader of provenance.h; context: InputLines.
+static inline bool datacenter_read_line(void* context, int line, char** words, int n, Error* error) {
+    InputLines* lines = (InputLines*)context;
+    Datacenter* d = lines->d;
     const Input* in = input_find(datacenter_inputs, DATACENTER_INPUTS, words[0]);
     const Input* of_model = input_find(model_inputs, MODEL_INPUTS, words[0]);
     const bool stall = strcmp(words[0], stall_input.name) == 0, model = of_model == model_inputs;
-    if (!in && !of_model && !stall) return input_unknown(d->name, line, words[0], error);
+    if (!in && !of_model && !stall) return input_unknown(words[0], error);
     Fact f;
     const Input* what = of_model ? of_model : &stall_input;
-    if (!input_value(in ? in : what, d->name, line, words + 1, n - 1, &f, error)) return false;
+    if (!input_value(in ? in : what, words + 1, n - 1, &f, error)) return false;
     if (stall || model) {
         const int most = stall ? DATACENTER_STALLS : DATACENTER_MODELS;
         if ((stall ? d->stalls : d->models) == most)
-            return fail(error, "%s:%d: %s: there are %d already, and no room for more", d->name, line, words[0], most);
+            return fail(error, "%s: there are %d already, and no room for more", words[0], most);
         if (stall) {
             d->stall[d->stalls++] = f;
         } else {
@@ -284,10 +268,9 @@ static inline bool datacenter_read_line(Datacenter* d, InputLines* lines, char* 
         return true;
     }
     if (of_model && d->models == 0)
-        return fail(error, "%s:%d: %s: belongs to a model, and has to come below a line \"model\"", d->name, line,
-                    words[0]);
+        return fail(error, "%s: belongs to a model, and has to come below a line \"model\"", words[0]);
     int* given = in ? &lines->inputs[in - datacenter_inputs] : &lines->model[of_model - model_inputs];
-    if (*given) return fail(error, "%s:%d: %s: given in line %d already", d->name, line, words[0], *given);
+    if (*given) return fail(error, "%s: given in line %d already", words[0], *given);
     *given = line;
     if (in)
         *fact_at(d, in->at) = f;
@@ -318,22 +301,12 @@ static inline bool datacenter_consistent(const Datacenter* d, const InputLines* 
 }
 
 static inline bool datacenter_read(Datacenter* d, const char* path, Error* error) {
-    *d = datacenter_empty(path);
-    FILE* file = fopen(path, "r");
-    if (!file) return fail(error, "%s: cannot open: %s", path, strerror(errno));
     InputLines lines;
+    *d = datacenter_empty(path);
     memset(&lines, 0, sizeof lines);
-    char text[512];
-    bool ok = true;
-    for (int line = 1; ok && fgets(text, sizeof text, file); line++) {
-        if (!strchr(text, '\n') && !feof(file))
-            ok = fail(error, "%s:%d: longer than %zu characters, or with a zero byte", path, line, sizeof text - 2);
-        text[strcspn(text, "#")] = 0;
-        ok = ok && datacenter_read_line(d, &lines, text, line, error);
-    }
-    if (ok && ferror(file)) ok = fail(error, "%s: cannot be read: %s", path, strerror(errno));
-    fclose(file);
-    if (!ok || !datacenter_consistent(d, &lines, error)) return false;
+    lines.d = d;
+    if (!lines_read(path, datacenter_read_line, &lines, error)) return false;
+    if (!datacenter_consistent(d, &lines, error)) return false;
     datacenter_complete(d);
     return true;
 }

@@ -1,5 +1,5 @@
 /*
-formulas.h: FLOPs, parameters, memory and days of a training run by published formulas, for comparison with papers and
+formulas.h: FLOPs and memory of a training run by published formulas, for comparison with papers and
 with other trainers. This trainer's own counts are exact: FLOPs in model.h, bytes in memory.h.
 
 Theory: two conventions for a rate.
@@ -32,12 +32,6 @@ static inline double flops_of_model(const ModelConfig* m, int T, double batch, b
     return batch * T * (6 * weights + (causal ? 6.0 : 12.0) * m->L * m->C * T);
 }
 
-// Narayanan et al. 2021, equation 2: 12 L C^2 (1 + 13 / (12 C) + (V + T) / (12 L C)).
-static inline double formula_parameters(const ModelConfig* m) {
-    const double L = m->L, C = m->C;
-    return 12 * L * C * C * (1 + 13 / (12 * C) + (m->V + (double)m->T) / (12 * L * C));
-}
-
 // Korthikanti et al. 2022, table 2: bytes that one block keeps of a micro-batch, 16-bit values and one byte a mask of
 // dropout, scores in memory (no FlashAttention). full: full recomputation keeps only the input, which sequence
 // parallelism alone does not divide.
@@ -61,12 +55,6 @@ static inline double formula_activation_bytes(const ModelConfig* m, int B, int T
 static inline double formula_optimizer_bytes(double parameters, bool both_gradients, bool zero, int d) {
     const double divided = both_gradients ? 16 : 12, kept = both_gradients ? 4 : 6;
     return parameters * (kept + divided / (zero ? d : 1));
-}
-
-// Days to train P parameters on a number of tokens by n devices of X FLOP/s each (four passes): 8 T P / (n X),
-// Narayanan et al. 2021, equation 4.
-static inline double formula_days(double tokens, double parameters, double n, double flops) {
-    return 8 * tokens * parameters / (n * flops) / 86400;
 }
 
 #endif

@@ -68,7 +68,7 @@ typedef struct {
     const char *axis[MEASURED_AXES], *unit;
 } MeasuredFormat;
 
-// The names of Kernel (ops.h), and of further kinds that have their own rates on a processor.
+// Kinds of Kernel (ops.h) that have their own rates on a processor.
 typedef enum {
     KERNEL_RMS_NORM = KERNELS, // NORM of llama
     KERNEL_RESIDUAL_RMS_NORM,
@@ -79,27 +79,21 @@ typedef enum {
     MEASURED_KERNELS
 } MeasuredKernel;
 
-static inline const char* kernel_choices(void) {
-    return "norm|residual-norm|residual|norm-backward|activation|activation-backward|rope|rope-backward|embedding|"
-           "embedding-backward|classifier|add|bias|copy|zero|squares|optimizer|other|rms-norm|residual-rms-norm|"
-           "rms-norm-backward|swiglu|swiglu-backward|classifier-parts";
-}
-
-static inline const MeasuredFormat* measured_format(MeasuredTable table) {
-    static const MeasuredFormat formats[MEASURED_TABLES] = {
-        {"product", "one|all", "forward|input|weight", 3, {"m", "n", "k"}, "FLOP/s"},
-        {"kernel", "one|all", NULL, 1, {"elements", NULL, NULL}, "s"},
-        {"attention", "one|all", "forward|backward", 2, {"T", "head size", NULL}, "FLOP/s"},
-        {"collective", "waited|started", "all-reduce|reduce-scatter|all-gather", 2, {"ranks", "bytes", NULL}, "s"},
-        {"message", NULL, NULL, 2, {"ranks", "bytes", NULL}, "s"},
-        {"speed", NULL, NULL, 2, {"ranks", "computing", NULL}, ""},
-    };
-    return &formats[table];
-}
-
-static inline const char* measured_second(MeasuredTable table) {
-    return table == MEASURED_MEMORY ? kernel_choices() : measured_format(table)->second;
-}
+static const MeasuredFormat measured_formats[MEASURED_TABLES] = {
+    {"product", "one|all", "forward|input|weight", 3, {"m", "n", "k"}, "FLOP/s"},
+    {"kernel",
+     "one|all",
+     "norm|residual-norm|residual|norm-backward|activation|activation-backward|rope|rope-backward|embedding|"
+     "embedding-backward|classifier|add|bias|copy|zero|squares|optimizer|other|rms-norm|residual-rms-norm|"
+     "rms-norm-backward|swiglu|swiglu-backward|classifier-parts",
+     1,
+     {"elements", NULL, NULL},
+     "s"},
+    {"attention", "one|all", "forward|backward", 2, {"T", "head size", NULL}, "FLOP/s"},
+    {"collective", "waited|started", "all-reduce|reduce-scatter|all-gather", 2, {"ranks", "bytes", NULL}, "s"},
+    {"message", NULL, NULL, 2, {"ranks", "bytes", NULL}, "s"},
+    {"speed", NULL, NULL, 2, {"ranks", "computing", NULL}, ""},
+};
 
 static inline int choice_count(const char* choices) {
     int n = choices != NULL;
@@ -146,12 +140,6 @@ static inline void measured_free(Measured* m) {
     memset(m, 0, sizeof *m);
 }
 
-static inline bool measured_same_place(const MeasuredPoint* a, const MeasuredPoint* b) {
-    bool same = a->table == b->table && a->first == b->first && a->second == b->second;
-    for (int i = 0; i < MEASURED_AXES; i++) same = same && a->at[i] == b->at[i];
-    return same;
-}
-
 static inline void measured_add(Measured* m, MeasuredPoint point) {
     if (m->points == m->room)
         m->point = (MeasuredPoint*)checked_grow(m->point, &m->room, 256, sizeof *m->point, "measured rates");
@@ -187,30 +175,11 @@ static inline void measured_number_text(char text[32], double value) {
     }
 }
 
-enum { MEASURED_WORDS = 12 };
-
-// Cuts a line into words, in place, up to a comment. Returns how many; more than MEASURED_WORDS count as one more.
-static inline int measured_cut(char* line, char* words[MEASURED_WORDS]) {
-    int n = 0;
-    char* save = NULL;
-    line[strcspn(line, "#\n")] = 0;
-    for (char* w = strtok_r(line, " \t\r", &save); w; w = strtok_r(NULL, " \t\r", &save)) {
-        if (n == MEASURED_WORDS) return n + 1;
-        words[n++] = w;
-    }
-    return n;
-}
-
 static inline int measured_table_of(const char* word) {
     for (int t = 0; t < MEASURED_TABLES; t++) {
-        if (strcmp(measured_format((MeasuredTable)t)->name, word) == 0) return t;
+        if (strcmp(measured_formats[t].name, word) == 0) return t;
     }
     return -1;
-}
-
-// Whether a line that begins with this word is one of a measured machine.
-static inline bool measured_is_line(const char* word) {
-    return measured_table_of(word) >= 0 || choice_index("cores|tile|resident|correct", word) >= 0;
 }
 
 static inline bool measured_read_whole(const char* word, int most, int* value) {
@@ -221,8 +190,8 @@ static inline bool measured_read_whole(const char* word, int most, int* value) {
 }
 
 static inline bool measured_read_point(Measured* m, MeasuredTable table, int n, char** words, Error* error) {
-    const MeasuredFormat* f = measured_format(table);
-    const char* choices[2] = {f->first, measured_second(table)};
+    const MeasuredFormat* f = &measured_formats[table];
+    const char* choices[2] = {f->first, f->second};
     MeasuredPoint p = measured_point(table, 0, 0, 0, 0, 0, 0);
     int at = 1;
     for (int i = 0; i < 2; i++) {
@@ -268,14 +237,13 @@ static inline bool measured_read_correction(Measured* m, int n, char** words, Er
     return true;
 }
 
-// Reads the n words of a line.
-static inline bool measured_read_words(Measured* m, int n, char** words, Error* error) {
-    const int table = n > 0 ? measured_table_of(words[0]) : -1;
-    if (n > MEASURED_WORDS) return fail(error, "a line of more than %d words", MEASURED_WORDS);
+// ClusterOther of cluster.h: reads the lines of a measured machine.
+static inline bool measured_line(void* context, char** words, int n, bool* known, Error* error) {
+    Measured* m = (Measured*)context;
+    const int table = measured_table_of(words[0]);
+    *known = true;
     if (table >= 0) return measured_read_point(m, (MeasuredTable)table, n, words, error);
-    if (strcmp(words[0], "cores") == 0)
-        return (n == 2 && measured_read_whole(words[1], 1 << 16, &m->cores)) ||
-               fail(error, "cores: a number has to follow, and nothing else");
+    if (strcmp(words[0], "correct") == 0) return measured_read_correction(m, n, words, error);
     if (strcmp(words[0], "tile") == 0)
         return (n == 3 && measured_read_whole(words[1], 4096, &m->tile_rows) &&
                 measured_read_whole(words[2], 4096, &m->tile_columns)) ||
@@ -283,11 +251,8 @@ static inline bool measured_read_words(Measured* m, int n, char** words, Error* 
     if (strcmp(words[0], "resident") == 0)
         return (n == 3 && measured_number(words[1], &m->resident) && strcmp(words[2], "B") == 0) ||
                fail(error, "resident: a number and B have to follow, and nothing else");
-    if (strcmp(words[0], "correct") == 0) return measured_read_correction(m, n, words, error);
-    return fail(error,
-                "%s is not known; lines begin with cores, tile, resident, product, kernel, attention, collective, "
-                "message, speed or correct",
-                words[0]);
+    *known = false;
+    return true;
 }
 
 static inline int measured_compare(const void* a, const void* b) {
@@ -310,13 +275,13 @@ static inline int measured_axis(const Measured* m, const MeasuredPoint* like, in
 }
 
 static inline MeasuredGrid* measured_grid_of(Measured* m, MeasuredTable table, int first, int second) {
-    return &m->grid[table][first * choice_count(measured_second(table)) + second];
+    return &m->grid[table][first * choice_count(measured_formats[table].second) + second];
 }
 
 // "product one forward 128 256 512", for messages.
 static inline void measured_place_text(char* text, size_t size, const MeasuredPoint* p) {
-    const MeasuredFormat* f = measured_format(p->table);
-    const char* choices[2] = {f->first, measured_second(p->table)};
+    const MeasuredFormat* f = &measured_formats[p->table];
+    const char* choices[2] = {f->first, f->second};
     const int chosen[2] = {p->first, p->second};
     size_t at = (size_t)snprintf(text, size, "%s", f->name);
     for (int i = 0; i < 2; i++) {
@@ -343,13 +308,13 @@ static inline int64_t measured_cell(const MeasuredGrid* g, const MeasuredPoint* 
 static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const MeasuredPoint* like, Error* error) {
     int64_t cells = 1;
     char place[256];
-    g->axes = measured_format(like->table)->axes;
+    g->axes = measured_formats[like->table].axes;
     for (int a = 0; a < g->axes; a++) {
         g->axis[a] = (double*)checked_malloc((size_t)m->points * sizeof(double), "measured rates");
         g->n[a] = measured_axis(m, like, a, g->axis[a]);
         cells *= g->n[a]; // at most 4 points^2 here, as the check is before the next factor
         if (cells > 4 * (int64_t)m->points)
-            return fail(error, "%s: points are missing", measured_format(like->table)->name);
+            return fail(error, "%s: points are missing", measured_formats[like->table].name);
     }
     g->value = (double*)checked_calloc((size_t)cells, sizeof(double), "measured rates");
     for (int i = 0; i < m->points; i++) {
@@ -373,7 +338,7 @@ static inline bool measured_fill(const Measured* m, MeasuredGrid* g, const Measu
 
 // After the last line: makes grids of the points. All rates that pricing needs have to be there.
 static inline bool measured_complete(Measured* m, Error* error) {
-    if (m->cores == 0 || m->tile_rows == 0) return fail(error, "%s is missing", m->cores == 0 ? "cores" : "tile");
+    if (m->tile_rows == 0) return fail(error, "tile is missing");
     for (int i = 0; i < m->points; i++) {
         const MeasuredPoint* p = &m->point[i];
         MeasuredGrid* g = measured_grid_of(m, p->table, p->first, p->second);
@@ -382,33 +347,9 @@ static inline bool measured_complete(Measured* m, Error* error) {
     return true;
 }
 
-// Reads a file of such lines; `path` names it in errors. After a failure nothing has to be freed.
-static inline bool measured_read(Measured* m, const char* path, Error* error) {
-    FILE* in = fopen(path, "r");
-    char line[512], *words[MEASURED_WORDS];
-    Error why;
-    int number = 0;
-    bool ok = true;
-    measured_init(m);
-    if (!in) return fail(error, "%s: cannot read: %s", path, strerror(errno));
-    while (ok && fgets(line, sizeof line, in)) {
-        number++;
-        const bool whole = strchr(line, '\n') || feof(in);
-        const int n = measured_cut(line, words);
-        if (n == 0 && whole) continue;
-        ok = whole ? measured_read_words(m, n, words, &why) : fail(&why, "the line is too long");
-    }
-    if (ok && ferror(in)) ok = fail(&why, "cannot read: %s", strerror(errno));
-    fclose(in);
-    if (!ok) fail(error, "%s:%d: %.900s", path, number, why.text);
-    if (ok && !measured_complete(m, &why)) ok = fail(error, "%s: %.900s", path, why.text);
-    if (!ok) measured_free(m);
-    return ok;
-}
-
 static inline void measured_write_point(FILE* out, const MeasuredPoint* p) {
     char text[256], value[32];
-    const char* unit = measured_format(p->table)->unit;
+    const char* unit = measured_formats[p->table].unit;
     measured_place_text(text, sizeof text, p);
     measured_number_text(value, p->value);
     fprintf(out, "%s %s%s%s\n", text, value, *unit ? " " : "", unit);
@@ -624,15 +565,6 @@ static inline void measured_share_cores(const Measured* m, int* threads, double*
 // lines of its products, kernels and attention ("one"), which take precedence over data sheets; all else is as without
 // them.
 
-// ClusterOther of cluster.h.
-static inline int measured_line(void* context, const char* path, int line, char** words, int n, Error* error) {
-    Error why;
-    if (!measured_is_line(words[0])) return 0;
-    if (measured_read_words((Measured*)context, n, words, &why)) return 1;
-    fail(error, "%s:%d: %.900s", path, line, why.text);
-    return -1;
-}
-
 // Reads a cluster file that may have lines of a measured machine: then c->measured is m, which must not move, and no
 // communication is hidden under computing, as a processor that sends does not compute. m is always to be freed.
 static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* path, Error* error) {
@@ -647,7 +579,7 @@ static inline bool measured_read_cluster(Cluster* c, Measured* m, const char* pa
                 return fail(error,
                             "%s: %s: of GPUs products, kernels and attention can be measured; links have lines of "
                             "their own",
-                            path, measured_format(m->point[i].table)->name);
+                            path, measured_formats[m->point[i].table].name);
         }
         m->cores = INT_MAX;
         if (!m->tile_rows) m->tile_rows = m->tile_columns = 1;

@@ -1,5 +1,5 @@
 /*
-provenance.h: numbers with a mark of how well they are known, and their units.
+provenance.h: numbers with a mark of how well they are known, and their units; files of them, one value a line.
 
 A Fact is a value and a mark, which is as weak as the weakest fact that the value follows from. To compute the marks of
 results automatically, a formula reads its facts by use() and returns by result():
@@ -80,19 +80,34 @@ typedef struct {
 } Unit;
 
 static const Unit units_known[] = {
-    {NUMBER, "", 1, 1},           {PERCENT, "%", 1, 100},
-    {PARAMETERS, "", 1, 1},       {PARAMETERS, "B", 1e9, 1},
-    {PARAMETERS, "T", 1e12, 1},   {MONEY, "$", 1, 1},
-    {MONEY, "M$", 1e6, 1},        {MONEY, "B$", 1e9, 1},
-    {POWER, "W", 1, 1},           {POWER, "kW", 1e3, 1},
-    {POWER, "MW", 1e6, 1},        {POWER, "GW", 1e9, 1},
-    {FLOPS, "TFLOP/s", 1e12, 1},  {FLOPS, "PFLOP/s", 1e15, 1},
-    {BITS, "bit", 1, 1},          {BYTES, "B", 1, 1},
-    {BYTES, "GB", 1e9, 1},        {BYTES, "TB", 1e12, 1},
-    {BYTE_RATE, "GB/s", 1e9, 1},  {BYTE_RATE, "TB/s", 1e12, 1},
-    {BIT_RATE, "Gbit/s", 1e9, 1}, {BIT_RATE, "Tbit/s", 1e12, 1},
-    {SECONDS, "us", 1, 1e6},      {SECONDS, "ms", 1, 1e3},
-    {SECONDS, "s", 1, 1},         {DAYS, "d", 1, 1},
+    {NUMBER, "", 1, 1},
+    {PERCENT, "%", 1, 100},
+    {PARAMETERS, "", 1, 1},
+    {PARAMETERS, "B", 1e9, 1},
+    {PARAMETERS, "T", 1e12, 1},
+    {MONEY, "$", 1, 1},
+    {MONEY, "M$", 1e6, 1},
+    {MONEY, "B$", 1e9, 1},
+    {POWER, "W", 1, 1},
+    {POWER, "kW", 1e3, 1},
+    {POWER, "MW", 1e6, 1},
+    {POWER, "GW", 1e9, 1},
+    {FLOPS, "TFLOP/s", 1e12, 1},
+    {FLOPS, "PFLOP/s", 1e15, 1},
+    {BITS, "bit", 1, 1},
+    {BYTES, "B", 1, 1},
+    {BYTES, "GB", 1e9, 1},
+    {BYTES, "TB", 1e12, 1},
+    {BYTE_RATE, "GB/s", 1e9, 1},
+    {BYTE_RATE, "TB/s", 1e12, 1},
+    {BYTE_RATE, "Gbit/s", 1e9, 8},
+    {BYTE_RATE, "Tbit/s", 1e12, 8},
+    {BIT_RATE, "Gbit/s", 1e9, 1},
+    {BIT_RATE, "Tbit/s", 1e12, 1},
+    {SECONDS, "us", 1, 1e6},
+    {SECONDS, "ms", 1, 1e3},
+    {SECONDS, "s", 1, 1},
+    {DAYS, "d", 1, 1},
 };
 enum { UNITS_KNOWN = sizeof units_known / sizeof units_known[0] };
 
@@ -184,6 +199,58 @@ static inline void quantity_text(char* text, size_t size, double value, Quantity
     if (quantity == DAYS) append_text(text, size, " d");
     if (quantity == BITS) append_text(text, size, " bit");
     if (quantity == SECONDS) append_text(text, size, " s");
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Files: one value a line, "name value [unit] ..."; # begins a comment
+
+// The value after a name, with its unit as one or two words; refused below `low` and above `high`.
+static inline bool value_read(const char* name, char** words, int n, Quantity quantity, bool whole, double low,
+                              double high, double* value, Error* error) {
+    char units[64], from[32], to[32];
+    quantity_units(units, sizeof units, quantity);
+    if (n < 1 || n > 2 || !quantity_read(words[0], n == 2 ? words[1] : NULL, quantity, value))
+        return fail(error, "%s: \"%.40s%s%.40s\" is not a number%s%s", name, n < 1 ? "" : words[0], n < 2 ? "" : " ",
+                    n < 2 ? "" : words[1], *units ? " with one of the units " : " alone", units);
+    if (whole && *value != floor(*value)) return fail(error, "%s: \"%.40s\" is not a whole number", name, words[0]);
+    if (*value >= low && *value <= high) return true;
+    const Quantity text = quantity == PARAMETERS ? LARGE : quantity; // a limit may be far below 1 T
+    quantity_text(from, sizeof from, low, text);
+    quantity_text(to, sizeof to, high, text);
+    return fail(error, "%s: \"%.40s\" is out of range, %s to %s", name, words[0], from, to);
+}
+
+enum { LINE_WORDS = 16 };
+
+// Takes the n > 0 words of a line, or refuses them; lines_read adds path and line to the error.
+typedef bool (*LineReader)(void* context, int line, char** words, int n, Error* error);
+
+static inline bool line_read(char* text, bool whole, int line, LineReader read, void* context, Error* error) {
+    char *words[LINE_WORDS], *save = NULL;
+    int n = 0;
+    if (!whole) return fail(error, "longer than %zu characters, or with a zero byte", strlen(text) - 1);
+    text[strcspn(text, "#")] = 0;
+    for (char* w = strtok_r(text, " \t\r\n", &save); w; w = strtok_r(NULL, " \t\r\n", &save)) {
+        if (n == LINE_WORDS) return fail(error, "more than %d words", LINE_WORDS);
+        words[n++] = w;
+    }
+    return n == 0 || read(context, line, words, n, error);
+}
+
+// Passes the words of every line that has some to `read`.
+static inline bool lines_read(const char* path, LineReader read, void* context, Error* error) {
+    FILE* file = fopen(path, "r");
+    if (!file) return fail(error, "%s: cannot open: %s", path, strerror(errno));
+    char text[512];
+    Error why;
+    bool ok = true;
+    for (int line = 1; ok && fgets(text, sizeof text, file); line++) {
+        ok = line_read(text, strchr(text, '\n') || feof(file), line, read, context, &why);
+        if (!ok) fail(error, "%s:%d: %.900s", path, line, why.text);
+    }
+    if (ok && ferror(file)) ok = fail(error, "%s: cannot be read: %s", path, strerror(errno));
+    fclose(file);
+    return ok;
 }
 
 #endif

@@ -1,12 +1,13 @@
 """Faults of the planner. Tests: test_planner_*."""
-SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, MEMORY, PROCESS, MEASURED, CALIBRATE = (
-    f"planner/{name}.h" for name in "search flags step_sim step_prices formulas comm_cost op_cost cluster memory host_memory measured_device calibrate".split())
-TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search", STEP: "test_planner_step",
-         PRICES: "test_planner_step",
-         FORMULAS: "test_planner_step", LINKS: "test_planner_cluster", OPCOST: "test_planner_step",
-         CLUSTER: "test_planner_cluster", MEMORY: "test_planner_memory", PROCESS: "test_planner_memory",
-         MEASURED: "test_planner_measured",
-         CALIBRATE: "test_planner_measured"}
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE = (
+    f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
+                                     "memory host_memory measured_device calibrate").split())
+TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search",
+         STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
+         OPCOST: "test_planner_step",
+         LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster", FACTS: "test_planner_cluster",
+         MEMORY: "test_planner_memory", PROCESS: "test_planner_memory",
+         MEASURED: "test_planner_measured", CALIBRATE: "test_planner_measured"}
 
 # What is wrong; file, exact text, replacement.
 FAULTS = [
@@ -101,7 +102,7 @@ FAULTS = [
     ("work: kernels are tuned always", OPCOST, "op->bytes / r->software->kernels", "op->bytes"),
     ("cluster: an A100 with 512 TFLOP/s", "test_planner_step", CLUSTER, '{"dgx-a100", GENERATION_AMPERE, 312e12',
      '{"dgx-a100", GENERATION_AMPERE, 512e12'),
-    ("cluster: bits are bytes", CLUSTER, "        value /= 8;\n", ""),
+    ("cluster: bits are bytes", FACTS, '{BYTE_RATE, "Gbit/s", 1e9, 8}', '{BYTE_RATE, "Gbit/s", 1e9, 1}'),
     ("cluster: what is given twice", CLUSTER, "if (r->given[which]) return", "if (0) return"),
     ("cluster: no usual values are named", CLUSTER, "l->kind == LINE_SHEET ? missing : c->assumed;", "missing;"),
     # Memory, measured machines

@@ -130,11 +130,11 @@ static bool same_cluster(const Cluster* a, const Cluster* b) {
     "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "         \
     "GB/s\nnics 8\nnic 400 Gbit/s\n"
 
-static int takes_rate(void* context, const char* file, int line, char** words, int n, Error* error) {
-    if (strcmp(words[0], "rate") != 0) return 0;
-    if (n != 3) return fail(error, "%s:%d: rate takes two words", file, line) - 1;
-    *(double*)context += atof(words[2]);
-    return 1;
+static bool takes_rate(void* context, char** words, int n, bool* known, Error* error) {
+    *known = strcmp(words[0], "rate") == 0;
+    if (!*known) return true;
+    *(double*)context += n == 3 ? atof(words[2]) : 0;
+    return n == 3 || fail(error, "rate takes two words");
 }
 
 static void test_files(void) {
@@ -173,50 +173,44 @@ static void test_files(void) {
     if (!out || fputs("base selene\nrate a 2\nrate b 3\n", out) < 0 || fclose(out) != 0)
         die("test_planner_cluster: cannot write %s", path);
     check(cluster_read(&c, path, takes_rate, &sum, &error) && sum == 5, "lines of others go to them");
-    check(cluster_open(&c, "dgx-h200", &error) && cluster_open(&c, SHIPPED, &error), "by name or by file");
-    check(!cluster_open(&c, "selen", &error) && strstr(error.text, "selene, dgx-a100"), "no such name: %s", error.text);
-    check(!cluster_open(&c, "./nothing.txt", &error) && strstr(error.text, "cannot open"), "no such file: %s",
-          error.text);
 }
 
 static void test_refused(void) {
     Cluster c;
     Error error = {""};
     static const struct {
-        const char *text, *message;
+        const char *text, *word; // word: that the error names
         int line;
     } wrong[] = {
-        {"peek 3 TFLOP/s\n", "\"peek\" is not known; there are base, name, generation", 1},
-        {"\n# comment\npeak\n", "peak: \"\" is not a number with one of the units TFLOP/s", 3},
-        {"peak 312\n", "not a number with one of the units", 1},
-        {"peak 312 TFLOPS\n", "not a number with one of the units", 1},
-        {"sms 8 GB\n", "sms: \"8 GB\" is not a number alone", 1},
-        {"sms 1.5\n", "sms: \"1.5\" is not a whole number", 1},
-        {"gemm_fraction 1.2\n", "gemm_fraction: \"1.2\" is out of range", 1},
-        {"sms 108\nsms 108\n", "sms: given in line 1 already", 2},
-        {"name\n", "name: takes one word", 1},
-        {"base nothing\n", "base: \"nothing\" is not known; there are selene", 1},
-        {"name a\nbase selene\n", "base: has to come before name", 2},
-        {"base selene\ngeneration hopper\n", "base and generation are both given", 2},
-        {"sms 108\ngeneration hopper\n", "generation: has to come before sms", 2},
-        {"generation volta\n", "generation: \"volta\" is not known", 1},
-        {"fabric mesh:2x2\n", "fabric: \"mesh:2x2\" is neither", 1},
-        {"base selene\nfabric torus:3x3\n", "nodes 560, but the torus has places for 9", 0},
-        {"base selene\nsites 3\n", "nodes 560 are not divided evenly into sites 3", 0},
-        {"peak 312 TFLOP/s\n", "without \"base NAME\" these lines are needed too: sms, memory, hbm", 0},
-        {"a b c d e f g h i j k l m n o p q\n", "more than 16 words", 1},
+        {"peek 3 TFLOP/s\n", "peek", 1},
+        {"\n# comment\npeak\n", "peak", 3},
+        {"peak 312\n", "TFLOP/s", 1},
+        {"peak 312 TFLOPS\n", "312 TFLOPS", 1},
+        {"sms 8 GB\n", "8 GB", 1},
+        {"sms 8 9 10\n", "sms", 1},
+        {"sms 1.5\n", "1.5", 1},
+        {"gemm_fraction 1.2\n", "1.2", 1},
+        {"sms 108\nsms 108\n", "line 1", 2},
+        {"name\n", "name", 1},
+        {"base nothing\n", "nothing", 1},
+        {"name a\nbase selene\n", "base", 2},
+        {"base selene\ngeneration hopper\n", "generation", 2},
+        {"sms 108\ngeneration hopper\n", "sms", 2},
+        {"generation volta\n", "volta", 1},
+        {"fabric mesh:2x2\n", "mesh:2x2", 1},
+        {"base selene\nfabric torus:3x3\n", "nodes 560", 0},
+        {"base selene\nsites 3\n", "sites 3", 0},
+        {"peak 312 TFLOP/s\n", "sms, memory, hbm", 0},
+        {"a b c d e f g h i j k l m n o p q\n", "16 words", 1},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         char where[300];
         snprintf(where, sizeof where, "%s:%d: ", path, wrong[i].line);
         const bool ok = read_text(&c, wrong[i].text, &error);
-        check(!ok && strstr(error.text, wrong[i].message) &&
+        check(!ok && strstr(error.text, wrong[i].word) &&
                   (!wrong[i].line || strncmp(error.text, where, strlen(where)) == 0),
               "refused: %.200s", ok ? "it was not" : error.text);
     }
-    char text[700];
-    memset(text, 'x', sizeof text - 1), text[sizeof text - 1] = 0;
-    check(!read_text(&c, text, &error) && strstr(error.text, "longer than"), "a line of 699 characters is refused");
     const bool ok = read_text(&c, "bad\n", &error);
     int listed = 0;
     for (int i = 0; i < CLUSTER_LINES; i++) listed += strstr(error.text, cluster_lines[i].name) != NULL;

@@ -3,39 +3,8 @@ test_planner_measured.c: planner/measured_device.h and calibrate.h, without meas
 points, files, and traces that are made up here.
 */
 #include "../../../planner/calibrate.h"
-
+#include "measured_machine.h"
 #include "test.h"
-
-// A machine of two cores that multiplies at `rate`, and whose other times are simple powers of sizes.
-static void make_machine(Measured* m, double rate) {
-    static const double sizes[] = {32, 128, 512}, elements[] = {1024, 65536, 1048576};
-    measured_init(m);
-    m->cores = 2;
-    m->tile_rows = 8;
-    m->tile_columns = 48;
-    m->resident = 2e7;
-    for (int i = 0; i < 2 * 3 * 27; i++) {
-        const double a = sizes[i / 9 % 3], b = sizes[i / 3 % 3], c = sizes[i % 3];
-        measured_add(m, measured_point(MEASURED_PRODUCT, i / 81, i / 27 % 3, a, b, c,
-                                       rate * (i / 81 + 1) * pow(a * b * c, 0.1) / (i / 27 % 3 + 1)));
-    }
-    for (int i = 0; i < 2 * MEASURED_KERNELS * 3; i++)
-        measured_add(m, measured_point(MEASURED_MEMORY, i / (3 * MEASURED_KERNELS), i / 3 % MEASURED_KERNELS,
-                                       elements[i % 3], 0, 0, 1e-9 / (1 + i % 3)));
-    for (int i = 0; i < 2 * 2 * 4; i++)
-        measured_add(m, measured_point(MEASURED_ATTENTION, i / 8, i / 4 % 2, 64 << i / 2 % 2 * 2, 32 << i % 2, 0,
-                                       1e10 * (1 + i % 4)));
-    for (int i = 0; i < 2 * 3 * 9; i++)
-        measured_add(m, measured_point(MEASURED_COLLECTIVE, i / 27, i / 9 % 3, 2 << i / 3 % 3, elements[i % 3], 0,
-                                       1e-5 * (1 + i / 27) + 1e-9 * elements[i % 3] * (1 << i / 3 % 3)));
-    for (int i = 0; i < 9; i++)
-        measured_add(
-            m, measured_point(MEASURED_MESSAGE, 0, 0, 2 << i / 3, elements[i % 3], 0, 1e-6 + 1e-9 * elements[i % 3]));
-    for (int n = 2; n <= 8; n *= 2) {
-        for (int k = 1; k <= n; k++)
-            measured_add(m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, k == 1 ? 1.5 : 2.0 / k));
-    }
-}
 
 static void test_points(void) {
     Measured m;
@@ -146,82 +115,60 @@ static void write_file(const char* text) {
     if (!f || fputs(text, f) < 0 || fclose(f) != 0) die("%s: cannot write", path);
 }
 
-static void refuse(const char* lines, const char* reason) {
-    char text[2048];
-    Measured m;
-    Error error = {""};
-    snprintf(text, sizeof text, "cores 2\ntile 8 48\n%s\n", lines);
-    write_file(text);
-    const bool ok = measured_read(&m, path, &error);
-    check(!ok && strstr(error.text, reason), "refused: %s", ok ? lines : error.text);
-    if (ok) measured_free(&m);
-}
-
 static void test_files(void) {
     Measured m, again;
+    Cluster c;
     Error error;
     make_machine(&m, 1e10 / 3);
     m.correction[2] = 1.1;
-    FILE* out = fopen(path, "w");
-    if (!out || !measured_write(&m, out) || fclose(out) != 0) die("%s: cannot write", path);
-    if (!check(measured_read(&again, path, &error), "a file is read again")) return;
-    bool same = again.points == m.points && again.cores == m.cores && again.tile_rows == m.tile_rows &&
-                again.tile_columns == m.tile_columns && again.resident == m.resident;
-    for (int i = 0; i < m.points && same; i++)
-        same = measured_same_place(&m.point[i], &again.point[i]) && m.point[i].value == again.point[i].value;
+    if (!write_machine(path, &m, 0)) die("%s: cannot write", path);
+    if (!check(measured_read_cluster(&c, &again, path, &error), "a file is read again")) return;
+    bool same = c.measured == &again && c.cores == 2 && again.points == m.points && again.cores == m.cores &&
+                again.tile_rows == m.tile_rows && again.tile_columns == m.tile_columns && again.resident == m.resident;
+    for (int i = 0; i < m.points && same; i++) same = memcmp(&m.point[i], &again.point[i], sizeof *m.point) == 0;
     same = same && memcmp(m.correction, again.correction, sizeof m.correction) == 0;
     check(same, "and is the same to the bit");
     measured_free(&m), measured_free(&again);
-    Cluster c;
-    const bool cluster = measured_read_cluster(&c, &m, path, &error);
-    check(cluster && c.measured == &m && c.cores == 2 && m.cores == 2, "and it is a cluster%s%s", cluster ? "" : ": ",
-          cluster ? "" : error.text);
-    measured_free(&m);
+}
 
-    const char* one = "kernel one norm 1024 1e-9 s";
-    write_file("# a comment\ncores 2 # two\n\ntile 8 48\nkernel one norm 1024 1e-9 s\n");
-    check(measured_read(&m, path, &error) && measured_memory(&m, 1, KERNEL_NORM, 1024) == 1024 * 1e-9, "comments");
-    measured_free(&m);
-    write_file("tile 8 48\n");
-    check(!measured_read(&m, path, &error) && strstr(error.text, "cores is missing"), "refused: %s", error.text);
-    check(!measured_read(&m, "build/is-not-there", &error) && strstr(error.text, "cannot read"), "refused: %s",
-          error.text);
-    refuse("kernel one norm 1024 1e-9 s\nkernel one norm 1024 2e-9 s", "norm 1024 is there twice");
-    refuse("message 2 1024 1 s\nmessage 2 4096 1 s\nmessage 4 1024 1 s", "message 4 4096 is missing");
-    refuse("kernel one norm 1024 1e-9", ":3: kernel: behind the value stands its unit, s");
-    refuse("kernel one norm 1024 1e-9 FLOP/s", "unit, s");
-    refuse("kernel one norm 1024 0 s", "number from 1e-20 to 1e20, not 0");
-    refuse("kernel one norm -5 1 s", "elements has to be a number from 1e-20 to 1e20, not -5");
-    refuse("kernel one norm 1024 nan s", "not nan");
-    refuse("product one forward 32 32 32 1e-308 FLOP/s", "not 1e-308"); // a step that never ends
-    refuse("product one forward 1e30 32 32 1e9 FLOP/s", "not 1e30");
-    refuse("kernel one norm 0x10 1 s", "not 0x10");
-    refuse("kernel one norms 1024 1 s", "norms is none of");
-    refuse("kernel two norm 1024 1 s", "two is none of one|all");
-    refuse("kernel one norm", "elements has to be a number from 1e-20 to 1e20, not nothing");
-    refuse("kernel one norm 1024 1 s s", "s is too much");
-    refuse("speed 2 3 1", "3 of 2 ranks");
-    refuse("cores two", ":3: cores");
-    refuse("tile 8", "tile: rows and columns");
-    refuse("resident 5", "resident:");
-    refuse("correct forward 2 1", "correct: a number of ranks and a factor");
-    refuse("correct 2 0", "correct: a number of ranks and a factor");
-    refuse("product one forward 1 2 3 4 FLOP/s 1 2 3 4 5", "more than 12 words");
-    refuse("speeed 2 1 1", ":3: speeed is not known");
-    refuse("\033[2Jspeed\177 2 1 1", ":3: ?[2Jspeed? is not known"); // nothing that a terminal obeys
-    char longer[700];
-    memset(longer, ' ', sizeof longer);
-    longer[0] = '#';
-    longer[600] = 0;
-    refuse(longer, ":3: the line is too long");
-    char twice[200];
-    snprintf(twice, sizeof twice, "%s\nproduct one input 32 32 32 1e9 FLOP/s\nproduct one input 64 32 64 1e9 FLOP/s",
-             one);
-    refuse(twice, "product one input 32 32 64 is missing");
-    refuse("product one forward 1 1 1 1 FLOP/s\nproduct one forward 2 2 2 1 FLOP/s",
-           "product one forward 1 1 2 is missing");
-    refuse("product one forward 1 1 1 1 FLOP/s\nproduct one forward 2 2 2 1 FLOP/s\nproduct one forward 3 3 3 1 FLOP/s",
-           "product: points are missing");
+static void test_refused(void) {
+    static const char* const refused[][2] = {
+        // lines below "cores 2" and "tile 8 48"; what the error names
+        {"kernel one norm 1024 1e-9 s\nkernel one norm 1024 2e-9 s", "norm 1024"},
+        {"message 2 1024 1 s\nmessage 2 4096 1 s\nmessage 4 1024 1 s", "message 4 4096"},
+        {"kernel one norm 1024 1e-9", ":3: kernel"},
+        {"kernel one norm 1024 1e-9 FLOP/s", ":3: kernel"},
+        {"kernel one norm 1024 0 s", "not 0"},
+        {"kernel one norm -5 1 s", "not -5"},
+        {"kernel one norm 1024 nan s", "not nan"},
+        {"product one forward 32 32 32 1e-308 FLOP/s", "not 1e-308"}, // a step that never ends
+        {"product one forward 1e30 32 32 1e9 FLOP/s", "not 1e30"},
+        {"kernel one norm 0x10 1 s", "not 0x10"},
+        {"kernel one norms 1024 1 s", "norms"},
+        {"kernel two norm 1024 1 s", "one|all"},
+        {"kernel one norm", "elements"},
+        {"kernel one norm 1024 1 s s", ":3: kernel"},
+        {"speed 2 3 1", ":3: speed"},
+        {"tile 8", ":3: tile"},
+        {"resident 5", ":3: resident"},
+        {"correct forward 2 1", ":3: correct"},
+        {"correct 2 0", ":3: correct"},
+        {"\033[2Jspeed\177 2 1 1", "?[2Jspeed?"}, // nothing that a terminal obeys
+        {"product one input 32 32 32 1e9 FLOP/s\nproduct one input 64 32 64 1e9 FLOP/s", "product one input 32 32 64"},
+        {"product one forward 1 1 1 1 FLOP/s\nproduct one forward 2 2 2 1 FLOP/s\n"
+         "product one forward 3 3 3 1 FLOP/s",
+         "product"},
+    };
+    Error error;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
+        char text[1024];
+        static Machines x;
+        snprintf(text, sizeof text, "cores 2\ntile 8 48\n%s\n", refused[i][0]);
+        write_file(text);
+        const bool ok = machines_open(&x, path, &error);
+        check(!ok && strstr(error.text, refused[i][1]), "refused: %s", ok ? refused[i][0] : error.text);
+        measured_free(&x.measured);
+    }
     unlink(path);
 }
 
@@ -282,8 +229,7 @@ static void test_traces(void) {
     for (int i = 0; i < m.points; i++) { // rates that do not depend on sizes, so that times are proportional
         if (m.point[i].table == MEASURED_SPEED) m.point[i].value = 1;
     }
-    FILE* out = fopen(path, "w");
-    if (!out || !measured_write(&m, out) || fclose(out) != 0) die("%s: cannot write", path);
+    if (!write_machine(path, &m, 0)) die("%s: cannot write", path);
     measured_free(&m);
     if (!check(measured_read_cluster(&c, &m, path, &error), "a measured cluster")) return;
     StepSetup s = step_setup(&model, &mesh, 2, 64, 8, software_find("threefold-cpu"), &c);
@@ -335,6 +281,7 @@ int main(void) {
     test_times();
     test_operations();
     test_files();
+    test_refused();
     test_machines();
     return test_end();
 }

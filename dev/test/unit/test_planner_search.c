@@ -6,6 +6,7 @@ options.
 */
 #include "../../../planner/flags.h"
 #include "../../../trainer/settings.h"
+#include "measured_machine.h"
 #include "test.h"
 
 // Whole numbers at random: from low to high.
@@ -402,40 +403,6 @@ static void test_cores(int questions) {
     tell(&tally, "cores that ranks share");
 }
 
-// A machine of two cores, whose rates are simple powers of sizes; computing alone, ranks are faster.
-static void write_machine(const char* path, double memory) {
-    static const double sizes[] = {32, 512}, elements[] = {1024, 1048576};
-    FILE* f = fopen(path, "w");
-    Measured m;
-    measured_init(&m);
-    m.cores = 2;
-    m.tile_rows = 8;
-    m.tile_columns = 48;
-    m.resident = 2e7;
-    for (int i = 0; i < 2 * 3 * 8; i++)
-        measured_add(&m, measured_point(MEASURED_PRODUCT, i / 24, i / 8 % 3, sizes[i / 4 % 2], sizes[i / 2 % 2],
-                                        sizes[i % 2], 1e10 * (i / 24 + 1) * (1 + i % 5)));
-    for (int i = 0; i < 2 * MEASURED_KERNELS * 2; i++)
-        measured_add(&m, measured_point(MEASURED_MEMORY, i / (2 * MEASURED_KERNELS), i / 2 % MEASURED_KERNELS,
-                                        elements[i % 2], 0, 0, 1e-9 / (1 + i % 3)));
-    for (int i = 0; i < 2 * 2 * 4; i++)
-        measured_add(&m, measured_point(MEASURED_ATTENTION, i / 8, i / 4 % 2, 64 << i / 2 % 2 * 2, 32 << i % 2, 0,
-                                        1e10 * (1 + i % 4)));
-    for (int i = 0; i < 2 * 3 * 4; i++)
-        measured_add(&m, measured_point(MEASURED_COLLECTIVE, i / 12, i / 4 % 3, i / 2 % 2 ? 8 : 2, elements[i % 2], 0,
-                                        1e-5 * (1 + i / 12) + 1e-9 * elements[i % 2]));
-    for (int i = 0; i < 4; i++)
-        measured_add(&m, measured_point(MEASURED_MESSAGE, 0, 0, i / 2 ? 8 : 2, elements[i % 2], 0,
-                                        1e-6 + 1e-9 * elements[i % 2]));
-    for (int n = 2; n <= 8; n *= 2) {
-        for (int k = 1; k <= n; k++)
-            measured_add(&m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, k == 1 ? 1.5 : 2.0 / k));
-    }
-    if (!f || fprintf(f, "memory %.17g B\n", memory) < 0 || !measured_write(&m, f) || fclose(f) != 0)
-        die("test_planner_search: cannot write %s", path);
-    measured_free(&m);
-}
-
 static void test_planner_measured(int questions) {
     char path[64];
     Tally tally;
@@ -443,7 +410,10 @@ static void test_planner_measured(int questions) {
     Error error = {""};
     memset(&tally, 0, sizeof tally);
     snprintf(path, sizeof path, "build/test_planner_search.%d.tmp", (int)getpid());
-    write_machine(path, 64e9);
+    Measured m;
+    make_machine(&m, 1e10);
+    if (!write_machine(path, &m, 64e9)) die("test_planner_search: cannot write %s", path);
+    measured_free(&m);
     const bool open = machines_open(&x, path, &error);
     remove(path);
     if (!check(open && x.cluster.measured == &x.measured, "a measured machine is opened: %s", error.text)) return;

@@ -66,12 +66,10 @@ static void test_table1(void) {
     for (int i = 0; i < PUBLISHED_TABLE1; i++) {
         const Published* x = &published_results[i];
         const int n = x->t * x->p * x->d;
-        char ours[16], formula[16];
+        char ours[16];
         const ModelConfig m = published_model(x);
         snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(&m) / 1e9);
-        snprintf(formula, sizeof formula, "%.1f", formula_parameters(&m) / 1e9);
-        check(strcmp(ours, billions[i]) == 0 && strcmp(formula, billions[i]) == 0,
-              "table 1: %s billion parameters counted, %s by equation 2, %s printed", ours, formula, billions[i]);
+        check(strcmp(ours, billions[i]) == 0, "table 1: %s billion parameters counted, %s printed", ours, billions[i]);
         check(fabs(x->value * n / 1e3 - aggregate[i]) <= 0.5 * n / 1e3 + 0.05 && lround(x->value / 3.12) == percent[i],
               "table 1, %s: %g TFLOP/s x %d is the %.1f PFLOP/s and %d %% that are printed", x->name, x->value, n,
               aggregate[i], percent[i]);
@@ -95,7 +93,7 @@ static void test_unseen(void) {
     PublishedErrors unseen = {0, 0, 0}, outside = {0, 0, 0};
     for (int i = PUBLISHED_TABLE1; i < PUBLISHED_RESULTS; i++) {
         double ours;
-        published_count(published_results[i].outside ? &outside : &unseen,
+        published_count(published_results[i].source->outside ? &outside : &unseen,
                         published_error(&published_results[i], &ours));
     }
     check(unseen.n == 27 && outside.n == 9, "%d results beside table 1, %d outside the model", unseen.n, outside.n);
@@ -103,14 +101,11 @@ static void test_unseen(void) {
     check_error("the same, largest", unseen.worst, 0.121);
 }
 
-// Equation 4: 34 days for GPT-3 on 1,024 GPUs, 84 for the 1T model on 3,072; and by our own times.
+// 34 days for GPT-3 on 1,024 GPUs, 84 for the 1T model on 3,072, by our own times.
 static void test_days(void) {
-    const double gpt3 = formula_days(300e9, 175e9, 1024, 140e12), large = formula_days(450e9, 1008e9, 3072, 163e12);
-    check(lround(gpt3) == 34, "175B, 300B tokens, 1,024 A100 of 140 TFLOP/s: %.2f days, published 34", gpt3);
-    check(lround(large) == 84, "1T, 450B tokens, 3,072 A100 of 163 TFLOP/s: %.2f days, published 84", large);
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
         const Published* x = &published_results[i];
-        const bool first = strstr(x->source, "34 days") != NULL;
+        const bool first = strstr(x->source->name, "34 days") != NULL;
         Cluster c;
         if (!first && strcmp(x->name, "1008.0B") != 0) continue;
         const StepSetup s = published_setup(x, &c);

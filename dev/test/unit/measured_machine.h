@@ -1,0 +1,49 @@
+/*
+measured_machine.h: a measured machine for tests: two cores that multiply at `rate`, and whose other times are simple
+powers of sizes; a rank that computes alone is faster.
+*/
+#ifndef MEASURED_MACHINE_H
+#define MEASURED_MACHINE_H
+
+#include "../../../planner/measured_device.h"
+
+static inline void make_machine(Measured* m, double rate) {
+    static const double sizes[] = {32, 128, 512}, elements[] = {1024, 65536, 1048576};
+    measured_init(m);
+    m->cores = 2;
+    m->tile_rows = 8;
+    m->tile_columns = 48;
+    m->resident = 2e7;
+    for (int i = 0; i < 2 * 3 * 27; i++) {
+        const double a = sizes[i / 9 % 3], b = sizes[i / 3 % 3], c = sizes[i % 3];
+        measured_add(m, measured_point(MEASURED_PRODUCT, i / 81, i / 27 % 3, a, b, c,
+                                       rate * (i / 81 + 1) * pow(a * b * c, 0.1) / (i / 27 % 3 + 1)));
+    }
+    for (int i = 0; i < 2 * MEASURED_KERNELS * 3; i++)
+        measured_add(m, measured_point(MEASURED_MEMORY, i / (3 * MEASURED_KERNELS), i / 3 % MEASURED_KERNELS,
+                                       elements[i % 3], 0, 0, 1e-9 / (1 + i % 3)));
+    for (int i = 0; i < 2 * 2 * 4; i++)
+        measured_add(m, measured_point(MEASURED_ATTENTION, i / 8, i / 4 % 2, 64 << i / 2 % 2 * 2, 32 << i % 2, 0,
+                                       1e10 * (1 + i % 4)));
+    for (int i = 0; i < 2 * 3 * 9; i++)
+        measured_add(m, measured_point(MEASURED_COLLECTIVE, i / 27, i / 9 % 3, 2 << i / 3 % 3, elements[i % 3], 0,
+                                       1e-5 * (1 + i / 27) + 1e-9 * elements[i % 3] * (1 << i / 3 % 3)));
+    for (int i = 0; i < 9; i++)
+        measured_add(
+            m, measured_point(MEASURED_MESSAGE, 0, 0, 2 << i / 3, elements[i % 3], 0, 1e-6 + 1e-9 * elements[i % 3]));
+    for (int n = 2; n <= 8; n *= 2) {
+        for (int k = 1; k <= n; k++)
+            measured_add(m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, k == 1 ? 1.5 : 2.0 / k));
+    }
+}
+
+// As a cluster's file. memory: bytes of the machine; 0: not known. Returns false if writing has failed.
+static inline bool write_machine(const char* path, const Measured* m, double memory) {
+    FILE* out = fopen(path, "w");
+    if (!out) return false;
+    const bool said = memory <= 0 || fprintf(out, "memory %.17g B\n", memory) > 0;
+    const bool written = measured_write(m, out) && said;
+    return fclose(out) == 0 && written;
+}
+
+#endif
