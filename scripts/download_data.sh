@@ -57,7 +57,7 @@ fetch() {
     if ! is_complete "$file.part" "$2"; then
         size=$(wc -c <"$file.part")
         rm "$file.part"
-        stop 1 "$1 came with $size bytes, expected ${expected:-0}: not the file that was asked for. It is removed; see what a browser shows at this address, then run this again."
+        stop 1 "$1: $size bytes, ${expected:-0} expected; it is removed. Open the address in a browser, then run this again"
     fi
     mv "$file.part" "$file"
 }
@@ -72,8 +72,9 @@ shards=${3:-1}
 case $shards in
 *[!0-9]* | '') stop 2 "SHARDS is a number from 1 to 1001, not \"$shards\"" ;;
 esac
-{ [ "$shards" -ge 1 ] && [ "$shards" -le 1001 ]; } 2>/dev/null || stop 2 "SHARDS is a number from 1 to 1001, not $shards"
-[ $# -le 2 ] || [ "$1" = fineweb ] || stop 2 "$1 has no shards: leave \"$3\" away"
+{ [ "$shards" -ge 1 ] && [ "$shards" -le 1001 ]; } 2>/dev/null ||
+    stop 2 "SHARDS is a number from 1 to 1001, not $shards"
+[ $# -le 2 ] || [ "$1" = fineweb ] || stop 2 "$1 has no shards: drop \"$3\""
 mkdir -p "$folder" || stop 1 "cannot make the folder $folder"
 
 case $1 in
@@ -99,7 +100,8 @@ fineweb)
     ;;
 hellaswag)
     fetch "$github/rowanz/hellaswag/master/data/hellaswag_val.jsonl" 12246618
-    echo "Now type: build/make_choices --tokenizer VOCABULARY --data \"$folder/hellaswag_val.jsonl\" --out \"$folder/hellaswag.bin\""
+    echo "Now type: build/make_choices --tokenizer VOCABULARY --data \"$folder/hellaswag_val.jsonl\"" \
+        "--out \"$folder/hellaswag.bin\""
     options="--init MODEL --evaluate \"$folder/hellaswag.bin\""
     ;;
 esac

@@ -11,8 +11,9 @@
 #                      --allow-run-as-root: as root only, which is what one is in a container
 # MPICH and its kin    does all of this unasked
 #
-# mpirun takes Ctrl-C as "end the job", and kills its ranks a second later. Where this is started from a terminal Ctrl-C, SIGTERM and
-# SIGHUP become SIGUSR1, which mpirun hands to the ranks, so that they save and stop; a second one ends the job.
+# mpirun takes Ctrl-C as "end the job", and kills its ranks a second later. Where this is started from a terminal
+# Ctrl-C, SIGTERM and SIGHUP become SIGUSR1, which mpirun hands to the ranks, so that they save and stop; a second one
+# ends the job.
 set -eu
 mpirun=${MPIRUN:-mpirun}
 case ${1:-} in
@@ -42,10 +43,13 @@ pass_on() { # SIGNAL
 # shellcheck disable=SC2086
 setsid "$mpirun" $flags "$@" <&0 &
 run=$!
-for signal in INT TERM HUP; do
-    # shellcheck disable=SC2064  # now
-    trap "trap 'pass_on TERM' INT TERM HUP; echo 'mpirun.sh: the ranks are asked to stop; Ctrl-C once more ends them' >&2; pass_on USR1" $signal
-done
+# shellcheck disable=SC2317  # the trap calls it
+ask_to_stop() {
+    trap 'pass_on TERM' INT TERM HUP
+    echo 'mpirun.sh: the ranks are asked to stop; Ctrl-C once more ends them' >&2
+    pass_on USR1
+}
+trap ask_to_stop INT TERM HUP
 trap 'pass_on USR1' USR1
 seen="" code=0
 while [ "$seen" != $signals ]; do # a signal interrupts wait

@@ -9,22 +9,24 @@
 
 RUN is a folder that train_gpt --out has made, or a log.jsonl. What is read:
 
-    log.jsonl        one JSON object a step; lines that are none (a disk that was full, a run that writes now) are skipped and counted
+    log.jsonl        one JSON object a step; lines that are none (a disk that was full, a run that writes now) are
+                     skipped and counted
     samples.jsonl    what the model wrote
     options.txt      the options of the run, and what follows from them
     step_*/          checkpoints: config.json and trainer.json of the newest
     trace.json       what each rank did and when (train_gpt --trace), or --trace FILE: one for each run, in their order
     stdout.txt       what the trainer printed, or --stdout FILE, likewise
 
-A curve of 100,000 steps is thinned to some 800 buckets: those of equal length, and those that grow with the step, so that the
-begin is all there on a logarithmic axis. A bucket keeps mean, least and greatest value, so no outlier is ever lost; the page
-draws the mean as a line (smoothed as asked) and the range behind it. Standard library only.
+A curve of 100,000 steps is thinned to some 800 buckets: those of equal length, and those that grow with the step, so
+that the first steps are all there on a logarithmic axis. A bucket keeps mean, least and greatest value, so no outlier is ever
+lost; the page draws the mean as a line (smoothed as asked) and the range behind it. Standard library only.
 """
 import argparse
 import json
 import math
 import os
 import re
+import statistics
 import sys
 import time
 
@@ -38,8 +40,10 @@ MOST_MARKS = 200
 LARGEST = 1e38  # of a number in a file
 MOST_FACTS, LONGEST_FACT = 100, 500  # of a JSON file, in the page
 MOST_EVALUATIONS = 16  # curves of what --evaluate has measured
-CURVES = ("loss", "grad_norm", "lr", "tokens_per_s", "mfu", "step_ms", "bubble", "peak_mem_bytes", "tp", "pp", "dp", "dp_inter_site")
-HEADINGS = "model data evaluate batch optimizer lr device mesh schedule caat allreduce sites memory auto resume".split()  # of the lines that the trainer begins with
+CURVES = ("loss", "grad_norm", "lr", "tokens_per_s", "mfu", "step_ms", "bubble", "peak_mem_bytes", "tp", "pp", "dp",
+          "dp_inter_site")
+# of the lines that the trainer begins with
+HEADINGS = "model data evaluate batch optimizer lr device mesh schedule caat allreduce sites memory auto resume".split()
 
 
 def fail(text):
@@ -83,11 +87,12 @@ def number_or_none(x):
 def facts_of(values):
     """What a JSON file has at its top, for the page: numbers as they are, and whatever else it is as a short text."""
     plain = lambda x: x if x is None or isinstance(x, bool) or is_number(x) else str(x)[:LONGEST_FACT]
-    return {name[:LONGEST_FACT]: plain(x) for name, x in list(values.items())[:MOST_FACTS]} if isinstance(values, dict) else {}
+    values = list(values.items())[:MOST_FACTS] if isinstance(values, dict) else []
+    return {name[:LONGEST_FACT]: plain(x) for name, x in values}
 
 
 def in_order(objects):
-    """One object a step, steps rising: what a run that was taken up again wrote replaces what stood there."""
+    """One object a step, steps rising: the lines of a resumed run replace those of the same steps."""
     kept = []
     for one in objects:
         while kept and kept[-1]["step"] >= one["step"]:
@@ -111,11 +116,13 @@ def flatten(line):
 def evaluations_of(line):
     """What --evaluate has measured after a step: {(kind, name of the curve): number}."""
     found, scores = {}, line.get("evaluations")
-    scores = [one for one in scores if isinstance(one, dict) and isinstance(one.get("file"), str)] if isinstance(scores, list) else []
+    scores = scores if isinstance(scores, list) else []
+    scores = [one for one in scores if isinstance(one, dict) and isinstance(one.get("file"), str)]
     short = [os.path.basename(one["file"]) for one in scores]
     for one, name in zip(scores, short):
         name = name if short.count(name) == 1 else one["file"]
-        for key, kind, what in (("acc", "accuracy", " acc"), ("acc_norm", "accuracy", " acc_norm"), ("perplexity", "perplexity", "")):
+        for key, kind, what in (("acc", "accuracy", " acc"), ("acc_norm", "accuracy", " acc_norm"),
+                                ("perplexity", "perplexity", "")):
             if is_number(one.get(key)):
                 found[kind, name + what] = one[key]
     return found
@@ -127,15 +134,17 @@ def mark_of(line, row):
         return "skipped", "this step was skipped: its loss or gradient was not finite"
     if isinstance(line.get("loss"), float) and row["loss"] is None:
         return "diverged", "the loss was not a finite number"
-    scores = [(what, line[name]) for what, name in (("loss", "loss_z"), ("gradient norm", "grad_norm_z")) if is_number(line.get(name))]
+    scores = [(what, line[name]) for what, name in (("loss", "loss_z"), ("gradient norm", "grad_norm_z"))
+              if is_number(line.get(name))]
     if scores:
-        return "outlier", "an outlier: " + ", ".join(f"{what} {abs(z):.1f} deviations {'above' if z > 0 else 'below'} what is usual" for what, z in scores)
+        return "outlier", "an outlier: " + ", ".join(f"{what} {abs(z):.1f} deviations {'above' if z > 0 else 'below'} "
+                                                     f"what is usual" for what, z in scores)
     return None
 
 
 def read_options(path):
-    """options.txt: what was given, as {name: value}; what followed, from lines "# --name value"; and the "# about: text" lines
-    before all of them. Later lines of that kind are headings."""
+    """options.txt: what was given, as {name: value}; what followed, from lines "# --name value"; and the "# about:
+    text" lines before all of them. Later lines of that kind are headings."""
     given, implied, about = {}, {}, {}
     with open(path, encoding="utf-8", errors="replace") as f:
         for line in f:
@@ -149,7 +158,8 @@ def read_options(path):
 
 
 def read_stdout(path):
-    """What the trainer printed: its first lines as {heading: text}, its table of bytes, what the model wrote, and --steps."""
+    """What the trainer printed: its first lines as {heading: text}, its table of bytes, what the model wrote, and
+    --steps."""
     about, traffic, samples, steps, at = {}, [], [], None, 0
     with open(path, encoding="utf-8", errors="replace") as f:
         lines = re.sub(r"\x1b\[[?0-9;]*[A-Za-z]", "", f.read()).replace("\r", "\n").split("\n")
@@ -207,7 +217,8 @@ def read_run(path, trace=None, stdout=None):
     folder = os.path.dirname(os.path.abspath(log))
     beside = lambda name: os.path.join(folder, name)
     objects, broken = json_lines(log)
-    run = {"name": os.path.basename(folder), "path": folder, "broken": broken, "rows": [flatten(o) for o in in_order(objects)],
+    run = {"name": os.path.basename(folder), "path": folder, "broken": broken,
+           "rows": [flatten(o) for o in in_order(objects)],
            "written": os.path.getmtime(log), "given": {}, "implied": {}, "about": {}, "traffic": "", "samples": [],
            "broken_samples": 0, "steps": None, "trace": None, "checkpoint": read_checkpoint(folder)}
     if os.path.isfile(beside("options.txt")):
@@ -250,7 +261,8 @@ def significant(x):
 
 
 def thin(rows, names):
-    """rows as buckets: step, tokens and seconds at the end of each, number of rows, and of each name mean, least, greatest."""
+    """rows as buckets: step, tokens and seconds at the end of each, number of rows, and of each name mean, least,
+    greatest."""
     out = {"step": [], "tokens": [], "seconds": [], "n": []}
     edges = bucket_edges(len(rows))
     for begin, end in zip(edges, edges[1:]):
@@ -290,8 +302,8 @@ def evaluation_curves(rows):
 
 
 def median(values):
-    values = sorted(v for v in values if v is not None)
-    return values[len(values) // 2] if len(values) % 2 else (values[len(values) // 2 - 1] + values[len(values) // 2]) / 2 if values else None
+    values = [v for v in values if v is not None]
+    return statistics.median(values) if values else None
 
 
 def end_figures(rows):
@@ -306,15 +318,18 @@ def end_figures(rows):
     figures = {
         "step": last["step"], "loss": next((row["loss"] for row in reversed(rows) if row["loss"] is not None), None),
         "val_loss": validated[-1]["val_loss"] if best else None, "best_val_loss": best["val_loss"] if best else None,
-        "best_step": best["step"] if best else None, "tokens": last["so_far"]["tokens"], "seconds": last["so_far"]["seconds"],
-        "step_ms": median(of("step_ms")), "tokens_per_s": median(of("tokens_per_s")), "mfu": median(of("mfu")), "bubble": median(of("bubble")),
+        "best_step": best["step"] if best else None, "tokens": last["so_far"]["tokens"],
+        "seconds": last["so_far"]["seconds"],
+        "step_ms": median(of("step_ms")), "tokens_per_s": median(of("tokens_per_s")), "mfu": median(of("mfu")),
+        "bubble": median(of("bubble")),
         "peak_mem_bytes": max(peaks) if peaks else None, "comm_bytes": median(moved),
     }
     return {name: significant(value) for name, value in figures.items()}
 
 
 def marks(rows):
-    """The steps that are unusual, MOST_MARKS of each kind, as curves have their steps; and how many of each kind there are."""
+    """The steps that are unusual, MOST_MARKS of each kind, as curves have their steps; and how many of each kind there
+    are."""
     out, counts = [], {"diverged": 0, "skipped": 0, "outlier": 0}
     for row in rows:
         if row["mark"]:
@@ -326,7 +341,7 @@ def marks(rows):
 
 
 def thin_samples(samples):
-    """At most so many, the first and the last among them, evenly."""
+    """At most MOST_SAMPLES, evenly spaced, the first and the last among them."""
     if len(samples) > MOST_SAMPLES:
         samples = [samples[i * (len(samples) - 1) // (MOST_SAMPLES - 1)] for i in range(MOST_SAMPLES)]
     return [{"step": int(s["step"]), "text": s["text"][:LONGEST_SAMPLE]} for s in samples]
@@ -337,7 +352,8 @@ def thin_samples(samples):
 
 def is_event(e):
     """An event of one of train_gpt's processes, on one of its tracks."""
-    return isinstance(e, dict) and isinstance(e.get("pid"), int) and isinstance(e.get("tid", 0), int) and isinstance(e.get("name"), str)
+    return (isinstance(e, dict) and isinstance(e.get("pid"), int) and isinstance(e.get("tid", 0), int)
+            and isinstance(e.get("name"), str))
 
 
 def read_trace(path):
@@ -413,12 +429,14 @@ def union(spans):
 
 
 def shares(spans, begin, end):
-    """What part of the time from begin to end a rank spent on each kind, on waiting in the middle of one, and on nothing."""
+    """What part of the time from begin to end a rank spent on each kind, on waiting in the middle of one, and on
+    nothing."""
     inside = lambda s: (max(s[2], begin), min(s[3], end))
     waits = union([inside(s) for s in spans if s[0] == "wait" and s[3] > begin and s[2] < end])
     out = {}
     for kind in ("forward", "backward", "weight", "update", "other"):
-        mine = union([inside(s) for s in spans if s[0] == "compute" and kind_of(s[1]) == kind and s[3] > begin and s[2] < end])
+        mine = union([inside(s) for s in spans if s[0] == "compute" and kind_of(s[1]) == kind and s[3] > begin
+                      and s[2] < end])
         waited = overlap(mine, waits)
         out[kind] = sum(b - a for a, b in mine) - waited
         out["wait"] = out.get("wait", 0) + waited
@@ -428,7 +446,8 @@ def shares(spans, begin, end):
 
 
 def window(steps, spans_in):
-    """Which steps the page shows: as many as MOST_SPANS allows, around one of median length. Returns first, last, that one."""
+    """Which steps the page shows: as many as MOST_SPANS allows, around one of median length. Returns first, last, that
+    one."""
     by_length = sorted(range(len(steps)), key=lambda i: steps[i][2] - steps[i][1])
     middle = by_length[len(by_length) // 2]
     first = last = middle
@@ -469,7 +488,8 @@ def thin_trace(trace):
     place = {track: i for i, track in enumerate(tracks)}
     for r in ranks:
         r["spans"] = [[place[t], number[n], a, b] for t, n, a, b in r["spans"]]
-    return {"file": trace["file"], "about": trace["about"], "tracks": tracks, "names": names, "kinds": [kind_of(n) for n in names],
+    return {"file": trace["file"], "about": trace["about"], "tracks": tracks, "names": names,
+            "kinds": [kind_of(n) for n in names],
             "ranks": ranks, "length": round(end - begin, 1), "recorded": len(steps),
             "steps": [[n, round(a - begin, 1), round(b - begin, 1)] for n, a, b in steps[first:last + 1]],
             "view": [round(steps[middle][1] - begin, 1), round(steps[middle][2] - begin, 1)]}
@@ -498,20 +518,25 @@ def page_run(run):
     about = dict(run["about"])
     notes = []
     if run["broken"]:
-        notes.append(f"{run['broken']} line{'s' * (run['broken'] > 1)} of log.jsonl could not be read and {'are' if run['broken'] > 1 else 'is'} left out")
+        notes.append(f"{run['broken']} line{'s' * (run['broken'] > 1)} of log.jsonl could not be read and "
+                     f"{'are' if run['broken'] > 1 else 'is'} left out")
     if run["broken_samples"]:
         notes.append(f"{run['broken_samples']} of samples.jsonl could not be read")
     figures = end_figures(rows)
     marked, counts = marks(rows)
-    for kind, what in (("diverged", "the loss was not a finite number in"), ("skipped", "loss or gradient were not finite, and no update was made, in"),
+    for kind, what in (("diverged", "the loss was not a finite number in"),
+                       ("skipped", "loss or gradient were not finite, and no update was made, in"),
                        ("outlier", "loss or gradient norm were outliers in")):
         if counts[kind]:
             notes.append(f"{what} {counts[kind]} step{'s' * (counts[kind] > 1)}")
     drawn = len(bucket_edges(len(rows))) - 1
-    thinned = f"{len(rows)} steps are drawn as {drawn} means, with all values in the range behind them" if drawn < len(rows) else ""
+    thinned = ""
+    if drawn < len(rows):
+        thinned = f"{len(rows)} steps are drawn as {drawn} means, with all values in the range behind them"
     return {"name": run["name"], "path": run["path"], "given": run["given"], "implied": run["implied"], "about": about,
             "traffic": run["traffic"], "checkpoint": run["checkpoint"], "steps": run["steps"], "done": is_done(run),
-            "written": int(run["written"]), "notes": notes, "thinned": thinned, "figures": figures, "curves": thin(rows, present),
+            "written": int(run["written"]), "notes": notes, "thinned": thinned, "figures": figures,
+            "curves": thin(rows, present),
             "validation": thin([row for row in rows if row["val_loss"] is not None], ["val_loss"]),
             "evaluations": evaluation_curves(rows), "marks": marked,
             "samples": thin_samples(run["samples"]), "trace": thin_trace(run["trace"])}
@@ -521,7 +546,8 @@ def page(runs, reload_seconds):
     """The page as text: the template with its title and its data."""
     unlike_names(runs)
     data = {"runs": [page_run(run) for run in runs], "made": int(time.time()), "reload": reload_seconds}
-    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")  # no </script> in a sample ends ours
+    # no </script> in a sample ends ours
+    text = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     with open(os.path.join(HERE, "report.html"), encoding="utf-8") as f:
         template = f.read()
     title = ", ".join(run["name"] for run in runs)
@@ -547,9 +573,12 @@ def write_whole(path, data):
 # TensorBoard
 
 TAGS = (("loss", "loss/training", 1), ("val_loss", "loss/validation", 1), ("grad_norm", "step/gradient norm", 1),
-        ("lr", "step/learning rate", 1), ("step_ms", "speed/ms a step", 1), ("tokens_per_s", "speed/tokens per second", 1),
-        ("mfu", "speed/mfu", 1), ("bubble", "speed/bubble", 1), ("peak_mem_bytes", "memory/peak MB", 1e-6), ("tp", "traffic/tensor MB", 1e-6),
-        ("pp", "traffic/pipeline MB", 1e-6), ("dp", "traffic/data MB", 1e-6), ("dp_inter_site", "traffic/between sites MB", 1e-6))
+        ("lr", "step/learning rate", 1), ("step_ms", "speed/ms a step", 1),
+        ("tokens_per_s", "speed/tokens per second", 1),
+        ("mfu", "speed/mfu", 1), ("bubble", "speed/bubble", 1), ("peak_mem_bytes", "memory/peak MB", 1e-6),
+        ("tp", "traffic/tensor MB", 1e-6),
+        ("pp", "traffic/pipeline MB", 1e-6), ("dp", "traffic/data MB", 1e-6),
+        ("dp_inter_site", "traffic/between sites MB", 1e-6))
 
 
 def start_time(run):
@@ -623,18 +652,23 @@ def write(o, runs, reload_seconds):
 
 def arguments():
     parser = argparse.ArgumentParser(prog="report.py", description="runs as one page to look at",
-                                     epilog=__doc__.split("\n", 2)[2], formatter_class=argparse.RawDescriptionHelpFormatter)
+                                     epilog=__doc__.split("\n", 2)[2],
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", nargs="+", metavar="RUN", help="folder of train_gpt --out, or a log.jsonl")
-    parser.add_argument("-o", "--output", metavar="FILE", help="where the page goes [report.html in the first run's folder]")
-    parser.add_argument("--trace", action="append", default=[], metavar="FILE", help="of train_gpt --trace; once for each run")
-    parser.add_argument("--stdout", action="append", default=[], metavar="FILE", help="what train_gpt printed; once for each run")
-    parser.add_argument("--watch", nargs="?", type=float, const=5, metavar="SECONDS", help="write it again and again, until the runs are done [5]")
+    parser.add_argument("-o", "--output", metavar="FILE",
+                        help="where the page goes [report.html in the first run's folder]")
+    parser.add_argument("--trace", action="append", default=[], metavar="FILE",
+                        help="of train_gpt --trace; once for each run")
+    parser.add_argument("--stdout", action="append", default=[], metavar="FILE",
+                        help="what train_gpt printed; once for each run")
+    parser.add_argument("--watch", nargs="?", type=float, const=5, metavar="SECONDS",
+                        help="write it again and again, until the runs are done [5]")
     parser.add_argument("--tensorboard", metavar="DIR", help="event files into this folder instead of a page")
     o = parser.parse_args()
     if len(o.trace) > len(o.run) or len(o.stdout) > len(o.run):
         parser.error("more --trace or --stdout than runs")
     if o.tensorboard and o.output:
-        parser.error("--tensorboard writes no page: leave --output away")
+        parser.error("--tensorboard writes no page: drop --output")
     if o.watch is not None and not 0.1 <= o.watch <= 86400:
         parser.error("--watch has a time from 0.1 to 86400 seconds")
     if not o.output:
@@ -651,7 +685,8 @@ def main():
         if not o.tensorboard:
             print(f"{o.output}: {', '.join(run['name'] for run in runs)}")
         return
-    print(f"watching {', '.join(o.run)}: {o.tensorboard or o.output} is written every {o.watch:g} s; Ctrl-C ends it", flush=True)
+    print(f"watching {', '.join(o.run)}: {o.tensorboard or o.output} is written every {o.watch:g} s; Ctrl-C ends it",
+          flush=True)
     try:
         while not all(is_done(run) for run in runs):
             write(o, runs, o.watch)

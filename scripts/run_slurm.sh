@@ -9,10 +9,10 @@
 # node is the number of ranks; --tp, --pp and --dp have to multiply to it. Tasks per node times CPUs per task should be
 # the cores of a node. What the trainer prints is in slurm-JOB.out.
 #
-# With --out a run may be longer than --time. Five minutes before the end Slurm sends the ranks SIGUSR1 (--signal; up to a
-# minute earlier): they save, end with status 75, and the job is put into the queue again, where it goes on with --resume;
-# so does a job that Slurm itself puts there again, as after the loss of a node, or when a more urgent job takes its
-# place. At most REQUEUES times (100). scancel ends it for good.
+# With --out a run may be longer than --time. Five minutes before the end Slurm sends the ranks SIGUSR1 (--signal; up to
+# a minute earlier): they save, end with status 75, and the job is put into the queue again, where it starts with
+# --resume; so does a job that Slurm itself puts there again, as after the loss of a node, or when a more urgent job
+# takes its place. At most REQUEUES times (100). scancel ends it for good.
 #
 #SBATCH --job-name=threefold
 #SBATCH --nodes=2
@@ -41,7 +41,7 @@ fi
 grep -q MPI_Init "$program" || grep -q ncclCommInitRank "$program" ||
     stop 1 "$PWD/train_gpt was built without MPI: load the cluster's MPI module, type make again"
 
-# The cores of a rank. Since Slurm 22.05 srun does not take over what sbatch was told of them.
+# The cores of a rank. Since Slurm 22.05 srun does not take them from sbatch's options.
 cpus=${SLURM_CPUS_PER_TASK:-1}
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$cpus}"
 
@@ -56,17 +56,19 @@ for type in $wanted; do
     case $types in *" $type "*) mpi=${mpi:-$type} ;; esac
 done
 
-# A build with NCCL alone: the ranks meet at this machine, the job's first, and show each other a secret. It is drawn here, as
-# a job's number can be guessed, and goes through the environment: command lines are open to every user of a machine.
+# A build with NCCL alone: the ranks meet at this machine, the job's first, and show each other a secret. It is drawn
+# here, as a job's number can be guessed, and goes through the environment: command lines are open to every user of a
+# machine.
 everything=""
 if ! grep -q MPI_Init "$program"; then
     mpi=none everything=ALL
     [ -n "${THREEFOLD_SECRET:-}" ] || THREEFOLD_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-    MASTER_ADDR=${MASTER_ADDR:-${SLURMD_NODENAME:-$(uname -n)}} MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}
+    MASTER_ADDR=${MASTER_ADDR:-${SLURMD_NODENAME:-$(uname -n)}}
+    MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}
     export THREEFOLD_SECRET MASTER_ADDR MASTER_PORT
 fi
 
-# A run that was begun before goes on.
+# A requeued run is resumed.
 restarts=${SLURM_RESTART_COUNT:-0} out="" resumes=""
 for word; do
     case $word in
@@ -86,7 +88,8 @@ cancel() {
 trap cancel TERM
 
 # A rank that fails ends the job: the others would wait for it until the time is over.
-srun ${mpi:+--mpi="$mpi"} ${everything:+--export="$everything"} --cpus-per-task="$cpus" --kill-on-bad-exit=1 "$program" "$@" &
+srun ${mpi:+--mpi="$mpi"} ${everything:+--export="$everything"} --cpus-per-task="$cpus" --kill-on-bad-exit=1 \
+    "$program" "$@" &
 run=$!
 [ -z "$cancelled" ] || kill -s USR1 "$run" # it came a moment ago
 status="" seen=-1
@@ -96,8 +99,9 @@ while [ $seen != $signals ]; do # a signal interrupts wait
     [ $code = 127 ] && [ -n "$status" ] || status=$code
 done
 if [ "$status" = 75 ] && [ -n "$out" ] && [ -z "$cancelled" ]; then
-    [ "$restarts" -lt "${REQUEUES:-100}" ] || stop 75 "stopped and saved, but not put into the queue again: that was done $restarts times"
-    echo "run_slurm.sh: stopped and saved: job $SLURM_JOB_ID goes on later, with --resume (for the $((restarts + 1)). time)"
+    [ "$restarts" -lt "${REQUEUES:-100}" ] ||
+        stop 75 "stopped and saved, but not put into the queue again: that was done $restarts times"
+    echo "run_slurm.sh: stopped and saved: job $SLURM_JOB_ID resumes later (restart $((restarts + 1)))"
     scontrol requeue "$SLURM_JOB_ID" || stop 75 "cannot be put into the queue again: sbatch it with --resume"
 fi
 exit "$status"

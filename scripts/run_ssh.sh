@@ -8,8 +8,8 @@
 # gets N_PER_HOST ranks, the first host ranks 0 to N_PER_HOST - 1. OPTIONS go to the trainer.
 #
 # All hosts need the same MPI, and this folder and the data under the same path (a network drive, or copies). Before
-# anything is started, every host is asked for the checksum of its ./train_gpt. Where their CPUs differ, build for all of
-# them: make ARCH=x86-64-v3. OMP_NUM_THREADS, where it is set, is handed to all hosts.
+# anything is started, every host is asked for the checksum of its ./train_gpt. Where their CPUs differ, build for all
+# of them: make ARCH=x86-64-v3. OMP_NUM_THREADS, where it is set, is handed to all hosts.
 set -euf # f: a * in a name stays a *
 project=$(cd "$(dirname "$0")/.." && pwd)
 program=$project/train_gpt

@@ -5,13 +5,16 @@
 # which they run:
 #
 #   kernels    every kernel against the C reference: random inputs, poisoned outputs, several shapes, bf16, fp16, fp32
-#   model      the whole model against PyTorch's numbers and against itself; two runs of 200 steps of a small GPT on real text
-#              that have to be the same bit for bit, and the curve of the loss in bf16 and fp16 beside float32's
+#   model      the whole model against PyTorch's numbers and against itself; two runs of 200 steps of a small GPT on
+#              real text that have to be the same bit for bit, and the curve of the loss in bf16 and fp16 beside
+#              float32's
 #   bench      kernels beside their floors and goals (dev/bench/bench_gpu.cu)
-#   train      training steps of six models: tokens/s, MFU, memory, beside floor and goal (dev/bench/roofline.h), and PyTorch,
-#              compiled and with flash attention, on the same GPU (left out where there is no PyTorch that sees it)
+#   train      training steps of six models: tokens/s, MFU, memory, beside floor and goal (dev/bench/roofline.h), and
+#              PyTorch, compiled and with flash attention, on the same GPU (left out where there is no PyTorch that sees
+#              it)
 #   meshes     messages between several ranks on this one GPU, then meshes against one rank: through the host (MPI), and
-#              through NCCL, which refuses ranks that share a GPU unless they seem to be on hosts of their own (NCCL_HOSTID)
+#              through NCCL, which refuses ranks that share a GPU unless they seem to be on hosts of their own
+#              (NCCL_HOSTID)
 #   sanitizer  compute-sanitizer on the kernels
 #
 # Where there are attention kernels for this GPU (ATTENTION=wgmma), what has attention in it runs with these, too. Each
@@ -27,7 +30,10 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 all_parts="kernels model bench train meshes sanitizer"
 only="$all_parts" models="" out=""
-usage() { echo "gpu_check.sh: $*; dev/test/gpu_check.sh [--only PART,PART...] [--models \"NAME ...\"] [OUT], parts: $all_parts" >&2; exit 2; }
+usage() {
+    echo "gpu_check.sh: $*; gpu_check.sh [--only PART,PART...] [--models \"NAME ...\"] [OUT], parts: $all_parts" >&2
+    exit 2
+}
 while [ $# -gt 0 ]; do
     case $1 in
     --only | --models) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
@@ -89,7 +95,8 @@ build() {
     shift
     for program in "$@"; do targets="$targets $bin/$program"; done
     # shellcheck disable=SC2086  # a list of words
-    part 240 "build: $what" make -k -j "$(getconf _NPROCESSORS_ONLN)" DEVICE=cuda BUILD="$BUILD" GPU_ARCH="$arch" $targets
+    part 240 "build: $what" make -k -j "$(getconf _NPROCESSORS_ONLN)" DEVICE=cuda BUILD="$BUILD" GPU_ARCH="$arch" \
+        $targets
 }
 
 # nccl_ranks N PROGRAM...: ranks without MPI, as torchrun would start them, which NCCL takes for ranks on N hosts
@@ -108,7 +115,8 @@ nccl_ranks() {
 }
 
 command -v nvidia-smi >/dev/null || { echo "gpu_check.sh: there is no nvidia-smi here: no GPU" >&2; exit 1; }
-name=$(nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.sm,temperature.gpu --format=csv,noheader | head -n 1) || exit 1
+name=$(nvidia-smi --query-gpu=name,driver_version,clocks.max.sm,clocks.sm,temperature.gpu --format=csv,noheader |
+    head -n 1) || exit 1
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -n 1 | tr -d '. ')
 # Hopper's own instructions (wgmma) are only made for the architecture "90a", and run on nothing else.
 arch=native families="mma"
@@ -116,7 +124,8 @@ if [ "$capability" = 90 ]; then
     arch=90a
     ! grep -q '"wgmma"' kernels/attention*.cuh || families="mma wgmma"
 fi
-echo "$(date -u +%Y-%m-%d), $name, sm_$arch, attention: $families, commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown)" |
+echo "$(date -u +%Y-%m-%d), $name, sm_$arch, attention: $families, commit $(git rev-parse --short HEAD 2>/dev/null ||
+    echo unknown)" |
     tee "$log/head"
 export log BUILD
 export -f nccl_ranks
@@ -129,7 +138,8 @@ done
 
 # What the card says from here to card_ends: memory in use, clock, power.
 card_begins() {
-    nvidia-smi --query-gpu=memory.used,clocks.sm,power.draw --format=csv,noheader,nounits -lms 200 >"$log/card" 2>/dev/null &
+    nvidia-smi --query-gpu=memory.used,clocks.sm,power.draw --format=csv,noheader,nounits \
+        -lms 200 >"$log/card" 2>/dev/null &
     card_watcher=$!
 }
 card_ends() {
@@ -200,7 +210,8 @@ make_tokens() {
     [ -s "$log/tokens.bin" ] || python3 -c '
 import array, random, sys
 random.seed(1)
-array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20))).tofile(open(sys.argv[1], "wb"))' "$log/tokens.bin"
+array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20))).tofile(open(sys.argv[1], "wb"))' \
+    "$log/tokens.bin"
 }
 
 
@@ -222,8 +233,8 @@ train_one() {
         ours="training step, $1$(family "$f")"
         file=$(file_of "$ours")
         card_begins
-        part 150 "$ours" env ATTENTION="$f" "$bin/bf16/train_gpt" --data "$log/tokens.bin" --model "$1" --seq "$9" --vocab "${10}" \
-            --micro-batch "$7" --global-batch "$8" --steps 10 --warmup 2 --eval-every 0 --sample-every 0
+        part 150 "$ours" env ATTENTION="$f" "$bin/bf16/train_gpt" --data "$log/tokens.bin" --model "$1" --seq "$9" \
+            --vocab "${10}" --micro-batch "$7" --global-batch "$8" --steps 10 --warmup 2 --eval-every 0 --sample-every 0
         local worked=$?
         card_ends
         [ $worked = 0 ] || continue
@@ -232,18 +243,25 @@ train_one() {
         [ -n "$rate" ] || { row FAIL 0 "$ours" "it prints no rate"; continue; }
         memory=$(most_on_card 1) clock=$(most_on_card 2)
         ms=$(awk -v r="$rate" -v B="$8" -v T="$9" 'BEGIN { printf "%.2f", 1e3 * B * T / r }')
-        awk -v name="$1$(family "$f")" -v r="$rate" -v ms="$ms" -v floor="$2" -v goal="$3" -v gf="$4" -v full="$5" -v gib="$memory" -v plan="$6" \
-            -v clock="$clock" 'BEGIN { printf "%-18s %9.0f tokens/s %9.2f ms  floor %8.2f (%3.0f %%)  goal %8.2f (%3.0f %%)  MFU %4.1f %% causal %4.1f %% full  %6.1f GiB (planned %.1f)  SM clock up to %d MHz\n", name, r, ms, floor, 100 * floor / ms, goal, 100 * goal / ms, r * gf / 9894, r * full / 9894, gib / 1024, plan, clock }' |
+        awk -v name="$1$(family "$f")" -v r="$rate" -v ms="$ms" -v floor="$2" -v goal="$3" -v gf="$4" -v full="$5" \
+            -v gib="$memory" -v plan="$6" -v clock="$clock" 'BEGIN {
+            printf "%-18s %9.0f tokens/s %9.2f ms  floor %8.2f (%3.0f %%)  goal %8.2f (%3.0f %%)  ", \
+                name, r, ms, floor, 100 * floor / ms, goal, 100 * goal / ms
+            printf "MFU %4.1f %% causal %4.1f %% full  %6.1f GiB (planned %.1f)  SM clock up to %d MHz\n", \
+                r * gf / 9894, r * full / 9894, gib / 1024, plan, clock }' |
             tee -a "$log/steps"
-        echo "{\"model\":\"$1\",\"attention\":\"$f\",\"tokens_per_s\":$rate,\"ms\":$ms,\"floor_ms\":$2,\"goal_ms\":$3,\"memory_mib\":$memory,\"sm_clock\":$clock}" >>"$log/train.json"
+        printf '{"model":"%s","attention":"%s","tokens_per_s":%s,"ms":%s,"floor_ms":%s,"goal_ms":%s,%s}\n' "$1" "$f" \
+            "$rate" "$ms" "$2" "$3" "\"memory_mib\":$memory,\"sm_clock\":$clock" >>"$log/train.json"
     done
     [ -n "$torch" ] || return
     peer="PyTorch, $1" peer_file=$(file_of "PyTorch, $1")
-    part 200 "$peer" peer "$peer_file" "$7" --device cuda --compile --model "$1" --B "$8" --T "$9" --vocab "${10}" --steps 8 || return
+    part 200 "$peer" peer "$peer_file" "$7" --device cuda --compile --model "$1" --B "$8" --T "$9" --vocab "${10}" \
+        --steps 8 || return
     peer_rate=$(sed -n 's/.*"tokens_per_s": \([0-9.]*\).*/\1/p' "$peer_file")
     version=$(sed -n 's/.*"version": "\([^"]*\)".*/\1/p' "$peer_file")
     [ -z "$peer_rate" ] || awk -v r="$peer_rate" -v we="${rate:-0}" -v name="$1" -v v="$version" \
-        'BEGIN { printf "%-18s %9.0f tokens/s by PyTorch %s; we are %.2f times as fast\n", name, r, v, we / r }' | tee -a "$log/steps"
+        'BEGIN { printf "%-18s %9.0f tokens/s by PyTorch %s; we are %.2f times as fast\n", name, r, v, we / r }' |
+        tee -a "$log/steps"
     grep -a '^{' "$peer_file" >>"$log/train.json"
 }
 
@@ -251,7 +269,8 @@ train() {
     local line
     build train bf16/train_gpt
     # with the flags of all else: others would have make build everything anew
-    make -s DEVICE=cuda BUILD="$BUILD" GPU_ARCH="$arch" "$BUILD/roofline" >"$log/roofline.log" 2>&1 || { row FAIL 0 roofline "does not build"; return; }
+    make -s DEVICE=cuda BUILD="$BUILD" GPU_ARCH="$arch" "$BUILD/roofline" >"$log/roofline.log" 2>&1 ||
+        { row FAIL 0 roofline "does not build"; return; }
     make_tokens
     torch=""
     if python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
@@ -262,7 +281,8 @@ train() {
     : >"$log/train.json"
     "$BUILD/roofline" --numbers >"$log/numbers" || { row FAIL 0 roofline "$BUILD/roofline --numbers"; return; }
     for wanted in ${models:-$(cut -d ' ' -f 1 "$log/numbers")}; do
-        line=$(grep "^$wanted " "$log/numbers") || { row FAIL 0 "training step, $wanted" "there are $(cut -d ' ' -f 1 "$log/numbers" | tr '\n' ' ')"; continue; }
+        line=$(grep "^$wanted " "$log/numbers") || { row FAIL 0 "training step, $wanted" \
+            "there are $(cut -d ' ' -f 1 "$log/numbers" | tr '\n' ' ')"; continue; }
         # shellcheck disable=SC2086  # a list of numbers
         train_one $line
     done
@@ -281,7 +301,8 @@ meshes() {
         part 40 "messages, NCCL" nccl_ranks 3 "$bin/bf16/cuda_comm" --short
         part 90 "meshes, NCCL" nccl_ranks 2 "$bin/fp32/test_equivalence" --short
         part 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --tp 2 --pp 2 --steps 20 --sample-every 0
-        part 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco --local-steps 4 --steps 20 --sample-every 0
+        part 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco --local-steps 4 \
+            --steps 20 --sample-every 0
     else
         row "left out" 0 "meshes, NCCL" "built without NCCL"
     fi
@@ -293,7 +314,8 @@ sanitizer() {
     for test in $tests; do list="$list bf16/$test"; done
     # shellcheck disable=SC2086  # a list of words
     build sanitizer $list
-    if [ -z "$sanitizer" ] || ! "$sanitizer" "$bin/bf16/bench_gpu" --tiny --only memory 2>&1 | grep -q 'ERROR SUMMARY: 0 errors'; then
+    if [ -z "$sanitizer" ] || ! "$sanitizer" "$bin/bf16/bench_gpu" --tiny --only memory 2>&1 |
+        grep -q 'ERROR SUMMARY: 0 errors'; then
         row "left out" 0 "compute-sanitizer" "not there, or it does not work on this machine"
         return
     fi
@@ -302,7 +324,8 @@ sanitizer() {
         part 40 "racecheck $test" "$sanitizer" --error-exitcode 9 --tool racecheck "$bin/bf16/$test" --short
     done
     for f in $families; do
-        [ "$f" = mma ] || part 60 "memcheck cuda_attention $f" env ATTENTION="$f" "$sanitizer" --error-exitcode 9 --tool memcheck "$bin/bf16/cuda_attention" --short
+        [ "$f" = mma ] || part 60 "memcheck cuda_attention $f" env ATTENTION="$f" "$sanitizer" --error-exitcode 9 \
+            --tool memcheck "$bin/bf16/cuda_attention" --short
     done
 }
 

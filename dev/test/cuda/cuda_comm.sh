@@ -1,9 +1,9 @@
 #!/bin/bash
-# comm.h where there is a device, on the emulator: builds dev/test/cuda/cuda_comm.cu three times (MPI alone; MPI and NCCL;
-# NCCL alone, that is dev/test/fake/nccl.h) and twice more under the sanitizers, starts 1 to 4 ranks by mpirun or by a
-# loop, as torchrun would, and then everything that can go wrong: ranks that die, ranks that do not find each other,
-# orders that end in a deadlock. Whatever is wrong has to end soon, with one line that says why. MPIRUN is empty where
-# there is no MPI. LONG=1: more numbers of ranks, and MPI's build under the sanitizers.
+# comm.h where there is a device, on the emulator: builds dev/test/cuda/cuda_comm.cu three times (MPI alone; MPI and
+# NCCL; NCCL alone, that is dev/test/fake/nccl.h) and twice more under the sanitizers, starts 1 to 4 ranks by mpirun or
+# by a loop, as torchrun would, and then everything that can go wrong: ranks that die, ranks that do not find each
+# other, orders that end in a deadlock. Whatever is wrong has to end soon, with one line that says why. MPIRUN is empty
+# where there is no MPI. LONG=1: more numbers of ranks, and MPI's build under the sanitizers.
 set -u
 project=$PWD
 work=$(mktemp -d)
@@ -26,7 +26,8 @@ for word in $mpi_command; do
 done
 compile() { # PROGRAM FLAGS...
     if ${CXX:-g++} -std=c++17 -O1 -Wall -Wextra -Werror -Wno-unknown-pragmas -pthread -DUSE_CUDA \
-        -DRENDEZVOUS_SECONDS=3 "${@:2}" -x c++ "$project/dev/test/cuda/cuda_comm.cu" -x none -o "$1" "${mpi_libs[@]}" -lm \
+        -DRENDEZVOUS_SECONDS=3 "${@:2}" -x c++ "$project/dev/test/cuda/cuda_comm.cu" -x none -o "$1" "${mpi_libs[@]}" \
+        -lm \
         >"$1.said" 2>&1
     then ok "builds $1"
     else
@@ -56,9 +57,9 @@ has_ranks() {
     for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do [ ! -e "/proc/$child/exe" ] || return 0; done
     return 1
 }
-# mpirun_ranks N PROGRAM...: output to out, the exit status to $status, how long it took to $seconds. Open MPI 4.1's mpirun
-# itself crashes now and then when a rank aborts the job (of a rank's crash it tells), or stays behind when no rank is
-# there any more: then it is started again, three times at most.
+# mpirun_ranks N PROGRAM...: output to out, the exit status to $status, how long it took to $seconds. Open MPI 4.1's
+# mpirun itself crashes now and then when a rank aborts the job (of a rank's crash it tells), or stays behind when no
+# rank is there any more: then it is started again, three times at most.
 mpirun_ranks() {
     local begun pid
     for _ in 1 2 3 4; do
@@ -119,7 +120,8 @@ right() { # WHAT: of the tests that have just run
     else bad "$1: exit status $status after $seconds s: $(grep -a '^FAIL\|rror\|fake\|cuda_comm' out | head -n 5)"; fi
 }
 for program in "${programs[@]}"; do
-    case ${LONG:-$program} in mpi) numbers="2 4" ;; both) numbers="3" ;; nccl) numbers="1 4" ;; *) numbers="1 2 3 4" ;; esac
+    case ${LONG:-$program} in mpi) numbers="2 4" ;; both) numbers="3" ;; nccl) numbers="1 4" ;; *) numbers="1 2 3 4" 
+    esac
     for n in $numbers; do ranks "$program" "$n" --short && right "$program, $n ranks"; done
 done
 ranks nccl 2 && right "nccl, 2 ranks, all of it"

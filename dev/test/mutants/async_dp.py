@@ -6,7 +6,8 @@ ranks. "checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "re
 check_replicas.py with TEXT in their name."""
 import mutate
 
-ROUNDS, SITES, SAVE, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "checkpoint/async_save.h", "train_gpt.cu"
+ROUNDS, SITES, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "train_gpt.cu"
+SAVE = "checkpoint/async_save.h"
 SETTINGS, KERNELS, CHECKPOINT = "trainer/settings.h", "kernels/async_dp.h", "checkpoint/checkpoint.h"
 
 S3GD = "sites 2 --dp-mode dc-s3gd --clip 0.5"
@@ -89,7 +90,8 @@ FAULTS = [
     ("delayed: the step number is that of the step", "replicas delayed 2 lambda clip", SITES,
      "return step - (stage->async->config.mode == DP_DELAYED && step > 0);", "return step;"),
     ("delayed: the sums of the step before are finished, and stay those of this one", DELAYED, SITES,
-     "        finish_inter_site_syncs(grads, stage->groups, layout, chunk);\n        async_dp_swap_grads(stage, grads);\n",
+     "        finish_inter_site_syncs(grads, stage->groups, layout, chunk);\n"
+     "        async_dp_swap_grads(stage, grads);\n",
      "        finish_inter_site_syncs(grads, stage->groups, layout, chunk);\n"),
     ("delayed: a resumed run waits a step again", DELAYED, SITES, "{ stage->async->has_last = true; }",
      "{ (void)stage; }"),

@@ -41,16 +41,19 @@ FAULTS = [
      "    else if (w != MLP_PROJ_W)\n        reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);"),
     ("no sum of the gradient of the input of q, k and v", TENSOR, "parallel/tensor.h",
      "    return reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);",
-     "    return w == QKV_W ? no_request() : reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);"),
+     "    return w == QKV_W ? no_request() : reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, "
+     "n);"),
     ("no sum of the gradient of the mlp's input", TENSOR, "parallel/tensor.h",
      "    return reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);",
-     "    return w == FC_W ? no_request() : reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);"),
+     "    return w == FC_W ? no_request() : reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, "
+     "n);"),
     # Tensor group: embedding, head, loss
     ("no sum of the embedding's parts", TENSOR, "parallel/tensor.h",
      "    reduce_from_tensor_region(stage->groups, acts->split, x, partial, (int64_t)N * C);", ""),
     ("no sum of the gradient of the head's input", TENSOR, "parallel/tensor.h",
      "    return reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);",
-     "    return layer < 0 ? no_request() : reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);"),
+     "    return layer < 0 ? no_request() : reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, "
+     "n);"),
     ("cross-entropy: every rank takes its own maximum", TENSOR, "parallel/tensor.h",
      "    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);", ""),
     ("cross-entropy: no sum of exp over the vocabulary's parts", TENSOR, "parallel/tensor.h",
@@ -71,8 +74,10 @@ FAULTS = [
      "        comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM),\n"
      "            device_copy(mine, partial, (size_t)(n / g->tensor.size) * sizeof(floatX));"),
     ("sequence parallel: a block's bucket ends before attention's gradients", SEQUENCE, "gpt.h",
-     "    attention_block_backward(pass, layer);\n    if (pass->parts & WGRAD) grad_bucket_ready(pass, layer, NORM1_W);",
-     "    if (pass->parts & WGRAD) grad_bucket_ready(pass, layer, NORM1_W);\n    attention_block_backward(pass, layer);"),
+     "    attention_block_backward(pass, layer);\n"
+     "    if (pass->parts & WGRAD) grad_bucket_ready(pass, layer, NORM1_W);",
+     "    if (pass->parts & WGRAD) grad_bucket_ready(pass, layer, NORM1_W);\n"
+     "    attention_block_backward(pass, layer);"),
     ("sequence parallel: one decoded token is split like rows", SEQUENCE, "parallel/stage.h",
      "acts->split = splits_rows(stage) && !decode;", "acts->split = splits_rows(stage);"),
     # Tensor group: CAAT-Net
@@ -87,7 +92,8 @@ FAULTS = [
      "    if (is_caat(stage)) return no_request();", ""),
     ("CAAT-Net: the gradient of the residual stream is summed in place", CAAT, "parallel/tensor.h",
      "        caat_reduce(stage, acts, all, dx, true);",
-     "        caat_reduce(stage, acts, pass->g->dx, dx, true), device_copy(all, dx, (size_t)acts->N * stage->model.C * sizeof(floatX));"),
+     "        caat_reduce(stage, acts, pass->g->dx, dx, true), device_copy(all, dx, (size_t)acts->N * stage->model.C *"
+     " sizeof(floatX));"),
     ("CAAT-Net: no sum of the streams' gradients where they begin", CAAT, "methods/caat.h",
      "        caat_pack(stage->shared, dx, streams, acts->tokens, C, C);\n"
      "        comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);",

@@ -59,7 +59,8 @@ FAULTS = [
      "for (path = strchr(path, '/') ? strchr(path, '/') + 1 : NULL; path; path = strchr(path, '/') ?"),
     ("**: one folder at most", TOKENS,
      "            if (path_matches(pattern + 3, path)) return true;\n        return false;",
-     "            return path_matches(pattern + 3, path) || (strchr(path, '/') && path_matches(pattern + 3, strchr(path, '/') + 1));\n        return false;"),
+     "            return path_matches(pattern + 3, path) || (strchr(path, '/') && path_matches(pattern + 3, "
+     "strchr(path, '/') + 1));\n        return false;"),
     ("**: the beginning of a name", TOKENS, "&& !pattern[p] == !path[q];", ";"),
     ("lines: no new line behind a text", LINES, "if (tokenizer->split == SPLIT_BYTES && text[n - 1] != '\\n')",
      "if (0)"),
@@ -129,7 +130,8 @@ FAULTS = [
      "tokens = sources->source[i].files.tokens;"),
     ("sources: fractions of one", LOADER, "(double)weight[i] / (double)sum;", "(double)weight[i];"),
     ("mix: weights are not in it", LOADER,
-     "h = (h ^ (uint64_t)sources->source[i].weight) * 1099511628211ull;\n        h = (h ^ (uint64_t)sources->source[i].files", "h = (h ^ (uint64_t)sources->source[i].files"),
+     "h = (h ^ (uint64_t)sources->source[i].weight) * 1099511628211ull;\n"
+     "        h = (h ^ (uint64_t)sources->source[i].files", "h = (h ^ (uint64_t)sources->source[i].files"),
     ("mix: sizes are not in it", LOADER,
      "        h = (h ^ (uint64_t)sources->source[i].files.tokens) * 1099511628211ull;\n", ""),
     ("mix: one source is one", LOADER, "return sources->count > 1 ? (int64_t)(h >> 1) : 0;",
@@ -141,8 +143,10 @@ FAULTS = [
     ("held out: always the end", LOADER, "    loader->stride = stretch;\n",
      "    loader->stride = stretch;\n    if (held) loader->first += all - stretch, loader->stride = 0;\n"),
     ("held out: block after block", LOADER,
-     "    const uint64_t blocks = (uint64_t)loader->blocks, block = k % blocks * 39 % blocks;\n    return loader->first + (int64_t)block * loader->stride + (int64_t)(k / blocks) * loader->T;",
-     "    const uint64_t each = (uint64_t)(loader->count / loader->blocks);\n    return loader->first + (int64_t)(k / each) * loader->stride + (int64_t)(k % each) * loader->T;"),
+     "    const uint64_t blocks = (uint64_t)loader->blocks, block = k % blocks * 39 % blocks;\n"
+     "    return loader->first + (int64_t)block * loader->stride + (int64_t)(k / blocks) * loader->T;",
+     "    const uint64_t each = (uint64_t)(loader->count / loader->blocks);\n"
+     "    return loader->first + (int64_t)(k / each) * loader->stride + (int64_t)(k % each) * loader->T;"),
     ("held out: neighbours first", LOADER, "block = k % blocks * 39 % blocks;", "block = k % blocks;"),
     ("held out: blocks are read twice", LOADER, "block = k % blocks * 39 % blocks;",
      "block = k % blocks * 38 % blocks;"),

@@ -1,6 +1,7 @@
 """Faults of the documents in a sequence: finding them, the CPU's attention, positions. (Those of CUDA kernels:
 kernels.py.)"""
-TOKENS, LOADER, ATTENTION, EMBEDDING = "dataloader/token_files.h", "dataloader.h", "kernels/attention.h", "kernels/embedding.h"
+TOKENS, LOADER = "dataloader/token_files.h", "dataloader.h"
+ATTENTION, EMBEDDING = "kernels/attention.h", "kernels/embedding.h"
 
 FAULTS = [
     # what is wrong, file, text, replacement

@@ -21,7 +21,8 @@ FAULTS = [
     ("row: targets are inputs", PURE, EVALUATE, "targets[i - skipped - 1] = token",
      "targets[i - skipped - (before - skipped > 1)] = token"),
     ("row: what is behind the end stays", PURE, EVALUATE,
-     "for (int64_t i = 0; i < T; i++) {\n        inputs[i] = 0;\n        targets[i] = -1;\n    }\n    for (int64_t i = skipped;",
+     "for (int64_t i = 0; i < T; i++) {\n        inputs[i] = 0;\n        targets[i] = -1;\n    }\n"
+     "    for (int64_t i = skipped;",
      "for (int64_t i = 0; i < T; i++) inputs[i] = 0;\n    for (int64_t i = skipped;"),
     ("row: always the first completion", PURE, EVALUATE, "(int)(row - example->first)", "0"),
     ("row: the example before", PURE, EVALUATE, "if (eval->example[middle].first <= row)",

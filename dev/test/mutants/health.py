@@ -33,8 +33,10 @@ FAULTS = [
      "sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];",
      "sum[0] += sums[i];"),
     ("copies: checksums of the check before are added", TENSOR, REPLICAS,
-     "    device_zero(device, bytes);\n    for (int i = 0; i < layout->n; i++) {\n        const Slice* s = &layout->slices[i];\n        const int64_t first",
-     "    for (int i = 0; i < layout->n; i++) {\n        const Slice* s = &layout->slices[i];\n        const int64_t first"),
+     "    device_zero(device, bytes);\n    for (int i = 0; i < layout->n; i++) {\n"
+     "        const Slice* s = &layout->slices[i];\n        const int64_t first",
+     "    for (int i = 0; i < layout->n; i++) {\n        const Slice* s = &layout->slices[i];\n"
+     "        const int64_t first"),
     ("copies: half of a slice is looked at", TENSOR, REPLICAS,
      "checksum_add(device + i, params + s->offset, slice_elements(s) * (int64_t)sizeof(floatX), first);",
      "checksum_add(device + i, params + s->offset, slice_elements(s) / 2 * (int64_t)sizeof(floatX), first);"),
@@ -68,7 +70,9 @@ FAULTS = [
      "    probe_weights(&probe, &stage->layout, stage->params);\n", ""),
     ("origin: attention is looked at behind the sum", TENSOR, "parallel/tensor.h",
      "IC, C);\n    nan_probe(stage, acts, place_of_matrix(w), layer, partial, n);",
-     "IC, C);\n    if (w == ATTN_PROJ_W) reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);\n    nan_probe(stage, acts, place_of_matrix(w), layer, w == ATTN_PROJ_W ? out : partial, w == ATTN_PROJ_W ? (int64_t)acts->R * C : n);"),
+     "IC, C);\n    if (w == ATTN_PROJ_W) reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);\n"
+     "    nan_probe(stage, acts, place_of_matrix(w), layer, w == ATTN_PROJ_W ? out : partial, w == ATTN_PROJ_W ? "
+     "(int64_t)acts->R * C : n);"),
     ("origin: blocks have the numbers of their chunk", PIPES, "parallel/tensor.h",
      "acts->chunk->first_layer + layer - acts->chunk->begin;", "layer;"),
     ("origin: gradients of the step are still there", TENSOR, TRAINER,

@@ -4,7 +4,8 @@ import mutate
 
 CONFIG, LLMC, ROPE = "checkpoint/hf_config.h", "checkpoint/llmc_format.h", "kernels/rope_table.h"
 VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
-CHECKPOINT, EXPORT, SETTINGS, SETUP, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "trainer/settings.h", "trainer/setup.h", "checkpoint/hub_files.h"
+CHECKPOINT, EXPORT, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "checkpoint/hub_files.h"
+SETTINGS, SETUP = "trainer/settings.h", "trainer/setup.h"
 TRAIN = "train_gpt.cu"
 
 # What is wrong; file, exact text, replacement.

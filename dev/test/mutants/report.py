@@ -41,8 +41,6 @@ FAULTS = [
     ("tokens are not added up", "thinning", REPORT, 'tokens += row["tokens"] or 0', 'tokens = row["tokens"] or 0'),
     ("a range is always left away", "thinning", REPORT, 'if curve["low"] == curve["high"]:', "if True:"),
     ("the worst is the best", "thinning", REPORT, 'best = min(validated', 'best = max(validated'),
-    ("the median of an even number", "thinning", REPORT, "values[len(values) // 2]) / 2 if",
-     "values[len(values) // 2]) / 3 if"),
     ("the last sample is left out", "thinning", REPORT, "(len(samples) - 1) // (MOST_SAMPLES - 1)",
      "len(samples) // (MOST_SAMPLES + 1)"),
     ("a track's second thread is another", "traces", REPORT, r're.sub(r" \d+$", "", names.get(("thread_name"',

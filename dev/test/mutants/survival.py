@@ -92,10 +92,14 @@ FAULTS = [
      "__atomic_store_n(&saver->all_written, true,"),
     ("a rank reports before it has written", "kills", SAVE,
      "return checkpoint_leave(&saver->writer, ok, ok ? error : &late) && ok && rank_reports(saver, error);",
-     "memset(&saver->writer.sum, 0, sizeof saver->writer.sum);\n    return checkpoint_leave(&saver->writer, ok, ok ? error : &late) && ok && rank_reports(saver, error);"),
+     "memset(&saver->writer.sum, 0, sizeof saver->writer.sum);\n"
+     "    return checkpoint_leave(&saver->writer, ok, ok ? error : &late) && ok && rank_reports(saver, error);"),
     ("the thread writes the values as they are by then", "kills", SAVE,
-     "ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value,\n                                    saver->snapshot + value->at, error);",
-     "usleep(3000), ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value, value->value < 3 && !stage_values(stage, value->value).share ? stage_values(stage, value->value).at + stage->layout.bucket[value->bucket].offset : saver->snapshot + value->at, error);"),
+     "ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value,\n"
+     "                                    saver->snapshot + value->at, error);",
+     "usleep(3000), ok = checkpoint_write_value(&saver->writer, &stage->layout, value->bucket, value->value, "
+     "value->value < 3 && !stage_values(stage, value->value).share ? stage_values(stage, value->value).at + "
+     "stage->layout.bucket[value->bucket].offset : saver->snapshot + value->at, error);"),
     ("the snapshot begins where the last one ended", "kills", SAVE,
      "    saver->n = 0;\n    saver->used = 0;\n    saver->written", "    saver->written"),
     ("reports stay in the checkpoint", "kills", SAVE, "if (rank_file(path, x, rank, error)) unlink(path);",
@@ -118,7 +122,8 @@ FAULTS = [
     ("a limit on files ends the run", "disks", "trainer/trainer_init.h", "    signal(SIGXFSZ, SIG_IGN);", "    //"),
     ("missing lines of the log are told with every step", "disks", TELL,
      "    if (written == (waited == 0)) return;\n    end_line();\n    if (written)",
-     "    if (written && waited == 0) return;\n    end_line();\n    if (!written) fprintf(stderr, \"%s: %s\\n\", process.name, error.text);\n"
+     "    if (written && waited == 0) return;\n    end_line();\n    if (!written) fprintf(stderr, \"%s: %s\\n"
+     "\", process.name, error.text);\n"
      "    if (written)"),
     ("half a line is left", "lines", LINES, "if (ftruncate(l->fd, (off_t)l->at) != 0) return false;", ""),
     ("what waits is written again", "lines", LINES, "    l->used = 0;\n    l->lines = 0;\n    return true;",

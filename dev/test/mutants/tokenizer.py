@@ -1,5 +1,6 @@
 """Faults of the tokenizer. Test: test_tokenizer."""
-SPLIT, BPE, FILES, LEARN, WRITER = "dataloader/tokenizer/pretokenize.h", "dataloader/tokenizer/bpe.h", "dataloader/tokenizer/vocab_files.h", "dataloader/tokenizer/bpe_train.h", "dataloader/tokenizer.h"
+SPLIT, BPE, FILES, LEARN = (f"dataloader/tokenizer/{name}.h" for name in "pretokenize bpe vocab_files bpe_train".split())
+WRITER = "dataloader/tokenizer.h"
 TESTS = {name: "test_tokenizer" for name in (SPLIT, BPE, FILES, LEARN, WRITER)}
 
 # What is wrong; file, exact text, replacement.

@@ -75,12 +75,14 @@ FAULTS = [
      "count == v->count ? seconds : 0"),
     ("look: processes are not looked at", WATCH, "if (w->sees && v->silent > 0 && i != w->self)", "if (0)"),
     ("speak: all speak", WATCH,
-     "    if (__atomic_compare_exchange_n(&w->table->speaker, &nobody, w->self + 1, false, __ATOMIC_SEQ_CST,\n                                    __ATOMIC_SEQ_CST)) {",
+     "    if (__atomic_compare_exchange_n(&w->table->speaker, &nobody, w->self + 1, false, __ATOMIC_SEQ_CST,\n"
+     "                                    __ATOMIC_SEQ_CST)) {",
      "    nobody = 0;\n    if (nobody == 0) {"),
     ("speak: nobody does", WATCH, "        watchdog_write(text);\n", ""),
     ("speak: the process goes on", WATCH, "        if (worst >= 0) watchdog_alarm(w, worst);\n", ""),
     ("speak: waits for process.stop for ever", WATCH,
-     "    if (pthread_create(&thread, NULL, watchdog_end_job, NULL) == 0) usleep((useconds_t)(WATCH_LAST_WORDS * 1e6));",
+     "    if (pthread_create(&thread, NULL, watchdog_end_job, NULL) == 0) "
+     "usleep((useconds_t)(WATCH_LAST_WORDS * 1e6));",
      "    (void)thread;\n    watchdog_end_job(NULL);"),
     ("speak: ends well", WATCH, "    _exit(EXIT_RUN);\n}\n\n// Not through", "    _exit(0);\n}\n\n// Not through"),
     ("speak: the one to blame comes twice", WATCH, "        if (i == without) continue;\n", ""),

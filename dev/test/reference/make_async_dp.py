@@ -9,12 +9,13 @@ other: nothing is sent, nothing overlaps, and nothing of the trainer is used but
 second time too. The models are those of make_reference.py. Into reference/ beside this file go
 
     replicas_gpt2.safetensors, replicas_llama.safetensors    the weights before the first step (--init)
-    replicas.tokens                                          uint16 tokens (--data), too few for more than one held-out block: the last 5 % validate
+    replicas.tokens                                          uint16 tokens (--data), too few for more than one held-out
+                                                             block: the last 5 % validate
     replicas.json                                            for every case what the trainer is told and what comes out:
 
         name, model, d, arguments       d: data-parallel replicas
-        losses, norms                   of site 0 in each step (mode sync, and delay 0: of all), norm before clipping; of a
-                                        late gradient that of the mean which the step used (null: none yet)
+        losses, norms                   of site 0 in each step (mode sync, and delay 0: of all), norm before clipping;
+                                        of a late gradient that of the mean which the step used (null: none yet)
         val                             {step: validation loss of the common point}
         weights                         {step: some weights of the common point; "probes" of the model says which}
         moved                           per tensor of the last checkpoint: Euclidean norm of its change since --init

@@ -4,9 +4,9 @@ make_eval.py: the numbers that test_evaluate.c compares with: losses of two smal
 
     python3 dev/test/reference/make_eval.py [OUT_DIRECTORY]
 
-The models are those of make_async_dp.py, whose weights it finds in the folder. Nothing of eval_loader.h is used: a completion is
-the end of a list of tokens, of which the last T + 1 are what a model of T positions can see; there is no padding. Into reference/
-beside this file go
+The models are those of make_async_dp.py, whose weights it finds in the folder. Nothing of eval_loader.h is used: a
+completion is the end of a list of tokens, of which the last T + 1 are what a model of T positions can see; there is no
+padding. Into reference/ beside this file go
 
     evaluation.choices   multiple choice in llm.c's format: contexts of 1 to 14 tokens, 2 to 5 completions of 1 to 8
     evaluation.json      for each model
@@ -15,8 +15,8 @@ beside this file go
         stream           the same of each row of T tokens of replicas.tokens, of which the last one is shorter
         float32          largest relative errors of both in float32
 
-An example is drawn again until all its answers, by both rules and of both models, are clear: the best completion is 1e-3 ahead
-of the next, a hundred times what float32 may change.
+An example is drawn again until all its answers, by both rules and of both models, are clear: the best completion is
+1e-3 ahead of the next, a hundred times what float32 may change.
 """
 import json, os, struct, sys, types
 import numpy as np
@@ -43,7 +43,8 @@ def weights(path, dtype):
     n = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + n])
     header.pop("__metadata__", None)
-    return {name: torch.tensor(np.frombuffer(data[8 + n:][slice(*x["data_offsets"])], "<f4").reshape(x["shape"]).copy(), dtype=dtype)
+    return {name: torch.tensor(np.frombuffer(data[8 + n:][slice(*x["data_offsets"])], "<f4").reshape(x["shape"]).copy(),
+                               dtype=dtype)
             for name, x in header.items()}
 
 
@@ -62,7 +63,8 @@ def answers(sums, completions):
 def draw_example(random, number):
     """-> context, completions. The first are the longest and the shortest that there are."""
     context = random.randint(0, V, {0: 14, 1: 1}.get(number, random.randint(1, 15)))
-    completions = [random.randint(0, V, {0: T, 1: 1}.get(number, random.randint(1, T + 1))) for _ in range(random.randint(2, 6))]
+    completions = [random.randint(0, V, {0: T, 1: 1}.get(number, random.randint(1, T + 1)))
+                   for _ in range(random.randint(2, 6))]
     return context.tolist(), [c.tolist() for c in completions]
 
 
@@ -75,7 +77,8 @@ def write_choices(path, examples):
         longest = max(longest, 2 * len(body) + 4)
         stream += [65535, 2 * len(body) + 4, *body]
     with open(path, "wb") as f:
-        f.write(np.array([20240522, 1, len(examples), longest] + 252 * [0], "<i4").tobytes() + np.array(stream, "<u2").tobytes())
+        f.write(np.array([20240522, 1, len(examples), longest] + 252 * [0],
+                         "<i4").tobytes() + np.array(stream, "<u2").tobytes())
 
 
 def main():
@@ -87,7 +90,8 @@ def main():
     examples, sums = [], {name: [] for name in models}
     while len(examples) < EXAMPLES:
         context, completions = draw_example(random, len(examples))
-        found = {name: [loss_of_end(c, p, context + x, len(x)) for x in completions] for name, (c, p, _) in models.items()}
+        found = {name: [loss_of_end(c, p, context + x, len(x)) for x in completions] for name,
+                 (c, p, _) in models.items()}
         if min(answers(s, completions)[2] for s in found.values()) < 1e-3:
             continue
         by_sum, by_mean, _ = answers(found["gpt2"], completions)
@@ -108,7 +112,8 @@ def main():
         lines32 = [loss_of_end(c, p32, row, len(row) - 1) for row in rows]
         worst = [max(abs(a / b - 1) for a, b in zip(*pair)) for pair in ((flat32, flat), (lines32, lines))]
         result[name] = {"choices": flat, "right": right, "stream": lines, "float32": [float(f"{e:.2g}") for e in worst]}
-        print(f"{name}: right {right[0]} and {right[1]} of {EXAMPLES}; mean loss of the stream {sum(lines) / (STREAM - 1):.6f}; "
+        print(f"{name}: right {right[0]} and {right[1]} of {EXAMPLES}; mean loss of the stream "
+              f"{sum(lines) / (STREAM - 1):.6f}; "
               f"PyTorch in float32 {worst[0]:.1e}, {worst[1]:.1e}")
     with open(os.path.join(directory, "evaluation.json"), "w") as f:
         json.dump({"T": T, "vocab": V, "tokens": STREAM, "models": result}, f, separators=(",", ":"))

@@ -44,7 +44,8 @@ MODELS = {
     "llama_documents": ("llama", 2, 32, 4, 2, 44, 61, 25, 0, 2, 25, 1e-5, 10000, 1e-2, 0.9, 0.95, 1e-3, 0.1, 1, 10),
 }
 CAAT_KEYS = ("sync_ranks", "sync")
-DOCUMENT = 0  # of NAME_documents: the token that begins a document; a token sees those of its own, and positions begin there
+# of NAME_documents: the token that begins a document; a token sees those of its own, and positions begin there
+DOCUMENT = 0
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -168,7 +169,8 @@ def llama(c, p, tokens):
 
 
 def gpt2_branches(c, p, i, r):
-    """What rank r of N computes in block i: two functions, from its own stream x to its partial sum, and their biases."""
+    """What rank r of N computes in block i: two functions, from its own stream x to its partial sum, and their
+    biases."""
     N, C = c["sync_ranks"], c["hidden"]
     w = lambda name: p[f"transformer.h.{i}.{name}"]
     mine = lambda n: slice(r * n // N, (r + 1) * n // N)
@@ -207,7 +209,8 @@ def llama_branches(c, p, i, r):
 
 
 def caat(c, p, tokens):
-    """Lamprecht et al. 2025: N ranks with a residual stream each, of which they share the first S channels. -> (B, T, V)"""
+    """Lamprecht et al. 2025: N ranks with a residual stream each, of which they share the first S channels. -> (B, T,
+    V)"""
     N, C, V, gpt = c["sync_ranks"], c["hidden"], c["vocab"], c["arch"] == "gpt2"
     S, rows = int(C * c["sync"]), -(-V // N)
     wte = p["transformer.wte.weight" if gpt else "model.embed_tokens.weight"]

@@ -4,11 +4,12 @@ make_tokenizer.py: what the public packages make of short texts, for dev/test/un
 
     pip install tiktoken tokenizers; python3 dev/test/reference/make_tokenizer.py
 
-Writes to dev/test/reference/: tokenizer_text.txt, tokenizer_gpt2.json and tokenizer_llama3.json, two vocabularies that Hugging Face's trainer
-makes of it, tokenizer.tiktoken, the tokens of the second as ranks, and tokenizer_cases.txt: lines of the split's name, a text in
-hexadecimal, and its tokens. gpt2, llama3 and qwen2 are by tokenizers (gpt2 also by tiktoken, which has to agree), cl100k by tiktoken;
-"special" are gpt2's with special tokens found. tokenizer_words.txt has the words of such texts by tokenizers: the split's name, the text, and
-the words' lengths in bytes, which show cuts that no token of a small vocabulary would cross.
+Writes to dev/test/reference/: tokenizer_text.txt, tokenizer_gpt2.json and tokenizer_llama3.json, two vocabularies that
+Hugging Face's trainer makes of it, tokenizer.tiktoken, the tokens of the second as ranks, and tokenizer_cases.txt:
+lines of the split's name, a text in hexadecimal, and its tokens. gpt2, llama3 and qwen2 are by tokenizers (gpt2 also by
+tiktoken, which has to agree), cl100k by tiktoken; "special" are gpt2's with special tokens found. tokenizer_words.txt
+has the words of such texts by tokenizers: the split's name, the text, and the words' lengths in bytes, which show cuts
+that no token of a small vocabulary would cross.
 """
 import base64
 import json
@@ -37,7 +38,8 @@ aaa aaaa aaaaa aaaaaa ababab abababab =========== ------------ ........
 def train(pre, vocab):
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre
-    t.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=vocab, min_frequency=2, special_tokens=[], show_progress=False,
+    t.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=vocab, min_frequency=2, special_tokens=[],
+                                                      show_progress=False,
                                                       initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
     t.add_special_tokens(["<|endoftext|>"])
     return t
@@ -63,7 +65,8 @@ def words_of(pattern, data):
     """The words of any bytes: broken ones are characters for private use where the words are found."""
     private = {0xDC00 + b: 0xF0000 + b for b in range(128, 256)}
     back = {c: b for b, c in private.items()}
-    words = pre_tokenizers.Split(Regex(pattern), "isolated", False).pre_tokenize_str(data.decode("utf-8", "surrogateescape").translate(private))
+    words = pre_tokenizers.Split(Regex(pattern), "isolated",
+                                 False).pre_tokenize_str(data.decode("utf-8", "surrogateescape").translate(private))
     return [w.translate(back).encode("utf-8", "surrogateescape") for w, _ in words]
 
 
@@ -82,7 +85,8 @@ def main():
     other = tiktoken.Encoding("gpt2", pat_str=GPT2, mergeable_ranks=ranks_of(gpt2), special_tokens=special)
     rng = random.Random(5)
     texts = [line + "\n" for line in TEXT.splitlines()] + [drawn(rng, rng.randrange(1, 12)) for _ in range(150)]
-    texts += ["it's IT'S It'\u017f 'ſ 'LL 'Re", "a \n \n  ", "a\n\n b", " \t x", "x\r\n\r\ny", "  1234567 12", "'", "''s", " '", "a'", "\u3000\u3000x", ""]
+    texts += ["it's IT'S It'\u017f 'ſ 'LL 'Re", "a \n \n  ", "a\n\n b", " \t x", "x\r\n\r\ny", "  1234567 12", "'",
+              "''s", " '", "a'", "\u3000\u3000x", ""]
     lines = []
     for text in texts:
         for name, t in plain.items():
@@ -92,7 +96,8 @@ def main():
         lines.append(("cl100k", text.encode(), cl100k.encode_ordinary(text)))
         lines.append(("special", text.encode(), gpt2.encode(text).ids))
     texts += [f"{quote}{ending}{after}" for quote in ("a'", " '", "'") for after in ("", "x", " ", "1", "!")
-              for ending in ("s", "t", "m", "d", "re", "ve", "ll", "S", "T", "M", "D", "RE", "Ve", "lL", "\u017f", "r", "v", "l", "le", "x")]
+              for ending in ("s", "t", "m", "d", "re", "ve", "ll", "S", "T", "M", "D", "RE", "Ve", "lL", "\u017f", "r",
+                             "v", "l", "le", "x")]
     words = [(name, t) for t in map(str.encode, texts) for name in ("gpt2", "llama3", "qwen2", "cl100k")]
     patterns = {"gpt2": GPT2, "llama3": LLAMA3, "qwen2": QWEN2, "cl100k": CL100K_ONIGURUMA}
     for _ in range(40):

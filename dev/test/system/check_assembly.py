@@ -5,15 +5,18 @@ check_assembly.py: what the machine code of the CUDA kernels has to be like, in 
     memory      no stack and no spills, but where SPILLS says why
     tensor      flash attention has just the mma instructions that its loop needs, and two blocks share a multiprocessor
     width       kernels for packs of 16 bytes load and store global memory so, and nowhere a single 16-bit number
-    flight      kernels that wait for memory have enough bytes under way to keep it busy (Little's law; dev/bench/assembly.py)
+    flight      kernels that wait for memory have enough bytes under way to keep it busy (Little's law;
+                dev/bench/assembly.py)
     double      float64 only where sums are meant to be taken in it
     half        16-bit numbers are not computed with (cuda_utils.cuh)
 
-    check_assembly.py --launches PROGRAM FILE...            FILE: a program or cubin by nvcc for bf16; all architectures in it
-    check_assembly.py --faults                              plants faults in copies of the sources: is each of them seen?
+    check_assembly.py --launches PROGRAM FILE...            FILE: a program or cubin by nvcc for bf16; all architectures
+                                                            in it
+    check_assembly.py --faults                              plants faults in copies of the sources: is each of them
+                                                            seen?
 
-Called by test_nvcc.sh for the program that it has made, and by make assembly_check for all architectures, with the faults. Last
-line "N passed, N failed". Standard library only.
+Called by test_nvcc.sh for the program that it has made, and by make assembly_check for all architectures, with the
+faults. Last line "N passed, N failed". Standard library only.
 """
 import argparse
 import glob
@@ -28,8 +31,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
 import assembly  # noqa: E402
 
-# Bytes of stack that a kernel may have. Those below use all 255 registers that there are, and keep a number or two that is needed
-# once a tile in memory, which stays in L1.
+# Bytes of stack that a kernel may have. Those below use all 255 registers that there are, and keep a number or two that
+# is needed once a tile in memory, which stays in L1.
 SPILLS = {
     "flash_forward_kernel<128, true>": 16,
     "flash_backward_queries<128, true>": 16,
@@ -37,8 +40,9 @@ SPILLS = {
     "flash_backward_keys<64, false>": 8,
 }
 
-# Tensor core instructions of Hopper's own kernels, in their program text: each product is written down once, those of forward's first
-# and last tile once more. By wgmma: heads of 64 or 128 numbers are 4 or 8 steps of k, 128 keys 8, 64 queries 4.
+# Tensor core instructions of Hopper's own kernels, in their program text: each product is written down once, those of
+# forward's first and last tile once more. By wgmma: heads of 64 or 128 numbers are 4 or 8 steps of k, 128 keys 8, 64
+# queries 4.
 HOPPER = {
     "hopper_forward_kernel<64": 2 * 4 + 2 * 8,
     "hopper_forward_kernel<128": 2 * 8 + 2 * 8,
@@ -110,7 +114,8 @@ def check_kernel(k, launches, results):
     doubles = [i for i in k.code if re.match(r"D(FMA|ADD|MUL|SETP|MNMX)\b", i.op) or ".F64" in i.op]
     results.check(not doubles or re.sub("<.*", "", k.name) in DOUBLE,
                   f"{where}: float64, {len(doubles)} instructions ({doubles[:1]})")
-    # But HFMA2 R, -RZ, RZ, constant is how constants come into registers, and HADD2.F32 R, -RZ, R makes a float of an fp16.
+    # But HFMA2 R, -RZ, RZ, constant is how constants come into registers, and HADD2.F32 R, -RZ, R makes a float of an
+    # fp16.
     halves = [i for i in k.code if re.match(r"H(FMA2|ADD2|MUL2|MNMX2|SET2|SETP2)\b", i.op) and
               "-RZ, RZ" not in i.text and not (i.op == "HADD2.F32" and "-RZ, " in i.text)]
     results.check(not halves, f"{where}: computes with 16-bit numbers: {halves[:1]}")
@@ -120,7 +125,8 @@ def check_kernel(k, launches, results):
         wide = [sum(w // 16 for w in accesses[kind])
                 for kind in ("load", "store")] # those of 32 bytes, on sm_100, are two
         results.check(wide[0] >= WIDE[k.name][0] and wide[1] >= WIDE[k.name][1],
-                      f"{where}: {wide[0]} loads and {wide[1]} stores of 16 bytes; wanted {WIDE[k.name][0]} and {WIDE[k.name][1]}")
+                      f"{where}: {wide[0]} loads and {wide[1]} stores of 16 bytes; wanted {WIDE[k.name][0]} and "
+                      f"{WIDE[k.name][1]}")
     if k.name in WIDE and not k.name.startswith("update"): # whose ends may be cut
         single, allowed = sum(1 for kind in accesses for w in accesses[kind] if w == 2), SINGLE.get(k.name, 0)
         results.check(single <= allowed, f"{where}: {single} accesses of single 16-bit numbers; {allowed} allowed")
@@ -258,7 +264,8 @@ def check_faults(only):
             found = [f for f in failures or [] if word in f]
             passed, failed = passed + bool(found), failed + (not found)
             what = " ".join(replacement.split())[:70] or "(removed) " + " ".join(text.split())[:60]
-            print(f"{'caught' if found else 'MISSED'}  {file}: {what}: {found[0] if found else failures if failures is not None else 'no such text'}", flush=True)
+            print(f"{'caught' if found else 'MISSED'}  {file}: {what}: "
+                  f"{found[0] if found else failures if failures is not None else 'no such text'}", flush=True)
     return passed, failed
 
 
@@ -269,14 +276,16 @@ class Quiet(Results):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="contracts of the machine code of the CUDA kernels; make assembly_check")
+    parser = argparse.ArgumentParser(description="contracts of the machine code of the CUDA kernels; make "
+                                                 "assembly_check")
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--launches", metavar="PROGRAM", help="dev/bench/launches.cu; without it, it is made")
     parser.add_argument("--faults", action="store_true")
     parser.add_argument("--only", default="", metavar="WORD", help="faults with this word")
     options = parser.parse_args()
     if not assembly.cuobjdump():
-        print("the assembly is not checked: cuobjdump or nvdisasm is not there (they come with the CUDA Toolkit; or pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
+        print("the assembly is not checked: cuobjdump or nvdisasm is not there (they come with the CUDA Toolkit; or "
+              "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm)")
         return 0
     results = Results()
     if options.files:

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """
-check_checkpoint.py: is a checkpoint what a checkpoint has to be? Nothing of the C code is used: the checksum is written down
-here once more, and so are the names and shapes of the tensors.
+check_checkpoint.py: is a checkpoint what a checkpoint has to be? Nothing of the C code is used: the checksum is written
+down here once more, and so are the names and shapes of the tensors.
 
     python3 dev/test/system/check_checkpoint.py FOLDER...     says of each "sound", or what is wrong
 
-Looked at: which files there are; trainer.json's own checksum, and its list of the others with sizes and checksums; that the
-folder's name, trainer.json and the head of every file of tensors say the same step, and the heads the checksums that
-trainer.json has; that tensors lie end to end, and are those of config.json's model, all of them and no others: weights,
-both moments, and of what sites have every kind in every copy. Standard library; numpy makes it faster where it is.
+Looked at: which files there are; trainer.json's own checksum, and its list of the others with sizes and checksums; that
+the folder's name, trainer.json and the head of every file of tensors say the same step, and the heads the checksums
+that trainer.json has; that tensors lie end to end, and are those of config.json's model, all of them and no others:
+weights, both moments, and of what sites have every kind in every copy. Standard library; numpy makes it faster where it
+is.
 """
 import array
 import json

@@ -1,21 +1,25 @@
 #!/usr/bin/env python3
 """
-check_generate.py: what the trainer writes, beside PyTorch in float64, which has no cache: it computes the whole sequence anew for
-every token (gpt2 and llama of make_reference.py, read from our own checkpoint).
+check_generate.py: what the trainer writes, beside PyTorch in float64, which has no cache: it computes the whole
+sequence anew for every token (gpt2 and llama of make_reference.py, read from our own checkpoint).
 
-    python3 dev/test/system/check_generate.py [--train PATH]       from the project's folder; needs torch, a C compiler and ./train_gpt
+    python3 dev/test/system/check_generate.py [--train PATH]       from the project's folder; needs torch, a C compiler
+                                                                   and ./train_gpt
     python3 dev/test/system/check_generate.py --installed          only says by its exit status whether torch is there
 
-1. Greedy texts of a GPT-2 and of a Llama, from prompts of several lengths, some longer than the context of T tokens, and far beyond it: the same
-   characters. Where PyTorch's two largest logits are nearer to each other than 1e-4 (float32 errs by some 1e-6 of logits of
-   about 10) the rest of that text says nothing, and is left out; most must be there.
-2. What top-k and top-p leave (trainer/sampler.h, built as a library), beside the usual definitions in PyTorch's words: sort, running sum of the
-   softmax, keep the first whose sum before them is below P. Random logits have no equal ones, about which these differ.
+1. Greedy texts of a GPT-2 and of a Llama, from prompts of several lengths, some longer than the context of T tokens,
+   and far beyond it: the same characters. Where PyTorch's two largest logits are nearer to each other than 1e-4
+   (float32 errs by some 1e-6 of logits of about 10) the rest of that text says nothing, and is left out; most must be
+   there.
+2. What top-k and top-p leave (trainer/sampler.h, built as a library), beside the usual definitions in PyTorch's words:
+   sort, running sum of the softmax, keep the first whose sum before them is below P. Random logits have no equal ones,
+   about which these differ.
 """
 import argparse, ctypes, importlib.util, json, os, struct, subprocess, sys, tempfile
 
-if not importlib.util.find_spec("torch") and sys.executable != "/usr/bin/python3" and os.path.exists("/usr/bin/python3"):
-    os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])  # where Debian's python3-torch is
+SYSTEM = "/usr/bin/python3"
+if not importlib.util.find_spec("torch") and sys.executable != SYSTEM and os.path.exists(SYSTEM):
+    os.execv(SYSTEM, [SYSTEM, *sys.argv])  # where Debian's python3-torch is
 if sys.argv[1:] == ["--installed"]:
     sys.exit(not importlib.util.find_spec("torch"))
 
@@ -48,7 +52,8 @@ def read_safetensors(path):
 
 
 def greedy(forward, config, weights, prompt, count):
-    """The tokens written, and how many of them are certain. Of more than T tokens the last T / 2 + 1 begin a new sequence."""
+    """The tokens written, and how many of them are certain. Of more than T tokens the last T / 2 + 1 begin a new
+    sequence."""
     tokens, begin, certain = list(prompt), 0, None
     for i in range(count):
         if len(tokens) - begin > T:

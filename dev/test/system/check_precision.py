@@ -5,31 +5,32 @@ check_precision.py: does training in 16 bits learn what training in float32 lear
     dev/test/system/check_precision.py [--build build/emulated] [--gpu] [--types bf16,fp16] [--steps 200] [TEXT]
 
 A small GPT (2 layers, 128 channels) is trained for 200 steps on the same sequences of a text, from the same weights, in
-float32 and in 16 bits. TEXT: a file or glob; the project's own sources if none is said. --build: where the trainers are,
-in PRECISION/train_gpt: those of the emulated GPU, a minute or two each on one core, or (--gpu: longer sequences) of a real
-one. Then the first 16-bit run is made once more: losses, norms and the checkpoint have to be the same bit for bit. (Products
-by cuBLASLt's first algorithm, MATMUL_TIMING=0: those that are chosen by time may differ between two processes.)
+float32 and in 16 bits. TEXT: a file or glob; the project's own sources if none is said. --build: where the trainers
+are, in PRECISION/train_gpt: those of the emulated GPU, a minute or two each on one core, or (--gpu: longer sequences)
+of a real one. Then the first 16-bit run is made once more: losses, norms and the checkpoint have to be the same bit for
+bit. (Products by cuBLASLt's first algorithm, MATMUL_TIMING=0: those that are chosen by time may differ between two
+processes.)
 
-How far may the curves be apart? Parameters of 16 bits are rounded at random from float32 masters, anew in every step: the
-loss that a step finds is that of weights w + d, where d is as large as u |w|, u being half the distance of two numbers
-beside 1 (2^-8 in bf16, 2^-11 in fp16), and knows nothing of the gradient g. To first order the loss is off by g d, which has
-mean 0 and, over all weights, the size
+How far may the curves be apart? Parameters of 16 bits are rounded at random from float32 masters, anew in every step:
+the loss that a step finds is that of weights w + d, where d is as large as u |w|, u being half the distance of two
+numbers beside 1 (2^-8 in bf16, 2^-11 in fp16), and knows nothing of the gradient g. To first order the loss is off by g
+d, which has mean 0 and, over all weights, the size
 
     noise = u w |g|       w = 0.02, the size of an initial weight; |g|, the norm of the gradient, is in the log
 
-About as much comes from the rounding of what goes through the layers, on the way in and back, and from what earlier steps have
-left in the weights; and weights grow. So over windows of 20 steps
+About as much comes from the rounding of what goes through the layers, on the way in and back, and from what earlier
+steps have left in the weights; and weights grow. So over windows of 20 steps
 
     rms of (loss - loss in float32)       <= 8 noise (its rms over the window)
     mean of it over all steps             <= 2 noise
 
 and in the first step, where the weights are the same but for their rounding, the difference is <= 8 noise as well.
 A run of 200 steps is a short one with a warm-up, so that differences do not grow: the same run in float32 from weights
-rounded to bf16 stays within 0.5 noise, and comes nearer. With a rate of 1e-3 after 10 steps of warm-up the gradient's norm
-has a peak of 87 in step 28, and any two runs part there.
+rounded to bf16 stays within 0.5 noise, and comes nearer. With a rate of 1e-3 after 10 steps of warm-up the gradient's
+norm has a peak of 87 in step 28, and any two runs part there.
 
-What it found: fp16's numbers below 2^-14 were 0 on the emulator in a trainer (rms 13 noise, and 4 without that). What it would
-find: weights that are rounded down, not at random (42 noise; the mean of all steps is 10 times its bound).
+What it found: fp16's numbers below 2^-14 were 0 on the emulator in a trainer (rms 13 noise, and 4 without that). What
+it would find: weights that are rounded down, not at random (42 noise; the mean of all steps is 10 times its bound).
 Exit status 0 only if all of it holds.
 """
 import argparse, filecmp, json, math, os, shutil, subprocess, sys, tempfile

@@ -2,12 +2,13 @@
 """
 check_replicas.py: the trainer's data parallelism, in every mode, against the numbers of make_async_dp.py.
 
-    python3 dev/test/system/check_replicas.py [--short] [--mesh] [--train PATH] [--reference DIRECTORY] [--list] [WORD ...]
+    python3 dev/test/system/check_replicas.py [--short] [--mesh] [--train PATH] [--reference DIRECTORY] [--list] [WORD
+    ...]
 
 Runs train_gpt under scripts/mpirun.sh once for every case of reference/replicas.json whose name has all the words, and
-compares losses, norms, validation losses and weights. --short: a dozen of them. --mesh: instead on t = 2 and on p = 2, with twice as many ranks,
-up to 8: the cases listed below or, if there are words, those that have them. The current folder is the project's, and
-train_gpt is built already. No torch.
+compares losses, norms, validation losses and weights. --short: a dozen of them. --mesh: instead on t = 2 and on p = 2,
+with twice as many ranks, up to 8: the cases listed below or, if there are words, those that have them. The current
+folder is the project's, and train_gpt is built already. No torch.
 
 Bounds. The numbers are exact (float64), so what is measured is rounding: ours, of float32, is that of the same rules
 in float32 in another program, which make_async_dp.py has measured for every case ("float32"); sums in another order

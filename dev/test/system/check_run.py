@@ -42,10 +42,12 @@ def unusual(a, b, first):
     print(f'{len(a)} steps')
 
 def keys(folder):
-    expected = 'step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'.split()
+    expected = 'step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'
+    expected = expected.split()
     lines = log(folder)
     for x in lines:
-        assert list(x) == expected + ['version'] * (x is lines[0]) and list(x['comm_bytes']) == ['tp', 'pp', 'dp'], list(x)
+        assert list(x) == expected + ['version'] * (x is lines[0]), list(x)
+        assert list(x['comm_bytes']) == ['tp', 'pp', 'dp'], x['comm_bytes']
         assert x['tokens'] == 8 * 32 and x['peak_mem_bytes'] > 1e6 and x['step_ms'] > 0
         assert x['comm_bytes'] == lines[0]['comm_bytes'], 'a step sends what the one before has sent'
     print(f'{len(lines)} lines')
@@ -97,8 +99,8 @@ def trace(path, t, p, d, m, steps):
         assert [e['name'] for e in compute][-len(ends):] == ends, (rank, [e['name'] for e in compute])
         assert [e['name'] for e in mine if tracks[rank, e['tid']] == 'step'] == [f'step {k + 1}' for k in range(steps)]
         passes = [e['name'][0] for e in compute if e['name'].split()[0] in ('forward', 'backward')]
-        assert passes.index('b') == min(m, p - rank // (t * d)), (rank,
-                                                                  passes) # 1F1B: the forward passes before the first backward pass
+        first_backward = min(m, p - rank // (t * d)) # of 1F1B
+        assert passes.index('b') == first_backward, (rank, passes)
         for a, b in zip(compute, compute[1:]): assert a['ts'] + a['dur'] <= b['ts'] + 0.002, 'two at once'
         assert any(tracks[rank, e['tid']] == 'wait' for e in mine), f'rank {rank} never waits'
         sends = [e for e in mine if e['name'].startswith('send')

@@ -6,21 +6,21 @@ check_transformers.py: weights and models exchanged with Hugging Face's transfor
 
 --installed: only says by its exit status whether they are there.
 
-Every case is a small model of random weights, saved by transformers: GPT-2 and Llama, tied and untied, grouped heads, eps and
-theta of their own, scaled rotary positions, float32, bf16 and fp16, one file and several, a vocabulary that no mesh
-divides. Of each:
+Every case is a small model of random weights, saved by transformers: GPT-2 and Llama, tied and untied, grouped heads,
+eps and theta of their own, scaled rotary positions, float32, bf16 and fp16, one file and several, a vocabulary that no
+mesh divides. Of each:
 
     logits      of build/logits, which takes only the folder, position by position beside those of transformers
-    weights     --init, --export on one rank and on meshes: the same bits in float32; of bf16 in bf16 too; transformers finds
-                every name, and the tokenizer
+    weights     --init, --export on one rank and on meshes: the same bits in float32; of bf16 in bf16 too; transformers
+                finds every name, and the tokenizer
     checkpoint  a few steps of training, then the logits of the checkpoint, in both programs
-    the end     of a text: generate() of what was written ends where the source's does, and AutoTokenizer loads every folder,
-                also of runs of one's own
+    the end     of a text: generate() of what was written ends where the source's does, and AutoTokenizer loads every
+                folder, also of runs of one's own
 
-Bound of the logits: relative to the largest, a sum of K products of float32 errs by about sqrt(K) 2^-24 for errors of random
-sign (Higham 2002, section 4.5); a model is 8 L + 4 such stages whose errors add up; 4 for how much a stage enlarges the error
-of its input. And the test has to be able to fail: beside it stands how far transformers itself is off when what is special
-in a case (its scaling, theta, eps, ...) is omitted, which must be over the bound.
+Bound of the logits: relative to the largest, a sum of K products of float32 errs by about sqrt(K) 2^-24 for errors of
+random sign (Higham 2002, section 4.5); a model is 8 L + 4 such stages whose errors add up; 4 for how much a stage
+enlarges the error of its input. And the test has to be able to fail: beside it stands how far transformers itself is
+off when what is special in a case (its scaling, theta, eps, ...) is omitted, which must be over the bound.
 """
 import importlib.util
 import json
@@ -138,8 +138,8 @@ def compare(what, work, folder, tokens, special):
     K = max(model.config.hidden_size, getattr(model.config, "intermediate_size", 4 * model.config.hidden_size))
     bound = 4 * (8 * L + 4) * K**0.5 * 2.0**-24 * size
     error = abs(ours - theirs).max(axis=1)
-    text = f"{what}: logits of {len(tokens)} positions: largest difference {error.max():.1e}, at {error.argmax()}; bound {bound:.1e}"
-    check(error.max() <= bound, text)
+    check(error.max() <= bound,
+          f"{what}: logits of {len(tokens)} positions: error {error.max():.1e} at {error.argmax()}, bound {bound:.1e}")
     if special:
         other = abs(logits_of(load(changed(folder, special)), tokens) - theirs).max()
         check(other > bound, f"{what}: without {', '.join(special)} {other:.1e}")
@@ -167,7 +167,8 @@ def add_tokenizer(folder):
 def same_tokenizer(a, b):
     text = "the cat's that: \u00e9\u4e2d 12"
     a, b = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (a, b))
-    return a(text)["input_ids"] == b(text)["input_ids"] and len(a(text)["input_ids"]) < len(text.encode()) and b.eos_token == "the"
+    tokens = a(text)["input_ids"]
+    return tokens == b(text)["input_ids"] and len(tokens) < len(text.encode()) and b.eos_token == "the"
 
 
 def check_case(work, number, name, config, special, dtype, shard, bare):
@@ -191,8 +192,7 @@ def check_case(work, number, name, config, special, dtype, shard, bare):
                          *(["--export-dtype", "bfloat16"] if narrow else []))
         good = good and same_weights(load(out, "auto"), exact if narrow else want)
         good = good and numpy.array_equal(logits_of(load(out), tokens), logits_of(want, tokens))
-        check(good,
-              f"{name}: in and out again {' '.join(mesh)}: the same bits{' of bf16' if narrow else ''}, the same logits")
+        check(good, f"{name}: in and out again {' '.join(mesh)}: the same bits{' of bf16' if narrow else ''} and logits")
     run = f"{work}/run"
     shutil.rmtree(run, ignore_errors=True)
     good = train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "4", "--lr", "1e-2", "--warmup", "0", "--out",
@@ -217,10 +217,12 @@ def ends_of(folder):
     return config.bos_token_id, config.eos_token_id
 
 
-# A model that ends its texts with a token of its own; what is trained from it, beside data with a vocabulary, ends so too.
+# A model that ends its texts with a token of its own; what is trained from it, beside data with a vocabulary, ends so
+# too.
 def check_end(work, name, config, in_generation_config):
     torch.manual_seed(11)
-    model, source, run = transformers.AutoModelForCausalLM.from_config(config).eval(), f"{work}/end.{name}", f"{work}/end.{name}.run"
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    source, run = f"{work}/end.{name}", f"{work}/end.{name}.run"
     prompt = [int(t) for t in torch.randint(0, V, (8,))]
     model.generation_config.eos_token_id = None
     with torch.no_grad():
@@ -288,7 +290,8 @@ def check_own(work):
     bpe.save(f"{work}/more/tokenizer.json")
     shutil.copy(f"{work}/data/tokens.bin", f"{work}/more")
     good = train_gpt(work, 1, *size, "--data", f"{work}/more/tokens.bin", "--out", f"{work}/ends")
-    tokenizer, end = transformers.AutoTokenizer.from_pretrained(f"{work}/ends/step_00000002"), bpe.token_to_id("<|endoftext|>")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(f"{work}/ends/step_00000002")
+    end = bpe.token_to_id("<|endoftext|>")
     check(good and ends_of(f"{work}/ends/step_00000002") == (end, end)
           and tokenizer.eos_token_id == tokenizer.bos_token_id == end and
           len(tokenizer) == end + 1 and tokenizer("the cat")["input_ids"] == bpe.encode("the cat").ids,

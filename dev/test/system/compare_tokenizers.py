@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """
-compare_tokenizers.py: the same texts to the same tokens as tiktoken and Hugging Face's tokenizers? And how fast, side by side?
+compare_tokenizers.py: the same texts to the same tokens as tiktoken and Hugging Face's tokenizers? And how fast, side
+by side?
 
     make compare_tokenizers VOCAB="FILE ..."
     python3 dev/test/system/compare_tokenizers.py build/encode_file FILE...
 
-Needs: pip install tiktoken tokenizers. FILE: vocabularies as dataloader/tokenizer/vocab_files.h reads them (tokenizer.json, vocab.json with merges.txt
-beside it, *.tiktoken, tokenizer.model); none are shipped. Without any, two are made here by Hugging Face's trainer.
+Needs: pip install tiktoken tokenizers. FILE: vocabularies as dataloader/tokenizer/vocab_files.h reads them
+(tokenizer.json, vocab.json with merges.txt beside it, *.tiktoken, tokenizer.model); none are shipped. Without any, two
+are made here by Hugging Face's trainer.
 
-Texts, more than 10 MB: what is on this machine of languages (/usr/share), code (/usr/include, Python's own), then every character of
-Unicode alone and between others, characters drawn at random from classes that the expressions tell apart, and bytes that are not UTF-8.
-The peers take only text: each broken byte goes to them as a character for private use, which is neither letter nor number, for tokenizers to
-cut the text into words; of the words tiktoken merges the bytes that they were. One line a check; last "N passed, N failed".
+Texts, more than 10 MB: what is on this machine of languages (/usr/share), code (/usr/include, Python's own), then every
+character of Unicode alone and between others, characters drawn at random from classes that the expressions tell apart,
+and bytes that are not UTF-8. The peers take only text: each broken byte goes to them as a character for private use,
+which is neither letter nor number, for tokenizers to cut the text into words; of the words tiktoken merges the bytes
+that they were. One line a check; last "N passed, N failed".
 """
 import base64
 import glob
@@ -29,8 +32,10 @@ import tiktoken
 import tokenizers
 
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s")
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
+          r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| "
+          r"?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s")
 CL100K_ONIGURUMA = LLAMA3.replace(r"\s*[\r\n]+", r"\s+\z|\s*[\r\n]+")  # as tokenizers' engine needs it
 PATTERNS = {"gpt2": GPT2, "llama3": LLAMA3, "cl100k": CL100K}
 FAMILIES = {50256: ("gpt2", 50257), 50281: ("gpt2", 50281), 100256: ("cl100k", 100277), 128000: ("llama3", 128256)}
@@ -108,7 +113,8 @@ def texts():
                                8_000_000),
         "every character": every_character(),
         "random classes": drawn(rng, 300_000),
-        "long words": "a" * 20_000 + " " + "ab" * 20_000 + " " * 5_000 + "1" * 5_000 + "\n" * 5_000 + "." * 5_000 + "\u4e2d" * 5_000,
+        "long words": "a" * 20_000 + " " + "ab" * 20_000 + " " * 5_000 + "1" * 5_000 + "\n" * 5_000 + "." * 5_000 +
+        "\u4e2d" * 5_000,
         "a blank at the end": "the end \n \n  ",
     }
     for i in range(300):
@@ -286,7 +292,8 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     corpus = texts()
-    print(f"tiktoken {tiktoken.__version__}, tokenizers {tokenizers.__version__}, {sum(len(t.encode()) for t in corpus.values())} bytes of texts")
+    print(f"tiktoken {tiktoken.__version__}, tokenizers {tokenizers.__version__}, "
+          f"{sum(len(t.encode()) for t in corpus.values())} bytes of texts")
     with tempfile.TemporaryDirectory() as folder:
         for path in sys.argv[2:] or made_vocabularies(folder):
             peer, ours = Peer(path), Ours(sys.argv[1], path, folder)
@@ -295,8 +302,8 @@ def main():
             special = drawn(random.Random(3), 50_000)
             check(ours(special.encode(), "special") == peer.special_peer(special),
                   f"{path}: special tokens that are wanted")
-            compare_broken(ours, peer, broken_bytes(random.Random(4),
-                                                    corpus["languages"][:1_500_000] + corpus["every character"][:300_000]))
+            text = corpus["languages"][:1_500_000] + corpus["every character"][:300_000]
+            compare_broken(ours, peer, broken_bytes(random.Random(4), text))
             measure(ours, peer, corpus["code"][:5_000_000])
             measure(ours, peer, corpus["languages"][:5_000_000])
     print(f"{passed} passed, {failed} failed")

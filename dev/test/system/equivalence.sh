@@ -60,7 +60,7 @@ awk '
         cases[n]++
         failed[n] += $1 == "FAIL"
         exact[n] += /bound same bits/
-        alike[n] += / same bits bound/
+        bound[n] += / same bits bound/
         for (i = 5; i < NF; i++) {
             if ($i !~ /^(loss|norm|params|val|decoded)$/) continue
             x = number($(i + 1))
@@ -74,7 +74,7 @@ awk '
             "bound"
         for (n = 1; n <= 8; n++) {
             if (!cases[n]) continue
-            printf "%5d %6d %7d %6d/%-3d", n, cases[n], failed[n], alike[n], exact[n]
+            printf "%5d %6d %7d %6d/%-3d", n, cases[n], failed[n], bound[n], exact[n]
             printf " %9.1e %9.1e %9.1e %9.1e %10.1e %9s\n", worst[n, "loss"], worst[n, "norm"], worst[n, "params"],
                 worst[n, "decoded"], worst[n, "val"], exact[n] == cases[n] ? "same bits" : "1.0e-05"
         }

@@ -70,7 +70,8 @@ says() {
 # option or file that is wrong
 told() {
     grep -a '^train_gpt: ' err >line
-    if [ $status = "$1" ] && [ $seconds -le 100 ] && [ "$(wc -l <line)" = 1 ] && says "$2" line; then ok "$3 -> $(cat line)"
+    if [ $status = "$1" ] && [ $seconds -le 100 ] && [ "$(wc -l <line)" = 1 ] && says "$2" line; then
+        ok "$3 -> $(cat line)"
     else bad "$3: exit status $status (expected $1) after $seconds s, stderr (expected \"$2\"): $(head -c 900 err)"; fi
 }
 
@@ -143,7 +144,8 @@ batch=(--global-batch 8 --micro-batch 1)
 small=("${model[@]}" "${batch[@]}" "${data[@]}")
 quiet=(--eval-every 0 --sample-every 0)
 short=("${small[@]}" "${quiet[@]}")
-# --eps: AdamW divides by the size of the gradient, so that of an entry without a gradient it would make a step out of rounding alone.
+# --eps: AdamW divides by the size of the gradient, so that of an entry without a gradient it would make a step out of
+# rounding alone.
 run=("${small[@]}" --eps 1e-5 --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
 
 # finish: no process is left; the closing line, and its exit status

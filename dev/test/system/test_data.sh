@@ -1,7 +1,7 @@
 #!/bin/sh
 # build/tokenize and build/make_vocab, as they are used: texts, JSONL, folders and what is between documents become the
-# right tokens, whatever the number of threads; what is wrong is reported, and leaves no half of a file. BIN: the folder of
-# the programs (build/sanitized).
+# right tokens, whatever the number of threads; what is wrong is reported, and leaves no half of a file. BIN: the folder
+# of the programs (build/sanitized).
 set -u
 bin=${BIN:-${BUILD:-build}/sanitized}
 folder=$(mktemp -d) || exit 1
@@ -18,13 +18,19 @@ check() { # DESCRIPTION COMMAND...
 
 tokenize() { "$bin/tokenize" --tokenizer "$gpt2" "$@" >"$folder/log" 2>&1; }
 
-# refused MESSAGE OPTIONS...: ends with a status, says so, and writes no file
-refused() {
-    message=$1
+# refuses WORD COMMAND...: it fails, and its message has WORD
+refuses() {
+    word=$1
     shift
+    ! "$@" && grep -qF -- "$word" "$folder/log" && ! grep -q "ERROR: \|runtime error" "$folder/log"
+}
+# refused WORD OPTIONS...: tokenize refuses them and writes no file
+refused() {
+    word=$1
+    shift
+    set -- "$word" tokenize "$@"
     rm -rf "$folder/refused"
-    ! tokenize --out "$folder/refused" "$@" && grep -qF -- "$message" "$folder/log" && ! grep -q "ERROR: \|runtime error" "$folder/log" &&
-        [ -z "$(ls "$folder/refused" 2>/dev/null)" ]
+    refuses "$@" --out "$folder/refused" && [ -z "$(ls "$folder/refused" 2>/dev/null)" ]
 }
 
 # The tokens of a shard of uint16, as a line.
@@ -42,7 +48,8 @@ end=376 # <|endoftext|>
 
 printf 'a quick dog\n' >"$folder/one.txt"
 check "a text is a document" tokenize --data "$folder/one.txt" --out "$folder/a"
-check "its tokens stand behind the token that parts documents" same "$(shard "$folder/a/train_000000.bin")" "$end $(printf 'a quick dog\n' | tokens)"
+check "its tokens stand behind the token that parts documents" same "$(shard "$folder/a/train_000000.bin")" \
+    "$end $(printf 'a quick dog\n' | tokens)"
 "$bin/tokenize" --tokenizer "$folder/a" --data "$folder/one.txt" --out "$folder/b" >"$folder/log" 2>&1
 check "the vocabulary beside it makes the same shard" cmp "$folder/a/train_000000.bin" "$folder/b/train_000000.bin"
 
@@ -51,7 +58,8 @@ check "JSONL: a line is a document" tokenize --data "$folder/x.jsonl" --out "$fo
 check "JSONL: escapes are characters, empty texts are left out" same "$(shard "$folder/c/train_000000.bin")" \
     "$end $(printf 'one\n\303\251' | tokens)$end $(printf 'it'"'"'s "two"' | tokens)"
 check "without the token between documents" tokenize --data "$folder/x.jsonl" --out "$folder/d" --no-document-token
-check "documents follow each other" same "$(shard "$folder/d/train_000000.bin")" "$(printf 'one\n\303\251' | tokens)$(printf 'it'"'"'s "two"' | tokens)"
+check "documents follow each other" same "$(shard "$folder/d/train_000000.bin")" \
+    "$(printf 'one\n\303\251' | tokens)$(printf 'it'"'"'s "two"' | tokens)"
 
 printf '\n one \n<|endoftext|>\n\n<|endoftext|>two<|endoftext|>' >"$folder/stories.txt"
 check "a delimiter" tokenize --data "$folder/stories.txt" --delimiter "<|endoftext|>" --out "$folder/e"
@@ -73,17 +81,22 @@ ln -s .. "$folder/in/below/back"
 : >"$folder/in/empty"
 seed=1 # draws one of the three documents
 for threads in 1 2 5; do
-    tokenize --data "$folder/in" --threads $threads --shard-tokens 300000 --val 0.4 --seed $seed --out "$folder/t$threads"
+    tokenize --data "$folder/in" --threads $threads --shard-tokens 300000 --val 0.4 --seed $seed \
+        --out "$folder/t$threads"
 done
 check "a folder: 3 documents, 2 files left out" grep -q "^3 documents of 2 files (2 others left out)" "$folder/log"
 check "the same shards with 1 and 2 threads" diff -r "$folder/t1" "$folder/t2"
 check "the same shards with 1 and 5 threads" diff -r "$folder/t1" "$folder/t5"
-check "parts of a text have the tokens of the whole" same "$(cat "$folder"/t1/train_*.bin "$folder"/t1/val_*.bin | wc -c)" \
-    "$(($(ls "$folder"/t1/*.bin | wc -l) * 1024 + 2 * (3 + $(tokens <"$folder/in/big.txt" | wc -w) + $(printf 'one\n\303\251' | tokens | wc -w) + $(printf 'it'"'"'s "two"' | tokens | wc -w))))"
+check "parts of a text have the tokens of the whole" same \
+    "$(cat "$folder"/t1/train_*.bin "$folder"/t1/val_*.bin | wc -c)" \
+    "$(($(ls "$folder"/t1/*.bin |
+    wc -l) * 1024 + 2 * (3 + $(tokens <"$folder/in/big.txt" | wc -w) + $(printf 'one\n\303\251' | tokens |
+    wc -w) + $(printf 'it'"'"'s "two"' | tokens | wc -w))))"
 check "** is any folders" tokenize --data "$folder/in/**/*.jsonl" --out "$folder/deep"
 check "the file that is in one of them" cmp "$folder/deep/train_000000.bin" "$folder/c/train_000000.bin"
 check "one text: its end is to validate on" tokenize --data "$folder/in/big.txt" --val 0.1 --out "$folder/v"
-check "about a tenth of it" test "$(wc -c <"$folder/v/val_000000.bin")" -gt "$(($(wc -c <"$folder/v/train_000000.bin") / 12))"
+check "about a tenth of it" test "$(wc -c <"$folder/v/val_000000.bin")" \
+    -gt "$(($(wc -c <"$folder/v/train_000000.bin") / 12))"
 check "shards are full but for the last" test "$(wc -c <"$folder/t1/train_000000.bin")" = 601024
 
 check "no data" refused "no file is named" --data "$folder/nothing"
@@ -95,20 +108,25 @@ printf '{"text":"a"}\n{"text":"b\n' >"$folder/cut.jsonl"
 check "JSON that is cut off" refused "cut.jsonl:2:" --data "$folder/cut.jsonl"
 printf '{"text":"a"}\n{"txt":"b"}\n' >"$folder/field.jsonl"
 check "a field that is missing" refused "field.jsonl:2:1: \"text\" is missing" --data "$folder/field.jsonl"
-check "a document token that is not there" refused "has no special token of this name" --data "$folder/one.txt" --document-token "<s>"
+check "a document token that is not there" refused "has no special token of this name" --data "$folder/one.txt" \
+    --document-token "<s>"
 check "nothing left to validate on" refused "no document is left to validate on" --data "$folder/x.jsonl" --val 0.000001
-check "shards that are there already" sh -c '! "$1/tokenize" --tokenizer "$2" --data "$3/one.txt" --out "$3/a" 2>&1 | grep -q "0 + 0"' sh "$bin" "$gpt2" "$folder"
+check "shards that are there already" refuses "" tokenize --data "$folder/one.txt" --out "$folder/a"
 check "are not touched" cmp "$folder/a/train_000000.bin" "$folder/b/train_000000.bin"
-check "a wrong vocabulary" sh -c '! "$1/tokenize" --tokenizer Makefile --data Makefile --out "$2/w" 2>"$2/log" && grep -q "Makefile:1: base64" "$2/log"' sh "$bin" "$folder"
+check "a wrong vocabulary" refuses Makefile:1 tokenize --tokenizer Makefile --data Makefile --out "$folder/w"
 
 vocab() { "$bin/make_vocab" "$@" >"$folder/log" 2>&1; }
-check "a folder for the vocabulary that is not there is found before a text is read" sh -c '! "$1/make_vocab" --data "$2/nothing" --out "$2/nowhere/v.json" >"$2/log" 2>&1 && grep -q "nowhere/v.json" "$2/log"' sh "$bin" "$folder"
-check "the check leaves no file" sh -c '! "$1/make_vocab" --data "$2/nothing" --out "$2/v.json" >"$2/log" 2>&1 && grep -q "no file is named" "$2/log" && ! ls "$2"/v.json*' sh "$bin" "$folder"
-check "a vocabulary of a text" vocab --data dev/test/reference/tokenizer_text.txt --vocab 300 --out "$folder/v1.json" --threads 1
-check "of a folder, on 3 threads" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v3.json" --threads 3
+check "a folder for the vocabulary that is not there is found before a text is read" refuses nowhere/v.json vocab \
+    --data "$folder/nothing" --out "$folder/nowhere/v.json"
+check "the check leaves no file" refuses nothing vocab --data "$folder/nothing" --out "$folder/v.json"
+check "none at all" eval '! ls "$folder"/v.json* 2>/dev/null'
+check "a vocabulary of a text" vocab --data dev/test/reference/tokenizer_text.txt --vocab 300 --out "$folder/v1.json" \
+    --threads 1
+check "of a folder, on 3 threads" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v3.json" \
+    --threads 3
 check "and on 1" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v4.json" --threads 1
 check "is the same" cmp "$folder/v3.json" "$folder/v4.json"
-check "it makes shards" sh -c '"$1/tokenize" --tokenizer "$2/v3.json" --data "$2/in/big.txt" --out "$2/own" >"$2/log" 2>&1' sh "$bin" "$folder"
+check "it makes shards" tokenize --tokenizer "$folder/v3.json" --data "$folder/in/big.txt" --out "$folder/own"
 check "fewer tokens than asked for are reported" vocab --data "$folder/one.txt" --vocab 5000 --out "$folder/v5.json"
 check "with the reason" grep -q "fewer than --vocab 5000" "$folder/log"
 # Multiple choice: the numbers behind the header, as a line.
@@ -116,9 +134,10 @@ choices() { "$bin/make_choices" --data "$folder/q.jsonl" --out "$folder/q.bin" "
 not_choices() { # MESSAGE LINE
     printf '%s\n' "$2" >"$folder/q.jsonl"
     rm -f "$folder/q.bin"
-    ! choices --tokenizer "$gpt2" && grep -qF -- "$1" "$folder/log" && [ ! -e "$folder/q.bin" ] && [ ! -e "$folder/q.bin.part" ]
+    refuses "$1" choices --tokenizer "$gpt2" && [ ! -e "$folder/q.bin" ] && [ ! -e "$folder/q.bin.part" ]
 }
-part() { printf "$1" | tokens | awk '{ printf "%d %s", NF, $0 NF ? $0 : ""; print "" }' | tr -s ' \n' ' '; } # a text's length and tokens
+# The length and the tokens of a text.
+part() { printf "$1" | tokens | awk '{ printf "%d %s", NF, $0 NF ? $0 : ""; print "" }' | tr -s ' \n' ' '; }
 q='{"ctx":"a quick dog","endings":["runs","it'"'"'s \u00e9"],"label":1,"ind":7}'
 printf '%s\n\n  \n{"ctx":"b","endings":["c"],"label":"0"}' "$q" >"$folder/q.jsonl"
 check "questions become choices" choices --tokenizer "$gpt2"
@@ -137,6 +156,7 @@ check "an ending that is no text" not_choices "an ending has to be a string" '{"
 check "no context" not_choices "\"ctx\" is empty" '{"ctx":"","endings":["b"],"label":0}'
 check "no JSON" not_choices "q.jsonl:1:7:" '{"ctx"'
 check "an empty file" not_choices "no example in it" ''
-check "a text that is too long" not_choices "no room for" "{\"ctx\":\"$(head -c 60000 /dev/zero | tr '\0' 7)\",\"endings\":[\"b\"],\"label\":0}"
+check "a text that is too long" not_choices "no room for" \
+    "{\"ctx\":\"$(head -c 60000 /dev/zero | tr '\0' 7)\",\"endings\":[\"b\"],\"label\":0}"
 echo "$passed passed, $failed failed"
 [ "$failed" = 0 ]

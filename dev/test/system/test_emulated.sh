@@ -42,7 +42,8 @@ bound = float(sys.argv[3])
 assert len(a) == len(b) > 0, (len(a), len(b))
 loss = max(abs(x["loss"] - y["loss"]) / y["loss"] for x, y in zip(a, b))
 val = max([abs(x["val_loss"] - y["val_loss"]) / y["val_loss"] for x, y in zip(a, b) if x["val_loss"]])
-norm = max(abs(x["grad_norm"] - y["grad_norm"]) / y["grad_norm"] for x, y in zip(a, b) if x["grad_norm"] or y["grad_norm"])
+norms = [(x["grad_norm"], y["grad_norm"]) for x, y in zip(a, b)]
+norm = max(abs(x - y) / y for x, y in norms if x or y)
 bits = " same bits" if all(x["loss"] == y["loss"] and x["grad_norm"] == y["grad_norm"] for x, y in zip(a, b)) else ""
 print(f"loss {loss:.1e} val {val:.1e} norm {norm:.1e}{bits}  bound {bound:.1e} (norm: 8 times)")
 sys.exit(not (loss <= bound and val <= bound and norm <= 8 * bound))
@@ -83,7 +84,8 @@ declare -A bound=([fp32]=1e-5 [fp16]=1.3e-4 [bf16]=1e-3)
 # compared ROWS FAILED: ROWS tensors and other results, FAILED of them beyond their bounds
 compared() {
     status=0
-    timeout 240 "$build/emulated/bf16/compare" --compare gpt2.reference llama.reference >out 2>err </dev/null || status=$?
+    timeout 240 "$build/emulated/bf16/compare" --compare gpt2.reference llama.reference >out 2>err </dev/null ||
+        status=$?
     cat err
     grep '^FAIL' out
     tail -n 1 out
@@ -101,7 +103,8 @@ done
 trainer() {
     case $1 in
     cpu) echo "$project/train_gpt" ;;
-    bf16) [ -n "${LONG:-}" ] && [ -z "${NCCL:-}" ] && echo "$build/emulated/bf16/train_gpt" || echo "$build/emulated/bf16/train_gpt_nccl" ;;
+    bf16) [ -n "${LONG:-}" ] && [ -z "${NCCL:-}" ] && echo "$build/emulated/bf16/train_gpt" ||
+        echo "$build/emulated/bf16/train_gpt_nccl" ;;
     *) echo "$build/emulated/$1/train_gpt" ;;
     esac
 }
@@ -109,13 +112,15 @@ trainer() {
 one() {
     train=$(trainer "$1")
     # shellcheck disable=SC2086
-    timeout 120 "$train" ${!2} --steps "${STEPS:-6}" --sample-every "${SAMPLE:-0}" --out "$3" "${@:4}" >out 2>err </dev/null || { cat err; return 1; }
+    timeout 120 "$train" ${!2} --steps "${STEPS:-6}" --sample-every "${SAMPLE:-0}" --out "$3" \
+        "${@:4}" >out 2>err </dev/null || { cat err; return 1; }
 }
 # ranks N PRECISION ARCH OUT OPTIONS...
 ranks() {
     train=$(trainer "$2")
     # shellcheck disable=SC2086
-    timeout --foreground -k 5 240 "$mpirun" -np "$1" ./rank.sh "$train" ${!3} --steps 6 --sample-every 0 --out "$4" "${@:5}" \
+    timeout --foreground -k 5 240 "$mpirun" -np "$1" ./rank.sh "$train" ${!3} --steps 6 --sample-every 0 --out "$4" \
+        "${@:5}" \
         >out 2>err </dev/null || { cat err; return 1; }
 }
 
@@ -123,7 +128,8 @@ for arch in gpt2 llama; do
     check "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
     for precision in fp32 fp16 bf16; do
         check "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
-        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch ${bound[$precision]}
+        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
+            ${bound[$precision]}
     done
 done
 
@@ -133,7 +139,8 @@ for arch in caat caat_odd; do
     for precision in fp32 bf16; do
         [ "$precision $arch" != "fp32 caat_odd" ] || continue
         check "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
-        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch ${bound[$precision]}
+        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
+            ${bound[$precision]}
     done
 done
 STEPS=1 SAMPLE=1 check "it writes" one bf16 caat caat_writes --micro-batch 2
@@ -148,12 +155,14 @@ check "the same moments" cmp half/step_00000006/optimizer.safetensors bf16_gpt2/
 check "the same log" python3 compare.py half bf16_gpt2 0
 STEPS=1 check "the CPU starts from the weights of bf16" one cpu gpt2 init --micro-batch 2 --init bf16_gpt2/step_00000006
 STEPS=7 check "the CPU continues a run of bf16" one cpu gpt2 half --micro-batch 2 --resume
-STEPS=1 check "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 --init cpu_llama/step_00000006
+STEPS=1 check "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 \
+    --init cpu_llama/step_00000006
 STEPS=1 SAMPLE=1 check "it writes" one bf16 gpt2 writes --micro-batch 2
 check "what it writes" grep -q "sample:" out
 # Where nothing is trained there are no masters either.
 # shellcheck disable=SC2086
-goes_on() { timeout 120 "$(trainer bf16)" $gpt2 --init bf16_gpt2/step_00000006 --generate "one two" --max-new-tokens 30 >out 2>err </dev/null; }
+goes_on() { timeout 120 "$(trainer bf16)" $gpt2 --init bf16_gpt2/step_00000006 --generate "one two" \
+    --max-new-tokens 30 >out 2>err </dev/null; }
 check "it continues a text" goes_on
 check "the continuation" grep -q "^one two." out
 
@@ -164,13 +173,16 @@ for arch in gpt2 llama; do
     [ $arch = llama ] || [ -n "${LONG:-}" ] || writes=0 # takes a minute
     # shellcheck disable=SC2086
     check "bf16 $arch under AddressSanitizer and UBSan" env ASAN_OPTIONS=detect_leaks=0 timeout 240 \
-        "$build/asan/bf16/train_gpt" ${!arch} --steps 2 --micro-batch 2 --sample-every $writes --recompute full --out asan_$arch
+        "$build/asan/bf16/train_gpt" ${!arch} --steps 2 --micro-batch 2 --sample-every $writes --recompute full \
+        --out asan_$arch
 done
 
 # Sites that do not wait for each other: as on the CPU, through the host and through NCCL; stopped and resumed,
 # with the same bits, of own weights that are rounded too.
-modes=("--dp-mode dc-s3gd --sites 2" "--dp-mode delayed --dc-lambda 0.2" "--dp-mode diloco --local-steps 2 --eager --outer-bits 4"
-    "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --sites 2" "--dp-mode delayed --zero 1 --dc-lambda 0.2"
+modes=("--dp-mode dc-s3gd --sites 2" "--dp-mode delayed --dc-lambda 0.2"
+    "--dp-mode diloco --local-steps 2 --eager --outer-bits 4"
+    "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --sites 2"
+        "--dp-mode delayed --zero 1 --dc-lambda 0.2"
     "--dp-mode delayed --sites 2")
 for i in "${!modes[@]}"; do
     read -ra mode <<<"--micro-batch 1 ${modes[i]}"
@@ -192,8 +204,10 @@ torch() {
     n=$1 pids="" status=0
     for ((rank = 0; rank < n; rank++)); do
         # shellcheck disable=SC2086
-        RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) NCCL=1 timeout -k 5 240 \
-            ./rank.sh "$build/emulated/bf16/train_gpt_nccl" $llama --steps 6 --sample-every 0 --micro-batch 1 --out "$2" "${@:3}" \
+        RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) NCCL=1 \
+            timeout -k 5 240 \
+            ./rank.sh "$build/emulated/bf16/train_gpt_nccl" $llama --steps 6 --sample-every 0 --micro-batch 1 \
+            --out "$2" "${@:3}" \
             >"out$rank" 2>"err$rank" </dev/null &
         pids="$pids $!"
     done

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """
-test_evaluations.py: train_gpt --evaluate as it is used: beside training, in the log and on the screen; alone, with a checkpoint or
-with --init, on any mesh; and what is refused. What the numbers have to be is test_evaluate.c's matter; here they have to agree with
-each other: validation of the same tokens, the run's last evaluation and that of its checkpoint.
+test_evaluations.py: train_gpt --evaluate as it is used: beside training, in the log and on the screen; alone, with a
+checkpoint or with --init, on any mesh; and what is refused. What the numbers have to be is test_evaluate.c's matter;
+here they have to agree with each other: validation of the same tokens, the run's last evaluation and that of its
+checkpoint.
 
     dev/test/system/test_evaluations.py
 """
@@ -20,7 +21,8 @@ import tempfile
 TRAIN = os.path.abspath(os.environ.get("TRAIN", "./train_gpt"))
 CHOICES, TOKENS = "dev/test/reference/evaluation.choices", "dev/test/reference/replicas.tokens"
 MODEL = "--layers 2 --hidden 32 --heads 2 --seq 16 --micro-batch 2 --global-batch 8 --sample-every 0 --warmup 2".split()
-LOADED = "--arch gpt2 --layers 4 --hidden 16 --heads 4 --ffn 40 --seq 8 --vocab 61 --init dev/test/reference/replicas_gpt2.safetensors".split()
+LOADED = ("--arch gpt2 --layers 4 --hidden 16 --heads 4 --ffn 40 --seq 8 --vocab 61 "
+          "--init dev/test/reference/replicas_gpt2.safetensors").split()
 passed = failed = 0
 
 

@@ -78,10 +78,12 @@ case $name in
         echo "weights ${FAKE_WEIGHTS:+$out}" >"$out/step_1/weights"
         [ "${FAKE_LOSS:+$(basename "$out")}" != bf16-again ] || FAKE_OFF=1e-6
         awk -v off="${FAKE_OFF:-0}" -v swing="${FAKE_SWING:-0}" -v name="$name" 'BEGIN { for (i = 1; i <= 200; i++)
-            printf "{\"loss\":%.6f,\"grad_norm\":2.0}\n", 5.5 - i / 80 + (name ~ /bf16/ ? off + (i > 20) * (i % 2 ? 1 : -1) * swing : 0) }' >"$out/log.jsonl"
+            printf "{\"loss\":%.6f,\"grad_norm\":2.0}\n", 5.5 - i / 80 + (name !~ /bf16/ ? 0 : \
+                off + (i > 20) * (i % 2 ? 1 : -1) * swing) }' >"$out/log.jsonl"
     fi
     for i in 1 2 3 4 5 6 7 8 9 10; do
-        echo "step $i/10 | loss 5.5 | norm 1.0 | lr 1e-4 | 131.1 ms | $((i == 1 ? 1000 : i == 3 ? 100000 : i == 7 ? 900000 : 500000)) tok/s | mfu 40 % | 0 s left"
+        case $i in 1) rate=1000 ;; 3) rate=100000 ;; 7) rate=900000 ;; *) rate=500000 ;; esac
+        echo "step $i/10 | loss 5.5 | norm 1.0 | lr 1e-4 | 131.1 ms | $rate tok/s | mfu 40 % | 0 s left"
     done ;;
 *) echo "5 passed, 0 failed" ;;
 esac
@@ -89,7 +91,8 @@ END
 chmod +x "$work"/bin/* "$work/program"
 for precision in bf16 fp16 fp32; do
     mkdir -p "$work/build/cuda/$precision"
-    for program in train_gpt test_gpt test_equivalence bench_gpu bench_wgmma test_trainer $(basename -s .cu dev/test/cuda/cuda_*.cu); do
+    for program in train_gpt test_gpt test_equivalence bench_gpu bench_wgmma test_trainer \
+        $(basename -s .cu dev/test/cuda/cuda_*.cu); do
         ln -s "$work/program" "$work/build/cuda/$precision/$program"
     done
 done
@@ -100,7 +103,8 @@ check() {
     local name=$1
     shift
     : >"$calls"
-    PATH="$work/bin:$PATH" BUILD="$work/build" MPIRUN=mpirun timeout 120 dev/test/gpu_check.sh "$@" "$work/$name.out" >"$work/$name" 2>&1
+    PATH="$work/bin:$PATH" BUILD="$work/build" MPIRUN=mpirun timeout 120 dev/test/gpu_check.sh "$@" \
+        "$work/$name.out" >"$work/$name" 2>&1
     status=$?
 }
 rows() { grep -c "^$1" "$work/$2"; }
@@ -111,7 +115,8 @@ check all
 expect "all parts: exit status $status" [ $status = 0 ]
 expect "nothing failed, nothing was left out: $(tail -n 1 "$work/all")" [ "$(rows 'FAIL\|^left out' all)" = 0 ]
 expect "each part builds, and the roofline, for Hopper: sm_90a" [ "$(grep -c 'make .*GPU_ARCH=90a' "$calls")" = 7 ]
-expect "with the same flags, or all would be built anew" [ "$(grep '^make' "$calls" | sed 's/.*DEVICE/DEVICE/; s/90a .*//' | sort -u | wc -l)" = 1 ]
+expect "with the same flags, or all would be built anew" \
+    [ "$(grep '^make' "$calls" | sed 's/.*DEVICE/DEVICE/; s/90a .*//' | sort -u | wc -l)" = 1 ]
 for precision in bf16 fp16 fp32; do
     for file in dev/test/cuda/cuda_*.cu; do
         test=$(basename "$file" .cu)
@@ -121,18 +126,23 @@ for precision in bf16 fp16 fp32; do
 done
 ok "every kernel's test in three precisions"
 expect "the whole model, in bf16 and fp32" [ "$(grep -c '^bf16/test_gpt ATTENTION= *$\|^fp32/test_gpt' "$calls")" = 2 ]
-expect "two runs that have to be the same, in bf16" [ "$(grep -c '^bf16/train_gpt ATTENTION=mma .*--steps 200' "$calls")" = 2 ]
+expect "two runs that have to be the same, in bf16" \
+    [ "$(grep -c '^bf16/train_gpt ATTENTION=mma .*--steps 200' "$calls")" = 2 ]
 expect "all kernels are measured, once" times '^bf16/bench_gpu ATTENTION= --json' "$calls" 1
-expect "with the clock and the power that the card had meanwhile" has 'SM clock up to 1755 MHz, power up to 650.5 W' "$work/all.out"
+expect "with the clock and the power that the card had meanwhile" has 'SM clock up to 1755 MHz, power up to 650.5 W' \
+    "$work/all.out"
 for model in gpt2-124M gpt2-350M gpt2-774M gpt2-1558M llama-1.1B llama-7B; do
     expect "a training step of $model" times "^bf16/train_gpt ATTENTION=mma .*--model $model" "$calls" 1
     expect "and PyTorch's" has "peer_pytorch .*--model $model" "$calls"
 done
-expect "in the micro-batches that fit: 2 of 8 sequences of 7B" has 'train_gpt.*llama-7B --seq 2048 --vocab 32000 --micro-batch 2 --global-batch 8' "$calls"
-expect "MFU of 500,000 tokens/s of 124M: 40.6 %, and of all attention 43.5 %" has 'gpt2-124M  *500000 tokens/s .*MFU 40.6 % causal 43.5 % full' "$work/all"
+expect "in the micro-batches that fit: 2 of 8 sequences of 7B" has \
+    'train_gpt.*llama-7B --seq 2048 --vocab 32000 --micro-batch 2 --global-batch 8' "$calls"
+expect "MFU of 500,000 tokens/s of 124M: 40.6 %, and of all attention 43.5 %" has \
+    'gpt2-124M  *500000 tokens/s .*MFU 40.6 % causal 43.5 % full' "$work/all"
 expect "memory and clock are the largest that the card said" has '50.0 GiB.*SM clock up to 1755' "$work/all"
 expect "beside PyTorch: twice as fast" has 'gpt2-124M .*PyTorch 2.9 compiled; we are 2.00 times' "$work/all"
-expect "where PyTorch has too little memory it tries less at once" [ "$(grep -c 'peer_pytorch.*llama-7B' "$calls")" = 2 ]
+expect "where PyTorch has too little memory it tries less at once" [ "$(grep -c 'peer_pytorch.*llama-7B' "$calls")" = \
+    2 ]
 expect "which is no failure" has 'ok .*PyTorch, llama-7B.*did not run: OutOfMemory' "$work/all"
 expect "meshes, through the host and by NCCL" [ "$(rows 'ok .*through the host\|ok .*NCCL' all)" = 7 ]
 for tool in memcheck racecheck; do
@@ -153,7 +163,8 @@ fi
 check one --only bench,kernels
 expect "--only bench,kernels: nothing else" [ "$status$(grep -c 'train_gpt\|test_gpt\|mpirun' "$calls")" = 00 ]
 FAKE_CAPABILITY=8.0 check ampere --only bench
-expect "another GPU: its own architecture, one family" [ "$(grep -c 'GPU_ARCH=native' "$calls")$(grep -c 'ATTENTION=wgmma' "$calls")" = 10 ]
+expect "another GPU: its own architecture, one family" \
+    [ "$(grep -c 'GPU_ARCH=native' "$calls")$(grep -c 'ATTENTION=wgmma' "$calls")" = 10 ]
 FAKE_FAILS="fp16/cuda_rows bf16/cuda_update" check broken --only kernels,bench
 expect "two programs fail: status $status, two rows, the others go on" [ "$status$(rows 'FAIL *[0-9]* s' broken)" = 12 ]
 expect "and are counted: $(tail -n 1 "$work/broken")" has ' 2 failed' "$work/broken"
@@ -170,7 +181,8 @@ for fault in FAKE_OFF=0.0005 FAKE_SWING=0.002 FAKE_LOSS=1 FAKE_WEIGHTS=1; do
     *LOSS*) what="a second run with another loss" ;;
     *) what="a second run with other weights" ;;
     esac
-    expect "$what: a failure, and the only one" [ "$status $(rows 'FAIL *[0-9]* s' curve) $(grep -c '^FAIL  bf16' "$work/curve")" = "1 $runs $runs" ]
+    expect "$what: a failure, and the only one" \
+        [ "$status $(rows 'FAIL *[0-9]* s' curve) $(grep -c '^FAIL  bf16' "$work/curve")" = "1 $runs $runs" ]
 done
 check model --only train --models "gpt2-774M"
 expect "--models: that one" times '^bf16/train_gpt ATTENTION=mma .*gpt2-774M' "$calls" 1

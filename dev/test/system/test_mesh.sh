@@ -26,9 +26,10 @@ for i in "${!meshes[@]}"; do
     esac
     read -ra tpd <<<"${sizes[$i]}"
     verify_py "$mesh: bytes, counted and by formula:" traffic "out$i" "mesh$i" "${tpd[@]}" "$mesh"
-    check "$mesh: checkpoints, and nothing temporary" "[ '$(cd "mesh$i" && echo ./*)' = './best ./log.jsonl ./options.txt ./step_00000003 \
-./step_00000006' ] && [ '$(LC_ALL=C && cd "mesh$i/step_00000006" && echo ./*.*)' = \
-'./config.json ./generation_config.json ./model.safetensors ./optimizer.safetensors ./tokenizer.json ./tokenizer_config.json ./trainer.json' ]"
+    check "$mesh: checkpoints, and nothing temporary" \
+        "[ '$(cd "mesh$i" && echo ./*)' = './best ./log.jsonl ./options.txt ./step_00000003 ./step_00000006' ] &&
+        [ '$(cd "mesh$i/step_00000006" && echo ./*.*)' = '$(cd mesh0/step_00000006 && echo ./*.*)' ] &&
+        [ $(find "mesh$i/step_00000006" -type f | wc -l) = 7 ]"
 done
 [ "${PARTS:-}" != quick ] || { finish; exit; }
 for i in 2 3; do
@@ -49,8 +50,9 @@ check "two stages write what one rank writes" "cmp sample0 sample1"
 trains "2:--tp 2" "${small[@]}" --steps 2 --eval-every 0 --sample-every 2
 check "two tensor ranks write" "[ \$(sed '1,/^sample:/d' out | wc -c) -gt 400 ]"
 
-# ---- --generate: nothing is trained; the likeliest text is the same on every mesh. The 46 bytes are more than the context of 32
-# tokens; the short text goes beyond it. A drawn text is the same to the bit where sums have the same order.
+# ---- --generate: nothing is trained; the likeliest text is the same on every mesh. The 46 bytes are more than the
+# context of 32 tokens; the short text goes beyond it. A drawn text is the same to the bit where sums have the same
+# order.
 from_six=("${model[@]}" --out mesh0 --resume)
 writes() { # writes MESH OPTIONS...: to `written`; stdout has nothing else
     trains "$1" "${from_six[@]}" "${@:2}" && mv out written
@@ -61,7 +63,8 @@ generating=("2:--tp 2" "4:--tp 2 --pp 2" "2:--pp 2 --schedule zb-v --zero 2 --re
 full && generating+=("2:--pp 2" "2:--dp 2" "4:--tp 4 --sequence-parallel" "2:--pp 2 --schedule interleaved")
 for text in "${texts[@]}"; do
     writes "1:" --generate "$text" --temperature 0 --max-new-tokens 60 && mv written greedy
-    check "one rank continues ${#text} bytes" "[ \$(wc -c <greedy) = $((${#text} + 61)) ] && head -c ${#text} greedy | grep -qx '$text'"
+    check "one rank continues ${#text} bytes" "[ \$(wc -c <greedy) = $((${#text} + 61)) ] && head -c ${#text} greedy |
+        grep -qx '$text'"
     for mesh in "${generating[@]}"; do
         writes "$mesh" --generate "$text" --temperature 0 --max-new-tokens 60
         check "$mesh continues ${#text} bytes in the same way" "cmp greedy written"
@@ -72,15 +75,20 @@ writes "2:--pp 2" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50
 check "two stages draw what one rank draws" "cmp drawn written"
 writes "1:" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50 --seed 7
 check "another seed draws another text" "! cmp -s drawn written"
-check "a prompt by stdin" "printf 20 | '$train' ${from_six[*]} --generate - --top-k 20 --top-p 0.9 --max-new-tokens 50 2>err | cmp - drawn"
-check "no prompt: a text of its own" "'$train' ${from_six[*]} --generate '' --max-new-tokens 9 2>err >written && [ \$(wc -c <written) -ge 5 ]"
-launch 2 "$train" "${model[@]}" --tp 2 --init mesh0/step_00000006/model.safetensors --generate "101 1" --temperature 0 --max-new-tokens 60
-check "--init writes what --resume writes" "[ $status = 0 ] && head -c 6 out | grep -q '101 1' && [ \$(wc -c <out) = 66 ]"
+check "a prompt by stdin" \
+    "printf 20 | '$train' ${from_six[*]} --generate - --top-k 20 --top-p 0.9 --max-new-tokens 50 2>err | cmp - drawn"
+check "no prompt: a text of its own" "'$train' ${from_six[*]} --generate '' --max-new-tokens 9 2>err >written &&
+    [ \$(wc -c <written) -ge 5 ]"
+launch 2 "$train" "${model[@]}" --tp 2 --init mesh0/step_00000006/model.safetensors --generate "101 1" --temperature 0 \
+    --max-new-tokens 60
+check "--init writes what --resume writes" "[ $status = 0 ] && head -c 6 out | grep -q '101 1' &&
+    [ \$(wc -c <out) = 66 ]"
 check "where nothing is trained there are no gradients and no moments" \
     "grep -q '^  0  .* 0.0  *0.0  ' err && grep -q '^weights   mesh0/step_00000006/model.safetensors' err"
 launch 2 "$sanitized" "${from_six[@]}" --tp 2 --generate "101 102 103 104 105 106 107 108 109 1" --max-new-tokens 20
 check "--generate, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"
-check "nothing is written to --out" "[ '$before' = \"\$(cd mesh0 && find . | xargs ls -ld --time-style=full-iso | cksum)\" ]"
+check "nothing is written to --out" \
+    "[ '$before' = \"\$(cd mesh0 && find . | xargs ls -ld --time-style=full-iso | cksum)\" ]"
 refuses 2 "--resume" 2 "${model[@]}" --out mesh0 --generate a
 refuses 2 "nowhere" 1 "${model[@]}" --out nowhere --resume --generate a
 refuses 2 "vocabulary" 1 "${model[@]}" --vocab 100 --generate a
@@ -100,12 +108,15 @@ for mesh in "4:--tp 2 --pp 2 --sequence-parallel" "4:--pp 2 --zero 2 --recompute
     verify_py "$mesh sanitized: losses are those of one rank:" same mesh0 "clean${mesh%% *}" 1e-5
 done
 
-# ---- documents: files of 17 bytes, in sequences of 32; all stages know where. A run is resumed with them, and not without
+# ---- documents: files of 17 bytes, in sequences of 32; all stages know where. A run is resumed with them, and not
+# without
 mkdir documents
 split -b 17 -a 4 text.txt documents/
-packed=("${model[@]}" --global-batch 8 --micro-batch 2 --data "documents/*" --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
+packed=("${model[@]}" --global-batch 8 --micro-batch 2 --data "documents/*" --sample-every 0 --steps 6 --save-every 3
+    --eval-every 3 --eval-sequences 5)
 documents=(1: "4:--pp 4" "4:--tp 2 --pp 2 --sequence-parallel --recompute full" "2:--tp 2 --recompute selective"
-    "2:--pp 2 --schedule zb-v --recompute selective" "2:--caat-fraction 0.5 --tp 2" "1:--caat-fraction 0.5 --caat-ranks 2")
+    "2:--pp 2 --schedule zb-v --recompute selective" "2:--caat-fraction 0.5 --tp 2"
+        "1:--caat-fraction 0.5 --caat-ranks 2")
 for i in "${!documents[@]}"; do
     mesh=${documents[$i]}
     case $i in 3 | 4) full || continue ;; esac
@@ -160,7 +171,8 @@ for resumed in 4: "2:--tp 2" "2:--dp 2" "2:--pp 1"; do
     trains "$resumed" --out on --resume || continue
     verify_py "[${meshes[5]}] resumed with [$resumed] alone:" same mesh0 on 1e-5
     [ "$resumed" != 4: ] || check "its mesh is the run's" "grep -qx -- '--sequence-parallel' on/options.txt"
-    [ "$resumed" = 4: ] || check "its mesh is not the run's" "! grep -q -- '^--sequence-parallel\|^--pp[ =][2-9]' on/options.txt"
+    [ "$resumed" = 4: ] || check "its mesh is not the run's" \
+        "! grep -q -- '^--sequence-parallel\|^--pp[ =][2-9]' on/options.txt"
 done
 rm -rf on && cp -r mesh5 on
 refuses 2 "--tp, --pp" 2 --out on --resume --steps 7
@@ -239,7 +251,8 @@ for i in "${!planned[@]}"; do
     verify_py "$mesh: losses and norms are those of one rank:" same $same by_plan 1e-5
     mkdir on && cp -r by_plan/step_00000003 by_plan/log.jsonl on
     trains "$mesh" "${run[@]}" --out on --resume || continue
-    check "$mesh: resumed, the same bits" "cmp by_plan/step_00000006/model.safetensors on/step_00000006/model.safetensors"
+    check "$mesh: resumed, the same bits" \
+        "cmp by_plan/step_00000006/model.safetensors on/step_00000006/model.safetensors"
 done
 launch 4 "$sanitized" "${short[@]}" --steps 2 --dp 4 --allreduce multitree --topology torus:2x2
 check "the same with sanitizers" "[ $status = 0 ]"
@@ -270,7 +283,8 @@ for i in "${!caats[@]}"; do
 done
 for i in "1:" "2:--tp 2" "4:--tp 2 --pp 2"; do
     [ "$i" != "2:--tp 2" ] || full || continue
-    trains "$i" "${small[@]}" "${caat[@]}" --init caat0/step_00000006 --steps 1 --eval-every 1 --sample-every 1 || continue
+    trains "$i" "${small[@]}" "${caat[@]}" --init caat0/step_00000006 --steps 1 --eval-every 1 --sample-every 1 ||
+        continue
     mv out "caat_out${i%%:*}"
     check "CAAT-Net, ${i} writes" "[ \$(sed '1,/^sample:/d' caat_out${i%%:*} | wc -c) -gt 400 ]"
     verify_py "CAAT-Net, ${i} prints the losses of one rank:" printed caat_out1 "caat_out${i%%:*}"
@@ -279,12 +293,14 @@ caat_text=(--generate "31 3" --temperature 0 --max-new-tokens 40 --init caat0/st
 trains "1:" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && mv out caat_greedy
 for i in "2:--tp 2" "4:--tp 4" "4:--tp 2 --pp 2"; do
     [ "$i" != "4:--tp 4" ] || full || continue
-    trains "$i" "${model[@]}" "${caat[@]}" "${caat_text[@]}" && check "CAAT-Net, $i continues a text as one rank" "cmp caat_greedy out"
+    trains "$i" "${model[@]}" "${caat[@]}" "${caat_text[@]}" &&
+        check "CAAT-Net, $i continues a text as one rank" "cmp caat_greedy out"
 done
 trains "2:--tp 2" "${run[@]}" --caat-fraction 1 --caat-ranks 2 --out caat_all
 verify_py "all channels shared: an ordinary model:" same mesh0 caat_all 1e-5
 trains "2:--tp 2" "${run[@]}" --caat-fraction 0.4 --out caat_two
-check "two ranks that share a part of the channels are another model" "! python3 '$check_run' same caat0 caat_two 1e-3 2>/dev/null"
+check "two ranks that share a part of the channels are another model" \
+    "! python3 '$check_run' same caat0 caat_two 1e-3 2>/dev/null"
 check "config.json says of which ranks" "grep -q '\"sync_ranks\": 4,' caat2/step_00000006/config.json &&
     ! grep -q sync mesh0/step_00000006/config.json"
 refuses 2 "--tp, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-ranks 3
@@ -300,7 +316,8 @@ refuses 1 "--caat-fraction" 2 "${short[@]}" --tp 2 --caat-ranks 4 --caat-fractio
 refuses 1 "--caat-fraction" 2 "${short[@]}" --tp 2 --caat-fraction 0.5 --init mesh0/step_00000006
 trains "2:--tp 2" "${short[@]}" --steps 1 --caat-fraction 0.5 --init mesh0/step_00000006/model.safetensors &&
     ok "a file of weights may become a CAAT-Net"
-cp -r caat0/step_00000006 caat_broken && rm caat_broken/trainer.json && sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
+cp -r caat0/step_00000006 caat_broken && rm caat_broken/trainer.json &&
+    sed -i 's/"runtime"/"sometimes"/' caat_broken/config.json
 refuses 1 "sync_scale, sometimes" 2 "${short[@]}" --tp 2 "${caat[@]}" --init caat_broken
 launch 2 "$sanitized" "${run[@]}" "${caat[@]}" --tp 2 --out caat_clean
 check "CAAT-Net, sanitized" "[ $status = 0 ] && ! grep -aq 'Sanitizer\|runtime error' err"

@@ -29,7 +29,8 @@ for precision in bf16 fp32; do
     if [ $status = 1 ] && [ ! -s "$BUILD/log/out" ] && [ "$(wc -l <"$BUILD/log/err")" = 1 ] &&
         grep -q "no CUDA device" "$BUILD/log/err"; then ok "without a GPU: $(cat "$BUILD/log/err")"
     else bad "without a GPU: exit status $status, $(cat "$BUILD/log/out" "$BUILD/log/err" | head -n 5)"; fi
-    if "$train" --dry-run >"$BUILD/log/out" 2>&1; then ok "--dry-run needs none"; else bad "--dry-run: $(cat "$BUILD/log/out")"; fi
+    if "$train" --dry-run >"$BUILD/log/out" 2>&1; then ok "--dry-run needs none"; else
+        bad "--dry-run: $(cat "$BUILD/log/out")"; fi
 done
 if dev/test/system/check_assembly.py "$BUILD/nvcc-bf16/cuda/bf16/train_gpt" >"$BUILD/log/assembly"
 then

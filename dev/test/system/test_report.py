@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """
-scripts/report.py and scripts/tfevents.py against what they promise: lines that are none are counted and no more; a thinned
-curve has every extreme, and the mean of the whole; a trace's shares are those of a clock that is read at many moments; the page
-needs nothing from elsewhere, and no text in it becomes a part of it; event files are read back by a reader of our own, with a
-CRC computed bit by bit. What the page computes itself is run by node where there is one. Then a real run of ./train_gpt.
+scripts/report.py and scripts/tfevents.py against what they promise: lines that are none are counted and no more; a
+thinned curve has every extreme, and the mean of the whole; a trace's shares are those of a clock that is read at many
+moments; the page needs nothing from elsewhere, and no text in it becomes a part of it; event files are read back by a
+reader of our own, with a CRC computed bit by bit. What the page computes itself is run by node where there is one. Then
+a real run of ./train_gpt.
 
-    dev/test/system/test_report.py [lines|evaluations|options|damage|thinning|traces|page|script|watch|tensorboard|run ...]
+    dev/test/system/test_report.py [lines|evaluations|options|damage|thinning|traces|page|script|watch|tensorboard|run
+    ...]
 """
 import json
 import math
@@ -89,14 +91,15 @@ def test_append_log(work):
           "a text with these words is read")
     row = report.flatten(objects[1])
     check(row["loss"] is None and row["mark"][0] == "diverged" and report.flatten(objects[0])["mark"] is None
-          and report.flatten(objects[3])["mark"] is None, "a loss that is not finite is told from none")
+          and report.flatten(objects[3])["mark"] is None, "a loss that is not finite is no missing one")
     texts = [report.flatten(log_line(1, **x))["mark"]
              for x in ({"skipped": True, "loss_z": 9.0}, {"skipped": False}, {"loss_z": -7.25},
                        {"loss_z": 7.0, "grad_norm_z": 8.0}, {"loss_z": "x"})]
     check([m and m[0] for m in texts] == ["skipped", None, "outlier", "outlier", None],
           "steps that were skipped, and outliers")
     check(texts[2][1] == "an outlier: loss 7.2 deviations below what is usual"
-          and texts[3][1].endswith("loss 7.0 deviations above what is usual, gradient norm 8.0 deviations above what is usual"), "with their scores")
+          and texts[3][1].endswith("loss 7.0 deviations above what is usual, gradient norm 8.0 deviations above what "
+                                   "is usual"), "with their scores")
     row = report.flatten({"step": 3, "loss": "2", "comm_bytes": [1], "mfu": True, "lr": {}})
     check(all(row[n] is None for n in report.CURVES), "values of a wrong type are missing, not fatal")
     steps = [1, 2, 3, 4, 3, 4, 5, 2, 3]
@@ -140,14 +143,16 @@ def test_evaluations(work):
 def test_options(work):
     path = os.path.join(work, "options.txt")
     with open(path, "w", encoding="utf-8") as f:
-        f.write("# started: 2026-01-02 03:04:05 UTC\n\n# model\n# --lr 0.003\n--data a b.txt\n--eager\n\n# mesh: ranks = tp x pp x dp\n  --steps=12\n# --outer-alpha 0.5\n\n")
+        f.write("# started: 2026-01-02 03:04:05 UTC\n\n# model\n# --lr 0.003\n--data a b.txt\n--eager\n\n"
+                "# mesh: ranks = tp x pp x dp\n  --steps=12\n# --outer-alpha 0.5\n\n")
     given, implied, about = report.read_options(path)
     check(given == {"data": "a b.txt", "eager": "yes", "steps": "12"}, "options.txt: what was given")
     check(implied == {"lr": "0.003", "outer-alpha": "0.5"} and about == {"started": "2026-01-02 03:04:05 UTC"},
           "options.txt: what follows")
     check("mesh" not in about, "options.txt: a heading is no fact of the run")
     check(report.start_time({"about": about}) == 1767323045, "the start is read as UTC")
-    printed = ("model     tiny: gpt2\ndata      x.txt\nsaid      no\n\x1b[?7lstep     1/9 | loss 3\x1b[?7h\r\x1b[K\x1b[?7lstep     2/9 | loss 2.5 | val 3\x1b[?7h\n"
+    printed = ("model     tiny: gpt2\ndata      x.txt\nsaid      no\n"
+               "\x1b[?7lstep     1/9 | loss 3\x1b[?7h\r\x1b[K\x1b[?7lstep     2/9 | loss 2.5 | val 3\x1b[?7h\n"
                "sample:\n\nfirst\n\nmesh  of it\nsaved     x\nstep     3/9 | loss 2\ndone      9 steps\n"
                "traffic of a step, MB\n  tensor 1\n  data   2\ntrace     x\nsample:\n\nlast one\n\n")
     with open(path, "w", encoding="utf-8") as f:
@@ -203,10 +208,12 @@ def test_damage(work):
     whole = {
         "log.jsonl": "".join(json.dumps(log_line(i, evaluations=[{"file": "a", "acc": 0.5}], loss_z=1.5)) + "\n"
                              for i in range(1, 13)),
-        "options.txt": "# started: 2026-01-02 03:04:05 UTC\n# model: x\n\n# model\n# --lr 0.003\n--data a b.txt\n--steps 12\n",
+        "options.txt": "# started: 2026-01-02 03:04:05 UTC\n# model: x\n\n# model\n# --lr 0.003\n--data a b.txt\n"
+                       "--steps 12\n",
         "samples.jsonl": '{"step":4,"text":"abc"}\n{"step":8,"text":"x"}\n',
         "stdout.txt": "model     tiny\nstep     1/9 | loss 3\nsample:\n\nfirst\ntraffic of a step, MB\n  tensor 1\n",
-        newest + "trainer.json": '{"step": 12, "sequences": 192, "rounds": "", "val_loss": 5.4, "files": {"a": {"bytes": 3, "checksum": "ff"}}}',
+        newest + "trainer.json": '{"step": 12, "sequences": 192, "rounds": "", "val_loss": 5.4, "files": {"a": '
+                                 '{"bytes": 3, "checksum": "ff"}}}',
         newest + "config.json": '{"n_head": 2, "eps": 1e-05, "list": [1, 2], "name": "gpt2"}',
         "trace.json": json.dumps({"traceEvents": make_trace(2, 3, random.Random(1)),
                                   "otherData": {"schedule": "1f1b", "p": 3}}),
@@ -437,7 +444,7 @@ def test_page(work):
                         ((first, "-o", os.path.join(work, "no", "where.html")), "cannot write"),
                         ((first, "--trace", out, "--trace", out), "more --trace"),
                         ((first, "--watch", "0"), "--watch has a time"),
-                        ((first, "--tensorboard", work, "-o", out), "leave --output away")):
+                        ((first, "--tensorboard", work, "-o", out), "--output")):
         made = run(*wrong, cwd=work)
         check(made.returncode != 0 and text in made.stderr and "Traceback" not in made.stderr,
               f"{' '.join(wrong[1:]) or wrong[0]}: {made.stderr.strip().splitlines()[-1:]}")
@@ -477,34 +484,54 @@ def test_watch(work):
 
 
 SCRIPT = r"""
-const near = (a, b) => (a === null) === (b === null) && (a === null || Math.abs(a - b) <= 1e-9 * Math.max(1, Math.abs(b)));
+const near = (a, b) => (a === null) === (b === null) && (a === null || Math.abs(a - b) <= 1e-9 * Math.max(1,
+  Math.abs(b)));
 const out = [], check = (ok, what) => out.push([Boolean(ok), what]);
 let seed = 1; const draw = () => (seed = (seed * 1103515245 + 12345) % 2147483648) / 2147483648;
 for (const width of [0.001, 0.05, 3]) {
   const at = [], y = [], n = []; let x = 0;
-  for (let i = 0; i < 60; i++) { x += draw() * 0.05; at.push(x); y.push(draw() < 0.2 ? null : draw() * 10); n.push(1 + Math.floor(draw() * 9)); }
+  for (let i = 0; i < 60; i++) { x += draw() * 0.05; at.push(x); y.push(draw() < 0.2 ? null : draw() * 10);
+    n.push(1 + Math.floor(draw() * 9)); }
   y[0] = null;
-  const brute = y.map((v, i) => { if (v === null) return null; let s = 0, w = 0; for (let j = 0; j < y.length; j++) if (y[j] !== null) { const k = n[j] * Math.exp(-Math.abs(at[i] - at[j]) / width); s += k * y[j], w += k; } return s / w; });
-  check(smoothed(at, y, n, width).every((v, i) => near(v, brute[i])), `smoothing by ${width} is the mean with those weights`);
+  const brute = y.map((v, i) => { if (v === null) return null; let s = 0, w = 0; for (let j = 0; j < y.length;
+    j++) if (y[j] !== null) { const k = n[j] * Math.exp(-Math.abs(at[i] - at[j]) / width); s += k * y[j], w += k;
+    } return s / w; });
+  check(smoothed(at, y, n, width).every((v, i) => near(v, brute[i])),
+    `smoothing by ${width} is the mean with those weights`);
 }
 check(smoothed([0, 1], [1, 5], [1, 1], 0).join() === "1,5", "no smoothing leaves values as they are");
 check(smoothed([0, 0.1, 0.2], [7, 7, 7], [1, 100, 3], 0.1).every(v => near(v, 7)), "what is constant stays so");
-for (const [a, b, n] of [[0, 1, 5], [0.0013, 0.0078, 5], [-3, 17, 7], [1, 300, 8], [0, 524288000, 6], [1e-9, 2e-9, 4], [99.5, 99.6, 5]]) {
+for (const [a, b, n] of [[0, 1, 5], [0.0013, 0.0078, 5], [-3, 17, 7], [1, 300, 8], [0, 524288000, 6], [1e-9, 2e-9, 4],
+  [99.5, 99.6, 5]]) {
   const t = ticks(a, b, n, false), d = t[1] - t[0];
-  check(t.length >= 2 && t.length <= n + 2 && t.every(v => v >= a - 1e-9 * (b - a) && v <= b + 1e-9 * (b - a)) && t.every((v, i) => !i || Math.abs(v - t[i - 1] - d) < 1e-6 * d) && [1, 2, 5].some(m => { const r = Math.log10(d / m); return Math.abs(r - Math.round(r)) < 1e-6; }), `ticks of ${a} to ${b}: ${t}`);
+  check(t.length >= 2 && t.length <= n + 2 && t.every(v => v >= a - 1e-9 * (b - a) && v <= b + 1e-9 * (b - a)) &&
+    t.every((v, i) => !i || Math.abs(v - t[i - 1] - d) < 1e-6 * d) &&
+    [1, 2, 5].some(m => { const r = Math.log10(d / m); return Math.abs(r - Math.round(r)) < 1e-6;
+    }), `ticks of ${a} to ${b}: ${t}`);
 }
 for (const [a, b] of [[1, 10], [0.3, 40], [1, 1e6], [1e-5, 1e5], [2, 5], [3, 1e12]]) {
   const t = ticks(a, b, 6, true);
-  check(t.length >= 2 && t.length <= 8 && t.every((v, i) => v >= a * 0.999 && v <= b * 1.001 && (!i || v > t[i - 1])), `logarithmic ticks of ${a} to ${b}: ${t}`);
+  check(t.length >= 2 && t.length <= 8 && t.every((v, i) => v >= a * 0.999 && v <= b * 1.001 &&
+    (!i || v > t[i - 1])), `logarithmic ticks of ${a} to ${b}: ${t}`);
 }
 check(ticks(3, 3, 5, false).length === 1, "ticks of one value");
 const list = [1, 4, 4.5, 10, 20];
-check([-5, 1, 2.4, 2.6, 4.4, 7.2, 7.3, 15.1, 99].map(x => list[nearest(list, x)]).join() === "1,1,1,4,4.5,4.5,10,20,20" && nearest([], 1) === -1 && nearest([5], 1) === 0, "the nearest of a list");
-for (const log of [false, true]) { const s = scale(2, 50, log); check(near(s.to(2), 0) && near(s.to(50), 1) && [0, 0.3, 1].every(u => near(s.to(s.from(u)), u)) && (log ? near(s.to(10), 0.5) : near(s.to(26), 0.5)), `scale ${log ? "logarithmic" : "linear"}`); }
+check([-5, 1, 2.4, 2.6, 4.4, 7.2, 7.3, 15.1, 99].map(x => list[nearest(list,
+  x)]).join() === "1,1,1,4,4.5,4.5,10,20,20" && nearest([], 1) === -1 &&
+  nearest([5], 1) === 0, "the nearest of a list");
+for (const log of [false, true]) { const s = scale(2, 50, log);
+  check(near(s.to(2), 0) && near(s.to(50), 1) && [0, 0.3, 1].every(u => near(s.to(s.from(u)), u)) &&
+  (log ? near(s.to(10), 0.5) : near(s.to(26), 0.5)), `scale ${log ? "logarithmic" : "linear"}`); }
 check(isNaN(scale(1, 2, true).to(0)) && scale(3, 3, false).to(3) === 0.5, "what has no place on an axis");
-check(line([0, 1, 2, 3, NaN, 5], [1, 2, null, 4, 5, 6]) === "M0.0 1.0L1.0 2.0M3.0 4.0M5.0 6.0", "a line breaks where a value is missing");
-check(band([0, 1, 2, 3], [5, 6, null, 8], [1, 2, 3, 4]) === "M0.0 5.0L1.0 6.0L1.0 2.0L0.0 1.0ZM3.0 8.0L3.0 4.0Z", "an area has a piece for each stretch");
-const cases = [[2.3758123, "loss", "2.3758"], [71234567890, "B", "71.2 GB"], [999.7, "B", "1 kB"], [0, "B", "0 B"], [0.1234, "%", "12.3 %"], [1, "%", "100 %"], [54061, "", "54061"], [99999999, "", "100 M"], [54061, "si", "54.1 k"], [0.0003, "", "3.0e-4"], [0, "", "0"], [null, "", "–"], [NaN, "", "–"], [-4200000, "", "-4.2 M"], [0.5, "", "0.5"], [3725, "s", "1:02 h"], [59.6, "s", "1:00 min"], [75, "s", "1:15 min"], [5.71, "s", "5.7 s"], [12, "s", "12 s"], [864000, "s", "10 days"], [100, "", "100"], [1500, "", "1500"]];
+check(line([0, 1, 2, 3, NaN, 5], [1, 2, null, 4, 5, 6]) === "M0.0 1.0L1.0 2.0M3.0 4.0M5.0 6.0",
+  "a line breaks where a value is missing");
+check(band([0, 1, 2, 3], [5, 6, null, 8], [1, 2, 3, 4]) === "M0.0 5.0L1.0 6.0L1.0 2.0L0.0 1.0ZM3.0 8.0L3.0 4.0Z",
+  "an area has a piece for each stretch");
+const cases = [[2.3758123, "loss", "2.3758"], [71234567890, "B", "71.2 GB"], [999.7, "B", "1 kB"], [0, "B", "0 B"],
+  [0.1234, "%", "12.3 %"], [1, "%", "100 %"], [54061, "", "54061"], [99999999, "", "100 M"], [54061, "si", "54.1 k"],
+  [0.0003, "", "3.0e-4"], [0, "", "0"], [null, "", "–"], [NaN, "", "–"], [-4200000, "", "-4.2 M"], [0.5, "", "0.5"],
+  [3725, "s", "1:02 h"], [59.6, "s", "1:00 min"], [75, "s", "1:15 min"], [5.71, "s", "5.7 s"], [12, "s", "12 s"],
+  [864000, "s", "10 days"], [100, "", "100"], [1500, "", "1500"]];
 for (const [x, unit, text] of cases) check(readable(x, unit) === text, `${x} ${unit} is ${text}: ${readable(x, unit)}`);
 check(escaped(`<a href="x">&`) === "&lt;a href=&quot;x&quot;&gt;&amp;", "text is no HTML");
 console.log(JSON.stringify(out));

@@ -1,8 +1,8 @@
 #!/bin/bash
 # Runs of several ranks that do not end well, and what surrounds them: killed runs, damaged checkpoints, full disks,
-# ranks that were started differently, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong
-# has to end soon, with one line of the trainer on stderr (mpirun adds its own), the exit status that one rank has, and
-# nothing half-written.
+# ranks that were started differently, ranks that die, losses that are no numbers, threads, another MPI. Whatever is
+# wrong has to end soon, with one line of the trainer on stderr (mpirun adds its own), the exit status that one rank
+# has, and nothing half-written.
 . dev/test/system/mesh.sh
 
 # MPICH's build of the same sources, made while the rest is tested. -O1: what it computes is tested, not how fast.
@@ -10,7 +10,8 @@ if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null && ! 
 then
     mkdir mpich mpich/dev
     cp -r "$project"/dev/{emulator,dev.mk} mpich/dev
-    cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" "$project"/{checkpoint,comm,dataloader,kernels,methods,parallel,planner,trainer,util} mpich
+    cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" \
+        "$project"/{checkpoint,comm,dataloader,kernels,methods,parallel,planner,trainer,util} mpich
     (unset MAKEFLAGS MAKELEVEL MFLAGS && exec make -s -C mpich MPICC=mpicc.mpich MPIRUN=mpirun.mpich MPI=yes BUILD=b \
         FAST=-O1 train_gpt) >mpich.log 2>&1 &
     building=$!
@@ -52,7 +53,13 @@ for kind in cut flipped gone; do
     cp -r mesh4 broken
     case $kind in
     cut) truncate -s -4 broken/step_00000006/optimizer.safetensors ;;
-    flipped) python3 -c 'f=open("broken/step_00000006/model.safetensors","r+b");f.seek(30000);b=f.read(1);f.seek(30000);f.write(bytes([b[0]^16]))' ;;
+    flipped) python3 - <<'PY' ;;
+with open("broken/step_00000006/model.safetensors", "r+b") as f:
+    f.seek(30000)
+    byte = f.read(1)[0]
+    f.seek(30000)
+    f.write(bytes([byte ^ 16]))
+PY
     gone) rm broken/step_00000006/config.json ;;
     esac
     trains "4:--tp 2 --zero 1" "${run[@]}" --out broken --resume
@@ -146,7 +153,8 @@ check "nine of them are printed and logged: $(grep -ac '^skipped ' out)" \
 verify_py "as JSON:" skipped skips
 grep -a '^train_gpt: ' err >last_words
 launch 2 "$train" "${skips[@]}" --resume
-check "a resumed run goes on counting, and ends likewise" "[ $status = 1 ] && grep -a '^train_gpt: ' err | cmp - last_words"
+check "a resumed run goes on counting, and ends likewise" "[ $status = 1 ] && grep -a '^train_gpt: ' err |
+    cmp - last_words"
 refuses 2 "--on-nan" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
 late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
 launch 2 "$train" "${late[@]}"
@@ -177,7 +185,8 @@ verify_py "and by a resumed run likewise:" unusual unusual taken 110
 printf 'nodes 4\n0 1 100 0\n1 3 100 0\n3 2 100 0\n2 0 100 0\n' >square.txt
 if "$project/dev/experiments/net_torus.sh" up square.txt 2>err; then # root, Open MPI 4, Linux with namespaces
     trap '"$project/dev/experiments/net_torus.sh" down; clean' EXIT
-    timeout -k 5 200 "$project/dev/experiments/net_torus.sh" run 4 "$train" "${run[@]}" --out by_net --dp 4 --allreduce multitree \
+    timeout -k 5 200 "$project/dev/experiments/net_torus.sh" run 4 "$train" "${run[@]}" --out by_net --dp 4 \
+        --allreduce multitree \
         --topology torus:2x2 >out 2>err </dev/null
     check "on a network of namespaces: trains" "[ $? = 0 ]"
     verify_py "with the losses of one rank:" same mesh0 by_net 1e-5

@@ -26,8 +26,8 @@ bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
 check() { if eval "$2"; then ok "$1"; else bad "$1: $2; stderr: $(head -c 900 err)"; fi; }
 is() { if [ "$2" = "$3" ]; then ok "$1: $3"; else bad "$1: expected \"$2\", found \"$3\"; $(head -c 600 err)"; fi; }
 
-# ---- supervise.sh and a stand-in, whose runs end as the lines of `plan` say: STATUS [CHECKPOINT]; -9: killed; wait: until it is
-# signaled, which it says
+# ---- supervise.sh and a stand-in, whose runs end as the lines of `plan` say: STATUS [CHECKPOINT]; -9: killed; wait:
+# until it is signaled, which it says
 cat >stand_in <<'SH'
 #!/bin/bash
 echo "$*" >>runs
@@ -64,9 +64,11 @@ ran() { paste -s -d / runs; }
 supervised "0" -- ./stand_in --out r
 is "a run that ends well: once" "0 --out r" "$status $(ran)"
 supervised "1/-9/75/3/0" -- ./stand_in --out r --x "a  b"
-is "again after a failure, a kill, a stop" "0 --out r --x a  b/--out r --x a  b --resume/--out r --x a  b --resume/--out r --x a  b --resume/--out r --x a  b --resume" "$status $(ran)"
+again="--out r --x a  b --resume"
+is "again after a failure, a kill, a stop" "0 --out r --x a  b/$again/$again/$again/$again" "$status $(ran)"
 is "after pauses that grow" "5/10/20/40" "$(paste -s -d / naps)"
-check "it says what it does: $(sed -n 3p err)" "[ \$(wc -l <err) = 10 ] && grep -q 'run 2 ended with status 137 (signal 9) after [0-9]* s, its newest checkpoint is of step 0: again in 10 s (restart 2 of 5)' err"
+check "it says what it does: $(sed -n 3p err)" "[ \$(wc -l <err) = 10 ] &&
+    grep -q 'run 2 .* 137 (signal 9) .* step 0: again in 10 s (restart 2 of 5)' err"
 supervised "1/0" -- ./stand_in --resume --out=r
 is "--resume only once, --out=DIR" "0 --resume --out=r/--resume --out=r" "$status $(ran)"
 for s in 2 126 127; do
@@ -90,16 +92,19 @@ is "--out of its own" "0 3" "$status $(wc -l <runs)"
 # refuses TEXT OPTIONS...
 refuses() {
     supervised "0" "${@:2}"
-    check "supervise.sh ${*:2} -> $(cat err)" "[ $status = 2 ] && [ \$(wc -l <err) = 1 ] && [ ! -s runs ] && grep -qF -- '$1' err"
+    check "supervise.sh ${*:2} -> $(cat err)" "[ $status = 2 ] && [ \$(wc -l <err) = 1 ] && [ ! -s runs ] &&
+        grep -qF -- '$1' err"
 }
 refuses "COMMAND has no --out DIR" -- ./stand_in --steps 3
 refuses "there is no COMMAND" --
 refuses "there is no COMMAND" --restarts 3
 refuses "./stand_in is no option; COMMAND comes behind --" ./stand_in --out r
 refuses "--restarts: the value is missing" --restarts
-for n in -1 x 1.5 123456789 ""; do refuses "--restarts takes a whole number from 0 up, not \"$n\"" --restarts "$n" -- ./stand_in --out r; done
+for n in -1 x 1.5 123456789 ""; do refuses "--restarts takes a whole number from 0 up, not \"$n\"" --restarts "$n" \
+    -- ./stand_in --out r; done
 supervised "0" --help
-check "--help explains it" "[ $status = 0 ] && grep -q '^scripts/supervise.sh .* COMMAND' out && ! grep -q '^# \|set -u' out"
+check "--help explains it" "[ $status = 0 ] && grep -q '^scripts/supervise.sh .* COMMAND' out &&
+    ! grep -q '^# \|set -u' out"
 supervised "0"
 check "alone it does, too, with status 2" "[ $status = 2 ] && grep -q '^scripts/supervise.sh' out && [ ! -s runs ]"
 
@@ -108,7 +113,8 @@ signaled() {
     rm -rf r runs there
     : >runs
     printf 'wait n%s\n0\n' "$1" >plan
-    (trap - INT && exec "$supervise" -- ./stand_in --out r) >out 2>err </dev/null & # in the background a shell ignores SIGINT
+    (trap - INT && exec "$supervise" -- ./stand_in \
+        --out r) >out 2>err </dev/null & # in the background a shell ignores SIGINT
     supervisor=$!
     local noted=0
     for _ in $(seq 2000); do [ ! -e there ] || break; sleep 0.02; done
@@ -144,11 +150,14 @@ fi
 
 # ---- the trainer alone: who reads what it prints, descriptors that are closed, two runs in one folder
 seq 1 4000 | tr '\n' ' ' >text.txt
-alone=(--hidden 16 --layers 2 --heads 2 --seq 16 --global-batch 1 --data text.txt --eval-every 0 --sample-every 0 --steps 60)
+alone=(--hidden 16 --layers 2 --heads 2 --seq 16 --global-batch 1 --data text.txt --eval-every 0 --sample-every 0
+    --steps 60)
 timeout 150 "$train" "${alone[@]}" --out headless 2>err </dev/null | head -n 1 >out
-is "whose reader goes after a line, it ends well" "0 step_00000060" "${PIPESTATUS[0]} $(find headless -name 'step_*' -printf %f)"
+is "whose reader goes after a line, it ends well" "0 step_00000060" \
+    "${PIPESTATUS[0]} $(find headless -name 'step_*' -printf %f)"
 timeout 150 "$train" "${alone[@]}" --out closed <&- >&- 2>&-
-is "without the three standard descriptors: lines of log.jsonl" "0 60 60" "$? $(wc -l <closed/log.jsonl) $(grep -c '^{"step"' closed/log.jsonl)"
+is "without the three standard descriptors: lines of log.jsonl" "0 60 60" \
+    "$? $(wc -l <closed/log.jsonl) $(grep -c '^{"step"' closed/log.jsonl)"
 timeout 300 python3 - "$train" "${alone[@]}" >out 2>err <<'PY'
 import fcntl, os, socket, subprocess, sys, time
 command = sys.argv[1:]
@@ -172,14 +181,16 @@ print("unread:", run.wait(), said.count("\nstep "), "done" in said)
 # Where that cannot be, the watchdog says what is waited for.
 ours, theirs = socket.socketpair()
 theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-run = subprocess.run([*command, "--steps", "10000", "--watchdog", "2"], stdin=subprocess.DEVNULL, stdout=theirs, stderr=subprocess.PIPE, text=True)
+run = subprocess.run([*command, "--steps", "10000", "--watchdog", "2"], stdin=subprocess.DEVNULL, stdout=theirs,
+                     stderr=subprocess.PIPE, text=True)
 print("watchdog:", run.returncode, "its standard output is full" in run.stderr)
 
 # A run that waits for a folder that another one has, which begins meanwhile.
 os.mkdir("both")
 lock = os.open("both", os.O_RDONLY)
 fcntl.flock(lock, fcntl.LOCK_SH)
-run = subprocess.Popen([*command, "--out", "both"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+run = subprocess.Popen([*command, "--out", "both"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.PIPE, text=True)
 def waits():
     fds = f"/proc/{run.pid}/fd"
     return any(os.path.realpath(f"{fds}/{fd}") == os.path.realpath("both") for fd in os.listdir(fds))
@@ -208,13 +219,15 @@ exec "$@"
 SH
 chmod +x rank.sh
 seq 1 4000 | tr '\n' ' ' >text.txt
-model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt --eval-every 10
+model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt
+    --eval-every 10
     --eval-sequences 4 --sample-every 0)
 losses() { sed 's/"tokens".*//' "$1/log.jsonl"; }
 steps() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/log.jsonl" | tail -n 1; }
 same() { # DIR: its end is that of whole
     losses "$1" >found
-    losses whole | cmp -s - found && for file in model optimizer; do cmp -s {whole,"$1"}/step_00000024/$file.safetensors || return 1; done
+    losses whole | cmp -s - found && for file in model optimizer; do
+        cmp -s {whole,"$1"}/step_00000024/$file.safetensors || return 1; done
 }
 # begins STEPS COMMAND...: returns after that many steps in all
 begins() {
@@ -226,7 +239,8 @@ begins() {
 }
 
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--pp 2 --dp 2 --schedule zb-v" "--tp 2 --dp 2 --allreduce ring")
-late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode delayed" "--dp 4 --dp-mode diloco --local-steps 4 --fragments 2 --outer-delay 1"
+late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode delayed"
+    "--dp 4 --dp-mode diloco --local-steps 4 --fragments 2 --outer-delay 1"
     "--dp 4 --dp-mode diloco --local-steps 5 --eager" "--tp 2 --dp 2 --dp-mode diloco --local-steps 3")
 meshes+=("${late[@]}")
 [ -n "${LONG:-}" ] || meshes=("${meshes[RANDOM % 10]}")
@@ -239,25 +253,31 @@ for mesh in "${meshes[@]}"; do
     wait $launcher || bad "$mesh: ends with status $?: $(head -c 400 err)"
     read -r signal who <<<"${signals[RANDOM % 5]}"
     begins $((1 + RANDOM % 9)) "${command[@]}" --out parts
-    if [ "$who" = rank ]; then victim=$(cat "pids/$((RANDOM % 4))"); else victim=$(tr -d ' ' <"/proc/$launcher/task/$launcher/children"); fi
+    if [ "$who" = rank ]; then victim=$(cat "pids/$((RANDOM % 4))"); else
+        victim=$(tr -d ' ' <"/proc/$launcher/task/$launcher/children"); fi
     kill -s "$signal" "$victim"
     [ "$signal" = INT ] || kill -s "$signal" "$victim" 2>/dev/null # a second one changes nothing
     wait $launcher
     status=$? at=$(steps parts)
     is "$mesh, $signal to $who: status" 75 $status
-    check "after step $at, which is saved: $(grep -a '^stopped' out)" "[ $at -lt 24 ] && [ -d parts/step_$(printf %08d "$at") ] && [ -z \"\$(find parts -name '*.tmp*')\" ] && grep -aq '^stopped   after step $at of 24, as a signal has asked; saved' out"
+    check "after step $at, which is saved: $(grep -a '^stopped' out)" \
+        "[ $at -lt 24 ] && [ -d parts/step_$(printf %08d "$at") ] && [ -z \"\$(find parts -name '*.tmp*')\" ] &&
+        grep -aq '^stopped   after step $at of 24, as a signal has asked; saved' out"
     check "and the watchdog says nothing" "! grep -aq '^train_gpt' err"
-    [ "$signal" != INT ] || check "Ctrl-C is answered by one rank at most" "[ \$(grep -ac 'Ctrl-C once more' err) -le 1 ]"
+    [ "$signal" != INT ] || check "Ctrl-C is answered by one rank at most" \
+        "[ \$(grep -ac 'Ctrl-C once more' err) -le 1 ]"
     begins 24 "${command[@]}" --out parts --resume
     wait $launcher
-    check "resumed, it ends as the run that was left alone, to the bit" "[ $? = 0 ] && grep -q '^resume .*step $at$' out && same parts"
+    check "resumed, it ends as the run that was left alone, to the bit" \
+        "[ $? = 0 ] && grep -q '^resume .*step $at$' out && same parts"
 done
 # Without being asked: when nothing was saved for some minutes, here for none at all.
 rm -rf parts
 begins 24 "${command[@]}" --out parts --save-minutes 1e-9
 wait $launcher
 check "$mesh: --save-minutes saves $(grep -ac '^saved' out) times, of which the last stays, and changes no bit" \
-    "[ $? = 0 ] && same parts && [ \$(grep -ac '^saved' out) -ge 2 ] && [ \$(find parts -name 'step_*' | grep -vc \"\$(readlink parts/best)\\|_00000024\") = 0 ]"
+    "[ $? = 0 ] && same parts && [ \$(grep -ac '^saved' out) -ge 2 ] && [ \$(find parts -name 'step_*' |
+    grep -vc \"\$(readlink parts/best)\\|_00000024\") = 0 ]"
 begins 24 "${command[@]}" --out never --save-minutes 0
 wait $launcher
 check "--save-minutes 0: at the end only" "[ $? = 0 ] && [ \$(grep -ac '^saved' out) = 1 ]"
@@ -275,7 +295,8 @@ gone || bad "ranks of a run that was interrupted twice are left"
 # In a terminal: mpirun itself would kill its ranks a second after Ctrl-C.
 for presses in 1 2; do
     rm -f pids/*
-    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out "terminal$presses" >out 2>err <<'PY'
+    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 \
+        --tp 2 --out "terminal$presses" >out 2>err <<'PY'
 import os, pty, signal, sys
 presses, work = int(sys.argv[1]), sys.argv[2]
 child, terminal = pty.fork()
@@ -306,16 +327,19 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 255)
 PY
     status=$?
     if [ $presses = 1 ]; then
-        check "Ctrl-C in a terminal: saved, status 75" "[ $status = 75 ] && grep -q 'signal has asked; saved' out && [ -n \"\$(find terminal1 -name 'step_*')\" ]"
+        check "Ctrl-C in a terminal: saved, status 75" "[ $status = 75 ] && grep -q 'signal has asked; saved' out &&
+            [ -n \"\$(find terminal1 -name 'step_*')\" ]"
     else
-        check "twice: the job ends, though a rank hangs" "[ $status != 0 ] && [ $status != 124 ] && grep -q 'once more' out"
+        check "twice: the job ends, though a rank hangs" "[ $status != 0 ] && [ $status != 124 ] &&
+            grep -q 'once more' out"
     fi
     gone || bad "ranks are left after Ctrl-C"
 done
 begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2
 kill -USR1 "$(cat pids/1)"
 wait $launcher
-check "without --out it stops as well, and says that nothing is saved" "[ $? = 75 ] && grep -q 'without --out nothing is saved' out"
+check "without --out it stops as well, and says that nothing is saved" \
+    "[ $? = 75 ] && grep -q 'without --out nothing is saved' out"
 
 # ---- supervised, and ranks that are killed
 rm -rf whole parts
@@ -329,7 +353,8 @@ for _ in $(seq 10000); do [ "$(grep -ac '^resume ' out)" = 0 ] || break; sleep 0
 for _ in $(seq 10000); do [ "$(sed '1,/^resume/d' out | grep -ac '^step ')" -lt 4 ] || break; sleep 0.01; done
 kill -KILL "$(cat pids/$((RANDOM % 2)))"
 wait $launcher
-check "supervised, two ranks killed: it ends as the run that was left alone, to the bit; $(grep -c 'again in' err) restarts" \
+check "supervised, two ranks killed: it ends as the run that was left alone, to the bit; $(grep -c 'again in' \
+    err) restarts" \
     "[ $? = 0 ] && [ \$(grep -c 'again in' err) = 2 ] && same parts || ! ls -d whole/step* parts/step* | paste -s"
 rm -rf parts
 begins 3 "$supervise" --pause 0 -- "${command[@]}" --out parts

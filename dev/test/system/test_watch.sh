@@ -30,7 +30,8 @@ ok() { passed=$((passed + 1)) && echo "ok    $*"; }
 bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
 check() { if eval "$2"; then ok "$1"; else bad "$1: $2; stderr: $(head -c 900 err)"; fi; }
 
-${CC:-gcc} -std=gnu11 -O1 -g1 -w -fsanitize=thread "$project/dev/test/unit/test_watchdog.c" -o tsan -lm -ldl -pthread 2>/dev/null &
+${CC:-gcc} -std=gnu11 -O1 -g1 -w -fsanitize=thread "$project/dev/test/unit/test_watchdog.c" -o tsan -lm -ldl \
+    -pthread 2>/dev/null &
 compiling=$!
 
 # As a rank: notes its process.
@@ -60,11 +61,13 @@ ends() {
 blames() { [ "$(grep -ac ': rank [0-9]* (process' err)" = 1 ] && grep -aq "^[a-z_]*: rank $1 (process [0-9]*) $2" err; }
 
 seq 1 4000 | tr '\n' ' ' >text.txt
-model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt --eval-every 0
+model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt
+    --eval-every 0
     --sample-every 0 --steps 1000000)
 
 # ---- the trainer: a rank of a mesh is stopped in the middle of a run
-meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--tp 4 --sequence-parallel" "--pp 2 --dp 2 --schedule zb-v" "--dp 4 --dp-mode dc-s3gd"
+meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--tp 4 --sequence-parallel" "--pp 2 --dp 2 --schedule zb-v"
+    "--dp 4 --dp-mode dc-s3gd"
     "--dp 4 --dp-mode diloco --local-steps 3 --outer-delay 1" "--dp 4 --allreduce ring" "--tp 2 --dp 2 --zero 2")
 [ -n "${LONG:-}" ] || meshes=("${meshes[$((RANDOM % ${#meshes[@]}))]}")
 for mesh in "${meshes[@]}"; do
@@ -77,8 +80,10 @@ for mesh in "${meshes[@]}"; do
     started=$SECONDS
     ends
     check "$mesh, rank $victim is stopped: status $status after $seconds s: $(grep -a '^train_gpt' err)" \
-        "[ $status = 1 ] && [ $seconds -le 100 ] && blames $victim 'is stopped, by a signal or a debugger, at step [0-9]'"
-    check "the others say what they wait for" "[ \$(grep -ac '^  rank [0-9] (process [0-9]*) ' err) = 3 ] && grep -aq '^  rank .* waits at step .*: .* in group ' err"
+        "[ $status = 1 ] && [ $seconds -le 100 ] &&
+        blames $victim 'is stopped, by a signal or a debugger, at step [0-9]'"
+    check "the others say what they wait for" "[ \$(grep -ac '^  rank [0-9] (process [0-9]*) ' err) = 3 ] &&
+        grep -aq '^  rank .* waits at step .*: .* in group ' err"
     check "and no rank is left" gone
 done
 
@@ -87,14 +92,17 @@ begins 4 "$train" "${model[@]}" --watchdog 60 --pp 4
 while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt 3 ]; do sleep 0.02; done
 kill -KILL "$(cat pids/1)"
 ends
-check "a killed rank, which the launcher sees: status $status after $seconds s" "[ $status -gt 2 ] && [ $seconds -le 100 ] && gone"
+check "a killed rank, which the launcher sees: status $status after $seconds s" \
+    "[ $status -gt 2 ] && [ $seconds -le 100 ] && gone"
 
 # ---- jobs of test_watchdog
 launchers=$(command -v "$MPIRUN" >/dev/null && echo "$MPIRUN:$test_watchdog")
 if [ "$MPIRUN" != mpirun.mpich ] && command -v mpicc.mpich mpirun.mpich >/dev/null; then
     # shellcheck disable=SC2046  # a list of flags
-    ${CC:-gcc} -std=gnu11 -O1 -w -DUSE_MPI $(mpicc.mpich -show | tr ' ' '\n' | grep '^-[IDLl]\|^-Wl') "$project/dev/test/unit/test_watchdog.c" -o test_watchdog \
-        $(mpicc.mpich -show | tr ' ' '\n' | grep '^-[Ll]\|^-Wl') -lm -ldl -pthread && launchers="$launchers mpirun.mpich:$work/test_watchdog"
+    ${CC:-gcc} -std=gnu11 -O1 -w -DUSE_MPI $(mpicc.mpich -show | tr ' ' '\n' | grep '^-[IDLl]\|^-Wl') \
+        "$project/dev/test/unit/test_watchdog.c" -o test_watchdog \
+        $(mpicc.mpich -show | tr ' ' '\n' | grep '^-[Ll]\|^-Wl') -lm -ldl -pthread &&
+        launchers="$launchers mpirun.mpich:$work/test_watchdog"
 else echo "left out: a second MPI"; fi
 for pair in $launchers; do
     MPIRUN=${pair%%:*} program=${pair#*:}
@@ -111,7 +119,8 @@ for pair in $launchers; do
         [ "$how" = slow ] && expected=0 || expected=1
         # MPICH's mpirun may show the status of a rank that it killed
         check "$MPIRUN, $how: status $status after $seconds s: $(grep -a '^test_watchdog' err)" \
-            "{ [ $status = $expected ] || [ $expected = 1 -a $status -gt 1 ]; } && [ $seconds -le 100 ] && $says && gone"
+            "{ [ $status = $expected ] || [ $expected = 1 -a $status -gt 1 ]; } && [ $seconds -le 100 ] && $says &&
+            gone"
     done
 done
 
@@ -120,7 +129,8 @@ wait $compiling
 if [ -x tsan ]; then
     ./tsan >out 2>err
     status=$?
-    check "under ThreadSanitizer: status $status, $(tail -n 1 out) $(grep -a '^FAIL' out)" "[ $status = 0 ] && [ ! -s err ]"
+    check "under ThreadSanitizer: status $status, $(tail -n 1 out) $(grep -a '^FAIL' out)" \
+        "[ $status = 0 ] && [ ! -s err ]"
 else echo "left out: ThreadSanitizer"; fi
 check "nothing is left in /dev/shm" "! ls /dev/shm | grep -q threefold"
 echo "$passed passed, $failed failed"

@@ -6,15 +6,16 @@ the run is resumed and has to end like an undisturbed one.
     python3 dev/test/system/torture.py [--kills 200] [--broken 500] [--minutes 15] [--seed N] [--short]
                                        [--only kills|broken|disks|calls]
 
-    kills     Runs of random meshes (1, 2 and 4 ranks; every option that changes what is saved or which rank saves it), each
-              beside an undisturbed run of the same command. SIGKILL for one rank, rank 0, all, or mpirun: during a save,
-              while an old checkpoint is removed, before the first step, while a run is resumed, or at any time. After each:
-              every checkpoint that has its name is bit-identical to the other run's (or, after a change of the mesh that
-              changes bits, sound: check_checkpoint.py), and no process is left. Then --resume, until a run ends: log.jsonl
-              (without times), every file, and the names of all files are those of the other run. Some runs are resumed on
-              another mesh.
-    broken    One of a run's checkpoints is damaged: bits, lengths, pages of zeros, files of other steps, runs and names. The
-              resumed run reports the reason, and continues from the checkpoint before; it ends with the same files.
+    kills     Runs of random meshes (1, 2 and 4 ranks; every option that changes what is saved or which rank saves it),
+              each beside an undisturbed run of the same command. SIGKILL for one rank, rank 0, all, or mpirun: during a
+              save, while an old checkpoint is removed, before the first step, while a run is resumed, or at any time.
+              After each: every checkpoint that has its name is bit-identical to the other run's (or, after a change of
+              the mesh that changes bits, sound: check_checkpoint.py), and no process is left. Then --resume, until a
+              run ends: log.jsonl (without times), every file, and the names of all files are those of the other run.
+              Some runs are resumed on another mesh.
+    broken    One of a run's checkpoints is damaged: bits, lengths, pages of zeros, files of other steps, runs and
+              names. The resumed run reports the reason, and continues from the checkpoint before; it ends with the same
+              files.
     disks     A disk is full, read-only, or gone in the middle of a run, and comes back.
     calls     Every system call by which a rank saves fails once, and then with all later ones (fail_calls.c): the run
               reports it, ends with status 1 if it was the last save, and leaves sound checkpoints and nothing else.
@@ -107,10 +108,10 @@ class Case:
             self.steps, self.every, self.keep = rng.randint(10, 24), rng.randint(1, 3), rng.randint(0, 3)
             self.keep = self.keep if keep is None else keep
             self.options = f"{self.model} --steps {self.steps} --save-every {self.every} --seed {number}"
-            self.name = f"{ranks} ranks {self.mesh} {self.model} --steps {self.steps} --save-every {self.every} --keep-last {self.keep}"
-            dry = subprocess.run([TRAIN,
-                                  *f"{MODEL} {self.options} {self.mesh} --dp {self.sizes[2]} --out none --dry-run".split()],
-                                 stdin=subprocess.DEVNULL, capture_output=True)
+            self.name = (f"{ranks} ranks {self.mesh} {self.model} --steps {self.steps} --save-every {self.every} "
+                         f"--keep-last {self.keep}")
+            options = f"{MODEL} {self.options} {self.mesh} --dp {self.sizes[2]} --out none --dry-run"
+            dry = subprocess.run([TRAIN, *options.split()], stdin=subprocess.DEVNULL, capture_output=True)
             if dry.returncode == 0 or given:
                 break  # else options that do not go together
         self.whole = f"whole{number}"
@@ -206,7 +207,8 @@ def torture(rng, case, kills, out, tally, moments=MOMENTS):
             ranks, mesh = other[:2]
             same_bits = same_bits and other[2]
             tally.moved += 1
-        moment, victim = moments[number % len(moments)] if moments is not MOMENTS else rng.choice(moments), rng.choice(VICTIMS)
+        moment, victim = moments[number %
+                                 len(moments)] if moments is not MOMENTS else rng.choice(moments), rng.choice(VICTIMS)
         if moment == "prune" and case.keep == 0:
             moment = "save"
         run = Run(ranks, f"{case.options} {mesh} --keep-last {case.keep} --resume", out)
@@ -270,7 +272,8 @@ def compare(case, out, same_bits, checked):
         ok(False, case.name, f"log.jsonl: {reason}")
         return
     if same_bits:
-        for x in a + b:  # bytes of a step depend on its mesh; a save that waits for messages in flight moves their bytes
+        # bytes of a step depend on its mesh; a save that waits for messages in flight moves their bytes
+        for x in a + b:
             x.pop("comm_bytes")
         ok(a == b, case.name, f"log.jsonl differs: {[(x, y) for x, y in zip(a, b) if x != y][:1] or (len(a), len(b))}")
         expected = sorted([*case.kept(), *BESIDE])
@@ -297,9 +300,12 @@ def kills(rng, number, deadline):
 
 
 def tell(tally, cases):
-    print(f"{tally.kills} kills in {cases} runs ({', '.join(f'{n} {v}' for v, n in tally.who.most_common())}; {tally.ends} came too late): "
-          f"{tally.saving} while a save was going on ({', '.join(f'{n} {s}' for s, n in tally.stage.most_common())}), {tally.pruning} while "
-          f"one was removed, {tally.early} before the first checkpoint; {tally.at_once} times begun again at once, {tally.moved} times on another mesh; "
+    print(f"{tally.kills} kills in {cases} runs ({', '.join(f'{n} {v}' for v, n in tally.who.most_common())}; "
+          f"{tally.ends} came too late): "
+          f"{tally.saving} while a save was going on ({', '.join(f'{n} {s}' for s, n in tally.stage.most_common())}), "
+          f"{tally.pruning} while "
+          f"one was removed, {tally.early} before the first checkpoint; {tally.at_once} times begun again at once, "
+          f"{tally.moved} times on another mesh; "
           f"{tally.stuck} times mpirun stayed behind when all ranks were gone")
 
 
@@ -355,8 +361,8 @@ class Disks:
             subprocess.run(["umount", "-l", where], capture_output=True)
 
     def scenario(self, what, out, trouble, relief, reasons, ranks=1, mesh="", before=""):
-        """trouble() after the first save; one line a failed save with one of the reasons; relief(): it saves again, and ends
-        as if nothing had been. relief = None: it ends with status 1 and the checkpoints that there were."""
+        """trouble() after the first save; one line a failed save with one of the reasons; relief(): it saves again, and
+        ends as if nothing had been. relief = None: it ends with status 1 and the checkpoints that there were."""
         run = Run(ranks, f"{self.long()} --save-every {EVERY} --keep-last 2 {mesh}", out, before)
         saved = lambda: run.text().count("\nsaved ")
         if not ok(run.wait_until(lambda: saved() >= 2, 0.004), what, "nothing is saved: " + run.complaints()):
@@ -509,7 +515,8 @@ def disks(short):
 # Calls that fail
 
 class Calls:
-    """Runs that save in the background at step 2 and to the end at step 4; the second one exports, too. One call of one rank fails."""
+    """Runs that save in the background at step 2 and to the end at step 4; the second one exports, too. One call of one
+    rank fails."""
 
     def __init__(self):
         source = os.path.join(PROJECT, "dev", "test", "system", "fail_calls.c")
@@ -521,8 +528,8 @@ class Calls:
         """One of the calls under a path. Returns (status, stderr, how many of them the rank has made)."""
         for left in ("failing", "failing.weights", "count"):
             shutil.rmtree(left) if os.path.isdir(left) else os.path.exists(left) and os.unlink(left)
-        before = f"export LD_PRELOAD=$PWD/fail_calls.so FAIL_UNDER={under} FAIL_COUNT=$PWD/count FAIL_RANK={rank} FAIL_AT={at};"
-        before += " export FAIL_ALL=1;" if everything else ""
+        before = "export LD_PRELOAD=$PWD/fail_calls.so FAIL_COUNT=$PWD/count"
+        before += f" FAIL_UNDER={under} FAIL_RANK={rank} FAIL_AT={at}{' FAIL_ALL=1' * everything};"
         status, _, errors = finished(ranks, f"--steps 4 --save-every 2 --keep-last 1 {mesh} --export failing.weights",
                                      "failing", before)
         self.runs += 1

@@ -122,8 +122,8 @@ class Broken_runs:
         rng = random.Random(seed * 1000003 + number)
         out = f"broken{number}"
         shutil.copytree(self.base[1], out, symlinks=True)
-        shutil.move(os.path.join(out, "step_00000004"), os.path.join(out,
-                                                                     "step_00000077.tmp"))  # as a run that was killed leaves one
+        # as a run that was killed leaves one
+        shutil.move(os.path.join(out, "step_00000004"), os.path.join(out, "step_00000077.tmp"))
         steps = rng.choice([[3], [3], [3], [3], [3, 2], [3, 2], [3, 2, 1]])
         damages = []
         for step in steps:

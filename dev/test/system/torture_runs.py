@@ -102,8 +102,8 @@ class Run:
         return True
 
     def end(self, seconds=SECONDS, struck=False):
-        """Waits for the end of mpirun and of all ranks. Returns the exit status, or None after too long. After a kill (struck)
-        Open MPI's mpirun now and then stays behind by itself, when all ranks are gone: that is not the trainer's, and counted."""
+        """Waits for the end of mpirun and of all ranks. Returns the exit status, or None after too long. After a kill
+        (struck) Open MPI's mpirun itself sometimes stays when all ranks are gone, which is counted."""
         limit = time.monotonic() + seconds
         alone = None  # since when mpirun has been
         while time.monotonic() < limit:
@@ -191,8 +191,10 @@ def published(out, whole, same_bits, checked):
                 checked[folder] = key
         except (Broken, OSError, ValueError, KeyError) as reason:
             return f"{name}: {reason}"
-    strangers = set(os.listdir(out)) - set(names(out,
-                                                 r"step_\d{8}(\.tmp|\.old)?|log\.jsonl|(best|options\.txt)(\.tmp)?")) if os.path.isdir(out) else ()
+    if not os.path.isdir(out):
+        return ""
+    known = names(out, r"step_\d{8}(\.tmp|\.old)?|log\.jsonl|(best|options\.txt)(\.tmp)?")
+    strangers = set(os.listdir(out)) - set(known)
     return f"there are {strangers}" if strangers else ""
 
 
