@@ -8,6 +8,7 @@ Every rank reads the same command line and derives the same values, so all ranks
 #define SETTINGS_H
 
 #include "../util/base.h"
+#include "../comm/collectives/collectives.h"
 #include "../dataloader.h"
 #include "../kernels/optimizers.h"
 #include "../model.h"
@@ -178,6 +179,9 @@ static inline void add_mesh_options(OptionTable* table, Settings* s) {
 }
 
 static inline void add_async_options(OptionTable* table, Settings* s) {
+    static char allreduce_help[256];
+    snprintf(allreduce_help, sizeof allreduce_help,
+             "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: %s", algorithm_names());
     const Option rows[] = {
         option_heading("asynchronous data parallelism"),
         option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
@@ -201,10 +205,7 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
         option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
         option_choice("outer-bits", &s->outer_bits, "32|8|4", "diloco: bits of a number that is sent"),
         option_heading("all-reduce algorithm"),
-        option_string("allreduce", &s->allreduce, "NAME",
-                      "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: multitree, ring, forest, "
-                      "torus-ring, ...; a wrong "
-                      "name lists all"),
+        option_string("allreduce", &s->allreduce, "NAME", allreduce_help),
         option_string(
             "topology", &s->topology, "NAME",
             "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "

@@ -587,7 +587,7 @@ static void test_schedules(int most_v) {
         for (int v = 1; v <= most_v; v++) {
             for (int m = 1; m <= 9; m += v == 1 ? 1 : 2) {
                 const PipelineConfig plan = {
-                    (ScheduleKind)kind, world.size, v, kind == INTERLEAVED ? m * world.size : m, false, false,
+                    (ScheduleKind)kind, world.size, v, m * schedule_group((ScheduleKind)kind, world.size), false, false,
                     m % 2 == 1};
                 Error error;
                 if (!pipeline_config_check(&plan, RECOMPUTE_NONE, &error)) continue;

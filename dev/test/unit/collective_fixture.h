@@ -392,15 +392,10 @@ static inline const char* tried(size_t a) { return a < ALGORITHMS ? algorithms[a
 
 // Whether comm/collectives/collectives.h's table says that this is possible.
 static inline bool is_served(const char* name, PlanKind kind, const Network* net) {
-    const bool parts = kind != PLAN_ALL_REDUCE;
-    if (strcmp(name, "2d-ring") == 0 || strcmp(name, "torus-ring") == 0) return net->dimensions > 1 && !parts;
-    if (strncmp(name, "double-tree", 11) == 0) return !parts;
-    if (strcmp(name, "halving-doubling") == 0) {
-        int power = 1;
-        while (power < net->ranks) power *= 2;
-        return !parts || power == net->ranks;
-    }
-    return strncmp(name, "forest", 6) != 0 || (net->vertices == net->ranks && network_is_symmetric(net));
+    AlgorithmChoice choice;
+    Error error;
+    if (!algorithm_parse(name, &choice, &error)) die("%s", error.text);
+    return !algorithm_refuses(&algorithms[choice.algorithm], kind, net);
 }
 
 static inline Plan plan_of(const char* algorithm, PlanKind kind, const Network* net) {

@@ -62,7 +62,7 @@ static inline double step_bubble(const Step* step, double f, double b, double w)
 
 // The part of the model that a chunk is, from the picture of loop and V at the top of parallel/schedule.h.
 static inline int part_of(const PipelineConfig* plan, int stage, int chunk) {
-    if (plan->kind == ZB_V && chunk % 2 == 1) return (chunk + 1) * plan->p - 1 - stage;
+    if (schedules[plan->kind].folded && chunk % 2 == 1) return (chunk + 1) * plan->p - 1 - stage;
     return chunk * plan->p + stage;
 }
 
@@ -610,10 +610,11 @@ static inline void compare_times(const Step* step, TimeTally* tally) {
 // A plan of any kind that the machine has room for.
 static inline PipelineConfig random_plan(int most_m) {
     const ScheduleKind kind = (ScheduleKind)random_below(SCHEDULE_KINDS);
-    const int p = 1 + random_below(kind == INTERLEAVED ? 3 : 4), m = 1 + random_below(most_m);
-    const int v = kind == ZB_V ? 2 : kind == INTERLEAVED ? 2 + random_below(2) : 1;
+    const bool grouped = schedules[kind].grouped;
+    const int p = 1 + random_below(grouped ? 3 : 4), m = 1 + random_below(most_m);
+    const int v = grouped ? 2 + random_below(2) : schedules[kind].chunks;
     const int groups = 1 + random_below(most_m / p < 1 ? 1 : most_m / p);
-    return plan_of(kind, p, v, kind == INTERLEAVED ? p * groups : m, random_below(8));
+    return plan_of(kind, p, v, grouped ? p * groups : m, random_below(8));
 }
 
 static inline void check_times(const char* what, const TimeTally* t) {

@@ -257,20 +257,18 @@ static void test_others(void) {
 
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    static const char* const algorithms[] = {"ring",        "ring-both",     "halving-doubling",
-                                             "double-tree", "double-tree:3", "multitree",
-                                             "multitree:3", "forest:2,3",    "forest"};
-    static const char* const grids[] = {"2d-ring", "torus-ring", "multitree", "ring", "forest:3,2"};
+    static const char* const variants[] = {"double-tree:3", "multitree:3", "forest:2,3"};
     process.name = "test_comm_planned";
     char full[32], ring[32], grid[32];
     comm_open(&world);
     snprintf(full, sizeof full, "full:%d", world.size);
     snprintf(ring, sizeof ring, "ring:%d", world.size);
     snprintf(grid, sizeof grid, "mesh:2x%d", world.size / 2);
-    for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++)
-        test_algorithm(algorithms[i], i % 2 ? ring : full, brief);
-    for (size_t i = 0; i < sizeof grids / sizeof *grids && world.size % 2 == 0; i++)
-        test_algorithm(grids[i], grid, brief);
+    for (int a = 0; a < ALGORITHMS; a++) {
+        if (algorithms[a].needs != needs_grid) test_algorithm(algorithms[a].name, a % 2 ? ring : full, brief);
+        if (world.size % 2 == 0) test_algorithm(algorithms[a].name, grid, brief);
+    }
+    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) test_algorithm(variants[i], full, brief);
     test_many("ring", full);
     test_many("multitree:2", ring);
     test_many("forest:2,2", ring);

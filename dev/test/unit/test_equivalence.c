@@ -125,14 +125,14 @@ static Case schedule_case(int t, int p, int d, ScheduleKind kind, int v, int cho
 
 // Every schedule but 1F1B, with so many choices of the rest.
 static int cases_of_schedules(Case* list, int t, int p, int d, int choices, int* turn) {
-    static const struct {
-        ScheduleKind kind;
-        int v;
-    } schedules[] = {{GPIPE, 1}, {INTERLEAVED, 2}, {INTERLEAVED, 3}, {INTERLEAVED, 4}, {ZB_H1, 1}, {ZB_V, 2}};
     int n = 0;
-    for (size_t i = 0; i < sizeof schedules / sizeof schedules[0] && p > 1; i++) {
-        for (int choice = 0; choice < choices && p * schedules[i].v <= LAYERS; choice++)
-            list[n++] = schedule_case(t, p, d, schedules[i].kind, schedules[i].v, turn ? (*turn)++ : choice);
+    for (int kind = 0; kind < SCHEDULE_KINDS && p > 1; kind++) {
+        const int usual = schedules[kind].chunks, most = schedules[kind].grouped ? 4 : usual;
+        if (kind == ONE_F_ONE_B) continue;
+        for (int v = usual; v <= most && p * v <= LAYERS; v++) {
+            for (int choice = 0; choice < choices; choice++)
+                list[n++] = schedule_case(t, p, d, (ScheduleKind)kind, v, turn ? (*turn)++ : choice);
+        }
     }
     return n;
 }
@@ -146,7 +146,7 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
     for (int i = 0; i < choices; i++) {
         const int choice = (*turn)++;
         const ScheduleKind kind = p > 1 ? kinds[choice % 5] : ONE_F_ONE_B;
-        const int v = kind == INTERLEAVED || kind == ZB_V ? 2 : 1;
+        const int v = schedules[kind].chunks;
         Case c = schedule_case(t, p, d, p * v <= LAYERS ? kind : ONE_F_ONE_B, p * v <= LAYERS ? v : 1, choice);
         ModelConfig m = case_model(&c.model);
         if (t > m.NKV) { // the reference holds all states on one rank, and they share no key/value head

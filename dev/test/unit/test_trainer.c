@@ -215,18 +215,19 @@ static void test_document_batches(const ModelConfig* m) {
 static void test_learning_rate(void) {
     Settings o = settings_default();
     o.lr = 1, o.min_lr = 0.1, o.warmup = 10, o.steps = 111; // 100 steps of decay between updates 10 and 110
-    const double middle[] = {0.55, 0.55, 1}, late[] = {0.1 + 0.45 * (1 + cos(3.141592653589793 * 0.9)), 0.19, 0.55};
-    static const char* names[] = {"cosine", "linear", "wsd"};
-    for (int decay = 0; decay < 3; decay++) {
+    const struct {
+        double middle, late;
+    } rows[LR_CURVES] = {{0.55, 0.55 + 0.45 * cos(3.141592653589793 * 0.9)}, {0.55, 0.19}, {1, 0.55}};
+    for (int decay = 0; decay < LR_CURVES; decay++) {
         o.decay = decay;
         const double got[] = {learning_rate(&o, 0),   learning_rate(&o, 4),  learning_rate(&o, 9),
                               learning_rate(&o, 10),  learning_rate(&o, 60), learning_rate(&o, 100),
                               learning_rate(&o, 110), learning_rate(&o, 500)};
-        const double expected[] = {0.1, 0.5, 1, 1, middle[decay], late[decay], 0.1, 0.1};
+        const double expected[] = {0.1, 0.5, 1, 1, rows[decay].middle, rows[decay].late, 0.1, 0.1};
         double worst = 0;
         for (int i = 0; i < 8; i++) worst = fmax(worst, fabs(got[i] - expected[i]));
         char what[64];
-        snprintf(what, sizeof what, "learning rate, %s", names[decay]);
+        snprintf(what, sizeof what, "learning rate, %s", lr_curves[decay].name);
         check_error(what, worst, 1e-12);
     }
 }
