@@ -211,8 +211,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     floatX *q = dynamic_shared<floatX>(), *k = q + QUERIES * ROW, *v = k + KEYS * ROW, *rows = q + warp * 32 * ROW;
 
     const int32_t* positions = positions_of(s, block);
-    int first = 0, row_first = 0,
-        row_last = 0; // the first tile of keys; the first keys of the warp's first and last query
+    int first = 0, row_first = 0, row_last = 0; // first tile of keys; first keys of the warp's first and last query
     if (DOCUMENTS) {
         first = first_key(positions, block.first, s.T) / KEYS * KEYS;
         row_first = first_key(positions, row, s.T);
@@ -264,6 +263,23 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 // ----------------------------------------------------------------------------------------------------------------
 // Tensor cores: backward
 
+// Dot products of the warp's rows of two tiles, 32 each. Four lanes share a row, as they do in accumulators.
+template <int HS>
+__device__ __forceinline__ void row_products(float (&dot)[2][2], const floatX* rows, const floatX* others) {
+    for (int i = 0; i < 4; i++) dot[i / 2][i % 2] = 0.0f;
+    for (int k = 0; k < HS / 16; k++) {
+        unsigned x[2][4], y[2][4];
+        load_left<HS>(x, rows, k * 16);
+        load_left<HS>(y, others, k * 16);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const Pair u = pair_of_bits(x[i / 4][i % 4]), w = pair_of_bits(y[i / 4][i % 4]);
+            dot[i / 4][i % 2] += (float)u[0] * (float)w[0] + (float)u[1] * (float)w[1];
+        }
+    }
+    for (int i = 0; i < 4; i++) dot[i / 2][i % 2] = quad_sum(dot[i / 2][i % 2]);
+}
+
 // dQ, and D for the next kernel. As in the forward pass a warp owns 32 queries. Keys and values come in a ring of two
 // steps of 8 KB tiles: one arrives while the other is used.
 template <int HS, bool DOCUMENTS>
@@ -291,21 +307,11 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     load_tile<HS, QUERIES>(ring, out + block.out, s.NH * HS, block.first, s.T); // until the first keys arrive
     await_tiles();
     const Left<HS> left_q = left_operand<HS>(q + own * ROW), left_d = left_operand<HS>(d + own * ROW);
-    float dot[2][2] = {}, lse2[2][2]; // D, lse * log2 e
-    for (int k = 0; k < HS / 16; k++) {
-        unsigned x[2][4], y[2][4];
-        load_left<HS>(x, d + own * ROW, k * 16);
-        load_left<HS>(y, ring + own * ROW, k * 16);
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const Pair u = pair_of_bits(x[i / 4][i % 4]), w = pair_of_bits(y[i / 4][i % 4]);
-            dot[i / 4][i % 2] += (float)u[0] * (float)w[0] + (float)u[1] * (float)w[1];
-        }
-    }
+    float dot[2][2], lse2[2][2]; // D, lse * log2 e
+    row_products<HS>(dot, d + own * ROW, ring + own * ROW);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int m = i / 2, r = i % 2, t = row + m * 16 + r * 8 + (int)(lane / 4);
-        dot[m][r] = quad_sum(dot[m][r]);
         if (lane % 4 == 0 && t < s.T) D[block.stats + t] = dot[m][r];
         lse2[m][r] = LOG2_E * lse[block.stats + min(t, s.T - 1)];
     }
@@ -318,7 +324,8 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             load_tile<HS, KEYS>(to, qkv + block.k, stride, step * KEYS, s.T);
             load_tile<HS, KEYS>(to + KEYS * ROW, qkv + block.v, stride, step * KEYS, s.T);
         }
-        for (int part = 0; part < KEYS && step > first; part += PART) {
+        if (step == first) continue;
+        for (int part = 0; part < KEYS; part += PART) {
             const int key = (step - 1) * KEYS + part;
             if (key >= row + 32) break; // seen by none of the warp's queries
             if (DOCUMENTS && key + PART <= row_first) continue;
@@ -346,6 +353,35 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     store_rows<HS>(dqkv + block.q, stride, row, s.T, dq, s.scale * LN_2, q + own * ROW);
 }
 
+// This thread's number of lse * log2 e of QUERIES queries from `first` on, and of their D behind it. head: where those
+// of its head begin
+template <int QUERIES>
+__device__ __forceinline__ float stat_of_query(const float* __restrict__ lse, const float* __restrict__ D, int64_t head,
+                                               int first, int T) {
+    const int thread = (int)threadIdx.x, t = first + thread % QUERIES;
+    if (thread < QUERIES) return t < T ? LOG2_E * lse[head + t] : INFINITY; // p = 0 beyond the sequence
+    return thread < 2 * QUERIES && t < T ? D[head + t] : 0.0f;
+}
+
+// P^T, rounded, from one warp to another, through this lane's place in shared memory: c *= P^T there.
+template <int QUERIES>
+__device__ __forceinline__ void pass_on(unsigned* exchange, const unsigned (&p)[QUERIES / 16][2][4]) {
+#pragma unroll
+    for (int i = 0; i < QUERIES / 8; i++) {
+        const unsigned(&from)[4] = p[i / 2][i % 2];
+        store(exchange + i * 128, Packed<unsigned, 4>{{from[0], from[1], from[2], from[3]}});
+    }
+}
+template <int QUERIES>
+__device__ __forceinline__ void multiply_passed_on(float (&c)[2][QUERIES / 8][4], const unsigned* exchange) {
+#pragma unroll
+    for (int i = 0; i < QUERIES / 8; i++) {
+        const Packed<unsigned, 4> p = load<4>(exchange + i * 128);
+#pragma unroll
+        for (int j = 0; j < 8; j++) c[i % 2][i / 2 * 2 + j / 4][j % 4] *= (float)pair_of_bits(p[j / 2])[j % 2];
+    }
+}
+
 // dK and dV of 64 keys. Two warps share 32 keys, since both sums do not fit into one warp's registers: warp 0 or 1
 // makes S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. In between, the first passes P^T to the second, rounded. They
 // run the same code, as they make the same products: of K with Q and then dO, or of V with dO and then Q.
@@ -370,8 +406,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     floatX* rows = (makes_dk ? v : k) + warp % 2 * 32 * ROW;
     const Left<HS> left = left_operand<HS>(rows);
     float sum[2][HS / 8][4] = {};
-    int h = 0, query = block.first,
-        before = 0; // of this step: head in the group, first query; the last step's first query
+    int h = 0, query = block.first, before = 0; // head in the group, first query; the last step's first query
     for (int step = 0; h <= s.NH / s.NKV; step++) {
         await_tiles();
         const bool more = h < s.NH / s.NKV;
@@ -380,19 +415,16 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             floatX* to = ring + step % 2 * 2 * QUERIES * ROW;
             load_tile<HS, QUERIES>(to, qkv + block.q + h * HS, stride, query, s.T);
             load_tile<HS, QUERIES>(to + QUERIES * ROW, dout + block.out + h * HS, s.NH * HS, query, s.T);
-            const int t = query + thread % QUERIES;
-            const int64_t from = block.stats + (int64_t)h * s.T + t;
-            if (thread < QUERIES) stat = t < s.T ? LOG2_E * lse[from] : INFINITY; // p = 0 beyond the sequence
-            if (thread / QUERIES == 1 && t < s.T) stat = D[from];
+            stat = stat_of_query<QUERIES>(lse, D, block.stats + (int64_t)h * s.T, query, s.T);
         }
         if (step > 0) {
             const floatX *q = ring + (step + 1) % 2 * 2 * QUERIES * ROW, *d = q + QUERIES * ROW;
-            const float* columns = stats + (step + 1) % 2 * 2 * QUERIES + lane % 4 * 2;
-            float c[2][QUERIES / 8][4]; // S^T or dP^T - D
+            const float *lse2 = stats + (step + 1) % 2 * 2 * QUERIES, *dots = lse2 + QUERIES; // dots: D
+            float c[2][QUERIES / 8][4];                                                       // S^T or dP^T - D
             unsigned a[QUERIES / 16][2][4];
 #pragma unroll
             for (int n = 0; n < QUERIES / 8; n++) {
-                const Packed<float, 2> dot = load<2>(columns + QUERIES + n * 8);
+                const Packed<float, 2> dot = load<2>(dots + n * 8 + lane % 4 * 2);
 #pragma unroll
                 for (int i = 0; i < 8; i++) c[i / 4][n][i % 4] = makes_dk ? -dot[i % 2] : 0.0f;
             }
@@ -403,30 +435,14 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
                 for (int m = 0; m < 2; m++) {
                     if (row + 31 > before) mask_scores<QUERIES, true>(c[m], row + m * 16, before);
                     if (apart) mask_documents<QUERIES, true>(c[m], row + m * 16, before, positions, s.T);
-                }
-#pragma unroll
-                for (int n = 0; n < QUERIES / 8; n++) {
-                    const Packed<float, 2> lse2 = load<2>(columns + n * 8);
-#pragma unroll
-                    for (int i = 0; i < 8; i++)
-                        c[i / 4][n][i % 4] = exp2_fast(c[i / 4][n][i % 4] * s.scale - lse2[i % 2]);
+                    exp_columns<QUERIES>(c[m], lse2, s.scale);
                 }
                 round_to_left<QUERIES>(a, c);
-#pragma unroll
-                for (int i = 0; i < QUERIES / 8; i++) {
-                    const unsigned(&from)[4] = a[i / 2][i % 2];
-                    store(exchange + i * 128, Packed<unsigned, 4>{{from[0], from[1], from[2], from[3]}});
-                }
+                pass_on<QUERIES>(exchange, a);
             }
             __syncthreads();
             if (makes_dk) {
-#pragma unroll
-                for (int i = 0; i < QUERIES / 8; i++) {
-                    const Packed<unsigned, 4> p = load<4>(exchange + i * 128);
-#pragma unroll
-                    for (int j = 0; j < 8; j++)
-                        c[i % 2][i / 2 * 2 + j / 4][j % 4] *= (float)pair_of_bits(p[j / 2])[j % 2];
-                }
+                multiply_passed_on<QUERIES>(c, exchange);
                 round_to_left<QUERIES>(a, c);
             }
             multiply_columns<HS, QUERIES>(sum, a, makes_dk ? q : d);

@@ -155,6 +155,17 @@ __device__ __forceinline__ void softmax_rows(float (&s)[KEYS / 8][4], float (&fa
     }
 }
 
+// Scores whose columns are queries become P^T. lse2: lse * log2 e of these queries
+template <int QUERIES>
+__device__ __forceinline__ void exp_columns(float (&s)[QUERIES / 8][4], const float* lse2, float scale) {
+#pragma unroll
+    for (int n = 0; n < QUERIES / 8; n++) {
+        const Packed<float, 2> l = load<2>(lse2 + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int i = 0; i < 4; i++) s[n][i] = exp2_fast(s[n][i] * scale - l[i % 2]);
+    }
+}
+
 // Row g of c, and row g + 8, times a factor of its own.
 template <int N>
 __device__ __forceinline__ void scale_rows(float (&c)[N / 8][4], const float (&factor)[2]) {

@@ -553,7 +553,7 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
                     continue;
                 }
                 const auto& tile = shared.tiles[n % SLOTS];
-                const float *lse2_of = shared.lse2[n % SLOTS], *D_of = shared.D[n % SLOTS];
+                const float* D_of = shared.D[n % SLOTS];
                 float p[QUERIES / 2], ds[QUERIES / 2]; // in here, so that nothing of the last step is kept
                 warpgroup_fence(p);
                 start_rows<HS, QUERIES, PIECE>(p, shared.k, part, tile.q); // S^T
@@ -568,12 +568,7 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
                 }
                 if (DOCUMENTS && row < first_key(positions, query + QUERIES - 1, s.T))
                     mask_documents<QUERIES, true>(by_columns(p), row, query, positions, s.T);
-#pragma unroll
-                for (int i = 0; i < QUERIES / 2; i += 4) {
-                    const Packed<float, 2> lse2 = load<2>(lse2_of + i * 2 + lane % 4 * 2);
-#pragma unroll
-                    for (int j = 0; j < 4; j++) p[i + j] = exp2_fast(p[i + j] * s.scale - lse2[j % 2]);
-                }
+                exp_columns<QUERIES>(by_columns(p), shared.lse2[n % SLOTS], s.scale);
                 round_all<QUERIES>(a, p);
                 warpgroup_fence(dv, a);
                 start_columns<HS, QUERIES>(dv, a, tile.dout);
