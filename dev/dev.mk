@@ -62,13 +62,13 @@ $(BUILD)/emulated/$(1)/%: %.c $(BUILD)/flags
 $(BUILD)/emulated/$(1)/compare: test_gpt.c $(BUILD)/flags
 	$$(call emulated,$(1))
 $(BUILD)/emulated/$(1)/cuda_matmul_fake: cuda_matmul.cu $(BUILD)/flags
-	$$(call emulated,$(1),-DFAKE_CUBLASLT)
+	$$(call emulated,$(1),-DUSE_CUBLASLT -Idev/test/fake)
 $(BUILD)/emulated/$(1)/train_gpt_nccl: train_gpt.cu $(BUILD)/flags
 	$$(call emulated,$(1),-DUSE_NCCL -Idev/test/fake)
 $(BUILD)/asan/$(1)/%: %.cu $(BUILD)/flags
 	$$(call build_gpu,$$(call EMULATE,$(1)) $$(ASAN)) $$(EMULATED_LIBS)
 $(BUILD)/asan/$(1)/cuda_matmul_fake: cuda_matmul.cu $(BUILD)/flags
-	$$(call build_gpu,$$(call EMULATE,$(1)) -DFAKE_CUBLASLT $$(ASAN)) $$(EMULATED_LIBS)
+	$$(call build_gpu,$$(call EMULATE,$(1)) -DUSE_CUBLASLT -Idev/test/fake $$(ASAN)) $$(EMULATED_LIBS)
 $(BUILD)/tsan/$(1)/%: %.cu $(BUILD)/flags
 	$$(call build_gpu,$$(filter-out -fopenmp,$$(call EMULATE,$(1))) $$(TSAN)) $$(EMULATED_LIBS)
 $(BUILD)/cuda/$(1)/%: %.cu $(BUILD)/flags

@@ -48,7 +48,7 @@ processes may choose differently where times are close; results then differ in t
 
 Float32 builds serve comparisons with the reference: they multiply in float32, not in TF32, and use no epilogue but BIAS
 unless MATMUL_EPILOGUE=1, because the exactness of the library's tanh is not documented. Without a GPU (cuda_emulator.h)
-the reference's products replace cuBLASLt. With -DFAKE_CUBLASLT, for tests, the calls of cuBLASLt run against a model.
+the reference's products replace cuBLASLt; -DUSE_CUBLASLT: they do not, and a model of cuBLASLt has to be found (-I).
 
 Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA 13.0.
 */
@@ -57,7 +57,7 @@ Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA
 
 #include "cuda_utils.cuh"
 
-#if defined(CUDA_ON_CPU) && !defined(FAKE_CUBLASLT)
+#if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -67,8 +67,6 @@ Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA
 namespace reference {
 #include "matmul.h"
 }
-#elif defined(FAKE_CUBLASLT)
-#include "../dev/test/fake/cublasLt.h"
 #else
 #include <cublasLt.h>
 #endif
@@ -151,7 +149,7 @@ static inline void linear_backward_bias(float* db, const floatX* dout, int N, in
     if (N > 0) bias_backward(db, db, dout, N, OC);
 }
 
-#if defined(CUDA_ON_CPU) && !defined(FAKE_CUBLASLT)
+#if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
 // ----------------------------------------------------------------------------------------------------------------
 // Without a GPU: one CUDA thread does the whole product, in float32, as the reference does.
 

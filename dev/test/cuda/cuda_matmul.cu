@@ -1,6 +1,6 @@
 /*
 cuda_matmul.cu: the linear layers of kernels/matmul.cuh against those of kernels/matmul.h. Built three ways: by nvcc
-against cuBLASLt; by g++, where the reference's products stand in; and by g++ with -DFAKE_CUBLASLT, where the code that
+against cuBLASLt; by g++, where the reference's products stand in; and by g++ with -DUSE_CUBLASLT -Idev/test/fake, where the code that
 calls cuBLASLt runs against a model of it (fake/cublasLt.h): layouts, transposes, epilogues, the choice of algorithms,
 what is remembered.
 
@@ -21,7 +21,7 @@ namespace reference {
 #include "../../../kernels/matmul.cuh"
 #include "../../../kernels/mfu.cuh"
 
-#if !defined(CUDA_ON_CPU) || defined(FAKE_CUBLASLT)
+#if !defined(CUDA_ON_CPU) || defined(USE_CUBLASLT)
 #define TEST_CUBLASLT
 #endif
 
@@ -192,7 +192,7 @@ static void test_shapes(const char* what, int first, int last, bool with_bias) {
             if (k > 0 && k != 1 + i % 7 && (N != 64 || test_short) && N != 17) continue;
             char where[64];
             snprintf(where, sizeof where, "N %d C %d OC %d, shifts %zu", N, C, OC, k);
-#ifdef FAKE_CUBLASLT
+#ifdef USE_CUBLASLT
             for (int a = 0; a < FAKE_ALGORITHMS; a++)
                 fake_cublaslt.milliseconds[a] = (double)((a + i) % FAKE_ALGORITHMS);
 #endif
@@ -365,7 +365,7 @@ static void test_two_ways() {
 }
 #endif
 
-#ifdef FAKE_CUBLASLT
+#ifdef USE_CUBLASLT
 // How often cuBLASLt is asked and used by a call.
 typedef struct {
     int heuristics, products, algorithm;
@@ -536,7 +536,7 @@ static void test_environment() {
 
 int main(int argc, char** argv) {
     test_short = argc > 1 && strcmp(argv[1], "--short") == 0;
-#ifdef FAKE_CUBLASLT
+#ifdef USE_CUBLASLT
     test_program = argv[0];
     if (argc > 2 && strcmp(argv[1], "--child") == 0) return run_child(argv[2]);
     test_environment();
@@ -556,7 +556,7 @@ int main(int argc, char** argv) {
     test_bias();
     test_accumulation();
     test_nothing();
-#ifdef FAKE_CUBLASLT
+#ifdef USE_CUBLASLT
     test_choices();
 #endif
     return test_end();

@@ -1,8 +1,8 @@
 /*
 cublasLt.h: a model of the part of NVIDIA's cuBLASLt that kernels/matmul.cuh uses, for tests without a GPU:
--DFAKE_CUBLASLT, with dev/emulator/cuda_emulator.h. Names and numbers are those of the real header; what the calls do is
-taken from its comments and from the documentation of CUDA 13.0 ("Using the cuBLASLt API"), as literally as possible,
-and knows nothing of matmul.cuh:
+-DUSE_CUBLASLT -Idev/test/fake, with dev/emulator/cuda_emulator.h. Names and numbers are those of the real header; what
+the calls do is taken from its comments and from the documentation of CUDA 13.0 ("Using the cuBLASLt API"), as literally
+as possible, and knows nothing of matmul.cuh:
 
     D = epilogue(alpha op(A) op(B) + beta C), all matrices column by column, sums in float32
 
