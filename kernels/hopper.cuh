@@ -11,11 +11,11 @@ bytes (mbarrier). hopper_emulator.h has the same functions for the CPU, and is s
     warpgroup_fence/_commit/_wait    around it; shared_fence() between ordinary stores and wgmma or TMA
     barrier_sync, barrier_arrive     named barriers of some warps
     registers_release, _claim        registers from the warps that copy to the warps that multiply
-    store_matrix_x4[_trans]          stmatrix, the inverse of ldmatrix; pack_pair() makes its registers, and A's
+    store_matrix_x4                  stmatrix, the inverse of ldmatrix; pack_pair() makes its registers, and A's
     is_hopper()                      whether the device has these instructions
 
 Warpgroup. Four warps, of which the first has a number that is a multiple of 4, multiply together: D (64 x n) += A (64 x
-16) B (16 x n), n up to 256. B is read from shared memory, A from there or from registers, D stays in the registers of
+16) B (16 x n), n = 64 or 128. B is read from shared memory, A from there or from registers, D stays in the registers of
 the 128 threads: n / 2 floats each. Warp w has rows 16 w to 16 w + 15, with the layout of mma.m16n8k16:
 
     d[i] of a thread:  row 16 w + lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) + i % 2
@@ -77,10 +77,6 @@ is_hopper() first, and have a plain kernel as well.
 
 Float sums of a tensor core may differ from a processor's: terms of one instruction may be aligned and truncated, in an
 undocumented order.
-
-Compiled by CUDA 13.0 for sm_90a, the kernels of dev/test/cuda/cuda_hopper.cu have one HGMMA for each wgmma(), of which
-only a group's last one signals, UTMALDG, UTMASTG, SYNCS and USETMAXREG for the rest; no spills, and no wgmma serialised
-by ptxas.
 */
 #ifndef HOPPER_CUH
 #define HOPPER_CUH
@@ -101,12 +97,6 @@ constexpr int tile_alignment = 1024; // bytes: eight rows
 __host__ __device__ constexpr int tile_place(int row, int column) {
     return row * tile_columns + ((column / 8 ^ row % 8) * 8 + column % 8);
 }
-
-// Row and column in D of a thread's d[i]; thread: the rank in its warpgroup.
-__host__ __device__ constexpr int accumulator_row(int thread, int i) {
-    return thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8;
-}
-__host__ __device__ constexpr int accumulator_column(int thread, int i) { return i / 4 * 8 + thread % 4 * 2 + i % 2; }
 
 // PTX ISA 9.0, "Matrix Descriptor Format": bits 0-13 the address, 16-29 the leading and 32-45 the stride dimension's
 // offset, all of them in units of 16 bytes, 62-63 the permutation of chunks: 1 for 128 bytes.
@@ -233,7 +223,7 @@ __device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, 
 }
 // The opposite copy. tensor_store_commit(): this thread's stores since the last commit become a group.
 // tensor_store_wait_read<n>(): all of its groups but the last n have been read, so that their shared memory can be
-// reused; tensor_store_wait<n>(): they have been written.
+// reused.
 __device__ __forceinline__ void tensor_store(const TensorMap& map, const void* shared, int column, int row, int batch) {
     HOPPER_ASM("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
                "r"(column), "r"(row), "r"(batch), "r"(shared_address(shared))
@@ -243,14 +233,6 @@ __device__ __forceinline__ void tensor_store_commit() { HOPPER_ASM("cp.async.bul
 template <int pending>
 __device__ __forceinline__ void tensor_store_wait_read() {
     HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
-}
-template <int pending>
-__device__ __forceinline__ void tensor_store_wait() {
-    HOPPER_ASM("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
-}
-// Prefetches the map.
-__device__ __forceinline__ void tensor_prefetch(const TensorMap& map) {
-    HOPPER_ASM("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
 // Makes this thread's writes to shared memory visible to TMA and wgmma.
@@ -280,13 +262,6 @@ __device__ __forceinline__ void store_matrix_x4(void* row, const unsigned (&r)[4
                "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
-// The same, each tile transposed.
-__device__ __forceinline__ void store_matrix_x4_trans(void* row, const unsigned (&r)[4]) {
-    HOPPER_ASM("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-
 // Registers, or arrays of them, whose reads and writes the compiler must not move across this point: it does not know
 // that a product writes them later.
 __device__ __forceinline__ void keep_in_place(float& r) { asm volatile("" : "+f"(r)::"memory"); }
@@ -330,99 +305,62 @@ template <>
 struct WgmmaType<fp16> {
     static constexpr char name[] = "f16";
 };
-#define HOPPER_LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
 #define HOPPER_LIST_32                                                                                                 \
-    HOPPER_LIST_16                                                                                                     \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"                                             \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define HOPPER_LIST_64                                                                                                 \
     HOPPER_LIST_32                                                                                                     \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"                                 \
     ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define HOPPER_LIST_128                                                                                                \
-    HOPPER_LIST_64                                                                                                     \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"                                 \
-    ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"                                 \
-    ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"                     \
-    ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define HOPPER_D8(i)                                                                                                   \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
         "+f"(d[i + 7])
 #define HOPPER_D16(i) HOPPER_D8(i), HOPPER_D8(i + 8)
 #define HOPPER_D32(i) HOPPER_D16(i), HOPPER_D16(i + 16)
 #define HOPPER_D64(i) HOPPER_D32(i), HOPPER_D32(i + 32)
-#define HOPPER_D128(i) HOPPER_D64(i), HOPPER_D64(i + 64)
 
 // d (+)= A B, of bf16 or fp16, with float sums: d is the thread's n / 2 numbers of 64 x n; A and B tiles in shared
 // memory.
 template <class T, int half_n, Major a_major, Major b_major>
 __device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate) {
-    static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
-    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
-    if constexpr (half_n == 16)
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.%21.%21 "
-                   "{" HOPPER_LIST_16 "}, %16, %17, p, 1, 1, %19, %20;\n}"
-                   : HOPPER_D16(0)
-                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
-                     "C"(WgmmaType<T>::name));
-    else if constexpr (half_n == 32)
+    static_assert(half_n == 32 || half_n == 64, "n is 64 or 128");
+    if constexpr (half_n == 32)
         HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 "
                    "{" HOPPER_LIST_32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
                    : HOPPER_D32(0)
                    : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
                      "C"(WgmmaType<T>::name));
-    else if constexpr (half_n == 64)
+    else
         HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%69.%69 "
                    "{" HOPPER_LIST_64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
                    : HOPPER_D64(0)
-                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
-                     "C"(WgmmaType<T>::name));
-    else
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %130, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.%133.%133 "
-                   "{" HOPPER_LIST_128 "}, %128, %129, p, 1, 1, %131, %132;\n}"
-                   : HOPPER_D128(0)
                    : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
                      "C"(WgmmaType<T>::name));
 }
 // The same with A in registers: a, which must not change before the wait.
 template <class T, int half_n, Major b_major>
 __device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool accumulate) {
-    static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
-    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
-    if constexpr (half_n == 16)
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\nwgmma.mma_async.sync.aligned.m64n32k16.f32.%23.%23 "
-                   "{" HOPPER_LIST_16 "}, {%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}"
-                   : HOPPER_D16(0)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
-                     "n"((int)b_major), "C"(WgmmaType<T>::name));
-    else if constexpr (half_n == 32)
+    static_assert(half_n == 32 || half_n == 64, "n is 64 or 128");
+    if constexpr (half_n == 32)
         HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.%39.%39 "
                    "{" HOPPER_LIST_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
                    : HOPPER_D32(0)
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
                      "n"((int)b_major), "C"(WgmmaType<T>::name));
-    else if constexpr (half_n == 64)
+    else
         HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%71.%71 "
                    "{" HOPPER_LIST_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
                    : HOPPER_D64(0)
                    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
                      "n"((int)b_major), "C"(WgmmaType<T>::name));
-    else
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %133, 0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.%135.%135 "
-                   "{" HOPPER_LIST_128 "}, {%128, %129, %130, %131}, %132, p, 1, 1, %134;\n}"
-                   : HOPPER_D128(0)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
-                     "n"((int)b_major), "C"(WgmmaType<T>::name));
 }
 
-#undef HOPPER_LIST_16
 #undef HOPPER_LIST_32
 #undef HOPPER_LIST_64
-#undef HOPPER_LIST_128
 #undef HOPPER_D8
 #undef HOPPER_D16
 #undef HOPPER_D32
 #undef HOPPER_D64
-#undef HOPPER_D128
 #undef HOPPER_ASM
 
 #else

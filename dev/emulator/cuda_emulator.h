@@ -10,7 +10,7 @@ Theory:
               until it has to wait for others, at __syncthreads(), a shuffle, an mma. Then cuda_on_cpu_switch()
               exchanges the stack, and another thread of the block resumes: a few ns, no system call.
     meeting   All waiting is of one kind. Each thread deposits its inputs; the last to arrive does the work for all
-              (adds up votes, multiplies matrices), then all continue with their results. See "Meetings".
+              (exchanges values, multiplies matrices), then all continue with their results. See "Meetings".
     block     All threads of a block run on one core, one at a time. Threads that never wait share one stack, so an
               elementwise kernel costs one call per thread.
     grid      The calling thread runs blocks; after some 50 us other cores wake up and help.
@@ -196,13 +196,12 @@ struct Fiber { // is at the top of its stack
 
 struct Meeting {
     unsigned arrived; // lanes of a warp, a bit each; at a barrier, the number of threads
-    unsigned mask;    // lanes that have to come; at a barrier, the number of threads, or 0: all
+    unsigned mask;    // lanes that have to come; at a named barrier, the number of threads; else 0: all
     const char* what; // its name in the kernel
     Site site;
     Fiber *first, *last;                           // the waiting fibers
     void (*work)(Meeting&, Warp&, unsigned lanes); // done by the last to arrive, for all
-    int votes, result;
-    bool fenced; // one of the arrived threads has made a fence
+    bool fenced;                                   // one of the arrived threads has made a fence
     uint64_t round;
     char order[2]; // for the race detector: objects that order the rounds, in turn
 };
@@ -338,7 +337,7 @@ inline void check_aligned(const void* p, size_t bytes, const char* what, Site at
 //    made before the block begins: making a fiber orders it after its maker.
 // 3. The beginning of a block orders its threads after the core's earlier work, its end orders the core's later work
 //    after its threads: with two objects, since a thread that begins late would otherwise be ordered after returned
-//    threads. Shuffles, votes and mma order nothing, as in CUDA; __syncwarp and __syncthreads do, and __threadfence
+//    threads. Shuffles and mma order nothing, as in CUDA; __syncwarp and __syncthreads do, and __threadfence
 //    with an atomic operation.
 // 4. Running blocks one after the other on a core orders them. So two cores share a grid such that blocks at any
 //    distance from each other are on different cores in half of the cases (the Thue-Morse sequence).
@@ -414,7 +413,7 @@ inline void wake(Meeting& m) {
 
 // ----------------------------------------------------------------------------------------------------------------
 // Meetings: a thread calls arrive() or fails; the last one completes the meeting, the others wait. Results are in the
-// lanes' own places and in the meeting's `result`. The next round, which needs all threads to arrive, cannot change it
+// lanes' own places. The next round, which needs all threads to arrive, cannot change it
 // before all have read it. So a meeting needs no second barrier and no second buffer.
 
 [[noreturn]] __attribute__((cold, noinline)) inline void fail_mismatch(const Meeting& m, unsigned mask,
@@ -448,8 +447,6 @@ inline void complete(Meeting& m, Warp* w) {
     }
     m.arrived = 0;
     m.round++;
-    m.result = m.votes;
-    m.votes = 0;
     wake(m);
 }
 
@@ -459,21 +456,18 @@ inline void bring_fence(Meeting& m) {
     self->fenced = false;
 }
 
-// bar.sync: all threads of the block that have not returned, or `count` threads at barrier `id`. Returns the sum of the
-// votes.
-inline int barrier(int id, unsigned count, int vote, const char* what, Site at) {
+// __syncthreads(): all threads of the block that have not returned.
+inline void barrier(const char* what, Site at) {
     Hidden hidden;
-    Meeting& m = block->barrier[id];
-    arrive(m, count, what, at);
+    Meeting& m = block->barrier[0];
+    arrive(m, 0, what, at);
     bring_fence(m);
-    m.votes += vote;
     CUDA_ON_CPU_TSAN(char* sync = &m.order[m.round & 1]; __tsan_release(sync);)
-    if (++m.arrived == (count ? count : block->alive))
+    if (++m.arrived == block->alive)
         complete(m, nullptr);
     else
         wait(m);
     CUDA_ON_CPU_TSAN(__tsan_acquire(sync);)
-    return m.result;
 }
 
 // The lanes of a mask meet. `memory`: their earlier writes become visible to each other. Returns the calling lane.

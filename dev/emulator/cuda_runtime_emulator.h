@@ -1,5 +1,5 @@
 /*
-cuda_runtime_emulator.h: the library part of CUDA, for kernels on the CPU; the second half of cuda_emulator.h.
+cuda_runtime_emulator.h: the library part of CUDA, for kernels on the CPU; cuda_emulator.h includes it at its end.
 
     for kernels     vectors, 16-bit floats, mathematics, atomics
     for the host    device memory, streams and events, launches, questions about the device
@@ -11,8 +11,6 @@ host runs. Only one host thread may call these functions.
 #ifndef CUDA_RUNTIME_EMULATOR_H
 #define CUDA_RUNTIME_EMULATOR_H
 
-#include "cuda_emulator.h"
-
 #include <climits>
 #include <functional>
 #include <memory>
@@ -21,39 +19,13 @@ host runs. Only one host thread may call these functions.
 // ----------------------------------------------------------------------------------------------------------------
 // Vectors, and functions that compilers have as builtins
 
-#define CUDA_ON_CPU_VECTOR(T, name)                                                                                    \
-    struct alignas(8) name##2 {                                                                                        \
-        T x, y;                                                                                                        \
-    };                                                                                                                 \
-    struct alignas(16) name##4 {                                                                                       \
-        T x, y, z, w;                                                                                                  \
-    };                                                                                                                 \
-    inline name##2 make_##name##2(T x, T y) { return {x, y}; }                                                         \
-    inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
-CUDA_ON_CPU_VECTOR(float, float)
-CUDA_ON_CPU_VECTOR(int, int)
-CUDA_ON_CPU_VECTOR(unsigned, uint)
-
-template <class T>
-T __ldg(const T* p) {
-    return *p;
-}
-template <class T>
-T __ldcs(const T* p) {
-    return *p;
-}
-template <class T>
-T __ldcg(const T* p) {
-    return *p;
-}
-template <class T>
-void __stcs(T* p, T v) {
-    *p = v;
-}
-template <class T>
-void __stcg(T* p, T v) {
-    *p = v;
-}
+struct alignas(8) int2 {
+    int x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+inline int2 make_int2(int x, int y) { return {x, y}; }
 
 template <class A, class B>
 std::common_type_t<A, B> max(A a, B b) {
@@ -67,7 +39,6 @@ std::common_type_t<A, B> min(A a, B b) {
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 #endif
 inline float __expf(float x) { return expf(x); }
-inline float __logf(float x) { return logf(x); }
 inline float __fdividef(float x, float y) { return x / y; }
 inline float __uint_as_float(unsigned u) {
     float f;
@@ -79,7 +50,6 @@ inline unsigned __float_as_uint(float f) {
     memcpy(&u, &f, 4);
     return u;
 }
-inline int __popc(unsigned u) { return __builtin_popcount(u); }
 
 // ----------------------------------------------------------------------------------------------------------------
 // 16-bit floats are for memory; arithmetic is in float. Rounded to nearest, ties to even.
@@ -146,29 +116,9 @@ inline void __threadfence() {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 #endif
 }
-inline void __threadfence_block() { __threadfence(); }
 template <class T, class U>
 T atomicAdd(T* p, U v) {
     return cuda_on_cpu::atomic(p, [=](T x) { return T(x + T(v)); });
-}
-template <class T, class U>
-T atomicMax(T* p, U v) {
-    return cuda_on_cpu::atomic(p, [=](T x) { return std::max(x, T(v)); });
-}
-template <class T, class U>
-T atomicMin(T* p, U v) {
-    return cuda_on_cpu::atomic(p, [=](T x) { return std::min(x, T(v)); });
-}
-template <class T, class U>
-T atomicExch(T* p, U v) {
-    return cuda_on_cpu::atomic(p, [=](T) { return T(v); });
-}
-template <class T>
-T atomicCAS(T* p, T compare, T v) {
-    return cuda_on_cpu::atomic(p, [=](T x) { return x == compare ? v : x; });
-}
-inline unsigned atomicInc(unsigned* p, unsigned limit) {
-    return cuda_on_cpu::atomic(p, [=](unsigned x) { return x >= limit ? 0 : x + 1; });
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -206,7 +156,6 @@ inline cudaError_t result(cudaError_t e) {
 inline cudaError_t ok_or(cudaError_t e, bool ok) { return result(ok ? cudaSuccess : e); }
 } // namespace cuda_on_cpu
 
-inline cudaError_t cudaPeekAtLastError() { return cuda_on_cpu::last_error; }
 inline cudaError_t cudaGetLastError() {
     const cudaError_t e = cuda_on_cpu::last_error;
     cuda_on_cpu::last_error = cudaSuccess;
@@ -472,7 +421,6 @@ inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags) {
     cuda_on_cpu::streams.push_back(*s);
     return cudaSuccess;
 }
-inline cudaError_t cudaStreamCreate(cudaStream_t* s) { return cudaStreamCreateWithFlags(s, cudaStreamDefault); }
 inline cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     if (!cuda_on_cpu::valid(s)) return cuda_on_cpu::result(cudaErrorInvalidResourceHandle);
     cuda_on_cpu::progress_until([=] { return cuda_on_cpu::idle(s); });
@@ -637,14 +585,6 @@ inline cudaError_t cudaFreeAsync(void* p, cudaStream_t s) { // when the stream's
     if (!cuda_on_cpu::valid(s)) return cuda_on_cpu::result(cudaErrorInvalidResourceHandle);
     if (p && !cuda_on_cpu::memory.blocks.count((const char*)p)) return cuda_on_cpu::result(cudaErrorInvalidValue);
     if (p) cuda_on_cpu::stream_push(s, [=] { return cuda_on_cpu::release(p); });
-    return cudaSuccess;
-}
-template <class T>
-cudaError_t cudaMallocHost(T** p, size_t n) {
-    return cuda_on_cpu::ok_or(cudaErrorMemoryAllocation, posix_memalign((void**)p, 4096, n) == 0);
-}
-inline cudaError_t cudaFreeHost(void* p) {
-    free(p);
     return cudaSuccess;
 }
 

@@ -7,8 +7,7 @@ work by chance. Here all of it happens as late as possible:
 
     tensor_load     The tile becomes NaN at once. It arrives when no thread of the block can continue without it (with
                     CUDA_ON_CPU_ORDER from 2 on, at any time before that).
-    tensor_store    The tile is read at tensor_store_wait_read(), and written to the matrix at tensor_store_wait(), or
-                    when the thread ends.
+    tensor_store    The tile is read at tensor_store_wait_read(), and written to the matrix when the thread ends.
     wgmma           The sums become NaN at once. Operands are read and sums written at their warpgroup_wait().
     shared memory   The asynchronous proxy has its own view of it: a copy, which ordinary stores reach by a
                     shared_fence() and the barrier after it (or the copy or product that the same thread starts). TMA
@@ -150,7 +149,7 @@ struct Hopper : Beside {
 };
 
 inline thread_local Hopper* own_hopper = nullptr;                // of this core
-inline thread_local float operand_a[64][16], operand_b[16][256]; // of the current product
+inline thread_local float operand_a[64][16], operand_b[16][128]; // of the current product
 
 // The block's state, made at its first use.
 inline Hopper& hopper() {
@@ -576,13 +575,6 @@ template <int pending>
 void tensor_store_wait_read() {
     cuda_on_cpu::finish_stores(pending, false);
 }
-template <int pending>
-void tensor_store_wait() {
-    cuda_on_cpu::finish_stores(pending, true);
-}
-inline void tensor_prefetch(const TensorMap& map, CUDA_ON_CPU_SITE) {
-    cuda_on_cpu::check_map(map, "tensor_prefetch", at);
-}
 
 inline void shared_fence() {
     cuda_on_cpu::Hidden hidden;
@@ -606,12 +598,7 @@ void registers_claim(CUDA_ON_CPU_SITE) {
     static_assert(registers >= 24 && registers <= 256 && registers % 8 == 0, "setmaxnreg: 24, 32... 256");
     cuda_on_cpu::set_registers(registers, true, at);
 }
-inline void store_matrix_x4(void* row, const unsigned (&r)[4], CUDA_ON_CPU_SITE) {
-    cuda_on_cpu::stmatrix<false>(row, r, at);
-}
-inline void store_matrix_x4_trans(void* row, const unsigned (&r)[4], CUDA_ON_CPU_SITE) {
-    cuda_on_cpu::stmatrix<true>(row, r, at);
-}
+inline void store_matrix_x4(void* row, const unsigned (&r)[4], CUDA_ON_CPU_SITE) { cuda_on_cpu::stmatrix(row, r, at); }
 
 inline Tile<K_MAJOR> tile_k_major(const void* shared, CUDA_ON_CPU_SITE) {
     return {tile_descriptor(cuda_on_cpu::shared_offset(shared, 1024, 1024, "tile_k_major", at), 16, 1024)};
@@ -658,16 +645,14 @@ void warpgroup_wait(A& a = no_registers, B& b = no_registers, C& c = no_register
 
 template <class T, int half_n, Major a_major, Major b_major>
 void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate, CUDA_ON_CPU_SITE) {
-    static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
-    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
+    static_assert(half_n == 32 || half_n == 64, "n is 64 or 128");
     cuda_on_cpu::bring_product({a.descriptor, a_major == MN_MAJOR, 64}, true,
                                {b.descriptor, b_major == MN_MAJOR, 2 * half_n}, accumulate, half_n,
                                cuda_on_cpu::value_of<T>, d, nullptr, at);
 }
 template <class T, int half_n, Major b_major>
 void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool accumulate, CUDA_ON_CPU_SITE) {
-    static_assert(half_n == 16 || half_n == 32 || half_n == 64 || half_n == 128, "n is 32, 64, 128 or 256");
-    static_assert(b_major == K_MAJOR || half_n >= 32, "an MN-major tile has 64 columns");
+    static_assert(half_n == 32 || half_n == 64, "n is 64 or 128");
     cuda_on_cpu::bring_product({0, false, 64}, false, {b.descriptor, b_major == MN_MAJOR, 2 * half_n}, accumulate,
                                half_n, cuda_on_cpu::value_of<T>, d, a, at);
 }

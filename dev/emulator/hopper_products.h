@@ -77,7 +77,7 @@ inline void start_product(Warpgroup& g) {
 inline void run_product(Warpgroup& g, const Product& p) {
     typedef float Row __attribute__((vector_size(32)));
     const int n = 2 * p.half_n;
-    float(&a)[64][16] = operand_a, (&b)[16][256] = operand_b;
+    float(&a)[64][16] = operand_a, (&b)[16][128] = operand_b;
     const auto read = [&](const char* chunk, uint16_t(&v)[8]) {
         check_readable(chunk, 16, "wgmma, before it is waited for,", p.site);
         memcpy(v, chunk, 16);
@@ -212,23 +212,21 @@ inline void set_registers(int n, bool claim, Site at) {
 }
 
 // stmatrix, the inverse of ldmatrix.
-template <bool trans>
-void work_stmatrix(Meeting& m, Warp& w, unsigned lanes) {
+inline void work_stmatrix(Meeting& m, Warp& w, unsigned lanes) {
     if (~lanes) fail(m.site, "stmatrix: lanes %08x of the warp are missing", ~lanes);
     for (int l = 0; l < 32; l++)
         for (int i = 0; i < 8; i++) {
-            const int tile = i / 2, x = l % 4 * 2 + i % 2, y = l / 4, row = trans ? x : y, column = trans ? y : x;
+            const int tile = i / 2, column = l % 4 * 2 + i % 2, row = l / 4;
             memcpy(w.lane[tile * 8 + row].out + 2 * column, w.lane[l].in + 2 * i, 2);
         }
 }
-template <bool trans>
-void stmatrix(void* row, const unsigned (&r)[4], Site at) {
+inline void stmatrix(void* row, const unsigned (&r)[4], Site at) {
     check_aligned(row, 16, "stmatrix", at);
     CUDA_ON_CPU_TSAN(__tsan_write_range(row, 16);)
     CUDA_ON_CPU_ASAN(__asan_loadN(row, 16);)
     Hidden hidden;
     memcpy(self->lane->in, r, 16);
-    memcpy(row, meet(~0u, work_stmatrix<trans>, false, "stmatrix", at).out, 16);
+    memcpy(row, meet(~0u, work_stmatrix, false, "stmatrix", at).out, 16);
 }
 
 } // namespace cuda_on_cpu

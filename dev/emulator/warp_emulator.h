@@ -1,5 +1,5 @@
 /*
-warp_emulator.h: collectives of a warp (shuffles, votes, matrix fragments) on the emulator, and their names in CUDA.
+warp_emulator.h: collectives of a warp (shuffles, matrix fragments) on the emulator, and their names in CUDA.
 */
 #ifndef WARP_EMULATOR_H
 #define WARP_EMULATOR_H
@@ -27,24 +27,6 @@ T shuffle(unsigned mask, T value, int from, const char* what, Site at) {
     self->lane->from = from;
     memcpy((void*)&value, meet(mask, work_shuffle, false, what, at).out, sizeof(T));
     return value;
-}
-
-struct Votes {
-    unsigned yes, all; // lanes
-};
-inline void work_vote(Meeting&, Warp& w, unsigned lanes) {
-    Votes v = {0, lanes};
-    for (unsigned l = 0; l < 32; l++)
-        if (lanes >> l & 1 && w.lane[l].from) v.yes |= 1u << l;
-    for (unsigned l = 0; l < 32; l++)
-        if (lanes >> l & 1) memcpy(w.lane[l].out, &v, sizeof v);
-}
-inline Votes vote(unsigned mask, int yes, const char* what, Site at) {
-    Votes v;
-    Hidden hidden;
-    self->lane->from = yes;
-    memcpy(&v, meet(mask, work_vote, false, what, at).out, sizeof v);
-    return v;
 }
 
 // mma.m16n8k16: lane l holds rows l / 4 and l / 4 + 8 of A (16 x 16), column l / 4 of B (16 x 8), rows l / 4 and l / 4
@@ -113,43 +95,19 @@ void ldmatrix(unsigned (&r)[4], const void* row, Site at = Site::here()) {
 // Their names in CUDA
 
 #define CUDA_ON_CPU_SITE cuda_on_cpu::Site at = cuda_on_cpu::Site::here()
-inline void __syncthreads(CUDA_ON_CPU_SITE) { cuda_on_cpu::barrier(0, 0, 0, "__syncthreads", at); }
-inline int __syncthreads_count(int p, CUDA_ON_CPU_SITE) {
-    return cuda_on_cpu::barrier(0, 0, p != 0, "__syncthreads_count", at);
-}
-inline int __syncthreads_or(int p, CUDA_ON_CPU_SITE) {
-    return cuda_on_cpu::barrier(0, 0, p != 0, "__syncthreads_or", at) > 0;
-}
-inline int __syncthreads_and(int p, CUDA_ON_CPU_SITE) {
-    return cuda_on_cpu::barrier(0, 0, p == 0, "__syncthreads_and", at) == 0;
-}
+inline void __syncthreads(CUDA_ON_CPU_SITE) { cuda_on_cpu::barrier("__syncthreads", at); }
 inline void __syncwarp(unsigned mask = ~0u, CUDA_ON_CPU_SITE) {
     cuda_on_cpu::Hidden hidden;
     cuda_on_cpu::meet(mask, nullptr, true, "__syncwarp", at);
 }
 
-// Lane l reads lane `from` if it is inside l's segment of `width` lanes, else itself.
-#define CUDA_ON_CPU_SHUFFLE(name, inside, from)                                                                        \
-    template <class T>                                                                                                 \
-    T name(unsigned mask, T v, int by, int width = 32, CUDA_ON_CPU_SITE) {                                             \
-        if (width < 1 || width > 32 || width & (width - 1)) cuda_on_cpu::fail(at, #name ": width %d", width);          \
-        const unsigned l = cuda_on_cpu::lane_number(), first = l & -(unsigned)width, end = first + (unsigned)width;    \
-        return cuda_on_cpu::shuffle(mask, v, (int)((inside) ? (from) : l), #name, at);                                 \
-    }
-CUDA_ON_CPU_SHUFFLE(__shfl_sync, first < end, first | ((unsigned)by & ((unsigned)width - 1)))
-CUDA_ON_CPU_SHUFFLE(__shfl_up_sync, (unsigned)by <= l - first && first < end, l - (unsigned)by)
-CUDA_ON_CPU_SHUFFLE(__shfl_down_sync, (unsigned)by < end - l, l + (unsigned)by)
-CUDA_ON_CPU_SHUFFLE(__shfl_xor_sync, (l ^ (unsigned)by) < end, l ^ (unsigned)by)
-
-inline unsigned __ballot_sync(unsigned mask, int p, CUDA_ON_CPU_SITE) {
-    return cuda_on_cpu::vote(mask, p, "__ballot_sync", at).yes;
+template <class T>
+T __shfl_sync(unsigned mask, T v, int from, CUDA_ON_CPU_SITE) {
+    return cuda_on_cpu::shuffle(mask, v, from % 32, "__shfl_sync", at);
 }
-inline int __any_sync(unsigned mask, int p, CUDA_ON_CPU_SITE) {
-    return cuda_on_cpu::vote(mask, p, "__any_sync", at).yes != 0;
-}
-inline int __all_sync(unsigned mask, int p, CUDA_ON_CPU_SITE) {
-    const cuda_on_cpu::Votes v = cuda_on_cpu::vote(mask, p, "__all_sync", at);
-    return v.yes == v.all;
+template <class T>
+T __shfl_xor_sync(unsigned mask, T v, int by, CUDA_ON_CPU_SITE) {
+    return cuda_on_cpu::shuffle(mask, v, (int)cuda_on_cpu::lane_number() ^ by, "__shfl_xor_sync", at);
 }
 
 #endif

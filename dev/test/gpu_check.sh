@@ -187,10 +187,7 @@ model() {
 }
 
 bench() {
-    local products=""
-    [ ! -e dev/bench/bench_wgmma.cu ] || products=bench_wgmma # a product by hand, beside cuBLASLt's
-    # shellcheck disable=SC2086  # perhaps none
-    build bench bf16/bench_gpu ${products:+bf16/$products}
+    build bench bf16/bench_gpu
     for f in $families; do
         if [ "$f" = mma ]; then
             card_begins
@@ -202,7 +199,6 @@ bench() {
                 --json "$log/bench_gpu_$f.json"
         fi
     done
-    [ -z "$products" ] || [ $arch != 90a ] || part 60 "$products" "$bin/bf16/$products"
 }
 
 # Tokens of 16 bits for one step of any model, and some more: some are much more frequent than others, as in texts.

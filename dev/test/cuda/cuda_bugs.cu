@@ -47,7 +47,7 @@ __global__ static void different_collectives(float* out, const float* in, int, b
     if (right || threadIdx.x % 32 < 16)
         v += __shfl_xor_sync(~0u, v, 1); // <-- here
     else
-        v += (float)__any_sync(~0u, v > 0); // <-- here
+        v += __shfl_sync(~0u, v, 0); // <-- here
     out[INDEX] = v;
 }
 
@@ -70,7 +70,7 @@ __global__ static void lane_has_left(float* out, const float* in, int, bool righ
 
 __global__ static void lane_takes_no_part(float* out, const float* in, int, bool right) {
     float v = in[INDEX];
-    if (threadIdx.x % 32 < 16) v += __shfl_down_sync(0x0000ffffu, v, 1, right ? 16 : 32); // <-- here
+    if (threadIdx.x % 32 < 16) v += __shfl_sync(0x0000ffffu, v, (int)threadIdx.x % 32 + !right); // <-- here
     out[INDEX] = v;
 }
 
@@ -79,12 +79,6 @@ __global__ static void part_of_a_warp_multiplies(float* out, const float*, int, 
     const unsigned a[4] = {}, b[2] = {};
     if (right || threadIdx.x < 40) mma_m16n8k16<bf16>(d, a, b); // <-- here
     out[INDEX] = d[0];
-}
-
-__global__ static void named_barrier_of_too_many(float* out, const float* in, int, bool right) {
-    const unsigned count = right ? 32 : 96;
-    if (threadIdx.x < 32) cuda_on_cpu::barrier(1, count, 0, "bar.sync 1", cuda_on_cpu::Site::here()); // <-- here
-    out[INDEX] = in[INDEX];
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -454,9 +448,8 @@ static const Bug bugs[] = {
     {KERNEL(caller_not_in_mask), 0, ALWAYS("the calling lane is not in the mask")},
     {KERNEL(different_masks), 0, ALWAYS("__shfl_xor_sync for 0xffff0001, while others wait for 0xffffffff")},
     {KERNEL(lane_has_left), 0, ALWAYS("which takes no part")},
-    {KERNEL(lane_takes_no_part), 0, ALWAYS("__shfl_down_sync: lane 15 reads lane 16, which takes no part")},
+    {KERNEL(lane_takes_no_part), 0, ALWAYS("__shfl_sync: lane 15 reads lane 16, which takes no part")},
     {KERNEL(part_of_a_warp_multiplies), 0, ALWAYS("mma: lanes ffffff00 of the warp are missing")},
-    {KERNEL(named_barrier_of_too_many), 0, ALWAYS("deadlock")},
     {KERNEL(missing_barrier), 0, RACE},
     {KERNEL(missing_second_barrier), 0, RACE},
     {KERNEL(two_buffers_one_too_few), 0, RACE},

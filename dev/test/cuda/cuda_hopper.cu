@@ -1,17 +1,16 @@
 /*
-cuda_hopper.cu: every function of kernels/hopper.cuh against plain loops, and a matrix product made of them against one
-in float64.
+cuda_hopper.cu: every function of kernels/hopper.cuh against plain loops. What is made of all of them,
+attention_hopper.cuh, is tested in cuda_attention.cu.
 
 The references know nothing of tiles: they take matrices by row and column, and a tile's bytes by the rule that TMA's
 documentation has for 128-byte swizzling: bits 4-6 of an address by exclusive or with bits 7-9. Products are compared
 with sums in float64. A float sum of n products, in whatever order, is off by at most about n 2^-24 of the sum of their
-sizes; tensor cores align the terms of an instruction, and cut instead of rounding, for which 2^-22 is room. What is
-rounded to 16 bits at the end adds half of a unit, U.
+sizes; tensor cores align the terms of an instruction, and cut instead of rounding, for which 2^-22 is room.
 
 Runs with 16-bit types of both kinds in any build. On a GPU of another compute capability than 9.0 there is nothing to
 run: it says so. --short: fewer sizes, for the sanitizers.
 */
-#include "../../bench/wgmma_product.cuh"
+#include "../../../kernels/hopper.cuh"
 #include "cuda_test.h"
 
 static bool is_short = false;
@@ -39,14 +38,6 @@ static void test_places() {
     check((d & 0x3fff) == 0x1234 && (d >> 16 & 0x3fff) == 0x200 && (d >> 32 & 0x3fff) == 0x40 && d >> 62 == 1 &&
               (d & ~(0x3fffull | 0x3fffull << 16 | 0x3fffull << 32 | 3ull << 62)) == 0,
           "tile_descriptor: fields where the hardware has them");
-    bool all = true;
-    for (int thread = 0; thread < 128; thread++)
-        for (int i = 0; i < 128; i++) {
-            const int lane = thread % 32, warp = thread / 32;
-            all = all && accumulator_row(thread, i) == 16 * warp + lane / 4 + (i & 2 ? 8 : 0) &&
-                  accumulator_column(thread, i) == 8 * (i / 4) + 2 * (lane & 3) + (i & 1);
-        }
-    check(all, "accumulator_row and _column: as the figure of wgmma's D fragment");
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -81,7 +72,6 @@ __global__ void tile_kernel(const __grid_constant__ TensorMap map, uint16_t* raw
     if (threadIdx.x == 0) {
         loaded.init(1);
         barriers_fence();
-        tensor_prefetch(map);
     }
     __syncthreads();
     if (is_store) {
@@ -91,7 +81,7 @@ __global__ void tile_kernel(const __grid_constant__ TensorMap map, uint16_t* raw
         if (threadIdx.x == 0) {
             tensor_store(map, tile, column, row, batch);
             tensor_store_commit();
-            tensor_store_wait<0>();
+            tensor_store_wait_read<0>();
         }
     } else {
         if (threadIdx.x == 0) {
@@ -229,7 +219,6 @@ static void test_named_barriers() {
     check(all, "barrier_sync, barrier_arrive: 20 times there and back");
 }
 
-template <bool trans>
 __global__ void store_matrix_kernel(uint16_t* out) {
     __shared__ __align__(16) uint16_t s[4 * 8 * 8];
     const int lane = threadIdx.x;
@@ -238,29 +227,21 @@ __global__ void store_matrix_kernel(uint16_t* out) {
         const unsigned first = (unsigned)(tile * 1000 + lane * 2 + 1);
         r[tile] = first | (first + 1) << 16;
     }
-    uint16_t* row = s + (31 - lane) * 8; // rows in another order
-    if (trans)
-        store_matrix_x4_trans(row, r);
-    else
-        store_matrix_x4(row, r);
+    store_matrix_x4(s + (31 - lane) * 8, r); // rows in another order
     __syncwarp();
     for (int i = lane; i < 256; i += 32) out[i] = s[i];
 }
 
 static void test_store_matrix() {
-    for (int trans = 0; trans < 2; trans++) {
-        Device<uint16_t> out(256);
-        launch(launch_shape(1, 32), trans ? store_matrix_kernel<true> : store_matrix_kernel<false>, out.p);
-        const std::vector<uint16_t> got = out.get();
-        bool all = true;
-        for (int tile = 0; tile < 4; tile++)
-            for (int y = 0; y < 8; y++)
-                for (int x = 0; x < 8; x++) {
-                    const int value = tile * 1000 + 1 + (trans ? 8 * x + y : 8 * y + x);
-                    all = all && got[(size_t)((31 - tile * 8 - y) * 8 + x)] == value;
-                }
-        check(all, "store_matrix_x4%s", trans ? "_trans" : "");
+    Device<uint16_t> out(256);
+    launch(launch_shape(1, 32), store_matrix_kernel, out.p);
+    const std::vector<uint16_t> got = out.get();
+    bool all = true;
+    for (int i = 0; i < 256; i++) {
+        const int tile = i / 64, y = i / 8 % 8, x = i % 8;
+        all = all && got[(size_t)((31 - tile * 8 - y) * 8 + x)] == tile * 1000 + 1 + 8 * y + x;
     }
+    check(all, "store_matrix_x4");
 }
 
 template <class T>
@@ -289,6 +270,12 @@ static void test_pack(const char* name) {
 
 enum Source { ROWS_IN_TILES, COLUMNS_IN_TILES, IN_REGISTERS }; // of A: K-major, MN-major, in registers
 
+// The place of a thread's d[i] in rows of n: the figure of wgmma's D fragment in the PTX ISA.
+__device__ static int place_of(int thread, int i, int n) {
+    const int lane = thread % 32, row = 16 * (thread / 32) + lane / 4 + (i & 2 ? 8 : 0);
+    return row * n + 8 * (i / 4) + 2 * (lane & 3) + (i & 1);
+}
+
 // D = C + A B of 64 x 128 by 128 x n. A and B are there as a tile needs them, and in tiles that ordinary stores write.
 // K-major: two tiles, 64 k each. MN-major: n / 64 tiles of 128 rows, one behind the other.
 template <class T, int half_n, Source source, Major b_major>
@@ -308,7 +295,7 @@ __global__ void __launch_bounds__(128, 1)
     shared_fence();
     __syncthreads();
     float d[half_n];
-    for (int i = 0; i < half_n; i++) d[i] = c[accumulator_row(threadIdx.x, i) * n + accumulator_column(threadIdx.x, i)];
+    for (int i = 0; i < half_n; i++) d[i] = c[place_of(threadIdx.x, i, n)];
     unsigned fragment[K / 16][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int k = 0; k < K / 16; k++)
@@ -335,8 +322,7 @@ __global__ void __launch_bounds__(128, 1)
     }
     warpgroup_commit();
     warpgroup_wait<0>(d, fragment);
-    for (int i = 0; i < half_n; i++)
-        out[accumulator_row(threadIdx.x, i) * n + accumulator_column(threadIdx.x, i)] = d[i];
+    for (int i = 0; i < half_n; i++) out[place_of(threadIdx.x, i, n)] = d[i];
 }
 
 // |got - want| beside n 2^-22 of the sum of the terms' sizes, the worst of all elements; above 1, and it is wrong.
@@ -382,39 +368,9 @@ static void test_operands(const char* type) {
     test_wgmma<T, half_n, ROWS_IN_TILES, K_MAJOR>(type);
     test_wgmma<T, half_n, IN_REGISTERS, K_MAJOR>(type);
     test_wgmma<T, half_n, COLUMNS_IN_TILES, K_MAJOR>(type);
-    if constexpr (half_n >= 32) { // an MN-major tile has 64 columns
-        test_wgmma<T, half_n, ROWS_IN_TILES, MN_MAJOR>(type);
-        test_wgmma<T, half_n, IN_REGISTERS, MN_MAJOR>(type);
-        test_wgmma<T, half_n, COLUMNS_IN_TILES, MN_MAJOR>(type);
-    }
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// A matrix product of all of them
-
-template <class T>
-static void test_product(const char* type, double unit, int M, int N, int K, int blocks) {
-    const std::vector<T> a = random_of<T>((int64_t)M * K, 1), b = random_of<T>((int64_t)N * K, 1);
-    Device<T> device_a(a), device_b(b), d((int64_t)M * N + GUARD);
-    wgmma_product::product(d.p, (const T*)device_a.p, (const T*)device_b.p, M, N, K, blocks);
-    const std::vector<T> got = d.get();
-    const Floats x = floats_of(a), y = floats_of(b);
-    Worst worst = {0, 1, 0};
-    for (int i = 0; i < M; i++)
-        for (int j = 0; j < N; j++) {
-            double want = 0, size = 0;
-            for (int k = 0; k < K; k++) {
-                const double term =
-                    (double)x[(size_t)i * (size_t)K + (size_t)k] * (double)y[(size_t)j * (size_t)K + (size_t)k];
-                want += term, size += fabs(term);
-            }
-            worst.see((double)(float)got[(size_t)i * (size_t)N + (size_t)j], want,
-                      K * 0x1p-22 * size + unit * fabs(want) + 0x1p-25, 1);
-        }
-    bool behind = true;
-    for (size_t i = (size_t)M * (size_t)N; i < got.size(); i++) behind = behind && (float)got[i] != (float)got[i];
-    check(worst.ratio <= 1 && behind, "product %s %3d x %3d x %3d, %d blocks  error %.1e  bound %.1e", type, M, N, K,
-          blocks, worst.error, worst.bound);
+    test_wgmma<T, half_n, ROWS_IN_TILES, MN_MAJOR>(type);
+    test_wgmma<T, half_n, IN_REGISTERS, MN_MAJOR>(type);
+    test_wgmma<T, half_n, COLUMNS_IN_TILES, MN_MAJOR>(type);
 }
 
 int main(int argc, char** argv) {
@@ -431,19 +387,8 @@ int main(int argc, char** argv) {
     test_store_matrix();
     test_pack<bf16>("bf16");
     test_pack<fp16>("fp16");
-    test_operands<bf16, 16>("bf16");
     test_operands<bf16, 32>("bf16");
     test_operands<bf16, 64>("bf16");
-    test_operands<bf16, 128>("bf16");
     test_operands<fp16, 64>("fp16");
-    // Shapes: below a tile, and most stages twice; one tile; several, of which blocks have different numbers; small K;
-    // one row.
-    test_product<bf16>("bf16", 0x1p-8, 50, 40, 392, 2);
-    if (is_short) return test_end();
-    test_product<bf16>("bf16", 0x1p-8, 128, 256, 64, 1);
-    test_product<bf16>("bf16", 0x1p-8, 129, 264, 392, 3);
-    test_product<fp16>("fp16", 0x1p-11, 300, 520, 136, 2);
-    test_product<fp16>("fp16", 0x1p-11, 1, 8, 8, 1);
-    test_product<bf16>("bf16", 0x1p-8, 1200, 520, 72, 5);
     return test_end();
 }

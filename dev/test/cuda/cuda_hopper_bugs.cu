@@ -115,7 +115,7 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
         return;
     }
     registers_claim<256>(); // <-- here
-    float sums[32];
+    float registers[48], (&sums)[32] = (float(&)[32])registers;
     if (mistake == TWO_WARPS && thread >= 64) return;
     if (mistake == FENCE_BEFORE_STORES) shared_fence();
     for (int i = thread; i < 4096; i += 128) s.c[tile_place(i / 64, i % 64)] = c[i]; // <-- here
@@ -154,7 +154,7 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
         if (mistake == FENCE_AFTER_BARRIER && thread == 0) shared_fence();
     }
     if (mistake == OTHER_SUMS_OVERLAP)
-        wgmma<bf16>((float(&)[16])sums, fragment[0], tile_k_major(s.c), true); // <-- here
+        wgmma<bf16>((float(&)[32])registers[16], fragment[0], tile_k_major(s.c), true); // <-- here
     if (mistake == A_CHANGED) fragment[2][1] = 0;
     if (mistake == TILE_STORED_TOO_EARLY) s.c[5 * thread] = (bf16)2.0f; // <-- here
     warpgroup_commit();                                                 // <-- here

@@ -91,7 +91,7 @@ END
 chmod +x "$work"/bin/* "$work/program"
 for precision in bf16 fp16 fp32; do
     mkdir -p "$work/build/cuda/$precision"
-    for program in train_gpt test_gpt test_equivalence bench_gpu bench_wgmma test_trainer \
+    for program in train_gpt test_gpt test_equivalence bench_gpu test_trainer \
         $(basename -s .cu dev/test/cuda/cuda_*.cu); do
         ln -s "$work/program" "$work/build/cuda/$precision/$program"
     done
