@@ -167,7 +167,7 @@ static bool same_action(Action a, Action b) {
 // even where one matrix of the chunk has to wait for another stage.
 static bool ending_right(const Schedule* s) {
     const PipelineConfig* x = &s->config;
-    const bool split = schedules[x->kind].halves;
+    const bool split = schedules[x->kind].splits_backward;
     Action ending[2 * MOST_CHUNKS + 3];
     const int first = s->n - ending_by_hand(s, ending);
     for (int i = first; i < s->n; i++) {
@@ -187,7 +187,7 @@ static int length_by_formula(const Schedule* s, bool training) {
     int n = training ? 2 * x->v + 1 + 2 * stage_has_twin(x, s->stage) : 0;
     for (int c = 0; c < x->v; c++) {
         const int part = part_of(x, s->stage, c), neighbours = (part > 0) + (part < last_part(x));
-        const bool split = schedules[x->kind].halves;
+        const bool split = schedules[x->kind].splits_backward;
         n += x->m * (training ? 2 + split + 2 * neighbours : 1 + neighbours);
     }
     return n;
