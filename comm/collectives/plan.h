@@ -93,34 +93,14 @@ static inline int64_t transfer_elements(const Plan* plan, const Transfer* t, int
     return plan_chunk_start(plan, n, t->chunk + t->chunks) - plan_chunk_start(plan, n, t->chunk);
 }
 
-// Sorts transfers (and their ways) by step, stably.
+// Sorts the transfers of a plan without ways by step, stably.
 static inline void plan_sort(Plan* plan) {
     int64_t* next = (int64_t*)checked_calloc((size_t)plan->steps + 1, sizeof(int64_t), "a plan");
     Transfer* sorted = (Transfer*)checked_malloc((size_t)plan->n * sizeof(Transfer), "a plan");
-    int64_t* place = plan->way ? (int64_t*)checked_malloc((size_t)plan->n * sizeof(int64_t), "a plan") : NULL;
     for (int64_t i = 0; i < plan->n; i++) next[plan->transfers[i].step + 1]++;
     for (int s = 0; s < plan->steps; s++) next[s + 1] += next[s];
-    for (int64_t i = 0; i < plan->n; i++) {
-        const int64_t to = next[plan->transfers[i].step]++;
-        sorted[to] = plan->transfers[i];
-        if (place) place[to] = i;
-    }
-    if (place) {
-        int64_t* way = (int64_t*)checked_malloc((size_t)(plan->n + 1) * sizeof(int64_t), "a plan");
-        int32_t* link = (int32_t*)checked_malloc((size_t)plan->way[plan->n] * sizeof(int32_t), "a plan");
-        way[0] = 0;
-        for (int64_t i = 0; i < plan->n; i++) {
-            const int64_t from = plan->way[place[i]], length = plan->way[place[i] + 1] - from;
-            memcpy(link + way[i], plan->link + from, (size_t)length * sizeof(int32_t));
-            way[i + 1] = way[i] + length;
-        }
-        free(plan->way);
-        free(plan->link);
-        plan->way = way;
-        plan->link = link;
-    }
+    for (int64_t i = 0; i < plan->n; i++) sorted[next[plan->transfers[i].step]++] = plan->transfers[i];
     free(plan->transfers);
-    free(place);
     free(next);
     plan->transfers = sorted;
     plan->capacity = plan->n;

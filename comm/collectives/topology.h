@@ -310,7 +310,7 @@ static inline bool network_read_line(Network* net, char* line, int number, Error
     if (strcmp(words[0], "ranks") == 0 || strcmp(words[0], "switches") == 0) {
         const bool ranks = words[0][0] == 'r';
         if (n != 2 || !network_word_number(words[1], ranks, NETWORK_LARGEST, &a) || net->links ||
-            (ranks ? net->ranks > 0 : net->ranks == 0 || network_has_switches(net)))
+            (ranks ? net->ranks > 0 : network_has_switches(net)))
             return fail(error, "%s, line %d: \"ranks N\" comes first and once, \"switches N\" may follow", net->name,
                         number);
         return ranks ? network_size(net, a, 0, error) : network_size(net, net->ranks, a, error);

@@ -6,32 +6,7 @@ process carries it out for all ranks, step by step; whatever the order in which 
     ranks sanitized: 4
 */
 #include "../../../comm/collectives/collectives.h"
-#include "../../../comm.h"
-#include "test.h"
-
-static Comm world;
-
-static bool everywhere(bool mine) {
-    int all = mine;
-#ifdef USE_MPI
-    if (world.size > 1) MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-#endif
-    return all != 0;
-}
-
-__attribute__((format(printf, 2, 3))) static void check_all(bool mine, const char* format, ...) {
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (!mine) printf("rank %d: %s: wrong\n", world.rank, text);
-    const bool ok = everywhere(mine);
-    if (process.rank <= 0)
-        check(ok, "%s", text);
-    else
-        *(ok ? &test_count.passed : &test_count.failed) += 1;
-}
+#include "comm_test.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // What has to come out
@@ -122,11 +97,18 @@ static Operation operation_start(Comm* group, const Plan* plan, int64_t n, CommT
     memcpy(o.expected, all + group->rank * whole + (scatters ? group->rank * part : 0), (size_t)o.bytes);
     free(all);
     const int64_t before = group->size_bytes;
-    o.request = scatters  ? comm_reduce_scatter_start(group, o.out, o.in, n / plan->ranks, type)
-                : gathers ? comm_all_gather_start(group, o.out, o.kept ? o.in : o.out + group->rank * part,
-                                                  n / plan->ranks, type)
-                          : comm_all_reduce_start(group, o.out, n, type, COMM_SUM);
-    if (group->size > 1 && group->size_bytes - before != plan_sent(plan, group->rank, n) * element * group->size)
+    if (scatters)
+        o.request = comm_reduce_scatter_start(group, o.out, o.in, n / plan->ranks, type);
+    else if (gathers)
+        o.request =
+            comm_all_gather_start(group, o.out, o.kept ? o.in : o.out + group->rank * part, n / plan->ranks, type);
+    else
+        o.request = comm_all_reduce_start(group, o.out, n, type, COMM_SUM);
+    int64_t sent = 0;
+    for (int64_t i = 0; i < plan->n; i++) {
+        if (plan->transfers[i].from == group->rank) sent += transfer_elements(plan, &plan->transfers[i], n);
+    }
+    if (group->size > 1 && group->size_bytes - before != sent * element * group->size)
         die("%s: %lld bytes were counted", plan->name, (long long)(group->size_bytes - before));
     return o;
 }
@@ -202,7 +184,7 @@ static void test_many(const char* algorithm, const char* network) {
         const Plan* plan = &p.plans[p.kinds[i % p.n]];
         o[i] = operation_start(&p.group, plan, (int64_t)world.size * (1 + i * 7 % 50), COMM_FLOAT, i);
         if (i % 5 == world.rank) usleep(500);
-        if (i == MANY / 2) comm_barrier(&world); // MPI's own, while plans are on their way
+        if (i == MANY / 2) comm_barrier(&world); // MPI's own, while plans are in flight
     }
     for (int i = 0; i < MANY; i++) {
         const int which = (i * (world.rank % 2 ? 7 : 11) + world.rank) % MANY;

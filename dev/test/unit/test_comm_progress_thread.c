@@ -1,7 +1,7 @@
 /*
 test_comm_progress_thread.c: comm/comm_progress_thread.h: a group with a thread gives, bit for bit, what one without
 gives: every operation, with plans and without, many at once, while its rank talks in other groups. And its operations
-go on while all ranks compute and call nothing, at little cost.
+continue while all ranks compute and call nothing.
 
     ranks: 1 4
     ranks sanitized: 2
@@ -10,44 +10,22 @@ With one of these words as argument the program ends at once, while threads are 
     length      the last rank's thread receives less than it expects   1 line that names both lengths; status 1
     die         the last rank dies                                     1 line, status 1
     usage       all ranks find wrong arguments                         1 line, without a rank; status 2
-    left        nothing is wrong, but nobody waits for what was started; status 0
+    left        nothing is wrong, but no rank waits for its operations; status 0
 */
 #include "../../../comm/collectives/collectives.h"
-#include "../../../comm.h"
-#include "test.h"
-
-static Comm world;
-
-static bool everywhere(bool mine) {
-    int all = mine;
-#ifdef USE_MPI
-    if (world.size > 1) MPI_Allreduce(MPI_IN_PLACE, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-#endif
-    return all != 0;
-}
-
-__attribute__((format(printf, 2, 3))) static void check_all(bool mine, const char* format, ...) {
-    char text[256];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    if (!mine) printf("rank %d: %s: wrong\n", world.rank, text);
-    const bool ok = everywhere(mine);
-    if (process.rank <= 0)
-        check(ok, "%s", text);
-    else
-        *(ok ? &test_count.passed : &test_count.failed) += 1;
-}
-
-// The largest of all ranks' numbers.
-static double largest(double x) {
-    comm_all_reduce(&world, &x, 1, COMM_DOUBLE, COMM_MAX);
-    return x;
-}
+#include "comm_test.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Groups
+
+static bool has_thread(const Comm* group) {
+    (void)group;
+#ifdef USE_MPI
+    return group->thread != NULL;
+#else
+    return false;
+#endif
+}
 
 static void plan_for(Comm* group, const char* algorithm) {
     Network net;
@@ -70,7 +48,7 @@ static Comm group_open(const char* name, const char* algorithm, bool thread, boo
     if (algorithm && plan_first) plan_for(&group, algorithm);
     if (thread) comm_open_thread(&group);
     if (algorithm && !plan_first) plan_for(&group, algorithm);
-    if (comm_has_thread(&group) != (thread && world.size > 1)) die("group %s: a thread?", name);
+    if (has_thread(&group) != (thread && world.size > 1)) die("group %s: a thread?", name);
     return group;
 }
 
@@ -143,12 +121,7 @@ static Doing job_start(Comm* c, const Job* job) {
         else
             d.request = comm_all_gather_start(c, d.out, d.in, n, job->type);
         break;
-    case COMM_BROADCAST:
-        if (job->blocking)
-            comm_broadcast(c, d.out, n, job->type, root);
-        else
-            d.request = comm_broadcast_start(c, d.out, n, job->type, root);
-        break;
+    case COMM_BROADCAST: comm_broadcast(c, d.out, n, job->type, root); break;
     case COMM_SEND: // round the ring
     case COMM_RECEIVE:
         if (c->size == 1) break;
@@ -279,7 +252,7 @@ static void compute(double seconds) {
 }
 
 // A long all-reduce, while all ranks compute and call nothing; rank 0 for `seconds`, the others longer. Then rank 0
-// looks whether the sum is there, while nobody else can have helped it.
+// looks whether the sum is there; no other rank can have helped it.
 static void test_alone(const char* algorithm, bool thread, double seconds) {
     const int64_t n = 4 << 20; // 16 MB
     Trace trace;
@@ -290,9 +263,8 @@ static void test_alone(const char* algorithm, bool thread, double seconds) {
     for (int64_t i = 0; i < n; i++) x[i] = (float)((world.rank * 7 + i * 13) % 5);
     comm_barrier(&group);
     trace.n = 0;
-    const double waited = group.waited, spent = comm_thread_seconds(&group);
+    const double waited = group.waited;
     CommRequest r = comm_all_reduce_start(&group, x, n, COMM_FLOAT, COMM_SUM);
-    const double started = seconds_now();
     compute(seconds + (world.rank > 0 ? 0.5 : 0));
     const double looked = seconds_now();
     bool there = false;
@@ -300,7 +272,6 @@ static void test_alone(const char* algorithm, bool thread, double seconds) {
         comm_progress(&r, 1);
         there = comm_is_done(&r);
     } while (!there && seconds_now() < looked + 0.1);
-    const double cpu = comm_thread_seconds(&group) - spent;
     comm_wait(&r);
     bool right = true;
     for (int64_t i = 0; i < n; i++) {
@@ -309,15 +280,11 @@ static void test_alone(const char* algorithm, bool thread, double seconds) {
         right = right && x[i] == sum;
     }
     const char* what = algorithm ? algorithm : "MPI";
-    const double longest = largest(r.finished - started);
     if (world.size == 1) {
         check_all(right && there, "%s, alone: nothing to do", what);
     } else if (thread) {
         check_all(right && there && r.finished < looked - 0.1 && group.waited - waited < 0.25,
-                  "%s: 16 MB are summed in %.3f s while all ranks compute for %.1f s; nobody waits", what, longest,
-                  seconds);
-        const double share = largest(cpu);
-        check_all(share < 0.9 * seconds, "%s: processor time of the thread meanwhile: %.3f s", what, share);
+                  "%s: 16 MB are summed while all ranks compute for %.1f s; no rank waits", what, seconds);
         const TraceSpan* span = trace.spans;
         check_all(trace.n >= 1 && strcmp(span->track, "alone") == 0 && strcmp(span->name, "all-reduce") == 0 &&
                       span->start == r.started && span->end == r.finished,
@@ -330,45 +297,16 @@ static void test_alone(const char* algorithm, bool thread, double seconds) {
     trace_free(&trace);
 }
 
-// What it costs to wait for a message that does not come: rank 0 sends when it has computed.
-static void test_cost(double seconds) {
-    if (world.size == 1) return;
-    Comm group = group_open("cost", NULL, true, true);
-    int32_t x = world.rank;
-    comm_barrier(&group);
-    const double spent = comm_thread_seconds(&group), start = seconds_now();
-    CommRequest r;
-    memset(&r, 0, sizeof r);
-    if (world.rank > 0) r = comm_receive_start(&group, &x, 1, COMM_INT32, 0, 4);
-    compute(seconds);
-    const double took = seconds_now() - start, cpu = comm_thread_seconds(&group) - spent;
-    if (world.rank == 0) {
-        for (int to = 1; to < world.size; to++) {
-            r = comm_send_start(&group, &x, 1, COMM_INT32, to, 4);
-            comm_wait(&r);
-        }
-    }
-    comm_wait(&r);
-    const double share = largest(cpu / took);
-    check_all(x == 0 && share < 0.25, "a thread that waits for a message takes %.2f %% of a core", 100 * share);
-    comm_barrier(&group);
-    const double before = comm_thread_seconds(&group);
-    usleep(200000);
-    const double nothing = largest(comm_thread_seconds(&group) - before);
-    check_all(nothing < 0.01, "with nothing on its way %.3f ms in 200 ms", 1e3 * nothing);
-    comm_free(&group);
-}
-
 // Which groups have threads.
 static void test_groups(void) {
     Comm half = comm_split(&world, world.rank % 2, world.rank, "half"), child;
     comm_open_thread(&half);
     comm_open_thread(&half); // once is enough
-    check_all(comm_has_thread(&half) == (half.size > 1), "a group of one has no thread");
+    check_all(has_thread(&half) == (half.size > 1), "a group of one has no thread");
     child = comm_split(&half, 0, -half.rank, "child");
     int32_t x[4] = {-1, -1, -1, -1}, mine = world.rank;
     comm_all_gather(&child, x, &mine, 1, COMM_INT32);
-    check_all(!comm_has_thread(&child) && x[child.rank] == world.rank && x[0] == world.rank + 2 * child.rank,
+    check_all(!has_thread(&child) && x[child.rank] == world.rank && x[0] == world.rank + 2 * child.rank,
               "nor has a group that was split from one that has");
     comm_free(&child);
     comm_free(&half);
@@ -429,7 +367,6 @@ int main(int argc, char** argv) {
         while (attempt()) test_alone(algorithms[i], true, seconds);
         while (attempt()) test_alone(algorithms[i], false, i == 1 ? seconds : 0.5);
     }
-    while (attempt()) test_cost(seconds);
     test_groups();
     comm_open_thread(&world); // comm_close ends it
     double one = 1;
