@@ -145,7 +145,8 @@ static void test_config_caat(const ModelConfig* m) {
         bool told;
         const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, "", &error);
         same = same && made && checkpoint_load_caat(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
-               read.fraction == written.fraction && read.scale == written.scale && checkpoint_check_caat(".", &read, &error);
+               read.fraction == written.fraction && read.scale == written.scale &&
+               checkpoint_check_caat(".", &read, &error);
         other[0].ranks++;
         other[1].fraction += 0.01;
         other[2].scale = (SyncScale)((i + 1) % 3);

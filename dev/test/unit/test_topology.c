@@ -233,6 +233,9 @@ static void test_refusals(void) {
         }
     }
     network_free(&net);
+    net = network_of("ring:4");
+    tally(&t, is_refused(&net, ALGORITHM, "2d-ring"), "rings of rows and columns on a ring");
+    network_free(&net);
     Error error;
     tally(&t, !network_build(&net, "/tmp", &error) && strstr(error.text, strerror(EISDIR)), "a folder");
     for (int i = 0; i < 6; i++) { // lines of 510 characters are read, longer ones are not
