@@ -1,10 +1,11 @@
 """Faults of the checks of replicas, the search for NaNs, and the outlier detector. Tests: "health N TEXT": the cases of
-test_health with TEXT in their command line, on N ranks ("pure": without a trainer)."""
+test_health with TEXT in their command line, on N ranks ("pure": without a trainer); or a test without a trainer."""
 import async_dp
+import mutate
 
 REPLICAS, PROBE, OUTLIER = "trainer/replica_check.h", "parallel/nan_probe.h", "trainer/outlier_detector.h"
 MESH, TRAINER, EXCHANGE = "parallel.h", "train_gpt.cu", "parallel/data.h"
-PURE, SKIP = "health 1 pure", "health 2 skip"
+PURE, SKIP, SCORES = "health 1 pure", "health 2 skip", "test_outlier_detector"
 TENSOR, PIPES, SITES = "health 4 --tp 2 --zero 1", "health 8 --tp 2 --pp 2 --schedule", "health 4 --dp-mode"
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
@@ -18,7 +19,7 @@ FAULTS = [
     ("copies: norms are cut", PURE, REPLICAS, "if (tensor->parallel == REPLICATED) return REPLICATED_OVER_TP;", ""),
     ("copies: two votes against two are a majority", PURE, REPLICAS,
      "if (same == votes && mine != most) majority = false;", ""),
-    ("copies: without a majority nobody is named", PURE, REPLICAS, "wrong[rank[i]] = !majority || number",
+    ("copies: without a majority no rank is named", PURE, REPLICAS, "wrong[rank[i]] = !majority || number",
      "wrong[rank[i]] = majority && number"),
     ("copies: the largest number has the majority", PURE, REPLICAS, "if (same > votes) {",
      "if (same > votes || mine > most) {"),
@@ -26,7 +27,7 @@ FAULTS = [
      "if (number[(int64_t)rank * stride] != number[(int64_t)first[color] * stride])",
      "if (number[(int64_t)rank * stride + stride - 1] != number[(int64_t)first[color] * stride + stride - 1])"),
     ("copies: slices that change places are not seen", TENSOR, REPLICAS, "s->stream) << 36;", "s->stream) * 0;"),
-    ("copies: only the first slice of a rank is told", TENSOR, REPLICAS,
+    ("copies: only the first slice of a rank counts", TENSOR, REPLICAS,
      "sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];",
      "if (i == 0) sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];"),
     ("copies: kinds are mixed", "health 2 --tp 2", REPLICAS,
@@ -51,7 +52,7 @@ FAULTS = [
     ("numbers of all ranks: counted as traffic", SKIP, "parallel/process_groups.h",
      "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted;",
      "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted + 64;"),
-    ("ranks of a site have numbers of their own", PURE, MESH, "at.data += site.d * mesh_site(mesh);",
+    ("ranks of a site have numbers of their own", SITES, MESH, "at.data += site.d * mesh_site(mesh);",
      "at.data += mesh_site(mesh);"),
     ("places: the way back is not reversed", PURE, PROBE, "(probe->backward ? n - 1 - at : at)", "at"),
     ("places: micro-batches are one", PURE, PROBE, "2 * (int64_t)probe->microbatch + probe->backward",
@@ -60,7 +61,7 @@ FAULTS = [
      "probe->first = place;"),
     ("places: infinities are finite", PURE, PROBE, "finite = finite && isfinite(x[i]);",
      "finite = finite && !isnan(x[i]);"),
-    ("places: the text is of the block behind", PURE, PROBE, "const int layer = (int)((at - 1) / 3);",
+    ("places: the text is of the next block", TENSOR, PROBE, "const int layer = (int)((at - 1) / 3);",
      "const int layer = (int)(at / 3);"),
     ("origin: of equal places the last replica's", PURE, PROBE, "if (here < first) {", "if (here <= first) {"),
     ("origin: ranks of all replicas are named", PURE, PROBE, "from[rank] = mesh_at(mesh, rank).data == replica && seen",
@@ -93,24 +94,26 @@ FAULTS = [
     ("skip: the count never ends", SKIP, TRAINER, "        t->health.skipped_in_row = 0;\n", "        (void)0;\n"),
     ("skip: updates come before the norm", SKIP, "trainer/setup.h",
      "norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP", "norm_first || o->clip > 0"),
-    ("scores: a value of the history is lost", PURE, OUTLIER,
+    ("scores: a value of the history is lost", SCORES, OUTLIER,
      "y[i] = detector->value[(detector->next + i) % OUTLIER_WINDOW];",
      "y[i] = detector->value[(detector->next + i + (i == 0)) % OUTLIER_WINDOW];"),
-    ("scores: the oldest is the newest", PURE, OUTLIER,
+    ("scores: the oldest is the newest", SCORES, OUTLIER,
      "y[i] = detector->value[(detector->next + i) % OUTLIER_WINDOW];", "y[i] = detector->value[i];"),
-    ("scores: no slope", PURE, OUTLIER, "const double slope = median_of(work, HALF);", "const double slope = 0;"),
-    ("scores: a mean, not a median", PURE, OUTLIER, "return 0.5 * (x[n / 2 - 1] + x[n / 2]);",
+    ("scores: no slope", SCORES, OUTLIER, "const double slope = median_of(work, HALF);", "const double slope = 0;"),
+    ("scores: a mean, not a median", SCORES, OUTLIER, "return 0.5 * (x[n / 2 - 1] + x[n / 2]);",
      "double sum = 0; for (int i = 0; i < n; i++) sum += x[i] / n; return sum;"),
-    ("scores: the prediction is for the last value", PURE, OUTLIER, "*expected = level + slope * OUTLIER_WINDOW;",
+    ("scores: the prediction is for the last value", SCORES, OUTLIER, "*expected = level + slope * OUTLIER_WINDOW;",
      "*expected = level + slope * (OUTLIER_WINDOW - 1);"),
-    ("scores: said too early", PURE, OUTLIER, "if (detector->n < OUTLIER_WINDOW || !isfinite(x)) return 0;",
+    ("scores: said too early", SCORES, OUTLIER, "if (detector->n < OUTLIER_WINDOW || !isfinite(x)) return 0;",
      "if (detector->n < 20 || !isfinite(x)) return 0;"),
-    ("scores: equal values divide by nothing", PURE, OUTLIER, ", 1e-6 * fabs(level) + 1e-30);", ", 0);"),
-    ("scores: a NaN is remembered", PURE, OUTLIER, "    if (!isfinite(x)) return;\n", ""),
-    ("log: steps that were skipped are not counted", PURE, OUTLIER,
+    ("scores: equal values divide by nothing", SCORES, OUTLIER, ", 1e-6 * fabs(level) + 1e-30);", ", 0);"),
+    ("scores: a NaN is remembered", SCORES, OUTLIER, "    if (!isfinite(x)) return;\n", ""),
+    ("log: steps that were skipped are not counted", SCORES, OUTLIER,
      "health->skipped_in_row = health->skipped ? health->skipped_in_row + 1 : 0;",
      "health->skipped_in_row = health->skipped;"),
-    ("log: null is nought", PURE, OUTLIER, "return end == at + strlen(name) ? (double)NAN : x;", "return x;"),
+    ("log: null is nought", SCORES, OUTLIER, "return end == at + strlen(name) ? (double)NAN : x;", "return x;"),
 ]
 
-run = async_dp.run
+
+def run(test, planted):
+    return mutate.unit_test(test) if test == SCORES else async_dp.run(test, planted)

@@ -1,20 +1,19 @@
 /*
-test_health.c: do replica_check.h, nan_probe.h and outlier_detector.h see what is wrong, and nothing else? This file
+test_health.c: do trainer/replica_check.h and parallel/nan_probe.h see what is wrong, and nothing else? This file
 includes train_gpt.cu.
 
-On one rank, against brute force: which ranks hold the same (from the layouts of all ranks of many meshes), who differs
-from most, the order of places, the first of them, scores of losses (normal noise, trends, outliers among the last 100),
-checksums, texts.
+On one rank, against brute force: which ranks hold the same slice (from the layouts of all ranks of many meshes), which
+of them differ from the majority, the order of places, the first of them.
 
 On several, in the trainer's own step, on a tiny model:
 
     no alarm    copies agree after every step, whatever the mesh
-    flips       one bit of a random weight of a random rank: exactly the ranks that hold a copy are told, the one that differs
-                by name where there are three or more; nothing where there is no copy; and nothing once it is put right
-    NaN         planted in one rank's attention in one block and micro-batch, in its gradient of a matrix, in a weight: the place,
-                the rank and the number of replicas are told, in the same words on every mesh. Planted once only: hardware
-    skipped     a step with a NaN, and --on-nan skip: parameters and moments keep their bits, and a run that is taken up from
-                there ends with the bits of the one that went on
+    flips       one bit of a random weight of a random rank: the message names the ranks that hold a copy, where there
+                are three or more only the one that differs; no alarm where there is no copy, or after the bit is back
+    NaN         planted in one rank's attention in one block and micro-batch, in its gradient of a matrix, in a weight:
+                the message names the place, the rank and the number of replicas. Planted once only: hardware
+    skipped     a step with a NaN, and --on-nan skip: parameters and moments keep their bits, and a run resumed after it
+                ends with the bits of the run that continued
 
 NaNs are planted by functions that stand in for the kernels' here. --die FOLDER: a bit is flipped before a checkpoint,
 for test_mesh.sh to look at the end of the run.
@@ -47,46 +46,9 @@ static const char* usual_line =
     "--global-batch 8 --eval-sequences 4 --data build/test_health.bin";
 #include "trainer_fixture.h"
 
-// Whole numbers below n that every rank draws alike.
+// Whole numbers below n, the same on every rank.
 static uint64_t draws = 0;
 static int64_t draw(int64_t n) { return (int64_t)((double)random_uniform(11, 3, draws++) * (double)n) % n; }
-
-// ----------------------------------------------------------------------------------------------------------------
-// Checksums
-
-static void test_checksum(void) {
-    enum { BYTES = 300002 };
-    unsigned char* x = (unsigned char*)checked_malloc(BYTES, "test");
-    int seen = 0, flips = 0, pieces = 0, cuts = 0;
-    for (int i = 0; i < BYTES; i++) x[i] = (unsigned char)draw(256);
-    uint64_t whole = 7;
-    const uint64_t right = checksum_of(x, BYTES, 5);
-    for (int64_t bytes = 0; bytes <= 40; bytes += 2) {
-        uint64_t sum = 1;
-        checksum_add(&sum, x + 2, bytes, 9);
-        pieces += sum == 1 + checksum_of(x + 2, bytes, 9);
-    }
-    checksum_add(&whole, x, BYTES, 5);
-    for (; cuts < 50; cuts++) {
-        const int64_t cut = 4 * draw(BYTES / 4);
-        uint64_t sum = 0;
-        checksum_add(&sum, x + cut, BYTES - cut, 5 + cut / 4);
-        checksum_add(&sum, x, cut, 5);
-        pieces += sum == right;
-    }
-    for (; flips < 200; flips++) {
-        const int64_t at = draw(BYTES);
-        const unsigned char bit = (unsigned char)(1 << draw(8));
-        uint64_t sum = 0;
-        x[at] ^= bit;
-        checksum_add(&sum, x, BYTES, 5);
-        x[at] ^= bit;
-        seen += sum != right;
-    }
-    check(whole == 7 + right && pieces == 21 + cuts, "checksum_add: %d pieces and sums of pieces", pieces);
-    check(seen == flips, "checksum_add: %d of %d flipped bits seen", seen, flips);
-    free(x);
-}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Who holds the same
@@ -108,8 +70,7 @@ static int wrong_colors(const ModelConfig* m, Mesh mesh, int* pairs) {
     int wrong = 0;
     model_tensors(list, m);
     for (int rank = 0; rank < n; rank++) {
-        mesh.tensor = rank % mesh.t, mesh.data = rank / mesh.t % mesh.d, mesh.pipeline = rank / mesh.t / mesh.d;
-        if (!layout_build(&layout[rank], m, mesh, m->T, &error)) die("%s", error.text);
+        if (!layout_build(&layout[rank], m, mesh_at(&mesh, rank), m->T, &error)) die("%s", error.text);
     }
     for (int i = 0; i < tensors; i++) {
         for (int a = 0; a < n; a++) {
@@ -126,7 +87,8 @@ static int wrong_colors(const ModelConfig* m, Mesh mesh, int* pairs) {
         }
     }
     for (int rank = 0; rank < n; rank++) layout_free(&layout[rank]);
-    free(layout), free(list);
+    free(layout);
+    free(list);
     return wrong;
 }
 
@@ -160,9 +122,9 @@ static void test_differ(void) {
         const int n = mesh_size(&mesh), stride = 1 + (int)draw(3), NKV = 1 << draw(3);
         const ReplicaGroup holders = (ReplicaGroup)draw(REPLICA_GROUPS);
         int64_t number[60 * 3];
-        bool told[60], right[60] = {false};
+        bool named[60], right[60] = {false};
         int copies = -1, color[60], values = 1 + (int)draw(3), bad = -1, holding = 0;
-        for (int i = 0; i < n * stride; i++) number[i] = 1000 + i; // what is not looked at
+        for (int i = 0; i < n * stride; i++) number[i] = 1000 + i; // not compared
         for (int i = 0; i < n; i++) {
             const Mesh at = mesh_at(&mesh, i);
             color[i] = replica_group_color(holders, &at, NKV);
@@ -172,49 +134,24 @@ static void test_differ(void) {
             for (int j = 0; j < i; j++)
                 bad = color[i] == color[j] && number[i * stride] != number[j * stride] ? i : bad;
         }
-        int most = 0, second = 0;
-        int64_t best = 0;
-        for (int64_t value = 0; value < 200 && bad >= 0; value++) {
+        int64_t most = 0, second = 0, best = 0;
+        const bool found = group_differs(named, &copies, number, stride, holders, &mesh, NKV);
+        differ_found += found;
+        wrong += found != (bad >= 0);
+        if (bad < 0 || !found) continue;
+        for (int64_t value = 0; value < 200; value++) {
             int votes = 0;
             for (int i = 0; i < n; i++) votes += color[i] == color[bad] && number[i * stride] == value;
             holding += votes;
-            if (votes > most)
-                second = most, most = votes, best = value;
-            else if (votes > second)
-                second = votes;
+            second = max_i64(second, min_i64(most, votes));
+            if (votes > most) best = value;
+            most = max_i64(most, votes);
         }
-        for (int i = 0; i < n && bad >= 0; i++)
-            right[i] = color[i] == color[bad] && (most == second || number[i * stride] != best);
-        const bool found = group_differs(told, &copies, number, stride, holders, &mesh, NKV);
-        differ_found += found;
-        wrong +=
-            found != (bad >= 0) || (found && (memcmp(told, right, (size_t)n * sizeof *told) != 0 || copies != holding));
+        for (int i = 0; i < n; i++) right[i] = color[i] == color[bad] && (most == second || number[i * stride] != best);
+        wrong += memcmp(named, right, (size_t)n * sizeof *named) != 0 || copies != holding;
     }
     check(wrong == 0 && differ_found > 300 && differ_found < 2700,
           "group_differs: %d of 3000 wrong, %d have differences", wrong, differ_found);
-}
-
-static void test_texts(void) {
-    char text[512];
-    Mesh mesh = mesh_of_rank(5, 2, 1, 4);
-    bool which[8] = {false, false, false, false, false, true, false, false};
-    ranks_text(text, sizeof text, &mesh, true, which);
-    check(strcmp(text, "rank 5 (t 1, p 0, d 2)") == 0, "one rank: %s", text);
-    which[0] = true;
-    ranks_text(text, sizeof text, &mesh, true, which);
-    check(strcmp(text, "ranks 0 (t 0, p 0, d 0) and 5 (t 1, p 0, d 2)") == 0, "two: %s", text);
-    which[1] = which[2] = which[3] = which[7] = true;
-    ranks_text(text, sizeof text, &mesh, true, which);
-    check(strcmp(text, "ranks 0 (t 0, p 0, d 0), 1 (t 1, p 0, d 0), 2 (t 0, p 0, d 1), 3 (t 1, p 0, d 1) and 2 more") ==
-              0,
-          "six: %s", text);
-    mesh = mesh_of_rank(13, 2, 2, 4); // t 1, d 2, p 1: the second of two sites
-    mesh.sites = 2;
-    const bool in_site[8] = {false, false, false, true, false, false, true, false};
-    ranks_text(text, sizeof text, &mesh, false, in_site);
-    check(strcmp(text, "ranks 7 (t 1, p 0, d 3) and 14 (t 0, p 1, d 3)") == 0, "of a site: %s", text);
-    ranks_text(text, 20, &mesh, false, in_site);
-    check(strlen(text) == 19, "a text that has no room is cut: %s", text);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -227,25 +164,12 @@ static void test_places(void) {
     NanProbe probe = nan_probe_init(&m);
     int64_t last = -1;
     int wrong = 0, places = 0;
-    char text[160];
-    struct {
-        int64_t place;
-        const char* text;
-    } expected[] = {{place_of_weight(2), "the weight transformer.h.0.ln_1.weight"},
-                    {place_of_gradient(2), "its own gradient of transformer.h.0.ln_1.weight"},
-                    {0, "the output of the mlp in block 2, micro-batch 1"},
-                    {0, "the gradient of attention's input in block 0, micro-batch 1"},
-                    {0, "the embedding, micro-batch 1"},
-                    {0, "the gradient of the embedding's output, micro-batch 1"},
-                    {0, "the residual stream after block 0, micro-batch 1"},
-                    {0, "the logits, micro-batch 1"},
-                    {0, "the losses, micro-batch 1"},
-                    {0, "the gradient of the head's input, micro-batch 1"},
-                    {0, "the gradient of the residual stream after block 1, micro-batch 1"}};
 #define STEP(place)                                                                                                    \
     {                                                                                                                  \
         const int64_t now = place;                                                                                     \
-        wrong += now <= last, last = now, places++;                                                                    \
+        wrong += now <= last;                                                                                          \
+        last = now;                                                                                                    \
+        places++;                                                                                                      \
     }
     for (int i = 0; i < probe.tensors; i++) STEP(place_of_weight(i));
     for (probe.microbatch = 0; probe.microbatch < 3; probe.microbatch++) {
@@ -269,23 +193,10 @@ static void test_places(void) {
     for (int i = 0; i < probe.tensors; i++) STEP(place_of_gradient(i));
 #undef STEP
     check(wrong == 0 && places > 100, "%d places, %d out of order", places, wrong);
-    probe.microbatch = 1, probe.backward = false;
-    expected[2].place = place_of_pass(&probe, PROBE_MLP, 2),
-    expected[4].place = place_of_pass(&probe, PROBE_EMBEDDING, 0);
-    expected[6].place = place_of_pass(&probe, PROBE_STREAM, 0),
-    expected[7].place = place_of_pass(&probe, PROBE_LOGITS, 0);
-    expected[8].place = place_of_pass(&probe, PROBE_LOSS, 0);
-    probe.backward = true;
-    expected[3].place = place_of_pass(&probe, PROBE_ATTENTION, 0),
-    expected[5].place = place_of_pass(&probe, PROBE_EMBEDDING, 0);
-    expected[9].place = place_of_pass(&probe, PROBE_LOGITS, 0),
-    expected[10].place = place_of_pass(&probe, PROBE_STREAM, 1);
-    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
-        place_text(text, sizeof text, expected[i].place, &m);
-        check(strcmp(text, expected[i].text) == 0, "place: %s", text);
-    }
     const float x[] = {1, -INFINITY, 2}, y[] = {3e38f, 0, -1e-40f}, z[] = {NAN};
-    probe_floats(&probe, 50, x, 3), probe_floats(&probe, 70, z, 1), probe_floats(&probe, 40, y, 3);
+    probe_floats(&probe, 50, x, 3);
+    probe_floats(&probe, 70, z, 1);
+    probe_floats(&probe, 40, y, 3);
     check(probe.first == 50, "the first place that is not finite: %lld", (long long)probe.first);
     probe_floats(&probe, 45, z, 1);
     check(probe.first == 45, "one before it: %lld", (long long)probe.first);
@@ -305,7 +216,8 @@ static void test_first_place(void) {
                 for (int t = 0; t < mesh.t; t++) {
                     const int64_t s = seen[t + mesh.t * (d + mesh.d * p)];
                     bad[d] = bad[d] || s < NO_PLACE;
-                    if (s < first) first = s, replica = d;
+                    if (s < first) replica = d;
+                    first = min_i64(first, s);
                 }
             }
             many += bad[d];
@@ -315,109 +227,6 @@ static void test_first_place(void) {
             wrong += from[i] != (first < NO_PLACE && i / mesh.t % mesh.d == replica && seen[i] == first);
     }
     check(wrong == 0, "first_place: %d of 2000 wrong", wrong);
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// Scores
-
-static double gauss(uint64_t i) {
-    float x;
-    random_normals(&x, 1, 5, 77, i);
-    return (double)x;
-}
-
-// The same by counting: the middle of n numbers is the mean of the two that have n / 2 - 1 and n / 2 below them.
-static double counted_median(const double* x, int n) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) {
-        int below = 0;
-        for (int j = 0; j < n; j++) below += x[j] < x[i] || (x[j] == x[i] && j < i);
-        if (below == n / 2 || below == n / 2 - 1) sum += x[i];
-    }
-    return sum / 2;
-}
-
-static double brute_score(const double* y, double x) { // y: the last 100, the oldest first
-    double slopes[50], flat[100], away[100];
-    for (int i = 0; i < 50; i++) slopes[i] = (y[50 + i] - y[i]) / 50;
-    const double slope = counted_median(slopes, 50);
-    for (int i = 0; i < 100; i++) flat[i] = y[i] - slope * i;
-    const double level = counted_median(flat, 100);
-    for (int i = 0; i < 100; i++) away[i] = flat[i] > level ? flat[i] - level : level - flat[i];
-    return (x - level - 100 * slope) / (1.4826 * counted_median(away, 100));
-}
-
-static void test_scores(bool few) {
-    double y[400], expected, worst = 0, moved = 0;
-    OutlierDetector h, other;
-    memset(&h, 0, sizeof h), memset(&other, 0, sizeof other);
-    int early = 0;
-    for (int i = 0; i < 400; i++) {
-        y[i] = 3 - 0.001 * i + 0.1 * gauss((uint64_t)i) + (i % 17 == 0 ? 4 : 0); // every 17th is off
-        const double score = outlier_score(&h, y[i], &expected);
-        const double same = outlier_score(&other, 5 * y[i] - 70 + 0.3 * i, &expected);
-        early += i < 100 && score != 0;
-        if (i >= 100) worst = fmax(worst, fabs(score - brute_score(y + i - 100, y[i])));
-        moved = fmax(moved, fabs(score - same));
-        outlier_add(&h, y[i]), outlier_add(&other, 5 * y[i] - 70 + 0.3 * i);
-    }
-    check(early == 0, "nothing is said before there are 100: %d times", early);
-    check_error("scores beside brute force", worst, 1e-9);
-    check_error("scores of a line added, another unit and zero", moved, 1e-8);
-    outlier_add(&h, (double)NAN), outlier_add(&h, (double)INFINITY);
-    check(fabs(outlier_score(&h, 3, &expected) - brute_score(y + 300, 3)) < 1e-9,
-          "what is not finite is not remembered");
-    check(outlier_score(&h, (double)NAN, &expected) == 0, "and has no score");
-    memset(&h, 0, sizeof h);
-    for (int i = 0; i < 100; i++) outlier_add(&h, 2.5);
-    check(outlier_score(&h, 2.5, &expected) == 0 && expected == 2.5 && outlier_score(&h, 2.6, &expected) > 100,
-          "equal values: the next has score 0, another one a large score");
-
-    // A falling loss: an outlier of 10 deviations is seen, one of 100 is seen, and so is the one behind it, and the
-    // noise is not.
-    int seen = 0, false_alarms = 0;
-    memset(&h, 0, sizeof h);
-    for (int i = 0; i < 400; i++) {
-        const bool off = i == 200 || i == 201 || i == 210 || i == 300;
-        const double x = 5 - 0.01 * i + 0.05 * gauss(5000 + (uint64_t)i) + (off ? i == 200 ? 5 : 0.6 : 0);
-        const double score = outlier_score(&h, x, &expected);
-        seen += off && score > 6, false_alarms += !off && fabs(score) > 6;
-        outlier_add(&h, x);
-    }
-    check(seen == 4 && false_alarms == 0, "a falling loss: %d of 4 outliers seen, %d false alarms", seen, false_alarms);
-
-    // Normal noise. The deviation is known to 12 %, and the prediction is off by 0.3 deviations: of 3,000,000 steps
-    // 1344 were beyond 4, 2 beyond 6, and the variance of the score was 1.15.
-    const int n = few ? 4000 : 20000;
-    int beyond4 = 0, beyond6 = 0;
-    double squares = 0;
-    memset(&h, 0, sizeof h);
-    for (int i = 0; i < n + 100; i++) {
-        const double x = gauss(10000 + (uint64_t)i), score = outlier_score(&h, x, &expected);
-        squares += score * score;
-        beyond4 += fabs(score) > 4, beyond6 += fabs(score) > 6;
-        outlier_add(&h, x);
-    }
-    check(beyond6 <= 1 && beyond4 < n / 500 && squares / n > 1 && squares / n < 1.35,
-          "normal noise, %d steps: variance of the score %.3f, beyond 4: %d, beyond 6: %d", n, squares / n, beyond4,
-          beyond6);
-}
-
-static void test_logged(void) {
-    StepHealth h;
-    memset(&h, 0, sizeof h);
-    health_logged(&h, "{\"step\":1,\"loss\":5.5,\"val_loss\":6.25,\"grad_norm\":2,\"lr\":0.1,\"peak_mem_bytes\":3}\n");
-    check(h.loss.n == 1 && h.loss.value[0] == 5.5 && h.norm.value[0] == log(2) && h.skipped_in_row == 0,
-          "a logged step");
-    health_logged(&h, "{\"step\":2,\"loss\":null,\"val_loss\":1,\"grad_norm\":null,\"skipped\":true}\n");
-    health_logged(&h, "{\"step\":3,\"loss\":4,\"val_loss\":1,\"grad_norm\":null,\"skipped\":true}\n");
-    check(h.loss.n == 1 && h.norm.n == 1 && h.skipped_in_row == 2,
-          "steps that were skipped count for nothing but that");
-    health_logged(&h, "{\"step\":4,\"loss\":5.25,\"val_loss\":null,\"grad_norm\":null}\n");
-    check(h.loss.n == 2 && h.norm.n == 1 && h.skipped_in_row == 0, "a step without a norm");
-    health_logged(&h, "nothing\n");
-    health_logged(&h, "{\"step\":4,\"loss\":");
-    check(h.loss.n == 2 && h.norm.n == 1, "lines that are none");
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -435,7 +244,11 @@ static struct {
 
 static void plant(Trainer* t, Plant what, int rank, int layer, int microbatch, bool once) {
     memset(&planted, 0, sizeof planted);
-    planted.plant = what, planted.t = t, planted.rank = rank, planted.layer = layer, planted.microbatch = microbatch;
+    planted.plant = what;
+    planted.t = t;
+    planted.rank = rank;
+    planted.layer = layer;
+    planted.microbatch = microbatch;
     planted.once = once;
 }
 
@@ -451,7 +264,8 @@ static void planted_attention_forward(floatX* out, float* lse, const floatX* qkv
     const Stage* s = &planted.t->stage;
     for (int i = 0; i < s->slots; i++) {
         const Activations* a = &s->activations[i];
-        for (int l = 0; a->chunk && l < a->chunk->layers; l++) {
+        if (!a->chunk) continue;
+        for (int l = 0; l < a->chunk->layers; l++) {
             if (a->layers[l].qkv != qkv) continue;
             const int layer = a->chunk->first_layer + l, k = planted.calls[layer]++ % planted.t->schedule.config.m;
             if (plants(PLANT_ATTENTION) && layer == planted.layer && k == planted.microbatch)
@@ -496,10 +310,10 @@ static uint64_t hash_of_state(const Trainer* t) {
     uint64_t hash = 0;
     device_to_floats(host, s->params, n);
     if (!HAS_MASTER_WEIGHTS) hash += checksum_of(host, 4 * n, 0); // else a step that is skipped rounds them again
+    const float* state[] = {s->moment1, s->moment2, HAS_MASTER_WEIGHTS ? s->master : NULL};
     for (int what = 0; what < 3; what++) {
-        const float* from = what == 0 ? s->moment1 : what == 1 ? s->moment2 : HAS_MASTER_WEIGHTS ? s->master : NULL;
-        if (!from) continue;
-        device_to_host(host, from, (size_t)share * sizeof(float));
+        if (!state[what]) continue;
+        device_to_host(host, state[what], (size_t)share * sizeof(float));
         hash += checksum_of(host, 4 * share, (what + 1) * n);
     }
     free(host);
@@ -529,8 +343,9 @@ static void flip_bit(Trainer* t, int64_t element, int bit) {
     device_from_host(at, &byte, 1);
 }
 
-// One bit of a random weight of a random rank. Returns whether what is told is right, on all ranks.
-static bool flip(Trainer* t, int* told) {
+// One bit of a random weight of a random rank. Returns whether the message is right, on all ranks. *copied: flips of
+// weights that have copies.
+static bool flip(Trainer* t, int* copied) {
     const Layout* layout = &t->stage.layout;
     const Mesh* mesh = &layout->mesh;
     const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), bit = (int)draw(8 * (int)sizeof(floatX));
@@ -556,7 +371,7 @@ static bool flip(Trainer* t, int* told) {
     const bool same_site = far || mesh_site(mesh) == all[2 * rank + 1];
     bool right = differs == (copies > 1 && same_site);
     if (differs) right = right && strstr(text, name) && !strstr(text, "more tensor");
-    for (int i = 0; i < t->world.size && differs; i++) {
+    for (int i = 0; i < (differs ? t->world.size : 0); i++) {
         const Mesh at = mesh_at(mesh, i);
         snprintf(who, sizeof who, " %d (t %d, p %d, d %d)", i, at.tensor, at.pipeline, at.data);
         const bool holder = all[2 * i] == all[2 * rank] && all[2 * i + 1] == all[2 * rank + 1];
@@ -567,12 +382,18 @@ static bool flip(Trainer* t, int* told) {
         right = right && (copies == 2 ? strstr(text, "than each other, and there is no majority") != NULL
                                       : strstr(text, who) != NULL);
     const bool quiet = !compare_copies(t, text, sizeof text);
-    *told += copies > 1;
+    *copied += copies > 1;
     return on_all(t, !right || !quiet) == 0;
 }
 
-// Two tensors: the first one is told, and that there is another one. Two that have changed places: likewise, although
-// nothing else has changed.
+// A bit of each of two tensors.
+static void flip_two_bits(Trainer* t, const Slice* one, const Slice* other) {
+    flip_bit(t, one->offset + 1, 3);
+    flip_bit(t, other->offset, 5);
+}
+
+// Two tensors: the message names the first one, and says that there is another one. Two that have changed places: the
+// same, although nothing else has changed.
 static bool flip_two(Trainer* t) {
     const Layout* layout = &t->stage.layout;
     char text[1024];
@@ -581,17 +402,24 @@ static bool flip_two(Trainer* t) {
     const Slice *one = layout_slice(layout, layer, NORM1_W), *other = layout_slice(layout, layer, NORM2_W);
     const Mesh* mesh = &layout->mesh;
     const bool flips = mesh->pipeline == 0 && mesh->tensor == mesh->t - 1 && mesh->data == 0;
-    if (flips) flip_bit(t, one->offset + 1, 3), flip_bit(t, other->offset, 5);
+    if (flips) flip_two_bits(t, one, other);
     found = compare_copies(t, text, sizeof text) && strstr(text, one->tensor.name) &&
             strstr(text, "; 1 more tensor differs");
-    if (flips) flip_bit(t, one->offset + 1, 3), flip_bit(t, other->offset, 5);
+    if (flips) flip_two_bits(t, one, other);
     const size_t bytes = (size_t)slice_elements(one) * sizeof(floatX);
     char *a = (char*)checked_malloc(2 * bytes, "test"), *b = a + bytes;
     floatX *at = t->stage.params + one->offset, *to = t->stage.params + other->offset;
-    device_to_host(a, at, bytes), device_to_host(b, to, bytes);
-    if (flips) device_from_host(at, b, bytes), device_from_host(to, a, bytes);
+    device_to_host(a, at, bytes);
+    device_to_host(b, to, bytes);
+    if (flips) {
+        device_from_host(at, b, bytes);
+        device_from_host(to, a, bytes);
+    }
     found = compare_copies(t, text, sizeof text) && found;
-    if (flips) device_from_host(at, a, bytes), device_from_host(to, b, bytes);
+    if (flips) {
+        device_from_host(at, a, bytes);
+        device_from_host(to, b, bytes);
+    }
     free(a);
     comm_broadcast(&t->world, &found, 1, COMM_INT32, 0); // rank 0 is of the site
     return found;
@@ -603,7 +431,7 @@ static void expect_rank(char* text, size_t size, const Mesh* mesh, int rank, con
              at.data);
 }
 
-// Looks for where the next step goes wrong; whether all ranks of the planted one's site are told `expected`.
+// Looks for where the next step goes wrong; whether all ranks of the planted one's site get the expected message.
 static bool origin_is(Trainer* t, int rank, const char* place, bool print) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const StepInput pass = {&t->schedule, &t->train, t->sequences, t->sequences + t->settings.global_batch,
@@ -623,10 +451,10 @@ static bool origin_is(Trainer* t, int rank, const char* place, bool print) {
     return on_all(t, !right) == 0;
 }
 
-// Plants of all kinds at random places.
-static int origins(Trainer* t, int rounds, int* wrong) {
+// Plants of all kinds at random places. Returns how many wrong origins were found.
+static int wrong_origins(Trainer* t, int rounds) {
     const Layout* layout = &t->stage.layout;
-    int n = 0;
+    int wrong = 0;
     char place[160], name[128];
     for (int round = 0; round < rounds; round++) {
         const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), m = t->schedule.config.m;
@@ -648,50 +476,51 @@ static int origins(Trainer* t, int rounds, int* wrong) {
         const int k = round == 0 ? m - 1 : (int)draw(m); // there is something before it
         plant(t, PLANT_ATTENTION, rank, where[0], k, false);
         snprintf(place, sizeof place, "the output of attention in block %d, micro-batch %d", where[0], k);
-        *wrong += !origin_is(t, rank, place, mine), n++;
+        wrong += !origin_is(t, rank, place, mine);
         plant(t, PLANT_ATTENTION, rank, where[0], k, true);
-        *wrong += !origin_is(t, rank, NULL, mine), n++;
+        wrong += !origin_is(t, rank, NULL, mine);
         plant(t, PLANT_GRADIENT, rank, where[0], 0, false);
         snprintf(name, sizeof name, "its own gradient of %s", gradient_name);
-        *wrong += !origin_is(t, rank, name, mine), n++;
+        wrong += !origin_is(t, rank, name, mine);
         plant(t, PLANT_NOTHING, 0, 0, 0, false);
         device_to_host(&kept, t->stage.params + element, sizeof kept);
         if (mine) device_from_host(t->stage.params + element, &nan, sizeof nan);
         snprintf(name, sizeof name, "the weight %s", weight_name);
-        *wrong += !origin_is(t, rank, name, mine), n++;
+        wrong += !origin_is(t, rank, name, mine);
         if (mine) device_from_host(t->stage.params + element, &kept, sizeof kept);
-        *wrong += !origin_is(t, rank, NULL, mine), n++;
+        wrong += !origin_is(t, rank, NULL, mine);
         free(list);
     }
-    return n;
+    return wrong;
 }
 
 static void case_run(const Comm* world, const char* line, bool few) {
     static Trainer t;
     char text[1024];
-    int alarms = 0, flips = 0, told = 0, wrong = 0, wrong_origins = 0, n = 0;
+    int alarms = 0, flips = 0, copied = 0, wrong = 0, origins = 0;
     trainer_open(&t, world, line, NULL, false);
     const Mesh* mesh = &t.stage.layout.mesh;
     const bool late = t.stage.async && async_dp_is_delayed(&t.stage);
     for (int step = 0; step < (few ? 2 : 4); step++) {
         train_step(&t);
         alarms += on_all(&t, compare_copies(&t, text, sizeof text)) > 0;
-        for (int i = 0; i < (few ? 6 : 12); i++, flips++) wrong += !flip(&t, &told);
+        for (int i = 0; i < (few ? 6 : 12); i++, flips++) wrong += !flip(&t, &copied);
     }
     const int copies = (t.stats_scope == SCOPE_SITE ? mesh_site_size(mesh) : mesh->d) * mesh->t;
     const bool two = copies < 2 || flip_two(&t);
     if (!t.schedule.config.clip || late) {
         rerun_to_find_nan(&t, NULL, text, sizeof text);
-        wrong_origins = !strstr(text, late ? "gradients are late" : "with a --clip");
-    } else
-        n = origins(&t, few ? 1 : 2, &wrong_origins);
+        origins = !strstr(text, late ? "gradients are late" : "with a --clip");
+    } else {
+        origins = wrong_origins(&t, few ? 1 : 2);
+    }
     if (t.stage.async) async_dp_drain(&t.stage);
     trainer_close(&t);
     if (world->rank > 0) return;
     check(alarms == 0, "%s: %d steps with a false alarm", line, alarms);
-    check(wrong == 0 && two, "    %d bits flipped, %d of them in copies, %d told wrongly%s", flips, told, wrong,
+    check(wrong == 0 && two, "    %d bits flipped, %d of them in copies, %d wrong messages%s", flips, copied, wrong,
           two ? "" : "; two at once too");
-    check(wrong_origins == 0, "    %d NaNs planted, %d of them told wrongly", n, wrong_origins);
+    check(origins == 0, "    NaNs planted: %d wrong origins", origins);
 }
 
 static const struct {
@@ -746,7 +575,7 @@ static void skip_run(const Comm* world, const char* line) {
     snprintf(skips, sizeof skips, "%s --on-nan skip", line);
     checkpoint_folder(world, folder, true);
     comm_barrier((Comm*)world);
-    for (int run = 0; run < 2; run++) { // the second takes up the first one's checkpoint
+    for (int run = 0; run < 2; run++) { // the second resumes from the first one's checkpoint
         trainer_open(&t, world, skips, run ? folder : NULL, run == 1);
         t.settings.out = NULL;
         wrong += run == 1 && t.step != SKIPPED;
@@ -760,7 +589,9 @@ static void skip_run(const Comm* world, const char* line) {
             dup2(nowhere, 1);
             train_step(&t);
             fflush(stdout);
-            dup2(stdout_was, 1), close(stdout_was), close(nowhere);
+            dup2(stdout_was, 1);
+            close(stdout_was);
+            close(nowhere);
             plant(&t, PLANT_NOTHING, 0, 0, 0, false);
             wrong += t.step != step || t.sequences != position + t.settings.global_batch;
             wrong += t.health.skipped != (step == SKIPPED) || t.health.skipped_in_row != (step == SKIPPED);
@@ -785,24 +616,7 @@ static void skip_run(const Comm* world, const char* line) {
     checkpoint_folder(world, folder, true);
     if (world->rank > 0) return;
     rmdir(folder);
-    check(wrong == 0, "%s: a step is skipped, and a run taken up behind it: %d things wrong", line, wrong);
-}
-
-// A run without a NaN does not depend on --on-nan.
-static void test_same(const Comm* world, const char* line) {
-    static Trainer t;
-    char skips[256];
-    uint64_t end[2];
-    snprintf(skips, sizeof skips, "%s --on-nan skip", line);
-    for (int run = 0; run < 2; run++) {
-        trainer_open(&t, world, run ? skips : line, NULL, false);
-        while (t.step < 5) train_step(&t);
-        end[run] = hash_of_state(&t);
-        trainer_close(&t);
-    }
-    int64_t wrong = end[0] != end[1];
-    comm_all_reduce((Comm*)world, &wrong, 1, COMM_INT64, COMM_SUM);
-    if (world->rank == 0) check(wrong == 0, "%s: the same bits with --on-nan skip", line);
+    check(wrong == 0, "%s: a step is skipped, and a run resumed after it: %d things wrong", line, wrong);
 }
 
 static const struct {
@@ -849,14 +663,10 @@ int main(int argc, char** argv) {
         return 0;
     }
     if (world.size == 1 && (!only || strcmp(only, "pure") == 0)) {
-        test_checksum();
         test_holders();
         test_differ();
-        test_texts();
         test_places();
         test_first_place();
-        test_scores(few);
-        test_logged();
     }
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         if (cases[i].ranks == world.size && (!only || strstr(cases[i].line, only)))
@@ -865,7 +675,6 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < sizeof skipping / sizeof skipping[0]; i++) {
         if (skipping[i].ranks != world.size || (only && !strstr(only, "skip"))) continue;
         skip_run(&world, skipping[i].line);
-        if (strstr(skipping[i].line, "--clip 0") || !few) test_same(&world, skipping[i].line);
     }
     const int status = world.rank == 0 ? test_end() : 0;
     comm_close(&world);
