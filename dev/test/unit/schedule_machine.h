@@ -29,7 +29,8 @@ typedef struct {
 static inline Step step_build(PipelineConfig plan) {
     Step step;
     memset(&step, 0, sizeof step);
-    step.config = plan, step.training = true;
+    step.config = plan;
+    step.training = true;
     for (int r = 0; r < plan.p; r++) step.stages[r] = schedule_build(&plan, r);
     return step;
 }
@@ -37,7 +38,8 @@ static inline Step step_build(PipelineConfig plan) {
 // Forward passes of m micro-batches, whatever number the plan has.
 static inline Step step_forward(PipelineConfig plan, int m) {
     Step step = step_build(plan);
-    step.config.m = m, step.training = false;
+    step.config.m = m;
+    step.training = false;
     for (int r = 0; r < plan.p; r++) {
         const Schedule forward = schedule_build_forward(&step.stages[r], m);
         schedule_free(&step.stages[r]);
@@ -144,11 +146,14 @@ static inline int output_of(int part, int k) { return 1000 * (part + 1) + k; }
 static inline int gradient_of(int part, int k) { return 1000000 + 1000 * (part + 1) + k; } // of the part's input
 
 static inline void place_clear(Place* place, int n) {
-    for (int i = 0; i < n; i++) place[i].content = EMPTY, place[i].pending = 0;
+    const Place empty = {EMPTY, 0};
+    for (int i = 0; i < n; i++) place[i] = empty;
 }
 
 static inline void machine_begin(Machine* x, const Step* step, bool blocking) {
-    x->config = step->config, x->training = step->training, x->blocking = blocking;
+    x->config = step->config;
+    x->training = step->training;
+    x->blocking = blocking;
     for (int r = 0; r < x->config.p; r++) {
         Worker* w = &x->workers[r];
         memset(w, 0, sizeof *w);
@@ -157,7 +162,8 @@ static inline void machine_begin(Machine* x, const Step* step, bool blocking) {
         for (int i = 0; i < SLOTS_MAX; i++) w->held[i] = EMPTY;
         for (int c = 0; c < x->config.v; c++) {
             ChunkWork* work = &w->chunk[c];
-            place_clear(work->input, BUFFERS), place_clear(work->gradient, BUFFERS);
+            place_clear(work->input, BUFFERS);
+            place_clear(work->gradient, BUFFERS);
             place_clear(work->outgoing, BUFFERS);
         }
         for (int to = 0; to < x->config.p; to++) {
@@ -175,7 +181,9 @@ static inline Outcome wire_deliver(Wire* w) {
     const Message from = w->send[w->delivered], to = w->receive[w->delivered];
     if (from.microbatch != to.microbatch || from.part != to.part) return BROKEN;
     to.place->content = from.place->content;
-    to.place->pending--, from.place->pending--, w->delivered++;
+    to.place->pending--;
+    from.place->pending--;
+    w->delivered++;
     return MOVED;
 }
 
@@ -189,7 +197,8 @@ static inline Outcome worker_send(Machine* x, int r, Wire* wire, Place* place, i
     if (place->content != content) return BROKEN;
     const Message message = {place, part, k};
     place->pending++;
-    w->turn = wire->sends, w->sending = x->blocking;
+    w->turn = wire->sends;
+    w->sending = x->blocking;
     wire->send[wire->sends++] = message;
     return x->blocking ? STARTED : MOVED;
 }
@@ -211,13 +220,14 @@ static inline Outcome worker_forward(Machine* x, int r, Action a) {
     if (output->pending > 0) return BLOCKED;
     if (part > 0 && input->content != output_of(part - 1, a.microbatch)) return BROKEN;
     if (w->held[a.slot] != EMPTY || c->forwards != a.microbatch) return BROKEN;
-    input->content = EMPTY, output->content = output_of(part, a.microbatch);
+    input->content = EMPTY;
+    output->content = output_of(part, a.microbatch);
     if (x->training) w->held[a.slot] = output_of(part, a.microbatch);
     c->forwards++;
     return MOVED;
 }
 
-static inline Outcome worker_input_half(Machine* x, int r, Action a) {
+static inline Outcome worker_dgrad(Machine* x, int r, Action a) {
     Worker* w = &x->workers[r];
     ChunkWork* c = &w->chunk[a.chunk];
     const int part = part_of(&x->config, r, a.chunk);
@@ -226,7 +236,8 @@ static inline Outcome worker_input_half(Machine* x, int r, Action a) {
     if (outgoing->pending > 0) return BLOCKED;
     if (part < last_part(&x->config) && gradient->content != gradient_of(part + 1, a.microbatch)) return BROKEN;
     if (w->held[a.slot] != output_of(part, a.microbatch) || c->inputs != a.microbatch) return BROKEN;
-    gradient->content = EMPTY, outgoing->content = gradient_of(part, a.microbatch);
+    gradient->content = EMPTY;
+    outgoing->content = gradient_of(part, a.microbatch);
     c->inputs++;
     return MOVED;
 }
@@ -241,31 +252,33 @@ static inline bool sum_comes_too_soon(const Machine* x, int r, Action a) {
     return false;
 }
 
-static inline Outcome worker_weight_half(Machine* x, int r, Action a) {
+static inline Outcome worker_wgrad(Machine* x, int r, Action a) {
     Worker* w = &x->workers[r];
     ChunkWork* c = &w->chunk[a.chunk];
     if (w->held[a.slot] != output_of(part_of(&x->config, r, a.chunk), a.microbatch)) return BROKEN;
     if (c->inputs <= a.microbatch || c->sums != a.microbatch || sum_comes_too_soon(x, r, a)) return BROKEN;
     w->held[a.slot] = EMPTY;
-    c->sums++, c->handed += a.reduce, c->handed_last = a.reduce;
+    c->sums++;
+    c->handed += a.reduce;
+    c->handed_last = a.reduce;
     return MOVED;
 }
 
 static inline Outcome worker_backward(Machine* x, int r, Action a) {
     // so that a refused action leaves no trace
     if (x->workers[r].chunk[a.chunk].sums != a.microbatch || sum_comes_too_soon(x, r, a)) return BROKEN;
-    const Outcome outcome = worker_input_half(x, r, a);
-    return outcome == MOVED ? worker_weight_half(x, r, a) : outcome;
+    const Outcome outcome = worker_dgrad(x, r, a);
+    return outcome == MOVED ? worker_wgrad(x, r, a) : outcome;
 }
 
-// All addends of a chunk's gradients are with the data-parallel reduction: whoever waits for the sums gets them.
-static inline bool sums_on_their_way(const Machine* x, const ChunkWork* c) {
+// All addends of a chunk's gradients are with the data-parallel reduction.
+static inline bool sums_are_in_flight(const Machine* x, const ChunkWork* c) {
     return c->sums == x->config.m && c->handed_last && c->handed == (x->config.reduce_every ? x->config.m : 1);
 }
 
 static inline Outcome worker_reduce(Machine* x, int r, int chunk) {
     ChunkWork* c = &x->workers[r].chunk[chunk];
-    if (!x->training || c->reduced || !sums_on_their_way(x, c)) return BROKEN;
+    if (!x->training || c->reduced || !sums_are_in_flight(x, c)) return BROKEN;
     c->reduced = true;
     return MOVED;
 }
@@ -275,7 +288,7 @@ static inline Outcome worker_tie(Machine* x, int r) {
     Worker* w = &x->workers[r];
     if (!x->training || !stage_has_twin(&x->config, r) || w->tied) return BROKEN;
     for (int c = 0; c < x->config.v; c++) {
-        if (part_has_twin(&x->config, part_of(&x->config, r, c)) && !sums_on_their_way(x, &w->chunk[c])) return BROKEN;
+        if (part_has_twin(&x->config, part_of(&x->config, r, c)) && !sums_are_in_flight(x, &w->chunk[c])) return BROKEN;
     }
     w->at_tie = true;
     for (int i = 0; i < x->config.p; i++) {
@@ -352,8 +365,8 @@ static inline Outcome worker_act(Machine* x, int r, Action a) {
     switch (a.kind) {
     case FORWARD: return worker_forward(x, r, a);
     case BACKWARD: return worker_backward(x, r, a);
-    case BACKWARD_INPUT: return worker_input_half(x, r, a);
-    case BACKWARD_WEIGHT: return worker_weight_half(x, r, a);
+    case BACKWARD_INPUT: return worker_dgrad(x, r, a);
+    case BACKWARD_WEIGHT: return worker_wgrad(x, r, a);
     case RECEIVE_FORWARD: return wire_receive(&x->wires[0][before][r], &c->input[k % BUFFERS], part - 1, k);
     case SEND_FORWARD:
         return worker_send(x, r, &x->wires[0][r][after], &w->output[a.slot], output_of(part, k), part, k);
@@ -501,7 +514,8 @@ static inline double earliest(const Solution* x, int r, int i) {
                                               : arrival(x, part + 1, a.microbatch, true));
         start = fmax(start, overwritten(x, r, i));
     }
-    for (int q = 0; q < s->config.p && (a.kind == TIE || a.kind == NORM); q++) {
+    const bool meets = a.kind == TIE || a.kind == NORM;
+    for (int q = 0; q < (meets ? s->config.p : 0); q++) {
         const int there = index_of(&x->step->stages[q], a.kind, -1, -1);
         if (there > 0) start = fmax(start, x->end[q][there - 1]);
     }
@@ -509,7 +523,8 @@ static inline double earliest(const Solution* x, int r, int i) {
 }
 
 static inline void solve(Solution* x) {
-    memset(x->start, 0, sizeof x->start), memset(x->end, 0, sizeof x->end);
+    memset(x->start, 0, sizeof x->start);
+    memset(x->end, 0, sizeof x->end);
     for (bool changed = true; changed;) {
         changed = false;
         for (int r = 0; r < x->step->config.p; r++) {
@@ -528,45 +543,8 @@ static inline void solve(Solution* x) {
     }
 }
 
-// What follows from the work alone: nothing before what it needs, one thing at a time on a stage, and the whole no
-// shorter than any micro-batch's way through all parts and back, or than any stage's work.
-static inline bool timeline_possible(const Step* step, const Costs* costs, const Timeline* t) {
-    const PipelineConfig* plan = &step->config;
-    const int parts = plan->p * plan->v;
-    bool ok = true;
-    for (int k = 0; k < plan->m; k++) {
-        double way = 0, ended = 0;
-        for (int n = 0; n < (step->training ? 2 : 1) * parts; n++) { // down and up
-            const bool up = n >= parts;
-            const int part = up ? 2 * parts - 1 - n : n, r = stage_of_part(plan, part), chunk = part / plan->p;
-            const Schedule* s = &step->stages[r];
-            int at = index_of(s, up ? BACKWARD_INPUT : FORWARD, chunk, k);
-            if (at < 0) at = index_of(s, BACKWARD, chunk, k);
-            const Action a = s->actions[at];
-            const double seconds = costs->seconds[a.kind * parts + part];
-            const double message = n == parts || n == 0 ? 0
-                                   : up                 ? costs->seconds[SEND_BACKWARD * parts + part + 1]
-                                                        : costs->seconds[SEND_FORWARD * parts + part - 1];
-            ok = ok && t->start[r][at] >= ended + message && t->end[r][at] == t->start[r][at] + seconds;
-            ended = t->end[r][at], way += message + seconds;
-            const int weights = up ? index_of(s, BACKWARD_WEIGHT, chunk, k) : -1;
-            if (weights >= 0) ok = ok && t->start[r][weights] >= ended && t->length >= t->end[r][weights];
-            ok = ok && t->length >= way * (1 - 1e-12);
-        }
-    }
-    for (int r = 0; r < plan->p; r++) {
-        double work = 0;
-        for (int i = 0; i < step->stages[r].n; i++) {
-            ok = ok && t->end[r][i] >= t->start[r][i] && (i == 0 || t->start[r][i] >= t->end[r][i - 1]);
-            work += t->end[r][i] - t->start[r][i];
-        }
-        ok = ok && t->length >= work * (1 - 1e-12);
-    }
-    return ok;
-}
-
 typedef struct {
-    int timelines, solved, possible, bubbles, waits;
+    int timelines, solved, bubbles, waits;
 } TimeTally;
 
 // One step at random costs: its timeline, with sends that wait and with such that do not.
@@ -577,7 +555,9 @@ static inline void compare_times(const Step* step, TimeTally* tally) {
     for (int i = 0; i < ACTION_KINDS * plan->p * plan->v; i++) costs.seconds[i] = 0.1 + random_below(1000) / 300.0;
     for (int blocking = 0; blocking < 2; blocking++) {
         Timeline t = schedule_times(step->stages, plan->p, &costs, blocking);
-        x.step = step, x.costs = &costs, x.blocking = blocking;
+        x.step = step;
+        x.costs = &costs;
+        x.blocking = blocking;
         bool same = true;
         for (int r = 0; r < plan->p; r++) same = same && t.done[r] == step->stages[r].n;
         tally->timelines++;
@@ -600,7 +580,6 @@ static inline void compare_times(const Step* step, TimeTally* tally) {
         }
         const double bubble = timeline_bubble(step->stages, &t), expected = plan->p * length / computing - 1;
         tally->solved += same && t.length == length;
-        tally->possible += timeline_possible(step, &costs, &t);
         tally->bubbles += fabs(bubble - expected) <= 1e-12 * (1 + expected);
         timeline_free(&t);
     }
@@ -618,10 +597,10 @@ static inline PipelineConfig random_plan(int most_m) {
 }
 
 static inline void check_times(const char* what, const TimeTally* t) {
-    check(t->solved == t->timelines && t->possible == t->timelines && t->bubbles == t->timelines && t->timelines > 0,
-          "random costs, %s: %d timelines, %d solve the equations, %d are possible, %d have the bubble; %d waits for "
+    check(t->solved == t->timelines && t->bubbles == t->timelines && t->timelines > 0,
+          "random costs, %s: %d timelines, %d solve the equations, %d have the bubble; %d waits for "
           "buffers",
-          what, t->timelines, t->solved, t->possible, t->bubbles, t->waits);
+          what, t->timelines, t->solved, t->bubbles, t->waits);
 }
 
 // How many actions that compute are in the table between positions i and j?

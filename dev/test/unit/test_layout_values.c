@@ -1,8 +1,6 @@
 /*
-test_layout_values.c: what a rank's slices hold: rows of fused matrices, the states of a CAAT-Net, initial values; and
-the command line of such a mesh.
+test_layout_values.c: what a rank's slices hold: rows of fused matrices, the states of a CAAT-Net, initial values.
 */
-#include "../../../util/options.h"
 #include "layout_models.h"
 
 // A fused q, k, v matrix cut over two ranks: rank 1 holds the second half of q, of k and of v.
@@ -72,7 +70,7 @@ static bool is_part_of(const Layout* part, const Layout* whole, const float* a, 
             float* values = b + s->offset + r * s->cols;
             const bool scaled = factor != 1 && writes && r >= private_rows;
             if (!scaled) same = same && memcmp(values, from, (size_t)s->cols * sizeof(float)) == 0;
-            for (int64_t c = 0; c < s->cols && scaled; c++)
+            for (int64_t c = 0; c < (scaled ? s->cols : 0); c++)
                 same = same && fabs(values[c] - factor * from[c]) <= 4 * 0x1p-24 * fabs(factor * from[c]);
             memset(values, 0, (size_t)s->cols * sizeof(float));
         }
@@ -131,11 +129,9 @@ static void test_initial_values(void) {
     bool spread = true; // for L = 2: 0.02, in the two matrices that write into the residual stream 0.02 / sqrt(4)
     for (int i = 0; i < whole.n; i++) {
         const Tensor* w = &whole.slices[i].tensor;
-        const bool residual = w->kind == ATTN_PROJ_W || w->kind == MLP_PROJ_W;
-        spread = spread && w->init_mean == (w->vector ? 1 : 0) &&
-                 fabs(w->init_std - (w->vector  ? 0
-                                     : residual ? 0.01
-                                                : 0.02)) < 1e-15;
+        double std = w->kind == ATTN_PROJ_W || w->kind == MLP_PROJ_W ? 0.01 : 0.02;
+        if (w->vector) std = 0;
+        spread = spread && w->init_mean == (w->vector ? 1 : 0) && fabs(w->init_std - std) < 1e-15;
     }
     check(spread, "means and spreads of a llama's initial values are those of the papers");
     check(same, "initial values on t=2 p=2, and on t=8, are slices of those on one rank, bit for bit");
@@ -146,8 +142,10 @@ static void test_initial_values(void) {
         if (s->tensor.init_std == 0) continue;
         const double n = (double)(s->rows * s->cols), std = s->tensor.init_std;
         double sum = 0, squares = 0;
-        for (int64_t e = 0; e < s->rows * s->cols; e++)
-            sum += a[s->offset + e], squares += (double)a[s->offset + e] * a[s->offset + e];
+        for (int64_t e = 0; e < s->rows * s->cols; e++) {
+            sum += a[s->offset + e];
+            squares += (double)a[s->offset + e] * a[s->offset + e];
+        }
         if (s->tensor.layer > 0 && s->tensor.layer < m.L) continue;
         check_error(s->tensor.name, fabs(sum / n) / std, 5 / sqrt(n));
         check_error(s->tensor.name, fabs(squares / n / (std * std) - 1), 5 * sqrt(2 / n));
@@ -172,68 +170,10 @@ static void test_philox(void) {
           "Philox4x32-10 of digits of pi");
 }
 
-static bool parses(const char* a, const char* b, const char* c, Error* error) {
-    int64_t number = 3;
-    double real = 0.5;
-    const char* text = NULL;
-    int choice = 0;
-    bool flag = false;
-    Option table[] = {option_heading("things"),
-                      option_int("number", &number, 1, 10, ""),
-                      option_float("real", &real, 0, 1, ""),
-                      option_string("text", &text, "TEXT", ""),
-                      option_choice("choice", &choice, "one|two|three", ""),
-                      option_flag("flag", &flag, "")};
-    char words[4][64] = {"program"};
-    char* argv[4] = {words[0], words[1], words[2], words[3]};
-    int argc = 1;
-    const char* given[] = {a, b, c};
-    for (int i = 0; i < 3 && given[i]; i++) snprintf(words[argc++], sizeof words[0], "%s", given[i]);
-    error->text[0] = 0;
-    const bool ok = options_parse(table, 6, argc, argv, error);
-    return ok && (a == NULL || number != 3 || real != 0.5 || text || choice || flag);
-}
-
-static void test_options(void) {
-    static const struct {
-        const char *a, *b, *c, *message; // NULL: accepted
-    } cases[] = {
-        {NULL, NULL, NULL, NULL},
-        {"--number", "7", NULL, NULL},
-        {"--number=10", NULL, NULL, NULL},
-        {"--choice", "three", "--flag", NULL},
-        {"--real=1e-3", "--text", "--flag", NULL},
-        {"--nubmer", "7", NULL, "did you mean --number?"},
-        {"--xyzzyxyzzy", NULL, NULL, "unknown option --xyzzyxyzzy"},
-        {"--number", NULL, NULL, "the value is missing"},
-        {"--number", "7x", NULL, "not a whole number"},
-        {"--number", "", NULL, "not a whole number"},
-        {"--number", "11", NULL, "out of range, 1 to 10"},
-        {"--number", "99999999999999999999", NULL, "not a whole number"},
-        {"--number=1", "--number=4", NULL, NULL},
-        {"--real", "nan", NULL, "out of range"},
-        {"--real", "2", NULL, "out of range, 0 to 1"},
-        {"--choice", "tw", NULL, "has to be one of one|two|three"},
-        {"--flag=1", NULL, NULL, "takes no value"},
-        {"--text=", NULL, NULL, "empty value"},
-        {"number", "7", NULL, "options are written --name value"},
-        {"--", NULL, NULL, "options are written --name value"},
-        {"--things", NULL, NULL, "unknown option --things"},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        Error error;
-        const bool ok = parses(cases[i].a, cases[i].b, cases[i].c, &error);
-        const bool right = cases[i].message ? !ok && strstr(error.text, cases[i].message) : ok;
-        check(right, "options %s %s: %s", cases[i].a ? cases[i].a : "(none)", cases[i].b ? cases[i].b : "",
-              ok ? "accepted" : error.text);
-    }
-}
-
 int main(void) {
     test_fused_rows();
     test_states_by_hand();
     test_initial_values();
     test_philox();
-    test_options();
     return test_end();
 }
