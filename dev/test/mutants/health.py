@@ -61,7 +61,7 @@ FAULTS = [
      "probe->first = place;"),
     ("places: infinities are finite", PURE, PROBE, "finite = finite && isfinite(x[i]);",
      "finite = finite && !isnan(x[i]);"),
-    ("places: the text is of the next block", TENSOR, PROBE, "const int layer = (int)((at - 1) / 3);",
+    ("places: the text is of the next block", PURE, PROBE, "const int layer = (int)((at - 1) / 3);",
      "const int layer = (int)(at / 3);"),
     ("origin: of equal places the last replica's", PURE, PROBE, "if (here < first) {", "if (here <= first) {"),
     ("origin: ranks of all replicas are named", PURE, PROBE, "from[rank] = mesh_at(mesh, rank).data == replica && seen",

@@ -52,14 +52,14 @@ MODELS = {
     "llama": {"arch": "llama", "layers": 4, "hidden": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "vocab": V, "seq": T,
               "tied": 0, "eps": 1e-5, "theta": 10000},
 }
-DEFAULTS = {"dp-mode": "sync", "dp-delay": None, "dc-lambda": None, "local-steps": 32, "fragments": 1, "outer-lr": 0.7,
-            "outer-momentum": 0.9, "mix": None, "eager": False, "outer-bits": 32, "sites": None,
+DEFAULTS = {"dp-mode": "sync", "outer-delay": None, "dc-lambda": None, "local-steps": 32, "fragments": 1, "outer-lr": 0.7,
+            "outer-momentum": 0.9, "outer-alpha": None, "eager": False, "outer-bits": 32, "sites": None,
             "optimizer": "adamw",
             "global-batch": 16, "micro-batch": 2, "lr": 0.02, "min-lr": 0.004, "warmup": 3, "decay": "cosine",
             "weight-decay": 0.1, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0, "steps": 12,
             "eval-every": 5, "eval-sequences": 7, "save-every": 0, "seed": SEED}
 # The trainer's own defaults of these are ours, so that cases also say what it does when it is not told.
-UNSAID = ("dp-mode", "dp-delay", "dc-lambda", "local-steps", "fragments", "outer-lr", "outer-momentum", "mix", "eager",
+UNSAID = ("dp-mode", "outer-delay", "dc-lambda", "local-steps", "fragments", "outer-lr", "outer-momentum", "outer-alpha", "eager",
           "outer-bits", "sites", "optimizer")
 
 # Llama's gradient is touchier here: at twice this rate rounding grew ten times as large in some cases.
@@ -75,37 +75,37 @@ CASES = {
     "sync 2 sgd clip": ("gpt2", 2, {"clip": 1.2, **SGD}),
     "delayed 2": ("gpt2", 2, {"dp-mode": "delayed"}),
     "delayed 2 lambda clip": ("gpt2", 2, {"dp-mode": "delayed", "dc-lambda": 0.2, "clip": 1.2, "save-every": 7}),
-    "delayed 4 lambda llama": ("llama", 4, {"dp-mode": "delayed", "dp-delay": 1, "dc-lambda": 0.2, "micro-batch": 1}),
+    "delayed 4 lambda llama": ("llama", 4, {"dp-mode": "delayed", "outer-delay": 1, "dc-lambda": 0.2, "micro-batch": 1}),
     "delayed 2 sgd lambda": ("gpt2", 2, {"dp-mode": "delayed", "dc-lambda": 0.2, **SGD}),
-    "delayed 4 delay 0 clip": ("gpt2", 4, {"dp-mode": "delayed", "dp-delay": 0, "clip": 1.2}),
-    "delayed 2 delay 0": ("llama", 2, {"dp-mode": "delayed", "dp-delay": 0}),
+    "delayed 4 delay 0 clip": ("gpt2", 4, {"dp-mode": "delayed", "outer-delay": 0, "clip": 1.2}),
+    "delayed 2 delay 0": ("llama", 2, {"dp-mode": "delayed", "outer-delay": 0}),
     "delayed 4 sites 2 lambda clip": ("gpt2", 4, {"dp-mode": "delayed", "dc-lambda": 0.2, "sites": 2, "clip": 1.2}),
     "dc-s3gd 1": ("gpt2", 1, {"dp-mode": "dc-s3gd", "clip": 1.2}),
     "dc-s3gd 2": ("gpt2", 2, {"dp-mode": "dc-s3gd", "save-every": 7}),
     "dc-s3gd 4 clip": ("gpt2", 4, {"dp-mode": "dc-s3gd", "clip": 1.2, "micro-batch": 1}),
     "dc-s3gd 4 lambda 0": ("gpt2", 4, {"dp-mode": "dc-s3gd", "dc-lambda": 0}),
-    "dc-s3gd 2 delay 0 clip": ("gpt2", 2, {"dp-mode": "dc-s3gd", "dp-delay": 0, "clip": 1.2}),
-    "dc-s3gd 4 delay 0 lambda 0 llama": ("llama", 4, {"dp-mode": "dc-s3gd", "dp-delay": 0, "dc-lambda": 0}),
+    "dc-s3gd 2 delay 0 clip": ("gpt2", 2, {"dp-mode": "dc-s3gd", "outer-delay": 0, "clip": 1.2}),
+    "dc-s3gd 4 delay 0 lambda 0 llama": ("llama", 4, {"dp-mode": "dc-s3gd", "outer-delay": 0, "dc-lambda": 0}),
     "dc-s3gd 2 sgd clip": ("gpt2", 2, {"dp-mode": "dc-s3gd", "dc-lambda": 0.2, "clip": 1.2, **SGD}),
     "dc-s3gd 4 sgd lambda 0": ("llama", 4, {"dp-mode": "dc-s3gd", "dc-lambda": 0, **SGD}),
-    "dc-s3gd 2 sgd delay 0": ("gpt2", 2, {"dp-mode": "dc-s3gd", "dc-lambda": 0, "dp-delay": 0, **SGD}),
+    "dc-s3gd 2 sgd delay 0": ("gpt2", 2, {"dp-mode": "dc-s3gd", "dc-lambda": 0, "outer-delay": 0, **SGD}),
     "dc-s3gd 2 llama clip": ("llama", 2, {"dp-mode": "dc-s3gd", "dc-lambda": 0.2, "clip": 1.2, "eval-every": 1}),
     "dc-s3gd 4 sites 2 clip": ("gpt2", 4, {"dp-mode": "dc-s3gd", "sites": 2, "clip": 1.2}),
-    "dc-s3gd 4 sites 2 delay 0 llama": ("llama", 4, {"dp-mode": "dc-s3gd", "sites": 2, "dp-delay": 0}),
+    "dc-s3gd 4 sites 2 delay 0 llama": ("llama", 4, {"dp-mode": "dc-s3gd", "sites": 2, "outer-delay": 0}),
     "diloco 2": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "save-every": 7}),
     "diloco 4 clip": ("gpt2", 4, {"dp-mode": "diloco", "local-steps": 3, "clip": 1.2, "micro-batch": 1}),
     "diloco 1": ("gpt2", 1, {"dp-mode": "diloco", "local-steps": 4}),
     "diloco 2 no end": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 5, "outer-lr": 0.5, "outer-momentum": 0.8}),
     "diloco 2 all default": ("gpt2", 2, {"dp-mode": "diloco", "steps": 35, "global-batch": 4, "micro-batch": 1}),
-    "diloco 2 mix, no delay": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "mix": 0.3}),
-    "diloco 2 delay": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "dp-delay": 1}),
-    "diloco 2 streaming": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "fragments": 2, "dp-delay": 1,
-                                       "mix": 0.5, "save-every": 4}),
-    "diloco 2 streaming llama": ("llama", 2, {"dp-mode": "diloco", "local-steps": 4, "fragments": 2, "dp-delay": 1,
+    "diloco 2 mix, no delay": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-alpha": 0.3}),
+    "diloco 2 delay": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-delay": 1}),
+    "diloco 2 streaming": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "fragments": 2, "outer-delay": 1,
+                                       "outer-alpha": 0.5, "save-every": 4}),
+    "diloco 2 streaming llama": ("llama", 2, {"dp-mode": "diloco", "local-steps": 4, "fragments": 2, "outer-delay": 1,
                                               "clip": 1.2}),
-    "diloco 4 streaming 3": ("llama", 4, {"dp-mode": "diloco", "local-steps": 5, "fragments": 3, "dp-delay": 2,
-                                          "mix": 0.25, "steps": 14}),
-    "diloco 2 streaming 4": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 4, "fragments": 4, "dp-delay": 3}),
+    "diloco 4 streaming 3": ("llama", 4, {"dp-mode": "diloco", "local-steps": 5, "fragments": 3, "outer-delay": 2,
+                                          "outer-alpha": 0.25, "steps": 14}),
+    "diloco 2 streaming 4": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 4, "fragments": 4, "outer-delay": 3}),
     "diloco 2 fragments, no delay": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 4, "fragments": 2}),
     "diloco 2 eager": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "eager": True, "save-every": 7}),
     "diloco 4 eager clip": ("llama", 4, {"dp-mode": "diloco", "local-steps": 3, "eager": True, "clip": 1.2}),
@@ -113,14 +113,14 @@ CASES = {
     "diloco 2 sgd": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, **SGD}),
     "diloco 2 sgd H 1": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 1, "outer-lr": 1, "outer-momentum": 0, **SGD}),
     "diloco 4 sites 2": ("gpt2", 4, {"dp-mode": "diloco", "local-steps": 3, "sites": 2, "clip": 1.2}),
-    "diloco 4 sites 2 streaming": ("llama", 4, {"dp-mode": "diloco", "local-steps": 4, "fragments": 2, "dp-delay": 1,
-                                                "mix": 0.5, "sites": 2, "micro-batch": 1}),
+    "diloco 4 sites 2 streaming": ("llama", 4, {"dp-mode": "diloco", "local-steps": 4, "fragments": 2, "outer-delay": 1,
+                                                "outer-alpha": 0.5, "sites": 2, "micro-batch": 1}),
     "diloco 4 sites 2 eager": ("gpt2", 4, {"dp-mode": "diloco", "local-steps": 3, "eager": True, "sites": 2}),
     "diloco 2 32 bits": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-bits": 32, "clip": 1.2}),
     "diloco 2 8 bits": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-bits": 8}),
     "diloco 4 4 bits": ("llama", 4, {"dp-mode": "diloco", "local-steps": 3, "outer-bits": 4}),
     "diloco 2 4 bits streaming": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-bits": 4, "fragments": 2,
-                                              "dp-delay": 1}),
+                                              "outer-delay": 1}),
 }
 
 
@@ -294,7 +294,7 @@ class Delayed(Run):
     def __init__(self, *a):
         super().__init__(*a)
         self.w, self.before, self.optimizer, self.flight = self.copy(), self.copy(), Optimizer(self.o, self.w1), None
-        self.delay = 1 if self.o["dp-delay"] is None else self.o["dp-delay"]
+        self.delay = 1 if self.o["outer-delay"] is None else self.o["outer-delay"]
         self.strength = self.o["dc-lambda"] or 0
 
     def step(self, t):
@@ -320,7 +320,7 @@ class DcS3gd(Run):
         self.c_, self.flight = self.copy(), None
         self.theta = [self.copy() for _ in range(self.M)]
         self.optimizers = [Optimizer(self.o, self.w1) for _ in range(self.M)]
-        self.delay = 1 if self.o["dp-delay"] is None else self.o["dp-delay"]
+        self.delay = 1 if self.o["outer-delay"] is None else self.o["outer-delay"]
         self.strength = 0.2 if self.o["dc-lambda"] is None else self.o["dc-lambda"]
         self.largest_sum_of_D = self.largest_D = 0
 
@@ -371,8 +371,8 @@ class Diloco(Run):
         self.v = [scaled(self.w1, 0) for _ in range(points)]
         self.old = [scaled(self.w1, 0) for _ in range(self.M)]
         self.residue = [scaled(self.w1, 0) for _ in range(self.M)]
-        self.delay = o["dp-delay"] or 0
-        self.mix = (0.5 if self.delay else 0) if o["mix"] is None else o["mix"]
+        self.delay = o["outer-delay"] or 0
+        self.mix = (0.5 if self.delay else 0) if o["outer-alpha"] is None else o["outer-alpha"]
         self.flight = {}  # (fragment, step of the send): S
         P = o["fragments"]
         self.names = [[n for n in self.w1 if fragment_of(n, self.c["layers"], P) == f] for f in range(P)]
@@ -488,8 +488,8 @@ def identities(inits, data):
     same("dc-s3gd with M = 1 is sync", (1, {"dp-mode": "dc-s3gd", "clip": 1.2, **plain}), (1, {"clip": 1.2, **plain}))
     same("dc-s3gd with one site of 4 is sync", (4, {"dp-mode": "dc-s3gd", "sites": 1, **plain}), (1, plain))
     same("dc-s3gd, sgd, delay 0 is sync sgd",
-         (4, {"dp-mode": "dc-s3gd", "dp-delay": 0, **plain, **SGD}), (1, {**plain, **SGD}), "llama")
-    same("delayed, delay 0 is sync", (4, {"dp-mode": "delayed", "dp-delay": 0, "clip": 1.2, **plain}),
+         (4, {"dp-mode": "dc-s3gd", "outer-delay": 0, **plain, **SGD}), (1, {**plain, **SGD}), "llama")
+    same("delayed, delay 0 is sync", (4, {"dp-mode": "delayed", "outer-delay": 0, "clip": 1.2, **plain}),
          (4, {"clip": 1.2, **plain}))
     one = {"dp-mode": "diloco", "local-steps": 1, "outer-lr": 1, "outer-momentum": 0}
     same("diloco, H = 1, eta = 1, b = 0, sgd is sync sgd", (4, {**one, **plain, **SGD}), (4, {**plain, **SGD}))

@@ -193,6 +193,10 @@ static void test_places(void) {
     for (int i = 0; i < probe.tensors; i++) STEP(place_of_gradient(i));
 #undef STEP
     check(wrong == 0 && places > 100, "%d places, %d out of order", places, wrong);
+    char text[160];
+    probe.backward = false;
+    place_text(text, sizeof text, place_of_pass(&probe, PROBE_STREAM, 1), &m);
+    check(strstr(text, "block 1,") != NULL, "the stream after block 1: %s", text);
     const float x[] = {1, -INFINITY, 2}, y[] = {3e38f, 0, -1e-40f}, z[] = {NAN};
     probe_floats(&probe, 50, x, 3);
     probe_floats(&probe, 70, z, 1);
