@@ -495,7 +495,11 @@ static void test_traffic(bool few) {
         check(read.status == 0 && most > 0 && worst <= 1e-9 * most,
               "traffic of \"%s\" on %d: up to %.0f bytes, error %.1e", runs[i].line, runs[i].ranks, most, worst);
     }
-    int64_t wrong = 0; // the formula's blocks are those that kernels/async_dp.h makes
+}
+
+// The formula's blocks are those that kernels/async_dp.h makes.
+static void test_quantized_bytes(void) {
+    int64_t wrong = 0;
     for (int64_t n = 1; n < 1000; n++) {
         for (int bits = 4; bits <= 8; bits += 4) {
             AsyncConfig r = plan_of(1, 1, 0);
@@ -588,6 +592,7 @@ int main(int argc, char** argv) {
     test_plans();
     test_fragments(few);
     test_traffic(few);
+    test_quantized_bytes();
     test_drawings();
     test_texts();
     return test_end();

@@ -42,10 +42,10 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
 //   inputs of the two column-parallel matrices as parts costs two more all-gathers, 10 instead of 8.
 //   Recomputing a block: one of its all-reduces again (the second one's result is not needed), 10 instead of 8; with
 //   sequence parallelism two all-gathers and a reduce-scatter, 13 instead of 10.
-//   CAAT-Net (Lamprecht et al. 2025, and its authors' code): of N states, of which a rank holds N / t; the same sums in
-//   a block, two in each direction, of S channels; backward in float32, or not. At the embedding one sum of all channels
-//   in each direction, at the head none. Each state's stream goes to the next stage: no two ranks have the same. Every
-//   tensor rank sees its own states' part of the gradients of norms and of biases after a sum.
+//   CAAT-Net (Lamprecht et al. 2025, and its authors' code): of N states, of which a rank holds N / t; the same sums
+//   in a block, two in each direction, of S channels; backward in float32, or not. At the embedding one sum of all
+//   channels in each direction, at the head none. Each state's stream goes to the next stage: no two ranks have the
+//   same. Every tensor rank sees its own states' part of the gradients of norms and of biases after a sum.
 // Returns the largest relative error of the numbers that are counted; `element`: bytes of an activation.
 static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     const double b = 2, s = 8, h = m->C, k = 3, t = mesh.t, p = mesh.p, d = mesh.d;
@@ -79,13 +79,14 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     ends += d * reductions * 4 * 2 * (copies - 1) * heads;
     const double cuts = caat ? mesh.caat.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
     const double bucket = ceil(rows * h / (16 * d)) * 16 * d;
-    const double tied = m->tied && p > 1 && !mesh.folded ? 2 * t * d * 4 * bucket / (mesh.zero ? d : 1) : 0;
+    double tied = 2 * t * 4 * bucket * (mesh.zero ? 1 : d);
+    if (!m->tied || p == 1 || mesh.folded) tied = 0;
     const double expected[] = {layers, ends, messages, tied, data};
     const double counted[] = {sum.layers, sum.ends, sum.pipeline, sum.tied, sum.data};
     double worst = 0;
     for (int i = 0; i < 5; i++) {
         const double error = expected[i] > 0 ? fabs(counted[i] / expected[i] - 1) : fabs(counted[i]);
-        if (!(error <= worst)) worst = error == error ? error : INFINITY;
+        worst = fmax(worst, isnan(error) ? INFINITY : error);
     }
     return worst;
 }
