@@ -36,10 +36,11 @@ static inline void check_replicas(Trainer* t, Scope scope) {
     if (!replicas_differ(what, sizeof what, &t->groups, &stage->layout, &stage->model, stage->params, stage->checksums,
                          far))
         return;
-    snprintf(text, sizeof text,
-             "step %lld: silent data corruption: %s. Go on from the last checkpoint with --resume; if it is the same "
-             "rank again, leave its machine out",
-             (long long)t->step, what);
+    snprintf(
+        text, sizeof text,
+        "step %lld: silent data corruption: %s. Continue from the last checkpoint with --resume; if it is the same "
+        "rank again, leave its machine out",
+        (long long)t->step, what);
     if (far) comm_abort_all(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
 }
@@ -79,7 +80,8 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
     if (t->stage.async) async_dp_text(state.async_plan, sizeof state.async_plan, &t->stage);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
-    for (int i = 0; i < t->train_files.count && o->document_mask; i++) {
+    if (!o->document_mask) return state;
+    for (int i = 0; i < t->train_files.count; i++) {
         const size_t used = strlen(state.async_plan);
         char text[64];
         documents_describe(text, sizeof text, &t->train_files.source[i].files);
@@ -145,7 +147,8 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
             fprintf(stderr, "%s: the checkpoint of step %lld was not saved: %s\n", process.name, (long long)t->step,
                     error.text);
     }
-    data->size_bytes = counted[0], far->size_bytes = counted[1];
+    data->size_bytes = counted[0];
+    far->size_bytes = counted[1];
     if (last || t->saves_wait) finish_save(t);
 }
 
@@ -272,15 +275,15 @@ static inline void resume_data(Trainer* t, const CheckpointState* state, const c
 // run resumes from another one.
 static inline void check_same_model(Trainer* t, const char* folder) {
     ModelConfig then;
-    bool told;
+    bool named;
     Error error;
-    check_all_ranks(t, checkpoint_model(&then, &told, folder, &error), &error);
-    check_all_ranks_status(t, !told || config_compare(&t->stage.model, &then, folder, &error) ? 0 : EXIT_ARGUMENTS,
+    check_all_ranks(t, checkpoint_model(&then, &named, folder, &error), &error);
+    check_all_ranks_status(t, !named || config_compare(&t->stage.model, &then, folder, &error) ? 0 : EXIT_ARGUMENTS,
                            &error);
 }
 
 // Reports the options of the update that a resumed run changes, which is allowed.
-static inline void tell_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
+static inline void print_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
     char changes[2 * CHECKPOINT_OPTIONS_TEXT];
     settings_tuning_changes(changes, sizeof changes, now->tuning, then->tuning);
     if (is_main(t) && changes[0]) printf("resume    with %s\n", changes);
@@ -338,11 +341,12 @@ static inline bool resume_checkpoint(Trainer* t) {
         die_usage("%s: trainer.json says step %lld, %lld sequences a step and %lld in all, which do not fit; move the "
                   "folder away, and an older checkpoint is taken",
                   path, (long long)state.step, (long long)state.global_batch, (long long)state.sequences);
-    t->step = state.step, t->sequences = state.sequences;
+    t->step = state.step;
+    t->sequences = state.sequences;
     recast_parameters(&t->stage, o->seed, optimizer_steps_at(t, t->step));
     if (t->stage.async) async_dp_resume(&t->stage);
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
-    tell_tuning(t, &now, &state);
+    print_tuning(t, &now, &state);
     // The run may have been killed between its last save and the removal of old checkpoints.
     if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, -1, &error))
         fprintf(stderr, "%s: --keep-last: %s\n", process.name, error.text);

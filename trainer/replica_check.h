@@ -85,15 +85,16 @@ static inline bool group_differs(bool* wrong, int* copies, const int64_t* number
         if (first[color] < 0) first[color] = rank;
         if (number[(int64_t)rank * stride] != number[(int64_t)first[color] * stride]) found = color;
     }
-    for (int rank = 0; rank < ranks && found >= 0; rank++) {
+    free(first);
+    if (found < 0) return false;
+    for (int rank = 0; rank < ranks; rank++) {
         const Mesh at = mesh_at(mesh, rank);
         wrong[rank] = false;
         if (replica_group_color(group, &at, NKV) == found) same[n++] = rank;
     }
-    if (found >= 0) differ_from_majority(wrong, number, stride, same, n);
+    differ_from_majority(wrong, number, stride, same, n);
     *copies = n;
-    free(first);
-    return found >= 0;
+    return true;
 }
 
 // The checksums of this rank's slices (layout.n). Word numbers of different slices are disjoint, so that the sums

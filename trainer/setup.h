@@ -83,8 +83,9 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     if (is_main(t)) printf("options   %s: what the command line does not say\n", path);
     memset(held, 0, sizeof held);
     o->mesh_of_run = !option_given(table, n, "tp") && !option_given(table, n, "pp") && !option_given(table, n, "dp");
-    for (Option* row = option_find(table, n, "tp"); !o->mesh_of_run && row->type != OPTION_HEADING; row++) {
-        if (!row->given) held[row - table] = row->given = true;
+    for (Option* row = option_find(table, n, "tp"); row->type != OPTION_HEADING; row++) {
+        if (o->mesh_of_run || row->given) continue;
+        held[row - table] = row->given = true;
     }
     read_config(t, table, n, path, "");
     for (int i = 0; i < n; i++) {
@@ -171,27 +172,35 @@ static inline void load_tokenizer(Trainer* t, const char* path, bool needed) {
     if (is_main(t)) fprintf(stderr, "%s: samples are numbers, not text: %s\n", process.name, error.text);
 }
 
+// The folder of --init, or of its file.
+static inline void init_folder(char* folder, size_t size, const char* init) {
+    struct stat st;
+    if (stat(init, &st) == 0 && S_ISDIR(st.st_mode))
+        snprintf(folder, size, "%s", init);
+    else
+        beside(folder, size, init, ".");
+}
+
 // Finds the vocabulary beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: none.
 static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
     char folder[4096];
-    struct stat st;
     if (o->resume && checkpoint_newest(folder, sizeof folder, o->out) && tokenizer_in_folder(path, size, folder))
         return true;
     if (o->resume && tokenizer_in_folder(path, size, o->out)) return true;
     if (!o->init) return false;
-    if (stat(o->init, &st) == 0 && S_ISDIR(st.st_mode)) return tokenizer_in_folder(path, size, o->init);
-    beside(folder, sizeof folder, o->init, ".");
+    init_folder(folder, sizeof folder, o->init);
     return tokenizer_in_folder(path, size, folder);
 }
 
 // Encodes JSON lines with the vocabulary.
 static inline void encode_lines(Trainer* t) {
     Error error;
+    Sources* all[] = {&t->train_files, &t->val_files};
     bool ok = true;
-    for (int i = 0; i < t->train_files.count && ok; i++)
-        ok = jsonl_encode(&t->train_files.source[i].files, &t->tokenizer, &error);
-    for (int i = 0; i < t->val_files.count && ok; i++)
-        ok = jsonl_encode(&t->val_files.source[i].files, &t->tokenizer, &error);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < all[k]->count && ok; i++)
+            ok = jsonl_encode(&all[k]->source[i].files, &t->tokenizer, &error);
+    }
     check_all_ranks(t, ok, &error);
 }
 
@@ -307,15 +316,15 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
     char newest[CHECKPOINT_PATH] = "";
     const bool resumes = o->resume && find_model(t, newest);
     const char* path = resumes ? newest : o->init;
-    ModelConfig stored = model_gpt2(1, 1, 1, 1, 1); // replaced if the weights name their model
-    bool told = false;
+    ModelConfig stored = model_gpt2(1, 1, 1, 1, 1);
+    bool named = false; // whether the weights name their model
     Error error;
     if (o->init && !resumes) check_all_ranks(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
-    check_all_ranks(t, !path || checkpoint_model(&stored, &told, path, &error), &error);
+    check_all_ranks(t, !path || checkpoint_model(&stored, &named, path, &error), &error);
     char text[CONFIG_TEXT] = "no config.json"; // ranks with different models would wait for ever
-    if (told) config_write(text, &stored, "", "");
+    if (named) config_write(text, &stored, "", "");
     if (path) comm_check_same(&t->world, "the model of the weights", text, "give all ranks the same files");
-    if (told) return settings_model_of(o, table, n, &stored, path);
+    if (named) return settings_model_of(o, table, n, &stored, path);
     if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
         die_usage("%s holds %s, which do not say of which vocabulary: give --vocab", o->data,
                   token_formats[t->train_files.source[0].files.format].name);
@@ -336,13 +345,9 @@ static inline void warn_of_bytes(const Trainer* t, int V) {
 // Finds the folder of the initial weights: the newest checkpoint, or the folder of --init. False: there is none, or it
 // is not in Hugging Face's format.
 static inline bool find_weights(const Settings* o, char* folder, size_t size) {
-    struct stat st;
     if (o->resume && newest_model(folder, o->out)) return true;
     if (!o->init || llmc_is_file(o->init)) return false;
-    if (stat(o->init, &st) == 0 && S_ISDIR(st.st_mode))
-        snprintf(folder, size, "%s", o->init);
-    else
-        beside(folder, size, o->init, ".");
+    init_folder(folder, size, o->init);
     return true;
 }
 
@@ -361,9 +366,8 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
     if (o->init && llmc_is_file(o->init)) return true;
     memset(roles, 0, sizeof *roles);
     const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;
-    const int token = o->document_token_id >= 0 ? (int)o->document_token_id
-                      : t->tokenizer.vocab      ? t->tokenizer.document
-                                                : of_format;
+    int token = t->tokenizer.vocab ? t->tokenizer.document : of_format;
+    if (o->document_token_id >= 0) token = (int)o->document_token_id;
     if (token < 0 || token >= model->V) return true;
     roles->n[ROLE_BOS] = roles->n[ROLE_EOS] = 1;
     roles->id[ROLE_BOS][0] = roles->id[ROLE_EOS][0] = token;
@@ -397,8 +401,8 @@ static inline void find_documents(Trainer* t) {
         !sources_documents(&t->val_files, chosen, of_vocabulary, &error))
         die_usage("--document-mask: %s", error.text);
     if (chosen >= 0 && sources_have_documents(&t->train_files) && sources_have_documents(&t->val_files))
-        die_usage("--document-token-id %d: %s and all other data say themselves where documents begin; leave it away",
-                  chosen, t->train_files.source[0].files.file[0].path);
+        die_usage("--document-token-id %d: %s and all other data say themselves where documents begin; drop it", chosen,
+                  t->train_files.source[0].files.file[0].path);
 }
 
 // How many blocks of every source a new run holds out to validate on; none with --val.
@@ -424,7 +428,7 @@ static inline void open_evaluations(Trainer* t) {
     const char* names = t->settings.evaluate;
     Error error, why;
     if (!names) return;
-    bool ok = evaluations_open(&t->evaluations, names, &error), told = true; // whether all files mark documents
+    bool ok = evaluations_open(&t->evaluations, names, &error), marked = true; // all files mark documents
     uint64_t checksum = 0;
     for (int i = 0; i < t->evaluations.count && ok; i++) {
         Evaluation* e = &t->evaluations.item[i];
@@ -436,15 +440,14 @@ static inline void open_evaluations(Trainer* t) {
         ok = ok && evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
         if (ok && t->settings.document_mask && !is_choice(e))
             ok = documents_settle(&e->stream, (int)t->settings.document_token_id, vocabulary_document(t), &error);
-        told = told && (is_choice(e) || format_has_documents(e->stream.format));
+        marked = marked && (is_choice(e) || format_has_documents(e->stream.format));
         checksum = 31 * checksum + evaluation_checksum(e);
     }
     if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
     check_all_ranks(t, ok, &why);
-    if (t->settings.document_token_id >= 0 && t->train_files.count == 0 && told)
-        die_usage(
-            "--document-token-id %lld: the files of --evaluate say themselves where documents begin; leave it away",
-            (long long)t->settings.document_token_id);
+    if (t->settings.document_token_id >= 0 && t->train_files.count == 0 && marked)
+        die_usage("--document-token-id %lld: the files of --evaluate say themselves where documents begin; drop it",
+                  (long long)t->settings.document_token_id);
     char text[64];
     snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum);
     comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");
@@ -690,7 +693,7 @@ static inline int refuse_old_run(const Settings* o, Error* error) {
     struct stat st;
     snprintf(path, sizeof path, "%s/log.jsonl", o->out);
     if (o->resume || stat(path, &st) != 0) return 0;
-    fail(error, "--out %s holds a run already; add --resume to go on with it, or choose another folder", o->out);
+    fail(error, "--out %s holds a run already; add --resume to continue it, or choose another folder", o->out);
     return EXIT_ARGUMENTS;
 }
 

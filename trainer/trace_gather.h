@@ -52,15 +52,21 @@ static inline bool trace_gather(FILE* out, Comm* world, const Mesh* mesh, const 
     return ok && (world->rank > 0 || trace_end_file(out, about));
 }
 
+// Opens --trace on rank 0; NULL on the others.
+static inline FILE* open_trace(Trainer* t, const char* mode) {
+    const char* path = t->settings.trace;
+    FILE* out = is_main(t) ? fopen(path, mode) : NULL;
+    Error error;
+    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)),
+                    &error);
+    return out;
+}
+
 // Starts to record the work and messages of this rank. A file that cannot be written is refused now, not at the end.
 static inline void start_tracing(Trainer* t) {
     const char* path = t->settings.trace;
-    struct stat st;
-    Error error;
-    const bool new_file = is_main(t) && stat(path, &st) != 0;
-    FILE* out = is_main(t) ? fopen(path, "a") : NULL;
-    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)),
-                    &error);
+    const bool new_file = is_main(t) && access(path, F_OK) != 0;
+    FILE* out = open_trace(t, "a");
     if (out) fclose(out);
     if (new_file) unlink(path);
     Comm* list[GROUPS];
@@ -73,10 +79,7 @@ static inline void start_tracing(Trainer* t) {
 // Writes the spans of all ranks to --trace.
 static inline void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
-    FILE* out = is_main(t) ? fopen(path, "w") : NULL;
-    Error error;
-    check_all_ranks(t, out || !is_main(t) || fail(&error, "--trace %s: cannot write: %s", path, strerror(errno)),
-                    &error);
+    FILE* out = open_trace(t, "w");
     const PipelineConfig* plan = &t->schedule.config;
     const Mesh* mesh = &t->stage.layout.mesh;
     char about[256]; // for dev/plot

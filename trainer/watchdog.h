@@ -67,7 +67,7 @@ typedef struct {
 
 typedef struct {
     HeartbeatTable* table;
-    WhereNames names;
+    HeartbeatNames names;
     int self;         // this rank's slot
     bool sees;        // the processes of the other slots can be looked up
     double limit;     // seconds; 0: no watchdog
@@ -152,7 +152,7 @@ static inline void watchdog_add_rank(char* text, size_t size, const Watchdog* w,
     const HeartbeatRow* row = heartbeat_row(w->table, i);
     const WatchView* v = &w->view[i];
     static const char* const states[] = {"is gone, without a word, at ", "is stopped, by a signal or a debugger, at ",
-                                         "waits for nobody and makes no progress at ", "waits at ", "goes on at "};
+                                         "waits for no rank and makes no progress at ", "waits at ", "progresses at "};
     append_text(text, size, "rank %d (process %d) %s", (int)row->rank, (int)row->process,
                 v->ended ? "has come to its end at " : states[v->state]);
     heartbeat_add_place(text, size, row, w->names);
@@ -231,8 +231,8 @@ static inline void watchdog_write(const char* text) {
 
 static inline void watchdog_alarm(Watchdog* w, int worst) {
     static char text[WATCH_REPORT];
-    int32_t nobody = 0;
-    if (__atomic_compare_exchange_n(&w->table->speaker, &nobody, w->self + 1, false, __ATOMIC_SEQ_CST,
+    int32_t none = 0;
+    if (__atomic_compare_exchange_n(&w->table->speaker, &none, w->self + 1, false, __ATOMIC_SEQ_CST,
                                     __ATOMIC_SEQ_CST)) {
         watchdog_report(text, w, worst);
         watchdog_write(text);
@@ -275,7 +275,7 @@ static inline void* watchdog_run(void* watch) {
 }
 
 // Starts the thread, at slot `self` of a table in which all ranks of this machine have theirs.
-static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, double limit, WhereNames names) {
+static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, double limit, HeartbeatNames names) {
     pthread_condattr_t clock;
     memset(w, 0, sizeof *w);
     w->table = table;
@@ -321,7 +321,7 @@ static inline void watchdog_group(Watchdog* w, Comm* c, int rank) {
 
 // Makes a table for all ranks of this machine, or for this rank alone where they cannot share one. NULL: no memory.
 static inline HeartbeatTable* watchdog_share_table(Comm* machine, int rank, int members) {
-    WherePlace place;
+    HeartbeatPlace place;
     HeartbeatTable* table = NULL;
     memset(&place, 0, sizeof place);
     if (machine->rank == 0) table = heartbeat_make(&place, machine->size, members, machine->size > 1);
@@ -333,7 +333,7 @@ static inline HeartbeatTable* watchdog_share_table(Comm* machine, int rank, int 
     if (machine->rank == 0 && place.file >= 0) close(place.file);
     if (!all) heartbeat_unmap(table);
     if (!all) table = heartbeat_make(&place, 1, members, false);
-    if (table) heartbeat_sit(table, all ? machine->rank : 0, rank);
+    if (table) heartbeat_claim(table, all ? machine->rank : 0, rank);
     return table;
 }
 
@@ -341,7 +341,7 @@ static inline HeartbeatTable* watchdog_share_table(Comm* machine, int rank, int 
 static inline void watchdog_open(Watchdog* w, Comm* world, double limit, const char* (*action)(int)) {
     memset(w, 0, sizeof *w);
     if (limit <= 0) return;
-    const WhereNames names = {action, watchdog_operation_name};
+    const HeartbeatNames names = {action, watchdog_operation_name};
     Comm machine = comm_split_machine(world);
     HeartbeatTable* table = watchdog_share_table(&machine, world->rank, PHASE_GROUPS * world->size);
     if (!table) die("out of memory: the table of --watchdog");

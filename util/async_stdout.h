@@ -102,7 +102,8 @@ static inline void printing_end(void) {
     fflush(stdout);
     if (printing.fd < 0) return;
     printing.row = NULL;
-    for (printing_send(); printing.used && poll(&ready, 1, -1) >= 0;) printing_send();
+    do printing_send();
+    while (printing.used && poll(&ready, 1, -1) >= 0);
 }
 
 #endif

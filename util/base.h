@@ -150,8 +150,8 @@ typedef struct {
     double bytes;
 } ByteUnit;
 static inline ByteUnit byte_unit(double largest, bool giga) {
-    const ByteUnit mega = {"MB", 1e6}, gigabyte = {"GB", 1e9}, tera = {"TB", 1e12};
-    return largest >= 1e12 ? tera : giga ? gigabyte : mega;
+    static const ByteUnit units[] = {{"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}};
+    return units[largest >= 1e12 ? 2 : giga];
 }
 
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }

@@ -11,7 +11,7 @@ Each rank has a slot (row), which only its main thread writes:
 
 A call is a few relaxed atomic stores into a cache line of the rank, no lock and no system call; with row = NULL it
 does nothing. `carried` is the counter of the rank's communication threads (comm/comm_progress_thread.h). A slot has
-numbers only, since addresses mean nothing to another process: the functions in WhereNames turn them into names.
+numbers only, since addresses mean nothing to another process: the functions in HeartbeatNames turn them into names.
 
 Shared memory. The table is a memfd_create without a name in a file system. The first rank of the machine makes it, and
 broadcasts its process and file number; the others open it as /proc/PROCESS/fd/NUMBER. So a job that is killed leaves
@@ -58,7 +58,7 @@ static inline const char* heartbeat_phase_name(HeartbeatPhase phase) {
 typedef struct {
     const char* (*action)(int kind);
     const char* (*operation)(int kind);
-} WhereNames;
+} HeartbeatNames;
 
 enum { PHASE_GROUPS = 8, PHASE_NAME = 16 };
 
@@ -66,14 +66,14 @@ enum { PHASE_GROUPS = 8, PHASE_NAME = 16 };
 typedef struct {
     char name[PHASE_NAME];
     int32_t size, first; // index of its first member in the slot's list
-} WhereGroup;
+} HeartbeatGroup;
 
 typedef struct {
     int32_t rank, process;
     uint64_t born; // start time of the process; 0: not known
     int32_t ended; // it has finished, and may exit
     int32_t groups;
-    WhereGroup group[PHASE_GROUPS];
+    HeartbeatGroup group[PHASE_GROUPS];
     __attribute__((aligned(64))) uint64_t moved;
     uint64_t place, wait;
     int64_t step;
@@ -188,7 +188,7 @@ static inline int heartbeat_awaited(const HeartbeatTable* table, int i, uint64_t
 }
 
 // Appends "step 17, backward 3 of chunk 1".
-static inline void heartbeat_add_place(char* text, size_t size, const HeartbeatRow* row, WhereNames names) {
+static inline void heartbeat_add_place(char* text, size_t size, const HeartbeatRow* row, HeartbeatNames names) {
     const uint64_t place = __atomic_load_n(&row->place, __ATOMIC_RELAXED);
     const HeartbeatPhase phase = (HeartbeatPhase)(place >> 56);
     const bool steps = heartbeat_steps(phase), trains = phase == PHASE_TRAINING;
@@ -204,7 +204,7 @@ static inline void heartbeat_add_place(char* text, size_t size, const HeartbeatR
 // Appends "receive in group "pipeline" with rank 3", or "all-reduce in group "data" of ranks 0, 2, 4 and 5 more": ranks
 // of the world.
 static inline void heartbeat_add_wait(char* text, size_t size, const HeartbeatTable* table, int i, uint64_t wait,
-                                      WhereNames names) {
+                                      HeartbeatNames names) {
     enum { SHOWN = 8 };
     const HeartbeatRow* row = heartbeat_row(table, i);
     const int32_t* ranks = NULL;
@@ -261,7 +261,7 @@ typedef struct {
     int32_t process, file; // -1: nowhere
     uint64_t nonce;
     int32_t rows, members;
-} WherePlace;
+} HeartbeatPlace;
 
 static inline HeartbeatTable* heartbeat_map(int fd, size_t bytes) {
     void* p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
@@ -274,12 +274,12 @@ static inline void heartbeat_unmap(HeartbeatTable* table) {
 
 // Makes a zeroed table of `rows` slots, each with room for `members` members of its groups. If shared is wanted and
 // possible, *place is its place (the caller closes the file); else it is this process's own. NULL: there is no memory.
-static inline HeartbeatTable* heartbeat_make(WherePlace* place, int rows, int members, bool shared) {
+static inline HeartbeatTable* heartbeat_make(HeartbeatPlace* place, int rows, int members, bool shared) {
     const size_t bytes = heartbeat_bytes(rows, members);
-    WherePlace made = {(int32_t)getpid(), -1, 0, rows, members};
+    HeartbeatPlace made = {(int32_t)getpid(), -1, 0, rows, members};
     HeartbeatTable* table = NULL;
 #ifdef MFD_CLOEXEC
-    if (shared) made.file = memfd_create("threefold-whereabouts", MFD_CLOEXEC);
+    if (shared) made.file = memfd_create("threefold-heartbeat", MFD_CLOEXEC);
 #else
     (void)shared;
 #endif
@@ -301,7 +301,7 @@ static inline HeartbeatTable* heartbeat_make(WherePlace* place, int rows, int me
 }
 
 // Opens the table of another process; NULL: it cannot.
-static inline HeartbeatTable* heartbeat_open(const WherePlace* place) {
+static inline HeartbeatTable* heartbeat_open(const HeartbeatPlace* place) {
     char path[64];
     struct stat st;
     const size_t bytes = heartbeat_bytes(place->rows, place->members);
@@ -319,7 +319,7 @@ static inline HeartbeatTable* heartbeat_open(const WherePlace* place) {
 }
 
 // Assigns slot i to this process, rank `rank` of the world.
-static inline HeartbeatRow* heartbeat_sit(HeartbeatTable* table, int i, int rank) {
+static inline HeartbeatRow* heartbeat_claim(HeartbeatTable* table, int i, int rank) {
     HeartbeatRow* row = heartbeat_row(table, i);
     row->rank = rank;
     row->process = (int32_t)getpid();
@@ -332,7 +332,7 @@ static inline int heartbeat_add_group(HeartbeatTable* table, int i, const char* 
     HeartbeatRow* row = heartbeat_row(table, i);
     const int n = row->groups, first = n > 0 ? row->group[n - 1].first + row->group[n - 1].size : 0;
     if (n == PHASE_GROUPS || size > table->members - first) return -1;
-    WhereGroup* group = &row->group[n];
+    HeartbeatGroup* group = &row->group[n];
     snprintf(group->name, sizeof group->name, "%s", name);
     group->size = size;
     group->first = first;

@@ -64,27 +64,17 @@ static inline void json_free(Json* json) {
 // ----------------------------------------------------------------------------------------------------------------
 // Errors
 
-// An untrusted string for an error's one line: in quotes, at most 200 bytes of it, control characters, also those of
-// two bytes (U+0080 to U+009F), as '?'.
+// A string in quotes for an error's one line, at most 200 bytes of it. fail() replaces control characters.
 typedef struct {
     char text[208];
 } JsonQuoted;
 
 static inline JsonQuoted json_quoted(const char* s) {
     JsonQuoted q;
-    size_t n = 0;
-    q.text[n++] = '"';
-    for (; *s && n < 201; s++) {
-        const bool two = (unsigned char)s[0] == 0xC2 && (unsigned char)s[1] >= 0x80 && (unsigned char)s[1] < 0xA0;
-        q.text[n++] = (unsigned char)*s < 32 || *s == 127 || two ? '?' : *s;
-        s += two;
-    }
-    if (*s) {
-        while ((*s & 0xC0) == 0x80 && n > 1) n--, s--; // not in the middle of a character
-        memcpy(q.text + n, "...", 3);
-        n += 3;
-    }
-    memcpy(q.text + n, "\"", 2);
+    size_t n = strnlen(s, 200);
+    const bool cut = s[n] != 0;
+    while (cut && (s[n] & 0xC0) == 0x80 && n > 0) n--; // not in the middle of a character
+    snprintf(q.text, sizeof q.text, "\"%.*s%s\"", (int)n, s, cut ? "..." : "");
     return q;
 }
 
@@ -116,11 +106,14 @@ static inline const char* json_type_name(JsonType type) {
 // Bytes of the character at s, of which there are n > 0 bytes; 0 where it is not well-formed (Unicode, table 3-7).
 static inline size_t json_utf8_bytes(const unsigned char* s, size_t n) {
     if (s[0] < 0x80) return 1;
-    const size_t bytes = s[0] >= 0xF0 ? 4 : s[0] >= 0xE0 ? 3 : 2;
+    const size_t bytes = 2 + (s[0] >= 0xE0) + (s[0] >= 0xF0);
     if (s[0] < 0xC2 || s[0] > 0xF4 || n < bytes) return 0;
-    // The second byte refuses overlong forms, surrogates, and code points above U+10FFFF.
-    if (s[1] < (s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80)) return 0;
-    if (s[1] > (s[0] == 0xED ? 0x9F : s[0] == 0xF4 ? 0x8F : 0xBF)) return 0;
+    unsigned low = 0x80, high = 0xBF; // of the second byte
+    if (s[0] == 0xE0) low = 0xA0;     // else overlong, and so for 0xF0
+    if (s[0] == 0xED) high = 0x9F;    // else a surrogate
+    if (s[0] == 0xF0) low = 0x90;
+    if (s[0] == 0xF4) high = 0x8F; // else above U+10FFFF
+    if (s[1] < low || s[1] > high) return 0;
     for (size_t i = 2; i < bytes; i++)
         if ((s[i] & 0xC0) != 0x80) return 0;
     return bytes;
@@ -132,7 +125,7 @@ static inline char* json_utf8_write(char* out, uint32_t c) {
         *out++ = (char)c;
         return out;
     }
-    const int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3; // bytes after the first
+    const int more = 1 + (c >= 0x800) + (c >= 0x10000); // bytes after the first
     *out++ = (char)((0xFF00 >> (more + 1) & 0xFF) | c >> 6 * more);
     for (int i = more - 1; i >= 0; i--) *out++ = (char)(0x80 | (c >> 6 * i & 0x3F));
     return out;

@@ -402,10 +402,9 @@ enum { HELP_WIDTH = 110, HELP_COLUMN = 32 };
 
 // "--name N"
 static inline void option_form(char* text, size_t size, const Option* o) {
-    const char* placeholder = o->choices                ? o->choices
-                              : o->type == OPTION_INT   ? "N"
-                              : o->type == OPTION_FLOAT ? "X"
-                                                        : "";
+    const char* placeholder = o->choices ? o->choices : "";
+    if (o->type == OPTION_INT) placeholder = "N";
+    if (o->type == OPTION_FLOAT) placeholder = "X";
     snprintf(text, size, "--%s%s%s%s%s", o->name, *placeholder ? " " : "", o->type == OPTION_WORD ? "[" : "",
              placeholder, o->type == OPTION_WORD ? "]" : "");
 }
@@ -496,7 +495,10 @@ static inline int help_kind(Option* table, int n, const char* word) {
 
 // Prints --help, --help all, --help GROUP, --help OPTION.
 static inline bool options_explain(Option* table, int n, const char* word, FILE* out, Error* error) {
-    if (strcmp(word, "all") == 0) return options_help(table, n, out), true;
+    if (strcmp(word, "all") == 0) {
+        options_help(table, n, out);
+        return true;
+    }
     if (word[0] == 0) {
         options_overview(table, n, out);
         fprintf(out, "\n--help all explains them; --help NAME one of them, or a group\n");
@@ -508,9 +510,8 @@ static inline bool options_explain(Option* table, int n, const char* word, FILE*
     for (int i = 0; i < n; i++) {
         const Option* o = &table[i];
         if (o->type == OPTION_HEADING) {
-            shown = kind == 2   ? strncasecmp(o->name, word, strlen(word)) == 0
-                    : kind == 3 ? strcasestr(o->name, word) != NULL
-                                : false;
+            shown = (kind == 2 && strncasecmp(o->name, word, strlen(word)) == 0) ||
+                    (kind == 3 && strcasestr(o->name, word));
             if (shown) fprintf(out, "\n%s\n", o->name);
         } else if (shown || (kind == 1 && strcmp(o->name, word) == 0)) {
             option_help(o, out);

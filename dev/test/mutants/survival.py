@@ -147,7 +147,7 @@ FAULTS = [
      "return lock < 0 || true"),
     # Taking up
     ("the position in the data is lost", "kills", "trainer/checkpointing.h",
-     "t->step = state.step, t->sequences = state.sequences;", "t->step = state.step;"),
+     "t->step = state.step;\n    t->sequences = state.sequences;", "t->step = state.step;"),
     ("second moments are not taken up", "kills", SAVE, "if (ok && (what > 0 || local)) set_values(",
      "if (ok && (what == 1 || local)) set_values("),
 ]

@@ -75,9 +75,9 @@ FAULTS = [
      "count == v->count ? seconds : 0"),
     ("look: processes are not looked at", WATCH, "if (w->sees && v->silent > 0 && i != w->self)", "if (0)"),
     ("speak: all speak", WATCH,
-     "    if (__atomic_compare_exchange_n(&w->table->speaker, &nobody, w->self + 1, false, __ATOMIC_SEQ_CST,\n"
+     "    if (__atomic_compare_exchange_n(&w->table->speaker, &none, w->self + 1, false, __ATOMIC_SEQ_CST,\n"
      "                                    __ATOMIC_SEQ_CST)) {",
-     "    nobody = 0;\n    if (nobody == 0) {"),
+     "    none = 0;\n    if (none == 0) {"),
     ("speak: nobody does", WATCH, "        watchdog_write(text);\n", ""),
     ("speak: the process goes on", WATCH, "        if (worst >= 0) watchdog_alarm(w, worst);\n", ""),
     ("speak: waits for process.stop for ever", WATCH,

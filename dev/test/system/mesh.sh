@@ -66,9 +66,9 @@ says() {
     while read -r word; do grep -qaF -- "$word" "$2" || return 1; done <<<"${1//, /$'\n'}"
 }
 
-# told STATUS WORDS WHAT: the launch ended with STATUS, soon, and the trainer printed one line, which has the words: the
+# ended STATUS WORDS WHAT: the launch ended with STATUS, soon, and the trainer printed one line, which has the words: the
 # option or file that is wrong
-told() {
+ended() {
     grep -a '^train_gpt: ' err >line
     if [ $status = "$1" ] && [ $seconds -le 100 ] && [ "$(wc -l <line)" = 1 ] && says "$2" line; then
         ok "$3 -> $(cat line)"
@@ -86,7 +86,7 @@ refuses() {
     else
         launch "$3" "$train" "${@:4}"
     fi
-    told "$1" "$2" "$3 ranks, ${*:4}"
+    ended "$1" "$2" "$3 ranks, ${*:4}"
 }
 
 # replicas_of RANKS OPTIONS...: how many replicas such a mesh has; fails where options say so themselves, or it does not

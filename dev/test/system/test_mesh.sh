@@ -91,7 +91,7 @@ check "nothing is written to --out" \
     "[ '$before' = \"\$(cd mesh0 && find . | xargs ls -ld --time-style=full-iso | cksum)\" ]"
 refuses 2 "--resume" 2 "${model[@]}" --out mesh0 --generate a
 refuses 2 "nowhere" 1 "${model[@]}" --out nowhere --resume --generate a
-refuses 2 "vocabulary" 1 "${model[@]}" --vocab 100 --generate a
+refuses 2 "--tokenizer" 1 "${model[@]}" --vocab 100 --generate a
 refuses 2 "--top-k, --temperature" 1 "${model[@]}" --generate a --temperature 0 --top-k 3
 refuses 2 "--sample-every" 1 "${short[@]}" --steps 2 --generate a
 
@@ -125,7 +125,7 @@ for i in "${!documents[@]}"; do
     [ "${mesh%%:*}" != 1 ] || options+=("${more[@]}")
     trains "$mesh" "${options[@]}" --out "packed$i" || continue
     case $mesh in
-    1:) check "documents: told what they are" "grep -q '^data .*; every file is a document$' out" ;;
+    1:) check "documents: what they are" "grep -q '^data .*; every file is a document$' out" ;;
     1:*) verify_py "documents, $mesh: losses and norms are those of two ranks:" same packed5 "packed$i" 1e-5 ;;
     *--caat-fraction*) ;;
     *--tp*) verify_py "documents, $mesh: losses and norms are those of one rank:" same packed0 "packed$i" 1e-5 ;;
@@ -197,7 +197,7 @@ refuses 2 "--nodes" 2 "${small[@]}" --nodes 2
 refuses 2 "mesh0" 2 "${small[@]}" --out mesh0
 refuses 2 "--seed" 2 "${run[@]}" --seed 7 --out mesh0 --resume --pp 2
 launch 4 "$sanitized" "${small[@]}" --tp 4 --ffn 130
-told 2 "--ffn" "4 ranks, sanitized, --ffn 130"
+ended 2 "--ffn" "4 ranks, sanitized, --ffn 130"
 
 # ---- schedules
 schedules=("gpipe 1 whole" "interleaved 2 whole" "zb-h1 1 halves" "zb-v 2 halves")
@@ -220,7 +220,7 @@ for line in "${schedules[@]}"; do
 done
 launch 2 "$train" "${small[@]}" --pp 2 --vpp 2 --dry-run
 check "--vpp 2 alone is an interleaved schedule" "[ $status = 0 ] && grep -q '^schedule  interleaved with 2 chunks' out"
-refuses 2 "4 or 6" 2 "${model[@]}" "${data[@]}" --pp 2 --vpp 2 --global-batch 5 --micro-batch 1
+refuses 2 "--global-batch" 2 "${model[@]}" "${data[@]}" --pp 2 --vpp 2 --global-batch 5 --micro-batch 1
 refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 1f1b --vpp 2
 refuses 2 "--vpp" 2 "${small[@]}" --pp 2 --schedule zb-v --vpp 3
 refuses 2 "--schedule, --vpp" 2 "${small[@]}" --pp 2 --schedule interleaved --vpp 1
@@ -231,7 +231,7 @@ refuses 2 "--zero" 4 "${small[@]}" --pp 2 --schedule zb-h1 --zero 2
 refuses 2 "--recompute" 2 "${small[@]}" --pp 2 --schedule zb-v --recompute full
 refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 2f2b
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --pp 2 --schedule zb-h1 --clip 0
-told 1 "not finite" "4 ranks with a learning rate of 1000 and no clipping"
+ended 1 "not finite" "4 ranks with a learning rate of 1000 and no clipping"
 
 # ---- sums of gradients by plan
 printf 'ranks 4 # a square without one side\nlink 0 1\nlink 1 3 2GB/s 1us\nlink 2 0\n' >links.txt

@@ -81,7 +81,7 @@ if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
 else echo "left out: a full disk (no right to mount one)"; fi
 large=(--layers 4 --hidden 256 --heads 4 --seq 32 "${data[@]}" --global-batch 2 --steps 1 "${quiet[@]}")
 full_rank=1 launch 2 "$rank" "$train" "${large[@]}" --tp 2 --out large
-told 1 "rank 1, step 1, large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
+ended 1 "rank 1, step 1, large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
 check "which is not there then" "[ -z \"\$(find large -name 'step_*')\" ]"
 mkdir -p locked/log.jsonl
 refuses 1 "rank 0, locked/log.jsonl" 2 "${short[@]}" --out locked --resume
@@ -89,28 +89,28 @@ refuses 1 "--trace" 2 "${short[@]}" --steps 2 --trace nowhere/trace.json
 
 # ---- ranks that differ
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --steps 5
-told 2 "--steps" "other arguments"
+ended 2 "--steps" "other arguments"
 check "which names the rank, and what it should be" "grep -q 'rank 1 (host .* instead of \"--steps 4' err"
 launch 1 "$train" "${short[@]}" --steps 4 : -np 2 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}"
-told 2 'rank 3 (host ' "the last of four ranks has an option less"
+ended 2 'rank 3 (host ' "the last of four ranks has an option less"
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 "$train" "${short[@]}" --step 4
-told 2 'rank 1 (host ' "a wrong option on one rank"
+ended 2 'rank 1 (host ' "a wrong option on one rank"
 many=$(printf 'text.txt,%.0s' {1..600})text.txt # as where a shell has expanded a pattern
 launch 1 "$train" "${model[@]}" --data "$many" --steps 2 : -np 1 "$train" "${model[@]}" --data "$many" --steps 3
-told 2 'rank 1 (host ' "other arguments, after 5400 characters"
+ended 2 'rank 1 (host ' "other arguments, after 5400 characters"
 cp "$train" other && printf x >>other
 launch 1 "$train" "${short[@]}" --steps 4 : -np 1 ./other "${short[@]}" --steps 4
-told 2 'rank 1 (host ' "another executable"
+ended 2 'rank 1 (host ' "another executable"
 check "which says so" "grep -q '^train_gpt: .*differs from rank 0 in executable: ' err"
 mkdir on_rank0 on_rank1 on_rank2
 export folders=$work/on_rank
 cp text.txt on_rank0 && cp text.txt on_rank1 && sed 's/9876/9875/' text.txt >on_rank2/text.txt
 launch 3 "$rank" "$train" "${model[@]}" "${data[@]}" "${quiet[@]}" --global-batch 9 --steps 4
-told 2 'rank 2 (host ' "other data, of the same size"
+ended 2 'rank 2 (host ' "other data, of the same size"
 check "which says so" "grep -q '^train_gpt: .*differs from rank 0 in data: ' err"
 rm on_rank1/text.txt
 launch 3 "$rank" "$train" "${model[@]}" "${data[@]}" "${quiet[@]}" --global-batch 9 --steps 4
-told 1 "rank 1, text.txt" "data that one rank does not have"
+ended 1 "rank 1, text.txt" "data that one rank does not have"
 
 # ---- ranks that die
 for signal in KILL SEGV; do
@@ -141,12 +141,12 @@ unset folders
 
 # ---- losses that are no numbers
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
-told 1 "not finite" "4 ranks with a learning rate of 1000"
+ended 1 "not finite" "4 ranks with a learning rate of 1000"
 check "which names the step" "grep -q '^train_gpt: step [0-9]*: the loss is' err"
 check "and where it begins" "grep -q 'it begins with .* on ranks\? [0-3] (t [01], p 0, d [01])' err"
 skips=("${short[@]}" --lr 1000 --steps 200 --tp 2 --on-nan skip --save-every 8 --out skips)
 launch 2 "$train" "${skips[@]}"
-told 1 "10" "ten steps that are skipped"
+ended 1 "10" "ten steps that are skipped"
 check "nine of them are printed and logged: $(grep -ac '^skipped ' out)" \
     "[ \$(grep -ac '^skipped   step .* nothing was updated; it begins with' out) -ge 9 ] &&
     [ \$(tail -n 9 skips/log.jsonl | grep -c '\"skipped\":true') = 9 ]"
@@ -158,10 +158,10 @@ check "a resumed run goes on counting, and ends likewise" "[ $status = 1 ] && gr
 refuses 2 "--on-nan" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
 late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
 launch 2 "$train" "${late[@]}"
-told 1 "not finite" "a late gradient, at a learning rate of 1000"
+ended 1 "not finite" "a late gradient, at a learning rate of 1000"
 launch 2 "$train" "${late[@]}" --resume
 check "the checkpoint before it can be resumed: $(grep -a '^resume' out)" "grep -q '^resume .*step' out"
-told 1 "not finite" "and ends as before"
+ended 1 "not finite" "and ends as before"
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2 --dp-mode dc-s3gd
 check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
     "[ $status = 1 ] && [ \$(grep -ac '^train_gpt: site 0' err) -le 1 ] && grep -aq '^train_gpt: site [01]: step' err"
@@ -169,7 +169,7 @@ check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
 # ---- copies that differ, and what is unusual
 mkdir -p build died
 launch 4 "$project/${BUILD:-build}/test_health" --die died
-told 1 "rank 3, t 1, p 0, d 1, transformer.h.0.ln_1.weight" \
+ended 1 "rank 3, t 1, p 0, d 1, transformer.h.0.ln_1.weight" \
     "a bit that is flipped on rank 3 of 4"
 check "and nothing is saved that it is in: $(ls died)" "[ \"\$(cd died && echo step_*)\" = step_00000001 ]"
 long=("${small[@]}" --eval-every 0 --sample-every 0 --steps 130 --outlier-z 0.3)

@@ -111,7 +111,7 @@ for pair in $launchers; do
         begins 3 "$program" "$how"
         ends
         case $how in
-        spin) says="blames 2 'waits for nobody and makes no progress at step 3, forward 6 of chunk 0'" ;;
+        spin) says="blames 2 'waits for no rank and makes no progress at step 3, forward 6 of chunk 0'" ;;
         stop) says="blames 2 'is stopped, .* at step 3, forward 6'" ;;
         crossed) says="blames '[012]' 'waits at step 3, .*silent for'" ;;
         slow) says="[ ! -s err ]" ;;

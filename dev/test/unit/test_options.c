@@ -122,8 +122,8 @@ static void test_round_trip(void) {
     check(again == 0, "and is written as before: %d are not", again);
 }
 
-// file: its text; arguments: the command line, parsed before, separated by '|'; message: of the refusal, or NULL.
-static void test_case(const char* file, const char* arguments, const char* message, const TestValues* expected) {
+// file: its text; arguments: the command line, parsed before, separated by '|'; place: the line and the option of the refusal, or NULL.
+static void test_case(const char* file, const char* arguments, const char* place, const TestValues* expected) {
     TestValues v = values_default();
     Option table[ROWS];
     Error error;
@@ -133,13 +133,12 @@ static void test_case(const char* file, const char* arguments, const char* messa
     snprintf(words, sizeof words, "%s", arguments);
     error.text[0] = 0;
     bool ok = parse(table, n, words, &error);
-    if (!ok) strcat(error.text, " (the command line)");
     ok = ok && options_read(table, n, text, "a.txt", &error);
     for (char* c = strcpy(shown, file); *c; c++) {
         if (*c == '\n' || *c == '\r' || *c == '\t') *c = '/';
     }
-    if (message)
-        check(!ok && strcmp(error.text, message) == 0, "\"%s\" %s: %s", shown, arguments, error.text);
+    if (place)
+        check(!ok && strncmp(error.text, place, strlen(place)) == 0, "\"%s\" %s: %s", shown, arguments, error.text);
     else
         check(ok && same_values(&v, expected), "\"%s\" %s: read %s", shown, arguments, error.text);
 }
@@ -164,23 +163,23 @@ static void test_files(void) {
     v = values_default();
     v.text = "b";
     test_case("--text a\n", "--text|b", NULL, &v);
-    test_case("--small 11\n", "", "a.txt:1: --small 11: out of range, -10 to 10", NULL);
-    test_case("\n\n--small x\n", "", "a.txt:3: --small x: not a whole number", NULL);
-    test_case("--small x\n", "--small|3", "a.txt:1: --small x: not a whole number", NULL);
-    test_case("--choice four\n", "--choice|one", "a.txt:1: --choice four: has to be one of one|two|twenty-one", NULL);
-    test_case("--small 1\n#\n--small 1\n", "", "a.txt:3: --small is given twice, in line 1 too", NULL);
-    test_case("--small 1\n--small=2\n", "--small|3", "a.txt:2: --small is given twice, in line 1 too", NULL);
-    test_case("--smal 1\n", "", "a.txt:1: unknown option --smal; did you mean --small?", NULL);
-    test_case("--xxxxxxxxxxxx 1\n", "", "a.txt:1: unknown option --xxxxxxxxxxxx; --help lists them all", NULL);
-    test_case("small 1\n", "", "a.txt:1: small: options are written --name value; --help lists them", NULL);
-    test_case("-- 1\n", "", "a.txt:1: --: options are written --name value; --help lists them", NULL);
-    test_case("--small\n", "", "a.txt:1: --small: the value is missing", NULL);
-    test_case("--small   \n", "", "a.txt:1: --small: the value is missing", NULL);
-    test_case("--small=\n", "", "a.txt:1: --small : not a whole number", NULL);
-    test_case("--text=\n", "", "a.txt:1: --text: empty value", NULL);
-    test_case("--flag yes\n", "", "a.txt:1: --flag takes no value, but --flag=no switches it off", NULL);
-    test_case("\n--now\n", "", "a.txt:2: --now belongs on the command line, not into a file", NULL);
-    test_case("--word x\n", "", "a.txt:1: --word belongs on the command line, not into a file", NULL);
+    test_case("--small 11\n", "", "a.txt:1: --small", NULL);
+    test_case("\n\n--small x\n", "", "a.txt:3: --small", NULL);
+    test_case("--small x\n", "--small|3", "a.txt:1: --small", NULL);
+    test_case("--choice four\n", "--choice|one", "a.txt:1: --choice", NULL);
+    test_case("--small 1\n#\n--small 1\n", "", "a.txt:3: --small", NULL);
+    test_case("--small 1\n--small=2\n", "--small|3", "a.txt:2: --small", NULL);
+    test_case("--smal 1\n", "", "a.txt:1: ", NULL);
+    test_case("--xxxxxxxxxxxx 1\n", "", "a.txt:1: ", NULL);
+    test_case("small 1\n", "", "a.txt:1: small", NULL);
+    test_case("-- 1\n", "", "a.txt:1: --", NULL);
+    test_case("--small\n", "", "a.txt:1: --small", NULL);
+    test_case("--small   \n", "", "a.txt:1: --small", NULL);
+    test_case("--small=\n", "", "a.txt:1: --small", NULL);
+    test_case("--text=\n", "", "a.txt:1: --text", NULL);
+    test_case("--flag yes\n", "", "a.txt:1: --flag", NULL);
+    test_case("\n--now\n", "", "a.txt:2: --now", NULL);
+    test_case("--word x\n", "", "a.txt:1: --word", NULL);
 }
 
 // Given twice on the command line, the last one wins; in a file it is a slip.
@@ -189,7 +188,7 @@ static void test_twice(void) {
     v.small = 4, v.flag = true, v.choice = 1, v.text = "b";
     test_case("", "--small|3|--small|4|--flag|--flag|--choice|one|--text|a|--text=b|--choice|two", NULL, &v);
     test_case("--small 9\n", "--small|3|--small|4|--flag|--choice|two|--text|b", NULL, &v);
-    test_case("", "--small|x|--small|4", "--small x: not a whole number (the command line)", NULL);
+    test_case("", "--small|x|--small|4", "--small", NULL);
 }
 
 // Whole numbers as people write them.
@@ -260,7 +259,7 @@ static void test_aliases(void) {
     option_unknown(few, m, "learning-rate", &error);
     check(!strstr(error.text, "--lr"), "a table without it: %s", error.text);
     option_unknown(table, n, "layer", &error);
-    check(strstr(error.text, "did you mean --layers?") != NULL, "a slip: %s", error.text);
+    check(strstr(error.text, "--layers") != NULL, "a slip: %s", error.text);
     int wrong = 0;
     for (size_t i = 0; i < sizeof aliases / sizeof aliases[0]; i++) {
         char words[512];
@@ -343,7 +342,7 @@ static void test_refused(void) {
         option_find(table, n, "file")->given = true;
         check(options_check_file(table, n, &error) == fits, "a value of %zu bytes is %s", strlen(v.file),
               fits ? "taken" : "refused");
-        check(fits || strncmp(error.text, "--file: ", 8) == 0, "  by its name");
+        check(fits || strstr(error.text, "--file"), "  by its name");
         check(option_text(text, 4096, option_find(table, n, "file")) == fits, "  and it has no text");
     }
 }

@@ -27,13 +27,13 @@ static const char* test_action(int kind) {
     return names[kind];
 }
 static const char* test_operation(int kind) { return comm_kind_name((CommKind)kind); }
-static const WhereNames names = {test_action, test_operation};
+static const HeartbeatNames names = {test_action, test_operation};
 
 static uint64_t drawn = 0;
 static int draw(int n) { return (int)(philox(17, 4, drawn++).word[0] % (uint32_t)n); }
 
 static HeartbeatTable* table_new(int rows, int members) {
-    WherePlace place;
+    HeartbeatPlace place;
     HeartbeatTable* table = heartbeat_make(&place, rows, members, false);
     if (!table) die("no memory for a table");
     return table;
@@ -294,20 +294,20 @@ static bool becomes(const HeartbeatRow* row, ProcessState state) {
 }
 
 static void check_processes(void) {
-    WherePlace place;
+    HeartbeatPlace place;
     HeartbeatTable* table = heartbeat_make(&place, 3, 4, true);
     if (!table || place.file < 0) {
         printf("left out: no memory can be shared here\n");
         return;
     }
-    heartbeat_sit(table, 0, 7);
+    heartbeat_claim(table, 0, 7);
     fflush(stdout);
     const pid_t child = fork();
     if (child == 0) {
         HeartbeatTable* mine = heartbeat_open(&place);
         const int32_t ranks[] = {7, 9};
         if (!mine) _exit(3);
-        heartbeat_sit(mine, 1, 9);
+        heartbeat_claim(mine, 1, 9);
         heartbeat_add_group(mine, 1, "both", ranks, 2);
         heartbeat_phase(heartbeat_row(mine, 1), PHASE_TRAINING, 5);
         heartbeat_wait(heartbeat_row(mine, 1), COMM_RECEIVE, 0, 0);
@@ -333,7 +333,7 @@ static void check_processes(void) {
     waitpid(child, NULL, 0);
     check(heartbeat_process(row) == PROCESS_GONE, "and after");
 
-    WherePlace other = place;
+    HeartbeatPlace other = place;
     other.nonce++;
     bool refused = heartbeat_open(&other) == NULL;
     other = place, other.rows++;
@@ -372,7 +372,7 @@ static void hang(int status) {
 }
 
 // Rank i of a job whose last rank has a fate.
-static void job_rank(WherePlace place, int i, Fate fate, int ready, int go) {
+static void job_rank(HeartbeatPlace place, int i, Fate fate, int ready, int go) {
     const int32_t all[] = {0, 1, 2};
     HeartbeatTable* table = heartbeat_open(&place);
     Watchdog w;
@@ -380,7 +380,7 @@ static void job_rank(WherePlace place, int i, Fate fate, int ready, int go) {
     if (!table) _exit(9);
     process.name = "job";
     if (fate == HANGS_AT_END) process.stop = hang;
-    HeartbeatRow* row = heartbeat_sit(table, i, i);
+    HeartbeatRow* row = heartbeat_claim(table, i, i);
     const int group = heartbeat_add_group(table, i, "all", all, JOB);
     if (write(ready, &byte, 1) != 1 || read(go, &byte, 1) != 1) _exit(9); // all sit
     watchdog_begin(&w, table, i, limit_for(fate), names);
@@ -409,7 +409,7 @@ static void job_rank(WherePlace place, int i, Fate fate, int ready, int go) {
 
 // Runs a job; returns the report, and how many ranks have ended with status 1. Kills what is left after ten seconds.
 static int job(Fate fate, char* said, size_t size, int* ones, double* seconds) {
-    WherePlace place;
+    HeartbeatPlace place;
     int out[2], ready[2], go[2], left = JOB, lines = 0, status;
     size_t n = 0;
     pid_t ranks[JOB];
@@ -487,8 +487,8 @@ static int check_job(const Job* j) {
 }
 
 static void check_jobs(void) {
-    static const char *const last = "job: rank 2 (", *const computes = "waits for nobody and makes no progress";
-    const Job jobs[] = {{IDLE, "a rank sleeps, and waits for nobody", last, computes, 9},
+    static const char *const last = "job: rank 2 (", *const computes = "waits for no rank and makes no progress";
+    const Job jobs[] = {{IDLE, "a rank sleeps, and waits for no rank", last, computes, 9},
                         {STOPS, "a rank is stopped", last, "is stopped, by", 9},
                         {SPINS, "a rank computes for ever", last, computes, 9},
                         {KILLED, "a rank is killed", last, "is gone, without a word", 9},
@@ -555,7 +555,7 @@ static void check_same_launch(void) {
     Watchdog w;
     const int64_t before = world.size_bytes;
     watchdog_open(&w, &world, 0, test_action);
-    check(watchdog_row(&w) == NULL && world.row == NULL, "a limit of 0: nobody watches");
+    check(watchdog_row(&w) == NULL && world.row == NULL, "a limit of 0: no thread watches");
     watchdog_close(&w);
     watchdog_open(&w, &world, 1000, test_action);
     Comm pairs = comm_split(&world, world.rank / 2, -world.rank, "pairs"); // the other way round
