@@ -27,8 +27,15 @@ typedef struct {
     int document; // the token that begins one; -1: a sequence is one
 } Reference;
 
+// The value of this key in "__metadata__", or NULL.
+static const char* metadata(const Reference* r, const char* key) {
+    const JsonNode* all = json_get(r->file.files[0].header.nodes, "__metadata__");
+    const JsonNode* value = all ? json_get(all, key) : NULL;
+    return value ? value->value.string : NULL;
+}
+
 static double metadata_number(const Reference* r, const char* key) {
-    const char* text = safetensors_metadata(&r->file.files[0], key);
+    const char* text = metadata(r, key);
     if (!text) die("%s has no %s: make it again with dev/test/reference/make_reference.py", r->file.path, key);
     return atof(text);
 }
@@ -38,7 +45,7 @@ static void reference_open(Reference* r, const char* path) {
     memset(r, 0, sizeof *r);
     if (!safetensors_model_open(&r->file, path, &error))
         die("%s; make it with dev/test/reference/make_reference.py", error.text);
-    const char* arch = safetensors_metadata(&r->file.files[0], "arch");
+    const char* arch = metadata(r, "arch");
     ModelConfig* m = &r->model;
     m->name = path;
     model_set_arch(m, arch && strcmp(arch, "llama") == 0 ? ARCH_LLAMA : ARCH_GPT2);
@@ -55,8 +62,8 @@ static void reference_open(Reference* r, const char* path) {
     o->beta1 = metadata_number(r, "beta1"), o->beta2 = metadata_number(r, "beta2");
     o->eps = metadata_number(r, "eps_adam"), o->weight_decay = metadata_number(r, "weight_decay");
     o->clip = metadata_number(r, "clip");
-    r->document = safetensors_metadata(&r->file.files[0], "document") ? (int)metadata_number(r, "document") : -1;
-    if (!safetensors_metadata(&r->file.files[0], "sync")) return;
+    r->document = metadata(r, "document") ? (int)metadata_number(r, "document") : -1;
+    if (!metadata(r, "sync")) return;
     r->sync.ranks = (int)metadata_number(r, "sync_ranks"), r->sync.fraction = metadata_number(r, "sync");
 }
 

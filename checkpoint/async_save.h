@@ -159,7 +159,7 @@ typedef struct {
     const char* out;
     int rank, ranks;
     int64_t keep;          // checkpoints; 0: all
-    const HubFiles* files; // written beside the model, or NULL
+    const HubFiles* files; // written beside the model
     bool mounted;          // out is a mount point
     HeartbeatRow* row;     // for the watchdog, or NULL
     // The save that is running, or the last one.
@@ -230,12 +230,13 @@ static bool saver_disk_is_there(const Saver* saver, Error* error) {
            fail(error, "%s: its disk is not mounted any more", saver->out);
 }
 
-static void saver_open(Saver* saver, const Stage* stage, const char* out, int64_t keep, int rank, int ranks,
-                       HeartbeatRow* row) {
+static void saver_open(Saver* saver, const Stage* stage, const char* out, int64_t keep, const HubFiles* files, int rank,
+                       int ranks, HeartbeatRow* row) {
     memset(saver, 0, sizeof *saver);
     saver->stage = stage;
     saver->out = out;
     saver->keep = keep;
+    saver->files = files;
     saver->rank = rank;
     saver->ranks = ranks;
     saver->row = row;
@@ -329,7 +330,7 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
     useconds_t pause = 500;
     double all_since = INFINITY; // when all had written
     int code;
-    if (!checkpoint_path(folder, error, "%s/step_%08lld.tmp", x->out, (long long)x->state.step)) return false;
+    if (!checkpoint_folder(folder, x->out, x->state.step, ".tmp", error)) return false;
     memset(sum, 0, sizeof *sum);
     for (int rank = 0; rank < x->ranks;) {
         if (!rank_file(path, x, rank, error)) return false;
@@ -412,7 +413,7 @@ static void save_ends(Saver* saver, bool ok) {
 static void save_write(Saver* saver, bool from_snapshot) {
     Error gone;
     char folder[CHECKPOINT_PATH];
-    const bool named = checkpoint_path(folder, &gone, "%s/step_%08lld.tmp", saver->out, (long long)saver->state.step);
+    const bool named = checkpoint_folder(folder, saver->out, saver->state.step, ".tmp", &gone);
     saver->wrote = write_part(saver, from_snapshot, &saver->error);
     const bool is_gone = !saver->wrote && named && !checkpoint_is_there(folder, &gone);
     if (is_gone) saver->error = gone;

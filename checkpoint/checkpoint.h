@@ -4,7 +4,7 @@ Hugging Face's name and shape, in float32, in a folder that transformers loads a
 
     rank 0          checkpoint_begin        makes OUT/step_N.tmp, with the files of tensors at their final size
     every rank      checkpoint_join         opens them
-                    checkpoint_write_bucket writes the buckets, or parts of them, that this rank has to write
+                    checkpoint_write_value  writes the buckets' values that this rank has to write
                     checkpoint_leave        flushes this rank's writes; writer.sum is their checksum
     rank 0          checkpoint_publish      adds checksums and config.json, and gives the folder its name; or
                                             checkpoint_abandon, if any rank has failed
@@ -207,13 +207,12 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
     }
 }
 
-// Computes the layouts of all files. sites: NULL if there are none. On failure nothing has to be freed.
+// Computes the layouts of all files. On failure nothing has to be freed.
 static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const ModelConfig* model,
                                            const CheckpointSites* sites, int64_t step, Error* error) {
     char number[32];
     const SafeMetadata about[] = {
         {"format", "pt"}, {"step", number}, {"checksum", "0000000000000000"}}; // transformers requires the first
-    if (!sites) sites = &checkpoint_of_adamw;
     memset(layouts, 0, sizeof *layouts);
     snprintf(number, sizeof number, "%lld", (long long)step);
     layouts->files = checkpoint_tensor_files(sites);
@@ -303,32 +302,28 @@ static inline bool slice_write(RunWriter* writer, int64_t tensor, const float* l
     return true;
 }
 
-// Writes a small text file, flushed to the disk.
-__attribute__((format(printf, 3, 4))) static inline bool checkpoint_write_text(const char* path, Error* error,
-                                                                               const char* format, ...) {
+// Writes a small file, flushed to the disk.
+static inline bool checkpoint_write_file(const char* path, const char* text, size_t size, Error* error) {
     FILE* out = fopen(path, "w");
     if (!out) return fail(error, "%s: cannot create: %s", path, strerror(errno));
-    va_list args;
-    va_start(args, format);
-    vfprintf(out, format, args);
-    va_end(args);
-    const int written = fflush(out) == 0 && fsync(fileno(out)) == 0 ? 0 : errno;
+    const bool taken = fwrite(text, 1, size, out) == size;
+    const int written = taken && fflush(out) == 0 && fsync(fileno(out)) == 0 ? 0 : errno;
     const int closed = fclose(out) == 0 ? 0 : errno;
     return (!written && !closed) || fail(error, "%s: cannot write: %s", path, strerror(written ? written : closed));
 }
 
 // Writes config.json for weights of a type. caat: the CAAT-Net's configuration, added as members that transformers
-// ignores; NULL: none. roles: further members, see config_roles_text.
+// ignores. roles: further members, see config_roles_text.
 static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* caat,
                                            SafeDtype dtype, const char* roles, Error* error) {
     char text[CONFIG_TEXT];
     char more[CONFIG_ROLES_TEXT + 128], members[128] = "";
-    if (caat && caat->ranks)
+    if (caat->ranks)
         snprintf(members, sizeof members, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
                  caat->ranks, caat->fraction, caat_scale_names[caat->scale]);
     snprintf(more, sizeof more, "%s%s", roles, members);
     config_write(text, model, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
-    return checkpoint_write_text(path, error, "%s", text);
+    return checkpoint_write_file(path, text, strlen(text), error);
 }
 
 // Reads the CAAT-Net configuration from a folder's config.json; ranks = 0 if it has none. *known: there is a
@@ -439,21 +434,21 @@ __attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char pa
     return (length >= 0 && length < CHECKPOINT_PATH) || fail(error, "%.512s: the name is too long", path);
 }
 
+// The folder of a checkpoint: OUT/step_N; ending: ".tmp" while it is written, ".old" while it is replaced.
+static inline bool checkpoint_folder(char path[CHECKPOINT_PATH], const char* out, int64_t step, const char* ending,
+                                     Error* error) {
+    return checkpoint_path(path, error, "%s/step_%08lld%s", out, (long long)step, ending);
+}
+
 // Writes the files beside the model to a folder, flushed to the disk.
 static inline bool checkpoint_write_hub_files(const char* folder, const HubFiles* files, Error* error) {
     char path[CHECKPOINT_PATH];
-    bool ok = true;
-    for (int i = 0; i < CHECKPOINT_HUB_FILES && ok; i++) {
-        if (!files->text[i]) continue;
-        if (!checkpoint_path(path, error, "%s/%s", folder, checkpoint_hub_files[i])) return false;
-        FILE* out = fopen(path, "w");
-        ok = out && fwrite(files->text[i], 1, files->size[i], out) == files->size[i] && fflush(out) == 0 &&
-             fsync(fileno(out)) == 0;
-        const int code = errno;
-        if (out) ok = fclose(out) == 0 && ok;
-        if (!ok) fail(error, "%s: cannot write: %s", path, strerror(code));
+    for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) {
+        if (files->text[i] && !(checkpoint_path(path, error, "%s/%s", folder, checkpoint_hub_files[i]) &&
+                                checkpoint_write_file(path, files->text[i], files->size[i], error)))
+            return false;
     }
-    return ok;
+    return true;
 }
 
 // Whether a folder may be replaced: it does not exist, or is an older run's checkpoint. A folder with other files is
@@ -498,13 +493,12 @@ static inline bool checkpoint_is_there(const char* out, Error* error) {
 }
 
 // Rank 0, first: makes OUT/step_N.tmp and reserves its space, so that a full disk is reported before the work. If it
-// fails OUT is as before. sites: see checkpoint_file_layouts.
+// fails OUT is as before.
 static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* model,
                                     const CheckpointSites* sites, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, (long long)step) ||
-        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, (long long)step) ||
-        !checkpoint_path(old, error, "%s/step_%08lld.old", out, (long long)step) || !checkpoint_is_there(out, error) ||
+    if (!checkpoint_folder(folder, out, step, "", error) || !checkpoint_folder(temporary, out, step, ".tmp", error) ||
+        !checkpoint_folder(old, out, step, ".old", error) || !checkpoint_is_there(out, error) ||
         !checkpoint_is_replaceable(folder, error))
         return false;
     checkpoint_remove(temporary); // left by a run that was killed while it saved
@@ -590,15 +584,6 @@ static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout
     return ok;
 }
 
-// Writes weights and moments of a bucket.
-static inline bool checkpoint_write_bucket(CheckpointWriter* writer, const Layout* layout, int bucket,
-                                           const float* params, const float* moment1, const float* moment2,
-                                           Error* error) {
-    return checkpoint_write_value(writer, layout, bucket, 0, params, error) &&
-           checkpoint_write_value(writer, layout, bucket, 1, moment1, error) &&
-           checkpoint_write_value(writer, layout, bucket, 2, moment2, error);
-}
-
 // Renames a file or folder to a name that must be free; errno is EEXIST if it is not. Where the file system cannot do
 // this atomically, an empty folder that has just appeared may be replaced, but nothing else.
 static inline bool rename_new(const char* from, const char* to) {
@@ -653,36 +638,31 @@ static const char checkpoint_last_key[] = "\"checksum\": \""; // of trainer.json
 
 static inline bool checkpoint_write_list(const char* path, const CheckpointList* list, Error* error) {
     const CheckpointState* state = &list->state;
-    char text[4096], hex[17];
-    size_t n = 0;
+    char text[4096] = "", hex[17]; // far more than the longest list
     const size_t size = sizeof text;
-    n += (size_t)snprintf(text, size,
-                          "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
-                          "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\",\n",
-                          (long long)state->step, (long long)state->sequences, (long long)state->seed,
-                          (long long)state->global_batch, (long long)state->seq, (long long)state->data_tokens,
-                          state->async_plan);
-    n += (size_t)snprintf(text + n, size - n, "  \"optimizer\": \"%s\",\n", state->optimizer);
-    if (state->tuning[0]) n += (size_t)snprintf(text + n, size - n, "  \"tuning\": \"%s\",\n", state->tuning);
-    if (state->data_mix)
-        n += (size_t)snprintf(text + n, size - n, "  \"data_mix\": %lld,\n", (long long)state->data_mix);
-    if (isfinite(state->val_loss))
-        n += (size_t)snprintf(text + n, size - n, "  \"val_loss\": %.17g,\n", state->val_loss);
+    append_text(text, size,
+                "{\n  \"step\": %lld,\n  \"sequences\": %lld,\n  \"seed\": %lld,\n  \"global_batch\": %lld,\n"
+                "  \"seq\": %lld,\n  \"data_tokens\": %lld,\n  \"rounds\": \"%s\",\n  \"optimizer\": \"%s\",\n",
+                (long long)state->step, (long long)state->sequences, (long long)state->seed,
+                (long long)state->global_batch, (long long)state->seq, (long long)state->data_tokens, state->async_plan,
+                state->optimizer);
+    if (state->tuning[0]) append_text(text, size, "  \"tuning\": \"%s\",\n", state->tuning);
+    if (state->data_mix) append_text(text, size, "  \"data_mix\": %lld,\n", (long long)state->data_mix);
+    if (isfinite(state->val_loss)) append_text(text, size, "  \"val_loss\": %.17g,\n", state->val_loss);
     checkpoint_hex(hex, state->data_checksum);
-    if (state->data_checksum) n += (size_t)snprintf(text + n, size - n, "  \"data_checksum\": \"%s\",\n", hex);
-    if (state->held_out >= 0)
-        n += (size_t)snprintf(text + n, size - n, "  \"held_out_blocks\": %lld,\n", (long long)state->held_out);
-    n += (size_t)snprintf(text + n, size - n, "  \"files\": {");
+    if (state->data_checksum) append_text(text, size, "  \"data_checksum\": \"%s\",\n", hex);
+    if (state->held_out >= 0) append_text(text, size, "  \"held_out_blocks\": %lld,\n", (long long)state->held_out);
+    append_text(text, size, "  \"files\": {");
     for (int i = 0; i < list->files; i++) {
         const CheckpointFile* file = &list->file[i];
         checkpoint_hex(hex, file->checksum);
-        n += (size_t)snprintf(text + n, size - n, "%s\n    \"%s\": {\"bytes\": %lld, \"checksum\": \"%s\"}",
-                              i ? "," : "", file->name, (long long)file->bytes, hex);
+        append_text(text, size, "%s\n    \"%s\": {\"bytes\": %lld, \"checksum\": \"%s\"}", i ? "," : "", file->name,
+                    (long long)file->bytes, hex);
     }
-    n += (size_t)snprintf(text + n, size - n, "\n  },\n  %s", checkpoint_last_key);
-    if (n >= size) return fail(error, "%s: internal error: too long", path);
-    checkpoint_hex(hex, checksum_of(text, (int64_t)n, 0));
-    return checkpoint_write_text(path, error, "%s%s\"\n}\n", text, hex);
+    append_text(text, size, "\n  },\n  %s", checkpoint_last_key);
+    checkpoint_hex(hex, checksum_of(text, (int64_t)strlen(text), 0));
+    append_text(text, size, "%s\"\n}\n", hex);
+    return checkpoint_write_file(path, text, strlen(text), error);
 }
 
 // The offset of the checksum's 16 digits in the header of a tensor file; -1: it has no checksum.
@@ -740,25 +720,24 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
     CheckpointFile* config = &list.file[list.files++];
     snprintf(config->name, sizeof config->name, "config.json");
     return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
-           checkpoint_write_config(path, model, caat, SAFE_F32, files ? files->config : "", error) &&
-           checkpoint_sum_file(config, path, error) && (!files || checkpoint_write_hub_files(folder, files, error)) &&
+           checkpoint_write_config(path, model, caat, SAFE_F32, files->config, error) &&
+           checkpoint_sum_file(config, path, error) && checkpoint_write_hub_files(folder, files, error) &&
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
 }
 
-// Rank 0, when all ranks have left with success: renames step_N.tmp to step_N. sum: over all ranks. caat: see
-// checkpoint_write_config. files: written beside the model, or NULL. If it fails OUT is as before.
+// Rank 0, when all ranks have left with success: renames step_N.tmp to step_N. sum: over all ranks. files: written
+// beside the model. If it fails OUT is as before.
 static inline bool checkpoint_publish(const char* out, const CheckpointState* state, const ModelConfig* model,
                                       const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                       const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    const long long step = state->step, values = checkpoint_values(sites ? sites : &checkpoint_of_adamw);
-    if (!checkpoint_path(folder, error, "%s/step_%08lld", out, step) ||
-        !checkpoint_path(temporary, error, "%s/step_%08lld.tmp", out, step) ||
-        !checkpoint_path(old, error, "%s/step_%08lld.old", out, step))
+    const int64_t step = state->step, values = checkpoint_values(sites);
+    if (!checkpoint_folder(folder, out, step, "", error) || !checkpoint_folder(temporary, out, step, ".tmp", error) ||
+        !checkpoint_folder(old, out, step, ".old", error))
         return false;
     bool ok = sum->elements == values * model_parameters(model) ||
               fail(error, "%s: internal error: %lld of %lld values were written", temporary, (long long)sum->elements,
-                   values * (long long)model_parameters(model));
+                   (long long)(values * model_parameters(model)));
     ok = ok && checkpoint_complete(temporary, state, model, caat, sites, sum, files, error) &&
          folder_sync(temporary, error) && checkpoint_rename(temporary, folder, old, error);
     if (!ok) {
@@ -775,7 +754,7 @@ static inline bool checkpoint_abandon(const char* out, int64_t step) {
     char temporary[CHECKPOINT_PATH];
     struct stat st;
     Error error;
-    if (!checkpoint_path(temporary, &error, "%s/step_%08lld.tmp", out, (long long)step)) return true;
+    if (!checkpoint_folder(temporary, out, step, ".tmp", &error)) return true;
     checkpoint_remove(temporary);
     return stat(out, &st) == 0 && stat(temporary, &st) != 0 && errno == ENOENT;
 }

@@ -81,7 +81,7 @@ static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int
     int64_t best = -1;
     Error error;
     for (int i = 0; i < n; i++) {
-        if (!checkpoint_path(path, &error, "%s/step_%08lld", out, (long long)steps[i])) continue;
+        if (!checkpoint_folder(path, out, steps[i], "", &error)) continue;
         const double loss = checkpoint_val_loss(path);
         if (loss < lowest) {
             lowest = loss;
@@ -144,10 +144,9 @@ static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last,
     Error why, *reason = linked ? error : &why;
     bool ok = true;
     for (int64_t i = first + keep; i < n && ok; i++) {
-        const long long step = (long long)steps[i];
         if (steps[i] == best || (keep == 0 && (steps[i] != passing || steps[i] == last))) continue;
-        ok = checkpoint_path(path, reason, "%s/step_%08lld", out, step) &&
-             checkpoint_path(old, reason, "%s/step_%08lld.old", out, step);
+        ok =
+            checkpoint_folder(path, out, steps[i], "", reason) && checkpoint_folder(old, out, steps[i], ".old", reason);
         Error somebodys;
         if (!ok || !checkpoint_is_replaceable(path, &somebodys)) continue;
         checkpoint_remove(old);

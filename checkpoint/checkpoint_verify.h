@@ -4,7 +4,6 @@ checkpoint/checkpoint_verify.h: finds, verifies and reads the checkpoints that c
     checkpoint_newest       the newest checkpoint of a folder; checkpoint_steps: all of them
     checkpoint_load_list    trainer.json: the state of the run, and the files with their sizes
     checkpoint_add_up       each rank checksums a part of the files; checkpoint_compare compares the sum over all ranks
-    checkpoint_verify       the same for one process
     checkpoint_open         opens the files of tensors; checkpoint_read_bucket reads this rank's slices from them
 */
 #ifndef CHECKPOINT_VERIFY_H
@@ -300,14 +299,6 @@ static inline bool checkpoint_compare(const uint64_t sums[CHECKPOINT_TENSOR_FILE
                         folder, file->name, (unsigned long long)sums[i], (unsigned long long)file->checksum);
     }
     return true;
-}
-
-// Whether the files of a checkpoint are unchanged; for one process.
-static inline bool checkpoint_verify(const char* folder, Error* error) {
-    CheckpointList list;
-    uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
-    return checkpoint_load_list(&list, folder, error) && checkpoint_add_up(sums, &list, folder, 0, 1, error) &&
-           checkpoint_compare(sums, &list, folder, error);
 }
 
 typedef struct {

@@ -28,11 +28,6 @@ typedef struct {
     SafeDtype dtype;
 } Export;
 
-static inline bool export_ends_with(const char* path, const char* end) {
-    const size_t n = strlen(path), m = strlen(end);
-    return n > m && strcmp(path + n - m, end) == 0;
-}
-
 // The folder that path is in.
 static bool export_parent(char folder[CHECKPOINT_PATH], const char* path, Error* error) {
     const char* slash = strrchr(path, '/');
@@ -57,7 +52,7 @@ static bool export_check_ending(const char* path, Error* error) {
                   {".pt", "a folder is written, with safetensors that torch loads through transformers"},
                   {".pth", "a folder is written, with safetensors that torch loads through transformers"}};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        if (export_ends_with(path, others[i].ending))
+        if (name_ends_with(path, others[i].ending))
             return fail(error, "--export %.512s: %s; name the folder, or a file of llm.c's .bin", path, others[i].what);
     }
     return true;
@@ -71,7 +66,7 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
     memset(job, 0, sizeof *job);
     job->path = path;
     job->dtype = bf16 ? SAFE_BF16 : SAFE_F32;
-    job->llmc = export_ends_with(path, ".bin");
+    job->llmc = name_ends_with(path, ".bin");
     if (!export_check_ending(path, error)) return false;
     if (job->llmc && !llmc_check(model, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
     if (job->llmc && caat->ranks)

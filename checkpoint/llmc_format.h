@@ -124,8 +124,7 @@ static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* config, const
     SafeDtype dtype = SAFE_F32;
     memset(model, 0, sizeof *model);
     model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a file of weights");
-    model->path = (char*)checked_malloc(strlen(path) + 1, "a path");
-    strcpy(model->path, path);
+    model->path = checked_strdup(path, "a path");
     SafeTensors* file = model->files;
     model->file_count = 1;
     file->path = model->path;

@@ -17,8 +17,7 @@ index, or llm.c's weights. Names and shapes are Hugging Face's.
 static inline bool checkpoint_ignores(const char* name, const ModelConfig* model) {
     static const char* constants[] = {".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq"};
     for (size_t i = 0; i < sizeof constants / sizeof constants[0]; i++) {
-        const size_t length = strlen(name), n = strlen(constants[i]);
-        if (length >= n && strcmp(name + length - n, constants[i]) == 0) return true;
+        if (name_ends_with(name, constants[i])) return true;
     }
     return model->tied && strcmp(name, "lm_head.weight") == 0;
 }
@@ -82,13 +81,10 @@ static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transpo
 static inline bool checkpoint_is_hub_name(const char* path) {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
     static const char* const endings[] = {".safetensors", ".bin", ".json", ".gguf", ".pt", ".pth"};
-    const size_t first = strspn(path, letters), n = strlen(path);
+    const size_t first = strspn(path, letters);
     const char* name = path[first] == '/' ? path + first + 1 : path;
     bool is = first > 0 && path[0] != '.' && *name && name[strspn(name, letters)] == 0;
-    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
-        const size_t m = strlen(endings[i]);
-        is = is && !(n > m && strcmp(path + n - m, endings[i]) == 0);
-    }
+    for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) is = is && !name_ends_with(path, endings[i]);
     return is;
 }
 

@@ -58,7 +58,7 @@ static const SafeDtypeFacts safe_dtypes[SAFE_DTYPES] = {
 
 enum { SAFE_MAX_DIMS = 8, SAFE_MAX_HEADER = 100 * 1000 * 1000 };
 
-// A reader gets all fields. A writer fills the first four, and safetensors_layout() sets the others.
+// A reader gets all fields. A writer fills the first four, and safetensors_layout sets the others.
 typedef struct {
     const char* name;
     SafeDtype dtype;
@@ -323,13 +323,6 @@ static inline const SafeTensor* safetensors_find(const SafeTensors* st, const ch
     return (const SafeTensor*)bsearch(&key, st->tensors, (size_t)st->count, sizeof key, safe_compare_names);
 }
 
-// The value of this key in "__metadata__", or NULL.
-static inline const char* safetensors_metadata(const SafeTensors* st, const char* key) {
-    const JsonNode* metadata = json_get(st->header.nodes, "__metadata__");
-    const JsonNode* value = metadata ? json_get(metadata, key) : NULL;
-    return value ? value->value.string : NULL;
-}
-
 // dst[0, count) = elements [first, first + count) of a tensor, as float32: exact from F32, F16 and BF16, rounded to
 // nearest from F64. Other types are an error.
 static inline bool safetensors_read_f32(float* dst, const SafeTensors* st, const SafeTensor* tensor, int64_t first,
@@ -513,8 +506,7 @@ static inline bool safetensors_model_open(SafeTensorsModel* model, const char* p
     struct stat st;
     if (stat(path, &st) != 0) return fail(error, "%s: cannot open: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) return fail(error, "%s: neither a file nor a folder", path);
-    model->path = (char*)checked_malloc(strlen(path) + 1, "a path");
-    strcpy(model->path, path);
+    model->path = checked_strdup(path, "a path");
     if (S_ISDIR(st.st_mode) ? safe_model_open_folder(model, path, error) : safe_model_open_file(model, path, error))
         return true;
     safetensors_model_close(model);
@@ -536,15 +528,6 @@ static inline const SafeTensor* safetensors_model_find(const SafeTensorsModel* m
                                                                      sizeof key, safe_compare_entries);
     *file = entry ? entry->file : NULL;
     return entry ? entry->tensor : NULL;
-}
-
-// dst[0, count) = elements [first, first + count) of the tensor of this name, as float32.
-static inline bool safetensors_model_read_f32(float* dst, const SafeTensorsModel* model, const char* name,
-                                              int64_t first, int64_t count, Error* error) {
-    const SafeTensors* file;
-    const SafeTensor* tensor = safetensors_model_find(model, name, &file);
-    if (!tensor) return fail(error, "%s: tensor %s is not there", model->path, json_quoted(name).text);
-    return safetensors_read_f32(dst, file, tensor, first, count, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -608,40 +591,15 @@ static inline bool safe_write_header(SafeTensorsLayout* file_layout, const SafeT
     return true;
 }
 
-// The reader has to accept the header, and to find each tensor under its name.
-static inline bool safe_check_layout(const SafeTensorsLayout* file_layout, const SafeTensor* tensors, int64_t n,
-                                     Error* error) {
-    SafeTensors st;
-    if (file_layout->header_bytes - 8 > SAFE_MAX_HEADER)
-        return fail(error, "a safetensors header of %lld bytes; the format allows %d",
-                    (long long)file_layout->header_bytes, SAFE_MAX_HEADER);
-    if (!safetensors_parse_header(&st, "the header to be written", file_layout->header + 8,
-                                  file_layout->header_bytes - 8, file_layout->file_bytes - file_layout->header_bytes,
-                                  error))
-        return false;
-    bool ok = true;
-    for (int64_t i = 0; i < n && ok; i++) {
-        const SafeTensor* tensor = safetensors_find(&st, tensors[i].name);
-        if (!tensor || tensor->offset != tensors[i].offset)
-            ok = fail(error, "tensor %s: the name has to be UTF-8", json_quoted(tensors[i].name).text);
-    }
-    safetensors_close(&st);
-    return ok;
-}
-
-// Computes the layout of a file with these n tensors, whose name, dtype, ndim and shape are given, and sets their
-// elements, bytes and offset. The same arguments give the same layout everywhere. Refuses the same layouts as
-// safetensors_open(): equal names, sizes beyond int64, a header beyond 100 MB. On failure nothing has to be freed.
+// Computes the layout of a file with these n tensors, whose name (UTF-8, each once), dtype, ndim and shape are given,
+// and sets their elements, bytes and offset. The same arguments give the same layout everywhere. Refuses sizes beyond
+// int64 and a header beyond 100 MB. On failure nothing has to be freed.
 static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor* tensors, int64_t n,
                                       const SafeMetadata* metadata, int64_t metadata_count, Error* error) {
     memset(file_layout, 0, sizeof *file_layout);
     for (int64_t i = 0; i < n; i++) {
-        SafeTensor* tensor = &tensors[i];
-        bool ok = (unsigned)tensor->dtype < SAFE_DTYPES && tensor->ndim >= 0 && tensor->ndim <= SAFE_MAX_DIMS;
-        for (int d = 0; ok && d < tensor->ndim; d++) ok = tensor->shape[d] >= 0;
-        if (!ok || !safetensors_size(tensor))
-            return fail(error, "tensor %s cannot be written: its dtype, number of dimensions or size is not possible",
-                        json_quoted(tensor->name).text);
+        if (!safetensors_size(&tensors[i]))
+            return fail(error, "tensor %s cannot be written: its size is not possible", tensors[i].name);
     }
     int64_t end = 0;
     for (int w = 0; w < SAFE_WIDTHS; w++)
@@ -649,14 +607,15 @@ static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor
             if (safe_dtypes[tensors[i].dtype].bits != safe_widths[w]) continue;
             tensors[i].offset = end;
             if (__builtin_add_overflow(end, tensors[i].bytes, &end))
-                return fail(error, "tensor %s: the file becomes larger than 2^63 bytes",
-                            json_quoted(tensors[i].name).text);
+                return fail(error, "tensor %s: the file becomes larger than 2^63 bytes", tensors[i].name);
         }
     bool ok = safe_write_header(file_layout, tensors, n, metadata, metadata_count, error);
     if (ok && __builtin_add_overflow(end, file_layout->header_bytes, &file_layout->file_bytes))
         ok = fail(error, "the file becomes larger than 2^63 bytes");
     for (int64_t i = 0; i < n; i++) tensors[i].offset += file_layout->header_bytes;
-    ok = ok && safe_check_layout(file_layout, tensors, n, error);
+    if (ok && file_layout->header_bytes - 8 > SAFE_MAX_HEADER)
+        ok = fail(error, "a safetensors header of %lld bytes; the format allows %d",
+                  (long long)file_layout->header_bytes, SAFE_MAX_HEADER);
     if (!ok) safetensors_layout_free(file_layout);
     return ok;
 }

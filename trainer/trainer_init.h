@@ -162,8 +162,8 @@ static inline void trainer_allocate(Trainer* t) {
     open_groups(t);
     if (o->trace) start_tracing(t);
     if (saves)
-        saver_open(&t->saver, &t->stage, o->out, o->keep_last, t->world.rank, t->world.size, watchdog_row(&t->watch));
-    t->saver.files = &t->hub_files;
+        saver_open(&t->saver, &t->stage, o->out, o->keep_last, &t->hub_files, t->world.rank, t->world.size,
+                   watchdog_row(&t->watch));
 }
 
 // Returns the exit status of the process for that of the run: after a signal only rank 0 requests a requeue.

@@ -2,33 +2,21 @@
 fuzz_evaluate.c: no bytes in a file of multiple choice may crash dataloader/eval_loader.h, or make it hand out a token
 that is not there.
 
-    ./fuzz_evaluate SECONDS SEED      damages files of its own; reproducible but for the number of them
-    ./fuzz_evaluate FILE              runs one input, which a crash has left behind
-
 An input is T, the vocabulary, and the bytes of a file. What is opened is read row by row: inputs are tokens of the
 model, targets -1 or one of them, as many as the completion has, and each input behind the first is the target before it
 where that counts.
 */
 #include "../../../dataloader/eval_loader.h"
-#include "../unit/test.h"
+#include "fuzz.h"
 #include <stddef.h>
 
 enum { MOST_BYTES = 1024 + 4096, MOST_T = 40 };
-
-#define REQUIRE(condition)                                                                                             \
-    if (!(condition)) {                                                                                                \
-        fprintf(stderr, "fuzz_evaluate: line %d: %s\n", __LINE__, #condition);                                         \
-        abort();                                                                                                       \
-    }
 
 typedef struct {
     size_t size;
     int32_t T, V;
     unsigned char bytes[MOST_BYTES];
 } Input;
-
-static uint64_t draws = 0, seed = 0;
-static uint32_t draw(uint32_t n) { return philox(seed, 1, draws++).word[0] % n; }
 
 static void check_row(const Evaluation* e, int V, int64_t row) {
     int32_t inputs[MOST_T], targets[MOST_T];
@@ -48,7 +36,12 @@ static void check_row(const Evaluation* e, int V, int64_t row) {
 
 // Reads a file of these bytes. They lie in memory of their own size, so that a sanitizer sees what is read behind them.
 // Returns whether they are a file.
-static bool run_input(const Input* in) {
+static bool run_input(const unsigned char* data, size_t size) {
+    static Input input;
+    Input* in = &input;
+    if (size < offsetof(Input, bytes) || size > sizeof input) return false;
+    memcpy(in, data, size);
+    in->size = size - offsetof(Input, bytes);
     unsigned char* bytes = (unsigned char*)checked_malloc(in->size, "an input");
     Evaluations list = {NULL, 0};
     Error error;
@@ -76,15 +69,6 @@ static bool run_input(const Input* in) {
     return is;
 }
 
-// The input at work, which a crash leaves behind.
-static const char* const crash_file = "build/fuzz_evaluate.input";
-
-static void save_input(int file, const Input* in) {
-    const size_t size = offsetof(Input, bytes) + in->size;
-    if (pwrite(file, in, size, 0) != (ssize_t)size || ftruncate(file, (off_t)size) != 0)
-        die("cannot write %s; run from the project's folder", crash_file);
-}
-
 static void put16(Input* in, uint32_t number) {
     const uint16_t x = (uint16_t)number;
     if (in->size + 2 > MOST_BYTES) return;
@@ -93,7 +77,10 @@ static void put16(Input* in, uint32_t number) {
 }
 
 // A file that is right, unless there was no room for all of it; then some damage.
-static void make_input(Input* in) {
+static size_t make_input(unsigned char* data, uint64_t number) {
+    static Input input;
+    Input* in = &input;
+    (void)number;
     int32_t header[256] = {CHOICE_MAGIC, CHOICE_VERSION, (int32_t)(1 + draw(6))};
     in->T = (int32_t)(1 + draw(MOST_T));
     in->V = (int32_t)(2 + draw(300));
@@ -119,40 +106,9 @@ static void make_input(Input* in) {
         if (draw(6) == 0) in->size = draw((uint32_t)in->size + 1);
         if (in->size < 1026) break;
     }
+    memcpy(data, in, offsetof(Input, bytes) + in->size);
+    return offsetof(Input, bytes) + in->size;
 }
 
-static int run_file(const char* path) {
-    static Input in;
-    MappedFile file;
-    Error error;
-    const size_t least = offsetof(Input, bytes);
-    if (!file_map(&file, path, &error)) die("%s", error.text);
-    if (file.size < least || file.size > sizeof in) die("%s: not an input", path);
-    memcpy(&in, file.data, file.size);
-    in.size = file.size - least;
-    printf("%s\n", run_input(&in) ? "accepted" : "refused");
-    file_unmap(&file);
-    return 0;
-}
-
-int main(int argc, char** argv) {
-    static Input in;
-    process.name = "fuzz_evaluate";
-    if (argc == 2) return run_file(argv[1]);
-    if (argc != 3) die_usage("usage: fuzz_evaluate SECONDS SEED, or fuzz_evaluate FILE");
-    const double end = seconds_now() + atof(argv[1]);
-    int64_t inputs = 0, accepted = 0;
-    seed = strtoull(argv[2], NULL, 10);
-    const int file = open(crash_file, O_RDWR | O_CREAT | O_TRUNC, 0666);
-    if (file < 0) die("cannot write %s; run from the project's folder", crash_file);
-    for (; seconds_now() < end; inputs++) {
-        make_input(&in);
-        save_input(file, &in);
-        accepted += run_input(&in);
-    }
-    if (close(file) != 0 || unlink(crash_file) != 0) die("cannot remove %s", crash_file);
-    printf("seed %llu: %lld inputs, %lld of them accepted\n", (unsigned long long)seed, (long long)inputs,
-           (long long)accepted);
-    check(accepted > inputs / 10 && accepted < inputs, "some inputs are accepted and some refused");
-    return test_end();
-}
+static const Fuzzer fuzzer = {sizeof(Input), make_input, run_input, 1};
+FUZZ_MAIN(fuzzer, "fuzz_evaluate")

@@ -3,24 +3,14 @@ fuzz_safetensors.c: no bytes may crash util/json.h and checkpoint/safetensors.h,
 memory; and what they accept is what it says: a JSON text written out and read again is the same tree, the tensors of a
 file cover its data byte by byte, and the file that a plan makes of them is read again.
 
-    ./fuzz_safetensors SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
-    ./fuzz_safetensors FILE              runs one input, which a crash has left behind
-    clang -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined fuzz_safetensors.c      steered by coverage
-
 The first byte of an input chooses what the others are: a JSON text, a safetensors file, or the index of a model that
 has two shards.
 */
 #include "../../../checkpoint/safetensors.h"
-#include "../unit/test.h"
+#include "fuzz.h"
 
 enum { MAX_INPUT = 4096 };
 typedef enum { INPUT_JSON, INPUT_FILE, INPUT_INDEX, INPUT_KINDS } InputKind;
-
-#define REQUIRE(condition)                                                                                             \
-    if (!(condition)) {                                                                                                \
-        fprintf(stderr, "fuzz_safetensors: line %d: %s\n", __LINE__, #condition);                                      \
-        abort();                                                                                                       \
-    }
 
 // The largest block that was asked for since it was last set to 0. AddressSanitizer calls the hook; without it, 0.
 static size_t largest_block = 0;
@@ -117,8 +107,10 @@ static bool fuzz_json(const unsigned char* text, size_t size) {
     }
     bool nul = false;
     REQUIRE(check_node(&json, json.nodes, &nul) == json.count);
-    for (const JsonNode* n = json_first(json.nodes); n && json.nodes->count < 32; n = json_next(n))
+    const bool few = json.nodes->count < 32; // finding all of many is slow
+    for (const JsonNode* n = few ? json_first(json.nodes) : NULL; n; n = json_next(n)) {
         if (n->name && strlen(n->name) == n->name_bytes) REQUIRE(json_get(json.nodes, n->name) == n);
+    }
     if (!nul) {
         char* written;
         size_t bytes;
@@ -288,92 +280,58 @@ static bool fuzz_one(const unsigned char* data, size_t size) {
     return ok;
 }
 
-#ifdef LIBFUZZER
-#ifdef __cplusplus
-extern "C"
-#endif
-    int
-    LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    fuzz_one(data, size);
-    return 0;
-}
-#else
-
 // ----------------------------------------------------------------------------------------------------------------
 // Inputs: right ones, most of them then changed in a few places
 
-typedef struct {
-    uint64_t seed, stream, next;
-} Random;
-
-// In [0, n).
-static uint32_t random_below(Random* random, size_t n) {
-    const uint64_t i = random->next++;
-    return philox(random->seed, random->stream, i / 4).word[i % 4] % (uint32_t)n;
-}
-
-static void write_random_value(FILE* f, Random* random, int depth) {
-    static const char* words[] = {"null",
-                                  "true",
-                                  "false",
-                                  "0",
-                                  "-0",
-                                  "-9223372036854775808",
-                                  "9223372036854775808",
-                                  "1e5",
-                                  "-1.25E-3",
-                                  "1e308",
-                                  "4e-324",
-                                  "\"\"",
-                                  "\"\\ud83d\\ude00\"",
-                                  "\"\\u0000\"",
-                                  "\"\xE2\x82\xAC\xC3\xA9\"",
-                                  "\"\\\"\\\\\\n\"",
-                                  "[]",
-                                  "{}"};
-    const uint32_t kind = random_below(random, depth > 6 ? 2 : 5);
+static void write_random_value(FILE* f, int depth) {
+    // clang-format off
+    static const char* words[] = {"null", "true", "false", "0", "-0", "-9223372036854775808", "9223372036854775808",
+        "1e5", "-1.25E-3", "1e308", "4e-324", "\"\"", "\"\\ud83d\\ude00\"", "\"\\u0000\"",
+        "\"\xE2\x82\xAC\xC3\xA9\"", "\"\\\"\\\\\\n\"", "[]", "{}"};
+    // clang-format on
+    const uint32_t kind = draw(depth > 6 ? 2 : 5);
     if (kind < 2) {
-        fputs(words[random_below(random, sizeof words / sizeof *words)], f);
+        fputs(words[draw(sizeof words / sizeof *words)], f);
         return;
     }
-    const uint32_t n = random_below(random, 6);
+    const uint32_t n = draw(6);
     fputc(kind == 2 ? '[' : '{', f);
     for (uint32_t i = 0; i < n; i++) {
-        fputs(i ? ", " : random_below(random, 4) ? "" : "\n\t", f);
-        if (kind != 2) fprintf(f, "\"%s%u\" :", random_below(random, 9) ? "" : "a/", i ^ !random_below(random, 50));
-        write_random_value(f, random, depth + 1);
+        const char* space = draw(4) ? "" : "\n\t";
+        fputs(i ? ", " : space, f);
+        if (kind != 2) fprintf(f, "\"%s%u\" :", draw(9) ? "" : "a/", i ^ !draw(50));
+        write_random_value(f, depth + 1);
     }
     fputc(kind == 2 ? ']' : '}', f);
 }
 
-static void write_random_index(FILE* f, Random* random) {
+static void write_random_index(FILE* f) {
     static const char* entries[] = {"\"a\":\"1\"", "\"b\":\"1\"",  "\"b\":\"2\"", "\"c\":\"2\"",
                                     "\"c\":\"1\"", "\"a\":\"..\"", "\"d\":\"3\""};
-    fputs(random_below(random, 3) ? "{\"weight_map\": {" : "{\"metadata\": {}, \"weight_map\": {", f);
-    const uint32_t n = random_below(random, 5);
-    for (uint32_t i = 0; i < n; i++)
-        fprintf(f, "%s%s", i ? ", " : "", entries[random_below(random, random_below(random, 4) ? 4 : 7)]);
+    fputs(draw(3) ? "{\"weight_map\": {" : "{\"metadata\": {}, \"weight_map\": {", f);
+    const uint32_t n = draw(5);
+    for (uint32_t i = 0; i < n; i++) fprintf(f, "%s%s", i ? ", " : "", entries[draw(draw(4) ? 4 : 7)]);
     fputs("}}", f);
 }
 
 // The header of a file of up to 7 tensors, and how much data it needs.
-static void write_random_header(FILE* f, Random* random, size_t* data_bytes) {
+static void write_random_header(FILE* f, size_t* data_bytes) {
     enum { MOST = 7 };
     static const char* names[MOST] = {"a", "wte.weight", "", "\xC3\xA9", "h.0.\"\n", "b", "x"};
     static const SafeMetadata metadata = {"format", "pt"};
     SafeTensor tensors[MOST];
     memset(tensors, 0, sizeof tensors);
-    const uint32_t n = random_below(random, MOST + 1);
+    const uint32_t n = draw(MOST + 1);
     for (uint32_t i = 0; i < n; i++) {
         tensors[i].name = names[i];
-        tensors[i].dtype = (SafeDtype)random_below(random, random_below(random, 4) ? SAFE_F6_E2M3 : SAFE_DTYPES);
-        tensors[i].ndim = (int)random_below(random, 4);
-        for (int d = 0; d < tensors[i].ndim; d++) tensors[i].shape[d] = random_below(random, 6);
+        tensors[i].dtype = (SafeDtype)draw(draw(4) ? SAFE_F6_E2M3 : SAFE_DTYPES);
+        tensors[i].ndim = (int)draw(4);
+        for (int d = 0; d < tensors[i].ndim; d++) tensors[i].shape[d] = draw(6);
         if (safe_dtypes[tensors[i].dtype].bits < 8) tensors[i].shape[tensors[i].ndim++] = 4;
     }
     SafeTensorsLayout plan;
     Error error;
-    if (!safetensors_layout(&plan, tensors, n, &metadata, random_below(random, 2), &error)) die("%s", error.text);
+    if (!safetensors_layout(&plan, tensors, n, &metadata, draw(2), &error)) die("%s", error.text);
     fwrite(plan.header + 8, 1, (size_t)plan.header_bytes - 8, f);
     *data_bytes = (size_t)(plan.file_bytes - plan.header_bytes);
     safetensors_layout_free(&plan);
@@ -390,71 +348,62 @@ static size_t replace_bytes(unsigned char* data, size_t size, size_t most, size_
 }
 
 // Changes one thing.
-static size_t mutate(unsigned char* data, size_t size, size_t most, Random* random) {
+static size_t mutate(unsigned char* data, size_t size, size_t most) {
     static const char* pieces[] = {
         "\"",      "\\",           "{",           "}",     "[", "]", ",", ":",    " ",         "\n",      "\\u0000",
         "\\ud800", "\\udc00",      "\xE2",        "\x80",  "-", "e", ".", "null", "\"dtype\"", "\"F64\"", "\"BOOL\"",
         "\"F4\"",  "__metadata__", "\"shape\":[", "\"a\":"};
-    static const char* numbers[] = {"0",
-                                    "1",
-                                    "-1",
-                                    "2",
-                                    "3",
-                                    "4",
-                                    "8",
-                                    "4294967296",
-                                    "2147483648",
-                                    "9223372036854775807",
-                                    "18446744073709551615",
-                                    "4611686018427387904",
-                                    "1e3",
-                                    "0.5"};
-    const size_t at = random_below(random, size + 1);
+    // clang-format off
+    static const char* numbers[] = {"0", "1", "-1", "2", "3", "4", "8", "4294967296", "2147483648",
+        "9223372036854775807", "18446744073709551615", "4611686018427387904", "1e3", "0.5"};
+    // clang-format on
+    const size_t at = draw(size + 1);
     unsigned char chunk[64];
-    switch (random_below(random, 7)) {
+    switch (draw(7)) {
     case 0: // a bit
-        if (at < size) data[at] ^= (unsigned char)(1u << random_below(random, 8));
+        if (at < size) data[at] ^= (unsigned char)(1u << draw(8));
         return size;
     case 1: // a byte
-        if (at < size) data[at] = (unsigned char)random_below(random, 256);
+        if (at < size) data[at] = (unsigned char)draw(256);
         return size;
-    case 2:
-        return replace_bytes(data, size, most, at, 1 + random_below(random, random_below(random, 2) ? 4 : 40), "",
-                             0); // away
-    case 3: {                    // something from elsewhere, in addition or instead
-        const size_t from = random_below(random, size + 1), n = random_below(random, sizeof chunk);
+    case 2: return replace_bytes(data, size, most, at, 1 + draw(draw(2) ? 4 : 40), "",
+                                 0); // away
+    case 3: {                        // something from elsewhere, in addition or instead
+        const size_t from = draw(size + 1), n = draw(sizeof chunk);
         const size_t take = n < size - from ? n : size - from;
         memcpy(chunk, data + from, take);
-        return replace_bytes(data, size, most, at, random_below(random, 2) ? take : 0, chunk, take);
+        return replace_bytes(data, size, most, at, draw(2) ? take : 0, chunk, take);
     }
     case 4: {
-        const char* piece = pieces[random_below(random, sizeof pieces / sizeof *pieces)];
-        return replace_bytes(data, size, most, at, random_below(random, 2), piece, strlen(piece));
+        const char* piece = pieces[draw(sizeof pieces / sizeof *pieces)];
+        return replace_bytes(data, size, most, at, draw(2), piece, strlen(piece));
     }
     default: { // the next number becomes another one
         size_t begin = at, end;
         while (begin < size && (data[begin] < '0' || data[begin] > '9')) begin++;
         for (end = begin; end < size && data[end] >= '0' && data[end] <= '9';) end++;
-        const char* number = numbers[random_below(random, sizeof numbers / sizeof *numbers)];
+        const char* number = numbers[draw(sizeof numbers / sizeof *numbers)];
         return begin < size ? replace_bytes(data, size, most, begin, end - begin, number, strlen(number)) : size;
     }
     }
 }
 
-// Input number i of this seed.
-static size_t make_input(unsigned char* data, uint64_t seed, uint64_t i) {
-    Random random = {seed, i, 0};
-    const uint32_t choice = random_below(&random, 16); // files are what this is about; an index is slow
-    const InputKind kind = choice < 6 ? INPUT_JSON : choice < 15 ? INPUT_FILE : INPUT_INDEX;
+// An input: files are what this is about; an index is slow.
+static size_t make_input(unsigned char* data, uint64_t i) {
+    static const InputKind kinds[16] = {INPUT_JSON, INPUT_JSON, INPUT_JSON, INPUT_JSON,
+                                        INPUT_JSON, INPUT_JSON, INPUT_INDEX}; // the others: INPUT_FILE
+    const uint32_t choice = draw(16);
+    const InputKind kind = choice < 7 ? kinds[choice] : INPUT_FILE;
+    (void)i;
     char* text;
     size_t text_bytes, data_bytes = 0;
     FILE* f = open_text(&text, &text_bytes);
     if (kind == INPUT_JSON)
-        write_random_value(f, &random, 0);
+        write_random_value(f, 0);
     else if (kind == INPUT_FILE)
-        write_random_header(f, &random, &data_bytes);
+        write_random_header(f, &data_bytes);
     else
-        write_random_index(f, &random);
+        write_random_index(f);
     if (fclose(f) != 0) die("out of memory");
 
     data[0] = (unsigned char)kind;
@@ -463,57 +412,16 @@ static size_t make_input(unsigned char* data, uint64_t seed, uint64_t i) {
     size_t n = text_bytes < room ? text_bytes : room;
     memcpy(at, text, n);
     free(text);
-    for (uint32_t changes = random_below(&random, 4); changes > 0; changes--) n = mutate(at, n, room, &random);
+    for (uint32_t changes = draw(4); changes > 0; changes--) n = mutate(at, n, room);
     size_t size = (size_t)(at - data) + n;
     if (kind != INPUT_FILE) return size;
     const uint64_t header_bytes = n; // as it is after the changes, most of the time
     memcpy(data + 1, &header_bytes, sizeof header_bytes);
-    if (!random_below(&random, 10))
-        data[1 + random_below(&random, 8)] ^= (unsigned char)(1u << random_below(&random, 8));
-    if (!random_below(&random, 10)) data_bytes += random_below(&random, 5);
-    while (data_bytes-- > 0 && size < MAX_INPUT) data[size++] = (unsigned char)random_below(&random, 256);
+    if (!draw(10)) data[1 + draw(8)] ^= (unsigned char)(1u << draw(8));
+    if (!draw(10)) data_bytes += draw(5);
+    while (data_bytes-- > 0 && size < MAX_INPUT) data[size++] = (unsigned char)draw(256);
     return size;
 }
 
-static const char* crash_file = "fuzz_safetensors.crash";
-
-// The input is on the disk before it is run: whatever ends the program, it stays behind.
-static void save_input(int fd, const unsigned char* data, size_t size) {
-    if (pwrite(fd, data, size, 0) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0) die("cannot write the input");
-}
-
-static int run_file(const char* path) {
-    MappedFile file;
-    Error error;
-    if (!file_map(&file, path, &error)) die("%s", error.text);
-    printf("%s\n", fuzz_one(file.data, file.size) ? "accepted" : "refused");
-    return 0;
-}
-
-int main(int argc, char** argv) {
-    if (argc == 2) return run_file(argv[1]);
-    if (argc != 3) die_usage("usage: fuzz_safetensors SECONDS SEED, or fuzz_safetensors FILE");
-    const double end = seconds_now() + atof(argv[1]);
-    const uint64_t seed = strtoull(argv[2], NULL, 10);
-    uint64_t inputs[INPUT_KINDS] = {0, 0, 0}, accepted[INPUT_KINDS] = {0, 0, 0};
-    const int fd = open(crash_file, O_RDWR | O_CREAT | O_TRUNC, 0666);
-    if (fd < 0) die("cannot write %s", crash_file);
-    static unsigned char data[MAX_INPUT];
-    double slowest = 0;
-    for (uint64_t i = 0; seconds_now() < end; i++) {
-        const size_t size = make_input(data, seed, i);
-        save_input(fd, data, size);
-        const double start = cpu_seconds();
-        accepted[data[0]] += fuzz_one(data, size);
-        inputs[data[0]]++;
-        slowest = fmax(slowest, cpu_seconds() - start);
-    }
-    if (close(fd) != 0 || unlink(crash_file) != 0) die("cannot remove %s", crash_file);
-    static const char* kinds[INPUT_KINDS] = {"JSON texts", "safetensors files", "indices of shards"};
-    for (int k = 0; k < INPUT_KINDS; k++)
-        check(accepted[k] > 0 && accepted[k] < inputs[k], "seed %llu: %llu %s, %llu of them accepted",
-              (unsigned long long)seed, (unsigned long long)inputs[k], kinds[k], (unsigned long long)accepted[k]);
-    check(slowest < 1, "the slowest input of at most %d bytes took %.1f ms", MAX_INPUT, 1e3 * slowest);
-    return test_end();
-}
-#endif
+static const Fuzzer fuzzer = {MAX_INPUT, make_input, fuzz_one, INPUT_KINDS};
+FUZZ_MAIN(fuzzer, "fuzz_safetensors")

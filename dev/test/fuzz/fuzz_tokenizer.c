@@ -2,30 +2,13 @@
 fuzz_tokenizer.c: no bytes in a vocabulary's file may crash dataloader/tokenizer/vocab_files.h; what it reads encodes
 any bytes, and gives them back.
 
-    ./fuzz_tokenizer SECONDS SEED      mutates inputs of its own; reproducible but for the number of them
-    ./fuzz_tokenizer FILE              runs one file, which a crash has left behind
-
 A file is a small vocabulary of one of the formats, of which some bytes were changed, removed, doubled or swapped with
 others.
 */
 #include "../../../dataloader/tokenizer.h"
-#include "../unit/test.h"
+#include "fuzz.h"
 
 enum { MOST = 1 << 16 };
-
-#define REQUIRE(condition)                                                                                             \
-    if (!(condition)) {                                                                                                \
-        fprintf(stderr, "fuzz_tokenizer: line %d: %s\n", __LINE__, #condition);                                        \
-        abort();                                                                                                       \
-    }
-
-static uint64_t drawn, seed;
-static uint32_t draw(uint32_t n) { return philox(seed, 5, drawn++).word[0] % n; }
-
-static void put(const char* path, const unsigned char* s, size_t n) {
-    FILE* f = fopen(path, "wb");
-    if (!f || fwrite(s, 1, n, f) != n || fclose(f) != 0) die("cannot write %s", path);
-}
 
 // A vocabulary that was read: any text comes back, and it is the same when it was written and read again.
 static void check_vocabulary(const Tokenizer* t, const char* saved) {
@@ -62,16 +45,19 @@ static void check_vocabulary(const Tokenizer* t, const char* saved) {
     }
 }
 
-static bool run_file(const char* path, const char* saved) {
+static bool fuzz_one(const unsigned char* data, size_t size) {
+    static const char path[] = "build/fuzz_tokenizer.input", saved[] = "build/fuzz_tokenizer.json";
     Error error = {""};
     Tokenizer t;
+    put_file(path, data, size);
     const bool opened = tokenizer_open(&t, path, draw(4) ? -1 : (int)(SPLIT_GPT2 + draw(SPLIT_KINDS - 1)), &error);
+    REQUIRE(opened || *error.text);
     if (opened) {
         check_vocabulary(&t, saved);
         tokenizer_free(&t);
-    } else {
-        REQUIRE(*error.text);
+        unlink(saved);
     }
+    unlink(path);
     return opened;
 }
 
@@ -96,36 +82,18 @@ static size_t damage(unsigned char* s, size_t n) {
     return n;
 }
 
-int main(int argc, char** argv) {
+static size_t make_input(unsigned char* data, uint64_t i) {
     static const char* const sources[] = {"dev/test/reference/tokenizer_gpt2.json",
                                           "dev/test/reference/tokenizer_llama3.json",
                                           "dev/test/reference/tokenizer.tiktoken"};
-    char vocabulary[300], saved[320];
-    make_temporary(vocabulary, sizeof vocabulary, "fuzz_tokenizer");
-    snprintf(saved, sizeof saved, "%s.json", vocabulary);
-    if (argc == 2) {
-        run_file(argv[1], saved);
-        unlink(saved);
-        unlink(vocabulary);
-        return 0;
-    }
-    if (argc != 3) die_usage("fuzz_tokenizer SECONDS SEED, or FILE");
-    const double end = seconds_now() + atof(argv[1]);
-    seed = (uint64_t)atoll(argv[2]);
-    int files = 0, read = 0;
-    static unsigned char s[MOST + 16];
-    while (seconds_now() < end) {
-        MappedFile file;
-        Error error;
-        if (!file_map(&file, sources[files % 3], &error)) die("%s", error.text);
-        memcpy(s, file.data, file.size);
-        put(vocabulary, s, damage(s, file.size));
-        file_unmap(&file);
-        read += run_file(vocabulary, saved);
-        files++;
-    }
-    unlink(vocabulary);
-    unlink(saved);
-    check(files > 20 && read > 0 && read < files, "%d files, of which %d could be read", files, read);
-    return test_end();
+    MappedFile file;
+    Error error;
+    if (!file_map(&file, sources[i % 3], &error)) die("%s", error.text);
+    memcpy(data, file.data, file.size);
+    const size_t size = damage(data, file.size);
+    file_unmap(&file);
+    return size;
 }
+
+static const Fuzzer fuzzer = {MOST, make_input, fuzz_one, 1};
+FUZZ_MAIN(fuzzer, "fuzz_tokenizer")

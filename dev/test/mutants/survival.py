@@ -22,7 +22,7 @@ FAULTS = [
      "const int flushed = fsync(file->fd) == 0 ? 0 : errno;",
      "const int flushed = 0;"),
     ("text files are not flushed", "checkpoint", CHECKPOINT,
-     "const int written = fflush(out) == 0 && fsync(fileno(out)) == 0", "const int written = fflush(out) == 0"),
+     "const int written = taken && fflush(out) == 0 && fsync(fileno(out)) == 0", "const int written = taken && fflush(out) == 0"),
     ("an old checkpoint is removed before the new one has its name", "checkpoint", CHECKPOINT,
      "    if (rename(temporary, folder) == 0) return true; // the name was free",
      "    checkpoint_remove(folder);\n    if (rename(temporary, folder) == 0) return true;"),

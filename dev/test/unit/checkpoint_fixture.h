@@ -201,11 +201,12 @@ static inline float* bucket_expected(const Layout* layout, const ModelConfig* m,
 
 static inline bool write_bucket(CheckpointWriter* w, const Layout* layout, const ModelConfig* m, int bucket,
                                 Error* error) {
-    float* values[3];
-    for (int what = 0; what < 3; what++)
-        values[what] = bucket_expected(layout, m, bucket, what, float_of_bits(GARBAGE));
-    const bool ok = checkpoint_write_bucket(w, layout, bucket, values[0], values[1], values[2], error);
-    for (int what = 0; what < 3; what++) free(values[what]);
+    bool ok = true;
+    for (int what = 0; what < 3 && ok; what++) {
+        float* values = bucket_expected(layout, m, bucket, what, float_of_bits(GARBAGE));
+        ok = checkpoint_write_value(w, layout, bucket, what, values, error);
+        free(values);
+    }
     return ok;
 }
 
@@ -224,7 +225,7 @@ static inline int* shuffled(int n, uint64_t seed) {
 static inline bool rank_writes(const char* out, int64_t step, const ModelConfig* m, const Layout* layout, uint64_t seed,
                                CheckpointSum* sum, Error* error) {
     CheckpointWriter w;
-    if (!checkpoint_join(&w, out, step, m, NULL, error)) return false;
+    if (!checkpoint_join(&w, out, step, m, &checkpoint_of_adamw, error)) return false;
     bool ok = true;
     int* order = shuffled(layout->buckets, seed);
     for (int i = 0; i < layout->buckets && ok; i++) {
@@ -235,10 +236,18 @@ static inline bool rank_writes(const char* out, int64_t step, const ModelConfig*
     return checkpoint_leave(&w, ok, error) && ok;
 }
 
+static inline bool publish(const char* out, const CheckpointState* state, const ModelConfig* m,
+                           const CheckpointSum* sum, Error* error) {
+    const CaatConfig ordinary = {0, 0, SYNC_RUNTIME, false};
+    HubFiles none;
+    memset(&none, 0, sizeof none);
+    return checkpoint_publish(out, state, m, &ordinary, &checkpoint_of_adamw, sum, &none, error);
+}
+
 static inline bool save_state(const char* out, const CheckpointState* state, const ModelConfig* m, const Sizes* z,
                               uint64_t seed, Error* error) {
     CheckpointSum sum = {0, {0}};
-    if (!checkpoint_begin(out, state->step, m, NULL, error)) return false;
+    if (!checkpoint_begin(out, state->step, m, &checkpoint_of_adamw, error)) return false;
     const int ranks = z->t * z->p * z->d;
     int* order = shuffled(ranks, seed);
     bool ok = true;
@@ -248,7 +257,7 @@ static inline bool save_state(const char* out, const CheckpointState* state, con
         layout_free(&layout);
     }
     free(order);
-    if (ok) return checkpoint_publish(out, state, m, NULL, NULL, &sum, NULL, error);
+    if (ok) return publish(out, state, m, &sum, error);
     checkpoint_abandon(out, state->step);
     return false;
 }
@@ -263,7 +272,15 @@ static inline bool save(const char* out, int64_t step, const ModelConfig* m, con
 static inline bool publish_empty(const char* out, int64_t step, Error* error) {
     const CheckpointState state = {step, 1, 2, 3, 4, 5, 0, "", "adamw", "", 0.5, 0, 0};
     const CheckpointSum sum = {3 * model_parameters(&gpt2_tied), {0}};
-    return checkpoint_publish(out, &state, &gpt2_tied, NULL, NULL, &sum, NULL, error);
+    return publish(out, &state, &gpt2_tied, &sum, error);
+}
+
+// Whether the files of a checkpoint are unchanged, as one process sees them.
+static inline bool is_sound(const char* folder, Error* error) {
+    CheckpointList list;
+    uint64_t sums[CHECKPOINT_TENSOR_FILES + 1] = {0};
+    return checkpoint_load_list(&list, folder, error) && checkpoint_add_up(sums, &list, folder, 0, 1, error) &&
+           checkpoint_compare(sums, &list, folder, error);
 }
 
 // Every rank of a mesh reads all of its buckets; true if all bits are as expected.

@@ -210,12 +210,12 @@ static void test_init(void) {
 // Saves step 2, but does not come further than point `stop`; returns false once there is no such point.
 static bool save_until(const char* out, const ModelConfig* m, const Sizes* z, int stop) {
     Error error;
-    if (!checkpoint_begin(out, 2, m, NULL, &error)) die("%s", error.text);
+    if (!checkpoint_begin(out, 2, m, &checkpoint_of_adamw, &error)) die("%s", error.text);
     int point = 0;
     for (int rank = 0; rank < z->t * z->p && point < stop; rank++) { // d = 1
         Layout layout = layout_of(m, z, rank);
         CheckpointWriter w;
-        if (!checkpoint_join(&w, out, 2, m, NULL, &error)) die("%s", error.text);
+        if (!checkpoint_join(&w, out, 2, m, &checkpoint_of_adamw, &error)) die("%s", error.text);
         point++;
         for (int b = 0; b < layout.buckets && point < stop; b++, point++) {
             if (!write_bucket(&w, &layout, m, b, &error)) die("%s", error.text);
@@ -271,7 +271,7 @@ static Found find_step(const ModelConfig* m, const Sizes* z) {
     if (entries("calls/step_00000002") != 4) return BROKEN;
     if (!checkpoint_open(&r, "calls/step_00000002", &state, NULL, &error)) return BROKEN;
     checkpoint_close(&r);
-    if (!checkpoint_verify("calls/step_00000002", &error)) return BROKEN;
+    if (!is_sound("calls/step_00000002", &error)) return BROKEN;
     if (!read_all("calls/step_00000002", m, z, &error)) return BROKEN;
     return state.sequences == 14 ? NEWER : OLDER; // save() writes 7 step
 }
@@ -387,7 +387,7 @@ static void test_taken(void) {
           "and all is as it was before %s", error.text);
     // Put there after checkpoint_begin() has looked: kept, under another name.
     if (remove("taken/step_00000004/notes.txt") != 0) die("cannot remove a file");
-    const bool begun = checkpoint_begin("taken", 4, &gpt2_tied, NULL, &error);
+    const bool begun = checkpoint_begin("taken", 4, &gpt2_tied, &checkpoint_of_adamw, &error);
     touch("taken/step_00000004/notes.txt");
     check(begun && publish_empty("taken", 4, &error) && entries("taken/step_00000004") == 4 &&
               entries("taken/step_00000004.old") == 1,
@@ -395,7 +395,7 @@ static void test_taken(void) {
     refuses("now there is no name for the older one", 4, "cannot rename", 2);
     touch("taken/step_00000005");
     refuses("a file", 5, "is taken", 3);
-    const bool started = checkpoint_begin("taken", 6, &gpt2_tied, NULL, &error);
+    const bool started = checkpoint_begin("taken", 6, &gpt2_tied, &checkpoint_of_adamw, &error);
     touch("taken/step_00000006");
     check(started && !publish_empty("taken", 6, &error) && strstr(error.text, "cannot rename") && entries("taken") == 4,
           "a file, in the last moment: %s", error.text);
@@ -414,8 +414,8 @@ static void test_holes(void) {
     for (int off = -1; off <= 1; off += 2) {
         const CheckpointSum sum = {3 * model_parameters(&gpt2_tied) + off, {0}};
         Error error = {""};
-        const bool begun = checkpoint_begin("holes", 3, &gpt2_tied, NULL, &error);
-        check(begun && !checkpoint_publish("holes", &state, &gpt2_tied, NULL, NULL, &sum, NULL, &error) &&
+        const bool begun = checkpoint_begin("holes", 3, &gpt2_tied, &checkpoint_of_adamw, &error);
+        check(begun && !publish("holes", &state, &gpt2_tied, &sum, &error) &&
                   strstr(error.text, "values were written") && entries("holes") == 0,
               "%+d value: %s", off, error.text);
     }
@@ -430,8 +430,8 @@ static void test_not_finite(void) {
         Layout layout = layout_of(&gpt2_tied, &z, 1);
         CheckpointWriter w;
         Error error = {""};
-        if (!checkpoint_begin("infinite", 1, &gpt2_tied, NULL, &error) ||
-            !checkpoint_join(&w, "infinite", 1, &gpt2_tied, NULL, &error))
+        if (!checkpoint_begin("infinite", 1, &gpt2_tied, &checkpoint_of_adamw, &error) ||
+            !checkpoint_join(&w, "infinite", 1, &gpt2_tied, &checkpoint_of_adamw, &error))
             die("%s", error.text);
         const Slice* s = &layout.slices[layout.bucket[2].first]; // the first that this rank writes
         while (!slice_is_owned(s, &layout)) s++;
@@ -455,9 +455,9 @@ static void test_long_names(void) {
     CheckpointState read;
     Error error = {""};
     memset(name, 'a', sizeof name - 1);
-    bool ok = !checkpoint_begin(name, 4, &gpt2_tied, NULL, &error) && strstr(error.text, "too long");
+    bool ok = !checkpoint_begin(name, 4, &gpt2_tied, &checkpoint_of_adamw, &error) && strstr(error.text, "too long");
     check(ok, "%zu letters: %.20s...%s", strlen(name), error.text, strstr(error.text, ": "));
-    ok = !checkpoint_join(&w, name, 4, &gpt2_tied, NULL, &error) && strstr(error.text, "too long");
+    ok = !checkpoint_join(&w, name, 4, &gpt2_tied, &checkpoint_of_adamw, &error) && strstr(error.text, "too long");
     ok = ok && !publish_empty(name, 4, &error) && strstr(error.text, "too long");
     ok = ok && !checkpoint_open(&r, name, &read, NULL, &error) && strstr(error.text, "too long");
     checkpoint_abandon(name, 4);
@@ -471,12 +471,13 @@ static void test_join(void) {
     Error error = {""};
     new_folder("join");
     const int before = open_files();
-    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error) && strstr(error.text, "cannot open"),
+    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, &checkpoint_of_adamw, &error) &&
+              strstr(error.text, "cannot open"),
           "not begun: %s", error.text);
     calls.count = 0;
     check(!checkpoint_leave(&w, false, &error) && calls.count == 0, "leaving without having joined does nothing");
-    if (!checkpoint_begin("join", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
-    if (!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
+    if (!checkpoint_begin("join", 4, &gpt2_tied, &checkpoint_of_adamw, &error)) die("%s", error.text);
+    if (!checkpoint_join(&w, "join", 4, &gpt2_tied, &checkpoint_of_adamw, &error)) die("%s", error.text);
     calls.count = 0;
     calls.at = 0;
     calls.all = true;
@@ -484,10 +485,11 @@ static void test_join(void) {
           "both cannot be flushed, the first one is reported: %s", error.text);
     calls.at = -1;
     calls.all = false;
-    check(!checkpoint_join(&w, "join", 4, &llama_tied, NULL, &error) && strstr(error.text, "same file system"),
+    check(!checkpoint_join(&w, "join", 4, &llama_tied, &checkpoint_of_adamw, &error) &&
+              strstr(error.text, "same file system"),
           "another model's: %s", error.text);
     if (remove("join/step_00000004.tmp/optimizer.safetensors") != 0) die("cannot remove a file");
-    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, NULL, &error) &&
+    check(!checkpoint_join(&w, "join", 4, &gpt2_tied, &checkpoint_of_adamw, &error) &&
               strstr(error.text, "4.tmp/optimizer.safetensors"),
           "half of it: %s", error.text);
     check(open_files() == before, "no file is left open");
@@ -511,8 +513,8 @@ static void test_full(void) {
     Layout layout = layout_of(&gpt2_tied, &z, 0);
     CheckpointWriter w;
     struct rlimit limit, small;
-    if (!checkpoint_begin("full", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
-    if (!checkpoint_join(&w, "full", 4, &gpt2_tied, NULL, &error)) die("%s", error.text);
+    if (!checkpoint_begin("full", 4, &gpt2_tied, &checkpoint_of_adamw, &error)) die("%s", error.text);
+    if (!checkpoint_join(&w, "full", 4, &gpt2_tied, &checkpoint_of_adamw, &error)) die("%s", error.text);
     if (getrlimit(RLIMIT_FSIZE, &limit) != 0) die("getrlimit: %s", strerror(errno));
     small = limit;
     small.rlim_cur = 5000;
@@ -520,7 +522,7 @@ static void test_full(void) {
     if (setrlimit(RLIMIT_FSIZE, &small) != 0) die("setrlimit: %s", strerror(errno));
     const bool written = write_bucket(&w, &layout, &gpt2_tied, 2, &error);
     const bool left = checkpoint_leave(&w, written, &late);
-    const bool begun = checkpoint_begin("full", 5, &gpt2_tied, NULL, &second);
+    const bool begun = checkpoint_begin("full", 5, &gpt2_tied, &checkpoint_of_adamw, &second);
     if (setrlimit(RLIMIT_FSIZE, &limit) != 0) die("setrlimit: %s", strerror(errno));
     check(!written && strstr(error.text, "4.tmp/model.safetensors: cannot write"), "no room while writing: %s",
           error.text);

@@ -374,7 +374,7 @@ static bool opens(const Bytes* b, Error* error) {
     for (int64_t i = 0; i < model.tensors; i++) {
         const SafeTensor* t = model.entries[i].tensor;
         inside = inside && t->offset >= 1024 && t->offset + t->bytes <= (int64_t)b->size &&
-                 safetensors_model_read_f32(&x, &model, t->name, t->elements - 1, 1, error);
+                 safetensors_read_f32(&x, model.files, t, t->elements - 1, 1, error);
     }
     safetensors_model_close(&model);
     if (!inside) die("a tensor lies outside of its file");

@@ -118,7 +118,7 @@ static void test_resume_bits(const ModelConfig* m) {
     char folder[] = "build/test_trainer_XXXXXX", path[4096];
     if (!mkdtemp(folder)) die("build: cannot make a folder");
     a.settings.out = folder;
-    saver_open(&a.saver, &a.stage, folder, 0, 0, 1, NULL);
+    saver_open(&a.saver, &a.stage, folder, 0, &a.hub_files, 0, 1, NULL);
     for (int i = 0; i < 3; i++) train_step(&a);
     snprintf(path, sizeof path, "%s/step_00000009.tmp",
              folder); // as a save has left it that failed and could not be removed
@@ -243,7 +243,7 @@ static void test_large_checkpoint(void) {
     char folder[] = "build/test_trainer_XXXXXX";
     if (!mkdtemp(folder)) die("build: cannot make a folder");
     a.settings.out = folder;
-    saver_open(&a.saver, &a.stage, folder, 0, 0, 1, NULL);
+    saver_open(&a.saver, &a.stage, folder, 0, &a.hub_files, 0, 1, NULL);
     train_step(&a);
     save_checkpoint(&a, true, false);
     saver_free(&a.saver);

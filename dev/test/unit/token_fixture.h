@@ -1,6 +1,6 @@
 /*
 token_fixture.h: what test_token_files and test_dataloader share: a folder of their own, which they work in, files of
-tokens of every format, and a check that a list of files is refused.
+tokens of every format, and a check that lists of files are refused.
 */
 #ifndef TOKEN_FIXTURE_H
 #define TOKEN_FIXTURE_H
@@ -148,19 +148,14 @@ static inline Sources sources_or_die(const char* list) {
     return sources;
 }
 
-// A list of files that is refused, and two parts of the message.
-typedef struct {
-    const char *list, *part, *other;
-} Refused;
-
-static inline void check_refused(const Refused* cases, size_t count) {
+// Lists of files that are refused, with an error of one line; nothing stays open.
+static inline void check_refused(const char* const* lists, size_t count) {
     for (size_t i = 0; i < count; i++) {
         Sources sources;
         Error error = {""};
-        const bool refused = !sources_open(&sources, cases[i].list, &error);
-        check(refused && strstr(error.text, cases[i].part) && strstr(error.text, cases[i].other) &&
-                  !strchr(error.text, '\n') && sources.source == NULL && sources.count == 0,
-              "refused: %s", refused ? error.text : cases[i].list);
+        const bool refused = !sources_open(&sources, lists[i], &error);
+        check(refused && error.text[0] && !strchr(error.text, '\n') && sources.source == NULL && sources.count == 0,
+              "refused: %s", refused ? error.text : lists[i]);
         sources_close(&sources);
     }
 }

@@ -70,7 +70,7 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
 
 // A checkpoint of the run as it is now, to the end.
 static void trainer_save(Trainer* t, const char* out) {
-    saver_open(&t->saver, &t->stage, out, 0, t->world.rank, t->world.size, NULL);
+    saver_open(&t->saver, &t->stage, out, 0, &t->hub_files, t->world.rank, t->world.size, NULL);
     save_checkpoint(t, true, false);
     if (t->unsaved) die("%s: the checkpoint was not saved", out);
     saver_free(&t->saver);
