@@ -145,7 +145,6 @@ static inline void sim_serve(Sim* s, int32_t l) {
     const double wire = sim_sending(link, &s->wire[l]);
     link->held += wire;
     if (s->set.ports > 0 && i == first) sim_port_sends(s, l - s->net->links, wire);
-    if (s->result->record && link->segment == 0) s->result->record[i].start = s->now;
     if (i < last) sim_push(s, sim_ready_next(s, link, &s->wire[l], &s->wire[p[1].link]), SIM_READY, i + 1, 1);
 }
 
@@ -239,7 +238,6 @@ static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
     const int32_t i = link->passage, row = s->passage[i].row;
     SimPassage* p = &s->passage[i];
     s->result->busy[l] += link->until - link->start + link->saved;
-    s->result->segments += link->end - link->segment;
     p->served = link->end;
     const double wire = sim_sending(link, &s->wire[l]);
     if (i > s->way[row]) sim_gone(s, i, wire);        // while the link still counts as busy
@@ -247,7 +245,6 @@ static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
     link->busy = false;
     if (p->served < p->ready && link->tail != i) sim_enqueue(s, i);
     if (p->served == sim_segments(s, sim_bytes(s, row))) {
-        if (s->result->record) s->result->record[i].end = s->now;
         if (i + 1 == s->way[row + 1]) sim_push(s, s->now + s->wire[l].latency, SIM_ARRIVE, row, 0);
         if (i == s->way[row]) sim_left(s, row);
     }
@@ -629,15 +626,6 @@ static inline bool sim_prepare(Sim* s, const Routes* routes, Error* error) {
     if (s->set.injection != SIM_LOCKSTEP) sim_find_dependencies(s);
     if (s->set.injection == SIM_FREE) sim_find_lines(s);
     if (s->set.injection >= SIM_STEPS) sim_find_steps(s);
-    if (!s->set.record) return true;
-    s->result->records = s->way[s->plan->n];
-    s->result->record = (SimRecord*)checked_malloc((size_t)s->result->records * sizeof(SimRecord), "records");
-    for (int64_t i = 0; i < s->plan->n; i++) {
-        for (int64_t k = s->way[i]; k < s->way[i + 1]; k++) {
-            const SimRecord r = {i, s->passage[k].link, -1, -1};
-            s->result->record[k] = r;
-        }
-    }
     return true;
 }
 
@@ -658,7 +646,6 @@ static inline void sim_run(Sim* s) {
     while (s->heap_n > 0) {
         const SimEvent e = sim_pop(s);
         s->now = e.time;
-        s->result->events++;
         switch (e.kind) {
         case SIM_PORT: sim_port(s, e.a, e.b); break;
         case SIM_RELEASE: sim_release(s, e.a); break;

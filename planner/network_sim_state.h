@@ -26,33 +26,21 @@ typedef struct {
     int port_buffer;   // bytes after every link that leads from or to a port; 0: unlimited
     bool in_order;     // buffers between links are queues
     double burst;      // bytes that a link lets through at once after a pause
-    bool record;       // keep the times of every message on every link
 } SimSettings;
 
 static inline SimSettings sim_settings_default(void) {
-    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4, 256, 16, 16, 0, 0, 0, 58, 1e-9, 0, false, 0, false};
+    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4, 256, 16, 16, 0, 0, 0, 58, 1e-9, 0, false, 0};
     return s;
 }
 
-// A message on one link: from the departure of its first bit to that of its last one.
-typedef struct {
-    int64_t row; // of the plan
-    int link;    // from net->links on: a port
-    double start, end;
-} SimRecord;
-
 typedef struct {
     double seconds;
-    double* busy;               // (links, then ports): seconds for which each was busy
-    int64_t messages, segments; // sent; segments on links
-    int64_t events;
-    int64_t records;
-    SimRecord* record; // (records), by rows, then by the links of its path; start < 0: nothing was sent
+    double* busy; // (links, then ports): seconds for which each was busy
+    int64_t messages;
 } SimResult;
 
 static inline void sim_result_free(SimResult* result) {
     free(result->busy);
-    free(result->record);
     memset(result, 0, sizeof *result);
 }
 

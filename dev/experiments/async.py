@@ -1,27 +1,28 @@
 #!/usr/bin/env python3
 """Does asynchronous data parallelism keep its promises? A small GPT on a slow network, in every --dp-mode, three times.
 
-    dev/experiments/async.py --data TEXT [--out FOLDER]        everything: 24 runs, most of an hour on two cores
-    dev/experiments/async.py --data TEXT --sweep [MODE,...]    learning rates instead, one seed, without the network
-    dev/experiments/async.py --report [--out FOLDER]           the table, the picture and the verdicts again, of what is there
+    async.py --data TEXT [--out FOLDER]        everything: 24 runs, most of an hour on two cores
+    async.py --data TEXT --sweep [MODE,...]    learning rates instead, one seed, without the network
+    async.py --report [--out FOLDER]           the table, the picture and the verdicts again, of what is there
 
-dev/experiments/repro_async.sh builds what this needs, fetches a text and calls it. Needs root (dev/experiments/net_torus.sh makes the
-network); with --no-network the losses can be had without, but then the times say nothing.
+dev/experiments/repro_async.sh builds what this needs, fetches a text and calls it. Needs root
+(dev/experiments/net_torus.sh makes the network); with --no-network the losses can be had without, but then the times
+say nothing.
 
-The network. Four replicas are four nodes, each with one cable to a switch. How fast the cables are follows from the machine:
-first the computation of a step is measured (as many trainers at once as there are replicas, which do not know of each
-other), then the cables get the rate at which the all-reduce of a step's gradients, 2 (d-1)/d of the parameters from every
-replica, takes just as long. A synchronous step then takes about twice its computation, and what hides its
+The network. Four replicas are four nodes, each with one cable to a switch. How fast the cables are follows from the
+machine: first the computation of a step is measured (as many trainers at once as there are replicas, which do not know
+of each other), then the cables get the rate at which the all-reduce of a step's gradients, 2 (d-1)/d of the parameters
+from every replica, takes just as long. A synchronous step then takes about twice its computation, and what hides its
 communication can be twice as fast at most.
 
-The runs. All see the same tokens in the same order and validate on the same text. Time is the sum of the steps' times in
-log.jsonl, which do not include validation. Runs of one seed follow each other, so that what slows the machine down for a while
-hits all modes. A run is kept in FOLDER/MODE-SEED once it is complete: after an interruption the same command goes on with
-the next one.
+The runs. All see the same tokens in the same order and validate on the same text. Time is the sum of the steps' times
+in log.jsonl, which do not include validation. Runs of one seed follow each other, so that what slows the machine down
+for a while hits all modes. A run is kept in FOLDER/MODE-SEED once it is complete: after an interruption the same
+command continues with the next one.
 
-The verdicts. Two modes differ where their mean losses are further apart than twice the standard deviation over seeds (the
-root of the mean of the two modes' variances). With three seeds that is a plain rule, not a proof; the numbers are printed
-beside it."""
+The verdicts. Two modes differ where their mean losses are further apart than twice the standard deviation over seeds
+(the root of the mean of the two modes' variances). With three seeds that is a plain rule, not a proof; the numbers are
+printed beside it."""
 import argparse
 import glob
 import json
@@ -58,9 +59,11 @@ RUNS = [
     ('dc-s3gd-0', 'DC-S3GD, lambda 0', '--dp-mode dc-s3gd --dc-lambda 0', LR, '#17becf'),
     ('dc-s3gd', 'DC-S3GD, lambda 0.2', '--dp-mode dc-s3gd --dc-lambda 0.2', LR, '#1f77b4'),
     ('diloco', 'DiLoCo, H = 32', f'--dp-mode diloco --local-steps {ROUND}', LR, '#2ca02c'),
-    ('streaming', 'Streaming DiLoCo', f'--dp-mode diloco --local-steps {ROUND} --fragments 4 --outer-delay 2', LR, '#9467bd'),
+    ('streaming', 'Streaming DiLoCo', f'--dp-mode diloco --local-steps {ROUND} --fragments 4 --outer-delay 2', LR,
+     '#9467bd'),
     ('eager', 'DiLoCo, eager', f'--dp-mode diloco --local-steps {ROUND} --eager {GENTLE}', LR, '#d62728'),
-    ('late', 'DiLoCo, a round late', f'--dp-mode diloco --local-steps {ROUND} --outer-delay {ROUND} {GENTLE}', LR, '#e377c2'),
+    ('late', 'DiLoCo, a round late', f'--dp-mode diloco --local-steps {ROUND} --outer-delay {ROUND} {GENTLE}', LR,
+     '#e377c2'),
 ]
 NAMES = [r[0] for r in RUNS]
 LABEL, COLOUR = {r[0]: r[1] for r in RUNS}, {r[0]: r[4] for r in RUNS}
@@ -76,7 +79,9 @@ def stop(text):
 
 def duration(seconds):
     minutes = round(seconds / 60)
-    return f'{minutes // 60}:{minutes % 60:02d} h' if minutes >= 60 else f'{minutes} min' if seconds >= 90 else f'{seconds:.0f} s'
+    if minutes >= 60:
+        return f'{minutes // 60}:{minutes % 60:02d} h'
+    return f'{minutes} min' if seconds >= 90 else f'{seconds:.0f} s'
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -105,11 +110,13 @@ def launcher(o, mbit):
         print(f'nodes {REPLICAS + 1} # the last one is the switch', file=f)
         for r in range(REPLICAS):
             print(r, REPLICAS, f'{mbit:g}', 0, file=f)
-    return ['dev/experiments/net_torus.sh', 'with', links, '--here', 'dev/experiments/net_torus.sh', 'run', str(REPLICAS)]
+    return ['dev/experiments/net_torus.sh', 'with', links, '--here', 'dev/experiments/net_torus.sh', 'run',
+            str(REPLICAS)]
 
 
 def start(command):
-    # One thread a rank: in namespaces with host names of their own, ranks do not know that they share a machine's cores.
+    # One thread a rank: in namespaces with host names of their own, ranks do not know that they share a machine's
+    # cores.
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                          env=dict(os.environ, OMP_NUM_THREADS='1'))
     child.append(p)
@@ -169,8 +176,8 @@ def is_complete(folder, options):
 
 
 def run(o, folder, options, mbit, title, left):
-    """One run, unless it is complete. left(part of this run that is done) is the time to the end of everything, in seconds.
-    Returns True if it is complete."""
+    """One run, unless it is complete. left(part of this run that is done) is the time to the end of everything, in
+    seconds. Returns True if it is complete."""
     if is_complete(folder, options):
         return True
     part = folder + '.part'  # it gets its name when it is complete
@@ -198,7 +205,8 @@ def run(o, folder, options, mbit, title, left):
     write_json(os.path.join(part, 'options.json'), options)
     os.replace(part, folder)
     ms = statistics.mean(r['step_ms'] for r in log)
-    print(f'{clear}{title}: validation loss {log[-1]["val_loss"]:.4f}, {ms:.1f} ms a step; {duration(left(1))} left', flush=True)
+    print(f'{clear}{title}: validation loss {log[-1]["val_loss"]:.4f}, {ms:.1f} ms a step; {duration(left(1))} left',
+          flush=True)
     return True
 
 
@@ -209,7 +217,8 @@ def median_ms(lines, skip):
 
 def measure_computation(o, steps):
     """Milliseconds of a step of one replica while the others compute too, and the number of parameters."""
-    command = [o.trainer] + MODEL + ['--global-batch', str(BATCH // REPLICAS), '--steps', str(steps), '--eval-every', '0',
+    command = [o.trainer] + MODEL + ['--global-batch', str(BATCH // REPLICAS), '--steps', str(steps),
+                                     '--eval-every', '0',
                                      '--sample-every', '0', '--data', o.data]
     many = [start(command) for _ in range(REPLICAS)]
     written = [p.communicate()[0].splitlines() for p in many]
@@ -222,7 +231,8 @@ def measure_computation(o, steps):
 
 def measure_sync(o, mbit, steps):
     status, lines = lines_of(launcher(o, mbit) + [o.trainer] + MODEL + ALLREDUCE + [
-        '--dp', str(REPLICAS), '--global-batch', str(BATCH), '--steps', str(steps), '--eval-every', '0', '--sample-every', '0',
+        '--dp', str(REPLICAS), '--global-batch', str(BATCH), '--steps', str(steps), '--eval-every', '0',
+        '--sample-every', '0',
         '--data', o.data])
     ms = median_ms(lines, 8)
     if status != 0 or ms is None:
@@ -246,12 +256,14 @@ def calibrate(o):
     if not o.no_network:
         ideal = 2 * (REPLICAS - 1) / REPLICAS * parameters * 4 * 8 / (computation * 1e-3) / GOODPUT * 1e-6
         c['mbit'] = o.mbit or float(f'{ideal:.3g}')
-        print(f'  {computation:.1f} ms; {parameters} parameters: cables of {c["mbit"]:g} Mbit/s. A synchronous step on them:',
+        print(f'  {computation:.1f} ms; {parameters} parameters: cables of {c["mbit"]:g} Mbit/s. A synchronous step on '
+              f'them:',
               flush=True)
         c['unlimited_ms'] = measure_sync(o, UNLIMITED, steps)
         c['sync_ms'] = measure_sync(o, c['mbit'], steps)
         ratio = c['sync_ms'] / computation
-        print(f'  {c["sync_ms"]:.1f} ms, {ratio:.2f} times its computation; on cables of {UNLIMITED} Mbit/s {c["unlimited_ms"]:.1f} ms')
+        print(f'  {c["sync_ms"]:.1f} ms, {ratio:.2f} times its computation; on cables of {UNLIMITED} Mbit/s '
+              f'{c["unlimited_ms"]:.1f} ms')
         if not 1.7 < ratio < 2.6:
             print(f'  That is not about 2: does something else run on this machine? (Remove {path} to measure again.)')
     write_json(path, c)
@@ -306,7 +318,8 @@ def sweep(o, modes):
     for mode in modes:
         row = {lr: results[mode, lr] for lr in SWEEP if (mode, lr) in results}
         print(f'{mode:12}' + ''.join(f'{row[lr]:10.4f}' if lr in row else f'{"-":>10}' for lr in SWEEP) +
-              (f'{min(row, key=row.get):8g}' if row else '') + (f' (the table of runs has {RATE[mode]:g})' if row else ''))
+              (f'{min(row, key=row.get):8g}' if row else '') + 
+              (f' (the table of runs has {RATE[mode]:g})' if row else ''))
 
 
 # ------------------------------------------------------------------------------------------------------------------
@@ -341,13 +354,15 @@ class Run:
         before = None
         for _, _, seconds, loss in self.curve:
             if loss <= target:
-                return before[0] + (seconds - before[0]) * (before[1] - target) / (before[1] - loss) if before else seconds
+                if not before:
+                    return seconds
+                return before[0] + (seconds - before[0]) * (before[1] - target) / (before[1] - loss)
             before = (seconds, loss)
         return None
 
 
 def load(o):
-    """{mode: {seed: Run}} of the complete runs; with options of the common part that differ, nothing could be compared."""
+    """{mode: {seed: Run}} of the complete runs, which have the same options of the common part."""
     runs, steps = {}, set()
     for mode in o.modes:
         for seed in o.seeds:
@@ -371,8 +386,8 @@ def with_spread(values, digits):
 
 
 def reach(runs, mode, part):
-    """Seconds to sync's loss at that part of its run and how many times sooner than sync, of the seeds that get there; and how
-    many seeds there are."""
+    """Seconds to sync's loss at that part of its run and how many times sooner than sync, of the seeds that get there;
+    and how many seeds there are."""
     seeds = [s for s in runs[mode] if s in runs.get('sync', {})]
     seconds, faster = [], []
     for s in seeds:
@@ -418,21 +433,25 @@ def caption(o, c, runs):
     own = ''.join(f', {m} {lr:g}' for m, lr in rates.items() if lr != common)
     data = read_json(os.path.join(o.out, 'data.json')) or {}
     network = f'cables of {c["mbit"]:g} Mbit/s' if c['mbit'] else 'no network of their own: times say nothing'
-    return (f'{c["parameters"]} parameters ({" ".join(MODEL)}), {data.get("name", "?")} as bytes, {REPLICAS} replicas, {network}; '
+    return (f'{c["parameters"]} parameters ({" ".join(MODEL)}), {data.get("name", "?")} as bytes, {REPLICAS} replicas, '
+            f'{network}; '
             f'{some.steps} steps, {some.curve[-1][1] / 1e6:.2f} M tokens; seeds {", ".join(map(str, o.seeds))}. '
-            f'Learning rate {common:g}{own}, a tenth of it at the end; chosen for sync by --sweep, 960 steps on TinyShakespeare: '
+            f'Learning rate {common:g}{own}, a tenth of it at the end; chosen for sync by --sweep, 960 steps on '
+            f'TinyShakespeare: '
             f'{", ".join(f"{x:g} gave {loss}" for x, loss in SWEPT.items())}.')
 
 
 def table(runs):
     """Lines of Markdown."""
-    head = ['', 'validation loss', 'ms a step', 'MB a step, each replica'] + [f'to sync\'s loss at {100 * p:.0f} %' for p in MARKS]
+    head = ['', 'validation loss', 'ms a step', 'MB a step, each replica'] + [f'to sync\'s loss at {100 * p:.0f} %'
+                                                                              for p in MARKS]
     out = ['| ' + ' | '.join(head) + ' |', '|---' * len(head) + '|']
     for mode in runs:
         r = runs[mode].values()
         note = '' if len(r) == max(len(x) for x in runs.values()) else f' ({len(r)} seeds)'
         row = [LABEL[mode] + note, with_spread((x.loss for x in r), 4), with_spread((x.ms for x in r), 1),
-               f'{statistics.mean(x.bytes for x in r) / REPLICAS * 1e-6:.3f}'] + [reach_text(runs, mode, p) for p in MARKS]
+               f'{statistics.mean(x.bytes for x in r) / REPLICAS * 1e-6:.3f}'] + [reach_text(runs, mode, p)
+                                                                                  for p in MARKS]
         out.append('| ' + ' | '.join(row) + ' |')
     return out
 
@@ -441,8 +460,8 @@ def table(runs):
 # The verdicts
 
 def compare(runs, a, b):
-    """How much higher a's mean loss is than b's, the spread, and -1, 0 or 1: lower, no difference seen, higher. None: cannot be
-    said."""
+    """How much higher a's mean loss is than b's, the spread, and -1, 0 or 1: lower, no difference seen, higher. None:
+    cannot be said."""
     if a not in runs or b not in runs:
         return None
     (ma, sa), (mb, sb) = mean_sd(r.loss for r in runs[a].values()), mean_sd(r.loss for r in runs[b].values())
@@ -469,7 +488,8 @@ def hiding_claim(runs, c, mode, words):
     base, _ = computation(runs, c)
     sync, own = (statistics.mean(r.ms for r in runs[m].values()) for m in ('sync', mode))
     hidden = (sync - own) / (sync - base)
-    return (words, hidden >= 0.8, f'{own:.1f} ms a step, sync {sync:.1f}, computation {base:.1f}: {100 * hidden:.0f} % of the '
+    return (words, hidden >= 0.8, f'{own:.1f} ms a step, sync {sync:.1f}, computation {base:.1f}: {100 * hidden:.0f} % '
+            f'of the '
             'communication hidden (80 % asked)')
 
 
@@ -485,7 +505,8 @@ def streaming_claim(runs, c, words):
     if not c['mbit'] or 'diloco' not in runs or 'streaming' not in runs:
         return words, None, 'needs both modes on the network'
     d, s = (statistics.mean(talk_ms(r, m) for r in runs[m].values()) for m in ('diloco', 'streaming'))
-    return (words, s <= 0.25 * d, f'in a round of {ROUND} steps it takes {s:.0f} ms longer than to compute them, DiLoCo {d:.0f} ms '
+    return (words, s <= 0.25 * d, f'in a round of {ROUND} steps it takes {s:.0f} ms longer than to compute them, '
+            f'DiLoCo {d:.0f} ms '
             '(a quarter asked)')
 
 
@@ -495,7 +516,8 @@ def eager_claim(runs, words):
     if not near or not far or not versus:
         return words, None, 'needs two seeds of the three modes'
     return (words, versus[2] == 1 and near[0] <= 0.2 * far[0],
-            f'loss against DiLoCo {near[0]:+.4f}, a round late {far[0]:+.4f} (asked: a fifth of that, and a difference beyond the '
+            f'loss against DiLoCo {near[0]:+.4f}, a round late {far[0]:+.4f} (asked: a fifth of that, and a difference '
+            f'beyond the '
             'spread)')
 
 
@@ -526,22 +548,26 @@ def round_steps(low, high, count):
 
 
 def plot(path, runs):
-    """Validation loss against tokens and against time: lines through the means, bands from the best to the worst seed."""
+    """Validation loss against tokens and against time: lines: means, bands: from the best to the worst seed."""
     W, H, left, top, gap = 400, 300, 52, 40, 64
     width, height = left + 2 * W + gap + 20, top + H + 50 + 20 * math.ceil(len(runs) / 4)
     curves = {}  # mode: [(tokens in millions, seconds, mean, lowest, highest)]
     for mode, seeds in runs.items():
         points = zip(*(r.curve for r in seeds.values()))
-        curves[mode] = [(p[0][1] * 1e-6, statistics.mean(x[2] for x in p), statistics.mean(x[3] for x in p), min(x[3] for x in p),
+        curves[mode] = [(p[0][1] * 1e-6, statistics.mean(x[2] for x in p), statistics.mean(x[3] for x in p),
+                         min(x[3] for x in p),
                          max(x[3] for x in p)) for p in points]
     reference = curves.get('sync') or next(iter(curves.values()))
     low = min(p[3] for k in curves.values() for p in k)
-    high = max(reference[min(len(reference) // 5, len(reference) - 1)][2], low + 0.05)  # the first steep part is the same for all
+    high = max(reference[min(len(reference) // 5, len(reference) - 1)][2],
+               low + 0.05)  # the first steep part is the same for all
     low -= 0.04 * (high - low)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+           f'font-size="12">',
            f'<rect width="{width}" height="{height}" fill="white"/>']
     y = lambda v: top + H * (high - v) / (high - low)
-    for panel, (title, unit) in enumerate([('against tokens', 'million tokens'), ('against time', 'seconds of training')]):
+    for panel, (title, unit) in enumerate([('against tokens', 'million tokens'),
+                                           ('against time', 'seconds of training')]):
         x0 = left + panel * (W + gap)
         end = max(k[-1][panel] for k in curves.values())
         x = lambda v: x0 + W * v / end
@@ -570,7 +596,8 @@ def plot(path, runs):
         out.append(f'<rect x="{x0}" y="{top}" width="{W}" height="{H}" fill="none" stroke="#999"/>')
     for i, mode in enumerate(curves):
         x, line = left + i % 4 * (width - left) // 4, top + H + 58 + i // 4 * 20
-        out.append(f'<rect x="{x}" y="{line - 7}" width="18" height="4" fill="{COLOUR[mode]}"/><text x="{x + 24}" y="{line}">{LABEL[mode]} '
+        out.append(f'<rect x="{x}" y="{line - 7}" width="18" height="4" fill="{COLOUR[mode]}"/><text x="{x + 24}" '
+                   f'y="{line}">{LABEL[mode]} '
                    f'<tspan fill="#555">{curves[mode][-1][2]:.3f}</tspan></text>')
     out.append('</svg>')
     with open(path, 'w', encoding='utf-8') as f:
@@ -583,19 +610,23 @@ def report(o):
         stop(f'there is no complete run in {o.out}')
     base, where = computation(runs, c)
     text = [caption(o, c, runs), ''] + table(runs) + ['']
-    text.append(f'Mean ± standard deviation over seeds; x: times sooner than sync, seed by seed. Computation of a step: {base:.1f} ms '
+    text.append(f'Mean ± standard deviation over seeds; x: times sooner than sync, seed by seed. Computation of a '
+                f'step: {base:.1f} ms '
                 f'({where}).')
     if c['mbit']:
-        text[-1] += f' At the beginning: computation {c["computation_ms"]:.1f} ms, synchronous step {c["sync_ms"]:.1f} ms.'
+        text[-1] += (f' At the beginning: computation {c["computation_ms"]:.1f} ms, '
+                     f'synchronous step {c["sync_ms"]:.1f} ms.')
     text += ['', 'Verdicts. Two losses differ if they are further apart than twice the spread over seeds.', '']
     summary = []
     for words, holds, why in verdicts(runs, c):
         word = 'not decided' if holds is None else 'confirmed' if holds else 'NOT CONFIRMED'
         text.append(f'- {words}: **{word}**. {why[0].upper() + why[1:]}.')
         summary.append({'claim': words, 'confirmed': holds, 'why': why})
-    fastest = [(statistics.mean(f), m) for m in runs if m != 'sync' for s, f, n in [reach(runs, m, 1.0)] if n and len(s) == n]
+    fastest = [(statistics.mean(f), m) for m in runs if m != 'sync'
+               for s, f, n in [reach(runs, m, 1.0)] if n and len(s) == n]
     if fastest:
-        text.append(f'- Soonest at the loss with which sync ends: {LABEL[max(fastest)[1]]}, {max(fastest)[0]:.2f} times as soon as sync.')
+        text.append(f'- Soonest at the loss with which sync ends: {LABEL[max(fastest)[1]]}, {max(fastest)[0]:.2f} '
+                    f'times as soon as sync.')
     with open(os.path.join(o.out, 'report.md'), 'w', encoding='utf-8') as f:
         f.write('\n'.join(text) + '\n')
     write_json(os.path.join(o.out, 'results.json'), {
@@ -608,15 +639,19 @@ def report(o):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0], epilog='modes: ' + ' '.join(NAMES))
-    parser.add_argument('--data', help='text to train on, all files alike; 5 %% of it is validated on')
+    parser.add_argument('--data', help='text to train on, the same for all runs; 5 %% of it is validated on')
     parser.add_argument('--out', default='repro_async', help='folder of the results [repro_async]')
     parser.add_argument('--seeds', default='1,2,3', help='[1,2,3]')
     parser.add_argument('--modes', default=','.join(NAMES), help='some of the modes below, in that order')
     parser.add_argument('--steps', type=int, help=f'[{STEPS}]')
-    parser.add_argument('--quick', action='store_true', help=f'does everything work? {2 * ROUND} steps, two seeds; the losses say nothing')
-    parser.add_argument('--mbit', type=float, help='rate of the cables, instead of the one that follows from the measured step')
-    parser.add_argument('--no-network', action='store_true', help='no network of namespaces: needs no root, and times say nothing')
-    parser.add_argument('--sweep', nargs='?', const=','.join(NAMES), metavar='MODES', help='learning rates, one seed, without the network')
+    parser.add_argument('--quick', action='store_true', help=f'does everything work? {2 * ROUND} steps, two seeds; the '
+                        f'losses say nothing')
+    parser.add_argument('--mbit', type=float, help='rate of the cables, instead of the one that follows from the '
+                        'measured step')
+    parser.add_argument('--no-network', action='store_true', help='no network of namespaces: needs no root, and times '
+                        'say nothing')
+    parser.add_argument('--sweep', nargs='?', const=','.join(NAMES), metavar='MODES',
+                        help='learning rates, one seed, without the network')
     parser.add_argument('--report', action='store_true', help='train nothing')
     parser.add_argument('--trainer', metavar='PROGRAM', help="[this project's train_gpt]")
     o = parser.parse_args()

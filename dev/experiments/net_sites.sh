@@ -1,47 +1,50 @@
 #!/usr/bin/env bash
-# dev/experiments/net_sites.sh   a few sites (datacenters) on this one Linux machine, joined by several slow network paths each of
-# which may die: to train over all paths at once with Multipath TCP, and to see what a lost path does to a run.
+# dev/experiments/net_sites.sh   a few sites (datacenters) on this one Linux machine, joined by several slow network
+# paths each of which may die: to train over all paths at once with Multipath TCP, and to see what a lost path does to a
+# run.
 #
-#   dev/experiments/net_sites.sh with 2 1 4 25 -- ./program ...   builds two sites of 1 rank each with 4 paths of 25 Mbit/s between
-#                                                         them, runs the program on all ranks, takes the sites down,
-#                                                         whatever happens
-#   dev/experiments/net_sites.sh with 2 1 4 25 --here ./many.sh   the same, but runs the command once, outside of the sites: a
-#                                                         script that calls "net_sites.sh run" as often as it likes
-#   dev/experiments/net_sites.sh up SITES RANKS PATHS MBIT [US]   the three parts by themselves: up, run, down
-#   dev/experiments/net_sites.sh run COMMAND ...                  RANKS MPI ranks in each site; rank r is in site r / RANKS
-#   dev/experiments/net_sites.sh cut PATH [A B]                   while it runs: path PATH, from 0, carries nothing any more, between
-#   dev/experiments/net_sites.sh heal PATH [A B]                  all sites or between A and B; and carries again
-#   dev/experiments/net_sites.sh bytes                            what every path has carried so far: lines "FROM TO PATH BYTES"
-#   dev/experiments/net_sites.sh down                             also clears what an interrupted run has left
+#   net_sites.sh with 2 1 4 25 -- ./program ...   builds two sites of 1 rank each with 4 paths of 25 Mbit/s between
+#                                                 them, runs the program on all ranks, takes the sites down,
+#                                                 whatever happens
+#   net_sites.sh with 2 1 4 25 --here ./many.sh   the same, but runs the command once, outside of the sites: a
+#                                                 script that calls "net_sites.sh run" as often as it likes
+#   net_sites.sh up SITES RANKS PATHS MBIT [US]   the three parts by themselves: up, run, down
+#   net_sites.sh run COMMAND ...                  RANKS MPI ranks in each site; rank r is in site r / RANKS
+#   net_sites.sh cut PATH [A B]                   while it runs: path PATH, from 0, carries nothing any more, between
+#   net_sites.sh heal PATH [A B]                  all sites or between A and B; and carries again
+#   net_sites.sh bytes                            what every path has carried so far: lines "FROM TO PATH BYTES"
+#   net_sites.sh down                             also clears what an interrupted run has left
 #
-# SITES and PATHS are 2 to 8 and 1 to 8. MBIT is the rate of a path, or one for each: 40,20,10. US: its delay, microseconds.
+# SITES and PATHS are 2 to 8 and 1 to 8. MBIT is the rate of a path, or one for each: 40,20,10. US: its delay,
+# microseconds.
 #
 # How it is built. A site is a network namespace: interfaces, addresses and routes of its own. Ranks inside one share
-# memory. Any two sites are joined by PATHS veth pairs, cables with an end in each. What is sent into a cable goes through a
-# token bucket (tc tbf) of MBIT/s, so both directions have the full rate; a delay, where one is asked for, is made by tc
-# netem. Site s has the address 10.97.0.(s+1), to which path 0 leads. Each end of a path also has an address of its own, and
-# what is sent from that address takes that path: a table of routes for each, chosen by "ip rule from".
+# memory. Any two sites are joined by PATHS veth pairs, cables with an end in each. What is sent into a cable goes
+# through a token bucket (tc tbf) of MBIT/s, so both directions have the full rate; a delay, where one is asked for, is
+# made by tc netem. Site s has the address 10.97.0.(s+1), to which path 0 leads. Each end of a path also has an address
+# of its own, and what is sent from that address takes that path: a table of routes for each, chosen by "ip rule from".
 #
 # How one connection uses all paths. Multipath TCP (RFC 8684) is in Linux since 5.6. A program opens a socket with
-# IPPROTO_MPTCP in place of TCP and then works as ever; mptcpize, put before mpirun, does that to every program unchanged.
-# The kernel opens the connection over path 0, and then a subflow, a TCP connection that belongs to it, from each of the other
-# addresses it was told of ("ip mptcp endpoint add ADDRESS subflow"). Its scheduler gives every piece of data to the subflow
-# that will be rid of it first, the receiver puts all in order by numbers, and what a dead path swallowed is sent again
-# over the others. MPI knows nothing of all this: it sees one address a site.
+# IPPROTO_MPTCP in place of TCP and then works as before; mptcpize, put before mpirun, does that to every program
+# unchanged. The kernel opens the connection over path 0, and then a subflow, a TCP connection that belongs to it, from
+# each of the other addresses that it knows of ("ip mptcp endpoint add ADDRESS subflow"). Its scheduler gives every piece
+# of data to the subflow that will be rid of it first, the receiver puts all in order by numbers, and what a dead path
+# swallowed is sent again over the others. MPI knows nothing of all this: it sees one address a site.
 #
-# What to expect (two sites, a rank in each; dev/experiments/paths.py measures it). Two paths are 1.9 to 2 times as fast as one, four
-# 3.5 to 3.9 times, on two cores; and unequal ones carry as much as each can. A path that is cut costs a stall of one or two
-# seconds, and no bit of a result: tries by TCP, then by Multipath TCP, have to fail before others take over. A path that
-# comes back is in use again after about a second. With one path, or with Open MPI's own striping, everything waits until
-# the path is back, and if that takes more than four minutes, ends. To see a run's connections and subflows:
-# ip netns exec threefold-sites-0 ss -tinM
+# What to expect (two sites, a rank in each; dev/experiments/paths.py measures it). Two paths are 1.9 to 2 times as fast
+# as one, four 3.5 to 3.9 times, on two cores; and unequal ones carry as much as each can. A path that is cut costs a
+# stall of one or two seconds, and no bit of a result: tries by TCP, then by Multipath TCP, have to fail before others
+# take over. A path that comes back is in use again after about a second. With one path, or with Open MPI's own
+# striping, everything waits until the path is back, and if that takes more than four minutes, ends. To see a run's
+# connections and subflows: ip netns exec threefold-sites-0 ss -tinM
 #
-# Settings, as variables: NET_PATHS_BY: mptcp (1 subflow a path), mpi (Open MPI's own: a connection a path, long messages cut
-# into pieces; two sites only) or one (path 0 alone) [mptcp]. NET_CUT: drop (what is sent vanishes; no one is told) or
-# down (the interfaces go down, the kernel knows) [drop]. NET_BUFFER: bytes that a connection may have on the way on one path;
-# at least rate times twice the delay [262144]. NET_MTU (9000), NET_BURST (12000: bytes that a path lets through at once after a
-# pause; at least NET_MTU + 14), MPIRUN (mpirun.openmpi or mpirun), NET_MPI_FLAGS (more options for mpirun).
-# Needs root, Linux with CONFIG_MPTCP, iproute2 (ip, tc), util-linux (unshare), procps (sysctl), mptcpize (mptcpd), Open MPI.
+# Settings, as variables: NET_PATHS_BY: mptcp (1 subflow a path), mpi (Open MPI's own: a connection a path, long
+# messages cut into pieces; two sites only) or one (path 0 alone) [mptcp]. NET_CUT: drop (what is sent vanishes, and no one
+# knows) or down (the interfaces go down, the kernel knows) [drop]. NET_BUFFER: bytes that a connection may have on
+# the way on one path; at least rate times twice the delay [262144]. NET_MTU (9000), NET_BURST (12000: bytes that a path
+# lets through at once after a pause; at least NET_MTU + 14), MPIRUN (mpirun.openmpi or mpirun), NET_MPI_FLAGS (more
+# options for mpirun). Needs root, Linux with CONFIG_MPTCP, iproute2 (ip, tc), util-linux (unshare), procps (sysctl),
+# mptcpize (mptcpd), Open MPI.
 set -euo pipefail
 self=$(readlink -f "$0")
 prefix=threefold-sites- # of the namespaces: nothing else on the machine is touched
@@ -73,8 +76,8 @@ check_machine() {
     need sysctl procps
     case $by in
     mptcp)
-        [ -e /proc/sys/net/mptcp/enabled ] || stop 1 "this kernel has no Multipath TCP (CONFIG_MPTCP, Linux 5.6 or later): \
-NET_PATHS_BY=mpi or one do without"
+        [ -e /proc/sys/net/mptcp/enabled ] ||
+            stop 1 "no Multipath TCP in this kernel (CONFIG_MPTCP, Linux 5.6 or later): NET_PATHS_BY=mpi or one"
         need mptcpize "mptcpd, or mptcpize on Ubuntu"
         ;;
     mpi | one) ;;
@@ -90,10 +93,12 @@ check_mpi() {
     need "$mpirun" openmpi-bin
     case $("$mpirun" --version 2>&1) in
     *"(Open MPI) 4."* | *"(OpenRTE) 4."*) ;;
-    *) stop 1 "$mpirun is not Open MPI 4, which this script knows how to start: apt-get install openmpi-bin, or MPIRUN=..." ;;
+    *) stop 1 "$mpirun is not Open MPI 4, which this script can start: apt-get install openmpi-bin, or MPIRUN=..." ;;
     esac
     # mpirun splits the name of what it logs in with at spaces
-    case $self in *[[:space:]]*) stop 1 "mpirun cannot start this script from a folder with a space in its name: $self" ;; esac
+    case $self in
+    *[[:space:]]*) stop 1 "mpirun cannot start this script from a folder with a space in its name: $self" ;;
+    esac
 }
 
 sites_up() { ip netns list | awk -v p="$prefix" 'index($1, p) == 1 { print $1 }'; }
@@ -139,8 +144,8 @@ one_end() { # A B K
     table=$((1000 + ($2 * 8 + $3)))
 }
 
-# The routes that go away when an interface goes down. What comes from the path's own address goes over this path or nowhere;
-# from the site's address: over path 0.
+# The routes that go away when an interface goes down. What comes from the path's own address goes over this path or
+# nowhere; from the site's address: over path 0.
 end_routes() { # A B K
     one_end "$@"
     echo "route replace ${address%.*}.0/30 dev $dev src $address table $table"
@@ -168,18 +173,20 @@ up() { # SITES RANKS PATHS MBIT [MICROSECONDS]
     sites=$1 ranks=$2 paths=$3 delay=${5:-0}
     [[ $sites =~ ^[2-8]$ ]] || stop 2 "SITES is 2 to 8, not \"$sites\""
     [[ $ranks =~ ^[1-9][0-9]{0,3}$ ]] || stop 2 "RANKS, those of each site, is a whole number from 1 up, not \"$ranks\""
-    [[ $paths =~ ^[1-8]$ ]] || stop 2 "PATHS is 1 to 8, not \"$paths\": so many subflows a connection may have"
+    [[ $paths =~ ^[1-8]$ ]] || stop 2 "PATHS is 1 to 8, not \"$paths\": that is the limit of a connection's subflows"
     IFS=, read -ra rates <<<"$4"
     [ ${#rates[@]} != 1 ] || for ((k = 1; k < paths; k++)); do rates+=("${rates[0]}"); done
     [ ${#rates[@]} = "$paths" ] || stop 2 "MBIT is one rate for all, or one for each of the $paths paths, not \"$4\""
     for value in "${rates[@]}"; do
-        [[ $value =~ ^[0-9]+(\.[0-9]+)?$ && $value =~ [1-9] ]] || stop 2 "MBIT is a rate, a number above 0, not \"$value\""
+        [[ $value =~ ^[0-9]+(\.[0-9]+)?$ && $value =~ [1-9] ]] ||
+            stop 2 "MBIT is a rate, a number above 0, not \"$value\""
     done
     [[ $delay =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop 2 "MICROSECONDS is a number, not \"$delay\""
     [[ $delay =~ [1-9] ]] || delay=0
     [[ $mtu =~ ^[0-9]+$ && $burst =~ ^[0-9]+$ && $buffer =~ ^[0-9]+$ ]] ||
         stop 2 "NET_MTU, NET_BURST and NET_BUFFER are whole numbers"
-    ((mtu >= 576 && mtu <= 65000 && burst >= mtu + 14 && buffer >= 65536)) || stop 2 "NET_MTU is 576 to 65000, NET_BURST at \
+    ((mtu >= 576 && mtu <= 65000 && burst >= mtu + 14 && buffer >= 65536)) ||
+        stop 2 "NET_MTU is 576 to 65000, NET_BURST at \
 least 14 more, or nothing would pass, NET_BUFFER at least 65536: not $mtu, $burst and $buffer"
     [ -z "$(sites_up)" ] || stop 1 "sites are up already, or were left by an interrupted run: $0 down"
 
@@ -188,19 +195,20 @@ least 14 more, or nothing would pass, NET_BUFFER at least 65536: not $mtu, $burs
     echo "$sites $ranks $paths $delay ${rates[*]}" >"$state/sites"
     for ((a = 0; a < sites; a++)); do
         ip netns add "$prefix$a"
-        # rp_filter: an answer may leave by another path than the question came by.
-        # notsent_lowat: a short message must not stand behind a megabyte that waits in the socket already.
-        # local_port_range: for those who connect; who listens has a lower port. Both ends of a connection try to add subflows,
-        # but only the one that listens can be found, and by the rule "dport ... prohibit" below the others give up at once.
-        # retries2: a connection whose only path is cut waits four minutes at least before it gives up.
+        # rp_filter: an answer may leave by another path than the question came by. notsent_lowat: a short message must
+        # not stand behind a megabyte that waits in the socket already. local_port_range: for those who connect; who
+        # listens has a lower port. Both ends of a connection try to add subflows, but only the one that listens can be
+        # found, and by the rule "dport ... prohibit" below the others give up at once. retries2: a connection whose
+        # only path is cut waits four minutes at least before it gives up.
         ip netns exec "$prefix$a" sysctl -q -w \
             net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 \
             net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_notsent_lowat=16384 \
             net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_no_metrics_save=1 net.ipv4.tcp_retries2=255 \
             net.ipv4.ip_local_port_range="32768 60999" \
-            net.ipv4.tcp_rmem="4096 1048576 $((8 * buffer))" net.ipv4.tcp_wmem="4096 $buffer $buffer" || stop 1 "sysctl failed"
-        # rto_max: a dead path is tried again every second, so it is in use again a second after it was healed. Linux before
-        # 6.15 does not have it, and tries again after 1, 2, 4, ... 120 s.
+            net.ipv4.tcp_rmem="4096 1048576 $((8 * buffer))" net.ipv4.tcp_wmem="4096 $buffer $buffer" ||
+            stop 1 "sysctl failed"
+        # rto_max: a dead path is tried again every second, so it is in use again a second after it was healed. Linux
+        # before 6.15 does not have it, and tries again after 1, 2, 4, ... 120 s.
         ip netns exec "$prefix$a" sysctl -q -w net.ipv4.tcp_rto_max_ms=1000 2>/dev/null || true
         [ ! -e /proc/sys/net/ipv6 ] || ip netns exec "$prefix$a" sysctl -q -w \
             net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
@@ -225,7 +233,7 @@ END
         done
     done
     for ((a = 0; a < sites; a++)); do
-        for ((k = 0; k < paths; k++)); do # paths outside, so that the kernel has endpoints to all sites in order of paths
+        for ((k = 0; k < paths; k++)); do # paths outside: the kernel has endpoints to all sites in order of paths
             for ((b = 0; b < sites; b++)); do
                 [ "$a" != "$b" ] || continue
                 one_end "$a" "$b" "$k"
@@ -247,7 +255,8 @@ END
 # From now on connections also have a subflow from this end; those that are there already get one.
 endpoint() { # A B K
     one_end "$@"
-    ip -n "$prefix$1" mptcp endpoint add "$address" dev "$dev" subflow || stop 1 "the kernel did not take $address as an endpoint"
+    ip -n "$prefix$1" mptcp endpoint add "$address" dev "$dev" subflow ||
+        stop 1 "the kernel did not take $address as an endpoint"
 }
 
 run() { # COMMAND ...
@@ -259,13 +268,14 @@ run() { # COMMAND ...
     case $by in
     mptcp) preload=(mptcpize run) ;;
     mpi)
-        [ "$sites" = 2 ] || stop 2 "NET_PATHS_BY=mpi joins two sites: with more, Open MPI pairs interfaces that no path joins"
+        [ "$sites" = 2 ] ||
+            stop 2 "NET_PATHS_BY=mpi joins two sites: with more, Open MPI pairs interfaces that no path joins"
         include=10.98.0.0/16
         ;;
     esac
-    # Messages up to 4 MB are sent at once ("eager"). Longer ones ask first and wait for the answer, which stands in the queue
-    # behind what flows the other way: with Open MPI's usual 64 KB a step of the trainer took half as long again. Its
-    # own striping wants the usual, because what is sent at once is not cut into pieces.
+    # Messages up to 4 MB are sent at once ("eager"). Longer ones ask first and wait for the answer, which stands in the
+    # queue behind what flows the other way: with Open MPI's usual 64 KB a step of the trainer took half as long again.
+    # Its own striping wants the usual, because what is sent at once is not cut into pieces.
     [ "$by" = mpi ] || flags=(--mca btl_tcp_eager_limit 4194304 --mca btl_tcp_rndv_eager_limit 4194304
         --mca btl_tcp_max_send_size 4194304 --mca btl_tcp_free_list_num 1 --mca btl_tcp_free_list_inc 2)
     flags+=(--allow-run-as-root --bind-to none --host "$hosts" -np $((sites * ranks))
@@ -280,7 +290,8 @@ run() { # COMMAND ...
         2> >(grep --line-buffered -v 'plm:rsh: Warning: setpgid' >&2)
 }
 
-# As "ssh HOST COMMAND ..." would: runs the command in the site with that address. mpirun passes shell text, run() words.
+# As "ssh HOST COMMAND ..." would: runs the command in the site with that address. mpirun passes shell text, run()
+# words.
 enter() {
     local site=$((${1#10.97.0.} - 1))
     shift
@@ -289,7 +300,8 @@ enter() {
     exec ip netns exec "$prefix$site" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "site$site" "$@"
 }
 
-# Runs a command so that a signal reaches this script at once (a shell waits for a command in the foreground to end first).
+# Runs a command so that a signal reaches this script at once (a shell waits for a command in the foreground to end
+# first).
 guarded() {
     local status=0
     "$@" <&0 &
@@ -328,7 +340,8 @@ has_all() { # A B K
     local first=""
     one_end "$@"
     [ "$3" != 0 ] || first=$(site_address "$1")
-    ip netns exec "$prefix$1" ss -HtnM state established dst "$(site_address "$2")" | awk -v own="$address" -v first="$first" '
+    ip netns exec "$prefix$1" ss -HtnM state established dst "$(site_address "$2")" |
+        awk -v own="$address" -v first="$first" '
         { from = $4; sub(/[%:].*/, "", from); port = $5; sub(/.*:/, "", port) }
         port >= 32768 { next } # B opened it
         $1 == "mptcp" { connections++ }
@@ -342,8 +355,9 @@ heal_end() { # A B K
     end_queue "$@"
     ip -n "$prefix$1" link set "$dev" up
     end_routes "$@" | ip -n "$prefix$1" -batch -
-    # A subflow that lives is used again by itself. For one that the kernel has given up a new one is opened when an endpoint
-    # is added; for the first one of a connection, which came from the site's address, that is path 0's own address.
+    # A subflow that lives is used again by itself. For one that the kernel has given up a new one is opened when an
+    # endpoint is added; for the first one of a connection, which came from the site's address, that is path 0's own
+    # address.
     [ "$by" = mptcp ] && ! has_all "$@" || return 0
     local id
     id=$(ip -n "$prefix$1" mptcp endpoint | awk -v a="$address" '$1 == a { print $3 }')

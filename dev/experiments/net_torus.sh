@@ -1,41 +1,44 @@
 #!/usr/bin/env bash
-# dev/experiments/net_torus.sh   a network of many nodes on this one Linux machine, to measure on a real network what all-reduce
-# algorithms cost: real TCP, real queues, real sharing of links; only the links are slow, so that two cores can feed them all.
+# dev/experiments/net_torus.sh   a network of many nodes on this one Linux machine, to measure on a real network what
+# all-reduce algorithms cost: real TCP, real queues, real sharing of links; only the links are slow, so that two cores
+# can feed them all.
 #
-#   dev/experiments/net_torus.sh with torus:4x4 20 -- ./program ...   builds the network, runs the program with one MPI rank on
-#                                                              every node, takes the network down, whatever happens
-#   dev/experiments/net_torus.sh with torus:4x4 20 --here ./many.sh   the same, but runs the command once, outside of the nodes: a
-#                                                              script that calls "net_torus.sh run" as often as it likes
-#   dev/experiments/net_torus.sh up FILE|NAME [MBIT] [MICROSECONDS]   the three parts by themselves: up, run, down
-#   dev/experiments/net_torus.sh run N COMMAND ...                    N MPI ranks, rank r on node r
-#   dev/experiments/net_torus.sh bytes                                what every link has carried so far: lines "FROM TO BYTES"
-#   dev/experiments/net_torus.sh down                                 also clears what an interrupted run has left
+#   net_torus.sh with torus:4x4 20 -- ./program ...   builds the network, runs the program with one MPI rank on
+#                                                     every node, takes the network down, whatever happens
+#   net_torus.sh with torus:4x4 20 --here ./many.sh   the same, but runs the command once, outside of the nodes: a
+#                                                     script that calls "net_torus.sh run" as often as it likes
+#   net_torus.sh up FILE|NAME [MBIT] [MICROSECONDS]   the three parts by themselves: up, run, down
+#   net_torus.sh run N COMMAND ...                    N MPI ranks, rank r on node r
+#   net_torus.sh bytes                                what every link has carried so far: lines "FROM TO BYTES"
+#   net_torus.sh down                                 also clears what an interrupted run has left
 #
 # FILE (- is standard input) is a list: first "nodes N", then a line "A B MBIT MICROSECONDS" for every link between the
-# nodes A and B, numbers from 0 to N-1; what follows a # is ignored. Lines "route FROM TO NEXT" may follow. A NAME such as torus:4x4 is one that the program
-# build/network_links prints such a list for. MBIT and MICROSECONDS on the command line replace those of the list.
+# nodes A and B, numbers from 0 to N-1; what follows a # is ignored. Lines "route FROM TO NEXT" may follow. A NAME such
+# as torus:4x4 is one that the program build/network_links prints such a list for. MBIT and MICROSECONDS on the command
+# line replace those of the list.
 #
-# How it is built. A node is a network namespace: interfaces, addresses and routes of its own. A link is a veth pair, a cable
-# with one end in each of two nodes. What a node sends into a cable goes through a token bucket (tc tbf) of MBIT/s, so both
-# directions have the full rate. A delay, where one is asked for, is made by tc netem. Node r has one address,
-# 10.99.(r/250).(r%250+1); every node forwards. Routes are static: those of the list, else shortest in hops by
+# How it is built. A node is a network namespace: interfaces, addresses and routes of its own. A link is a veth pair, a
+# cable with one end in each of two nodes. What a node sends into a cable goes through a token bucket (tc tbf) of
+# MBIT/s, so both directions have the full rate. A delay, where one is asked for, is made by tc netem. Node r has one
+# address, 10.99.(r/250).(r%250+1); every node forwards. Routes are static: those of the list, else shortest in hops by
 # the neighbour whose link comes first in the list.
 #
 # How MPI runs on it. Open MPI, started as on a cluster: mpirun runs in node 0 and logs in to the others, only that this
 # script takes the place of ssh. Each node has a host name of its own, so that no shared memory goes past the network.
 #
-# What to expect. A full packet is MTU + 14 bytes on the wire and carries MTU - 52 of data: 99.3 % with MTU 9000, 95.6 % with
-# 1500. After a pause a link lets NET_BURST bytes through at once, so a further hop over idle links costs next to nothing. 16
-# nodes on 2 cores, with all 64 directions busy at 20 Mbit/s, got 95 % of it; give them no more, and keep the machine quiet: a
-# rank that waits for a core is a late message.
+# What to expect. A full packet is MTU + 14 bytes on the wire and carries MTU - 52 of data: 99.3 % with MTU 9000, 95.6 %
+# with 1500. After a pause a link lets NET_BURST bytes through at once, so a further hop over idle links costs next to
+# nothing. 16 nodes on 2 cores, with all 64 directions busy at 20 Mbit/s, got 95 % of it; give them no more, and keep
+# the machine quiet: a rank that waits for a core is a late message.
 #
-# How to measure. Let all ranks start at one time of the clock, which they share (MPI_Wtime: agree on a moment 0.1 s ahead),
-# not behind an MPI_Barrier: its last messages stand in the queue behind what the first ranks out of it send already. Wait
-# with MPI_Testall and a nap of 50 to 200 microseconds: a rank that spins takes the core from one that works.
+# How to measure. Let all ranks start at one time of the clock, which they share (MPI_Wtime: agree on a moment 0.1 s
+# ahead), not behind an MPI_Barrier: its last messages stand in the queue behind what the first ranks out of it send
+# already. Wait with MPI_Testall and a nap of 50 to 200 microseconds: a rank that spins takes the core from one that
+# works.
 #
-# Settings, as variables: NET_MTU (9000), NET_BURST (12000: bytes that a link lets through at once after a pause; at least
-# NET_MTU + 14), MPIRUN (mpirun.openmpi or mpirun), NET_MPI_FLAGS (more options for mpirun).
-# Needs root, iproute2 (ip, tc), util-linux (unshare), procps (sysctl), Open MPI.
+# Settings, as variables: NET_MTU (9000), NET_BURST (12000: bytes that a link lets through at once after a pause; at
+# least NET_MTU + 14), MPIRUN (mpirun.openmpi or mpirun), NET_MPI_FLAGS (more options for mpirun). Needs root, iproute2
+# (ip, tc), util-linux (unshare), procps (sysctl), Open MPI.
 set -euo pipefail
 self=$(readlink -f "$0")
 project=$(cd "$(dirname "$self")/../.." && pwd)
@@ -72,10 +75,12 @@ check_mpi() {
     need "$mpirun" openmpi-bin
     case $("$mpirun" --version 2>&1) in
     *"(Open MPI) 4."* | *"(OpenRTE) 4."*) ;;
-    *) stop 1 "$mpirun is not Open MPI 4, which this script knows how to start: apt-get install openmpi-bin, or MPIRUN=..." ;;
+    *) stop 1 "$mpirun is not Open MPI 4, which this script can start: apt-get install openmpi-bin, or MPIRUN=..." ;;
     esac
     # mpirun splits the name of what it logs in with at spaces
-    case $self in *[[:space:]]*) stop 1 "mpirun cannot start this script from a folder with a space in its name: $self" ;; esac
+    case $self in
+    *[[:space:]]*) stop 1 "mpirun cannot start this script from a folder with a space in its name: $self" ;;
+    esac
 }
 
 nodes_up() { ip netns list | awk -v p="$prefix" 'index($1, p) == 1 { print $1 }'; }
@@ -101,7 +106,11 @@ down() {
 # Reads a list; writes what ip and tc have to do into files: links, then node.R and queue.R for every node. Prints N.
 plan() { # FOLDER MBIT MICROSECONDS
     awk -v dir="$1" -v all_mbit="$2" -v all_delay="$3" -v prefix="$prefix" -v mtu="$mtu" -v burst="$burst" '
-    function bad(why) { print "net_torus.sh: line " NR " of the list, \"" $0 "\": " why | "cat >&2"; failed = 1; exit 1 }
+    function bad(why) {
+        print "net_torus.sh: line " NR " of the list, \"" $0 "\": " why | "cat >&2"
+        failed = 1
+        exit 1
+    }
     function number(x) { return x ~ /^[0-9]+(\.[0-9]+)?$/ }
     function address(r) { return "10.99." int(r / 250) "." r % 250 + 1 }
     function mac(a, b) { return sprintf("02:99:%02x:%02x:%02x:%02x", int(a / 256), a % 256, int(b / 256), b % 256) }
@@ -120,7 +129,8 @@ plan() { # FOLDER MBIT MICROSECONDS
     { sub(/#.*/, "") }
     NF == 0 { next }
     !n {
-        if ($1 != "nodes" || $2 !~ /^[0-9]+$/ || $2 < 2 || $2 > 1000 || NF != 2) bad("expected \"nodes N\", N from 2 to 1000")
+        if ($1 != "nodes" || $2 !~ /^[0-9]+$/ || $2 < 2 || $2 > 1000 || NF != 2)
+                bad("expected \"nodes N\", N from 2 to 1000")
         n = $2 + 0
         for (r = 0; r < n; r++) {
             print "link set lo up\nlink add node type veth peer name stub\nlink set stub up" > (dir "/node." r)
@@ -138,7 +148,8 @@ plan() { # FOLDER MBIT MICROSECONDS
         a = $1 + 0; b = $2 + 0
         mbit = all_mbit == "" ? $3 : all_mbit; delay = all_delay == "" ? $4 : all_delay
         if (a >= n || b >= n || a == b) bad("a link joins two different nodes of 0 to " n - 1)
-        if (!number(mbit) || mbit <= 0 || !number(delay)) bad("not a rate and a delay: " mbit " Mbit/s, " delay " microseconds")
+        if (!number(mbit) || mbit <= 0 || !number(delay))
+            bad("not a rate and a delay: " mbit " Mbit/s, " delay " microseconds")
         if ((a, b) in seen) bad("these two nodes have a link already")
         seen[a, b] = seen[b, a] = 1
         print "link add to" b " netns " prefix a " type veth peer name to" a " netns " prefix b > (dir "/links")
@@ -156,7 +167,10 @@ plan() { # FOLDER MBIT MICROSECONDS
                 for (i = 0; i < degree[at]; i++)
                     if (!((next_at = neighbour[at, i]) in far)) { far[next_at] = far[at] + 1; todo[last++] = next_at }
             }
-            if (last < n) { print "net_torus.sh: node " to " cannot reach all others: links are missing" | "cat >&2"; exit 1 }
+            if (last < n) {
+                print "net_torus.sh: node " to " cannot reach all others: links are missing" | "cat >&2"
+                exit 1
+            }
             for (from = 0; from < n; from++) {
                 if (from == to) continue
                 for (i = 0; far[neighbour[from, i]] != far[from] - 1;) i++
@@ -204,8 +218,8 @@ up() { # FILE|NAME [MBIT] [MICROSECONDS]
         ip -n "$prefix$r" -batch "$scratch/node.$r" || stop 1 "could not set up node $r"
         tc -n "$prefix$r" -batch "$scratch/queue.$r" >"$scratch/tc" 2>&1 || {
             cat "$scratch/tc" >&2
-            ! grep -q netem "$scratch/queue.$r" || stop 1 "is netem missing in this kernel (module sch_netem)? With 0 as \
-MICROSECONDS it is not needed"
+            ! grep -q netem "$scratch/queue.$r" ||
+                stop 1 "is netem missing in this kernel (module sch_netem)? With 0 as MICROSECONDS it is not needed"
             stop 1 "could not limit the links of node $r (does this kernel have tbf, module sch_tbf?)"
         }
     done
@@ -220,8 +234,8 @@ run() { # N COMMAND ...
     mkdir -p "$mpi_files"
     for ((r = 0; r < n; r++)); do hosts+=${hosts:+,}10.99.$((r / 250)).$((r % 250 + 1)):1; done
     # What the flags do: messages travel only over btl tcp, on the node's own address, and are sent at once up to 4 MB
-    # ("eager"). Longer ones ask first and wait for the answer, which would stand in the queue behind what flows the other
-    # way: with Open MPI's usual 64 KB, two neighbours that exchange a megabyte got half the rate.
+    # ("eager"). Longer ones ask first and wait for the answer, which would stand in the queue behind what flows the
+    # other way: with Open MPI's usual 64 KB, two neighbours that exchange a megabyte got half the rate.
     local flags=(--allow-run-as-root --bind-to none --host "$hosts" -np "$n"
         --mca plm_rsh_agent "$self enter" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include node
         --mca orte_tmpdir_base "$mpi_files"
@@ -235,7 +249,8 @@ run() { # N COMMAND ...
         2> >(grep --line-buffered -v 'plm:rsh: Warning: setpgid' >&2)
 }
 
-# As "ssh HOST COMMAND ..." would: runs the command on the node with that address. mpirun passes shell text, run() words.
+# As "ssh HOST COMMAND ..." would: runs the command on the node with that address. mpirun passes shell text, run()
+# words.
 enter() {
     local a b c d node
     IFS=. read -r a b c d <<<"$1"
@@ -247,7 +262,8 @@ enter() {
     exec ip netns exec "$prefix$node" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "node$node" "$@"
 }
 
-# Runs a command so that a signal reaches this script at once (a shell waits for a command in the foreground to end first).
+# Runs a command so that a signal reaches this script at once (a shell waits for a command in the foreground to end
+# first).
 guarded() {
     local status=0
     "$@" <&0 &

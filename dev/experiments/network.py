@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
-"""All-reduces on a real network of namespaces (dev/experiments/net_torus.sh) beside the simulator's times for the same network.
+"""All-reduces on a real network of namespaces (dev/experiments/net_torus.sh) beside the simulator's times for the same
+network.
 
-    dev/experiments/network.py [--quick] [--plot FILE.svg] [NETWORK ...]      networks: torus:4x4 torus:2x2 mesh:3x3 if not said
-    dev/experiments/network.py --train          steps of a small GPT on 16 replicas, torus:4x4, with each all-reduce; two minutes
+    network.py [--quick] [--plot FILE.svg] [NETWORK ...]    networks [torus:4x4 torus:2x2 mesh:3x3]
+    network.py --train          steps of a small GPT on 16 replicas, torus:4x4, with each all-reduce; two minutes
 
-Needs root and Linux, and build/bench_collective, build/simulate, build/network_links (make build_benches). Takes about 20
-minutes; --quick two. Prints a table for each network, and draws all into one SVG: measured times as dots, simulated ones
-as lines.
+Needs root and Linux, and build/bench_collective, build/simulate, build/network_links (make build_benches). Takes about
+20 minutes; --quick two. Prints a table for each network, and draws all into one SVG: measured times as dots, simulated
+ones as lines.
 
-What the simulator is told, the same for all: links of 20 Mbit/s times 0.9927 (a packet of 9014 bytes on the wire carries
-8948), 10 us, 12,000 bytes that tc's token bucket lets through at once after a pause, and 150 us of processor for a
-message at either end, half of what a message of one byte took between two neighbours with nothing else going on."""
+The simulator's settings, the same for all: links of 20 Mbit/s times 0.9927 (a packet of 9014 bytes on the wire
+carries 8948), 10 us, 12,000 bytes that tc's token bucket lets through at once after a pause, and 150 us of processor
+for a message at either end, half of what a message of one byte took between two neighbours with nothing else going
+on."""
 import argparse
 import math
 import os
@@ -34,15 +36,18 @@ def allowed(network):
 
 def measure(network, kib, rounds):
     names = ','.join(allowed(network)).replace('forest:4,4', 'forest:4/4')
-    out = subprocess.run(['dev/experiments/net_torus.sh', 'with', network, str(MBIT), '--', 'build/bench_collective', '--topology', network,
-                          '--kib', str(kib), '--rounds', str(rounds), '--nap', '50', '--one-clock', '--algorithms', names],
+    out = subprocess.run(['dev/experiments/net_torus.sh', 'with', network, str(MBIT), '--', 'build/bench_collective',
+                          '--topology', network,
+                          '--kib', str(kib), '--rounds', str(rounds), '--nap', '50', '--one-clock', '--algorithms',
+                          names],
                          check=True, stdout=subprocess.PIPE, text=True).stdout
     return {m[1]: float(m[2]) * 1e-3 for m in re.finditer(r'KiB +(\S+) +([\d.]+) ms', out)}
 
 
 def simulate(network, kib):
     names = ','.join(allowed(network)[1:])
-    out = subprocess.run(['build/simulate', '--topology', network, '--bytes', f'{kib}KiB', '--algorithm', names, '--as-run', '--bandwidth',
+    out = subprocess.run(['build/simulate', '--topology', network, '--bytes', f'{kib}KiB', '--algorithm', names,
+                          '--as-run', '--bandwidth',
                           f'{MBIT * GOODPUT}Mbit/s', '--latency', LATENCY, '--overhead', OVERHEAD, '--burst', BURST],
                          check=True, stdout=subprocess.PIPE, text=True).stdout
     return {m[1]: seconds(m[2], m[3]) for m in re.finditer(r'^ *\d+ +(\S+) +\d+ +([\d.]+) (\w+)', out, re.M)}
@@ -69,19 +74,22 @@ def plot(path, results):
     """One panel a network, both axes logarithmic: a line for the simulated times, dots for the measured ones."""
     W, H, left, top, gap = 330, 260, 52, 44, 40
     width, height = len(results) * (W + gap) + left, H + top + 100
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="12">',
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
+           f'font-size="12">',
            f'<rect width="{width}" height="{height}" fill="white"/>']
     for i, (network, sizes, measured, simulated) in enumerate(results):
         x0, y0 = left + i * (W + gap), top
         times = [t for k in sizes for t in list(measured[k].values()) + list(simulated[k].values())]
         low, high = math.floor(math.log10(min(times)) * 2) / 2, math.ceil(math.log10(max(times)) * 2) / 2
-        x = lambda k: x0 + 14 + (W - 28) * (math.log2(k) - math.log2(sizes[0])) / max(1, math.log2(sizes[-1]) - math.log2(sizes[0]))
+        octaves = max(1, math.log2(sizes[-1]) - math.log2(sizes[0]))
+        x = lambda k: x0 + 14 + (W - 28) * (math.log2(k) - math.log2(sizes[0])) / octaves
         y = lambda t: y0 + H - H * (math.log10(t) - low) / (high - low)
         out.append(f'<text x="{x0}" y="{y0 - 14}" font-weight="bold">{network}: seconds</text>')
         out.append(f'<rect x="{x0}" y="{y0}" width="{W}" height="{H}" fill="none" stroke="#999"/>')
         for e in range(math.ceil(low), math.floor(high) + 1):
             out.append(f'<line x1="{x0}" x2="{x0 + W}" y1="{y(10 ** e):.1f}" y2="{y(10 ** e):.1f}" stroke="#ddd"/>'
-                       f'<text x="{x0 - 5}" y="{y(10 ** e) + 4:.1f}" text-anchor="end" fill="#555">{10.0 ** e:g}</text>')
+                       f'<text x="{x0 - 5}" y="{y(10 ** e) + 4:.1f}" text-anchor="end" '
+                       f'fill="#555">{10.0 ** e:g}</text>')
         for k in sizes:
             label = f'{k} KiB' if k < 1024 else f'{k // 1024} MiB'
             out.append(f'<text x="{x(k):.1f}" y="{y0 + H + 16}" text-anchor="middle" fill="#555">{label}</text>')
@@ -96,8 +104,10 @@ def plot(path, results):
     for i, a in enumerate(ALGORITHMS):
         x, y = left + i % 4 * 180, top + H + 44 + i // 4 * 20
         name = 'MPI_Allreduce' if a == 'native' else a
-        out.append(f'<circle cx="{x + 4}" cy="{y - 4}" r="4" fill="{COLOURS[i]}"/><text x="{x + 14}" y="{y}">{name}</text>')
-    out.append(f'<text x="{left + 4 * 180}" y="{top + H + 44}" fill="#555">dots: measured; lines: simulated</text></svg>')
+        out.append(f'<circle cx="{x + 4}" cy="{y - 4}" r="4" fill="{COLOURS[i]}"/><text x="{x + 14}" '
+                   f'y="{y}">{name}</text>')
+    out.append(f'<text x="{left + 4 * 180}" y="{top + H + 44}" fill="#555">dots: measured; lines: '
+               f'simulated</text></svg>')
     with open(path, 'w', encoding='utf-8') as f:
         f.write('\n'.join(out) + '\n')
 
@@ -108,8 +118,10 @@ def train():
     print('milliseconds a step, 16 replicas on torus:4x4, 20 Mbit/s')
     for a in ['native'] + ALGORITHMS[1:]:
         plan = [] if a == 'native' else ['--allreduce', a, '--topology', 'torus:4x4']
-        out = subprocess.run(['dev/experiments/net_torus.sh', 'with', 'torus:4x4', str(MBIT), '--', './train_gpt'] + options.split() + plan,
-                             check=True, stdout=subprocess.PIPE, text=True, env=dict(os.environ, OMP_NUM_THREADS='1')).stdout
+        out = subprocess.run(['dev/experiments/net_torus.sh', 'with', 'torus:4x4', str(MBIT), '--', './train_gpt']
+                             + options.split() + plan,
+                             check=True, stdout=subprocess.PIPE, text=True,
+                             env=dict(os.environ, OMP_NUM_THREADS='1')).stdout
         steps = sorted(float(x) for x in re.findall(r'([\d.]+) ms', out)[1:])
         print(f'{a:18} {steps[len(steps) // 2]:8.0f}', flush=True)
 

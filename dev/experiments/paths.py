@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Several slow paths between two sites (dev/experiments/net_sites.sh), used at once: by Multipath TCP, and by Open MPI's own striping.
+"""Several slow paths between two sites (dev/experiments/net_sites.sh), used at once: by Multipath TCP, and by Open
+MPI's own striping.
 
     dev/experiments/paths.py [--quick] [transfer] [train] [cut]        all three if none is said
     dev/experiments/paths.py train --options "--sites 2 --dp-mode diloco"       more options for the trainer
 
 transfer   a sum of 16 MiB over two ranks, one in each site
 train      steps of a GPT of 3.2 M parameters, 12.9 MB of gradients a step, one replica in each site
-cut        the same run, with a path that drops everything from step 3 to 6: does it train the same bits, how long does it wait?
+cut        the same run, with a path that drops everything from step 3 to 6: the same bits? how long does it wait?
            An undisturbed run beside it. A run that makes no step within 20 seconds of a cut is ended.
 
-transfer and train: milliseconds, medians over the rounds; how many times as fast as one path; what each path carried, as a
-part of all. Needs root, Linux with MPTCP, mptcpize, Open MPI 4, and train_gpt and build/bench_collective (make all
+transfer and train: milliseconds, medians over the rounds; how many times as fast as one path; what each path carried,
+as a part of all. Needs root, Linux with MPTCP, mptcpize, Open MPI 4, and train_gpt and build/bench_collective (make all
 build_benches). Takes about 12 minutes; --quick four."""
 import argparse
 import json
@@ -39,7 +40,8 @@ def environment(by):
 
 
 def sites(by, *arguments):
-    return subprocess.run([SCRIPT, *arguments], check=True, stdout=subprocess.PIPE, text=True, env=environment(by)).stdout
+    return subprocess.run([SCRIPT, *arguments], check=True, stdout=subprocess.PIPE, text=True,
+                          env=environment(by)).stdout
 
 
 def carried(by):
@@ -52,7 +54,7 @@ def carried(by):
 
 
 class Network:
-    """The sites are up inside of a "with", whatever happens."""
+    """The sites are up within a "with", whatever happens."""
 
     def __init__(self, by, paths, mbit):
         self.by, self.shape = by, ('2', '1', paths, mbit)
@@ -65,7 +67,8 @@ class Network:
 
 
 def transfer(by, rounds):
-    out = sites(by, 'run', 'build/bench_collective', '--kib', '16384', '--rounds', str(rounds), '--nap', '50', '--one-clock',
+    out = sites(by, 'run', 'build/bench_collective', '--kib', '16384', '--rounds', str(rounds), '--nap', '50',
+                '--one-clock',
                 '--algorithms', 'native')
     return float(re.search(r'native +([\d.]+) ms', out)[1])
 
@@ -76,7 +79,7 @@ def train(by, steps, options):
 
 
 def table(title, measure, rounds):
-    """measure(by) on every network, `rounds` times in turn: what disturbs the machine meets all of them alike."""
+    """measure(by) on every network, `rounds` times in turn: what disturbs the machine meets all of them."""
     times, shares = {n: [] for n in NETWORKS}, {n: [] for n in NETWORKS}
     for i in range(rounds):
         for n in NETWORKS:
@@ -89,14 +92,15 @@ def table(title, measure, rounds):
     for n in NETWORKS:
         by, paths, mbit = n
         ms = statistics.median(times[n])
-        print(f'{NAMES[by]:22}{mbit if "," in mbit else f"{paths} x {mbit}":>14}{ms:9.0f}{min(times[n]):9.0f}{max(times[n]):9.0f}'
+        rates = mbit if ',' in mbit else f'{paths} x {mbit}'
+        print(f'{NAMES[by]:22}{rates:>14}{ms:9.0f}{min(times[n]):9.0f}{max(times[n]):9.0f}'
               f'{one / ms:8.2f}x   ' + ' '.join(f'{100 * b / sum(shares[n]):.1f}' for b in shares[n]), flush=True)
 
 
 def watched(by, path, out, options, how='drop'):
-    """A run of ten steps; path (None: none) is cut after the second and heals after the sixth. Returns the times at which
-    steps were printed, that of the cut (or None), and whether the run went on by itself. A run that hangs is given its path
-    back, and PATIENCE again: is that enough?"""
+    """A run of ten steps; path (None: none) is cut after the second and heals after the sixth. Returns the times at
+    which steps were printed, that of the cut (or None), and whether the run went on by itself. A run that hangs is
+    given its path back, and PATIENCE again: is that enough?"""
     command = [SCRIPT, 'run', './train_gpt', *MODEL, '--steps', '10', '--out', out, *options]
     cutting = dict(environment(by), NET_CUT=how)
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=cutting)
@@ -147,7 +151,8 @@ def losses(folder):
 
 
 def cut(options, quick):
-    print(f'\na path of {MBIT} Mbit/s is cut during step 3 of 10 and heals after step 6, or after {PATIENCE} s without a step')
+    print(f'\na path of {MBIT} Mbit/s is cut during step 3 of 10 and heals after step 6, or after {PATIENCE} s without '
+          f'a step')
     print(f'{"":22}{"paths":>6} {"cut":>5} {"how":>5}{"usual ms":>10}{"while cut":>11}{"longest":>9}{"after":>8}   ')
     with tempfile.TemporaryDirectory() as work:
         undisturbed = None
@@ -160,8 +165,9 @@ def cut(options, quick):
             steps = [1e3 * (b - a) for a, b in zip(times, times[1:])]
             got = losses(folder)
             undisturbed = undisturbed or got
-            # a step's time is told by when it ended
-            parts = ([m for m, t in zip(steps, times[1:]) if when and (t < when) == early and (early or not healed or t < healed)]
+            # a step's time is that of its end
+            parts = ([m for m, t in zip(steps, times[1:]) if when and (t < when) == early
+                      and (early or not healed or t < healed)]
                      for early in (True, False))
             before, during = ([m for m in steps], []) if path is None else parts
             after = [m for m, t in zip(steps, times[1:]) if healed and t > healed][2:]
@@ -169,7 +175,8 @@ def cut(options, quick):
             longest = f'{max(steps):.0f}' if steps else '-'
             same = 'the same bits' if got == undisturbed and len(got) == 10 else f'{len(got)} steps, ' + (
                 'the same bits' if got == undisturbed[:len(got)] else 'OTHER BITS')
-            print(f'{NAMES[by]:22}{paths:>6} {path or "none":>5} {how if path else "":>5}{cells[0]:>10}{cells[1]:>11}{longest:>9}'
+            print(f'{NAMES[by]:22}{paths:>6} {path or "none":>5} '
+                  f'{how if path else "":>5}{cells[0]:>10}{cells[1]:>11}{longest:>9}'
                   f'{cells[2]:>8}   {verdict}; {same}', flush=True)
 
 
@@ -186,7 +193,8 @@ def main():
     if 'transfer' in what:
         table('a sum of 16 MiB over two ranks', lambda by: transfer(by, 3 if o.quick else 5), rounds)
     if 'train' in what:
-        table('a step of the trainer, 12.9 MB of gradients', lambda by: train(by, 4 if o.quick else 6, o.options.split()), rounds)
+        table('a step of the trainer, 12.9 MB of gradients', lambda by: train(by, 4 if o.quick else 6,
+                                                                              o.options.split()), rounds)
     if 'cut' in what:
         cut(o.options.split(), o.quick)
 

@@ -1,19 +1,21 @@
 #!/bin/sh
-# dev/experiments/repro_async.sh [OPTIONS]   asynchronous data parallelism against the claims of its papers, on this machine: a small
-# GPT, four replicas on a slow network, eight ways to train it, three seeds each. Most of an hour on two cores; root, Linux.
+# dev/experiments/repro_async.sh [OPTIONS]   asynchronous data parallelism against the claims of its papers, on this
+# machine: a small GPT, four replicas on a slow network, eight ways to train it, three seeds each. Most of an hour on
+# two cores; root, Linux.
 #
-#   dev/experiments/repro_async.sh                      all of it, on TinyShakespeare, which is fetched; results in repro_async/
-#   dev/experiments/repro_async.sh --data my.txt        on another text
-#   dev/experiments/repro_async.sh --quick --out try    does everything work here? A few minutes; the losses say nothing
-#   dev/experiments/repro_async.sh --sweep sync         how the learning rate was chosen
-#   dev/experiments/repro_async.sh --report             the table, the picture and the verdicts again
+#   repro_async.sh                      all of it, on TinyShakespeare, which is fetched; results in repro_async/
+#   repro_async.sh --data my.txt        on another text
+#   repro_async.sh --quick --out try    does everything work here? A few minutes; the losses say nothing
+#   repro_async.sh --sweep sync         how the learning rate was chosen
+#   repro_async.sh --report             the table, the picture and the verdicts again
 #
-# The results: report.md (table and verdicts, also printed), loss.svg, results.json, and a log.jsonl for every run. The same command
-# goes on after an interruption. --help lists all options; how it works is said in dev/experiments/async.py.
+# The results: report.md (table and verdicts, also printed), loss.svg, results.json, and a log.jsonl for every run. The
+# same command goes on after an interruption. --help lists all options; how it works is said in
+# dev/experiments/async.py.
 set -eu
 project=$(cd "$(dirname "$0")/../.." && pwd)
-"$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev mpicc:libopenmpi-dev mpirun:openmpi-bin \
-    ip:iproute2 tc:iproute2 unshare:util-linux sysctl:procps
+"$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev mpicc:libopenmpi-dev \
+    mpirun:openmpi-bin ip:iproute2 tc:iproute2 unshare:util-linux sysctl:procps
 data=missing
 for argument in "$@"; do
     case $argument in

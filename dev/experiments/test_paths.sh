@@ -1,8 +1,9 @@
 #!/bin/bash
-# Two sites joined by several paths (dev/experiments/net_sites.sh): the trainer's sums go over all of them at once, by Multipath TCP,
-# with the bits of a run without any network; so they do when a path dies in mid-run, is given up by the kernel and comes
-# back, and when the first path, that every connection was opened over, goes down for good. Half a minute.
-# Left out but for a line where there is no root, no Multipath TCP, or no Open MPI 4. train_gpt is built already.
+# Two sites joined by several paths (dev/experiments/net_sites.sh): the trainer's sums go over all of them at once, by
+# Multipath TCP, with the bits of a run without any network; so they do when a path dies in mid-run, is given up by the
+# kernel and comes back, and when the first path, that every connection was opened over, goes down for good. Half a
+# minute. Left out but for a line where there is no root, no Multipath TCP, or no Open MPI 4. train_gpt is built
+# already.
 set -u
 project=$PWD
 train=$project/train_gpt
@@ -92,8 +93,8 @@ fi
 up=1
 
 seq 1 12000 | tr '\n' ' ' >text.txt
-run=(--data text.txt --layers 4 --hidden 96 --heads 4 --seq 32 --warmup 2 --global-batch 4 --micro-batch 1 --dp 2 --steps 10
-    --eval-every 0 --sample-every 0)
+run=(--data text.txt --layers 4 --hidden 96 --heads 4 --seq 32 --warmup 2 --global-batch 4 --micro-batch 1
+    --dp 2 --steps 10 --eval-every 0 --sample-every 0)
 timeout --foreground -k 5 30 "$project/scripts/mpirun.sh" -np 2 "$train" "${run[@]}" --out plain >out 2>err </dev/null
 check "without a network: trains" "[ $? = 0 ] && [ \$(wc -l <plain/log.jsonl) = 10 ]"
 
@@ -118,7 +119,8 @@ reached=$(grep -c '^step ' out)
 before=$(carried 1)
 "$net" heal 1
 ends
-check "the run went on meanwhile, to step $reached, and to its end" "[ $status = 0 ] && [ $reached -ge 4 ] && [ $reached -lt 10 ]"
+check "the run went on meanwhile, to step $reached, and to its end" \
+    "[ $status = 0 ] && [ $reached -ge 4 ] && [ $reached -lt 10 ]"
 check "with the same bits" "[ \"\$(log plain)\" = \"\$(log cut1)\" ]"
 after=$(carried 1)
 check "when it was back the path was used again: $((after - before)) bytes" "[ $((after - before)) -gt 1000000 ]"
