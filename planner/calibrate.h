@@ -34,6 +34,10 @@ static inline double seconds_of_run(const MeasuredRun* run) {
 // Whether the trace is one of this setup.
 static inline bool trace_fits(const RunTrace* run, const StepSetup* s, Error* error) {
     const PipelineConfig plan = step_pipeline(s), *have = &run->plan;
+    const Mesh* mesh = &s->mesh;
+    if (run->t != mesh->t || run->d != mesh->d)
+        return fail(error, "%s: a run with --tp %d --dp %d, but the options say %d and %d", run->path, run->t, run->d,
+                    mesh->t, mesh->d);
     if (have->kind != plan.kind || have->p != plan.p || have->v != plan.v || have->m != plan.m)
         return fail(error, "%s: a run of %s, %d stages of %d chunks, %d micro-batches; the options say %s, %d, %d, %d",
                     run->path, schedule_name(have->kind), have->p, have->v, have->m, schedule_name(plan.kind), plan.p,
@@ -43,29 +47,13 @@ static inline bool trace_fits(const RunTrace* run, const StepSetup* s, Error* er
     return true;
 }
 
-// Checks t and d of the run.
-static inline bool trace_fits_groups(const char* path, const void* text, size_t size, const Mesh* mesh, Error* error) {
-    Json json;
-    int64_t t = 0, d = 0;
-    if (!json_parse(&json, path, text, size, error)) return false;
-    const JsonNode* about = json_require(&json, json.nodes, "otherData", JSON_OBJECT, error);
-    bool ok = about && json_get_integer(&t, &json, about, "t", 1, 1 << 20, error) &&
-              json_get_integer(&d, &json, about, "d", 1, 1 << 20, error);
-    if (ok && (t != mesh->t || d != mesh->d))
-        ok = fail(error, "%s: a run with --tp %d --dp %d, but the options say %d and %d", path, (int)t, (int)d, mesh->t,
-                  mesh->d);
-    json_free(&json);
-    return ok;
-}
-
 // Compares the text of a trace with the setup's prediction, which has to be made with m, and multiplies m's correction
 // for this number of ranks by the ratio. `path` names the text in errors. Prints nothing.
 static inline bool calibrate_by_text(Measured* m, const StepSetup* s, const char* path, const void* text, size_t size,
                                      Error* error) {
     RunTrace trace;
     MeasuredRun run;
-    if (!trace_fits_groups(path, text, size, &s->mesh, error) || !run_trace_read(&trace, path, text, size, error))
-        return false;
+    if (!run_trace_read(&trace, path, text, size, error)) return false;
     bool ok = trace_fits(&trace, s, error);
     if (ok) {
         StepCost cost = step_cost_with(s, true);

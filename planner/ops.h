@@ -1,6 +1,7 @@
 /*
 ops.h: the work of a rank, as lists of operations; op_cost.h prices them.
 
+    step_setup                                                one choice of mesh, batch, software and cluster
     work_block, work_chunk, work_embedding, work_head, ...    the lists of a step's parts, forward and backward
     softwares                                                 the programs that execute the lists
 
@@ -28,7 +29,7 @@ this trainer, operation for operation; the others are for comparison with publis
 #include "comm_cost.h"
 
 #include "../model.h"
-#include "../parallel.h"
+#include "../parallel/schedule.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Operations
@@ -204,13 +205,36 @@ static inline const char* software_lacks(const Software* s, const Mesh* mesh, bo
 // ----------------------------------------------------------------------------------------------------------------
 // Lists: a rank's part of one micro-batch.
 
+// A step: one choice of mesh, batch, software and cluster.
 typedef struct {
-    const ModelConfig* model;
-    const Mesh* mesh;
+    ModelConfig model;
+    Mesh mesh;
+    ScheduleKind schedule;
+    int B, T;      // of a micro-batch
+    int64_t batch; // sequences of a step
+    bool clip;     // the update waits for the norm of the gradient
     const Software* software;
-    int B, T;    // of a micro-batch: sequences, tokens of each
-    bool halves; // backward passes split into B and W
-} Job;
+    const Cluster* cluster;
+    int threads, busy;   // of a measured machine: a rank's threads, processes that compute at once
+    const double* speed; // (p + 1); NULL: always 1
+} StepSetup;
+
+static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,
+                                   const Software* software, const Cluster* cluster) {
+    StepSetup x;
+    memset(&x, 0, sizeof x);
+    x.model = *model;
+    x.mesh = *mesh;
+    x.B = B;
+    x.T = T;
+    x.batch = batch;
+    x.clip = true;
+    x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+    x.software = software;
+    x.cluster = cluster;
+    x.threads = x.busy = 1;
+    return x;
+}
 
 // Sizes that many lists need.
 typedef struct {
@@ -228,36 +252,37 @@ typedef struct {
     Recompute recompute;
 } Lists;
 
-static inline Lists lists_of(const Job* j, Work* w) {
-    const ModelConfig* m = j->model;
-    const int t = j->mesh->t;
+static inline Lists lists_of(const StepSetup* setup, Work* w) {
+    const ModelConfig* m = &setup->model;
+    const Mesh* mesh = &setup->mesh;
+    const int t = mesh->t;
     Lists x;
     memset(&x, 0, sizeof x);
     x.w = w;
-    x.s = j->software;
+    x.s = setup->software;
     x.t = t;
-    x.rows = j->mesh->sequence_parallel && t > 1;
-    x.halves = j->halves;
+    x.rows = mesh->sequence_parallel && t > 1;
+    x.halves = schedule_splits_backward(setup->schedule);
     x.layernorm = m->norm == NORM_LAYERNORM;
     x.learned = m->position == POSITION_LEARNED;
     x.biases = m->biases;
     x.gated = model_is_gated(m);
-    x.fused = activations[m->activation].linear_forward && j->software->epilogues;
-    x.recompute = j->mesh->recompute;
-    x.N = (double)j->B * j->T;
+    x.fused = activations[m->activation].linear_forward && setup->software->epilogues;
+    x.recompute = mesh->recompute;
+    x.N = (double)setup->B * setup->T;
     x.R = x.rows ? x.N / t : x.N;
     x.C = m->C;
-    x.T = j->T;
-    x.e = j->software->value_bytes;
+    x.T = setup->T;
+    x.e = setup->software->value_bytes;
     x.NH = m->NH / t > 0 ? m->NH / t : 1;
     x.NKV = m->NKV > t ? m->NKV / t : 1;
     x.HS = model_head_size(m);
     x.F = m->F / t;
     x.fc = (double)model_fc_size(m) / t;
     x.qkv = (x.NH + 2 * x.NKV) * x.HS;
-    x.heads = (double)j->B * x.NH;
+    x.heads = (double)setup->B * x.NH;
     x.V = (m->V + t - 1) / t;
-    x.drop = j->software->dropout && x.layernorm;
+    x.drop = setup->software->dropout && x.layernorm;
     return x;
 }
 
@@ -514,8 +539,8 @@ static inline void other_backward(const Lists* x) {
 // ---- For both
 
 // One block. last: of its chunk, where that does not end with the head. Backward: including recomputation.
-static inline void work_block(Work* w, const Job* job, bool backward, bool last) {
-    const Lists x = lists_of(job, w);
+static inline void work_block(Work* w, const StepSetup* setup, bool backward, bool last) {
+    const Lists x = lists_of(setup, w);
     if (!x.s->ours)
         backward ? other_backward(&x) : other_forward(&x);
     else
@@ -524,9 +549,9 @@ static inline void work_block(Work* w, const Job* job, bool backward, bool last)
 
 // A chunk's work besides its blocks: it unpacks the received input (from another chunk), makes its first norm, and, in
 // the backward pass, sends its input gradient.
-static inline void work_chunk(Work* w, const Job* job, bool backward, bool receives, bool sends) {
-    const Lists x = lists_of(job, w);
-    const bool scatters = job->mesh->scatter && !x.rows && x.t > 1;
+static inline void work_chunk(Work* w, const StepSetup* setup, bool backward, bool receives, bool sends) {
+    const Lists x = lists_of(setup, w);
+    const bool scatters = setup->mesh.scatter && !x.rows && x.t > 1;
     if (!x.s->ours) return;
     if (receives && scatters)
         work_collective(w, "gather of a boundary", PLAN_ALL_GATHER, x.e * x.N * x.C, x.t, 1);
@@ -536,8 +561,8 @@ static inline void work_chunk(Work* w, const Job* job, bool backward, bool recei
     if (!backward) list_memory(&x, "norm", KERNEL_NORM, x.R * x.C, 2 * x.e);
 }
 
-static inline void work_embedding(Work* w, const Job* job, bool backward) {
-    const Lists x = lists_of(job, w);
+static inline void work_embedding(Work* w, const StepSetup* setup, bool backward) {
+    const Lists x = lists_of(setup, w);
     if (!x.s->ours && !backward) {
         other_memory(&x, "embedding", x.N * x.C, 4 * x.e + (x.s->dropout ? 2 * x.e + 1 : 0));
         list_sum(&x);
@@ -599,28 +624,28 @@ static inline void other_head(const Lists* x, bool backward) {
     other_memory(x, "last norm back", x->R * x->C, 4 * e);
 }
 
-static inline void work_head(Work* w, const Job* job, bool backward) {
-    const Lists x = lists_of(job, w);
+static inline void work_head(Work* w, const StepSetup* setup, bool backward) {
+    const Lists x = lists_of(setup, w);
     x.s->ours ? ours_head(&x, backward) : other_head(&x, backward);
 }
 
 // Once a step, for `elements` parameters of a rank, of which it updates `updated` (ZeRO: a shard of each bucket). These
 // kernels were tuned in all systems (apex's for lists of tensors): their bytes are not divided by Software.kernels.
 // Sets gradients to zero.
-static inline void work_zero(Work* w, const Job* job, double elements) {
-    const Software* s = job->software;
+static inline void work_zero(Work* w, const StepSetup* setup, double elements) {
+    const Software* s = setup->software;
     if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, s->gradient_bytes * s->kernels);
 }
 
 // The gradients' norm. Other software squares them in the passes of work_optimizer.
-static inline void work_squares(Work* w, const Job* job, double updated) {
-    if (job->software->ours && updated > 0) work_memory(w, "squares of gradients", KERNEL_SQUARES, updated, 4);
+static inline void work_squares(Work* w, const StepSetup* setup, double updated) {
+    if (setup->software->ours && updated > 0) work_memory(w, "squares of gradients", KERNEL_SQUARES, updated, 4);
 }
 
 // AdamW: reads gradient, weight and two moments in float32, writes three of them, and the 16-bit weight. Other software
 // in 2021: gradients to float32, unscaled, squared, clipped; Adam; to 16 bits.
-static inline void work_optimizer(Work* w, const Job* job, double updated) {
-    const Software* s = job->software;
+static inline void work_optimizer(Work* w, const StepSetup* setup, double updated) {
+    const Software* s = setup->software;
     if (updated <= 0) return;
     if (s->ours)
         work_memory(w, "optimizer", KERNEL_OPTIMIZER, updated, 28 + (s->value_bytes < 4 ? s->value_bytes : 0));

@@ -319,35 +319,6 @@ static void paper_sizes(const char* topology) {
     place_free(&p);
 }
 
-static void paper_scaling(bool weak) {
-    static const int pairs[4][2] = {
-        {P_MULTITREE, P_RING}, {P_MULTITREE, P_2D_RING}, {P_MESSAGE, P_RING}, {P_MESSAGE, P_2D_RING}};
-    printf("\n%s scaling on tori, %s: how much faster MultiTree is\n\n", weak ? "weak" : "strong",
-           weak ? "375 KiB a rank" : "32 MiB");
-    printf("           links alone: over    all mechanisms, packets: over            messages: over\n");
-    printf("    ranks      RING  2D-RING                    RING  2D-RING            RING  2D-RING   GB/s\n");
-    for (int side = 4; side <= 16; side += 2) {
-        char name[32];
-        double seconds[SCHEMES][2];
-        memset(seconds, 0, sizeof seconds);
-        snprintf(name, sizeof name, "torus:%dx%d", side, side);
-        Place p = place_new(name);
-        const int64_t bytes = weak ? (int64_t)side * side * (375 << 10) : 32 << 20;
-        for (int s = 0; s < SCHEMES; s++) {
-            if (s == P_TREE || s == P_HDRM) continue;
-            for (int k = 0; k < 2; k++) seconds[s][k] = place_seconds(&p, s, bytes, k ? LEVELS - 1 : L_LOCKSTEP);
-        }
-        double ratio[4];
-        for (int k = 0; k < 4; k++) ratio[k] = seconds[pairs[k][1]][1] / seconds[pairs[k][0]][1];
-        printf("  %7d  %8.2f %8.2f %23.2f %8.2f %15.2f %8.2f %6.2f\n", side * side,
-               seconds[P_RING][0] / seconds[P_MULTITREE][0], seconds[P_2D_RING][0] / seconds[P_MULTITREE][0], ratio[0],
-               ratio[1], ratio[2], ratio[3], (double)bytes / seconds[P_MESSAGE][1] / 1e9);
-        fflush(stdout);
-        place_free(&p);
-    }
-    if (weak) printf("  the paper says: about 3 over RING, 1.4 over 2D-RING at 256\n");
-}
-
 // Cycles (of 1 ns) by the authors' own simulator, at sizes for which it is fast enough.
 static void paper_beside(void) {
     static const struct {
@@ -389,8 +360,6 @@ static void paper(void) {
     paper_mechanisms("mesh:8x8", topologies + 3, 1, NULL);
     paper_mechanisms("both tori and both meshes", topologies, 4, NULL);
     paper_beside();
-    paper_scaling(true);
-    paper_scaling(false);
     for (int i = 0; i < 8; i++) paper_sizes(topologies[i]);
 }
 

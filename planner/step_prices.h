@@ -2,7 +2,7 @@
 step_prices.h: the cost of every action of a training step. op_cost.h prices lists of operations; here these become
 prices of the actions in the tables of parallel/schedule.h, which step_sim.h runs.
 
-    step_setup, step_check    one choice of mesh, batch, software and cluster; refused if the trainer could not run it
+    step_check                refuses a StepSetup (ops.h) that the trainer could not run
     step_prices               the prices; free them with step_prices_free
 
 Theory: a block costs the same on every stage, so it is priced once. A chunk is its blocks, with the embedding on the
@@ -16,36 +16,6 @@ scatter the gradients and gather the parameters after the update; ZeRO-2 sums in
 #include "op_cost.h"
 
 #include "../parallel/schedule_time.h"
-
-typedef struct {
-    ModelConfig model;
-    Mesh mesh;
-    ScheduleKind schedule;
-    int B, T;      // of a micro-batch
-    int64_t batch; // sequences of a step
-    bool clip;     // the update waits for the norm of the gradient
-    const Software* software;
-    const Cluster* cluster;
-    int threads, busy;   // of a measured machine (ops.h)
-    const double* speed; // (p + 1); NULL: always 1
-} StepSetup;
-
-static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,
-                                   const Software* software, const Cluster* cluster) {
-    StepSetup x;
-    memset(&x, 0, sizeof x);
-    x.model = *model;
-    x.mesh = *mesh;
-    x.B = B;
-    x.T = T;
-    x.batch = batch;
-    x.clip = true;
-    x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
-    x.software = software;
-    x.cluster = cluster;
-    x.threads = x.busy = 1;
-    return x;
-}
 
 static inline int64_t step_microbatches(const StepSetup* x) { return x->batch / ((int64_t)x->mesh.d * x->B); }
 
@@ -169,15 +139,15 @@ typedef struct {
     WorkPrice chunk[2][2][2];                                 // by whether chunks receive, and send
 } ListPrices;
 
-static inline ListPrices list_prices(Rates* r, const Job* job) {
+static inline ListPrices list_prices(Rates* r, const StepSetup* s) {
     ListPrices x;
     for (int b = 0; b < 2; b++) {
         enum { LISTS = 8 };
         Work lists[LISTS];
         memset(lists, 0, sizeof lists);
-        work_block(&lists[0], job, b, false), work_block(&lists[1], job, b, true);
-        work_embedding(&lists[2], job, b), work_head(&lists[3], job, b);
-        for (int i = 0; i < 4; i++) work_chunk(&lists[4 + i], job, b, i / 2, i % 2);
+        work_block(&lists[0], s, b, false), work_block(&lists[1], s, b, true);
+        work_embedding(&lists[2], s, b), work_head(&lists[3], s, b);
+        for (int i = 0; i < 4; i++) work_chunk(&lists[4 + i], s, b, i / 2, i % 2);
         WorkPrice* to[LISTS] = {&x.block[b],       &x.block_last[b],  &x.embedding[b],   &x.head[b],
                                 &x.chunk[b][0][0], &x.chunk[b][0][1], &x.chunk[b][1][0], &x.chunk[b][1][1]};
         for (int i = 0; i < LISTS; i++) *to[i] = work_price(r, &lists[i]), work_free(&lists[i]);
@@ -239,7 +209,6 @@ static inline Segment* segment_add(StepPrices* x, ChunkPrice* c, const WorkPrice
 typedef struct {
     const StepSetup* setup;
     Cluster cluster; // with the nodes that the ranks fill
-    Job job;
     Rates rates;
     Held held;
     ListPrices lists;
@@ -293,9 +262,9 @@ static inline void chunk_add_zero2(StepPricing* g, ChunkPrice* c) {
     }
 }
 
-static inline double list_seconds(StepPricing* g, void (*list)(Work*, const Job*, double), double elements) {
+static inline double list_seconds(StepPricing* g, void (*list)(Work*, const StepSetup*, double), double elements) {
     Work w = {0, 0, NULL};
-    list(&w, &g->job, elements);
+    list(&w, g->setup, elements);
     const WorkPrice price = work_price(&g->rates, &w);
     work_free(&w);
     return parts_sum(price.whole);
@@ -410,14 +379,8 @@ static inline StepPrices step_prices(const StepSetup* s) {
     g.rates = rates_of(&g.cluster, s->software);
     g.rates.threads = s->threads;
     g.rates.busy = s->busy;
-    g.job.model = &s->model;
-    g.job.mesh = &s->mesh;
-    g.job.software = s->software;
-    g.job.B = s->B;
-    g.job.T = s->T;
-    g.job.halves = schedule_splits_backward(s->schedule);
     g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
-    g.lists = list_prices(&g.rates, &g.job);
+    g.lists = list_prices(&g.rates, s);
     const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);
     for (int i = 0; i < stages; i++) stage_prices(&x, &g, i, message), *cost_of(&x.costs, NORM, i) = norm;
     return x;

@@ -92,6 +92,7 @@ typedef struct {
 typedef struct {
     const char* path;
     PipelineConfig plan;
+    int t, d;          // ranks of the tensor and the data groups
     StageTrace* stage; // (p)
 } RunTrace;
 
@@ -106,12 +107,15 @@ static inline void run_trace_free(RunTrace* run) {
 }
 
 // otherData, against the number of events in the file, so that nothing larger than the file is built from it.
-static inline bool trace_plan(PipelineConfig* plan, const Json* json, int64_t events, Error* error) {
+static inline bool trace_plan(RunTrace* run, const Json* json, int64_t events, Error* error) {
+    PipelineConfig* plan = &run->plan;
     const JsonNode* node = json_require(json, json->nodes, "otherData", JSON_OBJECT, error);
     const char* name = NULL;
-    int64_t p = 0, v = 0, m = 0;
+    int64_t t = 0, d = 0, p = 0, v = 0, m = 0;
     int kind = 0;
     if (!node || !json_get_string(&name, json, node, "schedule", error) ||
+        !json_get_integer(&t, json, node, "t", 1, 1 << 20, error) ||
+        !json_get_integer(&d, json, node, "d", 1, 1 << 20, error) ||
         !json_get_integer(&p, json, node, "p", 1, 1 << 20, error) ||
         !json_get_integer(&v, json, node, "v", 1, 1 << 20, error) ||
         !json_get_integer(&m, json, node, "m", 1, 1 << 20, error) ||
@@ -126,6 +130,8 @@ static inline bool trace_plan(PipelineConfig* plan, const Json* json, int64_t ev
                          "%lld stages of %lld chunks with %lld micro-batches, but only %lld events in the file",
                          (long long)p, (long long)v, (long long)m, (long long)events);
     plan->kind = (ScheduleKind)kind;
+    run->t = (int)t;
+    run->d = (int)d;
     plan->p = (int)p;
     plan->v = (int)v;
     plan->m = (int)m;
@@ -302,7 +308,7 @@ static inline bool run_trace_read(RunTrace* run, const char* path, const void* t
     run->path = path;
     if (!json_parse(&json, path, text, size, error)) return false;
     const JsonNode* events = json_require(&json, json.nodes, "traceEvents", JSON_ARRAY, error);
-    bool ok = events && trace_plan(&run->plan, &json, events->count, error);
+    bool ok = events && trace_plan(run, &json, events->count, error);
     if (ok) {
         run->stage = (StageTrace*)checked_calloc((size_t)run->plan.p, sizeof(StageTrace), "the trace");
         for (int r = 0; r < run->plan.p; r++) run->stage[r].pid = -1;

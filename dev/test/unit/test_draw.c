@@ -405,7 +405,7 @@ static void test_refused(void) {
     }
     check(is_refused(&text, 7, "--step 7 is not there; it has steps 1 to 6", &error), "%s", error.text);
     const char* no_objects =
-        "{\"traceEvents\":[1,null,[]],\"otherData\":{\"schedule\":\"1f1b\",\"p\":1,\"v\":1,\"m\":1,"
+        "{\"traceEvents\":[1,null,[]],\"otherData\":{\"schedule\":\"1f1b\",\"t\":1,\"d\":1,\"p\":1,\"v\":1,\"m\":1,"
         "\"reduce_every\":false,\"tied\":true,\"clip\":true}}";
     const char* others[] = {"",        "{}", "[]", "{\"traceEvents\":[]}", "{\"traceEvents\":{},\"otherData\":{}}",
                             no_objects};

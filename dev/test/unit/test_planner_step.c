@@ -154,7 +154,7 @@ static void test_block(void) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         Mesh mesh = mesh_of(8, 1, 1, 1, rows[i].recompute);
         mesh.sequence_parallel = rows[i].rows;
-        const Job job = {&m, &mesh, rates.software, 4, 2048, false};
+        const StepSetup job = step_setup(&m, &mesh, 4, 2048, 4, rates.software, &selene);
         Work w = {0, 0, NULL};
         work_block(&w, &job, rows[i].backward, false);
         const WorkPrice price = work_price(&rates, &w);
@@ -211,7 +211,7 @@ static double work_flops(const Work* w) {
 // Of all ranks of a tensor group, one micro-batch: the model's blocks and head, forward, backward and once more
 // forward.
 static double step_flops(const ModelConfig* m, const Mesh* mesh, const Software* s, int B, int T) {
-    const Job job = {m, mesh, s, B, T, false};
+    const StepSetup job = step_setup(m, mesh, B, T, B, s, NULL);
     double flops = 0;
     for (int backward = 0; backward < 2; backward++) {
         Work block = {0, 0, NULL}, head = {0, 0, NULL};
@@ -284,7 +284,7 @@ static void test_kernels(void) {
         m.tied = true;
         for (int k = 0; k < 3; k++) {
             const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
-            const Job job = {&m, &mesh, software_find(rows[i].software), 2, 256, false};
+            const StepSetup job = step_setup(&m, &mesh, 2, 256, 2, software_find(rows[i].software), NULL);
             const double e = job.software->value_bytes, gpt2_F = k == 1 ? 2 : rows[i].F[0];
             const double again_F = k == 0 ? 0 : (llama ? 3 : gpt2_F);
             bool ok = true;
@@ -313,7 +313,8 @@ static void test_kernels(void) {
                              2 * (7 * rows_C + 512 * 2048), // the last block of a chunk ends without a norm
                              1e6 * (30 + 4 + 4)};           // AdamW: 30 bytes a parameter; its norm and its zeroing 4
     for (int i = 0; i < 8; i++) {
-        const Job job = {&m, i == 4 || i == 5 ? &two : &one, software_find("threefold"), 2, 256, false};
+        const StepSetup job =
+            step_setup(&m, i == 4 || i == 5 ? &two : &one, 2, 256, 2, software_find("threefold"), NULL);
         Work w = {0, 0, NULL};
         double elements;
         if (i < 2) work_embedding(&w, &job, i);
@@ -332,7 +333,7 @@ static void test_halves(void) {
     for (int i = 0; i < SOFTWARES; i++) {
         const ModelConfig m = gpt(4, 1024, 16);
         const Mesh mesh = mesh_of(2, 1, 1, 1, RECOMPUTE_NONE);
-        const Job job = {&m, &mesh, &softwares[i], 2, 512, false};
+        const StepSetup job = step_setup(&m, &mesh, 2, 512, 2, &softwares[i], &c);
         Rates rates = rates_of(&c, &softwares[i]);
         Work w = {0, 0, NULL};
         work_block(&w, &job, true, false);
@@ -561,17 +562,16 @@ static double work_sent(const Work* w) {
 
 // All collectives that the lists of this trainer have, of one stage, a micro-batch.
 static double stage_sent(const StepSetup* s, const Layout* layout) {
-    const Job job = {&s->model, &s->mesh, s->software, s->B, s->T, schedule_splits_backward(s->schedule)};
     double bytes = 0;
     for (int c = 0; c < s->mesh.v; c++) {
         const Chunk* chunk = &layout->chunk[c];
         for (int backward = 0; backward < 2; backward++) {
             Work block = {0, 0, NULL}, rest = {0, 0, NULL};
-            work_block(&block, &job, backward, false);
-            work_chunk(&rest, &job, backward, backward ? !chunk->last : !chunk->first,
+            work_block(&block, s, backward, false);
+            work_chunk(&rest, s, backward, backward ? !chunk->last : !chunk->first,
                        backward ? !chunk->first : !chunk->last);
-            if (chunk->first) work_embedding(&rest, &job, backward);
-            if (chunk->last) work_head(&rest, &job, backward);
+            if (chunk->first) work_embedding(&rest, s, backward);
+            if (chunk->last) work_head(&rest, s, backward);
             bytes += chunk->layers * work_sent(&block) + work_sent(&rest);
             work_free(&block), work_free(&rest);
         }
