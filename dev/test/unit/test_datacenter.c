@@ -34,8 +34,12 @@ static void test_published(void) {
     check(p.site_gpus.value == 838800 && fabs(p.site_it.value / 1e9 - 1.8) < 0.05 &&
               fabs(p.site_low.value / 1e9 - 2.08) < 0.005 && fabs(p.site_high.value / 1e9 - 2.36) < 0.01,
           "of each: 838,800 GPUs, 1.8 GW, 2.08 to 2.36 GW");
-    d.site_power = fact(5e9, ASSUMED);
-    check(plan_of(&d).sites.value == 1, "a site of 5 GW is enough");
+    static const double caps[] = {5e9, 4.5e9, 2.4e9, 2.3e9}, sites[] = {1, 2, 2, 3}; // of 4.71 GW at most
+    for (int i = 0; i < 4; i++) {
+        d.site_power = fact(caps[i], ASSUMED);
+        p = plan_of(&d);
+        check(p.sites.value == sites[i] && p.sites.mark == ASSUMED, "sites of %.1f GW: %g", caps[i] / 1e9, sites[i]);
+    }
     d = datacenter_default();
     p = plan_of(&d);
     check(fabs(p.model[0].flops.value / 3.0e29 - 1) < 0.05 / 3 &&
