@@ -310,8 +310,8 @@ static inline void checkpoint_close(CheckpointReader* reader) {
     for (int i = 0; i < checkpoint_tensor_files(&reader->sites); i++) safetensors_model_close(&reader->file[i]);
 }
 
-// Any rank: opens the checkpoint in `folder`. The values of asynchronous sites (NULL: none) are opened if state->async_plan
-// is the same as in the file; *state becomes the file's. On failure nothing has to be closed.
+// Any rank: opens the checkpoint in `folder`. The values of asynchronous sites (NULL: none) are opened if
+// state->async_plan is the same as in the file; *state becomes the file's. On failure nothing has to be closed.
 static inline bool checkpoint_open(CheckpointReader* reader, const char* folder, CheckpointState* state,
                                    const CheckpointSites* sites, Error* error) {
     memset(reader, 0, sizeof *reader);

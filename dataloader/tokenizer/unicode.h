@@ -1,12 +1,11 @@
 /*
-dataloader/tokenizer/unicode.h: letter, number, white space or something else? Made by dev/data/make_unicode.py from Unicode 16.0.0; not by hand.
+dataloader/tokenizer/unicode.h: whether a character is a letter, a number, white space or another one. Made by
+dev/data/make_unicode.py from Unicode 16.0.0; not by hand.
 
-A page is 256 characters, two bits each; pages that are alike are stored once. Behind U+323AF nothing is a letter, a
-number or white space.
+A page is 256 characters, two bits each; equal pages are stored once. After U+323AF all characters are others.
 
-A character is a letter from the version of Unicode on that it came with; before, it was something else. So programs of different
-age cut it differently, unless they are told otherwise: tiktoken 0.14 and tokenizers 0.23 have the letters,
-numbers and white space of Unicode 16.0 (compared over all characters), and those are here; a newer version would cut otherwise than they.
+Programs with another version of Unicode cut new letters differently: tiktoken 0.14 and tokenizers 0.23 have the
+letters, numbers and white space of Unicode 16.0 (compared over all characters), and so does this table.
 */
 #ifndef UNICODE_H
 #define UNICODE_H

@@ -4,9 +4,9 @@ make_unicode.py: writes dataloader/tokenizer/unicode.h, the classes of character
 
     python3 dev/data/make_unicode.py > dataloader/tokenizer/unicode.h
 
-Letters are the general categories L*, numbers N*; white space is Unicode's property White_Space, which Python does not know
-but which is Zs, Zl, Zp and six control characters (str.isspace() has four more). The version of Unicode is that of the
-package unicodedata2 where it is installed, which is newer than Python's own unicodedata; the header says which it was.
+Letters are the general categories L*, numbers N*; white space is Unicode's property White_Space, which Python does not
+have: Zs, Zl, Zp and six control characters (str.isspace() has four more). The version of Unicode is that of the package
+unicodedata2 where it is installed, which is newer than Python's own unicodedata; the header names it.
 """
 import sys
 
@@ -19,17 +19,16 @@ OTHER, LETTER, NUMBER, SPACE = range(4)
 PAGE = 256  # characters
 
 TEXT = '''/*
-dataloader/tokenizer/unicode.h: letter, number, white space or something else? Made by dev/data/make_unicode.py from Unicode {version}; not by hand.
+dataloader/tokenizer/unicode.h: whether a character is a letter, a number, white space or another one. Made by
+dev/data/make_unicode.py from Unicode {version}; not by hand.
 
-A page is {page} characters, two bits each; pages that are alike are stored once. Behind U+{last:04X} nothing is a letter, a
-number or white space.
+A page is {page} characters, two bits each; equal pages are stored once. After U+{last:04X} all characters are others.
 
-A character is a letter from the version of Unicode on that it came with; before, it was something else. So programs of different
-age cut it differently, unless they are told otherwise: tiktoken 0.14 and tokenizers 0.23 have the letters,
-numbers and white space of Unicode 16.0 (compared over all characters), and those are here; a newer version would cut otherwise than they.
+Programs with another version of Unicode cut new letters differently: tiktoken 0.14 and tokenizers 0.23 have the
+letters, numbers and white space of Unicode 16.0 (compared over all characters), and so does this table.
 */
-#ifndef TOKENIZER_UNICODE_H
-#define TOKENIZER_UNICODE_H
+#ifndef UNICODE_H
+#define UNICODE_H
 
 #include <stdint.h>
 

@@ -192,7 +192,7 @@ def check_case(work, number, name, config, special, dtype, shard, bare):
                          *(["--export-dtype", "bfloat16"] if narrow else []))
         good = good and same_weights(load(out, "auto"), exact if narrow else want)
         good = good and numpy.array_equal(logits_of(load(out), tokens), logits_of(want, tokens))
-        check(good, f"{name}: in and out again {' '.join(mesh)}: the same bits{' of bf16' if narrow else ''} and logits")
+        check(good, f"{name}: in and out again {' '.join(mesh)}: the same bits{' (bf16)' if narrow else ''} and logits")
     run = f"{work}/run"
     shutil.rmtree(run, ignore_errors=True)
     good = train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "4", "--lr", "1e-2", "--warmup", "0", "--out",

@@ -436,19 +436,21 @@ def ends_of(folder, name="config.json"):
             for key in ("bos_token_id", "eos_token_id", "pad_token_id")]
 
 
-# What stands beside the model in a folder of Hugging Face's: of runs of one's own, and of what they begin with.
-def test_whole(work):
-    size = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", "--eval-every", "0",
-            "--sample-every", "0"]
-    beside = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
-    step = "step_00000002"
-    # A text: tokens are bytes.
+# The files beside the model in a folder of Hugging Face's: of runs of one's own, and of initial weights.
+SIZE = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", "--eval-every", "0",
+        "--sample-every", "0"]
+BESIDE = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+STEP = "step_00000002"
+
+
+# A text: tokens are bytes.
+def test_whole_bytes(work):
     open(f"{work}/text.txt", "w").write("A text of one's own. " * 200)
-    data = [*size, "--data", f"{work}/text.txt"]
+    data = [*SIZE, "--data", f"{work}/text.txt"]
     done = train_gpt(1, *data, "--steps", "2", "--out", f"{work}/bytes", "--export", f"{work}/bytes.export")
-    run = f"{work}/bytes/{step}"
+    run = f"{work}/bytes/{STEP}"
     check(done.returncode == 0
-          and set(os.listdir(f"{work}/bytes.export")) == beside ==
+          and set(os.listdir(f"{work}/bytes.export")) == BESIDE ==
           set(os.listdir(run)) - {"trainer.json", "optimizer.safetensors"},
           "bytes: a checkpoint and an export have every file")
     check(ends_of(run) == [None, None, "nothing"] == ends_of(run, "generation_config.json"),
@@ -463,20 +465,26 @@ def test_whole(work):
     done = train_gpt(1, "--init", run, "--generate", "A te", "--max-new-tokens", "3")
     check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr,
           "bytes: --init continues a text")
-    # Tokens of a vocabulary with an end.
+
+
+# Tokens of a vocabulary with an end.
+def test_whole_vocabulary(work):
     open(f"{work}/words/tokens.bin", "wb").write(struct.pack("<2000H",
                                                              *(random.Random(3).randrange(259) for _ in range(2000))))
-    data = [*size, "--data", f"{work}/words/tokens.bin"]
+    data = [*SIZE, "--data", f"{work}/words/tokens.bin"]
     check(train_gpt(1, *data, "--steps", "2", "--out", f"{work}/own").returncode == 0, "a vocabulary: a run")
-    run = f"{work}/own/{step}"
+    run = f"{work}/own/{STEP}"
     about = json.loads(read(run, "tokenizer_config.json"))
     check(ends_of(run) == [258, 258, "nothing"] and ends_of(run, "generation_config.json") == [258, 258, "nothing"] and
           about["eos_token"] == about["bos_token"] == "<|endoftext|>" and about["model_max_length"] == 16,
           "a vocabulary: a text ends as documents do")
     check(read(run, "tokenizer.json") == read(f"{work}/words", "tokenizer.json"), "a vocabulary: the file as it was")
-    # A model of others, beside data with its vocabulary: what it says stays, and stays when its checkpoint goes
-    # (--keep-last).
-    source, config = f"{work}/source", json.loads(read(run, "config.json"))
+
+
+# External weights, beside data with their vocabulary: their files stay, also when their checkpoint goes (--keep-last).
+def test_whole_pretrained(work):
+    run, source, data = f"{work}/own/{STEP}", f"{work}/source", [*SIZE, "--data", f"{work}/words/tokens.bin"]
+    config = json.loads(read(run, "config.json"))
     shutil.copytree(run, source)
     os.unlink(f"{source}/trainer.json")
     config.update(bos_token_id=3, eos_token_id=[258, 4], pad_token_id=-1)
@@ -491,17 +499,20 @@ def test_whole(work):
           "a model of others: a run")
     done = train_gpt(1, *data, *more[2:], "--steps", "5", "--out", f"{work}/tuned", "--resume", "--export",
                      f"{work}/tuned.export")
-    check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(step) == 0,
+    check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(STEP) == 0,
           "a model of others: resumed without it")
     for folder in (f"{work}/tuned/step_00000005", f"{work}/tuned.export"):
         check(os.path.isdir(folder) and ends_of(folder) == [3, [258, 4], "nothing"]
               and all(read(folder, name) == text for name, text in carried.items()),
               f"a model of others: all of its files are in {folder[len(work):]}")
-    check(train_gpt(1, "--init", f"{source}/model.safetensors", *size, "--vocab", "259", "--export",
+    check(train_gpt(1, "--init", f"{source}/model.safetensors", *SIZE, "--vocab", "259", "--export",
                     f"{work}/file.export").returncode == 0 and
           ends_of(f"{work}/file.export") == [3, [258, 4], "nothing"], "a model of others: its file of weights alone")
-    # Another vocabulary of the same size is not described by the source's files, and one that a folder has beside its
-    # own is not either.
+
+
+# The source's files do not describe another vocabulary of the same size, nor one that a folder has beside its own.
+def test_whole_other_vocabulary(work):
+    source = f"{work}/source"
     write_vocabulary(f"{work}/others")
     text = read(f"{work}/others", "tokenizer.json")
     for before, now in (('"t h"', '"h e"'), ('"th"', '"he"'), ('"th e"', '"t he"')):
@@ -514,10 +525,10 @@ def test_whole(work):
                                       ["--data", f"{work}/words/tokens.bin", "--tokenizer",
                                        f"{work}/words/another.json"])):
         out = f"{work}/other.{number}"
-        good = train_gpt(1, *size, *options, "--init", source, "--steps", "2", "--out", out).returncode == 0
-        check(good and '"he"' in read(f"{out}/{step}", "tokenizer.json")
-              and "chat_template" not in read(f"{out}/{step}", "tokenizer_config.json") and
-              not os.path.exists(f"{out}/{step}/special_tokens_map.json"),
+        good = train_gpt(1, *SIZE, *options, "--init", source, "--steps", "2", "--out", out).returncode == 0
+        check(good and '"he"' in read(f"{out}/{STEP}", "tokenizer.json")
+              and "chat_template" not in read(f"{out}/{STEP}", "tokenizer_config.json") and
+              not os.path.exists(f"{out}/{STEP}/special_tokens_map.json"),
               "another vocabulary takes nothing from the source's")
     # A vocabulary that is not read here goes along as it is.
     unread = {"tokenizer.json": '{"model": {"type": "Unigram"}}', "tokenizer.model": "\n\x0e\n",
@@ -526,11 +537,16 @@ def test_whole(work):
     for name, text in unread.items():
         open(f"{work}/unread/{name}", "w").write(text)
     shutil.copy(f"{work}/words/tokens.bin", f"{work}/plain.bin")
-    done = train_gpt(1, *size, "--data", f"{work}/plain.bin", "--init", f"{work}/unread", "--steps", "1", "--export",
+    done = train_gpt(1, *SIZE, "--data", f"{work}/plain.bin", "--init", f"{work}/unread", "--steps", "1", "--export",
                      f"{work}/unread.export")
     check(done.returncode == 0 and all(read(f"{work}/unread.export", name) == text for name, text in unread.items()),
           "a vocabulary that is not read goes along")
-    # Where nothing is said it is what transformers takes, of tokens that there are.
+
+
+# Where config.json has no ends of a text, those of transformers hold, if the vocabulary has these tokens.
+def test_whole_defaults(work):
+    source = f"{work}/source"
+    config = json.loads(read(source, "config.json"))
     for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
         config.pop(key, None)
     json.dump(config, open(f"{source}/config.json", "w"))
@@ -623,7 +639,9 @@ def main():
         test_conversions(work)
         test_refused(work)
         test_checkpoints(work)
-        test_whole(work)
+        for test_whole in (test_whole_bytes, test_whole_vocabulary, test_whole_pretrained, test_whole_other_vocabulary,
+                           test_whole_defaults):
+            test_whole(work)
         test_ranks_differ(work)
         test_strangers(work)
     print(f"{passed} passed, {failed} failed")

@@ -678,7 +678,12 @@ static void test_megatron_lies(void) {
         put(&lie, wraps[w][0], 8);
         put(&lie, wraps[w][1], 8);
         lie.size = whole;
+        MegatronIndex read;
+        Error error = {""};
+        char number[32];
+        snprintf(number, sizeof number, "%lld", (long long)wraps[w][w]);
         wrong += !readers_agree(&lie, S, D, &accepted);
+        wrong += index_read(&read, lie.bytes, lie.size, 24, "lie.idx", &error) || !strstr(error.text, number);
     }
     check(wrong == 0 && accepted == 0, "and one with absurd numbers of sequences and documents");
     free(index.bytes);
@@ -724,6 +729,14 @@ static void test_megatron_refused(void) {
                                    "modes",      "version2.bin", "alone.idx", "no_idx",   "longer",
                                    "shorter",    "gone.bin",     "old.bin",   "old.idx"};
     CHECK_REFUSED(refused);
+    // The rule that refuses is seen by a number or a word of its error.
+    static const char* const rules[][2] = {
+        {"typeless", "type 0"}, {"unknown", "type 9"}, {"none", "0 sequences"}, {"modes", "mode"}};
+    for (int i = 0; i < 4; i++) {
+        TokenFiles unread;
+        Error error = {""};
+        check(!tokens_open(&unread, rules[i][0], &error) && strstr(error.text, rules[i][1]), "refused: %s", error.text);
+    }
     write_text("other.idx", "an index of something else");
     TokenFiles files = open_or_die(write_bytes("other.bin", "\5\0\6\0", 4));
     check(files.format == TOKENS_RAW_UINT16 && files.tokens == 2, "a .bin beside the index of something else is raw");
