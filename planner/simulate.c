@@ -248,9 +248,8 @@ static double place_seconds(const Place* p, int scheme, int64_t bytes, int level
     return seconds;
 }
 
-// Bytes of gradients: from the layer tables of the authors' simulator (src/SCALE-Sim/topologies; weights of convolutions
-// and matrix products, summed as one vector in fp32). AlexNet, AlphaGoZero, FasterRCNN, GoogLeNet, NCF, ResNet50,
-// Transformer.
+// Bytes of gradients, one fp32 vector of all weights, from the layer tables of the authors' simulator
+// (src/SCALE-Sim/topologies): AlexNet, AlphaGoZero, FasterRCNN, GoogLeNet, NCF, ResNet50, Transformer.
 enum { DNNS = 7 };
 static const int64_t dnn_bytes[DNNS] = {14983296, 6294480, 53035776, 27416832, 44170816, 102011648, 309673312};
 

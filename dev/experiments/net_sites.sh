@@ -27,7 +27,7 @@
 # How one connection uses all paths. Multipath TCP (RFC 8684) is in Linux since 5.6. A program opens a socket with
 # IPPROTO_MPTCP in place of TCP and then works as before; mptcpize, put before mpirun, does that to every program
 # unchanged. The kernel opens the connection over path 0, and then a subflow, a TCP connection that belongs to it, from
-# each of the other addresses that it knows of ("ip mptcp endpoint add ADDRESS subflow"). Its scheduler gives every piece
+# each of the other addresses that it knows ("ip mptcp endpoint add ADDRESS subflow"). Its scheduler gives every piece
 # of data to the subflow that will be rid of it first, the receiver puts all in order by numbers, and what a dead path
 # swallowed is sent again over the others. MPI knows nothing of all this: it sees one address a site.
 #
@@ -39,7 +39,7 @@
 # connections and subflows: ip netns exec threefold-sites-0 ss -tinM
 #
 # Settings, as variables: NET_PATHS_BY: mptcp (1 subflow a path), mpi (Open MPI's own: a connection a path, long
-# messages cut into pieces; two sites only) or one (path 0 alone) [mptcp]. NET_CUT: drop (what is sent vanishes, and no one
+# messages cut into pieces; two sites only) or one (path 0 alone) [mptcp]. NET_CUT: drop (what is sent vanishes, no one
 # knows) or down (the interfaces go down, the kernel knows) [drop]. NET_BUFFER: bytes that a connection may have on
 # the way on one path; at least rate times twice the delay [262144]. NET_MTU (9000), NET_BURST (12000: bytes that a path
 # lets through at once after a pause; at least NET_MTU + 14), MPIRUN (mpirun.openmpi or mpirun), NET_MPI_FLAGS (more

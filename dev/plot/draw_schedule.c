@@ -31,32 +31,6 @@ static inline DrawOptions draw_options_default(void) {
     return o;
 }
 
-enum { DRAW_OPTIONS = 16 };
-
-static inline int draw_table(Option* table, DrawOptions* o) {
-    const Option rows[] = {
-        option_heading("a schedule at given costs"),
-        option_choice("schedule", &o->kind, schedule_choices(), ""),
-        option_int("pp", &o->p, 1, 256, "stages"),
-        option_int("vpp", &o->v, 1, 32, "chunks of each stage [what the schedule needs]"),
-        option_int("microbatches", &o->m, 1, 1024, "in a step"),
-        option_float("forward", &o->forward, 1e-6, 1e6, "what a forward pass of a chunk takes"),
-        option_float("input", &o->input, 0, 1e6, "what the input half of a backward pass takes"),
-        option_float("weight", &o->weight, 0, 1e6, "what the weight half takes"),
-        option_float("transfer", &o->transfer, 0, 1e6, "seconds that a message is in flight"),
-        option_heading("a run, measured and predicted"),
-        option_string("trace", &o->trace, "FILE", "that train_gpt --trace has written"),
-        option_int("step", &o->step, 0, 1e15, "which one to draw [the one that is nearest to the median]"),
-        option_heading("both"),
-        option_string("out", &o->out, "FILE.svg", "the picture"),
-        option_flag("help", &o->help, "this list"),
-    };
-    const int n = (int)(sizeof rows / sizeof rows[0]);
-    if (n > DRAW_OPTIONS) die("internal error: %d options", n);
-    memcpy(table, rows, sizeof rows);
-    return n;
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // From tables to pictures
 
@@ -265,8 +239,24 @@ static inline int draw_measured(const DrawOptions* o, FILE* out, Error* error) {
 // The program: prints to out and returns its exit status, with an error if that is not 0.
 static inline int draw_schedule(int argc, char** argv, FILE* out, Error* error) {
     DrawOptions o = draw_options_default();
-    Option table[DRAW_OPTIONS];
-    const int n = draw_table(table, &o);
+    Option table[] = {
+        option_heading("a schedule at given costs"),
+        option_choice("schedule", &o.kind, schedule_choices(), ""),
+        option_int("pp", &o.p, 1, 256, "stages"),
+        option_int("vpp", &o.v, 1, 32, "chunks of each stage [what the schedule needs]"),
+        option_int("microbatches", &o.m, 1, 1024, "in a step"),
+        option_float("forward", &o.forward, 1e-6, 1e6, "what a forward pass of a chunk takes"),
+        option_float("input", &o.input, 0, 1e6, "what the input half of a backward pass takes"),
+        option_float("weight", &o.weight, 0, 1e6, "what the weight half takes"),
+        option_float("transfer", &o.transfer, 0, 1e6, "seconds that a message is in flight"),
+        option_heading("a run, measured and predicted"),
+        option_string("trace", &o.trace, "FILE", "that train_gpt --trace has written"),
+        option_int("step", &o.step, 0, 1e15, "which one to draw [the one that is nearest to the median]"),
+        option_heading("both"),
+        option_string("out", &o.out, "FILE.svg", "the picture"),
+        option_flag("help", &o.help, "this list"),
+    };
+    const int n = (int)(sizeof table / sizeof table[0]);
     if (!options_parse(table, n, argc, argv, error)) return EXIT_ARGUMENTS;
     if (o.help) {
         fprintf(out, "draw_schedule draws pipeline schedules, and runs of them, as SVG.\n");

@@ -52,7 +52,7 @@ FAULTS = [
     ("file: as many spares as GPUs", PLAN,
      "d->spares.value >= d->rack_gpus.value", "d->spares.value > d->rack_gpus.value"),
     ("file: 12 bit", PLAN, "if (bits != 16 && bits != 8 && bits != 4)", "if (0)"),
-    ("file: names that nobody lists", PLAN, 'char names[900] = "stall";', 'char names[300] = "stall";'),
+    ("file: names that no list has", PLAN, 'char names[900] = "stall";', 'char names[300] = "stall";'),
     # Racks, power, sites, failures
     ("racks: to the nearest hundred below the next digit", PLAN, "x / step >= 1000", "x / step >= 100"),
     ("racks: not rounded", PLAN,
@@ -169,7 +169,7 @@ FAULTS = [
     ("WAN: bf16 always", PLAN, "use(&w, m->parameters) * use(&w, d->gradient_bytes)", "use(&w, m->parameters) * 2"),
     ("WAN: of two sites always", PLAN, "all_reduce_share(use(&w, p->sites))", "all_reduce_share(2)"),
     ("WAN: fibres rounded down", PLAN, "ceil(use(&w, m->wan_rate)", "floor(use(&w, m->wan_rate)"),
-    ("WAN: bits on their way", PLAN, "use(&w, d->wan_delay) / 8", "use(&w, d->wan_delay)"),
+    ("WAN: bits in flight", PLAN, "use(&w, d->wan_delay) / 8", "use(&w, d->wan_delay)"),
     ("WAN: half a round trip", PLAN,
      "result(&w, apart * use(&w, d->wan_delay) / use(&w, m->step))",
      "result(&w, 0.5 * apart * use(&w, d->wan_delay) / use(&w, m->step))"),

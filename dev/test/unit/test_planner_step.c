@@ -285,12 +285,13 @@ static void test_kernels(void) {
         for (int k = 0; k < 3; k++) {
             const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
             const StepSetup job = step_setup(&m, &mesh, 2, 256, 2, software_find(rows[i].software), NULL);
-            const double e = job.software->value_bytes, gpt2_F = k == 1 ? 2 : rows[i].F[0];
-            const double again_F = k == 0 ? 0 : (llama ? 3 : gpt2_F);
+            const double e = job.software->value_bytes, forward_F = k == 1 ? 2 : rows[i].F[0];
+            const double again_F = llama ? 3 : forward_F;
             bool ok = true;
             for (int b = 0; b < 2; b++) {
                 double elements, values = rows[i].C[b] * 512 + rows[i].F[b] * 1536 + rows[i].qk[b] * 640;
-                if (b) values += again_C[k] * 512 + again_F * 1536 + (k == 2 ? rows[i].qk[0] * 640 : 0);
+                if (b && k > 0) values += again_C[k] * 512 + again_F * 1536;
+                if (b && k == 2) values += rows[i].qk[0] * 640;
                 Work w = {0, 0, NULL};
                 work_block(&w, &job, b, false);
                 ok = ok && relative(work_bytes(&w, &elements), 512 * e * values) < 1e-12 && elements > 0;
