@@ -29,7 +29,7 @@ typedef enum { HUB_GPT2, HUB_LLAMA } HubFormat; // Hugging Face's names of tenso
 
 // An architecture is a set of features. Code asks for the feature.
 typedef struct {
-    const char* name; // the value of --arch
+    const char *name, *model_type; // the value of --arch; in a config.json: Hugging Face's name, or else its own
     HubFormat hub;
     NormKind norm;
     PositionKind position;
@@ -40,8 +40,8 @@ typedef struct {
 
 typedef enum { ARCH_GPT2, ARCH_LLAMA, ARCHS } Arch;
 static const Architecture architectures[ARCHS] = {
-    {"gpt2", HUB_GPT2, NORM_LAYERNORM, POSITION_LEARNED, ACTIVATION_GELU, true, true},
-    {"llama", HUB_LLAMA, NORM_RMSNORM, POSITION_ROPE, ACTIVATION_SWIGLU, false, false},
+    {"gpt2", "gpt2", HUB_GPT2, NORM_LAYERNORM, POSITION_LEARNED, ACTIVATION_GELU, true, true},
+    {"llama", "llama", HUB_LLAMA, NORM_RMSNORM, POSITION_ROPE, ACTIVATION_SWIGLU, false, false},
 };
 
 // Made by model_gpt2 or model_llama, or read from options or a config.json; fields are then set by name.

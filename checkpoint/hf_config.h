@@ -77,8 +77,8 @@ static inline bool config_switch(const ConfigReader* reader, const char* key, bo
                      "\"%s\" is %s: that is another model than the one here", key, value ? "true" : "false");
 }
 
-// The architecture with the config's activation function; the format's first one where none is named.
-static inline bool config_read_arch(ModelConfig* model, const ConfigReader* reader, HubFormat hub, const char* key) {
+// The architecture with the config's type and activation function; the type's first one where no function is named.
+static inline bool config_read_arch(ModelConfig* model, const ConfigReader* reader, const char* type, const char* key) {
     const char* value = NULL;
     char word[128] = "", names[512] = "";
     if (config_get(reader, key)) {
@@ -86,7 +86,7 @@ static inline bool config_read_arch(ModelConfig* model, const ConfigReader* read
         snprintf(word, sizeof word, "%s ", value);
     }
     for (int arch = 0; arch < ARCHS; arch++) {
-        if (architectures[arch].hub != hub) continue;
+        if (strcmp(architectures[arch].model_type, type) != 0) continue;
         const char* ours = activations[architectures[arch].activation].hub_names;
         const char* at = value && strchr(value, ' ') ? NULL : strstr(ours, word);
         if (!value || (at && *value && (at == ours || at[-1] == ' '))) {
@@ -139,8 +139,8 @@ static inline bool config_read_rope(ModelConfig* model, const ConfigReader* read
            (!inner.object || config_rope_scaling(&model->rope_scaling, &inner));
 }
 
-static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* reader) {
-    return config_read_arch(model, reader, HUB_GPT2, "activation_function") &&
+static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* reader, const char* type) {
+    return config_read_arch(model, reader, type, "activation_function") &&
            config_int(&model->L, reader, "n_layer", 10000, 0) && config_int(&model->C, reader, "n_embd", 1 << 20, 0) &&
            config_int(&model->NH, reader, "n_head", 1 << 16, 0) &&
            config_int(&model->NKV, reader, "n_head", 1 << 16, 0) &&
@@ -153,8 +153,8 @@ static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* read
            config_switch(reader, "add_cross_attention", false);
 }
 
-static inline bool config_read_llama(ModelConfig* model, const ConfigReader* reader) {
-    if (!config_read_arch(model, reader, HUB_LLAMA, "hidden_act") ||
+static inline bool config_read_llama(ModelConfig* model, const ConfigReader* reader, const char* type) {
+    if (!config_read_arch(model, reader, type, "hidden_act") ||
         !config_int(&model->L, reader, "num_hidden_layers", 10000, 0) ||
         !config_int(&model->C, reader, "hidden_size", 1 << 20, 0) ||
         !config_int(&model->NH, reader, "num_attention_heads", 1 << 16, 0) ||
@@ -217,11 +217,14 @@ static inline bool config_read(ModelConfig* model, const char* path, Error* erro
     const ConfigReader reader = {&json, json.nodes, error};
     bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
     ok = ok && config_kind(&kind, &reader);
-    if (ok && strcmp(kind, "gpt2") != 0 && strcmp(kind, "llama") != 0)
-        ok = json_fail(&json, json.nodes, error, "a model of type %s; there is gpt2 and llama", json_quoted(kind).text);
+    int arch = 0;
+    while (ok && arch < ARCHS && strcmp(architectures[arch].model_type, kind) != 0) arch++;
+    if (arch == ARCHS)
+        ok = json_fail(&json, json.nodes, error, "a model of type %s, which is not supported", json_quoted(kind).text);
     ok = ok && config_absent(&reader, "quantization_config") &&
          config_int(&model->V, &reader, "vocab_size", 1 << 30, 0) &&
-         (strcmp(kind, "gpt2") == 0 ? config_read_gpt2(model, &reader) : config_read_llama(model, &reader));
+         (architectures[arch].hub == HUB_GPT2 ? config_read_gpt2(model, &reader, kind)
+                                              : config_read_llama(model, &reader, kind));
     Error why;
     if (ok && !model_check(model, &why)) ok = fail(error, "%s: %.512s", path, why.text);
     if (ok) model->name = config_known_name(model);
@@ -348,7 +351,7 @@ enum { CONFIG_TEXT = 4096 };
 // comma.
 static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* dtype, const char* more) {
     const RopeScaling* r = &m->rope_scaling;
-    const char* activation = activations[m->activation].hub_names;
+    const char *type = architectures[m->arch].model_type, *activation = activations[m->activation].hub_names;
     const int letters = (int)strcspn(activation, " ");
     char scaling[320] = "", a[32], b[32], c[32];
     if (r->factor > 0 && r->original > 0)
@@ -362,19 +365,20 @@ static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, co
     config_decimal(a, m->eps), config_decimal(b, m->rope_theta);
     if (m->hub == HUB_GPT2)
         snprintf(text, CONFIG_TEXT,
-                 "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"gpt2\",\n  \"n_layer\": %d,\n"
+                 "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"%s\",\n  \"n_layer\": %d,\n"
                  "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_inner\": %d,\n  \"n_positions\": %d,\n"
                  "  \"vocab_size\": %d,\n  \"activation_function\": \"%.*s\",\n  \"layer_norm_epsilon\": %s,\n"
                  "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
-                 m->L, m->C, m->NH, m->F, m->T, m->V, letters, activation, a, m->tied ? "true" : "false", dtype, more);
+                 type, m->L, m->C, m->NH, m->F, m->T, m->V, letters, activation, a, m->tied ? "true" : "false", dtype,
+                 more);
     else
         snprintf(text, CONFIG_TEXT,
-                 "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"llama\",\n"
+                 "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"%s\",\n"
                  "  \"num_hidden_layers\": %d,\n  \"hidden_size\": %d,\n  \"num_attention_heads\": %d,\n"
                  "  \"num_key_value_heads\": %d,\n  \"intermediate_size\": %d,\n  \"max_position_embeddings\": %d,\n"
                  "  \"vocab_size\": %d,\n  \"hidden_act\": \"%.*s\",\n  \"rms_norm_eps\": %s,\n  \"rope_theta\": %s,\n"
                  "%s  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
-                 m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, letters, activation, a, b, scaling,
+                 type, m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, letters, activation, a, b, scaling,
                  m->tied ? "true" : "false", dtype, more);
 }
 

@@ -141,8 +141,8 @@ static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* config, const
 
 // Refuses a model that llm.c's format cannot hold.
 static inline bool llmc_check(const ModelConfig* model, Error* error) {
-    if (model->hub != HUB_GPT2 || model->activation != ACTIVATION_GELU)
-        return fail(error, "llm.c's files hold a gpt2, and this is a llama");
+    if (model->arch != ARCH_GPT2)
+        return fail(error, "llm.c's files hold a gpt2, and this is a %s", model_arch_name(model->arch));
     if (!model->tied) return fail(error, "llm.c's models have one matrix for embedding and head, and this one has two");
     if (model->F != 4 * model->C)
         return fail(error, "llm.c's models have 4 x %d channels inside the mlp, and this one has %d", model->C,

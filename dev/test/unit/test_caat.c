@@ -133,8 +133,8 @@ static void test_large_logits(int state) {
 static void test_caat(bool brief) {
     for (int state = 0; state < 4; state++) test_large_logits(state);
     static const double shares[] = {0, 0.25, 0.5, 1};
-    for (int i = 0; i < 24 && sizeof(floatX) == sizeof(float); i += brief || !DEVICE_IS_HOST ? 5 : 1)
-        test_slopes(i % 2 ? ARCH_LLAMA : ARCH_GPT2, 1 << i / 2 % 3, shares[i / 6]);
+    for (int i = 0; i < 12 * ARCHS && sizeof(floatX) == sizeof(float); i += brief || !DEVICE_IS_HOST ? 5 : 1)
+        test_slopes((Arch)(i % ARCHS), 1 << i / ARCHS % 3, shares[i / ARCHS / 3]);
     test_private_channels(SYNC_RUNTIME, 1);
     test_private_channels(SYNC_INIT, 1);
     test_private_channels(SYNC_NONE, 0.5);

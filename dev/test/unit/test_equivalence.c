@@ -32,7 +32,8 @@ ranks sanitized: 4
 
 #include "test.h"
 
-enum { STEPS = 20, DECODED = 9, TEXT_ROWS = DECODED + 1, V_TEST = 97, LAYERS = 8, MOST_CASES = 38 * 4 * 44 };
+enum { STEPS = 20, DECODED = 9, TEXT_ROWS = DECODED + 1, V_TEST = 97, LAYERS = 8 };
+enum { MODELS = 2 * ARCHS, MOST_CASES = 38 * MODELS * 44 };
 
 // ----------------------------------------------------------------------------------------------------------------
 // Cases
@@ -76,8 +77,8 @@ static int global_batch_of(int p, int d) {
 // Cases of one mesh: all settings, or (turn >= 0) one choice of them for each model.
 static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
     int n = 0;
-    for (int model = 0; model < 4; model++) {
-        const Arch arch = model < 2 ? ARCH_GPT2 : ARCH_LLAMA;
+    for (int model = 0; model < MODELS; model++) {
+        const Arch arch = (Arch)(model / 2);
         for (int setting = 0; setting < 18; setting++) {
             const bool sequence = setting % 2 == 1;
             const int zero = setting / 2 % 3, recompute = setting / 6;
@@ -96,16 +97,17 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
         }
     }
     if (!turn) return n;
-    const int settings = n / 4;
-    for (int model = 0; model < 4; model++) { // a stride that is prime to 2, 3, 6, 9, 18 visits all settings in turn
+    const int settings = n / MODELS;
+    for (int model = 0; model < MODELS;
+         model++) { // a stride that is prime to 2, 3, 6, 9, 18 visits all settings in turn
         list[model] = list[model * settings + (*turn)++ * 5 % settings];
     }
-    return 4;
+    return MODELS;
 }
 
 // One choice of model and settings, for a schedule; those that the schedule does without are replaced.
 static Case schedule_case(int t, int p, int d, ScheduleKind kind, int v, int choice) {
-    const Arch arch = choice % 2 ? ARCH_LLAMA : ARCH_GPT2;
+    const Arch arch = (Arch)(choice % ARCHS);
     const bool splits = schedule_splits_backward(kind);
     const int zero = choice / 2 % 3, recompute = choice / 3 % 3;
     Case c = {{arch, choice / 3 % 2 == 0, family_of(arch, t)},

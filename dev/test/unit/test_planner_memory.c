@@ -279,11 +279,12 @@ static void look_at_all(const ModelConfig* m, const Mesh* mesh, int micro_batche
 
 static void test_any_rank(bool quick) {
     int meshes = 0, wrong = 0;
-    for (int arch = 0; arch < 2; arch++) {
+    for (int arch = 0; arch < ARCHS; arch++) {
         for (int L = 5; L <= 12; L += quick ? 7 : 1) {
             // A vocabulary that is large, and one that is small beside a block.
             for (int V = 61; V < 5000; V += 4099) {
-                const ModelConfig m = test_model((Arch)arch, L, 32, 4, arch ? 2 : 4, 16, V);
+                const ModelConfig m =
+                    test_model((Arch)arch, L, 32, 4, architectures[arch].hub == HUB_LLAMA ? 2 : 4, 16, V);
                 for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
                     for (int size = 0; size < 6 * 3 * 3; size++) {
                         Mesh mesh = mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);

@@ -233,10 +233,10 @@ static void test_operations(void) {
     }
     bool ok = true;
     for (int round = 0; round < 200; round++) { // three passes, whatever the software and the mesh
-        const bool llama = draw(0, 1);
-        const int t = 1 << draw(0, 3), NH = 8 * draw(1, 4), NKV = llama ? 8 : NH, C = 64 * NH;
-        const ModelConfig m =
-            model_of(llama ? ARCH_LLAMA : ARCH_GPT2, draw(1, 9), C, NH, NKV, 8 * draw(10, 99), 512, 8 * draw(10, 99));
+        const Arch arch = (Arch)draw(0, ARCHS - 1);
+        const int t = 1 << draw(0, 3), NH = 8 * draw(1, 4), NKV = architectures[arch].hub == HUB_LLAMA ? 8 : NH,
+                  C = 64 * NH;
+        const ModelConfig m = model_of(arch, draw(1, 9), C, NH, NKV, 8 * draw(10, 99), 512, 8 * draw(10, 99));
         Mesh mesh = mesh_of(t, 1, 1, 1, RECOMPUTE_NONE);
         mesh.sequence_parallel = t > 1 && draw(0, 1);
         const Software* s = &softwares[draw(0, SOFTWARES - 1)];
@@ -480,10 +480,10 @@ static void test_bubbles(void) {
 static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     static const char* const clusters[] = {"selene", "dgx-h100", "gb200", "dgx-a100-40"};
     Error error;
-    const bool llama = draw(0, 1);
+    const Arch arch = (Arch)draw(0, ARCHS - 1);
     const int NH = 8 * draw(1, 8);
-    ModelConfig model = model_of(llama ? ARCH_LLAMA : ARCH_GPT2, draw(1, 24), 64 * NH, NH, llama ? 8 : NH, 256 * NH,
-                                 1024, 1000 * draw(8, 64));
+    ModelConfig model = model_of(arch, draw(1, 24), 64 * NH, NH, architectures[arch].hub == HUB_LLAMA ? 8 : NH,
+                                 256 * NH, 1024, 1000 * draw(8, 64));
     model.tied = draw(0, 2) > 0;
     const PipelineConfig plan = random_pipeline(8);
     Mesh mesh = mesh_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
