@@ -154,9 +154,11 @@ static void print_evaluations(const Trainer* t) {
         const Evaluation* evaluation = &t->evaluations.item[i];
         const Scores scores = evaluation_scores(evaluation);
         printf("  %-*s %11lld", width - 2, evaluation->path, (long long)scores.n);
-        print_score("%.4f", 7, scores.acc), print_score("%.4f", 9, scores.acc_norm);
-        print_score("%.4f", 8, scores.loss), print_score("%.5g", 11, scores.perplexity),
-            print_score("%.4f", 10, scores.byte_bits);
+        print_score("%.4f", 7, scores.acc);
+        print_score("%.4f", 9, scores.acc_norm);
+        print_score("%.4f", 8, scores.loss);
+        print_score("%.5g", 11, scores.perplexity);
+        print_score("%.4f", 10, scores.byte_bits);
         printf("\n");
     }
     fflush(stdout);
@@ -214,10 +216,11 @@ static void log_sample(Trainer* t, const int32_t* tokens, int n) {
     line_end(&line, &t->samples);
 }
 
-// Writes a number, or null: JSON has no infinity and no NaN.
-static void log_number(FILE* log, double x) {
+// Writes a member with a number of `digits` digits, or null: JSON has no infinity and no NaN.
+static void log_number(FILE* log, const char* name, double x, int digits) {
+    fprintf(log, ",\"%s\":", name);
     if (isfinite(x))
-        fprintf(log, "%.9g", x);
+        fprintf(log, "%.*g", digits, x);
     else
         fprintf(log, "null");
 }
@@ -241,9 +244,7 @@ static void log_evaluations(FILE* log, const Trainer* t) {
         json_write_string(log, evaluation->path);
         fprintf(log, ",\"%s\":%lld", is_choice(evaluation) ? "examples" : "tokens", (long long)scores.n);
         for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
-            if (!members[k].fits) continue;
-            fprintf(log, ",\"%s\":", members[k].name);
-            log_number(log, members[k].value);
+            if (members[k].fits) log_number(log, members[k].name, members[k].value, 9);
         }
         fprintf(log, "}");
     }
@@ -255,26 +256,18 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     JsonLine text;
     FILE* log = line_begin(&text);
     const double tokens = (double)t->settings.global_batch * t->stage.T;
-    fprintf(log, "{\"step\":%lld,\"loss\":", (long long)t->step);
-    log_number(log, t->loss);
-    fprintf(log, ",\"val_loss\":");
-    log_number(log, t->val_loss);
-    fprintf(log, ",\"grad_norm\":");
-    log_number(log, t->grad_norm);
-    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"step_ms\":%.3f,\"tokens_per_s\":%.1f,\"mfu\":",
+    fprintf(log, "{\"step\":%lld", (long long)t->step);
+    log_number(log, "loss", t->loss, 9);
+    log_number(log, "val_loss", t->val_loss, 9);
+    log_number(log, "grad_norm", t->grad_norm, 9);
+    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"step_ms\":%.3f,\"tokens_per_s\":%.1f",
             learning_rate(&t->settings, t->step - 1), tokens, 1e3 * seconds, tokens / seconds);
-    if (mfu > 0)
-        fprintf(log, "%.4f", mfu);
-    else
-        fprintf(log, "null");
+    log_number(log, "mfu", mfu > 0 ? mfu : (double)NAN, 4);
     fprintf(log, ",\"comm_bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline,
             t->bytes.data);
     if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"dp_inter_site\":%.0f", t->bytes.far);
-    fprintf(log, "},\"bubble\":");
-    if (isnan(t->bubble))
-        fprintf(log, "null");
-    else
-        fprintf(log, "%.4f", t->bubble);
+    fprintf(log, "}");
+    log_number(log, "bubble", t->bubble, 4);
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
     const StepHealth* health = &t->health;
     if (health->skipped) fprintf(log, ",\"skipped\":true");

@@ -85,16 +85,15 @@ static inline bool group_differs(bool* wrong, int* copies, const int64_t* number
         if (first[color] < 0) first[color] = rank;
         if (number[(int64_t)rank * stride] != number[(int64_t)first[color] * stride]) found = color;
     }
-    free(first);
-    if (found < 0) return false;
     for (int rank = 0; rank < ranks; rank++) {
         const Mesh at = mesh_at(mesh, rank);
         wrong[rank] = false;
         if (replica_group_color(group, &at, NKV) == found) same[n++] = rank;
     }
-    differ_from_majority(wrong, number, stride, same, n);
+    if (found >= 0) differ_from_majority(wrong, number, stride, same, n);
     *copies = n;
-    return true;
+    free(first);
+    return found >= 0;
 }
 
 // The checksums of this rank's slices (layout.n). Word numbers of different slices are disjoint, so that the sums

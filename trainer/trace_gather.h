@@ -9,26 +9,20 @@ and writes one file in Chrome's trace format, which Perfetto opens.
 
 // Sends this rank's spans to rank 0.
 static inline void trace_send(Comm* world, const Trace* trace) {
-    int64_t counts[2] = {trace->n, trace->dropped};
-    CommRequest sends[3];
-    sends[0] = comm_send_start(world, counts, 2, COMM_INT64, 0, 0);
-    sends[1] = comm_send_start(world, &trace->zero, 1, COMM_DOUBLE, 0, 1);
-    sends[2] = comm_send_start(world, trace->spans, counts[0] * (int64_t)sizeof(TraceSpan), COMM_BYTE, 0, 2);
-    for (int i = 0; i < 3; i++) comm_wait(&sends[i]);
+    CommRequest sends[2];
+    sends[0] = comm_send_start(world, trace, sizeof *trace, COMM_BYTE, 0, 0);
+    sends[1] = comm_send_start(world, trace->spans, trace->n * (int64_t)sizeof(TraceSpan), COMM_BYTE, 0, 1);
+    for (int i = 0; i < 2; i++) comm_wait(&sends[i]);
 }
 
 // Receives the spans of a rank; the caller frees the trace.
 static inline Trace trace_receive(Comm* world, int rank) {
-    int64_t counts[2];
-    CommRequest request = comm_receive_start(world, counts, 2, COMM_INT64, rank, 0);
-    comm_wait(&request);
     Trace trace;
-    trace_init(&trace, counts[0]);
-    trace.n = counts[0];
-    trace.dropped = counts[1];
-    request = comm_receive_start(world, &trace.zero, 1, COMM_DOUBLE, rank, 1);
+    CommRequest request = comm_receive_start(world, &trace, sizeof trace, COMM_BYTE, rank, 0);
     comm_wait(&request);
-    request = comm_receive_start(world, trace.spans, trace.n * (int64_t)sizeof(TraceSpan), COMM_BYTE, rank, 2);
+    const int64_t bytes = trace.n * (int64_t)sizeof(TraceSpan);
+    trace.spans = (TraceSpan*)checked_malloc((size_t)bytes, "the trace"); // its pointer was the other rank's
+    request = comm_receive_start(world, trace.spans, bytes, COMM_BYTE, rank, 1);
     comm_wait(&request);
     return trace;
 }

@@ -59,13 +59,6 @@ static inline void trace_free(Trace* trace) {
     memset(trace, 0, sizeof *trace);
 }
 
-// Copies the first size - 1 bytes of a string, padded with zeros.
-static inline void trace_copy(char* to, size_t size, const char* from) {
-    const size_t length = strlen(from), n = length < size ? length : size - 1;
-    memcpy(to, from, n);
-    memset(to + n, 0, size - n);
-}
-
 // Counts a span for which there is no room; warns the first time.
 static inline void trace_drop(Trace* trace) {
     if (trace->dropped++ > 0) return;
@@ -84,8 +77,9 @@ static inline void trace_span(Trace* trace, const char* track, const char* name,
         return;
     }
     TraceSpan* span = &trace->spans[trace->n++];
-    trace_copy(span->track, sizeof span->track, track);
-    trace_copy(span->name, sizeof span->name, name);
+    memset(span, 0, sizeof *span);
+    snprintf(span->track, sizeof span->track, "%s", track);
+    snprintf(span->name, sizeof span->name, "%s", name);
     span->number = number;
     span->start = start;
     span->end = end;
