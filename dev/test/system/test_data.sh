@@ -141,7 +141,7 @@ part() { printf "$1" | tokens | awk '{ printf "%d %s", NF, $0 NF ? $0 : ""; prin
 q='{"ctx":"a quick dog","endings":["runs","it'"'"'s \u00e9"],"label":1,"ind":7}'
 printf '%s\n\n  \n{"ctx":"b","endings":["c"],"label":"0"}' "$q" >"$folder/q.jsonl"
 check "questions become choices" choices --tokenizer "$gpt2"
-check "told in one line" grep -q "q.bin: 2 examples with 3 completions" "$folder/log"
+check "reported in one line" grep -q "q.bin: 2 examples with 3 completions" "$folder/log"
 one="1 2 $(part 'a quick dog')$(part ' runs')$(part ' it'"'"'s \303\251')" two="0 1 $(part b)$(part ' c')"
 bytes() { echo $((2 * (3 + $(echo "$1" | wc -w)))); }
 check "context, and a blank before each ending" same "$(shard "$folder/q.bin")" \

@@ -385,7 +385,7 @@ class Disks:
         ok(set(lines) == set(failed + of_log) and len(set(failed)) == len(failed) and len(of_log) <= 2, what,
            f"other lines, or twice: {lines[:4]}")
         ok(len({re.search(r"step (\d+)", line)[1] for line in failed}) == len(failed), what,
-           f"told in more than one line: {failed[:3]}")
+           f"reported in more than one line: {failed[:3]}")
         ok(all(any(r in line for r in reasons) for line in lines), what, f"another reason: {lines[:2]}")
         ok(status == (0 if relief else 1), what, f"status {status}: {lines[-1:]}")
         if relief:
