@@ -27,18 +27,14 @@ static void test_other_models(const char* path) {
     Error error;
     ModelConfig other = gpt2_tied;
     other.F = 44;
-    check(!reads(path, &other, &error) && strstr(error.text, "model.safetensors: transformer.h.0.mlp.c_fc.weight has "
-                                                             "shape (24, 40), the model needs (24, 44)"),
-          "other sizes: %s", error.text);
+    check(!reads(path, &other, &error) && strstr(error.text, "h.0.mlp.c_fc.weight"), "other sizes: %s", error.text);
     other = gpt2_tied;
     other.V = 22;
-    check(!reads(path, &other, &error) && strstr(error.text, "transformer.wte.weight has shape (21, 24)"),
-          "another vocabulary: %s", error.text);
+    check(!reads(path, &other, &error) && strstr(error.text, "wte.weight"), "another vocabulary: %s", error.text);
     for (int L = 4; L <= 6; L += 2) {
         other = gpt2_tied;
         other.L = L;
-        check(!reads(path, &other, &error) && strstr(error.text, "has 64 tensors, the model needs"), "%d layers: %s", L,
-              error.text);
+        check(!reads(path, &other, &error) && strstr(error.text, "64 tensors"), "%d layers: %s", L, error.text);
     }
     check(!reads(path, &llama_tied, &error) && strstr(error.text, path), "another architecture: %s", error.text);
 }

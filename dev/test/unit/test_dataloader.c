@@ -71,43 +71,6 @@ static void test_permutation_large(void) {
     }
 }
 
-// The position is one number: a loader made anew gives at n what the first gave when it came by, in any order.
-static void test_resume(void) {
-    char text[5000];
-    for (int i = 0; i < 5000; i++) text[i] = (char)(32 + some_token((uint64_t)i, 90));
-    TokenFiles files = open_or_die(write_bytes("resume.txt", text, sizeof text));
-    enum { T = 31, N = 700 }; // 161 sequences an epoch: more than four epochs
-    static int32_t inputs[N][T], targets[N][T];
-    DataLoader loader;
-    Error error;
-    bool ok = dataloader_init(&loader, &files, 0, files.tokens, T, 256, 1, true, &error);
-    for (uint64_t n = 0; n < N; n++) ok = ok && dataloader_sequence(inputs[n], targets[n], &loader, n, &error);
-    tokens_close(&files);
-
-    files = open_or_die("resume.txt");
-    ok = ok && dataloader_init(&loader, &files, 0, files.tokens, T, 256, 1, true, &error);
-    int differ = 0, same_as_other_seed = 0, same_as_last_epoch = 0;
-    for (uint64_t n = N; n-- > 0;) { // backwards
-        int32_t a[T], b[T];
-        ok = ok && dataloader_sequence(a, b, &loader, n, &error);
-        differ += memcmp(a, inputs[n], sizeof a) != 0 || memcmp(b, targets[n], sizeof b) != 0;
-        if (n >= 161) same_as_last_epoch += memcmp(a, inputs[n - 161], sizeof a) == 0;
-    }
-    loader.seed = 2;
-    for (uint64_t n = 0; n < N; n++) {
-        int32_t a[T], b[T];
-        ok = ok && dataloader_sequence(a, b, &loader, n, &error);
-        same_as_other_seed += memcmp(a, inputs[n], sizeof a) == 0;
-    }
-    check(ok && differ == 0, "resume: %d of %d sequences differ from the run that began at 0", differ, (int)N);
-    // both: a chance of 1 in 161 for each of N or fewer, about Poisson with mean 4.3
-    check_error("    sequences that another seed has at the same place", same_as_other_seed, 16);
-    check_error("    sequences that the next epoch has at the same place", same_as_last_epoch, 16);
-    int32_t a[T], b[T];
-    check(dataloader_sequence(a, b, &loader, UINT64_MAX, &error), "    position 2^64 - 1");
-    tokens_close(&files);
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // Blends of sources
 
@@ -249,6 +212,7 @@ static void test_weights(void) {
     write_text("w_a.txt", "aaaa");
     write_text("w_b.txt", "bb");
     write_text("0.5:w_c.txt", "ccc");
+    write_text(".:w_d.txt", "d");
     typedef struct {
         const char* list;
         int64_t weight[3];
@@ -264,6 +228,7 @@ static void test_weights(void) {
                           {"0.000000001:w_a.txt,1:w_b.txt", {1, 1000000000}},
                           {"w_a.txt,w_b.txt", {1}},
                           {"./0.5:w_c.txt", {1}},
+                          {".:w_d.txt", {1}},
                           {"0.1:0.5:w_c.txt", {1}}};
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
         Sources sources = sources_or_die(cases[c].list);
@@ -652,7 +617,6 @@ int main(int argc, char** argv) {
     test_pinned_order();
     test_permutation_large();
     if (argc < 2 || strcmp(argv[1], "--short") != 0) test_bijection();
-    test_resume();
     test_blend();
     test_blend_far();
     test_blend_pinned();
