@@ -303,7 +303,8 @@ static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double too[2
                       now.far - before.far,
                       too[0],
                       too[1]};
-    sum_over_scope(&t->groups, scope, sums, 6);
+    sum_over_site(&t->groups, sums, 6);
+    if (scope == SCOPE_WORLD) sum_over(&t->groups.far, sums, 6);
     too[0] = sums[4];
     too[1] = sums[5];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};

@@ -246,6 +246,14 @@ static inline void async_dp_send(const Stage* stage, int b) {
     async->request[b] = comm_all_gather_start(far, arrived, packed, bytes, COMM_BYTE);
 }
 
+// Sends a minus b of a bucket: dc-s3gd the change, local minus global parameters; diloco the outer gradient, global
+// minus local ones.
+static inline void async_dp_send_difference(const Stage* stage, int bucket, const float* a, const float* b) {
+    const int64_t at = stage->layout.bucket[bucket].offset, n = stage->layout.bucket[bucket].elements;
+    difference(stage->async->sum + at, a + at, b + at, n);
+    async_dp_send(stage, bucket);
+}
+
 // Gathers the site shards of a bucket's values on all members of a site.
 static inline void async_dp_gather_parts(const Stage* stage, float* values, int b) {
     const Layout* layout = &stage->layout;
@@ -279,14 +287,6 @@ static inline void async_dp_advance(const Stage* stage, int b) {
         add_scaled(async->global_params + at, async->sum + at, 1.0f / (float)async->config.sites, n);
 }
 
-// Sends the change of a bucket, whose local parameters are new.
-static inline void async_dp_send_change(const Stage* stage, int b) {
-    const AsyncDp* async = stage->async;
-    const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
-    difference(async->sum + at, async->local_params + at, async->global_params + at, n);
-    async_dp_send(stage, b);
-}
-
 // Without a delay: waits for the changes of this step's update at once; all sites continue from the same parameters.
 // changed (buckets) is set where local parameters are new: everywhere.
 static inline void async_dp_meet(const Stage* stage, bool* changed) {
@@ -311,14 +311,6 @@ static inline void async_dp_merge(const Stage* stage, int b) {
     outer_update(async->global_params + at, async->velocity + at, async->sum + at, 1.0f / (float)config->sites,
                  (float)config->outer_lr, (float)config->outer_momentum, n);
     mix(async->local_params + at, async->global_params + at, (float)config->mix, n);
-}
-
-// Sends the outer gradient of a bucket.
-static inline void async_dp_send_outer_grad(const Stage* stage, int b) {
-    const AsyncDp* async = stage->async;
-    const int64_t at = stage->layout.bucket[b].offset, n = stage->layout.bucket[b].elements;
-    difference(async->sum + at, async->global_params + at, async->local_params + at, n);
-    async_dp_send(stage, b);
 }
 
 // With fewer bits the others add up the rounded sum, so this site keeps it in `old`.
@@ -365,7 +357,7 @@ static inline void async_dp_round(const Stage* stage, int64_t step, bool* change
         if (round_late && sends) async_dp_merge_last_round(stage, b);
         if (round_late) continue;
         if (merges && config->delay > 0) async_dp_merge(stage, b);
-        if (sends) async_dp_send_outer_grad(stage, b);
+        if (sends) async_dp_send_difference(stage, b, async->global_params, async->local_params);
     }
     if (config->delay > 0) return;
     for (int b = 0; b < stage->layout.buckets; b++) {
@@ -527,9 +519,11 @@ static inline void async_dp_before_update(const Stage* stage, int chunk) {
 }
 
 static inline void async_dp_after_update(const Stage* stage, int chunk) {
-    if (stage->async->config.mode != DP_DC_S3GD) return;
+    const AsyncDp* async = stage->async;
+    if (async->config.mode != DP_DC_S3GD) return;
     for (int b = 0; b < stage->layout.buckets; b++) {
-        if (stage->layout.bucket[b].chunk == chunk) async_dp_send_change(stage, b);
+        if (stage->layout.bucket[b].chunk == chunk)
+            async_dp_send_difference(stage, b, async->local_params, async->global_params);
     }
 }
 

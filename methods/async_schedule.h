@@ -10,9 +10,10 @@ each site in every step. The mode (--dp-mode) sets what sites exchange, and how 
     diloco     after H local steps, the distance from the global parameters; its mean is the gradient of an outer
                optimizer. In P fragments, each sent in its own step of the H, or eager, delayed by a whole period
 
-The table has a row for every fragment: the steps in which it is sent and merged. It is built (settings_async), checked
-(async_schedule_check), drawn (async_schedule_draw), priced (async_schedule_traffic) and executed (methods/async_dp.h)
-by the same functions, async_schedule_sends and async_schedule_merges. At most one sum of a fragment is in flight.
+The table has a row for every fragment: the steps in which it is sent and merged. It is drawn (async_schedule_draw),
+priced (async_schedule_traffic) and executed (methods/async_dp.h) by the same functions, async_schedule_sends and
+async_schedule_merges. With 1 <= P <= H and a delay of 0 to H steps, which settings_async ensures, every sum is merged
+once, before the next one of its fragment is sent: at most one sum of a fragment is in flight.
 
     fragment 0   . . . s - - - m . . . s - - - m        H = 8, P = 2, merged 4 steps after it was sent
     fragment 1   . . . . . . . s - - - m . . . s
@@ -108,28 +109,6 @@ static inline bool async_schedule_fit(const AsyncConfig* config, int L, Error* e
     if (config->fragments <= L) return true;
     return fail(error, "--fragments %d: the model has %d block%s to deal out; use fewer", config->fragments, L,
                 L == 1 ? "" : "s");
-}
-
-// The proof, by walking through the steps: every sum is merged once, before the next one of its fragment is sent; every
-// fragment is sent once in H steps.
-static inline bool async_schedule_check(const AsyncConfig* config, Error* error) {
-    if (config->period < 1 || config->fragments < 1 || config->fragments > config->period || config->delay < 0 ||
-        config->delay > config->period)
-        return fail(error, "%d fragments every %lld steps, merged after %lld, is no plan", config->fragments,
-                    (long long)config->period, (long long)config->delay);
-    for (int f = 0; f < config->fragments; f++) {
-        int64_t sent = 0, merged = 0;
-        for (int64_t t = 1; t <= 3 * config->period; t++) {
-            sent += async_schedule_sends(config, f, t);
-            merged += async_schedule_merges(config, f, t);
-            const int64_t flying = sent - merged;
-            if (flying < 0 || flying > 1 || (flying == 1) != async_schedule_flies(config, f, t))
-                return fail(error, "fragment %d has %lld sums in flight after step %lld", f, (long long)flying,
-                            (long long)t);
-        }
-        if (sent != 3) return fail(error, "fragment %d is sent %lld times in 3 rounds", f, (long long)sent);
-    }
-    return true;
 }
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -73,14 +73,6 @@ static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->far, x, n);
 }
 
-// Sums over the ranks of a scope.
-static inline void sum_over_scope(ProcessGroups* g, Scope scope, double* x, int64_t n) {
-    if (scope == SCOPE_WORLD)
-        sum_over_mesh(g, x, n);
-    else
-        sum_over_site(g, x, n);
-}
-
 // all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room for them.
 static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
     Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};

@@ -267,23 +267,6 @@ static inline double bubble_zb_h1(double p, double v, double m) {
 }
 static inline double bubble_zb_v(double p, double v, double m) { return fmax(p - 1, 4 * p - 2 - 2 * m) / (3 * v * m); }
 
-// Slots: the most micro-batches of a chunk whose activations a stage keeps at once.
-static inline int slots_gpipe(int p, int v, int m, int stage) {
-    (void)p, (void)stage;
-    return v * m;
-}
-static inline int slots_1f1b(int p, int v, int m, int stage) { return (int)min_i64(p - stage, (int64_t)v * m); }
-static inline int slots_interleaved(int p, int v, int m, int stage) {
-    return (int)min_i64(2 * (p - stage - 1) + (v - 1) * p + 1, (int64_t)v * m);
-}
-static inline int slots_zb_h1(int p, int v, int m, int stage) {
-    (void)stage;
-    return (int)min_i64(p, (int64_t)v * m);
-}
-static inline int slots_zb_v(int p, int v, int m, int stage) {
-    return (int)min_i64(v * p, min_i64(v * m, m + stage + 1));
-}
-
 // One row a schedule. A new one is a constant of ScheduleKind, an order function and a row here.
 typedef struct {
     const char* name;
@@ -293,16 +276,15 @@ typedef struct {
     int chunks;               // of a stage by default (--vpp)
     bool grouped;             // supports more chunks, too, and takes micro-batches in groups of p
     double (*bubble)(double p, double v, double m);
-    int (*slots)(int p, int v, int m, int stage);
 } ScheduleRow;
 
 static const ScheduleRow schedules[SCHEDULE_KINDS] = {
-    // name, order, folded, halves, chunks, grouped, bubble, slots
-    {"gpipe", order_gpipe, false, false, 1, false, bubble_1f1b, slots_gpipe},
-    {"1f1b", order_1f1b, false, false, 1, false, bubble_1f1b, slots_1f1b},
-    {"interleaved", order_interleaved, false, false, 2, true, bubble_1f1b, slots_interleaved},
-    {"zb-h1", order_zb_h1, false, true, 1, false, bubble_zb_h1, slots_zb_h1},
-    {"zb-v", order_zb_v, true, true, 2, false, bubble_zb_v, slots_zb_v},
+    // name, order, folded, splits_backward, chunks, grouped, bubble
+    {"gpipe", order_gpipe, false, false, 1, false, bubble_1f1b},
+    {"1f1b", order_1f1b, false, false, 1, false, bubble_1f1b},
+    {"interleaved", order_interleaved, false, false, 2, true, bubble_1f1b},
+    {"zb-h1", order_zb_h1, false, true, 1, false, bubble_zb_h1},
+    {"zb-v", order_zb_v, true, true, 2, false, bubble_zb_v},
 };
 
 static inline const char* schedule_name(ScheduleKind kind) {

@@ -48,18 +48,10 @@ typedef struct {
     unsigned whole;    // a bit for TIE, NORM and UPDATE_TIED, if done
 } StageState;
 
-__attribute__((format(printf, 4, 5))) static inline bool schedule_refuse(const Schedule* schedule, int i, Error* error,
-                                                                         const char* format, ...) {
-    char reason[512], which[32] = "", where[32] = "";
+static inline bool schedule_refuse(const Schedule* schedule, int i, Error* error, const char* reason) {
     const Action action = schedule->actions[i];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(reason, sizeof reason, format, args);
-    va_end(args);
-    if (action.microbatch != -1) snprintf(which, sizeof which, " %d", action.microbatch);
-    if (schedule->config.v > 1 && action.chunk != -1) snprintf(where, sizeof where, " in chunk %d", action.chunk);
-    return fail(error, "schedule of stage %d, action %d, %s%s%s: %s", schedule->stage, i, action_name(action.kind),
-                which, where, reason);
+    return fail(error, "schedule of stage %d, action %d, %s of micro-batch %d in chunk %d: %s", schedule->stage, i,
+                action_name(action.kind), action.microbatch, action.chunk, reason);
 }
 
 static inline unsigned* item_done(const StageState* state, Action action) {
@@ -95,12 +87,6 @@ static inline unsigned chunk_complete(const Schedule* schedule, int chunk, bool 
     return all;
 }
 
-static inline const char* first_action_of(unsigned bits) {
-    int kind = 0;
-    while (kind < ACTION_KINDS && !(bits >> kind & 1)) kind++;
-    return action_name((ActionKind)kind);
-}
-
 // The buffer that an action fills, and the one that it empties.
 static inline int action_fills(const Schedule* schedule, Action action) {
     if (action.kind == RECEIVE_FORWARD) return INPUT_BUFFER;
@@ -115,137 +101,110 @@ static inline int action_empties(ActionKind kind) {
     return kind == SEND_BACKWARD ? SEND_BUFFER : NO_BUFFER;
 }
 
+// The rules. Each looks at one action, before it is done, and at the state.
+
 // Every field has a meaning or is -1 or false, by the definition at the top.
-static inline bool rule_fields(const StageState* state, int i, Error* error) {
+static inline bool rule_fields(const StageState* state, Action action) {
     const Schedule* schedule = state->schedule;
-    const Action action = schedule->actions[i];
-    if ((unsigned)action.kind >= ACTION_KINDS) return schedule_refuse(schedule, i, error, "kind %d", (int)action.kind);
     const bool on_item = action.kind < REDUCE, on_chunk = on_item || action.kind == REDUCE || action.kind == UPDATE;
     const bool in_slot = action_computes(action.kind) || action.kind == SEND_FORWARD;
-    if (on_chunk ? action.chunk < 0 || action.chunk >= schedule->config.v : action.chunk != -1)
-        return schedule_refuse(schedule, i, error, "no chunk %d of %d for it", action.chunk, schedule->config.v);
+    if ((unsigned)action.kind >= ACTION_KINDS) return false;
+    if (on_chunk ? action.chunk < 0 || action.chunk >= schedule->config.v : action.chunk != -1) return false;
     if (on_item ? action.microbatch < 0 || action.microbatch >= schedule->config.m : action.microbatch != -1)
-        return schedule_refuse(schedule, i, error, "no micro-batch %d of %d for it", action.microbatch,
-                               schedule->config.m);
-    if (in_slot ? action.slot < 0 || action.slot >= schedule->slots : action.slot != -1)
-        return schedule_refuse(schedule, i, error, "no slot %d of %d for it", action.slot, schedule->slots);
-    if (action_transfers(action.kind) && transfer_other_end(schedule, action.kind, action.chunk) < 0)
-        return schedule_refuse(schedule, i, error, "there is no such neighbour");
-    if (action.reduce && !action_adds_weight_gradients(action.kind))
-        return schedule_refuse(schedule, i, error, "has the reduce flag and no weight gradients");
-    return true;
+        return false;
+    if (in_slot ? action.slot < 0 || action.slot >= schedule->slots : action.slot != -1) return false;
+    if (action_transfers(action.kind) && transfer_other_end(schedule, action.kind, action.chunk) < 0) return false;
+    return !action.reduce || action_adds_weight_gradients(action.kind);
 }
 
 // Nothing is done twice.
-static inline bool rule_once(const StageState* state, int i, Error* error) {
-    const Action action = state->schedule->actions[i];
+static inline bool rule_once(const StageState* state, Action action) {
     unsigned done = state->whole;
     if (action.chunk >= 0) done = state->chunk[action.chunk].whole;
     if (action.microbatch >= 0) done = *item_done(state, action);
-    if (!(done & action_effects(action.kind))) return true;
-    return schedule_refuse(state->schedule, i, error, "has been done before");
+    return !(done & action_effects(action.kind));
 }
 
 // An action's inputs come before it: the posted receive, the forward pass, the input gradient.
-static inline bool rule_order(const StageState* state, int i, Error* error) {
-    const Action action = state->schedule->actions[i];
-    if (action.microbatch < 0) return true;
-    const unsigned missing = action_needs(state->schedule, action) & ~*item_done(state, action);
-    if (!missing) return true;
-    return schedule_refuse(state->schedule, i, error, "needs %s %d before it", first_action_of(missing),
-                           action.microbatch);
+static inline bool rule_order(const StageState* state, Action action) {
+    return action.microbatch < 0 || !(action_needs(state->schedule, action) & ~*item_done(state, action));
 }
 
 // A slot holds one micro-batch from its forward pass to the end of its backward pass, and its output until it is sent.
-static inline bool rule_slot(const StageState* state, int i, Error* error) {
-    const Action action = state->schedule->actions[i];
+static inline bool rule_slot(const StageState* state, Action action) {
     if (action.slot < 0) return true;
     const Item holds = action.kind == SEND_FORWARD ? state->output[action.slot] : state->kept[action.slot];
-    if (same_item(holds, action.kind == FORWARD ? no_item() : item_of(action))) return true;
-    if (holds.chunk < 0) return schedule_refuse(state->schedule, i, error, "slot %d is empty", action.slot);
-    return schedule_refuse(state->schedule, i, error, "slot %d holds micro-batch %d of chunk %d", action.slot,
-                           holds.microbatch, holds.chunk);
+    return same_item(holds, action.kind == FORWARD ? no_item() : item_of(action));
 }
 
 // No buffer is overwritten before its content was used.
-static inline bool rule_buffers(const StageState* state, int i, Error* error) {
-    static const char* names[BUFFER_KINDS] = {"receive buffer for inputs", "receive buffer for gradients",
-                                              "send buffer"};
-    const Action action = state->schedule->actions[i];
+static inline bool rule_buffers(const StageState* state, Action action) {
     if (action.microbatch < 0) return true;
-    const int kind = action_fills(state->schedule, action);
-    if (kind == NO_BUFFER) return true;
-    const int which = action.microbatch % PIPELINE_BUFFERS_PER_DIRECTION,
-              holds = state->chunk[action.chunk].buffer[kind][which];
-    if (holds < 0) return true;
-    return schedule_refuse(state->schedule, i, error, "overwrites micro-batch %d in %s %d", holds, names[kind], which);
+    const int kind = action_fills(state->schedule, action), which = action.microbatch % PIPELINE_BUFFERS_PER_DIRECTION;
+    return kind == NO_BUFFER || state->chunk[action.chunk].buffer[kind][which] < 0;
 }
 
 // A chunk takes the micro-batches in order, in each kind of work: losses are accumulated in the order of the forward
 // passes, gradients of norms in the order of the dgrads, all others in the order of the wgrads. So every schedule adds
 // the same numbers in the same order, and results are the same bits.
-static inline bool rule_sums(const StageState* state, int i, Error* error) {
-    const Action action = state->schedule->actions[i];
+static inline bool rule_sums(const StageState* state, Action action) {
     if (!action_computes(action.kind)) return true;
     const ChunkState* c = &state->chunk[action.chunk];
-    if (action.kind == FORWARD && action.microbatch != c->forwards)
-        return schedule_refuse(state->schedule, i, error, "the forward pass of micro-batch %d has to come next",
-                               c->forwards);
-    if (action_makes_input_gradient(action.kind) && action.microbatch != c->inputs)
-        return schedule_refuse(state->schedule, i, error, "the input gradient of micro-batch %d has to come next",
-                               c->inputs);
-    if (action_adds_weight_gradients(action.kind) && action.microbatch != c->weights)
-        return schedule_refuse(state->schedule, i, error, "weight gradients of micro-batch %d have to be added next",
-                               c->weights);
-    return true;
+    if (action.kind == FORWARD) return action.microbatch == c->forwards;
+    if (action_makes_input_gradient(action.kind) && action.microbatch != c->inputs) return false;
+    return !action_adds_weight_gradients(action.kind) || action.microbatch == c->weights;
 }
 
 // Where one stage has both uses of a tied embedding, the embedding's last gradients, which complete the sum of both,
 // come after the head's.
-static inline bool rule_tied(const StageState* state, int i, Error* error) {
+static inline bool rule_tied(const StageState* state, Action action) {
     const Schedule* schedule = state->schedule;
-    const Action action = schedule->actions[i];
     const int last = schedule->config.v - 1;
-    if (!schedule->config.tied || !action_adds_weight_gradients(action.kind) ||
-        action.microbatch != schedule->config.m - 1)
-        return true;
-    if (action.chunk == last || !chunk_is_first(schedule, action.chunk) || !chunk_is_last(schedule, last)) return true;
-    if (state->chunk[last].weights == schedule->config.m) return true;
-    return schedule_refuse(schedule, i, error, "the head's gradients of the same matrix have to be added before");
+    if (!schedule->config.tied || !action_adds_weight_gradients(action.kind)) return true;
+    if (action.microbatch != schedule->config.m - 1 || action.chunk == last) return true;
+    if (!chunk_is_first(schedule, action.chunk) || !chunk_is_last(schedule, last)) return true;
+    return state->chunk[last].weights == schedule->config.m;
 }
 
 // Gradients go to the data-parallel reduction after their last contribution, or after every micro-batch.
-static inline bool rule_reduce_flag(const StageState* state, int i, Error* error) {
-    const Action action = state->schedule->actions[i];
+static inline bool rule_reduce_flag(const StageState* state, Action action) {
+    const PipelineConfig* config = &state->schedule->config;
     if (!action_adds_weight_gradients(action.kind)) return true;
-    const bool last = action.microbatch == state->schedule->config.m - 1;
-    if (action.reduce == (last || state->schedule->config.reduce_every)) return true;
-    return schedule_refuse(state->schedule, i, error,
-                           action.reduce ? "has a reduce flag too many" : "lacks the reduce flag");
+    return action.reduce == (action.microbatch == config->m - 1 || config->reduce_every);
 }
 
 // Sums come before the norm, and the update's dependencies, by the configuration, before the update.
-static inline bool rule_ending(const StageState* state, int i, Error* error) {
+static inline bool rule_ending(const StageState* state, Action action) {
     const Schedule* schedule = state->schedule;
-    const Action action = schedule->actions[i];
+    const bool has_tie = schedule_has_tie(schedule);
     const bool tied = state->whole >> TIE & 1, normed = state->whole >> NORM & 1;
-    if ((action.kind == TIE || action.kind == UPDATE_TIED) && !schedule_has_tie(schedule))
-        return schedule_refuse(schedule, i, error, "there is nothing to tie");
+    const bool updates = action.kind == UPDATE || action.kind == UPDATE_TIED;
+    if ((action.kind == TIE || action.kind == UPDATE_TIED) && !has_tie) return false;
     for (int c = 0; c < schedule->config.v; c++) {
         const bool sums = action.kind == REDUCE ? c == action.chunk : action.kind == TIE && chunk_is_tied(schedule, c);
-        if (sums && state->chunk[c].weights < schedule->config.m)
-            return schedule_refuse(schedule, i, error, "weight gradients of micro-batch %d are missing",
-                                   state->chunk[c].weights);
         const bool reduced = state->chunk[c].whole >> REDUCE & 1;
-        if (!reduced && (action.kind == NORM || (action.kind == UPDATE && c == action.chunk)))
-            return schedule_refuse(schedule, i, error, "chunk %d has not been reduced", c);
+        if (sums && state->chunk[c].weights < schedule->config.m) return false;
+        if (!reduced && (action.kind == NORM || (action.kind == UPDATE && c == action.chunk))) return false;
     }
-    if (!tied && schedule_has_tie(schedule) && (action.kind == NORM || action.kind == UPDATE_TIED))
-        return schedule_refuse(schedule, i, error, "needs tie before it");
-    if (!normed && schedule->config.clip && (action.kind == UPDATE || action.kind == UPDATE_TIED))
-        return schedule_refuse(schedule, i, error, "needs norm before it");
-    return true;
+    if (!tied && has_tie && (action.kind == NORM || action.kind == UPDATE_TIED)) return false;
+    return normed || !schedule->config.clip || !updates;
 }
+
+// The rules in their order: later ones rely on earlier ones.
+static const struct {
+    const char* broken;
+    bool (*holds)(const StageState* state, Action action);
+} schedule_rules[] = {
+    {"a field has no meaning", rule_fields},
+    {"it is done twice", rule_once},
+    {"its inputs do not come before it", rule_order},
+    {"its slot holds another micro-batch", rule_slot},
+    {"it overwrites a buffer in use", rule_buffers},
+    {"another micro-batch comes next", rule_sums},
+    {"the head's gradients of the same matrix do not come before it", rule_tied},
+    {"wrong reduce flag", rule_reduce_flag},
+    {"sums that it needs do not come before it", rule_ending},
+};
 
 // Updates the state by action a.
 static inline void stage_state_apply(StageState* state, Action action) {
@@ -271,37 +230,31 @@ static inline void stage_state_apply(StageState* state, Action action) {
     }
 }
 
-// Checks after the last action that nothing is missing.
-static inline bool schedule_check_complete(const StageState* state, Error* error) {
+// Whether nothing is missing, after the last action.
+static inline bool schedule_is_complete(const StageState* state) {
     const Schedule* schedule = state->schedule;
-    for (int i = 0; i < schedule->config.v * schedule->config.m; i++) {
-        const int c = i / schedule->config.m, k = i % schedule->config.m;
-        const unsigned all = chunk_complete(schedule, c, state->training);
-        if (state->done[i] != all)
-            return fail(error, "schedule of stage %d: %s %d of chunk %d is missing", schedule->stage,
-                        first_action_of(all & ~state->done[i]), k, c);
-    }
     const unsigned of_chunk = state->training ? 1u << REDUCE | 1u << UPDATE : 0;
     for (int c = 0; c < schedule->config.v; c++) {
-        if (state->chunk[c].whole != of_chunk)
-            return fail(error, "schedule of stage %d: %s of chunk %d is missing", schedule->stage,
-                        first_action_of(of_chunk & ~state->chunk[c].whole), c);
+        const unsigned all = chunk_complete(schedule, c, state->training);
+        if (state->chunk[c].whole != of_chunk) return false;
+        for (int k = 0; k < schedule->config.m; k++) {
+            if (state->done[c * schedule->config.m + k] != all) return false;
+        }
     }
     const unsigned of_tie = schedule_has_tie(schedule) ? 1u << TIE | 1u << UPDATE_TIED : 0;
-    const unsigned whole = state->training ? 1u << NORM | of_tie : 0;
-    if (state->whole == whole) return true;
-    return fail(error, "schedule of stage %d: %s is missing", schedule->stage, first_action_of(whole & ~state->whole));
+    return state->whole == (state->training ? 1u << NORM | of_tie : 0);
 }
 
 static inline bool schedule_check_actions(StageState* state, Error* error) {
-    for (int i = 0; i < state->schedule->n; i++) {
-        if (!rule_fields(state, i, error) || !rule_once(state, i, error) || !rule_order(state, i, error) ||
-            !rule_slot(state, i, error) || !rule_buffers(state, i, error) || !rule_sums(state, i, error) ||
-            !rule_tied(state, i, error) || !rule_reduce_flag(state, i, error) || !rule_ending(state, i, error))
-            return false;
-        stage_state_apply(state, state->schedule->actions[i]);
+    const Schedule* schedule = state->schedule;
+    for (int i = 0; i < schedule->n; i++) {
+        for (size_t rule = 0; rule < sizeof schedule_rules / sizeof schedule_rules[0]; rule++) {
+            if (!schedule_rules[rule].holds(state, schedule->actions[i]))
+                return schedule_refuse(schedule, i, error, schedule_rules[rule].broken);
+        }
+        stage_state_apply(state, schedule->actions[i]);
     }
-    return schedule_check_complete(state, error);
+    return schedule_is_complete(state) || fail(error, "schedule of stage %d: actions are missing", schedule->stage);
 }
 
 static inline bool schedule_check_stage(const Schedule* schedule, bool training, Error* error) {
@@ -332,18 +285,13 @@ static inline bool same_config(const PipelineConfig* a, const PipelineConfig* b)
            a->tied == b->tied && a->clip == b->clip;
 }
 
-// Table r is stage r's; all have the same configuration, except for the name of the order.
+// Table r is stage r's, and all have the same configuration.
 static inline bool schedule_check_headers(const Schedule* stages, int p, Error* error) {
     for (int r = 0; r < p; r++) {
-        const Schedule* schedule = &stages[r];
-        if (schedule->stage != r || schedule->config.p != p)
-            return fail(error, "schedule %d is for stage %d of %d", r, schedule->stage, schedule->config.p);
-        if (schedule->config.m < 1 || schedule->config.v < 1)
-            return fail(error, "schedule of stage %d: %d micro-batches, %d chunks", r, schedule->config.m,
-                        schedule->config.v);
-        if (!same_config(&schedule->config, &stages[0].config))
-            return fail(error, "schedule of stage %d: another configuration", r);
-        if (schedule->slots < 1) return fail(error, "schedule of stage %d: %d slots", r, schedule->slots);
+        const PipelineConfig* config = &stages[r].config;
+        if (stages[r].stage != r || stages[r].slots < 1 || config->p != p || config->m < 1 || config->v < 1 ||
+            !same_config(config, &stages[0].config))
+            return fail(error, "schedule of stage %d: another stage or configuration", r);
     }
     return true;
 }
@@ -376,8 +324,7 @@ static inline bool schedule_check_messages(const Schedule* from, ActionKind send
         const Action sent = from->actions[i], expected = to->actions[j];
         if (sent.microbatch != expected.microbatch ||
             transfer_other_end(from, send, sent.chunk) != schedule_virtual_stage(to, expected.chunk))
-            return schedule_refuse(to, j, error, "stage %d sends micro-batch %d of its chunk %d then", from->stage,
-                                   sent.microbatch, sent.chunk);
+            return schedule_refuse(to, j, error, "its sender sends another message");
         i = schedule_next(from, i + 1, send, to->stage);
         j = schedule_next(to, j + 1, receive, from->stage);
     }
@@ -391,7 +338,7 @@ static inline bool schedule_check_progress(const Schedule* stages, int p, Error*
     bool ok = true;
     for (int r = 0; r < p && ok; r++) {
         if (timeline.done[r] < stages[r].n)
-            ok = schedule_refuse(&stages[r], timeline.done[r], error, "waits for ever: a deadlock");
+            ok = schedule_refuse(&stages[r], timeline.done[r], error, "it waits for ever: a deadlock");
     }
     timeline_free(&timeline);
     costs_free(&costs);
