@@ -266,10 +266,9 @@ __global__ static void __launch_bounds__(256)
 // the exact rest. A block with a number that is not finite becomes NaN.
 static inline void quantize(uint8_t* packed, float* residue, float* value, int64_t n, int bits) {
     const bool wide = (uintptr_t)residue % 16 == 0 && (uintptr_t)value % 16 == 0;
-    launch(launch_shape(blocks_for(n, 4 * 256), 256),
-           bits == 8 ? (wide ? quantize_kernel<8, 4> : quantize_kernel<8, 1>)
-                     : (wide ? quantize_kernel<4, 4> : quantize_kernel<4, 1>),
-           packed, residue, value, n);
+    auto kernel = wide ? quantize_kernel<4, 4> : quantize_kernel<4, 1>;
+    if (bits == 8) kernel = wide ? quantize_kernel<8, 4> : quantize_kernel<8, 1>;
+    launch(launch_shape(blocks_for(n, 4 * 256), 256), kernel, packed, residue, value, n);
 }
 
 template <int BITS, int W>
@@ -292,10 +291,9 @@ __global__ static void __launch_bounds__(256)
 // out (n) += the dequantised numbers
 static inline void dequantize_add(float* out, const uint8_t* packed, int64_t n, int bits) {
     const bool wide = (uintptr_t)out % 16 == 0;
-    launch(launch_shape(blocks_for(n, 4 * 256), 256),
-           bits == 8 ? (wide ? dequantize_kernel<8, 4> : dequantize_kernel<8, 1>)
-                     : (wide ? dequantize_kernel<4, 4> : dequantize_kernel<4, 1>),
-           out, packed, n);
+    auto kernel = wide ? dequantize_kernel<4, 4> : dequantize_kernel<4, 1>;
+    if (bits == 8) kernel = wide ? dequantize_kernel<8, 4> : dequantize_kernel<8, 1>;
+    launch(launch_shape(blocks_for(n, 4 * 256), 256), kernel, out, packed, n);
 }
 
 #endif

@@ -548,7 +548,8 @@ static inline int attention_family(int HS, bool packed) {
             asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX), packed ? "" : ", not aligned");
     if (asked == WGMMA_FAMILY && !(is_hopper() && has_hopper_code()))
         die("ATTENTION=wgmma needs a GPU of compute capability 9.0, and a program that was made for it (GPU_ARCH=90a)");
-    return asked != ANY_FAMILY ? asked : for_tensor_cores ? MMA_FAMILY : PLAIN_FAMILY;
+    if (asked != ANY_FAMILY) return asked;
+    return for_tensor_cores ? MMA_FAMILY : PLAIN_FAMILY;
 }
 
 // For kernels whose blocks own queries, or keys. The data that all blocks of a section read has to fit into a part of
@@ -591,7 +592,8 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
     Attention s = attention_of(B, T, NH, NKV, HS, false);
     s.positions = positions;
     const int family = attention_family(HS, can_pack(out, HS) && can_pack(qkv, HS));
-    auto forward = HS <= 64 ? plain_forward<2> : HS <= 128 ? plain_forward<4> : plain_forward<8>;
+    auto forward = HS <= 128 ? plain_forward<4> : plain_forward<8>;
+    if (HS <= 64) forward = plain_forward<2>;
     if constexpr (sizeof(floatX) == 2) {
         if (family == MMA_FAMILY) forward = HS == 64 ? flash_forward<64> : flash_forward<128>;
         if (family == WGMMA_FAMILY) forward = HS == 64 ? hopper_forward<64> : hopper_forward<128>;
@@ -626,7 +628,8 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     s.positions = k.positions = positions;
     const bool packed = can_pack(dqkv, HS) && can_pack(dout, HS) && can_pack(qkv, HS) && can_pack(out, HS);
     const int family = attention_family(HS, packed);
-    auto backward = HS <= 64 ? plain_backward<2> : HS <= 128 ? plain_backward<4> : plain_backward<8>;
+    auto backward = HS <= 128 ? plain_backward<4> : plain_backward<8>;
+    if (HS <= 64) backward = plain_backward<2>;
     if constexpr (sizeof(floatX) == 2) {
         if (family == MMA_FAMILY) backward = HS == 64 ? flash_backward<64> : flash_backward<128>;
         if (family == WGMMA_FAMILY) backward = HS == 64 ? hopper_backward<64> : hopper_backward<128>;

@@ -34,23 +34,6 @@ that would be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.
 
 Documents are as in attention.cuh: a piece begins with the tile of keys in which the document of its first query begins,
 or ends with the last query that sees any of its keys.
-
-Limits: PREDICTIONS, since no GPU has run this. Clocks of a multiprocessor for 64 x 128 scores, heads of 64 /
-128: tensor cores 4096 operations a clock, exponentials 16, shared memory 128 bytes (wgmma reads A and B of each step of
-16 from there); instructions as counted in the machine code of the loop, one a clock for each of the four schedulers.
-
-                  tensor cores    exponentials    instructions    shared memory
-    forward       512 / 1024      528 / 528       431 / 472       320 /  640
-    queries       768 / 1536      512 / 512       407 / 431       512 / 1024
-    keys         1024 / 2048      512 / 512       710 / 760       896 / 1664
-
-Tensor cores and exponentials limit the forward pass in heads of 64, tensor cores all else. At the efficiency of
-FlashAttention-3's published figures (55 % of these clocks in heads of 64, 70 % in heads of 128, at about 1.6 GHz), with
-3000 to 4000 clocks a piece without overlap, and tiles beyond the diagonal as lost work, an H200 would do in TFLOP/s at
-T = 1024, 2048, 4096 (causal counted as half, backward as 5 products):
-
-    forward     heads of 64: 285, 355, 405    heads of 128: 435, 505, 550
-    backward    heads of 64: 255, 300, 330    heads of 128: 320, 365, 390
 */
 #ifndef ATTENTION_HOPPER_CUH
 #define ATTENTION_HOPPER_CUH

@@ -134,10 +134,12 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     float dot[4], lse2[4]; // D and lse * log2 e of 4 queries; KEYS: of this lane's
     int first[4] = {};     // and their first keys
     const int32_t* positions = positions_of(s, block);
-    for (int r = 0; r < 4 && !KEYS && s.positions; r++) first[r] = first_key(positions, row + r, T);
     int begin = KEYS ? block.first : 0, end = KEYS ? T : block.first + PLAIN_ROWS; // of the others
     if (KEYS && s.positions) end = unseen_from(positions, min(block.first + PLAIN_ROWS, T) - 1, T);
-    if (!KEYS && s.positions) begin = first_key(positions, block.first, T) / PLAIN_ROWS * PLAIN_ROWS;
+    if (!KEYS && s.positions) {
+        begin = first_key(positions, block.first, T) / PLAIN_ROWS * PLAIN_ROWS;
+        for (int r = 0; r < 4; r++) first[r] = first_key(positions, row + r, T);
+    }
     plain_load(a1, qkv + (KEYS ? block.k : block.q), stride, block.first, T, HS);
     plain_load(a2, KEYS ? qkv + block.v : dout + block.out, KEYS ? stride : out_stride, block.first, T, HS);
     if (!KEYS) plain_load(b2, out + block.out, out_stride, block.first, T, HS);

@@ -120,8 +120,9 @@ __global__ static void __launch_bounds__(256)
     int rank = 0;
 #pragma unroll 8
     for (int i = 0; i < k; i++) rank += range[i] < n;
-    const int left = min(k - rank, (int)SEGMENT);
-    p.place[p.start[row] + rank] = make_int2(n, rank % SEGMENT != 0 ? 0 : rank == 0 ? left : -left);
+    int length = 0;
+    if (rank % SEGMENT == 0) length = rank == 0 ? min(k, (int)SEGMENT) : -min(k - rank, (int)SEGMENT);
+    p.place[p.start[row] + rank] = make_int2(n, length);
 }
 
 // Column c of a sum's pack in this thread; W columns.

@@ -129,13 +129,15 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
             }
         }
         const int slab = blockDim.x * K * W;
+        if (gridDim.y > 1) { // columns of other blocks
 #pragma unroll 1
-        for (int c = threadIdx.x * W; gridDim.y > 1 && c < C; c += blockDim.x * W) { // columns of other blocks
-            if (c / slab == blockIdx.y) continue;
-            const Packed<floatX, W> o = load<W>(dout + n * C + c), v = load<W>(x + n * C + c), u = load<W>(w + c);
-            for (int i = 0; i < W; i++) {
-                sum[0] += (float)o[i] * (float)u[i];
-                sum[1] += (float)o[i] * (float)u[i] * (((float)v[i] - m) * r);
+            for (int c = threadIdx.x * W; c < C; c += blockDim.x * W) {
+                if (c / slab == blockIdx.y) continue;
+                const Packed<floatX, W> o = load<W>(dout + n * C + c), v = load<W>(x + n * C + c), u = load<W>(w + c);
+                for (int i = 0; i < W; i++) {
+                    sum[0] += (float)o[i] * (float)u[i];
+                    sum[1] += (float)o[i] * (float)u[i] * (((float)v[i] - m) * r);
+                }
             }
         }
         block_sums(sum);

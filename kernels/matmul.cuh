@@ -155,7 +155,8 @@ static inline void linear_backward_bias(float* db, const floatX* dout, int N, in
 
 static inline float* matmul_floats(const floatX* x, int64_t n) {
     float* f = (float*)checked_malloc((size_t)n * sizeof(float), "a product");
-    for (int64_t i = 0; x && i < n; i++) f[i] = (float)x[i];
+    if (!x) return f;
+    for (int64_t i = 0; i < n; i++) f[i] = (float)x[i];
     return f;
 }
 

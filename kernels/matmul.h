@@ -1,7 +1,7 @@
 /*
 matmul.h: the float32 matrix product on CPU cores, and the linear layers made of it.
 
-    matmul()                     C (+)= A B
+    matmul()                C (+)= A B
     linear_forward()             out = x w^T + bias
     linear_backward_input()      dx  = dout w
     linear_backward_weight()     dw += dout^T x
@@ -346,7 +346,8 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
     for (int64_t n = n0; n < n1; n += kernel->nr) {
         const int columns = (int)min_i64(kernel->nr, n1 - n);
         float* tiles = p->c + m0 * p->c_row + n;
-        const float* from = resume ? tiles : p->bias ? p->bias + n : zeros;
+        const float* from = p->bias ? p->bias + n : zeros;
+        if (resume) from = tiles;
         matmul_pack(packed_b, kernel->nr, p->b, n, columns, k0, depth);
         matmul_strip(kernel, depth, packed_a, packed_b, from, resume ? p->c_row : 0, tiles, p->c_row, rows, columns);
     }
@@ -388,7 +389,7 @@ static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProd
     }
 }
 
-// matmul() by a given kernel, from `bias` (N, or NULL for 0) or, accumulating, from C.
+// matmul() by a given kernel.
 static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_row, MatmulOperand a, MatmulOperand b,
                                const float* bias, int M, int N, int K, bool accumulate) {
     if (M <= 0 || N <= 0) return;
@@ -413,11 +414,13 @@ static inline bool matmul_is_plain(MatmulOperand x, int count, int depth) {
     return (x.along == 1 && x.across >= max_i64(1, depth)) || (x.across == 1 && x.along >= max_i64(1, count));
 }
 
-// matmul_best() by cblas_sgemm; false, without any work, where it cannot express the strides.
+// matmul() by cblas_sgemm; false, without any work, where it cannot express the strides.
 static inline bool matmul_openblas(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M,
                                    int N, int K, bool accumulate) {
     if (M <= 0 || N <= 0 || K <= 0 || !matmul_is_plain(a, M, K) || !matmul_is_plain(b, N, K)) return false;
-    for (int64_t i = 0; bias && !accumulate && i < M; i++) memcpy(c + i * c_row, bias, (size_t)N * sizeof(float));
+    if (bias && !accumulate) {
+        for (int64_t i = 0; i < M; i++) memcpy(c + i * c_row, bias, (size_t)N * sizeof(float));
+    }
     bool a_rows = a.along == 1 && a.across >= K, b_rows = b.across == 1 && b.along >= N;
     cblas_sgemm(CblasRowMajor, a_rows ? CblasNoTrans : CblasTrans, b_rows ? CblasNoTrans : CblasTrans, M, N, K, 1.0f,
                 a.data, (int)(a_rows ? a.across : a.along), b.data, (int)(b_rows ? b.along : b.across),
@@ -426,22 +429,15 @@ static inline bool matmul_openblas(float* c, int64_t c_row, MatmulOperand a, Mat
 }
 #endif
 
-static inline void matmul_best(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M,
-                               int N, int K, bool accumulate) {
+// C(M, N) = A(M, K) B(K, N) + bias (N, or NULL for 0), or, accumulating, C += A B. Rows of C are c_row floats apart.
+// Sizes >= 0; with K = 0, C becomes the bias or is unchanged. C must not overlap A or B. May be called from inside a
+// parallel region: then it runs on the calling thread alone.
+static inline void matmul(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M, int N,
+                          int K, bool accumulate) {
 #ifdef USE_OPENBLAS
     if (matmul_openblas(c, c_row, a, b, bias, M, N, K, accumulate)) return;
 #endif
     matmul_with(matmul_best_kernel(), c, c_row, a, b, bias, M, N, K, accumulate);
-}
-
-// C(M, N) = A(M, K) B(K, N), or, accumulating, C += A B. Element (i, k) of A is a[i*a_row + k*a_col], (k, j) of B is
-// b[k*b_row + j*b_col], (i, j) of C is c[i*c_row + j]; strides count floats. Sizes >= 0; with K = 0, C becomes 0 or is
-// unchanged. C must not overlap A or B. May be called from inside a parallel region: then it runs on the calling thread
-// alone.
-static inline void matmul(float* c, int64_t c_row, const float* a, int64_t a_row, int64_t a_col, const float* b,
-                          int64_t b_row, int64_t b_col, int M, int N, int K, bool accumulate) {
-    MatmulOperand rows = {a, a_row, a_col}, columns = {b, b_col, b_row};
-    matmul_best(c, c_row, rows, columns, NULL, M, N, K, accumulate);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -451,19 +447,19 @@ static inline void matmul(float* c, int64_t c_row, const float* a, int64_t a_row
 // out = x w^T + bias
 static inline void linear_forward(float* out, const float* x, const float* w, const float* bias, int N, int C, int OC) {
     MatmulOperand a = {x, C, 1}, b = {w, C, 1};
-    matmul_best(out, OC, a, b, bias, N, OC, C, false);
+    matmul(out, OC, a, b, bias, N, OC, C, false);
 }
 
 // dx = dout w
 static inline void linear_backward_input(float* dx, const float* dout, const float* w, int N, int C, int OC) {
     MatmulOperand a = {dout, OC, 1}, b = {w, 1, C};
-    matmul_best(dx, C, a, b, NULL, N, C, OC, false);
+    matmul(dx, C, a, b, NULL, N, C, OC, false);
 }
 
 // dw += dout^T x
 static inline void linear_backward_weight(float* dw, const float* dout, const float* x, int N, int C, int OC) {
     MatmulOperand a = {dout, 1, OC}, b = {x, 1, C};
-    matmul_best(dw, C, a, b, NULL, OC, C, N, true);
+    matmul(dw, C, a, b, NULL, OC, C, N, true);
 }
 
 // db += the sum of the rows of dout, in order. Each thread owns columns.

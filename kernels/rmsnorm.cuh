@@ -110,11 +110,13 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
             }
         }
         const int slab = blockDim.x * K * W;
+        if (gridDim.y > 1) { // columns of other blocks
 #pragma unroll 1
-        for (int c = threadIdx.x * W; gridDim.y > 1 && c < C; c += blockDim.x * W) { // columns of other blocks
-            if (c / slab == blockIdx.y) continue;
-            const Packed<floatX, W> o = load<W>(dout + n * C + c), v = load<W>(x + n * C + c), u = load<W>(w + c);
-            for (int i = 0; i < W; i++) sum += (float)o[i] * (float)u[i] * ((float)v[i] * r);
+            for (int c = threadIdx.x * W; c < C; c += blockDim.x * W) {
+                if (c / slab == blockIdx.y) continue;
+                const Packed<floatX, W> o = load<W>(dout + n * C + c), v = load<W>(x + n * C + c), u = load<W>(w + c);
+                for (int i = 0; i < W; i++) sum += (float)o[i] * (float)u[i] * ((float)v[i] * r);
+            }
         }
         const float g_xhat_mean = block_sum(sum) * inverse_C;
 #pragma unroll

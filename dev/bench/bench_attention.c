@@ -1,7 +1,7 @@
 /*
 bench_attention.c: kernels/attention.h, forward and backward, at the shapes of GPT-2 124M and some with other heads.
 
-The last rows are sequences packed from documents of about so many tokens, whose attention ends with them. All
+The last rows are sequences packed from documents of about N tokens, whose attention ends with them. All
 percentages are of the operations without documents: how much faster they are is what they gain by leaving out blocks.
 
 Operations are those of the causal half only: the forward pass has 2 products of 2 * T * T / 2 * HS operations for every
@@ -16,7 +16,7 @@ enum { ROUNDS = 15 };
 
 typedef struct {
     int B, T, NH, NKV, HS;
-    int document; // tokens on average; 0: a sequence is one, and nobody says so
+    int document; // tokens on average; 0: a sequence is one, and has no positions
 } Shape;
 
 static int compare(const void* a, const void* b) {

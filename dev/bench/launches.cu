@@ -1,6 +1,6 @@
 /*
 launches.cu: how every kernel is launched in a training step, without launching it: the functions of kernels are called
-on the emulator, with arrays that nobody looks at, and launch() writes down what it was asked for. So blocks, threads
+on the emulator, with arrays that no check reads, and launch() writes down what it was asked for. So blocks, threads
 and dynamic shared memory in the tables of assembly.py are those of the launch code itself, for an H200 and two models:
 
     GPT-2 124M       64 sequences of 1024 tokens, 12 heads of 64

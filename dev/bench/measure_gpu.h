@@ -12,7 +12,7 @@ faster.
 #include "../../kernels/kernels.h"
 
 enum { RUNS = 20, WARM_UP = 3, FLUSH = 256 << 20 };
-enum { DIFFERENT = (1 << 20) - 3 }; // random numbers: a prime, so that no two rows of a matrix are alike
+enum { DIFFERENT = (1 << 20) - 3 }; // random numbers: a prime, so that no two rows of a matrix are equal
 
 // The same random numbers for all arrays, uniform in (-1, 1); each array begins at another one, and repeats them.
 static inline const float* random_numbers(void) {

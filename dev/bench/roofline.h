@@ -96,7 +96,7 @@ static inline void goal_of_product(RooflineRow* row, int C) {
 }
 
 // TFLOP/s, counted causally, at 1024, 2048 and 4096 tokens; between them by the logarithm. Heads of 64: forward
-// FlashAttention-2 and -3, backward FlashAttention-2 and an estimate, since nobody has published a better one.
+// FlashAttention-2 and -3, backward FlashAttention-2 and an estimate, as no better one is published.
 static inline void goal_of_attention(RooflineRow* row, double T, double HS, bool backward) {
     static const double goals[2][2][3] = {{{245, 315, 355}, {180, 222, 248}}, {{350, 440, 490}, {208, 290, 390}}};
     static const double stretches[2][2][3] = {{{290, 371, 420}, {210, 295, 390}}, {{423, 521, 579}, {230, 347, 468}}};

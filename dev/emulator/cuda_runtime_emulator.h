@@ -530,7 +530,7 @@ struct Call {
 // kernel<<<grid, dim, shared_bytes, stream>>>(arguments...). Returns false if a GPU would refuse it.
 template <class... P, class... A>
 bool launch_on(cudaStream_t stream, dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A&&... arguments) {
-    if (block) fail(nowhere, "a launch inside of a kernel");
+    if (block) fail(nowhere, "a launch inside a kernel");
     const uint64_t threads = (uint64_t)dim.x * dim.y * dim.z;
     if (!threads || threads > 1024 || dim.z > 64 || shared_bytes > 227 << 10) return false;
     if (!grid.x || !grid.y || !grid.z || grid.x >> 31 || grid.y >> 16 || grid.z >> 16) return false;

@@ -123,7 +123,7 @@ struct Warpgroup {
     std::vector<Sums> sums;
 };
 
-constexpr uint16_t nobody = 0xffff;
+constexpr uint16_t no_thread = 0xffff;
 constexpr unsigned register_poison = 0xffffffff; // a NaN
 
 struct Hopper : Beside {
@@ -164,7 +164,7 @@ inline Hopper& hopper() {
         h.groups.resize(block->threads / 128);
         h.exact = setting("CUDA_ON_CPU_FENCES", 0) != 0;
         if (h.exact) h.last.assign(block->shared, block->shared + block->shared_bytes);
-        if (h.exact) h.writer.assign(block->shared_bytes / 2, nobody);
+        if (h.exact) h.writer.assign(block->shared_bytes / 2, no_thread);
         beside = &h;
     }
     return *own_hopper;
@@ -209,7 +209,7 @@ inline void Hopper::leave() {
 inline void fence_own(Hopper& h) {
     h.leave();
     each_difference(h.view, [&h](size_t i) {
-        if (h.writer[i / 2] == self->rank || h.writer[i / 2] == nobody) memcpy(&h.view[i], block->shared + i, 2);
+        if (h.writer[i / 2] == self->rank || h.writer[i / 2] == no_thread) memcpy(&h.view[i], block->shared + i, 2);
     });
 }
 
@@ -267,7 +267,7 @@ inline Phases& phases(const Barrier* b, const char* what, Site at) {
     const uint64_t state = b->state, number = state & 0xffff;
     if (state >> 48 != barrier_mark >> 48 || (state >> 16 & 0xffffffff) != (h.block_number & 0xffffffff) ||
         number >= h.barriers.size() || h.barriers[number].at != b)
-        fail(at, "%s: nobody has set up this barrier, or its memory was overwritten", what);
+        fail(at, "%s: no init() of this barrier, or its memory was overwritten", what);
     return h.barriers[number];
 }
 
@@ -356,7 +356,7 @@ inline void bring(Hopper& h, size_t i) {
     Phases& b = h.barriers[l.barrier];
     b.bytes -= (int64_t)box_bytes(l.map);
     if (!b.left && b.bytes < 0)
-        fail(l.site, "tensor_load: brings %lld bytes more than its barrier was told of", (long long)-b.bytes);
+        fail(l.site, "tensor_load: brings %lld bytes more than its barrier expects", (long long)-b.bytes);
     end_phase_if_over(b);
 }
 
@@ -464,9 +464,9 @@ inline void Hopper::thread_ends() {
 }
 
 inline void Hopper::block_ends() {
-    for (const Load& l : loads) fail(l.site, "tensor_load: the block ends, and nobody has waited for it");
+    for (const Load& l : loads) fail(l.site, "tensor_load: the block ends without a wait for it");
     for (const Warpgroup& g : groups)
-        for (const Product& p : g.products) fail(p.site, "wgmma: the block ends, and nobody has waited for it");
+        for (const Product& p : g.products) fail(p.site, "wgmma: the block ends without a wait for it");
     beside = nullptr;
 }
 

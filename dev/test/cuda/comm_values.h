@@ -32,7 +32,7 @@ static bool is(const void* buffer, int64_t i, CommType type, int x) {
     return memcmp(wanted, (const char*)buffer + i * bytes, (size_t)bytes) == 0;
 }
 
-// A buffer in device or host memory, with some elements behind it that nobody may write, and a copy of it to look at.
+// A buffer in device or host memory, with some elements behind it that no rank may write, and a copy of it to look at.
 enum { GUARD = 8 };
 typedef struct {
     bool device;

@@ -31,7 +31,7 @@ struct Case {
     int B, T, NH, NKV, HS;
     int shift;  // elements that arrays are moved off their alignment: not for tensor cores, if not a multiple of 8
     float size; // of q and k
-    int documents = 0; // 0: none; else they begin before, at and behind every so many tokens (1: each token)
+    int documents = 0; // 0: none; else they begin before, at and behind every Nth token (1: each token)
 };
 
 // Positions (B, T) of the tokens in their documents.
@@ -60,8 +60,12 @@ static int family = ANY_FAMILY;
 static const char* family_name = "";
 static bool next_family(const Case* c) {
     static const char* const names[] = {"", "plain", "mma", "wgmma"};
-    const int last = !is_flash(c) ? PLAIN_FAMILY : is_hopper() && has_hopper_code() ? WGMMA_FAMILY : MMA_FAMILY;
-    family = family == ANY_FAMILY ? (is_flash(c) ? MMA_FAMILY : PLAIN_FAMILY) : family < last ? family + 1 : ANY_FAMILY;
+    const int first = is_flash(c) ? MMA_FAMILY : PLAIN_FAMILY;
+    const int last = is_flash(c) && is_hopper() && has_hopper_code() ? WGMMA_FAMILY : first;
+    if (family == ANY_FAMILY)
+        family = first;
+    else
+        family = family < last ? family + 1 : ANY_FAMILY;
     *attention_asked() = family;
     family_name = names[family];
     return family != ANY_FAMILY;
@@ -145,7 +149,8 @@ static void run_forward(Results* r, const Case* c, const ShardedBuffer& qkv) {
     Device<float> d_lse(lse_size(c));
     Device<int32_t> positions(positions_of(c));
     attention_forward(d_out.p, d_lse.p, d_qkv.p, c->documents ? positions.p : NULL, c->B, c->T, c->NH, c->NKV, c->HS);
-    r->out = d_out.get(), r->lse = d_lse.get();
+    r->out = d_out.get();
+    r->lse = d_lse.get();
 }
 
 // From r->out and r->lse.
@@ -156,6 +161,13 @@ static void run_backward(Results* r, const Case* c, const ShardedBuffer& qkv, co
     attention_backward(d_dqkv.p, d_dout.p, d_qkv.p, d_out.p, d_lse.p, c->documents ? positions.p : NULL, c->B, c->T,
                        c->NH, c->NKV, c->HS);
     r->dqkv = d_dqkv.get();
+}
+
+static Results run(const Case* c, const ShardedBuffer& qkv, const ShardedBuffer& dout) {
+    Results r;
+    run_forward(&r, c, qkv);
+    run_backward(&r, c, qkv, dout);
+    return r;
 }
 
 static void test_backward(Results* r, const Case* c, const ShardedBuffer& qkv, const ShardedBuffer& dout, double E) {
@@ -197,9 +209,7 @@ static void test_case(const Case* c) {
 static void test_huge_scores(const Case* c) {
     const ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const Floats x = floats_of(qkv);
-    Results r;
-    run_forward(&r, c, qkv);
-    run_backward(&r, c, qkv, dout);
+    const Results r = run(c, qkv, dout);
     Floats out((size_t)out_size(c)), lse((size_t)lse_size(c));
     reference::attention_forward(out.data(), lse.data(), x.data(), positions_of(c).data(), c->B, c->T, c->NH, c->NKV,
                                  c->HS);
@@ -230,9 +240,7 @@ static bool same_gradients(const Results* a, const Results* b, const Case* c, in
 static void test_causality(const Case* c, int t) {
     ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const int64_t width = (int64_t)c->NH * c->HS;
-    Results a, again, b;
-    run_forward(&a, c, qkv), run_backward(&a, c, qkv, dout);
-    run_forward(&again, c, qkv), run_backward(&again, c, qkv, dout);
+    const Results a = run(c, qkv, dout), again = run(c, qkv, dout);
     check(same_bits(a.out, again.out, 0, out_size(c)) && same_bits(a.lse, again.lse, 0, lse_size(c)) &&
               same_bits(a.dqkv, again.dqkv, 0, qkv_size(c)),
           "%-5s T %d x %d: a second run gives the same bits", floatX_name, c->T, c->HS);
@@ -241,7 +249,7 @@ static void test_causality(const Case* c, int t) {
     ShardedBuffer later = qkv, later_dout = dout;
     std::copy(other_qkv.begin() + t * row_size(c), other_qkv.end(), later.begin() + t * row_size(c));
     std::copy(other_dout.begin() + t * width, other_dout.end(), later_dout.begin() + t * width);
-    run_forward(&b, c, later), run_backward(&b, c, later, later_dout);
+    Results b = run(c, later, later_dout);
     bool same = same_bits(a.out, b.out, 0, t * width) && same_gradients(&a, &b, c, 0, c->NH, 0, t);
     for (int h = 0; h < c->NH; h++) same = same && same_bits(a.lse, b.lse, h * c->T, h * c->T + t);
     check(same && !same_bits(a.out, b.out, t * width, out_size(c)),
@@ -250,7 +258,7 @@ static void test_causality(const Case* c, int t) {
 
     ShardedBuffer early_dout = dout;
     std::copy(other_dout.begin(), other_dout.begin() + t * width, early_dout.begin());
-    run_forward(&b, c, qkv), run_backward(&b, c, qkv, early_dout);
+    b = run(c, qkv, early_dout);
     check(same_gradients(&a, &b, c, 0, c->NH + 2 * c->NKV, t, c->T) && !same_gradients(&a, &b, c, 0, c->NH, 0, t),
           "%-5s T %d x %d: gradients from token %d on do not depend on dout before it", floatX_name, c->T, c->HS, t);
 }
@@ -262,15 +270,14 @@ static void test_isolation(const Case* c) {
     ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
     const int64_t width = (int64_t)c->NH * c->HS, row = row_size(c);
     std::vector<bool> changes;
-    Results a, b;
-    run_forward(&a, c, qkv), run_backward(&a, c, qkv, dout);
+    const Results a = run(c, qkv, dout);
     for (int64_t n = 0; n < rows_of(c); n++) {
         changes.push_back(n > 0 && (positions[(size_t)n] == 0) != changes.back());
         if (!changes.back()) continue;
         std::copy(other_qkv.begin() + n * row, other_qkv.begin() + (n + 1) * row, qkv.begin() + n * row);
         std::copy(other_dout.begin() + n * width, other_dout.begin() + (n + 1) * width, dout.begin() + n * width);
     }
-    run_forward(&b, c, qkv), run_backward(&b, c, qkv, dout);
+    const Results b = run(c, qkv, dout);
     int same_changed = 0, other_kept = 0, kept = 0;
     for (int64_t n = 0; n < rows_of(c); n++) {
         bool same =
@@ -279,7 +286,8 @@ static void test_isolation(const Case* c) {
             const int64_t at = (n / c->T * c->NH + h) * c->T + n % c->T;
             same = same && same_bits(a.lse, b.lse, at, at + 1);
         }
-        same_changed += changes[(size_t)n] && same, other_kept += !changes[(size_t)n] && !same;
+        same_changed += changes[(size_t)n] && same;
+        other_kept += !changes[(size_t)n] && !same;
         kept += !changes[(size_t)n];
     }
     check(kept > 0 && kept < rows_of(c) && same_changed == 0 && other_kept == 0,
@@ -290,11 +298,10 @@ static void test_isolation(const Case* c) {
 // Positions that say that a sequence is one document change no bit.
 static void test_one_document(const Case* packed) {
     Case plain = *packed, one = *packed;
-    plain.documents = 0, one.documents = 10 * packed->T; // begins nowhere but at 0
+    plain.documents = 0;
+    one.documents = 10 * packed->T; // begins nowhere but at 0
     const ShardedBuffer qkv = random_qkv(&plain), dout = random_of<floatX>(out_size(&plain), 1);
-    Results a, b;
-    run_forward(&a, &plain, qkv), run_backward(&a, &plain, qkv, dout);
-    run_forward(&b, &one, qkv), run_backward(&b, &one, qkv, dout);
+    const Results a = run(&plain, qkv, dout), b = run(&one, qkv, dout);
     check(same_bits(a.out, b.out, 0, out_size(&one)) && same_bits(a.lse, b.lse, 0, lse_size(&one)) &&
               same_bits(a.dqkv, b.dqkv, 0, qkv_size(&one)),
           "%-5s T %d x %d: one document: same bits as without documents", floatX_name, one.T, one.HS);
@@ -446,6 +453,95 @@ static void test_nothing(void) {
     check(true, "no sequences and no tokens are no work");
 }
 
+// A few cases for sanitizers, which are slow.
+static const Case few_cases[] = {
+    {1, 200, 2, 1, 64, 0, 1}, {1, 150, 1, 1, 128, 0, 1},    {2, 70, 2, 1, 33, 0, 1},     {1, 130, 1, 1, 64, 1, 1},
+    {1, 40, 1, 1, 150, 0, 1}, {1, 200, 2, 1, 64, 0, 1, 50}, {1, 70, 2, 1, 33, 0, 1, 20},
+};
+
+static const Case special_cases[] = {
+    // tensor cores: large scores
+    {1, 200, 4, 2, 64, 0, 8},
+    {1, 200, 2, 1, 64, 0, 60},
+    {1, 200, 3, 1, 128, 0, 6},
+    {1, 130, 2, 1, 128, 0, 60},
+    {1, 1, 8, 4, 64, 0, 60},
+    // ordinary cores: each width of a row, whole and not
+    {1, 1, 1, 1, 1, 0, 1},
+    {2, 33, 3, 1, 7, 0, 1},
+    {2, 64, 4, 2, 16, 0, 1},
+    {1, 65, 6, 3, 24, 0, 1},
+    {3, 70, 4, 1, 33, 0, 1},
+    {1, 130, 4, 2, 64, 1, 1},
+    {1, 100, 4, 4, 80, 0, 1},
+    {1, 95, 2, 1, 128, 3, 1},
+    {1, 31, 2, 2, 129, 0, 1},
+    {2, 70, 2, 1, 256, 0, 1},
+    {1, 100, 2, 1, 24, 0, 60},
+    {1, 1, 8, 4, 24, 0, 60}, // scores far below 0
+    // documents: each token is one, at edges of tiles, many in a tile, of one tile and of several
+    {1, 140, 2, 1, 64, 0, 1, 1},
+    {2, 257, 2, 1, 64, 0, 1, 64},
+    {1, 200, 4, 2, 64, 0, 1, 10},
+    {1, 300, 2, 2, 64, 0, 8, 100},
+    {1, 300, 2, 1, 64, 0, 60, 128},
+    {1, 140, 2, 1, 128, 0, 1, 1},
+    {2, 257, 2, 2, 128, 0, 1, 64},
+    {1, 200, 3, 1, 128, 0, 6, 10},
+    {1, 290, 2, 1, 128, 0, 1, 128},
+    {2, 70, 2, 1, 33, 0, 1, 1},
+    {2, 130, 4, 2, 24, 0, 1, 32},
+    {1, 130, 2, 1, 64, 1, 8, 10},
+    {1, 200, 2, 1, 80, 0, 1, 70},
+    {1, 100, 2, 1, 200, 0, 1, 33},
+};
+
+// More pieces of work than a GPU has multiprocessors, twice and more: long on the emulator, whose GPU is small.
+static const Case long_cases[] = {{6, 390, 16, 8, 64, 0, 1},
+                                  {6, 390, 8, 8, 128, 0, 1},
+                                  {5, 390, 16, 4, 64, 0, 1, 100},
+                                  {5, 270, 18, 9, 128, 0, 1, 90}};
+
+static const Case decode_cases[] = {
+    {1, 70, 2, 1, 64, 0, 1}, {1, 20, 4, 1, 33, 0, 1},  {1, 9, 4, 2, 64, 0, 1},   {1, 40, 3, 3, 128, 0, 6},
+    {1, 300, 2, 1, 8, 0, 1}, {1, 12, 2, 1, 256, 0, 1}, {1, 12, 2, 1, 256, 1, 1}, {1, 40, 2, 2, 80, 0, 1},
+};
+
+static void test_cases(void) {
+    std::vector<Case> all(special_cases, special_cases + sizeof special_cases / sizeof(Case));
+    // tensor cores: sequences that end within, at and behind tiles of 32, 64 and 128
+    static const int lengths[] = {1, 5, 31, 63, 64, 65, 97, 127, 130, 200, 257};
+    static const int heads[][2] = {{1, 1}, {4, 2}, {4, 1}, {6, 3}, {2, 2}};
+    for (int i = 0; i < 22; i++)
+        all.push_back(
+            {1 + i % 3, lengths[i / 2], heads[i % 5][0], heads[i % 5][1], 64 << i % 2, i % 4 == 3 ? 8 : 0, 1});
+#ifdef __CUDACC__
+    const bool is_long = true;
+#else
+    const bool is_long = getenv("LONG") != NULL;
+#endif
+    if (is_long && sizeof(floatX) == 2) all.insert(all.end(), long_cases, long_cases + 4);
+    for (const Case& c : all) {
+        while (next_family(&c)) test_case(&c);
+    }
+}
+
+// What holds for bits, and scores as large as they can be.
+static void test_properties(Case c) {
+    while (next_family(&c)) {
+        c.size = 1;
+        if (c.documents) {
+            test_isolation(&c);
+            test_one_document(&c);
+        } else {
+            test_causality(&c, 70);
+            test_causality(&c, 64);
+        }
+        c.size = 3000;
+        test_huge_scores(&c);
+    }
+}
+
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_refusals();
@@ -456,108 +552,20 @@ int main(int argc, char** argv) {
         test_blocks<false>(section);
         test_blocks<true>(section <= 6 ? section : 6);
     }
-
-    static const Case few[] = {
-        {1, 200, 2, 1, 64, 0, 1}, {1, 150, 1, 1, 128, 0, 1},    {2, 70, 2, 1, 33, 0, 1},     {1, 130, 1, 1, 64, 1, 1},
-        {1, 40, 1, 1, 150, 0, 1}, {1, 200, 2, 1, 64, 0, 1, 50}, {1, 70, 2, 1, 33, 0, 1, 20},
-    };
-    static const Case all[] = {
-        // tensor cores: sequences that end within, at and behind tiles of 32, 64 and 128
-        {1, 1, 1, 1, 64, 0, 1},
-        {2, 5, 4, 2, 64, 0, 1},
-        {1, 63, 4, 1, 64, 8, 1},
-        {3, 64, 1, 1, 64, 0, 1},
-        {2, 65, 6, 3, 64, 0, 1},
-        {1, 127, 4, 4, 64, 0, 1},
-        {2, 130, 4, 2, 64, 0, 1},
-        {1, 257, 4, 1, 64, 0, 1},
-        {2, 200, 6, 3, 64, 0, 1},
-        {1, 200, 4, 2, 64, 0, 8},
-        {1, 200, 2, 1, 64, 0, 60},
-        {2, 1, 2, 1, 128, 0, 1},
-        {3, 5, 6, 3, 128, 0, 1},
-        {1, 31, 1, 1, 128, 0, 1},
-        {1, 64, 4, 1, 128, 8, 1},
-        {1, 65, 4, 2, 128, 0, 1},
-        {2, 97, 2, 2, 128, 0, 1},
-        {1, 130, 4, 4, 128, 0, 1},
-        {1, 257, 2, 1, 128, 0, 1},
-        {1, 200, 3, 1, 128, 0, 6},
-        {1, 130, 2, 1, 128, 0, 60},
-        {1, 1, 8, 4, 64, 0, 60},
-        // ordinary cores: each width of a row, whole and not
-        {1, 1, 1, 1, 1, 0, 1},
-        {2, 33, 3, 1, 7, 0, 1},
-        {2, 64, 4, 2, 16, 0, 1},
-        {1, 65, 6, 3, 24, 0, 1},
-        {3, 70, 4, 1, 33, 0, 1},
-        {1, 130, 4, 2, 64, 1, 1},
-        {1, 100, 4, 4, 80, 0, 1},
-        {1, 95, 2, 1, 128, 3, 1},
-        {1, 31, 2, 2, 129, 0, 1},
-        {2, 70, 2, 1, 256, 0, 1},
-        {1, 100, 2, 1, 24, 0, 60},
-        {1, 1, 8, 4, 24, 0, 60}, // scores far below 0
-        // documents: each token is one, at edges of tiles, many in a tile, of one tile and of several
-        {1, 140, 2, 1, 64, 0, 1, 1},
-        {2, 257, 2, 1, 64, 0, 1, 64},
-        {1, 200, 4, 2, 64, 0, 1, 10},
-        {1, 300, 2, 2, 64, 0, 8, 100},
-        {1, 300, 2, 1, 64, 0, 60, 128},
-        {1, 140, 2, 1, 128, 0, 1, 1},
-        {2, 257, 2, 2, 128, 0, 1, 64},
-        {1, 200, 3, 1, 128, 0, 6, 10},
-        {1, 290, 2, 1, 128, 0, 1, 128},
-        {2, 70, 2, 1, 33, 0, 1, 1},
-        {2, 130, 4, 2, 24, 0, 1, 32},
-        {1, 130, 2, 1, 64, 1, 8, 10},
-        {1, 200, 2, 1, 80, 0, 1, 70},
-        {1, 100, 2, 1, 200, 0, 1, 33},
-    };
-    for (size_t i = 0; i < (brief ? sizeof few : sizeof all) / sizeof(Case); i++) {
-        const Case* c = brief ? &few[i] : &all[i];
-        while (next_family(c)) test_case(c);
-    }
-
-    // More pieces of work than a GPU has multiprocessors, twice and more: long on the emulator, whose GPU is small
-    static const Case many[] = {{6, 390, 16, 8, 64, 0, 1},
-                                {6, 390, 8, 8, 128, 0, 1},
-                                {5, 390, 16, 4, 64, 0, 1, 100},
-                                {5, 270, 18, 9, 128, 0, 1, 90}};
-#ifdef __CUDACC__
-    const bool more = !brief;
-#else
-    const bool more = !brief && getenv("LONG");
-#endif
-    for (int i = 0; i < 4 && more; i++) {
-        while (is_flash(&many[i]) && next_family(&many[i])) test_case(&many[i]);
-    }
-
-    static const Case shapes[] = {{1, 150, 4, 2, 64, 0, 1}, {1, 140, 2, 1, 128, 0, 1}, {1, 75, 4, 2, 40, 0, 1}};
-    for (int i = 0; i < 3 && !brief; i++) {
-        while (next_family(&shapes[i])) {
-            Case c = shapes[i];
-            test_causality(&c, 70);
-            test_causality(&c, 64);
-            c.size = 3000;
-            test_huge_scores(&c);
+    if (brief) {
+        for (const Case& c : few_cases) {
+            while (next_family(&c)) test_case(&c);
         }
+        for (int i = 0; i < 2; i++) test_decode(&decode_cases[i]);
+        return test_end();
     }
-    static const Case packed[] = {
-        {2, 200, 2, 1, 64, 0, 1, 60}, {1, 150, 2, 1, 128, 0, 1, 70}, {2, 75, 4, 2, 40, 0, 1, 20}};
-    for (int i = 0; i < 3 && !brief; i++) {
-        while (next_family(&packed[i])) {
-            Case c = packed[i];
-            test_isolation(&c);
-            test_one_document(&c);
-            c.size = 3000;
-            test_huge_scores(&c);
-        }
-    }
-    static const Case tokens[] = {
-        {1, 70, 2, 1, 64, 0, 1}, {1, 20, 4, 1, 33, 0, 1},  {1, 9, 4, 2, 64, 0, 1},   {1, 40, 3, 3, 128, 0, 6},
-        {1, 300, 2, 1, 8, 0, 1}, {1, 12, 2, 1, 256, 0, 1}, {1, 12, 2, 1, 256, 1, 1}, {1, 40, 2, 2, 80, 0, 1},
-    };
-    for (size_t i = 0; i < (brief ? 2 : sizeof tokens / sizeof(Case)); i++) test_decode(&tokens[i]);
+    test_cases();
+    test_properties({1, 150, 4, 2, 64, 0, 1});
+    test_properties({1, 140, 2, 1, 128, 0, 1});
+    test_properties({1, 75, 4, 2, 40, 0, 1});
+    test_properties({2, 200, 2, 1, 64, 0, 1, 60});
+    test_properties({1, 150, 2, 1, 128, 0, 1, 70});
+    test_properties({2, 75, 4, 2, 40, 0, 1, 20});
+    for (const Case& c : decode_cases) test_decode(&c);
     return test_end();
 }

@@ -120,12 +120,12 @@ static Outcome start(const char* program, const Bug* bug, bool right, const char
 
 static const char* bugs_source; // the file with the kernels
 
-// Whether a line of it belongs to a function, and is marked.
+// Whether a line of it belongs to a function whose name begins so, and is marked.
 static bool is_marked(int line, const char* function) {
     MappedFile file;
     Error error;
     if (!file_map(&file, bugs_source, &error)) die("bugs: %s: start it where it was compiled", error.text);
-    const std::string text((const char*)file.data, file.size), begin = std::string(" ") + function + "(";
+    const std::string text((const char*)file.data, file.size), begin = std::string(" ") + function;
     file_unmap(&file);
     bool inside = false, marked = false;
     size_t at = 0;
@@ -166,9 +166,11 @@ static void check_bug(const char* program, const Bug* bug) {
         const bool said = o.noticed && o.text.find(*message ? message : "wrong results") != std::string::npos;
         const int line = line_named(o.text);
         const char* place = bug->place ? bug->place : bug->name;
-        const bool placed =
-            !*message || (bug->host && !bug->place) ||
-            (line ? is_marked(line, place) : o.text.find(bug->host ? place : bug->name) != std::string::npos);
+        bool placed = !*message || (bug->host && !bug->place);
+        if (line)
+            placed = placed || is_marked(line, place);
+        else
+            placed = placed || o.text.find(bug->host ? place : bug->name) != std::string::npos;
         check(said && placed, "%s: %s", bug->name, one_line(o.text, *message ? message : "wrong results").c_str());
         if (!said || !placed) printf("%s\n", o.text.c_str());
     }

@@ -148,7 +148,7 @@ static void test_operations(Comm* c, const char* label, bool device, int64_t n) 
     check_here(broadcast, "%s, %s: broadcast of %lld", label, where, (long long)n);
 }
 
-// The same operations by plan; and several on their way at once.
+// The same operations by plan; and several in flight at once.
 static void test_layout(const char* network, const char* algorithm, int64_t n) {
     Comm group = comm_split(&world, 0, world.rank, "planned");
     Network net;
@@ -286,7 +286,7 @@ static void test_order_of_streams(void) {
     comm_synchronize(&world);
     buffer_get(&x);
     int added =
-        world.size - 1; // in the first round the largest is not that of the last rank; in the others all are alike
+        world.size - 1; // in the first round the largest is not that of the last rank; in the others all are the same
     for (int k = 1; k < ROUNDS; k++) added += world.size - 1 + k;
     bool ok = buffer_is_whole(&x);
     for (int64_t i = 0; i < N; i++) {
@@ -299,7 +299,7 @@ static void test_order_of_streams(void) {
     buffer_free(&x);
 }
 
-// With NCCL a started operation has not touched its result while nobody waits (on the emulator, which is as late as may
+// With NCCL a started operation has not touched its result before a rank waits (on the emulator, which is as late as may
 // be).
 static void test_not_before_the_wait(void) {
 #if defined USE_NCCL && !defined __CUDACC__

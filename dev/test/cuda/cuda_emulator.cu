@@ -496,7 +496,7 @@ static void test_16(const char* name, int E, int M) {
 }
 
 // The trainer has float32 numbers below 2^-126 taken for 0 (device_flush_denormals): no number of 16 bits may become
-// one on its way that is not one itself.
+// one in between that is not one itself.
 [[maybe_unused]] static void test_flushed() {
 #ifdef __SSE__
     const unsigned control = __builtin_ia32_stmxcsr();

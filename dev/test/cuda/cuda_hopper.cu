@@ -43,7 +43,7 @@ static void test_places() {
 // ----------------------------------------------------------------------------------------------------------------
 // TMA
 
-enum { GUARD = 64 }; // elements before and behind a matrix that nobody may touch
+enum { GUARD = 64 }; // elements before and behind a matrix that no kernel may touch
 
 struct Matrices { // batches, with strides; numbered bits, of which none is that of a NaN
     int columns, rows, batches;

@@ -79,6 +79,44 @@ struct Maps {
     TensorMap a, b, d;
 };
 
+// What one thread does: brings A and B, 64 columns at a time.
+static void small_copies(Tiles& s, const Maps& maps, Barrier& full, Barrier& empty, Mistake mistake) {
+    for (int k = 0; k < 2; k++) {
+        if (mistake != NOT_WAITED_FOR_EMPTY) empty.wait((k & 1) ^ 1);                         // <-- here
+        full.arrive_expect(16384 - (mistake == TOO_FEW_BYTES) + (mistake == TOO_MANY_BYTES)); // <-- here
+        bf16* to = mistake == TILE_PAST_THE_END ? s.spare + 512 : s.a;
+        if (mistake == TILE_NOT_ALIGNED) to = s.a + 504;
+        tensor_load(to, maps.a, 64 * k, 0, 0, full);                                                 // <-- here
+        if (mistake == TWO_LOADS_TO_ONE_PLACE) tensor_load(s.a, maps.a, 0, 0, 0, full);              // <-- here
+        tensor_load(s.b, maps.b, 64 * k, 0, 0, full);                                                // <-- here
+        if (mistake == ONE_ARRIVAL_TOO_MANY) full.arrive();                                          // <-- here
+        if (mistake == NOBODY_WAITS_FOR_LOAD && k == 1) tensor_load(s.spare, maps.a, 0, 0, 0, full); // <-- here
+    }
+}
+
+// The sums of a warpgroup, through a tile, to D.
+static void small_store(Tiles& s, const Maps& maps, const float (&sums)[32], Barrier& full, int thread,
+                        Mistake mistake) {
+    const int row = thread / 32 * 16 + thread % 16, column = thread % 32 / 16 * 8;
+    for (int q = 0; q < 4; q++) {
+        const unsigned r[4] = {
+            pack_pair<bf16>(sums[8 * q], sums[8 * q + 1]), pack_pair<bf16>(sums[8 * q + 2], sums[8 * q + 3]),
+            pack_pair<bf16>(sums[8 * q + 4], sums[8 * q + 5]), pack_pair<bf16>(sums[8 * q + 6], sums[8 * q + 7])};
+        store_matrix_x4(s.d + tile_place(row, 16 * q + column), r);
+    }
+    if (mistake != NO_FENCE_BEFORE_STORE) shared_fence();
+    barrier_sync(1, 128);
+    if (thread != 0) return;
+    tensor_store(maps.d, s.d, 0, 0, 0); // <-- here
+    if (mistake == LOAD_OVER_STORE) {
+        full.arrive_expect(8192);
+        tensor_load(s.d, maps.a, 0, 0, 0, full); // <-- here
+    }
+    if (mistake != STORE_NOT_COMMITTED) tensor_store_commit();
+    if (mistake == STORE_OVERWRITTEN) s.d[4000] = (bf16)7.0f;
+    if (mistake != STORE_NOT_WAITED_FOR) tensor_store_wait_read<0>();
+}
+
 __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, float* out, Mistake mistake) {
     __shared__ Barrier full, empty;
     Tiles& s = *dynamic_shared<Tiles>();
@@ -94,17 +132,7 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
     if (thread < 0) {
         if (mistake != ONE_WARP_KEEPS_ITS_REGISTERS || threadIdx.x >= 32) registers_release<24>(); // <-- here
         if (thread != -128) return;
-        for (int k = 0; k < 2; k++) {
-            if (mistake != NOT_WAITED_FOR_EMPTY) empty.wait((k & 1) ^ 1); // <-- here
-            const int bytes = mistake == TOO_FEW_BYTES ? 16383 : mistake == TOO_MANY_BYTES ? 16385 : 16384;
-            full.arrive_expect(bytes); // <-- here
-            bf16* to = mistake == TILE_NOT_ALIGNED ? s.a + 504 : mistake == TILE_PAST_THE_END ? s.spare + 512 : s.a;
-            tensor_load(to, maps.a, 64 * k, 0, 0, full);                                                 // <-- here
-            if (mistake == TWO_LOADS_TO_ONE_PLACE) tensor_load(s.a, maps.a, 0, 0, 0, full);              // <-- here
-            tensor_load(s.b, maps.b, 64 * k, 0, 0, full);                                                // <-- here
-            if (mistake == ONE_ARRIVAL_TOO_MANY) full.arrive();                                          // <-- here
-            if (mistake == NOBODY_WAITS_FOR_LOAD && k == 1) tensor_load(s.spare, maps.a, 0, 0, 0, full); // <-- here
-        }
+        small_copies(s, maps, full, empty, mistake);
         return;
     }
     if (thread >= 128) { // the third warpgroup leaves its registers to the second one
@@ -122,10 +150,11 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
     const bool all =
         mistake != NO_FENCE_BEFORE_PRODUCT && mistake != FENCE_AFTER_BARRIER && mistake != FENCE_BEFORE_STORES;
     if (mistake == FENCE_OF_ONE_THREAD ? thread == 126 : all) shared_fence(); // 126: here, all others have stored
-    const int threads = mistake == OTHER_COUNT && thread < 32 ? 96 : mistake == COUNT_NO_WARPS ? 100 : 128;
+    int threads = mistake == COUNT_NO_WARPS ? 100 : 128;
+    if (mistake == OTHER_COUNT && thread < 32) threads = 96;
     if (mistake != NO_BARRIER_BEFORE_PRODUCT && mistake != TWO_WARPS) barrier_sync(1, threads); // <-- here
     for (int k = 0; k < 2; k++) {
-        const int parity = mistake == WRONG_PARITY ? k ^ 1 : mistake == PARITY_OF_TWO ? 2 : k;
+        const int parity = mistake == PARITY_OF_TWO ? 2 : k ^ (mistake == WRONG_PARITY);
         const bf16* early = s.a + tile_place(thread % 32, 1 + thread / 32);
         float read = mistake == READ_BEFORE_FULL && k == 1 ? (float)*early : 0; // <-- here
         if (mistake != NOT_WAITED_FOR_FULL) full.wait(parity);                  // <-- here
@@ -160,24 +189,7 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
     warpgroup_commit();                                                 // <-- here
     warpgroup_wait<0>(sums, fragment);                                  // <-- here
     out[thread] += sums[0];
-    const int row = thread / 32 * 16 + thread % 16, column = thread % 32 / 16 * 8;
-    for (int q = 0; q < 4; q++) {
-        const unsigned r[4] = {
-            pack_pair<bf16>(sums[8 * q], sums[8 * q + 1]), pack_pair<bf16>(sums[8 * q + 2], sums[8 * q + 3]),
-            pack_pair<bf16>(sums[8 * q + 4], sums[8 * q + 5]), pack_pair<bf16>(sums[8 * q + 6], sums[8 * q + 7])};
-        store_matrix_x4(s.d + tile_place(row, 16 * q + column), r);
-    }
-    if (mistake != NO_FENCE_BEFORE_STORE) shared_fence();
-    barrier_sync(1, 128);
-    if (thread != 0) return;
-    tensor_store(maps.d, s.d, 0, 0, 0); // <-- here
-    if (mistake == LOAD_OVER_STORE) {
-        full.arrive_expect(8192);
-        tensor_load(s.d, maps.a, 0, 0, 0, full); // <-- here
-    }
-    if (mistake != STORE_NOT_COMMITTED) tensor_store_commit();
-    if (mistake == STORE_OVERWRITTEN) s.d[4000] = (bf16)7.0f;
-    if (mistake != STORE_NOT_WAITED_FOR) tensor_store_wait_read<0>();
+    small_store(s, maps, sums, full, thread, mistake);
 }
 
 static void multiply(float* out, const float* in, Mistake mistake) {
@@ -218,14 +230,14 @@ static void map_of(float*, const float*, bool right) {
 #define SAYS(text) text, text, text, NULL, "small"
 #define HOST_SAYS(text) text, text, text, NULL, NULL
 static const Bug bugs[] = {
-    {SMALL(NO_INIT), SAYS("nobody has set up this barrier")},
+    {SMALL(NO_INIT), SAYS("no init() of this barrier")},
     {SMALL(NO_BARRIERS_FENCE), SAYS("no barriers_fence() after init()")},
     {SMALL(NO_SYNC_AFTER_INIT), NULL, NULL, "data race", "CUDA_ON_CPU_ORDER", NULL},
     {SMALL(INIT_TWICE), SAYS("it was set up at")},
     {SMALL(BARRIER_OVERWRITTEN), SAYS("or its memory was overwritten")},
     {SMALL(ONE_ARRIVAL_TOO_MANY), SAYS("all 1 threads of the phase have arrived, and it waits for 16384 more bytes")},
     {SMALL(NO_ARRIVAL), SAYS("1 of 1 arrivals and 0 bytes are missing")},
-    {SMALL(TOO_FEW_BYTES), SAYS("brings 1 bytes more than its barrier was told of")},
+    {SMALL(TOO_FEW_BYTES), SAYS("brings 1 bytes more than its barrier expects")},
     {SMALL(TOO_MANY_BYTES), SAYS("0 of 1 arrivals and 1 bytes are missing")},
     {SMALL(WRONG_PARITY), SAYS("to which the tensor_load of")},
     {SMALL(PARITY_OF_TWO), SAYS("a parity is 0 or 1")},
@@ -234,7 +246,7 @@ static const Bug bugs[] = {
     {SMALL(NOT_WAITED_FOR_FULL), SAYS("to which the tensor_load of")},
     {SMALL(READ_BEFORE_FULL), "", "", "data race", NULL, "small"},
     {SMALL(NOT_WAITED_FOR_EMPTY), SAYS("all 1 threads of the phase have arrived, and it waits for")},
-    {SMALL(NOBODY_WAITS_FOR_LOAD), SAYS("tensor_load: the block ends, and nobody has waited for it")},
+    {SMALL(NOBODY_WAITS_FOR_LOAD), SAYS("tensor_load: the block ends without a wait for it")},
     {SMALL(TWO_LOADS_TO_ONE_PLACE), SAYS("tensor_load to where the one of")},
     {SMALL(TILE_NOT_ALIGNED), SAYS("is not a multiple of 1024")},
     {SMALL(TILE_PAST_THE_END), SAYS("are not in dynamic shared memory")},

@@ -1,8 +1,8 @@
 /*
 cuda_matmul.cu: the linear layers of kernels/matmul.cuh against those of kernels/matmul.h. Built three ways: by nvcc
-against cuBLASLt; by g++, where the reference's products stand in; and by g++ with -DUSE_CUBLASLT -Idev/test/fake, where the code that
-calls cuBLASLt runs against a model of it (fake/cublasLt.h): layouts, transposes, epilogues, the choice of algorithms,
-what is remembered.
+against cuBLASLt; by g++, where the reference's products stand in; and by g++ with -DUSE_CUBLASLT -Idev/test/fake, where
+the code that calls cuBLASLt runs against a model of it (fake/cublasLt.h): layouts, transposes, epilogues, the choice of
+algorithms, what is remembered.
 
 Bounds. u = 2^-24. A sum of K random products, added up one by one, walks at random: its error is about 0.2 sqrt(K) u of
 its size, which is sqrt(K) times that of a product. The bound for two such sums that are compared is sqrt(K) u; for a
@@ -345,7 +345,8 @@ static void start_again(int timing, int epilogue) {
     linear_forward(out.p, one.p, one.p, NULL, 1, 1, 1); // opens cuBLASLt, which reads the environment
     forgotten->push_back(matmul_state.plans);
     matmul_state.plans = NULL;
-    matmul_state.timing = timing, matmul_state.epilogue = epilogue;
+    matmul_state.timing = timing;
+    matmul_state.epilogue = epilogue;
 }
 
 // The two ways agree: what only one of them rounds to floatX in between is |gelu'| U of fc, and of dact.
@@ -384,19 +385,26 @@ static void slow_algorithms(double ms) {
     for (double& t : fake_cublaslt.milliseconds) t = ms;
 }
 
-static void test_choices() {
-    const int N = 40, C = 24, OC = 16;
+// A linear layer's arrays.
+struct Layer {
+    enum { N = 40, C = 24, OC = 16 };
     const Inputs in = draw_inputs(N, C, OC);
-    const Device<floatX> x(in.x), w(in.w), bias(in.bias), dout(in.dout), fc(in.fc), x1(in.x, 1), bias1(in.bias, 1);
-    Device<floatX> out((int64_t)N * OC), act((int64_t)N * OC), dfc((int64_t)N * C), dact((int64_t)N * C);
-    Device<floatX> out1((int64_t)N * OC, 1);
-    Device<float> dw(in.dw), db(in.db);
-    const auto forward = [&] { linear_forward(out.p, x.p, w.p, bias.p, N, C, OC); };
-    const auto weight = [&] { linear_backward_weight(dw.p, dout.p, x.p, N, C, OC); };
-    const auto gelu = [&] { linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, N, C, OC); };
-    const auto gelu_plain = [&] { linear_gelu_forward(act.p, out.p, x.p, w.p, NULL, N, C, OC); };
-    const auto gelu_back = [&] { linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC); };
-    const auto both = [&] { linear_backward_weight_and_bias(dw.p, db.p, dout.p, x.p, N, C, OC); };
+    const Device<floatX> x{in.x}, w{in.w}, bias{in.bias}, dout{in.dout}, fc{in.fc}, x1{in.x, 1}, bias1{in.bias, 1};
+    Device<floatX> out{N * OC}, act{N * OC}, dfc{N * C}, dact{N * C}, out1{N * OC, 1};
+    Device<float> dw{in.dw}, db{in.db};
+
+    void forward() { linear_forward(out.p, x.p, w.p, bias.p, N, C, OC); }
+    void weight() { linear_backward_weight(dw.p, dout.p, x.p, N, C, OC); }
+    void gelu(const floatX* b) { linear_gelu_forward(act.p, out.p, x.p, w.p, b, N, C, OC); }
+    void gelu_back() { linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC); }
+    void both() { linear_backward_weight_and_bias(dw.p, db.p, dout.p, x.p, N, C, OC); }
+};
+
+static void test_plans() {
+    Layer l;
+    const int N = l.N, C = l.C, OC = l.OC;
+    const auto forward = [&] { l.forward(); };
+    const auto weight = [&] { l.weight(); };
     // How many algorithms of the model are fit for a result in floatX, and how many of these at any address.
     const bool is_float = sizeof(floatX) == 4;
     const int offered = is_float ? 6 : 4, anywhere = is_float ? 4 : 2, tried = MATMUL_ROUNDS * MATMUL_RUNS;
@@ -408,17 +416,17 @@ static void test_choices() {
           offered, u.products);
     u = used_by(forward);
     check(u.heuristics == 0 && u.products == 1, "second call: nothing asked, %d product", u.products);
-    u = used_by([&] { linear_forward(out.p, x.p, w.p, NULL, N, C, OC); });
+    u = used_by([&] { linear_forward(l.out.p, l.x.p, l.w.p, NULL, N, C, OC); });
     check(u.heuristics == 1, "another epilogue is another plan");
-    u = used_by([&] { linear_forward(out.p, x1.p, w.p, bias.p, N, C, OC); });
+    u = used_by([&] { linear_forward(l.out.p, l.x1.p, l.w.p, l.bias.p, N, C, OC); });
     check(u.heuristics == 1 && u.products == anywhere * tried + 1, "misaligned x: %d algorithms timed: %d products",
           anywhere, u.products);
-    u = used_by([&] { linear_forward(out1.p, x.p, w.p, bias.p, N, C, OC); });
+    u = used_by([&] { linear_forward(l.out1.p, l.x.p, l.w.p, l.bias.p, N, C, OC); });
     check(u.heuristics == 1 && u.products == anywhere * tried + 1, "misaligned out: %d algorithms timed: %d products",
           anywhere, u.products);
-    u = used_by([&] { linear_forward(out.p, x.p, w.p, bias1.p, N, C, OC); });
+    u = used_by([&] { linear_forward(l.out.p, l.x.p, l.w.p, l.bias1.p, N, C, OC); });
     check(u.heuristics == 0 && u.products == 1, "a misaligned bias is copied: no other plan");
-    u = used_by([&] { linear_forward(out.p, x.p, w.p, bias.p, N - 1, C, OC); });
+    u = used_by([&] { linear_forward(l.out.p, l.x.p, l.w.p, l.bias.p, N - 1, C, OC); });
     check(u.heuristics == 1, "another number of rows is another plan");
 
     for (const int fast : {FAKE_PACKED, FAKE_SPLIT, FAKE_SLOW, FAKE_SLOWEST}) {
@@ -433,51 +441,51 @@ static void test_choices() {
     u = used_by(forward);
     check(u.heuristics == 1 && u.products == 1 && u.algorithm == (is_float ? (int)FAKE_OUTPUT : (int)FAKE_PACKED),
           "not timed: the first that works");
+}
 
+// The epilogues of four products: GELU with and without a bias, its backward pass, and weight and bias gradients.
+typedef std::vector<uint32_t> Epilogues;
+static const Epilogues FUSED = {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_DGELU,
+                                CUBLASLT_EPILOGUE_BGRADB};
+static const Epilogues SEPARATE = {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT,
+                                   CUBLASLT_EPILOGUE_DEFAULT};
+static Epilogues epilogues_of(Layer& l) {
+    return {used_by([&] { l.gelu(l.bias.p); }).epilogue, used_by([&] { l.gelu(NULL); }).epilogue,
+            used_by([&] { l.gelu_back(); }).epilogue, used_by([&] { l.both(); }).epilogue};
+}
+
+static void test_epilogues() {
+    Layer l;
     slow_algorithms(2);
     for (const double extra : {-0.1, 0.1}) { // that a product takes longer with an epilogue
         start_again(0, 2);
         fake_cublaslt.epilogue_milliseconds = extra;
-        used_by(gelu), used_by(gelu_plain), used_by(gelu_back), used_by(both);
-        const uint32_t a = used_by(gelu).epilogue, b = used_by(gelu_plain).epilogue, c = used_by(gelu_back).epilogue;
-        const uint32_t d = used_by(both).epilogue;
-        if (extra < 0)
-            check(a == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && b == CUBLASLT_EPILOGUE_GELU_AUX &&
-                      c == CUBLASLT_EPILOGUE_DGELU && d == CUBLASLT_EPILOGUE_BGRADB,
-                  "epilogues where they are faster: %u %u %u %u", a, b, c, d);
-        else
-            check(a == CUBLASLT_EPILOGUE_BIAS && b == CUBLASLT_EPILOGUE_DEFAULT && c == CUBLASLT_EPILOGUE_DEFAULT &&
-                      d == CUBLASLT_EPILOGUE_DEFAULT,
-                  "kernels of our own where they are faster: %u %u %u %u", a, b, c, d);
-        u = used_by([&] { gelu(), gelu_back(), both(); });
-        check(u.heuristics == 0 && u.products == 3, "and it is remembered: %d asked, %d products", u.heuristics,
-              u.products);
+        epilogues_of(l);
+        const Used again = used_by([&] {
+            check(epilogues_of(l) == (extra < 0 ? FUSED : SEPARATE), "epilogues where they are faster, at %+g ms",
+                  extra);
+        });
+        check(again.heuristics == 0 && again.products == 4, "and it is remembered: %d asked, %d products",
+              again.heuristics, again.products);
     }
-    for (int epilogue = 0; epilogue < 2; epilogue++) { // not what is faster
-        start_again(0, epilogue);
-        fake_cublaslt.epilogue_milliseconds = epilogue ? 0.1 : -0.1;
-        const Used a = used_by(gelu), b = used_by(gelu_back), c = used_by(both);
-        if (epilogue)
-            check(a.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS && b.epilogue == CUBLASLT_EPILOGUE_DGELU &&
-                      c.epilogue == CUBLASLT_EPILOGUE_BGRADB,
-                  "MATMUL_EPILOGUE=1: %u %u %u", a.epilogue, b.epilogue, c.epilogue);
-        else
-            check(a.epilogue == CUBLASLT_EPILOGUE_BIAS && b.epilogue == CUBLASLT_EPILOGUE_DEFAULT &&
-                      c.epilogue == CUBLASLT_EPILOGUE_DEFAULT,
-                  "MATMUL_EPILOGUE=0: %u %u %u", a.epilogue, b.epilogue, c.epilogue);
-        check(a.heuristics == 1 && b.heuristics == 1 && c.heuristics == 1, "and nothing else is asked for");
+    for (int always = 0; always < 2; always++) { // not what is faster
+        start_again(0, always);
+        fake_cublaslt.epilogue_milliseconds = always ? 0.1 : -0.1;
+        const Used used =
+            used_by([&] { check(epilogues_of(l) == (always ? FUSED : SEPARATE), "MATMUL_EPILOGUE=%d", always); });
+        check(used.heuristics == 4, "and nothing else is asked for: %d", used.heuristics);
     }
-    slow_algorithms(0), fake_cublaslt.epilogue_milliseconds = 0;
+    slow_algorithms(0);
+    fake_cublaslt.epilogue_milliseconds = 0;
     const size_t blocks = cuda_on_cpu::memory.blocks.size();
     start_again(1, 2);
-    weight(), both();
+    l.weight();
+    l.both();
     check(cuda_on_cpu::memory.blocks.size() == blocks, "memory that is borrowed for timing is given back");
     start_again(1, 1);
     fake_cublaslt.no_epilogues = true;
-    const uint32_t a = used_by(gelu).epilogue, b = used_by(gelu_back).epilogue, c = used_by(both).epilogue;
+    check(epilogues_of(l) == SEPARATE, "no algorithm for an epilogue: two steps");
     fake_cublaslt.no_epilogues = false;
-    check(a == CUBLASLT_EPILOGUE_BIAS && b == CUBLASLT_EPILOGUE_DEFAULT && c == CUBLASLT_EPILOGUE_DEFAULT,
-          "no algorithm for an epilogue: two steps: %u %u %u", a, b, c);
     start_again(1, 2);
 }
 
@@ -557,7 +565,8 @@ int main(int argc, char** argv) {
     test_accumulation();
     test_nothing();
 #ifdef USE_CUBLASLT
-    test_choices();
+    test_plans();
+    test_epilogues();
 #endif
     return test_end();
 }

@@ -13,10 +13,10 @@ Where the documentation leaves a choice, the strictest or latest one is taken, s
 wrong with NCCL always does:
 
     operations      begin and end in the order of their stream, when somebody waits or asks
-                    (dev/emulator/cuda_runtime_emulator.h). What is going to be overwritten is 0xff in every byte from the
-                    begin to the end
+                    (dev/emulator/cuda_runtime_emulator.h). What is going to be overwritten is 0xff in every byte from
+                    beginning to end
     groups          the calls of one (messages only here, on one stream) begin together and end together
-    a send          ends when its receiver has taken the message: none is kept on its way
+    a send          ends when its receiver has taken the message: none is kept in flight
     matching        by the order of the calls, for each communicator and pair of ranks. Lengths, types, operations or
                     roots that do not fit, which the real one answers with wrong numbers or not at all, end the process
                     with a message
@@ -258,7 +258,7 @@ enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECEIVE };
 inline const char* const kind_names[] = {"all-reduce", "reduce-scatter", "all-gather",
                                          "broadcast",  "message",        "message"};
 
-// What has to be alike on all sides.
+// What has to be the same on all sides.
 struct Header {
     int32_t kind, type, op, root; // SEND and RECEIVE are both SEND here
     int64_t count;
@@ -275,7 +275,7 @@ struct Operation {
     int64_t number;
     bool begun;
     std::vector<std::string> arrived; // (size) of a collective: what each rank has
-    std::shared_ptr<Wait> wait;       // from the begin on
+    std::shared_ptr<Wait> wait;       // from the beginning on
 };
 
 inline std::string describe(const Operation& o) {
@@ -524,7 +524,7 @@ inline ncclResult_t join(ncclComm_t* made, const std::string& folder, int size, 
         rename(temporary.c_str(), path(c, name).c_str()) != 0)
         return fail(ncclSystemError, "%s: %s", temporary.c_str(), strerror(errno));
     for (int r = 0; r < size; r++) {
-        if (!host_waits(c, "rank." + std::to_string(r), r, "the begin of a communicator")) return ncclRemoteError;
+        if (!host_waits(c, "rank." + std::to_string(r), r, "the start of a communicator")) return ncclRemoteError;
         const ncclResult_t code = check_member(c, r, mine);
         if (code != ncclSuccess) return code;
     }
@@ -599,7 +599,7 @@ inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) 
     return *error = comm->error, ncclSuccess;
 }
 
-// Waits for what is on its way.
+// Waits for messages in flight.
 inline ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     if (!comm->open) return fake_nccl::fail(ncclInvalidArgument, "the communicator has been destroyed already");
     cuda_on_cpu::progress_until([=] { return comm->pending == 0; });

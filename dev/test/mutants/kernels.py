@@ -300,7 +300,7 @@ PLANTED = [
     ("dev/emulator/hopper_products.h", "(int64_t)g.groups - g.keep", "(int64_t)g.groups", HOPPER_BUGS, "plain", "BF16"),
     ("dev/emulator/hopper_products.h", "if (!g.fenced) fail(", "if (0) fail(", HOPPER_BUGS, "plain", "BF16"),
     ("dev/emulator/hopper_emulator.h", "if (!s.read && memcmp(", "if (0 && memcmp(", HOPPER_BUGS, "plain", "BF16"),
-    ("dev/emulator/hopper_emulator.h", "if (h.writer[i / 2] == self->rank ||", "if (h.writer[i / 2] != nobody ||",
+    ("dev/emulator/hopper_emulator.h", "if (h.writer[i / 2] == self->rank ||", "if (h.writer[i / 2] != no_thread ||",
      HOPPER_BUGS, "plain", "BF16"),
     # device memory between ranks
     ("comm/comm_nccl.h", 'cuda_check(cudaStreamWaitEvent(0, done, 0), "waiting for an operation");', "", COMM, "nccl 2",

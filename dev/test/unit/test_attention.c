@@ -360,7 +360,7 @@ static bool same_row(const Run* a, const Run* b, const Shape* s, int64_t n) {
 static void test_isolation(Shape s, Documents documents) {
     const int64_t N = (int64_t)s.B * s.T, row = (int64_t)heads_of(&s) * s.HS, out_row = (int64_t)s.NH * s.HS;
     Run a = run_new(&s, 1, documents), b = run_new(&s, 1, documents);
-    int changed = 0, alike = 0, others = 0;
+    int changed = 0, equal = 0, others = 0;
     for (int64_t first = 0, end; first < N; first = end) {
         for (end = first + 1; end < N && a.positions[end] > 0;) end++;
         memcpy(b.qkv, a.qkv, (size_t)qkv_size(&s) * sizeof(float));
@@ -370,12 +370,12 @@ static void test_isolation(Shape s, Documents documents) {
         run_kernels(&b, &s);
         for (int64_t n = 0; n < N; n++) {
             const bool mine = n >= first && n < end, same = same_row(&a, &b, &s, n);
-            changed += mine && !same, alike += mine && same, others += !mine && !same;
+            changed += mine && !same, equal += mine && same, others += !mine && !same;
         }
     }
-    check(changed == N && alike == 0 && others == 0,
+    check(changed == N && equal == 0 && others == 0,
           "documents %s: other tokens in one change its %d rows, and no bit of others  B %d T %d HS %d: %d, %d",
-          documents_names[documents], changed, s.B, s.T, s.HS, alike, others);
+          documents_names[documents], changed, s.B, s.T, s.HS, equal, others);
     run_free(&a), run_free(&b);
 }
 

@@ -334,7 +334,7 @@ static void test_linear(void) {
     check_error("linear_forward, bias", product_error(out, bias, 0, x, C, 1, w, C, 1, N, OC, C), sum_bound(C));
     linear_forward(out, x, w, NULL, N, C, OC);
     check_error("linear_forward, no bias", product_error(out, NULL, 0, x, C, 1, w, C, 1, N, OC, C), sum_bound(C));
-    matmul(c, OC, x, C, 1, w, 1, C, N, OC, C, false);
+    matmul(c, OC, (MatmulOperand){x, C, 1}, (MatmulOperand){w, C, 1}, NULL, N, OC, C, false);
     check(memcmp(c, out, sizeof out) == 0, "matmul and linear_forward: the same bits");
     linear_backward_input(dx, dout, w, N, C, OC);
     check_error("linear_backward_input", product_error(dx, NULL, 0, dout, OC, 1, w, 1, C, N, C, OC), sum_bound(OC));
@@ -366,12 +366,13 @@ static void test_nested(void) {
     enum { N = 90 };
     static float a[N * N], expected[N * N], c[4][N * N];
     fill(a, N * N);
-    matmul(expected, N, a, N, 1, a, N, 1, N, N, N, false);
+    const MatmulOperand rows = {a, N, 1}, columns = {a, 1, N};
+    matmul(expected, N, rows, columns, NULL, N, N, N, false);
     int wrong = 0;
 #pragma omp parallel for num_threads(4) reduction(+ : wrong)
     for (int t = 0; t < 4; t++) {
         for (int repeat = 0; repeat < 20; repeat++) {
-            matmul(c[t], N, a, N, 1, a, N, 1, N, N, N, false);
+            matmul(c[t], N, rows, columns, NULL, N, N, N, false);
             wrong += memcmp(c[t], expected, sizeof expected) != 0;
         }
     }
