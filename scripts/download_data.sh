@@ -57,7 +57,7 @@ fetch() {
     if ! is_complete "$file.part" "$2"; then
         size=$(wc -c <"$file.part")
         rm "$file.part"
-        stop 1 "$1: $size bytes, ${expected:-0} expected; it is removed. Open the address in a browser, then run this again"
+        stop 1 "$1: $size bytes, ${expected:-0} expected; it is removed: open the address in a browser, try again"
     fi
     mv "$file.part" "$file"
 }

@@ -18,8 +18,8 @@ RUN is a folder that train_gpt --out has made, or a log.jsonl. What is read:
     stdout.txt       what the trainer printed, or --stdout FILE, likewise
 
 A curve of 100,000 steps is thinned to some 800 buckets: those of equal length, and those that grow with the step, so
-that the first steps are all there on a logarithmic axis. A bucket keeps mean, least and greatest value, so no outlier is ever
-lost; the page draws the mean as a line (smoothed as asked) and the range behind it. Standard library only.
+that the first steps are all there on a logarithmic axis. A bucket keeps mean, least and greatest value, so no outlier
+is ever lost; the page draws the mean as a line (smoothed as asked) and the range behind it. Standard library only.
 """
 import argparse
 import json

@@ -9,8 +9,8 @@ The CRC is CRC-32C (Castagnoli, the polynomial of iSCSI, RFC 3720), not the one 
 15 bits and moved by a constant, so that the CRC of bytes that hold a CRC stays a good one.
 
 The bytes of a record are one Event, in the wire format of protocol buffers: a field is a varint number * 8 + type, then
-a varint (type 0), eight bytes (1), a length and that number of bytes (2), or four bytes (5). Of event.proto, summary.proto and
-tensor.proto:
+a varint (type 0), eight bytes (1), a length and that number of bytes (2), or four bytes (5). Of event.proto,
+summary.proto and tensor.proto:
 
     Event          1 wall_time double   2 step int64   3 file_version string   5 summary Summary
     Summary        1 value Value, repeated

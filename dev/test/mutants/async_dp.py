@@ -27,7 +27,8 @@ SYNC_SITES = "sites 4 --dp-mode sync --sites 2"
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
     # The plan
-    ("plan: fragments are sent from the first step on", "rounds", ROUNDS, "return (f + 1) * config->period / config->fragments;",
+    ("plan: fragments are sent from the first step on", "rounds", ROUNDS, "return (f + 1) * config->period / "
+                                                                          "config->fragments;",
      "return f * config->period / config->fragments + 1;"),
     ("plan: what was sent in step 0 is merged", "rounds", ROUNDS, "return t > 0 && t % config->period",
      "return t % config->period"),
@@ -45,7 +46,8 @@ FAULTS = [
     ("settings: a run in which nothing is merged is accepted", "rounds", SETTINGS,
      "if (diloco && async_schedule_learned(&r, o->steps) == 0)",
      "if (0)"),
-    ("plan: what is on its way counts as learned", "rounds", ROUNDS, "last - (config->eager ? 0 : config->delay), place",
+    ("plan: what is on its way counts as learned", "rounds", ROUNDS,
+     "last - (config->eager ? 0 : config->delay), place",
      "last, place"),
     ("settings: ZeRO with sites is accepted", "rounds", SETTINGS, "(o->dp_mode != DP_DELAYED || o->zero == 2)",
      "o->zero == 2"),

@@ -151,7 +151,8 @@ FAULTS = [
      "        comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);",
      "        (void)n, (void)bucket;"),
     ("ZeRO-2: a micro-batch's share replaces those before it", ZERO2, "parallel/data.h",
-     "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i], bucket_shard_size(layout, b));",
+     "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i], "
+     "bucket_shard_size(layout, b));",
      "    device_copy(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i],\n"
      "                (size_t)bucket_shard_size(layout, b) * sizeof(float));"),
     ("ZeRO-2: what is still on its way at the end is forgotten", ZERO2, "parallel/data.h",

@@ -47,7 +47,7 @@ FAULTS = [
     ("fit: completions of any length", PURE, EVALUATE, "if (longest > eval->T)", "if (longest > eval->T + 1)"),
     ("fit: no place for the longest", PURE, EVALUATE, "if (longest > eval->T)", "if (longest >= eval->T)"),
     ("fit: cuts are counted one too early", PURE, EVALUATE, "longest > eval->T + 1;", "longest > eval->T;"),
-    ("stream: the last row is left away", PURE, EVALUATE, "(eval->stream.tokens - 1 + T - 1) / T",
+    ("stream: the last row is dropped", PURE, EVALUATE, "(eval->stream.tokens - 1 + T - 1) / T",
      "(eval->stream.tokens - 1) / T"),
     ("stream: a row of nothing", PURE, EVALUATE, "(eval->stream.tokens - 1 + T - 1) / T",
      "(eval->stream.tokens - 1 + T) / T"),

@@ -291,7 +291,8 @@ PLANTED = [
      "BF16"),
     ("dev/emulator/hopper_products.h", "            __tsan_release(&g.order[g.groups % 8]);\n", "", HOPPER, "tsan",
      "BF16"),
-    ("dev/emulator/hopper_products.h", "w.lane[tile * 8 + row].out + 2 * column", "w.lane[tile * 8 + column].out + 2 * row",
+    ("dev/emulator/hopper_products.h", "w.lane[tile * 8 + row].out + 2 * column", "w.lane[tile * 8 + column].out + 2 *"
+                                                                                  " row",
      HOPPER, "plain", "BF16"),
     ("dev/emulator/hopper_emulator.h", "(unsigned)(&b - h.barriers.data()), at});",
      "(unsigned)(&b - h.barriers.data()), at});\n    h.go_on();",

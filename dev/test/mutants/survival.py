@@ -22,7 +22,8 @@ FAULTS = [
      "const int flushed = fsync(file->fd) == 0 ? 0 : errno;",
      "const int flushed = 0;"),
     ("text files are not flushed", "checkpoint", CHECKPOINT,
-     "const int written = taken && fflush(out) == 0 && fsync(fileno(out)) == 0", "const int written = taken && fflush(out) == 0"),
+     "const int written = taken && fflush(out) == 0 && fsync(fileno(out)) == 0",
+     "const int written = taken && fflush(out) == 0"),
     ("an old checkpoint is removed before the new one has its name", "checkpoint", CHECKPOINT,
      "    if (rename(temporary, folder) == 0) return true; // the name was free",
      "    checkpoint_remove(folder);\n    if (rename(temporary, folder) == 0) return true;"),
@@ -87,7 +88,7 @@ FAULTS = [
     # Ranks and threads
     ("the last rank's report is not waited for", "kills", SAVE, "for (int rank = 0; rank < x->ranks;) {",
      "for (int rank = 0; rank < x->ranks - (x->ranks > 1);) {"),
-    ("nobody tells the main rank to give up", "disks", SAVE,
+    ("no rank lets rank 0 give up", "disks", SAVE,
      "__atomic_store_n(ok ? &saver->all_written : &saver->give_up, true,",
      "__atomic_store_n(&saver->all_written, true,"),
     ("a rank reports before it has written", "kills", SAVE,
@@ -120,7 +121,7 @@ FAULTS = [
      "if (end != SAVE_NONE) t->unsaved = end == SAVE_FAILED;",
      "if (end == SAVE_FAILED) t->unsaved = true;"),
     ("a limit on files ends the run", "disks", "trainer/trainer_init.h", "    signal(SIGXFSZ, SIG_IGN);", "    //"),
-    ("missing lines of the log are told with every step", "disks", TELL,
+    ("missing lines of the log are reported with every step", "disks", TELL,
      "    if (written == (waited == 0)) return;\n    end_line();\n    if (written)",
      "    if (written && waited == 0) return;\n    end_line();\n    if (!written) fprintf(stderr, \"%s: %s\\n"
      "\", process.name, error.text);\n"
@@ -148,7 +149,7 @@ FAULTS = [
     # Taking up
     ("the position in the data is lost", "kills", "trainer/checkpointing.h",
      "t->step = state.step;\n    t->sequences = state.sequences;", "t->step = state.step;"),
-    ("second moments are not taken up", "kills", SAVE, "if (ok && (what > 0 || local)) set_values(",
+    ("second moments are not restored", "kills", SAVE, "if (ok && (what > 0 || local)) set_values(",
      "if (ok && (what == 1 || local)) set_values("),
 ]
 

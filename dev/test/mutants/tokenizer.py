@@ -1,5 +1,6 @@
 """Faults of the tokenizer. Test: test_tokenizer."""
-SPLIT, BPE, FILES, LEARN = (f"dataloader/tokenizer/{name}.h" for name in "pretokenize bpe vocab_files bpe_train".split())
+NAMES = ("pretokenize", "bpe", "vocab_files", "bpe_train")
+SPLIT, BPE, FILES, LEARN = (f"dataloader/tokenizer/{name}.h" for name in NAMES)
 WRITER = "dataloader/tokenizer.h"
 TESTS = {name: "test_tokenizer" for name in (SPLIT, BPE, FILES, LEARN, WRITER)}
 

@@ -11,7 +11,7 @@ second time too. The models are those of make_reference.py. Into reference/ besi
     replicas_gpt2.safetensors, replicas_llama.safetensors    the weights before the first step (--init)
     replicas.tokens                                          uint16 tokens (--data), too few for more than one held-out
                                                              block: the last 5 % validate
-    replicas.json                                            for every case what the trainer is told and what comes out:
+    replicas.json                                            for every case the options and the results:
 
         name, model, d, arguments       d: data-parallel replicas
         losses, norms                   of site 0 in each step (mode sync, and delay 0: of all), norm before clipping;
@@ -52,14 +52,16 @@ MODELS = {
     "llama": {"arch": "llama", "layers": 4, "hidden": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "vocab": V, "seq": T,
               "tied": 0, "eps": 1e-5, "theta": 10000},
 }
-DEFAULTS = {"dp-mode": "sync", "outer-delay": None, "dc-lambda": None, "local-steps": 32, "fragments": 1, "outer-lr": 0.7,
+DEFAULTS = {"dp-mode": "sync", "outer-delay": None, "dc-lambda": None, "local-steps": 32, "fragments": 1,
+            "outer-lr": 0.7,
             "outer-momentum": 0.9, "outer-alpha": None, "eager": False, "outer-bits": 32, "sites": None,
             "optimizer": "adamw",
             "global-batch": 16, "micro-batch": 2, "lr": 0.02, "min-lr": 0.004, "warmup": 3, "decay": "cosine",
             "weight-decay": 0.1, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0, "steps": 12,
             "eval-every": 5, "eval-sequences": 7, "save-every": 0, "seed": SEED}
 # The trainer's own defaults of these are ours, so that cases also say what it does when it is not told.
-UNSAID = ("dp-mode", "outer-delay", "dc-lambda", "local-steps", "fragments", "outer-lr", "outer-momentum", "outer-alpha", "eager",
+UNSAID = ("dp-mode", "outer-delay", "dc-lambda", "local-steps", "fragments", "outer-lr", "outer-momentum",
+          "outer-alpha", "eager",
           "outer-bits", "sites", "optimizer")
 
 # Llama's gradient is touchier here: at twice this rate rounding grew ten times as large in some cases.
@@ -75,7 +77,8 @@ CASES = {
     "sync 2 sgd clip": ("gpt2", 2, {"clip": 1.2, **SGD}),
     "delayed 2": ("gpt2", 2, {"dp-mode": "delayed"}),
     "delayed 2 lambda clip": ("gpt2", 2, {"dp-mode": "delayed", "dc-lambda": 0.2, "clip": 1.2, "save-every": 7}),
-    "delayed 4 lambda llama": ("llama", 4, {"dp-mode": "delayed", "outer-delay": 1, "dc-lambda": 0.2, "micro-batch": 1}),
+    "delayed 4 lambda llama": ("llama", 4, {"dp-mode": "delayed", "outer-delay": 1, "dc-lambda": 0.2,
+                                            "micro-batch": 1}),
     "delayed 2 sgd lambda": ("gpt2", 2, {"dp-mode": "delayed", "dc-lambda": 0.2, **SGD}),
     "delayed 4 delay 0 clip": ("gpt2", 4, {"dp-mode": "delayed", "outer-delay": 0, "clip": 1.2}),
     "delayed 2 delay 0": ("llama", 2, {"dp-mode": "delayed", "outer-delay": 0}),

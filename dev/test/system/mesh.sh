@@ -66,8 +66,8 @@ says() {
     while read -r word; do grep -qaF -- "$word" "$2" || return 1; done <<<"${1//, /$'\n'}"
 }
 
-# ended STATUS WORDS WHAT: the launch ended with STATUS, soon, and the trainer printed one line, which has the words: the
-# option or file that is wrong
+# ended STATUS WORDS WHAT: the launch ended with STATUS, soon, and the trainer printed one line, which has the words:
+# the option, file or rank that is wrong
 ended() {
     grep -a '^train_gpt: ' err >line
     if [ $status = "$1" ] && [ $seconds -le 100 ] && [ "$(wc -l <line)" = 1 ] && says "$2" line; then

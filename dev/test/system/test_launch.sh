@@ -74,7 +74,7 @@ done
         echo "$1" >>"$remote/asked"; [ -d "$remote/$1" ] || exit 255
         exec sh -c "$(echo "$2" | sed "s|$project_copy|$remote/$1|g")"'
     script "$fake/srun" '[ "$*" != --mpi=list ] || { printf "%b\n" \
-            "plugin types are...\n\tnone${FAKE_TYPES-\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4}" >&2
+            "plugin types are...\n\tnone${FAKE_TYPES-\n\tpmi2\n\tpmix\nspecific pmix plugin versions: pmix_v4}" >&2
             exit 0; }
         echo "OMP_NUM_THREADS=$OMP_NUM_THREADS $*" >"$called"'
     script "$fake/arguments" 'printf "<%s>" "$@" >"$called"'

@@ -42,7 +42,8 @@ static void room(rlim_t bytes) {
 static void begins(AppendLog* l) {
     Error error;
     unlink("a/lines");
-    written[0] = 0, lines_made = 0;
+    written[0] = 0;
+    lines_made = 0;
     if (!append_log_open(l, "a/lines", 0, &error)) die("%s", error.text);
 }
 
@@ -80,7 +81,7 @@ static void test_away(void) {
     const int64_t before = (int64_t)strlen(written);
     if (rename("a", "b") != 0) die("rename");
     check(!add(&l, &error) && strstr(error.text, "a/lines: No such file"), "moved away: %s", error.text);
-    check(holds("b/lines", before) && l.lines == 1, "nothing is written where nobody looks for it");
+    check(holds("b/lines", before) && l.lines == 1, "nothing is written to the moved file");
     if (mkdir("a", 0777) != 0 || system("echo x >a/lines") != 0) die("mkdir");
     check(!add(&l, &error) && strstr(error.text, "another file"), "another file has the name: %s", error.text);
     if (system("grep -qx x a/lines && rm -r a && mkdir -p a/lines") != 0) die("the other file was changed");

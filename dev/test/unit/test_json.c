@@ -509,14 +509,14 @@ static void test_lookup(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Large texts
 
-// n members with names that are alike for long; sorted, reversed or mixed. If `twice` is not negative, that one's name
+// n members with names that begin with the same bytes; sorted, reversed or mixed. If `twice` is not negative, that one's name
 // is the last one's too.
 static char* large_object(size_t* size, int n, int order, int twice) {
     char* text = NULL;
     FILE* f = open_memstream(&text, size);
     if (!f) die("out of memory");
     for (int i = 0; i < n; i++) {
-        const int k = order == 0 ? i : order == 1 ? n - 1 - i : (int)((int64_t)i * 7919 % n); // 7919 is a prime
+        const int places[] = {i, n - 1 - i, (int)((int64_t)i * 7919 % n)}, k = places[order]; // 7919 is a prime
         fprintf(f, "%s\"model.layers.%d.weight\":[%d]", i ? "," : "{", k, i);
     }
     if (twice >= 0) fprintf(f, ",\"model.layers.%d.weight\":0", twice);

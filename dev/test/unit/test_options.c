@@ -71,12 +71,12 @@ static char* written(const Option* table, int n) {
     return text;
 }
 
-static const char* random_text(char* text, int size, uint64_t i) {
+static const char* random_text(char text[64], uint64_t i) {
     static const char letters[] = "abc XYZ=#-'\"\\\t$é*,:019./";
     const int n = 1 + (int)(24 * random_uniform(5, 1, i));
-    for (int k = 0; k < n && k < size - 1; k++)
-        text[k] = letters[(int)((double)(sizeof letters - 1) * random_uniform(5, 2, i * 100 + (uint64_t)k))],
-        text[k + 1] = 0;
+    text[n] = 0;
+    for (int k = 0; k < n; k++)
+        text[k] = letters[(int)((double)(sizeof letters - 1) * random_uniform(5, 2, i * 100 + (uint64_t)k))];
     if (strchr(" \t", text[0])) text[0] = 'x';
     if (strchr(" \t", text[n - 1])) text[n - 1] = 'x';
     return text;
@@ -100,7 +100,7 @@ static void test_round_trip(void) {
             o->given = true;
             if (o->type == OPTION_INT) *(int64_t*)o->value = (int64_t)(o->low + u * (o->high - o->low));
             if (o->type == OPTION_FLOAT) *(double*)o->value = o->high > 1 ? pow(10, 600 * u - 300) : u;
-            if (o->type == OPTION_STRING) *(const char**)o->value = random_text(text[k - 6], 64, draw);
+            if (o->type == OPTION_STRING) *(const char**)o->value = random_text(text[k - 6], draw);
             if (o->type == OPTION_CHOICE) *(int*)o->value = (int)(u * (k == 9 ? 3 : 2));
             if (o->type == OPTION_FLAG) *(bool*)o->value = u < 0.5;
         }
@@ -122,7 +122,8 @@ static void test_round_trip(void) {
     check(again == 0, "and is written as before: %d are not", again);
 }
 
-// file: its text; arguments: the command line, parsed before, separated by '|'; place: the line and the option of the refusal, or NULL.
+// file: its text; arguments: the command line, parsed before, separated by '|'; place: how the refusal begins (line,
+// option), or NULL.
 static void test_case(const char* file, const char* arguments, const char* place, const TestValues* expected) {
     TestValues v = values_default();
     Option table[ROWS];
@@ -147,7 +148,8 @@ static void test_files(void) {
     TestValues v = values_default();
     test_case("", "", NULL, &v);
     test_case("\n\n# --small 3\n   # x\n\t\n#", "", NULL, &v);
-    v.small = 3, v.flag = true;
+    v.small = 3;
+    v.flag = true;
     test_case("--small 3\n--flag", "", NULL, &v);
     test_case("\t --small \t 3 \r\n--flag\r\n", "", NULL, &v);
     test_case("--small=3\n  --flag  \n", "", NULL, &v);
@@ -158,7 +160,10 @@ static void test_files(void) {
     test_case("--small 3\n--flag no\n", "", NULL, &v);
     test_case("--small 3\n--flag\n", "--flag=no", NULL, &v);
     v = values_default();
-    v.text = "a b  c=d # e", v.file = "=x", v.choice = 2, v.whole = 9000000000000000;
+    v.text = "a b  c=d # e";
+    v.file = "=x";
+    v.choice = 2;
+    v.whole = 9000000000000000;
     test_case("--text a b  c=d # e\n--file =x\n--choice twenty-one\n--whole 9000000000000000", "", NULL, &v);
     v = values_default();
     v.text = "b";
@@ -185,7 +190,10 @@ static void test_files(void) {
 // Given twice on the command line, the last one wins; in a file it is a slip.
 static void test_twice(void) {
     TestValues v = values_default();
-    v.small = 4, v.flag = true, v.choice = 1, v.text = "b";
+    v.small = 4;
+    v.flag = true;
+    v.choice = 1;
+    v.text = "b";
     test_case("", "--small|3|--small|4|--flag|--flag|--choice|one|--text|a|--text=b|--choice|two", NULL, &v);
     test_case("--small 9\n", "--small|3|--small|4|--flag|--choice|two|--text|b", NULL, &v);
     test_case("", "--small|x|--small|4", "--small", NULL);
@@ -337,7 +345,7 @@ static void test_refused(void) {
         const int n = make_table(table, &v);
         const bool fits = i == sizeof texts / sizeof *texts;
         v.file = i < sizeof texts / sizeof *texts ? texts[i] : longest;
-        if (i > sizeof texts / sizeof *texts) longest[4095] = 'x', longest[4096] = 0;
+        if (i > sizeof texts / sizeof *texts) strcpy(longest + 4095, "x");
         check(options_check_file(table, n, &error), "what was not given is not looked at");
         option_find(table, n, "file")->given = true;
         check(options_check_file(table, n, &error) == fits, "a value of %zu bytes is %s", strlen(v.file),
@@ -495,15 +503,23 @@ static void test_rates(void) {
     settings_rates(&o, m);
     check(o.lr == 3e-4 && o.min_lr == 3e-5 && o.warmup == 50, "350M, 1000 steps: %g, %g, %lld", o.lr, o.min_lr,
           (long long)o.warmup);
-    o = settings_default(), o.init = "weights", o.steps = 15;
+    o = settings_default();
+    o.init = "weights";
+    o.steps = 15;
     settings_rates(&o, m);
     check(o.lr == 3e-5 && o.min_lr == 3e-6 && o.warmup == 0, "trained weights, 15 steps: %g, %g, %lld", o.lr, o.min_lr,
           (long long)o.warmup);
-    o = settings_default(), o.lr = 0.5, o.steps = 1000000;
+    o = settings_default();
+    o.lr = 0.5;
+    o.steps = 1000000;
     settings_rates(&o, m);
     check(o.lr == 0.5 && o.min_lr == 0.05 && o.warmup == 2000, "--lr alone, a million steps: %g, %g, %lld", o.lr,
           o.min_lr, (long long)o.warmup);
-    o = settings_default(), o.lr = 0.5, o.min_lr = 0, o.warmup = 0, o.init = "weights";
+    o = settings_default();
+    o.lr = 0.5;
+    o.min_lr = 0;
+    o.warmup = 0;
+    o.init = "weights";
     settings_rates(&o, m);
     check(o.lr == 0.5 && o.min_lr == 0 && o.warmup == 0, "what was said stays: %g, %g, %lld", o.lr, o.min_lr,
           (long long)o.warmup);
@@ -517,7 +533,8 @@ static void test_momenta(void) {
     Option *beta1 = option_find(table, n, "beta1"), *beta2 = option_find(table, n, "beta2");
     Error error;
     float weight = 1, gradient = 0.5f, m = 0, v = 0;
-    o.beta1 = beta1->high, o.beta2 = beta2->high;
+    o.beta1 = beta1->high;
+    o.beta2 = beta2->high;
     for (int step = 1; step <= 3; step++)
         adamw_update(&weight, NULL, &gradient, &m, &v, 1, 0.01f, (float)o.beta1, (float)o.beta2, 1e-8f, 0, step, 1, 0,
                      0);

@@ -93,7 +93,8 @@ static void test_definition(void) {
         const int n = stays(list, &how, logits, V, &border);
         restricted += n < V;
         for (int i = 0; i < DRAWS; i++) {
-            const double u = i == 0 ? 0 : i == 1 ? 1 - 0x1p-30 : (double)random_uniform(14, (uint64_t)c, (uint64_t)i);
+            double u = (double)random_uniform(14, (uint64_t)c, (uint64_t)i);
+            if (i < 2) u = i == 0 ? 0 : 1 - 0x1p-30;
             long double near = 1;
             const int32_t want = draw_slowly(list, n, u, &near);
             const int32_t token = sample_token(&how, logits, V, u, &memory);

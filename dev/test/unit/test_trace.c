@@ -208,8 +208,10 @@ static int event_of_span(const Read* read, const bool* taken, const Part* part, 
                           at_end = fabsl((long double)e->end - end);
         const double away = (double)fmaxl(at_start, at_end);
         if (away < *error && !taken[j] && e->rank == part->rank && strcmp(e->name, name) == 0 &&
-            on_track(read, e, span->track))
-            nearest = j, *error = away;
+            on_track(read, e, span->track)) {
+            nearest = j;
+            *error = away;
+        }
     }
     return nearest;
 }
@@ -267,7 +269,8 @@ static Trace random_trace(int n, uint64_t stream, double zero, double length, bo
         double start = length * random_uniform(6, stream, (uint64_t)(2 * i)) - length / 8;
         double span = random_uniform(6, stream, (uint64_t)(2 * i + 1));
         span = length * span * span * span * span;
-        if (whole) start = floor(start), span = floor(span);
+        start = whole ? floor(start) : start;
+        span = whole ? floor(span) : span;
         trace_span(&trace, tracks[r.word[0] % 4], names[r.word[1] % 3], (int)(r.word[2] % 5) - 1, zero + 1e-9 * start,
                    zero + 1e-9 * (start + span));
     }

@@ -31,14 +31,18 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     memset(t, 0, sizeof *t);
     t->settings = settings_default();
     Settings* o = &t->settings;
-    o->data = text_path, o->micro_batch = run->micro_batch, o->global_batch = run->global_batch, o->steps = 6,
+    o->data = text_path;
+    o->micro_batch = run->micro_batch;
+    o->global_batch = run->global_batch;
+    o->steps = 6;
     o->warmup = 2;
     settings_rates(o, run->model);
     Error error;
     comm_open(&t->world);
     open_files(t);
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
-    mesh.recompute = run->recompute, o->schedule = (int)run->schedule;
+    mesh.recompute = run->recompute;
+    o->schedule = (int)run->schedule;
     if (!plan_schedule(t, run->model, &mesh, false, &error) ||
         !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, SCOPE_WORLD, native_dtype(),
                     &error))
@@ -214,7 +218,11 @@ static void test_document_batches(const ModelConfig* m) {
 // The learning rate at its corners: start, end of the warm-up, middle, last step, and after it.
 static void test_learning_rate(void) {
     Settings o = settings_default();
-    o.lr = 1, o.min_lr = 0.1, o.warmup = 10, o.steps = 111; // 100 steps of decay between updates 10 and 110
+    // 100 steps of decay between updates 10 and 110
+    o.lr = 1;
+    o.min_lr = 0.1;
+    o.warmup = 10;
+    o.steps = 111;
     const struct {
         double middle, late;
     } rows[LR_CURVES] = {{0.55, 0.55 + 0.45 * cos(3.141592653589793 * 0.9)}, {0.55, 0.19}, {1, 0.55}};
@@ -248,7 +256,8 @@ static void test_large_checkpoint(void) {
     save_checkpoint(&a, true, false);
     saver_free(&a.saver);
     trainer_open(&b, &run);
-    b.settings.out = folder, b.settings.seed = a.settings.seed;
+    b.settings.out = folder;
+    b.settings.seed = a.settings.seed;
     check(resume_checkpoint(&b) && same_state(&a.stage, &b.stage),
           "%s: %lld parameters and their moments come back bit for bit", m.name, (long long)a.stage.layout.elements);
     trainer_close(&a);
@@ -304,7 +313,9 @@ static void test_learns(const ModelConfig* m) {
     const TestRun run = {m, 4, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);
-    t.settings.lr = 1e-2, t.settings.min_lr = 1e-3, t.settings.steps = 40;
+    t.settings.lr = 1e-2;
+    t.settings.min_lr = 1e-3;
+    t.settings.steps = 40;
     train_step(&t);
     const double first = t.loss;
     while (t.step < 40) train_step(&t);

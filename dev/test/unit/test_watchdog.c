@@ -58,7 +58,8 @@ static void check_place(void) {
     bool ok = true;
     for (int i = 0; i < 20000; i++) {
         const int phase = draw(PHASES), action = draw(4) - 1, chunk = action < 0 ? -1 : draw(1001) - 1;
-        const int microbatch = action < 0 ? -1 : draw(4) ? draw(9) - 1 : draw(1 << 30);
+        const int drawn_microbatch = draw(4) ? draw(9) - 1 : draw(1 << 30);
+        const int microbatch = action < 0 ? -1 : drawn_microbatch;
         const long long step = draw(2) ? draw(100) : (long long)draw(1 << 30) << 20;
         char expected[256] = "", text[256], part[64];
         heartbeat_phase(row, (HeartbeatPhase)phase, step);
@@ -98,7 +99,7 @@ static void check_count(void) {
     }
     heartbeat_wait(row, COMM_BARRIER, -1, -1);
     moves = moves && heartbeat_count(row) == last;
-    check(moves, "phases, actions, ends of waits and messages carried count one each, the begin of a wait none");
+    check(moves, "phases, actions, ends of waits and messages carried count one each, the start of a wait none");
     check(heartbeat_count(other) == 0 && other->place == 0, "in its own row only");
     heartbeat_phase(NULL, PHASE_TRAINING, 1), heartbeat_action(NULL, 0, 0, 0), heartbeat_wait(NULL, 0, 0, 0);
     heartbeat_resume(NULL), heartbeat_move(NULL), heartbeat_background(NULL);
@@ -114,7 +115,7 @@ static void check_wait_text(void) {
     const int a = heartbeat_add_group(table, 1, "tensor", four, 4),
               b = heartbeat_add_group(table, 1, "a name of more than 15", ten, 10);
     check(a == 0 && b == 1 && heartbeat_add_group(table, 1, "x", four, 2) == -1,
-          "a group for which there is no room is left away");
+          "a group for which there is no room is dropped");
     check(heartbeat_add_group(table, 1, "last", more, 1) == 2, "what has room is not");
     for (int i = 3; i < 12; i++) heartbeat_add_group(table, 1, "empty", more, 0);
     check(heartbeat_row(table, 1)->groups == PHASE_GROUPS, "no more groups than there is room for");
@@ -184,12 +185,14 @@ static int expected_worst(const Case* c, int rows) {
             late = late || (row >= 0 && row != i && !c[row].ended && c[row].silent < limit_of(&c[row]));
         }
         if (state == WATCH_WAITS && late) continue;
-        const double needed = state == WATCH_GONE           ? WATCH_GRACE
-                              : state == WATCH_WAITS && far ? limit + WATCH_ELSEWHERE
-                                                            : limit;
-        if ((state == WATCH_GONE ? c[i].missing : c[i].silent) >= needed) alarm = true;
+        if (state == WATCH_GONE)
+            alarm = alarm || c[i].missing >= WATCH_GRACE;
+        else
+            alarm = alarm || c[i].silent >= limit + (state == WATCH_WAITS && far ? WATCH_ELSEWHERE : 0);
         const double points = c[i].silent - 100 * state;
-        if (worst < 0 || points > score) worst = i, score = points;
+        if (worst >= 0 && points <= score) continue;
+        worst = i;
+        score = points;
     }
     return alarm ? worst : -1;
 }
@@ -205,11 +208,18 @@ static void check_judgement(void) {
         memset(&w, 0, sizeof w);
         memset(view, 0, sizeof view);
         memset(c, 0, sizeof c);
-        w.table = table, w.limit = 2, w.view = view, w.self = 0;
+        w.table = table;
+        w.limit = 2;
+        w.view = view;
+        w.self = 0;
         for (int i = 0; i < rows; i++) {
             Case* x = &c[i];
-            x->ended = draw(10) == 0, x->gone = draw(12) == 0, x->stopped = draw(8) == 0, x->waits = draw(3) > 0;
-            x->silent = draw(4) ? draw(28) / 10.0 + 0.001 * i : 0, x->missing = x->gone ? draw(10) / 10.0 : 0;
+            x->ended = draw(10) == 0;
+            x->gone = draw(12) == 0;
+            x->stopped = draw(8) == 0;
+            x->waits = draw(3) > 0;
+            x->silent = draw(4) ? draw(28) / 10.0 + 0.001 * i : 0;
+            x->missing = x->gone ? draw(10) / 10.0 : 0;
             heartbeat_row(table, i)->rank = 3 * i + 1;
             x->starts = draw(5) == 0;
             heartbeat_phase(heartbeat_row(table, i),
@@ -221,13 +231,17 @@ static void check_judgement(void) {
                 const int group = heartbeat_add_group(table, i, "g", ranks, n), how = draw(3),
                           peer = how == 1 ? draw(n) : -1;
                 heartbeat_wait(heartbeat_row(table, i), COMM_RECEIVE, how == 2 ? -1 : group, peer);
-                x->n = how == 2 ? 0 : how == 1 ? 1 : n;
+                const int awaited[] = {n, 1, 0};
+                x->n = awaited[how];
                 for (int k = 0; k < x->n; k++) x->for_whom[k] = ranks[how == 1 ? peer : k];
             }
             watchdog_look_at(&w, i, 0);
-            view[i].ended = x->ended, view[i].silent = x->silent, view[i].missing = x->missing;
+            view[i].ended = x->ended;
+            view[i].silent = x->silent;
+            view[i].missing = x->missing;
             view[i].wait = heartbeat_waits(heartbeat_row(table, i));
-            view[i].process = x->gone ? PROCESS_GONE : x->stopped ? PROCESS_STOPPED : PROCESS_RUNS;
+            view[i].process = x->stopped ? PROCESS_STOPPED : PROCESS_RUNS;
+            if (x->gone) view[i].process = PROCESS_GONE;
         }
         const int found = watchdog_judge(&w), expected = expected_worst(c, rows);
         wrong += found != expected;
@@ -264,10 +278,14 @@ static void check_long_report(void) {
     static char text[WATCH_REPORT];
     memset(&w, 0, sizeof w);
     memset(view, 0, sizeof view);
-    w.table = table, w.limit = 1, w.view = view, w.names = names;
+    w.table = table;
+    w.limit = 1;
+    w.view = view;
+    w.names = names;
     for (int i = 0; i < 60; i++) {
         heartbeat_row(table, i)->rank = i;
-        view[i].silent = 1 + i / 100.0, view[i].limit = 1;
+        view[i].silent = 1 + i / 100.0;
+        view[i].limit = 1;
     }
     const int worst = watchdog_judge(&w);
     watchdog_report(text, &w, worst);
@@ -338,11 +356,14 @@ static void check_processes(void) {
     bool refused = heartbeat_open(&other) == NULL;
     other = place, other.rows++;
     refused = refused && heartbeat_open(&other) == NULL;
-    other = place, other.file = 9999;
+    other = place;
+    other.file = 9999;
     refused = refused && heartbeat_open(&other) == NULL;
-    other = place, other.file = -1;
+    other = place;
+    other.file = -1;
     refused = refused && heartbeat_open(&other) == NULL;
-    other = place, other.process = 0;
+    other = place;
+    other.process = 0;
     check(refused && heartbeat_open(&other) == NULL, "a table of another job, of another size, or none is not opened");
     heartbeat_unmap(table);
     close(place.file);
@@ -566,8 +587,10 @@ static void check_same_launch(void) {
         const HeartbeatRow* row = heartbeat_row(w.table, i);
         const int32_t* ranks = NULL;
         const int mate = i % 2 ? i - 1 : i + 1;
-        ok = row->rank == i && row->groups == (world.size == 1 ? 0 : mate < world.size ? 2 : 1);
+        ok = row->rank == i;
+        if (world.size == 1) ok = ok && row->groups == 0;
         if (world.size == 1) continue;
+        ok = ok && row->groups == 1 + (mate < world.size);
         const uint64_t all = (uint64_t)(COMM_BARRIER + 1) << 56 | (uint64_t)1 << 48;
         ok = ok && heartbeat_awaited(w.table, i, all, &ranks) == world.size && ranks[0] == 0 &&
              ranks[world.size - 1] == world.size - 1;
