@@ -383,6 +383,7 @@ static void test_gpus(int questions) {
         ask(&tally, &q);
     }
     tell(&tally, "GPUs");
+    check(10 * tally.simulated < tally.legal, "  best bounds first: a tenth of all choices is simulated at most");
     check(tally.memory_matters > questions / 10, "  in %d of %d questions the fastest does not fit",
           tally.memory_matters, questions);
 }
