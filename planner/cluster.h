@@ -40,9 +40,6 @@ Theory: each number with its source.
               neighbour
     sites     in different places, each two joined by site_rate bytes/s in each direction; site_delay is one way
 
-Each number is from its source, and none was fitted; but the factors were introduced in the knowledge that a model
-without them is too fast. published.h discusses this, and has the results.
-
 A file has one value a line, "name value [unit]"; # begins a comment. With "base NAME" as first line it has only the
 differences from a known cluster (clusters/selene.txt shows all values). Otherwise data sheets are enough: values that
 they do not have get the defaults above, of "generation ampere" or, by default, "generation hopper", and cluster.assumed

@@ -45,9 +45,8 @@ The planner's own rules, for values that a file does not fix:
            more than half as deep as memory allows, which a prime number of layers would prevent
     B      the multiple of `batch_step` tokens nearest to the batch at which the bubble is `bubble_limit`
 
-These give exactly the shapes, meshes and batches of the worked example in test_datacenter.c, with any memory from 151
-to 215 GB and any aspect from 492 to 568. The step of batches is chosen for it. The nearest multiple may be too small:
-then the bubble is printed as above its limit.
+These give exactly the shapes, meshes and batches of the worked example in test_datacenter.c, for which the step of
+batches is chosen. The nearest multiple may be too small: then the bubble is printed as above its limit.
 
 A file has one input a line, "name value [unit] [mark]"; # begins a comment; the default mark is assumed; missing inputs
 are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden, tensor,

@@ -203,34 +203,14 @@ static inline double run_start(StepRun* x, int r) {
     return action_ready(&x->sim, r, a);
 }
 
-// Runs stage r until it has to wait.
-static inline void run_stage(StepRun* x, int r) {
-    StageRun* g = &x->stage[r];
-    const Schedule* s = &x->tables[r];
-    while (g->next < s->n) {
-        const Action a = s->actions[g->next];
-        const double start = run_start(x, r);
-        if (start == INFINITY) return;
-        run_count_wait(x, r, a, start - x->sim.progress[r].now);
-        double end;
-        if (action_computes(a.kind)) {
-            const double cost = *cost_of(x->sim.costs, a.kind, schedule_virtual_stage(s, a.chunk));
-            g->spent[STEP_PRODUCT] += cost;
-            end = run_beside_sums(x, r, a, start, start + cost);
-        } else {
-            end = run_ends(x, r, a, start);
-        }
-        run_done(x, r, a, start, end);
-    }
-}
-
 // Shared cores: stages run concurrently, each at speed[number of computing stages].
 static inline bool action_takes_core(ActionKind kind) {
     return action_computes(kind) || kind == REDUCE || kind == UPDATE || kind == UPDATE_TIED;
 }
 
-// Runs stage r up to the next action that takes a core; *wake: the time at which it can start, if that is later.
-static inline void run_stage_shared(StepRun* x, int r, double now, double* wake) {
+// Runs stage r until it has to wait; with shared cores up to the next action that takes a core, or that can start only
+// after `now`: *wake is then its time, if that is earlier.
+static inline void run_stage(StepRun* x, int r, double now, double* wake) {
     StageRun* g = &x->stage[r];
     const Schedule* s = &x->tables[r];
     while (g->next < s->n && !g->running) {
@@ -242,13 +222,17 @@ static inline void run_stage_shared(StepRun* x, int r, double now, double* wake)
             return;
         }
         run_count_wait(x, r, a, start - x->sim.progress[r].now);
-        if (action_takes_core(a.kind)) {
+        const double cost = *cost_of(x->sim.costs, a.kind, schedule_virtual_stage(s, (int)max_i64(a.chunk, 0)));
+        if (x->speed && action_takes_core(a.kind)) {
             g->running = true;
             g->started = start;
-            g->left = *cost_of(x->sim.costs, a.kind, schedule_virtual_stage(s, (int)max_i64(a.chunk, 0)));
-            return;
+            g->left = cost;
+        } else if (action_computes(a.kind)) {
+            g->spent[STEP_PRODUCT] += cost;
+            run_done(x, r, a, start, run_beside_sums(x, r, a, start, start + cost));
+        } else {
+            run_done(x, r, a, start, run_ends(x, r, a, start));
         }
-        run_done(x, r, a, start, run_ends(x, r, a, start));
     }
 }
 
@@ -275,7 +259,7 @@ static inline void run_shared(StepRun* x) {
             for (int r = 0; r < p; r++) x->stage[r].queued = false;
             for (int r = 0; r < p; r++) {
                 const int before = x->stage[r].next;
-                run_stage_shared(x, r, now, &wake);
+                run_stage(x, r, now, &wake);
                 moved = moved || x->stage[r].next > before;
             }
         }
@@ -330,11 +314,12 @@ static inline void run_step(StepRun* x) {
     if (x->speed) {
         run_shared(x);
     } else {
+        double never = INFINITY;
         for (int r = p - 1; r >= 0; r--) run_wake(x, r);
         while (x->queued > 0) {
             const int r = x->queue[--x->queued];
             x->stage[r].queued = false;
-            run_stage(x, r);
+            run_stage(x, r, INFINITY, &never);
         }
     }
     for (int r = 0; r < p; r++) {
