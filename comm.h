@@ -237,11 +237,6 @@ static inline CommRequest comm_all_gather_start(Comm* c, void* out, const void* 
     return comm_start(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
 }
 
-// buffer (n) = rank root's buffer.
-static inline CommRequest comm_broadcast_start(Comm* c, void* buffer, int64_t n, CommType type, int root) {
-    return comm_start(comm_describe_peer(comm_request(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
-}
-
 // A message of n elements to rank `to`, which has to receive as many, with the same tag (0 to 32767).
 static inline CommRequest comm_send_start(Comm* c, const void* buffer, int64_t n, CommType type, int to, int tag) {
     return comm_start(comm_describe_peer(comm_request(c, COMM_SEND, NULL, buffer, n, type), to, tag));
@@ -264,6 +259,7 @@ static inline void comm_all_gather(Comm* c, void* out, const void* in, int64_t n
     comm_run(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
 }
 
+// buffer (n) = rank root's buffer.
 static inline void comm_broadcast(Comm* c, void* buffer, int64_t n, CommType type, int root) {
     comm_run(comm_describe_peer(comm_request(c, COMM_BROADCAST, buffer, buffer, n, type), root, -1));
 }

@@ -126,7 +126,8 @@ static inline ncclDataType_t comm_nccl_type(CommType type) {
 // Enqueues the operation on the stream of g: of its group, or of a lane, in which this rank's partner is the other one.
 static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
     const ncclDataType_t type = comm_nccl_type(r->type);
-    const ncclRedOp_t op = r->op == COMM_SUM ? ncclSum : r->op == COMM_MAX ? ncclMax : ncclMin;
+    static const ncclRedOp_t ops[] = {ncclSum, ncclMax, ncclMin}; // by CommOp
+    const ncclRedOp_t op = ops[r->op];
     const size_t n = (size_t)r->n, part = n / (size_t)g->size;
     const int peer = g == r->comm->nccl ? r->peer : 1 - g->rank;
     void* scratch = r->comm->job->scratch;
@@ -345,7 +346,8 @@ static inline void comm_nccl_end(Comm* world) {
 
 static inline void comm_nccl_free(Comm* c) {
     if (!c->nccl) return;
-    for (int i = 0; c->lanes && i < c->lanes->n; i++) comm_wait_for_stream(c->job, c->lanes->lane[i].group->stream);
+    const int lanes = c->lanes ? c->lanes->n : 0;
+    for (int i = 0; i < lanes; i++) comm_wait_for_stream(c->job, c->lanes->lane[i].group->stream);
     comm_wait_for_stream(c->job, c->nccl->stream);
     nccl_lanes_close(&c->job->open, c->lanes);
     nccl_close(&c->job->open, c->nccl);

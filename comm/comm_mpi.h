@@ -3,7 +3,7 @@ comm_mpi.h: operations on host memory by MPI: blocking and nonblocking calls. (P
 group's thread in comm_progress_thread.h.)
 
 MPI counts in int, so a vector is sent in pieces of comm->piece bytes, regardless of which rank owns which part. MPI has
-no 16-bit floats: they are sent as uint16_t, and reduced by functions defined here.
+no 16-bit floats: they are sent as uint16_t, and added by functions defined here.
 */
 #ifndef COMM_MPI_H
 #define COMM_MPI_H
@@ -35,50 +35,30 @@ static inline MPI_Datatype comm_mpi_type(CommType type) {
     return MPI_BYTE;
 }
 
-// inout = inout op in for 16-bit floats, computed in float32 and rounded to nearest after every step.
-static inline void comm_reduce_sixteen(const uint16_t* in, uint16_t* inout, int n, bool bf16, CommOp op) {
+// sum += in (n) for 16-bit floats, computed in float32 and rounded to nearest after every step.
+static inline void comm_add_sixteen(const uint16_t* in, uint16_t* sum, int n, bool bf16) {
     for (int i = 0; i < n; i++) {
-        const float a = bf16 ? bf16_to_f32(in[i]) : f16_to_f32(in[i]);
-        const float b = bf16 ? bf16_to_f32(inout[i]) : f16_to_f32(inout[i]);
-        const float c = op == COMM_SUM ? a + b : (op == COMM_MAX ? a > b : a < b) ? a : b;
-        inout[i] = bf16 ? f32_to_bf16(c) : f32_to_f16(c);
+        if (bf16)
+            sum[i] = f32_to_bf16(bf16_to_f32(in[i]) + bf16_to_f32(sum[i]));
+        else
+            sum[i] = f32_to_f16(f16_to_f32(in[i]) + f16_to_f32(sum[i]));
     }
 }
-static inline void comm_bf16_sum(void* in, void* inout, int* n, MPI_Datatype* type) {
+static inline void comm_add_bf16(void* in, void* sum, int* n, MPI_Datatype* type) {
     (void)type;
-    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, true, COMM_SUM);
+    comm_add_sixteen((const uint16_t*)in, (uint16_t*)sum, *n, true);
 }
-static inline void comm_bf16_max(void* in, void* inout, int* n, MPI_Datatype* type) {
+static inline void comm_add_fp16(void* in, void* sum, int* n, MPI_Datatype* type) {
     (void)type;
-    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, true, COMM_MAX);
-}
-static inline void comm_bf16_min(void* in, void* inout, int* n, MPI_Datatype* type) {
-    (void)type;
-    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, true, COMM_MIN);
-}
-static inline void comm_fp16_sum(void* in, void* inout, int* n, MPI_Datatype* type) {
-    (void)type;
-    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, false, COMM_SUM);
-}
-static inline void comm_fp16_max(void* in, void* inout, int* n, MPI_Datatype* type) {
-    (void)type;
-    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, false, COMM_MAX);
-}
-static inline void comm_fp16_min(void* in, void* inout, int* n, MPI_Datatype* type) {
-    (void)type;
-    comm_reduce_sixteen((const uint16_t*)in, (uint16_t*)inout, *n, false, COMM_MIN);
-}
-
-static inline void comm_mpi_make_ops(CommJob* job, const Comm* world) {
-    MPI_User_function* const functions[2][3] = {{comm_bf16_sum, comm_bf16_max, comm_bf16_min},
-                                                {comm_fp16_sum, comm_fp16_max, comm_fp16_min}};
-    for (int i = 0; i < 6; i++)
-        comm_mpi_check(MPI_Op_create(functions[i / 3][i % 3], true, &job->sixteen[i / 3][i % 3]), world, "begin");
+    comm_add_sixteen((const uint16_t*)in, (uint16_t*)sum, *n, false);
 }
 
 static inline MPI_Op comm_mpi_op(const CommRequest* r) {
-    if (r->type == COMM_BF16 || r->type == COMM_FP16) return r->comm->job->sixteen[r->type == COMM_FP16][r->op];
-    return r->op == COMM_SUM ? MPI_SUM : r->op == COMM_MAX ? MPI_MAX : MPI_MIN;
+    const bool sixteen = r->type == COMM_BF16 || r->type == COMM_FP16;
+    if (sixteen && r->op != COMM_SUM) die("internal error: the maximum or minimum of 16-bit floats");
+    if (sixteen) return r->type == COMM_BF16 ? r->comm->job->add_bf16 : r->comm->job->add_fp16;
+    if (r->op == COMM_SUM) return MPI_SUM;
+    return r->op == COMM_MAX ? MPI_MAX : MPI_MIN;
 }
 
 // A vector is cut into pieces [first, first + count) of elements, regardless of which rank owns which part.
@@ -156,6 +136,7 @@ static inline void comm_mpi_start(CommRequest* r) {
     if (r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_GATHER)
         r->counts = (int*)checked_malloc((size_t)r->pieces * 2 * (size_t)r->comm->size * sizeof(int), "MPI counts");
     for (int i = 0; i < r->pieces; i++) comm_mpi_issue(r, i);
+    if (r->blocking) r->pieces = 0; // nothing is in flight
 }
 
 // A message must be as long as the receiver expects: if not, the two ranks are at different points of the program.
@@ -177,7 +158,7 @@ static inline void comm_mpi_check_length(const CommRequest* r, int i, int code, 
 }
 
 static inline void comm_mpi_wait(CommRequest* r) {
-    for (int i = 0; !r->blocking && i < r->pieces; i++) {
+    for (int i = 0; i < r->pieces; i++) {
         MPI_Status status;
         const int code = MPI_Wait(&r->mpi[i], &status);
         if (r->kind == COMM_RECEIVE) comm_mpi_check_length(r, i, code, &status);
@@ -192,7 +173,7 @@ static inline void comm_mpi_wait(CommRequest* r) {
 // True if it is done; MPI makes progress meanwhile.
 static inline bool comm_mpi_is_done(CommRequest* r) {
     int done = 1;
-    for (int i = 0; !r->blocking && i < r->pieces && done; i++)
+    for (int i = 0; i < r->pieces && done; i++)
         comm_mpi_check(MPI_Request_get_status(r->mpi[i], &done, MPI_STATUS_IGNORE), r->comm, comm_kind_name(r->kind));
     return done;
 }
@@ -230,7 +211,8 @@ static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
     if (world->size > 1) world->mpi = MPI_COMM_WORLD;
     if (provided < MPI_THREAD_FUNNELED)
         die("this MPI does not allow threads at all: use one that has MPI_THREAD_FUNNELED");
-    comm_mpi_make_ops(world->job, world);
+    comm_mpi_check(MPI_Op_create(comm_add_bf16, true, &world->job->add_bf16), world, "begin");
+    comm_mpi_check(MPI_Op_create(comm_add_fp16, true, &world->job->add_fp16), world, "begin");
 }
 
 // Initializes a group from its new communicator, which inherits that errors are returned. A group of one needs none.
@@ -244,7 +226,8 @@ static inline void comm_mpi_adopt(Comm* c, MPI_Comm mpi) {
 static inline void comm_mpi_end(Comm* world) {
     if (!comm_mpi_has_begun) return;
     comm_mpi_has_begun = false;
-    for (int i = 0; i < 6; i++) MPI_Op_free(&world->job->sixteen[i / 3][i % 3]);
+    MPI_Op_free(&world->job->add_bf16);
+    MPI_Op_free(&world->job->add_fp16);
     MPI_Finalize();
     world->mpi = MPI_COMM_NULL;
 }

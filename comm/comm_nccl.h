@@ -328,7 +328,8 @@ static inline NcclLanes* nccl_lanes_open(NcclGroup** list, const NcclGroup* g, b
 }
 
 static inline void nccl_lanes_close(NcclGroup** list, NcclLanes* lanes) {
-    for (int i = 0; lanes && i < lanes->n; i++) nccl_close(list, lanes->lane[i].group);
+    if (!lanes) return;
+    for (int i = 0; i < lanes->n; i++) nccl_close(list, lanes->lane[i].group);
     free(lanes);
 }
 

@@ -192,23 +192,19 @@ static inline void comm_plan_free(CommPlan* p) {
     memset(p, 0, sizeof *p);
 }
 
-// Selection of operations that follow a plan
+// ----------------------------------------------------------------------------------------------------------------
 // Which operations follow a plan
-
-static inline PlanKind comm_plan_kind(CommKind kind) {
-    return kind == COMM_ALL_REDUCE       ? PLAN_ALL_REDUCE
-           : kind == COMM_REDUCE_SCATTER ? PLAN_REDUCE_SCATTER
-                                         : PLAN_ALL_GATHER;
-}
 
 // The plan that an operation follows, or NULL. All ranks get the same answer.
 static inline const CommPlan* comm_plan_of(const CommRequest* r) {
-    const bool gathers = r->kind == COMM_ALL_GATHER,
-               sums = r->kind == COMM_ALL_REDUCE || r->kind == COMM_REDUCE_SCATTER;
     const bool floats = r->type == COMM_FLOAT || r->type == COMM_BF16 || r->type == COMM_FP16;
-    if (!r->comm->plans || r->n == 0 || !(gathers || (sums && floats && r->op == COMM_SUM))) return NULL;
-    const CommPlan* plan = &r->comm->plans->of[comm_plan_kind(r->kind)];
-    return plan->rows ? plan : NULL;
+    const bool sums = floats && r->op == COMM_SUM;
+    const CommPlan* plan = NULL;
+    if (!r->comm->plans || r->n == 0) return NULL;
+    if (r->kind == COMM_ALL_REDUCE && sums) plan = &r->comm->plans->of[PLAN_ALL_REDUCE];
+    if (r->kind == COMM_REDUCE_SCATTER && sums) plan = &r->comm->plans->of[PLAN_REDUCE_SCATTER];
+    if (r->kind == COMM_ALL_GATHER) plan = &r->comm->plans->of[PLAN_ALL_GATHER];
+    return plan && plan->rows ? plan : NULL;
 }
 
 // Elements [*start, *start + the result) of the vector: slab k of `slabs` of a row.
@@ -277,8 +273,8 @@ static inline void plan_run_post(PlanRun* run, int item, char* buffer) {
 static inline void plan_add_up(char* sum, const char* in, int64_t n, CommType type) {
     if (type != COMM_FLOAT) {
         for (int64_t i = 0; i < n; i += 1 << 30)
-            comm_reduce_sixteen((const uint16_t*)in + i, (uint16_t*)sum + i, (int)min_i64(1 << 30, n - i),
-                                type == COMM_BF16, COMM_SUM);
+            comm_add_sixteen((const uint16_t*)in + i, (uint16_t*)sum + i, (int)min_i64(1 << 30, n - i),
+                             type == COMM_BF16);
         return;
     }
     float* RESTRICT a = (float*)sum;
@@ -587,9 +583,9 @@ static inline void comm_plan_nccl_step(const CommPlan* p, const NcclGroup* g, in
         char* place = vector + start * element;
         char* room = block + plan_take_room(p, i, n, element, &bytes);
         if (count == 0) continue;
-        nccl_check(row->send
-                       ? ncclSend(place, count, comm_nccl_type(type), row->peer, g->comm, g->stream)
-                       : ncclRecv(row->add ? room : place, count, comm_nccl_type(type), row->peer, g->comm, g->stream),
+        if (!row->send && row->add) place = room;
+        nccl_check(row->send ? ncclSend(place, count, comm_nccl_type(type), row->peer, g->comm, g->stream)
+                             : ncclRecv(place, count, comm_nccl_type(type), row->peer, g->comm, g->stream),
                    g, "a planned message");
     }
     nccl_check(ncclGroupEnd(), g, "a planned step");

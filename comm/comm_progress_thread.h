@@ -29,7 +29,7 @@ very urgent messages are better off without a thread.
 
 Use. A thread is for groups with MPI as backend. A group of one needs none, and NCCL's operations are on a stream, which
 needs no help. The MPI must support MPI_THREAD_MULTIPLE. Without a thread operations still make progress in
-comm_progress; comm_has_thread reports whether there is one.
+comm_progress.
 
 An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once only one calls
 MPI.
@@ -241,7 +241,7 @@ static inline void comm_thread_wait(CommRequest* r) {
 // Ends the run if a group with a thread has operations in flight, as `what` must not be done then.
 static inline void comm_thread_check_idle(const Comm* c, const char* what) {
     if (c->thread && c->thread->owed > 0)
-        die("internal error: %s of group \"%s\", with %d operations on their way", what, c->name, c->thread->owed);
+        die("internal error: %s of group \"%s\", with %d operations in flight", what, c->name, c->thread->owed);
 }
 
 static inline void comm_thread_new(Comm* c) {
@@ -369,27 +369,6 @@ static inline bool comm_can_thread(const Comm* c) {
 #else
     return false;
 #endif
-}
-
-static inline bool comm_has_thread(const Comm* c) {
-    (void)c;
-#ifdef USE_MPI
-    return c->thread != NULL;
-#else
-    return false;
-#endif
-}
-
-// Processor time of the group's thread so far, in seconds.
-static inline double comm_thread_seconds(const Comm* c) {
-    (void)c;
-#ifdef USE_MPI
-    clockid_t clock;
-    struct timespec t;
-    if (c->thread && pthread_getcpuclockid(c->thread->thread, &clock) == 0 && clock_gettime(clock, &t) == 0)
-        return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-#endif
-    return 0;
 }
 
 #endif

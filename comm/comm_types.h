@@ -55,7 +55,7 @@ typedef enum {
 typedef struct {
     char device_text[96]; // the backend of device memory
 #ifdef USE_MPI
-    MPI_Op sixteen[2][3];      // reductions of bf16 and fp16: sum, max, min
+    MPI_Op add_bf16, add_fp16; // MPI has no 16-bit floats
     bool planned;              // some groups have plans
     struct PlanRun* runs;      // unfinished operations by plan (comm_planned.h)
     bool threads;              // several threads may call MPI at once
@@ -108,7 +108,7 @@ typedef struct {
     int number; // micro-batch, bucket, ...: shown in the trace, -1: none. The tag of a message
     bool active, blocking;
     double started, finished; // seconds_now(); finished: 0 until it was seen
-    int pieces;
+    int pieces;               // in flight
 #ifdef USE_MPI
     struct PlanRun* run;   // of an operation that follows a plan, or NULL
     MPI_Request* mpi;      // (pieces)
@@ -234,7 +234,8 @@ static inline void comm_give_up(CommJob* job) {
 }
 
 static inline void comm_say_lonely(void) {
-    fprintf(stderr, "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks alike\n",
+    fprintf(stderr,
+            "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks the same way\n",
             process.name, process.rank);
 }
 

@@ -624,7 +624,8 @@ static inline bool rendezvous_visit(Rendezvous* r, char* all, const char* mine, 
 }
 
 static inline void rendezvous_close(Rendezvous* r) {
-    for (int rank = 0; rank < r->size && r->peer; rank++) {
+    const int peers = r->peer ? r->size : 0;
+    for (int rank = 0; rank < peers; rank++) {
         if (r->peer[rank] >= 0) close(r->peer[rank]);
     }
     free(r->peer);
@@ -656,7 +657,8 @@ static inline bool rendezvous_join(Rendezvous* r, void* all, const void* mine, s
 
 // Sends a word on all connections.
 static inline void rendezvous_say(Rendezvous* r, char word) {
-    for (int rank = 0; rank < r->size && r->peer; rank++) {
+    const int peers = r->peer ? r->size : 0;
+    for (int rank = 0; rank < peers; rank++) {
         if (r->peer[rank] >= 0) rendezvous_move(r->peer[rank], &word, 1, true, seconds_now() + 1);
     }
 }

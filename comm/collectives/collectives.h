@@ -67,71 +67,35 @@ static inline const char* parts_of_powers(const Network* net) {
     return (net->ranks & (net->ranks - 1)) != 0 ? "can scatter and gather between 2, 4, 8, ... ranks only" : NULL;
 }
 
-// Builders. number: the numbers after the name, or the defaults.
-static inline void build_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    (void)number;
-    plan_ring(plan, kind, net, 1);
-}
-
-static inline void build_ring_both(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    (void)number;
-    plan_ring(plan, kind, net, 2);
-}
-
-static inline void build_2d_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    (void)kind, (void)number;
-    plan_2d_ring(plan, net);
-}
-
-static inline void build_torus_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    (void)kind, (void)number;
-    plan_torus_ring(plan, net);
-}
-
-static inline void build_halving_doubling(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    (void)number;
-    plan_halving_doubling(plan, kind, net->ranks);
-}
-
-static inline void build_double_tree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    (void)kind;
-    plan_double_tree(plan, net->ranks, number[0]);
-}
-
-static inline void build_multitree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    plan_multitree(plan, kind, net, number[0]);
-}
-
-static inline void build_forest(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+static inline void plan_forest_or_multitree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    const int trees = 4; // a rank
     if (kind == PLAN_ALL_REDUCE)
         plan_forest(plan, net, number[0], number[1]);
     else
-        plan_multitree(plan, kind, net, 4);
+        plan_multitree(plan, kind, net, &trees);
 }
 
-// One row per algorithm. A new one is a constant of Algorithm, a builder and a row here.
+// One row per algorithm. A new one is a constant of Algorithm, a function that builds its plan and a row here.
 typedef struct {
     const char* name;
     const char* arguments;                // as in messages
     int numbers;                          // that may follow the name
-    int usual[2];                         // their defaults
+    int usual[2];                         // their defaults, or the algorithm's fixed numbers
     const char* (*needs)(const Network*); // NULL: any network
     const char* (*parts)(const Network*); // of reduce-scatter and all-gather; NULL: on any network
     void (*build)(Plan*, PlanKind, const Network*, const int* number);
 } AlgorithmRow;
 
 static const AlgorithmRow algorithms[ALGORITHMS] = {
-    {"ring", "", 0, {0, 0}, NULL, NULL, build_ring},
-    {"ring-both", "", 0, {0, 0}, NULL, NULL, build_ring_both},
-    {"2d-ring", "", 0, {0, 0}, needs_grid, parts_never, build_2d_ring},
-    {"torus-ring", "", 0, {0, 0}, needs_grid, parts_never, build_torus_ring},
-    {"halving-doubling", "", 0, {0, 0}, NULL, parts_of_powers, build_halving_doubling},
-    {"double-tree", "[:P]", 1, {8, 0}, NULL, parts_never, build_double_tree},
-    {"multitree", "[:K]", 1, {1, 0}, NULL, NULL, build_multitree},
-    {"forest", "[:K[,P]]", 2, {8, 32}, needs_trees, NULL, build_forest},
+    {"ring", "", 0, {1, 0}, NULL, NULL, plan_ring},
+    {"ring-both", "", 0, {2, 0}, NULL, NULL, plan_ring},
+    {"2d-ring", "", 0, {0, 0}, needs_grid, parts_never, plan_2d_ring},
+    {"torus-ring", "", 0, {0, 0}, needs_grid, parts_never, plan_torus_ring},
+    {"halving-doubling", "", 0, {0, 0}, NULL, parts_of_powers, plan_halving_doubling},
+    {"double-tree", "[:P]", 1, {8, 0}, NULL, parts_never, plan_double_tree},
+    {"multitree", "[:K]", 1, {1, 0}, NULL, NULL, plan_multitree},
+    {"forest", "[:K[,P]]", 2, {8, 32}, needs_trees, NULL, plan_forest_or_multitree},
 };
-
-static inline const char* algorithm_name(int algorithm) { return algorithms[algorithm].name; }
 
 // Returns "ring, ring-both, ...", for messages and help.
 static inline const char* algorithm_names(void) {

@@ -260,19 +260,22 @@ static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first
             plan_add(plan, first_step + t->steps - 1 - e->step, e->child, e->parent, e->tree, 1, true);
         else
             plan_add(plan, first_step + e->step, e->parent, e->child, e->tree, 1, false);
-        for (int k = 0; plan->way && k < e->length; k++) {
+        if (!plan->way) continue;
+        for (int k = 0; k < e->length; k++) {
             const int link = t->way[e->way + (up ? e->length - 1 - k : k)];
             plan->link[plan->way[plan->n - 1] + k] = up ? network_link_back(net, t->net, link) : link;
         }
-        if (plan->way) plan->way[plan->n] = plan->way[plan->n - 1] + e->length;
+        plan->way[plan->n] = plan->way[plan->n - 1] + e->length;
     }
 }
 
-// per_rank: trees of each rank; there are as many chunks.
-static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, int per_rank) {
+// number[0]: trees of each rank; there are as many chunks.
+static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    const int per_rank = number[0];
     const bool symmetric = network_is_symmetric(net), up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
-    Network back = {{0}, 0, 0, 0, NULL, NULL, 0, {0}, false, 0, 0};
+    Network back;
     Trees rising, falling;
+    memset(&back, 0, sizeof back);
     memset(&rising, 0, sizeof rising);
     memset(&falling, 0, sizeof falling);
     if (down || symmetric) falling = trees_grow(net, per_rank);
@@ -293,7 +296,7 @@ static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net,
     if (down) trees_add_rows(plan, &falling, false, up ? rises->steps : 0, net);
     trees_free(&rising);
     trees_free(&falling);
-    if (up && !symmetric) network_free(&back);
+    network_free(&back);
 }
 
 #endif

@@ -150,15 +150,6 @@ static inline void plan_cut(Plan* plan, int slabs) {
     *plan = fine;
 }
 
-// Elements that a rank sends in all, of a vector of n.
-static inline int64_t plan_sent(const Plan* plan, int rank, int64_t n) {
-    int64_t sent = 0;
-    for (int64_t i = 0; i < plan->n; i++) {
-        if (plan->transfers[i].from == rank) sent += transfer_elements(plan, &plan->transfers[i], n);
-    }
-    return sent;
-}
-
 // The transfers that a link carries in one step: a step lasts as long as a chunk takes on the slowest link.
 static inline int plan_room(const Link* link, double slowest) {
     return (int)fmin(link->bandwidth / slowest * (1 + 1e-9), 1 << 30);
@@ -189,7 +180,7 @@ typedef struct {
     const Plan* plan;
     int words;       // of a set of ranks
     uint64_t* sets;  // (ranks, words): the vectors in each rank's value
-    uint64_t* sent;  // (transfers of a step, words): the values sent, from the beginning of the step
+    uint64_t* sent;  // (ranks, words): those of the step's senders at its beginning
     uint64_t* order; // (ranks): a number for the order of the additions: equal numbers, equal bits
     uint64_t* sent_order;
 } PlanProof;
@@ -244,14 +235,14 @@ static inline bool proof_step(PlanProof* p, int chunk, const int32_t* rows, int 
     const Plan* plan = p->plan;
     for (int i = 0; i < n; i++) {
         const Transfer* t = &plan->transfers[rows[i]];
-        memcpy(p->sent + (size_t)i * words, p->sets + (size_t)t->from * words, words * sizeof(uint64_t));
-        p->sent_order[i] = p->order[t->from];
-        if (set_is_empty(p->sent + (size_t)i * words, p->words))
-            return plan_fail(plan, t, chunk, error, "it is not there yet");
+        uint64_t* sent = p->sent + (size_t)t->from * words;
+        memcpy(sent, p->sets + (size_t)t->from * words, words * sizeof(uint64_t));
+        p->sent_order[t->from] = p->order[t->from];
+        if (set_is_empty(sent, p->words)) return plan_fail(plan, t, chunk, error, "it is not there yet");
     }
     for (int i = 0; i < n; i++) {
         const Transfer* t = &plan->transfers[rows[i]];
-        const uint64_t* came = p->sent + (size_t)i * words;
+        const uint64_t* came = p->sent + (size_t)t->from * words;
         uint64_t* set = p->sets + (size_t)t->to * words;
         if (t->add && set_is_empty(set, p->words))
             return plan_fail(plan, t, chunk, error, "there is nothing to add it to");
@@ -261,7 +252,8 @@ static inline bool proof_step(PlanProof* p, int chunk, const int32_t* rows, int 
                 return plan_fail(plan, t, chunk, error, "what it takes the place of is lost");
             set[w] |= came[w];
         }
-        p->order[t->to] = t->add ? proof_sum(p->order[t->to], p->sent_order[i]) : p->sent_order[i];
+        const uint64_t order = p->sent_order[t->from];
+        p->order[t->to] = t->add ? proof_sum(p->order[t->to], order) : order;
     }
     return true;
 }
@@ -316,21 +308,15 @@ static inline bool plan_check_sums(const Plan* plan, Error* error) {
     PlanProof p;
     int64_t* first;
     int32_t* rows;
-    int most = 1; // transfers of a chunk in a step
     bool ok = true;
     plan_by_chunk(plan, &first, &rows);
-    for (int c = 0; c < plan->chunks; c++) {
-        for (int64_t i = first[c], from = i; i < first[c + 1]; i++) {
-            if (plan->transfers[rows[i]].step != plan->transfers[rows[from]].step) from = i;
-            most = (int)max_i64(most, i - from + 1);
-        }
-    }
     p.plan = plan;
     p.words = (plan->ranks + 63) / 64;
-    p.sets = (uint64_t*)checked_malloc((size_t)plan->ranks * (size_t)p.words * sizeof(uint64_t), "a proof");
-    p.sent = (uint64_t*)checked_malloc((size_t)most * (size_t)p.words * sizeof(uint64_t), "a proof");
-    p.order = (uint64_t*)checked_malloc((size_t)plan->ranks * sizeof(uint64_t), "a proof");
-    p.sent_order = (uint64_t*)checked_malloc((size_t)most * sizeof(uint64_t), "a proof");
+    const size_t ranks = (size_t)plan->ranks, words = ranks * (size_t)p.words;
+    p.sets = (uint64_t*)checked_malloc(2 * (words + ranks) * sizeof(uint64_t), "a proof");
+    p.sent = p.sets + words;
+    p.order = p.sent + words;
+    p.sent_order = p.order + ranks;
     for (int c = 0; c < plan->chunks && ok; c++) {
         proof_begin(&p, c);
         for (int64_t i = first[c], end; i < first[c + 1] && ok; i = end) {
@@ -341,9 +327,6 @@ static inline bool plan_check_sums(const Plan* plan, Error* error) {
         ok = ok && proof_end(&p, c, error);
     }
     free(p.sets);
-    free(p.sent);
-    free(p.order);
-    free(p.sent_order);
     free(first);
     free(rows);
     return ok;

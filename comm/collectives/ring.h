@@ -58,7 +58,8 @@ static inline void ring_cycle(int A, int B, int* place) {
             place[n++] = turned ? column * B + i : i * B + column;
         }
     }
-    for (int i = rows - 1; from && i >= 0; i--) place[n++] = turned ? i : i * B; // ... which leads home
+    if (!from) return;
+    for (int i = rows - 1; i >= 0; i--) place[n++] = turned ? i : i * B; // ... which leads home
 }
 
 // An order of all ranks in which consecutive ones are near (on grids with an even side and a last side above 1:
@@ -118,13 +119,13 @@ static inline int ring_pass(Plan* plan, const Ring* ring, int by, int step, bool
     return step + n - 1;
 }
 
-// directions: 1, or 2 with half of every rank's part in each.
-static inline void plan_ring(Plan* plan, PlanKind kind, const Network* net, int directions) {
-    const int N = net->ranks;
+// number[0]: directions: 1, or 2 with half of every rank's part in each.
+static inline void plan_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    const int N = net->ranks, directions = number[0];
     Ring ring = ring_new(N);
     ring.n = N;
     ring_order(net, ring.ranks);
-    plan_init(plan, directions == 2 ? "ring-both" : "ring", kind, N, N * directions);
+    plan_init(plan, "ring", kind, N, N * directions);
     for (int d = 0; d < directions; d++) {
         int step = 0;
         for (int i = 0; i < N; i++) ring.first[i] = ring.ranks[i] * directions + d;
@@ -142,10 +143,11 @@ static inline void ring_line(Ring* ring, const Network* net, int r, int dimensio
 }
 
 // 2d-ring: part q's chunks are q N to (q + 1) N - 1; it begins in dimension q / 2.
-static inline void plan_2d_ring(Plan* plan, const Network* net) {
+static inline void plan_2d_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)number;
     const int N = net->ranks, dimensions = net->dimensions;
     Ring ring = ring_new(N);
-    plan_init(plan, "2d-ring", PLAN_ALL_REDUCE, N, 2 * dimensions * N);
+    plan_init(plan, "2d-ring", kind, N, 2 * dimensions * N);
     for (int q = 0; q < 2 * dimensions; q++) {
         for (int i = 0, step = 0; i < dimensions; i++) {
             const int dimension = (q / 2 + i) % dimensions, side = net->sides[dimension];
@@ -165,10 +167,11 @@ static inline void plan_2d_ring(Plan* plan, const Network* net) {
 }
 
 // torus-ring: in its i-th dimension a line shares the part that the dimensions before have left to it.
-static inline void plan_torus_ring(Plan* plan, const Network* net) {
+static inline void plan_torus_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)number;
     const int N = net->ranks, dimensions = net->dimensions;
     Ring ring = ring_new(N);
-    plan_init(plan, "torus-ring", PLAN_ALL_REDUCE, N, 2 * dimensions * N);
+    plan_init(plan, "torus-ring", kind, N, 2 * dimensions * N);
     for (int q = 0; q < 2 * dimensions; q++) {
         int step = 0;
         for (int phase = 0; phase < 2 * dimensions; phase++) { // into the last dimension, and back
@@ -206,7 +209,9 @@ static inline void halving_range(PlanKind kind, int bits, int r, int rounds, int
     }
 }
 
-static inline void plan_halving_doubling(Plan* plan, PlanKind kind, int N) {
+static inline void plan_halving_doubling(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    (void)number;
+    const int N = net->ranks;
     int bits = 0, first, chunks, step = 0;
     while (2 << bits <= N) bits++;
     const int inside = 1 << bits; // the others are idle meanwhile
@@ -235,23 +240,26 @@ static inline void plan_halving_doubling(Plan* plan, PlanKind kind, int N) {
 // one child. A place whose lowest set bit is b is b away from its parent, whose lowest set bit is higher.
 static inline int double_tree_parent(int i, int N) {
     const int bit = i & -i, up = (i ^ bit) | 2 * bit;
-    return i == 0 ? -1 : up < N ? up : i ^ bit;
+    if (i == 0) return -1;
+    return up < N ? up : i ^ bit;
 }
 
 // The rank at a place of tree 0 or 1: an inner rank of one is, for even N, a leaf of the other.
 static inline int double_tree_rank(int tree, int place, int N) {
-    return tree == 0 ? place : N % 2 == 0 ? N - 1 - place : (place + 1) % N;
+    if (tree == 0) return place;
+    return N % 2 == 0 ? N - 1 - place : (place + 1) % N;
 }
 
-// Every half of the vector goes up and down its tree in `pieces`, one step and level after each other.
-static inline void plan_double_tree(Plan* plan, int N, int pieces) {
+// Every half of the vector goes up and down its tree in number[0] pieces, one step and level after each other.
+static inline void plan_double_tree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+    const int N = net->ranks, pieces = number[0];
     int* depth = (int*)checked_calloc((size_t)N, sizeof(int), "a tree");
     int height = 0;
     for (int i = 1; i < N; i++) {
         for (int at = i; at > 0; at = double_tree_parent(at, N)) depth[i]++;
         if (depth[i] > height) height = depth[i];
     }
-    plan_init(plan, "double-tree", PLAN_ALL_REDUCE, N, 2 * pieces);
+    plan_init(plan, "double-tree", kind, N, 2 * pieces);
     for (int tree = 0; tree < 2; tree++) {
         for (int piece = 0; piece < pieces; piece++) {
             for (int i = 1; i < N; i++) {

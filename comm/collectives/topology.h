@@ -125,7 +125,21 @@ static inline void network_sort(Network* net) {
     net->capacity = net->links;
 }
 
-static inline void network_build_grid(Network* net) {
+static inline bool network_size(Network* net, int64_t ranks, int64_t switches, Error* error) {
+    if (ranks < 1 || ranks + switches > NETWORK_LARGEST)
+        return fail(error,
+                    "network %s: %lld ranks and %lld switches; at least 1 rank and at most %d of both are possible",
+                    net->name, (long long)ranks, (long long)switches, NETWORK_LARGEST);
+    net->ranks = (int)ranks;
+    net->vertices = (int)(ranks + switches);
+    net->reach = (int)max_i64(1, switches);
+    return true;
+}
+
+// Builders. n: the numbers of the name; those that are not given are 1.
+static inline bool network_build_grid(Network* net, const int n[3], Error* error) {
+    if (!network_size(net, (int64_t)n[0] * n[1] * n[2], 0, error)) return false;
+    memcpy(net->sides, n, sizeof net->sides);
     for (int r = 0; r < net->ranks; r++) {
         for (int i = 0; i < net->dimensions; i++) {
             for (int by = -1; by <= 1; by += 2) {
@@ -136,19 +150,28 @@ static inline void network_build_grid(Network* net) {
             }
         }
     }
+    return true;
 }
 
-static inline void network_build_full(Network* net) {
+static inline bool network_build_full(Network* net, const int n[3], Error* error) {
+    if (n[0] > 1024) return fail(error, "network %s: at most 1024 ranks can be joined to all others", net->name);
+    if (!network_size(net, n[0], 0, error)) return false;
     for (int a = 0; a < net->ranks; a++) {
         for (int b = 0; b < net->ranks; b++) {
             if (a != b) network_add(net, a, b, NETWORK_BANDWIDTH, NETWORK_LATENCY);
         }
     }
+    return true;
 }
 
 // Every switch has a number of L - 1 digits to base K. One of level l is joined to the switches of level l + 1 whose
 // numbers differ at most in digit l. Ranks are joined to level 0.
-static inline void network_build_fattree(Network* net, int k, int levels) {
+static inline bool network_build_fattree(Network* net, const int n[3], Error* error) {
+    const int k = n[0], levels = n[1];
+    int64_t ranks = 1;
+    if (k < 2) return fail(error, "network %s: K is 2 or more", net->name);
+    for (int l = 0; l < levels && ranks <= NETWORK_LARGEST; l++) ranks *= k;
+    if (!network_size(net, ranks, ranks / k * levels, error)) return false;
     const int per_level = net->ranks / k;
     for (int r = 0; r < net->ranks; r++) network_join(net, r, net->ranks + r / k);
     int stride = 1;
@@ -160,21 +183,48 @@ static inline void network_build_fattree(Network* net, int k, int levels) {
         }
     }
     net->reach = 2 * levels - 1;
+    return true;
 }
 
-static inline void network_build_bigraph(Network* net, int per_switch, int switches) {
+static inline bool network_build_bigraph(Network* net, const int n[3], Error* error) {
+    const int per_switch = n[0], switches = n[1];
+    if (switches % 2 != 0)
+        return fail(error, "network %s: one half of the switches is joined to the other: their number is even",
+                    net->name);
+    if (!network_size(net, (int64_t)per_switch * switches, switches, error)) return false;
     for (int r = 0; r < net->ranks; r++) network_join(net, r, net->ranks + r / per_switch);
     for (int a = 0; a < switches / 2; a++) {
         for (int b = switches / 2; b < switches; b++) network_join(net, net->ranks + a, net->ranks + b);
     }
     net->reach = 2;
+    return true;
 }
 
-static inline void network_build_dgx(Network* net) {
+static inline bool network_build_dgx(Network* net, const int n[3], Error* error) {
+    (void)n;
+    if (!network_size(net, 16, 2, error)) return false;
     for (int r = 0; r < 16; r++) network_join(net, r, 16 + r / 8);
     for (int i = 0; i < 8; i++) network_join(net, 16, 17);
-    net->reach = 2;
+    return true;
 }
+
+typedef struct {
+    const char *name, *form; // form: with its numbers, for messages
+    char separator;
+    int least, most; // how many numbers
+    int grid;        // 1: a grid; 2: a grid that wraps around
+    bool (*build)(Network*, const int n[3], Error*);
+} NetworkKind;
+
+static const NetworkKind network_kinds[] = {
+    {"ring", "ring:N", 'x', 1, 1, 2, network_build_grid},
+    {"mesh", "mesh:AxB or mesh:AxBxC", 'x', 2, 3, 1, network_build_grid},
+    {"torus", "torus:AxB or torus:AxBxC", 'x', 2, 3, 2, network_build_grid},
+    {"full", "full:N", 'x', 1, 1, 0, network_build_full},
+    {"fattree", "fattree:K,L", ',', 2, 2, 0, network_build_fattree},
+    {"bigraph", "bigraph:MxN", 'x', 2, 2, 0, network_build_bigraph},
+    {"dgx", "dgx", 'x', 0, 0, 0, network_build_dgx},
+};
 
 // Reads up to three numbers of at least 1 between separators; returns their number, or 0 if the text is not of this
 // form.
@@ -191,76 +241,27 @@ static inline int network_numbers(const char* text, char separator, int* numbers
     return 0;
 }
 
-static inline bool network_size(Network* net, int64_t ranks, int64_t switches, Error* error) {
-    if (ranks < 1 || ranks + switches > NETWORK_LARGEST)
-        return fail(error,
-                    "network %s: %lld ranks and %lld switches; at least 1 rank and at most %d of both are possible",
-                    net->name, (long long)ranks, (long long)switches, NETWORK_LARGEST);
-    net->ranks = (int)ranks;
-    net->vertices = (int)(ranks + switches);
-    net->reach = (int)max_i64(1, switches);
-    return true;
+// NULL: the name of a file.
+static inline const NetworkKind* network_kind(const char* name) {
+    const size_t length = strcspn(name, ":");
+    for (size_t i = 0; i < sizeof network_kinds / sizeof *network_kinds; i++) {
+        const NetworkKind* kind = &network_kinds[i];
+        if (strlen(kind->name) == length && memcmp(kind->name, name, length) == 0) return kind;
+    }
+    return NULL;
 }
 
-// A network from one of the names above. 1: it is built; 0: not a name of this kind; -1: a wrong one.
-static inline int network_from_name(Network* net, const char* name, Error* error) {
+static inline bool network_from_name(Network* net, const NetworkKind* kind, const char* name, Error* error) {
     int n[3] = {1, 1, 1};
     const char* colon = strchr(name, ':');
-    const size_t kind = colon ? (size_t)(colon - name) : strlen(name);
-#define IS(text) (kind == strlen(text) && strncmp(name, text, kind) == 0)
-    const bool grid = IS("ring") || IS("mesh") || IS("torus"), fattree = IS("fattree"), bigraph = IS("bigraph");
-    const bool dgx = IS("dgx") && !colon, full = IS("full"), ring = IS("ring");
-    net->wraps = ring || IS("torus");
-#undef IS
-    if (!grid && !fattree && !bigraph && !dgx && !full) return 0;
-    const int numbers = colon ? network_numbers(colon + 1, fattree ? ',' : 'x', n) : 0;
-    const char* form = ring      ? "ring:N"
-                       : grid    ? "torus:AxB, torus:AxBxC or mesh:AxB"
-                       : fattree ? "fattree:K,L"
-                       : bigraph ? "bigraph:MxN"
-                                 : "full:N";
-    if (!dgx && (ring || full ? numbers != 1 : grid ? numbers < 2 : numbers != 2)) {
-        fail(error, "network %s: write %s, numbers from 1 to %d", name, form, NETWORK_LARGEST);
-        return -1;
-    }
-    int64_t ranks = (int64_t)n[0] * n[1] * n[2], switches = 0;
-    if (fattree) {
-        ranks = 1;
-        for (int l = 0; l < n[1] && ranks <= NETWORK_LARGEST; l++) ranks *= n[0];
-        switches = ranks / n[0] * n[1];
-    }
-    if (bigraph) switches = n[1];
-    if (dgx) {
-        ranks = 16;
-        switches = 2;
-    }
-    if ((bigraph && n[1] % 2 != 0) || (fattree && n[0] < 2)) {
-        fail(error,
-             bigraph ? "network %s: half of the switches are joined to the other half: an even number of them is needed"
-                     : "network %s: K is 2 or more",
-             name);
-        return -1;
-    }
-    if (!network_size(net, ranks, switches, error)) return -1;
-    if (full && ranks > 1024) {
-        fail(error, "network %s: at most 1024 ranks can be joined to all others", name);
-        return -1;
-    }
-    if (grid) {
-        net->dimensions = numbers;
-        memcpy(net->sides, n, sizeof n);
-        network_build_grid(net);
-    } else if (full) {
-        network_build_full(net);
-    } else if (fattree) {
-        network_build_fattree(net, n[0], n[1]);
-    } else if (bigraph) {
-        network_build_bigraph(net, n[0], n[1]);
-    } else {
-        network_build_dgx(net);
-    }
+    const int numbers = colon ? network_numbers(colon + 1, kind->separator, n) : 0;
+    if (numbers < kind->least || numbers > kind->most || (colon && numbers == 0))
+        return fail(error, "network %s: write %s, numbers from 1 to %d", name, kind->form, NETWORK_LARGEST);
+    net->dimensions = kind->grid ? numbers : 0;
+    net->wraps = kind->grid == 2;
+    if (!kind->build(net, n, error)) return false;
     network_sort(net);
-    return 1;
+    return true;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -408,7 +409,7 @@ static inline void network_hops(const Network* back, int to, int* hops, int* que
 // Whether every rank can send to every other one.
 static inline bool network_check(const Network* net, Error* error) {
     int* hops = (int*)checked_malloc((size_t)net->vertices * 2 * sizeof(int), "a search in a network");
-    const Network back = network_reverse(net);
+    Network back = network_reverse(net);
     bool ok = true;
     for (int way = 0; way < 2 && ok; way++) {
         network_hops(way ? net : &back, 0, hops, hops + net->vertices);
@@ -418,8 +419,7 @@ static inline bool network_check(const Network* net, Error* error) {
                           way ? r : 0);
         }
     }
-    Network owned = back;
-    network_free(&owned);
+    network_free(&back);
     free(hops);
     return ok;
 }
@@ -428,8 +428,8 @@ static inline bool network_check(const Network* net, Error* error) {
 static inline bool network_build(Network* net, const char* name, Error* error) {
     memset(net, 0, sizeof *net);
     snprintf(net->name, sizeof net->name, "%.79s", name);
-    const int made = network_from_name(net, name, error);
-    const bool ok = made ? made > 0 : network_from_file(net, name, error);
+    const NetworkKind* kind = network_kind(name);
+    const bool ok = kind ? network_from_name(net, kind, name, error) : network_from_file(net, name, error);
     if (ok && network_check(net, error)) return true;
     network_free(net);
     return false;
@@ -465,6 +465,18 @@ static inline int network_grid_next(const Network* net, int v, int to) {
     return -1;
 }
 
+// hops (vertices): to the rank `to`.
+static inline int network_nearest_next(const Network* net, const int* hops, int v, int to) {
+    int near = 0;
+    if (hops[v] <= 0) return -1;
+    for (int i = net->first[v]; i < net->first[v + 1]; i++) near += hops[net->link[i].to] == hops[v] - 1;
+    int turn = to % near;
+    for (int i = net->first[v]; i < net->first[v + 1]; i++) {
+        if (hops[net->link[i].to] == hops[v] - 1 && turn-- == 0) return i;
+    }
+    return -1;
+}
+
 static inline Routes network_routes(const Network* net) {
     Routes routes = {net->ranks,
                      (int*)checked_malloc((size_t)net->vertices * (size_t)net->ranks * sizeof(int), "routes")};
@@ -473,17 +485,8 @@ static inline Routes network_routes(const Network* net) {
     for (int to = 0; to < net->ranks; to++) {
         if (!net->dimensions) network_hops(&back, to, hops, hops + net->vertices);
         for (int v = 0; v < net->vertices; v++) {
-            int near = 0, turn, link = -1;
-            if (net->dimensions) {
-                link = network_grid_next(net, v, to);
-            } else {
-                for (int i = net->first[v]; i < net->first[v + 1]; i++) near += hops[net->link[i].to] == hops[v] - 1;
-                turn = near && v != to && hops[v] > 0 ? to % near : -1;
-                for (int i = net->first[v]; i < net->first[v + 1] && turn >= 0; i++) {
-                    if (hops[net->link[i].to] == hops[v] - 1 && turn-- == 0) link = i;
-                }
-            }
-            routes.next[(size_t)v * (size_t)net->ranks + (size_t)to] = link;
+            int* next = &routes.next[(size_t)v * (size_t)net->ranks + (size_t)to];
+            *next = net->dimensions ? network_grid_next(net, v, to) : network_nearest_next(net, hops, v, to);
         }
     }
     network_free(&back);

@@ -76,7 +76,7 @@ static bool read_network(const char* path, const char* text, size_t size, Error*
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             Plan plan;
             Error why;
-            if (!collective_build(&plan, algorithm_name(a), (PlanKind)kind, &net, &why)) {
+            if (!collective_build(&plan, algorithms[a].name, (PlanKind)kind, &net, &why)) {
                 REQUIRE(why.text[0]);
                 continue;
             }

@@ -318,7 +318,8 @@ PLANTED = [
      COMM, "mpi 2",
      "BF16"),
     ("comm.h", "    if (r->staged) comm_deliver(r);\n", "", COMM, "mpi 2", "BF16"),
-    ("comm/comm_mpi.h", "f32_to_bf16(c)", "(uint16_t)(bits_of_float(c) >> 16)", COMM, "mpi 2", "BF16"),
+    ("comm/comm_mpi.h", "f32_to_bf16(bf16_to_f32(in[i]) + bf16_to_f32(sum[i]))",
+     "(uint16_t)(bits_of_float(bf16_to_f32(in[i]) + bf16_to_f32(sum[i])) >> 16)", COMM, "mpi 2", "BF16"),
     # the whole model: what make compare shows
     ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "quick", "FP32"),
     ("kernels/adamw.cuh", "p = a.decay * p - a.step_size", "p = p - a.step_size", MODEL, "quick", "FP32"),

@@ -160,6 +160,7 @@ static Job job_number(int i, bool blocking) {
     Job job = {kinds[i % 7], types[i % 9], ops[i % 5], sizes[i % 11], blocking, i};
     if (job.type == COMM_BYTE && (job.kind == COMM_ALL_REDUCE || job.kind == COMM_REDUCE_SCATTER))
         job.type = COMM_INT64; // MPI adds no bytes
+    if (job.type == COMM_BF16 || job.type == COMM_FP16) job.op = COMM_SUM;
     if (blocking && job.op == COMM_SUM && i % 2) job.type = i % 4 == 1 ? COMM_INT32 : COMM_INT64;
     return job;
 }
