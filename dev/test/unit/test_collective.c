@@ -381,6 +381,29 @@ static void try_change(const Plan* plan, const Network* net, int changes, Change
     plan_free(&changed);
 }
 
+// Plans whose sums are right, and which must be refused for another reason.
+static void test_refused_plans(void) {
+    static const char* const whats[] = {"a message to oneself", "a transfer of no chunks", "another network",
+                                        "parts that are no whole number of chunks"};
+    Network net = network_of("ring:3"), other = network_of("ring:4");
+    for (int i = 0; i < 4; i++) {
+        Error error;
+        Plan plan = plan_of("ring", PLAN_ALL_REDUCE, &net);
+        if (i == 0) plan_add(&plan, plan.steps - 1, 1, 1, 0, 1, false);
+        if (i == 1) plan_add(&plan, plan.steps - 1, 0, 1, 0, 0, false);
+        if (i == 3) {
+            plan_free(&plan);
+            plan_init(&plan, "parts", PLAN_REDUCE_SCATTER, 2, 3);
+            plan_add(&plan, 0, 1, 0, 0, 2, true);
+            plan_add(&plan, 0, 0, 1, 2, 1, true);
+        }
+        check(!plan_check(&plan, i == 2 ? &other : NULL, &error), "refused: %s", whats[i]);
+        plan_free(&plan);
+    }
+    network_free(&net);
+    network_free(&other);
+}
+
 // Ranks 0 and 1 each sum all vectors in the same order, and send the others the sum: some changes show in bits only.
 static Plan plan_of_two_sums(int ranks) {
     Plan plan;
@@ -689,6 +712,7 @@ int main(int argc, char** argv) {
     test_orders();
     test_costs();
     test_multitree();
+    test_refused_plans();
     test_changes();
     test_algorithms();
     return fixture_end();
