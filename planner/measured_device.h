@@ -458,13 +458,6 @@ static inline double measured_attention(const Measured* M, int threads, bool bac
     return flops / measured_between(measured_find(M, MEASURED_ATTENTION, t, backward), at) / measured_share(t, threads);
 }
 
-// A collective, by a blocking or a non-blocking call, when no other ranks run: bytes of the whole vector. kind as
-// PlanKind of comm/collectives/plan.h.
-static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
-    const double at[MEASURED_AXES] = {ranks, bytes, 0};
-    return ranks <= 1 ? 0 : measured_between(measured_find(M, MEASURED_COLLECTIVE, call, kind), at);
-}
-
 static inline double measured_message(const Measured* M, double ranks, double bytes) {
     const double at[MEASURED_AXES] = {ranks, bytes, 0};
     return measured_between(measured_find(M, MEASURED_MESSAGE, 0, 0), at);
@@ -484,11 +477,14 @@ static inline double measured_speed(const Measured* M, double ranks, double k) {
     return exp(log(row[i]) * (1 - part) + log(row[i + 1]) * part) / shared;
 }
 
-// The same for ranks that are not alone. Cores are then shared as the ranks' speed describes; this is the collective's
-// own part: its time if each of its ranks had a core.
-static inline double measured_collective_work(const Measured* M, MeasuredCall call, int kind, double ranks,
-                                              double bytes) {
-    return measured_collective(M, call, kind, ranks, bytes) * fmin(1, measured_speed(M, ranks, ranks));
+// A collective, by a blocking or a non-blocking call: bytes of the whole vector; kind as PlanKind of
+// comm/collectives/plan.h. Cores are shared as the ranks' speed describes; this is the collective's own part: its time if
+// each of its ranks had a core.
+static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
+    const double at[MEASURED_AXES] = {ranks, bytes, 0};
+    if (ranks <= 1) return 0;
+    return measured_between(measured_find(M, MEASURED_COLLECTIVE, call, kind), at) *
+           fmin(1, measured_speed(M, ranks, ranks));
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -527,8 +523,8 @@ static inline double measured_uncorrected(const Measured* m, const Op* op, int t
     case OP_MEMORY: return measured_memory(m, threads, measured_kernel(op), op->elements);
     case OP_ATTENTION: return measured_attention(m, threads, op->backward, op->seq, op->head, op->flops);
     case OP_COLLECTIVE:
-        return measured_collective_work(m, op->under >= 0 ? COLLECTIVE_STARTED : COLLECTIVE_WAITED, op->collective,
-                                        op->ranks, op->bytes);
+        return measured_collective(m, op->under >= 0 ? COLLECTIVE_STARTED : COLLECTIVE_WAITED, op->collective,
+                                   op->ranks, op->bytes);
     case OP_MESSAGE: return measured_message(m, op->stride * op->ranks, op->bytes);
     }
     return -1;

@@ -1,7 +1,7 @@
 /*
-test_network_sim.c: the network simulator (planner/network_sim.h) against closed forms, against plan_cost where that is
-exact, and against a second simulator, slow and plain: one packet after another, no heap, no segments, every earlier row
-of a plan looked at for each dependency.
+test_network_sim.c: the network simulator (planner/network_sim.h) against closed forms, and against a second simulator,
+slow and plain: one packet after another, no heap, no segments, every earlier row of a plan looked at for each
+dependency.
 */
 #include "../../../comm/collectives/collectives.h"
 #include "../../../planner/network_sim.h"
@@ -301,27 +301,6 @@ static void test_refused(void) {
     check(refused == CASES, "settings, plans, networks and sizes that are wrong: %d of %d refused", refused, CASES);
 }
 
-// Plans of which no link carries two messages in a step, all over one link: lockstep is the formula, free not slower.
-static void test_plans(void) {
-    static const char* const cases[][2] = {
-        {"torus:4x4", "ring"},     {"torus:4x4", "multitree"},  {"torus:8x8", "multitree"},   {"torus:8x8", "2d-ring"},
-        {"mesh:8x8", "multitree"}, {"mesh:4x4", "multitree:3"}, {"torus:5x3x4", "multitree"}, {"full:7", "multitree"}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        Network net;
-        Plan plan;
-        const SimSettings lockstep = settings_of(SIM_LOCKSTEP), free_running = settings_of(SIM_FREE);
-        build(&net, &plan, cases[i][0], cases[i][1]);
-        Routes routes = network_routes(&net);
-        const int64_t bytes = (int64_t)plan.chunks * 4 * 5000;
-        const double cost = plan_cost(&plan, &net, &routes, (double)bytes);
-        const double steps = seconds_of(&plan, &net, bytes, &lockstep, NULL);
-        check(off(steps, cost) < exact && seconds_of(&plan, &net, bytes, &free_running, NULL) <= steps * (1 + exact),
-              "%s on %s: lockstep is the formula, free is not slower", cases[i][1], cases[i][0]);
-        routes_free(&routes);
-        end(&net, &plan);
-    }
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // The second simulator
 
@@ -568,7 +547,6 @@ int main(int argc, char** argv) {
     test_everything();
     test_empty_chunks();
     test_refused();
-    test_plans();
     test_burst();
     test_cut();
     test_plain(brief ? 60 : 400);
