@@ -2,27 +2,20 @@
 trainer/graceful_stop.h: a run that a signal asks to stop finishes its step, saves, and exits with a status that asks
 for a requeue. A run that has not saved for --save-minutes saves too.
 
-SIGUSR1, SIGTERM, SIGINT and SIGHUP ask: Slurm sends a signal before the time limit (sbatch --signal), a cloud SIGTERM
-before it takes a machine, people press Ctrl-C or close the terminal. The handler only sets a flag; further signals
-change nothing, but a second SIGINT ends the process at once. SIGINT and SIGHUP that are ignored when a run begins (a
-shell's background, nohup) stay ignored. The run ends after a step with a checkpoint in --out and with exit status 75,
-EX_TEMPFAIL of sysexits.h: a failure that another attempt mends, here one with --resume.
+    stop_listen, stop_note    SIGUSR1, SIGTERM, SIGINT and SIGHUP set a flag; a second SIGINT ends the process at once.
+                              SIGINT and SIGHUP that are ignored when a run begins (nohup) stay ignored
+    stop_agreed               whether all ranks stop, or save, after this step
+    stop_status               EX_TEMPFAIL of sysexits.h: another attempt may succeed, here one with --resume
 
-    scripts/mpirun.sh    turns Ctrl-C, SIGHUP and SIGTERM into SIGUSR1 with a terminal; a second one ends the job
-    mpirun of Open MPI   forwards SIGUSR1 to all ranks. SIGTERM and SIGINT end the job: the ranks get SIGTERM, and one
-                         second later SIGKILL (odls_base_sigkill_timeout). So send SIGUSR1 to mpirun, or any to a rank
-    mpirun of MPICH      forwards SIGUSR1 too; SIGTERM and SIGINT end the job
-    srun                 forwards all to all ranks (SIGINT: a second Ctrl-C within a second); sbatch --signal and
-                         scancel --signal reach the ranks without it
+mpirun takes SIGTERM and SIGINT as the end of the job, and forwards SIGUSR1 to all ranks (scripts/mpirun.sh).
 
 All ranks have to stop after the same step, though the signal reaches them at different moments, or only one of them. So
-each adds its flag to the sum that all ranks make at the end of every step anyway (train_step). In the same way rank 0,
-whose clock alone counts, announces that a save is due (--save-minutes).
+each adds its flag to the sum that all ranks make at the end of every step (train_step). In the same way rank 0, whose
+clock alone counts, announces that a save is due.
 
-Asynchronous sites (methods/async_schedule.h) have no common sum in every step. There a site's flags go to the others in
-a non-blocking all-reduce, which starts after the messages of an outer step and is read in the step that merges these:
-all sites have come that far then, since the merge waits for their messages. So no site waits for the flags, and all
-stop after the same merging step, at most one outer step and its delay after the signal.
+Asynchronous sites (methods/async_schedule.h) have no common sum in every step. A site's flags go to the others in a
+non-blocking all-reduce, which starts after the messages of an outer step and is read in the step that merges these. The
+merge waits for messages of all sites, so no site waits for the flags, and all stop after the same merging step.
 */
 #ifndef GRACEFUL_STOP_H
 #define GRACEFUL_STOP_H

@@ -4,20 +4,17 @@ trainer/outlier_detector.h: is a step's loss or gradient norm unusual?
     outlier_add, outlier_score    remember a value; by how many deviations a value is above the expected one
     health_step, health_logged    the scores of a step, from its numbers or from its line in log.jsonl
 
-Theory: the last 100 values predict the next one. The usual z = (x - mean) / deviation fails twice: one
-outlier makes the deviation so large that the next one passes; and while a run learns fast, most of the deviation is the
-descent itself. So a line is fitted to the last 100 values y_0 .. y_99 with medians, which tolerate up to a quarter of
-bad values:
+Theory: the last 100 values predict the next one. A line is fitted to these values y_0 .. y_99 with medians, which
+tolerate up to a quarter of bad values; means would not, and a loss that falls fast would enlarge the deviation:
 
     slope     = median of (y_(i + 50) - y_i) / 50, i < 50                 pairs, so that a value is in one of them
     level     = median of (y_i - slope i)
     deviation = 1.4826 median of |y_i - slope i - level|                  as of a normal distribution
     z         = (x - level - 100 slope) / deviation
 
-(Siegel 1982 and Theil 1950 take all pairs; pairs half the window apart carry most information.) A gradient norm is
-compared by its logarithm, since it varies by factors. Normal numbers give |z| > 6 twice in 3,000,000 steps (counted),
-more often than a known deviation would, as 100 values estimate it to 12 %. Before there are 100 values, the score is 0.
-Skipped steps do not count.
+(Siegel 1982 and Theil 1950 take all pairs.) A gradient norm is compared by its logarithm, since it varies by factors.
+Normal numbers give |z| > 6 twice in 3,000,000 steps. Before there are 100 values, the score is 0. Skipped steps do not
+count.
 */
 #ifndef OUTLIER_DETECTOR_H
 #define OUTLIER_DETECTOR_H

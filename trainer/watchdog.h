@@ -1,12 +1,10 @@
 /*
 trainer/watchdog.h: ends a run that hangs, and names the rank that is to blame (watchdog_open .. watchdog_close). A rank
-that is stopped, computes for ever, or was killed unnoticed by the launcher leaves the others waiting: MPI has no time
-limit, and a hang of a thousand ranks looks the same on all of them but one.
+that is stopped, computes for ever, or was killed unnoticed leaves the others waiting: MPI has no time limit.
 
 Each rank has a heartbeat slot (util/heartbeat.h), and a watchdog thread that reads the slots of its machine's ranks
 once a second, or more often. Its own clock suffices: a slot is silent since its counter was last seen moving. A second
-of silence only counts if the thread itself was running: after a whole job was stopped and continued, or a laptop has
-slept, no rank is to blame.
+of silence only counts if the thread itself was running, so that a job that was stopped as a whole has no rank to blame.
 
     judge       gone      the process has ended without notice: killed, or out of memory. The job ends after GRACE
                           seconds, in which a launcher that notices may end the job itself
@@ -16,22 +14,18 @@ slept, no rank is to blame.
                 moves     not silent
 
     alarm       when a slot has been silent for the limit. A rank that waits is excused while one of the ranks that it
-                waits for moves: that one is only late. Where all silent ranks here wait for ranks of other machines,
-                those machines get ELSEWHERE seconds more, to report first.
+                waits for moves. Where all silent ranks here wait for ranks of other machines, those machines get
+                ELSEWHERE seconds more, to report first.
 
     blame       in the order above; of the same kind, the rank that is silent longest. Then the report lists all others.
 
 Several threads raise the alarm at about the same time; the first one that writes itself into the table reports, the
-others wait OTHERS seconds and then end their ranks, if these still run. A rank ends as by die(): exit status 1,
-process.stop, which ends the job. If MPI itself hangs, _exit follows LAST_WORDS seconds later.
+others wait OTHERS seconds and then end their ranks. A rank ends as by die(): exit status 1, process.stop, which ends
+the job. If MPI itself hangs, _exit follows LAST_WORDS seconds later.
 
-The limit has to be longer than the longest single action or operation; before the first step, where machines are
-measured and files read, it is START seconds at least. Messages of a plan (comm_planned.h) count one by one, and so do
-buckets of a checkpoint.
-
-The watchdog does not see other machines, except through ranks that wait for them, nor the time before watchdog_open. On
-a GPU with NCCL the host waits only where it needs a result: such a rank waits for "the device", and the blame is with a
-rank that does not.
+The limit has to be longer than the longest single action or operation; before the first step it is START seconds at
+least. Messages of a plan (comm_planned.h) count one by one, and so do buckets of a checkpoint. On a GPU with NCCL the
+host waits only where it needs a result: such a rank waits for "the device", and the blame is with a rank that does not.
 */
 #ifndef WATCHDOG_H
 #define WATCHDOG_H

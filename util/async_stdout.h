@@ -3,12 +3,11 @@ util/async_stdout.h: non-blocking stdout. A pager that waits for a key, or a ter
 after some kilobytes: printf() would block there, and with it all ranks.
 
     printing_begin    from now on stdout goes through memory. Text that its reader does not take at once waits there, up
-                      to PRINTING_MOST bytes; more is dropped with a note. Checkpoints and log.jsonl are not affected
+                      to PRINTING_MOST bytes; more is dropped with a note
     printing_end      at the end of the run: waits until all is read, the reader has closed, or a signal comes
 
-Writing to a regular file never waits, so nothing changes there. The descriptor is reopened, since O_NONBLOCK on the
-inherited one would apply to all processes that share it. Where that fails (a socket, another user's terminal) writing
-blocks as usual, and the heartbeat slot (trainer/watchdog.h) shows that.
+A regular file never waits and is left as it is. The descriptor is reopened, since O_NONBLOCK on the inherited one would
+apply to all processes that share it. Where that fails writing blocks as usual, and the heartbeat slot shows that.
 */
 #ifndef ASYNC_STDOUT_H
 #define ASYNC_STDOUT_H

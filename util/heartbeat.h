@@ -7,19 +7,17 @@ Each rank has a slot (row), which only its main thread writes:
     place    the phase of the run; in a schedule also the action: kind, chunk, micro-batch
     step     the current one
     wait     the operation, the group and the other rank that it waits for; 0: it waits for no rank, it computes
-    moved    a counter of actions and operations
+    moved    a counter of actions and operations; `carried`: of the rank's communication threads
 
 A call is a few relaxed atomic stores into a cache line of the rank, no lock and no system call; with row = NULL it
-does nothing. `carried` is the counter of the rank's communication threads (comm/comm_progress_thread.h). A slot has
-numbers only, since addresses mean nothing to another process: the functions in HeartbeatNames turn them into names.
+does nothing. A slot has numbers only: the functions in HeartbeatNames turn them into names.
 
-Shared memory. The table is a memfd_create without a name in a file system. The first rank of the machine makes it, and
-broadcasts its process and file number; the others open it as /proc/PROCESS/fd/NUMBER. So a job that is killed leaves
-nothing in /dev/shm: the memory is freed with the last process that has it. A rank that cannot open it (ranks in
-containers of their own, a system that is not Linux) has a table of its own.
+The table is a memfd_create without a name in a file system, so a job that is killed leaves nothing in /dev/shm. The
+first rank of the machine makes it, and broadcasts its process and file number; the others open it as
+/proc/PROCESS/fd/NUMBER. A rank that cannot (ranks in containers of their own) has a table of its own.
 
-Processes. The number of a process may be reused after its end. So a slot also has the start time of the process, field
-22 of /proc/PROCESS/stat (proc(5)), whose field 3 is its state: running (R, S, D), stopped (T, t) or dead (Z, X).
+The number of a process may be reused after its end. So a slot also has the start time of the process, field 22 of
+/proc/PROCESS/stat (proc(5)), whose field 3 is its state: running (R, S, D), stopped (T, t) or dead (Z, X).
 */
 #ifndef HEARTBEAT_H
 #define HEARTBEAT_H

@@ -11,17 +11,13 @@ has the distance to its next sibling.
             2 members   2 elements                  "F32"
     next                +3          +1      -       -
 
-Strings are decoded to UTF-8 and end with a NUL; they are in one block. A string never becomes longer than its source
-(\u0041 is 6 bytes and becomes at most 3, a pair of surrogates is 12 and becomes 4), so that the block is as large as
-the text and is allocated before parsing. A node is 40 bytes, and a text of n bytes has at most n/2 of them
-("[0,0,0,0]"; files of tensors and of tokens have n/10 and less). The text may be freed.
+Strings are decoded to UTF-8 and end with a NUL, in one block. A string never becomes longer than its source (\u0041 is
+6 bytes and becomes at most 3), so the block is as large as the text. The text may be freed.
 
 Strict means that these are errors: anything after the value, a trailing comma, comments, NaN, numbers like 01, .5 or
 1e999, control characters in strings, bytes that are not UTF-8, a surrogate without its other half, two members of the
-same name in one object (the RFC leaves open which one counts, so two programs can read two different values from one
-file), and nesting deeper than 128. Every error begins with FILE:LINE:COLUMN; a column is a character.
-
-Time is linear, but for the search for members of the same name, which sorts each object's names: n log n.
+same name in one object (the RFC leaves open which one counts), and nesting deeper than 128. Every error begins with
+FILE:LINE:COLUMN; a column is a character. Time is n log n at most, for the search for members of the same name.
 */
 #ifndef JSON_H
 #define JSON_H

@@ -1,27 +1,23 @@
 /*
 util/trace.h: a timeline of all ranks, for chrome://tracing or https://ui.perfetto.dev. It shows pipeline bubbles, and
-communication that is, or is not, hidden by computation (like figures 3 and 4 of Narayanan et al. 2021).
+communication that is, or is not, hidden by computation.
 
-Recording. A span is a name and a track with the times where it begins and ends, 72 bytes without a pointer. A rank
-records its spans in an array of fixed size: one copy per span, no lock, no file; a call with trace = NULL does nothing.
-When the array is full, further spans are counted and dropped: the trace is the beginning of the run, complete.
+    trace_init, trace_span, trace_free                     a rank records its spans, a name and a track with two times,
+                                                           in an array; when it is full, further ones are dropped
+    trace_begin_file, trace_write_rank, trace_end_file     rank 0 writes the spans of all ranks, which it gets as bytes
 
-Writing. Since spans have no pointers, rank 0 receives the other ranks' spans as bytes (n * sizeof(TraceSpan)) and
-writes the file alone: trace_begin_file, trace_write_rank for each rank, trace_end_file. The file is JSON in the Trace
-Event Format (Google, "Trace Event Format", 2016): a rank is a process, a track is a thread of it, a span is a
-complete event, times are in microseconds:
+The file is JSON in the Trace Event Format (Google, "Trace Event Format", 2016): a rank is a process, a track is a
+thread of it, a span is a complete event, times are in microseconds:
 
     {"name":"forward 3","ph":"X","pid":1,"tid":0,"ts":1250.125,"dur":830.500}
 
-Events of one thread have to nest: any two are apart, or one contains the other. Viewers draw a contained one below the
-containing one; spans that overlap they draw wrongly or not at all. So a track whose spans overlap (several
-messages in flight) gets more threads, "tensor", "tensor 2", ...: each span goes, in the order of begins, to the
-first thread where it nests (first fit). A thread has an innermost open span: spans that end before the new one begins
-are closed, and then the new one nests if none is open, or if it ends no later than the innermost.
+Events of one thread have to nest: any two are apart, or one contains the other. So a track whose spans overlap (several
+messages in flight) gets more threads, "tensor", "tensor 2", ...: each span goes, in the order of begins, to the first
+thread where it nests (first fit). A thread has an innermost open span: spans that end before the new one begins are
+closed, and then the new one nests if none is open, or if it ends no later than the innermost.
 
-Times are rounded to nanoseconds before they are compared. Rounding keeps their order, so that nested spans stay nested
-in the file. Clocks: seconds_now() counts from another moment on each machine. Each rank has its own zero, taken when
-all ranks leave one barrier; on one machine the clock is shared, and all take the same zero.
+Times are rounded to nanoseconds before they are compared, which keeps their order, so that nested spans stay nested in
+the file. Each rank has its own zero, taken when all ranks leave one barrier, as clocks of machines differ.
 */
 #ifndef TRACE_H
 #define TRACE_H
