@@ -251,7 +251,8 @@ static inline int network_link_back(const Network* net, const Network* grown, in
     die("internal error: network %s has no link from %d to %d", net->name, l->to, l->from);
 }
 
-// The rows of a phase, in the order of steps. The links of trees that grew on the reversed network are found by their ends.
+// The rows of a phase, in the order of steps. The links of trees that grew on the reversed network are found by their
+// ends.
 static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first_step, const Network* net) {
     for (int64_t i = 0; i < t->n; i++) {
         const int64_t at = up ? t->n - 1 - i : i;

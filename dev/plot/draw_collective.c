@@ -358,7 +358,7 @@ static Map map_new(const Network* net) {
 // ----------------------------------------------------------------------------------------------------------------
 // A sheet: a title, panels in rows, a key
 
-enum { SHEET_WIDTH = 1020, SHEET_HEIGHT = 9000, SHEET_MARGIN = 18, SHEET_GAP = 22, SHEET_TOP = 68, SHEET_KEY = 34 };
+enum { SHEET_WIDTH = 1020, SHEET_HEIGHT = 9000, SHEET_GAP = 22, SHEET_TOP = 68, SHEET_KEY = 34 };
 
 typedef struct {
     char title[320];
@@ -388,8 +388,7 @@ static void sheet_name(Sheet* sheet, const Source* s, const char* text) {
     snprintf(sheet->title, sizeof sheet->title, "%s on %s, %s", s->plan->name, s->net->name,
              plan_kind_name(s->plan->kind));
     sheet->text = text;
-    sheet->width =
-        2 * SHEET_MARGIN + fmax(svg_text_width(sheet->title, 1.08 * SVG_TITLE_FONT), svg_text_width(text, SVG_FONT));
+    sheet->width = 2 * SVG_MARGIN + fmax(svg_text_width(sheet->title, 1.08 * 15), svg_text_width(text, SVG_FONT));
 }
 
 // The largest unit with which the panels fit on a page; else the smallest that can be read, on a long page.
@@ -401,7 +400,7 @@ static bool sheet_place(Sheet* sheet, const Map* map, double head, Error* error)
         const int most = (int)fmax(1, floor(SHEET_WIDTH / sheet->panel_width)),
                   rows = (sheet->panels + most - 1) / most;
         sheet->columns = (sheet->panels + rows - 1) / rows;
-        sheet->width = fmax(least, 2 * SHEET_MARGIN + sheet->columns * sheet->panel_width);
+        sheet->width = fmax(least, 2 * SVG_MARGIN + sheet->columns * sheet->panel_width);
         sheet->height = SHEET_TOP + rows * sheet->panel_height + SHEET_KEY;
         if (sheet->columns * sheet->panel_width <= SHEET_WIDTH && sheet->height <= 1400) return true;
     }
@@ -411,15 +410,8 @@ static bool sheet_place(Sheet* sheet, const Map* map, double head, Error* error)
 }
 
 static void write_begin(FILE* out, const Sheet* sheet) {
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.7g %.7g\" width=\"%.7g\" height=\"%.7g\" "
-            "role=\"img\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"%d\" fill=\"#1f2937\">\n<title>",
-            sheet->width, sheet->height, sheet->width, sheet->height, SVG_FONT);
-    svg_write_escaped(out, sheet->title);
-    fputs("</title>\n", out);
-    svg_write_rect(out, 0.5, 0.5, sheet->width - 1, sheet->height - 1, "rx=\"10\" fill=\"#fff\" stroke=\"#d0d7de\"");
-    svg_write_text(out, SHEET_MARGIN, SHEET_MARGIN + 13, "font-size=\"15\" font-weight=\"bold\"", sheet->title);
-    write_label(out, SHEET_MARGIN, SHEET_MARGIN + 34, SVG_FONT, "start", 0x57606a, sheet->text);
+    svg_write_begin(out, sheet->width, sheet->height, SVG_MARGIN, sheet->title);
+    write_label(out, SVG_MARGIN, SVG_MARGIN + 34, SVG_FONT, "start", 0x57606a, sheet->text);
 }
 
 // How the network is drawn in a panel.
@@ -430,7 +422,7 @@ typedef struct {
 } Pen;
 
 static Pen sheet_pen(FILE* out, const Sheet* sheet, const Map* map, int i, const char* title) {
-    const double left = SHEET_MARGIN + i % sheet->columns * sheet->panel_width;
+    const double left = SVG_MARGIN + i % sheet->columns * sheet->panel_width;
     const double top = SHEET_TOP + i / sheet->columns * sheet->panel_height;
     const double inner = sheet->panel_width - SHEET_GAP;
     const Pen pen = {out,
@@ -442,6 +434,11 @@ static Pen sheet_pen(FILE* out, const Sheet* sheet, const Map* map, int i, const
     svg_write_text(out, left + inner / 2, top + 8, "font-size=\"11\" text-anchor=\"middle\" font-weight=\"bold\"",
                    title);
     return pen;
+}
+
+static Point point_along(Point a, Point u, double length) {
+    const Point p = {a.x + length * u.x, a.y + length * u.y};
+    return p;
 }
 
 // A link as one line, or as two stubs; `off` pixels to the right. Returns how many.
@@ -462,14 +459,10 @@ static int link_lines(const Pen* pen, int l, Point from[2], Point to[2], Point* 
     const Point a = {pen->left + pen->unit * x->x - off * u->y, pen->top + pen->unit * x->y + off * u->x};
     const Point b = {pen->left + pen->unit * y->x - off * u->y, pen->top + pen->unit * y->y + off * u->x};
     const double end = stub ? length * pen->unit : length * pen->unit - trim, start = length * pen->unit;
-    const Point lines[4] = {{a.x + trim * u->x, a.y + trim * u->y},
-                            {a.x + end * u->x, a.y + end * u->y},
-                            {b.x - start * u->x, b.y - start * u->y},
-                            {b.x - trim * u->x, b.y - trim * u->y}};
-    from[0] = lines[0];
-    to[0] = lines[1];
-    from[1] = lines[2];
-    to[1] = lines[3];
+    from[0] = point_along(a, *u, trim);
+    to[0] = point_along(a, *u, end);
+    from[1] = point_along(b, *u, -start);
+    to[1] = point_along(b, *u, -trim);
     return stub ? 2 : 1;
 }
 
@@ -535,11 +528,11 @@ static void write_tree(const Pen* pen, const Source* s, const TreeList* list, co
 
 // A swatch for each step.
 static void write_step_key(FILE* out, const Sheet* sheet, int first, int steps) {
-    const double width = fmin(28, (sheet->width - 2 * SHEET_MARGIN - 44) / steps), y = sheet->height - SHEET_KEY;
-    write_label(out, SHEET_MARGIN, y + 12, SVG_FONT, "start", COLOUR_TEXT, "step");
+    const double width = fmin(28, (sheet->width - 2 * SVG_MARGIN - 44) / steps), y = sheet->height - SHEET_KEY;
+    write_label(out, SVG_MARGIN, y + 12, SVG_FONT, "start", COLOUR_TEXT, "step");
     for (int i = 0; i < steps; i++) {
         char number[16];
-        const double x = SHEET_MARGIN + 36 + i * width;
+        const double x = SVG_MARGIN + 36 + i * width;
         snprintf(number, sizeof number, "%d", first + i + 1);
         write_swatch(out, x, y, width, 16, step_colour(i, steps));
         if (width >= 18) write_label(out, x + width / 2, y + 12, 10.5, "middle", ink_on(step_colour(i, steps)), number);
@@ -621,7 +614,7 @@ enum { CHART_HEIGHT = 92, BLOCK_ROWS = 64, ROW_HEIGHT = 11, LABEL_WIDTH = 44 };
 // Share of the links that is busy, a bar a step.
 static void write_chart(FILE* out, const Source* s, const Use* uses, double cell) {
     const int links = s->net->links;
-    const double left = SHEET_MARGIN + LABEL_WIDTH, bottom = SHEET_TOP + CHART_HEIGHT;
+    const double left = SVG_MARGIN + LABEL_WIDTH, bottom = SHEET_TOP + CHART_HEIGHT;
     write_label(out, left - 5, bottom - CHART_HEIGHT + 8, 9, "end", 0x57606a, "100 %");
     write_label(out, left - 5, bottom, 9, "end", 0x57606a, "0 %");
     fputs("<g class=\"share\">\n", out);
@@ -634,7 +627,7 @@ static void write_chart(FILE* out, const Source* s, const Use* uses, double cell
 
 // Where the row of a link begins: blocks of rows stand side by side.
 static Point row_at(int l, double block, double top) {
-    const Point p = {SHEET_MARGIN + LABEL_WIDTH + l / BLOCK_ROWS * block, top + l % BLOCK_ROWS * ROW_HEIGHT};
+    const Point p = {SVG_MARGIN + LABEL_WIDTH + l / BLOCK_ROWS * block, top + l % BLOCK_ROWS * ROW_HEIGHT};
     return p;
 }
 
@@ -667,9 +660,9 @@ static void write_cells(FILE* out, const Source* s, const Use* uses, double bloc
 
 // The colours of the ranks, in lines.
 static void write_owner_key(FILE* out, const Sheet* sheet, const Network* net, double top) {
-    const int columns = (int)((sheet->width - 2 * SHEET_MARGIN) / 20);
+    const int columns = (int)((sheet->width - 2 * SVG_MARGIN) / 20);
     for (int r = 0; r < net->ranks; r++) {
-        const double x = SHEET_MARGIN + r % columns * 20, y = top + r / columns * 16;
+        const double x = SVG_MARGIN + r % columns * 20, y = top + r / columns * 16;
         char number[16];
         snprintf(number, sizeof number, "%d", r);
         write_swatch(out, x, y, 19, 15, owner_colour(net, r));
@@ -679,7 +672,7 @@ static void write_owner_key(FILE* out, const Sheet* sheet, const Network* net, d
 
 static bool draw_links(const Source* s, FILE* out, Error* error) {
     const int links = s->net->links, steps = s->plan->steps, blocks = (links + BLOCK_ROWS - 1) / BLOCK_ROWS;
-    const double wide = (double)(SHEET_WIDTH - 2 * SHEET_MARGIN) / blocks - SHEET_GAP;
+    const double wide = (double)(SHEET_WIDTH - 2 * SVG_MARGIN) / blocks - SHEET_GAP;
     const double cell = fmin(18, fmax(4, (wide - LABEL_WIDTH) / steps)), block = LABEL_WIDTH + cell * steps + SHEET_GAP;
     int64_t busy = 0;
     char text[256];
@@ -693,9 +686,9 @@ static bool draw_links(const Source* s, FILE* out, Error* error) {
         "in %.4g of %d steps.",
         mean, mean * steps, steps);
     sheet_name(&sheet, s, text);
-    sheet.width = fmax(sheet.width, 2 * SHEET_MARGIN + blocks * block);
+    sheet.width = fmax(sheet.width, 2 * SVG_MARGIN + blocks * block);
     const double top = SHEET_TOP + CHART_HEIGHT + 20, key = top + fmin(links, (double)BLOCK_ROWS) * ROW_HEIGHT + 16;
-    sheet.height = key + 16 * ceil(20.0 * s->net->ranks / (sheet.width - 2 * SHEET_MARGIN - 20)) + SHEET_MARGIN;
+    sheet.height = key + 16 * ceil(20.0 * s->net->ranks / (sheet.width - 2 * SVG_MARGIN - 20)) + SVG_MARGIN;
     const bool ok = sheet.width <= SHEET_HEIGHT ||
                     fail(error, "%d steps of %d links are more than can be seen; take fewer ranks", steps, links);
     if (ok) {

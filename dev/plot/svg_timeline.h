@@ -82,7 +82,10 @@ static inline void svg_add_box(SvgPanel* panel, SvgBox box) {
 }
 
 static inline void svg_picture_free(SvgPicture* picture) {
-    for (int i = 0; i < picture->panels; i++) free(picture->panel[i].labels), free(picture->panel[i].boxes);
+    for (int i = 0; i < picture->panels; i++) {
+        free(picture->panel[i].labels);
+        free(picture->panel[i].boxes);
+    }
     memset(picture, 0, sizeof *picture);
 }
 
@@ -124,13 +127,13 @@ static inline bool svg_is_dark(unsigned shade) {
 
 // Pixels. All panels have rows of one height, smaller ones where there are many.
 typedef struct {
-    double width, left, right, margin; // of the picture; where the axis begins and ends
-    double pitch, row;                 // from row to row; height of a row
-    double scale;                      // pixels in a unit of time
-    double number;                     // font size of the boxes' numbers
+    double width, left, right; // of the picture; where the axis begins and ends
+    double pitch, row;         // from row to row; height of a row
+    double scale;              // pixels in a unit of time
+    double number;             // font size of the boxes' numbers
 } SvgLayout;
 
-enum { SVG_FONT = 12, SVG_TITLE_FONT = 15 };
+enum { SVG_FONT = 12, SVG_MARGIN = 18 };
 
 // A guess, on the safe side, as fonts differ.
 static inline double svg_text_width(const char* text, double font) { return 0.54 * font * (double)strlen(text); }
@@ -149,7 +152,8 @@ static inline double svg_number_font(const SvgPicture* picture, const SvgLayout*
             const SvgPanel* panel = &picture->panel[i];
             for (int j = 0; j < panel->n; j++) {
                 if (panel->boxes[j].number < 0) continue;
-                all++, fit += svg_number_fits(x, panel->boxes[j], font);
+                all++;
+                fit += svg_number_fits(x, panel->boxes[j], font);
             }
         }
         if (10 * fit >= 9 * all) return font;
@@ -158,7 +162,7 @@ static inline double svg_number_font(const SvgPicture* picture, const SvgLayout*
 }
 
 static inline SvgLayout svg_layout(const SvgPicture* picture) {
-    SvgLayout x = {900, 0, 0, 18, 28, 25, 0, 0};
+    SvgLayout x = {900, 0, 0, 28, 25, 0, 0};
     int rows = 1;
     double label = 0;
     for (int i = 0; i < picture->panels; i++) {
@@ -170,8 +174,8 @@ static inline SvgLayout svg_layout(const SvgPicture* picture) {
         x.pitch = fmax(13, x.pitch * 8 / rows);
         x.row = x.pitch - 2;
     }
-    x.left = x.margin + label + 8;
-    x.right = x.width - x.margin - 4;
+    x.left = SVG_MARGIN + label + 8;
+    x.right = x.width - SVG_MARGIN - 4;
     x.scale = (x.right - x.left) / picture->length;
     x.number = svg_number_font(picture, &x);
     return x;
@@ -222,6 +226,18 @@ static inline void svg_write_text(FILE* out, double x, double y, const char* att
 static inline void svg_write_rect(FILE* out, double x, double y, double width, double height, const char* attributes) {
     fprintf(out, "<rect x=\"%.5g\" y=\"%.7g\" width=\"%.5g\" height=\"%.4g\"%s%s/>\n", x, y, width, height,
             *attributes ? " " : "", attributes);
+}
+
+// The first lines of a picture: its frame, and its title at `left`.
+static inline void svg_write_begin(FILE* out, double width, double height, double left, const char* title) {
+    fprintf(out,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.7g %.7g\" width=\"%.7g\" height=\"%.7g\" "
+            "role=\"img\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"%d\" fill=\"#1f2937\">\n<title>",
+            width, height, width, height, SVG_FONT);
+    svg_write_escaped(out, title);
+    fputs("</title>\n", out);
+    svg_write_rect(out, 0.5, 0.5, width - 1, height - 1, "rx=\"10\" fill=\"#fff\" stroke=\"#d0d7de\"");
+    svg_write_text(out, left, SVG_MARGIN + 13, "font-size=\"15\" font-weight=\"bold\"", title);
 }
 
 // A gap keeps neighbours apart, but not the narrow ones away.
@@ -355,27 +371,17 @@ static inline void svg_write_chunks(FILE* out, const SvgPicture* picture, const 
 // Writes the picture; returns false if writing to the file has failed.
 static inline bool svg_write(FILE* out, const SvgPicture* picture) {
     const SvgLayout x = svg_layout(picture);
-    const double title = x.margin + 30;
-    double height = title + 24 + x.margin - 6;
+    const double title = SVG_MARGIN + 30;
+    double height = title + 24 + SVG_MARGIN - 6;
     for (int i = 0; i < picture->panels; i++) height += svg_panel_height(&picture->panel[i], &x) + (i > 0 ? 8 : 0);
-    fprintf(out,
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %g %.7g\" width=\"%g\" height=\"%.7g\" "
-            "role=\"img\" font-family=\"Helvetica, Arial, sans-serif\" font-size=\"%d\" fill=\"#1f2937\">\n<title>",
-            x.width, height, x.width, height, SVG_FONT);
-    svg_write_escaped(out, picture->title);
-    fputs("</title>\n", out);
-    char frame[64];
-    snprintf(frame, sizeof frame, "rx=\"10\" fill=\"#fff\" stroke=\"#d0d7de\"");
-    svg_write_rect(out, 0.5, 0.5, x.width - 1, height - 1, frame);
-    snprintf(frame, sizeof frame, "font-size=\"%d\" font-weight=\"bold\"", SVG_TITLE_FONT);
-    svg_write_text(out, x.left, x.margin + 13, frame, picture->title);
-    svg_write_chunks(out, picture, &x, x.margin + 13);
+    svg_write_begin(out, x.width, height, x.left, picture->title);
+    svg_write_chunks(out, picture, &x, SVG_MARGIN + 13);
     double top = title;
     for (int i = 0; i < picture->panels; i++) {
         svg_write_panel(out, picture, &picture->panel[i], &x, top);
         top += svg_panel_height(&picture->panel[i], &x) + 8;
     }
-    svg_write_legend(out, picture, &x, height - x.margin);
+    svg_write_legend(out, picture, &x, height - SVG_MARGIN);
     fputs("</svg>\n", out);
     return !ferror(out);
 }

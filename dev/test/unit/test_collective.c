@@ -654,14 +654,15 @@ static bool rows_are(const Plan* plan, const Network* net, int64_t at, int first
         const int step = first_step + (up ? x->steps - 1 - e->step : e->step);
         if (t->step != step || t->chunk != e->tree || t->chunks != 1 || t->add != up) return false;
         if (t->from != (up ? e->child : e->parent) || t->to != (up ? e->parent : e->child)) return false;
-        for (int k = 0; k < e->length && plan->way; k++) {
+        if (plan->way ? plan->way[at + i + 1] - plan->way[at + i] != e->length : e->length != 1) return false;
+        if (!plan->way) continue;
+        for (int k = 0; k < e->length; k++) {
             const Link* link = &net->link[plan->link[plan->way[at + i] + k]];
             const Link* grown = &x->net->link[e->way[up ? e->length - 1 - k : k]];
             if (link->from != (up ? grown->to : grown->from) || link->to != (up ? grown->from : grown->to))
                 return false;
             if (link->bandwidth != grown->bandwidth) return false;
         }
-        if (plan->way ? plan->way[at + i + 1] - plan->way[at + i] != e->length : e->length != 1) return false;
     }
     return true;
 }

@@ -33,7 +33,7 @@ static void test_cores(void) {
     const bool widened = cores_bound_by_default();
 
     RankPlacement place;
-    setenv("OMP_NUM_THREADS", "3", 1); // settled by the user: nobody is tied
+    setenv("OMP_NUM_THREADS", "3", 1); // settled by the user: no rank is bound
     if (!widened) {
         comm_share_cores(&world, &place);
         cores_of_this_process(after);
@@ -51,7 +51,10 @@ static void test_cores(void) {
 #ifdef USE_MPI
     if (world.size > 1) MPI_Allreduce(MPI_IN_PLACE, users, MAX_CORES, MPI_INT32_T, MPI_SUM, MPI_COMM_WORLD);
 #endif
-    for (int i = 0; i < MAX_CORES; i++) most = users[i] > most ? users[i] : most, cores += users[i] > 0;
+    for (int i = 0; i < MAX_CORES; i++) {
+        most = (int)max_i64(most, users[i]);
+        cores += users[i] > 0;
+    }
     char host[64] = "";
     gethostname(host, sizeof host - 1);
     check_all(place.ranks_here == here && place.rank_here == world.rank && place.machines == 1 &&
@@ -109,7 +112,7 @@ static void test_untie(void) {
     cores_tie(own, n);
 }
 
-// Which masks are cut and which are kept, on a machine that is made up (nobody is tied: own = 0 or a return before).
+// Which masks are cut and which are kept, on a machine that is made up (no rank is bound: own = 0 or a return before).
 static void test_take(void) {
     int32_t holders[MAX_CORES] = {0};
     int cores[MAX_CORES];
@@ -157,41 +160,52 @@ static void test_order_of_cores(void) {
 #endif
 }
 
-// The environment: what launchers set.
+// Whether each of these variables alone makes it true, or false.
+static bool each_says(const char* const* names, int n, bool (*says)(void), bool expected) {
+    bool ok = true;
+    for (int i = 0; i < n; i++) {
+        setenv(names[i], "2", 1);
+        ok = ok && says() == expected;
+        unsetenv(names[i]);
+    }
+    return ok;
+}
+
+// The environment that launchers and users set.
 static void test_environment(void) {
-    static const char* const names[] = {"OMPI_COMM_WORLD_SIZE",
-                                        "PMI_RANK",
-                                        "PMI_SIZE",
-                                        "PMI_FD",
-                                        "PMIX_RANK",
-                                        "MPI_LOCALNRANKS",
-                                        "PALS_RANKID",
-                                        "FLUX_TASK_RANK",
-                                        "MV2_COMM_WORLD_SIZE",
-                                        "FLUX_JOB_SIZE",
-                                        "SLURM_STEP_NUM_TASKS",
-                                        "OMPI_MCA_orte_bound_at_launch",
-                                        "OMPI_MCA_hwloc_base_binding_policy",
-                                        "OMPI_MCA_hwloc_base_bind_to_core",
-                                        "OMPI_MCA_hwloc_base_cpu_set",
-                                        "OMPI_MCA_hwloc_base_cpu_list",
-                                        "OMPI_MCA_rmaps_base_cpus_per_rank",
-                                        "OMPI_MCA_rmaps_rank_file_path",
-                                        "OMPI_MCA_orte_rankfile",
-                                        "OMPI_MCA_rmaps_base_mapping_policy"};
-    enum { LAUNCHERS = 9, BOUND = 11, ASKED = 12, MAP = 19, NAMES = 20 };
+    enum { LAUNCHERS = 9, ASKED = 11, MAP_BY = 18, SETTINGS = 20, NAMES = 25 };
+    static const char* const names[NAMES] = {"OMPI_COMM_WORLD_SIZE",
+                                             "PMI_RANK",
+                                             "PMI_SIZE",
+                                             "PMI_FD",
+                                             "PMIX_RANK",
+                                             "MPI_LOCALNRANKS",
+                                             "PALS_RANKID",
+                                             "FLUX_TASK_RANK",
+                                             "MV2_COMM_WORLD_SIZE",
+                                             "FLUX_JOB_SIZE",
+                                             "SLURM_STEP_NUM_TASKS",
+                                             "OMPI_MCA_hwloc_base_binding_policy",
+                                             "OMPI_MCA_hwloc_base_bind_to_core",
+                                             "OMPI_MCA_hwloc_base_cpu_set",
+                                             "OMPI_MCA_hwloc_base_cpu_list",
+                                             "OMPI_MCA_rmaps_base_cpus_per_rank",
+                                             "OMPI_MCA_rmaps_rank_file_path",
+                                             "OMPI_MCA_orte_rankfile",
+                                             "OMPI_MCA_rmaps_base_mapping_policy",
+                                             "OMPI_MCA_orte_bound_at_launch",
+                                             "OMP_NUM_THREADS",
+                                             "OMP_PROC_BIND",
+                                             "OMP_PLACES",
+                                             "GOMP_CPU_AFFINITY",
+                                             "KMP_AFFINITY"};
     char* saved[NAMES];
     for (int i = 0; i < NAMES; i++) {
         saved[i] = getenv(names[i]) ? strdup(getenv(names[i])) : NULL;
         unsetenv(names[i]);
     }
-    bool launched = !comm_is_launched(), bound = !cores_bound_by_default();
-    for (int i = 0; i < LAUNCHERS; i++) {
-        setenv(names[i], "2", 1);
-        launched = launched && comm_is_launched();
-        unsetenv(names[i]);
-    }
-    check_all(launched, "environment: %d signs of a launcher, each enough", LAUNCHERS);
+    check_all(!comm_is_launched() && each_says(names, LAUNCHERS, comm_is_launched, true),
+              "environment: %d signs of a launcher, each enough", LAUNCHERS);
     bool size = comm_launched_size() == 1;
     setenv("SLURM_STEP_NUM_TASKS", "6", 1);
     size = size && comm_launched_size() == 6 && !comm_is_launched();
@@ -200,27 +214,19 @@ static void test_environment(void) {
     setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
     size = size && comm_launched_size() == 3;
     check_all(size, "environment: the number of processes, by the innermost launcher");
-    unsetenv("SLURM_STEP_NUM_TASKS");
-    unsetenv("PMI_SIZE");
-    unsetenv("OMPI_COMM_WORLD_SIZE");
 
-    setenv(names[ASKED], "core", 1);
-    bound = bound && !cores_bound_by_default(); // asked, but not bound
-    unsetenv(names[ASKED]);
-    setenv(names[BOUND], "1", 1);
-    bound = bound && cores_bound_by_default();
-    for (int i = ASKED; i < MAP; i++) {
-        setenv(names[i], "1", 1);
-        bound = bound && !cores_bound_by_default();
-        unsetenv(names[i]);
-    }
-    setenv(names[MAP], "node", 1);
-    bound = bound && cores_bound_by_default();
-    setenv(names[MAP], "socket:PE=4", 1);
+    bool bound = !cores_bound_by_default();
+    setenv("OMPI_MCA_orte_bound_at_launch", "1", 1);
+    bound =
+        bound && cores_bound_by_default() && each_says(names + ASKED, MAP_BY - ASKED, cores_bound_by_default, false);
+    bound = bound && each_says(names + MAP_BY, 1, cores_bound_by_default, true);
+    setenv(names[MAP_BY], "socket:PE=4", 1);
     bound = bound && !cores_bound_by_default();
-    setenv(names[MAP], "slot:pe=2", 1);
+    setenv(names[MAP_BY], "slot:pe=2", 1);
     bound = bound && !cores_bound_by_default();
     check_all(bound, "environment: bound by default, or because the user asked");
+    check_all(!threads_are_settled() && each_says(names + SETTINGS, NAMES - SETTINGS, threads_are_settled, true),
+              "environment: threads settled by the user");
     for (int i = 0; i < NAMES; i++) {
         if (saved[i])
             setenv(names[i], saved[i], 1);
@@ -228,26 +234,6 @@ static void test_environment(void) {
             unsetenv(names[i]);
         free(saved[i]);
     }
-
-    static const char* const settings[] = {"OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY",
-                                           "KMP_AFFINITY"};
-    bool settled = true;
-    char* kept[5];
-    for (int i = 0; i < 5; i++) {
-        kept[i] = getenv(settings[i]) ? strdup(getenv(settings[i])) : NULL;
-        unsetenv(settings[i]);
-    }
-    settled = settled && !threads_are_settled();
-    for (int i = 0; i < 5; i++) {
-        setenv(settings[i], "1", 1);
-        settled = settled && threads_are_settled();
-        unsetenv(settings[i]);
-    }
-    for (int i = 0; i < 5; i++) {
-        if (kept[i]) setenv(settings[i], kept[i], 1);
-        free(kept[i]);
-    }
-    check_all(settled, "environment: threads settled by the user");
 }
 
 int main(void) {

@@ -109,7 +109,7 @@ typedef struct {
 
 static int port; // of the meeting that is tried
 
-// A port that nobody has at the moment.
+// A port that is free at the moment.
 static void draw_port(void) {
     struct sockaddr_in at;
     socklen_t size = sizeof at;
@@ -207,14 +207,14 @@ static bool all_join(const Child* child, int from, int size) {
     return ok;
 }
 
-// A connection to the port, as soon as somebody listens.
+// A connection to the port, as soon as rank 0 listens.
 static int knock(void) {
     const char* reason = "";
     const Rendezvous r = rank_of(1, 2, "");
     const double until = seconds_now() + 30;
     int fd = -1;
     while ((fd = rendezvous_connect(&r, &reason)) < 0 && seconds_now() < until) usleep(10000);
-    if (fd < 0) die("nobody listens on port %d: %s", port, reason);
+    if (fd < 0) die("no rank listens on port %d: %s", port, reason);
     return fd;
 }
 
@@ -287,7 +287,7 @@ static void check_knocks(const char* words) {
         close(fd);
         start_ranks(child, 1, 3, secret, NULL);
         ok = all_join(child, 0, 3) && ok;
-        check(ok && has_words(words, knocks[i].named), "%s holds nobody up, and is named", knocks[i].what);
+        check(ok && has_words(words, knocks[i].named), "%s delays no rank, and is named", knocks[i].what);
     }
     for (int i = 0; i < 2; i++) {
         Child child[3];
@@ -298,13 +298,13 @@ static void check_knocks(const char* words) {
         rendezvous_limit = 20; // one after another they would take 5 seconds each
         start_ranks(child, 1, 3, secret, NULL);
         rendezvous_limit = 60;
-        check(all_join(child, 0, 3), "%d connections that say nothing hold nobody up", numbers[i]);
+        check(all_join(child, 0, 3), "%d connections that say nothing delay no rank", numbers[i]);
         for (int k = 0; k < numbers[i]; k++) close(idle[k]);
         has_words(words, "");
     }
 }
 
-// Somebody who speaks the language, and has another secret or none: as a rank, and as rank 0.
+// A stranger who knows the protocol, and has another secret or none: as a rank, and as rank 0.
 static void check_impostors(const char* words) {
     static const char* const keys[] = {"", other_secret};
     for (int i = 0; i < 2; i++) {
@@ -326,7 +326,7 @@ static void check_impostors(const char* words) {
     }
 }
 
-// Somebody in rank 0's place who challenges, with another secret or none, and takes whatever comes.
+// A stranger in rank 0's place who challenges, with another secret or none, and takes whatever comes.
 static void check_false_zero(void) {
     static const char* const keys[] = {"", other_secret};
     for (int i = 0; i < 2; i++) {
@@ -355,7 +355,7 @@ static void check_false_zero(void) {
         close(listener);
         free(g);
         const Outcome o = outcome_of(child);
-        check(called && o.joined == 0 && strstr(o.error, "THREEFOLD_SECRET"), "a false rank 0 is not believed: %s",
+        check(called && o.joined == 0 && strstr(o.error, "THREEFOLD_SECRET"), "a false rank 0 is found out: %s",
               o.error);
         check(got == 0, "... and does not get the rank's bytes");
     }
@@ -404,7 +404,7 @@ static void check_replay(void) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Somebody in between
+// A stranger in between
 
 // Hands on what two connections say until one ends, but for the byte at `place` of what comes `backwards` or not.
 static void relay(int a, int b, bool backwards, long place) {
@@ -424,7 +424,7 @@ static void relay(int a, int b, bool backwards, long place) {
     }
 }
 
-// Rank 1 talks to a process that talks to rank 0, and changes one byte of its first conversation. Whoever joins has the
+// Rank 1 talks to a process that talks to rank 0, and changes one byte of its first conversation. A rank that joins has the
 // right bytes.
 static void check_middle(void) {
     static const struct {
@@ -525,7 +525,7 @@ static void check_deaths(void) {
     g->fd = accept(listener, NULL, NULL);
     const bool ok = called && rendezvous_move(g->fd, &g->talk.hello, sizeof g->talk.hello, false, seconds_now() + 30) &&
                     rendezvous_challenge(&self, g) == NULL;
-    close(listener); // before the rank can be told anything
+    close(listener); // before the rank gets an answer
     close(g->fd);
     free(g);
     o = outcome_of(child);
@@ -611,7 +611,7 @@ static void check_listening(void) {
     listens_at(text, "192.0.2.1", "");
     check(text[0] == 0, "an address of another machine, without a secret: it does not listen");
     if (!freopen("/dev/null", "a", stderr)) die("no /dev/null");
-    listens_at(text, "192.0.2.1", secret); // TEST-NET-1: nobody's
+    listens_at(text, "192.0.2.1", secret); // TEST-NET-1: no machine's
     check(strcmp(text, "::") == 0 || strcmp(text, "0.0.0.0") == 0, "... with a secret: on all, %s", text);
     char first[64];
     const Rendezvous r = rank_of(0, 2, secret);
