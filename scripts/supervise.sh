@@ -1,15 +1,14 @@
 #!/bin/bash
-# scripts/supervise.sh [--restarts N] [--pause SECONDS] [--out DIR] -- COMMAND...   runs a training, and again when it
-# fails:
+# scripts/supervise.sh [--restarts N] [--pause SECONDS] [--out DIR] -- COMMAND...
+# runs a training, and again when it fails:
 #
-#   scripts/supervise.sh -- scripts/mpirun.sh -np 4 ./train_gpt --tp 2 --pp 2 --data "my/*.txt" --save-every 100 --out
-#   run1
+#   scripts/supervise.sh -- scripts/mpirun.sh -np 4 ./train_gpt --tp 2 --pp 2 --data "my/*.txt" --out run1
 #
 # Whatever ends COMMAND but its own success (status 0), wrong arguments (2), or a program that cannot be started (126,
 # 127), is worth another try: a crash, a kill, a rank that hung (1), a signal after which it was saved (75). It is run
 # again with --resume, at most N times (5) in a row without a newer checkpoint in DIR; a run that has come further than
 # any before has all N again. The first pause is SECONDS long (5), each further one twice as long, at most five minutes.
-# DIR is COMMAND's --out where it is not said.
+# DIR is by default COMMAND's --out.
 #
 # SIGUSR1, SIGTERM and SIGINT go to COMMAND (these two as SIGUSR1, which mpirun hands to the ranks, so that they can
 # save; a second one as it is), and then it is not run again. The exit status is that of the last run.

@@ -113,8 +113,8 @@ signaled() {
     rm -rf r runs there
     : >runs
     printf 'wait n%s\n0\n' "$1" >plan
-    (trap - INT && exec "$supervise" -- ./stand_in \
-        --out r) >out 2>err </dev/null & # in the background a shell ignores SIGINT
+    # in the background a shell ignores SIGINT
+    (trap - INT && exec "$supervise" -- ./stand_in --out r) >out 2>err </dev/null &
     supervisor=$!
     local noted=0
     for _ in $(seq 2000); do [ ! -e there ] || break; sleep 0.02; done
