@@ -67,26 +67,18 @@ static inline void checkpoint_clean(const char* out) {
     if (folder) closedir(folder);
 }
 
-// The validation loss of a checkpoint; NaN if it was not validated or cannot be read.
-static inline double checkpoint_val_loss(const char* folder) {
-    CheckpointList list;
-    Error error;
-    return checkpoint_load_list(&list, folder, &error) ? list.state.val_loss : (double)NAN;
-}
-
 // The step of the checkpoint with the lowest validation loss (of n), the newest of equals; -1: none was validated.
 static inline int64_t checkpoint_best(const char* out, const int64_t* steps, int n) {
     char path[CHECKPOINT_PATH];
     double lowest = INFINITY;
     int64_t best = -1;
+    CheckpointList list;
     Error error;
     for (int i = 0; i < n; i++) {
-        if (!checkpoint_folder(path, out, steps[i], "", &error)) continue;
-        const double loss = checkpoint_val_loss(path);
-        if (loss < lowest) {
-            lowest = loss;
-            best = steps[i];
-        }
+        if (!checkpoint_folder(path, out, steps[i], "", &error) || !checkpoint_load_list(&list, path, &error)) continue;
+        if (!(list.state.val_loss < lowest)) continue; // NaN: not validated
+        lowest = list.state.val_loss;
+        best = steps[i];
     }
     return best;
 }

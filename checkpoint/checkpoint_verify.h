@@ -116,6 +116,13 @@ static inline void checkpoint_split_async_plan(CheckpointState* state) {
     if (strcmp(state->async_plan, "--dp-mode sync") == 0) state->async_plan[0] = 0;
 }
 
+// Reads an integer from 0 to `most`, which may be missing.
+static inline bool checkpoint_load_optional(int64_t* value, const Json* json, const char* key, int64_t most,
+                                            int64_t usual, Error* error) {
+    *value = usual;
+    return !json_get(json->nodes, key) || json_get_integer(value, json, json->nodes, key, 0, most, error);
+}
+
 static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
     const struct {
         const char* name;
@@ -126,10 +133,9 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     bool ok = true;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
         ok = json_get_integer(fields[i].value, json, json->nodes, fields[i].name, 0, INT64_MAX, error);
-    state->data_mix = 0;
-    if (ok && json_get(json->nodes, "data_mix"))
-        ok = json_get_integer(&state->data_mix, json, json->nodes, "data_mix", 0, INT64_MAX, error);
-    ok = ok && json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
+    ok = ok && checkpoint_load_optional(&state->data_mix, json, "data_mix", INT64_MAX, 0, error) &&
+         checkpoint_load_optional(&state->held_out, json, "held_out_blocks", 1 << 20, -1, error) &&
+         json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
          checkpoint_load_text(state->async_plan, sizeof state->async_plan, json, "rounds", error) &&
          checkpoint_load_text(state->optimizer, sizeof state->optimizer, json, "optimizer", error) &&
          checkpoint_load_text(state->tuning, sizeof state->tuning, json, "tuning", error);
@@ -139,13 +145,10 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
     const char* hex = "";
     state->data_checksum = 0;
-    state->held_out = -1;
     if (ok && json_get(json->nodes, "data_checksum"))
         ok = json_get_string(&hex, json, json->nodes, "data_checksum", error) &&
              (checkpoint_read_hex(&state->data_checksum, hex) ||
               json_fail(json, json->nodes, error, "\"data_checksum\" has 16 hexadecimal digits"));
-    if (ok && json_get(json->nodes, "held_out_blocks"))
-        ok = json_get_integer(&state->held_out, json, json->nodes, "held_out_blocks", 0, 1 << 20, error);
     return ok;
 }
 

@@ -98,9 +98,7 @@ static inline void hub_write_role(FILE* out, const char* key, const HubSources* 
     const Tokenizer* tokenizer = sources->tokenizer;
     const int token = sources->roles.n[role] > 0 ? sources->roles.id[role][0] : -1;
     if (token < 0 || token >= tokenizer->vocab || !tokenizer->is_added[token]) return;
-    char* name =
-        strndup((const char*)tokenizer->bytes + tokenizer->begin[token], token_bytes(tokenizer, (uint32_t)token));
-    if (!name) die("out of memory for the name of a token");
+    char* name = token_name(tokenizer, (uint32_t)token);
     fprintf(out, ",\n  \"%s\": ", key);
     json_write_string(out, name);
     free(name);

@@ -548,10 +548,6 @@ static inline void safetensors_layout_free(SafeTensorsLayout* file_layout) {
     memset(file_layout, 0, sizeof *file_layout);
 }
 
-// Wide elements first, as in Hugging Face's writer: then each is at a multiple of its size without padding.
-static const int safe_widths[] = {64, 32, 16, 8, 6, 4};
-enum { SAFE_WIDTHS = sizeof safe_widths / sizeof *safe_widths };
-
 static inline void safe_write_tensor(FILE* out, const SafeTensor* tensor) {
     json_write_string(out, tensor->name);
     fprintf(out, ":{\"dtype\":\"%s\",\"shape\":[", safe_dtypes[tensor->dtype].name);
@@ -602,9 +598,10 @@ static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor
             return fail(error, "tensor %s cannot be written: its size is not possible", tensors[i].name);
     }
     int64_t end = 0;
-    for (int w = 0; w < SAFE_WIDTHS; w++)
+    // Wide elements first, as in Hugging Face's writer: then each is at a multiple of its size without padding.
+    for (int bits = 64; bits > 0; bits--)
         for (int64_t i = 0; i < n; i++) {
-            if (safe_dtypes[tensors[i].dtype].bits != safe_widths[w]) continue;
+            if (safe_dtypes[tensors[i].dtype].bits != bits) continue;
             tensors[i].offset = end;
             if (__builtin_add_overflow(end, tensors[i].bytes, &end))
                 return fail(error, "tensor %s: the file becomes larger than 2^63 bytes", tensors[i].name);

@@ -97,6 +97,12 @@ static inline const unsigned char* tokenizer_decode(const Tokenizer* tokenizer, 
     return known ? tokenizer->bytes + tokenizer->begin[token] : tokenizer->bytes;
 }
 
+// The bytes of a token as a string, to be freed.
+static inline char* token_name(const Tokenizer* tokenizer, uint32_t token) {
+    return checked_strndup((const char*)tokenizer->bytes + tokenizer->begin[token], token_bytes(tokenizer, token),
+                           "the name of a token");
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Building: tokenizer_begin with the tokens' bytes, then the merges, then the added tokens.
 

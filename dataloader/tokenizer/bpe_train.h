@@ -41,11 +41,16 @@ typedef struct {
     uint64_t mask;
 } WordCounts;
 
+// Makes a hash table without words.
+static inline void word_counts_slots(WordCounts* counts, uint64_t mask) {
+    counts->mask = mask;
+    counts->slot = (int32_t*)checked_malloc((mask + 1) * sizeof *counts->slot, "the words of a text");
+    memset(counts->slot, 0xFF, (mask + 1) * sizeof *counts->slot);
+}
+
 static inline void word_counts_open(WordCounts* counts) {
     memset(counts, 0, sizeof *counts);
-    counts->mask = 1023;
-    counts->slot = (int32_t*)checked_malloc((counts->mask + 1) * sizeof *counts->slot, "the words of a text");
-    memset(counts->slot, 0xFF, (counts->mask + 1) * sizeof *counts->slot);
+    word_counts_slots(counts, 1023);
 }
 
 static inline void word_counts_free(WordCounts* counts) {
@@ -66,9 +71,7 @@ static inline uint64_t word_slot(const WordCounts* counts, const unsigned char* 
 
 static inline void word_counts_widen(WordCounts* counts) {
     free(counts->slot);
-    counts->mask = 4 * counts->mask + 3;
-    counts->slot = (int32_t*)checked_malloc((counts->mask + 1) * sizeof *counts->slot, "the words of a text");
-    memset(counts->slot, 0xFF, (counts->mask + 1) * sizeof *counts->slot);
+    word_counts_slots(counts, 4 * counts->mask + 3);
     for (int i = 0; i < counts->words; i++)
         counts->slot[word_slot(counts, counts->bytes + counts->word[i].begin, counts->word[i].n)] = i;
 }

@@ -708,9 +708,7 @@ static inline void write_added_token(FILE* out, uint32_t token, const char* name
 static inline void write_added(FILE* out, const Tokenizer* tokenizer) {
     for (int i = 0; i < tokenizer->added_count; i++) {
         const AddedToken* added = &tokenizer->added[i];
-        char* name = strndup((const char*)tokenizer->bytes + tokenizer->begin[added->token],
-                             token_bytes(tokenizer, added->token));
-        if (!name) die("out of memory for the name of a token");
+        char* name = token_name(tokenizer, added->token);
         write_added_token(out, added->token, name, added->special, added->normalized, i == 0);
         free(name);
     }

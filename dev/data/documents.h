@@ -55,20 +55,15 @@ static inline void texts_close(Texts* texts) {
     texts->files = texts->room = 0;
 }
 
-// Why a file is not text.
-static inline const char* not_text(const MappedFile* map) {
-    const char* foreign = foreign_format(map->data, map->size);
-    if (foreign) return foreign;
-    return "not a text: it has NUL bytes, or too many control characters";
-}
-
 // Appends a file. A file that is no text is an error if it was named, and is omitted if it was found in a folder.
 static inline bool texts_add_file(Texts* texts, const char* path, bool named, Error* error) {
     MappedFile map;
     if (!file_map(&map, path, error)) return false;
     const size_t size = map.size;
     const bool text = size == 0 || file_looks_like_text(map.data, size);
-    if (!text && named) fail(error, "%s: %s", path, not_text(&map));
+    const char* foreign = foreign_format(map.data, size);
+    if (!text && named)
+        fail(error, "%s: %s", path, foreign ? foreign : "not a text: it has NUL bytes, or too many control characters");
     file_unmap(&map);
     if (size == 0 || !text) {
         texts->skipped++;

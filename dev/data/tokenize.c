@@ -211,13 +211,6 @@ static bool tokenize_all(const Texts* texts, const Tokenizer* tokenizer, ShardWr
     return ok;
 }
 
-// Writes the vocabulary beside the shards.
-static bool save_beside(const Tokenizer* tokenizer, const char* folder, Error* error) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    return tokenizer_save(tokenizer, path, error);
-}
-
 static bool choose_document_token(Tokenizer* tokenizer, const TokenizeOptions* options, Error* error) {
     if (options->document) tokenizer->document = tokenizer_added(tokenizer, options->document);
     if (options->document && tokenizer->document < 0)
@@ -235,6 +228,7 @@ static bool run(const TokenizeOptions* options, Error* error) {
     Texts texts;
     ShardWriter out[2];
     int64_t documents = 0;
+    char path[4096];
     memset(&texts, 0, sizeof texts);
     const int split = options->split < 0 ? -1 : SPLIT_GPT2 + options->split;
     if (!tokenizer_open(&tokenizer, options->tokenizer, split, error)) return false;
@@ -256,7 +250,8 @@ static bool run(const TokenizeOptions* options, Error* error) {
             if (out[i].tokens == 0 && (i == 0 || options->val > 0))
                 ok = fail(error, "no document is left to %s on: change --val, or draw again with another --seed",
                           i ? "validate" : "train");
-        ok = ok && save_beside(&tokenizer, options->out, error);
+        snprintf(path, sizeof path, "%s/tokenizer.json", options->out);
+        ok = ok && tokenizer_save(&tokenizer, path, error);
         for (int i = 0; i < 2; i++) ok = shards_end(&out[i], ok, error) && ok;
     }
     if (ok) {

@@ -381,22 +381,28 @@ static void test_definition(bool brief) {
     tokenizer_free(&bytes);
 }
 
+// A vocabulary of the bytes and n more tokens, of which those from `apart` on are no results of merges.
+static Tokenizer vocabulary_by_hand(const char* const* more, int n, int apart) {
+    unsigned char all[256];
+    TokenText text[300];
+    Tokenizer t;
+    Error error;
+    for (int i = 0; i < 256 + n; i++) {
+        if (i < 256) all[i] = (unsigned char)i;
+        text[i].bytes = i < 256 ? &all[i] : (const unsigned char*)more[i - 256];
+        text[i].n = i < 256 ? 1 : strlen(more[i - 256]);
+        text[i].apart = i >= 256 + apart;
+    }
+    if (!tokenizer_begin(&t, text, 256 + n, SPLIT_GPT2, "by hand", &error)) die("%s", error.text);
+    tokenizer_reserve(&t, n);
+    return t;
+}
+
 // Words of few tokens that differ in one part only: more of them than the cache has slots, so that many meet in one.
 static void test_crowded_cache(void) {
     enum { WORDS = 150000, CHANGES = 4 };
     static const char* const runs[] = {"aa", "aaaa", "aaaaaaaa", "aaaaaaaaaaaaaaaa"};
-    unsigned char all[256];
-    TokenText text[260];
-    Tokenizer t;
-    Error error;
-    for (int i = 0; i < 260; i++) {
-        if (i < 256) all[i] = (unsigned char)i;
-        text[i].bytes = i < 256 ? &all[i] : (const unsigned char*)runs[i - 256];
-        text[i].n = i < 256 ? 1 : strlen(runs[i - 256]);
-        text[i].apart = false;
-    }
-    if (!tokenizer_begin(&t, text, 260, SPLIT_GPT2, "by hand", &error)) die("%s", error.text);
-    tokenizer_reserve(&t, 4);
+    Tokenizer t = vocabulary_by_hand(runs, 4, 4);
     for (uint32_t i = 0; i < 4; i++) tokenizer_merge(&t, i ? 255 + i : 'a', i ? 255 + i : 'a', i, 256 + i);
     for (int part = 0; part < 3; part++) {
         const size_t bytes = (size_t)part * 8 + CHANGES + 1, size = WORDS * bytes;
@@ -430,18 +436,7 @@ static bool encodes_to(const Tokenizer* t, const char* text, bool special, const
 // A token that its merges do not make, and added tokens of which one begins with another: by hand.
 static void test_made_by_hand(void) {
     static const char* const more[] = {"ab", "bc", "abc", "<x", "<xy", "<xyz", "<xyzs"};
-    unsigned char all[256];
-    TokenText text[263];
-    Tokenizer t;
-    Error error;
-    for (int i = 0; i < 263; i++) {
-        if (i < 256) all[i] = (unsigned char)i;
-        text[i].bytes = i < 256 ? &all[i] : (const unsigned char*)more[i - 256];
-        text[i].n = i < 256 ? 1 : strlen(more[i - 256]);
-        text[i].apart = i >= 259;
-    }
-    if (!tokenizer_begin(&t, text, 263, SPLIT_GPT2, "by hand", &error)) die("%s", error.text);
-    tokenizer_reserve(&t, 3);
+    Tokenizer t = vocabulary_by_hand(more, 7, 3);
     tokenizer_merge(&t, 'b', 'c', 0, 257);
     tokenizer_merge(&t, 'a', 'b', 1, 256);
     tokenizer_merge(&t, 256, 'c', 2, 258);
