@@ -197,8 +197,9 @@ static inline void quantize_block(uint8_t* RESTRICT packed, float* RESTRICT resi
         // next to 1.5 2^23, float32 numbers are 1 apart, so that the addition rounds to the nearest whole number, ties
         // to even
         const int32_t nearest = (int32_t)(bits_of_float(x[i] / divisor + 0x1.8p23f) - 0x4B400000u);
-        const int32_t clamped = nearest < -largest ? -largest : nearest > largest ? largest : nearest;
-        q[i] = usable ? clamped : 0;
+        const int32_t raised = nearest < -largest ? -largest : nearest;
+        q[i] = raised > largest ? largest : raised;
+        if (!usable) q[i] = 0;
     }
     memcpy(packed, &scale, sizeof scale);
     packed += sizeof scale;

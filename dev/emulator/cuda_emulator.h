@@ -603,17 +603,26 @@ inline void run_block(Block& b, uint64_t number) {
     b.ready = nullptr;
     b.ready_end = &b.ready;
     if (separate) {
-        for (Fiber* f; (f = b.used);) b.used = f->next, f->next = b.idle, b.idle = f;
+        for (Fiber* f; (f = b.used);) {
+            b.used = f->next;
+            f->next = b.idle;
+            b.idle = f;
+        }
         while (b.fibers < n) {
             Fiber* f = new_fiber();
-            f->next = b.idle, b.idle = f;
+            f->next = b.idle;
+            b.idle = f;
         }
     }
     // Random orders of threads: from any of them, in steps of a prime larger than any block.
     static const unsigned prime[8] = {1031, 1033, 1039, 1049, 1051, 1061, 1063, 1069};
     b.random = (number + 1) * 0x9E3779B97F4A7C15u + order();
-    b.rank_step = order() == 0 ? 1 : order() == 1 ? n - 1 : prime[dice(b) % 8] % n;
-    b.next_rank = order() == 0 ? 0 : order() == 1 ? n - 1 : dice(b) % n;
+    b.rank_step = order() == 0 ? 1 : n - 1;
+    b.next_rank = order() == 0 ? 0 : n - 1;
+    if (order() > 1) {
+        b.rank_step = prime[dice(b) % 8] % n;
+        b.next_rank = dice(b) % n;
+    }
     for (unsigned i = 0; i < n; i += 32) b.warp[i / 32].alive = n - i >= 32 ? ~0u : (1u << (n - i)) - 1;
     if (b.shared_bytes != b.grid->shared_bytes) {
         free(b.shared);

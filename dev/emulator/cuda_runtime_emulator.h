@@ -85,8 +85,8 @@ struct __half { // 1 sign bit, 5 bits of exponent, 10 of mantissa
     // 0.
     operator float() const {
         const unsigned a = bits & 0x7fffu;
-        const unsigned f = a < 0x400 ? __float_as_uint((float)(int)a * 0x1p-24f)           // subnormal
-                                     : (a << 13) + (a < 0x7c00 ? 0x38000000 : 0x70000000); // infinity, NaN
+        unsigned f = (a << 13) + (a < 0x7c00 ? 0x38000000 : 0x70000000); // infinity, NaN
+        if (a < 0x400) f = __float_as_uint((float)(int)a * 0x1p-24f);    // subnormal
         return __uint_as_float(f | (bits & 0x8000u) << 16);
     }
 };

@@ -421,7 +421,8 @@ inline void write_store(const Store& s) {
     for (int r = 0; r < s.map.box_rows; r++) {
         int first, end;
         char* p = matrix_row(s.map, s.column, s.row + r, s.batch, &first, &end);
-        for (int c = first; p && c < end; c++) memcpy(p + 2 * c, tile_chunk(s.tile.data(), r, c / 8) + c % 8 * 2, 2);
+        if (!p) continue;
+        for (int c = first; c < end; c++) memcpy(p + 2 * c, tile_chunk(s.tile.data(), r, c / 8) + c % 8 * 2, 2);
     }
 }
 
@@ -451,7 +452,10 @@ namespace cuda_on_cpu {
 
 inline bool Hopper::go_on() {
     if (loads.empty()) return false;
-    bring(*this, order() == 0 ? 0 : order() == 1 ? loads.size() - 1 : dice(*block) % loads.size());
+    if (order() <= 1)
+        bring(*this, order() == 0 ? 0 : loads.size() - 1);
+    else
+        bring(*this, dice(*block) % loads.size());
     return true;
 }
 
@@ -497,17 +501,18 @@ TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batch
                      int64_t batch_stride, int box_rows) {
     static_assert(sizeof(T) == 2, "tiles are of 16-bit numbers");
     const int64_t limit = (int64_t)1 << 40, last = (batches - 1) * batch_stride + (rows - 1) * row_stride + columns;
-    const char* wrong = columns < 1 || rows < 1 || batches < 1 ? "a size below 1"
-                        : (uintptr_t)base % 16                 ? "a base that is not a multiple of 16 bytes"
-                        : row_stride % 8 || batch_stride % 8   ? "strides that are not multiples of 16 bytes"
-                        : row_stride < columns                 ? "rows that overlap"
-                        : batch_stride < rows * row_stride     ? "batches that overlap"
-                        : batch_stride % row_stride            ? "a stride of batches that is not one of whole rows"
-                        : batch_stride * 2 >= limit            ? "a stride of a terabyte"
-                        : box_rows < 1 || box_rows > 256       ? "boxes of less than 1 or more than 256 rows"
-                        : !cuda_on_cpu::memory.has(base, (size_t)last * 2) ? "a matrix that is not in device memory"
-                                                                           : nullptr;
-    if (wrong) cuda_on_cpu::fail(cuda_on_cpu::nowhere, "tensor_map: %s", wrong);
+    const auto need = [](bool ok, const char* wrong) {
+        if (!ok) cuda_on_cpu::fail(cuda_on_cpu::nowhere, "tensor_map: %s", wrong);
+    };
+    need(columns >= 1 && rows >= 1 && batches >= 1, "a size below 1");
+    need((uintptr_t)base % 16 == 0, "a base that is not a multiple of 16 bytes");
+    need(row_stride % 8 == 0 && batch_stride % 8 == 0, "strides that are not multiples of 16 bytes");
+    need(row_stride >= columns, "rows that overlap");
+    need(batch_stride >= rows * row_stride, "batches that overlap");
+    need(batch_stride % row_stride == 0, "a stride of batches that is not one of whole rows");
+    need(batch_stride * 2 < limit, "a stride of a terabyte");
+    need(box_rows >= 1 && box_rows <= 256, "boxes of less than 1 or more than 256 rows");
+    need(cuda_on_cpu::memory.has(base, (size_t)last * 2), "a matrix that is not in device memory");
     return {(char*)base, columns, rows, batches, row_stride * 2, batch_stride * 2, box_rows, cuda_on_cpu::map_is_made};
 }
 
@@ -521,7 +526,9 @@ inline void Barrier::init(int count, cuda_on_cpu::Site at) {
     for (const Phases& p : h.barriers)
         if (p.at == this) fail(at, "Barrier::init: it was set up at %s:%d", p.site.file, p.site.line);
     Phases p = {};
-    p.at = this, p.site = at, p.count = p.left = (unsigned)count;
+    p.at = this;
+    p.site = at;
+    p.count = p.left = (unsigned)count;
     if (h.barriers.empty()) h.barriers.reserve(256); // pointers to them stay valid
     if (h.barriers.size() == 256) fail(at, "Barrier::init: more than 256 barriers");
     state = barrier_mark | (h.block_number & 0xffffffff) << 16 | h.barriers.size();

@@ -153,7 +153,12 @@ inline void bring_product(const Operand& a, bool shared_a, const Operand& b, boo
                           p.accumulate == accumulate && p.half_n == half_n && p.shared_a == shared_a &&
                           p.value == value && p.a.mn_major == a.mn_major && p.b.mn_major == b.mn_major;
         if (g.meeting.arrived && !same) fail(at, "wgmma: its operands are not those of the warpgroup's other threads");
-        p.site = at, p.half_n = half_n, p.accumulate = accumulate, p.shared_a = shared_a, p.a = a, p.b = b,
+        p.site = at;
+        p.half_n = half_n;
+        p.accumulate = accumulate;
+        p.shared_a = shared_a;
+        p.a = a;
+        p.b = b;
         p.value = value;
         p.d[t] = d;
         p.a_at[t] = registers;

@@ -51,7 +51,8 @@ inline const Symbols& symbols() {
 
 inline const char* name_of(const void* function) {
     const Symbols& s = symbols();
-    for (const Elf64_Sym* y = s.first; s.function && y != s.last; y++)
+    if (!s.function) return "a kernel";
+    for (const Elf64_Sym* y = s.first; y != s.last; y++)
         if (ELF64_ST_TYPE(y->st_info) == STT_FUNC &&
             y->st_value - s.function->st_value == (uint64_t)function - (uint64_t)cuda_on_cpu_switch) {
             const char* name = s.names + y->st_name;
@@ -65,7 +66,8 @@ inline void forget_static_shared() {
     static const std::vector<const Elf64_Sym*> variables = [] {
         std::vector<const Elf64_Sym*> found;
         const Symbols& s = symbols();
-        for (const Elf64_Sym* y = s.first; s.variable && y != s.last; y++) {
+        if (!s.variable) return found;
+        for (const Elf64_Sym* y = s.first; y != s.last; y++) {
             const char* name = s.names + y->st_name;
             if (ELF64_ST_TYPE(y->st_info) == STT_TLS && (!strncmp(name, "_ZZ", 3) || !strncmp(name, "_ZGVZ", 5)))
                 found.push_back(y);

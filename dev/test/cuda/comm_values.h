@@ -90,7 +90,10 @@ static int reduced(int size, int64_t i, CommType type, CommOp op) {
     int result = value(0, i, type);
     for (int rank = 1; rank < size; rank++) {
         const int x = value(rank, i, type);
-        result = op == COMM_SUM ? result + x : (op == COMM_MAX ? x > result : x < result) ? x : result;
+        if (op == COMM_SUM)
+            result += x;
+        else if (op == COMM_MAX ? x > result : x < result)
+            result = x;
     }
     return result;
 }

@@ -138,7 +138,8 @@ __global__ static void shuffle_is_no_fence(float* out, const float* in, int, boo
 __global__ static void syncwarp_of_a_part(float* out, const float* in, int, bool right) {
     __shared__ float s[THREADS];
     s[threadIdx.x] = in[INDEX]; // <-- here
-    __syncwarp(right ? ~0u : threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u);
+    const unsigned half = threadIdx.x % 32 < 16 ? 0x0000ffffu : 0xffff0000u;
+    __syncwarp(right ? ~0u : half);
     out[INDEX] = s[threadIdx.x ^ 16]; // <-- here
 }
 
@@ -299,7 +300,9 @@ __global__ static void dynamic_shared_out_of_bounds(float* out, const float* in,
 
 __global__ static void ldmatrix_out_of_bounds(float* out, const float*, int, bool right) {
     __shared__ __align__(16) bf16 s[32][8];
-    for (int i = 0; i < 8 && threadIdx.x < 32; i++) s[threadIdx.x][i] = (bf16)1.0f;
+    if (threadIdx.x < 32) {
+        for (int i = 0; i < 8; i++) s[threadIdx.x][i] = (bf16)1.0f;
+    }
     __syncthreads();
     unsigned r[4];
     ldmatrix_x4(r, s[right ? threadIdx.x % 32 : threadIdx.x % 32 + 1]); // <-- here

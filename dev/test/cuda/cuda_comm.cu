@@ -243,7 +243,8 @@ static void test_rounding(CommType type) {
             memcpy(&got, b.copy + 2 * i, 2);
             for (int rank = 0; rank < world.size; rank++) {
                 const double x = type == COMM_BF16 ? bf16_to_f32(mine[rank][i]) : f16_to_f32(mine[rank][i]);
-                sum = rank == 0 ? x : sum + x, size += fabs(x);
+                sum = rank == 0 ? x : sum + x;
+                size += fabs(x);
             }
             const double y = type == COMM_BF16 ? bf16_to_f32(got) : f16_to_f32(got);
             const float rounded = (float)sum; // exact for two 16-bit floats of these sizes
@@ -431,7 +432,8 @@ static void test_lanes(bool folded) {
     bool ok = true;
     const int ways = folded && ring.size > 2 ? 4 : 2, all = ways * MESSAGES;
     for (int i = 0; i < all; i++) { // no memory is taken, or given back, while a receive waits
-        in[i] = buffer_new(true, LENGTH, COMM_BF16), out[i] = buffer_new(true, LENGTH, COMM_BF16);
+        in[i] = buffer_new(true, LENGTH, COMM_BF16);
+        out[i] = buffer_new(true, LENGTH, COMM_BF16);
         message_fill(&out[i], ring.rank, i % ways % 2, i / ways);
     }
     for (int i = 0; i < all; i++) { // way 0: forward, 1: backward, 2 and 3: the same, to the other neighbour
@@ -462,7 +464,8 @@ static void test_to_oneself(bool receives_first) {
     CommRequest receive[N], send[N];
     bool ok = true;
     for (int i = 0; i < N; i++) {
-        in[i] = buffer_new(true, LENGTH, COMM_FLOAT), out[i] = buffer_new(true, LENGTH, COMM_FLOAT);
+        in[i] = buffer_new(true, LENGTH, COMM_FLOAT);
+        out[i] = buffer_new(true, LENGTH, COMM_FLOAT);
         message_fill(&out[i], ring.rank, i % 2, i);
     }
     for (int half = 0; half < 2; half++) {

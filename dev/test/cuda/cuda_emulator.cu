@@ -272,8 +272,10 @@ __global__ static void fragments_kernel(float* d, const T* a, const T* b, const 
     memcpy(fa, xa, 16);
     memcpy(fb, xb, 8);
     mma_m16n8k16<T>(fd, fa, fb);
-    d[row * 8 + column] = fd[0], d[row * 8 + column + 1] = fd[1];
-    d[(row + 8) * 8 + column] = fd[2], d[(row + 8) * 8 + column + 1] = fd[3];
+    d[row * 8 + column] = fd[0];
+    d[row * 8 + column + 1] = fd[1];
+    d[(row + 8) * 8 + column] = fd[2];
+    d[(row + 8) * 8 + column + 1] = fd[3];
 }
 // The same by ldmatrix: A as its four tiles of 8 x 8; B, whose rows lie in memory as rows, transposed. Two products, as
 // x4 loads what two of them need: d[0] += A B, and d[1] += A B' with the upper and the lower half of B exchanged.
@@ -328,7 +330,10 @@ __global__ static void tiles_kernel(uint32_t* out) {
     unsigned r[4], t[4];
     ldmatrix_x4(r, s[l]);
     ldmatrix_x4_trans(t, s[l]);
-    for (int i = 0; i < 4; i++) out[8 * l + i] = r[i], out[8 * l + 4 + i] = t[i];
+    for (int i = 0; i < 4; i++) {
+        out[8 * l + i] = r[i];
+        out[8 * l + 4 + i] = t[i];
+    }
 }
 static void test_ldmatrix() {
     Device<uint32_t> out(256);

@@ -145,7 +145,8 @@ __global__ void ring_kernel(const __grid_constant__ TensorMap from, const __grid
     }
     __syncthreads();
     if (threadIdx.x >= 64) {
-        for (int t = 0; t < tiles && threadIdx.x == 64; t++) {
+        if (threadIdx.x > 64) return;
+        for (int t = 0; t < tiles; t++) {
             const int place = t % RING, parity = t / RING % 2;
             empty[place].wait(parity ^ 1);
             full[place].arrive_expect(1024);
@@ -331,7 +332,9 @@ struct Worst {
     void see(double got, double want, double size, double unit) {
         const double e = fabs(got - want), b = unit * size;
         if (e <= b * ratio) return;
-        error = e, bound = b, ratio = e == e ? e / b : INFINITY;
+        error = e;
+        bound = b;
+        ratio = e == e ? e / b : INFINITY;
     }
 };
 
@@ -353,7 +356,8 @@ static void test_wgmma(const char* type) {
                 double want = accumulate ? (double)c[(size_t)(i * n + j)] : 0, size = fabs(want);
                 for (int k = 0; k < K; k++) {
                     const double term = (double)(float)a[(size_t)(i * K + k)] * (double)(float)b[(size_t)(k * n + j)];
-                    want += term, size += fabs(term);
+                    want += term;
+                    size += fabs(term);
                 }
                 worst.see((double)got[(size_t)(i * n + j)], want, size, (K + 1) * 0x1p-22);
             }

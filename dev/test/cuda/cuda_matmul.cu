@@ -48,7 +48,8 @@ static void compare(Worst* worst, const Floats& got, const Floats& want, double 
     double difference = 0, own = 0, largest = 0, largest_own = 3 * size;
     for (size_t i = 0; i < want.size(); i++) {
         const double d = fabs((double)got[i] - (double)want[i]), w = fabs((double)want[i]);
-        difference += d * d, own += w * w;
+        difference += d * d;
+        own += w * w;
         if (!(d <= largest)) largest = d == d ? d : INFINITY;
         largest_own = fmax(largest_own, w);
     }
@@ -58,7 +59,9 @@ static void compare(Worst* worst, const Floats& got, const Floats& want, double 
     if (worst->norm_bound > 0 &&
         badness <= fmax(worst->norm / worst->norm_bound, worst->largest / worst->largest_bound))
         return;
-    worst->norm = norm, worst->largest = largest / largest_own, worst->norm_bound = worst->largest_bound = bound;
+    worst->norm = norm;
+    worst->largest = largest / largest_own;
+    worst->norm_bound = worst->largest_bound = bound;
     snprintf(worst->where, sizeof worst->where, "%s", where);
 }
 
@@ -110,7 +113,8 @@ static void run_reference(Results& r, const Inputs& in, int N, int C, int OC) {
     Floats scratch(NC);
     r[FORWARD].resize(NO), r[FORWARD_PLAIN].resize(NO), r[INPUT].resize(NC), r[GELU_FC].resize(NO);
     r[GELU_ACT].resize(NO), r[GELU_INPUT].resize(NC);
-    r[WEIGHT] = r[BOTH_WEIGHT] = in.dw, r[BIAS] = r[BOTH_BIAS] = in.db;
+    r[WEIGHT] = r[BOTH_WEIGHT] = in.dw;
+    r[BIAS] = r[BOTH_BIAS] = in.db;
     reference::linear_forward(r[FORWARD].data(), x.data(), w.data(), bias.data(), N, C, OC);
     reference::linear_forward(r[FORWARD_PLAIN].data(), x.data(), w.data(), NULL, N, C, OC);
     reference::linear_backward_input(r[INPUT].data(), dout.data(), w.data(), N, C, OC);
@@ -143,9 +147,16 @@ static void run_device(Results& r, const Inputs& in, int N, int C, int OC, Shift
     linear_gelu_forward(act.p, gelu_fc.p, x.p, w.p, b, N, C, OC);
     linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC);
     linear_backward_weight_and_bias(dw2.p, db2.p, dout.p, x.p, N, C, OC);
-    r[FORWARD] = floats_of(forward.get()), r[FORWARD_PLAIN] = floats_of(plain.get()), r[INPUT] = floats_of(input.get());
-    r[WEIGHT] = dw.get(), r[BIAS] = db.get(), r[BOTH_WEIGHT] = dw2.get(), r[BOTH_BIAS] = db2.get();
-    r[GELU_FC] = floats_of(gelu_fc.get()), r[GELU_ACT] = floats_of(act.get()), r[GELU_INPUT] = floats_of(dfc.get());
+    r[FORWARD] = floats_of(forward.get());
+    r[FORWARD_PLAIN] = floats_of(plain.get());
+    r[INPUT] = floats_of(input.get());
+    r[WEIGHT] = dw.get();
+    r[BIAS] = db.get();
+    r[BOTH_WEIGHT] = dw2.get();
+    r[BOTH_BIAS] = db2.get();
+    r[GELU_FC] = floats_of(gelu_fc.get());
+    r[GELU_ACT] = floats_of(act.get());
+    r[GELU_INPUT] = floats_of(dfc.get());
 }
 
 // x, w, dout are uniform in (-1, 1): a product of two is of size 1/3. |gelu'| < 1.13. One rounding to floatX each, but

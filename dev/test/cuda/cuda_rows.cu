@@ -132,7 +132,10 @@ static void test_norm_backward(const Norm& t) {
             layernorm_backward(dx.p, dw.p, db.p, dout.p, x.p, w.p, mean.p, rstd.p, N, C);
         else
             rmsnorm_backward(dx.p, dw.p, dout.p, x.p, w.p, rstd.p, N, C);
-        if (run == 0) first_dw = dw.get(), first_db = db.get();
+        if (run == 0) {
+            first_dw = dw.get();
+            first_db = db.get();
+        }
     }
     if (t.layer)
         reference::layernorm_backward(fdx.data(), fdw.data(), fdb.data(), fdout.data(), fx.data(), fw.data(),
@@ -162,7 +165,8 @@ static void test_add_columns(int count, int columns, bool two) {
             sum_a += hpartial[(size_t)(i * all + c)];
             if (two) sum_b += hpartial[(size_t)(i * all + columns + c)];
         }
-        want[(size_t)c] = (float)sum_a, want_b[(size_t)c] = (float)sum_b;
+        want[(size_t)c] = (float)sum_a;
+        want_b[(size_t)c] = (float)sum_b;
     }
     Device<float> partial(hpartial), a(ha), b(ha);
     begin_case(count, columns, 0);
@@ -435,8 +439,13 @@ static void test_embedding(int N, int C, int V, int often, int moved) {
         const int any = (int)(random_uniform(5, (uint64_t)N, (uint64_t)i) * (float)V);
         htokens[(size_t)i] = often > 0 && i % often == 0 ? first + slice / 2 : any;
     }
-    htokens[(size_t)N - 1] = first, htokens[0] = first + slice - 1;
-    if (N > 4) htokens[1] = first - 1, htokens[2] = first + slice, htokens[3] = -2147483647 - 1;
+    htokens[(size_t)N - 1] = first;
+    htokens[0] = first + slice - 1;
+    if (N > 4) {
+        htokens[1] = first - 1;
+        htokens[2] = first + slice;
+        htokens[3] = -2147483647 - 1;
+    }
     const ShardedBuffer hwte = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
     const Floats hdwte = random_of<float>(table, 1), fwte = floats_of(hwte), fdout = floats_of(hdout);
     Device<int32_t> tokens(htokens);

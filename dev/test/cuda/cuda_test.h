@@ -82,7 +82,8 @@ static inline double norm_error(const Floats& got, const Floats& want) {
     double difference = 0, size = 0;
     for (size_t i = 0; i < want.size(); i++) {
         const double d = (double)got[i] - (double)want[i];
-        difference += d * d, size += (double)want[i] * (double)want[i];
+        difference += d * d;
+        size += (double)want[i] * (double)want[i];
     }
     if (got.size() != want.size() || !(difference < INFINITY)) return INFINITY;
     return size > 0 ? sqrt(difference / size) : sqrt(difference);

@@ -62,7 +62,10 @@ static void loss_errors(const Loss& t, const Floats& logits, const Integers& tar
         const float* x = &logits[(size_t)n * t.stride];
         double max = -INFINITY, total = 0, distance = 0;
         for (int v = 0; v < t.V; v++) max = fmax(max, x[v]);
-        for (int v = 0; v < t.V; v++) total += exp(x[v] - max), distance += exp(x[v] - max) * (max - x[v]);
+        for (int v = 0; v < t.V; v++) {
+            total += exp(x[v] - max);
+            distance += exp(x[v] - max) * (max - x[v]);
+        }
         if (targets[(size_t)n] < 0) continue;
         distance /= total;
         const double error = k * U32 * (1 + distance), target = max - x[targets[(size_t)n]];
@@ -147,10 +150,12 @@ static void test_crossentropy_special() {
     for (int fused = 0; fused < 2; fused++) {
         ShardedBuffer logits((size_t)N * STRIDE, (floatX)0.0f);
         Integers htargets(N, 0);
-        logits[0 * STRIDE + 0] = (floatX)1e4f, logits[0 * STRIDE + 1] = (floatX)-1e4f; // certain and right
-        logits[1 * STRIDE + 0] = (floatX)-1e4f, logits[1 * STRIDE + 1] = (floatX)1e4f; // certain and wrong
-        logits[3 * STRIDE + 100] = (floatX)NAN;                                        // must not stay hidden
-        for (int v = 2; v < V; v++) logits[4 * STRIDE + v] = (floatX)-INFINITY;        // masked logits
+        logits[0 * STRIDE + 0] = (floatX)1e4f; // certain and right
+        logits[0 * STRIDE + 1] = (floatX)-1e4f;
+        logits[1 * STRIDE + 0] = (floatX)-1e4f; // certain and wrong
+        logits[1 * STRIDE + 1] = (floatX)1e4f;
+        logits[3 * STRIDE + 100] = (floatX)NAN;                                 // must not stay hidden
+        for (int v = 2; v < V; v++) logits[4 * STRIDE + v] = (floatX)-INFINITY; // masked logits
         logits[5 * STRIDE + 7] = (floatX)NAN;
         htargets[5] = -1;
         Device<floatX> x(logits);
@@ -586,7 +591,9 @@ static void test_delay_squares(int64_t n, int moved) {
     add_result("delay_squares: same bits at any alignment", sum.get()[0] == other.get()[0] ? 0 : INFINITY, 0, 1);
     int64_t whole = 3;
     for (int64_t i = 0; i < n; i++) { // whole numbers: exact in any order
-        g[(size_t)i] = (float)(i % 7), to[(size_t)i] = (float)(i % 5), from[(size_t)i] = (float)(i % 11);
+        g[(size_t)i] = (float)(i % 7);
+        to[(size_t)i] = (float)(i % 5);
+        from[(size_t)i] = (float)(i % 11);
         whole += (i % 7) * (i % 7) * (i % 7) * (i % 7) * (i % 5 - i % 11) * (i % 5 - i % 11);
     }
     a.set(g), b.set(to), c.set(from), sum.set(std::vector<double>(1, 3));

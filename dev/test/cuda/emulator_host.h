@@ -83,7 +83,10 @@ static void plus(float* x, int n, float v) {
 __global__ static void shared_kernel(int* out, int bytes) {
     char* s = dynamic_shared<char>();
     bool fresh = true;
-    for (int i = 0; i < bytes; i++) fresh = fresh && s[i] == -1, s[i] = 0;
+    for (int i = 0; i < bytes; i++) {
+        fresh = fresh && s[i] == -1;
+        s[i] = 0;
+    }
     if (threadIdx.x + threadIdx.y + threadIdx.z + blockIdx.z == 0) *out = fresh && (uintptr_t)s % 1024 == 0;
 }
 static void test_launches() {

@@ -172,13 +172,17 @@ inline uint64_t fake_problem(const FakeOperation* o, const FakeLayout* a, const 
                                 (uint64_t)b->type, b->rows,           b->columns,  (uint64_t)b->ld,
                                 (uint64_t)d->type, d->rows,           d->columns,  (uint64_t)d->ld};
     uint64_t h = 1;
-    for (const uint64_t x : numbers) h = (h ^ x) * 0x9E3779B97F4A7C15u, h ^= h >> 29;
+    for (const uint64_t x : numbers) {
+        h = (h ^ x) * 0x9E3779B97F4A7C15u;
+        h ^= h >> 29;
+    }
     return h;
 }
 
 inline uint64_t fake_size(cudaDataType t) { return t == CUDA_R_32F ? 4 : 2; }
 inline uint64_t fake_alignment(const void* p) { // of NULL: as good as can be
-    return p ? ((uintptr_t)p & -(uintptr_t)p & 255) | (((uintptr_t)p & 255) ? 0 : 256) : 256;
+    const uint64_t lowest = (uintptr_t)p & -(uintptr_t)p;
+    return lowest == 0 || lowest > 256 ? 256 : lowest;
 }
 inline bool fake_has_bias(uint32_t e) { return e < 256 && (e & 4); }
 inline bool fake_has_bias_gradient(uint32_t e) {
@@ -332,7 +336,8 @@ inline float fake_load(const void* p, cudaDataType type, int64_t i) {
     return type == CUDA_R_16F ? (float)((const fp16*)p)[i] : (float)((const bf16*)p)[i];
 }
 inline float fake_round(float v, cudaDataType type) {
-    return type == CUDA_R_32F ? v : type == CUDA_R_16F ? (float)(fp16)v : (float)(bf16)v;
+    if (type == CUDA_R_32F) return v;
+    return type == CUDA_R_16F ? (float)(fp16)v : (float)(bf16)v;
 }
 inline void fake_store(void* p, cudaDataType type, int64_t i, float v) {
     if (type == CUDA_R_32F)
@@ -398,7 +403,8 @@ inline void fake_multiply(const FakeProduct& p) {
             fake_store(p.D, p.d.type, i + j * p.d.ld, v);
         }
     }
-    const int64_t sums = o.epilogue == CUBLASLT_EPILOGUE_BGRADA ? m : o.epilogue == CUBLASLT_EPILOGUE_BGRADB ? n : 0;
+    int64_t sums = o.epilogue == CUBLASLT_EPILOGUE_BGRADA ? m : 0;
+    if (o.epilogue == CUBLASLT_EPILOGUE_BGRADB) sums = n;
     const float* lines = o.epilogue == CUBLASLT_EPILOGUE_BGRADA ? a : b;
     for (int64_t i = 0; i < sums; i++) { // not scaled by alpha
         float s = 0;

@@ -233,7 +233,8 @@ void reduce_as(char* to, const char* from, size_t n, ncclRedOp_t op) {
     for (size_t i = 0; i < n; i++) {
         T a, b;
         memcpy(&a, to + i * sizeof(T), sizeof(T)), memcpy(&b, from + i * sizeof(T), sizeof(T));
-        const T c = op == ncclSum ? T(a + b) : op == ncclMax ? (a > b ? a : b) : (a < b ? a : b);
+        T c = T(a + b);
+        if (op != ncclSum) c = (op == ncclMax ? a > b : a < b) ? a : b;
         memcpy(to + i * sizeof(T), &c, sizeof(T));
     }
 }
@@ -468,9 +469,9 @@ inline ncclResult_t start(ncclComm* c, Kind kind, const void* in, size_t in_coun
         return fail(ncclInvalidArgument, "what is received, %zu bytes at %p, is not device memory", o.out_bytes, out);
     if (reads && overlap(o))
         return fail(ncclInvalidArgument, "the two buffers overlap, and not as in-place operations do");
-    int64_t* number = kind == SEND      ? &c->sent[(size_t)peer]
-                      : kind == RECEIVE ? &c->received[(size_t)peer]
-                                        : &c->collectives;
+    int64_t* number = &c->collectives;
+    if (kind == SEND) number = &c->sent[(size_t)peer];
+    if (kind == RECEIVE) number = &c->received[(size_t)peer];
     o.number = (*number)++;
     if (grouped > 0 && kind < SEND) return fail(ncclInvalidUsage, "this model has no collectives in groups of calls");
     grouped_calls.push_back({o, stream});
@@ -505,7 +506,10 @@ inline ncclResult_t join(ncclComm_t* made, const std::string& folder, int size, 
     if (size < 1 || rank < 0 || rank >= size) return fail(ncclInvalidArgument, "rank %d of %d", rank, size);
     ncclComm* c = new ncclComm();
     all.push_back(c);
-    c->folder = folder, c->rank = rank, c->size = size, c->open = true;
+    c->folder = folder;
+    c->rank = rank;
+    c->size = size;
+    c->open = true;
     c->sent.resize((size_t)size), c->received.resize((size_t)size);
     c->sending.resize((size_t)size), c->receiving.resize((size_t)size);
     mkdir(folder.c_str(), 0700);

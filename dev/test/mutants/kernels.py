@@ -289,7 +289,7 @@ PLANTED = [
     ("dev/emulator/hopper_emulator.h", "    else if (waits)\n", "    else\n", HOPPER, "plain", "BF16"),
     ("dev/emulator/hopper_emulator.h", "CUDA_ON_CPU_TSAN(__tsan_release(&p.order[p.phase & 1]);)", "", HOPPER, "tsan",
      "BF16"),
-    ("dev/emulator/hopper_products.h", "            __tsan_release(&g.order[g.groups % 8]);\n", "", HOPPER, "tsan",
+    ("dev/emulator/hopper_products.h", "            __tsan_release(&g.order[g.groups % 8]);\n", "", ATTENTION, "tsan",
      "BF16"),
     ("dev/emulator/hopper_products.h", "w.lane[tile * 8 + row].out + 2 * column", "w.lane[tile * 8 + column].out + 2 *"
                                                                                   " row",

@@ -95,9 +95,11 @@ static void reference_head(Reference* r, const double* qkv, const double* dout, 
             p[j] = 0;
             for (int d = 0; d < HS; d++) {
                 const double term = x[i * row + at_q + d] * x[j * row + at_k + d] * scale;
-                p[j] += term, magnitude += fabs(term);
+                p[j] += term;
+                magnitude += fabs(term);
             }
-            max = fmax(max, p[j]), r->s_max = fmax(r->s_max, magnitude);
+            max = fmax(max, p[j]);
+            r->s_max = fmax(r->s_max, magnitude);
         }
         for (int j = begin; j <= i; j++) l += p[j] = exp(p[j] - max);
         r->lse[((int64_t)b * s->NH + h) * T + i] = max + log(l);
@@ -108,14 +110,17 @@ static void reference_head(Reference* r, const double* qkv, const double* dout, 
                 o += p[j] / l * x[j * row + at_v + d];
                 magnitude += p[j] / l * fabs(x[j * row + at_v + d]);
             }
-            r->out[at_out + d] = o, r->m_out[at_out + d] = magnitude;
-            D += dout[at_out + d] * o, m_D += fabs(dout[at_out + d]) * magnitude;
+            r->out[at_out + d] = o;
+            r->m_out[at_out + d] = magnitude;
+            D += dout[at_out + d] * o;
+            m_D += fabs(dout[at_out + d]) * magnitude;
         }
         for (int j = begin; j <= i; j++) {
             double dp = 0, m_dp = 0;
             for (int d = 0; d < HS; d++) {
                 const double term = dout[at_out + d] * x[j * row + at_v + d];
-                dp += term, m_dp += fabs(term);
+                dp += term;
+                m_dp += fabs(term);
                 dx[j * row + at_v + d] += p[j] / l * dout[at_out + d];
                 mx[j * row + at_v + d] += p[j] / l * fabs(dout[at_out + d]);
             }
@@ -370,7 +375,9 @@ static void test_isolation(Shape s, Documents documents) {
         run_kernels(&b, &s);
         for (int64_t n = 0; n < N; n++) {
             const bool mine = n >= first && n < end, same = same_row(&a, &b, &s, n);
-            changed += mine && !same, equal += mine && same, others += !mine && !same;
+            changed += mine && !same;
+            equal += mine && same;
+            others += !mine && !same;
         }
     }
     check(changed == N && equal == 0 && others == 0,

@@ -23,7 +23,11 @@ static void test_embedding(int N, int C, int V) {
     tokens[0] = V - 1;
     tokens[N - 1] = first;
     tokens[N / 2] = first + slice - 1;
-    if (N > 4) tokens[1] = first - 1, tokens[2] = first + slice, tokens[3] = -2147483647 - 1;
+    if (N > 4) {
+        tokens[1] = first - 1;
+        tokens[2] = first + slice;
+        tokens[3] = -2147483647 - 1;
+    }
     embedding_forward(out, tokens, wte, N, C, first, slice);
     bool right = true;
     for (int n = 0; n < N; n++) {
@@ -97,7 +101,10 @@ typedef struct {
 static Statistics statistics(const double* x, int C, bool centered, double eps) {
     Statistics s = {0, 0, 0};
     double squares = 0;
-    for (int c = 0; c < C; c++) s.mean += x[c] / C, s.mean_abs += fabs(x[c]) / C;
+    for (int c = 0; c < C; c++) {
+        s.mean += x[c] / C;
+        s.mean_abs += fabs(x[c]) / C;
+    }
     if (!centered) s.mean = 0;
     for (int c = 0; c < C; c++) squares += (x[c] - s.mean) * (x[c] - s.mean);
     s.rstd = 1 / sqrt(squares / C + eps);
@@ -351,7 +358,8 @@ static void test_residual(int N, int C) {
     for (int64_t i = 0; i < n_all; i++) right &= sum[i] == more[i] + x[i];
     check(right, "accumulate, %lld numbers", (long long)n_all);
     float *highest = copied(more, n_all), *other = copied(x, n_all);
-    highest[0] = -INFINITY, other[n_all - 1] = -INFINITY; // of states without a token
+    highest[0] = -INFINITY; // of states without a token
+    other[n_all - 1] = -INFINITY;
     if (n_all > 2) highest[1] = other[1] = -INFINITY;
     float* largest = copied(highest, n_all);
     accumulate_max(largest, other, n_all);
@@ -511,7 +519,10 @@ static void test_crossentropy(int N, int V, int count, float size) {
         const LossContext context = {V, targets[n]};
         double max = -INFINITY, sum = 0, distance = 0;
         for (int v = 0; v < V; v++) max = fmax(max, x[v]);
-        for (int v = 0; v < V; v++) sum += exp(x[v] - max), distance += exp(x[v] - max) * (max - x[v]);
+        for (int v = 0; v < V; v++) {
+            sum += exp(x[v] - max);
+            distance += exp(x[v] - max) * (max - x[v]);
+        }
         maxima &= s[0].row_max[n] == (float)max;
         distance /= sum; // the mean of |x - max|: by how much the roundings of x - max move the sum
         want(&wanted_loss, n, crossentropy64(&context, x), 1 + distance + log(sum) + (max - x[targets[n]]));
@@ -542,8 +553,10 @@ static void test_crossentropy_special(void) {
     enum { N = 7, V = 130 };
     float *logits = floats((int64_t)N * V, 0), *losses = poisoned(N);
     int32_t* targets = integers(N, 0, 1);
-    logits[0 * V + 0] = 1e4f, logits[0 * V + 1] = -1e4f;                   // certain and right
-    logits[1 * V + 0] = -1e4f, logits[1 * V + 1] = 1e4f;                   // certain and wrong
+    logits[0 * V + 0] = 1e4f; // certain and right
+    logits[0 * V + 1] = -1e4f;
+    logits[1 * V + 0] = -1e4f; // certain and wrong
+    logits[1 * V + 1] = 1e4f;
     logits[3 * V + 100] = NAN;                                             // must not stay hidden
     for (int v = 0; v < V; v++) logits[4 * V + v] = v < 2 ? 0 : -INFINITY; // masked logits
     logits[5 * V + 7] = NAN;

@@ -128,7 +128,10 @@ static void test_sums(int n) {
     memcpy(own, a, (size_t)n * sizeof *own);
     mix(own, b, 0.3f, n);
     check_roundings("mix", 1, n, own, &w, 1);
-    for (int i = 0; i < n; i++) own[i] = i % 2 ? NAN : INFINITY, b[i] = i % 3 ? b[i] : -0.0f;
+    for (int i = 0; i < n; i++) {
+        own[i] = i % 2 ? NAN : INFINITY;
+        b[i] = i % 3 ? b[i] : -0.0f;
+    }
     mix(own, b, 0, n);
     check(same(own, b, n), "mix, 1 x %d: with share 0 a copy, bit for bit", n);
     release(&memory);
@@ -155,7 +158,9 @@ static void test_delay(int n) {
     check_roundings("delay_compensate", 1, n, g, &w, 1);
     int64_t whole = 3;
     for (int i = 0; i < n; i++) { // whole numbers: the sum is exact in any order
-        g[i] = (float)(i % 7), to[i] = (float)(i % 5), from[i] = (float)(i % 11);
+        g[i] = (float)(i % 7);
+        to[i] = (float)(i % 5);
+        from[i] = (float)(i % 11);
         const int64_t d = (int64_t)(i % 7) * (i % 7) * (i % 5 - i % 11);
         whole += d * d;
     }
@@ -220,7 +225,7 @@ static float packed_scale(const uint8_t* packed, int i, int bits) {
 }
 static int packed_number(const uint8_t* packed, int i, int bits) {
     const uint8_t* q = packed + i / QUANT_BLOCK * quant_bytes(1, bits) + sizeof(float);
-    const int j = i % QUANT_BLOCK, x = bits == 8 ? q[j] : j % 2 ? q[j / 2] >> 4 : q[j / 2] & 15;
+    const int j = i % QUANT_BLOCK, x = bits == 8 ? q[j] : q[j / 2] >> j % 2 * 4 & 15;
     return x < 1 << (bits - 1) ? x : x - (1 << bits);
 }
 
@@ -245,7 +250,11 @@ static void test_quantize(int n, int bits) {
     bool scales = true, numbers = true, values = true, exact = true, added = true, tail = true, canary = true;
     for (int round = 0; round < ROUNDS; round++) {
         quantize_input(value, n, round);
-        for (int i = 0; i < n; i++) inputs[i] += value[i], x[i] = value[i] + residue[i], error[i] += U * fabs(x[i]);
+        for (int i = 0; i < n; i++) {
+            inputs[i] += value[i];
+            x[i] = value[i] + residue[i];
+            error[i] += U * fabs(x[i]);
+        }
         memset(packed, 0xA5, (size_t)bytes + CANARY);
         quantize(packed, residue, value, n, bits);
         for (int b = 0; b < blocks; b++) {
@@ -296,10 +305,12 @@ static void test_quantize_special(int bits) {
     float *value = floats(N, 1), *residue = floats(N, 0), *out = floats(N, 0);
     uint8_t* packed = (uint8_t*)array_new((size_t)quant_bytes(N, bits), 1);
     for (int i = 0; i < QUANT_BLOCK; i++) {
-        value[i] = i < 8 ? ties[i] : i == 8 ? top - 0.5f : i == 9 ? -top : 0;
+        value[i] = i < 8 ? ties[i] : 0;
         value[QUANT_BLOCK + i] = 0;
         value[6 * QUANT_BLOCK + i] = 0x1p-149f * (float)(i % 3); // too small for a scale
     }
+    value[8] = top - 0.5f;
+    value[9] = -top;
     const int units = largest + largest / 2; // of 2^-149: the scale is one such unit, and q is cut
     value[8 * QUANT_BLOCK] = 0x1p-149f * (float)units;
     for (int i = 1; i < QUANT_BLOCK; i++) value[8 * QUANT_BLOCK + i] = 0;

@@ -56,10 +56,22 @@ static Fence fence_a, fence_b, fence_c, fence_start, fence_bias;
 static MatmulOperand draw_operand(Fence fence, int count, int depth, int kind) {
     int64_t gap = draw_int(0, 5);
     MatmulOperand x = {NULL, 0, 0};
-    if (kind == 0) x.along = 1, x.across = depth + gap; // vectors lie along memory
-    if (kind == 1) x.across = 1, x.along = count + gap; // vectors lie side by side
-    if (kind == 2) x.along = 2 + gap, x.across = x.along * (depth + 1) + 1;
-    if (kind == 3) x.across = 2 + gap, x.along = x.across * (count + 1) + 1;
+    if (kind == 0) { // vectors lie along memory
+        x.along = 1;
+        x.across = depth + gap;
+    }
+    if (kind == 1) { // vectors lie side by side
+        x.across = 1;
+        x.along = count + gap;
+    }
+    if (kind == 2) {
+        x.along = 2 + gap;
+        x.across = x.along * (depth + 1) + 1;
+    }
+    if (kind == 3) {
+        x.across = 2 + gap;
+        x.along = x.across * (count + 1) + 1;
+    }
     int64_t n = count > 0 && depth > 0 ? (count - 1) * x.across + (depth - 1) * x.along + 1 : 0;
     float* p = fence_floats(fence, n);
     for (int64_t i = 0; i < n; i++) p[i] = NAN;
@@ -72,7 +84,9 @@ static MatmulOperand draw_operand(Fence fence, int count, int depth, int kind) {
 
 static Problem draw_problem(int M, int N, int K) {
     Problem p;
-    p.M = M, p.N = N, p.K = K;
+    p.M = M;
+    p.N = N;
+    p.K = K;
     p.accumulate = draw_int(0, 1);
     p.a = draw_operand(fence_a, M, K, draw_int(0, 3));
     p.b = draw_operand(fence_b, N, K, draw_int(0, 3));
@@ -101,7 +115,8 @@ static void run_problem(const Problem* p, const MatmulKernel* kernel, int thread
 }
 
 static float start_of(const Problem* p, int64_t i, int64_t j) {
-    return p->accumulate ? p->c_start[i * p->c_row + j] : p->bias ? p->bias[j] : 0;
+    if (p->accumulate) return p->c_start[i * p->c_row + j];
+    return p->bias ? p->bias[j] : 0;
 }
 
 // One step of the chain; a volatile product cannot be fused.
@@ -144,7 +159,11 @@ static double error_over_bound(const Problem* p, bool fused) {
             }
             double bound = (fused ? 1 : 2) * (p->K + 1) * 0x1p-24 * size;
             double error = fabs((double)p->c[i * p->c_row + j] - sum);
-            if (!(error <= worst * bound)) worst = bound > 0 ? error / bound : error > 0 ? INFINITY : worst;
+            if (error <= worst * bound) continue;
+            if (bound > 0)
+                worst = error / bound;
+            else if (error != 0)
+                worst = INFINITY;
         }
     }
     return worst;
