@@ -141,7 +141,7 @@ static inline bool llmc_open(SafeTensorsModel* model, ModelConfig* config, const
 
 // Refuses a model that llm.c's format cannot hold.
 static inline bool llmc_check(const ModelConfig* model, Error* error) {
-    if (model->arch != ARCH_GPT2)
+    if (strcmp(architectures[model->arch].model_type, "gpt2") != 0 || model->activation != ACTIVATION_GELU)
         return fail(error, "llm.c's files hold a gpt2, and this is a %s", model_arch_name(model->arch));
     if (!model->tied) return fail(error, "llm.c's models have one matrix for embedding and head, and this one has two");
     if (model->F != 4 * model->C)
