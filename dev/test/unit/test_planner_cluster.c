@@ -3,17 +3,9 @@ test_planner_cluster.c: machines and their links (planner/cluster.h, comm_cost.h
 group as a network, beside the formula for groups of any size; files that are read and files that are refused.
 */
 #include "../../../planner/op_cost.h"
-#include "test.h"
+#include "planner_fixture.h"
 
 #define SHIPPED "planner/clusters/selene.txt"
-
-static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
-
-static Cluster cluster_named(const char* name) {
-    Cluster c;
-    if (!cluster_find(&c, name)) die("test_planner_cluster: no cluster %s", name);
-    return c;
-}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Links

@@ -3,8 +3,7 @@ test_planner_measured.c: planner/measured_device.h and calibrate.h, without meas
 points, files, and traces that are made up here.
 */
 #include "../../../planner/calibrate.h"
-#include "measured_machine.h"
-#include "test.h"
+#include "planner_fixture.h"
 
 static void test_points(void) {
     Measured m;

@@ -9,9 +9,7 @@ test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_me
 */
 #include "../../../planner/formulas.h"
 #include "../../../planner/host_memory.h"
-#include "test.h"
-
-static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
+#include "planner_fixture.h"
 
 static const DtypeInfo fp32 = {4, false, 2}, bf16 = {2, true, 2};
 

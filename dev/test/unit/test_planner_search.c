@@ -6,8 +6,7 @@ options.
 */
 #include "../../../planner/flags.h"
 #include "../../../trainer/settings.h"
-#include "measured_machine.h"
-#include "test.h"
+#include "planner_fixture.h"
 
 // Whole numbers at random: from low to high.
 static uint64_t drawn = 0;
@@ -15,14 +14,6 @@ static int draw(int low, int high) {
     return low + (int)(random_uniform(11, 0, drawn++) * (float)(high - low + 1)) % (high - low + 1);
 }
 static bool chance(int one_in) { return draw(1, one_in) == 1; }
-
-static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
-
-static Cluster cluster_named(const char* name) {
-    Cluster c;
-    if (!cluster_find(&c, name)) die("test_planner_search: no cluster %s", name);
-    return c;
-}
 
 // A machine of cores that ranks share; peak: FLOP/s of all cores that compute, memory: bytes of the machine.
 static Cluster cores_cluster(int cores, double peak, double memory, int ranks) {

@@ -5,9 +5,7 @@ tables run by parallel/schedule_time.h, buckets laid out by parallel.h. What has
 bounds are below, faster machines are not slower.
 */
 #include "../../../planner/published.h"
-#include "test.h"
-
-static double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
+#include "planner_fixture.h"
 
 // Whole numbers at random: from low to high.
 static uint64_t drawn = 0;
@@ -15,12 +13,6 @@ static int draw(int low, int high) {
     return low + (int)(random_uniform(9, 0, drawn++) * (float)(high - low + 1)) % (high - low + 1);
 }
 static double draw_seconds(void) { return (double)random_uniform(9, 1, drawn++); }
-
-static Cluster cluster_named(const char* name) {
-    Cluster c;
-    if (!cluster_find(&c, name)) die("test_planner_step: no cluster %s", name);
-    return c;
-}
 
 static ModelConfig gpt(int L, int C, int NH) {
     const ModelConfig m = model_gpt2(L, C, NH, 2048, 51200);

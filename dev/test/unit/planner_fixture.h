@@ -1,12 +1,22 @@
 /*
-measured_machine.h: a measured machine for tests: two cores that multiply at `rate`, and whose other times are simple
-powers of sizes; a rank that computes alone is faster.
+planner_fixture.h: the scaffolding of the planner's tests: relative errors, clusters by name, a measured machine.
 */
-#ifndef MEASURED_MACHINE_H
-#define MEASURED_MACHINE_H
+#ifndef PLANNER_FIXTURE_H
+#define PLANNER_FIXTURE_H
 
 #include "../../../planner/measured_device.h"
+#include "test.h"
 
+static inline double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
+
+static inline Cluster cluster_named(const char* name) {
+    Cluster c;
+    if (!cluster_find(&c, name)) die("no cluster %s", name);
+    return c;
+}
+
+// Two cores that multiply at `rate`, and whose other times are simple powers of sizes; a rank that computes alone is
+// faster.
 static inline void make_machine(Measured* m, double rate) {
     static const double sizes[] = {32, 128, 512}, elements[] = {1024, 65536, 1048576};
     measured_init(m);
