@@ -111,16 +111,9 @@ static inline void comm_wait_for_stream(CommJob* job, cudaStream_t stream) {
 }
 
 static inline ncclDataType_t comm_nccl_type(CommType type) {
-    switch (type) {
-    case COMM_FLOAT: return ncclFloat32;
-    case COMM_DOUBLE: return ncclFloat64;
-    case COMM_INT32: return ncclInt32;
-    case COMM_INT64: return ncclInt64;
-    case COMM_BF16: return ncclBfloat16;
-    case COMM_FP16: return ncclFloat16;
-    case COMM_BYTE: break;
-    }
-    return ncclUint8;
+    static const ncclDataType_t types[] = {ncclFloat32, ncclFloat64,  ncclInt32,  ncclInt64,
+                                           ncclUint8,   ncclBfloat16, ncclFloat16};
+    return types[type];
 }
 
 // Enqueues the operation on the stream of g: of its group, or of a lane, in which this rank's partner is the other one.

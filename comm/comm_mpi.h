@@ -23,16 +23,9 @@ static inline void comm_mpi_check(int code, const Comm* c, const char* what) {
 }
 
 static inline MPI_Datatype comm_mpi_type(CommType type) {
-    switch (type) {
-    case COMM_FLOAT: return MPI_FLOAT;
-    case COMM_DOUBLE: return MPI_DOUBLE;
-    case COMM_INT32: return MPI_INT32_T;
-    case COMM_INT64: return MPI_INT64_T;
-    case COMM_BF16:
-    case COMM_FP16: return MPI_UINT16_T;
-    case COMM_BYTE: break;
-    }
-    return MPI_BYTE;
+    const MPI_Datatype types[] = {MPI_FLOAT, MPI_DOUBLE,   MPI_INT32_T, MPI_INT64_T,
+                                  MPI_BYTE,  MPI_UINT16_T, MPI_UINT16_T};
+    return types[type];
 }
 
 // sum += in (n) for 16-bit floats, computed in float32 and rounded to nearest after every step.

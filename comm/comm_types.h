@@ -19,6 +19,7 @@ comm_gpu.h.
 #include "rendezvous.h"
 #endif
 
+// Tables have the order of these constants.
 typedef enum { COMM_FLOAT, COMM_DOUBLE, COMM_INT32, COMM_INT64, COMM_BYTE, COMM_BF16, COMM_FP16 } CommType;
 // The type of parameters and activations: floatX.
 #if !defined(USE_CUDA) || defined(PRECISION_FP32)
@@ -127,30 +128,14 @@ typedef struct {
 } CommRequest;
 
 static inline const char* comm_kind_name(CommKind kind) {
-    switch (kind) {
-    case COMM_ALL_REDUCE: return "all-reduce";
-    case COMM_REDUCE_SCATTER: return "reduce-scatter";
-    case COMM_ALL_GATHER: return "all-gather";
-    case COMM_BROADCAST: return "broadcast";
-    case COMM_SEND: return "send";
-    case COMM_RECEIVE: return "receive";
-    case COMM_ON_DEVICE: return "the device";
-    case COMM_BARRIER: break;
-    }
-    return "barrier";
+    static const char* const names[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast",
+                                        "send",       "receive",        "barrier",    "the device"};
+    return names[kind];
 }
 
 static inline int64_t comm_type_bytes(CommType type) {
-    switch (type) {
-    case COMM_FLOAT:
-    case COMM_INT32: return 4;
-    case COMM_DOUBLE:
-    case COMM_INT64: return 8;
-    case COMM_BF16:
-    case COMM_FP16: return 2;
-    case COMM_BYTE: break;
-    }
-    return 1;
+    static const int64_t bytes[] = {4, 8, 4, 8, 1, 2, 2};
+    return bytes[type];
 }
 
 // Bytes that this rank has sent in this group: exact up to the rounding of this one division.

@@ -424,8 +424,8 @@ static void relay(int a, int b, bool backwards, long place) {
     }
 }
 
-// Rank 1 talks to a process that talks to rank 0, and changes one byte of its first conversation. A rank that joins has the
-// right bytes.
+// Rank 1 talks to a process that talks to rank 0, and changes one byte of its first conversation. A rank that joins
+// has the right bytes.
 static void check_middle(void) {
     static const struct {
         bool backwards;
