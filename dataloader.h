@@ -268,39 +268,31 @@ static inline size_t weight_length(const char* name) {
     return whole + part > 0 && name[length] == ':' ? length + 1 : 0;
 }
 
-// Digits after the point of a weight, without trailing zeros.
-static inline int weight_decimals(const char* weight) {
+// The digits of a weight as a number, without zeros at the end; *decimals of them are after the point. More than
+// blend_largest if it is too large.
+static inline int64_t weight_digits(const char* weight, int* decimals) {
     const size_t whole = strspn(weight, "0123456789");
-    int decimals = 0;
-    for (int i = 1; weight[whole] == '.' && weight[whole + (size_t)i] != ':'; i++)
-        if (weight[whole + (size_t)i] != '0') decimals = i;
-    return decimals;
-}
-
-// A weight as a multiple of 10^-decimals; more than blend_largest if it is too large.
-static inline int64_t weight_units(const char* weight, int decimals) {
-    int64_t units = 0;
-    int behind = -1; // digits after the point
-    for (const char* p = weight; *p != ':' && behind < decimals; p++) {
-        if (behind >= 0 || *p == '.') behind++;
-        if (*p != '.') units = min_i64(10 * units + (*p - '0'), blend_largest + 1);
-    }
-    for (int i = behind > 0 ? behind : 0; i < decimals; i++) units = min_i64(10 * units, blend_largest + 1);
-    return units;
+    size_t end = weight_length(weight) - 1;
+    while (end > whole && strchr("0.", weight[end - 1])) end--;
+    int64_t digits = 0;
+    for (size_t i = 0; i < end; i++)
+        if (weight[i] != '.') digits = min_i64(10 * digits + (weight[i] - '0'), blend_largest + 1);
+    *decimals = end > whole ? (int)(end - whole - 1) : 0;
+    return digits;
 }
 
 static inline int64_t greatest_divisor(int64_t a, int64_t b) { return b ? greatest_divisor(b, a % b) : a; }
 
 // Reads the weights of the sources of a list, as integers without a common divisor: 0.7 and 0.3 are 7 and 3.
 static inline bool weights_read(int64_t* weight, char* const* name, int count, Error* error) {
-    int decimals = 0;
+    int decimals[MAX_SOURCES], most = 0;
     int64_t sum = 0, divisor = 0;
     for (int i = 0; i < count; i++) {
-        const int more = weight_decimals(name[i]);
-        decimals = more > decimals ? more : decimals;
+        weight[i] = weight_digits(name[i], &decimals[i]);
+        most = decimals[i] > most ? decimals[i] : most;
     }
     for (int i = 0; i < count; i++) {
-        weight[i] = weight_units(name[i], decimals);
+        for (int d = decimals[i]; d < most; d++) weight[i] = min_i64(10 * weight[i], blend_largest + 1);
         if (weight[i] == 0) return fail(error, "\"%s\": a source without weight; drop it", name[i]);
         sum = min_i64(sum + weight[i], blend_largest + 1);
         divisor = greatest_divisor(weight[i], divisor);
