@@ -432,34 +432,13 @@ A test.
 ranks: 1 3 8
 */
 /* ranks: 7 */" "$says"
-test_program test_star "/* A test
- *   ranks: 2
- */" "$says"
-test_program test_alone "/* says no ranks: 4 */
-// ranks: 9" "$says"
-mv dev/test/unit/test_star.c . # where test_gpt.c is
-tests "test_many test_star test_alone" 0 mpirun.once
-check "without a C++ compiler the CUDA kernels are left out" "grep -q 'left out: the CUDA kernels' $work/out"
-is "run.sh, several ranks" \
-    "test_many 5 passed 0 failed/test_many, 3 ranks 5 passed 0 failed/test_many, 8 ranks 5 passed 0 failed" \
-    "$(lines 'test_many[ ,]' | sed 's|/test_many sanitized.*||')"
+tests test_many 0 mpirun.once
 five="5 passed 0 failed"
 is "run.sh, sanitized" \
     "test_many sanitized $five/test_many sanitized, 3 ranks $five/test_many sanitized, 8 ranks $five" \
     "$(lines 'test_many sanitized')"
-is "run.sh, a starred comment" "test_star, 2 ranks 5 passed 0 failed/test_star sanitized, 2 ranks 5 passed 0 failed" \
-    "$(lines test_star)"
-is "run.sh, no ranks" "test_alone 5 passed 0 failed/test_alone sanitized 5 passed 0 failed" "$(lines test_alone)"
-is "run.sh adds up" "67 passed, 0 failed" "$(tail -n 1 "$work/out")"
-one="1 passed 0 failed"
-is "run.sh runs the scripts" \
-    "command line $one/compilers $one/launchers $one/launchers with real programs $one" "$(lines '[cl][ao]')"
-is "run.sh runs the meshes" "meshes 1 passed 0 failed" "$(lines meshes)"
-is "run.sh runs those that stop, fail and hang" \
-    "runs that stop 1 passed 0 failed/failing runs 1 passed 0 failed/hanging runs 1 passed 0 failed" \
-    "$(lines '[a-z]* *runs')"
-is "run.sh runs what needs PyTorch" "replicas beside PyTorch 1 passed 0 failed/replicas on meshes 1 passed 0 failed" \
-    "$(lines replicas)"
+is "run.sh, several ranks" "test_many $five/test_many, 3 ranks $five/test_many, 8 ranks $five" \
+    "$(lines 'test_many[ ,]' | sed 's|/test_many sanitized.*||')"
 is "several ranks are started by mpirun, MPI's leaks ignored" \
     "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
     "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"
@@ -469,23 +448,6 @@ check "mpirun is in no process group that timeout made (parent, group: $(cat "$c
     "[ $(sed 's/ / != /' "$called") ]"
 is "one rank without mpirun, leaks counted" "options none --short" \
     "$(grep -e FAKE -e options build/log/test_many_sanitized.log)"
-tests "test_many test_star" 0 ""
-is "run.sh without MPI" \
-    "left out: 6 runs with several ranks, there is no MPI (scripts/test.sh installs it)/20 passed, 0 failed" \
-    "$(tail -n 2 "$work/out" | paste -s -d /)"
-test_program test_alone "//" "echo '2 passed, 0 failed'"
-script dev/test/cuda/cuda_tests.sh 'echo "3 passed, 0 failed"'
-GPU=emulated/some tests "test_alone" 0 mpirun.once
-is "run.sh runs the CUDA kernels' tests" "CUDA, emulated 3 passed 0 failed" "$(lines CUDA)"
-check "nothing is left out where nothing is" "! grep -q 'left out' $work/out"
-
-test_program test_few "/*
-ranks: 8
-ranks sanitized: 2 */" "$says"
-tests "test_few" 0 mpirun.once
-is "run.sh, fewer ranks when sanitized" \
-    "test_few, 8 ranks 5 passed 0 failed/test_few sanitized, 2 ranks 5 passed 0 failed" "$(lines test_few)"
-
 test_program test_bad "/* ranks: 2 */" "echo 'FAIL  the third'; echo '2 passed, 3 failed'; exit 1"
 test_program test_crash "/*
 ranks: 2 */" "echo '4 passed, 0 failed'; exit 139"

@@ -43,16 +43,6 @@ static HeartbeatTable* table_new(int rows, int members) {
 // What a row says
 
 static void check_place(void) {
-    static const char* const phases[] = {"starting",
-                                         "loading the weights",
-                                         "training",
-                                         "validating",
-                                         "evaluating",
-                                         "reporting",
-                                         "saving a checkpoint",
-                                         "sampling",
-                                         "printing, its standard output is full",
-                                         "ending"};
     HeartbeatTable* table = table_new(1, 1);
     HeartbeatRow* row = heartbeat_row(table, 0);
     bool ok = true;
@@ -65,7 +55,9 @@ static void check_place(void) {
         heartbeat_phase(row, (HeartbeatPhase)phase, step);
         if (action >= 0) heartbeat_action(row, action, chunk, microbatch);
         if (phase > 1) sprintf(expected, "step %lld", step);
-        if (phase != 2) sprintf(expected + strlen(expected), "%s%s", phase > 1 ? ", " : "", phases[phase]);
+        if (phase != 2)
+            sprintf(expected + strlen(expected), "%s%s", phase > 1 ? ", " : "",
+                    heartbeat_phase_name((HeartbeatPhase)phase));
         if (action >= 0) sprintf(expected + strlen(expected), ", %s", test_action(action));
         sprintf(part, " %d", microbatch);
         if (microbatch >= 0) strcat(expected, part);
