@@ -284,8 +284,8 @@ typedef struct {
     double mean, std; // of the initial values
 } TensorRow;
 
-// The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block that
-// write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0.
+// The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block
+// that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), KVHS = m->NKV * model_head_size(m);

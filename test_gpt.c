@@ -49,22 +49,28 @@ static void reference_open(Reference* r, const char* path) {
     ModelConfig* m = &r->model;
     m->name = path;
     model_set_arch(m, arch && strcmp(arch, "llama") == 0 ? ARCH_LLAMA : ARCH_GPT2);
-    m->L = (int)metadata_number(r, "layers"), m->C = (int)metadata_number(r, "hidden");
-    m->NH = (int)metadata_number(r, "heads"), m->NKV = (int)metadata_number(r, "kv_heads");
-    m->F = (int)metadata_number(r, "ffn"), m->T = (int)metadata_number(r, "seq"),
-    m->V = (int)metadata_number(r, "vocab");
-    m->tied = metadata_number(r, "tied") != 0;
-    m->eps = metadata_number(r, "eps"), m->rope_theta = metadata_number(r, "theta");
-    r->B = (int)metadata_number(r, "B"), r->T = (int)metadata_number(r, "T"),
-    r->steps = (int)metadata_number(r, "steps");
     Settings* o = &r->settings;
-    o->lr = o->min_lr = metadata_number(r, "lr");
-    o->beta1 = metadata_number(r, "beta1"), o->beta2 = metadata_number(r, "beta2");
-    o->eps = metadata_number(r, "eps_adam"), o->weight_decay = metadata_number(r, "weight_decay");
-    o->clip = metadata_number(r, "clip");
+    const struct {
+        const char* key;
+        int* number;
+    } integers[] = {{"layers", &m->L}, {"hidden", &m->C},   {"heads", &m->NH}, {"kv_heads", &m->NKV},
+                    {"ffn", &m->F},    {"seq", &m->T},      {"vocab", &m->V},  {"B", &r->B},
+                    {"T", &r->T},      {"steps", &r->steps}};
+    const struct {
+        const char* key;
+        double* number;
+    } reals[] = {
+        {"eps", &m->eps},     {"theta", &m->rope_theta}, {"lr", &o->lr},     {"beta1", &o->beta1},
+        {"beta2", &o->beta2}, {"eps_adam", &o->eps},     {"clip", &o->clip}, {"weight_decay", &o->weight_decay}};
+    for (size_t i = 0; i < sizeof integers / sizeof integers[0]; i++)
+        *integers[i].number = (int)metadata_number(r, integers[i].key);
+    for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) *reals[i].number = metadata_number(r, reals[i].key);
+    o->min_lr = o->lr;
+    m->tied = metadata_number(r, "tied") != 0;
     r->document = metadata(r, "document") ? (int)metadata_number(r, "document") : -1;
     if (!metadata(r, "sync")) return;
-    r->sync.ranks = (int)metadata_number(r, "sync_ranks"), r->sync.fraction = metadata_number(r, "sync");
+    r->sync.ranks = (int)metadata_number(r, "sync_ranks");
+    r->sync.fraction = metadata_number(r, "sync");
 }
 
 // Element i of one of the file's tensors, as a number (float32 weights, float64 losses, int32 tokens).
@@ -113,7 +119,10 @@ static double compare_all(const Reference* r, const Stage* s, const float* buffe
         const Slice* slice = &s->layout.slices[i];
         double* expected = reference_slice(r, slice, prefix);
         const double difference = relative_error(buffer + slice->offset, expected, slice->rows * slice->cols);
-        if (!(difference <= worst)) worst = difference, *worst_name = slice->tensor.name;
+        if (!(difference <= worst)) {
+            worst = difference;
+            *worst_name = slice->tensor.name;
+        }
         free(expected);
     }
     return worst;
@@ -127,7 +136,8 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
             const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
-            batch->host[b * T + t] = (int32_t)at[0], batch->host[(B + b) * T + t] = (int32_t)at[1];
+            batch->host[b * T + t] = (int32_t)at[0];
+            batch->host[(B + b) * T + t] = (int32_t)at[1];
             int32_t* position = &batch->host[(2 * B + b) * T + t];
             *position = t == 0 || (int)at[0] == r->document ? 0 : position[-1] + 1;
         }
@@ -136,7 +146,8 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
     for (int i = 1; i < batch->streams; i++)
         memcpy(positions + i * B * T, positions, (size_t)(B * T) * sizeof(int32_t));
     device_from_host(batch->device, batch->host, batch_bytes(batch));
-    a->inputs = batch->device, a->targets = batch->device + (int64_t)B * T;
+    a->inputs = batch->device;
+    a->targets = batch->device + (int64_t)B * T;
     if (r->document >= 0) a->positions = batch->device + (int64_t)2 * B * T;
 }
 
@@ -215,8 +226,10 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
 }
 
 static void reference_step_free(ReferenceStep* got, const Reference* r) {
-    for (int l = 0; l <= r->model.L && got->x; l++) free(got->x[l]);
-    free(got->x), free(got->logits), free(got->grads);
+    for (int l = 0; l <= (got->x ? r->model.L : -1); l++) free(got->x[l]);
+    free(got->x);
+    free(got->logits);
+    free(got->grads);
 }
 
 // The bound of a result that `stages` kernels in a row have made. Each rounds what it writes to floatX, an error of u,
@@ -283,7 +296,9 @@ static void compare_update(const Reference* r, const Stage* s, const float* para
         char what[128];
         snprintf(what, sizeof what, "update    %s", slice->tensor.name);
         check_error(what, error / change, r->steps * (moved + largest * 0x1p-23) / change);
-        free(before), free(after), free(grad);
+        free(before);
+        free(after);
+        free(grad);
     }
 }
 
@@ -340,7 +355,11 @@ static void test_reference(const char* path, bool rows) {
         snprintf(what, sizeof what, "parameters after %d AdamW steps, worst: %s", r->steps, worst);
         check_error(what, error, r->steps * r->settings.lr * 10 * backward_bound);
     }
-    free(got), free(tokens), free(logits), free(losses), free(norms);
+    free(got);
+    free(tokens);
+    free(logits);
+    free(losses);
+    free(norms);
     alone_close(&run);
     safetensors_model_close(&r->file);
 }
@@ -363,7 +382,9 @@ static void file_add(ReferenceFile* f, const char* prefix, const char* name, Saf
     strcat(strcpy(whole, prefix), name);
     SafeTensor* t = &f->tensor[f->n];
     memset(t, 0, sizeof *t);
-    t->name = whole, t->dtype = dtype, t->ndim = ndim;
+    t->name = whole;
+    t->dtype = dtype;
+    t->ndim = ndim;
     memcpy(t->shape, shape, (size_t)ndim * sizeof *shape);
     f->data[f->n++] = data;
 }
@@ -398,7 +419,8 @@ static void file_write(ReferenceFile* f, const char* path, const Reference* r) {
     for (int i = 0; i < KEYS; i++) {
         snprintf(text[i], sizeof text[i], "%s", model_arch_name(m->arch));
         if (i > 0) snprintf(text[i], sizeof text[i], "%.17g", i <= SIZES ? sizes[i - 1] : reals[i - 1 - SIZES]);
-        metadata[i].key = keys[i], metadata[i].value = text[i];
+        metadata[i].key = keys[i];
+        metadata[i].value = text[i];
     }
     SafeTensorsLayout plan;
     SafeTensorsFile file;
@@ -409,11 +431,13 @@ static void file_write(ReferenceFile* f, const char* path, const Reference* r) {
     for (int i = 0; i < f->n; i++) {
         if (!safetensors_write_at(&file, f->tensor[i].offset, f->data[i], f->tensor[i].bytes, &error))
             die("%s", error.text);
-        free((void*)f->tensor[i].name), free(f->data[i]);
+        free((void*)f->tensor[i].name);
+        free(f->data[i]);
     }
     if (!safetensors_finish(&file, &error)) die("%s", error.text);
     safetensors_layout_free(&plan);
-    free(f->tensor), free(f->data);
+    free(f->tensor);
+    free(f->data);
 }
 
 // Weights as large as those of a trained model, so that attention is far from uniform and every gradient stands far
@@ -439,10 +463,16 @@ static Reference reference_of(const char* name) {
     if (!m) die_usage("--write FILE %s: there is no such model; gpt2, llama, or one of train_gpt --model", name);
     Reference r;
     memset(&r, 0, sizeof r);
-    r.model = *m, r.model.T = 64;
-    r.B = 4, r.T = 64, r.steps = 1, r.document = -1;
+    r.model = *m;
+    r.model.T = r.T = 64;
+    r.B = 4;
+    r.steps = 1;
+    r.document = -1;
     Settings* o = &r.settings;
-    o->lr = o->min_lr = 0.1, o->beta1 = 0.9, o->beta2 = 0.95, o->weight_decay = 0.1, o->clip = 1;
+    o->lr = o->min_lr = o->weight_decay = 0.1;
+    o->beta1 = 0.9;
+    o->beta2 = 0.95;
+    o->clip = 1;
     o->eps = 0.1; // as large as gradients are: see compare_update
     return r;
 }
@@ -479,7 +509,9 @@ static void write_reference(const char* path, const char* name) {
     file_add_all(&f, s, "grad.", got.grads);
     float* after = host_state(s, 0);
     file_add_all(&f, s, "final.", after);
-    free(after), free(got.grads), free(got.x);
+    free(after);
+    free(got.grads);
+    free(got.x);
     file_write(&f, path, &r);
     alone_close(&run);
 }
@@ -495,7 +527,9 @@ static void documents_pass(Alone* x, float* losses, int first, int B, int T, con
     Stage* s = &x->stage;
     Activations* a = &s->activations[0];
     activations_bind(a, s, 0, 0, B, T, false);
-    a->inputs = x->batch.device + first, a->targets = a->inputs + x->batch.tokens, a->positions = positions;
+    a->inputs = x->batch.device + first;
+    a->targets = a->inputs + x->batch.tokens;
+    a->positions = positions;
     a->scale = NEEDS_LOSS_SCALE ? 1 : 1.0f / (float)x->batch.tokens;
     chunk_forward(s, a);
     float* mine = host_floats(a->head->losses, B * T);
@@ -513,7 +547,9 @@ static double documents_error(const Stage* s, const float* got, const float* wan
     for (int i = 0; i < s->layout.n; i++) {
         const Slice* slice = &s->layout.slices[i];
         const double error = relative_error(got + slice->offset, exact + slice->offset, slice->rows_used * slice->cols);
-        if (!(error <= worst)) worst = error, *where = slice->tensor.name;
+        if (error <= worst) continue;
+        worst = error;
+        *where = slice->tensor.name;
     }
     for (int i = 0; i < N; i++) exact[i] = (double)want_losses[i];
     *loss_error = relative_error(losses, exact, N);
@@ -538,13 +574,12 @@ static void test_documents(const ModelConfig* m, CaatConfig sync) {
     for (int i = 1; i < x.batch.streams; i++) memcpy(positions + i * N, positions, N * sizeof(int32_t));
     device_from_host(x.batch.device, x.batch.host, batch_bytes(&x.batch));
     draw_weights(s);
-    for (int way_of = 0; way_of < 3; way_of++) { // packed, alone, without documents
+    for (int i = 0; i < 3; i++) { // packed, alone, without documents
         zero_gradients(s);
-        for (int d = 0, at = 0; way_of == 1 && d < packed_documents; at += packed_lengths[d++])
+        for (int d = 0, at = 0; d < (i == 1 ? packed_documents : 0); at += packed_lengths[d++])
             documents_pass(&x, losses[1], at, 1, packed_lengths[d], NULL, d + 1 == packed_documents);
-        if (way_of != 1)
-            documents_pass(&x, losses[way_of], 0, ROWS, T, way_of == 0 ? x.batch.device + 2 * N : NULL, true);
-        gradients[way_of] = host_floats(s->grads.all, s->layout.elements);
+        if (i != 1) documents_pass(&x, losses[i], 0, ROWS, T, i == 0 ? x.batch.device + 2 * N : NULL, true);
+        gradients[i] = host_floats(s->grads.all, s->layout.elements);
     }
     char what[160];
     const char *where = "", *unused;

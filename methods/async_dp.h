@@ -602,8 +602,8 @@ static inline void async_dp_restore_local(Stage* stage, int64_t seed, int64_t st
     cast_to_floatx(stage, stage->master, seed, step, NULL);
 }
 
-// Gathers the values of a checkpoint, when no message is in flight: computes the mean of eager sites' global parameters and v, and
-// gives every member of a site the rounding errors of all.
+// Gathers the values of a checkpoint, when no message is in flight: computes the mean of eager sites' global parameters
+// and v, and gives every member of a site the rounding errors of all.
 static inline void async_dp_gather_values(Stage* stage) {
     async_dp_list_values(stage);
     if (stage->async->config.eager) async_dp_common(stage, stage->grads.all);

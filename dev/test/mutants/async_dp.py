@@ -27,8 +27,8 @@ SYNC_SITES = "sites 4 --dp-mode sync --sites 2"
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
     # The plan
-    ("plan: fragments are sent from the first step on", "rounds", ROUNDS, "return (f + 1) * config->period / "
-                                                                          "config->fragments;",
+    ("plan: fragments are sent from the first step on", "rounds", ROUNDS,
+     "return (f + 1) * config->period / config->fragments;",
      "return f * config->period / config->fragments + 1;"),
     ("plan: what was sent in step 0 is merged", "rounds", ROUNDS, "return t > 0 && t % config->period",
      "return t % config->period"),
@@ -46,8 +46,7 @@ FAULTS = [
     ("settings: a run in which nothing is merged is accepted", "rounds", SETTINGS,
      "if (diloco && async_schedule_learned(&r, o->steps) == 0)",
      "if (0)"),
-    ("plan: what is on its way counts as learned", "rounds", ROUNDS,
-     "last - (config->eager ? 0 : config->delay), place",
+    ("plan: what is in flight counts as learned", "rounds", ROUNDS, "last - (config->eager ? 0 : config->delay), place",
      "last, place"),
     ("settings: ZeRO with sites is accepted", "rounds", SETTINGS, "(o->dp_mode != DP_DELAYED || o->zero == 2)",
      "o->zero == 2"),
@@ -133,7 +132,7 @@ FAULTS = [
     ("saving does not wait", S3GD, "trainer/checkpointing.h", "    if (stage->async) async_dp_drain(stage);\n", ""),
     ("checkpoint: no velocity", STREAMING, SITES,
      "if (config->mode == DP_DILOCO) async_dp_keep(stage, \"velocity\", async->velocity, false);", ""),
-    ("checkpoint: no sum on its way", STREAMING, SITES,
+    ("checkpoint: no sum in flight", STREAMING, SITES,
      "if (config->mode == DP_DILOCO && config->delay > 0) async_dp_keep(stage, \"sum\", async->sum, false);", ""),
     ("checkpoint: no residue", BITS, SITES,
      "if (config->bits < 32) async_dp_keep(stage, \"residue\", async->residue, false);", ""),
@@ -154,7 +153,7 @@ FAULTS = [
      "return 1 + sites->moments + copy * sites->kinds + kind;"),
     ("checkpoint: only the first site writes", S3GD, SAVE, "return site == mesh_site(mesh) &&",
      "return site == 0 * mesh_site(mesh) &&"),
-    ("checkpoint: another plan is taken up", "sites 2 refusals", "trainer/checkpointing.h",
+    ("checkpoint: another plan is resumed", "sites 2 refusals", "trainer/checkpointing.h",
      "if (strcmp(now.async_plan, state.async_plan) != 0)", "if (0)"),
 ]
 

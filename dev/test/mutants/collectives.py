@@ -155,7 +155,7 @@ FAULTS = [
      "bucket_shard_size(layout, b));",
      "    device_copy(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i],\n"
      "                (size_t)bucket_shard_size(layout, b) * sizeof(float));"),
-    ("ZeRO-2: what is still on its way at the end is forgotten", ZERO2, "parallel/data.h",
+    ("ZeRO-2: what is still in flight at the end is forgotten", ZERO2, "parallel/data.h",
      "for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);", "return;"),
     ("ZeRO-2: the head's gradient of a tied embedding is never reduced", ZERO2, "gpt.h",
      "        if (!has_split_embedding_grad(stage)) grad_bucket_ready(pass, -1, head);", ""),
@@ -185,7 +185,7 @@ FAULTS = [
      "layer_acts(acts, layer)->qkv + (int64_t)i * acts->tokens * qkv_size(stage);", "layer_acts(acts, layer)->qkv;"),
     ("reading: half of what is read goes to the next stage", PIPELINE, "trainer/generate.h",
      "values = (int64_t)acts->R * stage->model.C;", "values = (int64_t)(acts->R + 1) / 2 * stage->model.C;"),
-    # Schedules: chunks, halves of the backward pass, reductions and updates inside of the step
+    # Schedules: chunks, halves of the backward pass, reductions and updates within the step
     ("gpipe: all micro-batches share one head", GPIPE, "parallel/stage.h", "&stage->head[k % stage->heads]",
      "&stage->head[0]"),
     ("interleaved: every chunk goes through the blocks of the first", INTERLEAVED, "gpt.h",

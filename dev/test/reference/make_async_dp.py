@@ -11,7 +11,7 @@ second time too. The models are those of make_reference.py. Into reference/ besi
     replicas_gpt2.safetensors, replicas_llama.safetensors    the weights before the first step (--init)
     replicas.tokens                                          uint16 tokens (--data), too few for more than one held-out
                                                              block: the last 5 % validate
-    replicas.json                                            for every case the options and the results:
+    replicas.json                                            for every case the trainer's arguments and its results:
 
         name, model, d, arguments       d: data-parallel replicas
         losses, norms                   of site 0 in each step (mode sync, and delay 0: of all), norm before clipping;

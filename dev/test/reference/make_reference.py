@@ -27,7 +27,7 @@ import torch
 
 # Sizes that nothing divides: V is prime, the head sizes are 8, 7, 8, 6, and seq, the number of positions, is above T in
 # two of them. One clip acts on every step, one on the first three only.
-# eps_adam is larger than usual: the gradient of GPT-2's key bias is zero (it shifts all scores of a query by the same, and
+# eps_adam is larger than usual: the gradient of GPT-2's key bias is zero (it shifts all scores of a query equally, and
 # softmax does not see that), and Adam with a tiny eps would turn its rounding noise into whole steps. A large eps also
 # lets clipping show: AdamW divides any common scale of the gradients out again, but for eps.
 KEYS = ("arch", "layers", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq", "tied", "B", "T", "eps", "theta",

@@ -57,7 +57,8 @@ typedef struct {
 // for 5 and 7 one, else 4: divided, one each, and shared by two, four or all ranks.
 static ModelConfig case_model(const ModelChoice* c) {
     const int NH = c->family == 1 ? 35 : 24, C = 2 * NH, F = c->family == 1 ? 140 : 96;
-    const int NKV = architectures[c->arch].hub == HUB_GPT2 ? NH : c->family == 1 ? 1 : c->family == 2 ? 3 : 4;
+    static const int key_value_heads[] = {4, 1, 3}; // by family
+    const int NKV = architectures[c->arch].hub == HUB_GPT2 ? NH : key_value_heads[c->family];
     const int T = c->family == 1 ? 35 : 24;
     ModelConfig m = model_of(c->arch, LAYERS, C, NH, NKV, F, T, V_TEST);
     m.tied = c->tied;
@@ -65,13 +66,15 @@ static ModelConfig case_model(const ModelChoice* c) {
 }
 
 static int family_of(Arch arch, int t) {
-    return t == 5 || t == 7 ? 1 : architectures[arch].hub == HUB_LLAMA && t % 3 == 0 ? 2 : 0;
+    if (t == 5 || t == 7) return 1;
+    return architectures[arch].hub == HUB_LLAMA && t % 3 == 0 ? 2 : 0;
 }
 
 // Sequences in an update: d divides them and, if it can be, p the share of each replica.
 static int global_batch_of(int p, int d) {
     if (p == 5 || d == 5) return 10;
-    return p == 7 || d == 7 ? 14 : p % 3 == 0 || d % 3 == 0 ? 12 : 8;
+    if (p == 7 || d == 7) return 14;
+    return p % 3 == 0 || d % 3 == 0 ? 12 : 8;
 }
 
 // Cases of one mesh: all settings, or (turn >= 0) one choice of them for each model.
@@ -90,7 +93,9 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
                       STEPS,
                       true,
                       ONE_F_ONE_B};
-            c.mesh.sequence_parallel = sequence, c.mesh.zero = zero, c.mesh.recompute = (Recompute)recompute;
+            c.mesh.sequence_parallel = sequence;
+            c.mesh.zero = zero;
+            c.mesh.recompute = (Recompute)recompute;
             c.mesh.scatter = (setting + model + p) % 3 != 0;
             c.B = c.G / d % 2 == 0 && (setting + model) % 2 == 0 ? 2 : 1;
             list[n++] = c;
@@ -118,14 +123,16 @@ static Case schedule_case(int t, int p, int d, ScheduleKind kind, int v, int cho
               choice % 3 > 0,
               kind};
     mesh_set_schedule(&c.mesh, kind, v);
-    c.mesh.sequence_parallel = t > 1 && choice / 2 % 2, c.mesh.scatter = choice % 5 > 0;
-    c.mesh.zero = d == 1 ? 0 : splits && zero == 2 ? 1 : zero;
+    c.mesh.sequence_parallel = t > 1 && choice / 2 % 2;
+    c.mesh.scatter = choice % 5 > 0;
+    c.mesh.zero = splits && zero == 2 ? 1 : zero;
+    if (d == 1) c.mesh.zero = 0;
     c.mesh.recompute = splits && recompute == 2 ? RECOMPUTE_SELECTIVE : (Recompute)recompute;
     if (c.G / d % (2 * p) == 0 && choice % 4 == 0) c.B = 2;
     return c;
 }
 
-// Every schedule but 1F1B, with so many choices of the rest.
+// Every schedule but 1F1B, with `choices` choices of the rest.
 static int cases_of_schedules(Case* list, int t, int p, int d, int choices, int* turn) {
     int n = 0;
     for (int kind = 0; kind < SCHEDULE_KINDS && p > 1; kind++) {
@@ -152,13 +159,15 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
         Case c = schedule_case(t, p, d, p * v <= LAYERS ? kind : ONE_F_ONE_B, p * v <= LAYERS ? v : 1, choice);
         ModelConfig m = case_model(&c.model);
         if (t > m.NKV) { // the reference holds all states on one rank, and they share no key/value head
-            c.model.arch = ARCH_GPT2, c.model.family = family_of(ARCH_GPT2, t);
+            c.model.arch = ARCH_GPT2;
+            c.model.family = family_of(ARCH_GPT2, t);
             m = case_model(&c.model);
         }
         int states = t << (choice / 2 % 3);
         while (states > t && (m.NH % states != 0 || states > m.NKV)) states /= 2;
         const CaatConfig sync = {states, shares[choice % 5], (SyncScale)(choice / 3 % 3), choice % 4 == 1};
-        c.mesh.caat = sync, c.mesh.sequence_parallel = false;
+        c.mesh.caat = sync;
+        c.mesh.sequence_parallel = false;
         list[n++] = c;
     }
     return n;
@@ -217,16 +226,19 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     memset(t, 0, sizeof *t);
     t->settings = settings_default();
     Settings* o = &t->settings;
-    o->data = tokens_path, o->micro_batch = c->B, o->global_batch = c->G, o->steps = STEPS, o->warmup = 3;
-    o->lr = 2e-4, o->min_lr = 2e-5, o->eps = 1e-3, o->eval_sequences = 7;
+    o->data = tokens_path;
+    o->micro_batch = c->B;
+    o->global_batch = c->G;
+    o->steps = STEPS;
+    o->warmup = 3;
+    o->lr = 2e-4;
+    o->min_lr = 2e-5;
+    o->eps = 1e-3;
+    o->eval_sequences = 7;
     o->clip = c->clip ? 0.5 : 0;
     o->schedule = (int)c->schedule;
     t->world = *world;
-    Mesh mesh = mesh_of_rank(world->rank, c->mesh.t, c->mesh.p, c->mesh.d);
-    mesh.sequence_parallel = c->mesh.sequence_parallel, mesh.scatter = c->mesh.scatter, mesh.zero = c->mesh.zero;
-    mesh.recompute = c->mesh.recompute, mesh.first_layers = c->mesh.first_layers;
-    mesh.last_layers = c->mesh.last_layers, mesh.v = c->mesh.v, mesh.folded = c->mesh.folded;
-    mesh.caat = c->mesh.caat;
+    Mesh mesh = mesh_at(&c->mesh, world->rank);
     const ModelConfig m = case_model(&c->model);
     Error error;
     if (!sources_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
@@ -297,7 +309,8 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
     memset(outcome, 0, sizeof *outcome);
     for (int step = 0; step < steps; step++) {
         train_step(t);
-        outcome->loss[step] = t->loss, outcome->norm[step] = t->grad_norm;
+        outcome->loss[step] = t->loss;
+        outcome->norm[step] = t->grad_norm;
     }
     outcome->shared_agree = shared_agree(t);
     outcome->validation = validate(t);
@@ -432,13 +445,10 @@ static bool copies_agree(Trainer* t) {
     device_to_floats(params, s->params, s->layout.elements);
     for (int i = 0; i < s->layout.n; i++) {
         const Slice* slice = &s->layout.slices[i];
-        Comm* groups[3] = {&t->groups.data,
-                           slice->copies == 1                       ? NULL
-                           : slice->copies == t->groups.tensor.size ? &t->groups.tensor
-                                                                    : &t->groups.heads,
-                           slice->tensor.kind == WTE ? &t->groups.embedding : NULL};
-        for (int g = 0; g < 3; g++) {
-            if (!groups[g] || groups[g]->size == 1) continue;
+        Comm* groups[3] = {&t->groups.data, &t->groups.heads, &t->groups.embedding};
+        if (slice->copies == t->groups.tensor.size) groups[1] = &t->groups.tensor;
+        for (int g = 0; g < (slice->tensor.kind == WTE ? 3 : 2); g++) {
+            if (groups[g]->size == 1 || (g == 1 && slice->copies == 1)) continue;
             const size_t bytes = (size_t)slice_elements(slice) * sizeof(float);
             memcpy(copy, params + slice->offset, bytes);
             comm_broadcast(groups[g], copy, slice_elements(slice), COMM_FLOAT, 0);
@@ -567,7 +577,10 @@ int main(int argc, char** argv) {
                 if (n % (t * p) != 0 || (few && n > 2)) continue;
                 if (one && (atoi(argv[2]) != t || atoi(argv[3]) != p || atoi(argv[4]) != d)) continue;
                 int more = cases_of_mesh(list + cases, t, p, d, full || one ? NULL : &turn);
-                if (few) list[cases + 1] = list[cases + 3], more = 2; // gpt2 tied, llama untied
+                if (few) { // gpt2 tied, llama untied
+                    list[cases + 1] = list[cases + 3];
+                    more = 2;
+                }
                 more += cases_of_schedules(list + cases + more, t, p, d, full || one ? 12 : 1,
                                            full || one ? NULL : &schedule_turn);
                 more += cases_of_caat(list + cases + more, t, p, d, full || one ? 12 : 1, &caat_turn);
