@@ -731,7 +731,7 @@ static void test_megatron_refused(void) {
     CHECK_REFUSED(refused);
     // The rule that refuses is seen by a number or a word of its error.
     static const char* const rules[][2] = {
-        {"typeless", "type 0"}, {"unknown", "type 9"}, {"none", "0 sequences"}, {"modes", "mode"}};
+        {"typeless", "type 0"}, {"unknown", "type 9"}, {"none", "0 sequences"}, {"modes", " mode "}};
     for (int i = 0; i < 4; i++) {
         TokenFiles unread;
         Error error = {""};
