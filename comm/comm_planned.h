@@ -165,8 +165,8 @@ static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
             }
         }
     }
-    for (int i = p.rows - 1; i >= 0; i--) { // numbers: now the first row so far that goes to each rank, + 1
-        if (i == p.rows - 1) memset(numbers, 0, (size_t)plan->ranks * sizeof(int));
+    memset(numbers, 0, (size_t)plan->ranks * sizeof(int)); // now the first row so far that goes to each rank, + 1
+    for (int i = p.rows - 1; i >= 0; i--) {
         if (!p.row[i].send) continue;
         p.row[i].follower = numbers[p.row[i].peer] - 1;
         if (p.row[i].follower >= 0) p.row[p.row[i].follower].follows = true;
@@ -177,7 +177,11 @@ static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
     comm_plan_find_edges(&p, &edges);
     p.edges = edges.n;
     p.after = (int32_t*)checked_malloc((size_t)edges.n * sizeof(int32_t), "a plan");
-    for (int i = 0, first = 0; i < p.rows; first += p.row[i].nexts, p.row[i++].nexts = 0) p.row[i].first = first;
+    for (int i = 0, first = 0; i < p.rows; i++) {
+        p.row[i].first = first;
+        first += p.row[i].nexts;
+        p.row[i].nexts = 0;
+    }
     for (int i = 0; i < edges.n; i++) {
         CommRow* from = &p.row[edges.edge[i].from];
         p.after[from->first + from->nexts++] = edges.edge[i].to;
@@ -215,6 +219,8 @@ static inline int64_t comm_row_elements(const CommPlan* p, const CommRow* row, i
     *start = from + all * k / slabs;
     return all * (k + 1) / slabs - all * k / slabs;
 }
+
+static inline bool plan_row_sums(const CommRow* row) { return !row->send && row->add; }
 
 // The bytes that comm_bytes counts for an operation that follows a plan, times the size of the group.
 static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan* p) {
@@ -281,8 +287,6 @@ static inline void plan_add_up(char* sum, const char* in, int64_t n, CommType ty
     const float* RESTRICT b = (const float*)in;
     for (int64_t i = 0; i < n; i++) a[i] += b[i];
 }
-
-static inline bool plan_row_sums(const CommRow* row) { return !row->send && row->add; }
 
 static inline void plan_run_end_item(PlanRun* run, int item);
 static inline void plan_run_begin_item(PlanRun* run, int item);
@@ -566,7 +570,7 @@ static inline int comm_plan_step_end(const CommPlan* p, int first) {
 static inline int64_t plan_take_room(const CommPlan* p, int i, int64_t n, int64_t element, int64_t* bytes) {
     int64_t start;
     const int64_t at = *bytes;
-    if (!p->row[i].send && p->row[i].add)
+    if (plan_row_sums(&p->row[i]))
         *bytes += (int64_t)round_up((size_t)(element * comm_row_elements(p, &p->row[i], n, 0, 1, &start)), 256);
     return at;
 }
@@ -583,7 +587,7 @@ static inline void comm_plan_nccl_step(const CommPlan* p, const NcclGroup* g, in
         char* place = vector + start * element;
         char* room = block + plan_take_room(p, i, n, element, &bytes);
         if (count == 0) continue;
-        if (!row->send && row->add) place = room;
+        if (plan_row_sums(row)) place = room;
         nccl_check(row->send ? ncclSend(place, count, comm_nccl_type(type), row->peer, g->comm, g->stream)
                              : ncclRecv(place, count, comm_nccl_type(type), row->peer, g->comm, g->stream),
                    g, "a planned message");
@@ -593,8 +597,7 @@ static inline void comm_plan_nccl_step(const CommPlan* p, const NcclGroup* g, in
     for (int i = first; i < end; i++) {
         const int64_t count = comm_row_elements(p, &p->row[i], n, 0, 1, &start),
                       at = plan_take_room(p, i, n, element, &bytes);
-        if (!p->row[i].send && p->row[i].add)
-            plan_add_up_on(g->stream, vector + start * element, block + at, count, type);
+        if (plan_row_sums(&p->row[i])) plan_add_up_on(g->stream, vector + start * element, block + at, count, type);
     }
 }
 
@@ -649,20 +652,18 @@ static inline void comm_plan_check_steps(const CommPlan* p) {
 // A group's plans
 
 static inline CommPlans* comm_plans_of(Comm* c) {
-    if (!c->plans) {
-        c->plans = (CommPlans*)checked_calloc(1, sizeof(CommPlans), "the plans of a group");
+    if (c->plans) return c->plans;
+    c->plans = (CommPlans*)checked_calloc(1, sizeof(CommPlans), "the plans of a group");
 #ifdef USE_MPI
-        int* most = NULL;
-        int found = 0;
-        c->plans->mpi = MPI_COMM_NULL;
-        c->plans->tags = PLAN_TAGS;
-        if (comm_has_mpi(c)) {
-            comm_mpi_check(MPI_Comm_dup(c->mpi, &c->plans->mpi), c, "the plans of a group");
-            comm_mpi_check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found), c, "the plans of a group");
-            if (found && *most > PLAN_TAGS) c->plans->tags = *most;
-        }
+    int* most = NULL;
+    int found = 0;
+    c->plans->mpi = MPI_COMM_NULL;
+    c->plans->tags = PLAN_TAGS;
+    if (!comm_has_mpi(c)) return c->plans;
+    comm_mpi_check(MPI_Comm_dup(c->mpi, &c->plans->mpi), c, "the plans of a group");
+    comm_mpi_check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found), c, "the plans of a group");
+    if (found && *most > PLAN_TAGS) c->plans->tags = *most;
 #endif
-    }
     return c->plans;
 }
 
@@ -683,8 +684,7 @@ static inline void comm_plan_adopt(Comm* c, const Plan* plan) {
 #ifdef USE_MPI
     if (mine->most_messages > c->plans->tags / PLAN_AT_ONCE)
         die_usage("the plan %s sends %d messages between two ranks, more than this MPI can tell apart: choose another "
-                  "--allreduce, or "
-                  "fewer pieces",
+                  "--allreduce, or fewer pieces",
                   plan->name, mine->most_messages);
 #endif
 }
