@@ -245,7 +245,7 @@ def loss_of(c, p, tokens):
 # Training, and the checks of it
 
 def initial(c, random):
-    """Large enough that every gradient stands far above rounding; float32 values, so that both sides start from the same."""
+    """Large enough that every gradient stands far above rounding; float32 values, the same on both sides."""
     def one(name, shape):
         norm = "ln_" in name or "norm" in name
         mean, std = (1, 0.2) if norm and name.endswith("weight") else (0, 0.2)

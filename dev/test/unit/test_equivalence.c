@@ -135,7 +135,8 @@ static Case schedule_case(int t, int p, int d, ScheduleKind kind, int v, int cho
 // Every schedule but 1F1B, with `choices` choices of the rest.
 static int cases_of_schedules(Case* list, int t, int p, int d, int choices, int* turn) {
     int n = 0;
-    for (int kind = 0; kind < SCHEDULE_KINDS && p > 1; kind++) {
+    if (p == 1) return 0;
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         const int usual = schedules[kind].chunks, most = schedules[kind].grouped ? 4 : usual;
         if (kind == ONE_F_ONE_B) continue;
         for (int v = usual; v <= most && p * v <= LAYERS; v++) {

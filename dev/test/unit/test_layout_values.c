@@ -21,39 +21,6 @@ static void test_fused_rows(void) {
     layout_free(&layout);
 }
 
-// Four states of a tiny llama on two ranks, by hand: what rank 1 holds, in memory order, with the first row or column.
-static void test_states_by_hand(void) {
-    const ModelConfig m = model_llama(1, 16, 8, 4, 24, 8, 10); // heads of 2
-    static const struct {
-        TensorKind kind;
-        int state, rows, cols, row, col, used;
-    } expected[] = {
-        {WTE, 0, 3, 16, 6, 0, 3},           {WTE, 1, 3, 16, 9, 0, 1},           {NORM1_W, 0, 16, 1, 0, 0, 16},
-        {QKV_W, 0, 4, 16, 8, 0, 4},         {K_W, 0, 2, 16, 4, 0, 2},           {V_W, 0, 2, 16, 4, 0, 2},
-        {QKV_W, 1, 4, 16, 12, 0, 4},        {K_W, 1, 2, 16, 6, 0, 2},           {V_W, 1, 2, 16, 6, 0, 2},
-        {ATTN_PROJ_W, 0, 16, 4, 0, 8, 16},  {ATTN_PROJ_W, 1, 16, 4, 0, 12, 16}, {NORM2_W, 0, 16, 1, 0, 0, 16},
-        {FC_W, 0, 6, 16, 12, 0, 6},         {UP_W, 0, 6, 16, 12, 0, 6},         {FC_W, 1, 6, 16, 18, 0, 6},
-        {UP_W, 1, 6, 16, 18, 0, 6},         {MLP_PROJ_W, 0, 16, 6, 0, 12, 16},  {MLP_PROJ_W, 1, 16, 6, 0, 18, 16},
-        {FINAL_NORM_W, 0, 16, 1, 0, 0, 16}, {HEAD_W, 0, 3, 16, 6, 0, 3},        {HEAD_W, 1, 3, 16, 9, 0, 1},
-    };
-    Layout layout;
-    Error error;
-    if (!layout_build(&layout, &m, with_states(mesh_of_rank(1, 2, 1, 1), 4, 0.5), 8, &error)) die("%s", error.text);
-    const int n = sizeof expected / sizeof expected[0];
-    bool ok = layout.n == n;
-    for (int i = 0; i < n && ok; i++) {
-        const Slice* s = &layout.slices[i];
-        ok = s->tensor.kind == expected[i].kind && s->stream == expected[i].state && s->rows == expected[i].rows &&
-             s->cols == expected[i].cols && slice_logical_row(s, 0) == expected[i].row &&
-             slice_logical_col(s) == expected[i].col && s->rows_used == expected[i].used;
-    }
-    check(ok, "states 2 and 3 of 4 on rank 1 of 2: %d slices of a tiny llama", layout.n);
-    check(layout.NH == 2 && layout.NKV == 1 && layout.F == 6 && layout.shared == 8 && layout_tokens(&layout, 0) == 3 &&
-              layout_tokens(&layout, 1) == 1 && layout_vocab_offset(&layout, 1) == 9,
-          "each with 2 heads, a key/value head, 6 channels, tokens 6 .. 8 and 9; 8 of 16 channels are shared");
-    layout_free(&layout);
-}
-
 // True if a rank's initial values are slices of those of one rank (a); *zero stays true if all others are zero. Rows
 // from private_rows on of the two matrices that write into the residual stream are `factor` times those: 4 roundings,
 // of the factor, of the deviation and of both values.
@@ -172,7 +139,6 @@ static void test_philox(void) {
 
 int main(void) {
     test_fused_rows();
-    test_states_by_hand();
     test_initial_values();
     test_philox();
     return test_end();

@@ -294,25 +294,6 @@ static void test_served(void) {
     }
 }
 
-// Chunks and virtual stages are numbered as in the pictures, and one numbering undoes the other.
-static void test_placement(void) {
-    int wrong = 0;
-    for (int n = 0; n < 2 * 16 * 16 * 5; n++) {
-        const bool folded = n % 2;
-        const int p = 1 + n / 2 % 16, stage = n / 32 % 16, chunk = n / 512;
-        if (stage >= p) continue;
-        const int up = chunk * p + stage, down = (chunk + 1) * p - 1 - stage;
-        const int number = virtual_stage(p, folded, stage, chunk);
-        wrong += number != (folded && chunk % 2 ? down : up) || virtual_stage_holder(p, folded, number) != stage;
-    }
-    static const int v4[4][2] = {{0, 7}, {1, 6}, {2, 5}, {3, 4}}, loop[4][2] = {{0, 4}, {1, 5}, {2, 6}, {3, 7}};
-    for (int i = 0; i < 8; i++) {
-        wrong += virtual_stage(4, true, i / 2, i % 2) != v4[i / 2][i % 2];
-        wrong += virtual_stage(4, false, i / 2, i % 2) != loop[i / 2][i % 2];
-    }
-    check(wrong == 0, "numbers of virtual stages in loop and V: %d wrong", wrong);
-}
-
 // When all forwards of equal parts have been done, 1 s each.
 static int forward_length(const PipelineConfig* x, int m) {
     if (schedules[x->kind].folded) return 2 * m + 2 * (x->p - 1);
@@ -413,52 +394,11 @@ static void test_drawings(void) {
                         "4.0");
 }
 
-// At most 110 characters a line, all lines of stages equally long, the step's first action and its end in them.
-static void test_drawing_width(int most_sizes) {
-    int pictures = 0, right = 0, cut = 0, widest = 0; // the widest legend
-    Error error = {""};
-    for (int n = 0; n < SCHEDULE_KINDS * 15 * most_sizes; n++) {
-        static const int sizes[] = {1, 2, 3, 12, 48, 120};
-        const int kind = n % SCHEDULE_KINDS, p = 2 + n / SCHEDULE_KINDS % 15, size = sizes[n / SCHEDULE_KINDS / 15];
-        const bool grouped = schedules[kind].grouped;
-        const int v = grouped ? 3 : schedules[kind].chunks, m = grouped ? p * size : size;
-        const PipelineConfig plan = plan_of((ScheduleKind)kind, p, v, m, 0);
-        if (!pipeline_config_check(&plan, RECOMPUTE_NONE, &error)) continue;
-        Step step = step_build(plan);
-        char* text = drawn(&step);
-        int lines = 0, width = 0, first = 0;
-        bool ok = true;
-        for (const char* c = text; *c; c++) {
-            if (*c != '\n') {
-                width++;
-                continue;
-            }
-            lines++;
-            if (lines == 1) first = width;
-            if (lines <= p) ok = ok && width == first && c[-1] == '|';
-            if (lines > p && width > widest) widest = width;
-            width = 0;
-        }
-        cut += strstr(text, "... ") != NULL;
-        ok = ok && lines == p + 1 && strstr(text, "F0") && (first <= 110);
-        if (!ok) printf("%s", text);
-        pictures++;
-        right += ok;
-        free(text);
-        step_free(&step);
-    }
-    check(right == pictures && cut > 0 && cut < pictures, "%d of %d pictures are right and at most 110 wide, %d cut",
-          right, pictures, cut);
-    check(widest > 0 && widest <= 110, "the widest legend has %d characters, at most 110", widest);
-}
-
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_served();
-    test_placement();
     test_builders(brief ? 8 : 16, brief ? 24 : 64);
     test_forward_only(brief ? 5 : 16, brief ? 12 : 20);
     test_drawings();
-    test_drawing_width(brief ? 5 : 6);
     return test_end();
 }
