@@ -21,14 +21,11 @@ static inline double flops_hardware(const ModelConfig* m, int T, double batch) {
     return 96.0 * batch * T * L * C * C * (1 + T / (6 * C) + m->V / (16 * L * C));
 }
 
-// Weights of a block's products.
-static inline double block_weights(const ModelConfig* m) {
-    return (double)m->C * (2.0 * m->C + 2.0 * m->NKV * model_head_size(m)) + (double)m->C * (model_fc_size(m) + m->F);
-}
-
 // Three passes: 6 FLOP a token and weight of the products, and attention in full or its causal half.
 static inline double flops_of_model(const ModelConfig* m, int T, double batch, bool causal) {
-    const double weights = m->L * block_weights(m) + (double)m->V * m->C;
+    const double attention = (double)m->C * (2.0 * m->C + 2.0 * m->NKV * model_head_size(m));
+    const double mlp = (double)m->C * (model_fc_size(m) + m->F),
+                 weights = m->L * (attention + mlp) + (double)m->V * m->C;
     return batch * T * (6 * weights + (causal ? 6.0 : 12.0) * m->L * m->C * T);
 }
 

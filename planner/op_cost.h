@@ -60,10 +60,6 @@ static inline double product_seconds(const Device* d, int value_bytes, double m,
     return d->launch + best;
 }
 
-static inline double memory_seconds(const Device* d, double bytes) {
-    return d->launch + bytes / (d->hbm * d->hbm_fraction);
-}
-
 // Fused attention. The start-up cost is a time, so a slower SM loses less; linear between head sizes. A head's
 // rows are worked on 128 at a time, an SM each: where they are few, some SMs are idle in the last wave.
 static inline double attention_seconds(const Device* d, int value_bytes, double flops, double seq, double head,
@@ -106,7 +102,7 @@ static inline double op_seconds(Rates* r, const Op* op) {
     }
     switch (op->kind) {
     case OP_PRODUCT: return product_seconds(d, value_bytes, op->m, op->n, op->k, op->batch);
-    case OP_MEMORY: return memory_seconds(d, op->bytes / r->software->kernels);
+    case OP_MEMORY: return d->launch + op->bytes / r->software->kernels / (d->hbm * d->hbm_fraction);
     case OP_ATTENTION:
         return attention_seconds(d, value_bytes, op->flops, op->seq, op->head, op->batch_heads, op->backward);
     case OP_COLLECTIVE: return link_seconds(link_cost(&r->links, c, op->collective, op->ranks, op->stride), op->bytes);

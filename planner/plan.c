@@ -295,8 +295,8 @@ static void print_traffic(const StepSetup* s) {
 }
 
 static void print_training(const StepSetup* s, const StepCost* c, double tokens) {
-    printf("training  %.4g tokens: %.0f steps, %.1f days\n", tokens, step_iterations(s, tokens),
-           step_days(s, tokens, c->seconds));
+    const double steps = ceil(tokens / ((double)s->batch * s->T));
+    printf("training  %.4g tokens: %.0f steps, %.1f days\n", tokens, steps, steps * c->seconds / 86400);
 }
 
 // The further memory of a process on a CPU: host_memory.h.

@@ -196,13 +196,6 @@ static inline void run_done(StepRun* x, int r, Action a, double start, double en
     for (int k = 0; (a.kind == TIE || a.kind == NORM) && k < x->prices->plan.p; k++) run_wake(x, k);
 }
 
-// The start of stage r's next action; INFINITY: not before another stage has moved.
-static inline double run_start(StepRun* x, int r) {
-    const Action a = x->tables[r].actions[x->stage[r].next];
-    run_wait_sums(x, r, a);
-    return action_ready(&x->sim, r, a);
-}
-
 // Shared cores: stages run concurrently, each at speed[number of computing stages].
 static inline bool action_takes_core(ActionKind kind) {
     return action_computes(kind) || kind == REDUCE || kind == UPDATE || kind == UPDATE_TIED;
@@ -215,8 +208,9 @@ static inline void run_stage(StepRun* x, int r, double now, double* wake) {
     const Schedule* s = &x->tables[r];
     while (g->next < s->n && !g->running) {
         const Action a = s->actions[g->next];
-        const double start = run_start(x, r);
-        if (start == INFINITY) return;
+        run_wait_sums(x, r, a);
+        const double start = action_ready(&x->sim, r, a);
+        if (start == INFINITY) return; // not before another stage has moved
         if (start > now) {
             *wake = fmin(*wake, start);
             return;
@@ -414,14 +408,6 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
 }
 
 static inline StepCost step_cost(const StepSetup* s) { return step_cost_with(s, false); }
-
-// Steps until all tokens were used, by our own times.
-static inline double step_iterations(const StepSetup* x, double tokens) {
-    return ceil(tokens / ((double)x->batch * x->T));
-}
-static inline double step_days(const StepSetup* x, double tokens, double seconds) {
-    return step_iterations(x, tokens) * seconds / 86400;
-}
 
 // ----------------------------------------------------------------------------------------------------------------
 // A lower bound, without tables
