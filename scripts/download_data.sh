@@ -7,8 +7,8 @@
 #                              SHARDS (1, at most 1001) to train on
 #   hellaswag         12 MB    10,042 questions of multiple choice, to evaluate on
 #
-# FOLDER is data/NAME where it is not given. Run it again after an interruption: it continues where it was. A file has its
-# final name only when all of it is there. HF_ENDPOINT and GITHUB_RAW name mirrors of the two servers.
+# FOLDER is data/NAME where it is not given. Run it again after an interruption: it continues where it was. A file has
+# its final name only when all of it is there. HF_ENDPOINT and GITHUB_RAW name mirrors of the two servers.
 set -eu
 hugging_face=${HF_ENDPOINT:-https://huggingface.co}
 github=${GITHUB_RAW:-https://raw.githubusercontent.com}

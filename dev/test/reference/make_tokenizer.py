@@ -23,8 +23,10 @@ from compare_tokenizers import BYTE, CL100K, CL100K_ONIGURUMA, GPT2, LLAMA3, bro
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 QWEN2 = LLAMA3.replace("{1,3}", "")
-TEXT = """The quick brown fox jumps over the lazy dog. It's what we've said, isn't it? They'll say I'm late; I'd say you're right.
-Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. Voilà, où est-ce que l'été a passé ? El niño comió piñas.
+TEXT = """The quick brown fox jumps over the lazy dog. It's what we've said, isn't it? They'll say I'm late; I'd say \
+you're right.
+Zwölf Boxkämpfer jagen Viktor quer über den großen Sylter Deich. Voilà, où est-ce que l'été a passé ? El niño comió \
+piñas.
 Съешь же ещё этих мягких французских булок, да выпей чаю. Ξεσκεπάζω την ψυχοφθόρα βδελυγμία.
 いろはにほへと ちりぬるを 我輩は猫である。名前はまだ無い。 天地玄黄，宇宙洪荒。 다람쥐 헌 쳇바퀴에 타고파.
 نص حكيم له سر قاطع وذو شأن عظيم ١٢٣ ऋषियों को सताने वाले दुष्ट राक्षसों के राजा १२३

@@ -2,8 +2,8 @@
 fail_calls.c: a library for LD_PRELOAD under which one system call of a run fails: for torture.py, which tries them one
 after another.
 
-    FAIL_UNDER=TEXT     counted are calls that concern a file with TEXT in its path: open, fopen, mkdir, rename, renameat2,
-                        fallocate, ftruncate, pwrite, fsync, opendir
+    FAIL_UNDER=TEXT     counted are calls that concern a file with TEXT in its path: open, fopen, mkdir, rename,
+                        renameat2, fallocate, ftruncate, pwrite, fsync, opendir
     FAIL_RANK=R         on this rank; 0 where there is one
     FAIL_AT=N           number N of them fails, from 1 on; 0: none
     FAIL_ALL=1          and all later ones, as on a disk that is gone

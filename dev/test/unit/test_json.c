@@ -510,8 +510,8 @@ static void test_lookup(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Large texts
 
-// n members with names that begin with the same bytes; sorted, reversed or mixed. If `twice` is not negative, that one's name
-// is the last one's too.
+// n members with names that begin with the same bytes; sorted, reversed or mixed. If `twice` is not negative, that
+// one's name is the last one's too.
 static char* large_object(size_t* size, int n, int order, int twice) {
     char* text = NULL;
     FILE* f = open_memstream(&text, size);

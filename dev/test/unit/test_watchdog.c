@@ -189,6 +189,40 @@ static int expected_worst(const Case* c, int rows) {
     return alarm ? worst : -1;
 }
 
+// Draws the case of slot i, writes it into the table, and sets the view.
+static void draw_case(Watchdog* w, int i, Case* x) {
+    HeartbeatRow* row = heartbeat_row(w->table, i);
+    WatchView* view = &w->view[i];
+    const int rows = w->table->rows;
+    x->ended = draw(10) == 0;
+    x->gone = draw(12) == 0;
+    x->stopped = draw(8) == 0;
+    x->waits = draw(3) > 0;
+    x->silent = draw(4) ? draw(28) / 10.0 + 0.001 * i : 0;
+    x->missing = x->gone ? draw(10) / 10.0 : 0;
+    row->rank = 3 * i + 1;
+    x->starts = draw(5) == 0;
+    heartbeat_phase(row, x->starts ? (HeartbeatPhase)draw(2) : (HeartbeatPhase)(2 + draw(PHASES - 2)), 1);
+    if (x->waits) {
+        int32_t ranks[4];
+        const int n = 1 + draw(3);
+        for (int k = 0; k < n; k++) ranks[k] = draw(4) ? 3 * draw(rows) + 1 : draw(20);
+        const int group = heartbeat_add_group(w->table, i, "g", ranks, n), how = draw(3),
+                  peer = how == 1 ? draw(n) : -1;
+        heartbeat_wait(row, COMM_RECEIVE, how == 2 ? -1 : group, peer);
+        const int awaited[] = {n, 1, 0};
+        x->n = awaited[how];
+        for (int k = 0; k < x->n; k++) x->for_whom[k] = ranks[how == 1 ? peer : k];
+    }
+    watchdog_look_at(w, i, 0);
+    view->ended = x->ended;
+    view->silent = x->silent;
+    view->missing = x->missing;
+    view->wait = heartbeat_waits(row);
+    view->process = x->stopped ? PROCESS_STOPPED : PROCESS_RUNS;
+    if (x->gone) view->process = PROCESS_GONE;
+}
+
 static void check_judgement(void) {
     int wrong = 0, alarms = 0, states[WATCH_MOVES + 1] = {0};
     for (int trial = 0; trial < 100000; trial++) {
@@ -204,37 +238,7 @@ static void check_judgement(void) {
         w.limit = 2;
         w.view = view;
         w.self = 0;
-        for (int i = 0; i < rows; i++) {
-            Case* x = &c[i];
-            x->ended = draw(10) == 0;
-            x->gone = draw(12) == 0;
-            x->stopped = draw(8) == 0;
-            x->waits = draw(3) > 0;
-            x->silent = draw(4) ? draw(28) / 10.0 + 0.001 * i : 0;
-            x->missing = x->gone ? draw(10) / 10.0 : 0;
-            heartbeat_row(table, i)->rank = 3 * i + 1;
-            x->starts = draw(5) == 0;
-            heartbeat_phase(heartbeat_row(table, i),
-                            x->starts ? (HeartbeatPhase)draw(2) : (HeartbeatPhase)(2 + draw(PHASES - 2)), 1);
-            if (x->waits) {
-                int32_t ranks[4];
-                const int n = 1 + draw(3);
-                for (int k = 0; k < n; k++) ranks[k] = draw(4) ? 3 * draw(rows) + 1 : draw(20);
-                const int group = heartbeat_add_group(table, i, "g", ranks, n), how = draw(3),
-                          peer = how == 1 ? draw(n) : -1;
-                heartbeat_wait(heartbeat_row(table, i), COMM_RECEIVE, how == 2 ? -1 : group, peer);
-                const int awaited[] = {n, 1, 0};
-                x->n = awaited[how];
-                for (int k = 0; k < x->n; k++) x->for_whom[k] = ranks[how == 1 ? peer : k];
-            }
-            watchdog_look_at(&w, i, 0);
-            view[i].ended = x->ended;
-            view[i].silent = x->silent;
-            view[i].missing = x->missing;
-            view[i].wait = heartbeat_waits(heartbeat_row(table, i));
-            view[i].process = x->stopped ? PROCESS_STOPPED : PROCESS_RUNS;
-            if (x->gone) view[i].process = PROCESS_GONE;
-        }
+        for (int i = 0; i < rows; i++) draw_case(&w, i, &c[i]);
         const int found = watchdog_judge(&w), expected = expected_worst(c, rows);
         wrong += found != expected;
         alarms += found >= 0;
