@@ -558,7 +558,7 @@ static const struct {
 // ----------------------------------------------------------------------------------------------------------------
 // Steps that are skipped
 
-static void checkpoint_folder(const Comm* world, char* folder, bool make) {
+static void clear_folder(const Comm* world, char* folder, bool make) {
     snprintf(folder, 64, "build/test_health.%d", world->size);
     if (world->rank == 0 && make) {
         for (int step = 1; step < 20; step++) { // of a run that was killed
@@ -577,7 +577,7 @@ static void skip_run(const Comm* world, const char* line) {
     uint64_t end = 0, clean = 0;
     int wrong = 0;
     snprintf(skips, sizeof skips, "%s --on-nan skip", line);
-    checkpoint_folder(world, folder, true);
+    clear_folder(world, folder, true);
     comm_barrier((Comm*)world);
     for (int run = 0; run < 2; run++) { // the second resumes from the first one's checkpoint
         trainer_open(&t, world, skips, run ? folder : NULL, run == 1);
@@ -617,7 +617,7 @@ static void skip_run(const Comm* world, const char* line) {
     wrong += clean == end; // the step was missing
     wrong = (int)on_all(&t, wrong);
     trainer_close(&t);
-    checkpoint_folder(world, folder, true);
+    clear_folder(world, folder, true);
     if (world->rank > 0) return;
     rmdir(folder);
     check(wrong == 0, "%s: a step is skipped, and a run resumed after it: %d things wrong", line, wrong);
