@@ -478,8 +478,8 @@ static inline double measured_speed(const Measured* M, double ranks, double k) {
 }
 
 // A collective, by a blocking or a non-blocking call: bytes of the whole vector; kind as PlanKind of
-// comm/collectives/plan.h. Cores are shared as the ranks' speed describes; this is the collective's own part: its time if
-// each of its ranks had a core.
+// comm/collectives/plan.h. Cores are shared as the ranks' speed describes; this is the collective's own part, its time
+// if each of its ranks had a core.
 static inline double measured_collective(const Measured* M, MeasuredCall call, int kind, double ranks, double bytes) {
     const double at[MEASURED_AXES] = {ranks, bytes, 0};
     if (ranks <= 1) return 0;
