@@ -11,7 +11,7 @@ bytes (mbarrier). hopper_emulator.h has the same functions for the CPU, and is s
     warpgroup_fence/_commit/_wait    around it; shared_fence() between ordinary stores and wgmma or TMA
     barrier_sync, barrier_arrive     named barriers of some warps
     registers_release, _claim        registers from the warps that copy to the warps that multiply
-    store_matrix_x4                  stmatrix, the inverse of ldmatrix; pack_pair() makes its registers, and A's
+    store_matrix_x4                  stmatrix, the inverse of ldmatrix
     is_hopper()                      whether the device has these instructions
 
 Warpgroup. Four warps, of which the first has a number that is a multiple of 4, multiply together: D (64 x n) += A (64 x
@@ -103,16 +103,6 @@ __host__ __device__ constexpr int tile_place(int row, int column) {
 __host__ __device__ constexpr uint64_t tile_descriptor(uint32_t address, uint32_t leading, uint32_t stride) {
     return (uint64_t)(address >> 4 & 0x3fff) | (uint64_t)(leading >> 4 & 0x3fff) << 16 |
            (uint64_t)(stride >> 4 & 0x3fff) << 32 | (uint64_t)1 << 62;
-}
-
-// Two floats as 16-bit numbers in one register, the first one in its lower half: the form of fragments of A and of
-// store_matrix_x4.
-template <class T>
-__device__ __forceinline__ unsigned pack_pair(float low, float high) {
-    const T pair[2] = {(T)low, (T)high};
-    unsigned bits;
-    memcpy(&bits, pair, sizeof bits);
-    return bits;
 }
 
 enum Major { K_MAJOR, MN_MAJOR };

@@ -245,31 +245,19 @@ static void test_store_matrix() {
     check(all, "store_matrix_x4");
 }
 
-template <class T>
-__global__ void pack_kernel(const float* x, unsigned* out) {
-    out[threadIdx.x] = pack_pair<T>(x[2 * threadIdx.x], x[2 * threadIdx.x + 1]);
-}
-template <class T>
-static void test_pack(const char* name) {
-    const std::vector<float> x = random_of<float>(256, 100);
-    Device<float> device(x);
-    Device<unsigned> out(128);
-    launch(launch_shape(1, 128), pack_kernel<T>, device.p, out.p);
-    const std::vector<unsigned> got = out.get();
-    bool all = true;
-    for (size_t i = 0; i < 256; i++) {
-        const T want = (T)x[i];
-        uint16_t bits;
-        memcpy(&bits, &want, 2);
-        all = all && (got[i / 2] >> i % 2 * 16 & 0xffff) == bits;
-    }
-    check(all, "pack_pair, %s", name);
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // Products
 
 enum Source { ROWS_IN_TILES, COLUMNS_IN_TILES, IN_REGISTERS }; // of A: K-major, MN-major, in registers
+
+// Two floats as 16-bit numbers in one register, the first one in its lower half.
+template <class T>
+__device__ static unsigned pack_pair(float low, float high) {
+    const T pair[2] = {(T)low, (T)high};
+    unsigned bits;
+    memcpy(&bits, pair, sizeof bits);
+    return bits;
+}
 
 // The place of a thread's d[i] in rows of n: the figure of wgmma's D fragment in the PTX ISA.
 __device__ static int place_of(int thread, int i, int n) {
@@ -389,8 +377,6 @@ int main(int argc, char** argv) {
     test_ring(is_short ? 10 : 64);
     test_named_barriers();
     test_store_matrix();
-    test_pack<bf16>("bf16");
-    test_pack<fp16>("fp16");
     test_operands<bf16, 32>("bf16");
     test_operands<bf16, 64>("bf16");
     test_operands<fp16, 64>("fp16");

@@ -71,6 +71,13 @@ enum Mistake {
     ONE_WARP_KEEPS_ITS_REGISTERS
 };
 
+static unsigned pack_pair(float low, float high) { // low is in the lower half
+    const bf16 pair[2] = {(bf16)low, (bf16)high};
+    unsigned bits;
+    memcpy(&bits, pair, sizeof bits);
+    return bits;
+}
+
 struct Tiles {
     bf16 a[4096], b[4096], c[4096], d[4096], spare[4096];
 };
@@ -78,6 +85,14 @@ struct Tiles {
 struct Maps {
     TensorMap a, b, d;
 };
+
+static void small_init(Barrier& full, Barrier& empty, Mistake mistake) {
+    if (mistake != NO_INIT) full.init(1);
+    if (mistake == INIT_TWICE) full.init(1); // <-- here
+    empty.init(1);
+    if (mistake != NO_BARRIERS_FENCE) barriers_fence();
+    if (mistake == BARRIER_OVERWRITTEN) full.state = 1;
+}
 
 // What one thread does: brings A and B, 64 columns at a time.
 static void small_copies(Tiles& s, const Maps& maps, Barrier& full, Barrier& empty, Mistake mistake) {
@@ -99,9 +114,9 @@ static void small_store(Tiles& s, const Maps& maps, const float (&sums)[32], Bar
                         Mistake mistake) {
     const int row = thread / 32 * 16 + thread % 16, column = thread % 32 / 16 * 8;
     for (int q = 0; q < 4; q++) {
-        const unsigned r[4] = {
-            pack_pair<bf16>(sums[8 * q], sums[8 * q + 1]), pack_pair<bf16>(sums[8 * q + 2], sums[8 * q + 3]),
-            pack_pair<bf16>(sums[8 * q + 4], sums[8 * q + 5]), pack_pair<bf16>(sums[8 * q + 6], sums[8 * q + 7])};
+        const unsigned r[4] = {pack_pair(sums[8 * q], sums[8 * q + 1]), pack_pair(sums[8 * q + 2], sums[8 * q + 3]),
+                               pack_pair(sums[8 * q + 4], sums[8 * q + 5]),
+                               pack_pair(sums[8 * q + 6], sums[8 * q + 7])};
         store_matrix_x4(s.d + tile_place(row, 16 * q + column), r);
     }
     if (mistake != NO_FENCE_BEFORE_STORE) shared_fence();
@@ -120,13 +135,7 @@ static void small_store(Tiles& s, const Maps& maps, const float (&sums)[32], Bar
 __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, float* out, Mistake mistake) {
     __shared__ Barrier full, empty;
     Tiles& s = *dynamic_shared<Tiles>();
-    if (threadIdx.x == 0) {
-        if (mistake != NO_INIT) full.init(1);
-        if (mistake == INIT_TWICE) full.init(1); // <-- here
-        empty.init(1);
-        if (mistake != NO_BARRIERS_FENCE) barriers_fence();
-        if (mistake == BARRIER_OVERWRITTEN) full.state = 1;
-    }
+    if (threadIdx.x == 0) small_init(full, empty, mistake);
     if (mistake != NO_SYNC_AFTER_INIT) __syncthreads();
     const int thread = (int)threadIdx.x - 128;
     if (thread < 0) {
@@ -136,20 +145,18 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
         return;
     }
     if (thread >= 128) { // the third warpgroup leaves its registers to the second one
-        if (mistake == TOO_MANY_REGISTERS)
-            registers_claim<248>(); // <-- here
-        else
-            registers_release<24>();
-        return;
+        if (mistake != TOO_MANY_REGISTERS) return registers_release<24>();
+        return registers_claim<248>(); // <-- here
     }
     registers_claim<256>(); // <-- here
     float registers[48], (&sums)[32] = (float(&)[32])registers;
     if (mistake == TWO_WARPS && thread >= 64) return;
     if (mistake == FENCE_BEFORE_STORES) shared_fence();
     for (int i = thread; i < 4096; i += 128) s.c[tile_place(i / 64, i % 64)] = c[i]; // <-- here
-    const bool all =
+    bool fences =
         mistake != NO_FENCE_BEFORE_PRODUCT && mistake != FENCE_AFTER_BARRIER && mistake != FENCE_BEFORE_STORES;
-    if (mistake == FENCE_OF_ONE_THREAD ? thread == 126 : all) shared_fence(); // 126: here, all others have stored
+    if (mistake == FENCE_OF_ONE_THREAD) fences = thread == 126; // here, all others have stored
+    if (fences) shared_fence();
     int threads = mistake == COUNT_NO_WARPS ? 100 : 128;
     if (mistake == OTHER_COUNT && thread < 32) threads = 96;
     if (mistake != NO_BARRIER_BEFORE_PRODUCT && mistake != TWO_WARPS) barrier_sync(1, threads); // <-- here
@@ -176,7 +183,7 @@ __global__ static void small(const __grid_constant__ Maps maps, const bf16* c, f
         if (thread == 0 && mistake != NO_ARRIVAL) empty.arrive();
     }
     unsigned fragment[4][4]; // of A: the sums' own places
-    for (int i = 0; i < 16; i++) fragment[i / 4][i % 4] = pack_pair<bf16>(sums[2 * i], sums[2 * i + 1]);
+    for (int i = 0; i < 16; i++) fragment[i / 4][i % 4] = pack_pair(sums[2 * i], sums[2 * i + 1]);
     warpgroup_fence(sums, fragment); // <-- here
     for (int i = 0; i < 4; i++) {
         wgmma<bf16>(sums, fragment[i], tile_mn_major(s.c, 64).step(i), true); // <-- here

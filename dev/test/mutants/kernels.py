@@ -278,7 +278,6 @@ PLANTED = [
     # Hopper's instructions: what both sides share, the product, the emulator's side
     ("kernels/hopper.cuh", "(column / 8 ^ row % 8) * 8", "(column / 8 ^ row / 8 % 8) * 8", HOPPER, "plain", "BF16"),
     ("kernels/hopper.cuh", "major == K_MAJOR ? 32 : 2048", "major == K_MAJOR ? 32 : 1024", HOPPER, "plain", "BF16"),
-    ("kernels/hopper.cuh", "{(T)low, (T)high}", "{(T)high, (T)low}", HOPPER, "plain", "BF16"),
     ("dev/emulator/hopper_emulator.h", "*first = std::max(0, -column);", "*first = 0;", HOPPER, "asan", "BF16"),
     ("dev/emulator/hopper_emulator.h", "std::min<int64_t>(64, map.columns - column)", "64", HOPPER, "plain", "BF16"),
     ("dev/emulator/hopper_emulator.h", "(uint32_t)(c / 8) * leading", "(uint32_t)(c / 8) * stride", HOPPER, "plain",
@@ -289,7 +288,7 @@ PLANTED = [
     ("dev/emulator/hopper_emulator.h", "    else if (waits)\n", "    else\n", HOPPER, "plain", "BF16"),
     ("dev/emulator/hopper_emulator.h", "CUDA_ON_CPU_TSAN(__tsan_release(&p.order[p.phase & 1]);)", "", HOPPER, "tsan",
      "BF16"),
-    ("dev/emulator/hopper_products.h", "            __tsan_release(&g.order[g.groups % 8]);\n", "", ATTENTION, "tsan",
+    ("dev/emulator/hopper_products.h", "            __tsan_release(&g.order[g.groups % 8]);\n", "", HOPPER_BUGS, "tsan",
      "BF16"),
     ("dev/emulator/hopper_products.h", "w.lane[tile * 8 + row].out + 2 * column", "w.lane[tile * 8 + column].out + 2 *"
                                                                                   " row",

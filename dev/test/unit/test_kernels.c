@@ -147,10 +147,29 @@ static double* widened(const float* x, int64_t n) {
     return wide;
 }
 
+static const float NORM_EPS = 1e-5f;
+
+// What the forward pass gives for x (N, C) with weights w and, for LayerNorm, b. k_sum: roundings of a row's sum.
+static void want_norm(Wanted* out, Wanted* mean, Wanted* rstd, const double* x, const float* w, const float* b, int N,
+                      int C, double k_sum) {
+    for (int n = 0; n < N; n++) {
+        const Statistics s = statistics(x + (int64_t)n * C, C, b != NULL, NORM_EPS);
+        const double spread = b ? s.mean_abs * s.rstd : 0;
+        for (int c = 0; c < C; c++) {
+            const int64_t i = (int64_t)n * C + c;
+            const double xhat = (x[i] - s.mean) * s.rstd;
+            want(out, i, xhat * w[c] + (b ? b[c] : 0), (fabs(xhat) + spread) * fabs(w[c]) + (b ? fabs(b[c]) : 0));
+        }
+        want(mean, n, s.mean, s.mean_abs);
+        // The error d of the mean adds d^2 to the variance: second order, but here x may be constant.
+        want(rstd, n, s.rstd, s.rstd * (1 + k_sum * k_sum * U * spread * spread));
+    }
+}
+
 // LayerNorm (layer = true) or RMSNorm of N rows around `offset`.
 static void test_norm(bool layer, int N, int C, float offset) {
     const char *forward = layer ? "layernorm_forward" : "rmsnorm_forward", *name = layer ? "layernorm" : "rmsnorm";
-    const float eps = 1e-5f;
+    const float eps = NORM_EPS;
     const int64_t n_all = (int64_t)N * C;
     float *x = floats(n_all, 2), *w = floats(C, 1), *b = floats(C, 1), *dout = floats(n_all, 1);
     for (int64_t i = 0; i < n_all; i++) x[i] += offset;
@@ -168,19 +187,7 @@ static void test_norm(bool layer, int N, int C, float offset) {
     else
         rmsnorm_forward(out, rstd, x, w, N, C, eps);
     Wanted wanted = wanted_new(n_all), wanted_mean = wanted_new(N), wanted_rstd = wanted_new(N);
-    for (int n = 0; n < N; n++) {
-        const Statistics s = statistics(wide_x + (int64_t)n * C, C, layer, eps);
-        const double spread = layer ? s.mean_abs * s.rstd : 0;
-        for (int c = 0; c < C; c++) {
-            const int64_t i = (int64_t)n * C + c;
-            const double xhat = (x[i] - s.mean) * s.rstd;
-            want(&wanted, i, xhat * w[c] + (layer ? b[c] : 0),
-                 (fabs(xhat) + spread) * fabs(w[c]) + (layer ? fabs(b[c]) : 0));
-        }
-        want(&wanted_mean, n, s.mean, s.mean_abs);
-        // The error d of the mean adds d^2 to the variance: second order, but here x may be constant.
-        want(&wanted_rstd, n, s.rstd, s.rstd * (1 + k_sum * k_sum * U * spread * spread));
-    }
+    want_norm(&wanted, &wanted_mean, &wanted_rstd, wide_x, w, layer ? b : NULL, N, C, k_sum);
     check_roundings(forward, N, C, out, &wanted, k_sum + 8);
     if (layer) check_roundings("layernorm_forward: mean", N, C, mean, &wanted_mean, k_sum + 1);
     check_roundings(layer ? "layernorm_forward: rstd" : "rmsnorm_forward: rstd", N, C, rstd, &wanted_rstd,
@@ -489,15 +496,13 @@ static void test_crossentropy(int N, int V, int count, float size) {
     const int cut[4] = {0, count == 1 ? V : V / 4, count == 2 ? V : V / 4 + V / 2, V};
     if (count > 1 && N > 1) targets[1] = cut[1]; // the first token of a slice
     for (int i = 0; i < count; i++) s[i] = slice_new(logits, N, V, cut[i], cut[i + 1], padding);
+    vocab_parallel_cross_entropy(s, count, losses, targets, scale, N);
     if (count == 1) {
         Slice one = slice_new(logits, N, V, 0, V, padding);
         float* one_losses = poisoned(N);
         crossentropy_fused(one_losses, one.logits, targets, scale, N, V, one.stride);
-        vocab_parallel_cross_entropy(s, count, losses, targets, scale, N);
         check(same(one_losses, losses, N) && same(one.logits, s[0].logits, (int64_t)N * one.stride),
               "crossentropy_fused, %d x %d: the bits of the four functions", N, V);
-    } else {
-        vocab_parallel_cross_entropy(s, count, losses, targets, scale, N);
     }
 
     Wanted wanted_loss = wanted_new(N), wanted_gradient = wanted_new((int64_t)N * V);
