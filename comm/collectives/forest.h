@@ -14,7 +14,6 @@ bandwidth of one link, and no set of trees more than the minimum of
 
 which for 8 x 8 is 112 / 63 = 1.78 on a mesh, where MultiTree has N / 2 T = 1, and 128 / 63 = 2.03 on a torus, where it
 has 1.88. And every rank has to send its vector at least once, so no algorithm does better where that bound is reached.
-reached.
 
 Packing. One tree after the other; each takes the links that are used least so far, and of these prefers ranks near its
 root (Prim's algorithm). Then each is rebuilt around the others, a few times, and at last its middle becomes its root. 8
@@ -125,29 +124,33 @@ static inline Forest forest_pack(const Network* net, int trees) {
     return f;
 }
 
-// Steps in which a link is full: next[s] is the first step from s on with room, as far as is known.
+// The steps of a link. room: transfers that one step has room for. next: the first step from this one on with room, as
+// far as is known.
+typedef struct {
+    int next, used;
+} LinkStep;
+
 typedef struct {
     int n, room;
-    int *next, *used;
+    LinkStep* steps; // (n)
 } LinkSteps;
 
 // Takes the first step with room from `step` on.
 static inline int link_take_step(LinkSteps* l, int step) {
-    for (;; step = l->next[step]) {
+    for (;; step = l->steps[step].next) {
         while (step >= l->n) {
             const int n = l->n;
-            int unused = l->n;
-            l->next = (int*)checked_grow(l->next, &l->n, 64, sizeof(int), "the steps of a link");
-            l->used = (int*)checked_grow(l->used, &unused, 64, sizeof(int), "the steps of a link");
+            l->steps = (LinkStep*)checked_grow(l->steps, &l->n, 64, sizeof(LinkStep), "the steps of a link");
             for (int s = n; s < l->n; s++) {
-                l->next[s] = s;
-                l->used[s] = 0;
+                l->steps[s].next = s;
+                l->steps[s].used = 0;
             }
         }
-        if (l->next[step] == step) break;
-        if (l->next[step] < l->n) l->next[step] = l->next[l->next[step]]; // path halving
+        LinkStep* at = &l->steps[step];
+        if (at->next == step) break;
+        if (at->next < l->n) at->next = l->steps[at->next].next; // path halving
     }
-    if (++l->used[step] == l->room) l->next[step] = step + 1;
+    if (++l->steps[step].used == l->room) l->steps[step].next = step + 1;
     return step;
 }
 
@@ -183,10 +186,7 @@ static inline void plan_forest(Plan* plan, const Network* net, int trees, int pi
         for (int tree = 0; tree < trees; tree++)
             forest_add_piece(plan, net, &f, tree, tree * pieces + piece, steps, ready);
     }
-    for (int l = 0; l < net->links; l++) {
-        free(steps[l].next);
-        free(steps[l].used);
-    }
+    for (int l = 0; l < net->links; l++) free(steps[l].steps);
     free(steps);
     free(ready);
     forest_free(&f);

@@ -47,8 +47,8 @@ typedef struct {
 typedef struct {
     const Network* net;
     int trees, per_rank;
-    int64_t n, capacity; // edges, in the order in which they were added
-    TreeEdge* edges;
+    int64_t n;
+    TreeEdge* edges; // (n) of trees (ranks - 1), in the order in which they were added
     int64_t ways, way_capacity;
     int32_t* way; // links
     int steps;
@@ -87,6 +87,7 @@ static inline Trees trees_new(const Network* net, int per_rank) {
     t.words = (net->ranks + 63) / 64;
     const size_t n = (size_t)t.trees, vertices = (size_t)net->vertices;
     t.inside = (uint64_t*)checked_calloc(n * (size_t)t.words, sizeof(uint64_t), "trees");
+    t.edges = (TreeEdge*)checked_malloc(n * (size_t)(net->ranks - 1) * sizeof(TreeEdge), "trees");
     t.parents = (int32_t**)checked_calloc(n, sizeof(int32_t*), "trees");
     t.count = (int*)checked_calloc(6 * n, sizeof(int), "trees");
     t.room = t.count + n;
@@ -136,11 +137,6 @@ static inline int trees_add_way(Trees* t, int parent, int child) {
 }
 
 static inline void trees_add_edge(Trees* t, int tree, int parent, int child, int length) {
-    if (t->n == t->capacity) {
-        t->capacity = max_i64(1024, 2 * t->capacity);
-        t->edges = (TreeEdge*)realloc(t->edges, (size_t)t->capacity * sizeof(TreeEdge));
-        if (!t->edges) die("out of memory: %.1f MB for trees", (double)t->capacity * sizeof(TreeEdge) / 1e6);
-    }
     const TreeEdge edge = {t->steps, parent, child, tree, t->ways - length, length};
     t->edges[t->n++] = edge;
     tree_join(t, tree, child);

@@ -436,7 +436,7 @@ static void test_changes(void) {
         network_free(&net);
     }
     for (int ranks = 3; ranks <= 7; ranks++) {
-        char name[16];
+        char name[32];
         snprintf(name, sizeof name, "full:%d", ranks);
         Network net = network_of(name);
         Plan plan = plan_of_two_sums(ranks);
