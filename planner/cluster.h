@@ -323,7 +323,7 @@ static inline bool cluster_read_word(ClusterReader* r, int which, char** words, 
 
 static inline bool cluster_read_number(ClusterReader* r, int which, char** words, int n, Error* error) {
     const ClusterLine* l = &cluster_lines[which];
-    double value;
+    double value = 0;
     if (!value_read(l->name, words + 1, n - 1, l->quantity, l->whole, l->low, l->high, &value, error)) return false;
     if (r->given[which]) return fail(error, "%s: given in line %d already", l->name, r->given[which]);
     r->given[which] = r->number;

@@ -100,7 +100,11 @@ static void test_files(void) {
     if (!check(measured_read_cluster(&c, &again, path, &error), "a file is read again")) return;
     bool same = c.measured == &again && c.cores == 2 && again.points == m.points && again.cores == m.cores &&
                 again.tile_rows == m.tile_rows && again.tile_columns == m.tile_columns && again.resident == m.resident;
-    for (int i = 0; i < m.points && same; i++) same = memcmp(&m.point[i], &again.point[i], sizeof *m.point) == 0;
+    for (int i = 0; i < m.points && same; i++) {
+        const MeasuredPoint *p = &m.point[i], *q = &again.point[i];
+        same = p->table == q->table && p->first == q->first && p->second == q->second && p->value == q->value &&
+               memcmp(p->at, q->at, sizeof p->at) == 0;
+    }
     same = same && memcmp(m.correction, again.correction, sizeof m.correction) == 0;
     check(same, "and is the same to the bit");
     measured_free(&m), measured_free(&again);
