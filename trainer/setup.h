@@ -13,6 +13,7 @@ An error ends the run here, on all ranks, with one line.
 #ifndef SETUP_H
 #define SETUP_H
 
+#include "../comm/check_same.h"
 #include "../comm/collectives/collectives.h"
 #include "../checkpoint/pretrained.h"
 #include "../dataloader/jsonl.h"

@@ -8,7 +8,7 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
 #ifndef TRAINER_INIT_H
 #define TRAINER_INIT_H
 
-#include "../comm/check_same.h"
+#include "batch.h"
 #include "logger.h"
 #include "setup.h"
 #include "trace_gather.h"
