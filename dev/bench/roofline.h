@@ -222,17 +222,17 @@ static inline void roofline_build(Roofline* r, const ModelConfig* model, int B, 
     r->software.epilogues = !separate;
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.recompute = recompute;
-    const Job job = {&r->model, &mesh, &r->software, B, T, false};
+    const StepSetup setup = step_setup(&r->model, &mesh, B, T, B, &r->software, NULL);
     const double parameters = (double)model_parameters(&r->model), wte = (double)r->model.V * r->model.C;
     const int tensors = model_tensors(NULL, &r->model), m = micro_batches, blocks = m * r->model.L;
     Work w[10];
     memset(w, 0, sizeof w);
-    work_zero(&w[0], &job, parameters + (r->model.tied ? wte : 0)); // the embedding's other gradient
-    work_embedding(&w[1], &job, false), work_chunk(&w[2], &job, false, false, false);
-    work_block(&w[3], &job, false, false), work_head(&w[4], &job, false);
-    work_head(&w[5], &job, true), work_block(&w[6], &job, true, false), work_embedding(&w[7], &job, true);
+    work_zero(&w[0], &setup, parameters + (r->model.tied ? wte : 0)); // the embedding's other gradient
+    work_embedding(&w[1], &setup, false), work_chunk(&w[2], &setup, false, false, false);
+    work_block(&w[3], &setup, false, false), work_head(&w[4], &setup, false);
+    work_head(&w[5], &setup, true), work_block(&w[6], &setup, true, false), work_embedding(&w[7], &setup, true);
     if (r->model.tied) work_memory(&w[8], "add the two gradients", KERNEL_ADD, wte, 12);
-    work_squares(&w[9], &job, parameters), work_optimizer(&w[9], &job, parameters);
+    work_squares(&w[9], &setup, parameters), work_optimizer(&w[9], &setup, parameters);
     const int counts[10] = {1, m, m, blocks, m, m, blocks, m, 1, 1};
     for (int i = 0; i < 10; i++) roofline_add(r, &w[i], counts[i], tensors), work_free(&w[i]);
     roofline_join(r);
