@@ -5,6 +5,7 @@ Each is compared with its formula, written again here in float64.
 #include "kernels_fixture.h"
 #include "../../../kernels/adamw.h"
 #include "../../../kernels/async_dp.h"
+#include "../../../kernels/checksum.h"
 #include "../../../kernels/global_norm.h"
 #include "../../../kernels/sgd.h"
 
@@ -344,7 +345,23 @@ static void test_quantize_special(int bits) {
     release(&memory);
 }
 
+// The parts of a buffer add up to the checksum of the whole, where they begin at a word of four bytes.
+static void test_checksum(void) {
+    enum { BYTES = 300004 };
+    const float* x = floats(BYTES / 4, 1);
+    int wrong = 0;
+    for (int64_t cut = 0; cut <= BYTES; cut += 4 * 7501) {
+        uint64_t sum = 7;
+        checksum_add(&sum, x + cut / 4, BYTES - cut, 5 + cut / 4);
+        checksum_add(&sum, x, cut, 5);
+        wrong += sum != 7 + checksum_of(x, BYTES, 5);
+    }
+    check(wrong == 0, "checksum_add: %d of the sums of two parts are wrong", wrong);
+    release(&memory);
+}
+
 int main(void) {
+    test_checksum();
     test_adamw(1003, 0.1f, 1, 1);
     test_adamw(17, 0, 0.25f, 1);
     test_adamw(1, 0.1f, 1, 1000000);
