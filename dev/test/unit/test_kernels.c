@@ -4,7 +4,6 @@ float64; each backward formula is compared with central differences of the forwa
 */
 #include "kernels_fixture.h"
 #include "../../../kernels/caat.h"
-#include "../../../kernels/checksum.h"
 #include "../../../kernels/crossentropy.h"
 #include "../../../kernels/embedding.h"
 #include "../../../kernels/gelu.h"
@@ -600,26 +599,6 @@ static void test_losses_add(int N) {
     release(&memory);
 }
 
-// Pieces add up to the whole, in any order, and a flipped bit changes the sum.
-static void test_checksum(void) {
-    enum { BYTES = 300002 };
-    char* x = (char*)integers(BYTES / 4 + 1, 0, 1 << 30);
-    const uint64_t right = checksum_of(x, BYTES, 5);
-    int wrong = 0;
-    for (int i = 0; i < 50; i++) {
-        const int64_t cut = 4 * (i * 1501), at = i * 5003;
-        uint64_t sum = 7, flipped = 0;
-        checksum_add(&sum, x + cut, BYTES - cut, 5 + cut / 4);
-        checksum_add(&sum, x, cut, 5);
-        x[at] = (char)(x[at] ^ 1 << i % 8);
-        checksum_add(&flipped, x, BYTES, 5);
-        x[at] = (char)(x[at] ^ 1 << i % 8);
-        wrong += sum != 7 + right || flipped == right;
-    }
-    check(wrong == 0, "checksum_add: two pieces, and flipped bits: %d wrong", wrong);
-    release(&memory);
-}
-
 int main(void) {
     const int sizes[4] = {1, 13, 65, 768};
     for (int i = 0; i < 4; i++) {
@@ -668,6 +647,5 @@ int main(void) {
     test_crossentropy_special();
     test_losses_add(0);
     test_losses_add(1003);
-    test_checksum();
     return test_end();
 }
