@@ -380,7 +380,8 @@ static void test_llmc_damaged(bool brief) {
         b = whole;
         memcpy(b.data + 4 * cases[i].word, &cases[i].value, 4);
         const bool refused = !opens(&b, &error);
-        check(refused, "refused: word %d = %d: %s", cases[i].word, cases[i].value, error.text);
+        check(refused && (cases[i].word != 1 || strstr(error.text, "version")), "refused: word %d = %d: %s",
+              cases[i].word, cases[i].value, error.text);
     }
     int opened = 0;
     for (size_t size = 0; size < whole.size; size += size < 1100 ? 13 : 601) {
