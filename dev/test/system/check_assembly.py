@@ -81,8 +81,8 @@ WIDE = {
     "squares_kernel": (16, 0),
     "swiglu_backward_kernel<8>": (3, 2),
     "swiglu_forward_kernel<8>": (2, 1),
-    "sync_pack_kernel<8, bf16>": (1, 1),
-    "sync_unpack_kernel<8, bf16>": (2, 1),
+    "caat_pack_kernel<8, bf16>": (1, 1),
+    "caat_unpack_kernel<8, bf16>": (2, 1),
     "update_kernel<4, AdamW>": (4, 3),
     "update_kernel<4, SGD>": (3, 2),
 }
@@ -229,7 +229,7 @@ def compile_launches(root, to):
 def seen(file, text, replacement, folder, results_of):
     """The failures that a fault leads to. Only its file is compiled, with what that includes."""
     root = tempfile.mkdtemp(dir=folder)
-    for part in ("kernels", "dev/bench"):
+    for part in ("kernels", "dev/bench", "util"):
         shutil.copytree(os.path.join(ROOT, part), os.path.join(root, part))
     for header in glob.glob(os.path.join(ROOT, "*.h")):
         shutil.copy(header, root)
