@@ -229,7 +229,7 @@ def compile_launches(root, to):
 def seen(file, text, replacement, folder, results_of):
     """The failures that a fault leads to. Only its file is compiled, with what that includes."""
     root = tempfile.mkdtemp(dir=folder)
-    for part in ("kernels", "dev/bench", "util"):
+    for part in ("kernels", "dev/bench", "dev/emulator", "util"):
         shutil.copytree(os.path.join(ROOT, part), os.path.join(root, part))
     for header in glob.glob(os.path.join(ROOT, "*.h")):
         shutil.copy(header, root)
