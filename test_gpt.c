@@ -239,7 +239,7 @@ static void reference_step_free(ReferenceStep* got, const Reference* r) {
 static double bound_of(const Reference* r, double stages) {
     const int N = r->B * r->T, F = r->model.F, V = r->model.V, C = r->model.C;
     const double K = (double)max_i64(max_i64(N, F), max_i64(V, C));
-    return 5 * sqrt(stages) * ((HAS_MASTER_WEIGHTS ? u : 0) + 2 * sqrt(K) * 0x1p-24);
+    return 5 * sqrt(stages) * ((HAS_MASTER_WEIGHTS ? unit_roundoff() : 0) + 2 * sqrt(K) * 0x1p-24);
 }
 
 // The kernels of a forward pass up to layer l (8 a block), and of both passes back to layer l.
@@ -564,7 +564,8 @@ static void test_documents(const ModelConfig* m, CaatConfig sync) {
     Alone x;
     alone_open(&x, m, sync, ROWS);
     Stage* s = &x.stage;
-    const double way = 8.0 * m->L + 4, bound = 16 * (HAS_MASTER_WEIGHTS ? sqrt(way) * u : way * sqrt(64.0) * u);
+    const double way = 8.0 * m->L + 4,
+                 bound = 16 * (HAS_MASTER_WEIGHTS ? sqrt(way) * unit_roundoff() : way * sqrt(64.0) * unit_roundoff());
     float losses[3][N], *gradients[3];
     for (int i = 0; i < 2 * N; i++) x.batch.host[i] = x.batch.host[i] % m->V;
     int32_t* positions = x.batch.host + 2 * N;

@@ -24,13 +24,16 @@ static inline void test_models(ModelConfig models[MODELS]) {
 static inline Mesh mesh_like(const Mesh* like, int rank) {
     const Mesh at = mesh_of_rank(rank, like->t, like->p, like->d);
     Mesh mesh = *like;
-    mesh.tensor = at.tensor, mesh.pipeline = at.pipeline, mesh.data = at.data;
+    mesh.tensor = at.tensor;
+    mesh.pipeline = at.pipeline;
+    mesh.data = at.data;
     return mesh;
 }
 
 // Makes it one of a CAAT-Net with N states.
 static inline Mesh with_states(Mesh mesh, int N, double share) {
-    mesh.caat.ranks = N, mesh.caat.fraction = share;
+    mesh.caat.ranks = N;
+    mesh.caat.fraction = share;
     return mesh;
 }
 

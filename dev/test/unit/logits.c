@@ -41,7 +41,9 @@ int main(int argc, char** argv) {
     device_zero(batch.device, 2 * (size_t)T * sizeof(int32_t));
     device_from_host(batch.device, tokens.data, (size_t)T * sizeof(int32_t));
     activations_bind(a, s, 0, 0, 1, T, false);
-    a->inputs = batch.device, a->targets = batch.device + T, a->scale = 0;
+    a->inputs = batch.device;
+    a->targets = batch.device + T;
+    a->scale = 0;
     chunk_forward(s, a);
     const size_t n = (size_t)T * (size_t)m.V;
     float* logits = (float*)checked_malloc(n * sizeof(float), "logits");

@@ -16,8 +16,11 @@ without the trainer's loop: test_gpt.c, test_caat.c, test_trainer.c.
 // one that is fused with its neighbour sees other arrays.
 enum { MLP_CHANNELS = DEVICE_IS_HOST ? 100 : 104 };
 
-// Unit roundoff of floatX.
-static const double u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : NEEDS_LOSS_SCALE ? 0x1p-11 : 0x1p-8;
+// Unit roundoff of floatX: fp32, which alone has no master weights, fp16 or bf16.
+static inline double unit_roundoff(void) {
+    if (!HAS_MASTER_WEIGHTS) return 0x1p-24;
+    return NEEDS_LOSS_SCALE ? 0x1p-11 : 0x1p-8;
+}
 
 // n floats of device memory, and n floatX, in new host memory.
 static inline float* host_floats(const float* device, int64_t n) {
@@ -43,7 +46,8 @@ static inline bool same_state(const Stage* a, const Stage* b) {
     bool same = memcmp(x, y, n * sizeof(float)) == 0;
     for (int what = 0; what < CHECKPOINT_VALUES; what++) {
         free(x), free(y);
-        x = host_state(a, what), y = host_state(b, what);
+        x = host_state(a, what);
+        y = host_state(b, what);
         same = same && memcmp(x, y, n * sizeof(float)) == 0;
     }
     free(x), free(y);
@@ -113,7 +117,8 @@ static inline void alone_open(Alone* x, const ModelConfig* m, CaatConfig sync, i
     for (int i = 0; i < 2 * a->tokens; i++)
         x->batch.host[i] = (int32_t)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
     device_from_host(x->batch.device, x->batch.host, 2 * (size_t)a->tokens * sizeof(int32_t));
-    a->inputs = x->batch.device, a->targets = x->batch.device + a->tokens;
+    a->inputs = x->batch.device;
+    a->targets = x->batch.device + a->tokens;
 }
 
 // The mean loss with other parameters: those of x plus h times direction (layout.elements each).

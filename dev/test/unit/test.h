@@ -45,8 +45,7 @@ static inline double relative_error(const float* a, const double* b, int64_t n) 
     return scale > 0 ? worst / scale : worst;
 }
 
-// Seconds that this process has computed. Where work that grows too fast has to be told from work that does not, they
-// are counted, not those of the clock on the wall: other processes do not matter.
+// Seconds of processor time of this process: other processes on the machine do not change them.
 static inline double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 // while (attempt()) test(): until none of its checks fails, three times at most. For what depends on when a busy

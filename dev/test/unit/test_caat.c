@@ -68,7 +68,10 @@ static void test_slopes(Arch arch, int ranks, double share) {
                 expected += (double)direction[k] * (double)gradient[k];
             }
             const double error = fabs(slope_at(&alone, params, direction) - expected);
-            if (!(error <= worst)) worst = error, where = name;
+            if (!(error <= worst)) {
+                worst = error;
+                where = name;
+            }
         }
     }
     char what[160];
@@ -80,8 +83,8 @@ static void test_slopes(Arch arch, int ranks, double share) {
 }
 
 // At the initial weights private channels are as large as shared ones, which are sums of N independent parts: with
-// either scale; without, they are sqrt(N) times smaller. 8192 numbers each, alike in some 50 ways: a standard deviation
-// to 10 %.
+// either scale; without, they are sqrt(N) times smaller. 8192 numbers each, of some 50 independent ones: a standard
+// deviation to 10 %.
 static void test_private_channels(SyncScale scale, double expected) {
     const ModelConfig m = model_llama(2, 128, 4, 4, 256, 64, 61);
     const CaatConfig sync = {4, 0.5, scale, false};
@@ -93,19 +96,19 @@ static void test_private_channels(SyncScale scale, double expected) {
     chunk_forward(s, a);
     float *before = host_values(a->x[0], (int64_t)a->N * m.C), *after = host_values(a->x[1], (int64_t)a->N * m.C);
     double squares[2] = {0, 0};
-    bool alike = true;
+    bool same = true;
     for (int64_t i = 0; i < (int64_t)a->N * m.C; i++) {
         const double added = (double)after[i] - (double)before[i];
         const bool shared = i % m.C < s->layout.shared;
         squares[shared] += added * added;
-        if (shared) alike = alike && after[i] == after[i % ((int64_t)a->tokens * m.C)];
+        if (shared) same = same && after[i] == after[i % ((int64_t)a->tokens * m.C)];
     }
     const double ratio = sqrt(squares[0] / squares[1]);
     check(fabs(ratio / expected - 1) < 0.1,
           "scale %s: what a block adds to private channels is %.3f times as large as to shared "
           "ones, expected %.1f",
           caat_scale_names[scale], ratio, expected);
-    check(alike, "and shared channels are the same bits in all states");
+    check(same, "and shared channels are the same bits in all states");
     free(before), free(after);
     alone_close(&alone);
 }
@@ -122,7 +125,8 @@ static void test_large_logits(int state) {
     float* params = (float*)checked_calloc((size_t)n, sizeof(float), "test");
     layout_initialize(params, &s->layout, 4);
     float* row = params + layout_slice_of_stream(&s->layout, -1, HEAD_W, state)->offset;
-    row[0] = 300, row[m.C] = -300; // of two tokens: one has a large logit, whatever the channel's sign
+    row[0] = 300;
+    row[m.C] = -300; // of two tokens: one has a large logit, whatever the channel's sign
     const double loss = loss_at(&alone, params, params, 0);
     check(isfinite(loss) && loss > 88, "a large logit of state %d: the loss is %.1f", state, loss);
     free(params);

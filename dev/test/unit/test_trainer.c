@@ -171,7 +171,7 @@ static void test_validation(const ModelConfig* m) {
         losses[i] = validate(&t);
         trainer_close(&t);
     }
-    const double difference = fabs(losses[0] - losses[1]), bound = DEVICE_IS_HOST ? 0 : u * losses[0];
+    const double difference = fabs(losses[0] - losses[1]), bound = DEVICE_IS_HOST ? 0 : unit_roundoff() * losses[0];
     check(difference <= bound && losses[0] != losses[2],
           "%s: validation on six sequences, in fours or one by one: %.9g", m->name, losses[0]);
 }
@@ -299,7 +299,8 @@ static void test_decode(const ModelConfig* m) {
     char what[64];
     snprintf(what, sizeof what, "%s: 24 tokens decoded one by one", m->name);
     const double way = 8.0 * m->L + 4;
-    check_error(what, worst, 4 * (HAS_MASTER_WEIGHTS ? sqrt(way) * u : way * sqrt(100.0) * u));
+    check_error(what, worst,
+                4 * (HAS_MASTER_WEIGHTS ? sqrt(way) * unit_roundoff() : way * sqrt(100.0) * unit_roundoff()));
     free(expected);
     trainer_close(&t);
 }

@@ -37,7 +37,9 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
         int i = 1;
         if (strstr(line, "sgd") && (strcmp(word, "--eps") == 0 || strcmp(word, "--beta2") == 0)) continue;
         while (i < given && strcmp(argv[i], word) != 0) i++;
-        if (i == given) argv[argc++] = word, argv[argc++] = value;
+        if (i != given) continue;
+        argv[argc++] = word;
+        argv[argc++] = value;
     }
     t->settings = settings_default();
     Settings* o = &t->settings;
@@ -45,7 +47,8 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     const int n = settings_table(table, o);
     Error error;
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    o->out = out, o->resume = resume;
+    o->out = out;
+    o->resume = resume;
     check_settings(o);
     settings_schedule(o, option_given(table, n, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
