@@ -67,8 +67,9 @@ typedef struct {
 
 static inline JsonQuoted json_quoted(const char* s) {
     JsonQuoted q;
-    size_t n = strnlen(s, 200);
-    const bool cut = s[n] != 0;
+    size_t n = strlen(s);
+    const bool cut = n > 200;
+    if (cut) n = 200;
     while (cut && (s[n] & 0xC0) == 0x80 && n > 0) n--; // not in the middle of a character
     snprintf(q.text, sizeof q.text, "\"%.*s%s\"", (int)n, s, cut ? "..." : "");
     return q;
