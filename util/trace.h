@@ -74,8 +74,8 @@ static inline void trace_span(Trace* trace, const char* track, const char* name,
     }
     TraceSpan* span = &trace->spans[trace->n++];
     memset(span, 0, sizeof *span);
-    snprintf(span->track, sizeof span->track, "%s", track);
-    snprintf(span->name, sizeof span->name, "%s", name);
+    memcpy(span->track, track, (size_t)min_i64((int64_t)strlen(track), sizeof span->track - 1));
+    memcpy(span->name, name, (size_t)min_i64((int64_t)strlen(name), sizeof span->name - 1));
     span->number = number;
     span->start = start;
     span->end = end;
