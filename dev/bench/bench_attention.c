@@ -8,9 +8,9 @@ Operations are those of the causal half only: the forward pass has 2 products of
 query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (kernels/mfu.h), the
 forward and the backward pass take turns; each number is the median over the rounds, percentages taken round by round.
 */
-#include "../../util/base.h"
 #include "../../kernels/attention.h"
 #include "../../kernels/mfu.h"
+#include "median.h"
 
 enum { ROUNDS = 15 };
 
@@ -18,16 +18,6 @@ typedef struct {
     int B, T, NH, NKV, HS;
     int document; // tokens on average; 0: a sequence is one, and has no positions
 } Shape;
-
-static int compare(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double* x) {
-    qsort(x, ROUNDS, sizeof *x, compare);
-    return x[ROUNDS / 2];
-}
 
 static float* random_floats(size_t n, uint64_t stream) {
     float* x = (float*)checked_malloc(n * sizeof(float), "a benchmark");
@@ -49,9 +39,9 @@ static void bench(Shape s, int threads) {
     int32_t* positions = s.document ? random_positions(s) : NULL;
     const size_t tokens = (size_t)s.B * (size_t)s.T, width = (size_t)s.NH * (size_t)s.HS;
     const size_t qkv_size = tokens * (size_t)(s.NH + 2 * s.NKV) * (size_t)s.HS;
-    float *qkv = random_floats(qkv_size, 1), *dqkv = random_floats(qkv_size, 2),
-          *out = random_floats(tokens * width, 3);
-    float *dout = random_floats(tokens * width, 4), *lse = random_floats(tokens * (size_t)s.NH, 5);
+    float *qkv = random_floats(qkv_size, 1), *dqkv = random_floats(qkv_size, 2);
+    float *out = random_floats(tokens * width, 3), *dout = random_floats(tokens * width, 4);
+    float* lse = random_floats(tokens * (size_t)s.NH, 5);
     const double operations = 2.0 * s.B * s.NH * (double)s.T * s.T * s.HS;
     double forward[ROUNDS], backward[ROUNDS], forward_part[ROUNDS], backward_part[ROUNDS];
     for (int round = -2; round < ROUNDS; round++) { // two to warm up
@@ -60,13 +50,15 @@ static void bench(Shape s, int threads) {
         attention_forward(out, lse, qkv, positions, s.B, s.T, s.NH, s.NKV, s.HS);
         const double middle = seconds_now();
         attention_backward(dqkv, dout, qkv, out, lse, positions, s.B, s.T, s.NH, s.NKV, s.HS);
-        forward[i] = middle - start, backward[i] = seconds_now() - middle;
-        forward_part[i] = operations / forward[i] / peak, backward_part[i] = 2.5 * operations / backward[i] / peak;
+        forward[i] = middle - start;
+        backward[i] = seconds_now() - middle;
+        forward_part[i] = operations / forward[i] / peak;
+        backward_part[i] = 2.5 * operations / backward[i] / peak;
     }
-    const double f = median(forward), b = median(backward);
+    const double f = median(forward, ROUNDS), b = median(backward, ROUNDS);
     printf("%3d %5d %4d %4d %4d %9d  %9.2f %9.0f %6.0f %%  %9.2f %9.0f %6.0f %%\n", s.B, s.T, s.NH, s.NKV, s.HS,
-           s.document, f * 1e3, operations / f * 1e-9, 100 * median(forward_part), b * 1e3, 2.5 * operations / b * 1e-9,
-           100 * median(backward_part));
+           s.document, f * 1e3, operations / f * 1e-9, 100 * median(forward_part, ROUNDS), b * 1e3,
+           2.5 * operations / b * 1e-9, 100 * median(backward_part, ROUNDS));
     free(qkv), free(dqkv), free(out), free(dout), free(lse), free(positions);
 }
 

@@ -3,7 +3,7 @@ bench_collective.c: all-reduces by plan (comm/collectives/collectives.h, comm/co
 library, on the ranks that mpirun starts. Algorithms take turns; a time is the longest of all ranks', and the median
 over the rounds. Every result is compared with the sum that it has to be, and its bits with rank 0's.
 
-    scripts/mpirun.sh -np 4 build/bench_collective --algorithms native,ring,multitree --topology full:4 --kib 64,1024,16384
+    scripts/mpirun.sh -np 4 build/bench_collective --algorithms native,ring,multitree --topology full:4 --kib 64,1024
 
 native is MPI_Allreduce; native-start MPI_Iallreduce, which the trainer uses where it overlaps (Open MPI 4 has no good
 algorithm for it where the result takes the place of the operand).
@@ -15,6 +15,7 @@ in namespaces (dev/experiments/net_torus.sh).
 #include "../../comm/collectives/collectives.h"
 #include "../../comm.h"
 #include "../../util/options.h"
+#include "median.h"
 
 enum { MOST = 16, ROUNDS = 101 };
 
@@ -29,16 +30,6 @@ typedef struct {
     Comm group;
     double times[ROUNDS];
 } Rival;
-
-static int compare(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double* x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return x[n / 2];
-}
 
 // Small whole numbers, so that every order of additions gives the same sum, in 8 bits too.
 static float value_of(int rank, int64_t i) { return (float)((rank * 7 + i * 13) % 5); }
@@ -103,14 +94,15 @@ static void measure(Comm* world, Rival* rivals, int n_rivals, int64_t bytes, con
             if (round >= 0) rivals[k].times[round] = seconds;
         }
     }
-    for (int k = 0; k < n_rivals && world->rank == 0; k++) {
+    free(x);
+    if (world->rank != 0) return;
+    for (int k = 0; k < n_rivals; k++) {
         const double t = median(rivals[k].times, rounds), N = world->size;
         printf("%8lld KiB  %-20s %10.3f ms  %8.1f MB/s  bus %8.1f MB/s  %6.2f x %s\n", (long long)(bytes >> 10),
                rivals[k].name, t * 1e3, (double)bytes / t / 1e6, 2 * (N - 1) / N * (double)bytes / t / 1e6,
                rivals[0].times[rounds / 2] / t, rivals[0].name);
     }
     fflush(stdout);
-    free(x);
 }
 
 static int open_rivals(Comm* world, Rival* rivals, const BenchSettings* o, const Network* net) {
@@ -141,14 +133,9 @@ int main(int argc, char** argv) {
     char usual[32];
     Comm world;
     comm_open(&world);
-    BenchSettings o = {"native,ring,ring-both,halving-doubling,double-tree,multitree",
-                       NULL,
-                       "64,1024,16384",
-                       11,
-                       0,
-                       false,
-                       false,
-                       false};
+    BenchSettings o = {.algorithms = "native,ring,ring-both,halving-doubling,double-tree,multitree",
+                       .kib = "64,1024,16384",
+                       .rounds = 11};
     Option table[] = {
         option_string("algorithms", &o.algorithms, "A,B,...",
                       "native, native-start, or as --allreduce; forest:8/16 for forest:8,16"),

@@ -3,7 +3,6 @@ Time of the kernels that are not matrix products, at the shapes of GPT-2 124M (o
 = 1024 rows. The peer is memcpy by all threads: for each kernel, a copy that moves as many bytes (read and written), so
 that it finds them in the same cache. Each line is the median of 9 rounds in which kernel and copy take turns.
 */
-#include "../../util/base.h"
 #include "../../kernels/adamw.h"
 #include "../../kernels/checksum.h"
 #include "../../kernels/crossentropy.h"
@@ -15,6 +14,7 @@ that it finds them in the same cache. Each line is the median of 9 rounds in whi
 #include "../../kernels/rmsnorm.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
+#include "median.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -80,16 +80,6 @@ static void parallel_copy(char* to, const char* from, int64_t bytes) {
     enum { PIECE = 1 << 16 };
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < bytes; i += PIECE) memcpy(to + i, from + i, (size_t)min_i64(PIECE, bytes - i));
-}
-
-static int compare(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double* x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return x[n / 2];
 }
 
 // Seconds of one run, or one copy: the mean of `repeats`.

@@ -11,6 +11,7 @@ is timed by its CPU time, so that other programs disturb little; several by the 
 */
 #include "../../kernels/matmul.h"
 #include "../../kernels/mfu.h"
+#include "median.h"
 
 #include <dlfcn.h>
 
@@ -97,15 +98,6 @@ static void fill(float* x, int64_t n, uint64_t stream) {
     for (int64_t i = 0; i < n; i++) x[i] = random_uniform(1, stream, (uint64_t)i) - 0.5f;
 }
 
-static int compare_doubles(const void* a, const void* b) {
-    double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-static double median(double* x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare_doubles);
-    return x[n / 2];
-}
-
 // Operations a second of one contestant in its turn: one call to wake its threads, then some 40 ms of calls.
 static double take_turn(const Peers* peers, int contestant, int kind, const Layer* l, int threads) {
     enum { SLEEP_US = 40000 };
@@ -157,11 +149,15 @@ static void bench_threads(const Peers* peers, Layer l, int rounds, int threads) 
     printf("\n");
     for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
         for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-            l.N = tokens[t], l.OC = shapes[s][0], l.C = shapes[s][1];
+            l.N = tokens[t];
+            l.OC = shapes[s][0];
+            l.C = shapes[s][1];
             for (int kind = 0; kind < KINDS; kind++) bench_row(peers, kind, &l, rounds, threads);
         }
     }
-    l.N = 256, l.OC = 768, l.C = 768;
+    l.N = 256;
+    l.OC = 768;
+    l.C = 768;
     double start = seconds_now();
     plain_forward(&l);
     printf("%5d %6d %5d  forward by three plain loops: %.1f Gflop/s\n", l.N, l.OC, l.C,

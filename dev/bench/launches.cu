@@ -4,7 +4,7 @@ on the emulator, with arrays that no check reads, and launch() writes down what 
 and dynamic shared memory in the tables of assembly.py are those of the launch code itself, for an H200 and two models:
 
     GPT-2 124M       64 sequences of 1024 tokens, 12 heads of 64
-    Llama 1.1B       16 sequences of 2048 tokens, 32 query and 4 key/value heads of 64; attention besides with heads of 128
+    Llama 1.1B       16 sequences of 2048 tokens, 32 query and 4 key/value heads of 64, and 16 and 2 heads of 128
 
 A line is: where the kernel is in this program, counted from main; blocks; threads of a block; its bytes of dynamic
 shared memory. nm(1) knows which kernel that is.
@@ -91,7 +91,8 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
 
 int main(void) {
     cudaDeviceProp* gpu = const_cast<cudaDeviceProp*>(gpu_properties());
-    gpu->multiProcessorCount = 132, gpu->sharedMemPerBlockOptin = 227 << 10;
+    gpu->multiProcessorCount = 132;
+    gpu->sharedMemPerBlockOptin = 227 << 10;
     step(16, 2048, 2048, 16, 2, 128, 5632, 32000, 1100048384);
     step(16, 2048, 2048, 32, 4, 64, 5632, 32000, 1100048384);
     step(64, 1024, 768, 12, 12, 64, 3072, 50257, 124439808);

@@ -10,6 +10,7 @@ faster.
 #define MEASURE_GPU_H
 
 #include "../../kernels/kernels.h"
+#include "median.h"
 
 enum { RUNS = 20, WARM_UP = 3, FLUSH = 256 << 20 };
 enum { DIFFERENT = (1 << 20) - 3 }; // random numbers: a prime, so that no two rows of a matrix are equal
@@ -39,11 +40,6 @@ static T* random_array(int64_t n) {
     return device;
 }
 
-static inline int by_size(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return x < y ? -1 : x > y;
-}
-
 // Median milliseconds of run(). tiny: it is run twice, to see that it works.
 template <class Run>
 static double milliseconds(bool tiny, Run run) {
@@ -71,8 +67,7 @@ static double milliseconds(bool tiny, Run run) {
         cuda_check(cudaEventDestroy(end[i]), "cudaEventDestroy");
     }
     device_free(flush, 0);
-    qsort(times, (size_t)runs, sizeof times[0], by_size);
-    return times[runs / 2];
+    return median(times, runs);
 }
 
 #endif
