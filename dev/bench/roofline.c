@@ -3,14 +3,14 @@ roofline.c: the floor of a training step on one GPU, and what we aim at (rooflin
 
     build/roofline                              the six models, a line each
     build/roofline --model gpt2-124M            one of them, operation by operation
-        [--batch B] [--seq T] [--micro-batch b]  sequences and tokens of a step, sequences that are worked on at once
-        [--recompute full|selective] [--separate]  --separate: GELU and gradients of biases by kernels of their own
-        [--product TFLOPS] [--copy TBS] [--peak TFLOPS] [--memory GIB]  of another GPU, or as bench_gpu has measured them
-        [--numbers]    of the six models, for scripts: name, floor and goal (ms), FLOP a token by both counts of MFU (in
-                       10^9), GiB, and what to run: sequences at once, of a step, their tokens, vocabulary
+    build/roofline --numbers                    the six models, for scripts: name, floor and goal (ms), FLOP a token by
+                                                both counts of MFU (in 10^9), GiB, and what to run: sequences at once,
+                                                of a step, their tokens, vocabulary
+    build/roofline --help                       options, such as another batch, or another GPU
 
 All of it is a prediction. Nothing here was measured on the models.
 */
+#include "../../util/options.h"
 #include "roofline.h"
 
 static double gib(double bytes) { return bytes / 1073741824; }
@@ -75,16 +75,17 @@ static void print_one(const Roofline* r, const Ceilings* c, double memory_bytes)
 
 typedef struct {
     const char* model;
-    int B, T, micro;
-    Recompute recompute;
-    bool separate, numbers;
+    int64_t B, T, micro;
+    int recompute; // Recompute
+    bool separate, numbers, help;
     Ceilings ceilings;
     double memory;
 } Wish;
 
 // The micro-batch that was asked for, or the largest that fits.
 static int micro_batch(const Wish* w, const ModelConfig* m, int B, int T) {
-    const int micro = w->micro ? w->micro : roofline_micro_batch(m, B, T, w->recompute, w->memory);
+    const int fits = w->micro ? 0 : roofline_micro_batch(m, B, T, (Recompute)w->recompute, w->memory);
+    const int micro = w->micro ? (int)w->micro : fits;
     if (micro == 0) die("%s: no micro-batch fits into %.0f GiB; try --recompute full", m->name, gib(w->memory));
     if (B % micro != 0) die("--micro-batch %d does not divide --batch %d", micro, B);
     return micro;
@@ -102,7 +103,7 @@ static void print_summary(const Wish* w, Roofline* r) {
         Error error;
         char batch[32];
         const int micro = micro_batch(w, m, k->B, k->T);
-        roofline_build(r, m, micro, k->T, k->B / micro, 0, w->recompute, w->separate);
+        roofline_build(r, m, micro, k->T, k->B / micro, 0, (Recompute)w->recompute, w->separate);
         const RooflineTotals t = roofline_totals(r, &w->ceilings);
         if (!roofline_memory(&memory, r, &error)) die("%s", error.text);
         if (w->numbers) {
@@ -123,52 +124,28 @@ static void print_summary(const Wish* w, Roofline* r) {
     }
 }
 
-static double number_of(const char* name, const char* text, double least) {
-    char* end;
-    const double value = text ? strtod(text, &end) : NAN;
-    if (!text || *end || !(value >= least)) die_usage("%s needs a number of at least %g", name, least);
-    return value;
-}
-
-static Recompute recompute_of(const char* text) {
-    if (text && strcmp(text, "full") == 0) return RECOMPUTE_FULL;
-    if (text && strcmp(text, "selective") == 0) return RECOMPUTE_SELECTIVE;
-    die_usage("--recompute full or --recompute selective");
-    return RECOMPUTE_NONE;
-}
-
 static Wish read_wish(int argc, char** argv) {
-    Wish w;
-    memset(&w, 0, sizeof w);
-    w.ceilings = ceilings_h200(), w.memory = 139 * 1073741824.0;
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(name, "--separate") == 0 || strcmp(name, "--numbers") == 0) {
-            *(name[2] == 's' ? &w.separate : &w.numbers) = true;
-            continue;
-        }
-        i++;
-        if (strcmp(name, "--model") == 0)
-            w.model = value;
-        else if (strcmp(name, "--batch") == 0)
-            w.B = (int)number_of(name, value, 1);
-        else if (strcmp(name, "--seq") == 0)
-            w.T = (int)number_of(name, value, 1);
-        else if (strcmp(name, "--micro-batch") == 0)
-            w.micro = (int)number_of(name, value, 1);
-        else if (strcmp(name, "--recompute") == 0)
-            w.recompute = recompute_of(value);
-        else if (strcmp(name, "--product") == 0)
-            w.ceilings.product = 1e12 * number_of(name, value, 1e-3);
-        else if (strcmp(name, "--copy") == 0)
-            w.ceilings.copy = 1e12 * number_of(name, value, 1e-6);
-        else if (strcmp(name, "--peak") == 0)
-            w.ceilings.peak = 1e12 * number_of(name, value, 1e-3);
-        else if (strcmp(name, "--memory") == 0)
-            w.memory = 1073741824.0 * number_of(name, value, 0);
-        else
-            die_usage("%s is not known; the comment on top of dev/bench/roofline.c lists what is", name);
-    }
+    const Ceilings h200 = ceilings_h200();
+    Wish w = {.memory = 139};
+    double product = h200.product / 1e12, copy = h200.copy / 1e12, peak = h200.peak / 1e12;
+    Option table[] = {
+        option_string("model", &w.model, "NAME", "operation by operation; else the six models, a line each"),
+        option_int("batch", &w.B, 1, 1 << 24, "sequences of a step"),
+        option_int("seq", &w.T, 1, 1 << 24, "their tokens"),
+        option_int("micro-batch", &w.micro, 1, 1 << 24, "sequences that are worked on at once [what fits]"),
+        option_choice("recompute", &w.recompute, "none|selective|full", "what the backward pass computes again"),
+        option_flag("separate", &w.separate, "GELU and gradients of biases by kernels of their own"),
+        option_float("product", &product, 1e-3, 1e9, "TFLOP/s of a matrix product"),
+        option_float("copy", &copy, 1e-6, 1e9, "TB/s of a copy"),
+        option_float("peak", &peak, 1e-3, 1e9, "TFLOP/s of the data sheet"),
+        option_float("memory", &w.memory, 0, 1e9, "GiB"),
+        option_flag("numbers", &w.numbers, "of the six models, for scripts"),
+        option_flag("help", &w.help, "this list"),
+    };
+    options_of_program(table, (int)(sizeof table / sizeof *table), argc, argv, &w.help,
+                       "roofline predicts the least time of a training step on a GPU.");
+    w.ceilings = (Ceilings){1e12 * product, 1e12 * copy, h200.exponentials, 1e12 * peak};
+    w.memory *= 1073741824.0;
     return w;
 }
 
@@ -185,11 +162,14 @@ int main(int argc, char** argv) {
     if (!m) die_usage("--model %s is not known", w.model);
     int B = 32, T = m->T;
     for (int i = 0; i < ROOFLINE_CASES; i++) {
-        if (strcmp(roofline_cases[i].model, w.model) == 0) B = roofline_cases[i].B, T = roofline_cases[i].T;
+        if (strcmp(roofline_cases[i].model, w.model) != 0) continue;
+        B = roofline_cases[i].B;
+        T = roofline_cases[i].T;
     }
-    B = w.B ? w.B : B, T = w.T ? w.T : T;
+    if (w.B) B = (int)w.B;
+    if (w.T) T = (int)w.T;
     const int micro = micro_batch(&w, m, B, T);
-    roofline_build(r, m, micro, T, B / micro, 0, w.recompute, w.separate);
+    roofline_build(r, m, micro, T, B / micro, 0, (Recompute)w.recompute, w.separate);
     print_one(r, &w.ceilings, w.memory);
     free(r);
     return 0;

@@ -88,11 +88,17 @@ static inline double roofline_tokens(const Roofline* r) { return (double)r->micr
 // ----------------------------------------------------------------------------------------------------------------
 // Goals
 
+static inline void set_goals(RooflineRow* row, double goal, double stretch) {
+    row->goal = goal;
+    row->stretch = stretch;
+}
+
 // Of products by the number of channels: with sums of 768 the end of one tile is not hidden behind the next, and 1600
 // are 12.5 tiles. TFLOP/s of an H200's 790.
 static inline void goal_of_product(RooflineRow* row, int C) {
-    const double goal = C < 1024 ? 660 : C < 2048 ? 690 : 720, stretch = C < 1024 ? 700 : C < 2048 ? 720 : 750;
-    row->goal = goal / 790, row->stretch = stretch / 790;
+    static const double goals[] = {660, 690, 720}, stretches[] = {700, 720, 750};
+    const int size = (C >= 1024) + (C >= 2048);
+    set_goals(row, goals[size] / 790, stretches[size] / 790);
 }
 
 // TFLOP/s, counted causally, at 1024, 2048 and 4096 tokens; between them by the logarithm. Heads of 64: forward
@@ -103,17 +109,17 @@ static inline void goal_of_attention(RooflineRow* row, double T, double HS, bool
     const double at = fmin(2, fmax(0, log2(T / 1024)));
     const int wide = HS > 64, i = at < 1 ? 0 : 1;
     const double *goal = goals[wide][backward], *stretch = stretches[wide][backward];
-    row->goal = (goal[i] + (at - i) * (goal[i + 1] - goal[i])) / 790;
-    row->stretch = (stretch[i] + (at - i) * (stretch[i + 1] - stretch[i])) / 790;
+    set_goals(row, (goal[i] + (at - i) * (goal[i + 1] - goal[i])) / 790,
+              (stretch[i] + (at - i) * (stretch[i + 1] - stretch[i])) / 790);
 }
 
 static inline void goal_of_memory(RooflineRow* row) {
     switch (row->op.kernel) {
     case KERNEL_NORM_BACKWARD: // sums over rows besides
     case KERNEL_BIAS:
-    case KERNEL_EMBEDDING_BACKWARD: row->goal = 0.88, row->stretch = 0.93; break;
-    case KERNEL_CLASSIFIER: row->goal = 0.93, row->stretch = 0.975; break; // 13.2 GB in 3.3 and 3.15 ms
-    default: row->goal = 0.92, row->stretch = 0.96; break;
+    case KERNEL_EMBEDDING_BACKWARD: set_goals(row, 0.88, 0.93); break;
+    case KERNEL_CLASSIFIER: set_goals(row, 0.93, 0.975); break; // 13.2 GB in 3.3 and 3.15 ms
+    default: set_goals(row, 0.92, 0.96); break;
     }
 }
 
@@ -180,14 +186,16 @@ static inline void roofline_add(Roofline* r, const Work* w, int count, int tenso
         if (is_epilogue(r, &w->op[i])) {
             RooflineRow* product = &r->row[r->n - 1];
             product->gelu = true;
-            product->bytes += w->op[i].bytes, product->exps += w->op[i].elements;
+            product->bytes += w->op[i].bytes;
+            product->exps += w->op[i].elements;
             append_text(product->name, sizeof product->name, ", %s", product->op.transposed ? "dGELU" : "GELU");
             continue;
         }
         if (r->n == ROOFLINE_ROWS) die("internal error: a step of more than %d operations", ROOFLINE_ROWS);
         RooflineRow* row = &r->row[r->n];
         memset(row, 0, sizeof *row);
-        row->op = w->op[i], row->count = count;
+        row->op = w->op[i];
+        row->count = count;
         snprintf(row->name, sizeof row->name, "%s", w->op[i].name);
         if (row->op.kind == OP_PRODUCT) row_of_product(r, row);
         if (row->op.kind == OP_ATTENTION) row_of_attention(r, row);
@@ -215,7 +223,11 @@ static inline void roofline_join(Roofline* r) {
 static inline void roofline_build(Roofline* r, const ModelConfig* model, int B, int T, int micro_batches,
                                   int vocabulary, Recompute recompute, bool separate) {
     memset(r, 0, sizeof *r);
-    r->model = *model, r->B = B, r->T = T, r->micro_batches = micro_batches, r->recompute = recompute;
+    r->model = *model;
+    r->B = B;
+    r->T = T;
+    r->micro_batches = micro_batches;
+    r->recompute = recompute;
     r->model.V = vocabulary ? vocabulary : (int)round_up((size_t)model->V, 128);
     if (T > r->model.T) r->model.T = T;
     r->software = *software_find("threefold");
@@ -228,13 +240,20 @@ static inline void roofline_build(Roofline* r, const ModelConfig* model, int B, 
     Work w[10];
     memset(w, 0, sizeof w);
     work_zero(&w[0], &setup, parameters + (r->model.tied ? wte : 0)); // the embedding's other gradient
-    work_embedding(&w[1], &setup, false), work_chunk(&w[2], &setup, false, false, false);
-    work_block(&w[3], &setup, false, false), work_head(&w[4], &setup, false);
-    work_head(&w[5], &setup, true), work_block(&w[6], &setup, true, false), work_embedding(&w[7], &setup, true);
+    work_chunk(&w[2], &setup, false, false, false);
+    for (int backward = 0; backward < 2; backward++) {
+        work_embedding(&w[backward ? 7 : 1], &setup, backward);
+        work_block(&w[backward ? 6 : 3], &setup, backward, false);
+        work_head(&w[backward ? 5 : 4], &setup, backward);
+    }
     if (r->model.tied) work_memory(&w[8], "add the two gradients", KERNEL_ADD, wte, 12);
-    work_squares(&w[9], &setup, parameters), work_optimizer(&w[9], &setup, parameters);
+    work_squares(&w[9], &setup, parameters);
+    work_optimizer(&w[9], &setup, parameters);
     const int counts[10] = {1, m, m, blocks, m, m, blocks, m, 1, 1};
-    for (int i = 0; i < 10; i++) roofline_add(r, &w[i], counts[i], tensors), work_free(&w[i]);
+    for (int i = 0; i < 10; i++) {
+        roofline_add(r, &w[i], counts[i], tensors);
+        work_free(&w[i]);
+    }
     roofline_join(r);
 }
 
@@ -276,9 +295,15 @@ static inline RooflineTotals roofline_totals(const Roofline* r, const Ceilings* 
     for (int i = 0; i < r->n; i++) {
         const RooflineRow* row = &r->row[i];
         const double n = row->count, floor = n * row_floor(row, c, NULL);
-        t.flops += n * row->flops, t.executed += n * row->executed, t.bytes += n * row->bytes, t.exps += n * row->exps;
-        t.floor += floor, t.part[row->op.kind] += floor, t.launches += n * row->launches;
-        t.goal += n * row_seconds(row, c, row->goal), t.stretch += n * row_seconds(row, c, row->stretch);
+        t.flops += n * row->flops;
+        t.executed += n * row->executed;
+        t.bytes += n * row->bytes;
+        t.exps += n * row->exps;
+        t.floor += floor;
+        t.part[row->op.kind] += floor;
+        t.launches += n * row->launches;
+        t.goal += n * row_seconds(row, c, row->goal);
+        t.stretch += n * row_seconds(row, c, row->stretch);
     }
     t.overlap = fmax(fmax(t.flops / c->product, t.bytes / c->copy), t.exps / c->exponentials);
     t.per_token = model_flops_per_token(&r->model, r->T);
