@@ -25,14 +25,15 @@ runs of it against two steps) up to 144 more runs, 23 s; 52 ms move memory: 23 r
 13 ms x 2 x 23 / 0.4, 2 s. Arrays are made anew for each of some 190 lines, 0.1 s at most: 19 s. Together some 50 s;
 --only attention some 5.
 */
+#include "../../util/options.h"
 #include "measure_gpu.h"
 #include "roofline.h"
 
 static const double MOST_PARAMETERS = 1 << 30;
 
 static struct {
-    bool tiny;
-    const char *only, *model; // NULL: all
+    bool tiny, help;
+    const char *only, *model, *json_path; // NULL: all; none
     FILE* json;
     Ceilings ceilings;
     int rows;
@@ -69,6 +70,31 @@ static void arrays_free(Arrays* a) {
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) device_free(all[i], 0);
 }
 
+// Random arrays of n numbers: of floatX those of x, y, z, w, b (bias), o (out) that `names` has, of float f, g, m, v.
+static void arrays_take(Arrays* a, const char* names, int64_t n) {
+    floatX** const values[] = {&a->x, &a->y, &a->z, &a->w, &a->bias, &a->out};
+    float** const floats[] = {&a->f, &a->g, &a->m, &a->v};
+    for (int i = 0; i < 6; i++) {
+        if (strchr(names, "xyzwbo"[i])) *values[i] = random_array<floatX>(n);
+    }
+    for (int i = 0; i < 4; i++) {
+        if (strchr(names, "fgmv"[i])) *floats[i] = random_array<float>(n);
+    }
+}
+
+static Arrays arrays_of(const Roofline* r) {
+    Arrays a = {};
+    a.B = r->B;
+    a.T = r->T;
+    a.N = r->B * r->T;
+    a.NH = r->model.NH;
+    a.NKV = r->model.NKV;
+    a.HS = model_head_size(&r->model);
+    a.C = r->model.C;
+    a.V = r->model.V;
+    return a;
+}
+
 typedef void (*Work1)(const Arrays*);
 
 static double milliseconds_of(Work1 f, const Arrays* a) {
@@ -83,7 +109,14 @@ static const char* attention_family_name(void) {
     return chosen && *chosen ? chosen : "mma";
 }
 
-static void print_line(const char* model, const char* shape, const RooflineRow* row, double ms) {
+// A row of the roofline that took so long; behind that its shape, as printf() takes it.
+__attribute__((format(printf, 4, 5))) static void print_line(const char* model, const RooflineRow* row, double ms,
+                                                             const char* format, ...) {
+    char shape[64];
+    va_list values;
+    va_start(values, format);
+    vsnprintf(shape, sizeof shape, format, values);
+    va_end(values);
     const Ceilings* c = &bench.ceilings;
     const bool product = row->flops > 0;
     const double amount = product ? row->flops : row->bytes, rate = amount / ms * 1e3;
@@ -96,9 +129,9 @@ static void print_line(const char* model, const char* shape, const RooflineRow* 
     bench.rows++;
     if (!bench.json) return;
     fprintf(bench.json,
-            "{\"model\":\"%s\",\"operation\":\"%s\",\"shape\":\"%s\",\"count\":%d,\"ms\":%.6g,\"floor_ms\":%.6g,\"goal_"
-            "ms\":%.6g,"
-            "\"flop\":%.6g,\"bytes\":%.6g,\"exponentials\":%.6g,\"rate\":%.6g,\"ceiling\":%.6g,\"attention\":\"%s\"}\n",
+            "{\"model\":\"%s\",\"operation\":\"%s\",\"shape\":\"%s\",\"count\":%d,\"ms\":%.6g,"
+            "\"floor_ms\":%.6g,\"goal_ms\":%.6g,\"flop\":%.6g,\"bytes\":%.6g,\"exponentials\":%.6g,"
+            "\"rate\":%.6g,\"ceiling\":%.6g,\"attention\":\"%s\"}\n",
             model, row->name, shape, row->count, ms, floor, goal, row->flops, row->bytes, row->exps, rate, ceiling,
             row->op.kind == OP_ATTENTION ? attention_family_name() : "");
     fflush(bench.json);
@@ -125,30 +158,27 @@ static void product_weight_bias(const Arrays* a) {
 // the norm behind them.
 static Work1 work_of_product(const Roofline* r, const RooflineRow* row) {
     const bool biases = r->model.biases && strncmp(row->op.name, "head", 4) != 0;
-    if (row->op.transposed == 0)
-        return row->gelu ? product_gelu : strcmp(row->name, "qkv") == 0 && biases ? product_bias : product;
     if (row->op.transposed == 1) return row->gelu ? product_input_gelu : product_input;
-    return biases ? product_weight_bias : product_weight;
+    if (row->op.transposed == 2) return biases ? product_weight_bias : product_weight;
+    if (row->gelu) return product_gelu;
+    return biases && strcmp(row->name, "qkv") == 0 ? product_bias : product;
 }
 
 static void bench_product(const Roofline* r, const RooflineRow* row) {
     const Op* op = &row->op;
-    Arrays a;
-    memset(&a, 0, sizeof a);
+    const double channels[3] = {op->n, op->k, op->m}; // of the output, by op->transposed
+    Arrays a = {};
     a.N = (int)(op->transposed == 2 ? op->k : op->m);
-    a.IN = (int)(op->transposed == 0 ? op->k : op->n), a.OUT = (int)(op->transposed == 0   ? op->n
-                                                                     : op->transposed == 1 ? op->k
-                                                                                           : op->m);
+    a.IN = (int)(op->transposed == 0 ? op->k : op->n);
+    a.OUT = (int)channels[op->transposed];
     const int64_t in = (int64_t)a.N * a.IN, out = (int64_t)a.N * a.OUT, w = (int64_t)a.IN * a.OUT;
-    a.x = random_array<floatX>(in), a.out = random_array<floatX>(out);
-    if (op->transposed < 2) a.w = random_array<floatX>(w);
-    if (op->transposed == 2) a.g = random_array<float>(w), a.f = random_array<float>(a.OUT);
-    a.bias = random_array<floatX>(a.OUT);
-    if (row->gelu) a.y = random_array<floatX>(op->transposed ? in : out);
-    if (row->gelu && op->transposed) a.z = random_array<floatX>(in);
-    char shape[64];
-    snprintf(shape, sizeof shape, "%.0f x %.0f, sums of %.0f", op->m, op->n, op->k);
-    print_line(r->model.name, shape, row, milliseconds_of(work_of_product(r, row), &a));
+    arrays_take(&a, "x", in);
+    arrays_take(&a, "o", out);
+    arrays_take(&a, op->transposed == 2 ? "g" : "w", w);
+    arrays_take(&a, "bf", a.OUT);
+    if (row->gelu) arrays_take(&a, op->transposed ? "yz" : "y", op->transposed ? in : out);
+    const double ms = milliseconds_of(work_of_product(r, row), &a);
+    print_line(r->model.name, row, ms, "%.0f x %.0f, sums of %.0f", op->m, op->n, op->k);
     arrays_free(&a);
 }
 
@@ -164,17 +194,14 @@ static void attention_back(const Arrays* a) {
 
 static void bench_attention(const Roofline* r, const RooflineRow* row) {
     const bool backward = row->op.backward;
-    Arrays a;
-    memset(&a, 0, sizeof a);
-    a.B = r->B, a.T = r->T, a.NH = r->model.NH, a.NKV = r->model.NKV, a.HS = model_head_size(&r->model);
-    const int64_t N = (int64_t)a.B * a.T, qkv = N * (a.NH + 2 * a.NKV) * a.HS, out = N * a.NH * a.HS;
-    a.x = random_array<floatX>(qkv), a.out = random_array<floatX>(out), a.f = random_array<float>(N * a.NH);
-    if (backward) a.y = random_array<floatX>(qkv), a.z = random_array<floatX>(out);
+    Arrays a = arrays_of(r);
+    arrays_take(&a, backward ? "xy" : "x", (int64_t)a.N * (a.NH + 2 * a.NKV) * a.HS);
+    arrays_take(&a, backward ? "zo" : "o", (int64_t)a.N * a.NH * a.HS);
+    arrays_take(&a, "f", (int64_t)a.N * a.NH);
     if (backward) attention(&a); // what backward finds
-    char shape[64];
-    snprintf(shape, sizeof shape, "%d x %d, heads %d/%d x %d, %s", a.B, a.T, a.NH, a.NKV, a.HS,
-             attention_family_name());
-    print_line(r->model.name, shape, row, milliseconds_of(backward ? attention_back : attention, &a));
+    const double ms = milliseconds_of(backward ? attention_back : attention, &a);
+    print_line(r->model.name, row, ms, "%d x %d, heads %d/%d x %d, %s", a.B, a.T, a.NH, a.NKV, a.HS,
+               attention_family_name());
     arrays_free(&a);
 }
 
@@ -230,31 +257,12 @@ static void adamw(const Arrays* a) {
 static void pack(const Arrays* a) { caat_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
 static void unpack(const Arrays* a) { caat_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }
 
-// Arrays of `n` values and as many floats, those whose letters are in `values` and `floats`.
-static void arrays_take(Arrays* a, const char* values, const char* floats, int64_t n) {
-    struct {
-        char name;
-        floatX** array;
-    } list[] = {{'x', &a->x}, {'y', &a->y}, {'z', &a->z}, {'o', &a->out}};
-    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
-        if (strchr(values, list[i].name)) *list[i].array = random_array<floatX>(n);
-    }
-    struct {
-        char name;
-        float** array;
-    } other[] = {{'f', &a->f}, {'g', &a->g}, {'m', &a->m}, {'v', &a->v}};
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
-        if (strchr(floats, other[i].name)) *other[i].array = random_array<float>(n);
-    }
-}
-
 // Norms and what stands beside them: rows of C, weights, statistics of rows, gradients of weights.
 static Work1 take_rows(Arrays* a, const Roofline* r, Kernel kernel) {
     const bool gpt2 = r->model.norm == NORM_LAYERNORM;
-    const int most = (int)max_i64(a->N, a->C);
-    arrays_take(a, "xyzo", "", (int64_t)a->N * a->C);
-    a->w = random_array<floatX>(a->C), a->bias = random_array<floatX>(a->C);
-    arrays_take(a, "", "fgmv", most);
+    arrays_take(a, "xyzo", (int64_t)a->N * a->C);
+    arrays_take(a, "wb", a->C);
+    arrays_take(a, "fgmv", max_i64(a->N, a->C));
     switch (kernel) {
     case KERNEL_NORM: return gpt2 ? layer_norm : rms;
     case KERNEL_RESIDUAL_NORM: return gpt2 ? residual_norm : residual_rms;
@@ -265,16 +273,16 @@ static Work1 take_rows(Arrays* a, const Roofline* r, Kernel kernel) {
 
 static Work1 take_activation(Arrays* a, const Roofline* r, bool backward) {
     const bool gated = model_is_gated(&r->model);
-    a->C = r->model.F, a->n = (int64_t)a->N * a->C;
-    a->out = random_array<floatX>(a->n), a->x = random_array<floatX>(gated ? 2 * a->n : a->n);
-    if (backward && !gated) a->z = random_array<floatX>(a->n);
-    if (backward && gated) a->y = random_array<floatX>(2 * a->n);
+    a->C = r->model.F;
+    a->n = (int64_t)a->N * a->C;
+    arrays_take(a, gated ? "o" : "xzo", a->n);
+    if (gated) arrays_take(a, "xy", 2 * a->n);
     if (gated) return backward ? swiglu_back : swiglu;
     return backward ? gelu_back : gelu;
 }
 
 static Work1 take_rope(Arrays* a, const Roofline* r, bool backward) {
-    a->x = random_array<floatX>((int64_t)a->N * (a->NH + 2 * a->NKV) * a->HS);
+    arrays_take(a, "x", (int64_t)a->N * (a->NH + 2 * a->NKV) * a->HS);
     a->table = (float*)device_malloc((size_t)a->T * (size_t)a->HS * sizeof(float), "bench");
     rope_table(a->table, a->T, a->HS, r->model.rope_theta, &r->model.rope_scaling);
     return backward ? rope_back : rope;
@@ -282,27 +290,25 @@ static Work1 take_rope(Arrays* a, const Roofline* r, bool backward) {
 
 static Work1 take_embedding(Arrays* a, const Roofline* r, bool backward) {
     const bool gpt2 = r->model.position == POSITION_LEARNED;
-    const int64_t table = (int64_t)a->V * a->C, places = (int64_t)a->T * a->C;
-    a->tokens = random_tokens(a->N, a->V), a->out = random_array<floatX>((int64_t)a->N * a->C);
-    if (!backward) {
-        a->x = random_array<floatX>(table), a->w = random_array<floatX>(places);
-        return gpt2 ? embedding_position : embedding;
-    }
-    a->g = random_array<float>(table), a->f = random_array<float>(places);
-    return gpt2 ? embedding_position_back : embedding_back;
+    a->tokens = random_tokens(a->N, a->V);
+    arrays_take(a, "o", (int64_t)a->N * a->C);
+    arrays_take(a, backward ? "g" : "x", (int64_t)a->V * a->C);
+    arrays_take(a, backward ? "f" : "w", (int64_t)a->T * a->C);
+    if (backward) return gpt2 ? embedding_position_back : embedding_back;
+    return gpt2 ? embedding_position : embedding;
 }
 
 // What knows of numbers only: as many as the row has, up to a number that is enough to measure.
 static Work1 take_numbers(Arrays* a, Kernel kernel, double elements) {
     a->n = (int64_t)elements;
     switch (kernel) {
-    case KERNEL_ADD: arrays_take(a, "", "fg", a->n); return add;
-    case KERNEL_COPY: arrays_take(a, "xy", "", a->n); return copy;
+    case KERNEL_ADD: arrays_take(a, "fg", a->n); return add;
+    case KERNEL_COPY: arrays_take(a, "xy", a->n); return copy;
     case KERNEL_SQUARES:
-        arrays_take(a, "", "g", a->n);
+        arrays_take(a, "g", a->n);
         a->sum = (double*)device_malloc(sizeof(double), "bench");
         return squares;
-    default: arrays_take(a, "x", HAS_MASTER_WEIGHTS ? "fgmv" : "gmv", a->n); return adamw;
+    default: arrays_take(a, HAS_MASTER_WEIGHTS ? "xfgmv" : "xgmv", a->n); return adamw;
     }
 }
 
@@ -321,15 +327,19 @@ static Work1 take_memory(Arrays* a, const Roofline* r, const RooflineRow* row) {
     case KERNEL_EMBEDDING:
     case KERNEL_EMBEDDING_BACKWARD: return take_embedding(a, r, kernel == KERNEL_EMBEDDING_BACKWARD);
     case KERNEL_CLASSIFIER: // rows of the padded vocabulary
-        a->C = a->V, a->tokens = random_tokens(a->N, a->V);
-        a->x = random_array<floatX>((int64_t)a->N * a->C), a->f = random_array<float>(a->N);
+        a->C = a->V;
+        a->tokens = random_tokens(a->N, a->V);
+        arrays_take(a, "x", (int64_t)a->N * a->C);
+        arrays_take(a, "f", a->N);
         return classifier;
     case KERNEL_BIAS:
         a->C = (int)(row->op.elements / a->N);
-        a->x = random_array<floatX>((int64_t)a->N * a->C), a->g = random_array<float>(a->C);
+        arrays_take(a, "x", (int64_t)a->N * a->C);
+        arrays_take(a, "g", a->C);
         return bias_gradient;
     case KERNEL_ZERO: // bytes are all that counts
-        a->n = (int64_t)(row->bytes / sizeof(floatX)), a->y = random_array<floatX>(a->n);
+        a->n = (int64_t)(row->bytes / sizeof(floatX));
+        arrays_take(a, "y", a->n);
         return zero;
     case KERNEL_ADD:
     case KERNEL_COPY:
@@ -342,46 +352,41 @@ static Work1 take_memory(Arrays* a, const Roofline* r, const RooflineRow* row) {
     return NULL;
 }
 
-static Arrays arrays_of(const Roofline* r) {
-    Arrays a;
-    memset(&a, 0, sizeof a);
-    a.B = r->B, a.T = r->T, a.N = r->B * r->T, a.NH = r->model.NH, a.NKV = r->model.NKV;
-    a.HS = model_head_size(&r->model), a.C = r->model.C, a.V = r->model.V;
-    return a;
-}
-
 static void bench_memory(const Roofline* r, const RooflineRow* given) {
     RooflineRow row = *given;
     Arrays a = arrays_of(r);
-    char shape[64];
     if (row.op.elements > MOST_PARAMETERS && row.op.kernel != KERNEL_CLASSIFIER) { // of parameters
         row.bytes *= MOST_PARAMETERS / row.op.elements;
         row.op.elements = MOST_PARAMETERS;
     }
     const Work1 work = take_memory(&a, r, &row);
+    const double ms = milliseconds_of(work, &a);
     if (a.n)
-        snprintf(shape, sizeof shape, "%.1f M", row.op.elements / 1e6);
+        print_line(r->model.name, &row, ms, "%.1f M", row.op.elements / 1e6);
     else
-        snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);
-    print_line(r->model.name, shape, &row, milliseconds_of(work, &a));
+        print_line(r->model.name, &row, ms, "%d x %d", a.N, a.C);
     arrays_free(&a);
+}
+
+// A row that is not in the list of a step.
+static RooflineRow memory_row(const char* name, Kernel kernel, double elements, double bytes, double goal) {
+    RooflineRow row = {};
+    row.op = op_memory(name, kernel, elements, bytes);
+    row.bytes = row.op.bytes;
+    row.goal = goal;
+    snprintf(row.name, sizeof row.name, "%s", name);
+    return row;
 }
 
 // CAAT-Net's: half of the channels are put together, and taken apart. Their bytes: caat.cuh.
 static void bench_sync(const Roofline* r) {
     Arrays a = arrays_of(r);
-    const double values = (double)a.N * a.C;
-    arrays_take(&a, "xzo", "", (int64_t)values);
-    for (int back = 0; back < 2; back++) {
-        RooflineRow row;
-        char shape[64];
-        memset(&row, 0, sizeof row);
-        row.op = op_memory(back ? "caat_unpack" : "caat_pack", KERNEL_OTHER, values, back ? 4 : 2);
-        row.bytes = row.op.bytes, row.count = 0, row.goal = 0.92;
-        snprintf(row.name, sizeof row.name, "%s", row.op.name);
-        snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);
-        print_line(r->model.name, shape, &row, milliseconds_of(back ? unpack : pack, &a));
-    }
+    const int64_t n = (int64_t)a.N * a.C;
+    const RooflineRow packed = memory_row("caat_pack", KERNEL_OTHER, (double)n, 2, 0.92);
+    const RooflineRow unpacked = memory_row("caat_unpack", KERNEL_OTHER, (double)n, 4, 0.92);
+    arrays_take(&a, "xzo", n);
+    print_line(r->model.name, &packed, milliseconds_of(pack, &a), "%d x %d", a.N, a.C);
+    print_line(r->model.name, &unpacked, milliseconds_of(unpack, &a), "%d x %d", a.N, a.C);
     arrays_free(&a);
 }
 
@@ -389,30 +394,30 @@ static void bench_sync(const Roofline* r) {
 // Ceilings, models
 
 static void bench_ceilings(void) {
-    Arrays a;
-    RooflineRow row;
-    memset(&a, 0, sizeof a), memset(&row, 0, sizeof row);
     bench.ceilings = ceilings_h200();
-    row.op = op_memory("copy", KERNEL_COPY, bench.tiny ? 1 << 16 : 1 << 29, 2 * sizeof(floatX));
-    row.bytes = row.op.bytes, row.goal = 1, row.count = 0;
-    snprintf(row.name, sizeof row.name, "large copy");
-    Work1 work = take_numbers(&a, KERNEL_COPY, row.op.elements);
+    const double values = bench.tiny ? 1 << 16 : 1 << 29;
+    RooflineRow row = memory_row("large copy", KERNEL_COPY, values, 2 * sizeof(floatX), 1);
+    Arrays a = {};
+    const Work1 work = take_numbers(&a, KERNEL_COPY, values);
     double ms = milliseconds_of(work, &a);
     arrays_free(&a);
     bench.ceilings.copy = row.bytes / ms * 1e3;
-    print_line("ceiling", "", &row, ms);
-    memset(&a, 0, sizeof a), memset(&row, 0, sizeof row);
-    a.N = a.IN = a.OUT = bench.tiny ? 64 : 8192;
-    const int64_t n = (int64_t)a.N * a.N;
-    row.flops = 2.0 * (double)n * a.N, row.goal = 1;
+    print_line("ceiling", &row, ms, "%s", "");
+    const int N = bench.tiny ? 64 : 8192;
+    row = {};
+    row.flops = 2.0 * N * N * N;
+    row.goal = 1;
     snprintf(row.name, sizeof row.name, "large product");
-    arrays_take(&a, "xo", "", n), a.w = random_array<floatX>(n);
+    a = {};
+    a.N = N;
+    a.IN = N;
+    a.OUT = N;
+    arrays_take(&a, "xwo", (int64_t)N * N);
     ms = milliseconds_of(product, &a);
     arrays_free(&a);
     bench.ceilings.product = row.flops / ms * 1e3;
-    char name[256], shape[64];
-    snprintf(shape, sizeof shape, "%d x %d, sums of %d", a.N, a.N, a.N);
-    print_line("ceiling", shape, &row, ms);
+    print_line("ceiling", &row, ms, "%d x %d, sums of %d", N, N, N);
+    char name[256];
     device_name(name, sizeof name);
     if (gpu_peak_flops(name) > 0) bench.ceilings.peak = gpu_peak_flops(name);
 }
@@ -437,22 +442,22 @@ static void bench_model(Roofline* r, const ModelConfig* m, int B, int T) {
     roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, false);
     bench_rows(r, false);
     if (m->norm != NORM_LAYERNORM || !wants("memory")) return;
-    roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE,
-                   true); // GELU and gradients of biases, where they are not epilogues
+    // GELU and gradients of biases, where they are not epilogues
+    roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, true);
     bench_rows(r, true);
-    RooflineRow row;
-    memset(&row, 0, sizeof row); // behind the last block of a stage that does not end with the head
-    row.op = op_memory("residual", KERNEL_RESIDUAL, (double)B * T * m->C, 3.0 * sizeof(floatX));
-    row.bytes = row.op.bytes, row.goal = 0.92;
-    snprintf(row.name, sizeof row.name, "%s", row.op.name);
+    // behind the last block of a stage that does not end with the head
+    const double values = (double)B * T * m->C;
+    const RooflineRow row = memory_row("residual", KERNEL_RESIDUAL, values, 3.0 * sizeof(floatX), 0.92);
     bench_memory(r, &row);
     bench_sync(r);
 }
 
 // Attention as papers have it: 16384 tokens, 2048 channels, heads of 64 and 128; and grouped keys.
 static void bench_lengths(Roofline* r) {
-    for (int i = 0; i < 7 && wants("attention") && !bench.model; i++) {
-        const int HS = i < 3 ? 64 : 128, T = bench.tiny ? 70 << i % 3 : 1024 << (i == 6 ? 2 : i % 3);
+    if (!wants("attention") || bench.model) return;
+    for (int i = 0; i < 7; i++) {
+        const int doublings = i == 6 && !bench.tiny ? 2 : i % 3;
+        const int HS = i < 3 ? 64 : 128, T = (bench.tiny ? 70 : 1024) << doublings;
         const int C = bench.tiny ? 256 : 2048, NH = C / HS, tokens = bench.tiny ? T : 16384;
         ModelConfig m = model_llama(1, C, NH, i == 6 ? (NH + 3) / 4 : NH, C, T, 128);
         m.name = "attention";
@@ -465,39 +470,34 @@ static void bench_lengths(Roofline* r) {
 }
 
 static void bench_models(Roofline* r) {
-    for (int i = 0; i < ROOFLINE_CASES && !bench.tiny; i++) {
+    if (bench.tiny) {
+        ModelConfig tiny[] = {model_gpt2(2, 64, 1, 70, 300), model_llama(2, 128, 2, 1, 192, 70, 300)};
+        tiny[0].name = "tiny-gpt2";
+        tiny[1].name = "tiny-llama";
+        for (int i = 0; i < 2; i++) bench_model(r, &tiny[i], 1, 70);
+        return;
+    }
+    for (int i = 0; i < ROOFLINE_CASES; i++) {
         const RooflineCase* k = &roofline_cases[i];
         const ModelConfig* m = model_find_preset(k->model);
-        const int micro = roofline_micro_batch(m, k->B, k->T, RECOMPUTE_NONE, 139 * 1073741824.0);
-        bench_model(r, m, micro, k->T);
+        bench_model(r, m, roofline_micro_batch(m, k->B, k->T, RECOMPUTE_NONE, 139 * 1073741824.0), k->T);
     }
-    ModelConfig tiny[] = {model_gpt2(2, 64, 1, 70, 300), model_llama(2, 128, 2, 1, 192, 70, 300)};
-    tiny[0].name = "tiny-gpt2";
-    tiny[1].name = "tiny-llama";
-    for (int i = 0; i < 2 && bench.tiny; i++) bench_model(r, &tiny[i], 1, 70);
 }
 
 static void read_options(int argc, char** argv) {
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
-        if (strcmp(name, "--tiny") == 0) {
-            bench.tiny = true;
-            continue;
-        }
-        if (!value) die_usage("%s needs a value, or is not known", name);
-        i++;
-        if (strcmp(name, "--only") == 0)
-            bench.only = value;
-        else if (strcmp(name, "--model") == 0)
-            bench.model = value;
-        else if (strcmp(name, "--json") == 0)
-            bench.json = fopen(value, "w");
-        else
-            die_usage("%s is not known; there are --only, --model, --json and --tiny", name);
-        if (strcmp(name, "--json") == 0 && !bench.json) die("%s: cannot write: %s", value, strerror(errno));
-    }
+    Option table[] = {
+        option_string("only", &bench.only, "PART,...", "attention, products, memory [all]"),
+        option_string("model", &bench.model, "NAME", "one model [all]"),
+        option_string("json", &bench.json_path, "FILE", "the same lines, numbers in full"),
+        option_flag("tiny", &bench.tiny, "two small models, each operation twice"),
+        option_flag("help", &bench.help, "this list"),
+    };
+    options_of_program(table, (int)(sizeof table / sizeof *table), argc, argv, &bench.help,
+                       "bench_gpu measures the kernels on this GPU beside what it can do at all.");
     if (bench.only && !wants("attention") && !wants("products") && !wants("memory"))
         die_usage("--only %s: attention, products, memory", bench.only);
+    if (bench.json_path) bench.json = fopen(bench.json_path, "w");
+    if (bench.json_path && !bench.json) die("%s: cannot write: %s", bench.json_path, strerror(errno));
 }
 
 int main(int argc, char** argv) {
