@@ -445,12 +445,8 @@ int main(int argc, char** argv) {
     process.version = VERSION;
 #endif
     const int n = plan_table(table, &o);
-    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (o.help) {
-        printf("plan: which mesh for this model on these machines, and what a step takes\n");
-        options_help(table, n, stdout);
-        return 0;
-    }
+    options_of_program(table, n, argc, argv, &o.help,
+                       "plan: which mesh for this model on these machines, and what a step takes");
     if (o.version) {
         printf("plan %s\n", process.version);
         return 0;

@@ -456,16 +456,12 @@ int main(int argc, char** argv) {
         option_flag("help", &a.help, "this list"),
     };
     const int n = (int)(sizeof table / sizeof table[0]);
-    Error error = {""};
     process.name = "simulate";
-    if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
-    if (a.help) {
-        printf("simulate: sends plans over a network and says how long that takes\n");
-        options_help(table, n, stdout);
-    } else if (a.paper) {
+    options_of_program(table, n, argc, argv, &a.help,
+                       "simulate: sends plans over a network and says how long that takes");
+    if (a.paper)
         paper();
-    } else {
+    else
         compare(&a);
-    }
     return 0;
 }
