@@ -428,17 +428,17 @@ static inline uint64_t sources_checksum(const Sources* sources) {
     uint64_t h = 0;
     for (int i = 0; i < sources->count; i++) {
         const uint64_t weight = sources->count > 1 ? (uint64_t)sources->source[i].weight : 0;
-        h = (h ^ weight) * 1099511628211ull ^ tokens_checksum(&sources->source[i].files);
+        h = hash_value(h, weight) ^ tokens_checksum(&sources->source[i].files);
     }
     return h;
 }
 
 // A hash of the weights and sizes of all sources, which has to be the same in a resumed run; 0 for one source.
 static inline int64_t sources_mix(const Sources* sources) {
-    uint64_t h = 14695981039346656037ull;
+    uint64_t h = HASH_NOTHING;
     for (int i = 0; i < sources->count; i++) {
-        h = (h ^ (uint64_t)sources->source[i].weight) * 1099511628211ull;
-        h = (h ^ (uint64_t)sources->source[i].files.tokens) * 1099511628211ull;
+        h = hash_value(h, (uint64_t)sources->source[i].weight);
+        h = hash_value(h, (uint64_t)sources->source[i].files.tokens);
     }
     return sources->count > 1 ? (int64_t)(h >> 1) : 0;
 }

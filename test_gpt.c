@@ -375,10 +375,9 @@ typedef struct {
 
 static void file_add(ReferenceFile* f, const char* prefix, const char* name, SafeDtype dtype, int ndim,
                      const int64_t* shape, void* data) {
-    f->tensor = (SafeTensor*)realloc(f->tensor, (size_t)(f->n + 1) * sizeof *f->tensor);
-    f->data = (void**)realloc(f->data, (size_t)(f->n + 1) * sizeof *f->data);
+    f->tensor = (SafeTensor*)checked_realloc(f->tensor, (size_t)f->n + 1, sizeof *f->tensor, "test");
+    f->data = (void**)checked_realloc(f->data, (size_t)f->n + 1, sizeof *f->data, "test");
     char* whole = (char*)checked_malloc(strlen(prefix) + strlen(name) + 1, "test");
-    if (!f->tensor || !f->data) die("out of memory");
     strcat(strcpy(whole, prefix), name);
     SafeTensor* t = &f->tensor[f->n];
     memset(t, 0, sizeof *t);

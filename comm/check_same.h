@@ -9,19 +9,13 @@ the rest wait for ever, or train a different model.
 
 #include "../comm.h"
 
-static inline uint64_t comm_hash(const void* bytes, size_t n) { // FNV-1a, like hash_string
-    uint64_t h = 14695981039346656037ull;
-    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char*)bytes)[i]) * 1099511628211ull;
-    return h;
-}
-
 // Writes "1234567 bytes, checksum 0123456789abcdef" of the program that is running.
 static inline void comm_build_text(char* text, size_t size) {
     MappedFile file;
     Error error;
     if (file_map(&file, "/proc/self/exe", &error))
         snprintf(text, size, "%zu bytes, checksum %016llx", file.size,
-                 (unsigned long long)comm_hash(file.data, file.size));
+                 (unsigned long long)hash_bytes(file.data, file.size));
     else
         snprintf(text, size, "unknown"); // not Linux
     file_unmap(&file);
@@ -54,7 +48,7 @@ static inline void comm_excerpt(char out[204], const char* text, size_t first) {
 // ends with one line, from rank 0, and exit status 2:
 //     rank 3 (host b) differs from rank 0 in WHAT: "--steps 30" instead of "--steps 20"; ADVICE
 static inline void comm_check_same(Comm* world, const char* what, const char* mine, const char* advice) {
-    const uint64_t hash = comm_hash(mine, strlen(mine));
+    const uint64_t hash = hash_string(mine);
     uint64_t root_hash = hash;
     comm_broadcast(world, &root_hash, 8, COMM_BYTE, 0);
     int32_t other = hash == root_hash ? world->size : world->rank; // the first rank that differs

@@ -266,9 +266,8 @@ static inline int64_t stream_bytes(const TokenFiles* stream, const Tokenizer* to
 // Evaluations
 
 static inline Evaluation* evaluations_append(Evaluations* list, const char* path) {
-    const size_t size = ((size_t)list->count + 1) * sizeof(Evaluation);
-    list->item = (Evaluation*)realloc(list->item, size);
-    if (!list->item) die("out of memory for the list of evaluations");
+    list->item = (Evaluation*)checked_realloc(list->item, (size_t)list->count + 1, sizeof(Evaluation),
+                                              "the list of evaluations");
     Evaluation* eval = &list->item[list->count++];
     memset(eval, 0, sizeof *eval);
     eval->path = checked_strdup(path, "the list of evaluations");
@@ -385,10 +384,7 @@ static inline void evaluation_positions(int32_t* positions, const int32_t* input
 
 // A hash of the file.
 static inline uint64_t evaluation_checksum(const Evaluation* eval) {
-    if (!is_choice(eval)) return tokens_checksum(&eval->stream);
-    uint64_t h = 14695981039346656037ull;
-    for (size_t i = 0; i < eval->map.size; i++) h = (h ^ eval->map.data[i]) * 1099511628211ull;
-    return h;
+    return is_choice(eval) ? hash_bytes(eval->map.data, eval->map.size) : tokens_checksum(&eval->stream);
 }
 
 // ----------------------------------------------------------------------------------------------------------------

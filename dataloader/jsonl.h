@@ -88,11 +88,7 @@ static inline bool take_line(void* context, const Json* line, size_t at, Error* 
         lines->begins = (int64_t*)checked_grow(lines->begins, &lines->begins_room, 1024, sizeof(int64_t), "documents");
     lines->begins[lines->documents++] = lines->used;
     const int64_t needed = lines->used + (int64_t)list->count * lines->width;
-    if (needed > lines->room) {
-        lines->room = 2 * needed + 4096;
-        lines->tokens = (unsigned char*)realloc(lines->tokens, (size_t)lines->room);
-        if (!lines->tokens) die("out of memory: %.1f MB for the tokens of JSON lines", (double)lines->room / 1e6);
-    }
+    lines->tokens = (unsigned char*)checked_reserve(lines->tokens, &lines->room, needed, 1, "the tokens of JSON lines");
     for (size_t i = 0; i < list->count; i++, lines->used += lines->width)
         memcpy(lines->tokens + lines->used, &list->token[i], (size_t)lines->width); // little-endian: the low bytes
     return true;

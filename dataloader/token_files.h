@@ -400,17 +400,16 @@ static inline void tokens_describe(char* text, size_t size, const TokenFiles* fi
 // gigabytes.
 static inline uint64_t tokens_checksum(const TokenFiles* files) {
     enum { PIECES = 64, PIECE = 4096 };
-    uint64_t h = 14695981039346656037ull;
+    uint64_t h = HASH_NOTHING;
     for (int i = 0; i < files->files; i++) {
         const TokenFile* file = &files->file[i];
-        h = (h ^ (uint64_t)file->count) * 1099511628211ull;
+        h = hash_value(h, (uint64_t)file->count);
         const size_t size = file->map.size, step = size / PIECES + 1;
-        for (size_t at = 0; at < size; at += step) {
-            const size_t end = at + PIECE < size ? at + PIECE : size;
-            for (size_t b = at; b < end && b < at + step; b++) h = (h ^ file->map.data[b]) * 1099511628211ull;
-        }
+        const size_t piece = step < PIECE ? step : PIECE;
+        for (size_t at = 0; at < size; at += step)
+            h = hash_more(h, file->map.data + at, at + piece < size ? piece : size - at);
     }
-    return (h ^ (uint64_t)files->format) * 1099511628211ull;
+    return hash_value(h, (uint64_t)files->format);
 }
 
 // The file that holds token `position` of the stream: the last one that does not begin after it.

@@ -526,12 +526,8 @@ static inline void sim_find_steps(Sim* s) {
 }
 
 static inline int32_t sim_new_version(Sim* s, int32_t before) {
-    if (s->versions == s->version_capacity) {
-        s->version_capacity = max_i64(1024, 2 * s->version_capacity);
-        s->version = (SimVersion*)realloc(s->version, (size_t)s->version_capacity * sizeof(SimVersion));
-        if (!s->version)
-            die("out of memory: %.1f MB for versions", (double)s->version_capacity * sizeof(SimVersion) / 1e6);
-    }
+    s->version =
+        (SimVersion*)checked_reserve(s->version, &s->version_capacity, s->versions + 1, sizeof(SimVersion), "versions");
     const SimVersion v = {before >= 0, -1, -1};
     if (before >= 0) s->version[before].next = (int32_t)s->versions;
     s->version[s->versions] = v;

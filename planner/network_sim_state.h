@@ -158,11 +158,7 @@ static inline bool sim_before(const SimEvent* a, const SimEvent* b) {
 }
 
 static inline void sim_push(Sim* s, double time, SimEventKind kind, int32_t a, int32_t b) {
-    if (s->heap_n == s->heap_capacity) {
-        s->heap_capacity = max_i64(1024, 2 * s->heap_capacity);
-        s->heap = (SimEvent*)realloc(s->heap, (size_t)s->heap_capacity * sizeof(SimEvent));
-        if (!s->heap) die("out of memory: %.1f MB for events", (double)s->heap_capacity * sizeof(SimEvent) / 1e6);
-    }
+    s->heap = (SimEvent*)checked_reserve(s->heap, &s->heap_capacity, s->heap_n + 1, sizeof(SimEvent), "events");
     const SimEvent e = {fmax(time, s->now), s->order++, (int32_t)kind, a, b};
     int64_t i = s->heap_n++;
     for (; i > 0 && sim_before(&e, &s->heap[(i - 1) / 2]); i = (i - 1) / 2) s->heap[i] = s->heap[(i - 1) / 2];

@@ -22,7 +22,8 @@ typedef struct {
     int fd;
     int64_t at; // end of the written lines in the file
     char* waiting;
-    size_t used, room;
+    size_t used;
+    int64_t room;
     int64_t lines, lost; // waiting; dropped for lack of memory
 } AppendLog;
 
@@ -41,11 +42,7 @@ static inline void append_log_add(AppendLog* l, const char* line, size_t size) {
         l->lost++;
         return;
     }
-    if (l->used + size > l->room) {
-        l->room = 2 * (l->used + size);
-        l->waiting = (char*)realloc(l->waiting, l->room);
-        if (!l->waiting) die("out of memory: %.1f MB for lines of %s", (double)l->room / 1e6, l->path);
-    }
+    l->waiting = (char*)checked_reserve(l->waiting, &l->room, (int64_t)(l->used + size), 1, l->path);
     memcpy(l->waiting + l->used, line, size);
     l->used += size, l->lines++;
 }

@@ -169,13 +169,25 @@ static inline void* checked_calloc(size_t count, size_t size, const char* what) 
     return p;
 }
 
+static inline void* checked_realloc(void* list, size_t count, size_t size, const char* what) {
+    const size_t bytes = count * size;
+    void* more = realloc(list, bytes ? bytes : 1);
+    if (!more) die("out of memory: %.1f MB for %s", (double)bytes / 1e6, what);
+    return more;
+}
+
 // Doubles the room of a list that is full, from `least` elements of `size` bytes on, and *capacity.
 static inline void* checked_grow(void* list, int* capacity, int least, size_t size, const char* what) {
     if (*capacity > INT32_MAX / 2) die("out of memory: more than %d elements for %s", *capacity, what);
     *capacity = *capacity ? 2 * *capacity : least;
-    void* more = realloc(list, (size_t)*capacity * size);
-    if (!more) die("out of memory: %.1f MB for %s", (double)*capacity * (double)size / 1e6, what);
-    return more;
+    return checked_realloc(list, (size_t)*capacity, size, what);
+}
+
+// A list with *room for at least `needed` elements of `size` bytes: twice as many, if it had too few.
+static inline void* checked_reserve(void* list, int64_t* room, int64_t needed, size_t size, const char* what) {
+    if (needed <= *room) return list;
+    *room = max_i64(1024, 2 * needed);
+    return checked_realloc(list, (size_t)*room, size, what);
 }
 
 // A copy of the first n characters of a text.
@@ -240,6 +252,24 @@ static inline uint16_t f32_to_f16(float f) {
         return (uint16_t)(sign | (bits_of_float(float_of_bits(rest) + 0.5f) - 0x3F000000));
     return (uint16_t)(sign | ((rest - ((127 - 15) << 23) + 0xFFF + (rest >> 13 & 1)) >> 13));
 }
+
+// ----------------------------------------------------------------------------------------------------------------
+// Hashes: FNV-1a, from HASH_NOTHING on with each value in turn, a byte or a whole number
+
+#define HASH_NOTHING 14695981039346656037ull
+
+static inline uint64_t hash_value(uint64_t h, uint64_t value) { return (h ^ value) * 1099511628211ull; }
+
+// Goes on with n bytes from h, the hash of what was before them.
+static inline uint64_t hash_more(uint64_t h, const void* bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) h = hash_value(h, ((const unsigned char*)bytes)[i]);
+    return h;
+}
+
+static inline uint64_t hash_bytes(const void* bytes, size_t n) { return hash_more(HASH_NOTHING, bytes, n); }
+
+// Turns a tensor's logical name into its random stream.
+static inline uint64_t hash_string(const char* s) { return hash_bytes(s, strlen(s)); }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Random numbers: Philox4x32-10 (Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3").
@@ -310,13 +340,6 @@ static inline void random_normals(float* out, int64_t n, uint64_t seed, uint64_t
         const uint64_t to = 4 * (block + BATCH) < end ? 4 * (block + BATCH) : end;
         memcpy(out + (from - first), &four[0][0] + (from - 4 * block), (to - from) * sizeof(float));
     }
-}
-
-// FNV-1a: turns a tensor's logical name into its random stream.
-static inline uint64_t hash_string(const char* s) {
-    uint64_t h = 14695981039346656037ull;
-    for (; *s; s++) h = (h ^ (unsigned char)*s) * 1099511628211ull;
-    return h;
 }
 
 // ----------------------------------------------------------------------------------------------------------------

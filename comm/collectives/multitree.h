@@ -123,12 +123,8 @@ static inline int trees_add_way(Trees* t, int parent, int child) {
     const Link* link = t->net->link;
     int length = 0;
     for (int at = child; at != parent; at = link[t->from[at]].from) length++;
-    if (t->ways + length > t->way_capacity) {
-        t->way_capacity = max_i64(1024, 2 * (t->ways + length));
-        t->way = (int32_t*)realloc(t->way, (size_t)t->way_capacity * sizeof(int32_t));
-        if (!t->way) die("out of memory: %.1f MB for trees", (double)t->way_capacity * 4 / 1e6);
-    }
     t->ways += length;
+    t->way = (int32_t*)checked_reserve(t->way, &t->way_capacity, t->ways, sizeof(int32_t), "trees");
     for (int at = child, k = 1; at != parent; at = link[t->from[at]].from, k++) {
         t->way[t->ways - k] = t->from[at];
         t->left[t->from[at]]--;

@@ -66,15 +66,15 @@ static inline void plan_free(Plan* plan) {
     memset(plan, 0, sizeof *plan);
 }
 
+// Room for exactly n transfers in an empty plan.
 static inline void plan_reserve(Plan* plan, int64_t n) {
-    if (n <= plan->capacity) return;
-    plan->transfers = (Transfer*)realloc(plan->transfers, (size_t)n * sizeof(Transfer));
-    if (!plan->transfers) die("out of memory: %.1f MB for a plan", (double)n * sizeof(Transfer) / 1e6);
+    plan->transfers = (Transfer*)checked_malloc((size_t)n * sizeof(Transfer), "a plan");
     plan->capacity = n;
 }
 
 static inline void plan_add(Plan* plan, int step, int from, int to, int chunk, int chunks, bool add) {
-    if (plan->n == plan->capacity) plan_reserve(plan, max_i64(256, 2 * plan->capacity));
+    plan->transfers =
+        (Transfer*)checked_reserve(plan->transfers, &plan->capacity, plan->n + 1, sizeof(Transfer), "a plan");
     const Transfer t = {step, chunk, chunks, (int16_t)from, (int16_t)to, add};
     plan->transfers[plan->n++] = t;
     if (step >= plan->steps) plan->steps = step + 1;

@@ -111,9 +111,8 @@ static inline uint64_t hash_pair(uint64_t pair) {
     return (pair ^ pair >> 32) * 0xD6E8FEB86659FD93ull >> 20;
 }
 
-static inline uint64_t hash_bytes(const unsigned char* text, size_t n) {
-    uint64_t h = 14695981039346656037ull;
-    for (size_t i = 0; i < n; i++) h = (h ^ text[i]) * 1099511628211ull;
+static inline uint64_t hash_word(const unsigned char* text, size_t n) {
+    const uint64_t h = hash_bytes(text, n);
     return h ^ h >> 29;
 }
 
@@ -125,7 +124,7 @@ static inline uint64_t table_mask(uint64_t entries) {
 
 // The slot of the token with these bytes, or the free slot for it.
 static inline uint64_t token_slot(const Tokenizer* tokenizer, const unsigned char* text, size_t n) {
-    uint64_t slot = hash_bytes(text, n) & tokenizer->token_mask;
+    uint64_t slot = hash_word(text, n) & tokenizer->token_mask;
     for (; tokenizer->token_of[slot] != (uint32_t)tokenizer->vocab; slot = (slot + 1) & tokenizer->token_mask) {
         const uint32_t token = tokenizer->token_of[slot];
         if (token_bytes(tokenizer, token) == n && memcmp(tokenizer->bytes + tokenizer->begin[token], text, n) == 0)
@@ -252,9 +251,8 @@ static inline void tokenizer_merge_ranks(Tokenizer* tokenizer, int ranks) {
 
 // Makes a token, which has bytes, an added token: it is found verbatim.
 static inline void tokenizer_add(Tokenizer* tokenizer, uint32_t token, bool special, bool normalized) {
-    AddedToken* more = (AddedToken*)realloc(tokenizer->added, ((size_t)tokenizer->added_count + 1) * sizeof *more);
-    if (!more) die("out of memory for the added tokens of a vocabulary");
-    tokenizer->added = more;
+    tokenizer->added = (AddedToken*)checked_realloc(tokenizer->added, (size_t)tokenizer->added_count + 1,
+                                                    sizeof(AddedToken), "the added tokens of a vocabulary");
     const AddedToken added = {token, special, normalized};
     tokenizer->added[tokenizer->added_count++] = added;
     tokenizer->is_added[token] = true;
@@ -325,7 +323,7 @@ static inline VocabChecksum tokenizer_checksum(const Tokenizer* tokenizer) {
         if (tokenizer->merges[i].pair != NO_PAIR)
             merges += hash_pair(tokenizer->merges[i].pair + tokenizer->merges[i].rank);
     snprintf(checksum.text, sizeof checksum.text, "%d tokens, checksum %016llx", tokenizer->vocab,
-             (unsigned long long)(hash_bytes(tokenizer->bytes, n) ^ merges * 3 ^ (uint64_t)tokenizer->split));
+             (unsigned long long)(hash_word(tokenizer->bytes, n) ^ merges * 3 ^ (uint64_t)tokenizer->split));
     return checksum;
 }
 
@@ -356,7 +354,8 @@ typedef struct {
 // A growing list of tokens.
 typedef struct {
     int32_t* token;
-    size_t count, room;
+    size_t count;
+    int64_t room;
 } TokenList;
 
 static inline void encoder_open(Encoder* encoder) {
@@ -378,10 +377,8 @@ static inline void token_list_free(TokenList* list) {
 }
 
 static inline void token_list_reserve(TokenList* list, size_t more) {
-    if (list->count + more <= list->room) return;
-    list->room = 2 * (list->count + more) + 1024;
-    list->token = (int32_t*)realloc(list->token, list->room * sizeof *list->token);
-    if (!list->token) die("out of memory: %.1f MB for tokens", (double)list->room * sizeof(int32_t) / 1e6);
+    list->token =
+        (int32_t*)checked_reserve(list->token, &list->room, (int64_t)(list->count + more), sizeof(int32_t), "tokens");
 }
 
 static inline void encoder_reserve(Encoder* encoder, size_t symbols) {

@@ -34,7 +34,8 @@ typedef struct {
 
 typedef struct {
     unsigned char* bytes;
-    size_t used, room;
+    size_t used;
+    int64_t room;
     CountedWord* word;
     int words, words_room;
     int32_t* slot; // (mask + 1): a hash table of words; -1: free
@@ -61,7 +62,7 @@ static inline void word_counts_free(WordCounts* counts) {
 }
 
 static inline uint64_t word_slot(const WordCounts* counts, const unsigned char* text, size_t n) {
-    uint64_t i = hash_bytes(text, n) & counts->mask;
+    uint64_t i = hash_word(text, n) & counts->mask;
     for (; counts->slot[i] >= 0; i = (i + 1) & counts->mask) {
         const CountedWord* word = &counts->word[counts->slot[i]];
         if (word->n == n && memcmp(counts->bytes + word->begin, text, n) == 0) break;
@@ -87,11 +88,8 @@ static inline void word_counts_add(WordCounts* counts, const unsigned char* text
     if (counts->words == counts->words_room)
         counts->word = (CountedWord*)checked_grow(counts->word, &counts->words_room, 1024, sizeof *counts->word,
                                                   "the words of a text");
-    while (counts->used + n > counts->room) {
-        counts->room = 2 * counts->room + 65536;
-        counts->bytes = (unsigned char*)realloc(counts->bytes, counts->room);
-        if (!counts->bytes) die("out of memory: %.1f MB for the words of a text", (double)counts->room / 1e6);
-    }
+    counts->bytes = (unsigned char*)checked_reserve(counts->bytes, &counts->room, (int64_t)(counts->used + n), 1,
+                                                    "the words of a text");
     memcpy(counts->bytes + counts->used, text, n);
     const CountedWord word = {counts->used, (uint32_t)n, count};
     counts->slot[slot] = counts->words;

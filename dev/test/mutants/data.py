@@ -130,14 +130,14 @@ FAULTS = [
      "tokens = sources->source[i].files.tokens;"),
     ("sources: fractions of one", LOADER, "(double)weight[i] / (double)sum;", "(double)weight[i];"),
     ("mix: weights are not in it", LOADER,
-     "h = (h ^ (uint64_t)sources->source[i].weight) * 1099511628211ull;\n"
-     "        h = (h ^ (uint64_t)sources->source[i].files", "h = (h ^ (uint64_t)sources->source[i].files"),
+     "h = hash_value(h, (uint64_t)sources->source[i].weight);\n"
+     "        h = hash_value(h, (uint64_t)sources->source[i].files", "h = hash_value(h, (uint64_t)sources->source[i].files"),
     ("mix: sizes are not in it", LOADER,
-     "        h = (h ^ (uint64_t)sources->source[i].files.tokens) * 1099511628211ull;\n", ""),
+     "        h = hash_value(h, (uint64_t)sources->source[i].files.tokens);\n", ""),
     ("mix: one source is one", LOADER, "return sources->count > 1 ? (int64_t)(h >> 1) : 0;",
      "return (int64_t)(h >> 1);"),
     ("mix: checksum without weights", LOADER, "sources->count > 1 ? (uint64_t)sources->source[i].weight : 0;", "0;"),
-    ("mix: checksum in any order", LOADER, "h = (h ^ weight) * 1099511628211ull ^ tokens", "h = h ^ weight ^ tokens"),
+    ("mix: checksum in any order", LOADER, "h = hash_value(h, weight) ^ tokens", "h = h ^ weight ^ tokens"),
     ("held out: all", LOADER, "held ? trained : 0, held", "0, held"),
     ("held out: trained on, too", LOADER, "held ? stretch : trained, T", "stretch, T"),
     ("held out: always the end", LOADER, "    loader->stride = stretch;\n",
