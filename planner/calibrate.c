@@ -401,8 +401,7 @@ static void take_medians(Bench* b) {
     for (int i = 0; i < b->m.points; i++) {
         double* t = b->times + i * LARGEST_ROUNDS;
         char digits[32];
-        qsort(t, (size_t)b->rounds, sizeof *t, measured_compare);
-        snprintf(digits, sizeof digits, "%.3g", t[b->rounds / 2]);
+        snprintf(digits, sizeof digits, "%.3g", median_of(t, b->rounds));
         b->m.point[i].value = strtod(digits, NULL);
     }
 }

@@ -255,11 +255,6 @@ static inline bool measured_line(void* context, char** words, int n, bool* known
     return true;
 }
 
-static inline int measured_compare(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 // The distinct numbers of a variant's points on one axis, ascending. Returns how many.
 static inline int measured_axis(const Measured* m, const MeasuredPoint* like, int a, double* axis) {
     int n = 0, kept = 0;
@@ -267,7 +262,7 @@ static inline int measured_axis(const Measured* m, const MeasuredPoint* like, in
         const MeasuredPoint* p = &m->point[i];
         if (p->table == like->table && p->first == like->first && p->second == like->second) axis[n++] = p->at[a];
     }
-    qsort(axis, (size_t)n, sizeof *axis, measured_compare);
+    qsort(axis, (size_t)n, sizeof *axis, compare_doubles);
     for (int i = 0; i < n; i++) {
         if (kept == 0 || axis[i] != axis[kept - 1]) axis[kept++] = axis[i];
     }

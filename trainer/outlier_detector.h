@@ -35,17 +35,6 @@ static inline void outlier_add(OutlierDetector* detector, double x) {
     detector->n += detector->n < OUTLIER_WINDOW;
 }
 
-static inline int order_doubles(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-// The median of n values, n even; sorts them.
-static inline double median_of(double* x, int n) {
-    qsort(x, (size_t)n, sizeof *x, order_doubles);
-    return 0.5 * (x[n / 2 - 1] + x[n / 2]);
-}
-
 // By how many deviations x is above *expected; 0 until there are 100 values. The deviation is at least a millionth of
 // the level, the size of rounding errors of a loss.
 static inline double outlier_score(const OutlierDetector* detector, double x, double* expected) {

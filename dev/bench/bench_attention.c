@@ -10,7 +10,6 @@ forward and the backward pass take turns; each number is the median over the rou
 */
 #include "../../kernels/attention.h"
 #include "../../kernels/mfu.h"
-#include "median.h"
 
 enum { ROUNDS = 15 };
 
@@ -55,10 +54,10 @@ static void bench(Shape s, int threads) {
         forward_part[i] = operations / forward[i] / peak;
         backward_part[i] = 2.5 * operations / backward[i] / peak;
     }
-    const double f = median(forward, ROUNDS), b = median(backward, ROUNDS);
+    const double f = median_of(forward, ROUNDS), b = median_of(backward, ROUNDS);
     printf("%3d %5d %4d %4d %4d %9d  %9.2f %9.0f %6.0f %%  %9.2f %9.0f %6.0f %%\n", s.B, s.T, s.NH, s.NKV, s.HS,
-           s.document, f * 1e3, operations / f * 1e-9, 100 * median(forward_part, ROUNDS), b * 1e3,
-           2.5 * operations / b * 1e-9, 100 * median(backward_part, ROUNDS));
+           s.document, f * 1e3, operations / f * 1e-9, 100 * median_of(forward_part, ROUNDS), b * 1e3,
+           2.5 * operations / b * 1e-9, 100 * median_of(backward_part, ROUNDS));
     free(qkv), free(dqkv), free(out), free(dout), free(lse), free(positions);
 }
 

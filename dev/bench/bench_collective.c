@@ -15,7 +15,6 @@ in namespaces (dev/experiments/net_torus.sh).
 #include "../../comm/collectives/collectives.h"
 #include "../../comm.h"
 #include "../../util/options.h"
-#include "median.h"
 
 enum { MOST = 16, ROUNDS = 101 };
 
@@ -97,10 +96,10 @@ static void measure(Comm* world, Rival* rivals, int n_rivals, int64_t bytes, con
     free(x);
     if (world->rank != 0) return;
     for (int k = 0; k < n_rivals; k++) {
-        const double t = median(rivals[k].times, rounds), N = world->size;
+        const double t = median_of(rivals[k].times, rounds), N = world->size;
         printf("%8lld KiB  %-20s %10.3f ms  %8.1f MB/s  bus %8.1f MB/s  %6.2f x %s\n", (long long)(bytes >> 10),
                rivals[k].name, t * 1e3, (double)bytes / t / 1e6, 2 * (N - 1) / N * (double)bytes / t / 1e6,
-               rivals[0].times[rounds / 2] / t, rivals[0].name);
+               median_of(rivals[0].times, rounds) / t, rivals[0].name);
     }
     fflush(stdout);
 }

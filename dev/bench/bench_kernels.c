@@ -14,7 +14,6 @@ that it finds them in the same cache. Each line is the median of 9 rounds in whi
 #include "../../kernels/rmsnorm.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
-#include "median.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -159,7 +158,7 @@ int main(void) {
             own[r] = time_of(c, &f, repeats);
             peer[r] = time_of_copy(copy, (const char*)f.x, half, repeats) * scale;
         }
-        const double t = median(own, ROUNDS), m = median(peer, ROUNDS);
+        const double t = median_of(own, ROUNDS), m = median_of(peer, ROUNDS);
         printf("%-22s %9.3f %9.2f %8.1f %8.1f %7.0f%% ", c->name, t * 1e3, c->elements / t * 1e-9, c->bytes / t * 1e-9,
                c->bytes / m * 1e-9, 100 * m / t);
         if (c->calls > 0)

@@ -11,7 +11,6 @@ is timed by its CPU time, so that other programs disturb little; several by the 
 */
 #include "../../kernels/matmul.h"
 #include "../../kernels/mfu.h"
-#include "median.h"
 
 #include <dlfcn.h>
 
@@ -121,11 +120,11 @@ static void bench_row(const Peers* peers, int kind, const Layer* l, int rounds, 
             speed[column][round] = here ? take_turn(peers, column, kind, l, threads) : 0;
         }
     }
-    double peak = median(speed[PEAK], rounds), ours = median(speed[OURS], rounds);
+    double peak = median_of(speed[PEAK], rounds), ours = median_of(speed[OURS], rounds);
     printf("%5d %6d %5d  %-8s %7.1f  %7.1f %5.1f %%", l->N, l->OC, l->C, kind_name[kind], peak / 1e9, ours / 1e9,
            100 * ours / peak);
     for (int i = OURS + 1; i < CONTESTANTS; i++) {
-        double peer = median(speed[i], rounds);
+        double peer = median_of(speed[i], rounds);
         if (peer > 0)
             printf("  %7.1f %5.1f %% %5.2fx", peer / 1e9, 100 * peer / peak, ours / peer);
         else

@@ -10,7 +10,6 @@ faster.
 #define MEASURE_GPU_H
 
 #include "../../kernels/kernels.h"
-#include "median.h"
 
 enum { RUNS = 20, WARM_UP = 3, FLUSH = 256 << 20 };
 enum { DIFFERENT = (1 << 20) - 3 }; // random numbers: a prime, so that no two rows of a matrix are equal
@@ -67,7 +66,7 @@ static double milliseconds(bool tiny, Run run) {
         cuda_check(cudaEventDestroy(end[i]), "cudaEventDestroy");
     }
     device_free(flush, 0);
-    return median(times, runs);
+    return median_of(times, runs);
 }
 
 #endif

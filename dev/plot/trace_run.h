@@ -513,16 +513,9 @@ static inline void sample_add(Sample* s, double value) {
     s->values[s->n++] = value;
 }
 
-static inline int compare_doubles(const void* left, const void* right) {
-    const double a = *(const double*)left, b = *(const double*)right;
-    return a < b ? -1 : a > b;
-}
-
 // The median of the sample, which is empty afterwards; 0 if it was.
 static inline double sample_take_median(Sample* s) {
-    if (s->n == 0) return 0;
-    qsort(s->values, (size_t)s->n, sizeof(double), compare_doubles);
-    const double median = (s->values[(s->n - 1) / 2] + s->values[s->n / 2]) / 2;
+    const double median = s->n ? median_of(s->values, s->n) : 0;
     s->n = 0;
     return median;
 }

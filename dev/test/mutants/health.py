@@ -100,7 +100,7 @@ FAULTS = [
     ("scores: the oldest is the newest", SCORES, OUTLIER,
      "y[i] = detector->value[(detector->next + i) % OUTLIER_WINDOW];", "y[i] = detector->value[i];"),
     ("scores: no slope", SCORES, OUTLIER, "const double slope = median_of(work, HALF);", "const double slope = 0;"),
-    ("scores: a mean, not a median", SCORES, OUTLIER, "return 0.5 * (x[n / 2 - 1] + x[n / 2]);",
+    ("scores: a mean, not a median", SCORES, "util/base.h", "return 0.5 * (x[(n - 1) / 2] + x[n / 2]);",
      "double sum = 0; for (int i = 0; i < n; i++) sum += x[i] / n; return sum;"),
     ("scores: the prediction is for the last value", SCORES, OUTLIER, "*expected = level + slope * OUTLIER_WINDOW;",
      "*expected = level + slope * (OUTLIER_WINDOW - 1);"),
