@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """
-assembly.py: what the machine code of the CUDA kernels says, without a GPU: registers, occupancy, widths of memory accesses, the
-instructions of the hot loops, and what an estimate makes of them.
+assembly.py: what the machine code of the CUDA kernels says, without a GPU: registers, occupancy, widths of memory
+accesses, the instructions of the hot loops, and what an estimate makes of them.
 
     assembly.py --launches PROGRAM [--all] [--only WORD] FILE...     make assembly
 
-FILE: a cubin or a program by nvcc; every architecture in it is taken. PROGRAM: dev/bench/launches.cu, which says with how many
-threads and how much shared memory kernels are launched. cuobjdump is searched for on PATH, beside nvcc, and in Python's
-packages (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm). Standard library only.
+FILE: a cubin or a program by nvcc; every architecture in it is taken. PROGRAM: dev/bench/launches.cu, which says with
+how many threads and how much shared memory kernels are launched. cuobjdump is searched for on PATH, beside nvcc, and in
+Python's packages (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm). Standard library only.
 
 The first table has a line for each kernel that a training step launches (--all: for every kernel):
 
@@ -15,20 +15,21 @@ The first table has a line for each kernel that a training step launches (--all:
     shared              bytes of a block, static and dynamic
     blocks warps limit  that fit on a multiprocessor, and what they are limited by
     wide                accesses of global memory, in the program text, that move 16 bytes a thread
-    flight              KB that the loads of all resident warps have under way at most: the largest number of bytes a thread has
-                        asked for and not yet used. Little's law: bandwidth times latency, for an H200 4.3 TB/s x 700 ns / 132 =
-                        23 KB, must be in flight to keep the memory busy.
+    flight              KB that the loads of all resident warps have under way at most: the largest number of bytes that
+                        a thread has asked for and not yet used. Little's law: bandwidth times latency, for an H200
+                        4.3 TB/s x 700 ns / 132 = 23 KB, must be in flight to keep the memory busy.
 
-The second one has the hot loop: of all loops (backward branches) the smallest with nearly as many accesses of memory as any has, or
-with all tensor core instructions. Loops inside it count once, but for those with tensor cores, whose turns follow from the shapes. What is jumped over inside it by a forward branch, and has no such instruction, counts as rare: masks of diagonal tiles, ends of
-rows. Beside the
-instructions of one turn by class, it has the clocks that a multiprocessor needs for a turn of one warp in each of its units, if
-each unit did nothing else:
+The second one has the hot loop: of all loops (backward branches) the smallest with nearly as many accesses of memory as
+any has, or with all tensor core instructions. Loops inside it count once, but for those with tensor cores, whose turns
+follow from the shapes. What is jumped over inside it by a forward branch, and has no such instruction, counts as rare:
+masks of diagonal tiles, ends of rows. Beside the instructions of one turn by class, it has the clocks that a
+multiprocessor needs for a turn of one warp in each of its units, if each unit did nothing else:
 
     issue     4 warp instructions a clock, one for each scheduler
-    tensor    mma m16n8k16: 2048 multiply-adds. A100: 1024 a clock, which is its peak. H100: mma.sync has about 62 % of the 2048 a
-              clock that wgmma has (quoted from Luo et al. 2024, arXiv 2402.13499; not measured here: an estimate). B200: no figure is known; 1024
-              is assumed, as on A100, for its peak is that of tcgen05, which mma.sync does not use
+    tensor    mma m16n8k16: 2048 multiply-adds. A100: 1024 a clock, which is its peak. H100: mma.sync has about 62 % of
+              the 2048 a clock that wgmma has (quoted from Luo et al. 2024, arXiv 2402.13499; not measured here: an
+              estimate). B200: no figure is known; 1024 is assumed, as on A100, for its peak is that of tcgen05, which
+              mma.sync does not use
     fma       multiply-adds of floats: A100 64, H100 and B200 128 lanes a clock; of integers (IMAD): 64
     alu       64 lanes a clock: all other integers, and comparison, selection, minimum and maximum of floats
     mufu      16 lanes a clock (exponentials, reciprocals, logarithms)
@@ -36,15 +37,15 @@ each unit did nothing else:
     shared    128 bytes a clock; LDSM.x4 and a 16-byte access of all lanes take 4, if no banks collide
     double    64 lanes a clock; A100 32 DFMA
 
-Rates: CUDA Programming Guide 13.0, "arithmetic instructions"; A100 and H100 architecture white papers; what alu and fma do: Nsight
-Compute documentation, "Pipelines". The largest is what limits
-the loop. `one warp` is the sum of the stall counts that the compiler wrote into the instructions: a warp alone takes that long
-even if nothing is ever waited for.
+Rates: CUDA Programming Guide 13.0, "arithmetic instructions"; A100 and H100 architecture white papers; what alu and fma
+do: Nsight Compute documentation, "Pipelines". The largest is what limits the loop. `one warp` is the sum of the stall
+counts that the compiler wrote into the instructions: a warp alone takes that long even if nothing is ever waited for.
 
-The third is a prediction for the flash attention kernels, at the clock of the data sheet: TFLOP/s where all units work at the same
-time, and where tensor cores and issue of all else take turns. Tiles beyond the diagonal and idle warps of diagonal tiles are
-counted as time, but operations as half of the square. The kernel of the keys has two roles, and what only one of them does is
-counted for both. Nothing of this was measured; waiting for barriers and memory comes on top, so these are upper bounds.
+The third is a prediction for the flash attention kernels, at the clock of the data sheet: TFLOP/s where all units work
+at the same time, and where tensor cores and issue of all else take turns. Tiles beyond the diagonal and idle warps of
+diagonal tiles are counted as time, but operations as half of the square. The kernel of the keys has two roles, and what
+only one of them does is counted for both. Nothing of this was measured; waiting for barriers and memory comes on top,
+so these are upper bounds.
 """
 import argparse
 import collections
@@ -56,8 +57,8 @@ import shutil
 import subprocess
 import sys
 
-# A multiprocessor and its chip. shared: KB for all blocks; 1 KB of it is the system's for each block. mma: multiply-adds a clock by
-# mma.sync of 16-bit numbers; peak: TFLOP/s of the data sheet.
+# A multiprocessor and its chip. shared: KB for all blocks; 1 KB of it is the system's for each block. mma:
+# multiply-adds a clock by mma.sync of 16-bit numbers; peak: TFLOP/s of the data sheet.
 Chip = collections.namedtuple("Chip", "name count ghz shared mma fp32 double peak")
 CHIPS = {
     80: Chip("A100", 108, 1.41, 164, 1024, 64, 32, 312.0),
@@ -79,7 +80,8 @@ def tool_of(name):
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     beside = os.path.join(os.path.dirname(os.path.realpath(nvcc)), name)
     packages = [p for folder in sys.path for p in glob.glob(os.path.join(folder, "nvidia", "*", "bin", name))]
-    return next((p for p in [os.environ.get(name.upper()), shutil.which(name), beside] + packages if p and os.access(p, os.X_OK)), None)
+    paths = [os.environ.get(name.upper()), shutil.which(name), beside] + packages
+    return next((p for p in paths if p and os.access(p, os.X_OK)), None)
 
 
 def cuobjdump():
@@ -90,7 +92,9 @@ def cuobjdump():
 def short_name(name):
     """Of a demangled function: without its result, arguments, namespaces and casts in template arguments."""
     depth, begin = 0, 0
-    name = name.replace("(int)", "").replace("(bool)1", "true").replace("(bool)0", "false").replace("__nv_bfloat16", "bf16").replace("__half", "fp16")
+    for long, short in (("(int)", ""), ("(bool)1", "true"), ("(bool)0", "false"), ("__nv_bfloat16", "bf16"),
+                        ("__half", "fp16")):
+        name = name.replace(long, short)
     for i, c in enumerate(name):
         depth += (c == "<") - (c == ">")
         if depth == 0 and c == " ":
@@ -109,7 +113,8 @@ class Kernel:
     """One kernel of one architecture: name, arch, registers, stack, shared (static), code (list of Instruction)."""
 
     def __init__(self, name, arch, registers, stack, shared):
-        self.name, self.arch, self.registers, self.stack, self.shared, self.code = name, arch, registers, stack, shared, []
+        self.name, self.arch, self.code = name, arch, []
+        self.registers, self.stack, self.shared = registers, stack, shared
 
     def count(self, pattern):
         return sum(1 for i in self.code if re.match(pattern, i.op))
@@ -145,14 +150,16 @@ def read_kernels(path):
     tool = cuobjdump() or die("cuobjdump or nvdisasm is not there: they come with the CUDA Toolkit, or: "
                               "pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm")
     path_with_both = os.pathsep.join([os.path.dirname(tool_of("nvdisasm")), os.environ.get("PATH", "")])
+    environment = {**os.environ, "PATH": path_with_both}
 
     def run(option):
-        ran = subprocess.run([tool, option, path], capture_output=True, text=True, env={**os.environ, "PATH": path_with_both})
+        ran = subprocess.run([tool, option, path], capture_output=True, text=True, env=environment)
         if ran.returncode != 0:
             die(f"cuobjdump {option} {path}: {ran.stderr.strip() or ran.stdout.strip()}")
         return ran.stdout
 
-    # Both come one architecture after the other. -res-usage names that in "arch = sm_90" for programs, and not for cubins.
+    # Both come one architecture after the other. -res-usage names that in "arch = sm_90" for programs, but not for
+    # cubins.
     usage, arch = {}, None
     text = run("-sass")
     archs = [int(a) for a in re.findall(r"code for sm_(\d+)", text)]
@@ -169,8 +176,8 @@ def read_kernels(path):
             if code is not None:
                 code.append(Instruction(int(found[1], 16), found[2], found[3], found[4], 0))
         elif code and (found := WORD.match(line)):
-            # Bits 105 to 108 of the 128: clocks until the warp's next instruction (Jia et al. 2018, arXiv 1804.06826, for Volta;
-            # the same place since).
+            # Bits 105 to 108 of the 128: clocks until the warp's next instruction (Jia et al. 2018, arXiv 1804.06826,
+            # for Volta; the same place since).
             code[-1] = code[-1]._replace(stall=int(found[1], 16) >> 41 & 15)
         elif found := re.match(r"\s*code for sm_(\d+)", line):
             arch, code = int(found[1]), None
@@ -205,7 +212,8 @@ def occupancy(kernel, threads, dynamic):
     a_warp = math.ceil(kernel.registers * 32 / 256) * 256
     fixed = 1024 if kernel.arch == 80 else 0  # from sm_90 on, cuobjdump counts the system's KB
     shared = math.ceil((kernel.shared + dynamic + fixed) / 128) * 128
-    limits = {"threads": THREADS // (warps * 32), "blocks": BLOCKS, "registers": REGISTERS // 4 // a_warp * 4 // warps if a_warp else BLOCKS,
+    limits = {"threads": THREADS // (warps * 32), "blocks": BLOCKS,
+              "registers": REGISTERS // 4 // a_warp * 4 // warps if a_warp else BLOCKS,
               "shared": CHIPS[kernel.arch].shared * 1024 // shared if shared else BLOCKS}
     limit = min(limits, key=lambda k: limits[k])
     return limits[limit], limit
@@ -244,7 +252,7 @@ def bytes_in_flight(kernel):
     return most
 
 
-# ------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 # Loops
 
 
@@ -254,8 +262,9 @@ def target(instruction):
 
 
 def loops_of(kernel):
-    """(begin, end) of all loops: from the target of a backward branch to the branch. The one at the end of a program, to itself,
-    is padding; and where the program ends in between, rare code was moved behind that end, and this is its way back."""
+    """(begin, end) of all loops: from the target of a backward branch to the branch. The one at the end of a program,
+    to itself, is padding; and where the program ends in between, rare code was moved behind that end, and this is its
+    way back."""
     ends = {}
     for i in kernel.code:
         to = target(i)
@@ -276,11 +285,14 @@ def body(kernel, begin, end):
 
 
 def useful(i):
-    return i.op.startswith(("HMMA", "HGMMA", "LDSM", "LDG", "BAR", "LDS", "STS")) or i.op.startswith("STG") and width(i.op) >= 8
+    if i.op.startswith("STG"):
+        return width(i.op) >= 8
+    return i.op.startswith(("HMMA", "HGMMA", "LDSM", "LDG", "BAR", "LDS", "STS"))
 
 
 def rare(code):
-    """Instructions that a forward branch inside the loop jumps over, and that neither load, nor synchronise, nor store packs."""
+    """Instructions that a forward branch inside the loop jumps over, and that neither load, nor synchronise, nor store
+    packs."""
     at = {i.at: k for k, i in enumerate(code)}
     found = set()
     for k, i in enumerate(code):
@@ -291,7 +303,8 @@ def rare(code):
 
 
 def hot_loop(kernel):
-    """(begin, end) of the smallest loop that has most of the memory accesses of any loop, or all tensor core instructions."""
+    """(begin, end) of the smallest loop that has most of the memory accesses of any loop, or all tensor core
+    instructions."""
     loops = [l for l in loops_of(kernel) if l[1] - l[0] > 16]
     if not loops:
         return None
@@ -327,10 +340,12 @@ def class_of(i):
         return "shared"
     if op in ("DFMA", "DADD", "DMUL", "DSETP"):
         return "double"
-    if op in ("MOV", "CS2R", "UMOV", "S2R", "S2UR", "R2UR", "LDC", "ULDC", "LDCU", "P2R", "R2P") or i.op.startswith("IMAD.MOV") or op == "HFMA2":
+    if i.op.startswith("IMAD.MOV") or op in ("MOV", "CS2R", "UMOV", "S2R", "S2UR", "R2UR", "LDC", "ULDC", "LDCU", "P2R",
+                                             "R2P", "HFMA2"):
         return "move"
-    if op in ("IMAD", "IADD3", "LOP3", "SHF", "LEA", "ISETP", "SEL", "PRMT", "IMNMX", "VIADD", "VIADDMNMX", "VIMNMX", "VIMNMX3", "IABS", "PLOP3",
-              "IDP", "POPC", "FLO", "BFE", "BMSK", "SGXT", "I2IP", "VABSDIFF") or op.startswith("U"):
+    if op.startswith("U") or op in ("IMAD", "IADD3", "LOP3", "SHF", "LEA", "ISETP", "SEL", "PRMT", "IMNMX", "VIADD",
+                                    "VIADDMNMX", "VIMNMX", "VIMNMX3", "IABS", "PLOP3", "IDP", "POPC", "FLO", "BFE",
+                                    "BMSK", "SGXT", "I2IP", "VABSDIFF"):
         return "integer"
     return "other"
 
@@ -363,9 +378,10 @@ def clocks(code, chip):
 
 
 def inner_turns(kernel, begin, end, wanted):
-    """Of a loop with tensor core instructions: its code, the instructions of loops inside it repeated as often as `wanted` of these
-    need it to be."""
-    loops = [l for l in loops_of(kernel) if begin <= l[0] and l[1] <= end and l != (begin, end) and weight(body(kernel, *l))[0]]
+    """Of a loop with tensor core instructions: its code, the instructions of loops inside it repeated as often as
+    `wanted` of these need it to be."""
+    loops = [l for l in loops_of(kernel)
+             if begin <= l[0] and l[1] <= end and l != (begin, end) and weight(body(kernel, *l))[0]]
     code = body(kernel, begin, end)
     skip = rare(code)
     inside = [any(l[0] <= i.at <= l[1] for l in loops) for i in code]
@@ -379,7 +395,7 @@ def inner_turns(kernel, begin, end, wanted):
     return kept, len(skip)
 
 
-# ------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 # Attention
 
 
@@ -417,26 +433,29 @@ def attention(kernels, chip):
             continue
         which, HS, others, products = shape
         code, _ = inner_turns(kernel, *loop, wanted_products(kernel))
-        copies = sum(1 for i in code if class_of(i) == "tensor") / wanted_products(kernel)  # of the loop's body, in the program text
+        # copies of the loop's body, in the program text
+        copies = sum(1 for i in code if class_of(i) == "tensor") / wanted_products(kernel)
         t = {unit: time / copies for unit, time in clocks(code, chip).items()}
         rest = sum(1 for i in code if class_of(i) != "tensor") / 4 / copies
         found[kernel.name] = {}
         for T in (1024, 2048, 4096):
-            # backward: 2.5 times the forward pass in all, 5 products; that of the queries is counted as 2, of the keys as 3
+            # backward: 2.5 times the forward pass in all, 5 products; that of the queries is counted as 2, of the keys
+            # as 3
             flops = 2 * T * T * HS * {"forward_kernel": 1, "backward_queries": 1, "backward_keys": 1.5}[which]
             turns = warp_turns(which, others, T)
-            rate = [flops / (turns * time) * chip.count * chip.ghz * 1e-3 for time in (max(t.values()), t["tensor"] + rest)]
-            found[kernel.name][T] = (rate[0], rate[1], flops)
+            overlapped, in_turns = (flops / (turns * time) * chip.count * chip.ghz * 1e-3
+                                    for time in (max(t.values()), t["tensor"] + rest))
+            found[kernel.name][T] = (overlapped, in_turns, flops)
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------------------
+# ----------------------------------------------------------------------------------------------------------------------
 # Tables
 
 
 def print_table(kernels, launches, everything):
-    print(f"{'kernel':44} {'regs':>4} {'stack':>5} {'spills':>6} {'threads':>7} {'shared':>7} {'blocks':>6} {'warps':>5} {'limit':9} "
-          f"{'wide loads':>10} {'wide stores':>11} {'flight':>7}")
+    print(f"{'kernel':44} {'regs':>4} {'stack':>5} {'spills':>6} {'threads':>7} {'shared':>7} {'blocks':>6} "
+          f"{'warps':>5} {'limit':9} {'wide loads':>10} {'wide stores':>11} {'flight':>7}")
     for k in sorted(kernels, key=lambda k: k.name):
         if k.name not in launches and not everything:
             continue
@@ -456,8 +475,9 @@ def print_table(kernels, launches, everything):
 
 
 def print_loops(kernels, launches, chip, everything):
-    print(f"\nhot loops: instructions of a warp in a turn; clocks of a multiprocessor for it; what limits\n{'kernel':36} {'all':>5} "
-          + " ".join(f"{c:>7}" for c in CLASSES) + f" {'rare':>5} | " + " ".join(f"{u:>7}" for u in UNITS) + " | one warp")
+    print("\nhot loops: instructions of a warp in a turn; clocks of a multiprocessor for it; what limits")
+    print(f"{'kernel':36} {'all':>5} " + " ".join(f"{c:>7}" for c in CLASSES)
+          + f" {'rare':>5} | " + " ".join(f"{u:>7}" for u in UNITS) + " | one warp")
     for k in sorted(kernels, key=lambda k: k.name):
         loop = hot_loop(k)
         if not loop or (k.name not in launches and not everything):
@@ -474,8 +494,10 @@ def print_attention(kernels, chip):
     found = attention(kernels, chip)
     if not found:
         return
-    print("\nflash attention, predicted: TFLOP/s if all units overlap / if tensor cores and the rest take turns (causal half counted)")
-    print(f"{'kernel':36} " + " ".join(f"{f'T = {T}':>14}" for T in (1024, 2048, 4096)) + "   share of the data sheet's peak at 2048")
+    print("\nflash attention, predicted: TFLOP/s if all units overlap / if tensor cores and the rest take turns "
+          "(causal half counted)")
+    print(f"{'kernel':36} " + " ".join(f"{f'T = {T}':>14}" for T in (1024, 2048, 4096))
+          + "   share of the data sheet's peak at 2048")
     for name, rates in sorted(found.items()):
         print(f"{name:36} " + " ".join(f"{f'{a:.0f} / {b:.0f}':>14}" for a, b, _ in rates.values())
               + "   " + " / ".join(f"{100 * r / chip.peak:.0f} %" for r in rates[2048][:2]))
@@ -484,7 +506,8 @@ def print_attention(kernels, chip):
         if all(both):
             line = []
             for T in (1024, 2048, 4096):
-                line.append(" / ".join(f"{sum(b[T][2] for b in both) / sum(b[T][2] / b[T][k] for b in both):.0f}" for k in (0, 1)))
+                flops = sum(b[T][2] for b in both)
+                line.append(" / ".join(f"{flops / sum(b[T][2] / b[T][k] for b in both):.0f}" for k in (0, 1)))
             print(f"{f'backward, HS = {HS}, both':36} " + " ".join(f"{x:>14}" for x in line))
 
 
