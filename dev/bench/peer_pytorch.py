@@ -2,16 +2,16 @@
 """
 peer_pytorch.py: a training step in PyTorch, the peer of `make bench` on the CPU and of dev/test/gpu_check.sh on a GPU.
 
-    python3 dev/bench/peer_pytorch.py [--model gpt2-124M] [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned]
-    python3 dev/bench/peer_pytorch.py --device cuda --compile --model gpt2-124M --B 64 --T 1024 [--micro 32] --vocab 50304
+    peer_pytorch.py [--model gpt2-124M] [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned]
+    peer_pytorch.py --device cuda --compile --model gpt2-124M --B 64 --T 1024 [--micro 32] --vocab 50304
 
-The work of our step: forward, loss, backward, AdamW; the same shapes, random weights and tokens. On the CPU in float32; on a
-GPU bf16 by autocast, with float32 weights and moments, as nanoGPT and others train: matrices and attention in bf16. In
-PyTorch's favour: no gradient norm and no clipping; wherever the installed version has something fused, it is used
-(scaled_dot_product_attention from 2.0, which on a GPU is flash attention; fused AdamW; torch.compile by --compile). --tuned
-adds two settings below that make it faster on a CPU than it is as installed. --micro: sequences that are worked on at once.
-Prints one line of JSON; median and minimum of `steps` steps after unmeasured ones (two; where it compiles on a GPU five).
-Exit status 3: --device cuda, and this PyTorch has no GPU.
+The work of our step: forward, loss, backward, AdamW; the same shapes, random weights and tokens. On the CPU in float32;
+on a GPU bf16 by autocast, with float32 weights and moments, as nanoGPT and others train: matrices and attention in
+bf16. In PyTorch's favour: no gradient norm and no clipping; wherever the installed version has something fused, it is
+used (scaled_dot_product_attention from 2.0, which on a GPU is flash attention; fused AdamW; torch.compile by
+--compile). --tuned adds two settings below that make it faster on a CPU than it is as installed. --micro: sequences
+that are worked on at once. Prints one line of JSON; median and minimum of `steps` steps after unmeasured ones (two;
+where it compiles on a GPU five). Exit status 3: --device cuda, and this PyTorch has no GPU.
 """
 import argparse, contextlib, ctypes, json, math, os, resource, statistics, sys, time
 
@@ -66,7 +66,8 @@ HS, MAX_T = C // NH, max(1024, args.T)
 
 
 def attention(q, k, v, future):
-    """Causal attention of (B, NH, T, HS), of which k and v may have fewer heads; future: (T, T), -inf above the diagonal."""
+    """Causal attention of (B, NH, T, HS), of which k and v may have fewer heads; future: (T, T), -inf above the
+    diagonal."""
     if k.shape[1] != NH:
         k, v = (z.repeat_interleave(NH // NKV, 1) for z in (k, v))
     if hasattr(F, "scaled_dot_product_attention"):
@@ -188,8 +189,10 @@ for step in range(unmeasured + args.steps):
         torch.cuda.synchronize()
     ms.append(1e3 * (time.perf_counter() - start))
 ms, median = ms[unmeasured:], statistics.median(ms[unmeasured:])
-# Linux counts in KiB
-peak_mb = torch.cuda.max_memory_reserved() / 1e6 if cuda else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+if cuda:
+    peak_mb = torch.cuda.max_memory_reserved() / 1e6
+else:
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # Linux counts in KiB
 print(json.dumps({
     "peer": "pytorch", "version": torch.__version__ + (" compiled" if args.compile else ""), "model": args.model,
     "device": torch.cuda.get_device_name() if cuda else "cpu", "B": args.B, "micro": micro, "T": args.T,

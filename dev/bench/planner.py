@@ -4,14 +4,14 @@
 Measures the machine (build/calibrate) and corrects that by traces of other runs, three for each number of ranks
 (./plan --calibrate; the median counts), then lets the trainer run twelve meshes of one to eight ranks and the planner
 predict their steps (./plan), and then all meshes of one model on four ranks, to see whether the one that the planner
-would choose is the fastest, or nearly. Meshes were chosen before the first comparison: every kind of parallelism alone and
-mixed, all five schedules, both architectures, one to thirty million parameters.
+would choose is the fastest, or nearly. Meshes were chosen before the first comparison: every kind of parallelism alone
+and mixed, all five schedules, both architectures, one to thirty million parameters.
 
     dev/bench/planner.py --data TEXT [--cluster FILE] [--keep FILE] [--rounds 3] [--steps 8] [--only NUMBERS]
 
-Everything takes turns, because the machine's speed changes within minutes: a round is a calibration and a run of every mesh;
-then medians are compared, of what the calibrations say and of all rounds' steps but the first two of each run. What other
-programs disturb is repeated: where they have had more than a twentieth of the processors meanwhile, up to so many --tries.
+Everything takes turns, because the machine's speed changes within minutes: a round is a calibration and a run of every
+mesh; then medians are compared, of what the calibrations say and of all rounds' steps but the first two of each run.
+What other programs disturb, using more than a twentieth of the processors meanwhile, is measured up to --tries times.
 With --cluster an older calibration is used, and none is made.
 """
 import argparse
@@ -119,8 +119,8 @@ def quietly(job, tries):
 
 
 def calibrate(path):
-    subprocess.run([os.path.join(ROOT, "scripts/mpirun.sh"), "-np", "8", os.path.join(ROOT, BUILD, "calibrate"), "--rounds", "1",
-                    "--out", path], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([os.path.join(ROOT, "scripts/mpirun.sh"), "-np", "8", os.path.join(ROOT, BUILD, "calibrate"),
+                    "--rounds", "1", "--out", path], check=True, stdout=subprocess.DEVNULL)
     with open(path) as f:
         return f.read()
 
@@ -166,8 +166,8 @@ def predict(mesh, data, cluster):
 
 
 def correct(cluster, traces):
-    """Adds to a cluster's file what the traces of TRACED say of each number of ranks: the median of the meshes', each the
-    median of its rounds'."""
+    """Adds to a cluster's file what the traces of TRACED say of each number of ranks: the median of the meshes', each
+    the median of its rounds'."""
     factors = {}
     for i, mesh in enumerate(TRACED):
         of_rounds = []
@@ -185,20 +185,22 @@ def measure(meshes, o, temporary, calibrations, traces):
     """Seconds of steps, and peaks, of every mesh; texts of calibrations are added to the list, where one is given, and
     paths of traces."""
     seconds, peak = [[] for _ in meshes], [0] * len(meshes)
+    out = os.path.join(temporary, "run")
     for r in range(o.rounds):
+        said = f"round {r + 1} of {o.rounds}: "
         if calibrations is not None:
             text, others = quietly(lambda: calibrate(os.path.join(temporary, "machine.txt")), o.tries)
             calibrations.append(text)
-            print(f"round {r + 1} of {o.rounds}: calibration, others {100 * others:.0f} %", file=sys.stderr, flush=True)
+            print(f"{said}calibration, others {100 * others:.0f} %", file=sys.stderr, flush=True)
             for i, mesh in enumerate(TRACED):
                 path = os.path.join(temporary, f"trace{i}-{r}.json")
-                quietly(lambda: run(mesh, o.data, o.steps, os.path.join(temporary, "run"), ("--trace", path)), o.tries)
+                quietly(lambda: run(mesh, o.data, o.steps, out, ("--trace", path)), o.tries)
                 traces[i].append(path)
         for i, mesh in enumerate(meshes):
-            (times, bytes_of_it), others = quietly(lambda: run(mesh, o.data, o.steps, os.path.join(temporary, "run")), o.tries)
+            (times, bytes_of_it), others = quietly(lambda: run(mesh, o.data, o.steps, out), o.tries)
             seconds[i] += times
             peak[i] = max(peak[i], bytes_of_it)
-            print(f"round {r + 1} of {o.rounds}: mesh {i + 1}, {1e3 * statistics.median(times):.1f} ms, others {100 * others:.0f} %",
+            print(f"{said}mesh {i + 1}, {1e3 * statistics.median(times):.1f} ms, others {100 * others:.0f} %",
                   file=sys.stderr, flush=True)
     return seconds, peak
 
@@ -211,8 +213,11 @@ def table(meshes, seconds, peak, o, cluster):
         said, median = predict(mesh, o.data, cluster), statistics.median(seconds[i])
         error, memory = said["seconds"] / median - 1, said["process_bytes"]
         rows.append((said["seconds"], median, error))
-        print(f"{i + 1:2} {mesh[0]:5} {mesh[1]:10} {mesh[2] or 'one rank':58} {1e3 * said['seconds']:7.1f} ms {1e3 * median:7.1f} ms"
-              f" {100 * error:+6.1f}%" + (f"   {memory / 1e6:6.1f} {peak[i] / 1e6:6.1f} {100 * (memory / peak[i] - 1):+6.1f}%" if memory else ""))
+        line = (f"{i + 1:2} {mesh[0]:5} {mesh[1]:10} {mesh[2] or 'one rank':58} {1e3 * said['seconds']:7.1f} ms"
+                f" {1e3 * median:7.1f} ms {100 * error:+6.1f}%")
+        if memory:
+            line += f"   {memory / 1e6:6.1f} {peak[i] / 1e6:6.1f} {100 * (memory / peak[i] - 1):+6.1f}%"
+        print(line)
     return rows
 
 
@@ -248,8 +253,8 @@ def main():
         rows = table(choice, seconds[n:], peak[n:], o, cluster)
         best = min(range(len(rows)), key=lambda i: rows[i][0])
         fastest = min(range(len(rows)), key=lambda i: rows[i][1])
-        print(f"recommended: {CHOICE[best][2]}, {100 * (rows[best][1] / rows[fastest][1] - 1):.1f} % slower than the fastest, "
-              f"{CHOICE[fastest][2]}")
+        slower = rows[best][1] / rows[fastest][1] - 1
+        print(f"recommended: {CHOICE[best][2]}, {100 * slower:.1f} % slower than the fastest, {CHOICE[fastest][2]}")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,13 @@ BUILD=${BUILD:-build}
 what="${*:-matmul kernels attention step mesh schedules collectives}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-echo "machine: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores; $(date +%F); $(git rev-parse --short HEAD 2>/dev/null)"
+processor=$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1)
+echo "machine: $processor, $(nproc) cores; $(date +%F); $(git rev-parse --short HEAD 2>/dev/null)"
 
 # field NAME FILE: the median of one number over the lines of a log, without the first (cold) one
 field() {
-    tail -n +2 "$2" | sed "s/.*\"$1\":\([0-9.]*\).*/\1/" | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
+    tail -n +2 "$2" | sed "s/.*\"$1\":\([0-9.]*\).*/\1/" | sort -g |
+        awk '{ x[NR] = $1 } END { print x[int((NR + 1) / 2)] }'
 }
 
 # middle FILE: the same of any numbers, with all their digits
@@ -41,7 +43,7 @@ ours() { # B T: runs the trainer for six steps; tokens/s, 6N MFU in %, MB and se
 }
 
 step() { # B T: one training step of GPT-2 124M, this trainer and its peers in turn, three times; medians
-    rm -f "$work"/ours "$work"/mfu "$work"/mb "$work"/first "$work"/pytorch "$work"/pytorch_mb "$work"/tuned "$work"/llmc
+    rm -f "$work"/{ours,mfu,mb,first,pytorch,pytorch_mb,tuned,llmc}
     for round in 1 2 3; do
         ours "$1" "$2"
         if /usr/bin/python3 -c 'import torch' 2>/dev/null; then
@@ -60,8 +62,10 @@ step() { # B T: one training step of GPT-2 124M, this trainer and its peers in t
             'BEGIN { printf "%-18s %3d %5d %10.1f %8.2fx   %s\n", name, B, T, tps, we / tps, extra }'
     }
     B=$1 T=$2
-    row threefold "$work/ours" "$(median "$work/mfu") % of peak, $(median "$work/mb") MB, first step done $(median "$work/first") s after the start"
-    [ ! -e "$work/pytorch" ] || row "PyTorch" "$work/pytorch" "$(tr '\n' ' ' <"$work/pytorch")tokens/s, $(median "$work/pytorch_mb") MB"
+    started="first step done $(median "$work/first") s after the start"
+    row threefold "$work/ours" "$(median "$work/mfu") % of peak, $(median "$work/mb") MB, $started"
+    [ ! -e "$work/pytorch" ] ||
+        row "PyTorch" "$work/pytorch" "$(tr '\n' ' ' <"$work/pytorch")tokens/s, $(median "$work/pytorch_mb") MB"
     [ ! -e "$work/tuned" ] || row "PyTorch, tuned" "$work/tuned" "$(tr '\n' ' ' <"$work/tuned")tokens/s"
     [ ! -e "$work/llmc" ] || row "llm.c train_gpt2" "$work/llmc" ""
 }
@@ -87,9 +91,10 @@ mesh() { # two ranks beside one rank with as many threads, in turn, three times;
     echo "$model"
     printf '%-30s %10s %10s %10s   %s\n' "" tokens/s "of 1 rank" "idle" "rounds"
     i=0
-    for mesh in "1 rank, $(nproc) threads" "tensor 2" "tensor 2, sequence parallel" "pipeline 2" "data 2" "data 2, ZeRO-1" "data 2, ZeRO-2"; do
-        awk -v name="$mesh" -v tps="$(median "$work/mesh.$i")" -v one="$(median "$work/mesh.0")" -v rounds="$(tr '\n' ' ' <"$work/mesh.$i")" \
-            -v idle="$(sort -g "$work/mesh.bubble.$i" | sed -n 2p)" \
+    for mesh in "1 rank, $(nproc) threads" "tensor 2" "tensor 2, sequence parallel" "pipeline 2" "data 2" \
+        "data 2, ZeRO-1" "data 2, ZeRO-2"; do
+        awk -v name="$mesh" -v tps="$(median "$work/mesh.$i")" -v one="$(median "$work/mesh.0")" \
+            -v rounds="$(tr '\n' ' ' <"$work/mesh.$i")" -v idle="$(sort -g "$work/mesh.bubble.$i" | sed -n 2p)" \
             'BEGIN { printf "%-30s %10.0f %9.0f%% %9.1f%%   %s\n", name, tps, 100 * tps / one, 100 * idle, rounds }'
         i=$((i + 1))
     done
@@ -117,16 +122,21 @@ schedules() { # two stages, four micro-batches: every schedule in turn, seven ti
             sed -n "s/^step .*| *\([0-9.]*\) ms .*/$schedule \1/p" "$work/out" | tail -n +2 >>"$work/steps"
             sed -n "s/^step_ms measured \([^ ]*\) predicted \([^ ]*\) .*/$round $schedule \1 \2 $as/p" "$work/drawn" \
                 >>"$work/schedules"
-            sed -n "s/.* bubble measured \([^ ]*\) predicted \([^ ]*\)/$schedule \1 \2/p" "$work/drawn" >>"$work/bubbles"
+            sed -n "s/.* bubble measured \([^ ]*\) predicted \([^ ]*\)/$schedule \1 \2/p" "$work/drawn" \
+                >>"$work/bubbles"
         done
     done
     echo "$model --pp 2; medians of seven rounds"
     echo "predicted: by the tables, from the times of the run's own actions, step by step. gain: over 1f1b in the same"
-    echo "round; predicted likewise; foretold: from 1f1b's times alone, parts and halves being even shares of them; fastest:"
-    echo "of the fastest tenth of all steps; idle: what the bubbles alone make of it, (1 + 1f1b's) / (1 + its own)"
-    printf '%-12s %8s %9s %6s %8s %6s %9s %7s %9s %8s %8s %6s\n' "" "step, ms" predicted error fastest bubble predicted \
-        gain predicted foretold fastest idle
-    quick() { awk -v s=$1 '$1 == s { print $2 }' "$work/steps" | sort -g | awk '{ x[NR] = $1 } END { print x[int((NR + 9) / 10)] }'; }
+    echo "round; predicted likewise; by 1f1b: from 1f1b's times alone, parts and halves being even shares of them;"
+    echo "fastest: of the fastest tenth of all steps; idle: what the bubbles alone make of it,"
+    echo "(1 + 1f1b's) / (1 + its own)"
+    printf '%-12s %8s %9s %6s %8s %6s %9s %7s %9s %8s %8s %6s\n' \
+        "" "step, ms" predicted error fastest bubble predicted gain predicted "by 1f1b" fastest idle
+    quick() {
+        awk -v s=$1 '$1 == s { print $2 }' "$work/steps" | sort -g |
+            awk '{ x[NR] = $1 } END { print x[int((NR + 9) / 10)] }'
+    }
     for schedule in $names; do
         for column in 3 4; do
             awk -v s=$schedule -v c=$column '$2 == s { print $c }' "$work/schedules" >"$work/column.$column"
@@ -146,7 +156,8 @@ schedules() { # two stages, four micro-batches: every schedule in turn, seven ti
     done
     echo "holds: at least 90 % of the predicted gain, and a prediction within 5 %. rounds, ms:"
     for schedule in $names; do
-        awk -v s=$schedule '$2 == s { line = line sprintf(" %.0f", $3) } END { print "  " s ":" line }' "$work/schedules"
+        awk -v s=$schedule '$2 == s { line = line sprintf(" %.0f", $3) } END { print "  " s ":" line }' \
+            "$work/schedules"
     done
 }
 
