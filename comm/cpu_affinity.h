@@ -17,9 +17,6 @@ has set the number of threads.
 #ifdef __linux__
 #include <sched.h>
 #endif
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 typedef struct {
     int machines;              // of the job
@@ -50,14 +47,6 @@ static inline bool threads_are_settled(void) {
     static const char* const names[] = {"OMP_NUM_THREADS",   "OMP_PROC_BIND", "OMP_PLACES",
                                         "GOMP_CPU_AFFINITY", "KMP_AFFINITY",  NULL};
     return comm_any_set(names);
-}
-
-static inline int openmp_threads(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
 }
 
 // Part [first, return value) of n cores for rank_here of ranks_here: sizes differ by one at most.

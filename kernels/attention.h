@@ -42,10 +42,6 @@ no bit depends on the number of threads or on the other sequences, and no output
 #include "../util/base.h"
 #include "fast_math.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 // ----------------------------------------------------------------------------------------------------------------
 // The product
 
@@ -527,11 +523,7 @@ static inline void attention_backward(float* dqkv, const float* dout, const floa
                                       int HS) {
     const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
     const BackwardArrays x = {dqkv, dout, qkv, out, lse};
-#ifdef _OPENMP
-    const bool whole = whole_heads(&s, omp_get_max_threads());
-#else
-    const bool whole = true;
-#endif
+    const bool whole = whole_heads(&s, openmp_threads());
 #pragma omp parallel
     {
         BackwardScratch f;

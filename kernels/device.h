@@ -21,9 +21,6 @@ device_synchronize wait for all work started before.
 #ifdef __GLIBC__
 #include <malloc.h>
 #endif
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #ifdef USE_CUDA
 #include "cuda_utils.cuh"
@@ -188,14 +185,6 @@ static inline void arena_free(Arena* arena) {
 // ----------------------------------------------------------------------------------------------------------------
 // Properties of the device
 
-static inline int device_threads(void) {
-#ifdef _OPENMP
-    return omp_get_max_threads();
-#else
-    return 1;
-#endif
-}
-
 // Sets how many threads the kernels use from now on.
 static inline void device_set_threads(int threads) {
 #ifdef _OPENMP
@@ -303,7 +292,7 @@ static inline void device_name(char* name, size_t size) {
         if (strncmp(line, "model name", 10) == 0 && sscanf(line, "%*[^:]: %127[^\n]", model) == 1) break;
     }
     if (f) fclose(f);
-    const int threads = device_threads();
+    const int threads = openmp_threads();
     snprintf(name, size, "%s, %d thread%s", model, threads, threads == 1 ? "" : "s");
 }
 

@@ -45,9 +45,6 @@ promises nothing.
 
 #include "../util/base.h"
 #include "gelu.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #if defined(__x86_64__) || defined(__i386__)
 #define MATMUL_X86
 #include <immintrin.h>
@@ -394,10 +391,8 @@ static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_r
                                const float* bias, int M, int N, int K, bool accumulate) {
     if (M <= 0 || N <= 0) return;
     const MatmulProduct p = {c, c_row, a, b, bias, accumulate, M, N, K};
-    int threads = 1;
-#ifdef _OPENMP
-    if ((double)M * N * K > 3e5) threads = omp_get_max_threads(); // smaller products take less than waking the threads
-#endif
+    // smaller products take less than waking the threads
+    const int threads = (double)M * N * K > 3e5 ? openmp_threads() : 1;
     const MatmulGrid grid = matmul_grid(kernel, M, N, threads);
     const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, K);
     float* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * MATMUL_SLOT);

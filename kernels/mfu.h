@@ -8,9 +8,6 @@ in 16 registers.
 #define MFU_H
 
 #include "device.h"
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
@@ -104,7 +101,7 @@ static inline double fma_peak_flops(int threads, double seconds) {
 
 // A rank's part of the cores' peak: the peak of its threads, of which at most one per core counts.
 static inline double device_peak_flops(int cores_here, int ranks_here) {
-    const int threads = device_threads();
+    const int threads = openmp_threads();
     return fma_peak_flops(threads, 0.05) * fmin(1, (double)cores_here / ((double)threads * ranks_here));
 }
 

@@ -8,7 +8,7 @@ util/base.h: the base of every other file. Nothing here depends on GPT, MPI or C
     bits        of float32, bfloat16 and float16 numbers.
     random      counter-based: a number is a pure function of (seed, stream, index). No state, no order: any rank can
                 make any slice of any tensor, and every mesh starts from the same weights.
-    files       memory-mapped reading; time.
+    files       memory-mapped reading; threads; time.
 
 C11, in the common subset with C++ (casts on every allocation, no designated initialisers), like all files but kernels.
 */
@@ -33,6 +33,9 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 #ifdef __cplusplus
 #define RESTRICT __restrict__
@@ -355,7 +358,7 @@ static inline void random_normals(float* out, int64_t n, uint64_t seed, uint64_t
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Files and time
+// Files, threads and time
 
 // A whole file, mapped read-only. An empty file has data = NULL and size = 0.
 typedef struct {
@@ -397,6 +400,15 @@ static inline void open_standard_files(void) {
     do fd = open("/dev/null", O_RDWR);
     while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd > STDERR_FILENO) close(fd);
+}
+
+// The threads of a parallel region.
+static inline int openmp_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
 }
 
 // Seconds since some fixed moment, never going back.

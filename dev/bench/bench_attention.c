@@ -62,10 +62,7 @@ static void bench(Shape s, int threads) {
 }
 
 int main(void) {
-    int threads = 1;
-#ifdef _OPENMP
-    threads = omp_get_max_threads();
-#endif
+    const int threads = openmp_threads();
     const Shape shapes[] = {{4, 64, 12, 12, 64, 0},    {4, 256, 12, 12, 64, 0},        {1, 1024, 12, 12, 64, 0},
                             {1, 1024, 12, 4, 64, 0},   {1, 1024, 12, 1, 64, 0},        {1, 1024, 8, 8, 128, 0},
                             {1, 1024, 16, 16, 32, 0},  {1, 1024, 12, 12, 64, 1 << 20}, {1, 1024, 12, 12, 64, 500},

@@ -15,10 +15,6 @@ that it finds them in the same cache. Each line is the median of 9 rounds in whi
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
 
-#ifdef _OPENMP
-#include <omp.h>
-#endif
-
 enum { B = 4, T = 256, N = B * T, C = 768, NH = 12, HS = 64, F = 4 * C, V = 50257, P = 32 << 20, ROUNDS = 9 };
 
 // Memory that the cases share: four large arrays, small vectors, tokens.
@@ -140,10 +136,7 @@ int main(void) {
         {"swiglu_forward", run_swiglu_forward, NF, 3 * f4 * NF, 0},
         {"swiglu_backward", run_swiglu_backward, NF, 5 * f4 * NF, 0},
     };
-    int threads = 1;
-#ifdef _OPENMP
-    threads = omp_get_max_threads();
-#endif
+    const int threads = openmp_threads();
     printf("kernels beside memcpy of as many bytes; N = %d, C = %d, F = %d, V = %d; %d threads\n", N, C, F, V, threads);
     printf("%-22s %9s %9s %8s %8s %8s %12s\n", "kernel", "ms", "Gelem/s", "GB/s", "memcpy", "ratio", "ms in a step");
     double step = 0;

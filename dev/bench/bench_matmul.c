@@ -137,9 +137,7 @@ static void bench_row(const Peers* peers, int kind, const Layer* l, int rounds, 
 static void bench_threads(const Peers* peers, Layer l, int rounds, int threads) {
     static const int tokens[] = {256, 1024};
     static const int shapes[][2] = {{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}, {50304, 768}}; // OC, C
-#ifdef _OPENMP
-    omp_set_num_threads(threads);
-#endif
+    device_set_threads(threads);
     if (peers->openblas) peers->openblas_threads(threads);
     printf("\n%d thread%s; Gflop/s, %% of the FMA peak, and matmul.h over the other\n", threads,
            threads > 1 ? "s" : "");
@@ -165,11 +163,8 @@ static void bench_threads(const Peers* peers, Layer l, int rounds, int threads) 
 
 int main(int argc, char** argv) {
     enum { MAX_N = 1024, MAX_C = 3072, MAX_OC = 50304, MAX_W = MAX_OC * 768 };
-    int rounds = argc > 1 ? atoi(argv[1]) : 5, all = 1;
+    const int rounds = argc > 1 ? atoi(argv[1]) : 5, all = openmp_threads();
     if (rounds < 1 || rounds > MAX_ROUNDS) die_usage("rounds: 1 to %d", MAX_ROUNDS);
-#ifdef _OPENMP
-    all = omp_get_max_threads();
-#endif
     Peers peers = find_peers();
     printf("kernel: %s, %d x %d\n", matmul_best_kernel()->name, matmul_best_kernel()->mr, matmul_best_kernel()->nr);
     Layer l = {0, 0, 0, NULL, NULL, NULL};
