@@ -172,8 +172,10 @@ inline void leave(ncclComm* c) {
     close(c->lock);
     for (int rank = 0; rank < c->size; rank++) last = last && gone(c, rank);
     DIR* folder = last ? opendir(c->folder.c_str()) : NULL;
-    for (struct dirent* e; folder && (e = readdir(folder));) unlink(path(c, e->d_name).c_str());
-    if (folder) closedir(folder);
+    if (folder) {
+        for (struct dirent* e; (e = readdir(folder));) unlink(path(c, e->d_name).c_str());
+        closedir(folder);
+    }
     if (last) rmdir(c->folder.c_str());
 }
 
@@ -233,8 +235,9 @@ void reduce_as(char* to, const char* from, size_t n, ncclRedOp_t op) {
     for (size_t i = 0; i < n; i++) {
         T a, b;
         memcpy(&a, to + i * sizeof(T), sizeof(T)), memcpy(&b, from + i * sizeof(T), sizeof(T));
-        T c = T(a + b);
-        if (op != ncclSum) c = (op == ncclMax ? a > b : a < b) ? a : b;
+        const bool first = op == ncclMax ? a > b : a < b;
+        T c = first ? a : b;
+        if (op == ncclSum) c = T(a + b);
         memcpy(to + i * sizeof(T), &c, sizeof(T));
     }
 }
