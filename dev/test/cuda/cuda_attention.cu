@@ -203,8 +203,8 @@ static void test_case(const Case* c) {
     test_backward(&r, c, qkv, dout, E);
 }
 
-// Scores so large that float32 knows only the largest of a row: nothing may overflow. lse is that score. Its error is
-// E of float32_error(), above 1, so p of its key is not 1 but e^error; this cancels in p / sum p, but for tensor cores p
+// Scores so large that float32 knows only the largest of a row: nothing may overflow. lse is that score. Its error is E
+// of float32_error(), above 1, so p of its key is not 1 but e^error; this cancels in p / sum p, but for tensor cores p
 // is rounded before (u), and out after (U). Products and the division by the sum: four roundings of float32.
 static void test_huge_scores(const Case* c) {
     const ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);

@@ -129,8 +129,10 @@ static void test_operations(Comm* c, const char* label, bool device, int64_t n) 
         Buffer one = buffer_new(device, n, type), many = buffer_new(device, n * c->size, type);
         for (int how = 0; how < 4; how++) {
             if (type != COMM_BYTE) reduce = reduce && test_all_reduce(c, &one, COMM_SUM, how);
-            for (int op = COMM_MAX; op <= COMM_MIN && type < COMM_BYTE; op++) // not of 16-bit floats
-                reduce = reduce && test_all_reduce(c, &one, (CommOp)op, how);
+            if (type < COMM_BYTE) { // not of 16-bit floats
+                for (int op = COMM_MAX; op <= COMM_MIN; op++)
+                    reduce = reduce && test_all_reduce(c, &one, (CommOp)op, how);
+            }
             if (type != COMM_BYTE) scatter = scatter && test_reduce_scatter(c, &one, &many, how);
             gather = gather && test_all_gather(c, &many, &one, how) && test_all_gather(c, &many, NULL, how);
             broadcast = broadcast && test_broadcast(c, &one, (int)(how % c->size));
@@ -296,8 +298,8 @@ static void test_order_of_streams(void) {
     buffer_free(&x);
 }
 
-// With NCCL a started operation has not touched its result before a rank waits (on the emulator, which is as late as may
-// be).
+// With NCCL a started operation has not touched its result before a rank waits (on the emulator, which is as late as
+// may be).
 static void test_not_before_the_wait(void) {
 #if defined USE_NCCL && !defined __CUDACC__
     enum { N = 300 };

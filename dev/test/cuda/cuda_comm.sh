@@ -183,7 +183,7 @@ differs() { # WHAT RANK VARIABLE STATUS TEXT LINES: one of 3 ranks has another v
 }
 differs "no secret, one rank on another machine" 2 LOCAL_WORLD_SIZE=2 1 "THREEFOLD_SECRET is not set" 3
 export THREEFOLD_SECRET=cuda_comm.sh.$RANDOM.$RANDOM
-differs "another secret" 2 THREEFOLD_SECRET=nobody.knows.this.one 1 "does not know this rank's THREEFOLD_SECRET"
+differs "another secret" 2 THREEFOLD_SECRET=not.that.of.the.others 1 "does not know this rank's THREEFOLD_SECRET"
 differs "a shared GPU, one rank is unwilling" 2 NCCL_MULTI_RANK_GPU_ENABLE=0 2 "ranks 0 and 1 share GPU" 1
 differs "another number of ranks" 2 WORLD_SIZE=4 1 "rank 2 says that there are 4 ranks, rank 0 that there are 3" 3
 differs "a rank twice" 2 RANK=1 1 "two processes say that they are rank 1" 3

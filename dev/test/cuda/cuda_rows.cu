@@ -272,8 +272,8 @@ static void test_accumulate(int n, int moved) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// CAAT-Net's sums over streams. In float32, in the order of the streams, and rounded once, to T; copies and one product,
-// rounded once too: so nothing but that rounding differs from the reference.
+// CAAT-Net's sums over streams. In float32, in the order of the streams, and rounded once, to T; copies and one
+// product, rounded once too: so nothing but that rounding differs from the reference.
 
 typedef struct {
     int streams, N, C, S, moved;
@@ -492,9 +492,8 @@ static void test_position(int N, int T, int C, int64_t first_row, int moved, boo
     Floats fx = floats_of(hx), fdwpe = random_of<float>(table, 1);
     Device<floatX> x(hx, bit(moved, 0)), wpe(hwpe, bit(moved, 1)), dout(hdout, bit(moved, 2));
     Device<float> dwpe(fdwpe, bit(moved, 3));
-    std::vector<int32_t> host;
-    for (int64_t i = 0; i < first_row + N && packed; i++)
-        host.push_back((int32_t)(random_uniform(3, 5, (uint64_t)i) * T));
+    std::vector<int32_t> host(packed ? (size_t)(first_row + N) : 0);
+    for (size_t i = 0; i < host.size(); i++) host[i] = (int32_t)(random_uniform(3, 5, i) * T);
     Device<int32_t> device(host);
     const int32_t *positions = packed ? device.p : NULL, *here = packed ? host.data() : NULL;
     begin_case(N, C, moved);

@@ -312,10 +312,10 @@ typedef struct {
     double fraction;
 } Neighbours;
 static Neighbours neighbours(float x) {
-    const float digits = U == 0x1p-8 ? 8 : U == 0x1p-11 ? 11 : 24, least = U == 0x1p-11 ? -24 : -133;
+    const double digits = -log2(U), least = U == 0x1p-11 ? -24 : -133;
     int e;
     frexp(x, &e);
-    const double step = ldexp(1, (int)fmax((double)e - digits, least)), low = step * trunc((double)x / step);
+    const double step = ldexp(1, (int)fmax(e - digits, least)), low = step * trunc((double)x / step);
     const double high = low + copysign(step, x);
     return {(float)low, (float)high, fabs((double)x - low) / step};
 }
@@ -614,7 +614,10 @@ static void test_quantize(int n, int bits, int moved) {
         want = random_of<float>(n, 0.98765432f);
         for (size_t i = 0; i < want.size(); i++) {
             const size_t block = i / QUANT_BLOCK;
-            want[i] *= block == 1 ? 0 : block == 7 ? 190 * 0x1p-149f : powf(10, -(float)(block % 6));
+            float scale = powf(10, -(float)(block % 6));
+            if (block == 1) scale = 0;
+            if (block == 7) scale = 190 * 0x1p-149f;
+            want[i] *= scale;
             if (round == 2 && i == 3 * QUANT_BLOCK + 7) want[i] = NAN;
             if (round == 2 && i == 5 * QUANT_BLOCK + 63) want[i] = -INFINITY;
         }
