@@ -275,7 +275,7 @@ static inline uint16_t f32_to_f16(float f) {
 
 static inline uint64_t hash_value(uint64_t h, uint64_t value) { return (h ^ value) * 1099511628211ull; }
 
-// Goes on with n bytes from h, the hash of what was before them.
+// Adds n bytes to h, the hash of what was before them.
 static inline uint64_t hash_more(uint64_t h, const void* bytes, size_t n) {
     for (size_t i = 0; i < n; i++) h = hash_value(h, ((const unsigned char*)bytes)[i]);
     return h;

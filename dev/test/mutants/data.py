@@ -131,7 +131,8 @@ FAULTS = [
     ("sources: fractions of one", LOADER, "(double)weight[i] / (double)sum;", "(double)weight[i];"),
     ("mix: weights are not in it", LOADER,
      "h = hash_value(h, (uint64_t)sources->source[i].weight);\n"
-     "        h = hash_value(h, (uint64_t)sources->source[i].files", "h = hash_value(h, (uint64_t)sources->source[i].files"),
+     "        h = hash_value(h, (uint64_t)sources->source[i].files",
+     "h = hash_value(h, (uint64_t)sources->source[i].files"),
     ("mix: sizes are not in it", LOADER,
      "        h = hash_value(h, (uint64_t)sources->source[i].files.tokens);\n", ""),
     ("mix: one source is one", LOADER, "return sources->count > 1 ? (int64_t)(h >> 1) : 0;",
