@@ -13,25 +13,25 @@ import ast, functools, os, re, subprocess, sys, tempfile
 
 RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "top_level": (0, ("{}.md", "")),
-    "file_lines": (1, ("docs/a.md", "\n" * 801)),
-    "function_lines": (15, ("util/a.h", "static void\nf(int x) {\n" + "    g();\n" * 70 + "}\n")),
+    "file_lines": (0, ("docs/a.md", "\n" * 801)),
+    "function_lines": (0, ("util/a.h", "static void\nf(int x) {\n" + "    g();\n" * 70 + "}\n")),
     "step_functions": (0, ("train_gpt.cu", "int main(void) {\n" + "    g();\n" * 24 + "}\n")),
-    "columns": (773, ("docs/a.md", "a " * 51)),
-    "include_circle": (1, ("util/a.h", '#include "a.h"\n')),
+    "columns": (0, ("docs/a.md", "a " * 51)),
+    "include_circle": (0, ("util/a.h", '#include "a.h"\n')),
     "includes_down": (0, ("util/a.h", '#include "../model.h"\n')),
-    "planner_and_dev": (1, ("trainer/a.h", '#include "../planner/plan.h"\n')),
+    "planner_and_dev": (0, ("trainer/a.h", '#include "../planner/plan.h"\n')),
     "methods_hooks": (0, ("trainer/a.h", '#include "../methods/caat.h"\n')),
-    "comma_assignments": (269, ("util/a.h", "void f(int x) {\n    if (x) s->a[1] = g(1, 2), s->b += 1;\n}\n")),
-    "conditionals": (106, ("util/a.h", "static int a = x ? f(1, 2) : (y ? 3 : 4);\n")),
-    "loop_guards": (63, ("util/a.h", "void f(int n) {\n    for (int i = 0; i < n && s->on; i++) g(i);\n}\n")),
+    "comma_assignments": (0, ("util/a.h", "void f(int x) {\n    if (x) s->a[1] = g(1, 2), s->b += 1;\n}\n")),
+    "conditionals": (0, ("util/a.h", "static int a = x ? f(1, 2) : (y ? 3 : 4);\n")),
+    "loop_guards": (0, ("util/a.h", "void f(int n) {\n    for (int i = 0; i < n && s->on; i++) g(i);\n}\n")),
     "caat_mentions": (0, ("gpt.h", "// CAAT-Net\n" * 3)),
     "async_mentions": (0, ("gpt.h", "struct AsyncDp* x;\n" * 11)),
     "probe_mentions": (0, ("gpt.h", "nan_probe(s);\n")),
     "arch_features": (0, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
-    "phrases": (166, ("util/a.h", "// It was left\n// far away.\n")),
-    "product_lines": (50752, ("util/a.h", "\n")),  # goal 47,200
-    "test_lines": (49426, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
+    "phrases": (0, ("util/a.h", "// It was left\n// far away.\n")),
+    "product_lines": (49603, ("util/a.h", "\n")),  # goal 47,200
+    "test_lines": (45998, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
 FILE_LINES = {"train_gpt.cu": 1100, "gpt.h": 500, "test_gpt.c": 700, "README.md": 250, "Makefile": 150,
               "dev/dev.mk": 250}  # and every other file 800
