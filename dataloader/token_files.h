@@ -405,7 +405,7 @@ static inline uint64_t tokens_checksum(const TokenFiles* files) {
         const TokenFile* file = &files->file[i];
         h = hash_value(h, (uint64_t)file->count);
         const size_t size = file->map.size, step = size / PIECES + 1;
-        const size_t piece = step < PIECE ? step : PIECE;
+        const size_t piece = (size_t)min_i64((int64_t)step, PIECE);
         for (size_t at = 0; at < size; at += step)
             h = hash_more(h, file->map.data + at, at + piece < size ? piece : size - at);
     }
