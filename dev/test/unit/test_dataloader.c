@@ -324,7 +324,7 @@ static void test_document_token(void) {
         const int token = sources.source[0].files.document;
         const bool none = cases[i].want == -2;
         const bool right = cases[i].want == -1
-                               ? !ok
+                               ? !ok && !strstr(error.text, "-1") // it does not name a token that is none
                                : ok && (none || token == cases[i].want) && sources_have_documents(&sources) == none;
         check(right, "documents of %s, %d chosen, %d of the vocabulary: %d. %s", cases[i].name, cases[i].chosen,
               cases[i].vocabulary, token, ok ? "" : error.text);
