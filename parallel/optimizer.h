@@ -103,8 +103,8 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
 // stage->master.
 static inline void cast_to_floatx(const Stage* stage, const float* values, int64_t seed, int64_t step,
                                   const bool* changed) {
-    if (!HAS_MASTER_WEIGHTS) return;
-    for (int i = 0; i < stage->layout.n; i++) {
+    const int slices = HAS_MASTER_WEIGHTS ? stage->layout.n : 0;
+    for (int i = 0; i < slices; i++) {
         const Slice* slice = &stage->layout.slices[i];
         const OwnedRange range = owned_range(stage, slice);
         if (range.n == 0 || (changed && !changed[slice->bucket])) continue;
