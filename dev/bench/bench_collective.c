@@ -132,9 +132,11 @@ int main(int argc, char** argv) {
     char usual[32];
     Comm world;
     comm_open(&world);
-    BenchSettings o = {.algorithms = "native,ring,ring-both,halving-doubling,double-tree,multitree",
-                       .kib = "64,1024,16384",
-                       .rounds = 11};
+    BenchSettings o;
+    memset(&o, 0, sizeof o);
+    o.algorithms = "native,ring,ring-both,halving-doubling,double-tree,multitree";
+    o.kib = "64,1024,16384";
+    o.rounds = 11;
     Option table[] = {
         option_string("algorithms", &o.algorithms, "A,B,...",
                       "native, native-start, or as --allreduce; forest:8/16 for forest:8,16"),

@@ -126,7 +126,9 @@ static void print_summary(const Wish* w, Roofline* r) {
 
 static Wish read_wish(int argc, char** argv) {
     const Ceilings h200 = ceilings_h200();
-    Wish w = {.memory = 139};
+    Wish w;
+    memset(&w, 0, sizeof w);
+    w.memory = 139;
     double product = h200.product / 1e12, copy = h200.copy / 1e12, peak = h200.peak / 1e12;
     Option table[] = {
         option_string("model", &w.model, "NAME", "operation by operation; else the six models, a line each"),
