@@ -132,8 +132,7 @@ int main(int argc, char** argv) {
     char usual[32];
     Comm world;
     comm_open(&world);
-    BenchSettings o;
-    memset(&o, 0, sizeof o);
+    static BenchSettings o;
     o.algorithms = "native,ring,ring-both,halving-doubling,double-tree,multitree";
     o.kib = "64,1024,16384";
     o.rounds = 11;

@@ -126,10 +126,8 @@ static void print_summary(const Wish* w, Roofline* r) {
 
 static Wish read_wish(int argc, char** argv) {
     const Ceilings h200 = ceilings_h200();
-    Wish w;
-    memset(&w, 0, sizeof w);
-    w.memory = 139;
-    double product = h200.product / 1e12, copy = h200.copy / 1e12, peak = h200.peak / 1e12;
+    static Wish w;
+    double product = h200.product / 1e12, copy = h200.copy / 1e12, peak = h200.peak / 1e12, memory = 139;
     Option table[] = {
         option_string("model", &w.model, "NAME", "operation by operation; else the six models, a line each"),
         option_int("batch", &w.B, 1, 1 << 24, "sequences of a step"),
@@ -140,24 +138,23 @@ static Wish read_wish(int argc, char** argv) {
         option_float("product", &product, 1e-3, 1e9, "TFLOP/s of a matrix product"),
         option_float("copy", &copy, 1e-6, 1e9, "TB/s of a copy"),
         option_float("peak", &peak, 1e-3, 1e9, "TFLOP/s of the data sheet"),
-        option_float("memory", &w.memory, 0, 1e9, "GiB"),
+        option_float("memory", &memory, 0, 1e9, "GiB"),
         option_flag("numbers", &w.numbers, "of the six models, for scripts"),
         option_flag("help", &w.help, "this list"),
     };
     options_of_program(table, (int)(sizeof table / sizeof *table), argc, argv, &w.help,
                        "roofline predicts the least time of a training step on a GPU.");
     w.ceilings = (Ceilings){1e12 * product, 1e12 * copy, h200.exponentials, 1e12 * peak};
-    w.memory *= 1073741824.0;
+    w.memory = 1073741824.0 * memory;
     return w;
 }
 
 int main(int argc, char** argv) {
     process.name = "roofline";
     const Wish w = read_wish(argc, argv);
-    Roofline* r = (Roofline*)checked_malloc(sizeof *r, "the rows of a step");
+    static Roofline r;
     if (!w.model) {
-        print_summary(&w, r);
-        free(r);
+        print_summary(&w, &r);
         return 0;
     }
     const ModelConfig* m = model_find_preset(w.model);
@@ -171,8 +168,7 @@ int main(int argc, char** argv) {
     if (w.B) B = (int)w.B;
     if (w.T) T = (int)w.T;
     const int micro = micro_batch(&w, m, B, T);
-    roofline_build(r, m, micro, T, B / micro, 0, (Recompute)w.recompute, w.separate);
-    print_one(r, &w.ceilings, w.memory);
-    free(r);
+    roofline_build(&r, m, micro, T, B / micro, 0, (Recompute)w.recompute, w.separate);
+    print_one(&r, &w.ceilings, w.memory);
     return 0;
 }

@@ -180,12 +180,10 @@ enum { NAME, LINES, LINES_AFTER_RANKS, ALGORITHM }; // what a text is
 
 static bool is_refused(const Network* net, int what, const char* text) {
     char lines[1200];
-    Network none;
-    Plan plan;
+    static Network none;
+    static Plan plan;
     Error error = {""};
     bool built = false;
-    memset(&none, 0, sizeof none);
-    memset(&plan, 0, sizeof plan);
     snprintf(lines, sizeof lines, "%s%s", what == LINES_AFTER_RANKS ? "ranks 2\n" : "", text);
     if (what == ALGORITHM)
         built = collective_build(&plan, text, PLAN_ALL_REDUCE, net, &error);
