@@ -435,7 +435,7 @@ static inline uint64_t sources_checksum(const Sources* sources) {
 
 // A hash of the weights and sizes of all sources, which has to be the same in a resumed run; 0 for one source.
 static inline int64_t sources_mix(const Sources* sources) {
-    uint64_t h = HASH_NOTHING;
+    uint64_t h = FNV_OFFSET_BASIS;
     for (int i = 0; i < sources->count; i++) {
         h = hash_value(h, (uint64_t)sources->source[i].weight);
         h = hash_value(h, (uint64_t)sources->source[i].files.tokens);

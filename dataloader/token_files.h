@@ -400,14 +400,14 @@ static inline void tokens_describe(char* text, size_t size, const TokenFiles* fi
 // gigabytes.
 static inline uint64_t tokens_checksum(const TokenFiles* files) {
     enum { PIECES = 64, PIECE = 4096 };
-    uint64_t h = HASH_NOTHING;
+    uint64_t h = FNV_OFFSET_BASIS;
     for (int i = 0; i < files->files; i++) {
         const TokenFile* file = &files->file[i];
         h = hash_value(h, (uint64_t)file->count);
         const size_t size = file->map.size, step = size / PIECES + 1;
         const size_t piece = (size_t)min_i64((int64_t)step, PIECE);
         for (size_t at = 0; at < size; at += step)
-            h = hash_more(h, file->map.data + at, at + piece < size ? piece : size - at);
+            h = hash_append(h, file->map.data + at, at + piece < size ? piece : size - at);
     }
     return hash_value(h, (uint64_t)files->format);
 }

@@ -198,7 +198,8 @@ static inline void* checked_grow(void* list, int* capacity, int least, size_t si
     return checked_realloc(list, (size_t)*capacity, size, what);
 }
 
-// A list with *room for at least `needed` elements of `size` bytes: twice as many, if it had too few.
+// Returns the list with room for at least `needed` elements of `size` bytes; *room is what it has now. Dies if memory
+// is short, as checked_realloc.
 static inline void* checked_reserve(void* list, int64_t* room, int64_t needed, size_t size, const char* what) {
     if (needed <= *room) return list;
     *room = max_i64(1024, 2 * needed);
@@ -269,19 +270,19 @@ static inline uint16_t f32_to_f16(float f) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Hashes: FNV-1a, from HASH_NOTHING on with each value in turn, a byte or a whole number
+// Hashes: 64-bit FNV-1a (Fowler, Noll, Vo) of a sequence of values, each a byte or a whole number
 
-#define HASH_NOTHING 14695981039346656037ull
+#define FNV_OFFSET_BASIS 14695981039346656037ull
 
 static inline uint64_t hash_value(uint64_t h, uint64_t value) { return (h ^ value) * 1099511628211ull; }
 
 // Adds n bytes to h, the hash of what was before them.
-static inline uint64_t hash_more(uint64_t h, const void* bytes, size_t n) {
+static inline uint64_t hash_append(uint64_t h, const void* bytes, size_t n) {
     for (size_t i = 0; i < n; i++) h = hash_value(h, ((const unsigned char*)bytes)[i]);
     return h;
 }
 
-static inline uint64_t hash_bytes(const void* bytes, size_t n) { return hash_more(HASH_NOTHING, bytes, n); }
+static inline uint64_t hash_bytes(const void* bytes, size_t n) { return hash_append(FNV_OFFSET_BASIS, bytes, n); }
 
 // Turns a tensor's logical name into its random stream.
 static inline uint64_t hash_string(const char* s) { return hash_bytes(s, strlen(s)); }

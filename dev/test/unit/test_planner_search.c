@@ -162,7 +162,7 @@ static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B)
 
 static bool open_or(int asked, int open, int value) { return asked == open || asked == value; }
 
-// Chunks that are looked at: any number that divides a stage's blocks, and the usual one; a said one in any case.
+// Chunks that are looked at: any number that divides a stage's blocks, and the usual one; a given one in any case.
 static bool brute_chunks(const Question* q, int kind, int p, int v) {
     const int usual = schedules[kind].chunks;
     if (p == 1) return kind == ONE_F_ONE_B && v == 1 && open_or(q->v, 0, 1);
@@ -238,7 +238,7 @@ static bool row_is_settled(const Question* q, const Choice* c) {
            open_or(q->sequence_parallel, ANY, m->sequence_parallel);
 }
 
-// What holds of every answer: rows are legal, fit, are sorted and distinct, and cost what they are said to cost.
+// Properties of every answer: rows are legal, fit, are sorted and distinct, and their costs are those of the step.
 static bool answer_is_sound(const Question* q, const Answer* a) {
     bool ok = a->n <= q->rows;
     for (int i = 0; i < a->n; i++) {
@@ -437,14 +437,14 @@ static void test_recommended(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // Refusals
 
-// What is open is searched among the usual; what is said may be anything that the trainer takes: 7 layers, 2 GPUs.
-static void test_said(void) {
+// Options left open are searched among the usual values; a given one may have any value that the trainer takes.
+static void test_given_options(void) {
     static const struct {
         int p, d, v, B, schedule, zero;
         int64_t batch;
         int chunks, kind, considered; // of the only row, ANY: not looked at; choices that are looked at, 0: any number
     } rows[] = {
-        {2, 0, 3, 0, ANY, ANY, 4, 3, INTERLEAVED, 0}, // chunks of different length where they are said
+        {2, 0, 3, 0, ANY, ANY, 4, 3, INTERLEAVED, 0}, // chunks of different length where they are given
         {2, 0, 0, 0, INTERLEAVED, ANY, 4, 2, INTERLEAVED, 9},
         {2, 0, 2, 0, INTERLEAVED, ANY, 4, 2, INTERLEAVED, 9},
         {2, 0, 0, 0, GPIPE, ANY, 4, 1, GPIPE, 0},
@@ -465,7 +465,7 @@ static void test_said(void) {
         q.B = rows[i].B;
         q.schedule = rows[i].schedule;
         q.zero = rows[i].zero;
-        if (!check(search(&a, &q, &error), "what is said, case %zu, is taken", i)) continue;
+        if (!check(search(&a, &q, &error), "the given options of case %zu are taken", i)) continue;
         const StepSetup* s = &a.row[0].setup;
         check(
             (rows[i].chunks == ANY || (a.n == 1 && s->mesh.v == rows[i].chunks)) &&
@@ -653,7 +653,7 @@ int main(int argc, char** argv) {
     test_planner_measured(24 / part);
     test_shares();
     test_recommended();
-    test_said();
+    test_given_options();
     test_refusals();
     test_flags(short_run ? 120 : 400);
     return test_end();

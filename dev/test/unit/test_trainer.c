@@ -69,16 +69,16 @@ static uint64_t fingerprint_of_run(const TestRun* run) {
     omp_set_num_threads(run->threads);
 #endif
     trainer_open(&t, run);
-    uint64_t h = HASH_NOTHING;
+    uint64_t h = FNV_OFFSET_BASIS;
     while (t.step < t.settings.steps) {
         train_step(&t);
         const double seen[2] = {t.loss, t.grad_norm};
-        h = hash_more(h, seen, sizeof seen);
+        h = hash_append(h, seen, sizeof seen);
     }
     float* buffers[] = {host_values(t.stage.params, t.stage.layout.elements), host_state(&t.stage, 0),
                         host_state(&t.stage, 1), host_state(&t.stage, 2)};
     for (int b = 0; b < 4; b++) {
-        h = hash_more(h, buffers[b], (size_t)t.stage.layout.elements * sizeof(float));
+        h = hash_append(h, buffers[b], (size_t)t.stage.layout.elements * sizeof(float));
         free(buffers[b]);
     }
     trainer_close(&t);
