@@ -53,15 +53,13 @@ tensors only, and initial values, drawn by (seed, tensor name, logical element),
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
 // CAAT-Net's partial sums. They belong to the model: with another N, p or scale the same weights are another function.
-typedef enum { SYNC_RUNTIME, SYNC_INIT, SYNC_NONE } SyncScale;
+typedef enum { CAAT_SCALE_RUNTIME, CAAT_SCALE_INIT, CAAT_SCALE_NONE } CaatScale;
 
 typedef struct {
     int ranks;       // N, the streams of the model; 0: not a CAAT-Net
     double fraction; // p: the part of the channels that is shared
-    SyncScale
-        scale;   // scales private channels, which are not summed, to the size of shared ones: a factor sqrt(N) on them,
-                 // the same factor on their rows of the initial weights, or none
-    bool narrow; // gradients of shared channels are summed in floatX, not in float32
+    CaatScale scale; // a factor sqrt(N) on private channels, which are not summed, or on their initial rows, or none
+    bool narrow;     // gradients of shared channels are summed in floatX, not in float32
 } CaatConfig;
 
 typedef struct {
@@ -98,9 +96,11 @@ static const char* const caat_scale_names[] = {"runtime", "init", "none"};
 static inline int caat_channels(const CaatConfig* caat, int C) { return (int)((double)C * caat->fraction); }
 
 // The factor on private channels, forward and backward; the factor on the initial weights that produce them.
-static inline double caat_factor(const CaatConfig* caat) { return caat->scale == SYNC_RUNTIME ? sqrt(caat->ranks) : 1; }
+static inline double caat_factor(const CaatConfig* caat) {
+    return caat->scale == CAAT_SCALE_RUNTIME ? sqrt(caat->ranks) : 1;
+}
 static inline double caat_initial_factor(const CaatConfig* caat) {
-    return caat->scale == SYNC_INIT ? sqrt(caat->ranks) : 1;
+    return caat->scale == CAAT_SCALE_INIT ? sqrt(caat->ranks) : 1;
 }
 
 static inline int mesh_rank(const Mesh* mesh) {

@@ -624,7 +624,7 @@ int main(int argc, char** argv) {
 #ifndef METHODS_NO
     test_reference("dev/test/reference/gpt2_caat.safetensors", false);
     test_reference("dev/test/reference/llama_caat.safetensors", false);
-    const CaatConfig two = {2, 0.5, SYNC_RUNTIME, false};
+    const CaatConfig two = {2, 0.5, CAAT_SCALE_RUNTIME, false};
     ModelConfig gpt2_caat = model_of(ARCH_GPT2, 2, 48, 4, 4, MLP_CHANNELS, 24, 100);
     ModelConfig llama_caat = model_llama(2, 48, 4, 4, 72, 24, 100);
     gpt2_caat.name = "gpt2";

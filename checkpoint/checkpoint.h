@@ -346,7 +346,7 @@ static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const cha
     while (i < 3 && strcmp(scale, caat_scale_names[i]) != 0) i++;
     if (ok && ranks && i == 3)
         ok = fail(error, "%s: \"sync_scale\" is \"%.64s\"; it can be runtime, init or none", path, scale);
-    caat->scale = (SyncScale)(i % 3);
+    caat->scale = (CaatScale)(i % 3);
     json_free(&json);
     return ok;
 }

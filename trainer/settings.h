@@ -669,7 +669,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
                   mesh.sites);
     if (o->caat_fraction < 1 || o->caat_ranks) {
         const CaatConfig sync = {(int)(o->caat_ranks ? o->caat_ranks : o->tp), o->caat_fraction,
-                                 (SyncScale)o->caat_scale, o->caat_grad_dtype == 1};
+                                 (CaatScale)o->caat_scale, o->caat_grad_dtype == 1};
         mesh.caat = sync;
     }
     return mesh;

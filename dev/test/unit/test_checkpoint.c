@@ -139,8 +139,8 @@ static void test_config_caat(const ModelConfig* m) {
     Error error = {""};
     bool same = true, refused = true;
     for (int i = 0; i < 18; i++) {
-        const CaatConfig written = {i + 1, shares[i % 6], (SyncScale)(i % 3), i % 2 == 0};
-        CaatConfig read, other[4] = {written, written, written, {0, 0, SYNC_RUNTIME, false}};
+        const CaatConfig written = {i + 1, shares[i % 6], (CaatScale)(i % 3), i % 2 == 0};
+        CaatConfig read, other[4] = {written, written, written, {0, 0, CAAT_SCALE_RUNTIME, false}};
         bool told;
         const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, "", &error);
         same = same && made && checkpoint_load_caat(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
@@ -148,14 +148,14 @@ static void test_config_caat(const ModelConfig* m) {
                checkpoint_check_caat(".", &read, &error);
         other[0].ranks++;
         other[1].fraction += 0.01;
-        other[2].scale = (SyncScale)((i + 1) % 3);
+        other[2].scale = (CaatScale)((i + 1) % 3);
         for (int k = 0; k < 4; k++)
             refused =
                 refused && !checkpoint_check_caat(".", &other[k], &error) && strstr(error.text, "--caat-fraction");
     }
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
-    const CaatConfig none = {0, 0, SYNC_RUNTIME, false}, some = {2, 0.5, SYNC_RUNTIME, false};
+    const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false}, some = {2, 0.5, CAAT_SCALE_RUNTIME, false};
     same = checkpoint_write_config("config.json", m, &none, SAFE_F32, "", &error) &&
            checkpoint_check_caat(".", &none, &error);
     check(same && !checkpoint_check_caat(".", &some, &error), "an ordinary model is none: %s", error.text);

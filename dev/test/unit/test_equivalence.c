@@ -166,7 +166,7 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
         }
         int states = t << (choice / 2 % 3);
         while (states > t && (m.NH % states != 0 || states > m.NKV)) states /= 2;
-        const CaatConfig sync = {states, shares[choice % 5], (SyncScale)(choice / 3 % 3), choice % 4 == 1};
+        const CaatConfig sync = {states, shares[choice % 5], (CaatScale)(choice / 3 % 3), choice % 4 == 1};
         c.mesh.caat = sync;
         c.mesh.sequence_parallel = false;
         list[n++] = c;

@@ -60,12 +60,12 @@ static void test_initial_states(const Layout* whole, const ModelConfig* m, const
     Error error;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         bool same = true, zero = true;
-        for (int scale = SYNC_RUNTIME; scale <= SYNC_NONE; scale++) {
+        for (int scale = CAAT_SCALE_RUNTIME; scale <= CAAT_SCALE_NONE; scale++) {
             Mesh mesh = with_states(mesh_of_rank(0, cases[i].t, cases[i].p, 1), cases[i].N, cases[i].share);
-            mesh.caat.scale = (SyncScale)scale;
+            mesh.caat.scale = (CaatScale)scale;
             for (int rank = 0; rank < mesh_size(&mesh); rank++) {
                 if (!layout_build(&part, m, mesh_like(&mesh, rank), 16, &error)) die("%s", error.text);
-                const double factor = scale == SYNC_INIT ? sqrt(cases[i].N) : 1;
+                const double factor = scale == CAAT_SCALE_INIT ? sqrt(cases[i].N) : 1;
                 same = same && is_part_of(&part, whole, a, cases[i].S, factor, &zero);
                 layout_free(&part);
             }
