@@ -62,10 +62,12 @@ static inline Launch launch_shape(dim3 grid, dim3 block, size_t shared = 0) {
 template <class... P, class... A>
 void launch(const Launch& l, void (*kernel)(P...), A&&... arguments) {
     if (l.grid.x == 0 || l.grid.y == 0 || l.grid.z == 0) return; // nothing to do
-#ifdef __CUDACC__
-    if (l.shared > 48 << 10)
+    // A block has 48 KB without asking. That counts static memory, too, padded to the alignment of dynamic_shared(): 16
+    // KB are left for it.
+    if (l.shared > 32 << 10)
         cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)l.shared),
                    "shared memory of a kernel");
+#ifdef __CUDACC__
     cudaLaunchConfig_t c = {};
     c.gridDim = l.grid;
     c.blockDim = l.block;

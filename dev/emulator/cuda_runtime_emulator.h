@@ -527,12 +527,20 @@ struct Call {
     }
 };
 
+// Bytes of dynamic shared memory that kernels have asked for. Without asking it is 48 KB, static memory included, whose
+// size is unknown here: 16 KB are assumed.
+inline std::map<const void*, size_t> shared_asked;
+inline size_t shared_allowed(const void* kernel) {
+    const auto asked = shared_asked.find(kernel);
+    return asked == shared_asked.end() ? 32 << 10 : asked->second;
+}
+
 // kernel<<<grid, dim, shared_bytes, stream>>>(arguments...). Returns false if a GPU would refuse it.
 template <class... P, class... A>
 bool launch_on(cudaStream_t stream, dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A&&... arguments) {
     if (block) fail(nowhere, "a launch inside a kernel");
     const uint64_t threads = (uint64_t)dim.x * dim.y * dim.z;
-    if (!threads || threads > 1024 || dim.z > 64 || shared_bytes > 227 << 10) return false;
+    if (!threads || threads > 1024 || dim.z > 64 || shared_bytes > shared_allowed((const void*)kernel)) return false;
     if (!grid.x || !grid.y || !grid.z || grid.x >> 31 || grid.y >> 16 || grid.z >> 16) return false;
     const Call<P...> call = {kernel, std::tuple<P...>(std::forward<A>(arguments)...)};
     int i = 0;
@@ -556,6 +564,14 @@ bool launch(dim3 grid, dim3 dim, size_t shared_bytes, void (*kernel)(P...), A&&.
 }
 
 } // namespace cuda_on_cpu
+
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+template <class... P>
+cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes) {
+    if (bytes < 0 || bytes > 227 << 10) return cuda_on_cpu::result(cudaErrorInvalidValue);
+    cuda_on_cpu::shared_asked[(const void*)kernel] = (size_t)bytes;
+    return cudaSuccess;
+}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Memory

@@ -100,7 +100,13 @@ static void test_launches() {
     check(!accepts(0, 1, 0) && !accepts(dim3(1, 65536), 1, 0) && !accepts(dim3(1, 1, 65536), 1, 0) &&
               !accepts(dim3(1u << 31), 1, 0),
           "grids of 0 or too many blocks are refused");
-    check(!accepts(1, 1, (227 << 10) + 1), "more than 227 KB of shared memory are refused");
+    check(accepts(1, 1, 32 << 10) && !accepts(1, 1, (32 << 10) + 1), "more than 32 KB of shared memory are asked for");
+    const auto ask = [](int bytes) {
+        return cudaFuncSetAttribute(shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    };
+    check(ask(227 << 10) == cudaSuccess && accepts(1, 1, 227 << 10) && ask((227 << 10) + 1) == cudaErrorInvalidValue,
+          "227 KB of shared memory are granted, and no more");
+    cudaGetLastError();
     bool ok = true;
     for (int bytes : {1, 5000, 227 << 10, 0, 16}) {
         int fresh = 0;

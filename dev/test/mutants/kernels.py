@@ -275,6 +275,8 @@ PLANTED = [
     ("kernels/embedding.cuh", "positions ? positions[row] : row % T;", "positions ? positions[row % T] : row % T;",
      ROWS, "plain", "BF16"),
     ("kernels/embedding.cuh", "positions + first_row, N, C, 0, T);", "positions, N, C, 0, T);", ROWS, "plain", "BF16"),
+    # more shared memory than a block has without asking
+    ("kernels/cuda_utils.cuh", "if (l.shared > 32 << 10)", "if (l.shared > 48 << 10)", HOPPER, "plain", "BF16"),
     # Hopper's instructions: what both sides share, the product, the emulator's side
     ("kernels/hopper.cuh", "(column / 8 ^ row % 8) * 8", "(column / 8 ^ row / 8 % 8) * 8", HOPPER, "plain", "BF16"),
     ("kernels/hopper.cuh", "major == K_MAJOR ? 32 : 2048", "major == K_MAJOR ? 32 : 1024", HOPPER, "plain", "BF16"),
