@@ -26,7 +26,7 @@ static void put(void* buffer, int64_t i, CommType type, int x) {
 }
 
 static bool is(const void* buffer, int64_t i, CommType type, int x) {
-    unsigned char wanted[8];
+    unsigned char wanted[8] = {0};
     const int64_t bytes = comm_type_bytes(type);
     put(wanted, 0, type, x);
     return memcmp(wanted, (const char*)buffer + i * bytes, (size_t)bytes) == 0;

@@ -408,12 +408,12 @@ static void make_references(Comm* world, const Case* list, int cases) {
 typedef struct {
     double loss, norm, params, validation, logits, bytes; // largest errors, all but bytes relative
     bool same_bits, same_copies, same_text;
-} Difference;
+} MeshDifference;
 
 static double relative(double a, double b) { return a == b ? 0 : fabs(a - b) / fabs(b); }
 
 // This rank's slices against the same parts of the reference's parameters.
-static void compare_params(const Stage* s, const Layout* whole, const float* expected, Difference* d) {
+static void compare_params(const Stage* s, const Layout* whole, const float* expected, MeshDifference* d) {
     float* params = (float*)checked_malloc((size_t)s->layout.elements * sizeof(float), "test");
     device_to_floats(params, s->params, s->layout.elements);
     for (int i = 0; i < s->layout.n; i++) {
@@ -469,8 +469,8 @@ static double traffic_error(Trainer* t) {
 
 static const double bound = 1e-5;
 
-static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
-    Difference d = {0, 0, 0, 0, 0, 0, true, true, true};
+static MeshDifference compare(Trainer* t, const Case* c, const Outcome* outcome) {
+    MeshDifference d = {0, 0, 0, 0, 0, 0, true, true, true};
     MappedFile file;
     Layout whole = whole_layout(c);
     Error error;
@@ -501,12 +501,12 @@ static Difference compare(Trainer* t, const Case* c, const Outcome* outcome) {
 // ----------------------------------------------------------------------------------------------------------------
 
 // Runs a case on the ranks of world and returns the largest differences of all of them, on all of them.
-static Difference difference_of(const Comm* world, const Case* c) {
+static MeshDifference difference_of(const Comm* world, const Case* c) {
     Trainer t;
     Outcome outcome;
     trainer_open(&t, world, c);
     run_case(&t, c->steps, &outcome);
-    Difference d = compare(&t, c, &outcome);
+    MeshDifference d = compare(&t, c, &outcome);
     double all[9] = {d.loss,
                      d.norm,
                      d.params,
@@ -518,13 +518,13 @@ static Difference difference_of(const Comm* world, const Case* c) {
                      d.same_text ? 0.0 : 1.0};
     for (int i = 0; i < 6; i++) all[i] = isnan(all[i]) ? INFINITY : all[i];
     comm_all_reduce(&t.world, all, 9, COMM_DOUBLE, COMM_MAX);
-    const Difference most = {all[0], all[1], all[2], all[3], all[4], all[5], all[6] == 0, all[7] == 0, all[8] == 0};
+    const MeshDifference most = {all[0], all[1], all[2], all[3], all[4], all[5], all[6] == 0, all[7] == 0, all[8] == 0};
     trainer_close(&t);
     return most;
 }
 
 // What the other ranks need to know to report a case.
-static void report(const Case* c, const Difference* d) {
+static void report(const Case* c, const MeshDifference* d) {
     char name[256];
     case_name(name, c);
     // A rank adds up gradients of its states state by state, so with several the cut into micro-batches changes the
@@ -544,11 +544,11 @@ static void run_cases(Comm* world, const Case* list, int cases, int n) {
     const int at_once = world->size / n, team = world->rank / n;
     Comm ranks = comm_split(world, team, world->rank, "world");
     for (int first = 0; first < cases; first += at_once) {
-        Difference mine;
+        MeshDifference mine;
         memset(&mine, 0, sizeof mine);
         if (team < at_once && first + team < cases) mine = difference_of(&ranks, &list[first + team]);
         for (int i = first; i < first + at_once && i < cases; i++) {
-            Difference result = mine;
+            MeshDifference result = mine;
             comm_broadcast(world, &result, (int64_t)sizeof result, COMM_BYTE, (i - first) * n);
             if (world->rank == 0) report(&list[i], &result);
         }
