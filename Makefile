@@ -47,9 +47,9 @@ DEVICE ?= $(if $(filter quick test% build_tests,$(MAKECMDGOALS)),cpu,$(if $(gpu_
 $(call one_of,DEVICE,cpu cuda emulated)$(call one_of,PRECISION,bf16 fp16 fp32)
 $(call one_of,BLAS,own openblas)$(call one_of,MPI,yes no)$(call one_of,METHODS,yes no)
 $(if $(filter cuda,$(DEVICE)$(NVCC)),$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or add its bin to PATH))
-GPU_ARCH ?= $(if $(gpu_name),native,80 90 100)
-gpu_kind := $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
-built_for := $(if $(filter cpu,$(DEVICE)),the processor's cores$(comma) fp32,$(gpu_kind)$(comma) $(PRECISION))
+GPU_ARCH ?= $(if $(gpu_name),native,$(nvcc_archs))
+gpu_kind = $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
+built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores$(comma) fp32,$(gpu_kind)$(comma) $(PRECISION))
 
 ifeq ($(BLAS),openblas)
 BLAS_FLAGS := -DUSE_OPENBLAS
@@ -81,7 +81,8 @@ matmul      $(if $(BLAS_LIBS),OpenBLAS,our own (kernels/matmul.h))
 MPI         $(found_mpi)
 nvcc        $(if $(NVCC),$(NVCC): $(shell $(NVCC) --version | grep -o 'release [0-9.]*'),not found)
 GPU         $(or $(gpu_name),not found)
-NCCL        $(or $(nccl_header),not found: GPUs of several ranks exchange through the host)
+cuBLASLt    $(or $(cublaslt),not found: DEVICE=cuda needs it)
+NCCL        $(or $(nccl),not found: GPUs of several ranks exchange through the host)
 built for   $(built_for)$(if $(filter no,$(METHODS)),$(comma) without methods/)
 endef
 
@@ -115,7 +116,7 @@ git_version = $(shell git describe --always --dirty --tags 2>/dev/null | tr -cd 
 version := $(or $(if $(wildcard .git),$(git_version)),unknown)
 VERSION_FLAG := -DVERSION='"$(version)"'
 include dev/dev.mk
-kept_flags := $(COMPILE) $(FAST) $(SANITIZED) $(DEV_FLAGS) $(LIBS) $(DEVICE) $(PRECISION) $(NVCC_ARCH) $(NCCL_FLAGS)
+kept_flags := $(COMPILE) $(FAST) $(SANITIZED) $(DEV_FLAGS) $(LIBS) $(DEVICE) $(PRECISION) $(NVCC_ARCH) $(CUDA_LIBS)
 kept_version := $(version)
 $(BUILD)/flags $(BUILD)/version: always
 	@mkdir -p $(BUILD)/sanitized

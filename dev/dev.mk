@@ -16,17 +16,34 @@
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
 # ---- GPUs: nvcc. compute_90a has wgmma and runs on compute capability 9.0 only. native: the GPU that the driver finds.
+cuda_version := $(if $(NVCC),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\).*/\1/p'))
+known_archs := $(if $(NVCC),$(shell $(NVCC) --list-gpu-arch 2>/dev/null))
+nvcc_archs := $(patsubst compute_%,%,$(filter compute_80 compute_90 compute_100,$(or $(known_archs),compute_80)))
 precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,$(if $(filter fp16,$(1)),FP16,FP32))
 native_arch = $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
 gpu_archs := $(patsubst 90,90a,$(patsubst native,$(or $(native_arch),native),$(GPU_ARCH)))
 gencode = $(if $(filter native,$(1)),-arch=native,$(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a)))
 NVCC_ARCH := $(call gencode,$(gpu_archs))
 NVCC_HOST := -Wall,-Wextra$(comma)$(or $(OPENMP),-Wno-unknown-pragmas)
-nccl_header := $(firstword $(wildcard /usr/include/nccl.h $(NVCC:%/bin/nvcc=%/include/nccl.h)))
-NCCL_FLAGS := $(if $(nccl_header),-DUSE_NCCL)
+# cuBLASLt and NCCL: of the CUDA Toolkit, of the system, or of the wheels that pip has installed for python3, where a
+# library has no name without a version. The loader finds them by the paths that the program carries.
+cuda_home := $(if $(NVCC),$(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC)))))
+wheels := $(if $(NVCC),$(shell python3 -c 'import nvidia; print(*nvidia.__path__)' 2>/dev/null))
+wheel_places := $(foreach w,$(wheels),$(w)/cu$(cuda_version) $(w)/cublas $(w)/nccl)
+system_places := /usr /usr/local
+cuda_places := $(if $(NVCC),$(cuda_home) $(system_places) $(wheel_places))
+library_in = $(firstword $(wildcard $(foreach l,lib64 lib lib/*-linux-gnu targets/*/lib,$(1)/$(l)/$(2))))
+library = $(firstword $(foreach p,$(cuda_places),$(if $(wildcard $(p)/include/$(1)),$(call library_in,$(p),$(2)))))
+cublaslt := $(call library,cublasLt.h,libcublasLt.so.$(cuda_version))
+nccl := $(call library,nccl.h,libnccl.so.2)
+$(if $(filter cuda,$(DEVICE)$(cublaslt)),$(error DEVICE=cuda needs cublasLt.h and libcublasLt.so.$(cuda_version), and \
+    finds no two of them in $(cuda_places): install CUDA $(cuda_version)'s libcublas-dev, or the wheel nvidia-cublas))
+CUDA_INCLUDES := $(foreach l,$(filter $(wheels:%=%/%),$(cublaslt) $(nccl)),-isystem $(dir $(l))../include)
+NCCL_FLAGS := $(if $(nccl),-DUSE_NCCL)
+CUDA_LIBS := $(foreach l,$(cublaslt) $(nccl),-L$(dir $(l)) -l:$(notdir $(l)) -Xlinker -rpath -Xlinker $(dir $(l)))
 NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) $(METHODS_FLAG) \
-    $(NCCL_FLAGS) $(precision_flag) -x cu
-NVCC_LIBS = $(filter-out -Wl% -pthread,$(MPI_LIBS)) $(if $(nccl_header),-lnccl) -lcublasLt -lm
+    $(CUDA_INCLUDES) $(NCCL_FLAGS) $(precision_flag) -x cu
+NVCC_LIBS = $(filter-out -Wl% -pthread,$(MPI_LIBS)) $(CUDA_LIBS) -lm
 
 # The emulator: the same sources as C++, kernels on the processor. $(1): the precision. Kernels compare CUDA's unsigned
 # threadIdx with ints. AddressSanitizer has -O0: gcc optimises what it adds for three times as long as the tests run.
@@ -77,8 +94,8 @@ $(BUILD)/cuda/$(1)/%: %.c $(BUILD)/flags
 	$$(call build_gpu,$$(call NVCC_COMPILE,$(1)) -MMD -MP) $$(NVCC_LIBS)
 $(BUILD)/assembly/$(1)/sm_%.cubin: train_gpt.cu $(BUILD)/flags
 	@mkdir -p $$(@D)
-	$(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) -gencode=arch=compute_$$*,code=sm_$$* $(precision_flag) -x cu -cubin -MMD -MP \
-	    -MF $$@.d -MT $$@ $$< -o $$@
+	$(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(CUDA_INCLUDES) -gencode=arch=compute_$$*,code=sm_$$* $(precision_flag) \
+	    -x cu -cubin -MMD -MP -MF $$@.d -MT $$@ $$< -o $$@
 endef
 $(foreach p,bf16 fp16 fp32,$(eval $(call gpu_rules,$(p))))
 assembly_of = $(foreach a,80 90a 100,$(BUILD)/assembly/$(1)/sm_$(a).cubin)
