@@ -1,7 +1,8 @@
 #!/bin/bash
-# test_gpu_check.sh: does dev/test/gpu_check.sh do what it says? Without a GPU: programs of the same names stand in for
-# nvidia-smi, make, mpirun, nm, compute-sanitizer, PyTorch and for all that make would have built; they note how they
-# were called, and say what the real ones would. Needs $BUILD/roofline.
+# test_gpu_check.sh [all|parts|ends|libraries]: does dev/test/gpu_check.sh do what it says, and does make find what CUDA
+# needs? Without a GPU: programs of the same names stand in for nvidia-smi, nvcc, make, mpirun, nm, compute-sanitizer,
+# PyTorch and for all that make would have built; they note how they were called, and say what the real ones would.
+# Needs $BUILD/roofline.
 set -u
 cd "$(dirname "$0")/../../.." || exit 1
 roofline=${BUILD:-build}/roofline
@@ -23,18 +24,27 @@ times() { [ "$(grep -c -- "$1" "$2")" = "$3" ]; }
 # ---- What stands in
 export calls=$work/calls real_python
 real_python=$(command -v python3)
-mkdir -p "$work/bin" "$work/empty"
+mkdir -p "$work/bin" "$work/cuda/bin"
 cat >"$work/bin/nvidia-smi" <<'END'
 #!/bin/bash
 case $* in
 *compute_cap*) echo "${FAKE_CAPABILITY:-9.0}" ;;
-*-lms*) echo "1000, 1500, 300.0"; echo "51200, 1755, 650.5"; exec sleep 100 ;;
-*) echo "NVIDIA H200, 580.1, 1980 MHz, 345 MHz, 30" ;;
+*"-lms"*) echo "1000, 1500, 300.0, 30"; echo "51200, 1755, 650.5, 61"; exec sleep 100 ;;
+*=memory.total*) echo "${FAKE_MEMORY:-143771}" ;;
+*) echo "NVIDIA H200, 580.1, 143771 MiB, 1980 MHz, 345 MHz, 76.0 W, 30" ;;
+esac
+END
+cat >"$work/cuda/bin/nvcc" <<'END'
+#!/bin/bash
+case $* in
+*--list-gpu-arch*) printf 'compute_%s\n' ${FAKE_ARCHS:-75 80 90 100} ;;
+*--version*) echo "Cuda compilation tools, release ${FAKE_CUDA:-13.0}, V13.0.88" ;;
 esac
 END
 cat >"$work/bin/make" <<'END'
 #!/bin/bash
 echo "make $*" >>"$calls"
+case "$*${FAKE_BROKEN:-}" in *preflight*yes) echo "error: no cublasLt.h"; exit 2 ;; esac
 END
 cat >"$work/bin/mpirun" <<'END'
 #!/bin/bash
@@ -45,6 +55,7 @@ END
 cat >"$work/bin/nm" <<'END'
 #!/bin/bash
 echo "U ncclCommInitRank"
+[ -n "${FAKE_NO_MPI:-}" ] || echo "U MPI_Init_thread"
 END
 cat >"$work/bin/compute-sanitizer" <<'END'
 #!/bin/bash
@@ -67,10 +78,13 @@ cat >"$work/program" <<'END'
 #!/bin/bash
 name=$(basename "$(dirname "$0")")/$(basename "$0")
 echo "$name ATTENTION=${ATTENTION:-} $*" >>"$calls"
-case " ${FAKE_FAILS:-} " in *" $name "*) echo "FAIL  this one"; exit 1 ;; esac
-case " ${FAKE_SLOW:-} " in *" $name "*) exec sleep 100 ;; esac
+[ -z "${MATMUL_LIST:-}" ] || echo "matmul: a product of $name" >&2
+case " ${FAKE_FAILS:-} " in *" $name "*) seq 50; echo "FAIL  this one"; exit 1 ;; esac
+case " ${FAKE_SLOW:-} " in *" $name "*) echo "so far"; exec sleep 100 ;; esac
+case " ${FAKE_KILLED:-} " in *" $name "*) kill -9 $$ ;; esac
 case $name in
 */train_gpt)
+    [ "${RANK:-}" != "${FAKE_RANK:-none}" ] || { echo "FAIL  rank $RANK"; exit 1; }
     out=""
     while [ $# -gt 0 ]; do [ "$1" != --out ] || out=$2; shift; done
     if [ -n "$out" ]; then
@@ -85,130 +99,221 @@ case $name in
         case $i in 1) rate=1000 ;; 3) rate=100000 ;; 7) rate=900000 ;; *) rate=500000 ;; esac
         echo "step $i/10 | loss 5.5 | norm 1.0 | lr 1e-4 | 131.1 ms | $rate tok/s | mfu 40 % | 0 s left"
     done ;;
+*/bench_gpu)
+    for row in "attention" "attention backward"; do
+        echo "gpt2-124M    $row  64 x 1024, heads 12/12 x 64, $ATTENTION"
+    done
+    echo "4 lines in 1.0 s" ;;
+*/preflight_cublaslt) echo "versions: CUDA 13000, cuBLASLt 130100"; echo "1 passed, 0 failed" ;;
 *) echo "5 passed, 0 failed" ;;
 esac
 END
-chmod +x "$work"/bin/* "$work/program"
-for precision in bf16 fp16 fp32; do
-    mkdir -p "$work/build/cuda/$precision"
-    for program in train_gpt test_gpt test_equivalence bench_gpu test_trainer \
-        $(basename -s .cu dev/test/cuda/cuda_*.cu); do
-        ln -s "$work/program" "$work/build/cuda/$precision/$program"
-    done
+chmod +x "$work"/bin/* "$work/cuda/bin/nvcc" "$work/program"
+for program in $(dev/test/gpu_check.sh --list); do
+    mkdir -p "$work/build/cuda/${program%/*}"
+    ln -s "$work/program" "$work/build/cuda/$program"
 done
 cp "$roofline" "$work/build/roofline" || exit 1
 
-# check NAME ARGUMENTS...: the script's output to $work/NAME, its status to $status
+# check NAME ARGUMENTS...: the script's output to $work/NAME, its status to $status, its report to $work/NAME.out
 check() {
     local name=$1
     shift
     : >"$calls"
+    rm -rf "$work/build/gpu_check"
     PATH="$work/bin:$PATH" BUILD="$work/build" MPIRUN=mpirun timeout 120 dev/test/gpu_check.sh "$@" \
         "$work/$name.out" >"$work/$name" 2>&1
     status=$?
+    report=$work/$name.out/report.txt
 }
 rows() { grep -c "^$1" "$work/$2"; }
 
-# ---- Everything
-families=$(! grep -q '"wgmma"' kernels/attention*.cuh || echo wgmma)
-check all
-expect "all parts: exit status $status" [ $status = 0 ]
-expect "nothing failed, nothing was left out: $(tail -n 1 "$work/all")" [ "$(rows 'FAIL\|^left out' all)" = 0 ]
-expect "each part builds, and the roofline, for Hopper: sm_90a" [ "$(grep -c 'make .*GPU_ARCH=90a' "$calls")" = 7 ]
-expect "with the same flags, or all would be built anew" \
-    [ "$(grep '^make' "$calls" | sed 's/.*DEVICE/DEVICE/; s/90a .*//' | sort -u | wc -l)" = 1 ]
-for precision in bf16 fp16 fp32; do
-    for file in dev/test/cuda/cuda_*.cu; do
-        test=$(basename "$file" .cu)
-        case $test in cuda_*bugs | cuda_comm) continue ;; esac
-        grep -q "^$precision/$test ATTENTION= *$" "$calls" || bad "$precision/$test was not run"
+# ---- All parts
+test_all() {
+    check all
+    expect "all parts: exit status $status" [ $status = 0 ]
+    expect "nothing failed, timed out or was left out: $(tail -n 1 "$work/all")" \
+        [ "$(rows 'FAIL\|^left out\|^timed out' all)" = 0 ]
+    expect "the preflight is built first, then all else at once, for Hopper: sm_90a" \
+        [ "$(grep '^make.*=90a.*/cuda/' "$calls" | sed 's/.*train_gpt/all/; s/.*_tma$/first/' | tr '\n' ' ')" = \
+        "first all " ]
+    expect "with the same flags, or all would be built anew" \
+        [ "$(grep '^make' "$calls" | sed 's/.*DEVICE/DEVICE/; s/90a .*//' | sort -u | wc -l)" = 1 ]
+    missing=""
+    for precision in bf16 fp16 fp32; do
+        for file in dev/test/cuda/cuda_*.cu; do
+            test=$(basename "$file" .cu)
+            case $precision$test in *bugs | *cuda_comm | fp*cuda_emulator | fp*cuda_hopper) continue ;; esac
+            grep -q "^$precision/$test ATTENTION= *$" "$calls" || missing="$missing $precision/$test"
+        done
     done
-done
-ok "every kernel's test in three precisions"
-expect "the whole model, in bf16 and fp32" [ "$(grep -c '^bf16/test_gpt ATTENTION= *$\|^fp32/test_gpt' "$calls")" = 2 ]
-expect "two runs that have to be the same, in bf16" \
-    [ "$(grep -c '^bf16/train_gpt ATTENTION=mma .*--steps 200' "$calls")" = 2 ]
-expect "all kernels are measured, once" times '^bf16/bench_gpu ATTENTION= --json' "$calls" 1
-expect "with the clock and the power that the card had meanwhile" has 'SM clock up to 1755 MHz, power up to 650.5 W' \
-    "$work/all.out"
-for model in gpt2-124M gpt2-350M gpt2-774M gpt2-1558M llama-1.1B llama-7B; do
-    expect "a training step of $model" times "^bf16/train_gpt ATTENTION=mma .*--model $model" "$calls" 1
-    expect "and PyTorch's" has "peer_pytorch .*--model $model" "$calls"
-done
-expect "in the micro-batches that fit: 2 of 8 sequences of 7B" has \
-    'train_gpt.*llama-7B --seq 2048 --vocab 32000 --micro-batch 2 --global-batch 8' "$calls"
-expect "MFU of 500,000 tokens/s of 124M: 40.6 %, and of all attention 43.5 %" has \
-    'gpt2-124M  *500000 tokens/s .*MFU 40.6 % causal 43.5 % full' "$work/all"
-expect "memory and clock are the largest that the card said" has '50.0 GiB.*SM clock up to 1755' "$work/all"
-expect "beside PyTorch: twice as fast" has 'gpt2-124M .*PyTorch 2.9 compiled; we are 2.00 times' "$work/all"
-expect "where PyTorch has too little memory it tries less at once" [ "$(grep -c 'peer_pytorch.*llama-7B' "$calls")" = \
-    2 ]
-expect "which is no failure" has 'ok .*PyTorch, llama-7B.*did not run: OutOfMemory' "$work/all"
-expect "meshes, through the host and by NCCL" [ "$(rows 'ok .*through the host\|ok .*NCCL' all)" = 7 ]
-for tool in memcheck racecheck; do
-    expect "compute-sanitizer's $tool" [ "$(grep -c "compute-sanitizer.*--tool $tool" "$calls")" -ge 5 ]
-done
-expect "the report has the rows and the steps" grep -q 'gpt2-124M .*tokens/s' "$work/all.out"
-expect "lines of JSON" "$real_python" -c "
-import json
-rows = [json.loads(line) for line in open('$work/build/gpu_check/train.json')]
-assert len([r for r in rows if 'peer' in r]) == 5 and len([r for r in rows if 'model' in r]) >= 6"
-if [ -n "$families" ]; then
-    expect "attention by wgmma: tests, model, bench, steps" [ "$(grep -c 'ATTENTION=wgmma' "$calls")" -ge 12 ]
-else
-    expect "there is one family of attention" hasnt 'ATTENTION=wgmma' "$calls"
-fi
+    expect "every kernel's test in three precisions${missing:+, but not $missing}" [ -z "$missing" ]
+    expect "attention's by wgmma, too: bf16, fp16" times '16/cuda_attention ATTENTION=wgmma *$' "$calls" 2
+    expect "the whole model in fp32 and, by both families, in bf16" \
+        [ "$(grep '^.p../test_gpt\|^bf16/test_gpt' "$calls" | sort | tr -d '\n')" = \
+        "bf16/test_gpt ATTENTION=mma bf16/test_gpt ATTENTION=wgmma fp32/test_gpt ATTENTION= " ]
+    expect "two runs that have to be the same, in bf16" \
+        [ "$(grep -c '^bf16/train_gpt ATTENTION=mma .*--steps 200' "$calls")" = 2 ]
+    expect "attention is measured by each family" times '^bf16/bench_gpu ATTENTION=.* --only attention' "$calls" 2
+    for family in mma wgmma; do
+        expect "and the report has its two directions at 64 x 12 x 1024" \
+            [ "$(sed -n '/^==== bench/,/^matmul/p' "$report" | grep -c "^gpt2-124M .*64 x 1024, .* $family$")" = 4 ]
+    done
+    expect "all kernels of 124M are measured" times '^bf16/bench_gpu ATTENTION= --model gpt2-124M --json' "$calls" 1
+    for model in gpt2-124M gpt2-350M gpt2-774M gpt2-1558M llama-1.1B llama-7B; do
+        for family in mma wgmma; do
+            expect "steps of $model, $family" times "^bf16/train_gpt ATTENTION=$family .*--model $model" "$calls" 1
+        done
+        expect "and PyTorch's" times "peer_pytorch .*--model $model" "$calls" 1
+        expect "and its kernels" has "^bf16/bench_gpu .*--model $model" "$calls"
+    done
+    expect "124M comes before the other models, and before meshes" \
+        [ "$(sed -n 's/^==== \([a-z]*\).*/\1/p' "$report" | tr '\n' ' ')" = \
+        "preflight kernels model bench train models meshes sanitizer " ]
+    expect "in the micro-batches that fit: 2 of 8 sequences of 7B" has \
+        'train_gpt.*llama-7B --seq 2048 --vocab 32000 --micro-batch 2 --global-batch 8' "$calls"
+    expect "MFU of 500,000 tokens/s of 124M: 40.6 %, and of all attention 43.5 %" has \
+        'gpt2-124M mma *500000 tokens/s .*MFU 40.6 % causal 43.5 % full *50.0 GiB' "$report"
+    expect "memory, clock, power and temperature meanwhile: the largest" \
+        has ' 51200 MiB, SM clock up to 1755 MHz, power up to 650.5 W, temperature up to 61 C' "$report"
+    expect "PyTorch's rate" has 'gpt2-124M: 250000.0 tokens/s by PyTorch' "$report"
+    expect "where PyTorch does not run, that is no failure" has '^ok .*PyTorch, llama-7B *did not run' "$work/all"
+    expect "cuBLASLt's choices, of measurements alone" \
+        [ "$(grep -c '^matmul: .*train_gpt' "$report")$(grep -c '^matmul: .*/test_gpt' "$report")" = 120 ]
+    expect "versions, the card and its driver" has '^versions: CUDA 13000, cuBLASLt 130100' "$report"
+    expect "by every part" times 'commit .*sm_90a, NVIDIA H200, 580.1' "$report" 8
+    expect "meshes by MPI and by NCCL" [ "$(rows 'ok .*, MPI\|ok .*, NCCL' all)" = 8 ]
+    expect "of NCCL's training few steps" hasnt 'ATTENTION= --[ts][pi].*--steps [0-9][0-9]' "$calls"
+    for tool in memcheck racecheck; do
+        expect "compute-sanitizer's $tool" times "compute-sanitizer.*--tool $tool" "$calls" 5
+    done
+    expect "all logs and JSON, without tokens" \
+        [ "$(tar -tzf "$work/all.out/logs.tar.gz" | grep -c 'bench_gpt2-124M.log\|ls/fp16_cuda_rows.log\|tokens')" = 2 ]
+}
 
 # ---- Parts, failures, what is not there
-check one --only bench,kernels
-expect "--only bench,kernels: nothing else" [ "$status$(grep -c 'train_gpt\|test_gpt\|mpirun' "$calls")" = 00 ]
-FAKE_CAPABILITY=8.0 check ampere --only bench
-expect "another GPU: its own architecture, one family" \
-    [ "$(grep -c 'GPU_ARCH=native' "$calls")$(grep -c 'ATTENTION=wgmma' "$calls")" = 10 ]
-FAKE_FAILS="fp16/cuda_rows bf16/cuda_update" check broken --only kernels,bench
-expect "two programs fail: status $status, two rows, the others go on" [ "$status$(rows 'FAIL *[0-9]* s' broken)" = 12 ]
-expect "and are counted: $(tail -n 1 "$work/broken")" has ' 2 failed' "$work/broken"
-# noise, see check_precision.py, is 2^-8 x 0.02 x 2 = 1.6e-4
-runs=1
-[ -z "$families" ] || runs=2
-for fault in FAKE_OFF=0.0005 FAKE_SWING=0.002 FAKE_LOSS=1 FAKE_WEIGHTS=1; do
-    export "${fault?}"
-    check curve --only model
-    unset "${fault%=*}"
-    case $fault in
-    *OFF*) what="a curve that is 5e-4 above float32's in all steps" ;;
-    *SWING*) what="one that is 2e-3 beside it, now above and now below" ;;
-    *LOSS*) what="a second run with another loss" ;;
-    *) what="a second run with other weights" ;;
-    esac
-    expect "$what: a failure, and the only one" \
-        [ "$status $(rows 'FAIL *[0-9]* s' curve) $(grep -c '^FAIL  bf16' "$work/curve")" = "1 $runs $runs" ]
-done
-check model --only train --models "gpt2-774M"
-expect "--models: that one" times '^bf16/train_gpt ATTENTION=mma .*gpt2-774M' "$calls" 1
-expect "--models: no other" hasnt 'gpt2-124M\|llama' "$calls"
-check unknown --only train --models "gpt5"
-expect "an unknown model fails" [ $status = 1 ]
-FAKE_TORCH=1 check torchless --only train --models gpt2-124M
-expect "without PyTorch: said, and no failure" [ "$status$(rows 'left out.*PyTorch' torchless)" = 01 ]
-rm "$work/bin/compute-sanitizer"
-[ -e /usr/local/cuda/bin/compute-sanitizer ] || {
-    check nosanitizer --only sanitizer
-    expect "without compute-sanitizer: said" [ "$status$(rows 'left out' nosanitizer)" = 01 ]
+test_parts() {
+    check one --only train,kernels
+    expect "--only train,kernels: nothing else" [ "$status$(grep -c 'bench_gpu A\|test_gpt A\|mpirun' "$calls")" = 00 ]
+    expect "... is built" hasnt 'bench_gpu\|cuda_comm' "$calls"
+    FAKE_CAPABILITY=8.0 check ampere --only bench
+    expect "another GPU: its own architecture, one family" \
+        [ "$(grep -c 'GPU_ARCH=native' "$calls")$(grep -c 'ATTENTION=wgmma' "$calls")" = 10 ]
+    FAKE_FAILS="fp16/cuda_rows" FAKE_KILLED=bf16/bench_gpu check broken --only kernels,bench
+    expect "a program fails: status $status, a row, the others run" [ "$status$(rows 'FAIL *[0-9]* s' broken)" = 11 ]
+    expect "and is counted: $(tail -n 1 "$work/broken")" has ' 1 failed, 3 timed out' "$work/broken"
+    expect "137 is a time-out" has 'timed out .*bench gpt2-124M' "$work/broken"
+    expect "the last 40 lines of its log are in the report" \
+        [ "$(grep -c '^12$' "$report")$(grep -c '^11$' "$report")" = 10 ]
+    FAKE_BROKEN=yes check nothing
+    expect "without cuBLASLt nothing else runs" [ "$status$(grep -c 'ATTENTION=' "$calls")" = 10 ]
+    expect "the report says so, and why" [ "$(grep -c 'left out.*all other parts' "$report")$(grep -c 'no cublasLt.h' \
+        "$report")" = 12 ]
+    FAKE_FAILS=bf16/preflight_tma check plain --only preflight,bench
+    expect "without TMA: attention by mma.sync alone" \
+        [ "$status$(grep -c 'ATTENTION=mma' "$calls")$(grep -c 'ATTENTION=wgmma' "$calls")" = 110 ]
+    # noise, see check_precision.py, is 2^-8 x 0.02 x 2 = 1.6e-4
+    for fault in FAKE_OFF=0.0005 FAKE_SWING=0.002 FAKE_LOSS=1 FAKE_WEIGHTS=1; do
+        export "${fault?}"
+        check curve --only model
+        unset "${fault%=*}"
+        case $fault in
+        *OFF*) what="a curve that is 5e-4 above float32's in all steps" ;;
+        *SWING*) what="one that is 2e-3 beside it, now above and now below" ;;
+        *LOSS*) what="a second run with another loss" ;;
+        *) what="a second run with other weights" ;;
+        esac
+        expect "$what: a failure by both families, and no other" \
+            [ "$status $(rows 'FAIL *[0-9]* s' curve) $(grep -c '^FAIL  bf16' "$report")" = "1 2 2" ]
+    done
+    check models --only models --models "gpt2-774M"
+    expect "--models: that one" times '^bf16/train_gpt ATTENTION=mma .*gpt2-774M' "$calls" 1
+    expect "--models: no other" hasnt 'gpt2-124M\|llama' "$calls"
+    check unknown --only models --models "gpt5"
+    expect "an unknown model fails" [ $status = 1 ]
+    FAKE_MEMORY=81559 FAKE_TORCH=1 check small --only models --models "gpt2-1558M llama-7B"
+    expect "80 GB: a smaller micro-batch" has 'gpt2-1558M .*--micro-batch 16 --global-batch 32' "$calls"
+    expect "and what does not fit is left out" [ "$status$(rows 'left out.*llama-7B.*no micro-batch fits' small)" = 01 ]
+    expect "without PyTorch: said, and no failure" [ "$(rows 'left out.*PyTorch' small)" = 1 ]
+    FAKE_NO_MPI=yes check nompi --only meshes
+    expect "built without MPI: no mpirun" [ "$status$(rows 'left out.*MPI' nompi)$(grep -c mpirun "$calls")" = 010 ]
+    mv "$work/bin/compute-sanitizer" "$work"
+    [ -e /usr/local/cuda/bin/compute-sanitizer ] || {
+        check nosanitizer --only sanitizer
+        expect "without compute-sanitizer: said" [ "$status$(rows 'left out' nosanitizer)" = 01 ]
+    }
 }
-begin=$SECONDS
-SECONDS_LIMIT=6 FAKE_SLOW=mpirun check slow --only meshes
-expect "what hangs is ended" [ "$status$(rows 'FAIL.*messages, through' slow)" = 11 ]
-expect "in time" [ $((SECONDS - begin)) -lt 60 ]
-expect "and that there is no time for the rest is said" has 'left out.*meshes, through.*another call' "$work/slow"
-for wrong in "--only nothing" "--only" "--what" "a b"; do
-    # shellcheck disable=SC2086  # words
-    PATH="$work/bin:$PATH" BUILD="$work/build" dev/test/gpu_check.sh $wrong >"$work/wrong" 2>&1
-    expect "$wrong: refused" [ "$?$(wc -l <"$work/wrong")" = 21 ]
-done
-if ! command -v nvidia-smi >/dev/null; then
-    BUILD="$work/build" dev/test/gpu_check.sh >"$work/none" 2>&1
-    expect "without a GPU: one line, status 1" [ "$?$(wc -l <"$work/none")" = 11 ]
-fi
+
+# ---- What takes too long, signals, wrong options
+test_ends() {
+    begin=$SECONDS
+    SECONDS_LIMIT=14 FAKE_SLOW=mpirun check slow --only meshes
+    expect "what hangs is ended" [ "$status$(rows 'timed out.*messages, MPI' slow)" = 11 ]
+    expect "in time" [ $((SECONDS - begin)) -lt 60 ]
+    expect "and that there is no time for the rest is said" has 'left out.*meshes, MPI.*--only meshes' "$work/slow"
+    SECONDS_LIMIT=16 FAKE_NO_MPI=yes FAKE_SLOW=bf16/cuda_comm check ranks --only meshes
+    expect "ranks that hang: timed out, and what they said is kept" \
+        [ "$status$(rows 'timed out.*messages, NCCL' ranks)$(grep -c '^so far' "$report")" = 113 ]
+    begin=$SECONDS
+    FAKE_NO_MPI=yes FAKE_RANK=1 check rank --only meshes
+    expect "a rank fails: the others end, and that is a failure" \
+        [ "$status$(rows 'FAIL.*training, NCCL' rank)$(grep -c '^FAIL  rank 1' "$report")" = 123 ]
+    : >"$calls"
+    rm -rf "$work/build/gpu_check"
+    PATH="$work/bin:$PATH" BUILD="$work/build" FAKE_SLOW=bf16/bench_gpu dev/test/gpu_check.sh --only preflight,bench \
+        "$work/killed.out" >"$work/killed" 2>&1 &
+    for _ in $(seq 100); do grep -q bench_gpu "$calls" || sleep 0.1; done
+    kill $!
+    wait $!
+    expect "a signal ends it, and the report is there" has '^ok .* build ' "$work/killed.out/report.txt"
+    for _ in $(seq 20); do ! pgrep -f "$work/build/cuda/bf16/bench_gpu" >/dev/null || sleep 0.1; done
+    expect "what ran has ended" [ "$(pgrep -cf "$work/build/cuda/bf16/bench_gpu")" = 0 ]
+    for wrong in "--only nothing" "--only" "--what" "a b"; do
+        # shellcheck disable=SC2086  # words
+        PATH="$work/bin:$PATH" BUILD="$work/build" dev/test/gpu_check.sh $wrong >"$work/wrong" 2>&1
+        expect "$wrong: refused" [ "$?$(wc -l <"$work/wrong")" = 21 ]
+    done
+    if ! command -v nvidia-smi >/dev/null; then
+        BUILD="$work/build" dev/test/gpu_check.sh >"$work/none" 2>&1
+        expect "without a GPU: one line, status 1" [ "$?$(wc -l <"$work/none")" = 11 ]
+    fi
+}
+
+# ---- What make finds: the CUDA Toolkit's libraries, then those of pip's wheels, whose names have versions
+test_libraries() {
+    site=$work/site/nvidia
+    found() { # VARIABLE...: what make says with these; nothing of this machine's is found
+        PYTHONPATH=$work/site MAKEFLAGS="" make report DEVICE=cuda MPI=no BUILD="$work/make" \
+            NVCC="$work/cuda/bin/nvcc" system_places= gpu_name= "$@" >"$work/found" 2>&1
+    }
+    wheel() { # FOLDER HEADER LIBRARY
+        mkdir -p "$site/$1/include" "$site/$1/lib"
+        touch "$site/$1/include/$2" "$site/$1/lib/$3"
+    }
+    ! found
+    expect "no cuBLASLt: a line says where it was sought" has 'needs cublasLt.h and libcublasLt.so.13.* /.*/cuda' \
+        "$work/found"
+    wheel cu13 cublasLt.h libcublasLt.so.13
+    wheel cublas cublasLt.h libcublasLt.so.12
+    found
+    expect "a wheel of CUDA 13" has "cuBLASLt *$site/cu13/lib/libcublasLt.so.13" "$work/found"
+    expect "no NCCL" has 'NCCL *not found' "$work/found"
+    wheel nccl nccl.h libnccl.so.2
+    FAKE_CUDA=12.4 FAKE_ARCHS="50 80 86 90 90a" found
+    expect "a wheel of CUDA 12" has "cuBLASLt *$site/cublas/lib/libcublasLt.so.12" "$work/found"
+    expect "and of NCCL" has "NCCL *$site/nccl/lib/libnccl.so.2" "$work/found"
+    expect "code for what nvcc can make: 12.4 has no sm_100" has 'GPUs (sm 80 90),' "$work/found"
+    found -n train_gpt
+    expect "CUDA 13 has" has 'code=sm_80 .*code=sm_90a .*code=sm_100' "$work/found"
+    expect "headers, libraries and the loader's path of the wheels" \
+        has "-isystem $site/cu13/.*USE_NCCL.* -L$site/cu13/lib/ -l:libcublasLt.so.13 -Xlinker -rpath.* $site/cu13" \
+        "$work/found"
+    mkdir -p "$work/cuda/include" "$work/cuda/targets/x86_64-linux/lib"
+    touch "$work/cuda/include/cublasLt.h" "$work/cuda/targets/x86_64-linux/lib/libcublasLt.so.13"
+    found
+    expect "the toolkit goes first" has "cuBLASLt *$work/cuda/targets/x86_64-linux/lib/libcublasLt.so.13" "$work/found"
+}
+
+for section in ${*:-all parts ends libraries}; do "test_$section"; done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]
