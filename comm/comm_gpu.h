@@ -216,14 +216,15 @@ static inline uint64_t comm_machine(void) {
     return hash_string(text);
 }
 
-// process.stop if MPI has not started the job.
-static inline void comm_stop_without_mpi(int status) {
+// process.stop if MPI has not started the job. The other ranks hear of it; the driver ends this rank's kernels with the
+// process, also those that wait, for which an abort or exit() could wait.
+__attribute__((noreturn)) static inline void comm_stop_without_mpi(int status) {
     CommJob* job = comm_job;
     process.stop = NULL; // further failures end here
     const bool peace = status == EXIT_ARGUMENTS && rendezvous_meet(job->rendezvous, 'u', COMM_TOGETHER);
     if (status == EXIT_ARGUMENTS && !peace) comm_say_lonely();
     if (!peace) rendezvous_say(job->rendezvous, 'd');
-    comm_give_up(job);
+    _exit(status);
 }
 
 // A rank's card: with all of them, every rank knows which ranks share a GPU.
@@ -251,7 +252,7 @@ static inline CommCard comm_card(const Comm* world) {
     CommCard card;
     memset(&card, 0, sizeof card);
     if (world->rank == 0 && ncclGetUniqueId(&card.id) != ncclSuccess)
-        die("NCCL does not begin: %s; NCCL_DEBUG=WARN tells more", ncclGetLastError(NULL));
+        die("NCCL does not begin: %s; NCCL_DEBUG=WARN prints details", ncclGetLastError(NULL));
     card.machine = comm_machine();
     card.may_share = comm_may_share();
     gethostname(card.host, sizeof card.host - 1);
@@ -328,7 +329,9 @@ static inline void comm_nccl_end(Comm* world) {
     CommJob* job = world->job;
     if (!world->nccl) return;
     if (job->rendezvous && !rendezvous_meet(job->rendezvous, 'm', INFINITY)) comm_lose(job->rendezvous);
-    comm_give_up(job);
+    alarm(COMM_LAST_WORDS); // an abort that does not end is ended by the signal, and the process with it
+    nccl_abort_all(&job->open);
+    alarm(0);
     cuda_check(cudaFree(job->scratch), "cudaFree");
     if (job->rendezvous) {
         rendezvous_close(job->rendezvous);

@@ -9,9 +9,11 @@ between two events:
                   earlier work still reads the destination
     nccl_end      an event after the operation. All users of the result wait for it.
 
-The host only enqueues all this and continues. There is one exception: for the first operation of a kind, or the first
-message between two ranks, NCCL makes a connection, and the host waits until the other ranks are at the same point of
-the program.
+The host only enqueues all this and continues. There is one exception: for the first message between two ranks NCCL
+makes a connection, and the host waits until the other rank is at the same point of the program; nccl_lane_connect
+sends that message when a lane is opened. NCCL 2.22 and later would connect collectives in the first of them, in the
+same way. NCCL_RUNTIME_CONNECT=0 (nccl_prepare) has them connected when a communicator is opened, also those that are
+never used, which costs memory; messages it leaves as they are.
 
 Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that
 waits on the GPU until its message arrives; everything after it on its stream waits with it. A rank of a pipeline posts
@@ -20,13 +22,24 @@ each lane, a two-rank communicator per sender, receiver and direction (forward o
 message waits for nothing but its sender and its receiver. schedule_check (parallel/schedule.h) assumes that when it
 proves that no schedule deadlocks, and that the messages of each lane are received in the order in which they are sent.
 
+A kernel that waits occupies a multiprocessor for each of its n CTAs. With two receives posted ahead, and messages of m
+bytes that no work hides, a micro-batch of T seconds on p stages loses 2 n / 132 + 2 (p-1) / p * m / (n b T) on an H100,
+where a CTA sends b bytes/s. b is unknown: at least 15 GB/s (24 channels have 367 GB/s), and NCCL's search assumes 60 at
+most. For a 7B on 4 stages (m = 33.5 MB, T = 64 ms) that is 2.8 to 6.8 % for n = 1, 3.7 to 5.7 % for n = 2 and 6.4 to
+7.4 % for n = 4.
+
 While a kernel waits for its message the host must not call functions that wait for all kernels: cudaDeviceSynchronize,
 cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it (all are loaded at the start instead). And
 a waiting kernel needs its own hardware queue: streams that share one wait for each other. Both are settings of the
 driver: nccl_prepare.
 
 Errors. NCCL reports asynchronous errors (a network that breaks, a rank that dies) when it is queried: nccl_find_error
-queries all communicators. nccl_abort_all aborts all operations in flight, so that this process can end.
+queries all communicators.
+
+End. ncclCommAbort frees memory, which waits for all kernels of the GPU: an abort that comes alone can wait for a kernel
+of the next communicator, which only its own abort would end (NCCL's issue 1013). In a group of calls (since 2.22) all
+kernels end before any memory is freed: nccl_abort_all. It needs the aborts of the other ranks too, so a process that
+fails does not abort: it calls _exit, and the driver ends its kernels.
 */
 #ifndef COMM_NCCL_H
 #define COMM_NCCL_H
@@ -42,7 +55,7 @@ queries all communicators. nccl_abort_all aborts all operations in flight, so th
 
 enum {
     NCCL_QUEUES = 32,    // hardware queues: the most there can be
-    NCCL_LANE_CTAS = 4,  // multiprocessors that a lane occupies, also while it waits. NCCL_MAX_CTAS overrides it
+    NCCL_LANE_CTAS = 2,  // multiprocessors that a lane occupies, also while it waits. NCCL_MAX_CTAS overrides it
     NCCL_LANES = 8,      // of a rank: to and from two neighbours, forward and backward
     NCCL_TO_ONESELF = 16 // messages to oneself that have only one end
 };
@@ -57,12 +70,13 @@ typedef struct NcclGroup {
     struct NcclGroup* next; // in the list of all that are open
 } NcclGroup;
 
-// To be called before the first call of CUDA, if there are several ranks. The user's settings are kept.
+// Settings of the driver and of NCCL, which read them at their first call. The user's own settings are kept.
 static inline void nccl_prepare(void) {
     char queues[16];
     snprintf(queues, sizeof queues, "%d", (int)NCCL_QUEUES);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues, 0);
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -75,7 +89,7 @@ __attribute__((noreturn)) static inline void nccl_fail(ncclResult_t code, const 
     last[strcspn(last, "\n")] = 0;
     die("%s in group \"%s\" (rank %d of %d) failed: NCCL: %s%s%s%s", what, g->name, g->rank, g->size,
         ncclGetErrorString(code), *last ? ": " : "", last,
-        code == ncclRemoteError ? "; look for the rank that ended first" : "; NCCL_DEBUG=WARN tells more");
+        code == ncclRemoteError ? "; look for the rank that ended first" : "; NCCL_DEBUG=WARN prints details");
 }
 
 static inline void nccl_check(ncclResult_t code, const NcclGroup* g, const char* what) {
@@ -86,7 +100,7 @@ static inline void nccl_check(ncclResult_t code, const NcclGroup* g, const char*
 static inline const NcclGroup* nccl_find_error(const NcclGroup* list, ncclResult_t* code) {
     for (const NcclGroup* g = list; g; g = g->next) {
         *code = ncclSuccess;
-        nccl_check(ncclCommGetAsyncError(g->comm, code), g, "asking for errors");
+        nccl_check(ncclCommGetAsyncError(g->comm, code), g, "the query of errors");
         if (*code != ncclSuccess && *code != ncclInProgress) return g;
     }
     return NULL;
@@ -159,11 +173,13 @@ static inline void nccl_close(NcclGroup** list, NcclGroup* g) {
     nccl_forget(list, g);
 }
 
-// Aborts all communicators at once, without the other ranks, ignoring errors.
+// Ends all communicators together, with what they have in flight, ignoring errors. All ranks call it.
 static inline void nccl_abort_all(NcclGroup** list) {
+    ncclGroupStart();
+    for (const NcclGroup* g = *list; g; g = g->next) ncclCommAbort(g->comm);
+    ncclGroupEnd();
     while (*list) {
         NcclGroup* g = *list;
-        ncclCommAbort(g->comm);
         cudaStreamDestroy(g->stream);
         cudaEventDestroy(g->ready);
         nccl_forget(list, g);

@@ -338,12 +338,10 @@ static inline void comm_stop(int status) {
     if (finalized) return;
     const bool alone = comm_stop_threads(comm_job);
     if (status == EXIT_ARGUMENTS && alone && comm_all_come()) {
-        comm_give_up(comm_job);
         MPI_Finalize();
         return;
     }
     if (status == EXIT_ARGUMENTS) comm_say_lonely();
-    comm_give_up(comm_job);
     usleep(200000); // MPICH's mpirun drops unread output of this rank when the job is aborted
     MPI_Abort(MPI_COMM_WORLD, status);
 }

@@ -47,7 +47,7 @@ typedef enum {
 #define COMM_SHORT_WAIT 20e-6
 // Seconds for which a rank that ends because of wrong arguments waits for the others to do the same.
 #define COMM_TOGETHER 5
-// Seconds for which a rank that dies waits for NCCL to end.
+// Seconds for which a rank waits for the end of NCCL, when all have nothing left to do.
 #define COMM_LAST_WORDS 10
 // Seconds for which a rank that sees an NCCL error waits for the failing rank to report why.
 #define COMM_FIRST_WORD 2.0
@@ -206,16 +206,6 @@ static inline int comm_launched_size(void) {
 static inline CommJob* comm_job_new(void) {
     comm_job = (CommJob*)checked_calloc(1, sizeof(CommJob), "the job");
     return comm_job;
-}
-
-// Aborts NCCL's operations, without the other ranks. If that itself does not end, a signal ends the process.
-static inline void comm_give_up(CommJob* job) {
-    (void)job;
-#ifdef USE_NCCL
-    alarm(COMM_LAST_WORDS);
-    nccl_abort_all(&job->open);
-    alarm(0);
-#endif
 }
 
 static inline void comm_say_lonely(void) {

@@ -12,7 +12,7 @@ cd "$work" || exit 1
 export FAKE_NCCL_DIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 export CUDA_ON_CPU_THREADS=1 OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE THREEFOLD_SECRET
-unset NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
+unset NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE NCCL_RUNTIME_CONNECT CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
 passed=0 failed=0
 ok() { passed=$((passed + 1)) && echo "ok    $*"; }
 bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
@@ -120,14 +120,15 @@ right() { # WHAT: of the tests that have just run
     else bad "$1: exit status $status after $seconds s: $(grep -a '^FAIL\|rror\|fake\|cuda_comm' out | head -n 5)"; fi
 }
 for program in "${programs[@]}"; do
-    case ${LONG:-$program} in mpi) numbers="2 4" ;; both) numbers="3" ;; nccl) numbers="1 4" ;; *) numbers="1 2 3 4" 
+    case ${LONG:-$program} in mpi) numbers="4" ;; both) numbers="3" ;; nccl) numbers="1 4" ;; *) numbers="1 2 3 4" 
     esac
     for n in $numbers; do ranks "$program" "$n" --short && right "$program, $n ranks"; done
 done
 ranks nccl 2 && right "nccl, 2 ranks, all of it"
 ranks san_nccl 3 --short && right "nccl, 3 ranks, sanitized"
 if [ -n "$mpi_command" ]; then
-    [ -z "${LONG:-}" ] || ranks san_mpi 2 --short && right "mpi, 2 ranks, sanitized"
+    if [ -n "${LONG:-}" ]; then ranks san_mpi 2 --short && right "mpi, 2 ranks, sanitized"; fi
+    ranks mpi 2 && right "mpi, 2 ranks, all of it"
     mpirun_ranks 2 ./both --short && right "both, 2 ranks that share a GPU"
     grep -qa 'carried: "through host memory (ranks share a GPU)"' out || bad "... go through the host"
 fi
@@ -164,6 +165,12 @@ done
 ranks nccl 3 kill && wrong "a rank is killed" 137 "rank 2 has ended without a word" 1
 ranks nccl 3 gone && wrong "a rank is killed, the others are at a barrier" 137 "rank 2 has ended without a word" 1
 ranks nccl 3 late && wrong "a rank dies late" 1 "cuda_comm: rank 2: the test says so" 1
+ranks nccl 3 busy && wrong "a rank dies, the others compute" 1 "cuda_comm: rank 2: the test says so" 1
+ranks nccl 3 unsent && fine "two receives in flight that wait for ever"
+FAKE_NCCL_SECONDS=20 ranks nccl 2 --seconds 1 stuck
+wrong "a rank is out of time" 124 "cuda_comm: rank 0 is not done within 1 s"
+NCCL_RUNTIME_CONNECT=1 ranks nccl 2 --short
+wrong "NCCL_RUNTIME_CONNECT of the user" 70 "the connection for all-reduce number 0"
 ranks nccl 2 alone && wrong "a message to oneself is never sent" 1 "the other half of a message to oneself" 2
 # What NCCL would not report; here the fake does, with status 70.
 ranks nccl 2 nolanes && wrong "receives on one stream" 70 "a deadlock"

@@ -2,7 +2,8 @@
 nccl.h: a model of the part of NVIDIA's NCCL that comm_nccl.h and comm_gpu.h use, for tests without a GPU: with the
 emulated CUDA of dev/emulator/cuda_emulator.h, found by -Idev/test/fake. Names and numbers are those of the real header;
 what the calls do is taken from NCCL's user guide (2.28: "Creating a Communicator", "CUDA Stream Semantics",
-"Point-to-point communication", "Fault Tolerance"), and knows nothing of comm.h.
+"Point-to-point communication", "Fault Tolerance", "Environment Variables") and, where it is silent, from its source
+(connections, aborts); nothing here depends on comm.h.
 
 Ranks are processes. A communicator is a folder (in $FAKE_NCCL_DIR, /dev/shm or /tmp) whose name is the unique id; a
 message is a file in it, "p2p.FROM.TO.NUMBER", which its receiver removes. A collective is a message of every rank to
@@ -20,8 +21,11 @@ wrong with NCCL always does:
     matching        by the order of the calls, for each communicator and pair of ranks. Lengths, types, operations or
                     roots that do not fit, which the real one answers with wrong numbers or not at all, end the process
                     with a message
-    connections     the first message between two ranks in a direction, and the first collective, hold up the HOST until
-                    the other ranks come to theirs (as the real one makes connections)
+    connections     the first message between two ranks in a direction holds up the HOST until the other rank comes to
+                    its half (as the real one makes connections). So does the first collective, unless
+                    NCCL_RUNTIME_CONNECT is 0 when the communicator is made
+    aborts          hold up the host until no kernel runs on the GPU, of whichever communicator, and all ranks have
+                    aborted theirs or are gone. Those of a group of calls all tell their kernels to end before they wait
     waiting         for more than $FAKE_NCCL_SECONDS (20) is taken for a deadlock, and ends the process with a message
     a dead rank     is noticed: operations that wait for it end, and ncclCommGetAsyncError says ncclRemoteError
     GPUs            two ranks on one GPU are refused, unless NCCL_HOSTID makes them look like two machines or
@@ -87,6 +91,7 @@ struct ncclConfig_t {
 
 struct ncclComm {
     bool open, aborted;
+    int max_ctas; // of its configuration
     std::string folder;
     int rank, size, lock;                 // lock: of the file "rank.RANK"
     ncclResult_t error;                   // that has happened on the way
@@ -415,6 +420,33 @@ struct GroupedCall {
 };
 inline int grouped; // groups that are open
 inline auto& grouped_calls = *new std::vector<GroupedCall>;
+inline auto& grouped_aborts = *new std::vector<ncclComm*>;
+
+// Whether no kernel runs, and all ranks of what is aborted have come to that or are gone. The last one removes the
+// folder.
+inline bool aborts_are_done() {
+    for (const ncclComm* c : all) {
+        if (c->pending > 0) return false;
+    }
+    for (const ncclComm* c : grouped_aborts) {
+        for (int rank = 0; rank < c->size; rank++) {
+            if (exists(c, "") && !gone(c, rank)) return false;
+        }
+    }
+    return true;
+}
+
+inline void finish_aborts() {
+    const double since = seconds_now();
+    while (!grouped_aborts.empty() && !aborts_are_done()) {
+        if (seconds_now() - since > patience())
+            stop(grouped_aborts[0], "an abort waits for more than %g s for kernels or other ranks: a deadlock",
+                 patience());
+        cuda_on_cpu::progress();
+        usleep(50);
+    }
+    grouped_aborts.clear();
+}
 
 inline ncclResult_t start_grouped() {
     std::vector<GroupedCall> calls;
@@ -515,6 +547,7 @@ inline ncclResult_t join(ncclComm_t* made, const std::string& folder, int size, 
     c->open = true;
     c->sent.resize((size_t)size), c->received.resize((size_t)size);
     c->sending.resize((size_t)size), c->receiving.resize((size_t)size);
+    c->connected = getenv("NCCL_RUNTIME_CONNECT") && atoi(getenv("NCCL_RUNTIME_CONNECT")) == 0;
     mkdir(folder.c_str(), 0700);
     char gpu[32] = "";
     int device = 0;
@@ -598,7 +631,9 @@ inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_
     }
     *made = NULL;
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-    return join(made, comm->folder + "-" + number + "-" + std::to_string(color), size, rank);
+    const ncclResult_t code = join(made, comm->folder + "-" + number + "-" + std::to_string(color), size, rank);
+    if (code == ncclSuccess && config) (*made)->max_ctas = config->maxCTAs;
+    return code;
 }
 
 inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
@@ -620,6 +655,8 @@ inline ncclResult_t ncclCommAbort(ncclComm_t comm) {
     comm->aborted = true;
     comm->open = false;
     fake_nccl::leave(comm);
+    fake_nccl::grouped_aborts.push_back(comm);
+    if (fake_nccl::grouped == 0) fake_nccl::finish_aborts();
     return ncclSuccess;
 }
 
@@ -627,7 +664,9 @@ inline ncclResult_t ncclGroupStart() { return fake_nccl::grouped++, ncclSuccess;
 inline ncclResult_t ncclGroupEnd() {
     if (fake_nccl::grouped == 0)
         return fake_nccl::fail(ncclInvalidUsage, "the end of a group of calls that was not begun");
-    return --fake_nccl::grouped > 0 ? ncclSuccess : fake_nccl::start_grouped();
+    if (--fake_nccl::grouped > 0) return ncclSuccess;
+    fake_nccl::finish_aborts();
+    return fake_nccl::start_grouped();
 }
 
 inline ncclResult_t ncclAllReduce(const void* in, void* out, size_t n, ncclDataType_t type, ncclRedOp_t op,

@@ -3,7 +3,7 @@ or index, a forgotten tail.
 
 Tests: "PROGRAM BUILD PRECISION", on the emulator. Builds: plain; quick: -O0; asan: AddressSanitizer and UBSan; tsan:
 ThreadSanitizer; fake: with the imitation of cuBLASLt; "nccl 2", "mpi 2": two ranks, by the imitation of NCCL or by
-MPI."""
+MPI; "nccl 2 1 late": with other words than --short, where all ranks have to end with status 1."""
 import os
 import subprocess
 
@@ -312,6 +312,13 @@ PLANTED = [
     ("comm/comm_nccl.h", "            nccl_lane_connect(lane.group, lane.from == g->rank, token);\n", "", COMM,
      "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "size % 2 && a == size - 1 ? 2 : a % 2", "a % 2", COMM, "nccl 3", "BF16"),
+    ("comm/comm_nccl.h", '    setenv("NCCL_RUNTIME_CONNECT", "0", 0);\n', "", COMM, "nccl 2", "BF16"),
+    ("comm/comm_nccl.h", "    if (ctas > 0) config.maxCTAs = ctas;\n", "", COMM, "nccl 2", "BF16"),
+    ("comm/comm_nccl.h", "    ncclGroupStart();\n", "", COMM, "nccl 3 0 unsent", "BF16"),
+    ("comm/comm_gpu.h", "    _exit(status);\n", "    nccl_abort_all(&job->open);\n    exit(status);\n", COMM,
+     "nccl 3 1 busy", "BF16"),
+    ("dev/test/cuda/comm_modes.h", "    _exit(EXIT_TIME_OUT);\n", "    _exit(EXIT_RUN);\n", COMM,
+     "nccl 2 124 --seconds 1 stuck", "BF16"),
     ("comm/comm_gpu.h", "const int peer = g == r->comm->nccl ? r->peer : 1 - g->rank;", "const int peer = r->peer;",
      COMM, "nccl 3",
      "BF16"),
@@ -337,13 +344,16 @@ SECONDS = 240
 ENV = dict(ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1", CUDA_ON_CPU_THREADS="2", OMP_NUM_THREADS="1",
            FAKE_NCCL_DIR=".",
            FAKE_NCCL_SECONDS="10", NCCL_MULTI_RANK_GPU_ENABLE="1")
-# NCCL's ranks: PROGRAM N. The first rank that fails ends the others.
+# NCCL's ranks: PROGRAM N STATUS WORDS... The first rank that ends with another status ends the others.
 NCCL_RANKS = """
 export WORLD_SIZE=$2 MASTER_ADDR=localhost MASTER_PORT=$((20000 + $$ % 30000))
 pids=""
 trap 'kill -9 $pids 2>/dev/null' EXIT
-for rank in $(seq 0 $(($2 - 1))); do RANK=$rank LOCAL_RANK=$rank "$1" --short & pids="$pids $!"; done
-for pid in $pids; do wait $pid || exit; done
+for rank in $(seq 0 $(($2 - 1))); do RANK=$rank LOCAL_RANK=$rank "$1" "${@:4}" & pids="$pids $!"; done
+for pid in $pids; do
+    wait $pid
+    [ $? = "$3" ] || exit 1
+done
 """
 
 
@@ -362,7 +372,9 @@ def run(test, _planted):
                     program, *libraries,
                     "-lm", "-ldl"]
     if build == "nccl":
-        return compile_line, ["bash", "-c", NCCL_RANKS, "nccl", program, *n]
+        ended = n[1:] or ["0", "--short"]
+        limit = [] if "--short" in ended else ["env", "FAKE_NCCL_SECONDS=2"]
+        return compile_line, [*limit, "bash", "-c", NCCL_RANKS, "nccl", program, n[0], *ended]
     words = ["--compare", *REFERENCES] if name == MODEL else []
     short = [] if build in ("plain", "quick", "fake") else ["--short"]
     return compile_line, [*mutate.ranks(*n or [1]), program, *words, *short]
