@@ -175,7 +175,8 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* input, int not_fi
         return;
     }
     if (skips) append_text(text, sizeof text, ". It is number %d in a row", MAX_SKIPPED_IN_ROW);
-    append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup or a --clip");
+    append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup%s or a --clip",
+                t->loss_scale.window == 0 && gradient_factor(t) > 1 ? ", --loss-scale dynamic" : "");
     const Scope scope = not_finite >= 0 ? t->stage.grads.scope : t->stats_scope;
     if (scope == SCOPE_WORLD) comm_abort_all(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
@@ -197,7 +198,7 @@ static void run_grad_norm(Trainer* t, const StepInput* input, Action action, Ste
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
     const int tensors = layout->tensors;
-    const double started = seconds_now();
+    const double started = seconds_now(), scale = gradient_factor(t);
     double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
     comm_synchronize(&t->world);
     device_to_host(sums, stage->sums, (size_t)(tensors + 1) * sizeof(double));
@@ -206,7 +207,7 @@ static void run_grad_norm(Trainer* t, const StepInput* input, Action action, Ste
     reduce_step_stats(t, sums);
     int not_finite;
     t->loss = sums[tensors] / step_tokens(t, t->stats_scope);
-    t->grad_norm = gradient_norm(sums, tensors, &not_finite) / gradient_factor(t);
+    t->grad_norm = gradient_norm(sums, tensors, &not_finite) / scale;
     if (!stage->grads.update) t->grad_norm = (double)NAN;
     if (stage->async) async_dp_set_compensation(stage, sums);
     const double ranks = mesh_size(&layout->mesh) / layout->mesh.sites;
@@ -214,13 +215,15 @@ static void run_grad_norm(Trainer* t, const StepInput* input, Action action, Ste
     t->bubble = measures_time(t) ? fmax(0, rank_seconds / sums[tensors + 1] - 1) : (double)NAN;
     if (layout->mesh.p == 1) t->bubble = 0;
     free(sums);
-    t->health.skipped = false;
-    if (not_finite >= 0 || !isfinite(t->loss))
+    progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
+    progress->grad_scale /= scale;
+    t->health.overflowed = loss_scale_update(&t->loss_scale, isfinite(t->loss), not_finite < 0);
+    t->health.skipped = t->health.overflowed;
+    print_loss_scale(t, scale);
+    if (!t->health.overflowed && (not_finite >= 0 || !isfinite(t->loss)))
         handle_nonfinite_step(t, input, not_finite);
     else
         t->health.skipped_in_row = 0;
-    progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
-    progress->grad_scale /= gradient_factor(t);
     trace_action(t, action, started);
 }
 
@@ -230,8 +233,8 @@ static void run_update(Trainer* t, Action action, double grad_scale) {
     if (t->health.skipped || !stage->grads.update) return;
     const OptimizerConfig optimizer = settings_optimizer(&t->settings);
     if (stage->async) async_dp_before_update(stage, action.chunk);
-    chunk_optimizer_step(stage, action.chunk, &optimizer, optimizer_steps_at(t, t->step + 1),
-                         learning_rate(&t->settings, t->step), grad_scale);
+    chunk_optimizer_step(stage, action.chunk, &optimizer, optimizer_steps_at(t, t->step + 1), rate_of_step(t, t->step),
+                         grad_scale);
     if (stage->async) async_dp_after_update(stage, action.chunk);
     trace_action(t, action, started);
 }
@@ -332,7 +335,7 @@ static void train_step(Trainer* t) {
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
+    if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, optimizer_steps_at(t, t->step));
     health_step(&t->health, t->loss, t->grad_norm);
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double ranks[2] = {(double)stop_signals, (double)save_is_due(t)}; // ranks asked to stop, to save

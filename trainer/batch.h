@@ -103,11 +103,8 @@ static inline double step_tokens(const Trainer* t, Scope scope) {
     return scope == SCOPE_SITE ? tokens / t->stage.layout.mesh.sites : tokens;
 }
 
-// In fp16 the gradient of the mean loss would underflow: backward passes use the summed loss there, and the update
-// divides by this factor.
-static inline double gradient_factor(const Trainer* t) {
-    return NEEDS_LOSS_SCALE ? step_tokens(t, t->stage.grads.scope) : 1;
-}
+// The factor on the mean loss in backward passes, by which the update divides.
+static inline double gradient_factor(const Trainer* t) { return NEEDS_LOSS_SCALE ? t->loss_scale.scale : 1; }
 
 // Binds activations to micro-batch k in a chunk.
 static inline void bind_microbatch(const Trainer* t, Activations* acts, const StepInput* input, int chunk, int k) {

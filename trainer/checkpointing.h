@@ -47,7 +47,7 @@ static inline void check_replicas(Trainer* t, Scope scope) {
 
 // The updates made by the end of a step.
 static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
-    return t->stage.async ? async_dp_updates(&t->stage, step) : step;
+    return t->stage.async ? async_dp_updates(&t->stage, step) : step - t->loss_scale.skipped;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -76,7 +76,10 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
                              "",
                              t->val_loss,
                              t->data_checksum,
-                             t->held_out};
+                             t->held_out,
+                             NEEDS_LOSS_SCALE ? t->loss_scale.scale : 0,
+                             t->loss_scale.good_steps,
+                             t->loss_scale.skipped};
     if (t->stage.async) async_dp_text(state.async_plan, sizeof state.async_plan, &t->stage);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
@@ -289,6 +292,15 @@ static inline void print_tuning(const Trainer* t, const CheckpointState* now, co
     if (is_main(t) && changes[0]) printf("resume    with %s\n", changes);
 }
 
+// A fixed --loss-scale wins over the checkpoint's.
+static inline void resume_loss_scale(Trainer* t, const CheckpointState* state) {
+    LossScale* s = &t->loss_scale;
+    s->skipped = state->loss_scale_skipped;
+    if (s->window == 0 || state->loss_scale == 0) return;
+    s->scale = state->loss_scale;
+    s->good_steps = state->loss_scale_good_steps;
+}
+
 // Resumes from the newest valid checkpoint of --out; returns false if there is none.
 static inline bool resume_checkpoint(Trainer* t) {
     const Settings* o = &t->settings;
@@ -343,6 +355,7 @@ static inline bool resume_checkpoint(Trainer* t) {
                   path, (long long)state.step, (long long)state.global_batch, (long long)state.sequences);
     t->step = state.step;
     t->sequences = state.sequences;
+    resume_loss_scale(t, &state);
     recast_parameters(&t->stage, o->seed, optimizer_steps_at(t, t->step));
     if (t->stage.async) async_dp_resume(&t->stage);
     if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);

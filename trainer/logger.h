@@ -73,7 +73,7 @@ static void step_text(char* line, size_t size, const Trainer* t, double seconds,
     snprintf(part[LOSS].text, room, "loss %.4f", t->loss);
     if (!isnan(t->val_loss)) snprintf(part[VAL].text, room, "val %.4f", t->val_loss);
     snprintf(part[NORM].text, room, isnan(t->grad_norm) ? "norm    - " : "norm %.3f", t->grad_norm);
-    snprintf(part[RATE].text, room, "lr %.2e", learning_rate(&t->settings, t->step - 1));
+    snprintf(part[RATE].text, room, "lr %.2e", rate_of_step(t, t->step - 1));
     snprintf(part[TIME].text, room, "%7.1f ms", 1e3 * seconds);
     snprintf(part[SPEED].text, room, "%8.0f tok/s", tokens / seconds);
     if (mfu > 0) snprintf(part[MFU].text, room, "mfu %2.0f %%", 100 * mfu);
@@ -101,6 +101,17 @@ static void print_step(const Trainer* t, double seconds, double mfu, double seco
            stays ? "\n" : "");
     process.within_line = stays ? 0 : length;
     fflush(stdout);
+}
+
+// Prints one more line where a step has changed the loss scale.
+static void print_loss_scale(const Trainer* t, double before) {
+    const LossScale* s = &t->loss_scale;
+    if (!is_main(t) || s->scale == before) return;
+    end_line();
+    printf("scale     step %lld: loss scale %.12g -> %.12g", (long long)t->step + 1, before, s->scale);
+    if (t->health.overflowed)
+        printf(", as its gradient is not finite; nothing was updated (%lld skipped so far)", (long long)s->skipped);
+    printf("\n");
 }
 
 // Prints one more line where the loss or the gradient norm is an outlier.
@@ -260,8 +271,8 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     log_number(log, "loss", t->loss, 9);
     log_number(log, "val_loss", t->val_loss, 9);
     log_number(log, "grad_norm", t->grad_norm, 9);
-    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"step_ms\":%.3f,\"tokens_per_s\":%.1f",
-            learning_rate(&t->settings, t->step - 1), tokens, 1e3 * seconds, tokens / seconds);
+    fprintf(log, ",\"lr\":%.9g,\"tokens\":%.0f,\"step_ms\":%.3f,\"tokens_per_s\":%.1f", rate_of_step(t, t->step - 1),
+            tokens, 1e3 * seconds, tokens / seconds);
     log_number(log, "mfu", mfu > 0 ? mfu : (double)NAN, 4);
     fprintf(log, ",\"comm_bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline,
             t->bytes.data);
@@ -271,6 +282,8 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
     const StepHealth* health = &t->health;
     if (health->skipped) fprintf(log, ",\"skipped\":true");
+    if (health->overflowed) fprintf(log, ",\"overflows\":%lld", (long long)t->loss_scale.skipped);
+    if (NEEDS_LOSS_SCALE) log_number(log, "loss_scale", t->loss_scale.scale, 17);
     if (is_outlier(&t->settings, health->loss_score)) fprintf(log, ",\"loss_z\":%.2f", health->loss_score);
     if (is_outlier(&t->settings, health->norm_score)) fprintf(log, ",\"grad_norm_z\":%.2f", health->norm_score);
     if (t->evaluated) log_evaluations(log, t);
