@@ -156,7 +156,7 @@ def resume(program):
 def mesh(program):
     options = f"--initial-loss-scale {TOO_LARGE} --loss-scale-window 3 --steps 12"
     one = train(program, "one", options)
-    for ranks, words in (2, "--dp 2 --zero 2"), (2, "--pp 2"), (4, "--tp 2 --dp 2 --sites 2"), \
+    for ranks, words in (2, "--pp 2"), (2, "--dp 2 --zero 2"), (4, "--tp 2 --dp 2 --sites 2"), \
             (4, "--pp 2 --dp 2 --clip 0 --schedule zb-h1"):
         log = train(program, "mesh", f"{words} {options}", ranks)
         far = max(abs(a["loss"] / b["loss"] - 1) for a, b in zip(log, one))
