@@ -33,10 +33,18 @@ on Ampere and Ada, and a little faster on Hopper (llm.c, pull requests 338 and 6
 is a multiple of 8 and an address that is a multiple of 16: other shapes take two steps. A bias that is not at a
 multiple of 16 bytes is copied to one: kernels rely on it, though the heuristic does not check it.
 
-Choices. When a shape is first seen, cuBLASLt's heuristic proposes up to 8 algorithms, and each is timed on the real
-operands: the first is not always the best. Then the product with an epilogue is timed against two steps. Trials write
-to temporary memory, so accumulated results are unchanged. This takes some 80 products for a shape, a few seconds in
-all. Where D is 16 bits, partial sums along k (split-K) have to be kept in float32.
+Choices. When a shape is first seen, cuBLASLt's heuristic proposes up to 32 algorithms, and each is timed: the first is
+not always the best. Then the product with an epilogue is timed against two steps. Trials read noise, not the operands:
+the trainer's first products are of zeros, which take less power, so a GPU's clock is higher and other algorithms win.
+They accumulate on temporary memory, so results are unchanged. Where D is 16 bits, partial sums along k (split-K) have
+to be kept in float32.
+
+Time. A shape takes at most 32 products to warm up, 32 timed once, and 2 x 2 of each of the 8 fastest: 96. GPT-2 124M
+with 64 x 1024 tokens has 21 products, 19.5 TFLOP in all, 30 ms at 660 TFLOP/s: 3 s of trials if all algorithms are as
+fast as the best, 7 s if those that lose take three times as long.
+
+Fallbacks. Where cuBLASLt has no algorithm, a bias is added by a kernel of its own, and the product is one of our own,
+on CUDA cores: correct, and slow. Rank 0 says so on stderr, once for each shape.
 
 Reproducibility. One process always makes the same choice for a shape, so it repeats its results bit by bit. Two
 processes may choose differently where times are close; results then differ in the last bit. Environment variables:
@@ -44,7 +52,7 @@ processes may choose differently where times are close; results then differ in t
     MATMUL_TIMING=0      no timing: cuBLASLt's first algorithm, no epilogue but BIAS. The same GPU and version
                          of CUDA give the same bits in every run
     MATMUL_EPILOGUE=0    no epilogue but BIAS         MATMUL_EPILOGUE=1    epilogues wherever cuBLASLt has them
-    MATMUL_LIST=1        rank 0 prints its choices to stderr
+    MATMUL_LIST=1        rank 0 prints its choices to stderr, in lines that begin with "matmul: "
 
 Float32 builds serve comparisons with the reference: they multiply in float32, not in TF32, and use no epilogue but BIAS
 unless MATMUL_EPILOGUE=1, because the exactness of the library's tanh is not documented. Without a GPU (cuda_emulator.h)
@@ -239,9 +247,10 @@ static const char* const MATMUL_TYPE_NAME = "bf16";
 
 enum {
     MATMUL_WORKSPACE = 32 << 20, // bytes, as NVIDIA advises for Hopper; for older GPUs 4 MB are enough
-    MATMUL_ALGORITHMS = 8,       // that are timed
-    MATMUL_ROUNDS = 4,           // of timing; the first warms up
-    MATMUL_RUNS = 2              // that are timed together
+    MATMUL_ALGORITHMS = 32,      // that are timed
+    MATMUL_FINALISTS = 8,        // that are timed more than once
+    MATMUL_ROUNDS = 4,           // of timing: the first warms up, the second chooses the finalists
+    MATMUL_RUNS = 2              // that are timed together, of a finalist
 };
 
 // D (m, n) = op(A) op(B), or D += op(A) op(B). All members are ints, as it is compared byte by byte.
@@ -365,6 +374,69 @@ static inline MatmulProduct matmul_product(const char* name, int m, int n, int k
 }
 
 // ----------------------------------------------------------------------------------------------------------------
+// What cuBLASLt has no algorithm for: a product on CUDA cores. A block makes 64 x 64 numbers of D, a thread 4 x 4 of
+// them, 16 apart. Every sum is in the order of k, so it repeats its bits.
+
+enum { TILE = 64, TILE_DEPTH = 16, TILE_SIDE = 16, TILE_THREADS = TILE_SIDE * TILE_SIDE, TILE_EACH = TILE / TILE_SIDE };
+
+// tile[l][i] = op(X) at line + i, along k at depth + l; 0 outside. A line is a row of op(A) or a column of op(B);
+// k_is_first: numbers along k are neighbours in memory, else lines are. Neighbours are read by neighbouring threads.
+__device__ static void matmul_load_tile(float tile[TILE_DEPTH][TILE + 1], const floatX* x, int64_t line, int64_t lines,
+                                        int64_t depth, int64_t depths, bool k_is_first) {
+    for (int t = (int)threadIdx.x; t < TILE * TILE_DEPTH; t += TILE_THREADS) {
+        const int i = k_is_first ? t / TILE_DEPTH : t % TILE, l = k_is_first ? t % TILE_DEPTH : t / TILE;
+        const int64_t at = k_is_first ? (line + i) * depths + depth + l : (depth + l) * lines + line + i;
+        tile[l][i] = line + i < lines && depth + l < depths ? (float)x[at] : 0.0f;
+    }
+}
+
+// D (m, n) = op(A) op(B), or D += op(A) op(B).
+template <class D>
+__global__ static void __launch_bounds__(TILE_THREADS)
+    matmul_tiled_kernel(D* d, const floatX* __restrict__ a, const floatX* __restrict__ b, MatmulShape s) {
+    __shared__ float a_tile[TILE_DEPTH][TILE + 1], b_tile[TILE_DEPTH][TILE + 1];
+    const int x = (int)threadIdx.x % TILE_SIDE, y = (int)threadIdx.x / TILE_SIDE;
+    const int64_t first_i = (int64_t)blockIdx.y * TILE, first_j = (int64_t)blockIdx.x * TILE;
+    float sums[TILE_EACH][TILE_EACH] = {};
+    for (int depth = 0; depth < s.k; depth += TILE_DEPTH) {
+        matmul_load_tile(a_tile, a, first_i, s.m, depth, s.k, s.transpose_a);
+        matmul_load_tile(b_tile, b, first_j, s.n, depth, s.k, !s.transpose_b);
+        __syncthreads(); // the tiles are here
+        for (int l = 0; l < TILE_DEPTH; l++) {
+#pragma unroll
+            for (int r = 0; r < TILE_EACH; r++)
+                for (int c = 0; c < TILE_EACH; c++)
+                    sums[r][c] += a_tile[l][x + r * TILE_SIDE] * b_tile[l][y + c * TILE_SIDE];
+        }
+        __syncthreads(); // before the next turn overwrites them
+    }
+#pragma unroll
+    for (int r = 0; r < TILE_EACH; r++) {
+        for (int c = 0; c < TILE_EACH; c++) {
+            const int64_t i = first_i + x + r * TILE_SIDE, j = first_j + y + c * TILE_SIDE;
+            if (i < s.m && j < s.n) d[j * s.m + i] = (D)(sums[r][c] + (s.accumulate ? (float)d[j * s.m + i] : 0.0f));
+        }
+    }
+}
+
+// Without the epilogue; accumulates in place.
+static inline void matmul_tiled(const MatmulProduct* p) {
+    const dim3 grid((unsigned)blocks_for(p->shape.n, TILE), (unsigned)blocks_for(p->shape.m, TILE));
+    const Launch shape = launch_shape(grid, TILE_THREADS);
+    const floatX *a = (const floatX*)p->a, *b = (const floatX*)p->b;
+    if (p->shape.float_d)
+        launch(shape, matmul_tiled_kernel<float>, (float*)p->d, a, b, p->shape);
+    else
+        launch(shape, matmul_tiled_kernel<floatX>, (floatX*)p->d, a, b, p->shape);
+}
+
+// out (N, OC) += bias, for each row.
+__global__ static void bias_add_kernel(floatX* out, const floatX* __restrict__ bias, int64_t n, int OC) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = (floatX)((float)out[i] + (float)bias[i % OC]);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
 // Plans
 
 static inline void matmul_set(MatmulPlan* plan, cublasLtMatmulDescAttributes_t attribute, const void* value,
@@ -454,6 +526,13 @@ static inline cublasStatus_t matmul_run(MatmulPlan* plan, const MatmulProduct* p
                           plan->d, p->d, plan->d, algo, matmul_state.workspace, MATMUL_WORKSPACE, 0);
 }
 
+// Whether fewer than MATMUL_FINALISTS ways are faster than way i.
+static inline bool matmul_is_finalist(const float milliseconds[], int count, int i) {
+    int faster = 0;
+    for (int k = 0; k < count; k++) faster += milliseconds[k] < milliseconds[i];
+    return faster < MATMUL_FINALISTS;
+}
+
 // The fastest of `count` ways to the same result: run(i) starts the work, and returns false if it cannot. Ways take
 // turns, so that a changing clock affects all; the shortest time counts, infinite for a way that failed.
 template <class Run>
@@ -461,48 +540,98 @@ static int matmul_fastest(int count, float milliseconds[], Run run) {
     int best = 0;
     for (int i = 0; i < count; i++) milliseconds[i] = INFINITY;
     for (int round = 0; round < MATMUL_ROUNDS; round++) {
+        const int runs = round < 2 ? 1 : MATMUL_RUNS;
         for (int i = 0; i < count; i++) {
             float t = 0;
             bool ok = true;
+            if (round > 1 && !matmul_is_finalist(milliseconds, count, i)) continue;
             cuda_check(cudaEventRecord(matmul_state.begin, 0), "cudaEventRecord");
-            for (int r = 0; ok && r < MATMUL_RUNS; r++) ok = run(i);
+            for (int r = 0; ok && r < runs; r++) ok = run(i);
             cuda_check(cudaEventRecord(matmul_state.end, 0), "cudaEventRecord");
             cuda_check(cudaEventSynchronize(matmul_state.end), "cudaEventSynchronize");
             cuda_check(cudaEventElapsedTime(&t, matmul_state.begin, matmul_state.end), "cudaEventElapsedTime");
-            if (ok && round > 0 && t / MATMUL_RUNS < milliseconds[i]) milliseconds[i] = t / MATMUL_RUNS;
+            if (ok && round > 0 && t / (float)runs < milliseconds[i]) milliseconds[i] = t / (float)runs;
         }
     }
     for (int i = 1; i < count; i++) best = milliseconds[i] < milliseconds[best] ? i : best;
     return best;
 }
 
-// Memory for results of trials; NULL if there is none.
-static inline void* matmul_borrow(size_t bytes) {
-    void* p = NULL;
-    if (cudaMalloc(&p, bytes) == cudaSuccess) return p;
-    (void)cudaGetLastError(); // clears the error, which is harmless
-    return NULL;
+// Noise, uniform in (-1, 1): a hash of the index (MurmurHash3's finalizer), the same in every run.
+__global__ static void matmul_noise_kernel(floatX* out, int64_t n) {
+    const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    uint32_t h = (uint32_t)i;
+    h = (h ^ h >> 16) * 0x85EBCA6Bu;
+    h = (h ^ h >> 13) * 0xC2B2AE35u;
+    h ^= h >> 16;
+    if (i < n) out[i] = (floatX)((float)(int32_t)h * 0x1p-31f);
 }
 
-// Chooses the plan's algorithm; the matrix that p accumulates on is not changed.
+// A product that is timed: all that it reads is noise. What is short of memory for that reads its real operands.
+typedef struct {
+    MatmulProduct product;
+    void* blocks[4]; // that are borrowed
+    int count;
+    bool is_noise;    // all operands are
+    bool is_possible; // else it would change the matrix that it accumulates on
+} MatmulTrial;
+
+// Borrowed memory with noise, to stand in for `real` at an address of the same alignment; `real` itself if there is no
+// memory. In the order of the stream, as device_scratch() does: shapes may first be seen while messages are in flight.
+// Two numbers of 16 bits, read as a float32, are a finite one.
+static inline void* matmul_stand_in(MatmulTrial* trial, const void* real, size_t bytes) {
+    void* block = NULL;
+    const int64_t n = (int64_t)((bytes + 16) / sizeof(floatX));
+    if (cudaMallocAsync(&block, bytes + 16, 0) != cudaSuccess) {
+        (void)cudaGetLastError(); // clears the error, which is harmless
+        trial->is_noise = false;
+        return (void*)real;
+    }
+    trial->blocks[trial->count++] = block;
+    launch(launch_shape(blocks_for(n, 256), 256), matmul_noise_kernel, (floatX*)block, n);
+    return (char*)block + (uintptr_t)real % 16;
+}
+
+static inline MatmulTrial matmul_trial_begin(const MatmulProduct* p) {
+    const size_t m = (size_t)p->shape.m, n = (size_t)p->shape.n, k = (size_t)p->shape.k;
+    MatmulTrial trial = {*p, {NULL, NULL, NULL, NULL}, 0, true, true};
+    MatmulProduct* t = &trial.product;
+    if (p->shape.accumulate) { // D, then n numbers for the sums of linear_backward_weight_and_bias()
+        t->c = t->d = matmul_stand_in(&trial, p->d, (m + 1) * n * sizeof(float));
+        trial.is_possible = t->d != p->d;
+    }
+    t->a = matmul_stand_in(&trial, p->a, m * k * sizeof(floatX));
+    t->b = matmul_stand_in(&trial, p->b, k * n * sizeof(floatX));
+    if (p->shape.epilogue == CUBLASLT_EPILOGUE_DGELU) t->aux = matmul_stand_in(&trial, p->aux, m * n * sizeof(floatX));
+    return trial;
+}
+
+// Returns the memory to the device, which happens when it is waited for, before a smaller block can settle in it.
+static inline void matmul_trial_end(const MatmulTrial* trial) {
+    for (int i = 0; i < trial->count; i++) cuda_check(cudaFreeAsync(trial->blocks[i], 0), "cudaFreeAsync");
+    cuda_check(cudaStreamSynchronize(0), "cudaStreamSynchronize");
+}
+
+// Chooses the plan's algorithm. If each of them fails there is none; without memory for trials it is the first.
 static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
                                const cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS]) {
-    MatmulProduct trial = *p;
     float ms[MATMUL_ALGORITHMS];
     plan->algorithm = algorithms[0];
-    if (plan->algorithms < 2 || !matmul_state.timing) return;
-    void* borrowed = NULL;
-    if (p->shape.accumulate) {
-        trial.d = borrowed = matmul_borrow((size_t)p->shape.m * (size_t)p->shape.n * sizeof(float));
-        if (!borrowed) return; // without memory the first algorithm is kept
+    if (plan->algorithms == 0 || !matmul_state.timing) return;
+    const int count = plan->algorithms;
+    const MatmulTrial trial = matmul_trial_begin(p);
+    if (trial.is_possible) {
+        const int best = matmul_fastest(count, ms, [&](int i) {
+            return matmul_run(plan, &trial.product, &algorithms[i]) == CUBLAS_STATUS_SUCCESS;
+        });
+        plan->algorithm = algorithms[best];
+        if (ms[best] == INFINITY) plan->algorithms = 0;
+        if (matmul_state.list)
+            fprintf(stderr, "matmul: %s: algorithm %d of %d, %.4f ms (the first %.4f), %.1f TFLOP/s%s\n",
+                    matmul_name(p).text, best + 1, count, ms[best], ms[0],
+                    2e-9 * p->shape.m * p->shape.n * p->shape.k / ms[best], trial.is_noise ? "" : ", on real operands");
     }
-    const int best = matmul_fastest(
-        plan->algorithms, ms, [&](int i) { return matmul_run(plan, &trial, &algorithms[i]) == CUBLAS_STATUS_SUCCESS; });
-    plan->algorithm = algorithms[best];
-    cuda_check(cudaFree(borrowed), "cudaFree");
-    if (matmul_state.list)
-        fprintf(stderr, "%s: algorithm %d of %d, %.4f ms (the first %.4f), %.1f TFLOP/s\n", matmul_name(p).text,
-                best + 1, plan->algorithms, ms[best], ms[0], 2e-9 * p->shape.m * p->shape.n * p->shape.k / ms[best]);
+    matmul_trial_end(&trial);
 }
 
 // The plan for a product. A list is enough, as a model has some 40 shapes.
@@ -518,36 +647,51 @@ static inline MatmulPlan* matmul_plan(const MatmulProduct* p) {
     plan->way = WAY_UNKNOWN;
     matmul_describe(plan, p);
     plan->algorithms = matmul_ask(plan, p, algorithms);
-    if (plan->algorithms > 0) matmul_tune(plan, p, algorithms);
+    matmul_tune(plan, p, algorithms);
+    if (plan->algorithms == 0 && process.rank <= 0)
+        fprintf(stderr, "matmul: %s: cuBLASLt has no algorithm; %s\n", matmul_name(p).text,
+                p->shape.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? "our own product is used, which is slow"
+                                                               : "a kernel of its own does what the epilogue would");
     return plan;
 }
 
+// A product with its epilogue: without one, BIAS, or what matmul_way() has found to be faster than two steps.
 static inline void matmul_do(const MatmulProduct* p) {
     MatmulPlan* plan = matmul_plan(p);
-    if (plan->algorithms == 0) die("cuBLASLt has no algorithm for %s", matmul_name(p).text);
-    matmul_check(matmul_run(plan, p, &plan->algorithm), "cublasLtMatmul", p);
+    const int64_t n = (int64_t)p->shape.n * p->shape.m;
+    if (plan->algorithms > 0) return matmul_check(matmul_run(plan, p, &plan->algorithm), "cublasLtMatmul", p);
+    if (p->shape.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return matmul_tiled(p);
+    MatmulProduct plain = *p; // of linear_forward()
+    plain.shape.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    plain.bias = NULL;
+    matmul_do(&plain);
+    launch(launch_shape(blocks_for(n, 256), 256), bias_add_kernel, (floatX*)p->d, (const floatX*)p->bias, n,
+           p->shape.m);
 }
 
-// Whether the product p, with its epilogue, is faster than two steps, measured when the shape is first seen: run(way,
-// trial) does the work one way or the other; its results go to trial (`bytes` bytes) or, if NULL, to their real place.
+// Whether the product p, with its epilogue, is faster than two steps, measured when the shape is first seen:
+// run(way, q) does the work one way or the other with the operands of q, which is p or a trial.
 template <class Run>
-static int matmul_way(const MatmulProduct* p, size_t bytes, Run run) {
+static int matmul_way(const MatmulProduct* p, Run run) {
     matmul_open(p);
     if (matmul_state.epilogue == 0) return WAY_SEPARATE;
     MatmulPlan* plan = matmul_plan(p);
     if (plan->way != WAY_UNKNOWN) return plan->way;
     plan->way = plan->algorithms > 0 ? WAY_FUSED : WAY_SEPARATE;
     if (plan->way == WAY_SEPARATE || matmul_state.epilogue == 1) return plan->way;
-    void* trial = bytes ? matmul_borrow(bytes) : NULL;
-    if (bytes && !trial) return plan->way = WAY_SEPARATE;
+    const MatmulTrial trial = matmul_trial_begin(p);
     float ms[2];
-    plan->way = matmul_fastest(2, ms, [&](int way) {
-        run(way, trial);
-        return true;
-    });
-    cuda_check(cudaFree(trial), "cudaFree");
-    if (matmul_state.list)
-        fprintf(stderr, "%s: fused %.4f ms, separate %.4f ms\n", matmul_name(p).text, ms[WAY_FUSED], ms[WAY_SEPARATE]);
+    plan->way = WAY_SEPARATE;
+    if (trial.is_possible) {
+        plan->way = matmul_fastest(2, ms, [&](int way) {
+            run(way, trial.product);
+            return true;
+        });
+        if (matmul_state.list)
+            fprintf(stderr, "matmul: %s: fused %.4f ms, separate %.4f ms\n", matmul_name(p).text, ms[WAY_FUSED],
+                    ms[WAY_SEPARATE]);
+    }
+    matmul_trial_end(&trial);
     return plan->way;
 }
 
@@ -605,12 +749,12 @@ static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x,
     fused.shape.epilogue = bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
     fused.bias = matmul_aligned(bias, F);
     fused.aux = fc;
-    const auto run = [&](int way, void*) {
-        if (way == WAY_FUSED) return matmul_do(&fused);
-        linear_forward(fc, x, w, bias, N, C, F);
+    const auto run = [&](int way, const MatmulProduct& q) {
+        if (way == WAY_FUSED) return matmul_do(&q);
+        linear_forward(fc, (const floatX*)q.b, (const floatX*)q.a, bias, N, C, F);
         gelu_forward(act, fc, (int64_t)N * F);
     };
-    run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, 0, run) : (int)WAY_SEPARATE, NULL);
+    run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, run) : (int)WAY_SEPARATE, fused);
 }
 
 // dfc = (dout w) gelu'(fc). dout (N, C), w (C, F); fc, dfc (N, F); dact (N, F) may be used for dout w. No two overlap.
@@ -620,36 +764,33 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
     MatmulProduct fused = matmul_product("linear_gelu_backward_input", F, N, C, w, false, dout, false, dfc);
     fused.shape.epilogue = CUBLASLT_EPILOGUE_DGELU;
     fused.aux = fc;
-    const auto run = [&](int way, void*) {
-        if (way == WAY_FUSED) return matmul_do(&fused);
-        linear_backward_input(dact, dout, w, N, F, C);
-        gelu_backward(dfc, dact, fc, (int64_t)N * F);
+    const auto run = [&](int way, const MatmulProduct& q) {
+        if (way == WAY_FUSED) return matmul_do(&q);
+        linear_backward_input(dact, (const floatX*)q.b, (const floatX*)q.a, N, F, C);
+        gelu_backward(dfc, dact, (const floatX*)q.aux, (int64_t)N * F);
     };
-    run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, 0, run) : (int)WAY_SEPARATE, NULL);
+    run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, run) : (int)WAY_SEPARATE, fused);
 }
 
 // dw += dout^T x, db += the sum of the rows of dout. dw (OC, C), db (OC).
 static inline void linear_backward_weight_and_bias(float* dw, float* db, const floatX* dout, const floatX* x, int N,
                                                    int C, int OC) {
     if (N == 0) return;
-    const size_t weights = (size_t)OC * (size_t)C;
     MatmulProduct fused = matmul_weight_product("linear_backward_weight_and_bias", dw, dout, x, N, C, OC);
-    MatmulProduct separate = matmul_weight_product("linear_backward_weight", dw, dout, x, N, C, OC);
     fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-    const auto run = [&](int way, void* trial) { // the trial's results: dw, then db
-        float *const dw_out = trial ? (float*)trial : dw, *const db_out = trial ? (float*)trial + weights : db;
-        fused.d = separate.d = dw_out;
+    fused.bias = device_scratch((size_t)OC * sizeof(float));
+    const auto run = [&](int way, MatmulProduct q) {
+        float *const dw_out = (float*)q.d, *const db_out = q.d == dw ? db : dw_out + (int64_t)OC * C;
         if (way == WAY_FUSED) {
-            fused.bias = device_scratch((size_t)OC * sizeof(float));
-            matmul_do(&fused);
-            bias_sum(db_out, db, (const float*)fused.bias, 1, OC);
+            q.bias = device_scratch((size_t)OC * sizeof(float));
+            matmul_do(&q);
+            bias_sum(db_out, db, (const float*)q.bias, 1, OC);
         } else {
-            matmul_do(&separate);
-            bias_backward(db_out, db, dout, N, OC);
+            linear_backward_weight(dw_out, (const floatX*)q.b, (const floatX*)q.a, N, C, OC);
+            bias_backward(db_out, db, (const floatX*)q.b, N, OC);
         }
     };
-    fused.bias = device_scratch((size_t)OC * sizeof(float));
-    run(matmul_way(&fused, (weights + (size_t)OC) * sizeof(float), run), NULL);
+    run(matmul_way(&fused, run), fused);
 }
 
 #endif

@@ -160,17 +160,19 @@ static void run_device(Results& r, const Inputs& in, int N, int C, int OC, Shift
 }
 
 // x, w, dout are uniform in (-1, 1): a product of two is of size 1/3. |gelu'| < 1.13. One rounding to floatX each, but
-// act is gelu of a rounded or an unrounded fc, and dfc is dact gelu', where dact may have been rounded.
+// act is gelu of a rounded or an unrounded fc, and dfc is dact gelu', where dact may have been rounded. A bias that is
+// not part of the product is added to a rounded number, and rounded again.
+static double bias_roundings = 1;
 static void compare_all(Worst worst[FUNCTIONS], const Results& got, const Results& want, int N, int C, int OC,
                         const char* where) {
     const double third = 1 / 3.0, gelu = GELU * U32 / U;
-    compare(&worst[FORWARD], got[FORWARD], want[FORWARD], C + 1, third, 1, U, where);
+    compare(&worst[FORWARD], got[FORWARD], want[FORWARD], C + 1, third, bias_roundings, U, where);
     compare(&worst[FORWARD_PLAIN], got[FORWARD_PLAIN], want[FORWARD_PLAIN], C, third, 1, U, where);
     compare(&worst[INPUT], got[INPUT], want[INPUT], OC, third, 1, U, where);
     compare(&worst[WEIGHT], got[WEIGHT], want[WEIGHT], N + 1, third, 1, U32, where);
     compare(&worst[BIAS], got[BIAS], want[BIAS], N + 1, sqrt(third), 1, U32, where);
-    compare(&worst[GELU_FC], got[GELU_FC], want[GELU_FC], C + 1, third, 1, U, where);
-    compare(&worst[GELU_ACT], got[GELU_ACT], want[GELU_ACT], C + 1, third, 1.13 + 1 + gelu, U, where);
+    compare(&worst[GELU_FC], got[GELU_FC], want[GELU_FC], C + 1, third, bias_roundings, U, where);
+    compare(&worst[GELU_ACT], got[GELU_ACT], want[GELU_ACT], C + 1, third, 1.13 * bias_roundings + 1 + gelu, U, where);
     compare(&worst[GELU_INPUT], got[GELU_INPUT], want[GELU_INPUT], OC, third, 1.13 + 1 + gelu, U, where);
     compare(&worst[BOTH_WEIGHT], got[BOTH_WEIGHT], want[BOTH_WEIGHT], N + 1, third, 1, U32, where);
     compare(&worst[BOTH_BIAS], got[BOTH_BIAS], want[BOTH_BIAS], N + 1, sqrt(third), 1, U32, where);
@@ -375,6 +377,60 @@ static void test_two_ways() {
         check_worst(FUNCTION_NAMES[f], &worst[f]);
     start_again(1, 2);
 }
+
+// Uniform in (-1, 1): mean 0 and mean square 1/3, whose deviations for n numbers are sqrt(1/3n) and sqrt(4/45n).
+static void test_noise_kernel() {
+    const int n = 10000;
+    Device<floatX> noise(n);
+    launch(launch_shape(blocks_for(n, 256), 256), matmul_noise_kernel, noise.p, (int64_t)n);
+    double mean = 0, square = 0, largest = 0;
+    for (const float v : floats_of(noise.get())) {
+        mean += (double)v / n;
+        square += (double)v * v / n;
+        largest = fmax(largest, fabs(v));
+    }
+    const double bounds[2] = {4 * sqrt(1 / 3.0 / n), 4 * sqrt(4 / 45.0 / n) + U};
+    check(fabs(mean) < bounds[0] && fabs(square - 1 / 3.0) < bounds[1] && largest <= 1,
+          "%-5s noise: mean %.4f, bound %.4f; mean square - 1/3: %.4f, bound %.4f; largest %.4f", floatX_name, mean,
+          bounds[0], square - 1 / 3.0, bounds[1], largest);
+}
+
+// Where cuBLASLt has no algorithm for BIAS, or none at all: algorithms are struck from the plans.
+static void test_fallbacks(bool all) {
+    const int(*sizes)[3] = test_short ? SHORT_SIZES : SIZES;
+    const size_t count = test_short ? sizeof SHORT_SIZES / sizeof *SHORT_SIZES : sizeof SIZES / sizeof *SIZES;
+    static const Shifts shifts[] = {{0, 0, 0, 0, 0, 0, 0, 0}, {1, 1, 1, 1, 1, 1, 1, 1}};
+    Worst worst[FUNCTIONS] = {};
+    int different = 0, forgotten = 0;
+    bias_roundings = 2;
+    for (size_t i = 0; i < 2 * count; i++) {
+        const int N = sizes[i / 2][0], C = sizes[i / 2][1], OC = sizes[i / 2][2];
+        const Inputs in = draw_inputs(N, C, OC);
+        Results want, got, again;
+        char where[64];
+        snprintf(where, sizeof where, "N %d C %d OC %d, shifts %zu", N, C, OC, i % 2);
+        start_again(0, 0);
+        run_device(got, in, N, C, OC, shifts[i % 2], true);
+        MatmulPlan** end = &matmul_state.plans;
+        for (; *end; end = &(*end)->next)
+            if (all || (*end)->shape.epilogue != CUBLASLT_EPILOGUE_DEFAULT) (*end)->algorithms = 0;
+        run_reference(want, in, N, C, OC);
+        run_device(got, in, N, C, OC, shifts[i % 2], true);
+        run_device(again, in, N, C, OC, shifts[i % 2], true);
+        compare_all(worst, got, want, N, C, OC, where);
+        for (int f = 0; f < FUNCTIONS; f++) different += got[f] != again[f];
+        forgotten += *end != NULL;
+    }
+    bias_roundings = 1;
+    for (int f = 0; f < FUNCTIONS; f++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s, %s", FUNCTION_NAMES[f], all ? "our own" : "bias apart");
+        check_worst(name, &worst[f]);
+    }
+    check(different == 0 && forgotten == 0, "the same bits when repeated: %d differences, %d other plans", different,
+          forgotten);
+    start_again(1, 2);
+}
 #endif
 
 #ifdef USE_CUBLASLT
@@ -396,15 +452,28 @@ static void slow_algorithms(double ms) {
     for (double& t : fake_cublaslt.milliseconds) t = ms;
 }
 
+// How many products it takes to choose from `count` algorithms, if all take the same time.
+static int tried(int count) { return count * (2 + (MATMUL_ROUNDS - 2) * MATMUL_RUNS); }
+
+static Inputs zero_inputs(int N, int C, int OC) {
+    Inputs in = draw_inputs(N, C, OC);
+    for (std::vector<floatX>* x : {&in.x, &in.w, &in.bias, &in.dout, &in.fc}) x->assign(x->size(), (floatX)0.0f);
+    in.dw.assign(in.dw.size(), 0.0f);
+    in.db.assign(in.db.size(), 0.0f);
+    return in;
+}
+
 // A linear layer's arrays.
 struct Layer {
     enum { N = 40, C = 24, OC = 16 };
-    const Inputs in = draw_inputs(N, C, OC);
+    const Inputs in;
+    Layer(bool zeros = false) : in(zeros ? zero_inputs(N, C, OC) : draw_inputs(N, C, OC)) {}
     const Device<floatX> x{in.x}, w{in.w}, bias{in.bias}, dout{in.dout}, fc{in.fc}, x1{in.x, 1}, bias1{in.bias, 1};
     Device<floatX> out{N * OC}, act{N * OC}, dfc{N * C}, dact{N * C}, out1{N * OC, 1};
     Device<float> dw{in.dw}, db{in.db};
 
     void forward() { linear_forward(out.p, x.p, w.p, bias.p, N, C, OC); }
+    void input() { linear_backward_input(dfc.p, dout.p, w.p, N, C, OC); }
     void weight() { linear_backward_weight(dw.p, dout.p, x.p, N, C, OC); }
     void gelu(const floatX* b) { linear_gelu_forward(act.p, out.p, x.p, w.p, b, N, C, OC); }
     void gelu_back() { linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC); }
@@ -418,27 +487,31 @@ static void test_plans() {
     const auto weight = [&] { l.weight(); };
     // How many algorithms of the model are fit for a result in floatX, and how many of these at any address.
     const bool is_float = sizeof(floatX) == 4;
-    const int offered = is_float ? 6 : 4, anywhere = is_float ? 4 : 2, tried = MATMUL_ROUNDS * MATMUL_RUNS;
+    const int offered = is_float ? 6 : 4, anywhere = is_float ? 4 : 2;
 
     start_again(1, 2);
     slow_algorithms(1);
     Used u = used_by(forward);
-    check(u.heuristics == 1 && u.products == offered * tried + 1, "first call: %d algorithms timed: %d products",
+    check(u.heuristics == 1 && u.products == tried(offered) + 1, "first call: %d algorithms timed: %d products",
           offered, u.products);
     u = used_by(forward);
     check(u.heuristics == 0 && u.products == 1, "second call: nothing asked, %d product", u.products);
     u = used_by([&] { linear_forward(l.out.p, l.x.p, l.w.p, NULL, N, C, OC); });
     check(u.heuristics == 1, "another epilogue is another plan");
     u = used_by([&] { linear_forward(l.out.p, l.x1.p, l.w.p, l.bias.p, N, C, OC); });
-    check(u.heuristics == 1 && u.products == anywhere * tried + 1, "misaligned x: %d algorithms timed: %d products",
+    check(u.heuristics == 1 && u.products == tried(anywhere) + 1, "misaligned x: %d algorithms timed: %d products",
           anywhere, u.products);
     u = used_by([&] { linear_forward(l.out1.p, l.x.p, l.w.p, l.bias.p, N, C, OC); });
-    check(u.heuristics == 1 && u.products == anywhere * tried + 1, "misaligned out: %d algorithms timed: %d products",
+    check(u.heuristics == 1 && u.products == tried(anywhere) + 1, "misaligned out: %d algorithms timed: %d products",
           anywhere, u.products);
     u = used_by([&] { linear_forward(l.out.p, l.x.p, l.w.p, l.bias1.p, N, C, OC); });
     check(u.heuristics == 0 && u.products == 1, "a misaligned bias is copied: no other plan");
     u = used_by([&] { linear_forward(l.out.p, l.x.p, l.w.p, l.bias.p, N - 1, C, OC); });
     check(u.heuristics == 1, "another number of rows is another plan");
+    fake_cublaslt.epilogue_milliseconds = 0.1; // two steps are taken, and tried before
+    u = used_by([&] { linear_gelu_forward(l.act.p, l.out.p, l.x1.p, l.w.p, l.bias.p, N - 2, C, OC); });
+    fake_cublaslt.epilogue_milliseconds = 0;
+    check(u.heuristics == 2, "misaligned x: trials have the same alignment, %d plans", u.heuristics);
 
     for (const int fast : {FAKE_PACKED, FAKE_SPLIT, FAKE_SLOW, FAKE_SLOWEST}) {
         start_again(1, 2);
@@ -500,6 +573,101 @@ static void test_epilogues() {
     start_again(1, 2);
 }
 
+// The first products of a run are of zeros, on which other algorithms are fast: what is fast on noise is taken.
+static void test_noise() {
+    Layer l(true);
+    slow_algorithms(2);
+    fake_cublaslt.milliseconds[FAKE_SLOW] = 1.9;
+    fake_cublaslt.zeros_milliseconds = 4;
+    for (const double extra : {-0.05, 0.05}) { // that a product takes longer with an epilogue
+        start_again(1, 2);
+        fake_cublaslt.epilogue_milliseconds = extra;
+        const int forward = used_by([&] { l.forward(); }).algorithm, input = used_by([&] { l.input(); }).algorithm;
+        const int weight = used_by([&] { l.weight(); }).algorithm;
+        check(forward == FAKE_SLOW && input == FAKE_SLOW && weight == FAKE_SLOW,
+              "zeros: algorithm %d is fast on noise: taken %d %d %d", FAKE_SLOW, forward, input, weight);
+        check(epilogues_of(l) == (extra < 0 ? FUSED : SEPARATE), "zeros: epilogues where noise is faster, at %+g ms",
+              extra);
+    }
+    fake_cublaslt.zeros_milliseconds = fake_cublaslt.epilogue_milliseconds = 0;
+    slow_algorithms(0);
+}
+
+// Device memory is used up while one of these lives.
+struct Shortage {
+    const size_t bytes = cuda_on_cpu::physical_memory() - cuda_on_cpu::memory.bytes;
+    Shortage() { cuda_on_cpu::memory.bytes += bytes; }
+    ~Shortage() { cuda_on_cpu::memory.bytes -= bytes; }
+};
+
+static void test_shortage() {
+    Layer l(true);
+    l.both(); // takes memory for partial sums
+    slow_algorithms(2);
+    fake_cublaslt.milliseconds[FAKE_SLOW] = 2.1;
+    fake_cublaslt.zeros_milliseconds = 4;
+    fake_cublaslt.epilogue_milliseconds = -0.1;
+    start_again(1, 2);
+    const Shortage shortage;
+    const int forward = used_by([&] { l.forward(); }).algorithm;
+    check(forward == FAKE_SLOW, "no memory for noise: algorithm %d is fast on zeros: taken %d", FAKE_SLOW, forward);
+    const int weight = used_by([&] { l.weight(); }).products;
+    check(weight == 1, "no memory for a matrix to accumulate on: nothing is timed, %d product", weight);
+    const Used both = used_by([&] { l.both(); });
+    check(both.products == 1 && both.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "nor with an epilogue: %d product",
+          both.products);
+    fake_cublaslt.zeros_milliseconds = fake_cublaslt.epilogue_milliseconds = 0;
+    slow_algorithms(0);
+}
+
+// Trials leave no trace: the same algorithms give the same bits with and without them.
+static void test_trials() {
+    const int N = 40, C = 24, OC = 16;
+    const Inputs in = draw_inputs(N, C, OC);
+    Layer l;
+    slow_algorithms(1);
+    for (int fused = 0; fused < 2; fused++) {
+        Results results[2];
+        fake_cublaslt.epilogue_milliseconds = fused ? -0.1 : 0.1;
+        for (int timing = 0; timing < 2; timing++) {
+            start_again(timing, timing ? 2 : fused);
+            run_device(results[timing], in, N, C, OC, (Shifts){}, true);
+        }
+        int different = 0;
+        for (int f = 0; f < FUNCTIONS; f++) different += results[0][f] != results[1][f];
+        check(different == 0, "timed and not, %s: %d results differ", fused ? "fused" : "separate", different);
+        l.input();
+        epilogues_of(l);
+        check(floats_of(l.x.get()) == floats_of(l.in.x) && floats_of(l.w.get()) == floats_of(l.in.w) &&
+                  floats_of(l.dout.get()) == floats_of(l.in.dout) && floats_of(l.fc.get()) == floats_of(l.in.fc),
+              "operands are what they were");
+    }
+    fake_cublaslt.epilogue_milliseconds = 0;
+}
+
+// 32 algorithms are asked for, of which 24 can be used: all are timed once, the 8 fastest again.
+static void test_finalists() {
+    enum { COPIES = 8 };
+    Layer l;
+    std::vector<double> ms;
+    const int first = sizeof(floatX) == 4 ? FAKE_OUTPUT : FAKE_PACKED;
+    start_again(1, 2);
+    fake_cublaslt.copies = COPIES - 1;
+    fake_cublaslt.copy_milliseconds = -0.3;
+    for (int a = 0; a < FAKE_ALGORITHMS; a++) fake_cublaslt.milliseconds[a] = 4 + a;
+    for (int i = 0; i < 3 * COPIES; i++) ms.push_back(4 + first + i / COPIES - 0.3 * (i % COPIES));
+    std::sort(ms.begin(), ms.end());
+    double wanted = ms[0], clock = fake_cublaslt.clock;
+    for (size_t i = 0; i < ms.size(); i++) wanted += ms[i] * (i < MATMUL_FINALISTS ? 2 + 2 * MATMUL_RUNS : 2);
+    const int products = used_by([&] { l.forward(); }).products;
+    clock = fake_cublaslt.clock - clock;
+    check(products == 2 * 3 * COPIES + 2 * MATMUL_RUNS * MATMUL_FINALISTS + 1 && fabs(clock - wanted) < 1e-9,
+          "%d algorithms of 32: %d products, %.2f ms; wanted %.2f", 3 * COPIES, products, clock, wanted);
+    fake_cublaslt.copies = 0;
+    fake_cublaslt.copy_milliseconds = 0;
+    slow_algorithms(0);
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // What needs a process of its own: the environment, and errors that end the run. The program calls itself.
 
@@ -510,8 +678,16 @@ static int run_child(const char* what) {
     const Inputs in = draw_inputs(N, C, OC);
     const Device<floatX> x(in.x), w(in.w), bias(in.bias);
     Device<floatX> out(N * OC), act(N * OC);
-    fake_cublaslt.no_algorithms = strcmp(what, "none") == 0;
+    printf("start\n");
+    fflush(stdout);
+    fake_cublaslt.no_algorithms = strncmp(what, "none", 4) == 0;
+    fake_cublaslt.no_products = strcmp(what, "failing") == 0;
+    if (strcmp(what, "none, rank 1") == 0) process.rank = 1;
     linear_forward(out.p, x.p, w.p, bias.p, N, C, OC);
+    if (strcmp(what, "shortage") == 0) {
+        const Shortage shortage;
+        linear_forward(out.p, x.p, w.p, bias.p, N - 1, C, OC);
+    }
     const int products = fake_cublaslt.products;
     linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, N, C, OC);
     const int once = fake_cublaslt.products;
@@ -523,7 +699,7 @@ static int run_child(const char* what) {
 
 static void check_child(const char* environment, const char* argument, const char* expected) {
     char command[512], text[4096] = "";
-    snprintf(command, sizeof command, "%s %s --child %s 2>&1", environment, test_program, argument);
+    snprintf(command, sizeof command, "%s %s --child '%s' 2>&1", environment, test_program, argument);
     FILE* f = popen(command, "r");
     if (!f) die("cannot run %s", command);
     text[fread(text, 1, sizeof text - 1, f)] = '\0';
@@ -537,19 +713,36 @@ static void test_environment() {
     char timed[2][128];
     for (int epilogue = 0; epilogue < 2; epilogue++) {
         snprintf(timed[epilogue], sizeof timed[epilogue], "handles 1, products %d 1, epilogue %d",
-                 (is_float ? 6 : 4) * MATMUL_ROUNDS * MATMUL_RUNS + 1, epilogue ? 164 : 4);
+                 tried(is_float ? 6 : 4) + 1, epilogue ? 164 : 4);
     }
     check_child("MATMUL_TIMING=0", "environment", "handles 1, products 1 1, epilogue 4");
     check_child("MATMUL_TIMING=0 MATMUL_EPILOGUE=1", "environment", "handles 1, products 1 1, epilogue 164");
     check_child("MATMUL_EPILOGUE=0", "environment", timed[0]);
     check_child("MATMUL_EPILOGUE=1", "environment", timed[1]);
     check_child("MATMUL_TIMING=yes", "environment", "the environment variable MATMUL_TIMING is yes; it can be 0 or 1");
-    check_child("MATMUL_LIST=1", "environment", "linear_forward: 3 x 16, sums of 8");
+    check_child("MATMUL_LIST=1", "environment", "start\nmatmul: linear_forward: 3 x 16, sums of 8");
+    check_child("MATMUL_LIST=1", "environment", " (the first 0.0000), ");
+    check_child("MATMUL_LIST=1", "shortage", "TFLOP/s, on real operands\n");
     if (!is_float)
         check_child("MATMUL_LIST=1", "environment", "epilogue GELU_AUX_BIAS, aligned to 16, 16, 16 bytes: fused");
     else
         check_child("MATMUL_LIST=0", "environment", timed[0]);
-    check_child("MATMUL_LIST=0", "none", "cuBLASLt has no algorithm for linear_forward: 3 x 16, sums of 8");
+    char said[1024];
+    const char* const where = "aligned to 16, 16, 16 bytes: cuBLASLt has no algorithm";
+    const char* const epilogue = "a kernel of its own does what the epilogue would";
+    int n = snprintf(said, sizeof said,
+                     "start\nmatmul: linear_forward: 3 x 16, sums of 8, %s, epilogue BIAS, %s; %s\n"
+                     "matmul: linear_forward: 3 x 16, sums of 8, %s, epilogue none, %s; our own product is used, which "
+                     "is slow\n",
+                     floatX_name, where, epilogue, floatX_name, where);
+    if (!is_float)
+        n += snprintf(said + n, sizeof said - (size_t)n,
+                      "matmul: linear_gelu_forward: 3 x 16, sums of 8, %s, epilogue GELU_AUX_BIAS, %s; %s\n",
+                      floatX_name, where, epilogue);
+    snprintf(said + n, sizeof said - (size_t)n, "handles 1, products 0 0");
+    check_child("", "none", said);
+    check_child("", "failing", said);
+    check_child("", "none, rank 1", "start\nhandles 1, products 0 0");
 }
 #endif
 
@@ -569,6 +762,8 @@ int main(int argc, char** argv) {
         test_shapes(epilogue ? ", fused, no bias" : ", separate, no bias", GELU_FC, GELU_ACT, false);
     }
     test_two_ways();
+    test_noise_kernel();
+    for (const bool all : {false, true}) test_fallbacks(all);
 #else
     test_shapes(", no bias", GELU_FC, GELU_ACT, false);
 #endif
@@ -578,6 +773,10 @@ int main(int argc, char** argv) {
 #ifdef USE_CUBLASLT
     test_plans();
     test_epilogues();
+    test_noise();
+    test_shortage();
+    test_trials();
+    test_finalists();
 #endif
     return test_end();
 }

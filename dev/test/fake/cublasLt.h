@@ -18,7 +18,8 @@ The heuristic names several algorithms, of which some must not be used: one whos
 are ruled out by the preference, one that needs a workspace of more than 32 MB, and two that keep partial sums in the
 type of D, which loses digits where D has 16 bits.
 
-Time is make-believe: products take what fake_cublaslt.milliseconds says, all else takes none, and events show that.
+Time is make-believe: products take what fake_cublaslt.milliseconds says, all else takes none, and events show that. On
+zeros the order of the algorithms can be another than on numbers, as on a GPU, whose clock depends on power.
 */
 #ifndef CUBLASLT_H
 #define CUBLASLT_H
@@ -144,8 +145,13 @@ static const FakeAlgorithm FAKE_ALGORITHM[FAKE_ALGORITHMS] = {
 struct FakeState {
     double milliseconds[FAKE_ALGORITHMS]; // that a product takes
     double epilogue_milliseconds;         // that it takes longer with an epilogue other than BIAS
+    int copies;                           // of each algorithm that the heuristic offers, besides the first
+    double copy_milliseconds;             // that each takes longer than the one before it
+    double zeros_milliseconds;            // if not 0: a product that reads a matrix of zeros takes this minus its time
     bool no_epilogues;                    // the heuristic knows no epilogue other than BIAS
+    bool no_bias;                         // the heuristic knows no epilogue
     bool no_algorithms;                   // the heuristic knows nothing
+    bool no_products;                     // and what it knows fails
     int handles, heuristics, products;    // calls
     int algorithm;                        // of the last product
     uint32_t epilogue;
@@ -305,14 +311,16 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     if (status != CUBLAS_STATUS_SUCCESS) return status;
     const bool plain = o->epilogue == CUBLASLT_EPILOGUE_DEFAULT || o->epilogue == CUBLASLT_EPILOGUE_BIAS;
     if (fake_cublaslt.no_algorithms || (fake_cublaslt.no_epilogues && !plain)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (fake_cublaslt.no_bias && o->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
     bool packed = p->align_a % 16 == 0 && p->align_b % 16 == 0 && p->align_c % 16 == 0 && p->align_d % 16 == 0;
     for (const FakeLayout* l : {a, b, c, d}) packed = packed && (uint64_t)l->ld * fake_size(l->type) % 16 == 0;
     if (fake_has_aux(o->epilogue)) packed = packed && (uintptr_t)o->aux % 16 == 0;
     const uint32_t least = (uint32_t)fake_size(a->type), least_d = (uint32_t)fake_size(d->type);
     if (p->align_a < least || p->align_b < least || p->align_c < least_d || p->align_d < least_d)
         return CUBLAS_STATUS_NOT_SUPPORTED;
-    for (int i = 0; i < FAKE_ALGORITHMS && *returned < requested; i++) {
-        const FakeAlgorithm* f = &FAKE_ALGORITHM[i];
+    const int each = 1 + fake_cublaslt.copies;
+    for (int i = 0; i < FAKE_ALGORITHMS * each && *returned < requested; i++) {
+        const FakeAlgorithm* f = &FAKE_ALGORITHM[i / each];
         if ((f->packed && !packed) || f->workspace > p->workspace || (f->reduction & ~p->reduction)) continue;
         cublasLtMatmulHeuristicResult_t* r = &results[(*returned)++];
         memset(r, 0xff, sizeof *r);
@@ -320,10 +328,11 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
         if (f->broken) continue;
         r->workspaceSize = f->workspace;
         r->wavesCount = 1;
-        r->algo.data[0] = (uint64_t)i;
+        r->algo.data[0] = (uint64_t)(i / each);
         r->algo.data[1] = fake_problem(o, a, b, d);
         r->algo.data[2] = fake_alignment(o->bias);
         r->algo.data[3] = fake_alignment(o->aux);
+        r->algo.data[4] = (uint64_t)(i % each);
     }
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -422,6 +431,24 @@ inline uint64_t fake_bytes(const FakeLayout* l) {
     return ((l->columns - 1) * (uint64_t)l->ld + l->rows) * fake_size(l->type);
 }
 
+// Whether a matrix that the product reads has nothing but zeros, or NaN.
+inline bool fake_reads_zeros(const FakeProduct& p) {
+    const bool reads_aux = p.o.epilogue == CUBLASLT_EPILOGUE_DGELU;
+    const struct {
+        const void* matrix;
+        const FakeLayout* layout;
+    } read[] = {{p.A, &p.a}, {p.B, &p.b}, {p.beta != 0 ? p.C : NULL, &p.c}, {reads_aux ? p.o.aux : NULL, &p.d}};
+    cudaStreamSynchronize(0);
+    const cuda_on_cpu::InUse in_use;
+    for (const auto& r : read) {
+        bool zeros = r.matrix;
+        for (int64_t i = 0; zeros && i < (int64_t)(r.layout->rows * r.layout->columns); i++)
+            zeros = !(fabsf(fake_load(r.matrix, r.layout->type, i)) > 0);
+        if (zeros) return true;
+    }
+    return false;
+}
+
 inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t o, const void* alpha, const void* A,
                                      cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b,
                                      const void* beta, const void* C, cublasLtMatrixLayout_t c, void* D,
@@ -459,13 +486,16 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
         addresses |= (uintptr_t)o->aux;
     }
     if (f.packed && addresses % 16) return CUBLAS_STATUS_EXECUTION_FAILED;
+    if (fake_cublaslt.no_products) return CUBLAS_STATUS_NOT_SUPPORTED;
+    const FakeProduct p = {*o, *a, *b, *c, *d, f, *(const float*)alpha, *(const float*)beta, A, B, C, D, workspace};
+    const bool plain = o->epilogue == CUBLASLT_EPILOGUE_DEFAULT || o->epilogue == CUBLASLT_EPILOGUE_BIAS;
+    double ms = fake_cublaslt.milliseconds[algo->data[0]] + (plain ? 0 : fake_cublaslt.epilogue_milliseconds);
+    ms += (double)algo->data[4] * fake_cublaslt.copy_milliseconds;
+    if (fake_cublaslt.zeros_milliseconds != 0 && fake_reads_zeros(p)) ms = fake_cublaslt.zeros_milliseconds - ms;
     fake_cublaslt.products++;
     fake_cublaslt.algorithm = (int)algo->data[0];
     fake_cublaslt.epilogue = o->epilogue;
-    const bool plain = o->epilogue == CUBLASLT_EPILOGUE_DEFAULT || o->epilogue == CUBLASLT_EPILOGUE_BIAS;
-    fake_cublaslt.clock +=
-        fake_cublaslt.milliseconds[algo->data[0]] + (plain ? 0 : fake_cublaslt.epilogue_milliseconds);
-    const FakeProduct p = {*o, *a, *b, *c, *d, f, *(const float*)alpha, *(const float*)beta, A, B, C, D, workspace};
+    fake_cublaslt.clock += ms;
     cuda_on_cpu::stream_push(stream, [=] {
         fake_multiply(p);
         return true;
