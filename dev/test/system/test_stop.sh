@@ -4,6 +4,8 @@
 # (LONG=1: on all of a list), asked through mpirun or through one rank, and killed at any moment: its end is that of a
 # run that was left alone. Last line: "N passed, N failed".
 set -u
+# A job in a shell's background ignores SIGINT, and so would all processes that it starts.
+case $(trap -p INT) in *"''"*) exec env --default-signal=INT "$0" "$@" ;; esac
 project=$PWD
 train=$project/train_gpt
 mpirun=$project/scripts/mpirun.sh
