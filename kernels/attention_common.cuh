@@ -39,7 +39,7 @@ __device__ __forceinline__ Block block_of(Attention s, int tile, int number) {
     const int before = number / (s.section * tiles) * s.section, heads = min(s.section, s.heads - before);
     const int index = number - before * tiles, head = before + index % heads, b = head / (KEYS ? s.NKV : s.NH);
     const int h = KEYS ? head % s.NKV * group : head % s.NH, i = KEYS ? index / heads : tiles - 1 - index / heads;
-    const int64_t row = (int64_t)b * s.T, q = (row * (s.NH + 2 * s.NKV) + h) * s.HS;
+    const int64_t row = (int64_t)((uint64_t)(unsigned)b * (unsigned)s.T), q = (row * (s.NH + 2 * s.NKV) + h) * s.HS;
     const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
     const Block block = {i * tile, h, b, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T, row};
     return block;

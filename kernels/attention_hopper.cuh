@@ -6,8 +6,10 @@ Through mma.sync, which attention.cuh uses, a Hopper GPU reaches about 60 % of i
 spend their time on copies, addresses and fragments. Here a warpgroup, four warps, starts a product of 64 x 128 numbers
 and continues, and a copy engine brings the tiles. A block is three warpgroups. One copies, which takes one thread, and
 hands its registers over to the two that compute; each of these owns 64 of the block's 128 rows. Each multiprocessor has
-one block, which does one piece of work after the other, the largest first (piece_of): while the rows of one piece are
-finished and written, the next tiles are in flight. The two roles communicate only through a ring of tiles (TileRing).
+one block, which does one piece of work after the other, the largest first: while the rows of one piece are finished and
+written, the next tiles are in flight. The two roles communicate only through a ring of tiles (TileRing). Blocks take
+pieces from a counter (next_piece): one that starts late, as its multiprocessor carries a message, takes fewer of them.
+The bits of a piece do not depend on the block that computes it.
 
 Forward. In heads of 64 a tile, 64 queries and 128 keys, takes equal time on tensor cores and exponential units. So both
 have to be busy all the time:
@@ -46,8 +48,10 @@ enum {
     PIECE = 128,          // rows of a piece of work, and of its tiles except the queries in kernels that own keys
     PART = 64,            // a warpgroup's part of these
     HOPPER_THREADS = 384, // a warpgroup that copies, two that compute
-    COPY_REGISTERS = 24,  // 128 * 24 + 256 * 240 = 384 * 168, which the block starts with
-    COMPUTE_REGISTERS = 240,
+    COPY_REGISTERS = 40,  // 128 * 40 + 256 * 232 = 384 * 168, which the block starts with
+    COMPUTE_REGISTERS = 232,
+    KEYS_COPY_REGISTERS = 24, // the same for the kernel that owns keys, whose two sums need more
+    KEYS_COMPUTE_REGISTERS = 240,
     TURN = 1, // named barriers: a warpgroup's turn to start products; and its own threads
     TEAM = 3,
 };
@@ -55,33 +59,47 @@ enum {
 // ----------------------------------------------------------------------------------------------------------------
 // Pieces of work, and tiles in flight
 
-// The number of this block's next piece; from `pieces` on there is none. As numbers go from much work to little, every
-// second round is dealt backwards.
-__device__ __forceinline__ int piece_of(int round) {
-    const int grid = (int)gridDim.x, i = (int)blockIdx.x;
-    return round * grid + (round % 2 ? grid - 1 - i : i);
-}
+// The pieces of a launch are dealt by a counter. Each of its blocks asks until there is none left. After one question
+// for each piece and one for each block the counter is 0 again, for the stream's next kernel.
+struct Pieces {
+    int count;
+    unsigned last; // of these questions
+};
+static __device__ unsigned pieces_taken;
+// The next piece that no block has; from pieces.count on there is none.
+__device__ __forceinline__ int next_piece(Pieces pieces) { return (int)atomicInc(&pieces_taken, pieces.last); }
 
 // A value that is the same in all lanes, in a form that the compiler recognises.
 __device__ __forceinline__ int warp_uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
 
 // Tiles are used in the order in which they arrive. Number n is in slot n % SLOTS; full: it has arrived; empty: all 8
-// computing warps are done with it. `own`: the rows that a piece owns, outside the ring.
+// computing warps are done with it. `own`: the rows that a piece owns, outside the ring. `given`: `piece` is known.
 template <int SLOTS>
 struct TileRing {
-    Barrier own_full, own_empty, full[SLOTS], empty[SLOTS];
+    Barrier given, own_full, own_empty, full[SLOTS], empty[SLOTS];
+    int piece;
 
     // full_count: arrivals that fill a slot
     __device__ __forceinline__ void start(int full_count) {
         if (threadIdx.x == 0) {
-            own_full.init(1), own_empty.init(8);
+            given.init(1), own_full.init(1), own_empty.init(8);
             for (int i = 0; i < SLOTS; i++) full[i].init(full_count), empty[i].init(8);
             barriers_fence();
         }
         __syncthreads();
     }
-    __device__ __forceinline__ void await_room(int n) { empty[n % SLOTS].wait(n / SLOTS % 2 ^ 1); }
-    __device__ __forceinline__ void await_tile(int n) { full[n % SLOTS].wait(n / SLOTS % 2); }
+    // The copying thread passes its next piece on when the computing warps are done with the former one.
+    __device__ __forceinline__ void give(int next, int round, CALL_SITE) {
+        own_empty.wait(round % 2 ^ 1, at);
+        piece = next;
+        given.arrive();
+    }
+    __device__ __forceinline__ int await_piece(int round, CALL_SITE) {
+        given.wait(round % 2, at);
+        return piece;
+    }
+    __device__ __forceinline__ void await_room(int n, CALL_SITE) { empty[n % SLOTS].wait(n / SLOTS % 2 ^ 1, at); }
+    __device__ __forceinline__ void await_tile(int n, CALL_SITE) { full[n % SLOTS].wait(n / SLOTS % 2, at); }
     // By a warp whose lanes have all finished reading.
     __device__ __forceinline__ void release(int n) {
         __syncwarp();
@@ -221,13 +239,14 @@ __device__ __forceinline__ void load_tile(TileRing<SLOTS>& ring, floatX (&tiles)
 // Loads Q of each piece, and K_n; K_n-1, V_n; ... K_0, V_1; V_0 of its n + 1 tiles of keys.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void forward_copies(ForwardShared<HS>& shared, const TensorMap& qkv, Attention s,
-                                               int pieces) {
+                                               Pieces pieces) {
     auto& ring = shared.ring;
-    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
-        const Block block = block_of<false>(s, PIECE, piece_of(round));
+    int round = 0, n = 0, piece;
+    for (; (piece = next_piece(pieces)) < pieces.count; round++) {
+        const Block block = block_of<false>(s, PIECE, piece);
         const Columns at = columns_of(s, block);
         const int first = DOCUMENTS ? first_key(positions_of(s, block), block.first, s.T) / PIECE * PIECE : 0;
-        ring.own_empty.wait(round % 2 ^ 1);
+        ring.give(piece, round);
         ring.own_full.arrive_expect(sizeof shared.q);
         load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
         for (int key = block.first; key >= first - PIECE; key -= PIECE) {
@@ -235,17 +254,18 @@ __device__ __forceinline__ void forward_copies(ForwardShared<HS>& shared, const 
             if (key < block.first) load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key + PIECE, at.batch);
         }
     }
+    ring.give(piece, round); // no more
 }
 
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, const TensorMap& out,
-                                                 float* __restrict__ lse, Attention s, int pieces, int part) {
+                                                 float* __restrict__ lse, Attention s, Pieces pieces, int part) {
     constexpr int KEYS = PIECE, SLOTS = ForwardShared<HS>::SLOTS;
     auto& ring = shared.ring;
     const int lane = (int)threadIdx.x % 32;
     if (part == 1) barrier_arrive(TURN + 0, 256); // part 0 begins
-    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
-        const Block block = block_of<false>(s, PIECE, piece_of(round));
+    for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
+        const Block block = block_of<false>(s, PIECE, piece);
         const int row = block.first + part * PART + (int)threadIdx.x / 32 % 4 * 16; // of the warp
         const int32_t* positions = positions_of(s, block);
         int first = 0, row_last = 0; // the last tile of keys; the first key of the warp's last query
@@ -280,6 +300,7 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
             ring.release(n++);
             if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(by_columns(p), row, key, positions, s.T);
             softmax_rows<KEYS>(by_columns(p), factor, top, sum, s.scale);
+            finish_before_wait(sum);
             warpgroup_wait<0>(o, a);
             ring.release(n++);
             scale_rows<HS>(by_columns(o), factor);
@@ -310,7 +331,7 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
 template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_forward_kernel(const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap out,
-                          float* __restrict__ lse, Attention s, int pieces) {
+                          float* __restrict__ lse, Attention s, Pieces pieces) {
     auto& shared = block_shared<ForwardShared<HS>>();
     shared.ring.start(1);
     const int role = warp_uniform((int)threadIdx.x / 128);
@@ -329,13 +350,14 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
 // Loads Q and dO of each piece, and K and V of its tiles of keys.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
-                                               Attention s, int pieces) {
+                                               Attention s, Pieces pieces) {
     auto& ring = shared.ring;
-    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
-        const Block block = block_of<false>(s, PIECE, piece_of(round));
+    int round = 0, n = 0, piece;
+    for (; (piece = next_piece(pieces)) < pieces.count; round++) {
+        const Block block = block_of<false>(s, PIECE, piece);
         const Columns at = columns_of(s, block);
         const int first = DOCUMENTS ? first_key(positions_of(s, block), block.first, s.T) / PIECE * PIECE : 0;
-        ring.own_empty.wait(round % 2 ^ 1);
+        ring.give(piece, round);
         ring.own_full.arrive_expect(2 * sizeof shared.q);
         load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
         load_head<HS, PIECE>(shared.dout, dout, at.q, block.first, at.batch, ring.own_full);
@@ -344,6 +366,7 @@ __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const 
             load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key, at.batch);
         }
     }
+    ring.give(piece, round); // no more
 }
 
 // Dot products of rows g and g + 8 of 16 rows of two heads. Four lanes share a row, as they do in accumulators.
@@ -368,12 +391,12 @@ template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, const TensorMap& dqkv,
                                                  float* __restrict__ D, const floatX* __restrict__ dout,
                                                  const floatX* __restrict__ out, const float* __restrict__ lse,
-                                                 Attention s, int pieces, int part) {
+                                                 Attention s, Pieces pieces, int part) {
     constexpr int KEYS = PIECE, SLOTS = QueriesShared<HS>::SLOTS;
     auto& ring = shared.ring;
     const int lane = (int)threadIdx.x % 32;
-    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
-        const Block block = block_of<false>(s, PIECE, piece_of(round));
+    for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
+        const Block block = block_of<false>(s, PIECE, piece);
         const int row = block.first + part * PART + (int)threadIdx.x / 32 % 4 * 16; // of the warp
         const int32_t* positions = positions_of(s, block);
         int first = 0, row_last = 0; // the last tile of keys; the first key of the warp's last query
@@ -410,6 +433,7 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
             if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(by_columns(p), row, key, positions, s.T);
 #pragma unroll
             for (int i = 0; i < KEYS / 2; i++) p[i] = exp2_fast(p[i] * s.scale - lse2[i / 2 % 2]);
+            finish_before_wait(p);
             warpgroup_wait<0>(ds);
             ring.release(n + 1);
 #pragma unroll
@@ -434,7 +458,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_backward_queries(const __grid_constant__ TensorMap dqkv_map, const __grid_constant__ TensorMap dout_map,
                             const __grid_constant__ TensorMap qkv_map, float* __restrict__ D,
                             const floatX* __restrict__ dout, const floatX* __restrict__ out,
-                            const float* __restrict__ lse, Attention s, int pieces) {
+                            const float* __restrict__ lse, Attention s, Pieces pieces) {
     auto& shared = block_shared<QueriesShared<HS>>();
     shared.ring.start(1);
     const int role = warp_uniform((int)threadIdx.x / 128);
@@ -459,14 +483,15 @@ __device__ __forceinline__ int end_of_queries(Attention s, Block block) {
 // Loads K and V of each piece, and Q and dO of its queries, 64 at a time, head by head of the group.
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
-                                            Attention s, int pieces) {
+                                            Attention s, Pieces pieces) {
     constexpr int SLOTS = KeysShared<HS>::SLOTS;
     auto& ring = shared.ring;
-    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
-        const Block block = block_of<true>(s, PIECE, piece_of(round));
+    int round = 0, n = 0, piece;
+    for (; (piece = next_piece(pieces)) < pieces.count; round++) {
+        const Block block = block_of<true>(s, PIECE, piece);
         const int end = end_of_queries<DOCUMENTS>(s, block);
         const Columns at = columns_of(s, block);
-        ring.own_empty.wait(round % 2 ^ 1);
+        ring.give(piece, round);
         ring.own_full.arrive_expect(2 * sizeof shared.k);
         load_head<HS, PIECE>(shared.k, qkv, at.k, block.first, at.batch, ring.own_full);
         load_head<HS, PIECE>(shared.v, qkv, at.v, block.first, at.batch, ring.own_full);
@@ -482,6 +507,7 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
             }
         }
     }
+    ring.give(piece, round); // no more
 }
 
 // Loads lse * log2 e, or D, of these queries, by a warp each. Queries beyond the sequence, whose dO is zero, add
@@ -489,10 +515,10 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
 template <int HS, bool DOCUMENTS>
 __device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring,
                                            float (&stats)[KeysShared<HS>::SLOTS][PART],
-                                           const float* __restrict__ numbers, float scale, Attention s, int pieces) {
+                                           const float* __restrict__ numbers, float scale, Attention s, Pieces pieces) {
     constexpr int SLOTS = KeysShared<HS>::SLOTS;
-    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
-        const Block block = block_of<true>(s, PIECE, piece_of(round));
+    for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
+        const Block block = block_of<true>(s, PIECE, piece);
         const int end = end_of_queries<DOCUMENTS>(s, block);
         const float* head = numbers + block.stats;
         for (int h = 0; h < s.NH / s.NKV; h++, head += s.T) {
@@ -514,13 +540,13 @@ __device__ __forceinline__ float p_of(const unsigned (&a)[K][4], int i) {
 }
 
 template <int HS, bool DOCUMENTS>
-__device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const TensorMap& dqkv, Attention s, int pieces,
+__device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const TensorMap& dqkv, Attention s, Pieces pieces,
                                               int part) {
     constexpr int QUERIES = PART, SLOTS = KeysShared<HS>::SLOTS;
     auto& ring = shared.ring;
     const int lane = (int)threadIdx.x % 32;
-    for (int round = 0, n = 0; piece_of(round) < pieces; round++) {
-        const Block block = block_of<true>(s, PIECE, piece_of(round));
+    for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
+        const Block block = block_of<true>(s, PIECE, piece);
         const int own = block.first + part * PART, row = own + (int)threadIdx.x / 32 % 4 * 16; // of the warp
         const int32_t* positions = positions_of(s, block);
         const int end = end_of_queries<DOCUMENTS>(s, block);
@@ -584,19 +610,19 @@ template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_backward_keys(const __grid_constant__ TensorMap dqkv_map, const __grid_constant__ TensorMap dout_map,
                          const __grid_constant__ TensorMap qkv_map, const float* __restrict__ lse,
-                         const float* __restrict__ D, Attention s, int pieces) {
+                         const float* __restrict__ D, Attention s, Pieces pieces) {
     auto& shared = block_shared<KeysShared<HS>>();
     shared.ring.start(1 + 2 * 32);
     const int role = warp_uniform((int)threadIdx.x / 128);
     if (role == 0) {
-        registers_release<COPY_REGISTERS>();
+        registers_release<KEYS_COPY_REGISTERS>();
         const int warp = warp_uniform((int)threadIdx.x / 32);
         if (warp == 1 || warp == 2)
             keys_stats<HS, DOCUMENTS>(shared.ring, warp == 1 ? shared.lse2 : shared.D, warp == 1 ? lse : D,
                                       warp == 1 ? LOG2_E : 1.0f, s, pieces);
         if (threadIdx.x == 0) keys_copies<HS, DOCUMENTS>(shared, qkv_map, dout_map, s, pieces);
     } else {
-        registers_claim<COMPUTE_REGISTERS>();
+        registers_claim<KEYS_COMPUTE_REGISTERS>();
         keys_products<HS, DOCUMENTS>(shared, dqkv_map, s, pieces, role - 1);
     }
 }
@@ -631,15 +657,20 @@ static TensorMap sequences_map(const T* x, Attention s, int B, int columns) {
     return tensor_map(x, columns, s.T, B, columns, (int64_t)s.T * columns, PART);
 }
 
-static inline Launch hopper_launch(int pieces, size_t shared) {
-    const int grid = min(pieces, gpu_properties()->multiProcessorCount);
-    return launch_shape((unsigned)grid, HOPPER_THREADS, shared);
+static inline Launch hopper_launch(Pieces pieces, size_t shared) {
+    const unsigned blocks = pieces.last + 1 - (unsigned)pieces.count;
+    return launch_shape(blocks, HOPPER_THREADS, shared);
+}
+static inline Pieces pieces_of(Attention s) {
+    const int count = s.heads * blocks_for(s.T, PIECE), blocks = min(count, gpu_properties()->multiProcessorCount);
+    return {count, (unsigned)(count + blocks - 1)};
 }
 
 template <int HS>
 static void hopper_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
-    const int B = s.heads / s.NH, pieces = s.heads * blocks_for(s.T, PIECE);
-    if (pieces == 0) return;
+    const int B = s.heads / s.NH;
+    const Pieces pieces = pieces_of(s);
+    if (pieces.count == 0) return;
     const TensorMap from = sequences_map(qkv, s, B, (s.NH + 2 * s.NKV) * HS), to = sequences_map(out, s, B, s.NH * HS);
     launch(hopper_launch(pieces, sizeof(ForwardShared<HS>)),
            s.positions ? hopper_forward_kernel<HS, true> : hopper_forward_kernel<HS, false>, from, to, lse, s, pieces);
@@ -648,16 +679,17 @@ static void hopper_forward(floatX* out, float* lse, const floatX* qkv, Attention
 template <int HS>
 static void hopper_backward(floatX* dqkv, float* D, const floatX* dout, const floatX* qkv, const floatX* out,
                             const float* lse, Attention s, Attention k) {
-    const int B = s.heads / s.NH, columns = (s.NH + 2 * s.NKV) * HS, tiles = blocks_for(s.T, PIECE);
-    if (s.heads * tiles == 0) return;
+    const int B = s.heads / s.NH, columns = (s.NH + 2 * s.NKV) * HS;
+    const Pieces of_queries = pieces_of(s), of_keys = pieces_of(k);
+    if (of_queries.count == 0) return;
     const TensorMap from = sequences_map(qkv, s, B, columns), given = sequences_map(dout, s, B, s.NH * HS);
     const TensorMap to = sequences_map(dqkv, s, B, columns);
-    launch(hopper_launch(s.heads * tiles, sizeof(QueriesShared<HS>)),
+    launch(hopper_launch(of_queries, sizeof(QueriesShared<HS>)),
            s.positions ? hopper_backward_queries<HS, true> : hopper_backward_queries<HS, false>, to, given, from, D,
-           dout, out, lse, s, s.heads * tiles);
-    launch(hopper_launch(k.heads * tiles, sizeof(KeysShared<HS>)),
+           dout, out, lse, s, of_queries);
+    launch(hopper_launch(of_keys, sizeof(KeysShared<HS>)),
            k.positions ? hopper_backward_keys<HS, true> : hopper_backward_keys<HS, false>, to, given, from, lse, D, k,
-           k.heads * tiles);
+           of_keys);
 }
 
 #endif

@@ -125,6 +125,56 @@ struct Tile {
 #define HOPPER_ASM(...) __trap()
 #endif
 
+// A line of the program: as default argument, that of the call.
+struct Site {
+    const char* file;
+    int line;
+    __device__ static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
+};
+#define CALL_SITE Site at = Site::here()
+
+// In tests, which define LONG_WAITS_END, a wait of more than 4 to 9 s ends the kernel by a store to address 0, and its
+// place is printed at exit, from the host's memory, which survives that. (With trap or printf() in a kernel ptxas gives
+// up the registers of setmaxnreg, and each wgmma waits for the one before: C7512.)
+#ifdef LONG_WAITS_END
+struct LongWait {
+    int line, block, thread, parity;
+};
+static LongWait* long_wait;
+static __constant__ LongWait* long_wait_place; // the same, for kernels
+
+static inline void print_long_wait(void) {
+    const LongWait w = *long_wait;
+    if (w.line)
+        fprintf(stderr, "line %d of the kernel's file waits for more than 4 s: block %d, thread %d, parity %d\n",
+                w.line, w.block, w.thread, w.parity);
+}
+static inline void watch_waits(void) {
+    if (long_wait) return;
+    cuda_check(cudaHostAlloc((void**)&long_wait, sizeof *long_wait, cudaHostAllocMapped), "cudaHostAlloc");
+    memset(long_wait, 0, sizeof *long_wait);
+    cuda_check(cudaMemcpyToSymbol(long_wait_place, &long_wait, sizeof long_wait), "cudaMemcpyToSymbol");
+    atexit(print_long_wait);
+}
+// begin: of the wait, in units of 4.3 s; 0: not yet known
+__device__ __forceinline__ void check_time(unsigned& begin, int parity, Site at) {
+    HOPPER_ASM(
+        "{\n.reg .pred p;\n.reg .u32 now, x;\n.reg .u64 none;\nmov.u32 now, %%globaltimer_hi;\nsetp.eq.u32 p, %0, 0;\n"
+        "@p mov.u32 %0, now;\nsub.u32 x, now, %0;\nsetp.ge.u32 p, x, 2;\n@p st.volatile.global.u32 [%1], %2;\n"
+        "mov.u32 x, %%ctaid.x;\n@p st.volatile.global.u32 [%1+4], x;\nmov.u32 x, %%tid.x;\n"
+        "@p st.volatile.global.u32 [%1+8], x;\n@p st.volatile.global.u32 [%1+12], %3;\n@p membar.sys;\n"
+        "mov.u64 none, 0;\n@p st.volatile.global.u32 [none], x;\n}"
+        : "+r"(begin)
+        : "l"(long_wait_place), "r"(at.line), "r"(parity)
+        : "memory");
+}
+#else
+static inline void watch_waits(void) {}
+__device__ __forceinline__ void check_time(unsigned&, int, Site) {}
+#endif
+
 // A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride
 // + column]. base and row_stride are multiples of 16 bytes, batch_stride one of row_stride, and nothing overlaps
 // (cuda.h, cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. The part of a tile
@@ -134,6 +184,7 @@ template <class T>
 static inline TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batches, int64_t row_stride,
                                    int64_t batch_stride, int box_rows) {
     static_assert(sizeof(T) == 2, "tiles are of 16-bit numbers");
+    watch_waits();
     // The driver's library has the function; with this lookup a program also starts without a driver.
     static PFN_cuTensorMapEncodeTiled_v12000 encode = NULL;
     if (!encode) {
@@ -187,13 +238,16 @@ struct Barrier {
         HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                    : "memory");
     }
-    __device__ __forceinline__ void wait(int parity) {
-        for (unsigned over = 0; !over;)
+    __device__ __forceinline__ void wait(int parity, CALL_SITE) {
+        unsigned begin = 0;
+        for (unsigned over = 0; !over;) {
             HOPPER_ASM("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                        "selp.u32 %0, 1, 0, p;\n}"
                        : "=r"(over)
                        : "r"(shared_address(this)), "r"(parity)
                        : "memory");
+            if (!over) check_time(begin, parity, at);
+        }
     }
 };
 
@@ -272,6 +326,18 @@ template <int pending, class... R>
 __device__ __forceinline__ void warpgroup_wait(R&... done) {
     HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
     (keep_in_place(done), ...);
+}
+
+// The arithmetic that these results end, none of which is below 0, comes before the next warpgroup_wait() in machine
+// code, beside the products in flight. ptxas moves a wait up across arithmetic, but not across an access of memory: one
+// that depends on all results, and never happens.
+template <int n>
+__device__ __forceinline__ void finish_before_wait(const float (&result)[n]) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < n; i++) bits |= __float_as_uint(result[i]);
+    HOPPER_ASM("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffffffff;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(bits), "r"(0)
+               : "memory");
 }
 
 // A tile whose columns are k; rows as many as the product takes: 64 of A, n of B.

@@ -252,6 +252,17 @@ def bytes_in_flight(kernel):
     return most
 
 
+def exponentials_beside_products(kernel):
+    """MUFU.EX2 in the program text between a wait for products that leaves some in flight and the next instruction of
+    a warpgroup."""
+    found, beside = 0, False
+    for i in kernel.code:
+        if i.op.startswith("WARPGROUP."):
+            beside = i.op.startswith("WARPGROUP.DEPBAR") and not i.text.rstrip().endswith("0x0")
+        found += beside and i.op.startswith("MUFU.EX2")
+    return found
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Loops
 

@@ -121,6 +121,10 @@ T atomicAdd(T* p, U v) {
     return cuda_on_cpu::atomic(p, [=](T x) { return T(x + T(v)); });
 }
 
+inline unsigned atomicInc(unsigned* p, unsigned last) { // from `last` to 0
+    return cuda_on_cpu::atomic(p, [=](unsigned x) { return x >= last ? 0 : x + 1; });
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Errors
 

@@ -33,6 +33,7 @@ product; registers that are claimed before others release them.
 #include "cuda_emulator.h"
 
 #define __grid_constant__
+#define CALL_SITE CUDA_ON_CPU_SITE
 
 static inline bool is_hopper() { return true; } // costs nothing as long as a block does not use it
 
@@ -648,6 +649,12 @@ void warpgroup_wait(A& a = no_registers, B& b = no_registers, C& c = no_register
     cuda_on_cpu::check_done(&b, sizeof b, at);
     cuda_on_cpu::check_done(&c, sizeof c, at);
     cuda_on_cpu::check_done(&d, sizeof d, at);
+}
+
+template <int n>
+void finish_before_wait(const float (&result)[n], CUDA_ON_CPU_SITE) { // checked, as it holds for these
+    for (float x : result)
+        if (x < 0) cuda_on_cpu::fail(at, "finish_before_wait: %g is below 0", (double)x);
 }
 
 template <class T, int half_n, Major a_major, Major b_major>

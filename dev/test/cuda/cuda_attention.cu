@@ -1,6 +1,8 @@
 /*
-Tests of kernels/attention.cuh and attention_hopper.cuh against kernels/attention.h, on the same rounded inputs. Every
-case runs with each family of kernels that is made for it and that this device has. LONG=1: larger ones on the emulator.
+Tests of kernels/attention.cuh and attention_hopper.cuh against kernels/attention.h, on the same rounded inputs. A
+process tests one family of kernels, so that a fault of one leaves the others' results: the family that the environment
+variable ATTENTION names, in the cases that it is made for; without it mma where there is that, else plain. LONG=1:
+larger cases on the emulator.
 
 Bounds, as relative norms. Everything that both sides compute in float32 differs by about
 
@@ -23,6 +25,7 @@ namespace reference {
 #include "../../../kernels/attention.h"
 } // namespace reference
 
+#include <algorithm>
 #include <sys/wait.h>
 
 typedef std::vector<floatX> ShardedBuffer;
@@ -55,20 +58,16 @@ static bool is_flash(const Case* c) {
     return sizeof(floatX) == 2 && (c->HS == 64 || c->HS == 128) && c->shift % 8 == 0;
 }
 
-// Cases run with each family of kernels that there is for them; `family` is the one whose turn it is.
+// The case's family; false if this process has none for it.
 static int family = ANY_FAMILY;
 static const char* family_name = "";
-static bool next_family(const Case* c) {
+static bool has_family(const Case* c) {
     static const char* const names[] = {"", "plain", "mma", "wgmma"};
-    const int first = is_flash(c) ? MMA_FAMILY : PLAIN_FAMILY;
-    const int last = is_flash(c) && is_hopper() && has_hopper_code() ? WGMMA_FAMILY : first;
-    if (family == ANY_FAMILY)
-        family = first;
-    else
-        family = family < last ? family + 1 : ANY_FAMILY;
-    *attention_asked() = family;
+    family = *attention_asked();
+    if (family >= MMA_FAMILY && !is_flash(c)) return false;
+    if (family == ANY_FAMILY) family = is_flash(c) ? MMA_FAMILY : PLAIN_FAMILY;
     family_name = names[family];
-    return family != ANY_FAMILY;
+    return true;
 }
 
 // Values below 1; query and key heads below c->size.
@@ -403,6 +402,72 @@ static void test_sections(void) {
     check(good, "sections of heads: as many as L2 has room for, and at least one");
 }
 
+// Blocks take pieces of work as those of hopper_forward_kernel do. to (3, pieces): how often each was taken, how many
+// computing warps have seen it, and its block.
+__global__ static void __launch_bounds__(HOPPER_THREADS, 1) pieces_kernel(int* to, Pieces pieces) {
+    auto& ring = *dynamic_shared<TileRing<4>>();
+    ring.start(1);
+    if (threadIdx.x == 0) {
+        int round = 0, piece;
+        for (; (piece = next_piece(pieces)) < pieces.count; round++) {
+            atomicAdd(&to[piece], 1);
+            to[2 * pieces.count + piece] = (int)blockIdx.x;
+            ring.give(piece, round);
+        }
+        ring.give(piece, round);
+    } else if (threadIdx.x >= 128) {
+        for (int round = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
+            if (threadIdx.x % 32 == 0) atomicAdd(&to[pieces.count + piece], 1);
+            ring.release_own();
+        }
+    }
+}
+
+// Each piece goes to one block, and to none that starts when others have taken all: on the emulator no more blocks run
+// at a time than there are cores. Twice, as the counter has to be 0 again.
+static void test_pieces(void) {
+    const int count = 40, blocks = 12;
+    bool once = true, seen = true;
+    std::vector<bool> works;
+    for (int i = 0; i < 2; i++) {
+        Device<int> to(std::vector<int>((size_t)3 * count, 0));
+        const Pieces pieces = {count, count + blocks - 1};
+        launch(hopper_launch(pieces, sizeof(TileRing<4>)), pieces_kernel, to.p, pieces);
+        const std::vector<int> got = to.get();
+        works.assign((size_t)blocks, false);
+        for (size_t n = 0; n < (size_t)count; n++) {
+            once = once && got[n] == 1;
+            seen = seen && got[(size_t)count + n] == 8;
+            works[(size_t)got[(size_t)2 * count + n]] = true;
+        }
+    }
+    const int64_t working = std::count(works.begin(), works.end(), true);
+#ifdef __CUDACC__
+    const int64_t most = blocks;
+#else
+    const int64_t most = cuda_on_cpu::core_count();
+#endif
+    check(once && seen, "each of %d pieces is taken once, and all computing warps see it", count);
+    check(working <= most, "%d of %d blocks take them: those that start late take none", (int)working, blocks);
+}
+
+// The same bits from any number of blocks.
+static void test_grids(const Case* c) {
+    const ShardedBuffer qkv = random_qkv(c), dout = random_of<floatX>(out_size(c), 1);
+    int* const multiprocessors = &const_cast<cudaDeviceProp*>(gpu_properties())->multiProcessorCount;
+    const int all = *multiprocessors;
+    *multiprocessors = 5;
+    const Results want = run(c, qkv, dout);
+    for (const int blocks : {1, 3, 100}) {
+        *multiprocessors = blocks;
+        const Results got = run(c, qkv, dout);
+        check(same_bits(got.out, want.out, 0, out_size(c)) && same_bits(got.lse, want.lse, 0, lse_size(c)) &&
+                  same_bits(got.dqkv, want.dqkv, 0, qkv_size(c)),
+              "%-5s T %d x %d: the same bits from 5 blocks and from up to %d", floatX_name, c->T, c->HS, blocks);
+    }
+    *multiprocessors = all;
+}
+
 // With ATTENTION=asked (NULL: not set), heads of HS end the program, and the message has `says`.
 static void test_refusal(const char* asked, int HS, const char* says) {
     int ends[2], status = 0;
@@ -437,19 +502,22 @@ static void test_refusals(void) { // before anything asks for the variable
 
 // What runs where nothing is asked for; where there is a Hopper GPU, too: its kernels have to be asked for.
 static void test_choice(void) {
+    const int asked = *attention_asked();
     *attention_asked() = ANY_FAMILY;
     const int fast = sizeof(floatX) == 2 ? MMA_FAMILY : PLAIN_FAMILY;
     check(attention_family(64, true) == fast && attention_family(128, true) == fast &&
               attention_family(64, false) == PLAIN_FAMILY && attention_family(80, true) == PLAIN_FAMILY,
           "%s kernels without ATTENTION: mma for 16 bits in heads of 64 and 128, else plain", floatX_name);
+    *attention_asked() = asked;
 }
 
 // No sequences, or no tokens: no kernel is launched, and no memory is touched.
 static void test_nothing(void) {
+    const int HS = *attention_asked() >= MMA_FAMILY ? 128 : 33;
     attention_forward(NULL, NULL, NULL, NULL, 0, 5, 2, 1, 64);
     attention_forward(NULL, NULL, NULL, NULL, 2, 0, 2, 1, 64);
-    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 0, 5, 2, 1, 33);
-    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 2, 0, 2, 1, 33);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 0, 5, 2, 1, HS);
+    attention_backward(NULL, NULL, NULL, NULL, NULL, NULL, 2, 0, 2, 1, HS);
     check(true, "no sequences and no tokens are no work");
 }
 
@@ -522,31 +590,41 @@ static void test_cases(void) {
 #endif
     if (is_long && sizeof(floatX) == 2) all.insert(all.end(), long_cases, long_cases + 4);
     for (const Case& c : all) {
-        while (next_family(&c)) test_case(&c);
+        if (has_family(&c)) test_case(&c);
     }
 }
 
 // What holds for bits, and scores as large as they can be.
 static void test_properties(Case c) {
-    while (next_family(&c)) {
-        c.size = 1;
-        if (c.documents) {
-            test_isolation(&c);
-            test_one_document(&c);
-        } else {
-            test_causality(&c, 70);
-            test_causality(&c, 64);
-        }
-        c.size = 3000;
-        test_huge_scores(&c);
+    if (!has_family(&c)) return;
+    c.size = 1;
+    if (c.documents) {
+        test_isolation(&c);
+        test_one_document(&c);
+    } else {
+        test_causality(&c, 70);
+        test_causality(&c, 64);
     }
+    c.size = 3000;
+    test_huge_scores(&c);
 }
 
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_refusals();
+    const int asked = *attention_asked();
+    if (asked >= MMA_FAMILY &&
+        (sizeof(floatX) == 4 || (asked == WGMMA_FAMILY && !(is_hopper() && has_hopper_code())))) {
+        printf("left out: ATTENTION=%s has no kernels for this device and %s\n", getenv("ATTENTION"), floatX_name);
+        return test_end();
+    }
     test_choice();
     test_nothing();
+    if (asked == WGMMA_FAMILY) {
+        test_pieces();
+        const Case grids = {2, 260, 2, 1, 64, 0, 1};
+        if (has_family(&grids)) test_grids(&grids);
+    }
     test_sections();
     for (int section = 1; section <= 12; section += section < 4 ? 2 : 7) { // 1, 3, 5, 12
         test_blocks<false>(section);
@@ -554,7 +632,7 @@ int main(int argc, char** argv) {
     }
     if (brief) {
         for (const Case& c : few_cases) {
-            while (next_family(&c)) test_case(&c);
+            if (has_family(&c)) test_case(&c);
         }
         for (int i = 0; i < 2; i++) test_decode(&decode_cases[i]);
         return test_end();

@@ -10,8 +10,11 @@ sizes; tensor cores align the terms of an instruction, and cut instead of roundi
 Runs with 16-bit types of both kinds in any build. On a GPU of another compute capability than 9.0 there is nothing to
 run: it says so. --short: fewer sizes, for the sanitizers.
 */
-#include "../../../kernels/hopper.cuh"
 #include "cuda_test.h"
+#include "../../../kernels/hopper.cuh"
+
+#include <string>
+#include <sys/wait.h>
 
 static bool is_short = false;
 static unsigned seed = 1;
@@ -365,8 +368,49 @@ static void test_operands(const char* type) {
     test_wgmma<T, half_n, COLUMNS_IN_TILES, MN_MAJOR>(type);
 }
 
+// A wait without end is ended, and the message has its line: by the clock on a GPU, where it takes 4 to 9 s, as a
+// deadlock on the emulator. In another process, before this one uses the GPU.
+__global__ static void endless_kernel() {
+    Barrier& barrier = *dynamic_shared<Barrier>();
+    if (threadIdx.x == 0) {
+        barrier.init(1);
+        barriers_fence();
+    }
+    __syncthreads();
+    barrier.wait(0); // this line
+}
+enum { ENDLESS_LINE = __LINE__ - 2 };
+
+static void test_endless_wait() {
+    int ends[2], status = 0;
+    if (pipe(ends) != 0) die("a test needs a pipe: %s", strerror(errno));
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+#ifdef __CUDACC__
+        if (!is_hopper()) _exit(0);
+        watch_waits();
+#endif
+        launch(launch_shape(1, 32, sizeof(Barrier)), endless_kernel);
+        cuda_check(cudaDeviceSynchronize(), "a kernel that waits for ever");
+        _exit(0);
+    }
+    close(ends[1]);
+    std::string text, line = std::to_string(ENDLESS_LINE);
+    char part[512];
+    for (ssize_t n; (n = read(ends[0], part, sizeof part)) > 0;) text.append(part, (size_t)n);
+    close(ends[0]);
+    waitpid(child, &status, 0);
+    if (status == 0) return; // this GPU has no barriers
+    check(text.find(line) != std::string::npos, "a wait without end: line %s is named: %s", line.c_str(),
+          text.substr(text.rfind('\n', text.find(line)) + 1).c_str());
+}
+
 int main(int argc, char** argv) {
     is_short = argc > 1 && strcmp(argv[1], "--short") == 0;
+    if (!is_short) test_endless_wait();
     test_places();
     if (!is_hopper()) {
         printf("left out: this GPU has no wgmma and no TMA\n");

@@ -10,6 +10,7 @@ Errors are relative norms, |got - want| / |want|, and, beside them, the largest 
 */
 #ifndef CUDA_TEST_H
 #define CUDA_TEST_H
+#define LONG_WAITS_END // hopper.cuh
 
 #include "../../../kernels/cuda_utils.cuh"
 #include "../unit/test.h"

@@ -40,8 +40,18 @@ export -f job
         case $test in
         tsan/*) echo "$test:env CUDA_ON_CPU_THREADS=2 $BUILD/$test --short" ;; # blocks race on two cores
         asan/*) echo "$test:$BUILD/$test --short" ;;
-        */compare) echo "$test:$BUILD/$test --compare $references/gpt2_tied.safetensors" ;;
+        */compare)
+            echo "$test:$BUILD/$test --compare $references/gpt2_tied.safetensors"
+            echo "$test, heads:$BUILD/$test --heads"
+            echo "$test, heads, wgmma:env ATTENTION=wgmma $BUILD/$test --heads"
+            ;;
         *) echo "$test:$BUILD/$test" ;;
+        esac
+        case $test in
+        */fp32/*) ;; # has no kernels by wgmma
+        tsan/*/cuda_attention) echo "$test, wgmma:env ATTENTION=wgmma CUDA_ON_CPU_THREADS=2 $BUILD/$test --short" ;;
+        asan/*/cuda_attention) echo "$test, wgmma:env ATTENTION=wgmma $BUILD/$test --short" ;;
+        */cuda_attention) echo "$test, wgmma:env ATTENTION=wgmma $BUILD/$test" ;;
         esac
     done
 } | xargs -P 2 -d '\n' -n 1 bash -c 'job "${0%%:*}" ${0#*:}'

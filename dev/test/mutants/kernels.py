@@ -23,6 +23,7 @@ BUILDS = {
 ATTENTION, ROWS, UPDATE, MATMUL, COMM = "cuda_attention", "cuda_rows", "cuda_update", "cuda_matmul", "cuda_comm"
 HOPPER, HOPPER_BUGS = "cuda_hopper", "cuda_hopper_bugs"
 MODEL = "test_gpt"  # the whole model beside PyTorch's numbers, a row for every tensor, as make compare shows them
+WGMMA, MODEL_WGMMA = "cuda_attention_wgmma", "test_gpt_wgmma"  # with ATTENTION=wgmma
 REFERENCES = [f"dev/test/reference/{name}.safetensors" for name in ("gpt2_tied", "llama_grouped")]
 
 # File, exact text, replacement; test, build, precision.
@@ -213,61 +214,71 @@ PLANTED = [
     # attention by wgmma
     ("kernels/attention_hopper.cuh", "        __syncwarp();\n        if (threadIdx.x % 32 == 0) empty",
      "        if (threadIdx.x % 32 == 0) empty",
-     ATTENTION, "tsan", "BF16"),
-    ("kernels/attention_hopper.cuh", "grid - 1 - i : i", "grid - i : i", ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "wait(n / SLOTS % 2 ^ 1)", "wait(n / SLOTS % 2)", ATTENTION, "plain", "BF16"),
+     WGMMA, "tsan", "BF16"),
+    ("kernels/attention_hopper.cuh", "{ return (int)atomicInc(&pieces_taken, pieces.last); }",
+     "{\n    static thread_local int block = -1, next;\n    next = block == (int)blockIdx.x ? next + (int)gridDim.x : "
+     "(int)blockIdx.x;\n    block = next < pieces.count ? (int)blockIdx.x : -1;\n    return next;\n}", WGMMA, "plain",
+     "BF16"),
+    ("kernels/attention_hopper.cuh", "(unsigned)(count + blocks - 1)};", "(unsigned)(count + blocks)};", WGMMA, "plain",
+     "BF16"),
+    ("kernels/attention_hopper.cuh", "        own_empty.wait(round % 2 ^ 1, at);\n        piece = next;",
+     "        piece = next;", WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "given.init(1), own_full", "given.init(2), own_full", WGMMA, "plain", "BF16"),
+    ("kernels/attention.cuh", "    s.positions = k.positions = positions;", "    s.positions = positions;", MODEL_WGMMA,
+     "quick", "BF16"),
+    ("kernels/attention_hopper.cuh", "wait(n / SLOTS % 2 ^ 1, at)", "wait(n / SLOTS % 2, at)", WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "full[i].init(full_count), empty[i].init(8);",
-     "full[i].init(full_count), empty[i].init(4);", ATTENTION,
+     "full[i].init(full_count), empty[i].init(4);", WGMMA,
      "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "const int kv = s.NH + block.h / (s.NH / s.NKV);",
-     "const int kv = s.NH + block.h % s.NKV;", ATTENTION,
+     "const int kv = s.NH + block.h % s.NKV;", WGMMA,
      "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "tiles + c * ROWS + r * 64, map", "tiles + c * PART + r * 64, map", ATTENTION,
+    ("kernels/attention_hopper.cuh", "tiles + c * ROWS + r * 64, map", "tiles + c * PART + r * 64, map", WGMMA,
      "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "    if (thread == 0) tensor_store_wait_read<0>(); // of the former piece\n", "",
-     ATTENTION, "plain",
+     WGMMA, "plain",
      "BF16"),
-    ("kernels/attention_hopper.cuh", "k % 4 * 16 + to_right), a);", "k % 4 * 16), a);", ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "    shared_fence();\n", "", ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "k / 4 * A_ROWS * 128 >> 4", "k / 4 * N * 128 >> 4", ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "wgmma<floatX>(c, l, r, k > 0);", "wgmma<floatX>(c, l, r, true);", ATTENTION,
+    ("kernels/attention_hopper.cuh", "k % 4 * 16 + to_right), a);", "k % 4 * 16), a);", WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "    shared_fence();\n", "", WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "k / 4 * A_ROWS * 128 >> 4", "k / 4 * N * 128 >> 4", WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "wgmma<floatX>(c, l, r, k > 0);", "wgmma<floatX>(c, l, r, true);", WGMMA,
      "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "        mask_scores<KEYS, false>(by_columns(p), row, block.first);\n", "",
-     ATTENTION, "plain", "BF16"),
+     WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "            ring.await_tile(n + 1);\n            warpgroup_fence(o, a);",
      "            warpgroup_fence(o, a);",
-     ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "            barrier_arrive(TURN + 1 - part, 256);\n", "", ATTENTION, "plain",
+     WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "            barrier_arrive(TURN + 1 - part, 256);\n", "", WGMMA, "plain",
      "BF16"),
     ("kernels/attention_hopper.cuh", "            warpgroup_wait<1>(p);\n            ring.release(n++);",
-     "            warpgroup_wait<2>(p);\n            ring.release(n++);", ATTENTION, "plain", "BF16"),
+     "            warpgroup_wait<2>(p);\n            ring.release(n++);", WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "            scale_rows<HS>(by_columns(o), factor);\n            round",
-     "            round", ATTENTION, "plain",
+     "            round", WGMMA, "plain",
      "FP16"),
     ("kernels/attention_hopper.cuh", "            ring.await_tile(n + 1);\n            warpgroup_wait<1>(dq, a);",
-     "            warpgroup_wait<1>(dq, a);", ATTENTION, "plain", "BF16"),
+     "            warpgroup_wait<1>(dq, a);", WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "min(row + r * 8 + (int)threadIdx.x % 32 / 4, T - 1) * stride;",
-     "min(row + r + (int)threadIdx.x % 32 / 4 * 2, T - 1) * stride;", ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "if (key < block.first) ring.release(n - 2);", "ring.release(n);", ATTENTION,
+     "min(row + r + (int)threadIdx.x % 32 / 4 * 2, T - 1) * stride;", WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "if (key < block.first) ring.release(n - 2);", "ring.release(n);", WGMMA,
      "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "query + i < s.T ? scale * head[query + i] : 0.0f;", "scale * head[query + i];",
-     ATTENTION, "asan", "BF16"),
-    ("kernels/attention_hopper.cuh", "warp == 1 ? LOG2_E : 1.0f, s, pieces", "1.0f, s, pieces", ATTENTION, "plain",
+     WGMMA, "asan", "BF16"),
+    ("kernels/attention_hopper.cuh", "warp == 1 ? LOG2_E : 1.0f, s, pieces", "1.0f, s, pieces", WGMMA, "plain",
      "BF16"),
-    ("kernels/attention_hopper.cuh", "if (query < own) {", "if (query <= own) {", ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "a[i / 8][i % 8 / 2])[i % 2]", "a[i / 8][i % 8 / 2])[0]", ATTENTION, "plain",
+    ("kernels/attention_hopper.cuh", "if (query < own) {", "if (query <= own) {", WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "a[i / 8][i % 8 / 2])[i % 2]", "a[i / 8][i % 8 / 2])[0]", WGMMA, "plain",
      "BF16"),
     ("kernels/attention_hopper.cuh", "full.arrive_expect(sizeof tile);", "full.arrive_expect(sizeof tile.q);",
-     ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "                warpgroup_fence(dk, b);\n", "", ATTENTION, "plain", "BF16"),
-    ("kernels/attention_hopper.cuh", "dk[i] *= s.scale * LN_2;", "dk[i] *= s.scale;", ATTENTION, "plain", "FP16"),
+     WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "                warpgroup_fence(dk, b);\n", "", WGMMA, "plain", "BF16"),
+    ("kernels/attention_hopper.cuh", "dk[i] *= s.scale * LN_2;", "dk[i] *= s.scale;", WGMMA, "plain", "FP16"),
     ("kernels/attention_hopper.cuh", "if (DOCUMENTS && block.first < row_last)\n",
-     "if (DOCUMENTS && block.first + 64 < row_last)\n", ATTENTION,
+     "if (DOCUMENTS && block.first + 64 < row_last)\n", WGMMA,
      "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "min(block.first + PIECE, s.T) - 1, s.T) : s.T;", "block.first, s.T) : s.T;",
-     ATTENTION, "plain", "BF16"),
+     WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "row < first_key(positions, query + QUERIES - 1, s.T))",
-     "row < first_key(positions, query, s.T))", ATTENTION,
+     "row < first_key(positions, query, s.T))", WGMMA,
      "plain", "BF16"),
     # documents
     ("kernels/attention_common.cuh", "const int query = min(t, T - 1);", "const int query = t;", ATTENTION, "asan",
@@ -402,6 +413,8 @@ def run(test, _planted):
     name, build, *n, precision = test.split()
     program = "build/" + test.replace(" ", "_")
     flags, libraries = mpi_flags() if build == "mpi" else ([], [])
+    family = ["env", "ATTENTION=wgmma"] if name.endswith("_wgmma") else []
+    name = name.removesuffix("_wgmma")
     source = "test_gpt.c" if name == MODEL else f"dev/test/cuda/{name}.cu"
     compile_line = [*COMMON, *BUILDS[build], *flags, f"-DPRECISION_{precision.upper()}", source, "-x", "none", "-o",
                     program, *libraries,
@@ -410,6 +423,6 @@ def run(test, _planted):
         ended = n[1:] or ["0", "--short"]
         limit = [] if "--short" in ended else ["env", "FAKE_NCCL_SECONDS=2"]
         return compile_line, [*limit, "bash", "-c", NCCL_RANKS, "nccl", program, n[0], *ended]
-    words = ["--compare", *REFERENCES] if name == MODEL else []
+    words = ["--compare", *REFERENCES] if name == MODEL and not family else []
     short = [] if build in ("plain", "quick", "fake") else ["--short"]
-    return compile_line, [*mutate.ranks(*n or [1]), program, *words, *short]
+    return compile_line, [*family, *mutate.ranks(*n or [1]), program, *words, *short]

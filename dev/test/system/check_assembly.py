@@ -5,6 +5,7 @@ check_assembly.py: what the machine code of the CUDA kernels has to be like, in 
     memory      no stack and no spills, but where SPILLS says why
     tensor      flash attention has just the mma instructions that its loop needs, and two blocks share a multiprocessor
     width       kernels for packs of 16 bytes load and store global memory so, and nowhere a single 16-bit number
+    overlap     Hopper's attention computes its exponentials while products are in flight
     flight      kernels that wait for memory have enough bytes under way to keep it busy (Little's law;
                 dev/bench/assembly.py)
     double      float64 only where sums are meant to be taken in it
@@ -51,6 +52,9 @@ HOPPER = {
     "hopper_backward_keys<64": 4 + 4 + 4 + 4,
     "hopper_backward_keys<128": 8 + 8 + 4 + 4,
 }
+# Exponentials of a thread in a tile: of 64 rows and 128 columns, or 64, by 128 threads. All of them stand between a
+# wait that leaves a product in flight and the next wait.
+BESIDE_PRODUCTS = {"hopper_forward_kernel": 64, "hopper_backward_queries": 64, "hopper_backward_keys": 32}
 
 DOUBLE = ("squares_kernel", "squares_add_kernel", "delay_squares_kernel", "losses_add_kernel")
 
@@ -153,6 +157,9 @@ def check_kernel(k, launches, results):
         products = HOPPER[k.name.split(",")[0]]
         results.check(count("HGMMA") == products and count("HMMA") == 0,
                       f"{where}: {count('HGMMA')} wgmma, {count('HMMA')} mma; wanted {products}, 0")
+        beside, wanted = assembly.exponentials_beside_products(k), BESIDE_PRODUCTS[k.name.split("<")[0]]
+        results.check(beside >= wanted,
+                      f"{where}: {beside} exponentials between waits, while a product is in flight; wanted {wanted}")
         results.check(count("UTMALDG") > 0 and count("UTMASTG") > 0, f"{where}: tiles do not travel by TMA")
         results.check(count("USETMAXREG") == 2,
                       f"{where}: {count('USETMAXREG')} warpgroups change their registers; wanted 2")
@@ -210,6 +217,8 @@ FAULTS = [
     ("kernels/attention.cuh", "(FLASH_QUERIES + 2 * FLASH_KEYS) * flash_row<HS>",
      "(FLASH_QUERIES + 2 * FLASH_KEYS) * (HS + 200)", "blocks on"),
     ("kernels/attention.cuh", "mma_m16n8k16<floatX>(c[m][2 * n + 1], a[k][m], {b[2], b[3]});", "", "mma in a turn"),
+    ("kernels/attention_hopper.cuh", "            finish_before_wait(sum);\n", "", "between waits"),
+    ("kernels/attention_hopper.cuh", "            finish_before_wait(p);\n", "", "between waits"),
 ]
 
 
@@ -227,7 +236,8 @@ def compile_launches(root, to):
 
 
 def seen(file, text, replacement, folder, results_of):
-    """The failures that a fault leads to. Only its file is compiled, with what that includes."""
+    """The failures that a fault leads to. Only its file is compiled, with what that includes, or the one that launches
+    its kernels."""
     root = tempfile.mkdtemp(dir=folder)
     for part in ("kernels", "dev/bench", "dev/emulator", "util"):
         shutil.copytree(os.path.join(ROOT, part), os.path.join(root, part))
@@ -241,7 +251,7 @@ def seen(file, text, replacement, folder, results_of):
             return None
         with open(path, "w") as f:
             f.write(source.replace(text, replacement))
-    compile_cubin(root, file, os.path.join(root, "cubin"))
+    compile_cubin(root, file.replace("attention_hopper", "attention"), os.path.join(root, "cubin"))
     compile_launches(root, os.path.join(root, "launches"))
     results = results_of()
     check_all(assembly.read_kernels(os.path.join(root, "cubin")),
