@@ -4,15 +4,17 @@ test_gpt.c: tests of the model.
     against PyTorch      logits, loss, every gradient, ten AdamW steps of small models: numbers made in float64 by
                          dev/test/reference/make_reference.py, so that what is measured is our own rounding
     documents            packed into a sequence, they have the losses and gradients that they have alone
+    heads of 64, 128     attention on a GPU's tensor cores, by ATTENTION=mma (default) or wgmma, beside plain kernels
 
 Run from the project's folder:
 
-    build/test_gpt                      all of it
+    build/test_gpt                      all of it; with ATTENTION=mma or wgmma, as with --heads, the last part
     build/test_gpt --write FILE MODEL   one step of a model, as such numbers
     ./test_gpt --compare FILE...        the same step by this build, a row for every tensor (make compare)
 
 CAAT-Nets' gradients by finite differences: dev/test/unit/test_caat.c. The trainer's runs: dev/test/unit/test_trainer.c.
 */
+#define LONG_WAITS_END // kernels/hopper.cuh
 #include "dev/test/unit/one_rank.h"
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -597,6 +599,64 @@ static void test_documents(const ModelConfig* m, CaatConfig sync) {
     alone_close(&x);
 }
 
+#ifdef USE_CUDA
+// ----------------------------------------------------------------------------------------------------------------
+// Attention on tensor cores: a step of models whose heads these are for, beside the same step by plain kernels, which
+// PyTorch's numbers above have tested. Both round as test_reference's bound allows.
+
+static ReferenceStep step_by(int family, const Reference* r, const double* tokens, Alone* run) {
+    *attention_asked() = family;
+    alone_plan(run, &r->model, r->sync, r->B, r->T);
+    float* weights = zero_weights(&run->stage);
+    draw_reference_weights(weights, &run->stage.layout);
+    give_weights(&run->stage, weights);
+    return reference_step(run, r, tokens, 0, true);
+}
+
+// Two sequences of 136 tokens, more than a tile; document: the token that begins one, or -1.
+static void test_heads(const char* name, const ModelConfig* m, int document) {
+    const int asked = *attention_asked();
+    Reference r = reference_of("gpt2");
+    r.model = *m;
+    r.T = m->T;
+    r.B = 2;
+    r.document = document;
+    const int n = r.B * (r.T + 1), logits = r.B * r.T * m->V;
+    double* tokens = (double*)checked_malloc((size_t)n * sizeof *tokens, "test");
+    for (int i = 0; i < n; i++) tokens[i] = (int)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
+    Alone plain, fast;
+    ReferenceStep want = step_by(PLAIN_FAMILY, &r, tokens, &plain);
+    ReferenceStep got = step_by(asked == ANY_FAMILY ? MMA_FAMILY : asked, &r, tokens, &fast);
+    double logits_error;
+    const char* where = "";
+    const double bound = bound_of(&r, 2 * stages_back_to(&r, 0));
+    const double error =
+        documents_error(&fast.stage, got.grads, want.grads, got.logits, want.logits, logits, &logits_error, &where);
+    char what[160];
+    snprintf(what, sizeof what, "%s, heads of %d by %s%s: logits", name, m->C / m->NH,
+             asked == WGMMA_FAMILY ? "wgmma" : "mma", document < 0 ? "" : ", documents");
+    check_error(what, logits_error, bound);
+    check_error("    loss", fabs(got.loss - want.loss) / want.loss, bound);
+    snprintf(what, sizeof what, "    gradients, worst: %s", where);
+    check_error(what, error, bound);
+    check(error > 0 && logits_error > 0, "    they are not those of the plain kernels");
+    reference_step_free(&got, &r);
+    reference_step_free(&want, &r);
+    alone_close(&fast);
+    alone_close(&plain);
+    free(tokens);
+    *attention_asked() = asked;
+}
+
+static void test_all_heads(void) {
+    const ModelConfig gpt2 = model_gpt2(1, 128, 2, 136, 96), llama = model_llama(1, 256, 2, 1, 64, 136, 96);
+    for (int document = -1; document < 8; document += 8) {
+        test_heads("gpt2", &gpt2, document);
+        test_heads("llama", &llama, document);
+    }
+}
+#endif
+
 int main(int argc, char** argv) {
     device_open(0);
     if (argc == 4 && strcmp(argv[1], "--write") == 0) {
@@ -607,6 +667,10 @@ int main(int argc, char** argv) {
         for (int i = 2; i < argc; i++) test_reference(argv[i], true);
         return test_end();
     }
+#ifdef USE_CUDA
+    if (sizeof(floatX) == 2) test_all_heads();
+    if (*attention_asked() >= MMA_FAMILY || (argc > 1 && strcmp(argv[1], "--heads") == 0)) return test_end();
+#endif
     test_reference("dev/test/reference/gpt2_tied.safetensors", false);
     test_reference("dev/test/reference/gpt2_untied.safetensors", false);
     test_reference("dev/test/reference/llama_grouped.safetensors", false);
