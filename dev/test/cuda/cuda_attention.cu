@@ -351,7 +351,7 @@ static void test_decode(const Case* c) {
 template <bool KEYS>
 __global__ static void record_kernel(int64_t* to, Attention s, int tile) {
     const Block block = block_of<KEYS>(s, tile, (int)blockIdx.x);
-    const int64_t all[8] = {block.first, block.h, block.q, block.k, block.v, block.out, block.stats, block.row};
+    const int64_t all[8] = {block.first, block.h, block.q, block.k, block.v, block.out, block.stats, block.b};
     for (int i = 0; i < 8; i++) to[blockIdx.x * 8 + i] = all[i];
 }
 
@@ -373,7 +373,7 @@ static void test_blocks(int section) {
                                         row + (NH + NKV + kv) * HS,
                                         (b * T * NH + h) * HS,
                                         (b * NH + h) * T,
-                                        b * T};
+                                        b};
                 want.insert(want.end(), all, all + 8);
             }
         }

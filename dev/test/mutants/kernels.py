@@ -219,13 +219,12 @@ PLANTED = [
      "{\n    static thread_local int block = -1, next;\n    next = block == (int)blockIdx.x ? next + (int)gridDim.x : "
      "(int)blockIdx.x;\n    block = next < pieces.count ? (int)blockIdx.x : -1;\n    return next;\n}", WGMMA, "plain",
      "BF16"),
-    ("kernels/attention_hopper.cuh", "(unsigned)(count + blocks - 1)};", "(unsigned)(count + blocks)};", WGMMA, "plain",
-     "BF16"),
+    ("kernels/attention_hopper.cuh", "pieces.last); }", "pieces.last + 1); }", WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "        own_empty.wait(round % 2 ^ 1, at);\n        piece = next;",
      "        piece = next;", WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "given.init(1), own_full", "given.init(2), own_full", WGMMA, "plain", "BF16"),
-    ("kernels/attention.cuh", "    s.positions = k.positions = positions;", "    s.positions = positions;", MODEL_WGMMA,
-     "quick", "BF16"),
+    ("kernels/attention.cuh", "hopper_forward<64> : hopper_forward<128>", "hopper_forward<64> : hopper_forward<64>",
+     MODEL_WGMMA, "quick", "BF16"),
     ("kernels/attention_hopper.cuh", "wait(n / SLOTS % 2 ^ 1, at)", "wait(n / SLOTS % 2, at)", WGMMA, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "full[i].init(full_count), empty[i].init(8);",
      "full[i].init(full_count), empty[i].init(4);", WGMMA,
@@ -283,7 +282,8 @@ PLANTED = [
     # documents
     ("kernels/attention_common.cuh", "const int query = min(t, T - 1);", "const int query = t;", ATTENTION, "asan",
      "BF16"),
-    ("kernels/attention_common.cuh", "return s.positions ? s.positions + block.row : NULL;", "return s.positions;",
+    ("kernels/attention_common.cuh", "s.positions + (uint64_t)(unsigned)block.b * (unsigned)s.T : NULL;",
+     "s.positions : NULL;",
      ATTENTION, "plain", "BF16"),
     ("kernels/attention_common.cuh", "if (first_key(positions, middle, T) <= key)",
      "if (first_key(positions, middle, T) < key)", ATTENTION, "plain", "BF16"),
@@ -423,6 +423,6 @@ def run(test, _planted):
         ended = n[1:] or ["0", "--short"]
         limit = [] if "--short" in ended else ["env", "FAKE_NCCL_SECONDS=2"]
         return compile_line, [*limit, "bash", "-c", NCCL_RANKS, "nccl", program, n[0], *ended]
-    words = ["--compare", *REFERENCES] if name == MODEL and not family else []
+    words = [] if name != MODEL else ["--heads"] if family else ["--compare", *REFERENCES]
     short = [] if build in ("plain", "quick", "fake") else ["--short"]
     return compile_line, [*family, *mutate.ranks(*n or [1]), program, *words, *short]
