@@ -7,9 +7,10 @@ sum = residual + (branch + bias) is fused: 4 instead of 5. The statistics are th
 backward pass reads.
 
 Backward. One pass over dout and x makes dx and the sums of dw and db: 3 reads and 1 write. A thread owns columns, and
-keeps their dw and db in registers while its block goes through its rows; there are as many blocks as the GPU holds at a
-time, and each writes one row of dw and one of db, which are added in order: about 1 % more traffic for many rows. A row
-wider than the registers of a block is cut into slabs, and the blocks of each slab read all of it for the two means.
+keeps their dw and db in registers while its block goes through its rows; while it reduces one, cp.async brings the next
+into shared memory, as registers are scarce. There are as many blocks as the GPU holds at a time, and each writes one
+row of dw and one of db, which are added in order: about 1 % more traffic for many rows. A row wider than the registers
+of a block is cut into slabs, and the blocks of each slab read all of it for the two means.
 */
 #ifndef LAYERNORM_CUH
 #define LAYERNORM_CUH
@@ -95,27 +96,30 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
                               const float* __restrict__ mean, const float* __restrict__ rstd, int N, int C) {
     constexpr int K = COLUMN_PACKS;
     const float inverse_C = 1.0f / C;
-    Packed<floatX, W>* weight = column_slots<W>(); // registers are scarce
+    const int threads = blockDim.x * blockDim.y, rows = gridDim.x * blockDim.y;
+    Packed<floatX, W>*weight = column_slots<W>(w, C), *next = weight + K * threads; // next: rows of dout, x and dx
     Packed<float, W> dw[K] = {}, db[K] = {};
-    const int threads = blockDim.x * blockDim.y;
-    for (int k = 0; k < K; k++) {
-        weight[k * threads] = Packed<floatX, W>();
-        if (column_of<W>(k) < C) weight[k * threads] = load<W>(w + column_of<W>(k));
-    }
-    for (int64_t n = (int64_t)blockIdx.x * blockDim.y + threadIdx.y; n < N; n += gridDim.x * blockDim.y) {
-        const float m = mean[n], r = rstd[n];
+    float m_next = 0, r_next = 0;
+    const auto fetch = [&](int64_t n) {
+        if (n >= N) return;
+        m_next = mean[n];
+        r_next = rstd[n];
+        fetch_columns(next, dout + n * C, x + n * C, dx + n * C, C);
+    };
+    int64_t n = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    for (fetch(n); n < N; n += rows) {
+        const float m = m_next, r = r_next;
         Packed<floatX, W> o[K], v[K], d[K];
         Packed<float, W> g[K], xhat[K];
         float sum[2] = {0, 0}; // of g = dout w, and of g xhat
+        copy_async_wait<0>();  // a thread reads only what it copied itself
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            // past the row: its last pack, times 0; but not of dx, which its owner changes
-            const int c = column_of<W>(k);
-            const int64_t at = n * C + min(c, C - W);
-            o[k] = load<W>(dout + at);
-            v[k] = load<W>(x + at);
-            d[k] = load<W>((c < C ? dx : x) + at);
+            o[k] = next[k * threads];
+            v[k] = next[(K + k) * threads];
+            d[k] = next[(2 * K + k) * threads];
         }
+        fetch(n + rows);
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const Packed<floatX, W> u = weight[k * threads];

@@ -2,7 +2,7 @@
 rmsnorm.cuh: rmsnorm.h on a GPU; parameters and activations are floatX, statistics and sums float32. Threads own rows
 and columns as in layernorm.cuh: forward, a row is read once and kept in shared memory (2 reads and writes of C numbers
 a row, 4 with the residual connection); backward, one pass over dout and x makes dx and the sums of dw (3 reads and 1
-write).
+write), and the next row is fetched while one is reduced.
 */
 #ifndef RMSNORM_CUH
 #define RMSNORM_CUH
@@ -78,27 +78,29 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
                             int N, int C) {
     constexpr int K = COLUMN_PACKS;
     const float inverse_C = 1.0f / C;
-    Packed<floatX, W>* weight = column_slots<W>(); // registers are scarce
+    const int threads = blockDim.x * blockDim.y, rows = gridDim.x * blockDim.y;
+    Packed<floatX, W>*weight = column_slots<W>(w, C), *next = weight + K * threads; // next: rows of dout, x and dx
     Packed<float, W> dw[K] = {};
-    const int threads = blockDim.x * blockDim.y;
-    for (int k = 0; k < K; k++) {
-        weight[k * threads] = Packed<floatX, W>();
-        if (column_of<W>(k) < C) weight[k * threads] = load<W>(w + column_of<W>(k));
-    }
-    for (int64_t n = (int64_t)blockIdx.x * blockDim.y + threadIdx.y; n < N; n += gridDim.x * blockDim.y) {
-        const float r = rstd[n];
+    float r_next = 0;
+    const auto fetch = [&](int64_t n) {
+        if (n >= N) return;
+        r_next = rstd[n];
+        fetch_columns(next, dout + n * C, x + n * C, dx + n * C, C);
+    };
+    int64_t n = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+    for (fetch(n); n < N; n += rows) {
+        const float r = r_next;
         Packed<floatX, W> o[K], v[K], d[K];
         Packed<float, W> g[K], xhat[K];
-        float sum = 0; // of g xhat, g = dout w
+        float sum = 0;        // of g xhat, g = dout w
+        copy_async_wait<0>(); // a thread reads only what it copied itself
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            // past the row: its last pack, times 0; but not of dx, which its owner changes
-            const int c = column_of<W>(k);
-            const int64_t at = n * C + min(c, C - W);
-            o[k] = load<W>(dout + at);
-            v[k] = load<W>(x + at);
-            d[k] = load<W>((c < C ? dx : x) + at);
+            o[k] = next[k * threads];
+            v[k] = next[(K + k) * threads];
+            d[k] = next[(2 * K + k) * threads];
         }
+        fetch(n + rows);
 #pragma unroll
         for (int k = 0; k < K; k++) {
             const Packed<floatX, W> u = weight[k * threads];

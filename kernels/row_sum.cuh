@@ -84,6 +84,7 @@ static inline Launch row_launch(int N, int C) {
 
 enum {
     COLUMN_PACKS = 3,     // packs of a row that a thread owns
+    COLUMN_ARRAYS = 4,    // arrays of which it has these packs in shared memory
     COLUMN_THREADS = 384, // of a block at most: 168 registers for each
     COLUMN_TEAMS = 4,     // rows that a block works on at the same time, if one warp holds a row
     COLUMN_ROWS = 8       // minimum that a block adds up before it writes their sums
@@ -96,7 +97,7 @@ static inline Launch column_launch(int N, int C, int W) {
     const int resident = gpu_properties()->multiProcessorCount * (COLUMN_THREADS / (32 * warps * teams));
     const int64_t blocks = min_i64(max_i64(1, resident / slabs), blocks_for(N, COLUMN_ROWS));
     return launch_shape(dim3((unsigned)blocks, slabs), dim3(32 * warps, teams),
-                        (size_t)COLUMN_PACKS * W * 32 * warps * teams * sizeof(floatX));
+                        (size_t)COLUMN_ARRAYS * COLUMN_PACKS * W * 32 * warps * teams * sizeof(floatX));
 }
 
 // The column that pack k of this thread begins at.
@@ -105,10 +106,35 @@ __device__ __forceinline__ int column_of(int k) {
     return ((blockIdx.y * COLUMN_PACKS + k) * blockDim.x + threadIdx.x) * W;
 }
 
-// Shared memory for one pack of each column that a thread owns: the first; the others follow, a block of threads apart.
+// Shared memory for the packs that a thread owns of COLUMN_ARRAYS arrays, a block of threads apart. The first ones are
+// those of w, the others are 0.
 template <int W>
-__device__ __forceinline__ Packed<floatX, W>* column_slots() {
-    return dynamic_shared<Packed<floatX, W>>() + threadIdx.y * blockDim.x + threadIdx.x;
+__device__ __forceinline__ Packed<floatX, W>* column_slots(const floatX* w, int C) {
+    const int threads = blockDim.x * blockDim.y;
+    Packed<floatX, W>* slots = dynamic_shared<Packed<floatX, W>>() + threadIdx.y * blockDim.x + threadIdx.x;
+    for (int k = 0; k < COLUMN_ARRAYS * COLUMN_PACKS; k++) slots[k * threads] = Packed<floatX, W>();
+    for (int k = 0; k < COLUMN_PACKS; k++) {
+        if (column_of<W>(k) < C) slots[k * threads] = load<W>(w + column_of<W>(k));
+    }
+    return slots;
+}
+
+// Copies the packs that this thread owns of three rows to its slots, but not those past the rows: asynchronously, where
+// they have 16 bytes.
+template <int W>
+__device__ __forceinline__ void fetch_columns(Packed<floatX, W>* slots, const floatX* x, const floatX* y,
+                                              const floatX* z, int C) {
+    const floatX* rows[3] = {x, y, z};
+#pragma unroll
+    for (int k = 0; k < 3 * COLUMN_PACKS; k++) {
+        const int c = column_of<W>(k % COLUMN_PACKS);
+        if (c >= C) continue;
+        if constexpr (sizeof(Packed<floatX, W>) == 16)
+            copy_async16(&slots[k * blockDim.x * blockDim.y], rows[k / COLUMN_PACKS] + c);
+        else
+            slots[k * blockDim.x * blockDim.y] = load<W>(rows[k / COLUMN_PACKS] + c);
+    }
+    copy_async_commit();
 }
 
 // to (C) = the sums of the block: its teams' (threadIdx.y) sums, added in order.
