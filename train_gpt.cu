@@ -119,9 +119,7 @@ static void run_reduce(Trainer* t, Action action) {
         start_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
         finish_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
     }
-    for (int b = 0; b < layout->buckets; b++) {
-        if (layout->bucket[b].chunk == action.chunk && stage->grads.update) gradient_squares(stage, b);
-    }
+    if (stage->grads.update) gradient_squares(stage, action.chunk);
     trace_action(t, action, started);
 }
 

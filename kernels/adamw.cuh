@@ -11,7 +11,7 @@ not on how the tensor is sharded. That is why groups begin where first + i is a 
 #ifndef ADAMW_CUH
 #define ADAMW_CUH
 
-#include "cuda_utils.cuh"
+#include "tensor_ranges.h"
 
 // x, rounded to a neighbour: the last bits, which T cannot hold (bf16: 16, fp16: 13), become 0 after a random number of
 // as many bits was added. Numbers that T can hold are unchanged, and finite numbers stay finite.
@@ -26,9 +26,11 @@ __device__ __forceinline__ T round_randomly(float x, uint32_t random) {
     return (T)copysignf(fminf(y, largest), x);
 }
 
-// The rule of an optimizer: its parameters, whether it keeps a mean of squares v, and update_element() for one element.
+// The rule of an optimizer: its parameters, whether it keeps a mean of squares v, the value of `decay` for tensors that
+// do not decay, and update_element() for one element.
 struct AdamW {
     static constexpr bool HAS_V = true;
+    static constexpr float NO_DECAY = 1;
     float decay, step_size, v_correction, beta1, beta2, eps, grad_scale;
 };
 
@@ -43,13 +45,21 @@ __device__ __forceinline__ void update_element(float& p, float& m, float& v, flo
 template <int W, class Rule>
 __global__ static void __launch_bounds__(256)
     update_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g,
-                  float* __restrict__ m, float* __restrict__ v, int64_t n, Rule rule, int64_t step, uint64_t key,
-                  uint64_t first) {
+                  float* __restrict__ m, float* __restrict__ v, const RangeList list, Rule rule, int64_t step) {
     constexpr bool ROUNDED = sizeof(floatX) < sizeof(float);
-    const int64_t group = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, i = 4 * group - (int)(first % 4);
+    const int own = range_of_block(list);
+    const TensorRange& range = list.range[own];
+    const int64_t group = (int64_t)(blockIdx.x - list.block[own]) * blockDim.x + threadIdx.x, n = range.n;
+    const int64_t i = 4 * group - (int)(range.first % 4);
     if (i >= n) return;
+    p += range.from;
+    g += range.at;
+    m += range.at;
+    master += ROUNDED ? range.at : range.from;
+    if (Rule::HAS_V) v += range.at;
+    if (!range.decays) rule.decay = Rule::NO_DECAY;
     Random4 random = {};
-    if (ROUNDED) random = philox(key, (uint64_t)step, first / 4 + (uint64_t)group);
+    if (ROUNDED) random = philox(range.key, (uint64_t)step, range.first / 4 + (uint64_t)group);
     if (W == 4 && i >= 0 && i + 4 <= n) {
         Packed<float, 4> w = load<4>(master + i), mean = load<4>(m + i), square = {};
         if (Rule::HAS_V) square = load<4>(v + i);
@@ -72,33 +82,45 @@ __global__ static void __launch_bounds__(256)
     }
 }
 
-template <class Rule>
-static inline void launch_update(floatX* p, float* master, const float* g, float* m, float* v, int64_t n,
-                                 const Rule& rule, int64_t step, uint64_t key, uint64_t first) {
-    if (n == 0) return;
-    if (!master) master = (float*)(void*)p;
-    const uintptr_t head = first % 4, offset = head * sizeof(float);
-    const bool aligned = ((uintptr_t)master - offset) % 16 == 0 && ((uintptr_t)g - offset) % 16 == 0 &&
-                         ((uintptr_t)m - offset) % 16 == 0 && (!Rule::HAS_V || ((uintptr_t)v - offset) % 16 == 0) &&
-                         ((uintptr_t)p - head * sizeof(floatX)) % (4 * sizeof(floatX)) == 0;
-    launch(launch_shape(blocks_for(n + (int64_t)head, 4 * 256), 256),
-           aligned ? update_kernel<4, Rule> : update_kernel<1, Rule>, p, master, g, m, v, n, rule, step, key, first);
+// Whether groups of four elements, of which the first begins `head` elements before p, are aligned to their size.
+template <class T>
+static inline bool has_aligned_groups(const T* p, uint64_t head) {
+    return ((uintptr_t)p - head * sizeof(T)) % (4 * sizeof(T)) == 0;
 }
 
-// p, master, m, v (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX
-// is float, master is NULL.
-static inline void adamw_update(floatX* p, float* master, const float* g, float* m, float* v, int64_t n, float lr,
-                                float beta1, float beta2, float eps, float weight_decay, int64_t step, float grad_scale,
-                                uint64_t key, uint64_t first) {
+template <class Rule>
+static inline void launch_update(floatX* p, float* master, const float* g, float* m, float* v,
+                                 const TensorRange* ranges, int count, const Rule& rule, int64_t step) {
+    constexpr bool ROUNDED = sizeof(floatX) < sizeof(float);
+    if (!ROUNDED) master = (float*)(void*)p;
+    for (int i = 0; i < count; i += RANGES_PER_LAUNCH) {
+        bool aligned = true;
+        const RangeList list = range_list(ranges + i, count - i, [&](const TensorRange& range) {
+            const uint64_t head = range.first % 4;
+            if (range.n == 0) return 0;
+            aligned &= has_aligned_groups(p + range.from, head) && has_aligned_groups(g + range.at, head);
+            aligned &= has_aligned_groups(master + (ROUNDED ? range.at : range.from), head);
+            aligned &= has_aligned_groups(m + range.at, head);
+            if (Rule::HAS_V) aligned &= has_aligned_groups(v + range.at, head);
+            return blocks_for(range.n + (int64_t)head, 4 * 256);
+        });
+        launch(launch_shape(list.block[RANGES_PER_LAUNCH], 256),
+               aligned ? update_kernel<4, Rule> : update_kernel<1, Rule>, p, master, g, m, v, list, rule, step);
+    }
+}
+
+// `count` ranges of params, master, moment1 and moment2 are updated from grad. Where floatX is float, master is NULL.
+static inline void adamw_update(floatX* params, float* master, const float* grad, float* moment1, float* moment2,
+                                const TensorRange* ranges, int count, const OptimizerStep* s) {
     AdamW a;
-    a.decay = (float)(1.0 - (double)lr * weight_decay);
-    a.step_size = (float)(lr / (1.0 - pow(beta1, (double)step)));
-    a.v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)step)));
-    a.beta1 = beta1;
-    a.beta2 = beta2;
-    a.eps = eps;
-    a.grad_scale = grad_scale;
-    launch_update(p, master, g, m, v, n, a, step, key, first);
+    a.decay = (float)(1.0 - (double)s->lr * s->weight_decay);
+    a.step_size = (float)(s->lr / (1.0 - pow(s->beta1, (double)s->step)));
+    a.v_correction = (float)(1.0 / sqrt(1.0 - pow(s->beta2, (double)s->step)));
+    a.beta1 = s->beta1;
+    a.beta2 = s->beta2;
+    a.eps = s->eps;
+    a.grad_scale = s->grad_scale;
+    launch_update(params, master, grad, moment1, moment2, ranges, count, a, s->step);
 }
 
 __global__ static void __launch_bounds__(256)

@@ -15,24 +15,29 @@ Elements are independent, so any slice may be updated alone (as in ZeRO), with t
 #ifndef ADAMW_H
 #define ADAMW_H
 
-#include "../util/base.h"
+#include "tensor_ranges.h"
 
-// p, m, v (n) are updated from g (n). step counts from 1. master, key and first are for parameters of 16 bits
-// (adamw.cuh): here p is float32, master is NULL, and nothing is rounded.
-static inline void adamw_update(float* RESTRICT p, float* master, const float* RESTRICT g, float* RESTRICT m,
-                                float* RESTRICT v, int64_t n, float lr, float beta1, float beta2, float eps,
-                                float weight_decay, int64_t step, float grad_scale, uint64_t key, uint64_t first) {
-    (void)master, (void)key, (void)first;
-    const float decay = (float)(1.0 - (double)lr * weight_decay);
-    const float step_size = (float)(lr / (1.0 - pow(beta1, (double)step)));
-    const float v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)step)));
+// `count` ranges of params and of moment1 and moment2 are updated from grad. master is for parameters of 16 bits
+// (adamw.cuh): here params are float32, master is NULL, and nothing is rounded.
+static inline void adamw_update(float* params, float* master, const float* grad, float* moment1, float* moment2,
+                                const TensorRange* ranges, int count, const OptimizerStep* s) {
+    (void)master;
+    const float beta1 = s->beta1, beta2 = s->beta2, eps = s->eps, grad_scale = s->grad_scale;
+    const float step_size = (float)(s->lr / (1.0 - pow(beta1, (double)s->step)));
+    const float v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)s->step)));
     const float new1 = 1.0f - beta1, new2 = 1.0f - beta2;
+    for (const TensorRange* range = ranges; range < ranges + count; range++) {
+        float *RESTRICT p = params + range->from, *RESTRICT m = moment1 + range->at, *RESTRICT v = moment2 + range->at;
+        const float* RESTRICT g = grad + range->at;
+        const int64_t n = range->n;
+        const float decay = (float)(1.0 - (double)s->lr * (range->decays ? s->weight_decay : 0));
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        const float gi = grad_scale * g[i], mi = beta1 * m[i] + new1 * gi, vi = beta2 * v[i] + new2 * (gi * gi);
-        m[i] = mi;
-        v[i] = vi;
-        p[i] = decay * p[i] - step_size * (mi / (sqrtf(vi) * v_correction + eps));
+        for (int64_t i = 0; i < n; i++) {
+            const float gi = grad_scale * g[i], mi = beta1 * m[i] + new1 * gi, vi = beta2 * v[i] + new2 * (gi * gi);
+            m[i] = mi;
+            v[i] = vi;
+            p[i] = decay * p[i] - step_size * (mi / (sqrtf(vi) * v_correction + eps));
+        }
     }
 }
 

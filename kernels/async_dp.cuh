@@ -138,11 +138,13 @@ __global__ static void __launch_bounds__(SQUARES_THREADS)
 // *sum += sum of (g g (to - from))^2 (n each)
 static inline void delay_squares(double* sum, const float* g, const float* to, const float* from, int64_t n) {
     const bool packed = (uintptr_t)g % 16 == 0 && (uintptr_t)to % 16 == 0 && (uintptr_t)from % 16 == 0;
-    const int blocks = blocks_for(n, 4 * SQUARES_GROUPS * SQUARES_THREADS);
+    const int blocks = blocks_for(n, SQUARES_BLOCK);
+    const TensorRange whole = whole_range(n);
+    const RangeList list = range_list(&whole, 1, [&](const TensorRange&) { return blocks; });
     double* partial = (double*)device_scratch(((size_t)blocks + 1) * sizeof(double));
     launch(launch_shape(blocks, SQUARES_THREADS), packed ? delay_squares_kernel<4> : delay_squares_kernel<1>, partial,
            g, to, from, n);
-    launch(launch_shape(1, SQUARES_ADD_THREADS), squares_add_kernel, sum, partial, blocks);
+    launch(launch_shape(1, SQUARES_ADD_THREADS), squares_add_kernel, sum, partial, list);
 }
 
 struct DelayCompensate {

@@ -7,15 +7,25 @@ depend on the GPU.
 #define GLOBAL_NORM_CUH
 
 #include "row_sum.cuh"
+#include "tensor_ranges.h"
 
 enum { SQUARES_THREADS = 256, SQUARES_GROUPS = 16 }; // groups of four floats that a thread takes
 
-// partial[block] = the sum of squares of its groups. Group j begins at g[4 j - head], which is aligned to 16 bytes;
-// groups at the ends of g may be cut.
+enum { SQUARES_BLOCK = 4 * SQUARES_GROUPS * SQUARES_THREADS };
+
+// By how many elements the first group begins before g.
+__host__ __device__ static inline int squares_head(const float* g) { return (int)((uintptr_t)g % 16 / sizeof(float)); }
+
+// partial[block] = the sum of squares of its groups. Group j of a range begins at g[4 j - head], which is aligned to 16
+// bytes; groups at the ends of the range may be cut.
 __global__ static void __launch_bounds__(SQUARES_THREADS)
-    squares_kernel(double* __restrict__ partial, const float* __restrict__ g, int64_t n, int head) {
-    constexpr int STEP = 4 * SQUARES_THREADS, BLOCK = SQUARES_GROUPS * STEP;
-    const int64_t begin = (int64_t)blockIdx.x * BLOCK - head, first = begin + 4 * threadIdx.x;
+    squares_kernel(double* __restrict__ partial, const float* __restrict__ g, const RangeList list) {
+    constexpr int STEP = 4 * SQUARES_THREADS, BLOCK = SQUARES_BLOCK;
+    const int own = range_of_block(list);
+    const int64_t n = list.range[own].n;
+    g += list.range[own].at;
+    const int64_t begin = (int64_t)(blockIdx.x - list.block[own]) * BLOCK - squares_head(g);
+    const int64_t first = begin + 4 * threadIdx.x;
     double sum[4] = {0, 0, 0, 0};
     if (begin >= 0 && begin + BLOCK <= n) {
         Packed<float, 4> v[SQUARES_GROUPS];
@@ -39,21 +49,32 @@ __global__ static void __launch_bounds__(SQUARES_THREADS)
 // A block of SQUARES_ADD_THREADS: with a constant step nvcc loads eight numbers before it adds the first.
 enum { SQUARES_ADD_THREADS = 1024 };
 __global__ static void __launch_bounds__(SQUARES_ADD_THREADS)
-    squares_add_kernel(double* sum, const double* __restrict__ partial, int count) {
-    double mine = 0;
+    squares_add_kernel(double* sums, const double* __restrict__ partial, const RangeList list) {
+    const int index = list.range[blockIdx.x].index;
+    for (int k = 0; k < list.count; k++) {
+        if (list.range[k].index != index) continue;
+        if (k < (int)blockIdx.x) return; // the block of a tensor's first range adds all of them, in order
+        const int end = list.block[k + 1];
+        double mine = 0;
 #pragma unroll 8
-    for (int i = threadIdx.x; i < count; i += SQUARES_ADD_THREADS) mine += partial[i];
-    mine = block_sum(mine);
-    if (threadIdx.x == 0) *sum += mine;
+        for (int i = list.block[k] + (int)threadIdx.x; i < end; i += SQUARES_ADD_THREADS) mine += partial[i];
+        mine = block_sum(mine);
+        if (threadIdx.x == 0) sums[index] += mine;
+    }
 }
 
-// *sum += sum of squares of g (n).
-static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
-    const int head = (int)((uintptr_t)g % 16 / sizeof(float));
-    const int blocks = n > 0 ? blocks_for(n + head, 4 * SQUARES_GROUPS * SQUARES_THREADS) : 0;
-    double* partial = (double*)device_scratch(((size_t)blocks + 1) * sizeof(double));
-    launch(launch_shape(blocks, SQUARES_THREADS), squares_kernel, partial, g, n, head);
-    launch(launch_shape(1, SQUARES_ADD_THREADS), squares_add_kernel, sum, partial, blocks);
+// sums[range.index] += sum of squares of grad, for each of `count` ranges.
+static inline void sum_of_squares(double* sums, const float* grad, const TensorRange* ranges, int count) {
+    const auto blocks = [&](const TensorRange& range) {
+        return range.n > 0 ? blocks_for(range.n + squares_head(grad + range.at), SQUARES_BLOCK) : 0;
+    };
+    for (int i = 0; i < count; i += RANGES_PER_LAUNCH) {
+        const RangeList list = range_list(ranges + i, count - i, blocks);
+        const int all = list.block[RANGES_PER_LAUNCH];
+        double* partial = (double*)device_scratch(((size_t)all + 1) * sizeof(double));
+        launch(launch_shape(all, SQUARES_THREADS), squares_kernel, partial, grad, list);
+        launch(launch_shape(list.count, SQUARES_ADD_THREADS), squares_add_kernel, sums, partial, list);
+    }
 }
 
 #endif

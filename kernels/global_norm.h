@@ -10,7 +10,7 @@ order; so the bits do not depend on the number of threads.
 #ifndef GLOBAL_NORM_H
 #define GLOBAL_NORM_H
 
-#include "../util/base.h"
+#include "tensor_ranges.h"
 
 // Sum of squares of n floats; lane j takes elements j, j + 16, ...
 static inline double sum_of_squares_block(const float* g, int n) {
@@ -25,8 +25,7 @@ static inline double sum_of_squares_block(const float* g, int n) {
     return sum;
 }
 
-// *sum += sum of squares of g (n).
-static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
+static inline double sum_of_squares_range(const float* g, int64_t n) {
     enum {
         BLOCK = 1 << 14,
         ROUND = 1024
@@ -42,7 +41,12 @@ static inline void sum_of_squares(double* sum, const float* g, int64_t n) {
         }
         for (int i = 0; i < blocks; i++) total += part[i];
     }
-    *sum += total;
+    return total;
+}
+
+// sums[range.index] += sum of squares of grad, for each of `count` ranges.
+static inline void sum_of_squares(double* sums, const float* grad, const TensorRange* ranges, int count) {
+    for (int i = 0; i < count; i++) sums[ranges[i].index] += sum_of_squares_range(grad + ranges[i].at, ranges[i].n);
 }
 
 #endif

@@ -2,9 +2,9 @@
 optimizers.h: the table of optimizers, for the device that this program is built for. To add one, write a pair of
 kernels (as sgd.h and sgd.cuh) and a row here.
 
-    optimizers[kind].update(params, master, grad, m, v, n, &step)    n parameters, by the rule of the kernel
+    optimizers[kind].update(params, master, grad, m, v, ranges, count, &step)    ranges of tensors (tensor_ranges.h)
 
-m and v are the moments, n floats each; moments that the optimizer does not have are NULL, and take neither memory nor
+m and v are the moments; moments that the optimizer does not have are NULL, and take neither memory nor
 room in a checkpoint.
 */
 #ifndef OPTIMIZERS_H
@@ -21,21 +21,13 @@ room in a checkpoint.
 
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZERS } OptimizerKind;
 
-// One step, counted from 1. key and first choose how 16-bit parameters are rounded (adamw.cuh).
-typedef struct {
-    float lr, beta1, beta2, eps, weight_decay;
-    int64_t step;
-    float grad_scale;
-    uint64_t key, first;
-} OptimizerStep;
-
 typedef struct {
     const char* name; // of --optimizer
     int moments;      // float32 arrays beside the parameters
     bool beta2, eps;  // whether these options apply
     double lr;        // the default of --lr; 0: by the model's size
-    void (*update)(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
-                   const OptimizerStep* s);
+    void (*update)(floatX* params, float* master, const float* grad, float* m, float* v, const TensorRange* ranges,
+                   int count, const OptimizerStep* s);
 } Optimizer;
 
 // The optimizer of a run.
@@ -45,21 +37,9 @@ typedef struct {
     int64_t seed; // of the rounding
 } OptimizerConfig;
 
-static inline void adamw_step(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
-                              const OptimizerStep* s) {
-    adamw_update(params, master, grad, m, v, n, s->lr, s->beta1, s->beta2, s->eps, s->weight_decay, s->step,
-                 s->grad_scale, s->key, s->first);
-}
-
-static inline void sgd_step(floatX* params, float* master, const float* grad, float* m, float* v, int64_t n,
-                            const OptimizerStep* s) {
-    (void)v;
-    sgd_update(params, master, grad, m, n, s->lr, s->beta1, s->weight_decay, s->step, s->grad_scale, s->key, s->first);
-}
-
 static const Optimizer optimizers[OPTIMIZERS] = {
-    {"adamw", 2, true, true, 0, adamw_step},
-    {"sgd", 1, false, false, 3e-3, sgd_step},
+    {"adamw", 2, true, true, 0, adamw_update},
+    {"sgd", 1, false, false, 3e-3, sgd_update},
 };
 
 // The values of --optimizer.

@@ -10,20 +10,21 @@ memory an element, 20 in float32.
 
 struct SGD {
     static constexpr bool HAS_V = false;
-    float lr, momentum, weight_decay, grad_scale;
+    static constexpr float NO_DECAY = 0;
+    float lr, momentum, decay, grad_scale;
 };
 
 __device__ __forceinline__ void update_element(float& p, float& m, float&, float g, const SGD& s) {
-    m = s.momentum * m + (s.grad_scale * g + s.weight_decay * p);
+    m = s.momentum * m + (s.grad_scale * g + s.decay * p);
     p -= s.lr * m;
 }
 
-// p, master, m (n) are updated from g (n). step counts from 1; first: the place of p[0] in its tensor. Where floatX is
-// float, master is NULL.
-static inline void sgd_update(floatX* p, float* master, const float* g, float* m, int64_t n, float lr, float momentum,
-                              float weight_decay, int64_t step, float grad_scale, uint64_t key, uint64_t first) {
-    const SGD s = {lr, momentum, weight_decay, grad_scale};
-    launch_update(p, master, g, m, (float*)NULL, n, s, step, key, first);
+// `count` ranges of params, master and moment1 are updated from grad; moment2 is NULL. Where floatX is float, master is
+// NULL.
+static inline void sgd_update(floatX* params, float* master, const float* grad, float* moment1, float* moment2,
+                              const TensorRange* ranges, int count, const OptimizerStep* s) {
+    const SGD rule = {s->lr, s->beta1, s->weight_decay, s->grad_scale};
+    launch_update(params, master, grad, moment1, moment2, ranges, count, rule, s->step);
 }
 
 #endif

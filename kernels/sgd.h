@@ -14,19 +14,25 @@ Elements are independent, so any slice may be updated alone (as in ZeRO), with t
 #ifndef SGD_H
 #define SGD_H
 
-#include "../util/base.h"
+#include "tensor_ranges.h"
 
-// p, m (n) are updated from g (n). master, step, key and first are for parameters of 16 bits (sgd.cuh): here p is
-// float32, master is NULL, and nothing is rounded.
-static inline void sgd_update(float* RESTRICT p, float* master, const float* RESTRICT g, float* RESTRICT m, int64_t n,
-                              float lr, float momentum, float weight_decay, int64_t step, float grad_scale,
-                              uint64_t key, uint64_t first) {
-    (void)master, (void)step, (void)key, (void)first;
+// `count` ranges of params and of moment1 are updated from grad; moment2 is NULL. master is for parameters of 16 bits
+// (sgd.cuh): here params are float32, master is NULL, and nothing is rounded.
+static inline void sgd_update(float* params, float* master, const float* grad, float* moment1, float* moment2,
+                              const TensorRange* ranges, int count, const OptimizerStep* s) {
+    (void)master, (void)moment2;
+    const float lr = s->lr, momentum = s->beta1, grad_scale = s->grad_scale;
+    for (const TensorRange* range = ranges; range < ranges + count; range++) {
+        float *RESTRICT p = params + range->from, *RESTRICT m = moment1 + range->at;
+        const float* RESTRICT g = grad + range->at;
+        const int64_t n = range->n;
+        const float weight_decay = range->decays ? s->weight_decay : 0;
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        const float mi = momentum * m[i] + (grad_scale * g[i] + weight_decay * p[i]);
-        m[i] = mi;
-        p[i] -= lr * mi;
+        for (int64_t i = 0; i < n; i++) {
+            const float mi = momentum * m[i] + (grad_scale * g[i] + weight_decay * p[i]);
+            m[i] = mi;
+            p[i] -= lr * mi;
+        }
     }
 }
 

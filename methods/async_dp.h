@@ -397,7 +397,7 @@ typedef struct {
     const float *from, *to;
 } WeightDelta;
 
-static inline WeightDelta async_dp_weight_delta(const Stage* stage, OwnedRange range) {
+static inline WeightDelta async_dp_weight_delta(const Stage* stage, TensorRange range) {
     const AsyncDp* async = stage->async;
     WeightDelta delta = {NULL, NULL};
     if (async->config.compensation == 0) return delta;
@@ -416,7 +416,7 @@ static inline void async_dp_correction_squares(const Stage* stage, int chunk) {
     const Layout* layout = &stage->layout;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
-        const OwnedRange range = owned_range(stage, slice);
+        const TensorRange range = owned_range(stage, slice);
         if (layout->bucket[slice->bucket].chunk != chunk || !counts_slice(stage, slice) || range.n == 0) continue;
         const WeightDelta delta = async_dp_weight_delta(stage, range);
         delay_squares(stage->async->corrections + slice->index, stage->grads.update + range.at, delta.to, delta.from,
@@ -451,7 +451,7 @@ static inline void async_dp_init(const Stage* stage) {
         device_copy(async->global_params, async->local_params, (size_t)stage->layout.elements * sizeof(float));
     if (!async->before) return;
     for (int i = 0; i < stage->layout.n; i++) {
-        const OwnedRange range = owned_range(stage, &stage->layout.slices[i]);
+        const TensorRange range = owned_range(stage, &stage->layout.slices[i]);
         device_copy(async->before + range.at, fp32_weights(stage, range), (size_t)range.n * sizeof(float));
     }
 }
@@ -505,7 +505,7 @@ static inline void async_dp_before_update(const Stage* stage, int chunk) {
     const Layout* layout = &stage->layout;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
-        const OwnedRange range = owned_range(stage, slice);
+        const TensorRange range = owned_range(stage, slice);
         if (range.n == 0 || layout->bucket[slice->bucket].chunk != chunk) continue;
         const WeightDelta delta = async_dp_weight_delta(stage, range);
         const float lambda = async->lambda[slice->index];
@@ -618,8 +618,8 @@ static inline bool async_dp_last_grad_is_finite(Stage* stage) {
     double squares;
     if (stage->async->config.mode != DP_DELAYED) return true;
     device_zero(stage->sums, sizeof(double));
-    sum_of_squares(stage->sums, grads->shards ? grads->shards : grads->all,
-                   grads->shards ? n / stage->layout.mesh.d : n);
+    const TensorRange whole = whole_range(grads->shards ? n / stage->layout.mesh.d : n);
+    sum_of_squares(stage->sums, grads->shards ? grads->shards : grads->all, &whole, 1);
     device_to_host(&squares, stage->sums, sizeof squares);
     comm_all_reduce(stage->groups->world, &squares, 1, COMM_DOUBLE, COMM_SUM);
     return isfinite(squares);

@@ -12,26 +12,24 @@ ranks get the same bits.
 
 #include "stage.h"
 
-// The part of a slice that this rank updates: all of it, or with ZeRO its overlap with the bucket's shard.
-typedef struct {
-    int64_t from, n; // parameters; n = 0: none
-    int64_t at;      // where gradients, moments and master weights have them: at from, or with ZeRO in their shards
-} OwnedRange;
-
-static inline OwnedRange owned_range(const Stage* stage, const Slice* slice) {
+// The part of a slice that this rank updates: all of it, or with ZeRO its overlap with the bucket's shard, which may be
+// empty. Gradients, moments and master weights have it where the parameters do, or with ZeRO in their shards.
+static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     const Layout* layout = &stage->layout;
-    const OwnedRange whole = {slice->offset, slice_elements(slice), slice->offset};
-    if (!layout->mesh.zero) return whole;
-    const int64_t size = bucket_shard_size(layout, slice->bucket);
+    TensorRange range = {slice->offset, slice->offset,        slice_elements(slice), 0, 0,
+                         slice->index,  !slice->tensor.vector};
+    if (!layout->mesh.zero) return range;
+    const int64_t size = bucket_shard_size(layout, slice->bucket), end = slice->offset + range.n;
     const int64_t shard = layout->bucket[slice->bucket].offset + layout->mesh.data * size;
-    const int64_t from = min_i64(max_i64(whole.from, shard), shard + size);
-    const int64_t end = min_i64(whole.from + whole.n, shard + size);
-    const OwnedRange range = {from, max_i64(0, end - from), bucket_shard_offset(layout, slice->bucket) + from - shard};
+    range.from = min_i64(max_i64(slice->offset, shard), shard + size);
+    range.n = max_i64(0, min_i64(end, shard + size) - range.from);
+    range.at = bucket_shard_offset(layout, slice->bucket) + range.from - shard;
+    range.first = (uint64_t)(range.from - slice->offset);
     return range;
 }
 
 // The float32 weights that an update changes.
-static inline float* fp32_weights(const Stage* stage, OwnedRange range) {
+static inline float* fp32_weights(const Stage* stage, TensorRange range) {
     return HAS_MASTER_WEIGHTS ? stage->master + range.at : (float*)stage->params + range.from;
 }
 
@@ -42,15 +40,35 @@ static inline bool counts_slice(const Stage* stage, const Slice* slice) {
     return slice_is_owned(slice, &stage->layout) && (mesh->zero || mesh_rank_in_site(mesh) == 0);
 }
 
-// Sum of squares of the gradient of each tensor in a bucket into stage->sums: this rank's contribution.
-static inline void gradient_squares(const Stage* stage, int bucket) {
-    const Bucket* b = &stage->layout.bucket[bucket];
-    for (int i = b->first; i < b->first + b->slices; i++) {
-        const Slice* slice = &stage->layout.slices[i];
-        const OwnedRange range = owned_range(stage, slice);
-        if (!counts_slice(stage, slice) || range.n == 0) continue;
-        sum_of_squares(stage->sums + slice->index, stage->grads.update + range.at, range.n);
+// The key of the stochastic rounding of 16-bit parameters. Copies of a tensor on other ranks have the same key: the
+// tensor's name, the position in the slice, and the step.
+static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
+    return (uint64_t)seed ^ hash_string(slice->tensor.name);
+}
+
+// The ranges of a chunk (-1: see Bucket) that this rank updates, or of them those that it counts, to be freed.
+static inline TensorRange* chunk_ranges(const Stage* stage, int chunk, int64_t seed, bool counted, int* count) {
+    const Layout* layout = &stage->layout;
+    TensorRange* ranges =
+        (TensorRange*)checked_malloc((size_t)layout->n * sizeof(TensorRange), "the ranges of a chunk");
+    *count = 0;
+    for (int i = 0; i < layout->n; i++) {
+        const Slice* slice = &layout->slices[i];
+        TensorRange range = owned_range(stage, slice);
+        if (range.n == 0 || layout->bucket[slice->bucket].chunk != chunk) continue;
+        if (counted && !counts_slice(stage, slice)) continue;
+        range.key = rounding_key(slice, seed);
+        ranges[(*count)++] = range;
     }
+    return ranges;
+}
+
+// Sum of squares of the gradient of each tensor in a chunk into stage->sums: this rank's contribution.
+static inline void gradient_squares(const Stage* stage, int chunk) {
+    int count;
+    TensorRange* ranges = chunk_ranges(stage, chunk, 0, true, &count);
+    sum_of_squares(stage->sums, stage->grads.update, ranges, count);
+    free(ranges);
 }
 
 // Euclidean norm of the whole gradient from the squares summed over all ranks, added in the model's order, so that it
@@ -65,37 +83,18 @@ static inline double gradient_norm(const double* squares, int tensors, int* not_
     return sqrt(total);
 }
 
-// The key of the stochastic rounding of 16-bit parameters. Copies of a tensor on other ranks have the same key: the
-// tensor's name, the position in the slice, and the step.
-static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
-    return (uint64_t)seed ^ hash_string(slice->tensor.name);
-}
-
-// One step of the optimizer (kernels/optimizers.h) on a part of a slice.
-static inline void optimizer_step(const Stage* stage, const Slice* slice, OwnedRange range,
-                                  const OptimizerConfig* config, int64_t step, double lr, double grad_scale) {
-    const float decay = slice->tensor.vector ? 0 : (float)config->weight_decay;
-    float* master = HAS_MASTER_WEIGHTS ? stage->master + range.at : NULL;
-    float* moment2 = stage->moment2 ? stage->moment2 + range.at : NULL;
-    const uint64_t key = rounding_key(slice, config->seed), first = (uint64_t)(range.from - slice->offset);
-    const OptimizerStep s = {
-        (float)lr, (float)config->beta1, (float)config->beta2, (float)config->eps, decay, step, (float)grad_scale, key,
-        first};
-    optimizers[config->kind].update(stage->params + range.from, master, stage->grads.update + range.at,
-                                    stage->moment1 + range.at, moment2, range.n, &s);
-}
-
-// Updates this rank's part of a chunk (-1: see Bucket); step counts from 1; grad_scale multiplies the gradient.
+// Updates this rank's part of a chunk; step counts from 1; grad_scale multiplies the gradient.
 static inline void chunk_optimizer_step(Stage* stage, int chunk, const OptimizerConfig* config, int64_t step, double lr,
                                         double grad_scale) {
-    const Layout* layout = &stage->layout;
-    for (int i = 0; i < layout->n; i++) {
-        const Slice* slice = &layout->slices[i];
-        const OwnedRange range = owned_range(stage, slice);
-        if (range.n == 0 || layout->bucket[slice->bucket].chunk != chunk) continue;
-        optimizer_step(stage, slice, range, config, step, lr, grad_scale);
-    }
-    if (layout->mesh.zero) all_gather_params(stage->params, stage->groups, layout, chunk);
+    const OptimizerStep s = {(float)lr,          (float)config->beta1,        (float)config->beta2,
+                             (float)config->eps, (float)config->weight_decay, step,
+                             (float)grad_scale};
+    int count;
+    TensorRange* ranges = chunk_ranges(stage, chunk, config->seed, false, &count);
+    optimizers[config->kind].update(stage->params, stage->master, stage->grads.update, stage->moment1, stage->moment2,
+                                    ranges, count, &s);
+    free(ranges);
+    if (stage->layout.mesh.zero) all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 
 // Rounds the parameters of this step's update again from their float32 values, so that a resumed run continues with the
@@ -106,10 +105,10 @@ static inline void cast_to_floatx(const Stage* stage, const float* values, int64
     const int slices = HAS_MASTER_WEIGHTS ? stage->layout.n : 0;
     for (int i = 0; i < slices; i++) {
         const Slice* slice = &stage->layout.slices[i];
-        const OwnedRange range = owned_range(stage, slice);
+        const TensorRange range = owned_range(stage, slice);
         if (range.n == 0 || (changed && !changed[slice->bucket])) continue;
         adamw_round(stage->params + range.from, values + range.at, range.n, step, rounding_key(slice, seed),
-                    (uint64_t)(range.from - slice->offset));
+                    range.first);
     }
 }
 

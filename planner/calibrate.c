@@ -105,6 +105,8 @@ static void run_memory(Bench* b, const Case* c) {
     const int R = (int)(n / WIDTH), C = WIDTH;
     float *w = b->small, *mean = b->small + 4 * WIDTH, *rstd = mean + R;
     double sum = 0;
+    const TensorRange whole = whole_range(n);
+    const OptimizerStep step = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1};
     switch (c->point.second) {
     case KERNEL_NORM: layernorm_forward(fresh(b, n), mean, rstd, fresh(b, n), w, w + C, R, C, 1e-5f); break;
     case KERNEL_RESIDUAL_NORM: {
@@ -142,11 +144,8 @@ static void run_memory(Bench* b, const Case* c) {
     }
     case KERNEL_ADD: accumulate(fresh(b, n), fresh(b, n), n); break;
     case KERNEL_ZERO: device_zero(old(b, n), (size_t)n * sizeof(float)); break;
-    case KERNEL_SQUARES: sum_of_squares(&sum, old(b, n), n); break;
-    case KERNEL_OPTIMIZER:
-        adamw_update(old(b, n), NULL, old(b, n), old(b, n), old(b, n), n, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f, 0,
-                     0);
-        break;
+    case KERNEL_SQUARES: sum_of_squares(&sum, old(b, n), &whole, 1); break;
+    case KERNEL_OPTIMIZER: adamw_update(old(b, n), NULL, old(b, n), old(b, n), old(b, n), &whole, 1, &step); break;
     case KERNEL_OTHER: memcpy(old(b, n), old(b, n), (size_t)n * sizeof(float)); break;
     case KERNEL_BIAS: linear_backward_bias(w, fresh(b, n), R, C); break;
     case KERNEL_COPY: device_copy(fresh(b, n), old(b, n), (size_t)n * sizeof(float)); break;

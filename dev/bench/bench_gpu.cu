@@ -249,10 +249,14 @@ static void add(const Arrays* a) { accumulate(a->f, a->g, a->n); }
 static void bias_gradient(const Arrays* a) { linear_backward_bias(a->g, a->x, a->N, a->C); }
 static void copy(const Arrays* a) { device_copy(a->y, a->x, (size_t)a->n * sizeof(floatX)); }
 static void zero(const Arrays* a) { device_zero(a->y, (size_t)a->n * sizeof(floatX)); }
-static void squares(const Arrays* a) { sum_of_squares(a->sum, a->g, a->n); }
+static void squares(const Arrays* a) {
+    const TensorRange whole = whole_range(a->n);
+    sum_of_squares(a->sum, a->g, &whole, 1);
+}
 static void adamw(const Arrays* a) {
-    adamw_update(a->x, HAS_MASTER_WEIGHTS ? a->f : NULL, a->g, a->m, a->v, a->n, 1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3,
-                 1.0f, 1, 0);
+    const TensorRange whole = whole_range(a->n);
+    const OptimizerStep step = {1e-6f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 1};
+    adamw_update(a->x, HAS_MASTER_WEIGHTS ? a->f : NULL, a->g, a->m, a->v, &whole, 1, &step);
 }
 static void pack(const Arrays* a) { caat_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
 static void unpack(const Arrays* a) { caat_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }

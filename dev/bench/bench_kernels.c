@@ -49,11 +49,14 @@ static void run_crossentropy_backward(Buffers* f) {
 }
 static void run_crossentropy_fused(Buffers* f) { crossentropy_fused(f->mean, f->x, f->tokens, 1e-3f, N, V, V); }
 static void run_adamw(Buffers* f) {
-    adamw_update(f->x, NULL, f->y, f->z, f->u, P, 1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1.0f, 0, 0);
+    const TensorRange whole = whole_range(P);
+    const OptimizerStep step = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1};
+    adamw_update(f->x, NULL, f->y, f->z, f->u, &whole, 1, &step);
 }
 static void run_grad_norm(Buffers* f) {
     double sum = 0;
-    sum_of_squares(&sum, f->x, P);
+    const TensorRange whole = whole_range(P);
+    sum_of_squares(&sum, f->x, &whole, 1);
     f->sink += sum;
 }
 

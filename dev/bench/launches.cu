@@ -34,6 +34,8 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
     float* f = array<float>();
     double* sum = array<double>();
     const int32_t *tokens = array<int32_t>(), *none = NULL;
+    const TensorRange whole = whole_range(parameters);
+    const OptimizerStep first = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1};
     const int N = B * T, stride = (int)round_up((size_t)V, 128);
     embedding_forward(x, tokens, x, N, C, 0, V);
     position_forward(x, x, none, 0, N, T, C);
@@ -66,10 +68,10 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
     position_backward(f, x, none, 0, N, T, C);
     accumulate(f, f, parameters);
     accumulate_max(f, f, N);
-    sum_of_squares(sum, f, parameters);
-    adamw_update(x, f, f, f, f, parameters, 1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1.0f, 0, 0);
+    sum_of_squares(sum, f, &whole, 1);
+    adamw_update(x, f, f, f, f, &whole, 1, &first);
     adamw_round(x, f, parameters, 1, 0, 0);
-    sgd_update(x, f, f, f, parameters, 1e-3f, 0.9f, 0.1f, 1, 1.0f, 0, 0);
+    sgd_update(x, f, f, f, NULL, &whole, 1, &first);
     caat_pack(x, x, 1, N, C, C / 2);
     caat_pack(f, x, 1, N, C, C / 2);
     caat_unpack(x, x, x, 1.0f, 1, N, C, C / 2);

@@ -33,6 +33,7 @@ share of the copy. `stretch` is what the best of them reach.
 #ifndef ROOFLINE_H
 #define ROOFLINE_H
 
+#include "../../kernels/tensor_ranges.h"
 #include "../../planner/memory.h"
 #include "../../planner/op_cost.h"
 
@@ -129,14 +130,15 @@ static inline void goal_of_memory(RooflineRow* row) {
 // Kernels, copies and settings to zero that one call starts. A product may be one more where cuBLASLt divides its sums.
 static inline int memory_launches(const Roofline* r, Kernel kernel, int tensors) {
     const bool gpt2 = r->model.position == POSITION_LEARNED;
+    const int lists = (tensors + RANGES_PER_LAUNCH - 1) / RANGES_PER_LAUNCH;
     switch (kernel) {
     case KERNEL_NORM_BACKWARD: return 2;             // and the blocks' sums
     case KERNEL_BIAS: return 2;                      // the same
     case KERNEL_EMBEDDING: return gpt2 ? 2 : 1;      // positions
     case KERNEL_EMBEDDING_BACKWARD: return 7 + gpt2; // six kernels for the order of the sums, and zeros
     case KERNEL_CLASSIFIER: return 2;                // and the sum of the losses
-    case KERNEL_SQUARES: return 2 * tensors;
-    case KERNEL_OPTIMIZER: return tensors;
+    case KERNEL_SQUARES: return 2 * lists;           // and the blocks' sums
+    case KERNEL_OPTIMIZER: return lists;
     default: return 1;
     }
 }

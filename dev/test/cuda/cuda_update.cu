@@ -243,6 +243,8 @@ typedef struct {
     Floats master, g, m, v;
 } Moments;
 
+static const OptimizerStep test_step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f};
+
 static Moments moments(int64_t n) {
     Moments a = {random_of<float>(n, 1), random_of<float>(n, 1), random_of<float>(n, 0.1f), random_of<float>(n, 0.1f)};
     for (int64_t i = 0; i < n; i++) {
@@ -259,9 +261,9 @@ typedef struct {
 } OnDevice;
 static void update_part(const OnDevice& d, int64_t begin, int64_t end, uint64_t first, uint64_t key, int64_t step,
                         float lr) {
-    float* master = sizeof(floatX) == 4 ? NULL : d.master->p + begin;
-    adamw_update(d.p->p + begin, master, d.g->p + begin, d.m->p + begin, d.v->p + begin, end - begin, lr, 0.9f, 0.95f,
-                 1e-8f, 0.1f, step, 0.7f, key, first + (uint64_t)begin);
+    const TensorRange part = {begin, begin, end - begin, first + (uint64_t)begin, key, 0, true};
+    const OptimizerStep s = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, step, 0.7f};
+    adamw_update(d.p->p, sizeof(floatX) == 4 ? NULL : d.master->p, d.g->p, d.m->p, d.v->p, &part, 1, &s);
 }
 
 typedef struct {
@@ -297,8 +299,8 @@ static Updated updated(const Moments& a, const std::vector<int64_t>& cuts, int m
 static void test_adamw(int n, int moved, uint64_t first) {
     const Moments a = moments(n);
     Floats want = a.master, want_m = a.m, want_v = a.v;
-    reference::adamw_update(want.data(), NULL, a.g.data(), want_m.data(), want_v.data(), n, 1e-2f, 0.9f, 0.95f, 1e-8f,
-                            0.1f, 3, 0.7f, 0, 0);
+    const TensorRange whole = whole_range(n);
+    reference::adamw_update(want.data(), NULL, a.g.data(), want_m.data(), want_v.data(), &whole, 1, &test_step);
     const Updated got = updated(a, {0, n}, moved, first, 17, 3, 1e-2f);
     begin_case(1, n, moved);
     compare("adamw_update: master", got.master, want, false, 12 * U32);
@@ -407,21 +409,20 @@ static void test_adamw_nan() {
 // ----------------------------------------------------------------------------------------------------------------
 // SGD: the rule is another one, all else is AdamW's. m has 5 roundings of terms in (-1, 1), the masters 2 more.
 
-static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
-                           int64_t step) {
+static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first,
+                           uint64_t key) {
     ShardedBuffer start;
     for (float x : a.master) start.push_back((floatX)x);
     const int64_t n = (int64_t)start.size();
     Device<floatX> p(start, bit(moved, 0)), again(n, bit(moved, 0));
     Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3));
     for (size_t i = 0; i + 1 < cuts.size(); i++) {
-        const int64_t at = cuts[i];
-        sgd_update(p.p + at, sizeof(floatX) == 4 ? NULL : master.p + at, g.p + at, m.p + at, cuts[i + 1] - at, 1e-2f,
-                   0.9f, 0.1f, step, 0.7f, key, first + (uint64_t)at);
+        const TensorRange part = {cuts[i], cuts[i], cuts[i + 1] - cuts[i], first + (uint64_t)cuts[i], key, 0, true};
+        sgd_update(p.p, sizeof(floatX) == 4 ? NULL : master.p, g.p, m.p, NULL, &part, 1, &test_step);
     }
     const Floats rounded = floats_of(p.get());
     if (sizeof(floatX) == 4) return {rounded, rounded, m.get(), m.get()};
-    adamw_round(again.p, master.p, n, step, key, first);
+    adamw_round(again.p, master.p, n, test_step.step, key, first);
     begin_case(1, (int)n, moved);
     add_result("sgd_update: rounded as by adamw_round", same_bits(rounded, floats_of(again.get())) ? 0 : INFINITY, 0,
                1);
@@ -431,42 +432,73 @@ static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, i
 static void test_sgd(int n, int moved, uint64_t first) {
     const Moments a = moments(n);
     Floats want = a.master, want_m = a.m;
-    reference::sgd_update(want.data(), NULL, a.g.data(), want_m.data(), n, 1e-2f, 0.9f, 0.1f, 3, 0.7f, 0, 0);
-    const Updated got = sgd_updated(a, {0, n}, moved, first, 17, 3);
+    const TensorRange whole = whole_range(n);
+    reference::sgd_update(want.data(), NULL, a.g.data(), want_m.data(), NULL, &whole, 1, &test_step);
+    const Updated got = sgd_updated(a, {0, n}, moved, first, 17);
     begin_case(1, n, moved);
     compare("sgd_update: master", got.master, want, false, 4 * U32);
     compare("sgd_update: m", got.m, want_m, false, 10 * U32);
 }
 
-// Every row of the table beside its CPU twin. Errors are relative to the largest number.
-static void test_optimizer(int kind, int n) {
-    const reference::OptimizerStep host_step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f, 17, 0};
-    const OptimizerStep step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f, 17, 0};
-    Floats p = floats_of(random_of<floatX>(n, 1)), g = random_of<float>(n, 1), m = random_of<float>(n, 1), v(g);
+// Ranges of more tensors than two launches take, one after the other with gaps, empty ones too; those of the first
+// launch are aligned. gap: where parameters are n elements behind all else. Tensors with the same index have one sum.
+static std::vector<TensorRange> many_ranges(int64_t gap, int64_t* end) {
+    const int64_t lengths[] = {0, 5, 1, 2049, 1024, 0, 3, 1023, 4, 33, 0, 0, 16389};
+    std::vector<TensorRange> ranges;
+    int64_t at = 0;
+    for (int i = 0; i < 2 * RANGES_PER_LAUNCH + 5; i++) {
+        const bool aligned = i < RANGES_PER_LAUNCH;
+        const int64_t n = lengths[i % 13];
+        const uint64_t first = aligned ? 8 : (uint64_t)i * 1000003;
+        ranges.push_back({at + gap, at, n, first, 99 + (uint64_t)i, i * 7 % 23, i % 3 != 0});
+        at = aligned ? (int64_t)round_up((size_t)(at + n), 4) + 4 : at + n + i % 3;
+    }
+    *end = at;
+    return ranges;
+}
+
+// Every row of the table beside its CPU twin, and beside an update of each range alone. Errors are relative to the
+// largest number.
+static void test_optimizer(int kind, int gap) {
+    int64_t n;
+    const std::vector<TensorRange> ranges = many_ranges(gap, &n);
+    const int count = (int)ranges.size();
+    Floats p = floats_of(random_of<floatX>(n + gap, 1)), g = random_of<float>(n, 1), m = random_of<float>(n, 1), v(g);
     for (float& x : v) x = x * x;
-    std::vector<floatX> params(p.begin(), p.end());
-    Device<floatX> dp(params);
-    Device<float> master(p), dg(g), dm(m), dv(v);
-    const bool two = optimizers[kind].moments > 1, masters = sizeof(floatX) < sizeof(float);
+    const std::vector<floatX> params(p.begin(), p.end());
+    const Floats masters(p.begin() + gap, p.end());
+    Updated got[2]; // in one call, and one by one
+    const bool two = optimizers[kind].moments > 1, has_master = sizeof(floatX) < sizeof(float);
+    for (int alone = 0; alone < 2; alone++) {
+        Device<floatX> dp(params);
+        Device<float> master(masters), dg(g), dm(m), dv(v);
+        for (int i = 0; i < (alone ? count : 1); i++)
+            optimizers[kind].update(dp.p, has_master ? master.p : NULL, dg.p, dm.p, two ? dv.p : NULL,
+                                    &ranges[(size_t)i], alone ? 1 : count, &test_step);
+        got[alone] = {floats_of(dp.get()), master.get(), dm.get(), dv.get()};
+    }
+    reference::optimizers[kind].update(p.data(), NULL, g.data(), m.data(), two ? v.data() : NULL, ranges.data(), count,
+                                       &test_step);
     char name[64];
-    optimizers[kind].update(dp.p, masters ? master.p : NULL, dg.p, dm.p, two ? dv.p : NULL, n, &step);
-    reference::optimizers[kind].update(p.data(), NULL, g.data(), m.data(), two ? v.data() : NULL, n, &host_step);
     snprintf(name, sizeof name, "%s, row of the table", optimizers[kind].name);
-    check_close(name, masters ? master.get() : floats_of(dp.get()), p, 16 * U32, 16 * U32);
-    check_close("its first moment", dm.get(), m, 16 * U32, 16 * U32);
-    check_close("its second moment", dv.get(), v, 16 * U32, 16 * U32);
+    const Floats want(p.begin() + (has_master ? gap : 0), p.end());
+    check_close(name, has_master ? got[0].master : got[0].p, want, 16 * U32, 16 * U32);
+    check_close("its first moment", got[0].m, m, 16 * U32, 16 * U32);
+    check_close("its second moment", got[0].v, v, 16 * U32, 16 * U32);
+    check(same_bits(got[0], got[1]), "%-5s %s: %d ranges of tensors at once, the bits of one by one", floatX_name,
+          optimizers[kind].name, count);
 }
 
 static void test_sgd_slices() {
     const int n = 1201;
     const Moments a = moments(n);
-    const Updated whole = sgd_updated(a, {0, n}, 0, 4, 17, 3);
+    const Updated whole = sgd_updated(a, {0, n}, 0, 4, 17);
     bool same = true;
-    for (int64_t cut = 1; cut < 9; cut++) same &= same_bits(whole, sgd_updated(a, {0, cut, 600 + cut, n}, 0, 4, 17, 3));
-    for (int moved = 1; moved < 16; moved *= 2) same &= same_bits(whole, sgd_updated(a, {0, n}, moved, 4, 17, 3));
+    for (int64_t cut = 1; cut < 9; cut++) same &= same_bits(whole, sgd_updated(a, {0, cut, 600 + cut, n}, 0, 4, 17));
+    for (int moved = 1; moved < 16; moved *= 2) same &= same_bits(whole, sgd_updated(a, {0, n}, moved, 4, 17));
     check(same, "%-5s sgd_update: the same bits in slices and at any alignment", floatX_name);
     if (sizeof(floatX) == 2)
-        check(!same_bits(whole.p, sgd_updated(a, {0, n}, 0, 4, 18, 3).p), "%-5s sgd_update: other bits for another key",
+        check(!same_bits(whole.p, sgd_updated(a, {0, n}, 0, 4, 18).p), "%-5s sgd_update: other bits for another key",
               floatX_name);
 }
 
@@ -479,18 +511,38 @@ static void test_sum_of_squares(int64_t n, int shift) {
     for (float x : g) want += (long double)x * x;
     Device<float> device(g, shift);
     Device<double> sum(std::vector<double>(1, 0.0));
-    sum_of_squares(sum.p, device.p, n);
+    const TensorRange range = whole_range(n);
+    sum_of_squares(sum.p, device.p, &range, 1);
     const double error = fabs((double)(sum.get()[0] - want)) / (n > 0 ? (double)want : 1);
     for (int64_t i = 0; i < n; i++) g[(size_t)i] = (float)(i % 7 - 3) * 0x1p40f; // whole numbers: exact in any order
     int64_t whole = 0;
     for (int64_t i = 0; i < n; i++) whole += (i % 7 - 3) * (i % 7 - 3);
     device.set(g);
     sum.set(std::vector<double>(1, 3 * 0x1p80));
-    sum_of_squares(sum.p, device.p, n);
+    sum_of_squares(sum.p, device.p, &range, 1);
     begin_case(1, (int)n, shift);
     add_result("sum_of_squares", error / (8 * 0x1p-53), error, (size_t)n);
     add_result("sum_of_squares: every element once, added", sum.get()[0] == (double)(whole + 3) * 0x1p80 ? 0 : INFINITY,
                0, 1);
+}
+
+static void test_squares_of_ranges(int shift) {
+    int64_t n;
+    const std::vector<TensorRange> ranges = many_ranges(0, &n);
+    const Floats numbers = random_of<float>(n, 1);
+    std::vector<double> want(23, 0.5);
+    Device<float> g(numbers, shift);
+    Device<double> at_once(want), alone(want);
+    sum_of_squares(at_once.p, g.p, ranges.data(), (int)ranges.size());
+    for (const TensorRange& range : ranges) sum_of_squares(alone.p, g.p, &range, 1);
+    reference::sum_of_squares(want.data(), numbers.data(), ranges.data(), (int)ranges.size());
+    const std::vector<double> got = at_once.get(), single = alone.get();
+    double error = 0;
+    for (size_t i = 0; i < want.size(); i++) error = fmax(error, fabs(got[i] - want[i]) / want[i]);
+    // Additions that a term passes: in the reference 2^14 / 16 and 16, here 64 and 10, and four of ranges on both sides.
+    check_error("  sums of squares of 23 tensors, relative", error, (1024 + 16 + 64 + 10 + 8) * 0x1p-53);
+    check(memcmp(got.data(), single.data(), sizeof(double) * 23) == 0,
+          "%-5s sum_of_squares: %zu ranges of 23 tensors at once, the bits of one by one", floatX_name, ranges.size());
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -668,12 +720,17 @@ int main(int argc, char** argv) {
     }
     for (int moved = 0; moved < 16; moved = moved ? 2 * moved : 1) test_sgd(1100, moved, 0);
     for (uint64_t first = 0; first < 6; first++) test_sgd(33, 0, first);
-    for (int kind = 0; kind < OPTIMIZERS; kind++) test_optimizer(kind, 1003);
+    for (int kind = 0; kind < OPTIMIZERS; kind++) {
+        test_optimizer(kind, 4);
+        test_optimizer(kind, 7);
+    }
     test_sgd_slices();
     const int64_t counts[] = {0, 1, 3, 4, 33, 16384, 16389, 70001};
     for (int i = 0; i < (is_short ? 7 : 8); i++) {
         for (int shift = 0; shift < 4; shift++) test_sum_of_squares(counts[i], shift);
     }
+    test_squares_of_ranges(0);
+    test_squares_of_ranges(3);
     const int64_t halves[] = {0, 1, 2, 3, 511, 512, 513, 8191, 8192, 8193, 70001};
     for (int i = 0; i < (is_short ? 10 : 11); i++) {
         for (int shift = 0; shift < 4; shift++) test_checksum(halves[i], shift, shift * (((int64_t)5 << 36) + 3));

@@ -114,14 +114,15 @@ static void bits_sync_states(const Arrays* m, int begin, int end) { // one unit:
     caat_unpack(m->a[0], m->a[2], m->a[0], 1.7f, STATES, N, BITS_C, BITS_SHARED);
 }
 static void bits_optimizer(const Arrays* m, int begin, int end) {
-    const OptimizerStep step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f, 0, 0};
+    const OptimizerStep step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f};
     const Optimizer* optimizer = &optimizers[row_of_table];
-    optimizer->update(m->a[0] + begin, NULL, m->a[1] + begin, m->a[2] + begin,
-                      optimizer->moments > 1 ? m->a[3] + begin : NULL, end - begin, &step);
+    const TensorRange part = {begin, begin, end - begin, 0, 0, 0, true};
+    optimizer->update(m->a[0], NULL, m->a[1], m->a[2], optimizer->moments > 1 ? m->a[3] : NULL, &part, 1, &step);
 }
 static void bits_sum_of_squares(const Arrays* m, int begin, int end) { // one unit: the whole
     double sum = 0;
-    sum_of_squares(&sum, m->a[0], BITS_ELEMENTS);
+    const TensorRange whole = whole_range(BITS_ELEMENTS);
+    sum_of_squares(&sum, m->a[0], &whole, 1);
     if (begin < end) memcpy(m->a[1], &sum, sizeof sum);
 }
 static void bits_replicas(const Arrays* m, int begin, int end) {

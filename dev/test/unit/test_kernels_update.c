@@ -40,7 +40,9 @@ static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t 
             want(&wp, i, decayed - move,
                  wp.size[i] + (2 * fabs(decayed) + (5 * STEPS + 6) * lr * m_abs[i] / c1 / denominator));
         }
-        adamw_update(p, NULL, g, m, v, n, lr, beta1, beta2, eps, weight_decay, step, grad_scale, 0, 0);
+        const TensorRange whole = whole_range(n);
+        const OptimizerStep s = {lr, beta1, beta2, eps, weight_decay, step, grad_scale};
+        adamw_update(p, NULL, g, m, v, &whole, 1, &s);
     }
     check_roundings("adamw_update: p after ten steps", 1, (int)n, p, &wp, 1);
     check_roundings("adamw_update: m", 1, (int)n, m, &wm, 3 * STEPS);
@@ -52,6 +54,7 @@ static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t 
 // Norm
 
 static void test_sum_of_squares(int64_t n) {
+    const TensorRange range = whole_range(n);
     float* g = floats(n, 1);
     long double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += (long double)g[i] * g[i];
@@ -60,14 +63,14 @@ static void test_sum_of_squares(int64_t n) {
     char line[96];
     snprintf(line, sizeof line, "sum_of_squares, n = %lld: roundings of float64", (long long)n);
     double got = 0;
-    sum_of_squares(&got, g, n);
+    sum_of_squares(&got, g, &range, 1);
     const double error = (double)fabsl(got - sum) / 0x1p-53;
     check_error(line, n > 0 ? error / (double)sum : error, k);
     for (int64_t i = 0; i < n; i++) g[i] = (float)(i % 7) * 0x1p40f; // whole numbers: the sum is exact in any order
     int64_t whole = 0;
     for (int64_t i = 0; i < n; i++) whole += (i % 7) * (i % 7);
     got = 3 * 0x1p80;
-    sum_of_squares(&got, g, n);
+    sum_of_squares(&got, g, &range, 1);
     check(got == (double)(whole + 3) * 0x1p80, "sum_of_squares, n = %lld: every element once, added", (long long)n);
     release(&memory);
 }
@@ -93,7 +96,9 @@ static void test_sgd(int64_t n, float weight_decay, float grad_scale) {
             want(&wm, i, mi, m_error);
             want(&wp, i, pi, wp.size[i] + lr * (m_error + fabs(mi)) + fabs(pi));
         }
-        sgd_update(p, NULL, g, m, n, lr, momentum, weight_decay, step, grad_scale, 0, 0);
+        const TensorRange whole = whole_range(n);
+        const OptimizerStep s = {lr, momentum, 0, 0, weight_decay, step, grad_scale};
+        sgd_update(p, NULL, g, m, NULL, &whole, 1, &s);
     }
     check_roundings("sgd_update: p after ten steps", 1, (int)n, p, &wp, 1);
     check_roundings("sgd_update: m", 1, (int)n, m, &wm, 1);

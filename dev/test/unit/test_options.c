@@ -535,9 +535,11 @@ static void test_momenta(void) {
     float weight = 1, gradient = 0.5f, m = 0, v = 0;
     o.beta1 = beta1->high;
     o.beta2 = beta2->high;
-    for (int step = 1; step <= 3; step++)
-        adamw_update(&weight, NULL, &gradient, &m, &v, 1, 0.01f, (float)o.beta1, (float)o.beta2, 1e-8f, 0, step, 1, 0,
-                     0);
+    const TensorRange whole = whole_range(1);
+    for (int step = 1; step <= 3; step++) {
+        const OptimizerStep s = {0.01f, (float)o.beta1, (float)o.beta2, 1e-8f, 0, step, 1};
+        adamw_update(&weight, NULL, &gradient, &m, &v, &whole, 1, &s);
+    }
     check(fabsf(weight - 0.97f) < 1e-4f, "--beta1 %g --beta2 %g: three updates of 0.01 lead from 1 to %g", o.beta1,
           o.beta2, (double)weight);
     check(!option_set(beta2, "0.99999999", &error) && !option_set(beta1, "0.99999999", &error), "1 in float32: %s",
