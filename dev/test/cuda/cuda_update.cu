@@ -539,7 +539,7 @@ static void test_squares_of_ranges(int shift) {
     const std::vector<double> got = at_once.get(), single = alone.get();
     double error = 0;
     for (size_t i = 0; i < want.size(); i++) error = fmax(error, fabs(got[i] - want[i]) / want[i]);
-    // Additions that a term passes: in the reference 2^14 / 16 and 16, here 64 and 10, and four of ranges on both sides.
+    // Additions that a term passes: in the reference 2^14 / 16 and 16, here 64 and 10; four of ranges on both sides.
     check_error("  sums of squares of 23 tensors, relative", error, (1024 + 16 + 64 + 10 + 8) * 0x1p-53);
     check(memcmp(got.data(), single.data(), sizeof(double) * 23) == 0,
           "%-5s sum_of_squares: %zu ranges of 23 tensors at once, the bits of one by one", floatX_name, ranges.size());
