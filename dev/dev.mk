@@ -142,6 +142,7 @@ ifneq ($(shell command -v $(CXX)),)
 GPU_test := $(KERNEL_TESTS:%=asan/bf16/%) emulated/bf16/compare
 GPU_full := $(foreach p,$(precisions),$(KERNEL_TESTS:%=emulated/$(p)/%)) emulated/bf16/cuda_matmul_fake \
     $(foreach s,asan tsan,$(KERNEL_TESTS:%=$(s)/bf16/%)) $(foreach s,emulated asan tsan,$(s)/bf16/cuda_hopper) \
+    emulated/bf16/preflight_tma \
     $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs $(s)/bf16/cuda_hopper_bugs)
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hopper_bugs asan/bf16/cuda_matmul_fake \
     $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) $(foreach s,asan tsan,$(s)/fp32/cuda_attention) \

@@ -4,7 +4,7 @@
 #
 # The parts, in the order in which they run:
 #
-#   preflight  tools and libraries; a product by cuBLASLt, a copy by TMA. Without cuBLASLt nothing else runs
+#   preflight  tools and libraries; a product by cuBLASLt, a copy by TMA: 20 s. Without cuBLASLt nothing else runs
 #   kernels    every kernel beside the C reference: random inputs, several shapes; bf16, fp16, fp32
 #   model      the model beside PyTorch's numbers; 200 steps of a small GPT, twice with the same bits, and the loss in
 #              bf16 and fp16 beside float32 (check_precision.py; TEXT: what it reads instead of the project's sources)
@@ -64,8 +64,8 @@ all_programs() { (for one in $only; do programs_of "$one"; done) | tr ' ' '\n' |
 [ -z "$list" ] || { all_programs; exit; }
 
 # ---- the table, the limits, the report
-logs=$BUILD/gpu_check
-out=${out:-$logs}
+logs=$BUILD/gpu_check/logs
+out=${out:-$BUILD/gpu_check}
 bin=$BUILD/cuda
 started=$SECONDS
 left() { echo $((${SECONDS_LIMIT:-540} - SECONDS + started)); }
@@ -101,7 +101,7 @@ step() {
     case $status in
     0) row ok $((SECONDS - begin)) "$name" "$(tail -n 1 "$file" | cut -c 1-60)"; return ;;
     124 | 137) row "timed out" $((SECONDS - begin)) "$name" "of $most s" ;;
-    *) row FAIL $((SECONDS - begin)) "$name" "status $status: $(grep -a -m 1 '^FAIL\|rror' "$file" | cut -c 1-90)" ;;
+    *) row FAIL $((SECONDS - begin)) "$name" "$status: $(grep -a -m 1 '^FAIL\|rror\|\*\*\*' "$file" | cut -c 1-90)" ;;
     esac
     echo "$file" >>"$log/unsuccessful"
     return $status
@@ -152,7 +152,7 @@ report() {
 }
 write_report() {
     report >"$out/report.txt"
-    tar -czf "$out/logs.tar.gz" -C "$logs" --exclude=tokens.bin --exclude=logs.tar.gz --exclude=report.txt .
+    tar -czf "$out/logs.tar.gz" -C "$logs" --exclude=tokens.bin .
 }
 at_end() {
     # shellcheck disable=SC2086  # numbers, or nothing
@@ -216,12 +216,12 @@ export -f tools
 preflight() {
     local program targets=""
     for program in $(programs_of preflight); do targets="$targets $bin/$program"; done
-    step 20 "tools" tools
+    step 60 "tools" tools
     cp "$(log_of tools)" "$log/measured"
     # shellcheck disable=SC2086  # a list of words
-    step 60 "build preflight" make_here -j 2 $targets || return
-    step 20 "TMA" "$bin/bf16/preflight_tma" || families=mma
-    step 20 "cuBLASLt" "$bin/bf16/preflight_cublaslt"
+    step 90 "build preflight" make_here -j 2 $targets || return
+    step 30 "TMA" "$bin/bf16/preflight_tma" || families=mma
+    step 60 "cuBLASLt" "$bin/bf16/preflight_cublaslt"
 }
 
 kernels() {
