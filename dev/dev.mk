@@ -37,7 +37,8 @@ library = $(firstword $(foreach p,$(cuda_places),$(if $(wildcard $(p)/include/$(
 cublaslt := $(call library,cublasLt.h,libcublasLt.so.$(cuda_version))
 nccl := $(call library,nccl.h,libnccl.so.2)
 $(if $(filter cuda,$(DEVICE)$(cublaslt)),$(error DEVICE=cuda needs cublasLt.h and libcublasLt.so.$(cuda_version), and \
-    finds no two of them in $(cuda_places): install CUDA $(cuda_version)'s libcublas-dev, or the wheel nvidia-cublas))
+    finds no two of them in $(cuda_places): install CUDA $(cuda_version)'s libcublas-dev or the wheel \
+    nvidia-cublas, or take DEVICE=cpu))
 CUDA_INCLUDES := $(foreach l,$(filter $(wheels:%=%/%),$(cublaslt) $(nccl)),-isystem $(dir $(l))../include)
 NCCL_FLAGS := $(if $(nccl),-DUSE_NCCL)
 CUDA_LIBS := $(foreach l,$(cublaslt) $(nccl),-L$(dir $(l)) -l:$(notdir $(l)) -Xlinker -rpath -Xlinker $(dir $(l)))

@@ -1,5 +1,6 @@
 """Faults of dev/test/gpu_check.sh and of what make finds for CUDA. Tests: sections of test_gpu_check.sh."""
 CHECK, MAKE = "dev/test/gpu_check.sh", "dev/dev.mk"
+SECONDS = 300
 
 FAULTS = [
     ("124 is a failure", "ends", CHECK, "    124 | 137) row", "    137) row"),
