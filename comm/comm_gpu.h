@@ -216,8 +216,8 @@ static inline uint64_t comm_machine(void) {
     return hash_string(text);
 }
 
-// process.stop if MPI has not started the job. The other ranks hear of it; the driver ends this rank's kernels with the
-// process, also those that wait, for which an abort or exit() could wait.
+// process.stop if MPI has not started the job. The other ranks hear of it. _exit, because ncclCommAbort or exit() could
+// wait for a kernel that waits for a rank that has ended; the driver ends all kernels of a process that has exited.
 __attribute__((noreturn)) static inline void comm_stop_without_mpi(int status) {
     CommJob* job = comm_job;
     process.stop = NULL; // further failures end here
@@ -324,14 +324,25 @@ static inline void comm_check_gpu(const CommJob* job) {
             job->gpu, gpu);
 }
 
+// NCCL's end takes too long: the work is done, and the driver ends what is left.
+static void comm_nccl_end_late(int signal) {
+    static const char text[] = "NCCL did not close its communicators in time; the run itself was complete\n";
+    (void)signal;
+    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(EXIT_RUN);
+}
+
 // Closes all of NCCL's communicators, also of groups that were not freed. All ranks call it.
 static inline void comm_nccl_end(Comm* world) {
     CommJob* job = world->job;
     if (!world->nccl) return;
     if (job->rendezvous && !rendezvous_meet(job->rendezvous, 'm', INFINITY)) comm_lose(job->rendezvous);
-    alarm(COMM_LAST_WORDS); // an abort that does not end is ended by the signal, and the process with it
+    fflush(stdout);
+    void (*const before)(int) = signal(SIGALRM, comm_nccl_end_late);
+    const unsigned limit = alarm(COMM_LAST_WORDS);
     nccl_abort_all(&job->open);
-    alarm(0);
+    alarm(limit);
+    signal(SIGALRM, before);
     cuda_check(cudaFree(job->scratch), "cudaFree");
     if (job->rendezvous) {
         rendezvous_close(job->rendezvous);

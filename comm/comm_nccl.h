@@ -11,9 +11,9 @@ between two events:
 
 The host only enqueues all this and continues. There is one exception: for the first message between two ranks NCCL
 makes a connection, and the host waits until the other rank is at the same point of the program; nccl_lane_connect
-sends that message when a lane is opened. NCCL 2.22 and later would connect collectives in the first of them, in the
-same way. NCCL_RUNTIME_CONNECT=0 (nccl_prepare) has them connected when a communicator is opened, also those that are
-never used, which costs memory; messages it leaves as they are.
+sends that message when a lane is opened. From NCCL 2.22 on a communicator also connects in its first collective, which
+would block the host in the same way; NCCL_RUNTIME_CONNECT=0 (nccl_prepare) connects it when it is opened, which costs
+memory if it is never used. The setting does not affect messages.
 
 Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that
 waits on the GPU until its message arrives; everything after it on its stream waits with it. A rank of a pipeline posts

@@ -36,8 +36,8 @@ library_in = $(firstword $(wildcard $(foreach l,lib64 lib lib/*-linux-gnu target
 library = $(firstword $(foreach p,$(cuda_places),$(if $(wildcard $(p)/include/$(1)),$(call library_in,$(p),$(2)))))
 cublaslt := $(call library,cublasLt.h,libcublasLt.so.$(cuda_version))
 nccl := $(call library,nccl.h,libnccl.so.2)
-$(if $(filter cuda,$(DEVICE)$(cublaslt)),$(error DEVICE=cuda needs cublasLt.h and libcublasLt.so.$(cuda_version), and \
-    finds no two of them in $(cuda_places): install CUDA $(cuda_version)'s libcublas-dev or the wheel \
+$(if $(filter cuda,$(DEVICE)$(cublaslt)),$(error DEVICE=cuda needs cublasLt.h and libcublasLt.so.$(cuda_version), \
+    and none of $(cuda_places) has both: install CUDA $(cuda_version)'s libcublas-dev or the wheel \
     nvidia-cublas, or take DEVICE=cpu))
 CUDA_INCLUDES := $(foreach l,$(filter $(wheels:%=%/%),$(cublaslt) $(nccl)),-isystem $(dir $(l))../include)
 NCCL_FLAGS := $(if $(nccl),-DUSE_NCCL)

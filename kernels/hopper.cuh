@@ -328,9 +328,9 @@ __device__ __forceinline__ void warpgroup_wait(R&... done) {
     (keep_in_place(done), ...);
 }
 
-// The arithmetic that these results end, none of which is below 0, comes before the next warpgroup_wait() in machine
-// code, beside the products in flight. ptxas moves a wait up across arithmetic, but not across an access of memory: one
-// that depends on all results, and never happens.
+// Keeps the arithmetic that produces these results, none of which is below 0, before the next warpgroup_wait(), beside
+// the products in flight. ptxas moves a wait up across arithmetic, but not across an access of memory: so here is a
+// store for results below 0, which never occur.
 template <int n>
 __device__ __forceinline__ void finish_before_wait(const float (&result)[n]) {
     unsigned bits = 0;

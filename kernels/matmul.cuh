@@ -39,9 +39,9 @@ the trainer's first products are of zeros, which take less power, so a GPU's clo
 They accumulate on temporary memory, so results are unchanged. Where D is 16 bits, partial sums along k (split-K) have
 to be kept in float32.
 
-Time. A shape takes at most 32 products to warm up, 32 timed once, and 2 x 2 of each of the 8 fastest: 96. GPT-2 124M
-with 64 x 1024 tokens has 21 products, 19.5 TFLOP in all, 30 ms at 660 TFLOP/s: 3 s of trials if all algorithms are as
-fast as the best, 7 s if those that lose take three times as long.
+Time. A shape takes at most 96 products: 32 to warm up, 32 timed once, and 2 x 2 of each of the 8 fastest. Before each
+the workspace is cleared, by which the host gets ahead of the GPU. GPT-2 124M with 64 x 1024 tokens has 21 products, 30
+ms in all at 660 TFLOP/s: 3 s of trials if all algorithms are as fast as the best, 7 s if the others are thrice as slow.
 
 Fallbacks. Where cuBLASLt has no algorithm, a bias is added by a kernel of its own, and the product is one of our own,
 on CUDA cores: correct, and slow. Rank 0 says so on stderr, once for each shape.
@@ -63,7 +63,7 @@ Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA
 #ifndef MATMUL_CUH
 #define MATMUL_CUH
 
-#include "cuda_utils.cuh"
+#include "device.h"
 
 #if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
 #ifdef _OPENMP
@@ -236,16 +236,14 @@ static inline void linear_backward_weight_and_bias(float* dw, float* db, const f
 
 #if defined(PRECISION_FP32)
 static const cudaDataType MATMUL_TYPE = CUDA_R_32F;
-static const char* const MATMUL_TYPE_NAME = "fp32";
 #elif defined(PRECISION_FP16)
 static const cudaDataType MATMUL_TYPE = CUDA_R_16F;
-static const char* const MATMUL_TYPE_NAME = "fp16";
 #else
 static const cudaDataType MATMUL_TYPE = CUDA_R_16BF;
-static const char* const MATMUL_TYPE_NAME = "bf16";
 #endif
 
 enum {
+    MATMUL_SPARE = 512 << 20,    // bytes of memory that trials leave
     MATMUL_WORKSPACE = 32 << 20, // bytes, as NVIDIA advises for Hopper; for older GPUs 4 MB are enough
     MATMUL_ALGORITHMS = 32,      // that are timed
     MATMUL_FINALISTS = 8,        // that are timed more than once
@@ -310,8 +308,7 @@ static inline const char* matmul_epilogue_name(int epilogue) {
     }
 }
 
-// A product, for messages: "linear_forward: 8192 x 2304, sums of 768, bf16, epilogue BIAS, aligned to 16, 16, 16
-// bytes".
+// As "linear_forward: 8192 x 2304, sums of 768, bf16, epilogue BIAS, aligned to 16, 16, 16 bytes".
 typedef struct {
     char text[192];
 } MatmulName;
@@ -319,8 +316,8 @@ static inline MatmulName matmul_name(const MatmulProduct* p) {
     MatmulName name;
     const MatmulShape* s = &p->shape;
     snprintf(name.text, sizeof name.text, "%s: %d x %d, sums of %d, %s%s, epilogue %s, aligned to %d, %d, %d bytes",
-             p->name, s->n, s->m, s->k, MATMUL_TYPE_NAME, s->float_d ? " to float32" : "",
-             matmul_epilogue_name(s->epilogue), s->align_a, s->align_b, s->align_d);
+             p->name, s->n, s->m, s->k, FLOATX_NAME, s->float_d ? " to float32" : "", matmul_epilogue_name(s->epilogue),
+             s->align_a, s->align_b, s->align_d);
     return name;
 }
 
@@ -545,6 +542,7 @@ static int matmul_fastest(int count, float milliseconds[], Run run) {
             float t = 0;
             bool ok = true;
             if (round > 1 && !matmul_is_finalist(milliseconds, count, i)) continue;
+            cuda_check(cudaMemsetAsync(matmul_state.workspace, 0, MATMUL_WORKSPACE, 0), "cudaMemsetAsync");
             cuda_check(cudaEventRecord(matmul_state.begin, 0), "cudaEventRecord");
             for (int r = 0; ok && r < runs; r++) ok = run(i);
             cuda_check(cudaEventRecord(matmul_state.end, 0), "cudaEventRecord");
@@ -567,7 +565,7 @@ __global__ static void matmul_noise_kernel(floatX* out, int64_t n) {
     if (i < n) out[i] = (floatX)((float)(int32_t)h * 0x1p-31f);
 }
 
-// A product that is timed: all that it reads is noise. What is short of memory for that reads its real operands.
+// A product that is timed: it reads noise, or, where memory for noise is short, its real operands.
 typedef struct {
     MatmulProduct product;
     void* blocks[4]; // that are borrowed
@@ -577,12 +575,14 @@ typedef struct {
 } MatmulTrial;
 
 // Borrowed memory with noise, to stand in for `real` at an address of the same alignment; `real` itself if there is no
-// memory. In the order of the stream, as device_scratch() does: shapes may first be seen while messages are in flight.
-// Two numbers of 16 bits, read as a float32, are a finite one.
+// memory to spare. In the order of the stream, as device_scratch() does: shapes may first be seen while messages are in
+// flight. Two numbers of 16 bits, read as a float32, are a finite one.
 static inline void* matmul_stand_in(MatmulTrial* trial, const void* real, size_t bytes) {
     void* block = NULL;
     const int64_t n = (int64_t)((bytes + 16) / sizeof(floatX));
-    if (cudaMallocAsync(&block, bytes + 16, 0) != cudaSuccess) {
+    size_t spare = 0, total = 0; // cuBLASLt's kernels and device_scratch() need some, too
+    cuda_check(cudaMemGetInfo(&spare, &total), "the size of the GPU's memory");
+    if (spare < bytes + MATMUL_SPARE || cudaMallocAsync(&block, bytes + 16, 0) != cudaSuccess) {
         (void)cudaGetLastError(); // clears the error, which is harmless
         trial->is_noise = false;
         return (void*)real;
@@ -630,6 +630,8 @@ static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
             fprintf(stderr, "matmul: %s: algorithm %d of %d, %.4f ms (the first %.4f), %.1f TFLOP/s%s\n",
                     matmul_name(p).text, best + 1, count, ms[best], ms[0],
                     2e-9 * p->shape.m * p->shape.n * p->shape.k / ms[best], trial.is_noise ? "" : ", on real operands");
+    } else if (matmul_state.list) {
+        fprintf(stderr, "matmul: %s: no memory for trials, the first of %d algorithms\n", matmul_name(p).text, count);
     }
     matmul_trial_end(&trial);
 }
@@ -649,7 +651,7 @@ static inline MatmulPlan* matmul_plan(const MatmulProduct* p) {
     plan->algorithms = matmul_ask(plan, p, algorithms);
     matmul_tune(plan, p, algorithms);
     if (plan->algorithms == 0 && process.rank <= 0)
-        fprintf(stderr, "matmul: %s: cuBLASLt has no algorithm; %s\n", matmul_name(p).text,
+        fprintf(stderr, "matmul: %s: cuBLASLt has no algorithm that runs; %s\n", matmul_name(p).text,
                 p->shape.epilogue == CUBLASLT_EPILOGUE_DEFAULT ? "our own product is used, which is slow"
                                                                : "a kernel of its own does what the epilogue would");
     return plan;

@@ -7,7 +7,7 @@
 #   preflight  tools and libraries; a product by cuBLASLt, a copy by TMA: 20 s. Without cuBLASLt nothing else runs
 #   kernels    every kernel beside the C reference: random inputs, several shapes; bf16, fp16, fp32
 #   model      the model beside PyTorch's numbers; 200 steps of a small GPT, twice with the same bits, and the loss in
-#              bf16 and fp16 beside float32 (check_precision.py; TEXT: what it reads instead of the project's sources)
+#              bf16 and fp16 beside float32 (check_precision.py; TEXT names its text, by default the project's headers)
 #   bench      the kernels of GPT-2 124M beside their floors and goals; attention of all models
 #   train      training steps of GPT-2 124M: tokens/s, MFU, memory; PyTorch (compiled, flash attention) in the same call
 #   models     the same, and the kernels, of the other models of dev/bench/roofline.h, or of those that --models names
@@ -91,7 +91,8 @@ step() {
         return 1
     fi
     [ "$(left)" -gt "$most" ] || most=$(left)
-    # mpirun takes a second signal, to its group, as "leave at once", without its ranks
+    # timeout would signal mpirun twice, as a process and as a group, and at the second signal mpirun leaves its ranks
+    # behind: --foreground signals it once
     [ "$1" != scripts/mpirun.sh ] || foreground=--foreground
     timeout $foreground -k 5 "$most" bash -c '"$@"' step "$@" >"$file" 2>&1 </dev/null &
     running=$!
@@ -110,7 +111,8 @@ step() {
 make_here() { make DEVICE=cuda BUILD="$BUILD" GPU_ARCH="$arch" "$@"; }
 export -f make_here
 
-# What all parts of this call need, at once, when the first of them begins. Other flags would make everything again.
+# Builds the programs of all parts of this call at once, when the first part begins. The flags are the preflight's: with
+# other flags make would build everything again.
 build() {
     local program targets=$BUILD/roofline
     [ -z "$built" ] || return
@@ -163,6 +165,7 @@ at_end() {
 }
 
 # ---- the machine
+PATH=$PATH:/usr/local/nvidia/bin:/usr/local/cuda/bin
 command -v nvidia-smi >/dev/null || { echo "gpu_check.sh: there is no nvidia-smi here: no GPU" >&2; exit 1; }
 query() { nvidia-smi --query-gpu="$1" --format="csv,noheader${2:-}" | head -n 1; }
 capability=$(query compute_cap | tr -d '. ')
@@ -171,15 +174,16 @@ memory=$(query memory.total ,nounits) # MiB
 arch=native families=mma
 [ "$capability" != 90 ] || arch=90a families="mma wgmma"
 card=name,driver_version,memory.total,clocks.max.sm,clocks.sm,power.draw,temperature.gpu
-commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)
+commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)} # COMMIT: for a copy without .git
 export BUILD log arch
 
-# nccl_ranks N PROGRAM...: ranks without MPI, as torchrun would start them, which NCCL takes for ranks on N hosts. When
-# one of them has failed the others have 5 seconds.
+# nccl_ranks N PROGRAM...: starts N ranks without MPI, as torchrun does. By NCCL_HOSTID each seems to be on a host of
+# its own, so that NCCL lets them share the GPU. When a rank has failed the others have 5 seconds. Ranks are killed by
+# SIGKILL, as a trainer ends at SIGTERM only after its step.
 nccl_ranks() {
     local n=$1 status=0 end=1000 rank pids=()
     shift
-    trap 'cat "$log"/rank*.log; exit 1' TERM # a time-out
+    trap 'kill -9 "${pids[@]}"; cat "$log"/rank*.log; exit 1' TERM # a time-out
     for ((rank = 0; rank < n; rank++)); do
         RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=29517 NCCL_HOSTID=rank$rank \
             NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=1 \
@@ -195,7 +199,7 @@ nccl_ranks() {
         done
         sleep 0.1
     done
-    kill "${pids[@]}" 2>/dev/null
+    [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}"
     cat "$log"/rank[1-9]*.log "$log/rank0.log"
     return $status
 }
@@ -272,14 +276,14 @@ steps_of() {
         awk -v name="$1 $f" -v r="$rate" -v B="$8" -v T="$9" -v floor="$2" -v goal="$3" -v gf="$4" -v full="$5" \
             -v gib="$(card_most 1)" -v plan="$6" 'BEGIN {
             ms = 1e3 * B * T / r
-            printf "%-18s %9.0f tokens/s %9.2f ms  floor %8.2f (%3.0f %%)  goal %8.2f (%3.0f %%)  ", \
+            printf "%-18s %9.0f tokens/s %9.2f ms  H200: floor %8.2f (%3.0f %%), goal %8.2f (%3.0f %%)  ", \
                 name, r, ms, floor, 100 * floor / ms, goal, 100 * goal / ms
-            printf "MFU %4.1f %% causal %4.1f %% full  %6.1f GiB (planned %.1f)\n", \
+            printf "MFU %4.1f %% causal %4.1f %% full  %6.1f GiB with trials (planned %.1f)\n", \
                 r * gf / 9894, r * full / 9894, gib / 1024, plan }' | tee -a "$log/measured"
     done
 }
 
-# peer_of: the same by PyTorch. That it does not run (memory, compiler) is no failure of ours.
+# peer_of: the same by PyTorch. If PyTorch itself fails (memory, compiler) the row is ok, and says that it did not run.
 peer_of() {
     # shellcheck disable=SC2016  # of the inner shell
     step 200 "PyTorch, $1" bash -c 'dev/bench/peer_pytorch.py "$@" || echo "did not run"' peer --device cuda --compile \
@@ -288,11 +292,11 @@ peer_of() {
         tee -a "$log/measured"
 }
 
-# train_models NAME...: our steps of all, then PyTorch's. Floors and goals are those of an H200.
+# train_models NAME...: our steps of all, then PyTorch's. Floors and goals are an H200's; the memory includes what the
+# trials of matrix products borrow (kernels/matmul.cuh).
 train_models() {
-    local name torch=yes of all_fit=FAIL
+    local name of absent=FAIL
     build
-    python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null || torch=""
     # Tokens of 16 bits for one step of any model, and some more: some are much more frequent than others, as in texts.
     [ -s "$logs/tokens.bin" ] || python3 -c '
 import array, random, sys
@@ -300,16 +304,20 @@ random.seed(1)
 array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20))).tofile(open(sys.argv[1], "wb"))' \
         "$logs/tokens.bin"
     # a model that does not fit into this GPU ends the list
-    "$BUILD/roofline" --numbers --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log" ||
-        all_fit="left out"
-    for of in steps_of ${torch:+peer_of}; do
+    "$BUILD/roofline" --numbers --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log"
+    ! grep -q 'no micro-batch fits' "$log/roofline.log" || absent="left out"
+    for of in steps_of peer_of; do
+        if [ $of = peer_of ] && ! timeout 90 python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
+            2>/dev/null; then
+            row "left out" 0 "PyTorch beside" "python3 has no torch that sees a GPU"
+            break
+        fi
         for name in "$@"; do
             # shellcheck disable=SC2046  # a list of numbers
             if grep -q "^$name " "$log/numbers"; then $of $(grep "^$name " "$log/numbers")
-            else row "$all_fit" 0 "$of $name" "roofline --numbers: $(tail -n 1 "$log/roofline.log")"; fi
+            else row "$absent" 0 "$of $name" "roofline --numbers: $(tail -n 1 "$log/roofline.log")"; fi
         done
     done
-    [ -n "$torch" ] || row "left out" 0 "PyTorch beside" "python3 has no torch that sees a GPU"
 }
 
 train() { train_models gpt2-124M; }
@@ -335,7 +343,7 @@ meshes() {
     fi
     if uses fp32/train_gpt ncclCommInitRank; then
         # Ranks take turns on the GPU, so a wait of one costs the others' time slices: few steps.
-        step 60 "messages, NCCL" nccl_ranks 3 "$bin/bf16/cuda_comm" --short
+        step 60 "messages, NCCL" nccl_ranks 3 "$bin/bf16/cuda_comm" --short --seconds 50
         step 60 "training, NCCL, 2 ranks" nccl_ranks 2 "$bin/bf16/train_gpt" --tp 2 --steps 4 --sample-every 0
         step 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --tp 2 --pp 2 --steps 4 --sample-every 0
         step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco --local-steps 2 \
@@ -348,13 +356,8 @@ meshes() {
 
 sanitizer() {
     local sanitizer tool program
-    sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null)
+    sanitizer=$(command -v compute-sanitizer) || { row "left out" 0 "compute-sanitizer" "not found" && return; }
     build
-    if [ -z "$sanitizer" ] || ! timeout 60 "$sanitizer" "$bin/bf16/cuda_rows" --short 2>&1 |
-        grep -q 'ERROR SUMMARY: 0 errors'; then
-        row "left out" 0 "compute-sanitizer" "not there, or it does not work on this machine"
-        return
-    fi
     for tool in memcheck racecheck; do
         for program in $(programs_of sanitizer); do
             step 60 "$tool $program" "$sanitizer" --error-exitcode 9 --tool $tool "$bin/$program" --short

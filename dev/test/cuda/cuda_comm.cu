@@ -10,8 +10,8 @@ dev/test/cuda/cuda_comm.sh builds it three times, and starts it with 1 to 4 rank
 NCCL is that of dev/test/fake on the emulator, and the real one on GPUs. Every rank counts its own checks; rank 0 prints
 all of its own, the others what failed.
 
---short: 700 operations of 40 communicators, for three ranks that share a GPU, where others have seen 9 to 17 ms for
-one. --seconds N: a limit; each rank that is not done then says so.
+--short: 700 operations on 40 communicators, for three ranks that share a GPU, where an operation may take 10 ms.
+--seconds N: a limit; each rank that is not done by then says so.
 
 Exit status: 0 all right; 1 a check failed, or a rank ended with an error; 2 wrong arguments; 124 not done in time. One
 rank out of time can make the others fail: the largest status of all ranks says what happened.

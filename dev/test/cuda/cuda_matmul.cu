@@ -728,7 +728,7 @@ static void test_environment() {
     else
         check_child("MATMUL_LIST=0", "environment", timed[0]);
     char said[1024];
-    const char* const where = "aligned to 16, 16, 16 bytes: cuBLASLt has no algorithm";
+    const char* const where = "aligned to 16, 16, 16 bytes: cuBLASLt has no algorithm that runs";
     const char* const epilogue = "a kernel of its own does what the epilogue would";
     int n = snprintf(said, sizeof said,
                      "start\nmatmul: linear_forward: 3 x 16, sums of 8, %s, epilogue BIAS, %s; %s\n"

@@ -3,8 +3,9 @@ preflight_tma.cu: does a Hopper GPU's copy engine (TMA) work here? One tile of 6
 memory and back. dev/test/gpu_check.sh runs it first: a driver or a build that cannot do this shows within seconds.
 cuda_hopper.cu tests every function.
 */
+#include "cuda_test.h" // LONG_WAITS_END, before hopper.cuh
+
 #include "../../../kernels/hopper.cuh"
-#include "cuda_test.h"
 
 __global__ static void copy_tile_kernel(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to) {
     __shared__ Barrier loaded;

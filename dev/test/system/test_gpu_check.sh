@@ -80,7 +80,8 @@ name=$(basename "$(dirname "$0")")/$(basename "$0")
 echo "$name ATTENTION=${ATTENTION:-} $*" >>"$calls"
 [ -z "${MATMUL_LIST:-}" ] || echo "matmul: a product of $name" >&2
 case " ${FAKE_FAILS:-} " in *" $name "*) seq 50; echo "FAIL  this one"; exit 1 ;; esac
-case " ${FAKE_SLOW:-} " in *" $name "*) echo "so far"; exec sleep 100 ;; esac
+case $name in */cuda_comm) trap "" TERM ;; esac # as a trainer, which does not end in the middle of a step
+case " ${FAKE_SLOW:-} " in *" $name "*) echo "so far"; exec -a "$0" sleep 100 ;; esac
 case " ${FAKE_KILLED:-} " in *" $name "*) kill -9 $$ ;; esac
 case $name in
 */train_gpt)
@@ -193,7 +194,8 @@ test_all() {
 
 # ---- Parts, failures, what is not there
 test_parts() {
-    check one --only train,kernels
+    COMMIT=abc1234 check one --only train,kernels
+    expect "COMMIT names the commit" has 'commit abc1234,' "$report"
     expect "--only train,kernels: nothing else" [ "$status$(grep -c 'bench_gpu A\|test_gpt A\|mpirun' "$calls")" = 00 ]
     expect "... is built" hasnt 'bench_gpu\|cuda_comm' "$calls"
     FAKE_CAPABILITY=8.0 check ampere --only bench
@@ -253,6 +255,7 @@ test_ends() {
     SECONDS_LIMIT=26 FAKE_NO_MPI=yes FAKE_SLOW=bf16/cuda_comm check ranks --only meshes
     expect "ranks that hang: timed out, and what they said is kept" \
         [ "$status$(rows 'timed out.*messages, NCCL' ranks)$(grep -c '^so far' "$report")" = 113 ]
+    expect "and none of them is left" [ "$(pgrep -cf "$work/build/cuda/bf16/cuda_comm")" = 0 ]
     FAKE_NO_MPI=yes FAKE_RANK=1 check rank --only meshes
     expect "a rank fails: the others end, and that is a failure" \
         [ "$status$(rows 'FAIL.*training, NCCL' rank)$(grep -c '^FAIL  rank 1' "$report")" = 123 ]
@@ -280,6 +283,8 @@ test_ends() {
 # ---- What make finds: the CUDA Toolkit's libraries, then those of pip's wheels, whose names have versions
 test_libraries() {
     site=$work/site/nvidia
+    mkdir -p "$site"
+    touch "$site/__init__.py" # hides the wheels of this machine
     found() { # VARIABLE...: what make says with these; nothing of this machine's is found
         PYTHONPATH=$work/site MAKEFLAGS="" make report DEVICE=cuda MPI=no BUILD="$work/make" \
             NVCC="$work/cuda/bin/nvcc" system_places= gpu_name= "$@" >"$work/found" 2>&1

@@ -305,13 +305,13 @@ check "DEBUG=1 is sanitized, and only that" \
 check "make ends with the line that trains" "[[ \$(would all | tail -n 1) == 'echo \"run: '*'./train_gpt'* ]]"
 # shellcheck disable=SC2016  # for sh to expand
 script "$fake/nvidia-smi" 'for _ in $(seq "${GPUS:-1}"); do echo "A GPU"; done'
-line() { run 0 env "$@" make -s NVCC=true MPIRUN=mpirun.fake4 run_line; }
+line() { run 0 env "$@" make -s NVCC=true cublaslt=lib/libcublasLt.so MPIRUN=mpirun.fake4 run_line; }
 line
 is "one GPU needs no launcher" "run: ./train_gpt" "$(cat "$work/out")"
 line GPUS=7
 is "seven GPUs: as many as divide a batch" "run: MPIRUN=mpirun.fake4 scripts/mpirun.sh -np 4 ./train_gpt" \
     "$(cat "$work/out")"
-check "beside a GPU make is for it" "would NVCC=true GPU_ARCH=90 -W train_gpt.cu train_gpt |
+check "beside a GPU make is for it" "would NVCC=true cublaslt=lib/libcublasLt.so GPU_ARCH=90 -W train_gpt.cu train_gpt |
     grep -q '[-]DUSE_CUDA.* -o train_gpt '"
 check "and make test for the CPU" "! would NVCC=true GPU_ARCH=90 -W train_gpt.cu build_tests |
     grep -q '[-]DUSE_CUDA.* -o train_gpt '"
