@@ -19,6 +19,8 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 
 #include "comm_types.h"
 
+#include <signal.h>
+
 // ----------------------------------------------------------------------------------------------------------------
 // Staging
 

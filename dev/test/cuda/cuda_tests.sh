@@ -14,7 +14,7 @@ job() {
     file=$log/$(echo "$1" | tr ' /' '__')
     label=$1 start=$SECONDS
     shift
-    timeout -k 5 900 "$@" >"$file" 2>&1 </dev/null
+    timeout -k 5 1800 "$@" >"$file" 2>&1 </dev/null
     status=$?
     last=$(grep -a '^[0-9][0-9]* passed, [0-9][0-9]* failed$' "$file" | tail -n 1)
     if [ $status != 0 ] || [ -z "$last" ]; then

@@ -1,42 +1,35 @@
 #!/bin/bash
-# nvcc makes every program of `dev/test/gpu_check.sh --list` without a warning, and links it: the trainer and the test
-# of attention in bf16 for sm_80, sm_90a and sm_100, all others for sm_90a alone, which is a third of the time. What it
-# has made says in one line, and with exit status 1, that there is no GPU, where there is none. Then what its machine
-# code has to be like (check_assembly.py, where cuobjdump is). Needs no GPU.
+# nvcc makes every program of `dev/test/gpu_check.sh --list` for sm_80, sm_90a and sm_100 without a warning, and links
+# it. The trainer says in one line, and with exit status 1, that there is no GPU, where there is none. Then its machine
+# code is checked (check_assembly.py, where cuobjdump is). Needs no GPU. Ten minutes on two cores.
 set -u
 BUILD=${BUILD:-build}
 passed=0 failed=0
 ok() { passed=$((passed + 1)) && echo "ok    $*"; }
 bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
 
-# compile FOLDER ARCHITECTURES PROGRAM...: a line for each, to a file
+# make_it TARGET; compile PROGRAM: prints a line
+make_it() {
+    make --no-print-directory -s DEVICE=cuda GPU_ARCH="80 90 100" BUILD="$BUILD/nvcc" \
+        NVCC_FLAGS="-Werror all-warnings -Xcompiler -Werror" "$BUILD/nvcc/$1" 2>&1
+}
 compile() {
-    local folder=$1 archs=$2 program said
-    shift 2
-    for program in "$@"; do
-        if said=$(make --no-print-directory -s DEVICE=cuda GPU_ARCH="$archs" BUILD="$BUILD/$folder" \
-            NVCC_FLAGS="-Werror all-warnings -Xcompiler -Werror" "$BUILD/$folder/cuda/$program" 2>&1) &&
-            ! grep -q '[^ ]' <<<"$said"
-        then echo "ok    nvcc: $program (sm $archs), without a word"
-        else echo "FAIL  nvcc: $program (sm $archs): $(head -n 5 <<<"$said")"; fi
-    done >"$BUILD/log/$folder"
+    if said=$(make_it "cuda/$1") && ! grep -q '[^ ]' <<<"$said"; then echo "ok    nvcc: $1, without a word"
+    else echo "FAIL  nvcc: $1: $(head -n 5 <<<"$said")"; fi
 }
+export -f make_it compile
+export BUILD
 mkdir -p "$BUILD/log"
-several="bf16/train_gpt bf16/cuda_attention"
 programs=$(dev/test/gpu_check.sh --list)
-# shellcheck disable=SC2086,SC2046  # lists of words
-{
-    compile nvcc-all "80 90 100" $several &
-    compile nvcc 90 $(grep -vxF "$(tr ' ' '\n' <<<"$several")" <<<"$programs") &
-    wait
-}
-cat "$BUILD/log/nvcc-all" "$BUILD/log/nvcc"
-passed=$(cat "$BUILD/log/nvcc-all" "$BUILD/log/nvcc" | grep -c '^ok')
-failed=$(cat "$BUILD/log/nvcc-all" "$BUILD/log/nvcc" | grep -c '^FAIL')
+make_it flags
+# shellcheck disable=SC2016  # of the inner shell
+xargs -P 2 -n 1 bash -c 'compile "$0"' <<<"$programs" | tee "$BUILD/log/nvcc"
+passed=$(grep -c '^ok' "$BUILD/log/nvcc")
+failed=$(grep -c '^FAIL' "$BUILD/log/nvcc")
 if [ "$(grep -c . <<<"$programs")" != $((passed + failed)) ] || [ "$passed" -lt 20 ]; then
     bad "$passed programs were compiled of: $programs"
 fi
-for train in "$BUILD/nvcc-all/cuda/bf16/train_gpt" "$BUILD/nvcc/cuda/fp32/train_gpt"; do
+for train in "$BUILD"/nvcc/cuda/{bf16,fp32}/train_gpt; do
     if nvidia-smi -L >/dev/null 2>&1; then continue; fi
     "$train" --steps 1 >"$BUILD/log/out" 2>"$BUILD/log/err"
     status=$?
@@ -46,7 +39,7 @@ for train in "$BUILD/nvcc-all/cuda/bf16/train_gpt" "$BUILD/nvcc/cuda/fp32/train_
     if "$train" --dry-run >"$BUILD/log/out" 2>&1; then ok "--dry-run needs none"; else
         bad "--dry-run: $(cat "$BUILD/log/out")"; fi
 done
-if dev/test/system/check_assembly.py "$BUILD/nvcc-all/cuda/bf16/train_gpt" >"$BUILD/log/assembly"
+if dev/test/system/check_assembly.py "$BUILD/nvcc/cuda/bf16/train_gpt" >"$BUILD/log/assembly"
 then
     if grep -q "not checked" "$BUILD/log/assembly"; then cat "$BUILD/log/assembly"
     else ok "machine code: $(tail -n 1 "$BUILD/log/assembly")"; fi
