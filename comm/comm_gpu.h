@@ -326,11 +326,11 @@ static inline void comm_check_gpu(const CommJob* job) {
             job->gpu, gpu);
 }
 
-// NCCL's end takes too long: the work is done, and the driver ends what is left.
-static void comm_nccl_end_late(int signal) {
-    static const char text[] = "NCCL did not close its communicators in time; the run itself was complete\n";
+// Ends a process whose communicators do not close in time. All its work is done, and the driver ends the kernels.
+static char comm_end_late_text[256];
+static void comm_end_late(int signal) {
     (void)signal;
-    (void)!write(STDERR_FILENO, text, sizeof text - 1);
+    (void)!write(STDERR_FILENO, comm_end_late_text, strlen(comm_end_late_text));
     _exit(EXIT_RUN);
 }
 
@@ -340,7 +340,10 @@ static inline void comm_nccl_end(Comm* world) {
     if (!world->nccl) return;
     if (job->rendezvous && !rendezvous_meet(job->rendezvous, 'm', INFINITY)) comm_lose(job->rendezvous);
     fflush(stdout);
-    void (*const before)(int) = signal(SIGALRM, comm_nccl_end_late);
+    snprintf(comm_end_late_text, sizeof comm_end_late_text,
+             "%s: rank %d: NCCL did not close its communicators within %d s; all work was done before that\n",
+             process.name, world->rank, COMM_LAST_WORDS);
+    void (*const before)(int) = signal(SIGALRM, comm_end_late);
     const unsigned limit = alarm(COMM_LAST_WORDS);
     nccl_abort_all(&job->open);
     alarm(limit);

@@ -89,17 +89,17 @@ struct TileRing {
         __syncthreads();
     }
     // The copying thread passes its next piece on when the computing warps are done with the former one.
-    __device__ __forceinline__ void give(int next, int round, CALL_SITE) {
+    __device__ __forceinline__ void give(int next, int round, CALLER_LINE) {
         own_empty.wait(round % 2 ^ 1, at);
         piece = next;
         given.arrive();
     }
-    __device__ __forceinline__ int await_piece(int round, CALL_SITE) {
+    __device__ __forceinline__ int await_piece(int round, CALLER_LINE) {
         given.wait(round % 2, at);
         return piece;
     }
-    __device__ __forceinline__ void await_room(int n, CALL_SITE) { empty[n % SLOTS].wait(n / SLOTS % 2 ^ 1, at); }
-    __device__ __forceinline__ void await_tile(int n, CALL_SITE) { full[n % SLOTS].wait(n / SLOTS % 2, at); }
+    __device__ __forceinline__ void await_room(int n, CALLER_LINE) { empty[n % SLOTS].wait(n / SLOTS % 2 ^ 1, at); }
+    __device__ __forceinline__ void await_tile(int n, CALLER_LINE) { full[n % SLOTS].wait(n / SLOTS % 2, at); }
     // By a warp whose lanes have all finished reading.
     __device__ __forceinline__ void release(int n) {
         __syncwarp();

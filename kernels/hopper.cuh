@@ -126,14 +126,14 @@ struct Tile {
 #endif
 
 // A line of the program: as default argument, that of the call.
-struct Site {
+struct SourceLine {
     const char* file;
     int line;
-    __device__ static constexpr Site here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+    __device__ static constexpr SourceLine here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
         return {file, line};
     }
 };
-#define CALL_SITE Site at = Site::here()
+#define CALLER_LINE SourceLine at = SourceLine::here()
 
 // In tests, which define LONG_WAITS_END, a wait of more than 4 to 9 s ends the kernel by a store to address 0, and its
 // place is printed at exit, from the host's memory, which survives that. (With trap or printf() in a kernel ptxas gives
@@ -159,7 +159,7 @@ static inline void watch_waits(void) {
     atexit(print_long_wait);
 }
 // begin: of the wait, in units of 4.3 s; 0: not yet known
-__device__ __forceinline__ void check_time(unsigned& begin, int parity, Site at) {
+__device__ __forceinline__ void check_time(unsigned& begin, int parity, SourceLine at) {
     HOPPER_ASM(
         "{\n.reg .pred p;\n.reg .u32 now, x;\n.reg .u64 none;\nmov.u32 now, %%globaltimer_hi;\nsetp.eq.u32 p, %0, 0;\n"
         "@p mov.u32 %0, now;\nsub.u32 x, now, %0;\nsetp.ge.u32 p, x, 2;\n@p st.volatile.global.u32 [%1], %2;\n"
@@ -172,7 +172,7 @@ __device__ __forceinline__ void check_time(unsigned& begin, int parity, Site at)
 }
 #else
 static inline void watch_waits(void) {}
-__device__ __forceinline__ void check_time(unsigned&, int, Site) {}
+__device__ __forceinline__ void check_time(unsigned&, int, SourceLine) {}
 #endif
 
 // A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride
@@ -238,7 +238,7 @@ struct Barrier {
         HOPPER_ASM("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(this)), "r"(bytes)
                    : "memory");
     }
-    __device__ __forceinline__ void wait(int parity, CALL_SITE) {
+    __device__ __forceinline__ void wait(int parity, CALLER_LINE) {
         unsigned begin = 0;
         for (unsigned over = 0; !over;) {
             HOPPER_ASM("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"

@@ -16,8 +16,10 @@ ranks get the same bits.
 // empty. Gradients, moments and master weights have it where the parameters do, or with ZeRO in their shards.
 static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     const Layout* layout = &stage->layout;
-    TensorRange range = {slice->offset, slice->offset,        slice_elements(slice), 0, 0,
-                         slice->index,  !slice->tensor.vector};
+    TensorRange range = whole_range(slice_elements(slice));
+    range.from = range.at = slice->offset;
+    range.index = slice->index;
+    range.decays = !slice->tensor.vector;
     if (!layout->mesh.zero) return range;
     const int64_t size = bucket_shard_size(layout, slice->bucket), end = slice->offset + range.n;
     const int64_t shard = layout->bucket[slice->bucket].offset + layout->mesh.data * size;

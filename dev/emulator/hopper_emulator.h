@@ -33,7 +33,7 @@ product; registers that are claimed before others release them.
 #include "cuda_emulator.h"
 
 #define __grid_constant__
-#define CALL_SITE CUDA_ON_CPU_SITE
+#define CALLER_LINE CUDA_ON_CPU_SITE
 
 static inline bool is_hopper() { return true; } // costs nothing as long as a block does not use it
 

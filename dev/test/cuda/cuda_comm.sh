@@ -167,6 +167,8 @@ ranks nccl 3 gone && wrong "a rank is killed, the others are at a barrier" 137 "
 ranks nccl 3 late && wrong "a rank dies late" 1 "cuda_comm: rank 2: the test says so" 1
 ranks nccl 3 busy && wrong "a rank dies, the others compute" 1 "cuda_comm: rank 2: the test says so" 1
 ranks nccl 3 unsent && fine "two receives in flight that wait for ever"
+FAKE_NCCL_ABORT_HANGS=1 FAKE_NCCL_SECONDS=20 ranks nccl 2 lanes
+wrong "NCCL does not end" 1 "cuda_comm: rank 1: NCCL did not close its communicators within 10 s" 2
 FAKE_NCCL_SECONDS=20 ranks nccl 2 --seconds 1 stuck
 wrong "a rank is out of time" 124 "cuda_comm: rank 0 is not done within 1 s"
 NCCL_RUNTIME_CONNECT=1 ranks nccl 2 --short
