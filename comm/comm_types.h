@@ -22,12 +22,12 @@ comm_gpu.h.
 // Tables have the order of these constants.
 typedef enum { COMM_FLOAT, COMM_DOUBLE, COMM_INT32, COMM_INT64, COMM_BYTE, COMM_BF16, COMM_FP16 } CommType;
 // The type of parameters and activations: floatX.
-#if !defined(USE_CUDA) || defined(PRECISION_FP32)
-#define COMM_FLOATX COMM_FLOAT
+#if defined(PRECISION_BF16)
+#define COMM_FLOATX COMM_BF16
 #elif defined(PRECISION_FP16)
 #define COMM_FLOATX COMM_FP16
 #else
-#define COMM_FLOATX COMM_BF16
+#define COMM_FLOATX COMM_FLOAT
 #endif
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN } CommOp;
 typedef enum {

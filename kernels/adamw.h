@@ -1,5 +1,6 @@
 /*
-adamw.h: Adam with decoupled weight decay (Kingma and Ba 2014; Loshchilov and Hutter 2017), as PyTorch's AdamW; float32.
+adamw.h: Adam with decoupled weight decay (Kingma and Ba 2014; Loshchilov and Hutter 2017), as PyTorch's AdamW; float32,
+also where floatX is bf16.
 
     g' = grad_scale g                               clipping, and the mean over micro-batches
     m = beta1 m + (1 - beta1) g'                    running mean of the gradient
@@ -11,39 +12,97 @@ m and v start from 0, so after `step` steps their weights add up to 1 - beta^ste
 computes each correction as one number, in float64: lr / (1 - beta1^step) and 1 / sqrt(1 - beta2^step).
 
 Elements are independent, so any slice may be updated alone (as in ZeRO), with the same bits.
+
+bf16 parameters are a rounded copy of the float32 master weights, `master`: a step of 10^-4 of a parameter is less than
+half the distance of bf16 numbers (2^-8), and would be lost, step after step. Rounding is stochastic: to one of the two
+neighbours, the nearer one more often, so that the mean is the number itself, and the parameters follow the master
+weights without bias. The random bits of element i are word (first + i) mod 4 of Philox with key `key` and counter (step,
+(first + i) / 4): they depend on the key, the step and the place in the tensor, not on how the tensor is sharded, and
+are those of a GPU (adamw.cuh).
 */
 #ifndef ADAMW_H
 #define ADAMW_H
 
+#include "floatx.h"
 #include "tensor_ranges.h"
 
-// `count` ranges of params and of moment1 and moment2 are updated from grad. master is for parameters of 16 bits
-// (adamw.cuh): here params are float32, master is NULL, and nothing is rounded.
-static inline void adamw_update(float* params, float* master, const float* grad, float* moment1, float* moment2,
+enum { UPDATE_BLOCK = 1 << 12 }; // elements that a thread updates, and rounds while a cache has them
+
+#ifdef PRECISION_BF16
+// x, rounded to a neighbour: the lower 16 bits become 0 after as many random bits were added. bf16 numbers are
+// unchanged, and finite numbers stay finite.
+static inline floatX round_randomly(float x, uint32_t random) {
+    const uint32_t bits = bits_of_float(x), exponent = 0x7f800000u, largest = 0x7f7fu;
+    const uint32_t lifted = ((bits & 0x7fffffffu) + (random & 0xffffu)) >> 16;
+    const uint32_t size = lifted > largest ? largest : lifted, sign = bits >> 16 & 0x8000u;
+    const floatX rounded = {(uint16_t)(sign | size)}, nearest = to_floatX(x);
+    return (bits & exponent) == exponent ? nearest : rounded;
+}
+
+// p (n) = w, rounded by (key, step, place); first: the place of p[0].
+static inline void round_range(floatX* RESTRICT p, const float* RESTRICT w, int n, int64_t step, uint64_t key,
+                               uint64_t first) {
+    enum { GROUPS = 64 };
+    uint32_t random[4 * GROUPS];
+    for (int done = 0; done < n;) {
+        const uint64_t place = first + (uint64_t)done, group = place / 4;
+        const int skipped = (int)(place % 4), count = (int)min_i64(4 * GROUPS - skipped, n - done);
+#pragma omp simd
+        for (int i = 0; i < GROUPS; i++) {
+            const Random4 r = philox(key, (uint64_t)step, group + (uint64_t)i);
+            for (int k = 0; k < 4; k++) random[4 * i + k] = r.word[k];
+        }
+#pragma omp simd
+        for (int i = 0; i < count; i++) p[done + i] = round_randomly(w[done + i], random[skipped + i]);
+        done += count;
+    }
+}
+#else
+static inline void round_range(floatX* p, const float* w, int n, int64_t step, uint64_t key, uint64_t first) {
+    (void)p, (void)w, (void)n, (void)step, (void)key, (void)first;
+}
+#endif
+
+// The float32 weights of a range.
+static inline float* range_weights(floatX* params, float* master, const TensorRange* range) {
+    return sizeof(floatX) < sizeof(float) ? master + range->at : (float*)(void*)(params + range->from);
+}
+
+// `count` ranges of params, master, moment1 and moment2 are updated from grad. Where floatX is float, master is NULL.
+static inline void adamw_update(floatX* params, float* master, const float* grad, float* moment1, float* moment2,
                                 const TensorRange* ranges, int count, const OptimizerStep* s) {
-    (void)master;
     const float beta1 = s->beta1, beta2 = s->beta2, eps = s->eps, grad_scale = s->grad_scale;
     const float step_size = (float)(s->lr / (1.0 - pow(beta1, (double)s->step)));
     const float v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)s->step)));
     const float new1 = 1.0f - beta1, new2 = 1.0f - beta2;
     for (const TensorRange* range = ranges; range < ranges + count; range++) {
-        float *RESTRICT p = params + range->from, *RESTRICT m = moment1 + range->at, *RESTRICT v = moment2 + range->at;
-        const float* RESTRICT g = grad + range->at;
-        const int64_t n = range->n;
+        float* weights = range_weights(params, master, range);
         const float decay = (float)(1.0 - (double)s->lr * (range->decays ? s->weight_decay : 0));
-#pragma omp parallel for simd schedule(static)
-        for (int64_t i = 0; i < n; i++) {
-            const float gi = grad_scale * g[i], mi = beta1 * m[i] + new1 * gi, vi = beta2 * v[i] + new2 * (gi * gi);
-            m[i] = mi;
-            v[i] = vi;
-            p[i] = decay * p[i] - step_size * (mi / (sqrtf(vi) * v_correction + eps));
+#pragma omp parallel for schedule(static)
+        for (int64_t begin = 0; begin < range->n; begin += UPDATE_BLOCK) {
+            const int n = (int)min_i64(UPDATE_BLOCK, range->n - begin);
+            float *RESTRICT m = moment1 + range->at + begin, *RESTRICT v = moment2 + range->at + begin;
+            float* RESTRICT w = weights + begin;
+            const float* RESTRICT g = grad + range->at + begin;
+#pragma omp simd
+            for (int i = 0; i < n; i++) {
+                const float gi = grad_scale * g[i], mi = beta1 * m[i] + new1 * gi, vi = beta2 * v[i] + new2 * (gi * gi);
+                m[i] = mi;
+                v[i] = vi;
+                w[i] = decay * w[i] - step_size * (mi / (sqrtf(vi) * v_correction + eps));
+            }
+            round_range(params + range->from + begin, w, n, s->step, range->key, range->first + (uint64_t)begin);
         }
     }
 }
 
-// Does nothing, as there are no 16-bit parameters here (adamw.cuh).
-static inline void adamw_round(float* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
-    (void)p, (void)master, (void)n, (void)step, (void)key, (void)first;
+// Recomputes bf16 parameters as the update of `step` left them, from their float32 values.
+static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < n; begin += UPDATE_BLOCK) {
+        round_range(p + begin, master + begin, (int)min_i64(UPDATE_BLOCK, n - begin), step, key,
+                    first + (uint64_t)begin);
+    }
 }
 
 #endif

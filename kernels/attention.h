@@ -41,6 +41,7 @@ no bit depends on the number of threads or on the other sequences, and no output
 
 #include "../util/base.h"
 #include "fast_math.h"
+#include "floatx.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // The product
@@ -130,12 +131,12 @@ static inline AttShape attention_shape(const int32_t* positions, int B, int T, i
 
 // One head of one sequence in memory: row t is at data + t * stride.
 typedef struct {
-    const float* data;
+    const floatX* data;
     int64_t stride;
 } ConstHead;
 
 typedef struct {
-    float* data;
+    floatX* data;
     int64_t stride;
 } Head;
 
@@ -143,11 +144,11 @@ typedef struct {
 static inline int64_t head_offset(const AttShape* s, int64_t b, int heads, int head) {
     return (b * s->T * heads + head) * s->HS;
 }
-static inline ConstHead const_head(const float* array, const AttShape* s, int b, int heads, int head) {
+static inline ConstHead const_head(const floatX* array, const AttShape* s, int b, int heads, int head) {
     const ConstHead h = {array + head_offset(s, b, heads, head), (int64_t)heads * s->HS};
     return h;
 }
-static inline Head mutable_head(float* array, const AttShape* s, int b, int heads, int head) {
+static inline Head mutable_head(floatX* array, const AttShape* s, int b, int heads, int head) {
     const Head h = {array + head_offset(s, b, heads, head), (int64_t)heads * s->HS};
     return h;
 }
@@ -171,9 +172,9 @@ static inline int first_key_block(const AttShape* s, int b, int index) {
 // multiplied, too, but reach no result.
 static inline void load_block(float* block, ConstHead head, int index, const AttShape* s, float scale) {
     const int rows = block_rows(s, index);
-    const float* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
+    const floatX* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
     for (int t = 0; t < rows; t++) {
-        for (int d = 0; d < s->HS; d++) block[t * s->width + d] = scale * from[t * head.stride + d];
+        for (int d = 0; d < s->HS; d++) block[t * s->width + d] = scale * to_float(from[t * head.stride + d]);
         for (int d = s->HS; d < s->width; d++) block[t * s->width + d] = 0.0f;
     }
     memset(block + rows * s->width, 0, sizeof(float) * (size_t)((ATT_BLOCK - rows) * s->width));
@@ -188,9 +189,9 @@ static inline void transpose_block(float* RESTRICT block_t, const float* RESTRIC
 
 // Block `index` of the head = scale * block (ATT_BLOCK, width).
 static inline void store_block(Head head, int index, const float* block, const AttShape* s, float scale) {
-    float* to = head.data + (int64_t)index * ATT_BLOCK * head.stride;
+    floatX* to = head.data + (int64_t)index * ATT_BLOCK * head.stride;
     for (int t = 0; t < block_rows(s, index); t++) {
-        for (int d = 0; d < s->HS; d++) to[t * head.stride + d] = scale * block[t * s->width + d];
+        for (int d = 0; d < s->HS; d++) to[t * head.stride + d] = to_floatX(scale * block[t * s->width + d]);
     }
 }
 
@@ -310,7 +311,7 @@ static inline void attention_forward_pair(const ForwardScratch* f, const QuerySt
 }
 
 // Blocks [first, end) of queries of head h of sequence b.
-static inline void attention_forward_task(float* out, float* lse, const float* qkv, const AttShape* s,
+static inline void attention_forward_task(floatX* out, float* lse, const floatX* qkv, const AttShape* s,
                                           const ForwardScratch* f, int b, int h, int first, int end) {
     const int heads = s->NH + 2 * s->NKV, kv = s->NH + h / (s->NH / s->NKV), width = s->width;
     for (int i = first; i < end; i++) {
@@ -344,7 +345,7 @@ static inline void attention_forward_task(float* out, float* lse, const float* q
 // out (B*T, NH*HS) and lse (B, NH, T), log sum_j e^S_ij, from qkv (B*T, (NH + 2 NKV) * HS): in each row the query
 // heads, the key heads, the value heads. positions (B, T): of each token in its document, or NULL: in its sequence. B,
 // T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of memory.
-static inline void attention_forward(float* out, float* lse, const float* qkv, const int32_t* positions, int B, int T,
+static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* positions, int B, int T,
                                      int NH, int NKV, int HS) {
     const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
     const int64_t heads = (int64_t)B * NH, parts = (s.blocks + ATT_TASK_BLOCKS - 1) / ATT_TASK_BLOCKS;
@@ -395,8 +396,9 @@ static inline size_t backward_scratch(BackwardScratch* f, float* memory, const A
 }
 
 typedef struct {
-    float* dqkv;
-    const float *dout, *qkv, *out, *lse;
+    floatX* dqkv;
+    const floatX *dout, *qkv, *out;
+    const float* lse;
 } BackwardArrays;
 
 // A thread's unit of work: the gradients of these blocks, of one sequence and one key/value head.
@@ -420,10 +422,11 @@ static inline void load_query_block(const BackwardScratch* f, const BackwardArra
     for (int i = 0; i < ATT_BLOCK; i++) f->lse[i] = i < rows ? lse[i] : 0.0f; // beyond T: p = 1, but dout = 0
     for (int i = 0; i < ATT_BLOCK; i++) f->dot[i] = 0.0f;
     for (int i = 0; i < rows; i++) {
-        const float *o = out.data + ((int64_t)block * ATT_BLOCK + i) * out.stride, *dout = f->dout + i * width;
+        const floatX* o = out.data + ((int64_t)block * ATT_BLOCK + i) * out.stride;
+        const float* dout = f->dout + i * width;
         float dot = 0.0f;
 #pragma omp simd reduction(+ : dot)
-        for (int d = 0; d < s->HS; d++) dot += o[d] * dout[d];
+        for (int d = 0; d < s->HS; d++) dot += to_float(o[d]) * dout[d];
         f->dot[i] = dot;
     }
 }
@@ -518,7 +521,7 @@ static inline BackwardTask backward_task(const AttShape* s, bool whole, int64_t 
 
 // dqkv, overwritten, from dout and the inputs and outputs of attention_forward. Shapes and conditions as there;
 // gradients have their arrays' shapes. Ends the program when out of memory.
-static inline void attention_backward(float* dqkv, const float* dout, const float* qkv, const float* out,
+static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
                                       const float* lse, const int32_t* positions, int B, int T, int NH, int NKV,
                                       int HS) {
     const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
@@ -541,55 +544,59 @@ static inline void attention_backward(float* dqkv, const float* dout, const floa
 // ----------------------------------------------------------------------------------------------------------------
 // Generating text
 
-// out (HS) of one query q (HS) against `rows` keys and values, which are `stride` floats apart.
-static inline void decode_head(float* RESTRICT out, const float* q, const float* keys, const float* values,
-                               int64_t stride, int rows, int HS) {
+// out (HS) of one query q (HS) against `rows` keys and values, which are `stride` numbers apart. sums (HS): scratch.
+static inline void decode_head(floatX* RESTRICT out, float* RESTRICT sums, const floatX* q, const floatX* keys,
+                               const floatX* values, int64_t stride, int rows, int HS) {
     const float scale = 1.0f / sqrtf((float)HS);
     float max = -INFINITY, sum = 0.0f, p[ATT_BLOCK];
-    for (int d = 0; d < HS; d++) out[d] = 0.0f;
+    for (int d = 0; d < HS; d++) sums[d] = 0.0f;
     for (int first = 0; first < rows; first += ATT_BLOCK) {
         const int n = rows - first < ATT_BLOCK ? rows - first : ATT_BLOCK;
-        const float *k = keys + first * stride, *v = values + first * stride;
+        const floatX *k = keys + first * stride, *v = values + first * stride;
         const float former = max;
         for (int j = 0; j < n; j++) {
             float dot = 0.0f;
 #pragma omp simd reduction(+ : dot)
-            for (int d = 0; d < HS; d++) dot += q[d] * k[j * stride + d];
+            for (int d = 0; d < HS; d++) dot += to_float(q[d]) * to_float(k[j * stride + d]);
             p[j] = scale * dot;
             max = p[j] > max ? p[j] : max;
         }
         const float factor = fast_exp(former - max); // 0 for the first block
         sum *= factor;
-        for (int d = 0; d < HS; d++) out[d] *= factor;
+        for (int d = 0; d < HS; d++) sums[d] *= factor;
 #pragma omp simd
         for (int j = 0; j < n; j++) p[j] = fast_exp(p[j] - max);
         for (int j = 0; j < n; j++) {
             sum += p[j];
-            for (int d = 0; d < HS; d++) out[d] += p[j] * v[j * stride + d];
+            for (int d = 0; d < HS; d++) sums[d] += p[j] * to_float(v[j * stride + d]);
         }
     }
     const float inverse = 1.0f / sum;
-    for (int d = 0; d < HS; d++) out[d] *= inverse;
+    for (int d = 0; d < HS; d++) out[d] = to_floatX(sums[d] * inverse);
 }
 
 // out (NH * HS) of the token at `position`, from 0, of one sequence, from its row of qkv ((NH + 2 NKV) * HS). A row of
 // cache (T_max, 2 NKV * HS), T_max > position, is the key heads and the value heads of a token: rows before `position`
 // belong to the earlier tokens, row `position` is written here. NH, NKV, HS as for attention_forward.
-static inline void attention_decode(float* out, float* cache, const float* qkv, int position, int NH, int NKV, int HS) {
+static inline void attention_decode(floatX* out, floatX* cache, const floatX* qkv, int position, int NH, int NKV,
+                                    int HS) {
     const int64_t stride = (int64_t)2 * NKV * HS;
-    memcpy(cache + position * stride, qkv + (int64_t)NH * HS, (size_t)stride * sizeof(float));
+    float* sums = scratch_memory(round_up((size_t)NH * (size_t)HS, 16));
+    memcpy(cache + position * stride, qkv + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));
 #pragma omp parallel for schedule(static)
     for (int h = 0; h < NH; h++) {
-        const float *keys = cache + (int64_t)(h / (NH / NKV)) * HS, *values = keys + (int64_t)NKV * HS;
-        decode_head(out + (int64_t)h * HS, qkv + (int64_t)h * HS, keys, values, stride, position + 1, HS);
+        const floatX *keys = cache + (int64_t)(h / (NH / NKV)) * HS, *values = keys + (int64_t)NKV * HS;
+        decode_head(out + (int64_t)h * HS, sums + (int64_t)h * HS, qkv + (int64_t)h * HS, keys, values, stride,
+                    position + 1, HS);
     }
+    free(sums);
 }
 
 // Rows 0 .. T - 1 of cache, as attention_decode leaves them, from the rows of qkv of a whole sequence.
-static inline void attention_remember(float* cache, const float* qkv, int T, int NH, int NKV, int HS) {
+static inline void attention_remember(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
     const int64_t stride = (int64_t)2 * NKV * HS, row = (int64_t)NH * HS + stride;
     for (int t = 0; t < T; t++)
-        memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(float));
+        memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));
 }
 
 #endif

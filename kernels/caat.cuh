@@ -76,4 +76,13 @@ static inline void caat_unpack(floatX* z, const T* shared, const floatX* x, floa
            S);
 }
 
+// From and to float32, as on the CPU.
+static inline void caat_pack_floats(float* shared, const floatX* x, int streams, int N, int C, int S) {
+    caat_pack(shared, x, streams, N, C, S);
+}
+static inline void caat_unpack_floats(floatX* z, const float* shared, const floatX* x, float factor, int streams, int N,
+                                      int C, int S) {
+    caat_unpack(z, shared, x, factor, streams, N, C, S);
+}
+
 #endif

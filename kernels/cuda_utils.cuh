@@ -30,13 +30,18 @@ fixed order, without float atomics: the same input gives the same bits.
 typedef __nv_bfloat16 bf16;
 typedef __half fp16;
 
-#if defined(PRECISION_FP32)
-typedef float floatX;
+#if !defined(PRECISION_FP32) && !defined(PRECISION_FP16) && !defined(PRECISION_BF16)
+#define PRECISION_BF16
+#endif
+#if defined(PRECISION_BF16)
+typedef bf16 floatX;
 #elif defined(PRECISION_FP16)
 typedef fp16 floatX;
 #else
-typedef bf16 floatX;
+typedef float floatX;
 #endif
+static inline float to_float(floatX x) { return (float)x; } // as on the CPU (floatx.h)
+static inline floatX to_floatX(float x) { return (floatX)x; }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Launches

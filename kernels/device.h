@@ -6,7 +6,7 @@ activations except through the kernels and these functions, so the same source r
     a GPU           USE_CUDA, compiled by nvcc: cudaMalloc, cudaMemcpy                        (kernels/NAME.cuh)
     an emulated GPU USE_CUDA, compiled by g++: the same through dev/emulator/cuda_emulator.h
 
-    floatX          the type of parameters and activations: float32 on the CPU, by default bf16 on a GPU
+    floatX          the type of parameters and activations: bf16 or float32, on a GPU also fp16
     Arena           one block of device memory per purpose, whose size is planned before it is allocated
 
 Work on a GPU is asynchronous: kernels run one after the other on one stream, and the host continues. device_to_host and
@@ -25,7 +25,7 @@ device_synchronize wait for all work started before.
 #ifdef USE_CUDA
 #include "cuda_utils.cuh"
 #else
-typedef float floatX;
+#include "floatx.h"
 #endif
 
 enum {
@@ -42,12 +42,12 @@ enum {
 #endif
 };
 
-#if !defined(USE_CUDA) || defined(PRECISION_FP32)
-#define FLOATX_NAME "fp32"
+#if defined(PRECISION_BF16)
+#define FLOATX_NAME "bf16"
 #elif defined(PRECISION_FP16)
 #define FLOATX_NAME "fp16"
 #else
-#define FLOATX_NAME "bf16"
+#define FLOATX_NAME "fp32"
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ static inline void device_from_floats(floatX* device, const float* host, int64_t
         return;
     }
     floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy to the GPU");
-    for (int64_t i = 0; i < n; i++) rounded[i] = (floatX)host[i];
+    for (int64_t i = 0; i < n; i++) rounded[i] = to_floatX(host[i]);
     device_from_host(device, rounded, (size_t)n * sizeof(floatX));
     free(rounded);
 }
@@ -146,7 +146,7 @@ static inline void device_to_floats(float* host, const floatX* device, int64_t n
     }
     floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy from the GPU");
     device_to_host(rounded, device, (size_t)n * sizeof(floatX));
-    for (int64_t i = 0; i < n; i++) host[i] = (float)rounded[i];
+    for (int64_t i = 0; i < n; i++) host[i] = to_float(rounded[i]);
     free(rounded);
 }
 

@@ -1,5 +1,6 @@
 /*
-embedding.h: tokens to vectors, and for GPT-2 a learned vector per position; forward and backward; float32.
+embedding.h: tokens to vectors, and for GPT-2 a learned vector per position; forward and backward; floatX,
+gradients of the tables in float32.
 
     out[n] = wte[token n] + wpe[t]          n = b T + t,  out (N, C),  wte (V, C),  wpe (T, C)
 
@@ -25,16 +26,16 @@ number of threads, nor on how a batch is cut into micro-batches.
 #ifndef EMBEDDING_H
 #define EMBEDDING_H
 
-#include "../util/base.h"
+#include "floatx.h"
 
 // out (N, C) = rows of wte (V_local, C); zeros where the token is not in this slice of the vocabulary.
-static inline void embedding_forward(float* RESTRICT out, const int32_t* tokens, const float* wte, int N, int C,
+static inline void embedding_forward(floatX* RESTRICT out, const int32_t* tokens, const floatX* wte, int N, int C,
                                      int vocab_offset, int V_local) {
-    const size_t bytes = (size_t)C * sizeof(float);
+    const size_t bytes = (size_t)C * sizeof(floatX);
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         const int64_t row = (int64_t)tokens[n] - vocab_offset;
-        float* o = out + (int64_t)n * C;
+        floatX* o = out + (int64_t)n * C;
         if (row >= 0 && row < V_local)
             memcpy(o, wte + row * C, bytes);
         else
@@ -44,19 +45,19 @@ static inline void embedding_forward(float* RESTRICT out, const int32_t* tokens,
 
 // out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T, or,
 // where that is not NULL, at positions[n] < T.
-static inline void position_forward(float* RESTRICT out, const float* RESTRICT wpe, const int32_t* positions,
+static inline void position_forward(floatX* RESTRICT out, const floatX* RESTRICT wpe, const int32_t* positions,
                                     int64_t first_row, int N, int T, int C) {
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < N; i++) {
-        float* o = out + (int64_t)i * C;
-        const float* w = wpe + (positions ? positions[first_row + i] : (first_row + i) % T) * C;
+        floatX* o = out + (int64_t)i * C;
+        const floatX* w = wpe + (positions ? positions[first_row + i] : (first_row + i) % T) * C;
 #pragma omp simd
-        for (int c = 0; c < C; c++) o[c] += w[c];
+        for (int c = 0; c < C; c++) o[c] = to_floatX(to_float(o[c]) + to_float(w[c]));
     }
 }
 
 // dwte (V_local, C) += dout (N, C), row by row. Two tokens may be the same, so threads own columns.
-static inline void embedding_backward(float* RESTRICT dwte, const float* RESTRICT dout, const int32_t* tokens, int N,
+static inline void embedding_backward(float* RESTRICT dwte, const floatX* RESTRICT dout, const int32_t* tokens, int N,
                                       int C, int vocab_offset, int V_local) {
     enum { COLUMNS = 128 };
 #pragma omp parallel for schedule(static)
@@ -66,16 +67,16 @@ static inline void embedding_backward(float* RESTRICT dwte, const float* RESTRIC
             const int64_t row = (int64_t)tokens[n] - vocab_offset;
             if (row < 0 || row >= V_local) continue;
             float* dw = dwte + row * C;
-            const float* d = dout + (int64_t)n * C;
+            const floatX* d = dout + (int64_t)n * C;
 #pragma omp simd
-            for (int c = begin; c < end; c++) dw[c] += d[c];
+            for (int c = begin; c < end; c++) dw[c] += to_float(d[c]);
         }
     }
 }
 
 // dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T or
 // positions[n]. Threads own positions: rows first, first + T, ... of dout share one.
-static inline void position_backward(float* RESTRICT dwpe, const float* RESTRICT dout, const int32_t* positions,
+static inline void position_backward(float* RESTRICT dwpe, const floatX* RESTRICT dout, const int32_t* positions,
                                      int64_t first_row, int N, int T, int C) {
     if (positions) {
         embedding_backward(dwpe, dout, positions + first_row, N, C, 0, T);
@@ -86,9 +87,9 @@ static inline void position_backward(float* RESTRICT dwpe, const float* RESTRICT
     for (int first = 0; first < owned; first++) {
         float* dw = dwpe + (first_row + first) % T * C;
         for (int64_t i = first; i < N; i += T) {
-            const float* d = dout + i * C;
+            const floatX* d = dout + i * C;
 #pragma omp simd
-            for (int c = 0; c < C; c++) dw[c] += d[c];
+            for (int c = 0; c < C; c++) dw[c] += to_float(d[c]);
         }
     }
 }

@@ -1,5 +1,5 @@
 /*
-gelu.h: the Gaussian error linear unit (Hendrycks and Gimpel 2016) in its tanh form, as in GPT-2; float32, elementwise.
+gelu.h: the Gaussian error linear unit (Hendrycks and Gimpel 2016) in its tanh form, as in GPT-2; floatX, elementwise.
 
     out = x (1 + tanh u) / 2,     u = sqrt(2/pi) (x + 0.044715 x^3)
 
@@ -11,8 +11,8 @@ near -1. With du/dx = sqrt(2/pi) (1 + 3 * 0.044715 x^2) and s' = s (1 - s) 2 du/
 #ifndef GELU_H
 #define GELU_H
 
-#include "../util/base.h"
 #include "fast_math.h"
+#include "floatx.h"
 
 static const float GELU_SCALE = 1.5957691216f; // 2 sqrt(2/pi)
 static const float GELU_CUBIC = 0.044715f;
@@ -21,19 +21,23 @@ static const float GELU_CUBIC = 0.044715f;
 static inline float gelu_exp(float x) { return fast_exp(-GELU_SCALE * x * (1.0f + GELU_CUBIC * (x * x))); }
 
 // out (n) = gelu(x).
-static inline void gelu_forward(float* RESTRICT out, const float* RESTRICT x, int64_t n) {
+static inline void gelu_forward(floatX* RESTRICT out, const floatX* RESTRICT x, int64_t n) {
 #pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; i++) out[i] = x[i] / (1.0f + gelu_exp(x[i]));
+    for (int64_t i = 0; i < n; i++) {
+        const float v = to_float(x[i]);
+        out[i] = to_floatX(v / (1.0f + gelu_exp(v)));
+    }
 }
 
 // dx (n) = dout gelu'(x).
-static inline void gelu_backward(float* RESTRICT dx, const float* RESTRICT dout, const float* RESTRICT x, int64_t n) {
+static inline void gelu_backward(floatX* RESTRICT dx, const floatX* RESTRICT dout, const floatX* RESTRICT x, int64_t n) {
 #pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < n; i++) {
-        float e = gelu_exp(x[i]);
+        const float v = to_float(x[i]);
+        float e = gelu_exp(v);
         e = e > 0x1p126f ? 0x1p126f : e; // infinity times s = 0 would be a NaN
-        const float s = 1.0f / (1.0f + e), slope = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * (x[i] * x[i]));
-        dx[i] = dout[i] * (s + x[i] * slope * (s * (e * s)));
+        const float s = 1.0f / (1.0f + e), slope = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * (v * v));
+        dx[i] = to_floatX(to_float(dout[i]) * (s + v * slope * (s * (e * s))));
     }
 }
 

@@ -1,5 +1,6 @@
 /*
-layernorm.h: layer normalisation (Ba, Kiros and Hinton 2016) of the rows of x (N, C), forward and backward; float32.
+layernorm.h: layer normalisation (Ba, Kiros and Hinton 2016) of the rows of x (N, C), forward and backward; floatX,
+statistics and gradients of parameters in float32.
 
     mean = sum_c x / C,   rstd = 1 / sqrt(sum_c (x - mean)^2 / C + eps),   xhat = (x - mean) rstd,   out = xhat w + b
 
@@ -20,51 +21,56 @@ on the number of threads, nor on how a batch is cut into micro-batches.
 #include "row_sum.h"
 
 static inline float term_squared_deviation(RowArgs row, int c) { // k: the mean
-    const float d = row.x[c] - row.k;
+    const float d = to_float(row.x[c]) - row.k;
     return d * d;
 }
-static inline float term_product(RowArgs row, int c) { return row.x[c] * row.y[c]; }
-static inline float term_product_deviation(RowArgs row, int c) { return row.x[c] * row.y[c] * (row.z[c] - row.k); }
+static inline float term_product(RowArgs row, int c) { return to_float(row.x[c]) * to_float(row.y[c]); }
+static inline float term_product_deviation(RowArgs row, int c) {
+    return to_float(row.x[c]) * to_float(row.y[c]) * (to_float(row.z[c]) - row.k);
+}
 
 // out (N, C); mean (N) and rstd (N) are kept for the backward pass.
-static inline void layernorm_forward(float* RESTRICT out, float* RESTRICT mean, float* RESTRICT rstd,
-                                     const float* RESTRICT x, const float* RESTRICT w, const float* RESTRICT b, int N,
-                                     int C, float eps) {
+static inline void layernorm_forward(floatX* RESTRICT out, float* RESTRICT mean, float* RESTRICT rstd,
+                                     const floatX* RESTRICT x, const floatX* RESTRICT w, const floatX* RESTRICT b,
+                                     int N, int C, float eps) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         RowArgs row = {x + (int64_t)n * C, NULL, NULL, 0};
         const float m = row_sum(term_x, row, C) / (float)C;
         row.k = m;
         const float r = 1.0f / sqrtf(row_sum(term_squared_deviation, row, C) / (float)C + eps);
-        float* o = out + (int64_t)n * C;
+        floatX* o = out + (int64_t)n * C;
 #pragma omp simd
-        for (int c = 0; c < C; c++) o[c] = (row.x[c] - m) * r * w[c] + b[c];
+        for (int c = 0; c < C; c++) o[c] = to_floatX((to_float(row.x[c]) - m) * r * to_float(w[c]) + to_float(b[c]));
         mean[n] = m;
         rstd[n] = r;
     }
 }
 
 // sum = residual + (branch + bias), out = layernorm(sum), all (N, C); sum may be residual itself, bias may be NULL.
-static inline void residual_layernorm_forward(float* sum, float* out, float* mean, float* rstd, const float* residual,
-                                              const float* branch, const float* bias, const float* w, const float* b,
-                                              int N, int C, float eps) {
+static inline void residual_layernorm_forward(floatX* sum, floatX* out, float* mean, float* rstd,
+                                              const floatX* residual, const floatX* branch, const floatX* bias,
+                                              const floatX* w, const floatX* b, int N, int C, float eps) {
     residual_forward(sum, residual, branch, bias, N, C);
     layernorm_forward(out, mean, rstd, sum, w, b, N, C, eps);
 }
 
 // The gradient of one row: d (C) += dx.
-static inline void layernorm_backward_row(float* RESTRICT d, const float* dout, const float* x, const float* w,
+static inline void layernorm_backward_row(floatX* RESTRICT d, const floatX* dout, const floatX* x, const floatX* w,
                                           float mean, float rstd, int C) {
     const RowArgs row = {dout, w, x, mean};
     const float g_mean = row_sum(term_product, row, C) / (float)C;
     const float g_xhat_mean = row_sum(term_product_deviation, row, C) * rstd / (float)C;
 #pragma omp simd
-    for (int c = 0; c < C; c++) d[c] += rstd * (dout[c] * w[c] - g_mean - (x[c] - mean) * rstd * g_xhat_mean);
+    for (int c = 0; c < C; c++) {
+        const float g = to_float(dout[c]) * to_float(w[c]), xhat = (to_float(x[c]) - mean) * rstd;
+        d[c] = to_floatX(to_float(d[c]) + rstd * (g - g_mean - xhat * g_xhat_mean));
+    }
 }
 
 // dx (N, C), dw (C) and db (C) are all added to.
-static inline void layernorm_backward(float* RESTRICT dx, float* RESTRICT dw, float* RESTRICT db,
-                                      const float* RESTRICT dout, const float* RESTRICT x, const float* RESTRICT w,
+static inline void layernorm_backward(floatX* RESTRICT dx, float* RESTRICT dw, float* RESTRICT db,
+                                      const floatX* RESTRICT dout, const floatX* RESTRICT x, const floatX* RESTRICT w,
                                       const float* RESTRICT mean, const float* RESTRICT rstd, int N, int C) {
     enum { ROWS = 64, COLUMNS = 128 }; // rows that a cache holds until they were read by rows and by columns
 #pragma omp parallel
@@ -80,12 +86,12 @@ static inline void layernorm_backward(float* RESTRICT dx, float* RESTRICT dw, fl
         for (int begin = 0; begin < C; begin += COLUMNS) {
             const int end = (int)min_i64((int64_t)begin + COLUMNS, C);
             for (int n = first; n < last; n++) {
-                const float *d = dout + (int64_t)n * C, *row = x + (int64_t)n * C;
+                const floatX *d = dout + (int64_t)n * C, *row = x + (int64_t)n * C;
                 const float m = mean[n], r = rstd[n];
 #pragma omp simd
                 for (int c = begin; c < end; c++) {
-                    dw[c] += d[c] * ((row[c] - m) * r);
-                    db[c] += d[c];
+                    dw[c] += to_float(d[c]) * ((to_float(row[c]) - m) * r);
+                    db[c] += to_float(d[c]);
                 }
             }
         }

@@ -43,7 +43,6 @@ promises nothing.
 #ifndef MATMUL_H
 #define MATMUL_H
 
-#include "../util/base.h"
 #include "gelu.h"
 #if defined(__x86_64__) || defined(__i386__)
 #define MATMUL_X86
@@ -436,41 +435,66 @@ static inline void matmul(float* c, int64_t c_row, MatmulOperand a, MatmulOperan
 }
 
 // ----------------------------------------------------------------------------------------------------------------
+#ifdef PRECISION_BF16 // SLOW, for now
+static inline float* widen(const floatX* x, int64_t n) {
+    float* y = (float*)malloc((size_t)(n ? n : 1) * sizeof(float));
+    for (int64_t i = 0; x && i < n; i++) y[i] = to_float(x[i]);
+    return y;
+}
+static inline void narrow(floatX* out, float* x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = to_floatX(x[i]);
+    free(x);
+}
+static inline void unwiden(float* x) { free(x); }
+#else
+static inline float* widen(const floatX* x, int64_t n) { return x ? (float*)x : (float*)malloc((size_t)(n ? n : 1) * sizeof(float)); }
+static inline void narrow(floatX* out, float* x, int64_t n) { memcpy(out, x, (size_t)n * sizeof(float)); free(x); }
+static inline void unwiden(float* x) { (void)x; }
+#endif
+
 // Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC); N counts tokens, B*T. Gradients of parameters are
 // accumulated, in the order of the tokens.
 
 // out = x w^T + bias
-static inline void linear_forward(float* out, const float* x, const float* w, const float* bias, int N, int C, int OC) {
-    MatmulOperand a = {x, C, 1}, b = {w, C, 1};
-    matmul(out, OC, a, b, bias, N, OC, C, false);
+static inline void linear_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C, int OC) {
+    float *fx = widen(x, (int64_t)N * C), *fw = widen(w, (int64_t)OC * C), *fb = bias ? widen(bias, OC) : NULL, *fo = widen(NULL, (int64_t)N * OC);
+    MatmulOperand a = {fx, C, 1}, b = {fw, C, 1};
+    matmul(fo, OC, a, b, fb, N, OC, C, false);
+    narrow(out, fo, (int64_t)N * OC);
+    unwiden(fx), unwiden(fw), unwiden(fb);
 }
 
 // dx = dout w
-static inline void linear_backward_input(float* dx, const float* dout, const float* w, int N, int C, int OC) {
-    MatmulOperand a = {dout, OC, 1}, b = {w, 1, C};
-    matmul(dx, C, a, b, NULL, N, C, OC, false);
+static inline void linear_backward_input(floatX* dx, const floatX* dout, const floatX* w, int N, int C, int OC) {
+    float *fd = widen(dout, (int64_t)N * OC), *fw = widen(w, (int64_t)OC * C), *fo = widen(NULL, (int64_t)N * C);
+    MatmulOperand a = {fd, OC, 1}, b = {fw, 1, C};
+    matmul(fo, C, a, b, NULL, N, C, OC, false);
+    narrow(dx, fo, (int64_t)N * C);
+    unwiden(fd), unwiden(fw);
 }
 
 // dw += dout^T x
-static inline void linear_backward_weight(float* dw, const float* dout, const float* x, int N, int C, int OC) {
-    MatmulOperand a = {dout, 1, OC}, b = {x, 1, C};
+static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
+    float *fd = widen(dout, (int64_t)N * OC), *fx = widen(x, (int64_t)N * C);
+    MatmulOperand a = {fd, 1, OC}, b = {fx, 1, C};
     matmul(dw, C, a, b, NULL, OC, C, N, true);
+    unwiden(fd), unwiden(fx);
 }
 
 // db += the sum of the rows of dout, in order. Each thread owns columns.
-static inline void linear_backward_bias(float* RESTRICT db, const float* RESTRICT dout, int N, int OC) {
+static inline void linear_backward_bias(float* RESTRICT db, const floatX* RESTRICT dout, int N, int OC) {
     enum { COLUMNS = 128 };
 #pragma omp parallel for schedule(static)
     for (int64_t first = 0; first < OC; first += COLUMNS) {
         int64_t end = min_i64(first + COLUMNS, OC);
         for (int64_t n = 0; n < N; n++) {
-            for (int64_t o = first; o < end; o++) db[o] += dout[n * OC + o];
+            for (int64_t o = first; o < end; o++) db[o] += to_float(dout[n * OC + o]);
         }
     }
 }
 
 // fc = x w^T + bias, act = gelu(fc). x (N, C), w (F, C), bias (F) or NULL, fc and act (N, F).
-static inline void linear_gelu_forward(float* act, float* fc, const float* x, const float* w, const float* bias, int N,
+static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias, int N,
                                        int C, int F) {
     linear_forward(fc, x, w, bias, N, C, F);
     gelu_forward(act, fc, (int64_t)N * F);
@@ -478,14 +502,14 @@ static inline void linear_gelu_forward(float* act, float* fc, const float* x, co
 
 // dfc = (dout w) gelu'(fc): the layer after a GELU, backwards through both. dout (N, C), w (C, F); fc, dfc (N, F). dact
 // (N, F) is scratch for dout w; its contents afterwards are undefined.
-static inline void linear_gelu_backward_input(float* dfc, float* dact, const float* dout, const float* w,
-                                              const float* fc, int N, int F, int C) {
+static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const floatX* dout, const floatX* w,
+                                              const floatX* fc, int N, int F, int C) {
     linear_backward_input(dact, dout, w, N, F, C);
     gelu_backward(dfc, dact, fc, (int64_t)N * F);
 }
 
 // dw += dout^T x, db += the sum of the rows of dout.
-static inline void linear_backward_weight_and_bias(float* dw, float* db, const float* dout, const float* x, int N,
+static inline void linear_backward_weight_and_bias(float* dw, float* db, const floatX* dout, const floatX* x, int N,
                                                    int C, int OC) {
     linear_backward_weight(dw, dout, x, N, C, OC);
     linear_backward_bias(db, dout, N, OC);

@@ -1,5 +1,5 @@
 /*
-residual.h: adds a branch, and the bias of its last linear layer, to the residual stream; float32.
+residual.h: adds a branch, and the bias of its last linear layer, to the residual stream; floatX.
 
     out = residual + (branch + bias)
 
@@ -10,20 +10,23 @@ its sum over rows, linear_backward_bias in matmul.h).
 #ifndef RESIDUAL_H
 #define RESIDUAL_H
 
-#include "../util/base.h"
+#include "floatx.h"
 
 // out (N, C) may be residual or branch itself; bias (C) or NULL.
-static inline void residual_forward(float* out, const float* residual, const float* branch, const float* bias, int N,
-                                    int C) {
+static inline void residual_forward(floatX* out, const floatX* residual, const floatX* branch, const floatX* bias,
+                                    int N, int C) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         const int64_t at = (int64_t)n * C;
         if (bias) {
 #pragma omp simd
-            for (int c = 0; c < C; c++) out[at + c] = residual[at + c] + (branch[at + c] + bias[c]);
+            for (int c = 0; c < C; c++) {
+                const float add = to_float(branch[at + c]) + to_float(bias[c]);
+                out[at + c] = to_floatX(to_float(residual[at + c]) + add);
+            }
         } else {
 #pragma omp simd
-            for (int c = 0; c < C; c++) out[at + c] = residual[at + c] + branch[at + c];
+            for (int c = 0; c < C; c++) out[at + c] = to_floatX(to_float(residual[at + c]) + to_float(branch[at + c]));
         }
     }
 }

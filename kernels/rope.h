@@ -1,5 +1,5 @@
 /*
-rope.h: rotary position embedding (Su et al. 2021), as in Llama; float32, in place.
+rope.h: rotary position embedding (Su et al. 2021), as in Llama; floatX, in place.
 
 Element i < HS/2 of a head and element i + HS/2 are a point of the plane (the pairing of Hugging Face's weights; the
 paper pairs neighbours). At position t the point is rotated by the angle a = t theta^(-2i/HS):
@@ -14,6 +14,7 @@ HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sine
 #ifndef ROPE_H
 #define ROPE_H
 
+#include "floatx.h"
 #include "rope_table.h"
 
 // table (T, HS), in device memory, which is host memory here.
@@ -21,9 +22,9 @@ static inline void rope_table(float* table, int T, int HS, double theta, const R
     rope_table_fill(table, T, HS, theta, scaling);
 }
 
-// Rotates the first `heads` heads of HS in each of the B T rows (`stride` floats apart) by `direction` (1 or -1) times
+// Rotates the first `heads` heads of HS in each of the B T rows (`stride` numbers apart) by `direction` (1 or -1) times
 // a.
-static inline void rope_rotate(float* RESTRICT qkv, const float* RESTRICT cos_sin, float direction, int B, int T,
+static inline void rope_rotate(floatX* RESTRICT qkv, const float* RESTRICT cos_sin, float direction, int B, int T,
                                int heads, int HS, int stride) {
     const int half = HS / 2;
     const int64_t N = (int64_t)B * T;
@@ -31,24 +32,24 @@ static inline void rope_rotate(float* RESTRICT qkv, const float* RESTRICT cos_si
     for (int64_t n = 0; n < N; n++) {
         const float *cosine = cos_sin + n % T * HS, *sine = cosine + half;
         for (int h = 0; h < heads; h++) {
-            float *x = qkv + n * stride + (int64_t)h * HS, *y = x + half;
+            floatX *x = qkv + n * stride + (int64_t)h * HS, *y = x + half;
 #pragma omp simd
             for (int i = 0; i < half; i++) {
-                const float s = direction * sine[i], x0 = x[i], y0 = y[i];
-                x[i] = x0 * cosine[i] - y0 * s;
-                y[i] = y0 * cosine[i] + x0 * s;
+                const float s = direction * sine[i], x0 = to_float(x[i]), y0 = to_float(y[i]);
+                x[i] = to_floatX(x0 * cosine[i] - y0 * s);
+                y[i] = to_floatX(y0 * cosine[i] + x0 * s);
             }
         }
     }
 }
 
 // qkv (B T, stride): the first `heads` heads of HS of each row (queries, then keys) are rotated in place.
-static inline void rope_forward(float* qkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
+static inline void rope_forward(floatX* qkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
     rope_rotate(qkv, cos_sin, 1.0f, B, T, heads, HS, stride);
 }
 
 // dqkv (B T, stride): turns the gradient of the rotated heads into the gradient of the heads, in place.
-static inline void rope_backward(float* dqkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
+static inline void rope_backward(floatX* dqkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
     rope_rotate(dqkv, cos_sin, -1.0f, B, T, heads, HS, stride);
 }
 

@@ -1,5 +1,5 @@
 /*
-row_sum.h: sums of float32 over a row, in a fixed order: the same bits for any vector width, any alignment and any
+row_sum.h: sums of floatX over a row, in float32 and in a fixed order: the same bits for any vector width, any alignment and any
 number of threads.
 
 A plain loop adds one element after the other: slow, since each addition waits for the last one, and inexact, since the
@@ -12,18 +12,18 @@ four AVX-512 registers, enough to hide the latency of an addition. Each term pas
 #ifndef ROW_SUM_H
 #define ROW_SUM_H
 
-#include "../util/base.h"
+#include "floatx.h"
 
 enum { SUM_LANES = 64 };
 
 // The inputs of a sum's terms: rows indexed by c, and a constant. Unused rows may be NULL.
 typedef struct {
-    const float *x, *y, *z;
+    const floatX *x, *y, *z;
     float k;
 } RowArgs;
 typedef float (*SumTerm)(RowArgs row, int c);
 
-static inline float term_x(RowArgs row, int c) { return row.x[c]; }
+static inline float term_x(RowArgs row, int c) { return to_float(row.x[c]); }
 
 // sum over c < n of term(row, c). `term` must be named in the call, so that the compiler can put its body into the
 // loop.

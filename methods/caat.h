@@ -17,9 +17,9 @@ static inline void caat_reduce(const Stage* stage, const Activations* acts, floa
     const float factor = (float)caat_factor(caat);
     const int64_t n = (int64_t)acts->tokens * S;
     if (back && !caat->narrow) {
-        caat_pack(stage->shared, x, streams, acts->tokens, C, S);
+        caat_pack_floats(stage->shared, x, streams, acts->tokens, C, S);
         comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);
-        caat_unpack(z, stage->shared, x, factor, streams, acts->tokens, C, S);
+        caat_unpack_floats(z, stage->shared, x, factor, streams, acts->tokens, C, S);
     } else {
         floatX* shared = (floatX*)stage->shared;
         caat_pack(shared, x, streams, acts->tokens, C, S);
@@ -50,9 +50,9 @@ static inline const floatX* caat_reduce_streams(const Stage* stage, const Activa
         caat_pack(narrow, dx, streams, acts->tokens, C, C);
         comm_all_reduce(&stage->groups->tensor, narrow, n, COMM_FLOATX, COMM_SUM);
     } else {
-        caat_pack(stage->shared, dx, streams, acts->tokens, C, C);
+        caat_pack_floats(stage->shared, dx, streams, acts->tokens, C, C);
         comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);
-        caat_unpack(narrow, stage->shared, narrow, 1.0f, 1, acts->tokens, C, C);
+        caat_unpack_floats(narrow, stage->shared, narrow, 1.0f, 1, acts->tokens, C, C);
     }
     return narrow;
 }

@@ -366,15 +366,15 @@ static inline bool resume_checkpoint(Trainer* t) {
     return true;
 }
 
-// Zeroed float32 host memory for the weights of the stage: the parameters themselves where these are on the host.
+// Zeroed float32 host memory for the weights of the stage: the parameters themselves where these are such memory.
 static inline float* weights_begin(const Stage* stage) {
-    if (DEVICE_IS_HOST) return (float*)stage->params;
+    if (DEVICE_IS_HOST && !HAS_MASTER_WEIGHTS) return (float*)(void*)stage->params;
     return (float*)checked_calloc((size_t)stage->layout.elements, sizeof(float), "the initial weights");
 }
 
 // Copies the weights to the device.
 static inline void weights_end(const Stage* stage, float* weights) {
-    if (DEVICE_IS_HOST) return;
+    if (DEVICE_IS_HOST && !HAS_MASTER_WEIGHTS) return;
     for (int b = 0; b < stage->layout.buckets; b++)
         set_bucket_weights(stage, b, weights + stage->layout.bucket[b].offset);
     free(weights);

@@ -84,9 +84,9 @@ FAULTS = [
     ("CAAT-Net: shared channels are not summed over the ranks", CAAT, "methods/caat.h",
      "        comm_all_reduce(&stage->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);", ""),
     ("CAAT-Net: gradients of shared channels are not summed over the ranks", CAAT, "methods/caat.h",
-     "        caat_pack(stage->shared, x, streams, acts->tokens, C, S);\n"
+     "        caat_pack_floats(stage->shared, x, streams, acts->tokens, C, S);\n"
      "        comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);",
-     "        caat_pack(stage->shared, x, streams, acts->tokens, C, S);"),
+     "        caat_pack_floats(stage->shared, x, streams, acts->tokens, C, S);"),
     ("CAAT-Net: the gradient of the column-parallel input is summed, as in an ordinary model", CAAT,
      "parallel/tensor.h",
      "    if (is_caat(stage)) return no_request();", ""),
@@ -95,9 +95,9 @@ FAULTS = [
      "        caat_reduce(stage, acts, pass->g->dx, dx, true), device_copy(all, dx, (size_t)acts->N * stage->model.C *"
      " sizeof(floatX));"),
     ("CAAT-Net: no sum of the streams' gradients where they begin", CAAT, "methods/caat.h",
-     "        caat_pack(stage->shared, dx, streams, acts->tokens, C, C);\n"
+     "        caat_pack_floats(stage->shared, dx, streams, acts->tokens, C, C);\n"
      "        comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);",
-     "        caat_pack(stage->shared, dx, streams, acts->tokens, C, C);"),
+     "        caat_pack_floats(stage->shared, dx, streams, acts->tokens, C, C);"),
     ("CAAT-Net: norms' gradients are not summed over the ranks", CAAT, PARALLEL,
      "default: return mesh->sequence_parallel || mesh->caat.ranks > 0;", "default: return mesh->sequence_parallel;"),
     ("CAAT-Net: projections' biases get the gradient of the sums", CAAT, "parallel/tensor.h",
