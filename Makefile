@@ -11,7 +11,8 @@
 #
 # make DEVICE=cpu         the processor's cores       DEVICE=cuda       NVIDIA GPUs (the default where one is found)
 #                         DEVICE=emulated   the GPU's kernels on the processor: slow, for tests and debuggers
-# make PRECISION=bf16     parameters and activations on a GPU: bf16, fp16 or fp32
+# make PRECISION=bf16     parameters and activations: bf16 or fp32, on a GPU also fp16. The default is bf16 on GPUs,
+#                         and on processors that multiply it faster (AMX, AVX-512 BF16)
 # make GPU_ARCH="80 90"   GPUs to make code for; native: the one of this machine
 # make CC=clang           another compiler            ARCH=x86-64-v3    code for another processor than this one
 # make BLAS=openblas      OpenBLAS for CPU matmuls    DEBUG=1           -O1 -g, AddressSanitizer and UBSan
@@ -31,7 +32,6 @@ MPICC ?= mpicc
 # The launcher of that MPI: mpirun.mpich for mpicc.mpich. Set MPIRUN where the names do not follow this.
 MPIRUN ?= $(subst mpicc,mpirun,$(MPICC))
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
-PRECISION ?= bf16
 comma := ,
 
 # ---- what this machine has
@@ -44,12 +44,18 @@ OPENMP := $(if $(call works,-fopenmp),-fopenmp)
 # DEVICE is cuda where nvcc and a GPU are found. The tests are those of the CPU's trainer (a GPU's: make gpu_check).
 gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1))
 DEVICE ?= $(if $(filter quick test% build_tests,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
-$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,PRECISION,bf16 fp16 fp32)
+# The tests' own numbers, and whatever else developers make, are in float32.
+bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
+    sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | head -n 1))
+users_goals = all train_gpt install help report run_line clean compare
+PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter-out $(users_goals),$(MAKECMDGOALS)),fp32,$(if \
+    $(bf16_unit),bf16,fp32)))
+$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,PRECISION,$(if $(filter cpu,$(DEVICE)),bf16 fp32,bf16 fp16 fp32))
 $(call one_of,BLAS,own openblas)$(call one_of,MPI,yes no)$(call one_of,METHODS,yes no)
 $(if $(filter cuda,$(DEVICE)$(NVCC)),$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or add its bin to PATH))
 GPU_ARCH ?= $(if $(gpu_name),native,$(nvcc_archs))
 gpu_kind = $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
-built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores$(comma) fp32,$(gpu_kind)$(comma) $(PRECISION))
+built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores$(comma) $(PRECISION),$(gpu_kind)$(comma) $(PRECISION))
 
 ifeq ($(BLAS),openblas)
 BLAS_FLAGS := -DUSE_OPENBLAS
@@ -92,6 +98,7 @@ SANITIZED := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
 ifeq ($(DEBUG),1)
 FAST := $(subst -g1,-g,$(SANITIZED))
 endif
+cpu_precision = $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)
 METHODS_FLAG := $(if $(filter no,$(METHODS)),-DMETHODS_NO)
 COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(METHODS_FLAG) $(OPENMP) -MMD -MP $(CFLAGS)
 LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
@@ -122,7 +129,7 @@ $(BUILD)/flags $(BUILD)/version: always
 	@mkdir -p $(BUILD)/sanitized
 	@echo '$(kept_$(@F))' | cmp -s - $@ || echo '$(kept_$(@F))' > $@
 
-build_cpu = $(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
+build_cpu = $(COMPILE) $(FAST) $(cpu_precision) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
 train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/version
 	$(call build_$(DEVICE),$@)
 plan: planner/plan.c $(BUILD)/flags $(BUILD)/version # needs no device

@@ -110,8 +110,18 @@ $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 	$(COMPILE) $(call O,-O1,$(SANITIZED)) $< -o $@ $(LIBS)
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(call O,-O1,$(SANITIZED)) -x c $< -o $@ $(LIBS)
+# In bf16: $(BUILD)/bf16/PROGRAM and $(BUILD)/sanitized/bf16/PROGRAM.
+in_bf16 = @mkdir -p $(@D); $(COMPILE) -DPRECISION_BF16 $(1) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
+$(BUILD)/bf16/%: %.c $(BUILD)/flags
+	$(call in_bf16,$(FAST))
+$(BUILD)/bf16/train_gpt: train_gpt.cu $(BUILD)/flags
+	$(call in_bf16,$(FAST))
+$(BUILD)/sanitized/bf16/%: %.c $(BUILD)/flags
+	$(call in_bf16,$(SANITIZED))
+$(BUILD)/sanitized/bf16/train_gpt: train_gpt.cu $(BUILD)/flags
+	$(call in_bf16,$(SANITIZED))
 # The whole model's tests for the device. The CPU's is $(BUILD)/test_gpt, too.
-test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),test_gpt,$(DEVICE)/$(PRECISION)/test_gpt)
+test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),bf16/)test_gpt,$(DEVICE)/$(PRECISION)/test_gpt)
 	cp $< $@
 
 precisions = bf16 fp16 fp32

@@ -45,8 +45,7 @@ static inline void caat_pack(floatX* RESTRICT shared, const floatX* RESTRICT x, 
 static inline void caat_pack_floats(float* RESTRICT shared, const floatX* RESTRICT x, int streams, int N, int C,
                                     int S) {
 #pragma omp parallel for schedule(static)
-    for (int n = 0; n < N; n++)
-        caat_sum(shared + (int64_t)n * S, x + (int64_t)n * C, streams, (int64_t)N * C, S);
+    for (int n = 0; n < N; n++) caat_sum(shared + (int64_t)n * S, x + (int64_t)n * C, streams, (int64_t)N * C, S);
 }
 
 // The private channels of a row: z = factor x.

@@ -30,7 +30,8 @@ static inline void gelu_forward(floatX* RESTRICT out, const floatX* RESTRICT x, 
 }
 
 // dx (n) = dout gelu'(x).
-static inline void gelu_backward(floatX* RESTRICT dx, const floatX* RESTRICT dout, const floatX* RESTRICT x, int64_t n) {
+static inline void gelu_backward(floatX* RESTRICT dx, const floatX* RESTRICT dout, const floatX* RESTRICT x,
+                                 int64_t n) {
 #pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < n; i++) {
         const float v = to_float(x[i]);

@@ -447,8 +447,13 @@ static inline void narrow(floatX* out, float* x, int64_t n) {
 }
 static inline void unwiden(float* x) { free(x); }
 #else
-static inline float* widen(const floatX* x, int64_t n) { return x ? (float*)x : (float*)malloc((size_t)(n ? n : 1) * sizeof(float)); }
-static inline void narrow(floatX* out, float* x, int64_t n) { memcpy(out, x, (size_t)n * sizeof(float)); free(x); }
+static inline float* widen(const floatX* x, int64_t n) {
+    return x ? (float*)x : (float*)malloc((size_t)(n ? n : 1) * sizeof(float));
+}
+static inline void narrow(floatX* out, float* x, int64_t n) {
+    memcpy(out, x, (size_t)n * sizeof(float));
+    free(x);
+}
 static inline void unwiden(float* x) { (void)x; }
 #endif
 
@@ -456,8 +461,10 @@ static inline void unwiden(float* x) { (void)x; }
 // accumulated, in the order of the tokens.
 
 // out = x w^T + bias
-static inline void linear_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C, int OC) {
-    float *fx = widen(x, (int64_t)N * C), *fw = widen(w, (int64_t)OC * C), *fb = bias ? widen(bias, OC) : NULL, *fo = widen(NULL, (int64_t)N * OC);
+static inline void linear_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C,
+                                  int OC) {
+    float *fx = widen(x, (int64_t)N * C), *fw = widen(w, (int64_t)OC * C), *fb = bias ? widen(bias, OC) : NULL,
+          *fo = widen(NULL, (int64_t)N * OC);
     MatmulOperand a = {fx, C, 1}, b = {fw, C, 1};
     matmul(fo, OC, a, b, fb, N, OC, C, false);
     narrow(out, fo, (int64_t)N * OC);
@@ -494,8 +501,8 @@ static inline void linear_backward_bias(float* RESTRICT db, const floatX* RESTRI
 }
 
 // fc = x w^T + bias, act = gelu(fc). x (N, C), w (F, C), bias (F) or NULL, fc and act (N, F).
-static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias, int N,
-                                       int C, int F) {
+static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias,
+                                       int N, int C, int F) {
     linear_forward(fc, x, w, bias, N, C, F);
     gelu_forward(act, fc, (int64_t)N * F);
 }

@@ -29,8 +29,8 @@ static inline void swiglu_forward(floatX* RESTRICT out, const floatX* RESTRICT g
 }
 
 // dgate_up (N, 2F), overwritten, from dout (N, F).
-static inline void swiglu_backward(floatX* RESTRICT dgate_up, const floatX* RESTRICT dout, const floatX* RESTRICT gate_up,
-                                   int N, int F) {
+static inline void swiglu_backward(floatX* RESTRICT dgate_up, const floatX* RESTRICT dout,
+                                   const floatX* RESTRICT gate_up, int N, int F) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         const floatX *gate = gate_up + (int64_t)n * 2 * F, *up = gate + F, *d = dout + (int64_t)n * F;
