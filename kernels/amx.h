@@ -1,0 +1,148 @@
+/*
+amx.h: the tile registers of AMX (Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2,
+TDPBF16PS), the fastest way of recent Xeons to multiply bf16, and the same in C, so that what is built of tiles can be
+tested on any machine, to the bit.
+
+A tile is 16 rows of 64 bytes, and there are eight of them, t = 0 ... 7. TILE_PRODUCT(c, a, b) adds a product of depth 32:
+
+    a: 16 rows of 32 bf16                    b: 16 rows of 16 pairs of bf16; row i of b has elements 2i, 2i + 1 of k
+    even = 0, odd = 0;  for i = 0 ... 15:    even = fma(a[2i], b[2i], even),  odd = fma(a[2i+1], b[2i+1], odd)
+    c += even + odd                          c: 16 x 16 float32
+
+Every operation rounds to float32, to nearest, and takes denormals for 0. So the order of a long sum is fixed by where
+its steps of 32 begin.
+
+The macros take `simulated`: NULL for the tiles of the processor, or eight tiles in memory. They are macros because the
+number of a tile is a part of the instruction.
+*/
+#ifndef AMX_H
+#define AMX_H
+
+#include "../util/base.h"
+#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define AMX_COMPILED // the assembler knows the instructions
+#include <cpuid.h>
+#include <sys/syscall.h>
+#endif
+
+enum { TILE_ROWS = 16, TILE_WORDS = 16, TILE_DEPTH = 32 }; // rows; words of 32 bits in a row; bf16 in a row
+
+typedef struct {
+    uint32_t word[TILE_ROWS][TILE_WORDS];
+} Tile;
+
+// ----------------------------------------------------------------------------------------------------------------
+// In C
+
+static inline void tile_copy(char* to, int64_t to_stride, const char* from, int64_t from_stride) {
+    for (int i = 0; i < TILE_ROWS; i++)
+        memcpy(to + i * to_stride, from + i * from_stride, sizeof(uint32_t[TILE_WORDS]));
+}
+
+// A denormal number becomes 0.
+static inline float flush_denormal(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+
+static inline float word_low(uint32_t word) { return float_of_bits(word << 16); }          // element 2i of a pair
+static inline float word_high(uint32_t word) { return float_of_bits(word & 0xffff0000u); } // element 2i + 1
+
+static inline void tile_product(Tile* c, const Tile* a, const Tile* b) {
+    for (int row = 0; row < TILE_ROWS; row++) {
+        float even[TILE_WORDS] = {0}, odd[TILE_WORDS] = {0};
+        for (int i = 0; i < TILE_DEPTH / 2; i++) {
+            const float x0 = flush_denormal(word_low(a->word[row][i])), x1 = flush_denormal(word_high(a->word[row][i]));
+            for (int n = 0; n < TILE_WORDS; n++) {
+                const uint32_t y = b->word[i][n];
+                even[n] = flush_denormal(fmaf(x0, flush_denormal(word_low(y)), even[n]));
+                odd[n] = flush_denormal(fmaf(x1, flush_denormal(word_high(y)), odd[n]));
+            }
+        }
+        for (int n = 0; n < TILE_WORDS; n++) {
+            const float sum = flush_denormal(even[n] + odd[n]), before = float_of_bits(c->word[row][n]);
+            c->word[row][n] = bits_of_float(flush_denormal(flush_denormal(before) + sum));
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// By the processor
+
+#ifdef AMX_COMPILED
+#define TILE_ASM(simulated, in_c, ...)                                                                                 \
+    do {                                                                                                               \
+        if (simulated)                                                                                                 \
+            in_c;                                                                                                      \
+        else                                                                                                           \
+            __asm__ volatile(__VA_ARGS__);                                                                             \
+    } while (0)
+#define AMX_TARGET __attribute__((target("amx-tile,amx-bf16,avx512f"))) // of functions with simulated = NULL
+#else
+#define TILE_ASM(simulated, in_c, ...) in_c
+#endif
+
+// Tile t becomes 0; is read from memory, rows `stride` bytes apart; is written there; c += the product of a and b.
+#define TILE_ZERO(simulated, t) TILE_ASM(simulated, memset((simulated) + (t), 0, sizeof(Tile)), "tilezero %%tmm" #t ::)
+#define TILE_LOAD(simulated, t, from, stride)                                                                          \
+    TILE_ASM(simulated,                                                                                                \
+             tile_copy((char*)((simulated) + (t)), sizeof(uint32_t[TILE_WORDS]), (const char*)(from), (stride)),       \
+             "tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(stride))                                       \
+             : "memory")
+#define TILE_STORE(simulated, t, to, stride)                                                                           \
+    TILE_ASM(simulated,                                                                                                \
+             tile_copy((char*)(to), (stride), (const char*)((simulated) + (t)), sizeof(uint32_t[TILE_WORDS])),         \
+             "tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(stride))                                     \
+             : "memory")
+#define TILE_PRODUCT(simulated, c, a, b)                                                                               \
+    TILE_ASM(simulated, tile_product((simulated) + (c), (simulated) + (a), (simulated) + (b)),                         \
+             "tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
+
+// Whether this processor has tiles, and the system lets this process use them: their state is large, and Linux wants to
+// be asked.
+static inline bool amx_is_here(void) {
+#ifdef AMX_COMPILED
+    enum {
+        BF16 = 1 << 22,
+        TILES = 1 << 24,
+        OSXSAVE = 1 << 27,
+        TILE_STATE = 3 << 17,
+        ASK_FOR_STATE = 0x1023,
+        DATA = 18
+    };
+    static int here = -1;
+    unsigned a, b, c, d, enabled, unused;
+    if (here >= 0) return here;
+    here = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILES)) return false;
+    __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(unused) : "c"(0));
+    here = (enabled & TILE_STATE) == TILE_STATE && syscall(SYS_arch_prctl, ASK_FOR_STATE, DATA) == 0;
+    return here;
+#else
+    return false;
+#endif
+}
+
+// To be called by a thread before it uses tiles, and after: all eight have 16 rows of 64 bytes.
+static inline void amx_begin(void) {
+#ifdef AMX_COMPILED
+    struct {
+        uint8_t palette, start, unused[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } config;
+    memset(&config, 0, sizeof config);
+    config.palette = 1;
+    for (int t = 0; t < 8; t++) {
+        config.bytes[t] = sizeof(uint32_t[TILE_WORDS]);
+        config.rows[t] = TILE_ROWS;
+    }
+    __asm__ volatile("ldtilecfg %0" ::"m"(config));
+#endif
+}
+
+static inline void amx_end(void) {
+#ifdef AMX_COMPILED
+    __asm__ volatile("tilerelease" ::);
+#endif
+}
+
+#endif
