@@ -6,11 +6,16 @@ Theory: errors are counted in roundings. A result that is a sum of rounded terms
 where u = 2^-24, S is the sum of the absolute values of the terms, and k is the number of roundings that a term passes
 through. Each test computes S beside the wanted value and derives k; printed is the largest |got - wanted| / (u S), and
 k as the bound.
+
+Arrays of floatX are `values`. In bf16 their numbers are rounded before a formula reads them, and a result is computed in
+float32 and rounded once: k u S, and then 2^-8 of the result more, half of the distance of two neighbours. Printed is the
+largest error in units of that sum, and the bound is 1.
 */
 #ifndef KERNELS_FIXTURE_H
 #define KERNELS_FIXTURE_H
 
 #include "test.h"
+#include "../../../kernels/floatx.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -31,14 +36,14 @@ typedef struct {
     int count;
 } Memory;
 static Memory memory;
-static int shift = 0; // floats by which arrays are moved against the alignment of malloc
+static int shift = 0; // elements by which arrays are moved against the alignment of malloc
 
 static inline void* array_new(size_t count, size_t size) {
     if (memory.count == MAX_ARRAYS) die("test_kernels: more than %d arrays", MAX_ARRAYS);
     const int i = memory.count++;
     memory.size[i] = count * size;
-    memory.block[i] = checked_calloc(1, count * size + (size_t)shift * sizeof(float), "test array");
-    memory.data[i] = (char*)memory.block[i] + (size_t)shift * sizeof(float);
+    memory.block[i] = checked_calloc(1, (count + (size_t)shift) * size, "test array");
+    memory.data[i] = (char*)memory.block[i] + (size_t)shift * size;
     return memory.data[i];
 }
 static inline void release(Memory* m) {
@@ -64,6 +69,31 @@ static inline float* copied(const float* from, int64_t n) {
     float* x = (float*)array_new((size_t)n, sizeof(float));
     memcpy(x, from, (size_t)n * sizeof(float));
     return x;
+}
+
+// The same of floatX: the numbers of floats(), rounded.
+static inline floatX* values(int64_t n, float size) {
+    const uint64_t stream = (uint64_t)memory.count;
+    floatX* x = (floatX*)array_new((size_t)n, sizeof(floatX));
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = to_floatX(size * (0.98765432f * (2 * random_uniform(1, stream, (uint64_t)i) - 1)));
+    }
+    return x;
+}
+static inline floatX* poisoned_values(int64_t n) {
+    floatX* x = (floatX*)array_new((size_t)n, sizeof(floatX));
+    for (int64_t i = 0; i < n; i++) x[i] = to_floatX(NAN);
+    return x;
+}
+static inline floatX* copied_values(const floatX* from, int64_t n) {
+    floatX* x = (floatX*)array_new((size_t)n, sizeof(floatX));
+    memcpy(x, from, (size_t)n * sizeof(floatX));
+    return x;
+}
+static inline double* widened(const floatX* x, int64_t n) {
+    double* wide = doubles(n);
+    for (int64_t i = 0; i < n; i++) wide[i] = to_float(x[i]);
+    return wide;
 }
 static inline int32_t* integers(int n, int first, int end) {
     const uint64_t stream = (uint64_t)memory.count;
@@ -105,8 +135,31 @@ static inline void check_roundings(const char* what, int N, int C, const float* 
     snprintf(line, sizeof line, "%s, %d x %d: roundings", what, N, C);
     check_error(line, roundings(got, w), k);
 }
-static inline bool same(const void* a, const void* b, int64_t floats_count) {
-    return memcmp(a, b, (size_t)floats_count * sizeof(float)) == 0;
+
+// A result that was rounded to floatX. In bf16 printed in units of the bound, with 2^-8 (k u S) and what numbers below
+// 2^-126 are off by.
+static inline void check_values(const char* what, int N, int C, const floatX* got, const Wanted* w, double k) {
+#ifdef PRECISION_BF16
+    char line[160];
+    double worst = 0;
+    for (int64_t i = 0; i < w->n; i++) {
+        const double difference = fabs((double)to_float(got[i]) - w->value[i]);
+        const double bound = 0x1p-8 * fabs(w->value[i]) + (1 + 0x1p-8) * k * U * w->size[i] + 0x1p-134;
+        const double error = difference == 0 ? 0 : w->size[i] == 0 ? INFINITY : difference / bound;
+        if (!(error <= worst)) worst = error == error ? error : INFINITY;
+    }
+    snprintf(line, sizeof line, "%s, %d x %d: of 2^-8 and %g roundings", what, N, C, k);
+    check_error(line, worst, 1);
+#else
+    check_roundings(what, N, C, got, w, k);
+#endif
+}
+
+static inline bool same(const float* a, const float* b, int64_t n) {
+    return memcmp(a, b, (size_t)n * sizeof(float)) == 0;
+}
+static inline bool same_values(const floatX* a, const floatX* b, int64_t n) {
+    return memcmp(a, b, (size_t)n * sizeof(floatX)) == 0;
 }
 
 // The largest |analytic_i - (f(x + h e_i) - f(x - h e_i)) / 2h| relative to the largest analytic_i. With h = 1e-5 and f

@@ -1,6 +1,7 @@
 /*
 Tests of the values of the element-wise and row-wise kernels. Each is compared with its formula, written again here in
-float64; each backward formula is compared with central differences of the forward one.
+float64; each backward formula is compared with central differences of the forward one. In float32, and in bf16
+(build/bf16/test_kernels).
 */
 #include "kernels_fixture.h"
 #include "../../../kernels/caat.h"
@@ -18,7 +19,7 @@ float64; each backward formula is compared with central differences of the forwa
 
 static void test_embedding(int N, int C, int V) {
     const int first = V / 3, slice = V - first - V / 4; // rows [first, first + slice) of the vocabulary, some missing
-    float *wte = floats((int64_t)slice * C, 1), *out = poisoned((int64_t)N * C);
+    floatX *wte = values((int64_t)slice * C, 1), *out = poisoned_values((int64_t)N * C);
     int32_t* tokens = integers(N, 0, V);
     tokens[0] = V - 1;
     tokens[N - 1] = first;
@@ -33,17 +34,19 @@ static void test_embedding(int N, int C, int V) {
     for (int n = 0; n < N; n++) {
         const bool here = tokens[n] >= first && tokens[n] < first + slice;
         for (int c = 0; c < C; c++) {
-            right &= out[(int64_t)n * C + c] == (here ? wte[((int64_t)tokens[n] - first) * C + c] : 0);
+            const float wanted = here ? to_float(wte[((int64_t)tokens[n] - first) * C + c]) : 0;
+            right &= to_float(out[(int64_t)n * C + c]) == wanted;
         }
     }
     check(right, "embedding_forward, %d x %d, V = %d: rows of this slice, zeros for others", N, C, V);
 
-    float *dout = floats((int64_t)N * C, 1), *dwte = floats((int64_t)slice * C, 1);
+    const floatX* dout = values((int64_t)N * C, 1);
+    float* dwte = floats((int64_t)slice * C, 1);
     float* plain = copied(dwte, (int64_t)slice * C);
     embedding_backward(dwte, dout, tokens, N, C, first, slice);
     for (int n = 0; n < N; n++) {
         if (tokens[n] < first || tokens[n] >= first + slice) continue;
-        for (int c = 0; c < C; c++) plain[(int64_t)(tokens[n] - first) * C + c] += dout[(int64_t)n * C + c];
+        for (int c = 0; c < C; c++) plain[(int64_t)(tokens[n] - first) * C + c] += to_float(dout[(int64_t)n * C + c]);
     }
     check(same(dwte, plain, (int64_t)slice * C), "embedding_backward, %d x %d, V = %d: adds in the order of tokens", N,
           C, V);
@@ -55,20 +58,21 @@ static void test_embedding(int N, int C, int V) {
 static void test_position(int B, int T, int C, int parts, int64_t origin, bool packed) {
     const int N = B * T;
     const int64_t table = (int64_t)T * C, n = (int64_t)N * C;
-    float *x = floats(n, 1), *wpe = floats(table, 1), *dwpe = floats(table, 1), *dout = floats(n, 1);
-    float *plain_x = copied(x, n), *plain_d = copied(dwpe, table);
+    floatX *x = values(n, 1), *wpe = values(table, 1), *dout = values(n, 1), *plain_x = copied_values(x, n);
+    float *dwpe = floats(table, 1), *plain_d = copied(dwpe, table);
     float *alone = floats(table, 0), *sum = floats(table, 0);
     int32_t* positions = packed ? integers(N, 0, T) : NULL;
     Wanted wanted = wanted_new(table);
     for (int64_t i = 0; i < n; i++) {
         const int64_t w = (packed ? positions[i / C] : (origin + i / C) % T) * C + i % C;
-        plain_x[i] += wpe[w];
-        plain_d[w] += dout[i];
-        want(&wanted, w, wanted.value[w] + dout[i], wanted.size[w] + fabs(dout[i]));
+        const float d = to_float(dout[i]);
+        plain_x[i] = to_floatX(to_float(plain_x[i]) + to_float(wpe[w]));
+        plain_d[w] += d;
+        want(&wanted, w, wanted.value[w] + d, wanted.size[w] + fabs(d));
     }
     for (int r = 0; r < parts; r++) {
         const int begin = (int)((int64_t)N * r / parts), end = (int)((int64_t)N * (r + 1) / parts);
-        const float* d = dout + (int64_t)begin * C;
+        const floatX* d = dout + (int64_t)begin * C;
         position_forward(x + (int64_t)begin * C, wpe, positions, origin + begin, end - begin, T, C);
         position_backward(dwpe, d, positions, origin + begin, end - begin, T, C); // one after the other, onto one table
         memset(alone, 0, (size_t)table * sizeof(float));
@@ -78,7 +82,7 @@ static void test_position(int B, int T, int C, int parts, int64_t origin, bool p
     char line[96];
     snprintf(line, sizeof line, "%d ranks, rows %lld .. + %d, T = %d, C = %d%s", parts, (long long)origin, N, T, C,
              packed ? ", documents" : "");
-    check(same(x, plain_x, n), "position_forward, %s: adds", line);
+    check(same_values(x, plain_x, n), "position_forward, %s: adds", line);
     check(same(dwpe, plain_d, table), "position_backward, %s: adds in the order of rows", line);
     // A term passes at most B additions on its rank and `parts` in the sum over the ranks.
     check_roundings("position_backward: sum over ranks", T, C, sum, &wanted, (packed ? N : B) + parts);
@@ -141,16 +145,10 @@ static void norm_gradient(double* dx, double* size, const NormContext* n, const 
     }
 }
 
-static double* widened(const float* x, int64_t n) {
-    double* wide = doubles(n);
-    for (int64_t i = 0; i < n; i++) wide[i] = x[i];
-    return wide;
-}
-
 static const float NORM_EPS = 1e-5f;
 
 // What the forward pass gives for x (N, C) with weights w and, for LayerNorm, b. k_sum: roundings of a row's sum.
-static void want_norm(Wanted* out, Wanted* mean, Wanted* rstd, const double* x, const float* w, const float* b, int N,
+static void want_norm(Wanted* out, Wanted* mean, Wanted* rstd, const double* x, const double* w, const double* b, int N,
                       int C, double k_sum) {
     for (int n = 0; n < N; n++) {
         const Statistics s = statistics(x + (int64_t)n * C, C, b != NULL, NORM_EPS);
@@ -171,9 +169,9 @@ static void test_norm(bool layer, int N, int C, float offset) {
     const char *forward = layer ? "layernorm_forward" : "rmsnorm_forward", *name = layer ? "layernorm" : "rmsnorm";
     const float eps = NORM_EPS;
     const int64_t n_all = (int64_t)N * C;
-    float *x = floats(n_all, 2), *w = floats(C, 1), *b = floats(C, 1), *dout = floats(n_all, 1);
-    for (int64_t i = 0; i < n_all; i++) x[i] += offset;
-    for (int c = 0; c < C; c++) x[c] = 0.3f; // a constant row: variance 0
+    floatX *x = values(n_all, 2), *w = values(C, 1), *b = values(C, 1), *dout = values(n_all, 1);
+    for (int64_t i = 0; i < n_all; i++) x[i] = to_floatX(to_float(x[i]) + offset);
+    for (int c = 0; c < C; c++) x[c] = to_floatX(0.3f); // a constant row: variance 0
     double *wide_x = widened(x, n_all), *wide_w = widened(w, C), *wide_b = widened(b, C),
            *wide_dout = widened(dout, n_all);
 
@@ -181,14 +179,15 @@ static void test_norm(bool layer, int N, int C, float offset) {
     // of the mean of |x|, and this comes back in each x - mean. rstd: half of the (sum + square 3 + eps 1), and sqrt,
     // 1/: 2. Then difference, two products, sum: 4. For the whole: C/64 + 6 + 8.
     const double k_sum = C / SUM_LANES + SUM_K;
-    float *out = poisoned(n_all), *mean = poisoned(N), *rstd = poisoned(N);
+    floatX* out = poisoned_values(n_all);
+    float *mean = poisoned(N), *rstd = poisoned(N);
     if (layer)
         layernorm_forward(out, mean, rstd, x, w, b, N, C, eps);
     else
         rmsnorm_forward(out, rstd, x, w, N, C, eps);
     Wanted wanted = wanted_new(n_all), wanted_mean = wanted_new(N), wanted_rstd = wanted_new(N);
-    want_norm(&wanted, &wanted_mean, &wanted_rstd, wide_x, w, layer ? b : NULL, N, C, k_sum);
-    check_roundings(forward, N, C, out, &wanted, k_sum + 8);
+    want_norm(&wanted, &wanted_mean, &wanted_rstd, wide_x, wide_w, layer ? wide_b : NULL, N, C, k_sum);
+    check_values(forward, N, C, out, &wanted, k_sum + 8);
     if (layer) check_roundings("layernorm_forward: mean", N, C, mean, &wanted_mean, k_sum + 1);
     check_roundings(layer ? "layernorm_forward: rstd" : "rmsnorm_forward: rstd", N, C, rstd, &wanted_rstd,
                     k_sum / 2 + 5);
@@ -201,7 +200,8 @@ static void test_norm(bool layer, int N, int C, float offset) {
         mean[n] = (float)s.mean;
         rstd[n] = (float)s.rstd;
     }
-    float *dx = floats(n_all, 1), *dw = floats(C, 1), *db = floats(C, 1);
+    floatX* dx = values(n_all, 1);
+    float *dw = floats(C, 1), *db = floats(C, 1);
     Wanted wanted_dx = wanted_new(n_all), wanted_dw = wanted_new(C), wanted_db = wanted_new(C);
     for (int c = 0; c < C; c++) {
         want(&wanted_dw, c, dw[c], fabs(dw[c]));
@@ -218,19 +218,20 @@ static void test_norm(bool layer, int N, int C, float offset) {
             check_differences(line, norm_loss, &context, wide_x + at, wanted_dx.value + at, C);
         }
         for (int c = 0; c < C; c++) {
-            wanted_dx.value[at + c] += dx[at + c];
-            wanted_dx.size[at + c] += fabs(dx[at + c]);
-            wanted_dw.value[c] += (double)dout[at + c] * (x[at + c] - s.mean) * s.rstd;
-            wanted_dw.size[c] += fabs(dout[at + c]) * (fabs(x[at + c] - s.mean) + fabs(s.mean)) * s.rstd;
-            wanted_db.value[c] += dout[at + c];
-            wanted_db.size[c] += fabs(dout[at + c]);
+            const double d = wide_dout[at + c], deviation = wide_x[at + c] - s.mean, before = to_float(dx[at + c]);
+            wanted_dx.value[at + c] += before;
+            wanted_dx.size[at + c] += fabs(before);
+            wanted_dw.value[c] += d * deviation * s.rstd;
+            wanted_dw.size[c] += fabs(d) * (fabs(deviation) + fabs(s.mean)) * s.rstd;
+            wanted_db.value[c] += d;
+            wanted_db.size[c] += fabs(d);
         }
     }
     if (layer)
         layernorm_backward(dx, dw, db, dout, x, w, mean, rstd, N, C);
     else
         rmsnorm_backward(dx, dw, dout, x, w, rstd, N, C);
-    check_roundings(layer ? "layernorm_backward: dx" : "rmsnorm_backward: dx", N, C, dx, &wanted_dx, k_sum + 18);
+    check_values(layer ? "layernorm_backward: dx" : "rmsnorm_backward: dx", N, C, dx, &wanted_dx, k_sum + 18);
     check_roundings(layer ? "layernorm_backward: dw" : "rmsnorm_backward: dw", N, C, dw, &wanted_dw, N + 5);
     if (layer) check_roundings("layernorm_backward: db", N, C, db, &wanted_db, N);
     release(&memory);
@@ -243,27 +244,29 @@ static void test_norm(bool layer, int N, int C, float offset) {
 static void test_rope(int B, int T, int heads, int HS, int stride, double theta) {
     const int N = B * T;
     const int64_t n_all = (int64_t)N * stride;
-    float *table = poisoned((int64_t)T * HS), *qkv = floats(n_all, 2), *original = copied(qkv, n_all);
+    float* table = poisoned((int64_t)T * HS);
+    floatX *qkv = values(n_all, 2), *original = copied_values(qkv, n_all);
     rope_table(table, T, HS, theta, NULL);
     rope_forward(qkv, table, B, T, heads, HS, stride);
     Wanted forward = wanted_new(n_all), backward = wanted_new(n_all);
     for (int64_t i = 0; i < n_all; i++) {
         const int t = (int)(i / stride % T), h = (int)(i % stride / HS), c = (int)(i % stride % HS);
-        const double x = original[i];
+        const double x = to_float(original[i]);
         want(&forward, i, x, 0); // what is not rotated is not touched
         want(&backward, i, x, 0);
         if (h >= heads) continue;
         const double a = t * exp(-log(theta) * 2 * (c % (HS / 2)) / HS), sine = c < HS / 2 ? -sin(a) : sin(a);
-        const double y = original[c < HS / 2 ? i + HS / 2 : i - HS / 2], size = fabs(x * cos(a)) + fabs(y * sine);
+        const double y = to_float(original[c < HS / 2 ? i + HS / 2 : i - HS / 2]);
+        const double size = fabs(x * cos(a)) + fabs(y * sine);
         want(&forward, i, x * cos(a) + y * sine, size);
         want(&backward, i, x * cos(a) - y * sine, size); // the transpose
     }
-    check_roundings("rope_forward", N, stride, qkv, &forward, 3);
-    float* gradient = copied(original, n_all);
+    check_values("rope_forward", N, stride, qkv, &forward, 3);
+    floatX* gradient = copied_values(original, n_all);
     rope_backward(gradient, table, B, T, heads, HS, stride);
-    check_roundings("rope_backward: the transposed rotation", N, stride, gradient, &backward, 3);
+    check_values("rope_backward: the transposed rotation", N, stride, gradient, &backward, 3);
     bool moved = false;
-    for (int64_t i = stride; T > 1 && i < (int64_t)stride + HS; i++) moved |= qkv[i] != original[i];
+    for (int64_t i = stride; T > 1 && i < (int64_t)stride + HS; i++) moved |= !same_values(qkv + i, original + i, 1);
     check(moved == (T > 1 && heads > 0), "rope_forward: position 1 is rotated, if there is one");
     release(&memory);
 }
@@ -278,33 +281,33 @@ static double gate64(double v) { return 1 / (1 + exp(-v)); }
 static double gelu64(double x) { return x * gate64(2 * gelu_u(x)); } // (1 + tanh u) / 2 loses its digits for negative u
 
 // Numbers of all sizes and signs: a grid, and extremes.
-static float* activations(int64_t n, float size) {
-    float* x = floats(n, size);
+static floatX* activations(int64_t n, float size) {
+    floatX* x = values(n, size);
     const float extremes[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 1e4f, -1e4f, 17, -17, 88, -88, 90, -90, 5.5f, -5.5f};
-    for (int64_t i = 0; i < n && i < 14; i++) x[n - 1 - i] = extremes[i];
+    for (int64_t i = 0; i < n && i < 14; i++) x[n - 1 - i] = to_floatX(extremes[i]);
     return x;
 }
 
 static void test_gelu(int64_t n) {
-    float *x = activations(n, 12), *dout = floats(n, 1), *out = poisoned(n), *dx = poisoned(n);
+    floatX *x = activations(n, 12), *dout = values(n, 1), *out = poisoned_values(n), *dx = poisoned_values(n);
     Wanted forward = wanted_new(n), backward = wanted_new(n);
     gelu_forward(out, x, n);
     gelu_backward(dx, dout, x, n);
     double worst_slope = 0, worst_tanh = 0;
     for (int64_t i = 0; i < n; i++) {
-        const double y = x[i], v = 2 * gelu_u(y), s = gate64(v), rest = gate64(-v);
+        const double y = to_float(x[i]), d = to_float(dout[i]), v = 2 * gelu_u(y), s = gate64(v), rest = gate64(-v);
         const double dv = 2 * 0.79788456080286535588 * (1 + 3 * 0.044715 * y * y), slope = s + y * dv * s * rest;
         want(&forward, i, gelu64(y), fabs(y) * s * (1 + fabs(v) * rest) + TINY);
-        want(&backward, i, dout[i] * slope,
-             fabs(dout[i]) * (s * (1 + fabs(v) * rest) + (fabs(y * dv) * (s * rest * (1 + fabs(v)) + TINY)) + TINY));
+        want(&backward, i, d * slope,
+             fabs(d) * (s * (1 + fabs(v) * rest) + (fabs(y * dv) * (s * rest * (1 + fabs(v)) + TINY)) + TINY));
         const double h = 1e-5, difference = (gelu64(y + h) - gelu64(y - h)) / (2 * h);
         worst_slope = fmax(worst_slope, fabs(difference - slope) / (1 + fabs(y)));
         worst_tanh = fmax(worst_tanh, fabs(y * s - 0.5 * y * (1 + tanh(gelu_u(y)))) / (1 + fabs(y)));
     }
     // v: two products with constants, a square, a sum, a product: 6 with the constants'. out: EXP_K, a sum, a division.
     // Gradient: s and e s^2 take EXP_K, v and 2 each, twice; x dv 6, the products and the sum 3.
-    check_roundings("gelu_forward", 1, (int)n, out, &forward, 6 + EXP_K + 2);
-    check_roundings("gelu_backward", 1, (int)n, dx, &backward, 2 * (6 + EXP_K + 2) + 9);
+    check_values("gelu_forward", 1, (int)n, out, &forward, 6 + EXP_K + 2);
+    check_values("gelu_backward", 1, (int)n, dx, &backward, 2 * (6 + EXP_K + 2) + 9);
     check_error("gelu: x s against x (1 + tanh u) / 2, in float64", worst_tanh, 8 * 0x1p-53);
     check_error("gelu: slope formula against differences", worst_slope, DIFFERENCES_BOUND);
     release(&memory);
@@ -312,8 +315,8 @@ static void test_gelu(int64_t n) {
 
 static void test_swiglu(int N, int F) {
     const int64_t n_all = (int64_t)N * F;
-    float *gate_up = activations(2 * n_all, 20), *dout = floats(n_all, 1), *out = poisoned(n_all),
-          *d = poisoned(2 * n_all);
+    floatX *gate_up = activations(2 * n_all, 20), *dout = values(n_all, 1), *out = poisoned_values(n_all),
+           *d = poisoned_values(2 * n_all);
     Wanted forward = wanted_new(n_all), backward = wanted_new(2 * n_all);
     swiglu_forward(out, gate_up, N, F);
     swiglu_backward(d, dout, gate_up, N, F);
@@ -321,7 +324,8 @@ static void test_swiglu(int N, int F) {
     for (int n = 0; n < N; n++) {
         for (int f = 0; f < F; f++) {
             const int64_t i = (int64_t)n * F + f, at_g = (int64_t)n * 2 * F + f, at_u = at_g + F;
-            const double g = gate_up[at_g], u = gate_up[at_u], o = dout[i], s = gate64(g), rest = gate64(-g);
+            const double g = to_float(gate_up[at_g]), u = to_float(gate_up[at_u]), o = to_float(dout[i]);
+            const double s = gate64(g), rest = gate64(-g);
             const double s_size = s * (1 + fabs(g) * rest), tiny = TINY * (1 + fabs(g)) * (1 + fabs(u));
             want(&forward, i, g * s * u, fabs(g * u) * s_size + tiny);
             want(&backward, at_u, o * g * s, fabs(o * g) * s_size + tiny);
@@ -332,36 +336,41 @@ static void test_swiglu(int N, int F) {
         }
     }
     // s: EXP_K + 2; then division or product, product: 2. Gradient of the gate: s twice and e^-v, and 5 more.
-    check_roundings("swiglu_forward", N, F, out, &forward, EXP_K + 4);
-    check_roundings("swiglu_backward", N, 2 * F, d, &backward, 2 * (EXP_K + 2) + EXP_K + 5);
+    check_values("swiglu_forward", N, F, out, &forward, EXP_K + 4);
+    check_values("swiglu_backward", N, 2 * F, d, &backward, 2 * (EXP_K + 2) + EXP_K + 5);
     check_error("swiglu: slope formula against differences", worst, DIFFERENCES_BOUND);
     release(&memory);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Residual: two float32 additions, to the bit, in place or not.
+// Residual: two float32 additions, rounded once, to the bit, in place or not.
 
 static void test_residual(int N, int C) {
     const int64_t n_all = (int64_t)N * C;
-    float *x = floats(n_all, 1), *branch = floats(n_all, 1), *bias = floats(C, 1);
-    float *plain = poisoned(n_all), *plain_no_bias = poisoned(n_all), *out = poisoned(n_all);
+    floatX *x = values(n_all, 1), *branch = values(n_all, 1), *bias = values(C, 1);
+    floatX *plain = poisoned_values(n_all), *plain_no_bias = poisoned_values(n_all), *out = poisoned_values(n_all);
     for (int64_t i = 0; i < n_all; i++) {
-        const float sum = branch[i] + bias[i % C];
-        plain[i] = x[i] + sum;
-        plain_no_bias[i] = x[i] + branch[i];
+        const float sum = to_float(branch[i]) + to_float(bias[i % C]);
+        plain[i] = to_floatX(to_float(x[i]) + sum);
+        plain_no_bias[i] = to_floatX(to_float(x[i]) + to_float(branch[i]));
     }
     residual_forward(out, x, branch, bias, N, C);
-    bool right = same(out, plain, n_all);
+    bool right = same_values(out, plain, n_all);
     residual_forward(out, x, branch, NULL, N, C);
-    right &= same(out, plain_no_bias, n_all);
-    float *in_place = copied(x, n_all), *in_branch = copied(branch, n_all);
+    right &= same_values(out, plain_no_bias, n_all);
+    floatX *in_place = copied_values(x, n_all), *in_branch = copied_values(branch, n_all);
     residual_forward(in_place, in_place, branch, bias, N, C);
     residual_forward(in_branch, x, in_branch, bias, N, C);
-    right &= same(in_place, plain, n_all) && same(in_branch, plain, n_all);
+    right &= same_values(in_place, plain, n_all) && same_values(in_branch, plain, n_all);
     check(right, "residual_forward, %d x %d: with and without bias, out of place and in place", N, C);
-    float *more = floats(n_all, 1), *sum = copied(more, n_all);
+    release(&memory);
+}
+
+static void test_accumulate(int N, int C) {
+    const int64_t n_all = (int64_t)N * C;
+    float *x = floats(n_all, 1), *more = floats(n_all, 1), *sum = copied(more, n_all);
     accumulate(sum, x, n_all);
-    right = true;
+    bool right = true;
     for (int64_t i = 0; i < n_all; i++) right &= sum[i] == more[i] + x[i];
     check(right, "accumulate, %lld numbers", (long long)n_all);
     float *highest = copied(more, n_all), *other = copied(x, n_all);
@@ -379,47 +388,58 @@ static void test_residual(int N, int C) {
     release(&memory);
 }
 
-// CAAT-Net's sums over states: float32 additions in the order of the states, copies and one product, to the bit, in
-// place or not. Memory behind what is written stays.
+// CAAT-Net's sums over states: float32 additions in the order of the states, rounded once; copies and one product, to
+// the bit, in place or not; and the same with shared numbers in float32. Memory behind what is written stays.
 static void test_sync(int states, int N, int C, int S) {
     const float factor = 1.7f;
     const int64_t n_all = (int64_t)states * N * C, n_shared = (int64_t)N * S;
-    float *x = floats(n_all, 1), *shared = poisoned(n_shared + 1), *other = floats(n_shared + 1, 1);
-    float *sum = poisoned(n_shared + 1), *plain = poisoned(n_all), *z = poisoned(n_all + 1);
+    floatX *x = values(n_all, 1), *shared = poisoned_values(n_shared + 1), *other = values(n_shared + 1, 1);
+    floatX *rounded = poisoned_values(n_shared + 1), *plain = poisoned_values(n_all), *z = poisoned_values(n_all + 1);
+    float *sum = poisoned(n_shared + 1), *floats_shared = poisoned(n_shared + 1), *floats_other = floats(n_shared, 0);
     for (int64_t i = 0; i < n_all; i++) {
         const int64_t state = i / ((int64_t)N * C), n = i / C % N, c = i % C;
-        plain[i] = c < S ? other[n * S + c] : factor * x[i];
-        if (c < S) sum[n * S + c] = state == 0 ? x[i] : sum[n * S + c] + x[i];
+        plain[i] = c < S ? other[n * S + c] : to_floatX(factor * to_float(x[i]));
+        if (c < S) sum[n * S + c] = state == 0 ? to_float(x[i]) : sum[n * S + c] + to_float(x[i]);
+    }
+    for (int64_t i = 0; i < n_shared; i++) {
+        rounded[i] = to_floatX(sum[i]);
+        floats_other[i] = to_float(other[i]);
     }
     caat_pack(shared, x, states, N, C, S);
-    check(same(shared, sum, n_shared) && isnan(shared[n_shared]),
+    caat_pack_floats(floats_shared, x, states, N, C, S);
+    check(same_values(shared, rounded, n_shared) && isnan(to_float(shared[n_shared])) &&
+              same(floats_shared, sum, n_shared) && isnan(floats_shared[n_shared]),
           "caat_pack, %d states, %d x %d, %d shared: sums in the order of the states", states, N, C, S);
     caat_unpack(z, other, S == C ? NULL : x, factor, states, N, C, S);
-    const bool right = same(z, plain, n_all) && isnan(z[n_all]);
+    bool right = same_values(z, plain, n_all) && isnan(to_float(z[n_all]));
+    memset(z, 0, (size_t)n_all * sizeof *z);
+    caat_unpack_floats(z, floats_other, x, factor, states, N, C, S);
+    right &= same_values(z, plain, n_all) && isnan(to_float(z[n_all]));
     caat_unpack(x, other, x, factor, states, N, C, S);
-    check(right && same(x, plain, n_all), "caat_unpack, %d states, %d x %d, %d shared: out of place and in place",
-          states, N, C, S);
+    check(right && same_values(x, plain, n_all),
+          "caat_unpack, %d states, %d x %d, %d shared: out of place and in place", states, N, C, S);
     release(&memory);
 }
 
 // With a norm behind it: the same bits as one after the other.
 static void test_residual_norm(bool layer, int N, int C, bool has_bias) {
     const int64_t n_all = (int64_t)N * C;
-    float *x = floats(n_all, 1), *branch = floats(n_all, 1), *w = floats(C, 1), *b = floats(C, 1);
-    float *bias = has_bias ? floats(C, 1) : NULL, *sum = poisoned(n_all), *plain_sum = poisoned(n_all);
-    float *out = poisoned(n_all), *plain = poisoned(n_all), *mean = poisoned(N), *plain_mean = poisoned(N);
+    floatX *x = values(n_all, 1), *branch = values(n_all, 1), *w = values(C, 1), *b = values(C, 1);
+    floatX *bias = has_bias ? values(C, 1) : NULL, *sum = poisoned_values(n_all), *plain_sum = poisoned_values(n_all);
+    floatX *out = poisoned_values(n_all), *plain = poisoned_values(n_all);
+    float *mean = poisoned(N), *plain_mean = poisoned(N);
     float *rstd = poisoned(N), *plain_rstd = poisoned(N);
     residual_forward(plain_sum, x, branch, bias, N, C);
     if (layer) {
         layernorm_forward(plain, plain_mean, plain_rstd, plain_sum, w, b, N, C, 1e-5f);
         residual_layernorm_forward(sum, out, mean, rstd, x, branch, bias, w, b, N, C, 1e-5f);
-        residual_layernorm_forward(x, poisoned(n_all), mean, rstd, x, branch, bias, w, b, N, C, 1e-5f);
+        residual_layernorm_forward(x, poisoned_values(n_all), mean, rstd, x, branch, bias, w, b, N, C, 1e-5f);
     } else {
         rmsnorm_forward(plain, plain_rstd, plain_sum, w, N, C, 1e-5f);
         residual_rmsnorm_forward(sum, out, rstd, x, branch, bias, w, N, C, 1e-5f);
-        residual_rmsnorm_forward(x, poisoned(n_all), rstd, x, branch, bias, w, N, C, 1e-5f);
+        residual_rmsnorm_forward(x, poisoned_values(n_all), rstd, x, branch, bias, w, N, C, 1e-5f);
     }
-    check(same(sum, plain_sum, n_all) && same(x, plain_sum, n_all) && same(out, plain, n_all) &&
+    check(same_values(sum, plain_sum, n_all) && same_values(x, plain_sum, n_all) && same_values(out, plain, n_all) &&
               same(rstd, plain_rstd, N) && (!layer || same(mean, plain_mean, N)),
           "residual_%s_forward, %d x %d%s: the bits of both, in place too", layer ? "layernorm" : "rmsnorm", N, C,
           has_bias ? ", bias" : "");
@@ -443,15 +463,16 @@ static double crossentropy64(const void* context, const double* x) {
 
 // One rank's share of a cross-entropy: its slice of the logits, and what it passes to the others.
 typedef struct {
-    float *logits, *row_max, *row_sum, *target_logit;
+    floatX* logits;
+    float *row_max, *row_sum, *target_logit;
     int first, V_local, stride;
 } Slice;
 
-static Slice slice_new(const float* logits, int N, int V, int first, int end, int padding) {
+static Slice slice_new(const floatX* logits, int N, int V, int first, int end, int padding) {
     const int V_local = end - first, stride = V_local + padding;
-    Slice s = {poisoned((int64_t)N * stride), poisoned(N), poisoned(N), poisoned(N), first, V_local, stride};
+    Slice s = {poisoned_values((int64_t)N * stride), poisoned(N), poisoned(N), poisoned(N), first, V_local, stride};
     for (int n = 0; n < N; n++) {
-        memcpy(s.logits + (int64_t)n * stride, logits + (int64_t)n * V + first, (size_t)V_local * sizeof(float));
+        memcpy(s.logits + (int64_t)n * stride, logits + (int64_t)n * V + first, (size_t)V_local * sizeof(floatX));
     }
     return s;
 }
@@ -487,7 +508,8 @@ static void test_crossentropy(int N, int V, int count, float size) {
     const double k_sum = 2048 / SUM_LANES + SUM_K + EXP_K + 4, k_gradient = k_sum + EXP_K + 4;
     const float scale = 0.37f;
     const int padding = count == 3 ? 0 : 5;
-    float *logits = floats((int64_t)N * V, size), *losses = poisoned(N);
+    floatX* logits = values((int64_t)N * V, size);
+    float* losses = poisoned(N);
     int32_t* targets = integers(N, 0, V);
     targets[0] = V - 1;
     targets[N - 1] = 0;
@@ -501,22 +523,22 @@ static void test_crossentropy(int N, int V, int count, float size) {
         Slice one = slice_new(logits, N, V, 0, V, padding);
         float* one_losses = poisoned(N);
         crossentropy_fused(one_losses, one.logits, targets, scale, N, V, one.stride);
-        check(same(one_losses, losses, N) && same(one.logits, s[0].logits, (int64_t)N * one.stride),
+        check(same(one_losses, losses, N) && same_values(one.logits, s[0].logits, (int64_t)N * one.stride),
               "crossentropy_fused, %d x %d: the bits of the four functions", N, V);
     }
 
     Wanted wanted_loss = wanted_new(N), wanted_gradient = wanted_new((int64_t)N * V);
-    float* gradient = poisoned((int64_t)N * V);
+    floatX* gradient = poisoned_values((int64_t)N * V);
     double* x = doubles(V);
     bool zeros = true, maxima = true;
     for (int n = 0; n < N; n++) {
         for (int i = 0; i < count; i++) {
-            const float* row = s[i].logits + (int64_t)n * s[i].stride;
-            memcpy(gradient + (int64_t)n * V + s[i].first, row, (size_t)s[i].V_local * sizeof(float));
-            for (int v = 0; v < padding; v++) zeros &= row[s[i].V_local + v] == 0;
+            const floatX* row = s[i].logits + (int64_t)n * s[i].stride;
+            memcpy(gradient + (int64_t)n * V + s[i].first, row, (size_t)s[i].V_local * sizeof(floatX));
+            for (int v = 0; v < padding; v++) zeros &= to_float(row[s[i].V_local + v]) == 0;
         }
         for (int v = 0; v < V; v++) {
-            x[v] = logits[(int64_t)n * V + v];
+            x[v] = to_float(logits[(int64_t)n * V + v]);
             want(&wanted_gradient, (int64_t)n * V + v, 0, 0);
         }
         want(&wanted_loss, n, 0, 0);
@@ -548,7 +570,7 @@ static void test_crossentropy(int N, int V, int count, float size) {
     snprintf(line, sizeof line, "crossentropy loss, %d slices, logits to %g", count, (double)size);
     check_roundings(line, N, V, losses, &wanted_loss, k_sum);
     snprintf(line, sizeof line, "crossentropy gradient, %d slices, logits to %g", count, (double)size);
-    check_roundings(line, N, V, gradient, &wanted_gradient, k_gradient);
+    check_values(line, N, V, gradient, &wanted_gradient, k_gradient);
     check(zeros && maxima, "crossentropy: row_max is the largest logit; padding is 0 in the gradient");
     release(&memory);
 }
@@ -556,36 +578,39 @@ static void test_crossentropy(int N, int V, int count, float size) {
 // Rows whose result is known.
 static void test_crossentropy_special(void) {
     enum { N = 7, V = 130 };
-    float *logits = floats((int64_t)N * V, 0), *losses = poisoned(N);
+    const floatX high = to_floatX(1e4f), low = to_floatX(-1e4f);
+    floatX* logits = values((int64_t)N * V, 0);
+    float* losses = poisoned(N);
     int32_t* targets = integers(N, 0, 1);
-    logits[0 * V + 0] = 1e4f; // certain and right
-    logits[0 * V + 1] = -1e4f;
-    logits[1 * V + 0] = -1e4f; // certain and wrong
-    logits[1 * V + 1] = 1e4f;
-    logits[3 * V + 100] = NAN;                                             // must not stay hidden
-    for (int v = 0; v < V; v++) logits[4 * V + v] = v < 2 ? 0 : -INFINITY; // masked logits
-    logits[5 * V + 7] = NAN;
+    logits[0 * V + 0] = high; // certain and right
+    logits[0 * V + 1] = low;
+    logits[1 * V + 0] = low; // certain and wrong
+    logits[1 * V + 1] = high;
+    logits[3 * V + 100] = to_floatX(NAN);                                             // must not stay hidden
+    for (int v = 0; v < V; v++) logits[4 * V + v] = to_floatX(v < 2 ? 0 : -INFINITY); // masked logits
+    logits[5 * V + 7] = to_floatX(NAN);
     targets[5] = -1;
-    for (int v = 0; v < V; v++) logits[6 * V + v] = -2e4f; // far below zero
+    for (int v = 0; v < V; v++) logits[6 * V + v] = to_floatX(-2e4f); // far below zero
     Slice s = slice_new(logits, N, V, 0, V, 0);
     vocab_parallel_cross_entropy(&s, 1, losses, targets, 1, N);
     check(losses[0] == 0, "crossentropy: logit 1e4 over 0 at the target: loss %g", losses[0]);
-    check(losses[1] == 2e4f && s.logits[V] == -1 && s.logits[V + 1] == 1, "crossentropy: 2e4 off the target: loss %g",
-          losses[1]);
+    check(losses[1] == 2 * to_float(high) && to_float(s.logits[V]) == -1 && to_float(s.logits[V + 1]) == 1,
+          "crossentropy: 2e4 off the target: loss %g", losses[1]);
     check_error("crossentropy: equal logits: loss - log V", fabs(losses[2] - log(1.0 * V)), 4 * U * log(1.0 * V));
     check_error("crossentropy: equal logits of -2e4: loss - log V", fabs(losses[6] - log(1.0 * V)),
                 4 * U * log(1.0 * V));
     check(isnan(losses[3]), "crossentropy: a NaN logit gives a NaN loss");
     check_error("crossentropy: masked logits: loss - log 2", fabs(losses[4] - log(2)), 4 * U);
-    check(s.logits[4 * V] == -0.5f && s.logits[4 * V + 1] == 0.5f && s.logits[4 * V + 2] == 0,
+    const floatX* masked = s.logits + 4 * V;
+    check(to_float(masked[0]) == -0.5f && to_float(masked[1]) == 0.5f && to_float(masked[2]) == 0,
           "crossentropy: masked gradient");
     bool zeros = losses[5] == 0;
-    for (int v = 0; v < V; v++) zeros &= s.logits[5 * V + v] == 0;
+    for (int v = 0; v < V; v++) zeros &= to_float(s.logits[5 * V + v]) == 0;
     check(zeros, "crossentropy: target -1: loss and gradient 0 whatever the logits");
     Slice fused = slice_new(logits, N, V, 0, V, 0);
     float* fused_losses = poisoned(N);
     crossentropy_fused(fused_losses, fused.logits, targets, 1, N, V, V);
-    check(same(fused_losses, losses, N) && same(fused.logits, s.logits, N * V),
+    check(same(fused_losses, losses, N) && same_values(fused.logits, s.logits, N * V),
           "crossentropy_fused: the same bits in all of these rows");
     release(&memory);
 }
@@ -615,6 +640,7 @@ int main(void) {
             test_residual_norm(layer, 7, C, i % 2 == 0);
         }
         test_residual(7, C);
+        test_accumulate(7, C);
         for (int states = 1; states <= 4; states++) {
             test_sync(states, 7, C, 0);
             test_sync(states, 7, C, C / 2);
