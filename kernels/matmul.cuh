@@ -159,25 +159,26 @@ static inline void linear_backward_bias(float* db, const floatX* dout, int N, in
 
 #if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
 // ----------------------------------------------------------------------------------------------------------------
-// Without a GPU: one CUDA thread does the whole product, in float32, as the reference does.
+// Without a GPU: one CUDA thread does the whole product, as the reference does: in bf16 the reference's, in fp16 its
+// float32 product, rounded once.
 
-static inline float* matmul_floats(const floatX* x, int64_t n) {
-    float* f = (float*)checked_malloc((size_t)n * sizeof(float), "a product");
-    if (!x) return f;
-    for (int64_t i = 0; i < n; i++) f[i] = (float)x[i];
-    return f;
+static inline reference::floatX* matmul_numbers(const floatX* x, int64_t n) {
+    reference::floatX* y = (reference::floatX*)checked_malloc((size_t)n * sizeof *y, "a product");
+    if (!x) return y;
+    for (int64_t i = 0; i < n; i++) y[i] = reference::to_floatX((float)x[i]);
+    return y;
 }
 
-static inline void matmul_round(floatX* out, float* f, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = (floatX)f[i];
-    free(f);
+static inline void matmul_round(floatX* out, reference::floatX* y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = (floatX)reference::to_float(y[i]);
+    free(y);
 }
 
 __global__ static void linear_forward_kernel(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N,
                                              int C, int OC) {
     const int64_t NC = (int64_t)N * C, CO = (int64_t)C * OC, NO = (int64_t)N * OC;
-    float *fx = matmul_floats(x, NC), *fw = matmul_floats(w, CO), *fb = matmul_floats(bias, OC);
-    float* result = matmul_floats(NULL, NO);
+    reference::floatX *fx = matmul_numbers(x, NC), *fw = matmul_numbers(w, CO), *fb = matmul_numbers(bias, OC);
+    reference::floatX* result = matmul_numbers(NULL, NO);
     reference::linear_forward(result, fx, fw, bias ? fb : NULL, N, C, OC);
     matmul_round(out, result, NO);
     free(fx), free(fw), free(fb);
@@ -186,7 +187,7 @@ __global__ static void linear_forward_kernel(floatX* out, const floatX* x, const
 __global__ static void linear_backward_input_kernel(floatX* dx, const floatX* dout, const floatX* w, int N, int C,
                                                     int OC) {
     const int64_t NC = (int64_t)N * C, CO = (int64_t)C * OC, NO = (int64_t)N * OC;
-    float *fd = matmul_floats(dout, NO), *fw = matmul_floats(w, CO), *result = matmul_floats(NULL, NC);
+    reference::floatX *fd = matmul_numbers(dout, NO), *fw = matmul_numbers(w, CO), *result = matmul_numbers(NULL, NC);
     reference::linear_backward_input(result, fd, fw, N, C, OC);
     matmul_round(dx, result, NC);
     free(fd), free(fw);
@@ -194,7 +195,7 @@ __global__ static void linear_backward_input_kernel(floatX* dx, const floatX* do
 
 __global__ static void linear_backward_weight_kernel(float* dw, const floatX* dout, const floatX* x, int N, int C,
                                                      int OC) {
-    float *fd = matmul_floats(dout, (int64_t)N * OC), *fx = matmul_floats(x, (int64_t)N * C);
+    reference::floatX *fd = matmul_numbers(dout, (int64_t)N * OC), *fx = matmul_numbers(x, (int64_t)N * C);
     reference::linear_backward_weight(dw, fd, fx, N, C, OC);
     free(fd), free(fx);
 }
