@@ -22,113 +22,124 @@ enum { BITS_B = 3, BITS_T = 67, BITS_N = BITS_B * BITS_T, BITS_C = 333 };
 
 // Runs a kernel on units [begin, end) of its arrays: rows, or sequences, or elements.
 typedef struct {
-    float* a[6];
+    floatX* x[4];
+    float* f[6];
     int32_t* tokens;
 } Arrays;
 typedef void (*BitsKernel)(const Arrays* m, int begin, int end);
 enum { BITS_ROW = BITS_C, BITS_SEQUENCE = BITS_T * BITS_C, BITS_ELEMENTS = 2 * BITS_N * BITS_C };
 
 static void bits_embedding_forward(const Arrays* m, int begin, int end) {
-    embedding_forward(m->a[0] + begin * BITS_ROW, m->tokens + begin, m->a[1], end - begin, BITS_C, 0, BITS_C);
+    embedding_forward(m->x[0] + begin * BITS_ROW, m->tokens + begin, m->x[1], end - begin, BITS_C, 0, BITS_C);
 }
 static void bits_embedding_backward(const Arrays* m, int begin, int end) {
-    embedding_backward(m->a[1], m->a[0] + begin * BITS_ROW, m->tokens + begin, end - begin, BITS_C, 0, BITS_C);
+    embedding_backward(m->f[1], m->x[0] + begin * BITS_ROW, m->tokens + begin, end - begin, BITS_C, 0, BITS_C);
 }
 static void bits_position_forward(const Arrays* m, int begin, int end) {
-    position_forward(m->a[0] + begin * BITS_ROW, m->a[1], NULL, begin, end - begin, BITS_T, BITS_C);
+    position_forward(m->x[0] + begin * BITS_ROW, m->x[1], NULL, begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_position_backward(const Arrays* m, int begin, int end) {
-    position_backward(m->a[1], m->a[0] + begin * BITS_ROW, NULL, begin, end - begin, BITS_T, BITS_C);
+    position_backward(m->f[1], m->x[0] + begin * BITS_ROW, NULL, begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_layernorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
-    float *mean = m->a[4] + begin, *rstd = m->a[5] + begin, *dw = m->a[4] + BITS_N, *db = m->a[5] + BITS_N;
-    layernorm_forward(m->a[1] + at, mean, rstd, m->a[0] + at, m->a[2], m->a[3], end - begin, BITS_C, 1e-5f);
-    layernorm_backward(m->a[2] + BITS_C + at, dw, db, m->a[1] + at, m->a[0] + at, m->a[3], mean, rstd, end - begin,
+    float *mean = m->f[4] + begin, *rstd = m->f[5] + begin, *dw = m->f[4] + BITS_N, *db = m->f[5] + BITS_N;
+    layernorm_forward(m->x[1] + at, mean, rstd, m->x[0] + at, m->x[2], m->x[3], end - begin, BITS_C, 1e-5f);
+    layernorm_backward(m->x[2] + BITS_C + at, dw, db, m->x[1] + at, m->x[0] + at, m->x[3], mean, rstd, end - begin,
                        BITS_C);
 }
 static void bits_rmsnorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
-    float *rstd = m->a[5] + begin, *dw = m->a[4];
-    rmsnorm_forward(m->a[1] + at, rstd, m->a[0] + at, m->a[3], end - begin, BITS_C, 1e-5f);
-    rmsnorm_backward(m->a[2] + at, dw, m->a[1] + at, m->a[0] + at, m->a[3], rstd, end - begin, BITS_C);
+    float *rstd = m->f[5] + begin, *dw = m->f[4];
+    rmsnorm_forward(m->x[1] + at, rstd, m->x[0] + at, m->x[3], end - begin, BITS_C, 1e-5f);
+    rmsnorm_backward(m->x[2] + at, dw, m->x[1] + at, m->x[0] + at, m->x[3], rstd, end - begin, BITS_C);
 }
 static void bits_rope(const Arrays* m, int begin, int end) {
     enum { HS = 22, HEADS = 13 };
-    rope_table(m->a[1], BITS_T, HS, 1e4, NULL);
-    rope_forward(m->a[0] + begin * BITS_SEQUENCE, m->a[1], end - begin, BITS_T, HEADS, HS, BITS_C);
-    rope_backward(m->a[2] + begin * BITS_SEQUENCE, m->a[1], end - begin, BITS_T, HEADS, HS, BITS_C);
+    rope_table(m->f[1], BITS_T, HS, 1e4, NULL);
+    rope_forward(m->x[0] + begin * BITS_SEQUENCE, m->f[1], end - begin, BITS_T, HEADS, HS, BITS_C);
+    rope_backward(m->x[2] + begin * BITS_SEQUENCE, m->f[1], end - begin, BITS_T, HEADS, HS, BITS_C);
 }
 static int row_of_table; // of activations, or of optimizers
 static void bits_activation(const Arrays* m, int begin, int end) {
     const Activation* activation = &activations[row_of_table];
     const int at = begin * BITS_ROW, fc = activation->gated ? 2 * at : at;
-    activation->forward(m->a[1] + at, m->a[0] + fc, end - begin, BITS_C);
-    activation->backward(m->a[2] + fc, m->a[1] + at, m->a[0] + fc, end - begin, BITS_C);
+    activation->forward(m->x[1] + at, m->x[0] + fc, end - begin, BITS_C);
+    activation->backward(m->x[2] + fc, m->x[1] + at, m->x[0] + fc, end - begin, BITS_C);
 }
 static void bits_residual(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
-    residual_forward(m->a[2] + at, m->a[0] + at, m->a[1] + at, m->a[3], end - begin, BITS_C);
-    residual_forward(m->a[1] + at, m->a[1] + at, m->a[0] + at, NULL, end - begin, BITS_C);
+    residual_forward(m->x[2] + at, m->x[0] + at, m->x[1] + at, m->x[3], end - begin, BITS_C);
+    residual_forward(m->x[1] + at, m->x[1] + at, m->x[0] + at, NULL, end - begin, BITS_C);
 }
 static void bits_residual_norm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW, n = end - begin;
-    float *mean = m->a[4] + begin, *rstd = m->a[5] + begin;
-    residual_layernorm_forward(m->a[1] + at, m->a[2] + at, mean, rstd, m->a[0] + at, m->a[1] + at, NULL, m->a[3],
-                               m->a[3] + BITS_C, n, BITS_C, 1e-5f);
-    residual_rmsnorm_forward(m->a[0] + at, m->a[2] + at, rstd, m->a[0] + at, m->a[2] + at, m->a[3], m->a[3] + BITS_C, n,
+    float *mean = m->f[4] + begin, *rstd = m->f[5] + begin;
+    residual_layernorm_forward(m->x[1] + at, m->x[2] + at, mean, rstd, m->x[0] + at, m->x[1] + at, NULL, m->x[3],
+                               m->x[3] + BITS_C, n, BITS_C, 1e-5f);
+    residual_rmsnorm_forward(m->x[0] + at, m->x[2] + at, rstd, m->x[0] + at, m->x[2] + at, m->x[3], m->x[3] + BITS_C, n,
                              BITS_C, 1e-5f);
 }
 static void bits_crossentropy(const Arrays* m, int begin, int end) {
     const int N = end - begin;
     const int32_t* targets = m->tokens + begin;
-    float *logits = m->a[0] + 2 * begin * BITS_ROW, *row_max = m->a[1] + begin, *row_sum = m->a[2] + begin;
-    float *target = m->a[3] + begin, *losses = m->a[4] + begin;
+    floatX* logits = m->x[0] + 2 * begin * BITS_ROW;
+    float *row_max = m->f[1] + begin, *row_sum = m->f[2] + begin;
+    float *target = m->f[3] + begin, *losses = m->f[4] + begin;
     crossentropy_max(row_max, logits, N, 2 * BITS_C, 2 * BITS_C);
     crossentropy_sum(row_sum, target, logits, row_max, targets, N, 2 * BITS_C, 2 * BITS_C, 0);
     crossentropy_loss(losses, row_sum, target, N);
     crossentropy_backward(logits, row_max, row_sum, targets, 0.1f, N, 2 * BITS_C, 2 * BITS_C, 0);
 }
 static void bits_crossentropy_fused(const Arrays* m, int begin, int end) {
-    crossentropy_fused(m->a[4] + begin, m->a[0] + 2 * begin * BITS_ROW, m->tokens + begin, 0.1f, end - begin,
+    crossentropy_fused(m->f[4] + begin, m->x[0] + 2 * begin * BITS_ROW, m->tokens + begin, 0.1f, end - begin,
                        2 * BITS_C, 2 * BITS_C);
 }
 static void bits_accumulate(const Arrays* m, int begin, int end) {
-    accumulate(m->a[0] + begin, m->a[1] + begin, end - begin);
+    accumulate(m->f[0] + begin, m->f[1] + begin, end - begin);
 }
 static void bits_accumulate_max(const Arrays* m, int begin, int end) {
-    accumulate_max(m->a[0] + begin, m->a[1] + begin, end - begin);
+    accumulate_max(m->f[0] + begin, m->f[1] + begin, end - begin);
 }
 enum { BITS_SHARED = 101 };
 static void bits_sync(const Arrays* m, int begin, int end) { // one state, whose rows can be cut
     const int at = begin * BITS_ROW, n = end - begin;
-    float* shared = m->a[2] + begin * BITS_SHARED;
-    caat_pack(shared, m->a[0] + at, 1, n, BITS_C, BITS_SHARED);
-    caat_unpack(m->a[1] + at, shared, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
-    caat_unpack(m->a[0] + at, m->a[4] + begin * BITS_SHARED, m->a[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
+    floatX* shared = m->x[2] + begin * BITS_SHARED;
+    caat_pack(shared, m->x[0] + at, 1, n, BITS_C, BITS_SHARED);
+    caat_unpack(m->x[1] + at, shared, m->x[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
+    caat_unpack(m->x[0] + at, m->x[3] + begin * BITS_SHARED, m->x[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
+    caat_pack_floats(m->f[2] + begin * BITS_SHARED, m->x[0] + at, 1, n, BITS_C, BITS_SHARED);
+    caat_unpack_floats(m->x[0] + at, m->f[3] + begin * BITS_SHARED, m->x[0] + at, 1.7f, 1, n, BITS_C, BITS_SHARED);
 }
 static void bits_sync_states(const Arrays* m, int begin, int end) { // one unit: three states of all rows
     enum { STATES = 3, N = BITS_ELEMENTS / BITS_C / STATES };
     if (begin == end) return;
-    caat_pack(m->a[2], m->a[0], STATES, N, BITS_C, BITS_SHARED);
-    caat_unpack(m->a[0], m->a[2], m->a[0], 1.7f, STATES, N, BITS_C, BITS_SHARED);
+    caat_pack(m->x[2], m->x[0], STATES, N, BITS_C, BITS_SHARED);
+    caat_unpack(m->x[0], m->x[2], m->x[0], 1.7f, STATES, N, BITS_C, BITS_SHARED);
+    caat_pack_floats(m->f[2], m->x[0], STATES, N, BITS_C, BITS_SHARED);
+    caat_unpack_floats(m->x[0], m->f[2], m->x[0], 1.7f, STATES, N, BITS_C, BITS_SHARED);
 }
+static const uint64_t BITS_KEY = 99, BITS_FIRST = (1ULL << 33) + 2; // of the stochastic rounding
 static void bits_optimizer(const Arrays* m, int begin, int end) {
     const OptimizerStep step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f};
     const Optimizer* optimizer = &optimizers[row_of_table];
-    const TensorRange part = {begin, begin, end - begin, 0, 0, 0, true};
-    optimizer->update(m->a[0], NULL, m->a[1], m->a[2], optimizer->moments > 1 ? m->a[3] : NULL, &part, 1, &step);
+    const TensorRange part = {begin, begin, end - begin, BITS_FIRST + (uint64_t)begin, BITS_KEY, 0, true};
+    float* master = sizeof(floatX) < sizeof(float) ? m->f[0] : NULL;
+    optimizer->update(m->x[0], master, m->f[1], m->f[2], optimizer->moments > 1 ? m->f[3] : NULL, &part, 1, &step);
+}
+static void bits_adamw_round(const Arrays* m, int begin, int end) {
+    adamw_round(m->x[0] + begin, m->f[0] + begin, end - begin, 3, BITS_KEY, BITS_FIRST + (uint64_t)begin);
 }
 static void bits_sum_of_squares(const Arrays* m, int begin, int end) { // one unit: the whole
     double sum = 0;
     const TensorRange whole = whole_range(BITS_ELEMENTS);
-    sum_of_squares(&sum, m->a[0], &whole, 1);
-    if (begin < end) memcpy(m->a[1], &sum, sizeof sum);
+    sum_of_squares(&sum, m->f[0], &whole, 1);
+    if (begin < end) memcpy(m->f[1], &sum, sizeof sum);
 }
 static void bits_replicas(const Arrays* m, int begin, int end) {
-    float *a = m->a[0] + begin, *b = m->a[1] + begin, *c = m->a[2] + begin, *d = m->a[3] + begin, *e = m->a[4] + begin;
+    float *a = m->f[0] + begin, *b = m->f[1] + begin, *c = m->f[2] + begin, *d = m->f[3] + begin, *e = m->f[4] + begin;
     const int n = end - begin;
-    difference(m->a[5] + begin, a, b, n);
+    difference(m->f[5] + begin, a, b, n);
     add_scaled(a, b, 0.37f, n);
     scale_by(b, 1.1f, n);
     mix(c, d, 0.3f, n);
@@ -138,16 +149,16 @@ static void bits_replicas(const Arrays* m, int begin, int end) {
 }
 static void bits_delay_squares(const Arrays* m, int begin, int end) { // one unit: the whole
     double sum = 0;
-    delay_squares(&sum, m->a[0], m->a[1], m->a[2], BITS_ELEMENTS);
-    if (begin < end) memcpy(m->a[3], &sum, sizeof sum);
+    delay_squares(&sum, m->f[0], m->f[1], m->f[2], BITS_ELEMENTS);
+    if (begin < end) memcpy(m->f[3], &sum, sizeof sum);
 }
 enum { BITS_BLOCKS = (BITS_ELEMENTS + QUANT_BLOCK - 1) / QUANT_BLOCK };
 static void bits_quantize(const Arrays* m, int begin, int end) { // blocks, the last of which is not full
     const int at = begin * QUANT_BLOCK, n = (int)min_i64(BITS_ELEMENTS, (int64_t)end * QUANT_BLOCK) - at;
     for (int bits = 4; bits <= 8; bits += 4) {
-        uint8_t* packed = (uint8_t*)m->a[bits / 4] + quant_bytes(at, bits);
-        quantize(packed, m->a[3] + at, m->a[4] + at, n, bits);
-        dequantize_add(m->a[5] + at, packed, n, bits);
+        uint8_t* packed = (uint8_t*)m->f[bits / 4] + quant_bytes(at, bits);
+        quantize(packed, m->f[3] + at, m->f[4] + at, n, bits);
+        dequantize_add(m->f[5] + at, packed, n, bits);
     }
 }
 
@@ -161,8 +172,9 @@ static Memory bits_run(BitsKernel kernel, int units, int threads, int moved, int
     (void)threads;
 #endif
     Arrays m;
-    for (int i = 0; i < 6; i++) m.a[i] = floats(BITS_ELEMENTS, 3);
-    for (int i = 0; i < BITS_ELEMENTS; i++) m.a[3][i] = fabsf(m.a[3][i]); // AdamW's mean of squares
+    for (int i = 0; i < 4; i++) m.x[i] = values(BITS_ELEMENTS, 3);
+    for (int i = 0; i < 6; i++) m.f[i] = floats(BITS_ELEMENTS, 3);
+    for (int i = 0; i < BITS_ELEMENTS; i++) m.f[3][i] = fabsf(m.f[3][i]); // AdamW's mean of squares
     m.tokens = integers(BITS_N, 0, BITS_C);
     if (cut > 0) kernel(&m, 0, cut);
     if (cut < units) kernel(&m, cut, units);
@@ -195,24 +207,25 @@ static void test_bits(const char* name, BitsKernel kernel, int units) {
 // A product that is fused with its activation, or with a bias's gradient, is the two steps, to the bit.
 static void test_fused(const Activation* activation) {
     enum { N = 13, C = 24, F = 40 };
-    const float *x = floats(N * C, 1), *w = floats(F * C, 1), *bias = floats(F, 1), *dout = floats(N * C, 1);
-    float *fc = poisoned(N * F), *out = poisoned(N * F), *fused_fc = poisoned(N * F), *fused_out = poisoned(N * F);
-    float *dact = poisoned(N * F), *dfc = poisoned(N * F), *scratch = poisoned(N * F), *fused_dfc = poisoned(N * F);
+    const floatX *x = values(N * C, 1), *w = values(F * C, 1), *bias = values(F, 1), *dout = values(N * C, 1);
+    floatX *fc = poisoned_values(N * F), *out = poisoned_values(N * F), *fused_fc = poisoned_values(N * F);
+    floatX *fused_out = poisoned_values(N * F), *dact = poisoned_values(N * F), *dfc = poisoned_values(N * F);
+    floatX *scratch = poisoned_values(N * F), *fused_dfc = poisoned_values(N * F);
     linear_forward(fc, x, w, bias, N, C, F);
     activation->forward(out, fc, N, F);
     activation->linear_forward(fused_out, fused_fc, x, w, bias, N, C, F);
-    check(same(fused_fc, fc, N * F) && same(fused_out, out, N * F), "%s: same bits fused with the product before it",
-          activation->name);
+    check(same_values(fused_fc, fc, N * F) && same_values(fused_out, out, N * F),
+          "%s: same bits fused with the product before it", activation->name);
     linear_backward_input(dact, dout, w, N, F, C);
     activation->backward(dfc, dact, fc, N, F);
     activation->linear_backward_input(fused_dfc, scratch, dout, w, fc, N, F, C);
-    check(same(fused_dfc, dfc, N * F), "%s: same bits fused with the product after it", activation->name);
+    check(same_values(fused_dfc, dfc, N * F), "%s: same bits fused with the product after it", activation->name);
     release(&memory);
 }
 
 static void test_fused_bias(void) {
     enum { N = 13, C = 24, OC = 40 };
-    const float *x = floats(N * C, 1), *dout = floats(N * OC, 1);
+    const floatX *x = values(N * C, 1), *dout = values(N * OC, 1);
     float *dw = floats(OC * C, 1), *db = floats(OC, 1), *fused_dw = copied(dw, OC * C), *fused_db = copied(db, OC);
     linear_backward_weight(dw, dout, x, N, C, OC);
     linear_backward_bias(db, dout, N, OC);
@@ -228,6 +241,7 @@ int main(void) {
     }
     for (row_of_table = 0; row_of_table < OPTIMIZERS; row_of_table++)
         test_bits(optimizers[row_of_table].name, bits_optimizer, BITS_ELEMENTS);
+    test_bits("adamw_round", bits_adamw_round, BITS_ELEMENTS);
     test_fused_bias();
     test_bits("residual_norm", bits_residual_norm, BITS_N);
     test_bits("embedding_forward", bits_embedding_forward, BITS_N);

@@ -1,6 +1,6 @@
 /*
-Tests of the values of the kernels of the update: optimizers, the norm of the gradient, asynchronous data parallelism.
-Each is compared with its formula, written again here in float64.
+Tests of the values of the kernels of the update: optimizers and their stochastic rounding, the norm of the gradient,
+asynchronous data parallelism. Each is compared with its formula, written again here in float64.
 */
 #include "kernels_fixture.h"
 #include "../../../kernels/adamw.h"
@@ -8,6 +8,27 @@ Each is compared with its formula, written again here in float64.
 #include "../../../kernels/checksum.h"
 #include "../../../kernels/global_norm.h"
 #include "../../../kernels/sgd.h"
+
+// Parameters, and their float32 values: the master weights or, without these, the parameters themselves.
+typedef struct {
+    floatX* params;
+    float *master, *values;
+} Weights;
+static const bool has_master = sizeof(floatX) < sizeof(float);
+
+static Weights weights_new(int64_t n) {
+    float* all = floats(n, 1);
+    const Weights w = {has_master ? poisoned_values(n) : (floatX*)(void*)all, has_master ? all : NULL, all};
+    return w;
+}
+
+// bf16 parameters are what adamw_round makes of the master weights; float32 ones adamw_round leaves as they are.
+static void check_rounded(const char* what, const Weights* w, int64_t n, int64_t step, const TensorRange* range) {
+    floatX* again = has_master ? poisoned_values(n) : copied_values(w->params, n);
+    adamw_round(again, w->values, n, step, range->key, range->first);
+    check(same_values(again, w->params, n), "%s, 1 x %lld: the parameters are those of adamw_round", what,
+          (long long)n);
+}
 
 // ----------------------------------------------------------------------------------------------------------------
 // AdamW: ten steps beside PyTorch's formula in float64. S grows step by step: m and v as sums of absolute terms with 3
@@ -17,7 +38,9 @@ Each is compared with its formula, written again here in float64.
 static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t first_step) {
     enum { STEPS = 10 };
     const float lr = 1e-2f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
-    float *p = floats(n, 1), *m = floats(n, 0), *v = floats(n, 0), *g = floats(n, 0);
+    const Weights w = weights_new(n);
+    const TensorRange range = {0, 0, n, 5, 17, 0, true};
+    float *p = w.values, *m = floats(n, 0), *v = floats(n, 0), *g = floats(n, 0);
     double *m_abs = doubles(n), *m64 = doubles(n);
     Wanted wp = wanted_new(n), wm = wanted_new(n), wv = wanted_new(n);
     for (int64_t i = 0; i < n; i++) want(&wp, i, p[i], 0);
@@ -40,14 +63,133 @@ static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t 
             want(&wp, i, decayed - move,
                  wp.size[i] + (2 * fabs(decayed) + (5 * STEPS + 6) * lr * m_abs[i] / c1 / denominator));
         }
-        const TensorRange whole = whole_range(n);
         const OptimizerStep s = {lr, beta1, beta2, eps, weight_decay, step, grad_scale};
-        adamw_update(p, NULL, g, m, v, &whole, 1, &s);
+        adamw_update(w.params, w.master, g, m, v, &range, 1, &s);
     }
+    check_rounded("adamw_update", &w, n, first_step + STEPS - 1, &range);
     check_roundings("adamw_update: p after ten steps", 1, (int)n, p, &wp, 1);
     check_roundings("adamw_update: m", 1, (int)n, m, &wm, 3 * STEPS);
     check_roundings("adamw_update: v", 1, (int)n, v, &wv, 4 * STEPS);
     release(&memory);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Stochastic rounding, of bf16
+
+// The neighbours of x in bf16, |low| <= |x| <= |high|, and how far x is from the lower one to the higher.
+typedef struct {
+    double low, high, fraction;
+} Neighbours;
+static Neighbours neighbours(float x) {
+    int e;
+    frexp((double)x, &e);
+    const double step = ldexp(1, e - 8 > -133 ? e - 8 : -133), low = step * trunc((double)x / step);
+    const Neighbours near = {low, low + copysign(step, (double)x), fabs((double)x - low) / step};
+    return near;
+}
+
+// To a neighbour: to the higher one if the fraction and the random bits of the element carry.
+static void test_rounding(int n, float size, uint64_t first, uint64_t key, int64_t step) {
+    const float* x = floats(n, size);
+    floatX* p = poisoned_values(n);
+    adamw_round(p, x, n, step, key, first);
+    int wrong = 0;
+    double bias = 0;
+    for (int i = 0; i < n; i++) {
+        const Neighbours near = neighbours(x[i]);
+        const uint64_t at = first + (uint64_t)i;
+        const uint32_t random = philox(key, (uint64_t)step, at / 4).word[at % 4] & 0xffffu;
+        const bool up = near.fraction + random * 0x1p-16 >= 1;
+        wrong += (double)to_float(p[i]) != (up ? near.high : near.low);
+        bias += (up ? 1 : 0) - near.fraction;
+    }
+    check(wrong == 0, "adamw_round: numbers to %g go to a neighbour by the bits of their element: %d do not",
+          (double)size, wrong);
+    // A fraction f has the variance f (1 - f), 1/6 in the mean over f.
+    check_error("  the mean is the number itself: bias in steps", fabs(bias / n), 4 / sqrt(6.0 * n));
+    release(&memory);
+}
+
+// Of n draws, one number goes up as often as it should: the deviation is sqrt(n f (1 - f)), of which 4 are allowed.
+static void test_rounding_mean(float x, int n) {
+    float* numbers = floats(n, 0);
+    floatX* p = poisoned_values(n);
+    const Neighbours near = neighbours(x);
+    double ups = 0;
+    bool neighbour = true;
+    for (int i = 0; i < n; i++) numbers[i] = x;
+    adamw_round(p, numbers, n, 9, 4, 3);
+    for (int i = 0; i < n; i++) {
+        const bool up = (double)to_float(p[i]) == near.high;
+        neighbour = neighbour && (up || (double)to_float(p[i]) == near.low);
+        ups += up ? 1 : 0;
+    }
+    char line[96];
+    snprintf(line, sizeof line, "adamw_round: %g goes up in %.4f of %d draws", (double)x, ups / n, n);
+    check_error(line, fabs(ups / n - near.fraction), 4 * sqrt(near.fraction * (1 - near.fraction) / n));
+    check(neighbour, "adamw_round: %g goes to its two neighbours only", (double)x);
+    release(&memory);
+}
+
+// The bits of an element are those of its place in the tensor: any cut gives the same.
+static void test_rounding_cuts(uint64_t first) {
+    const int n = 2 * UPDATE_BLOCK + 1201;
+    const float* x = floats(n, 1);
+    floatX *whole = poisoned_values(n), *parts = poisoned_values(n), *other = poisoned_values(n);
+    bool cuts = true;
+    adamw_round(whole, x, n, 3, 17, first);
+    for (int length = 1; length < 2 * UPDATE_BLOCK; length = 2 * length + length % 3) {
+        for (int at = 0; at < n; at += length)
+            adamw_round(parts + at, x + at, min_i64(length, n - at), 3, 17, first + (uint64_t)at);
+        cuts = cuts && same_values(parts, whole, n);
+        for (int i = 0; i < n; i++) parts[i] = to_floatX(NAN);
+    }
+    check(cuts, "adamw_round, from place %llu: the same bits in slices of any length", (unsigned long long)first);
+    bool differ = true;
+    adamw_round(other, x, n, 3, 17 + (1ULL << 40), first);
+    differ = differ && !same_values(other, whole, n);
+    adamw_round(other, x, n, 3, 17, first + (1ULL << 40));
+    differ = differ && !same_values(other, whole, n);
+    adamw_round(other, x, n, 4, 17, first);
+    check(differ && !same_values(other, whole, n), "adamw_round: other bits for another key, place or step");
+    release(&memory);
+}
+
+static void test_rounding_special(void) {
+    enum { EXACT = 65536, N = EXACT + 60 };
+    const float special[] = {INFINITY, -INFINITY, NAN, 0x1.fffffep127f, -0x1.fffffep127f, 0x1.fefffep127f};
+    const float largest = 0x1.fep127f;
+    float* x = floats(N, 0);
+    floatX* p = poisoned_values(N);
+    for (int i = 0; i < N; i++) x[i] = i < EXACT ? bf16_to_f32((uint16_t)i) : special[i % 6];
+    adamw_round(p, x, N, 1, 5, 0);
+    int changed = 0;
+    bool finite = true, others = true;
+    for (int i = 0; i < N; i++) {
+        const float y = to_float(p[i]);
+        if (!isfinite(x[i]))
+            others = others && (isnan(x[i]) ? isnan(y) : y == x[i]);
+        else if (i < EXACT)
+            changed += bits_of_float(y) != bits_of_float(x[i]);
+        else
+            finite = finite && fabsf(y) <= largest && (fabsf(x[i]) < largest || y == copysignf(largest, x[i]));
+    }
+    check(changed == 0, "adamw_round: of all numbers of bf16, %d do not stay what they are, with their sign", changed);
+    check(finite && others, "adamw_round: finite numbers stay finite, infinities infinite, and NaN is NaN");
+    release(&memory);
+}
+
+static void test_all_rounding(void) {
+    if (!has_master) return;
+    test_rounding(200000, 1, 0, 17, 3);
+    test_rounding(2001, 1e-5f, 3, 99, 123456);
+    test_rounding(2001, 100, (1ULL << 33) + 2, ~0ULL, 1);
+    test_rounding(2001, 1e-38f, 1, 1, 1); // below 2^-126, too
+    test_rounding_mean(1.0f + 0x1p-9f, 1 << 20);
+    test_rounding_mean(-3.0f * (1.0f + 0x1p-12f), 1 << 20);
+    test_rounding_mean(1.0f + 0x1p-23f, 1 << 24); // one draw in 65536 goes up
+    for (uint64_t first = 0; first < 5; first++) test_rounding_cuts(first + (first << 32));
+    test_rounding_special();
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -82,7 +224,9 @@ static void test_sum_of_squares(int64_t n) {
 static void test_sgd(int64_t n, float weight_decay, float grad_scale) {
     enum { STEPS = 10 };
     const float lr = 1e-2f, momentum = 0.9f;
-    float *p = floats(n, 1), *m = floats(n, 0), *g = floats(n, 0);
+    const Weights w = weights_new(n);
+    const TensorRange range = {0, 0, n, 5, 17, 0, true};
+    float *p = w.values, *m = floats(n, 0), *g = floats(n, 0);
     Wanted wp = wanted_new(n), wm = wanted_new(n);
     for (int64_t i = 0; i < n; i++) want(&wp, i, p[i], 0);
     for (int64_t step = 1; step <= STEPS; step++) {
@@ -96,10 +240,10 @@ static void test_sgd(int64_t n, float weight_decay, float grad_scale) {
             want(&wm, i, mi, m_error);
             want(&wp, i, pi, wp.size[i] + lr * (m_error + fabs(mi)) + fabs(pi));
         }
-        const TensorRange whole = whole_range(n);
         const OptimizerStep s = {lr, momentum, 0, 0, weight_decay, step, grad_scale};
-        sgd_update(p, NULL, g, m, NULL, &whole, 1, &s);
+        sgd_update(w.params, w.master, g, m, NULL, &range, 1, &s);
     }
+    check_rounded("sgd_update", &w, n, STEPS, &range);
     check_roundings("sgd_update: p after ten steps", 1, (int)n, p, &wp, 1);
     check_roundings("sgd_update: m", 1, (int)n, m, &wm, 1);
     release(&memory);
@@ -370,6 +514,7 @@ int main(void) {
     test_adamw(1003, 0.1f, 1, 1);
     test_adamw(17, 0, 0.25f, 1);
     test_adamw(1, 0.1f, 1, 1000000);
+    test_all_rounding();
     const int64_t counts[5] = {0, 1, 33, (1 << 14) + 5, (1 << 24) + 12345};
     for (int i = 0; i < 5; i++) test_sum_of_squares(counts[i]);
     test_sgd(1003, 0.1f, 1);
