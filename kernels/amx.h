@@ -34,7 +34,7 @@ typedef struct {
 // ----------------------------------------------------------------------------------------------------------------
 // In C
 
-static inline void tile_copy(char* to, int64_t to_stride, const char* from, int64_t from_stride) {
+static inline void simulate_copy(char* to, int64_t to_stride, const char* from, int64_t from_stride) {
     for (int i = 0; i < TILE_ROWS; i++)
         memcpy(to + i * to_stride, from + i * from_stride, sizeof(uint32_t[TILE_WORDS]));
 }
@@ -45,7 +45,7 @@ static inline float flush_denormal(float x) { return fabsf(x) < 0x1p-126f ? copy
 static inline float word_low(uint32_t word) { return float_of_bits(word << 16); }          // element 2i of a pair
 static inline float word_high(uint32_t word) { return float_of_bits(word & 0xffff0000u); } // element 2i + 1
 
-static inline void tile_product(Tile* c, const Tile* a, const Tile* b) {
+static inline void simulate_product(Tile* c, const Tile* a, const Tile* b) {
     for (int row = 0; row < TILE_ROWS; row++) {
         float even[TILE_WORDS] = {0}, odd[TILE_WORDS] = {0};
         for (int i = 0; i < TILE_DEPTH / 2; i++) {
@@ -83,16 +83,16 @@ static inline void tile_product(Tile* c, const Tile* a, const Tile* b) {
 #define TILE_ZERO(simulated, t) TILE_ASM(simulated, memset((simulated) + (t), 0, sizeof(Tile)), "tilezero %%tmm" #t ::)
 #define TILE_LOAD(simulated, t, from, stride)                                                                          \
     TILE_ASM(simulated,                                                                                                \
-             tile_copy((char*)((simulated) + (t)), sizeof(uint32_t[TILE_WORDS]), (const char*)(from), (stride)),       \
+             simulate_copy((char*)((simulated) + (t)), sizeof(uint32_t[TILE_WORDS]), (const char*)(from), (stride)),   \
              "tileloadd (%0,%1,1), %%tmm" #t ::"r"(from), "r"((int64_t)(stride))                                       \
              : "memory")
 #define TILE_STORE(simulated, t, to, stride)                                                                           \
     TILE_ASM(simulated,                                                                                                \
-             tile_copy((char*)(to), (stride), (const char*)((simulated) + (t)), sizeof(uint32_t[TILE_WORDS])),         \
+             simulate_copy((char*)(to), (stride), (const char*)((simulated) + (t)), sizeof(uint32_t[TILE_WORDS])),     \
              "tilestored %%tmm" #t ", (%0,%1,1)" ::"r"(to), "r"((int64_t)(stride))                                     \
              : "memory")
 #define TILE_PRODUCT(simulated, c, a, b)                                                                               \
-    TILE_ASM(simulated, tile_product((simulated) + (c), (simulated) + (a), (simulated) + (b)),                         \
+    TILE_ASM(simulated, simulate_product((simulated) + (c), (simulated) + (a), (simulated) + (b)),                     \
              "tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
 // Whether this processor has tiles, and the system lets this process use them: their state is large, and Linux wants to

@@ -1,7 +1,8 @@
 /*
-matmul.h: the float32 matrix product on CPU cores, and the linear layers made of it.
+matmul.h: the matrix product on CPU cores, of float32 or bf16 numbers, and the linear layers made of it.
 
-    matmul()                C (+)= A B
+    matmul()                C = A B + bias, rounded to floatX
+    matmul_add()            C += A B, float32
     linear_forward()             out = x w^T + bias
     linear_backward_input()      dx  = dout w
     linear_backward_weight()     dw += dout^T x
@@ -30,20 +31,32 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
           |    | . |    |      |  ...  |        +------+         for every n (step nr): pack a panel of B
           +-------------+      +-------+                            for every tile below one another: the micro-kernel
 
-The bits do not depend on any of this. CONTRACT: every element of C is one chain of fused multiply-adds,
+bf16. Two neighbours along k are a pair, a word of 32 bits, and packing moves words as it moves floats. Sums are float32.
 
-    s = c (accumulate) | bias | 0;  for k = 0 ... K-1: s = fma(a[k], b[k], s)
+    AMX            tiles of 16 x 16 sums, 32 numbers of k a step (amx.h); C in tiles of 32 x 32
+    AVX-512 BF16   VDPBF16PS adds a pair to each of 16 sums: the kernel of float32, at twice its speed
+    neither        packing widens pairs to two floats, for the kernels of float32
 
-because the tile is loaded from C before a block of k and stored after it, never summed separately. So blocks, edges,
-the number of threads, the instruction set, and a product cut in two along k (a batch cut into micro-batches, dw +=) all
-give the same bits. Two exceptions: a machine without fused multiply-add rounds twice (the portable kernel still gives
-the same bits for every blocking, thread count and cut); and -DUSE_OPENBLAS hands the products to cblas_sgemm, which
-promises nothing.
+The bits do not depend on blocks, edges, the number of threads, and a product cut in two along k (a batch cut into
+micro-batches, dw +=), because the tile is loaded from C before a block of k and stored after it, never summed
+separately. CONTRACT: every element of C is one chain,
+
+    s = c (matmul_add) | bias | 0;   for k = 0 ... K-1: s = fma(a[k], b[k], s);   c = s, rounded to floatX
+
+in bf16 by pairs, the odd element first: k = 1, 0, 3, 2, ... (so VDPBF16PS does it), or with AMX by steps of 32, as amx.h
+says; numbers beyond K are 0. So cuts along k keep the bits at even k, with AMX at multiples of 32. Denormal numbers
+count as 0 in the instructions for bf16, and everywhere in a trainer (device_flush_denormals). Two exceptions: a machine
+without fused multiply-add rounds twice (the portable kernel still gives the same bits for every blocking, thread count
+and cut); and -DUSE_OPENBLAS, of float32, hands the products to cblas_sgemm, which promises nothing.
 */
 #ifndef MATMUL_H
 #define MATMUL_H
 
+#include "floatx.h"
 #include "gelu.h"
+#ifdef PRECISION_BF16
+#include "amx.h"
+#endif
 #if defined(__x86_64__) || defined(__i386__)
 #define MATMUL_X86
 #include <immintrin.h>
@@ -53,27 +66,36 @@ promises nothing.
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
-// Micro-kernels: one (mr, nr) tile of C, `depth` steps of k, the tile in registers throughout.
+// Micro-kernels: one (mr, nr) tile of C, `depth` rows of packed words, the tile in registers throughout.
 //     tile = from; for each k: tile[i][j] = fma(a[k*mr + i], b[k*nr + j], tile[i][j]); c = tile
 // `from` is c itself, or the row of start values with from_row = 0. The x86 kernels are compiled whatever -march is,
 // and chosen at run time: a binary made on one machine is fast on another.
 
+// 32 bits of a packed matrix: a float, or a pair of bf16, of which the lower half is the first.
+typedef uint32_t MatmulWord __attribute__((may_alias));
+enum { WORD_NUMBERS = sizeof(MatmulWord) / sizeof(floatX) };
+
+// How a kernel wants words: of bf16 as floats, a word for each k; a word for each pair; or pairs in tiles of AMX.
+typedef enum { MATMUL_FLOATS, MATMUL_PAIRS, MATMUL_TILES } MatmulLayout;
+
 typedef struct {
     const char* name;
     int mr, nr;
-    void (*tile)(int depth, const float* a, const float* b, const float* from, int64_t from_row, float* c,
+    MatmulLayout layout;
+    void (*tile)(int depth, const MatmulWord* a, const MatmulWord* b, const float* from, int64_t from_row, float* c,
                  int64_t c_row);
+    void (*begin)(void), (*end)(void); // called by a thread before the first tile and after the last, or NULL
 } MatmulKernel;
-enum { MATMUL_MAX_MR = 8, MATMUL_MAX_NR = 48 };
+enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48 };
 
 // The loops over a tile must unroll completely, as registers cannot be indexed.
 #define MATMUL_UNROLL UNROLL(8)
 
 #ifdef MATMUL_X86
 // 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers.
-__attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int depth, const float* a, const float* b,
-                                                                         const float* from, int64_t from_row, float* c,
-                                                                         int64_t c_row) {
+__attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int depth, const MatmulWord* a,
+                                                                         const MatmulWord* b, const float* from,
+                                                                         int64_t from_row, float* c, int64_t c_row) {
     __m512 tile[8][3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
         MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
@@ -81,7 +103,7 @@ __attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int dep
     for (int k = 0; k < depth; k++, a += 8, b += 48) {
         __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16), b2 = _mm512_loadu_ps(b + 32);
         MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-            __m512 ai = _mm512_set1_ps(a[i]);
+            __m512 ai = _mm512_set1_ps(float_of_bits(a[i]));
             tile[i][0] = _mm512_fmadd_ps(ai, b0, tile[i][0]);
             tile[i][1] = _mm512_fmadd_ps(ai, b1, tile[i][1]);
             tile[i][2] = _mm512_fmadd_ps(ai, b2, tile[i][2]);
@@ -93,17 +115,17 @@ __attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int dep
 }
 
 // 12 sums, 2 vectors of B and 1 broadcast of A: 15 of the 16 registers.
-__attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int depth, const float* a, const float* b,
-                                                                        const float* from, int64_t from_row, float* c,
-                                                                        int64_t c_row) {
+__attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int depth, const MatmulWord* a,
+                                                                        const MatmulWord* b, const float* from,
+                                                                        int64_t from_row, float* c, int64_t c_row) {
     __m256 tile[6][2];
     MATMUL_UNROLL for (int i = 0; i < 6; i++) {
         MATMUL_UNROLL for (int j = 0; j < 2; j++) tile[i][j] = _mm256_loadu_ps(from + i * from_row + 8 * j);
     }
     for (int k = 0; k < depth; k++, a += 6, b += 16) {
-        __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps(b + 8);
+        __m256 b0 = _mm256_loadu_ps((const float*)b), b1 = _mm256_loadu_ps((const float*)b + 8);
         MATMUL_UNROLL for (int i = 0; i < 6; i++) {
-            __m256 ai = _mm256_set1_ps(a[i]);
+            __m256 ai = _mm256_set1_ps(float_of_bits(a[i]));
             tile[i][0] = _mm256_fmadd_ps(ai, b0, tile[i][0]);
             tile[i][1] = _mm256_fmadd_ps(ai, b1, tile[i][1]);
         }
@@ -117,8 +139,8 @@ __attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int dept
 // Any machine, with the compiler's vectors of 4: 24 sums for the 32 registers of ARM, POWER and RISC-V. The compiler
 // makes fused multiply-adds of the products and sums where there are any (-ffp-contract, on in gnu11).
 typedef float Float4 __attribute__((vector_size(16)));
-static inline void matmul_tile_portable(int depth, const float* a, const float* b, const float* from, int64_t from_row,
-                                        float* c, int64_t c_row) {
+static inline void matmul_tile_portable(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
+                                        int64_t from_row, float* c, int64_t c_row) {
     Float4 tile[8][3], bk[3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
         MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&tile[i][j], from + i * from_row + 4 * j, sizeof(Float4));
@@ -126,7 +148,7 @@ static inline void matmul_tile_portable(int depth, const float* a, const float* 
     for (int k = 0; k < depth; k++, a += 8, b += 12) {
         MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&bk[j], b + 4 * j, sizeof(Float4));
         MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-            MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] += a[i] * bk[j];
+            MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] += float_of_bits(a[i]) * bk[j];
         }
     }
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
@@ -134,17 +156,97 @@ static inline void matmul_tile_portable(int depth, const float* a, const float* 
     }
 }
 
-// Kernel `index` of MATMUL_KERNELS, best first; NULL where this machine cannot run it. The last runs everywhere.
-enum { MATMUL_KERNELS = 3 };
-static inline const MatmulKernel* matmul_kernel(int index) {
-#ifdef MATMUL_X86
-    static const MatmulKernel avx512 = {"avx512", 8, 48, matmul_tile_avx512};
-    static const MatmulKernel avx2 = {"avx2", 6, 16, matmul_tile_avx2};
-    if (index == 0) return __builtin_cpu_supports("avx512f") ? &avx512 : NULL;
-    if (index == 1) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
+#ifdef PRECISION_BF16
+#if defined(MATMUL_X86) && (defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10)
+#define MATMUL_AVX512_BF16
+// As matmul_tile_avx512, of pairs.
+__attribute__((target("avx512f,avx512bf16"))) static inline void
+matmul_tile_avx512_bf16(int depth, const MatmulWord* a, const MatmulWord* b, const float* from, int64_t from_row,
+                        float* c, int64_t c_row) {
+    __m512 tile[8][3];
+    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
+    }
+    for (int k = 0; k < depth; k++, a += 8, b += 48) {
+        __m512bh bk[3];
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) bk[j] = (__m512bh)_mm512_loadu_si512(b + 16 * j);
+        MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+            __m512bh ai = (__m512bh)_mm512_set1_epi32((int)a[i]);
+            MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] = _mm512_dpbf16_ps(tile[i][j], ai, bk[j]);
+        }
+    }
+    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
+    }
+}
 #endif
-    static const MatmulKernel portable = {"portable", 8, 12, matmul_tile_portable};
-    return index == 2 ? &portable : NULL;
+
+// 2 x 2 tiles of sums, 2 of A and 2 of B: all eight. The second half of a panel follows 16 * depth words later.
+__attribute__((always_inline)) static inline void matmul_tile_of_tiles(Tile* simulated, int depth, const MatmulWord* a,
+                                                                       const MatmulWord* b, const float* from,
+                                                                       int64_t from_row, float* c, int64_t c_row) {
+    enum { W = TILE_WORDS, LINE = W * sizeof(MatmulWord), WORDS = TILE_ROWS * W };
+    const MatmulWord *a1 = a + W * (int64_t)depth, *b1 = b + W * (int64_t)depth;
+    const int64_t from_stride = from_row * (int64_t)sizeof *from, stride = c_row * (int64_t)sizeof *c;
+    TILE_LOAD(simulated, 0, from, from_stride);
+    TILE_LOAD(simulated, 1, from + W, from_stride);
+    TILE_LOAD(simulated, 2, from + TILE_ROWS * from_row, from_stride);
+    TILE_LOAD(simulated, 3, from + TILE_ROWS * from_row + W, from_stride);
+    for (int64_t k = 0; k < W * (int64_t)depth; k += WORDS) {
+        TILE_LOAD(simulated, 4, a + k, LINE);
+        TILE_LOAD(simulated, 6, b + k, LINE);
+        TILE_PRODUCT(simulated, 0, 4, 6);
+        TILE_LOAD(simulated, 7, b1 + k, LINE);
+        TILE_PRODUCT(simulated, 1, 4, 7);
+        TILE_LOAD(simulated, 5, a1 + k, LINE);
+        TILE_PRODUCT(simulated, 2, 5, 6);
+        TILE_PRODUCT(simulated, 3, 5, 7);
+    }
+    TILE_STORE(simulated, 0, c, stride);
+    TILE_STORE(simulated, 1, c + W, stride);
+    TILE_STORE(simulated, 2, c + TILE_ROWS * c_row, stride);
+    TILE_STORE(simulated, 3, c + TILE_ROWS * c_row + W, stride);
+}
+
+#ifdef AMX_COMPILED
+AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
+                                              int64_t from_row, float* c, int64_t c_row) {
+    matmul_tile_of_tiles(NULL, depth, a, b, from, from_row, c, c_row);
+}
+#endif
+
+// The same in C, for tests.
+static inline void matmul_tile_simulated(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
+                                         int64_t from_row, float* c, int64_t c_row) {
+    Tile tiles[8];
+    matmul_tile_of_tiles(tiles, depth, a, b, from, from_row, c, c_row);
+}
+#endif
+
+// Kernel `index` of MATMUL_KERNELS, best first; NULL where this machine or build has no such kernel. The portable one
+// runs everywhere; the last is for tests.
+enum { MATMUL_PORTABLE = 4, MATMUL_KERNELS = 6 };
+static inline const MatmulKernel* matmul_kernel(int index) {
+#ifdef AMX_COMPILED
+    static const MatmulKernel amx = {"AMX", 32, 32, MATMUL_TILES, matmul_tile_amx, amx_begin, amx_end};
+    if (index == 0) return amx_is_here() ? &amx : NULL;
+#endif
+#ifdef MATMUL_AVX512_BF16
+    static const MatmulKernel avx512_bf16 = {"AVX-512 BF16", 8, 48, MATMUL_PAIRS, matmul_tile_avx512_bf16, NULL, NULL};
+    if (index == 1) return __builtin_cpu_supports("avx512bf16") ? &avx512_bf16 : NULL;
+#endif
+#ifdef MATMUL_X86
+    static const MatmulKernel avx512 = {"AVX-512", 8, 48, MATMUL_FLOATS, matmul_tile_avx512, NULL, NULL};
+    static const MatmulKernel avx2 = {"AVX2", 6, 16, MATMUL_FLOATS, matmul_tile_avx2, NULL, NULL};
+    if (index == 2) return __builtin_cpu_supports("avx512f") ? &avx512 : NULL;
+    if (index == 3) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
+#endif
+#ifdef PRECISION_BF16
+    static const MatmulKernel simulated = {"AMX in C", 32, 32, MATMUL_TILES, matmul_tile_simulated, NULL, NULL};
+    if (index == 5) return &simulated;
+#endif
+    static const MatmulKernel portable = {"portable", 8, 12, MATMUL_FLOATS, matmul_tile_portable, NULL, NULL};
+    return index == MATMUL_PORTABLE ? &portable : NULL;
 }
 
 static inline const MatmulKernel* matmul_best_kernel(void) {
@@ -153,29 +255,16 @@ static inline const MatmulKernel* matmul_best_kernel(void) {
     return matmul_kernel(index);
 }
 
-// `rows` x `columns` of a tile: in place where it is whole, through a scratch tile at the edges of C.
-static inline void matmul_tile(const MatmulKernel* kernel, int depth, const float* a, const float* b, const float* from,
-                               int64_t from_row, float* c, int64_t c_row, int rows, int columns) {
-    if (rows == kernel->mr && columns == kernel->nr) {
-        kernel->tile(depth, a, b, from, from_row, c, c_row);
-        return;
-    }
-    float scratch[MATMUL_MAX_MR * MATMUL_MAX_NR] = {0};
-    size_t bytes = (size_t)columns * sizeof(float);
-    for (int i = 0; i < rows; i++) memcpy(scratch + i * kernel->nr, from + i * from_row, bytes);
-    kernel->tile(depth, a, b, scratch, kernel->nr, scratch, kernel->nr);
-    for (int i = 0; i < rows; i++) memcpy(c + i * c_row, scratch + i * kernel->nr, bytes);
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // Packing
 
 static inline int min_int(int a, int b) { return a < b ? a : b; }
+static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A matrix as vectors along k, whatever its layout: element (i, k) is data[i*across + k*along]. For A, i is
 // the row; for B, the column.
 typedef struct {
-    const float* data;
+    const floatX* data;
     int64_t across, along;
 } MatmulOperand;
 
@@ -186,10 +275,10 @@ typedef int Int4 __attribute__((vector_size(16)));
 #define MATMUL_SHUFFLE(x, y, i, j, k, l) __builtin_shuffle(x, y, __extension__(Int4){i, j, k, l})
 #endif
 
-// Transposes 4 x 4 floats: to[k*width + i] = from[i*across + k].
-static inline void matmul_transpose4(float* to, int width, const float* from, int64_t across) {
+// Transposes 4 x 4 words: to[k*width + i] is word k of row i, and rows are `across` bytes apart.
+static inline void matmul_transpose4(MatmulWord* to, int width, const void* from, int64_t across) {
     Float4 x[4];
-    for (int i = 0; i < 4; i++) memcpy(&x[i], from + i * across, sizeof x[i]);
+    for (int i = 0; i < 4; i++) memcpy(&x[i], (const char*)from + i * across, sizeof x[i]);
     Float4 low01 = MATMUL_SHUFFLE(x[0], x[1], 0, 4, 1, 5), high01 = MATMUL_SHUFFLE(x[0], x[1], 2, 6, 3, 7);
     Float4 low23 = MATMUL_SHUFFLE(x[2], x[3], 0, 4, 1, 5), high23 = MATMUL_SHUFFLE(x[2], x[3], 2, 6, 3, 7);
     x[0] = MATMUL_SHUFFLE(low01, low23, 0, 1, 4, 5);
@@ -199,87 +288,167 @@ static inline void matmul_transpose4(float* to, int width, const float* from, in
     for (int k = 0; k < 4; k++) memcpy(to + k * width, &x[k], sizeof x[k]);
 }
 
-// One whole panel of vectors that are contiguous along k (along = 1), up to `wide` and `depth`, both multiples of 4. In
-// runs of k: the part of the panel being written stays in L1, and the next run of each vector is prefetched.
-static inline void matmul_pack_transposed(float* panel, int width, const float* from, int64_t across, int wide,
+// One whole panel of vectors that are contiguous along k (along = 1), up to `wide` of them and `depth` words, both
+// multiples of 4. In runs of k: the part of the panel being written stays in L1, and the next run of each vector is
+// prefetched.
+static inline void matmul_pack_transposed(MatmulWord* panel, int width, const floatX* from, int64_t across, int wide,
                                           int depth) {
     enum { RUN = 128, LINE = 16 };
     for (int run = 0; run < depth; run += RUN) {
         int end = min_int(run + RUN, depth);
         for (int i = 0; i < wide; i += 4) {
             for (int k = run; k < end; k += 4) {
-                for (int j = 0; k % LINE == 0 && j < 4; j++) __builtin_prefetch(from + (i + j) * across + k + RUN);
-                matmul_transpose4(panel + k * width + i, width, from + i * across + k, across);
+                const floatX* rows = from + i * across + k * WORD_NUMBERS;
+                for (int j = 0; k % LINE == 0 && j < 4; j++) {
+                    __builtin_prefetch(rows + j * across + RUN * WORD_NUMBERS);
+                }
+                matmul_transpose4(panel + k * width + i, width, rows, across * (int64_t)sizeof(floatX));
             }
         }
     }
 }
 
-// Whole panels of vectors that are side by side (across = 1), row after row of memory.
-static inline void matmul_pack_rows(float* panels, int width, const float* from, int64_t along, int count, int depth) {
-    enum { AHEAD = 16, LINE = 16 };
-    for (int k = 0; k < depth; k++, from += along, panels += width) {
+// n words of numbers that are side by side: in bf16 of a row and the next one, `along` later.
+static inline void matmul_join(MatmulWord* RESTRICT to, const floatX* from, int64_t along, int n) {
+#ifdef PRECISION_BF16
+    for (int i = 0; i < n; i++) to[i] = from[i].bits | (uint32_t)from[along + i].bits << 16;
+#else
+    (void)along;
+    int i = 0;
+    for (; i + 8 <= n; i += 8) memcpy(to + i, from + i, 8 * sizeof *from);
+    for (; i < n; i++) to[i] = bits_of_float(from[i]);
+#endif
+}
+
+// Whole panels of vectors that are side by side (across = 1), row after row of memory; `panel` words from one panel to
+// the next.
+static inline void matmul_pack_rows(MatmulWord* panels, int width, int64_t panel, const floatX* from, int64_t along,
+                                    int count, int depth) {
+    enum { AHEAD = 16, LINE = 64 / sizeof(floatX) };
+    for (int k = 0; k < depth; k++, from += along * WORD_NUMBERS, panels += width) {
         for (int i = 0; i < count + LINE - 1; i += LINE) {
-            __builtin_prefetch(from + min_int(i, count - 1) + AHEAD * along);
+            for (int j = 0; j < WORD_NUMBERS; j++)
+                __builtin_prefetch(from + min_int(i, count - 1) + (AHEAD + j) * along);
         }
-        for (int i = 0; i < count; i += width) {
-            float* to = panels + (int64_t)i * depth;
-            int j = 0;
-            for (; j + 8 <= width; j += 8) memcpy(to + j, from + i + j, 8 * sizeof(float));
-            for (; j < width; j++) to[j] = from[i + j];
+        for (int i = 0; i < count; i += width) matmul_join(panels + i / width * panel, from + i, along, width);
+    }
+}
+
+// Word `row` of a vector: one or two numbers, of which those beyond depth are 0.
+static inline MatmulWord matmul_word(const floatX* vector, int64_t along, int row, int depth) {
+    floatX number[WORD_NUMBERS];
+    MatmulWord word;
+    for (int j = 0; j < WORD_NUMBERS; j++) {
+        const int k = row * WORD_NUMBERS + j;
+        number[j] = k < depth ? vector[k * along] : to_floatX(0);
+    }
+    memcpy(&word, number, sizeof word);
+    return word;
+}
+
+// Packs vectors first ... first + count - 1 of x, k0 ... k0 + depth - 1, as panels of `width`, each `panel` words after
+// the last: word k of vector i of a panel is at [k*width + i]. Zeros follow up to `padded` vectors and `rows` words.
+static inline void matmul_pack_words(MatmulWord* panels, int width, int64_t panel, MatmulOperand x, int64_t first,
+                                     int count, int padded, int64_t k0, int depth, int rows) {
+    if (depth == 0) return;
+    const floatX* data = x.data + first * x.across + k0 * x.along;
+    int whole = x.across == 1 ? count / width * width : 0, few = width * (64 / width > 1 ? 64 / width : 1);
+    for (int i = 0; i < whole; i += few) { // more panels at a time would conflict in L1, as they are 2^n apart
+        matmul_pack_rows(panels + i / width * panel, width, panel, data + i, x.along, min_int(few, whole - i),
+                         depth / WORD_NUMBERS);
+    }
+    for (int i = 0; i < padded; i += width) {
+        MatmulWord* to = panels + i / width * panel;
+        const floatX* from = data + i * x.across;
+        int wide = min_int(width, count - i), done_wide = 0, done_rows = 0;
+        if (i < whole) {
+            done_wide = width, done_rows = depth / WORD_NUMBERS;
+        } else if (x.along == 1 && wide > 0) {
+            done_wide = wide / 4 * 4, done_rows = depth / WORD_NUMBERS / 4 * 4;
+            matmul_pack_transposed(to, width, from, x.across, done_wide, done_rows);
+        }
+        if (done_wide == width && done_rows == rows) continue;
+        for (int k = 0; k < rows; k++, to += width) { // rests of less than 4, and strides other than 1
+            int j = k < done_rows ? done_wide : 0;
+            for (; j < wide; j++) to[j] = matmul_word(from + j * x.across, x.along, k, depth);
+            for (; j < width; j++) to[j] = 0;
         }
     }
 }
 
-// Packs vectors first ... first + count - 1 of x, k0 ... k0 + depth - 1, as ceil(count / width) panels one after the
-// other: panel p holds element (first + p*width + i, k0 + k) at [k*width + i], and zeros beyond count.
-static inline void matmul_pack(float* panels, int width, MatmulOperand x, int64_t first, int count, int64_t k0,
-                               int depth) {
-    if (depth == 0) return;
-    const float* data = x.data + first * x.across + k0 * x.along;
-    int whole = x.across == 1 ? count / width * width : 0, few = width * (64 / width > 1 ? 64 / width : 1);
-    for (int i = 0; i < whole; i += few) { // more panels at a time would conflict in L1, as they are 2^n apart
-        matmul_pack_rows(panels + (int64_t)i * depth, width, data + i, x.along, min_int(few, whole - i), depth);
-    }
-    for (int i = whole; i < count; i += width) {
-        float* panel = panels + (int64_t)i * depth;
-        const float* from = data + i * x.across;
-        int wide = min_int(width, count - i), wide4 = wide / 4 * 4, depth4 = x.along == 1 ? depth / 4 * 4 : 0;
-        matmul_pack_transposed(panel, width, from, x.across, wide4, depth4);
-        if (wide4 == width && depth4 == depth) continue;
-        for (int k = 0; k < depth; k++, panel += width) { // rests of less than 4, and strides other than 1
-            int j = k < depth4 ? wide4 : 0;
-            for (; j < wide; j++) panel[j] = from[j * x.across + k * x.along];
-            for (; j < width; j++) panel[j] = 0;
+#ifdef PRECISION_BF16
+// Words become floats, two rows for each, the odd numbers first. The words are the second half of the panel of n.
+static inline void matmul_widen(float* panel, int width, int64_t n) {
+    const MatmulWord* words = (const MatmulWord*)panel + n / 2;
+    for (; words < (const MatmulWord*)panel + n; words += width, panel += 2 * width) {
+#pragma omp simd
+        for (int i = 0; i < width; i++) { // the last row takes the place of its words
+            const uint32_t word = words[i];
+            panel[i] = word_high(word);
+            panel[width + i] = word_low(word);
         }
     }
+}
+
+// Panels of 16 rows of A, as words, become tiles of 16 rows.
+static inline void matmul_turn_tiles(MatmulWord* panel, int64_t words) {
+    for (const MatmulWord* end = panel + words; panel < end; panel += TILE_ROWS * TILE_WORDS) {
+        Tile tile;
+        memcpy(&tile, panel, sizeof tile);
+        for (int i = 0; i < TILE_ROWS; i += 4) {
+            for (int k = 0; k < TILE_WORDS; k += 4)
+                matmul_transpose4(panel + i * TILE_WORDS + k, TILE_WORDS, &tile.word[k][i], sizeof tile.word[0]);
+        }
+    }
+}
+#endif
+
+// Rows of words in a panel that is `depth` deep.
+static inline int matmul_rows(const MatmulKernel* kernel, int64_t depth) {
+    const int64_t words = div_up(depth, WORD_NUMBERS);
+    if (kernel->layout == MATMUL_TILES) return (int)div_up(words, 16) * 16;
+    return (int)(kernel->layout == MATMUL_FLOATS ? words * WORD_NUMBERS : words);
+}
+
+// Packs a part of A or B for a kernel, in panels of mr or nr vectors, the last one filled up with zeros.
+static inline void matmul_pack(const MatmulKernel* kernel, MatmulWord* panels, bool is_a, MatmulOperand x,
+                               int64_t first, int count, int64_t k0, int depth) {
+    const int unit = is_a ? kernel->mr : kernel->nr, width = kernel->layout == MATMUL_TILES ? 16 : unit;
+    const int rows = matmul_rows(kernel, depth), padded = (int)div_up(count, unit) * unit;
+    const int64_t panel = (int64_t)width * rows;
+    const bool widened = kernel->layout == MATMUL_FLOATS && WORD_NUMBERS > 1;
+    matmul_pack_words(panels + (widened ? panel / 2 : 0), width, panel, x, first, count, padded, k0, depth,
+                      widened ? rows / 2 : rows);
+#ifdef PRECISION_BF16
+    for (MatmulWord* p = panels; widened && p < panels + padded * (int64_t)rows; p += panel)
+        matmul_widen((float*)(void*)p, width, panel);
+    if (kernel->layout == MATMUL_TILES && is_a) matmul_turn_tiles(panels, padded * (int64_t)rows);
+#endif
 }
 
 // The packed panels of a product: one block for each calling thread, which grows and is kept, because fresh pages from
 // the kernel cost more than packing does. Large pages save the TLB. Each thread of the team has a part of its caller's.
 typedef struct {
-    float* data;
+    MatmulWord* data;
     size_t count;
 } MatmulWorkspace;
 static __thread MatmulWorkspace matmul_workspace = {NULL, 0};
 
-static inline float* matmul_reserve(size_t count) {
+static inline MatmulWord* matmul_reserve(size_t count) {
     MatmulWorkspace* w = &matmul_workspace;
     if (w->count < count) {
-        size_t page = (size_t)2 << 20, bytes = round_up(count * sizeof(float), page);
+        size_t page = (size_t)2 << 20, bytes = round_up(count * sizeof(MatmulWord), page);
         free(w->data);
-        w->data = (float*)aligned_alloc(page, bytes);
+        w->data = (MatmulWord*)aligned_alloc(page, bytes);
         if (!w->data) die("out of memory: %.1f MB for packed matrices", (double)bytes / 1e6);
         madvise(w->data, bytes, MADV_HUGEPAGE); // only a hint: small pages work, too
-        w->count = bytes / sizeof(float);
+        w->count = bytes / sizeof(MatmulWord);
     }
     return w->data;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // The product
-
-static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // C cut into rectangles, one for each thread. A thread computes its rectangle as if it were alone: it packs the rows of
 // A and the columns of B that it needs itself, even where a neighbour packs the same ones. Packing together would save
@@ -309,43 +478,69 @@ static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, i
     return best;
 }
 
-// A strip of C: `rows` x `columns`, the tiles of one panel of B below one another.
-static inline void matmul_strip(const MatmulKernel* kernel, int depth, const float* a, const float* b,
-                                const float* from, int64_t from_row, float* c, int64_t c_row, int rows, int columns) {
-    enum { LINE = 16 };
-    for (int i = 0; i < rows; i += kernel->mr) {
-        for (int next = i + kernel->mr; next < min_int(i + 2 * kernel->mr, rows); next++) {
-            for (int j = 0; j < columns + LINE - 1; j += LINE) {
-                __builtin_prefetch(c + next * c_row + min_int(j, columns - 1), 1);
-            }
-        }
-        matmul_tile(kernel, depth, a + (int64_t)i * depth, b, from + i * from_row, from_row, c + i * c_row, c_row,
-                    min_int(kernel->mr, rows - i), columns);
-    }
-}
-
+// C (M, N) = A B + bias, or, accumulating, C += A B.
 typedef struct {
-    float* c;
-    int64_t c_row;
+    float* sums;     // C in float32, or NULL:
+    floatX* out;     // C is rounded, and does not accumulate
+    bool accumulate; // then there is no bias
+    int64_t row;     // numbers from one row of C to the next
     MatmulOperand a, b;
-    const float* bias;
-    bool accumulate;
+    const floatX* bias; // (N), or NULL: 0
     int64_t M, N, K;
 } MatmulProduct;
 
-// `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: one packed block of A against the
-// panels of B, each packed as it is needed.
-static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, const float* packed_a,
-                                float* packed_b, int64_t m0, int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
-    static const float zeros[MATMUL_MAX_NR] = {0};
-    const bool resume = k0 > 0 || p->accumulate;
-    for (int64_t n = n0; n < n1; n += kernel->nr) {
-        const int columns = (int)min_i64(kernel->nr, n1 - n);
-        float* tiles = p->c + m0 * p->c_row + n;
-        const float* from = p->bias ? p->bias + n : zeros;
-        if (resume) from = tiles;
-        matmul_pack(packed_b, kernel->nr, p->b, n, columns, k0, depth);
-        matmul_strip(kernel, depth, packed_a, packed_b, from, resume ? p->c_row : 0, tiles, p->c_row, rows, columns);
+// A strip of C: `rows` x `columns`, the tiles of one panel of B below one another. Sums go from `from` to `to`, whose
+// last tiles reach beyond C where they are our own memory (`padded`), or are rounded to `out`.
+typedef struct {
+    const float* from;
+    float* to;
+    floatX* out; // or NULL
+    int64_t from_row, to_row, out_row;
+    int rows, columns;
+    bool padded;
+} MatmulStrip;
+
+// The tile whose first row is i: at the edges of C, or rounded, through a scratch tile.
+static inline void matmul_tile(const MatmulKernel* kernel, int depth, const MatmulWord* a, const MatmulWord* b,
+                               const MatmulStrip* s, int i) {
+    const int rows = min_int(kernel->mr, s->rows - i), nr = kernel->nr;
+    const bool whole = s->padded || (rows == kernel->mr && s->columns == nr);
+    const float* from = s->from + i * s->from_row;
+    float scratch[MATMUL_MAX_MR * MATMUL_MAX_NR];
+    if (whole && !s->out) {
+        kernel->tile(depth, a, b, from, s->from_row, s->to + i * s->to_row, s->to_row);
+        return;
+    }
+    if (whole) {
+        kernel->tile(depth, a, b, from, s->from_row, scratch, nr);
+    } else {
+        memset(scratch, 0, sizeof scratch);
+        for (int r = 0; r < rows; r++)
+            memcpy(scratch + r * nr, from + r * s->from_row, (size_t)s->columns * sizeof *from);
+        kernel->tile(depth, a, b, scratch, nr, scratch, nr);
+    }
+    for (int r = 0; r < rows; r++) {
+        if (s->out) {
+            floatX* out = s->out + (i + r) * s->out_row;
+            for (int j = 0; j < s->columns; j++) out[j] = to_floatX(scratch[r * nr + j]);
+        } else {
+            memcpy(s->to + (i + r) * s->to_row, scratch + r * nr, (size_t)s->columns * sizeof *from);
+        }
+    }
+}
+
+static inline void matmul_strip(const MatmulKernel* kernel, int depth, const MatmulWord* a, const MatmulWord* b,
+                                const MatmulStrip* s) {
+    enum { LINE = 64 };
+    const char* c = s->out ? (const char*)s->out : (const char*)s->to;
+    const int64_t size = s->out ? sizeof *s->out : sizeof *s->to, row = (s->out ? s->out_row : s->to_row) * size;
+    for (int i = 0; i < s->rows; i += kernel->mr) {
+        for (int next = i + kernel->mr; next < min_int(i + 2 * kernel->mr, s->rows); next++) {
+            for (int64_t j = 0; j < s->columns * size + LINE - 1; j += LINE) {
+                __builtin_prefetch(c + next * row + min_i64(j, (s->columns - 1) * size), 1);
+            }
+        }
+        matmul_tile(kernel, depth, a + (int64_t)i * depth, b, s, i);
     }
 }
 
@@ -355,137 +550,151 @@ typedef struct {
     int64_t mc, kc;
 } MatmulBlocks;
 
-// A thread's packed block of A, at most MATMUL_BLOCK floats and a last row of tiles, followed by a panel of B. All in
-// floats; a slot is a whole number of large pages.
+// A thread's packed block of A, at most MATMUL_BLOCK words and a last row of tiles, followed by a panel of B. All in
+// words; a slot is a whole number of large pages. Tiles of AMX use a word of A less often: their block fits L2.
 enum {
     MATMUL_KC = 768,
     MATMUL_BLOCK = 1024 * MATMUL_KC,
+    MATMUL_TILES_BLOCK = 256 * MATMUL_KC,
     MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panel begins
     MATMUL_SLOT = 1 << 20
 };
 
 static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t height, int64_t K) {
+    const int64_t most = kernel->layout == MATMUL_TILES ? MATMUL_TILES_BLOCK : MATMUL_BLOCK;
+    const int64_t step = WORD_NUMBERS > 1 ? 32 : 1; // pairs and tiles are not cut
+    const int64_t kc = kernel->layout == MATMUL_FLOATS ? MATMUL_KC : MATMUL_KC * WORD_NUMBERS;
     MatmulBlocks b;
-    b.kc = max_i64(1, div_up(K, max_i64(1, div_up(K, MATMUL_KC))));
-    b.mc = div_up(div_up(height, div_up(height * b.kc, MATMUL_BLOCK)), kernel->mr) * kernel->mr;
+    b.kc = max_i64(1, div_up(div_up(K, max_i64(1, div_up(K, kc))), step)) * step;
+    b.mc = div_up(div_up(height, div_up(height * matmul_rows(kernel, b.kc), most)), kernel->mr) * kernel->mr;
     return b;
+}
+
+// Words of float32 sums that a rectangle `width` wide keeps between blocks of k, where C itself is rounded.
+static inline int64_t matmul_kept_sums(const MatmulProduct* p, MatmulBlocks blocks, int64_t width) {
+    return p->sums || p->K <= blocks.kc ? 0 : blocks.mc * width;
+}
+
+// `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: one packed block of A against the
+// panels of B, each packed as it is needed. kept: rows x (n1 - n0) sums, by strips.
+static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, MatmulWord* packed, float* kept,
+                                int64_t m0, int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
+    MatmulWord* panel = packed + MATMUL_PANEL_B;
+    const int64_t strip = div_up(rows, kernel->mr) * kernel->mr * kernel->nr;
+    float start[MATMUL_MAX_NR];
+    for (int64_t n = n0; n < n1; n += kernel->nr, kept += strip) {
+        const int columns = (int)min_i64(kernel->nr, n1 - n);
+        const int64_t at = m0 * p->row + n;
+        MatmulStrip s = {start, kept, NULL, 0, kernel->nr, p->row, rows, columns, !p->sums};
+        if (p->sums) s.to = p->sums + at, s.to_row = p->row;
+        if (k0 > 0 || p->accumulate)
+            s.from = s.to, s.from_row = s.to_row;
+        else
+            for (int j = 0; j < kernel->nr; j++) start[j] = p->bias && j < columns ? to_float(p->bias[n + j]) : 0;
+        if (p->out && k0 + depth == p->K) s.out = p->out + at;
+        matmul_pack(kernel, panel, false, p->b, n, columns, k0, depth);
+        matmul_strip(kernel, matmul_rows(kernel, depth), packed, panel, &s);
+    }
 }
 
 // One thread's rectangle, rows [m0, m1) and columns [n0, n1) of C.
 static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProduct* p, MatmulBlocks blocks,
-                                    float* packed, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
+                                    MatmulWord* packed, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
     if (n0 >= n1) return;
     for (int64_t m = m0; m < m1; m += blocks.mc) {
         const int rows = (int)min_i64(blocks.mc, m1 - m);
         for (int64_t k = 0; k == 0 || k < p->K; k += blocks.kc) {
             const int depth = (int)min_i64(blocks.kc, p->K - k);
-            matmul_pack(packed, kernel->mr, p->a, m, rows, k, depth);
-            matmul_block(kernel, p, packed, packed + MATMUL_PANEL_B, m, rows, n0, n1, k, depth);
+            matmul_pack(kernel, packed, true, p->a, m, rows, k, depth);
+            matmul_block(kernel, p, packed, (float*)(void*)(packed + MATMUL_SLOT), m, rows, n0, n1, k, depth);
         }
     }
 }
 
-// matmul() by a given kernel.
-static inline void matmul_with(const MatmulKernel* kernel, float* c, int64_t c_row, MatmulOperand a, MatmulOperand b,
-                               const float* bias, int M, int N, int K, bool accumulate) {
-    if (M <= 0 || N <= 0) return;
-    const MatmulProduct p = {c, c_row, a, b, bias, accumulate, M, N, K};
+// matmul() and matmul_add() by a given kernel.
+static inline void matmul_with(const MatmulKernel* kernel, const MatmulProduct* p) {
+    if (p->M <= 0 || p->N <= 0) return;
     // smaller products take less than waking the threads
-    const int threads = (double)M * N * K > 3e5 ? openmp_threads() : 1;
-    const MatmulGrid grid = matmul_grid(kernel, M, N, threads);
-    const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, K);
-    float* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * MATMUL_SLOT);
+    const int threads = (double)p->M * (double)p->N * (double)p->K > 3e5 ? openmp_threads() : 1;
+    const MatmulGrid grid = matmul_grid(kernel, (int)p->M, (int)p->N, threads);
+    const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, p->K);
+    const int64_t slot = MATMUL_SLOT + matmul_kept_sums(p, blocks, grid.width);
+    MatmulWord* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * (size_t)slot);
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
     for (int cell = 0; cell < grid.rows * grid.columns; cell++) {
         const int64_t m0 = cell / grid.columns * grid.height, n0 = cell % grid.columns * grid.width;
-        matmul_rectangle(kernel, &p, blocks, packed + (int64_t)cell * MATMUL_SLOT, m0, min_i64(m0 + grid.height, M), n0,
-                         min_i64(n0 + grid.width, N));
+        if (kernel->begin) kernel->begin();
+        matmul_rectangle(kernel, p, blocks, packed + (int64_t)cell * slot, m0, min_i64(m0 + grid.height, p->M), n0,
+                         min_i64(n0 + grid.width, p->N));
+        if (kernel->end) kernel->end();
     }
 }
 
 #ifdef USE_OPENBLAS
-static inline bool matmul_is_plain(MatmulOperand x, int count, int depth) {
+static inline bool matmul_is_plain(MatmulOperand x, int64_t count, int64_t depth) {
     return (x.along == 1 && x.across >= max_i64(1, depth)) || (x.across == 1 && x.along >= max_i64(1, count));
 }
 
-// matmul() by cblas_sgemm; false, without any work, where it cannot express the strides.
-static inline bool matmul_openblas(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M,
-                                   int N, int K, bool accumulate) {
+// The product by cblas_sgemm; false, without any work, where it cannot express the strides.
+static inline bool matmul_openblas(const MatmulProduct* p) {
+    const MatmulOperand a = p->a, b = p->b;
+    const int M = (int)p->M, N = (int)p->N, K = (int)p->K;
     if (M <= 0 || N <= 0 || K <= 0 || !matmul_is_plain(a, M, K) || !matmul_is_plain(b, N, K)) return false;
-    if (bias && !accumulate) {
-        for (int64_t i = 0; i < M; i++) memcpy(c + i * c_row, bias, (size_t)N * sizeof(float));
+    if (p->bias) {
+        for (int64_t i = 0; i < M; i++) memcpy(p->sums + i * p->row, p->bias, (size_t)N * sizeof(float));
     }
     bool a_rows = a.along == 1 && a.across >= K, b_rows = b.across == 1 && b.along >= N;
     cblas_sgemm(CblasRowMajor, a_rows ? CblasNoTrans : CblasTrans, b_rows ? CblasNoTrans : CblasTrans, M, N, K, 1.0f,
                 a.data, (int)(a_rows ? a.across : a.along), b.data, (int)(b_rows ? b.along : b.across),
-                bias || accumulate ? 1.0f : 0.0f, c, (int)c_row);
+                p->bias || p->accumulate ? 1.0f : 0.0f, p->sums, (int)p->row);
     return true;
 }
 #endif
 
-// C(M, N) = A(M, K) B(K, N) + bias (N, or NULL for 0), or, accumulating, C += A B. Rows of C are c_row floats apart.
-// Sizes >= 0; with K = 0, C becomes the bias or is unchanged. C must not overlap A or B. May be called from inside a
-// parallel region: then it runs on the calling thread alone.
-static inline void matmul(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const float* bias, int M, int N,
-                          int K, bool accumulate) {
+static inline void matmul_run(const MatmulProduct* p) {
 #ifdef USE_OPENBLAS
-    if (matmul_openblas(c, c_row, a, b, bias, M, N, K, accumulate)) return;
+    if (matmul_openblas(p)) return;
 #endif
-    matmul_with(matmul_best_kernel(), c, c_row, a, b, bias, M, N, K, accumulate);
+    matmul_with(matmul_best_kernel(), p);
+}
+
+// C(M, N) = A(M, K) B(K, N) + bias (N, or NULL for 0). Rows of C are c_row numbers apart. Sizes >= 0; with K = 0, C
+// becomes the bias. C must not overlap A or B. May be called from inside a parallel region: then it runs on the calling
+// thread alone.
+static inline void matmul(floatX* c, int64_t c_row, MatmulOperand a, MatmulOperand b, const floatX* bias, int M, int N,
+                          int K) {
+    const bool rounds = sizeof(floatX) < sizeof(float);
+    const MatmulProduct p = {rounds ? NULL : (float*)(void*)c, rounds ? c : NULL, false, c_row, a, b, bias, M, N, K};
+    matmul_run(&p);
+}
+
+// C(M, N) += A(M, K) B(K, N), in float32; all else as matmul().
+static inline void matmul_add(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, int M, int N, int K) {
+    const MatmulProduct p = {c, NULL, true, c_row, a, b, NULL, M, N, K};
+    matmul_run(&p);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-#ifdef PRECISION_BF16 // SLOW, for now
-static inline float* widen(const floatX* x, int64_t n) {
-    float* y = (float*)malloc((size_t)(n ? n : 1) * sizeof(float));
-    for (int64_t i = 0; x && i < n; i++) y[i] = to_float(x[i]);
-    return y;
-}
-static inline void narrow(floatX* out, float* x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = to_floatX(x[i]);
-    free(x);
-}
-static inline void unwiden(float* x) { free(x); }
-#else
-static inline float* widen(const floatX* x, int64_t n) {
-    return x ? (float*)x : (float*)malloc((size_t)(n ? n : 1) * sizeof(float));
-}
-static inline void narrow(floatX* out, float* x, int64_t n) {
-    memcpy(out, x, (size_t)n * sizeof(float));
-    free(x);
-}
-static inline void unwiden(float* x) { (void)x; }
-#endif
-
 // Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC); N counts tokens, B*T. Gradients of parameters are
 // accumulated, in the order of the tokens.
 
 // out = x w^T + bias
 static inline void linear_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C,
                                   int OC) {
-    float *fx = widen(x, (int64_t)N * C), *fw = widen(w, (int64_t)OC * C), *fb = bias ? widen(bias, OC) : NULL,
-          *fo = widen(NULL, (int64_t)N * OC);
-    MatmulOperand a = {fx, C, 1}, b = {fw, C, 1};
-    matmul(fo, OC, a, b, fb, N, OC, C, false);
-    narrow(out, fo, (int64_t)N * OC);
-    unwiden(fx), unwiden(fw), unwiden(fb);
+    MatmulOperand a = {x, C, 1}, b = {w, C, 1};
+    matmul(out, OC, a, b, bias, N, OC, C);
 }
 
 // dx = dout w
 static inline void linear_backward_input(floatX* dx, const floatX* dout, const floatX* w, int N, int C, int OC) {
-    float *fd = widen(dout, (int64_t)N * OC), *fw = widen(w, (int64_t)OC * C), *fo = widen(NULL, (int64_t)N * C);
-    MatmulOperand a = {fd, OC, 1}, b = {fw, 1, C};
-    matmul(fo, C, a, b, NULL, N, C, OC, false);
-    narrow(dx, fo, (int64_t)N * C);
-    unwiden(fd), unwiden(fw);
+    MatmulOperand a = {dout, OC, 1}, b = {w, 1, C};
+    matmul(dx, C, a, b, NULL, N, C, OC);
 }
 
 // dw += dout^T x
 static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
-    float *fd = widen(dout, (int64_t)N * OC), *fx = widen(x, (int64_t)N * C);
-    MatmulOperand a = {fd, 1, OC}, b = {fx, 1, C};
-    matmul(dw, C, a, b, NULL, OC, C, N, true);
-    unwiden(fd), unwiden(fx);
+    MatmulOperand a = {dout, 1, OC}, b = {x, 1, C};
+    matmul_add(dw, C, a, b, OC, C, N);
 }
 
 // db += the sum of the rows of dout, in order. Each thread owns columns.
