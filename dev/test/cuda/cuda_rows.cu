@@ -18,7 +18,6 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 #define REFERENCE_KERNELS // on the CPU
 #undef ACTIVATIONS_H
 namespace reference {
-typedef float floatX;
 #include "../../../kernels/activations.h"
 #include "../../../kernels/embedding.h"
 #include "../../../kernels/layernorm.h"
@@ -85,13 +84,14 @@ static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place)
     else
         rmsnorm_forward(out.p, rstd.p, x.p, w.p, N, C, EPS);
 
-    const Floats fw = floats_of(hw), fb = floats_of(hb), fbranch = floats_of(hbranch), fbias = floats_of(hbias);
-    Floats fx = floats_of(hx), want((size_t)n), want_mean((size_t)N), want_rstd((size_t)N);
+    const HostBuffer fw = on_host(hw), fb = on_host(hb), fbranch = on_host(hbranch), fbias = on_host(hbias);
+    HostBuffer fx = on_host(hx), want((size_t)n);
+    Floats want_mean((size_t)N), want_rstd((size_t)N);
     if (add) { // the statistics are those of the rounded sum
         reference::residual_forward(fx.data(), fx.data(), fbranch.data(), bias ? fbias.data() : NULL, N, C);
         fx = rounded(fx);
         compare_same(t.layer ? "residual_layernorm_forward: sum" : "residual_rmsnorm_forward: sum",
-                     floats_of(in_place ? x.get() : sum.get()), fx);
+                     floats_of(in_place ? x.get() : sum.get()), floats_of(fx));
     }
     if (t.layer)
         reference::layernorm_forward(want.data(), want_mean.data(), want_rstd.data(), fx.data(), fw.data(), fb.data(),
@@ -101,7 +101,7 @@ static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place)
     const double error = norm_error_bound(t);
     const char* name = t.layer ? "layernorm_forward" : "rmsnorm_forward";
     if (add) name = t.layer ? "residual_layernorm_forward" : "residual_rmsnorm_forward";
-    compare(name, floats_of(out.get()), want, true, error);
+    compare(name, floats_of(out.get()), floats_of(want), true, error);
     compare(t.layer ? "layernorm_forward: rstd" : "rmsnorm_forward: rstd", rstd.get(), want_rstd, false, error);
     if (t.layer) compare("layernorm_forward: mean", mean.get(), want_mean, false, error);
 }
@@ -114,9 +114,10 @@ static void test_norm_backward(const Norm& t) {
     const int64_t n = (int64_t)N * C;
     const ShardedBuffer hx = norm_input(t), hw = random_of<floatX>(C, 1), hdout = random_of<floatX>(n, 1);
     const ShardedBuffer hdx = random_of<floatX>(n, 1);
-    const Floats hdw = random_of<float>(C, 1), hdb = random_of<float>(C, 1), fx = floats_of(hx), fw = floats_of(hw);
-    const Floats fdout = floats_of(hdout);
-    Floats fdx = floats_of(hdx), fdw = hdw, fdb = hdb, fout((size_t)n), fmean((size_t)N), frstd((size_t)N);
+    const Floats hdw = random_of<float>(C, 1), hdb = random_of<float>(C, 1);
+    const HostBuffer fx = on_host(hx), fw = on_host(hw), fdout = on_host(hdout);
+    HostBuffer fdx = on_host(hdx), fout((size_t)n);
+    Floats fdw = hdw, fdb = hdb, fmean((size_t)N), frstd((size_t)N);
     if (t.layer)
         reference::layernorm_forward(fout.data(), fmean.data(), frstd.data(), fx.data(), fw.data(), fw.data(), N, C,
                                      EPS);
@@ -145,7 +146,7 @@ static void test_norm_backward(const Norm& t) {
     const double error = norm_error_bound(t), columns = 2 * sqrt(N + 4.0) * U32;
     Floats error_dx((size_t)n);
     for (int64_t i = 0; i < n; i++) error_dx[(size_t)i] = (float)(error * (1 + 3 * frstd[(size_t)(i / C)]));
-    compare(t.layer ? "layernorm_backward" : "rmsnorm_backward", floats_of(dx.get()), fdx, true, error_dx);
+    compare(t.layer ? "layernorm_backward" : "rmsnorm_backward", floats_of(dx.get()), floats_of(fdx), true, error_dx);
     compare(t.layer ? "layernorm_backward: dw" : "rmsnorm_backward: dw", dw.get(), fdw, false, columns);
     compare_same(t.layer ? "layernorm_backward: dw again" : "rmsnorm_backward: dw again", dw.get(), first_dw);
     if (!t.layer) return;
@@ -237,22 +238,22 @@ static void test_residual(int N, int C, int moved) {
     const int64_t n = (int64_t)N * C;
     const ShardedBuffer hx = random_of<floatX>(n, 1), hbranch = random_of<floatX>(n, 1),
                         hbias = random_of<floatX>(C, 1);
-    const Floats fx = floats_of(hx), fbranch = floats_of(hbranch), fbias = floats_of(hbias);
-    Floats want((size_t)n), plain((size_t)n);
+    const HostBuffer fx = on_host(hx), fbranch = on_host(hbranch), fbias = on_host(hbias);
+    HostBuffer want((size_t)n), plain((size_t)n);
     reference::residual_forward(want.data(), fx.data(), fbranch.data(), fbias.data(), N, C);
     reference::residual_forward(plain.data(), fx.data(), fbranch.data(), NULL, N, C);
     Device<floatX> x(hx, bit(moved, 0)), branch(hbranch, bit(moved, 1)), bias(hbias, bit(moved, 2)),
         out(n, bit(moved, 3));
     begin_case(N, C, moved);
     residual_forward(out.p, x.p, branch.p, bias.p, N, C);
-    compare_same("residual_forward", floats_of(out.get()), rounded(want));
+    compare_same("residual_forward", floats_of(out.get()), floats_of(rounded(want)));
     residual_forward(out.p, x.p, branch.p, NULL, N, C);
-    compare_same("residual_forward, no bias", floats_of(out.get()), rounded(plain));
+    compare_same("residual_forward, no bias", floats_of(out.get()), floats_of(rounded(plain)));
     residual_forward(branch.p, x.p, branch.p, bias.p, N, C);
-    compare_same("residual_forward, onto branch", floats_of(branch.get()), rounded(want));
+    compare_same("residual_forward, onto branch", floats_of(branch.get()), floats_of(rounded(want)));
     branch.set(hbranch);
     residual_forward(x.p, x.p, branch.p, bias.p, N, C);
-    compare_same("residual_forward, onto residual", floats_of(x.get()), rounded(want));
+    compare_same("residual_forward, onto residual", floats_of(x.get()), floats_of(rounded(want)));
 }
 
 static void test_accumulate(int n, int moved) {
@@ -279,28 +280,51 @@ typedef struct {
     int streams, N, C, S, moved;
 } CaatCase;
 
+// The reference's sums, of T: floatX or float32.
+static void host_pack(HostBuffer& sum, const HostBuffer& x, const CaatCase& t) {
+    reference::caat_pack(sum.data(), x.data(), t.streams, t.N, t.C, t.S);
+}
+static void host_unpack(HostBuffer& z, const HostBuffer& shared, const HostBuffer& x, float factor, const CaatCase& t) {
+    reference::caat_unpack(z.data(), shared.data(), x.data(), factor, t.streams, t.N, t.C, t.S);
+}
+#ifdef PRECISION_BF16
+static void host_pack(Floats& sum, const HostBuffer& x, const CaatCase& t) {
+    reference::caat_pack_floats(sum.data(), x.data(), t.streams, t.N, t.C, t.S);
+}
+static void host_unpack(HostBuffer& z, const Floats& shared, const HostBuffer& x, float factor, const CaatCase& t) {
+    reference::caat_unpack_floats(z.data(), shared.data(), x.data(), factor, t.streams, t.N, t.C, t.S);
+}
+#endif
+static HostBuffer shared_on_host(const std::vector<floatX>& x) { return on_host(x); }
+#ifndef PRECISION_FP32
+static Floats shared_on_host(const Floats& x) { return x; }
+#endif
+
 template <class T>
 static void test_sync(const CaatCase& t, const char* pack, const char* unpack, const char* in_place) {
     const float factor = 1.7f;
     const int64_t n = (int64_t)t.streams * t.N * t.C, n_shared = (int64_t)t.N * t.S;
     const ShardedBuffer hx = random_of<floatX>(n, 1);
     const std::vector<T> hshared = random_of<T>(n_shared, 1);
-    Floats fx = floats_of(hx), fshared = floats_of(hshared), sum((size_t)n_shared + 1), want((size_t)n);
-    fshared.push_back(0); // there is something to point to where nothing is shared
-    reference::caat_pack(sum.data(), fx.data(), t.streams, t.N, t.C, t.S);
-    reference::caat_unpack(want.data(), fshared.data(), fx.data(), factor, t.streams, t.N, t.C, t.S);
-    sum.pop_back();
-    for (float& v : sum) v = (float)(T)v;
+    const HostBuffer fx = on_host(hx);
+    auto fshared = shared_on_host(hshared), sum = fshared;
+    HostBuffer want((size_t)n);
+    fshared.resize((size_t)n_shared + 1), sum.resize((size_t)n_shared + 1); // where nothing is shared, too
+    host_pack(sum, fx, t);
+    host_unpack(want, fshared, fx, factor, t);
+    sum.resize((size_t)n_shared);
+    Floats want_sum = floats_of(sum);
+    for (float& v : want_sum) v = (float)(T)v;
     Device<floatX> x(hx, bit(t.moved, 0)), z(n, bit(t.moved, 2));
     Device<T> shared(n_shared, bit(t.moved, 1));
     begin_case(t.streams * t.N, t.C, t.moved);
     caat_pack(shared.p, x.p, t.streams, t.N, t.C, t.S);
-    compare_same(pack, floats_of(shared.get()), sum);
+    compare_same(pack, floats_of(shared.get()), want_sum);
     shared.set(hshared);
     caat_unpack(z.p, shared.p, t.S == t.C ? NULL : x.p, factor, t.streams, t.N, t.C, t.S);
-    compare_same(unpack, floats_of(z.get()), rounded(want));
+    compare_same(unpack, floats_of(z.get()), floats_of(rounded(want)));
     caat_unpack(x.p, shared.p, x.p, factor, t.streams, t.N, t.C, t.S);
-    compare_same(in_place, floats_of(x.get()), rounded(want));
+    compare_same(in_place, floats_of(x.get()), floats_of(rounded(want)));
 }
 
 // What is shared as it is in memory, and in float32.
@@ -350,16 +374,17 @@ static void gelu_errors(const Floats& x, const Floats& factor, Floats* forward, 
 static void test_gelu(int n, int moved) {
     const ShardedBuffer hx = inputs_of_all_sizes(n), hdout = random_of<floatX>(n, 1);
     const Floats fx = floats_of(hx), fdout = floats_of(hdout);
-    Floats want((size_t)n), want_dx((size_t)n), error, error_dx;
-    reference::gelu_forward(want.data(), fx.data(), n);
-    reference::gelu_backward(want_dx.data(), fdout.data(), fx.data(), n);
+    HostBuffer want((size_t)n), want_dx((size_t)n);
+    Floats error, error_dx;
+    reference::gelu_forward(want.data(), on_host(hx).data(), n);
+    reference::gelu_backward(want_dx.data(), on_host(hdout).data(), on_host(hx).data(), n);
     gelu_errors(fx, fdout, &error, &error_dx);
     Device<floatX> x(hx, bit(moved, 0)), out(n, bit(moved, 1)), dout(hdout, bit(moved, 2)), dx(n, bit(moved, 3));
     begin_case(1, n, moved);
     gelu_forward(out.p, x.p, n);
     gelu_backward(dx.p, dout.p, x.p, n);
-    compare("gelu_forward", floats_of(out.get()), want, true, error);
-    compare("gelu_backward", floats_of(dx.get()), want_dx, true, error_dx);
+    compare("gelu_forward", floats_of(out.get()), floats_of(want), true, error);
+    compare("gelu_backward", floats_of(dx.get()), floats_of(want_dx), true, error_dx);
     const Floats first = floats_of(dx.get());
     gelu_backward(dout.p, dout.p, x.p, n);
     compare_same("gelu_backward, in place", floats_of(dout.get()), first);
@@ -369,9 +394,10 @@ static void test_swiglu(int N, int F, int moved) {
     const int64_t n = (int64_t)N * F;
     const ShardedBuffer hgate_up = inputs_of_all_sizes(2 * n), hdout = random_of<floatX>(n, 1);
     const Floats fgate_up = floats_of(hgate_up), fdout = floats_of(hdout);
-    Floats want((size_t)n), want_d(2 * (size_t)n), error((size_t)n), error_d(2 * (size_t)n);
-    reference::swiglu_forward(want.data(), fgate_up.data(), N, F);
-    reference::swiglu_backward(want_d.data(), fdout.data(), fgate_up.data(), N, F);
+    HostBuffer want((size_t)n), want_d(2 * (size_t)n);
+    Floats error((size_t)n), error_d(2 * (size_t)n);
+    reference::swiglu_forward(want.data(), on_host(hgate_up).data(), N, F);
+    reference::swiglu_backward(want_d.data(), on_host(hdout).data(), on_host(hgate_up).data(), N, F);
     for (int64_t i = 0; i < n; i++) {
         const size_t at = (size_t)(i + i / F * F);
         const double g = fgate_up[at], u = fgate_up[at + F], s = gate(g), size = s * (1 + fabs(g) * gate(-g));
@@ -385,8 +411,8 @@ static void test_swiglu(int N, int F, int moved) {
     begin_case(N, F, moved);
     swiglu_forward(out.p, gate_up.p, N, F);
     swiglu_backward(d.p, dout.p, gate_up.p, N, F);
-    compare("swiglu_forward", floats_of(out.get()), want, true, error);
-    compare("swiglu_backward", floats_of(d.get()), want_d, true, error_d);
+    compare("swiglu_forward", floats_of(out.get()), floats_of(want), true, error);
+    compare("swiglu_backward", floats_of(d.get()), floats_of(want_d), true, error_d);
 }
 
 // Every row of the table beside its CPU twin. Errors are relative to the largest number.
@@ -396,8 +422,8 @@ static void test_activation(int kind, int N, int F) {
     const int width = device->gated ? 2 * F : F;
     const std::vector<floatX> fc = random_of<floatX>((int64_t)N * width, 4),
                               dout = random_of<floatX>((int64_t)N * F, 1);
-    const Floats ffc = floats_of(fc), fdout = floats_of(dout);
-    Floats want((size_t)N * F), want_d(ffc.size());
+    const HostBuffer ffc = on_host(fc), fdout = on_host(dout);
+    HostBuffer want((size_t)N * F), want_d(ffc.size());
     char name[64];
     begin_case(N, F, 0);
     host->forward(want.data(), ffc.data(), N, F);
@@ -406,9 +432,9 @@ static void test_activation(int kind, int N, int F) {
     device->forward(out.p, x.p, N, F);
     device->backward(dx.p, d.p, x.p, N, F);
     snprintf(name, sizeof name, "%s, row of the table", device->name);
-    check_close(name, floats_of(out.get()), want, U + 16 * U32, U + 16 * U32);
+    compare(name, floats_of(out.get()), floats_of(want), true, 16 * U32);
     snprintf(name, sizeof name, "%s backward, row of the table", device->name);
-    check_close(name, floats_of(dx.get()), want_d, U + 16 * U32, U + 16 * U32);
+    compare(name, floats_of(dx.get()), floats_of(want_d), true, 16 * U32);
 }
 
 static void test_gates_nan() {
@@ -447,15 +473,17 @@ static void test_embedding(int N, int C, int V, int often, int moved) {
         htokens[3] = -2147483647 - 1;
     }
     const ShardedBuffer hwte = random_of<floatX>(table, 1), hdout = random_of<floatX>(n, 1);
-    const Floats hdwte = random_of<float>(table, 1), fwte = floats_of(hwte), fdout = floats_of(hdout);
+    const HostBuffer fwte = on_host(hwte), fdout = on_host(hdout);
+    const Floats hdwte = random_of<float>(table, 1);
     Device<int32_t> tokens(htokens);
     Device<floatX> wte(hwte, bit(moved, 0)), out(n, bit(moved, 1)), dout(hdout, bit(moved, 2));
     Device<float> dwte(hdwte, bit(moved, 3));
-    Floats want((size_t)n), want_dwte = hdwte;
+    HostBuffer want((size_t)n);
+    Floats want_dwte = hdwte;
     begin_case(N, C, moved);
     embedding_forward(out.p, tokens.p, wte.p, N, C, first, slice);
     reference::embedding_forward(want.data(), htokens.data(), fwte.data(), N, C, first, slice);
-    compare_same("embedding_forward", floats_of(out.get()), want);
+    compare_same("embedding_forward", floats_of(out.get()), floats_of(want));
 
     Floats again;
     for (int run = 0; run < 2; run++) {
@@ -488,8 +516,9 @@ static void test_position(int N, int T, int C, int64_t first_row, int moved, boo
     const int64_t n = (int64_t)N * C, table = (int64_t)T * C;
     const ShardedBuffer hx = random_of<floatX>(n, 1), hwpe = random_of<floatX>(table, 1),
                         hdout = random_of<floatX>(n, 1);
-    const Floats fwpe = floats_of(hwpe), fdout = floats_of(hdout);
-    Floats fx = floats_of(hx), fdwpe = random_of<float>(table, 1);
+    const HostBuffer fwpe = on_host(hwpe), fdout = on_host(hdout);
+    HostBuffer fx = on_host(hx);
+    Floats fdwpe = random_of<float>(table, 1);
     Device<floatX> x(hx, bit(moved, 0)), wpe(hwpe, bit(moved, 1)), dout(hdout, bit(moved, 2));
     Device<float> dwpe(fdwpe, bit(moved, 3));
     std::vector<int32_t> host(packed ? (size_t)(first_row + N) : 0);
@@ -501,7 +530,7 @@ static void test_position(int N, int T, int C, int64_t first_row, int moved, boo
     position_backward(dwpe.p, dout.p, positions, first_row, N, T, C);
     reference::position_forward(fx.data(), fwpe.data(), here, first_row, N, T, C);
     reference::position_backward(fdwpe.data(), fdout.data(), here, first_row, N, T, C);
-    compare_same("position_forward", floats_of(x.get()), rounded(fx));
+    compare_same("position_forward", floats_of(x.get()), floats_of(rounded(fx)));
     compare_same("position_backward", dwpe.get(), fdwpe);
 }
 
@@ -511,7 +540,8 @@ static void test_position(int N, int T, int C, int64_t first_row, int moved, boo
 static void test_rope(int B, int T, int heads, int HS, int stride, int moved) {
     const int64_t n = (int64_t)B * T * stride;
     const ShardedBuffer hqkv = random_of<floatX>(n, 2);
-    Floats want_table((size_t)T * HS), forward = floats_of(hqkv), backward = forward;
+    HostBuffer forward = on_host(hqkv), backward = forward;
+    Floats want_table((size_t)T * HS);
     Device<float> table((int64_t)T * HS, bit(moved, 1));
     Device<floatX> qkv(hqkv, bit(moved, 0));
     begin_case(B * T, stride, moved);
@@ -520,11 +550,11 @@ static void test_rope(int B, int T, int heads, int HS, int stride, int moved) {
     compare_same("rope_table", table.get(), want_table);
     rope_forward(qkv.p, table.p, B, T, heads, HS, stride);
     reference::rope_forward(forward.data(), want_table.data(), B, T, heads, HS, stride);
-    compare("rope_forward", floats_of(qkv.get()), forward, true, 2 * U32);
+    compare("rope_forward", floats_of(qkv.get()), floats_of(forward), true, 2 * U32);
     qkv.set(hqkv);
     rope_backward(qkv.p, table.p, B, T, heads, HS, stride);
     reference::rope_backward(backward.data(), want_table.data(), B, T, heads, HS, stride);
-    compare("rope_backward", floats_of(qkv.get()), backward, true, 2 * U32);
+    compare("rope_backward", floats_of(qkv.get()), floats_of(backward), true, 2 * U32);
     Floats beside, untouched;
     const Floats got = floats_of(qkv.get()), original = floats_of(hqkv);
     for (size_t i = 0; i < got.size(); i++) {

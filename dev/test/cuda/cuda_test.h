@@ -2,7 +2,8 @@
 cuda_test.h: what the tests of the CUDA kernels share. Such a test is one source, dev/test/cuda/cuda_*.cu, built for
 the CPU by g++ (through dev/emulator/cuda_emulator.h, also with sanitizers) and for a GPU by nvcc. It fills arrays with
 random numbers, runs a kernel on the device and the C reference of kernels/ (*.h, in the namespace reference) on the
-host, on the same rounded inputs, and compares.
+host, on the same rounded inputs, and compares. In bf16 the reference computes in bf16, too, and rounds where a kernel
+rounds; a CPU has no fp16, so there it computes in float32.
 
 Bounds. U is the unit roundoff of floatX. A result that is rounded to floatX once is off by U; what else happens,
 happens in float32, and a sum of n terms adds at most about n 2^-24 of the sum of their sizes (Higham 2002, chapter 4).
@@ -22,6 +23,9 @@ Errors are relative norms, |got - want| / |want|, and, beside them, the largest 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+namespace reference {
+#include "../../../kernels/floatx.h"
+} // namespace reference
 
 #if defined(PRECISION_FP32)
 static const double U = 0x1p-24;
@@ -77,6 +81,21 @@ Floats floats_of(const std::vector<T>& x) {
     for (size_t i = 0; i < x.size(); i++) y[i] = (float)x[i];
     return y;
 }
+
+// The numbers as the reference takes them, unchanged; and those that it returns.
+typedef std::vector<reference::floatX> HostBuffer;
+static inline HostBuffer on_host(const std::vector<floatX>& x) {
+    HostBuffer y(x.size());
+    for (size_t i = 0; i < x.size(); i++) y[i] = reference::to_floatX((float)x[i]);
+    return y;
+}
+#ifdef PRECISION_BF16
+static inline Floats floats_of(const HostBuffer& x) {
+    Floats y(x.size());
+    for (size_t i = 0; i < x.size(); i++) y[i] = reference::to_float(x[i]);
+    return y;
+}
+#endif
 
 // |got - want| / |want|, Euclidean; infinite if something is not a number.
 static inline double norm_error(const Floats& got, const Floats& want) {

@@ -14,7 +14,6 @@ references in C. Bounds: see cuda_compare.h.
 #define REFERENCE_KERNELS // on the CPU
 #undef OPTIMIZERS_H
 namespace reference {
-typedef float floatX;
 #include "../../../kernels/checksum.h"
 #include "../../../kernels/crossentropy.h"
 #include "../../../kernels/global_norm.h"
@@ -86,9 +85,11 @@ static void test_crossentropy(const Loss& t, int count) {
     Floats sum_error, loss_error, gradient_error;
     loss_errors(t, floats_of(in.logits), in.targets, scale, &sum_error, &loss_error, &gradient_error);
     const Loss whole = {N, t.V, t.V, 0, 0};
-    Floats packed((size_t)N * t.V), want_max((size_t)N), want_sum((size_t)N), want_target((size_t)N);
+    const HostBuffer all = on_host(in.logits);
+    HostBuffer packed((size_t)N * t.V);
+    Floats want_max((size_t)N), want_sum((size_t)N), want_target((size_t)N);
     for (int n = 0; n < N; n++) {
-        for (int v = 0; v < t.V; v++) packed[(size_t)n * t.V + v] = (float)in.logits[(size_t)n * t.stride + v];
+        for (int v = 0; v < t.V; v++) packed[(size_t)n * t.V + v] = all[(size_t)n * t.stride + v];
     }
     reference::crossentropy_max(want_max.data(), packed.data(), N, t.V, whole.stride);
     reference::crossentropy_sum(want_sum.data(), want_target.data(), packed.data(), want_max.data(), in.targets.data(),
@@ -104,7 +105,8 @@ static void test_crossentropy(const Loss& t, int count) {
                 error[(size_t)n * stride + v] = gradient_error[(size_t)n * t.stride + first + v];
             }
         }
-        Floats logits = floats_of(slice), max((size_t)N), sum((size_t)N), target((size_t)N), losses((size_t)N);
+        HostBuffer logits = on_host(slice);
+        Floats max((size_t)N), sum((size_t)N), target((size_t)N), losses((size_t)N);
         Device<floatX> device(slice, t.moved);
         Device<int32_t> targets(in.targets);
         Device<float> dmax(N), dsum(N), dtarget(N), dlosses(N);
@@ -125,15 +127,16 @@ static void test_crossentropy(const Loss& t, int count) {
         reference::crossentropy_backward(logits.data(), want_max.data(), want_sum.data(), in.targets.data(), scale, N,
                                          V, stride, first);
         crossentropy_backward(device.p, dmax.p, dsum.p, targets.p, scale, N, V, stride, first);
-        compare("crossentropy_backward", floats_of(device.get()), logits, true, error);
+        compare("crossentropy_backward", floats_of(device.get()), floats_of(logits), true, error);
     }
 }
 
 static void test_crossentropy_fused(const Loss& t) {
     const float scale = 0.37f;
     const LossInput in = loss_input(t);
-    Floats logits = floats_of(in.logits), losses((size_t)t.N), sum_error, loss_error, gradient_error;
-    loss_errors(t, logits, in.targets, scale, &sum_error, &loss_error, &gradient_error);
+    HostBuffer logits = on_host(in.logits);
+    Floats losses((size_t)t.N), sum_error, loss_error, gradient_error;
+    loss_errors(t, floats_of(in.logits), in.targets, scale, &sum_error, &loss_error, &gradient_error);
     reference::crossentropy_fused(losses.data(), logits.data(), in.targets.data(), scale, t.N, t.V, t.stride);
     Device<floatX> device(in.logits, t.moved);
     Device<int32_t> targets(in.targets);
@@ -141,7 +144,7 @@ static void test_crossentropy_fused(const Loss& t) {
     begin_case(t.N, t.V, t.moved);
     crossentropy_fused(dlosses.p, device.p, targets.p, scale, t.N, t.V, t.stride);
     compare("crossentropy_fused: losses", dlosses.get(), losses, false, loss_error);
-    compare("crossentropy_fused: gradient", floats_of(device.get()), logits, true, gradient_error);
+    compare("crossentropy_fused: gradient", floats_of(device.get()), floats_of(logits), true, gradient_error);
 }
 
 // Rows whose result is known. Whole, and as one slice.
@@ -276,6 +279,34 @@ static bool same_bits(const Updated& a, const Updated& b) {
     return same_bits(a.p, b.p) && same_bits(a.master, b.master) && same_bits(a.m, b.m) && same_bits(a.v, b.v);
 }
 
+// What is rounded stochastically has the bits that the reference rounds the same masters to; all NaNs are equal.
+static void compare_rounding(const char* name, const Floats& p, const Floats& master, int64_t step, uint64_t key,
+                             uint64_t first) {
+    HostBuffer want(p.size());
+    reference::adamw_round(want.data(), master.data(), (int64_t)p.size(), step, key, first);
+    Floats numbers = p, wanted = floats_of(want);
+    for (Floats* f : {&numbers, &wanted}) {
+        for (float& x : *f) x = x == x ? x : 12345.0f;
+    }
+    add_result(name, same_bits(numbers, wanted) ? 0 : INFINITY, 0, 1);
+}
+
+// The reference's update of float32 weights, which are its masters, or its parameters where it has no masters, `gap`
+// elements behind the first. Returns the parameters.
+typedef void (*HostUpdate)(reference::floatX* params, float* master, const float* grad, float* m, float* v,
+                           const TensorRange* ranges, int count, const OptimizerStep* s);
+static HostBuffer update_on_host(HostUpdate update, Floats& weights, const Floats& grad, Floats& m, Floats& v, int gap,
+                                 const std::vector<TensorRange>& ranges) {
+    HostBuffer p((size_t)gap, reference::to_floatX(0));
+    for (float w : weights) p.push_back(reference::to_floatX(w));
+    update(p.data(), BOTH_ROUND ? weights.data() : NULL, grad.data(), m.data(), v.data(), ranges.data(),
+           (int)ranges.size(), &test_step);
+    if (!BOTH_ROUND) {
+        for (size_t i = 0; i < weights.size(); i++) weights[i] = reference::to_float(p[(size_t)gap + i]);
+    }
+    return p;
+}
+
 // An update in parts that begin at `cuts`, the last of which is the end.
 static Updated updated(const Moments& a, const std::vector<int64_t>& cuts, int moved, uint64_t first, uint64_t key,
                        int64_t step, float lr) {
@@ -293,14 +324,15 @@ static Updated updated(const Moments& a, const std::vector<int64_t>& cuts, int m
     begin_case(1, (int)start.size(), moved);
     const bool same = memcmp(rounded_again.data(), rounded.data(), rounded.size() * sizeof(float)) == 0;
     add_result("adamw_round: the bits of the update", same ? 0 : INFINITY, 0, 1);
+    if (BOTH_ROUND)
+        compare_rounding("adamw_update: bits rounded as on the CPU", rounded, master.get(), step, key, first);
     return {rounded, master.get(), m.get(), v.get()};
 }
 
 static void test_adamw(int n, int moved, uint64_t first) {
     const Moments a = moments(n);
     Floats want = a.master, want_m = a.m, want_v = a.v;
-    const TensorRange whole = whole_range(n);
-    reference::adamw_update(want.data(), NULL, a.g.data(), want_m.data(), want_v.data(), &whole, 1, &test_step);
+    update_on_host(reference::adamw_update, want, a.g, want_m, want_v, 0, {whole_range(n)});
     const Updated got = updated(a, {0, n}, moved, first, 17, 3, 1e-2f);
     begin_case(1, n, moved);
     compare("adamw_update: master", got.master, want, false, 12 * U32);
@@ -377,8 +409,9 @@ static void test_rounding_special() {
         if (fabsf((float)x) < INFINITY) a.master.push_back((float)x);
     }
     const size_t exact = a.master.size();
-    const float special[] = {INFINITY, -INFINITY, NAN, 0x1.fffffep127f, -0x1.fffffep127f, 65519.0f, -65519.9f, 1e6f};
-    for (int i = 0; i < 8; i++) a.master.insert(a.master.end(), special, special + 8);
+    const float special[] = {INFINITY,  -INFINITY, NAN,  0x1.fffffep127f, -0x1.fffffep127f, 65519.0f,
+                             -65519.9f, 1e6f,      -NAN, 0x1p-149f,       -0x1.8p-133f,     0x1.234p-127f};
+    for (int i = 0; i < 8; i++) a.master.insert(a.master.end(), special, special + 12);
     const float largest = U == 0x1p-8 ? 0x1.fep127f : 65504.0f;
     const int n = (int)a.master.size();
     a.g.assign((size_t)n, 0), a.m = a.v = a.g;
@@ -426,14 +459,15 @@ static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, i
     begin_case(1, (int)n, moved);
     add_result("sgd_update: rounded as by adamw_round", same_bits(rounded, floats_of(again.get())) ? 0 : INFINITY, 0,
                1);
+    if (BOTH_ROUND)
+        compare_rounding("sgd_update: bits rounded as on the CPU", rounded, master.get(), test_step.step, key, first);
     return {rounded, master.get(), m.get(), m.get()};
 }
 
 static void test_sgd(int n, int moved, uint64_t first) {
     const Moments a = moments(n);
-    Floats want = a.master, want_m = a.m;
-    const TensorRange whole = whole_range(n);
-    reference::sgd_update(want.data(), NULL, a.g.data(), want_m.data(), NULL, &whole, 1, &test_step);
+    Floats want = a.master, want_m = a.m, none;
+    update_on_host(reference::sgd_update, want, a.g, want_m, none, 0, {whole_range(n)});
     const Updated got = sgd_updated(a, {0, n}, moved, first, 17);
     begin_case(1, n, moved);
     compare("sgd_update: master", got.master, want, false, 4 * U32);
@@ -463,10 +497,10 @@ static void test_optimizer(int kind, int gap) {
     int64_t n;
     const std::vector<TensorRange> ranges = many_ranges(gap, &n);
     const int count = (int)ranges.size();
-    Floats p = floats_of(random_of<floatX>(n + gap, 1)), g = random_of<float>(n, 1), m = random_of<float>(n, 1), v(g);
+    const ShardedBuffer params = random_of<floatX>(n + gap, 1);
+    const Floats start = floats_of(params), g = random_of<float>(n, 1), masters(start.begin() + gap, start.end());
+    Floats weights = masters, m = random_of<float>(n, 1), v(g);
     for (float& x : v) x = x * x;
-    const std::vector<floatX> params(p.begin(), p.end());
-    const Floats masters(p.begin() + gap, p.end());
     Updated got[2]; // in one call, and one by one
     const bool two = optimizers[kind].moments > 1, has_master = sizeof(floatX) < sizeof(float);
     for (int alone = 0; alone < 2; alone++) {
@@ -477,12 +511,19 @@ static void test_optimizer(int kind, int gap) {
                                     &ranges[(size_t)i], alone ? 1 : count, &test_step);
         got[alone] = {floats_of(dp.get()), master.get(), dm.get(), dv.get()};
     }
-    reference::optimizers[kind].update(p.data(), NULL, g.data(), m.data(), two ? v.data() : NULL, ranges.data(), count,
-                                       &test_step);
+    const HostBuffer p = update_on_host(reference::optimizers[kind].update, weights, g, m, v, gap, ranges);
     char name[64];
     snprintf(name, sizeof name, "%s, row of the table", optimizers[kind].name);
-    const Floats want(p.begin() + (has_master ? gap : 0), p.end());
-    check_close(name, has_master ? got[0].master : got[0].p, want, 16 * U32, 16 * U32);
+    const Floats got_p(got[0].p.begin() + gap, got[0].p.end()), all = floats_of(p), want(all.begin() + gap, all.end());
+    check_close(name, has_master ? got[0].master : got_p, weights, 16 * U32, 16 * U32);
+    snprintf(name, sizeof name, "%s, row of the table: parameters", optimizers[kind].name);
+    begin_case(count, (int)n, 0);
+    Floats error(weights.size());
+    for (size_t i = 0; i < error.size(); i++)
+        error[i] = (float)(16 * U32 * (fabs((double)weights[i]) + fabs((double)masters[i])));
+    if (BOTH_ROUND) compare(name, got_p, want, true, error);
+    check(same_bits(Floats(got[0].p.begin(), got[0].p.begin() + gap), Floats(start.begin(), start.begin() + gap)),
+          "%-5s %s: parameters before all ranges stay", floatX_name, optimizers[kind].name);
     check_close("its first moment", got[0].m, m, 16 * U32, 16 * U32);
     check_close("its second moment", got[0].v, v, 16 * U32, 16 * U32);
     check(same_bits(got[0], got[1]), "%-5s %s: %d ranges of tensors at once, the bits of one by one", floatX_name,
