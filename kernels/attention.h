@@ -42,6 +42,9 @@ no bit depends on the number of threads or on the other sequences, and no output
 #include "../util/base.h"
 #include "fast_math.h"
 #include "floatx.h"
+#if defined(PRECISION_BF16) && defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
 
 // ----------------------------------------------------------------------------------------------------------------
 // The product
@@ -59,6 +62,36 @@ enum { ATT_BLOCK = 64 };            // queries, and keys, in a block
 
 typedef float AttVector __attribute__((vector_size(4 * ATT_LANES), may_alias));
 
+// An operand of a product, and the addition of a times a vector of operands. In bf16 an operand is a word of two
+// neighbours along k, the first one in the low half, and the second one is added first.
+#ifdef PRECISION_BF16
+enum { IN_BF16 = true, ATT_PACK = 2 }; // numbers in an operand
+typedef uint32_t AttOperand __attribute__((may_alias));
+typedef uint32_t AttWords __attribute__((vector_size(4 * ATT_LANES), may_alias));
+
+static inline AttVector add_words_by_fma(AttVector sum, AttOperand a, const AttOperand* b) {
+    const AttWords x = a - (AttWords){0}, y = *(const AttWords*)b;
+    sum += (AttVector)(x & 0xffff0000u) * (AttVector)(y & 0xffff0000u);
+    sum += (AttVector)(x << 16) * (AttVector)(y << 16);
+    return sum;
+}
+
+static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
+#ifdef __AVX512BF16__
+    return (AttVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)a), *(const __m512bh*)b);
+#else
+    return add_words_by_fma(sum, a, b);
+#endif
+}
+#else
+enum { IN_BF16 = false, ATT_PACK = 1 };
+typedef float AttOperand;
+
+static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
+    return sum + a * *(const AttVector*)b;
+}
+#endif
+
 // The structure of A and C when the block is on the diagonal.
 typedef enum {
     WHOLE,        // nothing
@@ -70,10 +103,11 @@ typedef enum {
 // The first column that UPPER_RESULT computes in a row: a whole tile at a time.
 static inline int column_begin(int row) { return row / ATT_WIDTH * ATT_WIDTH; }
 
-// One tile of C = A B (+ C if add), K terms. vectors: 1 or 2, the width of this tile. Inlined, so that vectors is a
+// One tile of C = A B (+ C if add), K operands. vectors: 1 or 2, the width of this tile. Inlined, so that vectors is a
 // constant, the loops over it and over rows unroll, and the sums stay in registers.
-__attribute__((always_inline)) static inline void tile_product(float* c, int ldc, const float* a, int a_row, int a_col,
-                                                               const float* b, int ldb, int K, bool add, int vectors) {
+__attribute__((always_inline)) static inline void vector_tile(float* c, int ldc, const AttOperand* a, int a_row,
+                                                              int a_col, const AttOperand* b, int ldb, int K, bool add,
+                                                              int vectors) {
     AttVector sum[ATT_ROWS][2];
     UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
         UNROLL(2) for (int v = 0; v < vectors; v++) {
@@ -84,7 +118,7 @@ __attribute__((always_inline)) static inline void tile_product(float* c, int ldc
     for (int k = 0; k < K; k++) {
         UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
             UNROLL(2) for (int v = 0; v < vectors; v++) {
-                sum[i][v] += a[i * a_row + k * a_col] * *(const AttVector*)(b + k * ldb + v * ATT_LANES);
+                sum[i][v] = multiply_add(sum[i][v], a[i * a_row + k * a_col], b + k * ldb + v * ATT_LANES);
             }
         }
     }
@@ -94,19 +128,20 @@ __attribute__((always_inline)) static inline void tile_product(float* c, int ldc
 }
 
 // C (ATT_BLOCK, N) = A (ATT_BLOCK, K) B (K, N), + C if add. A[i][k] = a[i * a_row + k * a_col]; rows of C and B are ldc
-// and ldb apart. N, ldc and ldb are multiples of ATT_LANES; b and c are aligned to vectors.
-static inline void block_product(float* c, int ldc, const float* a, int a_row, int a_col, const float* b, int ldb,
-                                 int N, int K, bool add, AttPart part) {
+// and ldb apart; K counts operands. N, ldc and ldb are multiples of ATT_LANES; b and c are aligned to vectors.
+static inline void block_product(float* c, int ldc, const AttOperand* a, int a_row, int a_col, const AttOperand* b,
+                                 int ldb, int N, int K, bool add, AttPart part) {
     for (int j = 0; j < N; j += ATT_WIDTH) {
         for (int i = 0; i < ATT_BLOCK; i += ATT_ROWS) {
             if (part == UPPER_RESULT && j < column_begin(i)) break;
-            const int begin = part == UPPER_FACTOR ? i : 0, end = part == LOWER_FACTOR ? i + ATT_ROWS : K;
+            const int begin = part == UPPER_FACTOR ? i / ATT_PACK : 0;
+            const int end = part == LOWER_FACTOR ? (i + ATT_ROWS) / ATT_PACK : K;
             float* tile = c + i * ldc + j;
-            const float *rows = a + i * a_row + begin * a_col, *columns = b + begin * ldb + j;
+            const AttOperand *rows = a + i * a_row + begin * a_col, *columns = b + begin * ldb + j;
             if (j + ATT_WIDTH <= N)
-                tile_product(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 2);
+                vector_tile(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 2);
             else
-                tile_product(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 1);
+                vector_tile(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 1);
         }
     }
 }
@@ -118,16 +153,22 @@ typedef struct {
     int B, T, NH, NKV, HS;
     int blocks; // in a sequence
     int width;  // of a row in scratch: HS rounded up to whole vectors
+    int depth;  // operands that HS numbers are
     float scale;
     const int32_t* positions; // (B, T), or NULL
 } AttShape;
 
 static inline AttShape attention_shape(const int32_t* positions, int B, int T, int NH, int NKV, int HS) {
-    AttShape s = {B, T, NH, NKV, HS, 0, 0, 1.0f / sqrtf((float)HS), positions};
+    AttShape s = {B, T, NH, NKV, HS, 0, 0, 0, 1.0f / sqrtf((float)HS), positions};
     s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
     s.width = (int)round_up((size_t)HS, ATT_LANES);
+    s.depth = (HS + ATT_PACK - 1) / ATT_PACK;
     return s;
 }
+
+// What 1/sqrt(HS) multiplies: float32: Q, as it is copied. bf16: the scores, since Q would have to be rounded again.
+static inline float query_scale(const AttShape* s) { return IN_BF16 ? 1.0f : s->scale; }
+static inline float score_scale(const AttShape* s) { return IN_BF16 ? s->scale : 1.0f; }
 
 // One head of one sequence in memory: row t is at data + t * stride.
 typedef struct {
@@ -168,22 +209,64 @@ static inline int first_key_block(const AttShape* s, int b, int index) {
     return first_key(s, b, index * ATT_BLOCK) / ATT_BLOCK;
 }
 
-// block (ATT_BLOCK, width) = scale * block `index` of the head; zeros beyond T and HS. Columns beyond HS are
-// multiplied, too, but reach no result.
-static inline void load_block(float* block, ConstHead head, int index, const AttShape* s, float scale) {
-    const int rows = block_rows(s, index);
+// A block of 64 rows in scratch, as operands of products whose k runs along rows, and from row to row.
+typedef struct {
+    floatX* rows;      // (ATT_BLOCK, width)
+    AttOperand* pairs; // bf16: (ATT_BLOCK / 2, width) words of rows 2t and 2t + 1. float32: the same as rows
+} AttMatrix;
+
+// Scores, and what is made of them: as they are summed, and rounded to operands.
+typedef struct {
+    float* sums; // (ATT_BLOCK keys, ATT_BLOCK queries)
+    AttMatrix m; // float32: m.rows are sums
+} AttScores;
+
+// rows (ATT_BLOCK, width) = block `index` of the head; zeros beyond T and HS. Columns beyond HS are multiplied, too, but
+// reach no result. float32: times scale
+static inline void load_block(floatX* rows, ConstHead head, int index, const AttShape* s, float scale) {
+    const int n = block_rows(s, index), width = s->width;
     const floatX* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
-    for (int t = 0; t < rows; t++) {
-        for (int d = 0; d < s->HS; d++) block[t * s->width + d] = scale * to_float(from[t * head.stride + d]);
-        for (int d = s->HS; d < s->width; d++) block[t * s->width + d] = 0.0f;
+    for (int t = 0; t < n; t++, from += head.stride) {
+        floatX* RESTRICT to = rows + t * width;
+        if (IN_BF16)
+            memcpy(to, from, sizeof(floatX) * (size_t)s->HS);
+        else
+            for (int d = 0; d < s->HS; d++) to[d] = to_floatX(scale * to_float(from[d]));
+        for (int d = s->HS; d < width; d++) to[d] = to_floatX(0.0f);
     }
-    memset(block + rows * s->width, 0, sizeof(float) * (size_t)((ATT_BLOCK - rows) * s->width));
+    memset(rows + n * width, 0, sizeof(floatX) * (size_t)((ATT_BLOCK - n) * width));
 }
 
-// block_t (HS, ATT_BLOCK) = the transpose of block (ATT_BLOCK, width).
-static inline void transpose_block(float* RESTRICT block_t, const float* RESTRICT block, const AttShape* s) {
-    for (int d = 0; d < s->HS; d++) {
-        for (int t = 0; t < ATT_BLOCK; t++) block_t[d * ATT_BLOCK + t] = block[t * s->width + d];
+// The words of m, (ATT_BLOCK, width), from its rows.
+static inline void pair_rows(const AttMatrix* m, int width) {
+#ifdef PRECISION_BF16
+    for (int t = 0; t < ATT_BLOCK; t += 2) {
+        const floatX *RESTRICT even = m->rows + t * width, *RESTRICT odd = even + width;
+        AttOperand* RESTRICT words = m->pairs + t / 2 * width;
+        for (int d = 0; d < width; d++) words[d] = even[d].bits | (uint32_t)odd[d].bits << 16;
+    }
+#else
+    (void)m, (void)width;
+#endif
+}
+
+// The rows of s->m from s->sums; of a block on the diagonal only the columns that were computed.
+static inline void round_scores(const AttScores* s, bool diagonal) {
+    if (!IN_BF16) return;
+    floatX* RESTRICT rows = s->m.rows;
+    const float* RESTRICT sums = s->sums;
+    for (int j = 0; j < ATT_BLOCK; j++) {
+#pragma omp simd
+        for (int i = diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++)
+            rows[j * ATT_BLOCK + i] = to_floatX(sums[j * ATT_BLOCK + i]);
+    }
+}
+
+// rows_t (depth, ATT_BLOCK) = the transpose of rows.
+static inline void transpose_block(AttOperand* RESTRICT rows_t, const floatX* RESTRICT rows, const AttShape* s) {
+    const AttOperand* from = (const AttOperand*)rows;
+    for (int d = 0; d < s->depth; d++) {
+        for (int t = 0; t < ATT_BLOCK; t++) rows_t[d * ATT_BLOCK + t] = from[t * (s->width / ATT_PACK) + d];
     }
 }
 
@@ -205,6 +288,25 @@ static inline float* scratch_take(Scratch* scratch, size_t n) {
     float* p = scratch->memory ? scratch->memory + scratch->used : NULL;
     scratch->used += round_up(n, 16);
     return p;
+}
+
+// Room for n numbers as operands.
+static inline AttOperand* scratch_operands(Scratch* scratch, size_t n) {
+    return (AttOperand*)scratch_take(scratch, n / ATT_PACK);
+}
+
+static inline AttMatrix scratch_matrix(Scratch* scratch, size_t n) {
+    AttOperand* rows = scratch_operands(scratch, n);
+    const AttMatrix m = {(floatX*)rows, IN_BF16 ? scratch_operands(scratch, n) : rows};
+    return m;
+}
+
+static inline AttScores scratch_scores(Scratch* scratch) {
+    const size_t n = ATT_BLOCK * ATT_BLOCK;
+    float* sums = scratch_take(scratch, n);
+    const AttMatrix m = {(floatX*)sums, (AttOperand*)sums};
+    const AttScores s = {sums, IN_BF16 ? scratch_matrix(scratch, n) : m};
+    return s;
 }
 
 static inline float* scratch_memory(size_t n) {
@@ -234,10 +336,10 @@ static inline void mask_documents(float* scores, const AttShape* s, int b, int i
 // ----------------------------------------------------------------------------------------------------------------
 // Forward
 
-// Online softmax over the next block of keys: scores become e^(s - max), max and sum (ATT_BLOCK) are updated, factor
-// scales sums made with the former max.
+// Online softmax over the next block of keys: scores become e^(scale (s - max)), max and sum (ATT_BLOCK) are updated,
+// factor scales sums made with the former max.
 static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, float* RESTRICT sum,
-                                 float* RESTRICT factor, bool diagonal) {
+                                 float* RESTRICT factor, float scale, bool diagonal) {
     if (diagonal) mask_scores(scores);
     for (int i = 0; i < ATT_BLOCK; i++) factor[i] = max[i];
     for (int j = 0; j < ATT_BLOCK; j++) {
@@ -249,13 +351,13 @@ static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, fl
     }
 #pragma omp simd
     for (int i = 0; i < ATT_BLOCK; i++) {
-        factor[i] = fast_exp(factor[i] - max[i]);
+        factor[i] = fast_exp(scale * (factor[i] - max[i]));
         sum[i] *= factor[i];
     }
     for (int j = 0; j < ATT_BLOCK; j++) {
 #pragma omp simd
         for (int i = diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++) {
-            const float p = fast_exp(scores[j * ATT_BLOCK + i] - max[i]);
+            const float p = fast_exp(scale * (scores[j * ATT_BLOCK + i] - max[i]));
             scores[j * ATT_BLOCK + i] = p;
             sum[i] += p;
         }
@@ -264,7 +366,8 @@ static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, fl
 
 // A block of queries, and its sums over the keys so far.
 typedef struct {
-    float *q_t, *out; // (HS, ATT_BLOCK); (ATT_BLOCK, width), not yet divided by sum
+    AttOperand* q_t;  // (depth, ATT_BLOCK)
+    float* out;       // (ATT_BLOCK, width), not yet divided by sum
     float *max, *sum; // (ATT_BLOCK) m and l of the header
 } QueryState;
 
@@ -273,23 +376,25 @@ enum { ATT_TASK_BLOCKS = 4 };
 
 typedef struct {
     QueryState state[ATT_TASK_BLOCKS];
-    float *q, *k, *v;       // (ATT_BLOCK, width)
-    float *scores, *factor; // (ATT_BLOCK keys, ATT_BLOCK queries); (ATT_BLOCK)
+    floatX *q, *k; // (ATT_BLOCK, width)
+    AttMatrix v;
+    AttScores p;
+    float* factor; // (ATT_BLOCK)
 } ForwardScratch;
 
 static inline size_t forward_scratch(ForwardScratch* f, float* memory, const AttShape* s) {
     const size_t block = (size_t)ATT_BLOCK * (size_t)s->width;
     Scratch scratch = {memory, 0};
     for (int i = 0; i < ATT_TASK_BLOCKS; i++) {
-        f->state[i].q_t = scratch_take(&scratch, block);
+        f->state[i].q_t = scratch_operands(&scratch, block);
         f->state[i].out = scratch_take(&scratch, block);
         f->state[i].max = scratch_take(&scratch, ATT_BLOCK);
         f->state[i].sum = scratch_take(&scratch, ATT_BLOCK);
     }
-    f->q = scratch_take(&scratch, block);
-    f->k = scratch_take(&scratch, block);
-    f->v = scratch_take(&scratch, block);
-    f->scores = scratch_take(&scratch, ATT_BLOCK * ATT_BLOCK);
+    f->q = (floatX*)scratch_operands(&scratch, block);
+    f->k = (floatX*)scratch_operands(&scratch, block);
+    f->v = scratch_matrix(&scratch, block);
+    f->p = scratch_scores(&scratch);
     f->factor = scratch_take(&scratch, ATT_BLOCK);
     return scratch.used;
 }
@@ -299,14 +404,16 @@ static inline void attention_forward_pair(const ForwardScratch* f, const QuerySt
                                           int j) {
     const int width = s->width;
     const bool diagonal = i == j;
-    block_product(f->scores, ATT_BLOCK, f->k, width, 1, q->q_t, ATT_BLOCK, ATT_BLOCK, s->HS, false,
-                  diagonal ? UPPER_RESULT : WHOLE);
-    mask_documents(f->scores, s, b, i, j);
-    softmax_block(f->scores, q->max, q->sum, f->factor, diagonal);
+    block_product(f->p.sums, ATT_BLOCK, (const AttOperand*)f->k, width / ATT_PACK, 1, q->q_t, ATT_BLOCK, ATT_BLOCK,
+                  s->depth, false, diagonal ? UPPER_RESULT : WHOLE);
+    mask_documents(f->p.sums, s, b, i, j);
+    softmax_block(f->p.sums, q->max, q->sum, f->factor, score_scale(s), diagonal);
+    round_scores(&f->p, diagonal);
+    pair_rows(&f->p.m, ATT_BLOCK);
     for (int t = 0; t < ATT_BLOCK; t++) {
         for (int d = 0; d < width; d++) q->out[t * width + d] *= f->factor[t];
     }
-    block_product(q->out, width, f->scores, 1, ATT_BLOCK, f->v, width, width, ATT_BLOCK, true,
+    block_product(q->out, width, f->p.m.pairs, 1, ATT_BLOCK, f->v.pairs, width, width, ATT_BLOCK / ATT_PACK, true,
                   diagonal ? LOWER_FACTOR : WHOLE);
 }
 
@@ -316,7 +423,7 @@ static inline void attention_forward_task(floatX* out, float* lse, const floatX*
     const int heads = s->NH + 2 * s->NKV, kv = s->NH + h / (s->NH / s->NKV), width = s->width;
     for (int i = first; i < end; i++) {
         const QueryState* q = &f->state[i - first];
-        load_block(f->q, const_head(qkv, s, b, heads, h), i, s, s->scale);
+        load_block(f->q, const_head(qkv, s, b, heads, h), i, s, query_scale(s));
         transpose_block(q->q_t, f->q, s);
         memset(q->out, 0, sizeof(float) * (size_t)(ATT_BLOCK * width));
         for (int t = 0; t < ATT_BLOCK; t++) {
@@ -326,7 +433,8 @@ static inline void attention_forward_task(floatX* out, float* lse, const floatX*
     }
     for (int j = first_key_block(s, b, first); j < end; j++) {
         load_block(f->k, const_head(qkv, s, b, heads, kv), j, s, 1.0f);
-        load_block(f->v, const_head(qkv, s, b, heads, kv + s->NKV), j, s, 1.0f);
+        load_block(f->v.rows, const_head(qkv, s, b, heads, kv + s->NKV), j, s, 1.0f);
+        pair_rows(&f->v, width);
         for (int i = j > first ? j : first; i < end && first_key_block(s, b, i) <= j; i++)
             attention_forward_pair(f, &f->state[i - first], s, b, i, j);
     }
@@ -338,7 +446,7 @@ static inline void attention_forward_task(floatX* out, float* lse, const floatX*
             for (int d = 0; d < width; d++) q->out[t * width + d] *= inverse;
         }
         store_block(mutable_head(out, s, b, s->NH, h), i, q->out, s, 1.0f);
-        for (int t = 0; t < block_rows(s, i); t++) to[t] = q->max[t] + logf(q->sum[t]);
+        for (int t = 0; t < block_rows(s, i); t++) to[t] = score_scale(s) * q->max[t] + logf(q->sum[t]);
     }
 }
 
@@ -370,28 +478,31 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
 // Backward
 
 typedef struct {
-    float *q, *q_t, *dout, *dout_t, *dq; // a block of queries: (ATT_BLOCK, width), transposed (HS, ATT_BLOCK)
-    float *lse, *dot;                    // (ATT_BLOCK) log sum exp, and D of the header
-    float *k, *v, *dk, *dv;              // the task's blocks of keys: (blocks, ATT_BLOCK, width)
-    float *p, *ds;                       // (ATT_BLOCK keys, ATT_BLOCK queries)
+    AttMatrix q, dout;        // a block of queries: (ATT_BLOCK, width)
+    AttOperand *q_t, *dout_t; // transposed (depth, ATT_BLOCK)
+    float *dq, *lse, *dot;    // (ATT_BLOCK, width); (ATT_BLOCK) log sum exp, and D of the header
+    AttMatrix k;              // the task's blocks of keys: (blocks, ATT_BLOCK, width)
+    floatX* v;
+    float *dk, *dv;
+    AttScores p, ds;
 } BackwardScratch;
 
 static inline size_t backward_scratch(BackwardScratch* f, float* memory, const AttShape* s, int key_blocks) {
     const size_t block = (size_t)ATT_BLOCK * (size_t)s->width;
     Scratch scratch = {memory, 0};
-    f->q = scratch_take(&scratch, block);
-    f->q_t = scratch_take(&scratch, block);
-    f->dout = scratch_take(&scratch, block);
-    f->dout_t = scratch_take(&scratch, block);
+    f->q = scratch_matrix(&scratch, block);
+    f->q_t = scratch_operands(&scratch, block);
+    f->dout = scratch_matrix(&scratch, block);
+    f->dout_t = scratch_operands(&scratch, block);
     f->dq = scratch_take(&scratch, block);
     f->lse = scratch_take(&scratch, ATT_BLOCK);
     f->dot = scratch_take(&scratch, ATT_BLOCK);
-    f->k = scratch_take(&scratch, block * (size_t)key_blocks);
-    f->v = scratch_take(&scratch, block * (size_t)key_blocks);
+    f->k = scratch_matrix(&scratch, block * (size_t)key_blocks);
+    f->v = (floatX*)scratch_operands(&scratch, block * (size_t)key_blocks);
     f->dk = scratch_take(&scratch, block * (size_t)key_blocks);
     f->dv = scratch_take(&scratch, block * (size_t)key_blocks);
-    f->p = scratch_take(&scratch, ATT_BLOCK * ATT_BLOCK);
-    f->ds = scratch_take(&scratch, ATT_BLOCK * ATT_BLOCK);
+    f->p = scratch_scores(&scratch);
+    f->ds = scratch_scores(&scratch);
     return scratch.used;
 }
 
@@ -414,19 +525,21 @@ static inline void load_query_block(const BackwardScratch* f, const BackwardArra
                                     int block) {
     const int rows = block_rows(s, block), width = s->width;
     const ConstHead out = const_head(x->out, s, b, s->NH, h);
-    load_block(f->q, const_head(x->qkv, s, b, s->NH + 2 * s->NKV, h), block, s, s->scale);
-    load_block(f->dout, const_head(x->dout, s, b, s->NH, h), block, s, 1.0f);
-    transpose_block(f->q_t, f->q, s);
-    transpose_block(f->dout_t, f->dout, s);
+    load_block(f->q.rows, const_head(x->qkv, s, b, s->NH + 2 * s->NKV, h), block, s, query_scale(s));
+    load_block(f->dout.rows, const_head(x->dout, s, b, s->NH, h), block, s, 1.0f);
+    transpose_block(f->q_t, f->q.rows, s);
+    transpose_block(f->dout_t, f->dout.rows, s);
+    pair_rows(&f->q, width);
+    pair_rows(&f->dout, width);
     const float* lse = x->lse + ((int64_t)b * s->NH + h) * s->T + (int64_t)block * ATT_BLOCK;
     for (int i = 0; i < ATT_BLOCK; i++) f->lse[i] = i < rows ? lse[i] : 0.0f; // beyond T: p = 1, but dout = 0
     for (int i = 0; i < ATT_BLOCK; i++) f->dot[i] = 0.0f;
     for (int i = 0; i < rows; i++) {
         const floatX* o = out.data + ((int64_t)block * ATT_BLOCK + i) * out.stride;
-        const float* dout = f->dout + i * width;
+        const floatX* dout = f->dout.rows + i * width;
         float dot = 0.0f;
 #pragma omp simd reduction(+ : dot)
-        for (int d = 0; d < s->HS; d++) dot += to_float(o[d]) * dout[d];
+        for (int d = 0; d < s->HS; d++) dot += to_float(o[d]) * to_float(dout[d]);
         f->dot[i] = dot;
     }
 }
@@ -434,29 +547,37 @@ static inline void load_query_block(const BackwardScratch* f, const BackwardArra
 // Block `query` of queries against block `key` of keys: p and ds, and with them dq, dk and dv.
 static inline void attention_backward_pair(const BackwardScratch* f, const AttShape* s, const BackwardTask* task,
                                            int query, int key) {
-    const int width = s->width, n = ATT_BLOCK;
+    const int width = s->width, n = ATT_BLOCK, row = width / ATT_PACK; // row: operands in a row of k and v
     const bool diagonal = query == key;
     const size_t at = (size_t)(n * width) * (size_t)(key - task->key); // the block's offset in k, v, dk, dv
     const AttPart result = diagonal ? UPPER_RESULT : WHOLE;
-    block_product(f->p, n, f->k + at, width, 1, f->q_t, n, n, s->HS, false, result);
-    block_product(f->ds, n, f->v + at, width, 1, f->dout_t, n, n, s->HS, false, result);
-    if (diagonal) mask_scores(f->p);
-    mask_documents(f->p, s, task->b, query, key);
+    const AttMatrix k = {f->k.rows + at, f->k.pairs + at / ATT_PACK};
+    block_product(f->p.sums, n, (const AttOperand*)k.rows, row, 1, f->q_t, n, n, s->depth, false, result);
+    block_product(f->ds.sums, n, (const AttOperand*)(f->v + at), row, 1, f->dout_t, n, n, s->depth, false, result);
+    if (diagonal) mask_scores(f->p.sums);
+    mask_documents(f->p.sums, s, task->b, query, key);
+    const float scale = score_scale(s);
     for (int j = 0; j < n; j++) {
-        float *RESTRICT p = f->p + j * n, *RESTRICT ds = f->ds + j * n;
+        float *RESTRICT p = f->p.sums + j * n, *RESTRICT ds = f->ds.sums + j * n;
         const float *RESTRICT lse = f->lse, *RESTRICT dot = f->dot;
 #pragma omp simd
         for (int i = diagonal ? column_begin(j) : 0; i < n; i++) {
-            p[i] = fast_exp(p[i] - lse[i]);
+            p[i] = fast_exp(scale * p[i] - lse[i]);
             ds[i] = p[i] * (ds[i] - dot[i]);
         }
     }
+    round_scores(&f->p, diagonal);
+    round_scores(&f->ds, diagonal);
+    const AttOperand *p = (const AttOperand*)f->p.m.rows, *ds = (const AttOperand*)f->ds.m.rows;
+    const int K = n / ATT_PACK;
     const AttPart by_key = diagonal ? UPPER_FACTOR : WHOLE, by_query = diagonal ? LOWER_FACTOR : WHOLE;
     if (task->want_dkv) {
-        block_product(f->dv + at, width, f->p, n, 1, f->dout, width, width, n, true, by_key);
-        block_product(f->dk + at, width, f->ds, n, 1, f->q, width, width, n, true, by_key);
+        block_product(f->dv + at, width, p, K, 1, f->dout.pairs, width, width, K, true, by_key);
+        block_product(f->dk + at, width, ds, K, 1, f->q.pairs, width, width, K, true, by_key);
     }
-    if (task->want_dq) block_product(f->dq, width, f->ds, 1, n, f->k + at, width, width, n, true, by_query);
+    if (!task->want_dq) return;
+    pair_rows(&f->ds.m, n);
+    block_product(f->dq, width, f->ds.m.pairs, 1, n, k.pairs, width, width, K, true, by_query);
 }
 
 static inline void attention_backward_task(const BackwardArrays* x, const AttShape* s, const BackwardScratch* f,
@@ -465,7 +586,9 @@ static inline void attention_backward_task(const BackwardArrays* x, const AttSha
     const size_t block = (size_t)ATT_BLOCK * (size_t)s->width;
     for (int j = task->key; j < task->key_end; j++) {
         const size_t at = block * (size_t)(j - task->key);
-        load_block(f->k + at, const_head(x->qkv, s, task->b, heads, k_head), j, s, 1.0f);
+        const AttMatrix k = {f->k.rows + at, f->k.pairs + at / ATT_PACK};
+        load_block(k.rows, const_head(x->qkv, s, task->b, heads, k_head), j, s, 1.0f);
+        pair_rows(&k, s->width);
         load_block(f->v + at, const_head(x->qkv, s, task->b, heads, v_head), j, s, 1.0f);
         if (!task->want_dkv) continue;
         memset(f->dk + at, 0, sizeof(float) * block);
@@ -485,7 +608,7 @@ static inline void attention_backward_task(const BackwardArrays* x, const AttSha
     if (!task->want_dkv) return;
     for (int j = task->key; j < task->key_end; j++) {
         const size_t at = block * (size_t)(j - task->key);
-        store_block(mutable_head(x->dqkv, s, task->b, heads, k_head), j, f->dk + at, s, 1.0f);
+        store_block(mutable_head(x->dqkv, s, task->b, heads, k_head), j, f->dk + at, s, score_scale(s));
         store_block(mutable_head(x->dqkv, s, task->b, heads, v_head), j, f->dv + at, s, 1.0f);
     }
 }

@@ -5,8 +5,9 @@ The last rows are sequences packed from documents of about N tokens, whose atten
 percentages are of the operations without documents: how much faster they are is what they gain by leaving out blocks.
 
 Operations are those of the causal half only: the forward pass has 2 products of 2 * T * T / 2 * HS operations for every
-query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak (kernels/mfu.h), the
-forward and the backward pass take turns; each number is the median over the rounds, percentages taken round by round.
+query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak of float32 (kernels/
+mfu.h), the forward and the backward pass take turns; each number is the median over the rounds, percentages taken round
+by round. So percentages of build/bench_attention and build/bf16/bench_attention can be compared, on a busy machine too.
 */
 #include "../../kernels/attention.h"
 #include "../../kernels/mfu.h"
@@ -18,10 +19,13 @@ typedef struct {
     int document; // tokens on average; 0: a sequence is one, and has no positions
 } Shape;
 
-static float* random_floats(size_t n, uint64_t stream) {
+static floatX* random_numbers(size_t n, uint64_t stream) {
     float* x = (float*)checked_malloc(n * sizeof(float), "a benchmark");
+    floatX* y = (floatX*)checked_malloc(n * sizeof(floatX), "a benchmark");
     random_normals(x, (int64_t)n, 1, stream, 0);
-    return x;
+    for (size_t i = 0; i < n; i++) y[i] = to_floatX(x[i]);
+    free(x);
+    return y;
 }
 
 // (B, T) positions of tokens in documents of random length.
@@ -38,9 +42,9 @@ static void bench(Shape s, int threads) {
     int32_t* positions = s.document ? random_positions(s) : NULL;
     const size_t tokens = (size_t)s.B * (size_t)s.T, width = (size_t)s.NH * (size_t)s.HS;
     const size_t qkv_size = tokens * (size_t)(s.NH + 2 * s.NKV) * (size_t)s.HS;
-    float *qkv = random_floats(qkv_size, 1), *dqkv = random_floats(qkv_size, 2);
-    float *out = random_floats(tokens * width, 3), *dout = random_floats(tokens * width, 4);
-    float* lse = random_floats(tokens * (size_t)s.NH, 5);
+    floatX *qkv = random_numbers(qkv_size, 1), *dqkv = random_numbers(qkv_size, 2);
+    floatX *out = random_numbers(tokens * width, 3), *dout = random_numbers(tokens * width, 4);
+    float* lse = (float*)checked_malloc(tokens * (size_t)s.NH * sizeof(float), "a benchmark");
     const double operations = 2.0 * s.B * s.NH * (double)s.T * s.T * s.HS;
     double forward[ROUNDS], backward[ROUNDS], forward_part[ROUNDS], backward_part[ROUNDS];
     for (int round = -2; round < ROUNDS; round++) { // two to warm up
@@ -67,7 +71,8 @@ int main(void) {
                             {1, 1024, 12, 4, 64, 0},   {1, 1024, 12, 1, 64, 0},        {1, 1024, 8, 8, 128, 0},
                             {1, 1024, 16, 16, 32, 0},  {1, 1024, 12, 12, 64, 1 << 20}, {1, 1024, 12, 12, 64, 500},
                             {1, 1024, 12, 12, 64, 100}};
-    printf("attention, %d threads, peak %.0f GFLOP/s\n", threads, fma_peak_flops(threads, 0.2) * 1e-9);
+    printf("attention in %s, %d threads, peak of float32 %.0f GFLOP/s\n", sizeof(floatX) == 2 ? "bf16" : "float32",
+           threads, fma_peak_flops(threads, 0.2) * 1e-9);
     printf("  B     T   NH  NKV   HS documents  forward ms   GFLOP/s  of peak   back. ms   GFLOP/s  of peak\n");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench(shapes[i], threads);
     return 0;

@@ -34,9 +34,9 @@ FAULTS = [
     ("u is not of what stays", SAMPLING, "        sum += m->weight[i];\n    }\n    for",
      "        sum += m->weight[i] > 0 ? 1 : 0;\n    }\n    for"),
     ("the cache gets keys only", ATTENTION,
-     "memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(float));",
+     "memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));",
      "memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride / 2 * sizeof(float));"),
     ("the cache gets queries", ATTENTION,
-     "memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(float));",
-     "memcpy(cache + t * stride, qkv + t * row, (size_t)stride * sizeof(float));"),
+     "memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));",
+     "memcpy(cache + t * stride, qkv + t * row, (size_t)stride * sizeof(floatX));"),
 ]
