@@ -34,14 +34,20 @@ static inline HostBuffer rounded(const HostBuffer& x) {
     return y;
 }
 
+// What both sides have rounded, in all cases of a function.
+typedef struct {
+    double worst;               // largest error in units of h + e
+    double elements, different; // elements; those that differ, in units of max(h, e)
+    double expected;            // L
+} Rounded;
+
 // What has been compared, by name.
 typedef struct {
     char name[64];
     int cases;
     double worst, norm; // largest error in units of its bound; largest relative norm of a hundred elements or more
     char where[64];
-    double elements, different; // where both sides round: elements, and those that differ, in units of max(h, e)
-    double expected;            // the largest mean that `different` may have
+    Rounded rounded;
 } Result;
 static std::vector<Result> results;
 static char where[64]; // the case that is tested: sizes, arrays that are moved off their alignment (one bit each)
@@ -68,13 +74,16 @@ static inline void add_result(const char* name, double worst, double norm, size_
     if (worst > r->worst) r->worst = worst, memcpy(r->where, where, sizeof where);
 }
 
+static inline double most_different(const Rounded* r) { return r->expected + 6 * sqrt(r->expected) + 4; }
+
 static inline void print_results() {
     for (const Result& r : results) {
-        const double most = r.expected + 6 * sqrt(r.expected) + 4;
+        const double most = most_different(&r.rounded);
         char differ[80] = "";
-        if (r.elements > 0)
-            snprintf(differ, sizeof differ, "; %.0f of %.0f differ, bound %.0f", r.different, r.elements, most);
-        check(r.worst <= 1 && r.different <= most, "%-5s %-40s %3d cases: %.2f of the bound at %s; norm %.1e%s",
+        if (r.rounded.elements > 0)
+            snprintf(differ, sizeof differ, "; %.0f of %.0f differ, bound %.0f", r.rounded.different,
+                     r.rounded.elements, most);
+        check(r.worst <= 1 && r.rounded.different <= most, "%-5s %-40s %3d cases: %.2f of the bound at %s; norm %.1e%s",
               floatX_name, r.name, r.cases, r.worst, r.where, r.norm, differ);
     }
 }
@@ -84,27 +93,26 @@ static inline double spacing(float x) {
     return fmax((double)float_of_bits(bits_of_float(x) & 0x7f800000u) * 0x1p-7, 0x1p-133);
 }
 
-// Both sides have rounded to bf16; before that, element i may be off by error[i].
-static inline void compare_rounded(const char* name, const Floats& got, const Floats& want, const Floats& error) {
-    double worst = got.size() == want.size() ? 0 : INFINITY, different = 0, expected = 0;
+// Both sides have rounded to bf16; before that, element i may be off by error[i]. Returns the largest error.
+static inline double add_rounded(Rounded* r, const Floats& got, const Floats& want, const Floats& error) {
+    double worst = got.size() == want.size() ? 0 : INFINITY;
     for (size_t i = 0; i < want.size() && i < got.size(); i++) {
         const double h = spacing(want[i]), e = error[i], off = fabs((double)got[i] - want[i]);
-        expected += fmin(1, e / h);
+        r->expected += fmin(1, e / h);
         if (got[i] == want[i]) continue; // infinities, too
-        different += off / fmax(h, e);
+        r->different += off / fmax(h, e);
         if (!(off / (h + e) <= worst)) worst = off == off ? off / (h + e) : INFINITY;
     }
-    add_result(name, worst, norm_error(got, want), want.size());
-    Result* r = result_of(name);
     r->elements += (double)want.size();
-    r->different += different;
-    r->expected += expected;
+    r->worst = fmax(r->worst, worst);
+    return worst;
 }
 
 // Element i may be off by error[i] in float32. `rounded`: then it becomes floatX.
 static inline void compare(const char* name, const Floats& got, const Floats& want, bool rounded, const Floats& error) {
     if (rounded && BOTH_ROUND) {
-        compare_rounded(name, got, want, error);
+        const double off = add_rounded(&result_of(name)->rounded, got, want, error);
+        add_result(name, off, norm_error(got, want), want.size());
         return;
     }
     const double least = rounded && U == 0x1p-11 ? 0x1p-25 : 1e-37; // half the smallest number of fp16
