@@ -379,8 +379,8 @@ static inline void matmul_pack_words(MatmulWord* panels, int width, int64_t pane
 #ifdef PRECISION_BF16
 // Words become floats, two rows for each, the odd numbers first. The words are the second half of the panel of n.
 static inline void matmul_widen(float* panel, int width, int64_t n) {
-    const MatmulWord* words = (const MatmulWord*)panel + n / 2;
-    for (; words < (const MatmulWord*)panel + n; words += width, panel += 2 * width) {
+    const MatmulWord *words = (const MatmulWord*)panel + n / 2, *end = words + n / 2;
+    for (; words < end; words += width, panel += 2 * width) {
 #pragma omp simd
         for (int i = 0; i < width; i++) { // the last row takes the place of its words
             const uint32_t word = words[i];
