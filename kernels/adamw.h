@@ -25,6 +25,9 @@ are those of a GPU (adamw.cuh).
 
 #include "floatx.h"
 #include "tensor_ranges.h"
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 
 enum { UPDATE_BLOCK = 1 << 12 }; // elements that a thread updates, and rounds while a cache has them
 
@@ -39,19 +42,57 @@ static inline floatX round_randomly(float x, uint32_t random) {
     return (bits & exponent) == exponent ? nearest : rounded;
 }
 
+// Philox of several counters at a time, one in each lane of 64 bits, of which the lower 32 count: a product fits, and its
+// upper half is what a shift leaves.
+#if defined(__AVX512F__)
+enum { PHILOX_LANES = 8 };
+#elif defined(__AVX2__)
+enum { PHILOX_LANES = 4 };
+#else
+enum { PHILOX_LANES = 2 };
+#endif
+typedef uint64_t PhiloxLanes __attribute__((vector_size(8 * PHILOX_LANES)));
+
+static inline PhiloxLanes philox_product(PhiloxLanes a, uint64_t b) {
+#if defined(__AVX512F__)
+    return (PhiloxLanes)_mm512_mul_epu32((__m512i)a, _mm512_set1_epi64((int64_t)b));
+#elif defined(__AVX2__)
+    return (PhiloxLanes)_mm256_mul_epu32((__m256i)a, _mm256_set1_epi64x((int64_t)b));
+#else
+    return (a & 0xffffffffu) * b;
+#endif
+}
+
+// random (4 PHILOX_LANES) = the lower 16 bits of the words that philox gives for the counters (step, group), (step,
+// group + 1), ...
+static inline void philox_lanes(uint16_t* random, uint64_t key, uint64_t step, uint64_t group) {
+    PhiloxLanes c0, c1, c2 = (PhiloxLanes){0} + step, c3 = c2 >> 32;
+    uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+    for (int i = 0; i < PHILOX_LANES; i++) c0[i] = group + (uint64_t)i;
+    c1 = c0 >> 32;
+    UNROLL(10) for (int round = 0; round < 10; round++) {
+        const PhiloxLanes p0 = philox_product(c0, 0xD2511F53u), p1 = philox_product(c2, 0xCD9E8D57u);
+        c0 = (p1 >> 32) ^ c1 ^ k0;
+        c2 = (p0 >> 32) ^ c3 ^ k1;
+        c1 = p1;
+        c3 = p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    const PhiloxLanes words = (c0 & 0xffffu) | (c1 & 0xffffu) << 16 | (c2 & 0xffffu) << 32 | c3 << 48;
+    memcpy(random, &words, sizeof words);
+}
+
 // p (n) = w, rounded by (key, step, place); first: the place of p[0].
 static inline void round_range(floatX* RESTRICT p, const float* RESTRICT w, int n, int64_t step, uint64_t key,
                                uint64_t first) {
     enum { GROUPS = 64 };
-    uint32_t random[4 * GROUPS];
+    uint16_t random[4 * GROUPS];
     for (int done = 0; done < n;) {
         const uint64_t place = first + (uint64_t)done, group = place / 4;
         const int skipped = (int)(place % 4), count = (int)min_i64(4 * GROUPS - skipped, n - done);
-#pragma omp simd
-        for (int i = 0; i < GROUPS; i++) {
-            const Random4 r = philox(key, (uint64_t)step, group + (uint64_t)i);
-            for (int k = 0; k < 4; k++) random[4 * i + k] = r.word[k];
-        }
+        for (int i = 0; i < GROUPS; i += PHILOX_LANES)
+            philox_lanes(random + 4 * i, key, (uint64_t)step, group + (uint64_t)i);
 #pragma omp simd
         for (int i = 0; i < count; i++) p[done + i] = round_randomly(w[done + i], random[skipped + i]);
         done += count;
