@@ -1,13 +1,15 @@
 /*
-mfu.h: the peak float32 FLOP/s of this machine's cores, the reference for matrix products. Every thread repeats x = x *
-m + b on vectors that stay in registers; a fused multiply-add is two operations. A core starts 1 or 2 such vectors a
-cycle, and each takes 4 or 5 cycles, so 10 independent chains keep it busy: 12 here, and with the two constants they fit
-in 16 registers.
+mfu.h: the peak FLOP/s of this machine's cores, the reference for matrix products: of float32, or of bf16 by the
+instructions that matmul.h uses. Every thread repeats x = x * m + b on vectors that stay in registers; a fused
+multiply-add is two operations. A core starts 1 or 2 such vectors a cycle, and each takes 4 or 5 cycles, so 10
+independent chains keep it busy: 12 here, and with the two constants they fit in 16 registers. VDPBF16PS and tiles of AMX
+add products of bf16 to float32 sums in the same way.
 */
 #ifndef MFU_H
 #define MFU_H
 
 #include "device.h"
+#include "matmul.h"
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
@@ -55,7 +57,53 @@ static inline double fma_loop_portable(float* sink) {
     return 2.0 * 4 * FMA_CHAINS * FMA_REPEATS;
 }
 
+#ifdef MATMUL_AVX512_BF16
+__attribute__((target("avx512f,avx512bf16"))) static inline double fma_loop_avx512_bf16(float* sink) {
+    __m512 x[FMA_CHAINS];
+    const __m512bh m = (__m512bh)_mm512_set1_epi32(0x3e803e80); // 0.25, 0.25
+    const __m512bh b = (__m512bh)_mm512_castps_si512(_mm512_loadu_ps(sink));
+    for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
+    for (int r = 0; r < FMA_REPEATS; r++) {
+        for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_dpbf16_ps(x[i], m, b);
+    }
+    for (int i = 1; i < FMA_CHAINS; i++) x[0] = _mm512_add_ps(x[0], x[i]);
+    _mm512_storeu_ps(sink, _mm512_mul_ps(x[0], _mm512_setzero_ps()));
+    return 4.0 * 16 * FMA_CHAINS * FMA_REPEATS;
+}
+#endif
+
+#ifdef AMX_COMPILED
+AMX_TARGET static inline double fma_loop_amx(float* sink) {
+    Tile* const processor = NULL;
+    Tile ones; // a core may be faster on zeros
+    memset(&ones, 0x3e, sizeof ones);
+    amx_begin();
+    TILE_LOAD(processor, 4, &ones, sizeof ones.word[0]);
+    TILE_LOAD(processor, 5, &ones, sizeof ones.word[0]);
+    TILE_ZERO(processor, 0);
+    TILE_ZERO(processor, 1);
+    TILE_ZERO(processor, 2);
+    TILE_ZERO(processor, 3);
+    for (int r = 0; r < FMA_REPEATS; r++) {
+        TILE_PRODUCT(processor, 0, 4, 5);
+        TILE_PRODUCT(processor, 1, 4, 5);
+        TILE_PRODUCT(processor, 2, 4, 5);
+        TILE_PRODUCT(processor, 3, 4, 5);
+    }
+    TILE_STORE(processor, 0, &ones, sizeof ones.word[0]);
+    amx_end();
+    sink[0] = 0 * float_of_bits(ones.word[0][0]);
+    return 2.0 * TILE_ROWS * TILE_WORDS * TILE_DEPTH * 4 * FMA_REPEATS;
+}
+#endif
+
 static inline FmaLoop fma_best_loop(void) {
+#ifdef AMX_COMPILED
+    if (amx_is_here()) return fma_loop_amx;
+#endif
+#ifdef MATMUL_AVX512_BF16
+    if (__builtin_cpu_supports("avx512bf16")) return fma_loop_avx512_bf16;
+#endif
 #if defined(__x86_64__) || defined(__i386__)
     if (__builtin_cpu_supports("avx512f")) return fma_loop_avx512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return fma_loop_avx2;
@@ -105,9 +153,10 @@ static inline double device_peak_flops(int cores_here, int ranks_here) {
     return fma_peak_flops(threads, 0.05) * fmin(1, (double)cores_here / ((double)threads * ranks_here));
 }
 
-// "measured peak 290 GFLOP/s", of all ranks together; written to text.
+// "measured peak 290 GFLOP/s", in bf16 "... by AVX-512 BF16", of all ranks together; written to text.
 static inline const char* device_peak_text(char* text, size_t size, double flops) {
-    snprintf(text, size, "measured peak %.0f GFLOP/s", flops / 1e9);
+    const char* unit = sizeof(floatX) < sizeof(float) ? matmul_best_kernel()->name : "";
+    snprintf(text, size, "measured peak %.0f GFLOP/s%s%s", flops / 1e9, *unit ? " by " : "", unit);
     return text;
 }
 

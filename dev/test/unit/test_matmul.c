@@ -385,7 +385,7 @@ static void fill(float* x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = to_float(to_floatX(draw()));
 }
 
-// The numbers of x, which floatX holds, in memory that is kept.
+// The numbers of x, which floatX holds; to be freed.
 static floatX* rounded(const float* x, int64_t n) {
     floatX* y = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "numbers");
     for (int64_t i = 0; i < n; i++) y[i] = to_floatX(x[i]);
@@ -434,8 +434,9 @@ static void test_linear(void) {
     fill(dout, N * OC);
     fill(dw0, OC * C);
     fill(db0, OC);
-    const floatX *x16 = rounded(x, N * C), *w16 = rounded(w, OC * C), *dout16 = rounded(dout, N * OC);
-    linear_forward(out, x16, w16, rounded(bias, OC), N, C, OC);
+    floatX *x16 = rounded(x, N * C), *w16 = rounded(w, OC * C), *dout16 = rounded(dout, N * OC);
+    floatX* bias16 = rounded(bias, OC);
+    linear_forward(out, x16, w16, bias16, N, C, OC);
     check_numbers("linear_forward, bias", out, exact_product(bias, 0, x, C, 1, w, C, 1, N, OC, C), N * OC, C);
     linear_forward(out, x16, w16, NULL, N, C, OC);
     check_numbers("linear_forward, no bias", out, exact_product(NULL, 0, x, C, 1, w, C, 1, N, OC, C), N * OC, C);
@@ -465,6 +466,7 @@ static void test_linear(void) {
     float chain = db0[OC - 1];
     for (int n = 0; n < N; n++) chain += dout[n * OC + OC - 1];
     check(same_bits(chain, db[OC - 1]), "db is summed in the order of the rows");
+    free(x16), free(w16), free(dout16), free(bias16);
 }
 
 // Called from threads of a parallel region, each product is its thread's own.
@@ -473,7 +475,7 @@ static void test_nested(void) {
     static float a[N * N];
     static floatX expected[N * N], c[4][N * N];
     fill(a, N * N);
-    const floatX* data = rounded(a, N * N);
+    floatX* data = rounded(a, N * N);
     const MatmulOperand rows = {data, N, 1}, columns = {data, 1, N};
     matmul(expected, N, rows, columns, NULL, N, N, N);
     int wrong = 0;
@@ -485,6 +487,7 @@ static void test_nested(void) {
         }
     }
     check(wrong == 0, "products inside a parallel region");
+    free(data);
 }
 
 int main(void) {
