@@ -11,8 +11,8 @@
 #
 # make DEVICE=cpu         the processor's cores       DEVICE=cuda       NVIDIA GPUs (the default where one is found)
 #                         DEVICE=emulated   the GPU's kernels on the processor: slow, for tests and debuggers
-# make PRECISION=bf16     parameters and activations: bf16 or fp32, on a GPU also fp16. The default is bf16 on GPUs,
-#                         and on processors that multiply it faster (AMX, AVX-512 BF16)
+# make PRECISION=bf16     parameters and activations: bf16 or fp32, on a GPU also fp16. The default is bf16 on GPUs, and
+#                         on processors that multiply it faster (AMX, AVX-512 BF16: "built for" below), elsewhere fp32
 # make GPU_ARCH="80 90"   GPUs to make code for; native: the one of this machine
 # make CC=clang           another compiler            ARCH=x86-64-v3    code for another processor than this one
 # make BLAS=openblas      OpenBLAS for CPU matmuls    DEBUG=1           -O1 -g, AddressSanitizer and UBSan
@@ -50,12 +50,15 @@ bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM 
 users_goals = all train_gpt install help report run_line clean compare
 PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter-out $(users_goals),$(MAKECMDGOALS)),fp32,$(if \
     $(bf16_unit),bf16,fp32)))
-$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,PRECISION,$(if $(filter cpu,$(DEVICE)),bf16 fp32,bf16 fp16 fp32))
+$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,PRECISION,bf16 fp16 fp32)
+$(if $(filter cpufp16,$(DEVICE)$(PRECISION)),$(error PRECISION=fp16 is for GPUs: take bf16 or fp32, or DEVICE=emulated))
 $(call one_of,BLAS,own openblas)$(call one_of,MPI,yes no)$(call one_of,METHODS,yes no)
 $(if $(filter cuda,$(DEVICE)$(NVCC)),$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or add its bin to PATH))
 GPU_ARCH ?= $(if $(gpu_name),native,$(nvcc_archs))
 gpu_kind = $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
-built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores$(comma) $(PRECISION),$(gpu_kind)$(comma) $(PRECISION))
+bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32: AMX and AVX-512 BF16 are missing here)
+cpu_how = $(if $(filter bf16,$(PRECISION)), $(bf16_how),$(if $(bf16_unit), (PRECISION=bf16: $(bf16_how))))
+built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores$(comma) $(PRECISION)$(cpu_how),$(gpu_kind)$(comma) $(PRECISION))
 
 ifeq ($(BLAS),openblas)
 BLAS_FLAGS := -DUSE_OPENBLAS
@@ -118,19 +121,21 @@ run_line = run: $(if $(and $(launcher),$(filter-out 1,$(ranks))),$(mpirun_line),
 run_line:
 	@echo "$(run_line)"
 
-# Everything is compiled again when the flags change; only the programs that print --version, when that changes.
+# Everything is compiled again when the flags change; the programs that print --version, when that changes; and those
+# whose precision `make` chooses, when that does.
 git_version = $(shell git describe --always --dirty --tags 2>/dev/null | tr -cd 'A-Za-z0-9._+-')
 version := $(or $(if $(wildcard .git),$(git_version)),unknown)
 VERSION_FLAG := -DVERSION='"$(version)"'
 include dev/dev.mk
-kept_flags := $(COMPILE) $(FAST) $(SANITIZED) $(DEV_FLAGS) $(LIBS) $(DEVICE) $(PRECISION) $(NVCC_ARCH) $(CUDA_LIBS)
+kept_flags := $(COMPILE) $(FAST) $(SANITIZED) $(DEV_FLAGS) $(LIBS) $(NVCC_ARCH) $(CUDA_LIBS)
+kept_precision := $(DEVICE) $(PRECISION)
 kept_version := $(version)
-$(BUILD)/flags $(BUILD)/version: always
+$(BUILD)/flags $(BUILD)/precision $(BUILD)/version: always
 	@mkdir -p $(BUILD)/sanitized
 	@echo '$(kept_$(@F))' | cmp -s - $@ || echo '$(kept_$(@F))' > $@
 
 build_cpu = $(COMPILE) $(FAST) $(cpu_precision) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
-train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/version
+train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/precision $(BUILD)/version
 	$(call build_$(DEVICE),$@)
 plan: planner/plan.c $(BUILD)/flags $(BUILD)/version # needs no device
 	$(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)

@@ -11,8 +11,8 @@ parallel/tensor.h, parallel/pipeline.h and parallel/data.h are the three kinds o
 the update. trainer/ has everything around: options, data, checkpoints, log, watchdog.
 
 The same code runs on CPU cores and on GPUs: kernels/kernels.h has the kernels, kernels/device.h the memory. Parameters
-and activations are floatX, float32 on the CPU and by default bf16 on a GPU; gradients of parameters, optimizer state,
-row statistics and losses are float32 everywhere. The host reads a kernel's output only after device_to_host.
+and activations are floatX, bf16 or float32, on a GPU also fp16 (make PRECISION=...); gradients of parameters, optimizer
+state, row statistics and losses are float32 everywhere. The host reads a kernel's output only after device_to_host.
 */
 #include "gpt.h"
 #include "checkpoint/export.h"

@@ -121,7 +121,8 @@ $(BUILD)/sanitized/bf16/%: %.c $(BUILD)/flags
 $(BUILD)/sanitized/bf16/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(call in_bf16,$(SANITIZED))
 # The whole model's tests for the device. The CPU's is $(BUILD)/test_gpt, too.
-test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),bf16/)test_gpt,$(DEVICE)/$(PRECISION)/test_gpt)
+test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),bf16/)test_gpt,$(DEVICE)/$(PRECISION)/test_gpt) \
+    $(BUILD)/precision
 	cp $< $@
 
 precisions = bf16 fp16 fp32

@@ -287,7 +287,7 @@ static void print_plan(Trainer* t, double peak) {
         const char* backend = comm_device_text(&t->world);
         if (backend[0]) printf(", %s", backend);
     }
-    if (!DEVICE_IS_HOST) printf(", %s", FLOATX_NAME);
+    printf(", %s", FLOATX_NAME);
     if (peak > 0)
         printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s", device_peak_text(text, sizeof text, peak),
                settings->document_mask ? ", as if a sequence were one document" : "");

@@ -104,7 +104,11 @@ static inline bool print_help(const Trainer* t) {
     if (!o->help && !o->version && o->completion < 0) return false;
     if (!is_main(t)) return true;
     if (o->version) {
-        printf("train_gpt %s\n", process.version);
+        printf("train_gpt %s, %s", process.version, FLOATX_NAME);
+#ifndef USE_CUDA
+        printf(", by %s", matmul_best_kernel()->name);
+#endif
+        printf("\n");
         return true;
     }
     if (!o->help) {

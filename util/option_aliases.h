@@ -80,7 +80,7 @@ static const Alias aliases[] = {
      "a run's numbers are in log.jsonl of --out DIR; scripts/report.py makes a page or TensorBoard's files of it"},
     {"seed", "random-seed data-seed", NULL},
     {NULL, "dtype bf16 fp16 fp32 precision torch-dtype mixed-precision amp",
-     "numbers are chosen when the program is built: make PRECISION=bf16, fp16 or fp32"},
+     "numbers are chosen when the program is built: make PRECISION=bf16, fp32 or, for GPUs, fp16"},
     {NULL, "device no-cuda use-cpu backend", "the device is chosen when the program is built: make DEVICE=cpu or cuda"},
     {NULL, "compile torch-compile flash use-flash-attn attn-implementation",
      "kernels are compiled, and fused, already"},

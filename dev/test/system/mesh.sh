@@ -1,10 +1,24 @@
 # shellcheck shell=bash
 # mesh.sh: runs of the trainer with several ranks, for test_mesh.sh and test_runs.sh, which source it. MPIRUN is the
-# mpirun that belongs to the build; train_gpt is built already.
+# mpirun that belongs to the build; train_gpt is built already. PRECISION=bf16: the trainers of $BUILD/bf16 and
+# $BUILD/sanitized/bf16 instead.
+#
+# near: how far losses of two meshes may be apart, relative. float32: sums of at most 8192 terms in another order are
+# off by 1e-7 of their size, a few times that after six updates; 1e-5 is what dev/test/unit/test_equivalence.c has.
+# bf16: tensor ranks round partial results that one rank adds before it rounds, by u = 2^-8 at most, and sums of float32
+# in another order turn some roundings. A loss is the mean of 256 rows with independent errors: u / 16. A gradient's norm
+# has no such mean, and may be off by NORM times as much, u / 2. A weight is off as its gradient's entries are, which
+# went through four roundings: 4 u of the tensor's largest, where eps keeps AdamW from dividing an entry by itself.
 set -u
 project=$PWD
-train=$project/train_gpt
-sanitized=$project/${BUILD:-build}/sanitized/train_gpt
+build=$project/${BUILD:-build}
+train=$project/train_gpt sanitized=$build/sanitized/train_gpt
+near=1e-5 near_weights=1e-4 eps=1e-5
+if [ "${PRECISION:-fp32}" = bf16 ]; then
+    train=$build/bf16/train_gpt sanitized=$build/sanitized/bf16/train_gpt
+    near=2.4e-4 near_weights=1.6e-2 eps=1e-3
+    export NORM=8 VALUE_BYTES=2
+fi
 mpirun=$project/scripts/mpirun.sh
 check_run=$project/dev/test/system/check_run.py
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
@@ -146,7 +160,7 @@ quiet=(--eval-every 0 --sample-every 0)
 short=("${small[@]}" "${quiet[@]}")
 # --eps: AdamW divides by the size of the gradient, so that of an entry without a gradient it would make a step out of
 # rounding alone.
-run=("${small[@]}" --eps 1e-5 --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
+run=("${small[@]}" --eps $eps --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
 
 # finish: no process is left; the closing line, and its exit status
 finish() {
