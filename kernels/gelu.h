@@ -20,25 +20,35 @@ static const float GELU_CUBIC = 0.044715f;
 // e^(-2u): from 0 to infinity.
 static inline float gelu_exp(float x) { return fast_exp(-GELU_SCALE * x * (1.0f + GELU_CUBIC * (x * x))); }
 
+enum { GELU_BLOCK = 1 << 12 }; // elements that a thread takes at a time
+
 // out (n) = gelu(x).
 static inline void gelu_forward(floatX* RESTRICT out, const floatX* RESTRICT x, int64_t n) {
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        const float v = to_float(x[i]);
-        out[i] = to_floatX(v / (1.0f + gelu_exp(v)));
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < n; begin += GELU_BLOCK) {
+        const int64_t end = min_i64(begin + GELU_BLOCK, n);
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++) {
+            const float v = to_float(x[i]);
+            out[i] = to_floatX(v / (1.0f + gelu_exp(v)));
+        }
     }
 }
 
 // dx (n) = dout gelu'(x).
 static inline void gelu_backward(floatX* RESTRICT dx, const floatX* RESTRICT dout, const floatX* RESTRICT x,
                                  int64_t n) {
-#pragma omp parallel for simd schedule(static)
-    for (int64_t i = 0; i < n; i++) {
-        const float v = to_float(x[i]);
-        float e = gelu_exp(v);
-        e = e > 0x1p126f ? 0x1p126f : e; // infinity times s = 0 would be a NaN
-        const float s = 1.0f / (1.0f + e), slope = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * (v * v));
-        dx[i] = to_floatX(to_float(dout[i]) * (s + v * slope * (s * (e * s))));
+#pragma omp parallel for schedule(static)
+    for (int64_t begin = 0; begin < n; begin += GELU_BLOCK) {
+        const int64_t end = min_i64(begin + GELU_BLOCK, n);
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++) {
+            const float v = to_float(x[i]);
+            float e = gelu_exp(v);
+            e = e > 0x1p126f ? 0x1p126f : e; // infinity times s = 0 would be a NaN
+            const float s = 1.0f / (1.0f + e), slope = GELU_SCALE * (1.0f + 3.0f * GELU_CUBIC * (v * v));
+            dx[i] = to_floatX(to_float(dout[i]) * (s + v * slope * (s * (e * s))));
+        }
     }
 }
 
