@@ -2,10 +2,11 @@
 bench_matmul.c: kernels/matmul.h at the shapes of GPT-2 124M: qkv, attention projection, the two of the feed-forward
 block, and the unembedding; forward, gradient of the input, gradient of the weight; 256 and 1024 tokens.
 
-    bench_matmul [rounds [threads ...]]         defaults: 5 rounds; 1 thread, then all
+    build/bench_matmul [rounds [threads ...]]         defaults: 5 rounds; 1 thread, then all
+    build/bf16/bench_matmul                           of bf16 numbers
 
-Beside it run the machine's own FMA peak (kernels/mfu.h), and OpenBLAS and oneDNN where their shared libraries are found
-when the program starts. In every round each takes its turn, in rotating order; a row shows medians over the rounds.
+Beside it run the machine's own peak (kernels/mfu.h), and for float32 OpenBLAS and oneDNN where their shared libraries
+are found when the program starts (for bf16: peer_pytorch.py). In every round each takes its turn, in rotating order; a row shows medians over the rounds.
 Between turns all sleep, until the threads of the last one have stopped spinning: each library has its own. One thread
 is timed by its CPU time, so that other programs disturb little; several by the clock on the wall.
 */
@@ -36,6 +37,7 @@ typedef struct {
 
 static Peers find_peers(void) {
     Peers peers = {NULL, NULL, NULL};
+    if (sizeof(floatX) < sizeof(float)) return peers; // they have no such function of bf16
     void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
     if (library) {
         peers.openblas_threads = (SetThreads)dlsym(library, "openblas_set_num_threads");
@@ -49,35 +51,43 @@ static Peers find_peers(void) {
     return peers;
 }
 
-// One linear layer: x (N, C), w (OC, C), out (N, OC), and its gradients in the same places.
+// One linear layer: x (N, C), w (OC, C), out (N, OC), gradients of x and out in the same places, and dw.
 typedef struct {
     int N, C, OC;
-    float *x, *w, *out;
+    floatX *x, *w, *out;
+    float* dw;
 } Layer;
 
 static double layer_flops(const Layer* l) { return 2.0 * l->N * l->C * l->OC; }
 
-static void run(const Peers* peers, int contestant, int kind, const Layer* l) {
-    // As one product: c (m, n) = beta c + a (m, k) b (k, n)
+// The layer's product by a peer: c (m, n) = beta c + a (m, k) b (k, n)
+static void run_peer(const Peers* peers, int contestant, int kind, const Layer* l) {
+    float *x = (float*)(void*)l->x, *w = (float*)(void*)l->w, *out = (float*)(void*)l->out;
     const int m[KINDS] = {l->N, l->N, l->OC}, n[KINDS] = {l->OC, l->C, l->C}, k[KINDS] = {l->C, l->OC, l->N};
-    const float *const a[KINDS] = {l->x, l->out, l->out}, *const b[KINDS] = {l->w, l->w, l->x};
+    const float *const a[KINDS] = {x, out, out}, *const b[KINDS] = {w, w, x};
     const int a_row[KINDS] = {l->C, l->OC, l->OC}, b_row[KINDS] = {l->C, l->C, l->C};
-    float* const c[KINDS] = {l->out, l->x, l->w};
+    float* const c[KINDS] = {out, x, l->dw};
     const float beta = kind == WEIGHT ? 1.0f : 0.0f;
     const bool a_transposed = kind == WEIGHT, b_transposed = kind == FORWARD;
     if (contestant == OPENBLAS) {
         peers->openblas(CBLAS_ROW_MAJOR, a_transposed ? CBLAS_TRANSPOSED : CBLAS_AS_IT_IS,
                         b_transposed ? CBLAS_TRANSPOSED : CBLAS_AS_IT_IS, m[kind], n[kind], k[kind], 1, a[kind],
                         a_row[kind], b[kind], b_row[kind], beta, c[kind], n[kind]);
-    } else if (contestant == ONEDNN) {
+    } else {
         peers->onednn(a_transposed ? 'T' : 'N', b_transposed ? 'T' : 'N', m[kind], n[kind], k[kind], 1, a[kind],
                       a_row[kind], b[kind], b_row[kind], beta, c[kind], n[kind]);
-    } else if (kind == FORWARD)
+    }
+}
+
+static void run(const Peers* peers, int contestant, int kind, const Layer* l) {
+    if (contestant != OURS)
+        run_peer(peers, contestant, kind, l);
+    else if (kind == FORWARD)
         linear_forward(l->out, l->x, l->w, NULL, l->N, l->C, l->OC);
     else if (kind == INPUT)
         linear_backward_input(l->x, l->out, l->w, l->N, l->C, l->OC);
     else
-        linear_backward_weight(l->w, l->out, l->x, l->N, l->C, l->OC);
+        linear_backward_weight(l->dw, l->out, l->x, l->N, l->C, l->OC);
 }
 
 // The textbook's three loops, as in llm.c's matmul_forward_naive.
@@ -86,15 +96,16 @@ static void plain_forward(const Layer* l) {
     for (int i = 0; i < l->N; i++) {
         for (int o = 0; o < l->OC; o++) {
             float sum = 0;
-            for (int k = 0; k < l->C; k++) sum += l->x[(int64_t)i * l->C + k] * l->w[(int64_t)o * l->C + k];
-            l->out[(int64_t)i * l->OC + o] = sum;
+            for (int k = 0; k < l->C; k++)
+                sum += to_float(l->x[(int64_t)i * l->C + k]) * to_float(l->w[(int64_t)o * l->C + k]);
+            l->out[(int64_t)i * l->OC + o] = to_floatX(sum);
         }
     }
 }
 
 // Random data: a core may be faster on zeros. Small enough for the gradients to stay finite over all rounds.
-static void fill(float* x, int64_t n, uint64_t stream) {
-    for (int64_t i = 0; i < n; i++) x[i] = random_uniform(1, stream, (uint64_t)i) - 0.5f;
+static void fill(floatX* x, int64_t n, uint64_t stream) {
+    for (int64_t i = 0; i < n; i++) x[i] = to_floatX(random_uniform(1, stream, (uint64_t)i) - 0.5f);
 }
 
 // Operations a second of one contestant in its turn: one call to wake its threads, then some 40 ms of calls.
@@ -139,8 +150,7 @@ static void bench_threads(const Peers* peers, Layer l, int rounds, int threads) 
     static const int shapes[][2] = {{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}, {50304, 768}}; // OC, C
     device_set_threads(threads);
     if (peers->openblas) peers->openblas_threads(threads);
-    printf("\n%d thread%s; Gflop/s, %% of the FMA peak, and matmul.h over the other\n", threads,
-           threads > 1 ? "s" : "");
+    printf("\n%d thread%s; GFLOP/s, %% of the peak, and matmul.h over the other\n", threads, threads > 1 ? "s" : "");
     printf("%5s %6s %5s  %-8s %7s", "N", "OC", "C", "what", "peak");
     for (int i = 0; i < CONTESTANTS; i++) printf(i == OURS ? "  %15s" : "  %22s", contestant_name[i]);
     printf("\n");
@@ -157,7 +167,7 @@ static void bench_threads(const Peers* peers, Layer l, int rounds, int threads) 
     l.C = 768;
     double start = seconds_now();
     plain_forward(&l);
-    printf("%5d %6d %5d  forward by three plain loops: %.1f Gflop/s\n", l.N, l.OC, l.C,
+    printf("%5d %6d %5d  forward by three plain loops: %.1f GFLOP/s\n", l.N, l.OC, l.C,
            layer_flops(&l) / (seconds_now() - start) / 1e9);
 }
 
@@ -167,10 +177,11 @@ int main(int argc, char** argv) {
     if (rounds < 1 || rounds > MAX_ROUNDS) die_usage("rounds: 1 to %d", MAX_ROUNDS);
     Peers peers = find_peers();
     printf("kernel: %s, %d x %d\n", matmul_best_kernel()->name, matmul_best_kernel()->mr, matmul_best_kernel()->nr);
-    Layer l = {0, 0, 0, NULL, NULL, NULL};
-    l.x = (float*)checked_malloc((size_t)MAX_N * MAX_C * sizeof(float), "x");
-    l.w = (float*)checked_malloc((size_t)MAX_W * sizeof(float), "w");
-    l.out = (float*)checked_malloc((size_t)MAX_N * MAX_OC * sizeof(float), "out");
+    Layer l = {0, 0, 0, NULL, NULL, NULL, NULL};
+    l.x = (floatX*)checked_malloc((size_t)MAX_N * MAX_C * sizeof(floatX), "x");
+    l.w = (floatX*)checked_malloc((size_t)MAX_W * sizeof(floatX), "w");
+    l.out = (floatX*)checked_malloc((size_t)MAX_N * MAX_OC * sizeof(floatX), "out");
+    l.dw = (float*)checked_calloc((size_t)MAX_W, sizeof(float), "dw");
     fill(l.w, MAX_W, 2);
     fill(l.out, (int64_t)MAX_N * MAX_OC, 3);
     for (int i = 2; i < argc; i++) {
@@ -185,5 +196,6 @@ int main(int argc, char** argv) {
     free(l.x);
     free(l.w);
     free(l.out);
+    free(l.dw);
     return 0;
 }
