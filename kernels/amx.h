@@ -97,6 +97,41 @@ static inline void simulate_product(Tile* c, const Tile* a, const Tile* b) {
     TILE_ASM(simulated, simulate_product((simulated) + (c), (simulated) + (a), (simulated) + (b)),                     \
              "tdpbf16ps %%tmm" #b ", %%tmm" #a ", %%tmm" #c ::)
 
+// Two tiles of A, one below the other, or of B, side by side; bytes from row to row, and to the next 32 numbers of k.
+typedef struct {
+    const void *first, *second;
+    int64_t row, step;
+} TilePair;
+
+// c (32, 32) = from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all eight.
+// Rows of from and c are from_row and c_row floats apart. Inlined: `simulated` is a constant.
+__attribute__((always_inline)) static inline void tiles_product(Tile* simulated, TilePair a, TilePair b, int steps,
+                                                                const float* from, int64_t from_row, float* c,
+                                                                int64_t c_row) {
+    enum { W = TILE_WORDS };
+    const char *a0 = (const char*)a.first, *a1 = (const char*)a.second;
+    const char *b0 = (const char*)b.first, *b1 = (const char*)b.second;
+    const int64_t from_stride = from_row * (int64_t)sizeof *from, stride = c_row * (int64_t)sizeof *c;
+    TILE_LOAD(simulated, 0, from, from_stride);
+    TILE_LOAD(simulated, 1, from + W, from_stride);
+    TILE_LOAD(simulated, 2, from + TILE_ROWS * from_row, from_stride);
+    TILE_LOAD(simulated, 3, from + TILE_ROWS * from_row + W, from_stride);
+    for (int k = 0; k < steps; k++) {
+        TILE_LOAD(simulated, 4, a0 + k * a.step, a.row);
+        TILE_LOAD(simulated, 6, b0 + k * b.step, b.row);
+        TILE_PRODUCT(simulated, 0, 4, 6);
+        TILE_LOAD(simulated, 7, b1 + k * b.step, b.row);
+        TILE_PRODUCT(simulated, 1, 4, 7);
+        TILE_LOAD(simulated, 5, a1 + k * a.step, a.row);
+        TILE_PRODUCT(simulated, 2, 5, 6);
+        TILE_PRODUCT(simulated, 3, 5, 7);
+    }
+    TILE_STORE(simulated, 0, c, stride);
+    TILE_STORE(simulated, 1, c + W, stride);
+    TILE_STORE(simulated, 2, c + TILE_ROWS * c_row, stride);
+    TILE_STORE(simulated, 3, c + TILE_ROWS * c_row + W, stride);
+}
+
 // Whether this processor has tiles, and the system lets this process use them: their state is large, and Linux wants to
 // be asked.
 static inline bool amx_is_here(void) {

@@ -41,10 +41,7 @@ no bit depends on the number of threads or on the other sequences, and no output
 
 #include "../util/base.h"
 #include "fast_math.h"
-#include "floatx.h"
-#if defined(PRECISION_BF16) && defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
+#include "matmul.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // The product
@@ -65,7 +62,7 @@ typedef float AttVector __attribute__((vector_size(4 * ATT_LANES), may_alias));
 // An operand of a product, and the addition of a times a vector of operands. In bf16 an operand is a word of two
 // neighbours along k, the first one in the low half, and the second one is added first.
 #ifdef PRECISION_BF16
-enum { IN_BF16 = true, ATT_PACK = 2 }; // numbers in an operand
+enum { IN_BF16 = true, ATT_PACK = 2, ATT_STEP = TILE_DEPTH };
 typedef uint32_t AttOperand __attribute__((may_alias));
 typedef uint32_t AttWords __attribute__((vector_size(4 * ATT_LANES), may_alias));
 
@@ -84,7 +81,7 @@ static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOpera
 #endif
 }
 #else
-enum { IN_BF16 = false, ATT_PACK = 1 };
+enum { IN_BF16 = false, ATT_PACK = 1, ATT_STEP = ATT_WIDTH };
 typedef float AttOperand;
 
 static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
@@ -101,7 +98,7 @@ typedef enum {
 } AttPart;
 
 // The first column that UPPER_RESULT computes in a row: a whole tile at a time.
-static inline int column_begin(int row) { return row / ATT_WIDTH * ATT_WIDTH; }
+static inline int column_begin(int row) { return row / ATT_STEP * ATT_STEP; }
 
 // One tile of C = A B (+ C if add), K operands. vectors: 1 or 2, the width of this tile. Inlined, so that vectors is a
 // constant, the loops over it and over rows unroll, and the sums stay in registers.
@@ -127,10 +124,98 @@ __attribute__((always_inline)) static inline void vector_tile(float* c, int ldc,
     }
 }
 
+// to (columns, rows) = the transpose of from (rows, columns); both are multiples of 4. columns may be any number where
+// rows of `from` and room in `to` are.
+static inline void transpose(AttOperand* to, const AttOperand* from, int from_row, int rows, int columns) {
+    for (int j = 0; j < columns; j += 4) {
+        for (int i = 0; i < rows; i += 4)
+            matmul_transpose4((MatmulWord*)to + j * rows + i, rows, from + i * from_row + j,
+                              from_row * (int64_t)sizeof *from);
+    }
+}
+
+#ifdef PRECISION_BF16
+// block_product by tiles of AMX, 32 x 32 sums and 32 numbers of k at a time.
+typedef struct {
+    float* c;
+    int ldc;
+    const AttOperand* a;
+    int a_row, a_col;
+    const AttOperand* b;
+    int ldb, N, K;
+    bool add;
+    AttPart part;
+} AttProduct;
+
+__attribute__((always_inline)) static inline void product_of_tiles(Tile* simulated, const AttProduct* x) {
+    enum { SIDE = 2 * TILE_ROWS, WORD = sizeof(AttOperand) };
+    static const float zeros[SIDE];
+    AttOperand a_rows[ATT_BLOCK * ATT_BLOCK / ATT_PACK];
+    const bool by_rows = x->a_col == 1;
+    const int a_row = by_rows ? x->a_row : x->K;
+    if (!by_rows) transpose(a_rows, x->a, x->a_col, x->K, ATT_BLOCK);
+    for (int i = 0; i < ATT_BLOCK; i += SIDE) {
+        const int begin = x->part == UPPER_FACTOR ? i / ATT_PACK : 0;
+        const int end = x->part == LOWER_FACTOR ? (i + SIDE) / ATT_PACK : x->K;
+        const AttOperand *above = (by_rows ? x->a : a_rows) + i * a_row + begin, *below = above + TILE_ROWS * a_row;
+        const TilePair a = {above, below, a_row * WORD, TILE_WORDS * WORD};
+        for (int j = x->part == UPPER_RESULT ? i : 0; j < x->N; j += SIDE) {
+            const AttOperand* left = x->b + begin * x->ldb + j;
+            const TilePair b = {left, left + TILE_WORDS, x->ldb * WORD, TILE_ROWS * x->ldb * WORD};
+            float* tile = x->c + i * x->ldc + j;
+            const float* from = x->add ? tile : zeros;
+            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, from, x->add ? x->ldc : 0, tile, x->ldc);
+        }
+    }
+}
+
+// What multiplies: tiles, where the processor has them, else vectors; tests also choose tiles in C.
+typedef enum { ATT_ANY, ATT_TILES, ATT_VECTORS, ATT_TILES_IN_C } AttUnit;
+static AttUnit attention_unit = ATT_ANY;
+
+// Before the threads start; and what each does before its first product and after the last.
+static inline void attention_choose_unit(void) {
+    if (attention_unit == ATT_ANY) attention_unit = amx_is_here() ? ATT_TILES : ATT_VECTORS;
+}
+static inline void attention_begin(void) {
+    if (attention_unit == ATT_TILES) amx_begin();
+}
+static inline void attention_end(void) {
+    if (attention_unit == ATT_TILES) amx_end();
+}
+
+#ifdef AMX_COMPILED
+AMX_TARGET static void product_by_amx(const AttProduct* x) { product_of_tiles(NULL, x); }
+#endif
+
+static void product_by_tiles(const AttProduct* x) {
+#ifdef AMX_COMPILED
+    if (attention_unit == ATT_TILES) {
+        product_by_amx(x);
+        return;
+    }
+#endif
+    Tile tiles[8];
+    product_of_tiles(tiles, x);
+}
+#else
+static inline void attention_choose_unit(void) {}
+static inline void attention_begin(void) {}
+static inline void attention_end(void) {}
+#endif
+
 // C (ATT_BLOCK, N) = A (ATT_BLOCK, K) B (K, N), + C if add. A[i][k] = a[i * a_row + k * a_col]; rows of C and B are ldc
-// and ldb apart; K counts operands. N, ldc and ldb are multiples of ATT_LANES; b and c are aligned to vectors.
+// and ldb apart; K counts operands. N, ldc and ldb are multiples of ATT_LANES, in bf16 N of 32 and K of 16; b and c are
+// aligned to vectors.
 static inline void block_product(float* c, int ldc, const AttOperand* a, int a_row, int a_col, const AttOperand* b,
                                  int ldb, int N, int K, bool add, AttPart part) {
+#ifdef PRECISION_BF16
+    if (attention_unit != ATT_VECTORS) {
+        const AttProduct x = {c, ldc, a, a_row, a_col, b, ldb, N, K, add, part};
+        product_by_tiles(&x);
+        return;
+    }
+#endif
     for (int j = 0; j < N; j += ATT_WIDTH) {
         for (int i = 0; i < ATT_BLOCK; i += ATT_ROWS) {
             if (part == UPPER_RESULT && j < column_begin(i)) break;
@@ -152,8 +237,8 @@ static inline void block_product(float* c, int ldc, const AttOperand* a, int a_r
 typedef struct {
     int B, T, NH, NKV, HS;
     int blocks; // in a sequence
-    int width;  // of a row in scratch: HS rounded up to whole vectors
-    int depth;  // operands that HS numbers are
+    int width;  // of a row in scratch: HS rounded up to whole vectors; in bf16 to whole tiles
+    int depth;  // operands of it that are multiplied
     float scale;
     const int32_t* positions; // (B, T), or NULL
 } AttShape;
@@ -161,8 +246,8 @@ typedef struct {
 static inline AttShape attention_shape(const int32_t* positions, int B, int T, int NH, int NKV, int HS) {
     AttShape s = {B, T, NH, NKV, HS, 0, 0, 0, 1.0f / sqrtf((float)HS), positions};
     s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
-    s.width = (int)round_up((size_t)HS, ATT_LANES);
-    s.depth = (HS + ATT_PACK - 1) / ATT_PACK;
+    s.width = (int)round_up((size_t)HS, IN_BF16 ? ATT_STEP : ATT_LANES);
+    s.depth = IN_BF16 ? s.width / ATT_PACK : HS;
     return s;
 }
 
@@ -263,11 +348,8 @@ static inline void round_scores(const AttScores* s, bool diagonal) {
 }
 
 // rows_t (depth, ATT_BLOCK) = the transpose of rows.
-static inline void transpose_block(AttOperand* RESTRICT rows_t, const floatX* RESTRICT rows, const AttShape* s) {
-    const AttOperand* from = (const AttOperand*)rows;
-    for (int d = 0; d < s->depth; d++) {
-        for (int t = 0; t < ATT_BLOCK; t++) rows_t[d * ATT_BLOCK + t] = from[t * (s->width / ATT_PACK) + d];
-    }
+static inline void transpose_block(AttOperand* rows_t, const floatX* rows, const AttShape* s) {
+    transpose(rows_t, (const AttOperand*)rows, s->width / ATT_PACK, ATT_BLOCK, s->depth);
 }
 
 // Block `index` of the head = scale * block (ATT_BLOCK, width).
@@ -457,11 +539,13 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
                                      int NH, int NKV, int HS) {
     const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
     const int64_t heads = (int64_t)B * NH, parts = (s.blocks + ATT_TASK_BLOCKS - 1) / ATT_TASK_BLOCKS;
+    attention_choose_unit();
 #pragma omp parallel
     {
         ForwardScratch f;
         float* memory = scratch_memory(forward_scratch(&f, NULL, &s));
         forward_scratch(&f, memory, &s);
+        attention_begin();
         // The last parts of the sequences, which have the most keys, run first: the tasks left for the end are small.
 #pragma omp for schedule(dynamic, 1)
         for (int64_t task = 0; task < heads * parts; task++) {
@@ -470,6 +554,7 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
             const int end = first + ATT_TASK_BLOCKS < s.blocks ? first + ATT_TASK_BLOCKS : s.blocks;
             attention_forward_task(out, lse, qkv, &s, &f, b, h, first, end);
         }
+        attention_end();
         free(memory);
     }
 }
@@ -650,16 +735,19 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
     const BackwardArrays x = {dqkv, dout, qkv, out, lse};
     const bool whole = whole_heads(&s, openmp_threads());
+    attention_choose_unit();
 #pragma omp parallel
     {
         BackwardScratch f;
         float* memory = scratch_memory(backward_scratch(&f, NULL, &s, s.blocks));
         backward_scratch(&f, memory, &s, s.blocks);
+        attention_begin();
 #pragma omp for schedule(dynamic, 1)
         for (int64_t index = 0; index < backward_tasks(&s, whole); index++) {
             const BackwardTask task = backward_task(&s, whole, index);
             attention_backward_task(&x, &s, &f, &task);
         }
+        attention_end();
         free(memory);
     }
 }

@@ -181,37 +181,18 @@ matmul_tile_avx512_bf16(int depth, const MatmulWord* a, const MatmulWord* b, con
 }
 #endif
 
-// 2 x 2 tiles of sums, 2 of A and 2 of B: all eight. The second half of a panel follows 16 * depth words later.
-__attribute__((always_inline)) static inline void matmul_tile_of_tiles(Tile* simulated, int depth, const MatmulWord* a,
-                                                                       const MatmulWord* b, const float* from,
-                                                                       int64_t from_row, float* c, int64_t c_row) {
-    enum { W = TILE_WORDS, LINE = W * sizeof(MatmulWord), WORDS = TILE_ROWS * W };
-    const MatmulWord *a1 = a + W * (int64_t)depth, *b1 = b + W * (int64_t)depth;
-    const int64_t from_stride = from_row * (int64_t)sizeof *from, stride = c_row * (int64_t)sizeof *c;
-    TILE_LOAD(simulated, 0, from, from_stride);
-    TILE_LOAD(simulated, 1, from + W, from_stride);
-    TILE_LOAD(simulated, 2, from + TILE_ROWS * from_row, from_stride);
-    TILE_LOAD(simulated, 3, from + TILE_ROWS * from_row + W, from_stride);
-    for (int64_t k = 0; k < W * (int64_t)depth; k += WORDS) {
-        TILE_LOAD(simulated, 4, a + k, LINE);
-        TILE_LOAD(simulated, 6, b + k, LINE);
-        TILE_PRODUCT(simulated, 0, 4, 6);
-        TILE_LOAD(simulated, 7, b1 + k, LINE);
-        TILE_PRODUCT(simulated, 1, 4, 7);
-        TILE_LOAD(simulated, 5, a1 + k, LINE);
-        TILE_PRODUCT(simulated, 2, 5, 6);
-        TILE_PRODUCT(simulated, 3, 5, 7);
-    }
-    TILE_STORE(simulated, 0, c, stride);
-    TILE_STORE(simulated, 1, c + W, stride);
-    TILE_STORE(simulated, 2, c + TILE_ROWS * c_row, stride);
-    TILE_STORE(simulated, 3, c + TILE_ROWS * c_row + W, stride);
+// The two halves of a panel: the second one follows 16 * depth words later.
+static inline TilePair matmul_tile_pair(const MatmulWord* panel, int depth) {
+    enum { LINE = TILE_WORDS * sizeof(MatmulWord) };
+    const TilePair halves = {panel, panel + TILE_WORDS * (int64_t)depth, LINE, TILE_ROWS * LINE};
+    return halves;
 }
 
 #ifdef AMX_COMPILED
 AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
                                               int64_t from_row, float* c, int64_t c_row) {
-    matmul_tile_of_tiles(NULL, depth, a, b, from, from_row, c, c_row);
+    tiles_product(NULL, matmul_tile_pair(a, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, from, from_row, c,
+                  c_row);
 }
 #endif
 
@@ -219,7 +200,8 @@ AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulWord* a, co
 static inline void matmul_tile_simulated(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
                                          int64_t from_row, float* c, int64_t c_row) {
     Tile tiles[8];
-    matmul_tile_of_tiles(tiles, depth, a, b, from, from_row, c, c_row);
+    tiles_product(tiles, matmul_tile_pair(a, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, from, from_row, c,
+                  c_row);
 }
 #endif
 
