@@ -149,7 +149,7 @@ typedef struct {
 
 __attribute__((always_inline)) static inline void product_of_tiles(Tile* simulated, const AttProduct* x) {
     enum { SIDE = 2 * TILE_ROWS, WORD = sizeof(AttOperand) };
-    static const float zeros[SIDE];
+    static const float zeros[SIDE] = {0};
     AttOperand a_rows[ATT_BLOCK * ATT_BLOCK / ATT_PACK];
     const bool by_rows = x->a_col == 1;
     const int a_row = by_rows ? x->a_row : x->K;
@@ -246,7 +246,7 @@ typedef struct {
 static inline AttShape attention_shape(const int32_t* positions, int B, int T, int NH, int NKV, int HS) {
     AttShape s = {B, T, NH, NKV, HS, 0, 0, 0, 1.0f / sqrtf((float)HS), positions};
     s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
-    s.width = (int)round_up((size_t)HS, IN_BF16 ? ATT_STEP : ATT_LANES);
+    s.width = (int)round_up((size_t)HS, IN_BF16 ? (size_t)ATT_STEP : (size_t)ATT_LANES);
     s.depth = IN_BF16 ? s.width / ATT_PACK : HS;
     return s;
 }
