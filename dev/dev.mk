@@ -165,8 +165,8 @@ GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16
 endif
 WITHOUT_METHODS := $(if $(wildcard methods/none.h),without_methods/train_gpt without_methods/test_gpt)
 built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:%=sanitized/%))
-built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, \
-    $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) $(WITHOUT_METHODS))
+built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file bf16/test_gpt $(PLAIN_test) $(GPU_test) \
+    $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) $(WITHOUT_METHODS))
 built_full := $(built_test) \
     $(addprefix $(BUILD)/,roofline $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) $(GPU_full) $(GPU_TRAINERS))
 build_tests: $(built_test)
@@ -194,16 +194,18 @@ SUITE ?= all
 mutate:
 	@python3 dev/test/mutants/mutate.py $(SUITE) $(if $(ONLY),--only "$(ONLY)")
 
-# The device's step beside the same one on the CPU. Without a device: the CPU's beside PyTorch's.
+# The device's step beside the same one on the CPU, in bf16 where the device's is. Without a device: the CPU's beside
+# PyTorch's.
 ifeq ($(DEVICE),cpu)
 compare: report test_gpt
 	@echo "DEVICE=cpu is compared with PyTorch's float64. A GPU: DEVICE=cuda; without one: DEVICE=emulated"
 	@./test_gpt --compare dev/test/reference/gpt2_tied.safetensors dev/test/reference/llama_grouped.safetensors
 else
 compared := $(or $(MODEL),$(if $(filter cuda,$(DEVICE)),gpt2-124M llama-130M,gpt2 llama))
-compare: report test_gpt $(BUILD)/test_gpt
+written_by := $(BUILD)/$(if $(filter bf16,$(PRECISION)),bf16/)test_gpt
+compare: report test_gpt $(written_by)
 	@mkdir -p $(BUILD)/compare; trap 'rm -r $(BUILD)/compare' EXIT; \
-	for model in $(compared); do $(BUILD)/test_gpt --write $(BUILD)/compare/$$model $$model || exit; done; \
+	for model in $(compared); do $(written_by) --write $(BUILD)/compare/$$model $$model || exit; done; \
 	./test_gpt --compare $(addprefix $(BUILD)/compare/,$(compared))
 endif
 

@@ -29,6 +29,10 @@ job() {
 }
 export -f job
 
+case " $GPU_TESTS " in
+*/compare\ *)
+    for model in gpt2 llama; do "$BUILD/bf16/test_gpt" --write "$log/$model.reference" $model || exit; done ;;
+esac
 {
     if [ -n "${LONG:-}" ]; then
         echo "device memory between ranks:dev/test/cuda/cuda_comm.sh"
@@ -42,6 +46,7 @@ export -f job
         asan/*) echo "$test:$BUILD/$test --short" ;;
         */compare)
             echo "$test:$BUILD/$test --compare $references/gpt2_tied.safetensors"
+            echo "$test, the CPU's:$BUILD/$test --compare $log/gpt2.reference $log/llama.reference"
             echo "$test, heads:$BUILD/$test --heads"
             echo "$test, heads, wgmma:env ATTENTION=wgmma $BUILD/$test --heads"
             ;;

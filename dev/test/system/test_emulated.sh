@@ -5,7 +5,8 @@
 # exchange through the host, by MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and
 # started as torchrun does. LONG=1: twice as many meshes, and in bf16 also a trainer that knows nothing of NCCL; else
 # ranks of the one that does exchange through the host where they share a GPU. $BUILD/emulated/PRECISION/train_gpt,
-# $BUILD/emulated/bf16/train_gpt_nccl, $BUILD/emulated/bf16/compare, $BUILD/test_gpt and ./train_gpt are built already.
+# $BUILD/emulated/bf16/train_gpt_nccl, $BUILD/emulated/bf16/compare, $BUILD/bf16/test_gpt and ./train_gpt are built
+# already.
 #
 # Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and
 # fp16: a rounding errs by u = 2^-8 or 2^-11 at most; a loss of about 5 is the mean of some thousand rows whose errors
@@ -91,8 +92,10 @@ compared() {
     tail -n 1 out
     [ $status = $(($2 > 0)) ] && [ "$(grep -c ' error .* bound ' out)" = "$1" ] && [ "$(grep -c '^FAIL' out)" = "$2" ]
 }
-for model in gpt2 llama; do check "a step of $model by the CPU" "$build/test_gpt" --write $model.reference $model; done
-check "and by the emulated GPU, in bf16, tensor by tensor:" compared 110 0
+for model in gpt2 llama; do
+    check "a step of $model by the CPU" "$build/bf16/test_gpt" --write $model.reference $model
+done
+check "and by the emulated GPU, in bf16 as well, tensor by tensor:" compared 110 0
 for tensor in x.2 grad.transformer.h.1.mlp.c_fc.bias final.transformer.h.0.ln_1.weight; do
     cp gpt2.reference kept && python3 changed.py gpt2.reference $tensor
     check "one number of $tensor that differs is seen:" compared 110 1
