@@ -1,5 +1,5 @@
 /*
-attention.h: causal attention on the CPU, forward, backward and token by token, with grouped key/value heads; float32.
+attention.h: causal attention on the CPU, forward, backward and token by token, with grouped key/value heads.
 
     S = Q K^T / sqrt(HS),   P = softmax of S over the keys j <= i,   O = P V           for one head: Q, K, V are (T, HS)
 
@@ -16,8 +16,15 @@ P = e^(S - lse) is recomputed from Q and K, and then, with D_i = sum_d dO_id O_i
 
 Layout. Scores are transposed in scratch, scores[key][query]: the softmax runs over 64 queries side by side and never
 adds within a vector. And all seven products have one form, C += A B, in which rows of C and B are whole vectors and A
-is read one scalar at a time, by rows or by columns (block_product). Blocks are copied to scratch, padded with zeros to
-64 rows and whole vectors, so that no loop has a remainder; Q is scaled by 1/sqrt(HS) in the copy.
+is read one operand at a time, by rows or by columns (attention_product.h). Blocks are copied to scratch, padded with
+zeros to 64 rows and whole vectors, so that no loop has a remainder.
+
+bf16. Rounded are, as in the kernels of GPUs (attention.cuh): P and dS, as operands of the second products, and the
+results O, dQ, dK, dV. Sums, the softmax, its l (of P before it is rounded), D and lse are float32. 1/sqrt(HS)
+multiplies the scores and the sums of dQ and dK; in float32 it multiplies Q, in the copy, which would be a rounding
+more. An operand of a product is a pair of neighbours along k. They are neighbours in a row of Q, K, V, dO for S and dP,
+and of P and dS for dV and dK; where k runs from row to row (the right factors of dV, dK, dQ and O; P for O, dS for dQ),
+two rows are joined (pair_rows).
 
 Documents. A sequence may be packed: the end of one document, whole documents, the beginning of the last. With
 `positions` (B, T), the position of every token in its own document, a query sees only its own document: the keys i -
@@ -33,203 +40,15 @@ by each query head that reads it: the time is that of reading the cache, hence f
 (Shazeer 2019). attention_decode computes this row, with plain dot products and the same online softmax, 64 keys at a
 time.
 
-Bits. Blocks are cut from the start of the sequence and every sum is taken by one thread in the order of the tokens. So
-no bit depends on the number of threads or on the other sequences, and no output on later tokens.
+Bits. Blocks are cut from the start of the sequence and every sum is taken by one thread in the order of the tokens, in
+bf16 as attention_product.h says. So no bit depends on the number of threads or on the other sequences, and no output on
+later tokens.
 */
 #ifndef ATTENTION_H
 #define ATTENTION_H
 
-#include "../util/base.h"
+#include "attention_product.h"
 #include "fast_math.h"
-#include "matmul.h"
-
-// ----------------------------------------------------------------------------------------------------------------
-// The product
-
-// The widest vectors of the machine, and how many rows of two vectors a tile may have to leave registers for operands.
-#if defined(__AVX512F__)
-enum { ATT_LANES = 16, ATT_ROWS = 8 };
-#elif defined(__AVX__)
-enum { ATT_LANES = 8, ATT_ROWS = 4 };
-#else
-enum { ATT_LANES = 4, ATT_ROWS = 4 };
-#endif
-enum { ATT_WIDTH = 2 * ATT_LANES }; // a tile is ATT_ROWS x ATT_WIDTH
-enum { ATT_BLOCK = 64 };            // queries, and keys, in a block
-
-typedef float AttVector __attribute__((vector_size(4 * ATT_LANES), may_alias));
-
-// An operand of a product, and the addition of a times a vector of operands. In bf16 an operand is a word of two
-// neighbours along k, the first one in the low half, and the second one is added first.
-#ifdef PRECISION_BF16
-enum { IN_BF16 = true, ATT_PACK = 2, ATT_STEP = TILE_DEPTH };
-typedef uint32_t AttOperand __attribute__((may_alias));
-typedef uint32_t AttWords __attribute__((vector_size(4 * ATT_LANES), may_alias));
-
-static inline AttVector add_words_by_fma(AttVector sum, AttOperand a, const AttOperand* b) {
-    const AttWords x = a - (AttWords){0}, y = *(const AttWords*)b;
-    sum += (AttVector)(x & 0xffff0000u) * (AttVector)(y & 0xffff0000u);
-    sum += (AttVector)(x << 16) * (AttVector)(y << 16);
-    return sum;
-}
-
-static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
-#ifdef __AVX512BF16__
-    return (AttVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)a), *(const __m512bh*)b);
-#else
-    return add_words_by_fma(sum, a, b);
-#endif
-}
-#else
-enum { IN_BF16 = false, ATT_PACK = 1, ATT_STEP = ATT_WIDTH };
-typedef float AttOperand;
-
-static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
-    return sum + a * *(const AttVector*)b;
-}
-#endif
-
-// The structure of A and C when the block is on the diagonal.
-typedef enum {
-    WHOLE,        // nothing
-    UPPER_RESULT, // only C[i][j] with j >= i are needed; j < column_begin(i) are not written
-    UPPER_FACTOR, // A[i][k] = 0 for k < i
-    LOWER_FACTOR, // A[i][k] = 0 for k > i
-} AttPart;
-
-// The first column that UPPER_RESULT computes in a row: a whole tile at a time.
-static inline int column_begin(int row) { return row / ATT_STEP * ATT_STEP; }
-
-// One tile of C = A B (+ C if add), K operands. vectors: 1 or 2, the width of this tile. Inlined, so that vectors is a
-// constant, the loops over it and over rows unroll, and the sums stay in registers.
-__attribute__((always_inline)) static inline void vector_tile(float* c, int ldc, const AttOperand* a, int a_row,
-                                                              int a_col, const AttOperand* b, int ldb, int K, bool add,
-                                                              int vectors) {
-    AttVector sum[ATT_ROWS][2];
-    UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
-        UNROLL(2) for (int v = 0; v < vectors; v++) {
-            const AttVector zero = {0};
-            sum[i][v] = add ? *(const AttVector*)(c + i * ldc + v * ATT_LANES) : zero;
-        }
-    }
-    for (int k = 0; k < K; k++) {
-        UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
-            UNROLL(2) for (int v = 0; v < vectors; v++) {
-                sum[i][v] = multiply_add(sum[i][v], a[i * a_row + k * a_col], b + k * ldb + v * ATT_LANES);
-            }
-        }
-    }
-    UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
-        UNROLL(2) for (int v = 0; v < vectors; v++) * (AttVector*)(c + i * ldc + v * ATT_LANES) = sum[i][v];
-    }
-}
-
-// to (columns, rows) = the transpose of from (rows, columns); both are multiples of 4. columns may be any number where
-// rows of `from` and room in `to` are.
-static inline void transpose(AttOperand* to, const AttOperand* from, int from_row, int rows, int columns) {
-    for (int j = 0; j < columns; j += 4) {
-        for (int i = 0; i < rows; i += 4)
-            matmul_transpose4((MatmulWord*)to + j * rows + i, rows, from + i * from_row + j,
-                              from_row * (int64_t)sizeof *from);
-    }
-}
-
-#ifdef PRECISION_BF16
-// block_product by tiles of AMX, 32 x 32 sums and 32 numbers of k at a time.
-typedef struct {
-    float* c;
-    int ldc;
-    const AttOperand* a;
-    int a_row, a_col;
-    const AttOperand* b;
-    int ldb, N, K;
-    bool add;
-    AttPart part;
-} AttProduct;
-
-__attribute__((always_inline)) static inline void product_of_tiles(Tile* simulated, const AttProduct* x) {
-    enum { SIDE = 2 * TILE_ROWS, WORD = sizeof(AttOperand) };
-    static const float zeros[SIDE] = {0};
-    AttOperand a_rows[ATT_BLOCK * ATT_BLOCK / ATT_PACK];
-    const bool by_rows = x->a_col == 1;
-    const int a_row = by_rows ? x->a_row : x->K;
-    if (!by_rows) transpose(a_rows, x->a, x->a_col, x->K, ATT_BLOCK);
-    for (int i = 0; i < ATT_BLOCK; i += SIDE) {
-        const int begin = x->part == UPPER_FACTOR ? i / ATT_PACK : 0;
-        const int end = x->part == LOWER_FACTOR ? (i + SIDE) / ATT_PACK : x->K;
-        const AttOperand *above = (by_rows ? x->a : a_rows) + i * a_row + begin, *below = above + TILE_ROWS * a_row;
-        const TilePair a = {above, below, a_row * WORD, TILE_WORDS * WORD};
-        for (int j = x->part == UPPER_RESULT ? i : 0; j < x->N; j += SIDE) {
-            const AttOperand* left = x->b + begin * x->ldb + j;
-            const TilePair b = {left, left + TILE_WORDS, x->ldb * WORD, TILE_ROWS * x->ldb * WORD};
-            float* tile = x->c + i * x->ldc + j;
-            const float* from = x->add ? tile : zeros;
-            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, from, x->add ? x->ldc : 0, tile, x->ldc);
-        }
-    }
-}
-
-// What multiplies: tiles, where the processor has them, else vectors; tests also choose tiles in C.
-typedef enum { ATT_ANY, ATT_TILES, ATT_VECTORS, ATT_TILES_IN_C } AttUnit;
-static AttUnit attention_unit = ATT_ANY;
-
-// Before the threads start; and what each does before its first product and after the last.
-static inline void attention_choose_unit(void) {
-    if (attention_unit == ATT_ANY) attention_unit = amx_is_here() ? ATT_TILES : ATT_VECTORS;
-}
-static inline void attention_begin(void) {
-    if (attention_unit == ATT_TILES) amx_begin();
-}
-static inline void attention_end(void) {
-    if (attention_unit == ATT_TILES) amx_end();
-}
-
-#ifdef AMX_COMPILED
-AMX_TARGET static void product_by_amx(const AttProduct* x) { product_of_tiles(NULL, x); }
-#endif
-
-static void product_by_tiles(const AttProduct* x) {
-#ifdef AMX_COMPILED
-    if (attention_unit == ATT_TILES) {
-        product_by_amx(x);
-        return;
-    }
-#endif
-    Tile tiles[8];
-    product_of_tiles(tiles, x);
-}
-#else
-static inline void attention_choose_unit(void) {}
-static inline void attention_begin(void) {}
-static inline void attention_end(void) {}
-#endif
-
-// C (ATT_BLOCK, N) = A (ATT_BLOCK, K) B (K, N), + C if add. A[i][k] = a[i * a_row + k * a_col]; rows of C and B are ldc
-// and ldb apart; K counts operands. N, ldc and ldb are multiples of ATT_LANES, in bf16 N of 32 and K of 16; b and c are
-// aligned to vectors.
-static inline void block_product(float* c, int ldc, const AttOperand* a, int a_row, int a_col, const AttOperand* b,
-                                 int ldb, int N, int K, bool add, AttPart part) {
-#ifdef PRECISION_BF16
-    if (attention_unit != ATT_VECTORS) {
-        const AttProduct x = {c, ldc, a, a_row, a_col, b, ldb, N, K, add, part};
-        product_by_tiles(&x);
-        return;
-    }
-#endif
-    for (int j = 0; j < N; j += ATT_WIDTH) {
-        for (int i = 0; i < ATT_BLOCK; i += ATT_ROWS) {
-            if (part == UPPER_RESULT && j < column_begin(i)) break;
-            const int begin = part == UPPER_FACTOR ? i / ATT_PACK : 0;
-            const int end = part == LOWER_FACTOR ? (i + ATT_ROWS) / ATT_PACK : K;
-            float* tile = c + i * ldc + j;
-            const AttOperand *rows = a + i * a_row + begin * a_col, *columns = b + begin * ldb + j;
-            if (j + ATT_WIDTH <= N)
-                vector_tile(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 2);
-            else
-                vector_tile(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 1);
-        }
-    }
-}
 
 // ----------------------------------------------------------------------------------------------------------------
 // Heads, blocks, scratch
@@ -306,8 +125,8 @@ typedef struct {
     AttMatrix m; // float32: m.rows are sums
 } AttScores;
 
-// rows (ATT_BLOCK, width) = block `index` of the head; zeros beyond T and HS. Columns beyond HS are multiplied, too, but
-// reach no result. float32: times scale
+// rows (ATT_BLOCK, width) = block `index` of the head, in float32 times scale; zeros beyond T and HS. Columns beyond HS
+// are multiplied, too, but reach no result.
 static inline void load_block(floatX* rows, ConstHead head, int index, const AttShape* s, float scale) {
     const int n = block_rows(s, index), width = s->width;
     const floatX* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
@@ -322,17 +141,11 @@ static inline void load_block(floatX* rows, ConstHead head, int index, const Att
     memset(rows + n * width, 0, sizeof(floatX) * (size_t)((ATT_BLOCK - n) * width));
 }
 
-// The words of m, (ATT_BLOCK, width), from its rows.
+// bf16: the words of m, (ATT_BLOCK, width), from its rows.
 static inline void pair_rows(const AttMatrix* m, int width) {
-#ifdef PRECISION_BF16
-    for (int t = 0; t < ATT_BLOCK; t += 2) {
-        const floatX *RESTRICT even = m->rows + t * width, *RESTRICT odd = even + width;
-        AttOperand* RESTRICT words = m->pairs + t / 2 * width;
-        for (int d = 0; d < width; d++) words[d] = even[d].bits | (uint32_t)odd[d].bits << 16;
-    }
-#else
-    (void)m, (void)width;
-#endif
+    if (!IN_BF16) return;
+    for (int t = 0; t < ATT_BLOCK; t += 2)
+        matmul_join((MatmulWord*)m->pairs + t / 2 * width, m->rows + t * width, width, width);
 }
 
 // The rows of s->m from s->sums; of a block on the diagonal only the columns that were computed.

@@ -14,7 +14,7 @@ where 4 is for the tail of the distribution over all elements.
 
 In bf16, v = 2^-8 bounds the relative error of a rounding, and to first order each adds v M at most. O = P V: P is
 rounded, and O: 2 v M; the same for dV = P^T dO. lse, summed before P is rounded: nothing. D, of the O that was rounded:
-2 v M; dS: that, and its own rounding; dQ and dK: these and their own, 4 v M. A few v^2 M are covered by a factor 1 + 4 v.
+2 v M; dS: that, and its own rounding; dQ and dK: these and their own, 4 v M. A few v^2 M: covered by a factor 1 + 4 v.
 
 attention_decode has the same sums in another order, and rounds only O. attention_forward and attention_decode, each
 within its bound of the exact result, are within the sum of their bounds of each other.
@@ -524,7 +524,7 @@ static AttOperand* random_words(int n, uint64_t stream) {
     return words;
 }
 
-// One sum as attention.h says: word by word, the high half first; by tiles the sums of 16 words' halves are added.
+// One sum as attention_product.h says: word by word, the high half first; by tiles the sums of both halves of 16 words.
 static float chain(float sum, const AttOperand* a, int a_col, const AttOperand* b, int ldb, int K, bool tiles) {
     float even = 0, odd = 0;
     for (int k = 0; k < K; k++) {

@@ -1,0 +1,207 @@
+/*
+attention_product.h: the product of blocks of 64 rows in scratch memory, C = A B or C += A B, of which attention.h has
+seven kinds. Rows of C and B are whole vectors; A is read one operand at a time, by rows or by columns.
+
+An operand is a float, or in bf16 a word of two numbers that are neighbours along k, the first in the low half: pairs of
+k are rows of B, and K counts pairs. Three units multiply words:
+
+    AVX-512 BF16   VDPBF16PS adds the two products of a word to each of 16 sums
+    any vectors    two multiply-adds of the halves, as floats: the same bits, since products of bf16 are exact
+    AMX            tiles of 16 x 16 sums and 16 words (amx.h), where the processor has them
+
+Order of sums. An element of C is one chain, c or 0, then k = 0, 1, 2, ...; in bf16 the second number of each word comes
+first, k = 1, 0, 3, 2, ...; by AMX a step of 32 is summed as amx.h says, and then added. Numbers that are known to be 0,
+beyond the diagonal, may be left out.
+*/
+#ifndef ATTENTION_PRODUCT_H
+#define ATTENTION_PRODUCT_H
+
+#include "../util/base.h"
+#include "matmul.h"
+
+// The widest vectors of the machine, and how many rows of two vectors a tile may have to leave registers for operands.
+#if defined(__AVX512F__)
+enum { ATT_LANES = 16, ATT_ROWS = 8 };
+#elif defined(__AVX__)
+enum { ATT_LANES = 8, ATT_ROWS = 4 };
+#else
+enum { ATT_LANES = 4, ATT_ROWS = 4 };
+#endif
+enum { ATT_WIDTH = 2 * ATT_LANES }; // a tile is ATT_ROWS x ATT_WIDTH
+enum { ATT_BLOCK = 64 };            // queries, and keys, in a block
+
+typedef float AttVector __attribute__((vector_size(4 * ATT_LANES), may_alias));
+
+// An operand; columns at which C may begin in a block on the diagonal are multiples of ATT_STEP; and sum + a * b, b a
+// vector of operands.
+#ifdef PRECISION_BF16
+enum { IN_BF16 = true, ATT_PACK = 2, ATT_STEP = TILE_DEPTH };
+typedef uint32_t AttOperand __attribute__((may_alias));
+typedef uint32_t AttWords __attribute__((vector_size(4 * ATT_LANES), may_alias));
+
+static inline AttVector add_words_by_fma(AttVector sum, AttOperand a, const AttOperand* b) {
+    const AttWords x = a - (AttWords){0}, y = *(const AttWords*)b;
+    sum += (AttVector)(x & 0xffff0000u) * (AttVector)(y & 0xffff0000u);
+    sum += (AttVector)(x << 16) * (AttVector)(y << 16);
+    return sum;
+}
+
+static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
+#ifdef __AVX512BF16__
+    return (AttVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)a), *(const __m512bh*)b);
+#else
+    return add_words_by_fma(sum, a, b);
+#endif
+}
+#else
+enum { IN_BF16 = false, ATT_PACK = 1, ATT_STEP = ATT_WIDTH };
+typedef float AttOperand;
+
+static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
+    return sum + a * *(const AttVector*)b;
+}
+#endif
+
+// The structure of A and C when the block is on the diagonal.
+typedef enum {
+    WHOLE,        // nothing
+    UPPER_RESULT, // only C[i][j] with j >= i are needed; j < column_begin(i) are not written
+    UPPER_FACTOR, // A[i][k] = 0 for k < i
+    LOWER_FACTOR, // A[i][k] = 0 for k > i
+} AttPart;
+
+// The first column that UPPER_RESULT computes in a row: a whole tile at a time.
+static inline int column_begin(int row) { return row / ATT_STEP * ATT_STEP; }
+
+// One tile of C = A B (+ C if add), K operands. vectors: 1 or 2, the width of this tile. Inlined, so that vectors is a
+// constant, the loops over it and over rows unroll, and the sums stay in registers.
+__attribute__((always_inline)) static inline void vector_tile(float* c, int ldc, const AttOperand* a, int a_row,
+                                                              int a_col, const AttOperand* b, int ldb, int K, bool add,
+                                                              int vectors) {
+    AttVector sum[ATT_ROWS][2];
+    UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
+        UNROLL(2) for (int v = 0; v < vectors; v++) {
+            const AttVector zero = {0};
+            sum[i][v] = add ? *(const AttVector*)(c + i * ldc + v * ATT_LANES) : zero;
+        }
+    }
+    for (int k = 0; k < K; k++) {
+        UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
+            UNROLL(2) for (int v = 0; v < vectors; v++) {
+                sum[i][v] = multiply_add(sum[i][v], a[i * a_row + k * a_col], b + k * ldb + v * ATT_LANES);
+            }
+        }
+    }
+    UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
+        UNROLL(2) for (int v = 0; v < vectors; v++) * (AttVector*)(c + i * ldc + v * ATT_LANES) = sum[i][v];
+    }
+}
+
+// to (columns, rows) = the transpose of from (rows, columns); both are multiples of 4. columns may be any number where
+// rows of `from` and room in `to` are.
+static inline void transpose(AttOperand* to, const AttOperand* from, int from_row, int rows, int columns) {
+    for (int j = 0; j < columns; j += 4) {
+        for (int i = 0; i < rows; i += 4)
+            matmul_transpose4((MatmulWord*)to + j * rows + i, rows, from + i * from_row + j,
+                              from_row * (int64_t)sizeof *from);
+    }
+}
+
+#ifdef PRECISION_BF16
+// block_product by tiles of AMX, 32 x 32 sums and 32 numbers of k at a time.
+typedef struct {
+    float* c;
+    int ldc;
+    const AttOperand* a;
+    int a_row, a_col;
+    const AttOperand* b;
+    int ldb, N, K;
+    bool add;
+    AttPart part;
+} AttProduct;
+
+__attribute__((always_inline)) static inline void product_of_tiles(Tile* simulated, const AttProduct* x) {
+    enum { SIDE = 2 * TILE_ROWS, WORD = sizeof(AttOperand) };
+    static const float zeros[SIDE] = {0};
+    AttOperand a_rows[ATT_BLOCK * ATT_BLOCK / ATT_PACK];
+    const bool by_rows = x->a_col == 1;
+    const int a_row = by_rows ? x->a_row : x->K;
+    if (!by_rows) transpose(a_rows, x->a, x->a_col, x->K, ATT_BLOCK);
+    for (int i = 0; i < ATT_BLOCK; i += SIDE) {
+        const int begin = x->part == UPPER_FACTOR ? i / ATT_PACK : 0;
+        const int end = x->part == LOWER_FACTOR ? (i + SIDE) / ATT_PACK : x->K;
+        const AttOperand *above = (by_rows ? x->a : a_rows) + i * a_row + begin, *below = above + TILE_ROWS * a_row;
+        const TilePair a = {above, below, a_row * WORD, TILE_WORDS * WORD};
+        for (int j = x->part == UPPER_RESULT ? i : 0; j < x->N; j += SIDE) {
+            const AttOperand* left = x->b + begin * x->ldb + j;
+            const TilePair b = {left, left + TILE_WORDS, x->ldb * WORD, TILE_ROWS * x->ldb * WORD};
+            float* tile = x->c + i * x->ldc + j;
+            const float* from = x->add ? tile : zeros;
+            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, from, x->add ? x->ldc : 0, tile, x->ldc);
+        }
+    }
+}
+
+// What multiplies: tiles, where the processor has them, else vectors; tests also choose tiles in C.
+typedef enum { ATT_ANY, ATT_TILES, ATT_VECTORS, ATT_TILES_IN_C } AttUnit;
+static AttUnit attention_unit = ATT_ANY;
+
+// Before the threads start; and what each does before its first product and after the last.
+static inline void attention_choose_unit(void) {
+    if (attention_unit == ATT_ANY) attention_unit = amx_is_here() ? ATT_TILES : ATT_VECTORS;
+}
+static inline void attention_begin(void) {
+    if (attention_unit == ATT_TILES) amx_begin();
+}
+static inline void attention_end(void) {
+    if (attention_unit == ATT_TILES) amx_end();
+}
+
+#ifdef AMX_COMPILED
+AMX_TARGET static void product_by_amx(const AttProduct* x) { product_of_tiles(NULL, x); }
+#endif
+
+static void product_by_tiles(const AttProduct* x) {
+#ifdef AMX_COMPILED
+    if (attention_unit == ATT_TILES) {
+        product_by_amx(x);
+        return;
+    }
+#endif
+    Tile tiles[8];
+    product_of_tiles(tiles, x);
+}
+#else
+static inline void attention_choose_unit(void) {}
+static inline void attention_begin(void) {}
+static inline void attention_end(void) {}
+#endif
+
+// C (ATT_BLOCK, N) = A (ATT_BLOCK, K) B (K, N), + C if add. A[i][k] = a[i * a_row + k * a_col]; rows of C and B are ldc
+// and ldb apart; K counts operands. N, ldc and ldb are multiples of ATT_LANES, in bf16 N of 32 and K of 16; b and c are
+// aligned to vectors.
+static inline void block_product(float* c, int ldc, const AttOperand* a, int a_row, int a_col, const AttOperand* b,
+                                 int ldb, int N, int K, bool add, AttPart part) {
+#ifdef PRECISION_BF16
+    if (attention_unit != ATT_VECTORS) {
+        const AttProduct x = {c, ldc, a, a_row, a_col, b, ldb, N, K, add, part};
+        product_by_tiles(&x);
+        return;
+    }
+#endif
+    for (int j = 0; j < N; j += ATT_WIDTH) {
+        for (int i = 0; i < ATT_BLOCK; i += ATT_ROWS) {
+            if (part == UPPER_RESULT && j < column_begin(i)) break;
+            const int begin = part == UPPER_FACTOR ? i / ATT_PACK : 0;
+            const int end = part == LOWER_FACTOR ? (i + ATT_ROWS) / ATT_PACK : K;
+            float* tile = c + i * ldc + j;
+            const AttOperand *rows = a + i * a_row + begin * a_col, *columns = b + begin * ldb + j;
+            if (j + ATT_WIDTH <= N)
+                vector_tile(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 2);
+            else
+                vector_tile(tile, ldc, rows, a_row, a_col, columns, ldb, end - begin, add, 1);
+        }
+    }
+}
+
+#endif
