@@ -270,36 +270,73 @@ static inline void matmul_transpose4(MatmulWord* to, int width, const void* from
     for (int k = 0; k < 4; k++) memcpy(to + k * width, &x[k], sizeof x[k]);
 }
 
+#ifdef MATMUL_X86
+// The same of 8 rows x `words`: rows i and i + 4 are the halves of a vector, and each half is transposed.
+__attribute__((target("avx"))) static inline void matmul_transpose8(MatmulWord* to, int width, const void* from,
+                                                                    int64_t across, int words) {
+    for (int k = 0; k < words; k += 4, to += 4 * width) {
+        __m256 x[4];
+        MATMUL_UNROLL for (int i = 0; i < 4; i++) {
+            const float* row = (const float*)(const void*)((const char*)from + i * across) + k;
+            const float* row4 = (const float*)(const void*)((const char*)from + (i + 4) * across) + k;
+            x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(row)), _mm_loadu_ps(row4), 1);
+        }
+        const __m256d low01 = _mm256_castps_pd(_mm256_unpacklo_ps(x[0], x[1]));
+        const __m256d high01 = _mm256_castps_pd(_mm256_unpackhi_ps(x[0], x[1]));
+        const __m256d low23 = _mm256_castps_pd(_mm256_unpacklo_ps(x[2], x[3]));
+        const __m256d high23 = _mm256_castps_pd(_mm256_unpackhi_ps(x[2], x[3]));
+        _mm256_storeu_pd((double*)(void*)to, _mm256_unpacklo_pd(low01, low23));
+        _mm256_storeu_pd((double*)(void*)(to + width), _mm256_unpackhi_pd(low01, low23));
+        _mm256_storeu_pd((double*)(void*)(to + 2 * width), _mm256_unpacklo_pd(high01, high23));
+        _mm256_storeu_pd((double*)(void*)(to + 3 * width), _mm256_unpackhi_pd(high01, high23));
+    }
+}
+#endif
+
 // One whole panel of vectors that are contiguous along k (along = 1), up to `wide` of them and `depth` words, both
 // multiples of 4. In runs of k: the part of the panel being written stays in L1, and the next run of each vector is
 // prefetched.
 static inline void matmul_pack_transposed(MatmulWord* panel, int width, const floatX* from, int64_t across, int wide,
                                           int depth) {
     enum { RUN = 128, LINE = 16 };
+    const int64_t row = across * (int64_t)sizeof(floatX);
     for (int run = 0; run < depth; run += RUN) {
-        int end = min_int(run + RUN, depth);
-        for (int i = 0; i < wide; i += 4) {
-            for (int k = run; k < end; k += 4) {
-                const floatX* rows = from + i * across + k * WORD_NUMBERS;
-                for (int j = 0; k % LINE == 0 && j < 4; j++) {
-                    __builtin_prefetch(rows + j * across + RUN * WORD_NUMBERS);
-                }
-                matmul_transpose4(panel + k * width + i, width, rows, across * (int64_t)sizeof(floatX));
+        const int end = min_int(run + RUN, depth);
+        int i = 0;
+#ifdef MATMUL_X86
+        for (; i + 8 <= wide && __builtin_cpu_supports("avx"); i += 8) {
+            const floatX* rows = from + i * across + run * WORD_NUMBERS;
+            for (int j = 0; j < 8; j++) {
+                for (int k = RUN; k < 2 * RUN; k += LINE) __builtin_prefetch(rows + j * across + k * WORD_NUMBERS);
             }
+            matmul_transpose8(panel + run * width + i, width, rows, row, end - run);
+        }
+#endif
+        for (; i < wide; i += 4) {
+            for (int k = run; k < end; k += 4)
+                matmul_transpose4(panel + k * width + i, width, from + i * across + k * WORD_NUMBERS, row);
         }
     }
 }
 
-// n words of numbers that are side by side: in bf16 of a row and the next one, `along` later.
-static inline void matmul_join(MatmulWord* RESTRICT to, const floatX* from, int64_t along, int n) {
+// Eight words of numbers that are side by side: in bf16 of a row and the next one, `along` later.
+static inline void matmul_join8(MatmulWord* RESTRICT to, const floatX* from, int64_t along) {
 #ifdef PRECISION_BF16
-    for (int i = 0; i < n; i++) to[i] = from[i].bits | (uint32_t)from[along + i].bits << 16;
+    for (int i = 0; i < 8; i++) to[i] = from[i].bits | (uint32_t)from[along + i].bits << 16;
 #else
     (void)along;
-    int i = 0;
-    for (; i + 8 <= n; i += 8) memcpy(to + i, from + i, 8 * sizeof *from);
-    for (; i < n; i++) to[i] = bits_of_float(from[i]);
+    memcpy(to, from, 8 * sizeof *from);
 #endif
+}
+
+// n words.
+static inline void matmul_join(MatmulWord* RESTRICT to, const floatX* from, int64_t along, int n) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) matmul_join8(to + i, from + i, along);
+    for (const int end = i + n % 8; i < end; i++) {
+        const floatX pair[2] = {from[i], from[(WORD_NUMBERS - 1) * along + i]};
+        memcpy(to + i, pair, sizeof *to);
+    }
 }
 
 // Whole panels of vectors that are side by side (across = 1), row after row of memory; `panel` words from one panel to
@@ -312,7 +349,12 @@ static inline void matmul_pack_rows(MatmulWord* panels, int width, int64_t panel
             for (int j = 0; j < WORD_NUMBERS; j++)
                 __builtin_prefetch(from + min_int(i, count - 1) + (AHEAD + j) * along);
         }
-        for (int i = 0; i < count; i += width) matmul_join(panels + i / width * panel, from + i, along, width);
+        MatmulWord* to = panels;
+        if (width == 8) { // of A: a panel has one vector
+            for (int i = 0; i < count; i += 8, to += panel) matmul_join8(to, from + i, along);
+        } else {
+            for (int i = 0; i < count; i += width, to += panel) matmul_join(to, from + i, along, width);
+        }
     }
 }
 
