@@ -1,0 +1,65 @@
+"""Faults of the processor's attention in bf16: operands, roundings, scales, tiles. Test: test_attention. (Documents and
+decoding: documents.py, generate.py.)"""
+ATTENTION, PRODUCT = "kernels/attention.h", "kernels/attention_product.h"
+
+FAULTS = [
+    # what is wrong, test, file, text, replacement; a test's name is the macro of the precision, as well
+    ("a word is added even first", "BF16", PRODUCT,
+     "    sum += (AttVector)(x & 0xffff0000u) * (AttVector)(y & 0xffff0000u);\n"
+     "    sum += (AttVector)(x << 16) * (AttVector)(y << 16);\n",
+     "    sum += (AttVector)(x << 16) * (AttVector)(y << 16);\n"
+     "    sum += (AttVector)(x & 0xffff0000u) * (AttVector)(y & 0xffff0000u);\n"),
+    ("the high half keeps the low one's bits", "BF16", PRODUCT, "(AttVector)(y & 0xffff0000u)", "(AttVector)y"),
+    ("the diagonal: columns begin within a tile", "BF16", PRODUCT, "ATT_STEP = TILE_DEPTH", "ATT_STEP = TILE_DEPTH / 2"),
+    ("vectors: terms begin after the diagonal", "BF16", PRODUCT,
+     "const int begin = part == UPPER_FACTOR ? i / ATT_PACK : 0;",
+     "const int begin = part == UPPER_FACTOR ? (i + ATT_ROWS) / ATT_PACK : 0;"),
+    ("vectors: terms end before the diagonal", "BF16", PRODUCT, "(i + ATT_ROWS) / ATT_PACK : K;",
+     "i / ATT_PACK : K;"),
+    ("tiles: terms begin after the diagonal", "BF16", PRODUCT, "x->part == UPPER_FACTOR ? i / ATT_PACK : 0;",
+     "x->part == UPPER_FACTOR ? (i + SIDE) / ATT_PACK : 0;"),
+    ("tiles: terms end before the diagonal", "BF16", PRODUCT, "(i + SIDE) / ATT_PACK : x->K;",
+     "i / ATT_PACK : x->K;"),
+    ("tiles: below the diagonal, too", "BF16", PRODUCT, "int j = x->part == UPPER_RESULT ? i : 0;", "int j = 0;"),
+    ("tiles: the left one twice", "BF16", PRODUCT, "{left, left + TILE_WORDS, ", "{left, left, "),
+    ("tiles: the upper one twice", "BF16", PRODUCT, "*below = above + TILE_ROWS * a_row;", "*below = above;"),
+    ("tiles: the next step is the next row", "BF16", PRODUCT, "TILE_ROWS * x->ldb * WORD};", "x->ldb * WORD};"),
+    ("tiles: always added", "BF16", PRODUCT, "const float* from = x->add ? tile : zeros;", "const float* from = tile;"),
+    ("tiles: columns of A are read as rows", "BF16", PRODUCT,
+     "    if (!by_rows) transpose(a_rows, x->a, x->a_col, x->K, ATT_BLOCK);\n",
+     "    if (!by_rows) memcpy(a_rows, x->a, sizeof a_rows);\n"),
+    ("transpose: every other square", "BF16", PRODUCT, "j < columns; j += 4", "j < columns; j += 8"),
+    ("the last number of an odd head", "BF16", ATTENTION, "IN_BF16 ? s.width / ATT_PACK : HS;",
+     "IN_BF16 ? HS / ATT_PACK : HS;"),
+    ("scores are not scaled", "BF16", ATTENTION, "IN_BF16 ? s->scale : 1.0f;", "1.0f;"),
+    ("the factor of former sums is not scaled", "BF16", ATTENTION, "fast_exp(scale * (factor[i] - max[i]))",
+     "fast_exp(factor[i] - max[i])"),
+    ("the largest score in lse is not scaled", "BF16", ATTENTION, "score_scale(s) * q->max[t]", "q->max[t]"),
+    ("scores are not scaled in the backward pass", "BF16", ATTENTION, "fast_exp(scale * p[i] - lse[i])",
+     "fast_exp(p[i] - lse[i])"),
+    ("dk is not scaled", "BF16", ATTENTION, "j, f->dk + at, s, score_scale(s));", "j, f->dk + at, s, 1.0f);"),
+    ("l is of the rounded P", "BF16", ATTENTION, "            sum[i] += p;", "            sum[i] += to_float(to_floatX(p));"),
+    ("dS is of D alone", "BF16", ATTENTION, "ds[i] = p[i] * (ds[i] - dot[i]);",
+     "ds[i] = p[i] * -dot[i];"),
+    ("P and dS are cut, not rounded", "BF16", ATTENTION, "to_floatX(sums[j * ATT_BLOCK + i]);",
+     "to_floatX(float_of_bits(bits_of_float(sums[j * ATT_BLOCK + i]) & 0xffff0000));"),
+    ("on the diagonal: only what is seen is rounded", "BF16", ATTENTION,
+     "diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++)\n            rows[",
+     "diagonal ? j : 0; i < ATT_BLOCK; i++)\n            rows["),
+    ("a row is joined with itself", "BF16", ATTENTION, "m->rows + t * width, width, width);",
+     "m->rows + t * width, 0, width);"),
+    ("words beyond HS keep what was there", "BF16", ATTENTION,
+     "        for (int d = s->HS; d < width; d++) to[d] = to_floatX(0.0f);\n", ""),
+    ("the words of P are not made", "BF16", ATTENTION, "    pair_rows(&f->p.m, ATT_BLOCK);\n", ""),
+    ("the words of dS are not made", "BF16", ATTENTION, "    pair_rows(&f->ds.m, n);\n", ""),
+    ("the words of K are the first block's", "BF16", ATTENTION,
+     "const AttMatrix k = {f->k.rows + at, f->k.pairs + at / ATT_PACK};\n    block_product",
+     "const AttMatrix k = {f->k.rows + at, f->k.pairs};\n    block_product"),
+    ("transposed blocks lose a column", "FP32", PRODUCT, "j < columns; j += 4", "j + 4 <= columns; j += 4"),
+]
+
+
+def run(test, _planted=True):
+    flags = ["-std=gnu11", "-w", "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
+    program = f"build/test_attention_{test}"
+    return ["gcc", *flags, f"-DPRECISION_{test}", "dev/test/unit/test_attention.c", "-o", program, "-lm"], [program]
