@@ -3,6 +3,7 @@
 # make build/test_x          one test program; make build/sanitized/test_x: with AddressSanitizer and UBSan
 # make mutate SUITE=health   plant each fault of dev/test/mutants/health.py: its test has to fail (SUITE=all; ONLY=word)
 # make equivalence           every mesh and setting beside one process, which make test samples; then SUITE=collectives
+#                            PRECISION=bf16: in bf16, without that suite
 # make torture               200 killed runs, 500 damaged checkpoints, full disks (15 minutes; KILLS= BROKEN= MINUTES=)
 # make kernel_tests          more tests of the CUDA kernels on the emulator
 # make check_transformers    weights and models exchanged with Hugging Face (pip install torch transformers; a minute)
@@ -65,7 +66,8 @@ build_emulated = $(call EMULATE,$(PRECISION)) $(EMULATED_FAST) $(VERSION_FLAG) -
 
 # $(BUILD)/KIND/PRECISION/PROGRAM; KIND: emulated, asan, tsan, or cuda (by nvcc). O: flags with another optimisation
 # for a program whose compilation takes longer than its run, or the other way round.
-own_O = $(strip $(foreach o,O0 O1 O2,$(if $(filter $(@:$(BUILD)/%=%),$($(o)_PROGRAMS)),-$(o))))
+without_bf16 = $(patsubst bf16/%,%,$(patsubst sanitized/bf16/%,sanitized/%,$(1)))
+own_O = $(strip $(foreach o,O0 O1 O2,$(if $(filter $(call without_bf16,$(@:$(BUILD)/%=%)),$($(o)_PROGRAMS)),-$(o))))
 O = $(subst $(1),$(or $(own_O),$(1)),$(2))
 define build_gpu
 @mkdir -p $(@D)
@@ -113,13 +115,13 @@ $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 # In bf16: $(BUILD)/bf16/PROGRAM and $(BUILD)/sanitized/bf16/PROGRAM.
 in_bf16 = @mkdir -p $(@D); $(COMPILE) -DPRECISION_BF16 $(1) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
 $(BUILD)/bf16/%: %.c $(BUILD)/flags
-	$(call in_bf16,$(FAST))
+	$(call in_bf16,$(call O,-O3,$(FAST)))
 $(BUILD)/bf16/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(call in_bf16,$(FAST))
 $(BUILD)/sanitized/bf16/%: %.c $(BUILD)/flags
-	$(call in_bf16,$(SANITIZED))
+	$(call in_bf16,$(call O,-O1,$(SANITIZED)))
 $(BUILD)/sanitized/bf16/train_gpt: train_gpt.cu $(BUILD)/flags
-	$(call in_bf16,$(SANITIZED))
+	$(call in_bf16,$(call O,-O1,$(SANITIZED)))
 # The whole model's tests for the device. The CPU's is $(BUILD)/test_gpt, too.
 test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),bf16/)test_gpt,$(DEVICE)/$(PRECISION)/test_gpt) \
     $(BUILD)/precision
@@ -209,8 +211,8 @@ compare: report test_gpt $(written_by)
 	./test_gpt --compare $(addprefix $(BUILD)/compare/,$(compared))
 endif
 
-equivalence: report $(BUILD)/test_equivalence
-	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" dev/test/system/equivalence.sh
+equivalence: report $(BUILD)/$(if $(filter bf16,$(PRECISION)),bf16/)test_equivalence
+	@BUILD="$(BUILD)" MPIRUN="$(MPIRUN)" PRECISION="$(PRECISION)" dev/test/system/equivalence.sh
 
 kernel_tests: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 	@mkdir -p $(BUILD)/log; for test in $(GPU_TESTS_MORE); do \

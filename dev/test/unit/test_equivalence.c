@@ -15,6 +15,12 @@ here 1e-6 for n up to 300; errors of 20 steps add up: 1e-5 leaves a factor of a 
 size, which would blow up the rounding of gradients that are zero but for rounding; so eps = 1e-3 here, where such
 gradients stay as small as they are.
 
+In bf16 (build/bf16/test_equivalence) ranks round what they add, and the bound is larger. A number passes 8 L + 4 roundings
+by at most u = 2^-8, of random sign, on its way through L layers, and its gradient as many on the way back; so have those
+of the other run: sqrt(2 (2 (8 L + 4))) u = 6.4e-2. A loss is a mean over at least 168 tokens: a twelfth of that. eps = 1
+and a larger learning rate make an update as large as its gradient, not as this divided by its own size. Micro-batches are
+multiples of 32 tokens, the depth of a tile of AMX, where bits have to be the same: for a t that 3 does not divide.
+
     mpirun -np 8 build/test_equivalence [--full | --short | --mesh t p d [--only TEXT] [kept]]
 
 Without --full every mesh, architecture and tying runs with one choice of the other settings (they take turns, so that
@@ -59,7 +65,8 @@ static ModelConfig case_model(const ModelChoice* c) {
     const int NH = c->family == 1 ? 35 : 24, C = 2 * NH, F = c->family == 1 ? 140 : 96;
     static const int key_value_heads[] = {4, 1, 3}; // by family
     const int NKV = architectures[c->arch].hub == HUB_GPT2 ? NH : key_value_heads[c->family];
-    const int T = c->family == 1 ? 35 : 24;
+    static const int lengths[] = {HAS_MASTER_WEIGHTS ? 32 : 24, 35, 24};
+    const int T = lengths[c->family];
     ModelConfig m = model_of(c->arch, LAYERS, C, NH, NKV, F, T, V_TEST);
     m.tied = c->tied;
     return m;
@@ -67,7 +74,7 @@ static ModelConfig case_model(const ModelChoice* c) {
 
 static int family_of(Arch arch, int t) {
     if (t == 5 || t == 7) return 1;
-    return architectures[arch].hub == HUB_LLAMA && t % 3 == 0 ? 2 : 0;
+    return (architectures[arch].hub == HUB_LLAMA || HAS_MASTER_WEIGHTS) && t % 3 == 0 ? 2 : 0;
 }
 
 // Sequences in an update: d divides them and, if it can be, p the share of each replica.
@@ -209,7 +216,7 @@ typedef struct {
     bool shared_agree;
 } Outcome;
 
-static const char* tokens_path = "build/test_equivalence.bin";
+static const char* tokens_path = "build/test_equivalence_" FLOATX_NAME ".bin";
 
 static void write_tokens(void) {
     FILE* f = fopen(tokens_path, "wb");
@@ -232,9 +239,9 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     o->global_batch = c->G;
     o->steps = STEPS;
     o->warmup = 3;
-    o->lr = 2e-4;
-    o->min_lr = 2e-5;
-    o->eps = 1e-3;
+    o->lr = HAS_MASTER_WEIGHTS ? 0.1 : 2e-4;
+    o->min_lr = o->lr / 10;
+    o->eps = HAS_MASTER_WEIGHTS ? 1 : 1e-3;
     o->eval_sequences = 7;
     o->clip = c->clip ? 0.5 : 0;
     o->schedule = (int)c->schedule;
@@ -328,7 +335,7 @@ static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || syn
 static void reference_path(char path[128], const Case* c) {
     const CaatConfig* sync = &c->mesh.caat;
     const int states = is_ordinary(sync) ? 0 : sync->ranks;
-    snprintf(path, 128, "build/test_equivalence_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
+    snprintf(path, 128, "build/test_equivalence_" FLOATX_NAME "_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
              c->model.family, c->clip, c->G, states, states ? sync->fraction : 1, states ? (int)sync->scale : 0);
 }
 
@@ -467,7 +474,7 @@ static double traffic_error(Trainer* t) {
                 fmax(fabs(t->bytes.pipeline - sum.pipeline - sum.tied), fabs(t->bytes.data - sum.data)));
 }
 
-static const double bound = 1e-5;
+static const double bound = HAS_MASTER_WEIGHTS ? 6.4e-2 : 1e-5, loss_bound = HAS_MASTER_WEIGHTS ? 5.3e-3 : 1e-5;
 
 static MeshDifference compare(Trainer* t, const Case* c, const Outcome* outcome) {
     MeshDifference d = {0, 0, 0, 0, 0, 0, true, true, true};
@@ -531,10 +538,12 @@ static void report(const Case* c, const MeshDifference* d) {
     // order.
     const bool same_order = c->mesh.caat.ranks <= 1 || (!is_ordinary(&c->mesh.caat) && c->B == reference_case(c).B);
     const bool exact = DEVICE_IS_HOST && c->mesh.t == 1 && c->mesh.d == 1 && same_order;
-    const double worst = fmax(fmax(d->loss, d->norm), fmax(d->params, fmax(d->validation, d->logits)));
-    check((exact ? d->same_bits : worst <= bound) && d->same_copies && d->same_text && d->bytes < 0.5,
+    char limit[32] = "same bits";
+    if (!exact) snprintf(limit, sizeof limit, "%.1e", bound);
+    const bool near = fmax(d->loss, d->validation) <= loss_bound && fmax(d->norm, fmax(d->params, d->logits)) <= bound;
+    check((exact ? d->same_bits : near) && d->same_copies && d->same_text && d->bytes < 0.5,
           "%-58s loss %.1e norm %.1e params %.1e val %.1e decoded %.1e %s bound %s%s%s%s", name, d->loss, d->norm,
-          d->params, d->validation, d->logits, d->same_bits ? "same bits" : "", exact ? "same bits" : "1e-05",
+          d->params, d->validation, d->logits, d->same_bits ? "same bits" : "", limit,
           d->same_copies ? "" : ", COPIES DIFFER", d->same_text ? "" : ", A TEXT READ AT ONCE DIFFERS",
           d->bytes < 0.5 ? "" : ", BYTES DIFFER");
 }

@@ -20,6 +20,10 @@ static void write_data_file(void) {
     if (fclose(f) != 0) die("%s: cannot write", text_path);
 }
 
+// Tokens of a sequence. In bf16 those of a micro-batch are a multiple of the depth of AMX's tiles: another cut into
+// micro-batches has the same bits.
+enum { SEQ = DEVICE_IS_HOST && HAS_MASTER_WEIGHTS ? 32 : 24 };
+
 typedef struct {
     const ModelConfig* model;
     int micro_batch, global_batch, T, threads;
@@ -88,7 +92,7 @@ static uint64_t fingerprint_of_run(const TestRun* run) {
 // On the CPU the order of all additions is fixed, whatever the cut into micro-batches; on a GPU the same kernels on the
 // same shapes give the same bits.
 static void test_same_bits(const ModelConfig* m) {
-    const int T = 24;
+    const int T = SEQ;
     const Recompute none = RECOMPUTE_NONE;
     const TestRun plain = {m, 4, 8, T, 1, ONE_F_ONE_B, none};
     const uint64_t expected = fingerprint_of_run(&plain);
@@ -113,7 +117,7 @@ static void test_same_bits(const ModelConfig* m) {
 
 // A checkpoint after three steps, loaded into a new process's memory, continues with the same bits.
 static void test_resume_bits(const ModelConfig* m) {
-    const TestRun run = {m, 4, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    const TestRun run = {m, 4, 4, SEQ, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer a, b;
     trainer_open(&a, &run);
     char folder[] = "build/test_trainer_XXXXXX", path[4096];
@@ -138,12 +142,12 @@ static void test_resume_bits(const ModelConfig* m) {
     check(checkpoint_newest(path, sizeof path, folder), "the checkpoint is found: %s", path);
     check(resume_checkpoint(&b) && b.step == 3, "it resumes at step 3");
     for (int i = 0; i < 3; i++) train_step(&b);
-    check(a.sequences == 6 * 4 && b.sequences == 6 * 4, "six updates have consumed %lld and %lld sequences of 24",
-          (long long)a.sequences, (long long)b.sequences);
-    int32_t inputs[24], targets[24]; // the micro-batch in memory ends with the last sequence consumed
+    check(a.sequences == 6 * 4 && b.sequences == 6 * 4, "six updates have consumed %lld and %lld sequences of %d",
+          (long long)a.sequences, (long long)b.sequences, SEQ);
+    int32_t inputs[SEQ], targets[SEQ]; // the micro-batch in memory ends with the last sequence consumed
     Error error;
     const bool read = mix_sequence(inputs, targets, &b.train, 23, &error);
-    const int32_t* last = b.batch.host + 3 * 24;
+    const int32_t* last = b.batch.host + 3 * SEQ;
     check(read && memcmp(inputs, last, sizeof inputs) == 0 &&
               memcmp(targets, last + b.batch.tokens, sizeof targets) == 0,
           "the last of them is number 23 of the data");
@@ -161,7 +165,7 @@ static void test_validation(const ModelConfig* m) {
     double losses[3];
     for (int i = 0; i < 3; i++) {
         const int micro_batch = i == 0 ? 4 : 1;
-        const TestRun run = {m, micro_batch, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+        const TestRun run = {m, micro_batch, 4, SEQ, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
         Trainer t;
         trainer_open(&t, &run);
         t.settings.eval_sequences = i < 2 ? 6 : 7; // 4 + 2, or six times 1
@@ -176,7 +180,7 @@ static void test_validation(const ModelConfig* m) {
 // What the schedule's passes get: the positions of every micro-batch are those of its own inputs, in which token 7
 // begins a document; then a token that is decoded has none of them.
 static void test_document_batches(const ModelConfig* m) {
-    enum { TOKENS = 3000, T = 24, B = 2 };
+    enum { TOKENS = 3000, T = SEQ, B = 2 };
     int32_t header[256] = {20240520, 1, TOKENS};
     uint16_t tokens[TOKENS];
     for (int i = 0; i < TOKENS; i++) tokens[i] = (uint16_t)(random_uniform(5, 6, (uint64_t)i) * 40);
@@ -240,9 +244,9 @@ static void test_learning_rate(void) {
 // A checkpoint of more than the writer's buffer, with rows that do not divide it, comes back bit for bit; the text that
 // the model writes is the same before and after.
 static void test_large_checkpoint(void) {
-    ModelConfig m = model_gpt2(2, 250, 2, 24, 256);
+    ModelConfig m = model_gpt2(2, 250, 2, SEQ, 256);
     m.name = "gpt2, 1.6M";
-    const TestRun run = {&m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    const TestRun run = {&m, 1, 1, SEQ, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer a, b;
     trainer_open(&a, &run);
     char folder[] = "build/test_trainer_XXXXXX";
@@ -267,7 +271,7 @@ static void test_large_checkpoint(void) {
 // Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once; also where
 // the first ones were read at once. Bound: as in test_reference, 4 way sqrt(K) u, for the forward pass alone.
 static void test_decode(const ModelConfig* m) {
-    const TestRun run = {m, 1, 1, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    const TestRun run = {m, 1, 1, SEQ, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);
     for (int i = 0; i < 3; i++) train_step(&t);
@@ -277,16 +281,16 @@ static void test_decode(const ModelConfig* m) {
     load_batch(&t, &pass);
     bind_microbatch(&t, a, &pass, 0, 0);
     a->scale = 0; // logits stay
-    int32_t tokens[24];
+    int32_t tokens[SEQ];
     memcpy(tokens, t.batch.host, sizeof tokens);
     chunk_forward(s, a);
-    float* logits = host_values(a->head->logits, 24 * m->V);
-    double* expected = (double*)checked_malloc((size_t)24 * m->V * sizeof(double), "test");
-    for (int i = 0; i < 24 * m->V; i++) expected[i] = (double)logits[i];
+    float* logits = host_values(a->head->logits, SEQ * m->V);
+    double* expected = (double*)checked_malloc((size_t)SEQ * m->V * sizeof(double), "test");
+    for (int i = 0; i < SEQ * m->V; i++) expected[i] = (double)logits[i];
     double worst = 0;
     for (int read = 0; read <= 13; read += 13) {
         if (read) prefill(&t, tokens, read);
-        for (int i = read; i < 24; i++) {
+        for (int i = read; i < SEQ; i++) {
             decode_token(&t, tokens[i], i);
             gather_logits(&t, logits);
             worst = fmax(worst, relative_error(logits, expected + (size_t)i * m->V, m->V));
@@ -294,7 +298,7 @@ static void test_decode(const ModelConfig* m) {
     }
     free(logits);
     char what[64];
-    snprintf(what, sizeof what, "%s: 24 tokens decoded one by one", m->name);
+    snprintf(what, sizeof what, "%s: %d tokens decoded one by one", m->name, SEQ);
     const double way = 8.0 * m->L + 4;
     check_error(what, worst,
                 4 * (HAS_MASTER_WEIGHTS ? sqrt(way) * unit_roundoff() : way * sqrt(100.0) * unit_roundoff()));
@@ -324,8 +328,8 @@ static void test_learns(const ModelConfig* m) {
 
 int main(void) {
     device_open(0);
-    ModelConfig gpt2 = model_of(ARCH_GPT2, 2, 48, 3, 3, MLP_CHANNELS, 24, 256);
-    ModelConfig llama = model_llama(2, 48, 6, 2, 72, 24, 256);
+    ModelConfig gpt2 = model_of(ARCH_GPT2, 2, 48, 3, 3, MLP_CHANNELS, SEQ, 256);
+    ModelConfig llama = model_llama(2, 48, 6, 2, 72, SEQ, 256);
     gpt2.name = "gpt2";
     llama.name = "llama";
     write_data_file();
