@@ -145,12 +145,15 @@ KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bug
 # precision with a sanitizer, and the model. make test-full: every program in both builds, precision and sanitizer.
 VECTOR_TESTS := $(addprefix test_,attention caat equivalence fast_math gpt kernels kernels_bits kernels_update matmul \
     trainer)
-PLAIN_test := $(VECTOR_TESTS)
+# In bf16: what computes with floatX; make test has the quick ones of them.
+BF16_TESTS := $(addprefix test_,attention caat gpt kernels kernels_bits kernels_update matmul trainer)
+BF16_MORE := $(addprefix test_,equivalence evaluate health)
+PLAIN_test := $(VECTOR_TESTS) $(BF16_TESTS:%=bf16/%)
 SANITIZED_test := $(filter-out $(VECTOR_TESTS),$(TESTS))
-PLAIN_full := $(TESTS)
-SANITIZED_full := $(TESTS)
+PLAIN_full := $(TESTS) $(addprefix bf16/,$(BF16_TESTS) $(BF16_MORE))
+SANITIZED_full := $(PLAIN_full)
 CHANGED := $(if $(filter quick,$(MAKECMDGOALS)),$(shell dev/test/changed.py $(TESTS)))
-PLAIN_quick := $(filter $(VECTOR_TESTS),$(CHANGED))
+PLAIN_quick := $(filter $(VECTOR_TESTS),$(CHANGED)) $(addprefix bf16/,$(filter $(BF16_TESTS),$(CHANGED)))
 SANITIZED_quick := $(filter-out $(VECTOR_TESTS),$(CHANGED))
 ifneq ($(shell command -v $(CXX)),)
 GPU_test := $(KERNEL_TESTS:%=asan/bf16/%) emulated/bf16/compare

@@ -266,7 +266,7 @@ static bool plants(Plant what) {
 
 static void planted_attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* positions, int B,
                                       int T, int NH, int NKV, int HS) {
-    const floatX nan = (floatX)NAN;
+    const floatX nan = to_floatX(NAN);
     attention_forward(out, lse, qkv, positions, B, T, NH, NKV, HS);
     if (planted.plant != PLANT_ATTENTION) return;
     const Stage* s = &planted.t->stage;
@@ -471,7 +471,7 @@ static int wrong_origins(Trainer* t, int rounds) {
         int32_t where[3] = {chunk->first_layer + number / 8 % chunk->layers, number / 64 % layout->n, 0};
         const Slice* slice = &layout->slices[where[1]];
         const int64_t element = slice->offset + number % slice_elements(slice);
-        const floatX nan = (floatX)NAN;
+        const floatX nan = to_floatX(NAN);
         floatX kept;
         where[2] = slice->index;
         comm_broadcast(&t->world, where, 3, COMM_INT32, rank);
