@@ -16,9 +16,9 @@ Elements are independent, so any slice may be updated alone (as in ZeRO), with t
 bf16 parameters are a rounded copy of the float32 master weights, `master`: a step of 10^-4 of a parameter is less than
 half the distance of bf16 numbers (2^-8), and would be lost, step after step. Rounding is stochastic: to one of the two
 neighbours, the nearer one more often, so that the mean is the number itself, and the parameters follow the master
-weights without bias. The random bits of element i are word (first + i) mod 4 of Philox with key `key` and counter (step,
-(first + i) / 4): they depend on the key, the step and the place in the tensor, not on how the tensor is sharded, and
-are those of a GPU (adamw.cuh).
+weights without bias. The random bits of element i are word (first + i) mod 4 of Philox with key `key` and counter
+(step, (first + i) / 4): they depend on the key, the step and the place in the tensor, not on how the tensor is sharded,
+and are those of a GPU (adamw.cuh).
 */
 #ifndef ADAMW_H
 #define ADAMW_H
@@ -42,8 +42,8 @@ static inline floatX round_randomly(float x, uint32_t random) {
     return (bits & exponent) == exponent ? nearest : rounded;
 }
 
-// Philox of several counters at a time, one in each lane of 64 bits, of which the lower 32 count: a product fits, and its
-// upper half is what a shift leaves.
+// Philox of several counters at a time, one in each lane of 64 bits, of which the lower 32 count: a product fits, and
+// its upper half is what a shift leaves.
 #if defined(__AVX512F__)
 enum { PHILOX_LANES = 8 };
 #elif defined(__AVX2__)

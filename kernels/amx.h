@@ -3,7 +3,7 @@ amx.h: the tile registers of AMX (Intel, "Intel 64 and IA-32 architectures softw
 TDPBF16PS), the fastest way of recent Xeons to multiply bf16, and the same in C, so that what is built of tiles can be
 tested on any machine, to the bit.
 
-A tile is 16 rows of 64 bytes, and there are eight of them, t = 0 ... 7. TILE_PRODUCT(c, a, b) adds a product of depth 32:
+A tile is 16 rows of 64 bytes; there are eight, t = 0 ... 7. TILE_PRODUCT(c, a, b) adds a product of depth 32:
 
     a: 16 rows of 32 bf16                    b: 16 rows of 16 pairs of bf16; row i of b has elements 2i, 2i + 1 of k
     even = 0, odd = 0;  for i = 0 ... 15:    even = fma(a[2i], b[2i], even),  odd = fma(a[2i+1], b[2i+1], odd)

@@ -15,8 +15,8 @@ caat_unpack alone copies one stream to all (at the embedding).
 
 #include "floatx.h"
 
-// sum (n), in float32, = the sum of n channels of a row over the streams, in their order; `next`: from one stream to the
-// next.
+// sum (n), in float32, = the sum of n channels of a row over the streams, in their order; `next`: from one stream to
+// the next.
 static inline void caat_sum(float* RESTRICT sum, const floatX* RESTRICT x, int streams, int64_t next, int n) {
     for (int c = 0; c < n; c++) sum[c] = to_float(x[c]);
     for (int stream = 1; stream < streams; stream++) {

@@ -10,7 +10,7 @@ with to_floatX. In a build for float32 both do nothing.
 
 #ifdef PRECISION_BF16
 typedef struct {
-    uint16_t bits; // the upper half of a float32; a struct, so that nobody takes it for an integer
+    uint16_t bits; // the upper half of a float32; a struct, which no expression takes for an integer
 } floatX;
 static inline float to_float(floatX x) { return bf16_to_f32(x.bits); }
 static inline floatX to_floatX(float x) {

@@ -31,7 +31,8 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
           |    | . |    |      |  ...  |        +------+         for every n (step nr): pack a panel of B
           +-------------+      +-------+                            for every tile below one another: the micro-kernel
 
-bf16. Two neighbours along k are a pair, a word of 32 bits, and packing moves words as it moves floats. Sums are float32.
+bf16. Two neighbours along k are a pair, a word of 32 bits, and packing moves words as it moves floats. Sums are
+float32.
 
     AMX            tiles of 16 x 16 sums, 32 numbers of k a step (amx.h); C in tiles of 32 x 32
     AVX-512 BF16   VDPBF16PS adds a pair to each of 16 sums: the kernel of float32, at twice its speed
@@ -43,11 +44,11 @@ separately. CONTRACT: every element of C is one chain,
 
     s = c (matmul_add) | bias | 0;   for k = 0 ... K-1: s = fma(a[k], b[k], s);   c = s, rounded to floatX
 
-in bf16 by pairs, the odd element first: k = 1, 0, 3, 2, ... (so VDPBF16PS does it), or with AMX by steps of 32, as amx.h
-says; numbers beyond K are 0. So cuts along k keep the bits at even k, with AMX at multiples of 32. Denormal numbers
-count as 0 in the instructions for bf16, and everywhere in a trainer (device_flush_denormals). Two exceptions: a machine
-without fused multiply-add rounds twice (the portable kernel still gives the same bits for every blocking, thread count
-and cut); and -DUSE_OPENBLAS, of float32, hands the products to cblas_sgemm, which promises nothing.
+in bf16 by pairs, the odd element first: k = 1, 0, 3, 2, ... (so VDPBF16PS does it), or with AMX by steps of 32, as
+amx.h says; numbers beyond K are 0. So cuts along k keep the bits at even k, with AMX at multiples of 32. Denormal
+numbers count as 0 in the instructions for bf16, and everywhere in a trainer (device_flush_denormals). Two exceptions: a
+machine without fused multiply-add rounds twice (the portable kernel still gives the same bits for every blocking,
+thread count and cut); and -DUSE_OPENBLAS, of float32, hands the products to cblas_sgemm, which promises nothing.
 */
 #ifndef MATMUL_H
 #define MATMUL_H
@@ -386,9 +387,11 @@ static inline void matmul_pack_words(MatmulWord* panels, int width, int64_t pane
         const floatX* from = data + i * x.across;
         int wide = min_int(width, count - i), done_wide = 0, done_rows = 0;
         if (i < whole) {
-            done_wide = width, done_rows = depth / WORD_NUMBERS;
+            done_wide = width;
+            done_rows = depth / WORD_NUMBERS;
         } else if (x.along == 1 && wide > 0) {
-            done_wide = wide / 4 * 4, done_rows = depth / WORD_NUMBERS / 4 * 4;
+            done_wide = wide / 4 * 4;
+            done_rows = depth / WORD_NUMBERS / 4 * 4;
             matmul_pack_transposed(to, width, from, x.across, done_wide, done_rows);
         }
         if (done_wide == width && done_rows == rows) continue;
@@ -444,9 +447,9 @@ static inline void matmul_pack(const MatmulKernel* kernel, MatmulWord* panels, b
     matmul_pack_words(panels + (widened ? panel / 2 : 0), width, panel, x, first, count, padded, k0, depth,
                       widened ? rows / 2 : rows);
 #ifdef PRECISION_BF16
-    for (MatmulWord* p = panels; widened && p < panels + padded * (int64_t)rows; p += panel)
-        matmul_widen((float*)(void*)p, width, panel);
-    if (kernel->layout == MATMUL_TILES && is_a) matmul_turn_tiles(panels, padded * (int64_t)rows);
+    const int64_t words = padded * (int64_t)rows;
+    for (int64_t i = 0; i < (widened ? words : 0); i += panel) matmul_widen((float*)(void*)(panels + i), width, panel);
+    if (kernel->layout == MATMUL_TILES && is_a) matmul_turn_tiles(panels, words);
 #endif
 }
 
@@ -610,11 +613,15 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
         const int columns = (int)min_i64(kernel->nr, n1 - n);
         const int64_t at = m0 * p->row + n;
         MatmulStrip s = {start, kept, NULL, 0, kernel->nr, p->row, rows, columns, !p->sums};
-        if (p->sums) s.to = p->sums + at, s.to_row = p->row;
-        if (k0 > 0 || p->accumulate)
-            s.from = s.to, s.from_row = s.to_row;
-        else
-            for (int j = 0; j < kernel->nr; j++) start[j] = p->bias && j < columns ? to_float(p->bias[n + j]) : 0;
+        if (p->sums) {
+            s.to = p->sums + at;
+            s.to_row = p->row;
+        }
+        if (k0 > 0 || p->accumulate) {
+            s.from = s.to;
+            s.from_row = s.to_row;
+        }
+        for (int j = 0; j < kernel->nr; j++) start[j] = p->bias && j < columns ? to_float(p->bias[n + j]) : 0;
         if (p->out && k0 + depth == p->K) s.out = p->out + at;
         matmul_pack(kernel, panel, false, p->b, n, columns, k0, depth);
         matmul_strip(kernel, matmul_rows(kernel, depth), packed, panel, &s);

@@ -2,8 +2,8 @@
 mfu.h: the peak FLOP/s of this machine's cores, the reference for matrix products: of float32, or of bf16 by the
 instructions that matmul.h uses. Every thread repeats x = x * m + b on vectors that stay in registers; a fused
 multiply-add is two operations. A core starts 1 or 2 such vectors a cycle, and each takes 4 or 5 cycles, so 10
-independent chains keep it busy: 12 here, and with the two constants they fit in 16 registers. VDPBF16PS and tiles of AMX
-add products of bf16 to float32 sums in the same way.
+independent chains keep it busy: 12 here, and with the two constants they fit in 16 registers. VDPBF16PS and tiles of
+AMX add products of bf16 to float32 sums in the same way.
 */
 #ifndef MFU_H
 #define MFU_H

@@ -1,6 +1,6 @@
 /*
-row_sum.h: sums of floatX over a row, in float32 and in a fixed order: the same bits for any vector width, any alignment and any
-number of threads.
+row_sum.h: sums of floatX over a row, in float32 and in a fixed order: the same bits for any vector width, any alignment
+and any number of threads.
 
 A plain loop adds one element after the other: slow, since each addition waits for the last one, and inexact, since the
 error grows with n. A compiler that is allowed to reorder the sum is fast, but in an unknown order. Here term c is added

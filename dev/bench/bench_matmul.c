@@ -6,9 +6,10 @@ block, and the unembedding; forward, gradient of the input, gradient of the weig
     build/bf16/bench_matmul                           of bf16 numbers
 
 Beside it run the machine's own peak (kernels/mfu.h), and for float32 OpenBLAS and oneDNN where their shared libraries
-are found when the program starts (for bf16: peer_pytorch.py). In every round each takes its turn, in rotating order; a row shows medians over the rounds.
-Between turns all sleep, until the threads of the last one have stopped spinning: each library has its own. One thread
-is timed by its CPU time, so that other programs disturb little; several by the clock on the wall.
+are found when the program starts (for bf16: peer_pytorch.py). In every round each takes its turn, in rotating order; a
+row shows medians over the rounds. Between turns all sleep, until the threads of the last one have stopped spinning:
+each library has its own. One thread is timed by its CPU time, so that other programs disturb little; several by the
+clock on the wall.
 */
 #include "../../kernels/matmul.h"
 #include "../../kernels/mfu.h"

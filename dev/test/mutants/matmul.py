@@ -7,11 +7,14 @@ FAULTS = [
      "            panel[i] = word_high(word);\n            panel[width + i] = word_low(word);",
      "            panel[i] = word_low(word);\n            panel[width + i] = word_high(word);"),
     ("the last number of an odd K is not followed by 0", "BF16", MATMUL,
-     "number[j] = k < depth ? vector[k * along] : to_floatX(0);", "number[j] = vector[(k < depth ? k : k - 1) * along];"),
+     "number[j] = k < depth ? vector[k * along] : to_floatX(0);",
+     "number[j] = vector[(k < depth ? k : k - 1) * along];"),
     ("rows are joined the wrong way", "BF16", MATMUL, "from[i].bits | (uint32_t)from[along + i].bits << 16;",
      "from[along + i].bits | (uint32_t)from[i].bits << 16;"),
-    ("a row is joined with itself", "BF16", MATMUL, "(uint32_t)from[along + i].bits << 16", "(uint32_t)from[i].bits << 16"),
-    ("blocks of K are rounded in between", "BF16", MATMUL, "if (p->out && k0 + depth == p->K) s.out", "if (p->out) s.out"),
+    ("a row is joined with itself", "BF16", MATMUL, "(uint32_t)from[along + i].bits << 16",
+     "(uint32_t)from[i].bits << 16"),
+    ("blocks of K are rounded in between", "BF16", MATMUL, "if (p->out && k0 + depth == p->K) s.out",
+     "if (p->out) s.out"),
     ("the last block of K is not rounded", "BF16", MATMUL, "if (p->out && k0 + depth == p->K) s.out",
      "if (p->out && k0 + depth == p->K && k0 == 0) s.out"),
     ("later blocks begin with the bias", "BF16", MATMUL, "if (k0 > 0 || p->accumulate)", "if (p->accumulate)"),
@@ -22,10 +25,11 @@ FAULTS = [
     ("rows of A are not turned into tiles", "BF16", MATMUL,
      "if (kernel->layout == MATMUL_TILES && is_a) matmul_turn_tiles(", "if (false) matmul_turn_tiles("),
     ("rows of B are turned into tiles", "BF16", MATMUL,
-     "if (kernel->layout == MATMUL_TILES && is_a) matmul_turn_tiles(", "if (kernel->layout == MATMUL_TILES) matmul_turn_tiles("),
+     "if (kernel->layout == MATMUL_TILES && is_a) matmul_turn", "if (kernel->layout == MATMUL_TILES) matmul_turn"),
     ("the second tile of a panel is the first", "BF16", MATMUL, "panel + TILE_WORDS * (int64_t)depth, LINE",
      "panel, LINE"),
-    ("a tile of sums is stored over another", "BF16", AMX, "TILE_STORE(simulated, 3, c + TILE_ROWS * c_row + W, stride);",
+    ("a tile of sums is stored over another", "BF16", AMX,
+     "TILE_STORE(simulated, 3, c + TILE_ROWS * c_row + W, stride);",
      "TILE_STORE(simulated, 3, c + TILE_ROWS * c_row, stride);"),
     ("a tile is multiplied with the wrong one", "BF16", AMX, "TILE_PRODUCT(simulated, 3, 5, 7);",
      "TILE_PRODUCT(simulated, 3, 5, 6);"),
@@ -34,7 +38,8 @@ FAULTS = [
     ("AMX: one sum of even and odd", "BF16", AMX,
      "odd[n] = flush_denormal(fmaf(x1, flush_denormal(word_high(y)), odd[n]));",
      "even[n] = flush_denormal(fmaf(x1, flush_denormal(word_high(y)), even[n]));"),
-    ("AMX: sums go on from c", "BF16", AMX, "flush_denormal(flush_denormal(before) + sum)", "flush_denormal(sum + 0 * before)"),
+    ("AMX: sums go on from c", "BF16", AMX, "flush_denormal(flush_denormal(before) + sum)",
+     "flush_denormal(sum + 0 * before)"),
     ("packing leaves out rests", "FP32", MATMUL, "if (done_wide == width && done_rows == rows) continue;",
      "if (done_wide == width) continue;"),
 ]
@@ -44,4 +49,5 @@ SECONDS = 300
 def run(test, _planted=True):
     flags = ["-std=gnu11", "-w", "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
     program = f"build/test_matmul_{test}"
-    return ["gcc", *flags, f"-DPRECISION_{test}", "dev/test/unit/test_matmul.c", "-o", program, "-lm", "-ldl"], [program]
+    return ["gcc", *flags, f"-DPRECISION_{test}", "dev/test/unit/test_matmul.c", "-o", program, "-lm",
+     "-ldl"], [program]

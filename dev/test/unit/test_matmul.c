@@ -1,9 +1,9 @@
 /*
 test_matmul.c: kernels/matmul.h against its contract, bit for bit: every element is the chain s = fmaf(a[k], b[k], s) in
-the order of k; in bf16 (build/bf16/test_matmul) of pairs, or by the steps of 32 of AMX, which run in C where there is no
-AMX. Every micro-kernel this machine runs, sizes that are multiples of nothing, any strides, 1 to 5 threads, blocks cut
-anywhere. Matrices end at a page that cannot be touched; what no matrix owns is NaN in the inputs and must be unchanged
-in the output. Sums in float64 with the textbook's bound guard against an error shared with the chain.
+the order of k; in bf16 (build/bf16/test_matmul) of pairs, or by the steps of 32 of AMX, which run in C where there is
+no AMX. Every micro-kernel this machine runs, sizes that are multiples of nothing, any strides, 1 to 5 threads, blocks
+cut anywhere. Matrices end at a page that cannot be touched; what no matrix owns is NaN in the inputs and must be
+unchanged in the output. Sums in float64 with the textbook's bound guard against an error shared with the chain.
 */
 #include "test.h"
 
@@ -304,8 +304,8 @@ static void multiply(const MatmulKernel* kernel, floatX* c, int64_t row, MatmulO
 
 static bool is_rounded(floatX x, int value) { return to_float(x) == to_float(to_floatX((float)value)); }
 
-// A (rows, wide) lies in rows `far` numbers apart, so that offsets pass 2^31; A A^T beside it, in rows as far apart, and
-// A^T A are known integers: A[i][k] = (i % 7 + 1) (k % 3 + 1).
+// A (rows, wide) lies in rows `far` numbers apart, so that offsets pass 2^31; A A^T beside it, in rows as far apart,
+// and A^T A are known integers: A[i][k] = (i % 7 + 1) (k % 3 + 1).
 static void test_far(const MatmulKernel* kernel, int rows, int wide, int64_t far) {
     const size_t bytes = (size_t)(rows * far) * sizeof(floatX);
     floatX* p = (floatX*)mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
