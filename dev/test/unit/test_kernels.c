@@ -15,6 +15,26 @@ float64; each backward formula is compared with central differences of the forwa
 #include "../../../kernels/swiglu.h"
 
 // ----------------------------------------------------------------------------------------------------------------
+// Conversions. Every number of bf16 comes back; in float32, a number beside it goes to the nearer neighbour, and one
+// in the middle to the even one, which is infinity above the largest. NaN is NaN, whatever its bits.
+
+static void test_floatx(void) {
+    int wrong = 0;
+    if (sizeof(floatX) == sizeof(float)) return;
+    for (uint32_t low = 0; low < 0x7f80; low++) {
+        const float x = float_of_bits(low << 16), y = float_of_bits((low + 1) << 16);
+        const float middle = float_of_bits(low << 16 | 0x8000), even = low % 2 ? y : x;
+        wrong += to_float(to_floatX(x)) != x || to_float(to_floatX(-x)) != -x;
+        wrong += to_float(to_floatX(middle)) != even || to_float(to_floatX(-middle)) != -even;
+        wrong += to_float(to_floatX(float_of_bits(low << 16 | 0x7fff))) != x;
+        wrong += to_float(to_floatX(float_of_bits(low << 16 | 0x8001))) != y;
+    }
+    for (uint32_t bit = 1; bit < 0x800000; bit *= 2)
+        wrong += !isnan(to_float(to_floatX(float_of_bits(0x7f800000 | bit))));
+    check(wrong == 0, "to_floatX: to the nearest number of bf16, of two the even one: %d are wrong", wrong);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
 // Embedding: plain loops in the promised order give the same bits.
 
 static void test_embedding(int N, int C, int V) {
@@ -626,6 +646,7 @@ static void test_losses_add(int N) {
 
 int main(void) {
     const int sizes[4] = {1, 13, 65, 768};
+    test_floatx();
     for (int i = 0; i < 4; i++) {
         const int C = sizes[i];
         test_embedding(7, C, 257);
