@@ -46,7 +46,7 @@ gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,nohead
 DEVICE ?= $(if $(filter quick test% build_tests,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
 # The tests' own numbers, and whatever else developers make, are in float32.
 bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
-    sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | head -n 1))
+    sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | head -n 1))
 users_goals = all train_gpt install help report run_line clean compare
 PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter-out $(users_goals),$(MAKECMDGOALS)),fp32,$(if \
     $(bf16_unit),bf16,fp32)))

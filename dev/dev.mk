@@ -170,10 +170,10 @@ GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16
 endif
 WITHOUT_METHODS := $(if $(wildcard methods/none.h),without_methods/train_gpt without_methods/test_gpt)
 built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:%=sanitized/%))
-built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file bf16/test_gpt $(PLAIN_test) $(GPU_test) \
+built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file bf16/test_gpt bf16/train_gpt $(PLAIN_test) $(GPU_test) \
     $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) $(WITHOUT_METHODS))
 built_full := $(built_test) \
-    $(addprefix $(BUILD)/,roofline $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) $(GPU_full) $(GPU_TRAINERS))
+    $(addprefix $(BUILD)/,roofline sanitized/bf16/train_gpt $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) $(GPU_full) $(GPU_TRAINERS))
 build_tests: $(built_test)
 # The plain trainer, which has to build and to train without methods/.
 $(BUILD)/without_methods/%: %.cu $(BUILD)/flags

@@ -145,10 +145,12 @@ fi
 wait
 if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then
     again "meshes" $system/test_mesh.sh
+    twice "bf16" $system/test_precision.sh
     twice "replicas beside PyTorch" $system/check_replicas.py $short
 fi
 if [ "$TIER" = full ] && [ -n "${MPIRUN:-}" ]; then
     twice "failing runs" $system/test_runs.sh
+    for test in mesh runs; do twice "test_$test in bf16" env PRECISION=bf16 $system/test_$test.sh; done
     twice "hanging runs" $system/test_watch.sh
     twice "survival" $system/torture.py --short --seed "$(date +%j)"
     one "replicas on meshes" $system/check_replicas.py --mesh
