@@ -370,7 +370,7 @@ static inline bool cluster_complete(const ClusterReader* r, Error* error) {
             return fail(error, "%s:%d: %s belongs to a fat tree, and a torus has none", r->path, r->given[i], name);
     }
     if (*missing) return fail(error, "%s: without \"base NAME\" these lines are needed too: %s", r->path, missing);
-    if (c->cores && c->device.peak_fp32 <= 0) c->device.peak_fp32 = c->device.peak; // cores compute in float32
+    if (c->cores && c->device.peak_fp32 <= 0) c->device.peak_fp32 = c->device.peak; // if they have one peak
     if (c->cores && !c->node_gpus) c->node_gpus = c->cores;                         // ranks of the machine
     if (c->nics == 0) c->nics = 1;                                                  // unused
     if (c->nic <= 0) c->nic = c->nvlink > 0 ? c->nvlink : 1e9;

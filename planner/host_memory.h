@@ -15,7 +15,8 @@ Theory:
     text         pages of the token files that are read
     program      code, libraries and MPI, which are measured; and the trainer's own code and tables
 
-Weights are drawn in place, so there is no other copy of them. A checkpoint needs a bucket more while it is written,
+Weights of float32 are drawn in place. Those of 16 bits are rounded from a float32 copy, which is freed before the first
+step takes more than that. A checkpoint needs a bucket more while it is written,
 which is not counted here; nor are traces (--trace: 64 MB, of which a span touches 64 B).
 */
 #ifndef HOST_MEMORY_H
@@ -109,14 +110,14 @@ static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const 
 
 // The largest process of a mesh, as plan_memory; compares with peak_mem_bytes of log.jsonl.
 static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                                const PipelineConfig* plan, const ProcessSetup* setup, Error* error) {
+                                const PipelineConfig* plan, DtypeInfo type, const ProcessSetup* setup, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
     if (!pipeline_config_check(plan, mesh->recompute, error)) return false;
     for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
-        if (!plan_stage(&s, m, &at, B, T, plan, native_dtype(), error)) return false;
+        if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;
         const ProcessMemory x = process_of_stage(&s, plan->m, setup);
         if (x.bytes > largest->bytes) *largest = x;
         stage_free(&s);

@@ -21,7 +21,8 @@ this trainer, operation for operation; the others are for comparison with publis
     llama3           modern, but sums over the tensor group are not hidden, and kernels are PyTorch's
     llm-foundry      modern with PyTorch's kernels and gradients in 16 bits
     llm.c            one node: gathering parameters and sending are not hidden
-    threefold        this trainer on a GPU; threefold-fp32: the same, all in float32; threefold-cpu: on processors
+    threefold        this trainer on a GPU; threefold-fp32: the same, all in float32
+    threefold-cpu    on processors, in float32; threefold-cpu-bf16: in bf16
 */
 #ifndef OPS_H
 #define OPS_H
@@ -182,6 +183,7 @@ static const Software softwares[] = {
     {"threefold", 0, true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
     {"threefold-fp32", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
     {"threefold-cpu", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
+    {"threefold-cpu-bf16", 0, true, true, true, false, true, true, true, false, true, true, false, 2, 4, 1},
 };
 enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
 

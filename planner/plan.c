@@ -119,6 +119,9 @@ static const Software* read_software(const char* name, const Cluster* cluster) {
     if (s->value_bytes > 2 && !cluster->cores)
         die_usage("--software %s computes in float32; of the GPUs of %s only the peak of 16-bit products is known",
                   s->name, cluster->name);
+    if (s->value_bytes < 4 && cluster->measured)
+        fprintf(stderr, "plan: the kernels of %s were measured in float32: memory is that of %s, times are not\n",
+                cluster->name, s->name);
     return s;
 }
 
@@ -308,7 +311,8 @@ static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
     const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, threads, false};
     ProcessMemory x;
     Error error;
-    if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, &setup, &error)) die("%s", error.text);
+    if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, software_dtype(s->software), &setup, &error))
+        die("%s", error.text);
     return x;
 }
 

@@ -279,12 +279,18 @@ static inline double setup_formula_optimizer(const StepSetup* s) {
     return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
 }
 
+// The types of a software's values.
+static inline DtypeInfo software_dtype(const Software* software) {
+    const DtypeInfo type = {software->value_bytes, software->value_bytes < (int)sizeof(float), 2};
+    return type;
+}
+
 // The memory of a choice's largest rank: exact for our own trainer, by the papers' formulas for others (step_sim.h).
 static inline bool choice_memory(Choice* c, Error* error) {
     const StepSetup* s = &c->setup;
     const Mesh* mesh = &s->mesh;
     const PipelineConfig plan = step_pipeline(s);
-    const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < (int)sizeof(float), 2};
+    const DtypeInfo type = software_dtype(s->software);
     if (s->software->ours) return plan_memory(&c->memory, &s->model, mesh, s->B, s->T, &plan, type, error);
     memset(&c->memory, 0, sizeof c->memory);
     c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);

@@ -29,10 +29,14 @@ FAULTS = [
      "        stage->master[i] = to_float(stage->params[i]);\n"),
     ("without training an export has no masters", "trainer/trainer_init.h", "values.masters &= trains || o->export_to;",
      "values.masters &= trains;"),
+    ("the planner prices bf16 as float32", "planner/ops.h",
+     "true, true, true, false, true, true, false, 2, 4, 1},\n};", "true, true, true, false, true, true, false, 4, 4, 1},\n};"),
+    ("the planner forgets masters", "planner/search.h", "software->value_bytes < (int)sizeof(float), 2}", "false, 2}"),
 ]
 TESTS = {file: "test_precision" for _, file, _, _ in FAULTS}
 SECONDS = 400
 
 
 def run(_test, _planted):
-    return "build/bf16/train_gpt", ["dev/test/system/test_precision.sh"]
+    build = ["make", "BUILD=build", "DEVICE=cpu", "FAST=-O0 $(ARCH_FLAG) -fno-math-errno", "plan", "build/bf16/train_gpt"]
+    return build, ["dev/test/system/test_precision.sh"]

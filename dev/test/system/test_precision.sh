@@ -118,6 +118,18 @@ if "$project/train_gpt" --version | grep -q ', fp32, '; then
     trains "2:--pp 2" "${run[@]}" --out mixed --resume && bits "bf16 resumes it after that" bits16 mixed
 fi
 
+# ---- the planner knows what the trainer takes
+if [ -x "$project/plan" ]; then
+    printf 'base dgx-h100\ncores 4\n' >cores.txt
+    shape=(--layers 4 --hidden 64 --heads 4 --seq 64 --global-batch 8 --micro-batch 2 --tp 1 --pp 2 --dp 2 --zero 1)
+    "$project/plan" "${shape[@]}" --vocab 256 --cluster cores.txt --gpus 4 --schedule 1f1b --recompute none \
+        --software threefold-cpu-bf16 --json >planned
+    "$train" "${shape[@]}" --data text.txt --dry-run >out
+    check "./plan: bytes of the largest rank, $(grep -o '"bytes":[0-9]*' planned)" \
+        "[ \"\$(sed 's/.*\"bytes\":\([0-9]*\).*/\1/' planned | awk '{ printf \"%.1f\", \$1 / 1e6 }')\" = \
+        \"\$(awk '/^  0  /{ print \$11 }' out)\" ]"
+fi
+
 # ---- numbers that are none
 launch 2 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
 ended 1 "not finite" "a learning rate of 1000"

@@ -341,11 +341,11 @@ static void test_process(void) {
     const ProcessSetup setup = {14e6, 1e6, 100, 2, false};
     ProcessMemory x, y;
     Mesh two = mesh_of(1, 1, 2, 1, ONE_F_ONE_B);
-    const bool ok = process_peak(&x, &m, &mesh, 1, 64, &plan, &setup, &error);
+    const bool ok = process_peak(&x, &m, &mesh, 1, 64, &plan, native_dtype(), &setup, &error);
     check(ok && x.bytes == x.arenas + x.tokens + x.products + x.attention + x.messages + x.text + x.program &&
               x.messages == 0,
           "a process alone: the parts add up, and MPI holds nothing");
-    if (!process_peak(&y, &m, &two, 1, 64, &plan, &setup, &error)) die("%s", error.text);
+    if (!process_peak(&y, &m, &two, 1, 64, &plan, native_dtype(), &setup, &error)) die("%s", error.text);
     check(y.messages > 0 && y.bytes > x.bytes, "of two replicas: MPI holds %.1f MB of sums", y.messages / 1e6);
 }
 
