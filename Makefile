@@ -58,7 +58,8 @@ GPU_ARCH ?= $(if $(gpu_name),native,$(nvcc_archs))
 gpu_kind = $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
 bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32: AMX and AVX-512 BF16 are missing here)
 cpu_how = $(if $(filter bf16,$(PRECISION)), $(bf16_how),$(if $(bf16_unit), (PRECISION=bf16: $(bf16_how))))
-built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores$(comma) $(PRECISION)$(cpu_how),$(gpu_kind)$(comma) $(PRECISION))
+built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores,$(gpu_kind))$(comma) $(PRECISION)$(if \
+    $(filter cpu,$(DEVICE)),$(cpu_how))
 
 ifeq ($(BLAS),openblas)
 BLAS_FLAGS := -DUSE_OPENBLAS
@@ -101,7 +102,6 @@ SANITIZED := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
 ifeq ($(DEBUG),1)
 FAST := $(subst -g1,-g,$(SANITIZED))
 endif
-cpu_precision = $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)
 METHODS_FLAG := $(if $(filter no,$(METHODS)),-DMETHODS_NO)
 COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(METHODS_FLAG) $(OPENMP) -MMD -MP $(CFLAGS)
 LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
@@ -134,7 +134,8 @@ $(BUILD)/flags $(BUILD)/precision $(BUILD)/version: always
 	@mkdir -p $(BUILD)/sanitized
 	@echo '$(kept_$(@F))' | cmp -s - $@ || echo '$(kept_$(@F))' > $@
 
-build_cpu = $(COMPILE) $(FAST) $(cpu_precision) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
+build_cpu = $(COMPILE) $(FAST) $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16) $(VERSION_FLAG) \
+    -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
 train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/precision $(BUILD)/version
 	$(call build_$(DEVICE),$@)
 plan: planner/plan.c $(BUILD)/flags $(BUILD)/version # needs no device

@@ -123,7 +123,7 @@ $(BUILD)/sanitized/bf16/%: %.c $(BUILD)/flags
 $(BUILD)/sanitized/bf16/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(call in_bf16,$(call O,-O1,$(SANITIZED)))
 # The whole model's tests for the device. The CPU's is $(BUILD)/test_gpt, too.
-test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),bf16/)test_gpt,$(DEVICE)/$(PRECISION)/test_gpt) \
+test_gpt: $(BUILD)/$(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),bf16/),$(DEVICE)/$(PRECISION)/)test_gpt \
     $(BUILD)/precision
 	cp $< $@
 
@@ -173,7 +173,8 @@ built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:
 built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file bf16/test_gpt bf16/train_gpt $(PLAIN_test) $(GPU_test) \
     $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) $(WITHOUT_METHODS))
 built_full := $(built_test) \
-    $(addprefix $(BUILD)/,roofline sanitized/bf16/train_gpt $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) $(GPU_full) $(GPU_TRAINERS))
+    $(addprefix $(BUILD)/,roofline $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) sanitized/bf16/train_gpt $(GPU_full) \
+    $(GPU_TRAINERS))
 build_tests: $(built_test)
 # The plain trainer, which has to build and to train without methods/.
 $(BUILD)/without_methods/%: %.cu $(BUILD)/flags

@@ -139,8 +139,9 @@ def chunks(path, p, v, m, steps, halves):
     print(f'{p} stages of {v} chunks')
 
 def plan(out, t, p, d, L, C, V, T, zero):
-    """The sum of the ranks' "params": every tensor as often as it is held, VALUE bytes each. Moments: two of each, and of
-    16 bits a float32 copy, in d parts with ZeRO. Gradients: 4 bytes for each of the parameters (ZeRO 2, which has two buckets and shares, is not looked at)."""
+    """The sum of the ranks' "params": every tensor as often as it is held, VALUE bytes each. Moments: two of each, and
+    of 16 bits a float32 copy, in d parts with ZeRO. Gradients: 4 bytes for each of the parameters (ZeRO 2, which has
+    two buckets and shares, is not looked at)."""
     t, p, d, L, C, V, T, zero = map(int, (t, p, d, L, C, V, T, zero))
     row = re.compile(r'^  (\d+)' + r' +(\d+)' * 3 + r' +(\d+)\.\.(\d+)' + r' +([\d.]+)' * 3, re.M)
     rows = row.findall(open(out).read())

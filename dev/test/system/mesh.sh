@@ -6,7 +6,7 @@
 # near: how far losses of two meshes may be apart, relative. float32: sums of at most 8192 terms in another order are
 # off by 1e-7 of their size, a few times that after six updates; 1e-5 is what dev/test/unit/test_equivalence.c has.
 # bf16: tensor ranks round partial results that one rank adds before it rounds, by u = 2^-8 at most, and sums of float32
-# in another order turn some roundings. A loss is the mean of 256 rows with independent errors: u / 16. A gradient's norm
+# in another order turn some roundings. A loss is the mean of 256 rows with independent errors: u / 16. A gradient norm
 # has no such mean, and may be off by NORM times as much, u / 2. A weight is off as its gradient's entries are, which
 # went through four roundings: 4 u of the tensor's largest, where eps keeps AdamW from dividing an entry by itself.
 set -u

@@ -1,7 +1,7 @@
 #!/bin/bash
 # bf16 on the processor as users meet it: which precision make chooses and says, and what the trainer in bf16 has to
 # keep that float32's tests cannot see: bits, though weights are rounded at random; float32 masters in checkpoints and
-# exports, taken up by trainers of both precisions. LONG=1: more meshes. test_mesh.sh and test_runs.sh with
+# exports, read by trainers of both precisions. LONG=1: more meshes. test_mesh.sh and test_runs.sh with
 # PRECISION=bf16 are the tests of meshes and of failing runs.
 export PRECISION=bf16
 . dev/test/system/mesh.sh
@@ -18,9 +18,12 @@ int main(void) {
 #endif
 }
 C
-making() { (unset MAKEFLAGS MAKELEVEL MFLAGS PRECISION && exec make --no-print-directory -C made DEVICE=cpu MPI=no BUILD=b "$@"); }
+making() {
+    (unset MAKEFLAGS MAKELEVEL MFLAGS PRECISION && exec make --no-print-directory -C made DEVICE=cpu MPI=no BUILD=b "$@")
+}
 for precision in bf16 fp32 bf16; do
-    check "make PRECISION=$precision" "making -s PRECISION=$precision train_gpt && [ \"\$(made/train_gpt)\" = $precision ]"
+    check "make PRECISION=$precision" \
+        "making -s PRECISION=$precision train_gpt && [ \"\$(made/train_gpt)\" = $precision ]"
 done
 making PRECISION=bf16 train_gpt >out 2>err
 check "which is made once" "! grep -q 'o train_gpt' out"
