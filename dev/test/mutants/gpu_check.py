@@ -1,5 +1,5 @@
 """Faults of dev/test/gpu_check.sh and of what make finds for CUDA. Tests: sections of test_gpu_check.sh."""
-CHECK, MAKE = "dev/test/gpu_check.sh", "dev/dev.mk"
+CHECK, MAKE = "dev/test/gpu_check.sh", "dev/gpu.mk"
 SECONDS = 300
 
 FAULTS = [

@@ -9,7 +9,7 @@
 if command -v mpicc.mpich >/dev/null && command -v mpirun.mpich >/dev/null && ! "$MPIRUN" --version 2>&1 | grep -q HYDRA
 then
     mkdir mpich mpich/dev
-    cp -r "$project"/dev/{emulator,dev.mk} mpich/dev
+    cp -r "$project"/dev/{emulator,dev.mk,gpu.mk} mpich/dev
     cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" \
         "$project"/{checkpoint,comm,dataloader,kernels,methods,parallel,planner,trainer,util} mpich
     (unset MAKEFLAGS MAKELEVEL MFLAGS && exec make -s -C mpich MPICC=mpicc.mpich MPIRUN=mpirun.mpich MPI=yes BUILD=b \

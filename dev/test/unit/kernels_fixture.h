@@ -7,9 +7,9 @@ where u = 2^-24, S is the sum of the absolute values of the terms, and k is the 
 through. Each test computes S beside the wanted value and derives k; printed is the largest |got - wanted| / (u S), and
 k as the bound.
 
-Arrays of floatX are `values`. In bf16 their numbers are rounded before a formula reads them, and a result is computed in
-float32 and rounded once: k u S, and then 2^-8 of the result more, half of the distance of two neighbours. Printed is the
-largest error in units of that sum, and the bound is 1.
+Arrays of floatX are `values`. In bf16 their numbers are rounded before a formula reads them, and a result is computed
+in float32 and rounded once: k u S, and then 2^-8 of the result more, half of the distance of two neighbours. Printed is
+the largest error in units of that sum, and the bound is 1.
 */
 #ifndef KERNELS_FIXTURE_H
 #define KERNELS_FIXTURE_H
@@ -145,7 +145,8 @@ static inline void check_values(const char* what, int N, int C, const floatX* go
     for (int64_t i = 0; i < w->n; i++) {
         const double difference = fabs((double)to_float(got[i]) - w->value[i]);
         const double bound = 0x1p-8 * fabs(w->value[i]) + (1 + 0x1p-8) * k * U * w->size[i] + 0x1p-134;
-        const double error = difference == 0 ? 0 : w->size[i] == 0 ? INFINITY : difference / bound;
+        double error = difference == 0 ? 0 : difference / bound;
+        if (difference != 0 && w->size[i] == 0) error = INFINITY;
         if (!(error <= worst)) worst = error == error ? error : INFINITY;
     }
     snprintf(line, sizeof line, "%s, %d x %d: of 2^-8 and %g roundings", what, N, C, k);

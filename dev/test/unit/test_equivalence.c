@@ -15,11 +15,11 @@ here 1e-6 for n up to 300; errors of 20 steps add up: 1e-5 leaves a factor of a 
 size, which would blow up the rounding of gradients that are zero but for rounding; so eps = 1e-3 here, where such
 gradients stay as small as they are.
 
-In bf16 (build/bf16/test_equivalence) ranks round what they add, and the bound is larger. A number passes 8 L + 4 roundings
-by at most u = 2^-8, of random sign, on its way through L layers, and its gradient as many on the way back; so have those
-of the other run: sqrt(2 (2 (8 L + 4))) u = 6.4e-2. A loss is a mean over at least 168 tokens: a twelfth of that. eps = 1
-and a larger learning rate make an update as large as its gradient, not as this divided by its own size. Micro-batches are
-multiples of 32 tokens, the depth of a tile of AMX, where bits have to be the same: for a t that 3 does not divide.
+In bf16 (build/bf16/test_equivalence) ranks round what they add, and the bound is larger. Through L layers a number
+passes 8 L + 4 roundings by at most u = 2^-8, of random sign, and its gradient as many on the way back; so it does in
+the other run: sqrt(2 (2 (8 L + 4))) u = 6.4e-2. A loss is a mean over at least 168 tokens: a twelfth of that. eps = 1
+and a larger learning rate make an update as large as its gradient, not as this divided by its own size. Where bits
+have to be the same, a micro-batch is a multiple of 32 tokens, the depth of AMX's tiles: for a t that 3 does not divide.
 
     mpirun -np 8 build/test_equivalence [--full | --short | --mesh t p d [--only TEXT] [kept]]
 

@@ -187,13 +187,12 @@ static void want_norm(Wanted* out, Wanted* mean, Wanted* rstd, const double* x, 
 // LayerNorm (layer = true) or RMSNorm of N rows around `offset`.
 static void test_norm(bool layer, int N, int C, float offset) {
     const char *forward = layer ? "layernorm_forward" : "rmsnorm_forward", *name = layer ? "layernorm" : "rmsnorm";
-    const float eps = NORM_EPS;
     const int64_t n_all = (int64_t)N * C;
     floatX *x = values(n_all, 2), *w = values(C, 1), *b = values(C, 1), *dout = values(n_all, 1);
     for (int64_t i = 0; i < n_all; i++) x[i] = to_floatX(to_float(x[i]) + offset);
     for (int c = 0; c < C; c++) x[c] = to_floatX(0.3f); // a constant row: variance 0
-    double *wide_x = widened(x, n_all), *wide_w = widened(w, C), *wide_b = widened(b, C),
-           *wide_dout = widened(dout, n_all);
+    double *wide_x = widened(x, n_all), *wide_w = widened(w, C);
+    double *wide_b = widened(b, C), *wide_dout = widened(dout, n_all);
 
     // Forward. A row sum costs C/64 + 6 roundings and the division one more: the mean is off by that many, of the size
     // of the mean of |x|, and this comes back in each x - mean. rstd: half of the (sum + square 3 + eps 1), and sqrt,
@@ -202,9 +201,9 @@ static void test_norm(bool layer, int N, int C, float offset) {
     floatX* out = poisoned_values(n_all);
     float *mean = poisoned(N), *rstd = poisoned(N);
     if (layer)
-        layernorm_forward(out, mean, rstd, x, w, b, N, C, eps);
+        layernorm_forward(out, mean, rstd, x, w, b, N, C, NORM_EPS);
     else
-        rmsnorm_forward(out, rstd, x, w, N, C, eps);
+        rmsnorm_forward(out, rstd, x, w, N, C, NORM_EPS);
     Wanted wanted = wanted_new(n_all), wanted_mean = wanted_new(N), wanted_rstd = wanted_new(N);
     want_norm(&wanted, &wanted_mean, &wanted_rstd, wide_x, wide_w, layer ? wide_b : NULL, N, C, k_sum);
     check_values(forward, N, C, out, &wanted, k_sum + 8);
@@ -216,7 +215,7 @@ static void test_norm(bool layer, int N, int C, float offset) {
     // rounded factors: C/64 + 6 + 6; times xhat, 4; times rstd, 2; differences and the final addition, 3; the roundings
     // of mean and rstd themselves, 3. dw, row after row: N additions, and 5 in the term; db: N.
     for (int n = 0; n < N; n++) {
-        const Statistics s = statistics(wide_x + (int64_t)n * C, C, layer, eps);
+        const Statistics s = statistics(wide_x + (int64_t)n * C, C, layer, NORM_EPS);
         mean[n] = (float)s.mean;
         rstd[n] = (float)s.rstd;
     }
@@ -229,8 +228,8 @@ static void test_norm(bool layer, int N, int C, float offset) {
     }
     for (int n = 0; n < N; n++) {
         const int64_t at = (int64_t)n * C;
-        const NormContext context = {wide_w, layer ? wide_b : NULL, wide_dout + at, C, eps};
-        const Statistics s = statistics(wide_x + at, C, layer, eps);
+        const NormContext context = {wide_w, layer ? wide_b : NULL, wide_dout + at, C, NORM_EPS};
+        const Statistics s = statistics(wide_x + at, C, layer, NORM_EPS);
         norm_gradient(wanted_dx.value + at, wanted_dx.size + at, &context, wide_x + at);
         if (n == 1 && C > 1 && C < 100 && offset == 0) {
             char line[96];
@@ -238,9 +237,9 @@ static void test_norm(bool layer, int N, int C, float offset) {
             check_differences(line, norm_loss, &context, wide_x + at, wanted_dx.value + at, C);
         }
         for (int c = 0; c < C; c++) {
-            const double d = wide_dout[at + c], deviation = wide_x[at + c] - s.mean, before = to_float(dx[at + c]);
-            wanted_dx.value[at + c] += before;
-            wanted_dx.size[at + c] += fabs(before);
+            const double d = wide_dout[at + c], deviation = wide_x[at + c] - s.mean;
+            wanted_dx.value[at + c] += to_float(dx[at + c]);
+            wanted_dx.size[at + c] += fabs(to_float(dx[at + c]));
             wanted_dw.value[c] += d * deviation * s.rstd;
             wanted_dw.size[c] += fabs(d) * (fabs(deviation) + fabs(s.mean)) * s.rstd;
             wanted_db.value[c] += d;
