@@ -145,12 +145,12 @@ static inline bool amx_is_here(void) {
         DATA = 18
     };
     static int here = -1;
-    unsigned a, b, c, d, enabled, unused;
+    unsigned a, b, c, d, enabled;
     if (here >= 0) return here;
     here = 0;
     if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILES)) return false;
-    __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(unused) : "c"(0));
+    __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(d) : "c"(0));
     here = (enabled & TILE_STATE) == TILE_STATE && syscall(SYS_arch_prctl, ASK_FOR_STATE, DATA) == 0;
     return here;
 #else
