@@ -3,9 +3,9 @@ parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov an
 clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, for which it holds gradients,
 moments and master weights, and then all ranks gather the parameters (parallel/data.h).
 
-Everything is float32 except parameters of 16 bits, which are rounded from float32 master weights: bf16 stochastically,
-by a counter-based generator keyed by the tensor's name, the position in the slice and the step, so that copies of a
-tensor on other ranks get the same bits; fp16 to nearest.
+Everything is float32 except parameters of 16 bits, which are rounded stochastically from float32 master weights, by a
+counter-based generator keyed by the tensor's name, the position in the slice and the step: copies of a tensor on other
+ranks get the same bits.
 */
 #ifndef OPTIMIZER_H
 #define OPTIMIZER_H
