@@ -22,9 +22,9 @@ zeros to 64 rows and whole vectors, so that no loop has a remainder.
 bf16. Rounded are, as in the kernels of GPUs (attention.cuh): P and dS, as operands of the second products, and the
 results O, dQ, dK, dV. Sums, the softmax, its l (of P before it is rounded), D and lse are float32. 1/sqrt(HS)
 multiplies the scores and the sums of dQ and dK; in float32 it multiplies Q, in the copy, which would be a rounding
-more. An operand of a product is a pair of neighbours along k. They are neighbours in a row of Q, K, V, dO for S and dP,
-and of P and dS for dV and dK; where k runs from row to row (the right factors of dV, dK, dQ and O; P for O, dS for dQ),
-two rows are joined (pair_rows).
+more. Where an operand of a product is a pair of neighbours along k (attention_product.h), they are neighbours in a row
+of Q, K, V, dO for S and dP, and of P and dS for dV and dK; where k runs from row to row (the right factors of dV, dK,
+dQ and O; P for O, dS for dQ), two rows are joined (pair_rows).
 
 Documents. A sequence may be packed: the end of one document, whole documents, the beginning of the last. With
 `positions` (B, T), the position of every token in its own document, a query sees only its own document: the keys i -
@@ -65,8 +65,8 @@ typedef struct {
 static inline AttShape attention_shape(const int32_t* positions, int B, int T, int NH, int NKV, int HS) {
     AttShape s = {B, T, NH, NKV, HS, 0, 0, 0, 1.0f / sqrtf((float)HS), positions};
     s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
-    s.width = (int)round_up((size_t)HS, IN_BF16 ? (size_t)ATT_STEP : (size_t)ATT_LANES);
-    s.depth = IN_BF16 ? s.width / ATT_PACK : HS;
+    s.width = (int)round_up((size_t)HS, IN_WORDS ? (size_t)ATT_STEP : (size_t)ATT_LANES);
+    s.depth = IN_WORDS ? s.width / ATT_PACK : (int)round_up((size_t)HS, ATT_TURN);
     return s;
 }
 
@@ -115,53 +115,50 @@ static inline int first_key_block(const AttShape* s, int b, int index) {
 
 // A block of 64 rows in scratch, as operands of products whose k runs along rows, and from row to row.
 typedef struct {
-    floatX* rows;      // (ATT_BLOCK, width)
-    AttOperand* pairs; // bf16: (ATT_BLOCK / 2, width) words of rows 2t and 2t + 1. float32: the same as rows
+    AttNumber* rows;   // (ATT_BLOCK, width)
+    AttOperand* pairs; // (ATT_BLOCK / 2, width) words of rows 2t and 2t + 1; where operands are floats, rows
 } AttMatrix;
 
 // Scores, and what is made of them: as they are summed, and rounded to operands.
 typedef struct {
     float* sums; // (ATT_BLOCK keys, ATT_BLOCK queries)
-    AttMatrix m; // float32: m.rows are sums
+    AttMatrix m; // where operands are floats, m.rows are sums
 } AttScores;
 
 // rows (ATT_BLOCK, width) = block `index` of the head, in float32 times scale; zeros beyond T and HS. Columns beyond HS
 // are multiplied, too, but reach no result.
-static inline void load_block(floatX* rows, ConstHead head, int index, const AttShape* s, float scale) {
+static inline void load_block(AttNumber* rows, ConstHead head, int index, const AttShape* s, float scale) {
     const int n = block_rows(s, index), width = s->width;
     const floatX* from = head.data + (int64_t)index * ATT_BLOCK * head.stride;
     for (int t = 0; t < n; t++, from += head.stride) {
-        floatX* RESTRICT to = rows + t * width;
-        if (IN_BF16)
-            memcpy(to, from, sizeof(floatX) * (size_t)s->HS);
-        else
-            for (int d = 0; d < s->HS; d++) to[d] = to_floatX(scale * to_float(from[d]));
-        for (int d = s->HS; d < width; d++) to[d] = to_floatX(0.0f);
+        AttNumber* RESTRICT to = rows + t * width;
+        for (int d = 0; d < s->HS; d++) to[d] = att_load(from[d], scale);
+        for (int d = s->HS; d < width; d++) to[d] = att_number(0.0f);
     }
-    memset(rows + n * width, 0, sizeof(floatX) * (size_t)((ATT_BLOCK - n) * width));
+    memset(rows + n * width, 0, sizeof(AttNumber) * (size_t)((ATT_BLOCK - n) * width));
 }
 
-// bf16: the words of m, (ATT_BLOCK, width), from its rows.
+// The words of m, (ATT_BLOCK, width), from its rows.
 static inline void pair_rows(const AttMatrix* m, int width) {
-    if (!IN_BF16) return;
+    if (!IN_WORDS) return;
     for (int t = 0; t < ATT_BLOCK; t += 2)
-        matmul_join((MatmulWord*)m->pairs + t / 2 * width, m->rows + t * width, width, width);
+        matmul_join((MatmulWord*)m->pairs + t / 2 * width, (const floatX*)m->rows + t * width, width, width);
 }
 
-// The rows of s->m from s->sums; of a block on the diagonal only the columns that were computed.
+// The rows of s->m from s->sums; of a block on the diagonal only the columns that were computed. (Within the loops that
+// compute them it would take longer.)
 static inline void round_scores(const AttScores* s, bool diagonal) {
     if (!IN_BF16) return;
-    floatX* RESTRICT rows = s->m.rows;
-    const float* RESTRICT sums = s->sums;
     for (int j = 0; j < ATT_BLOCK; j++) {
+        const float* sums = s->sums + j * ATT_BLOCK;
+        AttNumber* rows = s->m.rows + j * ATT_BLOCK; // may be the same
 #pragma omp simd
-        for (int i = diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++)
-            rows[j * ATT_BLOCK + i] = to_floatX(sums[j * ATT_BLOCK + i]);
+        for (int i = diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++) rows[i] = att_number(sums[i]);
     }
 }
 
 // rows_t (depth, ATT_BLOCK) = the transpose of rows.
-static inline void transpose_block(AttOperand* rows_t, const floatX* rows, const AttShape* s) {
+static inline void transpose_block(AttOperand* rows_t, const AttNumber* rows, const AttShape* s) {
     transpose(rows_t, (const AttOperand*)rows, s->width / ATT_PACK, ATT_BLOCK, s->depth);
 }
 
@@ -192,15 +189,15 @@ static inline AttOperand* scratch_operands(Scratch* scratch, size_t n) {
 
 static inline AttMatrix scratch_matrix(Scratch* scratch, size_t n) {
     AttOperand* rows = scratch_operands(scratch, n);
-    const AttMatrix m = {(floatX*)rows, IN_BF16 ? scratch_operands(scratch, n) : rows};
+    const AttMatrix m = {(AttNumber*)rows, IN_WORDS ? scratch_operands(scratch, n) : rows};
     return m;
 }
 
 static inline AttScores scratch_scores(Scratch* scratch) {
     const size_t n = ATT_BLOCK * ATT_BLOCK;
     float* sums = scratch_take(scratch, n);
-    const AttMatrix m = {(floatX*)sums, (AttOperand*)sums};
-    const AttScores s = {sums, IN_BF16 ? scratch_matrix(scratch, n) : m};
+    const AttMatrix m = {(AttNumber*)sums, (AttOperand*)sums};
+    const AttScores s = {sums, IN_WORDS ? scratch_matrix(scratch, n) : m};
     return s;
 }
 
@@ -235,6 +232,7 @@ static inline void mask_documents(float* scores, const AttShape* s, int b, int i
 // factor scales sums made with the former max.
 static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, float* RESTRICT sum,
                                  float* RESTRICT factor, float scale, bool diagonal) {
+    float shift[ATT_BLOCK];
     if (diagonal) mask_scores(scores);
     for (int i = 0; i < ATT_BLOCK; i++) factor[i] = max[i];
     for (int j = 0; j < ATT_BLOCK; j++) {
@@ -248,11 +246,12 @@ static inline void softmax_block(float* RESTRICT scores, float* RESTRICT max, fl
     for (int i = 0; i < ATT_BLOCK; i++) {
         factor[i] = fast_exp(scale * (factor[i] - max[i]));
         sum[i] *= factor[i];
+        shift[i] = scale * max[i];
     }
     for (int j = 0; j < ATT_BLOCK; j++) {
 #pragma omp simd
         for (int i = diagonal ? column_begin(j) : 0; i < ATT_BLOCK; i++) {
-            const float p = fast_exp(scale * (scores[j * ATT_BLOCK + i] - max[i]));
+            const float p = fast_exp(scale * scores[j * ATT_BLOCK + i] - shift[i]);
             scores[j * ATT_BLOCK + i] = p;
             sum[i] += p;
         }
@@ -271,7 +270,7 @@ enum { ATT_TASK_BLOCKS = 4 };
 
 typedef struct {
     QueryState state[ATT_TASK_BLOCKS];
-    floatX *q, *k; // (ATT_BLOCK, width)
+    AttNumber *q, *k; // (ATT_BLOCK, width)
     AttMatrix v;
     AttScores p;
     float* factor; // (ATT_BLOCK)
@@ -286,8 +285,8 @@ static inline size_t forward_scratch(ForwardScratch* f, float* memory, const Att
         f->state[i].max = scratch_take(&scratch, ATT_BLOCK);
         f->state[i].sum = scratch_take(&scratch, ATT_BLOCK);
     }
-    f->q = (floatX*)scratch_operands(&scratch, block);
-    f->k = (floatX*)scratch_operands(&scratch, block);
+    f->q = (AttNumber*)scratch_operands(&scratch, block);
+    f->k = (AttNumber*)scratch_operands(&scratch, block);
     f->v = scratch_matrix(&scratch, block);
     f->p = scratch_scores(&scratch);
     f->factor = scratch_take(&scratch, ATT_BLOCK);
@@ -380,7 +379,7 @@ typedef struct {
     AttOperand *q_t, *dout_t; // transposed (depth, ATT_BLOCK)
     float *dq, *lse, *dot;    // (ATT_BLOCK, width); (ATT_BLOCK) log sum exp, and D of the header
     AttMatrix k;              // the task's blocks of keys: (blocks, ATT_BLOCK, width)
-    floatX* v;
+    AttNumber* v;
     float *dk, *dv;
     AttScores p, ds;
 } BackwardScratch;
@@ -396,7 +395,7 @@ static inline size_t backward_scratch(BackwardScratch* f, float* memory, const A
     f->lse = scratch_take(&scratch, ATT_BLOCK);
     f->dot = scratch_take(&scratch, ATT_BLOCK);
     f->k = scratch_matrix(&scratch, block * (size_t)key_blocks);
-    f->v = (floatX*)scratch_operands(&scratch, block * (size_t)key_blocks);
+    f->v = (AttNumber*)scratch_operands(&scratch, block * (size_t)key_blocks);
     f->dk = scratch_take(&scratch, block * (size_t)key_blocks);
     f->dv = scratch_take(&scratch, block * (size_t)key_blocks);
     f->p = scratch_scores(&scratch);
@@ -422,9 +421,9 @@ typedef struct {
 static inline void load_query_block(const BackwardScratch* f, const BackwardArrays* x, const AttShape* s, int b, int h,
                                     int block) {
     const int rows = block_rows(s, block), width = s->width;
-    const ConstHead out = const_head(x->out, s, b, s->NH, h);
+    const ConstHead out = const_head(x->out, s, b, s->NH, h), dout = const_head(x->dout, s, b, s->NH, h);
     load_block(f->q.rows, const_head(x->qkv, s, b, s->NH + 2 * s->NKV, h), block, s, query_scale(s));
-    load_block(f->dout.rows, const_head(x->dout, s, b, s->NH, h), block, s, 1.0f);
+    load_block(f->dout.rows, dout, block, s, 1.0f);
     transpose_block(f->q_t, f->q.rows, s);
     transpose_block(f->dout_t, f->dout.rows, s);
     pair_rows(&f->q, width);
@@ -433,11 +432,10 @@ static inline void load_query_block(const BackwardScratch* f, const BackwardArra
     for (int i = 0; i < ATT_BLOCK; i++) f->lse[i] = i < rows ? lse[i] : 0.0f; // beyond T: p = 1, but dout = 0
     for (int i = 0; i < ATT_BLOCK; i++) f->dot[i] = 0.0f;
     for (int i = 0; i < rows; i++) {
-        const floatX* o = out.data + ((int64_t)block * ATT_BLOCK + i) * out.stride;
-        const floatX* dout = f->dout.rows + i * width;
+        const int64_t at = ((int64_t)block * ATT_BLOCK + i) * out.stride;
         float dot = 0.0f;
 #pragma omp simd reduction(+ : dot)
-        for (int d = 0; d < s->HS; d++) dot += to_float(o[d]) * to_float(dout[d]);
+        for (int d = 0; d < s->HS; d++) dot += to_float(out.data[at + d]) * to_float(dout.data[at + d]);
         f->dot[i] = dot;
     }
 }

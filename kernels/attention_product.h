@@ -2,16 +2,16 @@
 attention_product.h: the product of blocks of 64 rows in scratch memory, C = A B or C += A B, of which attention.h has
 seven kinds. Rows of C and B are whole vectors; A is read one operand at a time, by rows or by columns.
 
-An operand is a float, or in bf16 a word of two numbers that are neighbours along k, the first in the low half: pairs of
-k are rows of B, and K counts pairs. Three units multiply words:
+An operand is a float; in bf16, where the compiler's target multiplies such, a word of two numbers that are neighbours
+along k, the first in the low half. Rows of B are then pairs of k, and K counts pairs. What multiplies bf16:
 
-    AVX-512 BF16   VDPBF16PS adds the two products of a word to each of 16 sums
-    any vectors    two multiply-adds of the halves, as floats: the same bits, since products of bf16 are exact
-    AMX            tiles of 16 x 16 sums and 16 words (amx.h), where the processor has them
+    AVX-512 BF16   words: VDPBF16PS adds the two products of a word to each of 16 sums
+    AMX            words: tiles of 16 x 16 sums and 16 words (amx.h), where the processor has them
+    neither        floats, as in float32
 
-Order of sums. An element of C is one chain, c or 0, then k = 0, 1, 2, ...; in bf16 the second number of each word comes
-first, k = 1, 0, 3, 2, ...; by AMX a step of 32 is summed as amx.h says, and then added. Numbers that are known to be 0,
-beyond the diagonal, may be left out.
+Order of sums. An element of C is one chain, c or 0, then k = 0, 1, 2, ...; in bf16 k = 1, 0, 3, 2, ..., as VDPBF16PS
+adds, so that both have the same bits (products of bf16 are exact); by AMX a step of 32 is summed as amx.h says, and
+then added. Numbers that are known to be 0, beyond the diagonal, may be left out.
 */
 #ifndef ATTENTION_PRODUCT_H
 #define ATTENTION_PRODUCT_H
@@ -32,12 +32,22 @@ enum { ATT_BLOCK = 64 };            // queries, and keys, in a block
 
 typedef float AttVector __attribute__((vector_size(4 * ATT_LANES), may_alias));
 
-// An operand; columns at which C may begin in a block on the diagonal are multiples of ATT_STEP; and sum + a * b, b a
-// vector of operands.
-#ifdef PRECISION_BF16
-enum { IN_BF16 = true, ATT_PACK = 2, ATT_STEP = TILE_DEPTH };
+enum { IN_BF16 = sizeof(floatX) == 2 };
+
+// An operand, ATT_PACK numbers. The columns at which C may begin in a block on the diagonal are multiples of ATT_STEP.
+// Groups of ATT_TURN operands are added last one first. att_number rounds; att_load is of what has been rounded before.
+#if defined(PRECISION_BF16) && (defined(__AVX512BF16__) || defined(__AMX_BF16__) || defined(ATTENTION_WORDS))
+#define ATT_IN_WORDS // -DATTENTION_WORDS: for tests on other machines
+enum { ATT_PACK = 2, ATT_STEP = TILE_DEPTH, ATT_TURN = 1 };
 typedef uint32_t AttOperand __attribute__((may_alias));
+typedef floatX AttNumber;
 typedef uint32_t AttWords __attribute__((vector_size(4 * ATT_LANES), may_alias));
+
+static inline AttNumber att_number(float x) { return to_floatX(x); }
+static inline AttNumber att_load(floatX x, float scale) {
+    (void)scale; // 1
+    return x;
+}
 
 static inline AttVector add_words_by_fma(AttVector sum, AttOperand a, const AttOperand* b) {
     const AttWords x = a - (AttWords){0}, y = *(const AttWords*)b;
@@ -46,6 +56,7 @@ static inline AttVector add_words_by_fma(AttVector sum, AttOperand a, const AttO
     return sum;
 }
 
+// sum + a * b, b a vector of operands.
 static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
 #ifdef __AVX512BF16__
     return (AttVector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32((int)a), *(const __m512bh*)b);
@@ -54,13 +65,18 @@ static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOpera
 #endif
 }
 #else
-enum { IN_BF16 = false, ATT_PACK = 1, ATT_STEP = ATT_WIDTH };
+enum { ATT_PACK = 1, ATT_STEP = ATT_WIDTH, ATT_TURN = IN_BF16 ? 2 : 1 };
 typedef float AttOperand;
+typedef float AttNumber;
+
+static inline AttNumber att_number(float x) { return to_float(to_floatX(x)); }
+static inline AttNumber att_load(floatX x, float scale) { return scale * to_float(x); }
 
 static inline AttVector multiply_add(AttVector sum, AttOperand a, const AttOperand* b) {
     return sum + a * *(const AttVector*)b;
 }
 #endif
+enum { IN_WORDS = ATT_PACK == 2 };
 
 // The structure of A and C when the block is on the diagonal.
 typedef enum {
@@ -85,10 +101,12 @@ __attribute__((always_inline)) static inline void vector_tile(float* c, int ldc,
             sum[i][v] = add ? *(const AttVector*)(c + i * ldc + v * ATT_LANES) : zero;
         }
     }
-    for (int k = 0; k < K; k++) {
-        UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
-            UNROLL(2) for (int v = 0; v < vectors; v++) {
-                sum[i][v] = multiply_add(sum[i][v], a[i * a_row + k * a_col], b + k * ldb + v * ATT_LANES);
+    for (int k = 0; k < K; k += ATT_TURN, a += ATT_TURN * a_col, b += ATT_TURN * ldb) {
+        UNROLL(2) for (int turn = ATT_TURN - 1; turn >= 0; turn--) {
+            UNROLL(8) for (int i = 0; i < ATT_ROWS; i++) {
+                UNROLL(2) for (int v = 0; v < vectors; v++) {
+                    sum[i][v] = multiply_add(sum[i][v], a[i * a_row + turn * a_col], b + turn * ldb + v * ATT_LANES);
+                }
             }
         }
     }
@@ -107,7 +125,11 @@ static inline void transpose(AttOperand* to, const AttOperand* from, int from_ro
     }
 }
 
-#ifdef PRECISION_BF16
+// What multiplies: tiles, where the processor has them, else vectors; tests also choose tiles in C.
+typedef enum { ATT_ANY, ATT_TILES, ATT_VECTORS, ATT_TILES_IN_C } AttUnit;
+static AttUnit attention_unit = ATT_ANY;
+
+#ifdef ATT_IN_WORDS
 // block_product by tiles of AMX, 32 x 32 sums and 32 numbers of k at a time.
 typedef struct {
     float* c;
@@ -142,10 +164,6 @@ __attribute__((always_inline)) static inline void product_of_tiles(Tile* simulat
     }
 }
 
-// What multiplies: tiles, where the processor has them, else vectors; tests also choose tiles in C.
-typedef enum { ATT_ANY, ATT_TILES, ATT_VECTORS, ATT_TILES_IN_C } AttUnit;
-static AttUnit attention_unit = ATT_ANY;
-
 // Before the threads start; and what each does before its first product and after the last.
 static inline void attention_choose_unit(void) {
     if (attention_unit == ATT_ANY) attention_unit = amx_is_here() ? ATT_TILES : ATT_VECTORS;
@@ -172,17 +190,17 @@ static void product_by_tiles(const AttProduct* x) {
     product_of_tiles(tiles, x);
 }
 #else
-static inline void attention_choose_unit(void) {}
+static inline void attention_choose_unit(void) { attention_unit = ATT_VECTORS; }
 static inline void attention_begin(void) {}
 static inline void attention_end(void) {}
 #endif
 
 // C (ATT_BLOCK, N) = A (ATT_BLOCK, K) B (K, N), + C if add. A[i][k] = a[i * a_row + k * a_col]; rows of C and B are ldc
-// and ldb apart; K counts operands. N, ldc and ldb are multiples of ATT_LANES, in bf16 N of 32 and K of 16; b and c are
-// aligned to vectors.
+// and ldb apart; K counts operands. N, ldc and ldb are multiples of ATT_LANES; of words N of 32 and K of 16; in bf16 K
+// of 2. b and c are aligned to vectors.
 static inline void block_product(float* c, int ldc, const AttOperand* a, int a_row, int a_col, const AttOperand* b,
                                  int ldb, int N, int K, bool add, AttPart part) {
-#ifdef PRECISION_BF16
+#ifdef ATT_IN_WORDS
     if (attention_unit != ATT_VECTORS) {
         const AttProduct x = {c, ldc, a, a_row, a_col, b, ldb, N, K, add, part};
         product_by_tiles(&x);

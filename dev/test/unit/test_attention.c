@@ -511,54 +511,64 @@ static void test_decode_known(void) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Products of bf16 words, to the bit
+// Products of bf16, to the bit
 
 #ifdef PRECISION_BF16
-// Random words of numbers between 2^-9 and 2^8: their products are exact, and no sum is denormal.
-static AttOperand* random_words(int n, uint64_t stream) {
-    AttOperand* words = (AttOperand*)scratch_memory(round_up((size_t)n, 16));
-    for (int i = 0; i < 2 * n; i++) {
+// Random numbers between 2^-9 and 2^8: their products are exact, and no sum is denormal.
+static AttOperand* random_operands(int n, uint64_t stream) {
+    AttOperand* operands = (AttOperand*)scratch_memory(round_up((size_t)n, 16));
+    for (int i = 0; i < ATT_PACK * n; i++) {
         const double u = random_uniform(11, stream, (uint64_t)i), exponent = random_uniform(12, stream, (uint64_t)i);
-        ((floatX*)words)[i] = to_floatX((float)((2 * u - 1) * exp2(floor(17 * exponent) - 8)));
+        ((AttNumber*)operands)[i] = att_number((float)((2 * u - 1) * exp2(floor(17 * exponent) - 8)));
     }
-    return words;
+    return operands;
 }
 
-// One sum as attention_product.h says: word by word, the high half first; by tiles the sums of both halves of 16 words.
-static float chain(float sum, const AttOperand* a, int a_col, const AttOperand* b, int ldb, int K, bool tiles) {
+// Number k of operands that are `step` apart.
+static AttNumber* number(AttOperand* operands, int step, int k) {
+    return (AttNumber*)(operands + k / ATT_PACK * step) + k % ATT_PACK;
+}
+static float value(AttOperand* operands, int step, int k) {
+    const AttNumber* x = number(operands, step, k);
+    return IN_WORDS ? bf16_to_f32(*(const uint16_t*)x) : *(const float*)x;
+}
+
+// One sum as attention_product.h says: pair by pair, the second first; by tiles 16 pairs' first and second ones apart.
+static float chain(float sum, AttOperand* a, int a_col, AttOperand* b, int ldb, int K, bool tiles) {
     float even = 0, odd = 0;
-    for (int k = 0; k < K; k++) {
-        const uint32_t x = a[k * a_col], y = b[k * ldb];
-        const float high = word_high(x) * word_high(y), low = word_low(x) * word_low(y);
+    for (int k = 0; k < ATT_PACK * K; k += 2) {
+        const float first = value(a, a_col, k) * value(b, ldb, k);
+        const float second = value(a, a_col, k + 1) * value(b, ldb, k + 1);
         if (!tiles) {
-            sum += high;
-            sum += low;
+            sum += second;
+            sum += first;
             continue;
         }
-        odd += high;
-        even += low;
-        if (k % TILE_WORDS != TILE_WORDS - 1) continue;
+        odd += second;
+        even += first;
+        if (k % 32 != 30) continue;
         sum += even + odd;
         even = odd = 0;
     }
     return sum;
 }
 
-// A (64, 2 K) by rows of words, or by columns of them, with the zeros that `part` promises.
+// The zeros of A that `part` promises.
 static void zero_factor(AttOperand* a, int a_row, int a_col, int K, AttPart part) {
     for (int i = 0; i < ATT_BLOCK; i++) {
-        for (int k = 0; k < 2 * K; k++) {
+        for (int k = 0; k < ATT_PACK * K; k++) {
             const bool zero = (part == UPPER_FACTOR && k < i) || (part == LOWER_FACTOR && k > i);
-            if (zero) a[i * a_row + k / 2 * a_col] &= k % 2 ? 0x0000ffff : 0xffff0000;
+            if (zero) *number(a + i * a_row, a_col, k) = att_number(0);
         }
     }
 }
 
-static void test_product(AttUnit unit, int N, int K, bool by_columns, bool add, AttPart part) {
+// numbers: k of A and B
+static void test_product(AttUnit unit, int N, int numbers, bool by_columns, bool add, AttPart part) {
     const char *units[] = {"", "AMX", "vectors", "AMX in C"}, *parts[] = {"", ", result", ", upper", ", lower"};
-    const int a_row = by_columns ? 1 : K, a_col = by_columns ? ATT_BLOCK : 1;
-    AttOperand *a = random_words(ATT_BLOCK * K, 1), *b = random_words(K * N, 2);
-    float *c = (float*)random_words(ATT_BLOCK * N, 3), *before = floats(ATT_BLOCK * N);
+    const int K = numbers / ATT_PACK, a_row = by_columns ? 1 : K, a_col = by_columns ? ATT_BLOCK : 1;
+    AttOperand *a = random_operands(ATT_BLOCK * K, 1), *b = random_operands(K * N, 2);
+    float *c = scratch_memory((size_t)(ATT_BLOCK * N)), *before = floats(ATT_BLOCK * N);
     for (int i = 0; i < ATT_BLOCK * N; i++) c[i] = before[i] = (float)(i % 1001) * 0.37f;
     zero_factor(a, a_row, a_col, K, part);
     attention_unit = unit;
@@ -577,26 +587,27 @@ static void test_product(AttUnit unit, int N, int K, bool by_columns, bool add, 
         }
     }
     check(wrong == 0 && written == 0,
-          "bits of a product by %s  N %d K %d%s%s%s: %d wrong, %d written below the diagonal", units[unit], N, K,
+          "bits of a product by %s  N %d K %d%s%s%s: %d wrong, %d written below the diagonal", units[unit], N, numbers,
           by_columns ? ", columns" : "", add ? ", added" : "", parts[part], wrong, written);
     free(a), free(b), free(c), free(before);
 }
 
 static void test_products(AttUnit unit) {
-    test_product(unit, 64, 16, false, false, WHOLE);
-    test_product(unit, 64, 64, false, false, UPPER_RESULT);
+    test_product(unit, 64, 32, false, false, WHOLE);
+    test_product(unit, 64, 128, false, false, UPPER_RESULT);
     for (int width = 32; width <= 96; width += 64) {
-        test_product(unit, width, 32, false, true, WHOLE);
-        test_product(unit, width, 32, false, true, UPPER_FACTOR);
-        test_product(unit, width, 32, true, true, WHOLE);
-        test_product(unit, width, 32, true, true, LOWER_FACTOR);
+        test_product(unit, width, ATT_BLOCK, false, true, WHOLE);
+        test_product(unit, width, ATT_BLOCK, false, true, UPPER_FACTOR);
+        test_product(unit, width, ATT_BLOCK, true, true, WHOLE);
+        test_product(unit, width, ATT_BLOCK, true, true, LOWER_FACTOR);
     }
 }
 
+#ifdef ATT_IN_WORDS
 // The portable multiply-add of words has the bits of the processor's instruction, where there is one.
 static void test_words(void) {
     enum { N = 4096 };
-    AttOperand *a = random_words(N, 4), *b = random_words(N + ATT_LANES, 5);
+    AttOperand *a = random_operands(N, 4), *b = random_operands(N + ATT_LANES, 5);
     AttVector sum = {0}, portable = {0};
     bool same = true;
     for (int i = 0; i < N; i++) {
@@ -608,7 +619,6 @@ static void test_words(void) {
     check(same, "same bits of %d words by multiply_add and by FMA", N);
     free(a), free(b);
 }
-
 // The whole of attention by every unit of this machine, and by AMX in C.
 static void test_unit(AttUnit unit) {
     const Shape shapes[] = {{1, 65, 4, 2, 16}, {1, 130, 2, 1, 64}, {2, 100, 3, 1, 7}, {1, 70, 2, 2, 80}};
@@ -620,6 +630,7 @@ static void test_unit(AttUnit unit) {
 #endif
     attention_unit = ATT_ANY;
 }
+#endif
 #endif
 
 int main(void) {
@@ -673,12 +684,14 @@ int main(void) {
     test_threads(few, LONG);
     test_threads(many, SHORT);
 #endif
-#ifdef PRECISION_BF16
+#ifdef ATT_IN_WORDS
     test_words();
     for (int unit = amx_is_here() ? ATT_TILES : ATT_VECTORS; unit <= ATT_TILES_IN_C; unit++) {
         test_products((AttUnit)unit);
         test_unit((AttUnit)unit);
     }
+#elif defined(PRECISION_BF16)
+    test_products(ATT_VECTORS);
 #endif
     return test_end();
 }
