@@ -169,6 +169,7 @@ endif
 
 # ---- measurements
 build_benches: train_gpt plan $(BENCHES:%=$(BUILD)/%) \
+    $(addprefix $(BUILD)/bf16/,train_gpt bench_matmul bench_kernels bench_attention) \
     $(addprefix $(BUILD)/,draw_schedule draw_collective network_links simulate calibrate)
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh

@@ -1,11 +1,13 @@
 /*
 Time of the kernels that are not matrix products, at the shapes of GPT-2 124M (or, for Llama's, llama-130M) with N = B T
-= 1024 rows. The peer is memcpy by all threads: for each kernel, a copy that moves as many bytes (read and written), so
-that it finds them in the same cache. Each line is the median of 9 rounds in which kernel and copy take turns.
+= 1024 rows; build/bf16/bench_kernels: of bf16. The peer is memcpy by all threads: for each kernel, a copy that moves as
+many bytes (read and written), so that it finds them in the same cache. Each line is the median of 9 rounds in which
+kernel and copy take turns.
 */
 #include "../../kernels/adamw.h"
 #include "../../kernels/checksum.h"
 #include "../../kernels/crossentropy.h"
+#include "../../kernels/device.h"
 #include "../../kernels/embedding.h"
 #include "../../kernels/gelu.h"
 #include "../../kernels/layernorm.h"
@@ -17,33 +19,35 @@ that it finds them in the same cache. Each line is the median of 9 rounds in whi
 
 enum { B = 4, T = 256, N = B * T, C = 768, NH = 12, HS = 64, F = 4 * C, V = 50257, P = 32 << 20, ROUNDS = 9 };
 
-// Memory that the cases share: four large arrays, small vectors, tokens.
+// Memory that the cases share: four large arrays of activations, small vectors, tokens; gradients, moments and master
+// weights.
 typedef struct {
-    float *x, *y, *z, *u, *w, *b, *mean, *rstd;
+    floatX *x, *y, *z, *u, *w, *b;
+    float *grad, *moment1, *moment2, *master, *dw, *db, *mean, *rstd;
     int32_t* tokens;
     double sink;
 } Buffers;
 
 static void run_embedding_forward(Buffers* f) { embedding_forward(f->x, f->tokens, f->y, N, C, 0, V); }
-static void run_embedding_backward(Buffers* f) { embedding_backward(f->y, f->x, f->tokens, N, C, 0, V); }
+static void run_embedding_backward(Buffers* f) { embedding_backward(f->grad, f->x, f->tokens, N, C, 0, V); }
 static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, NULL, 0, B * T, T, C); }
-static void run_position_backward(Buffers* f) { position_backward(f->y, f->x, NULL, 0, B * T, T, C); }
+static void run_position_backward(Buffers* f) { position_backward(f->grad, f->x, NULL, 0, B * T, T, C); }
 static void run_layernorm_forward(Buffers* f) {
     layernorm_forward(f->y, f->mean, f->rstd, f->x, f->w, f->b, N, C, 1e-5f);
 }
 static void run_layernorm_backward(Buffers* f) {
-    layernorm_backward(f->z, f->w, f->b, f->y, f->x, f->u, f->mean, f->rstd, N, C);
+    layernorm_backward(f->z, f->dw, f->db, f->y, f->x, f->u, f->mean, f->rstd, N, C);
 }
 static void run_rmsnorm_forward(Buffers* f) { rmsnorm_forward(f->y, f->rstd, f->x, f->w, N, C, 1e-5f); }
-static void run_rmsnorm_backward(Buffers* f) { rmsnorm_backward(f->z, f->w, f->y, f->x, f->u, f->rstd, N, C); }
-static void run_rope(Buffers* f) { rope_forward(f->x, f->y, B, T, 2 * NH, HS, 3 * C); }
+static void run_rmsnorm_backward(Buffers* f) { rmsnorm_backward(f->z, f->dw, f->y, f->x, f->u, f->rstd, N, C); }
+static void run_rope(Buffers* f) { rope_forward(f->x, f->grad, B, T, 2 * NH, HS, 3 * C); }
 static void run_gelu_forward(Buffers* f) { gelu_forward(f->y, f->x, (int64_t)N * F); }
 static void run_gelu_backward(Buffers* f) { gelu_backward(f->z, f->y, f->x, (int64_t)N * F); }
 static void run_swiglu_forward(Buffers* f) { swiglu_forward(f->y, f->x, N, F); }
 static void run_swiglu_backward(Buffers* f) { swiglu_backward(f->z, f->y, f->x, N, F); }
 static void run_residual(Buffers* f) { residual_forward(f->z, f->x, f->y, f->b, N, C); }
 static void run_max(Buffers* f) { crossentropy_max(f->mean, f->x, N, V, V); }
-static void run_sum(Buffers* f) { crossentropy_sum(f->rstd, f->b, f->x, f->mean, f->tokens, N, V, V, 0); }
+static void run_sum(Buffers* f) { crossentropy_sum(f->rstd, f->db, f->x, f->mean, f->tokens, N, V, V, 0); }
 static void run_crossentropy_backward(Buffers* f) {
     crossentropy_backward(f->x, f->mean, f->rstd, f->tokens, 1e-3f, N, V, V, 0);
 }
@@ -51,18 +55,18 @@ static void run_crossentropy_fused(Buffers* f) { crossentropy_fused(f->mean, f->
 static void run_adamw(Buffers* f) {
     const TensorRange whole = whole_range(P);
     const OptimizerStep step = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1};
-    adamw_update(f->x, NULL, f->y, f->z, f->u, &whole, 1, &step);
+    adamw_update(f->x, f->master, f->grad, f->moment1, f->moment2, &whole, 1, &step);
 }
 static void run_grad_norm(Buffers* f) {
     double sum = 0;
     const TensorRange whole = whole_range(P);
-    sum_of_squares(&sum, f->x, &whole, 1);
+    sum_of_squares(&sum, f->grad, &whole, 1);
     f->sink += sum;
 }
 
 static void run_checksum(Buffers* f) {
     uint64_t sum = 0;
-    checksum_add(&sum, f->x, P * (int64_t)sizeof(float), 0);
+    checksum_add(&sum, f->grad, P * (int64_t)sizeof(float), 0);
     f->sink += (double)(sum & 1);
 }
 
@@ -100,52 +104,72 @@ static float* filled(int64_t n, float size, uint64_t stream) {
     return x;
 }
 
-int main(void) {
-    const int64_t large = max_i64((int64_t)N * V, P);
-    Buffers f = {filled(large, 3, 0),
-                 filled(large, 3, 1),
-                 filled(P, 3, 2),
-                 filled(P, 1, 3),
-                 filled(F, 1, 4),
-                 filled(F, 1, 5),
-                 filled(N, 1, 6),
-                 filled(N, 1, 7),
+static floatX* filled_numbers(int64_t n, float size, uint64_t stream) {
+    float* from = filled(n, size, stream);
+    floatX* x = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "benchmark");
+    device_from_floats(x, from, n);
+    free(from);
+    return x;
+}
+
+static Buffers fill_buffers(int64_t large) {
+    Buffers f = {filled_numbers(large, 3, 0),
+                 filled_numbers(large, 3, 1),
+                 filled_numbers(P, 3, 2),
+                 filled_numbers(P, 1, 3),
+                 filled_numbers(F, 1, 4),
+                 filled_numbers(F, 1, 5),
+                 filled(max_i64((int64_t)V * C, P), 3, 6),
+                 filled(P, 3, 7),
+                 filled(P, 1, 8),
+                 filled(P, 1, 9),
+                 filled(F, 1, 10),
+                 filled(F, 1, 11),
+                 filled(N, 1, 12),
+                 filled(N, 1, 13),
                  (int32_t*)checked_malloc(N * sizeof(int32_t), "tokens"),
                  0};
     for (int n = 0; n < N; n++) f.tokens[n] = (int32_t)(random_uniform(1, 8, (uint64_t)n) * V);
-    for (int64_t i = 0; i < P; i++) f.u[i] = fabsf(f.u[i]); // AdamW's v
-    char* copy = (char*)checked_malloc((size_t)large * sizeof(float), "copy");
-    const double NC = (double)N * C, NF = (double)N * F, NV = (double)N * V, f4 = 4;
+    for (int64_t i = 0; i < P; i++) f.moment2[i] = fabsf(f.moment2[i]); // AdamW's v
+    return f;
+}
+
+int main(void) {
+    const int64_t large = max_i64((int64_t)N * V, P);
+    Buffers f = fill_buffers(large);
+    char* copy = (char*)checked_malloc((size_t)large * sizeof(floatX), "copy");
+    const double NC = (double)N * C, NF = (double)N * F, NV = (double)N * V, X = sizeof(floatX), f4 = 4;
     const Case cases[] = {
-        {"embedding_forward", run_embedding_forward, NC, 2 * f4 * NC, 1},
-        {"position_forward", run_position_forward, NC, 2 * f4 * NC + f4 * T * C, 1},
-        {"layernorm_forward", run_layernorm_forward, NC, 2 * f4 * NC, 25},
-        {"residual_forward", run_residual, NC, 3 * f4 * NC, 24},
-        {"gelu_forward", run_gelu_forward, NF, 2 * f4 * NF, 12},
-        {"crossentropy_max", run_max, NV, f4 * NV, 1},
-        {"crossentropy_sum", run_sum, NV, f4 * NV, 1},
-        {"crossentropy_backward", run_crossentropy_backward, NV, 2 * f4 * NV, 1},
-        {"crossentropy_fused", run_crossentropy_fused, NV, 2 * f4 * NV, 0},
-        {"gelu_backward", run_gelu_backward, NF, 3 * f4 * NF, 12},
-        {"layernorm_backward", run_layernorm_backward, NC, 4 * f4 * NC, 25},
-        {"embedding_backward", run_embedding_backward, NC, 3 * f4 * NC, 1},
-        {"position_backward", run_position_backward, NC, f4 * NC + 2 * f4 * T * C, 1},
+        {"embedding_forward", run_embedding_forward, NC, 2 * X * NC, 1},
+        {"position_forward", run_position_forward, NC, 2 * X * NC + X * T * C, 1},
+        {"layernorm_forward", run_layernorm_forward, NC, 2 * X * NC, 25},
+        {"residual_forward", run_residual, NC, 3 * X * NC, 24},
+        {"gelu_forward", run_gelu_forward, NF, 2 * X * NF, 12},
+        {"crossentropy_max", run_max, NV, X * NV, 1},
+        {"crossentropy_sum", run_sum, NV, X * NV, 1},
+        {"crossentropy_backward", run_crossentropy_backward, NV, 2 * X * NV, 1},
+        {"crossentropy_fused", run_crossentropy_fused, NV, 2 * X * NV, 0},
+        {"gelu_backward", run_gelu_backward, NF, 3 * X * NF, 12},
+        {"layernorm_backward", run_layernorm_backward, NC, 4 * X * NC, 25},
+        {"embedding_backward", run_embedding_backward, NC, (X + 2 * f4) * NC, 1},
+        {"position_backward", run_position_backward, NC, X * NC + 2 * f4 * T * C, 1},
         {"sum_of_squares", run_grad_norm, P, f4 * P, 124439808.0 / P},
-        {"adamw_update", run_adamw, P, 7 * f4 * P, 124439808.0 / P},
+        {"adamw_update", run_adamw, P, (7 * f4 + (X < f4 ? X : 0)) * P, 124439808.0 / P},
         {"checksum_add", run_checksum, P, f4 * P, 0}, // every --check-replicas-every steps
-        {"rmsnorm_forward", run_rmsnorm_forward, NC, 2 * f4 * NC, 0},
-        {"rmsnorm_backward", run_rmsnorm_backward, NC, 4 * f4 * NC, 0},
-        {"rope_forward", run_rope, 2 * NC, 4 * f4 * NC + f4 * T * HS, 0},
-        {"swiglu_forward", run_swiglu_forward, NF, 3 * f4 * NF, 0},
-        {"swiglu_backward", run_swiglu_backward, NF, 5 * f4 * NF, 0},
+        {"rmsnorm_forward", run_rmsnorm_forward, NC, 2 * X * NC, 0},
+        {"rmsnorm_backward", run_rmsnorm_backward, NC, 4 * X * NC, 0},
+        {"rope_forward", run_rope, 2 * NC, 4 * X * NC + f4 * T * HS, 0},
+        {"swiglu_forward", run_swiglu_forward, NF, 3 * X * NF, 0},
+        {"swiglu_backward", run_swiglu_backward, NF, 5 * X * NF, 0},
     };
     const int threads = openmp_threads();
-    printf("kernels beside memcpy of as many bytes; N = %d, C = %d, F = %d, V = %d; %d threads\n", N, C, F, V, threads);
+    printf("kernels of %s beside memcpy of as many bytes; N = %d, C = %d, F = %d, V = %d; %d threads\n", FLOATX_NAME, N,
+           C, F, V, threads);
     printf("%-22s %9s %9s %8s %8s %8s %12s\n", "kernel", "ms", "Gelem/s", "GB/s", "memcpy", "ratio", "ms in a step");
     double step = 0;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         const Case* c = &cases[i];
-        const int64_t half = min_i64((int64_t)(c->bytes / 2), large * 4);
+        const int64_t half = min_i64((int64_t)(c->bytes / 2), large * (int64_t)sizeof(floatX));
         const double scale = c->bytes / (2.0 * (double)half);
         const int repeats = (int)max_i64(1, (int64_t)(1e8 / c->bytes));
         double own[ROUNDS], peer[ROUNDS];

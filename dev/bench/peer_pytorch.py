@@ -2,16 +2,18 @@
 """
 peer_pytorch.py: a training step in PyTorch, the peer of `make bench` on the CPU and of dev/test/gpu_check.sh on a GPU.
 
-    peer_pytorch.py [--model gpt2-124M] [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned]
+    peer_pytorch.py [--model gpt2-124M] [--B 4] [--T 64] [--threads N] [--steps 10] [--compile] [--tuned] [--bf16]
+    peer_pytorch.py --products [--bf16] [--threads N] [--steps 10]
     peer_pytorch.py --device cuda --compile --model gpt2-124M --B 64 --T 1024 [--micro 32] --vocab 50304
 
-The work of our step: forward, loss, backward, AdamW; the same shapes, random weights and tokens. On the CPU in float32;
-on a GPU bf16 by autocast, with float32 weights and moments, as nanoGPT and others train: matrices and attention in
-bf16. In PyTorch's favour: no gradient norm and no clipping; wherever the installed version has something fused, it is
-used (scaled_dot_product_attention from 2.0, which on a GPU is flash attention; fused AdamW; torch.compile by
---compile). --tuned adds two settings below that make it faster on a CPU than it is as installed. --micro: sequences
-that are worked on at once. Prints one line of JSON; median and minimum of `steps` steps after unmeasured ones (two;
-where it compiles on a GPU five). Exit status 3: --device cuda, and this PyTorch has no GPU.
+The work of our step: forward, loss, backward, AdamW; the same shapes, random weights and tokens. On the CPU in float32,
+or with --bf16, and on a GPU, bf16 by autocast, with float32 weights and moments, as nanoGPT and others train: matrices
+and attention in bf16. In PyTorch's favour: no gradient norm and no clipping; wherever the installed version has
+something fused, it is used (scaled_dot_product_attention from 2.0, which on a GPU is flash attention; fused AdamW;
+torch.compile by --compile). --tuned adds settings below that make it faster on a CPU than it is as installed. --micro:
+sequences that are worked on at once. Prints one line of JSON; median and minimum of `steps` steps after unmeasured ones
+(two; where it compiles on a GPU five). --products: instead a line of GFLOP/s for each product of bench_matmul.c. Exit
+status 3: --device cuda, and this PyTorch has no GPU.
 """
 import argparse, contextlib, ctypes, json, math, os, resource, statistics, sys, time
 
@@ -36,6 +38,8 @@ parser.add_argument("--threads", type=int, default=os.cpu_count())
 parser.add_argument("--steps", type=int, default=10)
 parser.add_argument("--compile", action="store_true")
 parser.add_argument("--tuned", action="store_true")
+parser.add_argument("--bf16", action="store_true")
+parser.add_argument("--products", action="store_true")
 args = parser.parse_args()
 micro = args.micro or args.B
 if args.B % micro:
@@ -43,8 +47,8 @@ if args.B % micro:
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = str(args.threads)  # read when the libraries are loaded
 # OpenMP's threads spin when they wait. With a BLAS that brings threads of its own (Debian's OpenBLAS) the two sets then
-# fight for the cores: 1.5 times as slow on two cores, worse on a busy machine.
-if args.tuned:
+# fight for the cores: 1.5 times as slow on two cores, worse on a busy machine. PyPI's, in a venv, has one set.
+if args.tuned and sys.prefix == sys.base_prefix:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # glibc gives large blocks back to the system and takes them again, page by page, on every step: a fifth of the time.
 libc = ctypes.CDLL(None)
@@ -163,8 +167,26 @@ def adamw(model):
         return torch.optim.AdamW(groups, lr=1e-4, betas=(0.9, 0.95))
 
 
+def products():
+    """GFLOP/s of the products of a linear layer of N tokens: forward, gradients of the input and of the weight."""
+    for N, OC, K in ((n, *s) for n in (256, 1024) for s in ((2304, C), (C, C), (FFN, C), (C, FFN), (50304, C))):
+        dtype = torch.bfloat16 if args.bf16 else torch.float32
+        x, w, dout = ((torch.rand(shape) - 0.5).to(dtype) for shape in ((N, K), (OC, K), (N, OC)))
+        kinds = {"forward": lambda: F.linear(x, w), "d input": lambda: dout @ w, "d weight": lambda: dout.t() @ x}
+        for kind, product in kinds.items():
+            seconds = []
+            for _ in range(args.steps + 1):
+                start = time.perf_counter()
+                product()
+                seconds.append(time.perf_counter() - start)
+            print(f"{N:5} {OC:6} {K:5}  {kind:8} {2e-9 * N * OC * K / statistics.median(seconds[1:]):8.1f}", flush=True)
+
+
 torch.set_num_threads(args.threads)
 torch.manual_seed(0)
+if args.products:
+    products()
+    sys.exit(0)
 if cuda:
     torch.set_float32_matmul_precision("high")
 with torch.device(args.device) if cuda else contextlib.nullcontext():  # 7B is made where it is used
@@ -179,7 +201,7 @@ for step in range(unmeasured + args.steps):
     start = time.perf_counter()
     for first in range(0, args.B, micro):
         part = tokens[first : first + micro]
-        with torch.autocast("cuda", torch.bfloat16) if cuda else contextlib.nullcontext():
+        with torch.autocast(args.device, torch.bfloat16, enabled=cuda or args.bf16):
             loss = loss_of(part[:, :-1], part[:, 1:].contiguous())
         if first == 0:
             optimizer.zero_grad(set_to_none=True)
@@ -195,7 +217,7 @@ else:
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6  # Linux counts in KiB
 print(json.dumps({
     "peer": "pytorch", "version": torch.__version__ + (" compiled" if args.compile else ""), "model": args.model,
-    "device": torch.cuda.get_device_name() if cuda else "cpu", "B": args.B, "micro": micro, "T": args.T,
-    "threads": args.threads, "median_ms": round(median, 1), "min_ms": round(min(ms), 1),
-    "tokens_per_s": round(1e3 * args.B * args.T / median, 1), "peak_mb": round(peak_mb, 1),
+    "device": torch.cuda.get_device_name() if cuda else "cpu", "precision": "bf16" if cuda or args.bf16 else "fp32",
+    "B": args.B, "micro": micro, "T": args.T, "threads": args.threads, "median_ms": round(median, 1),
+    "min_ms": round(min(ms), 1), "tokens_per_s": round(1e3 * args.B * args.T / median, 1), "peak_mb": round(peak_mb, 1),
     "loss": round(loss.item(), 3)}))

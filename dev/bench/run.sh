@@ -3,9 +3,10 @@
 #   dev/bench/run.sh [matmul] [kernels] [attention] [step] [mesh] [schedules] [collectives]
 #   default: all
 # Peers: OpenBLAS and oneDNN if their libraries are installed (apt-get install libopenblas0 libdnnl2), PyTorch if
-# /usr/bin/python3 can import torch (apt-get install python3-torch), llm.c if LLMC=folder names a checkout of it.
+# PYTORCH=venv/bin/python3 can import torch (/usr/bin/python3 after apt-get install python3-torch), llm.c if LLMC=folder
+# names a checkout of it.
 set -u
-BUILD=${BUILD:-build}
+BUILD=${BUILD:-build} PYTORCH=${PYTORCH:-/usr/bin/python3}
 what="${*:-matmul kernels attention step mesh schedules collectives}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -27,47 +28,59 @@ number() { expr "$2" : ".*\"$1\": *\([0-9.]*\)"; }
 # median FILE: of the numbers in a file, one a line
 median() { sort -g "$1" | awk '{ x[NR] = $1 } END { printf "%.1f", x[int((NR + 1) / 2)] }'; }
 
-ours() { # B T: runs the trainer for six steps; tokens/s, 6N MFU in %, MB and seconds to the first step
+# Whether PyTorch is here.
+has_pytorch() { "$PYTORCH" -c 'import torch' 2>/dev/null; }
+
+ours() { # PRECISION TRAINER B T: six steps; tokens/s, 6N MFU in %, MB and seconds to the first step
+    local trainer=$2 to=$work/$1
+    shift 2
     rm -rf "$work/run"
-    ./train_gpt --model gpt2-124M --seq "$2" --micro-batch "$1" --steps 6 --eval-every 0 --sample-every 0 --warmup 0 \
+    "$trainer" --model gpt2-124M --seq "$2" --micro-batch "$1" --steps 6 --eval-every 0 --sample-every 0 --warmup 0 \
         --lr 1e-4 --min-lr 1e-4 --out "$work/run" >"$work/out" 2>&1 || { cat "$work/out"; exit 1; }
     log=$work/run/log.jsonl tps=$(field tokens_per_s "$work/run/log.jsonl")
     # the log's mfu counts attention too (6 N + 6 L C T); here 6 N a token
     peak=$(sed -n 's/.*measured peak \([0-9]*\) GFLOP.*/\1/p' "$work/out")
-    echo "$tps" >>"$work/ours"
-    awk -v tps="$tps" -v peak="$peak" 'BEGIN { print 100 * tps * 6 * 124439808 / (peak * 1e9) }' >>"$work/mfu"
-    field peak_mem_bytes "$log" | awk '{ print $1 / 1e6 }' >>"$work/mb"
+    echo "$tps" >>"$to.tps"
+    awk -v tps="$tps" -v peak="$peak" 'BEGIN { print 100 * tps * 6 * 124439808 / (peak * 1e9) }' >>"$to.mfu"
+    field peak_mem_bytes "$log" | awk '{ print $1 / 1e6 }' >>"$to.mb"
     first=$(sed -n '1s/.*"step_ms":\([0-9.]*\).*/\1/p' "$log")
-    awk -v ms="$first" '/^startup/ { print $2 + ms / 1000 }' "$work/out" >>"$work/first"
+    awk -v ms="$first" '/^startup/ { print $2 + ms / 1000 }' "$work/out" >>"$to.first"
     rm -rf "$work/run"
 }
 
 step() { # B T: one training step of GPT-2 124M, this trainer and its peers in turn, three times; medians
-    rm -f "$work"/{ours,mfu,mb,first,pytorch,pytorch_mb,tuned,llmc}
+    rm -f "$work"/{fp32,bf16,torch-*}.* "$work/llmc"
     for round in 1 2 3; do
-        ours "$1" "$2"
-        if /usr/bin/python3 -c 'import torch' 2>/dev/null; then
-            line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 3)
-            number tokens_per_s "$line" >>"$work/pytorch"
-            number peak_mb "$line" >>"$work/pytorch_mb"
-            line=$(/usr/bin/python3 dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 3 --tuned)
-            number tokens_per_s "$line" >>"$work/tuned"
-        fi
+        ours fp32 ./train_gpt "$1" "$2"
+        ours bf16 "$BUILD/bf16/train_gpt" "$1" "$2"
+        for flags in "" --tuned --bf16 "--bf16 --tuned"; do
+            has_pytorch || continue
+            # shellcheck disable=SC2086  # a list of words
+            line=$("$PYTORCH" dev/bench/peer_pytorch.py --B "$1" --T "$2" --threads "$(nproc)" --steps 3 $flags)
+            number tokens_per_s "$line" >>"$work/torch-$flags.tps"
+            number peak_mb "$line" >>"$work/torch-$flags.mb"
+        done
         if [ -n "${LLMC:-}" ] && [ $round = 1 ]; then
             number tokens_per_s "$(STEPS=2 dev/bench/peer_llmc.sh "$LLMC" "$1" "$2")" >>"$work/llmc"
         fi
     done
-    row() { # CONTESTANT FILE EXTRA: its tokens/s, and how many times as fast we are
-        awk -v name="$1" -v B="$B" -v T="$T" -v tps="$(median "$2")" -v we="$(median "$work/ours")" -v extra="$3" \
-            'BEGIN { printf "%-18s %3d %5d %10.1f %8.2fx   %s\n", name, B, T, tps, we / tps, extra }'
+    row() { # CONTESTANT FILE PRECISION EXTRA: its tokens/s, and how many times as fast we are in that precision
+        awk -v name="$1" -v B="$B" -v T="$T" -v tps="$(median "$2")" -v we="$(median "$work/$3.tps")" -v extra="$4" \
+            'BEGIN { printf "%-22s %3d %5d %10.1f %8.2fx   %s\n", name, B, T, tps, we / tps, extra }'
     }
     B=$1 T=$2
-    started="first step done $(median "$work/first") s after the start"
-    row threefold "$work/ours" "$(median "$work/mfu") % of peak, $(median "$work/mb") MB, $started"
-    [ ! -e "$work/pytorch" ] ||
-        row "PyTorch" "$work/pytorch" "$(tr '\n' ' ' <"$work/pytorch")tokens/s, $(median "$work/pytorch_mb") MB"
-    [ ! -e "$work/tuned" ] || row "PyTorch, tuned" "$work/tuned" "$(tr '\n' ' ' <"$work/tuned")tokens/s"
-    [ ! -e "$work/llmc" ] || row "llm.c train_gpt2" "$work/llmc" ""
+    for p in fp32 bf16; do
+        started="first step done $(median "$work/$p.first") s after the start"
+        row "threefold $p" "$work/$p.tps" $p "$(median "$work/$p.mfu") % of peak, $(median "$work/$p.mb") MB, $started"
+        for tuned in "" --tuned; do
+            flags=$tuned
+            [ $p = fp32 ] || flags=--bf16${tuned:+ --tuned}
+            [ ! -e "$work/torch-$flags.tps" ] ||
+                row "PyTorch $p${tuned:+, tuned}" "$work/torch-$flags.tps" $p \
+                    "$(tr '\n' ' ' <"$work/torch-$flags.tps")tokens/s, $(median "$work/torch-$flags.mb") MB"
+        done
+    done
+    [ ! -e "$work/llmc" ] || row "llm.c train_gpt2" "$work/llmc" fp32 ""
 }
 
 mesh() { # two ranks beside one rank with as many threads, in turn, three times; medians of the rounds' medians
@@ -166,9 +179,8 @@ for part in $what; do
     echo "== $part"
     case $part in
     step)
-        printf '%-18s %3s %5s %10s %9s\n' "GPT-2 124M" B T tokens/s "we are"
-        step 4 64
-        step 4 256
+        printf '%-22s %3s %5s %10s %9s\n' "GPT-2 124M" B T tokens/s "we are"
+        for T in ${LENGTHS:-64 256 1024}; do step 4 "$T"; done
         ;;
     mesh) mesh ;;
     schedules) schedules ;;
@@ -176,6 +188,14 @@ for part in $what; do
         "$BUILD/bench_plans"
         [ -z "${MPIRUN:-}" ] || scripts/mpirun.sh -np 4 "$BUILD/bench_collective"
         ;;
-    *) "$BUILD/bench_$part" ;;
+    matmul | kernels | attention)
+        "$BUILD/bench_$part"
+        "$BUILD/bf16/bench_$part"
+        for flags in "" --bf16; do
+            [ $part = matmul ] && has_pytorch || continue
+            echo "PyTorch $flags, $(nproc) threads, GFLOP/s"
+            "$PYTORCH" dev/bench/peer_pytorch.py --products --threads "$(nproc)" $flags
+        done
+        ;;
     esac
 done
