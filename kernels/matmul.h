@@ -69,7 +69,8 @@ thread count and cut); and -DUSE_OPENBLAS, of float32, hands the products to cbl
 // ----------------------------------------------------------------------------------------------------------------
 // Micro-kernels: one (mr, nr) tile of C, `depth` rows of packed words, the tile in registers throughout.
 //     tile = from; for each k: tile[i][j] = fma(a[k*mr + i], b[k*nr + j], tile[i][j]); c = tile
-// `from` is c itself, or the row of start values with from_row = 0. The x86 kernels are compiled whatever -march is,
+// `from` is c itself, or the row of start values with from_row = 0. At the right edge of C only `columns` of the tile
+// are needed, and a kernel of several vectors leaves out the others. The x86 kernels are compiled whatever -march is,
 // and chosen at run time: a binary made on one machine is fast on another.
 
 // 32 bits of a packed matrix: a float, or a pair of bf16, of which the lower half is the first.
@@ -81,10 +82,10 @@ typedef enum { MATMUL_FLOATS, MATMUL_PAIRS, MATMUL_TILES } MatmulLayout;
 
 typedef struct {
     const char* name;
-    int mr, nr;
+    int mr, nr, vector; // columns of a tile are left out by whole vectors
     MatmulLayout layout;
-    void (*tile)(int depth, const MatmulWord* a, const MatmulWord* b, const float* from, int64_t from_row, float* c,
-                 int64_t c_row);
+    void (*tile)(int depth, const MatmulWord* a, const MatmulWord* b, int columns, const float* from, int64_t from_row,
+                 float* c, int64_t c_row);
     void (*begin)(void), (*end)(void); // called by a thread before the first tile and after the last, or NULL
 } MatmulKernel;
 enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48 };
@@ -93,33 +94,45 @@ enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48 };
 #define MATMUL_UNROLL UNROLL(8)
 
 #ifdef MATMUL_X86
-// 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers.
-__attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int depth, const MatmulWord* a,
-                                                                         const MatmulWord* b, const float* from,
-                                                                         int64_t from_row, float* c, int64_t c_row) {
-    __m512 tile[8][3];
+// 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers. Inlined, so that vectors is a constant.
+__attribute__((always_inline, target("avx512f"))) static inline void
+matmul_vectors_avx512(int vectors, int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
+                      int64_t from_row, float* c, int64_t c_row) {
+    __m512 tile[8][3], bk[3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
     }
     for (int k = 0; k < depth; k++, a += 8, b += 48) {
-        __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16), b2 = _mm512_loadu_ps(b + 32);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) bk[j] = _mm512_loadu_ps(b + 16 * j);
         MATMUL_UNROLL for (int i = 0; i < 8; i++) {
             __m512 ai = _mm512_set1_ps(float_of_bits(a[i]));
-            tile[i][0] = _mm512_fmadd_ps(ai, b0, tile[i][0]);
-            tile[i][1] = _mm512_fmadd_ps(ai, b1, tile[i][1]);
-            tile[i][2] = _mm512_fmadd_ps(ai, b2, tile[i][2]);
+            MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_fmadd_ps(ai, bk[j], tile[i][j]);
         }
     }
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 3; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
     }
+}
+
+__attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int depth, const MatmulWord* a,
+                                                                         const MatmulWord* b, int columns,
+                                                                         const float* from, int64_t from_row, float* c,
+                                                                         int64_t c_row) {
+    if (columns > 32)
+        matmul_vectors_avx512(3, depth, a, b, from, from_row, c, c_row);
+    else if (columns > 16)
+        matmul_vectors_avx512(2, depth, a, b, from, from_row, c, c_row);
+    else
+        matmul_vectors_avx512(1, depth, a, b, from, from_row, c, c_row);
 }
 
 // 12 sums, 2 vectors of B and 1 broadcast of A: 15 of the 16 registers.
 __attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int depth, const MatmulWord* a,
-                                                                        const MatmulWord* b, const float* from,
-                                                                        int64_t from_row, float* c, int64_t c_row) {
+                                                                        const MatmulWord* b, int columns,
+                                                                        const float* from, int64_t from_row, float* c,
+                                                                        int64_t c_row) {
     __m256 tile[6][2];
+    (void)columns;
     MATMUL_UNROLL for (int i = 0; i < 6; i++) {
         MATMUL_UNROLL for (int j = 0; j < 2; j++) tile[i][j] = _mm256_loadu_ps(from + i * from_row + 8 * j);
     }
@@ -140,9 +153,10 @@ __attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int dept
 // Any machine, with the compiler's vectors of 4: 24 sums for the 32 registers of ARM, POWER and RISC-V. The compiler
 // makes fused multiply-adds of the products and sums where there are any (-ffp-contract, on in gnu11).
 typedef float Float4 __attribute__((vector_size(16)));
-static inline void matmul_tile_portable(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
-                                        int64_t from_row, float* c, int64_t c_row) {
+static inline void matmul_tile_portable(int depth, const MatmulWord* a, const MatmulWord* b, int columns,
+                                        const float* from, int64_t from_row, float* c, int64_t c_row) {
     Float4 tile[8][3], bk[3];
+    (void)columns;
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
         MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&tile[i][j], from + i * from_row + 4 * j, sizeof(Float4));
     }
@@ -160,25 +174,36 @@ static inline void matmul_tile_portable(int depth, const MatmulWord* a, const Ma
 #ifdef PRECISION_BF16
 #if defined(MATMUL_X86) && (defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10)
 #define MATMUL_AVX512_BF16
-// As matmul_tile_avx512, of pairs.
-__attribute__((target("avx512f,avx512bf16"))) static inline void
-matmul_tile_avx512_bf16(int depth, const MatmulWord* a, const MatmulWord* b, const float* from, int64_t from_row,
-                        float* c, int64_t c_row) {
+// As matmul_vectors_avx512, of pairs.
+__attribute__((always_inline, target("avx512f,avx512bf16"))) static inline void
+matmul_vectors_avx512_bf16(int vectors, int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
+                           int64_t from_row, float* c, int64_t c_row) {
     __m512 tile[8][3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
     }
     for (int k = 0; k < depth; k++, a += 8, b += 48) {
         __m512bh bk[3];
-        MATMUL_UNROLL for (int j = 0; j < 3; j++) bk[j] = (__m512bh)_mm512_loadu_si512(b + 16 * j);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) bk[j] = (__m512bh)_mm512_loadu_si512(b + 16 * j);
         MATMUL_UNROLL for (int i = 0; i < 8; i++) {
             __m512bh ai = (__m512bh)_mm512_set1_epi32((int)a[i]);
-            MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] = _mm512_dpbf16_ps(tile[i][j], ai, bk[j]);
+            MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_dpbf16_ps(tile[i][j], ai, bk[j]);
         }
     }
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 3; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
     }
+}
+
+__attribute__((target("avx512f,avx512bf16"))) static inline void
+matmul_tile_avx512_bf16(int depth, const MatmulWord* a, const MatmulWord* b, int columns, const float* from,
+                        int64_t from_row, float* c, int64_t c_row) {
+    if (columns > 32)
+        matmul_vectors_avx512_bf16(3, depth, a, b, from, from_row, c, c_row);
+    else if (columns > 16)
+        matmul_vectors_avx512_bf16(2, depth, a, b, from, from_row, c, c_row);
+    else
+        matmul_vectors_avx512_bf16(1, depth, a, b, from, from_row, c, c_row);
 }
 #endif
 
@@ -190,17 +215,19 @@ static inline TilePair matmul_tile_pair(const MatmulWord* panel, int depth) {
 }
 
 #ifdef AMX_COMPILED
-AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
-                                              int64_t from_row, float* c, int64_t c_row) {
+AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulWord* a, const MatmulWord* b, int columns,
+                                              const float* from, int64_t from_row, float* c, int64_t c_row) {
+    (void)columns;
     tiles_product(NULL, matmul_tile_pair(a, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, from, from_row, c,
                   c_row);
 }
 #endif
 
 // The same in C, for tests.
-static inline void matmul_tile_simulated(int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
-                                         int64_t from_row, float* c, int64_t c_row) {
+static inline void matmul_tile_simulated(int depth, const MatmulWord* a, const MatmulWord* b, int columns,
+                                         const float* from, int64_t from_row, float* c, int64_t c_row) {
     Tile tiles[8];
+    (void)columns;
     tiles_product(tiles, matmul_tile_pair(a, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, from, from_row, c,
                   c_row);
 }
@@ -211,24 +238,25 @@ static inline void matmul_tile_simulated(int depth, const MatmulWord* a, const M
 enum { MATMUL_PORTABLE = 4, MATMUL_KERNELS = 6 };
 static inline const MatmulKernel* matmul_kernel(int index) {
 #ifdef AMX_COMPILED
-    static const MatmulKernel amx = {"AMX", 32, 32, MATMUL_TILES, matmul_tile_amx, amx_begin, amx_end};
+    static const MatmulKernel amx = {"AMX", 32, 32, 32, MATMUL_TILES, matmul_tile_amx, amx_begin, amx_end};
     if (index == 0) return amx_is_here() ? &amx : NULL;
 #endif
 #ifdef MATMUL_AVX512_BF16
-    static const MatmulKernel avx512_bf16 = {"AVX-512 BF16", 8, 48, MATMUL_PAIRS, matmul_tile_avx512_bf16, NULL, NULL};
+    static const MatmulKernel avx512_bf16 = {"AVX-512 BF16",          8,    48,  16, MATMUL_PAIRS,
+                                             matmul_tile_avx512_bf16, NULL, NULL};
     if (index == 1) return __builtin_cpu_supports("avx512bf16") ? &avx512_bf16 : NULL;
 #endif
 #ifdef MATMUL_X86
-    static const MatmulKernel avx512 = {"AVX-512", 8, 48, MATMUL_FLOATS, matmul_tile_avx512, NULL, NULL};
-    static const MatmulKernel avx2 = {"AVX2", 6, 16, MATMUL_FLOATS, matmul_tile_avx2, NULL, NULL};
+    static const MatmulKernel avx512 = {"AVX-512", 8, 48, 16, MATMUL_FLOATS, matmul_tile_avx512, NULL, NULL};
+    static const MatmulKernel avx2 = {"AVX2", 6, 16, 16, MATMUL_FLOATS, matmul_tile_avx2, NULL, NULL};
     if (index == 2) return __builtin_cpu_supports("avx512f") ? &avx512 : NULL;
     if (index == 3) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
 #endif
 #ifdef PRECISION_BF16
-    static const MatmulKernel simulated = {"AMX in C", 32, 32, MATMUL_TILES, matmul_tile_simulated, NULL, NULL};
+    static const MatmulKernel simulated = {"AMX in C", 32, 32, 32, MATMUL_TILES, matmul_tile_simulated, NULL, NULL};
     if (index == 5) return &simulated;
 #endif
-    static const MatmulKernel portable = {"portable", 8, 12, MATMUL_FLOATS, matmul_tile_portable, NULL, NULL};
+    static const MatmulKernel portable = {"portable", 8, 12, 12, MATMUL_FLOATS, matmul_tile_portable, NULL, NULL};
     return index == MATMUL_PORTABLE ? &portable : NULL;
 }
 
@@ -531,20 +559,20 @@ typedef struct {
 static inline void matmul_tile(const MatmulKernel* kernel, int depth, const MatmulWord* a, const MatmulWord* b,
                                const MatmulStrip* s, int i) {
     const int rows = min_int(kernel->mr, s->rows - i), nr = kernel->nr;
-    const bool whole = s->padded || (rows == kernel->mr && s->columns == nr);
+    const bool whole = s->padded || (rows == kernel->mr && s->columns % kernel->vector == 0);
     const float* from = s->from + i * s->from_row;
     float scratch[MATMUL_MAX_MR * MATMUL_MAX_NR];
     if (whole && !s->out) {
-        kernel->tile(depth, a, b, from, s->from_row, s->to + i * s->to_row, s->to_row);
+        kernel->tile(depth, a, b, s->columns, from, s->from_row, s->to + i * s->to_row, s->to_row);
         return;
     }
     if (whole) {
-        kernel->tile(depth, a, b, from, s->from_row, scratch, nr);
+        kernel->tile(depth, a, b, s->columns, from, s->from_row, scratch, nr);
     } else {
         memset(scratch, 0, sizeof scratch);
         for (int r = 0; r < rows; r++)
             memcpy(scratch + r * nr, from + r * s->from_row, (size_t)s->columns * sizeof *from);
-        kernel->tile(depth, a, b, scratch, nr, scratch, nr);
+        kernel->tile(depth, a, b, s->columns, scratch, nr, scratch, nr);
     }
     for (int r = 0; r < rows; r++) {
         if (s->out) {
