@@ -39,8 +39,6 @@ static inline void simulate_copy(char* to, int64_t to_stride, const char* from, 
         memcpy(to + i * to_stride, from + i * from_stride, sizeof(uint32_t[TILE_WORDS]));
 }
 
-static inline void simulate_zero(Tile* tile) { memset(tile, 0, sizeof *tile); }
-
 // A denormal number becomes 0.
 static inline float flush_denormal(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 
@@ -81,8 +79,7 @@ static inline void simulate_product(Tile* c, const Tile* a, const Tile* b) {
 #define TILE_ASM(simulated, in_c, ...) in_c
 #endif
 
-// Tile t becomes 0; is read from memory, rows `stride` bytes apart; is written there; c += the product of a and b.
-#define TILE_ZERO(simulated, t) TILE_ASM(simulated, simulate_zero((simulated) + (t)), "tilezero %%tmm" #t ::)
+// Tile t is read from memory, rows `stride` bytes apart; is written there; c += the product of a and b.
 #define TILE_LOAD(simulated, t, from, stride)                                                                          \
     TILE_ASM(simulated,                                                                                                \
              simulate_copy((char*)((simulated) + (t)), sizeof(uint32_t[TILE_WORDS]), (const char*)(from), (stride)),   \

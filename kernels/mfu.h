@@ -74,26 +74,15 @@ __attribute__((target("avx512f,avx512bf16"))) static inline double fma_loop_avx5
 
 #ifdef AMX_COMPILED
 AMX_TARGET static inline double fma_loop_amx(float* sink) {
-    Tile* const processor = NULL;
-    Tile ones; // a core may be faster on zeros
-    memset(&ones, 0x3e, sizeof ones);
+    float sums[4 * TILE_ROWS * TILE_WORDS] = {0};
+    Tile operand; // not of zeros, on which a core may be faster
+    memset(&operand, 0x3e, sizeof operand);
+    const TilePair same = {&operand, &operand, sizeof operand.word[0], 0};
     amx_begin();
-    TILE_LOAD(processor, 4, &ones, sizeof ones.word[0]);
-    TILE_LOAD(processor, 5, &ones, sizeof ones.word[0]);
-    TILE_ZERO(processor, 0);
-    TILE_ZERO(processor, 1);
-    TILE_ZERO(processor, 2);
-    TILE_ZERO(processor, 3);
-    for (int r = 0; r < FMA_REPEATS; r++) {
-        TILE_PRODUCT(processor, 0, 4, 5);
-        TILE_PRODUCT(processor, 1, 4, 5);
-        TILE_PRODUCT(processor, 2, 4, 5);
-        TILE_PRODUCT(processor, 3, 4, 5);
-    }
-    TILE_STORE(processor, 0, &ones, sizeof ones.word[0]);
+    tiles_product(NULL, same, same, FMA_REPEATS, sums, 2 * TILE_WORDS, sums, 2 * TILE_WORDS);
     amx_end();
-    sink[0] = 0 * float_of_bits(ones.word[0][0]);
-    return 2.0 * TILE_ROWS * TILE_WORDS * TILE_DEPTH * 4 * FMA_REPEATS;
+    sink[0] = 0 * sums[0];
+    return 2.0 * 4 * TILE_ROWS * TILE_WORDS * TILE_DEPTH * FMA_REPEATS;
 }
 #endif
 

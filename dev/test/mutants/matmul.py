@@ -45,7 +45,8 @@ FAULTS = [
     ("a vector of C that is needed is left out", "FP32", MATMUL, "if (columns > 32)\n        matmul_vectors_avx512(3,",
      "if (columns > 33)\n        matmul_vectors_avx512(3,"),
     ("a vector of C that is needed is left out", "BF16", MATMUL,
-     "if (columns > 16)\n        matmul_vectors_avx512_bf16(2,", "if (columns > 17)\n        matmul_vectors_avx512_bf16(2,"),
+     "if (columns > 16)\n        matmul_vectors_avx512_bf16(2,",
+     "if (columns > 17)\n        matmul_vectors_avx512_bf16(2,"),
     ("half a vector is stored in C", "FP32", MATMUL, "s->columns % kernel->vector == 0", "s->columns % 8 == 0"),
 ]
 SECONDS = 300
