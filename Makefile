@@ -44,22 +44,12 @@ OPENMP := $(if $(call works,-fopenmp),-fopenmp)
 # DEVICE is cuda where nvcc and a GPU are found. The tests are those of the CPU's trainer (a GPU's: make gpu_check).
 gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1))
 DEVICE ?= $(if $(filter quick test% build_tests,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
-# The tests' own numbers, and whatever else developers make, are in float32.
-bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
-    sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | head -n 1))
-users_goals = all train_gpt install help report run_line clean compare
-PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter-out $(users_goals),$(MAKECMDGOALS)),fp32,$(if \
-    $(bf16_unit),bf16,fp32)))
-$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,PRECISION,bf16 fp16 fp32)
-$(if $(filter cpufp16,$(DEVICE)$(PRECISION)),$(error PRECISION=fp16 is for GPUs: take bf16 or fp32, or DEVICE=emulated))
-$(call one_of,BLAS,own openblas)$(call one_of,MPI,yes no)$(call one_of,METHODS,yes no)
+$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,BLAS,own openblas)
+$(call one_of,MPI,yes no)$(call one_of,METHODS,yes no)
 $(if $(filter cuda,$(DEVICE)$(NVCC)),$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or add its bin to PATH))
 GPU_ARCH ?= $(if $(gpu_name),native,$(nvcc_archs))
 gpu_kind = $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
-bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32: AMX and AVX-512 BF16 are missing here)
-cpu_how = $(if $(filter bf16,$(PRECISION)), $(bf16_how),$(if $(bf16_unit), (PRECISION=bf16: $(bf16_how))))
-built_for = $(if $(filter cpu,$(DEVICE)),the processor's cores,$(gpu_kind))$(comma) $(PRECISION)$(if \
-    $(filter cpu,$(DEVICE)),$(cpu_how))
+built_for = $(strip $(if $(filter cpu,$(DEVICE)),the processor's cores,$(gpu_kind))$(comma) $(PRECISION) $(cpu_how))
 
 ifeq ($(BLAS),openblas)
 BLAS_FLAGS := -DUSE_OPENBLAS
@@ -121,8 +111,7 @@ run_line = run: $(if $(and $(launcher),$(filter-out 1,$(ranks))),$(mpirun_line),
 run_line:
 	@echo "$(run_line)"
 
-# Everything is compiled again when the flags change; the programs that print --version, when that changes; and those
-# whose precision `make` chooses, when that does.
+# Everything is compiled again when the flags change; what has a version, or the precision that make chose, with these.
 git_version = $(shell git describe --always --dirty --tags 2>/dev/null | tr -cd 'A-Za-z0-9._+-')
 version := $(or $(if $(wildcard .git),$(git_version)),unknown)
 VERSION_FLAG := -DVERSION='"$(version)"'
@@ -134,8 +123,7 @@ $(BUILD)/flags $(BUILD)/precision $(BUILD)/version: always
 	@mkdir -p $(BUILD)/sanitized
 	@echo '$(kept_$(@F))' | cmp -s - $@ || echo '$(kept_$(@F))' > $@
 
-build_cpu = $(COMPILE) $(FAST) $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16) $(VERSION_FLAG) \
-    -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
+build_cpu = $(COMPILE) $(FAST) $(bf16_flag) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
 train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/precision $(BUILD)/version
 	$(call build_$(DEVICE),$@)
 plan: planner/plan.c $(BUILD)/flags $(BUILD)/version # needs no device

@@ -16,6 +16,19 @@
 # make pictures              draw the schedules and collectives of docs/images
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
+# ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32; so are OpenBLAS's products.
+bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
+    sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | head -n 1))
+users_goals = all train_gpt install help report run_line clean compare
+PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter-out $(users_goals),$(MAKECMDGOALS)),fp32,$(if \
+    $(and $(bf16_unit),$(filter own,$(BLAS))),bf16,fp32)))
+$(call one_of,PRECISION,bf16 fp16 fp32)
+$(if $(filter cpufp16,$(DEVICE)$(PRECISION)),$(error PRECISION=fp16 is for GPUs: take bf16 or fp32, or DEVICE=emulated))
+bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32: AMX and AVX-512 BF16 are missing here)
+fp32_how = $(if $(bf16_unit),(PRECISION=bf16: $(bf16_how)))
+cpu_how = $(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),$(bf16_how),$(fp32_how)))
+bf16_flag = $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)
+
 include dev/gpu.mk
 
 # ---- programs of the processor

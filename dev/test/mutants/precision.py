@@ -1,13 +1,15 @@
 """Faults of bf16 on the processor, seen by test_precision.sh: what make chooses and says, masters in checkpoints and
 exports, the rounding of weights in resumed runs and on meshes. The arithmetic's faults are in kernels.py, matmul.py."""
-MAKE, UPDATE, SAVE, LOAD = "Makefile", "parallel/optimizer.h", "checkpoint/async_save.h", "trainer/checkpointing.h"
+MAKE, CHOICE, UPDATE = "Makefile", "dev/dev.mk", "parallel/optimizer.h"
+SAVE, LOAD = "checkpoint/async_save.h", "trainer/checkpointing.h"
 
 FAULTS = [
     ("make: another precision builds nothing", MAKE, "$(BUILD)/flags $(BUILD)/precision $(BUILD)/version\n\t",
      "$(BUILD)/flags $(BUILD)/version\n\t"),
-    ("make: fp16 is tried on the processor", MAKE, "$(if $(filter cpufp16,", "$(if $(filter cpufp17,"),
-    ("make: AVX-512 BF16 is said where AMX is", MAKE, "sort | head -n 1", "sort | tail -n 1"),
-    ("make: bf16 is the default everywhere", MAKE, "$(bf16_unit),bf16,fp32)", "$(bf16_unit),bf16,bf16)"),
+    ("make: fp16 is tried on the processor", CHOICE, "$(if $(filter cpufp16,", "$(if $(filter cpufp17,"),
+    ("make: AVX-512 BF16 is said where AMX is", CHOICE, "sort | head -n 1", "sort | tail -n 1"),
+    ("make: bf16 is the default everywhere", CHOICE,
+     "$(filter own,$(BLAS))),bf16,fp32)", "$(filter own,$(BLAS))),bf16,bf16)"),
     ("--version says nothing of the precision", "trainer/setup.h",
      '"train_gpt %s, %s", process', '"train_gpt %s%.0s", process'),
     ("a checkpoint has the rounded weights' bytes", SAVE, "HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;",

@@ -7,7 +7,7 @@ export PRECISION=bf16
 . dev/test/system/mesh.sh
 
 # ---- what make builds and says, of a program of a few lines
-mkdir -p made/dev && cp "$project/Makefile" made && cp "$project/dev/dev.mk" made/dev
+mkdir -p made/dev && cp "$project/Makefile" made && cp "$project"/dev/*.mk made/dev
 cat >made/train_gpt.cu <<'C'
 #include <stdio.h>
 int main(void) {
@@ -19,7 +19,8 @@ int main(void) {
 }
 C
 making() {
-    (unset MAKEFLAGS MAKELEVEL MFLAGS PRECISION && exec make --no-print-directory -C made DEVICE=cpu MPI=no BUILD=b "$@")
+    (unset MAKEFLAGS MAKELEVEL MFLAGS PRECISION &&
+        exec make --no-print-directory -C made DEVICE=cpu MPI=no BUILD=b "$@")
 }
 for precision in bf16 fp32 bf16; do
     check "make PRECISION=$precision" \
