@@ -603,6 +603,29 @@ static void test_products(AttUnit unit) {
     }
 }
 
+// P is rounded for P V, but not for its sum l: of two keys with scores -x, 0 and values 1, 0 O is known to the bit.
+static void test_rounded_p(void) {
+    const Shape s = {1, 2, 64, 64, 1};
+    floatX *qkv = values(qkv_size(&s)), *out = values(out_size(&s));
+    float* lse = floats(lse_size(&s));
+    int wrong = 0, others = 0; // others: that differ where P is not rounded
+    for (int64_t i = 0; i < qkv_size(&s); i++) {
+        const int token = (int)(i / (3 * s.NH)), part = (int)(i / s.NH % 3), head = (int)(i % s.NH);
+        const float key = token == 0 ? -(float)(head + 1) / 32 : 0;
+        const float numbers[] = {1, key, 1 - (float)token}; // query, key, value
+        qkv[i] = to_floatX(numbers[part]);
+    }
+    attention_forward(out, lse, qkv, NULL, s.B, s.T, s.NH, s.NKV, s.HS);
+    for (int head = 0; head < s.NH; head++) {
+        const float p = fast_exp(-(float)(head + 1) / 32), inverse = 1 / (p + 1), got = to_float(out[s.NH + head]);
+        wrong += got != to_float(to_floatX(to_float(to_floatX(p)) * inverse));
+        others += got != to_float(to_floatX(p * inverse));
+    }
+    check(wrong == 0 && others > 0, "P is rounded, its sum is not: %d of %d outputs wrong; %d where it matters", wrong,
+          s.NH, others);
+    free(qkv), free(out), free(lse);
+}
+
 #ifdef ATT_IN_WORDS
 // The portable multiply-add of words has the bits of the processor's instruction, where there is one.
 static void test_words(void) {
@@ -683,6 +706,9 @@ int main(void) {
     test_threads(many, NONE);
     test_threads(few, LONG);
     test_threads(many, SHORT);
+#endif
+#ifdef PRECISION_BF16
+    test_rounded_p();
 #endif
 #ifdef ATT_IN_WORDS
     test_words();
