@@ -140,16 +140,16 @@ static inline void load_block(AttNumber* rows, ConstHead head, int index, const 
 
 // The words of m, (ATT_BLOCK, width), from its rows.
 static inline void pair_rows(const AttMatrix* m, int width) {
-    if (!IN_WORDS) return;
-    for (int t = 0; t < ATT_BLOCK; t += 2)
+    const int rows = IN_WORDS ? ATT_BLOCK : 0;
+    for (int t = 0; t < rows; t += 2)
         matmul_join((MatmulWord*)m->pairs + t / 2 * width, (const floatX*)m->rows + t * width, width, width);
 }
 
 // The rows of s->m from s->sums; of a block on the diagonal only the columns that were computed. (Within the loops that
 // compute them it would take longer.)
 static inline void round_scores(const AttScores* s, bool diagonal) {
-    if (!IN_BF16) return;
-    for (int j = 0; j < ATT_BLOCK; j++) {
+    const int keys = IN_BF16 ? ATT_BLOCK : 0;
+    for (int j = 0; j < keys; j++) {
         const float* sums = s->sums + j * ATT_BLOCK;
         AttNumber* rows = s->m.rows + j * ATT_BLOCK; // may be the same
 #pragma omp simd
