@@ -159,8 +159,7 @@ static inline void linear_backward_bias(float* db, const floatX* dout, int N, in
 
 #if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
 // ----------------------------------------------------------------------------------------------------------------
-// Without a GPU: one CUDA thread does the whole product, as the reference does: in bf16 the reference's, in fp16 its
-// float32 product, rounded once.
+// Without a GPU: one CUDA thread calls the reference, of bf16, or for fp16 of float32, rounded once.
 
 static inline reference::floatX* matmul_numbers(const floatX* x, int64_t n) {
     reference::floatX* y = (reference::floatX*)checked_malloc((size_t)n * sizeof *y, "a product");

@@ -1,27 +1,23 @@
 /*
-cuda_matmul.cu: the linear layers of kernels/matmul.cuh against those of kernels/matmul.h. Built three ways: by nvcc
-against cuBLASLt; by g++, where the reference's products stand in; and by g++ with -DUSE_CUBLASLT -Idev/test/fake, where
-the code that calls cuBLASLt runs against a model of it (fake/cublasLt.h): layouts, transposes, epilogues, the choice of
-algorithms, what is remembered.
+cuda_matmul.cu: the linear layers of kernels/matmul.cuh against those of kernels/matmul.h: by nvcc against cuBLASLt; by
+g++, where the reference's products stand in; and by g++ with -DUSE_CUBLASLT -Idev/test/fake, against a model of it
+(fake/cublasLt.h): layouts, transposes, epilogues, the choice of algorithms, what is remembered.
 
 Bounds. u = 2^-24. A sum of K random products, added up one by one, walks at random: its error is about 0.2 sqrt(K) u of
 its size, which is sqrt(K) times that of a product. The bound for two such sums that are compared is sqrt(K) u; for a
 GPU twice that, whose tensor cores cut digits off instead of rounding. A result that becomes floatX is off by U more.
 Errors are measured against the typical size of a sum, or the result's own if that is larger: the few numbers of a small
-matrix may be small by chance. In bf16 the reference rounds, too, and cuda_compare.h compares, with three of these
-bounds for an element (its three standard deviations).
+matrix may be small by chance. In bf16 cuda_compare.h compares, with three of these bounds (standard deviations).
 */
 #ifndef USE_CUDA
 #define USE_CUDA // device.h: on a GPU, or an emulated one
 #endif
 #include "cuda_compare.h"
-
 namespace reference {
 #include "../../../kernels/matmul.h"
 }
 #include "../../../kernels/matmul.cuh"
 #include "../../../kernels/mfu.cuh"
-
 #if !defined(CUDA_ON_CPU) || defined(USE_CUBLASLT)
 #define TEST_CUBLASLT
 #endif
@@ -124,8 +120,8 @@ static Inputs draw_inputs(int N, int C, int OC) {
 typedef Floats Results[FUNCTIONS];
 
 static void run_reference(Results& r, const Inputs& in, int N, int C, int OC, bool with_bias) {
-    const HostBuffer x = on_host(in.x), w = on_host(in.w), bias = on_host(in.bias), dout = on_host(in.dout);
-    const HostBuffer fc = on_host(in.fc);
+    const HostBuffer x = on_host(in.x), w = on_host(in.w), bias = on_host(in.bias), dout = on_host(in.dout),
+                     fc = on_host(in.fc);
     const size_t NC = (size_t)N * C, NO = (size_t)N * OC;
     HostBuffer forward(NO), plain(NO), gelu_fc(NO), act(NO), input(NC), dfc(NC), scratch(NC);
     r[WEIGHT] = r[BOTH_WEIGHT] = in.dw;
@@ -180,10 +176,9 @@ static void run_device(Results& r, const Inputs& in, int N, int C, int OC, Shift
     r[GELU_INPUT] = floats_of(dfc.get());
 }
 
-// x, w, dout are uniform in (-1, 1): a product of two is of size 1/3. |gelu'| < 1.13. One rounding to floatX each, but
-// act is gelu of a rounded or an unrounded fc, and dfc is dact gelu', where dact may have been rounded: both are, as in
-// the reference, where products have no epilogues. A bias that is not part of the product is added to a rounded number,
-// and rounded again.
+// x, w, dout are uniform in (-1, 1): a product of two is of size 1/3. |gelu'| < 1.13. One rounding to floatX each. fc
+// and dact may be rounded in between: without epilogues they are, as in the reference. A bias that is not part of the
+// product is added to a rounded number, and rounded again.
 #ifdef TEST_CUBLASLT
 static const double BETWEEN = 1.13;
 #else

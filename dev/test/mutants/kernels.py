@@ -397,7 +397,8 @@ PLANTED = [
      "        __syncthreads();\n        for (int r = 0; r < TILE_EACH * TILE_EACH && sizeof(D) == 2; r++)\n"
      "            sums[r / TILE_EACH][r % TILE_EACH] = (float)(fp16)sums[r / TILE_EACH][r % TILE_EACH];\n", MATMUL,
      "fake", "BF16"),
-    ("kernels/attention.cuh", "inverse = 1.0f / l;", "inverse = (float)(floatX)(1.0f / l);", ATTENTION, "plain", "BF16"),
+    ("kernels/attention.cuh", "inverse = 1.0f / l;", "inverse = (float)(floatX)(1.0f / l);", ATTENTION, "plain",
+     "BF16"),
     ("kernels/attention.cuh", "ds[m][n][e] *= exp2_fast(p[m][n][e] * s.scale - lse2[m][e / 2]);",
      "ds[m][n][e] *= (float)(floatX)exp2_fast(p[m][n][e] * s.scale - lse2[m][e / 2]);", ATTENTION, "plain", "BF16"),
     ("kernels/attention_hopper.cuh", "p[i] = exp2_fast(p[i] * s.scale - lse2[i / 2 % 2]);",
