@@ -1,6 +1,7 @@
 # Targets for developers; `make help` lists those for users.
 #
 # make build/test_x          one test program; make build/sanitized/test_x: with AddressSanitizer and UBSan
+#                            make build/bf16/test_x, build/sanitized/bf16/test_x: the same in bf16
 # make mutate SUITE=health   plant each fault of dev/test/mutants/health.py: its test has to fail (SUITE=all; ONLY=word)
 # make equivalence           every mesh and setting beside one process, which make test samples; then SUITE=collectives
 #                            PRECISION=bf16: in bf16, without that suite
