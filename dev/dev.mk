@@ -20,12 +20,17 @@
 # ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32; so are OpenBLAS's products.
 bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
     sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | head -n 1))
-users_goals = all train_gpt install help report run_line clean compare
-PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter-out $(users_goals),$(MAKECMDGOALS)),fp32,$(if \
+tests_goals = quick test test-full build_tests
+fp32_goals = $(tests_goals) equivalence mutate torture bench build_benches planner network pictures check_% kernel_tests
+PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter $(fp32_goals),$(MAKECMDGOALS)),fp32,$(if \
     $(and $(bf16_unit),$(filter own,$(BLAS))),bf16,fp32)))
+$(if $(and $(filter $(tests_goals),$(MAKECMDGOALS)),$(filter cpubf16,$(DEVICE)$(PRECISION))),$(error the tests choose \
+    the precision of every program themselves: drop PRECISION=bf16))
+$(if $(and $(filter openblas,$(BLAS)),$(filter cpubf16,$(DEVICE)$(PRECISION))),$(error BLAS=openblas multiplies \
+    float32: drop it, or take PRECISION=fp32))
 $(call one_of,PRECISION,bf16 fp16 fp32)
 $(if $(filter cpufp16,$(DEVICE)$(PRECISION)),$(error PRECISION=fp16 is for GPUs: take bf16 or fp32, or DEVICE=emulated))
-bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32: AMX and AVX-512 BF16 are missing here)
+bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32$(comma) unless it has AMX or AVX-512 BF16)
 fp32_how = $(if $(bf16_unit),(PRECISION=bf16: $(bf16_how)))
 cpu_how = $(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),$(bf16_how),$(fp32_how)))
 bf16_flag = $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)

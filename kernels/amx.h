@@ -141,14 +141,16 @@ static inline bool amx_is_here(void) {
         ASK_FOR_STATE = 0x1023,
         DATA = 18
     };
-    static int here = -1;
+    static int known = -1; // threads that ask at the same time come to the same answer
     unsigned a, b, c, d, enabled;
-    if (here >= 0) return here;
-    here = 0;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & BF16) || !(d & TILES)) return false;
-    __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(d) : "c"(0));
-    here = (enabled & TILE_STATE) == TILE_STATE && syscall(SYS_arch_prctl, ASK_FOR_STATE, DATA) == 0;
+    if (known >= 0) return known;
+    bool here = __get_cpuid(1, &a, &b, &c, &d) && (c & OSXSAVE);
+    here = here && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & BF16) && (d & TILES);
+    if (here) {
+        __asm__ volatile("xgetbv" : "=a"(enabled), "=d"(d) : "c"(0));
+        here = (enabled & TILE_STATE) == TILE_STATE && syscall(SYS_arch_prctl, ASK_FOR_STATE, DATA) == 0;
+    }
+    known = here;
     return here;
 #else
     return false;

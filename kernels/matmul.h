@@ -62,6 +62,9 @@ thread count and cut); and -DUSE_OPENBLAS, of float32, hands the products to cbl
 #define MATMUL_X86
 #include <immintrin.h>
 #endif
+#ifdef PRECISION_BF16
+#undef USE_OPENBLAS // which multiplies float32
+#endif
 #ifdef USE_OPENBLAS
 #include <cblas.h>
 #endif

@@ -5,9 +5,9 @@ The last rows are sequences packed from documents of about N tokens, whose atten
 percentages are of the operations without documents: how much faster they are is what they gain by leaving out blocks.
 
 Operations are those of the causal half only: the forward pass has 2 products of 2 * T * T / 2 * HS operations for every
-query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak of float32 (kernels/
-mfu.h), the forward and the backward pass take turns; each number is the median over the rounds, percentages taken round
-by round. So percentages of build/bench_attention and build/bf16/bench_attention can be compared, on a busy machine too.
+query head, the backward pass counts 2.5 times that (5 products, one of them S again). The peak of the build's type
+(kernels/mfu.h), the forward and the backward pass take turns; each number is the median over the rounds, percentages
+taken round by round, so that they mean something on a busy machine, too.
 */
 #include "../../kernels/attention.h"
 #include "../../kernels/mfu.h"
@@ -71,7 +71,7 @@ int main(void) {
                             {1, 1024, 12, 4, 64, 0},   {1, 1024, 12, 1, 64, 0},        {1, 1024, 8, 8, 128, 0},
                             {1, 1024, 16, 16, 32, 0},  {1, 1024, 12, 12, 64, 1 << 20}, {1, 1024, 12, 12, 64, 500},
                             {1, 1024, 12, 12, 64, 100}};
-    printf("attention in %s, %d threads, peak of float32 %.0f GFLOP/s\n", sizeof(floatX) == 2 ? "bf16" : "float32",
+    printf("attention in %s, %d threads, peak %.0f GFLOP/s\n", sizeof(floatX) == 2 ? "bf16" : "float32",
            threads, fma_peak_flops(threads, 0.2) * 1e-9);
     printf("  B     T   NH  NKV   HS documents  forward ms   GFLOP/s  of peak   back. ms   GFLOP/s  of peak\n");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench(shapes[i], threads);

@@ -48,6 +48,13 @@ ours() { # PRECISION TRAINER B T: six steps; tokens/s, 6N MFU in %, MB and secon
     rm -rf "$work/run"
 }
 
+case " $what " in *" step "*)
+    ./train_gpt --version | grep -q ', fp32' || {
+        echo "run.sh: ./train_gpt is not of float32: make PRECISION=fp32 train_gpt $BUILD/bf16/train_gpt" >&2
+        exit 1
+    } ;;
+esac
+
 step() { # B T: one training step of GPT-2 124M, this trainer and its peers in turn, three times; medians
     rm -f "$work"/{fp32,bf16,torch-*}.* "$work/llmc"
     for round in 1 2 3; do

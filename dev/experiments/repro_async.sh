@@ -28,5 +28,5 @@ done
     "$project/scripts/download_data.sh" tinyshakespeare "$text" >&2
     set -- --data "$text/input.txt" "$@"
 }
-make -s -C "$project" train_gpt
+make -s -C "$project" PRECISION=fp32 train_gpt
 exec python3 "$project/dev/experiments/async.py" "$@"

@@ -85,7 +85,7 @@ class Suite:
             return None
         if isinstance(program, str):
             fast = f"FAST={self.fast} $(ARCH_FLAG) -fno-math-errno -fno-trapping-math"
-            program = ["make", "--no-print-directory", "BUILD=build", "DEVICE=cpu", fast, program]
+            program = ["make", "--no-print-directory", "BUILD=build", "DEVICE=cpu", "PRECISION=fp32", fast, program]
         made = subprocess.run(program, cwd=folder, capture_output=True, text=True)
         return made.stderr or "does not build" if made.returncode != 0 else None
 

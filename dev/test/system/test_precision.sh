@@ -32,17 +32,26 @@ making PRECISION=fp16 train_gpt >out 2>err
 check "PRECISION=fp16 is a GPU's: $(grep -o 'PRECISION.*' err)" "grep -q 'PRECISION=fp16 is for GPUs: .*bf16' err"
 if [ "$(uname -m)" = x86_64 ]; then
     while IFS=: read -r arch options said; do
+        ${CC:-gcc} -march="$arch" -E -x c /dev/null >/dev/null 2>&1 || continue # an older compiler
         making ARCH="$arch" $options report >out 2>err
         check "make ARCH=$arch $options: $(tail -n 1 out)" "tail -n 1 out | grep -q ' cores, $said'"
     done <<'END'
 x86-64-v3::fp32$
-x86-64-v3:PRECISION=bf16:bf16 by conversion to float32: 
+x86-64-v3:PRECISION=bf16:bf16 by conversion to float32, unless 
 cooperlake::bf16 by AVX-512 BF16$
 cooperlake:PRECISION=fp32:fp32 (PRECISION=bf16: by AVX-512 BF16)$
 sapphirerapids::bf16 by AMX$
 END
 fi
 check "--version: $("$train" --version)" "'$train' --version | grep -q ', bf16, by [A-Za-z]'"
+
+# ---- attention on a processor without these instructions: operands are floats, or words by multiply-adds and by tiles
+full && [ "$(uname -m)" = x86_64 ] && for words in "" -DATTENTION_WORDS; do
+    # shellcheck disable=SC2086  # nothing, or a word
+    ${CC:-gcc} -std=gnu11 -w -O2 -march=x86-64-v3 -fopenmp -DPRECISION_BF16 $words \
+        "$project/dev/test/unit/test_attention.c" -o test_attention -lm && ./test_attention >out
+    check "test_attention, x86-64-v3 $words: $(tail -n 1 out)" "tail -n 1 out | grep -q ' 0 failed'"
+done
 
 # ---- the same bits: threads, micro-batches of 32 tokens and more, stages, schedules
 bits() { # bits WHAT A B: log and checkpoint of two runs

@@ -13,7 +13,7 @@ then
     cp -r "$project"/*.h "$project/train_gpt.cu" "$project/Makefile" \
         "$project"/{checkpoint,comm,dataloader,kernels,methods,parallel,planner,trainer,util} mpich
     (unset MAKEFLAGS MAKELEVEL MFLAGS && exec make -s -C mpich MPICC=mpicc.mpich MPIRUN=mpirun.mpich MPI=yes BUILD=b \
-        FAST=-O1 train_gpt) >mpich.log 2>&1 &
+        PRECISION="${PRECISION:-fp32}" FAST=-O1 train_gpt) >mpich.log 2>&1 &
     building=$!
 fi
 
