@@ -33,7 +33,11 @@ $(if $(filter cpufp16,$(DEVICE)$(PRECISION)),$(error PRECISION=fp16 is for GPUs:
 bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32$(comma) unless it has AMX or AVX-512 BF16)
 fp32_how = $(if $(bf16_unit),(PRECISION=bf16: $(bf16_how)))
 cpu_how = $(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),$(bf16_how),$(fp32_how)))
-bf16_flag = $(if $(filter bf16,$(PRECISION)),-DPRECISION_BF16)
+# Assemblers of before 2020 do not know AMX.
+amx_asm := 'int main(void) { __asm__ volatile("tilerelease"); return 0; }'
+knows_amx := $(shell echo $(amx_asm) | $(CC) -mamx-tile -x c - -o /dev/null 2>/dev/null && echo yes)
+IN_BF16 := -DPRECISION_BF16 $(if $(knows_amx),,-DNO_AMX)
+bf16_flag = $(if $(filter bf16,$(PRECISION)),$(IN_BF16))
 
 include dev/gpu.mk
 
@@ -47,7 +51,7 @@ $(BUILD)/sanitized/%: %.c $(BUILD)/flags
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
 	$(COMPILE) $(call O,-O1,$(SANITIZED)) -x c $< -o $@ $(LIBS)
 # In bf16: $(BUILD)/bf16/PROGRAM and $(BUILD)/sanitized/bf16/PROGRAM.
-in_bf16 = @mkdir -p $(@D); $(COMPILE) -DPRECISION_BF16 $(1) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
+in_bf16 = @mkdir -p $(@D); $(COMPILE) $(IN_BF16) $(1) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
 $(BUILD)/bf16/%: %.c $(BUILD)/flags
 	$(call in_bf16,$(call O,-O3,$(FAST)))
 $(BUILD)/bf16/train_gpt: train_gpt.cu $(BUILD)/flags

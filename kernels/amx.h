@@ -1,7 +1,7 @@
 /*
 amx.h: the tile registers of AMX (Intel, "Intel 64 and IA-32 architectures software developer's manual", volume 2,
-TDPBF16PS), the fastest way of recent Xeons to multiply bf16, and the same in C, so that what is built of tiles can be
-tested on any machine, to the bit.
+TDPBF16PS), the fastest way of recent Xeons to multiply bf16; and a simulation of them in C, by which code that uses
+tiles is tested on any machine. Both give the same bits, except for the payloads of NaNs.
 
 A tile is 16 rows of 64 bytes; there are eight, t = 0 ... 7. TILE_PRODUCT(c, a, b) adds a product of depth 32:
 
@@ -19,8 +19,9 @@ number of a tile is a part of the instruction.
 #define AMX_H
 
 #include "../util/base.h"
-#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
-#define AMX_COMPILED // the assembler knows the instructions
+#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(NO_AMX) &&                              \
+    (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
+#define AMX_COMPILED // the compiler knows the instructions; -DNO_AMX: its assembler does not (dev/dev.mk)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #endif
@@ -129,8 +130,8 @@ __attribute__((always_inline)) static inline void tiles_product(Tile* simulated,
     TILE_STORE(simulated, 3, c + TILE_ROWS * c_row + W, stride);
 }
 
-// Whether this processor has tiles, and the system lets this process use them: their state is large, and Linux wants to
-// be asked.
+// Whether this processor has tiles, and the system lets this process use them: their state is large, and Linux grants
+// it to a process on request (arch_prctl, ARCH_REQ_XCOMP_PERM).
 static inline bool amx_is_here(void) {
 #ifdef AMX_COMPILED
     enum {

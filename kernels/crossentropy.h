@@ -18,7 +18,7 @@ Where one rank has the whole vocabulary, crossentropy_fused does all four, a row
 A target of -1 marks an ignored row: loss 0, gradient 0. Its row_sum is set to 0, which no other row has, as the largest
 logit of a row gives e^0 = 1.
 
-logits (N, stride): a row is `stride` floats, of which the first V_local count; the rest is padding.
+logits (N, stride): a row is `stride` numbers, of which the first V_local count; the rest is padding.
 */
 #ifndef CROSSENTROPY_H
 #define CROSSENTROPY_H

@@ -133,7 +133,7 @@ static inline void device_from_floats(floatX* device, const float* host, int64_t
         device_from_host(device, host, (size_t)n * sizeof(float));
         return;
     }
-    floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy to the GPU");
+    floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy in " FLOATX_NAME);
     for (int64_t i = 0; i < n; i++) rounded[i] = to_floatX(host[i]);
     device_from_host(device, rounded, (size_t)n * sizeof(floatX));
     free(rounded);
@@ -144,7 +144,7 @@ static inline void device_to_floats(float* host, const floatX* device, int64_t n
         device_to_host(host, device, (size_t)n * sizeof(float));
         return;
     }
-    floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy from the GPU");
+    floatX* rounded = (floatX*)checked_malloc((size_t)n * sizeof(floatX), "a copy of " FLOATX_NAME);
     device_to_host(rounded, device, (size_t)n * sizeof(floatX));
     for (int64_t i = 0; i < n; i++) host[i] = to_float(rounded[i]);
     free(rounded);

@@ -9,6 +9,9 @@ with to_floatX. In a build for float32 both do nothing.
 #include "../util/base.h"
 
 #ifdef PRECISION_BF16
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "bf16: pairs of numbers are taken for words of a little-endian processor; build with PRECISION=fp32"
+#endif
 typedef struct {
     uint16_t bits; // the upper half of a float32; a struct, which no expression takes for an integer
 } floatX;

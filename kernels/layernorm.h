@@ -63,8 +63,8 @@ static inline void layernorm_backward_row(floatX* RESTRICT d, const floatX* dout
     const float g_xhat_mean = row_sum(term_product_deviation, row, C) * rstd / (float)C;
 #pragma omp simd
     for (int c = 0; c < C; c++) {
-        const float g = to_float(dout[c]) * to_float(w[c]), xhat = (to_float(x[c]) - mean) * rstd;
-        d[c] = to_floatX(to_float(d[c]) + rstd * (g - g_mean - xhat * g_xhat_mean));
+        d[c] = to_floatX(to_float(d[c]) + rstd * (to_float(dout[c]) * to_float(w[c]) - g_mean -
+                                                  (to_float(x[c]) - mean) * rstd * g_xhat_mean));
     }
 }
 

@@ -38,17 +38,18 @@ float32.
     AVX-512 BF16   VDPBF16PS adds a pair to each of 16 sums: the kernel of float32, at twice its speed
     neither        packing widens pairs to two floats, for the kernels of float32
 
-The bits do not depend on blocks, edges, the number of threads, and a product cut in two along k (a batch cut into
-micro-batches, dw +=), because the tile is loaded from C before a block of k and stored after it, never summed
-separately. CONTRACT: every element of C is one chain,
+The bits depend neither on blocks, edges and the number of threads, nor on where a product is cut in two along k (a
+batch cut into micro-batches, dw +=), because the tile is loaded from C before a block of k and stored after it, never
+summed separately. CONTRACT: every element of C is one chain,
 
     s = c (matmul_add) | bias | 0;   for k = 0 ... K-1: s = fma(a[k], b[k], s);   c = s, rounded to floatX
 
 in bf16 by pairs, the odd element first: k = 1, 0, 3, 2, ... (so VDPBF16PS does it), or with AMX by steps of 32, as
-amx.h says; numbers beyond K are 0. So cuts along k keep the bits at even k, with AMX at multiples of 32. Denormal
-numbers count as 0 in the instructions for bf16, and everywhere in a trainer (device_flush_denormals). Two exceptions: a
-machine without fused multiply-add rounds twice (the portable kernel still gives the same bits for every blocking,
-thread count and cut); and -DUSE_OPENBLAS, of float32, hands the products to cblas_sgemm, which promises nothing.
+amx.h says; numbers beyond K are 0. So in bf16 cuts along k keep the bits only at even k, with AMX at multiples of 32.
+Denormal numbers count as 0 in the instructions for bf16, and everywhere in a trainer (device_flush_denormals). Two
+exceptions: in float32 a machine without fused multiply-add rounds twice (the portable kernel still gives the same bits
+for every blocking, thread count and cut); and -DUSE_OPENBLAS, of float32, hands the products to cblas_sgemm, which
+promises nothing.
 */
 #ifndef MATMUL_H
 #define MATMUL_H
@@ -175,7 +176,7 @@ static inline void matmul_tile_portable(int depth, const MatmulWord* a, const Ma
 }
 
 #ifdef PRECISION_BF16
-#if defined(MATMUL_X86) && (defined(__clang__) ? __clang_major__ >= 9 : __GNUC__ >= 10)
+#if defined(MATMUL_X86) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 10)
 #define MATMUL_AVX512_BF16
 // As matmul_vectors_avx512, of pairs.
 __attribute__((always_inline, target("avx512f,avx512bf16"))) static inline void
@@ -572,7 +573,7 @@ static inline void matmul_tile(const MatmulKernel* kernel, int depth, const Matm
     if (whole) {
         kernel->tile(depth, a, b, s->columns, from, s->from_row, scratch, nr);
     } else {
-        memset(scratch, 0, sizeof scratch);
+        memset(scratch, 0, sizeof *scratch * (size_t)(kernel->mr * nr));
         for (int r = 0; r < rows; r++)
             memcpy(scratch + r * nr, from + r * s->from_row, (size_t)s->columns * sizeof *from);
         kernel->tile(depth, a, b, s->columns, scratch, nr, scratch, nr);
@@ -608,14 +609,17 @@ typedef struct {
     int64_t mc, kc;
 } MatmulBlocks;
 
-// A thread's packed block of A, at most MATMUL_BLOCK words and a last row of tiles, followed by a panel of B. All in
-// words; a slot is a whole number of large pages. Tiles of AMX use a word of A less often: their block fits L2.
+// In words, whole large pages a thread: its packed block of A, at most MATMUL_BLOCK and a last row of tiles (for AMX,
+// which uses a word of A less often, as fits L2); a panel of B; and sums that are kept between blocks of k.
 enum {
     MATMUL_KC = 768,
     MATMUL_BLOCK = 1024 * MATMUL_KC,
     MATMUL_TILES_BLOCK = 256 * MATMUL_KC,
     MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panel begins
-    MATMUL_SLOT = 1 << 20
+    MATMUL_PANELS = 1 << 20,
+    MATMUL_KEPT = sizeof(floatX) < sizeof(float) ? 1 << 19 : 0,
+    MATMUL_KEPT_ROWS = 512,
+    MATMUL_SLOT = MATMUL_PANELS + MATMUL_KEPT
 };
 
 static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t height, int64_t K) {
@@ -628,22 +632,19 @@ static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t hei
     return b;
 }
 
-// Words of float32 sums that a rectangle `width` wide keeps between blocks of k, where C itself is rounded.
-static inline int64_t matmul_kept_sums(const MatmulProduct* p, MatmulBlocks blocks, int64_t width) {
-    return p->sums || p->K <= blocks.kc ? 0 : blocks.mc * width;
-}
-
 // `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: one packed block of A against the
-// panels of B, each packed as it is needed. kept: rows x (n1 - n0) sums, by strips.
-static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, MatmulWord* packed, float* kept,
-                                int64_t m0, int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
+// panels of B, each packed as it is needed. Sums are kept by strips.
+static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, MatmulWord* packed, int64_t m0,
+                                int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
     MatmulWord* panel = packed + MATMUL_PANEL_B;
+    float* kept = (float*)(void*)(packed + MATMUL_PANELS);
     const int64_t strip = div_up(rows, kernel->mr) * kernel->mr * kernel->nr;
     float start[MATMUL_MAX_NR];
-    for (int64_t n = n0; n < n1; n += kernel->nr, kept += strip) {
+    for (int64_t n = n0; n < n1; n += kernel->nr) {
         const int columns = (int)min_i64(kernel->nr, n1 - n);
         const int64_t at = m0 * p->row + n;
         MatmulStrip s = {start, kept, NULL, 0, kernel->nr, p->row, rows, columns, !p->sums};
+        if (p->out && depth < p->K) kept += strip;
         if (p->sums) {
             s.to = p->sums + at;
             s.to_row = p->row;
@@ -662,13 +663,17 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
 // One thread's rectangle, rows [m0, m1) and columns [n0, n1) of C.
 static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProduct* p, MatmulBlocks blocks,
                                     MatmulWord* packed, int64_t m0, int64_t m1, int64_t n0, int64_t n1) {
-    if (n0 >= n1) return;
-    for (int64_t m = m0; m < m1; m += blocks.mc) {
-        const int rows = (int)min_i64(blocks.mc, m1 - m);
-        for (int64_t k = 0; k == 0 || k < p->K; k += blocks.kc) {
-            const int depth = (int)min_i64(blocks.kc, p->K - k);
-            matmul_pack(kernel, packed, true, p->a, m, rows, k, depth);
-            matmul_block(kernel, p, packed, (float*)(void*)(packed + MATMUL_SLOT), m, rows, n0, n1, k, depth);
+    const bool keeps = p->out && p->K > blocks.kc;
+    const int64_t mc = keeps ? min_i64(blocks.mc, MATMUL_KEPT_ROWS / kernel->mr * kernel->mr) : blocks.mc;
+    const int64_t nc = keeps ? MATMUL_KEPT / mc / kernel->nr * kernel->nr : max_i64(1, n1 - n0);
+    for (int64_t m = m0; m < m1; m += mc) {
+        const int rows = (int)min_i64(mc, m1 - m);
+        for (int64_t n = n0; n < n1; n += nc) {
+            for (int64_t k = 0; k == 0 || k < p->K; k += blocks.kc) {
+                const int depth = (int)min_i64(blocks.kc, p->K - k);
+                matmul_pack(kernel, packed, true, p->a, m, rows, k, depth);
+                matmul_block(kernel, p, packed, m, rows, n, min_i64(n + nc, n1), k, depth);
+            }
         }
     }
 }
@@ -680,14 +685,13 @@ static inline void matmul_with(const MatmulKernel* kernel, const MatmulProduct* 
     const int threads = (double)p->M * (double)p->N * (double)p->K > 3e5 ? openmp_threads() : 1;
     const MatmulGrid grid = matmul_grid(kernel, (int)p->M, (int)p->N, threads);
     const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, p->K);
-    const int64_t slot = MATMUL_SLOT + matmul_kept_sums(p, blocks, grid.width);
-    MatmulWord* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * (size_t)slot);
+    MatmulWord* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * MATMUL_SLOT);
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
     for (int cell = 0; cell < grid.rows * grid.columns; cell++) {
         const int64_t m0 = cell / grid.columns * grid.height, n0 = cell % grid.columns * grid.width;
         if (kernel->begin) kernel->begin();
-        matmul_rectangle(kernel, p, blocks, packed + (int64_t)cell * slot, m0, min_i64(m0 + grid.height, p->M), n0,
-                         min_i64(n0 + grid.width, p->N));
+        matmul_rectangle(kernel, p, blocks, packed + (int64_t)cell * MATMUL_SLOT, m0, min_i64(m0 + grid.height, p->M),
+                         n0, min_i64(n0 + grid.width, p->N));
         if (kernel->end) kernel->end();
     }
 }

@@ -61,10 +61,9 @@ static inline double fma_loop_portable(float* sink) {
 __attribute__((target("avx512f,avx512bf16"))) static inline double fma_loop_avx512_bf16(float* sink) {
     __m512 x[FMA_CHAINS];
     const __m512bh m = (__m512bh)_mm512_set1_epi32(0x3e803e80); // 0.25, 0.25
-    const __m512bh b = (__m512bh)_mm512_castps_si512(_mm512_loadu_ps(sink));
     for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
     for (int r = 0; r < FMA_REPEATS; r++) {
-        for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_dpbf16_ps(x[i], m, b);
+        for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_dpbf16_ps(x[i], m, m);
     }
     for (int i = 1; i < FMA_CHAINS; i++) x[0] = _mm512_add_ps(x[0], x[i]);
     _mm512_storeu_ps(sink, _mm512_mul_ps(x[0], _mm512_setzero_ps()));

@@ -50,8 +50,8 @@ static inline void rmsnorm_backward_row(floatX* RESTRICT d, const floatX* dout, 
     const float g_xhat_mean = row_sum(term_product3, row, C) * rstd / (float)C;
 #pragma omp simd
     for (int c = 0; c < C; c++) {
-        const float g = to_float(dout[c]) * to_float(w[c]), xhat = to_float(x[c]) * rstd;
-        d[c] = to_floatX(to_float(d[c]) + rstd * (g - xhat * g_xhat_mean));
+        d[c] = to_floatX(to_float(d[c]) +
+                         rstd * (to_float(dout[c]) * to_float(w[c]) - to_float(x[c]) * rstd * g_xhat_mean));
     }
 }
 

@@ -7,7 +7,7 @@ Theory:
     arenas       their touched part: all but the cache of keys and values, in whole pages. Large memory is on huge pages
                  (device_malloc), so a part of the cache may be included
     tokens       inputs and targets of all micro-batches, where the stage has the embedding or the head
-    products     packed matrices, two huge pages for each thread (matmul.h)
+    products     packed matrices, two huge pages for each thread, in bf16 three (matmul.h)
     attention    a thread's blocks of keys and queries, which are larger in the backward pass (attention.h)
     messages     MPI's own copies: a sum takes memory of MPI's as large as its vector while it is in flight, a
                  reduce-scatter over more than two ranks twice as much. Over the tensor ranks one sum is in flight at a
@@ -99,7 +99,7 @@ static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const 
     x.stage = memory_of_stage(s);
     x.arenas = touched_arenas(&x.stage, setup->writes);
     x.tokens = reads ? in_pages(2 * tokens * sizeof(int32_t), PAGE) : 0;
-    x.products = 2.0 * HUGE_PAGE * setup->threads;
+    x.products = (s->type.bytes < (int)sizeof(float) ? 3.0 : 2.0) * HUGE_PAGE * setup->threads;
     x.attention = setup->threads * attention_bytes(s);
     x.text = fmin(setup->text, (CHECKED_PIECES + (reads ? setup->sequences : 0)) * FILE_PAGES);
     x.program = (mesh_size(&s->layout.mesh) > 1 ? setup->base : (double)ALONE_BYTES) + PROGRAM_BYTES;

@@ -109,7 +109,7 @@ FAULTS = [
     ("memory: the first stage only", MEMORY, "at.pipeline < plan->p;", "at.pipeline < 1;"),
     ("memory: the last stage, not the largest", MEMORY, "if (x.bytes > largest->bytes) *largest = x;", "*largest = x;"),
     ("process: one copy of ZeRO's sums", PROCESS, "mesh->d > 2 ? 2 : 1", "1 ? 1 : 1"),
-    ("process: no packed matrices", PROCESS, "2.0 * HUGE_PAGE * setup->threads", "0 * setup->threads"),
+    ("process: no packed matrices", PROCESS, "? 3.0 : 2.0) * HUGE_PAGE * setup->threads", "? 0 : 0) * setup->threads"),
     ("process: tokens on every stage", PROCESS, "x.tokens = reads ?", "x.tokens = 1 ?"),
     ("measured: rates between points are linear", MEASURED, "log(x / axis[i]) / log(axis[i + 1] / axis[i])",
      "(x - axis[i]) / (axis[i + 1] - axis[i])"),

@@ -408,7 +408,7 @@ unset MPIRUN OMP_NUM_THREADS
 
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
-for name in cli gpu_check launch launch_real mesh runs compilers watch stop data; do
+for name in cli gpu_check launch launch_real mesh precision runs compilers watch stop data; do
     script dev/test/system/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
 for name in check_replicas test_report test_evaluations test_pretrained torture; do
     script dev/test/system/$name.py "echo '1 passed, 0 failed'"; done
@@ -460,7 +460,7 @@ is "a crash after the last line is a failure" \
     "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
 is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" \
     "$(lines test_empty)"
-is "run.sh adds up failures" "29 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up failures" "32 passed, 10 failed" "$(tail -n 1 "$work/out")"
 is "what fails is done once more, and that is printed" "8" \
     "$(grep -c '^again: test_.*ranks\?, which has failed once:$\|^FAIL  the third' "$work/out")"
 test_program test_luck "/* ranks: 2 */" "[ -e $work/tried ] && echo '3 passed, 0 failed' &&

@@ -489,7 +489,9 @@ static void test_pass(Comm* world, const Evaluation* mine, const Evaluation* sin
     char text[160];
     snprintf(text, sizeof text, "%s %s, %s", model_names[model], line, what ? "stream" : "choices");
     check_error(text, worst[0], bound);
-    if (exact && DEVICE_IS_HOST) check(worst[1] == 0, "  the bits of one rank");
+    // The global parameters of asynchronous replicas are rounded by the step's random numbers, also before the first.
+    const bool rounded_anew = HAS_MASTER_WEIGHTS && strstr(line, "--dp-mode");
+    if (exact && DEVICE_IS_HOST && !rounded_anew) check(worst[1] == 0, "  the bits of one rank");
     const Scores s = evaluation_scores(mine);
     const int64_t* right = r->right[model];
     if (what == 0 && !caat && DEVICE_IS_HOST)

@@ -270,6 +270,19 @@ static void test_blocks(const MatmulKernel* kernel, bool fused) {
     check_error("  error over (K + 1) u (|start| + sum |ab|)", worst, 1);
 }
 
+// Several blocks of k, and rectangles of one thread so wide that their sums are kept in parts: the bits of four
+// threads, whose rectangles are narrower.
+static void test_wide(const MatmulKernel* kernel) {
+    if (is_slow(kernel)) return;
+    Problem p = draw_problem(512, 1100, 1602, false);
+    run_problem(&p, kernel, 4);
+    char* narrow = (char*)checked_malloc((size_t)p.c_bytes, "a copy of C");
+    memcpy(narrow, p.c, (size_t)p.c_bytes);
+    run_problem(&p, kernel, 1);
+    check(memcmp(narrow, p.c, (size_t)p.c_bytes) == 0, "%s: 512 x 1100 of 1602, one thread and four", kernel->name);
+    free(narrow);
+}
+
 // A product over K is the product over the first k, and the rest added, for any cut between pairs, or steps of AMX.
 static void test_cuts(const MatmulKernel* kernel) {
     int64_t wrong = 0;
@@ -504,6 +517,7 @@ int main(void) {
         check(kernel->mr <= MATMUL_MAX_MR && kernel->nr <= MATMUL_MAX_NR, "%s: fits a scratch tile", kernel->name);
         test_sizes(kernel, fused);
         test_blocks(kernel, fused);
+        test_wide(kernel);
         test_cuts(kernel);
         test_far(kernel, 2, 50, (int64_t)3 << 30);                           // one row
         test_far(kernel, 17, 5, (int64_t)1 << 28);                           // from tile to tile
