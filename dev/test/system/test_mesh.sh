@@ -274,7 +274,7 @@ for i in "${!caats[@]}"; do
     [ "$i" = 1 ] || [ "$i" = 3 ] || full || continue
     trains "$mesh" "${run[@]}" "${caat[@]}" --out "caat$((i + 1))" || continue
     verify_py "CAAT-Net, $mesh: losses and norms are those of four ranks:" same caat0 "caat$((i + 1))" $near
-    verify_py "CAAT-Net, $mesh: weights are:" weights caat{0,$((i + 1))}/step_00000006/model.safetensors $near_weights
+    verify_py "CAAT-Net, $mesh: weights are:" weights caat{0,$((i + 1))}/step_00000006/model.safetensors $near_weights4
     rm -rf on && mkdir on && cp -r caat0/step_00000003 caat0/log.jsonl on
     trains "$mesh" "${run[@]}" "${caat[@]}" --out on --resume || continue
     verify_py "CAAT-Net, resumed on $mesh:" same caat0 on $near 3

@@ -270,16 +270,16 @@ static void test_blocks(const MatmulKernel* kernel, bool fused) {
     check_error("  error over (K + 1) u (|start| + sum |ab|)", worst, 1);
 }
 
-// Several blocks of k, and rectangles of one thread so wide that their sums are kept in parts: the bits of four
-// threads, whose rectangles are narrower.
+// Several blocks of k, and rectangles of two threads so wide that their sums are kept in parts: the bits of four, whose
+// rectangles are narrower.
 static void test_wide(const MatmulKernel* kernel) {
     if (is_slow(kernel)) return;
-    Problem p = draw_problem(512, 1100, 1602, false);
+    Problem p = draw_problem(1024, 1100, 1602, false);
     run_problem(&p, kernel, 4);
     char* narrow = (char*)checked_malloc((size_t)p.c_bytes, "a copy of C");
     memcpy(narrow, p.c, (size_t)p.c_bytes);
-    run_problem(&p, kernel, 1);
-    check(memcmp(narrow, p.c, (size_t)p.c_bytes) == 0, "%s: 512 x 1100 of 1602, one thread and four", kernel->name);
+    run_problem(&p, kernel, 2);
+    check(memcmp(narrow, p.c, (size_t)p.c_bytes) == 0, "%s: 1024 x 1100 of 1602, two threads and four", kernel->name);
     free(narrow);
 }
 
