@@ -1,0 +1,443 @@
+#!/usr/bin/env python3
+"""
+check_docs.py: are the docs true? Links, names of files, functions, options and targets, and what commands print.
+
+    dev/test/system/check_docs.py [FILE...]     all checks of the files (all: docs/, README.md, CONTRIBUTING.md)
+    --static    no commands        --quick    of the commands only the blocks ```sh quick
+    --update    writes what the commands printed into the ```output blocks of FILE...; lines `...` stay where they fit
+    --root DIR  another copy of the tree, with its programs
+
+A block ```sh quick or ```sh run is run by sh -e in the project's root with the programs that `make book` builds, and
+what it printed is compared with the block ```output below it: a line `...` stands for any lines, runs of blanks are
+one, integers are equal, numbers with a point equal within 1 %, times, speeds and the line `device` are free. A block may write to
+build/book/, which is removed before each file. A block that needs mpirun is left out where there is none. The last
+line is "N passed, N failed". Standard library only.
+"""
+import argparse, difflib, glob, os, re, shutil, signal, subprocess, sys, time
+
+CHAPTERS = ("step memory tensor sequence schedules data_parallel collectives caat async_dp planner fault_tolerance "
+            "gpu_kernels precision").split()
+TEMPLATE = ["The formula", "The picture", "Run it", "In the code", "Problems"]  # the sections of a chapter, in order
+DOCS_LINES, PROBLEMS = 6000, (3, 5)
+LIMIT = {"quick": 10, "run": 180}  # seconds, on a slow machine
+CODE = r"[\w./-]+\.(?:h|c|cu|cuh|py|sh|mk)"
+REFERENCE = re.compile(rf"`({CODE})`((?:(?:,| and|;)?\s+`\w+(?:\(\))?`)+)")  # `file` `name()`, `name()`
+PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*/?")
+# What the docs name of others: files and options, the latter of Megatron, PyTorch, Slurm, git, nvcc.
+FOREIGN = {"train_gpt2.c", "--reset-attention-mask", "--reset-position-ids"}
+TOOLS = ["scripts", "dev/data", "dev/plot", "dev/bench", "dev/experiments", "dev/test", "planner", "Makefile"]
+MASKED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
+
+UNIT = (r"(?:ms|us|ns|s|min|minutes|hours?|h)(?![\w/])|(?:k|M|G|T)? ?(?:tok(?:ens)?/s|bytes/s|B/s|bit/s|FLOP/s)(?!\w)")
+FREE = [(re.compile(r"\bmfu +[\d.]+ ?%"), "mfu <free>"), (re.compile(r"(?<![\w.:])\d+:\d\d(?::\d\d)?(?![\w:])"), "<time>"),
+        (re.compile(rf"(?<![\w.])[-+]?\d[\d,.]*(?:e[-+]?\d+)? ?(?:{UNIT})"), "<time>"),
+        (re.compile(r"(?<![\w.])[\d.]+ ?% of (?:the )?(?:peak|step|time|it)\b"), "<free>")]
+NUMBER = re.compile(r"(?<![\w.])([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?!\w)")
+
+
+class Tree:
+    def __init__(self, root):
+        self.root, self.files = root, {}
+        for place, folders, names in os.walk(root):
+            folders[:] = sorted(f for f in folders if f[0] != "." and not f.startswith("build") and f != "__pycache__")
+            for name in names:
+                self.files[os.path.relpath(os.path.join(place, name), root)] = None
+        self.names = {os.path.basename(path) for path in self.files}
+        self.top = {path.split("/")[0] for path in self.files if "/" in path}
+        self.known = None
+
+    def text(self, path):
+        if self.files.get(path) is None:
+            with open(os.path.join(self.root, path), encoding="utf-8", errors="replace") as f:
+                self.files[path] = f.read()
+        return self.files[path]
+
+    def exists(self, path):
+        """A file or folder of the project, a pattern of some, or a file's name without its folder"""
+        return (path in self.names or any(x == path or x.startswith(path.rstrip("/") + "/") for x in self.files) or
+                ("*" in path and bool(glob.glob(os.path.join(self.root, path)))))
+
+    def code(self, path):
+        return MASKED.sub(" ", self.text(path)) if path.endswith((".h", ".c", ".cu", ".cuh")) else self.text(path)
+
+    def declares(self, path, name):
+        """Whether the file defines or declares it; a use or a comment does not count."""
+        word = re.escape(name.rstrip("()"))
+        if path.endswith((".py", ".sh", ".mk")):
+            return re.search(rf"(?m)^\s*(?:def|class) {word}\b|^{word}\(\)|^{word}\b[^=\n]*[:=]", self.text(path))
+        forms = [rf"^(?![ \t#])[^\n;={{}}]*\b{word}\(", rf"^[ \t]*#[ \t]*define[ \t]+{word}\b", rf"\(\*{word}\)\("]
+        if not name.endswith("()"):
+            forms += [rf"\b(?:struct|enum|union)\s+{word}\b\s*[{{;]", rf"\}}\s*{word}\s*;",
+                      rf"^[ \t]*(?!return\b)(?:[\w*, \t]+[\s*])?{word}\b\s*(?:\[[^\]\n]*\]\s*)*(?:=|;|,|:|$|\}})"]
+        return re.search("(?m)" + "|".join(forms), self.code(path))
+
+    def functions(self):
+        """Every name that some file's code follows with a parenthesis"""
+        if self.known is None:
+            sources = [x for x in self.files if re.search(r"\.(h|c|cu|cuh|py|sh)$", x)]
+            self.known = {name for path in sources for name in re.findall(r"\b(\w+)\(", self.code(path))}
+        return self.known
+
+    def help(self, program):
+        words = ["--help", "all"] if program == "train_gpt" else ["--help"]
+        ran = subprocess.run([f"./{program}", *words], cwd=self.root, stdout=subprocess.PIPE, text=True, check=True)
+        return set(re.findall(r"(?<![\w-])--[a-z][\w-]*", ran.stdout)) | {"--help", "--version", "--completion"}
+
+    def targets(self):
+        text = "\n".join(self.text(x) for x in self.files if x == "Makefile" or re.fullmatch(r"dev/\w+\.mk", x))
+        heads = re.findall(r"(?m)^(?![#\t ])([^:=\n#]+):(?!=)", text)
+        stems = {os.path.splitext(name)[0] for name in self.names if name.endswith((".c", ".cu"))}
+        return {word for head in heads for word in head.split()}, stems
+
+
+class Doc:
+    """A Markdown file: its text without code blocks (lines stay), its blocks, its inline code and headings"""
+    def __init__(self, tree, path):
+        self.tree, self.path, self.blocks, prose, block = tree, path, [], [], None
+        self.lines = tree.text(path).split("\n")
+        for i, line in enumerate(self.lines):
+            fence = re.match(r" *```(.*)$", line)
+            if fence and block is None:
+                block = {"kind": fence[1].strip(), "line": i + 1, "text": []}
+            elif fence:
+                self.blocks.append(dict(block, end=i + 1))
+                block = None
+            elif block is not None:
+                block["text"].append(line)
+            prose.append("" if fence or block is not None else line)
+        self.prose = "\n".join(prose)
+        self.spans = [(self.line_of(m), " ".join(m[1].split())) for m in re.finditer(r"`([^`]+)`", self.prose)]
+        self.outputs = {}
+        for before, after in zip(self.blocks, self.blocks[1:]):
+            if after["kind"] == "output" and not "".join(self.lines[before["end"]:after["line"] - 1]).strip():
+                self.outputs[before["line"]] = after
+
+    def line_of(self, match):
+        return match.string.count("\n", 0, match.start()) + 1
+
+    def anchors(self):
+        seen, found = {}, set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", self.prose))
+        for title in re.findall(r"(?m)^#{1,6} +(.*?) *#*$", self.prose):
+            title = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", title).lower()
+            slug = re.sub(r"[^\w\- ]", "", title).replace(" ", "-")
+            found.add(f"{slug}-{seen[slug]}" if slug in seen else slug)
+            seen[slug] = seen.get(slug, 0) + 1
+        return found
+
+    def commands(self):
+        """(line, command): those of sh blocks, with continued lines joined, and inline code"""
+        for block in self.blocks:
+            if block["kind"].split(" ")[0] in ("sh", "bash"):
+                text = re.sub(r"\\\n", "  ", "\n".join(block["text"]))
+                for i, command in enumerate(text.split("\n")):
+                    yield block["line"] + 1 + i, re.sub(r"(^|\s)#.*", "", command)
+        yield from self.spans
+
+
+def check_links(doc, used):
+    plain = re.sub(r"`[^`]*`", lambda m: "\n" * m[0].count("\n"), doc.prose)
+    for match in re.finditer(r"\]\(([^)\s]+)\)|<img [^>]*src=\"([^\"]+)\"", plain):
+        link, line = match[1] or match[2], doc.line_of(match)
+        path, _, anchor = link.partition("#")
+        if re.match(r"https?:|mailto:", link):
+            continue
+        target = os.path.normpath(os.path.join(os.path.dirname(doc.path), path)) if path else doc.path
+        used.add(target)
+        if not os.path.exists(os.path.join(doc.tree.root, target)):
+            yield line, f"the link {link} leads nowhere"
+        elif anchor and target.endswith(".md") and anchor not in Doc(doc.tree, target).anchors():
+            yield line, f"the link {link}: {target} has no heading #{anchor}"
+
+
+def check_names(doc):
+    tree = doc.tree
+    for match in REFERENCE.finditer(doc.prose):
+        path, line = match[1], doc.line_of(match)
+        found = [path] if path in tree.files else [x for x in tree.files if x.endswith("/" + path)]
+        for name in re.findall(r"`(\w+(?:\(\))?)`", match[2]) if found else []:
+            if not any(tree.declares(x, name) for x in found):
+                yield line, f"{path} does not define {name}"
+    for line, span in doc.spans:
+        if re.fullmatch(r"\w+\(\)", span) and span[:-2] not in tree.functions():
+            yield line, f"no file has a function {span}"
+        for word in [span] if PATH.fullmatch(span) and not re.search(r"NAME|SUITE|^X\.h|\.\.$", span) else []:
+            is_path = word.split("/")[0] in tree.top and "/" in word
+            if (is_path or re.fullmatch(CODE, word)) and word not in FOREIGN and not word.startswith("build/"):
+                if not tree.exists(word):
+                    yield line, f"there is no file {word}"
+    for line, command in doc.commands():
+        for word in command.split():
+            word = re.sub(r"^\./|[,;:)]*$", "", word.strip("\"'`$("))
+            if PATH.fullmatch(word) and word.split("/")[0] in tree.top and "/" in word and "NAME" not in word:
+                if not tree.exists(word) and word.split("/")[0] not in ("data", "docs"):
+                    yield line, f"there is no file {word}"
+
+
+def check_options(doc, options, others, targets):
+    rules, stems = targets
+    for line, command in doc.commands():
+        command = re.sub(r"\"[^\"]*\"|'[^']*'", " ", re.sub(r"\$\(([^)]*)\)", r" ; \1 ; ", command))
+        for part in re.split(r"[|;&]+", command):
+            program = re.search(r"(?<!\S)\./(train_gpt|plan)(?!\S)(.*)", part)
+            known = options[program[1]] if program else others
+            bare = part if re.match(r"\s*--[a-z]", part) else ""
+            for word in re.findall(r"(?<![\w-])--[a-z][\w-]*", program[2] if program else bare):
+                if word not in known and word not in FOREIGN:
+                    yield line, f"{'./' + program[1] if program else 'no program'} has no option {word}"
+            make = re.search(r"(?:^|\s)make((?: +(?:-\w+|[A-Z_]+=\S*|[\w./%-]+))+)\s*$", part)
+            for word in make[1].split() if make and "make" == part.split()[0] else []:
+                program = word.startswith("build/") and os.path.basename(word) in stems
+                if not re.match(r"-|\w+=", word) and word not in rules and not program and "NAME" not in word:
+                    if not re.search(r"test_x$", word):
+                        yield line, f"make has no target {word}"
+
+
+def check_chapter(doc):
+    name = os.path.basename(doc.path)[:-3]
+    if os.path.dirname(doc.path) != "docs" or name not in CHAPTERS:
+        return
+    heads = [(doc.line_of(m), m[1]) for m in re.finditer(r"(?m)^## +(.*?) *$", doc.prose)] + [(len(doc.lines) + 1, "")]
+    if not re.search(r"\A# .*\n\n\*\*Question\.\*\* ", doc.prose):
+        yield 1, "a chapter begins with '# Title' and '**Question.**'"
+    if [title for _, title in heads if title in TEMPLATE] != TEMPLATE:
+        yield 1, f"a chapter has the headings {', '.join(TEMPLATE)}, once and in this order"
+        return
+    if [title for _, title in heads[:4]] != TEMPLATE[:4] or heads[-2][1] != "Problems":
+        yield 1, "a chapter begins with its four headings and ends with Problems"
+    place = {title: (line, after[0]) for (line, title), after in zip(heads, heads[1:])}
+    inside = lambda title: "\n".join(doc.prose.split("\n")[place[title][0] - 1:place[title][1] - 1])
+    run = lambda begin, end: [b for b in doc.blocks if begin < b["line"] < end and b["line"] in doc.outputs and
+                              b["kind"] in ("sh quick", "sh run")]
+    if "](images/" not in inside("The picture"):
+        yield place["The picture"][0], "this section shows a picture of docs/images"
+    if len(run(*place["Run it"])) != 1:
+        yield place["Run it"][0], "this section has one block that is run, and its output"
+    for i, line in enumerate(inside("In the code").split("\n")):
+        cell = line.strip().strip("|").split("|")[-1]
+        rest = re.findall(r"`\w+\(\)`", REFERENCE.sub("", cell))
+        if line.startswith("|") and rest and i > 0:
+            yield place["In the code"][0] + i, f"no file stands before {rest[0]}"
+    if not REFERENCE.search(inside("In the code")):
+        yield place["In the code"][0], "this section has a table with `file` `function()`"
+    answers = [m.start() for m in re.finditer("<details>", doc.prose)]
+    if not PROBLEMS[0] <= len(answers) <= PROBLEMS[1]:
+        yield place["Problems"][0], f"{len(answers)} problems with <details>, {PROBLEMS[0]} to {PROBLEMS[1]} belong here"
+    for begin in answers:
+        line, end = doc.prose.count("\n", 0, begin) + 1, doc.prose.find("</details>", begin)
+        if not run(line, doc.prose.count("\n", 0, end) + 1):
+            yield line, "this answer has no block that is run and whose output stands below it"
+
+
+def check_static(tree, docs, every):
+    """[(path, line, message)]; every: whether all docs are checked, not some"""
+    options = {program: tree.help(program) for program in ("train_gpt", "plan")}
+    tools = "\n".join(tree.text(x) for x in tree.files if x.startswith(tuple(TOOLS)) and not x.endswith(".md"))
+    others = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", tools)) | options["train_gpt"] | options["plan"]
+    found, used, targets = [], set(), tree.targets()
+    for doc in docs:
+        for check in (check_links(doc, used), check_names(doc), check_options(doc, options, others, targets),
+                      check_chapter(doc)):
+            found += [(doc.path, line, message) for line, message in check]
+        if len([line for line in doc.lines if re.match(r" *```", line)]) % 2:
+            found.append((doc.path, len(doc.lines), "a block ``` does not end"))
+        found += [(doc.path, b["line"], f"no block that is run stands above this ```{b['kind']}") for b in doc.blocks
+                  if b["kind"] == "output" and b not in doc.outputs.values()]
+    if every:
+        found += [(x, 1, "no document shows it") for x in tree.files if x.startswith("docs/images/") and x not in used]
+        found += [("docs", 1, f"there is no chapter {x}.md") for x in CHAPTERS if f"docs/{x}.md" not in tree.files]
+        lines = sum(tree.text(x).count("\n") for x in tree.files if x.startswith("docs/") and x.endswith(".md"))
+        found += [("docs", 1, f"{lines} lines of Markdown, {DOCS_LINES} allowed")] if lines > DOCS_LINES else []
+    return sorted(set(found))
+
+
+def words(line):
+    """The line's words, and its numbers as (value, has a point); what is free, as a word"""
+    for pattern, replacement in FREE:
+        line = pattern.sub(replacement, line)
+    parts = NUMBER.split(line)
+    found = []
+    for i, part in enumerate(parts):
+        found += [(float(part.replace(",", "")), "." in part or "e" in part)] if i % 2 else part.split()
+    return found
+
+
+def same(expected, got):
+    a, b = words(expected), words(got)
+    if a[:1] == b[:1] == ["device"]:  # the machine
+        return True
+    def equal(x, y):
+        if isinstance(x, tuple) and isinstance(y, tuple):
+            return abs(x[0] - y[0]) <= 0.01 * max(abs(x[0]), abs(y[0])) * (x[1] or y[1])
+        return x == y
+    return len(a) == len(b) and all(map(equal, a, b))
+
+
+def likeness(expected, got):
+    """0 to 1; the numbers count little"""
+    masked = [[re.sub(r"\d+", "0", str(x)) if isinstance(x, str) else "0" for x in words(line)] for line in (expected, got)]
+    return 1.0 if same(expected, got) else 0.9 * difflib.SequenceMatcher(None, *masked).ratio()
+
+
+def chunks_of(lines):
+    chunks = [[]]
+    for line in lines:
+        if line.strip() == "...":
+            chunks.append([])
+        else:
+            chunks[-1].append(line)
+    return chunks
+
+
+def place(chunks, got):
+    """[(begin in got, how well it fits)] of each chunk, in order: the first begins and the last ends got"""
+    places, at = [], 0
+    for i, chunk in enumerate(chunks):
+        rest = sum(map(len, chunks[i:]))
+        first, last = at, max(at, len(got) - rest)
+        if i == 0:
+            last = first
+        elif i == len(chunks) - 1:
+            first = last
+        fits = [(sum(likeness(a, b) for a, b in zip(chunk, got[begin:begin + len(chunk)])), -begin)
+                for begin in range(first, last + 1)]
+        score, begin = max(fits)
+        places.append((-begin, score / len(chunk) if chunk else 1.0))
+        at = -begin + len(chunk)
+    return places
+
+
+def compare(expected, got, path, line):
+    """The lines of a diff, none where they match; line: that of the first expected one"""
+    chunks = chunks_of(expected)
+    said, at = [], line
+    for chunk, (begin, _) in zip(chunks, place(chunks, got)):
+        for i, text in enumerate(chunk):
+            printed = got[begin + i] if begin + i < len(got) else "(nothing)"
+            if not same(text, printed):
+                said += [f"{path}:{at + i}: expected  {text.strip()}", f"{'':{len(path)}}  printed   {printed}"]
+        at += len(chunk) + 1
+    if len(chunks) == 1 and len(got) > len(expected):
+        said += [f"{path}:{line + len(expected)}: {len(got) - len(expected)} more lines were printed, first:  "
+                 f"{got[len(expected)]}"]
+    return said
+
+
+def updated(expected, got):
+    chunks = chunks_of(expected)
+    places = place(chunks, got)
+    if len(chunks) == 1 or min(score for _, score in places) < 0.5:
+        return got
+    lines = []
+    for chunk, (begin, _) in zip(chunks, places):
+        lines += ["..."] + got[begin:begin + len(chunk)]
+    return lines[1:]
+
+
+def run_block(root, block):
+    """-> exit status (None: too slow), lines, seconds, files that it left elsewhere"""
+    def listing():
+        return {os.path.join(place, name) for place, folders, names in os.walk(root) for name in names
+                if not folders.__setitem__(slice(None), [f for f in folders if f not in (".git", "build")])}
+    before, begin = listing(), time.time()
+    env = dict(os.environ, OMPI_MCA_mpi_yield_when_idle="1", TERM="dumb")
+    indent = len(block["text"][0]) - len(block["text"][0].lstrip()) if block["text"] else 0
+    script = "\n".join(line[indent:] for line in block["text"])
+    with subprocess.Popen(["sh", "-e", "-c", script], cwd=root, env=env, stdin=subprocess.DEVNULL, text=True,
+                          encoding="utf-8", errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as shell:
+        try:
+            text, status = shell.communicate(timeout=LIMIT[block["kind"].split()[1]])[0], shell.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(shell.pid, signal.SIGTERM)  # mpirun then ends its ranks
+            try:
+                text, status = shell.communicate(timeout=10)[0], None
+            except subprocess.TimeoutExpired:
+                os.killpg(shell.pid, signal.SIGKILL)
+                text, status = shell.communicate()[0], None
+    lines = [line.rstrip() for line in text.expandtabs().rstrip("\n").split("\n")] if text.strip() else []
+    return status, lines, time.time() - begin, sorted(listing() - before)
+
+
+def check_block(doc, block, update):
+    """-> what is wrong with it, seconds; update: {line of the output block: new lines}"""
+    status, got, seconds, left = run_block(doc.tree.root, block)
+    output, said = doc.outputs.get(block["line"]), []
+    if status is None:
+        said = [f"{doc.path}:{block['line']}: did not end within {LIMIT[block['kind'].split()[1]]} s"]
+    elif status:
+        said = [f"{doc.path}:{block['line']}: exit status {status}"] + got[-5:]
+    said += [f"{doc.path}:{block['line']}: left {os.path.relpath(x, doc.tree.root)}, not in build/book/" for x in left]
+    indent = re.match(" *", doc.lines[block["line"] - 1])[0]
+    if update is not None and not said:
+        expected = [line[len(indent):] for line in output["text"]] if output else []
+        lines = [(indent + line).rstrip() for line in (updated(expected, got) if output else got)]
+        if output:
+            update[output["line"]] = lines
+        elif got:
+            update[block["end"]] = ["", indent + "```output", *lines, indent + "```"]
+    elif not said and output:
+        said = compare(output["text"], got, doc.path, output["line"] + 1)
+    elif not said and got:
+        said = [f"{doc.path}:{block['end']}: it printed {len(got)} lines, and no ```output stands below: {got[0]}"]
+    return said, seconds
+
+
+def check_commands(docs, kinds, update):
+    """-> passed, failed; prints a line a block, and how long the rest will take"""
+    has_mpi = shutil.which(os.environ.get("MPIRUN") or "mpirun")
+    todo = [(doc, b) for doc in docs for b in doc.blocks if b["kind"] in kinds]
+    took, failed, last, done = {kind: [] for kind in kinds}, 0, None, 0
+    for i, (doc, block) in enumerate(todo):
+        if doc is not last:
+            shutil.rmtree(os.path.join(doc.tree.root, "build/book"), ignore_errors=True)
+            os.makedirs(os.path.join(doc.tree.root, "build/book"))
+            last, new = doc, {}
+        if not has_mpi and any("mpirun" in line for line in block["text"]):
+            print(f"left out  {doc.path}:{block['line']}: there is no mpirun")
+            continue
+        said, seconds = check_block(doc, block, new if update else None)
+        took[block["kind"]].append(seconds)
+        done, failed = done + 1, failed + bool(said)
+        mean = {k: sum(v) / len(v) if v else {"sh quick": 2, "sh run": 30}[k] for k, v in took.items()}
+        left = sum(mean[b["kind"]] for _, b in todo[i + 1:])
+        print("\n".join([f"{'FAIL' if said else 'ok':4}  {doc.path}:{block['line']}: {block['kind']}, {seconds:.1f} s; "
+                         f"{i + 1} of {len(todo)}, {left:.0f} s left", *said]), flush=True)
+        if update and (i + 1 == len(todo) or todo[i + 1][0] is not doc) and new:
+            ends = {b["line"]: b["end"] - 1 for b in doc.blocks}
+            for line in sorted(new, reverse=True):  # of an output block, or the end of a block that has none
+                doc.lines[line:ends.get(line, line)] = new[line]
+            with open(os.path.join(doc.tree.root, doc.path), "w", encoding="utf-8") as f:
+                f.write("\n".join(doc.lines))
+    return done - failed, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description="check the docs: links, names, options, and what commands print")
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
+    for option in ("static", "quick", "update"):
+        parser.add_argument(f"--{option}", action="store_true")
+    options = parser.parse_args()
+    root = os.path.realpath(options.root)
+    tree = Tree(root)
+    if options.update and not options.files:
+        parser.error("--update needs FILE...")
+    missing = [x for x in ("train_gpt", "plan") if not os.access(os.path.join(root, x), os.X_OK)]
+    if missing:
+        parser.error(f"./{missing[0]} is not built: make book")
+    paths = [os.path.relpath(os.path.abspath(x), root) for x in options.files] or \
+        sorted(x for x in tree.files if re.fullmatch(r"docs/(ladder/)?[^/]+\.md|README\.md|CONTRIBUTING\.md", x))
+    docs = [Doc(tree, path) for path in paths]
+    found = check_static(tree, docs, not options.files)
+    for path, line, message in found:
+        print(f"FAIL  {path}:{line}: {message}")
+    bad = {path for path, _, _ in found}
+    passed, failed = len(set(paths) - bad), len(bad)
+    if not options.static:
+        ran = check_commands(docs, ["sh quick"] if options.quick else ["sh quick", "sh run"], options.update)
+        passed, failed = passed + ran[0], failed + ran[1]
+    print(f"{passed} passed, {failed} failed")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
