@@ -15,6 +15,7 @@
 # make planner DATA=text.txt predicted step times beside measured ones (15 minutes; ROUNDS=)
 # make network               all-reduces between network namespaces beside the simulator's times (root; 20 minutes)
 # make pictures              draw the schedules and collectives of docs/images
+# make exercise N=7         a planted fault to find (docs/exercises.md); make exercise_check: all are verified (N="7 8")
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
 # ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32; so are OpenBLAS's products.
@@ -40,6 +41,7 @@ IN_BF16 := -DPRECISION_BF16 $(if $(knows_amx),,-DNO_AMX)
 bf16_flag = $(if $(filter bf16,$(PRECISION)),$(IN_BF16))
 
 include dev/gpu.mk
+include dev/book.mk
 
 # ---- programs of the processor
 vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot planner dev/data

@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+"""
+exercise.py: exercises in finding faults (docs/exercises.md). Each plants one fault of the lists in dev/test/mutants in
+a copy of the sources, and shows what a test or a training run makes of it. Standard library only.
+
+    make exercise                       lists them
+    make exercise N=7                   prepares build/exercise/07 and shows the symptom; again: shows it again
+    make exercise N=7 hint              the next hint; check: the original tests; solution: the explanation, the change
+    make exercise_check [N="7 8"]       verifies them: the symptom shows, and check sees it; wrong fixes do not pass
+    dev/exercises/exercise.py --static  what make test checks; --table: the tables of docs/exercises.md
+
+An exercise is a dictionary in EXERCISES of a file dev/exercises/part_*.py; they are numbered by level.
+    title       the symptom, in plain words
+    level       1: one function, 10 minutes; 2: two files, 20 minutes; 3: several ranks or files, 40 minutes
+    chapter     the page that teaches what is needed
+    fault       (list, description): of dev/test/mutants/LIST.py. The description has to occur once in it
+    ranks       the most ranks of a command, 1 if omitted
+    show        shell commands; the programs that they start (build/x, ./train_gpt, ./plan) are built
+    symptom     regular expression for the printed lines of all of them ("." also matches the end of a line)
+    begin       where to begin: a file or an experiment, not the function
+    hints       two or three, from vague to precise
+    check       shell commands that have to succeed. The symptom must not show, either
+    solution    what was wrong, and why the symptom follows
+    wrong       plausible fixes that do not pass: (file, text of the faulty tree, replacement, why it is plausible)
+"""
+import difflib
+import glob
+import importlib
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+HIDDEN = ("dev/test/mutants", "dev/exercises")
+ORIGINAL = ("Makefile", "test_gpt.c", "dev/", "scripts/")  # what check takes from here, whatever the reader changed
+LEVELS = {1: "Level 1: one function, ten minutes", 2: "Level 2: two files, twenty minutes",
+          3: "Level 3: several files or ranks, forty minutes"}
+FIELDS = {"title", "level", "chapter", "fault", "show", "symptom", "begin", "hints", "check", "solution"}
+PROGRAM = re.compile(r"(?:^|-np \d+ |&& |; )(?:\./)?(build/[\w/]+|train_gpt|plan)\b")
+SECONDS = 120  # the limit of a command
+LINES = 40  # a longer output is shortened
+
+
+def load():
+    exercises = []
+    for path in sorted(glob.glob("dev/exercises/part_*.py")):
+        exercises += importlib.import_module(os.path.basename(path)[:-3]).EXERCISES
+    exercises.sort(key=lambda exercise: exercise["level"])  # stable
+    return dict(enumerate(exercises, 1))
+
+
+def fault_of(exercise):
+    """(file, text, replacement), and how often the list has the description."""
+    suite, what = exercise["fault"]
+    found = [fault[-3:] for fault in importlib.import_module(suite).FAULTS if fault[0] == what]
+    return found[0] if found else None, len(found)
+
+
+def read(path):
+    with open(path, encoding="utf-8") as file:
+        return file.read()
+
+
+def write(path, text):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def replace(tree, path, text, replacement):
+    """Lines of which nothing but blanks is left are removed: they would show the place."""
+    path = os.path.join(tree, path)
+    write(path, re.sub(r"(?m)^[ \t]+\n", "", read(path).replace(text, replacement)))
+
+
+def copy_tree(tree):
+    importlib.import_module("mutate").copy_sources(tree)
+    for folder in HIDDEN:
+        shutil.rmtree(os.path.join(tree, folder))
+
+
+def restore_tests(tree):
+    """Copies the original tests over the reader's, where they differ. Returns the files."""
+    changed = []
+    for folder, _, names in os.walk(tree):
+        for name in names:
+            path = os.path.relpath(os.path.join(folder, name), tree)
+            if path.startswith(ORIGINAL) and os.path.exists(path):
+                with open(path, "rb") as ours, open(os.path.join(tree, path), "rb") as theirs:
+                    if ours.read() == theirs.read():
+                        continue
+                shutil.copyfile(path, os.path.join(tree, path))
+                changed.append(path)
+    return changed
+
+
+def run(tree, command, limit=SECONDS):
+    """Returns its status (None: it did not end) and its output, both streams."""
+    env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    env.update(OMPI_MCA_mpi_yield_when_idle="1", OMP_WAIT_POLICY="passive")
+    if isinstance(command, str):
+        command = ["bash", "-c", command]
+    with subprocess.Popen(command, cwd=tree, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, errors="replace", start_new_session=True, env=env) as job:
+        try:
+            output = job.communicate(timeout=limit)[0]
+            return job.returncode, output
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGTERM)
+            try:
+                output = job.communicate(timeout=10)[0]
+            except subprocess.TimeoutExpired:
+                os.killpg(job.pid, signal.SIGKILL)
+                output = job.communicate()[0]
+            return None, output + f"(stopped after {limit} s)\n"
+
+
+def build(tree, commands):
+    """Builds what the commands start. Returns what the compiler said, None if it succeeded."""
+    programs = sorted({program for command in commands for program in PROGRAM.findall(command)})
+    given = shlex.split(os.environ.get("MAKEFLAGS", "").partition("-- ")[2])  # CC=clang, MPI=no
+    given = [word for word in given if not word.startswith("N=")]
+    fast = "FAST=-O1 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math"
+    status, output = run(tree, ["make", "-s", "--no-print-directory", *given, "BUILD=build", "DEVICE=cpu",
+                                "PRECISION=fp32", fast, *programs], 600)
+    return output if status != 0 else None
+
+
+def show(exercise, tree, prints=False):
+    """Runs what shows the symptom; returns the output, None if it does not build."""
+    said = build(tree, exercise["show"])
+    if said:
+        print(said)
+        return None
+    outputs = []
+    for command in exercise["show"]:
+        output = run(tree, command)[1]
+        outputs.append(output)
+        lines = output.splitlines()
+        if len(lines) > LINES:
+            seen = [line for line in lines if line.startswith("FAIL") or "ERROR" in line]
+            lines = (seen or lines)[:LINES // 2] + ["..."] + lines[-1:]
+        if prints:
+            print(f"$ {command}", *lines, "", sep="\n", flush=True)
+    return "".join(outputs)
+
+
+def has_symptom(exercise, output):
+    return re.search(exercise["symptom"], output, re.DOTALL) is not None
+
+
+def check(exercise, tree, prints=False):
+    """Whether the tree passes: the commands of check, then no symptom. None: it does not build."""
+    said = build(tree, exercise["check"] + exercise["show"])
+    if said:
+        print(said)
+        return None
+    passes = True
+    for command in exercise["check"]:
+        status, output = run(tree, command)
+        if prints:
+            print("FAIL " if status != 0 else "ok   ", command, flush=True)
+            if status != 0:
+                lines = output.splitlines()
+                lines = [line for line in lines if line.startswith("FAIL")] or lines
+                print(*["      " + line for line in lines[-5:]], sep="\n")
+        passes &= status == 0
+        if not passes and not prints:
+            return False
+    shows = has_symptom(exercise, show(exercise, tree))
+    if prints:
+        print("FAIL  the symptom still shows" if shows else "ok    the symptom is gone")
+    return passes and not shows
+
+
+def mpi_is_missing(exercise):
+    return exercise.get("ranks", 1) > 1 and not shutil.which(os.environ.get("MPIRUN", "mpirun") or "no MPI")
+
+
+def paragraph(text):
+    print(textwrap.fill(" ".join(text.split()), 100) + "\n")
+
+
+def list_all(exercises):
+    for number, exercise in exercises.items():
+        if exercise is next(x for x in exercises.values() if x["level"] == exercise["level"]):
+            print(f"\n{LEVELS[exercise['level']]}")
+        print(f"{number:>3}  {exercise['title']}" + (" (MPI)" if exercise.get("ranks", 1) > 1 else ""))
+    print("\nmake exercise N=7 begins one; docs/exercises.md")
+
+
+def begin(number, exercise, tree):
+    name = f"build/exercise/{number:02}"
+    if not os.path.exists(tree):
+        copy_tree(tree)
+        replace(tree, *fault_of(exercise)[0])
+        print(f"{name} is a copy of the sources with one fault.")
+    else:
+        print(f"{name} is as you left it (to start again, remove it).")
+    print(f"\nExercise {number}, level {exercise['level']}: {exercise['title']}\nChapter: {exercise['chapter']}\n")
+    if show(exercise, tree, prints=True) is None:
+        return 1
+    paragraph("Where to begin: " + exercise["begin"])
+    print(f"Work in {name}. Then: make exercise N={number} check (or hint, or solution)")
+    return 0
+
+
+def hint(number, exercise, tree):
+    hints, counter = exercise["hints"], f"{tree}.hints"
+    shown = min(int(read(counter)) if os.path.exists(counter) else 0, len(hints) - 1)
+    os.makedirs(os.path.dirname(tree), exist_ok=True)
+    write(counter, str(shown + 1))
+    paragraph(f"Hint {shown + 1} of {len(hints)}: {hints[shown]}")
+    if shown + 1 == len(hints):
+        print(f"This is the last one. make exercise N={number} solution explains the fault.")
+    return 0
+
+
+def check_reader(number, exercise, tree):
+    if not os.path.exists(tree):
+        sys.exit(f"make exercise N={number} begins the exercise")
+    for path in restore_tests(tree):
+        print(f"      {path} is the original again")
+    solved = check(exercise, tree, prints=True)
+    print(f"\nSolved. make exercise N={number} solution explains the fault." if solved else "\nNot solved yet.")
+    return 0 if solved else 1
+
+
+def solution(exercise):
+    path, text, replacement = fault_of(exercise)[0]
+    sound = read(path)
+    paragraph(exercise["solution"])
+    faulty = sound.replace(text, replacement)
+    sys.stdout.writelines(difflib.unified_diff(faulty.splitlines(True), sound.splitlines(True), f"faulty/{path}", path))
+    return 0
+
+
+def table(exercises):
+    """The tables of docs/exercises.md, at most twelve rows each."""
+    lines = []
+    for level, name in LEVELS.items():
+        rows = [f"| {number} | {x['title']} | [{os.path.basename(x['chapter'])[:-3]}]({x['chapter'][len('docs/'):]}) |"
+                for number, x in exercises.items() if x["level"] == level]
+        lines += [f"## {name}", ""]
+        for first in range(0, len(rows), 12):
+            lines += ["| N | symptom | chapter |", "|---|---|---|", *rows[first:first + 12], ""]
+    return "\n".join(lines)
+
+
+def static(exercises):
+    failures = []
+
+    def require(what, holds):
+        if not holds:
+            failures.append(what)
+
+    for number, exercise in exercises.items():
+        name = f"exercise {number} ({exercise['title']})"
+        require(f"{name}: fields", FIELDS <= set(exercise) <= FIELDS | {"ranks", "wrong"})
+        require(f"{name}: level", exercise["level"] in LEVELS)
+        require(f"{name}: no {exercise['chapter']}", os.path.exists(exercise["chapter"]))
+        require(f"{name}: two or three hints", 2 <= len(exercise["hints"]) <= 3)
+        fault, count = fault_of(exercise)
+        require(f"{name}: the list has the fault {count} times, not once", count == 1)
+        if not fault:
+            continue
+        sound = read(fault[0])
+        require(f"{name}: {fault[0]} does not have the text once", sound.count(fault[1]) == 1)
+        for path, text, _, _ in exercise.get("wrong", []):
+            source = read(path)
+            source = source.replace(fault[1], fault[2]) if path == fault[0] else source
+            require(f"{name}: wrong fix: {path} does not have {text!r} once", source.count(text) == 1)
+    require("docs/exercises.md does not have the tables of exercise.py --table",
+            table(exercises) in read("docs/exercises.md"))
+    for failure in failures:
+        print("FAIL ", failure)
+    print(f"{len(exercises) - len(failures)} passed, {len(failures)} failed")
+    return 1 if failures else 0
+
+
+def verify(number, exercise, sound, tree):
+    """Returns (passed, failed)."""
+    results = []
+
+    def record(what, holds):
+        results.append(bool(holds))
+        print(f"{'ok  ' if holds else 'FAIL'}  {number:>2}  {time.time() - start:4.0f} s  {what}", flush=True)
+
+    start = time.time()
+    print(f"{number:>10}  {exercise['title']}", flush=True)
+    record("the sources as they are pass check", check(exercise, sound, prints=False))
+    shutil.rmtree(tree, ignore_errors=True)
+    copy_tree(tree)
+    replace(tree, *fault_of(exercise)[0])
+    output = show(exercise, tree)
+    record("the symptom shows", output is not None and has_symptom(exercise, output))
+    if not results[-1]:
+        print(output)
+    record("the faulty sources do not pass the tests of check", check(dict(exercise, symptom="$^"), tree) is False)
+    for path, text, replacement, why in exercise.get("wrong", []):
+        faulty = read(os.path.join(tree, path))
+        replace(tree, path, text, replacement)
+        record(f"this fix does not pass: {why}", check(exercise, tree) is False)
+        write(os.path.join(tree, path), faulty)
+    shutil.rmtree(tree)
+    return sum(results), len(results) - sum(results)
+
+
+def verify_all(exercises, numbers):
+    passed = failed = 0
+    sound = os.path.abspath("build/exercise_check/sound")
+    shutil.rmtree(sound, ignore_errors=True)
+    copy_tree(sound)
+    for number in numbers or exercises:
+        if mpi_is_missing(exercises[number]):
+            print(f"left out: {number}, there is no MPI")
+            continue
+        counts = verify(number, exercises[number], sound, os.path.abspath(f"build/exercise_check/{number:02}"))
+        passed, failed = passed + counts[0], failed + counts[1]
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def main(words):
+    os.chdir(ROOT)
+    sys.path[:0] = ["dev/test/mutants", "dev/exercises"]
+    sys.dont_write_bytecode = True
+    exercises = load()
+    if not words:
+        return list_all(exercises)
+    if words[0] == "--static":
+        return static(exercises)
+    if words[0] == "--table":
+        return print(table(exercises))
+    numbers = [int(word) for word in words if word.isdigit()]
+    unknown = [number for number in numbers if number not in exercises]
+    if unknown or (not numbers and words[0] != "--verify"):
+        sys.exit(f"N is 1 to {len(exercises)}; make exercise lists them")
+    if words[0] == "--verify":
+        return verify_all(exercises, numbers)
+    number, exercise = numbers[0], exercises[numbers[0]]
+    tree = os.path.abspath(f"build/exercise/{number:02}")
+    if mpi_is_missing(exercise):
+        sys.exit(f"exercise {number} needs MPI for {exercise['ranks']} ranks (scripts/quickstart.sh installs it)")
+    if "hint" in words:
+        return hint(number, exercise, tree)
+    if "check" in words:
+        return check_reader(number, exercise, tree)
+    return solution(exercise) if "solution" in words else begin(number, exercise, tree)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,40 @@
+"""Faults of the mathematics in float32: gradients of kernels, the optimizer, recomputation. Tests: unit tests, and
+test_gpt, the whole model beside PyTorch's numbers. Exercises are made of them (dev/exercises)."""
+import mutate
+
+NORM, LOSS, EMBEDDING = "kernels/layernorm.h", "kernels/crossentropy.h", "kernels/embedding.h"
+KERNELS, UPDATE, MODEL, SELECTIVE = "test_kernels", "test_kernels_update", "test_gpt", "test_equivalence"
+
+FAULTS = [
+    ("layernorm: the mean of g xhat is that of g (x - mean)", KERNELS, NORM,
+     "row_sum(term_product_deviation, row, C) * rstd / (float)C;", "row_sum(term_product_deviation, row, C) / (float)C;"),
+    ("layernorm: the variance is E[x^2] - mean^2", KERNELS, NORM,
+     "        row.k = m;\n"
+     "        const float r = 1.0f / sqrtf(row_sum(term_squared_deviation, row, C) / (float)C + eps);",
+     "        const float r = 1.0f / sqrtf(row_sum(term_squared_deviation, row, C) / (float)C - m * m + eps);"),
+    ("embedding: the last occurrence of a token replaces the others", KERNELS, EMBEDDING,
+     "for (int c = begin; c < end; c++) dw[c] += to_float(d[c]);",
+     "for (int c = begin; c < end; c++) dw[c] = to_float(d[c]);"),
+    ("rope: gradients are rotated forward", MODEL, "kernels/rope.h", "rope_rotate(dqkv, cos_sin, -1.0f,",
+     "rope_rotate(dqkv, cos_sin, 1.0f,"),
+    ("cross-entropy: targets beyond the first block have no term of their own", KERNELS, LOSS,
+     "if (target >= begin && target < begin + count) gradient[target - begin] -= scale;",
+     "if (begin == 0 && target >= 0 && target < count) gradient[target] -= scale;"),
+    ("adamw: the second moment is not corrected", UPDATE, "kernels/adamw.h",
+     "const float v_correction = (float)(1.0 / sqrt(1.0 - pow(beta2, (double)s->step)));",
+     "const float v_correction = 1.0f;"),
+    ("adamw: vectors decay", MODEL, "parallel/optimizer.h", "range.decays = !slice->tensor.vector;",
+     "range.decays = true;"),
+    ("selective recomputation: the mlp's norm is not recomputed", SELECTIVE, "gpt.h",
+     "        norm_forward(stage, norm2_of(stage, acts, layer), y->middle, acts->R);\n        activation_forward",
+     "        activation_forward"),
+]
+
+
+def run(test, planted):
+    if test == SELECTIVE:
+        only = ["--mesh", "1", "1", "1", "--only", "t=1 p=1 d=1 llama tied zero 0 selective"]
+        return f"build/{test}", [f"build/{test}", *only]
+    if test != MODEL:
+        return mutate.unit_test(test, planted)
+    return [mutate.CC, "-std=gnu11", "-O1", "-w", "test_gpt.c", "-o", "build/test_gpt", "-lm", "-ldl"], ["build/test_gpt"]
