@@ -3,7 +3,7 @@ Appendix rung b: DC-S3GD. (Rung 2 without waiting; rung 1 explains the model.)
 
     mpicc -O3 -march=native -ffast-math docs/ladder/b_dc_s3gd.c -o b_dc_s3gd -lm && mpirun -np 4 ./b_dc_s3gd
 
-New: in rung 2 nobody computes while the gradients are summed. Here MPI_Iallreduce starts the sum of a step, the next
+New: in rung 2 no rank computes while the gradients are summed. Here MPI_Iallreduce starts the sum of a step, the next
 step's forward and backward passes run, and MPI_Wait asks for the result only then: a step late. Three rules for it:
 
     synchronous     rung 2's: the sum is waited for at once.
@@ -494,7 +494,8 @@ int main(int argc, char** argv) {
         MPI_Allreduce(&sum, &most, 1, MPI_UINT64_T, MPI_MAX, MPI_COMM_WORLD);
         if (least != most) fail("the ranks' weights differ");
     }
-    for (int step = 0; step < STEPS && rank == 0; step++)
+    if (rank != 0) return MPI_Finalize();
+    for (int step = 0; step < STEPS; step++)
         printf("step %2d loss %.6f delayed %.6f dc-s3gd %.6f\n", step + 1, loss[SYNCHRONOUS][step] / (BATCH * T),
                loss[DELAYED][step] / (BATCH * T), loss[DC_S3GD][step] / (BATCH * T));
     return MPI_Finalize();
