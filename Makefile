@@ -43,7 +43,7 @@ OPENMP := $(if $(call works,-fopenmp),-fopenmp)
 
 # DEVICE is cuda where nvcc and a GPU are found. The tests are those of the CPU's trainer (a GPU's: make gpu_check).
 gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1))
-DEVICE ?= $(if $(filter quick test% build_tests,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
+DEVICE ?= $(if $(filter quick test% build_tests book docs-check,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
 $(call one_of,DEVICE,cpu cuda emulated)$(call one_of,BLAS,own openblas)
 $(call one_of,MPI,yes no)$(call one_of,METHODS,yes no)
 $(if $(filter cuda,$(DEVICE)$(NVCC)),$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or add its bin to PATH))

@@ -1,4 +1,15 @@
-# Targets of the book (docs/); dev/dev.mk lists them for `make help-dev`.
+# Targets of the book (docs/); dev/dev.mk lists them for `make help-dev`. Included by dev.mk.
+
+# ---- docs that are run, and their pictures
+BOOK_TOOLS := $(patsubst dev/plot/%.c,%,$(wildcard dev/plot/draw_*.c)) simulate roofline $(DATA_TOOLS)
+BOOK := train_gpt plan $(BOOK_TOOLS:%=$(BUILD)/%)
+book: report $(BOOK)
+docs-check: book
+	@dev/test/system/check_docs.py $(FILES)
+pictures: $(BOOK)
+	@BUILD="$(BUILD)" dev/plot/pictures.sh
+
+.PHONY: book docs-check pictures
 
 # ---- exercises: make exercise, make exercise N=7 [hint|check|solution]. These words are targets only beside it.
 exercises = @MPIRUN="$(MPIRUN)" python3 dev/exercises/exercise.py

@@ -14,15 +14,18 @@
 # make assembly_check        what their machine code has to be like for three GPUs, and faults planted in it
 # make planner DATA=text.txt predicted step times beside measured ones (15 minutes; ROUNDS=)
 # make network               all-reduces between network namespaces beside the simulator's times (root; 20 minutes)
-# make pictures              draw the schedules and collectives of docs/images
-# make exercise N=7         a planted fault to find (docs/exercises.md); make exercise_check: all are verified (N="7 8")
+# make pictures              draw the pictures of docs/images that come from tables
+# make book                  the programs that the commands of the docs use, in float32
+# make docs-check            run every command of the docs that is marked to be run, and compare what it prints (FILES=)
+# make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: all are verified (N="7 8")
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
 # ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32; so are OpenBLAS's products.
 bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
     sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | head -n 1))
 tests_goals = quick test test-full build_tests
-fp32_goals = $(tests_goals) equivalence mutate torture bench build_benches planner network pictures check_% kernel_tests
+fp32_goals = $(tests_goals) book docs-check ladder exercise equivalence mutate torture bench build_benches planner \
+    network pictures check_% kernel_tests
 PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter $(fp32_goals),$(MAKECMDGOALS)),fp32,$(if \
     $(and $(bf16_unit),$(filter own,$(BLAS))),bf16,fp32)))
 $(if $(and $(filter $(tests_goals),$(MAKECMDGOALS)),$(filter cpubf16,$(DEVICE)$(PRECISION))),$(error the tests choose \
@@ -110,8 +113,9 @@ GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16
 endif
 WITHOUT_METHODS := $(if $(wildcard methods/none.h),without_methods/train_gpt without_methods/test_gpt)
 built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:%=sanitized/%))
-built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file bf16/test_gpt bf16/train_gpt $(PLAIN_test) $(GPU_test) \
-    $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) $(WITHOUT_METHODS))
+built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf16/test_gpt bf16/train_gpt \
+    $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) \
+    $(WITHOUT_METHODS))
 built_full := $(built_test) \
     $(addprefix $(BUILD)/,roofline $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) sanitized/bf16/train_gpt $(GPU_full) \
     $(GPU_TRAINERS))
@@ -202,8 +206,6 @@ network: report build_benches
 	@dev/experiments/network.py --plot docs/images/network.svg
 planner: report build_benches
 	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA) --rounds $(or $(ROUNDS),3)
-pictures: $(BUILD)/draw_schedule $(BUILD)/draw_collective plan
-	@dev/plot/pictures.sh $(BUILD)/draw_schedule $(BUILD)/draw_collective ./plan
 
 .PHONY: assembly assembly_check bench build_benches build_tests check_precision check_transformers compare \
-    compare_tokenizers equivalence gpu_check kernel_tests mutate network pictures planner quick test test-full torture
+    compare_tokenizers equivalence gpu_check kernel_tests mutate network planner quick test test-full torture

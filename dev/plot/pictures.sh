@@ -1,40 +1,55 @@
 #!/bin/sh
-# dev/plot/pictures.sh [SCHEDULE [COLLECTIVE [PLAN]]]   draws, as docs/images/NAME.svg, each pipeline schedule at 4
-# stages and 8 micro-batches, MultiTree's trees, steps and links, asynchronous data parallelism's modes, the ranks that
-# write a checkpoint, the floors of a step on a GPU, lost updates in bf16, and a step that the planner recommends.
-# SCHEDULE, COLLECTIVE and PLAN are the built draw_schedule, draw_collective and plan; the first two, where they are not
-# given, are compiled here for the moment.
+# dev/plot/pictures.sh [--check | FOLDER]   draws the pictures of tables as docs/images/NAME.svg, or into FOLDER;
+# --check compares those of docs/images with what is drawn now; numbers may differ by rounding. `make pictures` builds
+# the programs that draw them.
+#
+# The other pictures show measurements or runs: async.svg (docs/async_dp.md), measured.svg (docs/schedules.md),
+# network.svg (docs/collectives.md), overlap.svg (docs/collectives.md), report.png (docs/usage.md), shakespeare.svg
+# (docs/benchmarks.md) have their commands there.
 set -eu
-folder=$(dirname "$0")
-images=$folder/../../docs/images
-schedule_tool=${1:-}
-collective_tool=${2:-}
-built=$(mktemp -d)
-trap 'rm -rf "$built"' EXIT
-if [ -z "$schedule_tool" ]; then
-    schedule_tool=$built/draw_schedule
-    ${CC:-cc} -O2 -std=gnu11 -Wno-unknown-pragmas "$folder/draw_schedule.c" -o "$schedule_tool" -lm
-fi
-if [ -z "$collective_tool" ]; then
-    collective_tool=$built/draw_collective
-    ${CC:-cc} -O2 -std=gnu11 -Wno-unknown-pragmas "$folder/draw_collective.c" -o "$collective_tool" -lm
-fi
-for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
-    "$schedule_tool" --schedule "$schedule" --pp 4 --microbatches 8 --out "$images/$schedule.svg"
-done
-# NAME TOPOLOGY ALGORITHM WHAT: a picture is there as a whole or as it was.
-collective() {
-    "$collective_tool" --topology "$2" --algorithm "$3" --what "$4" >"$built/picture"
-    cat "$built/picture" >"$images/$1.svg"
+cd "$(dirname "$0")/../.."
+here=$PWD
+BUILD=${BUILD:-build}
+measured="async measured network overlap shakespeare"
+images=${1:-docs/images}
+drawn=$(mktemp -d)
+trap 'rm -rf "$drawn"' EXIT
+
+collective() { # NAME TOPOLOGY ALGORITHM WHAT
+    "$BUILD/draw_collective" --topology "$2" --algorithm "$3" --what "$4" >"$drawn/$1.svg"
 }
+for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
+    "$BUILD/draw_schedule" --schedule "$schedule" --pp 4 --microbatches 8 --out "$drawn/$schedule.svg"
+done
 collective multitree_trees torus:4x4 multitree trees
 collective multitree_steps mesh:3x3 multitree steps
 collective multitree_links torus:8x8 multitree links
 collective halving-doubling_links torus:4x4 halving-doubling links
-for name in async_plan checkpoint_plan roofline rounding; do
-    ${CC:-cc} -O1 -std=gnu11 -Wno-unknown-pragmas "$folder/draw_${name%_plan}.c" -o "$built/draw_$name" -lm
-    "$built/draw_$name" >"$built/picture"
-    cat "$built/picture" >"$images/$name.svg"
+for name in async checkpoint; do
+    "$BUILD/draw_$name" >"$drawn/${name}_plan.svg"
 done
-[ -n "${3:-}" ] || exit 0
-"$3" --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$images/plan.svg" >"$built/said"
+./plan --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$drawn/plan.svg" >/dev/null
+
+if [ "$images" != --check ]; then
+    cp "$drawn"/*.svg "$images"
+    exit
+fi
+words() { sed 's/-\{0,1\}[0-9][0-9.]*/\n&\n/g' "$1"; } # a number a line
+same() { # the last digit of a number depends on the compiler's multiply-adds
+    [ -f "$1" ] && [ -f "$2" ] || return 1
+    words "$1" >"$drawn/words"
+    words "$2" | paste "$drawn/words" - | awk -F '\t' '$1 != $2 {
+        if ($1 !~ /^-?[0-9]+\.[0-9]+$/ || $2 !~ /^-?[0-9]+\.[0-9]+$/ || ($1 - $2) ^ 2 > 0.011 ^ 2) exit 1 }'
+}
+passed=0 failed=0
+for name in $( (cd "$drawn" && ls -- *.svg && cd "$here/docs/images" && ls -- *.svg) | sort -u); do
+    case " $measured " in *" ${name%.svg} "*) continue ;; esac
+    if same "$drawn/$name" "docs/images/$name"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAIL  docs/images/$name is not what is drawn now: make pictures, or a line of dev/plot/pictures.sh"
+    fi
+done
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -128,12 +128,15 @@ else
     [ ! -x dev/tidy.py ] || one "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     one "exercises" python3 dev/exercises/exercise.py --static
     one "data tools" $system/test_data.sh
+    one "pictures" dev/plot/pictures.sh --check
+    [ "$TIER" = full ] || one "docs" $system/check_docs.py --quick
     one "report page" $system/test_report.py
     one "imported weights" $system/test_pretrained.py
     twice "evaluations" $system/test_evaluations.py
 fi
 if [ "$TIER" = full ]; then
     one "compilers" $system/test_compilers.sh
+    twice "docs" $system/check_docs.py
     twice "GPU check" $system/test_gpu_check.sh
     twice "launchers" $system/test_launch.sh
     twice "launchers with real programs" $system/test_launch_real.sh

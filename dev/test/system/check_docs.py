@@ -342,6 +342,7 @@ def run_block(root, block):
     env = dict(os.environ, OMPI_MCA_mpi_yield_when_idle="1", TERM="dumb")
     indent = len(block["text"][0]) - len(block["text"][0].lstrip()) if block["text"] else 0
     script = "\n".join(line[indent:] for line in block["text"])
+    script = re.sub(r"(?<![\w/])build/(?!book/|bf16/)", os.environ.get("BUILD", "build") + "/", script)
     with subprocess.Popen(["sh", "-e", "-c", script], cwd=root, env=env, stdin=subprocess.DEVNULL, text=True,
                           encoding="utf-8", errors="replace", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as shell:
         try:
