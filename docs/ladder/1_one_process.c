@@ -41,6 +41,7 @@ enum {
     BATCH = 16,    // sequences of a step
     MICRO = 2,     // sequences of a micro-batch
     N = MICRO * T, // rows of a micro-batch
+    MICROS = BATCH / MICRO,
     STEPS = 100,
 };
 static const int heads = NH, ffn = F, vocabulary = V; // the part of the model that is computed here: all of it
@@ -412,7 +413,7 @@ int main(void) {
     for (int step = 0; step < STEPS; step++) {
         double loss = 0.0;
         memset(grads, 0, sizeof(float) * (size_t)size);
-        for (int micro = 0; micro < BATCH / MICRO; micro++) {
+        for (int micro = 0; micro < MICROS; micro++) {
             load_batch(&a, text, length, step, micro);
             loss += forward(&a, &w);
             backward(&g, &a, &w, &d);

@@ -44,6 +44,7 @@ enum {
     BATCH = 16,    // sequences of a step
     MICRO = 2,     // sequences of a micro-batch
     N = MICRO * T, // rows of a micro-batch
+    MICROS = BATCH / MICRO,
     STEPS = 100,
 };
 static const int heads = NH, ffn = F, vocabulary = V; // the part of the model that is computed here: all of it
@@ -425,7 +426,7 @@ int main(int argc, char** argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (BATCH / MICRO % ranks) fail("the number of ranks has to divide BATCH / MICRO");
+    if (MICROS % ranks) fail("the number of ranks has to divide MICROS");
     const bool by_mpi = argc > 1 && strcmp(argv[1], "mpi") == 0;
     Weights w, g;
     Acts a, d;
@@ -438,8 +439,8 @@ int main(int argc, char** argv) {
     for (int step = 0; step < STEPS; step++) {
         double loss = 0.0;
         memset(grads, 0, sizeof(float) * (size_t)size);
-        for (int micro = 0; micro < BATCH / MICRO / ranks; micro++) {
-            load_batch(&a, text, length, step, rank * (BATCH / MICRO / ranks) + micro);
+        for (int micro = 0; micro < MICROS / ranks; micro++) {
+            load_batch(&a, text, length, step, rank * (MICROS / ranks) + micro);
             loss += forward(&a, &w);
             backward(&g, &a, &w, &d);
         }

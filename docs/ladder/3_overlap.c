@@ -37,6 +37,7 @@ enum {
     BATCH = 16,    // sequences of a step
     MICRO = 2,     // sequences of a micro-batch
     N = MICRO * T, // rows of a micro-batch
+    MICROS = BATCH / MICRO,
     STEPS = 100,
 };
 static const int heads = NH, ffn = F, vocabulary = V; // the part of the model that is computed here: all of it
@@ -420,8 +421,8 @@ int main(int argc, char** argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    if (BATCH / MICRO % ranks) fail("the number of ranks has to divide BATCH / MICRO");
-    const int micros = BATCH / MICRO / ranks; // of this rank
+    if (MICROS % ranks) fail("the number of ranks has to divide MICROS");
+    const int micros = MICROS / ranks; // of this rank
     Weights w, g;
     Acts a, d;
     Buckets k;

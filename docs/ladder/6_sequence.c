@@ -36,6 +36,7 @@ enum {
     BATCH = 16,    // sequences of a step
     MICRO = 2,     // sequences of a micro-batch
     N = MICRO * T, // rows of a micro-batch
+    MICROS = BATCH / MICRO,
     STEPS = 100,
 };
 static int heads, ffn, vocabulary, rows; // this rank's parts of NH, F, V and N; set once, by main, as is the mesh
@@ -475,9 +476,9 @@ static double sum_of_squares(const float* x, long n) {
 static double squares_of_shard(const Buckets* k) {
     double sum = 0.0;
     for (int b = 0; b <= L; b++) {
-        const long n = (k->first[b + 1] - k->first[b]) / mesh.d, before = n * mesh.data_rank;
-        long skip = mesh.tensor_rank == 0 || before > whole(b) ? 0 : whole(b) - before;
-        if (skip < n) sum += sum_of_squares(k->shard + k->first[b] / mesh.d + skip, n - skip);
+        const long n = (k->first[b + 1] - k->first[b]) / mesh.d, before = n * mesh.data_rank; // before the shard
+        long begin = mesh.tensor_rank > 0 && before < whole(b) ? whole(b) : before, end = before + n;
+        if (begin < end) sum += sum_of_squares(k->shard + k->first[b] / mesh.d + begin - before, end - begin);
     }
     return sum;
 }
@@ -495,7 +496,7 @@ static void adamw(float* w, float* m, float* v, const float* g, long n, int step
 
 static void make_mesh(int rank, int ranks, int t) {
     if (t < 1 || NH % t || ranks % t) fail("usage: mpirun -np RANKS ./6_sequence T: T divides RANKS and the heads");
-    if (BATCH / MICRO % (ranks / t)) fail("the number of replicas has to divide BATCH / MICRO");
+    if (MICROS % (ranks / t)) fail("the number of replicas has to divide MICROS");
     mesh.t = t;
     mesh.d = ranks / t;
     mesh.tensor_rank = rank % t;
@@ -511,7 +512,7 @@ int main(int argc, char** argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     make_mesh(rank, ranks, argc > 1 ? atoi(argv[1]) : 2);
-    const int d = mesh.d, micros = BATCH / MICRO / d; // micro-batches of this rank
+    const int d = mesh.d, micros = MICROS / d; // micro-batches of this rank
     Weights w, g;
     Acts a, da;
     Buckets k;
