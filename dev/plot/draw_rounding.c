@@ -17,7 +17,7 @@ enum { MASTER, RANDOM, NEAREST, WAYS, N = 4096, STEPS = 400, EVERY = 40 };
 static const char *const ways[] = {"master", "random", "nearest"}, *const colours[] = {"#2a66b8", "#e08a2c", "#b8322a"};
 static const float START = 0.6f, TARGET = 0.9f;
 
-// curve[step] = the mean of the bf16 weights after so many updates
+// curve[step] = the mean of the bf16 weights after `step` updates
 static void train(int way, float rate, double* curve) {
     static floatX p[N];
     static float w[N], g[N], m[N], v[N];
