@@ -1,7 +1,7 @@
 /*
 draw_checkpoint.c: which rank writes which part of model.safetensors, as an SVG picture on stdout: the matrices of a
-small GPT-2 (4 blocks of 64 channels) in the shapes that they have in the file, each run of elements (checkpoint/checkpoint.h, slice_run) in the
-colour of the rank that writes it. The mesh is t 2, p 2, d 2.
+small GPT-2 (4 blocks of 64 channels) in the shapes that they have in the file, each run of elements
+(checkpoint/checkpoint.h, slice_run) in the colour of the rank that writes it. The mesh is t 2, p 2, d 2.
 */
 #include "../../checkpoint/checkpoint.h"
 #include "svg_timeline.h"
