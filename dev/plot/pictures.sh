@@ -25,7 +25,7 @@ collective multitree_trees torus:4x4 multitree trees
 collective multitree_steps mesh:3x3 multitree steps
 collective multitree_links torus:8x8 multitree links
 collective halving-doubling_links torus:4x4 halving-doubling links
-for name in async_plan checkpoint_plan roofline rounding; do
+for name in async_plan caat_plan checkpoint_plan roofline rounding; do
     "$BUILD/draw_${name%_plan}" >"$drawn/$name.svg"
 done
 ./plan --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$drawn/plan.svg" >/dev/null
