@@ -3,11 +3,10 @@
 exercise.py: exercises in finding faults (docs/exercises.md). Each plants one fault of the lists in dev/test/mutants in
 a copy of the sources, and shows what a test or a training run makes of it. Standard library only.
 
-    make exercise                       lists them
-    make exercise N=7                   prepares build/exercise/07 and shows the symptom; again: shows it again
-    make exercise N=7 hint              the next hint; check: the original tests; solution: the explanation, the change
-    make exercise_check [N="7 8"]       verifies them: the symptom shows, and check sees it; wrong fixes do not pass
-    dev/exercises/exercise.py --static  what make test checks; --table: the tables of docs/exercises.md
+    make exercise              lists them
+    make exercise N=7          prepares build/exercise/07 and shows the symptom; again: shows it again
+    make exercise N=7 hint     the next hint; check: the original tests; solution: the explanation, the change
+verify.py verifies all of them.
 
 An exercise is a dictionary in EXERCISES of a file dev/exercises/part_*.py; they are numbered by level.
     title       the symptom, in plain words
@@ -34,14 +33,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 HIDDEN = ("dev/test/mutants", "dev/exercises")
 ORIGINAL = ("Makefile", "test_gpt.c", "dev/", "scripts/")  # what check takes from here, whatever the reader changed
 LEVELS = {1: "Level 1: one function, ten minutes", 2: "Level 2: two files, twenty minutes",
           3: "Level 3: several files or ranks, forty minutes"}
-FIELDS = {"title", "level", "chapter", "fault", "show", "symptom", "begin", "hints", "check", "solution"}
 PROGRAM = re.compile(r"(?:^|-np \d+ |&& |; )(?:\./)?(build/[\w/]+|train_gpt|plan)\b")
 SECONDS = 120  # the limit of a command
 LINES = 40  # a longer output is shortened
@@ -240,110 +237,22 @@ def solution(exercise):
     return 0
 
 
-def table(exercises):
-    """The tables of docs/exercises.md, at most twelve rows each."""
-    lines = []
-    for level, name in LEVELS.items():
-        rows = [f"| {number} | {x['title']} | [{os.path.basename(x['chapter'])[:-3]}]({x['chapter'][len('docs/'):]}) |"
-                for number, x in exercises.items() if x["level"] == level]
-        lines += [f"## {name}", ""]
-        for first in range(0, len(rows), 12):
-            lines += ["| N | symptom | chapter |", "|---|---|---|", *rows[first:first + 12], ""]
-    return "\n".join(lines)
-
-
-def static(exercises):
-    failures = []
-
-    def require(what, holds):
-        if not holds:
-            failures.append(what)
-
-    for number, exercise in exercises.items():
-        name = f"exercise {number} ({exercise['title']})"
-        require(f"{name}: fields", FIELDS <= set(exercise) <= FIELDS | {"ranks", "wrong"})
-        require(f"{name}: level", exercise["level"] in LEVELS)
-        require(f"{name}: no {exercise['chapter']}", os.path.exists(exercise["chapter"]))
-        require(f"{name}: two or three hints", 2 <= len(exercise["hints"]) <= 3)
-        fault, count = fault_of(exercise)
-        require(f"{name}: the list has the fault {count} times, not once", count == 1)
-        if not fault:
-            continue
-        sound = read(fault[0])
-        require(f"{name}: {fault[0]} does not have the text once", sound.count(fault[1]) == 1)
-        for path, text, _, _ in exercise.get("wrong", []):
-            source = read(path)
-            source = source.replace(fault[1], fault[2]) if path == fault[0] else source
-            require(f"{name}: wrong fix: {path} does not have {text!r} once", source.count(text) == 1)
-    require("docs/exercises.md does not have the tables of exercise.py --table",
-            table(exercises) in read("docs/exercises.md"))
-    for failure in failures:
-        print("FAIL ", failure)
-    print(f"{len(exercises) - len(failures)} passed, {len(failures)} failed")
-    return 1 if failures else 0
-
-
-def verify(number, exercise, sound, tree):
-    """Returns (passed, failed)."""
-    results = []
-
-    def record(what, holds):
-        results.append(bool(holds))
-        print(f"{'ok  ' if holds else 'FAIL'}  {number:>2}  {time.time() - start:4.0f} s  {what}", flush=True)
-
-    start = time.time()
-    print(f"{number:>10}  {exercise['title']}", flush=True)
-    record("the sources as they are pass check", check(exercise, sound, prints=False))
-    shutil.rmtree(tree, ignore_errors=True)
-    copy_tree(tree)
-    replace(tree, *fault_of(exercise)[0])
-    output = show(exercise, tree)
-    record("the symptom shows", output is not None and has_symptom(exercise, output))
-    if not results[-1]:
-        print(output)
-    record("the faulty sources do not pass the tests of check", check(dict(exercise, symptom="$^"), tree) is False)
-    for path, text, replacement, why in exercise.get("wrong", []):
-        faulty = read(os.path.join(tree, path))
-        replace(tree, path, text, replacement)
-        record(f"this fix does not pass: {why}", check(exercise, tree) is False)
-        write(os.path.join(tree, path), faulty)
-    shutil.rmtree(tree)
-    return sum(results), len(results) - sum(results)
-
-
-def verify_all(exercises, numbers):
-    passed = failed = 0
-    sound = os.path.abspath("build/exercise_check/sound")
-    shutil.rmtree(sound, ignore_errors=True)
-    copy_tree(sound)
-    for number in numbers or exercises:
-        if mpi_is_missing(exercises[number]):
-            print(f"left out: {number}, there is no MPI")
-            continue
-        counts = verify(number, exercises[number], sound, os.path.abspath(f"build/exercise_check/{number:02}"))
-        passed, failed = passed + counts[0], failed + counts[1]
-    print(f"{passed} passed, {failed} failed")
-    return 1 if failed else 0
-
-
-def main(words):
+def enter():
+    """Goes to the root of the sources; returns the exercises."""
     os.chdir(ROOT)
     sys.path[:0] = ["dev/test/mutants", "dev/exercises"]
     sys.dont_write_bytecode = True
-    exercises = load()
+    return load()
+
+
+def main(words):
+    exercises = enter()
     if not words:
         return list_all(exercises)
-    if words[0] == "--static":
-        return static(exercises)
-    if words[0] == "--table":
-        return print(table(exercises))
-    numbers = [int(word) for word in words if word.isdigit()]
-    unknown = [number for number in numbers if number not in exercises]
-    if unknown or (not numbers and words[0] != "--verify"):
+    number = int(words[0]) if words[0].isdigit() else 0
+    if number not in exercises:
         sys.exit(f"N is 1 to {len(exercises)}; make exercise lists them")
-    if words[0] == "--verify":
-        return verify_all(exercises, numbers)
-    number, exercise = numbers[0], exercises[numbers[0]]
+    exercise = exercises[number]
     tree = os.path.abspath(f"build/exercise/{number:02}")
     if mpi_is_missing(exercise):
         sys.exit(f"exercise {number} needs MPI for {exercise['ranks']} ranks (scripts/quickstart.sh installs it)")

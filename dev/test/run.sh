@@ -126,7 +126,7 @@ else
     for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
     one "command line" $system/test_cli.sh
     [ ! -x dev/tidy.py ] || one "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
-    one "exercises" python3 dev/exercises/exercise.py --static
+    one "exercises" dev/exercises/verify.py --static
     one "data tools" $system/test_data.sh
     one "pictures" dev/plot/pictures.sh --check
     [ "$TIER" = full ] || one "docs" $system/check_docs.py --quick
