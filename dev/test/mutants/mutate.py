@@ -34,7 +34,7 @@ import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 CC = os.environ.get("CC", "gcc")
-SOURCES = (".h", ".c", ".cu", ".cuh", ".mk", ".sh", ".py", ".txt", ".html", "Makefile")
+SOURCES = (".h", ".c", ".cu", ".cuh", ".mk", ".sh", ".py", ".txt", ".html", ".md", ".svg", ".png", "Makefile", "LICENSE")
 # What a failing test prints, besides "FAIL": the last words of our programs, of MPI, Python and the sanitizers.
 FAILED = re.compile(r"FAIL|ERROR: AddressSanitizer|runtime error|WARNING: ThreadSanitizer|"
                     r"\*\*\* An error occurred|Signal: |^Traceback|^(threefold|test_\w+|cuda_\w+|fake\w*): |\.cuh:")
@@ -53,7 +53,7 @@ def unit_test(test, _planted=True):
 def copy_sources(folder):
     """Copies the sources, not what was built of them."""
     for place, folders, names in os.walk("."):
-        folders[:] = [name for name in folders if not name.startswith((".", "build", "docs"))]
+        folders[:] = [name for name in folders if not name.startswith((".", "build"))]
         os.makedirs(os.path.join(folder, place), exist_ok=True)
         for name in names:
             if name.endswith(SOURCES) or place.endswith("reference"):

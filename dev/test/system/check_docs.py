@@ -25,7 +25,7 @@ REFERENCE = re.compile(rf"`({CODE})`((?:(?:,| and|;)?\s+`\w+(?:\(\))?`)+)")  # `
 PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*/?")
 # What the docs name of others: files and options, the latter of Megatron, PyTorch, Slurm, git, nvcc.
 FOREIGN = {"train_gpt2.c", "--reset-attention-mask", "--reset-position-ids"}
-TOOLS = ["scripts", "dev/data", "dev/plot", "dev/bench", "dev/experiments", "dev/test", "planner", "Makefile"]
+TOOLS = ["scripts", "dev/data", "dev/plot", "dev/bench", "dev/experiments", "dev/test/gpu_check.sh", "planner", "Makefile"]
 MASKED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 
 UNIT = (r"(?:ms|us|ns|s|min|minutes|hours?|h)(?![\w/])|(?:k|M|G|T)? ?(?:tok(?:ens)?/s|bytes/s|B/s|bit/s|FLOP/s)(?!\w)")
@@ -232,7 +232,8 @@ def check_static(tree, docs, every):
     """[(path, line, message)]; every: whether all docs are checked, not some"""
     options = {program: tree.help(program) for program in ("train_gpt", "plan")}
     tools = "\n".join(tree.text(x) for x in tree.files if x.startswith(tuple(TOOLS)) and not x.endswith(".md"))
-    others = set(re.findall(r"(?<![\w-])--[a-z][\w-]*", tools)) | options["train_gpt"] | options["plan"]
+    declared = {f"--{x}" for x in re.findall(r'"([a-z][a-z-]*)",', tools)}  # by programs in C
+    others = declared | set(re.findall(r"(?<![\w-])--[a-z][\w-]*", tools)) | options["train_gpt"] | options["plan"]
     found, used, targets = [], set(), tree.targets()
     for doc in docs:
         for check in (check_links(doc, used), check_names(doc), check_options(doc, options, others, targets),
