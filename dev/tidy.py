@@ -41,7 +41,7 @@ GENERATED = re.compile(r"dev/test/reference/.*(?<!\.py)$|.*\.(svg|png)$|dataload
 # A file includes files of its own layer, the first that its path matches, and of those before it.
 LAYERS = [r"util/", r"kernels/|dev/emulator/", r"comm/collectives/", r"comm[./]", r"(model|parallel)\.h", r"parallel/",
           r"dataloader[./]", r"checkpoint/", r"methods/", r"gpt\.h", r"trainer/", r"train_gpt\.cu",
-          r"planner/|dev/|test_gpt"]
+          r"planner/|dev/|docs/|test_gpt"]
 TOP = ("planner/", "dev/", "test_gpt.c")  # what the trainer includes nothing of
 METHODS_HOOKS = {"parallel/tensor.h", "trainer/settings.h", "trainer/trainer.h"}  # the files that call methods/
 C_LIKE = (".c", ".h", ".cu", ".cuh")
@@ -57,7 +57,7 @@ MENTIONS = {  # rule: (files, what they mention, on how many lines they may)
     "tables": (r"docs/.*\.md", r"(?m)(?:^\|.*\n){15,}", 0),  # of more than 12 rows
     "phrases": (r".*(?<!dev/tidy\.py)", r"(?i)\b(?:" + "|".join(PHRASES).replace(" ", SPACE) + r")(?!\w)", 0),
 }
-COUNTED = {"product_lines": r"(?!dev/test/).*\.(c|h|cu|cuh)", "test_lines": r"dev/test/.*\.(c|h|cu|cuh|py|sh)"}
+COUNTED = {"product_lines": r"(?!dev/test/|docs/).*\.(c|h|cu|cuh)", "test_lines": r"dev/test/.*\.(c|h|cu|cuh|py|sh)"}
 MASKED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 FUNCTION = re.compile(r"^(?!struct|union|enum|typedef|extern \"|namespace|else)(?=[A-Za-z_])"
                       r"(?:__launch_bounds__\([^)]*\)|[^;{}=(])*?\b(?!__launch_bounds__)(\w+)\([^;{}]*\)\s*\{", re.M)

@@ -35,7 +35,7 @@ FAULTS = [
     ("a chapter without a heading", MATH, DOC, "## In the code", "## Code"),
     ("headings in another order", MATH, DOC, "## The picture", "## Problems"),
     ("a chapter without its question", MATH, DOC, "**Question.** ", ""),
-    ("a chapter without a picture", MATH, DOC, "![1f1b](images/1f1b.svg)\n\nFour", "Four"),
+    ("a chapter without a picture", "--static docs/planner.md", "docs/planner.md", "![plan](images/plan.svg)", ""),
     ("an option that the trainer does not have", MATH, DOC, "with `--zero 2`", "with `--zeros 2`"),
     ("an option of the command", MATH, DOC, "--model gpt2-124M --pp 4 --schedule $s", "--model gpt2-124M --stages 4"),
     ("the trainer loses an option", "built", "trainer/settings.h", '"recompute",', '"recomputes",'),

@@ -34,7 +34,8 @@ import tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 CC = os.environ.get("CC", "gcc")
-SOURCES = (".h", ".c", ".cu", ".cuh", ".mk", ".sh", ".py", ".txt", ".html", ".md", ".svg", ".png", "Makefile", "LICENSE")
+SOURCES = (".h", ".c", ".cu", ".cuh", ".mk", ".sh", ".py", ".txt", ".html", ".md", ".svg", ".png", "Makefile",
+           "LICENSE")
 # What a failing test prints, besides "FAIL": the last words of our programs, of MPI, Python and the sanitizers.
 FAILED = re.compile(r"FAIL|ERROR: AddressSanitizer|runtime error|WARNING: ThreadSanitizer|"
                     r"\*\*\* An error occurred|Signal: |^Traceback|^(threefold|test_\w+|cuda_\w+|fake\w*): |\.cuh:")
