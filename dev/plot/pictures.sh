@@ -18,6 +18,11 @@ trap 'rm -rf "$drawn"' EXIT
 collective() { # NAME TOPOLOGY ALGORITHM WHAT
     "$BUILD/draw_collective" --topology "$2" --algorithm "$3" --what "$4" >"$drawn/$1.svg"
 }
+layout() { # NAME OPTIONS...
+    name=$1
+    shift
+    "$BUILD/draw_layout" "$@" >"$drawn/$name.svg"
+}
 for schedule in gpipe 1f1b interleaved zb-h1 zb-v; do
     "$BUILD/draw_schedule" --schedule "$schedule" --pp 4 --microbatches 8 --out "$drawn/$schedule.svg"
 done
@@ -28,6 +33,11 @@ collective halving-doubling_links torus:4x4 halving-doubling links
 for name in async_plan caat_plan checkpoint_plan roofline rounding; do
     "$BUILD/draw_${name%_plan}" >"$drawn/$name.svg"
 done
+layout tensor --what tensor --tp 2
+layout sequence --what tensor --tp 2 --sequence-parallel
+layout memory --what memory --model gpt2-124M --dp 8 --zero 1
+layout buckets --what buckets --dp 4 --zero 1
+layout step --what flops --model gpt2-124M
 ./plan --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$drawn/plan.svg" >/dev/null
 
 words() { sed 's/-\{0,1\}[0-9][0-9.]*/\n&\n/g' "$1"; } # a number a line
