@@ -22,6 +22,7 @@ state, row statistics and losses are float32 everywhere. The host reads a kernel
 #include "parallel/pipeline.h"
 #include "trainer/batch.h"
 #include "trainer/checkpointing.h"
+#include "trainer/explain.h"
 #include "trainer/generate.h"
 #include "trainer/setup.h"
 #include "trainer/trace_gather.h"
@@ -597,7 +598,10 @@ int main(int argc, char** argv) {
     Trainer* t = &trainer;
     int status = 0;
     if (!trainer_init(t, argc, argv)) return 0; // --help
-    if (is_main(t)) print_plan(t, t->peak_flops);
+    if (is_main(t) && t->settings.explain)
+        explain(t);
+    else if (is_main(t))
+        print_plan(t, t->peak_flops);
     if (!t->settings.dry_run) {
         trainer_allocate(t);
         status = settings_is_training(&t->settings) ? train(t) : run_inference(t);

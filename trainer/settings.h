@@ -54,7 +54,7 @@ typedef struct {
         check_replicas_every;
     int on_nan; // choice
     double outlier_z, save_minutes;
-    bool resume, dry_run, version;
+    bool resume, dry_run, explain, version;
     bool mesh_of_run; // a resumed run takes the mesh of its options.txt
     int completion;   // choice; -1: none
     const char* help; // NULL: not asked for; "": the overview
@@ -331,6 +331,9 @@ static inline void add_generation_options(OptionTable* table, Settings* s) {
         option_command(option_flag(
             "dry-run", &s->dry_run,
             "print the plan (also of a mesh that is not here): ranks, memory, traffic, schedule; run nothing")),
+        option_command(option_flag("explain", &s->explain,
+                                   "print in words who holds what and who talks to whom when, with the chapters that "
+                                   "derive it; run nothing")),
         option_command(
             option_choice("completion", &s->completion, shell_choices(),
                           "print what completes these options in that shell: eval \"$(./train_gpt --completion "
@@ -641,6 +644,7 @@ static inline void check_settings(Settings* o) {
     if (needs_out && !o->out) die_usage("--%s needs --out DIR", needs_out);
     if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
         die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
+    if (o->explain && !settings_is_training(o)) die_usage("--explain explains a training step; add --steps 1 or more");
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
     if (o->topology && !o->allreduce)
         die_usage("--topology needs --allreduce NAME: MPI and NCCL choose their own algorithms");

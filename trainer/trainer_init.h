@@ -50,6 +50,7 @@ static inline bool parse_command_line(Trainer* t, int argc, char** argv) {
     else if (o->resume && o->out && !only_use)
         read_run_options(t, t->options, t->option_count);
     if (only_use) o->steps = 0;
+    o->dry_run |= o->explain;
     const bool trains = settings_is_training(o);
     if (o->generate && !trains && !o->dry_run) t->text = split_stdout();
     if (o->out && trains && !options_check_file(t->options, t->option_count, &error)) die_usage("%s", error.text);

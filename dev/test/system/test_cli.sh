@@ -562,6 +562,11 @@ timeout 600 "$fast" --steps 20 >out 2>err
 check "without options it trains on text that is always there, and writes" \
     "[ $? = 0 ] && [ ! -s err ] && [ \$(sed '1,/^done/d' out | wc -c) -gt 20 ]"
 
+# ---- --explain
+python3 "$source/dev/test/system/check_explain.py" "$train" >out 2>err
+check "--explain says what is so, of 21 meshes" "grep -qx '21 passed, 0 failed' out || { grep -v '^ok' out err; false; }"
+refuses 2 "--explain, --steps" --explain --steps 0
+
 # ---- the planner
 shape="--arch llama --layers 4 --hidden 64 --heads 4 --seq 32 --vocab 256"
 

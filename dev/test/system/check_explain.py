@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""
+check_explain.py: ./train_gpt --explain says what is so. Usage: check_explain.py PROGRAM [WORD]
+
+For each mesh below, numbers in the sentences of --explain are compared with those computed here, from the options
+alone: shares of heads, channels, vocabulary and blocks, message sizes, forward passes before the first backward pass
+(each schedule is played by hand), bubble, buckets, shards; bytes a step also with the table of --dry-run. A paragraph
+is there if and only if its option is on. The text has at most 40 lines of 100 columns; the option that it proposes is
+one that the program takes. WORD: only meshes with it. The last line is "N passed, N failed".
+"""
+import os
+import re
+import subprocess
+import sys
+
+PROGRAM, WORD = os.path.abspath(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
+TEXT = os.path.abspath(__file__)  # what it would train on
+GPT2 = "--layers 8 --hidden 64 --heads 4 --seq 64 --vocab 256"
+LLAMA = "--arch llama --layers 8 --hidden 64 --heads 8 --kv-heads 2 --seq 64 --vocab 257"
+MESHES = [
+    f"{GPT2}", f"{GPT2} --micro-batch 2 --global-batch 8", f"{GPT2} --tp 2 --pp 2 --dp 2", f"{LLAMA} --tp 4 --pp 2",
+    f"{GPT2} --tp 2 --sequence-parallel --recompute full", f"{LLAMA} --tp 4 --sequence-parallel --pp 2 --dp 2",
+    f"{GPT2} --pp 4 --vpp 2 --no-scatter-gather --tp 2", f"{LLAMA} --pp 4 --schedule zb-v --dp 2 --zero 1",
+    f"{GPT2} --pp 2 --schedule zb-h1 --tp 2", f"{GPT2} --pp 2 --schedule zb-v",
+    f"{GPT2} --pp 4 --schedule gpipe --recompute full --tp 2",
+    f"{GPT2} --dp 2 --zero 2 --global-batch 16 --micro-batch 2", f"{GPT2} --dp 4 --zero 1 --tp 2 --clip 0",
+    f"{GPT2} --tp 2 --caat-fraction 0.25 --caat-ranks 4 --pp 2", f"{GPT2} --dp 4 --dp-mode dc-s3gd --pp 2",
+    f"{GPT2} --dp 4 --sites 2 --dp-mode diloco --local-steps 4", f"{GPT2} --dp 4 --sites 2 --tp 2",
+    f"{GPT2} --dp 4 --allreduce multitree --topology torus:2x2", f"{LLAMA} --pp 8 --dp 2 --first-stage-layers 1",
+    f"{GPT2} --dp 4 --dp-mode delayed --zero 1", f"{LLAMA} --dp 4 --dp-mode diloco --eager --recompute selective",
+]
+PARAGRAPHS = {"step": "Step", "memory": "Memory", "tensor": "Tensor parallel", "sequence": "Sequence parallel",
+              "caat": "CAAT-Net", "schedules": "Pipeline parallel", "data_parallel": "Data parallel",
+              "async_dp": "Sites", "collectives": "All-reduce algorithm"}
+ARENAS = ("parameters", "gradients", "optimizer", "activations", "scratch")
+UNITS = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
+
+
+def start(options):
+    command = [PROGRAM, *options.split(), "--data", TEXT]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{options}: exit status {done.returncode}: {done.stderr}"
+    return done.stdout
+
+
+class Mesh:
+    """What the options mean, by formulas of our own."""
+
+    def __init__(self, options):
+        words = options.split()
+        value = lambda name, usual: words[words.index("--" + name) + 1] if "--" + name in words else usual
+        number = lambda name, usual: int(value(name, usual))
+        self.has = lambda name: "--" + name in words
+        self.t, self.p, self.d = number("tp", 1), number("pp", 1), number("dp", 1)
+        self.schedule = value("schedule", "interleaved" if self.has("vpp") else "1f1b")
+        self.v = number("vpp", 2 if self.schedule == "zb-v" else 1)
+        self.layers, self.C = number("layers", 0), number("hidden", 0)
+        self.T, self.V = number("seq", 0), number("vocab", 0)
+        self.heads, self.llama = number("heads", 0), "llama" in words
+        self.kv = number("kv-heads", self.heads)
+        self.F = 192 if self.llama else 4 * self.C  # a multiple of 64 that is at least 8/3 C
+        self.N = number("caat-ranks", self.t)
+        batch = number("global-batch", 16)
+        self.replica = batch // self.d
+        self.B = number("micro-batch", max(1, min(16, self.replica // (4 * self.p if self.p > 1 else 1))))
+        self.m = self.replica // self.B
+        self.zero, self.first = number("zero", 0), number("first-stage-layers", 0)
+        self.mode = value("dp-mode", "sync")
+        self.sites = number("sites", 1 if self.mode == "sync" else self.d)
+        self.full = value("recompute", "none") == "full"
+        self.fraction = float(value("caat-fraction", 1))
+        self.stream = self.B * self.T * self.C * 4  # bytes, float32
+
+    def blocks(self, stage):
+        """The blocks of a stage, chunk by chunk, and whether it has the ends of the model."""
+        stages, parts = self.p * self.v, []
+        for c in range(self.v):
+            at = c * self.p + (self.p - 1 - stage if self.schedule == "zb-v" and c % 2 else stage)
+            sizes = [self.first] if self.first else []
+            left, over = divmod(self.layers - sum(sizes), stages - len(sizes))
+            sizes += [left + (i < over) for i in range(stages - len(sizes))]
+            begin = sum(sizes[:at])
+            parts.append((at == 0, begin, begin + sizes[at] - 1, at == stages - 1))
+        return parts
+
+    def warm_up(self, stage):
+        """Forward passes before the first backward pass."""
+        behind = self.p - 1 - stage
+        if self.schedule == "gpipe":
+            return self.m
+        if self.schedule == "interleaved":
+            return min(2 * behind + (self.v - 1) * self.p + 1, self.m * self.v)
+        if self.schedule == "zb-v":  # down the V with chunk 0, `stage` pairs, and chunk 1 of the first micro-batch
+            return min(2 * behind + 1 + stage, self.m) + min(stage + 1, self.m)
+        return min(behind + 1, self.m)
+
+    def bubble(self):
+        p, m = self.p, self.m
+        return {"zb-h1": (2 * (p - 1) - min(p - 1, m - 1)) / (3 * m),
+                "zb-v": max(p - 1, 4 * p - 2 - 2 * m) / (6 * m)}.get(self.schedule, (p - 1) / (self.v * m))
+
+    def block_parameters(self):
+        """Of a tensor rank, padded to a multiple of 16 d; CAAT-Net's streams on a rank have a cut each."""
+        C, F, cuts, k = self.C, self.F, self.N, self.N // self.t
+        heads, kv = self.heads // cuts, max(1, self.kv // cuts)
+        size = C // self.heads
+        wide = heads * size + 2 * kv * size
+        if self.llama:
+            n = C * wide + heads * size * C + 3 * C * F // cuts + 2 * C
+        else:
+            n = k * (C * wide + wide + heads * size * C + 2 * C * F // cuts + F // cuts) + C + C + 4 * C
+        return -(-n // (16 * self.d)) * 16 * self.d
+
+
+def bytes_of(number, unit):
+    return float(number) * UNITS[unit]
+
+
+def near(a, b, bound=1e-3):
+    assert abs(a - b) <= bound * abs(b) + 1e-9, f"{a}, not {b}"
+
+
+def find(pattern, text):
+    found = re.search(pattern, text)
+    assert found, f"no {pattern!r} in {text}"
+    return found.groups()
+
+
+def check_tensor(mesh, parts):
+    k, cuts = mesh.N // mesh.t, mesh.N
+    text = parts["tensor"] + parts.get("sequence", "") + parts.get("caat", "")
+    held = find(r"holds (\d+) of (\d+) (?:query )?heads", text)
+    assert held == (str(k * mesh.heads // cuts), str(mesh.heads)), held
+    if mesh.llama:
+        held = find(r"(\d+) of (\d+) key/value heads", text)
+        assert held == (str(max(1, mesh.kv // cuts)), str(mesh.kv)), held
+        assert ("which 2 ranks share" in text) == (cuts == 2 * mesh.kv)
+    assert find(r"(\d+) of (\d+) mlp", text) == (str(k * mesh.F // cuts), str(mesh.F))
+    rows = -(-mesh.V // cuts)
+    assert find(r"(\d+) of (\d+) rows of the voc", text) == (str(k * rows), str(cuts * rows))
+    assert ("and padding" in text) == (cuts * rows > mesh.V)
+    if mesh.has("caat-fraction"):
+        shared = int(mesh.C * mesh.fraction)
+        assert find(r"(\d+) residual streams, (\d+) on .* first (\d+) of (\d+) channels .* other (\d+)", text) == \
+            tuple(str(n) for n in (mesh.N, k, shared, mesh.C, mesh.C - shared))
+        n, size, unit, size2, unit2 = find(r"forward (\d+) all-reduces of (\S+) (\w+), backward 2 of (\S+) (\w+)", text)
+        assert n == "2"
+        near(bytes_of(size, unit), mesh.stream * shared / mesh.C)
+        near(bytes_of(size2, unit2), mesh.stream * shared / mesh.C)
+    elif mesh.has("sequence-parallel"):
+        assert find(r"holds (\d+) of the (\d+) rows", text) == (str(mesh.B * mesh.T // mesh.t), str(mesh.B * mesh.T))
+        n, size, unit = find(r"(\d+) collectives over (\S+) (\w+) a block", text)
+        assert n == ("13" if mesh.full else "10")
+        near(bytes_of(size, unit), mesh.stream)
+    else:
+        n, size, unit = find(r"(\d+) all-reduces over (\S+) (\w+) a block", text)
+        assert n == ("5" if mesh.full else "4")
+        near(bytes_of(size, unit), mesh.stream)
+    assert ("to recompute" in text) == mesh.full
+
+
+def check_pipeline(mesh, text):
+    for stage in [s for s in range(mesh.p) if s < 3 or s == mesh.p - 1]:
+        said = find(rf"stage {stage} \(ranks? ([^)]*)\) (.*?);", text)
+        ranks = mesh.t * mesh.d
+        names = f"{stage * ranks}" if ranks == 1 else f"{stage * ranks}-{stage * ranks + ranks - 1}"
+        words = ""
+        for first, begin, end, last in mesh.blocks(stage):
+            words += "the embedding, " if first else ""
+            words += f"block {begin}, " if begin == end else f"blocks {begin}-{end}, "
+            words += "the final norm and the head, " if last else ""
+        n = mesh.warm_up(stage)
+        assert said == (names, f"{words}{n} forward pass{'es' if n > 1 else ''} first"), said
+    near(float(find(r"stand idle for (\S+) of", text)[0]), mesh.bubble(), 5e-3 / mesh.bubble())
+    parts = mesh.t if not mesh.has("no-scatter-gather") and not mesh.has("caat-fraction") else 1
+    size, unit, to = find(r"rank 0 sends (\S+) (\w+), .*?the output, to rank (\d+)", text)
+    near(bytes_of(size, unit), mesh.stream * (mesh.N // mesh.t) / parts)
+    assert int(to) == mesh.t * mesh.d
+    assert ("its 1/" in text) == (parts > 1)
+    tied = not mesh.llama and mesh.schedule != "zb-v"  # in a V one stage has both uses
+    assert ("(tied)" in text) == tied
+    if tied:
+        k, rows = mesh.N // mesh.t, -(-mesh.V // mesh.N)
+        near(bytes_of(*find(r"two gradients, (\S+) (\w+) a rank", text)),
+             4 * k * rows * mesh.C / (mesh.d if mesh.zero else 1))
+
+
+def check_data(mesh, parts):
+    k = mesh.d // mesh.sites
+    if "data_parallel" in parts:
+        text = parts["data_parallel"]
+        what, size, unit = find(r"an? (all-reduce|reduce-scatter) of its gradients, (\S+) (\w+),", text)
+        assert (what == "all-reduce") == (mesh.zero == 0 and (mesh.sites == 1 or mesh.mode != "sync")), what
+        near(bytes_of(size, unit), 4 * mesh.block_parameters())
+        assert ("in the last micro-batch" in text) == (mesh.zero < 2 and mesh.m > 1)
+    both = parts.get("data_parallel", "") + parts.get("async_dp", "")
+    assert ("ZeRO-" in both) == (mesh.zero > 0)
+    if mesh.zero:
+        part, whole = find(rf"ZeRO-{mesh.zero}: .* its 1/{mesh.d} of every bucket, (\d+) of rank 0's (\d+) param", both)
+        assert int(part) * mesh.d == int(whole)
+    if "async_dp" in parts:
+        assert find(r"(\d+) sites of (\d+) replica", parts["async_dp"]) == (str(mesh.sites), str(k))
+        assert f" {mesh.mode}" in parts["async_dp"]
+    if "collectives" in parts and mesh.has("topology"):  # MultiTree on a 2 x 2 torus: two steps up, two down
+        assert "torus:2x2. By multitree the all-reduce takes 4 steps with 1/4 parts" in parts["collectives"]
+
+
+def check_dry_run(mesh, parts, table):
+    """Bytes that rank 0 sends, and that the fullest rank holds: columns of the table of ranks."""
+    head = find(r"\n  rank .* (\w\w): params .* sends(?:, (\w\w))?:", table)
+    line = find(r"\n  0(?:\.\.\d+)? +0 +0 +0 +(.*)\n", table)[0]
+    tensor, pipeline, data = (float(n) for n in line.split()[-3:])
+    unit = UNITS[head[1] or head[0]]
+
+    def same(number, words, of):
+        size, name = find(rf"Rank 0 sends (\S+) (\w+) a step {words}", of)
+        assert abs(bytes_of(size, name) - number * unit) <= 0.006 * unit, f"{words}: {size} {name}, not {number}"
+        return bytes_of(size, name)
+
+    rows = re.findall(r"\n  (\d+)(?:\.\.\d+)? +\d+ +\d+ +\d+ +(.*)(?=\n)", table)
+    held = {int(rank): [float(n) * UNITS[head[0]] for n in row.split()[-9:-3]] for rank, row in rows}
+    rank, *sizes = find(r"Rank (\d+) holds (\S+) (\w+)" + "".join(rf".* {name} (\S+) (\w+)" for name in ARENAS),
+                        parts["memory"])
+    said = [bytes_of(*pair) for pair in zip(sizes[::2], sizes[1::2])]
+    assert all(abs(a - b) <= 0.06 * UNITS[head[0]] for a, b in zip(said[1:] + said[:1], held[int(rank)])), said
+    assert abs(max(row[-1] for row in held.values()) - said[0]) <= 0.06 * UNITS[head[0]], said[0]
+    if mesh.t > 1:
+        same(tensor, "in its tensor", parts.get("caat") or parts.get("sequence") or parts["tensor"])
+    if mesh.p > 1:
+        same(pipeline, "to other stages", parts["schedules"])
+    sent = [find(r"Rank 0 sends (\S+) (\w+) a step", parts[name]) for name in ("data_parallel", "async_dp")
+            if name in parts]
+    assert abs(sum(bytes_of(*s) for s in sent) - data * unit) <= 0.011 * unit, f"{sent}, not {data}"
+
+
+def check(options):
+    mesh, text = Mesh(options), start(options + " --explain")
+    lines = text.rstrip("\n").split("\n")
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100, f"{len(lines)} lines"
+    whole = re.sub(r"\n  ", " ", text).rstrip("\n").split("\n")
+    parts = {find(r"\(docs/(\w+)\.md\)", line)[0]: line for line in whole[:-1]}
+    local = mesh.mode in ("dc-s3gd", "diloco", "delayed")
+    on = {"step": True, "memory": True, "tensor": mesh.N > 1, "sequence": mesh.has("sequence-parallel"),
+          "caat": mesh.has("caat-fraction"), "schedules": mesh.p > 1, "data_parallel": mesh.d // mesh.sites > 1,
+          "async_dp": mesh.sites > 1, "collectives": mesh.has("allreduce") or local}
+    assert [name for name in PARAGRAPHS if on[name]] == list(parts), list(parts)
+    assert all(parts[name].startswith(PARAGRAPHS[name]) for name in parts)
+    n = mesh.t * mesh.p * mesh.d
+    step = parts["step"]
+    assert n == 1 or f"{n} ranks = tensor {mesh.t} x data {mesh.d} x pipeline {mesh.p}" in step
+    assert ("no communication at all" in step) == (n == 1)
+    assert f"in {mesh.m} micro-batch{'es' if mesh.m > 1 else ''} of {mesh.B}" in step, mesh.m
+    assert ("gradient accumulation" in step) == (mesh.m > 1)
+    assert mesh.d == 1 or f"{mesh.replica} on each of {mesh.d} replicas" in step
+    assert n == 1 or ("before the update" in step) == (not mesh.has("clip"))
+    assert ("ranks of a site" in step) == (mesh.sites > 1 and mesh.zero == 0)
+    assert ("again" in parts["memory"]) == mesh.has("recompute")
+    if mesh.N > 1:
+        check_tensor(mesh, parts)
+    if mesh.p > 1:
+        check_pipeline(mesh, parts["schedules"])
+    check_data(mesh, parts)
+    if n > 1:
+        check_dry_run(mesh, parts, start(options + " --dry-run"))
+    proposed = find(r"Next: (--[^,]*),", whole[-1])[0]
+    if "instead" not in proposed:
+        start(f"{options} {proposed} --dry-run")
+
+
+def main():
+    failed = 0
+    meshes = [mesh for mesh in MESHES if WORD in mesh]
+    for mesh in meshes:
+        try:
+            check(mesh)
+            print("ok    --explain", mesh)
+        except (AssertionError, KeyError) as error:
+            failed += 1
+            print("FAIL  --explain", mesh, "->", str(error)[:900])
+    print(f"{len(meshes) - failed} passed, {failed} failed")
+    return failed > 0
+
+
+sys.exit(main())
