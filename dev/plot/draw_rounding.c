@@ -69,6 +69,9 @@ static void draw(double curve[WAYS][STEPS + 1], float rate) {
 int main(int argc, char** argv) {
     static double curve[WAYS][STEPS + 1];
     const float rate = argc > 1 ? (float)atof(argv[1]) : 1e-3f;
+#ifdef _OPENMP
+    omp_set_num_threads(1); // threads would wait for each other 1200 times
+#endif
     for (int way = 0; way < WAYS; way++) train(way, rate, curve[way]);
     if (argc < 2) {
         draw(curve, rate);
