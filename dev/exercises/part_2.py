@@ -1,0 +1,212 @@
+"""Exercises: pipeline schedules and their messages, collectives, CAAT-Net, asynchronous data parallelism, checkpoints,
+the planner, generation, document mask. The fields are explained in exercise.py."""
+MODEL = ("--data dev/test/reference/tokenizer_words.txt --layers 4 --hidden 32 --heads 2 --seq 32 --global-batch 8 "
+         "--micro-batch 2 --warmup 0 --log-every 1 --eval-every 0")
+STEPS = "| grep '^step' | cut -d '|' -f 1-3"  # the lines of the steps, without speeds
+ONE = f"./train_gpt {MODEL}"
+TWO, FOUR = (f"scripts/mpirun.sh -np {n} ./train_gpt {MODEL}" for n in (2, 4))
+SAVED = "--steps 6 --out build/out"  # and a run that goes on from step 3 of it:
+RESUMED = f"{SAVED} --resume {STEPS}"
+WRITE = "./train_gpt --out build/out --resume --temperature 0 --generate"
+
+
+def resumes(start):
+    """A run of six steps, and one that is resumed after the third: to show, and to compare."""
+    whole = f"rm -rf build/out; {start} {SAVED} --save-every 3 {STEPS}"
+    again = f"rm -rf build/out/step_00000006; {start} {RESUMED}"
+    return [whole, again], [f"{whole} > build/whole; {again} > build/again; tail -n 3 build/whole | diff - build/again"]
+
+
+def equals(t, p, d, what):
+    """A mesh against one rank."""
+    return (f"scripts/mpirun.sh -np {t * p * d} build/test_equivalence --mesh {t} {p} {d} --only "
+            f"'t={t} p={p} d={d} {what}'")
+
+
+RESUMED_ONE, RESUMED_DELAYED = resumes(ONE), resumes(f"{TWO} --dp 2 --dp-mode delayed")
+
+EXERCISES = [
+    {
+        "title": "The lower the temperature, the more random the text",
+        "level": 1, "chapter": "docs/usage.md",
+        "fault": ("generate", "temperature multiplies"),
+        "show": ["build/test_sampling --short | grep FAIL"],
+        "symptom": r"FAIL  next to no temperature: the largest two",
+        "begin": "The first comment of trainer/sampler.h gives the five steps from logits to a token. Which step has "
+                 "the temperature D, and what becomes of its weights as D goes to 0?",
+        "hints": ["exp(z / D): with a small D the differences of the logits grow, and the largest token takes all.",
+                  "For D = 1 nothing is wrong. Compare the exponent in the code with the comment's for D = 0.5."],
+        "check": ["build/test_sampling --short"],
+        "solution": "The difference to the largest logit was multiplied by the temperature, not divided by it: the "
+                    "distribution of temperature D was that of 1 / D. At D = 1 the two are the same, which is why a "
+                    "test at the default would see nothing; near D = 0 all tokens became equally likely.",
+    },
+    {
+        "title": "1F1B keeps five micro-batches on the first of four stages, not four",
+        "level": 1, "chapter": "docs/schedules.md", "ranks": 4,
+        "fault": ("schedules", "1f1b: one more forward before the first backward"),
+        "show": [f"{FOUR} --pp 4 --micro-batch 1 --dry-run | grep -A 6 '^schedule'",
+                 f"{TWO} --pp 2 --steps 2 {STEPS}"],
+        "symptom": r"inflight +5 4 3 2",
+        "begin": "Draw 1F1B for p = 4 on paper, beside the table that --dry-run prints. How many forward passes has "
+                 "stage r to do before the first gradient can reach it?",
+        "hints": ["The last stage can do its first backward pass right after its first forward pass. Does it?",
+                  "Theory in parallel/schedule.h: p - r - 1 forward passes first, on stage r from 0. Find them."],
+        "check": ["build/test_schedule"],
+        "solution": "The warm-up of stage r was p - r forward passes, and should be p - r - 1. Every stage computed "
+                    "one micro-batch more before its first backward pass, so min(p - r + 1, m) were in memory. Every "
+                    "micro-batch still met its own activations, so losses and gradients were right: only memory "
+                    "shows this fault.",
+        "wrong": [("parallel/schedule.h", "warm = schedule->config.p - schedule->stage;",
+                   "warm = schedule->config.p - 1;",
+                   "stage 0 then has its p micro-batches, but all other stages have as many")],
+    },
+    {
+        "title": "With --pp 2 the loss is that of a model with one block fewer",
+        "level": 1, "chapter": "docs/schedules.md", "ranks": 2,
+        "fault": ("collectives", "a stage sends what went into its last block"),
+        "show": [f"{ONE} --steps 3 {STEPS}", f"{TWO} --pp 2 --steps 3 {STEPS}"],
+        "symptom": r"step +2/3 \| loss 5\.321.*step +2/3 \| loss 5\.330",
+        "begin": "The first losses differ already, so the forward pass does. parallel/pipeline.h sends from stage to "
+                 "stage: what should the message be, and what is it?",
+        "hints": ["With four layers, stage 0 has two blocks. The loss is that of a model of three blocks.",
+                  "acts->x[l] is the input of the chunk's block l. Which index has the output of the last one? See "
+                  "chunk_output() in parallel/stage.h."],
+        "check": [equals(1, 2, 1, "gpt2 tied zero 0 B=")],
+        "solution": "The first stage sent acts->x[layers - 1], the input of its last block, where the next stage needs "
+                    "that block's output, chunk_output(). The last block of every stage but the last one computed for "
+                    "nothing. Shapes agree, so nothing complains, and since a residual block changes its input only a "
+                    "little before training, the first loss is wrong by 0.0004 only.",
+        "wrong": [("parallel/pipeline.h", "acts->x[acts->chunk->layers - 1]", "acts->x[0]",
+                   "the first of the stage's rows looks like its boundary, but it is the input of its first block")],
+    },
+    {
+        "title": "The planner's models reach a quarter less than their published TFLOP/s",
+        "level": 1, "chapter": "docs/planner.md",
+        "fault": ("planner", "time: three passes in equation 3"),
+        "show": ["build/test_planner_step | grep 'table 1, '"],
+        "symptom": r"FAIL  table 1, 1\.7B.*-2\d\.\d %",
+        "begin": "All rows are too low by about the same factor, and the times are computed elsewhere. "
+                 "planner/formulas.h has the FLOPs of a step by equation 3 of Narayanan et al. 2021: derive its "
+                 "first number.",
+        "hints": ["A layer has 12 h^2 weights, and a matrix product 2 FLOPs a weight and token: 24 h^2 a forward pass.",
+                  "The paper recomputes activations in full: how many times the work of a forward pass is a step?"],
+        "check": ["build/test_planner_step"],
+        "solution": "Equation 3 counts four times the work of a forward pass: forward, its recomputation, and a "
+                    "backward pass that costs two; 4 x 24 = 96. The code had 72, three times, which is a step "
+                    "without recomputation (model FLOPs). The simulated time was right, so FLOP/s came out a quarter "
+                    "too small.",
+        "wrong": [("planner/formulas.h", "return 72.0 * batch", "return 84.0 * batch",
+                   "recomputation counted as half a pass: the errors are halved, not gone")],
+    },
+    {
+        "title": "The planner believes that an all-reduce is faster than the links it uses",
+        "level": 1, "chapter": "docs/planner.md",
+        "fault": ("planner", "links: one pass of an all-reduce"),
+        "show": ["build/test_planner_cluster | grep 'all-reduce of'"],
+        "symptom": r"FAIL  all-reduce of 256 MiB on 8 A100: bus 4\d\d",
+        "begin": "An A100 sends at most 300 GB/s over its NVLinks. planner/comm_cost.h: how many times does a byte of "
+                 "the vector leave a rank in a ring all-reduce?",
+        "hints": ["A ring all-reduce is a reduce-scatter and then an all-gather: 2 (n - 1) / n of the vector are sent.",
+                  "Find where the two halves are counted."],
+        "check": ["build/test_planner_cluster"],
+        "solution": "plan_passes() counted one pass over the vector for every collective. An all-reduce has two, the "
+                    "reduce-scatter and the all-gather, each of (n - 1) / n of the vector, so its bytes and its steps "
+                    "were half of what they are, and its bus bandwidth twice: 450 GB/s over links of 300.",
+        "wrong": [("planner/comm_cost.h", "static inline int plan_passes(PlanKind kind) { return 1; }",
+                   "static inline int plan_passes(PlanKind kind) { return 2; }",
+                   "the all-reduce is right, but a reduce-scatter or an all-gather alone now has two passes")],
+    },
+    {
+        "title": "The token that begins a document still belongs to the document before it",
+        "level": 1, "chapter": "docs/usage.md",
+        "fault": ("documents", "positions: the token ends a document"),
+        "show": ["build/test_token_files | grep 'FAIL  documents'"],
+        "symptom": r"FAIL  documents, uint16 tokens .llm\.c shard.: .* [1-9]\d* sequences are wrong",
+        "begin": "Every document of an llm.c shard begins with the token <|endoftext|>. dataloader/token_files.h "
+                 "makes of the tokens the position of each within its document: write down the positions of a b E c "
+                 "d, E being that token.",
+        "hints": ["They are 0 1 0 1 2: E itself has position 0.", "Which token is compared with files->document, the "
+                  "one at i or the one before?"],
+        "check": ["build/test_token_files", "build/test_dataloader"],
+        "solution": "A position was 0 after the document token, not at it. So the token E attended to the document "
+                    "that ended before it, and every position was one too small up to the next document. In text and "
+                    "in Megatron's files documents are marked otherwise, which is why only the formats with a "
+                    "document token fail.",
+    },
+    {
+        "title": "GPipe's first loss is right and its gradient is not; 1F1B's is right",
+        "level": 2, "chapter": "docs/schedules.md", "ranks": 2,
+        "fault": ("collectives", "gpipe: all micro-batches share one head"),
+        "show": [f"{TWO} --pp 2 --schedule 1f1b --steps 3 {STEPS}", f"{TWO} --pp 2 --schedule gpipe --steps 3 {STEPS}"],
+        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 4\.05",
+        "begin": "The same passes in another order give other gradients, so some buffer lives too short. Run GPipe "
+                 "with --micro-batch 8, one micro-batch, and compare. What must stay in memory between F and B?",
+        "hints": ["In 1F1B the last stage does B k right after F k; in GPipe after the forward passes of all others. "
+                  "Whatever the last stage alone keeps has to be there m times.",
+                  "Every slot of activations has its own x, qkv, ... How many heads (logits, row_sum) are there, and "
+                  "which one does a micro-batch get?", "bind_microbatch() in parallel/stage.h."],
+        "check": [equals(1, 2, 1, "gpipe/1 gpt2 tied zero 0 B="), equals(1, 2, 1, "gpt2 tied zero 0 B=")],
+        "solution": "All micro-batches had the same head activations. In GPipe the forward pass of micro-batch k + 1 "
+                    "overwrote the logits of k before its backward pass, so every backward pass used those of the last "
+                    "micro-batch. The losses had been taken before that, hence the first is right. 1F1B has one head "
+                    "in flight on the last stage, and does not notice.",
+        "wrong": [("parallel/stage.h", "&stage->head[0]", "&stage->head[k % (stage->heads > 1 ? 2 : 1)]",
+                   "two heads in turn suffice where messages are double-buffered, but here m are in flight")],
+    },
+    {
+        "title": "With --pp 2 the gradient's norm is too large; the second loss is right",
+        "level": 2, "chapter": "docs/schedules.md", "ranks": 2,
+        "fault": ("collectives", "gradient's norm: both ends of the pipeline count a tied embedding"),
+        "show": [f"{ONE} --steps 3 {STEPS}", f"{TWO} --pp 2 --steps 3 {STEPS}"],
+        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 3\.46",
+        "begin": "AdamW's first step hardly depends on the size of the gradient, which hides a wrong factor of "
+                 "clipping for a step. Which parameters are on both stages?",
+        "hints": ["3.464^2 - 3.230^2 is the square of something: the norm of the gradient of one tensor.",
+                  "A tied embedding is on the first and on the last stage, both with the summed gradient. The norm "
+                  "sums squares over all ranks, so one of the two has to keep silent: slice_is_owned() in parallel.h."],
+        "check": [equals(1, 2, 1, "gpt2 tied zero 0 B="), "build/test_layout"],
+        "solution": "The squares of the tied embedding's gradient were added on the first and on the last stage. The "
+                    "norm was too large by that tensor's share, and clipping multiplied all gradients by a factor "
+                    "that was too small. AdamW divides by the root of the second moment, so the first update is "
+                    "nearly the same, and losses differ only from the third step on.",
+    },
+    {
+        "title": "A resumed run reads the same text again",
+        "level": 2, "chapter": "docs/fault_tolerance.md",
+        "fault": ("survival", "the position in the data is lost"),
+        "show": RESUMED_ONE[0],
+        "symptom": r"step +4/6 \| loss (\S+).*step +4/6 \| loss (?!\1)",
+        "begin": "Weights and optimizer are those of step 3, yet the loss of step 4 is another one. Compare "
+                 "trainer.json of build/out/step_00000003 with what trainer/checkpointing.h takes from it.",
+        "hints": ["The loss of step 4 depends on the weights and on the data. Which sequences does a resumed run read?",
+                  "Sequences are numbered in the order in which training reads them; the trainer counts those that it "
+                  "has read. Which number does it begin with?"],
+        "check": RESUMED_ONE[1],
+        "solution": "The step was restored, the number of sequences read was not. The run continued with the weights "
+                    "of step 3 and the first sequences of all, which it had seen: the loss was lower than it should "
+                    "be, and from there on the run was another one.",
+        "wrong": [("trainer/checkpointing.h", "    t->step = state.step;\n",
+                   "    t->step = state.step;\n    t->sequences = state.step;\n",
+                   "the position is counted in sequences, and a step has a global batch of them")],
+    },
+    {
+        "title": "The first loss of a resumed run is right, the second is 0.17 too high",
+        "level": 2, "chapter": "docs/fault_tolerance.md",
+        "fault": ("survival", "second moments are not restored"),
+        "show": RESUMED_ONE[0],
+        "symptom": r"step +4/6 \| loss (\S+).*step +5/6 \| loss (\S+).*step +4/6 \| loss \1.*step +5/6 \| loss (?!\2)",
+        "begin": "The loss of step 4 is computed before the first update after the resume, the loss of step 5 after "
+                 "it. What does an update use that a forward pass does not?",
+        "hints": ["AdamW keeps two numbers a parameter besides the weight. What if one of them is 0 in step 4?",
+                  "checkpoint/async_save.h reads back the values of a bucket; value 0 is the weight. Which of 1 and 2 "
+                  "are set?"],
+        "check": RESUMED_ONE[1],
+        "solution": "Only value 1, the first moment, was put back. The second moment began at 0, while the "
+                    "correction for its bias was that of step 4: with equal gradients 0.05 / (1 - 0.95^4) = 0.27 of "
+                    "the second moment were there, and the update was about twice too long. The loss of step 4, "
+                    "computed before, is right; that of step 5 is not.",
+        "wrong": [("checkpoint/async_save.h", "(what == 1 || local)", "(what == 2 || local)",
+                   "now the second moment is restored, and the first is not")],
+    },
+]
