@@ -16,7 +16,7 @@
 # make network               all-reduces between network namespaces beside the simulator's times (root; 20 minutes)
 # make pictures              draw the pictures of docs/images that come from tables
 # make book                  the programs that the commands of the docs use, in float32
-# make docs-check            run the commands of the docs that are marked, and compare what they print (FILES=)
+# make docs-check            run the docs' commands that are marked, and compare what they print (FILES=)
 # make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: all are verified (N="7 8")
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
