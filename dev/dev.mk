@@ -17,7 +17,7 @@
 # make pictures              draw the pictures of docs/images that come from tables
 # make book                  the programs that the commands of the docs use, in float32
 # make docs-check            run the docs' commands that are marked, and compare what they print (FILES=)
-# make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: all are verified (N="7 8")
+# make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: verifies all (N="7 8")
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
 # ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32; so are OpenBLAS's products.
