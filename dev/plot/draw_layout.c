@@ -148,8 +148,7 @@ static void write_block(FILE* out, const Layout* layouts, double scale) {
         snprintf(name, sizeof name, "%.*s", (int)(dot - tensor->name), tensor->name);
         const char* part = strrchr(name, '.');
         write_note(out, x, y - 6, "start", part ? part + 1 : name);
-        for (int rank = 0; rank < first->mesh.t; rank++)
-            write_slice(out, &layouts[rank].slices[i], rank, x, y, scale);
+        for (int rank = 0; rank < first->mesh.t; rank++) write_slice(out, &layouts[rank].slices[i], rank, x, y, scale);
         x += scale * (double)tensor->rows + 12;
         if (tensor->parallel == ROW_PARALLEL) x = write_operator(out, sp ? "g\xcc\x84" : "g", x - 12, y);
         before = tensor->parallel;
@@ -216,8 +215,7 @@ static bool draw_memory(FILE* out, const ModelConfig* model, Mesh mesh, const La
     }
     snprintf(title, sizeof title, "%s: memory of a rank, (t, p, d) = (%d, %d, %d)%s, %s", model->name, mesh.t, mesh.p,
              mesh.d, mesh.sequence_parallel ? ", sequence parallel" : "", o->type ? "bf16" : "fp32");
-    return draw_bars(out, title, "the arenas of the largest rank", bars, 5,
-                     false, ARENAS, NULL, arena_names);
+    return draw_bars(out, title, "the arenas of the largest rank", bars, 5, false, ARENAS, NULL, arena_names);
 }
 
 // The backward pass completes the buckets of a stage against their order in memory.
@@ -241,17 +239,17 @@ static bool draw_buckets(FILE* out, const ModelConfig* model, Mesh mesh, Error* 
     }
     snprintf(title, sizeof title, "%s: gradient buckets of rank 0 of (%d, %d, %d) with ZeRO %d", model->name, mesh.t,
              mesh.p, mesh.d, mesh.zero);
-    const bool ok = draw_bars(out, title, "from top to bottom as they are sent; elements, and who owns which shard",
-                              bars, n, false, mesh.zero ? mesh.d : 1, mesh.zero ? "data rank" : "every data rank; bucket",
-                              NULL);
+    const bool ok =
+        draw_bars(out, title, "from top to bottom as they are sent; elements, and who owns which shard", bars, n, false,
+                  mesh.zero ? mesh.d : 1, mesh.zero ? "data rank" : "every data rank; bucket", NULL);
     layout_free(&layout);
     free(bars);
     return ok;
 }
 
 static bool draw_flops(FILE* out, const ModelConfig* model) {
-    static const char* const names[] = {"qkv", "attention", "attention's projection", "mlp", "embedding and head",
-                                        "vectors, positions"};
+    static const char* const names[] = {"qkv", "attention",          "attention's projection",
+                                        "mlp", "embedding and head", "vectors, positions"};
     Bar bars[3];
     Tensor* list = (Tensor*)checked_malloc((size_t)model_tensors(NULL, model) * sizeof(Tensor), "the tensors");
     const int n = model_tensors(list, model);
@@ -275,8 +273,8 @@ static bool draw_flops(FILE* out, const ModelConfig* model) {
     }
     snprintf(title, sizeof title, "%s: FLOPs of a training step for each token", model->name);
     free(list);
-    return draw_bars(out, title, "6 N + 6 L C T by operation; every bar is 100 %, its number the sum", bars, 3, true, 6,
-                     NULL, names);
+    return draw_bars(out, title, "by operation: 6 N + 6 L C T; every bar is 100 %, its number the sum", bars, 3, true,
+                     6, NULL, names);
 }
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
-"""Faults of the planner. Tests: test_planner_*."""
+"""Faults of the planner, and of the pictures of layout and memory. Tests: test_planner_*, test_draw_layout."""
 SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE = (
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
                                      "memory host_memory measured_device calibrate").split())
-TESTS = {SEARCH: "test_planner_search", FLAGS: "test_planner_search",
+PICTURE = "dev/plot/draw_layout.c"
+TESTS = {PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
          LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster", FACTS: "test_planner_cluster",
@@ -123,4 +124,17 @@ FAULTS = [
     ("calibrate: what was known is forgotten", CALIBRATE, "measured_corrected(m, ranks) * seconds", "seconds"),
     ("measured: corrections are forgotten", MEASURED, "measured_corrected(m, busy) *", "1 *"),
     ("measured: more ranks are not slower", MEASURED, "fmax(1, k / g->axis[0][r])", "1"),
+    # Pictures of layout and memory
+    ("picture: every rank's slice is the first one's", PICTURE, "&layouts[rank].slices[i], rank, x",
+     "&layouts[0].slices[i], rank, x"),
+    ("picture: q, k and v are cut as one", PICTURE, "slice->rows / slice->tensor.parts : slice->rows",
+     "slice->rows : slice->rows"),
+    ("picture: a key/value head is drawn over the next rank's", PICTURE, "rank % slice->copies * height : 0", "0 : 0"),
+    ("picture: rows are not split", PICTURE, "mesh->sequence_parallel ? mesh->t : 1;", "1;"),
+    ("picture: ZeRO is forgotten", PICTURE, "mesh.zero = i < 3 ? i : (int)o->zero;", "mesh.zero = (int)o->zero;"),
+    ("picture: one recomputation only", PICTURE, "(Recompute)(i - 2)", "RECOMPUTE_SELECTIVE"),
+    ("picture: buckets in the order of memory", PICTURE, "layout.buckets - 1 - i", "i"),
+    ("picture: without ZeRO there are owners", PICTURE, "mesh.zero ? mesh.d : 1;\n        for", "mesh.d;\n        for"),
+    ("picture: attention in full", PICTURE, "{0, 6.0 * model->L", "{0, 12.0 * model->L"),
+    ("picture: the mlp without its gate", PICTURE, "kind == FC_W || kind == UP_W ||", "kind == FC_W ||"),
 ]
