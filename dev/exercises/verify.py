@@ -3,9 +3,9 @@
 verify.py: do the exercises hold what they promise? Of each one: the sources as they are pass what check runs, the
 symptom shows in the faulty sources, these fail the tests of check, and so do they with each of the wrong fixes.
 
-    make exercise_check [N="7 8"]             all, or some: builds and runs, some 20 seconds each
-    dev/exercises/verify.py --static          what takes no build: faults, texts, hints, chapters, the tables of the docs
-    dev/exercises/verify.py --table           the tables of docs/exercises.md
+    make exercise_check [N="7 8"]       all, or some: builds and runs, half a minute each
+    dev/exercises/verify.py --static    what takes no build: faults, texts, hints, chapters, the docs' tables
+    dev/exercises/verify.py --table     the tables of docs/exercises.md
 """
 import os
 import shutil
