@@ -38,7 +38,7 @@ FAULTS = [
     ("a chapter without a picture", "--static docs/planner.md", "docs/planner.md", "![plan](images/plan.svg)", ""),
     ("an option that the trainer does not have", MATH, DOC, "with `--zero 2`", "with `--zeros 2`"),
     ("an option of the command", MATH, DOC, "--model gpt2-124M --pp 4 --schedule $s", "--model gpt2-124M --stages 4"),
-    ("the trainer loses an option", "built", "trainer/settings.h", '"recompute",', '"recomputes",'),
+    ("the trainer loses an option", "built", "trainer/settings.h", 'option_int("pp",', 'option_int("stages",'),
     ("a target of make is gone", "--static docs/testing.md", "dev/dev.mk", "torture: report train_gpt",
      "tortured: report train_gpt"),
     ("a picture that no document shows", TREE, "docs/usage.md", "](images/report.png)", "](images/plan.svg)"),
