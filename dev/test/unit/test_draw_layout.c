@@ -125,7 +125,8 @@ static void test_flops(void) {
     const ModelConfig* model = model_find_preset("llama-130M");
     const int n = parts_of("--what flops --model llama-130M", parts, notes);
     check(n == 18, "    %d parts", n);
-    for (int i = 0; i < 3 && n == 18; i++) {
+    if (n != 18) return;
+    for (int i = 0; i < 3; i++) {
         const int T = 1024 << 2 * i;
         double width = 0, flops = model_flops_per_token(model, T);
         for (int k = 0; k < 6; k++) width += parts[6 * i + k].w;
