@@ -7,7 +7,8 @@ KERNELS, UPDATE, MODEL, SELECTIVE = "test_kernels", "test_kernels_update", "test
 
 FAULTS = [
     ("layernorm: the mean of g xhat is that of g (x - mean)", KERNELS, NORM,
-     "row_sum(term_product_deviation, row, C) * rstd / (float)C;", "row_sum(term_product_deviation, row, C) / (float)C;"),
+     "row_sum(term_product_deviation, row, C) * rstd / (float)C;",
+     "row_sum(term_product_deviation, row, C) / (float)C;"),
     ("layernorm: the variance is E[x^2] - mean^2", KERNELS, NORM,
      "        row.k = m;\n"
      "        const float r = 1.0f / sqrtf(row_sum(term_squared_deviation, row, C) / (float)C + eps);",
@@ -37,4 +38,5 @@ def run(test, planted):
         return f"build/{test}", [f"build/{test}", *only]
     if test != MODEL:
         return mutate.unit_test(test, planted)
-    return [mutate.CC, "-std=gnu11", "-O1", "-w", "test_gpt.c", "-o", "build/test_gpt", "-lm", "-ldl"], ["build/test_gpt"]
+    program = "build/test_gpt"
+    return [mutate.CC, "-std=gnu11", "-O1", "-w", "test_gpt.c", "-o", program, "-lm", "-ldl"], [program]
