@@ -209,4 +209,144 @@ EXERCISES = [
         "wrong": [("checkpoint/async_save.h", "(what == 1 || local)", "(what == 2 || local)",
                    "now the second moment is restored, and the first is not")],
     },
+    {
+        "title": "Two micro-batches train; with four, a receive overwrites a buffer in use",
+        "level": 2, "chapter": "docs/schedules.md", "ranks": 2,
+        "fault": ("schedules", "receives: one too far ahead"),
+        "show": [f"{TWO} --pp 2 --micro-batch 4 --steps 2 {STEPS}", f"{TWO} --pp 2 --steps 2 2>&1 | grep rank"],
+        "symptom": r"step +2/2.*the schedule is wrong: .*it overwrites a buffer in use",
+        "begin": "parallel/schedule_check.h proves every table before a run, and names the action. A chunk has two "
+                 "receive buffers a direction, k mod 2. Write down the receives and the uses of stage 0 for m = 4.",
+        "hints": ["The first two receives are posted before everything else. When is the buffer of micro-batch 2 free?",
+                  "The use of micro-batch k frees buffer k mod 2, which is that of k + 2. The table posts k + 3.",
+                  "Count `ahead` in schedule_add_next_receive() by hand: at which j does it stop?"],
+        "check": ["build/test_schedule", "build/test_schedule_check"],
+        "solution": "After the use of micro-batch k the receive of k + 3 was posted: the counter was compared before "
+                    "it was increased. Buffer (k + 3) mod 2 still held k + 1, and the receive of micro-batch 2 was "
+                    "posted nowhere. With two micro-batches all receives are among the first two, which other code "
+                    "posts.",
+        "wrong": [("parallel/schedule.h", "enum { PIPELINE_BUFFERS_PER_DIRECTION = 2 };",
+                   "enum { PIPELINE_BUFFERS_PER_DIRECTION = 3 };",
+                   "one buffer more moves the fault by a micro-batch, and takes memory")],
+    },
+    {
+        "title": "1F1B is accepted, ZB-H1 refused: a slot holds another micro-batch",
+        "level": 2, "chapter": "docs/schedules.md", "ranks": 2,
+        "fault": ("schedules", "slots: free after the input gradient"),
+        "show": [f"{TWO} --pp 2 --schedule 1f1b --steps 2 {STEPS}",
+                 f"{TWO} --pp 2 --schedule zb-h1 --steps 2 2>&1 | grep rank"],
+        "symptom": r"step +2/2.*the schedule is wrong: .*its slot holds another micro-batch",
+        "begin": "What does ZB-H1 do that 1F1B does not? The Theory of parallel/schedule.h says of each action whether "
+                 "the slot is free afterwards.",
+        "hints": ["ZB-H1 splits a backward pass. B computes dx = dy W^T, W computes dW = x^T dy: which of the two "
+                  "needs the activations x?",
+                  "order_assign_slots() gives a slot back. After which action?"],
+        "check": ["build/test_schedule", "build/test_schedule_check"],
+        "solution": "A slot was given back after the input gradient. The weight gradients, which come later in ZB-H1, "
+                    "multiply by the activations in the slot, and another micro-batch's forward pass would have "
+                    "overwritten them. In 1F1B one action makes both gradients, and the two moments coincide.",
+    },
+    {
+        "title": "A model that is given its own text does not continue it as it did",
+        "level": 2, "chapter": "docs/usage.md",
+        "fault": ("collectives", "reading: nothing goes into the cache"),
+        "show": ["rm -rf build/out; ./train_gpt --data 'planner/*.h' --layers 2 --hidden 64 --heads 2 --seq 64 "
+                 "--global-batch 16 --steps 200 --eval-every 0 --out build/out > /dev/null",
+                 f"A=$({WRITE} 'static inli' --max-new-tokens 40 2> /dev/null | tail -n 1); echo \"whole: $A\"; "
+                 f"B=$({WRITE} \"${{A:0:31}}\" --max-new-tokens 20 2> /dev/null | tail -n 1); echo \"again: $B\""],
+        "symptom": r"whole: static inli([^\n]*)\nagain: static inli(?!\1\n)",
+        "begin": "The second run is given the first 31 characters of the first run's text, at temperature 0. Which "
+                 "tokens does a generated token attend to, and who wrote their keys and values? trainer/generate.h.",
+        "hints": ["A prompt is read in one forward pass; then one token at a time is decoded, with the keys and values "
+                  "of all tokens before it from the cache.",
+                  "Decoded tokens put their own keys there. Which pass puts those of the prompt there, and is it "
+                  "told to?",
+                  "Follow acts->keeps_kv."],
+        "check": [f"rm -rf build/out; ./train_gpt --data 'planner/*.h' --layers 2 --hidden 64 --heads 2 --seq 64 "
+                  f"--global-batch 16 --steps 200 --eval-every 0 --out build/out > /dev/null; "
+                  f"A=$({WRITE} 'static inli' --max-new-tokens 40 2> /dev/null | tail -n 1); "
+                  f"B=$({WRITE} \"${{A:0:31}}\" --max-new-tokens 20 2> /dev/null | tail -n 1); test \"$A\" = \"$B\""],
+        "solution": "While the prompt was read, its keys and values were not copied into the cache. A decoded token "
+                    "then attended to zeros where the prompt should be, and to the decoded tokens. The same text "
+                    "gave another continuation when a part of it was read instead of decoded. Training does not use "
+                    "the cache, so its losses are right.",
+        "wrong": [("trainer/generate.h", "acts->keeps_kv = false;", "acts->keeps_kv = decode;",
+                   "as if decoding had to fill the cache, but a decoded token does that by itself")],
+    },
+    {
+        "title": "MultiTree sends sums up its trees before they have arrived",
+        "level": 2, "chapter": "docs/collectives.md",
+        "fault": ("plans", "multitree: up in the order of down"),
+        "show": ["build/test_collective --short | grep FAIL"],
+        "symptom": r"FAIL  MultiTree, row by row.*FAIL  plans: plan_check",
+        "begin": "Build by hand the tree of rank 0 on a 2 x 2 torus. In which steps does the all-gather use its "
+                 "edges, from the root to the leaves? In which steps does the reduce-scatter have to use them?",
+        "hints": ["The reduce-scatter is the all-gather backwards in time: leaves begin, the root ends.",
+                  "An edge of step s of n going down is used in step n - 1 - s going up. Look in "
+                  "comm/collectives/multitree.h for where the step of an edge becomes that of a transfer."],
+        "check": ["build/test_collective --short"],
+        "solution": "Transfers up used the steps of those down. The edges at the root, which are the first on the way "
+                    "down, were the first on the way up too: a rank sent its sum to its parent before its own children "
+                    "had sent theirs. The proof sees that parts are lost.",
+    },
+    {
+        "title": "ZB-H1's first loss is right and its gradient is not; 1F1B's is right",
+        "level": 3, "chapter": "docs/schedules.md", "ranks": 2,
+        "fault": ("collectives", "zb-h1: all micro-batches between the halves share one place"),
+        "show": [f"{TWO} --pp 2 --schedule 1f1b --steps 3 {STEPS}", f"{TWO} --pp 2 --schedule zb-h1 --steps 3 {STEPS}"],
+        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 3\.35",
+        "begin": "Print the table of --dry-run for zb-h1 and p = 2. Between B k and W k of a stage, which other B's "
+                 "are there? What does W k need besides the activations of its slot?",
+        "hints": ["dW = x^T dy: x is in the slot; dy, the gradients within the block, were computed by B k, and have "
+                  "to stay until W k.",
+                  "stage->pending is the most micro-batches between the two. How many places for their gradients are "
+                  "there, and which of them does micro-batch k get?", "run_backward() in "
+                  "train_gpt.cu."],
+        "check": [equals(1, 2, 1, "zb-h1/1 gpt2 tied zero 0 B="), equals(1, 2, 1, "gpt2 tied zero 0 B=")],
+        "solution": "All micro-batches left the gradients that W needs in the same place. When B k + 1 came before W "
+                    "k, the weight gradients of k were made of its own activations and the next micro-batch's "
+                    "gradients. The table and its proof were right: the proof knows slots, not this buffer.",
+        "wrong": [("train_gpt.cu", "&stage->gradients[action.chunk][0]",
+                   "&stage->gradients[action.chunk][action.chunk]",
+                   "a place for every chunk, but it is micro-batches that are between the halves")],
+    },
+    {
+        "title": "A tied embedding and head on two stages become different matrices",
+        "level": 3, "chapter": "docs/schedules.md", "ranks": 2,
+        "fault": ("collectives", "unclipped: the tied embedding is updated before its two gradients are summed"),
+        "show": [f"{ONE} --steps 3 {STEPS}", f"{TWO} --pp 2 --steps 3 {STEPS}",
+                 f"{TWO} --pp 2 --steps 3 --check-replicas-every 1 2>&1 | grep -i wte"],
+        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 3\.06",
+        "begin": "The first loss is right and the norm is not, so a gradient is missing or too much. --check-replicas-"
+                 "every 1 says what differs. Which actions follow the last backward pass in the table, and who "
+                 "executes them?",
+        "hints": ["dL/dwte has two terms: one from the embedding, on the first stage, and one from the head, on the "
+                  "last.",
+                  "The table has an action TIE for it. parallel/data.h has the all-reduce over the two stages: who "
+                  "calls it?"],
+        "check": [equals(1, 2, 1, "gpt2 tied zero 0 B="),
+                  equals(1, 2, 1, "interleaved/2 gpt2 tied zero 0 B=")],
+        "solution": "Nothing was done for the action TIE: the gradients of the tied matrix on the first and on the "
+                    "last stage were not summed. Each stage updated its copy with its own term, and the two copies "
+                    "were different matrices from the first update on. The norm counted the first stage's term only.",
+    },
+    {
+        "title": "With --tp 2 --pp 2 the first loss is wrong; with either alone it is right",
+        "level": 3, "chapter": "docs/schedules.md", "ranks": 4,
+        "fault": ("collectives", "boundary: tensor ranks send the wrong parts"),
+        "show": [f"{ONE} --steps 2 {STEPS}", f"{FOUR} --tp 2 --pp 2 --steps 2 {STEPS}",
+                 f"{TWO} --pp 2 --steps 2 {STEPS}", f"{FOUR} --tp 2 --pp 2 --no-scatter-gather --steps 2 {STEPS}"],
+        "symptom": r"step +1/2 \| loss 5\.563.*step +1/2 \| loss 5\.5[0-4]",
+        "begin": "The fourth run is right: what does --no-scatter-gather change (Narayanan et al. 2021, section 4.1)? "
+                 "Then draw what each of the four ranks sends, to whom, and what it gathers.",
+        "hints": ["All tensor ranks of a stage have the same output, so rank i sends part i of t to its peer, and the "
+                  "peers gather the parts within their stage.",
+                  "The gather puts the part of tensor rank i at place i. Is it part i that it was sent? parallel.h has "
+                  "the place of a rank's part in the boundary."],
+        "check": [equals(2, 2, 1, "gpt2 tied zero 0 B=")],
+        "solution": "Tensor rank i sent part t - 1 - i of the stage's output, and the all-gather on the next stage "
+                    "put it at place i: the rows arrived in the wrong order, the second half of the batch's values "
+                    "before the first, while targets stayed. With one tensor rank, or with whole messages, there is "
+                    "one part only.",
+    },
 ]
