@@ -246,8 +246,7 @@ static void explain_data(Explanation* e) {
         "every step waits for the sum of the gradients over the sites",
         "the sum of a gradient over the sites is used by the next step's update",
         "each site updates weights of its own, sends their change, and merges the mean of all changes",
-        "each site trains alone, then sends how far its weights are from the global ones, to which an outer optimizer "
-        "applies the mean"};
+        "each site trains alone, then sends its distance from the global weights; an outer optimizer applies the mean"};
     char numbers[512] = "sync";
     const Mesh* mesh = e->mesh;
     const int k = mesh_site_size(mesh), block = layout_slice(e->layout, 0, NORM1_W)->bucket;
