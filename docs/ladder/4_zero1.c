@@ -5,7 +5,7 @@ Rung 4 of 8: ZeRO-1. (Rung 3 explains buckets.)
 
 New: AdamW keeps two numbers a weight, m and v, and in rung 3 all ranks keep the same ones and compute the same update.
 Here each of the d ranks keeps and updates only its shard, 1/d of every bucket:
-    reduce-scatter    MPI_Ireduce_scatter_block adds up the gradients of a bucket, and each rank gets its shard of the sum
+    reduce-scatter    MPI_Ireduce_scatter_block adds up a bucket's gradients, and each rank gets its shard of the sum
     update            of the shard alone: m and v are arrays of size / d
     all-gather        MPI_Iallgather: all ranks get all shards of the new weights
 An all-reduce is a reduce-scatter and an all-gather (rung 2), so the traffic is the same, and the memory of m and v is
@@ -44,7 +44,7 @@ static const char* const TEXT = "docs/ladder/1_one_process.c"; // this file is t
 // ---- helpers
 
 static void fail(const char* what) {
-    fprintf(stderr, "%s; run this program from the project's root\n", what);
+    fprintf(stderr, "%s\n", what);
     exit(1);
 }
 
@@ -63,12 +63,11 @@ static uint64_t hash(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-// The initial value of an element of a tensor is a formula of both numbers, so that a rank that holds a part of the
-// tensor draws the same values: a normal distribution by Box and Muller.
+// The initial value of an element, of a normal distribution (Box and Muller), is a formula of tensor and element, so a
+// rank that holds a part of the tensor draws the same values.
 static float initial(int tensor, long element, float deviation) {
     uint64_t h = hash(((uint64_t)tensor << 32) + (uint64_t)element);
-    double u = (double)((h >> 32) + 1) / 4294967297.0,
-           angle = 6.283185307179586 * (double)(h & 0xffffffff) / 4294967296.0;
+    double u = (double)((h >> 32) + 1) / 4294967297.0, angle = (double)(h & 0xffffffff) * 6.283185307 / 4294967296.0;
     return deviation * (float)(sqrt(-2.0 * log(u)) * cos(angle));
 }
 
@@ -102,33 +101,32 @@ static void layernorm_backward(float* dx, float* dw, const float* dout, const fl
     }
 }
 
-// out (rows, outs) = x (rows, ins) times the transpose of w (outs, ins).
-static void linear_forward(float* out, const float* x, const float* w, int rows, int ins, int outs) {
-    for (int n = 0; n < rows; n++) {
-        for (int o = 0; o < outs; o++) {
+// out (R, O) = x (R, I) times the transpose of w (O, I).
+static void linear_forward(float* out, const float* x, const float* w, int R, int I, int O) {
+    for (int n = 0; n < R; n++) {
+        for (int o = 0; o < O; o++) {
             float sum = 0.0f;
-            for (int i = 0; i < ins; i++) sum += x[n * ins + i] * w[o * ins + i];
-            out[n * outs + o] = sum;
+            for (int i = 0; i < I; i++) sum += x[n * I + i] * w[o * I + i];
+            out[n * O + o] = sum;
         }
     }
 }
 
-// dx (rows, ins) = dout (rows, outs) times w; dw += the transpose of dout times x.
-static void linear_backward(float* dx, float* dw, const float* dout, const float* x, const float* w, int rows, int ins,
-                            int outs) {
-    memset(dx, 0, sizeof(float) * (size_t)rows * (size_t)ins);
-    for (int n = 0; n < rows; n++) {
-        for (int o = 0; o < outs; o++) {
-            float d = dout[n * outs + o];
-            for (int i = 0; i < ins; i++) dx[n * ins + i] += d * w[o * ins + i];
-            for (int i = 0; i < ins; i++) dw[o * ins + i] += d * x[n * ins + i];
+// dx (R, I) = dy (R, O) times w; dw += the transpose of dy times x.
+static void linear_backward(float* dx, float* dw, const float* dy, const float* x, const float* w, int R, int I,
+                            int O) {
+    memset(dx, 0, sizeof(float) * (size_t)(R * I));
+    for (int n = 0; n < R; n++) {
+        for (int o = 0; o < O; o++) {
+            float d = dy[n * O + o];
+            for (int i = 0; i < I; i++) dx[n * I + i] += d * w[o * I + i];
+            for (int i = 0; i < I; i++) dw[o * I + i] += d * x[n * I + i];
         }
     }
 }
 
-// Causal attention of each sequence and head. qkv (N, heads, 3, HS): query, key and value of each head; probs (MICRO,
-// heads, T, T): softmax of query times key / sqrt(HS) over the positions up to the query's own; out (N, heads, HS): the
-// values' mean with these weights.
+// Causal attention. qkv (N, heads, 3, HS): query, key, value; probs (MICRO, heads, T, T): softmax of query times key /
+// sqrt(HS) over the positions up to the query's own; out (N, heads, HS): the mean of the values with these weights.
 static void attention_forward(float* out, float* probs, const float* qkv, int heads) {
     for (int b = 0; b < MICRO; b++) {
         for (int h = 0; h < heads; h++) {
@@ -328,8 +326,8 @@ static void embed_backward(Weights* g, const Acts* a, const float* dx) {
     }
 }
 
-// The sum of the losses of the rows: -log(softmax(logits)[target]). Replaces the logits by their gradient in the mean
-// over all rows of the step, (softmax - 1 at the target) / rows.
+// The sum of the rows' losses, -log(softmax(logits)[target]). Replaces the logits by their gradient in the mean over
+// all rows of the step: (softmax - 1 at the target) / rows.
 static double cross_entropy(Acts* a) {
     double loss = 0.0;
     for (int n = 0; n < N; n++) {
@@ -384,11 +382,11 @@ static void backward(Weights* g, Acts* a, const Weights* w, Acts* d, Buckets* k,
 
 // Reads the text; *n: its number of characters.
 static char* read_text(long* n) {
+    static char text[1 << 20];
     FILE* file = fopen(TEXT, "rb");
-    if (!file || fseek(file, 0, SEEK_END) || (*n = ftell(file)) < 2 * T || fseek(file, 0, SEEK_SET)) fail(TEXT);
-    char* text = (char*)malloc((size_t)*n);
-    if (!text || fread(text, 1, (size_t)*n, file) != (size_t)*n) fail(TEXT);
-    fclose(file);
+    *n = file ? (long)fread(text, 1, sizeof(text), file) : 0;
+    if (*n < 2 * T || fclose(file))
+        fail("docs/ladder/1_one_process.c cannot be read: run this program from the project's root");
     return text;
 }
 
@@ -431,19 +429,19 @@ int main(int argc, char** argv) {
     Buckets k;
     long length;
     char* text = read_text(&length);
-    float *weights = layout(&w, k.first, ranks), *grads = layout(&g, k.first, ranks);
+    float* weights = layout(&w, k.first, ranks);
+    k.grads = layout(&g, k.first, ranks);
     const long size = k.first[L + 1];
     float *m = floats(size / ranks), *v = floats(size / ranks);
     k.shard = floats(size / ranks);
     k.ranks = ranks;
-    k.grads = grads;
     for (int b = 0; b <= L; b++) k.request[b] = MPI_REQUEST_NULL;
     draw_weights(&w);
     allocate(&a);
     allocate(&d);
     for (int step = 0; step < STEPS; step++) {
         double loss = 0.0;
-        memset(grads, 0, sizeof(float) * (size_t)size);
+        memset(k.grads, 0, sizeof(float) * (size_t)size);
         for (int micro = 0; micro < micros; micro++) {
             load_batch(&a, text, length, step, rank * micros + micro);
             loss += forward(&a, &w);

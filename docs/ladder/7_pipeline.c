@@ -4,8 +4,8 @@ Rung 7 of 8: pipeline parallel. (Rung 6 explains the tensor ranks, which stay; t
     mpicc -O3 -march=native -ffast-math docs/ladder/7_pipeline.c -o 7_pipeline -lm
     mpirun -np 4 ./7_pipeline 2    # t = 2, so that p = 2 stages
 
-New: the blocks are dealt out to p stages, L / p each. A stage receives its input from the stage before it and sends its
-output on; gradients come back the same way. While a stage computes one micro-batch, the next one computes the one before.
+New: the blocks are dealt out to p stages, L / p each. A stage receives its input from the stage before and sends its
+output on; gradients come back the same way. While a stage computes a micro-batch, the next computes the one before.
 
 The order of a stage's work is a table, made before anything runs (1F1B; Narayanan et al. 2019). F3: forward pass of
 micro-batch 3; B3: its backward pass. A stage that is r stages before the last begins with r forward passes, then does
@@ -55,7 +55,7 @@ static struct {
 // ---- helpers
 
 static void fail(const char* what) {
-    fprintf(stderr, "%s; run this program from the project's root\n", what);
+    fprintf(stderr, "%s\n", what);
     exit(1);
 }
 
@@ -74,12 +74,11 @@ static uint64_t hash(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-// The initial value of an element of a tensor is a formula of both numbers, so that a rank that holds a part of the
-// tensor draws the same values: a normal distribution by Box and Muller.
+// The initial value of an element, of a normal distribution (Box and Muller), is a formula of tensor and element, so a
+// rank that holds a part of the tensor draws the same values.
 static float initial(int tensor, long element, float deviation) {
     uint64_t h = hash(((uint64_t)tensor << 32) + (uint64_t)element);
-    double u = (double)((h >> 32) + 1) / 4294967297.0,
-           angle = 6.283185307179586 * (double)(h & 0xffffffff) / 4294967296.0;
+    double u = (double)((h >> 32) + 1) / 4294967297.0, angle = (double)(h & 0xffffffff) * 6.283185307 / 4294967296.0;
     return deviation * (float)(sqrt(-2.0 * log(u)) * cos(angle));
 }
 
@@ -130,33 +129,32 @@ static void layernorm_backward(float* dx, float* dw, const float* dout, const fl
     }
 }
 
-// out (rows, outs) = x (rows, ins) times the transpose of w (outs, ins).
-static void linear_forward(float* out, const float* x, const float* w, int rows, int ins, int outs) {
-    for (int n = 0; n < rows; n++) {
-        for (int o = 0; o < outs; o++) {
+// out (R, O) = x (R, I) times the transpose of w (O, I).
+static void linear_forward(float* out, const float* x, const float* w, int R, int I, int O) {
+    for (int n = 0; n < R; n++) {
+        for (int o = 0; o < O; o++) {
             float sum = 0.0f;
-            for (int i = 0; i < ins; i++) sum += x[n * ins + i] * w[o * ins + i];
-            out[n * outs + o] = sum;
+            for (int i = 0; i < I; i++) sum += x[n * I + i] * w[o * I + i];
+            out[n * O + o] = sum;
         }
     }
 }
 
-// dx (rows, ins) = dout (rows, outs) times w; dw += the transpose of dout times x.
-static void linear_backward(float* dx, float* dw, const float* dout, const float* x, const float* w, int rows, int ins,
-                            int outs) {
-    memset(dx, 0, sizeof(float) * (size_t)rows * (size_t)ins);
-    for (int n = 0; n < rows; n++) {
-        for (int o = 0; o < outs; o++) {
-            float d = dout[n * outs + o];
-            for (int i = 0; i < ins; i++) dx[n * ins + i] += d * w[o * ins + i];
-            for (int i = 0; i < ins; i++) dw[o * ins + i] += d * x[n * ins + i];
+// dx (R, I) = dy (R, O) times w; dw += the transpose of dy times x.
+static void linear_backward(float* dx, float* dw, const float* dy, const float* x, const float* w, int R, int I,
+                            int O) {
+    memset(dx, 0, sizeof(float) * (size_t)(R * I));
+    for (int n = 0; n < R; n++) {
+        for (int o = 0; o < O; o++) {
+            float d = dy[n * O + o];
+            for (int i = 0; i < I; i++) dx[n * I + i] += d * w[o * I + i];
+            for (int i = 0; i < I; i++) dw[o * I + i] += d * x[n * I + i];
         }
     }
 }
 
-// Causal attention of each sequence and head. qkv (N, heads, 3, HS): query, key and value of each head; probs (MICRO,
-// heads, T, T): softmax of query times key / sqrt(HS) over the positions up to the query's own; out (N, heads, HS): the
-// values' mean with these weights.
+// Causal attention. qkv (N, heads, 3, HS): query, key, value; probs (MICRO, heads, T, T): softmax of query times key /
+// sqrt(HS) over the positions up to the query's own; out (N, heads, HS): the mean of the values with these weights.
 static void attention_forward(float* out, float* probs, const float* qkv, int heads) {
     for (int b = 0; b < MICRO; b++) {
         for (int h = 0; h < heads; h++) {
@@ -263,7 +261,6 @@ static long whole(int b) { return b == 0 ? mesh.first * T * C + mesh.last * C : 
 
 // Lays the weights out in an array and returns it: first what is in no block, which is bucket 0, then block l as bucket
 // l + 1. Bucket b begins at first[b]; first[L / p + 1] is the size of the array. Lengths are multiples of d.
-// Positions are on the first stage, the last norm on the last one, tokens on both.
 static float* layout(Weights* w, long first[L + 2]) {
     first[0] = 0;
     for (int b = 0; b <= mesh.blocks; b++) {
@@ -290,11 +287,10 @@ static float* layout(Weights* w, long first[L + 2]) {
 
 // A tensor's initial values, of this rank's 1/t of its rows (column parallel) or of its columns (row parallel).
 static void draw(float* w, int tensor, int rows, int columns, bool by_rows) {
-    const int part = by_rows ? rows / mesh.t : columns / mesh.t, first = part * mesh.tensor_rank;
+    const int part = by_rows ? rows / mesh.t : columns / mesh.t;
     for (int r = 0; r < rows; r++) {
         for (int c = 0; c < columns; c++) {
-            int at = by_rows ? r : c;
-            if (at >= first && at < first + part) *w++ = initial(tensor, (long)r * columns + c, 0.08f);
+            if ((by_rows ? r : c) / part == mesh.tensor_rank) *w++ = initial(tensor, (long)r * columns + c, 0.08f);
         }
     }
 }
@@ -390,8 +386,8 @@ static void embed_backward(Weights* g, const Acts* a, const float* dx) {
     for (int n = 0; n < rows; n++) add(g->positions + (mesh.tensor_rank * rows + n) % T * C, dx + n * C, C);
 }
 
-// The sum of the losses of the rows: -log(softmax(logits)[target]). Replaces the logits by their gradient in the mean
-// over all rows of the step, (softmax - 1 at the target) / rows.
+// The sum of the rows' losses, -log(softmax(logits)[target]). Replaces the logits by their gradient in the mean over
+// all rows of the step: (softmax - 1 at the target) / rows.
 static double cross_entropy(Acts* a) {
     float max[N], sum[2 * N] = {0.0f}, *target = sum + N;
     double loss = 0.0;
@@ -447,12 +443,10 @@ static void receive(float* x, int stage, int kind) {
 
 // This stage's part of the forward pass. Returns the loss on the last stage, elsewhere 0.
 static double forward(Acts* a, const Weights* w) {
-    const int blocks = mesh.blocks;
     if (mesh.first) embed(a->block[0].x, a, w, a->partial);
     if (!mesh.first) receive(a->block[0].x, mesh.stage - 1, OUTPUT);
-    for (int l = 0; l < blocks; l++) {
-        block_forward(l + 1 < blocks ? a->block[l + 1].x : a->x, &a->block[l], &w->block[l], a->partial);
-    }
+    for (int l = 0; l < mesh.blocks; l++)
+        block_forward(l + 1 < mesh.blocks ? a->block[l + 1].x : a->x, &a->block[l], &w->block[l], a->partial);
     if (!mesh.last) {
         start_send(a, a->x, mesh.stage + 1, OUTPUT);
         return 0.0;
@@ -502,11 +496,11 @@ static void make_schedule(Action* actions, int stage, bool printed) {
 
 // Reads the text; *n: its number of characters.
 static char* read_text(long* n) {
+    static char text[1 << 20];
     FILE* file = fopen(TEXT, "rb");
-    if (!file || fseek(file, 0, SEEK_END) || (*n = ftell(file)) < 2 * T || fseek(file, 0, SEEK_SET)) fail(TEXT);
-    char* text = (char*)malloc((size_t)*n);
-    if (!text || fread(text, 1, (size_t)*n, file) != (size_t)*n) fail(TEXT);
-    fclose(file);
+    *n = file ? (long)fread(text, 1, sizeof(text), file) : 0;
+    if (*n < 2 * T || fclose(file))
+        fail("docs/ladder/1_one_process.c cannot be read: run this program from the project's root");
     return text;
 }
 
@@ -561,7 +555,10 @@ static void make_mesh(int rank, int ranks, int t) {
     mesh.first = mesh.stage == 0;
     mesh.last = mesh.stage == mesh.p - 1;
     mesh.tensor_rank = rank % t;
-    heads = NH / t, ffn = F / t, vocabulary = V / t, rows = N / t;
+    heads = NH / t;
+    ffn = F / t;
+    vocabulary = V / t;
+    rows = N / t;
     mesh.data_rank = 0;
     mesh.data = MPI_COMM_SELF;
     MPI_Comm_split(MPI_COMM_WORLD, mesh.stage, rank, &mesh.tensor);
@@ -582,20 +579,20 @@ int main(int argc, char** argv) {
     Buckets k;
     long length;
     char* text = read_text(&length);
-    float *weights = layout(&w, k.first), *grads = layout(&g, k.first);
+    float* weights = layout(&w, k.first);
+    k.grads = layout(&g, k.first);
     const long size = k.first[mesh.blocks + 1];
     float *m = floats(size / d), *v = floats(size / d);
     k.shard = floats(size / d);
-    k.grads = grads;
     for (int b = 0; b <= L; b++) k.request[b] = MPI_REQUEST_NULL;
     draw_weights(&w);
     for (int i = 0; i < slots; i++) allocate(&slot[i]);
     allocate(&da);
-    for (int s = 0; s < mesh.p && rank == 0; s++) make_schedule(actions, s, true);
+    for (int s = 0; s < mesh.p; s++) make_schedule(actions, s, rank == 0);
     make_schedule(actions, mesh.stage, false);
     for (int step = 0; step < STEPS; step++) {
         double loss = 0.0;
-        memset(grads, 0, sizeof(float) * (size_t)size);
+        memset(k.grads, 0, sizeof(float) * (size_t)size);
         for (int i = 0; i < 2 * MICROS; i++) {
             Acts* a = &slot[actions[i].micro % slots];
             if (actions[i].kind == 'F') {
