@@ -349,4 +349,63 @@ EXERCISES = [
                     "before the first, while targets stayed. With one tensor rank, or with whole messages, there is "
                     "one part only.",
     },
+    {
+        "title": "CAAT-Net's first loss is right, its gradient more than twice too long",
+        "level": 3, "chapter": "docs/caat.md", "ranks": 2,
+        "fault": ("collectives", "CAAT-Net: projections' biases get the gradient of the sums"),
+        "show": [f"{TWO} --tp 2 --steps 2 {STEPS}", f"{TWO} --tp 2 --caat-fraction 0.5 --steps 2 {STEPS}"],
+        "symptom": r"norm 3\.23.*step +1/2 \| loss 5\.561. \| norm 7\.",
+        "begin": "Sharing half of the channels hardly changes a model that has learned nothing: 3.19 is the right "
+                 "norm. The forward pass is right. Which gradients of a row-parallel layer differ in CAAT-Net "
+                 "(methods/caat.h), and where is each of them made?",
+        "hints": ["Weights of a row-parallel product see the gradient behind the sum. The bias is added by every rank "
+                  "to its own stream.",
+                  "methods/caat.h makes the gradient of the projections' biases itself. Does another function make "
+                  "it, too?",
+                  "row_parallel_backward_weight() in parallel/tensor.h."],
+        "check": [equals(2, 1, 1, "gpt2 tied sync 0.5 of 2 runtime zero 0 "), "build/test_caat"],
+        "solution": "The ordinary row-parallel backward pass also added the gradient of the summed output to the bias, "
+                    "besides the gradient of the streams that CAAT-Net takes: the projections' biases got both. Biases "
+                    "do not change the first loss, so only the norm and what follows from it are wrong.",
+        "wrong": [("parallel/tensor.h", "const TensorKind counted = bias;",
+                   "const TensorKind counted = stage->layout.mesh.tensor == 0 ? bias : NO_TENSOR;",
+                   "counting once over the ranks looks right, but CAAT-Net has counted already")],
+    },
+    {
+        "title": "DC-S3GD learns faster than synchronous training, as if at twice the rate",
+        "level": 3, "chapter": "docs/async_dp.md", "ranks": 2,
+        "fault": ("async_dp", "dc-s3gd: c takes in the sum of the changes, not the mean"),
+        "show": [f"{TWO} --dp 2 --steps 8 {STEPS}", f"{TWO} --dp 2 --dp-mode dc-s3gd --steps 8 {STEPS}"],
+        "symptom": r"step +8/8 \| loss (5\.0|4\.9).*step +8/8 \| loss 4\.[67]",
+        "begin": "The first two losses are right; from the third on the weights have moved too far. Trace in "
+                 "methods/async_dp.h what a site does with the change that the other one sent, one step late.",
+        "hints": ["c is what all sites know in common. In a step it moves by the mean of the sites' changes.",
+                  "An all-reduce gives a sum. Where does it become a mean?"],
+        "check": ["scripts/mpirun.sh -np 2 build/test_async_dp --short --only '--dp-mode dc-s3gd --clip 0.5'"],
+        "solution": "The common parameters c took in the sum of the sites' changes, not their mean: with n sites they "
+                    "moved n times as far, which is a learning rate n times as large. So early in training a larger "
+                    "rate helps, and the loss looks better, not worse.",
+        "wrong": [("methods/async_dp.h",
+                   "add_scaled(async->global_params + at, async->sum + at, 1.0f, n);",
+                   "add_scaled(async->global_params + at, async->sum + at, 1.0f / (float)(async->config.sites + 1), "
+                   "n);",
+                   "as if the site's own change were in the sum once more")],
+    },
+    {
+        "title": "A resumed run of delayed gradients waits a step again",
+        "level": 3, "chapter": "docs/async_dp.md", "ranks": 2,
+        "fault": ("async_dp", "delayed: a resumed run waits a step again"),
+        "show": RESUMED_DELAYED[0],
+        "symptom": r"step +1/6 \| loss \S+ \| norm +- .*step +4/6 \| loss \S+ \| norm +- ",
+        "begin": "With --dp-mode delayed step t uses the gradients of step t - 1, and step 1 has none: its norm is "
+                 "'-'. Which state has a run after step 3 besides weights and moments, and which part of it is in "
+                 "the checkpoint?",
+        "hints": ["The gradients that step 4 uses are saved, and read back. The run does not know that it has them.",
+                  "Find what decides in methods/async_dp.h whether there is a last gradient, and who sets it after a "
+                  "resume."],
+        "check": RESUMED_DELAYED[1],
+        "solution": "The flag that says that there is a gradient of the last step stayed false after a resume. Step 4 "
+                    "left out its update, and the gradients of step 3, which the checkpoint has, were overwritten. "
+                    "From step 5 on the run was one update behind.",
+    },
 ]
