@@ -9,7 +9,10 @@ docs-check: book
 pictures: $(BOOK)
 	@BUILD="$(BUILD)" dev/plot/pictures.sh
 
-.PHONY: book docs-check pictures
+ladder:
+	@CC="$(CC)" MPICC="$(MPICC)" MPIRUN="$(MPIRUN)" docs/ladder/ladder.py --plot docs/images/ladder.svg
+
+.PHONY: book docs-check ladder pictures
 
 # ---- exercises: make exercise, make exercise N=7 [hint|check|solution]. These words are targets only beside it.
 ifneq ($(filter exercise,$(MAKECMDGOALS)),)
