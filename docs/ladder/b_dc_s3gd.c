@@ -25,9 +25,10 @@ step's forward and backward passes run, and MPI_Wait asks for the result only th
 
 The program trains by all three and prints the losses side by side. The first column is rung 1's. The others are other
 algorithms, so no bound ties them to it, and what they cost is what there is to see: of 4 ranks, in the mean over the
-last 20 steps, the delayed gradient has a 14 % higher loss and DC-S3GD a 5 % higher one, with LAMBDA 0 a 4 % higher one. So here
-the rank's own fresh update is what helps, not the correction. Two things hold exactly: all ranks have the same bits in
-the shared weights, which the program checks; and on one rank D = 0, so that DC-S3GD is the synchronous rule.
+last 20 steps, the delayed gradient has a 14 % higher loss and DC-S3GD a 5 % higher one, with LAMBDA 0 a 4 % higher
+one. So here the rank's own fresh update is what helps, not the correction. Two things hold exactly: all ranks have
+the same bits in the shared weights, which the program checks; and on one rank D = 0, so that DC-S3GD is the
+synchronous rule.
 
 MPI moves data only inside its own calls, so without a thread for it little of the sum overlaps (docs/async_dp.md).
 
