@@ -3,7 +3,7 @@
 Builds the rungs of the ladder, runs each on at most 4 ranks, draws their losses as one picture, and fails if they are
 not those of rung 1.
 
-    docs/ladder/ladder.py [--only RUNG ...] [--plot FILE.svg]    make ladder; RUNG: 1 to 8, a, b. From the project's root
+    docs/ladder/ladder.py [--only RUNG ...] [--plot FILE.svg]    make ladder; RUNG: 1 to 8, a, b; in the project's root
 
 The bound. All rungs add up the same numbers, in different orders. A sum of n terms in float32 has a relative error of
 some sqrt(n) u, u = 2^-24 (Higham 1993), and a gradient is a sum over the BATCH T = 512 rows of a step: e = sqrt(512) u.
@@ -85,10 +85,10 @@ def largest_difference(steps, reference):
 def draw(path, curves):
     """Curves that coincide, one over the other, each thinner than the one below."""
     width, height, left, top, bottom = 720, 380, 50, 20, 40
-    high, low, last = 5.0, 2.0, len(curves[0][1])
+    high, low, last = 5.0, 2.2, len(curves[0][1])
     svg = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
            'font-size="12">', f'<rect width="{width}" height="{height}" fill="white"/>']
-    for loss in range(2, 6):
+    for loss in range(3, 6):
         y = top + (height - top - bottom) * (high - loss) / (high - low)
         svg.append(f'<line x1="{left}" x2="{width - 20}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
                    f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{loss}</text>')
@@ -97,10 +97,11 @@ def draw(path, curves):
                           f"{top + (height - top - bottom) * (high - loss) / (high - low):.1f}"
                           for step, (loss, _) in enumerate(steps))
         color, y = COLORS[i % len(COLORS)], top + 14 + 18 * i
-        svg.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="{2 * (8 - i) - 1}"/>'
+        svg.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-linejoin="round" '
+                   f'stroke-width="{1.3 * (8 - i) - 0.2:.1f}"/>'
                    f'<rect x="{width - 300}" y="{y - 9}" width="18" height="10" fill="{color}"/>'
                    f'<text x="{width - 276}" y="{y}">{label}</text>')
-    svg.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">step (loss in nats per byte)</text></svg>')
+    svg.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">step; loss in nats per byte</text></svg>')
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(svg) + "\n")
 
@@ -124,7 +125,7 @@ def main(arguments):
         print(f"{'ok' if ok else 'FAIL':5} {name:19} {label:32} loss {steps[-1][0]:.6f}  {worst:6.3f}"
               f"{'' if norms else '  the norms of the first gradient differ'}  {left:3.0f} s left", flush=True)
         if name[0].isdigit() and all(known != name for known, _, _ in curves):
-            curves.append((name, f"{name.replace('_', ' ')}: {label}", steps))
+            curves.append((name, f"{name[0]}: {label}", steps))
     if plot:
         draw(plot, [(label, steps) for _, label, steps in curves])
     print(f"{len(chosen) - failed} passed, {failed} failed")
