@@ -17,6 +17,7 @@
 # make pictures              draw the pictures of docs/images that come from tables
 # make book                  the programs that the commands of the docs use, in float32
 # make docs-check            run the docs' commands that are marked, and compare what they print (FILES=)
+# make ladder                build the rungs of docs/ladder/, run them, compare their losses (a minute)
 # make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: verifies all (N="7 8")
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
@@ -130,7 +131,8 @@ $(BUILD)/without_methods/%: %.c $(BUILD)/flags
 
 define run_tier
 @CC="$(CC)" BUILD="$(BUILD)" TIER="$(1)" PLAIN="$(PLAIN_$(1))" SANITIZED="$(SANITIZED_$(1))" FUZZERS="$(FUZZERS)" \
-    MPIRUN="$(MPIRUN)" MPI_FLAGS="$(MPI_FLAGS)" GPU_TESTS="$(GPU_$(1))" NVCC="$(NVCC)" dev/test/run.sh
+    MPIRUN="$(MPIRUN)" MPICC="$(MPICC)" MPI_FLAGS="$(MPI_FLAGS)" GPU_TESTS="$(GPU_$(1))" NVCC="$(NVCC)" \
+    dev/test/run.sh
 endef
 quick: report $(built_quick)
 	$(call run_tier,quick)

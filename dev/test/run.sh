@@ -130,6 +130,10 @@ else
     one "data tools" $system/test_data.sh
     one "pictures" dev/plot/pictures.sh --check
     [ "$TIER" = full ] || one "docs" $system/check_docs.py --quick
+    rungs="--only 8" # the last rung on three meshes, beside the first
+    [ "$TIER" != full ] || rungs=
+    # shellcheck disable=SC2086
+    [ -z "${MPIRUN:-}" ] || one "ladder" docs/ladder/ladder.py $rungs
     one "report page" $system/test_report.py
     one "imported weights" $system/test_pretrained.py
     twice "evaluations" $system/test_evaluations.py
