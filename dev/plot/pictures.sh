@@ -3,14 +3,14 @@
 # --check compares those of docs/images with what is drawn now; numbers may differ by rounding. `make pictures` builds
 # the programs that draw them.
 #
-# The other pictures show measurements or runs: async.svg (docs/async_dp.md), measured.svg (docs/schedules.md),
-# network.svg (docs/collectives.md), overlap.svg (docs/collectives.md), report.png (docs/usage.md), shakespeare.svg
-# (docs/benchmarks.md) have their commands there.
+# The other pictures show measurements or runs: async.svg (docs/async_dp.md), ladder.svg (docs/ladder/README.md),
+# measured.svg (docs/schedules.md), network.svg (docs/collectives.md), overlap.svg (docs/collectives.md), report.png
+# (docs/usage.md), shakespeare.svg (docs/benchmarks.md) have their commands there.
 set -eu
 cd "$(dirname "$0")/../.."
 here=$PWD
 BUILD=${BUILD:-build}
-measured="async measured network overlap shakespeare"
+measured="async ladder measured network overlap shakespeare"
 images=${1:-docs/images}
 drawn=$(mktemp -d)
 trap 'rm -rf "$drawn"' EXIT
