@@ -30,7 +30,7 @@ static void draw_slice(const Slice* slice, double x, double y, const char* attri
     const int64_t parts = slice->tensor.transposed ? slice->tensor.parts : 1, runs = slice_runs(slice);
     for (int64_t part = 0; part < parts; part++) {
         const Run run = slice_run(slice, part);
-        svg_write_rect(stdout, x + (double)(run.file % shape[1]), y + (double)(run.file / shape[1]) / 2,
+        svg_write_rect(stdout, x + (double)(run.file % shape[1]), y + (double)(run.file / shape[1]) / 4,
                        (double)run.count, (double)(runs / parts) / 4, attributes);
     }
 }
@@ -59,7 +59,10 @@ int main(void) {
             if (slice->tensor.vector || !writes) continue;
             matrix_place(tensors, slice->index, &x, &y);
             draw_slice(slice, x, y, color);
-            if (mesh.tensor == 0) svg_write_text(stdout, x, y - 5, "font-size=\"10\"", slice->tensor.name);
+            if (mesh.tensor > 0) continue;
+            const char* name = strchr(slice->tensor.name, '.') + 1; // of transformer.NAME.weight
+            snprintf(text, sizeof text, "%.*s", (int)(strrchr(name, '.') - name), name);
+            svg_write_text(stdout, x, y - 5, "font-size=\"10\"", text);
         }
         layout_free(&layout);
     }

@@ -16,7 +16,7 @@ static void bar(double y, double ms, double longest, const char* colour) {
 }
 
 static void draw(const Roofline* r, const Ceilings* c) {
-    const double height = 90 + ROW * r->n;
+    const double height = 108 + ROW * r->n;
     double longest = 0;
     Bound bound;
     for (int i = 0; i < r->n; i++) longest = fmax(longest, 1e3 * r->row[i].count * row_floor(&r->row[i], c, &bound));
@@ -36,13 +36,13 @@ static void draw(const Roofline* r, const Ceilings* c) {
         bar(y + 7, 1e3 * row->count * row->bytes / c->copy, longest, "#e08a2c");
         printf("<text x=\"%.2f\" y=\"%g\">%.2f</text>\n", LEFT + WIDTH * floor / longest + 6, y + 11, floor);
     }
-    const double y = height - 20;
+    const double y = height - 38;
     printf("<rect x=\"%g\" y=\"%g\" width=\"30\" height=\"6\" fill=\"#2a66b8\"/><text x=\"%g\" y=\"%g\">arithmetic at "
            "%.0f TFLOP/s</text>\n",
            LEFT, y - 7, LEFT + 36, y, c->product / 1e12);
     printf("<rect x=\"%g\" y=\"%g\" width=\"30\" height=\"6\" fill=\"#e08a2c\"/><text x=\"%g\" y=\"%g\">bytes at %.1f "
            "TB/s; the number is the floor, the longest of both and of the exponentials</text>\n</svg>\n",
-           LEFT + 190, y - 7, LEFT + 226, y, c->copy / 1e12);
+           LEFT, y + 11, LEFT + 36, y + ROW, c->copy / 1e12);
 }
 
 int main(int argc, char** argv) {

@@ -45,9 +45,9 @@ static void train(int way, float rate, double* curve) {
 
 static void draw(double curve[WAYS][STEPS + 1], float rate) {
     printf(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 900 330\" width=\"900\" height=\"330\" role=\"img\" "
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 900 370\" width=\"900\" height=\"370\" role=\"img\" "
         "font-family=\"Helvetica, Arial, sans-serif\" font-size=\"12\" fill=\"#1f2937\">\n"
-        "<rect x=\"0.5\" y=\"0.5\" width=\"899\" height=\"329\" rx=\"10\" fill=\"#fff\" stroke=\"#d0d7de\"/>\n"
+        "<rect x=\"0.5\" y=\"0.5\" width=\"899\" height=\"369\" rx=\"10\" fill=\"#fff\" stroke=\"#d0d7de\"/>\n"
         "<text x=\"60\" y=\"28\" font-size=\"15\" font-weight=\"bold\">the mean of 4096 bf16 weights under AdamW, "
         "learning rate %g, bf16 numbers 2^-8 apart</text>\n",
         (double)rate);
@@ -61,8 +61,8 @@ static void draw(double curve[WAYS][STEPS + 1], float rate) {
         printf("\"/>\n<text x=\"790\" y=\"%.1f\" fill=\"%s\">%s</text>\n",
                874 - 900 * curve[way][STEPS] + 14 * (way == 1), colours[way], ways[way]);
     }
-    printf("<text x=\"60\" y=\"318\">0</text><text x=\"400\" y=\"318\">steps</text><text x=\"765\" "
-           "y=\"318\">%d</text>\n</svg>\n",
+    printf("<text x=\"60\" y=\"356\">0</text><text x=\"400\" y=\"356\">steps</text><text x=\"765\" "
+           "y=\"356\">%d</text>\n</svg>\n",
            STEPS);
 }
 
