@@ -215,7 +215,8 @@ static bool draw_memory(FILE* out, const ModelConfig* model, Mesh mesh, const La
     }
     snprintf(title, sizeof title, "%s: memory of a rank, (t, p, d) = (%d, %d, %d)%s, %s", model->name, mesh.t, mesh.p,
              mesh.d, mesh.sequence_parallel ? ", sequence parallel" : "", o->type ? "bf16" : "fp32");
-    return draw_bars(out, title, "of the ranks of the mesh, the one with the largest sum", bars, 5, false, ARENAS, NULL, arena_names);
+    return draw_bars(out, title, "of the ranks of the mesh, the one with the largest sum", bars, 5, false, ARENAS, NULL,
+                     arena_names);
 }
 
 // The backward pass completes the buckets of a stage against their order in memory.
