@@ -92,10 +92,8 @@ static const float* gather_rows(const float* x) {
 
 // x (rows, C) = this rank's rows of the sum of all tensor ranks' partial (N, C).
 static void reduce_scatter_rows(float* x, const float* partial) {
-    if (shared < C)
-        memcpy(x, partial, sizeof(float) * N * C);
-    else
-        MPI_Reduce_scatter_block(partial, x, rows * C, MPI_FLOAT, MPI_SUM, mesh.tensor);
+    if (shared < C) memcpy(x, partial, sizeof(float) * N * C);
+    if (shared == C) MPI_Reduce_scatter_block(partial, x, rows * C, MPI_FLOAT, MPI_SUM, mesh.tensor);
 }
 
 // CAAT-Net: x (N, C) = the ranks' sum of partial for shared channels; for the others this rank's own values, times
@@ -112,10 +110,8 @@ static const float* sum_shared(float* x, const float* partial) {
 }
 
 static void sum_branch(float* x, const float* partial) {
-    if (shared < C)
-        sum_shared(x, partial);
-    else
-        reduce_scatter_rows(x, partial);
+    if (shared < C) sum_shared(x, partial);
+    if (shared == C) reduce_scatter_rows(x, partial);
 }
 
 static const float* branch_gradient(const float* dx) {
@@ -136,20 +132,21 @@ static void layernorm_forward(float* out, const float* x, const float* w, int ro
     }
 }
 
-// Adds to dx, because x also continues in the residual stream, and to dw, because the rows share w.
+// With u = (x - mean) scale and e = dout w: dx += scale (e - mean of e - u mean of e u). Adds to dx, because x also
+// continues in the residual stream, and to dw, because the rows share w.
 static void layernorm_backward(float* dx, float* dw, const float* dout, const float* x, const float* w, int rows) {
     for (int n = 0; n < rows; n++, x += C, dx += C, dout += C) {
-        float mean = 0.0f, variance = 0.0f, sum = 0.0f, product = 0.0f;
+        float mean = 0.0f, variance = 0.0f, mean_e = 0.0f, mean_eu = 0.0f;
         for (int i = 0; i < C; i++) mean += x[i] / C;
         for (int i = 0; i < C; i++) variance += (x[i] - mean) * (x[i] - mean) / C;
         float scale = 1.0f / sqrtf(variance + 1e-5f);
         for (int i = 0; i < C; i++) {
-            float unit = (x[i] - mean) * scale;
-            dw[i] += dout[i] * unit;
-            sum += dout[i] * w[i] / C;
-            product += dout[i] * w[i] * unit / C;
+            float u = (x[i] - mean) * scale;
+            dw[i] += dout[i] * u;
+            mean_e += dout[i] * w[i] / C;
+            mean_eu += dout[i] * w[i] * u / C;
         }
-        for (int i = 0; i < C; i++) dx[i] += scale * (dout[i] * w[i] - sum - (x[i] - mean) * scale * product);
+        for (int i = 0; i < C; i++) dx[i] += scale * (dout[i] * w[i] - mean_e - (x[i] - mean) * scale * mean_eu);
     }
 }
 
@@ -200,6 +197,7 @@ static void attention_forward(float* out, float* probs, const float* qkv, int he
     }
 }
 
+// The softmax's part: dscore = p (dp - mean), with mean = the sum of p dp over the row; then the division by sqrt(HS).
 static void attention_backward(float* dqkv, const float* dout, const float* probs, const float* qkv, int heads) {
     const int row = heads * 3 * HS;
     memset(dqkv, 0, sizeof(float) * (size_t)N * (size_t)row);
@@ -238,8 +236,7 @@ static void gelu_backward(float* dx, const float* x, long n) { // dx holds dout 
     }
 }
 
-// x += y
-static void add(float* x, const float* y, long n) {
+static void add(float* x, const float* y, long n) { // x += y
     for (long i = 0; i < n; i++) x[i] += y[i];
 }
 
@@ -260,7 +257,7 @@ typedef struct {      // all weights, or all gradients: pointers into one array
     Block block[L];
 } Weights;
 
-typedef struct { // what a block keeps of its forward pass for the backward pass
+typedef struct { // what a block keeps for the backward pass, in the order of block_forward; mid: x + proj att
     float *x, *norm1, *qkv, *probs, *att, *mid, *norm2, *fc, *gelu;
 } BlockActs;
 
@@ -372,7 +369,7 @@ static void block_forward(float* x, BlockActs* a, const Block* w, float* partial
     add(x, a->mid, rows * C);
 }
 
-// dx (rows, C): the gradient of the block's output, then of its input; d: scratch memory for that of each operation.
+// dx (rows, C): at first the gradient of the block's output, at the end of its input. d: scratch memory, for gradients.
 static void block_backward(float* dx, Block* g, BlockActs* a, const Block* w, BlockActs* d, float* partial) {
     linear_backward(d->gelu, g->out, branch_gradient(dx), a->gelu, w->out, N, ffn, C);
     gelu_backward(d->gelu, a->fc, N * ffn);
@@ -531,7 +528,7 @@ static char* read_text(long* n) {
     return text;
 }
 
-// Micro-batch `micro` of a step: sequences that begin at random places, each beside itself moved by one.
+// Micro-batch `micro` of a step: sequences that begin at random places. The target of a byte is the one after it.
 static void load_batch(Acts* a, const char* text, long length, int step, int micro) {
     for (int n = 0; n < N; n++) {
         uint64_t sequence = (uint64_t)(step * BATCH + micro * MICRO + n / T);
@@ -560,7 +557,7 @@ static double squares_of_shard(const Buckets* k) {
     return sum;
 }
 
-// AdamW (Loshchilov and Hutter 2019); m, v: moving means of the gradient and of its square.
+// AdamW (Loshchilov and Hutter 2019); m, v: moving means of the gradient, which is g times scale, and of its square.
 static void adamw(float* w, float* m, float* v, const float* g, long n, int step, float scale) {
     const float correct1 = 1.0f - powf(BETA1, step + 1), correct2 = 1.0f - powf(BETA2, step + 1);
     for (long i = 0; i < n; i++) {
@@ -574,6 +571,7 @@ static void adamw(float* w, float* m, float* v, const float* g, long n, int step
 static void make_mesh(int rank, int ranks, int t, int p, float fraction) {
     if (t < 1 || NH % t || p < 1 || L % p || ranks % (t * p) || MICROS % (ranks / (t * p)))
         fail("usage: mpirun -np RANKS ./8_three_dimensions T P: T divides the heads, P the blocks, T P the ranks");
+    if (!(fraction >= 0.0f && fraction <= 1.0f)) fail("the part of the channels that is summed is from 0 to 1");
     mesh.t = t;
     mesh.p = p;
     mesh.d = ranks / (t * p);
