@@ -171,7 +171,8 @@ def check(exercise, tree, prints=False):
             return False
     shows = has_symptom(exercise, show(exercise, tree))
     if prints:
-        print("FAIL  the symptom still shows" if shows else "ok    the symptom is gone")
+        gone = "ok    the symptom is gone" if passes else "      the symptom is another, or gone"
+        print("FAIL  the symptom still shows" if shows else gone)
     return passes and not shows
 
 
@@ -195,7 +196,9 @@ def begin(number, exercise, tree):
     name = f"build/exercise/{number:02}"
     if not os.path.exists(tree):
         copy_tree(tree)
+        path = fault_of(exercise)[0][0]
         replace(tree, *fault_of(exercise)[0])
+        shutil.copystat(path, os.path.join(tree, path))  # its time would show the file
         print(f"{name} is a copy of the sources with one fault.")
     else:
         print(f"{name} is as you left it (to start again, remove it).")
@@ -264,4 +267,10 @@ def main(words):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    sys.exit(status)

@@ -54,7 +54,7 @@ def static(exercises):
             source = read(path)
             source = source.replace(fault[1], fault[2]) if path == fault[0] else source
             require(f"{name}: wrong fix: {path} does not have {text!r} once", source.count(text) == 1)
-    require("docs/exercises.md does not have the tables of exercise.py --table",
+    require("docs/exercises.md does not have the tables of verify.py --table",
             table(exercises) in read("docs/exercises.md"))
     for failure in failures:
         print("FAIL ", failure)
