@@ -4,7 +4,7 @@
 # the programs that draw them.
 #
 # The other pictures show measurements or runs: async.svg (docs/async_dp.md), ladder.svg (docs/ladder/README.md),
-# measured.svg (docs/schedules.md), network.svg (docs/collectives.md), overlap.svg (docs/collectives.md), report.png
+# measured.svg (docs/schedules.md), network.svg (docs/collectives.md), overlap.svg (docs/async_dp.md), report.png
 # (docs/usage.md), shakespeare.svg (docs/benchmarks.md) have their commands there.
 set -eu
 cd "$(dirname "$0")/../.."
