@@ -56,12 +56,12 @@ static const PublishedSource korthikanti = {
     "Korthikanti et al. 2022", "megatron-2022", "selene", 0, UNIT_SECONDS, MARK_MEMORY, false};
 static const PublishedSource korthikanti_run = {
     "Korthikanti et al. 2022", "megatron-2022", "selene", 0, UNIT_MFU, MARK_CONFIRMED, false};
-static const PublishedSource table2 = {"the same, table 2", "megatron-2021",  "selene", 0,
-                                       UNIT_TFLOPS,         MARK_THIRD_PARTY, false};
-static const PublishedSource table2_memory = {"the same, table 2", "megatron-2021", "selene", 0,
-                                              UNIT_TFLOPS,         MARK_MEMORY,     false};
+static const PublishedSource table2 = {
+    "Narayanan et al. 2021, table 2", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_THIRD_PARTY, false};
+static const PublishedSource table2_memory = {
+    "Narayanan et al. 2021, table 2", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_MEMORY, false};
 static const PublishedSource gpt3_days = {
-    "the same, 34 days for GPT-3", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_CONFIRMED, false};
+    "Narayanan et al. 2021, 34 days for GPT-3", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_CONFIRMED, false};
 static const PublishedSource mt_nlg = {
     "MT-NLG, DeepSpeed's pipeline", "megatron-2021", "selene", 0, UNIT_SECONDS, MARK_THIRD_PARTY, true};
 static const PublishedSource llama3_run = {"Llama 3 2024",     "llama3",         "dgx-h100", 1,
