@@ -107,13 +107,15 @@ def run(tree, command, limit=SECONDS):
         try:
             output = job.communicate(timeout=limit)[0]
             return job.returncode, output
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt) as reason:
             os.killpg(job.pid, signal.SIGTERM)
             try:
                 output = job.communicate(timeout=10)[0]
             except subprocess.TimeoutExpired:
                 os.killpg(job.pid, signal.SIGKILL)
                 output = job.communicate()[0]
+            if isinstance(reason, KeyboardInterrupt):
+                sys.exit(130)
             return None, output + f"(stopped after {limit} s)\n"
 
 
@@ -125,7 +127,7 @@ def build(tree, commands):
     fast = "FAST=-O1 $(ARCH_FLAG) -fno-math-errno -fno-trapping-math"
     status, output = run(tree, ["make", "-s", "--no-print-directory", *given, "BUILD=build", "DEVICE=cpu",
                                 "PRECISION=fp32", fast, *programs], 600)
-    return output if status != 0 else None
+    return f"{output}{tree} does not build" if status != 0 else None
 
 
 def show(exercise, tree, prints=False):

@@ -62,14 +62,14 @@ EXERCISES = [
                    "stage 0 then has its p micro-batches, but all other stages have as many")],
     },
     {
-        "title": "With --pp 2 the loss is that of a model with one block fewer",
+        "title": "With --pp 2 the first loss is 0.0004 too high, as if a block were missing",
         "level": 1, "chapter": "docs/schedules.md", "ranks": 2,
         "fault": ("collectives", "a stage sends what went into its last block"),
         "show": [f"{ONE} --steps 3 {STEPS}", f"{TWO} --pp 2 --steps 3 {STEPS}"],
-        "symptom": r"step +2/3 \| loss 5\.321.*step +2/3 \| loss 5\.330",
+        "symptom": r"norm 3\.2[0-5].*step +1/3 \| loss 5\.56\d* \| norm 3\.(2[7-9]|3)",
         "begin": "The first losses differ already, so the forward pass does. parallel/pipeline.h sends from stage to "
                  "stage: what should the message be, and what is it?",
-        "hints": ["With four layers, stage 0 has two blocks. The loss is that of a model of three blocks.",
+        "hints": ["With four layers, stage 0 has two blocks. Only three of the four have an effect on the loss.",
                   "acts->x[l] is the input of the chunk's block l. Which index has the output of the last one? See "
                   "chunk_output() in parallel/stage.h."],
         "check": [equals(1, 2, 1, "gpt2 tied zero 0 B=")],
@@ -139,7 +139,7 @@ EXERCISES = [
         "level": 2, "chapter": "docs/schedules.md", "ranks": 2,
         "fault": ("collectives", "gpipe: all micro-batches share one head"),
         "show": [f"{TWO} --pp 2 --schedule 1f1b --steps 3 {STEPS}", f"{TWO} --pp 2 --schedule gpipe --steps 3 {STEPS}"],
-        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 4\.05",
+        "symptom": r"norm 3\.2.*step +1/3 \| loss 5\.56\d* \| norm (3\.[7-9]|4)",
         "begin": "The same passes in another order give other gradients, so some buffer lives too short. Run GPipe "
                  "with --micro-batch 8, one micro-batch, and compare. What must stay in memory between F and B?",
         "hints": ["In 1F1B the last stage does B k right after F k; in GPipe after the forward passes of all others. "
@@ -159,7 +159,7 @@ EXERCISES = [
         "level": 2, "chapter": "docs/schedules.md", "ranks": 2,
         "fault": ("collectives", "gradient's norm: both ends of the pipeline count a tied embedding"),
         "show": [f"{ONE} --steps 3 {STEPS}", f"{TWO} --pp 2 --steps 3 {STEPS}"],
-        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 3\.46",
+        "symptom": r"norm 3\.2.*step +1/3 \| loss 5\.56\d* \| norm 3\.[4-6]",
         "begin": "AdamW's first step hardly depends on the size of the gradient, which hides a wrong factor of "
                  "clipping for a step. Which parameters are on both stages?",
         "hints": ["3.464^2 - 3.230^2 is the square of something: the norm of the gradient of one tensor.",
@@ -191,7 +191,7 @@ EXERCISES = [
                    "the position is counted in sequences, and a step has a global batch of them")],
     },
     {
-        "title": "The first loss of a resumed run is right, the second is 0.17 too high",
+        "title": "After a resume the first loss is right; after the first update it is not",
         "level": 2, "chapter": "docs/fault_tolerance.md",
         "fault": ("survival", "second moments are not restored"),
         "show": RESUMED_ONE[0],
@@ -250,11 +250,11 @@ EXERCISES = [
         "title": "A model that is given its own text does not continue it as it did",
         "level": 2, "chapter": "docs/usage.md",
         "fault": ("collectives", "reading: nothing goes into the cache"),
-        "show": ["rm -rf build/out; ./train_gpt --data 'planner/*.h' --layers 2 --hidden 64 --heads 2 --seq 64 "
-                 "--global-batch 16 --steps 200 --eval-every 0 --out build/out > /dev/null",
-                 f"A=$({WRITE} 'static inli' --max-new-tokens 40 2> /dev/null | tail -n 1); echo \"whole: $A\"; "
+        "show": ["rm -rf build/out; ./train_gpt --data dev/test/reference/make_reference.py --layers 2 --hidden 64 "
+                 "--heads 2 --seq 64 --global-batch 16 --steps 200 --eval-every 0 --out build/out > /dev/null",
+                 f"A=$({WRITE} 'with torch.' --max-new-tokens 40 2> /dev/null | tail -n 1); echo \"whole: $A\"; "
                  f"B=$({WRITE} \"${{A:0:31}}\" --max-new-tokens 20 2> /dev/null | tail -n 1); echo \"again: $B\""],
-        "symptom": r"whole: static inli([^\n]*)\nagain: static inli(?!\1\n)",
+        "symptom": r"whole: ([^\n]*)\nagain: (?!\1\n)",
         "begin": "The second run is given the first 31 characters of the first run's text, at temperature 0. Which "
                  "tokens does a generated token attend to, and who wrote their keys and values? trainer/generate.h.",
         "hints": ["A prompt is read in one forward pass; then one token at a time is decoded, with the keys and values "
@@ -262,9 +262,9 @@ EXERCISES = [
                   "Decoded tokens put their own keys there. Which pass puts those of the prompt there, and is it "
                   "told to?",
                   "Follow acts->keeps_kv."],
-        "check": [f"rm -rf build/out; ./train_gpt --data 'planner/*.h' --layers 2 --hidden 64 --heads 2 --seq 64 "
-                  f"--global-batch 16 --steps 200 --eval-every 0 --out build/out > /dev/null; "
-                  f"A=$({WRITE} 'static inli' --max-new-tokens 40 2> /dev/null | tail -n 1); "
+        "check": ["rm -rf build/out; ./train_gpt --data dev/test/reference/make_reference.py --layers 2 --hidden 64 "
+                  "--heads 2 --seq 64 --global-batch 16 --steps 200 --eval-every 0 --out build/out > /dev/null; "
+                  f"A=$({WRITE} 'with torch.' --max-new-tokens 40 2> /dev/null | tail -n 1); "
                   f"B=$({WRITE} \"${{A:0:31}}\" --max-new-tokens 20 2> /dev/null | tail -n 1); test \"$A\" = \"$B\""],
         "solution": "While the prompt was read, its keys and values were not copied into the cache. A decoded token "
                     "then attended to zeros where the prompt should be, and to the decoded tokens. The same text "
@@ -294,7 +294,7 @@ EXERCISES = [
         "level": 3, "chapter": "docs/schedules.md", "ranks": 2,
         "fault": ("collectives", "zb-h1: all micro-batches between the halves share one place"),
         "show": [f"{TWO} --pp 2 --schedule 1f1b --steps 3 {STEPS}", f"{TWO} --pp 2 --schedule zb-h1 --steps 3 {STEPS}"],
-        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 3\.35",
+        "symptom": r"norm 3\.2.*step +1/3 \| loss 5\.56\d* \| norm 3\.[3-5]",
         "begin": "Print the table of --dry-run for zb-h1 and p = 2. Between B k and W k of a stage, which other B's "
                  "are there? What does W k need besides the activations of its slot?",
         "hints": ["dW = x^T dy: x is in the slot; dy, the gradients within the block, were computed by B k, and have "
@@ -316,7 +316,7 @@ EXERCISES = [
         "fault": ("collectives", "unclipped: the tied embedding is updated before its two gradients are summed"),
         "show": [f"{ONE} --steps 3 {STEPS}", f"{TWO} --pp 2 --steps 3 {STEPS}",
                  f"{TWO} --pp 2 --steps 3 --check-replicas-every 1 2>&1 | grep -i wte"],
-        "symptom": r"norm 3\.23.*step +1/3 \| loss 5\.563. \| norm 3\.06",
+        "symptom": r"norm 3\.2.*step +1/3 \| loss 5\.56\d* \| norm 3\.[01]",
         "begin": "The first loss is right and the norm is not, so a gradient is missing or too much. --check-replicas-"
                  "every 1 says what differs. Which actions follow the last backward pass in the table, and who "
                  "executes them?",
@@ -336,7 +336,7 @@ EXERCISES = [
         "fault": ("collectives", "boundary: tensor ranks send the wrong parts"),
         "show": [f"{ONE} --steps 2 {STEPS}", f"{FOUR} --tp 2 --pp 2 --steps 2 {STEPS}",
                  f"{TWO} --pp 2 --steps 2 {STEPS}", f"{FOUR} --tp 2 --pp 2 --no-scatter-gather --steps 2 {STEPS}"],
-        "symptom": r"step +1/2 \| loss 5\.563.*step +1/2 \| loss 5\.5[0-4]",
+        "symptom": r"step +1/2 \| loss 5\.56.*step +1/2 \| loss 5\.5[0-4]",
         "begin": "The fourth run is right: what does --no-scatter-gather change (Narayanan et al. 2021, section 4.1)? "
                  "Then draw what each of the four ranks sends, to whom, and what it gathers.",
         "hints": ["All tensor ranks of a stage have the same output, so rank i sends part i of t to its peer, and the "
@@ -350,11 +350,11 @@ EXERCISES = [
                     "one part only.",
     },
     {
-        "title": "CAAT-Net's first loss is right, its gradient more than twice too long",
+        "title": "CAAT-Net's first loss is right, its gradient norm 2.4 times too large",
         "level": 3, "chapter": "docs/caat.md", "ranks": 2,
         "fault": ("collectives", "CAAT-Net: projections' biases get the gradient of the sums"),
         "show": [f"{TWO} --tp 2 --steps 2 {STEPS}", f"{TWO} --tp 2 --caat-fraction 0.5 --steps 2 {STEPS}"],
-        "symptom": r"norm 3\.23.*step +1/2 \| loss 5\.561. \| norm 7\.",
+        "symptom": r"norm 3\.2.*step +1/2 \| loss 5\.56\d* \| norm [5-9]\.",
         "begin": "Sharing half of the channels hardly changes a model that has learned nothing: 3.19 is the right "
                  "norm. The forward pass is right. Which gradients of a row-parallel layer differ in CAAT-Net "
                  "(methods/caat.h), and where is each of them made?",
