@@ -393,11 +393,10 @@ EXERCISES = [
                  "come together? parallel/data.h.",
         "hints": ["Half of the batch gives a gradient that is about half as long when it is divided by the whole "
                   "batch.",
-                  "A share that has arrived must find its place among the shares of earlier micro-batches before its "
-                  "buffer is used again.",
+                  "A shard that has arrived must join those of earlier micro-batches before its buffer is used again.",
                   "Look at buckets_collect(): what does it do with what is already in grads->shards?"],
         "check": [ZERO2, ZERO1, DATA],
-        "solution": "The share of a bucket that had arrived was copied over the shard, not added to it, so only "
+        "solution": "The shard of a bucket that had arrived was copied over the earlier ones, not added, so only "
                     "the last micro-batch of a step counted. The gradient is divided by all tokens of the batch, "
                     "so with m micro-batches it was about 1/m as long. With one micro-batch the embedding alone "
                     "would be wrong, which has two gradients in a step when it is tied.",
@@ -406,7 +405,7 @@ EXERCISES = [
                    "                (size_t)bucket_shard_size(layout, b) * sizeof(float));",
                    "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->buffer[i], "
                    "bucket_shard_size(layout, b));",
-                   "it is added, but what this rank sent, not the share of the sum that has arrived")],
+                   "it is added, but what this rank sent, not the shard of the sum that has arrived")],
     },
     {
         "title": "The mlp's gradients are summed over the ranks, attention's are not",

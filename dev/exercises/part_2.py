@@ -365,8 +365,8 @@ EXERCISES = [
                   "row_parallel_backward_weight() in parallel/tensor.h."],
         "check": [equals(2, 1, 1, "gpt2 tied sync 0.5 of 2 runtime zero 0 "), "build/test_caat"],
         "solution": "The ordinary row-parallel backward pass also added the gradient of the summed output to the bias, "
-                    "besides the gradient of the streams that CAAT-Net takes: the projections' biases got both. Biases "
-                    "do not change the first loss, so only the norm and what follows from it are wrong.",
+                    "besides the gradient of the streams that CAAT-Net takes: the projections' biases got both. The "
+                    "first loss is computed before any gradient, so only the norm and what follows from it are wrong.",
         "wrong": [("parallel/tensor.h", "const TensorKind counted = bias;",
                    "const TensorKind counted = stage->layout.mesh.tensor == 0 ? bias : NO_TENSOR;",
                    "counting once over the ranks looks right, but CAAT-Net has counted already")],
