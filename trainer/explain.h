@@ -2,8 +2,8 @@
 trainer/explain.h: --explain, the plan of a run in words: who holds what, and who sends what to whom when. A paragraph
 for each kind of parallelism that is on, with the chapter that derives it; at the end an option to switch on next.
 
-Rank 0 calls explain() instead of print_plan. Every number is read from the tables that the run executes: layout,
-schedule, all-reduce plans, traffic and arenas. Bytes are those of rank 0, or of the rank that is named.
+Rank 0 calls explain() instead of print_plan. Numbers are read from the tables that the run executes: layout, schedule,
+all-reduce plans, traffic and arenas. Bytes are those of rank 0, or of the rank that is named.
 */
 #ifndef EXPLAIN_H
 #define EXPLAIN_H
@@ -13,29 +13,29 @@ schedule, all-reduce plans, traffic and arenas. Bytes are those of rank 0, or of
 enum { EXPLAIN_COLUMNS = 100 };
 
 typedef struct {
-    Trainer* t;
-    const Stage* stage; // of rank 0, as are the next two
+    const Trainer* t;
+    const Stage* stage; // of rank 0, as are the next three
     const Layout* layout;
-    const Schedule* schedule;
     const Mesh* mesh;
-    char text[8192]; // of the paragraph
-    // What rank 0 and the first rank of the last stage send in a step
-    Sends sends, last_sends;
+    const ModelConfig* model;
+    double stream;           // bytes of a micro-batch of one residual stream
+    bool full;               // recomputation
+    Sends sends, last_sends; // of rank 0 and of the first rank of the last stage, in a step
+    char text[8192];         // of the paragraph
 } Explanation;
 
-// Prints the paragraph, its lines after the first one indented, and begins a new one.
+#define SAY(...) append_text(e->text, sizeof e->text, __VA_ARGS__)
+
+// Prints the paragraph, if there is one, its lines after the first one indented, and begins a new one.
 static void end_paragraph(Explanation* e) {
     int column = 0;
     for (char* word = strtok(e->text, " "); word; word = strtok(NULL, " ")) {
-        const bool full = column + 1 + (int)strlen(word) > EXPLAIN_COLUMNS;
-        if (full) column = printf("\n ") - 1;
+        if (column + 1 + (int)strlen(word) > EXPLAIN_COLUMNS) column = printf("\n ") - 1;
         column += printf(column > 0 ? " %s" : "%s", word);
     }
-    printf("\n");
+    if (column > 0) printf("\n");
     e->text[0] = 0;
 }
-
-#define SAY(...) append_text(e->text, sizeof e->text, __VA_ARGS__)
 
 typedef struct {
     char text[64];
@@ -52,36 +52,35 @@ static Words bytes_words(double bytes) {
 
 static const char* plural(int64_t n) { return n == 1 ? "" : "s"; }
 
-// "rank 3", "ranks 0-7", "ranks 0, 2", "ranks 0, 2, ..".
 static Words ranks_words(int first, int step, int n) {
     Words words;
-    snprintf(words.text, sizeof words.text, "rank%s %d", plural(n), first);
-    if (n > 1)
-        append_text(words.text, sizeof words.text, step == 1 ? "-%d" : ", %d", first + step * (step == 1 ? n - 1 : 1));
-    if (n > 2 && step > 1) append_text(words.text, sizeof words.text, ", ..");
+    if (n == 1)
+        snprintf(words.text, sizeof words.text, "rank %d", first);
+    else if (step == 1)
+        snprintf(words.text, sizeof words.text, "ranks %d-%d", first, first + n - 1);
+    else
+        snprintf(words.text, sizeof words.text, "ranks %d, %d%s", first, first + step, n > 2 ? ", .." : "");
     return words;
 }
 
 static void explain_step(Explanation* e) {
     const Mesh* mesh = e->mesh;
-    const ModelConfig* model = &e->stage->model;
     const int64_t batch = e->t->settings.global_batch;
-    const int n = mesh_size(mesh), m = e->schedule->config.m;
+    const int n = mesh_size(mesh), summed = mesh->zero ? n : n / mesh->sites, m = e->t->schedule.config.m;
     SAY("Step (docs/step.md). ");
     if (n == 1) SAY("One rank holds the whole model");
     if (n > 1) SAY("%d ranks = tensor %d x data %d x pipeline %d train the model", n, mesh->t, mesh->d, mesh->p);
-    SAY(" %s: %s, %d blocks, %lld parameters. A step takes %lld sequences of %d tokens", model->name,
-        model_arch_name(model->arch), model->L, (long long)model_parameters(model), (long long)batch, e->stage->T);
+    SAY(" %s: %s, %d blocks, %lld parameters. A step takes %lld sequence%s of %d tokens", e->model->name,
+        model_arch_name(e->model->arch), e->model->L, (long long)model_parameters(e->model), (long long)batch,
+        plural(batch), e->stage->T);
     if (mesh->d > 1) SAY(", %lld on each of %d replicas", (long long)batch / mesh->d, mesh->d);
     SAY(", in %d micro-batch%s of %d%s, and updates the parameters once.", m, m == 1 ? "" : "es", e->stage->B,
         m == 1 ? "" : ", whose gradients are added up (gradient accumulation)");
     if (n == 1) SAY(" There is no other rank: no communication at all.");
-    if (n > 1)
-        SAY(" Rank = tensor + %d (data + %d pipeline). Once a step, %s the update, all ranks%s add up the norm of the "
-            "gradient.",
-            mesh->t, mesh->d, e->schedule->config.clip ? "before" : "after",
-            mesh->sites > 1 && mesh->zero == 0 ? " of a site" : "");
-    end_paragraph(e);
+    if (n > 1) SAY(" Rank = tensor + %d (data + %d pipeline).", mesh->t, mesh->d);
+    if (summed > 1)
+        SAY(" Once a step, %s the update, all ranks%s add up the norm of the gradient.",
+            e->t->schedule.config.clip ? "before" : "after", summed < n ? " of a site" : "");
 }
 
 // The memory of the first rank of the stage that holds the most; fills in what ranks send.
@@ -111,50 +110,14 @@ static void explain_memory(Explanation* e) {
         async_dp_free(&at);
         stage_free(&at);
     }
-    end_paragraph(e);
-}
-
-// The sums of the tensor group. x: bytes of the residual stream of a micro-batch; halves: of all-reduces a block, as
-// traffic_of_stream counts them; a gather or a scatter is one.
-static void explain_sums(Explanation* e) {
-    const CaatConfig* caat = &e->mesh->caat;
-    const bool full = e->mesh->recompute == RECOMPUTE_FULL;
-    const double t = e->mesh->t, x = (double)e->stage->B * e->stage->T * e->stage->model.C * sizeof(floatX);
-    const double cost = traffic_of_stream(e->layout, &e->stage->model, sizeof(floatX)).block;
-    const int halves = t > 1 ? (int)(cost / ((t - 1) / t * sizeof(floatX)) + 0.5) : 0, rows = e->stage->B * e->stage->T;
-    const int S = e->layout->shared, C = e->stage->model.C;
-    if (is_caat(e->stage)) {
-        end_paragraph(e);
-        SAY("CAAT-Net (docs/caat.md). The model has %d residual streams, %d on each tensor rank. Only the first %d of "
-            "%d channels of an output are summed over them; each stream keeps the other %d for itself (--caat-scale "
-            "%s). So the sums of a block are smaller: forward %d all-reduces of %s, backward 2 of %s; those of the "
-            "embedding are whole, and the head has none.",
-            caat->ranks, e->layout->streams, S, C, C - S, caat_scale_names[caat->scale], full ? 3 : 2,
-            bytes_words(x * S / C).text,
-            bytes_words(x * S / C * (caat->narrow ? 1.0 : sizeof(float) / (double)sizeof(floatX))).text);
-    } else if (e->mesh->sequence_parallel) {
-        end_paragraph(e);
-        SAY("Sequence parallel (docs/sequence.md). Between these matrices (norms, residual stream) each rank holds %d "
-            "of the %d rows of a micro-batch. Each pair of matrices begins with an all-gather of rows and ends with a "
-            "reduce-scatter: %d collectives over %s a block and micro-batch (4 forward, 6 backward, of which 2 gather "
-            "again what "
-            "weight gradients need%s).",
-            rows / e->mesh->t, rows, halves, bytes_words(x).text, full ? ", 3 to recompute" : "");
-    } else {
-        SAY(" Attention and mlp each leave every rank a partial sum of the whole output, and backward of the whole "
-            "input gradient: %d all-reduces over %s a block and micro-batch (2 forward, 2 backward%s). Those of the "
-            "backward pass run while weight gradients are computed. Embedding and head add one each, "
-            "the loss three numbers a token.",
-            halves / 2, bytes_words(x).text, full ? ", 1 to recompute" : "");
-    }
 }
 
 static void explain_tensor(Explanation* e) {
     const Layout* layout = e->layout;
-    const ModelConfig* model = &e->stage->model;
+    const ModelConfig* model = e->model;
     const int k = layout->streams, cuts = mesh_tp_cuts(e->mesh);
     const double replicated = traffic_of_replicated(layout);
-    if (cuts == 1) return;
+    if (e->mesh->t == 1) return;
     SAY("Tensor parallel (docs/tensor.md). Stage 0 of replica 0 is cut over %s: of each block a rank holds %d of %d "
         "%sheads, ",
         ranks_words(0, 1, e->mesh->t).text, k * layout->NH, model->NH, model->NKV < model->NH ? "query " : "");
@@ -164,15 +127,41 @@ static void explain_tensor(Explanation* e) {
         k * layout->V, cuts * layout->V);
     if (cuts * layout->V > model->V) SAY(" (%d and padding)", model->V);
     SAY("; norms whole.");
-    explain_sums(e);
+    if (!is_caat(e->stage) && !e->mesh->sequence_parallel)
+        SAY(" Attention and mlp each leave every rank a partial sum of the whole output, and backward of the whole "
+            "input gradient: %d all-reduces over %s a block and micro-batch (2 forward, 2 backward%s).%s Embedding and "
+            "head add one each, the loss three numbers a token.",
+            e->full ? 5 : 4, bytes_words(e->stream).text, e->full ? ", 1 to recompute" : "",
+            e->stage->split_backward ? "" : " Those of the backward pass run while weight gradients are computed.");
     if (replicated > 0)
         SAY(" Gradients of slices that several ranks hold are added up over these, once a %s: %s a rank.",
             e->mesh->zero == 2 ? "micro-batch" : "step", bytes_words(replicated).text);
-    SAY(" Rank 0 sends %s a step in its tensor group", bytes_words(e->sends.tensor).text);
+    SAY(" Rank 0 sends %s a step in its tensor group.", bytes_words(e->sends.tensor).text);
     if (e->mesh->p > 1)
-        SAY(", rank %d %s", mesh_size(e->mesh) - e->mesh->t * e->mesh->d, bytes_words(e->last_sends.tensor).text);
-    SAY(".");
-    end_paragraph(e);
+        SAY(" Rank %d sends %s.", mesh_size(e->mesh) - e->mesh->t * e->mesh->d, bytes_words(e->last_sends.tensor).text);
+}
+
+// The residual stream between the matrices, where not all ranks have the same values.
+static void explain_streams(Explanation* e) {
+    const CaatConfig* caat = &e->mesh->caat;
+    const int rows = e->stage->B * e->stage->T, S = e->layout->shared, C = e->model->C;
+    const double forward = e->stream * S / C;
+    const double backward = caat->narrow ? forward : forward * sizeof(float) / sizeof(floatX);
+    if (e->mesh->sequence_parallel)
+        SAY("Sequence parallel (docs/sequence.md). Between the matrices (norms, residual stream) each rank holds %d "
+            "of the %d rows of a micro-batch. Each pair of matrices begins with an all-gather of rows and ends with a "
+            "reduce-scatter: %d collectives over %s a block and micro-batch (4 forward, 6 backward, of which 2 gather "
+            "again what weight gradients need%s).",
+            rows / e->mesh->t, rows, e->full ? 13 : 10, bytes_words(e->stream).text, e->full ? ", 3 to recompute" : "");
+    if (is_caat(e->stage))
+        SAY("CAAT-Net (docs/caat.md). The model has %d residual streams, %d on each tensor rank. Only the first %d of "
+            "%d channels of an output are summed over them; each stream keeps the other %d for itself (--caat-scale "
+            "%s).",
+            caat->ranks, e->layout->streams, S, C, C - S, caat_scale_names[caat->scale]);
+    if (is_caat(e->stage) && e->mesh->t > 1)
+        SAY(" Sums of a block and micro-batch: forward 2 all-reduces of %s%s, backward 2 of %s; those of the embedding "
+            "are whole, and the head has none.",
+            bytes_words(forward).text, e->full ? " (1 more to recompute)" : "", bytes_words(backward).text);
 }
 
 // What a stage holds, its blocks and the ends of the model, and its forward passes before the first backward pass.
@@ -180,15 +169,15 @@ static void say_stage(Explanation* e, const Schedule* schedule) {
     const Mesh* mesh = e->mesh;
     const int ranks = mesh->t * mesh->d, last = mesh_virtual_stages(mesh) - 1;
     int warm = 0;
-    while (!action_is_backward(schedule->actions[warm].kind)) warm++;
-    for (int i = warm - 1; i >= 0; i--) warm -= schedule->actions[i].kind != FORWARD;
+    for (const Action* a = schedule->actions; !action_is_backward(a->kind); a++) warm += a->kind == FORWARD;
     SAY(" stage %d (%s)", schedule->stage, ranks_words(schedule->stage * ranks, 1, ranks).text);
     for (int c = 0; c < mesh->v; c++) {
         const int number = virtual_stage(mesh->p, mesh->folded, schedule->stage, c);
-        const int first = stage_first_layer(mesh, e->stage->model.L, number);
-        const int end = stage_first_layer(mesh, e->stage->model.L, number + 1);
+        const int first = stage_first_layer(mesh, e->model->L, number);
+        const int end = stage_first_layer(mesh, e->model->L, number + 1);
         if (number == 0) SAY(" the embedding,");
-        if (c >= 2 && c < mesh->v - 1) continue; // of many chunks the first and the last
+        if (c == 2 && c < mesh->v - 1) SAY(" ..,");
+        if (c >= 2 && c < mesh->v - 1) continue; // of many chunks the first two and the last
         SAY(end - first == 1 ? " block %d," : " blocks %d-%d,", first, end - 1);
         if (number == last) SAY(" the final norm and the head,");
     }
@@ -197,10 +186,10 @@ static void say_stage(Explanation* e, const Schedule* schedule) {
 
 static void explain_pipeline(Explanation* e) {
     const Mesh* mesh = e->mesh;
-    const PipelineConfig* config = &e->schedule->config;
-    const int64_t n = (int64_t)e->stage->B * e->stage->T * e->layout->streams * e->stage->model.C;
+    const PipelineConfig* config = &e->t->schedule.config;
+    const int64_t n = (int64_t)e->stage->B * e->stage->T * e->layout->streams * e->model->C;
     const int64_t sent = boundary_elements(mesh, n);
-    const int next = mesh->t * mesh->d * schedule_peer(e->schedule, SEND_FORWARD, 0), last = mesh->p - 1;
+    const int next = mesh->t * mesh->d * schedule_peer(&e->t->schedule, SEND_FORWARD, 0), last = mesh->p - 1;
     if (mesh->p == 1) return;
     Schedule* stages = schedules_build(config);
     SAY("Pipeline parallel (docs/schedules.md). Schedule %s; the stages, what they hold, and how many forward passes "
@@ -215,67 +204,65 @@ static void explain_pipeline(Explanation* e) {
     if (mesh->v > 1)
         SAY(" (A stage has %d chunks, in a %s, and keeps activations by chunk.)", mesh->v, mesh->folded ? "V" : "loop");
     if (e->stage->split_backward)
-        SAY(" A backward pass has two halves: the input gradient, for which another stage "
-            "waits, and the weight gradients, which fill gaps.");
+        SAY(" A backward pass has two halves: the input gradient, for which another stage waits, and the weight "
+            "gradients, which fill gaps.");
     SAY(" By formula the stages stand idle for %.3f of their working time (the bubble).", pipeline_bubble(config));
     SAY(" After a forward pass rank 0 sends %s, ", bytes_words((double)sent * sizeof(floatX)).text);
     if (sent < n) SAY("its 1/%d of ", mesh->t);
     SAY("the output, to rank %d%s; after its backward pass rank %d sends as much of the gradient back.", next,
         sent < n && !mesh->sequence_parallel ? ", whose tensor group gathers the parts" : "", next);
-    if (embedding_is_split(e->layout, &e->stage->model))
+    if (embedding_is_split(e->layout, e->model))
         SAY(" Embedding and head are one matrix (tied): stages 0 and %d add up its two gradients, %s a rank, once a "
             "step.",
             last, bytes_words(traffic_of_stage(e->stage, e->layout, 1).tied).text);
     SAY(" Rank 0 sends %s a step to other stages.", bytes_words(e->sends.pipeline).text);
-    end_paragraph(e);
     schedules_free(stages, mesh->p);
 }
 
 static void say_zero(Explanation* e) {
     const long long n = (long long)e->layout->elements;
     if (e->mesh->zero == 0) return;
-    SAY(" ZeRO-%d: a replica gets the sum of its 1/%d of every bucket, %lld of rank 0's %lld parameters (with "
-        "padding); "
-        "it alone has their optimizer state and updates them; then an all-gather gives the new parameters to all.",
+    SAY(" ZeRO-%d: a replica gets the sum of its 1/%d of every bucket, %lld of rank 0's %lld padded parameters; it "
+        "alone has their optimizer state and updates them; then all get the new ones by an all-gather.",
         e->mesh->zero, e->mesh->d, n / e->mesh->d, n);
     if (e->mesh->zero == 2) SAY(" Of gradients it keeps this part, and one or two whole buckets at a time.");
 }
 
 static void explain_data(Explanation* e) {
+    const Mesh* mesh = e->mesh;
+    const int k = mesh_site_size(mesh), block = layout_slice(e->layout, 0, NORM1_W)->bucket;
+    const double sent = (e->sends.data - e->sends.far) * sums_factor(&e->t->sums[PLAN_ALL_REDUCE]);
+    if (k == 1) return;
+    SAY("Data parallel (docs/data_parallel.md). The %s hold the same slices%s and compute gradients of different "
+        "sequences. As soon as the backward pass of a block is over%s, %s of its gradients, %s, starts, while the "
+        "block before it computes.",
+        ranks_words(0, mesh->t, k).text, mesh->sites > 1 ? " in a site" : "",
+        mesh->zero < 2 && e->t->schedule.config.m > 1 ? " in the last micro-batch" : "",
+        mesh->zero || e->stage->grads.hierarchical ? "a reduce-scatter" : "an all-reduce",
+        bytes_words((double)e->layout->bucket[block].elements * sizeof(float)).text);
+    say_zero(e);
+    SAY(" Rank 0 sends %s a step in its data group.", bytes_words(sent).text);
+}
+
+static void explain_sites(Explanation* e) {
     static const char* const modes[] = {
         "every step waits for the sum of the gradients over the sites",
         "the sum of a gradient over the sites is used by the next step's update",
         "each site updates weights of its own, sends their change, and merges the mean of all changes",
         "each site trains alone, then sends its distance from the global weights; an outer optimizer applies the mean"};
-    char numbers[512] = "sync";
+    char mode[512] = "sync";
     const Mesh* mesh = e->mesh;
-    const int k = mesh_site_size(mesh), block = layout_slice(e->layout, 0, NORM1_W)->bucket;
-    const bool sites = mesh->sites > 1 || e->stage->async;
-    const double period = e->stage->async ? (double)async_dp_period(e->stage) : 1;
-    const SiteTraffic sent =
-        replica_traffic(e->stage, e->layout, (int64_t)period, 2 * (int64_t)period); // not the first
-    if (k > 1) {
-        SAY("Data parallel (docs/data_parallel.md). The %s hold the same slices%s and compute gradients of different "
-            "sequences. As soon as the backward pass of a block is over%s, %s of its gradients, %s, starts, while the "
-            "block "
-            "before it computes.",
-            ranks_words(0, mesh->t, k).text, sites ? " in a site" : "",
-            mesh->zero < 2 && e->schedule->config.m > 1 ? " in the last micro-batch" : "",
-            mesh->zero || e->stage->grads.hierarchical ? "a reduce-scatter" : "an all-reduce",
-            bytes_words((double)e->layout->bucket[block].elements * sizeof(float)).text);
-        say_zero(e);
-        SAY(" Rank 0 sends %s a step in its data group.", bytes_words(sites ? sent.near / period : e->sends.data).text);
-        end_paragraph(e);
-    }
-    if (!sites) return;
-    if (e->stage->async) async_dp_text(numbers, sizeof numbers, e->stage);
+    const int k = mesh_site_size(mesh);
+    const double sent = e->sends.far * sums_factor(&e->t->far_sums[PLAN_ALL_REDUCE]);
+    if (mesh->sites == 1 && !e->stage->async) return;
+    if (e->stage->async) async_dp_text(mode, sizeof mode, e->stage);
     SAY("Sites (docs/async_dp.md). %d site%s of %d replica%s: stage 0 of site 0 is %s. %s: %s.", mesh->sites,
-        plural(mesh->sites), k, plural(k), ranks_words(0, 1, mesh->t * k).text, numbers, modes[e->t->settings.dp_mode]);
+        plural(mesh->sites), k, plural(k), ranks_words(0, 1, mesh->t * k).text, mode,
+        mesh->sites == 1 ? "there is no other site" : modes[e->t->settings.dp_mode]);
+    if (mesh->sites == 1) return;
     if (k == 1) say_zero(e);
     if (k > 1) SAY(" A member of a site exchanges 1/%d with other sites, then the site gathers the parts.", k);
-    SAY(" Rank 0 sends %s a step to other sites%s.", bytes_words(sent.far / period).text,
-        period > 1 ? ", on average" : "");
-    end_paragraph(e);
+    SAY(" Rank 0 sends %s a step to other sites, on average.", bytes_words(sent).text);
 }
 
 // The plans of sums between replicas, in a site and between sites: steps and first message.
@@ -283,41 +270,40 @@ static void explain_collectives(Explanation* e) {
     for (int i = 0; i < 2 * PLAN_KINDS; i++) {
         const bool far = i >= PLAN_KINDS;
         const Plan* plan = far ? &e->t->far_sums[i - PLAN_KINDS] : &e->t->sums[i];
-        const int step = e->mesh->t * (far ? mesh_site_size(e->mesh) : 1);
+        const int k = mesh_site_size(e->mesh), step = e->mesh->t * (far ? k : 1);
         if (!plan->n) continue;
-        if (!e->text[0])
-            SAY("All-reduce algorithm (docs/collectives.md), on %s.",
-                e->t->settings.topology ? e->t->settings.topology : "a network that joins all to all");
-        SAY(" By %s the %s%s takes %d step%s with 1/%d parts of a bucket; first rank %d sends part %d to rank %d.",
-            plan->name, plan_kind_name(plan->kind), far ? " between sites" : "", plan->steps, plural(plan->steps),
-            plan->chunks, plan->transfers[0].from * step, plan->transfers[0].chunk, plan->transfers[0].to * step);
+        if (!e->text[0]) SAY("All-reduce algorithm (docs/collectives.md); bytes above are the mean of its ranks.");
+        SAY(" By %s (%s) the %s%s takes %d step%s with 1/%d parts of a %s; first rank %d sends %d of them to rank %d.",
+            plan->name, allreduce_network(e->t, far), plan_kind_name(plan->kind), far ? " between sites" : "",
+            plan->steps, plural(plan->steps), plan->chunks, far && k > 1 ? "rank's share of a bucket" : "bucket",
+            plan->transfers[0].from * step, plan->transfers[0].chunks, plan->transfers[0].to * step);
     }
-    if (e->text[0]) end_paragraph(e);
 }
 
 static void explain_next(Explanation* e) {
     const Mesh* mesh = e->mesh;
-    const bool caat = is_caat(e->stage);
     const char* next = "--dry-run instead of --explain, for the memory, bytes and schedule of all ranks";
     if (mesh->recompute == RECOMPUTE_NONE) next = "--recompute selective, less memory for more work";
-    if (mesh->d > 1 && mesh->zero == 0 && mesh->sites == 1 && !e->stage->async)
+    if (mesh->d > 1 && mesh->zero == 0 && mesh->sites == 1 && !e->stage->async && !e->t->settings.allreduce)
         next = "--zero 1, the optimizer state divided over the replicas";
-    if (mesh->t > 1 && !mesh->sequence_parallel && !caat && e->stage->T % mesh->t == 0)
+    if (mesh->t > 1 && !mesh->sequence_parallel && !is_caat(e->stage) && e->stage->T % mesh->t == 0)
         next = "--sequence-parallel, norms on a part of the rows each";
     SAY("Next: %s.", next);
-    end_paragraph(e);
 }
 
-static void explain(Trainer* t) {
-    Explanation all = {t, &t->stage, &t->stage.layout, &t->schedule, &t->stage.layout.mesh, "", {0, 0, 0}, {0, 0, 0}};
-    Explanation* e = &all;
-    explain_step(e);
-    explain_memory(e);
-    explain_tensor(e);
-    explain_pipeline(e);
-    explain_data(e);
-    explain_collectives(e);
-    explain_next(e);
+static void explain(const Trainer* t) {
+    static void (*const paragraphs[])(Explanation*) = {explain_step,    explain_memory,      explain_tensor,
+                                                       explain_streams, explain_pipeline,    explain_data,
+                                                       explain_sites,   explain_collectives, explain_next};
+    const Stage* stage = &t->stage;
+    const Layout* layout = &stage->layout;
+    const double stream = (double)stage->B * stage->T * stage->model.C * sizeof(floatX);
+    const bool full = layout->mesh.recompute == RECOMPUTE_FULL;
+    Explanation e = {t, stage, layout, &layout->mesh, &stage->model, stream, full, {0, 0, 0, 0}, {0, 0, 0, 0}, ""};
+    for (size_t i = 0; i < sizeof paragraphs / sizeof paragraphs[0]; i++) {
+        paragraphs[i](&e);
+        end_paragraph(&e);
+    }
     fflush(stdout);
 }
 

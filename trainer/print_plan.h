@@ -22,9 +22,10 @@ static Traffic traffic_of_stage(const Stage* stage, const Layout* layout, int m)
     return traffic;
 }
 
-// Bytes that a rank sends in a step, in the three groups; with asynchronous sites, the mean over an outer step.
+// Bytes that a rank sends in a step, in the three groups, and of data to other sites; with asynchronous sites, the mean
+// over an outer step.
 typedef struct {
-    double tensor, pipeline, data;
+    double tensor, pipeline, data, far;
 } Sends;
 
 // Bytes that a rank with a layout sends to other replicas, divided into sites, in the steps first + 1 to last.
@@ -40,7 +41,7 @@ static Sends sends_of_rank(const Stage* stage, int m) {
     const SiteTraffic round = replica_traffic(stage, &stage->layout, period, 2 * period); // not the first
     const bool sites = stage->layout.mesh.sites > 1 || stage->async;
     const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
-                         sites ? (round.near + round.far) / (double)period : traffic.data};
+                         sites ? (round.near + round.far) / (double)period : traffic.data, round.far / (double)period};
     return sends;
 }
 
@@ -132,21 +133,24 @@ static void print_caat(const Stage* stage) {
            sync->narrow ? FLOATX_NAME : "fp32");
 }
 
+// The network of the all-reduces in a site, or between sites; see build_allreduce_plans.
+static const char* allreduce_network(const Trainer* t, bool far) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const bool named = far == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
+    return named && t->settings.topology ? t->settings.topology : "full, all to all";
+}
+
 // Prints the all-reduce algorithms: of --allreduce, and between sites.
 static void print_allreduce(const Trainer* t) {
-    const Settings* settings = &t->settings;
     const Mesh* mesh = &t->stage.layout.mesh;
     for (int far = 0; far < 2; far++) {
         const char* where = far ? "between sites " : "in a site ";
         if (mesh->sites == 1) where = "";
-        const bool named =
-            settings->topology && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1); // see build_allreduce_plans
         int n = 0;
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             const Plan* plan = far ? &t->far_sums[kind] : &t->sums[kind];
             if (!plan->n) continue;
-            if (n++ == 0)
-                printf("allreduce %sby %s on %s:", where, plan->name, named ? settings->topology : "full, all to all");
+            if (n++ == 0) printf("allreduce %sby %s on %s:", where, plan->name, allreduce_network(t, far));
             printf("%s %s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", plan_kind_name(plan->kind), plan->steps,
                    plan->steps == 1 ? "" : "s", plan->chunks);
         }
