@@ -38,7 +38,6 @@ static double wait_merged(const AsyncConfig* config, int64_t t, double now, cons
 }
 
 static void draw_mode(SvgPicture* picture, const char* name, AsyncConfig config) {
-    char title[160];
     double now = 0, arrives[2] = {0, 0};
     int64_t t = 0;
     SvgPanel* panel = svg_add_panel(picture, "", "", 2);
@@ -54,8 +53,7 @@ static void draw_mode(SvgPicture* picture, const char* name, AsyncConfig config)
         send_step(panel, &config, t, now, arrives);
         if (config.delay == 0) now = wait_merged(&config, t, now, arrives);
     }
-    snprintf(title, sizeof title, "%s: %lld steps", name, (long long)t);
-    snprintf(panel->title, sizeof panel->title, "%s", title);
+    snprintf(panel->title, sizeof panel->title, "%s: %lld steps", name, (long long)t);
 }
 
 int main(void) {

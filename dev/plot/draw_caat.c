@@ -7,13 +7,11 @@ channels of a row-parallel layer's output before and after it, from the rank's l
 
 enum { RANKS = 4, CHANNELS = 32, CELL = 9, ROW = 34, TOP = 104, LABEL = 52, AFTER = 490 };
 
-static const char* const rank_colors[RANKS] = {"2a66b8", "238b4d", "b3541e", "8457bd"};
+static const unsigned rank_colors[RANKS] = {0x2a66b8, 0x238b4d, 0xb3541e, 0x8457bd};
 
 // Channels [first, end) of a stream, a box each.
-static void draw_channels(double left, double top, int first, int end, const char* color) {
-    char attributes[64];
-    snprintf(attributes, sizeof attributes, "fill=\"#%s\"", color);
-    for (int c = first; c < end; c++) svg_write_rect(stdout, left + c * CELL, top, CELL - 1, ROW - 12, attributes);
+static void draw_channels(double left, double top, int first, int end, unsigned color) {
+    for (int c = first; c < end; c++) svg_write_fill(stdout, left + c * CELL, top, CELL - 1, ROW - 12, color);
 }
 
 static void draw_rank(const Layout* layout) {
@@ -23,7 +21,7 @@ static void draw_rank(const Layout* layout) {
     snprintf(text, sizeof text, "rank %d", rank);
     svg_write_text(stdout, SVG_MARGIN, top + 15, "", text);
     draw_channels(SVG_MARGIN + LABEL, top, 0, C, rank_colors[rank]);
-    draw_channels(AFTER, top, 0, S, "57606a");
+    draw_channels(AFTER, top, 0, S, 0x57606a);
     draw_channels(AFTER, top, S, C, rank_colors[rank]);
     snprintf(text, sizeof text, caat_factor(&layout->mesh.caat) == 1 ? "private" : "private, x sqrt(%d)", RANKS);
     svg_write_text(stdout, AFTER + C * CELL + 8, top + 15, "font-size=\"11\"", text);

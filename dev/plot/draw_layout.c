@@ -15,20 +15,13 @@ draw_layout.c: what the ranks of a mesh hold, as SVG pictures, from the tables t
 #include "../../util/options.h"
 #include "svg_timeline.h"
 
-enum { WIDTH = 900, LABEL = 190, NOTE = 110, PITCH = 26, TOP = 86, MAX_COLOURS = 8, MAX_PARTS = 64, MAX_BARS = 512 };
-typedef enum { DRAW_TENSOR, DRAW_MEMORY, DRAW_BUCKETS, DRAW_FLOPS } LayoutPicture;
-
-typedef struct {
-    const char* model;
-    int64_t tp, pp, dp, zero, B, m;
-    int what, type;
-    bool sequence_parallel, help;
-} LayoutOptions;
+enum { WIDTH = 900, LABEL = 190, NOTE = 110, PITCH = 26, TOP = 86, MAX_COLOURS = 8, MAX_BARS = 512 };
+enum { DRAW_TENSOR, DRAW_MEMORY, DRAW_BUCKETS, DRAW_FLOPS };
 
 typedef struct {
     char label[96], note[64];
-    int parts, colour[MAX_PARTS];
-    double size[MAX_PARTS];
+    int parts;
+    double size[MAX_COLOURS]; // of each part, which has the colour of its number
 } Bar;
 
 static unsigned colour_of(int i) {
@@ -60,42 +53,29 @@ static void write_colours(FILE* out, int n, const char* rank, const char* const*
     }
 }
 
-// The largest bar is as wide as there is room; in percent: every bar is.
-static void write_bars(FILE* out, const Bar* bars, int n, bool percent) {
-    const double room = WIDTH - 2 * SVG_MARGIN - LABEL - NOTE;
+// A row for each bar, the longest as wide as there is room.
+static void draw_bars(FILE* out, const char* title, const char* caption, const Bar* bars, int n, const char* rank,
+                      const char* const* names) {
     double most = 0;
     for (int i = 0; i < n; i++) {
         double sum = 0;
         for (int k = 0; k < bars[i].parts; k++) sum += bars[i].size[k];
         most = fmax(most, sum);
     }
+    svg_write_begin(out, WIDTH, TOP + n * PITCH + SVG_MARGIN, SVG_MARGIN, title);
+    write_note(out, SVG_MARGIN, SVG_MARGIN + 31, "start", caption);
+    write_colours(out, bars[0].parts, rank, names);
     for (int i = 0; i < n; i++) {
-        double x = SVG_MARGIN + LABEL, sum = 0;
-        const double y = TOP + i * PITCH;
-        for (int k = 0; k < bars[i].parts; k++) sum += bars[i].size[k];
+        double x = SVG_MARGIN + LABEL;
+        const double y = TOP + i * PITCH, scale = (WIDTH - 2 * SVG_MARGIN - LABEL - NOTE) / most;
         svg_write_text(out, SVG_MARGIN, y + 15, "", bars[i].label);
         for (int k = 0; k < bars[i].parts; k++) {
-            const double width = room * bars[i].size[k] / (percent ? sum : most);
-            write_part(out, x, y, width, PITCH - 5, colour_of(bars[i].colour[k]));
-            x += width;
+            write_part(out, x, y, scale * bars[i].size[k], PITCH - 5, colour_of(k));
+            x += scale * bars[i].size[k];
         }
         write_note(out, x + 6, y + 15, "start", bars[i].note);
     }
-}
-
-static void bar_add(Bar* bar, double size, int colour) {
-    bar->size[bar->parts] = size;
-    bar->colour[bar->parts++] = colour;
-}
-
-static bool draw_bars(FILE* out, const char* title, const char* caption, const Bar* bars, int n, bool percent,
-                      int colours, const char* rank, const char* const* names) {
-    svg_write_begin(out, WIDTH, TOP + n * PITCH + SVG_MARGIN, SVG_MARGIN, title);
-    write_note(out, SVG_MARGIN, SVG_MARGIN + 31, "start", caption);
-    write_colours(out, colours, rank, names);
-    write_bars(out, bars, n, percent);
     fputs("</svg>\n", out);
-    return true;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -132,6 +112,12 @@ static double write_operator(FILE* out, const char* name, double x, double y) {
     return x + 28;
 }
 
+// Whether slice i is of a matrix of the first block.
+static bool is_drawn(const Layout* layout, int i) {
+    const Tensor* tensor = &layout->slices[i].tensor;
+    return tensor->layer == layout->chunk[0].first_layer && !tensor->vector;
+}
+
 static void write_block(FILE* out, const Layout* layouts, double scale) {
     const Layout* first = &layouts[0];
     const bool sp = first->mesh.sequence_parallel;
@@ -140,14 +126,12 @@ static void write_block(FILE* out, const Layout* layouts, double scale) {
     Parallel before = ROW_PARALLEL;
     for (int i = 0; i < first->n; i++) {
         const Tensor* tensor = &first->slices[i].tensor;
-        const char* dot = strrchr(tensor->name, '.');
-        if (tensor->layer != first->chunk[0].first_layer || tensor->vector) continue;
+        if (!is_drawn(first, i)) continue;
         if (tensor->parallel == COLUMN_PARALLEL && before == ROW_PARALLEL)
             x = write_operator(out, sp ? "g" : "f", write_stream(out, &first->mesh, x, y, stream), y);
         char name[64];
-        snprintf(name, sizeof name, "%.*s", (int)(dot - tensor->name), tensor->name);
-        const char* part = strrchr(name, '.');
-        write_note(out, x, y - 6, "start", part ? part + 1 : name);
+        snprintf(name, sizeof name, "%.*s", (int)(strrchr(tensor->name, '.') - tensor->name), tensor->name);
+        write_note(out, x, y - 6, "start", strrchr(name, '.') + 1);
         for (int rank = 0; rank < first->mesh.t; rank++) write_slice(out, &layouts[rank].slices[i], rank, x, y, scale);
         x += scale * (double)tensor->rows + 12;
         if (tensor->parallel == ROW_PARALLEL) x = write_operator(out, sp ? "g\xcc\x84" : "g", x - 12, y);
@@ -156,23 +140,23 @@ static void write_block(FILE* out, const Layout* layouts, double scale) {
     write_stream(out, &first->mesh, x, y, stream);
 }
 
-static bool draw_tensor(FILE* out, const ModelConfig* model, Mesh mesh, const LayoutOptions* o, Error* error) {
+static bool draw_tensor(FILE* out, const ModelConfig* model, Mesh mesh, int B, Error* error) {
     Layout layouts[MAX_COLOURS];
-    char title[160], text[256];
+    char text[256];
     int64_t width = 0, height = 0;
     for (mesh.tensor = 0; mesh.tensor < mesh.t; mesh.tensor++) {
         if (!layout_build(&layouts[mesh.tensor], model, mesh, model->T, error)) return false;
     }
     for (int i = 0; i < layouts[0].n; i++) {
-        const Tensor* tensor = &layouts[0].slices[i].tensor;
-        if (tensor->layer != layouts[0].chunk[0].first_layer || tensor->vector) continue;
-        width += tensor->rows;
-        height = max_i64(height, tensor->cols);
+        if (!is_drawn(&layouts[0], i)) continue;
+        width += layouts[0].slices[i].tensor.rows;
+        height = max_i64(height, layouts[0].slices[i].tensor.cols);
     }
     const double scale = (WIDTH - 2 * SVG_MARGIN - 330.0) / (double)width;
-    snprintf(title, sizeof title, "%s: the matrices of a block on %d tensor ranks%s", model->name, mesh.t,
+    const double bottom = TOP + 16 + fmax(112, scale * (double)height) + 26;
+    snprintf(text, sizeof text, "%s: the matrices of a block on %d tensor ranks%s", model->name, mesh.t,
              mesh.sequence_parallel ? ", sequence parallel" : "");
-    svg_write_begin(out, WIDTH, TOP + 16 + fmax(112, scale * (double)height) + 26 + SVG_MARGIN, SVG_MARGIN, title);
+    svg_write_begin(out, WIDTH, bottom + SVG_MARGIN, SVG_MARGIN, text);
     write_note(out, SVG_MARGIN, SVG_MARGIN + 31, "start",
                mesh.sequence_parallel
                    ? "g: all-gather of rows forward, reduce-scatter backward; g\xcc\x84: reduce-scatter forward, "
@@ -180,11 +164,10 @@ static bool draw_tensor(FILE* out, const ModelConfig* model, Mesh mesh, const La
                    : "f: nothing forward, all-reduce backward; g: all-reduce forward, nothing backward");
     write_colours(out, mesh.t, "tensor rank", NULL);
     write_block(out, layouts, scale);
-    const double x = (double)o->B * model->T * model->C;
-    const Traffic traffic = traffic_of_step(&layouts[0], model, (int)o->B, model->T, 1, o->type ? 2 : sizeof(float));
+    const Traffic traffic = traffic_of_step(&layouts[0], model, B, model->T, 1, sizeof(float));
     snprintf(text, sizeof text, "a rank sends %.0f bytes a block and micro-batch (B %d, T %d, C %d: %.0f elements)",
-             traffic.layers / layouts[0].layers, (int)o->B, model->T, model->C, x);
-    write_note(out, SVG_MARGIN, TOP + 16 + fmax(112, scale * (double)height) + 26, "start", text);
+             traffic.layers / layouts[0].layers, B, model->T, model->C, (double)B * model->T * model->C);
+    write_note(out, SVG_MARGIN, bottom, "start", text);
     fputs("</svg>\n", out);
     for (int rank = 0; rank < mesh.t; rank++) layout_free(&layouts[rank]);
     return true;
@@ -193,62 +176,66 @@ static bool draw_tensor(FILE* out, const ModelConfig* model, Mesh mesh, const La
 // ----------------------------------------------------------------------------------------------------------------
 // Bars
 
-static bool draw_memory(FILE* out, const ModelConfig* model, Mesh mesh, const LayoutOptions* o, Error* error) {
-    static const char* const names[] = {"none", "selective", "full"};
-    const DtypeInfo type = {o->type ? 2 : 4, o->type == 1, 2};
+static bool draw_memory(FILE* out, const ModelConfig* model, Mesh mesh, int B, Error* error) {
+    static const char* const recompute[] = {"", ", recompute selective", ", recompute full"};
+    const DtypeInfo type = {sizeof(float), false, 2};
+    const int zero = mesh.zero;
     Bar bars[5];
     char title[200];
-    memset(bars, 0, sizeof bars);
     for (int i = 0; i < 5; i++) { // ZeRO 0, 1, 2; then the recomputations with the ZeRO that was asked for
         StageMemory memory;
-        mesh.zero = i < 3 ? i : (int)o->zero;
+        mesh.zero = i < 3 ? i : zero;
         mesh.recompute = i < 3 ? RECOMPUTE_NONE : (Recompute)(i - 2);
-        const PipelineConfig plan = {ONE_F_ONE_B, mesh.p, 1, (int)o->m, mesh.zero == 2, model->tied, true};
-        if (!plan_memory(&memory, model, &mesh, (int)o->B, model->T, &plan, type, error)) return false;
-        for (int k = 0; k < ARENAS; k++) bar_add(&bars[i], memory.arena[k], k);
-        if (mesh.recompute == RECOMPUTE_NONE)
-            snprintf(bars[i].label, sizeof bars[i].label, "ZeRO %d", mesh.zero);
-        else
-            snprintf(bars[i].label, sizeof bars[i].label, "ZeRO %d, recompute %s", mesh.zero, names[mesh.recompute]);
+        const PipelineConfig plan = {ONE_F_ONE_B, mesh.p, 1, 4, mesh.zero == 2, model->tied, true};
+        if (!plan_memory(&memory, model, &mesh, B, model->T, &plan, type, error)) return false;
+        bars[i].parts = ARENAS;
+        for (int k = 0; k < ARENAS; k++) bars[i].size[k] = memory.arena[k];
+        snprintf(bars[i].label, sizeof bars[i].label, "ZeRO %d%s", mesh.zero, recompute[mesh.recompute]);
         const ByteUnit unit = byte_unit(memory.bytes, false);
         snprintf(bars[i].note, sizeof bars[i].note, "%.1f %s", memory.bytes / unit.bytes, unit.name);
     }
-    snprintf(title, sizeof title, "%s: memory of a rank, (t, p, d) = (%d, %d, %d)%s, %s", model->name, mesh.t, mesh.p,
-             mesh.d, mesh.sequence_parallel ? ", sequence parallel" : "", o->type ? "bf16" : "fp32");
-    return draw_bars(out, title, "of the ranks of the mesh, the one with the largest sum", bars, 5, false, ARENAS, NULL,
-                     arena_names);
+    snprintf(title, sizeof title, "%s: memory of a rank, (t, p, d) = (%d, %d, %d)%s, fp32", model->name, mesh.t, mesh.p,
+             mesh.d, mesh.sequence_parallel ? ", sequence parallel" : "");
+    draw_bars(out, title, "of the ranks of the mesh, the one with the largest sum", bars, 5, NULL, arena_names);
+    return true;
 }
 
 // The backward pass completes the buckets of a stage against their order in memory.
 static bool draw_buckets(FILE* out, const ModelConfig* model, Mesh mesh, Error* error) {
+    static Bar bars[MAX_BARS];
     Layout layout;
-    Bar* bars = (Bar*)checked_calloc(MAX_BARS, sizeof(Bar), "the bars");
     char title[200];
-    if (!layout_build(&layout, model, mesh, model->T, error)) return free(bars), false;
+    if (!layout_build(&layout, model, mesh, model->T, error)) return false;
     const int n = (int)min_i64(layout.buckets, MAX_BARS);
     for (int i = 0; i < n; i++) {
+        Bar* bar = &bars[i];
         const int b = layout.buckets - 1 - i;
         const Tensor* tensor = &layout.slices[layout.bucket[b].first].tensor;
-        const bool block = tensor->layer >= 0 && tensor->layer < model->L;
-        if (block)
-            snprintf(bars[i].label, sizeof bars[i].label, "%d: block %d", i + 1, tensor->layer);
-        else
-            snprintf(bars[i].label, sizeof bars[i].label, "%d: %s", i + 1, tensor->name);
-        snprintf(bars[i].note, sizeof bars[i].note, "%lld", (long long)layout.bucket[b].elements);
-        const int shards = mesh.zero ? mesh.d : 1;
-        for (int k = 0; k < shards; k++) bar_add(&bars[i], (double)layout.bucket[b].elements / shards, k);
+        snprintf(bar->label, sizeof bar->label, "%d: %s", i + 1, tensor->name);
+        if (tensor->layer >= 0 && tensor->layer < model->L)
+            snprintf(bar->label, sizeof bar->label, "%d: block %d", i + 1, tensor->layer);
+        snprintf(bar->note, sizeof bar->note, "%lld", (long long)layout.bucket[b].elements);
+        bar->parts = mesh.zero ? mesh.d : 1;
+        for (int k = 0; k < bar->parts; k++) bar->size[k] = (double)layout.bucket[b].elements / bar->parts;
     }
+    layout_free(&layout);
     snprintf(title, sizeof title, "%s: gradient buckets of rank 0 of (%d, %d, %d) with ZeRO %d", model->name, mesh.t,
              mesh.p, mesh.d, mesh.zero);
-    const bool ok =
-        draw_bars(out, title, "from top to bottom as they are sent; elements, and who owns which shard", bars, n, false,
-                  mesh.zero ? mesh.d : 1, mesh.zero ? "data rank" : "every data rank; bucket", NULL);
-    layout_free(&layout);
-    free(bars);
-    return ok;
+    draw_bars(out, title, "from top to bottom as they are sent; elements, and who owns which shard", bars, n,
+              mesh.zero ? "data rank" : "every data rank; bucket", NULL);
+    return true;
 }
 
-static bool draw_flops(FILE* out, const ModelConfig* model) {
+// Which of draw_flops' parts a matrix or vector is in
+static int flops_part(const Tensor* tensor) {
+    const TensorKind kind = tensor->kind;
+    if (kind == QKV_W || kind == K_W || kind == V_W) return 0;
+    if (kind == ATTN_PROJ_W) return 2;
+    if (kind == FC_W || kind == UP_W || kind == MLP_PROJ_W) return 3;
+    return is_vocabulary(tensor) ? 4 : 5;
+}
+
+static void draw_flops(FILE* out, const ModelConfig* model) {
     static const char* const names[] = {"qkv", "attention",          "attention's projection",
                                         "mlp", "embedding and head", "vectors, positions"};
     Bar bars[3];
@@ -258,75 +245,62 @@ static bool draw_flops(FILE* out, const ModelConfig* model) {
     memset(bars, 0, sizeof bars);
     for (int i = 0; i < 3; i++) {
         const int T = model->T << 2 * i;
-        double flops[6] = {0, 6.0 * model->L * model->C * T, 0, 0, 0, 0};
-        for (int k = 0; k < n; k++) {
-            int what = 5;
-            const TensorKind kind = list[k].kind;
-            if (kind == QKV_W || kind == K_W || kind == V_W) what = 0;
-            if (kind == ATTN_PROJ_W) what = 2;
-            if (kind == FC_W || kind == UP_W || kind == MLP_PROJ_W) what = 3;
-            if (is_vocabulary(&list[k])) what = 4;
-            flops[what] += 6.0 * (double)(list[k].rows * list[k].cols);
-        }
-        for (int k = 0; k < 6; k++) bar_add(&bars[i], flops[k], k);
+        const double flops = model_flops_per_token(model, T);
+        bars[i].parts = 6;
+        bars[i].size[1] = 6.0 * model->L * model->C * T / flops;
+        for (int k = 0; k < n; k++)
+            bars[i].size[flops_part(&list[k])] += 6.0 * (double)(list[k].rows * list[k].cols) / flops;
         snprintf(bars[i].label, sizeof bars[i].label, "sequences of %d", T);
-        snprintf(bars[i].note, sizeof bars[i].note, "%.0f", model_flops_per_token(model, T));
+        snprintf(bars[i].note, sizeof bars[i].note, "%.0f", flops);
     }
-    snprintf(title, sizeof title, "%s: FLOPs of a training step for each token", model->name);
     free(list);
-    return draw_bars(out, title, "by operation: 6 N + 6 L C T; every bar is 100 %, its number the sum", bars, 3, true,
-                     6, NULL, names);
+    snprintf(title, sizeof title, "%s: FLOPs of a training step for each token", model->name);
+    draw_bars(out, title, "by operation: 6 N + 6 L C T; every bar is 100 %, its number the sum", bars, 3, NULL, names);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 
-// Prints to out. Returns the exit status, with an error if it is not 0.
-static int draw_layout(int argc, char** argv, FILE* out, Error* error) {
-    LayoutOptions o = {"tiny", 1, 1, 1, 0, 4, 4, DRAW_TENSOR, 0, false, false};
+// Prints a picture to out. Returns false if there is none.
+static bool draw_layout(int argc, char** argv, FILE* out, Error* error) {
+    const char* name = "tiny";
+    int64_t tp = 1, pp = 1, dp = 1, zero = 0, B = 4;
+    int what = DRAW_TENSOR;
+    bool sequence_parallel = false, help = false;
     Option table[] = {
-        option_choice("what", &o.what, "tensor|memory|buckets|flops", "the picture"),
-        option_string("model", &o.model, "NAME", "a published size"),
-        option_int("tp", &o.tp, 1, MAX_COLOURS, "tensor ranks"),
-        option_int("pp", &o.pp, 1, 256, "stages"),
-        option_int("dp", &o.dp, 1, MAX_COLOURS, "replicas"),
-        option_int("zero", &o.zero, 0, 2, "ZeRO's stage"),
-        option_flag("sequence-parallel", &o.sequence_parallel, "splits the rows of the residual stream over tp"),
-        option_int("micro-batch", &o.B, 1, 1024, "sequences of a micro-batch"),
-        option_int("microbatches", &o.m, 1, 1024, "of a step"),
-        option_choice("values", &o.type, "fp32|bf16", "parameters and activations"),
-        option_flag("help", &o.help, "this list"),
+        option_choice("what", &what, "tensor|memory|buckets|flops", "the picture"),
+        option_string("model", &name, "NAME", "a published size"),
+        option_int("tp", &tp, 1, MAX_COLOURS, "tensor ranks"),
+        option_int("pp", &pp, 1, 256, "stages"),
+        option_int("dp", &dp, 1, MAX_COLOURS, "replicas"),
+        option_int("zero", &zero, 0, 2, "ZeRO's stage"),
+        option_flag("sequence-parallel", &sequence_parallel, "splits the rows of the residual stream over tp"),
+        option_int("micro-batch", &B, 1, 1024, "sequences of a micro-batch"),
+        option_flag("help", &help, "this list"),
     };
-    if (!options_parse(table, (int)(sizeof table / sizeof table[0]), argc, argv, error)) return EXIT_ARGUMENTS;
-    if (o.help) {
+    const int options = (int)(sizeof table / sizeof table[0]);
+    if (!options_parse(table, options, argc, argv, error)) return false;
+    if (help) {
         fprintf(out, "draw_layout draws what the ranks of a mesh hold, as SVG.\n\n");
-        options_help(table, (int)(sizeof table / sizeof table[0]), out);
-        return 0;
+        options_help(table, options, out);
+        return true;
     }
-    const ModelConfig* model = model_find_preset(o.model);
-    if (!model) return fail(error, "--model %s: there is no such model", o.model), EXIT_ARGUMENTS;
-    Mesh mesh = mesh_of_rank(0, (int)o.tp, (int)o.pp, (int)o.dp);
-    mesh.zero = (int)o.zero;
-    mesh.sequence_parallel = o.sequence_parallel;
-    bool ok = false;
-    switch ((LayoutPicture)o.what) {
-    case DRAW_TENSOR: ok = draw_tensor(out, model, mesh, &o, error); break;
-    case DRAW_MEMORY: ok = draw_memory(out, model, mesh, &o, error); break;
-    case DRAW_BUCKETS: ok = draw_buckets(out, model, mesh, error); break;
-    case DRAW_FLOPS: ok = draw_flops(out, model); break;
-    }
-    if (!ok) return EXIT_ARGUMENTS;
-    if (fflush(out) == 0 && !ferror(out)) return 0;
-    fail(error, "writing failed: %s", strerror(errno));
-    return EXIT_RUN;
+    const ModelConfig* model = model_find_preset(name);
+    if (!model) return fail(error, "--model %s: there is no such model", name);
+    Mesh mesh = mesh_of_rank(0, (int)tp, (int)pp, (int)dp);
+    mesh.zero = (int)zero;
+    mesh.sequence_parallel = sequence_parallel;
+    if (what == DRAW_TENSOR) return draw_tensor(out, model, mesh, (int)B, error);
+    if (what == DRAW_MEMORY) return draw_memory(out, model, mesh, (int)B, error);
+    if (what == DRAW_BUCKETS) return draw_buckets(out, model, mesh, error);
+    draw_flops(out, model);
+    return true;
 }
 
 #ifndef DRAW_LAYOUT_NO_MAIN
 int main(int argc, char** argv) {
     process.name = "draw_layout";
     Error error;
-    const int status = draw_layout(argc, argv, stdout, &error);
-    if (status == EXIT_ARGUMENTS) die_usage("%s", error.text);
-    if (status != 0) die("%s", error.text);
-    return 0;
+    if (!draw_layout(argc, argv, stdout, &error)) die_usage("%s", error.text);
+    return fflush(stdout) == 0 ? 0 : EXIT_RUN;
 }
 #endif

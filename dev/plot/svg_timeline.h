@@ -228,6 +228,12 @@ static inline void svg_write_rect(FILE* out, double x, double y, double width, d
             *attributes ? " " : "", attributes);
 }
 
+static inline void svg_write_fill(FILE* out, double x, double y, double width, double height, unsigned colour) {
+    char fill[32];
+    snprintf(fill, sizeof fill, "fill=\"#%06x\"", colour);
+    svg_write_rect(out, x, y, width, height, fill);
+}
+
 // The first lines of a picture: its frame, and its title at `left`.
 static inline void svg_write_begin(FILE* out, double width, double height, double left, const char* title) {
     fprintf(out,
@@ -334,11 +340,7 @@ static inline bool svg_has_kind(const SvgPicture* picture, SvgKind kind) {
 
 // A swatch for each chunk, four at most, and what they mean; returns where the next one begins.
 static inline double svg_write_key(FILE* out, double left, double y, const unsigned* shades, int n, const char* text) {
-    for (int i = 0; i < n; i++) {
-        char fill[32];
-        snprintf(fill, sizeof fill, "fill=\"#%06x\"", shades[i]);
-        svg_write_rect(out, left + 13 * i, y - 10, 12, 12, fill);
-    }
+    for (int i = 0; i < n; i++) svg_write_fill(out, left + 13 * i, y - 10, 12, 12, shades[i]);
     svg_write_text(out, left + 13 * n + 4, y, "", text);
     return left + 13 * n + 4 + svg_text_width(text, SVG_FONT) + 10;
 }

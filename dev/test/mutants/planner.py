@@ -131,10 +131,10 @@ FAULTS = [
      "slice->rows : slice->rows"),
     ("picture: a key/value head is drawn over the next rank's", PICTURE, "rank % slice->copies * height : 0", "0 : 0"),
     ("picture: rows are not split", PICTURE, "mesh->sequence_parallel ? mesh->t : 1;", "1;"),
-    ("picture: ZeRO is forgotten", PICTURE, "mesh.zero = i < 3 ? i : (int)o->zero;", "mesh.zero = (int)o->zero;"),
+    ("picture: ZeRO is forgotten", PICTURE, "mesh.zero = i < 3 ? i : zero;", "mesh.zero = zero;"),
     ("picture: one recomputation only", PICTURE, "(Recompute)(i - 2)", "RECOMPUTE_SELECTIVE"),
     ("picture: buckets in the order of memory", PICTURE, "layout.buckets - 1 - i", "i"),
     ("picture: without ZeRO there are owners", PICTURE, "mesh.zero ? mesh.d : 1;\n        for", "mesh.d;\n        for"),
-    ("picture: attention in full", PICTURE, "{0, 6.0 * model->L", "{0, 12.0 * model->L"),
+    ("picture: attention in full", PICTURE, "size[1] = 6.0 * model->L", "size[1] = 12.0 * model->L"),
     ("picture: the mlp without its gate", PICTURE, "kind == FC_W || kind == UP_W ||", "kind == FC_W ||"),
 ]
