@@ -1,7 +1,6 @@
 #!/bin/sh
-# dev/plot/pictures.sh [--check | FOLDER]   draws the pictures of tables as docs/images/NAME.svg, or into FOLDER;
-# --check compares those of docs/images with what is drawn now; numbers may differ by rounding. `make pictures` builds
-# the programs that draw them.
+# dev/plot/pictures.sh [--check]   draws the pictures of tables as docs/images/NAME.svg; --check compares those that are
+# there with what is drawn now; numbers may differ by rounding. `make pictures` builds the programs that draw them.
 #
 # The other pictures show measurements or runs: async.svg (docs/async_dp.md), ladder.svg (docs/ladder/README.md),
 # measured.svg (docs/schedules.md), network.svg (docs/collectives.md), overlap.svg (docs/async_dp.md), report.png
@@ -11,9 +10,9 @@ cd "$(dirname "$0")/../.."
 here=$PWD
 BUILD=${BUILD:-build}
 measured="async ladder measured network overlap shakespeare"
-images=${1:-docs/images}
 drawn=$(mktemp -d)
 trap 'rm -rf "$drawn"' EXIT
+trap 'exit 1' INT TERM HUP
 
 collective() { # NAME TOPOLOGY ALGORITHM WHAT
     "$BUILD/draw_collective" --topology "$2" --algorithm "$3" --what "$4" >"$drawn/$1.svg"
@@ -47,9 +46,9 @@ same() { # the last digit of a number depends on the compiler's multiply-adds
     words "$2" | paste "$drawn/words" - | awk -F '\t' '$1 != $2 {
         if ($1 !~ /^-?[0-9]+\.[0-9]+$/ || $2 !~ /^-?[0-9]+\.[0-9]+$/ || ($1 - $2) ^ 2 > 0.011 ^ 2) exit 1 }'
 }
-if [ "$images" != --check ]; then
+if [ "${1:-}" != --check ]; then
     for picture in "$drawn"/*.svg; do
-        same "$picture" "$images/${picture##*/}" || cp "$picture" "$images"
+        same "$picture" "docs/images/${picture##*/}" || cp "$picture" docs/images
     done
     exit
 fi

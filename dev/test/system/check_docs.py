@@ -5,7 +5,6 @@ check_docs.py: are the docs true? Links, names of files, functions, options and 
     dev/test/system/check_docs.py [FILE...]     all checks of the files (all: docs/, README.md, CONTRIBUTING.md)
     --static    no commands        --quick    of the commands only the blocks ```sh quick
     --update    writes what the commands printed into the ```output blocks of FILE...; lines `...` stay where they fit
-    --root DIR  another copy of the tree, with its programs
 
 A block ```sh quick or ```sh run is run by sh -e in the project's root with the programs that `make book` builds, and
 what it printed is compared with the block ```output below it: a line `...` stands for any lines, runs of blanks are
@@ -13,7 +12,7 @@ one, integers are equal, numbers with a point equal within 1 %; times, speeds an
 may write to build/book/, which is removed before each file. A block that needs mpirun is left out where there is none.
 The last line is "N passed, N failed". Standard library only.
 """
-import argparse, difflib, glob, os, re, shutil, signal, subprocess, sys, time
+import argparse, difflib, functools, glob, os, re, shutil, signal, subprocess, sys, textwrap, time
 
 CHAPTERS = ("step memory tensor sequence schedules data_parallel collectives caat async_dp planner fault_tolerance "
             "gpu_kernels precision").split()
@@ -35,27 +34,29 @@ FREE = [(re.compile(r"\bmfu +[\d.]+ ?%"), "mfu <free>"),
         (re.compile(r"(?<![\w.])[\d.]+ ?% of (?:the )?(?:peak|step|time|it)\b"), "<free>")]
 NUMBER = re.compile(r"(?<![\w.])([-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?)(?!\w)")
 
+def files_of_tree():
+    found = set()
+    for place, folders, names in os.walk("."):
+        folders[:] = [f for f in folders if f[0] != "." and not f.startswith("build") and f != "__pycache__"]
+        found.update(os.path.normpath(os.path.join(place, name)) for name in names)
+    return found
+
 class Tree:
-    def __init__(self, root):
-        self.root, self.files = root, {}
-        for place, folders, names in os.walk(root):
-            folders[:] = sorted(f for f in folders if f[0] != "." and not f.startswith("build") and f != "__pycache__")
-            for name in names:
-                self.files[os.path.relpath(os.path.join(place, name), root)] = None
+    def __init__(self):
+        self.files = dict.fromkeys(sorted(files_of_tree()))
         self.names = {os.path.basename(path) for path in self.files}
         self.top = {path.split("/")[0] for path in self.files if "/" in path}
-        self.known = None
 
     def text(self, path):
         if self.files.get(path) is None:
-            with open(os.path.join(self.root, path), encoding="utf-8", errors="replace") as f:
+            with open(path, encoding="utf-8", errors="replace") as f:
                 self.files[path] = f.read()
         return self.files[path]
 
     def exists(self, path):
         """A file or folder of the project, a pattern of some, or a file's name without its folder"""
         return (path in self.names or any(x == path or x.startswith(path.rstrip("/") + "/") for x in self.files) or
-                ("*" in path and bool(glob.glob(os.path.join(self.root, path)))))
+                ("*" in path and bool(glob.glob(path))))
 
     def code(self, path):
         return MASKED.sub(" ", self.text(path)) if path.endswith((".h", ".c", ".cu", ".cuh")) else self.text(path)
@@ -71,16 +72,15 @@ class Tree:
                       rf"^[ \t]*(?!return\b)(?:[\w*, \t]+[\s*])?{word}\b\s*(?:\[[^\]\n]*\]\s*)*(?:=|;|,|:|$|\}})"]
         return re.search("(?m)" + "|".join(forms), self.code(path))
 
+    @functools.cached_property
     def functions(self):
         """Every name that some file's code follows with a parenthesis"""
-        if self.known is None:
-            sources = [x for x in self.files if re.search(r"\.(h|c|cu|cuh|py|sh)$", x)]
-            self.known = {name for path in sources for name in re.findall(r"\b(\w+)\(", self.code(path))}
-        return self.known
+        sources = [x for x in self.files if re.search(r"\.(h|c|cu|cuh|py|sh)$", x)]
+        return {name for path in sources for name in re.findall(r"\b(\w+)\(", self.code(path))}
 
     def help(self, program):
         words = ["--help", "all"] if program == "train_gpt" else ["--help"]
-        ran = subprocess.run([f"./{program}", *words], cwd=self.root, stdout=subprocess.PIPE, text=True, check=True)
+        ran = subprocess.run([f"./{program}", *words], stdout=subprocess.PIPE, text=True, check=True)
         return set(re.findall(r"(?m)^ +(--[a-z][\w-]*)", ran.stdout)) | {"--help", "--version", "--completion"}
 
     def targets(self):
@@ -141,7 +141,7 @@ def check_links(doc, used):
             continue
         target = os.path.normpath(os.path.join(os.path.dirname(doc.path), path)) if path else doc.path
         used.add(target)
-        if not os.path.exists(os.path.join(doc.tree.root, target)):
+        if not os.path.exists(target):
             yield line, f"the link {link} leads nowhere"
         elif anchor and target.endswith(".md") and anchor not in Doc(doc.tree, target).anchors():
             yield line, f"the link {link}: {target} has no heading #{anchor}"
@@ -155,7 +155,7 @@ def check_names(doc):
             if not any(tree.declares(x, name) for x in found):
                 yield line, f"{path} does not define {name}"
     for line, span in doc.spans:
-        if re.fullmatch(r"\w+\(\)", span) and span[:-2] not in tree.functions():
+        if re.fullmatch(r"\w+\(\)", span) and span[:-2] not in tree.functions:
             yield line, f"no file has a function {span}"
         if re.fullmatch(CODE, span) and not re.search(r"NAME|^X\.h", span) and span not in FOREIGN:
             if not tree.exists(span) and not span.startswith("build/"):
@@ -185,8 +185,7 @@ def check_options(doc, options, others, targets):
                     yield line, f"make has no target {word}"
 
 def check_chapter(doc):
-    name = os.path.basename(doc.path)[:-3]
-    if os.path.dirname(doc.path) != "docs" or name not in CHAPTERS:
+    if doc.path not in [f"docs/{x}.md" for x in CHAPTERS]:
         return
     heads = [(doc.line_of(m), m[1]) for m in re.finditer(r"(?m)^## +(.*?) *$", doc.prose)] + [(len(doc.lines) + 1, "")]
     if not re.search(r"\A# .*\n\n\*\*Question\.\*\* ", doc.prose):
@@ -245,9 +244,8 @@ def words(line):
     """The line's words, and its numbers as (value, has a point); what is free, as a word"""
     for pattern, replacement in FREE:
         line = pattern.sub(replacement, line)
-    parts = NUMBER.split(line)
     found = []
-    for i, part in enumerate(parts):
+    for i, part in enumerate(NUMBER.split(line)):
         found += [(float(part.replace(",", "")), "." in part or "e" in part)] if i % 2 else part.split()
     return found
 
@@ -307,17 +305,13 @@ def updated(expected, got):
         lines += ["..."] + got[begin:begin + len(chunk)]
     return lines[1:]
 
-def run_block(root, block):
+def run_block(block):
     """-> exit status (None: too slow), lines, seconds, files that it left elsewhere"""
-    def listing():
-        return {os.path.join(place, name) for place, folders, names in os.walk(root) for name in names
-                if not folders.__setitem__(slice(None), [f for f in folders if f not in (".git", "build")])}
-    before, begin = listing(), time.time()
+    before, begin = files_of_tree(), time.time()
     env = dict(os.environ, OMPI_MCA_mpi_yield_when_idle="1", TERM="dumb")
-    indent = len(block["text"][0]) - len(block["text"][0].lstrip()) if block["text"] else 0
-    script = "\n".join(line[indent:] for line in block["text"])
+    script = textwrap.dedent("\n".join(block["text"]))
     script = re.sub(r"(?<![\w/])build/(?!book/|bf16/)", os.environ.get("BUILD", "build") + "/", script)
-    with subprocess.Popen(["sh", "-e", "-c", script], cwd=root, env=env, encoding="utf-8", errors="replace",
+    with subprocess.Popen(["sh", "-e", "-c", script], env=env, encoding="utf-8", errors="replace",
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                           start_new_session=True) as shell:
         try:
@@ -326,17 +320,17 @@ def run_block(root, block):
             os.killpg(shell.pid, signal.SIGTERM)  # mpirun then ends its ranks
             text, status = shell.communicate()[0], None
     lines = [line.rstrip() for line in text.expandtabs().rstrip("\n").split("\n")] if text.strip() else []
-    return status, lines, time.time() - begin, sorted(listing() - before)
+    return status, lines, time.time() - begin, sorted(files_of_tree() - before)
 
 def check_block(doc, block, update):
     """-> what is wrong with it, seconds; update: {line of the output block: new lines}"""
-    status, got, seconds, left = run_block(doc.tree.root, block)
+    status, got, seconds, left = run_block(block)
     output, said = doc.outputs.get(block["line"]), []
     if status is None:
         said = [f"{doc.path}:{block['line']}: did not end within {LIMIT[block['kind'].split()[1]]} s"]
     elif status:
         said = [f"{doc.path}:{block['line']}: exit status {status}"] + got[-5:]
-    said += [f"{doc.path}:{block['line']}: left {os.path.relpath(x, doc.tree.root)}, not in build/book/" for x in left]
+    said += [f"{doc.path}:{block['line']}: left {x}, not in build/book/" for x in left]
     indent = re.match(" *", doc.lines[block["line"] - 1])[0]
     if update is not None and not said:
         expected = [line[len(indent):] for line in output["text"]] if output else []
@@ -351,50 +345,50 @@ def check_block(doc, block, update):
         said = [f"{doc.path}:{block['end']}: it printed {len(got)} lines, and no ```output stands below: {got[0]}"]
     return said, seconds
 
+def write_outputs(doc, new):
+    """new: {line of an output block, or of the end of a block that has none: lines}"""
+    ends = {b["line"]: b["end"] - 1 for b in doc.blocks}
+    for line in sorted(new, reverse=True):
+        doc.lines[line:ends.get(line, line)] = new[line]
+    with open(doc.path, "w", encoding="utf-8") as f:
+        f.write("\n".join(doc.lines))
+
 def check_commands(docs, kinds, update):
-    """-> passed, failed; prints a line a block, and how long the rest will take"""
-    has_mpi = shutil.which(os.environ.get("MPIRUN") or "mpirun")
-    todo = [(doc, b) for doc in docs for b in doc.blocks if b["kind"] in kinds]
-    took, failed, last, done = {kind: [] for kind in kinds}, 0, None, 0
-    for i, (doc, block) in enumerate(todo):
-        if doc is not last:
-            shutil.rmtree(os.path.join(doc.tree.root, "build/book"), ignore_errors=True)
-            os.makedirs(os.path.join(doc.tree.root, "build/book"))
-            last, new = doc, {}
-        if not has_mpi and any("mpirun" in line for line in block["text"]):
-            print(f"left out  {doc.path}:{block['line']}: there is no mpirun")
-            continue
-        said, seconds = check_block(doc, block, new if update else None)
-        took[block["kind"]].append(seconds)
-        done, failed = done + 1, failed + bool(said)
-        mean = {k: sum(v) / len(v) if v else {"sh quick": 2, "sh run": 30}[k] for k, v in took.items()}
-        left = sum(mean[b["kind"]] for _, b in todo[i + 1:])
-        print("\n".join([f"{'FAIL' if said else 'ok':4}  {doc.path}:{block['line']}: {block['kind']}, {seconds:.1f} s; "
-                         f"{i + 1} of {len(todo)}, {left:.0f} s left", *said]), flush=True)
-        if update and (i + 1 == len(todo) or todo[i + 1][0] is not doc) and new:
-            ends = {b["line"]: b["end"] - 1 for b in doc.blocks}
-            for line in sorted(new, reverse=True):  # of an output block, or the end of a block that has none
-                doc.lines[line:ends.get(line, line)] = new[line]
-            with open(os.path.join(doc.tree.root, doc.path), "w", encoding="utf-8") as f:
-                f.write("\n".join(doc.lines))
-    return done - failed, failed
+    """-> passed, failed; prints a line a block"""
+    has_mpi, passed, failed = shutil.which(os.environ.get("MPIRUN") or "mpirun"), 0, 0
+    for doc in docs:
+        new = {} if update else None
+        shutil.rmtree("build/book", ignore_errors=True)
+        os.makedirs("build/book")
+        for block in [b for b in doc.blocks if b["kind"] in kinds]:
+            if not has_mpi and any("mpirun" in line for line in block["text"]):
+                print(f"left out  {doc.path}:{block['line']}: there is no mpirun")
+                continue
+            said, seconds = check_block(doc, block, new)
+            passed, failed = passed + (not said), failed + bool(said)
+            print(f"{'FAIL' if said else 'ok':4}  {doc.path}:{block['line']}: {block['kind']}, {seconds:.1f} s")
+            print(*said, sep="\n", end="\n" if said else "", flush=True)
+        if new:
+            write_outputs(doc, new)
+    return passed, failed
 
 def main():
     parser = argparse.ArgumentParser(description="check the docs: links, names, options, and what commands print")
     parser.add_argument("files", nargs="*", metavar="FILE")
-    parser.add_argument("--root", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
     for option in ("static", "quick", "update"):
         parser.add_argument(f"--{option}", action="store_true")
     options = parser.parse_args()
-    root = os.path.realpath(options.root)
-    tree = Tree(root)
+    root = os.path.realpath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../.."))
+    paths = [os.path.relpath(os.path.abspath(x), root) for x in options.files]
+    os.chdir(root)
+    tree = Tree()
     if options.update and not options.files:
         parser.error("--update needs FILE...")
-    missing = [x for x in ("train_gpt", "plan") if not os.access(os.path.join(root, x), os.X_OK)]
+    missing = [x for x in ("train_gpt", "plan") if not os.access(x, os.X_OK)]
     if missing:
         parser.error(f"./{missing[0]} is not built: make book")
-    paths = [os.path.relpath(os.path.abspath(x), root) for x in options.files] or \
-        sorted(x for x in tree.files if re.fullmatch(r"docs/(ladder/)?[^/]+\.md|README\.md|CONTRIBUTING\.md", x))
+    paths = paths or sorted(x for x in tree.files
+                            if re.fullmatch(r"docs/(ladder/)?[^/]+\.md|README\.md|CONTRIBUTING\.md", x))
     docs = [Doc(tree, path) for path in paths]
     found = check_static(tree, docs, not options.files)
     for path, line, message in found:

@@ -116,7 +116,8 @@ class Mesh:
         return -(-n // (16 * self.d)) * 16 * self.d
 
 
-def bytes_of(number, unit):
+def bytes_of(words):
+    number, unit = words.split()
     return float(number) * UNITS[unit]
 
 
@@ -130,35 +131,35 @@ def find(pattern, text):
     return found.groups()
 
 
+def says(pattern, text, *numbers):
+    """The text has these numbers where the pattern has #, and these bytes, in four digits, where it has SIZE."""
+    pattern = pattern.replace("#", r"(\d+)").replace("SIZE", r"(\S+ \w+)")
+    for found, number in zip(find(pattern, text), numbers):
+        near(bytes_of(found) if " " in found else int(found), number, 1e-3 if " " in found else 0)
+
+
 def check_tensor(mesh, parts):
-    k, cuts = mesh.N // mesh.t, mesh.N
+    k, cuts, rows = mesh.N // mesh.t, mesh.N, -(-mesh.V // mesh.N)
     text = parts["tensor"] + parts.get("sequence", "") + parts.get("caat", "")
     plain = len(parts["tensor"]) == len(text)
-    held = find(r"holds (\d+) of (\d+) (?:query )?heads", text)
-    assert held == (str(k * mesh.heads // cuts), str(mesh.heads)), held
+    says("holds # of # (?:query )?heads", text, k * mesh.heads // cuts, mesh.heads)
     if mesh.llama:
-        held = find(r"(\d+) of (\d+) key/value heads", text)
-        assert held == (str(max(1, mesh.kv // cuts)), str(mesh.kv)), held
+        says("# of # key/value heads", text, max(1, mesh.kv // cuts), mesh.kv)
         assert ("which 2 ranks share" in text) == (cuts == 2 * mesh.kv)
-    assert find(r"(\d+) of (\d+) mlp", text) == (str(k * mesh.F // cuts), str(mesh.F))
-    rows = -(-mesh.V // cuts)
-    assert find(r"(\d+) of (\d+) rows of the voc", text) == (str(k * rows), str(cuts * rows))
+    says("# of # mlp", text, k * mesh.F // cuts, mesh.F)
+    says("# of # rows of the voc", text, k * rows, cuts * rows)
     assert ("and padding" in text) == (cuts * rows > mesh.V)
     if mesh.has("caat-fraction"):
         shared = int(mesh.C * mesh.fraction)
-        assert find(r"(\d+) residual streams, (\d+) on .* first (\d+) of (\d+) channels .* other (\d+)", text) == \
-            tuple(str(n) for n in (mesh.N, k, shared, mesh.C, mesh.C - shared))
-        said = find(r"forward 2 all-reduces of (\S+ \w+)(?: \(1 more to recompute\))?, backward 2 of (\S+ \w+)", text)
-        for words in said:
-            near(bytes_of(*words.split()), mesh.stream * shared / mesh.C)
+        says("# residual streams, # on .* first # of # channels .* other #", text, mesh.N, k, shared, mesh.C,
+             mesh.C - shared)
+        says(r"forward 2 all-reduces of SIZE(?: \(1 more to recompute\))?, backward 2 of SIZE", text,
+             mesh.stream * shared / mesh.C, mesh.stream * shared / mesh.C)
     else:
-        if mesh.has("sequence-parallel"):
-            rows = mesh.B * mesh.T
-            assert find(r"holds (\d+) of the (\d+) rows", text) == (str(rows // mesh.t), str(rows))
         what, usual, again = ("all-reduces", 4, 1) if plain else ("collectives", 10, 3)
-        n, size, unit = find(rf"(\d+) {what} over (\S+) (\w+) a block", text)
-        assert int(n) == usual + again * mesh.full
-        near(bytes_of(size, unit), mesh.stream)
+        says(f"# {what} over SIZE a block", text, usual + again * mesh.full, mesh.stream)
+    if mesh.has("sequence-parallel"):
+        says("holds # of the # rows", text, mesh.B * mesh.T // mesh.t, mesh.B * mesh.T)
     assert ("to recompute" in text) == mesh.full
     assert ("run while weight gradients" in text) == (plain and not mesh.schedule.startswith("zb"))
 
@@ -180,26 +181,23 @@ def check_pipeline(mesh, text):
         assert said == (names, f"{words}{n} forward pass{'es' if n > 1 else ''} first"), said
     near(float(find(r"stand idle for (\S+) of", text)[0]), mesh.bubble(), 5e-3 / mesh.bubble())
     parts = mesh.t if not mesh.has("no-scatter-gather") and not mesh.has("caat-fraction") else 1
-    size, unit, to = find(r"rank 0 sends (\S+) (\w+), .*?the output, to rank (\d+)", text)
-    near(bytes_of(size, unit), mesh.stream * (mesh.N // mesh.t) / parts)
-    assert int(to) == mesh.t * mesh.d
+    says("rank 0 sends SIZE, .*?the output, to rank #", text, mesh.stream * (mesh.N // mesh.t) / parts, mesh.t * mesh.d)
     assert ("its 1/" in text) == (parts > 1)
     tied = not mesh.llama and mesh.schedule != "zb-v"  # in a V one stage has both uses
     assert ("(tied)" in text) == tied
     if tied:
         k, rows = mesh.N // mesh.t, -(-mesh.V // mesh.N)
-        near(bytes_of(*find(r"two gradients, (\S+) (\w+) a rank", text)),
-             4 * k * rows * mesh.C / (mesh.d if mesh.zero else 1))
+        says("two gradients, SIZE a rank", text, 4 * k * rows * mesh.C / (mesh.d if mesh.zero else 1))
 
 
 def check_data(mesh, parts):
     k = mesh.d // mesh.sites
     if "data_parallel" in parts:
         text = parts["data_parallel"]
-        what, size, unit = find(r"an? (all-reduce|reduce-scatter) of its gradients, (\S+) (\w+),", text)
+        what = find(r"an? (all-reduce|reduce-scatter) of its gradients", text)[0]
         alone = mesh.sites == 1 or mesh.mode in ("dc-s3gd", "diloco")  # gradients stay in the site
         assert (what == "all-reduce") == (mesh.zero == 0 and alone), what
-        near(bytes_of(size, unit), 4 * mesh.block_parameters())
+        says("of its gradients, SIZE,", text, 4 * mesh.block_parameters())
         assert ("in the last micro-batch" in text) == (mesh.zero < 2 and mesh.m > 1)
     both = parts.get("data_parallel", "") + parts.get("async_dp", "")
     assert ("ZeRO-" in both) == (mesh.zero > 0)
@@ -207,12 +205,12 @@ def check_data(mesh, parts):
         part, whole = find(rf"ZeRO-{mesh.zero}: .* its 1/{mesh.d} of every bucket, (\d+) of rank 0's (\d+) pad", both)
         assert int(part) * mesh.d == int(whole)
     if "async_dp" in parts:
-        assert find(r"(\d+) sites? of (\d+) replica", parts["async_dp"]) == (str(mesh.sites), str(k))
+        says("# sites? of # replica", parts["async_dp"], mesh.sites, k)
         assert f" {mesh.mode}" in parts["async_dp"]
     if mesh.has("topology"):  # on a 2 x 2 torus: two steps up, two down
-        by, steps, n, sent = find(r"By (\S+) \(torus:2x2\) the all-reduce takes (\d) steps with 1/(\d+) parts of a bucket; "
-                                  r"first rank 0 sends (\d)", parts["collectives"])
-        assert (by, steps, n, sent) in (("multitree", "4", "4", "1"), ("2d-ring", "4", "16", "2"))
+        said = find(r"By (\S+) \(torus:2x2\) the all-reduce takes (\d) steps with 1/(\d+) parts of a bucket; first "
+                    r"rank 0 sends (\d)", parts["collectives"])
+        assert said in (("multitree", "4", "4", "1"), ("2d-ring", "4", "16", "2"))
         assert ("By ring (full, all to all) the all-reduce between" in parts["collectives"]) == (mesh.sites > 1)
 
 
@@ -223,26 +221,23 @@ def check_dry_run(mesh, parts, table):
     tensor, pipeline, data = (float(n) for n in line.split()[-3:])
     unit = UNITS[head[1] or head[0]]
 
-    def same(number, words, of):
-        size, name = find(rf"Rank 0 sends (\S+) (\w+) a step {words}", of)
-        assert abs(bytes_of(size, name) - number * unit) <= 0.006 * unit, f"{words}: {size} {name}, not {number}"
-        return bytes_of(size, name)
+    def same(number, *sentences):
+        sent = [find(r"Rank 0 sends (\S+ \w+) a step", sentence)[0] for sentence in sentences]
+        assert abs(sum(map(bytes_of, sent)) - number * unit) <= 0.011 * unit, f"{sent}, not {number}"
 
     rows = re.findall(r"\n  (\d+)(?:\.\.\d+)? +\d+ +\d+ +\d+ +(.*)(?=\n)", table)
     held = {int(rank): [float(n) * UNITS[head[0]] for n in row.split()[-9:-3]] for rank, row in rows}
-    rank, *sizes = find(r"Rank (\d+) holds (\S+) (\w+)" + "".join(rf".* {name} (\S+) (\w+)" for name in ARENAS),
+    rank, *sizes = find(r"Rank (\d+) holds (\S+ \w+)" + "".join(rf".* {name} (\S+ \w+)" for name in ARENAS),
                         parts["memory"])
-    said = [bytes_of(*pair) for pair in zip(sizes[::2], sizes[1::2])]
+    said = [bytes_of(size) for size in sizes]
     assert all(abs(a - b) <= 0.06 * UNITS[head[0]] for a, b in zip(said[1:] + said[:1], held[int(rank)])), said
     assert abs(max(row[-1] for row in held.values()) - said[0]) <= 0.06 * UNITS[head[0]], said[0]
     if mesh.t > 1:
-        same(tensor, "in its tensor", parts["tensor"])
+        same(tensor, parts["tensor"])
     if mesh.p > 1:
-        same(pipeline, "to other stages", parts["schedules"])
+        same(pipeline, parts["schedules"])
     data *= 4 / 3 if "2d-ring" in parts.get("collectives", "") else 1  # of 4 ranks; the table has the least possible
-    sent = [find(r"Rank 0 sends (\S+) (\w+) a step", parts[name]) for name in ("data_parallel", "async_dp")
-            if name in parts and "no other site" not in parts[name]]
-    assert abs(sum(bytes_of(*s) for s in sent) - data * unit) <= 0.011 * unit, f"{sent}, not {data}"
+    same(data, *[parts[name] for name in ("data_parallel", "async_dp") if "Rank 0 sends" in parts.get(name, "")])
 
 
 def check(options):
