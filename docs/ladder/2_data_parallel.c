@@ -10,12 +10,17 @@ is a sum over sequences. So all ranks add up their gradients (an all-reduce: eve
 same update, and their weights stay equal without ever being sent.
 
 MPI, the Message Passing Interface, starts the ranks (mpirun) and carries messages between them:
+    MPI_Init, MPI_Finalize          begin and end its use
     MPI_Comm_rank, MPI_Comm_size    which rank am I, of how many
-    MPI_Sendrecv                    sends an array to one rank while it receives one from another
-    MPI_Allreduce                   every rank gives an array, every rank gets the sum of all
-MPI_COMM_WORLD is the group of all ranks.
+    MPI_Sendrecv                    sends an array to one rank while it receives one from another (if all ranks sent
+                                    first, each could wait for its neighbour to receive, forever)
+    MPI_Allreduce                   every rank gives an array, every rank gets the sum of all (MPI_SUM); with
+                                    MPI_IN_PLACE the sum replaces the array
+An array is given as address, number of elements and their type; a message has a tag, here 0, on which its two ranks
+agree. MPI_COMM_WORLD is the group of all ranks. MPI_STATUS_IGNORE: no report on the message is wanted.
 
-What an all-reduce is made of, by ring: rank r only sends to rank r + 1. The array is cut into d chunks.
+What an all-reduce is made of, by ring: rank r only sends to rank r + 1, the last one to rank 0. The array is cut into d
+chunks.
     reduce-scatter, d - 1 turns: every rank sends a chunk on and adds the one that arrives to its own. A chunk that has
                     passed all ranks is complete: afterwards each rank holds one complete chunk.
     all-gather, d - 1 turns: the complete chunks are passed on.
@@ -34,17 +39,17 @@ In threefold: parallel/data.h, comm.h (comm_all_reduce), comm/collectives/ring.h
 #include <string.h>
 
 enum {
-    L = 4,         // blocks
-    C = 32,        // channels of the residual stream
-    NH = 4,        // attention heads
-    HS = C / NH,   // channels of a head
-    F = 4 * C,     // channels between the two matrices of the mlp
-    V = 128,       // vocabulary: the characters of ASCII
-    T = 32,        // positions of a sequence
-    BATCH = 16,    // sequences of a step
-    MICRO = 2,     // sequences of a micro-batch
-    N = MICRO * T, // rows of a micro-batch
-    MICROS = BATCH / MICRO,
+    L = 4,                  // blocks
+    C = 32,                 // channels of the residual stream
+    NH = 4,                 // attention heads
+    HS = C / NH,            // channels of a head
+    F = 4 * C,              // channels between the two matrices of the mlp
+    V = 128,                // vocabulary: the characters of ASCII
+    T = 32,                 // positions of a sequence
+    BATCH = 16,             // sequences of a step
+    MICRO = 2,              // sequences of a micro-batch
+    N = MICRO * T,          // rows of a micro-batch
+    MICROS = BATCH / MICRO, // micro-batches of a step
     STEPS = 100,
 };
 static const int heads = NH, ffn = F, vocabulary = V; // the part of the model that is computed here: all of it
@@ -73,8 +78,8 @@ static uint64_t hash(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-// The initial value of an element, of a normal distribution (Box and Muller), is a formula of tensor and element, so a
-// rank that holds a part of the tensor draws the same values.
+// The initial value of an element, of a normal distribution (Box and Muller), is a formula of the numbers of tensor and
+// element, so a rank that holds a part of the tensor draws the same values.
 static float initial(int tensor, long element, float deviation) {
     uint64_t h = hash(((uint64_t)tensor << 32) + (uint64_t)element);
     double u = (double)((h >> 32) + 1) / 4294967297.0, angle = (double)(h & 0xffffffff) * 6.283185307 / 4294967296.0;
@@ -83,9 +88,9 @@ static float initial(int tensor, long element, float deviation) {
 
 // ---- kernels
 
-// out (rows, C) = (x - mean) / standard deviation * w, of every row x of C values.
-static void layernorm_forward(float* out, const float* x, const float* w, int rows) {
-    for (int n = 0; n < rows; n++, x += C, out += C) {
+// out (R, C) = (x - mean) / standard deviation * w, of every row x of C values.
+static void layernorm_forward(float* out, const float* x, const float* w, int R) {
+    for (int n = 0; n < R; n++, x += C, out += C) {
         float mean = 0.0f, variance = 0.0f;
         for (int i = 0; i < C; i++) mean += x[i] / C;
         for (int i = 0; i < C; i++) variance += (x[i] - mean) * (x[i] - mean) / C;
@@ -96,8 +101,8 @@ static void layernorm_forward(float* out, const float* x, const float* w, int ro
 
 // With u = (x - mean) scale and e = dout w: dx += scale (e - mean of e - u mean of e u). Adds to dx, because x also
 // continues in the residual stream, and to dw, because the rows share w.
-static void layernorm_backward(float* dx, float* dw, const float* dout, const float* x, const float* w, int rows) {
-    for (int n = 0; n < rows; n++, x += C, dx += C, dout += C) {
+static void layernorm_backward(float* dx, float* dw, const float* dout, const float* x, const float* w, int R) {
+    for (int n = 0; n < R; n++, x += C, dx += C, dout += C) {
         float mean = 0.0f, variance = 0.0f, mean_e = 0.0f, mean_eu = 0.0f;
         for (int i = 0; i < C; i++) mean += x[i] / C;
         for (int i = 0; i < C; i++) variance += (x[i] - mean) * (x[i] - mean) / C;
@@ -123,50 +128,52 @@ static void linear_forward(float* out, const float* x, const float* w, int R, in
     }
 }
 
-// dx (R, I) = dy (R, O) times w; dw += the transpose of dy times x.
-static void linear_backward(float* dx, float* dw, const float* dy, const float* x, const float* w, int R, int I,
+// dx (R, I) = dout (R, O) times w; dw += the transpose of dout times x.
+static void linear_backward(float* dx, float* dw, const float* dout, const float* x, const float* w, int R, int I,
                             int O) {
     memset(dx, 0, sizeof(float) * (size_t)(R * I));
     for (int n = 0; n < R; n++) {
         for (int o = 0; o < O; o++) {
-            float d = dy[n * O + o];
+            float d = dout[n * O + o];
             for (int i = 0; i < I; i++) dx[n * I + i] += d * w[o * I + i];
             for (int i = 0; i < I; i++) dw[o * I + i] += d * x[n * I + i];
         }
     }
 }
 
-// Causal attention. qkv (N, heads, 3, HS): query, key, value; probs (MICRO, heads, T, T): softmax of query times key /
-// sqrt(HS) over the positions up to the query's own; out (N, heads, HS): the mean of the values with these weights.
-static void attention_forward(float* out, float* probs, const float* qkv, int heads) {
+// Causal attention. qkv (N, heads, 3, HS): query, key, value; probs (MICRO, heads, T, T): softmax (exp / the row's sum)
+// of query times key / sqrt(HS) over the positions up to the query's own; out (N, heads, HS): weighted mean of values.
+static void attention_forward(float* out, float* probs, const float* qkv) {
+    const int row = heads * 3 * HS;
     for (int b = 0; b < MICRO; b++) {
         for (int h = 0; h < heads; h++) {
-            const float* q = qkv + ((long)b * T * heads + h) * 3 * HS;
+            const float* q = qkv + b * T * row + h * 3 * HS; // query; + HS: key; + 2 HS: value; + row: next position
             for (int t = 0; t < T; t++) {
                 float *p = probs + ((b * heads + h) * T + t) * T, *y = out + ((b * T + t) * heads + h) * HS, sum = 0.0f;
                 for (int s = 0; s <= t; s++) {
                     float score = 0.0f;
-                    for (int i = 0; i < HS; i++) score += q[t * heads * 3 * HS + i] * q[s * heads * 3 * HS + HS + i];
+                    for (int i = 0; i < HS; i++) score += q[t * row + i] * q[s * row + HS + i];
                     sum += p[s] = expf(score / sqrtf(HS)); // scores are small here; real kernels subtract their maximum
                 }
                 memset(y, 0, sizeof(float) * HS);
                 for (int s = 0; s <= t; s++) {
                     p[s] /= sum;
-                    for (int i = 0; i < HS; i++) y[i] += p[s] * q[s * heads * 3 * HS + 2 * HS + i];
+                    for (int i = 0; i < HS; i++) y[i] += p[s] * q[s * row + 2 * HS + i];
                 }
             }
         }
     }
 }
 
-// The softmax's part: dscore = p (dp - mean), with mean = the sum of p dp over the row; then the division by sqrt(HS).
-static void attention_backward(float* dqkv, const float* dout, const float* probs, const float* qkv, int heads) {
+// dp = dout times value is the gradient of a probability p = exp(score) / sum. A score changes its own exp and the sum
+// of the row: dscore = p (dp - mean), with mean = the sum of p dp over the row; then the division by sqrt(HS).
+static void attention_backward(float* dqkv, const float* dout, const float* probs, const float* qkv) {
     const int row = heads * 3 * HS;
     memset(dqkv, 0, sizeof(float) * (size_t)N * (size_t)row);
     for (int b = 0; b < MICRO; b++) {
         for (int h = 0; h < heads; h++) {
-            const float* q = qkv + ((long)b * T * heads + h) * 3 * HS;
-            float* dq = dqkv + (q - qkv);
+            const float* q = qkv + b * T * row + h * 3 * HS;
+            float* dq = dqkv + b * T * row + h * 3 * HS;
             for (int t = 0; t < T; t++) {
                 const float *p = probs + ((b * heads + h) * T + t) * T, *dy = dout + ((b * T + t) * heads + h) * HS;
                 float dp[T], mean = 0.0f;
@@ -206,8 +213,8 @@ static void add(float* x, const float* y, long n) { // x += y
 
 typedef struct {          // a block's weights, or their gradients
     float *norm1, *norm2; // (C)
-    float* qkv;           // (heads, 3, HS; C)
-    float* proj;          // (C, heads HS)
+    float* qkv;           // (heads x 3 x HS, C)
+    float* proj;          // (C, heads x HS)
     float* fc;            // (ffn, C)
     float* out;           // (C, ffn)
 } Block;
@@ -256,8 +263,9 @@ static float* layout(Weights* w, long* size) {
     return array;
 }
 
-static void draw(float* w, int tensor, int rows, int columns) {
-    for (int i = 0; i < rows * columns; i++) w[i] = initial(tensor, i, 0.08f);
+// A matrix w (O, I); tensor: its number.
+static void draw(float* w, int tensor, int O, int I) {
+    for (int i = 0; i < O * I; i++) w[i] = initial(tensor, i, 0.08f);
 }
 
 static void draw_weights(Weights* w) {
@@ -296,7 +304,7 @@ static void allocate(Acts* a) {
 static void block_forward(float* x, BlockActs* a, const Block* w) {
     layernorm_forward(a->norm1, a->x, w->norm1, N);
     linear_forward(a->qkv, a->norm1, w->qkv, N, C, 3 * HS * heads);
-    attention_forward(a->att, a->probs, a->qkv, heads);
+    attention_forward(a->att, a->probs, a->qkv);
     linear_forward(a->mid, a->att, w->proj, N, HS * heads, C);
     add(a->mid, a->x, N * C);
     layernorm_forward(a->norm2, a->mid, w->norm2, N);
@@ -313,7 +321,7 @@ static void block_backward(float* dx, Block* g, BlockActs* a, const Block* w, Bl
     linear_backward(d->norm2, g->fc, d->gelu, a->norm2, w->fc, N, C, ffn);
     layernorm_backward(dx, g->norm2, d->norm2, a->mid, w->norm2, N);
     linear_backward(d->att, g->proj, dx, a->att, w->proj, N, HS * heads, C);
-    attention_backward(d->qkv, d->att, a->probs, a->qkv, heads);
+    attention_backward(d->qkv, d->att, a->probs, a->qkv);
     linear_backward(d->norm1, g->qkv, d->qkv, a->norm1, w->qkv, N, C, 3 * HS * heads);
     layernorm_backward(dx, g->norm1, d->norm1, a->x, w->norm1, N);
 }
@@ -386,13 +394,14 @@ static void load_batch(Acts* a, const char* text, long length, int step, int mic
     }
 }
 
-// x (n) = the sum of the ranks' x, by the ring of the comment on top.
+// x (n) = the sum of the ranks' x, by the ring of the comment on top. In each turn a rank sends chunk rank - turn and
+// receives the one before it, modulo ranks. After ranks - 1 turns chunk rank + 1 is complete here, and is sent next.
 static void ring_all_reduce(float* x, long n, int rank, int ranks) {
     const int next = (rank + 1) % ranks, previous = (rank + ranks - 1) % ranks;
     float* arrived = floats(n / ranks + 1);
     for (int turn = 0; turn < 2 * (ranks - 1); turn++) {
         bool reduces = turn < ranks - 1; // the first half of the turns is the reduce-scatter
-        long out = (rank - turn + 2 * ranks) % ranks, in = (out + ranks - 1) % ranks;
+        long out = (rank - turn + 2 * ranks) % ranks, in = (out + ranks - 1) % ranks; // 2 ranks: never negative
         long first = n * out / ranks, last = n * (out + 1) / ranks;
         long at = n * in / ranks, count = n * (in + 1) / ranks - at;
         MPI_Sendrecv(x + first, (int)(last - first), MPI_FLOAT, next, 0, arrived, (int)count, MPI_FLOAT, previous, 0,
@@ -411,7 +420,7 @@ static double sum_of_squares(const float* x, long n) {
 
 // AdamW (Loshchilov and Hutter 2019); m, v: moving means of the gradient, which is g times scale, and of its square.
 static void adamw(float* w, float* m, float* v, const float* g, long n, int step, float scale) {
-    const float correct1 = 1.0f - powf(BETA1, step + 1), correct2 = 1.0f - powf(BETA2, step + 1);
+    const float correct1 = 1.0f - powf(BETA1, step + 1), correct2 = 1.0f - powf(BETA2, step + 1); // m, v begin at 0
     for (long i = 0; i < n; i++) {
         float d = g[i] * scale;
         m[i] = BETA1 * m[i] + (1.0f - BETA1) * d;
