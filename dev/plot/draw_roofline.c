@@ -57,7 +57,7 @@ int main(int argc, char** argv) {
         const int B = roofline_micro_batch(model, k->B, k->T, RECOMPUTE_NONE, 139.0 * 1073741824);
         roofline_build(&r, model, B, k->T, k->B / B, 0, RECOMPUTE_NONE, false);
         draw(&r, &ceilings);
-        return 0;
+        return fflush(stdout) == 0 ? 0 : EXIT_RUN;
     }
     die_usage("%s is not a model of dev/bench/roofline.h", name);
 }

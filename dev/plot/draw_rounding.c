@@ -75,10 +75,10 @@ int main(int argc, char** argv) {
     for (int way = 0; way < WAYS; way++) train(way, rate, curve[way]);
     if (argc < 2) {
         draw(curve, rate);
-        return 0;
+        return fflush(stdout) == 0 ? 0 : EXIT_RUN;
     }
     printf("step   master   random  nearest\n");
     for (int i = 0; i <= STEPS; i += EVERY)
         printf("%4d %8.4f %8.4f %8.4f\n", i, curve[MASTER][i], curve[RANDOM][i], curve[NEAREST][i]);
-    return 0;
+    return fflush(stdout) == 0 ? 0 : EXIT_RUN;
 }
