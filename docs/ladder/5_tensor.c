@@ -244,7 +244,7 @@ static float* take(float** memory, long n) {
     return x;
 }
 
-// The first floats of bucket b are held as a whole by every tensor rank: positions and norms.
+// Bucket b begins with whole(b) floats that are not cut but held by every tensor rank: positions and norms.
 static long whole(int b) { return b == 0 ? T * C + C : 2 * C; }
 
 // Lays the weights out in an array and returns it: first what is in no block, which is bucket 0, then block l as bucket

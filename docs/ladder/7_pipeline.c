@@ -247,7 +247,7 @@ typedef struct { // a micro-batch
     int input[N], target[N];
     BlockActs block[L];
     float *x, *norm;     // (rows, C): the last block's output, and its norm
-    float* dx;           // (rows, C): the gradient that is sent to the stage before
+    float* dx;           // (rows, C): the gradient: arrives from the stage after, leaves to the stage before
     float* partial;      // (N, C): scratch memory
     float* logits;       // (N, vocabulary), then their gradient
     MPI_Request sent[2]; // the messages with x and dx
@@ -259,7 +259,7 @@ static float* take(float** memory, long n) {
     return x;
 }
 
-// The first floats of bucket b are held as a whole by every tensor rank: positions and norms.
+// Bucket b begins with whole(b) floats that are not cut but held by every tensor rank: positions and norms.
 static long whole(int b) { return b == 0 ? mesh.first * T * C + mesh.last * C : 2 * C; }
 
 // Lays the weights out in an array and returns it: first what is in no block, which is bucket 0, then block l as bucket
@@ -563,7 +563,7 @@ static void make_mesh(int rank, int ranks, int t) {
     vocabulary = V / t;
     rows = N / t;
     mesh.data_rank = 0;
-    mesh.data = MPI_COMM_SELF;
+    mesh.data = MPI_COMM_SELF; // the group of this rank alone
     MPI_Comm_split(MPI_COMM_WORLD, mesh.stage, rank, &mesh.tensor);
     bool end = mesh.first || mesh.last; // MPI_UNDEFINED: in no group
     MPI_Comm_split(MPI_COMM_WORLD, end ? mesh.tensor_rank : MPI_UNDEFINED, rank, &mesh.ends);

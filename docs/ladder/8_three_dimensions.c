@@ -267,7 +267,7 @@ typedef struct { // a micro-batch
     int input[N], target[N];
     BlockActs block[L];
     float *x, *norm;     // (rows, C): the last block's output, and its norm
-    float* dx;           // (rows, C): the gradient that is sent to the stage before
+    float* dx;           // (rows, C): the gradient: arrives from the stage after, leaves to the stage before
     float* partial;      // (N, C): scratch memory
     float* logits;       // (N, vocabulary), then their gradient
     MPI_Request sent[2]; // the messages with x and dx
@@ -279,7 +279,7 @@ static float* take(float** memory, long n) {
     return x;
 }
 
-// Bucket b begins with what is not cut, positions and norms; whole(b) of them are equal on all tensor ranks.
+// Bucket b begins with what is not cut, positions and norms; whole(b) of it (CAAT-Net: positions): equal on tensor ranks.
 static long uncut(int b) { return b == 0 ? mesh.first * T * C + mesh.last * C : 2 * C; }
 static long whole(int b) { return shared == C ? uncut(b) : (b == 0) * mesh.first * T * C; }
 

@@ -10,9 +10,9 @@ network that there is: here a torus of ROWS x COLUMNS ranks, whose rows and colu
 both neighbours are the same one; that is one link in each direction.)
 
 Each rank is the root of a tree that spans the network and carries the root's chunk of the array. All trees grow at the
-same time, step by step. In a step every link can be used once. The trees take turns, and in its turn a tree adds one
-rank, to which a free link leads from a rank that was in the tree at the beginning of the step. A step ends when no tree
-finds a link any more; after S steps all trees are complete. The trees are the schedule:
+same time, step by step. In a step every link can be used once. One tree after the other adds one rank, to which a free
+link leads from a rank that was in the tree at the beginning of the step, round and round, until no tree finds a link.
+Then the next step begins; after S steps all trees are complete. They are the schedule:
 
     reduce-scatter, S turns: in turn S - 1 - s a child that joined in step s sends its sum of the chunk to its parent,
                     which adds it. A child joins after its parent, so it has its own children's sums by then.
@@ -21,8 +21,8 @@ finds a link any more; after S steps all trees are complete. The trees are the s
 MPI_Isend and MPI_Irecv start to send and to receive, and return at once; MPI_Waitall waits for both.
 
 A rank sends as much as in a ring, the least there is, in 2 S turns instead of 2 (d - 1); no turn uses a link twice. On
-2 x 2 ranks S = 2 and a ring takes 3; on 8 x 8 it is 17 and 63. No MPI library knows which ranks are linked: here the
-program only pretends, as all ranks are on one machine.
+2 x 2 ranks S = 2 and d - 1 = 3; on 8 x 8 S = 17 and d - 1 = 63. The torus is only imagined here: all ranks are on one
+machine, and MPI is not told which ranks are linked.
 
 In threefold: comm/collectives/multitree.h grows the trees for any network, comm/collectives/plan.h proves the table.
 */
@@ -413,8 +413,8 @@ static int neighbour(int rank, int direction) {
     return row * COLUMNS + (column + 1) % COLUMNS;
 }
 
-// A tree's turn: parents are tried in the order in which they joined, from the root on. busy (from, to): links that are
-// used in this step.
+// Adds one rank to a tree: parents are tried in the order in which they joined, from the root on. busy (from, to):
+// links that are used in this step.
 static bool add_child(Trees* t, int root, bool (*busy)[RANKS]) {
     for (int i = -1; i < t->n; i++) {
         if (i >= 0 && (t->edge[i].root != root || t->edge[i].step == t->steps)) continue;
