@@ -279,7 +279,7 @@ static float* take(float** memory, long n) {
     return x;
 }
 
-// Bucket b begins with what is not cut: positions, norms. whole(b) of it is equal on tensor ranks (CAAT-Net: positions).
+// Bucket b begins with what is not cut, positions and norms; of it whole(b) floats are equal on all tensor ranks.
 static long uncut(int b) { return b == 0 ? mesh.first * T * C + mesh.last * C : 2 * C; }
 static long whole(int b) { return shared == C ? uncut(b) : (b == 0) * mesh.first * T * C; }
 
