@@ -86,11 +86,16 @@ static void rope_and_attention_forward(const Stage* stage, const Activations* ac
     attention_forward(y->attention, y->lse, y->qkv, acts->positions, acts->B, acts->T, NH, NKV, HS);
 }
 
+// Starts the sum Wo attention.
+static void attention_proj_forward(const Stage* stage, Activations* acts, int layer) {
+    row_parallel_forward(stage, acts, layer_acts(acts, layer)->attention, layer, ATTN_PROJ_W, attn_out_size(stage));
+}
+
 // middle = x[layer] + Wo attention + b, and its norm, norm2.
-static void attention_proj_forward(const Stage* stage, const Activations* acts, int layer) {
+static void attention_residual_forward(const Stage* stage, Activations* acts, int layer) {
     const LayerActivations* y = layer_acts(acts, layer);
-    row_parallel_forward(stage, acts, stage->branch, y->attention, layer, ATTN_PROJ_W, attn_out_size(stage));
-    residual_norm_forward(stage, norm2_of(stage, acts, layer), y->middle, residual_stream(acts, layer), stage->branch,
+    const floatX* branch = row_parallel_finish(stage, acts);
+    residual_norm_forward(stage, norm2_of(stage, acts, layer), y->middle, residual_stream(acts, layer), branch,
                           weight(stage, layer, ATTN_PROJ_B), acts->R);
 }
 
@@ -99,30 +104,57 @@ static void fc_forward(const Stage* stage, const Activations* acts, int layer) {
     column_parallel_act_forward(stage, acts, layer_acts(acts, layer), layer);
 }
 
-// x[layer + 1] = middle + Wproj act + b, and the norm that reads it.
-static void mlp_proj_forward(const Stage* stage, const Activations* acts, int layer) {
-    const LayerActivations* y = layer_acts(acts, layer);
-    row_parallel_forward(stage, acts, stage->branch, y->act, layer, MLP_PROJ_W, stage->layout.F);
-    residual_norm_forward(stage, next_norm(stage, acts, layer), residual_stream(acts, layer + 1), y->middle,
-                          stage->branch, weight(stage, layer, MLP_PROJ_B), acts->R);
+// Starts the sum Wproj act.
+static void mlp_proj_forward(const Stage* stage, Activations* acts, int layer) {
+    row_parallel_forward(stage, acts, layer_acts(acts, layer)->act, layer, MLP_PROJ_W, stage->layout.F);
 }
 
-// One transformer block; norm1 is already computed. This rank computes its heads and its mlp channels; the two
-// row-parallel products (proj) end in the only collectives of the block.
+// x[layer + 1] = middle + Wproj act + b, and the norm that reads it.
+static void mlp_residual_forward(const Stage* stage, Activations* acts, int layer) {
+    const LayerActivations* y = layer_acts(acts, layer);
+    const floatX* branch = row_parallel_finish(stage, acts);
+    residual_norm_forward(stage, next_norm(stage, acts, layer), residual_stream(acts, layer + 1), y->middle, branch,
+                          weight(stage, layer, MLP_PROJ_B), acts->R);
+}
+
+// Completes x[layer] and norm1, which block `layer` reads.
+static void block_input_forward(const Stage* stage, Activations* acts, int layer) {
+    if (layer > acts->chunk->begin)
+        mlp_residual_forward(stage, acts, layer - 1);
+    else
+        norm_forward(stage, norm1_of(stage, acts, layer), acts->x[0], acts->R);
+}
+
+// One transformer block, until the start of its last sum. This rank computes its heads and its mlp channels; the two
+// row-parallel products (proj) end in the only collectives of the block. Where the micro-batch is computed in two parts
+// the sum of one is in flight while the other is computed.
 //
 //     middle     = x[layer] + Wo attention(rope(Wqkv norm1(x[layer]) + b)) + b
 //     x[layer+1] = middle + Wproj activation(Wfc norm2(middle) + b) + b
-static void block_forward(const Stage* stage, const Activations* acts, int layer) {
-    qkv_forward(stage, acts, layer);
-    rope_and_attention_forward(stage, acts, layer);
-    attention_proj_forward(stage, acts, layer);
-    fc_forward(stage, acts, layer);
-    mlp_proj_forward(stage, acts, layer);
+static void block_forward(const Stage* stage, Activations* part, int layer) {
+    const int parts = part->parts;
+    for (int i = 0; i < parts; i++) {
+        block_input_forward(stage, &part[i], layer);
+        qkv_forward(stage, &part[i], layer);
+        rope_and_attention_forward(stage, &part[i], layer);
+        attention_proj_forward(stage, &part[i], layer);
+    }
+    for (int i = 0; i < parts; i++) {
+        attention_residual_forward(stage, &part[i], layer);
+        fc_forward(stage, &part[i], layer);
+        mlp_proj_forward(stage, &part[i], layer);
+    }
 }
 
-static void layers_forward(const Stage* stage, const Activations* acts) {
-    norm_forward(stage, norm1_of(stage, acts, acts->chunk->begin), acts->x[0], acts->R);
-    for (int l = 0; l < acts->chunk->layers; l++) block_forward(stage, acts, acts->chunk->begin + l);
+// All blocks of the chunk, until the start of the last sum.
+static void layers_forward(const Stage* stage, Activations* part) {
+    const Chunk* chunk = part->chunk;
+    for (int l = 0; l < chunk->layers; l++) block_forward(stage, part, chunk->begin + l);
+}
+
+// Completes the chunk's output, and its norm where the head follows.
+static void layers_finish(const Stage* stage, Activations* acts) {
+    mlp_residual_forward(stage, acts, acts->chunk->begin + acts->chunk->layers - 1);
 }
 
 // logits = final norm W^T: this rank's slice of the vocabulary.
@@ -134,11 +166,18 @@ static void head_forward(const Stage* stage, const Activations* acts) {
 // The forward pass of one chunk. The first one starts from acts->inputs, any other one from acts->x[0]. After the last
 // one the head's losses, -log p(target) of every token, are on each of its tensor ranks.
 static void chunk_forward(const Stage* stage, Activations* acts) {
-    if (acts->chunk->first) vocab_parallel_embedding_forward(stage, acts, 0, acts->T);
-    layers_forward(stage, acts);
-    if (!acts->chunk->last) return;
-    head_forward(stage, acts);
-    vocab_parallel_cross_entropy(stage, acts);
+    Activations* part = activations_parts(stage, acts);
+    const int parts = acts->parts;
+    if (acts->chunk->first) {
+        for (int i = 0; i < parts; i++) vocab_parallel_embedding_forward(stage, &part[i], 0, acts->T);
+    }
+    layers_forward(stage, part);
+    for (int i = 0; i < parts; i++) {
+        layers_finish(stage, &part[i]);
+        if (!acts->chunk->last) continue;
+        head_forward(stage, &part[i]);
+        vocab_parallel_cross_entropy(stage, &part[i]);
+    }
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -155,141 +194,212 @@ static void norm_backward(const Stage* stage, floatX* dx, const floatX* dout, co
         rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R, C);
 }
 
-static void mlp_backward(const BackwardPass* pass, int layer) {
-    const Stage* stage = pass->stage;
-    const Activations* acts = pass->acts;
-    const LayerActivations* y = layer_acts(acts, layer);
-    LayerGradients* d = &pass->g->layers[layer - acts->chunk->begin];
-    const floatX* dout = row_parallel_output_grad(pass, d->dout, layer, MLP_PROJ_B);
-    CommRequest sum = no_request();
-    if (pass->parts & DGRAD) {
-        row_parallel_act_backward_input(stage, acts, d->dfc, dout, y, layer);
-        sum = column_parallel_backward_input(stage, acts, stage->dnorm, d->dfc, layer, FC_W, fc_size(stage));
-    }
-    if (pass->parts & WGRAD) {
-        row_parallel_backward_weight(stage, acts, layer, MLP_PROJ_W, MLP_PROJ_B, dout, y->act, stage->layout.F);
-        column_parallel_backward_weight(stage, acts, layer, FC_W, FC_B, d->dfc, y->norm2, fc_size(stage));
-    }
-    if (pass->parts & DGRAD) {
-        comm_wait(&sum);
-        norm_backward(stage, pass->g->dx, stage->dnorm, y->middle, y->mean2, y->rstd2, layer, NORM2_W, NORM2_B,
-                      acts->R);
-    }
+static LayerGradients* layer_gradients(const BackwardPass* pass, int layer) {
+    return &pass->g->layers[layer - pass->acts->chunk->begin];
 }
 
-static void attention_block_backward(const BackwardPass* pass, int layer) {
+// DGRAD of the mlp, until its sum over the tensor ranks is in flight.
+static void mlp_backward_input(const BackwardPass* pass, int layer) {
+    const Stage* stage = pass->stage;
+    Activations* acts = pass->acts;
+    LayerGradients* d = layer_gradients(pass, layer);
+    row_parallel_output_grad_finish(pass, d->dout, layer, MLP_PROJ_B);
+    row_parallel_act_backward_input(stage, acts, d->dfc, row_parallel_output_grad(pass, d->dout),
+                                    layer_acts(acts, layer), layer);
+    acts->sum = column_parallel_backward_input(stage, acts, acts->dnorm, d->dfc, layer, FC_W, fc_size(stage));
+}
+
+static void mlp_backward_weight(const BackwardPass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
-    const int HEADS = attn_out_size(stage), QKV = qkv_size(stage), HS = model_head_size(&stage->model);
+    const LayerActivations* y = layer_acts(acts, layer);
+    const LayerGradients* d = layer_gradients(pass, layer);
+    row_parallel_backward_weight(stage, acts, layer, MLP_PROJ_W, MLP_PROJ_B, row_parallel_output_grad(pass, d->dout),
+                                 y->act, stage->layout.F);
+    column_parallel_backward_weight(stage, acts, layer, FC_W, FC_B, d->dfc, y->norm2, fc_size(stage));
+}
+
+// The gradient of the residual stream before the mlp.
+static void mlp_backward_norm(const BackwardPass* pass, int layer) {
+    const LayerActivations* y = layer_acts(pass->acts, layer);
+    comm_wait(&pass->acts->sum);
+    norm_backward(pass->stage, pass->g->dx, pass->acts->dnorm, y->middle, y->mean2, y->rstd2, layer, NORM2_W, NORM2_B,
+                  pass->acts->R);
+    row_parallel_output_grad_start(pass);
+}
+
+// The same for attention.
+static void attention_block_backward_input(const BackwardPass* pass, int layer) {
+    const Stage* stage = pass->stage;
+    Activations* acts = pass->acts;
+    const int QKV = qkv_size(stage), HS = model_head_size(&stage->model);
     const int NH = stage->layout.NH, NKV = stage->layout.NKV;
     const LayerActivations* y = layer_acts(acts, layer);
-    LayerGradients* d = &pass->g->layers[layer - acts->chunk->begin];
-    const floatX* dmiddle = row_parallel_output_grad(pass, d->dmiddle, layer, ATTN_PROJ_B);
-    CommRequest sum = no_request();
-    if (pass->parts & DGRAD) {
-        tp_linear_backward_input(stage, acts, stage->dact, dmiddle, layer, ATTN_PROJ_W, HEADS, stage->model.C);
-        attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, acts->positions, acts->B, acts->T, NH,
-                           NKV, HS);
-        if (stage->rope) rope_backward(d->dqkv, stage->rope, acts->B, acts->T, NH + NKV, HS, QKV);
-        sum = column_parallel_backward_input(stage, acts, stage->dnorm, d->dqkv, layer, QKV_W, QKV);
+    LayerGradients* d = layer_gradients(pass, layer);
+    row_parallel_output_grad_finish(pass, d->dmiddle, layer, ATTN_PROJ_B);
+    tp_linear_backward_input(stage, acts, stage->dact, row_parallel_output_grad(pass, d->dmiddle), layer, ATTN_PROJ_W,
+                             attn_out_size(stage), stage->model.C);
+    attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, acts->positions, acts->B, acts->T, NH, NKV,
+                       HS);
+    if (stage->rope) rope_backward(d->dqkv, stage->rope, acts->B, acts->T, NH + NKV, HS, QKV);
+    acts->sum = column_parallel_backward_input(stage, acts, acts->dnorm, d->dqkv, layer, QKV_W, QKV);
+}
+
+static void attention_block_backward_weight(const BackwardPass* pass, int layer) {
+    const Stage* stage = pass->stage;
+    const Activations* acts = pass->acts;
+    const LayerActivations* y = layer_acts(acts, layer);
+    const LayerGradients* d = layer_gradients(pass, layer);
+    row_parallel_backward_weight(stage, acts, layer, ATTN_PROJ_W, ATTN_PROJ_B,
+                                 row_parallel_output_grad(pass, d->dmiddle), y->attention, attn_out_size(stage));
+    column_parallel_backward_weight(stage, acts, layer, QKV_W, QKV_B, d->dqkv, y->norm1, qkv_size(stage));
+}
+
+static void attention_block_backward_norm(const BackwardPass* pass, int layer) {
+    const Activations* acts = pass->acts;
+    const LayerActivations* y = layer_acts(acts, layer);
+    comm_wait(&pass->acts->sum);
+    norm_backward(pass->stage, pass->g->dx, acts->dnorm, residual_stream(acts, layer), y->mean1, y->rstd1, layer,
+                  NORM1_W, NORM1_B, acts->R);
+    if (layer > acts->chunk->begin) row_parallel_output_grad_start(pass);
+}
+
+// The three steps of the mlp or of attention, for all parts: the sum that the first one or, where the residual
+// stream's gradient is summed, the norm's starts is in flight during the steps of the other part and WGRAD.
+static void branch_backward(const BackwardPass* part, int layer, void (*input)(const BackwardPass*, int),
+                            void (*weights)(const BackwardPass*, int), void (*norm)(const BackwardPass*, int)) {
+    const int parts = part->acts->parts;
+    const bool norm_first = sums_residual_grad(part->stage);
+    if (part->parts & DGRAD) {
+        for (int i = 0; i < parts; i++) {
+            input(&part[i], layer);
+            if (norm_first) norm(&part[i], layer);
+        }
     }
-    if (pass->parts & WGRAD) {
-        row_parallel_backward_weight(stage, acts, layer, ATTN_PROJ_W, ATTN_PROJ_B, dmiddle, y->attention, HEADS);
-        column_parallel_backward_weight(stage, acts, layer, QKV_W, QKV_B, d->dqkv, y->norm1, QKV);
+    if (part->parts & WGRAD) {
+        for (int i = 0; i < parts; i++) weights(&part[i], layer);
     }
-    if (pass->parts & DGRAD) {
-        comm_wait(&sum);
-        norm_backward(stage, pass->g->dx, stage->dnorm, residual_stream(acts, layer), y->mean1, y->rstd1, layer,
-                      NORM1_W, NORM1_B, acts->R);
+    if ((part->parts & DGRAD) && !norm_first) {
+        for (int i = 0; i < parts; i++) norm(&part[i], layer);
     }
 }
 
 // Recomputes the activations that the forward pass did not keep, by the same operations: the bits are the same.
-static void block_recompute(const BackwardPass* pass, int layer) {
-    const Stage* stage = pass->stage;
-    const Activations* acts = pass->acts;
-    const LayerActivations* y = layer_acts(acts, layer);
+static void block_recompute(const BackwardPass* part, int layer) {
+    const Stage* stage = part->stage;
     const Recompute recompute = stage->layout.mesh.recompute;
+    const int parts = part->acts->parts;
     if (recompute == RECOMPUTE_FULL) {
-        norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
-        qkv_forward(stage, acts, layer);
-        rope_and_attention_forward(stage, acts, layer);
-        attention_proj_forward(stage, acts, layer);
-        fc_forward(stage, acts, layer);
+        for (int i = 0; i < parts; i++) {
+            Activations* acts = part[i].acts;
+            row_parallel_output_grad_finish(&part[i], layer_gradients(&part[i], layer)->dout, layer, MLP_PROJ_B);
+            norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
+            qkv_forward(stage, acts, layer);
+            rope_and_attention_forward(stage, acts, layer);
+            attention_proj_forward(stage, acts, layer);
+        }
+        for (int i = 0; i < parts; i++) {
+            attention_residual_forward(stage, part[i].acts, layer);
+            fc_forward(stage, part[i].acts, layer);
+        }
     }
-    if (recompute == RECOMPUTE_SELECTIVE && (pass->parts & WGRAD)) { // the matrices' inputs, which wgrad needs
-        norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
-        norm_forward(stage, norm2_of(stage, acts, layer), y->middle, acts->R);
-        activation_forward(stage, acts, y);
+    if (recompute == RECOMPUTE_SELECTIVE && (part->parts & WGRAD)) { // the matrices' inputs, which wgrad needs
+        for (int i = 0; i < parts; i++) {
+            const Activations* acts = part[i].acts;
+            const LayerActivations* y = layer_acts(acts, layer);
+            norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
+            norm_forward(stage, norm2_of(stage, acts, layer), y->middle, acts->R);
+            activation_forward(stage, acts, y);
+        }
     }
 }
 
-static void block_backward(const BackwardPass* pass, int layer) {
-    grad_bucket_begin(pass, layer, NORM1_W);
-    block_recompute(pass, layer);
-    mlp_backward(pass, layer);
-    attention_block_backward(pass, layer);
-    if (pass->parts & WGRAD) grad_bucket_ready(pass, layer, NORM1_W);
+static void block_backward(const BackwardPass* part, int layer) {
+    grad_bucket_begin(part, layer, NORM1_W);
+    block_recompute(part, layer);
+    branch_backward(part, layer, mlp_backward_input, mlp_backward_weight, mlp_backward_norm);
+    branch_backward(part, layer, attention_block_backward_input, attention_block_backward_weight,
+                    attention_block_backward_norm);
+    if (part->parts & WGRAD) grad_bucket_ready(part, layer, NORM1_W);
 }
 
 // Starts the gradient: dx becomes the gradient of the last block's output.
-static void head_backward(const BackwardPass* pass) {
-    const Stage* stage = pass->stage;
-    const Activations* acts = pass->acts;
-    const HeadActivations* h = acts->head;
-    const int V = stage->layout.V;
+static void head_backward(const BackwardPass* part) {
+    const Stage* stage = part->stage;
+    const int parts = part->acts->parts, V = stage->layout.V;
     const TensorKind head = lm_head_kind(stage);
-    CommRequest sum = no_request();
-    if (pass->parts & DGRAD) {
-        vocab_parallel_cross_entropy_backward(stage, acts);
-        sum = column_parallel_backward_input(stage, acts, stage->dnorm, h->logits, -1, head, V);
+    if (part->parts & DGRAD) {
+        for (int i = 0; i < parts; i++) {
+            Activations* acts = part[i].acts;
+            vocab_parallel_cross_entropy_backward(stage, acts);
+            acts->sum = column_parallel_backward_input(stage, acts, acts->dnorm, acts->head->logits, -1, head, V);
+        }
     }
-    if (pass->parts & WGRAD) {
-        grad_bucket_begin(pass, -1, head);
-        column_parallel_backward_weight(stage, acts, -1, head, NO_TENSOR, h->logits, h->final_norm, V);
-        if (!has_split_embedding_grad(stage)) grad_bucket_ready(pass, -1, head);
+    if (part->parts & WGRAD) {
+        grad_bucket_begin(part, -1, head);
+        for (int i = 0; i < parts; i++) {
+            const HeadActivations* h = part[i].acts->head;
+            column_parallel_backward_weight(stage, part[i].acts, -1, head, NO_TENSOR, h->logits, h->final_norm, V);
+        }
+        if (!has_split_embedding_grad(stage)) grad_bucket_ready(part, -1, head);
     }
-    if (pass->parts & DGRAD) {
-        comm_wait(&sum);
-        grad_bucket_begin(pass, -1, FINAL_NORM_W);
-        device_zero(pass->g->dx, (size_t)acts->R * stage->model.C * sizeof(floatX));
-        norm_backward(stage, pass->g->dx, stage->dnorm, chunk_output(acts), h->final_mean, h->final_rstd, -1,
-                      FINAL_NORM_W, FINAL_NORM_B, acts->R);
+    if (part->parts & DGRAD) {
+        grad_bucket_begin(part, -1, FINAL_NORM_W);
+        for (int i = 0; i < parts; i++) {
+            Activations* acts = part[i].acts;
+            const HeadActivations* h = acts->head;
+            comm_wait(&acts->sum);
+            device_zero(part[i].g->dx, (size_t)acts->R * stage->model.C * sizeof(floatX));
+            norm_backward(stage, part[i].g->dx, acts->dnorm, chunk_output(acts), h->final_mean, h->final_rstd, -1,
+                          FINAL_NORM_W, FINAL_NORM_B, acts->R);
+        }
     }
-    if (pass->parts & WGRAD) grad_bucket_ready(pass, -1, FINAL_NORM_W);
+    if (part->parts & WGRAD) grad_bucket_ready(part, -1, FINAL_NORM_W);
 }
 
 // The gradients of the embeddings. A tied embedding has two gradients, which are accumulated over the micro-batches in
 // separate buffers and added when both are complete: here, or, where the two uses are on two stages, between them
 // (all_reduce_tied_embedding_grad). So every pipeline adds in the same order.
-static void embedding_block_backward(const BackwardPass* pass) {
-    const Stage* stage = pass->stage;
-    const Activations* acts = pass->acts;
+static void embedding_block_backward(const BackwardPass* part) {
+    const Stage* stage = part->stage;
     const Layout* layout = &stage->layout;
-    const int C = stage->model.C, V = layout_embedding_rows(layout);
-    const int rows = acts->split ? acts->tokens / layout->mesh.t : acts->tokens; // rows of one residual stream
-    const floatX* dx = vocab_parallel_embedding_grad(pass);
+    const int parts = part->acts->parts, C = stage->model.C, V = layout_embedding_rows(layout);
+    const floatX* dx[HALVES];
+    for (int i = 0; i < parts; i++) dx[i] = vocab_parallel_embedding_grad(&part[i]);
     if (stage->model.position == POSITION_LEARNED) {
-        const int64_t first = acts->split ? (int64_t)layout->mesh.tensor * rows : 0;
-        grad_bucket_begin(pass, -1, WPE);
-        position_backward(gradient(stage, -1, WPE), dx, acts->positions, first, rows, acts->T, C);
-        grad_bucket_ready(pass, -1, WPE);
+        grad_bucket_begin(part, -1, WPE);
+        for (int i = 0; i < parts; i++) {
+            const Activations* acts = part[i].acts;
+            const int rows = acts->split ? acts->tokens / layout->mesh.t : acts->tokens; // of one residual stream
+            const int64_t first = acts->split ? (int64_t)layout->mesh.tensor * rows : 0;
+            position_backward(gradient(stage, -1, WPE), dx[i], acts->positions, first, rows, acts->T, C);
+        }
+        grad_bucket_ready(part, -1, WPE);
     }
-    grad_bucket_begin(pass, -1, WTE);
+    grad_bucket_begin(part, -1, WTE);
     float* dwte = gradient(stage, -1, WTE);
     float* sum = has_split_embedding_grad(stage) ? stage->grad_embedding : dwte;
-    embedding_backward(sum, tp_gather_input(stage, acts, dx), acts->inputs, acts->tokens, C, layout->vocab_offset, V);
-    if (has_split_embedding_grad(stage) && pass->reduce) accumulate(dwte, stage->grad_embedding, (int64_t)V * C);
-    grad_bucket_ready(pass, -1, WTE);
+    for (int i = 0; i < parts; i++) {
+        const Activations* acts = part[i].acts;
+        embedding_backward(sum, tp_gather_input(stage, acts, dx[i]), acts->inputs, acts->tokens, C,
+                           layout->vocab_offset, V);
+    }
+    if (has_split_embedding_grad(stage) && part->reduce) accumulate(dwte, stage->grad_embedding, (int64_t)V * C);
+    grad_bucket_ready(part, -1, WTE);
 }
 
 // The backward pass of one chunk: both parts or one of them. The last chunk of the model starts from the losses, any
 // other one from g->dx, the gradient of its output; at the end g->dx is the gradient of its input.
 static void chunk_backward(const BackwardPass* pass) {
     const Chunk* chunk = pass->acts->chunk;
-    if (chunk->last) head_backward(pass);
-    for (int l = chunk->layers - 1; l >= 0; l--) block_backward(pass, chunk->begin + l);
-    if (chunk->first && (pass->parts & WGRAD)) embedding_block_backward(pass);
+    BackwardPass part[HALVES]; // of the micro-batch
+    backward_parts(part, pass);
+    if (chunk->last) head_backward(part);
+    if (pass->parts & DGRAD) {
+        for (int i = 0; i < pass->acts->parts; i++) row_parallel_output_grad_start(&part[i]);
+    }
+    for (int l = chunk->layers - 1; l >= 0; l--) block_backward(part, chunk->begin + l);
+    if (chunk->first && (pass->parts & WGRAD)) embedding_block_backward(part);
 }
 
 #endif

@@ -73,6 +73,7 @@ typedef struct {
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
     int sites;                     // that the d replicas are divided into, in order (methods/async_schedule.h)
     Recompute recompute;
+    bool tp_overlap; // a micro-batch is computed as two halves in turn, whose tensor sums are in flight meanwhile
     CaatConfig caat;
 } Mesh;
 
@@ -250,6 +251,10 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T,
     if (model->V < t)
         return fail(error, "--%s %d is more than --vocab %d: a rank needs at least one token", tp, t, model->V);
     if (mesh->sequence_parallel && t == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
+    if (mesh->tp_overlap && t == 1)
+        return fail(error, "--tp-comm-overlap needs --tp 2 or more: one rank sends nothing");
+    if (mesh->tp_overlap && mesh->sequence_parallel)
+        return fail(error, "--tp-comm-overlap is incompatible with --sequence-parallel; drop one of the two");
     if (mesh->sequence_parallel && T % t != 0)
         return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", t, T);
     return mesh_check_stages(mesh, model, error);

@@ -10,22 +10,33 @@ residual stream. A rank may hold several such streams (parallel.h), one after th
 
 // z (N, C) = the sum of x over all streams, on all ranks, for shared channels, and each stream's own x, scaled, for
 // private ones. The same forward and backward; backward in float32 by default, because that sum is not of a branch but
-// of the whole gradient of the residual stream, once for each branch. z may be x.
-static inline void caat_reduce(const Stage* stage, const Activations* acts, floatX* z, const floatX* x, bool back) {
+// of the whole gradient of the residual stream, once for each branch. acts->sum is in flight from start to finish; on
+// CPU cores only where another half is computed meanwhile, as MPI's blocking calls are faster. z may be x.
+static inline void caat_reduce_start(const Stage* stage, Activations* acts, const floatX* x, bool back) {
+    const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
+    const int64_t n = (int64_t)acts->tokens * S;
+    const bool floats = back && !stage->layout.mesh.caat.narrow;
+    Comm* tensor = &stage->groups->tensor;
+    if (floats)
+        caat_pack_floats(acts->shared, x, streams, acts->tokens, C, S);
+    else
+        caat_pack((floatX*)acts->shared, x, streams, acts->tokens, C, S);
+    const CommType type = floats ? COMM_FLOAT : COMM_FLOATX;
+    if (acts->parts > 1 || !DEVICE_IS_HOST)
+        acts->sum = comm_all_reduce_start(tensor, acts->shared, n, type, COMM_SUM);
+    else
+        comm_all_reduce(tensor, acts->shared, n, type, COMM_SUM);
+}
+
+static inline void caat_reduce_finish(const Stage* stage, Activations* acts, floatX* z, const floatX* x, bool back) {
     const CaatConfig* caat = &stage->layout.mesh.caat;
     const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
     const float factor = (float)caat_factor(caat);
-    const int64_t n = (int64_t)acts->tokens * S;
-    if (back && !caat->narrow) {
-        caat_pack_floats(stage->shared, x, streams, acts->tokens, C, S);
-        comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);
-        caat_unpack_floats(z, stage->shared, x, factor, streams, acts->tokens, C, S);
-    } else {
-        floatX* shared = (floatX*)stage->shared;
-        caat_pack(shared, x, streams, acts->tokens, C, S);
-        comm_all_reduce(&stage->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);
-        caat_unpack(z, shared, x, factor, streams, acts->tokens, C, S);
-    }
+    comm_wait(&acts->sum);
+    if (back && !caat->narrow)
+        caat_unpack_floats(z, acts->shared, x, factor, streams, acts->tokens, C, S);
+    else
+        caat_unpack(z, (floatX*)acts->shared, x, factor, streams, acts->tokens, C, S);
 }
 
 // The gradient of a bias that is added to every stream: the sum of all streams' gradients.
@@ -45,14 +56,14 @@ static inline void caat_copy_streams(const Stage* stage, const Activations* acts
 static inline const floatX* caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
     const int streams = stage->layout.streams, C = stage->model.C;
     const int64_t n = (int64_t)acts->tokens * C;
-    floatX* narrow = stage->branch;
+    floatX* narrow = acts->branch;
     if (stage->layout.mesh.caat.narrow) {
         caat_pack(narrow, dx, streams, acts->tokens, C, C);
         comm_all_reduce(&stage->groups->tensor, narrow, n, COMM_FLOATX, COMM_SUM);
     } else {
-        caat_pack_floats(stage->shared, dx, streams, acts->tokens, C, C);
-        comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);
-        caat_unpack_floats(narrow, stage->shared, narrow, 1.0f, 1, acts->tokens, C, C);
+        caat_pack_floats(acts->shared, dx, streams, acts->tokens, C, C);
+        comm_all_reduce(&stage->groups->tensor, acts->shared, n, COMM_FLOAT, COMM_SUM);
+        caat_unpack_floats(narrow, acts->shared, narrow, 1.0f, 1, acts->tokens, C, C);
     }
     return narrow;
 }

@@ -28,7 +28,12 @@ Scratch buffers, who writes them, who reads them last; each is free afterwards:
     dnorm      column_parallel_backward_input (until comm_wait)          norm_backward
     partial    a product whose rows are reduce-scattered                 that reduce-scatter (backward: until comm_wait)
     gathered   tp_gather_input                                           the product that follows it
-    shared     caat_reduce, caat_reduce_streams                          the same call
+    shared     caat_reduce_start (until caat_reduce_finish),             caat_reduce_finish, and the same call
+               and caat_reduce_streams
+
+With --tp-comm-overlap a micro-batch is computed as two halves of its sequences in turn. A half is a view: Activations
+and Gradients whose pointers point to its rows of the same buffers (activations_halves). Scratch that is in flight
+between ranks is divided as well: branch, dnorm and shared of Activations, not of Stage.
 
 stage_take_memory takes every buffer. It runs twice: as long as arenas have no memory it adds up sizes, then it hands
 out pointers. So the planned and the allocated memory cannot differ.
@@ -81,7 +86,7 @@ typedef struct {
     float *row_max, *row_sum, *target_logit, *losses; // (tokens), of the first stream; target_logit follows row_sum
 } HeadActivations;
 
-// A micro-batch in one chunk of the stage.
+// A micro-batch in one chunk of the stage, or one half of it.
 typedef struct {
     const Chunk* chunk;
     int B, T, N, R;                  // over all streams
@@ -94,6 +99,11 @@ typedef struct {
     floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
     LayerActivations* layers;        // of the chunk
     HeadActivations* head;           // NULL where the chunk does not end with the head
+    floatX *branch, *dnorm;          // (R, C): the stage's scratch, ...
+    float* shared;                   // ... (tokens, C); see Stage
+    int parts;                       // computed in turn: 2 halves, of which this may be one, or 1
+    CommRequest sum;                 // over the tensor ranks, of this part: in flight, or complete
+    bool grad_started;               // row_parallel_output_grad_start was called, and not yet ..._finish
 } Activations;
 
 // The gradient of every linear layer's output, which DGRAD of a backward pass leaves for WGRAD.
@@ -127,7 +137,7 @@ typedef struct {
     bool sharded;
 } MethodValues;
 
-enum { METHOD_VALUES = 8 };
+enum { METHOD_VALUES = 8, HALVES = 2 };
 
 typedef struct {
     ModelConfig model;
@@ -153,6 +163,9 @@ typedef struct {
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
     NanProbe* probe;               // checks numbers of a repeated step; NULL: none
     Activations* activations;      // (slots)
+    Activations* half;             // (HALVES): views of the micro-batch that is being computed, ...
+    HeadActivations* half_head;    // (HALVES) ...
+    Gradients* half_gradients;     // ... (HALVES)
     HeadActivations* head;         // (heads)
     LayerActivations recomputed;   // the activations that blocks recompute
     Gradients** gradients;         // (v, pending); one shared buffer unless split_backward
@@ -229,6 +242,11 @@ static inline int64_t kv_cache_elements(const Stage* stage) {
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
+// The parts in which a micro-batch of B sequences is computed: one, or two in turn. A text that is generated has one.
+static inline int microbatch_parts(const Stage* stage, int B) {
+    return stage->layout.mesh.tp_overlap && B % HALVES == 0 ? HALVES : 1;
+}
+
 // Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, whose row every tensor
 // rank holds.
 static inline void activations_bind(Activations* acts, const Stage* stage, int chunk, int k, int B, int T,
@@ -243,6 +261,10 @@ static inline void activations_bind(Activations* acts, const Stage* stage, int c
     acts->R = acts->split ? acts->N / stage->layout.mesh.t : acts->N;
     acts->positions = NULL;
     acts->keeps_kv = false;
+    acts->branch = stage->branch;
+    acts->dnorm = stage->dnorm;
+    acts->shared = stage->shared;
+    acts->parts = microbatch_parts(stage, B);
 }
 
 // The activations that the forward pass keeps of a block, and the residual stream before it. Layers are numbered over
@@ -256,6 +278,100 @@ static inline floatX* residual_stream(const Activations* acts, int layer) {
 }
 
 static inline floatX* chunk_output(const Activations* acts) { return acts->x[acts->chunk->layers]; }
+
+// x + n elements, of a buffer that may not be there.
+static inline floatX* values_from(floatX* x, int64_t n) { return x ? x + n : NULL; }
+static inline float* floats_from(float* x, int64_t n) { return x ? x + n : NULL; }
+static inline const int32_t* tokens_from(const int32_t* x, int64_t n) { return x ? x + n : NULL; }
+
+// The rows of a block from row N (R where rows are split over the ranks) and sequence B on.
+static inline LayerActivations layer_from(const LayerActivations* y, const Stage* stage, int64_t N, int64_t R,
+                                          int64_t B, int T) {
+    const int64_t C = stage->model.C;
+    const LayerActivations half = {values_from(y->norm1, R * C),
+                                   values_from(y->norm2, R * C),
+                                   floats_from(y->mean1, R),
+                                   floats_from(y->rstd1, R),
+                                   floats_from(y->mean2, R),
+                                   floats_from(y->rstd2, R),
+                                   values_from(y->qkv, N * qkv_size(stage)),
+                                   values_from(y->attention, N * attn_out_size(stage)),
+                                   floats_from(y->lse, B * stage->layout.NH * T),
+                                   values_from(y->middle, R * C),
+                                   values_from(y->fc, N * fc_size(stage)),
+                                   values_from(y->act, N * stage->layout.F)};
+    return half;
+}
+
+static inline HeadActivations head_from(const HeadActivations* h, const Stage* stage, int64_t N, int64_t R,
+                                        int64_t tokens) {
+    const HeadActivations half = {values_from(h->final_norm, R * stage->model.C),
+                                  floats_from(h->final_mean, R),
+                                  floats_from(h->final_rstd, R),
+                                  values_from(h->logits, N * stage->layout.V),
+                                  floats_from(h->row_max, N),
+                                  floats_from(h->row_sum, 2 * N),
+                                  NULL,
+                                  floats_from(h->losses, tokens)};
+    return half;
+}
+
+// Half i of a micro-batch: its sequences, which are consecutive rows of every buffer. Each half has all of its streams,
+// one after the other.
+static inline void activations_half(Activations* half, const Stage* stage, const Activations* acts, int i) {
+    floatX** const x = half->x;
+    LayerActivations* const layers = half->layers;
+    const int64_t C = stage->model.C;
+    *half = *acts;
+    half->B /= HALVES;
+    half->N /= HALVES;
+    half->R /= HALVES;
+    half->tokens /= HALVES;
+    const int64_t B = i * half->B, N = (int64_t)i * half->N, R = (int64_t)i * half->R;
+    const int64_t tokens = (int64_t)i * half->tokens;
+    half->inputs = tokens_from(acts->inputs, tokens);
+    half->targets = tokens_from(acts->targets, tokens);
+    half->positions = tokens_from(acts->positions, N);
+    half->branch = values_from(acts->branch, R * C);
+    half->dnorm = values_from(acts->dnorm, R * C);
+    half->shared = floats_from(acts->shared, tokens * C);
+    half->x = x;
+    for (int l = 0; l <= acts->chunk->layers; l++) x[l] = acts->x[l] + R * C;
+    half->layers = layers;
+    for (int l = 0; l < acts->chunk->layers; l++) layers[l] = layer_from(&acts->layers[l], stage, N, R, B, acts->T);
+    if (!acts->head) return;
+    half->head = &stage->half_head[i];
+    *half->head = head_from(acts->head, stage, N, R, tokens);
+}
+
+// The parts in which a micro-batch is computed, acts->parts of them: its halves, or itself.
+static inline Activations* activations_parts(const Stage* stage, Activations* acts) {
+    if (acts->parts == 1) return acts;
+    for (int i = 0; i < HALVES; i++) activations_half(&stage->half[i], stage, acts, i);
+    return stage->half;
+}
+
+// The backward passes of a micro-batch's parts, pass->acts->parts of them.
+static inline void backward_parts(BackwardPass part[HALVES], const BackwardPass* pass) {
+    const Stage* stage = pass->stage;
+    Activations* acts = activations_parts(stage, pass->acts);
+    part[0] = *pass;
+    if (acts->parts == 1) return;
+    for (int i = 0; i < HALVES; i++) {
+        Gradients* g = &stage->half_gradients[i];
+        const int64_t N = (int64_t)i * acts[i].N, R = (int64_t)i * acts[i].R, C = stage->model.C;
+        part[i] = *pass;
+        part[i].acts = &acts[i];
+        part[i].g = g;
+        g->dx = pass->g->dx + R * C;
+        for (int l = 0; l < acts->chunk->layers; l++) {
+            const LayerGradients* d = &pass->g->layers[l];
+            const LayerGradients half = {d->dqkv + N * qkv_size(stage), d->dmiddle + N * C, d->dfc + N * fc_size(stage),
+                                         d->dout + N * C};
+            g->layers[l] = half;
+        }
+    }
+}
 
 // The key/value cache of one stream of a layer.
 static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
@@ -448,6 +564,14 @@ static inline void stage_take_lists(Stage* stage) {
         stage->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
         stage->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
     }
+    stage->half = (Activations*)checked_calloc(HALVES, sizeof(Activations), "the halves");
+    stage->half_head = (HeadActivations*)checked_calloc(HALVES, sizeof(HeadActivations), "the halves");
+    stage->half_gradients = (Gradients*)checked_calloc(HALVES, sizeof(Gradients), "the halves");
+    for (int i = 0; i < HALVES; i++) {
+        stage->half[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the halves");
+        stage->half[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the halves");
+        stage->half_gradients[i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the halves");
+    }
     stage->boundary = (PipelineBuffers*)checked_calloc(v, sizeof(PipelineBuffers), "the chunks");
     stage->gradients = (Gradients**)checked_calloc(v, sizeof(Gradients*), "the chunks");
     for (size_t c = 0; c < v; c++) {
@@ -527,6 +651,14 @@ static inline void stage_free(Stage* stage) {
         free(stage->activations[i].x);
         free(stage->activations[i].layers);
     }
+    for (int i = 0; i < HALVES; i++) {
+        free(stage->half[i].x);
+        free(stage->half[i].layers);
+        free(stage->half_gradients[i].layers);
+    }
+    free(stage->half);
+    free(stage->half_head);
+    free(stage->half_gradients);
     for (int c = 0; c < stage->layout.mesh.v; c++) {
         for (int i = 0; i < stage->pending[c]; i++) free(stage->gradients[c][i].layers);
         free(stage->gradients[c]);

@@ -16,6 +16,11 @@ the N = B T rows of a micro-batch, between the pairs, where all work is row by r
 
 The vocabulary is cut as well: each rank has V / t rows of the embedding and columns of the logits. For the cross
 entropy the ranks exchange three numbers a row, never the logits.
+
+Sums in flight. A branch's sum goes from row_parallel_forward to row_parallel_finish, a gradient's from
+column_parallel_backward_input, or in a CAAT-Net row_parallel_output_grad_start, to the wait for acts->sum. With
+--tp-comm-overlap (Wang et al. 2024, "Domino", arXiv 2409.15241) gpt.h computes the other half of the micro-batch
+meanwhile; tensor_overlap_open prepares the group.
 */
 #ifndef TENSOR_H
 #define TENSOR_H
@@ -25,7 +30,29 @@ entropy the ranks exchange three numbers a row, never the logits.
 #else
 #include "../methods/caat.h"
 #endif
+#include "../comm/collectives/collectives.h"
 #include "stage.h"
+
+// For --tp-comm-overlap, with nothing in flight, on CPU cores: a thread that moves messages while the rank computes, and
+// a plan, since MPI's non-blocking all-reduces are trees with more traffic. Halving and doubling adds in the same order
+// in every part of a vector: the bits do not depend on how a sum is cut.
+static inline void tensor_overlap_open(Stage* stage) {
+    Comm* tensor = &stage->groups->tensor;
+    const bool power = (tensor->size & (tensor->size - 1)) == 0; // else halving and doubling sends more
+    char name[32];
+    Network net;
+    Plan plan;
+    Error error;
+    if (!stage->layout.mesh.tp_overlap || !DEVICE_IS_HOST) return;
+    snprintf(name, sizeof name, "full:%d", tensor->size);
+    if (!network_build(&net, name, &error) ||
+        !collective_build(&plan, power ? "halving-doubling" : "ring", PLAN_ALL_REDUCE, &net, &error))
+        die("%s", error.text);
+    comm_open_thread(tensor);
+    comm_use_plan(tensor, &plan);
+    plan_free(&plan);
+    network_free(&net);
+}
 
 // Gathers all (n) from this rank's rows; where rows are not split they are all local, and all may be mine.
 static inline void gather_from_sequence_region(ProcessGroups* g, bool split, floatX* all, const floatX* mine,
@@ -146,38 +173,60 @@ static inline void column_parallel_backward_weight(const Stage* stage, const Act
 // ----------------------------------------------------------------------------------------------------------------
 // Row parallel: out (R, C) is a branch of the residual stream, without its bias
 
-// out = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, only of the shared channels.
-static inline void row_parallel_forward(const Stage* stage, const Activations* acts, floatX* out, const floatX* x,
-                                        int layer, TensorKind w, int IC) {
+// Starts acts->branch = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, only of the shared channels. The sum of a
+// whole micro-batch, beside which nothing is computed, ends here, by MPI's blocking calls.
+static inline void row_parallel_forward(const Stage* stage, Activations* acts, const floatX* x, int layer, TensorKind w,
+                                        int IC) {
     const int C = stage->model.C;
     const int64_t n = (int64_t)acts->N * C;
-    floatX* partial = tp_partial_buffer(stage, acts, out);
+    floatX* partial = tp_partial_buffer(stage, acts, acts->branch);
     tp_linear_forward(stage, acts, partial, x, layer, w, NO_TENSOR, IC, C);
     nan_probe(stage, acts, place_of_matrix(w), layer, partial, n);
     if (is_caat(stage))
-        caat_reduce(stage, acts, out, partial, false);
+        caat_reduce_start(stage, acts, partial, false);
+    else if (acts->parts > 1)
+        acts->sum = reduce_from_tensor_region_start(stage->groups, acts->split, acts->branch, partial, n);
     else
-        reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);
+        reduce_from_tensor_region(stage->groups, acts->split, acts->branch, partial, n);
+}
+
+// Completes acts->branch (R, C), which it returns.
+static inline const floatX* row_parallel_finish(const Stage* stage, Activations* acts) {
+    if (is_caat(stage)) caat_reduce_finish(stage, acts, acts->branch, acts->branch, false);
+    comm_wait(&acts->sum);
+    return acts->branch;
 }
 
 // The gradient of the layer's output, of all rows, from pass->g->dx (R, C): in `all`, which WGRAD reads later; or dx
 // itself, where it has all rows and both parts are one pass, so that norm_backward changes it only after they have read
-// it. A CAAT-Net adds the bias to every stream, after the sum: its gradient is computed here, from every stream's.
-static inline const floatX* row_parallel_output_grad(const BackwardPass* pass, floatX* all, int layer,
-                                                     TensorKind bias) {
+// it.
+static inline const floatX* row_parallel_output_grad(const BackwardPass* pass, const floatX* all) {
+    const bool itself = pass->parts == BOTH_GRADS && !is_caat(pass->stage) && !pass->acts->split;
+    return itself ? pass->g->dx : all;
+}
+
+// Starts that gradient, as soon as pass->g->dx is complete: in a CAAT-Net a sum, which is in flight while the rank
+// computes other gradients.
+static inline void row_parallel_output_grad_start(const BackwardPass* pass) {
+    if (is_caat(pass->stage)) caat_reduce_start(pass->stage, pass->acts, pass->g->dx, true);
+    pass->acts->grad_started = true;
+}
+
+// Completes it, at the first call after the start. A CAAT-Net adds the bias to every stream, after the sum: its gradient
+// is computed here, from every stream's.
+static inline void row_parallel_output_grad_finish(const BackwardPass* pass, floatX* all, int layer, TensorKind bias) {
     const Stage* stage = pass->stage;
-    const Activations* acts = pass->acts;
+    Activations* acts = pass->acts;
     const floatX* dx = pass->g->dx;
-    const int64_t n = (int64_t)acts->N * stage->model.C;
-    if (pass->parts == BOTH_GRADS && !is_caat(stage) && !acts->split) return dx;
-    if (!(pass->parts & DGRAD)) return all;
+    if (!acts->grad_started) return;
+    acts->grad_started = false;
+    if (row_parallel_output_grad(pass, all) == dx) return;
     if (is_caat(stage)) {
-        caat_reduce(stage, acts, all, dx, true);
+        caat_reduce_finish(stage, acts, all, dx, true);
         caat_bias_grad(stage, acts, layer, bias, dx);
     } else {
-        gather_from_sequence_region(stage->groups, acts->split, all, dx, n);
+        gather_from_sequence_region(stage->groups, acts->split, all, dx, (int64_t)acts->N * stage->model.C);
     }
-    return all;
 }
 
 static inline void row_parallel_backward_weight(const Stage* stage, const Activations* acts, int layer, TensorKind w,
@@ -259,7 +308,7 @@ static inline void kv_cache_attend(const Stage* stage, const Activations* acts, 
 static inline void vocab_parallel_embedding_forward(const Stage* stage, Activations* acts, int first, int period) {
     const int C = stage->model.C, streams = stage->layout.streams, N = acts->tokens;
     const int rows = acts->R / streams;
-    floatX* x = streams > 1 ? stage->branch : acts->x[0];
+    floatX* x = streams > 1 ? acts->branch : acts->x[0];
     floatX* partial = tp_partial_buffer(stage, acts, x);
     embedding_forward(partial, acts->inputs, weight(stage, -1, WTE), N, C, stage->layout.vocab_offset,
                       layout_embedding_rows(&stage->layout));
@@ -281,6 +330,10 @@ static inline const floatX* vocab_parallel_embedding_grad(const BackwardPass* pa
 static inline floatX* logits_of(const Stage* stage, const Activations* acts, int stream) {
     return acts->head->logits + (int64_t)stream * acts->tokens * stage->layout.V;
 }
+
+// Whether a column-parallel matrix leaves the gradient of its input as it is, and the sum comes later, in
+// row_parallel_output_grad_start. Then the norm before it needs no sum.
+static inline bool sums_residual_grad(const Stage* stage) { return is_caat(stage); }
 
 // Whether this rank has the whole vocabulary in one piece and needs a gradient: the logits then become it at once.
 static inline bool uses_fused_classifier(const Stage* stage, const Activations* acts) {

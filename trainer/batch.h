@@ -81,8 +81,11 @@ static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
             mix_positions(positions + b * T, inputs, input->loader, (uint64_t)sequence);
     }
     if (!t->settings.document_mask) return;
-    for (int i = 1; i < t->stage.layout.streams; i++) // every stream has the same documents
-        memcpy(positions + i * n * T, positions, (size_t)(n * T) * sizeof(int32_t));
+    const int streams = t->stage.layout.streams, parts = microbatch_parts(&t->stage, n), rows = n * T / parts;
+    for (int part = parts - 1; part >= 0; part--) { // every stream of a part has the same documents
+        for (int i = streams - 1; i >= 0; i--)
+            memmove(positions + (part * streams + i) * rows, positions + part * rows, (size_t)rows * sizeof(int32_t));
+    }
 }
 
 // Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; with --document-mask

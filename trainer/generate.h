@@ -30,13 +30,15 @@ typedef struct {
 } Generation;
 
 // A block for the one token at a position: attention reads earlier keys and values from the cache.
-static inline void decode_block(const Stage* stage, const Activations* acts, int layer, int position) {
+static inline void decode_block(const Stage* stage, Activations* acts, int layer, int position) {
     const int HS = model_head_size(&stage->model), heads = stage->layout.NH + stage->layout.NKV;
     const LayerActivations* y = layer_acts(acts, layer);
+    block_input_forward(stage, acts, layer);
     qkv_forward(stage, acts, layer);
     if (stage->rope) rope_forward(y->qkv, stage->rope + (int64_t)position * HS, acts->B, 1, heads, HS, qkv_size(stage));
     kv_cache_attend(stage, acts, layer, position);
     attention_proj_forward(stage, acts, layer);
+    attention_residual_forward(stage, acts, layer);
     fc_forward(stage, acts, layer);
     mlp_proj_forward(stage, acts, layer);
 }
@@ -61,12 +63,12 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
         if (acts->chunk->first)
             vocab_parallel_embedding_forward(stage, acts, decode ? position : 0, decode ? stage->T : T);
         if (decode) {
-            norm_forward(stage, norm1_of(stage, acts, acts->chunk->begin), acts->x[0], acts->R);
             for (int l = 0; l < acts->chunk->layers; l++) decode_block(stage, acts, acts->chunk->begin + l, position);
-            if (acts->chunk->last) head_forward(stage, acts);
         } else {
             layers_forward(stage, acts);
         }
+        layers_finish(stage, acts);
+        if (decode && acts->chunk->last) head_forward(stage, acts);
         pipeline_hand_over(stage, &t->schedule, chunk_output(acts), values, SEND_FORWARD, c);
     }
 }

@@ -35,7 +35,7 @@ typedef struct {
     int64_t tp, pp, dp, first_stage_layers, last_stage_layers, zero;
     int64_t vpp;             // 0: the schedule's default
     int recompute, schedule; // choices
-    bool sequence_parallel, no_scatter_gather;
+    bool sequence_parallel, tp_comm_overlap, no_scatter_gather;
     int dp_mode; // choice
     int64_t sites, outer_delay, local_steps, fragments;
     double dc_lambda, outer_lr, outer_momentum, outer_alpha; // dc_lambda, outer_alpha: -1: by the mode
@@ -171,6 +171,8 @@ static inline void add_mesh_options(OptionTable* table, Settings* s) {
         option_int("dp", &s->dp, 1, 1 << 20, "data-parallel replicas: each has a part of the batch [the ranks left]"),
         option_flag("sequence-parallel", &s->sequence_parallel,
                     "norms and residual stream on 1/tp of the positions each"),
+        option_flag("tp-comm-overlap", &s->tp_comm_overlap,
+                    "compute a micro-batch as two halves in turn; tensor sums of one are in flight meanwhile"),
         option_int("zero", &s->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
         option_choice("recompute", &s->recompute, "none|selective|full",
                       "what the backward pass computes again to save memory: norms and activation function, or all"),
@@ -696,6 +698,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.first_layers = (int)o->first_stage_layers;
     mesh.last_layers = (int)o->last_stage_layers;
     mesh.sequence_parallel = o->sequence_parallel;
+    mesh.tp_overlap = o->tp_comm_overlap && settings_is_training(o);
     mesh.scatter = !o->no_scatter_gather;
     mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to shard
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
@@ -742,6 +745,10 @@ static inline void settings_batch(Settings* o) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
                   (long long)o->dp, (long long)o->micro_batch);
     }
+    if (o->tp_comm_overlap && settings_is_training(o) && o->micro_batch % 2 != 0)
+        die_usage("--tp-comm-overlap computes a micro-batch as two halves: --micro-batch %lld is not even; with "
+                  "--global-batch use a multiple of 2 x --dp",
+                  (long long)o->micro_batch);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }
 

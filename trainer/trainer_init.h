@@ -148,6 +148,7 @@ static inline void open_groups(Trainer* t) {
     groups_list(&t->groups, list);
     for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
     if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.far); // before its plans, which it executes
+    tensor_overlap_open(stage);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
         if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);

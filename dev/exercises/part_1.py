@@ -450,7 +450,7 @@ EXERCISES = [
                     "embedding's. The second sum contained the first one, so the head's gradient counted d times. "
                     "Where the embedding is split in two gradients, the bucket is complete only after "
                     "embedding_block_backward(); an untied head is complete at once.",
-        "wrong": [("gpt.h", "        grad_bucket_ready(pass, -1, head);\n", "",
+        "wrong": [("gpt.h", "        grad_bucket_ready(part, -1, head);\n", "",
                    "the early sum is removed for all models, so the gradient of an untied head is never summed")],
     },
 ]

@@ -34,11 +34,13 @@ PARALLEL, SCHEDULE = "parallel.h", "parallel/schedule.h"
 FAULTS = [
     # Tensor group: blocks
     ("no sum over the tensor ranks after attention's projection", TENSOR, "parallel/tensor.h",
-     "    else\n        reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);",
-     "    else if (w != ATTN_PROJ_W)\n        reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);"),
+     "    else\n        reduce_from_tensor_region(stage->groups, acts->split, acts->branch, partial, n);",
+     "    else if (w != ATTN_PROJ_W)\n"
+     "        reduce_from_tensor_region(stage->groups, acts->split, acts->branch, partial, n);"),
     ("no sum over the tensor ranks after the mlp's projection", TENSOR, "parallel/tensor.h",
-     "    else\n        reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);",
-     "    else if (w != MLP_PROJ_W)\n        reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);"),
+     "    else\n        reduce_from_tensor_region(stage->groups, acts->split, acts->branch, partial, n);",
+     "    else if (w != MLP_PROJ_W)\n"
+     "        reduce_from_tensor_region(stage->groups, acts->split, acts->branch, partial, n);"),
     ("no sum of the gradient of the input of q, k and v", TENSOR, "parallel/tensor.h",
      "    return reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);",
      "    return w == QKV_W ? no_request() : reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, "
@@ -74,30 +76,32 @@ FAULTS = [
      "        comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM),\n"
      "            device_copy(mine, partial, (size_t)(n / g->tensor.size) * sizeof(floatX));"),
     ("sequence parallel: a block's bucket ends before attention's gradients", SEQUENCE, "gpt.h",
-     "    attention_block_backward(pass, layer);\n"
-     "    if (pass->parts & WGRAD) grad_bucket_ready(pass, layer, NORM1_W);",
-     "    if (pass->parts & WGRAD) grad_bucket_ready(pass, layer, NORM1_W);\n"
-     "    attention_block_backward(pass, layer);"),
+     "    branch_backward(part, layer, attention_block_backward_input, attention_block_backward_weight,\n"
+     "                    attention_block_backward_norm);\n"
+     "    if (part->parts & WGRAD) grad_bucket_ready(part, layer, NORM1_W);",
+     "    if (part->parts & WGRAD) grad_bucket_ready(part, layer, NORM1_W);\n"
+     "    branch_backward(part, layer, attention_block_backward_input, attention_block_backward_weight,\n"
+     "                    attention_block_backward_norm);"),
     ("sequence parallel: one decoded token is split like rows", SEQUENCE, "parallel/stage.h",
      "acts->split = splits_rows(stage) && !decode;", "acts->split = splits_rows(stage);"),
     # Tensor group: CAAT-Net
     ("CAAT-Net: shared channels are not summed over the ranks", CAAT, "methods/caat.h",
-     "        comm_all_reduce(&stage->groups->tensor, shared, n, COMM_FLOATX, COMM_SUM);", ""),
+     "    else\n        comm_all_reduce(tensor, acts->shared, n, type, COMM_SUM);",
+     "    else if (back)\n        comm_all_reduce(tensor, acts->shared, n, type, COMM_SUM);"),
     ("CAAT-Net: gradients of shared channels are not summed over the ranks", CAAT, "methods/caat.h",
-     "        caat_pack_floats(stage->shared, x, streams, acts->tokens, C, S);\n"
-     "        comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);",
-     "        caat_pack_floats(stage->shared, x, streams, acts->tokens, C, S);"),
+     "    else\n        comm_all_reduce(tensor, acts->shared, n, type, COMM_SUM);",
+     "    else if (!back)\n        comm_all_reduce(tensor, acts->shared, n, type, COMM_SUM);"),
     ("CAAT-Net: the gradient of the column-parallel input is summed, as in an ordinary model", CAAT,
      "parallel/tensor.h",
      "    if (is_caat(stage)) return no_request();", ""),
     ("CAAT-Net: the gradient of the residual stream is summed in place", CAAT, "parallel/tensor.h",
-     "        caat_reduce(stage, acts, all, dx, true);",
-     "        caat_reduce(stage, acts, pass->g->dx, dx, true), device_copy(all, dx, (size_t)acts->N * stage->model.C *"
-     " sizeof(floatX));"),
+     "        caat_reduce_finish(stage, acts, all, dx, true);",
+     "        caat_reduce_finish(stage, acts, pass->g->dx, dx, true);\n"
+     "        device_copy(all, dx, (size_t)acts->N * stage->model.C * sizeof(floatX));"),
     ("CAAT-Net: no sum of the streams' gradients where they begin", CAAT, "methods/caat.h",
-     "        caat_pack_floats(stage->shared, dx, streams, acts->tokens, C, C);\n"
-     "        comm_all_reduce(&stage->groups->tensor, stage->shared, n, COMM_FLOAT, COMM_SUM);",
-     "        caat_pack_floats(stage->shared, dx, streams, acts->tokens, C, C);"),
+     "        caat_pack_floats(acts->shared, dx, streams, acts->tokens, C, C);\n"
+     "        comm_all_reduce(&stage->groups->tensor, acts->shared, n, COMM_FLOAT, COMM_SUM);",
+     "        caat_pack_floats(acts->shared, dx, streams, acts->tokens, C, C);"),
     ("CAAT-Net: norms' gradients are not summed over the ranks", CAAT, PARALLEL,
      "default: return mesh->sequence_parallel || mesh->caat.ranks > 0;", "default: return mesh->sequence_parallel;"),
     ("CAAT-Net: projections' biases get the gradient of the sums", CAAT, "parallel/tensor.h",
@@ -142,7 +146,7 @@ FAULTS = [
      "g->data = comm_split(world, stage + stages * mesh_site(mesh),", "g->data = comm_split(world, mesh->pipeline,"),
     ("a bucket is reduced after every micro-batch", DATA, "parallel/stage.h", "    if (!pass->reduce) return;", ""),
     ("a tied embedding's bucket is reduced before its second gradient", DATA, "gpt.h",
-     "if (!has_split_embedding_grad(stage)) grad_bucket_ready(pass, -1, head);", "grad_bucket_ready(pass, -1, head);"),
+     "if (!has_split_embedding_grad(stage)) grad_bucket_ready(part, -1, head);", "grad_bucket_ready(part, -1, head);"),
     ("ZeRO-1: a rank gets another rank's share of the sum", ZERO1, "parallel/process_groups.h",
      "stage + stages * mesh_site(mesh), place,", "stage + stages * mesh_site(mesh), -place,"),
     ("ZeRO-1: a rank updates with its own gradients, not their sum", ZERO1, "parallel/data.h",
@@ -158,7 +162,7 @@ FAULTS = [
     ("ZeRO-2: what is still in flight at the end is forgotten", ZERO2, "parallel/data.h",
      "for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);", "return;"),
     ("ZeRO-2: the head's gradient of a tied embedding is never reduced", ZERO2, "gpt.h",
-     "        if (!has_split_embedding_grad(stage)) grad_bucket_ready(pass, -1, head);", ""),
+     "        if (!has_split_embedding_grad(stage)) grad_bucket_ready(part, -1, head);", ""),
     # Pipeline and embedding groups
     ("a tied embedding's gradients are not summed over first and last stage", PIPELINE, "parallel/data.h",
      "if (g->embedding.size == 1 || !wte) return;", "return;"),
@@ -189,7 +193,7 @@ FAULTS = [
     ("gpipe: all micro-batches share one head", GPIPE, "parallel/stage.h", "&stage->head[k % stage->heads]",
      "&stage->head[0]"),
     ("interleaved: every chunk goes through the blocks of the first", INTERLEAVED, "gpt.h",
-     "block_forward(stage, acts, acts->chunk->begin + l);", "block_forward(stage, acts, l);"),
+     "block_forward(stage, part, chunk->begin + l);", "block_forward(stage, part, l);"),
     ("interleaved: only the first chunk's gradients count in the norm", INTERLEAVED, TRAINER,
      "gradient_squares(stage, action.chunk);", "gradient_squares(stage, 0);"),
     ("interleaved: only the first chunk is updated", INTERLEAVED, "parallel/optimizer.h",
@@ -212,9 +216,9 @@ FAULTS = [
      "(input ? BOTH_GRADS : 0) | (weights ? WGRAD : 0)"),
     ("sequence parallel: products read their rank's rows of the stream's gradient as if they were all", SEQUENCE,
      "parallel/tensor.h",
-     " && !is_caat(stage) && !acts->split)", " && !is_caat(stage))"),
+     " && !is_caat(pass->stage) && !pass->acts->split;", " && !is_caat(pass->stage);"),
     ("zb-h1: the weight half reads the stream's gradient itself, to which norms have added", ZB_H1, "parallel/tensor.h",
-     "pass->parts == BOTH_GRADS && !is_caat(stage)", "!is_caat(stage)"),
+     "pass->parts == BOTH_GRADS && !is_caat(pass->stage)", "!is_caat(pass->stage)"),
     ("zb-v: the two gradients of a tied embedding add up in one buffer", ZB_V, STAGE,
      "stage->layout.first_stage && stage->layout.last_stage && stage->layout.mesh.zero < 2",
      "stage->layout.mesh.p == 1"),
