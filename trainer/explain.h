@@ -139,6 +139,10 @@ static void explain_tensor(Explanation* e) {
     SAY(" Rank 0 sends %s a step in its tensor group.", bytes_words(e->sends.tensor).text);
     if (e->mesh->p > 1)
         SAY(" Rank %d sends %s.", mesh_size(e->mesh) - e->mesh->t * e->mesh->d, bytes_words(e->last_sends.tensor).text);
+    if (e->mesh->tp_overlap)
+        SAY(" With --tp-comm-overlap a micro-batch is computed as two halves of %d sequence%s in turn: a block's sums "
+            "are two of half the size, in flight while the other half or weight gradients are computed.",
+            e->stage->B / HALVES, plural(e->stage->B / HALVES));
 }
 
 // The residual stream between the matrices, where not all ranks have the same values.
@@ -286,7 +290,8 @@ static void explain_next(Explanation* e) {
     if (mesh->recompute == RECOMPUTE_NONE) next = "--recompute selective, less memory for more work";
     if (mesh->d > 1 && mesh->zero == 0 && mesh->sites == 1 && !e->stage->async && !e->t->settings.allreduce)
         next = "--zero 1, the optimizer state divided over the replicas";
-    if (mesh->t > 1 && !mesh->sequence_parallel && !is_caat(e->stage) && e->stage->T % mesh->t == 0)
+    if (mesh->t > 1 && !mesh->sequence_parallel && !mesh->tp_overlap && !is_caat(e->stage) &&
+        e->stage->T % mesh->t == 0)
         next = "--sequence-parallel, norms on a part of the rows each";
     SAY("Next: %s.", next);
 }

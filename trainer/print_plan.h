@@ -182,6 +182,13 @@ static void print_mesh(const Trainer* t) {
            mesh->p, mesh->d, zero[mesh->zero],
            stage->trains ? recompute[mesh->recompute] : "none, as nothing is trained");
     print_caat(stage);
+    if (mesh->tp_overlap)
+        printf("overlap   micro-batches are computed as two halves of %d sequence%s in turn; tensor sums of one are in "
+               "flight meanwhile%s\n",
+               stage->B / HALVES, stage->B == HALVES ? "" : "s",
+               DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world)
+                   ? ", but move only while a rank calls this MPI, which allows one thread at a time"
+                   : "");
     print_sites(t);
     print_allreduce(t);
     if (!stage->trains) return;

@@ -746,9 +746,9 @@ static inline void settings_batch(Settings* o) {
                   (long long)o->dp, (long long)o->micro_batch);
     }
     if (o->tp_comm_overlap && settings_is_training(o) && o->micro_batch % 2 != 0)
-        die_usage("--tp-comm-overlap computes a micro-batch as two halves: --micro-batch %lld is not even; with "
-                  "--global-batch use a multiple of 2 x --dp",
-                  (long long)o->micro_batch);
+        die_usage(
+            "--tp-comm-overlap computes a micro-batch as two halves, and --micro-batch %lld is odd; give an even one",
+            (long long)o->micro_batch);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }
 

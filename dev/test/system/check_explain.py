@@ -29,7 +29,8 @@ MESHES = [
     f"{GPT2} --dp 4 --allreduce multitree --topology torus:2x2", f"{LLAMA} --pp 8 --dp 2 --first-stage-layers 1",
     f"{GPT2} --dp 4 --dp-mode delayed --zero 1", f"{GPT2} --dp 4 --dp-mode delayed --sites 2",
     f"{LLAMA} --dp 4 --dp-mode diloco --eager --recompute selective", f"{GPT2} --pp 2 --vpp 4",
-    f"{GPT2} --caat-fraction 1 --caat-ranks 2 --pp 2", f"{GPT2} --tp 2 --caat-fraction 0.5 --recompute full",
+    f"{GPT2} --tp 2 --pp 2 --micro-batch 2 --tp-comm-overlap", f"{GPT2} --caat-fraction 1 --caat-ranks 2 --pp 2",
+    f"{GPT2} --tp 2 --caat-fraction 0.5 --recompute full",
     f"{GPT2} --dp 4 --allreduce 2d-ring --topology torus:2x2", f"{GPT2} --dp 4 --dp-mode diloco --sites 1",
     f"{GPT2} --dp 8 --sites 2 --dp-mode dc-s3gd --allreduce multitree --topology torus:2x2",
 ]
@@ -158,6 +159,9 @@ def check_tensor(mesh, parts):
     else:
         what, usual, again = ("all-reduces", 4, 1) if plain else ("collectives", 10, 3)
         says(f"# {what} over SIZE a block", text, usual + again * mesh.full, mesh.stream)
+    assert ("tp-comm-overlap" in text) == mesh.has("tp-comm-overlap")
+    if mesh.has("tp-comm-overlap"):
+        says("two halves of # sequence", text, mesh.B // 2)
     if mesh.has("sequence-parallel"):
         says("holds # of the # rows", text, mesh.B * mesh.T // mesh.t, mesh.B * mesh.T)
     assert ("to recompute" in text) == mesh.full

@@ -130,6 +130,11 @@ for i in "${!documents[@]}"; do
     *) verify_py "documents, $mesh: losses and norms are those of one rank, to the bit:" same packed0 "packed$i" 0 ;;
     esac
 done
+streams="--document-mask --caat-fraction 0.5 --caat-ranks 4 --tp 2" # two a rank: halves have both
+trains "2:$streams" "${packed[@]}" --micro-batch 1 --out packed_whole
+trains "2:$streams --tp-comm-overlap" "${packed[@]}" --out packed_halves
+verify_py "documents, two halves: losses and norms are those of two micro-batches, to the bit:" same packed_whole \
+    packed_halves 0
 trains "1:" "${packed[@]}" --out unpacked
 check "documents make other losses" "! python3 '$check_run' same packed0 unpacked 1e-3 2>/dev/null"
 rm -r packed1/step_00000006
@@ -182,6 +187,10 @@ refuses 2 "--pp, --layers" 5 "${small[@]}" --pp 5
 refuses 2 "--dp" 2 "${small[@]}" --dp 4
 refuses 2 "--sequence-parallel, --tp" 2 "${small[@]}" --sequence-parallel
 refuses 2 "--seq" 2 "${data[@]}" --seq 33 --tp 2 --sequence-parallel
+refuses 2 "--tp-comm-overlap, --tp" 2 "${small[@]}" --tp-comm-overlap --micro-batch 2
+refuses 2 "--tp-comm-overlap, --micro-batch" 2 "${small[@]}" --tp 2 --tp-comm-overlap --micro-batch 1
+refuses 2 "--tp-comm-overlap, --sequence-parallel" 2 "${small[@]}" --tp 2 --tp-comm-overlap --micro-batch 2 \
+    --sequence-parallel
 refuses 2 "--tp, --kv-heads" 2 "${data[@]}" --arch llama --hidden 48 --heads 6 --kv-heads 3 --tp 2
 refuses 2 "--ffn" 2 "${small[@]}" --ffn 129 --tp 2
 refuses 2 "--vocab" 4 "${small[@]}" --vocab 3 --tp 4

@@ -188,10 +188,11 @@ static int cases_of_overlap(Case* list, int t, int p, int d, int choices, int* t
     static const ScheduleKind kinds[] = {INTERLEAVED, ZB_H1, ONE_F_ONE_B, ZB_V, GPIPE};
     int n = 0;
     for (int i = 0; i < choices && t > 1; i++) {
-        int choice = (*turn)++;
+        const int choice = (*turn)++;
+        int setting = choice / 2 * 5 % 18; // all architectures, recomputations and ZeRO stages in six
         const ScheduleKind kind = p > 1 && 2 * p <= LAYERS ? kinds[choice % 5] : ONE_F_ONE_B;
-        Case c = schedule_case(t, p, d, kind, schedules[kind].chunks, choice);
-        if (choice % 2 == 1) cases_of_caat(&c, t, p, d, 1, &choice);
+        Case c = schedule_case(t, p, d, kind, schedules[kind].chunks, setting);
+        if (choice % 2 == 1) cases_of_caat(&c, t, p, d, 1, &setting);
         c.mesh.sequence_parallel = false;
         c.mesh.tp_overlap = true;
         c.B = HALVES;
