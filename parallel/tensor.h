@@ -33,8 +33,8 @@ meanwhile; tensor_overlap_open prepares the group.
 #include "../comm/collectives/collectives.h"
 #include "stage.h"
 
-// For --tp-comm-overlap, with nothing in flight, on CPU cores: a thread that moves messages while the rank computes, and
-// a plan, since MPI's non-blocking all-reduces are trees with more traffic. Halving and doubling adds in the same order
+// For --tp-comm-overlap on CPU cores, with nothing in flight: a thread that moves messages while the rank computes, and
+// a plan, since MPI's non-blocking all-reduces are trees, which send more. Halving and doubling adds in the same order
 // in every part of a vector: the bits do not depend on how a sum is cut.
 static inline void tensor_overlap_open(Stage* stage) {
     Comm* tensor = &stage->groups->tensor;
@@ -173,8 +173,8 @@ static inline void column_parallel_backward_weight(const Stage* stage, const Act
 // ----------------------------------------------------------------------------------------------------------------
 // Row parallel: out (R, C) is a branch of the residual stream, without its bias
 
-// Starts acts->branch = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, only of the shared channels. The sum of a
-// whole micro-batch, beside which nothing is computed, ends here, by MPI's blocking calls.
+// Starts acts->branch = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, only of the shared channels. The sum of
+// a whole micro-batch, beside which nothing is computed, ends here, by MPI's blocking calls.
 static inline void row_parallel_forward(const Stage* stage, Activations* acts, const floatX* x, int layer, TensorKind w,
                                         int IC) {
     const int C = stage->model.C;
@@ -212,8 +212,8 @@ static inline void row_parallel_output_grad_start(const BackwardPass* pass) {
     pass->acts->grad_started = true;
 }
 
-// Completes it, at the first call after the start. A CAAT-Net adds the bias to every stream, after the sum: its gradient
-// is computed here, from every stream's.
+// Completes it, at the first call after the start. A CAAT-Net adds the bias to every stream, after the sum: its
+// gradient is computed here, from every stream's.
 static inline void row_parallel_output_grad_finish(const BackwardPass* pass, floatX* all, int layer, TensorKind bias) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;

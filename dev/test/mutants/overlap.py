@@ -1,6 +1,6 @@
-"""Faults of --tp-comm-overlap: a half that is in the wrong place, scratch that both halves use, a sum that is not
-waited for, a half that is left out, additions in another order. Tests: cases of test_equivalence, as in collectives.py, which
-compares each with the run without the option, bit for bit."""
+"""Faults of --tp-comm-overlap: a half in the wrong place, scratch that both halves use, a sum that is not waited for, a
+half that is left out, additions in another order. Tests: cases of test_equivalence, which compares each with the run
+without the option, bit for bit; as in collectives.py."""
 import collectives
 
 GPT2 = "t=2 p=1 d=1 gpt2 tied overlap zero 0 whole B="

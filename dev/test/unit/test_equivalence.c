@@ -187,7 +187,8 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
 static int cases_of_overlap(Case* list, int t, int p, int d, int choices, int* turn) {
     static const ScheduleKind kinds[] = {INTERLEAVED, ZB_H1, ONE_F_ONE_B, ZB_V, GPIPE};
     int n = 0;
-    for (int i = 0; i < choices && t > 1; i++) {
+    if (t == 1) return 0;
+    for (int i = 0; i < choices; i++) {
         const int choice = (*turn)++;
         int setting = choice / 2 * 5 % 18; // all architectures, recomputations and ZeRO stages in six
         const ScheduleKind kind = p > 1 && 2 * p <= LAYERS ? kinds[choice % 5] : ONE_F_ONE_B;
