@@ -173,8 +173,8 @@ static inline void column_parallel_backward_weight(const Stage* stage, const Act
 // ----------------------------------------------------------------------------------------------------------------
 // Row parallel: out (R, C) is a branch of the residual stream, without its bias
 
-// Starts acts->branch = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, only of the shared channels. The sum of
-// a whole micro-batch, beside which nothing is computed, ends here, by MPI's blocking calls.
+// Starts acts->branch = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, of the shared channels only. Beside
+// the sum of a whole micro-batch nothing is computed: it ends here, by MPI's blocking calls.
 static inline void row_parallel_forward(const Stage* stage, Activations* acts, const floatX* x, int layer, TensorKind w,
                                         int IC) {
     const int C = stage->model.C;
