@@ -234,6 +234,7 @@ static inline void generate(Trainer* t) {
     Generation text;
     enter_phase(t, PHASE_SAMPLING);
     TokenList list = encode_prompt(t);
+    const double sent = comm_bytes(&t->groups.tensor);
     if (stage->layout.mesh.data == 0) {
         if (is_main(t) && (int64_t)list.count > stage->T)
             printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
@@ -243,9 +244,11 @@ static inline void generate(Trainer* t) {
         if (is_main(t)) {
             fputc('\n', t->text);
             if (fflush(t->text) != 0) die("stdout: cannot write: %s", strerror(errno));
-            printf("done      %d tokens read in %.2f s, %d written in %.2f s: %.1f tokens/s\n", text.given,
+            printf("done      %d tokens read in %.4f s, %d written in %.4f s: %.1f tokens/s\n", text.given,
                    text.reading, text.written, text.writing,
                    text.writing > 0 ? (double)(text.written - 1) / text.writing : 0);
+            if (t->groups.tensor.size > 1)
+                printf("sent      %.0f bytes by each tensor rank\n", comm_bytes(&t->groups.tensor) - sent);
         }
         free(text.tokens);
         if (!ok) die("--generate: the logits are no distribution (NaN, or all -inf): the weights are not finite");

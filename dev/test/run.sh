@@ -128,6 +128,7 @@ else
     [ ! -x dev/tidy.py ] || one "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     one "exercises" dev/exercises/verify.py --static
     one "data tools" $system/test_data.sh
+    [ "$TIER" = full ] || one "speed of CAAT-Net" $system/test_caat_speed.py
     one "pictures" dev/plot/pictures.sh --check
     [ "$TIER" = full ] || one "docs" $system/check_docs.py --quick
     rungs="--only 8" # the last rung on three meshes, beside the first
@@ -163,6 +164,7 @@ if [ "$TIER" = full ] && [ -n "${MPIRUN:-}" ]; then
     twice "survival" $system/torture.py --short --seed "$(date +%j)"
     one "replicas on meshes" $system/check_replicas.py --mesh
     one "several paths" dev/experiments/test_paths.sh
+    twice "speed of CAAT-Net" $system/test_caat_speed.py --real
 fi
 if [ "$TIER" = quick ]; then :
 elif [ -n "${GPU_TESTS:-}" ]; then twice "CUDA, emulated" dev/test/cuda/cuda_tests.sh
