@@ -30,13 +30,12 @@ import math
 import os
 import re
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import time
 
-PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from runs import PROJECT, child, duration, guarded, lines_of, read_json, start, stop, write_json
+
 REPLICAS, ROUND = 4, 32  # d; H
 MODEL = '--arch gpt2 --layers 4 --hidden 96 --heads 3 --seq 64'.split()
 BATCH = 64  # sequences in a step
@@ -73,33 +72,8 @@ TALKS = {'diloco': {0}, 'streaming': {8 * f + wait for f in range(4) for wait in
 MARKS = [0.4, 0.6, 0.8, 1.0]  # of sync's run: the losses to be reached
 
 
-def stop(text):
-    sys.exit(f'async.py: {text}')
-
-
-def duration(seconds):
-    minutes = round(seconds / 60)
-    if minutes >= 60:
-        return f'{minutes // 60}:{minutes % 60:02d} h'
-    return f'{minutes} min' if seconds >= 90 else f'{seconds:.0f} s'
-
-
 # ------------------------------------------------------------------------------------------------------------------
 # Running the trainer
-
-child = []  # processes that this one has started
-
-
-def end_children():
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # a second one would leave what the first one ends
-    for p in child:
-        if p.poll() is None:
-            p.terminate()  # net_torus.sh takes its network down
-    for p in child:
-        p.wait()
-    child.clear()
-
 
 def launcher(o, mbit):
     """What stands before the trainer, so that REPLICAS ranks of it run; mbit None: without a network of their own."""
@@ -112,27 +86,6 @@ def launcher(o, mbit):
             print(r, REPLICAS, f'{mbit:g}', 0, file=f)
     return ['dev/experiments/net_torus.sh', 'with', links, '--here', 'dev/experiments/net_torus.sh', 'run',
             str(REPLICAS)]
-
-
-def start(command):
-    # One thread a rank: in namespaces with host names of their own, ranks do not know that they share a machine's
-    # cores.
-    p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                         env=dict(os.environ, OMP_NUM_THREADS='1'))
-    child.append(p)
-    return p
-
-
-def lines_of(command, on_line=lambda line: None):
-    """Runs it to its end. Returns its exit status and what it wrote."""
-    p = start(command)
-    lines = []
-    for line in p.stdout:
-        lines.append(line)
-        on_line(line)
-    p.wait()
-    child.remove(p)
-    return p.returncode, lines
 
 
 def shared_options(o):
@@ -150,20 +103,6 @@ def read_log(folder):
             return [json.loads(line) for line in f]
     except (OSError, ValueError):
         return []
-
-
-def read_json(path):
-    try:
-        with open(path, encoding='utf-8') as f:
-            return json.load(f)
-    except (OSError, ValueError):
-        return None
-
-
-def write_json(path, value):
-    with open(path + '.tmp', 'w', encoding='utf-8') as f:
-        json.dump(value, f, indent=1)
-    os.replace(path + '.tmp', path)
 
 
 def is_complete(folder, options):
@@ -681,17 +620,5 @@ def main():
         stop('runs that failed: ' + ', '.join(failed) + '; the same command tries them again')
 
 
-def on_signal(number, frame):
-    raise KeyboardInterrupt
-
-
 if __name__ == '__main__':
-    signal.signal(signal.SIGTERM, on_signal)
-    try:
-        main()
-    except KeyboardInterrupt:
-        end_children()
-        sys.exit('\nasync.py: interrupted; the same command goes on after the last complete run')
-    except BaseException:
-        end_children()
-        raise
+    guarded(main)
