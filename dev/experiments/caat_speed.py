@@ -28,6 +28,7 @@ The verdicts. Faster: in every round, on all t and links. Hidden by --tp-comm-ov
 import argparse
 import collections
 import itertools
+import math
 import os
 import re
 import statistics
@@ -400,7 +401,7 @@ def draw_curve(curve, colour, dash, x, y):
 
 def plot(path, o, results):
     """Speed-up over the ordinary model against P: a row of panels for each phase, a column for each link."""
-    W, H, left, top, gap = 220, 150, 56, 44, 30
+    W, H, left, top, gap = 210, 150, 40, 44, 44
     kinds = {'training': [KINDS[0], KINDS[2]], 'prefill': [KINDS[0], KINDS[1]], 'decode': [KINDS[0], KINDS[1]]}
     width, height = max(560, left + len(o.shares) * (W + gap)), top + len(PHASES) * (H + gap + 14) + 50
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
@@ -408,16 +409,18 @@ def plot(path, o, results):
     for row, phase in enumerate(PHASES):
         lines = {(kind, t, share): points(o, results, phase, t, kind, share)
                  for kind in kinds[phase] for t in o.ranks for share in o.shares}
-        high = max([1.2] + [max(p[1:]) for k in lines.values() for p in k]) * 1.05
-        low = min([0.9] + [min(p[1:]) for k in lines.values() for p in k]) * 0.97
         for column, share in enumerate(o.shares):
             x0, y0 = left + column * (W + gap), top + row * (H + gap + 14)
+            values = [v for (_, _, of), curve in lines.items() if of == share for p in curve for v in p[1:]]
+            high, low = max(values + [1.1]) + 0.05, min(values + [0.95]) - 0.05
             x = lambda p: x0 + 14 + (W - 28) * (1 - p)
             y = lambda v: y0 + H * (high - v) / (high - low)
             out.append(f'<text x="{x0}" y="{y0 - 8}" font-weight="bold">{phase}, link {SHARE_NAME[share]}</text>')
-            out.append(f'<line x1="{x0}" x2="{x0 + W}" y1="{y(1):.1f}" y2="{y(1):.1f}" stroke="#444" '
-                       f'stroke-dasharray="3 4"/><text x="{x0 - 6}" y="{y(1) + 4:.1f}" text-anchor="end">1</text>'
-                       f'<text x="{x0 - 6}" y="{y0 + 10}" text-anchor="end" fill="#555">{high:.2f}</text>')
+            step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, math.inf) if (high - low) / s < 6)
+            for v in {1.0} | {i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)}:
+                colour = '#444' if v == 1 else '#ddd'
+                out.append(f'<line x1="{x0}" x2="{x0 + W}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="{colour}"/><text '
+                           f'x="{x0 - 6}" y="{y(v) + 4:.1f}" text-anchor="end" fill="#555">{v:.2g}</text>')
             out += [f'<text x="{x(p):.1f}" y="{y0 + H + 15}" text-anchor="middle" fill="#555">{p:g}</text>'
                     for p in o.fractions]
             for (kind, t, of), curve in lines.items():
@@ -448,8 +451,8 @@ def load_share(results):
 def caption(results):
     s = results['settings']
     rounds = max(len(k) for k in results['runs'].values())
-    text = (f'{" ".join(s["model"])}; training: 256 tokens a step; prefill: {PROMPT} tokens; decode: {WRITTEN} tokens. '
-            f'{s["machine"]}; one thread a rank; {s["date"]}, commit {s["commit"]}; rounds: {rounds}. '
+    text = (f'Model: `{" ".join(s["model"])}`; training: 256 tokens a step; prefill: {PROMPT} tokens; decode: '
+            f'{WRITTEN} tokens. {s["machine"]}; one thread a rank; {s["date"]}, commit {s["commit"]}; rounds: {rounds}. '
             f'{100 * load_share(results):.0f} % of the launches began while something else ran.')
     if s['slow_bf16']:
         text += ' This processor has neither AMX nor AVX-512 BF16: its bf16 converts to float32 and is slow.'
@@ -497,7 +500,7 @@ def wrapped(line, width=100):
 
 def write_docs(o, results):
     """Replaces what stands between the two marks of docs/caat.md, and the picture."""
-    if results['settings']['quick'] or load_share(results) > 0.1:
+    if results['settings']['quick'] or load_share(results) > 0.25:
         stop('docs/caat.md takes no figures of a --quick run, nor of a machine that did something else meanwhile')
     path = 'docs/caat.md'
     with open(path, encoding='utf-8') as f:
