@@ -452,7 +452,8 @@ def caption(results):
     s = results['settings']
     rounds = max(len(k) for k in results['runs'].values())
     text = (f'Model: `{" ".join(s["model"])}`; training: 256 tokens a step; prefill: {PROMPT} tokens; decode: '
-            f'{WRITTEN} tokens. {s["machine"]}; one thread a rank; {s["date"]}, commit {s["commit"]}; rounds: {rounds}. '
+            f'{WRITTEN} tokens. {s["machine"]}; one thread a rank; {s["date"]}, commit {s["commit"]}; '
+            f'rounds: {rounds}. '
             f'{100 * load_share(results):.0f} % of the launches began while something else ran.')
     if s['slow_bf16']:
         text += ' This processor has neither AMX nor AVX-512 BF16: its bf16 converts to float32 and is slow.'
