@@ -25,7 +25,6 @@ The verdicts. Two modes differ where their mean losses are further apart than tw
 printed beside it."""
 import argparse
 import glob
-import json
 import math
 import os
 import re
@@ -34,7 +33,8 @@ import statistics
 import sys
 import time
 
-from runs import PROJECT, child, duration, guarded, lines_of, read_json, start, stop, write_json
+from runs import (PROJECT, child, compare, duration, guarded, is_complete, lines_of, loss_claim, plot, read_json,
+                  read_log, start, stop, verdict_lines, with_spread, write_json)
 
 REPLICAS, ROUND = 4, 32  # d; H
 MODEL = '--arch gpt2 --layers 4 --hidden 96 --heads 3 --seq 64'.split()
@@ -95,23 +95,6 @@ def shared_options(o):
 def options_of(o, mode, lr, seed):
     return shared_options(o) + ['--dp', str(REPLICAS)] + ALLREDUCE + OPTIONS[mode] + [
         '--lr', f'{lr:g}', '--min-lr', f'{lr / 10:g}', '--seed', str(seed)]
-
-
-def read_log(folder):
-    try:
-        with open(os.path.join(folder, 'log.jsonl'), encoding='utf-8') as f:
-            return [json.loads(line) for line in f]
-    except (OSError, ValueError):
-        return []
-
-
-def is_complete(folder, options):
-    """A folder of this name is a complete run; of other options, it is not to be lost and not to be mixed in."""
-    if not os.path.isdir(folder):
-        return False
-    if read_json(os.path.join(folder, 'options.json')) != options:
-        stop(f'{folder} is a run with other options: give another --out, or remove it')
-    return True
 
 
 def run(o, folder, options, mbit, title, left):
@@ -314,16 +297,6 @@ def load(o):
     return runs
 
 
-def mean_sd(values):
-    values = list(values)
-    return statistics.mean(values), statistics.stdev(values) if len(values) > 1 else math.nan
-
-
-def with_spread(values, digits):
-    m, sd = mean_sd(values)
-    return f'{m:.{digits}f}' if math.isnan(sd) else f'{m:.{digits}f} ± {sd:.{digits}f}'
-
-
 def reach(runs, mode, part):
     """Seconds to sync's loss at that part of its run and how many times sooner than sync, of the seeds that get there;
     and how many seeds there are."""
@@ -398,27 +371,8 @@ def table(runs):
 # ------------------------------------------------------------------------------------------------------------------
 # The verdicts
 
-def compare(runs, a, b):
-    """How much higher a's mean loss is than b's, the spread, and -1, 0 or 1: lower, no difference seen, higher. None:
-    cannot be said."""
-    if a not in runs or b not in runs:
-        return None
-    (ma, sa), (mb, sb) = mean_sd(r.loss for r in runs[a].values()), mean_sd(r.loss for r in runs[b].values())
-    spread = math.sqrt((sa * sa + sb * sb) / 2)
-    if math.isnan(spread):
-        return None
-    return ma - mb, spread, 0 if abs(ma - mb) <= 2 * spread else 1 if ma > mb else -1
-
-
-def loss_claim(runs, a, b, holds, words):
-    """holds: of -1, 0, 1, those with which the claim is confirmed."""
-    got = compare(runs, a, b)
-    if not got:
-        return words, None, 'needs two seeds of both modes'
-    delta, spread, sign = got
-    seen = {-1: 'lower', 0: 'no difference beyond the spread', 1: 'higher'}[sign]
-    percent = 100 * delta / statistics.mean(r.loss for r in runs[b].values())
-    return words, sign in holds, f'loss {delta:+.4f} ({percent:+.2f} %), spread {spread:.4f}: {seen}'
+def differ(runs, a, b):
+    return compare(*([r.loss for r in runs.get(mode, {}).values()] for mode in (a, b)))
 
 
 def hiding_claim(runs, c, mode, words):
@@ -450,97 +404,42 @@ def streaming_claim(runs, c, words):
 
 
 def eager_claim(runs, words):
-    near, far = compare(runs, 'eager', 'diloco'), compare(runs, 'late', 'diloco')
-    versus = compare(runs, 'late', 'eager')
+    near, far = differ(runs, 'eager', 'diloco'), differ(runs, 'late', 'diloco')
+    versus = differ(runs, 'late', 'eager')
     if not near or not far or not versus:
         return words, None, 'needs two seeds of the three modes'
-    return (words, versus[2] == 1 and near[0] <= 0.2 * far[0],
-            f'loss against DiLoCo {near[0]:+.4f}, a round late {far[0]:+.4f} (asked: a fifth of that, and a difference '
-            f'beyond the '
-            'spread)')
+    return (words, versus.sign == 1 and near.delta <= 0.2 * far.delta,
+            f'loss against DiLoCo {near.delta:+.4f}, a round late {far.delta:+.4f} (asked: a fifth of that, and a '
+            'difference beyond the spread)')
 
 
 def verdicts(runs, c):
     yield hiding_claim(runs, c, 'delayed', 'Overlap hides communication: gradient one step late')
     yield hiding_claim(runs, c, 'dc-s3gd-0', 'Overlap hides communication: DC-S3GD, lambda 0')
     yield hiding_claim(runs, c, 'dc-s3gd', 'Overlap hides communication: DC-S3GD, lambda 0.2')
-    yield loss_claim(runs, 'delayed', 'sync', (1,), 'A gradient one step late without compensation hurts (ACCO)')
-    yield loss_claim(runs, 'dc-s3gd', 'sync', (-1, 0), 'DC-S3GD loses nothing against sync')
-    yield loss_claim(runs, 'dc-s3gd', 'dc-s3gd-0', (-1,), 'DC-S3GD: lambda 0.2 is better than 0')
-    yield loss_claim(runs, 'diloco', 'sync', (-1, 0), f'DiLoCo with H = {ROUND} matches sync')
+    yield loss_claim(differ(runs, 'delayed', 'sync'), (1,),
+                     'A gradient one step late without compensation hurts (ACCO)')
+    yield loss_claim(differ(runs, 'dc-s3gd', 'sync'), (-1, 0), 'DC-S3GD loses nothing against sync')
+    yield loss_claim(differ(runs, 'dc-s3gd', 'dc-s3gd-0'), (-1,), 'DC-S3GD: lambda 0.2 is better than 0')
+    yield loss_claim(differ(runs, 'diloco', 'sync'), (-1, 0), f'DiLoCo with H = {ROUND} matches sync')
     yield bytes_claim(runs, f'DiLoCo communicates H = {ROUND} times less')
-    yield loss_claim(runs, 'streaming', 'diloco', (-1, 0), 'Streaming DiLoCo is as good as DiLoCo')
+    yield loss_claim(differ(runs, 'streaming', 'diloco'), (-1, 0), 'Streaming DiLoCo is as good as DiLoCo')
     yield streaming_claim(runs, c, 'Streaming DiLoCo hides what is left of the communication')
-    yield loss_claim(runs, 'eager', 'diloco', (-1, 0), 'Eager updates are as good as DiLoCo')
+    yield loss_claim(differ(runs, 'eager', 'diloco'), (-1, 0), 'Eager updates are as good as DiLoCo')
     yield eager_claim(runs, 'Eager updates stay close to DiLoCo, far from what comes a round late')
 
 
 # ------------------------------------------------------------------------------------------------------------------
 # The picture
 
-def round_steps(low, high, count):
-    """About `count` round numbers between low and high."""
-    raw = (high - low) / count
-    unit = 10 ** math.floor(math.log10(raw))
-    step = next(m * unit for m in (1, 2, 5, 10) if m * unit >= raw * 0.999)
-    return [i * step for i in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
-
-
-def plot(path, runs):
-    """Validation loss against tokens and against time: lines: means, bands: from the best to the worst seed."""
-    W, H, left, top, gap = 400, 300, 52, 40, 64
-    width, height = left + 2 * W + gap + 20, top + H + 50 + 20 * math.ceil(len(runs) / 4)
-    curves = {}  # mode: [(tokens in millions, seconds, mean, lowest, highest)]
-    for mode, seeds in runs.items():
+def curves_of(found):
+    """{mode: [((tokens in millions, seconds), mean, lowest, highest loss)]}"""
+    curves = {}
+    for mode, seeds in found.items():
         points = zip(*(r.curve for r in seeds.values()))
-        curves[mode] = [(p[0][1] * 1e-6, statistics.mean(x[2] for x in p), statistics.mean(x[3] for x in p),
-                         min(x[3] for x in p),
-                         max(x[3] for x in p)) for p in points]
-    reference = curves.get('sync') or next(iter(curves.values()))
-    low = min(p[3] for k in curves.values() for p in k)
-    high = max(reference[min(len(reference) // 5, len(reference) - 1)][2],
-               low + 0.05)  # the first steep part is the same for all
-    low -= 0.04 * (high - low)
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" '
-           f'font-size="12">',
-           f'<rect width="{width}" height="{height}" fill="white"/>']
-    y = lambda v: top + H * (high - v) / (high - low)
-    for panel, (title, unit) in enumerate([('against tokens', 'million tokens'),
-                                           ('against time', 'seconds of training')]):
-        x0 = left + panel * (W + gap)
-        end = max(k[-1][panel] for k in curves.values())
-        x = lambda v: x0 + W * v / end
-        out.append(f'<clipPath id="panel{panel}"><rect x="{x0}" y="{top}" width="{W}" height="{H}"/></clipPath>')
-        out.append(f'<text x="{x0}" y="{top - 14}" font-weight="bold">validation loss {title}</text>')
-        for v in round_steps(low, high, 6):
-            out.append(f'<line x1="{x0}" x2="{x0 + W}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#ddd"/>'
-                       f'<text x="{x0 - 6}" y="{y(v) + 4:.1f}" text-anchor="end" fill="#555">{v:.4g}</text>')
-        for v in round_steps(0, end, 6):
-            out.append(f'<text x="{x(v):.1f}" y="{top + H + 16}" text-anchor="middle" fill="#555">{v:g}</text>')
-        out.append(f'<text x="{x0 + W / 2}" y="{top + H + 32}" text-anchor="middle" fill="#555">{unit}</text>')
-        target = f'{y(reference[-1][2]):.1f}'
-        out.append(f'<line x1="{x0}" x2="{x0 + W}" y1="{target}" y2="{target}" stroke="#444" stroke-dasharray="3 4"/>')
-        out.append(f'<g clip-path="url(#panel{panel})">')
-        for mode, k in curves.items():
-            band = [(p[panel], p[4]) for p in k] + [(p[panel], p[3]) for p in reversed(k)]
-            points = ' '.join(f'{x(a):.1f},{y(b):.1f}' for a, b in band)
-            out.append(f'<polygon points="{points}" fill="{COLOUR[mode]}" fill-opacity="0.15"/>')
-        for mode, k in curves.items():
-            points = ' '.join(f'{x(p[panel]):.1f},{y(p[2]):.1f}' for p in k)
-            out.append(f'<polyline points="{points}" fill="none" stroke="{COLOUR[mode]}" stroke-width="1.8"/>')
-        out.append('</g>')
-        for mode, k in curves.items():
-            if y(k[-1][2]) >= top:
-                out.append(f'<circle cx="{x(k[-1][panel]):.1f}" cy="{y(k[-1][2]):.1f}" r="3" fill="{COLOUR[mode]}"/>')
-        out.append(f'<rect x="{x0}" y="{top}" width="{W}" height="{H}" fill="none" stroke="#999"/>')
-    for i, mode in enumerate(curves):
-        x, line = left + i % 4 * (width - left) // 4, top + H + 58 + i // 4 * 20
-        out.append(f'<rect x="{x}" y="{line - 7}" width="18" height="4" fill="{COLOUR[mode]}"/><text x="{x + 24}" '
-                   f'y="{line}">{LABEL[mode]} '
-                   f'<tspan fill="#555">{curves[mode][-1][2]:.3f}</tspan></text>')
-    out.append('</svg>')
-    with open(path, 'w', encoding='utf-8') as f:
-        f.write('\n'.join(out) + '\n')
+        curves[mode] = [((p[0][1] * 1e-6, statistics.mean(x[2] for x in p)), statistics.mean(x[3] for x in p),
+                         min(x[3] for x in p), max(x[3] for x in p)) for p in points]
+    return curves
 
 
 def report(o):
@@ -556,11 +455,8 @@ def report(o):
         text[-1] += (f' At the beginning: computation {c["computation_ms"]:.1f} ms, '
                      f'synchronous step {c["sync_ms"]:.1f} ms.')
     text += ['', 'Verdicts. Two losses differ if they are further apart than twice the spread over seeds.', '']
-    summary = []
-    for words, holds, why in verdicts(runs, c):
-        word = 'not decided' if holds is None else 'confirmed' if holds else 'NOT CONFIRMED'
-        text.append(f'- {words}: **{word}**. {why[0].upper() + why[1:]}.')
-        summary.append({'claim': words, 'confirmed': holds, 'why': why})
+    claims = list(verdicts(runs, c))
+    text += verdict_lines(claims)
     fastest = [(statistics.mean(f), m) for m in runs if m != 'sync'
                for s, f, n in [reach(runs, m, 1.0)] if n and len(s) == n]
     if fastest:
@@ -569,10 +465,12 @@ def report(o):
     with open(os.path.join(o.out, 'report.md'), 'w', encoding='utf-8') as f:
         f.write('\n'.join(text) + '\n')
     write_json(os.path.join(o.out, 'results.json'), {
-        'calibration': c, 'computation_ms': base, 'claims': summary,
+        'calibration': c, 'computation_ms': base,
+        'claims': [{'claim': words, 'confirmed': holds, 'why': why} for words, holds, why in claims],
         'runs': {m: {s: {'val_loss': r.loss, 'ms': r.ms, 'seconds': r.seconds, 'bytes': r.bytes} for s, r in k.items()}
                  for m, k in runs.items()}})
-    plot(os.path.join(o.out, 'loss.svg'), runs)
+    plot(os.path.join(o.out, 'loss.svg'), curves_of(runs), LABEL, COLOUR,
+         [('against tokens', 'million tokens'), ('against time', 'seconds of training')], 'sync')
     print('\n' + '\n'.join(text) + f'\n\n{o.out}: report.md, loss.svg, results.json')
 
 

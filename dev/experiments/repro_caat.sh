@@ -1,26 +1,56 @@
 #!/bin/sh
-# dev/experiments/repro_caat.sh speed [OPTIONS]   CAAT-Net against its authors' claims, on this machine.
+# dev/experiments/repro_caat.sh speed|quality [OPTIONS]   CAAT-Net against its authors' claims, on this machine.
 #
 #   repro_caat.sh speed                   training, prefill and decoding on rate-limited links; about an hour on two
 #                                         cores; root, Linux; results in repro_caat_speed/
-#   repro_caat.sh speed --quick --out try does everything work here? A few minutes
 #   repro_caat.sh speed --report --docs   writes tables, picture and verdicts into docs/
+#   repro_caat.sh quality                 losses with P = 0.5 and 0.25, N = 2, 4, 8, three seeds each; 9 hours on two
+#                                         cores; the text is of Debian's package linux-source (140 MB), which is fetched
+#                                         to data/linux/; results in repro_caat_quality/
+#   repro_caat.sh quality --data my.txt   on another text, of 36 MB or more
+#   repro_caat.sh quality --report        the table, the picture and the verdicts again
 #
-# The same command goes on after an interruption. --help lists all options; how it works is said in
-# dev/experiments/caat_speed.py.
+# With --quick --out try, both say in a few minutes whether everything works here. The same command goes on after an
+# interruption. --help lists all options; how it works is said in dev/experiments/caat_{speed,quality}.py.
 set -eu
 project=$(cd "$(dirname "$0")/../.." && pwd)
 what=${1:-}
 case $what in
-speed) shift ;;
+speed | quality) shift ;;
 *) sed -n '1d;/^#/!q;s/^# \{0,1\}//p' "$0"; case $what in -h | --help) exit 0 ;; *) exit 2 ;; esac ;;
 esac
+
+# Writes the folder TREE, of those parts of Linux's sources that caat_quality.py reads.
+fetch_linux() { # TREE
+    "$project/scripts/install.sh" apt-get:apt dpkg-deb:dpkg tar:tar xz:xz-utils
+    package=$(apt-cache depends linux-source | sed -n 's/.*Depends: //p;' | head -n 1)
+    [ -n "$package" ] || { echo "apt knows no linux-source: apt-get update, or give --data TEXT" >&2; exit 1; }
+    mkdir -p "$1.part"
+    (cd "$1.part" && apt-get download "$package")
+    dpkg-deb --fsys-tarfile "$1.part"/linux-source-*.deb | tar -x -O --wildcards './usr/src/linux-source-*.tar.xz' |
+        tar -x -J -C "$1.part" --strip-components=1
+    mv "$1.part" "$1"
+}
+
 case " $* " in
 *" --report "* | *" --help "* | *" -h "*) ;;
 *)
-    "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev \
-        mpicc:libopenmpi-dev mpirun:openmpi-bin ip:iproute2 tc:iproute2 unshare:util-linux sysctl:procps
-    make -s -C "$project" PRECISION=fp32 train_gpt build/bf16/train_gpt
+    "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev
+    if [ "$what" = quality ]; then
+        make -s -C "$project" PRECISION=fp32 train_gpt
+        text=$project/data/linux/text
+        case " $* " in
+        *" --data"* | *" --quick "*) ;;
+        *)
+            [ -f "$text" ] || [ -d "$text.sources" ] || fetch_linux "$text.sources"
+            set -- --make-text "$text.sources" --data "$text" "$@"
+            ;;
+        esac
+    else
+        "$project/scripts/install.sh" mpicc:libopenmpi-dev mpirun:openmpi-bin ip:iproute2 tc:iproute2 \
+            unshare:util-linux sysctl:procps
+        make -s -C "$project" PRECISION=fp32 train_gpt build/bf16/train_gpt
+    fi
     ;;
 esac
-exec python3 "$project/dev/experiments/caat_speed.py" "$@"
+exec python3 "$project/dev/experiments/caat_$what.py" "$@"
