@@ -181,7 +181,7 @@ static void chunk_forward(const Stage* stage, Activations* acts) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Backward. A pass has two parts, DGRAD and WGRAD (parallel/stage.h). Done together, WGRAD computes while the
+// Backward. A pass computes two gradients, DGRAD and WGRAD (parallel/stage.h). Done together, WGRAD computes while the
 // all-reduce of DGRAD over the tensor ranks is in flight.
 
 static void norm_backward(const Stage* stage, floatX* dx, const floatX* dout, const floatX* x, const float* mean,
@@ -270,16 +270,16 @@ static void branch_backward(const BackwardPass* part, int layer, void (*input)(c
                             void (*weights)(const BackwardPass*, int), void (*norm)(const BackwardPass*, int)) {
     const int parts = part->acts->parts;
     const bool norm_first = sums_residual_grad(part->stage);
-    if (part->parts & DGRAD) {
+    if (part->gradients & DGRAD) {
         for (int i = 0; i < parts; i++) {
             input(&part[i], layer);
             if (norm_first) norm(&part[i], layer);
         }
     }
-    if (part->parts & WGRAD) {
+    if (part->gradients & WGRAD) {
         for (int i = 0; i < parts; i++) weights(&part[i], layer);
     }
-    if ((part->parts & DGRAD) && !norm_first) {
+    if ((part->gradients & DGRAD) && !norm_first) {
         for (int i = 0; i < parts; i++) norm(&part[i], layer);
     }
 }
@@ -303,7 +303,7 @@ static void block_recompute(const BackwardPass* part, int layer) {
             fc_forward(stage, part[i].acts, layer);
         }
     }
-    if (recompute == RECOMPUTE_SELECTIVE && (part->parts & WGRAD)) { // the matrices' inputs, which wgrad needs
+    if (recompute == RECOMPUTE_SELECTIVE && (part->gradients & WGRAD)) { // the matrices' inputs, which wgrad needs
         for (int i = 0; i < parts; i++) {
             const Activations* acts = part[i].acts;
             const LayerActivations* y = layer_acts(acts, layer);
@@ -320,7 +320,7 @@ static void block_backward(const BackwardPass* part, int layer) {
     branch_backward(part, layer, mlp_backward_input, mlp_backward_weight, mlp_backward_norm);
     branch_backward(part, layer, attention_block_backward_input, attention_block_backward_weight,
                     attention_block_backward_norm);
-    if (part->parts & WGRAD) grad_bucket_ready(part, layer, NORM1_W);
+    if (part->gradients & WGRAD) grad_bucket_ready(part, layer, NORM1_W);
 }
 
 // Starts the gradient: dx becomes the gradient of the last block's output.
@@ -328,14 +328,14 @@ static void head_backward(const BackwardPass* part) {
     const Stage* stage = part->stage;
     const int parts = part->acts->parts, V = stage->layout.V;
     const TensorKind head = lm_head_kind(stage);
-    if (part->parts & DGRAD) {
+    if (part->gradients & DGRAD) {
         for (int i = 0; i < parts; i++) {
             Activations* acts = part[i].acts;
             vocab_parallel_cross_entropy_backward(stage, acts);
             acts->sum = column_parallel_backward_input(stage, acts, acts->dnorm, acts->head->logits, -1, head, V);
         }
     }
-    if (part->parts & WGRAD) {
+    if (part->gradients & WGRAD) {
         grad_bucket_begin(part, -1, head);
         for (int i = 0; i < parts; i++) {
             const HeadActivations* h = part[i].acts->head;
@@ -343,7 +343,7 @@ static void head_backward(const BackwardPass* part) {
         }
         if (!has_split_embedding_grad(stage)) grad_bucket_ready(part, -1, head);
     }
-    if (part->parts & DGRAD) {
+    if (part->gradients & DGRAD) {
         grad_bucket_begin(part, -1, FINAL_NORM_W);
         for (int i = 0; i < parts; i++) {
             Activations* acts = part[i].acts;
@@ -354,7 +354,7 @@ static void head_backward(const BackwardPass* part) {
                           FINAL_NORM_W, FINAL_NORM_B, acts->R);
         }
     }
-    if (part->parts & WGRAD) grad_bucket_ready(part, -1, FINAL_NORM_W);
+    if (part->gradients & WGRAD) grad_bucket_ready(part, -1, FINAL_NORM_W);
 }
 
 // The gradients of the embeddings. A tied embedding has two gradients, which are accumulated over the micro-batches in
@@ -388,18 +388,18 @@ static void embedding_block_backward(const BackwardPass* part) {
     grad_bucket_ready(part, -1, WTE);
 }
 
-// The backward pass of one chunk: both parts or one of them. The last chunk of the model starts from the losses, any
-// other one from g->dx, the gradient of its output; at the end g->dx is the gradient of its input.
+// The backward pass of one chunk: both gradients or one of them. The last chunk of the model starts from the losses,
+// any other one from g->dx, the gradient of its output; at the end g->dx is the gradient of its input.
 static void chunk_backward(const BackwardPass* pass) {
     const Chunk* chunk = pass->acts->chunk;
     BackwardPass part[HALVES]; // of the micro-batch
     backward_parts(part, pass);
     if (chunk->last) head_backward(part);
-    if (pass->parts & DGRAD) {
+    if (pass->gradients & DGRAD) {
         for (int i = 0; i < pass->acts->parts; i++) row_parallel_output_grad_start(&part[i]);
     }
     for (int l = chunk->layers - 1; l >= 0; l--) block_backward(part, chunk->begin + l);
-    if (chunk->first && (pass->parts & WGRAD)) embedding_block_backward(part);
+    if (chunk->first && (pass->gradients & WGRAD)) embedding_block_backward(part);
 }
 
 #endif

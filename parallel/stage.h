@@ -117,9 +117,9 @@ typedef struct {
     LayerGradients* layers;
 } Gradients;
 
-// A backward pass has two parts, which a schedule may order separately (Qi et al. 2024): the input gradient (B, dgrad)
-// goes through the stage, block by block, and to the stage before; the weight gradients (W, wgrad) need only the first
-// part's results in Gradients, and are accumulated over micro-batches.
+// A backward pass computes two gradients, which a schedule may order separately (Qi et al. 2024): the input gradient
+// (B, dgrad) goes through the stage, block by block, and to the stage before; the weight gradients (W, wgrad) need only
+// what the first one leaves in Gradients, and are accumulated over micro-batches.
 enum { DGRAD = 1, WGRAD = 2, BOTH_GRADS = 3 };
 
 // The messages from and to a chunk's neighbours, and whether they are in flight (parallel/schedule.h).
@@ -185,8 +185,8 @@ typedef struct {
     Stage* stage;
     Activations* acts;
     Gradients* g;
-    int parts;   // DGRAD, WGRAD or both
-    bool reduce; // gradients are complete after this pass: a bucket's all-reduce starts as soon as it is ready
+    int gradients; // DGRAD, WGRAD or both
+    bool reduce;   // gradients are complete after this pass: a bucket's all-reduce starts as soon as it is ready
 } BackwardPass;
 
 // A tensor of one stream; for tensors that are cut.

@@ -198,10 +198,10 @@ static inline const floatX* row_parallel_finish(const Stage* stage, Activations*
 }
 
 // The gradient of the layer's output, of all rows, from pass->g->dx (R, C): in `all`, which WGRAD reads later; or dx
-// itself, where it has all rows and both parts are one pass, so that norm_backward changes it only after they have read
-// it.
+// itself, where it has all rows and both gradients are one pass, so that norm_backward changes it only after they have
+// read it.
 static inline const floatX* row_parallel_output_grad(const BackwardPass* pass, const floatX* all) {
-    const bool itself = pass->parts == BOTH_GRADS && !is_caat(pass->stage) && !pass->acts->split;
+    const bool itself = pass->gradients == BOTH_GRADS && !is_caat(pass->stage) && !pass->acts->split;
     return itself ? pass->g->dx : all;
 }
 

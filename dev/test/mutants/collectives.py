@@ -78,8 +78,8 @@ FAULTS = [
     ("sequence parallel: a block's bucket ends before attention's gradients", SEQUENCE, "gpt.h",
      "    branch_backward(part, layer, attention_block_backward_input, attention_block_backward_weight,\n"
      "                    attention_block_backward_norm);\n"
-     "    if (part->parts & WGRAD) grad_bucket_ready(part, layer, NORM1_W);",
-     "    if (part->parts & WGRAD) grad_bucket_ready(part, layer, NORM1_W);\n"
+     "    if (part->gradients & WGRAD) grad_bucket_ready(part, layer, NORM1_W);",
+     "    if (part->gradients & WGRAD) grad_bucket_ready(part, layer, NORM1_W);\n"
      "    branch_backward(part, layer, attention_block_backward_input, attention_block_backward_weight,\n"
      "                    attention_block_backward_norm);"),
     ("sequence parallel: one decoded token is split like rows", SEQUENCE, "parallel/stage.h",
@@ -218,7 +218,7 @@ FAULTS = [
      "parallel/tensor.h",
      " && !is_caat(pass->stage) && !pass->acts->split;", " && !is_caat(pass->stage);"),
     ("zb-h1: the weight half reads the stream's gradient itself, to which norms have added", ZB_H1, "parallel/tensor.h",
-     "pass->parts == BOTH_GRADS && !is_caat(pass->stage)", "!is_caat(pass->stage)"),
+     "pass->gradients == BOTH_GRADS && !is_caat(pass->stage)", "!is_caat(pass->stage)"),
     ("zb-v: the two gradients of a tied embedding add up in one buffer", ZB_V, STAGE,
      "stage->layout.first_stage && stage->layout.last_stage && stage->layout.mesh.zero < 2",
      "stage->layout.mesh.p == 1"),
