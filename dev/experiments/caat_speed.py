@@ -28,7 +28,6 @@ The verdicts. Faster: in every round, on all t and links. Hidden by --tp-comm-ov
 import argparse
 import collections
 import itertools
-import math
 import os
 import re
 import statistics
@@ -37,7 +36,7 @@ import sys
 import time
 
 import runs
-from runs import PROJECT, duration, read_json, stop, write_json
+from runs import PROJECT, duration, read_json, round_steps, stop, verdict_lines, write_json
 
 MODEL = '--arch gpt2 --layers 4 --hidden 768 --heads 8'.split()
 HEADS = 8
@@ -416,8 +415,7 @@ def plot(path, o, results):
             x = lambda p: x0 + 14 + (W - 28) * (1 - p)
             y = lambda v: y0 + H * (high - v) / (high - low)
             out.append(f'<text x="{x0}" y="{y0 - 8}" font-weight="bold">{phase}, link {SHARE_NAME[share]}</text>')
-            step = next(s for s in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, math.inf) if (high - low) / s < 6)
-            for v in {1.0} | {i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)}:
+            for v in sorted({1.0} | {round(v, 6) for v in round_steps(low, high, 5)}):
                 colour = '#444' if v == 1 else '#ddd'
                 out.append(f'<line x1="{x0}" x2="{x0 + W}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="{colour}"/><text '
                            f'x="{x0 - 6}" y="{y(v) + 4:.1f}" text-anchor="end" fill="#555">{v:.2g}</text>')
@@ -465,12 +463,6 @@ def legend():
             'ordinary model\'s speed.')
 
 
-def verdict_lines(o, results):
-    for words, holds, why in verdicts(o, results):
-        word = 'not decided' if holds is None else 'confirmed' if holds else 'NOT CONFIRMED'
-        yield f'- {words}: **{word}**. {why[0].upper() + why[1:]}.'
-
-
 def report(o, results):
     if not results or not results.get('runs'):
         stop(f'there is no measurement in {o.out}')
@@ -481,7 +473,7 @@ def report(o, results):
             text += table(o, results, phase, t, kind) + ['']
     if 0.5 in o.fractions:
         text += ['P = 0.5: times the ordinary model\'s speed, by phase and link:', ''] + summary(o, results, 0.5) + ['']
-    text += ['Verdicts.', ''] + list(verdict_lines(o, results))
+    text += ['Verdicts.', ''] + list(verdict_lines(verdicts(o, results)))
     with open(os.path.join(o.out, 'report.md'), 'w', encoding='utf-8') as f:
         f.write('\n'.join(text) + '\n')
     plot(os.path.join(o.out, 'speed.svg'), o, results)
@@ -514,7 +506,7 @@ def write_docs(o, results):
     text = [caption(results), '', f'Training, t = {t}, {KIND_NAME[kind]}, {UNIT["training"]}. {legend()}', '']
     text += table(o, results, 'training', t, kind) + ['', '![speed-up](images/caat_speed.svg)', '']
     text += ['P = 0.5: times the ordinary model\'s speed, by phase and link:', ''] + summary(o, results, 0.5) + ['']
-    text += list(verdict_lines(o, results))
+    text += list(verdict_lines(verdicts(o, results)))
     with open(path, 'w', encoding='utf-8') as f:
         f.write(before + mark + '\n' + '\n'.join(x for line in text for x in wrapped(line)) + '\n\n')
         f.write(after[1] + after[2])
