@@ -164,6 +164,7 @@ if [ "$TIER" = full ] && [ -n "${MPIRUN:-}" ]; then
     twice "survival" $system/torture.py --short --seed "$(date +%j)"
     one "replicas on meshes" $system/check_replicas.py --mesh
     one "several paths" dev/experiments/test_paths.sh
+    one "loss of CAAT-Net" $system/test_caat_quality.py
     twice "speed of CAAT-Net" $system/test_caat_speed.py --real
 fi
 if [ "$TIER" = quick ]; then :
