@@ -34,8 +34,8 @@ meanwhile; tensor_overlap_open prepares the group.
 #include "stage.h"
 
 // For --tp-comm-overlap on CPU cores, with nothing in flight: a thread that moves messages while the rank computes, and
-// a plan, since MPI's non-blocking all-reduces are trees, which send more. Halving and doubling adds in the same order
-// in every part of a vector: the bits do not depend on how a sum is cut.
+// a plan, since Open MPI's non-blocking all-reduces in place are trees: up, then down, a link's directions in turn.
+// Halving and doubling adds in the same order in every part of a vector: the bits do not depend on how a sum is cut.
 static inline void tensor_overlap_open(Stage* stage) {
     Comm* tensor = &stage->groups->tensor;
     const bool power = (tensor->size & (tensor->size - 1)) == 0; // else halving and doubling sends more
