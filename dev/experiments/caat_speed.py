@@ -24,7 +24,7 @@ them. A time is the median over rounds. results.json holds every launch: after a
 continues with the next one.
 
 The verdicts. Faster: in every round, on all t and links. Hidden by --tp-comm-overlap: 1 - (t_overlap - t_unlimited) /
-(t_plain - t_unlimited)."""
+(t_plain - t_unlimited), where a link adds a tenth of a step or more."""
 import argparse
 import collections
 import itertools
@@ -346,9 +346,11 @@ def hidden_claim(o, results, kind, fraction):
             free, plain, own = (ms_of(results, x) for x in three)
             if None in (free, plain, own) or plain <= free:
                 return words, None, 'needs steps with and without it, and links that slow a step down'
-            row.append(100 * (1 - (own - free) / (plain - free)))
-        asked += row if share < 1 else []
-        seen.append(f'link {SHARE_NAME[share]}: {", ".join(f"{x:.0f}" for x in row)} %')
+            # where a link adds less than a tenth of a step, the quotient is noise
+            row.append(100 * (1 - (own - free) / (plain - free)) if plain >= 1.1 * free else None)
+        asked += [x for x in row if x is not None] if share < 1 else []
+        percents = ', '.join('too little' if x is None else f'{x:.0f} %' for x in row)
+        seen.append(f'link {SHARE_NAME[share]}: {percents}')
     return words, min(asked) >= 70 if asked else None, f'{"; ".join(seen)} (t = {", ".join(map(str, o.ranks))})'
 
 

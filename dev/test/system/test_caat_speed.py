@@ -213,7 +213,7 @@ def test_verdicts(text):
     word, why = verdict(text, 'Half the traffic at P = 0.5, bf16, gradients summed in float32')
     check(word == 'NOT CONFIRMED' and '0.750 of' in why, f'{word}: {why}')
     word, why = verdict(text, '--tp-comm-overlap hides 70 % of what links of 1/4 add, ordinary model, float32')
-    check(word == 'confirmed' and 'Link 1/4: 80, 80 %' in why, f'{word}: {why}')
+    check(word == 'confirmed' and 'Link 1/4: 80 %, 80 %' in why, f'{word}: {why}')
     word, why = verdict(text, 'Computation + bytes / rate is the time within 15 %: decode')
     check(word == 'confirmed' and '+0 %' in why.replace('-0 %', '+0 %'), f'{word}: {why}')
     word, why = verdict(text, 'Computation + bytes / rate is the time within 15 %: prefill')
