@@ -331,7 +331,8 @@ def traffic_claim(o, results, kind):
         shares.append([own[0][x] / plain[0][x] for x in ('blocks', 'mb')])
     blocks, all_ = ([x[i] for x in shares] for i in (0, 1))
     return (words, max(blocks) <= 0.5005, f'{max(blocks):.3f} of the ordinary model\'s bytes in the blocks, '
-            f'{min(all_):.3f} to {max(all_):.3f} with embedding, head and norms (0.5 asked of the blocks)')
+            f'{" to ".join(dict.fromkeys(f"{x:.3f}" for x in (min(all_), max(all_))))} with embedding, head and norms '
+            '(0.5 asked of the blocks)')
 
 
 def hidden_claim(o, results, kind, fraction):
@@ -349,7 +350,7 @@ def hidden_claim(o, results, kind, fraction):
             # where a link adds less than a tenth of a step, the quotient is noise
             row.append(100 * (1 - (own - free) / (plain - free)) if plain >= 1.1 * free else None)
         asked += [x for x in row if x is not None] if share < 1 else []
-        percents = ', '.join('too little' if x is None else f'{x:.0f} %' for x in row)
+        percents = ', '.join('too little' if x is None else f'{round(x)} %' for x in row)
         seen.append(f'link {SHARE_NAME[share]}: {percents}')
     return words, min(asked) >= 70 if asked else None, f'{"; ".join(seen)} (t = {", ".join(map(str, o.ranks))})'
 

@@ -209,7 +209,7 @@ def test_verdicts(text):
     word, why = verdict(text, 'Training is faster at P = 0.5: training, bf16, gradients summed in bf16')
     check(word == 'confirmed' and 'link 4: 1.47, 1.47' in why, f'{word}: {why}')
     word, why = verdict(text, 'Half the traffic at P = 0.5, float32')
-    check(word == 'confirmed' and '0.500 of' in why and '0.556 to 0.556' in why, f'{word}: {why}')
+    check(word == 'confirmed' and '0.500 of' in why and '0.556 with' in why, f'{word}: {why}')
     word, why = verdict(text, 'Half the traffic at P = 0.5, bf16, gradients summed in float32')
     check(word == 'NOT CONFIRMED' and '0.750 of' in why, f'{word}: {why}')
     word, why = verdict(text, '--tp-comm-overlap hides 70 % of what links of 1/4 add, ordinary model, float32')
