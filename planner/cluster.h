@@ -143,6 +143,8 @@ static const KnownCluster known_clusters[] = {
     {"dgx-a100", GENERATION_AMPERE, 312e12, 19.5e12, 108, 80e9, 2.039e12, 300e9, 25e9, 8, 8, 0, "A100 80 GB, 8 a node"},
     {"dgx-a100-40", GENERATION_AMPERE, 312e12, 19.5e12, 108, 40e9, 1.555e12, 300e9, 25e9, 8, 8, 0,
      "A100 40 GB, 8 a node"},
+    {"jean-zay", GENERATION_AMPERE, 312e12, 19.5e12, 108, 80e9, 2.039e12, 300e9, 12.5e9, 8, 4, 52,
+     "IDRIS's, A100 80 GB, 8 a node, 4 adapters of 100 Gbit/s: the machine of BLOOM"},
     {"dgx-h100", GENERATION_HOPPER, 989.4e12, 67e12, 132, 80e9, 3.35e12, 450e9, 50e9, 8, 8, 0, "H100 SXM, 8 a node"},
     {"dgx-h200", GENERATION_HOPPER, 989.4e12, 67e12, 132, 141e9, 4.8e12, 450e9, 50e9, 8, 8, 0, "H200, 8 a node"},
     {"dgx-b200", GENERATION_HOPPER, 2250e12, 75e12, 148, 180e9, 8e12, 900e9, 50e9, 8, 8, 0,
