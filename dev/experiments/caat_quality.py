@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Is a CAAT-Net as good at half the traffic? One small Llama, ordinary and with N streams, three times each.
 
-    caat_quality.py [--data TEXT] [--out FOLDER]   everything: learning rates, then 22 runs; 9 hours on two cores
+    caat_quality.py [--data TEXT] [--out FOLDER]   everything: learning rates, then 22 runs; half a day on two cores
     caat_quality.py --quick [--out FOLDER]         does everything work? A minute; the losses say nothing
     caat_quality.py --report [--out FOLDER]        the table, the picture and the verdicts again, of what is there
 
 dev/experiments/repro_caat.sh quality builds what this needs, fetches a text and calls it.
 
-The model is a Llama of 1.67 M parameters, float32, vocabulary 256: a text's bytes. All configurations have the same
-parameters, tokens (20 a parameter, each once), order of tokens and validation text. A CAAT-Net's N streams are on one
+The model is a Llama of 1.67 M parameters, vocabulary 256: a text's bytes; in the trainer's precision. All
+configurations have the same parameters, tokens (20 a parameter, each once), order of tokens and validation text. A CAAT-Net's N streams are on one
 rank (--caat-ranks N): which ranks compute them changes nothing but rounding, so that no network is needed. Two runs of
 one thread each run side by side.
 
@@ -21,7 +21,9 @@ of a run of an eighth of the steps and a seed of its own; while that is the lowe
 twice of it is tried too. P = 1 takes the ordinary model's.
 
 Interruptions. A run is kept in FOLDER/NAME-SEED once it is complete; one that is interrupted continues from its last
-checkpoint (every five minutes). The same command goes on where it stopped.
+checkpoint (every five minutes). The same command goes on where it stopped. With --record FILE, what the report needs of
+each complete run is kept in FILE too (a few kB), and a run that FILE has is not made again: so the experiment can be
+spread over days and machines. caat_quality.json beside this program is the record of the project's own runs.
 
 The verdicts. Two configurations differ where their mean losses are further apart than twice the standard deviation over
 seeds (the root of the mean of the two variances). With three seeds that is a plain rule, not a proof."""
@@ -45,7 +47,8 @@ QUICK_MODEL = '--arch llama --layers 2 --hidden 32 --heads 8 --ffn 64 --seq 32'.
 QUICK_BATCH, QUICK_STEPS = 4, 32
 EVALUATIONS, EVAL_SEQUENCES, QUICK_EVAL_SEQUENCES = 16, 1024, 16
 RATES, SWEEP_SEED, SWEEP_PART = [1e-3, 2e-3, 4e-3, 8e-3], 100, 8
-FIRST, SAME = 50, 1e-4  # steps in which P = 1 is compared with the ordinary model; largest relative difference
+FIRST = 50  # steps in which P = 1 is compared with the ordinary model
+SAME = {'fp32': 1e-4, 'bf16': 2**-8}  # largest relative difference of their losses; bf16: what one rounding changes
 TRIES = 3  # of a run that fails
 
 # name, what people read, N, P, colour
@@ -105,13 +108,16 @@ class Task:
 
     def __init__(self, o, name, seed, lr, steps, folder, title):
         self.folder, self.title, self.steps = folder, title, steps
+        self.record, self.commit = o.record, o.commit
+        self.key = os.path.relpath(folder, o.out)
         key = name.split('-', maxsplit=1)[0]
         self.cost = COST[key] * steps  # in steps of the ordinary model
         self.options = o.model + ['--global-batch', str(o.batch), '--steps', str(steps), '--warmup', str(steps // 50),
                                   '--eval-every', str(max(1, steps // EVALUATIONS)), '--eval-sequences',
                                   str(o.eval_sequences), '--sample-every', '0', '--lr', f'{lr:g}', '--min-lr',
-                                  f'{lr / 10:g}', '--seed', str(seed)] + STREAMS[name] + (
-                                      ['--data', o.data] if o.data else [])
+                                  f'{lr / 10:g}', '--seed', str(seed)] + STREAMS[name]
+        self.recorded = ' '.join(self.options)  # without the text's path
+        self.options += ['--data', o.data] if o.data else []
         self.process, self.output, self.tries = None, None, 0
 
     def part(self):
@@ -143,13 +149,40 @@ class Task:
         for checkpoint in glob.glob(os.path.join(self.part(), 'step_*')):
             shutil.rmtree(checkpoint)
         os.replace(self.part(), self.folder)
+        if self.record:
+            record = read_json(self.record)
+            record['runs'][self.key] = dict(summary(rows), options=self.recorded, commit=self.commit,
+                                            machine=machine(), date=time.strftime('%Y-%m-%d'))
+            write_json(self.record, record)
         print(f'{self.title}: validation loss {rows[-1]["val_loss"]:.4f}', flush=True)
         return True
 
 
+def summary(rows):
+    """What the report needs of a log."""
+    tokens, curve = 0, []
+    for r in rows:
+        tokens += r['tokens']
+        if r['val_loss'] is not None:
+            curve.append([tokens, r['val_loss']])
+    return {'steps': len(rows), 'tokens': tokens, 'first': [r['loss'] for r in rows[:FIRST]], 'curve': curve}
+
+
+def recorded_runs(o):
+    return (o.record and read_json(o.record) or {'runs': {}})['runs']
+
+
+def result(o, key):
+    """The summary of a complete run, of its folder or of the record; None if it is not complete."""
+    rows = runs.read_log(os.path.join(o.out, key))
+    return summary(rows) if rows else recorded_runs(o).get(key)
+
+
 def run_tasks(o, tasks, later):
     """Runs them, o.jobs at a time, in their order; later: the cost of what comes after them."""
-    todo = [t for t in tasks if not runs.is_complete(t.folder, t.options)]
+    record = recorded_runs(o)
+    todo = [t for t in tasks if record.get(t.key, {}).get('options') != t.recorded
+            and not runs.is_complete(t.folder, t.options)]
     if not todo:
         return
     began, shown, running, failed, did = time.time(), time.time(), [], [], 0.0
@@ -191,12 +224,10 @@ def sweep_task(o, name, lr):
 
 def swept(o, name):
     """{learning rate: loss} of what is complete."""
-    found = {}
-    for folder in glob.glob(os.path.join(glob.escape(o.out), 'sweep', f'{name}-*')):
-        rows = runs.read_log(folder)
-        if rows and not folder.endswith('.part'):
-            found[float(folder.rsplit(f'{name}-', 1)[1])] = rows[-1]['val_loss']
-    return found
+    keys = {os.path.relpath(f, o.out) for f in glob.glob(os.path.join(glob.escape(o.out), 'sweep', f'{name}-*'))}
+    keys |= {k for k in recorded_runs(o) if k.startswith(f'sweep/{name}-')}
+    found = {k: result(o, k) for k in keys if not k.endswith('.part')}
+    return {float(k.rsplit(f'{name}-', 1)[1]): run['curve'][-1][1] for k, run in found.items() if run}
 
 
 def next_rate(losses):
@@ -245,35 +276,35 @@ def run_all(o):
 # The report
 
 def load(o):
-    """{name: {seed: rows of the log}} of the complete runs."""
+    """{name: {seed: summary}} of the complete runs."""
     found = {}
     for name in NAMES:
         for seed in o.seeds:
-            rows = runs.read_log(os.path.join(o.out, f'{name}-{seed}'))
-            if rows:
-                found.setdefault(name, {})[seed] = rows
+            run = result(o, f'{name}-{seed}')
+            if run:
+                found.setdefault(name, {})[seed] = run
     return found
 
 
 def losses(found, name):
-    return [rows[-1]['val_loss'] for rows in found.get(name, {}).values()]
+    return [run['curve'][-1][1] for run in found.get(name, {}).values()]
 
 
-def same_function(found):
+def same_function(found, same):
     words = 'P = 1 with N = 4 streams is the ordinary model'
     seeds = set(found.get('n4-all', {})) & set(found.get('ordinary', {}))
     if not seeds:
         return words, None, 'needs a seed of both'
     seed = min(seeds)
-    pairs = list(zip(found['n4-all'][seed][:FIRST], found['ordinary'][seed][:FIRST]))
-    apart = max(abs(a['loss'] / b['loss'] - 1) for a, b in pairs)
-    ends = [found[n][seed][-1]['val_loss'] for n in ('n4-all', 'ordinary')]
-    return (words, apart <= SAME, f'losses of the first {len(pairs)} steps differ by {apart:.1e} at most ({SAME:g} '
+    pairs = list(zip(found['n4-all'][seed]['first'], found['ordinary'][seed]['first']))
+    apart = max(abs(a / b - 1) for a, b in pairs)
+    ends = [found[n][seed]['curve'][-1][1] for n in ('n4-all', 'ordinary')]
+    return (words, apart <= same, f'losses of the first {len(pairs)} steps differ by {apart:.1e} at most ({same:.1g} '
             f'allowed), validation losses at the end by {ends[0] - ends[1]:+.4f}')
 
 
-def verdicts(found):
-    yield same_function(found)
+def verdicts(found, same):
+    yield same_function(found, same)
     better = []
     for share, amount in (('half', 'half'), ('quarter', 'a quarter of')):
         for n in (2, 4, 8):
@@ -316,35 +347,38 @@ def curves_of(found):
     """{name: [((million tokens,), mean, lowest, highest loss)]}"""
     curves = {}
     for name, seeds in found.items():
-        each = []
-        for rows in seeds.values():
-            tokens = [0]
-            for r in rows:
-                tokens.append(tokens[-1] + r['tokens'])
-            each.append([(n * 1e-6, r['val_loss']) for n, r in zip(tokens[1:], rows) if r['val_loss'] is not None])
+        each = [[(tokens * 1e-6, loss) for tokens, loss in run['curve']] for run in seeds.values()]
         curves[name] = [((p[0][0],), sum(x[1] for x in p) / len(p), min(x[1] for x in p), max(x[1] for x in p))
                         for p in zip(*each)]
     return curves
 
 
+def origin(o, settings):
+    """Machine, date and commit of the runs."""
+    known = list(recorded_runs(o).values()) or [settings]
+    machines, dates, commits = (sorted({str(r[k]) for r in known}) for k in ('machine', 'date', 'commit'))
+    return f'{"; ".join(machines)}; {" to ".join(dict.fromkeys((dates[0], dates[-1])))}, commit {", ".join(commits)}'
+
+
 def report(o):
-    settings, found = read_json(os.path.join(o.out, 'settings.json')), load(o)
+    begun = read_json(o.record or os.path.join(o.out, 'settings.json'))
+    settings, found = begun and begun['settings'], load(o)
     if not settings or not found:
-        stop(f'there is no complete run in {o.out}')
-    rows = next(iter(next(iter(found.values())).values()))
-    text = [f'{settings["parameters"]} parameters ({" ".join(settings["model"])}), float32; text {settings["text"]}; '
-            f'{len(rows)} steps, {sum(r["tokens"] for r in rows) / 1e6:.2f} M tokens; seeds '
-            f'{", ".join(map(str, o.seeds))}. {settings["machine"]}; begun {settings["date"]}, commit '
-            f'{settings["commit"]}.', '']
+        stop(f'there is no complete run in {o.record or o.out}')
+    os.makedirs(o.out, exist_ok=True)
+    run = next(iter(next(iter(found.values())).values()))
+    text = [f'{settings["parameters"]} parameters ({" ".join(settings["model"])}), {settings["precision"]}; text '
+            f'{settings["text"]}; {run["steps"]} steps, {run["tokens"] / 1e6:.2f} M tokens; seeds '
+            f'{", ".join(map(str, o.seeds))}. {origin(o, settings)}.', '']
     text += table(o, found) + ['', 'Mean ± standard deviation over seeds.', ''] + sweep_table(o)
     text += ['', 'Verdicts. Two losses differ if they are further apart than twice the spread over seeds.', '']
-    claims = list(verdicts(found))
+    claims = list(verdicts(found, SAME[settings['precision']]))
     text += runs.verdict_lines(claims)
     with open(os.path.join(o.out, 'report.md'), 'w', encoding='utf-8') as f:
         f.write('\n'.join(text) + '\n')
     write_json(os.path.join(o.out, 'results.json'), {
         'settings': settings, 'claims': [{'claim': w, 'confirmed': h, 'why': why} for w, h, why in claims],
-        'runs': {n: {s: rows[-1]['val_loss'] for s, rows in k.items()} for n, k in found.items()},
+        'runs': {n: {s: run['curve'][-1][1] for s, run in k.items()} for n, k in found.items()},
         'rates': {n: swept(o, n) for n in NAMES}})
     runs.plot(os.path.join(o.out, 'loss.svg'), curves_of(found), LABEL, COLOUR, [('', 'million tokens')], 'ordinary')
     print('\n' + '\n'.join(text) + f'\n\n{o.out}: report.md, loss.svg, results.json')
@@ -367,19 +401,25 @@ def begin(o):
                               capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         stop(f'{o.trainer} does not run: dev/experiments/repro_caat.sh quality builds it')
-    if ', fp32,' not in version:
-        stop(f'{o.trainer} is not a trainer in float32: make PRECISION=fp32')
     text = f'{os.path.basename(o.data)}, sha256 {sha256(o.data)[:16]}' if o.data else 'C headers of the machine'
-    settings = {'model': o.model, 'batch': o.batch, 'steps': o.steps, 'text': text, 'machine': machine(),
-                'commit': version.split()[1].rstrip(','), 'parameters': int(re.search(r'(\d+) parameters', said)[1])}
-    path = os.path.join(o.out, 'settings.json')
-    before = read_json(path)
-    if not before:
-        os.makedirs(os.path.join(o.out, 'sweep'), exist_ok=True)
-        return write_json(path, dict(settings, date=time.strftime('%Y-%m-%d')))
+    o.commit = version.split()[1].rstrip(',')
+    settings = {'precision': version.split()[2].rstrip(','), 'model': o.model, 'batch': o.batch, 'steps': o.steps,
+                'text': text, 'parameters': int(re.search(r'(\d+) parameters', said)[1])}
+    os.makedirs(os.path.join(o.out, 'sweep'), exist_ok=True)
+    if o.record:
+        agree(o.record, settings, {'settings': settings, 'runs': {}})
+    settings = dict(settings, machine=machine(), commit=o.commit)
+    agree(os.path.join(o.out, 'settings.json'), settings, {'settings': dict(settings, date=time.strftime('%Y-%m-%d'))})
+
+
+def agree(path, settings, new):
+    """Writes the file if it is not there; it stops where the file was begun with other settings."""
+    if not os.path.exists(path):
+        return write_json(path, new)
+    before = (read_json(path) or {}).get('settings', {})
     different = [k for k, v in settings.items() if before.get(k) != v]
     if different:
-        stop(f'{o.out} was begun with other settings ({", ".join(different)}): give another --out')
+        stop(f'{path} was begun with other settings ({", ".join(different)}): give another --out or --record')
     return None
 
 
@@ -389,15 +429,16 @@ def parse():
     parser.add_argument('--data', help='text to train on, at least 36 MB; 5 %% of it is validated on')
     parser.add_argument('--make-text', metavar='TREE', help="first write --data, from a tree of Linux's sources")
     parser.add_argument('--out', default='repro_caat_quality', help='folder of the results [repro_caat_quality]')
+    parser.add_argument('--record', metavar='FILE', help='keeps complete runs, which are not made again')
     parser.add_argument('--seeds', help='[1,2,3; --quick: 1,2]')
     parser.add_argument('--only', default=','.join(NAMES), help='some of the configurations below')
     parser.add_argument('--jobs', type=int, default=2, help='runs side by side, of one thread each [2]')
     parser.add_argument('--quick', action='store_true', help='does everything work? The losses say nothing')
     parser.add_argument('--report', action='store_true', help='train nothing')
-    parser.add_argument('--trainer', default='train_gpt', metavar='PROGRAM', help='in float32 [train_gpt]')
+    parser.add_argument('--trainer', default='train_gpt', metavar='PROGRAM', help='[train_gpt]')
     o = parser.parse_args()
     o.out = os.path.abspath(o.out)
-    o.data = o.data and os.path.abspath(o.data)
+    o.data, o.record = o.data and os.path.abspath(o.data), o.record and os.path.abspath(o.record)
     o.trainer = os.path.abspath(os.path.join(PROJECT, o.trainer))
     o.seeds = [int(s) for s in (o.seeds or ('1,2' if o.quick else '1,2,3')).split(',')]
     o.names = [n for n in NAMES if n in o.only.split(',')]

@@ -4,9 +4,9 @@
 #   repro_caat.sh speed                   training, prefill and decoding on rate-limited links; about an hour on two
 #                                         cores; root, Linux; results in repro_caat_speed/
 #   repro_caat.sh speed --report --docs   writes tables, picture and verdicts into docs/
-#   repro_caat.sh quality                 losses with P = 0.5 and 0.25, N = 2, 4, 8, three seeds each; 9 hours on two
-#                                         cores; the text is of Debian's package linux-source (140 MB), which is fetched
-#                                         to data/linux/; results in repro_caat_quality/
+#   repro_caat.sh quality                 losses with P = 0.5 and 0.25, N = 2, 4, 8, three seeds each; half a day
+#                                         on two cores; the text is of Debian's package linux-source (140 MB), which is
+#                                         fetched to data/linux/; results in repro_caat_quality/
 #   repro_caat.sh quality --data my.txt   on another text, of 36 MB or more
 #   repro_caat.sh quality --report        the table, the picture and the verdicts again
 #
@@ -37,7 +37,7 @@ case " $* " in
 *)
     "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev
     if [ "$what" = quality ]; then
-        make -s -C "$project" PRECISION=fp32 train_gpt
+        make -s -C "$project" train_gpt
         text=$project/data/linux/text
         case " $* " in
         *" --data"* | *" --quick "*) ;;
