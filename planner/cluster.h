@@ -15,8 +15,10 @@ Theory: each number with its source.
                             and buffers of cuBLAS and NCCL; an estimate
               gemm_fraction the part of the peak that a long product of large matrices reaches in a burst. 0.87 on an
                             A100 (271 of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest reported
-              sustained     the part of that over a whole step, as clocks fall under the power limit: 0.92. A step is 5
-                            to 8 % slower than bursts; nanochat has 726 of 794 on an H100, 0.914
+              sustained     the part of that over a whole step, as clocks fall under the power limit. 0.92 on an A100: a
+                            step is 5 to 8 % slower than bursts. 0.88 on Hopper: fitted, to the H100 rows of
+                            published_runs.h that are for choosing; nanochat has 726 of 794 on one H100, 0.914. Nothing
+                            published validates the fractions of B200 and GB200, which are Hopper's
               hbm_fraction  the part of the memory's rate that streaming kernels reach: 0.80, as LayerNorm in apex (81 %
                             forward, 75 % backward) and llm.c on an A100
               launch        seconds to start, fill and drain a kernel: 4 us; between 2 (queued) and 5
@@ -93,12 +95,12 @@ static const char* const generation_names[GENERATIONS] = {"ampere", "hopper"};
 
 // The numbers that data sheets do not have.
 static inline Device device_of_generation(ChipGeneration generation) {
-    static const double gemm[GENERATIONS] = {0.87, 0.80};
+    static const double gemm[GENERATIONS] = {0.87, 0.80}, sustained[GENERATIONS] = {0.92, 0.88};
     static const double attention[GENERATIONS][2][2] = {{{0.58, 0.52}, {0.66, 0.60}}, {{0.46, 0.48}, {0.66, 0.63}}};
     Device d;
     memset(&d, 0, sizeof d);
     d.gemm_fraction = gemm[generation];
-    d.sustained = 0.92;
+    d.sustained = sustained[generation];
     d.hbm_fraction = 0.80;
     d.launch = 4e-6;
     d.tile_overhead = 2e-6;
@@ -148,9 +150,9 @@ static const KnownCluster known_clusters[] = {
     {"dgx-h100", GENERATION_HOPPER, 989.4e12, 67e12, 132, 80e9, 3.35e12, 450e9, 50e9, 8, 8, 0, "H100 SXM, 8 a node"},
     {"dgx-h200", GENERATION_HOPPER, 989.4e12, 67e12, 132, 141e9, 4.8e12, 450e9, 50e9, 8, 8, 0, "H200, 8 a node"},
     {"dgx-b200", GENERATION_HOPPER, 2250e12, 75e12, 148, 180e9, 8e12, 900e9, 50e9, 8, 8, 0,
-     "B200, 8 a node; data sheet only"},
+     "B200, 8 a node; data sheet, Hopper's fractions of it"},
     {"gb200", GENERATION_HOPPER, 2500e12, 80e12, 148, 186e9, 8e12, 900e9, 50e9, 72, 72, 0,
-     "NVL72 racks; data sheet only"},
+     "NVL72 racks; data sheet, Hopper's fractions of it"},
 };
 enum { KNOWN_CLUSTERS = sizeof known_clusters / sizeof known_clusters[0] };
 
@@ -180,6 +182,14 @@ static inline bool cluster_find(Cluster* c, const char* name) {
         return true;
     }
     return false;
+}
+
+// The generation of a known cluster; -1: not known by name.
+static inline int cluster_generation(const char* name) {
+    for (int i = 0; i < KNOWN_CLUSTERS; i++) {
+        if (strcmp(known_clusters[i].name, name) == 0) return (int)known_clusters[i].generation;
+    }
+    return -1;
 }
 
 // GPUs of all nodes; 0: as many as needed.

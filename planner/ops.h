@@ -16,10 +16,10 @@ this trainer, operation for operation; the others are for comparison with publis
     megatron-2021-ddp  the same with PyTorch's DDP, which sums gradients while the last backward pass runs
     megatron-2022    Korthikanti et al. 2022: also, backward's sums over the tensor group run under the products for the
                      gradients of weights; tuned kernels
-    modern           FlashAttention, no dropout, sums into float32 gradients by the product itself, biases and residuals
-                     in epilogues, losses and their gradients in one pass, messages and sums overlapped
-    llama3           modern, but sums over the tensor group are not hidden, and kernels are PyTorch's
-    llm-foundry      modern with PyTorch's kernels and gradients in 16 bits
+    megatron-core    FlashAttention, no dropout, sums into float32 gradients by the product itself, messages and sums
+                     overlapped; as before, the loss takes several passes and PyTorch's compiler fuses the activations
+    llama3           the same, but sums over the tensor group are not hidden, and the loss is made in one pass
+    llm-foundry      gradients in 16 bits, loss in one pass
     llm.c            one node: gathering parameters and sending are not hidden
     threefold        this trainer on a GPU; threefold-fp32: the same, all in float32
     threefold-cpu    on processors, in float32; threefold-cpu-bf16: in bf16
@@ -176,7 +176,7 @@ static const Software softwares[] = {
     {"megatron-2021-ddp", LACKS_ALL, false, false, true, true, false, false, true, false, false, false, false, 2, 2,
      0.75},
     {"megatron-2022", LACKS_HALVES, false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
-    {"modern", 0, false, true, true, false, true, true, true, true, true, true, true, 2, 4, 1},
+    {"megatron-core", 0, false, true, true, false, true, true, true, true, true, false, false, 2, 4, 0.75},
     {"llama3", 0, false, true, true, false, false, true, true, true, true, true, false, 2, 4, 0.75},
     {"llm-foundry", 0, false, true, true, false, true, true, true, true, true, true, false, 2, 2, 0.75},
     {"llm.c", 0, false, true, true, false, false, true, true, true, false, true, true, 2, 2, 1},

@@ -362,8 +362,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     printf("\n");
     print_parts(&best->cost);
     print_limit(&best->cost);
-    if (!best->setup.cluster->measured)
-        printf("          by data sheets; published runs were up to a quarter slower than such a plan (--published)\n");
+    if (!best->setup.cluster->measured) published_print_band(stdout, best->setup.cluster->name);
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
     if (best->setup.software->ours) print_traffic(&best->setup); // only this trainer's traffic is known

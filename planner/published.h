@@ -18,8 +18,7 @@ one that was?
 #define PUBLISHED_H
 
 #include "published_runs.h"
-#include "memory.h"
-#include "step_sim.h"
+#include "search.h"
 
 #include "../util/checksum.h"
 
@@ -47,14 +46,14 @@ static inline StepSetup published_setup_of(const Published* x, PublishedLayout y
     return step_setup(&model, &mesh, y.B, model.T, x->batch, software_find(x->source->software), cluster);
 }
 
-// Whether this trainer's memory for the layout is what a GPU has.
+// Whether the layout fits into the memory of a GPU, by the formulas of search.h.
 static inline bool published_fits(const StepSetup* s) {
-    StageMemory memory;
+    Choice c;
     Error error;
-    const PipelineConfig plan = step_pipeline(s);
     const Device* d = &s->cluster->device;
-    return plan_memory(&memory, &s->model, &s->mesh, s->B, s->T, &plan, software_dtype(s->software), &error) &&
-           memory.bytes <= d->memory * d->memory_fraction;
+    memset(&c, 0, sizeof c);
+    c.setup = *s;
+    return choice_memory(&c, &error) && c.memory.bytes <= d->memory * d->memory_fraction;
 }
 
 // What was published, and for what was not, the fastest here that fits.
@@ -84,7 +83,7 @@ static inline StepSetup published_setup(const Published* x, Cluster* cluster) {
 }
 
 // Our value in the row's unit, from the seconds of a step.
-static inline double published_ours(const Published* x, const StepSetup* s, double seconds) {
+static inline double published_value(const Published* x, const StepSetup* s, double seconds) {
     const double devices = mesh_size(&s->mesh), batch = (double)s->batch, each = 1 / seconds / devices;
     switch (x->source->unit) {
     case UNIT_TFLOPS: return flops_hardware(&s->model, s->T, batch) * each / 1e12;
@@ -102,7 +101,7 @@ static inline double published_error(const Published* x, double* ours) {
     Cluster cluster;
     const StepSetup s = published_setup(x, &cluster);
     StepCost cost = step_cost(&s);
-    *ours = published_ours(x, &s, cost.seconds);
+    *ours = published_value(x, &s, cost.seconds);
     step_cost_free(&cost);
     return *ours / x->value - 1;
 }
@@ -165,13 +164,19 @@ static inline void published_count(PublishedErrors* e, double error) {
     e->worst = fmax(e->worst, fabs(error));
 }
 
+// "megatron": all software of that family.
+static inline bool published_is(const PublishedSource* source, const char* software) {
+    if (strcmp(software, "megatron") == 0) return strncmp(source->software, "megatron", 8) == 0;
+    return strcmp(source->software, software) == 0;
+}
+
 // The speed errors of one half, of all rows or those of one software or cluster (NULL: any).
 static inline PublishedErrors published_errors(const double* ours, PublishedHalf half, const char* software,
                                                const char* cluster) {
     PublishedErrors e = {0, 0, 0, 0};
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
         const Published* x = &published_results[i];
-        if (published_half(i) != half || (software && strcmp(x->source->software, software) != 0) ||
+        if (published_half(i) != half || (software && !published_is(x->source, software)) ||
             (cluster && strcmp(x->source->cluster, cluster) != 0))
             continue;
         published_count(&e, published_speed_error(x, ours[i]));
@@ -218,9 +223,63 @@ static inline void published_print_sweeps(FILE* out, const double* ours) {
 static inline void published_print_row(FILE* out, int row, double ours) {
     const Published* x = &published_results[row];
     const PublishedLayout y = published_layout(x);
-    fprintf(out, "    %-46s t%-2d p%-2d d%-3d v%-2d B%-2d %8.4g  published %8.4g %-8s %+6.1f %%  %s; %s\n", x->name,
+    fprintf(out, "    %-46s t%-2d p%-2d d%-3d v%-2d B%-2d %8.4g  published %8.4g %-8s %+6.1f %%  %s; %s; %s\n", x->name,
             x->t, x->p, x->d, y.v, y.B, ours, x->value, published_units[x->source->unit], 100 * (ours / x->value - 1),
-            published_marks[x->source->mark], published_halves[published_half(row)]);
+            published_marks[x->source->mark], published_halves[published_half(row)], x->source->software);
+}
+
+// Of every 20 judging rows on GPUs of a generation, the speed errors of 18: without the lowest and the highest.
+typedef struct {
+    int n;
+    double low, high;
+} PublishedBand;
+
+static inline int published_compare(const void* a, const void* b) {
+    const double x = *(const double*)a, y = *(const double*)b;
+    return (x > y) - (x < y);
+}
+
+static inline PublishedBand published_band(const double* ours, ChipGeneration generation) {
+    double errors[PUBLISHED_RESULTS];
+    PublishedBand band = {0, 0, 0};
+    for (int i = 0; i < PUBLISHED_RESULTS; i++) {
+        if (published_half(i) == ROWS_JUDGING &&
+            cluster_generation(published_results[i].source->cluster) == (int)generation)
+            errors[band.n++] = published_speed_error(&published_results[i], ours[i]);
+    }
+    if (!band.n) return band;
+    qsort(errors, (size_t)band.n, sizeof *errors, published_compare);
+    band.low = errors[band.n / 20];
+    band.high = errors[band.n - 1 - band.n / 20];
+    return band;
+}
+
+static inline void published_ours(double ours[PUBLISHED_RESULTS]) {
+    for (int i = 0; i < PUBLISHED_RESULTS; i++) published_error(&published_results[i], &ours[i]);
+}
+
+// Whether rows are of GPUs with this cluster's peak.
+static inline bool published_on(const char* name) {
+    Cluster c, other;
+    for (int i = 0; cluster_find(&c, name) && i < PUBLISHED_RESULTS; i++) {
+        if (cluster_find(&other, published_results[i].source->cluster) && other.device.peak == c.device.peak)
+            return true;
+    }
+    return false;
+}
+
+// One line about how far a prediction on this cluster can be trusted.
+static inline void published_print_band(FILE* out, const char* cluster) {
+    const int generation = cluster_generation(cluster);
+    double ours[PUBLISHED_RESULTS];
+    published_ours(ours);
+    const PublishedBand band =
+        generation < 0 ? published_band(ours, GENERATION_HOPPER) : published_band(ours, (ChipGeneration)generation);
+    fprintf(out,
+            "          by data sheets; %s%d published runs on %s: 9 of 10 speeds predicted %+.0f to %+.0f %%"
+            " (--published)\n",
+            generation < 0 || !published_on(cluster) ? "not validated on these; " : "", band.n,
+            generation == GENERATION_AMPERE ? "A100s" : "H100s", 100 * band.low, 100 * band.high);
 }
 
 static inline void published_print_errors(FILE* out, const double* ours, const char* software, const char* cluster) {
@@ -237,16 +296,16 @@ static inline void published_print_errors(FILE* out, const double* ours, const c
 
 static inline void published_print(FILE* out) {
     double ours[PUBLISHED_RESULTS];
+    published_ours(ours);
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
-        published_error(&published_results[i], &ours[i]);
-        if (i == 0 || published_results[i].source != published_results[i - 1].source)
-            fprintf(out, "%s (%s on %s)\n", published_results[i].source->name, published_results[i].source->software,
-                    published_results[i].source->cluster);
+        if (i == 0 || strcmp(published_results[i].source->name, published_results[i - 1].source->name) != 0)
+            fprintf(out, "%s\n", published_results[i].source->name);
         published_print_row(out, i, ours[i]);
     }
     published_print_sweeps(out, ours);
     fprintf(out, "\nerrors of speed; above 0: the prediction is too fast\n");
     published_print_errors(out, ours, NULL, NULL);
+    published_print_errors(out, ours, "megatron", NULL);
     for (int i = 0; i < SOFTWARES; i++) published_print_errors(out, ours, softwares[i].name, NULL);
     for (int i = 0; i < KNOWN_CLUSTERS; i++) published_print_errors(out, ours, NULL, known_clusters[i].name);
 }

@@ -3,8 +3,8 @@ published_runs.h: published training times with their settings, as data; publish
 
 A source (PublishedSource) is a publication's runs on one machine by one software; a row (Published) is one run. Marks:
 confirmed (the paper, its scripts or its data were read), repository (a project's own page), third party (quoted by
-someone else), memory (not looked up again). Rows marked outside ran on engines that are not modelled: DeepSpeed's
-pipeline and ZeRO-3. A source marked sweep has many layouts of one model on one machine.
+someone else), memory (not looked up again). Rows marked outside ran on engines that are not modelled, DeepSpeed's
+pipeline and ZeRO-3, or on a network of which nothing is known (30B on 256 GPUs of Hagemann et al.). A source marked sweep has many layouts of one model on one machine.
 
 Settings that are not published are in the source's name as "assumed". Where neither micro-batch nor v is known, they
 are those that are fastest here, among those that fit. run_table_1.sh of Narayanan et al. 2021 has --DDP-impl torch (sums under the
@@ -16,7 +16,7 @@ The 136 rows of Hagemann et al. 2023 (2311.05610) are the authors' data, all run
 #ifndef PUBLISHED_RUNS_H
 #define PUBLISHED_RUNS_H
 
-#include "../model.h"
+#include "ops.h"
 
 typedef enum { MARK_CONFIRMED, MARK_REPOSITORY, MARK_THIRD_PARTY, MARK_MEMORY } PublishedMark;
 typedef enum {
@@ -66,8 +66,8 @@ static const PublishedSource mt_nlg = {
 static const PublishedSource llama3_run = {"Llama 3 2024",     "llama3",         "dgx-h100", 1,
                                            UNIT_TFLOPS_CAUSAL, MARK_THIRD_PARTY, false,      false};
 static const PublishedSource nemotron_recipe = {
-    "Nemotron-4, NeMo's recipe", "modern", "dgx-h100", 1, UNIT_SECONDS, MARK_THIRD_PARTY, false, false};
-static const PublishedSource nemotron_run = {"Nemotron-4, the run", "modern",         "dgx-h100", 1,
+    "Nemotron-4, NeMo's recipe", "megatron-core", "dgx-h100", 1, UNIT_SECONDS, MARK_THIRD_PARTY, false, false};
+static const PublishedSource nemotron_run = {"Nemotron-4, the run", "megatron-core",  "dgx-h100", 1,
                                              UNIT_SECONDS,          MARK_THIRD_PARTY, false,      false};
 static const PublishedSource foundry_a100 = {
     "llm-foundry, FSDP as ZeRO-1", "llm-foundry", "dgx-a100", 1, UNIT_MFU, MARK_REPOSITORY, true, false};
@@ -78,11 +78,11 @@ static const PublishedSource llmc_a100 = {"llm.c", "llm.c", "dgx-a100", 1, UNIT_
 static const PublishedSource llmq = {"llmq", "llm.c", "dgx-h100", 0, UNIT_TOKENS, MARK_REPOSITORY, false, false};
 
 static const PublishedSource megatron_core = {
-    "Megatron-Core r0.8.0, README", "modern", "dgx-h100", 1, UNIT_TFLOPS_MODEL, MARK_REPOSITORY, false, false};
+    "Megatron-Core r0.8.0, README", "megatron-core", "dgx-h100", 1, UNIT_TFLOPS_MODEL, MARK_REPOSITORY, false, false};
 static const PublishedSource megatron_core_scaling = {
-    "Megatron-Core r0.8.0, strong scaling", "modern", "dgx-h100", 1, UNIT_MFU, MARK_REPOSITORY, false, false};
-static const PublishedSource nemotron15 = {"Nemotron-4 15B", "modern",       "dgx-h100", 1,
-                                           UNIT_SECONDS,     MARK_CONFIRMED, false,      false};
+    "Megatron-Core r0.8.0, strong scaling", "megatron-core", "dgx-h100", 1, UNIT_MFU, MARK_REPOSITORY, false, false};
+static const PublishedSource nemotron15 = {"Nemotron-4 15B", "megatron-core", "dgx-h100", 1,
+                                           UNIT_SECONDS,     MARK_CONFIRMED,  false,      false};
 static const PublishedSource megascale = {"MegaScale 2024, its Megatron-LM baselines; recomputation assumed",
                                           "megatron-2022",
                                           "dgx-a100",
@@ -160,7 +160,7 @@ static const PublishedSource hagemann_30b_2k_256 = {"Hagemann et al. 2023, 30B, 
                                                     1,
                                                     UNIT_SECONDS,
                                                     MARK_CONFIRMED,
-                                                    false,
+                                                    true,
                                                     true};
 static const PublishedSource hagemann_30b_8k_64 = {"Hagemann et al. 2023, 30B, 8,192 tokens, 64 GPUs",
                                                    "llama3",

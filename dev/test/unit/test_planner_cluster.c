@@ -35,7 +35,7 @@ static void test_rings(void) {
     check_error("rings: bytes by plan_cost and by the formula", slope, 1e-9);
     check_error("rings: latency by plan_cost, less what trees save", latency, 1e-12);
     check(same > n / 5, "%d groups, of which %d have the same price in all", n, same);
-    Rates rates = rates_of(&c, software_find("modern"));
+    Rates rates = rates_of(&c, software_find("megatron-core"));
     static const double mib[] = {1, 16, 64, 256}, published[] = {22, 147, 204, 226};
     for (int i = 0; i < 4; i++) {
         const double bytes = mib[i] * 1048576,

@@ -326,7 +326,7 @@ static double scarce_memory(const Question* q) {
 
 static void test_gpus(int questions) {
     static const char* const clusters[] = {"dgx-h100", "dgx-a100", "dgx-a100-40", "gb200"};
-    static const char* const software[] = {"threefold", "threefold", "threefold", "modern", "megatron-2021"};
+    static const char* const software[] = {"threefold", "threefold", "threefold", "megatron-core", "megatron-2021"};
     static const int ranks[] = {1, 2, 4, 4, 6, 8, 8, 12, 16};
     Tally tally;
     memset(&tally, 0, sizeof tally);

@@ -49,7 +49,7 @@ static void test_table1(void) {
                                            "76.1", "145.6", "310.1", "529.6", "1008.0"};
     static const double aggregate[] = {4.4, 8.8, 18.2, 34.6, 70.8, 143.8, 227.1, 297.4, 410.2, 502.0};
     static const int percent[] = {44, 44, 46, 43, 44, 45, 47, 50, 52, 52};
-    PublishedErrors errors = {0, 0, 0};
+    PublishedErrors errors = {0, 0, 0, 0};
     for (int i = 0; i < PUBLISHED_TABLE1; i++) {
         const Published* x = &published_results[i];
         const int n = x->t * x->p * x->d;
@@ -75,17 +75,43 @@ static void test_table1(void) {
     check_error("table 1, largest error, likewise", errors.worst, 0.0515);
 }
 
-// All others: mean and largest, as the prototype had them.
-static void test_unseen(void) {
-    PublishedErrors unseen = {0, 0, 0}, outside = {0, 0, 0};
-    for (int i = PUBLISHED_TABLE1; i < PUBLISHED_RESULTS; i++) {
-        double ours;
-        published_count(published_results[i].source->outside ? &outside : &unseen,
-                        published_error(&published_results[i], &ours));
+// The rows that no constant was chosen by: of Megatron's family within 7 % on average and 4 % signed, and in nine of ten
+// sweeps the layout that we find fastest is within 5 % of the one that was.
+static void test_judging(void) {
+    double ours[PUBLISHED_RESULTS];
+    int drawn[2] = {0, 0}, sweeps = 0, found = 0;
+    bool even = true;
+    published_ours(ours);
+    for (int i = PUBLISHED_TABLE1; i < PUBLISHED_RESULTS; i++) drawn[published_judged(i)]++;
+    for (int i = PUBLISHED_TABLE1; i < PUBLISHED_RESULTS; i++) { // in each group half of the rows, rounded up, judge
+        int judged = 0, all = 0;
+        for (int k = PUBLISHED_TABLE1; k < PUBLISHED_RESULTS; k++) {
+            const PublishedSource *a = published_results[i].source, *b = published_results[k].source;
+            if (strcmp(a->software, b->software) != 0 || strcmp(a->cluster, b->cluster) != 0) continue;
+            judged += published_judged(k);
+            all++;
+        }
+        even = even && judged == (all + 1) / 2;
     }
-    check(unseen.n == 27 && outside.n == 9, "%d results beside table 1, %d outside the model", unseen.n, outside.n);
-    check_error("results that no constant was chosen by, mean error", unseen.mean, 0.035);
-    check_error("the same, largest", unseen.worst, 0.121);
+    check(even, "%d published runs judge, %d may choose constants: half of each software's on each machine", drawn[1],
+          drawn[0]);
+    const PublishedErrors e = published_errors(ours, ROWS_JUDGING, "megatron", NULL);
+    check(e.n > 30, "%d of them of Megatron's family", e.n);
+    check_error("their mean error", e.mean, 0.07);
+    check_error("their mean error with its sign", fabs(e.signed_mean), 0.04);
+    for (int i = 0; i < PUBLISHED_RESULTS; i++) {
+        const PublishedSource* source = published_results[i].source;
+        if (!source->sweep || published_results[i - 1].source == source) continue;
+        sweeps++;
+        found += published_sweep(ours, i).loss <= 0.05;
+    }
+    check(sweeps == 10 && found >= 9, "the best layout of a sweep, or one within 5 %% of it: %d of %d", found, sweeps);
+    const PublishedBand a100 = published_band(ours, GENERATION_AMPERE), h100 = published_band(ours, GENERATION_HOPPER);
+    check(a100.n + h100.n == e.n + published_errors(ours, ROWS_JUDGING, "llama3", NULL).n +
+                                 published_errors(ours, ROWS_JUDGING, "llm.c", NULL).n &&
+              a100.low < 0 && a100.high > 0 && h100.low < 0 && h100.high > 0,
+          "bands of %d rows on A100s, %+.0f to %+.0f %%, and of %d on H100s, %+.0f to %+.0f %%", a100.n, 100 * a100.low,
+          100 * a100.high, h100.n, 100 * h100.low, 100 * h100.high);
 }
 
 // Of long sequences: the fraction of the peak that the cluster says, by head size and direction; between sizes linear.
@@ -224,8 +250,8 @@ static void test_operations(void) {
     const Device a100 = cluster_named("selene").device, h100 = cluster_named("dgx-h100").device;
     const double n = 8192, flop = 2 * n * n * n / 1e12;
     check(lround(flop / product_seconds(&a100, 2, n, n, n, 1)) == 247 &&
-              lround(flop / product_seconds(&h100, 2, n, n, n, 1)) == 690,
-          "8192^3: 247 TFLOP/s on an A100, 690 on an H100");
+              lround(flop / product_seconds(&h100, 2, n, n, n, 1)) == 660,
+          "8192^3: 247 TFLOP/s on an A100, 660 on an H100");
     check(product_seconds(&a100, 2, 1e6, 128, 16, 1) > 2 * (1e6 * 144 + 128 * 16) / a100.hbm,
           "products with short sums are bound by memory");
 }
@@ -643,7 +669,7 @@ int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     process.name = "test_planner_step";
     test_table1();
-    test_unseen();
+    test_judging();
     test_attention();
     test_zero();
     test_block();
