@@ -10,7 +10,7 @@ Theory: prices without measurements; products n x m with sums of k, on a device 
     product      in tiles, of one of six sizes, in waves over the SMs, w = ceil(tiles / S), the last of which may be
                  nearly empty; a tile of r x c takes 2 r c k / (rate of an SM) + tile_overhead. At least the time of
                  reading and writing all three matrices; plus a launch. The fastest of all tiles, and of k cut into 1,
-                 2, 4, 8 parts where tiles are few. 8192^3 runs at 247 TFLOP/s on an A100 and 660 on an H100
+                 2, 4, 8 parts where tiles are few. 8192^3 runs at 247 TFLOP/s on an A100 and 661 on an H100
     memory       launch + bytes / (hbm x hbm_fraction x kernels)
     attention    a fraction of the peak by head size, times T / (T + start): tiles on the diagonal, and prologues, cost
                  a constant time, that of 500 tokens forward and 1200 backward on an H100
