@@ -4,14 +4,16 @@ published_runs.h: published training times with their settings, as data; publish
 A source (PublishedSource) is a publication's runs on one machine by one software; a row (Published) is one run. Marks:
 confirmed (the paper, its scripts or its data were read), repository (a project's own page), third party (quoted by
 someone else), memory (not looked up again). Rows marked outside ran on engines that are not modelled, DeepSpeed's
-pipeline and ZeRO-3, or on a network of which nothing is known (30B on 256 GPUs of Hagemann et al.). A source marked sweep has many layouts of one model on one machine.
+pipeline and ZeRO-3, or on a network of which nothing is known (30B on 256 GPUs of Hagemann et al.). A source marked
+sweep has many layouts of one model on one machine.
 
 Settings that are not published are in the source's name as "assumed". Where neither micro-batch nor v is known, they
-are those that are fastest here, among those that fit. run_table_1.sh of Narayanan et al. 2021 has --DDP-impl torch (sums under the
-backward pass) up to 18.4B and local (not) from 39.1B on; CONFIG.sh has fp16 without float32 sums. The software features
-of the other rows are from their authors' descriptions. Table 2 has v = 1 because its times are linear in the
-micro-batches with the intercept of the plain schedule. Llama 3 and Nemotron's v follow from their numbers of layers.
-The 136 rows of Hagemann et al. 2023 (2311.05610) are the authors' data, all runs that did not end for lack of memory.
+are those that are fastest here, among those that fit. run_table_1.sh of Narayanan et al. 2021 has --DDP-impl torch
+(sums under the backward pass) up to 18.4B and local (not) from 39.1B on; CONFIG.sh has fp16 without float32 sums. The
+software features of the other rows are from their authors' descriptions. Table 2 has v = 1 because its times are linear
+in the micro-batches with the intercept of the plain schedule. Llama 3 and Nemotron's v follow from their numbers of
+layers. The 136 rows of Hagemann et al. 2023 (2311.05610) are the authors' data, all runs that did not end for lack of
+memory.
 */
 #ifndef PUBLISHED_RUNS_H
 #define PUBLISHED_RUNS_H

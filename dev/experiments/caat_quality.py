@@ -8,9 +8,9 @@
 dev/experiments/repro_caat.sh quality builds what this needs, fetches a text and calls it.
 
 The model is a Llama of 1.67 M parameters, vocabulary 256: a text's bytes; in the trainer's precision. All
-configurations have the same parameters, tokens (20 a parameter, each once), order of tokens and validation text. A CAAT-Net's N streams are on one
-rank (--caat-ranks N): which ranks compute them changes nothing but rounding, so that no network is needed. Two runs of
-one thread each run side by side.
+configurations have the same parameters, tokens (20 a parameter, each once), order of tokens and validation text. A
+CAAT-Net's N streams are on one rank (--caat-ranks N): which ranks compute them changes nothing but rounding, so that no
+network is needed. Two runs of one thread each run side by side.
 
 The configurations: ordinary; P = 0.5 and 0.25 with N = 4, the main comparison, which comes first; the same with N = 2
 and 8; P = 1 with N = 4, where no channel is private: it has to be the ordinary model, so that one seed is enough and

@@ -75,7 +75,7 @@ static void test_table1(void) {
     check_error("table 1, largest error, likewise", errors.worst, 0.0515);
 }
 
-// The rows that no constant was chosen by: of Megatron's family within 7 % on average and 4 % signed, and in nine of ten
+// The rows that no constant was chosen by: of Megatron's family within 7 % on average and 4 % signed. In nine of ten
 // sweeps the layout that we find fastest is within 5 % of the one that was.
 static void test_judging(void) {
     double ours[PUBLISHED_RESULTS];
