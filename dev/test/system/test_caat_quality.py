@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """
 test_caat_quality.py [TRAINER]: dev/experiments/caat_quality.py: its rules with known figures, its text from a small
-tree, and its --quick run, which is stopped once and continued.
+tree, and its --quick run: stopped once and continued, and spread over two folders by a record.
 """
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -30,7 +31,8 @@ def check(ok, what):
 
 
 def rows(loss, first=5.0):
-    return [{'loss': first, 'val_loss': None, 'tokens': 64}, {'loss': 4.0, 'val_loss': loss, 'tokens': 64}]
+    return quality.summary([{'loss': first, 'val_loss': None, 'tokens': 64},
+                            {'loss': 4.0, 'val_loss': loss, 'tokens': 64}])
 
 
 def test_rules():
@@ -44,13 +46,13 @@ def test_rules():
     check(runs.compare([1.0], [1.0, 1.1]) is None, 'one seed decides nothing')
     found = {'ordinary': {1: rows(2.00), 2: rows(2.02)}, 'n4-half': {1: rows(2.01), 2: rows(2.03)},
              'n4-quarter': {1: rows(2.30), 2: rows(2.32)}, 'n2-half': {1: rows(1.80), 2: rows(1.82)}}
-    claims = [holds for _, holds, _ in quality.verdicts(found)]
+    claims = [holds for _, holds, _ in quality.verdicts(found, 1e-4)]
     check(claims == [None, True, True, None, None, False, None, True], f'verdicts: {claims}')
     del found['n2-half']
-    check([holds for _, holds, _ in quality.verdicts(found)][-1] is False, 'no configuration is better')
-    for first, same in ((5.0 * (1 + 0.9 * quality.SAME), True), (5.0 * (1 - 1.1 * quality.SAME), False)):
+    check([holds for _, holds, _ in quality.verdicts(found, 1e-4)][-1] is False, 'no configuration is better')
+    for first, same in ((5.0 * (1 + 0.9e-4), True), (5.0 * (1 - 1.1e-4), False)):
         found['n4-all'] = {1: rows(2.0, first)}
-        check(quality.same_function(found)[1] is same, f'P = 1, first loss {first}')
+        check(quality.same_function(found, 1e-4)[1] is same, f'P = 1, first loss {first}')
 
 
 def test_text(folder):
@@ -102,6 +104,31 @@ def test_quick(folder):
     again = (runs.read_json(os.path.join(cut, 'results.json')) or {'runs': {}})['runs']
     check(all(again.get(n) == results['runs'][n] for n in ('ordinary', 'n4-quarter')), 'the same losses, continued')
     check(p.returncode == 0, 'it continues')
+    test_record(folder, results)
+
+
+# What a record has is not made again, in whatever folder, and the report is of both.
+def test_record(folder, results):
+    record, out = os.path.join(folder, 'record.json'), os.path.join(folder, 'first')
+    options = ['--record', record, '--seeds', '1', '--only']
+    launch(out, *options, 'ordinary').communicate()
+    shutil.rmtree(out)
+    p = launch(out, *options, 'ordinary,n4-half')
+    text = p.communicate()[0]
+    check('ordinary, seed' not in text and 'N = 4, P = 0.5, seed 1' in text, f'only what is missing: {text[:200]}')
+    again = (runs.read_json(os.path.join(out, 'results.json')) or {'runs': {}})['runs']
+    check(all(again.get(n, {}).get('1') == results['runs'][n]['1'] for n in ('ordinary', 'n4-half')),
+          'a record has the same losses')
+    shutil.rmtree(out)
+    p = launch(out, *options, 'ordinary,n4-half', '--report')
+    check('| ordinary | 1 |' in p.communicate()[0] and p.returncode == 0, 'a report of a record alone')
+    data = runs.read_json(record)
+    data['runs']['ordinary-1']['options'] += ' --dropout 0'
+    runs.write_json(record, data)
+    p = launch(out, *options, 'ordinary')
+    check('ordinary, seed 1' in p.communicate()[0], 'a run with other options is made')
+    p = launch(out, *options, 'ordinary', '--data', SCRIPT)
+    check('other settings (text)' in p.communicate()[0] and p.returncode == 1, 'another text in the same record')
 
 
 with tempfile.TemporaryDirectory() as temporary:
