@@ -598,7 +598,7 @@ planned --layers 3 --no-clip --zero 2
 # shellcheck disable=SC2086
 planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
 planned --model llama-7B --cluster dgx-a100 --gpus 16 --tp 2 --pp 4 --schedule gpipe
-planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3
+planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3 --margin 2
 check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^[* ] *[0-9]') = 3 ]"
 planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vpp 4 --sequence-parallel yes --tp 2
 planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
