@@ -153,8 +153,10 @@ static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
 }
 
 // The published sizes, by name. GPT-2: Radford et al. 2019. gpt3-*: the ten models of Table 1 of Narayanan et al. 2021
-// (V = 51,200, T = 2048) and GPT-3 175B (Brown et al. 2020). Llama: 7B of Touvron et al. 2023, 1.1B TinyLlama (Zhang et
-// al. 2024), 130M the small model of CAAT-Net (Lamprecht et al. 2025). tiny: our own, on bytes, learns in a minute.
+// (V = 51,200, T = 2048) and GPT-3 175B (Brown et al. 2020). Llama: 7B and 13B of Touvron et al. 2023, 70B of Llama 2
+// (arXiv 2307.09288, T = 4096), 1.1B TinyLlama (Zhang et al. 2024), 130M the small model of CAAT-Net (Lamprecht et al.
+// 2025). llama3-*: table 3 of the Llama 3 report (arXiv 2407.21783), whose RoPE has theta 500,000; V and T of their
+// config.json at Hugging Face. tiny: our own, on bytes, learns in a minute.
 static inline const ModelConfig* model_presets(int* count) {
     typedef struct { // named: nvcc writes out the type in sizeof
         const char* name;
@@ -181,6 +183,11 @@ static inline const ModelConfig* model_presets(int* count) {
         {"llama-130M", ARCH_LLAMA, 12, 768, 16, 16, 2048, 1024, 32000},
         {"llama-1.1B", ARCH_LLAMA, 22, 2048, 32, 4, 5632, 2048, 32000},
         {"llama-7B", ARCH_LLAMA, 32, 4096, 32, 32, 11008, 2048, 32000},
+        {"llama-13B", ARCH_LLAMA, 40, 5120, 40, 40, 13824, 2048, 32000},
+        {"llama-70B", ARCH_LLAMA, 80, 8192, 64, 8, 28672, 4096, 32000},
+        {"llama3-8B", ARCH_LLAMA, 32, 4096, 32, 8, 14336, 8192, 128256},
+        {"llama3-70B", ARCH_LLAMA, 80, 8192, 64, 8, 28672, 8192, 128256},
+        {"llama3-405B", ARCH_LLAMA, 126, 16384, 128, 8, 53248, 8192, 128256},
     };
     enum { PRESETS = sizeof rows / sizeof rows[0] };
     static ModelConfig presets[PRESETS];
@@ -190,6 +197,7 @@ static inline const ModelConfig* model_presets(int* count) {
         *m = model_of(rows[i - 1].arch, rows[i - 1].L, rows[i - 1].C, rows[i - 1].NH, rows[i - 1].NKV, rows[i - 1].F,
                       rows[i - 1].T, rows[i - 1].V);
         m->name = rows[i - 1].name;
+        if (strncmp(m->name, "llama3-", 7) == 0) m->rope_theta = 500000;
     }
     return presets;
 }
@@ -345,20 +353,24 @@ static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int la
     return n;
 }
 
-// The same for the whole model.
+// The same for the whole model. All blocks have as many.
 static inline int model_tensors(Tensor* list, const ModelConfig* m) {
     int n = 0;
-    for (int layer = -1; layer <= m->L; layer++) n += model_layer_tensors(list ? list + n : NULL, m, layer);
+    if (!list)
+        return model_layer_tensors(NULL, m, -1) + m->L * model_layer_tensors(NULL, m, 0) +
+               model_layer_tensors(NULL, m, m->L);
+    for (int layer = -1; layer <= m->L; layer++) n += model_layer_tensors(list + n, m, layer);
     return n;
 }
 
 static inline int64_t model_parameters(const ModelConfig* m) {
-    int n = model_tensors(NULL, m);
-    Tensor* list = (Tensor*)checked_malloc((size_t)n * sizeof(Tensor), "the list of tensors");
-    model_tensors(list, m);
+    Tensor list[MODEL_LAYER_TENSORS];
+    const int places[] = {-1, 0, m->L}; // before the blocks, one block, after them
     int64_t total = 0;
-    for (int i = 0; i < n; i++) total += list[i].rows * list[i].cols;
-    free(list);
+    for (int k = 0; k < 3; k++) {
+        const int n = model_layer_tensors(list, m, places[k]);
+        for (int i = 0; i < n; i++) total += list[i].rows * list[i].cols * (places[k] == 0 ? m->L : 1);
+    }
     return total;
 }
 

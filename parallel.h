@@ -417,14 +417,11 @@ static inline void layout_append_joined(Layout* layout, const ModelConfig* model
     }
 }
 
-// Appends the slices of a block, or of the layers before or after the blocks. Tensors of blocks on other ranks are only
-// counted: a rank of a large model holds few blocks.
+// Appends the slices of a block of this rank, or of the layers before or after the blocks.
 static inline void layout_append_layer(Layout* layout, const ModelConfig* model, int layer) {
-    const bool elsewhere = layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0;
     Tensor list[MODEL_LAYER_TENSORS];
-    const int n = model_layer_tensors(elsewhere ? NULL : list, model, layer), first_index = layout->tensors;
+    const int n = model_layer_tensors(list, model, layer), first_index = layout->tensors;
     layout->tensors += n;
-    if (elsewhere) return;
     for (int first = 0, end = 0; first < n; first = end) {
         for (end = first + 1; end < n && is_joined(&list[end]);) end++;
         layout_append_joined(layout, model, list, first_index, first, end);
@@ -471,7 +468,13 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh m
     layout->bucket = (Bucket*)checked_calloc(most, sizeof(Bucket), "the layout's buckets");
     layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");
     for (int i = 0; i < entries; i++) layout->slice_of[i] = -1;
-    for (int layer = -1; layer <= model->L; layer++) layout_append_layer(layout, model, layer);
+    const int block = model_layer_tensors(NULL, model, 0);
+    for (int layer = -1; layer <= model->L; layer++) {
+        if (layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0)
+            layout->tensors += block; // of another rank: only counted, as a rank of a large model holds few
+        else
+            layout_append_layer(layout, model, layer);
+    }
     layout_close_bucket(layout);
     return true;
 }

@@ -11,7 +11,7 @@ Theory: each number with its source.
                             "with sparsity"
               peak_fp32     the same for float32 products, for software that computes in float32 (not in TF32)
               sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
-              memory_fraction the usable part of the memory: 0.97. The rest is for the driver's context, kernels' code,
+              memory_fraction the usable part of the memory: 0.95. The rest is for the driver's context, kernels' code,
                             and buffers of cuBLAS and NCCL; an estimate
               gemm_fraction the part of the peak that a long product of large matrices reaches in a burst. 0.87 on an
                             A100 (271 of 312 TFLOP/s), 0.80 on an H100 (794 of 989): the highest reported
@@ -104,7 +104,7 @@ static inline Device device_of_generation(ChipGeneration generation) {
     d.hbm_fraction = 0.80;
     d.launch = 4e-6;
     d.tile_overhead = 2e-6;
-    d.memory_fraction = 0.97;
+    d.memory_fraction = 0.95;
     memcpy(d.attention, attention[generation], sizeof d.attention);
     return d;
 }

@@ -2,6 +2,7 @@
 memory.h: the memory of a run that has not been started.
 
     plan_memory    bytes of the largest rank of a mesh: the arenas of parallel/stage.h, exactly
+    memory_floor   a lower bound of it, without a plan
 
 host_memory.h derives the memory of a process on a CPU from it. On a GPU the driver's context, the kernels' code and
 cuBLAS's workspace come on top of the arenas.
@@ -16,6 +17,9 @@ Theory: not every rank has to be planned.
                     none has more in-flight micro-batches, since these return later to earlier stages. So three stages
                     are planned: the first, the second, the last. With the zb-* schedules later stages keep more between
                     B and W: there all are planned.
+    floor           The largest rank has at least the mean of the stages: N / (t p) of the model's parameters, with
+                    their gradients and their share of the optimizer. A search of large models refuses most meshes by
+                    that alone. Nor are further stages planned after one that has no room.
 */
 #ifndef MEMORY_H
 #define MEMORY_H
@@ -61,13 +65,14 @@ static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
 // The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences
 // of T tokens. An inconsistent shape is refused, in terms of the trainer's options.
 
-static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                               const PipelineConfig* plan, DtypeInfo type, Error* error) {
+// room: stages after one with more bytes are not planned.
+static inline bool plan_memory_within(StageMemory* largest, double room, const ModelConfig* m, const Mesh* mesh, int B,
+                                      int T, const PipelineConfig* plan, DtypeInfo type, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
     if (!pipeline_config_check(plan, mesh->recompute, error)) return false; // the mesh is checked by stage_plan
-    for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
+    for (; at.pipeline < plan->p && largest->bytes <= room; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
         if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;
         const StageMemory x = memory_of_stage(&s);
@@ -75,6 +80,18 @@ static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const
         stage_free(&s);
     }
     return true;
+}
+
+static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                               const PipelineConfig* plan, DtypeInfo type, Error* error) {
+    return plan_memory_within(largest, INFINITY, m, mesh, B, T, plan, type, error);
+}
+
+// parameters: of the whole model.
+static inline double memory_floor(double parameters, const Mesh* mesh, DtypeInfo type) {
+    const double shards = mesh->zero ? mesh->d : 1, gradients = mesh->zero < 2 ? 4 : 0;
+    const double owned = (mesh->zero ? 4 : 0) + 4.0 * (type.moments + type.masters);
+    return parameters / mesh->t / mesh->p * (type.bytes + gradients + owned / shards);
 }
 
 #endif

@@ -31,10 +31,12 @@ typedef struct {
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
     int completion;                                   // choice; -1: none
     bool no_clip, any_memory, json, flags, inputs, published, clusters, version, help;
-    double text;
+    double text, time_limit, margin; // margin -1: by the cluster
+    int precision;                   // choice; the first is that of the software
+    const char *data, *hosts;
 } PlanOptions;
 
-enum { PLAN_OPTIONS = 48 };
+enum { PLAN_OPTIONS = 56 };
 
 static int plan_table(Option* table, PlanOptions* o) {
     Settings* m = &o->model;
@@ -42,7 +44,8 @@ static int plan_table(Option* table, PlanOptions* o) {
     snprintf(any_schedule, sizeof any_schedule, "any|%s", schedule_choices());
     const Option rows[] = {
         option_heading("model"),
-        option_string("model", &m->model, "NAME", "tiny, gpt2-124M, gpt3-1008B, llama-7B, ...; a wrong name lists all"),
+        option_string("model", &m->model, "NAME",
+                      "tiny, gpt2-124M, gpt3-1008B, llama-7B, llama3-70B, ...; a wrong name lists all"),
         option_choice("arch", &m->arch, model_arch_choices(),
                       "architecture; with the sizes below, or to change a model's"),
         option_int("layers", &m->layers, 1, 10000, "blocks"),
@@ -58,6 +61,9 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_int("global-batch", &o->batch, 1, 1 << 30, "sequences in one update"),
         option_float("tokens", &o->tokens, 1, 1e18, "to train on: how many days that takes"),
         option_string("software", &o->software, "NAME", "whose kernels: threefold, megatron-2021, ... [threefold]"),
+        option_choice("precision", &o->precision, "any|bf16|fp16|fp32",
+                      "of its values, where threefold is the software"),
+        option_float("margin", &o->margin, 0, 1e6, "GB of the memory that stay free [5 % of it]"),
         option_heading("what is settled already [searched]"),
         option_int("tp", &o->t, 1, 1 << 16, "tensor-parallel ranks"),
         option_int("pp", &o->p, 1, 1 << 16, "pipeline stages"),
@@ -75,7 +81,10 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
         option_flag("json", &o->json, "all of it for programs"),
         option_flag("flags", &o->flags, "only the trainer's options: ./train_gpt $(./plan --flags ...)"),
+        option_string("data", &o->data, "GLOB", "what is trained on, for the command"),
+        option_string("hosts", &o->hosts, "LIST|FILE", "nodes that ssh reaches, for the command; else it is for Slurm"),
         option_float("text", &o->text, 0, 1e15, "bytes of the text that is read, for the memory of a process on a CPU"),
+        option_float("time-limit", &o->time_limit, 0.1, 1e9, "seconds; then the best found so far is the answer"),
         option_heading("instead"),
         option_flag("clusters", &o->clusters, "list the clusters that have a name"),
         option_flag("published", &o->published, "the model of time beside published results"),
@@ -103,6 +112,8 @@ static PlanOptions plan_options_default(void) {
     o.cluster = "dgx-h100";
     o.gpus = 8;
     o.rows = 10;
+    o.time_limit = 20;
+    o.margin = -1;
     o.completion = -1;
     return o;
 }
@@ -110,19 +121,31 @@ static PlanOptions plan_options_default(void) {
 // ----------------------------------------------------------------------------------------------------------------
 // The question
 
-static const Software* read_software(const char* name, const Cluster* cluster) {
-    const char* usual = cluster->cores ? "threefold-cpu" : "threefold";
-    const Software* s = software_find(name ? name : usual);
+static const char* const precision_names[] = {"any", "bf16", "fp16", "fp32"};
+
+static const Software* read_software(const PlanOptions* o, const Cluster* cluster) {
+    static const char* const own[2][2] = {{"threefold", "threefold-fp32"}, {"threefold-cpu-bf16", "threefold-cpu"}};
+    const bool cores = cluster->cores > 0, single = o->precision == 0 ? cores : o->precision == 3;
+    const Software* s = software_find(o->software ? o->software : own[cores][single]);
     char names[256] = "";
     for (int i = 0; i < SOFTWARES; i++) strcat(strcat(names, " "), softwares[i].name);
-    if (!s) die_usage("--software %s is not known; there are%s", name, names);
-    if (s->value_bytes > 2 && !cluster->cores)
-        die_usage("--software %s computes in float32; of the GPUs of %s only the peak of 16-bit products is known",
-                  s->name, cluster->name);
+    if (!s) die_usage("--software %s is not known; there are%s", o->software, names);
+    if (o->precision && single != (s->value_bytes == 4))
+        die_usage("--precision %s, but --software %s computes in %s: drop one of them", precision_names[o->precision],
+                  s->name, single ? "16 bits" : "float32");
     if (s->value_bytes < 4 && cluster->measured)
         fprintf(stderr, "plan: the kernels of %s were measured in float32: memory is that of %s, times are not\n",
                 cluster->name, s->name);
     return s;
+}
+
+// --margin: of a GPU's memory, or of a machine's.
+static void set_margin(Cluster* c, double margin) {
+    if (margin < 0) return;
+    if (margin >= c->device.memory)
+        die_usage("--margin %g GB leaves nothing of the %g GB of %s", margin / 1e9, c->device.memory / 1e9, c->name);
+    if (c->cores) c->device.memory -= margin;
+    if (!c->cores) c->device.memory_fraction = 1 - margin / c->device.memory;
 }
 
 // Without any shape option the model is the default preset, with its vocabulary. Shape options without a preset modify
@@ -144,7 +167,7 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     q.batch = o->batch ? o->batch : 8 * o->gpus;
     q.ranks = (int)o->gpus;
     q.cluster = &machines->cluster;
-    q.software = read_software(o->software, &machines->cluster);
+    q.software = read_software(o, &machines->cluster);
     q.clip = !o->no_clip;
     q.any_memory = o->any_memory;
     q.t = (int)o->t;
@@ -157,6 +180,8 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     q.recompute = o->recompute - 1;
     q.sequence_parallel = o->sequence_parallel - 1;
     q.rows = (int)o->rows;
+    q.seconds = o->time_limit;
+    q.progress = isatty(STDERR_FILENO) ? stderr : NULL;
     return q;
 }
 
@@ -183,18 +208,22 @@ static void print_question(const Question* q) {
 
 static void die_without_room(const Question* q, const Answer* a) {
     const ByteUnit unit = byte_unit(a->least_memory, true);
+    if (a->stopped)
+        die("no mesh of %d ranks was found in --time-limit %g: raise it, or settle --tp, --pp or --schedule", q->ranks,
+            q->seconds);
     die("no mesh of %d ranks has room for this model: the smallest that was looked at needs %.1f %s a rank; use more "
-        "ranks",
-        q->ranks, a->least_memory / unit.bytes, unit.name);
+        "ranks%s",
+        q->ranks, a->least_memory / unit.bytes, unit.name,
+        is_prime(q->ranks) && q->ranks > 7 ? ", and not a prime number of them, which only replicas divide" : "");
 }
 
 static void print_search(const Answer* a, double seconds) {
     char counts[4][32];
     const double numbers[4] = {(double)a->considered, (double)a->refused, (double)a->too_large, (double)a->simulated};
     for (int i = 0; i < 4; i++) text_of_count(counts[i], sizeof counts[i], numbers[i]);
-    printf(
-        "search    %s choices in %.1f s: %s against a rule, %s looked at that do not fit into memory, %s simulated\n",
-        counts[0], seconds, counts[1], counts[2], counts[3]);
+    printf("search    %s choices in %.1f s: %s against a rule, %s that do not fit into memory, %s simulated\n",
+           counts[0], seconds, counts[1], counts[2], counts[3]);
+    if (a->stopped) printf("          --time-limit ended it: the best found so far; other meshes may be faster\n");
 }
 
 // Percent of a step.
@@ -231,7 +260,7 @@ static void print_parts(const StepCost* c) {
 }
 
 // The largest part besides products and attention, and what reduces it.
-static void print_limit(const StepCost* c) {
+static void print_limit(const StepSetup* s, const StepCost* c) {
     static const char* const cures[STEP_PARTS] = {
         "",
         "",
@@ -241,11 +270,17 @@ static void print_limit(const StepCost* c) {
         "sums of gradients; a larger --global-batch helps",
         "the update; --zero 1, or a larger --global-batch, helps",
         "waiting for other stages; a larger --global-batch, or fewer stages, helps"};
+    const Mesh* m = &s->mesh;
     int most = STEP_MEMORY;
     for (int i = STEP_MEMORY; i < STEP_PARTS; i++) {
         if (c->parts[i] > c->parts[most]) most = i;
     }
-    printf("limit     %.1f%% of it: %s\n", share(c, most), cures[most]);
+    const char* cure = cures[most];
+    if (most == STEP_MEMORY && m->t == 1)
+        cure = "kernels bound by memory; more channels, or a larger --micro-batch, helps";
+    if (most == STEP_PIPELINE && m->v == 1) cure = "messages between stages; fewer stages help";
+    if (most == STEP_OPTIMIZER && (m->d == 1 || m->zero)) cure = "the update; a larger --global-batch helps";
+    printf("limit     %.1f%% of it: %s\n", share(c, most), cure);
 }
 
 // Exact memory, and beside it by papers' formulas, the only numbers for other software.
@@ -356,21 +391,37 @@ static void draw_step(const StepSetup* s, const char* path) {
     printf("picture   %s\n", path);
 }
 
+// The command: on one node by mpirun; on several by ssh, or as a Slurm job, each with as many ranks a node.
+static void print_run(const PlanOptions* o, const Choice* best, Option* table, int n) {
+    const StepSetup* s = &best->setup;
+    const int ranks = mesh_size(&s->mesh), most = s->cluster->cores ? ranks : s->cluster->node_gpus;
+    int nodes = (ranks + most - 1) / most;
+    while (ranks % nodes) nodes++;
+    if (o->hosts)
+        printf("run       scripts/run_ssh.sh %s %d", o->hosts, ranks / nodes);
+    else if (nodes > 1)
+        printf("run       sbatch --nodes=%d --ntasks-per-node=%d scripts/run_slurm.sh", nodes, ranks / nodes);
+    else
+        printf("run       scripts/mpirun.sh -np %d ./train_gpt", ranks);
+    if (o->data || nodes > 1) printf(" --data %s", o->data ? o->data : "/shared/tokens.bin");
+    flags_print(stdout, s, table, n);
+    if (o->hosts && nodes > 1) printf("          on %d hosts\n", nodes);
+    if (o->precision)
+        printf("          by a trainer that make PRECISION=%s has built\n", precision_names[o->precision]);
+}
+
 static void print_answer(const PlanOptions* o, const Answer* a, Option* table, int n) {
     const Choice* best = answer_recommended(a);
     print_rows(a);
     printf("\n");
     print_parts(&best->cost);
-    print_limit(&best->cost);
+    print_limit(&best->setup, &best->cost);
     if (!best->setup.cluster->measured) published_print_band(stdout, best->setup.cluster->name);
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
     if (best->setup.software->ours) print_traffic(&best->setup); // only this trainer's traffic is known
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
-    if (best->setup.software->ours) {
-        printf("run       scripts/mpirun.sh -np %d ./train_gpt", mesh_size(&best->setup.mesh));
-        flags_print(stdout, &best->setup, table, n);
-    }
+    if (best->setup.software->ours) print_run(o, best, table, n);
     if (o->svg) draw_step(&best->setup, o->svg);
 }
 
@@ -468,6 +519,7 @@ int main(int argc, char** argv) {
     if (o.datacenter) plan_datacenter(&o);
     if (o.clusters || o.published || o.datacenter) return 0;
     if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
+    set_margin(&machines.cluster, 1e9 * o.margin);
     const Question q = read_question(&o, table, n, &machines);
     if (o.calibrate) {
         calibrate(&q, &machines, o.calibrate);
@@ -481,6 +533,7 @@ int main(int argc, char** argv) {
     const double begun = seconds_now();
     if (!search(&answer, &q, &error)) die_usage("%s", error.text);
     if (tables) print_search(&answer, seconds_now() - begun);
+    if (!tables && answer.stopped) fprintf(stderr, "plan: --time-limit ended the search: the best found so far\n");
     if (answer.n == 0) die_without_room(&q, &answer);
     if (tables) print_answer(&o, &answer, table, n);
     if (o.json) print_json(&o, &answer);

@@ -53,7 +53,7 @@ static inline bool published_fits(const StepSetup* s) {
     const Device* d = &s->cluster->device;
     memset(&c, 0, sizeof c);
     c.setup = *s;
-    return choice_memory(&c, &error) && c.memory.bytes <= d->memory * d->memory_fraction;
+    return choice_memory(&c, INFINITY, &error) && c.memory.bytes <= d->memory * d->memory_fraction;
 }
 
 // What was published, and for what was not, the fastest here that fits.

@@ -9,12 +9,14 @@ trillion parameters on 3,072 GPUs the trainer would accept some thirty thousand.
 would take hours for all; but each has a cheap lower bound, step_bound: the work of its busiest stage, and the time
 until the pipeline is full. So, best bound first:
 
+    leave out what has no room even by memory_floor (memory.h)
     take the choice with the lowest bound among those left
     if its bound is above the time of the worst wanted row: no remaining choice can be better; done
     plan its memory, exactly; if it does not fit, skip it
     simulate it
 
-The result is the same as that of simulating all of them, as a test shows.
+The result is the same as that of simulating all of them, as a test shows; unless the time limit of the question ends
+the search first, half of it for the bounds: the answer is then the best found so far, and says so.
 */
 #ifndef SEARCH_H
 #define SEARCH_H
@@ -38,7 +40,9 @@ typedef struct {
     bool clip, any_memory; // any_memory: also choices that do not fit
     int t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel;
-    int rows; // that are wanted
+    int rows;       // that are wanted
+    double seconds; // that the search may take; 0: any
+    FILE* progress; // a line every few seconds; NULL: none
 } Question;
 
 typedef struct {
@@ -50,9 +54,11 @@ typedef struct {
 
 typedef struct {
     int64_t considered, refused; // choices; those that a rule of the trainer refuses
+    bool open;                   // why blames a size of the mesh that the question leaves open
     int64_t too_large;           // evaluated ones that do not fit into memory
     int64_t simulated;
-    double least_memory; // bytes, over choices that do not fit
+    double least_memory; // bytes, over choices that do not fit; only if none does
+    bool stopped;        // by the time limit
     Error why;           // one of them was refused
     int n;
     Choice* row; // (n) the fastest, best first
@@ -71,7 +77,8 @@ typedef struct {
     Mesh mesh;
     ScheduleKind schedule;
     int B;
-    double bound;
+    double bound; // INFINITY: has no room
+    double floor; // of the bytes of its largest rank
 } Bounded;
 
 typedef struct {
@@ -79,7 +86,25 @@ typedef struct {
     Answer* answer;
     int room, n;
     Bounded* list;
+    double parameters, begun, said; // of the model; times: the search, its last progress line
 } Choices;
+
+// Whether the time is over, of which `part` may have been taken; reports the progress.
+static inline bool search_is_over(Choices* x, double part) {
+    enum { EVERY = 3 }; // seconds
+    const Answer* a = x->answer;
+    const double now = seconds_now();
+    if (x->q->progress && now >= x->said + EVERY) {
+        x->said = now;
+        fprintf(x->q->progress, "plan: %.0f s: %lld choices, %lld do not fit, %lld simulated", now - x->begun,
+                (long long)a->considered, (long long)a->too_large, (long long)a->simulated);
+        if (a->n > 0) fprintf(x->q->progress, "; best step so far %.4g s", a->row[0].cost.seconds);
+        fprintf(x->q->progress, "\n");
+    }
+    const bool over = x->q->seconds > 0 && now > x->begun + part * x->q->seconds;
+    x->answer->stopped = x->answer->stopped || over;
+    return over;
+}
 
 static inline StepSetup question_setup(const Question* q, const Mesh* mesh, ScheduleKind schedule, int B) {
     StepSetup setup = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
@@ -135,22 +160,48 @@ static inline double setup_room(const StepSetup* s) {
     return c->cores ? c->device.memory / mesh_size(&s->mesh) : c->device.memory * c->device.memory_fraction;
 }
 
+// The types of a software's values.
+static inline DtypeInfo software_dtype(const Software* software) {
+    const DtypeInfo type = {software->value_bytes, software->value_bytes < (int)sizeof(float), 2};
+    return type;
+}
+
+// A lower bound of the bytes of a choice's largest rank; parameters: of the model.
+static inline double setup_floor(const StepSetup* s, double parameters) {
+    const Mesh* m = &s->mesh;
+    if (s->software->ours) return memory_floor(parameters, m, software_dtype(s->software));
+    return formula_optimizer_bytes(parameters / m->t / m->p, s->software->gradient_bytes == 2, m->zero > 0, m->d);
+}
+
 static inline bool is_wanted(int asked, int value) { return asked <= 0 || asked == value; }
 static inline bool is_chosen(int asked, int value) { return asked == ANY || asked == value; }
+
+// Keeps the reason of a refusal. One that blames a size of the mesh which the question leaves open says little: any
+// other one is better.
+static inline void answer_refuse(Answer* a, const Question* q, const Error* error) {
+    if (a->refused++ > 0 && !a->open) return;
+    a->open = (q->t <= 0 && strncmp(error->text, "--tp ", 5) == 0) ||
+              (q->p <= 0 && strncmp(error->text, "--pp ", 5) == 0) || (q->v <= 0 && strstr(error->text, " --vpp "));
+    if (a->refused == 1 || !a->open) a->why = *error;
+}
 
 // Adds a choice, if the trainer accepts it.
 static inline void choices_add(Choices* x, const StepSetup* setup) {
     Error error;
+    if (search_is_over(x, 0.5)) return;
     x->answer->considered++;
     if (!step_check(setup, &error)) {
-        if (x->answer->refused++ == 0) x->answer->why = error;
+        answer_refuse(x->answer, x->q, &error);
         return;
     }
-    const double bound = setup_bound(*setup);
-    if (!isfinite(bound)) {
+    const double floor = setup_floor(setup, x->parameters);
+    const bool fits = x->q->any_memory || floor <= setup_room(setup);
+    const double bound = fits ? setup_bound(*setup) : INFINITY;
+    if (!fits) x->answer->too_large++;
+    if (fits && !isfinite(bound)) {
         fail(&error, "cluster %s does not say what all operations take: its peak, hbm or measured lines are missing",
              setup->cluster->name);
-        if (x->answer->refused++ == 0) x->answer->why = error;
+        answer_refuse(x->answer, x->q, &error);
         return;
     }
     if (x->n == x->room) x->list = (Bounded*)checked_grow(x->list, &x->room, 1024, sizeof(Bounded), "the choices");
@@ -159,6 +210,7 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
     c->schedule = setup->schedule;
     c->B = setup->B;
     c->bound = bound;
+    c->floor = floor;
 }
 
 // The remaining choices on a mesh with a schedule and a micro-batch, without those that need more ranks of a kind than
@@ -170,7 +222,7 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
         for (int zero = 0; zero <= (mesh->d > 1 ? 2 : 0); zero++) {
             for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++) {
                 if (!is_chosen(q->sequence_parallel, sequence) || !is_chosen(q->recompute, recompute)) continue;
-                if (mesh->d > 1 && !is_chosen(q->zero, zero)) continue;
+                if (!is_chosen(q->zero, zero)) continue;
                 mesh->sequence_parallel = sequence;
                 mesh->zero = zero;
                 mesh->recompute = (Recompute)recompute;
@@ -279,19 +331,14 @@ static inline double setup_formula_optimizer(const StepSetup* s) {
     return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
 }
 
-// The types of a software's values.
-static inline DtypeInfo software_dtype(const Software* software) {
-    const DtypeInfo type = {software->value_bytes, software->value_bytes < (int)sizeof(float), 2};
-    return type;
-}
-
 // The memory of a choice's largest rank: exact for our own trainer, by the papers' formulas for others (step_sim.h).
-static inline bool choice_memory(Choice* c, Error* error) {
+// Above room: of a rank that has none.
+static inline bool choice_memory(Choice* c, double room, Error* error) {
     const StepSetup* s = &c->setup;
     const Mesh* mesh = &s->mesh;
     const PipelineConfig plan = step_pipeline(s);
     const DtypeInfo type = software_dtype(s->software);
-    if (s->software->ours) return plan_memory(&c->memory, &s->model, mesh, s->B, s->T, &plan, type, error);
+    if (s->software->ours) return plan_memory_within(&c->memory, room, &s->model, mesh, s->B, s->T, &plan, type, error);
     memset(&c->memory, 0, sizeof c->memory);
     c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);
     c->memory.arena[ARENA_ACTIVATIONS] = setup_formula_activations(s);
@@ -299,28 +346,112 @@ static inline bool choice_memory(Choice* c, Error* error) {
     return true;
 }
 
-// Evaluates one choice. Returns false when neither it nor any later one can be in the answer.
-static inline bool search_look(Answer* a, const Question* q, const Bounded* bounded) {
+static inline Choice bounded_choice(const Question* q, const Bounded* bounded) {
     Choice c;
-    Error error;
     memset(&c, 0, sizeof c);
     c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B);
     c.bound = bounded->bound;
+    return c;
+}
+
+// Evaluates one choice. Returns false when neither it nor any later one can be in the answer.
+static inline bool search_look(Choices* x, Bounded* bounded) {
+    Answer* a = x->answer;
+    const Question* q = x->q;
+    Choice c = bounded_choice(q, bounded);
+    Error error;
+    if (c.bound == INFINITY || search_is_over(x, 1)) return false;
     if (a->n == q->rows && c.bound > a->row[q->rows - 1].cost.seconds) return false;
     const int rival = answer_rival(a, &c, q->rows);
     if (rival >= 0 && c.bound > a->row[rival].cost.seconds) return true;
-    if (!choice_memory(&c, &error)) {
-        a->refused++, a->why = error;
+    const double room = q->any_memory ? INFINITY : setup_room(&c.setup);
+    if (!choice_memory(&c, room, &error)) {
+        a->refused++, a->why = error, a->open = false;
+        bounded->floor = INFINITY;
         return true;
     }
-    if (c.memory.bytes > setup_room(&c.setup) && !q->any_memory) {
-        if (a->too_large++ == 0 || c.memory.bytes < a->least_memory) a->least_memory = c.memory.bytes;
+    if (c.memory.bytes > room) {
+        a->too_large++;
+        bounded->floor = c.memory.bytes;
         return true;
     }
     a->simulated++;
     c.cost = setup_cost(c.setup, false);
     if (rival < 0 || choice_is_better(&c, &a->row[rival])) answer_insert(a, &c, rival);
     return true;
+}
+
+static inline int compare_floors(const void* a, const void* b) {
+    const double x = ((const Bounded*)a)->floor, y = ((const Bounded*)b)->floor;
+    return (x > y) - (x < y);
+}
+
+// Where nothing fits: the bytes of the choice that needs the least, lowest floor first. Choices without a stage that
+// could be planned are refused after all.
+static inline void search_least_memory(Choices* x) {
+    Answer* a = x->answer;
+    a->least_memory = INFINITY;
+    qsort(x->list, (size_t)x->n, sizeof *x->list, compare_floors);
+    for (int i = 0; i < x->n && x->list[i].floor < a->least_memory; i++) {
+        Choice c = bounded_choice(x->q, &x->list[i]);
+        Error error;
+        if (search_is_over(x, 1)) return;
+        if (choice_memory(&c, a->least_memory, &error)) {
+            a->least_memory = fmin(a->least_memory, c.memory.bytes);
+        } else {
+            a->too_large--;
+            a->refused++, a->why = error, a->open = false;
+        }
+    }
+}
+
+// Sizes of the mesh that are settled, as "--tp 2 x --pp 4", and their product.
+static inline int64_t question_settled(const Question* q, char* text, size_t size) {
+    const struct {
+        const char* name;
+        int value;
+    } sizes[] = {{"tp", q->t}, {"pp", q->p}, {"dp", q->d}};
+    int64_t product = 1;
+    text[0] = 0;
+    for (int i = 0; i < 3; i++) {
+        if (sizes[i].value <= 0) continue;
+        append_text(text, size, "%s--%s %d", *text ? " x " : "", sizes[i].name, sizes[i].value);
+        product *= sizes[i].value;
+    }
+    return product;
+}
+
+// Why a question has no choice at all: the option at fault.
+static inline bool question_fault(const Question* q, Error* error) {
+    char sizes[96];
+    const int64_t settled = question_settled(q, sizes, sizeof sizes);
+    const bool all = q->t > 0 && q->p > 0 && q->d > 0;
+    const int open = (int)(q->ranks / settled); // the most that an open size can be
+    const int t = q->t > 0 ? q->t : open, p = q->p > 0 ? q->p : open, d = q->d > 0 ? q->d : open;
+    const int64_t replica = q->batch / (q->d > 0 || (q->t > 0 && q->p > 0) ? d : 1); // sequences, at most
+    const char* schedule = q->schedule == ANY ? "" : schedule_name((ScheduleKind)q->schedule);
+    if (q->ranks % settled || (all && settled != q->ranks))
+        return fail(error, "%s %s --gpus %d", sizes, all ? "is not" : "does not divide", q->ranks);
+    if (replica < q->batch && q->batch % d)
+        return fail(error, "--global-batch %lld is not a multiple of --dp %d", (long long)q->batch, d);
+    if (q->B > 0 && replica % q->B)
+        return fail(error, "--micro-batch %d does not divide the %lld sequences of a replica", q->B,
+                    (long long)replica);
+    if (q->zero > 0 && d == 1) return fail(error, "--zero %d shards over replicas: it needs --dp 2 or more", q->zero);
+    if (q->sequence_parallel == 1 && t == 1) return fail(error, "--sequence-parallel yes needs --tp 2 or more");
+    if (*schedule && q->schedule != ONE_F_ONE_B && p == 1)
+        return fail(error, "--schedule %s needs --pp 2 or more", schedule);
+    if (q->v > 0 && *schedule && !schedules[q->schedule].grouped)
+        return fail(error, "--vpp %d: --schedule %s has %d", q->v, schedule, schedules[q->schedule].chunks);
+    if (q->v > 0) return fail(error, "--vpp %d needs --pp 2 or more, and --layers for all, not %d", q->v, q->model.L);
+    return fail(error, "--global-batch %lld does not go with what is settled", (long long)q->batch);
+}
+
+static inline bool is_prime(int n) {
+    for (int i = 2; (int64_t)i * i <= n; i++) {
+        if (n % i == 0) return false;
+    }
+    return n > 1;
 }
 
 // The best q->rows choices, by their simulated time; answer->n is 0 if none fits. Refuses questions without any choice;
@@ -330,18 +461,28 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     memset(answer, 0, sizeof *answer);
     if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
-    Choices all = {q, answer, 0, 0, NULL};
+    const double begun = seconds_now();
+    Choices all = {q, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun};
     choices_of_mesh(&all);
+
     if (all.n > 0) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
-    for (int i = 0; i < all.n && search_look(answer, q, &all.list[i]); i++) {}
+    for (int i = 0; i < all.n && search_look(&all, &all.list[i]); i++) {}
+    if (answer->n == 0 && all.n > 0 && !answer->stopped) search_least_memory(&all);
     free(all.list);
-    if (answer->n > 0 || answer->too_large > 0) return true;
+    if (answer->n > 0 || answer->too_large > 0 || answer->stopped) return true;
     const Error why = answer->why;
-    const bool refused = answer->refused > 0;
+    const bool refused = answer->refused > 0, open = answer->open;
     answer_free(answer);
-    if (refused) return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, why.text);
-    return fail(error, "no mesh of %d ranks has what is settled already and shares --global-batch %lld evenly",
-                q->ranks, (long long)q->batch);
+    Error fault;
+    if (!refused) question_fault(q, &fault);
+    if (!refused) return fail(error, "no mesh of %d ranks: %.900s", q->ranks, fault.text);
+    if (open)
+        return fail(error,
+                    "no mesh of %d ranks can train this: --gpus %d%s cannot be divided into --tp, --pp and --dp that "
+                    "suit --heads %d, --layers %d and --global-batch %lld (%.500s)",
+                    q->ranks, q->ranks, is_prime(q->ranks) ? ", a prime number," : "", q->model.NH, q->model.L,
+                    (long long)q->batch, why.text);
+    return fail(error, "no mesh of %d ranks can train this: %.900s", q->ranks, why.text);
 }
 
 // The recommended row: the one with the least memory of those within a thousandth of the first row's time.

@@ -9,6 +9,7 @@ draw_collective.c: collectives as SVG pictures, from the plans that the trainer 
              message on one link, its colour the step. --tree N: only one of them
     steps    the network once for each step. An arrow is a link in use, its colour the rank that the chunk belongs to
     links    a row for each link, a column for each step; above, the share of the links that is busy
+    table    text: MultiTree's rows of each rank's network interface (collective_table.h)
 
 Theory: a chunk of a reduce-scatter or all-gather belongs to the rank that ends or begins with it, a chunk of an
 all-reduce to the rank that is never sent the sum, as it has the sum first. Grids are drawn as grids, layers of three
@@ -18,9 +19,10 @@ right.
 */
 #include "../../comm/collectives/collectives.h"
 #include "../../util/options.h"
+#include "collective_table.h"
 #include "svg_timeline.h"
 
-typedef enum { DRAW_TREES, DRAW_STEPS, DRAW_LINKS } CollectivePicture;
+typedef enum { DRAW_TREES, DRAW_STEPS, DRAW_LINKS, DRAW_TABLE } CollectivePicture;
 
 typedef struct {
     const char *topology, *algorithm;
@@ -36,7 +38,7 @@ static int collective_table(Option* table, CollectiveOptions* o) {
         option_string("topology", &o->topology, "NAME", "torus:4x4, fattree:4,2, ..., or a file of links"),
         option_string("algorithm", &o->algorithm, "NAME", "ring, multitree:2, ... (comm/collectives/collectives.h)"),
         option_choice("kind", &o->kind, "all-reduce|reduce-scatter|all-gather", ""),
-        option_choice("what", &o->what, "trees|steps|links", ""),
+        option_choice("what", &o->what, "trees|steps|links|table", ""),
         option_int("tree", &o->tree, 0, MAX_CHUNKS, "of --what trees: only this one"),
         option_flag("help", &o->help, "this list"),
     };
@@ -717,6 +719,7 @@ static bool collective_draw(const Network* net, const Plan* plan, const Collecti
     case DRAW_TREES: ok = draw_trees(&s, &map, o->tree, out, error); break;
     case DRAW_STEPS: ok = draw_steps(&s, &map, out, error); break;
     case DRAW_LINKS: ok = draw_links(&s, out, error); break;
+    case DRAW_TABLE: ok = write_collective_table(plan, s.owner, out, error); break;
     }
     free(map.at);
     source_free(&s);

@@ -576,7 +576,7 @@ shape="--arch llama --layers 4 --hidden 64 --heads 4 --seq 32 --vocab 256"
 planned() {
     timeout 240 "$plan" "$@" >out 2>err
     check "plan $*" "[ $? = 0 ] && [ ! -s err ] && grep -q '^run  ' out && [ \$(grep -c '%' out) -ge 3 ]"
-    command=$(sed -n 's/^run .*train_gpt //p' out)
+    command=$(sed -n 's/^run .*\(train_gpt\|run_slurm.sh\) //p' out | sed 's/--data [^ ]* //')
     # shellcheck disable=SC2086
     timeout 240 "$train" $command --data text.txt --dry-run >dry 2>err
     check "  train_gpt $command" \
@@ -584,7 +584,8 @@ planned() {
     check "  is of as many ranks and parameters" "python3 - <<'PY'
 import re
 plan, dry = open('out').read(), open('dry').read()
-ranks = re.search(r'-np (\d+)', plan).group(1)
+job = re.search(r'--nodes=(\d+) --ntasks-per-node=(\d+)', plan)
+ranks = str(int(job.group(1)) * int(job.group(2))) if job else re.search(r'-np (\d+)', plan).group(1)
 assert re.search(r'^mesh +' + ranks + r' ranks?\b', dry, re.M), ranks
 parameters = int(re.search(r'(\d+) parameters', dry).group(1))
 assert '%.4g' % (parameters / 1e9) == re.search(r'; ([\d.e+-]+) B parameters', plan).group(1)
@@ -597,7 +598,7 @@ planned --layers 3 --no-clip --zero 2
 # shellcheck disable=SC2086
 planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
 planned --model llama-7B --cluster dgx-a100 --gpus 16 --tp 2 --pp 4 --schedule gpipe
-planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3
+planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3 --margin 2
 check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^[* ] *[0-9]') = 3 ]"
 planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vpp 4 --sequence-parallel yes --tp 2
 planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
@@ -607,7 +608,7 @@ planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --sche
     --zero 1 --recompute selective --no-clip --rows 1
 asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --recompute selective --clip 0"
 check "  the command has all of it" \
-    "grep -q 'train_gpt --model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 $asked\$' out"
+    "grep -q 'run_slurm.sh .*--model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 $asked\$' out"
 # shellcheck disable=SC2086
 "$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
 check "--json is read by python" "[ $? = 0 ] && python3 -m json.tool out >/dev/null && python3 - <<'PY'
@@ -648,7 +649,22 @@ plan_refuses 2 "--model" --model gpt5
 plan_refuses 2 "--heads" --heads 5
 plan_refuses 2 "8192, selene, 4480" --cluster selene --gpus 8192 --global-batch 8192
 plan_refuses 2 "--heads" --tp 8
-plan_refuses 2 "--global-batch" --dp 3
+plan_refuses 2 "--dp 3 does not divide --gpus" --dp 3
+plan_refuses 2 "--tp 7 does not divide --gpus 8" --tp 7
+plan_refuses 2 "--zero 1" --gpus 1 --zero 1
+plan_refuses 2 "--gpus 1009, a prime number" --gpus 1009 --global-batch 512
+plan_refuses 2 "--time-limit" --time-limit 0
+plan_refuses 2 "--margin 80" --margin 80
+plan_refuses 2 "--precision fp32, --software modern" --software modern --precision fp32
+plan_refuses 1 "room for this model" --model llama-7B --gpus 1 --margin 79
+"$plan" --gpus 1 --precision fp32 >out 2>err
+check "--precision fp32 plans float32" \
+    "[ $? = 0 ] && grep -q 'software  threefold-fp32' out && grep -q PRECISION=fp32 out"
+"$plan" --model llama3-8B --gpus 24 --global-batch 24 --data 'a b' --hosts nodes.txt >out 2>err
+check "--hosts and --data are in the command" "grep -q '^run  *scripts/run_ssh.sh nodes.txt 8 --data ' out &&
+    grep -q 'on 3 hosts' out"
+"$plan" --gpus 1 >out 2>err
+check "one GPU is not advised to take another --tp" "grep -q '^limit' out && ! grep -q 'limit .*--tp' out"
 plan_refuses 2 "--models, --datacenter" --models 1T
 plan_refuses 2 "--inputs, --datacenter" --inputs
 plan_refuses 2 "--models" --datacenter "$clusters/next-generation.txt" --models many
@@ -671,7 +687,7 @@ for n in $ranks; do
     check "  the trainer takes them" "[ $? = 0 ] && grep -q '^step ' out"
 done
 plan_refuses 1 "8 ranks" --flags --cluster small.txt
-plan_refuses 2 "--global-batch" --flags --dp 3
+plan_refuses 2 "--dp 3" --flags --dp 3
 plan_refuses 2 "--software" --flags --software megatron-2021
 refuses 2 "--flags" --mesh auto
 refuses 2 "--flags" --cluster dgx-h100

@@ -100,6 +100,55 @@ static void test_counts(const char* topology, const char* algorithm, PlanKind ki
     network_free(&net);
 }
 
+// Plays the table: a row may send only what its Children (a reduce) or its Parent (a gather) have sent before. In the
+// end every flow has come to its root once from every rank, and from there to every rank.
+static void test_table(const char* topology, int ranks) {
+    enum { MOST = 64 };
+    static int sent[2][MOST][MOST], heard[MOST][MOST]; // step + 1 of a flow's reduce and arrival at a rank
+    int rows = 0, wrong = 0, status, r, flow, step, used;
+    char line[128], op[8], parent[16], children[256];
+    Error error;
+    memset(sent, 0, sizeof sent);
+    memset(heard, 0, sizeof heard);
+    snprintf(line, sizeof line, "--topology %s --what table", topology);
+    char* text = run_tool(line, &status, &error);
+    for (int now = 0; now < 4 * MOST; now++) { // in the order of steps
+        for (const char* at = strchr(text, '\n'); at && at[1]; at = strchr(at + 1, '\n')) {
+            const int n = sscanf(at, "%d %7s %d %15s %255s %d", &r, op, &flow, parent, children, &step);
+            if (n != 6 || strcmp(op, "NOP") == 0) continue;
+            if (step != now) continue;
+            const bool add = strcmp(op, "Reduce") == 0;
+            rows++;
+            wrong += add ? sent[0][flow][r] : (r == flow) != (strcmp(parent, "nil") == 0);
+            wrong += !add && r != flow && (heard[flow][r] == 0 || heard[flow][r] > step);
+            if (add) sent[0][flow][r] = step + 1;
+            for (const char* c = children; isdigit(*c); c += used + (c[used] == ',')) {
+                int child = 0;
+                sscanf(c, "%d%n", &child, &used);
+                wrong += add ? sent[0][flow][child] == 0 || sent[0][flow][child] > step : heard[flow][child]++ > 0;
+                if (!add) heard[flow][child] = step + 1;
+            }
+        }
+    }
+    for (int i = 0; i < ranks * ranks; i++)
+        wrong += i / ranks != i % ranks && (!sent[0][i / ranks][i % ranks] || !heard[i / ranks][i % ranks]);
+    check(status == 0 && wrong == 0 && rows > ranks, "%s: %d rows, %d of them wrong %s", line, rows, wrong, error.text);
+    free(text);
+}
+
+// Rank 0 of a mesh of four, whose table the paper's figure 5 shows.
+static void test_table_of_paper(void) {
+    Error error;
+    int status;
+    char* text = run_tool("--topology mesh:2x2 --what table", &status, &error);
+    char* end = strstr(text, "\n   1 ");
+    if (end) *end = 0;
+    check(status == 0 && end && count_text(text, "Reduce") == 3 && count_text(text, "Gather") == 2 &&
+              strstr(text, "Gather      0    nil"),
+          "rank 0 of mesh:2x2 has 3 rows to reduce and 2 to gather:\n%s", text);
+    free(text);
+}
+
 static void test_refused(void) {
     static const char* const lines[][2] = {
         {"--what steps", "--topology"},
@@ -112,6 +161,7 @@ static void test_refused(void) {
         {"--topology ring:4 --colour red", "--colour"},
         {"--topology ring:256 --algorithm ring --what steps", "more than can be seen"},
         {"--topology torus:4x4 --algorithm 2d-ring", "no tree"},
+        {"--topology torus:4x4 --algorithm halving-doubling --what table", "several flows"},
     };
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         Error error;
@@ -143,6 +193,11 @@ int main(int argc, char** argv) {
     test_counts("torus:4x4", "halving-doubling", PLAN_ALL_REDUCE, true);
     test_counts("torus:4x4", "2d-ring", PLAN_ALL_REDUCE, false);
     test_counts("full:5", "double-tree:3", PLAN_ALL_REDUCE, true);
+    test_table("mesh:2x2", 4);
+    test_table("torus:4x4", 16);
+    test_table("fattree:2,4", 16);
+    test_table("mesh:4x4", 16);
+    test_table_of_paper();
     test_refused();
     return test_end();
 }

@@ -9,8 +9,10 @@ static void test_presets(void) {
     static const struct {
         const char* name;
         int64_t parameters;
-    } published[] = {{"gpt2-124M", 124439808},   {"gpt2-350M", 354823168},   {"gpt2-774M", 774030080},
-                     {"gpt2-1558M", 1557611200}, {"llama-1.1B", 1100048384}, {"llama-7B", 6738415616}};
+    } published[] = {{"gpt2-124M", 124439808},    {"gpt2-350M", 354823168},     {"gpt2-774M", 774030080},
+                     {"gpt2-1558M", 1557611200},  {"llama-1.1B", 1100048384},   {"llama-7B", 6738415616},
+                     {"llama-13B", 13015864320},  {"llama-70B", 68976648192},   {"llama3-8B", 8030261248},
+                     {"llama3-70B", 70553706496}, {"llama3-405B", 405853388800}};
     for (size_t i = 0; i < sizeof published / sizeof published[0]; i++) {
         const int64_t n = model_parameters(model_find_preset(published[i].name));
         check(n == published[i].parameters, "%s has %lld parameters, published %lld", published[i].name, (long long)n,
