@@ -30,6 +30,7 @@ seeds (the root of the mean of the two variances). With three seeds that is a pl
 import argparse
 import glob
 import hashlib
+import json
 import os
 import platform
 import re
@@ -153,7 +154,7 @@ class Task:
             record = read_json(self.record)
             record['runs'][self.key] = dict(summary(rows), options=self.recorded, commit=self.commit,
                                             machine=machine(), date=time.strftime('%Y-%m-%d'))
-            write_json(self.record, record)
+            write_record(self.record, record)
         print(f'{self.title}: validation loss {rows[-1]["val_loss"]:.4f}', flush=True)
         return True
 
@@ -166,6 +167,14 @@ def summary(rows):
         if r['val_loss'] is not None:
             curve.append([tokens, r['val_loss']])
     return {'steps': len(rows), 'tokens': tokens, 'first': [r['loss'] for r in rows[:FIRST]], 'curve': curve}
+
+
+def write_record(path, record):
+    """One run a line, so that a diff shows what is new."""
+    lines = [f'{json.dumps(key)}: {json.dumps(run)}' for key, run in record['runs'].items()]
+    with open(path + '.tmp', 'w', encoding='utf-8') as f:
+        f.write(f'{{"settings": {json.dumps(record["settings"])},\n"runs": {{\n' + ',\n'.join(lines) + '\n}}\n')
+    os.replace(path + '.tmp', path)
 
 
 def recorded_runs(o):
