@@ -631,7 +631,7 @@ root = xml.etree.ElementTree.parse('step.svg').getroot()
 assert root.tag.endswith('svg') and len(list(root.iter())) > 50
 PY"
 check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
-check "--published" "$plan --published >out 2>err && [ ! -s err ] && grep -q 'mean error' out"
+check "--published" "$plan --published >out 2>err && [ ! -s err ] && grep -q 'judging  *[0-9]* runs, error' out"
 check "--datacenter" "$plan --datacenter $clusters/next-generation.txt --inputs --models 20T,50T >out 2>err &&
     [ ! -s err ] && [ \$(wc -l <out) -gt 50 ]"
 check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
