@@ -426,7 +426,7 @@ static inline bool question_fault(const Question* q, Error* error) {
     char sizes[96];
     const int64_t settled = question_settled(q, sizes, sizeof sizes);
     const bool all = q->t > 0 && q->p > 0 && q->d > 0;
-    const int open = (int)(q->ranks / settled); // the most that an open size can be
+    const int open = (int)max_i64(1, q->ranks / settled); // the most that an open size can be
     const int t = q->t > 0 ? q->t : open, p = q->p > 0 ? q->p : open, d = q->d > 0 ? q->d : open;
     const int64_t replica = q->batch / (q->d > 0 || (q->t > 0 && q->p > 0) ? d : 1); // sequences, at most
     const char* schedule = q->schedule == ANY ? "" : schedule_name((ScheduleKind)q->schedule);

@@ -655,7 +655,7 @@ plan_refuses 2 "--zero 1" --gpus 1 --zero 1
 plan_refuses 2 "--gpus 1009, a prime number" --gpus 1009 --global-batch 512
 plan_refuses 2 "--time-limit" --time-limit 0
 plan_refuses 2 "--margin 80" --margin 80
-plan_refuses 2 "--precision fp32, --software modern" --software modern --precision fp32
+plan_refuses 2 "--precision fp32, --software llama3" --software llama3 --precision fp32
 plan_refuses 1 "room for this model" --model llama-7B --gpus 1 --margin 79
 "$plan" --gpus 1 --precision fp32 >out 2>err
 check "--precision fp32 plans float32" \
