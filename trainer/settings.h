@@ -186,9 +186,12 @@ static inline void add_mesh_options(OptionTable* table, Settings* s) {
 }
 
 static inline void add_async_options(OptionTable* table, Settings* s) {
-    static char allreduce_help[256];
-    snprintf(allreduce_help, sizeof allreduce_help,
-             "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: %s", algorithm_names());
+    static char allreduce_help[320];
+    snprintf(
+        allreduce_help, sizeof allreduce_help,
+        "by a plan of comm/collectives/collectives.h: %s; or native, MPI's or NCCL's own [halving-doubling between "
+        "2, 4, 8, ... processes, else ring; on GPUs native]",
+        algorithm_names());
     const Option rows[] = {
         option_heading("asynchronous data parallelism"),
         option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
@@ -648,8 +651,8 @@ static inline void check_settings(Settings* o) {
         die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
     if (o->explain && !settings_is_training(o)) die_usage("--explain explains a training step; add --steps 1 or more");
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
-    if (o->topology && !o->allreduce)
-        die_usage("--topology needs --allreduce NAME: MPI and NCCL choose their own algorithms");
+    if (o->topology && (!o->allreduce || strcmp(o->allreduce, "native") == 0))
+        die_usage("--topology needs --allreduce NAME, an algorithm that is planned for it");
     check_method_options(o);
     check_loss_scale(o);
     if (o->generate && settings_is_training(o) && !o->sample_every)
