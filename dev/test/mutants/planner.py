@@ -114,7 +114,7 @@ FAULTS = [
     # Memory, measured machines
     ("memory: the first stage only", MEMORY, "at.pipeline < plan->p && largest", "at.pipeline < 1 && largest"),
     ("memory: the last stage, not the largest", MEMORY, "if (x.bytes > largest->bytes) *largest = x;", "*largest = x;"),
-    ("process: one copy of ZeRO's sums", PROCESS, "mesh->d > 2 ? 2 : 1", "1 ? 1 : 1"),
+    ("process: no copy of ZeRO's sums", PROCESS, "copies = mesh->zero ?", "copies = mesh->zero > 2 ?"),
     ("process: no packed matrices", PROCESS, "? 3.0 : 2.0) * HUGE_PAGE * setup->threads", "? 0 : 0) * setup->threads"),
     ("process: tokens on every stage", PROCESS, "x.tokens = reads ?", "x.tokens = 1 ?"),
     ("measured: rates between points are linear", MEASURED, "log(x / axis[i]) / log(axis[i + 1] / axis[i])",
