@@ -96,6 +96,8 @@ FAULTS = [
     ("time: the bound forgets to drain", STEP, "alone - weights + drain", "alone + weights + drain"),
     ("time: a head on every stage", PRICES, "if (last) price_add(&c->forward, &lists->head[0], 1)",
      "if (true) price_add(&c->forward, &lists->head[0], 1)"),
+    ("time: a tile's overhead grows with the SMs", OPCOST, "sum / rate + d->tile_overhead)",
+     "sum / rate + d->tile_overhead * d->sms / 120)"),
     ("time: messages whole in spite of rows", PRICES, "bytes / (rows || scatters ? mesh->t : 1)", "bytes"),
     ("links: one pass of an all-reduce", LINKS, "kind == PLAN_ALL_REDUCE ? 2 : 1", "1"),
     ("links: a node's adapters for one group", "test_planner_step", LINKS, "* g.inside / c->node_gpus;", ";"),
