@@ -47,6 +47,7 @@ static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int
     if (m->v != schedule_usual_chunks(s->schedule)) fprintf(out, " --vpp %d", m->v);
     if (m->sequence_parallel) fprintf(out, " --sequence-parallel");
     if (m->zero) fprintf(out, " --zero %d", m->zero);
+    if (!m->scatter) fprintf(out, " --no-scatter-gather");
     if (m->sites > 1) fprintf(out, " --sites %d", m->sites);
     if (m->recompute != RECOMPUTE_NONE) fprintf(out, " --recompute %s", recompute_names[m->recompute]);
     if (!s->clip) fprintf(out, " --clip 0");

@@ -18,6 +18,7 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 #include "calibrate.h"
 #include "flags.h"
 #include "datacenter_print.h"
+#include "figures.h"
 #include "host_memory.h"
 #include "published.h"
 #include "search.h"
@@ -33,10 +34,11 @@ typedef struct {
     bool no_clip, any_memory, json, flags, inputs, published, clusters, version, help;
     double text, time_limit, margin; // margin -1: by the cluster
     int precision;                   // choice; the first is that of the software
-    const char *data, *hosts;
+    const char *data, *hosts, *figures;
+    bool no_scatter_gather;
 } PlanOptions;
 
-enum { PLAN_OPTIONS = 56 };
+enum { PLAN_OPTIONS = 58 };
 
 static int plan_table(Option* table, PlanOptions* o) {
     Settings* m = &o->model;
@@ -74,6 +76,8 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_choice("zero", &o->zero, "any|0|1|2", "what is divided over the replicas"),
         option_choice("recompute", &o->recompute, "any|none|selective|full", "what the backward pass computes again"),
         option_choice("sequence-parallel", &o->sequence_parallel, "any|no|yes", "norms on 1/tp of the positions each"),
+        option_flag("no-scatter-gather", &o->no_scatter_gather,
+                    "every tensor rank sends the whole output of a stage, not 1/tp of it"),
         option_flag("no-clip", &o->no_clip, "no clipping: updates need not wait for the norm of the whole gradient"),
         option_flag("any-memory", &o->any_memory, "also what does not fit, to ask for runs that others have published"),
         option_heading("what is printed"),
@@ -88,6 +92,8 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_heading("instead"),
         option_flag("clusters", &o->clusters, "list the clusters that have a name"),
         option_flag("published", &o->published, "the model of time beside published results"),
+        option_string("figures", &o->figures, "N|all",
+                      "figures 11 to 18 of Narayanan et al. 2021 beside the published points; with --svg as a picture"),
         option_string("datacenter", &o->datacenter, "FILE", "plan a datacenter (planner/datacenter.h)"),
         option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
         option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
@@ -170,6 +176,7 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     q.software = read_software(o, &machines->cluster);
     q.clip = !o->no_clip;
     q.any_memory = o->any_memory;
+    q.whole = o->no_scatter_gather;
     q.t = (int)o->t;
     q.p = (int)o->p;
     q.d = (int)o->d;
@@ -385,7 +392,7 @@ static void draw_step(const StepSetup* s, const char* path) {
     SvgPicture picture =
         svg_picture(title, c.seconds < 1 ? "time (ms)" : "time (s)", c.seconds * (c.seconds < 1 ? 1e3 : 1), m->v);
     draw_panel(&picture, "", caption, c.tables, &c.timeline, c.seconds < 1 ? 1e3 : 1);
-    if (!write_picture(&picture, path, &error)) die("%s", error.text);
+    if (!write_picture(svg_write, &picture, path, &error)) die("%s", error.text);
     svg_picture_free(&picture);
     step_cost_free(&c);
     printf("picture   %s\n", path);
@@ -516,8 +523,9 @@ int main(int argc, char** argv) {
         die_usage("--%s belongs to --datacenter FILE", o.models ? "models" : "inputs");
     if (o.clusters) print_clusters();
     if (o.published) published_print(stdout);
+    if (o.figures) figures_run(stdout, o.figures, o.svg);
     if (o.datacenter) plan_datacenter(&o);
-    if (o.clusters || o.published || o.datacenter) return 0;
+    if (o.clusters || o.published || o.figures || o.datacenter) return 0;
     if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
     set_margin(&machines.cluster, 1e9 * o.margin);
     const Question q = read_question(&o, table, n, &machines);

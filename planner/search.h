@@ -38,6 +38,7 @@ typedef struct {
     const Cluster* cluster;
     const Software* software;
     bool clip, any_memory; // any_memory: also choices that do not fit
+    bool whole;            // messages between stages are whole: no scatter/gather
     int t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel;
     int rows;       // that are wanted
@@ -279,6 +280,7 @@ static inline void choices_of_mesh(Choices* x) {
             if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
             Mesh mesh = mesh_of_rank(0, t, p, d);
             mesh.sites = question_sites(q);
+            mesh.scatter = !q->whole;
             choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1));
         }
     }

@@ -71,7 +71,7 @@ static inline int draw_predicted(const DrawOptions* o, Error* error) {
     if (!pipeline_config_check(&plan, RECOMPUTE_NONE, error)) return EXIT_ARGUMENTS;
     if (!o->out) return fail(error, "--out FILE.svg is missing: where the picture goes"), EXIT_ARGUMENTS;
     SvgPicture picture = predicted_picture(&plan, o);
-    const bool ok = write_picture(&picture, o->out, error);
+    const bool ok = write_picture(svg_write, &picture, o->out, error);
     svg_picture_free(&picture);
     return ok ? 0 : EXIT_RUN;
 }
@@ -227,7 +227,7 @@ static inline int draw_measured(const DrawOptions* o, FILE* out, Error* error) {
     bool ok = draw_trace(o->trace, file.data, file.size, o->step, o->out ? &picture : NULL, out, error);
     file_unmap(&file);
     if (ok && o->out) {
-        ok = write_picture(&picture, o->out, error);
+        ok = write_picture(svg_write, &picture, o->out, error);
         svg_picture_free(&picture);
     }
     if (ok && (fflush(out) != 0 || ferror(out))) ok = fail(error, "writing the table failed: %s", strerror(errno));

@@ -38,6 +38,7 @@ layout memory --what memory --model gpt2-124M --dp 8 --zero 1
 layout buckets --what buckets --dp 4 --zero 1
 layout step --what flops --model gpt2-124M
 ./plan --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$drawn/plan.svg" >/dev/null
+./plan --figures all --svg "$drawn/figures.svg" >/dev/null
 
 words() { sed 's/-\{0,1\}[0-9][0-9.]*/\n&\n/g' "$1"; } # a number a line
 same() { # the last digit of a number depends on the compiler's multiply-adds

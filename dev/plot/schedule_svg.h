@@ -52,8 +52,10 @@ static inline void plan_title(char* text, size_t size, const PipelineConfig* pla
              plan->p == 1 ? "" : "s", chunks, plan->m, plan->m == 1 ? "" : "es");
 }
 
-// The file is there as a whole or not at all: a regular file gets its name when it is complete.
-static inline bool write_picture(const SvgPicture* picture, const char* path, Error* error) {
+// The file is there as a whole or not at all: a regular file gets its name when it is complete. write: svg_write, if
+// it is a timeline.
+static inline bool write_picture(bool (*write)(FILE*, const void*), const void* picture, const char* path,
+                                 Error* error) {
     struct stat st;
     const bool special = stat(path, &st) == 0 && !S_ISREG(st.st_mode);
     const size_t size = strlen(path) + 8;
@@ -63,7 +65,7 @@ static inline bool write_picture(const SvgPicture* picture, const char* path, Er
     bool ok = out != NULL;
     if (!ok) fail(error, "%s: cannot write: %s", name, strerror(errno));
     if (out) {
-        ok = svg_write(out, picture);
+        ok = write(out, picture);
         ok = fclose(out) == 0 && ok;
         ok = ok && (special || rename(name, path) == 0);
         if (!ok) fail(error, "%s: writing failed: %s", path, strerror(errno));

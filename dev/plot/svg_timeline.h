@@ -370,8 +370,9 @@ static inline void svg_write_chunks(FILE* out, const SvgPicture* picture, const 
     if (picture->chunks > 1) svg_write_text(out, x->right, y, "fill=\"#57606a\" text-anchor=\"end\"", text);
 }
 
-// Writes the picture; returns false if writing to the file has failed.
-static inline bool svg_write(FILE* out, const SvgPicture* picture) {
+// Writes an SvgPicture; returns false if writing to the file has failed.
+static inline bool svg_write(FILE* out, const void* data) {
+    const SvgPicture* picture = (const SvgPicture*)data;
     const SvgLayout x = svg_layout(picture);
     const double title = SVG_MARGIN + 30;
     double height = title + 24 + SVG_MARGIN - 6;

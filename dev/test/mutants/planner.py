@@ -1,9 +1,13 @@
-"""Faults of the planner, and of the pictures of layout and memory. Tests: test_planner_*, test_draw_layout."""
+"""Faults of the planner, and of the pictures of layout and memory. Tests: test_planner_*, test_draw_layout,
+check_figures.py."""
+import mutate
+
 SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE = (
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
                                      "memory host_memory measured_device calibrate").split())
-PICTURE = "dev/plot/draw_layout.c"
-TESTS = {PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
+PICTURE, FIGURES, PLAN = "dev/plot/draw_layout.c", "planner/figures.h", "planner/plan.c"
+TESTS = {FIGURES: "check_figures", PLAN: "check_figures",
+         PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
          LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster", FACTS: "test_planner_cluster",
@@ -144,4 +148,33 @@ FAULTS = [
     ("picture: without ZeRO there are owners", PICTURE, "mesh.zero ? mesh.d : 1;\n        for", "mesh.d;\n        for"),
     ("picture: attention in full", PICTURE, "size[1] = 6.0 * model->L", "size[1] = 12.0 * model->L"),
     ("picture: the mlp without its gate", PICTURE, "kind == FC_W || kind == UP_W ||", "kind == FC_W ||"),
+    # Figures of Narayanan et al. 2021
+    ("figures: t and p are exchanged", FIGURES, "q.t = f->t == X ? x : f->t;", "q.t = f->t == X ? x : f->p;"),
+    ("figures: the pipeline's size is not that of the row", FIGURES, "q.p = f->p == X ? x : f->p;",
+     "q.p = f->p == X ? f->x[0] : f->p;"),
+    ("figures: micro-batches of one", FIGURES, "q.B = f->B == X ? x : f->B;", "q.B = 1;"),
+    ("figures: always with scatter/gather", FIGURES, "q.whole = line->whole;", ""),
+    ("figures: always recomputed", FIGURES, "q.recompute = line->recompute;", "q.recompute = RECOMPUTE_FULL;"),
+    ("figures: another vocabulary", FIGURES, "q.T, 51200)", "q.T, 50304)"),
+    ("figures: another software", FIGURES, 'software_find("megatron-2021")', 'software_find("megatron-2022")'),
+    ("figures: one more layer a stage", FIGURES, "f->L : 3 * q.p", "f->L : 4 * q.p"),
+    ("figures: a published point is another", FIGURES, "{119, 134, 141,", "{119, 131, 141,"),
+    ("figures: a published point is at another place", FIGURES, "{0, 0, 165}", "{0, 165, 0}"),
+    ("figures: sequences of a GPU", FIGURES,
+     "(double)q->batch / cost.seconds", "(double)q->batch / cost.seconds / 128"),
+    ("figures: the error is the other way round", FIGURES, "value / line->published[k] - 1",
+     "1 - value / line->published[k]"),
+    ("figures: the mean is the signed one", FIGURES, "100 * e.mean,", "100 * e.signed_mean,"),
+    ("figures: lines are those of the first", FIGURES, "y0 - ours[i][k] * scale", "y0 - ours[0][k] * scale"),
+    ("figures: circles are shifted", FIGURES, "y0 - published[k] * scale", "y0 - published[k] * scale - 6"),
+    ("figures: circles where nothing was read", FIGURES, "if (published[k] > 0)", "if (true)"),
+    ("figures: a number is any", FIGURES, "strcmp(which, number) != 0) continue;", "number[0] != which[0]) continue;"),
+    ("options: scatter/gather always", PLAN, "    q.whole = o->no_scatter_gather;\n", ""),
+    ("choices: scatter/gather always", "check_figures", SEARCH, "            mesh.scatter = !q->whole;\n", ""),
 ]
+
+
+def run(test, planted):
+    if test == "check_figures":
+        return "plan", ["python3", "dev/test/system/check_figures.py", "./plan"]
+    return mutate.unit_test(test, planted)

@@ -605,8 +605,8 @@ planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule z
 check "  all of it as asked" "grep -q -- '--micro-batch 2 --tp . --pp 2 --dp . --schedule zb-v' out"
 planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --schedule interleaved \
     --sequence-parallel yes \
-    --zero 1 --recompute selective --no-clip --rows 1
-asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --recompute selective --clip 0"
+    --zero 1 --recompute selective --no-clip --no-scatter-gather --rows 1
+asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --no-scatter-gather --recompute selective --clip 0"
 check "  the command has all of it" \
     "grep -q 'run_slurm.sh .*--model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 $asked\$' out"
 # shellcheck disable=SC2086
@@ -632,6 +632,8 @@ assert root.tag.endswith('svg') and len(list(root.iter())) > 50
 PY"
 check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
 check "--published" "$plan --published >out 2>err && [ ! -s err ] && grep -q 'judging  *[0-9]* runs, error' out"
+python3 "$source/dev/test/system/check_figures.py" "$plan" >out 2>err
+check "--figures: tables and pictures" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
 check "--datacenter" "$plan --datacenter $clusters/next-generation.txt --inputs --models 20T,50T >out 2>err &&
     [ ! -s err ] && [ \$(wc -l <out) -gt 50 ]"
 check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
@@ -666,6 +668,9 @@ check "--hosts and --data are in the command" "grep -q '^run  *scripts/run_ssh.s
 "$plan" --gpus 1 >out 2>err
 check "one GPU is not advised to take another --tp" "grep -q '^limit' out && ! grep -q 'limit .*--tp' out"
 plan_refuses 2 "--models, --datacenter" --models 1T
+plan_refuses 2 "--figures 19, 11 to 18" --figures 19
+plan_refuses 2 "--figures 1, 11 to 18" --figures 1
+plan_refuses 1 "no/where.svg" --figures 12 --svg no/where.svg
 plan_refuses 2 "--inputs, --datacenter" --inputs
 plan_refuses 2 "--models" --datacenter "$clusters/next-generation.txt" --models many
 plan_refuses 2 "nowhere.txt" --datacenter nowhere.txt
