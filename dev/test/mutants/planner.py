@@ -78,6 +78,7 @@ FAULTS = [
     ("flags: chunks are left out", FLAGS, 'if (m->v != schedule_usual_chunks(s->schedule)) fprintf', "if (0) fprintf"),
     ("flags: the schedule is left out", FLAGS, "if (s->schedule != ONE_F_ONE_B) fprintf", "if (0) fprintf"),
     ("flags: ZeRO is left out", FLAGS, "if (m->zero) fprintf", "if (0) fprintf"),
+    ("flags: scatter/gather is left out", FLAGS, "if (!m->scatter) fprintf", "if (0) fprintf"),
     ("flags: recomputation is left out", FLAGS, "if (m->recompute != RECOMPUTE_NONE) fprintf", "if (0) fprintf"),
     ("flags: recomputation is always full", FLAGS, "recompute_names[m->recompute]", "recompute_names[2]"),
     ("flags: sequence parallelism is left out", FLAGS, "if (m->sequence_parallel) fprintf", "if (0) fprintf"),

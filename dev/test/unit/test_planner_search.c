@@ -681,6 +681,7 @@ static void test_flags(int lines) {
         q.rows = 2;
         q.T = named ? 32 : model.T;
         q.clip = !chance(4);
+        q.whole = chance(4);
         settle_some(&q, 4);
         if (!search(&a, &q, &error)) continue;
         if (a.n > 0) {
