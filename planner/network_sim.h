@@ -601,9 +601,10 @@ static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes
                     set->ports, set->port_ahead, set->port_fill);
     if (set->transport ? set->ports > 0 || set->in_order : set->dead[0] >= 0)
         return fail(error, "transports: without ports and queues in order; dead links: with a transport");
-    if (set->window < 1 || set->subflows < 1 || !(set->timeout > 0) || !isfinite(set->timeout) || !(set->dead_at >= 0))
-        return fail(error, "a window of %d packets, %d subflows, a timeout of %g s, a dead link at %g s: too little",
-                    set->window, set->subflows, set->timeout, set->dead_at);
+    if (set->window < 1 || set->flight < 1 || set->subflows < 1 || !(set->timeout > 0) || !isfinite(set->timeout) ||
+        !(set->dead_at >= 0))
+        return fail(error, "%d and %d packets, %d subflows, a timeout of %g s, a dead link at %g s: too little",
+                    set->window, set->flight, set->subflows, set->timeout, set->dead_at);
     for (int i = 0; i < net->links; i++) {
         if (!(net->link[i].bandwidth > 0 && net->link[i].latency >= 0))
             return fail(error, "network %s: a link of %g bytes/s, %g s", net->name, net->link[i].bandwidth,

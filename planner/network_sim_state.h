@@ -29,16 +29,17 @@ typedef struct {
     double burst;      // bytes that a link lets through at once after a pause
     // network_transport.h
     SimTransport transport;
-    int subflows, window; // 1 subflow: ECMP; packets
-    uint64_t seed;        // of hashes
-    double timeout;       // s
-    int dead[2];          // links that die, there and back, -1: none,
-    double dead_at;       // at this time
+    int subflows;       // 1: ECMP
+    int flight, window; // packets of a message: in flight, and how far out of order
+    uint64_t seed;      // of hashes
+    double timeout;     // s
+    int dead[2];        // links that die, there and back, -1: none,
+    double dead_at;     // at this time
 } SimSettings;
 
 static inline SimSettings sim_settings_default(void) {
-    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4,         256, 16,  16, 0,    0,        0, 58, 1e-9, 0,
-                           false,          0,        SIM_ROUTE, 4,   256, 0,  1e-3, {-1, -1}, 0};
+    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4,         256, 16, 16,  0, 0,    0,        58, 1e-9, 0,
+                           false,          0,        SIM_ROUTE, 4,   64, 256, 0, 1e-3, {-1, -1}, 0};
     return s;
 }
 
@@ -106,6 +107,7 @@ typedef struct {
 typedef struct {
     int32_t connection, first, packets;
     int32_t next, base, expect; // the first not sent, not acknowledged, not received
+    int32_t flying;             // sent, and neither acknowledged nor known to be lost
     bool left;                  // the last one has left its sender
 } SimFlow;
 

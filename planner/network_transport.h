@@ -3,9 +3,9 @@ network_transport.h: how network interfaces spread the packets of a message over
 (network_sim.h). Policies and closed forms: docs/transport.md.
 
 Theory: all paths with the fewest links count, parallel links apart. An entry of a connection is one of them (spray,
-random, adaptive), or one that a hash draws (subflows; ECMP is one subflow). A packet is sent only less than `window`
-packets after the first that is not acknowledged, so none is `window` or more ahead of the first missing one.
-Acknowledgements come after the latency of the packet's path. A link dies between two packets; those that it has not
+random, adaptive), or one that a hash draws (subflows; ECMP is one subflow). Of a message `flight` packets at most are
+in flight, each less than `window` packets after the first that is not acknowledged; so the receiver never has one that
+is `window` or more ahead of the first missing one. There is no other control of congestion. Acknowledgements come after the latency of the packet's path. A link dies between two packets; those that it has not
 begun to send are lost, and sent again `timeout` after they were sent, by a path without losses. Nothing else is sent
 twice: timeouts are assumed to be longer than queues.
 */
@@ -127,13 +127,15 @@ static inline void transport_send(Sim* s, int32_t row, int32_t packet) {
         m->latency += s->wire[p.link].latency;
     }
     c->inflight[m->entry]++;
+    s->flow[row].flying++;
     sim_ready(s, m->first, 1);
 }
 
-// Sends as many packets of a row as its window allows.
+// Sends as many packets of a row as may be in flight, and out of order.
 static inline void transport_fill(Sim* s, int32_t row) {
     SimFlow* f = &s->flow[row];
-    while (f->next < min_i64(f->packets, (int64_t)f->base + s->set.window)) transport_send(s, row, f->next++);
+    const int64_t end = min_i64(f->packets, (int64_t)f->base + s->set.window);
+    while (f->next < end && f->flying < s->set.flight) transport_send(s, row, f->next++);
 }
 
 // A packet has left its sender. Returns whether it is the last one of its row, for the first time.
@@ -166,6 +168,7 @@ static inline void transport_report(Sim* s, int32_t message, bool arrived) {
     SimFlow* f = &s->flow[m->row];
     SimConnection* c = &s->connection[f->connection];
     c->inflight[m->entry]--;
+    f->flying--;
     m->acknowledged = arrived;
     while (f->base < f->packets && s->message[f->first + f->base].acknowledged) f->base++;
     if (arrived) {

@@ -21,7 +21,7 @@ typedef struct {
     const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *reduce, *burst;
     const char *packet, *timeout, *dead;
     int kind, flow, injection, transport;
-    int64_t segments, ports, subflows, window, seeds, groups;
+    int64_t segments, ports, subflows, flight, window, seeds, groups;
     bool as_run, paper, help;
 } Arguments;
 
@@ -183,6 +183,7 @@ static void compare(const Arguments* a) {
     if (a->packet) set.payload = (int)min_i64(1 << 30, read_bytes("packet", a->packet));
     if (a->timeout) set.timeout = read_seconds("timeout", a->timeout);
     if (a->dead) read_dead(&net, a->dead, &set);
+    set.flight = (int)a->flight;
     set.window = (int)a->window;
     char *names[MOST], *sizes[MOST], *name_text = strdup(a->algorithm), *size_text = strdup(a->bytes);
     if (!name_text || !size_text) die("out of memory");
@@ -508,6 +509,7 @@ int main(int argc, char** argv) {
     a.injection = SIM_FREE;
     a.segments = 16;
     a.subflows = 4;
+    a.flight = 64;
     a.window = 256;
     a.seeds = a.groups = 1;
     Option table[] = {
@@ -536,7 +538,8 @@ int main(int argc, char** argv) {
         option_int("groups", &a.groups, 1, 1024, "of every N-th rank each, which run the plan at the same time"),
         option_int("seeds", &a.seeds, 1, 10000, "runs, with different hashes"),
         option_string("packet", &a.packet, "4KB", "size of a packet; 256 bytes if not given"),
-        option_int("window", &a.window, 1, 1 << 20, "packets of a message in flight or out of order, at most"),
+        option_int("flight", &a.flight, 1, 1 << 20, "packets of a message that are in flight, at most"),
+        option_int("window", &a.window, 1, 1 << 20, "how far they are out of order, is less than this"),
         option_string("timeout", &a.timeout, "1ms", "after which a lost packet is sent again"),
         option_string("dead-link", &a.dead, "A,B,20us", "that dies at a time, between two vertices"),
         option_heading("Else"),

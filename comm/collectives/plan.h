@@ -154,7 +154,8 @@ static inline void plan_cut(Plan* plan, int slabs) {
 // becomes rank r groups + g. An all-reduce without ways of its own, for the simulator.
 static inline void plan_groups(Plan* plan, int groups) {
     Plan all;
-    plan_init(&all, plan->name, plan->kind, plan->ranks * groups, plan->chunks * groups);
+    plan_init(&all, "", plan->kind, plan->ranks * groups, plan->chunks * groups);
+    memcpy(all.name, plan->name, sizeof all.name);
     for (int64_t i = 0; i < plan->n; i++) {
         const Transfer* t = &plan->transfers[i];
         for (int g = 0; g < groups; g++)
