@@ -146,7 +146,10 @@ static inline void sim_serve(Sim* s, int32_t l) {
 static inline void sim_try_link(Sim* s, int32_t l) {
     SimLink* link = &s->link[l];
     const bool dead = (l == s->set.dead[0] || l == s->set.dead[1]) && s->now >= s->set.dead_at;
-    while (dead && link->head >= 0) transport_lose(s, s->passage[sim_dequeue(s, link)].message);
+    while (dead && link->head >= 0) {
+        const int32_t lost = s->passage[sim_dequeue(s, link)].message;
+        sim_push(s, s->message[lost].sent + s->set.timeout, SIM_ACK, lost, false);
+    }
     if (!link->busy && link->head >= 0 && !sim_is_full(s, link, link->head)) sim_serve(s, l);
 }
 
@@ -599,12 +602,9 @@ static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes
         !isfinite(set->port_fill))
         return fail(error, "%d ports, %d packets ahead, %g s a packet: at most 64 ports, and nothing below 0",
                     set->ports, set->port_ahead, set->port_fill);
-    if (set->transport ? set->ports > 0 || set->in_order : set->dead[0] >= 0)
-        return fail(error, "transports: without ports and queues in order; dead links: with a transport");
-    if (set->window < 1 || set->flight < 1 || set->subflows < 1 || !(set->timeout > 0) || !isfinite(set->timeout) ||
-        !(set->dead_at >= 0))
-        return fail(error, "%d and %d packets, %d subflows, a timeout of %g s, a dead link at %g s: too little",
-                    set->window, set->flight, set->subflows, set->timeout, set->dead_at);
+    if (set->window < 1 || set->flight < 1 || set->subflows < 1 || !(set->timeout > 0 && set->timeout < INFINITY) ||
+        !(set->dead_at >= 0) || (set->transport ? set->ports > 0 || set->in_order : set->dead[0] >= 0))
+        return fail(error, "transports: packets, subflows, timeout above 0, no ports or queues; dead links need one");
     for (int i = 0; i < net->links; i++) {
         if (!(net->link[i].bandwidth > 0 && net->link[i].latency >= 0))
             return fail(error, "network %s: a link of %g bytes/s, %g s", net->name, net->link[i].bandwidth,

@@ -108,7 +108,7 @@ typedef struct {
     int32_t connection, first, packets;
     int32_t next, base, expect; // the first not sent, not acknowledged, not received
     int32_t flying;             // sent, and neither acknowledged nor known to be lost
-    bool left;                  // the last one has left its sender
+    int32_t left;               // how often the last one has left its sender
 } SimFlow;
 
 // in_order: a segment in a buffer. It belongs to its next passage.

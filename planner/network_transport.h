@@ -4,10 +4,10 @@ network_transport.h: how network interfaces spread the packets of a message over
 
 Theory: all paths with the fewest links count, parallel links apart. An entry of a connection is one of them (spray,
 random, adaptive), or one that a hash draws (subflows; ECMP is one subflow). Of a message `flight` packets at most are
-in flight, each less than `window` packets after the first that is not acknowledged; so the receiver never has one that
-is `window` or more ahead of the first missing one. There is no other control of congestion. Acknowledgements come after the latency of the packet's path. A link dies between two packets; those that it has not
-begun to send are lost, and sent again `timeout` after they were sent, by a path without losses. Nothing else is sent
-twice: timeouts are assumed to be longer than queues.
+in flight, each less than `window` packets after the first that is not acknowledged; so the receiver has none that is
+`window` or more ahead of the first missing one. Acknowledgements come after the latency of the packet's path. A link
+dies between two packets; those that it has not begun to send are lost, and sent again `timeout` after they were sent,
+by a path without losses. Nothing else is sent twice: timeouts are assumed to be longer than queues.
 */
 #ifndef NETWORK_TRANSPORT_H
 #define NETWORK_TRANSPORT_H
@@ -42,14 +42,17 @@ static inline void transport_walk(const Network* net, SimConnection* c, const in
     }
 }
 
-// back: the reversed network; hops (2, vertices): scratch.
-static inline void transport_connect(const Sim* s, SimConnection* c, const Network* back, const Transfer* t,
-                                     int* hops) {
+static inline void transport_connect(const Sim* s, SimConnection* c, const Transfer* t) {
     const bool hashed = s->set.transport == SIM_SUBFLOWS;
-    network_hops(back, t->to, hops, hops + back->vertices);
+    const int vertices = s->net->vertices;
+    int* hops = (int*)checked_malloc(2 * (size_t)vertices * sizeof(int), "paths");
+    Network back = network_reverse(s->net);
+    network_hops(&back, t->to, hops, hops + vertices);
     c->hops = hops[t->from];
     c->link = (int*)checked_malloc((TRANSPORT_PATHS + 2) * (size_t)c->hops * sizeof(int), "paths");
     transport_walk(s->net, c, hops, t->from, 0);
+    network_free(&back);
+    free(hops);
     c->link = (int*)checked_realloc(c->link, (size_t)(c->paths * c->hops), sizeof(int), "paths");
     c->live = c->paths;
     c->entries = hashed ? s->set.subflows : c->paths;
@@ -63,27 +66,23 @@ static inline void transport_connect(const Sim* s, SimConnection* c, const Netwo
 static inline bool transport_prepare(Sim* s, Error* error) {
     const int64_t n = s->plan->n, ranks = s->plan->ranks;
     int64_t packets = 0;
-    int* hops = (int*)checked_malloc(2 * (size_t)s->net->vertices * sizeof(int), "paths");
-    Network back = network_reverse(s->net);
     s->flow = (SimFlow*)checked_calloc((size_t)n, sizeof(SimFlow), "rows");
     s->connection = (SimConnection*)checked_calloc((size_t)(ranks * ranks), sizeof(SimConnection), "connections");
-    for (int64_t i = 0; i < n && packets <= TRANSPORT_PACKETS; i++) {
+    for (int64_t i = 0; i < n; i++) {
         const Transfer* t = &s->plan->transfers[i];
         SimFlow* f = &s->flow[i];
         f->connection = (int32_t)(t->from * ranks + t->to);
-        SimConnection* c = &s->connection[f->connection];
-        if (!c->link) transport_connect(s, c, &back, t, hops);
-        s->sends_on[i] = c->link[0];
         f->first = (int32_t)packets;
-        f->packets = (int32_t)min_i64(TRANSPORT_PACKETS, sim_packets(s, sim_bytes(s, i)));
-        packets += c->paths > TRANSPORT_PATHS ? TRANSPORT_PACKETS : f->packets;
+        SimConnection* c = &s->connection[f->connection];
+        if (!c->link) transport_connect(s, c, t);
+        s->sends_on[i] = c->link[0];
         s->path_room = (int32_t)max_i64(s->path_room, c->hops);
+        packets += sim_packets(s, sim_bytes(s, i));
+        if (packets > TRANSPORT_PACKETS || packets * s->path_room > INT32_MAX || c->paths > TRANSPORT_PATHS)
+            return fail(error, "%s on %s: more than %d packets, or %d shortest paths", s->plan->name, s->net->name,
+                        TRANSPORT_PACKETS, TRANSPORT_PATHS);
+        f->packets = (int32_t)packets - f->first;
     }
-    network_free(&back);
-    free(hops);
-    if (packets >= TRANSPORT_PACKETS || packets * s->path_room > INT32_MAX)
-        return fail(error, "%s on %s: more than %d packets, or %d shortest paths", s->plan->name, s->net->name,
-                    TRANSPORT_PACKETS, TRANSPORT_PATHS);
     s->message = (SimMessage*)checked_calloc((size_t)packets, sizeof(SimMessage), "packets");
     s->passage = (SimPassage*)checked_malloc((size_t)(packets * s->path_room) * sizeof(SimPassage), "packets");
     return true;
@@ -141,9 +140,7 @@ static inline void transport_fill(Sim* s, int32_t row) {
 // A packet has left its sender. Returns whether it is the last one of its row, for the first time.
 static inline bool transport_left(Sim* s, int32_t message) {
     SimFlow* f = &s->flow[s->message[message].row];
-    const bool before = f->left;
-    f->left = before || message + 1 == f->first + f->packets;
-    return f->left && !before;
+    return message + 1 == f->first + f->packets && f->left++ == 0;
 }
 
 // A packet arrives. Returns whether its row is complete now.
@@ -156,10 +153,6 @@ static inline bool transport_arrive(Sim* s, int32_t message) {
     s->result->delivered += m->bytes;
     sim_push(s, s->now + m->latency, SIM_ACK, message, true);
     return f->expect == f->packets;
-}
-
-static inline void transport_lose(Sim* s, int32_t message) {
-    sim_push(s, s->message[message].sent + s->set.timeout, SIM_ACK, message, false);
 }
 
 // A sender learns that a packet has arrived, or that it is lost.

@@ -19,11 +19,17 @@ enum { MOST = 16 }; // of a list
 
 typedef struct {
     const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *reduce, *burst;
-    const char *packet, *timeout, *dead;
-    int kind, flow, injection, transport;
-    int64_t segments, ports, subflows, flight, window, seeds, groups;
+    int kind, flow, injection;
+    int64_t segments, ports;
     bool as_run, paper, help;
 } Arguments;
+
+// Of transports.
+typedef struct {
+    const char *packet, *timeout, *dead;
+    int kind; // 0: none
+    int64_t subflows, flight, window, seeds, groups;
+} Spread;
 
 // ----------------------------------------------------------------------------------------------------------------
 // Parsing
@@ -128,20 +134,21 @@ static void read_dead(const Network* net, const char* text, SimSettings* set) {
 }
 
 static double percentile(const double* sorted, int64_t n, double part) {
-    return sorted[min_i64(n - 1, (int64_t)(part * (double)n))];
+    return n > 0 ? sorted[min_i64(n - 1, (int64_t)(part * (double)n))] : 0;
 }
 
-static void print_transports(const Arguments* a, const Network* net, const Routes* routes, const Plan* plan,
-                             int64_t bytes, SimSettings set) {
+static void print_transports(const Spread* x, const Network* net, const Routes* routes, const Plan* plan, int64_t bytes,
+                             SimSettings set) {
+    static const double parts[] = {0.5, 0.99, 0.999};
     static const char* const names[] = {"route", "ecmp", "subflows", "spray", "random", "adaptive"};
-    double* flow = (double*)checked_malloc((size_t)(plan->n * a->seeds) * sizeof(double), "times");
-    double *whole = (double*)checked_malloc((size_t)a->seeds * sizeof(double), "times"), first = 0;
+    double* flow = (double*)checked_malloc((size_t)(plan->n * x->seeds) * sizeof(double), "times");
+    double *whole = (double*)checked_malloc((size_t)x->seeds * sizeof(double), "times"), first = 0;
     for (int k = 0; k < 6; k++) {
-        if (a->transport < 7 ? a->transport != k + 1 : k == 0 && set.dead[0] >= 0) continue;
+        if (x->kind < 7 ? x->kind != k + 1 : k == 0 && set.dead[0] >= 0) continue;
         int64_t flows = 0, again = 0, reorder = 0;
         set.transport = (SimTransport)(k > 1 ? k - 1 : k);
-        set.subflows = k == 1 ? 1 : (int)a->subflows;
-        for (int64_t seed = 0; seed < a->seeds; seed++) {
+        set.subflows = k == 1 ? 1 : (int)x->subflows;
+        for (int64_t seed = 0; seed < x->seeds; seed++) {
             set.seed = (uint64_t)seed;
             SimResult r = run(plan, net, routes, bytes, &set);
             for (int64_t i = 0; i < plan->n; i++) {
@@ -153,19 +160,19 @@ static void print_transports(const Arguments* a, const Network* net, const Route
             sim_result_free(&r);
         }
         qsort(flow, (size_t)flows, sizeof *flow, compare_doubles);
-        qsort(whole, (size_t)a->seeds, sizeof *whole, compare_doubles);
-        if (first == 0) first = percentile(whole, a->seeds, 0.5);
-        printf("%10lld  %-16s  %-8s", (long long)(bytes / a->groups), plan->name, names[k]);
-        for (int i = 0; i < 3; i++) print_time(flows ? percentile(flow, flows, i ? 1 - pow(0.1, i + 1) : 0.5) : 0);
-        for (int i = 0; i < 3; i++) print_time(percentile(whole, a->seeds, i ? 1 - pow(0.1, i + 1) : 0.5));
-        printf("  %7.3f  %8lld  %7lld\n", first > 0 ? percentile(whole, a->seeds, 0.5) / first : 1, (long long)again,
+        qsort(whole, (size_t)x->seeds, sizeof *whole, compare_doubles);
+        if (first == 0) first = percentile(whole, x->seeds, 0.5);
+        printf("%10lld  %-16s  %-8s", (long long)bytes, plan->name, names[k]);
+        for (int i = 0; i < 3; i++) print_time(percentile(flow, flows, parts[i]));
+        for (int i = 0; i < 3; i++) print_time(percentile(whole, x->seeds, parts[i]));
+        printf("  %7.3f  %8lld  %7lld\n", first > 0 ? percentile(whole, x->seeds, 0.5) / first : 1, (long long)again,
                (long long)reorder);
     }
     free(flow);
     free(whole);
 }
 
-static void compare(const Arguments* a) {
+static void compare(const Arguments* a, const Spread* x) {
     Error error = {""};
     Network net;
     if (!network_build(&net, a->topology, &error)) die_usage("%s", error.text);
@@ -180,45 +187,45 @@ static void compare(const Arguments* a) {
     if (a->overhead) set.overhead = read_seconds("overhead", a->overhead);
     if (a->burst) set.burst = (double)read_bytes("burst", a->burst);
     if (a->reduce) set.reduce = 1 / read_bandwidth("reduce", a->reduce);
-    if (a->packet) set.payload = (int)min_i64(1 << 30, read_bytes("packet", a->packet));
-    if (a->timeout) set.timeout = read_seconds("timeout", a->timeout);
-    if (a->dead) read_dead(&net, a->dead, &set);
-    set.flight = (int)a->flight;
-    set.window = (int)a->window;
+    if (x->packet) set.payload = (int)min_i64(1 << 30, read_bytes("packet", x->packet));
+    if (x->timeout) set.timeout = read_seconds("timeout", x->timeout);
+    if (x->dead) read_dead(&net, x->dead, &set);
+    set.flight = (int)x->flight;
+    set.window = (int)x->window;
     char *names[MOST], *sizes[MOST], *name_text = strdup(a->algorithm), *size_text = strdup(a->bytes);
     if (!name_text || !size_text) die("out of memory");
     const int n = split(name_text, names, "algorithm"), m = split(size_text, sizes, "bytes");
     int64_t bytes[MOST];
     for (int i = 0; i < m; i++) bytes[i] = read_bytes("bytes", sizes[i]);
-    Network group;
+    Network group = net; // that a plan is for
     char group_name[32];
-    snprintf(group_name, sizeof group_name, "full:%d", net.ranks / (int)a->groups);
-    if (a->groups > 1 && (a->kind || net.ranks % a->groups || !network_build(&group, group_name, &error)))
-        die_usage("--groups %lld: all-reduces of parts of the %d ranks of %s", (long long)a->groups, net.ranks,
-                  net.name);
+    snprintf(group_name, sizeof group_name, "full:%d", net.ranks / (int)x->groups);
+    if (x->groups > 1 && (a->kind || net.ranks % x->groups || !network_build(&group, group_name, &error)))
+        die_usage("--groups %lld: for all-reduces, and a part of the %d ranks", (long long)x->groups, net.ranks);
     Routes routes = network_routes(&net);
     Plan plans[MOST];
     printf("%s, %s: %d ranks, %d links\n\n", net.name, plan_kind_name((PlanKind)a->kind), net.ranks, net.links);
-    printf("%s", a->transport ? "     bytes  algorithm         transport   message p50          p99         p999"
-                                "     whole p50          p99         p999  p50/1st     again  reorder\n"
-                              : "     bytes  algorithm           steps         time      GB/s      use  speed-up"
-                                "       formula  time/formula\n");
+    printf("     bytes  algorithm         ");
+    if (x->kind)
+        printf("transport   message p50          p99         p999     whole p50          p99         p999  p50/1st     "
+               "again  reorder\n");
+    else
+        printf("  steps         time      GB/s      use  speed-up       formula  time/formula\n");
     for (int i = 0; i < m; i++) {
         for (int k = 0; k < n; k++) {
-            if (!collective_build(&plans[k], names[k], (PlanKind)a->kind, a->groups > 1 ? &group : &net, &error))
-                die_usage("%s", error.text);
-            if (a->groups > 1) plan_groups(&plans[k], (int)a->groups);
+            if (!collective_build(&plans[k], names[k], (PlanKind)a->kind, &group, &error)) die_usage("%s", error.text);
+            if (x->groups > 1) plan_groups(&plans[k], (int)x->groups);
             if (a->as_run) plan_cut(&plans[k], plan_slabs(plan_is_single(&plans[k]), bytes[i] / plans[k].chunks));
         }
-        if (!a->transport) print_rows(&net, &routes, plans, n, bytes[i], &set);
+        if (!x->kind) print_rows(&net, &routes, plans, n, bytes[i], &set);
         for (int k = 0; k < n; k++) {
-            if (a->transport) print_transports(a, &net, &routes, &plans[k], bytes[i] * a->groups, set);
+            if (x->kind) print_transports(x, &net, &routes, &plans[k], bytes[i], set);
             plan_free(&plans[k]);
         }
     }
     routes_free(&routes);
     network_free(&net);
-    if (a->groups > 1) network_free(&group);
+    if (x->groups > 1) network_free(&group);
     free(name_text);
     free(size_text);
 }
@@ -501,23 +508,17 @@ static void paper(void) {
 // ----------------------------------------------------------------------------------------------------------------
 
 int main(int argc, char** argv) {
-    Arguments a;
-    memset(&a, 0, sizeof a);
-    a.topology = "torus:8x8";
-    a.algorithm = "ring,multitree";
-    a.bytes = "1MiB,16MiB";
-    a.injection = SIM_FREE;
-    a.segments = 16;
-    a.subflows = 4;
-    a.flight = 64;
-    a.window = 256;
-    a.seeds = a.groups = 1;
+    Arguments a = {"torus:8x8", "ring,multitree", "1MiB,16MiB", NULL, NULL, NULL,  NULL,  NULL,
+                   0,           SIM_HEADS_NONE,   SIM_FREE,     16,   0,    false, false, false};
+    Spread x = {NULL, NULL, NULL, 0, 4, 64, 256, 1, 1};
     Option table[] = {
         option_heading("What"),
         option_string("topology", &a.topology, "NAME|FILE", "network, see comm/collectives/topology.h"),
         option_string("algorithm", &a.algorithm, "A,B,...",
                       "see comm/collectives/collectives.h; speed-ups are over the first"),
         option_string("bytes", &a.bytes, "1MiB,...", "of the whole vector"),
+        option_int("groups", &x.groups, 1, 1024,
+                   "of every N-th rank each, that sum parts of the vector at the same time"),
         option_choice("kind", &a.kind, "all-reduce|reduce-scatter|all-gather", "what is done"),
         option_heading("How"),
         option_string("bandwidth", &a.bandwidth, "16GB/s", "of all links"),
@@ -532,16 +533,15 @@ int main(int argc, char** argv) {
         option_int("segments", &a.segments, 1, 4096, "that a message is cut into, at most"),
         option_flag("as-run", &a.as_run, "chunks are cut as comm/comm_planned.h does"),
         option_heading("Transports of many paths (docs/transport.md)"),
-        option_choice("transport", &a.transport, "none|route|ecmp|subflows|spray|random|adaptive|all",
+        option_choice("transport", &x.kind, "none|route|ecmp|subflows|spray|random|adaptive|all",
                       "how packets choose among the shortest paths; route: all take the same"),
-        option_int("subflows", &a.subflows, 1, 64, "paths drawn by hash, of subflows"),
-        option_int("groups", &a.groups, 1, 1024, "of every N-th rank each, which run the plan at the same time"),
-        option_int("seeds", &a.seeds, 1, 10000, "runs, with different hashes"),
-        option_string("packet", &a.packet, "4KB", "size of a packet; 256 bytes if not given"),
-        option_int("flight", &a.flight, 1, 1 << 20, "packets of a message that are in flight, at most"),
-        option_int("window", &a.window, 1, 1 << 20, "how far they are out of order, is less than this"),
-        option_string("timeout", &a.timeout, "1ms", "after which a lost packet is sent again"),
-        option_string("dead-link", &a.dead, "A,B,20us", "that dies at a time, between two vertices"),
+        option_int("subflows", &x.subflows, 1, 64, "paths drawn by hash, of subflows"),
+        option_int("seeds", &x.seeds, 1, 10000, "runs, with different hashes"),
+        option_string("packet", &x.packet, "4KB", "size of a packet; 256 bytes if not given"),
+        option_int("flight", &x.flight, 1, 1 << 20, "packets of a message that are in flight, at most"),
+        option_int("window", &x.window, 1, 1 << 20, "how far they are out of order, is less than this"),
+        option_string("timeout", &x.timeout, "1ms", "after which a lost packet is sent again"),
+        option_string("dead-link", &x.dead, "A,B,20us", "that dies at a time, between two vertices"),
         option_heading("Else"),
         option_flag("paper", &a.paper, "the experiments of MultiTree's authors; takes minutes"),
         option_flag("help", &a.help, "this list"),
@@ -553,6 +553,6 @@ int main(int argc, char** argv) {
     if (a.paper)
         paper();
     else
-        compare(&a);
+        compare(&a, &x);
     return 0;
 }

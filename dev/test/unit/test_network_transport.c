@@ -51,7 +51,7 @@ static SimResult over_paths(int K, double s, int n, SimSettings set, double dead
     return result;
 }
 
-// One path: as a message; a window shorter than the round trip: so many packets each.
+// One path: as a message; a window shorter than the round trip: it is sent again and again.
 static void test_one_path(void) {
     double worst = 0;
     for (int t = 0; t < 4; t++) {
@@ -181,16 +181,17 @@ static void test_window(void) {
     check(ok && most == -1, "out of order by less than the window, and once by one less");
 }
 
-// Loads of the busiest of `bins`, of all ways to throw `balls`: how often each occurs.
+// How often each load of the busiest of `bins` occurs among all ways to throw `balls`.
 static void count_loads(int balls, int bins, int* load, double* ways) {
     int most = 0;
-    for (int i = 0; i < bins && balls == 0; i++) most = load[i] > most ? load[i] : most;
-    if (balls == 0) ways[most]++;
-    for (int i = 0; i < bins && balls > 0; i++) {
+    for (int i = 0; i < bins; i++) {
+        most = load[i] > most ? load[i] : most;
+        if (balls == 0) continue;
         load[i]++;
         count_loads(balls - 1, bins, load, ways);
         load[i]--;
     }
+    if (balls == 0) ways[most]++;
 }
 
 // Flows of a leaf, each to another leaf, over as many switches: ECMP are balls in bins.
