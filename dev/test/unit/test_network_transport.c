@@ -33,7 +33,7 @@ static void build_paths(Network* net, int K, double s) {
     network_sort(net);
 }
 
-// n messages of N packets over them, one after another.
+// n messages of N packets over them, one after another. dead_at: of the last path; < 0: never.
 static SimResult over_paths(int K, double s, int n, SimSettings set, double dead_at) {
     Network net;
     Plan plan;
@@ -42,8 +42,8 @@ static SimResult over_paths(int K, double s, int n, SimSettings set, double dead
     plan_init(&plan, "test", PLAN_ALL_REDUCE, 2, n);
     for (int i = 0; i < n; i++) plan_add(&plan, i, 0, 1, i, 1, true);
     if (dead_at >= 0) {
-        set.dead[0] = network_link(&net, 0, 2);
-        set.dead[1] = network_link(&net, 2, 0);
+        set.dead[0] = network_link(&net, 0, 1 + K);
+        set.dead[1] = network_link(&net, 1 + K, 0);
         set.dead_at = dead_at;
     }
     seconds_of(&plan, &net, n * (int64_t)N * P, &set, &result);
@@ -96,6 +96,11 @@ static void test_paths(void) {
             }
         }
     }
+    SimResult two =
+        over_paths(1, 1, 2, transport_of(SIM_SPRAY, 1, N, 0), -1); // the second begins when the first has left
+    most = fmax(most, off(two.flow[0], (N + 1) * P / B + 2 * a) + off(two.flow[1], (N + 1) * P / B + 2 * a));
+    most = fmax(most, off(two.seconds, (2 * N + 1) * P / B + 2 * a));
+    sim_result_free(&two);
     check(same, "over 1 to 5 paths: all bytes come once, in one direction");
     check_error("the time of the busiest path, and all of them carry the message", worst, exact);
     check_error("spray, adaptive: s (M / K + packet) / B + 2 a; ECMP: (M + packet) / B + 2 a", most, exact);
@@ -157,6 +162,13 @@ static void test_dead_path(void) {
     check(same && hit > 0 && hit < 20, "a dead path: what is lost comes again, once; ECMP lost its path %d of 20 times",
           hit);
     check_error("timeout + lost / ((K - 1) B) + packet / B + 2 a; ECMP timeout + lost / B", worst, exact);
+    // 8 in flight: all of them are lost, one after another, and sent again.
+    SimSettings few = transport_of(SIM_SPRAY, 1, N, 5);
+    few.flight = 8;
+    SimResult f = over_paths(4, 1, 1, few, 0);
+    check(f.again == 8 && f.delivered == (int64_t)N * P, "a dead path and 8 in flight: %lld are lost",
+          (long long)f.again);
+    sim_result_free(&f);
     // By a window: it blocks at the first lost packet; a second message does not use the dead path.
     SimResult r = over_paths(4, 1, 2, transport_of(SIM_SPRAY, 1, 60, 5), 0);
     check(r.again == 15 && r.delivered == 2 * (int64_t)N * P && r.reorder < 60,
@@ -166,19 +178,36 @@ static void test_dead_path(void) {
     sim_result_free(&r);
 }
 
-// With a window of W none is W or more ahead.
+// With a window of W none is W or more ahead; also if a path is slow, and another one dies.
 static void test_window(void) {
     bool ok = true;
     int most = -100;
-    for (int t = 0; t < 4; t++) {
+    for (int t = 0; t < 8; t++) {
         for (int window = 1; window < 100; window += 1 + window / 2) {
-            SimResult r = over_paths(4, 7, 2, transport_of(transports[t], 3, window, 4), -1);
+            SimResult r = over_paths(4, 7, 2, transport_of(transports[t % 4], 3, window, 4), t < 4 ? -1 : 1e-6);
             ok = ok && r.reorder < window && r.delivered == 2 * (int64_t)N * P;
             most = (int)max_i64(most, r.reorder - window);
             sim_result_free(&r);
         }
     }
     check(ok && most == -1, "out of order by less than the window, and once by one less");
+}
+
+// Random paths: the packets of a path are binomial.
+static void test_random(int seeds) {
+    const double mean = N / 4.0, variance = mean * 3 / 4;
+    double sum = 0, squares = 0;
+    for (int seed = 0; seed < seeds; seed++) {
+        SimResult r = over_paths(4, 1, 1, transport_of(SIM_RANDOM, 1, N, (uint64_t)seed), -1);
+        const double packets = r.busy[1] * B / P - mean;
+        sum += packets;
+        squares += packets * packets;
+        sim_result_free(&r);
+    }
+    check_error("random: packets of a path, binomial mean, in standard deviations", fabs(sum) / sqrt(variance * seeds),
+                4);
+    check_error("random: binomial variance, in standard deviations of it",
+                fabs(squares / seeds / variance - 1) / sqrt(2.0 / seeds), 4);
 }
 
 // How often each load of the busiest of `bins` occurs among all ways to throw `balls`.
@@ -388,6 +417,7 @@ int main(int argc, char** argv) {
     test_slow_path();
     test_dead_path();
     test_window();
+    test_random(brief ? 100 : 400);
     test_hashes(brief ? 100 : 400);
     test_exploded();
     test_transport_plans();
