@@ -7,7 +7,8 @@ random, adaptive), or one that a hash draws (subflows; ECMP is one subflow). Of 
 in flight, each less than `window` packets after the first that is not acknowledged; so the receiver has none that is
 `window` or more ahead of the first missing one. Acknowledgements come after the latency of the packet's path. A link
 dies between two packets; those that it has not begun to send are lost, and sent again `timeout` after they were sent,
-by a path without losses. Nothing else is sent twice: timeouts are assumed to be longer than queues.
+by a path without losses. Nothing else is sent twice: timeouts are assumed to be longer than queues. Every packet is a
+message of its own on the links, with a head where messages have one.
 */
 #ifndef NETWORK_TRANSPORT_H
 #define NETWORK_TRANSPORT_H

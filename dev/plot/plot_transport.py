@@ -37,12 +37,13 @@ def seconds(number, unit):
 
 def measure(side, seeds):
     """{transport: (median, 99th percentile)}, in units of the routes' time"""
-    command = ["build/simulate", "--topology", f"fattree:{side},2", "--algorithm", "ring", "--groups", str(side), "--bytes",
-               f"{4 * side * side}MB", "--bandwidth", "100GB/s", "--latency", "100ns", "--packet", "64KB"]
+    command = (f"build/simulate --topology fattree:{side},2 --algorithm ring --groups {side} --packet 64KB "
+               f"--bytes {4 * side * side}MB --bandwidth 100GB/s --latency 100ns").split()
     found = {}
     for transport in ["route", *COLOURS]:
-        out = subprocess.run([*command, "--transport", transport, "--seeds", "1" if transport == "route" else str(seeds)],
-                             check=True, stdout=subprocess.PIPE, text=True).stdout
+        runs = "1" if transport == "route" else str(seeds)
+        out = subprocess.run([*command, "--transport", transport, "--seeds", runs], check=True, stdout=subprocess.PIPE,
+                             text=True).stdout
         words = out.splitlines()[-1].split()
         found[transport] = seconds(*words[9:11]), seconds(*words[11:13])
     return {name: tuple(x / found["route"][0] for x in found[name]) for name in COLOURS}
@@ -70,8 +71,8 @@ def main():
                    f'<text x="{LEFT - 10}" y="{y(value) + 4:.1f}" text-anchor="end">{value}</text>')
     for side in SIDES:
         svg.append(f'<text x="{x(side):.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{side * side}</text>')
-    svg.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 14}" text-anchor="middle">ranks of a fat tree of two '
-               'levels: leaves, ranks of a leaf, and uplinks are their square root</text>')
+    axis = "ranks of a fat tree of two levels: leaves, ranks of a leaf, and uplinks are their square root"
+    svg.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 14}" text-anchor="middle">{axis}</text>')
     line = " ".join(f"{x(side):.1f},{y(loads[side]):.1f}" for side in SIDES)
     svg.append(f'<polyline fill="none" stroke="#b8322a" stroke-width="1.5" stroke-dasharray="5 4" points="{line}"/>')
     last = None
