@@ -18,7 +18,7 @@ exactly. Messages on the same link take turns, a segment (some packets of one me
 Buffers between links are unlimited. `in_order`: segments leave in the order in which they came over a link, so that a
 message whose next link is busy holds up later ones whose next link is free ("head-of-line blocking"). Routers with few
 virtual channels, all of which one message may fill, come close to that; with a channel for every message it does not
-occur.
+occur. A message has one path; with a transport each of its packets chooses one (network_transport.h).
 
 Limits. A link that is limited by a token bucket (as Linux's tc tbf) lets `burst` bytes through at once when it has been
 idle; the bucket refills at its bandwidth.
@@ -604,7 +604,8 @@ static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes
                     set->ports, set->port_ahead, set->port_fill);
     if (set->window < 1 || set->flight < 1 || set->subflows < 1 || !(set->timeout > 0 && set->timeout < INFINITY) ||
         !(set->dead_at >= 0) || (set->transport ? set->ports > 0 || set->in_order : set->dead[0] >= 0))
-        return fail(error, "transports: packets, subflows, timeout above 0, no ports or queues; dead links need one");
+        return fail(error,
+                    "--timeout, --flight, --window, --subflows are above 0, --ports 0; --dead-link needs --transport");
     for (int i = 0; i < net->links; i++) {
         if (!(net->link[i].bandwidth > 0 && net->link[i].latency >= 0))
             return fail(error, "network %s: a link of %g bytes/s, %g s", net->name, net->link[i].bandwidth,

@@ -80,8 +80,8 @@ static inline bool transport_prepare(Sim* s, Error* error) {
         s->path_room = (int32_t)max_i64(s->path_room, c->hops);
         packets += sim_packets(s, sim_bytes(s, i));
         if (packets > TRANSPORT_PACKETS || packets * s->path_room > INT32_MAX || c->paths > TRANSPORT_PATHS)
-            return fail(error, "%s on %s: more than %d packets, or %d shortest paths", s->plan->name, s->net->name,
-                        TRANSPORT_PACKETS, TRANSPORT_PATHS);
+            return fail(error, "%s on %s: more than %d packets (take a larger --packet), or %d shortest paths",
+                        s->plan->name, s->net->name, TRANSPORT_PACKETS, TRANSPORT_PATHS);
         f->packets = (int32_t)packets - f->first;
     }
     s->message = (SimMessage*)checked_calloc((size_t)packets, sizeof(SimMessage), "packets");
