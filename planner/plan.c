@@ -6,6 +6,7 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
     plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
     ./train_gpt $(./plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...    the trainer's options (flags.h)
     plan --published                                  the model of time beside published results
+    plan --figures all --svg figures.svg              figures of Narayanan et al. 2021 (figures.h)
     plan --datacenter planner/clusters/next-generation.txt
     plan --calibrate trace.json --cluster my-machine.txt
 
