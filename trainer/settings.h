@@ -37,8 +37,8 @@ typedef struct {
     int recompute, schedule; // choices
     bool sequence_parallel, tp_comm_overlap, no_scatter_gather;
     int dp_mode; // choice
-    int64_t sites, outer_delay, local_steps, fragments;
-    double dc_lambda, outer_lr, outer_momentum, outer_alpha; // dc_lambda, outer_alpha: -1: by the mode
+    int64_t sites, outer_delay, local_steps, fragments, outer_top_k;
+    double dc_lambda, outer_lr, outer_momentum, outer_alpha, outer_error_decay; // -1: by the mode
     bool eager;
     int outer_bits, optimizer; // choices
     const char *allreduce, *topology;
@@ -73,8 +73,9 @@ static inline Settings settings_default(void) {
     s.outer_delay = -1;
     s.dc_lambda = -1;
     s.outer_alpha = -1;
-    s.outer_lr = 0.7;
-    s.outer_momentum = 0.9;
+    s.outer_lr = -1;
+    s.outer_momentum = -1;
+    s.outer_error_decay = -1;
     s.lr = -1;
     s.min_lr = -1;
     s.weight_decay = 0.1;
@@ -204,13 +205,19 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
         option_int("local-steps", &s->local_steps, 1, 1 << 16, "diloco: steps of a round [32]"),
         option_int("fragments", &s->fragments, 1, 1 << 16,
                    "diloco: parts of the model, each sent in its own step of a round [1]"),
-        option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer"),
-        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999, "diloco: its momentum"),
+        option_float("outer-lr", &s->outer_lr, 0, 1e3,
+                     "diloco: learning rate of the outer optimizer [0.7; with --outer-top-k 1]"),
+        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999,
+                     "diloco: its momentum [0.9; with --outer-top-k 0]"),
         option_float(
             "outer-alpha", &s->outer_alpha, 0, 1,
             "diloco: part of its own weights that a site keeps when it merges [0.5 with --outer-delay, else 0]"),
         option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
-        option_choice("outer-bits", &s->outer_bits, "32|8|4", "diloco: bits of a number that is sent"),
+        option_choice("outer-bits", &s->outer_bits, "32|8|4|2", "diloco: bits of a number that is sent"),
+        option_int("outer-top-k", &s->outer_top_k, 1, 4096,
+                   "diloco: of each 4096 numbers send only the K largest, with their indices (SparseLoCo) [all]"),
+        option_float("outer-error-decay", &s->outer_error_decay, 0, 1,
+                     "diloco: factor of what was not sent before, in what is sent next [1; with --outer-top-k 0.95]"),
         option_heading("all-reduce algorithm"),
         option_string("allreduce", &s->allreduce, "NAME", allreduce_help),
         option_string(
@@ -558,7 +565,9 @@ static inline void check_method_options(const Settings* o) {
                    {"outer-momentum", o->outer_momentum != usual.outer_momentum, diloco},
                    {"outer-alpha", o->outer_alpha >= 0, diloco},
                    {"eager", o->eager, diloco},
-                   {"outer-bits", o->outer_bits > 0, diloco}};
+                   {"outer-bits", o->outer_bits > 0, diloco},
+                   {"outer-top-k", o->outer_top_k > 0, diloco},
+                   {"outer-error-decay", o->outer_error_decay >= 0, diloco}};
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
         if (!options[i].given || options[i].fits) continue;
         const char* modes = "diloco";
@@ -573,6 +582,12 @@ static inline void check_method_options(const Settings* o) {
     if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))
         die_usage("--eager is incompatible with --%s; drop one of the two",
                   o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
+    if (o->eager && (o->outer_top_k || o->outer_error_decay >= 0))
+        die_usage(
+            "--eager is incompatible with --%s: what is never sent would take the sites apart; drop one of the two",
+            o->outer_top_k ? "outer-top-k" : "outer-error-decay");
+    if (o->outer_error_decay >= 0 && !o->outer_bits && !o->outer_top_k)
+        die_usage("--outer-error-decay needs --outer-top-k or fewer --outer-bits: without them all is sent");
     if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
         die_usage("--zero %lld is incompatible with --dp-mode %s; %s", (long long)o->zero, mode,
                   o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
@@ -580,12 +595,12 @@ static inline void check_method_options(const Settings* o) {
 
 // The configuration of --dp-mode and its options.
 static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
-    static const int outer_bits[] = {32, 8, 4};
-    const bool diloco = o->dp_mode == DP_DILOCO;
+    static const int outer_bits[] = {32, 8, 4, 2};
+    const bool diloco = o->dp_mode == DP_DILOCO, sparse = o->outer_top_k > 0;
     AsyncConfig r;
     memset(&r, 0, sizeof r);
     if (!settings_is_training(o)) {
-        const AsyncConfig none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+        const AsyncConfig none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0, 0, 0};
         return none;
     }
     r.mode = (DpMode)o->dp_mode;
@@ -600,8 +615,13 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     r.bits = outer_bits[o->outer_bits];
     r.compensation = o->dc_lambda;
     if (o->dc_lambda < 0) r.compensation = o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
+    r.top_k = (int)o->outer_top_k;
+    r.error_decay = o->outer_error_decay;
+    if (o->outer_error_decay < 0) r.error_decay = sparse ? 0.95 : 1;
     r.outer_lr = o->outer_lr;
+    if (o->outer_lr < 0) r.outer_lr = sparse ? 1 : 0.7;
     r.outer_momentum = o->outer_momentum;
+    if (o->outer_momentum < 0) r.outer_momentum = sparse ? 0 : 0.9;
     if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // no gradient is delayed
     r.mix = o->outer_alpha;
     if (o->outer_alpha < 0) r.mix = diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
