@@ -236,9 +236,10 @@ __device__ __forceinline__ uint32_t quant_head(const F& number, int mine, int n)
     const bool finite = top < 0x7f800000u, usable = finite && largest > 0;
     if (BITS > 2) return finite ? __float_as_uint(largest / (float)((1u << (BITS - 1)) - 1)) : 0x7fc00000u;
     uint64_t all = 0, upper = 0, above = 0;
-    for (int j = 0; j < mine && usable; j++) all += quant_units(number(j), largest);
+    if (!usable) mine = 0;
+    for (int j = 0; j < mine; j++) all += quant_units(number(j), largest);
     all = lanes_sum<LANES>(all);
-    for (int j = 0; j < mine && usable; j++) {
+    for (int j = 0; j < mine; j++) {
         const uint64_t units = quant_units(number(j), largest), is_above = units * (uint64_t)n > all;
         upper += is_above * units;
         above += is_above;

@@ -46,7 +46,7 @@ typedef struct {
     double compensation; // lambda0: the norm of the correction, in norms of the gradient; 0: none
     double outer_lr, outer_momentum;
     double mix;         // the weight of a site's local parameters in a merge
-    int top_k;          // of each 4096 numbers only so many are sent, the largest; 0: all
+    int top_k;          // K: only the K largest of each 4096 numbers are sent; 0: all
     double error_decay; // the weight of what was not sent before, in what is sent
 } AsyncConfig;
 

@@ -757,7 +757,7 @@ static void test_all_replicas(bool is_short) {
         for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) {
             test_replicas(lengths[i], moved);
             if (moved < 8) test_delay_squares(lengths[i], moved);
-            for (int bits = 2; bits <= 8 && moved < 16; bits *= 2) test_compressed(lengths[i], bits, 0, moved);
+            for (int bits = 2; bits <= (moved < 16 ? 8 : 0); bits *= 2) test_compressed(lengths[i], bits, 0, moved);
         }
     }
     test_delay_squares(40005, 0);
