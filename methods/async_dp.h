@@ -47,8 +47,9 @@ needed.
 
 In a site all ranks of a data group hold the same numbers. Each exchanges one site shard with other sites, and gathers
 the others' sums. With fewer bits, or only the largest numbers, every site sends its compressed shard to all others, and
-each adds them in float32. Numbers share a scale or a chunk only within their slice: norms and biases, of which tensor ranks hold copies, are stored between
-slices of matrices, which differ by rank, and would be rounded differently on each.
+each adds them in float32. Numbers share a scale or a chunk only within their slice: norms and biases, of which tensor
+ranks hold copies, are stored between slices of matrices, which differ by rank, and would be rounded differently on
+each.
 */
 #ifndef ASYNC_DP_H
 #define ASYNC_DP_H

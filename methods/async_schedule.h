@@ -144,8 +144,8 @@ static inline double compressed_bytes(const AsyncConfig* config, const Layout* l
 }
 
 // Gradients: see gradient_traffic. Weights: gradients in the site as usual; each fragment as often as it is sent, in
-// float32 by an all-reduce or compressed to every other site; then its sum goes to all members of the site. L: blocks of
-// the model.
+// float32 by an all-reduce or compressed to every other site; then its sum goes to all members of the site. L: blocks
+// of the model.
 static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, const Layout* layout, int L, size_t element,
                                                  int64_t first, int64_t last) {
     const double S = config->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),

@@ -22,7 +22,7 @@ import runs
 import tuned
 from tuned import Configuration, best_rate, losses
 
-SAME = {'fp32': 1e-4, 'bf16': 2**-8}  # largest relative difference of losses with P = 1; bf16: what one rounding changes
+SAME = {'fp32': 1e-4, 'bf16': 2**-8}  # largest relative difference of losses with P = 1; bf16: one rounding
 
 
 def streams(name, n, fraction, cost, colour, **more):

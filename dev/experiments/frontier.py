@@ -14,8 +14,8 @@ counted in log.jsonl.
 The target: within 1 % of the validation loss of synchronous AdamW, with at least 100 times fewer bytes.
 
 The configurations: the synchronous optimizer, AdamW and Muon; DiLoCo (Douillard et al. 2023) with an outer step every
-H = 32 steps, outer rate 0.7 and momentum 0.9; MuLoCo, DiLoCo with Muon (Therien et al. 2025, arXiv 2505.23725), with 32,
-4 and 2 bits a number and error feedback; SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): of each 4096 numbers the 128
+H = 32 steps, outer rate 0.7 and momentum 0.9; MuLoCo, DiLoCo with Muon (Therien et al. 2025, arXiv 2505.23725), with
+32, 4 and 2 bits a number and error feedback; SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): of each 4096 numbers the 128
 or 32 largest, 2 bits each, outer rate 1, no momentum, an error that decays by 0.95."""
 import sys
 
@@ -66,7 +66,8 @@ def verdicts(found):
     yield from targets
     met = [holds for _, holds, _ in targets if holds is not None]
     yield ('The target is reached', any(met) if met else None, f'by {sum(met)} of {len(met)}' if met else 'no runs')
-    for a, b, words in (('muon', 'adamw', 'Muon is as good as AdamW'), ('muloco', 'muon', 'MuLoCo loses nothing to Muon'),
+    for a, b, words in (('muon', 'adamw', 'Muon is as good as AdamW'),
+                        ('muloco', 'muon', 'MuLoCo loses nothing to Muon'),
                         ('muloco-4', 'muloco', '4 bits lose nothing'), ('muloco-2', 'muloco', '2 bits lose nothing'),
                         ('sparse-128', 'diloco', 'SparseLoCo is as good as DiLoCo')):
         yield runs.loss_claim(runs.compare(losses(found, a), losses(found, b)), (-1, 0), words)

@@ -319,7 +319,8 @@ def sweep_table(o):
     for name in o.experiment.names:
         row = swept(o, name)
         if row:
-            out.append(f'| {label(o, name)} | ' + ' | '.join(f'{row[lr]:.4f}' if lr in row else '' for lr in rates) + ' |')
+            cells = [f'{row[lr]:.4f}' if lr in row else '' for lr in rates]
+            out.append(f'| {label(o, name)} | ' + ' | '.join(cells) + ' |')
     return out
 
 

@@ -709,8 +709,7 @@ static void test_compressed(int n, int bits, int top_k, int moved) {
         want = random_of<float>(n, 0.98765432f);
         for (size_t i = 0; i < want.size(); i++) {
             const size_t block = i / QUANT_BLOCK;
-            float scale = powf(10, -(float)(block % 6));
-            if (block == 1) scale = 0;
+            float scale = block == 1 ? 0 : powf(10, -(float)(block % 6));
             if (block == 7) scale = 190 * 0x1p-149f;
             want[i] *= scale;
             if (block > 7 && i % 3) want[i] = roundf(8 * want[i]) / 8;

@@ -78,7 +78,8 @@ def test_quick(folder):
     p = launch(cut, '--only', 'sparse-32')
     p.communicate()
     again = (runs.read_json(os.path.join(cut, 'results.json')) or {'runs': {}})['runs']
-    check(p.returncode == 0 and again.get('sparse-32') == results['runs'].get('sparse-32'), 'the same losses, continued')
+    same = again.get('sparse-32') == results['runs'].get('sparse-32')
+    check(p.returncode == 0 and same, 'the same losses, continued')
 
 
 with tempfile.TemporaryDirectory() as temporary:

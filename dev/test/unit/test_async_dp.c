@@ -555,8 +555,7 @@ static const struct {
     {4, false, "--dp-mode diloco --local-steps 2 --outer-delay 1 --outer-bits 4 --sites 2"},
     {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8 --sites 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --outer-delay 1 --outer-top-k 300 --outer-bits 2 --sites 2"},
-    {4, false,
-     "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --tp 2 --outer-top-k 300 --outer-bits 2"},
+    {4, false, "--dp-mode diloco --local-steps 3 --outer-delay 1 --tp 2 --outer-top-k 300 --outer-bits 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --outer-top-k 300 --outer-bits 4 --pp 2 --arch llama"},
     {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --tp 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --eager --outer-bits 8 --tp 2 --arch llama"},
@@ -640,9 +639,6 @@ static const struct {
     {0, "--dp-mode diloco --local-steps 3 --outer-alpha 0 --outer-bits 32", "--dp-mode diloco --local-steps 3", true},
     {1, "--dp-mode diloco --local-steps 2 --outer-top-k 4096 --outer-momentum 0.9 --outer-lr 0.7",
      "--dp-mode diloco --local-steps 2", true}, // all is sent, of one site
-    {0,
-     "--dp-mode diloco --local-steps 2 --outer-top-k 4096 --outer-momentum 0.9 --outer-lr 0.7 --outer-error-decay 0.5",
-     "--dp-mode diloco --local-steps 2", false},
     {0, "--dp-mode diloco --local-steps 100 --steps 200", "--dp-mode diloco --local-steps 50 --steps 200 --outer-lr 1",
      true}, // nothing is sent
     {0, "--dp-mode dc-s3gd --outer-delay 0 --optimizer sgd --lr 1e-2 --clip 0",

@@ -383,7 +383,8 @@ static double bytes_all_reduce(int s, double n) { return 2 * n * 4 * (s - 1) / s
 static double bytes_half(int s, double n, double element) { return n * element * (s - 1) / s; }
 
 // Bytes of a rank's part of a bucket, element by element: a new block or chunk at every slice, and after 64 or 4096
-// numbers; nothing of the padding. A chunk has a scale and fields of an index and a number, top_k / 4096 of its size, rounded up.
+// numbers; nothing of the padding. A chunk has a scale and fields of an index and a number: top_k / 4096
+// of its size, rounded up.
 static double bytes_of_part(const AsyncConfig* r, const Layout* layout, int b, int k) {
     const Bucket* bucket = &layout->bucket[b];
     const int64_t part = bucket->elements / k, begin = bucket->offset + layout->mesh.data % k * part;

@@ -597,6 +597,22 @@ static int larger_first(const void* a, const void* b) {
     return i < j ? -1 : 1;
 }
 
+// Whether `sent` is not what the code and the head say, or not the nearest to x. top: the largest |x| of the chunk; with
+// 32 bits the head is the number.
+static int sent_is_wrong(float sent, float x, float top, uint32_t code, uint32_t head, int bits) {
+    if (bits == 32) return sent != x || head != bits_of_float(x);
+    if (bits == 2) {
+        const float level = float_of_bits(code & 1 ? head & 0xFFFF0000 : head << 16);
+        const float other = float_of_bits(code & 1 ? head << 16 : head & 0xFFFF0000);
+        return sent != (code >> 1 ? -level : level) || code >> 1 != (x < 0) ||
+               fabs(fabs((double)x) - level) > fabs(fabs((double)x) - other);
+    }
+    const int q = (int)code < 1 << (bits - 1) ? (int)code : (int)code - (1 << bits);
+    const float scale = float_of_bits(head);
+    return scale != top / (float)largest_of(bits) || sent != (float)((double)q * scale) ||
+           (scale > 0 && q != (int)nearbyint((double)(x / scale)));
+}
+
 // Chunk by chunk beside a sort. Half of the numbers are eighths, so that many are equal; a chunk of zeros is the third.
 static void test_sparse(int n, int bits, int top_k) {
     const float decay = 0.75f;
@@ -631,26 +647,10 @@ static void test_sparse(int n, int bits, int top_k) {
             for (int i = 0, j = 0; i < size; i++) {
                 if (!chosen[begin + i]) continue;
                 largest[j] = x[begin + i];
-                const uint32_t field = bits_at(chunk + 4 * heads, (int64_t)j * width, width),
-                               head = bits_at(chunk, 0, 32);
+                const uint32_t field = bits_at(chunk + 4 * heads, (int64_t)j * width, width);
                 wrong_index += (int)(field & 4095) != i;
-                if (bits == 32) {
-                    wrong_value += value[begin + i] != x[begin + i] ||
-                                   bits_at(chunk, 32 * (int64_t)j, 32) != bits_of_float(x[begin + i]);
-                } else if (bits == 2) {
-                    const float level = float_of_bits(field >> 12 & 1 ? head & 0xFFFF0000 : head << 16);
-                    const float other = float_of_bits(field >> 12 & 1 ? head << 16 : head & 0xFFFF0000);
-                    const double size_of = fabs((double)x[begin + i]);
-                    wrong_value +=
-                        value[begin + i] != (field >> 13 ? -level : level) || field >> 13 != (x[begin + i] < 0);
-                    wrong_value += fabs(size_of - level) > fabs(size_of - other);
-                } else {
-                    const int raw = (int)(field >> 12), q = raw < 1 << (bits - 1) ? raw : raw - (1 << bits);
-                    const float scale = float_of_bits(head), top = fabsf(x[begin + order[0]]);
-                    wrong_value +=
-                        scale != top / (float)largest_of(bits) || value[begin + i] != (float)((double)q * scale);
-                    wrong_value += scale > 0 && q != (int)nearbyint((double)(x[begin + i] / scale));
-                }
+                wrong_value += sent_is_wrong(value[begin + i], x[begin + i], fabsf(x[begin + order[0]]), field >> 12,
+                                             bits_at(chunk, bits < 32 ? 0 : 32 * (int64_t)j, 32), bits);
                 j++;
             }
             if (bits == 2) levels = fmax(levels, levels_error(largest, count, bits_at(chunk, 0, 32)));
