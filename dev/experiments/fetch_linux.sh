@@ -1,6 +1,6 @@
 #!/bin/sh
-# dev/experiments/fetch_linux.sh TREE   writes the folder TREE: Linux's sources, of Debian's package linux-source; tuned.py makes
-# a text of them.
+# dev/experiments/fetch_linux.sh TREE   writes the folder TREE: Linux's sources, of Debian's package linux-source, of
+# which tuned.py makes a text.
 set -eu
 project=$(cd "$(dirname "$0")/../.." && pwd)
 "$project/scripts/install.sh" apt-get:apt dpkg-deb:dpkg tar:tar xz:xz-utils

@@ -15,8 +15,8 @@ The target: within 1 % of the validation loss of synchronous AdamW, with at leas
 
 The configurations: the synchronous optimizer, AdamW and Muon; DiLoCo (Douillard et al. 2023) with an outer step every
 H = 32 steps, outer rate 0.7 and momentum 0.9; MuLoCo, DiLoCo with Muon (Therien et al. 2025, arXiv 2505.23725), with
-32, 4 and 2 bits a number and error feedback; SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): of each 4096 numbers the 128
-or 32 largest, 2 bits each, outer rate 1, no momentum, an error that decays by 0.95."""
+32, 4 and 2 bits a number and error feedback; SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706): of each 4096 numbers
+the 128 or 32 largest, 2 bits each, outer rate 1, no momentum, an error that decays by 0.95."""
 import sys
 
 import runs

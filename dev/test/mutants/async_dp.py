@@ -2,8 +2,8 @@
 step, a missing wait, a value that is not saved or saved for the wrong site, a wrong group or part.
 
 Tests: "rounds": test_async_schedule. "kernels": test_kernels_update. "sites N TEXT": the cases of test_async_dp with
-TEXT in their command line, on N ranks. "checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "replicas TEXT": the cases of
-check_replicas.py with TEXT in their name."""
+TEXT in their command line, on N ranks. "checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "replicas
+TEXT": the cases of check_replicas.py with TEXT in their name."""
 import mutate
 
 ROUNDS, SITES, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "train_gpt.cu"
@@ -143,7 +143,8 @@ FAULTS = [
      "max_i64(n * top_k / SPARSE_CHUNK, 1)"),
     ("top-k: the largest signed numbers", "kernels", KERNELS, "reach += (bits_of_float(x[i]) & 0x7FFFFFFF) >= next;",
      "reach += x[i] > 0 && bits_of_float(x[i]) >= next;"),
-    ("top-k: what was not sent is lost", "kernels", KERNELS, "    memcpy(residue, x, (size_t)n * sizeof(float));\n", ""),
+    ("top-k: what was not sent is lost", "kernels", KERNELS,
+     "    memcpy(residue, x, (size_t)n * sizeof(float));\n", ""),
     ("top-k: a field is read without its second word", "kernels", FORMAT, "if (at % 32 + width > 32) both |=",
      "if (0) both |="),
     ("top-k: the indices are not counted in the formula", "rounds", FORMAT,
@@ -193,7 +194,8 @@ FAULTS = [
 ]
 
 PROGRAMS = {"kernels": "build/test_kernels_update", "rounds": "build/test_async_schedule",
-            "sites": "build/test_async_dp", "replicas": "train_gpt", "checkpoint": "build/test_checkpoint", "health": "build/test_health"}
+            "sites": "build/test_async_dp", "replicas": "train_gpt", "checkpoint": "build/test_checkpoint",
+            "health": "build/test_health"}
 
 
 def run(test, _planted):
