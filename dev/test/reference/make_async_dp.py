@@ -423,8 +423,8 @@ class Diloco(Run):
                 theta[name] = self.mix * theta[name] + (1 - self.mix) * self.c_[0][name]
 
     def sent(self, m, name):
-        """What the others get of c - theta: with fewer bits, integers times a scale for every block of 64, or two levels
-        of either sign; with top-k, only the largest numbers, which share a scale."""
+        """What the others get of c - theta: with fewer bits, integers times a scale for every block of 64, or two
+        levels of either sign; with top-k, only the largest numbers, which share a scale."""
         delta, bits, top_k = self.c_[0][name] - self.theta[m][name], self.o["outer-bits"], self.o["outer-top-k"]
         if bits == 32 and top_k is None:
             return delta

@@ -597,8 +597,8 @@ static int larger_first(const void* a, const void* b) {
     return i < j ? -1 : 1;
 }
 
-// Whether `sent` is not what the code and the head say, or not the nearest to x. top: the largest |x| of the chunk; with
-// 32 bits the head is the number.
+// Whether `sent` is not what the code and the head say, or not the nearest to x. top: the largest |x| of the chunk;
+// with 32 bits the head is the number.
 static int sent_is_wrong(float sent, float x, float top, uint32_t code, uint32_t head, int bits) {
     if (bits == 32) return sent != x || head != bits_of_float(x);
     if (bits == 2) {
