@@ -9,6 +9,8 @@ aligned to that.
 #include "global_norm.cuh"
 #include "outer_format.h"
 
+#include <type_traits>
+
 __device__ __forceinline__ float rounded_product(float a, float b) { return rounded_product(a, b, 0); }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -186,19 +188,7 @@ static inline void eager_update(float* base, float* velocity, const float* sum, 
 // bytes, 2 or 1, and packed data begins at a multiple of 4 bytes.
 
 template <int BITS>
-struct FourOf;
-template <>
-struct FourOf<8> {
-    typedef uint32_t type;
-};
-template <>
-struct FourOf<4> {
-    typedef uint16_t type;
-};
-template <>
-struct FourOf<2> {
-    typedef uint8_t type;
-};
+using FourOf = std::conditional_t<BITS == 8, uint32_t, std::conditional_t<BITS == 4, uint16_t, uint8_t>>;
 
 // Loads four floats from p[i], with 0 from element n on; and stores them.
 template <int W>
@@ -270,9 +260,8 @@ __global__ static void __launch_bounds__(256) quantize_kernel(uint8_t* __restric
         rest[k] = x[k] - sent;
         x[k] = sent;
     }
-    typedef typename FourOf<BITS>::type Four;
     const int lane = threadIdx.x % (QUANT_BLOCK / 4);
-    reinterpret_cast<Four*>(block + sizeof(head))[lane] = (Four)word;
+    reinterpret_cast<FourOf<BITS>*>(block + sizeof(head))[lane] = (FourOf<BITS>)word;
     if (lane == 0) *reinterpret_cast<uint32_t*>(block) = head;
     store_some<W>(value, x, i, n);
     store_some<W>(residue, rest, i, n);
@@ -295,8 +284,7 @@ __global__ static void __launch_bounds__(256)
     if (i >= n) return;
     const uint8_t* block = packed + i / QUANT_BLOCK * quant_bytes(1, BITS);
     const uint32_t head = *reinterpret_cast<const uint32_t*>(block);
-    typedef typename FourOf<BITS>::type Four;
-    const uint32_t word = reinterpret_cast<const Four*>(block + sizeof(head))[threadIdx.x % (QUANT_BLOCK / 4)];
+    const uint32_t word = reinterpret_cast<const FourOf<BITS>*>(block + sizeof(head))[threadIdx.x % (QUANT_BLOCK / 4)];
     Packed<float, 4> x = load_some<W>(out, i, n);
     for (int k = 0; k < 4; k++) x[k] += quant_value(word >> (BITS * k) & ((1u << BITS) - 1), head, BITS, 0);
     store_some<W>(out, x, i, n);
@@ -403,9 +391,8 @@ __global__ static void __launch_bounds__(32)
     }
 }
 
-// packed (sparse_bytes(n, bits, top_k)) = the top_k of each 4096 numbers of x = value + decay residue (n each),
-// quantised if bits < 32; value becomes what was sent, else 0, and residue the rest. Numbers that are not finite are
-// larger than all others and, if bits < 32, make what is sent of their chunk NaN.
+// packed (sparse_bytes(n, bits, top_k)) = the top_k of each 4096 numbers of x = value + decay residue (n each); value
+// becomes what was sent, residue the rest.
 static inline void sparsify(uint8_t* packed, float* residue, float* value, int64_t n, int bits, int top_k,
                             float decay) {
     auto kernel = bits == 32 ? sparsify_kernel<32> : sparsify_kernel<8>;
