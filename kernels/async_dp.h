@@ -25,9 +25,16 @@ Eager updates (Kale et al. 2025, arXiv 2502.12996) do not wait for the sum: a si
 pseudo-gradients with its own new one: D = factor ((sum - old) + fresh), where `old` is its own part of the last sum.
 
 Quantised differences. A pseudo-gradient of 8 or 4 bits a number is four or eight times shorter: q = x / scale, rounded,
-with a scale for each block of 64. The rounding error is kept in `residue` and added to the next x (error feedback,
-Seide et al. 2014; Karimireddy et al. 2019, arXiv 1901.09847). So after any number of outer steps, the sum of the sent
-values plus the residue is the exact sum, and errors do not add up.
+with a scale for each block of 64. With 2 bits q is a sign and one of two levels of |x|, whichever is nearer: the mean
+of the |x| above the mean of all |x|, and that of the others, which stand in the place of the scale. The rounding error
+is kept in `residue` and added to the next x (error feedback, Seide et al. 2014; Karimireddy et al. 2019, arXiv
+1901.09847). So after any number of outer steps, the sum of the sent values plus the residue is the sum of the inputs,
+and errors do not add up.
+
+Sparse differences (SparseLoCo, Sarfi et al. 2025, arXiv 2508.15706). Of each chunk of 4096 numbers only the top_k
+largest are sent, as index and quantised value; the others stay in the residue. With x = value + decay residue and decay
+< 1 the residue forgets what was never sent, and takes the place of the outer momentum. The levels of 2 bits, the size
+of a partial chunk and who wins a tie are not the paper's.
 
 All replicas have to get the same bits from the same numbers, on any kind of machine. A compiler may or may not fuse a
 product and a sum into one multiply-add, which rounds once instead of twice; so every product below is rounded
@@ -36,18 +43,12 @@ separately (rounded_product), except in delay_squares.
 #ifndef KERNELS_ASYNC_DP_H
 #define KERNELS_ASYNC_DP_H
 
-#include "../util/base.h"
+#include "outer_format.h"
 
 // A zero that compilers cannot know to be zero.
 static inline uint32_t hidden_zero(void) {
     static volatile uint32_t zero = 0;
     return zero;
-}
-
-// a b, rounded to float32, never part of a fused multiply-add, as its bits are used in between. zero: hidden_zero(), to
-// be read before a loop, so that the loop becomes vector code.
-static inline float rounded_product(float a, float b, uint32_t zero) {
-    return float_of_bits(bits_of_float(a * b) | zero);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -167,62 +168,61 @@ static inline void eager_update(float* RESTRICT base, float* RESTRICT velocity, 
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Quantised differences: blocks of 64 numbers, each a scale (float32) and 64 whole numbers of 8 or 4 bits, two's
-// complement; of two in a byte the first is in the low bits. q goes from -127 to 127, or from -7 to 7. A partial last
-// block takes the room of a full one, with zeros at its end.
+// Quantised differences
 
-enum { QUANT_BLOCK = 64 };
-
-// Bytes of n numbers in packed form: a multiple of 4, as every block's are.
-static inline int64_t quant_bytes(int64_t n, int bits) {
-    return (n + QUANT_BLOCK - 1) / QUANT_BLOCK * ((int64_t)sizeof(float) + QUANT_BLOCK * bits / 8);
-}
-
-static inline void quantize_block(uint8_t* RESTRICT packed, float* RESTRICT residue, float* RESTRICT value, int n,
-                                  int bits) {
-    const int32_t largest = (1 << (bits - 1)) - 1;
-    float x[QUANT_BLOCK] = {0}, scale;
-    int32_t q[QUANT_BLOCK];
-    const uint32_t zero = hidden_zero();
+// The head of n numbers, NaN if one of them is not finite.
+static inline uint32_t quant_head(const float* x, int n, int bits) {
     uint32_t top = 0; // the bits of the largest |x|: these sort like the numbers, then infinity, then NaNs
-    for (int i = 0; i < n; i++) x[i] = value[i] + residue[i];
-    for (int i = 0; i < QUANT_BLOCK; i++) {
+    for (int i = 0; i < n; i++) {
         const uint32_t size = bits_of_float(x[i]) & 0x7FFFFFFF;
         top = size > top ? size : top;
     }
-    scale = top < 0x7F800000 ? float_of_bits(top) / (float)largest : float_of_bits(0x7FC00000);
-    const bool usable = scale > 0; // not 0, and no NaN
-    const float divisor = usable ? scale : 1;
-    for (int i = 0; i < QUANT_BLOCK; i++) {
-        // next to 1.5 2^23, float32 numbers are 1 apart, so that the addition rounds to the nearest whole number, ties
-        // to even
-        const int32_t nearest = (int32_t)(bits_of_float(x[i] / divisor + 0x1.8p23f) - 0x4B400000u);
-        const int32_t raised = nearest < -largest ? -largest : nearest;
-        q[i] = raised > largest ? largest : raised;
-        if (!usable) q[i] = 0;
+    if (top >= 0x7F800000) return bits == 2 ? 0x7FC07FC0 : 0x7FC00000;
+    const float largest = float_of_bits(top);
+    if (bits > 2) return bits_of_float(largest / (float)((1 << (bits - 1)) - 1));
+    if (!(largest > 0)) return 0;
+    uint64_t all = 0, upper = 0, above = 0;
+    for (int i = 0; i < n; i++) all += quant_units(x[i], largest);
+    for (int i = 0; i < n; i++) {
+        const uint64_t units = quant_units(x[i], largest), is_above = units * (uint64_t)n > all;
+        upper += is_above * units;
+        above += is_above;
     }
-    memcpy(packed, &scale, sizeof scale);
-    packed += sizeof scale;
-    if (bits == 8) {
-        for (int i = 0; i < QUANT_BLOCK; i++) packed[i] = (uint8_t)q[i];
-    } else {
-        for (int i = 0; i < QUANT_BLOCK / 2; i++) packed[i] = (uint8_t)((q[2 * i] & 15) | (q[2 * i + 1] & 15) << 4);
+    const uint32_t low = quant_level(all - upper, (uint64_t)n - above, largest);
+    return low | (above ? quant_level(upper, above, largest) : low) << 16;
+}
+
+static inline void quantize_block(uint8_t* RESTRICT packed, float* RESTRICT residue, float* RESTRICT value, int n,
+                                  int bits, float decay) {
+    float x[QUANT_BLOCK] = {0};
+    uint32_t code[QUANT_BLOCK];
+    const uint32_t zero = hidden_zero();
+    const int per_byte = 8 / bits;
+    for (int i = 0; i < n; i++) x[i] = value[i] + rounded_product(decay, residue[i], zero);
+    const uint32_t head = quant_head(x, n, bits);
+    for (int i = 0; i < QUANT_BLOCK; i++) code[i] = quant_code(x[i], head, bits);
+    memcpy(packed, &head, sizeof head);
+    packed += sizeof head;
+    for (int j = 0; j < QUANT_BLOCK / per_byte; j++) {
+        uint32_t byte = 0;
+        for (int k = 0; k < per_byte; k++) byte |= code[j * per_byte + k] << k * bits;
+        packed[j] = (uint8_t)byte;
     }
     for (int i = 0; i < n; i++) {
-        value[i] = rounded_product((float)q[i], scale, zero);
-        residue[i] = x[i] - value[i]; // exact: the two are 0 or within a factor of 2
+        value[i] = quant_value(code[i], head, bits, zero);
+        residue[i] = x[i] - value[i]; // 8 and 4 bits: exact, as the two are 0 or within a factor of 2
     }
 }
 
-// packed (quant_bytes(n, bits)) = x = value + residue (n each), quantised; value becomes the dequantised x, and residue
-// the exact rest. A block with a number that is not finite becomes NaN.
+// packed (quant_bytes(n, bits)) = x = value + decay residue (n each), quantised; value becomes the dequantised x, and
+// residue the rest. A block with a number that is not finite becomes NaN.
 static inline void quantize(uint8_t* RESTRICT packed, float* RESTRICT residue, float* RESTRICT value, int64_t n,
-                            int bits) {
+                            int bits, float decay) {
     const int64_t blocks = (n + QUANT_BLOCK - 1) / QUANT_BLOCK, room = quant_bytes(1, bits);
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         const int64_t at = b * QUANT_BLOCK;
-        quantize_block(packed + b * room, residue + at, value + at, (int)min_i64(QUANT_BLOCK, n - at), bits);
+        quantize_block(packed + b * room, residue + at, value + at, (int)min_i64(QUANT_BLOCK, n - at), bits, decay);
     }
 }
 
@@ -230,17 +230,112 @@ static inline void quantize(uint8_t* RESTRICT packed, float* RESTRICT residue, f
 static inline void dequantize_add(float* RESTRICT out, const uint8_t* RESTRICT packed, int64_t n, int bits) {
     const uint32_t zero = hidden_zero();
     const int64_t blocks = (n + QUANT_BLOCK - 1) / QUANT_BLOCK, room = quant_bytes(1, bits);
+    const int per_byte = 8 / bits;
 #pragma omp parallel for schedule(static)
     for (int64_t b = 0; b < blocks; b++) {
         const uint8_t* block = packed + b * room;
         float* to = out + b * QUANT_BLOCK;
         const int count = (int)min_i64(QUANT_BLOCK, n - b * QUANT_BLOCK);
-        float scale;
-        memcpy(&scale, block, sizeof scale);
-        block += sizeof scale;
+        uint32_t head;
+        memcpy(&head, block, sizeof head);
+        block += sizeof head;
         for (int i = 0; i < count; i++) {
-            const int32_t q = bits == 8 ? (int8_t)block[i] : ((block[i / 2] >> (i % 2 * 4) & 15) ^ 8) - 8;
-            to[i] += rounded_product((float)q, scale, zero);
+            const uint32_t code = block[i / per_byte] >> i % per_byte * bits & ((1u << bits) - 1);
+            to[i] += quant_value(code, head, bits, zero);
+        }
+    }
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// Sparse differences
+
+static inline void put_field(uint32_t* words, int64_t at, uint32_t field) {
+    const uint64_t moved = (uint64_t)field << at % 32;
+    words[at / 32] |= (uint32_t)moved;
+    if (moved >> 32) words[at / 32 + 1] |= (uint32_t)(moved >> 32);
+}
+
+// The count-th largest of the n |x|, as bits: found bit by bit, from the highest one.
+static inline uint32_t sparse_threshold(const float* x, int n, int count) {
+    uint32_t threshold = 0;
+    for (int bit = 30; bit >= 0; bit--) {
+        const uint32_t next = threshold | 1u << bit;
+        int reach = 0;
+        for (int i = 0; i < n; i++) reach += (bits_of_float(x[i]) & 0x7FFFFFFF) >= next;
+        if (reach >= count) threshold = next;
+    }
+    return threshold;
+}
+
+// The indices of the count largest |x|, in order; of equal ones the first are taken.
+static inline void sparse_select(int* index, const float* x, int n, int count) {
+    const uint32_t threshold = sparse_threshold(x, n, count);
+    int ties = count, taken = 0;
+    for (int i = 0; i < n; i++) ties -= (bits_of_float(x[i]) & 0x7FFFFFFF) > threshold;
+    for (int i = 0; i < n; i++) {
+        const uint32_t size = bits_of_float(x[i]) & 0x7FFFFFFF;
+        const bool tied = size == threshold && ties > 0;
+        ties -= tied;
+        if (tied || size > threshold) index[taken++] = i;
+    }
+}
+
+static inline void sparsify_chunk(uint32_t* packed, float* residue, float* value, int n, int bits, int top_k,
+                                  float decay) {
+    const int count = sparse_count(n, top_k), width = sparse_width(bits);
+    const uint32_t zero = hidden_zero();
+    float x[SPARSE_CHUNK], sent[SPARSE_CHUNK];
+    int index[SPARSE_CHUNK];
+    for (int i = 0; i < n; i++) x[i] = value[i] + rounded_product(decay, residue[i], zero);
+    sparse_select(index, x, n, count);
+    for (int j = 0; j < count; j++) sent[j] = x[index[j]];
+    const uint32_t head = bits < 32 ? quant_head(sent, count, bits) : 0;
+    memset(packed, 0, (size_t)sparse_bytes(n, bits, top_k));
+    memcpy(packed, bits < 32 ? (const void*)&head : (const void*)sent,
+           (bits < 32 ? 1 : (size_t)count) * sizeof *packed);
+    packed += bits < 32 ? 1 : count;
+    memcpy(residue, x, (size_t)n * sizeof(float));
+    memset(value, 0, (size_t)n * sizeof(float));
+    for (int j = 0; j < count; j++) {
+        uint32_t field = (uint32_t)index[j];
+        if (bits < 32) {
+            const uint32_t code = quant_code(sent[j], head, bits);
+            sent[j] = quant_value(code, head, bits, zero);
+            field |= code << SPARSE_INDEX_BITS;
+        }
+        put_field(packed, (int64_t)j * width, field);
+        value[index[j]] = sent[j];
+        residue[index[j]] = x[index[j]] - sent[j];
+    }
+}
+
+// packed (sparse_bytes(n, bits, top_k)) = the top_k of each 4096 numbers of x = value + decay residue (n each),
+// quantised if bits < 32; value becomes what was sent, else 0, and residue the rest. Numbers that are not finite are
+// larger than all others and, if bits < 32, make what is sent of their chunk NaN.
+static inline void sparsify(uint8_t* RESTRICT packed, float* RESTRICT residue, float* RESTRICT value, int64_t n,
+                            int bits, int top_k, float decay) {
+    const int64_t room = sparse_bytes(SPARSE_CHUNK, bits, top_k);
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < n; at += SPARSE_CHUNK)
+        sparsify_chunk((uint32_t*)(void*)(packed + at / SPARSE_CHUNK * room), residue + at, value + at,
+                       (int)min_i64(SPARSE_CHUNK, n - at), bits, top_k, decay);
+}
+
+// out (n) += the numbers that were sent
+static inline void sparse_add(float* RESTRICT out, const uint8_t* RESTRICT packed, int64_t n, int bits, int top_k) {
+    const int64_t room = sparse_bytes(SPARSE_CHUNK, bits, top_k);
+    const int width = sparse_width(bits);
+    const uint32_t zero = hidden_zero();
+#pragma omp parallel for schedule(static)
+    for (int64_t at = 0; at < n; at += SPARSE_CHUNK) {
+        const uint32_t* head = (const uint32_t*)(const void*)(packed + at / SPARSE_CHUNK * room);
+        const int count = sparse_count(min_i64(SPARSE_CHUNK, n - at), top_k);
+        const uint32_t* fields = head + (bits < 32 ? 1 : count);
+        for (int j = 0; j < count; j++) {
+            const uint32_t field = get_field(fields, (int64_t)j * width, width);
+            const float sent =
+                bits < 32 ? quant_value(field >> SPARSE_INDEX_BITS, *head, bits, zero) : float_of_bits(head[j]);
+            out[at + (field & (SPARSE_CHUNK - 1))] += sent;
         }
     }
 }

@@ -46,9 +46,10 @@ little between sites: see eager_update in kernels/async_dp.h. The global paramet
 needed.
 
 In a site all ranks of a data group hold the same numbers. Each exchanges one site shard with other sites, and gathers
-the others' sums. With fewer bits every site sends its quantised shard to all others, and each adds them in float32.
-Numbers share a scale only within their slice: norms and biases, of which tensor ranks hold copies, are stored between
-slices of matrices, which differ by rank, and would be rounded differently on each.
+the others' sums. With fewer bits, or only the largest numbers, every site sends its compressed shard to all others, and
+each adds them in float32. Numbers share a scale or a chunk only within their slice: norms and biases, of which tensor
+ranks hold copies, are stored between slices of matrices, which differ by rank, and would be rounded differently on
+each.
 */
 #ifndef ASYNC_DP_H
 #define ASYNC_DP_H
@@ -63,8 +64,8 @@ typedef struct AsyncDp {
     float *local_params, *global_params, *sum; // (layout.elements) each
     float* velocity;                           // diloco
     float* old;                                // eager: the last sum sent
-    float* residue;                            // with fewer bits: the rounding errors of the sums sent
-    uint8_t *packed, *arrived;                 // one site shard of each bucket, quantised; the shards of all sites
+    float* residue;                            // compressed: what was not sent yet
+    uint8_t *packed, *arrived;                 // one site shard of each bucket, compressed; the shards of all sites
     int64_t* packed_at;                        // (buckets + 1): where a bucket's shard begins in packed, bytes
     CommRequest* request;                      // (buckets)
     bool* in_flight;                           // (buckets): sent, not yet waited for
@@ -79,6 +80,7 @@ typedef struct AsyncDp {
 } AsyncDp;
 
 static inline bool async_dp_is_local(const Stage* stage) { return async_schedule_are_local(&stage->async->config); }
+static inline bool async_dp_compresses(const Stage* stage) { return async_schedule_compresses(&stage->async->config); }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Memory
@@ -108,7 +110,7 @@ static inline void async_dp_list_values(Stage* stage) {
     if (config->mode == DP_DILOCO && config->delay > 0) async_dp_keep(stage, "sum", async->sum, false);
     if (config->eager) async_dp_keep(stage, "old", async->old, false);
     if (config->eager) async_dp_keep(stage, "base", async->global_params, false);
-    if (config->bits < 32) async_dp_keep(stage, "residue", async->residue, false);
+    if (async_dp_compresses(stage)) async_dp_keep(stage, "residue", async->residue, false);
 }
 
 static inline void async_dp_take_delayed(Stage* stage) {
@@ -132,7 +134,7 @@ static inline void async_dp_take_local(Stage* stage) {
     async->sum = arena_floats(arena, n);
     if (async->config.mode == DP_DILOCO) async->velocity = arena_floats(arena, n);
     if (async->config.eager) async->old = arena_floats(arena, n);
-    if (async->config.bits == 32) return;
+    if (!async_dp_compresses(stage)) return;
     const int64_t bytes = async->packed_at[stage->layout.buckets];
     async->residue = arena_floats(arena, n);
     async->packed = (uint8_t*)arena_take(arena, bytes);
@@ -167,7 +169,7 @@ static inline void async_dp_plan(Stage* stage, const AsyncConfig* config) {
     async->packed_at = (int64_t*)checked_calloc(buckets + 1, sizeof(int64_t), "asynchronous sites");
     async->lambda = (float*)checked_calloc((size_t)layout->tensors, sizeof(float), "asynchronous sites");
     for (int b = 0; b < layout->buckets; b++) {
-        const int64_t bytes = config->bits < 32 ? (int64_t)quantized_bytes(config, layout, b) : 0;
+        const int64_t bytes = async_schedule_compresses(config) ? (int64_t)compressed_bytes(config, layout, b) : 0;
         async->fragment[b] =
             async_schedule_fragment(config, &layout->slices[layout->bucket[b].first].tensor, stage->model.L);
         async->packed_at[b + 1] = async->packed_at[b] + bytes;
@@ -197,33 +199,42 @@ static inline void async_dp_free(Stage* stage) {
 // ----------------------------------------------------------------------------------------------------------------
 // Sums between sites, bucket by bucket
 
-// Quantises this rank's site shard of `sum` of a bucket, slice by slice.
+// Compresses this rank's site shard of `sum` of a bucket, slice by slice.
 static inline void async_dp_pack(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
-    const int bits = async->config.bits;
+    const int bits = async->config.bits, top_k = async->config.top_k;
+    const float decay = (float)async->config.error_decay;
     const int64_t end = bucket_part_offset(layout, b) + bucket_site_shard_size(layout, b);
     uint8_t* packed = async->packed + async->packed_at[b];
     for (int64_t at = bucket_part_offset(layout, b), next; at < end; at = next) {
         next = bucket_next_slice(layout, b, at, end);
-        quantize(packed, async->residue + at, async->sum + at, next - at, bits);
-        packed += quant_bytes(next - at, bits);
+        const int64_t n = async_schedule_numbers(layout, b, at, next);
+        if (top_k)
+            sparsify(packed, async->residue + at, async->sum + at, n, bits, top_k, decay);
+        else
+            quantize(packed, async->residue + at, async->sum + at, n, bits, decay);
+        packed += packed_bytes(n, bits, top_k);
     }
 }
 
-// Adds up the quantised shards of all sites.
+// Adds up the compressed shards of all sites, in the order of the sites.
 static inline void async_dp_unpack(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
-    const int bits = async->config.bits;
+    const int bits = async->config.bits, top_k = async->config.top_k;
     const int64_t first = bucket_part_offset(layout, b), end = first + bucket_site_shard_size(layout, b);
     const uint8_t* arrived = async->arrived + async->config.sites * async->packed_at[b];
     device_zero(async->sum + first, (size_t)(end - first) * sizeof(float));
     for (int i = 0; i < async->config.sites; i++) {
         for (int64_t at = first, next; at < end; at = next) {
             next = bucket_next_slice(layout, b, at, end);
-            dequantize_add(async->sum + at, arrived, next - at, bits);
-            arrived += quant_bytes(next - at, bits);
+            const int64_t n = async_schedule_numbers(layout, b, at, next);
+            if (top_k)
+                sparse_add(async->sum + at, arrived, n, bits, top_k);
+            else
+                dequantize_add(async->sum + at, arrived, n, bits);
+            arrived += packed_bytes(n, bits, top_k);
         }
     }
 }
@@ -235,7 +246,7 @@ static inline void async_dp_send(const Stage* stage, int b) {
     const int64_t n = bucket_site_shard_size(layout, b), at = bucket_part_offset(layout, b);
     Comm* far = &stage->groups->far;
     async->in_flight[b] = true;
-    if (async->config.bits == 32) {
+    if (!async_dp_compresses(stage)) {
         async->request[b] = comm_all_reduce_start(far, async->sum + at, n, COMM_FLOAT, COMM_SUM);
         return;
     }
@@ -268,7 +279,7 @@ static inline void async_dp_arrive(const Stage* stage, int b) {
     if (!async->in_flight[b]) return;
     async->in_flight[b] = false;
     comm_wait(&async->request[b]);
-    if (async->config.bits < 32) async_dp_unpack(stage, b);
+    if (async_dp_compresses(stage)) async_dp_unpack(stage, b);
     async_dp_gather_parts(stage, async->sum, b);
 }
 
@@ -341,7 +352,7 @@ static inline void async_dp_merge_last_round(const Stage* stage, int b) {
     device_copy(async->sum + at, fresh, bytes);
     if (config->eager) device_copy(async->old + at, fresh, bytes);
     async_dp_send(stage, b);
-    if (config->eager && config->bits < 32) async_dp_keep_sent(stage, b);
+    if (config->eager && async_dp_compresses(stage)) async_dp_keep_sent(stage, b);
     device_copy(fresh, global, bytes);
 }
 
@@ -629,7 +640,6 @@ static inline bool async_dp_last_grad_is_finite(Stage* stage) {
 // The printed plan
 
 static inline bool async_dp_is_delayed(const Stage* stage) { return stage->async->config.mode == DP_DELAYED; }
-static inline bool async_dp_is_quantized(const Stage* stage) { return stage->async->config.bits < 32; }
 static inline int64_t async_dp_period(const Stage* stage) { return stage->async->config.period; }
 
 // Bytes that a rank with a layout sends in the steps first + 1 to last.

@@ -21,12 +21,13 @@ once, before the next one of its fragment is sent: at most one sum of a fragment
 Theory: delayed is Pipe-SGD (Li et al. 2018) and the delayed parameter update of ZeRO-Offload (Ren et al. 2021). dc-s3gd
 is Rigazzi 2019, arXiv 1911.02516; its structure here follows the abstract and texts of others. diloco is Douillard et
 al. 2023, arXiv 2311.08105, with Nesterov's momentum; fragments are Streaming DiLoCo (Douillard et al. 2025, arXiv
-2501.18512); eager is Kale et al. 2025, arXiv 2502.12996.
+2501.18512); eager is Kale et al. 2025, arXiv 2502.12996; top_k and error_decay are SparseLoCo (Sarfi et al. 2025, arXiv
+2508.15706).
 */
 #ifndef ASYNC_SCHEDULE_H
 #define ASYNC_SCHEDULE_H
 
-#include "../util/base.h"
+#include "../kernels/outer_format.h"
 #include "../parallel.h"
 #include "../parallel/traffic.h"
 
@@ -41,15 +42,22 @@ typedef struct {
     int64_t delay;       // a sum sent in step t is merged in step t + delay
     int fragments;       // P
     bool eager;          // merged when the next one is sent, completed by the site's local part
-    int bits;            // of a number in a message: 32, 8 or 4
+    int bits;            // of a number in a message: 32, 8, 4 or 2
     double compensation; // lambda0: the norm of the correction, in norms of the gradient; 0: none
     double outer_lr, outer_momentum;
-    double mix; // the weight of a site's local parameters in a merge
+    double mix;         // the weight of a site's local parameters in a merge
+    int top_k;          // K: only the K largest of each 4096 numbers are sent; 0: all
+    double error_decay; // the weight of what was not sent before, in what is sent
 } AsyncConfig;
 
 // Whether every site has local parameters, which differ from other sites' between outer steps.
 static inline bool async_schedule_are_local(const AsyncConfig* config) {
     return config->mode == DP_DC_S3GD || config->mode == DP_DILOCO;
+}
+
+// Whether a site sends compressed numbers, to each of the others, and keeps the error.
+static inline bool async_schedule_compresses(const AsyncConfig* config) {
+    return config->bits < 32 || config->top_k > 0;
 }
 
 // The replicas whose gradients are summed.
@@ -115,22 +123,29 @@ static inline bool async_schedule_fit(const AsyncConfig* config, int L, Error* e
 // Bytes that this rank sends in the steps first + 1 to last, by formula, as parallel.h counts: k replicas in each of S
 // sites.
 
-enum { QUANT_NUMBERS = 64 }; // numbers that share a scale of 4 bytes (kernels/async_dp.h)
+// How many of the numbers from `at` to `next`, which belong to one slice of a bucket, are not padding. That stays 0.
+static inline int64_t async_schedule_numbers(const Layout* layout, int bucket, int64_t at, int64_t next) {
+    int i = layout->bucket[bucket].first + layout->bucket[bucket].slices - 1;
+    while (layout->slices[i].offset > at) i--;
+    const Slice* slice = &layout->slices[i];
+    return max_i64(0, min_i64(next, slice->offset + slice->rows_used * slice->cols) - at);
+}
 
-// Bytes of this rank's site shard of a bucket, quantised. Every slice begins a new scale (methods/async_dp.h says why).
-static inline double quantized_bytes(const AsyncConfig* config, const Layout* layout, int bucket) {
+// Bytes of this rank's site shard of a bucket, compressed. Every slice begins a new block or chunk (methods/async_dp.h
+// says why).
+static inline double compressed_bytes(const AsyncConfig* config, const Layout* layout, int bucket) {
     const int64_t end = bucket_part_offset(layout, bucket) + bucket_site_shard_size(layout, bucket);
-    int64_t blocks = 0;
+    int64_t bytes = 0;
     for (int64_t at = bucket_part_offset(layout, bucket), next; at < end; at = next) {
         next = bucket_next_slice(layout, bucket, at, end);
-        blocks += (next - at + QUANT_NUMBERS - 1) / QUANT_NUMBERS;
+        bytes += packed_bytes(async_schedule_numbers(layout, bucket, at, next), config->bits, config->top_k);
     }
-    return (double)blocks * (QUANT_NUMBERS * config->bits / 8.0 + (double)sizeof(float));
+    return (double)bytes;
 }
 
 // Gradients: see gradient_traffic. Weights: gradients in the site as usual; each fragment as often as it is sent, in
-// float32 by an all-reduce or quantised to every other site; then its sum goes to all members of the site. L: blocks of
-// the model.
+// float32 by an all-reduce or compressed to every other site; then its sum goes to all members of the site. L: blocks
+// of the model.
 static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, const Layout* layout, int L, size_t element,
                                                  int64_t first, int64_t last) {
     const double S = config->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),
@@ -138,14 +153,15 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, cons
     const double steps = (double)(last - first), updates = steps - (config->mode == DP_DELAYED && first == 0);
     SiteTraffic traffic = gradient_traffic(layout, element, steps, updates);
     if (!async_schedule_are_local(config)) return traffic;
-    const double sums = config->eager && config->bits < 32 ? 2 : 1; // eager: also the rounded sum that was sent
+    const bool compresses = async_schedule_compresses(config);
+    const double sums = config->eager && compresses ? 2 : 1; // eager: also the rounded sum that was sent
     traffic.far = 0;
     for (int b = 0; b < layout->buckets; b++) {
         const Bucket* bucket = &layout->bucket[b];
         const int f = async_schedule_fragment(config, &layout->slices[bucket->first].tensor, L);
         const double times = (double)async_schedule_sendings(config, f, first, last),
                      part = (double)bucket->elements / k;
-        traffic.far += times * (config->bits == 32 ? all * part : (S - 1) * quantized_bytes(config, layout, b));
+        traffic.far += times * (compresses ? (S - 1) * compressed_bytes(config, layout, b) : all * part);
         traffic.near += times * sums * (k - 1) / k * single * (double)bucket->elements;
     }
     return traffic;
@@ -153,7 +169,8 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, cons
 
 // The mode and its schedule as text; "" for synchronous training.
 static inline void async_schedule_text(char* text, size_t size, const AsyncConfig* config) {
-    char of[32] = "", every[80] = "", bits[32] = "", compensated[48] = "", outer[96] = "";
+    char of[32] = "", every[80] = "", bits[80] = "", compensated[48] = "", outer[96] = "";
+    size_t used = 0;
     text[0] = 0;
     if (!async_schedule_are_late(config)) return;
     if (config->mode == DP_DILOCO) {
@@ -162,7 +179,12 @@ static inline void async_schedule_text(char* text, size_t size, const AsyncConfi
         snprintf(outer, sizeof outer, ", outer rate %g, momentum %g, mix %g", config->outer_lr, config->outer_momentum,
                  config->mix);
     }
-    if (config->bits < 32) snprintf(bits, sizeof bits, ", %d bits a number", config->bits);
+    if (config->top_k)
+        used = (size_t)snprintf(bits, sizeof bits, ", the %d largest of %d", config->top_k, SPARSE_CHUNK);
+    if (config->bits < 32)
+        used += (size_t)snprintf(bits + used, sizeof bits - used, ", %d bits a number", config->bits);
+    if (used && config->error_decay < 1)
+        snprintf(bits + used, sizeof bits - used, ", error decay %g", config->error_decay);
     if (config->compensation > 0) snprintf(compensated, sizeof compensated, ", compensation %g", config->compensation);
     // A delayed gradient is the same on all sites, for any number of them.
     if (async_schedule_are_local(config))

@@ -37,8 +37,8 @@ typedef struct {
     int recompute, schedule; // choices
     bool sequence_parallel, tp_comm_overlap, no_scatter_gather;
     int dp_mode; // choice
-    int64_t sites, outer_delay, local_steps, fragments;
-    double dc_lambda, outer_lr, outer_momentum, outer_alpha; // dc_lambda, outer_alpha: -1: by the mode
+    int64_t sites, outer_delay, local_steps, fragments, outer_top_k;
+    double dc_lambda, outer_lr, outer_momentum, outer_alpha, outer_error_decay; // -1: by the mode
     bool eager;
     int outer_bits, optimizer; // choices
     const char *allreduce, *topology;
@@ -73,8 +73,9 @@ static inline Settings settings_default(void) {
     s.outer_delay = -1;
     s.dc_lambda = -1;
     s.outer_alpha = -1;
-    s.outer_lr = 0.7;
-    s.outer_momentum = 0.9;
+    s.outer_lr = -1;
+    s.outer_momentum = -1;
+    s.outer_error_decay = -1;
     s.lr = -1;
     s.min_lr = -1;
     s.weight_decay = 0.1;
@@ -207,13 +208,19 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
         option_int("local-steps", &s->local_steps, 1, 1 << 16, "diloco: steps of a round [32]"),
         option_int("fragments", &s->fragments, 1, 1 << 16,
                    "diloco: parts of the model, each sent in its own step of a round [1]"),
-        option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer"),
-        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999, "diloco: its momentum"),
+        option_float("outer-lr", &s->outer_lr, 0, 1e3,
+                     "diloco: learning rate of the outer optimizer [0.7; with --outer-top-k 1]"),
+        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999,
+                     "diloco: its momentum [0.9; with --outer-top-k 0]"),
         option_float(
             "outer-alpha", &s->outer_alpha, 0, 1,
             "diloco: part of its own weights that a site keeps when it merges [0.5 with --outer-delay, else 0]"),
         option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
-        option_choice("outer-bits", &s->outer_bits, "32|8|4", "diloco: bits of a number that is sent"),
+        option_choice("outer-bits", &s->outer_bits, "32|8|4|2", "diloco: bits of a number that is sent"),
+        option_int("outer-top-k", &s->outer_top_k, 1, 4096,
+                   "diloco: of each 4096 numbers send only the K largest, with their indices (SparseLoCo) [all]"),
+        option_float("outer-error-decay", &s->outer_error_decay, 0, 1,
+                     "diloco: factor of what was not sent before, in what is sent next [1; with --outer-top-k 0.95]"),
         option_heading("all-reduce algorithm"),
         option_string("allreduce", &s->allreduce, "NAME", allreduce_help),
         option_string(
@@ -530,111 +537,7 @@ static inline void check_loss_scale(const Settings* o) {
                   name);
 }
 
-#ifdef METHODS_NO
-static inline void check_method_options(const Settings* o) {
-    const char* name = o->dp_mode != DP_SYNC ? "dp-mode" : NULL;
-    if (o->caat_fraction < 1) name = "caat-fraction";
-    if (o->caat_ranks) name = "caat-ranks";
-    if (name) die_usage("--%s: this program was built with METHODS=no", name);
-}
-
-static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
-    const AsyncConfig none = {0};
-    (void)o;
-    (void)mesh;
-    return none;
-}
-#else
-// Refuses options of another mode of data parallelism, which would have no effect.
-static inline void check_method_options(const Settings* o) {
-    const Settings usual = settings_default();
-    const char* mode = dp_mode_names[o->dp_mode];
-    const bool diloco = o->dp_mode == DP_DILOCO, gradient = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
-    const struct {
-        const char* name;
-        bool given, fits;
-    } options[] = {{"outer-delay", o->outer_delay >= 0, gradient || diloco},
-                   {"dc-lambda", o->dc_lambda >= 0, gradient},
-                   {"local-steps", o->local_steps > 0, diloco},
-                   {"fragments", o->fragments > 0, diloco},
-                   {"outer-lr", o->outer_lr != usual.outer_lr, diloco},
-                   {"outer-momentum", o->outer_momentum != usual.outer_momentum, diloco},
-                   {"outer-alpha", o->outer_alpha >= 0, diloco},
-                   {"eager", o->eager, diloco},
-                   {"outer-bits", o->outer_bits > 0, diloco}};
-    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
-        if (!options[i].given || options[i].fits) continue;
-        const char* modes = "diloco";
-        if (strcmp(options[i].name, "outer-delay") == 0) modes = "delayed, dc-s3gd and diloco";
-        if (strcmp(options[i].name, "dc-lambda") == 0) modes = "delayed and dc-s3gd";
-        die_usage("--%s has no effect with --dp-mode %s; it belongs to %s", options[i].name, mode, modes);
-    }
-    if (gradient && o->outer_delay > 1)
-        die_usage("--outer-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->outer_delay, mode);
-    if (gradient && o->outer_delay == 0 && o->dc_lambda > 0)
-        die_usage("--dc-lambda %g needs a delay, which --outer-delay 0 excludes; drop one of the two", o->dc_lambda);
-    if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))
-        die_usage("--eager is incompatible with --%s; drop one of the two",
-                  o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
-    if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
-        die_usage("--zero %lld is incompatible with --dp-mode %s; %s", (long long)o->zero, mode,
-                  o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
-}
-
-// The configuration of --dp-mode and its options.
-static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
-    static const int outer_bits[] = {32, 8, 4};
-    const bool diloco = o->dp_mode == DP_DILOCO;
-    AsyncConfig r;
-    memset(&r, 0, sizeof r);
-    if (!settings_is_training(o)) {
-        const AsyncConfig none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
-        return none;
-    }
-    r.mode = (DpMode)o->dp_mode;
-    r.sites = mesh->sites;
-    r.period = 1;
-    if (diloco) r.period = o->local_steps ? o->local_steps : 32;
-    r.fragments = o->fragments ? (int)o->fragments : 1;
-    r.eager = o->eager;
-    r.delay = o->outer_delay;
-    if (o->outer_delay < 0) r.delay = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
-    if (r.eager) r.delay = r.period;
-    r.bits = outer_bits[o->outer_bits];
-    r.compensation = o->dc_lambda;
-    if (o->dc_lambda < 0) r.compensation = o->dp_mode == DP_DC_S3GD && r.delay > 0 ? 0.2 : 0;
-    r.outer_lr = o->outer_lr;
-    r.outer_momentum = o->outer_momentum;
-    if (r.mode == DP_DELAYED && r.delay == 0) r.mode = DP_SYNC; // no gradient is delayed
-    r.mix = o->outer_alpha;
-    if (o->outer_alpha < 0) r.mix = diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
-    if (o->on_nan && async_schedule_are_late(&r))
-        die_usage("--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one of the "
-                  "two",
-                  dp_mode_names[o->dp_mode]);
-    if (settings_loss_scale(o).window > 0 && async_schedule_are_late(&r))
-        die_usage("--dp-mode %s needs a fixed loss scale, as its sites do not wait for each other to skip a step "
-                  "together; add --loss-scale %lld",
-                  dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
-    if (r.fragments > r.period)
-        die_usage("--fragments %d is more than --local-steps %lld: each is sent in a step of its own; use fewer",
-                  r.fragments, (long long)r.period);
-    if (r.delay > r.period)
-        die_usage(
-            "--outer-delay %lld is more than --local-steps %lld, the distance of two outer steps; use a shorter delay",
-            (long long)r.delay, (long long)r.period);
-    if (diloco && r.delay == r.period && r.mix > 0)
-        die_usage("--outer-alpha %g is incompatible with --outer-delay %lld, a delay of a whole outer step; use 0",
-                  r.mix, (long long)r.delay);
-    if (diloco && async_schedule_learned(&r, o->steps) == 0)
-        die_usage(
-            "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
-            "use more --steps, or fewer --local-steps",
-            (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
-            r.delay > 0 && !r.eager ? " and --outer-delay" : "");
-    return r;
-}
-#endif
+#include "method_settings.h"
 
 static inline void check_settings(Settings* o) {
     if (!settings_is_training(o) && o->out && !o->resume)

@@ -587,7 +587,7 @@ static inline bool needs_collective(const Stage* s, bool far, PlanKind kind) {
     const Mesh* mesh = &s->layout.mesh;
     const bool halves = mesh->zero > 0 || (!far && s->grads.hierarchical); // a reduce-scatter, then an all-gather
     if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
-    if (far && s->async && async_dp_is_quantized(s)) return kind == PLAN_ALL_GATHER;
+    if (far && s->async && async_dp_compresses(s)) return kind == PLAN_ALL_GATHER;
     return (kind == PLAN_ALL_REDUCE) != halves;
 }
 

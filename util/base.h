@@ -233,13 +233,13 @@ static inline bool name_ends_with(const char* path, const char* end) {
 // Conversions to float32 are exact. Conversions from float32 round to nearest, ties to even; too large numbers become
 // infinite. A NaN becomes a quiet NaN with its sign and the upper bits of its mantissa.
 
-static inline float float_of_bits(uint32_t bits) {
+HOST_DEVICE static inline float float_of_bits(uint32_t bits) {
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;
 }
 
-static inline uint32_t bits_of_float(float f) {
+HOST_DEVICE static inline uint32_t bits_of_float(float f) {
     uint32_t bits;
     memcpy(&bits, &f, sizeof bits);
     return bits;

@@ -8,6 +8,9 @@
 #   repro_async.sh --quick --out try    does everything work here? A few minutes; the losses say nothing
 #   repro_async.sh --sweep sync         how the learning rate was chosen
 #   repro_async.sh --report             the table, the picture and the verdicts again
+#   repro_async.sh frontier             another experiment: the loss that is left at few bytes, of DiLoCo, MuLoCo and
+#                                       SparseLoCo; a day on two cores, no root; the text is of Debian's package
+#                                       linux-source (140 MB); results in repro_frontier/; dev/experiments/frontier.py
 #
 # The results: report.md (table and verdicts, also printed), loss.svg, results.json, and a log.jsonl for every run. The
 # same command goes on after an interruption. --help lists all options; how it works is said in
@@ -15,7 +18,22 @@
 set -eu
 project=$(cd "$(dirname "$0")/../.." && pwd)
 "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev mpicc:libopenmpi-dev \
-    mpirun:openmpi-bin ip:iproute2 tc:iproute2 unshare:util-linux sysctl:procps
+    mpirun:openmpi-bin
+if [ "${1:-}" = frontier ]; then
+    shift
+    text=$project/data/linux/text
+    case " $* " in
+    *" --report "* | *" --help "* | *" -h "*) ;;
+    *" --data"* | *" --quick "*) make -s -C "$project" train_gpt ;;
+    *)
+        make -s -C "$project" train_gpt
+        [ -f "$text" ] || [ -d "$text.sources" ] || "$project/dev/experiments/fetch_linux.sh" "$text.sources"
+        set -- --make-text "$text.sources" --data "$text" "$@"
+        ;;
+    esac
+    exec python3 "$project/dev/experiments/frontier.py" "$@"
+fi
+"$project/scripts/install.sh" ip:iproute2 tc:iproute2 unshare:util-linux sysctl:procps
 data=missing
 for argument in "$@"; do
     case $argument in

@@ -20,18 +20,6 @@ speed | quality) shift ;;
 *) sed -n '1d;/^#/!q;s/^# \{0,1\}//p' "$0"; case $what in -h | --help) exit 0 ;; *) exit 2 ;; esac ;;
 esac
 
-# Writes the folder TREE, of those parts of Linux's sources that caat_quality.py reads.
-fetch_linux() { # TREE
-    "$project/scripts/install.sh" apt-get:apt dpkg-deb:dpkg tar:tar xz:xz-utils
-    package=$(apt-cache depends linux-source | sed -n 's/.*Depends: //p;' | head -n 1)
-    [ -n "$package" ] || { echo "apt knows no linux-source: apt-get update, or give --data TEXT" >&2; exit 1; }
-    mkdir -p "$1.part"
-    (cd "$1.part" && apt-get download "$package")
-    dpkg-deb --fsys-tarfile "$1.part"/linux-source-*.deb | tar -x -O --wildcards './usr/src/linux-source-*.tar.xz' |
-        tar -x -J -C "$1.part" --strip-components=1
-    mv "$1.part" "$1"
-}
-
 case " $* " in
 *" --report "* | *" --help "* | *" -h "*) ;;
 *)
@@ -42,7 +30,7 @@ case " $* " in
         case " $* " in
         *" --data"* | *" --quick "*) ;;
         *)
-            [ -f "$text" ] || [ -d "$text.sources" ] || fetch_linux "$text.sources"
+            [ -f "$text" ] || [ -d "$text.sources" ] || "$project/dev/experiments/fetch_linux.sh" "$text.sources"
             set -- --make-text "$text.sources" --data "$text" "$@"
             ;;
         esac

@@ -694,34 +694,43 @@ static void test_delay_squares(int64_t n, int moved) {
     add_result("delay_squares: every element once, added", sum.get()[0] == (double)whole ? 0 : INFINITY, 0, 1);
 }
 
-// Three rounds, the same bytes and bits as the reference. Block 1 is zeros, block 3 has a NaN, 5 an infinity; 7 is so
-// small that its scale is off, and numbers are cut at the ends.
-static void test_quantize(int n, int bits, int moved) {
-    const size_t bytes = (size_t)quant_bytes(n, bits);
+// Three rounds, the same bytes and bits as the reference; top_k = 0: dense. Block 1 is zeros, block 3 has a NaN, 5 an
+// infinity; 7 is so small that its scale is off, and numbers are cut at the ends. From block 8 on many sizes are equal.
+static void test_compressed(int n, int bits, int top_k, int moved) {
+    const size_t bytes = (size_t)packed_bytes(n, bits, top_k);
+    const float decay = bits == 4 ? 1 : 0.9f;
     Floats want(n), want_residue((size_t)n, 0.0f), want_out = random_of<float>(n, 1);
-    std::vector<uint8_t> want_packed(bytes + 4, 0xff);
+    std::vector<uint32_t> want_packed(bytes / 4 + 1, 0xffffffff);
     Device<float> value(n, bit(moved, 0)), residue(want_residue, bit(moved, 1)), out(want_out, bit(moved, 2));
-    Device<uint8_t> packed((int64_t)bytes + 4, 4 * bit(moved, 3));
-    begin_case(bits, n, moved);
+    Device<uint32_t> packed((int64_t)want_packed.size(), bit(moved, 3));
+    uint8_t *want_bytes = (uint8_t*)want_packed.data(), *got_bytes = (uint8_t*)packed.p;
+    begin_case(bits, n, top_k);
     for (int round = 0; round < 3; round++) {
         want = random_of<float>(n, 0.98765432f);
         for (size_t i = 0; i < want.size(); i++) {
             const size_t block = i / QUANT_BLOCK;
-            float scale = powf(10, -(float)(block % 6));
-            if (block == 1) scale = 0;
+            float scale = block == 1 ? 0 : powf(10, -(float)(block % 6));
             if (block == 7) scale = 190 * 0x1p-149f;
             want[i] *= scale;
+            if (block > 7 && i % 3) want[i] = roundf(8 * want[i]) / 8;
             if (round == 2 && i == 3 * QUANT_BLOCK + 7) want[i] = NAN;
             if (round == 2 && i == 5 * QUANT_BLOCK + 63) want[i] = -INFINITY;
         }
         value.set(want);
-        reference::quantize(want_packed.data(), want_residue.data(), want.data(), n, bits);
-        reference::dequantize_add(want_out.data(), want_packed.data(), n, bits);
-        quantize(packed.p, residue.p, value.p, n, bits);
-        dequantize_add(out.p, packed.p, n, bits);
+        if (top_k) {
+            reference::sparsify(want_bytes, want_residue.data(), want.data(), n, bits, top_k, decay);
+            reference::sparse_add(want_out.data(), want_bytes, n, bits, top_k);
+            sparsify(got_bytes, residue.p, value.p, n, bits, top_k, decay);
+            sparse_add(out.p, got_bytes, n, bits, top_k);
+        } else {
+            reference::quantize(want_bytes, want_residue.data(), want.data(), n, bits, decay);
+            reference::dequantize_add(want_out.data(), want_bytes, n, bits);
+            quantize(got_bytes, residue.p, value.p, n, bits, decay);
+            dequantize_add(out.p, got_bytes, n, bits);
+        }
         const Device<float>* got[] = {&value, &residue, &out};
         const Floats* wanted[] = {&want, &want_residue, &want_out};
-        const char* names[] = {"quantize: value", "quantize: residue", "dequantize_add"};
+        const char* names[] = {"compressed: value", "compressed: residue", "compressed: added"};
         for (int k = 0; k < 3; k++) {
             Floats x = got[k]->get(), y = *wanted[k];
             for (Floats* f : {&x, &y}) { // all NaNs are equal
@@ -729,7 +738,15 @@ static void test_quantize(int n, int bits, int moved) {
             }
             add_result(names[k], same_bits(x, y) ? 0 : INFINITY, 0, 1);
         }
-        add_result("quantize: bytes", packed.get() == want_packed ? 0 : INFINITY, 0, 1);
+        add_result("compressed: bytes", packed.get() == want_packed ? 0 : INFINITY, 0, 1);
+    }
+}
+
+static void test_all_sparse(bool is_short) {
+    const int lengths[] = {0, 1, 127, 4096, 4097, 9001}, tops[] = {1, 64, 333, 4096};
+    for (int i = 0; i < 6 * 4 * 4; i++) {
+        const int bits = i % 4 < 3 ? 2 << i % 4 : 32, top_k = tops[i / 4 % 4];
+        if (!is_short || i % 3 == 0 || top_k == 64) test_compressed(lengths[i / 16], bits, top_k, i % 16);
     }
 }
 
@@ -739,10 +756,11 @@ static void test_all_replicas(bool is_short) {
         for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) {
             test_replicas(lengths[i], moved);
             if (moved < 8) test_delay_squares(lengths[i], moved);
-            if (moved < 16) test_quantize(lengths[i], 8, moved), test_quantize(lengths[i], 4, moved);
+            for (int bits = 2; bits <= (moved < 16 ? 8 : 0); bits *= 2) test_compressed(lengths[i], bits, 0, moved);
         }
     }
     test_delay_squares(40005, 0);
+    test_all_sparse(is_short);
 }
 
 int main(int argc, char** argv) {

@@ -1,14 +1,15 @@
 """Faults of asynchronous data parallelism: a wrong step of the schedule, a wrong sign, factor or buffer of an outer
 step, a missing wait, a value that is not saved or saved for the wrong site, a wrong group or part.
 
-Tests: "rounds": test_async_schedule. "sites N TEXT": the cases of test_async_dp with TEXT in their command line, on N
-ranks. "checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "replicas TEXT": the cases of
-check_replicas.py with TEXT in their name."""
+Tests: "rounds": test_async_schedule. "kernels": test_kernels_update. "sites N TEXT": the cases of test_async_dp with
+TEXT in their command line, on N ranks. "checkpoint": test_checkpoint. "health N TEXT": cases of test_health. "replicas
+TEXT": the cases of check_replicas.py with TEXT in their name."""
 import mutate
 
 ROUNDS, SITES, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "train_gpt.cu"
 SAVE = "checkpoint/async_save.h"
-SETTINGS, KERNELS, CHECKPOINT = "trainer/settings.h", "kernels/async_dp.h", "checkpoint/checkpoint.h"
+FORMAT = "kernels/outer_format.h"
+SETTINGS, KERNELS, CHECKPOINT = "trainer/method_settings.h", "kernels/async_dp.h", "checkpoint/checkpoint.h"
 
 S3GD = "sites 2 --dp-mode dc-s3gd --clip 0.5"
 S3GD_NOW = "sites 2 --dp-mode dc-s3gd --outer-delay 0"
@@ -21,6 +22,7 @@ EAGER = "sites 2 --dp-mode diloco --local-steps 2 --eager"
 EAGER_BITS = "sites 2 --dp-mode diloco --local-steps 2 --eager --outer-bits 8"
 BITS = "sites 2 --dp-mode diloco --local-steps 2 --outer-bits 8 --outer-delay 1"
 BITS_SITES = "sites 4 --dp-mode diloco --local-steps 2 --outer-delay 1 --outer-bits 4 --sites 2"
+TOP_K = "sites 2 --dp-mode diloco --local-steps 2 --outer-delay 1 --outer-top-k 200 --outer-bits 2"
 EAGER_SITES = "sites 4 --dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8 --sites 2"
 SYNC_SITES = "sites 4 --dp-mode sync --sites 2"
 
@@ -114,16 +116,50 @@ FAULTS = [
     ("eager: what was sent last is not kept", EAGER, SITES,
      "if (config->eager) device_copy(async->old + at, fresh, bytes);", ""),
     ("eager: what was meant is kept, not what was sent", EAGER_BITS, SITES,
-     "if (config->eager && config->bits < 32) async_dp_keep_sent(stage, b);", ""),
+     "if (config->eager && async_dp_compresses(stage)) async_dp_keep_sent(stage, b);", ""),
     ("eager: members keep their part of what was sent", EAGER_SITES, SITES,
      "    async_dp_gather_parts(stage, async->old, b);\n", ""),
     ("eager: the common point is that of the first site", EAGER, SITES,
      "if (!async->config.eager || async->config.sites == 1) return;", "return;"),
     ("bits: rounding is forgotten", BITS, KERNELS, "residue[i] = x[i] - value[i]; //", "residue[i] = 0; //"),
+    ("2 bits: the padding is compressed too", "sites 2 --outer-bits 2 --outer-error-decay", ROUNDS,
+     "return max_i64(0, min_i64(next, slice->offset + slice->rows_used * slice->cols) - at);",
+     "(void)slice;\n    return next - at;"),
+    ("2 bits: the levels are those of a border at 0", "kernels", KERNELS, "is_above = units * (uint64_t)n > all;",
+     "is_above = units > 0;"),
+    ("2 bits: the border is the lower level", "kernels", FORMAT, "0.5f * low + 0.5f * high", "low"),
+    ("2 bits: no sign", "kernels", FORMAT, "| (uint32_t)(x < 0) << 1;", ";"),
+    ("2 bits: codes are of a byte's other end", "kernels", KERNELS, "code[j * per_byte + k] << k * bits",
+     "code[j * per_byte + k] << (per_byte - 1 - k) * bits"),
+    ("decay: the error does not decay", "kernels", KERNELS,
+     "x[i] = value[i] + rounded_product(decay, residue[i], zero);\n    const uint32_t head",
+     "x[i] = value[i] + residue[i];\n    const uint32_t head"),
+    ("decay: what is sent decays", TOP_K, SITES, "const float decay = (float)async->config.error_decay;",
+     "const float decay = 1;"),
+    ("top-k: the last of equal numbers", "kernels", KERNELS, "const bool tied = size == threshold && ties > 0;",
+     "const bool tied = size == threshold && ties > 0 && i != 1;"),
+    ("top-k: all that are equal", "kernels", KERNELS, "ties -= tied;\n        if (tied ||", "if (tied ||"),
+    ("top-k: one too few of a partial chunk", "kernels", FORMAT, "(n * top_k + SPARSE_CHUNK - 1) / SPARSE_CHUNK",
+     "max_i64(n * top_k / SPARSE_CHUNK, 1)"),
+    ("top-k: the largest signed numbers", "kernels", KERNELS, "reach += (bits_of_float(x[i]) & 0x7FFFFFFF) >= next;",
+     "reach += x[i] > 0 && bits_of_float(x[i]) >= next;"),
+    ("top-k: what was not sent is lost", "kernels", KERNELS,
+     "    memcpy(residue, x, (size_t)n * sizeof(float));\n", ""),
+    ("top-k: a field is read without its second word", "kernels", FORMAT, "if (at % 32 + width > 32) both |=",
+     "if (0) both |="),
+    ("top-k: the indices are not counted in the formula", "rounds", FORMAT,
+     "(count * sparse_width(bits) + 31) / 32", "(count * (bits < 32 ? bits : 0) + 31) / 32"),
+    ("top-k: the outer momentum stays", "rounds", SETTINGS, "o->outer_momentum, sparse ? 0 : 0.9);",
+     "o->outer_momentum, 0.9);"),
+    ("top-k: the error is kept whole", "rounds", SETTINGS, "sparse ? 0.95 : 1);", "1);"),
+    ("top-k: eager sites drift apart", "rounds", SETTINGS,
+     "if (o->eager && (o->outer_top_k || o->outer_error_decay >= 0))", "if (0)"),
+    ("top-k: a plan with another k is the same plan", "rounds", ROUNDS, "if (config->top_k)\n        used",
+     "if (0)\n        used"),
     ("bits: what comes is added to what was there", BITS, SITES,
      "    device_zero(async->sum + first, (size_t)(end - first) * sizeof(float));\n", ""),
-    ("bits: the first site counts for all", BITS, SITES, "            arrived += quant_bytes(next - at, bits);",
-     "            arrived += i > 0 ? 0 : quant_bytes(next - at, bits);"),
+    ("bits: the first site counts for all", BITS, SITES, "            arrived += packed_bytes(n, bits, top_k);",
+     "            arrived += i > 0 ? 0 : packed_bytes(n, bits, top_k);"),
     # The common point, checkpoints
     ("a validation leaves the common point behind", STREAMING, SITES,
      "device_copy(stage->async->local_params, all, (size_t)stage->layout.elements * sizeof(float));", ";"),
@@ -135,7 +171,7 @@ FAULTS = [
     ("checkpoint: no sum in flight", STREAMING, SITES,
      "if (config->mode == DP_DILOCO && config->delay > 0) async_dp_keep(stage, \"sum\", async->sum, false);", ""),
     ("checkpoint: no residue", BITS, SITES,
-     "if (config->bits < 32) async_dp_keep(stage, \"residue\", async->residue, false);", ""),
+     "if (async_dp_compresses(stage)) async_dp_keep(stage, \"residue\", async->residue, false);", ""),
     ("checkpoint: members do not tell each other their residue", BITS_SITES, SITES,
      "async_dp_gather_parts(stage, stage->async->residue, b);", ";"),
     ("checkpoint: no old", EAGER, SITES,
@@ -157,8 +193,9 @@ FAULTS = [
      "if (strcmp(now.async_plan, state.async_plan) != 0)", "if (0)"),
 ]
 
-PROGRAMS = {"rounds": "build/test_async_schedule", "sites": "build/test_async_dp", "replicas": "train_gpt",
-            "checkpoint": "build/test_checkpoint", "health": "build/test_health"}
+PROGRAMS = {"kernels": "build/test_kernels_update", "rounds": "build/test_async_schedule",
+            "sites": "build/test_async_dp", "replicas": "train_gpt", "checkpoint": "build/test_checkpoint",
+            "health": "build/test_health"}
 
 
 def run(test, _planted):

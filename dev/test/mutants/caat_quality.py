@@ -1,25 +1,34 @@
-"""Faults of how CAAT-Net's loss is measured, and of what experiments share. Test: test_caat_quality.py."""
+"""Faults of how losses are compared by experiments, and of what these share. Tests: "quality", test_caat_quality.py;
+"frontier", test_frontier.py."""
 import mutate
 
-QUALITY, RUNS = "dev/experiments/caat_quality.py", "dev/experiments/runs.py"
+QUALITY, TUNED, RUNS = (f"dev/experiments/{name}.py" for name in ("caat_quality", "tuned", "runs"))
+FRONTIER = "dev/experiments/frontier.py"
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
-    ("the sweep ends at its edge", "quality", QUALITY, "    if best == max(losses):\n        return best * 2\n", ""),
-    ("the lowest rate is the best", "quality", QUALITY, "return best / 2 if best == min(losses) else None",
+    ("the sweep ends at its edge", "quality", TUNED, "    if best == max(losses):\n        return best * 2\n", ""),
+    ("the lowest rate is the best", "quality", TUNED, "return best / 2 if best == min(losses) else None",
      "return None"),
-    ("the worst rate", "quality", QUALITY, "return min(losses, key=losses.get) if losses", "return max(losses) if 0"),
+    ("the worst rate", "quality", TUNED, "return min(losses, key=losses.get) if losses", "return max(losses) if 0"),
     ("every P = 1 is the same", "quality", QUALITY, "apart <= same", "apart >= 0"),
     ("better where it is worse", "quality", QUALITY, "if got.sign < 0]", "if got.sign > 0]"),
-    ("a text without headers", "quality", QUALITY, "('.c', '.h', '.rst', '.txt')", "('.c', '.rst', '.txt')"),
-    ("a text of all files", "quality", QUALITY, "if name.endswith(('.c', '.h', '.rst', '.txt'))", "if name"),
-    ("a text that is too long", "quality", QUALITY, "f.read(left)", "f.read()"),
-    ("one seed more for nothing", "quality", QUALITY, "'confirmed': h, 'why'", "'confirmed': None, 'why'"),
-    ("a folder of other settings is continued", "quality", QUALITY, "    if different:", "    if False:"),
-    ("an interrupted run is lost with its options", "quality", QUALITY, "!= self.options:", "== self.options:"),
-    ("complete runs are repeated", "quality", QUALITY, "and not runs.is_complete(t.folder, t.options)]", "]"),
-    ("recorded runs are repeated", "quality", QUALITY, ".get('options') != t.recorded", ".get('options') != 0"),
-    ("a record is of any options", "quality", QUALITY, ".get('options') != t.recorded", ".get('options') is None"),
+    ("a text without headers", "quality", TUNED, "('.c', '.h', '.rst', '.txt')", "('.c', '.rst', '.txt')"),
+    ("a text of all files", "quality", TUNED, "if name.endswith(('.c', '.h', '.rst', '.txt'))", "if name"),
+    ("a text that is too long", "quality", TUNED, "f.read(left)", "f.read()"),
+    ("one seed more for nothing", "quality", TUNED, "'confirmed': h, 'why'", "'confirmed': None, 'why'"),
+    ("a folder of other settings is continued", "quality", TUNED, "    if different:", "    if False:"),
+    ("an interrupted run is lost with its options", "quality", TUNED, "!= self.options:", "== self.options:"),
+    ("complete runs are repeated", "quality", TUNED, "and not runs.is_complete(t.folder, t.options)]", "]"),
+    ("recorded runs are repeated", "quality", TUNED, ".get('options') != t.recorded", ".get('options') != 0"),
+    ("a record is of any options", "quality", TUNED, ".get('options') != t.recorded", ".get('options') is None"),
+    ("a rate of another configuration", "frontier", TUNED, "key.removeprefix(f'sweep/{name}-')", "key.split('-')[-1]"),
+    ("bytes are not added", "frontier", TUNED, "sent += r.get", "sent = r.get"),
+    ("at more bytes", "frontier", FRONTIER, "got.percent <= CLOSE and times >= FEWER", "got.percent <= CLOSE"),
+    ("at any loss", "frontier", FRONTIER, "got.percent <= CLOSE and times >= FEWER", "times >= FEWER"),
+    ("bytes of a run, not of a step", "frontier", FRONTIER, " / run['steps'] for", " for"),
+    ("one rank is all", "frontier", TUNED, "if ranks > 1 else []", "if ranks > 9 else []"),
+    ("DiLoCo with another period", "frontier", FRONTIER, "QUICK_PERIOD if o.quick", "QUICK_PERIOD // 2 if o.quick"),
     ("the spread is a variance", "quality", RUNS, "math.sqrt((sa * sa + sb * sb) / 2)", "(sa * sa + sb * sb) / 2"),
     ("half the rule", "quality", RUNS, "<= 2 * spread", "<= spread"),
     ("percent of the other", "quality", RUNS, "100 * (ma - mb) / mb", "100 * (ma - mb) / ma"),
@@ -27,5 +36,8 @@ FAULTS = [
 ]
 
 
+TESTS_OF = {"quality": "dev/test/system/test_caat_quality.py", "frontier": "dev/test/system/test_frontier.py"}
+
+
 def run(test, planted):
-    return ["make", "-s", "PRECISION=fp32", "train_gpt"], ["dev/test/system/test_caat_quality.py"]
+    return ["make", "-s", "PRECISION=fp32", "train_gpt"], [TESTS_OF[test]]

@@ -149,7 +149,7 @@ FAULTS = [
      ": step - t->loss_scale.skipped;", ": step;"),
     ("scale: without clipping updates come before the norm", "scale rule", "trainer/setup.h",
      " || t->loss_scale.window > 0", ""),
-    ("scale: dynamic with sites that do not wait", "scale refused", "trainer/settings.h",
+    ("scale: dynamic with sites that do not wait", "scale refused", "trainer/method_settings.h",
      "settings_loss_scale(o).window > 0 && async", "settings_loss_scale(o).window < 0 && async"),
     ("log: null is nought", SCORES, OUTLIER, "return end == at + strlen(name) ? (double)NAN : x;", "return x;"),
 ]

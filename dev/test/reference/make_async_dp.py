@@ -21,7 +21,8 @@ second time too. The models are those of make_reference.py. Into reference/ besi
         moved                           per tensor of the last checkpoint: Euclidean norm of its change since --init
         float32                         largest relative errors of the same rules in float32: loss, norm, val, weights
         typical                         with --outer-bits: how far rounding takes the weights from the numbers here,
-                                        which are those of the run without it (what is a block of 64 is the trainer's)
+                                        which are those of the run without it (what is a block of 64 is the trainer's).
+                                        With --outer-top-k numbers are exact: a tensor here is less than a chunk
 
 The script checks itself, in runs of its own: identities that must hold between modes; and every case against the same
 case in float32, which says what error a float32 program may show.
@@ -53,8 +54,8 @@ MODELS = {
               "tied": 0, "eps": 1e-5, "theta": 10000},
 }
 DEFAULTS = {"dp-mode": "sync", "outer-delay": None, "dc-lambda": None, "local-steps": 32, "fragments": 1,
-            "outer-lr": 0.7,
-            "outer-momentum": 0.9, "outer-alpha": None, "eager": False, "outer-bits": 32, "sites": None,
+            "outer-lr": None, "outer-momentum": None, "outer-alpha": None, "eager": False, "outer-bits": 32,
+            "outer-top-k": None, "outer-error-decay": None, "sites": None,
             "optimizer": "adamw",
             "global-batch": 16, "micro-batch": 2, "lr": 0.02, "min-lr": 0.004, "warmup": 3, "decay": "cosine",
             "weight-decay": 0.1, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0, "steps": 12,
@@ -62,7 +63,7 @@ DEFAULTS = {"dp-mode": "sync", "outer-delay": None, "dc-lambda": None, "local-st
 # The trainer's own defaults of these are ours, so that cases also say what it does when it is not told.
 UNSAID = ("dp-mode", "outer-delay", "dc-lambda", "local-steps", "fragments", "outer-lr", "outer-momentum",
           "outer-alpha", "eager",
-          "outer-bits", "sites", "optimizer")
+          "outer-bits", "outer-top-k", "outer-error-decay", "sites", "optimizer")
 
 # Llama's gradient is touchier here: at twice this rate rounding grew ten times as large in some cases.
 LLAMA_RATE = {"lr": 0.01, "min-lr": 0.002}
@@ -124,6 +125,13 @@ CASES = {
     "diloco 4 4 bits": ("llama", 4, {"dp-mode": "diloco", "local-steps": 3, "outer-bits": 4}),
     "diloco 2 4 bits streaming": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-bits": 4, "fragments": 2,
                                               "outer-delay": 1}),
+    "diloco 2 2 bits": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-bits": 2}),
+    "diloco 2 top-k": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-top-k": 512, "save-every": 7}),
+    "diloco 2 top-k 2 bits clip": ("llama", 2, {"dp-mode": "diloco", "local-steps": 3, "outer-top-k": 1024,
+                                                "outer-bits": 2, "clip": 1.2}),
+    "diloco 2 top-k streaming": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 4, "outer-top-k": 300,
+                                             "outer-bits": 2, "fragments": 2, "outer-delay": 1, "outer-lr": 0.7,
+                                             "outer-momentum": 0.5, "outer-error-decay": 0.75}),
 }
 
 
@@ -354,6 +362,24 @@ class DcS3gd(Run):
         return self.c_ if self.flight is None else add(self.c_, scaled(self.flight, 1 / self.M))
 
 
+def two_bits(x):
+    """x as signs times one of two levels, the nearer one: the mean of the sizes above the mean of all, and that of the
+    others, in units of 2^-20 of the largest, cut to 8 significant bits."""
+    size = x.abs()
+    top = size.max().item()
+    if top == 0:
+        return torch.zeros_like(x)
+    units = (size / top * 2**20).floor()
+    above = units * len(x) > units.sum()
+    levels = []
+    for part in (units[~above], units[above]):
+        mantissa, exponent = math.frexp(part.mean().item() / 2**20 * top) if len(part) else (0, 0)
+        levels.append(math.ldexp(math.floor(mantissa * 256) / 256, exponent))
+    low, high = levels[0], levels[1] if above.any() else levels[0]
+    level = torch.where(size > (low + high) / 2, torch.full_like(x, high), torch.full_like(x, low))
+    return torch.where(x < 0, -level, level)
+
+
 def fragment_of(name, layers, P):
     words = name.split(".")
     numbers = [int(word) for word in words if word.isdigit()]
@@ -374,6 +400,10 @@ class Diloco(Run):
         self.v = [scaled(self.w1, 0) for _ in range(points)]
         self.old = [scaled(self.w1, 0) for _ in range(self.M)]
         self.residue = [scaled(self.w1, 0) for _ in range(self.M)]
+        sparse = o["outer-top-k"] is not None
+        usual = {"outer-lr": 1 if sparse else 0.7, "outer-momentum": 0 if sparse else 0.9,
+                 "outer-error-decay": 0.95 if sparse else 1}
+        o.update({key: value for key, value in usual.items() if o[key] is None})
         self.delay = o["outer-delay"] or 0
         self.mix = (0.5 if self.delay else 0) if o["outer-alpha"] is None else o["outer-alpha"]
         self.flight = {}  # (fragment, step of the send): S
@@ -393,11 +423,25 @@ class Diloco(Run):
                 theta[name] = self.mix * theta[name] + (1 - self.mix) * self.c_[0][name]
 
     def sent(self, m, name):
-        """What the others get of c - theta: with fewer bits, integers times a scale for every block of 64."""
-        delta, bits = self.c_[0][name] - self.theta[m][name], self.o["outer-bits"]
-        if bits == 32:
+        """What the others get of c - theta: with fewer bits, integers times a scale for every block of 64, or two
+        levels of either sign; with top-k, only the largest numbers, which share a scale."""
+        delta, bits, top_k = self.c_[0][name] - self.theta[m][name], self.o["outer-bits"], self.o["outer-top-k"]
+        if bits == 32 and top_k is None:
             return delta
-        wanted = delta + self.residue[m][name]
+        wanted = delta + self.o["outer-error-decay"] * self.residue[m][name]
+        if top_k is not None or bits == 2:
+            flat = wanted.flatten()
+            rounded = torch.zeros_like(flat)
+            if top_k is None:
+                for at in range(0, len(flat), 64):
+                    rounded[at:at + 64] = two_bits(flat[at:at + 64])
+            else:
+                assert len(flat) <= 4096, "more than a chunk: the order of the numbers in it is the trainer's"
+                largest = torch.sort(flat.abs(), descending=True, stable=True)[1][:-(-len(flat) * top_k // 4096)]
+                rounded[largest] = two_bits(flat[largest]) if bits == 2 else flat[largest]
+            rounded = rounded.view(wanted.shape)
+            self.residue[m][name] = wanted - rounded
+            return rounded
         blocks = torch.nn.functional.pad(wanted.flatten(), (0, -wanted.numel() % 64)).view(-1, 64)
         scale = blocks.abs().amax(1, keepdim=True) / (127 if bits == 8 else 7)
         rounded = (blocks / torch.where(scale > 0, scale, torch.ones_like(scale))).round() * scale
@@ -501,6 +545,11 @@ def identities(inits, data):
     same("eager with M = 1 is diloco", (1, {"eager": True, **some}), (1, some))
     same("eager with one site of 4 is diloco", (4, {"eager": True, "sites": 1, **some}), (4, {"sites": 1, **some}))
     same("diloco, 4 replicas in 2 sites, is 2 replicas", (4, {"sites": 2, **some}), (2, some))
+    whole = {"outer-top-k": 4096, "outer-lr": 0.7, "outer-momentum": 0.9}
+    same("diloco, the 4096 largest, is diloco", (2, {**whole, **some}), (2, some))
+    x = torch.randn(500, dtype=torch.float64)
+    check("two bits of a normal distribution: part of the variance that is left, less 0.1175 (Max 1960)",
+          abs((two_bits(x) - x).square().mean().item() / x.square().mean().item() - 0.1175), 0.02)
     return bad == 0
 
 
@@ -581,7 +630,8 @@ def main():
     for name, (model, d, options) in CASES.items():
         options = {**(LLAMA_RATE if model == "llama" else {}), **options}
         c, init = MODELS[model], inits[model]
-        exact = {**options, "outer-bits": 32}
+        rounds = options.get("outer-bits", 32) < 32 and "outer-top-k" not in options
+        exact = {**options, "outer-bits": 32} if rounds else options
         out, _ = simulate(c, exact, d, init, data)
         out32, _ = simulate(c, exact, d, init, data, torch.float32)
         start = {n: torch.tensor(x).double() for n, x in init.items()}
@@ -591,7 +641,7 @@ def main():
               f"{out['losses'][-1]:.3f}, norm {min(filter(None, out['norms'])):.2f} .. "
               f"{max(filter(None, out['norms'])):.2f}", flush=True)
         typical = None
-        if options.get("outer-bits", 32) < 32:
+        if rounds:
             typical = distance(simulate(c, options, d, init, data)[0], out, start, probes[model])
             print(f"        rounding takes weights {typical:.4f} of their change away")
         points = out.pop("points")

@@ -18,7 +18,8 @@ training changed in their tensor. Thirty wrong rules (a sign, a rate, a moment's
 ...) were tried in make_async_dp.py: each is off by more than 200 bounds in one case at least.
 
 --outer-bits: which weights share a scale is the trainer's matter, so only the losses before the first rounding are
-compared, and how far it takes the weights from the run without: between a third and three times of the usual.
+compared, and how far it takes the weights from the run without: between a third and three times of the usual. With
+--outer-top-k all is compared: no tensor of the models is more than a chunk.
 """
 import argparse, json, math, os, shutil, struct, subprocess, sys, tempfile
 
@@ -141,7 +142,7 @@ class Checker:
 
 SHORT = ("sync 2 sgd clip", "delayed 2 lambda clip", "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 2 sgd clip",
          "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 streaming 3", "diloco 4 eager clip", "diloco 4 sites 2 eager",
-         "diloco 2 8 bits", "diloco 4 4 bits")
+         "diloco 2 8 bits", "diloco 4 4 bits", "diloco 2 top-k", "diloco 2 top-k 2 bits clip")
 # With --mesh and no words: one of each kind, small enough for 8 ranks.
 MESH = ("sync 2 clip", "sync 4 llama", "delayed 2 lambda clip", "delayed 4 lambda llama",
         "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 4 clip", "dc-s3gd 2 delay 0 clip",

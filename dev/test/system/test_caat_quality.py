@@ -18,6 +18,7 @@ SCRIPT = os.path.join(PROJECT, 'dev/experiments/caat_quality.py')
 TRAINER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(PROJECT, 'train_gpt'))
 sys.path.insert(0, os.path.dirname(SCRIPT))
 import caat_quality as quality
+import tuned
 import runs
 
 passed = failed = 0
@@ -31,14 +32,14 @@ def check(ok, what):
 
 
 def rows(loss, first=5.0):
-    return quality.summary([{'loss': first, 'val_loss': None, 'tokens': 64},
+    return tuned.summary([{'loss': first, 'val_loss': None, 'tokens': 64},
                             {'loss': 4.0, 'val_loss': loss, 'tokens': 64}])
 
 
 def test_rules():
-    check(quality.next_rate({1: 3.0, 2: 2.0, 4: 2.5}) is None, 'a best rate between others')
-    check(quality.next_rate({1: 3.0, 2: 2.0}) == 4, 'the best rate is the highest')
-    check(quality.next_rate({1: 2.0, 2: 3.0}) == 0.5, 'the best rate is the lowest')
+    check(tuned.next_rate({1: 3.0, 2: 2.0, 4: 2.5}) is None, 'a best rate between others')
+    check(tuned.next_rate({1: 3.0, 2: 2.0}) == 4, 'the best rate is the highest')
+    check(tuned.next_rate({1: 2.0, 2: 3.0}) == 0.5, 'the best rate is the lowest')
     got = runs.compare([2.0, 2.2], [1.0, 1.4])  # variances 0.02 and 0.08
     check(math.isclose(got.spread, math.sqrt(0.05)) and got.sign == 1, 'a higher loss')
     check(math.isclose(got.delta, 0.9) and math.isclose(got.percent, 75), 'by how much')
@@ -60,14 +61,14 @@ def test_text(folder):
         os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
         with open(os.path.join(folder, name), 'w', encoding='ascii') as f:
             f.write(name[3] * size)
-    path, quality.SIZE = os.path.join(folder, 'text'), 1000
-    quality.make_text(folder, path)
+    path, tuned.SIZE = os.path.join(folder, 'text'), 1000
+    tuned.make_text(folder, path)
     with open(path, encoding='ascii') as f:
         text = f.read()
     check(text == ('b' * 600 + 'a' * 400 if text[0] == 'b' else 'a' * 700 + 'b' * 300), 'the text of two files')
-    quality.SIZE = 1301
+    tuned.SIZE = 1301
     try:
-        quality.make_text(folder, path)
+        tuned.make_text(folder, path)
         check(False, 'a text that is too short')
     except SystemExit as e:
         check('too few sources: 1 bytes' in str(e), f'a text that is too short: {e}')
@@ -83,7 +84,7 @@ def test_quick(folder):
     p = launch(whole)
     text = p.communicate()[0]
     results = runs.read_json(os.path.join(whole, 'results.json')) or {'runs': {}, 'rates': {}, 'claims': [{}]}
-    check(p.returncode == 0 and set(results['runs']) == set(quality.NAMES), f'--quick: {text[-500:]}')
+    check(p.returncode == 0 and set(results['runs']) == set(quality.LABEL), f'--quick: {text[-500:]}')
     check(results['claims'][0].get('confirmed') is True, 'P = 1 is the ordinary model')
     check(all(len(r) == 4 for n, r in results['rates'].items() if n != 'n4-all'), 'four rates each')
     for name in ('ordinary', 'n8-quarter'):

@@ -184,7 +184,7 @@ done
 # with the same bits, of own weights that are rounded too.
 modes=("--dp-mode dc-s3gd --sites 2" "--dp-mode delayed --dc-lambda 0.2"
     "--dp-mode diloco --local-steps 2 --eager --outer-bits 4"
-    "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --sites 2"
+    "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --sites 2 --outer-top-k 256 --outer-bits 2"
         "--dp-mode delayed --zero 1 --dc-lambda 0.2"
     "--dp-mode delayed --sites 2")
 for i in "${!modes[@]}"; do

@@ -6,8 +6,8 @@ includes train_gpt.cu) on a tiny model, in every mode, for 7 steps, and after ev
     common      the global parameters have the same bits on all sites; eager: they are the mean of the sites'
     drift       dc-s3gd: no site is further from where it began the step than one update of AdamW goes, and the sum
                 of all D = global - local is 0, both up to rounding
-    sums        diloco: a sum that has arrived is the sum of what all sites sent; with fewer bits: what was sent and the
-                residue add up to what should have been sent
+    sums        diloco: a sum that has arrived is the sum of what all sites sent; compressed: what was sent and the
+                residue add up to what should have been sent and, decayed, the residue before
     lambda      the correction of a gradient is lambda0 times as long as the gradient, for every tensor, and along
                 g g D; g is the gradient of the same step without compensation, from the same checkpoint
     undisturbed validating, sampling (async_dp_load_global) and saving after every step changes no bit of later steps
@@ -206,9 +206,8 @@ static double* new_doubles(int64_t n) { return (double*)checked_calloc((size_t)n
 // What the checks of a run remember from step to step.
 typedef struct {
     float* base_before; // dc-s3gd: the global parameters at the beginning of the step; else the weights
-    double *sent, *due; // fewer bits: sums of what was sent, and of what should have been
+    double *sent, *due; // compressed: sums of what was sent, and of what should have been, both decayed as the residue
     double largest;     // number that was to be sent
-    int sendings;
 } Memory;
 
 // Members of a site, and ranks with the same slices. No message is in flight.
@@ -225,7 +224,7 @@ static void check_members(Trainer* t, Found* found) {
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         if (!all[i]) continue;
         worsen(&found->members, differing(&t->groups.data, all[i], n));
-        worsen(&found->members, async_of(s)->config.bits < 32 && i != 0 ? 0 : differing_copies(t, all[i]));
+        worsen(&found->members, async_of(s)->residue && i != 0 ? 0 : differing_copies(t, all[i]));
     }
     if (!async_schedule_are_local(&async_of(s)->config))
         worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
@@ -307,11 +306,11 @@ static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
             const bool mine = i >= part && i < part + parts;
             const double whole = (double)(sites->global_params[i] - sites->local_params[i]);
             if (r->eager) sent[i] = (double)sites->old[i];
-            if (known && r->bits == 32) sent[i] = whole;
-            if (known && r->bits < 32 && mine) sent[i] = (double)sites->sum[i];
-            if (r->bits == 32 || !known || !mine) continue;
-            memory->sent[i] += sent[i];
-            memory->due[i] += whole;
+            if (known && !sites->residue) sent[i] = whole;
+            if (known && sites->residue && mine) sent[i] = (double)sites->sum[i];
+            if (!sites->residue || !known || !mine) continue;
+            memory->sent[i] = (double)(float)r->error_decay * memory->sent[i] + sent[i];
+            memory->due[i] = (double)(float)r->error_decay * memory->due[i] + whole;
             memory->largest = fmax(memory->largest, fabs(whole) + fabs((double)sites->residue[i]));
             const double error = fabs(memory->sent[i] + (double)sites->residue[i] - memory->due[i]);
             if (error > 0) worsen(&found->feedback, error / (2 * unit * memory->largest * (double)t->step));
@@ -385,7 +384,7 @@ static void disturbed_run(const Comm* world, const char* line, const Record* who
     const AsyncConfig* r = &async_of(s)->config;
     const int64_t n = s->layout.elements;
     const bool waits = r->mode == DP_DILOCO && r->delay > 0;
-    Memory memory = {(float*)checked_malloc((size_t)n * sizeof(float), "test"), new_doubles(n), new_doubles(n), 0, 0};
+    Memory memory = {(float*)checked_malloc((size_t)n * sizeof(float), "test"), new_doubles(n), new_doubles(n), 0};
     memset(record, 0, sizeof *record);
     const float* begins = r->mode == DP_DC_S3GD ? async_of(s)->global_params : (const float*)s->params;
     memcpy(memory.base_before, begins, (size_t)n * sizeof(float));
@@ -536,6 +535,9 @@ static const struct {
     {2, true, "--dp-mode diloco --local-steps 2 --outer-bits 8 --outer-delay 1"},
     {2, false, "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --outer-bits 4"},
     {2, false, "--dp-mode diloco --local-steps 2 --eager --outer-bits 8"},
+    {2, false, "--dp-mode diloco --local-steps 2 --outer-delay 1 --outer-bits 2 --outer-error-decay 0.5"},
+    {2, true, "--dp-mode diloco --local-steps 2 --outer-delay 1 --outer-top-k 200 --outer-bits 2"},
+    {2, false, "--dp-mode diloco --local-steps 2 --fragments 2 --outer-delay 2 --outer-top-k 400"},
     {4, false, "--dp-mode sync --sites 2"},
     {4, false, "--dp-mode delayed --sites 2 --dc-lambda 0.2"},
     {4, false, "--dp-mode delayed --zero 1 --dc-lambda 0.2 --clip 0.5"},
@@ -552,6 +554,9 @@ static const struct {
     {4, false, "--dp-mode diloco --local-steps 2 --eager --sites 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --outer-delay 1 --outer-bits 4 --sites 2"},
     {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --eager --outer-bits 8 --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 2 --outer-delay 1 --outer-top-k 300 --outer-bits 2 --sites 2"},
+    {4, false, "--dp-mode diloco --local-steps 3 --outer-delay 1 --tp 2 --outer-top-k 300 --outer-bits 2"},
+    {4, false, "--dp-mode diloco --local-steps 2 --outer-top-k 300 --outer-bits 4 --pp 2 --arch llama"},
     {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 1 --tp 2"},
     {4, false, "--dp-mode diloco --local-steps 2 --eager --outer-bits 8 --tp 2 --arch llama"},
     {4, false, "--dp-mode diloco --local-steps 3 --fragments 2 --outer-delay 2 --pp 2"},
@@ -632,6 +637,8 @@ static const struct {
      "--dp-mode diloco --local-steps 3 --fragments 2 --sites 1", true},
     {0, "--dp-mode diloco --local-steps 3 --fragments 1 --outer-delay 0", "--dp-mode diloco --local-steps 3", true},
     {0, "--dp-mode diloco --local-steps 3 --outer-alpha 0 --outer-bits 32", "--dp-mode diloco --local-steps 3", true},
+    {1, "--dp-mode diloco --local-steps 2 --outer-top-k 4096 --outer-momentum 0.9 --outer-lr 0.7",
+     "--dp-mode diloco --local-steps 2", true}, // all is sent, of one site
     {0, "--dp-mode diloco --local-steps 100 --steps 200", "--dp-mode diloco --local-steps 50 --steps 200 --outer-lr 1",
      true}, // nothing is sent
     {0, "--dp-mode dc-s3gd --outer-delay 0 --optimizer sgd --lr 1e-2 --clip 0",

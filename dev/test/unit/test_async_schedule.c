@@ -203,7 +203,7 @@ static void test_options_of_modes(void) {
         {"--local-steps 8", {false, false, false, true}}, {"--fragments 1", {false, false, false, true}},
         {"--outer-lr 0.5", {false, false, false, true}},  {"--outer-momentum 0", {false, false, false, true}},
         {"--outer-alpha 0", {false, false, false, true}}, {"--eager", {false, false, false, true}},
-        {"--outer-bits 8", {false, false, false, true}},
+        {"--outer-bits 2", {false, false, false, true}},  {"--outer-top-k 32", {false, false, false, true}},
     };
     Read read;
     for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
@@ -235,6 +235,13 @@ static const struct {
     {"--dp-mode diloco --eager --outer-delay 0", 2, "--outer-delay"},
     {"--dp-mode diloco --eager --outer-alpha 0", 2, "--outer-alpha"},
     {"--dp-mode diloco --outer-bits 16", 2, "--outer-bits"},
+    {"--dp-mode diloco --outer-top-k 0", 2, "--outer-top-k"},
+    {"--dp-mode diloco --outer-top-k 4097", 2, "--outer-top-k"},
+    {"--dp-mode diloco --eager --outer-top-k 64", 2, "--outer-top-k"},
+    {"--dp-mode diloco --eager --outer-bits 2 --outer-error-decay 0.9", 2, "--outer-error-decay"},
+    {"--dp-mode diloco --outer-error-decay 0.9", 2, "--outer-error-decay"},
+    {"--dp-mode dc-s3gd --outer-error-decay 0.9", 2, "--outer-error-decay"},
+    {"--dp-mode diloco --outer-top-k 64 --zero 1", 2, "--zero 1"},
     // sites
     {"--sites 3", 4, "--sites 3"},
     {"--dp-mode diloco --sites 4 --tp 2", 4, "--sites 4"},
@@ -272,25 +279,32 @@ static const struct {
     int ranks;
     AsyncConfig r;
 } plans[] = {
-    {"", 4, {DP_SYNC, 1, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--sites 2", 4, {DP_SYNC, 2, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode delayed", 4, {DP_DELAYED, 4, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode delayed --dc-lambda 0.3 --sites 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0.3, 0.7, 0.9, 0}},
-    {"--dp-mode delayed --outer-delay 0", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --steps 33 --outer-delay 1", 4, {DP_DILOCO, 4, 32, 1, 1, false, 32, 0, 0.7, 0.9, 0.5}},
-    {"--dp-mode dc-s3gd", 4, {DP_DC_S3GD, 4, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0}},
-    {"--dp-mode dc-s3gd --outer-delay 0 --dc-lambda 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode dc-s3gd --sites 1", 4, {DP_DC_S3GD, 1, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0}},
-    {"--dp-mode diloco", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --outer-delay 5 --outer-alpha 0", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --outer-delay 32", 4, {DP_DILOCO, 4, 32, 32, 1, false, 32, 0, 0.7, 0.9, 0}},
-    {"--dp-mode diloco --outer-alpha 0.25", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0.25}},
+    {"", 4, {DP_SYNC, 1, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--sites 2", 4, {DP_SYNC, 2, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode delayed", 4, {DP_DELAYED, 4, 1, 1, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode delayed --dc-lambda 0.3 --sites 2", 4, {DP_DELAYED, 2, 1, 1, 1, false, 32, 0.3, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode delayed --outer-delay 0", 4, {DP_SYNC, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode diloco --steps 33 --outer-delay 1", 4, {DP_DILOCO, 4, 32, 1, 1, false, 32, 0, 0.7, 0.9, 0.5, 0, 1}},
+    {"--dp-mode dc-s3gd", 4, {DP_DC_S3GD, 4, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode dc-s3gd --outer-delay 0 --dc-lambda 0", 4, {DP_DC_S3GD, 4, 1, 0, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode dc-s3gd --sites 1", 4, {DP_DC_S3GD, 1, 1, 1, 1, false, 32, 0.2, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode diloco", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode diloco --outer-delay 5 --outer-alpha 0", 4, {DP_DILOCO, 4, 32, 5, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode diloco --outer-delay 32", 4, {DP_DILOCO, 4, 32, 32, 1, false, 32, 0, 0.7, 0.9, 0, 0, 1}},
+    {"--dp-mode diloco --outer-alpha 0.25", 4, {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0.25, 0, 1}},
     {"--dp-mode diloco --eager --local-steps 6 --fragments 4 --sites 2",
      4,
-     {DP_DILOCO, 2, 6, 6, 4, true, 32, 0, 0.7, 0.9, 0}},
+     {DP_DILOCO, 2, 6, 6, 4, true, 32, 0, 0.7, 0.9, 0, 0, 1}},
     {"--dp-mode diloco --outer-bits 4 --outer-lr 1 --outer-momentum 0",
      4,
-     {DP_DILOCO, 4, 32, 0, 1, false, 4, 0, 1, 0, 0}},
+     {DP_DILOCO, 4, 32, 0, 1, false, 4, 0, 1, 0, 0, 0, 1}},
+    {"--dp-mode diloco --outer-bits 2 --outer-error-decay 0.5",
+     4,
+     {DP_DILOCO, 4, 32, 0, 1, false, 2, 0, 0.7, 0.9, 0, 0, 0.5}},
+    {"--dp-mode diloco --outer-top-k 64 --outer-bits 2", 4, {DP_DILOCO, 4, 32, 0, 1, false, 2, 0, 1, 0, 0, 64, 0.95}},
+    {"--dp-mode diloco --outer-top-k 4096 --outer-lr 0.7 --outer-momentum 0.9 --outer-error-decay 1",
+     4,
+     {DP_DILOCO, 4, 32, 0, 1, false, 32, 0, 0.7, 0.9, 0, 4096, 1}},
 };
 
 static void test_plans(void) {
@@ -301,7 +315,8 @@ static void test_plans(void) {
         check(read.status == 0 && r->mode == e->mode && r->sites == e->sites && read.mesh.sites == e->sites &&
                   r->period == e->period && r->delay == e->delay && r->fragments == e->fragments &&
                   r->eager == e->eager && r->bits == e->bits && r->compensation == e->compensation &&
-                  r->outer_lr == e->outer_lr && r->outer_momentum == e->outer_momentum && r->mix == e->mix,
+                  r->outer_lr == e->outer_lr && r->outer_momentum == e->outer_momentum && r->mix == e->mix &&
+                  r->top_k == e->top_k && r->error_decay == e->error_decay,
               "\"%s\" is %s of %d, every %lld, %lld late, %d fragments, %d bits, lambda %g, mix %g%s%s", plans[i].line,
               dp_mode_names[r->mode], r->sites, (long long)r->period, (long long)r->delay, r->fragments, r->bits,
               r->compensation, r->mix, read.status ? ": " : "", read.text);
@@ -367,19 +382,29 @@ static void test_fragments(bool few) {
 static double bytes_all_reduce(int s, double n) { return 2 * n * 4 * (s - 1) / s; }
 static double bytes_half(int s, double n, double element) { return n * element * (s - 1) / s; }
 
-// Scales of a rank's part of a bucket, element by element: a new one at every slice, and after 64 numbers.
-static double blocks_of_part(const Layout* layout, int b, int k) {
+// Bytes of a rank's part of a bucket, element by element: a new block or chunk at every slice, and after 64 or 4096
+// numbers; nothing of the padding. A chunk has a scale and fields of an index and a number: top_k / 4096
+// of its size, rounded up.
+static double bytes_of_part(const AsyncConfig* r, const Layout* layout, int b, int k) {
     const Bucket* bucket = &layout->bucket[b];
     const int64_t part = bucket->elements / k, begin = bucket->offset + layout->mesh.data % k * part;
-    int64_t blocks = 0, used = 64;
-    for (int64_t at = begin; at < begin + part; at++, used++) {
-        bool first = false;
-        for (int i = bucket->first; i < bucket->first + bucket->slices; i++) first |= layout->slices[i].offset == at;
-        if (!first && used < 64) continue;
-        blocks++;
+    const int64_t full = r->top_k ? 4096 : 64;
+    double bytes = 0;
+    for (int64_t at = begin, used = 0; at < begin + part; at++) {
+        bool last = at + 1 == begin + part;
+        for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
+            const Slice* slice = &layout->slices[i];
+            last |= slice->offset == at + 1;
+            used += at >= slice->offset && at < slice->offset + slice->rows_used * slice->cols;
+        }
+        if (used == 0 || (!last && used < full)) continue;
+        const double sent = ceil((double)used * r->top_k / 4096);
+        if (r->top_k && r->bits == 32) bytes += 4 * sent + 4 * ceil(sent * 12 / 32);
+        if (r->top_k && r->bits < 32) bytes += 4 + 4 * ceil(sent * (12 + r->bits) / 32);
+        if (!r->top_k) bytes += 4 + 64 * r->bits / 8.0;
         used = 0;
     }
-    return (double)blocks;
+    return bytes;
 }
 
 // Adds up what one rank sends in the steps first + 1 to last, operation by operation.
@@ -399,8 +424,8 @@ static SiteTraffic walk_traffic(const AsyncConfig* r, const Layout* layout, doub
             }
             const int f = fragment_of(&layout->slices[layout->bucket[b].first].tensor, P);
             if (!is_sent(r->period, P, f, t)) continue;
-            const double quantised = blocks_of_part(layout, b, k) * (4 + 64 * r->bits / 8);
-            sum.far += r->bits == 32 ? bytes_all_reduce(S, part) : (S - 1) * quantised;
+            const bool all = r->bits == 32 && r->top_k == 0;
+            sum.far += all ? bytes_all_reduce(S, part) : (S - 1) * bytes_of_part(r, layout, b, k);
             sum.near += bytes_half(k, n, 4);
             if (r->eager && r->bits < 32) sum.near += bytes_half(k, n, 4); // what was sent, as it was rounded
         }
@@ -429,6 +454,10 @@ static void test_traffic(bool few) {
         {"--dp-mode diloco --local-steps 6 --fragments 2 --eager --outer-bits 8 --sites 3", 6},
         {"--dp-mode diloco --local-steps 3 --outer-bits 4", 5},
         {"--dp-mode diloco --local-steps 3 --outer-bits 8 --sites 2 --tp 2 --pp 2", 16},
+        {"--dp-mode diloco --local-steps 3 --outer-bits 2", 4},
+        {"--dp-mode diloco --local-steps 3 --outer-top-k 100", 4},
+        {"--dp-mode diloco --local-steps 4 --fragments 2 --outer-delay 1 --outer-top-k 32 --outer-bits 2", 5},
+        {"--dp-mode diloco --local-steps 3 --outer-top-k 1000 --outer-bits 4 --sites 2 --tp 2 --pp 2", 16},
     };
     static const int64_t spans[][2] = {{0, 1}, {0, 7}, {1, 2}, {3, 16}, {5, 5}};
     const ModelConfig models[2] = {model_of(ARCH_GPT2, 5, 12, 2, 2, 40, 11, 97), model_llama(4, 24, 4, 2, 56, 9, 53)};
@@ -461,10 +490,10 @@ static void test_traffic(bool few) {
 }
 
 // The formula's blocks are those that kernels/async_dp.h makes.
-static void test_quantized_bytes(void) {
+static void test_compressed_bytes(void) {
     int64_t wrong = 0;
     for (int64_t n = 1; n < 1000; n++) {
-        for (int bits = 4; bits <= 8; bits += 4) {
+        for (int bits = 2; bits <= 8; bits *= 2) {
             AsyncConfig r = plan_of(1, 1, 0);
             Slice slices[2]; // of n / 3 elements and the rest
             Bucket bucket = {0, n, 0, 2, 0};
@@ -477,9 +506,12 @@ static void test_quantized_bytes(void) {
             layout.n = 2;
             layout.buckets = 1;
             slices[1].offset = n / 3;
+            slices[0].cols = slices[1].cols = 1;
+            slices[0].rows_used = n / 3;
+            slices[1].rows_used = n - n / 3;
             r.bits = bits;
             wrong +=
-                quantized_bytes(&r, &layout, 0) != (double)(quant_bytes(n / 3, bits) + quant_bytes(n - n / 3, bits));
+                compressed_bytes(&r, &layout, 0) != (double)(quant_bytes(n / 3, bits) + quant_bytes(n - n / 3, bits));
         }
     }
     check(wrong == 0, "bytes of numbers with few bits are those of the kernel: %lld wrong", (long long)wrong);
@@ -518,13 +550,15 @@ static void test_drawings(void) {
 
 // A resumed run compares plans by their text: every field of a plan changes it.
 static void test_texts(void) {
-    AsyncConfig r[12];
-    char text[12][512];
+    enum { TEXTS = 15 };
+    AsyncConfig r[TEXTS];
+    char text[TEXTS][512];
     int same = 0;
-    for (int i = 0; i < 12; i++) {
+    for (int i = 0; i < TEXTS; i++) {
         r[i] = plan_of(8, 2, 4);
         r[i].outer_lr = 0.7;
         r[i].outer_momentum = 0.9;
+        r[i].error_decay = 1;
     }
     r[1].mode = DP_DC_S3GD;
     r[2].sites = 1;
@@ -537,7 +571,12 @@ static void test_texts(void) {
     r[9].outer_lr = 0.5;
     r[10].outer_momentum = 0;
     r[11].mix = 0.5;
-    for (int i = 0; i < 12; i++) {
+    r[12].top_k = 64;
+    r[13] = r[12];
+    r[13].error_decay = 0.9;
+    r[14] = r[7];
+    r[14].error_decay = 0.9;
+    for (int i = 0; i < TEXTS; i++) {
         async_schedule_text(text[i], sizeof text[i], &r[i]);
         for (int j = 0; j < i; j++) same += strcmp(text[i], text[j]) == 0;
     }
@@ -554,7 +593,7 @@ int main(int argc, char** argv) {
     test_plans();
     test_fragments(few);
     test_traffic(few);
-    test_quantized_bytes();
+    test_compressed_bytes();
     test_drawings();
     test_texts();
     return test_end();

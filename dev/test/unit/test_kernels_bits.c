@@ -155,10 +155,19 @@ static void bits_delay_squares(const Arrays* m, int begin, int end) { // one uni
 enum { BITS_BLOCKS = (BITS_ELEMENTS + QUANT_BLOCK - 1) / QUANT_BLOCK };
 static void bits_quantize(const Arrays* m, int begin, int end) { // blocks, the last of which is not full
     const int at = begin * QUANT_BLOCK, n = (int)min_i64(BITS_ELEMENTS, (int64_t)end * QUANT_BLOCK) - at;
-    for (int bits = 4; bits <= 8; bits += 4) {
+    for (int bits = 2; bits <= 8; bits *= 2) {
         uint8_t* packed = (uint8_t*)m->f[bits / 4] + quant_bytes(at, bits);
-        quantize(packed, m->f[3] + at, m->f[4] + at, n, bits);
+        quantize(packed, m->f[3] + at, m->f[4] + at, n, bits, 0.9f);
         dequantize_add(m->f[5] + at, packed, n, bits);
+    }
+}
+
+static void bits_sparse(const Arrays* m, int begin, int end) { // chunks, the last of which is not full
+    const int at = begin * SPARSE_CHUNK, n = (int)min_i64(BITS_ELEMENTS, (int64_t)end * SPARSE_CHUNK) - at;
+    for (int bits = 2; bits <= 32; bits *= 4) {
+        uint8_t* packed = (uint8_t*)m->f[(bits > 2) + (bits > 8)] + sparse_bytes(at, bits, 100);
+        sparsify(packed, m->f[3] + at, m->f[4] + at, n, bits, 100, 0.9f);
+        sparse_add(m->f[5] + at, packed, n, bits, 100);
     }
 }
 
@@ -262,5 +271,6 @@ int main(void) {
     test_bits("replicas", bits_replicas, BITS_ELEMENTS);
     test_bits("delay_squares", bits_delay_squares, 1);
     test_bits("quantize", bits_quantize, BITS_BLOCKS);
+    test_bits("sparsify", bits_sparse, (BITS_ELEMENTS + SPARSE_CHUNK - 1) / SPARSE_CHUNK);
     return test_end();
 }
