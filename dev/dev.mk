@@ -48,7 +48,7 @@ include dev/gpu.mk
 include dev/book.mk
 
 # ---- programs of the processor
-vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot planner dev/data
+vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot dev/experiments planner dev/data
 vpath %.cu dev/test/cuda dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(COMPILE) $(call O,-O3,$(FAST)) $< -o $@ $(LIBS)
