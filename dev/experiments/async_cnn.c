@@ -3,20 +3,13 @@ async_cnn.c: a small convolutional network, trained with SGD and momentum on pic
 that use each other's work at once or late. dev/experiments/async_cnn.py runs it for many settings.
 
     async_cnn [OPTIONS]     trains once and prints one line of JSON; --help lists the options
-    --dump FILE             also writes pictures, their order, and the weights after every step, which
-                            dev/test/system/check_async_cnn.py compares with a program in float64
+    --dump FILE             also writes pictures, order and weights of every step for dev/test/system/check_async_cnn.py
 
-Replicas take turns in one process; what is computed is what replicas on machines of their own compute. The rules of an
-update are the trainer's own kernels (async_dp.h, sgd.h, global_norm.h), in the order of methods/async_dp.h, in the steps
-of methods/async_schedule.h.
+Replicas take turns in one process. The rules of an update are the trainer's own kernels, in the order of its steps.
 
-Theory: four convolutions of stride 2 with biases, ReLU between them, no normalisation, so that a picture's gradient does
-not depend on the batch that it is in:
-
-    16x16x1  --3x3-->  8x8x16  --3x3-->  4x4x32  --3x3-->  2x2x64  --2x2-->  16 classes         27,408 parameters
-
-Each is a matrix product: patches (places, kernel kernel in) times weights (kernel kernel in, out). With the gradient d
-of its output, that of the weights is patches^T d, that of the patches d weights^T, and a pixel sums those of its patches.
+Theory: 16x16x1 -3x3-> 8x8x16 -3x3-> 4x4x32 -3x3-> 2x2x64 -2x2-> 16 classes: four convolutions of stride 2 with biases
+and ReLU between them, 27,408 parameters, without normalisation, so that a gradient does not depend on the other pictures
+of a batch. Each is a matrix product: patches (places, kernel kernel in) times weights (kernel kernel in, out).
 
     sync        w -= update(mean gradient of all replicas)
     delayed     the same with the gradient of `delay` steps before, compensated by lambda. With a delay of M - 1 it is
@@ -32,20 +25,17 @@ of its output, that of the weights is patches^T d, that of the patches d weights
 
 enum { SIDE = 16, PIXELS = SIDE * SIDE, CLASSES = 16, LAYERS = 4, TENSORS = 2 * LAYERS };
 enum { MICRO = 32, TEST = 4096, LANES = 16, ROWS = 8 }; // MICRO: pictures computed at a time
-static const float WEIGHT_DECAY = 5e-4f;                // not of biases
 
 // A convolution of stride 2: (side, side, in) to (side / 2, side / 2, out).
 typedef struct {
     int side, kernel, in, out;
 } Layer;
-
 static const Layer layers[LAYERS] = {{SIDE, 3, 1, 16}, {8, 3, 16, 32}, {4, 3, 32, 64}, {2, 2, 64, CLASSES}};
-
 static int layer_places(const Layer* layer) { return layer->side * layer->side / 4; }
 static int layer_inputs(const Layer* layer) { return layer->kernel * layer->kernel * layer->in; }
 
 typedef struct {
-    DpMode mode;
+    int mode; // a DpMode
     int64_t replicas, batch, delay, epochs, samples, seed;
     double lambda0, lambda, momentum, lr;
     const char* dump;
@@ -74,9 +64,7 @@ typedef struct {
 static float* new_floats(int64_t n) { return (float*)checked_calloc((size_t)n, sizeof(float), "the network"); }
 static void copy(float* to, const float* from, int64_t n) { memcpy(to, from, (size_t)n * sizeof(float)); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The pictures
-
+// ---- the pictures
 // Less than 1 inside a shape, proportional to the distance from its centre.
 static float shape_radius(int shape, float u, float v) {
     const float r = hypotf(u, v), a = fabsf(u), b = fabsf(v), angle = atan2f(v, u);
@@ -117,19 +105,17 @@ static float* draw_pictures(int64_t first, int64_t n) {
 }
 
 // A random order of the training pictures, another one in every epoch (Fisher and Yates).
-static void shuffle(int32_t* order, int64_t n, uint64_t seed, uint64_t epoch) {
+static void shuffle(int32_t* order, int64_t n, int64_t seed, int64_t epoch) {
     for (int64_t i = 0; i < n; i++) order[i] = (int32_t)i;
     for (int64_t i = n - 1; i > 0; i--) {
-        const int64_t j = (int64_t)(philox(seed, 1000 + epoch, (uint64_t)i).word[0] % (uint64_t)(i + 1));
+        const int64_t j = philox((uint64_t)seed, (uint64_t)(1000 + epoch), (uint64_t)i).word[0] % (i + 1);
         const int32_t kept = order[i];
         order[i] = order[j];
         order[j] = kept;
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The network
-
+// ---- the network
 typedef float Lanes __attribute__((vector_size(LANES * sizeof(float)), aligned(sizeof(float)), may_alias));
 
 // `rows` rows and LANES columns of multiply(), in registers.
@@ -152,8 +138,8 @@ static void multiply(float* out, const float* a, int row, int step, const float*
     }
 }
 
-// Copies between n pictures `in` (n, side, side, in) and their patches (n places, inputs), which are 0 outside of a
-// picture; back: adds the patches to the pictures.
+// Copies between n pictures `in` (n, side, side, in) and their patches (n places, inputs), which stay 0 outside of
+// the picture; back: adds the patches to the pictures.
 static void move_patches(float* patches, float* in, const Layer* layer, int n, bool back) {
     const int side = layer->side, kernel = layer->kernel, channels = layer->in, pad = (kernel - 1) / 2;
     for (int place = 0; place < n * layer_places(layer); place++) {
@@ -162,13 +148,9 @@ static void move_patches(float* patches, float* in, const Layer* layer, int n, b
         for (int k = 0; k < kernel * kernel; k++, patches += channels) {
             const int y = y0 + k / kernel, x = x0 + k % kernel;
             float* pixel = picture + (y * side + x) * channels;
-            if (y < 0 || x < 0 || y >= side || x >= side) {
-                if (!back) memset(patches, 0, (size_t)channels * sizeof(float));
-            } else if (back) {
-                for (int c = 0; c < channels; c++) pixel[c] += patches[c];
-            } else {
-                copy(patches, pixel, channels);
-            }
+            if (y < 0 || x < 0 || y >= side || x >= side) continue;
+            if (!back) copy(patches, pixel, channels);
+            for (int c = 0; c < (back ? channels : 0); c++) pixel[c] += patches[c];
         }
     }
 }
@@ -178,10 +160,9 @@ static void forward(Activations* a, const Trainer* t, const float* weights, floa
     for (int l = 0; l < LAYERS; l++) {
         const Layer* layer = &layers[l];
         const int rows = n * layer_places(layer), inputs = layer_inputs(layer);
-        const float* bias = weights + t->range[2 * l + 1].from;
         float* out = a->out[l];
         move_patches(a->patches[l], l ? a->out[l - 1] : pixels, layer, n, false);
-        for (int i = 0; i < rows; i++) copy(out + i * layer->out, bias, layer->out);
+        for (int i = 0; i < rows; i++) copy(out + i * layer->out, weights + t->range[2 * l + 1].from, layer->out);
         multiply(out, a->patches[l], inputs, 1, weights + t->range[2 * l].from, rows, inputs, layer->out);
         if (l == LAYERS - 1) break;
         for (int i = 0; i < rows * layer->out; i++) out[i] = out[i] > 0 ? out[i] : 0;
@@ -193,14 +174,13 @@ static void forward(Activations* a, const Trainer* t, const float* weights, floa
 static double loss_of(float* logits, const int32_t* label, int n, float scale, int64_t* wrong) {
     double loss = 0;
     for (int i = 0; i < n; i++, logits += CLASSES) {
-        const float own = logits[label[i]];
-        float largest = logits[0], sum = 0;
-        int others = 0;
-        for (int c = 1; c < CLASSES; c++) largest = logits[c] > largest ? logits[c] : largest;
-        for (int c = 0; c < CLASSES; c++) others += c != label[i] && !(own > logits[c]);
-        *wrong += others > 0;
+        float sum = 0;
+        int best = 0;
+        for (int c = 1; c < CLASSES; c++) best = logits[c] > logits[best] ? c : best;
+        const float largest = logits[best];
+        if (wrong) *wrong += best != label[i];
         for (int c = 0; c < CLASSES; c++) sum += expf(logits[c] - largest);
-        loss += log(sum) + largest - own;
+        loss += log(sum) + largest - logits[label[i]];
         for (int c = 0; c < CLASSES; c++)
             logits[c] = scale * (expf(logits[c] - largest) / sum - (float)(c == label[i]));
     }
@@ -213,7 +193,6 @@ static void backward(Activations* a, const Trainer* t, float* grads, const float
     for (int l = LAYERS - 1; l >= 0; l--) {
         const Layer* layer = &layers[l];
         const int rows = n * layer_places(layer), inputs = layer_inputs(layer), out = layer->out;
-        const float* w = weights + t->range[2 * l].from;
         float* d_bias = grads + t->range[2 * l + 1].from;
         multiply(grads + t->range[2 * l].from, a->patches[l], 1, inputs, d, inputs, rows, out);
         for (int i = 0; i < rows; i++) {
@@ -221,7 +200,8 @@ static void backward(Activations* a, const Trainer* t, float* grads, const float
         }
         if (l == 0) break;
         for (int o = 0; o < out; o++) {
-            for (int i = 0; i < inputs; i++) a->transposed[o * inputs + i] = w[i * out + o];
+            for (int i = 0; i < inputs; i++)
+                a->transposed[o * inputs + i] = weights[t->range[2 * l].from + i * out + o];
         }
         memset(a->d_patches, 0, (size_t)(rows * inputs) * sizeof(float));
         multiply(a->d_patches, d, out, 1, a->transposed, rows, out, inputs);
@@ -233,8 +213,8 @@ static void backward(Activations* a, const Trainer* t, float* grads, const float
     }
 }
 
-// The summed loss of n pictures divided by `whole`, and how many are not recognised. order: their numbers; NULL: the
-// first n. grads, unless NULL, += the gradients of that loss.
+// The summed loss of n pictures divided by `whole`. order: their numbers; NULL: the first n. grads, unless NULL, += the
+// gradients of that loss; *wrong, unless NULL, += those not recognised.
 static double run(Trainer* t, float* grads, const float* weights, const float* pictures, const int32_t* order,
                   int64_t n, int64_t whole, int64_t* wrong) {
     float pixels[MICRO * PIXELS];
@@ -254,29 +234,34 @@ static double run(Trainer* t, float* grads, const float* weights, const float* p
     return loss / (double)whole;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A step of every mode; steps are counted from 1
-
+// ---- a step of every mode; steps are counted from 1
 // g += lambda g g (to - from), tensor by tensor.
 static void compensate(const Trainer* t, float* g, const float* to, const float* from) {
-    const Settings* settings = &t->settings;
-    if (settings->lambda0 == 0 && settings->lambda == 0) return;
+    if (t->settings.lambda0 + t->settings.lambda == 0) return;
     for (int i = 0; i < TENSORS; i++) {
         const int64_t at = t->range[i].from, n = t->range[i].n;
-        double squares = sum_of_squares_range(g + at, n), corrections = 0;
+        double corrections = 0;
         delay_squares(&corrections, g + at, to + at, from + at, n);
-        float lambda = delay_lambda(settings->lambda0, squares, corrections);
-        if (settings->lambda > 0) lambda = (float)settings->lambda;
+        float lambda = delay_lambda(t->settings.lambda0, sum_of_squares_range(g + at, n), corrections);
+        if (t->settings.lambda > 0) lambda = (float)t->settings.lambda;
         if (lambda > 0) delay_compensate(g + at, to + at, from + at, lambda, n);
     }
 }
 
 static void update(const Trainer* t, float* weights, float* velocity, const float* grads, int64_t number) {
-    const Settings* settings = &t->settings;
-    const int64_t updates = t->steps - t->config.delay * (settings->mode == DP_DELAYED);
-    const double lr = lr_at(&lr_curves[0], settings->lr, 0, max_i64(1, updates / 10), updates, number - 1);
-    const OptimizerStep step = {(float)lr, (float)settings->momentum, 0, 0, WEIGHT_DECAY, number, 1};
+    const int64_t updates = t->steps - t->config.delay * (t->settings.mode == DP_DELAYED);
+    const double lr = lr_at(&lr_curves[0], t->settings.lr, 0, max_i64(1, updates / 10), updates, number - 1);
+    const OptimizerStep step = {(float)lr, (float)t->settings.momentum, 0, 0, 5e-4f, number, 1};
     sgd_update(weights, NULL, grads, velocity, NULL, t->range, TENSORS, &step);
+}
+
+// The weights when all that is in flight has arrived. One replica alone has no distance to the others, by rounding
+// neither, which lambda0 would make as long as any other.
+static const float* common_weights(const Trainer* t) {
+    const bool local = t->settings.mode == DP_DC_S3GD;
+    copy(t->scratch, local && t->config.sites == 1 ? t->local_weights : t->weights, t->parameters);
+    if (t->config.sites > 1) add_scaled(t->scratch, t->sum, 1 / (float)t->config.sites, t->parameters);
+    return t->scratch;
 }
 
 // sync and delayed. order: the pictures of this step; every replica takes its part of them.
@@ -284,11 +269,10 @@ static double step_delayed(Trainer* t, int64_t step, const int32_t* order) {
     const int64_t slots = t->config.delay + 1, part = t->settings.batch / t->settings.replicas;
     float* grads = t->grads + step % slots * t->parameters;
     double loss = 0;
-    int64_t wrong = 0;
     memset(grads, 0, (size_t)t->parameters * sizeof(float));
     copy(t->late_weights + step % slots * t->parameters, t->weights, t->parameters);
     for (int64_t r = 0; r < t->settings.replicas; r++)
-        loss += run(t, grads, t->weights, t->train, order + r * part, part, t->settings.batch, &wrong);
+        loss += run(t, grads, t->weights, t->train, order + r * part, part, t->settings.batch, NULL);
     if (!async_schedule_merges(&t->config, 0, step)) return loss;
     const int64_t due = step - t->config.delay, at = due % slots * t->parameters;
     compensate(t, t->grads + at, t->weights, t->late_weights + at);
@@ -299,13 +283,12 @@ static double step_delayed(Trainer* t, int64_t step, const int32_t* order) {
 static double step_dc_s3gd(Trainer* t, int64_t step, const int32_t* order) {
     const int64_t n = t->parameters, part = t->settings.batch / t->settings.replicas;
     double loss = 0;
-    int64_t wrong = 0;
-    if (async_schedule_merges(&t->config, 0, step)) add_scaled(t->weights, t->sum, 1 / (float)t->config.sites, n);
+    copy(t->weights, common_weights(t), n); // nothing is in flight before the first step: the sum is 0
     memset(t->sum, 0, (size_t)n * sizeof(float));
     for (int64_t r = 0; r < t->settings.replicas; r++) {
         float* own = t->local_weights + r * n;
         memset(t->grads, 0, (size_t)n * sizeof(float));
-        loss += run(t, t->grads, own, t->train, order + r * part, part, part, &wrong);
+        loss += run(t, t->grads, own, t->train, order + r * part, part, part, NULL);
         compensate(t, t->grads, t->weights, own);
         copy(own, t->weights, n);
         update(t, own, t->local_velocity + r * n, t->grads, step);
@@ -315,16 +298,7 @@ static double step_dc_s3gd(Trainer* t, int64_t step, const int32_t* order) {
     return loss / (double)t->settings.replicas;
 }
 
-// The weights when all that is in flight has arrived.
-static const float* common_weights(const Trainer* t) {
-    copy(t->scratch, t->weights, t->parameters);
-    if (t->settings.mode == DP_DC_S3GD) add_scaled(t->scratch, t->sum, 1 / (float)t->config.sites, t->parameters);
-    return t->scratch;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// A run
-
+// ---- a run
 static void trainer_init(Trainer* t) {
     const Settings* settings = &t->settings;
     const bool local = settings->mode == DP_DC_S3GD;
@@ -339,14 +313,12 @@ static void trainer_init(Trainer* t) {
     t->test = draw_pictures(1 << 24, TEST);
     t->order = (int32_t*)checked_calloc((size_t)settings->samples, sizeof(int32_t), "the order");
     t->steps = settings->epochs * (settings->samples / settings->batch);
-    t->config.mode = settings->mode;
+    t->config.mode = (DpMode)settings->mode;
     t->config.sites = local ? (int)settings->replicas : 1;
     t->config.period = t->config.fragments = 1;
     t->config.delay = local ? 1 : settings->delay;
-    t->weights = new_floats(t->parameters);
-    t->velocity = new_floats(t->parameters);
-    t->sum = new_floats(t->parameters);
-    t->scratch = new_floats(t->parameters);
+    float** vectors[] = {&t->weights, &t->velocity, &t->sum, &t->scratch};
+    for (int i = 0; i < 4; i++) *vectors[i] = new_floats(t->parameters);
     t->grads = new_floats((t->config.delay + 1) * t->parameters);
     t->late_weights = new_floats((t->config.delay + 1) * t->parameters);
     t->local_weights = new_floats(t->config.sites * t->parameters);
@@ -359,38 +331,34 @@ static void trainer_init(Trainer* t) {
     for (int r = 0; r < t->config.sites; r++) copy(t->local_weights + r * t->parameters, t->weights, t->parameters);
 }
 
-// Trains to the end, or until the loss is not finite. Returns the mean loss of the last tenth of the steps.
-static double train(Trainer* t, FILE* dump) {
+// Trains to the end, or until the loss is not finite: false.
+static bool train(Trainer* t, FILE* dump) {
     const Settings* settings = &t->settings;
-    const int64_t in_epoch = settings->samples / settings->batch, counted = max_i64(1, t->steps / 10);
-    double sum = 0;
+    const int64_t in_epoch = settings->samples / settings->batch;
     for (int64_t step = 1; step <= t->steps; step++) {
         const int64_t begin = (step - 1) % in_epoch * settings->batch;
-        if (begin == 0)
-            shuffle(t->order, settings->samples, (uint64_t)settings->seed, (uint64_t)((step - 1) / in_epoch));
+        if (begin == 0) shuffle(t->order, settings->samples, settings->seed, (step - 1) / in_epoch);
         const double loss = settings->mode == DP_DC_S3GD ? step_dc_s3gd(t, step, t->order + begin)
                                                          : step_delayed(t, step, t->order + begin);
-        if (!isfinite(loss)) return loss;
-        if (step > t->steps - counted) sum += loss;
+        if (!isfinite(loss)) return false;
         if (!dump) continue;
         fwrite(t->order + begin, sizeof(int32_t), (size_t)settings->batch, dump);
         fwrite(common_weights(t), sizeof(float), (size_t)t->parameters, dump);
     }
-    return sum / (double)counted;
+    return true;
 }
 
 static void parse(Settings* s, int argc, char** argv) {
     bool help = false;
-    int mode = 0;
     Error error;
     Option table[] = {
-        option_choice("mode", &mode, "sync|delayed|dc-s3gd", "how replicas use each other's work [sync]"),
+        option_choice("mode", &s->mode, "sync|delayed|dc-s3gd", "how replicas use each other's work [sync]"),
         option_int("replicas", &s->replicas, 1, 1024, "replicas, each with its part of a batch [8]"),
         option_int("batch", &s->batch, 1, 65536, "pictures of a step, of all replicas [256]"),
         option_int("delay", &s->delay, 0, 1024, "delayed: steps from a gradient to its use [1]"),
         option_float("lambda0", &s->lambda0, 0, 1e6, "length of the compensation, in lengths of the gradient [0]"),
         option_float("lambda", &s->lambda, 0, 1e9, "the constant factor of DC-ASGD's compensation, instead [0]"),
-        option_float("momentum", &s->momentum, 0, 0.999, "of SGD [0.9]"),
+        option_float("momentum", &s->momentum, 0, 0.999, "of SGD, whose weight decay is 5e-4 [0.9]"),
         option_float("lr", &s->lr, 0, 1e6, "after a tenth of the updates, then a cosine to 0 [0.02]"),
         option_int("epochs", &s->epochs, 1, 1000000, "[6]"),
         option_int("samples", &s->samples, 1, 1 << 24, "training pictures [8192]"),
@@ -404,10 +372,9 @@ static void parse(Settings* s, int argc, char** argv) {
         options_help(table, rows, stdout);
         exit(0);
     }
-    s->mode = (DpMode)mode;
     if (s->mode != DP_DELAYED) s->delay = s->mode == DP_DC_S3GD;
-    if (s->batch % s->replicas) die_usage("--batch has to be a multiple of --replicas");
-    if (s->batch > s->samples) die_usage("--samples has to be at least --batch");
+    if (s->batch % s->replicas || s->batch > s->samples)
+        die_usage("--batch has to be a multiple of --replicas, and at most --samples");
     if (s->mode == DP_SYNC && s->lambda0 + s->lambda > 0) die_usage("nothing is late in --mode sync; drop --lambda");
 }
 
@@ -423,10 +390,11 @@ int main(int argc, char** argv) {
     if (dump) fwrite(t->train, sizeof(float), (size_t)(t->settings.samples * PIXELS), dump);
     if (dump) fwrite(t->weights, sizeof(float), (size_t)t->parameters, dump);
     int64_t wrong = 0;
-    const double train_loss = train(t, dump), loss = run(t, NULL, common_weights(t), t->test, NULL, TEST, TEST, &wrong);
+    const bool trained = train(t, dump);
+    const double loss = run(t, NULL, common_weights(t), t->test, NULL, TEST, TEST, &wrong);
     if (dump && (ferror(dump) || fclose(dump))) die("--dump %s cannot be written", t->settings.dump);
-    const bool finite = isfinite(train_loss) && isfinite(loss);
-    printf("{\"error\": %.6f, \"loss\": %.6f, \"train_loss\": %.6f, \"diverged\": %s}\n", (double)wrong / TEST,
-           finite ? loss : 0, finite ? train_loss : 0, finite ? "false" : "true");
+    const bool finite = trained && isfinite(loss);
+    printf("{\"error\": %.6f, \"loss\": %.6f, \"diverged\": %s}\n", (double)wrong / TEST, finite ? loss : 0,
+           finite ? "false" : "true");
     return 0;
 }
