@@ -127,13 +127,6 @@ static inline void delay_squares(double* sum, const float* g, const float* to, c
     *sum += total;
 }
 
-// The lambda with which a correction is lambda0 times as long as the gradient g, from the sums of the squares of g and
-// of g g D; 0 where there is no correction.
-static inline float delay_lambda(double lambda0, double squares, double corrections) {
-    const double lambda = lambda0 * sqrt(squares) / sqrt(corrections);
-    return corrections > 0 && lambda < FLT_MAX ? (float)lambda : 0;
-}
-
 // g += lambda g g (to - from) (n each)
 static inline void delay_compensate(float* RESTRICT g, const float* RESTRICT to, const float* RESTRICT from,
                                     float lambda, int64_t n) {

@@ -435,7 +435,7 @@ static inline void async_dp_set_compensation(Stage* stage, const double* squares
     sum_over_site(stage->groups, corrections, tensors);
     if (stage->layout.mesh.zero) sum_over(&stage->groups->far, corrections, tensors);
     for (int i = 0; i < tensors; i++)
-        async->lambda[i] = delay_lambda(async->config.compensation, squares[i], corrections[i]);
+        async->lambda[i] = compensation_lambda(async->config.compensation, squares[i], corrections[i]);
     free(corrections);
 }
 

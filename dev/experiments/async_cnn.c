@@ -242,7 +242,7 @@ static void compensate(const Trainer* t, float* g, const float* to, const float*
         const int64_t at = t->range[i].from, n = t->range[i].n;
         double corrections = 0;
         delay_squares(&corrections, g + at, to + at, from + at, n);
-        float lambda = delay_lambda(t->settings.lambda0, sum_of_squares_range(g + at, n), corrections);
+        float lambda = compensation_lambda(t->settings.lambda0, sum_of_squares_range(g + at, n), corrections);
         if (t->settings.lambda > 0) lambda = (float)t->settings.lambda;
         if (lambda > 0) delay_compensate(g + at, to + at, from + at, lambda, n);
     }
