@@ -2,51 +2,43 @@
 """Asynchronous data parallelism on its own ground: a small CNN, SGD with momentum, batches up to where synchronous
 training degrades, 2 to 16 replicas, delays up to 16 steps, with and without the compensation.
 
-    async_cnn.py [--out FOLDER]            everything: about 700 runs of a second each
+    async_cnn.py [--out FOLDER]            everything: some 600 runs of a second each
     async_cnn.py --quick [--out FOLDER]    does everything work? A minute; the errors say nothing
     async_cnn.py --report [--out FOLDER]   the tables, the picture and the verdicts again, of what is there
 
-dev/experiments/repro_async.sh cnn builds what this needs. dev/experiments/async_cnn.c is the program that is run; its
-first comment has the network, the pictures and the update of each mode. Every run sees the same number of pictures.
+dev/experiments/repro_async.sh cnn builds what this needs. The first comment of async_cnn.c, the program that is run,
+has the network and the update of each mode. Every run sees the same number of pictures.
 
 The learning rate. Each configuration has its own: of three rates a factor of 2 apart (ten times as high without
 momentum) the one with the lowest mean test error over two seeds of their own; while that is the lowest or the highest
 rate tried, half or twice of it is tried too. The errors are of other seeds at that rate.
 
-Interruptions. Every run is added to a record (--record FILE, a line a run) as soon as it ends, and a run that the record
-has is not made again. async_cnn.json beside this program is the record of the project's own runs.
-
-The verdicts. Two configurations differ where their mean errors are further apart than twice the standard deviation over
-seeds (the root of the mean of the two variances). With few seeds that is a plain rule, not a proof."""
+Every run is added to a record (--record FILE, a line a run) as soon as it ends, and is not made again: the same command
+goes on after an interruption. async_cnn.json is the record of the project's own runs. Two configurations differ where
+their mean errors are further apart than twice the spread over seeds (the root of the mean of the two variances)."""
 import argparse
 import json
+import math
 import os
-import platform
 import re
 import statistics
-import subprocess
 import sys
 import time
 
 import runs
-from runs import PROJECT, duration, read_json, stop
+from runs import PROJECT, read_json, stop
 
 BATCHES, BATCH, REPLICAS, DELAYS, MOMENTA = (32, 128, 512), 128, (2, 4, 8, 16), (1, 4, 16), (0.9, 0)
 RATES, TUNING_SEEDS, CHANCE = (0.05, 0.1, 0.2), (100, 101), 15 / 16
-LAMBDAS = (0.05, 0.5, 1, 2)  # beside 0 and 0.2
-FIXED = (32, 1024)  # DC-ASGD's constant factor
+LAMBDAS, FIXED = (0.05, 0.5, 1, 2), (32, 1024)  # lambda0 beside 0 and 0.2; DC-ASGD's constant lambda
 
 
 def sync(batch, momentum=0.9):
     return f'--mode sync --batch {batch} --momentum {momentum:g}'
 
 
-def late(batch, lambda0, delay=1, momentum=0.9):
-    return f'--mode delayed --batch {batch} --momentum {momentum:g} --delay {delay} --lambda0 {lambda0:g}'
-
-
-def fixed(batch, factor, delay, momentum):
-    return f'--mode delayed --batch {batch} --momentum {momentum:g} --delay {delay} --lambda {factor:g}'
+def late(batch, lambda0, delay=1, momentum=0.9, option='lambda0'):
+    return f'--mode delayed --batch {batch} --momentum {momentum:g} --delay {delay} --{option} {lambda0:g}'
 
 
 def s3gd(batch, lambda0, replicas=8, momentum=0.9):
@@ -55,18 +47,14 @@ def s3gd(batch, lambda0, replicas=8, momentum=0.9):
 
 def configurations():
     """All of them, the main comparison first."""
-    out = [c for b in (128, 32, 512) for c in
-           [sync(b)] + [f(b, x) for f in (s3gd, late) for x in (0, 0.2)]]
+    out = [c for b in (128, 32, 512) for c in [sync(b)] + [f(b, x) for f in (s3gd, late) for x in (0, 0.2)]]
     out += [late(32, x, d, m) for m in MOMENTA for d in DELAYS for x in (0, 0.2)]
     out += [sync(32, 0)] + [s3gd(32, x, 8, 0) for x in (0, 0.2)]
     out += [s3gd(BATCH, x, n) for n in (16, 2, 4) for x in (0, 0.2)]
     out += [s3gd(BATCH, x) for x in LAMBDAS] + [late(32, x, 4) for x in LAMBDAS]
-    out += [fixed(32, x, 4, m) for m in MOMENTA for x in FIXED]
+    out += [late(32, x, 4, m, 'lambda') for m in MOMENTA for x in FIXED]
     return list(dict.fromkeys(out))
 
-
-# ------------------------------------------------------------------------------------------------------------------
-# The runs
 
 class Record:
     """The complete runs: {options of async_cnn: what it printed, with commit, machine and date}."""
@@ -82,26 +70,16 @@ class Record:
         os.replace(self.path + '.tmp', self.path)
 
 
-def key_of(o, options, lr, seed):
-    return f'{options} --epochs {o.epochs} --samples {o.samples} --lr {lr:g} --seed {seed}'
-
-
-def machine():
-    with open('/proc/cpuinfo', encoding='utf-8') as f:
-        model = re.search(r'model name\s*: (.*)', f.read())
-    return f'{os.cpu_count()} cores of {model[1] if model else platform.machine()}'
-
-
 def error_of(o, options, lr, seed, train=True):
     """The test error of a run, which is made unless the record has it; train False: None then."""
-    key = key_of(o, options, lr, seed)
+    key = f'{options} --epochs {o.epochs} --samples {o.samples} --lr {lr:g} --seed {seed}'
     if key not in o.record.runs:
         if not train:
             return None
         status, lines = runs.lines_of([o.program] + key.split())
         if status != 0:
             stop(f'{o.program} {key} failed: {"".join(lines[-3:]).strip()}')
-        o.record.add(key, dict(json.loads(lines[-1]), commit=o.commit, machine=machine(), date=time.strftime('%F')))
+        o.record.add(key, dict(json.loads(lines[-1]), commit=o.commit, machine=o.machine, date=time.strftime('%F')))
     run = o.record.runs[key]
     return CHANCE if run['diverged'] else run['error']
 
@@ -123,17 +101,12 @@ def tuned(o, options, train=True):
 
 
 def run_all(o):
-    began, todo = time.time(), configurations()
-    for i, seeds in enumerate((o.seeds[:3], o.seeds[3:])):
-        for j, options in enumerate(todo if seeds else []):
+    for seeds in [o.seeds[:3], o.seeds[3:]][:1 if o.quick else 2]:
+        for options in configurations():
             lr = tuned(o, options)
-            errors = [error_of(o, options, lr, seed) for seed in seeds]
-            print(f'[{i * len(todo) + j + 1}] {options}: lr {lr:g}, error {runs.with_spread(errors, 4)}; '
-                  f'{duration(time.time() - began)}', flush=True)
+            found = [error_of(o, options, lr, seed) for seed in seeds]
+            print(f'{options}: lr {lr:g}, error {runs.with_spread(found, 4)}', flush=True)
 
-
-# ------------------------------------------------------------------------------------------------------------------
-# The report
 
 def errors(o, options):
     """Test errors in percent, of the seeds that are there."""
@@ -142,83 +115,64 @@ def errors(o, options):
     return [100 * e for e in found if e is not None]
 
 
-def cell(o, options):
-    found = errors(o, options)
-    return f'{runs.with_spread(found, 1)}' if found else '-'
-
-
-def differ(o, words, a, b, holds):
-    """A claim about how the error of configuration a is beside that of b."""
-    got = runs.compare(errors(o, a), errors(o, b))
+def differ(o, words, holds, a, b, *bases):
+    """A claim about how the error of configuration a is beside that of b; bases: of a and b, above which they are
+    compared then, seed by seed."""
+    pair = [errors(o, a), errors(o, b)]
+    if bases:
+        pair = [[x - y for x, y in zip(e, errors(o, base))] for e, base in zip(pair, bases)]
+    got = runs.compare(*pair)
     if not got:
         return words, None, 'needs two seeds of both'
     seen = {-1: 'lower', 0: 'no difference beyond the spread', 1: 'higher'}[got.sign]
     return words, got.sign in holds, f'error {got.delta:+.1f} points, spread {got.spread:.1f}: {seen}'
 
 
-def excess(o, words, a, base_a, b, base_b):
-    """Whether a is further above its base than b above its own, seed by seed."""
-    gaps = [[x - y for x, y in zip(errors(o, one), errors(o, base))] for one, base in ((a, base_a), (b, base_b))]
-    got = runs.compare(*gaps)
-    if not got:
-        return words, None, 'needs two seeds of all'
-    return (words, got.sign == 1, f'{statistics.mean(gaps[0]):+.1f} points above synchronous against '
-            f'{statistics.mean(gaps[1]):+.1f}, spread {got.spread:.1f}')
-
-
 def verdicts(o):
-    small, *_, large = BATCHES
-    yield differ(o, f'Synchronous training degrades from batch {small} to {large}', sync(large), sync(small), (1,))
-    for b in BATCHES:
-        yield differ(o, f'DC-S3GD (0.2) matches synchronous, batch {b}', s3gd(b, 0.2), sync(b), (-1, 0))
-    for b in BATCHES:
-        yield differ(o, f'DC-S3GD: 0.2 is better than 0, batch {b}', s3gd(b, 0.2), s3gd(b, 0), (-1,))
-    for n in (2, 4, 16):
-        yield differ(o, f'DC-S3GD: 0.2 is better than 0, {n} replicas', s3gd(BATCH, 0.2, n), s3gd(BATCH, 0, n), (-1,))
-    yield differ(o, 'DC-S3GD: 0.2 is better than 0, no momentum', s3gd(32, 0.2, 8, 0), s3gd(32, 0, 8, 0), (-1,))
-    for b in BATCHES:
-        yield differ(o, f'One step late: 0.2 is better than 0, batch {b}', late(b, 0.2), late(b, 0), (-1,))
+    better, equal, grows = (-1,), (-1, 0), (1,)
+    claims = [('Synchronous training degrades from batch 32 to 512', grows, sync(512), sync(32))]
+    claims += [(f'DC-S3GD (0.2) matches synchronous, batch {b}', equal, s3gd(b, 0.2), sync(b)) for b in BATCHES]
+    claims += [(f'DC-S3GD: 0.2 is better than 0, batch {b}', better, s3gd(b, 0.2), s3gd(b, 0)) for b in BATCHES]
+    claims += [(f'DC-S3GD: 0.2 is better than 0, {n} replicas', better, s3gd(BATCH, 0.2, n), s3gd(BATCH, 0, n))
+               for n in (2, 4, 16)]
+    claims += [('DC-S3GD: 0.2 is better than 0, no momentum', better, s3gd(32, 0.2, 8, 0), s3gd(32, 0, 8, 0)),
+               ('The error of DC-S3GD grows from 2 to 16 replicas', grows, s3gd(BATCH, 0, 16), s3gd(BATCH, 0, 2))]
+    claims += [(f'One step late: 0.2 is better than 0, batch {b}', better, late(b, 0.2), late(b, 0)) for b in BATCHES]
     for m in MOMENTA:
-        for d in DELAYS:
-            yield differ(o, f'Delay {d}, momentum {m:g}: 0.2 is better than 0', late(32, 0.2, d, m),
-                         late(32, 0, d, m), (-1,))
-    for m in MOMENTA:
-        for d in DELAYS:
-            yield differ(o, f'Delay {d}, momentum {m:g}, 0.2 matches synchronous', late(32, 0.2, d, m), sync(32, m),
-                         (-1, 0))
-        for d, before in ((1, 0), (4, 1), (16, 4)):
-            base = late(32, 0, before, m) if before else sync(32, m)
-            yield differ(o, f'The error grows with the delay, {before} to {d}, momentum {m:g}', late(32, 0, d, m), base,
-                         (1,))
-    for d in DELAYS:
-        yield excess(o, f'Momentum makes a delay of {d} worse', late(32, 0, d), sync(32), late(32, 0, d, 0),
-                     sync(32, 0))
-    yield differ(o, 'The error of DC-S3GD grows from 2 to 16 replicas', s3gd(BATCH, 0, 16), s3gd(BATCH, 0, 2), (1,))
+        claims += [(f'Delay {d}, momentum {m:g}: 0.2 is better than 0', better, late(32, 0.2, d, m), late(32, 0, d, m))
+                   for d in DELAYS]
+        claims += [(f'Delay {d}, momentum {m:g}, 0.2 matches synchronous', equal, late(32, 0.2, d, m), sync(32, m))
+                   for d in DELAYS]
+        claims += [(f'The error grows with the delay, {d} to {e}, momentum {m:g}', grows, late(32, 0, e, m),
+                    late(32, 0, d, m) if d else sync(32, m)) for d, e in ((0, 1), (1, 4), (4, 16))]
+    claims += [(f'Momentum makes a delay of {d} worse', grows, late(32, 0, d), late(32, 0, d, 0), sync(32), sync(32, 0))
+               for d in DELAYS]
+    for claim in claims:
+        yield differ(o, *claim)
+
+
+MODES = [('synchronous', sync), ('DC-S3GD, 0', lambda b: s3gd(b, 0)), ('DC-S3GD, 0.2', lambda b: s3gd(b, 0.2)),
+         ('one step late, 0', lambda b: late(b, 0)), ('one step late, 0.2', lambda b: late(b, 0.2))]
 
 
 def tables(o):
     """Lines of Markdown; errors in percent."""
+    cell = lambda options: runs.with_spread(errors(o, options) or [math.nan], 1)
     out = ['| test error, % | ' + ' | '.join(f'batch {b}' for b in BATCHES) + ' |', '|---' * (len(BATCHES) + 1) + '|']
-    for label, f in (('synchronous', sync), ('DC-S3GD, 0', lambda b: s3gd(b, 0)), ('DC-S3GD, 0.2', lambda b:
-                     s3gd(b, 0.2)), ('one step late, 0', lambda b: late(b, 0)), ('one step late, 0.2', lambda b:
-                     late(b, 0.2))):
-        out.append(f'| {label} | ' + ' | '.join(cell(o, f(b)) for b in BATCHES) + ' |')
-    out += ['', '| batch 32, delay | ' + ' | '.join(f'momentum {m:g}, {x:g}' for m in MOMENTA for x in (0, 0.2)) + ' |',
-            '|---' * 5 + '|', '| 0 | ' + ' | '.join(cell(o, sync(32, m)) for m in MOMENTA for _ in (0, 0.2)) + ' |']
-    for d in DELAYS:
-        out.append(f'| {d} | ' + ' | '.join(cell(o, late(32, x, d, m)) for m in MOMENTA for x in (0, 0.2)) + ' |')
-    out += ['', 'DC-ASGD with a constant factor, batch 32, delay 4: ' + '; '.join(
-        f'{x}, momentum {m:g}: {cell(o, fixed(32, x, 4, m))}' for m in MOMENTA for x in FIXED) + '.']
-    return out
+    out += [f'| {label} | ' + ' | '.join(cell(f(b)) for b in BATCHES) + ' |' for label, f in MODES]
+    pairs = [(m, x) for m in MOMENTA for x in (0, 0.2)]
+    out += ['', '| batch 32, delay | ' + ' | '.join(f'momentum {m:g}, {x:g}' for m, x in pairs) + ' |',
+            '|---' * 5 + '|', '| 0 | ' + ' | '.join(cell(sync(32, m)) for m, _ in pairs) + ' |']
+    out += [f'| {d} | ' + ' | '.join(cell(late(32, x, d, m)) for m, x in pairs) + ' |' for d in DELAYS]
+    return out + ['', 'A constant lambda, batch 32, delay 4: ' + '; '.join(
+        f'{x}, momentum {m:g}: {cell(late(32, x, 4, m, "lambda"))}' for m in MOMENTA for x in FIXED) + '.']
 
 
-def curves(o):
+def curves():
     """The picture's panels: (title, values of x, [(label, colour, configurations)])."""
     pair = (('0', '#d62728'), ('0.2', '#1f77b4'))
-    yield 'batch', BATCHES, [('synchronous', '#444444', [sync(b) for b in BATCHES])] + [
-        (f'{words}, {x}', colour, [f(b, float(x)) for b in BATCHES])
-        for words, f, colours in (('one step late', late, ('#d62728', '#1f77b4')), ('DC-S3GD', s3gd,
-                                  ('#ff9896', '#17becf'))) for x, colour in zip(('0', '0.2'), colours)]
+    yield 'batch', BATCHES, [(label, colour, [f(b) for b in BATCHES]) for (label, f), colour in zip(
+        MODES, ('#444444', '#ff9896', '#17becf', '#d62728', '#1f77b4'))]
     for m in MOMENTA:
         yield f'delay, momentum {m:g}, batch 32', (0,) + DELAYS, [
             (f'lambda0 {x}', colour, [sync(32, m)] + [late(32, float(x), d, m) for d in DELAYS]) for x, colour in pair]
@@ -232,7 +186,7 @@ def curves(o):
 def picture(o, path):
     """Mean test error and standard deviation over seeds; values of x at equal distances."""
     W, H, left, top = 200, 220, 48, 34
-    panels = list(curves(o))
+    panels = list(curves())
     width, out = left + len(panels) * (W + 44), []
     for p, (title, xs, lines) in enumerate(panels):
         points = [[(i, *runs.mean_sd(e)) for i, e in enumerate(errors(o, c) for c in cs) if e] for _, _, cs in lines]
@@ -254,8 +208,8 @@ def picture(o, path):
                        f'stroke="{colour}"/><text x="{x0}" y="{top + H + 36 + 16 * n}" fill="{colour}">{label}</text>')
     with open(path, 'w', encoding='utf-8') as f:
         f.write(f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{top + H + 110}" font-size="12" '
-                f'font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>' + '\n'.join(out) +
-                '</svg>\n')
+                'font-family="sans-serif"><rect width="100%" height="100%" fill="white"/>\n')
+        f.write('\n'.join(out) + '</svg>\n')
 
 
 def report(o):
@@ -274,22 +228,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split('\n\n', maxsplit=1)[0])
     parser.add_argument('--out', default='repro_async_cnn', help='folder of the results [repro_async_cnn]')
     parser.add_argument('--record', metavar='FILE', help='complete runs, which are not made again [OUT/runs.json]')
-    parser.add_argument('--seeds', help='[1,2,3,4,5; --quick: 1,2]')
     parser.add_argument('--quick', action='store_true', help='does everything work? The errors say nothing')
     parser.add_argument('--report', action='store_true', help='train nothing')
     parser.add_argument('--program', default=os.path.join(PROJECT, 'build/async_cnn'), help='[build/async_cnn]')
     o = parser.parse_args()
     os.makedirs(o.out, exist_ok=True)
     o.record = Record(o.record or os.path.join(o.out, 'quick.json' if o.quick else 'runs.json'))
-    o.seeds = [int(s) for s in (o.seeds or ('1,2' if o.quick else '1,2,3,4,5')).split(',')]
+    o.seeds = [1, 2] if o.quick else [1, 2, 3, 4, 5]
     o.epochs, o.samples = (1, 512) if o.quick else (6, 8192)
     o.rates, o.tuning_seeds = (RATES[:2], TUNING_SEEDS[:1]) if o.quick else (RATES, TUNING_SEEDS)
     if not o.report:
-        if not os.path.exists(o.program):
-            stop(f'{o.program} is missing: dev/experiments/repro_async.sh cnn builds it')
-        said = subprocess.run(['git', '-C', PROJECT, 'rev-parse', '--short', 'HEAD'], capture_output=True, text=True,
-                              check=False)
-        o.commit = said.stdout.strip() or 'unknown'
+        os.path.exists(o.program) or stop(f'{o.program} is missing: dev/experiments/repro_async.sh cnn builds it')
+        _, said = runs.lines_of(['git', '-C', PROJECT, 'rev-parse', '--short', 'HEAD'])
+        o.commit = said[-1].strip()
+        with open('/proc/cpuinfo', encoding='utf-8') as f:
+            o.machine = f'{os.cpu_count()} cores of {re.search(r"model name.*: (.*)|$", f.read())[1]}'
         run_all(o)
     return report(o)
 

@@ -8,12 +8,20 @@
 #   repro_async.sh --quick --out try    does everything work here? A few minutes; the losses say nothing
 #   repro_async.sh --sweep sync         how the learning rate was chosen
 #   repro_async.sh --report             the table, the picture and the verdicts again
+#   repro_async.sh cnn [OPTIONS]        DC-S3GD on its own ground instead: a small CNN, SGD with momentum, large
+#                                       batches; --quick, --report; results in repro_async_cnn/
 #
 # The results: report.md (table and verdicts, also printed), loss.svg, results.json, and a log.jsonl for every run. The
 # same command goes on after an interruption. --help lists all options; how it works is said in
 # dev/experiments/async.py.
 set -eu
 project=$(cd "$(dirname "$0")/../.." && pwd)
+if [ "${1:-}" = cnn ]; then
+    shift
+    "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev
+    make -s -C "$project" build/async_cnn
+    exec python3 "$project/dev/experiments/async_cnn.py" "$@"
+fi
 "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev mpicc:libopenmpi-dev \
     mpirun:openmpi-bin ip:iproute2 tc:iproute2 unshare:util-linux sysctl:procps
 data=missing

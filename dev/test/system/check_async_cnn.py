@@ -218,7 +218,7 @@ def check_rules():
 
     class Options:
         quick, rates, tuning_seeds, seeds, epochs, samples = False, (0.05, 0.1, 0.2), (100, 101), [1, 2, 3], 6, 8192
-        program, commit = 'none', 'none'
+        program, commit, machine = 'none', 'none', 'none'
 
     o, lines_of = Options(), runs.lines_of
     runs.lines_of = answer
@@ -247,7 +247,7 @@ def check_rules():
         async_cnn.picture(o, os.path.join(folder, 'error.svg'))
         with open(os.path.join(folder, 'error.svg'), encoding='utf-8') as f:
             text = f.read()
-        points = sum(len(cs) for _, _, lines in async_cnn.curves(o) for _, _, cs in lines)
+        points = sum(len(cs) for _, _, lines in async_cnn.curves() for _, _, cs in lines)
         check(text.count('<circle') == points and 'nan' not in text, 'the picture has every configuration')
     runs.lines_of = lines_of
 
