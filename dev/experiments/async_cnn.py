@@ -86,16 +86,15 @@ def error_of(o, options, lr, seed, train=True):
 
 def tuned(o, options, train=True):
     """The learning rate of a configuration; None: its runs are not complete."""
-    rates, errors = list(o.rates), {}
-    scale = 10 if options.split()[5] == '0' else 1  # without momentum
+    rates, errors, scale = o.rates, {}, 10 if options.split()[5] == '0' else 1  # without momentum
     while True:
         for lr in rates:
             each = [error_of(o, options, lr * scale, seed, train) for seed in o.tuning_seeds]
             if None in each:
                 return None
             errors[lr] = statistics.mean(each)
-        best = min(sorted(errors), key=errors.get)
-        if o.quick or min(errors) < best < max(errors) or errors[best] >= 0.95 * CHANCE and best < 1e-4:
+        best = min(sorted(errors), key=lambda lr: min(errors[lr], 0.98 * CHANCE))  # the lowest if none has learned
+        if o.quick or min(errors) < best < max(errors) or best < 1e-4:
             return best * scale
         rates = [best * 2 if best == max(errors) else best / 2]
 
@@ -190,7 +189,7 @@ def picture(o, path):
     width, out = left + len(panels) * (W + 44), []
     for p, (title, xs, lines) in enumerate(panels):
         points = [[(i, *runs.mean_sd(e)) for i, e in enumerate(errors(o, c) for c in cs) if e] for _, _, cs in lines]
-        high = max([10] + [m for line in points for _, m, _ in line]) * 1.08
+        high = 1.05 * max([10] + [m + (sd if sd == sd else 0) for line in points for _, m, sd in line])
         x0 = left + p * (W + 44)
         place = lambda i, v: (x0 + W * (i + 0.5) / len(xs), top + H * (1 - v / high))
         out.append(f'<rect x="{x0}" y="{top}" width="{W}" height="{H}" fill="none" stroke="#999"/>'
