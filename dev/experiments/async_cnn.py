@@ -93,7 +93,7 @@ def tuned(o, options, train=True):
             if None in each:
                 return None
             errors[lr] = statistics.mean(each)
-        best = min(sorted(errors), key=lambda lr: min(errors[lr], 0.98 * CHANCE))  # the lowest if none has learned
+        best = min(sorted(errors), key=lambda lr: min(errors[lr], 0.9 * CHANCE))  # the lowest if none has learned
         if o.quick or min(errors) < best < max(errors) or best < 1e-4:
             return best * scale
         rates = [best * 2 if best == max(errors) else best / 2]

@@ -30,7 +30,7 @@ FAULTS = [
     ("every epoch has the same order", "cnn", C, "(uint64_t)(1000 + epoch)", "(uint64_t)1000"),
     ("the sweep ends at its edge", "cnn", PY, "if o.quick or min(errors) < best < max(errors)", "if errors"),
     ("the worst rate", "cnn", PY, "best = min(sorted(errors), key", "best = max(sorted(errors), key"),
-    ("the best of rates that have not learned", "cnn", PY, "min(errors[lr], 0.98 * CHANCE)", "errors[lr]"),
+    ("the best of rates that have not learned", "cnn", PY, "min(errors[lr], 0.9 * CHANCE)", "errors[lr]"),
     ("no higher rates without momentum", "cnn", PY, "{}, 10 if", "{}, 1 if"),
     ("recorded runs are made again", "cnn", PY, "if key not in o.record.runs:", "if key:"),
     ("better where it is worse", "cnn", PY, "got.sign in holds, f'error", "-got.sign in holds, f'error"),
