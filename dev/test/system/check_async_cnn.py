@@ -213,7 +213,7 @@ def check_rules():
         made.append(' '.join(command[1:]))
         o = dict(zip(command[1::2], command[2::2]))
         lr = float(o['--lr']) / (1 if float(o['--momentum']) else 10)
-        error = 0.2 + 0.01 * abs(math.log2(lr / best[o['--mode']])) + 0.001 * int(o['--seed']) % 0.003
+        error = (0.2 if float(o['--momentum']) else 0.15) + 0.01 * abs(math.log2(lr / best[o['--mode']])) + 0.001 * int(o['--seed']) % 0.003
         if '--lambda ' in made[-1]:  # learns at low rates only; one of the others is below chance by chance
             error = 0.4 + 0.01 * abs(math.log2(lr / 0.00625)) if lr < 0.01 else 0.832 if lr == 0.1 else async_cnn.CHANCE - 0.1
         return 0, [json.dumps({'error': error + (o['--mode'] == 'delayed') * 0.1, 'loss': 1, 'diverged': lr > 1}) + '\n']
