@@ -135,6 +135,7 @@ def verdicts(o):
     claims += [(f'DC-S3GD: 0.2 is better than 0, {n} replicas', better, s3gd(BATCH, 0.2, n), s3gd(BATCH, 0, n))
                for n in (2, 4, 16)]
     claims += [('DC-S3GD: 0.2 is better than 0, no momentum', better, s3gd(32, 0.2, 8, 0), s3gd(32, 0, 8, 0)),
+               ('DC-S3GD (0.2) matches synchronous, no momentum', equal, s3gd(32, 0.2, 8, 0), sync(32, 0)),
                ('The error of DC-S3GD grows from 2 to 16 replicas', grows, s3gd(BATCH, 0, 16), s3gd(BATCH, 0, 2))]
     claims += [(f'One step late: 0.2 is better than 0, batch {b}', better, late(b, 0.2), late(b, 0)) for b in BATCHES]
     for m in MOMENTA:
@@ -170,15 +171,15 @@ def tables(o):
 def curves():
     """The picture's panels: (title, values of x, [(label, colour, configurations)])."""
     pair = (('0', '#d62728'), ('0.2', '#1f77b4'))
-    yield 'batch', BATCHES, [(label, colour, [f(b) for b in BATCHES]) for (label, f), colour in zip(
+    yield 'test error, %, by batch', BATCHES, [(label, colour, [f(b) for b in BATCHES]) for (label, f), colour in zip(
         MODES, ('#444444', '#ff9896', '#17becf', '#d62728', '#1f77b4'))]
     for m in MOMENTA:
-        yield f'delay, momentum {m:g}, batch 32', (0,) + DELAYS, [
+        yield f'by delay, momentum {m:g}', (0,) + DELAYS, [
             (f'lambda0 {x}', colour, [sync(32, m)] + [late(32, float(x), d, m) for d in DELAYS]) for x, colour in pair]
-    yield 'replicas of DC-S3GD, batch 128', REPLICAS, [
+    yield 'by replicas of DC-S3GD', REPLICAS, [
         (f'lambda0 {x}', colour, [s3gd(BATCH, float(x), n) for n in REPLICAS]) for x, colour in pair]
     xs = sorted(LAMBDAS + (0, 0.2))
-    yield 'lambda0', xs, [('delay 4, batch 32', '#9467bd', [late(32, x, 4) for x in xs]),
+    yield 'by lambda0', xs, [('delay 4, batch 32', '#9467bd', [late(32, x, 4) for x in xs]),
                           ('DC-S3GD, batch 128', '#2ca02c', [s3gd(BATCH, x) for x in xs])]
 
 
@@ -233,8 +234,7 @@ def main():
     o = parser.parse_args()
     os.makedirs(o.out, exist_ok=True)
     o.record = Record(o.record or os.path.join(o.out, 'quick.json' if o.quick else 'runs.json'))
-    o.seeds = [1, 2] if o.quick else [1, 2, 3, 4, 5]
-    o.epochs, o.samples = (1, 512) if o.quick else (6, 8192)
+    o.seeds, o.epochs, o.samples = ([1, 2], 1, 512) if o.quick else ([1, 2, 3, 4, 5], 6, 8192)
     o.rates, o.tuning_seeds = (RATES[:2], TUNING_SEEDS[:1]) if o.quick else (RATES, TUNING_SEEDS)
     if not o.report:
         os.path.exists(o.program) or stop(f'{o.program} is missing: dev/experiments/repro_async.sh cnn builds it')
