@@ -118,7 +118,8 @@ built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf1
     $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) \
     $(WITHOUT_METHODS))
 built_full := $(built_test) \
-    $(addprefix $(BUILD)/,roofline async_cnn $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) sanitized/bf16/train_gpt $(GPU_full) \
+    $(addprefix $(BUILD)/,roofline async_cnn $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
+    sanitized/bf16/train_gpt $(GPU_full) \
     $(GPU_TRAINERS))
 build_tests: $(built_test)
 # The plain trainer, which has to build and to train without methods/.

@@ -47,8 +47,8 @@ typedef struct {
     double mix; // the weight of a site's local parameters in a merge
 } AsyncConfig;
 
-// The lambda of a tensor's compensation g += lambda g g D that is lambda0 times as long as the gradient g, from the sums
-// of the squares of g and of g g D; 0 where there is nothing to correct.
+// The lambda of a tensor's compensation lambda g g D that is lambda0 times as long as the gradient g, from the sums of
+// the squares of g and of g g D; 0 where there is nothing to correct.
 static inline float compensation_lambda(double lambda0, double squares, double corrections) {
     const double lambda = lambda0 * sqrt(squares) / sqrt(corrections);
     return corrections > 0 && lambda < FLT_MAX ? (float)lambda : 0;

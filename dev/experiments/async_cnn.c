@@ -8,8 +8,8 @@ that use each other's work at once or late. dev/experiments/async_cnn.py runs it
 Replicas take turns in one process. The rules of an update are the trainer's own kernels, in the order of its steps.
 
 Theory: 16x16x1 -3x3-> 8x8x16 -3x3-> 4x4x32 -3x3-> 2x2x64 -2x2-> 16 classes: four convolutions of stride 2 with biases
-and ReLU between them, 27,408 parameters, without normalisation, so that a gradient does not depend on the other pictures
-of a batch. Each is a matrix product: patches (places, kernel kernel in) times weights (kernel kernel in, out).
+and ReLU between them, 27,408 parameters, without normalisation, so that a gradient does not depend on the rest of its
+batch. Each is a matrix product: patches (places, kernel kernel in) times weights (kernel kernel in, out).
 
     sync        w -= update(mean gradient of all replicas)
     delayed     the same with the gradient of `delay` steps before, compensated by lambda. With a delay of M - 1 it is

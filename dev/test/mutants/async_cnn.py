@@ -8,7 +8,8 @@ C, PY = "dev/experiments/async_cnn.c", "dev/experiments/async_cnn.py"
 FAULTS = [
     ("a tap is left out", "cnn", C, "k < kernel * kernel; k++, patches", "k < kernel * kernel - 1; k++, patches"),
     ("the gradient passes a closed ReLU", "cnn", C, "a->out[l - 1][i] > 0 ? d[i] : 0", "d[i]"),
-    ("pictures lose their last rows", "cnn", C, "for (; i < M; i++) multiply_block", "for (; i < 0; i++) multiply_block"),
+    ("pictures lose their last rows", "cnn", C, "for (; i < M; i++) multiply_block",
+     "for (; i < 0; i++) multiply_block"),
     ("the sum of a batch, not its mean", "cnn", C, "1 / (float)whole, wrong", "1.0f, wrong"),
     ("biases decay", "cnn", C, "t->range[i].decays = i % 2 == 0;", "t->range[i].decays = true;"),
     ("delayed: the fresh gradient is used", "cnn", C, "const int64_t due = step - t->config.delay, at",
