@@ -48,7 +48,7 @@ include dev/gpu.mk
 include dev/book.mk
 
 # ---- programs of the processor
-vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot planner dev/data
+vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot dev/experiments planner dev/data
 vpath %.cu dev/test/cuda dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(COMPILE) $(call O,-O3,$(FAST)) $< -o $@ $(LIBS)
@@ -118,7 +118,8 @@ built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf1
     $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) \
     $(WITHOUT_METHODS))
 built_full := $(built_test) \
-    $(addprefix $(BUILD)/,roofline $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) sanitized/bf16/train_gpt $(GPU_full) \
+    $(addprefix $(BUILD)/,roofline async_cnn $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
+    sanitized/bf16/train_gpt $(GPU_full) \
     $(GPU_TRAINERS))
 build_tests: $(built_test)
 # The plain trainer, which has to build and to train without methods/.

@@ -445,10 +445,8 @@ static inline void async_dp_set_compensation(Stage* stage, const double* squares
     device_to_host(corrections, async->corrections, (size_t)tensors * sizeof(double));
     sum_over_site(stage->groups, corrections, tensors);
     if (stage->layout.mesh.zero) sum_over(&stage->groups->far, corrections, tensors);
-    for (int i = 0; i < tensors; i++) {
-        const double lambda = async->config.compensation * sqrt(squares[i]) / sqrt(corrections[i]);
-        async->lambda[i] = corrections[i] > 0 && lambda < FLT_MAX ? (float)lambda : 0;
-    }
+    for (int i = 0; i < tensors; i++)
+        async->lambda[i] = compensation_lambda(async->config.compensation, squares[i], corrections[i]);
     free(corrections);
 }
 

@@ -50,6 +50,13 @@ typedef struct {
     double error_decay; // the weight of what was not sent before, in what is sent
 } AsyncConfig;
 
+// The lambda of a tensor's compensation lambda g g D that is lambda0 times as long as the gradient g, from the sums of
+// the squares of g and of g g D; 0 where there is nothing to correct.
+static inline float compensation_lambda(double lambda0, double squares, double corrections) {
+    const double lambda = lambda0 * sqrt(squares) / sqrt(corrections);
+    return corrections > 0 && lambda < FLT_MAX ? (float)lambda : 0;
+}
+
 // Whether every site has local parameters, which differ from other sites' between outer steps.
 static inline bool async_schedule_are_local(const AsyncConfig* config) {
     return config->mode == DP_DC_S3GD || config->mode == DP_DILOCO;

@@ -11,12 +11,20 @@
 #   repro_async.sh frontier             another experiment: the loss that is left at few bytes, of DiLoCo, MuLoCo and
 #                                       SparseLoCo; a day on two cores, no root; the text is of Debian's package
 #                                       linux-source (140 MB); results in repro_frontier/; dev/experiments/frontier.py
+#   repro_async.sh cnn [OPTIONS]        DC-S3GD on its own ground instead: a small CNN, SGD with momentum, large
+#                                       batches; --quick, --report; results in repro_async_cnn/
 #
 # The results: report.md (table and verdicts, also printed), loss.svg, results.json, and a log.jsonl for every run. The
 # same command goes on after an interruption. --help lists all options; how it works is said in
 # dev/experiments/async.py.
 set -eu
 project=$(cd "$(dirname "$0")/../.." && pwd)
+if [ "${1:-}" = cnn ]; then
+    shift
+    "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev
+    make -s -C "$project" build/async_cnn
+    exec python3 "$project/dev/experiments/async_cnn.py" "$@"
+fi
 "$project/scripts/install.sh" python3:python3 make:make gcc:gcc /usr/include/stdio.h:libc6-dev mpicc:libopenmpi-dev \
     mpirun:openmpi-bin
 if [ "${1:-}" = frontier ]; then

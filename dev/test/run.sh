@@ -141,6 +141,7 @@ else
 fi
 if [ "$TIER" = full ]; then
     one "compilers" $system/test_compilers.sh
+    one "late updates of a CNN" $system/check_async_cnn.py
     twice "docs" $system/check_docs.py
     twice "GPU check" $system/test_gpu_check.sh
     twice "launchers" $system/test_launch.sh
