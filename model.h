@@ -277,6 +277,11 @@ typedef struct {
     double init_mean, init_std;
 } Tensor;
 
+// The matrices inside blocks. Embeddings, and the head, are tables of vectors.
+static inline bool is_hidden_matrix(const Tensor* tensor) {
+    return !tensor->vector && tensor->kind != WTE && tensor->kind != WPE && tensor->kind != HEAD_W;
+}
+
 enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer are before and after the blocks
 enum { TENSOR_ROWS = 21 };
 

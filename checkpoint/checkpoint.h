@@ -54,8 +54,9 @@ typedef struct {
     int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
     int moments; // of the optimizer
+    bool muon;   // matrices of blocks have no second moment
 } CheckpointSites;
-static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
+static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2, false}; // without sites
 
 typedef struct {
     int64_t step;                                 // optimizer steps done

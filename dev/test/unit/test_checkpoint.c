@@ -72,7 +72,7 @@ static void test_meshes(const Case* c) {
 
 // What sites have is found by names that say whose copy of what it is: no two values may share or change theirs.
 static void test_names_of_sites(void) {
-    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2};
+    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2, false};
     char name[128], expected[128];
     bool ok = checkpoint_values(&sites) == CHECKPOINT_VALUES + 6;
     for (int kind = 0; kind < sites.kinds; kind++)
@@ -410,7 +410,7 @@ static void test_rename_new(void) {
 
 // A run with one moment reads a checkpoint that has two, as those of SGD once had, and writes one without the second.
 static void test_one_moment(void) {
-    const CheckpointSites sgd = {0, 0, {NULL}, 1};
+    const CheckpointSites sgd = {0, 0, {NULL}, 1, false};
     CheckpointReader reader;
     CheckpointState state;
     CheckpointFileLayouts layouts;

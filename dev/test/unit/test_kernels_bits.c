@@ -123,7 +123,7 @@ static const uint64_t BITS_KEY = 99, BITS_FIRST = (1ULL << 33) + 2; // of the st
 static void bits_optimizer(const Arrays* m, int begin, int end) {
     const OptimizerStep step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f};
     const Optimizer* optimizer = &optimizers[row_of_table];
-    const TensorRange part = {begin, begin, end - begin, BITS_FIRST + (uint64_t)begin, BITS_KEY, 0, true};
+    const TensorRange part = {begin, begin, end - begin, BITS_FIRST + (uint64_t)begin, BITS_KEY, 0, true, 0};
     float* master = sizeof(floatX) < sizeof(float) ? m->f[0] : NULL;
     optimizer->update(m->x[0], master, m->f[1], m->f[2], optimizer->moments > 1 ? m->f[3] : NULL, &part, 1, &step);
 }
