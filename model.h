@@ -379,6 +379,15 @@ static inline int64_t model_parameters(const ModelConfig* m) {
     return total;
 }
 
+// Those of the matrices inside blocks.
+static inline int64_t model_hidden_parameters(const ModelConfig* m) {
+    Tensor list[MODEL_LAYER_TENSORS];
+    const int n = model_layer_tensors(list, m, 0);
+    int64_t total = 0;
+    for (int i = 0; i < n; i++) total += is_hidden_matrix(&list[i]) ? list[i].rows * list[i].cols : 0;
+    return total * m->L;
+}
+
 // Floating-point operations to train on one token of a sequence of T tokens: a multiplication and an addition per
 // parameter in the forward pass and twice as many in the backward pass, 6 N; and the two products of causal attention,
 // half of 12 L C T. N counts all parameters, as llm.c does, so MFU figures are comparable.

@@ -302,6 +302,7 @@ typedef struct {
     int n;         // slices this rank holds
     Slice* slices; // in memory order
     int tensors;   // of the whole model
+    int matrices;  // those inside blocks
     int buckets;
     Bucket* bucket;
     int64_t elements;             // of the parameter buffer
@@ -475,7 +476,9 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh m
     layout->bucket = (Bucket*)checked_calloc(most, sizeof(Bucket), "the layout's buckets");
     layout->slice_of = (int*)checked_malloc((size_t)entries * sizeof(int), "the layout's table");
     for (int i = 0; i < entries; i++) layout->slice_of[i] = -1;
-    const int block = model_layer_tensors(NULL, model, 0);
+    Tensor list[MODEL_LAYER_TENSORS];
+    const int block = model_layer_tensors(list, model, 0);
+    for (int i = 0; i < block; i++) layout->matrices += is_hidden_matrix(&list[i]) ? model->L : 0;
     for (int layer = -1; layer <= model->L; layer++) {
         if (layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0)
             layout->tensors += block; // of another rank: only counted, as a rank of a large model holds few

@@ -393,7 +393,9 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     if (mesh->sites > 1 || t->stage.async)
         print_site_traffic(t, all, sites, first);
     else
-        print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
+        print_traffic_row("data",
+                          factor > 1 || (mesh->muon && mesh->zero) ? "2 (d-1)/d of the parameters, and more"
+                                                                   : "2 (d-1)/d of the parameters",
                           counted[2], factor * sum.data);
 }
 
