@@ -224,8 +224,8 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
     if (N == 0) return true;
     if (mesh->muon)
         return fail(error,
-                    "--optimizer muon updates whole matrices, and those of a CAAT-Net are %d cuts, each of a "
-                    "residual stream of its own; use --optimizer adamw",
+                    "--optimizer muon updates whole matrices, and --caat-fraction cuts them in %d, each for a residual "
+                    "stream of its own; use --optimizer adamw",
                     N);
     if (N % t != 0)
         return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole streams of a CAAT-Net", t, N);

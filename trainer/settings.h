@@ -580,6 +580,9 @@ static inline void check_method_options(const Settings* o) {
     if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
         die_usage("--zero %lld is incompatible with --dp-mode %s; %s", (long long)o->zero, mode,
                   o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
+    if (o->optimizer == OPTIMIZER_MUON && o->zero && o->dp_mode == DP_DELAYED)
+        die_usage("--optimizer muon with --zero gathers momentum in the memory of gradients, which --dp-mode delayed "
+                  "still needs; drop --zero");
 }
 
 // The configuration of --dp-mode and its options.
@@ -708,11 +711,6 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.scatter = !o->no_scatter_gather;
     mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to shard
     mesh.muon = o->optimizer == OPTIMIZER_MUON && settings_is_training(o);
-    if (mesh.muon && mesh.zero && o->dp_mode == DP_DELAYED)
-        die_usage(
-            "--optimizer muon with --zero %d gathers momentum in the memory of gradients, which --dp-mode delayed "
-            "still needs; drop --zero",
-            mesh.zero);
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
