@@ -9,10 +9,10 @@ parallel/muon.h makes with matmul.h; float32, and floatX inside the products.
 
 Theory: an update U = P S Q^T (SVD) is replaced by O, close to P Q^T, so that all directions are learned as fast. The
 iteration X <- (a I + b A + c A^2) X keeps P and Q and maps each singular value by a s + b s^3 + c s^5; with a = 3.4445,
-b = -4.7750, c = 2.0315, five times, it takes s in [0.002, 1] to [0.68, 1.21]: it need not converge to 1. |U|, Frobenius'
-norm, is at least the largest one. O has min(rows, cols) singular values of about 1, so elements of about 1 / sqrt(max(
-rows, cols)); the factor 0.2 sqrt(max(...)) makes them 0.2, as large as AdamW's usually are (Liu et al. 2025, arXiv
-2502.16982, section 2.2), so that its learning rate and weight decay serve both.
+b = -4.7750, c = 2.0315, five times, it takes s in [0.002, 1] to [0.68, 1.21]: it need not converge to 1. |U|,
+Frobenius' norm, is at least the largest. O has min(rows, cols) singular values of about 1, so elements of about
+1 / sqrt(max(rows, cols)); the factor 0.2 sqrt(max(...)) makes them 0.2, as large as AdamW's usually are (Liu et al.
+2025, arXiv 2502.16982, section 2.2), so that its learning rate and weight decay serve both.
 */
 #ifndef MUON_H
 #define MUON_H

@@ -11,14 +11,13 @@ Theory: a matrix can be orthogonalised only as a whole, so (Liu et al. 2025, arX
     3. the tensor ranks gather the pieces of t matrices, float32, and each orthogonalises one of the t in floatX
     4. its owner broadcasts each result, floatX, and every tensor rank updates its own part
 
-With ZeRO a rank does 3 and 4 only for matrices that its shard overlaps; a matrix that lies in several shards is computed
-by each of their ranks, and without ZeRO by all data ranks, as AdamW's update is. Gathered in float32, U is the same bits
-on every mesh that sums the same gradients. q, k and v are matrices of their own also where one tensor holds them, as
-GPT-2's c_attn: they are three maps, and as one the largest would set the scale of all.
+With ZeRO a rank does 3 and 4 only for matrices that its shard overlaps; a matrix that lies in several shards is
+computed by each of their ranks, and without ZeRO by all data ranks, as AdamW's update is. U is gathered in float32: it
+is the same bits on every mesh that sums the same gradients. q, k and v are matrices of their own also where one tensor
+holds them, as GPT-2's c_attn: they are three maps, and as one the largest would set the scale of all.
 
-Five times X <- (a I + b A + c A^2) X, A = X X^T, for r <= c rows and columns: 5 (4 r^2 c + 2 r^3) operations, 300 C^3
-for a GPT-2 block, against 72 C^2 a token in training: 4 C / tokens of the work of a step, divided by tokens that a rank
-computes between updates.
+The five steps take 5 (4 r^2 c + 2 r^3) operations, r <= c rows and columns: 300 C^3 for a GPT-2 block, which trains on
+a token with 72 C^2. So they add 4 C / N of the work of a step with N tokens a replica, t ranks sharing both.
 */
 #ifndef MUON_STEP_H
 #define MUON_STEP_H

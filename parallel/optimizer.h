@@ -1,7 +1,7 @@
 /*
-parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov and Hutter 2019; SGD with momentum; Muon), with
-clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, for which it holds gradients,
-moments and master weights, and then all ranks gather the parameters (parallel/data.h).
+parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov and Hutter 2019; SGD with momentum;
+Muon), with clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, for which it holds
+gradients, moments and master weights, and then all ranks gather the parameters (parallel/data.h).
 
 Everything is float32 except parameters of 16 bits, which are rounded stochastically from float32 master weights, by a
 counter-based generator keyed by the tensor's name, the position in the slice and the step: copies of a tensor on other

@@ -236,8 +236,7 @@ static inline void add_optimizer_options(OptionTable* table, Settings* s) {
     const Option rows[] = {
         option_heading("optimizer"),
         option_choice("optimizer", &s->optimizer, optimizer_choices(),
-                      "sgd: with momentum --beta1, and weight decay as part of the gradient; muon: orthogonalised "
-                      "momentum for the blocks' matrices, AdamW for the rest, with one learning rate"),
+                      "sgd: momentum --beta1, weight decay in the gradient; muon: for matrices of blocks, else adamw"),
         option_float(
             "lr", &s->lr, 0, 1e3,
             "learning rate after the warm-up [by the model's size, as GPT-3's: 3e-3 for tiny, 6e-4 for 125M, 2e-4 for "
@@ -577,12 +576,10 @@ static inline void check_method_options(const Settings* o) {
     if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))
         die_usage("--eager is incompatible with --%s; drop one of the two",
                   o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
-    if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
-        die_usage("--zero %lld is incompatible with --dp-mode %s; %s", (long long)o->zero, mode,
-                  o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
-    if (o->optimizer == OPTIMIZER_MUON && o->zero && o->dp_mode == DP_DELAYED)
-        die_usage("--optimizer muon with --zero gathers momentum in the memory of gradients, which --dp-mode delayed "
-                  "still needs; drop --zero");
+    const bool muon = o->optimizer == OPTIMIZER_MUON, late = o->dp_mode == DP_DELAYED; // both need gradients' memory
+    if (o->zero && o->dp_mode != DP_SYNC && (!late || muon || o->zero == 2))
+        die_usage("--zero %lld is incompatible with --dp-mode %s%s; %s", (long long)o->zero, mode,
+                  muon ? " and --optimizer muon" : "", late && !muon ? "use --zero 1" : "drop --zero");
 }
 
 // The configuration of --dp-mode and its options.
@@ -667,12 +664,10 @@ static inline void check_settings(Settings* o) {
                   o->top_k > 0 ? "top-k" : "top-p");
     const Settings usual = settings_default();
     const Optimizer* optimizer = &optimizers[o->optimizer];
-    const bool beta2 = !optimizer->beta2 && o->beta2 != usual.beta2, eps = !optimizer->eps && o->eps != usual.eps;
-    if (beta2 || eps)
-        die_usage("--%s has no meaning with --optimizer %s; it belongs to %s", beta2 ? "beta2" : "eps", optimizer->name,
-                  optimizers[OPTIMIZER_ADAMW].name);
-    if (o->muon_momentum != usual.muon_momentum && o->optimizer != OPTIMIZER_MUON)
-        die_usage("--muon-momentum has no meaning with --optimizer %s; it belongs to muon", optimizer->name);
+    const char* foreign = !optimizer->eps && o->eps != usual.eps ? "eps" : NULL;
+    if (!optimizer->beta2 && o->beta2 != usual.beta2) foreign = "beta2";
+    if (o->muon_momentum != usual.muon_momentum && o->optimizer != OPTIMIZER_MUON) foreign = "muon-momentum";
+    if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizer->name);
     if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
 }
 

@@ -204,7 +204,8 @@ static int cases_of_overlap(Case* list, int t, int p, int d, int choices, int* t
     return n;
 }
 
-// Muon, in float32: every architecture, ZeRO stage and schedule in turn. In bf16 a step is not as large as its gradient.
+// Muon, in float32: every architecture, ZeRO stage and schedule in turn. In bf16 a step is not as large as its
+// gradient.
 static int cases_of_muon(Case* list, int t, int p, int d, int choices, int* turn) {
     static const ScheduleKind kinds[] = {ONE_F_ONE_B, ZB_V, INTERLEAVED, ZB_H1, GPIPE};
     for (int i = 0; i < choices && !HAS_MASTER_WEIGHTS; i++) {

@@ -158,7 +158,7 @@ static double mapped(double s) {
 
 // P S Q^T becomes P f(S / |S|) Q^T, of which the error is Frobenius' norm. Bound in float32: a step rounds its result
 // by at most about sqrt(c) u |B X|, |B| <= 3.5, as sums of c terms have random signs, and later steps multiply an error
-// by at most a each; the first, with a^4 to come, is most of it: 2 a^5 sqrt(c) u |X|, |X| = 1. In bf16 only the singular
+// by at most a each; the first, with a^4 to come, is most: 2 a^5 sqrt(c) u |X|, |X| = 1. In bf16 only the singular
 // values are compared with the band.
 static void test_newton_schulz(int64_t rows, int64_t cols, double least) {
     const int64_t r = min_i64(rows, cols), c = max_i64(rows, cols);
