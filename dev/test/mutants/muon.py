@@ -1,8 +1,8 @@
-"""Faults of Muon: its kernels and the iteration (test_muon), its rule (check_replicas.py), what it gathers on a mesh and
-counts (test_equivalence), what a checkpoint has of it (test_checkpoint, and runs that are resumed).
+"""Faults of Muon: its kernels and the iteration (test_muon), its rule (check_replicas.py), what it gathers on a mesh
+and counts (test_equivalence), what a checkpoint has of it (test_checkpoint, and runs that are resumed).
 
-Tests: "values", "checkpoint": a unit test; "replicas TEXT": cases of check_replicas.py; "mesh T P D": test_equivalence on
-it; "resume RANKS OPTIONS": a run of four steps beside the same one resumed at step 2, byte for byte."""
+Tests: "values", "checkpoint": a unit test; "replicas TEXT": cases of check_replicas.py; "mesh T P D": test_equivalence
+on it; "resume RANKS OPTIONS": a run of four steps beside the same one resumed at step 2, byte for byte."""
 import mutate
 
 KERNEL, STEP, LAYOUT = "kernels/muon.h", "parallel/muon.h", "parallel.h"
@@ -34,7 +34,8 @@ FAULTS = [
     ("the norm is the sum of two matrices", "values", STEP, "    device_zero(buffers->squares, sizeof(double));\n", ""),
     ("q, k and v are one matrix", "replicas sync 1 muon", LAYOUT,
      "tensor->rows / tensor->parts, tensor->cols, layout->mesh.t", "tensor->rows, tensor->cols, layout->mesh.t"),
-    ("AdamW's moment serves the matrices' momentum", "replicas sync 1 muon", UPDATE, "(float)config->muon_momentum, &s);",
+    ("AdamW's moment serves the matrices' momentum", "replicas sync 1 muon", UPDATE,
+     "(float)config->muon_momentum, &s);",
      "(float)config->beta1, &s);"),
     ("embeddings are orthogonalised", "replicas sync 1 muon", "model.h",
      "return !tensor->vector && tensor->kind != WTE && tensor->kind != WPE && tensor->kind != HEAD_W;",
