@@ -2,7 +2,8 @@
 and counts (test_equivalence), what a checkpoint has of it (test_checkpoint, and runs that are resumed).
 
 Tests: "values", "checkpoint": a unit test; "replicas TEXT": cases of check_replicas.py; "mesh T P D": test_equivalence
-on it; "resume RANKS OPTIONS": a run of four steps beside the same one resumed at step 2, byte for byte."""
+on it; "resume RANKS OPTIONS": a run of four steps beside the same one resumed at step 2, byte for byte; "bf16 RANKS
+OPTIONS": the same in bf16."""
 import mutate
 
 KERNEL, STEP, LAYOUT = "kernels/muon.h", "parallel/muon.h", "parallel.h"
@@ -49,7 +50,7 @@ FAULTS = [
     ("a received matrix replaces the rank's own", "mesh 2 1 1", STEP,
      "floatX* const arriving = own == buffers->x[0] ? buffers->x[1] : buffers->x[0];",
      "floatX* const arriving = own == buffers->x[0] ? buffers->x[0] : buffers->x[1];"),
-    ("ZeRO: a range begins at its slice in moments", "mesh 1 1 2", STEP, "        range->at += begin - first;\n", ""),
+    ("a matrix begins at its slice in master weights", "bf16 1", STEP, "        range->at += begin - first;\n", ""),
     ("ZeRO: a shard is gathered as if it were the first bucket's", "mesh 1 1 2", STEP,
      "grads->update + bucket_shard_offset(layout, b), n, COMM_FLOAT);", "grads->update, n, COMM_FLOAT);"),
     ("ZeRO: second moments are where they would be with those of matrices", "mesh 1 1 2", UPDATE,
@@ -74,10 +75,10 @@ FAULTS = [
 
 RESUME = """set -e; rm -rf a b
 go() { "$@" --layers 2 --hidden 16 --heads 2 --seq 16 --vocab 256 --global-batch 4 --micro-batch 1 --eval-every 0 \\
-    --sample-every 0 --data model.h --optimizer muon --steps 4 >log 2>&1 || { tail -n 3 log; exit 1; }; }
-go TRAIN --out a --save-every 2
+    --sample-every 0 --data model.h --optimizer muon >log 2>&1 || { tail -n 3 log; exit 1; }; }
+go TRAIN --steps 4 --out a --save-every 2
 cp -r a b; rm -r b/step_00000004
-go TRAIN --out b --resume
+go TRAIN --steps 4 --out b --resume
 for file in model optimizer; do
     cmp a/step_00000004/$file.safetensors b/step_00000004/$file.safetensors || { echo FAIL; exit 1; }
 done"""
@@ -92,8 +93,9 @@ def run(test, planted):
         return mutate.unit_test("test_checkpoint", planted)
     if kind == "replicas":
         return "train_gpt", ["python3", "dev/test/system/check_replicas.py", " ".join(words)]
-    if kind == "resume":
-        train = " ".join([*mutate.ranks(words[0]), "./train_gpt", *words[1:]])
-        return "train_gpt", ["bash", "-c", RESUME.replace("TRAIN", train)]
+    if kind in ("resume", "bf16"):
+        program = "train_gpt" if kind == "resume" else "build/bf16/train_gpt"
+        train = " ".join([*mutate.ranks(words[0]), f"./{program}", *words[1:]])
+        return program, ["bash", "-c", RESUME.replace("TRAIN", train)]
     n = str(eval("*".join(words)))
     return "build/test_equivalence", [*mutate.ranks(n), "build/test_equivalence", "--mesh", *words, "--only", "muon"]
