@@ -15,7 +15,8 @@ Theory:
         model.safetensors       the weights
         config.json             the architecture, as Hugging Face writes it
         optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's
-                                velocity is the first, and there is no second)
+                                velocity is the first, and there is no second; nor is there one of the matrices of
+                                blocks that Muon updates)
         sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: the values of each site beside
                                 the global parameters, site.3.exp_avg.NAME and others, and messages in flight between
                                 sites
@@ -54,8 +55,9 @@ typedef struct {
     int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
     int moments; // of the optimizer
+    bool muon;   // matrices of blocks have no second moment
 } CheckpointSites;
-static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
+static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2, false}; // without sites
 
 typedef struct {
     int64_t step;                                 // optimizer steps done
@@ -171,6 +173,23 @@ static inline int checkpoint_values_of_file(const CheckpointSites* sites, int fi
     return values[file];
 }
 
+// Whether the checkpoint has a value of a tensor.
+static inline bool checkpoint_has(const CheckpointSites* sites, int value, bool hidden_matrix) {
+    const int number = value - 1 - sites->moments;
+    const bool second = number < 0 ? value == 2 : strcmp(sites->kind[number / sites->copies], "exp_avg_sq") == 0;
+    return !(sites->muon && second && hidden_matrix);
+}
+
+// The number of values of all tensors in a file, of `tensors` tensors, of which `matrices` are hidden matrices.
+static inline int64_t checkpoint_count(const CheckpointSites* sites, int file, int64_t tensors, int64_t matrices) {
+    int64_t count = 0;
+    for (int v = 0; v < checkpoint_values(sites); v++) {
+        if (checkpoint_file_of(sites->moments, v) != file) continue;
+        count += tensors - (checkpoint_has(sites, v, true) ? 0 : matrices);
+    }
+    return count;
+}
+
 // A tensor's name in its file.
 static inline void checkpoint_name(char* name, size_t size, const CheckpointSites* sites, int value,
                                    const char* tensor) {
@@ -187,7 +206,7 @@ typedef struct {
     int files;
     int tensors;     // of the model
     int moments;     // of the optimizer
-    int64_t* offset; // (values, tensors): where each begins in its file, in bytes
+    int64_t* offset; // (values, tensors): where each begins in its file, in bytes; -1: it is not in the file
 } CheckpointFileLayouts;
 
 static inline void checkpoint_file_layouts_free(CheckpointFileLayouts* layouts) {
@@ -196,17 +215,23 @@ static inline void checkpoint_file_layouts_free(CheckpointFileLayouts* layouts) 
     memset(layouts, 0, sizeof *layouts);
 }
 
-// Lists the tensors of all files, in the order of the model's list, once for each value. names: room for their names.
-static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* tensors, int n,
-                                   const CheckpointSites* sites) {
-    for (int i = 0; i < checkpoint_values(sites) * n; i++) {
+// Lists the tensors of the values [first, end), in the order of the model's list, once for each value; returns how
+// many. names: room for their names; place: the number in the list of every value of every tensor, -1: not in the file.
+static inline int checkpoint_list(SafeTensor* list, char (*names)[128], int64_t* place, const Tensor* tensors, int n,
+                                  int first, int end, const CheckpointSites* sites) {
+    int count = 0;
+    for (int i = first * n; i < end * n; i++) {
         const Tensor* tensor = &tensors[i % n];
-        checkpoint_name(names[i], sizeof names[i], sites, i / n, tensor->name);
-        memset(&list[i], 0, sizeof list[i]);
-        list[i].name = names[i];
-        list[i].dtype = SAFE_F32;
-        list[i].ndim = tensor_file_shape(list[i].shape, tensor);
+        place[i] = checkpoint_has(sites, i / n, is_hidden_matrix(tensor)) ? count : -1;
+        if (place[i] < 0) continue;
+        checkpoint_name(names[count], sizeof names[count], sites, i / n, tensor->name);
+        memset(&list[count], 0, sizeof list[count]);
+        list[count].name = names[count];
+        list[count].dtype = SAFE_F32;
+        list[count].ndim = tensor_file_shape(list[count].shape, tensor);
+        count++;
     }
+    return count;
 }
 
 // Computes the layouts of all files. On failure nothing has to be freed.
@@ -225,14 +250,15 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     char(*names)[128] = (char(*)[128])checked_malloc((size_t)all * sizeof *names, "a checkpoint's names");
     layouts->offset = (int64_t*)checked_malloc((size_t)all * sizeof *layouts->offset, "a checkpoint's layout");
     model_tensors(tensors, model);
-    checkpoint_list(list, names, tensors, n, sites);
     bool ok = true;
     for (int file = 0, first = 0; file < layouts->files && ok; file++) {
-        const int count = n * checkpoint_values_of_file(sites, file);
-        ok = safetensors_layout(&layouts->file[file], list + first, count, about, 3, error);
-        first += count;
+        const int end = first + checkpoint_values_of_file(sites, file);
+        const int count = checkpoint_list(list, names, layouts->offset, tensors, n, first, end, sites);
+        ok = safetensors_layout(&layouts->file[file], list, count, about, 3, error);
+        for (int i = first * n; i < end * n; i++)
+            layouts->offset[i] = layouts->offset[i] < 0 ? -1 : list[layouts->offset[i]].offset;
+        first = end;
     }
-    for (int i = 0; i < all; i++) layouts->offset[i] = list[i].offset;
     free(names);
     free(list);
     free(tensors);
@@ -513,7 +539,7 @@ static inline bool checkpoint_begin(const char* out, int64_t step, const ModelCo
 
 // The number of elements that a rank has written, and their checksums; or the sum over all ranks.
 typedef struct {
-    int64_t elements; // the sum over all ranks has to be checkpoint_values() model_parameters()
+    int64_t elements; // the sum over all ranks has to be checkpoint_count() of all parameters
     uint64_t checksum[CHECKPOINT_TENSOR_FILES];
 } CheckpointSum;
 
@@ -578,6 +604,7 @@ static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout
         const Slice* slice = &layout->slices[i];
         if (!slice_is_owned(slice, layout)) continue;
         const int64_t tensor = writer->layouts.offset[value * writer->layouts.tensors + slice->index];
+        if (tensor < 0) continue;
         if (!slice_write(&runs, tensor, values + (slice->offset - b->offset), slice, error)) return false;
         writer->sum.elements += slice->rows_used * slice->cols;
     }
@@ -738,13 +765,15 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
                                       const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                       const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    const int64_t step = state->step, values = checkpoint_values(sites);
+    const int64_t step = state->step;
+    int64_t values = 0;
+    for (int file = 0; file < checkpoint_tensor_files(sites); file++)
+        values += checkpoint_count(sites, file, model_parameters(model), model_hidden_parameters(model));
     if (!checkpoint_folder(folder, out, step, "", error) || !checkpoint_folder(temporary, out, step, ".tmp", error) ||
         !checkpoint_folder(old, out, step, ".old", error))
         return false;
-    bool ok = sum->elements == values * model_parameters(model) ||
-              fail(error, "%s: internal error: %lld of %lld values were written", temporary, (long long)sum->elements,
-                   (long long)(values * model_parameters(model)));
+    bool ok = sum->elements == values || fail(error, "%s: internal error: %lld of %lld values were written", temporary,
+                                              (long long)sum->elements, (long long)values);
     ok = ok && checkpoint_complete(temporary, state, model, caat, sites, sum, files, error) &&
          folder_sync(temporary, error) && checkpoint_rename(temporary, folder, old, error);
     if (!ok) {

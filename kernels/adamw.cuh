@@ -56,7 +56,7 @@ __global__ static void __launch_bounds__(256)
     g += range.at;
     m += range.at;
     master += ROUNDED ? range.at : range.from;
-    if (Rule::HAS_V) v += range.at;
+    if (Rule::HAS_V) v += range.at - range.without_v;
     if (!range.decays) rule.decay = Rule::NO_DECAY;
     Random4 random = {};
     if (ROUNDED) random = philox(range.key, (uint64_t)step, range.first / 4 + (uint64_t)group);
@@ -101,7 +101,7 @@ static inline void launch_update(floatX* p, float* master, const float* g, float
             aligned &= has_aligned_groups(p + range.from, head) && has_aligned_groups(g + range.at, head);
             aligned &= has_aligned_groups(master + (ROUNDED ? range.at : range.from), head);
             aligned &= has_aligned_groups(m + range.at, head);
-            if (Rule::HAS_V) aligned &= has_aligned_groups(v + range.at, head);
+            if (Rule::HAS_V) aligned &= has_aligned_groups(v + range.at - range.without_v, head);
             return blocks_for(range.n + (int64_t)head, 4 * 256);
         });
         launch(launch_shape(list.block[RANGES_PER_LAUNCH], 256),
@@ -123,17 +123,21 @@ static inline void adamw_update(floatX* params, float* master, const float* grad
     launch_update(params, master, grad, moment1, moment2, ranges, count, a, s->step);
 }
 
+// The word of an element: not word[place % 4], which would put the words into memory.
+__device__ __forceinline__ uint32_t random_word(const Random4& random, uint64_t place) {
+    uint32_t word = random.word[0];
+#pragma unroll
+    for (int k = 1; k < 4; k++) word = place % 4 == k ? random.word[k] : word;
+    return word;
+}
+
 __global__ static void __launch_bounds__(256)
     adamw_round_kernel(floatX* __restrict__ p, const float* __restrict__ master, int64_t n, int64_t step, uint64_t key,
                        uint64_t first) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     const uint64_t place = first + (uint64_t)i;
-    const Random4 random = philox(key, (uint64_t)step, place / 4);
-    uint32_t word = random.word[0]; // not word[place % 4], which would put the words into memory
-#pragma unroll
-    for (int k = 1; k < 4; k++) word = place % 4 == k ? random.word[k] : word;
-    p[i] = round_randomly<floatX>(master[i], word);
+    p[i] = round_randomly<floatX>(master[i], random_word(philox(key, (uint64_t)step, place / 4), place));
 }
 
 // Recomputes the 16-bit parameters as the update of `step` left them, from their float32 values.

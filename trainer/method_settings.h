@@ -59,9 +59,10 @@ static inline void check_method_options(const Settings* o) {
             o->outer_top_k ? "outer-top-k" : "outer-error-decay");
     if (o->outer_error_decay >= 0 && !o->outer_bits && !o->outer_top_k)
         die_usage("--outer-error-decay needs --outer-top-k or fewer --outer-bits: without them all is sent");
-    if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
-        die_usage("--zero %lld is incompatible with --dp-mode %s; %s", (long long)o->zero, mode,
-                  o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
+    const bool muon = o->optimizer == OPTIMIZER_MUON, late = o->dp_mode == DP_DELAYED; // both need gradients' memory
+    if (o->zero && o->dp_mode != DP_SYNC && (!late || muon || o->zero == 2))
+        die_usage("--zero %lld is incompatible with --dp-mode %s%s; %s", (long long)o->zero, mode,
+                  muon ? " and --optimizer muon" : "", late && !muon ? "use --zero 1" : "drop --zero");
 }
 
 static inline double given_or(double value, double usual) { return value < 0 ? usual : value; }

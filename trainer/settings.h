@@ -46,7 +46,7 @@ typedef struct {
     int64_t caat_ranks;
     int caat_scale, caat_grad_dtype; // choices
     double lr, min_lr;               // -1: by settings_rates
-    double weight_decay, beta1, beta2, eps, clip;
+    double weight_decay, beta1, beta2, eps, clip, muon_momentum;
     int64_t warmup;         // -1: by settings_rates
     const char* loss_scale; // a number, or dynamic; NULL: dynamic where fp16 needs one
     int64_t initial_loss_scale, loss_scale_window;
@@ -81,6 +81,7 @@ static inline Settings settings_default(void) {
     s.weight_decay = 0.1;
     s.beta1 = 0.9;
     s.beta2 = 0.95;
+    s.muon_momentum = 0.95;
     s.eps = 1e-8;
     s.clip = 1;
     s.warmup = -1;
@@ -245,7 +246,7 @@ static inline void add_optimizer_options(OptionTable* table, Settings* s) {
     const Option rows[] = {
         option_heading("optimizer"),
         option_choice("optimizer", &s->optimizer, optimizer_choices(),
-                      "sgd: with momentum --beta1, and weight decay as part of the gradient"),
+                      "sgd: momentum --beta1, weight decay in the gradient; muon: for matrices of blocks, else adamw"),
         option_float(
             "lr", &s->lr, 0, 1e3,
             "learning rate after the warm-up [by the model's size, as GPT-3's: 3e-3 for tiny, 6e-4 for 125M, 2e-4 for "
@@ -255,7 +256,8 @@ static inline void add_optimizer_options(OptionTable* table, Settings* s) {
         option_choice("decay", &s->decay, lr_curve_choices(),
                       "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
         option_float("weight-decay", &s->weight_decay, 0, 1e3,
-                     "on matrices only (not on norms and biases); adamw: decoupled"),
+                     "on matrices only (not on norms and biases); adamw, muon: decoupled"),
+        option_float("muon-momentum", &s->muon_momentum, 0, 0.999999, "muon: decay of the matrices' moment"),
         option_float("beta1", &s->beta1, 0, 0.999999, "decay of AdamW's first moment; momentum of sgd"),
         option_float("beta2", &s->beta2, 0, 0.999999, "AdamW: decay of the second moment"),
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
@@ -473,8 +475,8 @@ static inline bool settings_saves(const Settings* o) {
 
 // Writes the options of the update that a resumed run may change: the learning rate's curve, the optimizer's values.
 static inline void settings_tuning(char* text, size_t size, const Settings* s) {
-    static const char* const names[] = {"lr",           "min-lr", "warmup", "decay", "steps",
-                                        "weight-decay", "beta1",  "beta2",  "eps",   "clip"};
+    static const char* const names[] = {"lr",    "min-lr", "warmup", "decay", "steps",        "weight-decay",
+                                        "beta1", "beta2",  "eps",    "clip",  "muon-momentum"};
     Settings copy = *s;
     Option table[MAX_OPTIONS];
     const int n = settings_table(table, &copy);
@@ -509,7 +511,8 @@ static inline bool settings_only_use(const Settings* o, Option* table, int n) {
 }
 
 static inline OptimizerConfig settings_optimizer(const Settings* o) {
-    const OptimizerConfig config = {(OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->seed};
+    const OptimizerConfig config = {
+        (OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->muon_momentum, o->seed};
     return config;
 }
 
@@ -566,10 +569,10 @@ static inline void check_settings(Settings* o) {
                   o->top_k > 0 ? "top-k" : "top-p");
     const Settings usual = settings_default();
     const Optimizer* optimizer = &optimizers[o->optimizer];
-    const bool beta2 = !optimizer->beta2 && o->beta2 != usual.beta2, eps = !optimizer->eps && o->eps != usual.eps;
-    if (beta2 || eps)
-        die_usage("--%s has no meaning with --optimizer %s; it belongs to %s", beta2 ? "beta2" : "eps", optimizer->name,
-                  optimizers[OPTIMIZER_ADAMW].name);
+    const char* foreign = !optimizer->eps && o->eps != usual.eps ? "eps" : NULL;
+    if (!optimizer->beta2 && o->beta2 != usual.beta2) foreign = "beta2";
+    if (o->muon_momentum != usual.muon_momentum && o->optimizer != OPTIMIZER_MUON) foreign = "muon-momentum";
+    if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizer->name);
     if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
 }
 
@@ -607,6 +610,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.tp_overlap = o->tp_comm_overlap && settings_is_training(o);
     mesh.scatter = !o->no_scatter_gather;
     mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to shard
+    mesh.muon = o->optimizer == OPTIMIZER_MUON && settings_is_training(o);
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;

@@ -264,7 +264,7 @@ typedef struct {
 } OnDevice;
 static void update_part(const OnDevice& d, int64_t begin, int64_t end, uint64_t first, uint64_t key, int64_t step,
                         float lr) {
-    const TensorRange part = {begin, begin, end - begin, first + (uint64_t)begin, key, 0, true};
+    const TensorRange part = {begin, begin, end - begin, first + (uint64_t)begin, key, 0, true, 0};
     const OptimizerStep s = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, step, 0.7f};
     adamw_update(d.p->p, sizeof(floatX) == 4 ? NULL : d.master->p, d.g->p, d.m->p, d.v->p, &part, 1, &s);
 }
@@ -450,7 +450,7 @@ static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, i
     Device<floatX> p(start, bit(moved, 0)), again(n, bit(moved, 0));
     Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3));
     for (size_t i = 0; i + 1 < cuts.size(); i++) {
-        const TensorRange part = {cuts[i], cuts[i], cuts[i + 1] - cuts[i], first + (uint64_t)cuts[i], key, 0, true};
+        const TensorRange part = {cuts[i], cuts[i], cuts[i + 1] - cuts[i], first + (uint64_t)cuts[i], key, 0, true, 0};
         sgd_update(p.p, sizeof(floatX) == 4 ? NULL : master.p, g.p, m.p, NULL, &part, 1, &test_step);
     }
     const Floats rounded = floats_of(p.get());
@@ -484,7 +484,7 @@ static std::vector<TensorRange> many_ranges(int64_t gap, int64_t* end) {
         const bool aligned = i < RANGES_PER_LAUNCH;
         const int64_t n = lengths[i % 13];
         const uint64_t first = aligned ? 8 : (uint64_t)i * 1000003;
-        ranges.push_back({at + gap, at, n, first, 99 + (uint64_t)i, i * 7 % 23, i % 3 != 0});
+        ranges.push_back({at + gap, at, n, first, 99 + (uint64_t)i, i * 7 % 23, i % 3 != 0, 0});
         at = aligned ? (int64_t)round_up((size_t)(at + n), 4) + 4 : at + n + i % 3;
     }
     *end = at;

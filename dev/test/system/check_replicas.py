@@ -142,14 +142,15 @@ class Checker:
 
 SHORT = ("sync 2 sgd clip", "delayed 2 lambda clip", "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 2 sgd clip",
          "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 streaming 3", "diloco 4 eager clip", "diloco 4 sites 2 eager",
-         "diloco 2 8 bits", "diloco 4 4 bits", "diloco 2 top-k", "diloco 2 top-k 2 bits clip")
+         "diloco 2 8 bits", "diloco 4 4 bits", "diloco 2 top-k", "diloco 2 top-k 2 bits clip", "sync 4 muon clip",
+         "diloco 2 muon")
 # With --mesh and no words: one of each kind, small enough for 8 ranks.
 MESH = ("sync 2 clip", "sync 4 llama", "delayed 2 lambda clip", "delayed 4 lambda llama",
         "delayed 4 sites 2 lambda clip", "dc-s3gd 2", "dc-s3gd 4 clip", "dc-s3gd 2 delay 0 clip",
         "dc-s3gd 2 llama clip", "dc-s3gd 2 sgd clip", "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 2 streaming",
         "diloco 2 streaming llama", "diloco 4 streaming 3", "diloco 2 streaming 4", "diloco 2 eager fragments",
         "diloco 4 eager clip", "diloco 4 sites 2", "diloco 4 sites 2 eager", "diloco 2 8 bits",
-        "diloco 2 4 bits streaming")
+        "diloco 2 4 bits streaming", "sync 4 muon clip", "diloco 2 muon")
 
 
 def main():

@@ -259,6 +259,8 @@ static const struct {
     {"--dp-mode dc-s3gd --outer-delay 0 --dc-lambda 0.2", 4, "--dc-lambda 0.2"},
     {"--optimizer sgd --beta2 0.9", 4, "--beta2"},
     {"--optimizer sgd --eps 1e-3", 4, "--eps"},
+    {"--optimizer sgd --muon-momentum 0.9", 4, "--muon-momentum"},
+    {"--dp-mode delayed --zero 1 --optimizer muon", 2, "--zero"},
     {"--dp-mode diloco --steps 31", 4, "--steps 31"},
     {"--dp-mode diloco --steps 32 --outer-delay 1", 4, "--steps 32"},
     {"--dp-mode diloco --steps 31 --eager", 4, "--steps 31"},
