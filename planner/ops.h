@@ -262,7 +262,8 @@ static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, i
 // The setup's mesh with these methods, on `sites` sites; 0: as the trainer, one, or a site for each replica.
 static inline void step_set_methods(StepSetup* x, const StepMethods* methods, int sites) {
     x->methods = *methods;
-    x->mesh.sites = sites ? sites : async_schedule_are_late(&methods->async) ? x->mesh.d : 1;
+    x->mesh.sites = async_schedule_are_late(&methods->async) ? x->mesh.d : 1;
+    if (sites) x->mesh.sites = sites;
     x->mesh.tp_overlap = methods->tp_overlap;
     x->mesh.caat = methods->caat;
     if (methods->caat.ranks) x->mesh.caat.ranks = x->mesh.t;

@@ -465,9 +465,9 @@ static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const do
         inside = fmax(inside, near[r]);
     }
     x->exchange.bytes[f] = mean;
-    if (S > 1) // from sent bytes to those of the whole vector
-        x->exchange.seconds[f] =
-            far_seconds(&g->rates, s, kind, (shared ? mean : most) * S / (S - 1) / plan_passes(kind));
+    const double sent = shared ? mean : most;
+    if (S > 1) // the bytes of the whole vector, from those that are sent
+        x->exchange.seconds[f] = far_seconds(&g->rates, s, kind, sent * S / (S - 1) / plan_passes(kind));
     if (k > 1 && s->methods.async.mode == DP_DILOCO)
         x->exchange.merge[f] = collective_seconds(&g->rates, PLAN_ALL_GATHER, inside * k / (k - 1), k, mesh->t);
 }
@@ -504,9 +504,11 @@ static inline void exchange_prices(StepPrices* x, StepPricing* g) {
     }
     // Sent when the update is complete, and needed before the norm (methods/async_dp.h).
     const bool after_update = config->mode == DP_DC_S3GD || (config->mode == DP_DELAYED && mesh.zero);
-    for (int i = 0; i < stages && after_update && config->delay > 0; i += p)
-        x->exchange.tail += *cost_of(&x->costs, REDUCE, i) + *cost_of(&x->costs, UPDATE, i);
-    if (after_update && config->delay > 0) x->exchange.tail += *cost_of(&x->costs, NORM, 0);
+    if (after_update && config->delay > 0) {
+        x->exchange.tail = *cost_of(&x->costs, NORM, 0);
+        for (int i = 0; i < stages; i += p)
+            x->exchange.tail += *cost_of(&x->costs, REDUCE, i) + *cost_of(&x->costs, UPDATE, i);
+    }
     free(holder), free(bytes);
     layout_free(&layout);
 }

@@ -581,16 +581,10 @@ static inline bool method_options_check(const Settings* o, Error* error) {
 static inline bool settings_async_config(AsyncConfig* config, const Settings* o, int sites, Error* error) {
     static const int outer_bits[] = {32, 8, 4};
     const bool diloco = o->dp_mode == DP_DILOCO;
-    AsyncConfig r;
-    memset(&r, 0, sizeof r);
-    if (!settings_is_training(o)) {
-        const AsyncConfig none = {DP_SYNC, sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
-        *config = none;
-        return true;
-    }
+    AsyncConfig r = {DP_SYNC, sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+    *config = r;
+    if (!settings_is_training(o)) return true;
     r.mode = (DpMode)o->dp_mode;
-    r.sites = sites;
-    r.period = 1;
     if (diloco) r.period = o->local_steps ? o->local_steps : 32;
     r.fragments = o->fragments ? (int)o->fragments : 1;
     r.eager = o->eager;
@@ -606,9 +600,7 @@ static inline bool settings_async_config(AsyncConfig* config, const Settings* o,
     r.mix = o->outer_alpha;
     if (o->outer_alpha < 0) r.mix = diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     if (o->on_nan && async_schedule_are_late(&r))
-        return fail(error,
-                    "--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one of the "
-                    "two",
+        return fail(error, "--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one",
                     dp_mode_names[o->dp_mode]);
     if (settings_loss_scale(o).window > 0 && async_schedule_are_late(&r))
         return fail(error,
@@ -616,18 +608,14 @@ static inline bool settings_async_config(AsyncConfig* config, const Settings* o,
                     "together; add --loss-scale %lld",
                     dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
     if (r.fragments > r.period)
-        return fail(error,
-                    "--fragments %d is more than --local-steps %lld: each is sent in a step of its own; use fewer",
+        return fail(error, "--fragments %d is more than --local-steps %lld: each is sent in its own step; use fewer",
                     r.fragments, (long long)r.period);
     if (r.delay > r.period)
-        return fail(
-            error,
-            "--outer-delay %lld is more than --local-steps %lld, the distance of two outer steps; use a shorter delay",
-            (long long)r.delay, (long long)r.period);
+        return fail(error, "--outer-delay %lld is more than --local-steps %lld, a whole outer step; use less",
+                    (long long)r.delay, (long long)r.period);
     if (diloco && r.delay == r.period && r.mix > 0)
-        return fail(error,
-                    "--outer-alpha %g is incompatible with --outer-delay %lld, a delay of a whole outer step; use 0",
-                    r.mix, (long long)r.delay);
+        return fail(error, "--outer-alpha %g is incompatible with --outer-delay %lld, a whole outer step; use 0", r.mix,
+                    (long long)r.delay);
     if (diloco && async_schedule_learned(&r, o->steps) == 0)
         return fail(
             error,
@@ -699,13 +687,10 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
 
 // The CAAT-Net of the settings on t tensor ranks; all zeros: an ordinary model.
 static inline CaatConfig settings_caat(const Settings* o, int t) {
-    CaatConfig caat = {0, 0, CAAT_SCALE_RUNTIME, false};
-    if (o->caat_fraction == 1 && !o->caat_ranks) return caat;
-    caat.ranks = o->caat_ranks ? (int)o->caat_ranks : t;
-    caat.fraction = o->caat_fraction;
-    caat.scale = (CaatScale)o->caat_scale;
-    caat.narrow = o->caat_grad_dtype == 1;
-    return caat;
+    const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false};
+    const CaatConfig caat = {o->caat_ranks ? (int)o->caat_ranks : t, o->caat_fraction, (CaatScale)o->caat_scale,
+                             o->caat_grad_dtype == 1};
+    return o->caat_fraction < 1 || o->caat_ranks ? caat : none;
 }
 
 // The mesh of the settings, at rank `rank` of the `there` that were started. A dry run on one rank may have any mesh.
