@@ -521,7 +521,7 @@ static inline void exchange_prices(StepPrices* x, StepPricing* g) {
     ModelConfig one = s->model;
     Error error;
     x->exchange.config = *config;
-    if (!async_schedule_are_late(config)) return;
+    if (!async_schedule_are_late(config) && mesh.sites == 1) return;
     mesh.p = mesh.v = one.L = 1;
     mesh.folded = false;
     mesh.tensor = mesh.data = mesh.pipeline = mesh.first_layers = mesh.last_layers = 0;
