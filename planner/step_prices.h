@@ -42,7 +42,7 @@ static inline const char* replicas_algorithm(const StepSetup* s, bool far) {
     return far && async_schedule_are_late(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
 }
 
-// A plan's price. Between sites: over the links of the cluster's sites, or, where all ranks are on one, over its fabric.
+// A plan's price. Between sites: over the links of the cluster's sites, or, where all ranks are on one, its fabric.
 static inline bool replicas_plan(const StepSetup* s, const Cluster* c, const char* algorithm, bool far, PlanKind kind,
                                  LinkCost* cost, Error* error) {
     const Mesh* mesh = &s->mesh;
@@ -103,7 +103,7 @@ static inline bool step_check_methods(const StepSetup* x, Error* error) {
     if (!x->software->ours && (async_schedule_are_late(async) || m->caat.ranks || m->tp_overlap))
         return fail(error, "--software %s has no --dp-mode, --caat-fraction and --tp-comm-overlap", x->software->name);
     if (x->methods.allreduce && !replicas_check(x, error)) return false;
-    return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m, x->B, error) &&
+    return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m->tp_overlap, x->B, error) &&
            async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error);
 }
 
