@@ -1,5 +1,6 @@
 /*
-planner_fixture.h: the scaffolding of the planner's tests: relative errors, clusters by name, a measured machine.
+planner_fixture.h: the scaffolding of the planner's tests: relative errors, clusters by name, bytes of a step by other
+means, a measured machine.
 */
 #ifndef PLANNER_FIXTURE_H
 #define PLANNER_FIXTURE_H
@@ -13,6 +14,32 @@ static inline Cluster cluster_named(const char* name) {
     Cluster c;
     if (!cluster_find(&c, name)) die("no cluster %s", name);
     return c;
+}
+
+// Bytes that a rank of the mean stage sends to other sites in a step, by the trainer's formula over a period.
+static inline double sent_by_formula(const StepSetup* s) {
+    const AsyncConfig* a = &s->methods.async;
+    double far = 0;
+    for (int r = 0; r < s->mesh.p; r++) {
+        Mesh mesh = s->mesh;
+        Layout layout;
+        Error error;
+        mesh.pipeline = r;
+        if (!layout_build(&layout, &s->model, mesh, s->T, &error)) die("%s", error.text);
+        far += async_schedule_traffic(a, &layout, s->model.L, 0, a->period, 2 * a->period).far;
+        layout_free(&layout);
+    }
+    return far / (double)a->period / s->mesh.p;
+}
+
+// Bytes that a rank sends to its tensor group for the collectives of a list.
+static inline double work_sent(const Work* w) {
+    double bytes = 0;
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        if (op->kind == OP_COLLECTIVE) bytes += plan_passes(op->collective) * (op->ranks - 1.0) / op->ranks * op->bytes;
+    }
+    return bytes;
 }
 
 // Two cores that multiply at `rate`, and whose other times are simple powers of sizes; a rank that computes alone is
