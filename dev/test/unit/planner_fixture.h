@@ -6,6 +6,7 @@ means, a measured machine.
 #define PLANNER_FIXTURE_H
 
 #include "../../../planner/measured_device.h"
+#include "../../../planner/methods_search.h"
 #include "test.h"
 
 static inline double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
@@ -14,6 +15,32 @@ static inline Cluster cluster_named(const char* name) {
     Cluster c;
     if (!cluster_find(&c, name)) die("no cluster %s", name);
     return c;
+}
+
+// The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if they are refused.
+static inline bool methods_of_line(Methods* methods, const char* line, const char* search, Error* error) {
+    static char text[256];
+    Settings settings = settings_default();
+    Option table[METHOD_OPTIONS];
+    OptionTable list = {table, 0, METHOD_OPTIONS};
+    char* word[24] = {text};
+    int words = 1;
+    memset(methods, 0, sizeof *methods);
+    methods_table(&list, &settings);
+    snprintf(text, sizeof text, "%s", line);
+    for (char* at = strtok(text, " "); at && words < 24; at = strtok(NULL, " ")) word[words++] = at;
+    return options_parse(table, list.n, words, word, error) &&
+           methods_read(methods, &settings, table, list.n, search, error);
+}
+
+// The only ones of a line.
+static inline StepMethods methods_named(const char* line) {
+    Methods methods;
+    Error error;
+    if (!methods_of_line(&methods, line, NULL, &error)) die("%s: %s", line, error.text);
+    const StepMethods first = methods.list[0];
+    free(methods.list);
+    return first;
 }
 
 // Bytes that a rank of the mean stage sends to other sites in a step, by the trainer's formula over a period.

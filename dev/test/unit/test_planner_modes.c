@@ -2,7 +2,6 @@
 test_planner_modes.c: steps on two sites in every mode of data parallelism, CAAT-Nets, --tp-comm-overlap and --allreduce,
 by closed forms; and the search of methods.
 */
-#include "../../../planner/methods_search.h"
 #include "planner_fixture.h"
 
 static ModelConfig gpt(int L, int C, int NH) {
@@ -218,20 +217,8 @@ static void test_memory(void) {
         memset(&x, 0, sizeof x);
         x.setup = step_setup(&m, &mesh, 1, 2048, 8, software_find("threefold"), &c);
         if (i >= 0) {
-            Settings settings = settings_default();
-            Option table[METHOD_OPTIONS];
-            OptionTable list = {table, 0, METHOD_OPTIONS};
-            Methods methods;
-            char line[80], *word[8] = {line};
-            int words = 1;
-            methods_table(&list, &settings);
-            snprintf(line, sizeof line, "%s", rows[i].options);
-            for (char* at = strtok(line, " "); at; at = strtok(NULL, " ")) word[words++] = at;
-            if (!options_parse(table, list.n, words, word, &error) ||
-                !methods_read(&methods, &settings, table, list.n, NULL, &error))
-                die("test_planner_modes: %s", error.text);
-            step_set_methods(&x.setup, methods.list, 2);
-            free(methods.list);
+            const StepMethods methods = methods_named(rows[i].options);
+            step_set_methods(&x.setup, &methods, 2);
         }
         const bool planned = choice_memory(&x, INFINITY, &error);
         if (i < 0) none = x.memory.bytes;
@@ -246,6 +233,56 @@ static void test_memory(void) {
     }
 }
 
+// --search: every combination of the named options that the trainer accepts, once; options of another mode are dropped.
+static void test_search(void) {
+    const struct {
+        const char *line, *search;
+        int n;
+        const char* has; // one of them, or the refusal
+    } rows[] = {
+        {"", NULL, 1, ""},
+        {"--dp-mode diloco --local-steps 64", NULL, 1, " --dp-mode diloco --sites 1 --local-steps 64"},
+        {"--local-steps 64 --fragments 2", "dp-mode", 4, " --dp-mode delayed --sites 1"},
+        {"", "dp-mode,local-steps", 7, " --dp-mode diloco --sites 1 --local-steps 512"},
+        {"--dp-mode diloco", "fragments,outer-bits", 12, " --dp-mode diloco --sites 1 --local-steps 32 --fragments 8"},
+        {"--dp-mode diloco --local-steps 4", "fragments", 3,
+         " --dp-mode diloco --sites 1 --local-steps 4 --fragments 4"},
+        {"--dp-mode diloco --local-steps 8", "eager,outer-delay", 4,
+         " --dp-mode diloco --sites 1 --local-steps 8 --eager"},
+        {"", "dp-mode,outer-delay", 7, " --dp-mode dc-s3gd --sites 1 --outer-delay 0"},
+        {"", "caat-fraction,caat-grad-dtype", 7, " --caat-fraction 0.25 --caat-grad-dtype same"},
+        {"", "allreduce,tp-comm-overlap", 14, " --allreduce forest --tp-comm-overlap"},
+        {"", "sites", -1, "--search sites"},
+        {"", "dp-mode,nothing", -1, "--search nothing"},
+        {"", "dp-mode,local-steps,fragments,outer-delay,outer-bits,allreduce,caat-fraction", -1, "combinations"},
+        {"--fragments 2", NULL, -1, "--fragments has no effect with --dp-mode sync"},
+        {"--dp-mode dc-s3gd --outer-delay 2", NULL, -1, "--outer-delay 2"},
+        {"--dp-mode diloco --local-steps 4", "fragments,dp-modes", -1, "--search dp-modes"},
+        {"--dp-mode diloco --local-steps 4 --outer-delay 8", "outer-bits", -1, "--outer-delay 8"},
+        {"--caat-grad-dtype same", NULL, -1, "--caat-fraction"},
+        {"--topology ring:4", NULL, -1, "--topology needs --allreduce"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Methods m;
+        Error error = {""};
+        const bool taken = methods_of_line(&m, rows[i].line, rows[i].search, &error);
+        bool has = !taken && strstr(error.text, rows[i].has), twice = false;
+        for (int k = 0; k < m.n && taken; k++) {
+            char text[400], other[400];
+            methods_options(text, sizeof text, &m.list[k], 1);
+            has = has || strcmp(text, rows[i].has) == 0;
+            for (int j = 0; j < k; j++) {
+                methods_options(other, sizeof other, &m.list[j], 1);
+                twice = twice || strcmp(text, other) == 0;
+            }
+        }
+        check(taken == (rows[i].n > 0) && (!taken || m.n == rows[i].n) && has && !twice,
+              "\"%s\", --search %s: %d choices, \"%s\" %s", rows[i].line, rows[i].search ? rows[i].search : "nothing",
+              taken ? m.n : 0, rows[i].has, error.text);
+        free(m.list);
+    }
+}
+
 int main(void) {
     process.name = "test_planner_modes";
     test_modes();
@@ -253,5 +290,6 @@ int main(void) {
     test_halves_and_caat();
     test_allreduce();
     test_memory();
+    test_search();
     return test_end();
 }
