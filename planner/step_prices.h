@@ -65,7 +65,9 @@ static inline double replicas_seconds(Rates* r, const StepSetup* s, bool far, Pl
     if (!wan && x.algorithm != s->methods.allreduce) x.algorithm = NULL;
     if (!x.algorithm) return collective_seconds(r, kind, bytes, x.ranks, x.stride);
     if (link_known(&r->links, &x)) return link_seconds(x.cost, bytes);
-    if (!replicas_plan(s, r->cluster, x.algorithm, far, kind, &x.cost, &error)) die("%s", error.text);
+    if (!replicas_plan(s, r->cluster, x.algorithm, far, kind, &x.cost, &error)) // as the trainer, for lack of a plan
+        x.cost = wan ? site_cost(s->cluster, kind, x.ranks, sharing)
+                     : link_cost(&r->links, r->cluster, kind, x.ranks, x.stride);
     return link_seconds(link_keep(&r->links, &x), bytes);
 }
 
