@@ -1,5 +1,6 @@
 """Faults of the planner, and of the pictures of layout and memory. Tests: test_planner_*, test_draw_layout."""
-SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, METHODS = (
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, \
+    METHODS = (
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
                                      "memory host_memory measured_device calibrate ops methods_search").split())
 PICTURE, MODES = "dev/plot/draw_layout.c", "test_planner_modes"
@@ -115,7 +116,7 @@ FAULTS = [
     ("cluster: what is given twice", CLUSTER, "if (r->given[which]) return", "if (0) return"),
     ("cluster: no usual values are named", CLUSTER, "l->kind == LINE_SHEET ? missing : c->assumed;", "missing;"),
     # Sites, modes of data parallelism, other methods
-    ("modes: nobody waits for an exchange", MODES, STEP, "fmax(now, done[m] + x->tail)", "now"),
+    ("modes: no rank waits for an exchange", MODES, STEP, "fmax(now, done[m] + x->tail)", "now"),
     ("modes: an exchange has no end", MODES, STEP, "now = fmax(now, done[m] + x->tail) +",
      "now = now + done[m] - fmax(0, done[m]) +"),
     ("modes: late by nothing", MODES, STEP, "async_schedule_place(config, m) + config->delay;",
@@ -138,13 +139,17 @@ FAULTS = [
      "const bool twice = tensor.kind == WTE &&", "const bool twice = false &&"),
     ("modes: the head is in a block's fragment", "test_planner_step", PRICES,
      "tensor.layer > 0 ? L : tensor.layer", "tensor.layer"),
-    ("modes: sites of the mesh that the cluster has not", MODES, PRICES, "if (sites > 1 && m->sites != sites)", "if (0)"),
-    ("modes: memory as in synchronous training", MODES, MEMORY, "if (ok && async) async_dp_plan", "if (0) async_dp_plan"),
-    ("modes: the search forgets the methods", "test_planner_search", SEARCH, "c->methods = methods;", "c->methods = 0;"),
+    ("modes: sites of the mesh that the cluster has not", MODES, PRICES, "if (sites > 1 && m->sites != sites)",
+     "if (0)"),
+    ("modes: memory as in synchronous training", MODES, MEMORY, "if (ok && async) async_dp_plan",
+     "if (0) async_dp_plan"),
+    ("modes: the search forgets the methods", "test_planner_search", SEARCH, "c->methods = methods;",
+     "c->methods = 0;"),
     ("modes: the search has one of the methods", "test_planner_search", SEARCH, "q->methods ? q->methods_count : 1",
      "1"),
     ("links: one site more", MODES, LINKS, "passes / (sites * rate)", "passes / ((sites + 1) * rate)"),
-    ("links: a plan is made for the links that it runs on", MODES, LINKS, "collective_build(&plan, algorithm, kind, planned",
+    ("links: a plan is made for the links that it runs on", MODES, LINKS,
+     "collective_build(&plan, algorithm, kind, planned",
      "collective_build(&plan, algorithm, kind, net"),
     ("links: any number of replicas", MODES, LINKS, "if (replicas > LINKS_LARGEST)", "if (0)"),
     ("caat: all channels are summed", MODES, OPS, "mesh->caat.ranks ? caat_channels(&mesh->caat, m->C) : m->C", "m->C"),

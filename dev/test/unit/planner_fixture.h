@@ -17,7 +17,7 @@ static inline Cluster cluster_named(const char* name) {
     return c;
 }
 
-// The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if they are refused.
+// The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if refused.
 static inline bool methods_of_line(Methods* methods, const char* line, const char* search, Error* error) {
     static char text[256];
     Settings settings = settings_default();
@@ -43,7 +43,7 @@ static inline StepMethods methods_named(const char* line) {
     return first;
 }
 
-// Bytes that a rank of the mean stage sends to other sites in steps first + 1 to last, by the trainer's formula.
+// Bytes that a rank of the mean stage sends to other sites in the steps first + 1 to last, by the trainer's formula.
 static inline double sent_by_formula(const StepSetup* s, int64_t first, int64_t last) {
     const AsyncConfig* a = &s->methods.async;
     double far = 0;
