@@ -176,10 +176,12 @@ static void set_sites(Cluster* c, const PlanOptions* o) {
     if (o->wan_ms >= 0) c->site_delay = 1e-3 * o->wan_ms;
     if (o->wan < 0) return;
     if (c->cores) die_usage("--wan joins sites of GPUs, and cluster %s is of cores", c->name);
-    if (gpus % sites || (all && gpus > all))
-        die_usage("--wan %g: --gpus %d cannot be divided over --sites %d", o->wan, gpus, sites);
+    if (gpus % sites || (all && gpus > all) || (gpus / sites > c->node_gpus && gpus / sites % c->node_gpus))
+        die_usage("--wan %g: --gpus %d of cluster %s cannot be divided over --sites %d, in whole nodes of %d", o->wan,
+                  gpus, c->name, sites, c->node_gpus);
     c->sites = sites;
-    c->nodes = sites * ((gpus / sites + c->node_gpus - 1) / c->node_gpus);
+    c->node_gpus = (int)min_i64(c->node_gpus, gpus / sites);
+    c->nodes = gpus / c->node_gpus;
     c->site_rate = 1e9 / 8 * o->wan;
 }
 
@@ -442,7 +444,7 @@ static void draw_step(const StepSetup* s, const char* path) {
 // What the sites exchange.
 static void print_sites(const StepSetup* s, const StepCost* c) {
     if (s->mesh.sites == 1 || !s->software->ours) return;
-    const ByteUnit unit = byte_unit(c->sent, true);
+    const ByteUnit unit = byte_unit(c->sent, c->sent >= 1e9);
     printf("sites     a rank sends %.3f %s a step to other sites, in flight for %.3g s; ", c->sent / unit.bytes,
            unit.name, c->exchange);
     if (async_schedule_are_late(&s->methods.async))
