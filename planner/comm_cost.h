@@ -4,7 +4,8 @@ node. A group has `ranks` ranks, `stride` apart, and all such groups of the mach
 
     link_cost              of a collective: a latency and seconds a byte
     message_cost           of a message
-    async_dp_seconds       of a collective between sites
+    site_cost              of a collective between sites
+    replicas_plan_cost     of replicas' sums by --allreduce
 
 Theory:
 
@@ -19,6 +20,8 @@ Theory:
     fabric           in a fat tree whose upper links are o times narrower, the flows that leave a leaf of k nodes share
                      these: of nodes S apart the part min(1, S / k). On a torus ring neighbours that are h apart in a
                      dimension take h links, and h flows share each
+
+    between sites    every two are joined by a link of site_rate, which all ranks of a site share, and each delay counts
 
 That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h,
 ranks and switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) is
@@ -117,10 +120,10 @@ static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
 
 // Between sites: `ranks` ranks of a site share its links, each to its peers in the other sites; D bytes a rank. An
 // all-reduce is a reduce-scatter and an all-gather with each other site directly: one delay each.
-static inline double async_dp_seconds(const Cluster* c, PlanKind kind, double bytes, int sites, int ranks) {
-    const double rate = c->site_rate / ranks * (sites - 1); // a link to each other site
-    if (sites == 1) return 0;
-    return c->device.launch + plan_passes(kind) * (c->site_delay + bytes * (sites - 1) / sites / rate);
+static inline LinkCost site_cost(const Cluster* c, PlanKind kind, int sites, int ranks) {
+    const double passes = plan_passes(kind), rate = c->site_rate / ranks; // of the link to each other site
+    const LinkCost cost = {c->device.launch + passes * c->site_delay, passes / (sites * rate)};
+    return cost;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -179,24 +182,55 @@ static inline bool link_network(Network* net, const Cluster* c, int ranks, int s
     return true;
 }
 
-// The cost of a plan there. False, with the reason, if there is no such plan.
-static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int ranks, int stride,
-                                  LinkCost* cost, Error* error) {
+// The cost there of an algorithm's plan that is made for the network `planned`. False, with the reason, if there is
+// none.
+static inline bool network_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, const Network* planned,
+                                     const Network* net, LinkCost* cost, Error* error) {
     const double bytes = 1e9;
-    Network net;
     Plan plan;
     memset(cost, 0, sizeof *cost);
-    if (!link_network(&net, c, ranks, stride, error)) return false;
-    const bool ok = collective_build(&plan, algorithm, kind, &net, error);
-    if (ok) {
-        Routes routes = network_routes(&net);
-        const double none = plan_cost(&plan, &net, &routes, 0);
-        cost->latency = c->device.launch + none;
-        cost->per_byte = (plan_cost(&plan, &net, &routes, bytes) - none) / bytes;
-        routes_free(&routes);
-        plan_free(&plan);
+    if (!collective_build(&plan, algorithm, kind, planned, error)) return false;
+    if (net != planned) { // the plan's ways are those of the other network
+        free(plan.way);
+        plan.way = NULL;
     }
+    Routes routes = network_routes(net);
+    const double none = plan_cost(&plan, net, &routes, 0);
+    cost->latency = c->device.launch + none;
+    cost->per_byte = (plan_cost(&plan, net, &routes, bytes) - none) / bytes;
+    routes_free(&routes);
+    plan_free(&plan);
+    return true;
+}
+
+static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int ranks, int stride,
+                                  LinkCost* cost, Error* error) {
+    Network net;
+    memset(cost, 0, sizeof *cost);
+    if (!link_network(&net, c, ranks, stride, error)) return false;
+    const bool ok = network_plan_cost(c, algorithm, kind, &net, &net, cost, error);
     network_free(&net);
+    return ok;
+}
+
+// The cost of the plan that the trainer makes for replicas' sums on a topology (NULL: all to all), on the links that
+// they have here: `stride` ranks apart, or (sharing > 0) in different sites, in each of which `sharing` ranks share the
+// links. False, with the reason, if the trainer refuses it.
+static inline bool replicas_plan_cost(const Cluster* c, const char* algorithm, const char* topology, PlanKind kind,
+                                      int replicas, int stride, int sharing, LinkCost* cost, Error* error) {
+    Network planned, net;
+    if (replicas > LINKS_LARGEST)
+        return fail(error, "--allreduce %s: plans of more than %d replicas, here %d, are not priced", algorithm,
+                    (int)LINKS_LARGEST, replicas);
+    if (!replicas_network(&planned, topology, replicas, false, error)) return false;
+    bool ok =
+        sharing ? replicas_network(&net, NULL, replicas, false, error) : link_network(&net, c, replicas, stride, error);
+    if (ok && sharing) network_set_links(&net, c->site_rate / sharing, c->site_delay);
+    if (ok) {
+        ok = network_plan_cost(c, algorithm, kind, &planned, &net, cost, error);
+        network_free(&net);
+    }
+    network_free(&planned);
     return ok;
 }
 
@@ -204,27 +238,40 @@ static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanK
 enum { LINKS_KEPT = 32 };
 typedef struct {
     PlanKind kind;
-    int ranks, stride;
+    int ranks, stride, sharing;
     LinkCost cost;
+    const char* algorithm; // NULL: the cluster's
 } LinkKept;
 typedef struct {
     int n;
     LinkKept kept[LINKS_KEPT];
 } LinkCosts;
 
+static inline bool link_known(const LinkCosts* known, LinkKept* x) {
+    for (int i = 0; i < known->n; i++) {
+        const LinkKept* k = &known->kept[i];
+        if (k->kind != x->kind || k->ranks != x->ranks || k->stride != x->stride) continue;
+        if (k->sharing != x->sharing || k->algorithm != x->algorithm) continue;
+        x->cost = k->cost;
+        return true;
+    }
+    return false;
+}
+
+static inline LinkCost link_keep(LinkCosts* known, const LinkKept* x) {
+    if (known->n < LINKS_KEPT) known->kept[known->n++] = *x;
+    return x->cost;
+}
+
 static inline LinkCost link_cost(LinkCosts* known, const Cluster* c, PlanKind kind, int ranks, int stride) {
-    LinkKept x = {kind, ranks, stride, {0, 0}};
+    LinkKept x = {kind, ranks, stride, 0, {0, 0}, NULL};
     Error error;
     if (ranks == 1) return x.cost;
     if (!*c->algorithm || ranks > LINKS_LARGEST) return library_cost(c, kind, ranks, stride);
-    for (int i = 0; i < known->n; i++) {
-        const LinkKept* k = &known->kept[i];
-        if (k->kind == kind && k->ranks == ranks && k->stride == stride) return k->cost;
-    }
+    if (link_known(known, &x)) return x.cost;
     if (!link_plan_cost(c, c->algorithm, kind, ranks, stride, &x.cost, &error))
         x.cost = library_cost(c, kind, ranks, stride);
-    if (known->n < LINKS_KEPT) known->kept[known->n++] = x;
-    return x.cost;
+    return link_keep(known, &x);
 }
 
 #endif

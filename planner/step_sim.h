@@ -17,6 +17,8 @@ Theory:
               sums every micro-batch and has two buffers to wait for. If a software does not overlap sums, REDUCE takes
               as long as the whole sum
     end       TIE, NORM and UPDATE as in the tables
+    sites     that wait sum their shards after the sums in the site. What late sites exchange is in flight beside
+              computing; exchange_step follows the table of methods/async_schedule.h through some periods of such steps
 
 A step's seconds are divided into parts, means over the stages; per stage they add up to its seconds, as all work and
 waiting of a stage is counted once:
@@ -177,6 +179,8 @@ static inline void run_wait_sums(StepRun* x, int r, Action a) {
     double done = a.kind == REDUCE ? g->summed[a.chunk] : g->tied_summed;
     if (a.kind == REDUCE && x->prices->whole_sum)
         done = fmax(done, *now + x->prices->whole_sum[schedule_virtual_stage(&x->tables[r], a.chunk)]);
+    if (a.kind == REDUCE && x->prices->after)
+        done = fmax(done, *now) + x->prices->after[schedule_virtual_stage(&x->tables[r], a.chunk)];
     if (done > *now) {
         g->spent[STEP_DATA] += done - *now;
         *now = done;
@@ -332,6 +336,8 @@ typedef struct {
     double flops;                      // per device, by equation 3; a machine without GPUs is one device
     double mfu;                        // of the peak, by model.h's count; 0 if the peak is not known
     double tokens_per_second;
+    // Between sites: bytes of a rank, of the mean stage, and seconds in flight, a step; the waits of late sites for it.
+    double sent, exchange, waits;
     // On request (step_cost_with), for drawings.
     Schedule* tables;
     Timeline timeline;
@@ -383,6 +389,59 @@ static inline void step_rates(StepCost* cost, const StepSetup* s) {
     cost->tokens_per_second = tokens / cost->seconds;
 }
 
+// The mean seconds of a step that takes `length` without the exchange between sites: in the last of some periods, event
+// by event. A fragment is sent when its step and what is in flight have ended; the step that merges it waits for that.
+static inline double exchange_step(const Exchange* x, double length) {
+    enum { PERIODS = 6, COUNTED = 2 };
+    const AsyncConfig* config = &x->config;
+    const int64_t H = config->period, P = config->fragments;
+    double now = 0, link = 0, before = 0;
+    int64_t step = 0, from = 0;
+    if (!async_schedule_are_late(config)) return length;
+    double* done = step_numbers((int)P);
+    for (int64_t sent = 0, merged = 0; sent < PERIODS * P;) {
+        const int f = (int)(sent % P), m = (int)(merged % P);
+        const int64_t sends = sent / P * H + async_schedule_place(config, f);
+        const int64_t merges = merged / P * H + async_schedule_place(config, m) + config->delay;
+        const bool merging = merged < sent && merges <= sends;
+        now += (double)((merging ? merges : sends) - step) * length;
+        step = merging ? merges : sends;
+        if (merging) {
+            now = fmax(now, done[m] + x->tail) + x->merge[m];
+            merged++;
+            continue;
+        }
+        link = done[f] = fmax(link, now) + x->seconds[f];
+        if (++sent != (PERIODS - COUNTED) * P) continue;
+        before = now;
+        from = step;
+    }
+    free(done);
+    return (now - before) / (double)(step - from);
+}
+
+// Bytes that a rank of the mean stage sends to other sites in a step, on average.
+static inline double exchange_sent(const Exchange* x) {
+    double bytes = 0;
+    if (!x->bytes) return 0;
+    for (int f = 0; f < x->config.fragments; f++) bytes += x->bytes[f] / (double)x->config.period;
+    return bytes;
+}
+
+// A lower bound of it, which grows with `length`; *busy: the seconds a step of the exchange.
+static inline double exchange_bound(const Exchange* x, double length, double* busy) {
+    const AsyncConfig* config = &x->config;
+    double merge = 0;
+    *busy = 0;
+    if (!x->seconds) return length;
+    for (int f = 0; f < config->fragments; f++) {
+        *busy += x->seconds[f] / (double)config->period;
+        merge += x->merge[f] / (double)config->period;
+    }
+    if (!async_schedule_are_late(config)) return length;
+    return fmax(*busy, length + merge + (config->delay == 0 ? *busy : 0));
+}
+
 // keep: also the tables and the timeline. The setup has passed step_check, or at least pipeline_config_check.
 static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     StepCost cost;
@@ -395,8 +454,13 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     run_begin(&run, tables, &prices, keep ? &cost.timeline : NULL);
     run.speed = s->speed;
     run_step(&run);
-    cost.seconds = run.length;
+    cost.waits = exchange_step(&prices.exchange, run.length) - run.length;
+    if (cost.waits < 1e-9 * run.length) cost.waits = 0; // rounding
+    cost.seconds = run.length + cost.waits;
+    exchange_bound(&prices.exchange, run.length, &cost.exchange);
+    cost.sent = exchange_sent(&prices.exchange);
     step_parts(&cost, &run);
+    cost.parts[STEP_DATA] += cost.waits;
     step_rates(&cost, s);
     run_free(&run);
     if (keep)
@@ -432,11 +496,12 @@ static inline double stage_bound(const StepPrices* x, int r) {
         if (x->standing) work += (plan->m - 1) * sends; // the last send of a kind may be in fill or drain
         weights += split ? plan->m * *cost_of(&x->costs, BACKWARD_WEIGHT, i) : 0;
         squares += *cost_of(&x->costs, REDUCE, i);
-        sums += x->whole_sum[i];
+        sums += x->whole_sum[i] + x->after[i];
     }
     // The last computation is the end of the first chunk's backward pass, whose bucket is not hidden before NORM.
     const ChunkPrice* c = &x->chunk[r];
-    if (plan->clip && !x->whole_sum[r] && c->segments > 0) sums = x->segment[c->first + c->segments - 1].sum;
+    if (plan->clip && !x->whole_sum[r] && c->segments > 0)
+        sums = fmax(sums, x->segment[c->first + c->segments - 1].sum + x->after[r]);
     const double alone = fmax(fill, x->zero[r]) + work;
     return fmax(alone + squares + sums, alone - weights + drain);
 }
@@ -457,6 +522,8 @@ static inline double step_bound(const StepSetup* s) {
     for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {            // as fmax ignores NaNs
         if (!isfinite(x.costs.seconds[i])) longest = INFINITY;
     }
+    double busy;
+    longest = exchange_bound(&x.exchange, longest, &busy);
     step_prices_free(&x);
     return longest;
 }
@@ -472,6 +539,13 @@ static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic,
     if (!layout_build(&layout, &s->model, mesh, s->T, error)) return false;
     *traffic =
         traffic_of_step(&layout, &s->model, s->B, s->T, (int)step_microbatches(s), (size_t)s->software->value_bytes);
+    const AsyncConfig* async = &s->methods.async;
+    if (mesh.sites > 1 || async_schedule_are_late(async)) { // the mean of a period
+        const int64_t H = async->period;
+        const SiteTraffic sites =
+            async_schedule_traffic(async, &layout, s->model.L, (size_t)s->software->value_bytes, H, 2 * H);
+        traffic->data = (sites.near + sites.far) / (double)H;
+    }
     layout_free(&layout);
     return true;
 }

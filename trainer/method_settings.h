@@ -1,16 +1,16 @@
 /*
-method_settings.h: the options of methods/: check_method_options refuses what has no effect or does not fit, and
+method_settings.h: the options of methods/: method_options_check refuses what has no effect or does not fit, and
 settings_async makes the configuration of asynchronous data parallelism. A part of settings.h, which includes it.
 */
 #ifndef METHOD_SETTINGS_H
 #define METHOD_SETTINGS_H
 
 #ifdef METHODS_NO
-static inline void check_method_options(const Settings* o) {
+static inline bool method_options_check(const Settings* o, Error* error) {
     const char* name = o->dp_mode != DP_SYNC ? "dp-mode" : NULL;
     if (o->caat_fraction < 1) name = "caat-fraction";
     if (o->caat_ranks) name = "caat-ranks";
-    if (name) die_usage("--%s: this program was built with METHODS=no", name);
+    return !name || fail(error, "--%s: this program was built with METHODS=no", name);
 }
 
 static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
@@ -21,7 +21,7 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
 }
 #else
 // Refuses options of another mode of data parallelism, which would have no effect.
-static inline void check_method_options(const Settings* o) {
+static inline bool method_options_check(const Settings* o, Error* error) {
     const Settings usual = settings_default();
     const char* mode = dp_mode_names[o->dp_mode];
     const bool diloco = o->dp_mode == DP_DILOCO, gradient = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
@@ -44,42 +44,39 @@ static inline void check_method_options(const Settings* o) {
         const char* modes = "diloco";
         if (strcmp(options[i].name, "outer-delay") == 0) modes = "delayed, dc-s3gd and diloco";
         if (strcmp(options[i].name, "dc-lambda") == 0) modes = "delayed and dc-s3gd";
-        die_usage("--%s has no effect with --dp-mode %s; it belongs to %s", options[i].name, mode, modes);
+        return fail(error, "--%s has no effect with --dp-mode %s; it belongs to %s", options[i].name, mode, modes);
     }
     if (gradient && o->outer_delay > 1)
-        die_usage("--outer-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->outer_delay, mode);
+        return fail(error, "--outer-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->outer_delay, mode);
     if (gradient && o->outer_delay == 0 && o->dc_lambda > 0)
-        die_usage("--dc-lambda %g needs a delay, which --outer-delay 0 excludes; drop one of the two", o->dc_lambda);
+        return fail(error, "--dc-lambda %g needs a delay, which --outer-delay 0 excludes; drop one of the two",
+                    o->dc_lambda);
     if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))
-        die_usage("--eager is incompatible with --%s; drop one of the two",
-                  o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
+        return fail(error, "--eager is incompatible with --%s; drop one of the two",
+                    o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
     if (o->eager && (o->outer_top_k || o->outer_error_decay >= 0))
-        die_usage(
+        return fail(
+            error,
             "--eager is incompatible with --%s: what is never sent would take the sites apart; drop one of the two",
             o->outer_top_k ? "outer-top-k" : "outer-error-decay");
     if (o->outer_error_decay >= 0 && !o->outer_bits && !o->outer_top_k)
-        die_usage("--outer-error-decay needs --outer-top-k or fewer --outer-bits: without them all is sent");
-    const bool muon = o->optimizer == OPTIMIZER_MUON, late = o->dp_mode == DP_DELAYED; // both need gradients' memory
-    if (o->zero && o->dp_mode != DP_SYNC && (!late || muon || o->zero == 2))
-        die_usage("--zero %lld is incompatible with --dp-mode %s%s; %s", (long long)o->zero, mode,
-                  muon ? " and --optimizer muon" : "", late && !muon ? "use --zero 1" : "drop --zero");
+        return fail(error, "--outer-error-decay needs --outer-top-k or fewer --outer-bits: without them all is sent");
+    if (o->zero && o->dp_mode == DP_DELAYED && o->optimizer == OPTIMIZER_MUON) // both need the gradients' memory
+        return fail(error, "--zero %lld is incompatible with --dp-mode delayed and --optimizer muon; drop --zero",
+                    (long long)o->zero);
+    return async_schedule_check_zero((DpMode)o->dp_mode, (int)o->zero, error);
 }
 
 static inline double given_or(double value, double usual) { return value < 0 ? usual : value; }
 
-// The configuration of --dp-mode and its options.
-static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
+// The configuration of --dp-mode and its options, for a number of sites.
+static inline bool settings_async_config(AsyncConfig* config, const Settings* o, int sites, Error* error) {
     static const int outer_bits[] = {32, 8, 4, 2};
     const bool diloco = o->dp_mode == DP_DILOCO, sparse = o->outer_top_k > 0;
-    AsyncConfig r;
-    memset(&r, 0, sizeof r);
-    if (!settings_is_training(o)) {
-        const AsyncConfig none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0, 0, 0};
-        return none;
-    }
+    AsyncConfig r = {DP_SYNC, sites, 1, 0, 1, false, 32, 0, 0, 0, 0, 0, 0};
+    *config = r;
+    if (!settings_is_training(o)) return true;
     r.mode = (DpMode)o->dp_mode;
-    r.sites = mesh->sites;
-    r.period = 1;
     if (diloco) r.period = o->local_steps ? o->local_steps : 32;
     r.fragments = o->fragments ? (int)o->fragments : 1;
     r.eager = o->eager;
@@ -97,30 +94,42 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     r.mix = o->outer_alpha;
     if (o->outer_alpha < 0) r.mix = diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     if (o->on_nan && async_schedule_are_late(&r))
-        die_usage("--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one of the "
-                  "two",
-                  dp_mode_names[o->dp_mode]);
+        return fail(error, "--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one",
+                    dp_mode_names[o->dp_mode]);
     if (settings_loss_scale(o).window > 0 && async_schedule_are_late(&r))
-        die_usage("--dp-mode %s needs a fixed loss scale, as its sites do not wait for each other to skip a step "
-                  "together; add --loss-scale %lld",
-                  dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
+        return fail(error,
+                    "--dp-mode %s needs a fixed loss scale, as its sites do not wait for each other to skip a step "
+                    "together; add --loss-scale %lld",
+                    dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
     if (r.fragments > r.period)
-        die_usage("--fragments %d is more than --local-steps %lld: each is sent in a step of its own; use fewer",
-                  r.fragments, (long long)r.period);
+        return fail(error,
+                    "--fragments %d is more than --local-steps %lld: each is sent in a step of its own; use fewer",
+                    r.fragments, (long long)r.period);
     if (r.delay > r.period)
-        die_usage(
+        return fail(
+            error,
             "--outer-delay %lld is more than --local-steps %lld, the distance of two outer steps; use a shorter delay",
             (long long)r.delay, (long long)r.period);
     if (diloco && r.delay == r.period && r.mix > 0)
-        die_usage("--outer-alpha %g is incompatible with --outer-delay %lld, a delay of a whole outer step; use 0",
-                  r.mix, (long long)r.delay);
+        return fail(error,
+                    "--outer-alpha %g is incompatible with --outer-delay %lld, a delay of a whole outer step; use 0",
+                    r.mix, (long long)r.delay);
     if (diloco && async_schedule_learned(&r, o->steps) == 0)
-        die_usage(
+        return fail(
+            error,
             "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
             "use more --steps, or fewer --local-steps",
             (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
             r.delay > 0 && !r.eager ? " and --outer-delay" : "");
-    return r;
+    *config = r;
+    return true;
+}
+
+static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
+    AsyncConfig config;
+    Error error;
+    if (!settings_async_config(&config, o, mesh->sites, &error)) die_usage("%s", error.text);
+    return config;
 }
 #endif
 

@@ -229,7 +229,7 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
             "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "
             "[full:N, all to all]"),
         option_heading("CAAT-Net (partial tensor-parallel all-reduce)"),
-        option_float("caat-fraction", &s->caat_fraction, 0, 1, "that part; 1 = all of them, an ordinary model"),
+        option_float("caat-fraction", &s->caat_fraction, 0, 1, "channels that are summed; 1 = all, an ordinary model"),
         option_int(
             "caat-ranks", &s->caat_ranks, 1, 1 << 16,
             "tensor ranks that the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),
@@ -542,6 +542,15 @@ static inline void check_loss_scale(const Settings* o) {
 
 #include "method_settings.h"
 
+// Refuses options of sums, over tensor ranks or replicas, that miss another one.
+static inline bool sum_options_check(const Settings* o, Error* error) {
+    if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
+        return fail(error, "--caat-%s needs --caat-fraction P", o->caat_scale ? "scale" : "grad-dtype");
+    if (o->topology && (!o->allreduce || strcmp(o->allreduce, "native") == 0))
+        return fail(error, "--topology needs --allreduce NAME, an algorithm that is planned for it");
+    return true;
+}
+
 static inline void check_settings(Settings* o) {
     if (!settings_is_training(o) && o->out && !o->resume)
         die_usage(
@@ -553,13 +562,10 @@ static inline void check_settings(Settings* o) {
     if (o->save_every) needs_out = "save-every";
     if (o->resume) needs_out = "resume";
     if (needs_out && !o->out) die_usage("--%s needs --out DIR", needs_out);
-    if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
-        die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
     if (o->explain && !settings_is_training(o)) die_usage("--explain explains a training step; add --steps 1 or more");
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
-    if (o->topology && (!o->allreduce || strcmp(o->allreduce, "native") == 0))
-        die_usage("--topology needs --allreduce NAME, an algorithm that is planned for it");
-    check_method_options(o);
+    Error error;
+    if (!sum_options_check(o, &error) || !method_options_check(o, &error)) die_usage("%s", error.text);
     check_loss_scale(o);
     if (o->generate && settings_is_training(o) && !o->sample_every)
         die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
@@ -583,6 +589,14 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
     if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vpp == 1)) return;
     die_usage("--%s needs a pipeline, --pp 2 or more",
               schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vpp");
+}
+
+// The CAAT-Net of the settings on t tensor ranks; all zeros: an ordinary model.
+static inline CaatConfig settings_caat(const Settings* o, int t) {
+    const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false};
+    const CaatConfig caat = {o->caat_ranks ? (int)o->caat_ranks : t, o->caat_fraction, (CaatScale)o->caat_scale,
+                             o->caat_grad_dtype == 1};
+    return o->caat_fraction < 1 || o->caat_ranks ? caat : none;
 }
 
 // The mesh of the settings, at rank `rank` of the `there` that were started. A dry run on one rank may have any mesh.
@@ -614,21 +628,10 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
-    if (mesh.d % o->sites != 0)
-        die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
     mesh.sites = (int)o->sites;
-    if (mesh.zero && mesh.sites < mesh.d && (mesh.sites > 1 || o->dp_mode != DP_SYNC))
-        die_usage("--zero %d divides the optimizer's state over all replicas; that goes with one replica in each site "
-                  "(--sites %d), not with --sites %d",
-                  mesh.zero, mesh.d, mesh.sites);
-    if (mesh.zero == 2 && mesh.sites > 1)
-        die_usage("--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
-                  mesh.sites);
-    if (o->caat_fraction < 1 || o->caat_ranks) {
-        const CaatConfig sync = {(int)(o->caat_ranks ? o->caat_ranks : o->tp), o->caat_fraction,
-                                 (CaatScale)o->caat_scale, o->caat_grad_dtype == 1};
-        mesh.caat = sync;
-    }
+    Error error;
+    if (!mesh_check_sites(&mesh, o->dp_mode == DP_SYNC, &error)) die_usage("%s", error.text);
+    mesh.caat = settings_caat(o, mesh.t);
     return mesh;
 }
 
@@ -655,10 +658,9 @@ static inline void settings_batch(Settings* o) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
                   (long long)o->dp, (long long)o->micro_batch);
     }
-    if (o->tp_comm_overlap && settings_is_training(o) && o->micro_batch % 2 != 0)
-        die_usage(
-            "--tp-comm-overlap computes a micro-batch as two halves, and --micro-batch %lld is odd; give an even one",
-            (long long)o->micro_batch);
+    Error error;
+    if (!mesh_check_halves(o->tp_comm_overlap && settings_is_training(o), o->micro_batch, &error))
+        die_usage("%s", error.text);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }
 

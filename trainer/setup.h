@@ -605,15 +605,9 @@ static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, 
 static inline bool build_allreduce(Trainer* t, bool far, const char* algorithm, const char* topology, Error* error) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const int replicas = far ? mesh->sites : mesh_site_size(mesh);
-    char usual[32];
     Network net;
-    bool ok = true;
-    snprintf(usual, sizeof usual, "full:%d", replicas);
-    if (!network_build(&net, topology ? topology : usual, error)) return false;
-    if (net.ranks != replicas)
-        ok = fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
-                  topology, net.ranks, replicas, mesh->sites > 1 && !far ? " in a site" : " (--dp)");
-    ok = ok && build_sums(far ? t->far_sums : t->sums, &t->stage, far, algorithm, &net, error);
+    if (!replicas_network(&net, topology, replicas, mesh->sites > 1 && !far, error)) return false;
+    const bool ok = build_sums(far ? t->far_sums : t->sums, &t->stage, far, algorithm, &net, error);
     network_free(&net);
     return ok;
 }

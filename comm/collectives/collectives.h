@@ -144,6 +144,18 @@ static inline const char* algorithm_usual(int ranks) {
     return algorithms[(ranks & (ranks - 1)) == 0 ? HALVING_DOUBLING : RING].name;
 }
 
+// The network that replicas' sums are planned for: a topology, or all to all; part: they are those of one site.
+static inline bool replicas_network(Network* net, const char* topology, int replicas, bool part, Error* error) {
+    char usual[32];
+    snprintf(usual, sizeof usual, "full:%d", replicas);
+    if (!network_build(net, topology ? topology : usual, error)) return false;
+    if (net->ranks == replicas) return true;
+    fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
+         net->name, net->ranks, replicas, part ? " in a site" : " (--dp)");
+    network_free(net);
+    return false;
+}
+
 // Why an algorithm cannot plan this collective on this network, or NULL.
 static inline const char* algorithm_refuses(const AlgorithmRow* row, PlanKind kind, const Network* net) {
     const char* why = row->needs ? row->needs(net) : NULL;

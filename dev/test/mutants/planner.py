@@ -2,18 +2,21 @@
 test_planner_*, test_network_*, test_draw_layout, check_figures.py."""
 import mutate
 
-SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE = (
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, \
+    METHODS = (
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
-                                     "memory host_memory measured_device calibrate").split())
+                                     "memory host_memory measured_device calibrate ops methods_search").split())
 NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
 PLAN = "comm/collectives/plan.h"
 PICTURE, FIGURES, PROGRAM = "dev/plot/draw_layout.c", "planner/figures.h", "planner/plan.c"
+MODES = "test_planner_modes"
 TESTS = {FIGURES: "check_figures", PROGRAM: "check_figures",
          PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
          LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster", FACTS: "test_planner_cluster",
          MEMORY: "test_planner_memory", PROCESS: "test_planner_memory",
+         OPS: "test_planner_modes", METHODS: "test_planner_modes",
          MEASURED: "test_planner_measured", CALIBRATE: "test_planner_measured",
          NETWORK: "test_network_transport", TRANSPORT: "test_network_transport", PLAN: "test_network_transport"}
 
@@ -69,8 +72,8 @@ FAULTS = [
     ("search: threads are not shared", SEARCH, "if (!c->cores) return;", "return;"),
     ("search: every rank has all memory", SEARCH, "c->device.memory / mesh_size(&s->mesh)", "c->device.memory"),
     ("search: no memory is said, so none is there", SEARCH, "if (c->device.memory <= 0) return INFINITY;", ""),
-    ("search: others' memory as ours", SEARCH, "if (s->software->ours) return plan_memory_within",
-     "if (true) return plan_memory_within"),
+    ("search: others' memory as ours", SEARCH, "if (s->software->ours)\n        return plan_memory_within",
+     "if (true)\n        return plan_memory_within"),
     ("search: formulas without ZeRO", SEARCH, "s->mesh.zero > 0, s->mesh.d)", "false, s->mesh.d)"),
     ("search: an answer without any choice", SEARCH,
      "if (answer->n > 0 || answer->too_large > 0 || answer->stopped) return true;", "return true;"),
@@ -88,13 +91,13 @@ FAULTS = [
     ("flags: micro-batches of one", FLAGS, "(long long)s->batch, s->B)", "(long long)s->batch, 1)"),
     ("flags: the batch is a replica's", FLAGS, "(long long)s->batch, s->B)", "(long long)s->batch / m->d, s->B)"),
     ("flags: t and p exchanged", FLAGS, "m->t, m->p, m->d);", "m->p, m->t, m->d);"),
-    ("flags: sites are left out", FLAGS, "if (m->sites > 1) fprintf", "if (0) fprintf"),
+    ("flags: sites are left out", METHODS, "if (late || sites > 1)", "if (0)"),
     ("flags: clips always", FLAGS, "if (!s->clip) fprintf", "if (0) fprintf"),
     ("flags: as many key heads as query heads", FLAGS, "if (m->NKV != m->NH) fprintf", "if (0) fprintf"),
     ("flags: a preset without what changes it", FLAGS, "if (o->type == OPTION_INT) fprintf", "if (0) fprintf"),
     ("flags: the usual model in place of the preset", FLAGS, 'if (option_given(table, n, "model"))', "if (true)"),
     # Time
-    ("time: the update is free", PRICES, "list_seconds(g, work_optimizer, elements[k] / share) + gather", "gather"),
+    ("time: the update is free", PRICES, "list_seconds(g, work_optimizer, elements[k] / share) + list", "list"),
     ("time: ZeRO divides nothing", PRICES, "const double share = mesh->zero ? mesh->d : 1, bytes",
      "const double share = 1, bytes"),
     ("time: three passes in equation 3", FORMULAS, "return 96.0 * batch", "return 72.0 * batch"),
@@ -121,6 +124,54 @@ FAULTS = [
     ("cluster: bits are bytes", FACTS, '{BYTE_RATE, "Gbit/s", 1e9, 8}', '{BYTE_RATE, "Gbit/s", 1e9, 1}'),
     ("cluster: what is given twice", CLUSTER, "if (r->given[which]) return", "if (0) return"),
     ("cluster: no usual values are named", CLUSTER, "l->kind == LINE_SHEET ? missing : c->assumed;", "missing;"),
+    # Sites, modes of data parallelism, other methods
+    ("modes: no rank waits for an exchange", MODES, STEP, "fmax(now, done[m] + x->tail)", "now"),
+    ("modes: an exchange has no end", MODES, STEP, "now = fmax(now, done[m] + x->tail) +",
+     "now = now + done[m] - fmax(0, done[m]) +"),
+    ("modes: late by nothing", MODES, STEP, "async_schedule_place(config, m) + config->delay;",
+     "async_schedule_place(config, m);"),
+    ("modes: an outer step lasts one step", MODES, STEP, "sent / P * H + async", "sent / P + async"),
+    ("modes: fragments do not share the link", MODES, STEP, "link = done[f] = fmax(link, now)",
+     "link = done[f] = now"),
+    ("modes: dc-s3gd needs the sum at the end of a step", MODES, STEP, "done[m] + x->tail", "done[m]"),
+    ("modes: the bound waits for what is hidden", MODES, STEP, "(config->delay == 0 ? *busy : 0)", "*busy"),
+    ("modes: the bound forgets the link", MODES, STEP, "fmax(*busy, length + merge +",
+     "fmax(2 * *busy, length + merge +"),
+    ("modes: sites that wait hide their exchange", MODES, STEP, "fmax(done, *now) + x->prices->after",
+     "fmax(done, *now) + 0 * x->prices->after"),
+    ("modes: all of the gradients between sites", MODES, PRICES, "PLAN_ALL_REDUCE, bytes / site)",
+     "PLAN_ALL_REDUCE, bytes)"),
+    ("modes: a rank has the link for itself", MODES, PRICES, "site_cost(s->cluster, kind, x.ranks, sharing), bytes)",
+     "site_cost(s->cluster, kind, x.ranks, 1), bytes)"),
+    ("modes: no small sums between sites", MODES, PRICES, "? 0 : 2) + (mesh->zero > 0)", "? 0 : 0) + (mesh->zero > 0)"),
+    ("modes: the tied embedding is exchanged once", "test_planner_step", PRICES,
+     "const bool twice = tensor.kind == WTE &&", "const bool twice = false &&"),
+    ("modes: the head is in a block's fragment", "test_planner_step", PRICES,
+     "tensor.layer > 0 ? L : tensor.layer", "tensor.layer"),
+    ("modes: sites of the mesh that the cluster has not", MODES, PRICES, "if (sites > 1 && m->sites != sites)",
+     "if (0)"),
+    ("modes: memory as in synchronous training", MODES, MEMORY, "if (ok && async) async_dp_plan",
+     "if (0) async_dp_plan"),
+    ("modes: the search forgets the methods", "test_planner_search", SEARCH, "c->methods = methods;",
+     "c->methods = 0;"),
+    ("modes: the search has one of the methods", "test_planner_search", SEARCH, "q->methods ? q->methods_count : 1",
+     "1"),
+    ("links: one site more", MODES, LINKS, "passes / (sites * rate)", "passes / ((sites + 1) * rate)"),
+    ("links: a plan is made for the links that it runs on", MODES, LINKS,
+     "collective_build(&plan, algorithm, kind, planned",
+     "collective_build(&plan, algorithm, kind, net"),
+    ("links: any number of replicas", MODES, LINKS, "if (replicas > LINKS_LARGEST)", "if (0)"),
+    ("caat: all channels are summed", MODES, OPS, "mesh->caat.ranks ? caat_channels(&mesh->caat, m->C) : m->C", "m->C"),
+    ("caat: gradients in 16 bits always", MODES, OPS, "mesh->caat.narrow ?", "true ?"),
+    ("caat: the embedding's streams are summed in part", "test_planner_step", OPS, "    x.shared = x.C;\n", ""),
+    ("caat: the head is summed", "test_planner_step", OPS, "sums = !head || x->back == 0", "sums = true"),
+    ("caat: boundaries in parts", "test_planner_step", OPS, " && !mesh->caat.ranks;", ";"),
+    ("halves: nothing is hidden", MODES, OPS, "    if (x->parts == 1) return;\n", "    return;\n"),
+    ("halves: the second one is forgotten", MODES, OPS, "i < 2 * x->parts", "i < 2"),
+    ("methods: no values of outer-bits", MODES, METHODS, '{"32", "8", "4"}', '{"32", "8"}'),
+    ("methods: the same twice", MODES, METHODS, "if (strcmp(text, other) == 0) return;", ""),
+    ("methods: options of another mode", MODES, METHODS, "if (!diloco) s->local_steps = ", "if (0) s->local_steps = "),
+    ("methods: what the trainer refuses", MODES, METHODS, "method_options_check(s, error) &&", ""),
     # Memory, measured machines
     ("memory: the first stage only", MEMORY, "at.pipeline < plan->p && largest", "at.pipeline < 1 && largest"),
     ("memory: the last stage, not the largest", MEMORY, "if (x.bytes > largest->bytes) *largest = x;", "*largest = x;"),
