@@ -270,16 +270,37 @@ static inline int question_sites(const Question* q) {
     return site ? (int)min_i64(q->cluster->sites, (q->ranks + site - 1) / site) : q->cluster->sites;
 }
 
+// The divisors of n, in ascending order; returns how many. No int has more than DIVISORS.
+enum { DIVISORS = 1536 };
+static inline int divisors(int n, int list[DIVISORS]) {
+    int count = 0, low;
+    for (int i = 1; (int64_t)i * i <= n; i++) {
+        if (n % i == 0) list[count++] = i;
+    }
+    low = count;
+    for (int i = low - 1; i >= 0; i--) {
+        if (n / list[i] > list[low - 1]) list[count++] = n / list[i];
+    }
+    return count;
+}
+
+// Meshes (t, p, d) of all ranks. What the sizes alone rule out is refused once, not for each of its choices.
 static inline void choices_of_mesh(Choices* x) {
     const Question* q = x->q;
-    for (int t = 1; t <= q->ranks; t++) {
-        for (int p = 1; q->ranks % t == 0 && p <= q->ranks / t; p++) {
-            const int d = q->ranks / t / p;
-            if (t * p * d != q->ranks || q->batch % d != 0) continue;
-            if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
-            Mesh mesh = mesh_of_rank(0, t, p, d);
-            mesh.sites = question_sites(q);
+    int list[DIVISORS];
+    const int n = divisors(q->ranks, list);
+    for (int i = 0; i < n * n; i++) {
+        const int t = list[i / n], p = list[i % n], d = q->ranks / t / p;
+        Error error;
+        if (q->ranks / t % p != 0 || q->batch % d != 0) continue;
+        if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
+        Mesh mesh = mesh_of_rank(0, t, p, d);
+        mesh.sites = question_sites(q);
+        if (mesh_check(&mesh, &q->model, q->T, &error)) {
             choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1));
+        } else {
+            x->answer->considered++;
+            answer_refuse(x->answer, q, &error);
         }
     }
 }
