@@ -230,6 +230,32 @@ static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
     return true;
 }
 
+// Refuses sites that the replicas, or ZeRO, cannot be divided over. sync: all sites use one gradient in every step.
+static inline bool mesh_check_sites(const Mesh* mesh, bool sync, Error* error) {
+    if (mesh->d % mesh->sites != 0)
+        return fail(error, "--sites %d does not divide the %d replicas (--dp)", mesh->sites, mesh->d);
+    if (mesh->zero && mesh->sites < mesh->d && (mesh->sites > 1 || !sync))
+        return fail(
+            error,
+            "--zero %d divides the optimizer's state over all replicas; that goes with one replica in each site "
+            "(--sites %d), not with --sites %d",
+            mesh->zero, mesh->d, mesh->sites);
+    if (mesh->zero == 2 && mesh->sites > 1)
+        return fail(error,
+                    "--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
+                    mesh->sites);
+    return true;
+}
+
+// Refuses a micro-batch of B sequences that --tp-comm-overlap cannot halve.
+static inline bool mesh_check_halves(const Mesh* mesh, int64_t B, Error* error) {
+    if (!mesh->tp_overlap || B % 2 == 0) return true;
+    return fail(error,
+                "--tp-comm-overlap computes a micro-batch as two halves, and --micro-batch %lld is odd; give an even "
+                "one",
+                (long long)B);
+}
+
 // Refuses a mesh that does not fit the model (sequences of T tokens); the error names the option.
 static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T, Error* error) {
     if (!mesh_check_sync(mesh, error)) return false;

@@ -104,6 +104,13 @@ static inline int async_schedule_fragment(const AsyncConfig* config, const Tenso
     return tensor->layer >= L ? config->fragments - 1 : tensor->layer % config->fragments;
 }
 
+// Refuses a stage of ZeRO that a mode does not go with.
+static inline bool async_schedule_check_zero(DpMode mode, int zero, Error* error) {
+    if (!zero || mode == DP_SYNC || (mode == DP_DELAYED && zero == 1)) return true;
+    return fail(error, "--zero %d is incompatible with --dp-mode %s; %s", zero, dp_mode_names[mode],
+                mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
+}
+
 // Whether a model of L blocks has a block for every fragment.
 static inline bool async_schedule_fit(const AsyncConfig* config, int L, Error* error) {
     if (config->fragments <= L) return true;
@@ -128,25 +135,33 @@ static inline double quantized_bytes(const AsyncConfig* config, const Layout* la
     return (double)blocks * (QUANT_NUMBERS * config->bits / 8.0 + (double)sizeof(float));
 }
 
-// Gradients: see gradient_traffic. Weights: gradients in the site as usual; each fragment as often as it is sent, in
-// float32 by an all-reduce or quantised to every other site; then its sum goes to all members of the site. L: blocks of
-// the model.
+// Bytes of a bucket each time that its fragment is sent. Gradients: see gradient_traffic. Weights: in float32 by an
+// all-reduce or quantised to every other site; then their sum goes to all members of the site.
+static inline SiteTraffic async_schedule_sending(const AsyncConfig* config, const Layout* layout, int bucket) {
+    const double S = config->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float);
+    const double n = (double)layout->bucket[bucket].elements;
+    if (!async_schedule_are_local(config)) return gradient_traffic_of(&layout->mesh, n, 0, 1, 0);
+    const double sums = config->eager && config->bits < 32 ? 2 : 1; // eager: also the rounded sum that was sent
+    SiteTraffic traffic = {sums * (k - 1) / k * single * n, 2 * (S - 1) / S * single * n / k};
+    if (config->bits < 32) traffic.far = (S - 1) * quantized_bytes(config, layout, bucket);
+    return traffic;
+}
+
+// Gradients: see gradient_traffic. Weights: gradients in the site as usual, and each fragment as often as it is sent.
+// L: blocks of the model.
 static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, const Layout* layout, int L, size_t element,
                                                  int64_t first, int64_t last) {
-    const double S = config->sites, k = mesh_site_size(&layout->mesh), single = sizeof(float),
-                 all = 2 * (S - 1) / S * single;
     const double steps = (double)(last - first), updates = steps - (config->mode == DP_DELAYED && first == 0);
     SiteTraffic traffic = gradient_traffic(layout, element, steps, updates);
     if (!async_schedule_are_local(config)) return traffic;
-    const double sums = config->eager && config->bits < 32 ? 2 : 1; // eager: also the rounded sum that was sent
     traffic.far = 0;
     for (int b = 0; b < layout->buckets; b++) {
         const Bucket* bucket = &layout->bucket[b];
         const int f = async_schedule_fragment(config, &layout->slices[bucket->first].tensor, L);
-        const double times = (double)async_schedule_sendings(config, f, first, last),
-                     part = (double)bucket->elements / k;
-        traffic.far += times * (config->bits == 32 ? all * part : (S - 1) * quantized_bytes(config, layout, b));
-        traffic.near += times * sums * (k - 1) / k * single * (double)bucket->elements;
+        const double times = (double)async_schedule_sendings(config, f, first, last);
+        const SiteTraffic once = async_schedule_sending(config, layout, b);
+        traffic.far += times * once.far;
+        traffic.near += times * once.near;
     }
     return traffic;
 }

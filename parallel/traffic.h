@@ -115,16 +115,20 @@ typedef struct {
     double near, far;
 } SiteTraffic;
 
-// Bytes that this rank sends in some steps for gradients that are summed over all replicas, k in each of S sites: a
+// Bytes that a rank sends in some steps for gradients of n elements that are summed over all replicas, k in each of S sites: a
 // reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites. With ZeRO, where every
 // replica is a site, a reduce-scatter of gradients and, after each update, an all-gather of parameters (`element` bytes
 // each).
-static inline SiteTraffic gradient_traffic(const Layout* layout, size_t element, double steps, double updates) {
-    const Mesh* mesh = &layout->mesh;
-    const double S = mesh->sites, k = mesh_site_size(mesh), single = sizeof(float), n = (double)layout->elements;
+static inline SiteTraffic gradient_traffic_of(const Mesh* mesh, double n, size_t element, double steps,
+                                              double updates) {
+    const double S = mesh->sites, k = mesh_site_size(mesh), single = sizeof(float);
     SiteTraffic traffic = {2 * (k - 1) / k * single * n * steps, 2 * (S - 1) / S * single * n / k * steps};
     if (mesh->zero) traffic.far = (S - 1) / S * (single * steps + (double)element * updates) * n;
     return traffic;
+}
+
+static inline SiteTraffic gradient_traffic(const Layout* layout, size_t element, double steps, double updates) {
+    return gradient_traffic_of(&layout->mesh, (double)layout->elements, element, steps, updates);
 }
 
 #endif

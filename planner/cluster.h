@@ -195,6 +195,12 @@ static inline int cluster_generation(const char* name) {
 // GPUs of all nodes; 0: as many as needed.
 static inline int64_t cluster_gpus(const Cluster* c) { return (int64_t)c->nodes * c->node_gpus; }
 
+// The sites that `ranks` ranks are in: the fewest with enough nodes; all if the number of nodes is not known.
+static inline int cluster_sites_of(const Cluster* c, int ranks) {
+    const int64_t site = cluster_gpus(c) / c->sites;
+    return site ? (int)min_i64(c->sites, (ranks + site - 1) / site) : c->sites;
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Files
 

@@ -4,7 +4,7 @@ node. A group has `ranks` ranks, `stride` apart, and all such groups of the mach
 
     link_cost              of a collective: a latency and seconds a byte
     message_cost           of a message
-    async_dp_seconds       of a collective between sites
+    site_cost              of a collective between sites; site_plan_cost: by a plan
 
 Theory:
 
@@ -117,10 +117,10 @@ static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
 
 // Between sites: `ranks` ranks of a site share its links, each to its peers in the other sites; D bytes a rank. An
 // all-reduce is a reduce-scatter and an all-gather with each other site directly: one delay each.
-static inline double async_dp_seconds(const Cluster* c, PlanKind kind, double bytes, int sites, int ranks) {
-    const double rate = c->site_rate / ranks * (sites - 1); // a link to each other site
-    if (sites == 1) return 0;
-    return c->device.launch + plan_passes(kind) * (c->site_delay + bytes * (sites - 1) / sites / rate);
+static inline LinkCost site_cost(const Cluster* c, PlanKind kind, int sites, int ranks) {
+    const double passes = plan_passes(kind), rate = c->site_rate / ranks; // of the link to each other site
+    const LinkCost cost = {c->device.launch + passes * c->site_delay, passes / (sites * rate)};
+    return cost;
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -179,25 +179,45 @@ static inline bool link_network(Network* net, const Cluster* c, int ranks, int s
     return true;
 }
 
-// The cost of a plan there. False, with the reason, if there is no such plan.
-static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int ranks, int stride,
-                                  LinkCost* cost, Error* error) {
+// The cost there of an algorithm's plan for `planned`, the network that the plan is made for. False, with the reason, if
+// there is no such plan.
+static inline bool network_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, const Network* planned,
+                                     const Network* net, LinkCost* cost, Error* error) {
     const double bytes = 1e9;
-    Network net;
     Plan plan;
     memset(cost, 0, sizeof *cost);
+    if (!collective_build(&plan, algorithm, kind, planned, error)) return false;
+    Routes routes = network_routes(net);
+    const double none = plan_cost(&plan, net, &routes, 0);
+    cost->latency = c->device.launch + none;
+    cost->per_byte = (plan_cost(&plan, net, &routes, bytes) - none) / bytes;
+    routes_free(&routes);
+    plan_free(&plan);
+    return true;
+}
+
+static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int ranks, int stride,
+                                  LinkCost* cost, Error* error) {
+    Network net;
+    memset(cost, 0, sizeof *cost);
     if (!link_network(&net, c, ranks, stride, error)) return false;
-    const bool ok = collective_build(&plan, algorithm, kind, &net, error);
-    if (ok) {
-        Routes routes = network_routes(&net);
-        const double none = plan_cost(&plan, &net, &routes, 0);
-        cost->latency = c->device.launch + none;
-        cost->per_byte = (plan_cost(&plan, &net, &routes, bytes) - none) / bytes;
-        routes_free(&routes);
-        plan_free(&plan);
-    }
+    const bool ok = network_plan_cost(c, algorithm, kind, &net, &net, cost, error);
     network_free(&net);
     return ok;
+}
+
+// As site_cost, by the plan that the trainer executes on full:SITES.
+static inline LinkCost site_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int sites, int ranks) {
+    char name[24];
+    Network net;
+    LinkCost cost;
+    Error error;
+    snprintf(name, sizeof name, "full:%d", sites);
+    if (sites > LINKS_LARGEST || !network_build(&net, name, &error)) return site_cost(c, kind, sites, ranks);
+    network_set_links(&net, c->site_rate / ranks, c->site_delay);
+    if (!network_plan_cost(c, algorithm, kind, &net, &net, &cost, &error)) cost = site_cost(c, kind, sites, ranks);
+    network_free(&net);
+    return cost;
 }
 
 // A cache of prices.

@@ -110,17 +110,18 @@ static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const 
 
 // The largest process of a mesh, as plan_memory; compares with peak_mem_bytes of log.jsonl.
 static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                                const PipelineConfig* plan, DtypeInfo type, const ProcessSetup* setup, Error* error) {
+                                const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type,
+                                const ProcessSetup* setup, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
     if (!pipeline_config_check(plan, mesh->recompute, error)) return false;
     for (; at.pipeline < plan->p; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
-        if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;
+        if (!plan_stage(&s, m, &at, B, T, plan, async, type, error)) return false;
         const ProcessMemory x = process_of_stage(&s, plan->m, setup);
         if (x.bytes > largest->bytes) *largest = x;
-        stage_free(&s);
+        plan_stage_free(&s);
     }
     return true;
 }

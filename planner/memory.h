@@ -24,7 +24,7 @@ Theory: not every rank has to be planned.
 #ifndef MEMORY_H
 #define MEMORY_H
 
-#include "../parallel/stage.h"
+#include "../methods/async_dp.h"
 
 // Bytes of one rank.
 typedef struct {
@@ -46,13 +46,20 @@ static inline StageMemory memory_of_stage(Stage* s) {
     return memory;
 }
 
-// The stage of the rank at mesh's coordinates, to be freed.
+// The stage of the rank at mesh's coordinates, to be freed by plan_stage_free. async NULL: synchronous.
 static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                              const PipelineConfig* plan, DtypeInfo type, Error* error) {
+                              const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type, Error* error) {
     Schedule schedule = schedule_build(plan, mesh->pipeline);
-    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, SCOPE_WORLD, type, error);
+    const Scope scope = async ? async_schedule_scope(async) : SCOPE_WORLD;
+    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, scope, type, error);
     schedule_free(&schedule);
+    if (ok && async) async_dp_plan(s, async);
     return ok;
+}
+
+static inline void plan_stage_free(Stage* s) {
+    async_dp_free(s);
+    stage_free(s);
 }
 
 // The next stage after `stage` that may be the largest of a mesh.
@@ -67,24 +74,25 @@ static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
 
 // room: stages after one with more bytes are not planned.
 static inline bool plan_memory_within(StageMemory* largest, double room, const ModelConfig* m, const Mesh* mesh, int B,
-                                      int T, const PipelineConfig* plan, DtypeInfo type, Error* error) {
+                                      int T, const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type,
+                                      Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
     if (!pipeline_config_check(plan, mesh->recompute, error)) return false; // the mesh is checked by stage_plan
     for (; at.pipeline < plan->p && largest->bytes <= room; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
         Stage s;
-        if (!plan_stage(&s, m, &at, B, T, plan, type, error)) return false;
+        if (!plan_stage(&s, m, &at, B, T, plan, async, type, error)) return false;
         const StageMemory x = memory_of_stage(&s);
         if (x.bytes > largest->bytes) *largest = x;
-        stage_free(&s);
+        plan_stage_free(&s);
     }
     return true;
 }
 
 static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
                                const PipelineConfig* plan, DtypeInfo type, Error* error) {
-    return plan_memory_within(largest, INFINITY, m, mesh, B, T, plan, type, error);
+    return plan_memory_within(largest, INFINITY, m, mesh, B, T, plan, NULL, type, error);
 }
 
 // parameters: of the whole model.

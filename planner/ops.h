@@ -29,6 +29,7 @@ this trainer, operation for operation; the others are for comparison with publis
 
 #include "comm_cost.h"
 
+#include "../methods/async_schedule.h"
 #include "../model.h"
 #include "../parallel/schedule.h"
 
@@ -207,14 +208,32 @@ static inline const char* software_lacks(const Software* s, const Mesh* mesh, bo
 // ----------------------------------------------------------------------------------------------------------------
 // Lists: a rank's part of one micro-batch.
 
+// What a step adds to the plain trainer: the trainer's options of methods/, and of sums over replicas.
+typedef struct {
+    AsyncConfig async; // its number of sites is the mesh's
+    CaatConfig caat;   // its ranks are the tensor ranks; 0: an ordinary model
+    bool tp_overlap;
+    const char *allreduce, *topology; // NULL: a library's choice; all to all
+} StepMethods;
+
+static inline StepMethods step_methods_none(void) {
+    StepMethods x;
+    memset(&x, 0, sizeof x);
+    x.async.sites = x.async.fragments = 1;
+    x.async.period = 1;
+    x.async.bits = 32;
+    return x;
+}
+
 // A step: one choice of mesh, batch, software and cluster.
 typedef struct {
     ModelConfig model;
     Mesh mesh;
     ScheduleKind schedule;
-    int B, T;      // of a micro-batch
-    int64_t batch; // sequences of a step
-    bool clip;     // the update waits for the norm of the gradient
+    StepMethods methods; // step_set_methods
+    int B, T;            // of a micro-batch
+    int64_t batch;       // sequences of a step
+    bool clip;           // the update waits for the norm of the gradient
     const Software* software;
     const Cluster* cluster;
     int threads, busy;   // of a measured machine: a rank's threads, processes that compute at once
@@ -235,7 +254,20 @@ static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, i
     x.software = software;
     x.cluster = cluster;
     x.threads = x.busy = 1;
+    x.methods = step_methods_none();
+    x.methods.async.sites = mesh->sites;
     return x;
+}
+
+// The setup's mesh with these methods, on `sites` sites; 0: as the trainer, one, or a site for each replica.
+static inline void step_set_methods(StepSetup* x, const StepMethods* methods, int sites) {
+    x->methods = *methods;
+    x->mesh.sites = async_schedule_are_late(&methods->async) ? x->mesh.d : 1;
+    if (sites) x->mesh.sites = sites;
+    x->mesh.tp_overlap = methods->tp_overlap;
+    x->mesh.caat = methods->caat;
+    if (methods->caat.ranks) x->mesh.caat.ranks = x->mesh.t;
+    x->methods.async.sites = x->mesh.sites;
 }
 
 // Sizes that many lists need.
@@ -654,6 +686,19 @@ static inline void work_optimizer(Work* w, const StepSetup* setup, double update
     else
         work_memory(w, "optimizer", KERNEL_OTHER, updated,
                     s->kernels * ((s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2)));
+}
+
+// What a late mode computes beside the update (methods/async_dp.h), on average: float32 values, read or written. The
+// compensation: the squares of a correction, the correction. dc-s3gd: global += mean; weights = global; the change.
+// delayed: a copy of the weights. diloco, once in H steps: the distance, the outer step, mix.
+static inline void work_merge(Work* w, const StepSetup* setup, double updated) {
+    const AsyncConfig* config = &setup->methods.async;
+    double values = config->compensation > 0 ? 3 + 4 : 0;
+    if (config->mode == DP_DC_S3GD) values += 3 + 2 + 3;
+    if (config->mode == DP_DELAYED && config->compensation > 0) values += 2;
+    if (config->mode == DP_DILOCO) values += (3 + 5 + 3) / (double)config->period;
+    if (values > 0 && updated > 0) // KERNEL_ADD reads two and writes one
+        work_memory(w, "merge", KERNEL_ADD, updated * values / 3, 3 * sizeof(float));
 }
 
 #endif

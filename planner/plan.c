@@ -346,7 +346,8 @@ static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
     const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, threads, false};
     ProcessMemory x;
     Error error;
-    if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, software_dtype(s->software), &setup, &error))
+    if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, &s->methods.async, software_dtype(s->software),
+                      &setup, &error))
         die("%s", error.text);
     return x;
 }

@@ -40,6 +40,9 @@ typedef struct {
     bool clip, any_memory; // any_memory: also choices that do not fit
     int t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel;
+    // Methods of which one is chosen (NULL: none); the mesh's sites, where they are settled (0: those of the cluster).
+    const StepMethods* methods;
+    int methods_count, sites;
     int rows;       // that are wanted
     double seconds; // that the search may take; 0: any
     FILE* progress; // a line every few seconds; NULL: none
@@ -76,9 +79,9 @@ static inline void answer_free(Answer* a) {
 typedef struct {
     Mesh mesh;
     ScheduleKind schedule;
-    int B;
-    double bound; // INFINITY: has no room
-    double floor; // of the bytes of its largest rank
+    int B, methods; // methods: of the question's, by number
+    double bound;   // INFINITY: has no room
+    double floor;   // of the bytes of its largest rank
 } Bounded;
 
 typedef struct {
@@ -106,10 +109,19 @@ static inline bool search_is_over(Choices* x, double part) {
     return over;
 }
 
-static inline StepSetup question_setup(const Question* q, const Mesh* mesh, ScheduleKind schedule, int B) {
+// The sites of the mesh: as asked, or those of the cluster that the ranks are on; 0: neither says any.
+static inline int question_sites(const Question* q) {
+    const int sites = cluster_sites_of(q->cluster, q->ranks);
+    if (q->sites) return q->sites;
+    return sites > 1 ? sites : 0;
+}
+
+static inline StepSetup question_setup(const Question* q, const Mesh* mesh, ScheduleKind schedule, int B, int methods) {
+    const StepMethods none = step_methods_none();
     StepSetup setup = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
     setup.schedule = schedule;
     setup.clip = q->clip;
+    step_set_methods(&setup, q->methods ? &q->methods[methods] : &none, question_sites(q));
     return setup;
 }
 
@@ -186,7 +198,7 @@ static inline void answer_refuse(Answer* a, const Question* q, const Error* erro
 }
 
 // Adds a choice, if the trainer accepts it.
-static inline void choices_add(Choices* x, const StepSetup* setup) {
+static inline void choices_add(Choices* x, const StepSetup* setup, int methods) {
     Error error;
     if (search_is_over(x, 0.5)) return;
     x->answer->considered++;
@@ -209,8 +221,18 @@ static inline void choices_add(Choices* x, const StepSetup* setup) {
     c->mesh = setup->mesh;
     c->schedule = setup->schedule;
     c->B = setup->B;
+    c->methods = methods;
     c->bound = bound;
     c->floor = floor;
+}
+
+// One for each of the question's methods.
+static inline void choices_of_methods(Choices* x, const StepSetup* setup) {
+    const Question* q = x->q;
+    for (int i = 0; i < (q->methods ? q->methods_count : 1); i++) {
+        const StepSetup with = question_setup(q, &setup->mesh, setup->schedule, setup->B, i);
+        choices_add(x, &with, i);
+    }
 }
 
 // The remaining choices on a mesh with a schedule and a micro-batch, without those that need more ranks of a kind than
@@ -226,7 +248,7 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
                 mesh->sequence_parallel = sequence;
                 mesh->zero = zero;
                 mesh->recompute = (Recompute)recompute;
-                choices_add(x, &setup);
+                choices_of_methods(x, &setup);
             }
         }
     }
@@ -264,12 +286,6 @@ static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     }
 }
 
-// The number of sites of the ranks: the fewest with enough nodes; all if the number of nodes is not known.
-static inline int question_sites(const Question* q) {
-    const int64_t site = cluster_gpus(q->cluster) / q->cluster->sites;
-    return site ? (int)min_i64(q->cluster->sites, (q->ranks + site - 1) / site) : q->cluster->sites;
-}
-
 // The divisors of n, in ascending order; returns how many. No int has more than DIVISORS.
 enum { DIVISORS = 1536 };
 static inline int divisors(int n, int list[DIVISORS]) {
@@ -294,10 +310,9 @@ static inline void choices_of_mesh(Choices* x) {
         Error error;
         if (q->ranks / t % p != 0 || q->batch % d != 0) continue;
         if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
-        Mesh mesh = mesh_of_rank(0, t, p, d);
-        mesh.sites = question_sites(q);
+        const Mesh mesh = mesh_of_rank(0, t, p, d);
         if (mesh_check(&mesh, &q->model, q->T, &error)) {
-            choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1));
+            choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1, 0));
         } else {
             x->answer->considered++;
             answer_refuse(x->answer, q, &error);
@@ -359,7 +374,8 @@ static inline bool choice_memory(Choice* c, double room, Error* error) {
     const Mesh* mesh = &s->mesh;
     const PipelineConfig plan = step_pipeline(s);
     const DtypeInfo type = software_dtype(s->software);
-    if (s->software->ours) return plan_memory_within(&c->memory, room, &s->model, mesh, s->B, s->T, &plan, type, error);
+    if (s->software->ours)
+        return plan_memory_within(&c->memory, room, &s->model, mesh, s->B, s->T, &plan, &s->methods.async, type, error);
     memset(&c->memory, 0, sizeof c->memory);
     c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);
     c->memory.arena[ARENA_ACTIVATIONS] = setup_formula_activations(s);
@@ -370,7 +386,7 @@ static inline bool choice_memory(Choice* c, double room, Error* error) {
 static inline Choice bounded_choice(const Question* q, const Bounded* bounded) {
     Choice c;
     memset(&c, 0, sizeof c);
-    c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B);
+    c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B, bounded->methods);
     c.bound = bounded->bound;
     return c;
 }

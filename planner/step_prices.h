@@ -21,9 +21,28 @@ static inline int64_t step_microbatches(const StepSetup* x) { return x->batch / 
 
 static inline PipelineConfig step_pipeline(const StepSetup* x) {
     const Mesh* m = &x->mesh;
-    const PipelineConfig plan = {x->schedule,  m->p,          m->v,   (int)step_microbatches(x),
-                                 m->zero == 2, x->model.tied, x->clip};
+    const PipelineConfig plan = {x->schedule,
+                                 m->p,
+                                 m->v,
+                                 (int)step_microbatches(x),
+                                 m->zero == 2,
+                                 x->model.tied,
+                                 x->clip || x->methods.async.compensation > 0};
     return plan;
+}
+
+// Refuses methods that the trainer, or a published software, does not combine with the mesh.
+static inline bool step_check_methods(const StepSetup* x, Error* error) {
+    const Mesh* m = &x->mesh;
+    const AsyncConfig* async = &x->methods.async;
+    const int sites = cluster_sites_of(x->cluster, mesh_size(m));
+    if (sites > 1 && m->sites != sites)
+        return fail(error, "--sites %d, but %d ranks of cluster %s are on %d sites", m->sites, mesh_size(m),
+                    x->cluster->name, sites);
+    if (!x->software->ours && (async_schedule_are_late(async) || m->caat.ranks || m->tp_overlap))
+        return fail(error, "--software %s has no --dp-mode, --caat-fraction and --tp-comm-overlap", x->software->name);
+    return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m, x->B, error) &&
+           async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error);
 }
 
 // Refuses setups that the trainer could not run, naming the options.
@@ -32,9 +51,6 @@ static inline bool step_check(const StepSetup* x, Error* error) {
     if (x->B < 1 || x->batch < 1 || x->batch % ((int64_t)m->d * x->B) != 0)
         return fail(error, "--global-batch %lld is not a multiple of --dp %d x --micro-batch %d", (long long)x->batch,
                     m->d, x->B);
-    if (m->d % m->sites != 0) return fail(error, "--sites %d does not divide --dp %d", m->sites, m->d);
-    if (m->sites > 1 && (m->zero == 2 || (m->zero && m->sites < m->d)))
-        return fail(error, "--zero %d does not go with --sites %d of %d replicas", m->zero, m->sites, m->d);
     if (step_microbatches(x) > SCHEDULE_LARGEST)
         return fail(error, "%lld micro-batches are more than %d", (long long)step_microbatches(x), SCHEDULE_LARGEST);
     const PipelineConfig plan = step_pipeline(x);
@@ -46,7 +62,7 @@ static inline bool step_check(const StepSetup* x, Error* error) {
         return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
                     x->software->name);
     if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
-    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) &&
+    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) && step_check_methods(x, error) &&
            pipeline_config_check(&plan, m->recompute, error);
 }
 
@@ -114,6 +130,14 @@ typedef struct {
     int segments, first;   // in StepPrices.segment
 } ChunkPrice;
 
+// What late sites exchange, fragment by fragment, as the table of methods/async_schedule.h says.
+typedef struct {
+    AsyncConfig config;
+    double *bytes, *seconds; // (fragments): that a rank sends, the mean of the stages; in flight between sites
+    double* merge;           // (fragments): seconds in the site after that, which nothing hides
+    double tail;             // seconds from the end of a step, when it is sent, back to the point where a sum is needed
+} Exchange;
+
 typedef struct {
     PipelineConfig plan;
     ChunkPrice* chunk; // (virtual stages)
@@ -123,12 +147,15 @@ typedef struct {
     double* gather; // (virtual stages): the part of UPDATE's cost that gathers parameters; then (p): of UPDATE_TIED's
     double *zero,
         *whole_sum; // (p) seconds at the start of a step; (virtual stages) of all sums together, if not overlapped
+    double* after;  // (virtual stages): of sums that begin when those of the backward pass have ended; NULL: none
+    Exchange exchange;
     double overlap_cost;
     bool standing; // a stage is blocked while its messages leave
 } StepPrices;
 
 static inline void step_prices_free(StepPrices* x) {
-    free(x->chunk), free(x->segment), free(x->gather), free(x->zero), free(x->whole_sum);
+    free(x->chunk), free(x->segment), free(x->gather), free(x->zero), free(x->whole_sum), free(x->after);
+    free(x->exchange.bytes), free(x->exchange.seconds), free(x->exchange.merge);
     costs_free(&x->costs);
     memset(x, 0, sizeof *x);
 }
@@ -169,24 +196,59 @@ static inline void chunk_price(ChunkPrice* c, const ListPrices* lists, int layer
     if (last) price_add(&c->forward, &lists->head[0], 1), price_add(&c->backward, &lists->head[1], 1);
 }
 
-// Sums of gradients over the data group: inside a site, and between sites.
-static inline double sum_seconds(Rates* r, const Mesh* mesh, double bytes) {
-    const int site = mesh_site_size(mesh), ranks = mesh->t * mesh->p * site;
-    const PlanKind kind = mesh->zero ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
+// Between the mesh's sites: ranks with the same place in each. Over the links between the cluster's sites, or, where the
+// ranks are on one of these, over its fabric. Late sites have a ring (trainer/setup.h).
+static inline double far_seconds(Rates* r, const StepSetup* s, PlanKind kind, double bytes) {
+    const Mesh* mesh = &s->mesh;
+    const int replicas = mesh_site_size(mesh), ranks = mesh->t * mesh->p * replicas;
+    if (mesh->sites == 1 || bytes <= 0) return 0;
+    if (cluster_sites_of(s->cluster, mesh_size(mesh)) == 1)
+        return collective_seconds(r, kind, bytes, mesh->sites, mesh->t * replicas);
+    if (!async_schedule_are_late(&s->methods.async))
+        return link_seconds(site_cost(s->cluster, kind, mesh->sites, ranks), bytes);
+    return link_seconds(site_plan_cost(s->cluster, "ring", kind, mesh->sites, ranks), bytes);
+}
+
+// Whether gradients are scattered in a site of several replicas, and gathered after the sum between sites
+// (parallel/data.h).
+static inline bool sums_by_shards(const StepSetup* s) {
+    const Mesh* mesh = &s->mesh;
+    return mesh_site_size(mesh) > 1 && !async_schedule_are_local(&s->methods.async) &&
+           (mesh->sites > 1 || async_schedule_are_late(&s->methods.async));
+}
+
+// Sums of gradients that start in the backward pass: over all replicas, or those of a site; between sites where each is
+// one replica.
+static inline double sum_seconds(Rates* r, const StepSetup* s, double bytes) {
+    const Mesh* mesh = &s->mesh;
+    const int site = mesh_site_size(mesh);
+    const PlanKind kind = mesh->zero || sums_by_shards(s) ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
     if (mesh->d == 1 || bytes <= 0) return 0;
-    if (mesh->sites == 1) return collective_seconds(r, kind, bytes, mesh->d, mesh->t);
-    double seconds = async_dp_seconds(r->cluster, kind, bytes / site, mesh->sites, ranks);
-    if (site > 1)
-        seconds += collective_seconds(r, PLAN_REDUCE_SCATTER, bytes, site, mesh->t) +
-                   collective_seconds(r, PLAN_ALL_GATHER, bytes, site, mesh->t);
+    if (site > 1 || mesh->sites == 1) return collective_seconds(r, kind, bytes, site, mesh->t);
+    return async_schedule_are_late(&s->methods.async) ? 0 : far_seconds(r, s, kind, bytes);
+}
+
+// What follows them: the sum between sites of several replicas that wait for it; the gathering in a site, of gradients
+// or, dc-s3gd, of the weights' changes.
+static inline double after_seconds(Rates* r, const StepSetup* s, double bytes) {
+    const Mesh* mesh = &s->mesh;
+    const int site = mesh_site_size(mesh);
+    const AsyncConfig* async = &s->methods.async;
+    double seconds = 0;
+    if (bytes <= 0 || site == 1) return 0;
+    if (sums_by_shards(s) && !async_schedule_are_late(async))
+        seconds = far_seconds(r, s, PLAN_ALL_REDUCE, bytes / site);
+    if (sums_by_shards(s) || async->mode == DP_DC_S3GD)
+        seconds += collective_seconds(r, PLAN_ALL_GATHER, bytes, site, mesh->t);
     return seconds;
 }
 
 // ZeRO: the updated parameters come back.
-static inline double gather_seconds(Rates* r, const Mesh* mesh, double bytes) {
+static inline double gather_seconds(Rates* r, const StepSetup* s, double bytes) {
+    const Mesh* mesh = &s->mesh;
     if (!mesh->zero || mesh->d == 1 || bytes <= 0) return 0;
     if (mesh->sites == 1) return collective_seconds(r, PLAN_ALL_GATHER, bytes, mesh->d, mesh->t);
-    return async_dp_seconds(r->cluster, PLAN_ALL_GATHER, bytes, mesh->sites, mesh->t * mesh->p * mesh_site_size(mesh));
+    return far_seconds(r, s, PLAN_ALL_GATHER, bytes);
 }
 
 static inline double parts_of_half(const WorkPrice* w, int half) {
@@ -217,7 +279,7 @@ typedef struct {
 // A segment with one of the rank's buckets.
 static inline Segment* segment_of(StepPrices* x, StepPricing* g, ChunkPrice* c, const WorkPrice* price, int bucket) {
     const double elements = g->held.elements[bucket], bytes = elements * g->setup->software->gradient_bytes;
-    Segment* s = segment_add(x, c, price, elements, sum_seconds(&g->rates, &g->setup->mesh, bytes));
+    Segment* s = segment_add(x, c, price, elements, sum_seconds(&g->rates, g->setup, bytes));
     s->partial = g->held.partial[bucket];
     c->elements += elements;
     return s;
@@ -233,7 +295,7 @@ static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, 
     c->first = x->segments;
     if (last && s->model.tied && one_rank) {
         const double bytes = s->mesh.zero == 2 ? wte * s->software->gradient_bytes : 0;
-        segment_add(x, c, &g->lists.head[1], bytes > 0 ? wte : 0, sum_seconds(&g->rates, &s->mesh, bytes));
+        segment_add(x, c, &g->lists.head[1], bytes > 0 ? wte : 0, sum_seconds(&g->rates, s, bytes));
     } else if (last) {
         segment_of(x, g, c, &g->lists.head[1], apart ? HELD_WTE : HELD_HEAD)->tied = apart;
         c->tied += apart ? wte : 0;
@@ -291,33 +353,38 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const int holder =
         pipeline_holder(&x->plan, i); // TIE and UPDATE_TIED, without a chunk, have the number of its first chunk
     for (int k = 0; k < 2; k++) {
-        double gather = gather_seconds(&g->rates, mesh, elements[k] * bytes);
+        double gather = gather_seconds(&g->rates, s, elements[k] * bytes);
         if (s->software->gather_overlap) // under the forward pass, which it slows down by overlap_cost of its time
             gather -= (1 - x->overlap_cost) * fmin(gather, parts_sum(c->forward.whole));
         if (k == 1 && c->tied == 0) break;
         x->gather[k ? pipeline_last(&x->plan) + 1 + holder : i] = gather;
         *cost_of(&x->costs, k ? UPDATE_TIED : UPDATE, k ? holder : i) =
-            list_seconds(g, work_optimizer, elements[k] / share) + gather;
+            list_seconds(g, work_optimizer, elements[k] / share) + list_seconds(g, work_merge, elements[k] / share) +
+            gather;
     }
+    x->after[i] = after_seconds(&g->rates, s, elements[0] * s->software->gradient_bytes);
     if (c->tied > 0) {
-        const double vector = c->tied * s->software->gradient_bytes / share;
+        const double all = c->tied * s->software->gradient_bytes;
+        const double vector = sums_by_shards(s) ? all / mesh_site_size(mesh) : all / share;
         *cost_of(&x->costs, TIE, holder) =
             collective_seconds(&g->rates, PLAN_ALL_REDUCE, vector, 2, mesh->t * mesh->d * (mesh->p - 1)) +
-            list_seconds(g, work_squares, c->tied / share);
+            after_seconds(&g->rates, s, all) + list_seconds(g, work_squares, c->tied / share);
     }
 }
 
-// NORM: this trainer sums every tensor's squares over its three groups in turn; others sum one or two numbers.
+// NORM: this trainer sums every tensor's squares over its three groups in turn; others sum one or two numbers. Sites
+// that wait for each other also sum their losses and counts, with ZeRO the squares: each time a message of a few bytes.
 static inline double norm_seconds(StepPricing* g) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
-    const int groups[3][2] = {{mesh->t, 1}, {mesh->d, mesh->t}, {mesh->p, mesh->t * mesh->d}};
+    const int groups[3][2] = {{mesh->t, 1}, {mesh_site_size(mesh), mesh->t}, {mesh->p, mesh->t * mesh->d}};
     const double bytes = 8.0 * (model_tensors(NULL, &s->model) + 2);
     double seconds = 0;
     if (!s->software->ours) return 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
     for (int k = 0; k < 3; k++)
         seconds += collective_seconds(&g->rates, PLAN_ALL_REDUCE, bytes, groups[k][0], groups[k][1]);
-    return seconds;
+    const int far = (async_schedule_are_late(&s->methods.async) ? 0 : 2) + (mesh->zero > 0);
+    return far ? seconds + far * far_seconds(&g->rates, s, PLAN_ALL_REDUCE, bytes) : seconds;
 }
 
 // A message from virtual stage i to the next one, or back.
@@ -343,7 +410,7 @@ static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double mes
     chunk_segments(x, g, c, layers, i == 0, i == last);
     chunk_add_zero2(g, c);
     if (!s->software->data_overlap)
-        x->whole_sum[i] = sum_seconds(&g->rates, &s->mesh, c->elements * s->software->gradient_bytes);
+        x->whole_sum[i] = sum_seconds(&g->rates, s, c->elements * s->software->gradient_bytes);
     *cost_of(&x->costs, FORWARD, i) = parts_sum(c->forward.whole);
     *cost_of(&x->costs, BACKWARD, i) = parts_sum(c->backward.whole);
     *cost_of(&x->costs, BACKWARD_INPUT, i) = parts_sum(c->backward.half[0]);
@@ -356,7 +423,95 @@ static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double mes
     x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// The exchange between sites
+
 static inline double* step_numbers(int n) { return (double*)checked_calloc((size_t)n, sizeof(double), "prices"); }
+
+// The bytes that a rank of each stage sends, (p), when fragment f is sent: to other sites, and in its site. one: the
+// layout of a model of one block; holder: the stages with the embedding, each block, and the head.
+static inline void exchange_count(const StepSetup* s, const Layout* one, const int* holder, int f, double* far,
+                                  double* near) {
+    const AsyncConfig* config = &s->methods.async;
+    const int L = s->model.L;
+    for (int b = 0; b < one->buckets; b++) {
+        Tensor tensor = one->slices[one->bucket[b].first].tensor;
+        const SiteTraffic once = async_schedule_sending(config, one, b);
+        const int from = tensor.layer > 0 ? L : tensor.layer, to = tensor.layer == 0 ? L - 1 : from;
+        for (tensor.layer = from; tensor.layer <= to; tensor.layer++) {
+            const bool twice = tensor.kind == WTE && s->model.tied && holder[0] != holder[L + 1];
+            if (async_schedule_fragment(config, &tensor, L) != f) continue;
+            for (int use = 0; use <= twice; use++) {
+                far[holder[use ? L + 1 : tensor.layer + 1]] += once.far;
+                near[holder[use ? L + 1 : tensor.layer + 1]] += once.near;
+            }
+        }
+    }
+}
+
+// Seconds of the exchange of a fragment. All ranks of a site share its links, those of a stage that sends less leave
+// more to the others: the mean counts. Inside a site the stage counts that sends the most.
+static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const double* far, const double* near) {
+    const StepSetup* s = g->setup;
+    const Mesh* mesh = &s->mesh;
+    const int S = mesh->sites, k = mesh_site_size(mesh), p = x->plan.p;
+    const bool shared = cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
+    PlanKind kind = mesh->zero ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
+    double mean = 0, most = 0, inside = 0;
+    if (s->methods.async.bits < 32) kind = PLAN_ALL_GATHER;
+    for (int r = 0; r < p; r++) {
+        mean += far[r] / p;
+        most = fmax(most, far[r]);
+        inside = fmax(inside, near[r]);
+    }
+    x->exchange.bytes[f] = mean;
+    const double sent = shared ? mean : most;
+    if (S > 1) // the bytes of the whole vector, from those that are sent
+        x->exchange.seconds[f] = far_seconds(&g->rates, s, kind, sent * S / (S - 1) / plan_passes(kind));
+    if (k > 1 && s->methods.async.mode == DP_DILOCO)
+        x->exchange.merge[f] = collective_seconds(&g->rates, PLAN_ALL_GATHER, inside * k / (k - 1), k, mesh->t);
+}
+
+static inline void exchange_prices(StepPrices* x, StepPricing* g) {
+    const StepSetup* s = g->setup;
+    const AsyncConfig* config = &s->methods.async;
+    const int L = s->model.L, p = x->plan.p, stages = p * x->plan.v;
+    Layout layout;
+    Mesh mesh = s->mesh;
+    ModelConfig one = s->model;
+    Error error;
+    x->exchange.config = *config;
+    if (!async_schedule_are_late(config)) return;
+    mesh.p = mesh.v = one.L = 1;
+    mesh.folded = false;
+    mesh.tensor = mesh.data = mesh.pipeline = mesh.first_layers = mesh.last_layers = 0;
+    if (!layout_build(&layout, &one, mesh, s->T, &error)) die("%s", error.text);
+    int* holder = (int*)checked_malloc((size_t)(L + 2) * sizeof(int), "prices");
+    double* bytes = step_numbers(2 * p);
+    x->exchange.bytes = step_numbers(config->fragments);
+    x->exchange.seconds = step_numbers(config->fragments);
+    x->exchange.merge = step_numbers(config->fragments);
+    holder[0] = pipeline_holder(&x->plan, 0);
+    holder[L + 1] = pipeline_holder(&x->plan, stages - 1);
+    for (int i = 0; i < stages; i++) {
+        for (int l = stage_first_layer(&s->mesh, L, i); l < stage_first_layer(&s->mesh, L, i + 1); l++)
+            holder[l + 1] = pipeline_holder(&x->plan, i);
+    }
+    for (int f = 0; f < config->fragments; f++) {
+        memset(bytes, 0, 2 * (size_t)p * sizeof(double));
+        exchange_count(s, &layout, holder, f, bytes, bytes + p);
+        exchange_price(x, g, f, bytes, bytes + p);
+    }
+    // Sent when the update is complete, and needed before the norm (methods/async_dp.h).
+    const bool after_update = config->mode == DP_DC_S3GD || (config->mode == DP_DELAYED && mesh.zero);
+    if (after_update && config->delay > 0) {
+        x->exchange.tail = *cost_of(&x->costs, NORM, 0);
+        for (int i = 0; i < stages; i += p)
+            x->exchange.tail += *cost_of(&x->costs, REDUCE, i) + *cost_of(&x->costs, UPDATE, i);
+    }
+    free(holder), free(bytes);
+    layout_free(&layout);
+}
 
 static inline StepPrices step_prices(const StepSetup* s) {
     StepPrices x;
@@ -371,6 +526,7 @@ static inline StepPrices step_prices(const StepSetup* s) {
     x.segment = (Segment*)checked_calloc((size_t)s->model.L + 4, sizeof(Segment), "prices");
     x.gather = step_numbers(stages + x.plan.p);
     x.whole_sum = step_numbers(stages);
+    x.after = step_numbers(stages);
     x.zero = step_numbers(x.plan.p);
     x.costs = costs_equal(stages, 0, 0, 0, 0);
     g.setup = s;
@@ -383,6 +539,7 @@ static inline StepPrices step_prices(const StepSetup* s) {
     g.lists = list_prices(&g.rates, s);
     const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);
     for (int i = 0; i < stages; i++) stage_prices(&x, &g, i, message), *cost_of(&x.costs, NORM, i) = norm;
+    exchange_prices(&x, &g);
     return x;
 }
 

@@ -177,6 +177,8 @@ static inline void run_wait_sums(StepRun* x, int r, Action a) {
     double done = a.kind == REDUCE ? g->summed[a.chunk] : g->tied_summed;
     if (a.kind == REDUCE && x->prices->whole_sum)
         done = fmax(done, *now + x->prices->whole_sum[schedule_virtual_stage(&x->tables[r], a.chunk)]);
+    if (a.kind == REDUCE && x->prices->after)
+        done = fmax(done, *now) + x->prices->after[schedule_virtual_stage(&x->tables[r], a.chunk)];
     if (done > *now) {
         g->spent[STEP_DATA] += done - *now;
         *now = done;
@@ -332,6 +334,7 @@ typedef struct {
     double flops;                      // per device, by equation 3; a machine without GPUs is one device
     double mfu;                        // of the peak, by model.h's count; 0 if the peak is not known
     double tokens_per_second;
+    double exchange, waits; // late sites: seconds of their exchange a step; of these, that the step waits for
     // On request (step_cost_with), for drawings.
     Schedule* tables;
     Timeline timeline;
@@ -383,6 +386,50 @@ static inline void step_rates(StepCost* cost, const StepSetup* s) {
     cost->tokens_per_second = tokens / cost->seconds;
 }
 
+// The mean seconds of a step that takes `length` without the exchange between sites: in the last of some periods, event
+// by event. A fragment is sent when its step and what is in flight have ended; the step that merges it waits for that.
+static inline double exchange_step(const Exchange* x, double length) {
+    enum { PERIODS = 6, COUNTED = 2 };
+    const AsyncConfig* config = &x->config;
+    const int64_t H = config->period, P = config->fragments;
+    double now = 0, link = 0, before = 0;
+    int64_t step = 0, from = 0;
+    if (!async_schedule_are_late(config)) return length;
+    double* done = step_numbers((int)P);
+    for (int64_t sent = 0, merged = 0; sent < PERIODS * P;) {
+        const int f = (int)(sent % P), m = (int)(merged % P);
+        const int64_t sends = sent / P * H + async_schedule_place(config, f);
+        const int64_t merges = merged / P * H + async_schedule_place(config, m) + config->delay;
+        const bool merging = merged < sent && merges <= sends;
+        now += (double)((merging ? merges : sends) - step) * length;
+        step = merging ? merges : sends;
+        if (merging) {
+            now = fmax(now, done[m] + x->tail) + x->merge[m];
+            merged++;
+            continue;
+        }
+        link = done[f] = fmax(link, now) + x->seconds[f];
+        if (++sent != (PERIODS - COUNTED) * P) continue;
+        before = now;
+        from = step;
+    }
+    free(done);
+    return (now - before) / (double)(step - from);
+}
+
+// A lower bound of it, which grows with `length`; *busy: the seconds a step of the exchange.
+static inline double exchange_bound(const Exchange* x, double length, double* busy) {
+    const AsyncConfig* config = &x->config;
+    double merge = 0;
+    *busy = 0;
+    if (!async_schedule_are_late(config)) return length;
+    for (int f = 0; f < config->fragments; f++) {
+        *busy += x->seconds[f] / (double)config->period;
+        merge += x->merge[f] / (double)config->period;
+    }
+    return fmax(*busy, length + merge + (config->delay == 0 ? *busy : 0));
+}
+
 // keep: also the tables and the timeline. The setup has passed step_check, or at least pipeline_config_check.
 static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     StepCost cost;
@@ -395,8 +442,11 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     run_begin(&run, tables, &prices, keep ? &cost.timeline : NULL);
     run.speed = s->speed;
     run_step(&run);
-    cost.seconds = run.length;
+    cost.seconds = exchange_step(&prices.exchange, run.length);
+    cost.waits = cost.seconds - run.length;
+    exchange_bound(&prices.exchange, run.length, &cost.exchange);
     step_parts(&cost, &run);
+    cost.parts[STEP_DATA] += cost.waits;
     step_rates(&cost, s);
     run_free(&run);
     if (keep)
@@ -432,11 +482,12 @@ static inline double stage_bound(const StepPrices* x, int r) {
         if (x->standing) work += (plan->m - 1) * sends; // the last send of a kind may be in fill or drain
         weights += split ? plan->m * *cost_of(&x->costs, BACKWARD_WEIGHT, i) : 0;
         squares += *cost_of(&x->costs, REDUCE, i);
-        sums += x->whole_sum[i];
+        sums += x->whole_sum[i] + x->after[i];
     }
     // The last computation is the end of the first chunk's backward pass, whose bucket is not hidden before NORM.
     const ChunkPrice* c = &x->chunk[r];
-    if (plan->clip && !x->whole_sum[r] && c->segments > 0) sums = x->segment[c->first + c->segments - 1].sum;
+    if (plan->clip && !x->whole_sum[r] && c->segments > 0)
+        sums = fmax(sums, x->segment[c->first + c->segments - 1].sum + x->after[r]);
     const double alone = fmax(fill, x->zero[r]) + work;
     return fmax(alone + squares + sums, alone - weights + drain);
 }
@@ -457,6 +508,8 @@ static inline double step_bound(const StepSetup* s) {
     for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {            // as fmax ignores NaNs
         if (!isfinite(x.costs.seconds[i])) longest = INFINITY;
     }
+    double busy;
+    longest = exchange_bound(&x.exchange, longest, &busy);
     step_prices_free(&x);
     return longest;
 }

@@ -528,11 +528,11 @@ static inline void check_loss_scale(const Settings* o) {
 }
 
 #ifdef METHODS_NO
-static inline void check_method_options(const Settings* o) {
+static inline bool method_options_check(const Settings* o, Error* error) {
     const char* name = o->dp_mode != DP_SYNC ? "dp-mode" : NULL;
     if (o->caat_fraction < 1) name = "caat-fraction";
     if (o->caat_ranks) name = "caat-ranks";
-    if (name) die_usage("--%s: this program was built with METHODS=no", name);
+    return !name || fail(error, "--%s: this program was built with METHODS=no", name);
 }
 
 static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
@@ -543,7 +543,7 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
 }
 #else
 // Refuses options of another mode of data parallelism, which would have no effect.
-static inline void check_method_options(const Settings* o) {
+static inline bool method_options_check(const Settings* o, Error* error) {
     const Settings usual = settings_default();
     const char* mode = dp_mode_names[o->dp_mode];
     const bool diloco = o->dp_mode == DP_DILOCO, gradient = o->dp_mode == DP_DELAYED || o->dp_mode == DP_DC_S3GD;
@@ -564,33 +564,27 @@ static inline void check_method_options(const Settings* o) {
         const char* modes = "diloco";
         if (strcmp(options[i].name, "outer-delay") == 0) modes = "delayed, dc-s3gd and diloco";
         if (strcmp(options[i].name, "dc-lambda") == 0) modes = "delayed and dc-s3gd";
-        die_usage("--%s has no effect with --dp-mode %s; it belongs to %s", options[i].name, mode, modes);
+        return fail(error, "--%s has no effect with --dp-mode %s; it belongs to %s", options[i].name, mode, modes);
     }
     if (gradient && o->outer_delay > 1)
-        die_usage("--outer-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->outer_delay, mode);
+        return fail(error, "--outer-delay %lld: --dp-mode %s has a delay of 0 or 1", (long long)o->outer_delay, mode);
     if (gradient && o->outer_delay == 0 && o->dc_lambda > 0)
-        die_usage("--dc-lambda %g needs a delay, which --outer-delay 0 excludes; drop one of the two", o->dc_lambda);
+        return fail(error, "--dc-lambda %g needs a delay, which --outer-delay 0 excludes; drop one of the two",
+                    o->dc_lambda);
     if (o->eager && (o->outer_delay >= 0 || o->outer_alpha >= 0))
-        die_usage("--eager is incompatible with --%s; drop one of the two",
-                  o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
-    if (o->zero && o->dp_mode != DP_SYNC && (o->dp_mode != DP_DELAYED || o->zero == 2))
-        die_usage("--zero %lld is incompatible with --dp-mode %s; %s", (long long)o->zero, mode,
-                  o->dp_mode == DP_DELAYED ? "use --zero 1" : "drop --zero");
+        return fail(error, "--eager is incompatible with --%s; drop one of the two",
+                    o->outer_delay >= 0 ? "outer-delay" : "outer-alpha");
+    return async_schedule_check_zero((DpMode)o->dp_mode, (int)o->zero, error);
 }
 
-// The configuration of --dp-mode and its options.
-static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
+// The configuration of --dp-mode and its options, for a number of sites.
+static inline bool settings_async_config(AsyncConfig* config, const Settings* o, int sites, Error* error) {
     static const int outer_bits[] = {32, 8, 4};
     const bool diloco = o->dp_mode == DP_DILOCO;
-    AsyncConfig r;
-    memset(&r, 0, sizeof r);
-    if (!settings_is_training(o)) {
-        const AsyncConfig none = {DP_SYNC, mesh->sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
-        return none;
-    }
+    AsyncConfig r = {DP_SYNC, sites, 1, 0, 1, false, 32, 0, 0, 0, 0};
+    *config = r;
+    if (!settings_is_training(o)) return true;
     r.mode = (DpMode)o->dp_mode;
-    r.sites = mesh->sites;
-    r.period = 1;
     if (diloco) r.period = o->local_steps ? o->local_steps : 32;
     r.fragments = o->fragments ? (int)o->fragments : 1;
     r.eager = o->eager;
@@ -606,32 +600,50 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     r.mix = o->outer_alpha;
     if (o->outer_alpha < 0) r.mix = diloco && r.delay > 0 && r.delay < r.period ? 0.5 : 0;
     if (o->on_nan && async_schedule_are_late(&r))
-        die_usage("--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one of the "
-                  "two",
-                  dp_mode_names[o->dp_mode]);
+        return fail(error, "--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one",
+                    dp_mode_names[o->dp_mode]);
     if (settings_loss_scale(o).window > 0 && async_schedule_are_late(&r))
-        die_usage("--dp-mode %s needs a fixed loss scale, as its sites do not wait for each other to skip a step "
-                  "together; add --loss-scale %lld",
-                  dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
+        return fail(error,
+                    "--dp-mode %s needs a fixed loss scale, as its sites do not wait for each other to skip a step "
+                    "together; add --loss-scale %lld",
+                    dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
     if (r.fragments > r.period)
-        die_usage("--fragments %d is more than --local-steps %lld: each is sent in a step of its own; use fewer",
-                  r.fragments, (long long)r.period);
+        return fail(error, "--fragments %d is more than --local-steps %lld: each is sent in its own step; use fewer",
+                    r.fragments, (long long)r.period);
     if (r.delay > r.period)
-        die_usage(
-            "--outer-delay %lld is more than --local-steps %lld, the distance of two outer steps; use a shorter delay",
-            (long long)r.delay, (long long)r.period);
+        return fail(error, "--outer-delay %lld is more than --local-steps %lld, a whole outer step; use less",
+                    (long long)r.delay, (long long)r.period);
     if (diloco && r.delay == r.period && r.mix > 0)
-        die_usage("--outer-alpha %g is incompatible with --outer-delay %lld, a delay of a whole outer step; use 0",
-                  r.mix, (long long)r.delay);
+        return fail(error, "--outer-alpha %g is incompatible with --outer-delay %lld, a whole outer step; use 0", r.mix,
+                    (long long)r.delay);
     if (diloco && async_schedule_learned(&r, o->steps) == 0)
-        die_usage(
+        return fail(
+            error,
             "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
             "use more --steps, or fewer --local-steps",
             (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
             r.delay > 0 && !r.eager ? " and --outer-delay" : "");
-    return r;
+    *config = r;
+    return true;
+}
+
+static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
+    AsyncConfig config;
+    Error error;
+    if (!settings_async_config(&config, o, mesh->sites, &error)) die_usage("%s", error.text);
+    return config;
 }
 #endif
+
+// Refuses options of sums, over tensor ranks or replicas, that miss another one.
+static inline bool sum_options_check(const Settings* o, Error* error) {
+    if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
+        return fail(error, "--caat-%s needs --caat-fraction P or --caat-ranks N",
+                    o->caat_scale ? "scale" : "grad-dtype");
+    if (o->topology && !o->allreduce)
+        return fail(error, "--topology needs --allreduce NAME: MPI and NCCL choose their own algorithms");
+    return true;
+}
 
 static inline void check_settings(Settings* o) {
     if (!settings_is_training(o) && o->out && !o->resume)
@@ -644,13 +656,10 @@ static inline void check_settings(Settings* o) {
     if (o->save_every) needs_out = "save-every";
     if (o->resume) needs_out = "resume";
     if (needs_out && !o->out) die_usage("--%s needs --out DIR", needs_out);
-    if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
-        die_usage("--caat-%s needs --caat-fraction P or --caat-ranks N", o->caat_scale ? "scale" : "grad-dtype");
     if (o->explain && !settings_is_training(o)) die_usage("--explain explains a training step; add --steps 1 or more");
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
-    if (o->topology && !o->allreduce)
-        die_usage("--topology needs --allreduce NAME: MPI and NCCL choose their own algorithms");
-    check_method_options(o);
+    Error error;
+    if (!sum_options_check(o, &error) || !method_options_check(o, &error)) die_usage("%s", error.text);
     check_loss_scale(o);
     if (o->generate && settings_is_training(o) && !o->sample_every)
         die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
@@ -674,6 +683,14 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
     if (o->pp > 1 || (o->schedule == ONE_F_ONE_B && o->vpp == 1)) return;
     die_usage("--%s needs a pipeline, --pp 2 or more",
               schedule_given && o->schedule != ONE_F_ONE_B ? "schedule" : "vpp");
+}
+
+// The CAAT-Net of the settings on t tensor ranks; all zeros: an ordinary model.
+static inline CaatConfig settings_caat(const Settings* o, int t) {
+    const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false};
+    const CaatConfig caat = {o->caat_ranks ? (int)o->caat_ranks : t, o->caat_fraction, (CaatScale)o->caat_scale,
+                             o->caat_grad_dtype == 1};
+    return o->caat_fraction < 1 || o->caat_ranks ? caat : none;
 }
 
 // The mesh of the settings, at rank `rank` of the `there` that were started. A dry run on one rank may have any mesh.
@@ -704,21 +721,10 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
-    if (mesh.d % o->sites != 0)
-        die_usage("--sites %lld does not divide the %d replicas (--dp)", (long long)o->sites, mesh.d);
     mesh.sites = (int)o->sites;
-    if (mesh.zero && mesh.sites < mesh.d && (mesh.sites > 1 || o->dp_mode != DP_SYNC))
-        die_usage("--zero %d divides the optimizer's state over all replicas; that goes with one replica in each site "
-                  "(--sites %d), not with --sites %d",
-                  mesh.zero, mesh.d, mesh.sites);
-    if (mesh.zero == 2 && mesh.sites > 1)
-        die_usage("--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
-                  mesh.sites);
-    if (o->caat_fraction < 1 || o->caat_ranks) {
-        const CaatConfig sync = {(int)(o->caat_ranks ? o->caat_ranks : o->tp), o->caat_fraction,
-                                 (CaatScale)o->caat_scale, o->caat_grad_dtype == 1};
-        mesh.caat = sync;
-    }
+    Error error;
+    if (!mesh_check_sites(&mesh, o->dp_mode == DP_SYNC, &error)) die_usage("%s", error.text);
+    mesh.caat = settings_caat(o, mesh.t);
     return mesh;
 }
 
@@ -745,10 +751,10 @@ static inline void settings_batch(Settings* o) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
                   (long long)o->dp, (long long)o->micro_batch);
     }
-    if (o->tp_comm_overlap && settings_is_training(o) && o->micro_batch % 2 != 0)
-        die_usage(
-            "--tp-comm-overlap computes a micro-batch as two halves, and --micro-batch %lld is odd; give an even one",
-            (long long)o->micro_batch);
+    Mesh halves = mesh_of_rank(0, 1, 1, 1);
+    Error error;
+    halves.tp_overlap = o->tp_comm_overlap && settings_is_training(o);
+    if (!mesh_check_halves(&halves, o->micro_batch, &error)) die_usage("%s", error.text);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }
 

@@ -40,7 +40,7 @@ static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int
     mesh.tensor = rank % mesh.t;
     mesh.data = rank / mesh.t % mesh.d;
     mesh.pipeline = rank / (mesh.t * mesh.d);
-    if (!plan_stage(&s, m, &mesh, B, m->T, &plan, type, &error)) die("%s", error.text);
+    if (!plan_stage(&s, m, &mesh, B, m->T, &plan, NULL, type, &error)) die("%s", error.text);
     const StageMemory memory = memory_of_stage(&s);
     stage_free(&s);
     return memory;
@@ -325,7 +325,7 @@ static void test_process(void) {
     const PipelineConfig plan = pipeline_of(&m, &mesh, 2);
     Error error;
     Stage s;
-    if (!plan_stage(&s, &m, &mesh, 1, 64, &plan, native_dtype(), &error)) die("%s", error.text);
+    if (!plan_stage(&s, &m, &mesh, 1, 64, &plan, NULL, native_dtype(), &error)) die("%s", error.text);
     const StageMemory memory = memory_of_stage(&s);
     const double before = resident_bytes();
     stage_allocate(&s);
@@ -341,11 +341,11 @@ static void test_process(void) {
     const ProcessSetup setup = {14e6, 1e6, 100, 2, false};
     ProcessMemory x, y;
     Mesh two = mesh_of(1, 1, 2, 1, ONE_F_ONE_B);
-    const bool ok = process_peak(&x, &m, &mesh, 1, 64, &plan, native_dtype(), &setup, &error);
+    const bool ok = process_peak(&x, &m, &mesh, 1, 64, &plan, NULL, native_dtype(), &setup, &error);
     check(ok && x.bytes == x.arenas + x.tokens + x.products + x.attention + x.messages + x.text + x.program &&
               x.messages == 0,
           "a process alone: the parts add up, and MPI holds nothing");
-    if (!process_peak(&y, &m, &two, 1, 64, &plan, native_dtype(), &setup, &error)) die("%s", error.text);
+    if (!process_peak(&y, &m, &two, 1, 64, &plan, NULL, native_dtype(), &setup, &error)) die("%s", error.text);
     check(y.messages > 0 && y.bytes > x.bytes, "of two replicas: MPI holds %.1f MB of sums", y.messages / 1e6);
 }
 
@@ -359,7 +359,7 @@ static ProcessMemory process_of(int pipeline, int zero) {
     Stage s;
     mesh.pipeline = pipeline;
     mesh.zero = zero;
-    if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, native_dtype(), &error)) die("%s", error.text);
+    if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, NULL, native_dtype(), &error)) die("%s", error.text);
     const ProcessMemory x = process_of_stage(&s, plan.m, &setup);
     stage_free(&s);
     return x;

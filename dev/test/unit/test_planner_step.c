@@ -655,6 +655,7 @@ static void test_settings(void) {
     step_cost_free(&kept);
     Error error;
     Cluster far = c; // two sites: half of the replicas in each
+    far.sites = 2;
     far.site_rate = 1e9;
     s.cluster = &far;
     s.mesh.sites = 2;
