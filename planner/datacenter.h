@@ -8,47 +8,46 @@ model of a size is then a question to search.h, whose mesh, memory and step over
     datacenter_search                      asks it for each model, and for sizes between which the largest one lies
     datacenter_largest                     the largest model of a number of days, by a scaling law
 
-Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819),
-whose numbers are the defaults. Only a few are known from it: money, racks, GPUs, power, sizes of the models. All else is
-arithmetic with inputs that have to be chosen. So every number has a mark (provenance.h): confirmed, back-computed or
-assumed. All that the step simulation computes is assumed, as nothing validates it on such machines.
+Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819), whose
+numbers are the defaults. Few are known: money, racks, GPUs, power, sizes of the models. All else is arithmetic with
+inputs that have to be chosen, so every number has a mark (provenance.h). What the step simulation computes is assumed,
+as nothing validates it on such machines.
 
     sites        one place supplies at most `site_plants` times the mean output of the US power plant that generates most
-                 (EIA); power with cooling, at most, divided by that, is the number of sites
-    GPUs         racks that a mesh can divide: in each site the largest number 2^a 3^b 5^c of them. A rack without its
-                 spares is a node of the cluster
-    shape        P = 12 L h^2. The width h is a multiple of (head x GPUs of a rack) about `aspect` L, L a number
-                 2^a 3^b 5^c; of the widths within a quarter of that the one nearest to the size, from below
-    batch        at most batch_tokens: a whole multiple or part of the racks, so that with a rack as tensor group the
-                 micro-batches m = batch / (d B) are a multiple of the p stages, as interleaved schedules need
-    precision    of the products' rate only; values are of 16 bits, sums and optimizer of 32, as in the trainer
+    GPUs         in each site the largest number 2^a 3^b 5^c of racks, which a mesh can divide; a rack is a node
+    shape        P = 12 L h^2; h a multiple of (head x GPUs of a rack) within a quarter of `aspect` L, L = 2^a 3^b 5^c;
+                 the nearest to the size from below
+    batch        a whole multiple or part of the racks: with a rack as tensor group the m = batch / (d B) micro-batches
+                 are then a multiple of the p stages, as interleaved schedules need
+    precision    of the products' rate only; values have 16 bits, sums and optimizer 32, as in the trainer
     failures     one in (hours of one GPU) / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
                  stall / interval + interval / (2 MTBF) + restart / MTBF of the time, which days do not include
-
-Scaling laws have the form tokens D = D0 (C/C0)^e for C = 6 P D FLOP (struct Law), so P = C / (6 D), and the C at which
-P is best is C0 (6 P D0/C0)^(1/(1-e)). With r tokens a parameter e = 1/2. Hoffmann et al.'s loss E + A/P^a + B/D^b is
-least at P = g (C/6)^(b/(a+b)), g = (a A/(b B))^(1/(a+b)): e = a/(a+b). The speed between sizes that were searched is
-interpolated, logarithm against logarithm; there days = D / tokens a second has one solution.
+    laws         best tokens D = D0 (C/C0)^e for C = 6 P D FLOP; so C0 (6 P D0/C0)^(1/(1-e)) makes P the best. r tokens a
+                 parameter: e = 1/2. Of a loss E + A/P^a + B/D^b (Hoffmann et al. 2022): e = a/(a+b), P = g
+                 (C/6)^(b/(a+b)), g = (a A/(b B))^(1/(a+b)). Besiroglu et al. 2024 refute the fit of that loss, and fit
+                 it again. Errors of e: 10 to 90 % of Hoffmann et al.'s approach 2; a standard error of Besiroglu et
+                 al.; where none is published, the rounding of the constants
+    largest      days = D / tokens a second, whose logarithm is interpolated between sizes that were searched
 
 A file has one input a line, "name value [unit] [mark]"; # begins a comment; the default mark is assumed; missing inputs
-are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden, tensor,
-pipeline, chunks and batch after one settle what the rules and the search would choose. "stall" may occur several times,
-too.
+are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden and batch
+after one settle what the rules would choose. "stall" may occur several times, too.
 */
 #ifndef DATACENTER_H
 #define DATACENTER_H
 
+#include "../trainer/settings.h"
 #include "search.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Inputs
 
-enum { DATACENTER_MODELS = 8, DATACENTER_STALLS = 4, DATACENTER_LAYERS = 20000 };
+enum { DATACENTER_MODELS = 8, DATACENTER_STALLS = 4, DATACENTER_LAYERS = 10000 };
 
 typedef struct {
     int line; // of a file
     Fact parameters;
-    Fact layers, hidden, tensor, pipeline, chunks, batch; // 0: by the rules above
+    Fact layers, hidden, batch; // 0: by the rules above
 } ModelWish;
 
 typedef struct {
@@ -122,19 +121,9 @@ static const Input stall_input = {"stall", 0,   SECONDS,      false,
 
 #define IN(name) #name, offsetof(ModelWish, name)
 static const Input model_inputs[] = {
-    {"model",
-     offsetof(ModelWish, parameters),
-     PARAMETERS,
-     true,
-     1e9,
-     1e17,
-     {50e12, CONFIRMED},
-     "abstract v1: 50T, 100T"},
+    {"model", offsetof(ModelWish, parameters), PARAMETERS, true, 1e9, 1e17, {50e12, CONFIRMED}, "abstract v1"},
     {IN(layers), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "L"},
-    {IN(hidden), NUMBER, true, 1, 1 << 24, {0, CONFIRMED}, "h"},
-    {IN(tensor), NUMBER, true, 1, 1e5, {0, CONFIRMED}, "t"},
-    {IN(pipeline), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "p"},
-    {IN(chunks), NUMBER, true, 1, MOST_CHUNKS, {0, CONFIRMED}, "v"},
+    {IN(hidden), NUMBER, true, 1, 1 << 20, {0, CONFIRMED}, "h"},
     {IN(batch), NUMBER, true, 1, 1 << 30, {0, CONFIRMED}, "sequences"},
 };
 #undef IN
@@ -293,7 +282,7 @@ static inline bool datacenter_read(Datacenter* d, const char* path, Error* error
 // ----------------------------------------------------------------------------------------------------------------
 // Scaling laws
 
-// The tokens that are best for C FLOP: tokens x (C / flops)^exponent. low, high: the published error of the exponent.
+// The tokens that are best for C FLOP: tokens x (C / flops)^exponent. low, high: by the exponent's error.
 typedef struct {
     const char *name, *source;
     double flops, tokens, exponent, low, high;
@@ -301,41 +290,21 @@ typedef struct {
 
 enum { LAW_RATIO, LAW_HOFFMANN, LAW_BESIROGLU, LAW_LLAMA3, LAWS };
 
-// Of a loss E + A/P^a + B/D^b.
-static inline Law law_of_loss(const char* name, double A, double B, double a, double b, double low, double high,
-                              const char* source) {
-    const double C = 6 * 70e9 * 1.4e12, g = pow(a * A / (b * B), 1 / (a + b)); // C: of Chinchilla
-    const Law law = {name, source, C, pow(C / 6, a / (a + b)) / g, a / (a + b), low, high};
-    return law;
+// The best tokens of a loss E + A/P^a + B/D^b.
+static inline double loss_tokens(double A, double B, double a, double b, double C) {
+    return pow(C / 6, a / (a + b)) / pow(a * A / (b * B), 1 / (a + b));
 }
 
-// Chinchilla's law passes through its run, 70B on 1.4T tokens; its error is that of Hoffmann et al.'s approach 2.
-static inline Law law_known(int which, double ratio) {
-    const double chinchilla = 6 * 70e9 * 1.4e12;
-    const Law fixed = {"tokens/parameter",
-                       "Hoffmann et al. 2022; error: their table 2, approach 2, 10 to 90 %",
-                       chinchilla,
-                       sqrt(ratio * chinchilla / 6),
-                       0.5,
-                       0.466,
-                       0.538};
-    const Law llama = {"Llama 3",
-                       "Dubey et al. 2024: exponent 0.53, 402B on 16.55T tokens; error: its rounding alone",
-                       6 * 402e9 * 16.55e12,
-                       16.55e12,
-                       0.53,
-                       0.525,
-                       0.535};
-    switch (which) {
-    case LAW_HOFFMANN:
-        return law_of_loss("Hoffmann's loss", 406.4, 410.7, 0.34, 0.28, 0.542, 0.549,
-                           "Hoffmann et al. 2022, equation 10; error: its rounding alone");
-    case LAW_BESIROGLU:
-        return law_of_loss("fitted again", 482.01, 2085.43, 0.3478, 0.3658, 0.467, 0.507,
-                           "Besiroglu et al. 2024, who refute the fit above; error: 0.02, their standard error");
-    case LAW_LLAMA3: return llama;
-    default: return fixed;
-    }
+// The first three in terms of Chinchilla, 70B on 1.4T tokens; Llama 3's extrapolation was 402B on 16.55T.
+static inline void laws_known(Law law[LAWS], double ratio) {
+    const double C = 6 * 70e9 * 1.4e12, hoffmann = loss_tokens(406.4, 410.7, 0.34, 0.28, C),
+                 refit = loss_tokens(482.01, 2085.43, 0.3478, 0.3658, C), llama = 16.55e12;
+    const Law known[LAWS] = {
+        {"tokens/parameter", "Hoffmann et al. 2022, table 2", C, sqrt(ratio * C / 6), 0.5, 0.466, 0.538},
+        {"Hoffmann's loss", "Hoffmann et al. 2022, equation 10", C, hoffmann, 0.34 / 0.62, 0.542, 0.549},
+        {"refit of that loss", "Besiroglu et al. 2024", C, refit, 0.3478 / 0.7136, 0.467, 0.507},
+        {"Llama 3", "Dubey et al. 2024, section 3.2.1", 6 * 402e9 * llama, llama, 0.53, 0.525, 0.535}};
+    memcpy(law, known, sizeof known);
 }
 
 static inline double law_tokens(const Law* law, double C) { return law->tokens * pow(C / law->flops, law->exponent); }
@@ -352,8 +321,9 @@ typedef struct {
     // shape and work
     Fact asked, parameters, layers, hidden, heads, tokens, flops, batch, batch_tokens, checkpoint, checkpoint_gpu;
     // by the search
-    Fact tensor, pipeline, data, chunks, micro_batch, micro_batches, zero, memory, room;
-    Fact step, rate, mfu, bubble, tensor_share, data_share, wan_bytes, wan_rate, wan_capacity, wan_burst, delay_share;
+    Fact tensor, pipeline, data, chunks, micro_batches, memory, room;
+    Fact step, rate, mfu, bubble, tensor_share, data_share, mode_step[DP_MODES];
+    Fact wan_bytes, wan_rate, wan_capacity;
     // time
     Fact days[LAWS], days_limit, mfu_needed, one, peak_needed, peak, ratio_in_time, ratio;
 } ModelPlan;
@@ -377,8 +347,10 @@ typedef struct {
     Law law[LAWS];
     Choice best[DATACENTER_MODELS]; // of each model; without a cost where no mesh has room
     SizeSpeed size[DATACENTER_SIZES];
-    int sizes;    // ascending
-    bool stopped; // a search was, by its time limit
+    int sizes;      // ascending
+    double seconds; // that each search may take; 0: any
+    bool stopped;   // one was, by that
+    FILE* progress; // as in Question
 } DatacenterPlan;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -472,7 +444,7 @@ static inline void plan_cluster(DatacenterPlan* p, const Datacenter* d) {
     c->nvlink = d->scale_up.value;
     c->nic = d->nic.value / 8;
     c->node_gpus = c->nics = (int)(d->rack_gpus.value - d->spares.value);
-    c->nodes = (int)(floor(p->racks.value / sites) * sites);
+    c->nodes = (int)p->mesh_racks.value;
     c->sites = (int)sites;
     c->site_rate = d->fibre_pairs.value * d->fibre_pair.value / 8;
     c->site_delay = d->wan_delay.value / 2;
@@ -501,8 +473,8 @@ static inline bool model_fail(const Datacenter* d, const ModelWish* wish, Error*
 // h and L by the rules at the top.
 static inline bool plan_shape(ModelPlan* m, const Datacenter* d, const ModelWish* wish, Error* error) {
     Mark w = BACK_COMPUTED;
-    const double rack = use(&w, d->rack_gpus) - use(&w, d->spares), split = use(&w, wish->tensor);
-    const double unit = use(&w, d->head) * (split > 0 ? split : rack), asked = use(&w, wish->parameters);
+    m->asked = wish->parameters;
+    const double unit = use(&w, d->head) * (use(&w, d->rack_gpus) - use(&w, d->spares)), asked = use(&w, m->asked);
     const double given = use(&w, wish->layers), wide = use(&w, wish->hidden);
     const double usual = given > 0 ? sqrt(asked / (12 * given)) : cbrt(use(&w, d->aspect) * asked / 12);
     const double near = fmax(1, floor(usual / unit + 0.5)), reach = given > 0 ? 0 : fmin(floor(near / 4), 64);
@@ -515,12 +487,11 @@ static inline bool plan_shape(ModelPlan* m, const Datacenter* d, const ModelWish
         hidden = h;
     }
     const Mark all = w;
-    m->asked = wish->parameters;
     m->layers = given > 0 ? wish->layers : fact(layers, all);
     m->hidden = wide > 0 ? wish->hidden : fact(hidden, all);
-    if (fmod(hidden, unit) != 0) return model_fail(d, wish, error, "hidden is not a multiple of head x tensor");
-    if (layers > DATACENTER_LAYERS) return model_fail(d, wish, error, "it has more than 20,000 layers: say hidden");
-    if (hidden > 1 << 24) return model_fail(d, wish, error, "it is wider than 2^24: say hidden");
+    if (fmod(hidden, unit) != 0) return model_fail(d, wish, error, "hidden is not a multiple of head x GPUs of a rack");
+    if (layers > DATACENTER_LAYERS) return model_fail(d, wish, error, "it has more than 10,000 layers: say hidden");
+    if (hidden > 1 << 20) return model_fail(d, wish, error, "it is wider than 2^20: say layers, or another head");
     m->heads = result(&w, use(&w, m->hidden) / use(&w, d->head));
     return true;
 }
@@ -539,7 +510,7 @@ static inline void plan_work(ModelPlan* m, const Datacenter* d, const Datacenter
     m->tokens = result(&w, use(&w, d->tokens_per_parameter) * use(&w, m->asked));
     m->flops = result(&w, 6 * use(&w, m->parameters) * use(&w, m->tokens));
     const double racks = use(&w, p->mesh_racks), most = use(&w, d->batch_tokens) / use(&w, d->sequence);
-    double part = 1;
+    double part = fmin(racks, ceil(racks / most)); // 1 or less where `most` is more
     while (part < racks && (fmod(racks, part) != 0 || racks / part > most)) part++;
     m->batch = result(&w, racks <= most ? floor(most / racks) * racks : racks / part);
     if (wish->batch.value > 0) m->batch = wish->batch;
@@ -548,9 +519,8 @@ static inline void plan_work(ModelPlan* m, const Datacenter* d, const Datacenter
     m->checkpoint_gpu = result(&w, use(&w, m->checkpoint) / use(&w, p->mesh_gpus));
 }
 
-// A model's question. What the file settles is settled; the rest is open.
-static inline Question datacenter_question(const Datacenter* d, const DatacenterPlan* p, const ModelPlan* m,
-                                           const ModelWish* wish) {
+// A model's question: all of the mesh is open.
+static inline Question datacenter_question(const Datacenter* d, const DatacenterPlan* p, const ModelPlan* m) {
     Question q;
     memset(&q, 0, sizeof q);
     q.model = datacenter_model(d, m);
@@ -560,11 +530,10 @@ static inline Question datacenter_question(const Datacenter* d, const Datacenter
     q.cluster = &p->cluster;
     q.software = software_find("threefold");
     q.clip = true;
-    q.t = (int)wish->tensor.value;
-    q.p = (int)wish->pipeline.value;
-    q.v = (int)wish->chunks.value;
     q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
     q.rows = 1;
+    q.seconds = p->seconds;
+    q.progress = p->progress;
     return q;
 }
 
@@ -580,7 +549,7 @@ static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error
         return fail(error, "%s: %.0f sites, but %.0f racks", d->name, p->sites.value, p->racks.value);
     plan_failures(p, d);
     plan_cluster(p, d);
-    for (int i = 0; i < LAWS; i++) p->law[i] = law_known(i, d->tokens_per_parameter.value);
+    laws_known(p->law, d->tokens_per_parameter.value);
     p->models = d->models;
     for (int i = 0; i < d->models; i++) {
         if (!plan_shape(&p->model[i], d, &d->model[i], error)) return false;
@@ -595,7 +564,34 @@ static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error
 // All that the step simulation computes: nothing validates it on such machines.
 static inline Fact simulated(double x) { return fact(x, ASSUMED); }
 
-// The answer in numbers. Without a mesh: no speed, and the memory that the smallest one would need.
+// The best choice; without a cost where no mesh has room: then it has the memory that the smallest one would need.
+static inline bool datacenter_ask(DatacenterPlan* p, const Question* q, Choice* best, Error* error) {
+    Answer answer;
+    memset(best, 0, sizeof *best);
+    if (!search(&answer, q, error)) return false;
+    best->memory.bytes = answer.least_memory;
+    if (answer.n > 0) *best = answer.row[0];
+    p->stopped = p->stopped || answer.stopped;
+    answer_free(&answer);
+    return true;
+}
+
+// Seconds of a step in a mode of data parallelism, by the trainer's defaults, on a t and p, all else searched again;
+// NAN: a rule or memory forbids it.
+static inline double mode_seconds(DatacenterPlan* p, Question q, const Mesh* mesh, DpMode mode) {
+    Settings usual = settings_default();
+    StepMethods methods = step_methods_none();
+    Choice best;
+    Error error;
+    usual.dp_mode = (int)mode;
+    q.methods = &methods;
+    q.methods_count = 1;
+    q.t = mesh->t;
+    q.p = mesh->p;
+    if (!settings_async_config(&methods.async, &usual, mesh->sites, &error)) return NAN;
+    return datacenter_ask(p, &q, &best, &error) && best.cost.seconds > 0 ? best.cost.seconds : NAN;
+}
+
 static inline void plan_answer(ModelPlan* m, const Choice* best, const DatacenterPlan* p) {
     const StepSetup* s = &best->setup;
     const StepCost* c = &best->cost;
@@ -605,9 +601,7 @@ static inline void plan_answer(ModelPlan* m, const Choice* best, const Datacente
     m->pipeline = simulated(s->mesh.p);
     m->data = simulated(s->mesh.d);
     m->chunks = simulated(s->mesh.v);
-    m->micro_batch = simulated(s->B);
     m->micro_batches = simulated(s->B ? (double)step_microbatches(s) : 0);
-    m->zero = simulated(s->mesh.zero);
     m->memory = simulated(best->memory.bytes);
     m->room = simulated(k->device.memory * k->device.memory_fraction);
     m->step = simulated(seconds);
@@ -620,8 +614,6 @@ static inline void plan_answer(ModelPlan* m, const Choice* best, const Datacente
         simulated(2 * (sites - 1) / sites * m->parameters.value * software_find("threefold")->gradient_bytes);
     m->wan_capacity = simulated(8 * k->site_rate * (sites - 1));
     m->wan_rate = simulated(8 * m->wan_bytes.value / seconds);
-    m->wan_burst = simulated(sites > 1 ? 8 * m->wan_bytes.value / m->wan_capacity.value : 0);
-    m->delay_share = simulated(sites > 1 ? 2 * k->site_delay / seconds : 0);
 }
 
 // Days by each law, and what would have to be true for days_limit at a fixed number of tokens a parameter.
@@ -643,76 +635,63 @@ static inline int compare_sizes(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
-// Asks for one model; what fits becomes a size whose speed is known.
-static inline bool search_model(DatacenterPlan* p, const Datacenter* d, const ModelPlan* m, const ModelWish* wish,
-                                Choice* best, double seconds, FILE* progress, Error* error) {
-    Question q = datacenter_question(d, p, m, wish);
-    Answer answer;
-    Error why;
-    q.seconds = seconds;
-    q.progress = progress;
-    memset(best, 0, sizeof *best);
-    if (!search(&answer, &q, &why)) return model_fail(d, wish, error, why.text);
-    if (answer.n > 0) {
-        const SizeSpeed size = {m->asked.value, answer.row[0].cost.tokens_per_second};
-        *best = answer.row[0];
-        p->size[p->sizes++] = size;
-    } else {
-        best->memory.bytes = answer.least_memory;
-    }
-    p->stopped = p->stopped || answer.stopped;
-    answer_free(&answer);
-    return true;
+static inline void plan_size(DatacenterPlan* p, const ModelPlan* m, const Choice* best) {
+    const SizeSpeed size = {m->asked.value, best->cost.tokens_per_second};
+    if (size.rate > 0) p->size[p->sizes++] = size;
 }
 
 // Sizes around those that the laws make of a tenth of the peak in 90 days, and of half of it in 1,000. Those without a
 // mesh are left out.
-static inline void search_ladder(DatacenterPlan* p, const Datacenter* d, double seconds, FILE* progress) {
+static inline void search_ladder(DatacenterPlan* p, const Datacenter* d) {
+    const double day = p->mesh_gpus.value * p->peak.value * 86400, C[2] = {0.1 * 90 * day, 0.5 * 1000 * day};
     double least = INFINITY, most = 0;
     for (int i = 0; i < LAWS; i++) {
-        const double day = p->mesh_gpus.value * p->peak.value * 86400, low = 9 * day, high = 500 * day;
-        least = fmin(least, low / 6 / law_tokens(&p->law[i], low));
-        most = fmax(most, high / 6 / law_tokens(&p->law[i], high));
+        least = fmin(least, C[0] / 6 / law_tokens(&p->law[i], C[0]));
+        most = fmax(most, C[1] / 6 / law_tokens(&p->law[i], C[1]));
     }
     for (int i = 0; i < LADDER; i++) {
-        Datacenter one = *d;
         ModelPlan m;
+        ModelWish wish;
         Choice best;
         Error error;
         memset(&m, 0, sizeof m);
-        one.models = 0;
-        datacenter_add_model(&one, fact(fmax(1e9, least * pow(most / least, (double)i / (LADDER - 1))), ASSUMED), 0);
-        if (!plan_shape(&m, &one, &one.model[0], &error)) continue;
-        plan_work(&m, &one, p, &one.model[0]);
-        search_model(p, &one, &m, &one.model[0], &best, seconds, progress, &error);
+        memset(&wish, 0, sizeof wish);
+        wish.parameters = simulated(fmax(1e9, least * pow(most / least, (double)i / (LADDER - 1))));
+        if (!plan_shape(&m, d, &wish, &error)) continue;
+        plan_work(&m, d, p, &wish);
+        const Question q = datacenter_question(d, p, &m);
+        if (datacenter_ask(p, &q, &best, &error)) plan_size(p, &m, &best);
     }
 }
 
-// Asks search.h for all models and the ladder. seconds: for each question; 0: any. False where a model has no mesh by a
-// rule of the trainer.
-static inline bool datacenter_search(DatacenterPlan* p, const Datacenter* d, double seconds, FILE* progress,
-                                     Error* error) {
+// Asks search.h for all models and the ladder. False where a rule of the trainer refuses all meshes of a model.
+static inline bool datacenter_search(DatacenterPlan* p, const Datacenter* d, Error* error) {
+    Error why;
     p->sizes = 0;
     for (int i = 0; i < p->models; i++) {
         ModelPlan* m = &p->model[i];
-        if (!search_model(p, d, m, &d->model[i], &p->best[i], seconds, progress, error)) return false;
-        plan_answer(m, &p->best[i], p);
+        Choice* best = &p->best[i];
+        const Question q = datacenter_question(d, p, m);
+        if (!datacenter_ask(p, &q, best, &why)) return model_fail(d, &d->model[i], error, why.text);
+        plan_answer(m, best, p);
         plan_time(m, d, p);
+        plan_size(p, m, best);
+        const bool apart = best->cost.seconds > 0 && p->cluster.sites > 1;
+        for (int k = 0; k < DP_MODES; k++)
+            m->mode_step[k] = simulated(apart ? mode_seconds(p, q, &best->setup.mesh, (DpMode)k) : NAN);
     }
-    search_ladder(p, d, seconds, progress);
+    search_ladder(p, d);
     qsort(p->size, (size_t)p->sizes, sizeof *p->size, compare_sizes);
     return true;
 }
 
 // Tokens a second of a model of P parameters: on the line through the two nearest sizes, of logarithms.
 static inline double datacenter_rate(const DatacenterPlan* p, double P) {
-    int i = 1;
-    if (p->sizes == 0) return NAN;
-    if (p->sizes == 1) return p->size[0].rate * p->size[0].parameters / P;
+    int i = p->sizes > 1;
     while (i < p->sizes - 1 && p->size[i].parameters < P) i++;
-    const SizeSpeed *a = &p->size[i - 1], *b = &p->size[i];
-    if (a->parameters == b->parameters) return a->rate * a->parameters / P;
-    return a->rate * pow(P / a->parameters, log(b->rate / a->rate) / log(b->parameters / a->parameters));
+    const SizeSpeed *b = &p->size[i], *a = i > 0 ? b - 1 : b;
+    const double apart = log(b->parameters / a->parameters);
+    return a->rate * pow(P / a->parameters, apart > 0 ? log(b->rate / a->rate) / apart : -1);
 }
 
 // The largest model that `days` are enough for, by a law; NAN: no size has a mesh.

@@ -88,7 +88,8 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_heading("instead"),
         option_flag("clusters", &o->clusters, "list the clusters that have a name"),
         option_flag("published", &o->published, "the model of time beside published results"),
-        option_string("datacenter", &o->datacenter, "FILE", "plan a datacenter (planner/datacenter.h)"),
+        option_string("datacenter", &o->datacenter, "FILE",
+                      "from money and power to sites, GPUs and the largest model (docs/datacenter.md)"),
         option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
         option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
         option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
@@ -458,8 +459,11 @@ static void plan_datacenter(const PlanOptions* o) {
     if (o->models && !read_models(&d, o->models, &error)) die_usage("%s", error.text);
     DatacenterPlan* plan = (DatacenterPlan*)checked_malloc(sizeof(DatacenterPlan), "the plan");
     if (!datacenter_plan(plan, &d, &error)) die_usage("%s", error.text);
+    plan->seconds = o->time_limit;
+    plan->progress = isatty(STDERR_FILENO) ? stderr : NULL;
+    if (!datacenter_search(plan, &d, &error)) die_usage("%s", error.text);
     if (o->inputs) datacenter_print_inputs(&d, stdout);
-    datacenter_print(plan, stdout);
+    datacenter_print(&d, plan, stdout);
     free(plan);
 }
 
