@@ -25,7 +25,7 @@ reduce-scatter in the site, an all-reduce of this rank's site shard between site
 
 enum { ZERO2_BUFFERS = 2 };
 
-enum { MAX_INFLIGHT_REDUCTIONS = 2 }; // ZeRO 0, 1, on a CPU: for each sum MPI allocates memory as large as the bucket
+enum { MAX_INFLIGHT_REDUCTIONS = 2 }; // ZeRO 0, 1, on a CPU: each takes memory for messages
 
 // The gradients of one stage, in float32. ZeRO 0 and 1: all (the layout's elements) accumulates over micro-batches.
 // ZeRO 2: a bucket is computed in one of two buffers, summed over the data group, and only this rank's shard is
@@ -107,8 +107,8 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
 }
 
 // Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Otherwise a
-// replica that is ahead would have all buckets in flight, and MPI would hold as much memory as all gradients. The waits
-// cannot form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
+// replica that is ahead would have all buckets in flight, and messages as much memory as all gradients. The waits cannot
+// form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
 static inline void limit_inflight_reductions(GradientBuckets* grads, int b) {
     if (!DEVICE_IS_HOST) return;
     const int before = grads->recent[grads->next];

@@ -38,7 +38,6 @@ meanwhile; tensor_overlap_open prepares the group.
 // Halving and doubling adds in the same order in every part of a vector: the bits do not depend on how a sum is cut.
 static inline void tensor_overlap_open(Stage* stage) {
     Comm* tensor = &stage->groups->tensor;
-    const bool power = (tensor->size & (tensor->size - 1)) == 0; // else halving and doubling sends more
     char name[32];
     Network net;
     Plan plan;
@@ -46,7 +45,7 @@ static inline void tensor_overlap_open(Stage* stage) {
     if (!stage->layout.mesh.tp_overlap || !DEVICE_IS_HOST) return;
     snprintf(name, sizeof name, "full:%d", tensor->size);
     if (!network_build(&net, name, &error) ||
-        !collective_build(&plan, power ? "halving-doubling" : "ring", PLAN_ALL_REDUCE, &net, &error))
+        !collective_build(&plan, algorithm_usual(tensor->size), PLAN_ALL_REDUCE, &net, &error))
         die("%s", error.text);
     comm_open_thread(tensor);
     comm_use_plan(tensor, &plan);

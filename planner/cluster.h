@@ -10,7 +10,7 @@ Theory: each number with its source.
     device    peak          FLOP/s of 16-bit products with float32 sums, dense. Data sheets often print twice that,
                             "with sparsity"
               peak_fp32     the same for float32 products, for software that computes in float32 (not in TF32)
-              sms, hbm      multiprocessors; bytes/s of memory. Both from the data sheet
+              sms, hbm      multiprocessors, each of 1/sms of the peak; bytes/s of memory. Both from the data sheet
               memory_fraction the usable part of the memory: 0.95. The rest is for the driver's context, kernels' code,
                             and buffers of cuBLAS and NCCL; an estimate
               gemm_fraction the part of the peak that a long product of large matrices reaches in a burst. 0.87 on an

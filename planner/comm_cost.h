@@ -4,7 +4,8 @@ node. A group has `ranks` ranks, `stride` apart, and all such groups of the mach
 
     link_cost              of a collective: a latency and seconds a byte
     message_cost           of a message
-    site_cost              of a collective between sites; site_plan_cost: by a plan
+    site_cost              of a collective between sites
+    replicas_plan_cost     of replicas' sums by --allreduce
 
 Theory:
 
@@ -187,6 +188,10 @@ static inline bool network_plan_cost(const Cluster* c, const char* algorithm, Pl
     Plan plan;
     memset(cost, 0, sizeof *cost);
     if (!collective_build(&plan, algorithm, kind, planned, error)) return false;
+    if (net != planned) { // the plan's ways are those of the other network
+        free(plan.way);
+        plan.way = NULL;
+    }
     Routes routes = network_routes(net);
     const double none = plan_cost(&plan, net, &routes, 0);
     cost->latency = c->device.launch + none;
@@ -206,45 +211,65 @@ static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanK
     return ok;
 }
 
-// As site_cost, by the plan that the trainer executes on full:SITES.
-static inline LinkCost site_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, int sites, int ranks) {
-    char name[24];
-    Network net;
-    LinkCost cost;
-    Error error;
-    snprintf(name, sizeof name, "full:%d", sites);
-    if (sites > LINKS_LARGEST || !network_build(&net, name, &error)) return site_cost(c, kind, sites, ranks);
-    network_set_links(&net, c->site_rate / ranks, c->site_delay);
-    if (!network_plan_cost(c, algorithm, kind, &net, &net, &cost, &error)) cost = site_cost(c, kind, sites, ranks);
-    network_free(&net);
-    return cost;
+// The cost of the plan that the trainer makes for replicas' sums on a topology (NULL: all to all), on the links that they
+// have here: `stride` ranks apart, or, in different sites (sharing > 0), of which so many ranks share the links. False,
+// with the reason, if the trainer refuses it.
+static inline bool replicas_plan_cost(const Cluster* c, const char* algorithm, const char* topology, PlanKind kind,
+                                      int replicas, int stride, int sharing, LinkCost* cost, Error* error) {
+    Network planned, net;
+    if (replicas > LINKS_LARGEST)
+        return fail(error, "--allreduce %s: plans of more than %d replicas, here %d, are not priced", algorithm,
+                    (int)LINKS_LARGEST, replicas);
+    if (!replicas_network(&planned, topology, replicas, false, error)) return false;
+    bool ok =
+        sharing ? replicas_network(&net, NULL, replicas, false, error) : link_network(&net, c, replicas, stride, error);
+    if (ok && sharing) network_set_links(&net, c->site_rate / sharing, c->site_delay);
+    if (ok) {
+        ok = network_plan_cost(c, algorithm, kind, &planned, &net, cost, error);
+        network_free(&net);
+    }
+    network_free(&planned);
+    return ok;
 }
 
 // A cache of prices.
 enum { LINKS_KEPT = 32 };
 typedef struct {
     PlanKind kind;
-    int ranks, stride;
+    int ranks, stride, sharing;
     LinkCost cost;
+    const char* algorithm; // NULL: the cluster's
 } LinkKept;
 typedef struct {
     int n;
     LinkKept kept[LINKS_KEPT];
 } LinkCosts;
 
+static inline bool link_known(const LinkCosts* known, LinkKept* x) {
+    for (int i = 0; i < known->n; i++) {
+        const LinkKept* k = &known->kept[i];
+        if (k->kind != x->kind || k->ranks != x->ranks || k->stride != x->stride) continue;
+        if (k->sharing != x->sharing || k->algorithm != x->algorithm) continue;
+        x->cost = k->cost;
+        return true;
+    }
+    return false;
+}
+
+static inline LinkCost link_keep(LinkCosts* known, const LinkKept* x) {
+    if (known->n < LINKS_KEPT) known->kept[known->n++] = *x;
+    return x->cost;
+}
+
 static inline LinkCost link_cost(LinkCosts* known, const Cluster* c, PlanKind kind, int ranks, int stride) {
-    LinkKept x = {kind, ranks, stride, {0, 0}};
+    LinkKept x = {kind, ranks, stride, 0, {0, 0}, NULL};
     Error error;
     if (ranks == 1) return x.cost;
     if (!*c->algorithm || ranks > LINKS_LARGEST) return library_cost(c, kind, ranks, stride);
-    for (int i = 0; i < known->n; i++) {
-        const LinkKept* k = &known->kept[i];
-        if (k->kind == kind && k->ranks == ranks && k->stride == stride) return k->cost;
-    }
+    if (link_known(known, &x)) return x.cost;
     if (!link_plan_cost(c, c->algorithm, kind, ranks, stride, &x.cost, &error))
         x.cost = library_cost(c, kind, ranks, stride);
-    if (known->n < LINKS_KEPT) known->kept[known->n++] = x;
-    return x.cost;
+    return link_keep(known, &x);
 }
 
 #endif

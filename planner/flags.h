@@ -9,7 +9,7 @@ The line has the model's shape, the batch and the mesh. trainer/settings.h defin
 #define FLAGS_H
 
 #include "../util/options.h"
-#include "search.h"
+#include "methods_search.h"
 
 static const char* const recompute_names[] = {"none", "selective", "full"};
 
@@ -37,6 +37,7 @@ static inline void flags_print_shape(FILE* out, const StepSetup* s) {
 // One line. table, n: the parsed options, of which the model's shape is used.
 static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int n) {
     const Mesh* m = &s->mesh;
+    char methods[400];
     if (option_given(table, n, "model"))
         flags_print_preset(out, table, n);
     else
@@ -47,10 +48,10 @@ static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int
     if (m->v != schedule_usual_chunks(s->schedule)) fprintf(out, " --vpp %d", m->v);
     if (m->sequence_parallel) fprintf(out, " --sequence-parallel");
     if (m->zero) fprintf(out, " --zero %d", m->zero);
-    if (m->sites > 1) fprintf(out, " --sites %d", m->sites);
     if (m->recompute != RECOMPUTE_NONE) fprintf(out, " --recompute %s", recompute_names[m->recompute]);
     if (!s->clip) fprintf(out, " --clip 0");
-    fprintf(out, "\n");
+    methods_options(methods, sizeof methods, &s->methods, m->sites);
+    fprintf(out, "%s\n", methods);
 }
 
 #endif

@@ -9,9 +9,9 @@ Theory:
     tokens       inputs and targets of all micro-batches, where the stage has the embedding or the head
     products     packed matrices, two huge pages for each thread, in bf16 three (matmul.h)
     attention    a thread's blocks of keys and queries, which are larger in the backward pass (attention.h)
-    messages     MPI's own copies: a sum takes memory of MPI's as large as its vector while it is in flight, a
-                 reduce-scatter over more than two ranks twice as much. Over the tensor ranks one sum is in flight at a
-                 time, of gradients at most two (parallel/data.h)
+    messages     a sum in flight over the tensor ranks takes memory of MPI's as large as its vector, one at a time; one
+                 of gradients, at most two at a time (parallel/data.h), its plan's buffers (comm_planned.h), and a
+                 reduce-scatter a copy of its vector
     text         pages of the token files that are read
     program      code, libraries and MPI, which are measured; and the trainer's own code and tables
 
@@ -66,15 +66,15 @@ static inline double touched_arenas(const StageMemory* stage, bool writes) {
     return bytes;
 }
 
-// MPI's receive memory for sums.
+// Memory of MPI and of plans for sums.
 static inline double message_bytes(const Stage* s) {
     const Layout* layout = &s->layout;
     const Mesh* mesh = &layout->mesh;
     const double rows = (double)(max_tokens(s) * s->model.C * s->type.bytes), single = sizeof(float);
     const double bucket = single * (double)largest_bucket(layout), buckets = single * (double)layout->elements;
-    const double copies = mesh->zero && mesh->d > 2 ? 2 : 1;
     const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)MAX_INFLIGHT_REDUCTIONS;
-    const double sums = copies * fmin(buckets, at_once * bucket);
+    const double copies = mesh->zero ? fmin(buckets, at_once * bucket) : 0;
+    const double sums = copies + at_once * fmin(bucket, PLAN_BUFFERED);
     const bool tied = embedding_is_split(layout, &s->model); // its sum starts when all others are complete
     const int shares = mesh->zero ? mesh->d : 1;
     const double tie = tied ? single * (double)layout->V * s->model.C / shares : 0;

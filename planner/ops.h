@@ -270,6 +270,11 @@ static inline void step_set_methods(StepSetup* x, const StepMethods* methods, in
     x->methods.async.sites = x->mesh.sites;
 }
 
+// Whether a stage's output is sent in parts, one by each tensor rank. Those of a CAAT-Net have their own streams.
+static inline bool mesh_scatters(const Mesh* mesh) {
+    return mesh->scatter && !mesh->sequence_parallel && mesh->t > 1 && !mesh->caat.ranks;
+}
+
 // Sizes that many lists need.
 typedef struct {
     Work* w;
@@ -281,8 +286,12 @@ typedef struct {
     int NH, NKV, t, V; // of this rank
     bool layernorm, learned, biases, gated, fused; // features of the model; fused: the activation and its product
     bool rows;                                     // sequence parallel
-    bool halves;                                   // backward passes split into B and W
-    bool drop;                                     // dropout outside attention
+    int parts;     // of the micro-batch, computed in turn (--tp-comm-overlap); all sizes are of one
+    double shared; // channels that a CAAT-Net sums; of other models all
+    double back;   // bytes of a value in its sums of gradients; 0: another model
+    bool host;     // on processors, where a sum is in flight beside another part only
+    bool halves;   // backward passes split into B and W
+    bool drop;     // dropout outside attention
     Recompute recompute;
 } Lists;
 
@@ -303,7 +312,11 @@ static inline Lists lists_of(const StepSetup* setup, Work* w) {
     x.gated = model_is_gated(m);
     x.fused = activations[m->activation].linear_forward && setup->software->epilogues;
     x.recompute = mesh->recompute;
-    x.N = (double)setup->B * setup->T;
+    x.parts = mesh->tp_overlap && setup->B % 2 == 0 ? 2 : 1;
+    x.shared = mesh->caat.ranks ? caat_channels(&mesh->caat, m->C) : m->C;
+    if (mesh->caat.ranks) x.back = mesh->caat.narrow ? setup->software->value_bytes : (int)sizeof(float);
+    x.host = setup->cluster && setup->cluster->cores;
+    x.N = (double)setup->B * setup->T / x.parts;
     x.R = x.rows ? x.N / t : x.N;
     x.C = m->C;
     x.T = setup->T;
@@ -314,7 +327,7 @@ static inline Lists lists_of(const StepSetup* setup, Work* w) {
     x.F = m->F / t;
     x.fc = (double)model_fc_size(m) / t;
     x.qkv = (x.NH + 2 * x.NKV) * x.HS;
-    x.heads = (double)setup->B * x.NH;
+    x.heads = (double)setup->B * x.NH / x.parts;
     x.V = (m->V + t - 1) / t;
     x.drop = setup->software->dropout && x.layernorm;
     return x;
@@ -332,11 +345,11 @@ static inline Op* list_sum(const Lists* x) {
                            x->e * x->N * x->C, x->t, 1);
 }
 
-// The sum added before operation `first` runs under all operations added since.
-static inline void list_hide(const Lists* x, int first) {
-    if (first == 0 || x->w->op[first - 1].kind != OP_COLLECTIVE || !x->s->tensor_overlap) return;
-    x->w->op[first - 1].under = first;
-    x->w->op[first - 1].under_last = x->w->n - 1;
+// The sum that is operation `sum` (-1: none) runs under the operations from `first` on.
+static inline void list_hide(const Lists* x, int sum, int first, int end) {
+    if (sum < 0 || !x->s->tensor_overlap) return;
+    x->w->op[sum].under = first;
+    x->w->op[sum].under_last = end - 1;
 }
 
 static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, double elements, double each) {
@@ -357,7 +370,7 @@ static inline void list_flash(const Lists* x, bool backward) {
     op->flops = 2 * x->heads * x->T * x->T * x->HS * (backward ? 2.5 : 1);
 }
 
-// ---- This trainer (train_gpt.cu), without CAAT-Net. A norm is fused with the residual before it, so a chunk begins
+// ---- This trainer (train_gpt.cu). A norm is fused with the residual before it, so a chunk begins
 // with a separate norm.
 
 static inline void ours_activation(const Lists* x, bool alone) { // the product with GELU writes one matrix more
@@ -372,82 +385,160 @@ static inline void ours_residual(const Lists* x, bool norm) {
         list_memory(x, "residual", KERNEL_RESIDUAL, x->R * x->C, 3 * x->e);
 }
 
-// block_forward_until_fc: up to the activation of the mlp.
-static inline void ours_forward_inner(const Lists* x) {
-    list_gather(x);
-    work_product(x->w, "qkv", 0, x->N, x->qkv, x->C, 1);
-    if (!x->learned) list_memory(x, "rope", KERNEL_ROPE, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
-    list_flash(x, false);
-    work_product(x->w, "projection", 0, x->N, x->C, x->NH * x->HS, 1);
-    list_sum(x);
-    ours_residual(x, true);
-    list_gather(x);
-    work_product(x->w, "fc", 0, x->N, x->fc, x->C, 1);
-    ours_activation(x, false);
+// The sum of a row-parallel matrix's output or (back) of the gradients before it: its number, -1: none. A CAAT-Net packs
+// the channels that it sums, and unpacks them where they are used (methods/caat.h).
+static inline int ours_sum(const Lists* x, bool back) {
+    const double bytes = back ? x->back : x->e;
+    if (x->back == 0) return list_sum(x) ? x->w->n - 1 : -1;
+    list_memory(x, "pack", KERNEL_COPY, x->N * x->shared, x->e + bytes);
+    if (x->t == 1) return -1;
+    work_collective(x->w, "sum over tensor ranks", PLAN_ALL_REDUCE, bytes * x->N * x->shared, x->t, 1);
+    return x->w->n - 1;
+}
+
+static inline void ours_unpack(const Lists* x, bool back) {
+    if (x->back == 0) return;
+    list_memory(x, "unpack", KERNEL_COPY, x->N * x->C, 2 * x->e);
+    if (back && x->biases) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * x->C, x->e);
+}
+
+// A block up to the activation of the mlp, or (whole) to its end, except the last residual, part by part: the sum of one
+// part runs under the operations of the next one.
+static inline void ours_forward_inner(const Lists* x, bool whole) {
+    int first[5], end[4], sum[4]; // of attention in both parts, of the mlp in both
+    for (int i = 0; i < 2 * x->parts; i++) {
+        const bool mlp = i >= x->parts;
+        first[i] = x->w->n;
+        if (mlp) {
+            ours_unpack(x, false);
+            ours_residual(x, true);
+        }
+        list_gather(x);
+        if (mlp) {
+            work_product(x->w, "fc", 0, x->N, x->fc, x->C, 1);
+            ours_activation(x, false);
+            if (whole) work_product(x->w, "mlp projection", 0, x->N, x->C, x->F, 1);
+        } else {
+            work_product(x->w, "qkv", 0, x->N, x->qkv, x->C, 1);
+            if (!x->learned) list_memory(x, "rope", KERNEL_ROPE, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+            list_flash(x, false);
+            work_product(x->w, "projection", 0, x->N, x->C, x->NH * x->HS, 1);
+        }
+        end[i] = x->w->n;
+        sum[i] = mlp && !whole ? -1 : ours_sum(x, false);
+    }
+    if (x->parts == 1) return;
+    for (int i = 0; i < 4; i++) list_hide(x, sum[i], first[(i + 1) % 4], end[(i + 1) % 4]);
 }
 
 static inline void ours_forward(const Lists* x, bool next_norm) {
-    ours_forward_inner(x);
-    work_product(x->w, "mlp projection", 0, x->N, x->C, x->F, 1);
-    list_sum(x);
-    ours_residual(x, next_norm);
+    ours_forward_inner(x, true);
+    for (int i = 0; i < x->parts; i++) {
+        ours_unpack(x, false);
+        ours_residual(x, next_norm);
+    }
 }
 
-// dW and db of a layer with `in` inputs and `out` outputs. A GPU's product also makes db.
-static inline void ours_weight(const Lists* x, const char* name, double in, double out) {
+// dW and db of a layer with `in` inputs and `out` outputs. A GPU's product also makes db; a CAAT-Net's row-parallel
+// layers have it from ours_unpack.
+static inline void ours_weight(const Lists* x, const char* name, double in, double out, bool row) {
+    const bool bias = x->biases && !x->s->epilogues && !(row && x->back > 0);
     work_product(x->w, name, 2, out, in, x->N, 1);
-    if (x->biases && !x->s->epilogues) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
+    if (bias) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
 }
 
 // The gradient of all rows, for the B and W passes; in one pass it is the stream's own.
 static inline void ours_branch_gradient(const Lists* x) {
+    ours_unpack(x, true);
+    if (x->back > 0) return;
     if (!list_gather(x) && x->halves) list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
 }
 
-// Both weight gradients of a branch, under the sum of its input gradient. With sequence parallelism the second one's
-// operand has to be gathered, after the sum in the group's order: only the first one hides the sum.
-static inline void ours_weights(const Lists* x, const char* row, double inner, const char* column, double wide) {
-    const int first = x->w->n;
-    ours_weight(x, row, inner, x->C);
+typedef enum { OURS_MLP, OURS_ATTENTION, OURS_HEAD } OursBranch;
+
+// The input's gradient of a branch or the head.
+static inline void ours_input(const Lists* x, OursBranch branch) {
+    const double values = x->gated ? 5 : 3;
+    if (branch == OURS_HEAD) {
+        if (x->t > 1) list_memory(x, "classifier", KERNEL_CLASSIFIER, x->N * x->V / 2, x->e * 4);
+        work_product(x->w, "head dX", 1, x->N, x->C, x->V, 1);
+        return;
+    }
+    ours_branch_gradient(x);
+    if (branch == OURS_MLP) {
+        work_product(x->w, "mlp projection dX", 1, x->N, x->F, x->C, 1);
+        list_memory(x, "activation backward", KERNEL_ACTIVATION_BACKWARD, x->N * x->F, x->e * (x->fused ? 1 : values));
+        work_product(x->w, "fc dX", 1, x->N, x->C, x->fc, 1);
+        return;
+    }
+    work_product(x->w, "projection dX", 1, x->N, x->NH * x->HS, x->C, 1);
+    list_flash(x, true);
+    if (!x->learned) list_memory(x, "rope backward", KERNEL_ROPE_BACKWARD, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+    work_product(x->w, "qkv dX", 1, x->N, x->C, x->qkv, 1);
+}
+
+// The gradients of its weights, which the sum of the input's gradient runs under. With sequence parallelism an operand of
+// the second one has to be gathered, after the sum in the group's order: only the first one hides the sum.
+static inline void ours_weights(const Lists* x, OursBranch branch, int sum, int first) {
+    if (branch == OURS_HEAD) {
+        if (x->rows) list_gather(x)->weight = true;
+        work_product(x->w, "head dW", 2, x->V, x->C, x->N, 1);
+        if (!x->rows) list_hide(x, sum, first, x->w->n);
+        return;
+    }
+    const bool mlp = branch == OURS_MLP;
+    ours_weight(x, mlp ? "mlp projection dW" : "projection dW", mlp ? x->F : x->NH * x->HS, x->C, true);
     if (x->rows) {
-        list_hide(x, first);
+        list_hide(x, sum, first, x->w->n);
         list_gather(x)->weight = true;
     }
-    ours_weight(x, column, x->C, wide);
-    if (!x->rows) list_hide(x, first);
-    list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
+    ours_weight(x, mlp ? "fc dW" : "qkv dW", x->C, mlp ? x->fc : x->qkv, false);
+    if (!x->rows) list_hide(x, sum, first, x->w->n);
+}
+
+// Backward of a branch or the head. The sum of the first of two parts also runs under the second one's input gradient. A
+// CAAT-Net sums in a branch what the norm has made of it, and nothing in the head.
+static inline void ours_branch(const Lists* x, OursBranch branch) {
+    const bool head = branch == OURS_HEAD, norm_first = x->back > 0 && !head, sums = !head || x->back == 0;
+    int sum = -1, first = x->w->n;
+    for (int i = 0; i < x->parts; i++) {
+        ours_input(x, branch);
+        if (norm_first) list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
+        if (i > 0) break;
+        if (sums) sum = ours_sum(x, true);
+        first = x->w->n;
+    }
+    ours_weights(x, branch, norm_first && x->host && x->parts == 1 ? -1 : sum, first);
+    if (x->parts > 1) {
+        sum = sums ? ours_sum(x, true) : -1;
+        ours_weights(x, branch, sum, x->w->n);
+    }
+    for (int i = 0; i < x->parts; i++) {
+        if (head) list_memory(x, "zero", KERNEL_ZERO, x->R * x->C, x->e);
+        if (!norm_first) list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
+    }
 }
 
 static inline void ours_recompute(const Lists* x) {
     if (x->recompute == RECOMPUTE_NONE) return;
     const int first = x->w->n;
-    list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
+    for (int i = 0; i < x->parts; i++) {
+        list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
+        if (x->recompute == RECOMPUTE_FULL) continue;
+        list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
+        ours_activation(x, true);
+    }
     if (x->recompute == RECOMPUTE_FULL) {
-        ours_forward_inner(x);
+        ours_forward_inner(x, false);
         return;
     }
-    list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
-    ours_activation(x, true);
     for (int i = first; i < x->w->n; i++) x->w->op[i].weight = true; // inputs of the matrices
 }
 
 static inline void ours_backward(const Lists* x) {
     ours_recompute(x);
-    ours_branch_gradient(x);
-    work_product(x->w, "mlp projection dX", 1, x->N, x->F, x->C, 1);
-    const double values = x->gated ? 5 : 3;
-    list_memory(x, "activation backward", KERNEL_ACTIVATION_BACKWARD, x->N * x->F, x->e * (x->fused ? 1 : values));
-    work_product(x->w, "fc dX", 1, x->N, x->C, x->fc, 1);
-    list_sum(x);
-    ours_weights(x, "mlp projection dW", x->F, "fc dW", x->fc);
-
-    ours_branch_gradient(x);
-    work_product(x->w, "projection dX", 1, x->N, x->NH * x->HS, x->C, 1);
-    list_flash(x, true);
-    if (!x->learned) list_memory(x, "rope backward", KERNEL_ROPE_BACKWARD, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
-    work_product(x->w, "qkv dX", 1, x->N, x->C, x->qkv, 1);
-    list_sum(x);
-    ours_weights(x, "projection dW", x->NH * x->HS, "qkv dW", x->qkv);
+    ours_branch(x, OURS_MLP);
+    ours_branch(x, OURS_ATTENTION);
 }
 
 // ---- Published systems. Bytes by values read and written; a mask of dropout is one byte.
@@ -585,14 +676,33 @@ static inline void work_block(Work* w, const StepSetup* setup, bool backward, bo
 // the backward pass, sends its input gradient.
 static inline void work_chunk(Work* w, const StepSetup* setup, bool backward, bool receives, bool sends) {
     const Lists x = lists_of(setup, w);
-    const bool scatters = setup->mesh.scatter && !x.rows && x.t > 1;
+    const double rows = x.R * x.parts;
+    const bool scatters = mesh_scatters(&setup->mesh);
     if (!x.s->ours) return;
     if (receives && scatters)
-        work_collective(w, "gather of a boundary", PLAN_ALL_GATHER, x.e * x.N * x.C, x.t, 1);
+        work_collective(w, "gather of a boundary", PLAN_ALL_GATHER, x.e * rows * x.C, x.t, 1);
     else if (receives)
-        list_memory(&x, "boundary", KERNEL_COPY, x.R * x.C, 2 * x.e);
-    if (backward && sends) list_memory(&x, "boundary", KERNEL_COPY, scatters ? x.R * x.C / x.t : x.R * x.C, 2 * x.e);
-    if (!backward) list_memory(&x, "norm", KERNEL_NORM, x.R * x.C, 2 * x.e);
+        list_memory(&x, "boundary", KERNEL_COPY, rows * x.C, 2 * x.e);
+    if (backward && sends) list_memory(&x, "boundary", KERNEL_COPY, rows * x.C / (scatters ? x.t : 1), 2 * x.e);
+    for (int i = 0; i < x.parts && !backward; i++) list_memory(&x, "norm", KERNEL_NORM, x.R * x.C, 2 * x.e);
+}
+
+static inline void ours_embedding(const Lists* part, bool backward) {
+    Lists x = *part;
+    const int first = x.w->n;
+    x.shared = x.C; // a CAAT-Net's streams begin and end as one
+    for (int i = 0; i < x.parts; i++) {
+        if (!backward) { // tokens, the sum over the parts of the vocabulary, positions
+            list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.learned ? 5 : 2));
+            list_sum(&x);
+            continue;
+        }
+        if (x.back > 0) ours_sum(&x, true);
+        if (x.back > 0) list_memory(&x, "unpack", KERNEL_COPY, x.N * x.C, x.back + x.e);
+        list_gather(&x); // read; a row of the float32 table, read and written
+        list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.learned ? 2 : 1) + 8);
+    }
+    for (int i = first; i < x.w->n && backward; i++) x.w->op[i].weight = true;
 }
 
 static inline void work_embedding(Work* w, const StepSetup* setup, bool backward) {
@@ -602,14 +712,8 @@ static inline void work_embedding(Work* w, const StepSetup* setup, bool backward
         list_sum(&x);
     } else if (!x.s->ours) {
         other_memory(&x, "embedding back", x.N * x.C, 6 * x.e);
-    } else if (!backward) { // tokens, the sum over the parts of the vocabulary, positions
-        list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.learned ? 5 : 2));
-        list_sum(&x);
-    } else { // read; a row of the float32 table, read and written
-        const int first = x.w->n;
-        list_gather(&x);
-        list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.learned ? 2 : 1) + 8);
-        for (int i = first; i < x.w->n; i++) x.w->op[i].weight = true;
+    } else {
+        ours_embedding(&x, backward);
     }
 }
 
@@ -617,24 +721,18 @@ static inline void work_embedding(Work* w, const StepSetup* setup, bool backward
 // forward and two backward, and ranks exchange three numbers a row.
 static inline void ours_head(const Lists* x, bool backward) {
     const double logits = x->N * x->V;
-    if (!backward) {
+    if (backward) {
+        ours_branch(x, OURS_HEAD);
+        return;
+    }
+    for (int i = 0; i < x->parts; i++) {
         list_gather(x);
         work_product(x->w, "head", 0, x->N, x->V, x->C, 1);
         list_memory(x, "classifier", KERNEL_CLASSIFIER, x->t == 1 ? logits : logits / 2, x->e * (x->t == 1 ? 2 : 4));
-        if (x->t == 1) return;
+        if (x->t == 1) continue;
         work_collective(x->w, "largest logits", PLAN_ALL_REDUCE, 4 * x->N, x->t, 1);
         work_collective(x->w, "sums of exponentials", PLAN_ALL_REDUCE, 8 * x->N, x->t, 1);
-        return;
     }
-    if (x->t > 1) list_memory(x, "classifier", KERNEL_CLASSIFIER, logits / 2, x->e * 4);
-    work_product(x->w, "head dX", 1, x->N, x->C, x->V, 1);
-    list_sum(x);
-    const int first = x->w->n;
-    if (x->rows) list_gather(x)->weight = true;
-    work_product(x->w, "head dW", 2, x->V, x->C, x->N, 1);
-    if (!x->rows) list_hide(x, first);
-    list_memory(x, "zero", KERNEL_ZERO, x->R * x->C, x->e);
-    list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
 }
 
 // Last norm, logits, cross entropy: in float32 in several passes, or in one.

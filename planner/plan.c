@@ -12,6 +12,7 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
 It plans with the trainer's own code: the layout of parallel.h, the schedules of parallel/schedule.h, the plans of
 comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from them.
 */
+#undef METHODS_NO // a trainer without them is planned as one with their defaults
 #include "../util/options.h"
 #include "../trainer/settings.h"
 #include "../dev/plot/schedule_svg.h"
@@ -19,6 +20,7 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 #include "flags.h"
 #include "datacenter_print.h"
 #include "host_memory.h"
+#include "methods_search.h"
 #include "published.h"
 #include "search.h"
 
@@ -33,12 +35,14 @@ typedef struct {
     bool no_clip, any_memory, json, flags, inputs, published, clusters, version, help;
     double text, time_limit, margin; // margin -1: by the cluster
     int precision;                   // choice; the first is that of the software
-    const char *data, *hosts;
+    const char *data, *hosts, *search;
+    double wan, wan_ms; // -1: as the cluster has it
 } PlanOptions;
 
-enum { PLAN_OPTIONS = 56 };
+enum { PLAN_OPTIONS = 80 };
 
-static int plan_table(Option* table, PlanOptions* o) {
+static int plan_table(Option* list, PlanOptions* o) {
+    OptionTable table = {list, 0, PLAN_OPTIONS};
     Settings* m = &o->model;
     static char any_schedule[160];
     snprintf(any_schedule, sizeof any_schedule, "any|%s", schedule_choices());
@@ -76,6 +80,13 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_choice("sequence-parallel", &o->sequence_parallel, "any|no|yes", "norms on 1/tp of the positions each"),
         option_flag("no-clip", &o->no_clip, "no clipping: updates need not wait for the norm of the whole gradient"),
         option_flag("any-memory", &o->any_memory, "also what does not fit, to ask for runs that others have published"),
+        option_heading("the trainer's methods [as it has them; searched where --search names them]"),
+        option_string("search", &o->search, "A,B,...",
+                      "of the options below, those whose value is chosen: dp-mode,..."),
+        option_float("wan", &o->wan, 1e-3, 1e9, "Gbit/s between two sites; the GPUs are then on --sites [2] of them"),
+        option_float("wan-ms", &o->wan_ms, 0, 1e4, "milliseconds from one site to another [30]"),
+    };
+    const Option rest[] = {
         option_heading("what is printed"),
         option_int("rows", &o->rows, 1, 1000, "of the table"),
         option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
@@ -99,10 +110,10 @@ static int plan_table(Option* table, PlanOptions* o) {
         option_flag("version", &o->version, "the version of this program"),
         option_flag("help", &o->help, "this list"),
     };
-    const int n = (int)(sizeof rows / sizeof rows[0]);
-    if (n > PLAN_OPTIONS) die("internal error: %d options", n);
-    memcpy(table, rows, sizeof rows);
-    return n;
+    options_add(&table, rows, sizeof rows / sizeof rows[0]);
+    methods_table(&table, m);
+    options_add(&table, rest, sizeof rest / sizeof rest[0]);
+    return table.n;
 }
 
 static PlanOptions plan_options_default(void) {
@@ -115,6 +126,8 @@ static PlanOptions plan_options_default(void) {
     o.rows = 10;
     o.time_limit = 20;
     o.margin = -1;
+    o.wan = -1;
+    o.wan_ms = -1;
     o.completion = -1;
     return o;
 }
@@ -149,6 +162,21 @@ static void set_margin(Cluster* c, double margin) {
     if (!c->cores) c->device.memory_fraction = 1 - margin / c->device.memory;
 }
 
+// --wan, --wan-ms: a link between the sites of the GPUs, which fill as many nodes in each.
+static void set_sites(Cluster* c, const PlanOptions* o) {
+    const int gpus = (int)o->gpus, sites = o->model.sites ? (int)o->model.sites : 2;
+    const int64_t all = cluster_gpus(c);
+    if (o->wan_ms >= 0 && o->wan < 0 && c->sites == 1) die_usage("--wan-ms needs --wan GBIT, a link between sites");
+    if (o->wan_ms >= 0) c->site_delay = 1e-3 * o->wan_ms;
+    if (o->wan < 0) return;
+    if (c->cores) die_usage("--wan joins sites of GPUs, and cluster %s is of cores", c->name);
+    if (gpus % sites || (all && gpus > all))
+        die_usage("--wan %g: --gpus %d cannot be divided over --sites %d", o->wan, gpus, sites);
+    c->sites = sites;
+    c->nodes = sites * ((gpus / sites + c->node_gpus - 1) / c->node_gpus);
+    c->site_rate = 1e9 / 8 * o->wan;
+}
+
 // Without any shape option the model is the default preset, with its vocabulary. Shape options without a preset modify
 // the trainer's default model.
 static void read_usual_model(PlanOptions* o, Option* table, int n) {
@@ -159,9 +187,14 @@ static void read_usual_model(PlanOptions* o, Option* table, int n) {
     if (!option_given(table, n, "model")) o->model.model = settings_default().model;
 }
 
-static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines) {
+static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines, Methods* methods) {
     Question q;
+    Error error;
     memset(&q, 0, sizeof q);
+    if (!methods_read(methods, &o->model, table, n, o->search, &error)) die_usage("%s", error.text);
+    q.methods = methods->list;
+    q.methods_count = methods->n;
+    q.sites = (int)o->model.sites;
     read_usual_model(o, table, n);
     q.model = settings_model(&o->model, table, n, 256);
     q.T = o->model.seq ? (int)o->model.seq : q.model.T;
@@ -361,7 +394,10 @@ static void print_json_choice(const PlanOptions* o, const Choice* c) {
            m->t, m->p, m->d, m->v, schedule_name(s->schedule), s->B, m->sequence_parallel ? "true" : "false", m->zero,
            recompute_names[m->recompute], c->cost.seconds);
     for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), c->cost.parts[i]);
-    printf(",\"mfu\":%.4g,\"bytes\":%.0f", c->cost.mfu, c->memory.bytes);
+    char methods[400];
+    methods_options(methods, sizeof methods, &s->methods, m->sites);
+    printf(",\"mfu\":%.4g,\"bytes\":%.0f,\"exchange\":%.6g,\"methods\":\"%s\"", c->cost.mfu, c->memory.bytes,
+           c->cost.exchange, methods + (*methods == ' '));
     if (s->cluster->measured && s->cluster->cores) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
     printf("}");
 }
@@ -393,6 +429,21 @@ static void draw_step(const StepSetup* s, const char* path) {
     printf("picture   %s\n", path);
 }
 
+// What the search has chosen of the methods, and what the sites exchange.
+static void print_methods(const StepSetup* s, const StepCost* c) {
+    char text[400];
+    methods_options(text, sizeof text, &s->methods, s->mesh.sites);
+    if (*text) printf("methods  %s\n", text);
+    if (s->mesh.sites == 1 || !s->software->ours) return;
+    const ByteUnit unit = byte_unit(c->sent, true);
+    printf("sites     a rank sends %.3f %s a step to other sites, in flight for %.3g s; ", c->sent / unit.bytes,
+           unit.name, c->exchange);
+    if (async_schedule_are_late(&s->methods.async))
+        printf("a step waits for it for %.3g s\n", c->waits);
+    else
+        printf("a step waits for it\n");
+}
+
 // The command: on one node by mpirun; on several by ssh, or as a Slurm job, each with as many ranks a node.
 static void print_run(const PlanOptions* o, const Choice* best, Option* table, int n) {
     const StepSetup* s = &best->setup;
@@ -421,6 +472,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     if (!best->setup.cluster->measured) published_print_band(stdout, best->setup.cluster->name);
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
+    print_methods(&best->setup, &best->cost);
     if (best->setup.software->ours) print_traffic(&best->setup); // only this trainer's traffic is known
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
     if (best->setup.software->ours) print_run(o, best, table, n);
@@ -496,6 +548,7 @@ static void calibrate(const Question* q, Machines* machines, const char* trace) 
 
 int main(int argc, char** argv) {
     static Machines machines;
+    Methods methods;
     PlanOptions o = plan_options_default();
     Option table[PLAN_OPTIONS];
     Error error;
@@ -525,7 +578,8 @@ int main(int argc, char** argv) {
     if (o.clusters || o.published || o.datacenter) return 0;
     if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
     set_margin(&machines.cluster, 1e9 * o.margin);
-    const Question q = read_question(&o, table, n, &machines);
+    set_sites(&machines.cluster, &o);
+    const Question q = read_question(&o, table, n, &machines, &methods);
     if (o.calibrate) {
         calibrate(&q, &machines, o.calibrate);
         return 0;
@@ -544,6 +598,7 @@ int main(int argc, char** argv) {
     if (o.json) print_json(&o, &answer);
     if (o.flags) flags_print(stdout, &answer_recommended(&answer)->setup, table, n);
     answer_free(&answer);
+    free(methods.list);
     measured_free(&machines.measured);
     return 0;
 }

@@ -31,6 +31,67 @@ static inline PipelineConfig step_pipeline(const StepSetup* x) {
     return plan;
 }
 
+// ----------------------------------------------------------------------------------------------------------------
+// Replicas
+
+// The algorithm by which replicas of a site sum, or (far) one of each site; NULL: a library's (trainer/setup.h).
+static inline const char* replicas_algorithm(const StepSetup* s, bool far) {
+    const Mesh* mesh = &s->mesh;
+    const char* named = s->methods.allreduce;
+    if (named && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1)) return strcmp(named, "native") ? named : NULL;
+    return far && async_schedule_are_late(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
+}
+
+// A plan's price. Between sites: over the links of the cluster's sites, or, where all ranks are on one, over its fabric.
+static inline bool replicas_plan(const StepSetup* s, const Cluster* c, const char* algorithm, bool far, PlanKind kind,
+                                 LinkCost* cost, Error* error) {
+    const Mesh* mesh = &s->mesh;
+    const int site = mesh_site_size(mesh), sharing = mesh->t * mesh->p * site;
+    const char* topology = algorithm == s->methods.allreduce ? s->methods.topology : NULL;
+    return replicas_plan_cost(c, algorithm, topology, kind, far ? mesh->sites : site, mesh->t * (far ? site : 1),
+                              far && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1 ? sharing : 0, cost, error);
+}
+
+// A collective of the replicas of a site, or (far) of one replica of each site.
+static inline double replicas_seconds(Rates* r, const StepSetup* s, bool far, PlanKind kind, double bytes) {
+    const Mesh* mesh = &s->mesh;
+    const int site = mesh_site_size(mesh), sharing = mesh->t * mesh->p * site;
+    const bool wan = far && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
+    LinkKept x = {kind,   far ? mesh->sites : site,  mesh->t * (far ? site : 1), wan ? sharing : 0,
+                  {0, 0}, replicas_algorithm(s, far)};
+    Error error;
+    if (x.ranks == 1 || bytes <= 0) return 0;
+    if (wan && !x.algorithm) return link_seconds(site_cost(s->cluster, kind, x.ranks, sharing), bytes);
+    if (!wan && x.algorithm != s->methods.allreduce) x.algorithm = NULL;
+    if (!x.algorithm) return collective_seconds(r, kind, bytes, x.ranks, x.stride);
+    if (link_known(&r->links, &x)) return link_seconds(x.cost, bytes);
+    if (!replicas_plan(s, r->cluster, x.algorithm, far, kind, &x.cost, &error)) die("%s", error.text);
+    return link_seconds(link_keep(&r->links, &x), bytes);
+}
+
+// Whether gradients are scattered in a site of several replicas, and gathered after the sum between sites
+// (parallel/data.h).
+static inline bool sums_by_shards(const StepSetup* s) {
+    const Mesh* mesh = &s->mesh;
+    return mesh_site_size(mesh) > 1 && !async_schedule_are_local(&s->methods.async) &&
+           (mesh->sites > 1 || async_schedule_are_late(&s->methods.async));
+}
+
+// Refuses --allreduce where the trainer has no plan for a sum of the step.
+static inline bool replicas_check(const StepSetup* s, Error* error) {
+    const Mesh* mesh = &s->mesh;
+    const char* name = s->methods.allreduce;
+    const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1, halves = mesh->zero || sums_by_shards(s);
+    LinkCost cost;
+    if (mesh->d == 1) return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", name);
+    if (mesh->d % mesh->sites || strcmp(name, "native") == 0) return true;
+    if (far && s->methods.async.bits < 32)
+        return replicas_plan(s, s->cluster, name, far, PLAN_ALL_GATHER, &cost, error);
+    if (!halves) return replicas_plan(s, s->cluster, name, far, PLAN_ALL_REDUCE, &cost, error);
+    return replicas_plan(s, s->cluster, name, far, PLAN_REDUCE_SCATTER, &cost, error) &&
+           replicas_plan(s, s->cluster, name, far, PLAN_ALL_GATHER, &cost, error);
+}
+
 // Refuses methods that the trainer, or a published software, does not combine with the mesh.
 static inline bool step_check_methods(const StepSetup* x, Error* error) {
     const Mesh* m = &x->mesh;
@@ -41,6 +102,7 @@ static inline bool step_check_methods(const StepSetup* x, Error* error) {
                     x->cluster->name, sites);
     if (!x->software->ours && (async_schedule_are_late(async) || m->caat.ranks || m->tp_overlap))
         return fail(error, "--software %s has no --dp-mode, --caat-fraction and --tp-comm-overlap", x->software->name);
+    if (x->methods.allreduce && !replicas_check(x, error)) return false;
     return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m, x->B, error) &&
            async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error);
 }
@@ -196,27 +258,6 @@ static inline void chunk_price(ChunkPrice* c, const ListPrices* lists, int layer
     if (last) price_add(&c->forward, &lists->head[0], 1), price_add(&c->backward, &lists->head[1], 1);
 }
 
-// Between the mesh's sites: ranks with the same place in each. Over the links between the cluster's sites, or, where the
-// ranks are on one of these, over its fabric. Late sites have a ring (trainer/setup.h).
-static inline double far_seconds(Rates* r, const StepSetup* s, PlanKind kind, double bytes) {
-    const Mesh* mesh = &s->mesh;
-    const int replicas = mesh_site_size(mesh), ranks = mesh->t * mesh->p * replicas;
-    if (mesh->sites == 1 || bytes <= 0) return 0;
-    if (cluster_sites_of(s->cluster, mesh_size(mesh)) == 1)
-        return collective_seconds(r, kind, bytes, mesh->sites, mesh->t * replicas);
-    if (!async_schedule_are_late(&s->methods.async))
-        return link_seconds(site_cost(s->cluster, kind, mesh->sites, ranks), bytes);
-    return link_seconds(site_plan_cost(s->cluster, "ring", kind, mesh->sites, ranks), bytes);
-}
-
-// Whether gradients are scattered in a site of several replicas, and gathered after the sum between sites
-// (parallel/data.h).
-static inline bool sums_by_shards(const StepSetup* s) {
-    const Mesh* mesh = &s->mesh;
-    return mesh_site_size(mesh) > 1 && !async_schedule_are_local(&s->methods.async) &&
-           (mesh->sites > 1 || async_schedule_are_late(&s->methods.async));
-}
-
 // Sums of gradients that start in the backward pass: over all replicas, or those of a site; between sites where each is
 // one replica.
 static inline double sum_seconds(Rates* r, const StepSetup* s, double bytes) {
@@ -224,8 +265,8 @@ static inline double sum_seconds(Rates* r, const StepSetup* s, double bytes) {
     const int site = mesh_site_size(mesh);
     const PlanKind kind = mesh->zero || sums_by_shards(s) ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
     if (mesh->d == 1 || bytes <= 0) return 0;
-    if (site > 1 || mesh->sites == 1) return collective_seconds(r, kind, bytes, site, mesh->t);
-    return async_schedule_are_late(&s->methods.async) ? 0 : far_seconds(r, s, kind, bytes);
+    if (site > 1 || mesh->sites == 1) return replicas_seconds(r, s, false, kind, bytes);
+    return async_schedule_are_late(&s->methods.async) ? 0 : replicas_seconds(r, s, true, kind, bytes);
 }
 
 // What follows them: the sum between sites of several replicas that wait for it; the gathering in a site, of gradients
@@ -237,9 +278,9 @@ static inline double after_seconds(Rates* r, const StepSetup* s, double bytes) {
     double seconds = 0;
     if (bytes <= 0 || site == 1) return 0;
     if (sums_by_shards(s) && !async_schedule_are_late(async))
-        seconds = far_seconds(r, s, PLAN_ALL_REDUCE, bytes / site);
+        seconds = replicas_seconds(r, s, true, PLAN_ALL_REDUCE, bytes / site);
     if (sums_by_shards(s) || async->mode == DP_DC_S3GD)
-        seconds += collective_seconds(r, PLAN_ALL_GATHER, bytes, site, mesh->t);
+        seconds += replicas_seconds(r, s, false, PLAN_ALL_GATHER, bytes);
     return seconds;
 }
 
@@ -247,8 +288,7 @@ static inline double after_seconds(Rates* r, const StepSetup* s, double bytes) {
 static inline double gather_seconds(Rates* r, const StepSetup* s, double bytes) {
     const Mesh* mesh = &s->mesh;
     if (!mesh->zero || mesh->d == 1 || bytes <= 0) return 0;
-    if (mesh->sites == 1) return collective_seconds(r, PLAN_ALL_GATHER, bytes, mesh->d, mesh->t);
-    return far_seconds(r, s, PLAN_ALL_GATHER, bytes);
+    return replicas_seconds(r, s, mesh->sites > 1, PLAN_ALL_GATHER, bytes);
 }
 
 static inline double parts_of_half(const WorkPrice* w, int half) {
@@ -384,7 +424,7 @@ static inline double norm_seconds(StepPricing* g) {
     for (int k = 0; k < 3; k++)
         seconds += collective_seconds(&g->rates, PLAN_ALL_REDUCE, bytes, groups[k][0], groups[k][1]);
     const int far = (async_schedule_are_late(&s->methods.async) ? 0 : 2) + (mesh->zero > 0);
-    return far ? seconds + far * far_seconds(&g->rates, s, PLAN_ALL_REDUCE, bytes) : seconds;
+    return far ? seconds + far * replicas_seconds(&g->rates, s, true, PLAN_ALL_REDUCE, bytes) : seconds;
 }
 
 // A message from virtual stage i to the next one, or back.
@@ -392,7 +432,7 @@ static inline double step_message(StepPricing* g, const PipelineConfig* plan) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
     const double bytes = (double)s->software->value_bytes * s->B * s->T * s->model.C;
-    const bool rows = mesh->sequence_parallel && mesh->t > 1, scatters = mesh->scatter && !rows && mesh->t > 1;
+    const bool rows = mesh->sequence_parallel && mesh->t > 1, scatters = mesh_scatters(mesh);
     if (plan->p == 1) return 0;
     double seconds = message_seconds(&g->rates, bytes / (rows || scatters ? mesh->t : 1), mesh->t * mesh->d, plan->p);
     if (scatters && !s->software->ours) // ours gathers within the pass
@@ -467,9 +507,9 @@ static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const do
     x->exchange.bytes[f] = mean;
     const double sent = shared ? mean : most;
     if (S > 1) // the bytes of the whole vector, from those that are sent
-        x->exchange.seconds[f] = far_seconds(&g->rates, s, kind, sent * S / (S - 1) / plan_passes(kind));
+        x->exchange.seconds[f] = replicas_seconds(&g->rates, s, true, kind, sent * S / (S - 1) / plan_passes(kind));
     if (k > 1 && s->methods.async.mode == DP_DILOCO)
-        x->exchange.merge[f] = collective_seconds(&g->rates, PLAN_ALL_GATHER, inside * k / (k - 1), k, mesh->t);
+        x->exchange.merge[f] = replicas_seconds(&g->rates, s, false, PLAN_ALL_GATHER, inside * k / (k - 1));
 }
 
 static inline void exchange_prices(StepPrices* x, StepPricing* g) {
@@ -481,7 +521,7 @@ static inline void exchange_prices(StepPrices* x, StepPricing* g) {
     ModelConfig one = s->model;
     Error error;
     x->exchange.config = *config;
-    if (!async_schedule_are_late(config)) return;
+    if (!async_schedule_are_late(config) && mesh.sites == 1) return;
     mesh.p = mesh.v = one.L = 1;
     mesh.folded = false;
     mesh.tensor = mesh.data = mesh.pipeline = mesh.first_layers = mesh.last_layers = 0;

@@ -334,7 +334,8 @@ typedef struct {
     double flops;                      // per device, by equation 3; a machine without GPUs is one device
     double mfu;                        // of the peak, by model.h's count; 0 if the peak is not known
     double tokens_per_second;
-    double exchange, waits; // late sites: seconds of their exchange a step; of these, that the step waits for
+    // Between sites: bytes of a rank, of the mean stage, and seconds in flight, a step; the waits of late sites for it.
+    double sent, exchange, waits;
     // On request (step_cost_with), for drawings.
     Schedule* tables;
     Timeline timeline;
@@ -422,11 +423,11 @@ static inline double exchange_bound(const Exchange* x, double length, double* bu
     const AsyncConfig* config = &x->config;
     double merge = 0;
     *busy = 0;
-    if (!async_schedule_are_late(config)) return length;
-    for (int f = 0; f < config->fragments; f++) {
+    for (int f = 0; x->seconds && f < config->fragments; f++) {
         *busy += x->seconds[f] / (double)config->period;
         merge += x->merge[f] / (double)config->period;
     }
+    if (!async_schedule_are_late(config)) return length;
     return fmax(*busy, length + merge + (config->delay == 0 ? *busy : 0));
 }
 
@@ -442,9 +443,11 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     run_begin(&run, tables, &prices, keep ? &cost.timeline : NULL);
     run.speed = s->speed;
     run_step(&run);
-    cost.seconds = exchange_step(&prices.exchange, run.length);
-    cost.waits = cost.seconds - run.length;
+    cost.waits = fmax(0, exchange_step(&prices.exchange, run.length) - run.length);
+    cost.seconds = run.length + cost.waits;
     exchange_bound(&prices.exchange, run.length, &cost.exchange);
+    for (int f = 0; s->mesh.sites > 1 && f < prices.exchange.config.fragments; f++)
+        cost.sent += prices.exchange.bytes[f] / (double)prices.exchange.config.period;
     step_parts(&cost, &run);
     cost.parts[STEP_DATA] += cost.waits;
     step_rates(&cost, s);

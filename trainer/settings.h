@@ -186,9 +186,12 @@ static inline void add_mesh_options(OptionTable* table, Settings* s) {
 }
 
 static inline void add_async_options(OptionTable* table, Settings* s) {
-    static char allreduce_help[256];
-    snprintf(allreduce_help, sizeof allreduce_help,
-             "by a plan of comm/collectives/collectives.h, not MPI's or NCCL's own: %s", algorithm_names());
+    static char allreduce_help[320];
+    snprintf(
+        allreduce_help, sizeof allreduce_help,
+        "by a plan of comm/collectives/collectives.h: %s; or native, MPI's or NCCL's own [halving-doubling between "
+        "2, 4, 8, ... processes, else ring; on GPUs native]",
+        algorithm_names());
     const Option rows[] = {
         option_heading("asynchronous data parallelism"),
         option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
@@ -640,8 +643,8 @@ static inline bool sum_options_check(const Settings* o, Error* error) {
     if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
         return fail(error, "--caat-%s needs --caat-fraction P or --caat-ranks N",
                     o->caat_scale ? "scale" : "grad-dtype");
-    if (o->topology && !o->allreduce)
-        return fail(error, "--topology needs --allreduce NAME: MPI and NCCL choose their own algorithms");
+    if (o->topology && (!o->allreduce || strcmp(o->allreduce, "native") == 0))
+        return fail(error, "--topology needs --allreduce NAME, an algorithm that is planned for it");
     return true;
 }
 

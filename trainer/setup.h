@@ -601,40 +601,37 @@ static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, 
     return ok;
 }
 
-// Builds --allreduce on --topology, the network of a site's replicas, or, where each is a site, of the sites.
-static inline bool build_named_allreduce(Trainer* t, const Mesh* mesh, bool far, Error* error) {
-    const Settings* o = &t->settings;
+// Builds the plans of the data group, or of the far group, by an algorithm on a network.
+static inline bool build_allreduce(Trainer* t, bool far, const char* algorithm, const char* topology, Error* error) {
+    const Mesh* mesh = &t->stage.layout.mesh;
     const int replicas = far ? mesh->sites : mesh_site_size(mesh);
-    char usual[32];
     Network net;
-    bool ok = true;
-    snprintf(usual, sizeof usual, "full:%d", replicas);
-    if (!network_build(&net, o->topology ? o->topology : usual, error)) return false;
-    if (net.ranks != replicas)
-        ok = fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
-                  o->topology, net.ranks, replicas, mesh->sites > 1 && !far ? " in a site" : " (--dp)");
-    ok = ok && build_sums(far ? t->far_sums : t->sums, &t->stage, far, o->allreduce, &net, error);
+    if (!replicas_network(&net, topology, replicas, mesh->sites > 1 && !far, error)) return false;
+    const bool ok = build_sums(far ? t->far_sums : t->sums, &t->stage, far, algorithm, &net, error);
     network_free(&net);
     return ok;
 }
 
-// --allreduce and --topology: the plans of the data group, or, where every replica is a site, of the far group
-// (comm/collectives/collectives.h). Asynchronous sites always have a plan, by default a ring: their thread would call
-// MPI's non-blocking all-reduce, and Open MPI's is a tree that sends four times as much.
+// The plans of the sums between replicas, and between sites (comm/collectives/collectives.h): --allreduce on --topology
+// for the data group, or, where every replica is a site, for the far group. Without it groups on processors have a plan
+// too, and asynchronous sites anywhere: they would call MPI's non-blocking all-reduce in place, which in Open MPI is a
+// tree, up and then down, whose root sends and receives log2(n) times the vector.
 static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
+    enum { MOST_REPLICAS = 128 }; // the table of more is large, and only --dry-run has as many on processors
     const Settings* o = &t->settings;
-    const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1;
-    char usual[32];
-    Network net;
+    const bool native = o->allreduce && strcmp(o->allreduce, "native") == 0;
     if (o->allreduce && mesh->d == 1)
         return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
-    if (o->allreduce && !build_named_allreduce(t, mesh, far, error)) return false;
-    if (mesh->sites == 1 || (o->allreduce && far) || !t->stage.async) return true;
-    snprintf(usual, sizeof usual, "full:%d", mesh->sites);
-    if (!network_build(&net, usual, error)) return false;
-    const bool ok = build_sums(t->far_sums, &t->stage, true, "ring", &net, error);
-    network_free(&net);
-    return ok;
+    for (int far = 0; far < 2; far++) {
+        const int replicas = far ? mesh->sites : mesh_site_size(mesh);
+        const bool named = o->allreduce && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
+        const bool planned = (DEVICE_IS_HOST && replicas <= MOST_REPLICAS) || (far && t->stage.async);
+        const char* algorithm = planned ? algorithm_usual(replicas) : NULL;
+        if (named) algorithm = native ? NULL : o->allreduce;
+        if (replicas > 1 && algorithm && !build_allreduce(t, far, algorithm, named ? o->topology : NULL, error))
+            return false;
+    }
+    return true;
 }
 
 // Plans the schedule, the stage and the all-reduces of this rank.

@@ -5,6 +5,7 @@ simulated (planner/) and executed (comm/comm_planned.h).
 
     algorithms          the table of algorithms; names, messages, planner and tests iterate it
     algorithm_parse     "multitree:2": an algorithm and its numbers
+    algorithm_usual     the algorithm of groups for which none is asked for
     collective_build    the plan of an algorithm on a network, or the reason why there is none
 
     topology.h    networks: torus, mesh, fat tree, ..., or from a file
@@ -135,6 +136,24 @@ static inline bool algorithm_parse(const char* text, AlgorithmChoice* choice, Er
         return algorithm_parse_numbers(text, colon, choice, error);
     }
     return fail(error, "%s is no algorithm; there are %s", text, algorithm_names());
+}
+
+// The algorithm of a group for which none is asked for, and whose links are unknown. Of both the bytes are the least
+// possible; halving-doubling has fewer steps, and adds in the same order in every part of a vector.
+static inline const char* algorithm_usual(int ranks) {
+    return algorithms[(ranks & (ranks - 1)) == 0 ? HALVING_DOUBLING : RING].name;
+}
+
+// The network that replicas' sums are planned for: a topology, or all to all; part: they are those of one site.
+static inline bool replicas_network(Network* net, const char* topology, int replicas, bool part, Error* error) {
+    char usual[32];
+    snprintf(usual, sizeof usual, "full:%d", replicas);
+    if (!network_build(net, topology ? topology : usual, error)) return false;
+    if (net->ranks == replicas) return true;
+    fail(error, "--topology %s joins %d ranks, but there are %d replicas%s whose gradients are summed over it",
+         net->name, net->ranks, replicas, part ? " in a site" : " (--dp)");
+    network_free(net);
+    return false;
 }
 
 // Why an algorithm cannot plan this collective on this network, or NULL.

@@ -117,7 +117,7 @@ def train():
     options = '--seq 64 --global-batch 32 --micro-batch 2 --dp 16 --steps 8 --warmup 2 --eval-every 0 --sample-every 0'
     print('milliseconds a step, 16 replicas on torus:4x4, 20 Mbit/s')
     for a in ['native'] + ALGORITHMS[1:]:
-        plan = [] if a == 'native' else ['--allreduce', a, '--topology', 'torus:4x4']
+        plan = ['--allreduce', a] + (['--topology', 'torus:4x4'] if a != 'native' else [])
         out = subprocess.run(['dev/experiments/net_torus.sh', 'with', 'torus:4x4', str(MBIT), '--', './train_gpt']
                              + options.split() + plan,
                              check=True, stdout=subprocess.PIPE, text=True,

@@ -1,5 +1,5 @@
 """Faults in what --explain says, in words, of a mesh: check_explain.py compares it with numbers of its own."""
-EXPLAIN = "trainer/explain.h"
+EXPLAIN, SETUP, ALGORITHMS = "trainer/explain.h", "trainer/setup.h", "comm/collectives/collectives.h"
 FAULTS = [
     ("a kB has 1024 bytes", EXPLAIN, "bytes /= 1000;", "bytes /= 1024;"),
     ("a line is too long", EXPLAIN, "EXPLAIN_COLUMNS = 100", "EXPLAIN_COLUMNS = 110"),
@@ -59,6 +59,10 @@ FAULTS = [
     ("sites are not said", EXPLAIN, "    if (mesh->sites == 1 && !e->stage->async) return;\n", "    return;\n"),
     ("ZeRO over sites is not said", EXPLAIN, "if (k == 1) say_zero(e);", "if (k == 0) say_zero(e);"),
     ("the all-reduce algorithm is not said", EXPLAIN, "        if (!plan->n) continue;\n", "        continue;\n"),
+    ("native is a plan", SETUP, "algorithm = native ? NULL :", "algorithm = native ? algorithm :"),
+    ("a ring for any number of replicas", ALGORITHMS, "? HALVING_DOUBLING : RING]", "? RING : RING]"),
+    ("halving-doubling for any number", ALGORITHMS, "? HALVING_DOUBLING : RING]", "? HALVING_DOUBLING : FOREST]"),
+    ("no plan for the sums of a site", SETUP, "(DEVICE_IS_HOST && replicas", "(DEVICE_IS_HOST && far && replicas"),
     ("the topology is not said", EXPLAIN, "allreduce_network(e->t, far)", "\"full\""),
     ("it trains", "trainer/trainer_init.h", "o->dry_run |= o->explain;", "o->dry_run |= false;"),
     ("the plan is printed instead", "train_gpt.cu", "if (is_main(t) && t->settings.explain)",

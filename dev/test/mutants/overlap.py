@@ -63,8 +63,8 @@ FAULTS = [
      "for (int i = 0; i < parts; i++) dx[i] = vocab_parallel_embedding_grad(&part[0]);"),
     ("recomputation: only the first half's mlp", FULL, MODEL,
      "fc_forward(stage, part[i].acts, layer);", "fc_forward(stage, part[0].acts, layer);"),
-    ("sums in a ring, whose order depends on the place in the vector", FOUR, TENSOR,
-     'power ? "halving-doubling" : "ring"', 'power ? "ring" : "ring"'),
+    ("sums in a ring, whose order depends on the place in the vector", FOUR,
+     "comm/collectives/collectives.h", "? HALVING_DOUBLING : RING", "? RING : RING"),
 ]
 
 FAST, run = collectives.FAST, collectives.run

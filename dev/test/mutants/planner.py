@@ -96,6 +96,8 @@ FAULTS = [
     ("time: the bound forgets to drain", STEP, "alone - weights + drain", "alone + weights + drain"),
     ("time: a head on every stage", PRICES, "if (last) price_add(&c->forward, &lists->head[0], 1)",
      "if (true) price_add(&c->forward, &lists->head[0], 1)"),
+    ("time: a tile's overhead grows with the SMs", OPCOST, "sum / rate + d->tile_overhead)",
+     "sum / rate + d->tile_overhead * d->sms / 120)"),
     ("time: messages whole in spite of rows", PRICES, "bytes / (rows || scatters ? mesh->t : 1)", "bytes"),
     ("links: one pass of an all-reduce", LINKS, "kind == PLAN_ALL_REDUCE ? 2 : 1", "1"),
     ("links: a node's adapters for one group", "test_planner_step", LINKS, "* g.inside / c->node_gpus;", ";"),
@@ -114,7 +116,7 @@ FAULTS = [
     # Memory, measured machines
     ("memory: the first stage only", MEMORY, "at.pipeline < plan->p && largest", "at.pipeline < 1 && largest"),
     ("memory: the last stage, not the largest", MEMORY, "if (x.bytes > largest->bytes) *largest = x;", "*largest = x;"),
-    ("process: one copy of ZeRO's sums", PROCESS, "mesh->d > 2 ? 2 : 1", "1 ? 1 : 1"),
+    ("process: no copy of ZeRO's sums", PROCESS, "copies = mesh->zero ?", "copies = mesh->zero > 2 ?"),
     ("process: no packed matrices", PROCESS, "? 3.0 : 2.0) * HUGE_PAGE * setup->threads", "? 0 : 0) * setup->threads"),
     ("process: tokens on every stage", PROCESS, "x.tokens = reads ?", "x.tokens = 1 ?"),
     ("measured: rates between points are linear", MEASURED, "log(x / axis[i]) / log(axis[i + 1] / axis[i])",

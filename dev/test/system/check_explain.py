@@ -33,6 +33,7 @@ MESHES = [
     f"{GPT2} --tp 2 --caat-fraction 0.5 --recompute full",
     f"{GPT2} --dp 4 --allreduce 2d-ring --topology torus:2x2", f"{GPT2} --dp 4 --dp-mode diloco --sites 1",
     f"{GPT2} --dp 8 --sites 2 --dp-mode dc-s3gd --allreduce multitree --topology torus:2x2",
+    f"{GPT2} --dp 3 --global-batch 12", f"{GPT2} --dp 4 --allreduce native",
 ]
 PARAGRAPHS = {"step": "Step", "memory": "Memory", "tensor": "Tensor parallel", "sequence": "Sequence parallel",
               "caat": "CAAT-Net", "schedules": "Pipeline parallel", "data_parallel": "Data parallel",
@@ -215,7 +216,12 @@ def check_data(mesh, parts):
         said = find(r"By (\S+) \(torus:2x2\) the all-reduce takes (\d) steps with 1/(\d+) parts of a bucket; first "
                     r"rank 0 sends (\d)", parts["collectives"])
         assert said in (("multitree", "4", "4", "1"), ("2d-ring", "4", "16", "2"))
-        assert ("By ring (full, all to all) the all-reduce between" in parts["collectives"]) == (mesh.sites > 1)
+        far = "By halving-doubling (full, all to all) the all-reduce between"
+        assert (far in parts["collectives"]) == (mesh.sites > 1)
+    elif "collectives" in parts:
+        numbers = {n for n in (mesh.sites, mesh.d // mesh.sites) if n > 1}
+        usual = {"ring" if n & (n - 1) else "halving-doubling" for n in numbers}
+        assert set(re.findall(r"By (\S+) \(full, all to all\)", parts["collectives"])) == usual
 
 
 def check_dry_run(mesh, parts, table):
@@ -253,7 +259,7 @@ def check(options):
     local = mesh.mode in ("dc-s3gd", "diloco", "delayed")
     on = {"step": True, "memory": True, "tensor": mesh.t > 1, "sequence": mesh.has("sequence-parallel"),
           "caat": mesh.has("caat-fraction"), "schedules": mesh.p > 1, "data_parallel": mesh.d // mesh.sites > 1,
-          "async_dp": mesh.sites > 1 or local, "collectives": mesh.has("allreduce") or local and mesh.sites > 1}
+          "async_dp": mesh.sites > 1 or local, "collectives": mesh.d > 1 and "native" not in options}
     assert [name for name in PARAGRAPHS if on[name]] == list(parts), list(parts)
     assert all(parts[name].startswith(PARAGRAPHS[name]) for name in parts)
     n = mesh.t * mesh.p * mesh.d

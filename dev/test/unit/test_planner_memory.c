@@ -344,9 +344,9 @@ static void test_process(void) {
     const bool ok = process_peak(&x, &m, &mesh, 1, 64, &plan, NULL, native_dtype(), &setup, &error);
     check(ok && x.bytes == x.arenas + x.tokens + x.products + x.attention + x.messages + x.text + x.program &&
               x.messages == 0,
-          "a process alone: the parts add up, and MPI holds nothing");
+          "a process alone: the parts add up, and messages hold nothing");
     if (!process_peak(&y, &m, &two, 1, 64, &plan, NULL, native_dtype(), &setup, &error)) die("%s", error.text);
-    check(y.messages > 0 && y.bytes > x.bytes, "of two replicas: MPI holds %.1f MB of sums", y.messages / 1e6);
+    check(y.messages > 0 && y.bytes > x.bytes, "of two replicas: messages hold %.1f MB", y.messages / 1e6);
 }
 
 // What a process of 3 stages and 4 replicas holds beside its arenas.
@@ -371,7 +371,7 @@ static void test_process_parts(void) {
     check(first.tokens == tokens && last.tokens == tokens && middle.tokens == 0, "tokens are at both ends only");
     check(middle.products == 4 * HUGE_PAGE, "two threads have two huge pages each");
     check(process_of(1, 1).messages == 2 * middle.messages && middle.messages > 0,
-          "a reduce-scatter over 4 ranks is received in twice as much");
+          "a reduce-scatter has a copy of its vector");
 }
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -666,12 +666,36 @@ static void test_settings(void) {
     check(!step_check(&s, &error) && strstr(error.text, "--global-batch 64"), "refused: %s", error.text);
 }
 
+// More SMs, faster SMs or faster memory: no operation takes longer. (More SMs at the same peak are slower SMs.)
+static void test_faster(int rounds) {
+    static const char* const clusters[] = {"selene", "dgx-h100"};
+    double worst = 0;
+    for (int round = 0; round < rounds; round++) {
+        const Cluster c = cluster_named(clusters[round % 2]);
+        Device d = c.device, fast = d;
+        const double rate = 1 + draw_seconds();
+        d.sms = fast.sms = draw(1, 200);
+        fast.sms += draw(0, 100);
+        fast.peak = d.peak * rate * fast.sms / d.sms;
+        fast.hbm *= 1 + draw_seconds();
+        const double m = draw(1, 5000), n = draw(1, 5000), k = draw(1, 9000), T = draw(1, 9000), heads = draw(1, 300);
+        const double before = product_seconds(&d, 2, m, n, k, 1 + round % 3);
+        worst = fmax(worst, product_seconds(&fast, 2, m, n, k, 1 + round % 3) / before - 1);
+        for (int backward = 0; backward < 2; backward++) {
+            const double slow = attention_seconds(&d, 2, 1e12, T, 64, heads, backward);
+            worst = fmax(worst, attention_seconds(&fast, 2, 1e12, T, 64, heads, backward) / slow - 1);
+        }
+    }
+    check(worst <= 1e-12, "%d faster devices are nowhere slower: at most by %.1e", rounds, worst);
+}
+
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     process.name = "test_planner_step";
     test_table1();
     test_judging();
     test_attention();
+    test_faster(brief ? 2000 : 20000);
     test_zero();
     test_block();
     test_figures();
