@@ -36,8 +36,7 @@ after one settle what the rules would choose. "stall" may occur several times, t
 #ifndef DATACENTER_H
 #define DATACENTER_H
 
-#include "../trainer/settings.h"
-#include "search.h"
+#include "methods_search.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Inputs
@@ -580,15 +579,16 @@ static inline bool datacenter_ask(DatacenterPlan* p, const Question* q, Choice* 
 // NAN: a rule or memory forbids it.
 static inline double mode_seconds(DatacenterPlan* p, Question q, const Mesh* mesh, DpMode mode) {
     Settings usual = settings_default();
-    StepMethods methods = step_methods_none();
+    StepMethods methods;
     Choice best;
     Error error;
     usual.dp_mode = (int)mode;
+    usual.steps = INT64_MAX / 4; // any run
     q.methods = &methods;
     q.methods_count = 1;
     q.t = mesh->t;
     q.p = mesh->p;
-    if (!settings_async_config(&methods.async, &usual, mesh->sites, &error)) return NAN;
+    if (!methods_of(&methods, &usual, &error)) return NAN;
     return datacenter_ask(p, &q, &best, &error) && best.cost.seconds > 0 ? best.cost.seconds : NAN;
 }
 
@@ -610,8 +610,7 @@ static inline void plan_answer(ModelPlan* m, const Choice* best, const Datacente
     m->bubble = simulated(c->parts[STEP_BUBBLE] / seconds);
     m->tensor_share = simulated(c->parts[STEP_TENSOR] / seconds);
     m->data_share = simulated(c->parts[STEP_DATA] / seconds);
-    m->wan_bytes =
-        simulated(2 * (sites - 1) / sites * m->parameters.value * software_find("threefold")->gradient_bytes);
+    m->wan_bytes = simulated(c->sent * p->mesh_gpus.value / sites);
     m->wan_capacity = simulated(8 * k->site_rate * (sites - 1));
     m->wan_rate = simulated(8 * m->wan_bytes.value / seconds);
 }

@@ -94,7 +94,7 @@ static const Row model_rows[] = {
     {"  delayed", AT(mode_step[DP_DELAYED]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
     {"  dc-s3gd", AT(mode_step[DP_DC_S3GD]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
     {"  diloco", AT(mode_step[DP_DILOCO]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
-    {"bytes of a step, each way", AT(wan_bytes), BYTES, "2 (S - 1)/S 4 P, of a site", NO_LIMIT, 0},
+    {"bytes of a step, each way", AT(wan_bytes), BYTES, "of a site, simulated", NO_LIMIT, 0},
     {"  rate, over the whole step", AT(wan_rate), BIT_RATE, "if the step hides it", AT_MOST, AT(wan_capacity)},
     {"Time", 0, HEADING, "", NO_LIMIT, 0},
     {"days by tokens_per_parameter", AT(days[LAW_RATIO]), DAYS, "tokens / (tokens a second)", AT_MOST, AT(days_limit)},
