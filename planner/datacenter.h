@@ -57,7 +57,7 @@ typedef struct {
     Fact peak_bf16, peak_fp8, peak_fp4, precision, hbm, scale_up, nic;
     Fact wan_delay, fibre_pair, fibre_pairs;
     Fact tokens_per_parameter, vocabulary, sequence, head, aspect, batch_tokens, days_limit;
-    Fact failures, failure_gpus, failure_days, checkpoint_bytes, restart;
+    Fact failures, failure_gpus, failure_days, restart;
     Fact stall[DATACENTER_STALLS];
     ModelWish model[DATACENTER_MODELS];
     int stalls, models;
@@ -109,7 +109,6 @@ static const Input datacenter_inputs[] = {
     {IN(failures), NUMBER, true, 1, 1e9, {419, CONFIRMED}, "Llama 3's unexpected stops (datacenterdynamics)"},
     {IN(failure_gpus), NUMBER, true, 1, 1e9, {16384, CONFIRMED}, "on this number of H100"},
     {IN(failure_days), DAYS, false, 1e-3, 1e6, {54, CONFIRMED}, "in this number of days"},
-    {IN(checkpoint_bytes), BYTES, false, 1, 1e3, {14, ASSUMED}, "a parameter: bf16, and Adam's 12"},
     {IN(restart), SECONDS, false, 0, 1e6, {0, ASSUMED}, "of the training after a failure"},
 };
 #undef IN
@@ -318,7 +317,7 @@ static inline double law_flops(const Law* law, double P) {
 
 typedef struct {
     // shape and work
-    Fact asked, parameters, layers, hidden, heads, tokens, flops, batch, batch_tokens, checkpoint, checkpoint_gpu;
+    Fact asked, parameters, layers, hidden, heads, tokens, flops, batch;
     // by the search
     Fact tensor, pipeline, data, chunks, micro_batches, memory, room;
     Fact step, rate, mfu, bubble, tensor_share, data_share, mode_step[DP_MODES];
@@ -513,9 +512,6 @@ static inline void plan_work(ModelPlan* m, const Datacenter* d, const Datacenter
     while (part < racks && (fmod(racks, part) != 0 || racks / part > most)) part++;
     m->batch = result(&w, racks <= most ? floor(most / racks) * racks : racks / part);
     if (wish->batch.value > 0) m->batch = wish->batch;
-    m->batch_tokens = result(&w, use(&w, m->batch) * use(&w, d->sequence));
-    m->checkpoint = result(&w, use(&w, d->checkpoint_bytes) * use(&w, m->parameters));
-    m->checkpoint_gpu = result(&w, use(&w, m->checkpoint) / use(&w, p->mesh_gpus));
 }
 
 // A model's question: all of the mesh is open.
@@ -540,7 +536,7 @@ static inline Question datacenter_question(const Datacenter* d, const Datacenter
 static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error* error) {
     memset(p, 0, sizeof *p);
     plan_racks(p, d);
-    if (p->racks.value < 1) return fail(error, "%s: the money does not buy one rack", d->name);
+    if (p->working.value < 1) return fail(error, "%s: the money does not buy one rack that works", d->name);
     if (p->gpus.value > 1 << 30) return fail(error, "%s: the money buys more than 2^30 GPUs", d->name);
     plan_power(p, d);
     plan_sites(p, d);
@@ -629,14 +625,14 @@ static inline void plan_time(ModelPlan* m, const Datacenter* d, const Datacenter
     m->ratio_in_time = simulated(m->rate.value * limit * 86400 / P);
 }
 
-static inline int compare_sizes(const void* a, const void* b) {
-    const double x = ((const SizeSpeed*)a)->parameters, y = ((const SizeSpeed*)b)->parameters;
-    return (x > y) - (x < y);
-}
-
-static inline void plan_size(DatacenterPlan* p, const ModelPlan* m, const Choice* best) {
-    const SizeSpeed size = {m->asked.value, best->cost.tokens_per_second};
-    if (size.rate > 0) p->size[p->sizes++] = size;
+// Keeps the speed of a size, in ascending order.
+static inline void plan_size(DatacenterPlan* p, double parameters, double rate) {
+    const SizeSpeed size = {parameters, rate};
+    int i = p->sizes;
+    if (rate <= 0) return;
+    for (; i > 0 && p->size[i - 1].parameters > parameters; i--) p->size[i] = p->size[i - 1];
+    p->size[i] = size;
+    p->sizes++;
 }
 
 // Sizes around those that the laws make of a tenth of the peak in 90 days, and of half of it in 1,000. Those without a
@@ -659,7 +655,7 @@ static inline void search_ladder(DatacenterPlan* p, const Datacenter* d) {
         if (!plan_shape(&m, d, &wish, &error)) continue;
         plan_work(&m, d, p, &wish);
         const Question q = datacenter_question(d, p, &m);
-        if (datacenter_ask(p, &q, &best, &error)) plan_size(p, &m, &best);
+        if (datacenter_ask(p, &q, &best, &error)) plan_size(p, m.asked.value, best.cost.tokens_per_second);
     }
 }
 
@@ -674,13 +670,12 @@ static inline bool datacenter_search(DatacenterPlan* p, const Datacenter* d, Err
         if (!datacenter_ask(p, &q, best, &why)) return model_fail(d, &d->model[i], error, why.text);
         plan_answer(m, best, p);
         plan_time(m, d, p);
-        plan_size(p, m, best);
+        plan_size(p, m->asked.value, m->rate.value);
         const bool apart = best->cost.seconds > 0 && p->cluster.sites > 1;
         for (int k = 0; k < DP_MODES; k++)
             m->mode_step[k] = simulated(apart ? mode_seconds(p, q, &best->setup.mesh, (DpMode)k) : NAN);
     }
     search_ladder(p, d);
-    qsort(p->size, (size_t)p->sizes, sizeof *p->size, compare_sizes);
     return true;
 }
 

@@ -75,7 +75,6 @@ static const Row model_rows[] = {
     {"tokens", AT(tokens), LARGE, "tokens_per_parameter x asked: Hoffmann et al.", NO_LIMIT, 0},
     {"FLOP C", AT(flops), LARGE, "6 P tokens", NO_LIMIT, 0},
     {"batch, sequences", AT(batch), NUMBER, "racks, times or divided by a whole number", NO_LIMIT, 0},
-    {"  tokens", AT(batch_tokens), LARGE, "x sequence", NO_LIMIT, 0},
     {"Mesh and step, as ./plan answers", 0, HEADING, "", NO_LIMIT, 0},
     {"tensor t", AT(tensor), NUMBER, "searched", NO_LIMIT, 0},
     {"pipeline p", AT(pipeline), NUMBER, "searched", NO_LIMIT, 0},
@@ -104,9 +103,6 @@ static const Row model_rows[] = {
     {"MFU, if tokens, precision hold", AT(mfu_needed), PERCENT, "MFU x days / days_limit", AT_MOST, AT(one)},
     {"peak, if tokens, MFU hold", AT(peak_needed), FLOPS, "peak x days / days_limit", AT_MOST, AT(peak)},
     {"tokens a parameter, if both hold", AT(ratio_in_time), NUMBER, "in days_limit", AT_LEAST, AT(ratio)},
-    {"Checkpoint", 0, HEADING, "", NO_LIMIT, 0},
-    {"bytes", AT(checkpoint), BYTES, "checkpoint_bytes P", NO_LIMIT, 0},
-    {"  of a GPU", AT(checkpoint_gpu), BYTES, "/ GPUs in a mesh", NO_LIMIT, 0},
 };
 #undef AT
 enum {
