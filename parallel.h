@@ -247,9 +247,9 @@ static inline bool mesh_check_sites(const Mesh* mesh, bool sync, Error* error) {
     return true;
 }
 
-// Refuses a micro-batch of B sequences that --tp-comm-overlap cannot halve.
-static inline bool mesh_check_halves(const Mesh* mesh, int64_t B, Error* error) {
-    if (!mesh->tp_overlap || B % 2 == 0) return true;
+// Refuses a micro-batch of B sequences that --tp-comm-overlap, where it is on, cannot halve.
+static inline bool mesh_check_halves(bool overlap, int64_t B, Error* error) {
+    if (!overlap || B % 2 == 0) return true;
     return fail(error,
                 "--tp-comm-overlap computes a micro-batch as two halves, and --micro-batch %lld is odd; give an even "
                 "one",

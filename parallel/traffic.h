@@ -115,10 +115,10 @@ typedef struct {
     double near, far;
 } SiteTraffic;
 
-// Bytes that a rank sends in some steps for gradients of n elements that are summed over all replicas, k in each of S sites: a
-// reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites. With ZeRO, where every
-// replica is a site, a reduce-scatter of gradients and, after each update, an all-gather of parameters (`element` bytes
-// each).
+// Bytes that a rank sends in some steps for gradients of n elements that are summed over all replicas, k in each of S
+// sites: a reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites. With ZeRO, where
+// every replica is a site, a reduce-scatter of gradients and, after each update, an all-gather of parameters (`element`
+// bytes each).
 static inline SiteTraffic gradient_traffic_of(const Mesh* mesh, double n, size_t element, double steps,
                                               double updates) {
     const double S = mesh->sites, k = mesh_site_size(mesh), single = sizeof(float);

@@ -180,8 +180,8 @@ static inline bool link_network(Network* net, const Cluster* c, int ranks, int s
     return true;
 }
 
-// The cost there of an algorithm's plan for `planned`, the network that the plan is made for. False, with the reason, if
-// there is no such plan.
+// The cost there of an algorithm's plan that is made for the network `planned`. False, with the reason, if there is
+// none.
 static inline bool network_plan_cost(const Cluster* c, const char* algorithm, PlanKind kind, const Network* planned,
                                      const Network* net, LinkCost* cost, Error* error) {
     const double bytes = 1e9;
@@ -211,9 +211,9 @@ static inline bool link_plan_cost(const Cluster* c, const char* algorithm, PlanK
     return ok;
 }
 
-// The cost of the plan that the trainer makes for replicas' sums on a topology (NULL: all to all), on the links that they
-// have here: `stride` ranks apart, or, in different sites (sharing > 0), of which so many ranks share the links. False,
-// with the reason, if the trainer refuses it.
+// The cost of the plan that the trainer makes for replicas' sums on a topology (NULL: all to all), on the links that
+// they have here: `stride` ranks apart, or (sharing > 0) in different sites, in each of which `sharing` ranks share the
+// links. False, with the reason, if the trainer refuses it.
 static inline bool replicas_plan_cost(const Cluster* c, const char* algorithm, const char* topology, PlanKind kind,
                                       int replicas, int stride, int sharing, LinkCost* cost, Error* error) {
     Network planned, net;

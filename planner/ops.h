@@ -385,8 +385,8 @@ static inline void ours_residual(const Lists* x, bool norm) {
         list_memory(x, "residual", KERNEL_RESIDUAL, x->R * x->C, 3 * x->e);
 }
 
-// The sum of a row-parallel matrix's output or (back) of the gradients before it: its number, -1: none. A CAAT-Net packs
-// the channels that it sums, and unpacks them where they are used (methods/caat.h).
+// The sum of a row-parallel matrix's output or (back) of the gradients before it: its number, -1: none. A CAAT-Net
+// packs the channels that it sums, and unpacks them where they are used (methods/caat.h).
 static inline int ours_sum(const Lists* x, bool back) {
     const double bytes = back ? x->back : x->e;
     if (x->back == 0) return list_sum(x) ? x->w->n - 1 : -1;
@@ -402,8 +402,8 @@ static inline void ours_unpack(const Lists* x, bool back) {
     if (back && x->biases) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * x->C, x->e);
 }
 
-// A block up to the activation of the mlp, or (whole) to its end, except the last residual, part by part: the sum of one
-// part runs under the operations of the next one.
+// A block up to the activation of the mlp, or (whole) up to its last sum, part by part: the sum of one part runs under
+// the operations of the next one.
 static inline void ours_forward_inner(const Lists* x, bool whole) {
     int first[5], end[4], sum[4]; // of attention in both parts, of the mlp in both
     for (int i = 0; i < 2 * x->parts; i++) {
@@ -447,13 +447,6 @@ static inline void ours_weight(const Lists* x, const char* name, double in, doub
     if (bias) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
 }
 
-// The gradient of all rows, for the B and W passes; in one pass it is the stream's own.
-static inline void ours_branch_gradient(const Lists* x) {
-    ours_unpack(x, true);
-    if (x->back > 0) return;
-    if (!list_gather(x) && x->halves) list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
-}
-
 typedef enum { OURS_MLP, OURS_ATTENTION, OURS_HEAD } OursBranch;
 
 // The input's gradient of a branch or the head.
@@ -464,7 +457,9 @@ static inline void ours_input(const Lists* x, OursBranch branch) {
         work_product(x->w, "head dX", 1, x->N, x->C, x->V, 1);
         return;
     }
-    ours_branch_gradient(x);
+    ours_unpack(x, true);
+    if (x->back == 0 && !list_gather(x) && x->halves) // else it is the residual stream's own
+        list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
     if (branch == OURS_MLP) {
         work_product(x->w, "mlp projection dX", 1, x->N, x->F, x->C, 1);
         list_memory(x, "activation backward", KERNEL_ACTIVATION_BACKWARD, x->N * x->F, x->e * (x->fused ? 1 : values));
@@ -477,8 +472,8 @@ static inline void ours_input(const Lists* x, OursBranch branch) {
     work_product(x->w, "qkv dX", 1, x->N, x->C, x->qkv, 1);
 }
 
-// The gradients of its weights, which the sum of the input's gradient runs under. With sequence parallelism an operand of
-// the second one has to be gathered, after the sum in the group's order: only the first one hides the sum.
+// The gradients of its weights, which hide the sum of the input's gradient. With sequence parallelism an operand of the
+// second one has to be gathered, after the sum in the group's order: only the first one hides the sum.
 static inline void ours_weights(const Lists* x, OursBranch branch, int sum, int first) {
     if (branch == OURS_HEAD) {
         if (x->rows) list_gather(x)->weight = true;
@@ -496,8 +491,8 @@ static inline void ours_weights(const Lists* x, OursBranch branch, int sum, int 
     if (!x->rows) list_hide(x, sum, first, x->w->n);
 }
 
-// Backward of a branch or the head. The sum of the first of two parts also runs under the second one's input gradient. A
-// CAAT-Net sums in a branch what the norm has made of it, and nothing in the head.
+// Backward of a branch or the head. The sum of the first of two parts also runs under the second one's input gradient.
+// A CAAT-Net sums in a branch what the norm has made of it, and nothing in the head.
 static inline void ours_branch(const Lists* x, OursBranch branch) {
     const bool head = branch == OURS_HEAD, norm_first = x->back > 0 && !head, sums = !head || x->back == 0;
     int sum = -1, first = x->w->n;
@@ -684,25 +679,27 @@ static inline void work_chunk(Work* w, const StepSetup* setup, bool backward, bo
     else if (receives)
         list_memory(&x, "boundary", KERNEL_COPY, rows * x.C, 2 * x.e);
     if (backward && sends) list_memory(&x, "boundary", KERNEL_COPY, rows * x.C / (scatters ? x.t : 1), 2 * x.e);
-    for (int i = 0; i < x.parts && !backward; i++) list_memory(&x, "norm", KERNEL_NORM, x.R * x.C, 2 * x.e);
+    if (backward) return;
+    for (int i = 0; i < x.parts; i++) list_memory(&x, "norm", KERNEL_NORM, x.R * x.C, 2 * x.e);
 }
 
+// A part's embedding. A CAAT-Net's streams begin as one, whose gradient is the sum of theirs.
 static inline void ours_embedding(const Lists* part, bool backward) {
     Lists x = *part;
-    const int first = x.w->n;
-    x.shared = x.C; // a CAAT-Net's streams begin and end as one
-    for (int i = 0; i < x.parts; i++) {
-        if (!backward) { // tokens, the sum over the parts of the vocabulary, positions
-            list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.learned ? 5 : 2));
-            list_sum(&x);
-            continue;
-        }
-        if (x.back > 0) ours_sum(&x, true);
-        if (x.back > 0) list_memory(&x, "unpack", KERNEL_COPY, x.N * x.C, x.back + x.e);
-        list_gather(&x); // read; a row of the float32 table, read and written
-        list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.learned ? 2 : 1) + 8);
+    x.shared = x.C;
+    if (!backward) { // tokens, the sum over the parts of the vocabulary, positions
+        list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.learned ? 5 : 2));
+        list_sum(&x);
+        return;
     }
-    for (int i = first; i < x.w->n && backward; i++) x.w->op[i].weight = true;
+    const int first = x.w->n;
+    if (x.back > 0) {
+        ours_sum(&x, true);
+        list_memory(&x, "unpack", KERNEL_COPY, x.N * x.C, x.back + x.e);
+    }
+    list_gather(&x); // read; a row of the float32 table, read and written
+    list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.learned ? 2 : 1) + 8);
+    for (int i = first; i < x.w->n; i++) x.w->op[i].weight = true;
 }
 
 static inline void work_embedding(Work* w, const StepSetup* setup, bool backward) {
@@ -713,7 +710,7 @@ static inline void work_embedding(Work* w, const StepSetup* setup, bool backward
     } else if (!x.s->ours) {
         other_memory(&x, "embedding back", x.N * x.C, 6 * x.e);
     } else {
-        ours_embedding(&x, backward);
+        for (int i = 0; i < x.parts; i++) ours_embedding(&x, backward);
     }
 }
 

@@ -41,6 +41,25 @@ typedef struct {
 
 enum { PLAN_OPTIONS = 80 };
 
+static void add_other_modes(OptionTable* table, PlanOptions* o) {
+    const Option rows[] = {
+        option_heading("instead"),
+        option_flag("clusters", &o->clusters, "list the clusters that have a name"),
+        option_flag("published", &o->published, "the model of time beside published results"),
+        option_string("datacenter", &o->datacenter, "FILE",
+                      "from money and power to sites, GPUs and the largest model (docs/datacenter.md)"),
+        option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
+        option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
+        option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
+        option_command(option_choice("completion", &o->completion, shell_choices(),
+                                     "print what completes these options in that shell: eval \"$(./plan --completion "
+                                     "bash)\"")),
+        option_flag("version", &o->version, "the version of this program"),
+        option_flag("help", &o->help, "this list"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
 static int plan_table(Option* list, PlanOptions* o) {
     OptionTable table = {list, 0, PLAN_OPTIONS};
     Settings* m = &o->model;
@@ -96,23 +115,11 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_string("hosts", &o->hosts, "LIST|FILE", "nodes that ssh reaches, for the command; else it is for Slurm"),
         option_float("text", &o->text, 0, 1e15, "bytes of the text that is read, for the memory of a process on a CPU"),
         option_float("time-limit", &o->time_limit, 0.1, 1e9, "seconds; then the best found so far is the answer"),
-        option_heading("instead"),
-        option_flag("clusters", &o->clusters, "list the clusters that have a name"),
-        option_flag("published", &o->published, "the model of time beside published results"),
-        option_string("datacenter", &o->datacenter, "FILE",
-                      "from money and power to sites, GPUs and the largest model (docs/datacenter.md)"),
-        option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
-        option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
-        option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
-        option_command(option_choice("completion", &o->completion, shell_choices(),
-                                     "print what completes these options in that shell: eval \"$(./plan --completion "
-                                     "bash)\"")),
-        option_flag("version", &o->version, "the version of this program"),
-        option_flag("help", &o->help, "this list"),
     };
     options_add(&table, rows, sizeof rows / sizeof rows[0]);
     methods_table(&table, m);
     options_add(&table, rest, sizeof rest / sizeof rest[0]);
+    add_other_modes(&table, o);
     return table.n;
 }
 

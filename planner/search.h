@@ -90,6 +90,7 @@ typedef struct {
     int room, n;
     Bounded* list;
     double parameters, begun, said; // of the model; times: the search, its last progress line
+    int64_t last;                   // considered choices after which those of this mesh, which is refused, are skipped
 } Choices;
 
 // Whether the time is over, of which `part` may have been taken; reports the progress.
@@ -244,7 +245,7 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
         for (int zero = 0; zero <= (mesh->d > 1 ? 2 : 0); zero++) {
             for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++) {
                 if (!is_chosen(q->sequence_parallel, sequence) || !is_chosen(q->recompute, recompute)) continue;
-                if (!is_chosen(q->zero, zero)) continue;
+                if (!is_chosen(q->zero, zero) || x->answer->considered > x->last) continue;
                 mesh->sequence_parallel = sequence;
                 mesh->zero = zero;
                 mesh->recompute = (Recompute)recompute;
@@ -261,6 +262,7 @@ static inline void choices_of_batch(Choices* x, StepSetup setup) {
         const int64_t pair[2] = {i, replica / i};
         for (int k = 0; replica % i == 0 && k <= (i < pair[1]); k++) {
             if (pair[k] > LARGEST_MICRO_BATCH || !is_wanted(x->q->B, (int)pair[k])) continue;
+            if (x->answer->considered > x->last) return;
             setup.B = (int)pair[k];
             choices_of_memory(x, setup);
         }
@@ -300,7 +302,7 @@ static inline int divisors(int n, int list[DIVISORS]) {
     return count;
 }
 
-// Meshes (t, p, d) of all ranks. What the sizes alone rule out is refused once, not for each of its choices.
+// Meshes (t, p, d) of all ranks.
 static inline void choices_of_mesh(Choices* x) {
     const Question* q = x->q;
     int list[DIVISORS];
@@ -311,12 +313,8 @@ static inline void choices_of_mesh(Choices* x) {
         if (q->ranks / t % p != 0 || q->batch % d != 0) continue;
         if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
         const Mesh mesh = mesh_of_rank(0, t, p, d);
-        if (mesh_check(&mesh, &q->model, q->T, &error)) {
-            choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1, 0));
-        } else {
-            x->answer->considered++;
-            answer_refuse(x->answer, q, &error);
-        }
+        x->last = mesh_check(&mesh, &q->model, q->T, &error) ? INT64_MAX : x->answer->considered;
+        choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1, 0));
     }
 }
 
@@ -499,7 +497,7 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     const double begun = seconds_now();
-    Choices all = {q, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun};
+    Choices all = {q, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun, 0};
     choices_of_mesh(&all);
 
     if (all.n > 0) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);

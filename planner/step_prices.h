@@ -42,7 +42,7 @@ static inline const char* replicas_algorithm(const StepSetup* s, bool far) {
     return far && async_schedule_are_late(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
 }
 
-// A plan's price. Between sites: over the links of the cluster's sites, or, where all ranks are on one, over its fabric.
+// A plan's price. Between sites: over the links of the cluster's sites, or, where all ranks are on one, its fabric.
 static inline bool replicas_plan(const StepSetup* s, const Cluster* c, const char* algorithm, bool far, PlanKind kind,
                                  LinkCost* cost, Error* error) {
     const Mesh* mesh = &s->mesh;
@@ -65,7 +65,9 @@ static inline double replicas_seconds(Rates* r, const StepSetup* s, bool far, Pl
     if (!wan && x.algorithm != s->methods.allreduce) x.algorithm = NULL;
     if (!x.algorithm) return collective_seconds(r, kind, bytes, x.ranks, x.stride);
     if (link_known(&r->links, &x)) return link_seconds(x.cost, bytes);
-    if (!replicas_plan(s, r->cluster, x.algorithm, far, kind, &x.cost, &error)) die("%s", error.text);
+    if (!replicas_plan(s, r->cluster, x.algorithm, far, kind, &x.cost, &error)) // as the trainer, for lack of a plan
+        x.cost = wan ? site_cost(s->cluster, kind, x.ranks, sharing)
+                     : link_cost(&r->links, r->cluster, kind, x.ranks, x.stride);
     return link_seconds(link_keep(&r->links, &x), bytes);
 }
 
@@ -103,7 +105,7 @@ static inline bool step_check_methods(const StepSetup* x, Error* error) {
     if (!x->software->ours && (async_schedule_are_late(async) || m->caat.ranks || m->tp_overlap))
         return fail(error, "--software %s has no --dp-mode, --caat-fraction and --tp-comm-overlap", x->software->name);
     if (x->methods.allreduce && !replicas_check(x, error)) return false;
-    return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m, x->B, error) &&
+    return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m->tp_overlap, x->B, error) &&
            async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error);
 }
 

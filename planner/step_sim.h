@@ -418,12 +418,21 @@ static inline double exchange_step(const Exchange* x, double length) {
     return (now - before) / (double)(step - from);
 }
 
+// Bytes that a rank of the mean stage sends to other sites in a step, on average.
+static inline double exchange_sent(const Exchange* x) {
+    double bytes = 0;
+    if (!x->bytes) return 0;
+    for (int f = 0; f < x->config.fragments; f++) bytes += x->bytes[f] / (double)x->config.period;
+    return bytes;
+}
+
 // A lower bound of it, which grows with `length`; *busy: the seconds a step of the exchange.
 static inline double exchange_bound(const Exchange* x, double length, double* busy) {
     const AsyncConfig* config = &x->config;
     double merge = 0;
     *busy = 0;
-    for (int f = 0; x->seconds && f < config->fragments; f++) {
+    if (!x->seconds) return length;
+    for (int f = 0; f < config->fragments; f++) {
         *busy += x->seconds[f] / (double)config->period;
         merge += x->merge[f] / (double)config->period;
     }
@@ -446,8 +455,7 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     cost.waits = fmax(0, exchange_step(&prices.exchange, run.length) - run.length);
     cost.seconds = run.length + cost.waits;
     exchange_bound(&prices.exchange, run.length, &cost.exchange);
-    for (int f = 0; s->mesh.sites > 1 && f < prices.exchange.config.fragments; f++)
-        cost.sent += prices.exchange.bytes[f] / (double)prices.exchange.config.period;
+    cost.sent = exchange_sent(&prices.exchange);
     step_parts(&cost, &run);
     cost.parts[STEP_DATA] += cost.waits;
     step_rates(&cost, s);

@@ -607,8 +607,8 @@ static inline bool settings_async_config(AsyncConfig* config, const Settings* o,
                     dp_mode_names[o->dp_mode]);
     if (settings_loss_scale(o).window > 0 && async_schedule_are_late(&r))
         return fail(error,
-                    "--dp-mode %s needs a fixed loss scale, as its sites do not wait for each other to skip a step "
-                    "together; add --loss-scale %lld",
+                    "--dp-mode %s needs a fixed loss scale, as its sites skip no step together; add "
+                    "--loss-scale %lld",
                     dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
     if (r.fragments > r.period)
         return fail(error, "--fragments %d is more than --local-steps %lld: each is sent in its own step; use fewer",
@@ -620,12 +620,11 @@ static inline bool settings_async_config(AsyncConfig* config, const Settings* o,
         return fail(error, "--outer-alpha %g is incompatible with --outer-delay %lld, a whole outer step; use 0", r.mix,
                     (long long)r.delay);
     if (diloco && async_schedule_learned(&r, o->steps) == 0)
-        return fail(
-            error,
-            "--steps %lld: a part of the model is merged for the first time after step %lld (--local-steps %lld%s); "
-            "use more --steps, or fewer --local-steps",
-            (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
-            r.delay > 0 && !r.eager ? " and --outer-delay" : "");
+        return fail(error,
+                    "--steps %lld: a part of the model is first merged after step %lld (--local-steps %lld%s); use "
+                    "more --steps, or fewer --local-steps",
+                    (long long)o->steps, (long long)(r.period + (r.eager ? 0 : r.delay)), (long long)r.period,
+                    r.delay > 0 && !r.eager ? " and --outer-delay" : "");
     *config = r;
     return true;
 }
@@ -641,8 +640,7 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
 // Refuses options of sums, over tensor ranks or replicas, that miss another one.
 static inline bool sum_options_check(const Settings* o, Error* error) {
     if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
-        return fail(error, "--caat-%s needs --caat-fraction P or --caat-ranks N",
-                    o->caat_scale ? "scale" : "grad-dtype");
+        return fail(error, "--caat-%s needs --caat-fraction P", o->caat_scale ? "scale" : "grad-dtype");
     if (o->topology && (!o->allreduce || strcmp(o->allreduce, "native") == 0))
         return fail(error, "--topology needs --allreduce NAME, an algorithm that is planned for it");
     return true;
@@ -754,10 +752,9 @@ static inline void settings_batch(Settings* o) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
                   (long long)o->dp, (long long)o->micro_batch);
     }
-    Mesh halves = mesh_of_rank(0, 1, 1, 1);
     Error error;
-    halves.tp_overlap = o->tp_comm_overlap && settings_is_training(o);
-    if (!mesh_check_halves(&halves, o->micro_batch, &error)) die_usage("%s", error.text);
+    if (!mesh_check_halves(o->tp_comm_overlap && settings_is_training(o), o->micro_batch, &error))
+        die_usage("%s", error.text);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }
 

@@ -1,10 +1,12 @@
 /*
-planner_fixture.h: the scaffolding of the planner's tests: relative errors, clusters by name, a measured machine.
+planner_fixture.h: the scaffolding of the planner's tests: relative errors, clusters by name, bytes of a step by other
+means, a measured machine.
 */
 #ifndef PLANNER_FIXTURE_H
 #define PLANNER_FIXTURE_H
 
 #include "../../../planner/measured_device.h"
+#include "../../../planner/methods_search.h"
 #include "test.h"
 
 static inline double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
@@ -13,6 +15,58 @@ static inline Cluster cluster_named(const char* name) {
     Cluster c;
     if (!cluster_find(&c, name)) die("no cluster %s", name);
     return c;
+}
+
+// The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if they are refused.
+static inline bool methods_of_line(Methods* methods, const char* line, const char* search, Error* error) {
+    static char text[256];
+    Settings settings = settings_default();
+    Option table[METHOD_OPTIONS];
+    OptionTable list = {table, 0, METHOD_OPTIONS};
+    char* word[24] = {text};
+    int words = 1;
+    memset(methods, 0, sizeof *methods);
+    methods_table(&list, &settings);
+    snprintf(text, sizeof text, "%s", line);
+    for (char* at = strtok(text, " "); at && words < 24; at = strtok(NULL, " ")) word[words++] = at;
+    return options_parse(table, list.n, words, word, error) &&
+           methods_read(methods, &settings, table, list.n, search, error);
+}
+
+// The only ones of a line.
+static inline StepMethods methods_named(const char* line) {
+    Methods methods;
+    Error error;
+    if (!methods_of_line(&methods, line, NULL, &error)) die("%s: %s", line, error.text);
+    const StepMethods first = methods.list[0];
+    free(methods.list);
+    return first;
+}
+
+// Bytes that a rank of the mean stage sends to other sites in a step, by the trainer's formula over a period.
+static inline double sent_by_formula(const StepSetup* s) {
+    const AsyncConfig* a = &s->methods.async;
+    double far = 0;
+    for (int r = 0; r < s->mesh.p; r++) {
+        Mesh mesh = s->mesh;
+        Layout layout;
+        Error error;
+        mesh.pipeline = r;
+        if (!layout_build(&layout, &s->model, mesh, s->T, &error)) die("%s", error.text);
+        far += async_schedule_traffic(a, &layout, s->model.L, 0, a->period, 2 * a->period).far;
+        layout_free(&layout);
+    }
+    return far / (double)a->period / s->mesh.p;
+}
+
+// Bytes that a rank sends to its tensor group for the collectives of a list.
+static inline double work_sent(const Work* w) {
+    double bytes = 0;
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        if (op->kind == OP_COLLECTIVE) bytes += plan_passes(op->collective) * (op->ranks - 1.0) / op->ranks * op->bytes;
+    }
+    return bytes;
 }
 
 // Two cores that multiply at `rate`, and whose other times are simple powers of sizes; a rank that computes alone is

@@ -116,7 +116,9 @@ static double brute_bytes(const StepSetup* s) {
     StageMemory memory;
     Error error;
     if (s->software->ours)
-        return plan_memory(&memory, &s->model, m, s->B, s->T, &plan, type, &error) ? memory.bytes : INFINITY;
+        return plan_memory_within(&memory, INFINITY, &s->model, m, s->B, s->T, &plan, &s->methods.async, type, &error)
+                   ? memory.bytes
+                   : INFINITY;
     if (s->software->flash && m->recompute == RECOMPUTE_NONE) without.recompute = RECOMPUTE_SELECTIVE;
     return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, m->zero > 0, m->d) +
            formula_activation_bytes(&s->model, s->B, s->T, &without);
@@ -140,12 +142,17 @@ static void brute_keep(Brute* x, const Mesh* m, ScheduleKind schedule, double se
     }
 }
 
-static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B) {
+// methods: of the question's, by number; late ones without sites have each replica as one.
+static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B, int methods) {
     const Question* q = x->q;
     StepSetup s = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
     Error error;
+    int sites = q->sites;
+    if (!sites && q->cluster->sites > 1) sites = q->cluster->sites;
     s.schedule = schedule;
     s.clip = q->clip;
+    s.mesh.sites = sites ? sites : 1;
+    if (q->methods) step_set_methods(&s, &q->methods[methods], sites);
     if (!step_check(&s, &error)) return;
     const double bytes = brute_bytes(&s), room = brute_room(q);
     if (bytes == INFINITY) return;
@@ -159,7 +166,7 @@ static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B)
         return;
     }
     x->fitting++;
-    brute_keep(x, mesh, schedule, seconds, bytes);
+    brute_keep(x, &s.mesh, schedule, seconds, bytes);
 }
 
 static bool open_or(int asked, int open, int value) { return asked == open || asked == value; }
@@ -183,7 +190,7 @@ static void brute_mesh(Brute* x, Mesh mesh, ScheduleKind schedule) {
         mesh.sequence_parallel = sequence;
         mesh.zero = zero;
         mesh.recompute = (Recompute)again;
-        brute_look(x, &mesh, schedule, B);
+        for (int k = 0; k < (q->methods ? q->methods_count : 1); k++) brute_look(x, &mesh, schedule, B, k);
     }
 }
 
@@ -230,6 +237,28 @@ static void settle_some(Question* q, int one_in) {
     if (chance(one_in)) q->zero = draw(0, 2);
     if (chance(one_in)) q->recompute = draw(0, 2);
     if (chance(one_in)) q->sequence_parallel = draw(0, 1);
+}
+
+// Some methods to choose from, on one site or two; methods: room for four.
+static void ask_methods(Question* q, Cluster* cluster, StepMethods* methods) {
+    static const char* const lines[] = {"",
+                                        "--dp-mode delayed",
+                                        "--dp-mode dc-s3gd",
+                                        "--dp-mode diloco --local-steps 4",
+                                        "--dp-mode diloco --local-steps 6 --fragments 3 --outer-delay 2",
+                                        "--dp-mode diloco --local-steps 3 --eager --outer-bits 4",
+                                        "--caat-fraction 0.5 --caat-grad-dtype same",
+                                        "--caat-fraction 0.25 --dp-mode dc-s3gd",
+                                        "--tp-comm-overlap",
+                                        "--tp-comm-overlap --caat-fraction 0.5",
+                                        "--allreduce ring"};
+    q->methods = methods;
+    q->methods_count = draw(1, 4);
+    for (int i = 0; i < q->methods_count; i++) methods[i] = methods_named(lines[draw(0, 10)]);
+    if (!chance(3)) return;
+    cluster->sites = 2;
+    cluster->site_rate = 1e8 * draw(1, 100);
+    cluster->site_delay = 1e-4;
 }
 
 static bool row_is_settled(const Question* q, const Choice* c) {
@@ -342,7 +371,9 @@ static void test_gpus(int questions) {
         Question q = question(&model, n, n * draw(1, 3), &cluster, software[draw(0, 4)]);
         q.rows = draw(1, 12);
         q.clip = chance(2);
+        StepMethods methods[4];
         if (chance(2)) settle_some(&q, 5);
+        if (q.software->ours && chance(2)) ask_methods(&q, &cluster, methods);
         if (!chance(4)) cluster.device.memory = scarce_memory(&q);
         ask(&tally, &q);
     }
@@ -361,7 +392,9 @@ static void test_cores(int questions) {
         Cluster cluster = cores_cluster(draw(1, 8), 1e10, 1e12, n);
         Question q = question(&model, n, n * draw(1, 4), &cluster, "threefold-cpu");
         q.rows = draw(1, 8);
+        StepMethods methods[4];
         if (chance(2)) settle_some(&q, 6);
+        if (chance(2)) ask_methods(&q, &cluster, methods);
         if (chance(2)) cluster.device.memory = scarce_memory(&q);
         ask(&tally, &q);
     }
@@ -600,12 +633,19 @@ static bool same_mesh(const Mesh* a, const Mesh* b) {
     return a->t == b->t && a->p == b->p && a->d == b->d && a->v == b->v && a->folded == b->folded &&
            a->zero == b->zero && a->recompute == b->recompute && a->sequence_parallel == b->sequence_parallel &&
            a->scatter == b->scatter && a->sites == b->sites && a->first_layers == b->first_layers &&
-           a->last_layers == b->last_layers && a->caat.ranks == b->caat.ranks;
+           a->last_layers == b->last_layers && a->caat.ranks == b->caat.ranks && a->caat.fraction == b->caat.fraction &&
+           a->caat.narrow == b->caat.narrow && a->tp_overlap == b->tp_overlap;
 }
 
 static bool same_model(const ModelConfig* a, const ModelConfig* b) {
     return a->arch == b->arch && a->L == b->L && a->C == b->C && a->NH == b->NH && a->NKV == b->NKV && a->F == b->F &&
            a->V == b->V && a->tied == b->tied;
+}
+
+static bool same_exchange(const AsyncConfig* a, const AsyncConfig* b) {
+    return a->mode == b->mode && a->sites == b->sites && a->period == b->period && a->delay == b->delay &&
+           a->fragments == b->fragments && a->eager == b->eager && a->bits == b->bits &&
+           a->compensation == b->compensation && a->mix == b->mix;
 }
 
 // What the trainer's main makes of the options, on every rank; what it refuses there ends this program.
@@ -621,11 +661,17 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, const StepS
         const AsyncConfig rounds = settings_async(&own, &mesh);
         settings_batch(&own);
         const int m = (int)(own.global_batch / mesh.d / own.micro_batch);
-        const PipelineConfig plan = {
-            (ScheduleKind)own.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied, own.clip > 0};
+        const PipelineConfig plan = {(ScheduleKind)own.schedule,
+                                     mesh.p,
+                                     mesh.v,
+                                     m,
+                                     mesh.zero == 2,
+                                     model->tied,
+                                     own.clip > 0 || rounds.compensation > 0};
         ok = same_mesh(&mesh, &s->mesh) && own.micro_batch == s->B && own.global_batch == s->batch;
         ok = ok && (own.clip > 0) == s->clip && mesh_check(&mesh, model, T, &error);
         ok = ok && plan.kind == s->schedule && async_schedule_fit(&rounds, model->L, &error);
+        ok = ok && same_exchange(&rounds, &s->methods.async) && !own.allreduce == !s->methods.allreduce;
         if (!ok || !pipeline_config_check(&plan, mesh.recompute, &error)) return false;
         Schedule schedule = schedule_build(&plan, mesh.pipeline);
         ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, async_schedule_scope(&rounds),
@@ -681,7 +727,9 @@ static void test_flags(int lines) {
         q.rows = 2;
         q.T = named ? 32 : model.T;
         q.clip = !chance(4);
+        StepMethods methods[4];
         settle_some(&q, 4);
+        if (chance(2)) ask_methods(&q, &c, methods);
         if (!search(&a, &q, &error)) continue;
         if (a.n > 0) {
             printed++;

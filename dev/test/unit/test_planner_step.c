@@ -480,6 +480,28 @@ static void test_bubbles(void) {
               "between half of it and that");
 }
 
+// Any mode of data parallelism, any CAAT-Net, and the halves of --tp-comm-overlap.
+static StepMethods random_methods(void) {
+    StepMethods x = step_methods_none();
+    AsyncConfig* a = &x.async;
+    a->mode = (DpMode)draw(0, 3);
+    a->delay = a->mode != DP_SYNC;
+    a->compensation = a->mode == DP_DC_S3GD || (a->mode == DP_DELAYED && draw(0, 1)) ? 0.2 : 0;
+    if (a->mode == DP_DILOCO) {
+        a->period = draw(1, 12);
+        a->fragments = draw(1, (int)a->period);
+        a->eager = draw(0, 3) == 0;
+        a->delay = a->eager ? a->period : draw(0, (int)a->period);
+        a->bits = draw(0, 2) ? 32 : 4 * draw(1, 2);
+    }
+    if (draw(0, 1)) {
+        const CaatConfig caat = {1, 0.25 * draw(0, 4), CAAT_SCALE_RUNTIME, draw(0, 1)};
+        x.caat = caat;
+    }
+    x.tp_overlap = draw(0, 2) == 0;
+    return x;
+}
+
 // A step at random that the trainer would accept.
 static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     static const char* const clusters[] = {"selene", "dgx-h100", "gb200", "dgx-a100-40"};
@@ -500,16 +522,24 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     *m = model;
     *c = cluster_named(clusters[draw(0, 3)]);
     const int B = 1 << draw(0, 3);
+    if (draw(0, 2) == 0) mesh.zero = mesh.sequence_parallel = 0;
     *s =
         step_setup(m, &mesh, B, 512 << draw(0, 2), (int64_t)mesh.d * B * plan.m, &softwares[draw(0, SOFTWARES - 1)], c);
     s->schedule = plan.kind;
     s->clip = draw(0, 1);
+    const StepMethods methods = draw(0, 1) ? random_methods() : step_methods_none();
+    if (draw(0, 2) == 0 && mesh.d > 1) {
+        c->sites = draw(0, 1) ? 2 : mesh.d;
+        c->site_rate = 1e8 * pow(10, draw(0, 4));
+        mesh.sites = c->sites;
+    }
+    step_set_methods(s, &methods, mesh.sites > 1 ? mesh.sites : 0);
     return step_check(s, &error);
 }
 
 // Parts add up, none is negative, the bound is below, and the pieces that sums are made of are a rank's buckets.
 static void test_steps(int rounds) {
-    int n = 0, sums = 0, below = 0, positive = 0, buckets = 0;
+    int n = 0, sums = 0, below = 0, positive = 0, buckets = 0, apart = 0, late = 0, sent = 0;
     double closest = 0, mean = 0, worst = 0;
     for (int tries = 0; n < rounds && tries < 50 * rounds; tries++) {
         StepSetup s;
@@ -545,24 +575,22 @@ static void test_steps(int rounds) {
         }
         buckets += same;
         step_prices_free(&x);
+        if (s.mesh.sites > 1) {
+            apart++;
+            late += async_schedule_are_late(&s.methods.async);
+            sent += relative(cost.sent, sent_by_formula(&s)) < 1e-12 && cost.exchange > 0;
+        }
         step_cost_free(&cost);
     }
     check(n == rounds, "%d steps at random", n);
+    check(sent == apart && 12 * late > rounds && 8 * apart > rounds,
+          "on %d meshes of several sites, %d of them late, each sends the bytes of async_schedule_traffic in %d", apart,
+          late, sent);
     check(sums == n, "parts add up to the step in %d of them, largest error %.1e", sums, worst);
     check(positive == n, "no part is negative in %d", positive);
     check(below == n, "step_bound is below in %d; it is %.3f of the step on average, %.6f at most", below, mean,
           closest);
     check(buckets == n, "gradients that are summed are the elements of layout_build in %d", buckets);
-}
-
-// Bytes that a rank sends to its tensor group for the collectives of a list.
-static double work_sent(const Work* w) {
-    double bytes = 0;
-    for (int i = 0; i < w->n; i++) {
-        const Op* op = &w->op[i];
-        if (op->kind == OP_COLLECTIVE) bytes += plan_passes(op->collective) * (op->ranks - 1.0) / op->ranks * op->bytes;
-    }
-    return bytes;
 }
 
 // All collectives that the lists of this trainer have, of one stage, a micro-batch.

@@ -1,0 +1,295 @@
+/*
+test_planner_modes.c: steps on two sites in every mode of data parallelism, CAAT-Nets, --tp-comm-overlap and --allreduce,
+by closed forms; and the search of methods.
+*/
+#include "planner_fixture.h"
+
+static ModelConfig gpt(int L, int C, int NH) {
+    const ModelConfig m = model_gpt2(L, C, NH, 2048, 51200);
+    return m;
+}
+
+static double seconds_of(const StepSetup* s) {
+    StepCost cost = step_cost(s);
+    const double seconds = cost.seconds;
+    step_cost_free(&cost);
+    return seconds;
+}
+
+// Two sites of one replica each on slow and fast links. F: seconds of the exchange of all parameters. The step is c + F
+// where it waits, max(c, F + tail) one step late, c + F/H for DiLoCo, max(c, F/H) for its eager form; c is that of a
+// link that takes no time.
+static void test_modes(void) {
+    const ModelConfig m = gpt(8, 2048, 16);
+    const struct {
+        const char* name;
+        DpMode mode;
+        int period, delay, fragments;
+        bool eager;
+        double waits; // of F, a step
+    } rows[] = {{"delayed", DP_DELAYED, 1, 1, 1, false, 0},
+                {"dc-s3gd", DP_DC_S3GD, 1, 1, 1, false, 0},
+                {"dc-s3gd without a delay", DP_DC_S3GD, 1, 0, 1, false, 1},
+                {"diloco", DP_DILOCO, 8, 0, 1, false, 1.0 / 8},
+                {"diloco, two fragments", DP_DILOCO, 8, 0, 2, false, 1.0 / 8},
+                {"diloco, four of them, late", DP_DILOCO, 8, 2, 4, false, 0},
+                {"diloco, an outer step late", DP_DILOCO, 8, 8, 1, false, 0},
+                {"diloco, eager", DP_DILOCO, 8, 8, 1, true, 0}};
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
+        const int row = (int)i / 2;
+        const bool slow = i % 2;
+        Cluster c = cluster_named("dgx-h100");
+        StepMethods methods = step_methods_none();
+        const Mesh mesh = mesh_of_rank(0, 2, 2, 2);
+        c.sites = 2;
+        methods.async.mode = rows[row].mode;
+        methods.async.period = rows[row].period;
+        methods.async.delay = rows[row].delay;
+        methods.async.fragments = rows[row].fragments;
+        methods.async.eager = rows[row].eager;
+        StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
+        step_set_methods(&s, &methods, 2);
+        c.site_delay = 0;
+        c.site_rate = 1e30;
+        const double alone = seconds_of(&s), launches = 9 * c.device.launch;
+        StepPrices x = step_prices(&s);
+        const double elements = sent_by_formula(&s) * rows[row].period / 4, tail = x.exchange.tail; // 2 (S-1)/S = 1
+        step_prices_free(&x);
+        // F is a third of what hides it, or three times that; four ranks of a site share its link.
+        const double F = alone * rows[row].period * (slow ? 3 : 0.3) * (rows[row].fragments > 2 ? 0.5 : 1);
+        c.site_delay = 0.01 * F;
+        c.site_rate = 4 * 4 * elements / (F - 2 * rows[row].fragments * c.site_delay);
+        double expected = alone + rows[row].waits * F;
+        if (rows[row].waits == 0) expected = fmax(alone, F / rows[row].period + tail);
+        StepCost cost = step_cost(&s);
+        check(fabs(cost.seconds - expected) < 1e-9 * expected + launches && cost.exchange > 0.99 * F / rows[row].period,
+              "%s, %s: %.4f s, by formula %.4f", rows[row].name, slow ? "slow" : "fast", cost.seconds, expected);
+        check((cost.waits > 1e-9) == (slow || rows[row].waits > 0) && step_bound(&s) <= cost.seconds * (1 + 1e-12),
+              "  of which it waits for %.4f; the bound is %.4f", cost.waits, step_bound(&s));
+        step_cost_free(&cost);
+    }
+}
+
+// Four replicas on two sites that wait: the exchange of half of the gradients follows the sums in the sites, and three
+// small messages the rest. With ZeRO each replica has to be a site.
+static void test_sync(void) {
+    const ModelConfig m = gpt(8, 2048, 16);
+    Cluster c = cluster_named("dgx-h100");
+    const Mesh mesh = mesh_of_rank(0, 2, 1, 4);
+    Error error;
+    c.sites = 2;
+    StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
+    s.mesh.sites = 2;
+    c.site_rate = 1e30, c.site_delay = 0;
+    const double alone = seconds_of(&s), elements = sent_by_formula(&s) / 4, few = 8.0 * (model_tensors(NULL, &m) + 2);
+    c.site_rate = 1e9, c.site_delay = 0.1;
+    const double exchanged = 2 * c.site_delay + 4 * 4 * elements / c.site_rate; // four ranks of a site share its link
+    const double expected = alone + exchanged + 2 * (2 * c.site_delay + 4 * few / c.site_rate);
+    check_error("two sites of two replicas that wait", relative(seconds_of(&s), expected), 1e-6);
+    s.mesh.zero = 1;
+    check(!step_check(&s, &error) && strstr(error.text, "--zero 1"), "refused: %s", error.text);
+    s.mesh.zero = 0;
+    s.mesh.sites = 4;
+    check(!step_check(&s, &error) && strstr(error.text, "--sites 4"), "refused: %s", error.text);
+}
+
+// FLOPs of the products of a list; bytes of its collectives.
+static void work_counts(const StepSetup* s, bool backward, double* flops, double* bytes) {
+    Work w = {0, 0, NULL};
+    work_block(&w, s, backward, false);
+    *bytes = work_sent(&w);
+    *flops = 0;
+    for (int i = 0; i < w.n; i++) *flops += w.op[i].batch * w.op[i].m * w.op[i].n * w.op[i].k;
+    work_free(&w);
+}
+
+// --tp-comm-overlap changes neither FLOPs nor bytes, and hides sums; a CAAT-Net sends P of them, and more backward in
+// bf16, where its gradients are float32.
+static void test_halves_and_caat(void) {
+    const ModelConfig m = gpt(16, 4096, 32);
+    Cluster c = cluster_named("dgx-h100");
+    const Mesh mesh = mesh_of_rank(0, 4, 1, 1);
+    c.nvlink = 60e9;
+    c.overlap_cost = 0;
+    double seconds[2][3], flops[2][3][2], bytes[2][3][2]; // by overlap; ordinary, P = 0.5, the same in bf16
+    for (int i = 0; i < 6; i++) {
+        StepMethods methods = step_methods_none();
+        const CaatConfig caat = {i % 3 > 0, 0.5, CAAT_SCALE_RUNTIME, i % 3 == 2};
+        StepSetup s = step_setup(&m, &mesh, 4, 2048, 16, software_find("threefold"), &c);
+        methods.tp_overlap = i / 3;
+        methods.caat = caat;
+        step_set_methods(&s, &methods, 1);
+        seconds[i / 3][i % 3] = seconds_of(&s);
+        for (int back = 0; back < 2; back++)
+            work_counts(&s, back, &flops[i / 3][i % 3][back], &bytes[i / 3][i % 3][back]);
+    }
+    bool same = true;
+    for (int i = 0; i < 6; i++) {
+        same = same && flops[0][i / 2][i % 2] == flops[1][i / 2][i % 2];
+        same = same && flops[0][i / 2][i % 2] == flops[0][0][i % 2];
+        same = same && bytes[0][i / 2][i % 2] == bytes[1][i / 2][i % 2];
+    }
+    check(same, "two halves have the FLOPs and bytes of one micro-batch, a CAAT-Net the FLOPs of an ordinary model");
+    const double all = bytes[0][0][0];
+    check(bytes[0][1][0] == all / 2 && bytes[0][1][1] == all && bytes[0][2][1] == all / 2 && bytes[0][0][1] == all,
+          "P = 0.5 in bf16 sends %.2f of a block's bytes forward, %.2f backward, %.2f with bf16 gradients",
+          bytes[0][1][0] / all, bytes[0][1][1] / all, bytes[0][2][1] / all);
+    check(seconds[0][1] < seconds[0][0] && seconds[0][2] < seconds[0][1] && seconds[1][0] < 0.9 * seconds[0][0] &&
+              seconds[1][2] < seconds[0][2],
+          "a step on slow links: %.3f s, P = 0.5 %.3f, in bf16 %.3f; in two halves %.3f, %.3f, %.3f", seconds[0][0],
+          seconds[0][1], seconds[0][2], seconds[1][0], seconds[1][1], seconds[1][2]);
+}
+
+// --allreduce: between two sites a ring's plan takes what site_cost says, on four replicas of a node what the library's
+// ring takes; what the trainer has no plan for is refused, and so are more replicas than are priced.
+static void test_allreduce(void) {
+    const ModelConfig m = gpt(8, 2048, 16);
+    const struct {
+        const char *allreduce, *topology;
+        int d, zero;
+        const char* refused;
+    } rows[] = {{"ring", NULL, 4, 0, NULL},
+                {"ring", NULL, 4, 1, NULL},
+                {"native", NULL, 4, 0, NULL},
+                {"halving-doubling", NULL, 8, 1, NULL},
+                {"2d-ring", "torus:2x2", 4, 0, NULL},
+                {"2d-ring", "torus:2x2", 4, 1, "scatter"},
+                {"2d-ring", NULL, 4, 0, "needs a mesh"},
+                {"ring", "ring:3", 4, 0, "--topology ring:3 joins 3 ranks, but there are 4 replicas (--dp)"},
+                {"halving-doubling", NULL, 6, 1, "2, 4, 8, ... ranks"},
+                {"ring", NULL, 1, 0, "one replica"},
+                {"ring", NULL, 128, 0, "more than 64 replicas"},
+                {"rings", NULL, 4, 0, "no algorithm"}};
+    const Cluster c = cluster_named("dgx-h100");
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const Mesh mesh = mesh_of_rank(0, 1, 1, rows[i].d);
+        StepMethods methods = step_methods_none();
+        StepSetup s = step_setup(&m, &mesh, 1, 2048, 2 * rows[i].d, software_find("threefold"), &c);
+        Error error = {""};
+        s.mesh.zero = rows[i].zero;
+        const double library = seconds_of(&s);
+        methods.allreduce = rows[i].allreduce;
+        methods.topology = rows[i].topology;
+        step_set_methods(&s, &methods, 0);
+        const bool taken = step_check(&s, &error);
+        if (rows[i].refused) {
+            check(!taken && strstr(error.text, rows[i].refused), "--allreduce %s, d = %d, is refused: %s",
+                  rows[i].allreduce, rows[i].d, error.text);
+            continue;
+        }
+        const double seconds = taken ? seconds_of(&s) : 0;
+        check(i < 3 ? relative(seconds, library) < 1e-9 : seconds > 0.9 * library && seconds != library,
+              "--allreduce %s, d = %d, ZeRO %d: %.4f s, the library %.4f %s", rows[i].allreduce, rows[i].d,
+              rows[i].zero, seconds, library, error.text);
+    }
+    Cluster two = c;
+    LinkCost ring = {0, 0};
+    Error error;
+    two.site_rate = 3e9;
+    const LinkCost direct = site_cost(&two, PLAN_ALL_REDUCE, 2, 12);
+    const bool planned = replicas_plan_cost(&two, "ring", NULL, PLAN_ALL_REDUCE, 2, 1, 12, &ring, &error);
+    check(planned && relative(direct.latency, ring.latency) < 1e-12 &&
+              relative(direct.per_byte, ring.per_byte) < 1e-9 && relative(direct.per_byte, 12 / 3e9) < 1e-12,
+          "two sites, 12 ranks a link: a ring takes %.3g s and %.3g ns a byte, the two halves of a vector each way",
+          ring.latency, 1e9 * ring.per_byte);
+    const LinkCost three = site_cost(&two, PLAN_ALL_GATHER, 3, 12);
+    check(relative(three.per_byte, 12 / 3e9 / 3) < 1e-12 && relative(three.latency, two.site_delay + 4e-6) < 1e-12,
+          "three sites: a third of a vector over each link, %.3g ns a byte", 1e9 * three.per_byte);
+}
+
+// The trainer's memory of each mode: what docs/async_dp.md says, of N parameters, k replicas in a site, in float32.
+static void test_memory(void) {
+    const ModelConfig m = gpt(8, 512, 8);
+    const struct {
+        const char* options;
+        double plain, shared; // N; N / k
+    } rows[] = {{"", 0, 1},
+                {"--dp-mode delayed", 1, 2},
+                {"--dp-mode dc-s3gd", 2, 0},
+                {"--dp-mode diloco", 3, 0},
+                {"--dp-mode diloco --eager", 4, 0}};
+    const Cluster c = cluster_named("dgx-h100");
+    double none = 0;
+    for (int i = -1; i < (int)(sizeof rows / sizeof rows[0]); i++) {
+        const Mesh mesh = mesh_of_rank(0, 1, 1, 4);
+        Choice x;
+        Error error = {""};
+        memset(&x, 0, sizeof x);
+        x.setup = step_setup(&m, &mesh, 1, 2048, 8, software_find("threefold"), &c);
+        if (i >= 0) {
+            const StepMethods methods = methods_named(rows[i].options);
+            step_set_methods(&x.setup, &methods, 2);
+        }
+        const bool planned = choice_memory(&x, INFINITY, &error);
+        if (i < 0) none = x.memory.bytes;
+        if (i < 0) continue;
+        Layout layout;
+        if (!layout_build(&layout, &m, mesh, 2048, &error)) die("test_planner_modes: %s", error.text);
+        const double N = 4.0 * (double)layout.elements, expected = rows[i].plain * N + rows[i].shared * N / 2;
+        layout_free(&layout);
+        check(planned && fabs(x.memory.bytes - none - expected) < 1e-4 * N,
+              "\"%s\" takes %.4f of N more, by the table %.4f", rows[i].options, (x.memory.bytes - none) / N,
+              expected / N);
+    }
+}
+
+// --search: every combination of the named options that the trainer accepts, once; options of another mode are dropped.
+static void test_search(void) {
+    const struct {
+        const char *line, *search;
+        int n;
+        const char* has; // one of them, or the refusal
+    } rows[] = {
+        {"", NULL, 1, ""},
+        {"--dp-mode diloco --local-steps 64", NULL, 1, " --dp-mode diloco --sites 1 --local-steps 64"},
+        {"--local-steps 64 --fragments 2", "dp-mode", 4, " --dp-mode delayed --sites 1"},
+        {"", "dp-mode,local-steps", 7, " --dp-mode diloco --sites 1 --local-steps 512"},
+        {"--dp-mode diloco", "fragments,outer-bits", 12, " --dp-mode diloco --sites 1 --local-steps 32 --fragments 8"},
+        {"--dp-mode diloco --local-steps 4", "fragments", 3,
+         " --dp-mode diloco --sites 1 --local-steps 4 --fragments 4"},
+        {"--dp-mode diloco --local-steps 8", "eager,outer-delay", 4,
+         " --dp-mode diloco --sites 1 --local-steps 8 --eager"},
+        {"", "dp-mode,outer-delay", 7, " --dp-mode dc-s3gd --sites 1 --outer-delay 0"},
+        {"", "caat-fraction,caat-grad-dtype", 7, " --caat-fraction 0.25 --caat-grad-dtype same"},
+        {"", "allreduce,tp-comm-overlap", 14, " --allreduce forest --tp-comm-overlap"},
+        {"", "sites", -1, "--search sites"},
+        {"", "dp-mode,nothing", -1, "--search nothing"},
+        {"", "dp-mode,local-steps,fragments,outer-delay,outer-bits,allreduce,caat-fraction", -1, "combinations"},
+        {"--fragments 2", NULL, -1, "--fragments has no effect with --dp-mode sync"},
+        {"--dp-mode dc-s3gd --outer-delay 2", NULL, -1, "--outer-delay 2"},
+        {"--dp-mode diloco --local-steps 4", "fragments,dp-modes", -1, "--search dp-modes"},
+        {"--dp-mode diloco --local-steps 4 --outer-delay 8", "outer-bits", -1, "--outer-delay 8"},
+        {"--caat-grad-dtype same", NULL, -1, "--caat-fraction"},
+        {"--topology ring:4", NULL, -1, "--topology needs --allreduce"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        Methods m;
+        Error error = {""};
+        const bool taken = methods_of_line(&m, rows[i].line, rows[i].search, &error);
+        bool has = !taken && strstr(error.text, rows[i].has), twice = false;
+        for (int k = 0; k < m.n && taken; k++) {
+            char text[400], other[400];
+            methods_options(text, sizeof text, &m.list[k], 1);
+            has = has || strcmp(text, rows[i].has) == 0;
+            for (int j = 0; j < k; j++) {
+                methods_options(other, sizeof other, &m.list[j], 1);
+                twice = twice || strcmp(text, other) == 0;
+            }
+        }
+        check(taken == (rows[i].n > 0) && (!taken || m.n == rows[i].n) && has && !twice,
+              "\"%s\", --search %s: %d choices, \"%s\" %s", rows[i].line, rows[i].search ? rows[i].search : "nothing",
+              taken ? m.n : 0, rows[i].has, error.text);
+        free(m.list);
+    }
+}
+
+int main(void) {
+    process.name = "test_planner_modes";
+    test_modes();
+    test_sync();
+    test_halves_and_caat();
+    test_allreduce();
+    test_memory();
+    test_search();
+    return test_end();
+}
