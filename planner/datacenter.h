@@ -507,10 +507,15 @@ static inline void plan_work(ModelPlan* m, const Datacenter* d, const Datacenter
     m->parameters = result(&w, (double)model_parameters(&model));
     m->tokens = result(&w, use(&w, d->tokens_per_parameter) * use(&w, m->asked));
     m->flops = result(&w, 6 * use(&w, m->parameters) * use(&w, m->tokens));
-    const double racks = use(&w, p->mesh_racks), most = use(&w, d->batch_tokens) / use(&w, d->sequence);
-    double part = fmin(racks, ceil(racks / most)); // 1 or less where `most` is more
-    while (part < racks && (fmod(racks, part) != 0 || racks / part > most)) part++;
-    m->batch = result(&w, racks <= most ? floor(most / racks) * racks : racks / part);
+    const double racks = use(&w, p->mesh_racks), tokens = use(&w, d->batch_tokens) / use(&w, d->sequence);
+    const double most = fmin(tokens, 1 << 30);
+    double batch = fmax(1, floor(most / racks) * racks);
+    int part[DIVISORS];
+    const int parts = divisors((int)racks, part);
+    for (int i = 0; i < parts; i++) {
+        if (part[i] <= most) batch = fmax(batch, part[i]);
+    }
+    m->batch = result(&w, batch);
     if (wish->batch.value > 0) m->batch = wish->batch;
 }
 

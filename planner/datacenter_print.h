@@ -173,7 +173,7 @@ static inline void question_print(const Question* q, const Choice* best, FILE* o
     const ModelConfig* m = &q->model;
     fprintf(out, "\n./plan --cluster cluster.txt --arch gpt2 --layers %d --hidden %d --heads %d --seq %d --vocab %d",
             m->L, m->C, m->NH, q->T, m->V);
-    fprintf(out, " --gpus %d --global-batch %lld", q->ranks, (long long)q->batch);
+    fprintf(out, " --gpus %d --global-batch %lld --rows 1", q->ranks, (long long)q->batch);
     fprintf(out, best->cost.seconds > 0 ? "\n   " : "\n    no mesh has room\n");
     if (best->cost.seconds > 0) flags_print(out, &best->setup, NULL, 0);
 }
