@@ -56,7 +56,7 @@ typedef struct {
     Fact plant_power, site_plants, site_power, sites; // site_power 0: of site_plants; sites 0: as many as needed
     Fact peak_bf16, peak_fp8, peak_fp4, precision, hbm, scale_up, nic;
     Fact wan_delay, fibre_pair, fibre_pairs;
-    Fact tokens_per_parameter, vocabulary, sequence, head, aspect, batch_tokens, days_limit;
+    Fact tokens_per_parameter, vocabulary, sequence, micro_batch, head, aspect, batch_tokens, days_limit;
     Fact failures, failure_gpus, failure_days, restart;
     Fact stall[DATACENTER_STALLS];
     ModelWish model[DATACENTER_MODELS];
@@ -102,6 +102,7 @@ static const Input datacenter_inputs[] = {
     {IN(tokens_per_parameter), NUMBER, false, 1e-3, 1e6, {20, ASSUMED}, "Hoffmann et al. 2022; the paper's is unknown"},
     {IN(vocabulary), NUMBER, true, 2, 1 << 30, {131072, ASSUMED}, "tokens that there are"},
     {IN(sequence), NUMBER, true, 1, 1 << 24, {8192, ASSUMED}, "tokens"},
+    {IN(micro_batch), NUMBER, true, 0, LARGEST_MICRO_BATCH, {1, ASSUMED}, "sequences; 0: searched, which takes longer"},
     {IN(head), NUMBER, true, 1, 1e5, {128, ASSUMED}, "channels of a head"},
     {IN(aspect), NUMBER, false, 1, 1e5, {512, ASSUMED}, "width / layers, about"},
     {IN(batch_tokens), NUMBER, false, 1, 1e15, {201326592, ASSUMED}, "tokens of a batch, at most"},
@@ -519,7 +520,7 @@ static inline void plan_work(ModelPlan* m, const Datacenter* d, const Datacenter
     if (wish->batch.value > 0) m->batch = wish->batch;
 }
 
-// A model's question: all of the mesh is open.
+// A model's question: all of the mesh is open, and the micro-batch if it is 0.
 static inline Question datacenter_question(const Datacenter* d, const DatacenterPlan* p, const ModelPlan* m) {
     Question q;
     memset(&q, 0, sizeof q);
@@ -530,6 +531,7 @@ static inline Question datacenter_question(const Datacenter* d, const Datacenter
     q.cluster = &p->cluster;
     q.software = software_find("threefold");
     q.clip = true;
+    q.B = (int)d->micro_batch.value;
     q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
     q.rows = 1;
     q.seconds = p->seconds;

@@ -174,6 +174,7 @@ static inline void question_print(const Question* q, const Choice* best, FILE* o
     fprintf(out, "\n./plan --cluster cluster.txt --arch gpt2 --layers %d --hidden %d --heads %d --seq %d --vocab %d",
             m->L, m->C, m->NH, q->T, m->V);
     fprintf(out, " --gpus %d --global-batch %lld --rows 1", q->ranks, (long long)q->batch);
+    if (q->B > 0) fprintf(out, " --micro-batch %d", q->B);
     fprintf(out, best->cost.seconds > 0 ? "\n   " : "\n    no mesh has room\n");
     if (best->cost.seconds > 0) flags_print(out, &best->setup, NULL, 0);
 }

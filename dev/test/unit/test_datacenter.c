@@ -217,6 +217,7 @@ static Datacenter small_datacenter(void) {
     d.sequence.value = 2048;
     d.batch_tokens.value = 2048 * 256;
     d.hbm.value = 80e9;
+    d.micro_batch.value = 0;
     d.models = 1;
     d.model[0].parameters.value = 20e9;
     return d;
@@ -445,12 +446,12 @@ static void follow_all(Datacenter d, const char* what, int expected_silent) {
 
 static void test_follows(void) {
     Datacenter d = datacenter_default();
-    // peaks of other precisions, hbm, links and days, which only the search reads
-    follow_all(d, "by rule", 9);
+    // peaks of other precisions, hbm, links, micro-batch and days, which only the search reads
+    follow_all(d, "by rule", 10);
     d.site_power.value = 1e9;
     d.spares.value = 3;
     d.restart.value = 7;
-    follow_all(d, "sites by their power", 11);                   // and the plant's two figures
+    follow_all(d, "sites by their power", 12);                   // and the plant's two figures
     for (int said = 1; said < 1 << (MODEL_INPUTS - 1); said++) { // every choice of what a file fixes of a model
         const double fixed[] = {240, 8192 * 16, 30000};
         char what[64] = "fixed:";
