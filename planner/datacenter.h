@@ -1,6 +1,6 @@
 /*
-datacenter.h: a datacenter for one training run, from money to the largest model. Money becomes racks, power and sites; a
-model of a size is then a question to search.h, whose mesh, memory and step over these sites are the answer.
+datacenter.h: a datacenter for one training run, from money to the largest model. Money becomes racks, power and sites;
+a model of a size is then a question to search.h, whose mesh, memory and step over these sites are the answer.
 
     datacenter_read, datacenter_default    the inputs: from a file, or the paper's
     datacenter_plan                        racks, power, sites, failures, the cluster, the shapes of the models
@@ -10,10 +10,10 @@ model of a size is then a question to search.h, whose mesh, memory and step over
 
 Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819), whose
 numbers are the defaults. Few are known: money, racks, GPUs, power, sizes of the models. All else is arithmetic with
-inputs that have to be chosen, so every number has a mark (provenance.h). What the step simulation computes is assumed,
-as nothing validates it on such machines.
+inputs that have to be chosen, so every number has a mark (provenance.h). What the step simulation computes is
+assumed, as nothing validates it on such machines.
 
-    sites        one place supplies at most `site_plants` times the mean output of the US power plant that generates most
+    sites        one place supplies at most `site_plants` times the mean output of the plant that generates most in the US
     GPUs         in each site the largest number 2^a 3^b 5^c of racks, which a mesh can divide; a rack is a node
     shape        P = 12 L h^2; h a multiple of (head x GPUs of a rack) within a quarter of `aspect` L, L = 2^a 3^b 5^c;
                  the nearest to the size from below
@@ -22,8 +22,8 @@ as nothing validates it on such machines.
     precision    of the products' rate only; values have 16 bits, sums and optimizer 32, as in the trainer
     failures     one in (hours of one GPU) / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
                  stall / interval + interval / (2 MTBF) + restart / MTBF of the time, which days do not include
-    laws         best tokens D = D0 (C/C0)^e for C = 6 P D FLOP; so C0 (6 P D0/C0)^(1/(1-e)) makes P the best. r tokens a
-                 parameter: e = 1/2. Of a loss E + A/P^a + B/D^b (Hoffmann et al. 2022): e = a/(a+b), P = g
+    laws         best tokens D = D0 (C/C0)^e for C = 6 P D FLOP; so C0 (6 P D0/C0)^(1/(1-e)) makes P the best. r tokens
+                 a parameter: e = 1/2. Of a loss E + A/P^a + B/D^b (Hoffmann et al. 2022): e = a/(a+b), P = g
                  (C/6)^(b/(a+b)), g = (a A/(b B))^(1/(a+b)). Besiroglu et al. 2024 refute the fit of that loss, and fit
                  it again. Errors of e: 10 to 90 % of Hoffmann et al.'s approach 2; a standard error of Besiroglu et
                  al.; where none is published, the rounding of the constants

@@ -1,8 +1,8 @@
 /*
-test_datacenter.c: the datacenter planner. The published numbers; scaling laws beside their closed forms and the minimum
-of their loss; the largest model beside the solution for a known speed; shapes and batches beside brute force; the answer
-of a search beside that of ./plan's own question; marks that follow values, by changing every input and looking at what
-moves; lines that are refused.
+test_datacenter.c: the datacenter planner. The published numbers; scaling laws beside their closed forms and the
+minimum of their loss; the largest model beside the solution for a known speed; shapes and batches beside brute force;
+the answer of a search beside that of ./plan's own question; marks that follow values, by changing every input and
+looking at what moves; lines that are refused.
 */
 #include "../../../planner/datacenter_print.h"
 #include "test.h"
@@ -523,7 +523,10 @@ static void test_print(void) {
               "%s: %s, and where there is no limit, no verdict", rows[i].row, rows[i].mark);
         free(text);
     }
-    // Every result has a row, or limits one
+}
+
+// Every result has a row, or limits one.
+static void test_rows(void) {
     int missing = 0;
     for (size_t at = 0; at < offsetof(DatacenterPlan, stall); at += sizeof(Fact)) {
         int rows_of = 0;
@@ -540,9 +543,11 @@ static void test_print(void) {
         missing += rows_of == 0;
     }
     check(missing == 0, "%d results without a row", missing);
+}
 
-    // The largest models, the abstract, and three models in two rows
-    d = datacenter_default();
+// The largest models, the abstract, and three models in two rows.
+static void test_verdict(void) {
+    Datacenter d = datacenter_default();
     datacenter_add_model(&d, fact(7e12, CONFIRMED), 0);
     static DatacenterPlan p;
     p = plan_of(&d);
@@ -572,8 +577,9 @@ static void test_print(void) {
     text = printed(&d, &other);
     check(!strstr(text, "Contradicts"), "models of one's own contradict nothing");
     free(text);
+}
 
-    // Texts, read back
+static void test_texts(void) {
     static const struct {
         double value;
         Quantity quantity;
@@ -768,6 +774,9 @@ int main(void) {
     test_facts();
     test_follows();
     test_print();
+    test_rows();
+    test_verdict();
+    test_texts();
     test_shipped();
     test_refused();
     test_unreadable();
