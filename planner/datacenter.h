@@ -13,7 +13,7 @@ numbers are the defaults. Few are known: money, racks, GPUs, power, sizes of the
 inputs that have to be chosen, so every number has a mark (provenance.h). What the step simulation computes is
 assumed, as nothing validates it on such machines.
 
-    sites        one place supplies at most `site_plants` times the mean output of the plant that generates most in the US
+    sites        one place supplies at most `site_plants` times the mean output of the largest US plant (in TWh)
     GPUs         in each site the largest number 2^a 3^b 5^c of racks, which a mesh can divide; a rack is a node
     shape        P = 12 L h^2; h a multiple of (head x GPUs of a rack) within a quarter of `aspect` L, L = 2^a 3^b 5^c;
                  the nearest to the size from below

@@ -177,10 +177,12 @@ static void set_sites(Cluster* c, const PlanOptions* o) {
     if (o->wan_ms >= 0) c->site_delay = 1e-3 * o->wan_ms;
     if (o->wan < 0) return;
     if (c->cores) die_usage("--wan joins sites of GPUs, and cluster %s is of cores", c->name);
-    if (gpus % sites || (all && gpus > all))
-        die_usage("--wan %g: --gpus %d cannot be divided over --sites %d", o->wan, gpus, sites);
+    if (gpus % sites || (all && gpus > all) || (gpus / sites > c->node_gpus && gpus / sites % c->node_gpus))
+        die_usage("--wan %g: --gpus %d of cluster %s cannot be divided over --sites %d, in whole nodes of %d", o->wan,
+                  gpus, c->name, sites, c->node_gpus);
     c->sites = sites;
-    c->nodes = sites * ((gpus / sites + c->node_gpus - 1) / c->node_gpus);
+    c->node_gpus = (int)min_i64(c->node_gpus, gpus / sites);
+    c->nodes = gpus / c->node_gpus;
     c->site_rate = 1e9 / 8 * o->wan;
 }
 
@@ -199,6 +201,8 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     Error error;
     memset(&q, 0, sizeof q);
     if (!methods_read(methods, &o->model, table, n, o->search, &error)) die_usage("%s", error.text);
+    if (o->precision == 2 && async_schedule_are_late(&methods->list[methods->n - 1].async))
+        die_usage("--precision fp16: --dp-mode needs a fixed --loss-scale; use bf16");
     q.methods = methods->list;
     q.methods_count = methods->n;
     q.sites = (int)o->model.sites;
@@ -282,13 +286,15 @@ static void print_rows(const Answer* a) {
         const StepSetup* s = &a->row[i].setup;
         const StepCost* c = &a->row[i].cost;
         const Mesh* m = &s->mesh;
+        char methods[400];
         printf("%c%4d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", &a->row[i] == best ? '*' : ' ', m->t, m->p, m->d,
                m->v, schedule_name(s->schedule), s->B, (long long)step_microbatches(s),
                m->sequence_parallel ? "yes" : "no", m->zero, recompute_names[m->recompute]);
         print_time(c->seconds);
-        printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f\n", c->tokens_per_second, 100 * c->mfu,
+        methods_options(methods, sizeof methods, &s->methods, m->sites);
+        printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f%s\n", c->tokens_per_second, 100 * c->mfu,
                share(c, STEP_BUBBLE), share(c, STEP_TENSOR), share(c, STEP_PIPELINE), share(c, STEP_DATA),
-               a->row[i].memory.bytes / 1e9);
+               a->row[i].memory.bytes / 1e9, methods);
     }
 }
 
@@ -436,19 +442,16 @@ static void draw_step(const StepSetup* s, const char* path) {
     printf("picture   %s\n", path);
 }
 
-// What the search has chosen of the methods, and what the sites exchange.
-static void print_methods(const StepSetup* s, const StepCost* c) {
-    char text[400];
-    methods_options(text, sizeof text, &s->methods, s->mesh.sites);
-    if (*text) printf("methods  %s\n", text);
+// What the sites exchange.
+static void print_sites(const StepSetup* s, const StepCost* c) {
     if (s->mesh.sites == 1 || !s->software->ours) return;
-    const ByteUnit unit = byte_unit(c->sent, true);
+    const ByteUnit unit = byte_unit(c->sent, c->sent >= 1e9);
     printf("sites     a rank sends %.3f %s a step to other sites, in flight for %.3g s; ", c->sent / unit.bytes,
            unit.name, c->exchange);
     if (async_schedule_are_late(&s->methods.async))
-        printf("a step waits for it for %.3g s\n", c->waits);
+        printf("a step waits for %.3g s of that\n", c->waits);
     else
-        printf("a step waits for it\n");
+        printf("a step waits for that\n");
 }
 
 // The command: on one node by mpirun; on several by ssh, or as a Slurm job, each with as many ranks a node.
@@ -479,7 +482,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     if (!best->setup.cluster->measured) published_print_band(stdout, best->setup.cluster->name);
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
-    print_methods(&best->setup, &best->cost);
+    print_sites(&best->setup, &best->cost);
     if (best->setup.software->ours) print_traffic(&best->setup); // only this trainer's traffic is known
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
     if (best->setup.software->ours) print_run(o, best, table, n);

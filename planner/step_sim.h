@@ -536,6 +536,13 @@ static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic,
     if (!layout_build(&layout, &s->model, mesh, s->T, error)) return false;
     *traffic =
         traffic_of_step(&layout, &s->model, s->B, s->T, (int)step_microbatches(s), (size_t)s->software->value_bytes);
+    const AsyncConfig* async = &s->methods.async;
+    if (mesh.sites > 1 || async_schedule_are_late(async)) { // the mean of a period
+        const int64_t H = async->period;
+        const SiteTraffic sites =
+            async_schedule_traffic(async, &layout, s->model.L, (size_t)s->software->value_bytes, H, 2 * H);
+        traffic->data = (sites.near + sites.far) / (double)H;
+    }
     layout_free(&layout);
     return true;
 }

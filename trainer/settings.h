@@ -221,7 +221,7 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
             "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "
             "[full:N, all to all]"),
         option_heading("CAAT-Net (partial tensor-parallel all-reduce)"),
-        option_float("caat-fraction", &s->caat_fraction, 0, 1, "that part; 1 = all of them, an ordinary model"),
+        option_float("caat-fraction", &s->caat_fraction, 0, 1, "channels that are summed; 1 = all, an ordinary model"),
         option_int(
             "caat-ranks", &s->caat_ranks, 1, 1 << 16,
             "tensor ranks that the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),

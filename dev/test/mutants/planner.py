@@ -1,5 +1,6 @@
 """Faults of the planner, and of the pictures of layout and memory. Tests: test_planner_*, test_draw_layout."""
-SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, METHODS = (
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, \
+    METHODS = (
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
                                      "memory host_memory measured_device calibrate ops methods_search").split())
 PICTURE, MODES = "dev/plot/draw_layout.c", "test_planner_modes"
@@ -87,7 +88,7 @@ FAULTS = [
     ("flags: a preset without what changes it", FLAGS, "if (o->type == OPTION_INT) fprintf", "if (0) fprintf"),
     ("flags: the usual model in place of the preset", FLAGS, 'if (option_given(table, n, "model"))', "if (true)"),
     # Time
-    ("time: the update is free", PRICES, "list_seconds(g, work_optimizer, elements[k] / share) +\n", "0 +\n"),
+    ("time: the update is free", PRICES, "list_seconds(g, work_optimizer, elements[k] / share) + list", "list"),
     ("time: ZeRO divides nothing", PRICES, "const double share = mesh->zero ? mesh->d : 1, bytes",
      "const double share = 1, bytes"),
     ("time: three passes in equation 3", FORMULAS, "return 96.0 * batch", "return 72.0 * batch"),
@@ -115,7 +116,7 @@ FAULTS = [
     ("cluster: what is given twice", CLUSTER, "if (r->given[which]) return", "if (0) return"),
     ("cluster: no usual values are named", CLUSTER, "l->kind == LINE_SHEET ? missing : c->assumed;", "missing;"),
     # Sites, modes of data parallelism, other methods
-    ("modes: nobody waits for an exchange", MODES, STEP, "fmax(now, done[m] + x->tail)", "now"),
+    ("modes: no rank waits for an exchange", MODES, STEP, "fmax(now, done[m] + x->tail)", "now"),
     ("modes: an exchange has no end", MODES, STEP, "now = fmax(now, done[m] + x->tail) +",
      "now = now + done[m] - fmax(0, done[m]) +"),
     ("modes: late by nothing", MODES, STEP, "async_schedule_place(config, m) + config->delay;",
@@ -125,7 +126,7 @@ FAULTS = [
      "link = done[f] = now"),
     ("modes: dc-s3gd needs the sum at the end of a step", MODES, STEP, "done[m] + x->tail", "done[m]"),
     ("modes: the bound waits for what is hidden", MODES, STEP, "(config->delay == 0 ? *busy : 0)", "*busy"),
-    ("modes: the bound forgets the link", "test_planner_search", STEP, "fmax(*busy, length + merge +",
+    ("modes: the bound forgets the link", MODES, STEP, "fmax(*busy, length + merge +",
      "fmax(2 * *busy, length + merge +"),
     ("modes: sites that wait hide their exchange", MODES, STEP, "fmax(done, *now) + x->prices->after",
      "fmax(done, *now) + 0 * x->prices->after"),
@@ -136,15 +137,19 @@ FAULTS = [
     ("modes: no small sums between sites", MODES, PRICES, "? 0 : 2) + (mesh->zero > 0)", "? 0 : 0) + (mesh->zero > 0)"),
     ("modes: the tied embedding is exchanged once", "test_planner_step", PRICES,
      "const bool twice = tensor.kind == WTE &&", "const bool twice = false &&"),
-    ("modes: the head is in every fragment's block", "test_planner_step", PRICES,
+    ("modes: the head is in a block's fragment", "test_planner_step", PRICES,
      "tensor.layer > 0 ? L : tensor.layer", "tensor.layer"),
-    ("modes: sites of the mesh that the cluster has not", MODES, PRICES, "if (sites > 1 && m->sites != sites)", "if (0)"),
-    ("modes: memory as in synchronous training", MODES, MEMORY, "if (ok && async) async_dp_plan", "if (0) async_dp_plan"),
-    ("modes: the search forgets the methods", "test_planner_search", SEARCH, "c->methods = methods;", "c->methods = 0;"),
+    ("modes: sites of the mesh that the cluster has not", MODES, PRICES, "if (sites > 1 && m->sites != sites)",
+     "if (0)"),
+    ("modes: memory as in synchronous training", MODES, MEMORY, "if (ok && async) async_dp_plan",
+     "if (0) async_dp_plan"),
+    ("modes: the search forgets the methods", "test_planner_search", SEARCH, "c->methods = methods;",
+     "c->methods = 0;"),
     ("modes: the search has one of the methods", "test_planner_search", SEARCH, "q->methods ? q->methods_count : 1",
      "1"),
     ("links: one site more", MODES, LINKS, "passes / (sites * rate)", "passes / ((sites + 1) * rate)"),
-    ("links: a plan is made for the links that it runs on", MODES, LINKS, "collective_build(&plan, algorithm, kind, planned",
+    ("links: a plan is made for the links that it runs on", MODES, LINKS,
+     "collective_build(&plan, algorithm, kind, planned",
      "collective_build(&plan, algorithm, kind, net"),
     ("links: any number of replicas", MODES, LINKS, "if (replicas > LINKS_LARGEST)", "if (0)"),
     ("caat: all channels are summed", MODES, OPS, "mesh->caat.ranks ? caat_channels(&mesh->caat, m->C) : m->C", "m->C"),

@@ -609,6 +609,17 @@ planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --sche
 asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --recompute selective --clip 0"
 check "  the command has all of it" \
     "grep -q 'run_slurm.sh .*--model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 $asked\$' out"
+planned --gpus 16 --global-batch 32 --tp 2 --dp 4 --wan 100 --dp-mode diloco --local-steps 64 --fragments 4 \
+    --outer-delay 2 --outer-bits 8
+asked="--dp-mode diloco --sites 2 --local-steps 64 --fragments 4 --outer-delay 2 --outer-bits 8"
+check "  with the mode's options, and what its sites exchange" \
+    "grep -q 'run .* $asked\$' out && grep -q '^sites .*to other sites' out"
+planned --gpus 8 --dp 4 --tp 2 --dp-mode dc-s3gd --caat-fraction 0.5 --caat-grad-dtype same --micro-batch 2 \
+    --tp-comm-overlap
+check "  each replica is a site" "grep -q 'sites 4 --caat-fraction 0.5 --caat-grad-dtype same --tp-comm-overlap\$' out"
+planned --gpus 8 --dp 8 --allreduce 2d-ring --topology torus:4x2 --zero 0
+planned --gpus 16 --global-batch 32 --wan 10 --search dp-mode,local-steps,caat-fraction
+check "  searched among the modes" "grep -q 'run .*--dp-mode d' out"
 # shellcheck disable=SC2086
 "$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
 check "--json is read by python" "[ $? = 0 ] && python3 -m json.tool out >/dev/null && python3 - <<'PY'
@@ -619,7 +630,7 @@ for r in rows:
     assert r['tp'] * r['pp'] * r['dp'] == 8 and 32 % (r['dp'] * r['micro_batch']) == 0 and r['bytes'] > 0
     parts = 'product attention memory tensor pipeline data optimizer bubble'.split()
     assert abs(sum(r[p] for p in parts) / r['seconds'] - 1) < 1e-3, r
-    layout = 'tp pp dp vp schedule micro_batch sequence_parallel zero recompute seconds mfu bytes'
+    layout = 'tp pp dp vp schedule micro_batch sequence_parallel zero recompute seconds mfu bytes exchange methods'
     assert set(r) == set(parts) | set(layout.split())
 assert [r['seconds'] for r in rows] == sorted(r['seconds'] for r in rows)
 PY"
@@ -672,6 +683,26 @@ check "--hosts and --data are in the command" "grep -q '^run  *scripts/run_ssh.s
     grep -q 'on 3 hosts' out"
 "$plan" --gpus 1 >out 2>err
 check "one GPU is not advised to take another --tp" "grep -q '^limit' out && ! grep -q 'limit .*--tp' out"
+plan_refuses 2 "--zero 1, --dp-mode diloco" --dp 8 --dp-mode diloco --zero 1
+plan_refuses 2 "--zero 1, --sites 2" --dp 4 --wan 100 --zero 1
+plan_refuses 2 "--local-steps, --dp-mode sync" --local-steps 4
+plan_refuses 2 "--fragments 40, --local-steps 32" --dp-mode diloco --fragments 40
+plan_refuses 2 "--fragments 20, 12 blocks" --dp-mode diloco --fragments 20
+plan_refuses 2 "--outer-delay 3" --dp-mode delayed --outer-delay 3
+plan_refuses 2 "--software megatron-core, --dp-mode" --software megatron-core --dp-mode dc-s3gd
+plan_refuses 2 "--precision fp16, --loss-scale" --precision fp16 --dp-mode dc-s3gd
+plan_refuses 2 "--sequence-parallel, --caat-fraction" --caat-fraction 0.5 --sequence-parallel yes
+plan_refuses 2 "--caat-grad-dtype" --caat-grad-dtype same
+plan_refuses 2 "--tp-comm-overlap, --tp 2" --tp 1 --tp-comm-overlap
+plan_refuses 2 "--micro-batch 1" --tp 2 --micro-batch 1 --tp-comm-overlap
+plan_refuses 2 "2d-ring, mesh" --dp 8 --allreduce 2d-ring
+plan_refuses 2 "--topology ring:3, 8 replicas" --dp 8 --allreduce ring --topology ring:3
+plan_refuses 2 "--topology, --allreduce" --topology ring:8
+plan_refuses 2 "--allreduce ring, --dp 1" --tp 4 --pp 2 --allreduce ring
+plan_refuses 2 "--allreduce, 64 replicas" --gpus 128 --dp 128 --allreduce ring
+plan_refuses 2 "--search dp-modes" --search dp-modes
+plan_refuses 2 "--wan, --sites 3" --wan 100 --sites 3
+plan_refuses 2 "--wan-ms, --wan" --wan-ms 3
 plan_refuses 2 "--models, --datacenter" --models 1T
 plan_refuses 2 "--inputs, --datacenter" --inputs
 plan_refuses 2 "--models" --datacenter "$clusters/next-generation.txt" --models many

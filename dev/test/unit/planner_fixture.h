@@ -17,7 +17,7 @@ static inline Cluster cluster_named(const char* name) {
     return c;
 }
 
-// The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if they are refused.
+// The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if refused.
 static inline bool methods_of_line(Methods* methods, const char* line, const char* search, Error* error) {
     static char text[256];
     Settings settings = settings_default();
@@ -43,8 +43,8 @@ static inline StepMethods methods_named(const char* line) {
     return first;
 }
 
-// Bytes that a rank of the mean stage sends to other sites in a step, by the trainer's formula over a period.
-static inline double sent_by_formula(const StepSetup* s) {
+// Bytes that a rank of the mean stage sends to other sites in the steps first + 1 to last, by the trainer's formula.
+static inline double sent_by_formula(const StepSetup* s, int64_t first, int64_t last) {
     const AsyncConfig* a = &s->methods.async;
     double far = 0;
     for (int r = 0; r < s->mesh.p; r++) {
@@ -53,10 +53,10 @@ static inline double sent_by_formula(const StepSetup* s) {
         Error error;
         mesh.pipeline = r;
         if (!layout_build(&layout, &s->model, mesh, s->T, &error)) die("%s", error.text);
-        far += async_schedule_traffic(a, &layout, s->model.L, 0, a->period, 2 * a->period).far;
+        far += async_schedule_traffic(a, &layout, s->model.L, 0, first, last).far;
         layout_free(&layout);
     }
-    return far / (double)a->period / s->mesh.p;
+    return far / s->mesh.p;
 }
 
 // Bytes that a rank sends to its tensor group for the collectives of a list.
