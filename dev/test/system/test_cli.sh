@@ -643,9 +643,9 @@ assert root.tag.endswith('svg') and len(list(root.iter())) > 50
 PY"
 check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
 check "--published" "$plan --published >out 2>err && [ ! -s err ] && grep -q 'judging  *[0-9]* runs, error' out"
-check "--datacenter" "$plan --datacenter $clusters/next-generation.txt --inputs --models 20T >out 2>err &&
-    [ ! -s err ] && [ \$(wc -l <out) -gt 50 ]"
-printf 'budget 1 B$\nit_power 3.62 GW\nbatch_tokens 4e6\nmodel 2T\n' >center.txt
+printf 'budget 100 M$\nsites 2\nbatch_tokens 4e6\nmodel 200B\n' >center.txt
+check "--datacenter" "$plan --datacenter center.txt --inputs --models 100B,50B >out 2>err &&
+    [ ! -s err ] && [ \$(wc -l <out) -gt 50 ] && grep -q 'The largest model' out"
 "$plan" --datacenter center.txt >out 2>err
 sed -n '/^    base gb200/,/^$/s/^    //p' out >cluster.txt
 sed -n '/^\.\/plan/{n;s/^   //p;}' out >options
@@ -707,6 +707,7 @@ plan_refuses 2 "--models, --datacenter" --models 1T
 plan_refuses 2 "--inputs, --datacenter" --inputs
 plan_refuses 2 "--models" --datacenter "$clusters/next-generation.txt" --models many
 plan_refuses 2 "nowhere.txt" --datacenter nowhere.txt
+plan_refuses 2 "--gpus, 1073741824" --gpus 1073741825
 plan_refuses 2 "--calibrate" --calibrate trace.json
 # shellcheck disable=SC2086
 plan_refuses 1 "no/where.svg" $shape --svg no/where.svg
