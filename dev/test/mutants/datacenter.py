@@ -106,8 +106,6 @@ FAULTS = [
     ("shape: any number of layers", PLAN, "if (layers > DATACENTER_LAYERS)", "if (0)"),
     ("shape: any width", PLAN, "if (hidden > 1 << 20)", "if (0)"),
     ("shape: heads of 64", PLAN, "use(&w, m->hidden) / use(&w, d->head)", "use(&w, m->hidden) / 64"),
-    ("shape: heads' mark is forgotten", PLAN,
-     "use(&w, m->hidden) / use(&w, d->head)", "use(&w, m->hidden) / d->head.value"),
     ("work: the vocabulary's mark is forgotten", PLAN, ", use(&w, d->vocabulary);", ";"),
     ("work: 4 P", PLAN,
      "6 * use(&w, m->parameters) * use(&w, m->tokens)", "4 * use(&w, m->parameters) * use(&w, m->tokens)"),

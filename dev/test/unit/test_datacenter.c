@@ -51,6 +51,11 @@ static void test_published(void) {
         check(plan_of(&d).sites.value == sites[i], "  of four plants of a fourth: %g", sites[i]);
     }
     d = datacenter_default();
+    d.sites.value = 7;
+    p = plan_of(&d);
+    check(p.mesh_racks.value == 7 * 3240 && p.cluster.nodes == 22680 && p.cluster.sites == 7,
+          "7 sites of 3,328 racks: 2^3 3^4 5 of each are in a mesh");
+    d = datacenter_default();
     p = plan_of(&d);
     check(fabs(p.model[0].flops.value / 3.0e29 - 1) < 0.05 / 3 &&
               fabs(p.model[1].flops.value / 1.2e30 - 1) < 0.05 / 1.2,
