@@ -68,6 +68,22 @@ static void test_published(void) {
           p.overhead[1].value);
 }
 
+// What ./plan is told of the machines.
+static void test_cluster(void) {
+    static const double bits[] = {16, 8, 4}, peaks[] = {2.5e15, 5e15, 10e15};
+    Datacenter d = datacenter_default();
+    for (int i = 0; i < 3; i++) {
+        d.precision.value = bits[i];
+        const DatacenterPlan p = plan_of(&d);
+        const Cluster* c = &p.cluster;
+        check(c->device.peak == peaks[i] && p.peak.value == peaks[i], "%g bit: %g PFLOP/s", bits[i], peaks[i] / 1e15);
+        check(c->device.memory == 192e9 && c->nvlink == 900e9 && c->nic == 100e9 && c->node_gpus == 64 && c->nics == 64,
+              "  192 GB, 900 GB/s in a rack of 64, 800 Gbit/s beyond");
+        check(c->site_rate == 30e12 && c->site_delay == 0.0325 && c->nodes == 23040,
+              "  8 x 30 Tbit/s between sites, half of 65 ms");
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // Scaling laws and the largest model
 
@@ -771,6 +787,7 @@ int main(void) {
     process.name = "test_datacenter";
     make_temporary(path, sizeof path, "test_datacenter");
     test_published();
+    test_cluster();
     test_laws();
     test_largest();
     test_shapes();
