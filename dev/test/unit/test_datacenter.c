@@ -585,7 +585,7 @@ static void test_verdict(void) {
     snprintf(line, sizeof line, "\n    90    %.3g (", P / 1e12);
     const char* at = strstr(text, "\n    90");
     check(at && strtod(at + 8, NULL) == strtod(line + 8, NULL), "90 d, 20 tokens a parameter: %.3g T: %.40s", P / 1e12,
-          at ? at : "");
+          at ? at + 1 : "");
     check(strstr(text, "by each of these laws 50 T takes 2000 days or more, 100 T takes 2001 days or more\n") != NULL,
           "the abstract's models, and only those that no law allows");
     check(printed_has(text, "parameters asked for", " 7 T ") || strstr(text, " 7 T  ") != NULL, "a third model");
