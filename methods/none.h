@@ -1,5 +1,5 @@
 /*
-methods/none.h: replaces the methods in a build without them (make METHODS=no). check_method_options refuses their
+methods/none.h: replaces the methods in a build without them (make METHODS=no). method_options_check refuses their
 options, so stage->async is NULL, no model is a CAAT-Net, and nothing here is ever called.
 */
 #ifndef NONE_H

@@ -21,6 +21,8 @@ Theory:
                      these: of nodes S apart the part min(1, S / k). On a torus ring neighbours that are h apart in a
                      dimension take h links, and h flows share each
 
+    between sites    every two are joined by a link of site_rate, which all ranks of a site share, and each delay counts
+
 That is the default. A cluster with an "algorithm" has its groups built as a network of comm/collectives/topology.h,
 ranks and switches, with the same rates and latencies, and the plan of that name (comm/collectives/collectives.h) is
 priced on it by plan_cost, which is linear in the bytes: two prices determine it. A ring's plan has n - 1 steps where

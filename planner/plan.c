@@ -5,6 +5,7 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
     plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8
     plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
     ./train_gpt $(./plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...    the trainer's options (flags.h)
+    plan --model gpt3-1008B --gpus 3072 --wan 400 --search dp-mode      on two sites
     plan --published                                  the model of time beside published results
     plan --datacenter planner/clusters/next-generation.txt
     plan --calibrate trace.json --cluster my-machine.txt

@@ -4,10 +4,10 @@ search.h: finds the fastest meshes for n ranks that train a model.
     search                the fastest choices of a Question; values that it fixes are kept
     answer_recommended    the row with the least memory of those about as fast as the first
 
-Theory: a choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO and recomputation. For a
-trillion parameters on 3,072 GPUs the trainer would accept some thirty thousand. The event simulation of step_sim.h
-would take hours for all; but each has a cheap lower bound, step_bound: the work of its busiest stage, and the time
-until the pipeline is full. So, best bound first:
+Theory: a choice is a mesh (t, p, d, v), a schedule, a micro-batch, sequence parallelism, ZeRO, recomputation, and one
+of the question's methods (ops.h). For a trillion parameters on 3,072 GPUs the trainer would accept some thirty
+thousand. The event simulation of step_sim.h would take hours for all; but each has a cheap lower bound, step_bound: the
+work of its busiest stage, and the time until the pipeline is full. So, best bound first:
 
     leave out what has no room even by memory_floor (memory.h)
     take the choice with the lowest bound among those left

@@ -8,7 +8,8 @@ prices of the actions in the tables of parallel/schedule.h, which step_sim.h run
 Theory: a block costs the same on every stage, so it is priced once. A chunk is its blocks, with the embedding on the
 first and the head on the last chunk; the imbalance of stages follows from that. A backward pass is cut into segments,
 at whose ends buckets of gradients are complete (parallel.h) and their sums over the data group can start. ZeRO-1 and 2
-scatter the gradients and gather the parameters after the update; ZeRO-2 sums in every micro-batch.
+scatter the gradients and gather the parameters after the update; ZeRO-2 sums in every micro-batch. Between sites the
+ranks of a site share its links (comm_cost.h); the bytes of a fragment are the trainer's, bucket by bucket.
 */
 #ifndef STEP_PRICES_H
 #define STEP_PRICES_H

@@ -17,6 +17,8 @@ Theory:
               sums every micro-batch and has two buffers to wait for. If a software does not overlap sums, REDUCE takes
               as long as the whole sum
     end       TIE, NORM and UPDATE as in the tables
+    sites     that wait sum their shards after the sums in the site. What late sites exchange is in flight beside
+              computing; exchange_step follows the table of methods/async_schedule.h through some periods of such steps
 
 A step's seconds are divided into parts, means over the stages; per stage they add up to its seconds, as all work and
 waiting of a stage is counted once:
