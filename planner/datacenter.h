@@ -578,9 +578,8 @@ static inline bool datacenter_ask(DatacenterPlan* p, const Question* q, Choice* 
     return true;
 }
 
-// Seconds of a step in a mode of data parallelism, by the trainer's defaults, on a t and p, all else searched again;
-// NAN: a rule or memory forbids it.
-static inline double mode_seconds(DatacenterPlan* p, Question q, const Mesh* mesh, DpMode mode) {
+// Seconds of the best step in a mode of data parallelism, by the trainer's defaults; NAN: no mesh has room.
+static inline double mode_seconds(DatacenterPlan* p, Question q, DpMode mode) {
     Settings usual = settings_default();
     StepMethods methods;
     Choice best;
@@ -589,8 +588,6 @@ static inline double mode_seconds(DatacenterPlan* p, Question q, const Mesh* mes
     usual.steps = INT64_MAX / 4; // any run
     q.methods = &methods;
     q.methods_count = 1;
-    q.t = mesh->t;
-    q.p = mesh->p;
     if (!methods_of(&methods, &usual, &error)) return NAN;
     return datacenter_ask(p, &q, &best, &error) && best.cost.seconds > 0 ? best.cost.seconds : NAN;
 }
@@ -678,9 +675,8 @@ static inline bool datacenter_search(DatacenterPlan* p, const Datacenter* d, Err
         plan_answer(m, best, p);
         plan_time(m, d, p);
         plan_size(p, m->asked.value, m->rate.value);
-        const bool apart = best->cost.seconds > 0 && p->cluster.sites > 1;
         for (int k = 0; k < DP_MODES; k++)
-            m->mode_step[k] = simulated(apart ? mode_seconds(p, q, &best->setup.mesh, (DpMode)k) : NAN);
+            m->mode_step[k] = simulated(p->cluster.sites > 1 ? mode_seconds(p, q, (DpMode)k) : NAN);
     }
     search_ladder(p, d);
     return true;

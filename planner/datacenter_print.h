@@ -89,7 +89,7 @@ static const Row model_rows[] = {
     {"tensor sums", AT(tensor_share), PERCENT, "not hidden", NO_LIMIT, 0},
     {"sums of gradients", AT(data_share), PERCENT, "not hidden", NO_LIMIT, 0},
     {"Between sites", 0, HEADING, "", NO_LIMIT, 0},
-    {"step, sync", AT(mode_step[DP_SYNC]), SECONDS, "t, p as above; - : no room, or one site", NO_LIMIT, 0},
+    {"step, sync", AT(mode_step[DP_SYNC]), SECONDS, "the best mesh; - : no room, or one site", NO_LIMIT, 0},
     {"  delayed", AT(mode_step[DP_DELAYED]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
     {"  dc-s3gd", AT(mode_step[DP_DC_S3GD]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
     {"  diloco", AT(mode_step[DP_DILOCO]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},

@@ -139,9 +139,8 @@ FAULTS = [
     ("answer: no memory of what has no room", PLAN, "best->memory.bytes = answer.least_memory;", ""),
     ("answer: it is known", PLAN, "return fact(x, ASSUMED);", "return fact(x, BACK_COMPUTED);"),
     ("answer: a rank's bytes are a site's", PLAN, "c->sent * p->mesh_gpus.value / sites", "c->sent"),
-    ("modes: on any mesh", PLAN, "    q.t = mesh->t;\n    q.p = mesh->p;\n", ""),
     ("modes: sync is another", PLAN, "usual.dp_mode = (int)mode;", "usual.dp_mode = DP_DILOCO;"),
-    ("modes: between one site", PLAN, " && p->cluster.sites > 1;", ";"),
+    ("modes: between one site", PLAN, "p->cluster.sites > 1 ? mode_seconds", "1 ? mode_seconds"),
     # Laws, time, the largest model
     ("law: exponents exchanged", PLAN,
      "pow(C / 6, a / (a + b)) / pow", "pow(C / 6, b / (a + b)) / pow"),

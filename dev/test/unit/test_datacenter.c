@@ -271,6 +271,22 @@ static bool same_choice(const Choice* a, const Choice* b) {
            a->memory.bytes == b->memory.bytes;
 }
 
+// Seconds of the best step in a mode.
+static double seconds_of_mode(Question q, DpMode mode) {
+    Settings usual = settings_default();
+    StepMethods methods;
+    Answer a;
+    Error error;
+    usual.dp_mode = (int)mode;
+    usual.steps = 1 << 20;
+    if (!methods_of(&methods, &usual, &error)) die("%s", error.text);
+    q.methods = &methods;
+    q.methods_count = 1;
+    const double seconds = search(&a, &q, &error) && a.n > 0 ? a.row[0].cost.seconds : NAN;
+    answer_free(&a);
+    return seconds;
+}
+
 static void test_search(void) {
     static Machines machines;
     static DatacenterPlan p;
@@ -279,6 +295,7 @@ static void test_search(void) {
     Option table[MAX_OPTIONS];
     Error error = {""};
     Answer a;
+    int other = 0; // modes with another step
     for (int sites = 1; sites <= 4; sites *= 2) {
         Datacenter d = small_datacenter();
         d.sites.value = sites;
@@ -312,6 +329,11 @@ static void test_search(void) {
         check((sites > 1) == isfinite(m->mode_step[DP_SYNC].value) &&
                   (sites == 1 || m->mode_step[DP_SYNC].value == m->step.value),
               "  and waits for that, if there are several");
+        for (int k = 0; k < DP_MODES && sites > 1; k++) {
+            const double seconds = m->mode_step[k].value, asked = seconds_of_mode(q, (DpMode)k);
+            other += seconds != m->step.value;
+            check(seconds == asked, "  %s: %.4f s, by ./plan %.4f s", dp_mode_names[k], seconds, asked);
+        }
         int weak = 0;
         for (size_t at = offsetof(ModelPlan, tensor); at < offsetof(ModelPlan, days_limit); at += sizeof(Fact))
             weak += fact_in(m, at).mark != ASSUMED;
@@ -320,6 +342,7 @@ static void test_search(void) {
         free(methods.list);
         measured_free(&machines.measured);
     }
+    check(other == 6, "%d modes besides sync have another step", other);
     Datacenter d = small_datacenter();
     d.model[0].parameters.value = 5e12;
     p = plan_of(&d);
