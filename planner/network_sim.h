@@ -18,7 +18,7 @@ exactly. Messages on the same link take turns, a segment (some packets of one me
 Buffers between links are unlimited. `in_order`: segments leave in the order in which they came over a link, so that a
 message whose next link is busy holds up later ones whose next link is free ("head-of-line blocking"). Routers with few
 virtual channels, all of which one message may fill, come close to that; with a channel for every message it does not
-occur.
+occur. A message has one path; with a transport each of its packets chooses one (network_transport.h).
 
 Limits. A link that is limited by a token bucket (as Linux's tc tbf) lets `burst` bytes through at once when it has been
 idle; the bucket refills at its bandwidth.
@@ -53,15 +53,10 @@ segment in flight is finished first, and the rest waits for its turn: the same r
 #ifndef NETWORK_SIM_H
 #define NETWORK_SIM_H
 
-#include "network_sim_state.h"
+#include "network_transport.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Links
-
-// The first network link of a row's path.
-static inline int32_t sim_first_link(const Sim* s, int64_t row) {
-    return s->passage[s->way[row] + (s->set.ports > 0)].link;
-}
 
 static inline void sim_enqueue(Sim* s, int32_t passage) {
     SimLink* link = &s->link[s->passage[passage].link];
@@ -80,9 +75,9 @@ static inline int32_t sim_dequeue(Sim* s, SimLink* link) {
     return passage;
 }
 
-// The duration of segments [from, to) of a row on a link.
-static inline double sim_duration(const Sim* s, int32_t row, int from, int to, int32_t l) {
-    const int64_t bytes = sim_bytes(s, row);
+// The duration of segments [from, to) of a message on a link.
+static inline double sim_duration(const Sim* s, int32_t message, int from, int to, int32_t l) {
+    const int64_t bytes = s->message[message].bytes;
     const int segments = sim_segments(s, bytes);
     return (sim_wire(s, bytes, segments, to) - sim_wire(s, bytes, segments, from)) / s->wire[l].bandwidth;
 }
@@ -113,9 +108,9 @@ static inline double sim_ready_next(const Sim* s, const SimLink* link, const Lin
 // buffers all around a ring would deadlock.)
 static inline bool sim_is_full(const Sim* s, const SimLink* link, int32_t passage) {
     const SimPassage* p = &s->passage[passage];
-    const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
+    const int32_t first = s->message[p->message].first, last = first + s->message[p->message].hops - 1;
     if (s->set.ports == 0 || s->set.port_buffer == 0 || (passage != first && passage + 1 != last)) return false;
-    const double wire = sim_duration(s, p->row, p->served, p->served + 1, p->link) * s->wire[p->link].bandwidth;
+    const double wire = sim_duration(s, p->message, p->served, p->served + 1, p->link) * s->wire[p->link].bandwidth;
     return link->held + wire > fmax(s->set.port_buffer, 2 * wire) * (1 + 1e-9);
 }
 
@@ -135,12 +130,12 @@ static inline void sim_serve(Sim* s, int32_t l) {
     SimLink* link = &s->link[l];
     const int32_t i = sim_dequeue(s, link);
     const SimPassage* p = &s->passage[i];
-    const int64_t first = s->way[p->row], last = s->way[p->row + 1] - 1;
+    const int32_t first = s->message[p->message].first, last = first + s->message[p->message].hops - 1;
     link->busy = true;
     link->passage = i;
     link->segment = p->served;
     link->end = first == last && link->head < 0 ? p->ready : p->served + 1;
-    sim_begin(s, link, s->wire[l].bandwidth, sim_duration(s, p->row, link->segment, link->end, l));
+    sim_begin(s, link, s->wire[l].bandwidth, sim_duration(s, p->message, link->segment, link->end, l));
     sim_push(s, link->until, SIM_LINK_FREE, l, ++link->version);
     const double wire = sim_sending(link, &s->wire[l]);
     link->held += wire;
@@ -149,7 +144,12 @@ static inline void sim_serve(Sim* s, int32_t l) {
 }
 
 static inline void sim_try_link(Sim* s, int32_t l) {
-    const SimLink* link = &s->link[l];
+    SimLink* link = &s->link[l];
+    const bool dead = (l == s->set.dead[0] || l == s->set.dead[1]) && s->now >= s->set.dead_at;
+    while (dead && link->head >= 0) {
+        const int32_t lost = s->passage[sim_dequeue(s, link)].message;
+        sim_push(s, s->message[lost].sent + s->set.timeout, SIM_ACK, lost, false);
+    }
     if (!link->busy && link->head >= 0 && !sim_is_full(s, link, link->head)) sim_serve(s, l);
 }
 
@@ -157,11 +157,11 @@ static inline void sim_try_link(Sim* s, int32_t l) {
 static inline void sim_interrupt(Sim* s, int32_t l) {
     SimLink* link = &s->link[l];
     if (link->end == link->segment + 1) return;
-    const int32_t row = s->passage[link->passage].row;
+    const int32_t message = s->passage[link->passage].message;
     int k = link->segment + 1;
     const double begun = link->start - link->saved;
-    double until = begun + sim_duration(s, row, link->segment, k, l);
-    while (k < link->end && until < s->now) until = begun + sim_duration(s, row, link->segment, ++k, l);
+    double until = begun + sim_duration(s, message, link->segment, k, l);
+    while (k < link->end && until < s->now) until = begun + sim_duration(s, message, link->segment, ++k, l);
     if (k == link->end) return;
     link->end = k;
     link->until = until;
@@ -183,7 +183,11 @@ static inline void sim_ready(Sim* s, int32_t passage, int32_t segments) {
 
 // A message starts on its first link.
 static inline void sim_set_out(Sim* s, int32_t row) {
-    sim_ready(s, (int32_t)s->way[row], sim_segments(s, sim_bytes(s, row)));
+    s->result->flow[row] = -s->now;
+    if (s->flow)
+        transport_fill(s, row);
+    else
+        sim_ready(s, s->message[row].first, sim_segments(s, s->message[row].bytes));
 }
 
 // A segment has come over the previous link: it may continue, with in_order only if none is before it.
@@ -235,18 +239,20 @@ static inline void sim_left(Sim* s, int32_t row);
 static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
     SimLink* link = &s->link[l];
     if (version != link->version) return; // it was interrupted
-    const int32_t i = link->passage, row = s->passage[i].row;
+    const int32_t i = link->passage;
     SimPassage* p = &s->passage[i];
+    const SimMessage* m = &s->message[p->message];
+    const bool first = i == m->first, last = i + 1 == m->first + m->hops;
     s->result->busy[l] += link->until - link->start + link->saved;
     p->served = link->end;
     const double wire = sim_sending(link, &s->wire[l]);
-    if (i > s->way[row]) sim_gone(s, i, wire);        // while the link still counts as busy
-    if (i + 1 == s->way[row + 1]) link->held -= wire; // it has arrived
+    if (!first) sim_gone(s, i, wire); // while the link still counts as busy
+    if (last) link->held -= wire;     // it has arrived
     link->busy = false;
     if (p->served < p->ready && link->tail != i) sim_enqueue(s, i);
-    if (p->served == sim_segments(s, sim_bytes(s, row))) {
-        if (i + 1 == s->way[row + 1]) sim_push(s, s->now + s->wire[l].latency, SIM_ARRIVE, row, 0);
-        if (i == s->way[row]) sim_left(s, row);
+    if (p->served == sim_segments(s, m->bytes)) {
+        if (last) sim_push(s, s->now + s->wire[l].latency, SIM_ARRIVE, p->message, 0);
+        if (first && (!s->flow || transport_left(s, p->message))) sim_left(s, m->row);
     }
     sim_try_link(s, l);
 }
@@ -267,7 +273,7 @@ static inline void sim_step_less(Sim* s, int rank, SimInjection injection) {
 
 // A message may enter its first link, or a port, after the earlier ones.
 static inline void sim_append(Sim* s, int32_t row) {
-    SimLink* link = &s->link[s->passage[s->way[row]].link];
+    SimLink* link = &s->link[s->sends_on[row]];
     const int32_t last = link->send_tail;
     sim_step_less(s, s->plan->transfers[row].from, SIM_STEPS);
     s->send_next[row] = -1;
@@ -289,7 +295,7 @@ static inline void sim_take_port(Sim* s, int port, int32_t row) {
     s->port_holds[port] += sim_wire(s, bytes, 1, 1);
     if (s->port_holds[port] <= s->set.port_ahead * (double)s->set.payload)
         sim_push(s, s->port_filled[port], SIM_PORT, port, row);
-    s->passage[s->way[row]].link = s->net->links + port;
+    s->passage[s->message[row].first].link = s->sends_on[row] = s->net->links + port;
     sim_append(s, row);
 }
 
@@ -361,7 +367,7 @@ static inline void sim_enter_step(Sim* s, int rank) {
 // The last bit of a message has left its sender.
 static inline void sim_left(Sim* s, int32_t row) {
     if (s->set.injection == SIM_LOCKSTEP && s->set.ports == 0) return;
-    SimLink* link = &s->link[s->passage[s->way[row]].link];
+    SimLink* link = &s->link[s->sends_on[row]];
     link->send_head = s->send_next[row];
     if (link->send_head < 0)
         link->send_tail = -1;
@@ -386,7 +392,7 @@ static inline void sim_port(Sim* s, int port, int32_t row) {
 static inline void sim_possible(Sim* s, int32_t row) {
     const Transfer* t = &s->plan->transfers[row];
     if (s->set.injection == SIM_FREE)
-        sim_try_line(s, sim_first_link(s, row));
+        sim_try_line(s, s->sends_on[row]);
     else if (t->step == s->rank_step[t->from])
         sim_send(s, row);
 }
@@ -413,6 +419,7 @@ static inline void sim_start_step(Sim* s) {
 // A message has arrived: the processor takes it and adds it.
 static inline void sim_arrive(Sim* s, int32_t row) {
     const Transfer* t = &s->plan->transfers[row];
+    s->result->flow[row] += s->now;
     double ready = s->set.overhead > 0 ? sim_host(s, t->to) : s->now;
     if (t->add && s->set.reduce > 0)
         ready = s->adder[t->to] = fmax(s->adder[t->to], ready) + (double)sim_bytes(s, row) * s->set.reduce;
@@ -437,17 +444,17 @@ static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
     const int ports = s->set.ports, into = s->net->links + s->net->ranks * ports;
     int* links = (int*)checked_malloc(((size_t)s->net->vertices + 2) * sizeof(int), "ways");
     int* turn = (int*)checked_calloc((size_t)s->net->ranks, sizeof(int), "ways"); // messages received in this step
-    s->way = (int64_t*)checked_malloc((size_t)(n + 1) * sizeof(int64_t), "ways");
-    s->way[0] = 0;
-    for (int64_t i = 0; i < n; i++)
-        s->way[i + 1] = s->way[i] + plan_way(s->plan, s->net, routes, i, links) + (ports > 0 ? 2 : 0);
-    const bool ok = s->way[n] <= INT32_MAX;
+    int64_t passages = 0;
+    for (int64_t i = 0; i < n; i++) passages += plan_way(s->plan, s->net, routes, i, links) + (ports > 0 ? 2 : 0);
+    const bool ok = passages <= INT32_MAX;
     if (ok)
-        s->passage = (SimPassage*)checked_malloc((size_t)s->way[n] * sizeof(SimPassage), "ways");
+        s->passage = (SimPassage*)checked_malloc((size_t)passages * sizeof(SimPassage), "ways");
     else
         fail(error, "%s: its messages go over %lld links, more than this can follow", s->plan->name,
-             (long long)s->way[n]);
+             (long long)passages);
+    s->message = (SimMessage*)checked_calloc((size_t)n, sizeof(SimMessage), "ways");
     const int64_t rows = ok ? n : 0;
+    int32_t at = 0;
     for (int64_t i = 0; i < rows; i++) {
         const Transfer* t = &s->plan->transfers[i];
         const int hops = plan_way(s->plan, s->net, routes, i, links + (ports > 0)) + (ports > 0 ? 2 : 0);
@@ -456,9 +463,12 @@ static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
             links[0] = -1;
             links[hops - 1] = into + t->to * ports + turn[t->to]++ % ports;
         }
+        const SimMessage m = {sim_bytes(s, i), (int32_t)i, at, hops, 0, 0, false, false, 0, 0};
+        s->message[i] = m;
+        s->sends_on[i] = links[ports > 0];
         for (int k = 0; k < hops; k++) {
             const SimPassage p = {(int32_t)i, links[k], 0, 0, -1};
-            s->passage[s->way[i] + k] = p;
+            s->passage[at++] = p;
         }
     }
     free(links);
@@ -495,9 +505,9 @@ static inline void sim_find_lines(Sim* s) {
     s->line_first = (int64_t*)checked_calloc(links + 2, sizeof(int64_t), "rows");
     s->line_at = (int64_t*)checked_malloc((links + 1) * sizeof(int64_t), "rows");
     s->line = (int32_t*)checked_malloc((size_t)s->plan->n * sizeof(int32_t), "rows");
-    for (int64_t i = 0; i < s->plan->n; i++) s->line_first[sim_first_link(s, i) + 2]++;
+    for (int64_t i = 0; i < s->plan->n; i++) s->line_first[s->sends_on[i] + 2]++;
     for (size_t l = 2; l < links + 2; l++) s->line_first[l] += s->line_first[l - 1];
-    for (int64_t i = 0; i < s->plan->n; i++) s->line[s->line_first[sim_first_link(s, i) + 1]++] = (int32_t)i;
+    for (int64_t i = 0; i < s->plan->n; i++) s->line[s->line_first[s->sends_on[i] + 1]++] = (int32_t)i;
     memcpy(s->line_at, s->line_first, links * sizeof(int64_t));
 }
 
@@ -592,6 +602,10 @@ static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes
         !isfinite(set->port_fill))
         return fail(error, "%d ports, %d packets ahead, %g s a packet: at most 64 ports, and nothing below 0",
                     set->ports, set->port_ahead, set->port_fill);
+    if (set->window < 1 || set->flight < 1 || set->subflows < 1 || !(set->timeout > 0 && set->timeout < INFINITY) ||
+        !(set->dead_at >= 0) || (set->transport ? set->ports > 0 || set->in_order : set->dead[0] >= 0))
+        return fail(error,
+                    "--timeout, --flight, --window, --subflows are above 0, --ports 0; --dead-link needs --transport");
     for (int i = 0; i < net->links; i++) {
         if (!(net->link[i].bandwidth > 0 && net->link[i].latency >= 0))
             return fail(error, "network %s: a link of %g bytes/s, %g s", net->name, net->link[i].bandwidth,
@@ -605,7 +619,9 @@ static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes
 }
 
 static inline void sim_free(Sim* s) {
-    free(s->way), free(s->passage), free(s->missing), free(s->line_first), free(s->line_at), free(s->line);
+    transport_free(s);
+    free(s->message), free(s->passage), free(s->sends_on), free(s->missing), free(s->line_first), free(s->line_at),
+        free(s->line);
     free(s->entry), free(s->entry_row), free(s->version), free(s->host), free(s->rank_step), free(s->rank_first);
     free(s->rank_row), free(s->rank_at), free(s->link), free(s->wire), free(s->port_holds), free(s->port_row),
         free(s->port_head), free(s->came), free(s->heap);
@@ -617,8 +633,10 @@ static inline bool sim_prepare(Sim* s, const Routes* routes, Error* error) {
     s->adder = s->host + ranks;
     s->missing = (int32_t*)checked_calloc(2 * n, sizeof(int32_t), "rows");
     s->send_next = s->missing + n;
+    s->sends_on = (int32_t*)checked_malloc(n * sizeof(int32_t), "rows");
+    s->result->flow = (double*)checked_calloc(n, sizeof(double), "rows");
     sim_find_links(s);
-    if (!sim_find_ways(s, routes, error)) return false;
+    if (!(s->set.transport ? transport_prepare(s, error) : sim_find_ways(s, routes, error))) return false;
     if (s->set.injection != SIM_LOCKSTEP) sim_find_dependencies(s);
     if (s->set.injection == SIM_FREE) sim_find_lines(s);
     if (s->set.injection >= SIM_STEPS) sim_find_steps(s);
@@ -647,7 +665,10 @@ static inline void sim_run(Sim* s) {
         case SIM_RELEASE: sim_release(s, e.a); break;
         case SIM_READY: sim_come(s, e.a); break;
         case SIM_LINK_FREE: sim_link_free(s, e.a, e.b); break;
-        case SIM_ARRIVE: sim_arrive(s, e.a); break;
+        case SIM_ARRIVE:
+            if (!s->flow || transport_arrive(s, e.a)) sim_arrive(s, s->message[e.a].row);
+            break;
+        case SIM_ACK: transport_report(s, e.a, e.b); break;
         case SIM_DONE: sim_done(s, e.a); break;
         default: sim_enter_step(s, e.a); break;
         }
@@ -671,7 +692,10 @@ static inline bool simulate(const Plan* plan, const Network* net, const Routes* 
     if (ok) {
         sim_start(&s);
         sim_run(&s);
-        if (s.done < plan->n)
+        if (s.cut)
+            ok = fail(error, "%s on %s: the dead link is on all paths from rank %d to rank %d", plan->name, net->name,
+                      (s.cut - 1) / plan->ranks, (s.cut - 1) % plan->ranks);
+        else if (s.done < plan->n)
             ok = fail(error, "%s on %s: %lld of %lld messages wait for each other", plan->name, net->name,
                       (long long)(plan->n - s.done), (long long)plan->n);
     }

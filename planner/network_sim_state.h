@@ -11,6 +11,7 @@ Events are in a binary heap by time, and at equal times by the order of insertio
 
 typedef enum { SIM_HEADS_NONE, SIM_HEADS_MESSAGE, SIM_HEADS_PACKET } SimHeads;
 typedef enum { SIM_LOCKSTEP, SIM_FREE, SIM_STEPS, SIM_ESTIMATE } SimInjection;
+typedef enum { SIM_ROUTE, SIM_SUBFLOWS, SIM_SPRAY, SIM_RANDOM, SIM_ADAPTIVE } SimTransport;
 
 typedef struct {
     SimHeads heads;
@@ -26,28 +27,41 @@ typedef struct {
     int port_buffer;   // bytes after every link that leads from or to a port; 0: unlimited
     bool in_order;     // buffers between links are queues
     double burst;      // bytes that a link lets through at once after a pause
+    // network_transport.h
+    SimTransport transport;
+    int subflows;       // 1: ECMP
+    int flight, window; // packets of a message: in flight, and how far out of order
+    uint64_t seed;      // of hashes
+    double timeout;     // s
+    int dead[2];        // links that die, there and back, -1: none,
+    double dead_at;     // at this time
 } SimSettings;
 
 static inline SimSettings sim_settings_default(void) {
-    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4, 256, 16, 16, 0, 0, 0, 58, 1e-9, 0, false, 0};
+    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4,         256, 16, 16,  0, 0,    0,        58, 1e-9, 0,
+                           false,          0,        SIM_ROUTE, 4,   64, 256, 0, 1e-3, {-1, -1}, 0};
     return s;
 }
 
 typedef struct {
     double seconds;
     double* busy; // (links, then ports): seconds for which each was busy
+    double* flow; // (rows): seconds from a message's start to its arrival; 0: it has no bytes
     int64_t messages;
+    int64_t delivered, again; // transports: bytes that arrived; packets that were sent again
+    int32_t reorder;          // how far one was ahead of the first missing one, at most
 } SimResult;
 
 static inline void sim_result_free(SimResult* result) {
     free(result->busy);
+    free(result->flow);
     memset(result, 0, sizeof *result);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // State
 
-typedef enum { SIM_PORT, SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_STEP } SimEventKind;
+typedef enum { SIM_PORT, SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_STEP, SIM_ACK } SimEventKind;
 
 typedef struct {
     double time;
@@ -66,11 +80,36 @@ typedef struct {
     int32_t send_head, send_tail; // rows that its first vertex has to send over it, one after another (not in lockstep)
 } SimLink;
 
+// What links carry as one: the message of a row; with a transport a packet of it.
+typedef struct {
+    int64_t bytes;
+    int32_t row, first, hops;    // its passages: first, first + 1, ...
+    int32_t entry, path;         // transports: of its connection
+    bool received, acknowledged; // transports
+    double sent, latency;        // transports: when, and of the path
+} SimMessage;
+
 // A message on one link of its path: `ready` segments have arrived, `served` of them have left. It waits, or is being
 // served, while served < ready.
 typedef struct {
-    int32_t row, link, ready, served, next; // next: of the link's queue
+    int32_t message, link, ready, served, next; // next: of the link's queue
 } SimPassage;
+
+// Transports: from a rank to another. Packets choose among entries.
+typedef struct {
+    int hops, paths, live, entries, turn; // live: paths without losses; turn: the entry after the last one
+    uint64_t draws;
+    int *link, *path, *inflight; // (paths, hops); (entries): its path; packets sent and not acknowledged
+    bool* dead;                  // (paths)
+} SimConnection;
+
+// Transports: a row's packets, s->message[first] and so on.
+typedef struct {
+    int32_t connection, first, packets;
+    int32_t next, base, expect; // the first not sent, not acknowledged, not received
+    int32_t flying;             // sent, and neither acknowledged nor known to be lost
+    int32_t left;               // how often the last one has left its sender
+} SimFlow;
 
 // in_order: a segment in a buffer. It belongs to its next passage.
 typedef struct {
@@ -91,10 +130,11 @@ typedef struct {
     double now;
     int64_t done; // rows
     // rows
-    int64_t* way;        // (n + 1)
-    SimPassage* passage; // the links of row i: way[i] to way[i + 1] - 1
-    int32_t* missing;    // versions that a row waits for
-    int32_t* send_next;  // (n): list of SimLink
+    SimMessage* message; // (n), or packets
+    SimPassage* passage;
+    int32_t* sends_on;  // (n): the first link, or port. Rows are sent on it one after another
+    int32_t* missing;   // versions that a row waits for
+    int32_t* send_next; // (n): list of SimLink
     // the order in which a link's first vertex sends: rows line[line_first[l]] ...; line_at: the next one
     int64_t *line_first, *line_at;
     int32_t* line;
@@ -115,6 +155,10 @@ typedef struct {
         *port_filled;  // bytes that it has to send; the time at which it has taken its last message, if it has room
     int32_t* port_row; // the message that it takes, -1: it is free
     int32_t *port_head, *port_tail; // (ranks): rows that wait for a port, a list by send_next
+    // transports
+    SimFlow* flow;             // (n), or NULL
+    SimConnection* connection; // (ranks, ranks)
+    int32_t path_room, cut;    // cut: a connection without a live path, + 1
     // lockstep
     int64_t step_at, step_left;
     // links, events

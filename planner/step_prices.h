@@ -103,8 +103,10 @@ static inline bool step_check_methods(const StepSetup* x, Error* error) {
     if (sites > 1 && m->sites != sites)
         return fail(error, "--sites %d, but %d ranks of cluster %s are on %d sites", m->sites, mesh_size(m),
                     x->cluster->name, sites);
-    if (!x->software->ours && (async_schedule_are_late(async) || m->caat.ranks || m->tp_overlap))
-        return fail(error, "--software %s has no --dp-mode, --caat-fraction and --tp-comm-overlap", x->software->name);
+    const bool any = async_schedule_are_late(async) || m->caat.ranks || m->tp_overlap || x->methods.allreduce;
+    if (any && !x->software->ours)
+        return fail(error, "--software %s has no --dp-mode, --caat-fraction, --tp-comm-overlap and --allreduce",
+                    x->software->name);
     if (x->methods.allreduce && !replicas_check(x, error)) return false;
     return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m->tp_overlap, x->B, error) &&
            async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error);

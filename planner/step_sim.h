@@ -454,7 +454,8 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     run_begin(&run, tables, &prices, keep ? &cost.timeline : NULL);
     run.speed = s->speed;
     run_step(&run);
-    cost.waits = fmax(0, exchange_step(&prices.exchange, run.length) - run.length);
+    cost.waits = exchange_step(&prices.exchange, run.length) - run.length;
+    if (cost.waits < 1e-9 * run.length) cost.waits = 0; // rounding
     cost.seconds = run.length + cost.waits;
     exchange_bound(&prices.exchange, run.length, &cost.exchange);
     cost.sent = exchange_sent(&prices.exchange);

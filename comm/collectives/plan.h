@@ -150,6 +150,22 @@ static inline void plan_cut(Plan* plan, int slabs) {
     *plan = fine;
 }
 
+// Several groups run the plan at the same time, on vectors of their own, one after another in memory: rank r of group g
+// becomes rank r groups + g. An all-reduce without ways of its own, for the simulator.
+static inline void plan_groups(Plan* plan, int groups) {
+    Plan all;
+    plan_init(&all, "", plan->kind, plan->ranks * groups, plan->chunks * groups);
+    memcpy(all.name, plan->name, sizeof all.name);
+    for (int64_t i = 0; i < plan->n; i++) {
+        const Transfer* t = &plan->transfers[i];
+        for (int g = 0; g < groups; g++)
+            plan_add(&all, t->step, t->from * groups + g, t->to * groups + g, g * plan->chunks + t->chunk, t->chunks,
+                     t->add);
+    }
+    plan_free(plan);
+    *plan = all;
+}
+
 // The transfers that a link carries in one step: a step lasts as long as a chunk takes on the slowest link.
 static inline int plan_room(const Link* link, double slowest) {
     return (int)fmin(link->bandwidth / slowest * (1 + 1e-9), 1 << 30);

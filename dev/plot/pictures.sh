@@ -4,12 +4,13 @@
 #
 # The other pictures show measurements or runs: async.svg (docs/async_dp.md), caat_speed.svg (docs/caat.md), ladder.svg
 # (docs/ladder/README.md), measured.svg (docs/schedules.md), network.svg (docs/collectives.md), overlap.svg
-# (docs/async_dp.md), report.png (docs/usage.md), shakespeare.svg (docs/benchmarks.md) have their commands there.
+# (docs/async_dp.md), report.png (docs/usage.md), shakespeare.svg (docs/benchmarks.md), transport.svg
+# (docs/transport.md) have their commands there.
 set -eu
 cd "$(dirname "$0")/../.."
 here=$PWD
 BUILD=${BUILD:-build}
-measured="async caat_speed ladder measured network overlap shakespeare"
+measured="async caat_speed ladder measured network overlap shakespeare transport"
 drawn=$(mktemp -d)
 trap 'rm -rf "$drawn"' EXIT
 trap 'exit 1' INT TERM HUP

@@ -1,8 +1,11 @@
-"""Faults of the planner, and of the pictures of layout and memory. Tests: test_planner_*, test_draw_layout."""
+"""Faults of the planner, of the network simulator's transports, and of the pictures of layout and memory. Tests:
+test_planner_*, test_network_*, test_draw_layout."""
 SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, \
     METHODS = (
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
                                      "memory host_memory measured_device calibrate ops methods_search").split())
+NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
+PLAN = "comm/collectives/plan.h"
 PICTURE, MODES = "dev/plot/draw_layout.c", "test_planner_modes"
 TESTS = {PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
@@ -10,7 +13,8 @@ TESTS = {PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "tes
          LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster", FACTS: "test_planner_cluster",
          MEMORY: "test_planner_memory", PROCESS: "test_planner_memory",
          OPS: "test_planner_modes", METHODS: "test_planner_modes",
-         MEASURED: "test_planner_measured", CALIBRATE: "test_planner_measured"}
+         MEASURED: "test_planner_measured", CALIBRATE: "test_planner_measured",
+         NETWORK: "test_network_transport", TRANSPORT: "test_network_transport", PLAN: "test_network_transport"}
 
 # What is wrong; file, exact text, replacement.
 FAULTS = [
@@ -181,6 +185,66 @@ FAULTS = [
     ("calibrate: what was known is forgotten", CALIBRATE, "measured_corrected(m, ranks) * seconds", "seconds"),
     ("measured: corrections are forgotten", MEASURED, "measured_corrected(m, busy) *", "1 *"),
     ("measured: more ranks are not slower", MEASURED, "fmax(1, k / g->axis[0][r])", "1"),
+    # Transports of many paths
+    ("transport: a path is listed twice", TRANSPORT, "        c->paths++;\n", "        c->paths += 2;\n"),
+    ("transport: paths without their beginning", TRANSPORT,
+     "        memcpy(link + depth, link, (size_t)depth * sizeof(int));\n", ""),
+    ("transport: parallel links are one path", TRANSPORT, "|| c->paths > TRANSPORT_PATHS) continue;",
+     "|| c->paths > TRANSPORT_PATHS || (l > net->first[v] && net->link[l - 1].to == net->link[l].to)) continue;"),
+    ("transport: any number of paths", TRANSPORT, "|| c->paths > TRANSPORT_PATHS)\n", ")\n"),
+    ("transport: every pair has the same hash", TRANSPORT, "(uint64_t)(c - s->connection), c->draws++",
+     "0, c->draws++"),
+    ("transport: seeds have the same hash", TRANSPORT, "philox(s->set.seed,", "philox(0,"),
+    ("transport: a hash never draws the last path", TRANSPORT, "% (uint32_t)c->paths);",
+     "% (uint32_t)(c->paths > 2 ? c->paths - 1 : c->paths));"),
+    ("transport: a hash draws dead paths", TRANSPORT, "if (!c->dead || !c->dead[path]) return path;", "return path;"),
+    ("transport: ECMP sprays", TRANSPORT, "hashed ? s->set.subflows : c->paths;", "c->paths;"),
+    ("transport: subflows on the first paths", TRANSPORT, "c->path[e] = hashed ? transport_draw(s, c) : e;",
+     "c->path[e] = e % c->paths;"),
+    ("transport: random paths are in turn", TRANSPORT,
+     "    if (s->set.transport == SIM_RANDOM) return transport_draw(s, c);\n", ""),
+    ("transport: dead paths are chosen", TRANSPORT, "if (c->dead[c->path[e]] || (best", "if ((best"),
+    ("transport: a spray avoids loaded paths", TRANSPORT,
+     " || (best >= 0 && s->set.transport == SIM_SPRAY)) continue;", ") continue;"),
+    ("transport: adaptive is in turn", TRANSPORT, "c->inflight[e] < c->inflight[best]) best = e;", "false) best = e;"),
+    ("transport: adaptive takes the fullest path", TRANSPORT, "c->inflight[e] < c->inflight[best]) best = e;",
+     "c->inflight[e] > c->inflight[best]) best = e;"),
+    ("transport: always the same entry", TRANSPORT, "    c->turn = (best + 1) % c->entries;\n", ""),
+    ("transport: the last packet is whole", TRANSPORT,
+     "min_i64(s->set.payload, sim_bytes(s, row) - (int64_t)packet * s->set.payload);", "s->set.payload;"),
+    ("transport: acknowledgements come at once", TRANSPORT, "s->now + m->latency, SIM_ACK", "s->now, SIM_ACK"),
+    ("transport: the window is one too long", TRANSPORT, "(int64_t)f->base + s->set.window)",
+     "(int64_t)f->base + s->set.window + 1)"),
+    ("transport: no window", TRANSPORT, "min_i64(f->packets, (int64_t)f->base + s->set.window)", "f->packets"),
+    ("transport: any number in flight", TRANSPORT, "f->next < end && f->flying < s->set.flight", "f->next < end"),
+    ("transport: lost packets fly on", TRANSPORT, "    f->flying--;\n", "    f->flying -= arrived;\n"),
+    ("transport: a row is complete before its last packet", TRANSPORT, "return f->expect == f->packets;",
+     "return f->expect + 1 == f->packets;"),
+    ("transport: a lost packet is acknowledged", TRANSPORT, "m->acknowledged = arrived;", "m->acknowledged = true;"),
+    ("transport: a lost packet's path is used again", TRANSPORT, "    c->dead[m->path] = true;\n", ""),
+    ("transport: lost packets are not counted", TRANSPORT, "    s->result->again++;\n", ""),
+    ("transport: lost packets are forgotten", TRANSPORT, "    transport_send(s, m->row, message - f->first);\n", ""),
+    ("transport: subflows stay on a dead path", TRANSPORT, "c->dead[c->path[e]]) c->path[e] = transport_draw(s, c);",
+     "false) c->path[e] = transport_draw(s, c);"),
+    ("transport: no end where all paths are dead", TRANSPORT, "    if (c->live == 0) return;\n", ""),
+    ("transport: no reason where all paths are dead", TRANSPORT, "s->cut = f->connection + 1;", "s->cut = 0;"),
+    ("transport: the next row waits for ever", TRANSPORT, "&& f->left++ == 0;", "&& f->left++ > 0;"),
+    ("transport: rows do not wait for each other", TRANSPORT, "message + 1 == f->first + f->packets &&", "true &&"),
+    ("transport: the timeout begins at the loss", NETWORK, "s->message[lost].sent + s->set.timeout",
+     "s->now + s->set.timeout"),
+    ("transport: only the way back dies", NETWORK, "(l == s->set.dead[0] || l == s->set.dead[1])",
+     "l == s->set.dead[1]"),
+    ("transport: links are dead from the beginning", NETWORK, " && s->now >= s->set.dead_at;", ";"),
+    ("transport: one packet of a dead link's queue is lost", NETWORK, "while (dead && link->head >= 0) {",
+     "if (dead && link->head >= 0) {"),
+    ("transport: queues in order are allowed", NETWORK, "set->ports > 0 || set->in_order :", "set->ports > 0 :"),
+    ("transport: timeouts without end", NETWORK, "!(set->timeout > 0 && set->timeout < INFINITY)",
+     "!(set->timeout > 0)"),
+    ("transport: a fixed route survives a dead link", NETWORK, ": set->dead[0] >= 0))", ": false))"),
+    ("transport: messages begin at 0", NETWORK, "s->result->flow[row] = -s->now;", "s->result->flow[row] = 0;"),
+    ("groups: vectors lie over each other", PLAN, "g * plan->chunks + t->chunk, t->chunks", "t->chunk, t->chunks"),
+    ("groups: neighbours are a group", PLAN, "t->from * groups + g, t->to * groups + g,",
+     "t->from + g * plan->ranks, t->to + g * plan->ranks,"),
     # Pictures of layout and memory
     ("picture: every rank's slice is the first one's", PICTURE, "&layouts[rank].slices[i], rank, x",
      "&layouts[0].slices[i], rank, x"),
