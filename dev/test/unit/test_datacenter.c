@@ -525,6 +525,9 @@ static void test_verdict(void) {
     check(strstr(text, "by each of these laws 50 T takes 2000 days or more, 100 T takes 2001 days or more\n") != NULL,
           "the abstract's models, and only those that no law allows");
     check(printed_has(text, "parameters asked for", " 7 T ") || strstr(text, " 7 T  ") != NULL, "a third model");
+    const char* stalls[] = {" 1.00 s  assumed        input", " 5.00 s  assumed        input",
+                            " 30.0 s  assumed        input"};
+    for (int i = 0; i < 3; i++) check(strstr(text, stalls[i]) != NULL, "a stall of%.7s", stalls[i]);
     check(strstr(text, "--gpus 1474560 --global-batch 23040") && strstr(text, "no mesh has room"),
           "the questions, without an answer");
     free(text);
