@@ -525,6 +525,13 @@ static void test_verdict(void) {
     check(strstr(text, "by each of these laws 50 T takes 2000 days or more, 100 T takes 2001 days or more\n") != NULL,
           "the abstract's models, and only those that no law allows");
     check(printed_has(text, "parameters asked for", " 7 T ") || strstr(text, " 7 T  ") != NULL, "a third model");
+    int known[2] = {0, 0};
+    const char* const marks[] = {"  confirmed      ", "  back-computed  "};
+    for (int k = 0; k < 2; k++) {
+        for (const char* row = strstr(text, "\nMoney"); row && (row = strstr(row, marks[k])); row++) known[k]++;
+    }
+    snprintf(line, sizeof line, "\n%d lines are confirmed, %d back-computed, ", known[0], known[1]);
+    check(known[0] > 3 && known[1] > 3 && strstr(text, line), "rows by mark: %d, %d", known[0], known[1]);
     const char* stalls[] = {" 1.00 s  assumed        input", " 5.00 s  assumed        input",
                             " 30.0 s  assumed        input"};
     for (int i = 0; i < 3; i++) check(strstr(text, stalls[i]) != NULL, "a stall of%.7s", stalls[i]);
