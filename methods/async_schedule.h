@@ -31,7 +31,7 @@ al. 2023, arXiv 2311.08105, with Nesterov's momentum; fragments are Streaming Di
 #include "../parallel.h"
 #include "../parallel/traffic.h"
 
-typedef enum { DP_SYNC, DP_DELAYED, DP_DC_S3GD, DP_DILOCO } DpMode;
+typedef enum { DP_SYNC, DP_DELAYED, DP_DC_S3GD, DP_DILOCO, DP_MODES } DpMode;
 
 static const char* const dp_mode_names[] = {"sync", "delayed", "dc-s3gd", "diloco"};
 

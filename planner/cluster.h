@@ -112,7 +112,7 @@ static inline Device device_of_generation(ChipGeneration generation) {
 static inline Cluster cluster_empty(const char* name, ChipGeneration generation) {
     Cluster c;
     memset(&c, 0, sizeof c);
-    snprintf(c.name, sizeof c.name, "%s", name);
+    snprintf(c.name, sizeof c.name, "%.63s", name);
     c.device = device_of_generation(generation);
     c.nvlink_fraction = 0.78;
     c.nvlink_step = 5e-6;

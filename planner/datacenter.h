@@ -1,85 +1,63 @@
 /*
-datacenter.h: a first estimate of a datacenter for one training run. From a budget to racks, GPUs, power and sites; from
-a scaling law to a model, its tokens and days; from memory and the pipeline's bubble to mesh and batch; from these the
-load of every kind of link, within a rack, within a site and between sites, and the rate of failures.
+datacenter.h: a datacenter for one training run, from money to the largest model. Money becomes racks, power and sites;
+a model of a size is then a question to search.h, whose mesh, memory and step over these sites are the answer.
 
     datacenter_read, datacenter_default    the inputs: from a file, or the paper's
-    datacenter_plan                        the results; datacenter_print.h prints them
+    datacenter_plan                        racks, power, sites, failures, the cluster, the shapes of the models
+    datacenter_question                    a model's question, as ./plan has it
+    datacenter_search                      asks it for each model, and for sizes between which the largest one lies
+    datacenter_largest                     the largest model of a number of days, by a scaling law
 
-Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819),
-whose numbers are the defaults.
+Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819), whose
+numbers are the defaults. Few are known: money, racks, GPUs, power, sizes of the models. All else is arithmetic with
+inputs that have to be chosen, so every number has a mark (provenance.h). What the step simulation computes is
+assumed, as nothing validates it on such machines.
 
-Only a few numbers are known from that paper: money, racks, GPUs, power, sizes of the models. All else is arithmetic
-with inputs that have to be chosen. So every number has a mark:
-
-    confirmed        published
-    back-computed    follows from published numbers
-    assumed          chosen, or follows from a chosen number
-
-Marks are computed along with the results (provenance.h).
-
-The formulas, for G GPUs of F FLOP/s at utilisation u; a model of L layers, width h, P parameters; sequences of s
-tokens, B of them a batch; a mesh of TP x PP x DP, v chunks of the model a stage, micro-batches of b (Narayanan et al.
-2021):
-
-    parameters, work       P = 12 L h^2, C = 6 P tokens; 20 tokens a parameter, so C = 120 P^2 (Hoffmann et al. 2022)
-    a step                 t = 6 P B s / (G F u); of a micro-batch on a stage: 6 P/(TP PP) b s / (F u)
-    bubble                 (PP - 1) / (v m), m = B / (DP b). DP = G / (TP PP), so it is G b / (v B TP): PP cancels, and
-                           only a large batch makes it small. At a million GPUs this is the first limit
-    memory of a GPU        parameters and gradients 2 + g, Adam's 12 / DP (ZeRO-1) bytes each; 2 s b h / TP a layer and
-                           micro-batch in flight, about L of them (full recomputation), 34 s b h / TP for the one being
-                           computed
-    tensor parallel        4 all-reduces a layer: 8 (TP - 1)/TP s b h x 2 bytes, on the critical path
-    pipeline               s b h x 2 / TP bytes a boundary and direction, v of them a stage
-    data parallel          2 (DP - 1)/DP of the stage's gradients; between S sites, after a sum within each,
-                           2 (S - 1)/S P g bytes a site and direction
-    failures               one in (hours of one GPU) / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
-                           stall / interval + interval / (2 MTBF) + restart / MTBF of the time
-
-The planner's own rules, for values that a file does not fix:
-
-    TP     the largest power of two within a rack
-    h      the multiple of (head TP) nearest to `aspect` L, where P = 12 L h^2
-    L      the most layers that stay within the requested parameters
-    PP     the fewest stages, all equal, that fit into memory; v: every layer is a chunk. L is lowered until stages are
-           more than half as deep as memory allows, which a prime number of layers would prevent
-    B      the multiple of `batch_step` tokens nearest to the batch at which the bubble is `bubble_limit`
-
-These give exactly the shapes, meshes and batches of the worked example in test_datacenter.c, for which the step of
-batches is chosen. The nearest multiple may be too small: then the bubble is printed as above its limit.
+    sites        one place supplies at most `site_plants` times the mean output of the largest US plant (in TWh)
+    GPUs         in each site the largest number 2^a 3^b 5^c of racks, which a mesh can divide; a rack is a node
+    shape        P = 12 L h^2; h a multiple of (head x GPUs of a rack) within a quarter of `aspect` L, L = 2^a 3^b 5^c;
+                 the nearest to the size from below
+    batch        a whole multiple or part of the racks: with a rack as tensor group the m = batch / (d B) micro-batches
+                 are then a multiple of the p stages, as interleaved schedules need
+    precision    of the products' rate only; values have 16 bits, sums and optimizer 32, as in the trainer
+    failures     one in (hours of one GPU) / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
+                 stall / interval + interval / (2 MTBF) + restart / MTBF of the time, which days do not include
+    laws         best tokens D = D0 (C/C0)^e for C = 6 P D FLOP; so C0 (6 P D0/C0)^(1/(1-e)) makes P the best. r tokens
+                 a parameter: e = 1/2. Of a loss E + A/P^a + B/D^b (Hoffmann et al. 2022): e = a/(a+b), P = g
+                 (C/6)^(b/(a+b)), g = (a A/(b B))^(1/(a+b)). Besiroglu et al. 2024 refute the fit of that loss, and fit
+                 it again. Errors of e: 10 to 90 % of Hoffmann et al.'s approach 2; a standard error of Besiroglu et
+                 al.; where none is published, the rounding of the constants
+    largest      days = D / tokens a second, whose logarithm is interpolated between sizes that were searched
 
 A file has one input a line, "name value [unit] [mark]"; # begins a comment; the default mark is assumed; missing inputs
-are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden, tensor,
-pipeline, chunks and batch after one override the rules for it. "stall" may occur several times, too.
+are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden and batch
+after one settle what the rules would choose. "stall" may occur several times, too.
 */
 #ifndef DATACENTER_H
 #define DATACENTER_H
 
-#include "provenance.h"
-
-#include <stddef.h>
+#include "methods_search.h"
 
 // ----------------------------------------------------------------------------------------------------------------
 // Inputs
 
-enum { DATACENTER_MODELS = 8, DATACENTER_STALLS = 4, DATACENTER_LAYERS = 20000 };
+enum { DATACENTER_MODELS = 8, DATACENTER_STALLS = 4, DATACENTER_LAYERS = 10000 };
 
 typedef struct {
     int line; // of a file
     Fact parameters;
-    Fact layers, hidden, tensor, pipeline, chunks, batch; // 0: by the rules above
+    Fact layers, hidden, batch; // 0: by the rules above
 } ModelWish;
 
 typedef struct {
     char name[256]; // of the file, for errors
     Fact budget, compute_share, rack_price, rack_gpus, spares;
     Fact it_power, rack_power, rack_rating, pue_low, pue_high; // it_power 0: racks x rack_power
-    Fact sites, site_power;                                    // 0: from the other one; both 0: the paper's two coasts
-    Fact peak_bf16, peak_fp8, peak_fp4, precision, utilisation, hbm, scale_up, nic;
-    Fact wan_delay, fibre_pair;
-    Fact sequence, micro_batch, head, aspect, tokens_per_parameter, gradient_bytes;
-    Fact bubble_limit, batch_step, days_limit;
-    Fact failures, failure_gpus, failure_days, checkpoint_bytes, restart;
+    Fact plant_power, site_plants, site_power, sites; // site_power 0: of site_plants; sites 0: as many as needed
+    Fact peak_bf16, peak_fp8, peak_fp4, precision, hbm, scale_up, nic;
+    Fact wan_delay, fibre_pair, fibre_pairs;
+    Fact tokens_per_parameter, vocabulary, sequence, micro_batch, head, aspect, batch_tokens, days_limit;
+    Fact failures, failure_gpus, failure_days, restart;
     Fact stall[DATACENTER_STALLS];
     ModelWish model[DATACENTER_MODELS];
     int stalls, models;
@@ -101,37 +79,37 @@ static const Input datacenter_inputs[] = {
     {IN(compute_share), PERCENT, false, 1e-6, 1, {0.7, CONFIRMED}, "overview v2: of the budget, for compute"},
     {IN(rack_price), MONEY, false, 1, 1e12, {3e6, BACK_COMPUTED}, "what 23,300 racks for $70B cost each"},
     {IN(rack_gpus), NUMBER, true, 1, 1e5, {72, CONFIRMED}, "an NVL72; one scale-up domain"},
-    {IN(spares), NUMBER, true, 0, 1e5, {0, ASSUMED}, "GPUs of a rack that wait for another one to fail"},
+    {IN(spares), NUMBER, true, 0, 1e5, {8, ASSUMED}, "GPUs of a rack that wait for another one to fail: 64 work"},
     {IN(it_power), POWER, false, 1, 1e15, {0, CONFIRMED}, "of all racks, network and storage; or rack_power"},
     {IN(rack_power), POWER, false, 1, 1e9, {3.62e9 / 23300, BACK_COMPUTED}, "3.62 GW / 23,300, see it_power"},
     {IN(rack_rating), POWER, false, 1, 1e9, {120e3, CONFIRMED}, "an NVL72's own, public figure"},
     {IN(pue_low), NUMBER, false, 1, 10, {1.15, BACK_COMPUTED}, "4.16 / 3.62 GW; power / IT power"},
     {IN(pue_high), NUMBER, false, 1, 10, {1.30, BACK_COMPUTED}, "4.71 / 3.62 GW"},
+    {IN(plant_power), POWER, false, 1, 1e15, {3.646e9, BACK_COMPUTED}, "EIA: Palo Verde's 31.94 TWh in 2022 / 8,760 h"},
+    {IN(site_plants), NUMBER, false, 1e-3, 1e6, {1, ASSUMED}, "such plants that one place can take whole"},
+    {IN(site_power), POWER, false, 1, 1e15, {0, CONFIRMED}, "that a place can supply; or site_plants"},
     {IN(sites), NUMBER, true, 1, 1000, {0, CONFIRMED}, "overview v2: an east and a west coast"},
-    {IN(site_power), POWER, false, 1, 1e15, {0, CONFIRMED}, "that a place can supply; none said"},
-    {IN(peak_bf16), FLOPS, false, 1e9, 1e21, {2.5e15, ASSUMED}, "of a GPU, dense"},
-    {IN(peak_fp8), FLOPS, false, 1e9, 1e21, {5e15, ASSUMED}, "of a GPU, dense; an NVL72's 720 P are sparse"},
-    {IN(peak_fp4), FLOPS, false, 1e9, 1e21, {10e15, ASSUMED}, "of a GPU, dense"},
+    {IN(peak_bf16), FLOPS, false, 1e9, 1e18, {2.5e15, ASSUMED}, "of a GPU, dense"},
+    {IN(peak_fp8), FLOPS, false, 1e9, 1e18, {5e15, ASSUMED}, "of a GPU, dense; an NVL72's 720 P are sparse"},
+    {IN(peak_fp4), FLOPS, false, 1e9, 1e18, {10e15, ASSUMED}, "of a GPU, dense"},
     {IN(precision), BITS, true, 4, 16, {8, ASSUMED}, "of the plan's products: 16, 8 or 4"},
-    {IN(utilisation), PERCENT, false, 1e-6, 1, {0.4, ASSUMED}, "of the peak, by 6 P FLOP a token"},
     {IN(hbm), BYTES, false, 1e9, 1e15, {192e9, ASSUMED}, "memory of a GPU"},
     {IN(scale_up), BYTE_RATE, false, 1e6, 1e15, {900e9, ASSUMED}, "of a GPU within its rack, each way"},
-    {IN(nic), BIT_RATE, false, 1e6, 1e15, {800e9, ASSUMED}, "of a GPU beyond its rack"},
+    {IN(nic), BIT_RATE, false, 8e6, 1e15, {800e9, ASSUMED}, "of a GPU beyond its rack"},
     {IN(wan_delay), SECONDS, false, 1e-6, 10, {0.065, ASSUMED}, "round trip between coasts"},
-    {IN(fibre_pair), BIT_RATE, false, 1e6, 1e18, {30e12, ASSUMED}, "what a pair carries each way"},
-    {IN(sequence), NUMBER, true, 1, 1e8, {8192, ASSUMED}, "tokens"},
-    {IN(micro_batch), NUMBER, true, 1, 1e6, {1, ASSUMED}, "sequences"},
+    {IN(fibre_pair), BIT_RATE, false, 1e6, 1e15, {30e12, ASSUMED}, "what a pair carries each way"},
+    {IN(fibre_pairs), NUMBER, true, 1, 1000, {8, ASSUMED}, "between two sites"},
+    {IN(tokens_per_parameter), NUMBER, false, 1e-3, 1e6, {20, ASSUMED}, "Hoffmann et al. 2022; the paper's is unknown"},
+    {IN(vocabulary), NUMBER, true, 2, 1 << 30, {131072, ASSUMED}, "tokens that there are"},
+    {IN(sequence), NUMBER, true, 1, 1 << 24, {8192, ASSUMED}, "tokens"},
+    {IN(micro_batch), NUMBER, true, 0, LARGEST_MICRO_BATCH, {1, ASSUMED}, "sequences; 0: searched, which takes longer"},
     {IN(head), NUMBER, true, 1, 1e5, {128, ASSUMED}, "channels of a head"},
     {IN(aspect), NUMBER, false, 1, 1e5, {512, ASSUMED}, "width / layers, about"},
-    {IN(tokens_per_parameter), NUMBER, false, 1e-3, 1e6, {20, ASSUMED}, "Hoffmann et al. 2022; the paper's is unknown"},
-    {IN(gradient_bytes), BYTES, true, 1, 8, {2, ASSUMED}, "bf16; 4: fp32"},
-    {IN(bubble_limit), PERCENT, false, 1e-6, 1, {0.1, ASSUMED}, "idle / work"},
-    {IN(batch_step), NUMBER, true, 1, 1e12, {67108864, ASSUMED}, "tokens; batches are multiples of it"},
-    {IN(days_limit), DAYS, false, 1e-3, 1e5, {180, ASSUMED}, "for the training"},
+    {IN(batch_tokens), NUMBER, false, 1, 1e15, {201326592, ASSUMED}, "tokens of a batch, at most"},
+    {IN(days_limit), DAYS, false, 1e-3, 1e5, {1000, ASSUMED}, "for the training"},
     {IN(failures), NUMBER, true, 1, 1e9, {419, CONFIRMED}, "Llama 3's unexpected stops (datacenterdynamics)"},
     {IN(failure_gpus), NUMBER, true, 1, 1e9, {16384, CONFIRMED}, "on this number of H100"},
     {IN(failure_days), DAYS, false, 1e-3, 1e6, {54, CONFIRMED}, "in this number of days"},
-    {IN(checkpoint_bytes), BYTES, false, 1, 1e3, {14, ASSUMED}, "a parameter: bf16, and Adam's 12"},
     {IN(restart), SECONDS, false, 0, 1e6, {0, ASSUMED}, "of the training after a failure"},
 };
 #undef IN
@@ -142,20 +120,10 @@ static const Input stall_input = {"stall", 0,   SECONDS,      false,
 
 #define IN(name) #name, offsetof(ModelWish, name)
 static const Input model_inputs[] = {
-    {"model",
-     offsetof(ModelWish, parameters),
-     PARAMETERS,
-     true,
-     1e9,
-     1e17,
-     {50e12, CONFIRMED},
-     "abstract v1: 50T, 100T"},
+    {"model", offsetof(ModelWish, parameters), PARAMETERS, true, 1e9, 1e17, {50e12, CONFIRMED}, "abstract v1"},
     {IN(layers), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "L"},
-    {IN(hidden), NUMBER, true, 1, 1e8, {0, CONFIRMED}, "h"},
-    {IN(tensor), NUMBER, true, 1, 1e5, {0, CONFIRMED}, "TP"},
-    {IN(pipeline), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "PP"},
-    {IN(chunks), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "v"},
-    {IN(batch), NUMBER, true, 1, 1e12, {0, CONFIRMED}, "B, sequences"},
+    {IN(hidden), NUMBER, true, 1, 1 << 20, {0, CONFIRMED}, "h"},
+    {IN(batch), NUMBER, true, 1, 1 << 30, {0, CONFIRMED}, "sequences"},
 };
 #undef IN
 enum { MODEL_INPUTS = sizeof model_inputs / sizeof model_inputs[0] };
@@ -311,34 +279,77 @@ static inline bool datacenter_read(Datacenter* d, const char* path, Error* error
 }
 
 // ----------------------------------------------------------------------------------------------------------------
+// Scaling laws
+
+// The tokens that are best for C FLOP: tokens x (C / flops)^exponent. low, high: by the exponent's error.
+typedef struct {
+    const char *name, *source;
+    double flops, tokens, exponent, low, high;
+} Law;
+
+enum { LAW_RATIO, LAW_HOFFMANN, LAW_BESIROGLU, LAW_LLAMA3, LAWS };
+
+// The best tokens of a loss E + A/P^a + B/D^b.
+static inline double loss_tokens(double A, double B, double a, double b, double C) {
+    return pow(C / 6, a / (a + b)) / pow(a * A / (b * B), 1 / (a + b));
+}
+
+// The first three in terms of Chinchilla, 70B on 1.4T tokens; Llama 3's extrapolation was 402B on 16.55T.
+static inline void laws_known(Law law[LAWS], double ratio) {
+    const double C = 6 * 70e9 * 1.4e12, hoffmann = loss_tokens(406.4, 410.7, 0.34, 0.28, C),
+                 refit = loss_tokens(482.01, 2085.43, 0.3478, 0.3658, C), llama = 16.55e12;
+    const Law known[LAWS] = {
+        {"tokens/parameter", "Hoffmann et al. 2022, table 2", C, sqrt(ratio * C / 6), 0.5, 0.466, 0.538},
+        {"Hoffmann's loss", "Hoffmann et al. 2022, equation 10", C, hoffmann, 0.34 / 0.62, 0.542, 0.549},
+        {"refit of that loss", "Besiroglu et al. 2024", C, refit, 0.3478 / 0.7136, 0.467, 0.507},
+        {"Llama 3", "Dubey et al. 2024, section 3.2.1", 6 * 402e9 * llama, llama, 0.53, 0.525, 0.535}};
+    memcpy(law, known, sizeof known);
+}
+
+static inline double law_tokens(const Law* law, double C) { return law->tokens * pow(C / law->flops, law->exponent); }
+
+// The C at which P parameters are best.
+static inline double law_flops(const Law* law, double P) {
+    return law->flops * pow(6 * P * law->tokens / law->flops, 1 / (1 - law->exponent));
+}
+
+// ----------------------------------------------------------------------------------------------------------------
 // Outputs
 
 typedef struct {
     // shape and work
-    Fact asked, parameters, layers, hidden, heads, tokens, flops, loss, law_parameters, law_ratio, law_loss;
+    Fact asked, parameters, layers, hidden, heads, tokens, flops, batch;
+    // by the search
+    Fact tensor, pipeline, data, chunks, micro_batches, memory, room;
+    Fact step, rate, mfu, bubble, tensor_share, data_share, mode_step[DP_MODES];
+    Fact wan_bytes, wan_rate, wan_capacity;
     // time
-    Fact days_fp4, days_fp8, days_bf16, days, days_limit, tokens_in_time, ratio_in_time, ratio, peak_needed, peak;
-    Fact parameters_in_time;
-    // mesh and batch
-    Fact tensor, pipeline, chunks, data, used, rack_data, rack_days;
-    Fact wall, batch, batch_tokens, micro_batches, one, bubble, bubble_limit, step, step_with_bubble;
-    // memory of a GPU
-    Fact of_parameters, of_gradients, of_optimizer, state, of_activations, of_recomputed, memory, hbm;
-    // links
-    Fact micro_step, tp_bytes, tp_rate, tp_rate_recomputed, tp_share, scale_up, pp_bytes, pp_rate, nic, dp_bytes,
-        dp_rate, dp_burst;
-    Fact wan_bytes, wan_rate, wan_burst, fibre_pairs, in_flight, delay_step, delay_micro;
-    // checkpoints
-    Fact checkpoint, checkpoint_gpu;
+    Fact days[LAWS], days_limit, mfu_needed, one, peak_needed, peak, ratio_in_time, ratio;
 } ModelPlan;
+
+enum { LADDER = 6, DATACENTER_SIZES = LADDER + DATACENTER_MODELS };
+
+// A size that the search was asked for, and its tokens a second.
+typedef struct {
+    double parameters, rate;
+} SizeSpeed;
 
 typedef struct {
     Fact compute, affordable, racks, gpus, working;
     Fact it_power, rack_power, gpu_power, beside_racks, power_low, power_high;
-    Fact sites, site_gpus, site_it, site_low, site_high, site_power;
+    Fact site_power, sites, site_gpus, site_it, site_low, site_high, mesh_racks, mesh_gpus;
     Fact failure_hours, mtbf, stall[DATACENTER_STALLS], interval[DATACENTER_STALLS], overhead[DATACENTER_STALLS];
+    Fact peak;
     ModelPlan model[DATACENTER_MODELS];
     int stalls, models;
+    Cluster cluster;
+    Law law[LAWS];
+    Choice best[DATACENTER_MODELS]; // of each model; without a cost where no mesh has room
+    SizeSpeed size[DATACENTER_SIZES];
+    int sizes;      // ascending
+    double seconds; // that each search may take; 0: any
+    bool stopped;   // one was, by that
+    FILE* progress; // as in Question
 } DatacenterPlan;
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -352,6 +363,19 @@ static inline double three_digits_below(double x) {
     double step = 1;
     while (x / step >= 1000) step *= 10;
     return floor(x / step) * step;
+}
+
+// The largest 2^a 3^b 5^c that is not above x >= 1.
+static inline double smooth_below(double x) {
+    double best = 1;
+    for (double five = 1; five <= x; five *= 5) {
+        for (double three = five; three <= x; three *= 3) {
+            double two = three;
+            while (2 * two <= x) two *= 2;
+            best = fmax(best, two);
+        }
+    }
+    return best;
 }
 
 static inline void plan_racks(DatacenterPlan* p, const Datacenter* d) {
@@ -379,13 +403,16 @@ static inline void plan_sites(DatacenterPlan* p, const Datacenter* d) {
     Mark w = BACK_COMPUTED;
     const Fact equal = fact(1, ASSUMED);
     p->site_power = d->site_power;
-    p->sites = d->sites.value > 0 ? d->sites : fact(2, CONFIRMED);
-    if (d->sites.value == 0 && d->site_power.value > 0)
-        p->sites = result(&w, ceil(use(&w, p->power_high) / use(&w, d->site_power)));
+    if (d->site_power.value == 0) p->site_power = result(&w, use(&w, d->plant_power) * use(&w, d->site_plants));
+    p->sites = d->sites;
+    if (d->sites.value == 0) p->sites = result(&w, ceil(use(&w, p->power_high) / use(&w, p->site_power)));
     p->site_gpus = result(&w, use(&w, equal) * use(&w, p->gpus) / use(&w, p->sites));
     p->site_it = result(&w, use(&w, equal) * use(&w, p->it_power) / use(&w, p->sites));
     p->site_low = result(&w, use(&w, equal) * use(&w, p->power_low) / use(&w, p->sites));
     p->site_high = result(&w, use(&w, equal) * use(&w, p->power_high) / use(&w, p->sites));
+    const double sites = use(&w, equal) * use(&w, p->sites), racks = use(&w, p->racks);
+    p->mesh_racks = result(&w, racks >= sites ? sites * smooth_below(floor(racks / sites)) : 0);
+    p->mesh_gpus = result(&w, use(&w, p->mesh_racks) * (use(&w, d->rack_gpus) - use(&w, d->spares)));
 }
 
 // The first-order formula; valid while the interval is well below the time between failures.
@@ -403,281 +430,279 @@ static inline void plan_failures(DatacenterPlan* p, const Datacenter* d) {
     }
 }
 
+// The machines as ./plan knows them: a rack of GPUs is a node.
+static inline void plan_cluster(DatacenterPlan* p, const Datacenter* d) {
+    Mark w = BACK_COMPUTED;
+    Cluster* c = &p->cluster;
+    const double bits = use(&w, d->precision), sites = p->sites.value;
+    const Fact low = bits == 8 ? d->peak_fp8 : d->peak_fp4;
+    p->peak = result(&w, use(&w, bits == 16 ? d->peak_bf16 : low));
+    cluster_find(c, "gb200");
+    c->device.peak = p->peak.value;
+    c->device.memory = d->hbm.value;
+    c->nvlink = d->scale_up.value;
+    c->nic = d->nic.value / 8;
+    c->node_gpus = c->nics = (int)(d->rack_gpus.value - d->spares.value);
+    c->nodes = (int)p->mesh_racks.value;
+    c->sites = (int)sites;
+    c->site_rate = d->fibre_pairs.value * d->fibre_pair.value / 8;
+    c->site_delay = d->wan_delay.value / 2;
+}
+
+// The lines of a file for ./plan --cluster.
+static inline void datacenter_print_cluster(const Cluster* c, const char* before, FILE* out) {
+    fprintf(out, "%sbase gb200\n%snodes %d\n%snode_gpus %d\n%snics %d\n%ssites %d\n", before, before, c->nodes, before,
+            c->node_gpus, before, c->nics, before, c->sites);
+    fprintf(out, "%speak %.15g TFLOP/s\n%smemory %.15g GB\n%snvlink %.15g GB/s\n%snic %.15g GB/s\n", before,
+            c->device.peak / 1e12, before, c->device.memory / 1e9, before, c->nvlink / 1e9, before, c->nic / 1e9);
+    fprintf(out, "%ssite_rate %.15g GB/s\n%ssite_delay %.15g ms\n", before, c->site_rate / 1e9, before,
+            c->site_delay * 1e3);
+}
+
 // ----------------------------------------------------------------------------------------------------------------
-// A model: shape and mesh
-
-// The quantities that limit the layers of a stage.
-typedef struct {
-    double hidden, tensor, gpus, hbm, sequence, micro_batch, gradient_bytes;
-} Room;
-
-typedef struct {
-    double parameters, gradients, optimizer, activations, recomputed; // bytes of a GPU
-} Memory;
-
-// A stage of `deep` layers of the model's L.
-static inline Memory room_memory(const Room* r, double L, double deep) {
-    const double data = floor(r->gpus / (r->tensor * ceil(L / deep)));
-    const double n = 12 * r->hidden * r->hidden * deep / r->tensor;
-    const double rows = r->sequence * r->micro_batch * r->hidden / r->tensor;
-    const Memory m = {2 * n, r->gradient_bytes * n, 12 * n / data, 2 * rows * L, 34 * rows};
-    return m;
-}
-
-static inline double memory_sum(const Memory* m) {
-    return m->parameters + m->gradients + m->optimizer + m->activations + m->recomputed;
-}
-
-static inline bool room_fits(const Room* r, double L, double deep) {
-    const Memory m = room_memory(r, L, deep);
-    return r->gpus >= r->tensor * ceil(L / deep) && memory_sum(&m) <= r->hbm;
-}
-
-// The deepest stage that fits, with equal stages of `chunks` chunks (0: a chunk per layer); 0: none does.
-static inline int room_deepest(const Room* r, int L, int chunks, bool equal) {
-    for (int deep = L; deep > 0; deep--) {
-        if (equal && (L % deep || (chunks && deep % chunks))) continue;
-        if (room_fits(r, L, deep)) return deep;
-    }
-    return 0;
-}
-
-// Layers of the model and of a stage, by the rules at the top. 0 layers of a stage: nothing fits.
-static inline int room_layers(const Room* r, int L, bool fixed, int chunks, int* deep) {
-    for (int layers = L; layers > 0; layers--) {
-        const int all = room_deepest(r, layers, chunks, false);
-        *deep = room_deepest(r, layers, chunks, true);
-        if (fixed || all == 0 || chunks > all || 2 * *deep > all) return layers;
-    }
-    *deep = 0;
-    return L;
-}
-
-static inline double power_of_two_below(double x) {
-    double power = 1;
-    while (2 * power <= x) power *= 2;
-    return power;
-}
+// A model: shape and question
 
 static inline bool model_fail(const Datacenter* d, const ModelWish* wish, Error* error, const char* what) {
     char line[16] = "";
     if (wish->line) snprintf(line, sizeof line, "%d: ", wish->line);
-    return fail(error, "%s:%s%smodel of %g T: %s", d->name, *line ? "" : " ", line, wish->parameters.value / 1e12,
+    return fail(error, "%s:%s%smodel of %g T: %.700s", d->name, *line ? "" : " ", line, wish->parameters.value / 1e12,
                 what);
 }
 
-// TP, h, heads.
-static inline bool plan_width(ModelPlan* m, const Datacenter* d, const ModelWish* wish, Error* error) {
+// h and L by the rules at the top.
+static inline bool plan_shape(ModelPlan* m, const Datacenter* d, const ModelWish* wish, Error* error) {
     Mark w = BACK_COMPUTED;
     m->asked = wish->parameters;
-    m->tensor = wish->tensor;
-    if (wish->tensor.value == 0) m->tensor = result(&w, power_of_two_below(use(&w, d->rack_gpus) - use(&w, d->spares)));
-    const double unit = use(&w, d->head) * use(&w, m->tensor), h = cbrt(use(&w, d->aspect) * use(&w, m->asked) / 12);
-    m->hidden = result(&w, fmax(1, floor(h / unit + 0.5)) * unit);
-    if (wish->hidden.value > 0) m->hidden = wish->hidden;
-    if (fmod(m->hidden.value, unit) != 0)
-        return model_fail(d, wish, error, "hidden is not a multiple of head x tensor");
+    const double unit = use(&w, d->head) * (use(&w, d->rack_gpus) - use(&w, d->spares)), asked = use(&w, m->asked);
+    const double given = use(&w, wish->layers), wide = use(&w, wish->hidden);
+    const double usual = given > 0 ? sqrt(asked / (12 * given)) : cbrt(use(&w, d->aspect) * asked / 12);
+    const double near = fmax(1, floor(usual / unit + 0.5)), reach = given > 0 ? 0 : fmin(floor(near / 4), 64);
+    double layers = 0, hidden = 0;
+    for (double k = near - reach; k <= near + reach; k++) {
+        const double h = wide > 0 ? wide : k * unit,
+                     L = given > 0 ? given : smooth_below(fmax(1, asked / (12 * h * h)));
+        if (L * h * h <= layers * hidden * hidden) continue;
+        layers = L;
+        hidden = h;
+    }
+    const Mark all = w;
+    m->layers = given > 0 ? wish->layers : fact(layers, all);
+    m->hidden = wide > 0 ? wish->hidden : fact(hidden, all);
+    if (fmod(hidden, unit) != 0) return model_fail(d, wish, error, "hidden is not a multiple of head x GPUs of a rack");
+    if (layers > DATACENTER_LAYERS) return model_fail(d, wish, error, "it has more than 10,000 layers: say hidden");
+    if (hidden > 1 << 20) return model_fail(d, wish, error, "it is wider than 2^20: say layers, or another head");
     m->heads = result(&w, use(&w, m->hidden) / use(&w, d->head));
     return true;
 }
 
-static inline Room room_of(Mark* w, const ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
-    const Room r = {use(w, m->hidden),   use(w, m->tensor),      use(w, p->working),       use(w, d->hbm),
-                    use(w, d->sequence), use(w, d->micro_batch), use(w, d->gradient_bytes)};
-    return r;
+static inline ModelConfig datacenter_model(const Datacenter* d, const ModelPlan* m) {
+    return model_gpt2((int)m->layers.value, (int)m->hidden.value, (int)m->heads.value, (int)d->sequence.value,
+                      (int)d->vocabulary.value);
 }
 
-// L, PP, v. Values not given follow from memory, so their marks follow all inputs of the memory.
-static inline bool plan_depth(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish,
-                              Error* error) {
+// The batch, and what follows from shape and batch alone.
+static inline void plan_work(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish) {
     Mark w = BACK_COMPUTED;
-    const Room room = room_of(&w, m, d, p);
-    const double by_size = floor(use(&w, m->asked) / (12 * room.hidden * room.hidden)), said = use(&w, wish->layers);
-    const double most = said > 0 ? said : fmax(1, by_size);
-    if (most > DATACENTER_LAYERS) return model_fail(d, wish, error, "it has more than 20,000 layers: say hidden");
-    int L = (int)most, deep = 0;
-    const int chunks = (int)use(&w, wish->chunks), stages = (int)use(&w, wish->pipeline);
-    if (stages > 0)
-        deep = L % stages == 0 ? L / stages : 0;
-    else
-        L = room_layers(&room, L, said > 0, chunks, &deep);
-    if (stages == 0 && deep == 0) deep = chunks ? chunks : 1; // too large: still planned, and reported
-    if (deep == 0 || L % deep || (chunks && deep % chunks))
-        return model_fail(d, wish, error, "its layers cannot be divided into pipeline x chunks equal parts");
-    const Fact layers = fact(L, w), pipeline = fact(L / deep, w), cut = fact(deep, w);
-    m->layers = said > 0 ? wish->layers : layers;
-    m->pipeline = stages ? wish->pipeline : pipeline;
-    m->chunks = chunks ? wish->chunks : cut;
-    return true;
-}
-
-static inline bool plan_mesh(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish,
-                             Error* error) {
-    Mark w = BACK_COMPUTED;
-    const double tensor = m->tensor.value, in_rack = floor((d->rack_gpus.value - d->spares.value) / tensor) * tensor;
-    m->data = result(&w, floor(use(&w, p->working) / (use(&w, m->tensor) * use(&w, m->pipeline))));
-    if (m->data.value < 1) return model_fail(d, wish, error, "tensor x pipeline needs more GPUs than there are");
-    m->used = result(&w, use(&w, m->data) * use(&w, m->tensor) * use(&w, m->pipeline));
-    use(&w, d->rack_gpus), use(&w, d->spares);
-    m->rack_data = result(&w, floor(use(&w, p->racks) * in_rack / (use(&w, m->tensor) * use(&w, m->pipeline))));
-    m->parameters = result(&w, 12 * use(&w, m->layers) * use(&w, m->hidden) * use(&w, m->hidden));
-    return true;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// A model: work and time
-
-// Hoffmann et al. 2022, equation (10): loss = 1.69 + 406.4 / P^0.34 + 410.7 / D^0.28. Least, for 6 P D = C, at
-// P = g (C/6)^(0.28/0.62), g = (0.34 x 406.4 / (0.28 x 410.7))^(1/0.62).
-static inline double law_loss(double P, double D) { return 1.69 + 406.4 / pow(P, 0.34) + 410.7 / pow(D, 0.28); }
-static inline double law_best_parameters(double C) {
-    const double g = pow(0.34 * 406.4 / (0.28 * 410.7), 1 / 0.62);
-    return g * pow(C / 6, 0.28 / 0.62);
-}
-
-static inline void plan_work(ModelPlan* m, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
+    const ModelConfig model = datacenter_model(d, m);
+    use(&w, m->layers), use(&w, m->hidden), use(&w, m->heads), use(&w, d->sequence), use(&w, d->vocabulary);
+    m->parameters = result(&w, (double)model_parameters(&model));
     m->tokens = result(&w, use(&w, d->tokens_per_parameter) * use(&w, m->asked));
     m->flops = result(&w, 6 * use(&w, m->parameters) * use(&w, m->tokens));
-    m->loss = result(&w, law_loss(use(&w, m->parameters), use(&w, m->tokens)));
-    m->law_parameters = result(&w, law_best_parameters(use(&w, m->flops)));
-    const double best = use(&w, m->law_parameters), tokens = use(&w, m->flops) / (6 * best);
-    const Mark all = w;
-    m->law_ratio = fact(tokens / best, all);
-    m->law_loss = fact(law_loss(best, tokens), all);
-}
-
-// FLOP per day of all working GPUs.
-static inline double flops_of_day(Mark* w, Fact gpus, Fact peak, Fact utilisation) {
-    return use(w, gpus) * use(w, peak) * use(w, utilisation) * 86400;
-}
-
-// Days, tokens and precision: any two determine the third. Each result is stored with its limit.
-static inline void plan_time(ModelPlan* m, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
-    const double bits = use(&w, d->precision);
-    const Fact low = bits == 8 ? d->peak_fp8 : d->peak_fp4;
-    m->peak = result(&w, use(&w, bits == 16 ? d->peak_bf16 : low));
-    m->days_fp4 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_fp4, d->utilisation));
-    m->days_fp8 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_fp8, d->utilisation));
-    m->days_bf16 = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, d->peak_bf16, d->utilisation));
-    m->days = result(&w, use(&w, m->flops) / flops_of_day(&w, m->used, m->peak, d->utilisation));
-    m->days_limit = d->days_limit;
-    m->ratio = d->tokens_per_parameter;
-    const double in_time = use(&w, d->days_limit) * flops_of_day(&w, m->used, m->peak, d->utilisation);
-    const Mark all = w;
-    m->parameters_in_time = result(&w, sqrt(in_time / (6 * use(&w, d->tokens_per_parameter))));
-    w = all;
-    m->tokens_in_time = result(&w, in_time / (6 * use(&w, m->parameters)));
-    m->ratio_in_time = result(&w, use(&w, m->tokens_in_time) / use(&w, m->asked));
-    m->peak_needed = result(&w, use(&w, m->peak) * use(&w, m->days) / use(&w, d->days_limit));
-    const Fact in_racks = fact(m->rack_data.value * m->tensor.value * m->pipeline.value, m->rack_data.mark);
-    m->rack_days = result(&w, use(&w, m->flops) / flops_of_day(&w, in_racks, m->peak, d->utilisation));
-    if (in_racks.value == 0) m->rack_days.value = INFINITY;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// A model: batch, memory, links
-
-static inline void plan_batch(ModelPlan* m, const Datacenter* d, const ModelWish* wish) {
-    Mark w = BACK_COMPUTED;
-    const double idle = use(&w, m->pipeline) > 1; // no pipeline, no bubble
-    m->wall = result(&w, idle * use(&w, m->used) * use(&w, d->micro_batch) /
-                             (use(&w, d->bubble_limit) * use(&w, m->chunks) * use(&w, m->tensor)));
-    const double step = fmax(1, floor(use(&w, d->batch_step) / use(&w, d->sequence)));
-    const double least = use(&w, m->data) * use(&w, d->micro_batch); // one micro-batch per replica
-    const double near = floor(use(&w, m->wall) / step + 0.5) * step;
-    m->batch = result(&w, near >= least ? near : ceil(least / step) * step);
+    const double racks = use(&w, p->mesh_racks), tokens = use(&w, d->batch_tokens) / use(&w, d->sequence);
+    const double most = fmin(tokens, 1 << 30);
+    double batch = fmax(1, floor(most / racks) * racks);
+    int part[DIVISORS];
+    const int parts = divisors((int)racks, part);
+    for (int i = 0; i < parts; i++) {
+        if (part[i] <= most) batch = fmax(batch, part[i]);
+    }
+    m->batch = result(&w, batch);
     if (wish->batch.value > 0) m->batch = wish->batch;
-    m->batch_tokens = result(&w, use(&w, m->batch) * use(&w, d->sequence));
-    m->micro_batches = result(&w, use(&w, m->batch) / (use(&w, m->data) * use(&w, d->micro_batch)));
-    m->one = fact(1, CONFIRMED);
-    m->bubble = result(&w, (use(&w, m->pipeline) - 1) / (use(&w, m->chunks) * use(&w, m->micro_batches)));
-    m->bubble_limit = d->bubble_limit;
-    m->step = result(&w, 6 * use(&w, m->parameters) * use(&w, m->batch_tokens) /
-                             (use(&w, m->used) * use(&w, m->peak) * use(&w, d->utilisation)));
-    m->step_with_bubble = result(&w, use(&w, m->step) * (1 + use(&w, m->bubble)));
 }
 
-static inline void plan_model_memory(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
-    Mark w = BACK_COMPUTED;
-    const Room room = room_of(&w, m, d, p);
-    const double L = use(&w, m->layers);
-    const Memory memory = room_memory(&room, L, L / use(&w, m->pipeline));
-    const Mark all = w;
-    m->of_parameters = fact(memory.parameters, all);
-    m->of_gradients = fact(memory.gradients, all);
-    m->of_optimizer = fact(memory.optimizer, all);
-    m->state = fact(memory.parameters + memory.gradients + memory.optimizer, all);
-    m->of_activations = fact(memory.activations, all);
-    m->of_recomputed = fact(memory.recomputed, all);
-    m->memory = fact(memory_sum(&memory), all);
-    m->hbm = d->hbm;
+// A model's question: all of the mesh is open, and the micro-batch if it is 0.
+static inline Question datacenter_question(const Datacenter* d, const DatacenterPlan* p, const ModelPlan* m) {
+    Question q;
+    memset(&q, 0, sizeof q);
+    q.model = datacenter_model(d, m);
+    q.T = (int)d->sequence.value;
+    q.batch = (int64_t)m->batch.value;
+    q.ranks = (int)p->mesh_gpus.value;
+    q.cluster = &p->cluster;
+    q.software = software_find("threefold");
+    q.clip = true;
+    q.B = (int)d->micro_batch.value;
+    q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
+    q.rows = 1;
+    q.seconds = p->seconds;
+    q.progress = p->progress;
+    return q;
 }
 
-// 2 (n - 1)/n: the part of the vector that each of n ranks sends in an all-reduce.
-static inline double all_reduce_share(double n) { return 2 * (n - 1) / n; }
-
-static inline void plan_links(ModelPlan* m, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
-    const Fact rows = result(&w, use(&w, d->sequence) * use(&w, d->micro_batch) * use(&w, m->hidden) * 2); // s b h x 2
-    const Fact stage = result(&w, use(&w, m->parameters) / (use(&w, m->tensor) * use(&w, m->pipeline)));
-    const Fact deep = result(&w, use(&w, m->layers) / use(&w, m->pipeline));
-    m->micro_step = result(&w, 6 * use(&w, stage) * use(&w, d->sequence) * use(&w, d->micro_batch) /
-                                   (use(&w, m->peak) * use(&w, d->utilisation)));
-    m->tp_bytes = result(&w, 4 * all_reduce_share(use(&w, m->tensor)) * use(&w, rows) * use(&w, deep));
-    m->tp_rate = result(&w, use(&w, m->tp_bytes) / use(&w, m->micro_step));
-    m->tp_rate_recomputed = result(&w, 1.5 * use(&w, m->tp_rate)); // 6 all-reduces
-    m->tp_share = result(&w, use(&w, m->tp_rate) / use(&w, d->scale_up));
-    m->scale_up = d->scale_up;
-    const double boundaries = use(&w, m->pipeline) > 1 ? use(&w, m->chunks) : 0;
-    m->pp_bytes = result(&w, 2 * boundaries * use(&w, rows) / use(&w, m->tensor));
-    m->pp_rate = result(&w, use(&w, m->pp_bytes) * 8 / use(&w, m->micro_step));
-    m->nic = d->nic;
-    m->dp_bytes = result(&w, all_reduce_share(use(&w, m->data)) * use(&w, stage) * use(&w, d->gradient_bytes));
-    m->dp_rate = result(&w, use(&w, m->dp_bytes) * 8 / use(&w, m->step));
-    m->dp_burst = result(&w, use(&w, m->dp_bytes) * 8 / use(&w, d->nic));
-}
-
-static inline void plan_wan(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
-    Mark w = BACK_COMPUTED;
-    m->wan_bytes =
-        result(&w, all_reduce_share(use(&w, p->sites)) * use(&w, m->parameters) * use(&w, d->gradient_bytes));
-    m->wan_rate = result(&w, use(&w, m->wan_bytes) * 8 / use(&w, m->step));
-    m->wan_burst = result(&w, use(&w, m->wan_bytes) * 8);
-    m->fibre_pairs = result(&w, ceil(use(&w, m->wan_rate) / use(&w, d->fibre_pair)));
-    m->in_flight = result(&w, use(&w, m->wan_rate) * use(&w, d->wan_delay) / 8);
-    const double apart = use(&w, p->sites) > 1;
-    m->delay_step = result(&w, apart * use(&w, d->wan_delay) / use(&w, m->step));
-    use(&w, p->sites);
-    m->delay_micro = result(&w, apart * use(&w, d->wan_delay) / use(&w, m->micro_step));
-    m->checkpoint = result(&w, use(&w, d->checkpoint_bytes) * use(&w, m->parameters));
-    m->checkpoint_gpu = result(&w, use(&w, m->checkpoint) / use(&w, m->used));
-}
-
-// Computes everything above. False where a model and a mesh are incompatible, or no rack is affordable.
+// Everything that needs no search. False where a shape is impossible, or no rack is affordable.
 static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error* error) {
     memset(p, 0, sizeof *p);
     plan_racks(p, d);
-    if (p->racks.value < 1) return fail(error, "%s: the money does not buy one rack", d->name);
-    if (p->gpus.value > 1e12) return fail(error, "%s: the money buys more than 10^12 GPUs", d->name);
+    if (p->working.value < 1) return fail(error, "%s: the money does not buy one rack that works", d->name);
+    if (p->gpus.value > 1 << 30) return fail(error, "%s: the money buys more than 2^30 GPUs", d->name);
     plan_power(p, d);
     plan_sites(p, d);
+    if (p->mesh_racks.value < 1)
+        return fail(error, "%s: %.0f sites, but %.0f racks", d->name, p->sites.value, p->racks.value);
     plan_failures(p, d);
+    plan_cluster(p, d);
+    laws_known(p->law, d->tokens_per_parameter.value);
     p->models = d->models;
     for (int i = 0; i < d->models; i++) {
-        ModelPlan* m = &p->model[i];
-        const ModelWish* wish = &d->model[i];
-        if (!plan_width(m, d, wish, error) || !plan_depth(m, d, p, wish, error) || !plan_mesh(m, d, p, wish, error))
-            return false;
-        plan_work(m, d);
-        plan_time(m, d);
-        plan_batch(m, d, &d->model[i]);
-        plan_model_memory(m, d, p);
-        plan_links(m, d);
-        plan_wan(m, d, p);
+        if (!plan_shape(&p->model[i], d, &d->model[i], error)) return false;
+        plan_work(&p->model[i], d, p, &d->model[i]);
     }
     return true;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// By the search
+
+// All that the step simulation computes: nothing validates it on such machines.
+static inline Fact simulated(double x) { return fact(x, ASSUMED); }
+
+// The best choice; without a cost where no mesh has room: then it has the memory that the smallest one would need.
+static inline bool datacenter_ask(DatacenterPlan* p, const Question* q, Choice* best, Error* error) {
+    Answer answer;
+    memset(best, 0, sizeof *best);
+    if (!search(&answer, q, error)) return false;
+    best->memory.bytes = answer.least_memory;
+    if (answer.n > 0) *best = answer.row[0];
+    p->stopped = p->stopped || answer.stopped;
+    answer_free(&answer);
+    return true;
+}
+
+// Seconds of the best step in a mode of data parallelism, by the trainer's defaults; NAN: no mesh has room.
+static inline double mode_seconds(DatacenterPlan* p, Question q, DpMode mode) {
+    Settings usual = settings_default();
+    StepMethods methods;
+    Choice best;
+    Error error;
+    usual.dp_mode = (int)mode;
+    usual.steps = INT64_MAX / 4; // any run
+    q.methods = &methods;
+    q.methods_count = 1;
+    if (!methods_of(&methods, &usual, &error)) return NAN;
+    return datacenter_ask(p, &q, &best, &error) && best.cost.seconds > 0 ? best.cost.seconds : NAN;
+}
+
+static inline void plan_answer(ModelPlan* m, const Choice* best, const DatacenterPlan* p) {
+    const StepSetup* s = &best->setup;
+    const StepCost* c = &best->cost;
+    const Cluster* k = &p->cluster;
+    const double seconds = c->seconds > 0 ? c->seconds : INFINITY, sites = k->sites;
+    m->tensor = simulated(s->mesh.t);
+    m->pipeline = simulated(s->mesh.p);
+    m->data = simulated(s->mesh.d);
+    m->chunks = simulated(s->mesh.v);
+    m->micro_batches = simulated(s->B ? (double)step_microbatches(s) : 0);
+    m->memory = simulated(best->memory.bytes);
+    m->room = simulated(k->device.memory * k->device.memory_fraction);
+    m->step = simulated(seconds);
+    m->rate = simulated(c->tokens_per_second);
+    m->mfu = simulated(c->mfu);
+    m->bubble = simulated(c->parts[STEP_BUBBLE] / seconds);
+    m->tensor_share = simulated(c->parts[STEP_TENSOR] / seconds);
+    m->data_share = simulated(c->parts[STEP_DATA] / seconds);
+    m->wan_bytes = simulated(c->sent * p->mesh_gpus.value / sites);
+    m->wan_capacity = simulated(8 * k->site_rate * (sites - 1));
+    m->wan_rate = simulated(8 * m->wan_bytes.value / seconds);
+}
+
+// Days by each law, and what would have to be true for days_limit at a fixed number of tokens a parameter.
+static inline void plan_time(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
+    const double P = m->asked.value, limit = d->days_limit.value;
+    for (int i = 0; i < LAWS; i++)
+        m->days[i] = simulated(law_tokens(&p->law[i], law_flops(&p->law[i], P)) / m->rate.value / 86400);
+    m->days_limit = d->days_limit;
+    m->one = fact(1, CONFIRMED);
+    m->mfu_needed = simulated(m->mfu.value * m->days[LAW_RATIO].value / limit);
+    m->peak = p->peak;
+    m->peak_needed = simulated(m->peak.value * m->days[LAW_RATIO].value / limit);
+    m->ratio = d->tokens_per_parameter;
+    m->ratio_in_time = simulated(m->rate.value * limit * 86400 / P);
+}
+
+// Keeps the speed of a size, in ascending order.
+static inline void plan_size(DatacenterPlan* p, double parameters, double rate) {
+    const SizeSpeed size = {parameters, rate};
+    int i = p->sizes;
+    if (rate <= 0) return;
+    for (; i > 0 && p->size[i - 1].parameters > parameters; i--) p->size[i] = p->size[i - 1];
+    p->size[i] = size;
+    p->sizes++;
+}
+
+// Sizes around those that the laws make of a tenth of the peak in 90 days, and of half of it in 1,000. Those without a
+// mesh are left out.
+static inline void search_ladder(DatacenterPlan* p, const Datacenter* d) {
+    const double day = p->mesh_gpus.value * p->peak.value * 86400, C[2] = {0.1 * 90 * day, 0.5 * 1000 * day};
+    double least = INFINITY, most = 0;
+    for (int i = 0; i < LAWS; i++) {
+        least = fmin(least, C[0] / 6 / law_tokens(&p->law[i], C[0]));
+        most = fmax(most, C[1] / 6 / law_tokens(&p->law[i], C[1]));
+    }
+    for (int i = 0; i < LADDER; i++) {
+        ModelPlan m;
+        ModelWish wish;
+        Choice best;
+        Error error;
+        memset(&m, 0, sizeof m);
+        memset(&wish, 0, sizeof wish);
+        wish.parameters = simulated(fmax(1e9, least * pow(most / least, (double)i / (LADDER - 1))));
+        if (!plan_shape(&m, d, &wish, &error)) continue;
+        plan_work(&m, d, p, &wish);
+        const Question q = datacenter_question(d, p, &m);
+        if (datacenter_ask(p, &q, &best, &error)) plan_size(p, m.asked.value, best.cost.tokens_per_second);
+    }
+}
+
+// Asks search.h for all models and the ladder. False where a rule of the trainer refuses all meshes of a model.
+static inline bool datacenter_search(DatacenterPlan* p, const Datacenter* d, Error* error) {
+    Error why;
+    p->sizes = 0;
+    for (int i = 0; i < p->models; i++) {
+        ModelPlan* m = &p->model[i];
+        Choice* best = &p->best[i];
+        const Question q = datacenter_question(d, p, m);
+        if (!datacenter_ask(p, &q, best, &why)) return model_fail(d, &d->model[i], error, why.text);
+        plan_answer(m, best, p);
+        plan_time(m, d, p);
+        plan_size(p, m->asked.value, m->rate.value);
+        for (int k = 0; k < DP_MODES; k++)
+            m->mode_step[k] = simulated(p->cluster.sites > 1 ? mode_seconds(p, q, (DpMode)k) : NAN);
+    }
+    search_ladder(p, d);
+    return true;
+}
+
+// Tokens a second of a model of P parameters: on the line through the two nearest sizes, of logarithms.
+static inline double datacenter_rate(const DatacenterPlan* p, double P) {
+    int i = p->sizes > 1;
+    while (i < p->sizes - 1 && p->size[i].parameters < P) i++;
+    const SizeSpeed *b = &p->size[i], *a = i > 0 ? b - 1 : b;
+    const double apart = log(b->parameters / a->parameters);
+    return a->rate * pow(P / a->parameters, apart > 0 ? log(b->rate / a->rate) / apart : -1);
+}
+
+// The largest model that `days` are enough for, by a law; NAN: no size has a mesh.
+static inline double datacenter_largest(const DatacenterPlan* p, const Law* law, double days) {
+    double low = 1e6, high = 1e20;
+    if (p->sizes == 0) return NAN;
+    while (high / low > 1 + 1e-12) {
+        const double P = sqrt(low * high), tokens = law_tokens(law, law_flops(law, P));
+        if (tokens <= days * 86400 * datacenter_rate(p, P))
+            low = P;
+        else
+            high = P;
+    }
+    return low;
 }
 
 #endif

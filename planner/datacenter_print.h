@@ -1,7 +1,7 @@
 /*
 datacenter_print.h: prints a datacenter's plan (datacenter.h) as tables: quantity, value, mark, formula or source.
 
-    datacenter_print           the plan, models side by side
+    datacenter_print           the plan, models side by side; their questions to ./plan; the largest model by days
     datacenter_print_inputs    its inputs
 
 Each line is a row of a table below; a row names its Fact by its offset, and the Fact that limits it, if there is one.
@@ -10,6 +10,7 @@ Each line is a row of a table below; a row names its Fact by its offset, and the
 #define DATACENTER_PRINT_H
 
 #include "datacenter.h"
+#include "flags.h"
 
 typedef enum { NO_LIMIT, AT_MOST, AT_LEAST } Limit;
 
@@ -39,11 +40,16 @@ static const Row datacenter_rows[] = {
     {"power with cooling, least", AT(power_low), POWER, "x pue_low; overview v2: 4.16 GW", NO_LIMIT, 0},
     {"power with cooling, most", AT(power_high), POWER, "x pue_high; overview v2: 4.71 GW", NO_LIMIT, 0},
     {"Sites", 0, HEADING, "", NO_LIMIT, 0},
-    {"sites", AT(sites), NUMBER, "most power / site_power; overview v2: 2 coasts", NO_LIMIT, 0},
+    {"one place supplies", AT(site_power), POWER, "plant_power x site_plants, or site_power", NO_LIMIT, 0},
+    {"one site, least", AT(power_low), POWER, "power with cooling", AT_MOST, AT(site_power)},
+    {"one site, most", AT(power_high), POWER, "power with cooling", AT_MOST, AT(site_power)},
+    {"sites", AT(sites), NUMBER, "most power / supply; overview v2: 2 coasts", NO_LIMIT, 0},
     {"  GPUs of each", AT(site_gpus), NUMBER, "in equal parts", NO_LIMIT, 0},
     {"  IT power of each", AT(site_it), POWER, "in equal parts", NO_LIMIT, 0},
     {"  power of each, least", AT(site_low), POWER, "in equal parts", AT_MOST, AT(site_power)},
     {"  power of each, most", AT(site_high), POWER, "in equal parts", AT_MOST, AT(site_power)},
+    {"racks in a mesh", AT(mesh_racks), NUMBER, "in each site 2^a 3^b 5^c of them", NO_LIMIT, 0},
+    {"GPUs in a mesh", AT(mesh_gpus), NUMBER, "without spares", NO_LIMIT, 0},
     {"Failures", 0, HEADING, "", NO_LIMIT, 0},
     {"GPU-hours of a failure", AT(failure_hours), NUMBER, "Llama 3: failure_gpus x failure_days / failures", NO_LIMIT,
      0},
@@ -63,71 +69,40 @@ static const Row model_rows[] = {
     {"Model, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
     {"parameters asked for", AT(asked), PARAMETERS, "asked for; abstract v1: 50T or 100T", NO_LIMIT, 0},
     {"layers L", AT(layers), NUMBER, "asked / (12 h^2), or a little less", NO_LIMIT, 0},
-    {"width h", AT(hidden), NUMBER, "multiple of head TP nearest to aspect L", NO_LIMIT, 0},
+    {"width h", AT(hidden), NUMBER, "multiple of head x GPUs of a rack", NO_LIMIT, 0},
     {"heads", AT(heads), NUMBER, "h / head", NO_LIMIT, 0},
-    {"parameters P", AT(parameters), PARAMETERS, "12 L h^2", NO_LIMIT, 0},
+    {"parameters P", AT(parameters), PARAMETERS, "12 L h^2, embeddings, biases", NO_LIMIT, 0},
     {"tokens", AT(tokens), LARGE, "tokens_per_parameter x asked: Hoffmann et al.", NO_LIMIT, 0},
     {"FLOP C", AT(flops), LARGE, "6 P tokens", NO_LIMIT, 0},
-    {"loss, nats", AT(loss), NUMBER, "Hoffmann et al.'s law, far outside its data", NO_LIMIT, 0},
-    {"  least for C FLOP", AT(law_loss), NUMBER, "that law's optimum, which is", NO_LIMIT, 0},
-    {"  with parameters", AT(law_parameters), PARAMETERS, "smaller, and sees", NO_LIMIT, 0},
-    {"  and tokens a parameter", AT(law_ratio), NUMBER, "not 20: two rules that differ here", NO_LIMIT, 0},
-    {"Time: days, tokens, precision", 0, HEADING, "", NO_LIMIT, 0},
-    {"days in FP4", AT(days_fp4), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
-    {"days in FP8", AT(days_fp8), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
-    {"days in BF16", AT(days_bf16), DAYS, "C / (GPUs peak utilisation)", NO_LIMIT, 0},
-    {"days, if tokens, precision hold", AT(days), DAYS, "as the plan has it", AT_MOST, AT(days_limit)},
-    {"tokens, if days, precision hold", AT(tokens_in_time), LARGE, "days_limit x FLOP/s / (6 P)", NO_LIMIT, 0},
-    {"  a parameter", AT(ratio_in_time), NUMBER, "tokens / asked", AT_LEAST, AT(ratio)},
-    {"a GPU's peak, if days, tokens hold", AT(peak_needed), FLOPS, "needed", AT_MOST, AT(peak)},
-    {"parameters, if all three hold", AT(parameters_in_time), PARAMETERS, "sqrt(C / (6 tokens_per_parameter))",
-     NO_LIMIT, 0},
-    {"Mesh, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
-    {"tensor TP", AT(tensor), NUMBER, "largest power of 2 within a rack", NO_LIMIT, 0},
-    {"pipeline PP", AT(pipeline), NUMBER, "fewest equal stages that fit into memory", NO_LIMIT, 0},
-    {"chunks v", AT(chunks), NUMBER, "layers of a stage: one each", NO_LIMIT, 0},
-    {"data DP", AT(data), NUMBER, "GPUs / (TP PP)", NO_LIMIT, 0},
-    {"GPUs in the mesh", AT(used), NUMBER, "TP PP DP", NO_LIMIT, 0},
-    {"DP, no TP group across racks", AT(rack_data), NUMBER, "what is left over in a rack does not work", NO_LIMIT, 0},
-    {"  and days", AT(rack_days), DAYS, "days DP / this DP", AT_MOST, AT(days_limit)},
-    {"Batch, by rule or as the file says", 0, HEADING, "", NO_LIMIT, 0},
-    {"bubble wall, sequences", AT(wall), NUMBER, "GPUs b / (v TP limit), whatever PP is", NO_LIMIT, 0},
-    {"sequences B", AT(batch), NUMBER, "nearest multiple of batch_step", NO_LIMIT, 0},
-    {"tokens", AT(batch_tokens), LARGE, "B s", NO_LIMIT, 0},
-    {"micro-batches m", AT(micro_batches), NUMBER, "B / (DP b)", AT_LEAST, AT(one)},
-    {"bubble", AT(bubble), PERCENT, "(PP - 1) / (v m)", AT_MOST, AT(bubble_limit)},
-    {"step", AT(step), SECONDS, "6 P B s / (GPUs peak utilisation)", NO_LIMIT, 0},
-    {"  with the bubble", AT(step_with_bubble), SECONDS, "if utilisation does not count it", NO_LIMIT, 0},
-    {"Memory of a GPU", 0, HEADING, "", NO_LIMIT, 0},
-    {"parameters", AT(of_parameters), BYTES, "2 n, n = P / (TP PP)", NO_LIMIT, 0},
-    {"gradients", AT(of_gradients), BYTES, "g n", NO_LIMIT, 0},
-    {"optimizer", AT(of_optimizer), BYTES, "12 n / DP: ZeRO-1", NO_LIMIT, 0},
-    {"  state, these three", AT(state), BYTES, "sum", NO_LIMIT, 0},
-    {"activations", AT(of_activations), BYTES, "2 s b h L / TP: all recomputed", NO_LIMIT, 0},
-    {"  the layer at work", AT(of_recomputed), BYTES, "34 s b h / TP", NO_LIMIT, 0},
-    {"together", AT(memory), BYTES, "sum", AT_MOST, AT(hbm)},
-    {"Links", 0, HEADING, "", NO_LIMIT, 0},
-    {"compute of a micro-batch", AT(micro_step), SECONDS, "6 n s b / (peak utilisation)", NO_LIMIT, 0},
-    {"TP, bytes meanwhile", AT(tp_bytes), BYTES, "8 (TP - 1)/TP s b h x 2 L/PP", NO_LIMIT, 0},
-    {"  rate, to take as long", AT(tp_rate), BYTE_RATE, "bytes / compute", AT_MOST, AT(scale_up)},
-    {"  with recomputation's sums", AT(tp_rate_recomputed), BYTE_RATE, "6 all-reduces, not 4", AT_MOST, AT(scale_up)},
-    {"  time at scale_up, of compute", AT(tp_share), PERCENT, "on the critical path", NO_LIMIT, 0},
-    {"PP, bytes of a micro-batch", AT(pp_bytes), BYTES, "2 v s b h x 2 / TP", NO_LIMIT, 0},
-    {"  rate", AT(pp_rate), BIT_RATE, "8 bytes / compute", AT_MOST, AT(nic)},
-    {"DP, bytes of a step", AT(dp_bytes), BYTES, "2 (DP - 1)/DP n g", NO_LIMIT, 0},
-    {"  rate, over the whole step", AT(dp_rate), BIT_RATE, "8 bytes / step", AT_MOST, AT(nic)},
-    {"  time, on every NIC at once", AT(dp_burst), SECONDS, "at line rate", NO_LIMIT, 0},
+    {"batch, sequences", AT(batch), NUMBER, "racks, times or divided by a whole number", NO_LIMIT, 0},
+    {"Mesh and step, as ./plan answers", 0, HEADING, "", NO_LIMIT, 0},
+    {"tensor t", AT(tensor), NUMBER, "searched", NO_LIMIT, 0},
+    {"pipeline p", AT(pipeline), NUMBER, "searched", NO_LIMIT, 0},
+    {"data d", AT(data), NUMBER, "GPUs / (t p), over the sites", NO_LIMIT, 0},
+    {"chunks v", AT(chunks), NUMBER, "searched", NO_LIMIT, 0},
+    {"micro-batches m", AT(micro_batches), NUMBER, "batch / (d B), whole", NO_LIMIT, 0},
+    {"memory of a GPU", AT(memory), BYTES, "largest rank; with no mesh, the smallest need", AT_MOST, AT(room)},
+    {"step", AT(step), SECONDS, "simulated", NO_LIMIT, 0},
+    {"tokens a second", AT(rate), LARGE, "batch / step", NO_LIMIT, 0},
+    {"MFU", AT(mfu), PERCENT, "(6 N + 6 L C T) tokens/s / peak", NO_LIMIT, 0},
+    {"bubble, of the step", AT(bubble), PERCENT, "waiting for other stages", NO_LIMIT, 0},
+    {"tensor sums", AT(tensor_share), PERCENT, "not hidden", NO_LIMIT, 0},
+    {"sums of gradients", AT(data_share), PERCENT, "not hidden", NO_LIMIT, 0},
     {"Between sites", 0, HEADING, "", NO_LIMIT, 0},
-    {"bytes of a step, each way", AT(wan_bytes), BYTES, "2 (S - 1)/S P g, of a site", NO_LIMIT, 0},
-    {"  rate, over the whole step", AT(wan_rate), BIT_RATE, "hidden behind the next step", NO_LIMIT, 0},
-    {"  fibre pairs", AT(fibre_pairs), NUMBER, "/ fibre_pair", NO_LIMIT, 0},
-    {"  rate, within 1 s", AT(wan_burst), BIT_RATE, "if nothing hides it", NO_LIMIT, 0},
-    {"  bytes in flight", AT(in_flight), BYTES, "rate x round trip", NO_LIMIT, 0},
-    {"a round trip, of a step", AT(delay_step), PERCENT, "DP between sites: once a step", NO_LIMIT, 0},
-    {"  of a micro-batch", AT(delay_micro), PERCENT, "PP between sites: at every one of them", NO_LIMIT, 0},
-    {"Checkpoint", 0, HEADING, "", NO_LIMIT, 0},
-    {"bytes", AT(checkpoint), BYTES, "checkpoint_bytes P", NO_LIMIT, 0},
-    {"  of a GPU", AT(checkpoint_gpu), BYTES, "/ GPUs in the mesh", NO_LIMIT, 0},
+    {"step, sync", AT(mode_step[DP_SYNC]), SECONDS, "the best mesh; - : no room, or one site", NO_LIMIT, 0},
+    {"  delayed", AT(mode_step[DP_DELAYED]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
+    {"  dc-s3gd", AT(mode_step[DP_DC_S3GD]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
+    {"  diloco", AT(mode_step[DP_DILOCO]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
+    {"bytes of a step, each way", AT(wan_bytes), BYTES, "of a site, simulated", NO_LIMIT, 0},
+    {"  rate, over the whole step", AT(wan_rate), BIT_RATE, "if the step hides it", AT_MOST, AT(wan_capacity)},
+    {"Time", 0, HEADING, "", NO_LIMIT, 0},
+    {"days by tokens_per_parameter", AT(days[LAW_RATIO]), DAYS, "tokens / (tokens a second)", AT_MOST, AT(days_limit)},
+    {"  by Hoffmann et al.'s loss", AT(days[LAW_HOFFMANN]), DAYS, "the law's tokens for P", AT_MOST, AT(days_limit)},
+    {"  by Besiroglu et al.'s", AT(days[LAW_BESIROGLU]), DAYS, "the law's tokens for P", AT_MOST, AT(days_limit)},
+    {"  by Llama 3's law", AT(days[LAW_LLAMA3]), DAYS, "the law's tokens for P", AT_MOST, AT(days_limit)},
+    {"MFU, if tokens, precision hold", AT(mfu_needed), PERCENT, "MFU x days / days_limit", AT_MOST, AT(one)},
+    {"peak, if tokens, MFU hold", AT(peak_needed), FLOPS, "peak x days / days_limit", AT_MOST, AT(peak)},
+    {"tokens a parameter, if both hold", AT(ratio_in_time), NUMBER, "in days_limit", AT_LEAST, AT(ratio)},
 };
 #undef AT
 enum {
@@ -193,8 +168,58 @@ static inline void row_print(const Row* row, const void* const* bases, int n, in
     marks[mark]++;
 }
 
+// A question to ./plan, and the trainer's options that answer it.
+static inline void question_print(const Question* q, const Choice* best, FILE* out) {
+    const ModelConfig* m = &q->model;
+    fprintf(out, "\n./plan --cluster cluster.txt --arch gpt2 --layers %d --hidden %d --heads %d --seq %d --vocab %d",
+            m->L, m->C, m->NH, q->T, m->V);
+    fprintf(out, " --gpus %d --global-batch %lld --rows 1", q->ranks, (long long)q->batch);
+    if (q->B > 0) fprintf(out, " --micro-batch %d", q->B);
+    fprintf(out, best->cost.seconds > 0 ? "\n   " : "\n    no mesh has room\n");
+    if (best->cost.seconds > 0) flags_print(out, &best->setup, NULL, 0);
+}
+
+// Days and laws, with the range by the error of a law's exponent.
+static inline void largest_print(const Datacenter* d, const DatacenterPlan* p, int* marks, FILE* out) {
+    static const double days[] = {90, 180, 365, 545, 730, 1000};
+    fprintf(out,
+            "\nThe largest model, 10^12 parameters, and its range by the law's error; %d bit; from %d sizes\n  days",
+            (int)d->precision.value, p->sizes);
+    for (int k = 0; k < LAWS; k++) fprintf(out, "  %20s", p->law[k].name);
+    fprintf(out, "\n");
+    for (size_t i = 0; i < sizeof days / sizeof days[0]; i++) {
+        fprintf(out, "  %4.0f", days[i]);
+        for (int k = 0; k < LAWS; k++) {
+            char text[48];
+            Law low = p->law[k], high = p->law[k];
+            low.exponent = p->law[k].high; // more tokens, fewer parameters
+            high.exponent = p->law[k].low;
+            snprintf(text, sizeof text, "%.3g (%.3g to %.3g)", datacenter_largest(p, &p->law[k], days[i]) / 1e12,
+                     datacenter_largest(p, &low, days[i]) / 1e12, datacenter_largest(p, &high, days[i]) / 1e12);
+            fprintf(out, "  %20s", text);
+        }
+        fprintf(out, "  %s\n", mark_names[ASSUMED]);
+        marks[ASSUMED]++;
+    }
+    for (int k = 0; k < LAWS; k++) fprintf(out, "  %-20s %s; far outside its data\n", p->law[k].name, p->law[k].source);
+}
+
+// In one line what becomes of the models that the paper's abstract calls possible.
+static inline void verdict_print(const DatacenterPlan* p, FILE* out) {
+    int said = 0;
+    for (int i = 0; i < p->models; i++) {
+        const ModelPlan* m = &p->model[i];
+        double least = INFINITY;
+        for (int k = 0; k < LAWS; k++) least = fmin(least, m->days[k].value);
+        if (m->asked.mark != CONFIRMED || least <= m->days_limit.value) continue;
+        fprintf(out, said++ ? "," : "Contradicts abstract v1, \"technically possible\": by each of these laws");
+        fprintf(out, " %g T takes %.0f days or more", m->asked.value / 1e12, least);
+    }
+    if (said) fprintf(out, "\n");
+}
+
 // The whole plan: quantity, value, mark, and origin. Models side by side, in pairs.
-static inline void datacenter_print(const DatacenterPlan* p, FILE* out) {
+static inline void datacenter_print(const Datacenter* d, const DatacenterPlan* p, FILE* out) {
     const void* base = p;
     int marks[MARKS] = {0};
     fprintf(out, "confirmed: published. back-computed: follows from what is published. assumed: chosen, or follows "
@@ -212,6 +237,15 @@ static inline void datacenter_print(const DatacenterPlan* p, FILE* out) {
         const void* bases[2] = {&p->model[first], &p->model[first + n - 1]};
         for (int i = 0; i < MODEL_ROWS; i++) row_print(&model_rows[i], bases, n, marks, out);
     }
+    largest_print(d, p, marks, out);
+    verdict_print(p, out);
+    fprintf(out, "\nThe same questions to ./plan, and the trainer's options that answer them; cluster.txt:\n");
+    datacenter_print_cluster(&p->cluster, "    ", out);
+    for (int i = 0; i < p->models; i++) {
+        const Question q = datacenter_question(d, p, &p->model[i]);
+        question_print(&q, &p->best[i], out);
+    }
+    if (p->stopped) fprintf(out, "\n--time-limit ended a search: the best found so far; other meshes may be faster\n");
     fprintf(out, "\n%d lines are confirmed, %d back-computed, %d assumed.\n", marks[CONFIRMED], marks[BACK_COMPUTED],
             marks[ASSUMED]);
 }

@@ -52,7 +52,8 @@ static void add_other_modes(OptionTable* table, PlanOptions* o) {
         option_flag("published", &o->published, "the model of time beside published results"),
         option_string("figures", &o->figures, "N|all",
                       "figures 11 to 18 of Narayanan et al. 2021 beside the published points; with --svg as a picture"),
-        option_string("datacenter", &o->datacenter, "FILE", "plan a datacenter (planner/datacenter.h)"),
+        option_string("datacenter", &o->datacenter, "FILE",
+                      "from money and power to sites, GPUs and the largest model (docs/datacenter.md)"),
         option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
         option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
         option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
@@ -85,7 +86,7 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_int("vocab", &m->vocab, 2, 1 << 30, "vocabulary"),
         option_heading("what it is trained on"),
         option_string("cluster", &o->cluster, "NAME|FILE", "--clusters lists the names; files: planner/clusters/"),
-        option_int("gpus", &o->gpus, 1, 1 << 20, "ranks: GPUs, or processes on cores"),
+        option_int("gpus", &o->gpus, 1, 1 << 30, "ranks: GPUs, or processes on cores"),
         option_int("global-batch", &o->batch, 1, 1 << 30, "sequences in one update"),
         option_float("tokens", &o->tokens, 1, 1e18, "to train on: how many days that takes"),
         option_string("software", &o->software, "NAME", "whose kernels: threefold, megatron-2021, ... [threefold]"),
@@ -95,7 +96,7 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_heading("what is settled already [searched]"),
         option_int("tp", &o->t, 1, 1 << 16, "tensor-parallel ranks"),
         option_int("pp", &o->p, 1, 1 << 16, "pipeline stages"),
-        option_int("dp", &o->d, 1, 1 << 20, "data-parallel replicas"),
+        option_int("dp", &o->d, 1, 1 << 30, "data-parallel replicas"),
         option_int("vpp", &o->v, 1, 1000, "chunks of a stage"),
         option_int("micro-batch", &o->B, 1, 1 << 20, "sequences in one forward pass"),
         option_choice("schedule", &o->schedule, any_schedule, "order of a pipeline's work"),
@@ -529,8 +530,11 @@ static void plan_datacenter(const PlanOptions* o) {
     if (o->models && !read_models(&d, o->models, &error)) die_usage("%s", error.text);
     DatacenterPlan* plan = (DatacenterPlan*)checked_malloc(sizeof(DatacenterPlan), "the plan");
     if (!datacenter_plan(plan, &d, &error)) die_usage("%s", error.text);
+    plan->seconds = o->time_limit;
+    plan->progress = isatty(STDERR_FILENO) ? stderr : NULL;
+    if (!datacenter_search(plan, &d, &error)) die_usage("%s", error.text);
     if (o->inputs) datacenter_print_inputs(&d, stdout);
-    datacenter_print(plan, stdout);
+    datacenter_print(&d, plan, stdout);
     free(plan);
 }
 

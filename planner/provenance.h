@@ -158,7 +158,10 @@ static inline void text_with_prefix(char* text, size_t size, double value, const
     snprintf(text, size, "%.*f %s%s", digits, value, prefixes[i], unit);
 }
 
+// "-": there is none.
 static inline void quantity_text(char* text, size_t size, double value, Quantity quantity) {
+    snprintf(text, size, "-");
+    if (!isfinite(value)) return;
     switch (quantity) {
     case HEADING: text[0] = 0; return;
     case LARGE: { // 1.20e30, where C has 1.20e+30

@@ -91,6 +91,7 @@ typedef struct {
     int room, n;
     Bounded* list;
     double parameters, begun, said; // of the model; times: the search, its last progress line
+    int64_t last;                   // considered choices after which those of this mesh, which is refused, are skipped
 } Choices;
 
 // Whether the time is over, of which `part` may have been taken; reports the progress.
@@ -245,7 +246,7 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
         for (int zero = 0; zero <= (mesh->d > 1 ? 2 : 0); zero++) {
             for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++) {
                 if (!is_chosen(q->sequence_parallel, sequence) || !is_chosen(q->recompute, recompute)) continue;
-                if (!is_chosen(q->zero, zero)) continue;
+                if (!is_chosen(q->zero, zero) || x->answer->considered > x->last) continue;
                 mesh->sequence_parallel = sequence;
                 mesh->zero = zero;
                 mesh->recompute = (Recompute)recompute;
@@ -262,6 +263,7 @@ static inline void choices_of_batch(Choices* x, StepSetup setup) {
         const int64_t pair[2] = {i, replica / i};
         for (int k = 0; replica % i == 0 && k <= (i < pair[1]); k++) {
             if (pair[k] > LARGEST_MICRO_BATCH || !is_wanted(x->q->B, (int)pair[k])) continue;
+            if (x->answer->considered > x->last) return;
             setup.B = (int)pair[k];
             choices_of_memory(x, setup);
         }
@@ -287,17 +289,34 @@ static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     }
 }
 
+// The divisors of n, in ascending order; returns how many. No int has more than DIVISORS.
+enum { DIVISORS = 1536 };
+static inline int divisors(int n, int list[DIVISORS]) {
+    int count = 0, low;
+    for (int i = 1; (int64_t)i * i <= n; i++) {
+        if (n % i == 0) list[count++] = i;
+    }
+    low = count;
+    for (int i = low - 1; i >= 0; i--) {
+        if (n / list[i] > list[low - 1]) list[count++] = n / list[i];
+    }
+    return count;
+}
+
+// Meshes (t, p, d) of all ranks.
 static inline void choices_of_mesh(Choices* x) {
     const Question* q = x->q;
-    for (int t = 1; t <= q->ranks; t++) {
-        for (int p = 1; q->ranks % t == 0 && p <= q->ranks / t; p++) {
-            const int d = q->ranks / t / p;
-            if (t * p * d != q->ranks || q->batch % d != 0) continue;
-            if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
-            Mesh mesh = mesh_of_rank(0, t, p, d);
-            mesh.scatter = !q->whole;
-            choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1, 0));
-        }
+    int list[DIVISORS];
+    const int n = divisors(q->ranks, list);
+    for (int i = 0; i < n * n; i++) {
+        const int t = list[i / n], p = list[i % n], d = q->ranks / t / p;
+        Error error;
+        if (q->ranks / t % p != 0 || q->batch % d != 0) continue;
+        if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
+        Mesh mesh = mesh_of_rank(0, t, p, d);
+        mesh.scatter = !q->whole;
+        x->last = mesh_check(&mesh, &q->model, q->T, &error) ? INT64_MAX : x->answer->considered;
+        choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1, 0));
     }
 }
 
@@ -480,7 +499,7 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     const double begun = seconds_now();
-    Choices all = {q, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun};
+    Choices all = {q, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun, 0};
     choices_of_mesh(&all);
 
     if (all.n > 0) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);

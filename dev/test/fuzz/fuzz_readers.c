@@ -98,7 +98,7 @@ static bool read_datacenter(const char* path, const char* text, size_t size, Err
     if (!datacenter_read(&d, path, error)) return false;
     datacenter_print_inputs(&d, nowhere);
     if (!datacenter_plan(&plan, &d, error)) return false;
-    datacenter_print(&plan, nowhere);
+    datacenter_print(&d, &plan, nowhere);
     return true;
 }
 

@@ -47,7 +47,7 @@ FAULTS = [
     ("search: the time limit is not kept", SEARCH, "now > x->begun + part * x->q->seconds", "false"),
     ("search: a floor that is too high", MEMORY, "return parameters / mesh->t / mesh->p *",
      "return 2 * parameters / mesh->t / mesh->p *"),
-    ("choices: half of the ranks do nothing", SEARCH, "t * p * d != q->ranks || ", ""),
+    ("choices: half of the ranks do nothing", SEARCH, "q->ranks / t % p != 0 || ", ""),
     # The search
     ("search: worst bound first", SEARCH, "return x < y ? -1 : x > y;", "return x > y ? -1 : x < y;"),
     ("search: not sorted", SEARCH, "qsort(all.list", "if (0) qsort(all.list"),

@@ -645,8 +645,15 @@ check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && gr
 check "--published" "$plan --published >out 2>err && [ ! -s err ] && grep -q 'judging  *[0-9]* runs, error' out"
 python3 "$source/dev/test/system/check_figures.py" "$plan" >out 2>err
 check "--figures: tables and pictures" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
-check "--datacenter" "$plan --datacenter $clusters/next-generation.txt --inputs --models 20T,50T >out 2>err &&
-    [ ! -s err ] && [ \$(wc -l <out) -gt 50 ]"
+printf 'budget 100 M$\nsites 2\nbatch_tokens 4e6\nmodel 200B\n' >center.txt
+check "--datacenter" "$plan --datacenter center.txt --inputs --models 100B,50B >out 2>err &&
+    [ ! -s err ] && [ \$(wc -l <out) -gt 50 ] && grep -q 'The largest model' out"
+"$plan" --datacenter center.txt >out 2>err
+sed -n '/^    base gb200/,/^$/s/^    //p' out >cluster.txt
+sed -n '/^\.\/plan/{n;s/^   //p;}' out >options
+# shellcheck disable=SC2046
+check "  ./plan has the same answer: $(cat options)" "[ -s cluster.txt ] && [ ! -s err ] &&
+    $plan $(sed -n 's/^\.\/plan//p' out) --flags | diff options -"
 check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
 check "--help lists every option" "$plan --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
 printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt
@@ -705,6 +712,7 @@ plan_refuses 1 "no/where.svg" --figures 12 --svg no/where.svg
 plan_refuses 2 "--inputs, --datacenter" --inputs
 plan_refuses 2 "--models" --datacenter "$clusters/next-generation.txt" --models many
 plan_refuses 2 "nowhere.txt" --datacenter nowhere.txt
+plan_refuses 2 "--gpus, 1073741824" --gpus 1073741825
 plan_refuses 2 "--calibrate" --calibrate trace.json
 # shellcheck disable=SC2086
 plan_refuses 1 "no/where.svg" $shape --svg no/where.svg

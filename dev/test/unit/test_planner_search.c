@@ -498,7 +498,7 @@ static void test_time_limit(void) {
     FILE* out = open_memstream(&text, &size);
     if (!out) die("test_planner_search: out of memory");
     q.progress = out;
-    Choices x = {&q, &a, 0, 0, NULL, 1, begun, -1e9};
+    Choices x = {&q, &a, 0, 0, NULL, 1, begun, -1e9, 0};
     search_is_over(&x, 1);
     search_is_over(&x, 1);
     fclose(out);
