@@ -107,8 +107,8 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
 }
 
 // Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Otherwise a
-// replica that is ahead would have all buckets in flight, and messages as much memory as all gradients. The waits cannot
-// form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
+// replica that is ahead would have all buckets in flight, and messages take as much memory as all gradients. The waits
+// cannot form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
 static inline void limit_inflight_reductions(GradientBuckets* grads, int b) {
     if (!DEVICE_IS_HOST) return;
     const int before = grads->recent[grads->next];

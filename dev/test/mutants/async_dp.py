@@ -127,6 +127,8 @@ FAULTS = [
      "(void)slice;\n    return next - at;"),
     ("2 bits: the levels are those of a border at 0", "kernels", KERNELS, "is_above = units * (uint64_t)n > all;",
      "is_above = units > 0;"),
+    ("8 bits: no sign", "kernels", FORMAT, "((int32_t)code ^ half) - half", "(int32_t)code"),
+    ("8 bits: a number above the largest", "kernels", FORMAT, "raised > largest ? largest : raised", "raised"),
     ("2 bits: the border is the lower level", "kernels", FORMAT, "0.5f * low + 0.5f * high", "low"),
     ("2 bits: no sign", "kernels", FORMAT, "| (uint32_t)(x < 0) << 1;", ";"),
     ("2 bits: codes are of a byte's other end", "kernels", KERNELS, "code[j * per_byte + k] << k * bits",

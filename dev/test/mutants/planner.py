@@ -168,7 +168,7 @@ FAULTS = [
     ("caat: boundaries in parts", "test_planner_step", OPS, " && !mesh->caat.ranks;", ";"),
     ("halves: nothing is hidden", MODES, OPS, "    if (x->parts == 1) return;\n", "    return;\n"),
     ("halves: the second one is forgotten", MODES, OPS, "i < 2 * x->parts", "i < 2"),
-    ("methods: no values of outer-bits", MODES, METHODS, '{"32", "8", "4"}', '{"32", "8"}'),
+    ("methods: no values of outer-bits", MODES, METHODS, '{"32", "8", "4", "2"}', '{"32", "8"}'),
     ("methods: the same twice", MODES, METHODS, "if (strcmp(text, other) == 0) return;", ""),
     ("methods: options of another mode", MODES, METHODS, "if (!diloco) s->local_steps = ", "if (0) s->local_steps = "),
     ("methods: what the trainer refuses", MODES, METHODS, "method_options_check(s, error) &&", ""),
@@ -285,7 +285,7 @@ FAULTS = [
     ("figures: circles where nothing was read", FIGURES, "if (published[k] > 0)", "if (true)"),
     ("figures: a number is any", FIGURES, "strcmp(which, number) != 0) continue;", "number[0] != which[0]) continue;"),
     ("options: scatter/gather always", PROGRAM, "    q.whole = o->no_scatter_gather;\n", ""),
-    ("choices: scatter/gather always", "check_figures", SEARCH, "            mesh.scatter = !q->whole;\n", ""),
+    ("choices: scatter/gather always", "check_figures", SEARCH, "        mesh.scatter = !q->whole;\n", ""),
 ]
 
 
