@@ -510,6 +510,8 @@ static void test_verdict(void) {
         for (int k = 0; k < LAWS; k++) p.model[i].days[k] = fact(2000 + i, ASSUMED);
         p.model[i].days_limit = d.days_limit;
         p.model[i].mfu = fact(0.4, ASSUMED);
+        p.model[i].ratio = d.tokens_per_parameter;
+        p.model[i].ratio_in_time = fact(25 - 10 * i, ASSUMED);
     }
     p.model[2].days[LAW_LLAMA3].value = 1000;
     char *text = printed(&d, &p), line[300];
@@ -525,6 +527,9 @@ static void test_verdict(void) {
     check(strstr(text, "by each of these laws 50 T takes 2000 days or more, 100 T takes 2001 days or more\n") != NULL,
           "the abstract's models, and only those that no law allows");
     check(strstr(strstr(text, "\nMoney"), " 7 T  ") != NULL, "a third model");
+    check(printed_has(text, "tokens a parameter, if both hold", ">= 20: kept, VIOLATED") &&
+              !printed_has(text, "memory of a GPU", "<="),
+          "at least 20, and a limit of 0 is none");
     int known[2] = {0, 0};
     const char* const marks[] = {"  confirmed      ", "  back-computed  "};
     for (int k = 0; k < 2; k++) {
