@@ -538,12 +538,19 @@ static inline int64_t slice_logical_col(const Slice* slice) {
 
 static inline int64_t slice_elements(const Slice* slice) { return slice->rows * slice->cols; }
 
+// Elements of a bucket's shard, which one data rank owns with ZeRO, and where it begins.
+static inline int64_t bucket_shard_size(const Layout* layout, int bucket) {
+    return layout->bucket[bucket].elements / layout->mesh.d;
+}
+static inline int64_t bucket_shard_begin(const Layout* layout, int bucket) {
+    return layout->bucket[bucket].offset + layout->mesh.data * bucket_shard_size(layout, bucket);
+}
+
 // The elements [begin, end) of a slice that this rank updates, counted from its first: all, or with ZeRO its overlap
 // with this rank's shard of the bucket, which may be empty.
 static inline void slice_updated_part(const Layout* layout, const Slice* slice, int64_t* begin, int64_t* end) {
-    const Bucket* bucket = &layout->bucket[slice->bucket];
-    const int64_t size = bucket->elements / layout->mesh.d, n = slice_elements(slice);
-    const int64_t shard = bucket->offset + layout->mesh.data * size - slice->offset;
+    const int64_t size = bucket_shard_size(layout, slice->bucket), n = slice_elements(slice);
+    const int64_t shard = bucket_shard_begin(layout, slice->bucket) - slice->offset;
     *begin = layout->mesh.zero ? min_i64(max_i64(0, shard), n) : 0;
     *end = layout->mesh.zero ? max_i64(*begin, min_i64(n, shard + size)) : n;
 }
@@ -624,11 +631,6 @@ static inline int layout_vocab_offset(const Layout* layout, int stream) {
 }
 static inline int layout_tokens(const Layout* layout, int stream) {
     return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, stream)));
-}
-
-// Elements of a bucket's shard, which one data rank owns with ZeRO.
-static inline int64_t bucket_shard_size(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].elements / layout->mesh.d;
 }
 
 // Where the shard of a bucket begins in a buffer that holds this rank's shards of all buckets, one after the other.

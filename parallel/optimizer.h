@@ -24,9 +24,7 @@ static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     range.decays = !slice->tensor.vector;
     range.first = (uint64_t)begin;
     if (!layout->mesh.zero) return range;
-    const int64_t shard =
-        layout->bucket[slice->bucket].offset + layout->mesh.data * bucket_shard_size(layout, slice->bucket);
-    range.at = bucket_shard_offset(layout, slice->bucket) + range.from - shard;
+    range.at = bucket_shard_offset(layout, slice->bucket) + range.from - bucket_shard_begin(layout, slice->bucket);
     return range;
 }
 

@@ -545,7 +545,8 @@ static inline void check_loss_scale(const Settings* o) {
 // Refuses options of sums, over tensor ranks or replicas, that miss another one.
 static inline bool sum_options_check(const Settings* o, Error* error) {
     if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
-        return fail(error, "--caat-%s needs --caat-fraction P", o->caat_scale ? "scale" : "grad-dtype");
+        return fail(error, "--caat-%s needs --caat-fraction P or --caat-ranks N",
+                    o->caat_scale ? "scale" : "grad-dtype");
     if (o->topology && (!o->allreduce || strcmp(o->allreduce, "native") == 0))
         return fail(error, "--topology needs --allreduce NAME, an algorithm that is planned for it");
     return true;

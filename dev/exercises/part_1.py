@@ -366,7 +366,7 @@ EXERCISES = [
                  "the whole sum with --zero 0.",
         "hints": ["Each rank gets a right shard of the sum, but not its own: the parameters of one shard move by the "
                   "gradients of another.",
-                  "A reduce-scatter gives shard i to rank i of its group; owned_range() takes mesh.data for i. "
+                  "A reduce-scatter gives shard i to rank i of its group; bucket_shard_begin() takes mesh.data for i. "
                   "When are these two the same number?",
                   "The order of a group is the key of comm_split: look at process_groups_init()."],
         "check": [ZERO1, ZERO2, DATA, "build/test_layout"],
@@ -375,10 +375,9 @@ EXERCISES = [
                     "parameters use the coordinate. So each of two ranks updated its parameters with the gradients "
                     "of the other shard, and then gathered them at the wrong place. An all-reduce does not depend "
                     "on the order: without ZeRO nothing shows.",
-        "wrong": [("parallel/optimizer.h",
-                   "const int64_t shard = layout->bucket[slice->bucket].offset + layout->mesh.data * size;",
-                   "const int64_t shard =\n        layout->bucket[slice->bucket].offset + "
-                   "(layout->mesh.d - 1 - layout->mesh.data) * size;",
+        "wrong": [("parallel.h",
+                   "offset + layout->mesh.data * bucket_shard_size(layout, bucket);",
+                   "offset + (layout->mesh.d - 1 - layout->mesh.data) * bucket_shard_size(layout, bucket);",
                    "the update takes the shard that belongs to the gradients, and the gathering still uses mesh.data")],
     },
     {

@@ -249,7 +249,7 @@ static void test_search(void) {
         {"--dp-mode diloco --local-steps 64", NULL, 1, " --dp-mode diloco --sites 1 --local-steps 64"},
         {"--local-steps 64 --fragments 2", "dp-mode", 4, " --dp-mode delayed --sites 1"},
         {"", "dp-mode,local-steps", 7, " --dp-mode diloco --sites 1 --local-steps 512"},
-        {"--dp-mode diloco", "fragments,outer-bits", 12, " --dp-mode diloco --sites 1 --local-steps 32 --fragments 8"},
+        {"--dp-mode diloco", "fragments,outer-bits", 16, " --dp-mode diloco --sites 1 --local-steps 32 --fragments 8"},
         {"--dp-mode diloco --local-steps 4", "fragments", 3,
          " --dp-mode diloco --sites 1 --local-steps 4 --fragments 4"},
         {"--dp-mode diloco --local-steps 8", "eager,outer-delay", 4,
