@@ -397,6 +397,25 @@ static void test_refused(void) {
     refuses("micro-batch", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 1 << 30);
 }
 
+// The floor is below what a mesh needs, and where parameters are nearly all of it, not far below.
+static void test_floor(void) {
+    const ModelConfig m = test_model(ARCH_GPT2, 8, 1024, 16, 16, 16, 64);
+    const DtypeInfo bf16 = native_dtype();
+    double least = INFINITY, most = 0;
+    for (int i = 0; i < 36; i++) {
+        Mesh mesh = mesh_of(1 << i % 2, 1 << i / 2 % 3, 1 << i / 6 % 2, 1, ONE_F_ONE_B);
+        StageMemory memory;
+        Error error;
+        mesh.zero = mesh.d > 1 ? i / 12 : 0;
+        const PipelineConfig plan = pipeline_of(&m, &mesh, 4);
+        if (!plan_memory(&memory, &m, &mesh, 1, 16, &plan, bf16, &error)) die("%s", error.text);
+        const double part = memory_floor((double)model_parameters(&m), &mesh, bf16) / memory.bytes;
+        least = fmin(least, part);
+        most = fmax(most, part);
+    }
+    check(least > 0.5 && most <= 1, "floors of 36 meshes: %.2f to %.2f of what they need", least, most);
+}
+
 int main(int argc, char** argv) {
     process.name = "test_planner_memory";
     const bool quick = argc > 1 && strcmp(argv[1], "--short") == 0;
@@ -407,6 +426,7 @@ int main(int argc, char** argv) {
     test_any_rank(quick);
     test_process();
     test_process_parts();
+    test_floor();
     test_refused();
     return test_end();
 }

@@ -608,6 +608,24 @@ static void test_refusals(void) {
     }
 }
 
+// Where nothing fits, the memory that is named is the least of all choices.
+static void test_least_memory(void) {
+    static Brute brute;
+    for (int i = 0; i < 4; i++) {
+        const ModelConfig model = model_gpt2(2 + 2 * i, 64 << i % 2, 4, 32, 256);
+        Cluster c = cluster_named("dgx-h100");
+        c.device.memory = 1;
+        const Question q = question(&model, 4 << i / 2, 16, &c, "threefold");
+        Answer a;
+        Error error;
+        brute_force(&brute, &q);
+        const bool found = search(&a, &q, &error);
+        check(found && a.n == 0 && brute.legal > 100 && same_number(a.least_memory, brute.least),
+              "nothing fits: the least of %lld choices is %.0f bytes", (long long)brute.legal, brute.least);
+        answer_free(&a);
+    }
+}
+
 // ----------------------------------------------------------------------------------------------------------------
 // The trainer's options (flags.h)
 
@@ -754,6 +772,7 @@ int main(int argc, char** argv) {
     test_time_limit();
     test_given_options();
     test_refusals();
+    test_least_memory();
     test_flags(short_run ? 120 : 400);
     return test_end();
 }
