@@ -247,9 +247,15 @@ typedef struct {
     LinkKept kept[LINKS_KEPT];
 } LinkCosts;
 
-static inline bool link_known(const LinkCosts* known, LinkKept* x) {
-    for (int i = 0; i < known->n; i++) {
-        const LinkKept* k = &known->kept[i];
+// Prices of plans that a search has built, on its cluster as it is and as its software changes it.
+typedef struct {
+    int n[2], room[2];
+    LinkKept* kept[2];
+} PlanCosts;
+
+static inline bool link_known(const LinkKept* kept, int n, LinkKept* x) {
+    for (int i = 0; i < n; i++) {
+        const LinkKept* k = &kept[i];
         if (k->kind != x->kind || k->ranks != x->ranks || k->stride != x->stride) continue;
         if (k->sharing != x->sharing || k->algorithm != x->algorithm) continue;
         x->cost = k->cost;
@@ -268,7 +274,7 @@ static inline LinkCost link_cost(LinkCosts* known, const Cluster* c, PlanKind ki
     Error error;
     if (ranks == 1) return x.cost;
     if (!*c->algorithm || ranks > LINKS_LARGEST) return library_cost(c, kind, ranks, stride);
-    if (link_known(known, &x)) return x.cost;
+    if (link_known(known->kept, known->n, &x)) return x.cost;
     if (!link_plan_cost(c, c->algorithm, kind, ranks, stride, &x.cost, &error))
         x.cost = library_cost(c, kind, ranks, stride);
     return link_keep(known, &x);

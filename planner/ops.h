@@ -236,8 +236,9 @@ typedef struct {
     bool clip;           // the update waits for the norm of the gradient
     const Software* software;
     const Cluster* cluster;
-    int threads, busy;   // of a measured machine: a rank's threads, processes that compute at once
-    const double* speed; // (p + 1); NULL: always 1
+    PlanCosts* plan_costs; // NULL: none are kept
+    int threads, busy;     // of a measured machine: a rank's threads, processes that compute at once
+    const double* speed;   // (p + 1); NULL: always 1
 } StepSetup;
 
 static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,

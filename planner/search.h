@@ -44,9 +44,10 @@ typedef struct {
     // Methods of which one is chosen (NULL: none); the mesh's sites, where they are settled (0: those of the cluster).
     const StepMethods* methods;
     int methods_count, sites;
-    int rows;       // that are wanted
-    double seconds; // that the search may take; 0: any
-    FILE* progress; // a line every few seconds; NULL: none
+    PlanCosts* plan_costs; // of search()
+    int rows;              // that are wanted
+    double seconds;        // that the search may take; 0: any
+    FILE* progress;        // a line every few seconds; NULL: none
 } Question;
 
 typedef struct {
@@ -123,6 +124,7 @@ static inline StepSetup question_setup(const Question* q, const Mesh* mesh, Sche
     StepSetup setup = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
     setup.schedule = schedule;
     setup.clip = q->clip;
+    setup.plan_costs = q->plan_costs;
     step_set_methods(&setup, q->methods ? &q->methods[methods] : &none, question_sites(q));
     return setup;
 }
@@ -499,13 +501,19 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     const double begun = seconds_now();
-    Choices all = {q, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun, 0};
+    PlanCosts plans;
+    Question own = *q;
+    memset(&plans, 0, sizeof plans);
+    own.plan_costs = &plans;
+    Choices all = {&own, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun, 0};
     choices_of_mesh(&all);
 
     if (all.n > 0) qsort(all.list, (size_t)all.n, sizeof *all.list, compare_bounds);
     for (int i = 0; i < all.n && search_look(&all, &all.list[i]); i++) {}
     if (answer->n == 0 && all.n > 0 && !answer->stopped) search_least_memory(&all);
     free(all.list);
+    for (int i = 0; i < answer->n; i++) answer->row[i].setup.plan_costs = NULL;
+    for (int i = 0; i < 2; i++) free(plans.kept[i]);
     if (answer->n > 0 || answer->too_large > 0 || answer->stopped) return true;
     const Error why = answer->why;
     const bool refused = answer->refused > 0, open = answer->open;

@@ -47,10 +47,20 @@ static inline const char* replicas_algorithm(const StepSetup* s, bool far) {
 static inline bool replicas_plan(const StepSetup* s, const Cluster* c, const char* algorithm, bool far, PlanKind kind,
                                  LinkCost* cost, Error* error) {
     const Mesh* mesh = &s->mesh;
-    const int site = mesh_site_size(mesh), sharing = mesh->t * mesh->p * site;
+    const int site = mesh_site_size(mesh), sharing = mesh->t * mesh->p * site, which = c != s->cluster;
+    const bool wan = far && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
     const char* topology = algorithm == s->methods.allreduce ? s->methods.topology : NULL;
-    return replicas_plan_cost(c, algorithm, topology, kind, far ? mesh->sites : site, mesh->t * (far ? site : 1),
-                              far && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1 ? sharing : 0, cost, error);
+    LinkKept x = {kind, far ? mesh->sites : site, mesh->t * (far ? site : 1), wan ? sharing : 0, {0, 0}, algorithm};
+    PlanCosts* known = topology ? NULL : s->plan_costs;
+    const bool ok = (known && link_known(known->kept[which], known->n[which], &x)) ||
+                    replicas_plan_cost(c, algorithm, topology, kind, x.ranks, x.stride, x.sharing, &x.cost, error);
+    *cost = x.cost;
+    if (!ok || !known || link_known(known->kept[which], known->n[which], &x)) return ok;
+    if (known->n[which] == known->room[which])
+        known->kept[which] =
+            (LinkKept*)checked_grow(known->kept[which], &known->room[which], 64, sizeof x, "prices of plans");
+    known->kept[which][known->n[which]++] = x;
+    return true;
 }
 
 // A collective of the replicas of a site, or (far) of one replica of each site.
@@ -65,7 +75,7 @@ static inline double replicas_seconds(Rates* r, const StepSetup* s, bool far, Pl
     if (wan && !x.algorithm) return link_seconds(site_cost(s->cluster, kind, x.ranks, sharing), bytes);
     if (!wan && x.algorithm != s->methods.allreduce) x.algorithm = NULL;
     if (!x.algorithm) return collective_seconds(r, kind, bytes, x.ranks, x.stride);
-    if (link_known(&r->links, &x)) return link_seconds(x.cost, bytes);
+    if (link_known(r->links.kept, r->links.n, &x)) return link_seconds(x.cost, bytes);
     if (!replicas_plan(s, r->cluster, x.algorithm, far, kind, &x.cost, &error)) // as the trainer, for lack of a plan
         x.cost = wan ? site_cost(s->cluster, kind, x.ranks, sharing)
                      : link_cost(&r->links, r->cluster, kind, x.ranks, x.stride);
@@ -107,9 +117,9 @@ static inline bool step_check_methods(const StepSetup* x, Error* error) {
     if (any && !x->software->ours)
         return fail(error, "--software %s has no --dp-mode, --caat-fraction, --tp-comm-overlap and --allreduce",
                     x->software->name);
-    if (x->methods.allreduce && !replicas_check(x, error)) return false;
     return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m->tp_overlap, x->B, error) &&
-           async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error);
+           async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error) &&
+           (!x->methods.allreduce || replicas_check(x, error)); // it builds plans: the last
 }
 
 // Refuses setups that the trainer could not run, naming the options.
@@ -129,8 +139,8 @@ static inline bool step_check(const StepSetup* x, Error* error) {
         return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
                     x->software->name);
     if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
-    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) && step_check_methods(x, error) &&
-           pipeline_config_check(&plan, m->recompute, error);
+    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) &&
+           pipeline_config_check(&plan, m->recompute, error) && step_check_methods(x, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
