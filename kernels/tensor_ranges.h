@@ -44,23 +44,13 @@ typedef struct {
     bool by_rows;
 } CutMatrix;
 
-#ifdef USE_CUDA
-#define HOST_AND_DEVICE __host__ __device__
-#else
-#define HOST_AND_DEVICE
-#endif
-
 // Rows and columns of a piece.
-HOST_AND_DEVICE static inline int64_t piece_rows(const CutMatrix* m) {
-    return m->by_rows ? m->rows / m->pieces : m->rows;
-}
-HOST_AND_DEVICE static inline int64_t piece_cols(const CutMatrix* m) {
-    return m->by_rows ? m->cols : m->cols / m->pieces;
-}
+HOST_DEVICE static inline int64_t piece_rows(const CutMatrix* m) { return m->by_rows ? m->rows / m->pieces : m->rows; }
+HOST_DEVICE static inline int64_t piece_cols(const CutMatrix* m) { return m->by_rows ? m->cols : m->cols / m->pieces; }
 
 // Where element (row, col) of a piece is in the whole matrix; the next column is *stride further.
-HOST_AND_DEVICE static inline int64_t place_in_matrix(const CutMatrix* m, int piece, int64_t row, int64_t col,
-                                                      int64_t* stride) {
+HOST_DEVICE static inline int64_t place_in_matrix(const CutMatrix* m, int piece, int64_t row, int64_t col,
+                                                  int64_t* stride) {
     const bool tall = m->rows > m->cols;
     if (m->by_rows)
         row += piece * piece_rows(m);

@@ -15,7 +15,7 @@ prints. Nothing is fitted to these points. The published ones were read off the 
 #include "flags.h"
 #include "published.h"
 
-enum { FIGURE_LINES = 3, FIGURE_POINTS = 9, X = -1 }; // X: what the x axis says
+enum { FIGURE_LINES = 3, FIGURE_POINTS = 9, FIGURE_AXIS = -1 }; // FIGURE_AXIS: what the x axis says
 
 typedef struct {
     const char* name; // NULL: no more lines
@@ -28,8 +28,8 @@ typedef struct {
 static const FigureLine figure11[FIGURE_LINES] = {{"batch 128", 128, 1, RECOMPUTE_FULL, false, {178, 0, 0, 163}},
                                                   {"batch 8", 8, 1, RECOMPUTE_FULL, false, {165, 0, 0, 88}}};
 static const FigureLine figure12[FIGURE_LINES] = {
-    {"interleaved, v 4", X, 4, RECOMPUTE_FULL, false, {119, 134, 141, 143, 146}},
-    {"1f1b", X, 1, RECOMPUTE_FULL, false, {82, 109, 122, 130, 135}}};
+    {"interleaved, v 4", FIGURE_AXIS, 4, RECOMPUTE_FULL, false, {119, 134, 141, 143, 146}},
+    {"1f1b", FIGURE_AXIS, 1, RECOMPUTE_FULL, false, {82, 109, 122, 130, 135}}};
 static const FigureLine figure13[FIGURE_LINES] = {{"batch 128", 128, 1, RECOMPUTE_FULL, false, {0, 0, 165}},
                                                   {"batch 32", 32, 1, RECOMPUTE_FULL, false, {0, 0, 142}}};
 static const FigureLine figure14[FIGURE_LINES] = {{"batch 512", 512, 1, RECOMPUTE_FULL, false, {148, 0, 0, 0, 90}},
@@ -39,11 +39,11 @@ static const FigureLine figure15[FIGURE_LINES] = {{"batch 512", 512, 1, RECOMPUT
                                                   {"batch 32", 32, 1, RECOMPUTE_FULL, false, {0}}};
 static const FigureLine figure16[FIGURE_LINES] = {{"batch 512", 512, 1, RECOMPUTE_FULL, false, {163, 172, 160, 155}},
                                                   {"batch 128", 128, 1, RECOMPUTE_FULL, false, {155, 158, 140, 120}}};
-static const FigureLine figure17[FIGURE_LINES] = {{"recomputed in full", X, 1, RECOMPUTE_FULL, false, {0}},
-                                                  {"nothing recomputed", X, 1, RECOMPUTE_NONE, false, {0}}};
+static const FigureLine figure17[FIGURE_LINES] = {{"recomputed in full", FIGURE_AXIS, 1, RECOMPUTE_FULL, false, {0}},
+                                                  {"nothing recomputed", FIGURE_AXIS, 1, RECOMPUTE_NONE, false, {0}}};
 static const FigureLine figure18[FIGURE_LINES] = {
-    {"scatter/gather", X, 4, RECOMPUTE_FULL, false, {119, 134, 142, 144, 147}},
-    {"without", X, 4, RECOMPUTE_FULL, true, {107, 120, 127, 130, 131}}};
+    {"scatter/gather", FIGURE_AXIS, 4, RECOMPUTE_FULL, false, {119, 134, 142, 144, 147}},
+    {"without", FIGURE_AXIS, 4, RECOMPUTE_FULL, true, {107, 120, 127, 130, 131}}};
 
 typedef struct {
     int number;
@@ -54,12 +54,12 @@ typedef struct {
 } Figure;
 
 static const Figure figures[] = {
-    {11, "3 layers a stage, t 8", "stages", 0, 20480, 128, 0, 8, X, 1, 4, {1, 2, 4, 8}, figure11},
+    {11, "3 layers a stage, t 8", "stages", 0, 20480, 128, 0, 8, FIGURE_AXIS, 1, 4, {1, 2, 4, 8}, figure11},
     {12, "175B, 96 GPUs, t 8, p 12", "batch", 96, 12288, 96, 96, 8, 12, 1, 5, {12, 24, 36, 48, 60}, figure12},
-    {13, "162B, 64 GPUs", "p, t = 64/p", 32, 20480, 128, 64, 0, X, 1, 5, {2, 4, 8, 16, 32}, figure13},
-    {14, "5.9B, 64 GPUs, t 1", "p, d = 64/p", 32, 3840, 32, 64, 1, X, 1, 5, {2, 4, 8, 16, 32}, figure14},
-    {15, "5.9B, 64 GPUs, p 1", "t, d = 64/t", 32, 3840, 32, 64, X, 1, 1, 5, {2, 4, 8, 16, 32}, figure15},
-    {16, "91B, 64 GPUs, t 8, p 8", "micro-batch", 32, 15360, 128, 64, 8, 8, X, 4, {1, 2, 4, 8}, figure16},
+    {13, "162B, 64 GPUs", "p, t = 64/p", 32, 20480, 128, 64, 0, FIGURE_AXIS, 1, 5, {2, 4, 8, 16, 32}, figure13},
+    {14, "5.9B, 64 GPUs, t 1", "p, d = 64/p", 32, 3840, 32, 64, 1, FIGURE_AXIS, 1, 5, {2, 4, 8, 16, 32}, figure14},
+    {15, "5.9B, 64 GPUs, p 1", "t, d = 64/t", 32, 3840, 32, 64, FIGURE_AXIS, 1, 1, 5, {2, 4, 8, 16, 32}, figure15},
+    {16, "91B, 64 GPUs, t 8, p 8", "micro-batch", 32, 15360, 128, 64, 8, 8, FIGURE_AXIS, 4, {1, 2, 4, 8}, figure16},
     {17, "145B, t 8, p 16", "batch", 80, 12288, 96, 128, 8, 16, 1, 9, {1, 2, 4, 8, 16, 32, 64, 128, 256}, figure17},
     {18, "175B, t 8, p 12, v 4", "batch", 96, 12288, 96, 96, 8, 12, 1, 5, {12, 24, 36, 48, 60}, figure18},
 };
@@ -68,14 +68,14 @@ enum { FIGURES = sizeof figures / sizeof figures[0] };
 static inline Question figure_question(const Figure* f, const FigureLine* line, int x, const Cluster* cluster) {
     Question q;
     memset(&q, 0, sizeof q);
-    q.p = f->p == X ? x : f->p;
-    q.t = f->t == X ? x : f->t;
+    q.p = f->p == FIGURE_AXIS ? x : f->p;
+    q.t = f->t == FIGURE_AXIS ? x : f->t;
     if (!q.t) q.t = f->gpus / q.p;
     q.ranks = f->gpus ? f->gpus : q.t * q.p;
     q.d = q.ranks / q.t / q.p;
     q.v = line->v;
-    q.B = f->B == X ? x : f->B;
-    q.batch = line->batch == X ? x : line->batch;
+    q.B = f->B == FIGURE_AXIS ? x : f->B;
+    q.batch = line->batch == FIGURE_AXIS ? x : line->batch;
     q.T = 2048;
     q.model = model_of(ARCH_GPT2, f->L ? f->L : 3 * q.p, f->C, f->NH, f->NH, 4 * f->C, q.T, 51200);
     q.cluster = cluster;

@@ -43,41 +43,46 @@ static inline const char* replicas_algorithm(const StepSetup* s, bool far) {
     return far && async_schedule_are_late(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
 }
 
-// A plan's price. Between sites: over the links of the cluster's sites, or, where all ranks are on one, its fabric.
-static inline bool replicas_plan(const StepSetup* s, const Cluster* c, const char* algorithm, bool far, PlanKind kind,
-                                 LinkCost* cost, Error* error) {
+// A collective of the replicas of a site, or (far) of one replica of each site, without its price: sharing > 0 where it
+// uses the links of the cluster's sites, 0 on the fabric of one.
+static inline LinkKept replicas_link(const StepSetup* s, bool far, PlanKind kind, const char* algorithm) {
     const Mesh* mesh = &s->mesh;
-    const int site = mesh_site_size(mesh), sharing = mesh->t * mesh->p * site, which = c != s->cluster;
+    const int site = mesh_site_size(mesh);
     const bool wan = far && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
-    const char* topology = algorithm == s->methods.allreduce ? s->methods.topology : NULL;
-    LinkKept x = {kind, far ? mesh->sites : site, mesh->t * (far ? site : 1), wan ? sharing : 0, {0, 0}, algorithm};
+    const LinkKept x = {
+        kind,     far ? mesh->sites : site, mesh->t * (far ? site : 1), wan ? mesh->t * mesh->p * site : 0, {0, 0},
+        algorithm};
+    return x;
+}
+
+// Its price by its algorithm's plan, into x->cost. False, with the reason, if the trainer refuses it.
+static inline bool replicas_plan(const StepSetup* s, const Cluster* c, LinkKept* x, Error* error) {
+    const int which = c != s->cluster;
+    const char* topology = x->algorithm == s->methods.allreduce ? s->methods.topology : NULL;
     PlanCosts* known = topology ? NULL : s->plan_costs;
-    const bool ok = (known && link_known(known->kept[which], known->n[which], &x)) ||
-                    replicas_plan_cost(c, algorithm, topology, kind, x.ranks, x.stride, x.sharing, &x.cost, error);
-    *cost = x.cost;
-    if (!ok || !known || link_known(known->kept[which], known->n[which], &x)) return ok;
+    if (known && link_known(known->kept[which], known->n[which], x)) return true;
+    if (!replicas_plan_cost(c, x->algorithm, topology, x->kind, x->ranks, x->stride, x->sharing, &x->cost, error))
+        return false;
+    if (!known) return true;
     if (known->n[which] == known->room[which])
         known->kept[which] =
-            (LinkKept*)checked_grow(known->kept[which], &known->room[which], 64, sizeof x, "prices of plans");
-    known->kept[which][known->n[which]++] = x;
+            (LinkKept*)checked_grow(known->kept[which], &known->room[which], 64, sizeof *x, "prices of plans");
+    known->kept[which][known->n[which]++] = *x;
     return true;
 }
 
-// A collective of the replicas of a site, or (far) of one replica of each site.
+// Seconds of a collective of replicas, `bytes` a rank.
 static inline double replicas_seconds(Rates* r, const StepSetup* s, bool far, PlanKind kind, double bytes) {
-    const Mesh* mesh = &s->mesh;
-    const int site = mesh_site_size(mesh), sharing = mesh->t * mesh->p * site;
-    const bool wan = far && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
-    LinkKept x = {kind,   far ? mesh->sites : site,  mesh->t * (far ? site : 1), wan ? sharing : 0,
-                  {0, 0}, replicas_algorithm(s, far)};
+    LinkKept x = replicas_link(s, far, kind, replicas_algorithm(s, far));
+    const bool wan = x.sharing > 0;
     Error error;
     if (x.ranks == 1 || bytes <= 0) return 0;
-    if (wan && !x.algorithm) return link_seconds(site_cost(s->cluster, kind, x.ranks, sharing), bytes);
+    if (wan && !x.algorithm) return link_seconds(site_cost(s->cluster, kind, x.ranks, x.sharing), bytes);
     if (!wan && x.algorithm != s->methods.allreduce) x.algorithm = NULL;
     if (!x.algorithm) return collective_seconds(r, kind, bytes, x.ranks, x.stride);
     if (link_known(r->links.kept, r->links.n, &x)) return link_seconds(x.cost, bytes);
-    if (!replicas_plan(s, r->cluster, x.algorithm, far, kind, &x.cost, &error)) // as the trainer, for lack of a plan
-        x.cost = wan ? site_cost(s->cluster, kind, x.ranks, sharing)
+    if (!replicas_plan(s, r->cluster, &x, &error)) // as the trainer, for lack of a plan
+        x.cost = wan ? site_cost(s->cluster, kind, x.ranks, x.sharing)
                      : link_cost(&r->links, r->cluster, kind, x.ranks, x.stride);
     return link_seconds(link_keep(&r->links, &x), bytes);
 }
@@ -95,14 +100,15 @@ static inline bool replicas_check(const StepSetup* s, Error* error) {
     const Mesh* mesh = &s->mesh;
     const char* name = s->methods.allreduce;
     const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1, halves = mesh->zero || sums_by_shards(s);
-    LinkCost cost;
+    const bool compressed = far && async_schedule_compresses(&s->methods.async);
+    LinkKept x = replicas_link(s, far, compressed ? PLAN_ALL_GATHER : PLAN_ALL_REDUCE, name);
     if (mesh->d == 1) return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", name);
     if (mesh->d % mesh->sites || strcmp(name, "native") == 0) return true;
-    if (far && s->methods.async.bits < 32)
-        return replicas_plan(s, s->cluster, name, far, PLAN_ALL_GATHER, &cost, error);
-    if (!halves) return replicas_plan(s, s->cluster, name, far, PLAN_ALL_REDUCE, &cost, error);
-    return replicas_plan(s, s->cluster, name, far, PLAN_REDUCE_SCATTER, &cost, error) &&
-           replicas_plan(s, s->cluster, name, far, PLAN_ALL_GATHER, &cost, error);
+    if (compressed || !halves) return replicas_plan(s, s->cluster, &x, error);
+    x.kind = PLAN_REDUCE_SCATTER;
+    if (!replicas_plan(s, s->cluster, &x, error)) return false;
+    x.kind = PLAN_ALL_GATHER;
+    return replicas_plan(s, s->cluster, &x, error);
 }
 
 // Refuses methods that the trainer, or a published software, does not combine with the mesh.
@@ -513,7 +519,7 @@ static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const do
     const bool shared = cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
     PlanKind kind = mesh->zero ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
     double mean = 0, most = 0, inside = 0;
-    if (s->methods.async.bits < 32) kind = PLAN_ALL_GATHER;
+    if (async_schedule_compresses(&s->methods.async)) kind = PLAN_ALL_GATHER;
     for (int r = 0; r < p; r++) {
         mean += far[r] / p;
         most = fmax(most, far[r]);

@@ -72,6 +72,33 @@ static void test_modes(void) {
     }
 }
 
+// Between two sites float32 numbers are scattered and gathered, two delays; what is compressed is gathered only, one.
+static void test_compressed(void) {
+    static const struct {
+        const char* options;
+        int delays;
+    } rows[] = {{"--dp-mode diloco", 2},
+                {"--dp-mode diloco --outer-bits 4", 1},
+                {"--dp-mode diloco --outer-top-k 128", 1},
+                {"--dp-mode diloco --outer-top-k 128 --outer-bits 2", 1}};
+    const ModelConfig m = gpt(8, 512, 8);
+    const Mesh mesh = mesh_of_rank(0, 2, 2, 2);
+    Cluster c = cluster_named("dgx-h100");
+    c.sites = 2;
+    c.site_delay = 0.03;
+    c.site_rate = 1e9; // for the four ranks of a site
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const StepMethods methods = methods_named(rows[i].options);
+        StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
+        step_set_methods(&s, &methods, 2);
+        StepPrices x = step_prices(&s);
+        const double expected = rows[i].delays * c.site_delay + 4 * x.exchange.bytes[0] / c.site_rate;
+        check(fabs(x.exchange.seconds[0] - expected) < 10 * c.device.launch,
+              "%s: %.4f s between sites, by formula %.4f", rows[i].options, x.exchange.seconds[0], expected);
+        step_prices_free(&x);
+    }
+}
+
 // Four replicas on two sites that wait: the exchange of half of the gradients follows the sums in the sites, and three
 // small messages the rest. With ZeRO each replica has to be a site.
 static void test_sync(void) {
@@ -291,6 +318,7 @@ static void test_search(void) {
 int main(void) {
     process.name = "test_planner_modes";
     test_modes();
+    test_compressed();
     test_sync();
     test_halves_and_caat();
     test_allreduce();
