@@ -16,6 +16,9 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
+import checks
+from checks import check
+
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 PROGRAM = os.environ.get('ASYNC_CNN', os.path.join(PROJECT, os.environ.get('BUILD', 'build'), 'async_cnn'))
 sys.path.insert(0, os.path.join(PROJECT, 'dev/experiments'))
@@ -36,15 +39,6 @@ DEFAULTS = {'replicas': 4, 'batch': 48, 'delay': 1, 'lambda0': 0, 'lambda': 0, '
 LAYERS = [(3, 1, 16), (3, 16, 32), (3, 32, 64), (2, 64, 16)]  # kernel, channels in and out
 SHAPES = [s for k, i, o in LAYERS for s in ((k, k, i, o), (o,))]
 DECAY = 5e-4
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f'FAIL  {what}')
-
 
 def split(flat):
     """The tensors of one array."""
@@ -266,5 +260,4 @@ if np:
     check_numpy(sys.argv[1] if len(sys.argv) > 1 else '')
 else:
     print('left out: the comparison with NumPy, which is not installed (apt-get install python3-numpy)')
-print(f'{passed} passed, {failed} failed')
-sys.exit(failed > 0)
+checks.finish()

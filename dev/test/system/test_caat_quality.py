@@ -13,6 +13,9 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
+import checks
+from checks import check
+
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SCRIPT = os.path.join(PROJECT, 'dev/experiments/caat_quality.py')
 TRAINER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(PROJECT, 'train_gpt'))
@@ -20,15 +23,6 @@ sys.path.insert(0, os.path.dirname(SCRIPT))
 import caat_quality as quality
 import tuned
 import runs
-
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f'FAIL  {what}')
 
 
 def rows(loss, first=5.0):
@@ -136,5 +130,4 @@ with tempfile.TemporaryDirectory() as temporary:
     test_rules()
     test_text(os.path.join(temporary, 'tree'))
     test_quick(temporary)
-print(f'{passed} passed, {failed} failed')
-sys.exit(failed > 0)
+checks.finish()

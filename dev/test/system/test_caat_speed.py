@@ -19,21 +19,15 @@ import time
 import types
 
 sys.dont_write_bytecode = True
+import checks
+from checks import check
+
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SCRIPT = os.path.join(PROJECT, 'dev/experiments/caat_speed.py')
 sys.path.insert(0, os.path.dirname(SCRIPT))
 import caat_speed as speed
 
 BLOCKS, ENDS, COMPUTATION = 32.0, 4.0, 100.0  # MB, ms
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f'FAIL  {what}')
-
 
 def refused(what, words, call):
     """call() ends with a message that has the words."""
@@ -328,8 +322,7 @@ def main():
         test_launches(folder)
         if sys.argv_real[1:] == ['--real']:
             test_real(folder)
-    print(f'{passed} passed, {failed} failed')
-    return failed > 0
+    checks.finish()
 
 
 if __name__ == '__main__':

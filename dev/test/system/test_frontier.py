@@ -12,6 +12,9 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
+import checks
+from checks import check
+
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SCRIPT = os.path.join(PROJECT, 'dev/experiments/frontier.py')
 TRAINER = os.path.abspath(sys.argv[1] if len(sys.argv) > 1 else os.path.join(PROJECT, 'train_gpt'))
@@ -19,15 +22,6 @@ sys.path.insert(0, os.path.dirname(SCRIPT))
 import frontier
 import runs
 import tuned
-
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f'FAIL  {what}')
 
 
 def run(loss, sent):
@@ -85,5 +79,4 @@ def test_quick(folder):
 with tempfile.TemporaryDirectory() as temporary:
     test_rules()
     test_quick(temporary)
-print(f'{passed} passed, {failed} failed')
-sys.exit(failed > 0)
+checks.finish()
