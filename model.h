@@ -217,12 +217,16 @@ static inline bool model_check(const ModelConfig* m, Error* error) {
     if (m->C % m->NH != 0) return fail(error, "--hidden %d cannot be divided into --heads %d equal heads", m->C, m->NH);
     if (m->NH % m->NKV != 0)
         return fail(error, "--heads %d cannot be divided into --kv-heads %d equal groups", m->NH, m->NKV);
-    if (m->hub == HUB_GPT2 && m->NKV != m->NH)
-        return fail(error, "--kv-heads %d: gpt2 has as many as --heads %d; use --arch llama", m->NKV, m->NH);
     if (m->position == POSITION_ROPE && m->C / m->NH % 2 != 0)
         return fail(error, "--hidden %d / --heads %d = %d: rotary positions need an even head size", m->C, m->NH,
                     m->C / m->NH);
     return true;
+}
+
+// Refuses a model that is only planned: other trainers' GPT with grouped heads.
+static inline bool model_check_trained(const ModelConfig* m, Error* error) {
+    return m->hub != HUB_GPT2 || m->NKV == m->NH ||
+           fail(error, "--kv-heads %d: gpt2 has as many as --heads %d here; use --arch llama", m->NKV, m->NH);
 }
 
 static inline int model_head_size(const ModelConfig* m) { return m->C / m->NH; }
@@ -301,18 +305,19 @@ typedef struct {
 // that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
-    const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), KVHS = m->NKV * model_head_size(m);
+    const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),
+              KVHS = m->NKV * model_head_size(m);
     const double std = 0.02, out_std = 0.02 / sqrt(2.0 * m->L);
     const TensorRow rows[TENSOR_ROWS] = {
         {-1, WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
         {-1, WPE, m->position == POSITION_LEARNED, "transformer.wpe.weight", "", m->T, C, REPLICATED, 1, 0, std},
         {0, NORM1_W, true, "ln_1.weight", "input_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
         {0, NORM1_B, layernorm, "ln_1.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {0, QKV_W, gpt2, "attn.c_attn.weight", "", 3 * (int64_t)C, C, COLUMN_PARALLEL, 3, 0, std},
+        {0, QKV_W, gpt2, "attn.c_attn.weight", "", QKV, C, COLUMN_PARALLEL, 3, 0, std},
         {0, QKV_W, !gpt2, "", "self_attn.q_proj.weight", NHS, C, COLUMN_PARALLEL, 1, 0, std},
         {0, K_W, !gpt2, "", "self_attn.k_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
         {0, V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {0, QKV_B, m->biases, "attn.c_attn.bias", "", 3 * (int64_t)C, 0, COLUMN_PARALLEL, 3, 0, 0},
+        {0, QKV_B, m->biases, "attn.c_attn.bias", "", QKV, 0, COLUMN_PARALLEL, 3, 0, 0},
         {0, ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, 1, 0, out_std},
         {0, ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
         {0, NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},

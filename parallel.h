@@ -68,7 +68,7 @@ typedef struct {
     int v;                         // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
     bool folded;                   // the chunks of a rank lie in a V, not in a loop
     int tensor, pipeline, data;    // this rank's coordinates
-    int first_layers, last_layers; // blocks of the first and of the last virtual stage; 0: their even share
+    int first_layers, last_layers; // blocks of the first and last virtual stage; 0: their even share; -1: none
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
     bool scatter;                  // each tensor rank sends 1/t of the stage's output; the next stage gathers
     int zero;                      // 0, 1: moments sharded over d; 2: gradients too
@@ -187,12 +187,13 @@ static inline int mesh_virtual_stage(const Mesh* mesh, int chunk) {
 // The first block of a virtual stage. Stages without a size of their own share the rest evenly; earlier ones get the
 // remainder.
 static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
-    const int first = mesh->first_layers, last = mesh->last_layers, stages = mesh_virtual_stages(mesh);
+    const int first = (int)max_i64(mesh->first_layers, 0), last = (int)max_i64(mesh->last_layers, 0);
+    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_virtual_stages(mesh);
     if (stage == 0) return 0;
     if (stage == stages) return L;
-    if (stage == stages - 1 && last) return L - last;
-    const int sharing = stages - (first ? 1 : 0) - (last ? 1 : 0), layers = L - first - last;
-    const int before = first ? stage - 1 : stage; // earlier stages that share
+    if (stage == stages - 1 && mesh->last_layers) return L - last;
+    const int sharing = stages - wishes, layers = L - first - last;
+    const int before = mesh->first_layers ? stage - 1 : stage; // earlier stages that share
     return first + before * (layers / sharing) + (before < layers % sharing ? before : layers % sharing);
 }
 
@@ -201,7 +202,7 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
         return fail(error, "--first-stage-layers and --last-stage-layers need a pipeline, --pp 2 or more");
     const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_virtual_stages(mesh);
     const int sharing = stages - wishes;
-    const int64_t left = (int64_t)model->L - mesh->first_layers - mesh->last_layers;
+    const int64_t left = (int64_t)model->L - max_i64(mesh->first_layers, 0) - max_i64(mesh->last_layers, 0);
     char what[64];
     if (mesh->v > 1)
         snprintf(what, sizeof what, "--pp %d x --vpp %d stages", mesh->p, mesh->v);

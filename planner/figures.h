@@ -91,11 +91,12 @@ static inline Question figure_question(const Figure* f, const FigureLine* line, 
 // Figure 17 has sequences a second of all GPUs; the others TFLOP/s by equation 3 of the paper.
 static inline const char* figure_unit(const Figure* f) { return f->number == 17 ? "sequences/s" : "TFLOP/s a GPU"; }
 
-static inline double figure_value(const Figure* f, const Question* q) {
+static inline double figure_value(const Figure* f, const Question* q, StepSetup* setup) {
     Answer answer;
     Error error;
     if (!search(&answer, q, &error)) die("figures.h: %s", error.text);
     const StepCost cost = answer.row[0].cost;
+    *setup = answer.row[0].setup;
     answer_free(&answer);
     return f->number == 17 ? (double)q->batch / cost.seconds : cost.flops / 1e12;
 }
@@ -108,14 +109,14 @@ static inline void figure_print(FILE* out, const Figure* f, double ours[][FIGURE
         const FigureLine* line = &f->line[i];
         for (int k = 0; k < f->n; k++) {
             const Question q = figure_question(f, line, f->x[k], cluster);
-            const double value = figure_value(f, &q), error = value / line->published[k] - 1;
+            StepSetup setup;
+            const double value = figure_value(f, &q, &setup), error = value / line->published[k] - 1;
             ours[i][k] = value;
             fprintf(out, "    %-18s %11d %8.*f  ", line->name, f->x[k], value < 10 ? 3 : 1, value);
             fprintf(out, isfinite(error) ? "%9.0f  %+5.1f %%" : "        -         -", line->published[k], 100 * error);
-            fprintf(out, "  --layers %d --gpus %d --tp %d --pp %d --vpp %d --schedule %s --global-batch %lld",
-                    q.model.L, q.ranks, q.t, q.p, q.v, schedule_name((ScheduleKind)q.schedule), (long long)q.batch);
-            fprintf(out, " --micro-batch %d --recompute %s%s\n", q.B, recompute_names[q.recompute],
-                    q.whole ? " --no-scatter-gather" : "");
+            fprintf(out, "  --layers %d", q.model.L);
+            flags_print_choice(out, &setup);
+            fprintf(out, "\n");
             if (isfinite(error)) published_count(&e, error);
         }
     }
@@ -124,7 +125,7 @@ static inline void figure_print(FILE* out, const Figure* f, double ours[][FIGURE
                 100 * e.signed_mean);
     fprintf(out,
             "    a row: ./plan --arch gpt2 --hidden %d --heads %d --seq 2048 --vocab 51200 --cluster selene "
-            "--software megatron-2021 --zero 0 --sequence-parallel no --any-memory OPTIONS\n\n",
+            "--software megatron-2021 --zero 0 --any-memory OPTIONS\n\n",
             f->C, f->NH);
 }
 

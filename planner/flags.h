@@ -16,32 +16,41 @@ static const char* const recompute_names[] = {"none", "selective", "full"};
 // A preset's name and the shape options that were given beside it.
 static inline void flags_print_preset(FILE* out, Option* table, int n) {
     static const char* const shape[] = {"model",    "arch", "layers", "hidden", "heads",
-                                        "kv-heads", "ffn",  "seq",    "vocab"};
+                                        "kv-heads", "ffn",  "seq",    "vocab",  "tie-embeddings"};
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) {
         const Option* o = option_find(table, n, shape[i]);
-        if (!o->given) continue;
-        if (o->type == OPTION_INT) fprintf(out, " --%s %lld", o->name, (long long)*(int64_t*)o->value);
-        if (o->type == OPTION_STRING) fprintf(out, " --%s %s", o->name, *(const char**)o->value);
-        if (o->type == OPTION_CHOICE) fprintf(out, " --%s %s", o->name, model_arch_name((Arch) * (const int*)o->value));
+        char value[256];
+        if (o->given && option_text(value, sizeof value, o)) fprintf(out, " --%s %s", o->name, value);
     }
 }
 
 // The whole shape of a model without a name, as the trainer's default sizes differ from ./plan's.
-static inline void flags_print_shape(FILE* out, const StepSetup* s) {
-    const ModelConfig* m = &s->model;
+static inline void flags_print_shape(FILE* out, const ModelConfig* m) {
     fprintf(out, " --arch %s --layers %d --hidden %d --heads %d", model_arch_name(m->arch), m->L, m->C, m->NH);
     if (m->NKV != m->NH) fprintf(out, " --kv-heads %d", m->NKV);
-    fprintf(out, " --ffn %d --seq %d --vocab %d", m->F, s->T, m->V);
+    fprintf(out, " --ffn %d --seq %d --vocab %d", m->F, m->T, m->V);
+    if (m->tied != architectures[m->arch].tied) fprintf(out, " --tie-embeddings %s", m->tied ? "yes" : "no");
+}
+
+// What ./plan has to be given beside the model, the machines and --zero, so that this choice alone is left.
+static inline void flags_print_choice(FILE* out, const StepSetup* s) {
+    const Mesh* m = &s->mesh;
+    fprintf(out, " --gpus %d --tp %d --pp %d --vpp %d --schedule %s --global-batch %lld --micro-batch %d", mesh_size(m),
+            m->t, m->p, m->v, schedule_name(s->schedule), (long long)s->batch, s->B);
+    fprintf(out, " --recompute %s --sequence-parallel %s%s", recompute_names[m->recompute],
+            m->sequence_parallel ? "yes" : "no", m->scatter ? "" : " --no-scatter-gather");
 }
 
 // One line. table, n: the parsed options, of which the model's shape is used.
 static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int n) {
     const Mesh* m = &s->mesh;
+    ModelConfig model = s->model;
     char methods[400];
+    model.T = s->T;
     if (option_given(table, n, "model"))
         flags_print_preset(out, table, n);
     else
-        flags_print_shape(out, s);
+        flags_print_shape(out, &model);
     fprintf(out, " --global-batch %lld --micro-batch %d", (long long)s->batch, s->B);
     fprintf(out, " --tp %d --pp %d --dp %d", m->t, m->p, m->d);
     if (s->schedule != ONE_F_ONE_B) fprintf(out, " --schedule %s", schedule_name(s->schedule));

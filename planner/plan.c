@@ -80,10 +80,12 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_int("layers", &m->layers, 1, 10000, "blocks"),
         option_int("hidden", &m->hidden, 1, 1 << 20, "channels of the residual stream"),
         option_int("heads", &m->heads, 1, 1 << 16, "query heads"),
-        option_int("kv-heads", &m->kv_heads, 1, 1 << 16, "key/value heads (llama)"),
+        option_int("kv-heads", &m->kv_heads, 1, 1 << 16, "key/value heads (gpt2: with --software of others)"),
         option_int("ffn", &m->ffn, 1, 1 << 22, "channels inside the mlp"),
         option_int("seq", &m->seq, 1, 1 << 24, "tokens in a training sequence"),
         option_int("vocab", &m->vocab, 2, 1 << 30, "vocabulary"),
+        option_choice("tie-embeddings", &m->tie_embeddings, "no|yes",
+                      "the head is the token embedding [gpt2: yes, llama: no]"),
         option_heading("what it is trained on"),
         option_string("cluster", &o->cluster, "NAME|FILE", "--clusters lists the names; files: planner/clusters/"),
         option_int("gpus", &o->gpus, 1, 1 << 30, "ranks: GPUs, or processes on cores"),
@@ -197,7 +199,8 @@ static void set_sites(Cluster* c, const PlanOptions* o) {
 // Without any shape option the model is the default preset, with its vocabulary. Shape options without a preset modify
 // the trainer's default model.
 static void read_usual_model(PlanOptions* o, Option* table, int n) {
-    static const char* const shape[] = {"model", "arch", "layers", "hidden", "heads", "kv-heads", "ffn"};
+    static const char* const shape[] = {"model", "arch",     "layers", "hidden",
+                                        "heads", "kv-heads", "ffn",    "tie-embeddings"};
     bool given = false;
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) given = given || option_given(table, n, shape[i]);
     if (!given) option_find(table, n, "model")->given = true;

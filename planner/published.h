@@ -17,8 +17,8 @@ one that was?
 #ifndef PUBLISHED_H
 #define PUBLISHED_H
 
+#include "flags.h"
 #include "published_runs.h"
-#include "search.h"
 
 #include "../util/checksum.h"
 
@@ -40,9 +40,9 @@ static inline StepSetup published_setup_of(const Published* x, PublishedLayout y
     Mesh mesh = mesh_of_rank(0, x->t, x->p, x->d);
     if (!cluster_find(cluster, x->source->cluster)) die("published.h: there is no cluster %s", x->source->cluster);
     mesh.v = y.v;
-    mesh.zero = x->source->zero;
+    mesh.zero = x->d > 1 ? x->source->zero : 0;
     mesh.recompute = x->recompute;
-    mesh.sequence_parallel = x->sequence_parallel;
+    mesh.sequence_parallel = x->sequence_parallel && x->t > 1;
     return step_setup(&model, &mesh, y.B, model.T, x->batch, software_find(x->source->software), cluster);
 }
 
@@ -147,7 +147,7 @@ static inline bool published_judged(int row) {
 static inline PublishedHalf published_half(int row) {
     const Published* x = &published_results[row];
     if (row < PUBLISHED_TABLE1) return ROWS_CALIBRATION;
-    if (x->source->outside) return ROWS_OUTSIDE;
+    if (x->source->kind & OUTSIDE) return ROWS_OUTSIDE;
     return published_judged(row) ? ROWS_JUDGING : ROWS_CHOOSING;
 }
 
@@ -209,7 +209,7 @@ static inline void published_print_sweeps(FILE* out, const double* ours) {
     fprintf(out, "\nlayouts of published sweeps\n");
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
         const PublishedSource* source = published_results[i].source;
-        if (!source->sweep || (i && published_results[i - 1].source == source)) continue;
+        if (!(source->kind & SWEEP) || (i && published_results[i - 1].source == source)) continue;
         const PublishedSweep s = published_sweep(ours, i);
         const Published *x = &published_results[s.picked], *best = &published_results[s.best];
         fprintf(out, "    %-50s %2d, picked t%d p%d micro-batch %d: %+.1f %% beside the best, t%d p%d micro-batch %d\n",
@@ -220,12 +220,32 @@ static inline void published_print_sweeps(FILE* out, const double* ours) {
 // ----------------------------------------------------------------------------------------------------------------
 // All of it
 
+// The name of a model of these sizes; NULL: none.
+static inline const char* published_preset(const ModelConfig* m) {
+    int n;
+    const ModelConfig* presets = model_presets(&n);
+    for (int i = 0; i < n; i++) {
+        if (model_same(&presets[i], m)) return presets[i].name;
+    }
+    return NULL;
+}
+
 static inline void published_print_row(FILE* out, int row, double ours) {
     const Published* x = &published_results[row];
-    const PublishedLayout y = published_layout(x);
-    fprintf(out, "    %-46s t%-2d p%-2d d%-3d v%-2d B%-2d %8.4g  published %8.4g %-8s %+6.1f %%  %s; %s; %s\n", x->name,
-            x->t, x->p, x->d, y.v, y.B, ours, x->value, published_units[x->source->unit], 100 * (ours / x->value - 1),
-            published_marks[x->source->mark], published_halves[published_half(row)], x->source->software);
+    Cluster cluster;
+    const StepSetup s = published_setup(x, &cluster);
+    fprintf(out, "    %-46s %8.4g  published %8.4g %-8s %+6.1f %%  %-11s ", x->name, ours, x->value,
+            published_units[x->source->unit], 100 * (ours / x->value - 1), published_halves[published_half(row)]);
+    const char* preset = published_preset(&s.model);
+    if (preset) fprintf(out, " --model %s", preset);
+    if (!preset) flags_print_shape(out, &s.model);
+    flags_print_choice(out, &s);
+    fprintf(out, "%s\n", s.mesh.zero == x->source->zero ? "" : " --zero 0");
+}
+
+static inline void published_print_source(FILE* out, const PublishedSource* source) {
+    fprintf(out, "%s (%s): ./plan --cluster %s --software %s --zero %d --any-memory OPTIONS\n", source->name,
+            published_marks[source->mark], source->cluster, source->software, source->zero);
 }
 
 // Of every 20 judging rows on GPUs of a generation, the speed errors of 18: without the lowest and the highest.
@@ -296,8 +316,8 @@ static inline void published_print(FILE* out) {
     double ours[PUBLISHED_RESULTS];
     published_ours(ours);
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
-        if (i == 0 || strcmp(published_results[i].source->name, published_results[i - 1].source->name) != 0)
-            fprintf(out, "%s\n", published_results[i].source->name);
+        const PublishedSource* source = published_results[i].source;
+        if (i == 0 || source != published_results[i - 1].source) published_print_source(out, source);
         published_print_row(out, i, ours[i]);
     }
     published_print_sweeps(out, ours);

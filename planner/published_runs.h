@@ -34,168 +34,104 @@ typedef enum {
 static const char* const published_marks[] = {"confirmed", "repository", "third party", "memory"};
 static const char* const published_units[] = {"TFLOP/s", "TFLOP/s", "s", "% MFU", "k tok/s", "TFLOP/s", "seq/s"};
 
+enum { OUTSIDE = 1, SWEEP = 2 }; // SWEEP: layouts of one model on one machine, which are ranked
+
 // The runs of one source on one machine, which differ in model and mesh.
 typedef struct {
     const char *name, *software, *cluster;
     int zero;
     PublishedUnit unit;
     PublishedMark mark;
-    bool outside, sweep; // sweep: layouts of one model on one machine, which are ranked
+    int kind; // bits: OUTSIDE, SWEEP
 } PublishedSource;
 
 static const PublishedSource table1_ddp = {
-    "Narayanan et al. 2021, table 1", "megatron-2021-ddp", "selene", 0, UNIT_TFLOPS, MARK_CONFIRMED, false, false};
+    "Narayanan et al. 2021, table 1", "megatron-2021-ddp", "selene", 0, UNIT_TFLOPS, MARK_CONFIRMED, 0};
 static const PublishedSource table1 = {
-    "Narayanan et al. 2021, table 1", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_CONFIRMED, false, false};
+    "Narayanan et al. 2021, table 1", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_CONFIRMED, 0};
 static const PublishedSource korthikanti = {
-    "Korthikanti et al. 2022", "megatron-2022", "selene", 0, UNIT_SECONDS, MARK_MEMORY, false, false};
+    "Korthikanti et al. 2022", "megatron-2022", "selene", 0, UNIT_SECONDS, MARK_MEMORY, 0};
 static const PublishedSource korthikanti_run = {
-    "Korthikanti et al. 2022", "megatron-2022", "selene", 0, UNIT_MFU, MARK_CONFIRMED, false, false};
+    "Korthikanti et al. 2022", "megatron-2022", "selene", 0, UNIT_MFU, MARK_CONFIRMED, 0};
 static const PublishedSource table2 = {
-    "Narayanan et al. 2021, table 2", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_THIRD_PARTY, false, false};
+    "Narayanan et al. 2021, table 2", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_THIRD_PARTY, 0};
 static const PublishedSource table2_memory = {
-    "Narayanan et al. 2021, table 2", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_MEMORY, false, false};
-static const PublishedSource gpt3_days = {"Narayanan et al. 2021, 34 days for GPT-3",
-                                          "megatron-2021",
-                                          "selene",
-                                          0,
-                                          UNIT_TFLOPS,
-                                          MARK_CONFIRMED,
-                                          false,
-                                          false};
+    "Narayanan et al. 2021, table 2", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_MEMORY, 0};
+static const PublishedSource gpt3_days = {
+    "Narayanan et al. 2021, 34 days for GPT-3", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_CONFIRMED, 0};
 static const PublishedSource mt_nlg = {
-    "MT-NLG, DeepSpeed's pipeline", "megatron-2021", "selene", 0, UNIT_SECONDS, MARK_THIRD_PARTY, true, false};
+    "MT-NLG, DeepSpeed's pipeline", "megatron-2021", "selene", 0, UNIT_SECONDS, MARK_THIRD_PARTY, OUTSIDE};
 static const PublishedSource llama3_run = {"Llama 3 2024",     "llama3",         "dgx-h100", 1,
-                                           UNIT_TFLOPS_CAUSAL, MARK_THIRD_PARTY, false,      false};
+                                           UNIT_TFLOPS_CAUSAL, MARK_THIRD_PARTY, 0};
 static const PublishedSource nemotron_recipe = {
-    "Nemotron-4, NeMo's recipe", "megatron-core", "dgx-h100", 1, UNIT_SECONDS, MARK_THIRD_PARTY, false, false};
+    "Nemotron-4, NeMo's recipe", "megatron-core", "dgx-h100", 1, UNIT_SECONDS, MARK_THIRD_PARTY, 0};
 static const PublishedSource nemotron_run = {"Nemotron-4, the run", "megatron-core",  "dgx-h100", 1,
-                                             UNIT_SECONDS,          MARK_THIRD_PARTY, false,      false};
+                                             UNIT_SECONDS,          MARK_THIRD_PARTY, 0};
 static const PublishedSource foundry_a100 = {
-    "llm-foundry, FSDP as ZeRO-1", "llm-foundry", "dgx-a100", 1, UNIT_MFU, MARK_REPOSITORY, true, false};
+    "llm-foundry, FSDP as ZeRO-1", "llm-foundry", "dgx-a100", 1, UNIT_MFU, MARK_REPOSITORY, OUTSIDE};
 static const PublishedSource foundry_h100 = {
-    "llm-foundry, FSDP as ZeRO-1", "llm-foundry", "dgx-h100", 1, UNIT_MFU, MARK_REPOSITORY, true, false};
-static const PublishedSource llmc_h100 = {"llm.c", "llm.c", "dgx-h100", 1, UNIT_TOKENS, MARK_REPOSITORY, false, false};
-static const PublishedSource llmc_a100 = {"llm.c", "llm.c", "dgx-a100", 1, UNIT_TOKENS, MARK_REPOSITORY, false, false};
-static const PublishedSource llmq = {"llmq", "llm.c", "dgx-h100", 0, UNIT_TOKENS, MARK_REPOSITORY, false, false};
-
+    "llm-foundry, FSDP as ZeRO-1", "llm-foundry", "dgx-h100", 1, UNIT_MFU, MARK_REPOSITORY, OUTSIDE};
+static const PublishedSource llmc_h100 = {"llm.c", "llm.c", "dgx-h100", 1, UNIT_TOKENS, MARK_REPOSITORY, 0};
+static const PublishedSource llmc_a100 = {"llm.c", "llm.c", "dgx-a100", 1, UNIT_TOKENS, MARK_REPOSITORY, 0};
+static const PublishedSource llmq = {"llmq", "llm.c", "dgx-h100", 0, UNIT_TOKENS, MARK_REPOSITORY, 0};
 static const PublishedSource megatron_core = {
-    "Megatron-Core r0.8.0, README", "megatron-core", "dgx-h100", 1, UNIT_TFLOPS_MODEL, MARK_REPOSITORY, false, false};
+    "Megatron-Core r0.8.0, README", "megatron-core", "dgx-h100", 1, UNIT_TFLOPS_MODEL, MARK_REPOSITORY, 0};
 static const PublishedSource megatron_core_scaling = {
-    "Megatron-Core r0.8.0, strong scaling", "megatron-core", "dgx-h100", 1, UNIT_MFU, MARK_REPOSITORY, false, false};
+    "Megatron-Core r0.8.0, strong scaling", "megatron-core", "dgx-h100", 1, UNIT_MFU, MARK_REPOSITORY, 0};
 static const PublishedSource nemotron15 = {"Nemotron-4 15B", "megatron-core", "dgx-h100", 1,
-                                           UNIT_SECONDS,     MARK_CONFIRMED,  false,      false};
-static const PublishedSource megascale = {"MegaScale 2024, its Megatron-LM baselines; recomputation assumed",
+                                           UNIT_SECONDS,     MARK_CONFIRMED,  0};
+static const PublishedSource megascale = {"MegaScale 2024, its Megatron-LM; recomputation assumed",
                                           "megatron-2022",
                                           "dgx-a100",
                                           0,
                                           UNIT_SECONDS,
                                           MARK_CONFIRMED,
-                                          false,
-                                          false};
-static const PublishedSource megascale530 = {"MegaScale 2024, its Megatron-LM baselines; recomputation assumed",
+                                          0};
+static const PublishedSource megascale530 = {"MegaScale 2024, its Megatron-LM; recomputation assumed",
                                              "megatron-2022",
                                              "dgx-a100",
                                              0,
                                              UNIT_MFU,
                                              MARK_CONFIRMED,
-                                             false,
-                                             false};
-static const PublishedSource zero_bubble = {"Qi et al. 2024 (zero bubble), their 1F1B; vocabulary assumed",
+                                             0};
+static const PublishedSource zero_bubble = {"Qi et al. 2024 (zero bubble); vocabulary assumed",
                                             "megatron-2022",
                                             "dgx-a100",
                                             0,
                                             UNIT_SAMPLES,
                                             MARK_CONFIRMED,
-                                            false,
-                                            false};
+                                            0};
 static const PublishedSource bloom = {
-    "BLOOM 176B, Megatron-DeepSpeed", "megatron-2021", "jean-zay", 0, UNIT_TFLOPS, MARK_MEMORY, false, false};
-static const PublishedSource neox = {"GPT-NeoX-20B", "megatron-2021", "dgx-a100-40", 0,
-                                     UNIT_TFLOPS,    MARK_MEMORY,     false,         false};
-static const PublishedSource glm = {"GLM-130B", "megatron-2021", "dgx-a100-40", 0, UNIT_MFU, MARK_MEMORY, false, false};
-static const PublishedSource megatron_readme = {"Megatron-LM's README", "megatron-2021", "selene", 0, UNIT_TFLOPS,
-                                                MARK_REPOSITORY,        false,           false};
-static const PublishedSource hagemann_13b_2k_32 = {"Hagemann et al. 2023, 13B, 2,048 tokens, 32 GPUs",
-                                                   "llama3",
-                                                   "dgx-a100",
-                                                   1,
-                                                   UNIT_SECONDS,
-                                                   MARK_CONFIRMED,
-                                                   false,
-                                                   true};
-static const PublishedSource hagemann_13b_2k_64 = {"Hagemann et al. 2023, 13B, 2,048 tokens, 64 GPUs",
-                                                   "llama3",
-                                                   "dgx-a100",
-                                                   1,
-                                                   UNIT_SECONDS,
-                                                   MARK_CONFIRMED,
-                                                   false,
-                                                   true};
-static const PublishedSource hagemann_13b_8k_64 = {"Hagemann et al. 2023, 13B, 8,192 tokens, 64 GPUs",
-                                                   "llama3",
-                                                   "dgx-a100",
-                                                   1,
-                                                   UNIT_SECONDS,
-                                                   MARK_CONFIRMED,
-                                                   false,
-                                                   true};
-static const PublishedSource hagemann_13b_8k_128 = {"Hagemann et al. 2023, 13B, 8,192 tokens, 128 GPUs",
-                                                    "llama3",
-                                                    "dgx-a100",
-                                                    1,
-                                                    UNIT_SECONDS,
-                                                    MARK_CONFIRMED,
-                                                    false,
-                                                    true};
-static const PublishedSource hagemann_30b_2k_64 = {"Hagemann et al. 2023, 30B, 2,048 tokens, 64 GPUs",
-                                                   "llama3",
-                                                   "dgx-a100",
-                                                   1,
-                                                   UNIT_SECONDS,
-                                                   MARK_CONFIRMED,
-                                                   false,
-                                                   true};
+    "BLOOM 176B, Megatron-DeepSpeed", "megatron-2021", "jean-zay", 0, UNIT_TFLOPS, MARK_MEMORY, 0};
+static const PublishedSource neox = {"GPT-NeoX-20B", "megatron-2021", "dgx-a100-40", 0, UNIT_TFLOPS, MARK_MEMORY, 0};
+static const PublishedSource glm = {"GLM-130B", "megatron-2021", "dgx-a100-40", 0, UNIT_MFU, MARK_MEMORY, 0};
+static const PublishedSource megatron_readme = {
+    "Megatron-LM's README", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_REPOSITORY, 0};
+static const PublishedSource hagemann_13b_2k_32 = {
+    "Hagemann et al. 2023, 13B, 2,048 tokens, 32 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+static const PublishedSource hagemann_13b_2k_64 = {
+    "Hagemann et al. 2023, 13B, 2,048 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+static const PublishedSource hagemann_13b_8k_64 = {
+    "Hagemann et al. 2023, 13B, 8,192 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+static const PublishedSource hagemann_13b_8k_128 = {
+    "Hagemann et al. 2023, 13B, 8,192 tokens, 128 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+static const PublishedSource hagemann_30b_2k_64 = {
+    "Hagemann et al. 2023, 30B, 2,048 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
 static const PublishedSource hagemann_30b_2k_256 = {"Hagemann et al. 2023, 30B, 2,048 tokens, 256 GPUs",
                                                     "llama3",
                                                     "dgx-a100",
                                                     1,
                                                     UNIT_SECONDS,
                                                     MARK_CONFIRMED,
-                                                    true,
-                                                    true};
-static const PublishedSource hagemann_30b_8k_64 = {"Hagemann et al. 2023, 30B, 8,192 tokens, 64 GPUs",
-                                                   "llama3",
-                                                   "dgx-a100",
-                                                   1,
-                                                   UNIT_SECONDS,
-                                                   MARK_CONFIRMED,
-                                                   false,
-                                                   true};
-static const PublishedSource hagemann_30b_8k_128 = {"Hagemann et al. 2023, 30B, 8,192 tokens, 128 GPUs",
-                                                    "llama3",
-                                                    "dgx-a100",
-                                                    1,
-                                                    UNIT_SECONDS,
-                                                    MARK_CONFIRMED,
-                                                    false,
-                                                    true};
-static const PublishedSource hagemann_65b_2k_64 = {"Hagemann et al. 2023, 65B, 2,048 tokens, 64 GPUs",
-                                                   "llama3",
-                                                   "dgx-a100",
-                                                   1,
-                                                   UNIT_SECONDS,
-                                                   MARK_CONFIRMED,
-                                                   false,
-                                                   true};
-static const PublishedSource hagemann_65b_2k_128 = {"Hagemann et al. 2023, 65B, 2,048 tokens, 128 GPUs",
-                                                    "llama3",
-                                                    "dgx-a100",
-                                                    1,
-                                                    UNIT_SECONDS,
-                                                    MARK_CONFIRMED,
-                                                    false,
-                                                    true};
+                                                    OUTSIDE | SWEEP};
+static const PublishedSource hagemann_30b_8k_64 = {
+    "Hagemann et al. 2023, 30B, 8,192 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+static const PublishedSource hagemann_30b_8k_128 = {
+    "Hagemann et al. 2023, 30B, 8,192 tokens, 128 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+static const PublishedSource hagemann_65b_2k_64 = {
+    "Hagemann et al. 2023, 65B, 2,048 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+static const PublishedSource hagemann_65b_2k_128 = {
+    "Hagemann et al. 2023, 65B, 2,048 tokens, 128 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
 
 typedef struct {
     Arch arch;

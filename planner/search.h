@@ -272,18 +272,23 @@ static inline void choices_of_batch(Choices* x, StepSetup setup) {
     }
 }
 
+// Whether the chunks have equally many blocks; ends: 2 if embedding and head count as one each (mesh_count_ends).
+static inline bool chunks_are_even(int L, int ends, int chunks) { return L % chunks == 0 || (L + ends) % chunks == 0; }
+
 // A pipeline's schedules. GPipe is 1F1B with more memory, so it is considered only on request.
 static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     const Question* q = x->q;
     Mesh* mesh = &setup.mesh;
-    const int most = (int)min_i64(MOST_CHUNKS, q->model.L / mesh->p); // chunks of a stage
+    const int ends = q->software->ours ? 0 : 2;                                // mesh_count_ends
+    const int most = (int)min_i64(MOST_CHUNKS, (q->model.L + ends) / mesh->p); // chunks of a stage
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         if (!is_chosen(q->schedule, kind) || (q->schedule == ANY && kind == GPIPE)) continue;
         if (mesh->p == 1 && kind != ONE_F_ONE_B) continue;
         const int first = schedule_usual_chunks((ScheduleKind)kind);
         for (int v = first; v <= (schedules[kind].grouped ? most : first); v++) {
             // Chunks of equal length, as otherwise every in-flight micro-batch takes the memory of the longest one.
-            if (!is_wanted(q->v, v) || (v > first && q->v <= 0 && q->model.L % (mesh->p * v) != 0)) continue;
+            if (!is_wanted(q->v, v) || (v > first && q->v <= 0 && !chunks_are_even(q->model.L, ends, mesh->p * v)))
+                continue;
             setup.schedule = (ScheduleKind)kind;
             mesh_set_schedule(mesh, setup.schedule, v);
             choices_of_batch(x, setup);
@@ -317,6 +322,7 @@ static inline void choices_of_mesh(Choices* x) {
         if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
         Mesh mesh = mesh_of_rank(0, t, p, d);
         mesh.scatter = !q->whole;
+        if (!q->software->ours) mesh_count_ends(&mesh, q->model.L);
         x->last = mesh_check(&mesh, &q->model, q->T, &error) ? INT64_MAX : x->answer->considered;
         choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1, 0));
     }
@@ -482,7 +488,9 @@ static inline bool question_fault(const Question* q, Error* error) {
         return fail(error, "--schedule %s needs --pp 2 or more", schedule);
     if (q->v > 0 && *schedule && !schedules[q->schedule].grouped)
         return fail(error, "--vpp %d: --schedule %s has %d", q->v, schedule, schedules[q->schedule].chunks);
-    if (q->v > 0) return fail(error, "--vpp %d needs --pp 2 or more, and --layers for all, not %d", q->v, q->model.L);
+    if (q->v > 0)
+        return fail(error, "--vpp %d needs --pp 2 or more, and a block for each chunk: --layers %d are too few", q->v,
+                    q->model.L);
     return fail(error, "--global-batch %lld does not go with what is settled", (long long)q->batch);
 }
 

@@ -145,8 +145,9 @@ static inline bool step_check(const StepSetup* x, Error* error) {
         return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
                     x->software->name);
     if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
-    return model_check(&x->model, error) && mesh_check(m, &x->model, x->T, error) &&
-           pipeline_config_check(&plan, m->recompute, error) && step_check_methods(x, error);
+    return model_check(&x->model, error) && (!x->software->ours || model_check_trained(&x->model, error)) &&
+           mesh_check(m, &x->model, x->T, error) && pipeline_config_check(&plan, m->recompute, error) &&
+           step_check_methods(x, error);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -184,8 +185,6 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rate
         Slice s;
         memset(&s, 0, sizeof s);
         s.tensor = list[i];
-        if (list[i].kind == QKV_B || (list[i].kind == QKV_W && list[i].parts == 3)) // Nemotron: gpt2, fewer k/v heads
-            s.tensor.rows = model_qkv_size(model);
         slice_cut(&s, mesh, model);
         held.elements[bucket] += (double)slice_elements(&s);
         if (rates->software->ours && needs_tp_grad_reduce(&s, mesh))

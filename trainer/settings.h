@@ -29,6 +29,7 @@ typedef struct {
     double temperature, top_p;
     int arch, export_dtype, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
+    int tie_embeddings; // choice; -1: as the architecture
     bool document_mask;
     int64_t document_token_id; // -1: the one of the data
     int64_t micro_batch, global_batch;
@@ -99,7 +100,7 @@ static inline Settings settings_default(void) {
     s.check_replicas_every = 100;
     s.outlier_z = 6;
     s.save_minutes = 15;
-    s.completion = -1;
+    s.completion = s.tie_embeddings = -1;
     return s;
 }
 
@@ -120,6 +121,8 @@ static inline void add_model_options(OptionTable* table, Settings* s) {
         option_int("ffn", &s->ffn, 1, 1 << 22, "channels inside the mlp"),
         option_int("seq", &s->seq, 1, 1 << 24, "tokens in a training sequence"),
         option_int("vocab", &s->vocab, 2, size, "vocabulary; the data's own where not said"),
+        option_choice("tie-embeddings", &s->tie_embeddings, "no|yes",
+                      "the head is the token embedding [gpt2: yes, llama: no]"),
         option_string(
             "init", &s->init, "PATH",
             "start from these weights: a folder of Hugging Face's, which says its model's sizes, a .safetensors "
@@ -403,6 +406,7 @@ static inline ModelConfig settings_model(const Settings* s, Option* table, int n
     if (s->heads) m.NH = m.NKV = (int)s->heads;
     if (s->kv_heads) m.NKV = (int)s->kv_heads;
     if (s->ffn) m.F = (int)s->ffn;
+    if (s->tie_embeddings >= 0) m.tied = s->tie_embeddings;
     if (s->seq > m.T || (s->seq && !named)) m.T = (int)s->seq;
     if (s->vocab)
         m.V = (int)s->vocab;
@@ -445,6 +449,9 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
             die_usage("--model %s has --%s %lld, but %s has %lld: drop --model, as the weights say what they are",
                       s->model, sizes[i].name, (long long)sizes[i].meant, path, (long long)sizes[i].stored);
     }
+    if (s->tie_embeddings >= 0 && s->tie_embeddings != (int)stored->tied)
+        die_usage("--tie-embeddings %s, but %s has %s: drop the option", s->tie_embeddings ? "yes" : "no", path,
+                  stored->tied ? "one matrix for embedding and head" : "a matrix for each of embedding and head");
     ModelConfig m = *stored;
     if (s->seq > m.T) m.T = (int)s->seq;
     return m;

@@ -334,7 +334,9 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
         die_usage("%s holds %s, which do not say of which vocabulary: give --vocab", o->data,
                   token_formats[t->train_files.source[0].files.format].name);
     }
-    return settings_model(o, table, n, data_vocab);
+    const ModelConfig model = settings_model(o, table, n, data_vocab);
+    if (!model_check_trained(&model, &error)) die_usage("%s", error.text);
+    return model;
 }
 
 // Warns of a large vocabulary for bytes: the text was probably meant to be tokenized.

@@ -1,5 +1,5 @@
 """Faults of the planner, of the network simulator's transports, and of the pictures of layout and memory. Tests:
-test_planner_*, test_network_*, test_draw_layout, check_figures.py."""
+test_planner_*, test_network_*, test_draw_layout, check_figures.py, check_published.py."""
 import mutate
 
 SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, \
@@ -9,8 +9,9 @@ SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PR
 NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
 PLAN = "comm/collectives/plan.h"
 PICTURE, FIGURES, PROGRAM = "dev/plot/draw_layout.c", "planner/figures.h", "planner/plan.c"
+PUBLISHED, SETUP, MODEL = "planner/published.h", "planner/step_setup.h", "model.h"
 MODES = "test_planner_modes"
-TESTS = {FIGURES: "check_figures", PROGRAM: "check_figures",
+TESTS = {FIGURES: "check_figures", PROGRAM: "check_figures", PUBLISHED: "check_published", SETUP: "check_published",
          PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
@@ -29,7 +30,7 @@ FAULTS = [
     ("choices: GPipe without being asked for", SEARCH, " || (q->schedule == ANY && kind == GPIPE)", ""),
     ("choices: zb-v is forgotten", SEARCH, "kind < SCHEDULE_KINDS; kind++", "kind < SCHEDULE_KINDS - 1; kind++"),
     ("choices: two chunks at most", SEARCH, "schedules[kind].grouped ? most : first", "first"),
-    ("choices: chunks of unequal length", SEARCH, " && q->model.L % (mesh->p * v) != 0", " && false"),
+    ("choices: chunks of unequal length", SEARCH, " && !chunks_are_even(q->model.L, ends, mesh->p * v)", " && false"),
     ("choices: a said number of chunks has to be equal", SEARCH, "v > first && q->v <= 0 &&", "v > first &&"),
     ("choices: divisors below the root", SEARCH, "k <= (i < pair[1])", "k < 1"),
     ("choices: the root twice", SEARCH, "k <= (i < pair[1])", "k <= 1"),
@@ -86,15 +87,16 @@ FAULTS = [
     ("flags: ZeRO is left out", FLAGS, "if (m->zero) fprintf", "if (0) fprintf"),
     ("flags: scatter/gather is left out", FLAGS, "if (!m->scatter) fprintf", "if (0) fprintf"),
     ("flags: recomputation is left out", FLAGS, "if (m->recompute != RECOMPUTE_NONE) fprintf", "if (0) fprintf"),
-    ("flags: recomputation is always full", FLAGS, "recompute_names[m->recompute]", "recompute_names[2]"),
+    ("flags: recomputation is always full", FLAGS, "recompute_names[m->recompute]);", "recompute_names[2]);"),
     ("flags: sequence parallelism is left out", FLAGS, "if (m->sequence_parallel) fprintf", "if (0) fprintf"),
-    ("flags: micro-batches of one", FLAGS, "(long long)s->batch, s->B)", "(long long)s->batch, 1)"),
-    ("flags: the batch is a replica's", FLAGS, "(long long)s->batch, s->B)", "(long long)s->batch / m->d, s->B)"),
+    ("flags: micro-batches of one", FLAGS, 'batch %d", (long long)s->batch, s->B)', 'batch %d", (long long)s->batch, 1)'),
+    ("flags: the batch is a replica's", FLAGS, 'batch %d", (long long)s->batch, s->B)',
+     'batch %d", (long long)s->batch / m->d, s->B)'),
     ("flags: t and p exchanged", FLAGS, "m->t, m->p, m->d);", "m->p, m->t, m->d);"),
     ("flags: sites are left out", METHODS, "if (late || sites > 1)", "if (0)"),
     ("flags: clips always", FLAGS, "if (!s->clip) fprintf", "if (0) fprintf"),
     ("flags: as many key heads as query heads", FLAGS, "if (m->NKV != m->NH) fprintf", "if (0) fprintf"),
-    ("flags: a preset without what changes it", FLAGS, "if (o->type == OPTION_INT) fprintf", "if (0) fprintf"),
+    ("flags: a preset without what changes it", FLAGS, "if (o->given && option_text", "if (0 && option_text"),
     ("flags: the usual model in place of the preset", FLAGS, 'if (option_given(table, n, "model"))', "if (true)"),
     # Time
     ("time: the update is free", PRICES, "list_seconds(g, work_optimizer, elements[k] / share) + list", "list"),
@@ -167,7 +169,7 @@ FAULTS = [
     ("caat: gradients in 16 bits always", MODES, OPS, "mesh->caat.narrow ?", "true ?"),
     ("caat: the embedding's streams are summed in part", "test_planner_step", OPS, "    x.shared = x.C;\n", ""),
     ("caat: the head is summed", "test_planner_step", OPS, "sums = !head || x->back == 0", "sums = true"),
-    ("caat: boundaries in parts", "test_planner_step", OPS, " && !mesh->caat.ranks;", ";"),
+    ("caat: boundaries in parts", "test_planner_step", SETUP, " && !mesh->caat.ranks;", ";"),
     ("halves: nothing is hidden", MODES, OPS, "    if (x->parts == 1) return;\n", "    return;\n"),
     ("halves: the second one is forgotten", MODES, OPS, "i < 2 * x->parts", "i < 2"),
     ("methods: no values of outer-bits", MODES, METHODS, '{"32", "8", "4", "2"}', '{"32", "8"}'),
@@ -289,10 +291,30 @@ FAULTS = [
     ("figures: a number is any", FIGURES, "strcmp(which, number) != 0) continue;", "number[0] != which[0]) continue;"),
     ("options: scatter/gather always", PROGRAM, "    q.whole = o->no_scatter_gather;\n", ""),
     ("choices: scatter/gather always", "check_figures", SEARCH, "        mesh.scatter = !q->whole;\n", ""),
+    # Published rows and their commands
+    ("published: the value of one replica", PUBLISHED, "each = 1 / seconds / devices", "each = 1 / seconds"),
+    ("published: the error of a time is that of a speed", PUBLISHED, "x->source->unit == UNIT_SECONDS ?", "false ?"),
+    ("published: the published value is printed as ours", PUBLISHED, "x->name, ours, x->value,", "x->name, x->value, x->value,"),
+    ("published: ZeRO of one replica", PUBLISHED, "x->d > 1 ? x->source->zero : 0", "x->source->zero"),
+    ("published: the command has the source's ZeRO", PUBLISHED, 's.mesh.zero == x->source->zero ? "" : " --zero 0"', '""'),
+    ("published: rows of one name have one command", PUBLISHED, "source != published_results[i - 1].source) published_print_source",
+     "strcmp(source->name, published_results[i - 1].source->name)) published_print_source"),
+    ("published: every model is its first namesake", PUBLISHED, "if (model_same(&presets[i], m))", "if (presets[i].L == m->L)"),
+    ("published: heads are tied", PUBLISHED, "    m.tied = y->tied;\n", ""),
+    ("published: a row of the other half", PUBLISHED, "return before % 2 == 0;", "return before % 2 == 1;"),
+    ("flags: the command forgets the head's matrix", "check_published", FLAGS, "m->tied != architectures[m->arch].tied", "false"),
+    ("flags: the command forgets grouped heads", "check_published", FLAGS, "if (m->NKV != m->NH) fprintf", "if (0) fprintf"),
+    ("flags: the command has one chunk", "check_published", FLAGS, "m->t, m->p, m->v, schedule_name", "m->t, m->p, 1, schedule_name"),
+    ("plan: the head is as the architecture has it", "check_published", "trainer/settings.h",
+     "    if (s->tie_embeddings >= 0) m.tied = s->tie_embeddings;\n", ""),
+    ("plan: this trainer's gpt2 for all software", "check_published", PRICES, "(!x->software->ours || model_check_trained", "(model_check_trained"),
+    ("plan: as many chunks as blocks", "check_published", SEARCH, "q->software->ours ? 0 : 2;", "0;"),
+    ("layers: ends count as nothing", SETUP, "if (L % stages && (L + 2) % stages == 0)", "if (false)"),
+    ("layers: a gpt2 has as many keys as queries", "test_planner_step", MODEL, '"attn.c_attn.weight", "", QKV, C', '"attn.c_attn.weight", "", 3 * C, C'),
 ]
 
 
 def run(test, planted):
-    if test == "check_figures":
-        return "plan", ["python3", "dev/test/system/check_figures.py", "./plan"]
+    if test.startswith("check_"):
+        return "plan", ["python3", f"dev/test/system/{test}.py", "./plan"]
     return mutate.unit_test(test, planted)

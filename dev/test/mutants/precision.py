@@ -33,7 +33,7 @@ FAULTS = [
      "        stage->master[i] = to_float(stage->params[i]);\n"),
     ("without training an export has no masters", "trainer/trainer_init.h", "values.masters &= trains || o->export_to;",
      "values.masters &= trains;"),
-    ("the planner prices bf16 as float32", "planner/ops.h",
+    ("the planner prices bf16 as float32", "planner/step_setup.h",
      "true, true, false, 2, 4, 1},\n};", "true, true, false, 4, 4, 1},\n};"),
     ("the planner forgets masters", "planner/search.h", "software->value_bytes < (int)sizeof(float), 2}", "false, 2}"),
 ]

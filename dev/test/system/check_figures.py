@@ -69,7 +69,7 @@ def expected(figure, line, x):
     batch, v, recompute, scatter, published = lines[line]
     options = (f"--layers {layers(x)} --gpus {gpus(x)} --tp {t(x)} --pp {p(x)} --vpp {v} --schedule "
                f"{'interleaved' if v > 1 else '1f1b'} --global-batch {batch(x)} --micro-batch {size(x)} "
-               f"--recompute {recompute}{'' if scatter else ' --no-scatter-gather'}")
+               f"--recompute {recompute} --sequence-parallel no{'' if scatter else ' --no-scatter-gather'}")
     return options, published.get(x)
 
 
@@ -92,7 +92,7 @@ def check_table(text):
     common = re.search(r"a row: ./plan (.*) OPTIONS$", rows[-1]).group(1)
     _, hidden, heads, *_, places, lines = PAPER[figure]
     check(f"figure {figure}: {common}", common == f"--arch gpt2 --hidden {hidden} --heads {heads} --seq 2048 --vocab "
-          "51200 --cluster selene --software megatron-2021 --zero 0 --sequence-parallel no --any-memory")
+          "51200 --cluster selene --software megatron-2021 --zero 0 --any-memory")
     points = [r for r in rows if " --layers " in r]
     names = [(line, x) for line in lines for x in places]
     check(f"figure {figure}: its points", len(points) == len(names))

@@ -171,12 +171,14 @@ static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B,
 
 static bool open_or(int asked, int open, int value) { return asked == open || asked == value; }
 
-// Chunks that are looked at: any number that divides a stage's blocks, and the usual one; a given one in any case.
+// Chunks that are looked at: any number that divides a stage's blocks, for software of others with embedding and head as
+// two more, and the usual one; a given one in any case.
 static bool brute_chunks(const Question* q, int kind, int p, int v) {
     const int usual = schedules[kind].chunks;
     if (p == 1) return kind == ONE_F_ONE_B && v == 1 && open_or(q->v, 0, 1);
     if (!schedules[kind].grouped && v != usual) return false;
-    return q->v ? q->v == v : v == usual || q->model.L % (p * v) == 0;
+    const bool even = q->model.L % (p * v) == 0 || (!q->software->ours && (q->model.L + 2) % (p * v) == 0);
+    return q->v ? q->v == v : v == usual || even;
 }
 
 static void brute_mesh(Brute* x, Mesh mesh, ScheduleKind schedule) {

@@ -43,6 +43,64 @@ static double achieved_by(const ModelConfig* m, const Mesh* mesh, int B, int64_t
 // ----------------------------------------------------------------------------------------------------------------
 // Published numbers
 
+// Parameters of GPTs with grouped heads and an untied head: the Nemotron-4 reports (2406.11704, 2402.16819), which count
+// 331.6 and 9.4, 12.5 and 3.2 billion outside and in the embeddings. Biases, norms and positions are not theirs.
+static void test_grouped_gpt(void) {
+    static const double billions[2][2] = {{331.6, 9.4}, {12.5, 3.2}};
+    const int L[2] = {96, 32}, C[2] = {18432, 6144}, NH[2] = {96, 48};
+    for (int i = 0; i < 2; i++) {
+        ModelConfig m = model_of(ARCH_GPT2, L[i], C[i], NH[i], 8, 4 * C[i], 4096, 256000);
+        Tensor list[64];
+        Error error;
+        double inside = 0, tables = 0;
+        m.tied = false;
+        m.L = 1;
+        const int n = model_tensors(list, &m);
+        for (int k = 0; k < n; k++) {
+            const double elements = (double)list[k].rows * (double)list[k].cols;
+            if (is_hidden_matrix(&list[k])) inside += L[i] * elements / 1e9;
+            if (list[k].kind == WTE || list[k].kind == HEAD_W) tables += elements / 1e9;
+        }
+        check(fabs(inside - billions[i][0]) < 0.06 && fabs(tables - billions[i][1]) < 0.06,
+              "Nemotron-4: %.2f and %.2f billion parameters, published %.1f and %.1f", inside, tables, billions[i][0],
+              billions[i][1]);
+        check(model_check(&m, &error) && !model_check_trained(&m, &error) && strstr(error.text, "--kv-heads 8"),
+              "the trainer refuses it: %s", error.text);
+    }
+}
+
+// Blocks of stages, of software that counts embedding and head: GPT of 22 blocks on 24 chunks, BLOOM, GLM, Llama 3.
+static void test_ends(void) {
+    static const int shapes[][4] = {{22, 8, 1, 2}, {22, 8, 3, 0}, {70, 12, 1, 5}, {70, 8, 1, 8}, {126, 16, 8, 0}};
+    const Software *theirs = software_find("megatron-2022"), *ours = software_find("threefold");
+    Cluster cluster;
+    cluster_find(&cluster, "selene");
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        const int L = shapes[i][0], p = shapes[i][1], v = shapes[i][2], stages = p * v, ends = shapes[i][3];
+        const ModelConfig m = model_gpt2(L, 64, 8, 64, 512);
+        Mesh mesh = mesh_of_rank(0, 1, p, 1);
+        Error error;
+        mesh.v = v;
+        const StepSetup s = step_setup(&m, &mesh, 1, 64, 4 * p, theirs, &cluster),
+                        own = step_setup(&m, &mesh, 1, 64, 4 * p, ours, &cluster);
+        bool right = true;
+        for (int k = 0; k < stages; k++) {
+            const int layers = stage_first_layer(&s.mesh, L, k + 1) - stage_first_layer(&s.mesh, L, k);
+            right = right && layers == (k == 0 || k == stages - 1 ? ends : ends + 1);
+        }
+        check(right && step_check(&s, &error), "%d blocks on %d stages: %d in the first and the last", L, stages, ends);
+        check(!own.mesh.first_layers && !own.mesh.last_layers && step_check(&own, &error) == (L >= stages),
+              "this trainer shares them evenly");
+        StepCost cost = step_cost(&s);
+        check(step_bound(&s) <= cost.seconds && step_bound(&s) > 0.2 * cost.seconds, "bound %g of %g", step_bound(&s),
+              cost.seconds);
+        step_cost_free(&cost);
+    }
+    Mesh even = mesh_of_rank(0, 1, 4, 1);
+    mesh_count_ends(&even, 24);
+    check(!even.first_layers && !even.last_layers, "24 blocks on 4 stages are 6 on each");
+}
+
 // Table 1 of Narayanan et al. 2021 as it is printed: billions of parameters; PFLOP/s of all GPUs; % of the peak.
 static void test_table1(void) {
     static const char* const billions[] = {"1.7",  "3.6",   "7.5",   "18.4",  "39.1",
@@ -101,7 +159,7 @@ static void test_judging(void) {
     check_error("their mean error with its sign", fabs(e.signed_mean), 0.04);
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
         const PublishedSource* source = published_results[i].source;
-        if (!source->sweep || published_results[i - 1].source == source) continue;
+        if (!(source->kind & SWEEP) || published_results[i - 1].source == source) continue;
         sweeps++;
         found += published_sweep(ours, i).loss <= 0.05;
     }
@@ -734,6 +792,8 @@ static void test_faster(int rounds) {
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     process.name = "test_planner_step";
+    test_grouped_gpt();
+    test_ends();
     test_table1();
     test_judging();
     test_attention();

@@ -1,0 +1,175 @@
+/*
+step_setup.h: what is priced: one choice of mesh, batch, software and cluster.
+
+    softwares           the programs that ops.h has lists of operations for
+    step_setup          a choice; step_set_methods adds the trainer's methods
+
+Theory: "threefold" is this trainer, operation for operation; the others are for comparison with published results.
+
+    megatron-2021    Narayanan et al. 2021: attention's scores go through memory; fused kernels for bias and GELU, for
+                     bias, dropout and residual, and for scale, mask and softmax; QKV's bias and the sum into the buffer
+                     of gradients are separate passes; gradients are kept and summed in 16 bits; a stage is blocked
+                     while its messages leave. Kernels reach 0.75 of tuned ones' rate (see Software.kernels)
+    megatron-2021-ddp  the same with PyTorch's DDP, which sums gradients while the last backward pass runs
+    megatron-2022    Korthikanti et al. 2022: also, backward's sums over the tensor group run under the products for the
+                     gradients of weights; tuned kernels
+    megatron-core    FlashAttention, no dropout, sums into float32 gradients by the product itself, messages and sums
+                     overlapped; as before, the loss takes several passes and PyTorch's compiler fuses the activations
+    llama3           the same, but sums over the tensor group are not hidden, and the loss is made in one pass
+    llm-foundry      gradients in 16 bits, loss in one pass
+    llm.c            one node: gathering parameters and sending are not hidden
+    threefold        this trainer on a GPU; threefold-fp32: the same, all in float32
+    threefold-cpu    on processors, in float32; threefold-cpu-bf16: in bf16
+*/
+#ifndef STEP_SETUP_H
+#define STEP_SETUP_H
+
+#include "comm_cost.h"
+
+#include "../methods/async_schedule.h"
+#include "../model.h"
+#include "../parallel/schedule.h"
+
+// ----------------------------------------------------------------------------------------------------------------
+// Software
+
+// Features that a software lacks, as bits.
+enum { LACKS_SEQUENCE = 1, LACKS_SELECTIVE = 2, LACKS_ZERO = 4, LACKS_HALVES = 8, LACKS_ALL = 15 };
+
+typedef struct {
+    const char* name;
+    int lacks;
+    bool ours;  // the lists are this trainer's
+    bool flash; // fused attention; else scores, softmax and dropout pass through memory
+    bool fused; // one kernel for bias and GELU, for bias, dropout and residual, for scale, mask and softmax
+    bool dropout;
+    bool tensor_overlap; // backward's sums over the tensor group run under gradients of weights
+    bool weights_fused;  // the product adds these to the buffer of gradients
+    bool data_overlap;   // sums over the data group run under the last micro-batch's backward pass
+    bool gather_overlap; // ZeRO's gather of parameters runs under the next step's first forward pass
+    bool send_overlap;   // messages run under computing; else a stage is blocked while its own leave
+    bool one_pass_loss;  // the gradient of the logits is made along with the loss
+    bool epilogues;      // biases (and here GELU) are part of products, residuals' gradients of norms'
+    int value_bytes;     // of an activation or a parameter
+    int gradient_bytes;  // of a gradient of a parameter, as it is kept and summed
+    // Rate of its memory-bound kernels relative to tuned ones (1). 0.75: PyTorch of 2021, and compilers' kernels:
+    // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; the gain of fusion in Narayanan et al. 2021,
+    // section 5.8, follows from it, too.
+    double kernels;
+} Software;
+
+static const Software softwares[] = {
+    //                lacks ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
+    {"megatron-2021", LACKS_ALL, false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75},
+    {"megatron-2021-ddp", LACKS_ALL, false, false, true, true, false, false, true, false, false, false, false, 2, 2,
+     0.75},
+    {"megatron-2022", LACKS_HALVES, false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
+    {"megatron-core", 0, false, true, true, false, true, true, true, true, true, false, false, 2, 4, 0.75},
+    {"llama3", 0, false, true, true, false, false, true, true, true, true, true, false, 2, 4, 0.75},
+    {"llm-foundry", 0, false, true, true, false, true, true, true, true, true, true, false, 2, 2, 0.75},
+    {"llm.c", 0, false, true, true, false, false, true, true, true, false, true, true, 2, 2, 1},
+    {"threefold", 0, true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
+    {"threefold-fp32", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
+    {"threefold-cpu", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
+    {"threefold-cpu-bf16", 0, true, true, true, false, true, true, true, false, true, true, false, 2, 4, 1},
+};
+enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
+
+// NULL where none has that name.
+static inline const Software* software_find(const char* name) {
+    for (const Software* s = softwares; s < softwares + SOFTWARES; s++) {
+        if (strlen(s->name) == strlen(name) && strcmp(s->name, name) == 0) return s;
+    }
+    return NULL;
+}
+
+// A feature of the mesh that a software lacks, or NULL.
+static inline const char* software_lacks(const Software* s, const Mesh* mesh, bool halves) {
+    if ((s->lacks & LACKS_SEQUENCE) && mesh->sequence_parallel) return "sequence parallelism";
+    if ((s->lacks & LACKS_SELECTIVE) && mesh->recompute == RECOMPUTE_SELECTIVE) return "selective recomputation";
+    if ((s->lacks & LACKS_ZERO) && mesh->zero) return "ZeRO";
+    if ((s->lacks & LACKS_HALVES) && halves) return "backward passes in halves";
+    return NULL;
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+// A step
+
+// What a step adds to the plain trainer: the trainer's options of methods/, and of sums over replicas.
+typedef struct {
+    AsyncConfig async; // its number of sites is the mesh's
+    CaatConfig caat;   // its ranks are the tensor ranks; 0: an ordinary model
+    bool tp_overlap;
+    const char *allreduce, *topology; // NULL: a library's choice; all to all
+} StepMethods;
+
+static inline StepMethods step_methods_none(void) {
+    StepMethods x;
+    memset(&x, 0, sizeof x);
+    x.async.sites = x.async.fragments = 1;
+    x.async.period = 1;
+    x.async.bits = 32;
+    return x;
+}
+
+// A step: one choice of mesh, batch, software and cluster.
+typedef struct {
+    ModelConfig model;
+    Mesh mesh;
+    ScheduleKind schedule;
+    StepMethods methods; // step_set_methods
+    int B, T;            // of a micro-batch
+    int64_t batch;       // sequences of a step
+    bool clip;           // the update waits for the norm of the gradient
+    const Software* software;
+    const Cluster* cluster;
+    PlanCosts* plan_costs; // NULL: none are kept
+    int threads, busy;     // of a measured machine: a rank's threads, processes that compute at once
+    const double* speed;   // (p + 1); NULL: always 1
+} StepSetup;
+
+// Other software counts the embedding and the head as a block each (Megatron's --account-for-embedding-in-pipeline-split
+// and -loss-) where that divides the pipeline evenly: the first and the last stage have a block less, perhaps none.
+static inline void mesh_count_ends(Mesh* mesh, int L) {
+    const int stages = mesh_virtual_stages(mesh), each = (L + 2) / stages;
+    mesh->first_layers = mesh->last_layers = 0;
+    if (L % stages && (L + 2) % stages == 0) mesh->first_layers = mesh->last_layers = each > 1 ? each - 1 : -1;
+}
+
+static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,
+                                   const Software* software, const Cluster* cluster) {
+    StepSetup x;
+    memset(&x, 0, sizeof x);
+    x.model = *model;
+    x.mesh = *mesh;
+    x.B = B;
+    x.T = T;
+    x.batch = batch;
+    x.clip = true;
+    x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+    x.software = software;
+    x.cluster = cluster;
+    x.threads = x.busy = 1;
+    x.methods = step_methods_none();
+    x.methods.async.sites = mesh->sites;
+    if (!software->ours) mesh_count_ends(&x.mesh, model->L);
+    return x;
+}
+
+// The setup's mesh with these methods, on `sites` sites; 0: as the trainer, one, or a site for each replica.
+static inline void step_set_methods(StepSetup* x, const StepMethods* methods, int sites) {
+    x->methods = *methods;
+    x->mesh.sites = async_schedule_are_late(&methods->async) ? x->mesh.d : 1;
+    if (sites) x->mesh.sites = sites;
+    x->mesh.tp_overlap = methods->tp_overlap;
+    x->mesh.caat = methods->caat;
+    if (methods->caat.ranks) x->mesh.caat.ranks = x->mesh.t;
+    x->methods.async.sites = x->mesh.sites;
+}
+
+// Whether a stage's output is sent in parts, one by each tensor rank. Those of a CAAT-Net have their own streams.
+static inline bool mesh_scatters(const Mesh* mesh) {
+    return mesh->scatter && !mesh->sequence_parallel && mesh->t > 1 && !mesh->caat.ranks;
+}
+
+#endif
