@@ -128,8 +128,8 @@ typedef struct {
     const double* speed;   // (p + 1); NULL: always 1
 } StepSetup;
 
-// Other software counts the embedding and the head as a block each (Megatron's --account-for-embedding-in-pipeline-split
-// and -loss-) where that divides the pipeline evenly: the first and the last stage have a block less, perhaps none.
+// Other software counts the embedding and the head as a block each where that divides the pipeline evenly (Megatron's
+// --account-for-embedding-in-pipeline-split and -loss-): the first and the last stage have a block less, perhaps none.
 static inline void mesh_count_ends(Mesh* mesh, int L) {
     const int stages = mesh_virtual_stages(mesh), each = (L + 2) / stages;
     mesh->first_layers = mesh->last_layers = 0;

@@ -300,7 +300,8 @@ for steps in 12 5; do
         [ ! -e resumed/step_00000013 ]"
     check "and its options stay" "cmp {whole_llama,resumed}/options.txt"
 done
-for option in "--tie-embeddings yes" "--heads 4" "--kv-heads 1" "--layers 3" "--hidden 64" "--ffn 256" "--vocab 300" "--arch gpt2"; do
+for option in "--tie-embeddings yes" "--heads 4" "--kv-heads 1" \
+    "--layers 3" "--hidden 64" "--ffn 256" "--vocab 300" "--arch gpt2"; do
     resumed whole_llama --steps 14 $option
     check "$option is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '$option' err"
 done

@@ -171,8 +171,8 @@ static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B,
 
 static bool open_or(int asked, int open, int value) { return asked == open || asked == value; }
 
-// Chunks that are looked at: any number that divides a stage's blocks, for software of others with embedding and head as
-// two more, and the usual one; a given one in any case.
+// Chunks that are looked at: any number that divides a stage's blocks (for software of others with embedding and head
+// as two more), and the usual one; a given one in any case.
 static bool brute_chunks(const Question* q, int kind, int p, int v) {
     const int usual = schedules[kind].chunks;
     if (p == 1) return kind == ONE_F_ONE_B && v == 1 && open_or(q->v, 0, 1);
