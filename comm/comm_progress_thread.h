@@ -20,12 +20,13 @@ flight at once. All of them use MPI's nonblocking calls, also for the blocking f
 bit for bit, those of comm_all_reduce_start without a thread. The number of plans in flight is limited by their tags;
 the others wait in the queue.
 
-Cost. A thread that only polled would take half of the core that it shares with the computation. So it sleeps between
-two polls, unless the last one took long: then something has moved, and there may be more. To sleep and to wake up takes
-5 to 30 us of the core, so if nothing moves for long, as the other rank is late, pauses grow from 0.1 ms to 1 ms. With
-nothing in flight the thread sleeps until there is. Only while its rank waits does it poll without pauses, for a while.
-The rest is the work itself: copies, and the sums. A message that arrives during a pause waits for its end: groups with
-very urgent messages are better off without a thread.
+Cost. A thread that only polled would take half of the core that it shares with the computation: a poll is a system
+call for all connections, and sleeping and waking up take 5 to 30 us. So it sleeps between two polls: in an urgent
+group, whose operations are waited for soon (of half a micro-batch), 0.1 ms, but not after a poll that took long, as
+something has moved then and there may be more; in any other, whose operations may take a step, at least 0.3 ms, also
+while its rank waits, as ranks that share its cores compute. If nothing moves for long, as the other rank is late,
+pauses grow to 1 ms. With nothing in flight the thread sleeps until there is. In an urgent group it polls without pauses
+for a while when its rank waits. The rest is the work itself: copies, and the sums.
 
 Use. A thread is for groups with MPI as backend. A group of one needs none, and NCCL's operations are on a stream, which
 needs no help. The MPI must support MPI_THREAD_MULTIPLE. Without a thread operations still make progress in
@@ -45,7 +46,8 @@ MPI.
 #include <sched.h>
 
 // Seconds.
-#define COMM_THREAD_PAUSE 100e-6  // between two tests, ...
+#define COMM_THREAD_URGENT 100e-6 // between two tests of an urgent group, ...
+#define COMM_THREAD_PAUSE 300e-6  // ... of others, ...
 #define COMM_THREAD_SHARE 0.1     // ... or this part of the time in which nothing has moved, if that is longer, ...
 #define COMM_THREAD_LAZY 1e-3     // ... but no more than this
 #define COMM_THREAD_LONG 4e-6     // a test longer than this has moved something, ...
@@ -64,7 +66,8 @@ typedef struct CommThread {
     struct CommThread* next; // in the job's list
     Comm comm;               // the group as the thread sees it, ...
     CommJob job;             // ... and the job
-    int owed;                // operations started and not waited for; of the rank's thread
+    bool urgent;
+    int owed; // operations started and not waited for; of the rank's thread
     pthread_t thread;
     pthread_mutex_t lock; // of the fields below, and of `over`
     pthread_cond_t work, ended;
@@ -132,12 +135,17 @@ static inline CommTask* comm_thread_test(CommTask** flying, bool* took_long) {
     return over;
 }
 
-// Sleeps between two polls, when nothing has moved for `still` seconds.
+// Seconds between two polls, when nothing has moved for `still` seconds. awaited: the rank waits.
+static inline double comm_thread_pause(bool urgent, bool awaited, double still) {
+    const double pause = urgent ? COMM_THREAD_URGENT : COMM_THREAD_PAUSE;
+    if (!awaited) return fmax(pause, fmin(COMM_THREAD_SHARE * still, COMM_THREAD_LAZY));
+    return urgent && still < COMM_THREAD_HASTE ? 0 : pause;
+}
+
 static inline void comm_thread_rest(CommThread* t, double still) {
-    if (!t->awaited) {
-        comm_thread_sleep(t, &t->work, fmax(COMM_THREAD_PAUSE, fmin(COMM_THREAD_SHARE * still, COMM_THREAD_LAZY)));
-    } else if (still >= COMM_THREAD_HASTE) {
-        comm_thread_sleep(t, &t->work, COMM_THREAD_PAUSE);
+    const double pause = comm_thread_pause(t->urgent, t->awaited, still);
+    if (pause > 0) {
+        comm_thread_sleep(t, &t->work, pause);
     } else {
         pthread_mutex_unlock(&t->lock);
         sched_yield();
@@ -167,7 +175,7 @@ static inline void* comm_thread_run(void* thread) {
             over = comm_thread_test(&flying, &took_long);
         }
         const double now = seconds_now();
-        const bool again = task || over || took_long;
+        const bool again = task || over || (took_long && t->urgent);
         if (task || over || (took_long && before)) moved = now;
         pthread_mutex_lock(&t->lock);
         for (CommTask* next; over; over = next) {
@@ -244,9 +252,10 @@ static inline void comm_thread_check_idle(const Comm* c, const char* what) {
         die("internal error: %s of group \"%s\", with %d operations in flight", what, c->name, c->thread->owed);
 }
 
-static inline void comm_thread_new(Comm* c) {
+static inline void comm_thread_new(Comm* c, bool urgent) {
     CommThread* t = (CommThread*)checked_calloc(1, sizeof *t, "a thread");
     pthread_condattr_t clock;
+    t->urgent = urgent;
     t->job = *c->job;
     t->job.runs = NULL;
     t->job.thread = NULL;
@@ -349,13 +358,14 @@ static inline void comm_stop(int status) {
 
 // From now on a thread of this process runs the group's operations, which make progress while the caller computes, if
 // it is available and of use, see above. All members call it, with nothing in flight. Plans may come before or after.
-static inline void comm_open_thread(Comm* c) {
-    (void)c;
+// urgent: what is started is waited for before long.
+static inline void comm_open_thread(Comm* c, bool urgent) {
+    (void)c, (void)urgent;
 #ifdef USE_NCCL
     if (c->nccl) return;
 #endif
 #ifdef USE_MPI
-    if (comm_has_mpi(c) && c->size > 1 && c->job->threads && !c->thread) comm_thread_new(c);
+    if (comm_has_mpi(c) && c->size > 1 && c->job->threads && !c->thread) comm_thread_new(c, urgent);
 #endif
 }
 

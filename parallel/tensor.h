@@ -47,7 +47,7 @@ static inline void tensor_overlap_open(Stage* stage) {
     if (!network_build(&net, name, &error) ||
         !collective_build(&plan, algorithm_usual(tensor->size), PLAN_ALL_REDUCE, &net, &error))
         die("%s", error.text);
-    comm_open_thread(tensor);
+    comm_open_thread(tensor, true);
     comm_use_plan(tensor, &plan);
     plan_free(&plan);
     network_free(&net);

@@ -147,7 +147,7 @@ static inline void open_groups(Trainer* t) {
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
-    if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.far); // before its plans, which it executes
+    if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.far, false); // before its plans, which it executes
     tensor_overlap_open(stage);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);

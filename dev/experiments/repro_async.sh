@@ -13,6 +13,8 @@
 #                                       linux-source (140 MB); results in repro_frontier/; dev/experiments/frontier.py
 #   repro_async.sh cnn [OPTIONS]        DC-S3GD on its own ground instead: a small CNN, SGD with momentum, large
 #                                       batches; --quick, --report; results in repro_async_cnn/
+#   repro_async.sh hidden [OPTIONS]     how much of what is sent is hidden, with no core, half a core and a core to
+#                                       spare; ten minutes, root; dev/experiments/hidden.py
 #
 # The results: report.md (table and verdicts, also printed), loss.svg, results.json, and a log.jsonl for every run. The
 # same command goes on after an interruption. --help lists all options; how it works is said in
@@ -42,6 +44,11 @@ if [ "${1:-}" = frontier ]; then
     exec python3 "$project/dev/experiments/frontier.py" "$@"
 fi
 "$project/scripts/install.sh" ip:iproute2 tc:iproute2 unshare:util-linux sysctl:procps
+if [ "${1:-}" = hidden ]; then
+    shift
+    make -s -C "$project" PRECISION=fp32 train_gpt
+    exec python3 "$project/dev/experiments/hidden.py" "$@"
+fi
 data=missing
 for argument in "$@"; do
     case $argument in

@@ -46,7 +46,7 @@ static void plan_for(Comm* group, const char* algorithm) {
 static Comm group_open(const char* name, const char* algorithm, bool thread, bool plan_first) {
     Comm group = comm_split(&world, 0, world.rank, name);
     if (algorithm && plan_first) plan_for(&group, algorithm);
-    if (thread) comm_open_thread(&group);
+    if (thread) comm_open_thread(&group, plan_first);
     if (algorithm && !plan_first) plan_for(&group, algorithm);
     if (has_thread(&group) != (thread && world.size > 1)) die("group %s: a thread?", name);
     return group;
@@ -301,8 +301,8 @@ static void test_alone(const char* algorithm, bool thread, double seconds) {
 // Which groups have threads.
 static void test_groups(void) {
     Comm half = comm_split(&world, world.rank % 2, world.rank, "half"), child;
-    comm_open_thread(&half);
-    comm_open_thread(&half); // once is enough
+    comm_open_thread(&half, false);
+    comm_open_thread(&half, false); // once is enough
     check_all(has_thread(&half) == (half.size > 1), "a group of one has no thread");
     child = comm_split(&half, 0, -half.rank, "child");
     int32_t x[4] = {-1, -1, -1, -1}, mine = world.rank;
@@ -321,6 +321,23 @@ static void test_groups(void) {
     }
     for (int i = 0; i < 6; i++) comm_free(&many[i * 5 % 6]);
     check_all(ok, "threads come and go");
+}
+
+// Seconds between two polls.
+static void test_pauses(void) {
+#ifdef USE_MPI
+    bool urgent = true, patient = true;
+    for (double still = 0; still < 0.1; still += 1e-4) {
+        const double soon = comm_thread_pause(true, false, still), late = comm_thread_pause(false, false, still);
+        const double spun = comm_thread_pause(true, true, still), waited = comm_thread_pause(false, true, still);
+        urgent = urgent && soon >= 1e-4 && soon <= 1e-3 && (still < 1e-3 || soon <= 0.1 * still + 1e-9);
+        urgent = urgent && (still < 0.02 || soon >= 0.999e-3);
+        urgent = urgent && (still < 2.5e-4 ? spun == 0 : still < 3.5e-4 || (spun > 0 && spun <= soon));
+        patient = patient && late >= 3e-4 && late <= 1e-3 && late >= soon && waited == 3e-4;
+    }
+    check_all(urgent, "an urgent group is polled after 0.1 to 1 ms, and at once while its rank waits");
+    check_all(patient, "another one never before 0.3 ms, within 1 ms");
+#endif
 }
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -369,7 +386,8 @@ int main(int argc, char** argv) {
         while (attempt()) test_alone(algorithms[i], false, i == 1 ? seconds : 0.5);
     }
     test_groups();
-    comm_open_thread(&world); // comm_close ends it
+    test_pauses();
+    comm_open_thread(&world, true); // comm_close ends it
     double one = 1;
     comm_all_reduce(&world, &one, 1, COMM_DOUBLE, COMM_SUM);
     check_all(one == world.size, "the world has a thread");
