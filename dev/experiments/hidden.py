@@ -5,8 +5,8 @@
     hidden.py --quick                        does everything work? A minute
     hidden.py --report [--out FOLDER]        the table again, of what is there
 
-dev/experiments/repro_async.sh hidden builds what this needs and calls it. Needs root (dev/experiments/net_torus.sh makes
-the network) and two cores or more, of which it uses two.
+dev/experiments/repro_async.sh hidden builds what this needs and calls it. Needs root (dev/experiments/net_torus.sh
+makes the network) and two cores or more, of which it uses two.
 
 The cores. Every replica computes with one thread; its progress thread (comm/comm_progress_thread.h) and the system's
 part of TCP may use both cores. So the number of replicas says what is left for them:

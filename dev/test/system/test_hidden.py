@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """
-test_hidden.py [--table]: dev/experiments/hidden.py: its table with known figures, what it reads of a launch, and without
---table a --quick run (root): late replicas have other threads at work, and no network is left.
+test_hidden.py [--table]: dev/experiments/hidden.py: its table with known figures, what it reads of a launch, and
+without --table a --quick run (root): late replicas have other threads at work, and no network is left.
 """
 import contextlib
 import io
