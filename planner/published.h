@@ -3,7 +3,7 @@ published.h: the model of time (step_sim.h) beside published runs (published_run
 
     published_error      our value and its relative error
     published_judged     whether a row judges; the other half may choose constants
-    published_print      all rows, the errors of both halves, and the sweeps (./plan --published)
+    published_print      all rows, each with its command, the errors of both halves, and the sweeps (./plan --published)
 
 Theory: a model that is fitted to the rows it is judged by looks better than it is. So the rows of each software on each
 machine are drawn, by a hash of their settings and a seed that was fixed before any constant was changed, to two halves:
