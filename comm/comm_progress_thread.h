@@ -20,13 +20,14 @@ flight at once. All of them use MPI's nonblocking calls, also for the blocking f
 bit for bit, those of comm_all_reduce_start without a thread. The number of plans in flight is limited by their tags;
 the others wait in the queue.
 
-Cost. A thread that only polled would take half of the core that it shares with the computation: a poll is a system
-call for all connections, and sleeping and waking up take 5 to 30 us. So it sleeps between two polls: in an urgent
-group, whose operations are waited for soon (of half a micro-batch), 0.1 ms, but not after a poll that took long, as
-something has moved then and there may be more; in any other, whose operations may take a step, at least 0.3 ms, also
-while its rank waits, as ranks that share its cores compute. If nothing moves for long, as the other rank is late,
-pauses grow to 1 ms. With nothing in flight the thread sleeps until there is. In an urgent group it polls without pauses
-for a while when its rank waits. The rest is the work itself: copies, and the sums.
+Cost. A thread that only polled would take half of the core that it shares with the computation: a poll is a system call
+for all connections, and sleeping and waking up take 5 to 30 us. So it sleeps between two polls: in an urgent group,
+whose operations are waited for soon (of half a micro-batch), 0.1 ms, but not after a poll that took long, as something
+has moved then and there may be more; in any other, whose operations may take a step, at least 0.3 ms, also while its
+rank waits, as ranks that share its cores compute. If nothing moves for long, as the other rank is late, pauses grow to
+1 ms; where every poll takes long, as those of many connections do, they do not. With nothing in flight the thread
+sleeps until there is. In an urgent group it polls without pauses for a while when its rank waits. The rest is the work
+itself: copies, and the sums.
 
 Use. A thread is for groups with MPI as backend. A group of one needs none, and NCCL's operations are on a stream, which
 needs no help. The MPI must support MPI_THREAD_MULTIPLE. Without a thread operations still make progress in
@@ -50,7 +51,7 @@ MPI.
 #define COMM_THREAD_PAUSE 300e-6  // ... of others, ...
 #define COMM_THREAD_SHARE 0.1     // ... or this part of the time in which nothing has moved, if that is longer, ...
 #define COMM_THREAD_LAZY 1e-3     // ... but no more than this
-#define COMM_THREAD_LONG 4e-6     // a test longer than this has moved something, ...
+#define COMM_THREAD_LONG 4e-6     // a test longer than this has probably moved something, ...
 #define COMM_THREAD_LONGER 1e-6   // ... and this much more for every operation
 #define COMM_THREAD_HASTE 300e-6  // no pause for this long after progress while the rank waits
 #define COMM_THREAD_LAST_WORD 2.0 // a rank that dies waits this long for its threads to leave MPI
@@ -66,8 +67,8 @@ typedef struct CommThread {
     struct CommThread* next; // in the job's list
     Comm comm;               // the group as the thread sees it, ...
     CommJob job;             // ... and the job
-    bool urgent;
-    int owed; // operations started and not waited for; of the rank's thread
+    bool urgent;             // comm_open_thread
+    int owed;                // operations started and not waited for; of the rank's thread
     pthread_t thread;
     pthread_mutex_t lock; // of the fields below, and of `over`
     pthread_cond_t work, ended;

@@ -147,7 +147,7 @@ static inline bool published_judged(int row) {
 static inline PublishedHalf published_half(int row) {
     const Published* x = &published_results[row];
     if (row < PUBLISHED_TABLE1) return ROWS_CALIBRATION;
-    if (x->source->kind & OUTSIDE) return ROWS_OUTSIDE;
+    if (x->source->flags & OUTSIDE) return ROWS_OUTSIDE;
     return published_judged(row) ? ROWS_JUDGING : ROWS_CHOOSING;
 }
 
@@ -209,7 +209,7 @@ static inline void published_print_sweeps(FILE* out, const double* ours) {
     fprintf(out, "\nlayouts of published sweeps\n");
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
         const PublishedSource* source = published_results[i].source;
-        if (!(source->kind & SWEEP) || (i && published_results[i - 1].source == source)) continue;
+        if (!(source->flags & SWEEP) || (i && published_results[i - 1].source == source)) continue;
         const PublishedSweep s = published_sweep(ours, i);
         const Published *x = &published_results[s.picked], *best = &published_results[s.best];
         fprintf(out, "    %-50s %2d, picked t%d p%d micro-batch %d: %+.1f %% beside the best, t%d p%d micro-batch %d\n",

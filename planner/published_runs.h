@@ -42,7 +42,7 @@ typedef struct {
     int zero;
     PublishedUnit unit;
     PublishedMark mark;
-    int kind; // bits: OUTSIDE, SWEEP
+    int flags; // bits: OUTSIDE, SWEEP
 } PublishedSource;
 
 static const PublishedSource table1_ddp = {
@@ -80,27 +80,12 @@ static const PublishedSource megatron_core_scaling = {
     "Megatron-Core r0.8.0, strong scaling", "megatron-core", "dgx-h100", 1, UNIT_MFU, MARK_REPOSITORY, 0};
 static const PublishedSource nemotron15 = {"Nemotron-4 15B", "megatron-core", "dgx-h100", 1,
                                            UNIT_SECONDS,     MARK_CONFIRMED,  0};
-static const PublishedSource megascale = {"MegaScale 2024, its Megatron-LM; recomputation assumed",
-                                          "megatron-2022",
-                                          "dgx-a100",
-                                          0,
-                                          UNIT_SECONDS,
-                                          MARK_CONFIRMED,
-                                          0};
-static const PublishedSource megascale530 = {"MegaScale 2024, its Megatron-LM; recomputation assumed",
-                                             "megatron-2022",
-                                             "dgx-a100",
-                                             0,
-                                             UNIT_MFU,
-                                             MARK_CONFIRMED,
-                                             0};
-static const PublishedSource zero_bubble = {"Qi et al. 2024 (zero bubble); vocabulary assumed",
-                                            "megatron-2022",
-                                            "dgx-a100",
-                                            0,
-                                            UNIT_SAMPLES,
-                                            MARK_CONFIRMED,
-                                            0};
+static const PublishedSource megascale = {
+    "MegaScale's Megatron-LM, recomputation assumed", "megatron-2022", "dgx-a100", 0, UNIT_SECONDS, MARK_CONFIRMED, 0};
+static const PublishedSource megascale530 = {
+    "MegaScale's Megatron-LM, recomputation assumed", "megatron-2022", "dgx-a100", 0, UNIT_MFU, MARK_CONFIRMED, 0};
+static const PublishedSource zero_bubble = {
+    "Qi et al. 2024, zero bubble; vocabulary assumed", "megatron-2022", "dgx-a100", 0, UNIT_SAMPLES, MARK_CONFIRMED, 0};
 static const PublishedSource bloom = {
     "BLOOM 176B, Megatron-DeepSpeed", "megatron-2021", "jean-zay", 0, UNIT_TFLOPS, MARK_MEMORY, 0};
 static const PublishedSource neox = {"GPT-NeoX-20B", "megatron-2021", "dgx-a100-40", 0, UNIT_TFLOPS, MARK_MEMORY, 0};

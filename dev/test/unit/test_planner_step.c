@@ -133,7 +133,7 @@ static void test_judging(void) {
     check_error("their mean error with its sign", fabs(e.signed_mean), 0.04);
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
         const PublishedSource* source = published_results[i].source;
-        if (!(source->kind & SWEEP) || published_results[i - 1].source == source) continue;
+        if (!(source->flags & SWEEP) || published_results[i - 1].source == source) continue;
         sweeps++;
         found += published_sweep(ours, i).loss <= 0.05;
     }
