@@ -259,13 +259,17 @@ static inline int published_compare(const void* a, const void* b) {
     return (x > y) - (x < y);
 }
 
+// Whether row i judges predictions on GPUs of a generation.
+static inline bool published_judges(int i, ChipGeneration generation) {
+    return published_half(i) == ROWS_JUDGING &&
+           cluster_generation(published_results[i].source->cluster) == (int)generation;
+}
+
 static inline PublishedBand published_band(const double* ours, ChipGeneration generation) {
     double errors[PUBLISHED_RESULTS];
     PublishedBand band = {0, 0, 0};
     for (int i = 0; i < PUBLISHED_RESULTS; i++) {
-        if (published_half(i) == ROWS_JUDGING &&
-            cluster_generation(published_results[i].source->cluster) == (int)generation)
-            errors[band.n++] = published_speed_error(&published_results[i], ours[i]);
+        if (published_judges(i, generation)) errors[band.n++] = published_speed_error(&published_results[i], ours[i]);
     }
     if (!band.n) return band;
     qsort(errors, (size_t)band.n, sizeof *errors, published_compare);
@@ -291,10 +295,12 @@ static inline bool published_on(const char* name) {
 // One line about how far a prediction on this cluster can be trusted.
 static inline void published_print_band(FILE* out, const char* cluster) {
     const int generation = cluster_generation(cluster);
+    const ChipGeneration judged = generation < 0 ? GENERATION_HOPPER : (ChipGeneration)generation;
     double ours[PUBLISHED_RESULTS];
-    published_ours(ours);
-    const PublishedBand band =
-        generation < 0 ? published_band(ours, GENERATION_HOPPER) : published_band(ours, (ChipGeneration)generation);
+    for (int i = 0; i < PUBLISHED_RESULTS; i++) {
+        if (published_judges(i, judged)) published_error(&published_results[i], &ours[i]);
+    }
+    const PublishedBand band = published_band(ours, judged);
     fprintf(out,
             "          by data sheets; %s%d published runs on %s: 9 of 10 speeds predicted %+.0f to %+.0f %%"
             " (--published)\n",

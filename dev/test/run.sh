@@ -23,8 +23,8 @@ run() {
     local file=$BUILD/log/${1//[ \/]/_} TIMEFORMAT="%R %U %S" status
     { time "${@:2}" >"$file.log" 2>&1; } 2>"$file.time"
     status=$?
-    echo "$status $(tail -n 1 "$file.time")" >"$file.status"
-    rm "$file.time"
+    echo "$status $(tail -n 1 "$file.time")" >"$file.time"
+    mv "$file.time" "$file.status"
 }
 
 # tell LABEL: its line, after run; adds up its closing line "N passed, N failed"
@@ -66,16 +66,25 @@ again() {
     tell "$1"
 }
 
-# two LABEL COMMAND...: like one, beside the next that is called so. both: waits for the last one.
-first=""
-two() {
+# beside LABEL COMMAND...: like one, but in the background, at most $at_once at a time. together: waits for all of them.
+at_once=2 begun=()
+beside() {
+    while [ "$(jobs -rp | wc -l)" -ge $at_once ]; do wait -n; done
+    tell_ended
+    rm -f "$BUILD/log/${1//[ \/]/_}.status"
+    begun+=("$1")
     run "$@" &
-    if [ -z "$first" ]; then first=$1; else wait && tell "$first" && tell "$1" && first=""; fi
 }
-both() {
+tell_ended() {
+    local label running=()
+    for label in "${begun[@]}"; do
+        if [ -e "$BUILD/log/${label//[ \/]/_}.status" ]; then tell "$label"; else running+=("$label"); fi
+    done
+    begun=("${running[@]}")
+}
+together() {
     wait
-    [ -z "$first" ] || tell "$first"
-    first=""
+    tell_ended
 }
 
 # ranks_of TEST WHEN: the numbers after "ranks:" in its first comment, or 1. WHEN " sanitized": after "ranks sanitized:"
@@ -96,47 +105,59 @@ with_ranks() {
     return $status
 }
 
-# all LABEL WHEN PROGRAM [OPTION]: with every number of ranks that the test asks for; two tests of one rank at a time
-all() {
+# alone LABEL WHEN PROGRAM [OPTION]: on one rank, if the test asks for that; on_meshes: with every other number of ranks
+alone() {
+    case " $(ranks_of "${3##*/}" "$2") " in *" 1 "*) beside "$1" "${@:3}" ;; esac
+}
+on_meshes() {
     local ranks
     for ranks in $(ranks_of "${3##*/}" "$2"); do
-        if [ "$ranks" = 1 ]; then two "$1" "${@:3}"
+        if [ "$ranks" = 1 ]; then continue
         elif [ -z "${MPIRUN:-}" ]; then left_out=$((left_out + 1))
-        else both && twice "$1, $ranks ranks" with_ranks "$ranks" "${@:3}"; fi
+        else twice "$1, $ranks ranks" with_ranks "$ranks" "${@:3}"; fi
     done
 }
 
 system=dev/test/system
 few=" sanitized" seconds=2 short=--short
 [ "$TIER" != full ] || few="" seconds=8 short=""
-for test in $PLAIN; do all "$test" "$few" "$BUILD/$test"; done
-for test in $SANITIZED; do all "$test sanitized" " sanitized" "$BUILD/sanitized/$test" --short; done
-both
-if [ "$TIER" != quick ] && [ -e methods/none.h ]; then
-    one "test_gpt without methods" "$BUILD/without_methods/test_gpt"
-    # shellcheck disable=SC2016
-    one "training without methods" sh -c '"$BUILD/without_methods/train_gpt" --layers 2 --hidden 32 --heads 2 --seq 32 \
-        --steps 3 && echo "1 passed, 0 failed"'
+# each_test RUN: of alone and on_meshes
+each_test() {
+    for test in $SANITIZED; do "$1" "$test sanitized" " sanitized" "$BUILD/sanitized/$test" --short; done
+    for test in $PLAIN; do "$1" "$test" "$few" "$BUILD/$test"; done
+}
+if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then
+    run "meshes" $system/test_mesh.sh & # its ranks often wait for each other, or for mpirun: two tests run beside it
+    at_once=3
 fi
-if [ "$TIER" = quick ]; then
-    one "one mesh" env PARTS=quick $system/test_mesh.sh
-else
-    # Ranks of a mesh often wait for each other, or for mpirun: beside them, one after another, what needs one core.
-    [ -z "${MPIRUN:-}" ] || run "meshes" $system/test_mesh.sh &
-    for fuzzer in $FUZZERS; do one "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
-    one "command line" $system/test_cli.sh
-    [ ! -x dev/tidy.py ] || one "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
-    one "exercises" dev/exercises/verify.py --static
-    one "data tools" $system/test_data.sh
-    [ "$TIER" = full ] || one "speed of CAAT-Net" $system/test_caat_speed.py
-    one "pictures" dev/plot/pictures.sh --check
-    [ "$TIER" = full ] || one "docs" $system/check_docs.py --quick
+[ "$TIER" = quick ] || beside "command line" $system/test_cli.sh
+each_test alone
+if [ "$TIER" != quick ]; then
+    beside "imported weights" $system/test_pretrained.py
+    beside "report page" $system/test_report.py
+    [ "$TIER" = full ] || beside "docs" $system/check_docs.py --quick
     rungs="--only 8" # the last rung on three meshes, beside the first
     [ "$TIER" != full ] || rungs=
     # shellcheck disable=SC2086
-    [ -z "${MPIRUN:-}" ] || one "ladder" docs/ladder/ladder.py $rungs
-    one "report page" $system/test_report.py
-    one "imported weights" $system/test_pretrained.py
+    [ -z "${MPIRUN:-}" ] || beside "ladder" docs/ladder/ladder.py $rungs
+    for fuzzer in $FUZZERS; do beside "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
+    [ ! -x dev/tidy.py ] || beside "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
+    beside "exercises" dev/exercises/verify.py --static
+    beside "data tools" $system/test_data.sh
+    [ "$TIER" = full ] || beside "speed of CAAT-Net" $system/test_caat_speed.py
+    beside "pictures" dev/plot/pictures.sh --check
+    if [ -e methods/none.h ]; then
+        beside "test_gpt without methods" "$BUILD/without_methods/test_gpt"
+        # shellcheck disable=SC2016
+        beside "training without methods" sh -c '"$BUILD/without_methods/train_gpt" --layers 2 --hidden 32 --heads 2 \
+            --seq 32 --steps 3 && echo "1 passed, 0 failed"'
+    fi
+fi
+together
+each_test on_meshes
+if [ "$TIER" = quick ]; then
+    one "one mesh" env PARTS=quick $system/test_mesh.sh
+else
     twice "evaluations" $system/test_evaluations.py
 fi
 if [ "$TIER" = full ]; then
@@ -152,11 +173,12 @@ if [ "$TIER" = full ]; then
     if $system/check_transformers.py --installed; then one "transformers" $system/check_transformers.py
     else echo "without transformers no model is compared with theirs (make check_transformers)"; fi
 fi
-wait
 if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then
     again "meshes" $system/test_mesh.sh
-    twice "bf16" $system/test_precision.sh
+    run "bf16" $system/test_precision.sh &
     twice "replicas beside PyTorch" $system/check_replicas.py $short
+    wait
+    again "bf16" $system/test_precision.sh
 fi
 if [ "$TIER" = full ] && [ -n "${MPIRUN:-}" ]; then
     twice "failing runs" $system/test_runs.sh
