@@ -43,8 +43,7 @@ Also here: begin and end of a job of many ranks (comm_open, process.stop, comm_a
 all ranks were started the same way, comm/cpu_affinity.h assigns a machine's cores. comm/ has the backends, comm_mpi.h,
 comm_gpu.h and comm_nccl.h, and comm_types.h, the types of groups and operations.
 */
-#ifndef COMM_H
-#define COMM_H
+#pragma once
 
 #include "comm/comm_gpu.h"
 #include "comm/comm_mpi.h"
@@ -52,8 +51,7 @@ comm_gpu.h and comm_nccl.h, and comm_types.h, the types of groups and operations
 #include "comm/comm_progress_thread.h"
 #include "comm/comm_types.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Start, wait
+// ---- Start, wait ------------------------------------------------------------------------------------------------
 
 // A description of an operation, not started.
 static inline CommRequest comm_request(Comm* c, CommKind kind, void* out, const void* in, int64_t n, CommType type) {
@@ -267,8 +265,7 @@ static inline void comm_broadcast(Comm* c, void* buffer, int64_t n, CommType typ
 // Returns when all ranks of the group have called it. Work of their devices may still be in progress.
 static inline void comm_barrier(Comm* c) { comm_run(comm_request(c, COMM_BARRIER, NULL, NULL, 0, COMM_BYTE)); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The job: begin and end
+// ---- The job: begin and end -------------------------------------------------------------------------------------
 
 // The name of the device backend, for people: "NCCL 2.28.9"; "" for one rank or a device without memory of its own.
 static inline const char* comm_device_text(const Comm* world) { return world->job ? world->job->device_text : ""; }
@@ -366,8 +363,7 @@ static inline void comm_open_device(Comm* world) {
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Groups
+// ---- Groups -----------------------------------------------------------------------------------------------------
 
 // A group with its parent's members, trace and pieces, but no history and no backend.
 static inline Comm comm_child(const Comm* parent, const char* name) {
@@ -479,5 +475,3 @@ static inline void comm_free(Comm* c) {
     c->size = 1;
     c->rank = 0;
 }
-
-#endif

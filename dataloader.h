@@ -55,13 +55,11 @@ order can guarantee less than 1 - 1/(2k - 2) for k sources: Tijdeman 1980, "The 
 are integers, so that every rank and machine rounds in the same way: decimals are counted in units of the last digit,
 and divided by their greatest common divisor.
 */
-#ifndef DATALOADER_H
-#define DATALOADER_H
+#pragma once
 
 #include "dataloader/token_files.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// The order of the sequences
+// ---- The order of the sequences ---------------------------------------------------------------------------------
 
 enum { FEISTEL_ROUNDS = 12 };
 
@@ -88,8 +86,7 @@ static inline uint64_t epoch_key(uint64_t seed, uint64_t epoch) {
     return (uint64_t)random.word[1] << 32 | random.word[0];
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The loader of one stream
+// ---- The loader of one stream -----------------------------------------------------------------------------------
 
 typedef struct {
     const TokenFiles* files;
@@ -158,8 +155,7 @@ static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, 
     return tokens_read(tokens, files, first, min_i64(4096, end - first), vocab, error);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The source of a sequence
+// ---- The source of a sequence -----------------------------------------------------------------------------------
 
 enum { MAX_SOURCES = 256 };
 
@@ -240,8 +236,7 @@ static inline uint64_t blend_reach(const Blend* blend, int source, uint64_t limi
     return low;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sources: streams with weights
+// ---- Sources: streams with weights ------------------------------------------------------------------------------
 
 typedef struct {
     TokenFiles files;
@@ -443,8 +438,7 @@ static inline int64_t sources_mix(const Sources* sources) {
     return sources->count > 1 ? (int64_t)(h >> 1) : 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The loader of all sources
+// ---- The loader of all sources ----------------------------------------------------------------------------------
 
 typedef struct {
     Blend blend;
@@ -510,5 +504,3 @@ static inline void mix_positions(int32_t* positions, const int32_t* inputs, cons
 static inline double mix_epochs(const DataMix* mix, int source, uint64_t n) {
     return (double)blend_count(&mix->blend, source, n) / (double)mix->loader[source].count;
 }
-
-#endif

@@ -7,16 +7,14 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows; C channels, F 
 heads of HS channels, V the vocabulary size. NH, NKV, F and V of a layout are this rank's. R rows of the residual
 stream: N, or N / t with --sequence-parallel.
 */
-#ifndef GPT_H
-#define GPT_H
+#pragma once
 
 #include "kernels/kernels.h"
 #include "model.h"
 #include "parallel/stage.h"
 #include "parallel/tensor.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Forward
+// ---- Forward ----------------------------------------------------------------------------------------------------
 
 // One of the model's norms, LayerNorm or RMSNorm: its outputs and its weights. out = NULL: there is no norm.
 typedef struct {
@@ -401,5 +399,3 @@ static void chunk_backward(const BackwardPass* pass) {
     for (int l = chunk->layers - 1; l >= 0; l--) block_backward(part, chunk->begin + l);
     if (chunk->first && (pass->gradients & WGRAD)) embedding_block_backward(part);
 }
-
-#endif

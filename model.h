@@ -16,8 +16,7 @@ F channels inside the mlp. A linear layer's weight is (out, in), row-major, and 
 The tensors are listed in memory order. q, k, v follow each other, and so do gate and up: together they are the one
 matrix that a single matrix product uses, while a file holds each under its own name.
 */
-#ifndef MODEL_H
-#define MODEL_H
+#pragma once
 
 #include "util/base.h"
 #include "kernels/activations.h"
@@ -237,8 +236,7 @@ static inline int model_qkv_size(const ModelConfig* m) { return (m->NH + 2 * m->
 // Output channels of the first matrix of the mlp: gate and up are side by side in llama.
 static inline int model_fc_size(const ModelConfig* m) { return model_is_gated(m) ? 2 * m->F : m->F; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The tensors
+// ---- The tensors ------------------------------------------------------------------------------------------------
 
 typedef enum {
     WTE,
@@ -399,5 +397,3 @@ static inline int64_t model_hidden_parameters(const ModelConfig* m) {
 static inline double model_flops_per_token(const ModelConfig* m, int T) {
     return 6.0 * (double)model_parameters(m) + 6.0 * m->L * (double)m->C * T;
 }
-
-#endif

@@ -44,8 +44,7 @@ Layout. One walk over the list of model.h gives each held tensor its slice and i
 Initial values, reductions, gradient norm, update and checkpoints all use this table. So a checkpoint knows logical
 tensors only, and initial values, drawn by (seed, tensor name, logical element), are the same on every mesh.
 */
-#ifndef PARALLEL_H
-#define PARALLEL_H
+#pragma once
 
 #include "util/base.h"
 #include "model.h"
@@ -294,8 +293,7 @@ static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T,
     return mesh_check_stages(mesh, model, error);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Layout
+// ---- Layout -----------------------------------------------------------------------------------------------------
 
 typedef struct {
     Tensor tensor;      // the logical tensor
@@ -676,8 +674,7 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Stage boundaries
+// ---- Stage boundaries -------------------------------------------------------------------------------------------
 
 // Elements that one rank sends across a boundary of n elements: all n, identical on all tensor ranks, or (split) n / t.
 static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
@@ -688,5 +685,3 @@ static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
 static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
     return mesh->sequence_parallel || !mesh->scatter ? 0 : mesh->tensor * (n / mesh->t);
 }
-
-#endif

@@ -18,8 +18,7 @@ CAAT-Nets' gradients by finite differences: dev/test/unit/test_caat.c. The train
 #include "dev/test/unit/one_rank.h"
 #include "dev/test/unit/reference_file.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Against PyTorch
+// ---- Against PyTorch --------------------------------------------------------------------------------------------
 
 typedef struct {
     SafeTensorsModel file;
@@ -407,8 +406,7 @@ static void test_reference(const char* path, bool rows) {
     safetensors_model_close(&r->file);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What this build computes as such a file, for another one to be compared with
+// ---- What this build computes as such a file, for another one to be compared with -------------------------------
 
 static void file_write(ReferenceFile* f, const char* path, const Reference* r) {
     const ModelConfig* m = &r->model;
@@ -507,8 +505,7 @@ static void write_reference(const char* path, const char* name) {
     alone_close(&run);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Documents: two sequences of 24 tokens, packed from documents of these lengths; every target counts.
+// ---- Documents: two sequences of 24 tokens, packed from documents of these lengths; every target counts. --------
 
 static const int packed_lengths[] = {7, 1, 16, 10, 2, 12}, packed_documents = 6;
 

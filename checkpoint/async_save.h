@@ -27,8 +27,7 @@ No training runs beside the last save: it is written from the values themselves,
 A checkpoint holds weights in float32, both moments, and the values that each asynchronous site has of its own. Data
 ranks hold the same slices and write buckets in turn; with ZeRO they first gather their shards of a bucket.
 */
-#ifndef ASYNC_SAVE_H
-#define ASYNC_SAVE_H
+#pragma once
 
 #include "checkpoint_dir.h"
 #include "../parallel/optimizer.h"
@@ -38,8 +37,7 @@ ranks hold the same slices and write buckets in turn; with ZeRO they first gathe
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-// ----------------------------------------------------------------------------------------------------------------
-// The values of a stage that a checkpoint holds, and where they are
+// ---- The values of a stage that a checkpoint holds, and where they are ------------------------------------------
 
 // A value of each parameter on this rank: layout.elements floats or, with ZeRO, a shard of each bucket.
 typedef struct {
@@ -172,8 +170,7 @@ static bool writes_bucket(const Mesh* mesh, int b, int site) {
     return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_rank_in_site(mesh);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A save
+// ---- A save -----------------------------------------------------------------------------------------------------
 
 typedef enum { SAVE_NONE, SAVE_RUNS, SAVE_DONE, SAVE_FAILED } SaveEnd;
 
@@ -316,8 +313,7 @@ static bool take_to_snapshot(Saver* saver, SavedValue value, const float* whole,
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Meeting in the folder
+// ---- Meeting in the folder --------------------------------------------------------------------------------------
 
 static bool rank_file(char path[CHECKPOINT_PATH], const Saver* saver, int rank, Error* error) {
     return checkpoint_path(path, error, "%s/step_%08lld.tmp/rank_%05d", saver->out, (long long)saver->state.step, rank);
@@ -390,8 +386,7 @@ static bool ranks_collect(Saver* x, CheckpointSum* sum, Error* error) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing
+// ---- Writing ----------------------------------------------------------------------------------------------------
 
 // Writes this rank's part: from the snapshot, or from the values themselves.
 static bool write_part(Saver* saver, bool from_snapshot, Error* error) {
@@ -522,5 +517,3 @@ static bool saver_begin(Saver* saver, Comm* world, const CheckpointState* state,
     saver->stall = seconds_now() - started;
     return true;
 }
-
-#endif

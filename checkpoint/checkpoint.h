@@ -35,8 +35,7 @@ into the same files at once, each its own slices, bucket by bucket. Nothing is g
 checksum, which is a sum over words. Data ranks hold the same slices; any one of them writes a bucket. Reading needs no
 order: each rank maps the files and copies its slices. All ranks have to see one file system.
 */
-#ifndef CHECKPOINT_H
-#define CHECKPOINT_H
+#pragma once
 
 #include "../util/base.h"
 #include "../util/checksum.h"
@@ -74,8 +73,7 @@ typedef struct {
     int64_t loss_scale_good_steps, loss_scale_skipped;
 } CheckpointState;
 
-// ----------------------------------------------------------------------------------------------------------------
-// A slice as runs of consecutive elements of a file
+// ---- A slice as runs of consecutive elements of a file ----------------------------------------------------------
 
 // `count` elements: in the file's tensor from element `file` on; in the rank's slice every `stride` elements from
 // element `local` on.
@@ -144,8 +142,7 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing
+// ---- Writing ----------------------------------------------------------------------------------------------------
 
 // The values that a checkpoint has of every parameter: the weight (0) in the first file, the optimizer's first (1) and
 // perhaps second (2) moment in the second; then the values of asynchronous sites, kind by kind and copy by copy, in the
@@ -794,5 +791,3 @@ static inline bool checkpoint_abandon(const char* out, int64_t step) {
     checkpoint_remove(temporary);
     return stat(out, &st) == 0 && stat(temporary, &st) != 0 && errno == ENOENT;
 }
-
-#endif

@@ -6,8 +6,7 @@ checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (c
     checkpoint_prune    keeps the newest checkpoints and the best one, which OUT/best points to
     checkpoint_of_run   the checkpoint that the folder of a run stands for
 */
-#ifndef CHECKPOINT_DIR_H
-#define CHECKPOINT_DIR_H
+#pragma once
 
 #include "checkpoint_verify.h"
 #include <sys/file.h>
@@ -148,5 +147,3 @@ static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last,
     free(steps);
     return ok && linked;
 }
-
-#endif

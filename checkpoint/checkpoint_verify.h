@@ -6,8 +6,7 @@ checkpoint/checkpoint_verify.h: finds, verifies and reads the checkpoints that c
     checkpoint_add_up       each rank checksums a part of the files; checkpoint_compare compares the sum over all ranks
     checkpoint_open         opens the files of tensors; checkpoint_read_bucket reads this rank's slices from them
 */
-#ifndef CHECKPOINT_VERIFY_H
-#define CHECKPOINT_VERIFY_H
+#pragma once
 
 #include "checkpoint.h"
 
@@ -372,5 +371,3 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
     }
     return true;
 }
-
-#endif

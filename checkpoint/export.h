@@ -15,8 +15,7 @@ Theory. Weights are float32, or rounded to bf16. As for a checkpoint, nothing is
 slices into one file, and data ranks write buckets in turn. Between these calls the caller waits for all ranks and asks
 whether all have succeeded. An existing PATH is never replaced, and no other file is touched that this run has not made.
 */
-#ifndef EXPORT_H
-#define EXPORT_H
+#pragma once
 
 #include "async_save.h"
 #include "llmc_format.h"
@@ -182,5 +181,3 @@ static bool export_publish(const Export* job, const ModelConfig* model, const Ca
                      strerror(errno), job->temporary));
     return ok && export_parent(path, job->path, error) && folder_sync(path, error);
 }
-
-#endif

@@ -26,8 +26,7 @@ rotary positions, quantized weights. Such weights would load, and the model woul
 transformers knows for these two architectures is read, and an unsupported value is refused by name. Dropout and initial
 values do not change what a trained model computes.
 */
-#ifndef HF_CONFIG_H
-#define HF_CONFIG_H
+#pragma once
 
 #include "../util/json.h"
 #include "../model.h"
@@ -232,8 +231,7 @@ static inline bool config_read(ModelConfig* model, const char* path, Error* erro
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tokens with a role
+// ---- Tokens with a role -----------------------------------------------------------------------------------------
 
 // The tokens that begin a text, end it, and pad a batch. Several tokens may end a text.
 typedef enum { ROLE_BOS, ROLE_EOS, ROLE_PAD, TOKEN_ROLES } TokenRole;
@@ -308,8 +306,7 @@ static inline void config_roles_text(char text[CONFIG_ROLES_TEXT], const TokenRo
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing
+// ---- Writing ----------------------------------------------------------------------------------------------------
 
 // The shortest decimal that reads back as the same double, in the form of a Python float, which transformers requires.
 static inline const char* config_decimal(char text[32], double x) {
@@ -381,5 +378,3 @@ static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, co
                  type, m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, letters, activation, a, b, scaling,
                  m->tied ? "true" : "false", dtype, more);
 }
-
-#endif

@@ -11,8 +11,7 @@ removed during the run (--keep-last).
     tokenizer_config.json      and special_tokens_map.json, added_tokens.json, chat_template.jinja, vocab.json,
                                merges.txt: copied from the vocabulary's folder; the first is written if it is missing
 */
-#ifndef HUB_FILES_H
-#define HUB_FILES_H
+#pragma once
 
 #include "checkpoint.h"
 #include "../dataloader/tokenizer.h"
@@ -140,5 +139,3 @@ static inline bool hub_files_gather(HubFiles* hub, const HubSources* sources, Er
         hub_files_free(hub);
     return ok;
 }
-
-#endif

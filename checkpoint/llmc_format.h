@@ -18,8 +18,7 @@ zeros and not read.
 
 Files are untrusted input: the sizes in the header have to make a model, and the file has to have exactly their bytes.
 */
-#ifndef LLMC_FORMAT_H
-#define LLMC_FORMAT_H
+#pragma once
 
 #include "hf_config.h"
 #include "safetensors.h"
@@ -169,5 +168,3 @@ static inline bool llmc_file_layout(SafeTensorsLayout* file_layout, SafeTensor* 
     free(tensors);
     return true;
 }
-
-#endif

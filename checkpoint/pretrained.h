@@ -7,8 +7,7 @@ index, or llm.c's weights. Names and shapes are Hugging Face's.
     checkpoint_init           reads this rank's slices
     checkpoint_sample         a fingerprint of the weights, for ranks to compare
 */
-#ifndef PRETRAINED_H
-#define PRETRAINED_H
+#pragma once
 
 #include "checkpoint.h"
 #include "llmc_format.h"
@@ -157,5 +156,3 @@ static inline bool checkpoint_init(const char* path, const ModelConfig* model, c
     safetensors_model_close(&file);
     return ok;
 }
-
-#endif

@@ -24,8 +24,7 @@ twice, no name contains a NUL, and tensors have at most 8 dimensions.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */
-#ifndef SAFETENSORS_H
-#define SAFETENSORS_H
+#pragma once
 
 #include "../util/base.h"
 #include "../util/json.h"
@@ -34,8 +33,7 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 #error "safetensors files are little-endian, and are used as they lie in memory"
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// A tensor
+// ---- A tensor ---------------------------------------------------------------------------------------------------
 
 // clang-format off
 typedef enum {
@@ -88,8 +86,7 @@ static inline bool safetensors_size(SafeTensor* tensor) {
     return bits % 8 == 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading one file
+// ---- Reading one file -------------------------------------------------------------------------------------------
 
 typedef struct {
     const char* path;
@@ -352,8 +349,7 @@ static inline bool safetensors_read_f32(float* dst, const SafeTensors* st, const
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading a model: one file, or several
+// ---- Reading a model: one file, or several ----------------------------------------------------------------------
 
 typedef struct {
     const SafeTensor* tensor;
@@ -530,8 +526,7 @@ static inline const SafeTensor* safetensors_model_find(const SafeTensorsModel* m
     return entry ? entry->tensor : NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing: the layout
+// ---- Writing: the layout ----------------------------------------------------------------------------------------
 
 typedef struct {
     const char *key, *value;
@@ -617,8 +612,7 @@ static inline bool safetensors_layout(SafeTensorsLayout* file_layout, SafeTensor
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing: the bytes
+// ---- Writing: the bytes -----------------------------------------------------------------------------------------
 
 typedef struct {
     int fd;
@@ -713,5 +707,3 @@ static inline bool safetensors_finish(SafeTensorsFile* file, Error* error) {
     if (flushed) return safe_write_failed(file, "flush to the disk", flushed, error);
     return !closed || safe_write_failed(file, "close", closed, error);
 }
-
-#endif

@@ -4,8 +4,7 @@ the rest wait for ever, or train a different model.
 
     comm_check_same     all ranks pass a text: their arguments, their build, their files. If one differs, the job ends
 */
-#ifndef CHECK_SAME_H
-#define CHECK_SAME_H
+#pragma once
 
 #include "../comm.h"
 
@@ -73,5 +72,3 @@ static inline void comm_check_same(Comm* world, const char* what, const char* mi
     free(theirs);
     comm_abort_all(world, EXIT_ARGUMENTS, text);
 }
-
-#endif

@@ -14,15 +14,13 @@ through the host, in all groups; without MPI there is no run. To make NCCL accep
 NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a different NCCL_HOSTID for every rank (any NCCL; then also
 NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 */
-#ifndef COMM_GPU_H
-#define COMM_GPU_H
+#pragma once
 
 #include "comm_types.h"
 
 #include <signal.h>
 
-// ----------------------------------------------------------------------------------------------------------------
-// Staging
+// ---- Staging ----------------------------------------------------------------------------------------------------
 
 // Whether the buffers of an operation are in device memory; false if it has none.
 static inline bool comm_is_on_device(const CommRequest* r) {
@@ -76,8 +74,7 @@ static inline void comm_deliver(CommRequest* r) {
 }
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// NCCL
+// ---- NCCL -------------------------------------------------------------------------------------------------------
 
 #ifdef USE_NCCL
 // Ends the run after a rank has died. If that rank has not reported why, this one reports it.
@@ -205,8 +202,7 @@ static inline void comm_nccl_wait(CommRequest* r) {
     r->done = NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Begin: which rank has which GPU
+// ---- Begin: which rank has which GPU ----------------------------------------------------------------------------
 
 // An identifier of this machine: its name, and a number that Linux draws when it boots.
 static inline uint64_t comm_machine(void) {
@@ -366,6 +362,4 @@ static inline void comm_nccl_free(Comm* c) {
     c->lanes = NULL;
     c->nccl = NULL;
 }
-#endif
-
 #endif

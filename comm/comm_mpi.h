@@ -5,8 +5,7 @@ group's thread in comm_progress_thread.h.)
 MPI counts in int, so a vector is sent in pieces of comm->piece bytes, regardless of which rank owns which part. MPI has
 no 16-bit floats: they are sent as uint16_t, and added by functions defined here.
 */
-#ifndef COMM_MPI_H
-#define COMM_MPI_H
+#pragma once
 
 #include "comm_types.h"
 
@@ -171,8 +170,7 @@ static inline bool comm_mpi_is_done(CommRequest* r) {
     return done;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The job: begin and end; groups
+// ---- The job: begin and end; groups -----------------------------------------------------------------------------
 
 // True if all ranks call it, within COMM_TOGETHER seconds.
 static inline bool comm_all_come(void) {
@@ -251,6 +249,4 @@ static inline void comm_mpi_split_machine(Comm* child, const Comm* world) {
 static inline void comm_mpi_free(Comm* c) {
     if (c->mpi != MPI_COMM_NULL) comm_mpi_check(MPI_Comm_free(&c->mpi), c, "free");
 }
-#endif
-
 #endif

@@ -41,8 +41,7 @@ of the next communicator, which only its own abort would end (NCCL's issue 1013)
 kernels end before any memory is freed: nccl_abort_all. It needs the aborts of the other ranks too, so a process that
 fails does not abort: it calls _exit, and the driver ends its kernels.
 */
-#ifndef COMM_NCCL_H
-#define COMM_NCCL_H
+#pragma once
 
 #include "../kernels/device.h"
 #ifndef USE_CUDA
@@ -79,8 +78,7 @@ static inline void nccl_prepare(void) {
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Errors
+// ---- Errors -----------------------------------------------------------------------------------------------------
 
 __attribute__((noreturn)) static inline void nccl_fail(ncclResult_t code, const NcclGroup* g, const char* what) {
     char last[512];
@@ -106,8 +104,7 @@ static inline const NcclGroup* nccl_find_error(const NcclGroup* list, ncclResult
     return NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Begin, end
+// ---- Begin, end -------------------------------------------------------------------------------------------------
 
 // Wraps a new communicator; NULL: this rank is alone in it, and has none.
 static inline NcclGroup* nccl_adopt(NcclGroup** list, const NcclGroup* made, ncclComm_t comm) {
@@ -186,8 +183,7 @@ static inline void nccl_abort_all(NcclGroup** list) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Operations
+// ---- Operations -------------------------------------------------------------------------------------------------
 
 static inline void nccl_begin(const NcclGroup* g) {
     cuda_check(cudaEventRecord(g->ready, 0), "the start of an operation");
@@ -261,8 +257,7 @@ static inline bool nccl_self_is_done(const NcclSelf* s, int64_t number) {
     return number < s->sent && number < s->received;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Lanes of a ring of ranks 0, 1, ..., size - 1, 0
+// ---- Lanes of a ring of ranks 0, 1, ..., size - 1, 0 ------------------------------------------------------------
 
 typedef struct {
     int from, to, direction; // direction: 0 forward, 1 backward
@@ -348,5 +343,3 @@ static inline void nccl_lanes_close(NcclGroup** list, NcclLanes* lanes) {
     for (int i = 0; i < lanes->n; i++) nccl_close(list, lanes->lane[i].group);
     free(lanes);
 }
-
-#endif

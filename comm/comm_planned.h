@@ -20,8 +20,7 @@ each sum. The host only enqueues.
 
 16-bit floats are added in float32 and rounded after every addition, as elsewhere.
 */
-#ifndef COMM_PLANNED_H
-#define COMM_PLANNED_H
+#pragma once
 
 #include "collectives/plan.h"
 #include "comm_gpu.h"
@@ -71,8 +70,7 @@ typedef struct CommPlans {
 #endif
 } CommPlans;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Compile
+// ---- Compile ----------------------------------------------------------------------------------------------------
 
 typedef struct {
     int32_t from, to;
@@ -196,8 +194,7 @@ static inline void comm_plan_free(CommPlan* p) {
     memset(p, 0, sizeof *p);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Which operations follow a plan
+// ---- Which operations follow a plan -----------------------------------------------------------------------------
 
 // The plan that an operation follows, or NULL. All ranks get the same answer.
 static inline const CommPlan* comm_plan_of(const CommRequest* r) {
@@ -231,8 +228,7 @@ static inline int64_t comm_plan_size_bytes(const CommRequest* r, const CommPlan*
     return sent * comm_type_bytes(r->type) * r->comm->size;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Host memory: MPI
+// ---- Host memory: MPI -------------------------------------------------------------------------------------------
 
 #ifdef USE_MPI
 // An operation in flight. An item is a slab of a row: number row * slabs + slab.
@@ -535,8 +531,7 @@ static inline void comm_plan_wait(CommRequest* r) {
 }
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// Device memory: NCCL
+// ---- Device memory: NCCL ----------------------------------------------------------------------------------------
 
 #ifdef USE_NCCL
 template <class T>
@@ -648,8 +643,7 @@ static inline void comm_plan_check_steps(const CommPlan* p) {
 }
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// A group's plans
+// ---- A group's plans --------------------------------------------------------------------------------------------
 
 static inline CommPlans* comm_plans_of(Comm* c) {
     if (c->plans) return c->plans;
@@ -699,5 +693,3 @@ static inline void comm_free_plans(Comm* c) {
     free(c->plans);
     c->plans = NULL;
 }
-
-#endif

@@ -36,8 +36,7 @@ comm_progress.
 An error in the thread ends the job, as one elsewhere does (comm_stop): of two threads that die at once only one calls
 MPI.
 */
-#ifndef COMM_PROGRESS_THREAD_H
-#define COMM_PROGRESS_THREAD_H
+#pragma once
 
 #include "comm_mpi.h"
 #include "comm_planned.h"
@@ -77,8 +76,7 @@ typedef struct CommThread {
     bool stop, gone;        // the thread has to end; it has ended
 } CommThread;
 
-// ----------------------------------------------------------------------------------------------------------------
-// The thread
+// ---- The thread -------------------------------------------------------------------------------------------------
 
 // Sleeps until the condition is signaled, at most for `seconds`.
 static inline void comm_thread_sleep(CommThread* t, pthread_cond_t* condition, double seconds) {
@@ -192,8 +190,7 @@ static inline void* comm_thread_run(void* thread) {
     return NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The rank
+// ---- The rank ---------------------------------------------------------------------------------------------------
 
 // Puts an operation into the queue of its group's thread.
 static inline void comm_thread_start(CommRequest* r) {
@@ -244,8 +241,7 @@ static inline void comm_thread_wait(CommRequest* r) {
     t->owed--;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Begin and end
+// ---- Begin and end ----------------------------------------------------------------------------------------------
 
 // Ends the run if a group with a thread has operations in flight, as `what` must not be done then.
 static inline void comm_thread_check_idle(const Comm* c, const char* what) {
@@ -379,5 +375,3 @@ static inline bool comm_can_thread(const Comm* c) {
     return false;
 #endif
 }
-
-#endif

@@ -2,8 +2,7 @@
 comm_types.h: the types of groups and operations, for comm.h, which explains both, and for the backends: comm_mpi.h,
 comm_gpu.h.
 */
-#ifndef COMM_TYPES_H
-#define COMM_TYPES_H
+#pragma once
 
 #include "../util/base.h"
 #include "../kernels/device.h"
@@ -167,8 +166,7 @@ static inline int64_t comm_size_bytes(const CommRequest* r) {
     return 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The job
+// ---- The job ----------------------------------------------------------------------------------------------------
 
 static inline bool comm_any_set(const char* const* names) {
     for (; *names; names++) {
@@ -213,5 +211,3 @@ static inline void comm_say_lonely(void) {
             "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks the same way\n",
             process.name, process.rank);
 }
-
-#endif

@@ -10,8 +10,7 @@ has set the number of threads.
 
     comm_share_cores    all ranks call it, once, before the first parallel region
 */
-#ifndef CPU_AFFINITY_H
-#define CPU_AFFINITY_H
+#pragma once
 
 #include "../comm.h"
 #ifdef __linux__
@@ -170,5 +169,3 @@ static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     else
         place->threads = cores_take(place, cores, holders, own);
 }
-
-#endif

@@ -38,8 +38,7 @@ ranks would wait on their GPUs for ever. No rank breaks it before all have met.
 torchrun keeps its own store on MASTER_PORT if TORCHELASTIC_USE_AGENT_STORE=True; the rendezvous is then on the next
 port.
 */
-#ifndef RENDEZVOUS_H
-#define RENDEZVOUS_H
+#pragma once
 
 #include "../util/base.h"
 #include "../util/sha256.h"
@@ -76,8 +75,7 @@ typedef struct {
     bool told;          // the lost rank has reported why itself
 } Rendezvous;
 
-// ----------------------------------------------------------------------------------------------------------------
-// This rank, from the environment
+// ---- This rank, from the environment ----------------------------------------------------------------------------
 
 // A whole number from the environment.
 static inline bool rendezvous_number(int* value, const char* name, int least, Error* error) {
@@ -141,8 +139,7 @@ static inline bool rendezvous_read(Rendezvous* r, Error* error) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Connections
+// ---- Connections ------------------------------------------------------------------------------------------------
 
 // Sends or receives n bytes within some seconds; false if the other side is gone or too slow.
 static inline bool rendezvous_move(int fd, void* bytes, size_t n, bool sends, double until) {
@@ -268,8 +265,7 @@ static inline int rendezvous_connect(const Rendezvous* r, const char** reason) {
     return fd;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Meeting for the first time
+// ---- Meeting for the first time ---------------------------------------------------------------------------------
 
 enum { RENDEZVOUS_NONCE = 16 };
 
@@ -652,8 +648,7 @@ static inline bool rendezvous_join(Rendezvous* r, void* all, const void* mine, s
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// While the program runs
+// ---- While the program runs -------------------------------------------------------------------------------------
 
 // Sends a word on all connections.
 static inline void rendezvous_say(Rendezvous* r, char word) {
@@ -705,5 +700,3 @@ static inline bool rendezvous_meet(Rendezvous* r, char word, double seconds) {
     }
     return false;
 }
-
-#endif

@@ -42,8 +42,7 @@ before it in its window. (Overlapping windows give each token more context and a
 last row may be shorter. Bits per byte: the sum of the losses / ln 2 / bytes of the predicted text, the only number that
 can be compared between vocabularies. Special tokens have no bytes, but their losses count.
 */
-#ifndef EVAL_LOADER_H
-#define EVAL_LOADER_H
+#pragma once
 
 #include "../dataloader.h"
 #include "tokenizer.h"
@@ -92,8 +91,7 @@ static inline void evaluations_close(Evaluations* list) {
     memset(list, 0, sizeof *list);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Multiple choice
+// ---- Multiple choice --------------------------------------------------------------------------------------------
 
 static inline bool choice_recognise(const unsigned char* data, size_t size) {
     return size >= 4 && shard_header_word(data, 0) == CHOICE_MAGIC;
@@ -224,8 +222,7 @@ static inline bool choice_fit(Evaluation* eval, int V, Error* error) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Perplexity
+// ---- Perplexity -------------------------------------------------------------------------------------------------
 
 static inline int64_t stream_row_tokens(const Evaluation* eval, int64_t row) {
     return min_i64(eval->T, eval->stream.tokens - 1 - row * eval->T);
@@ -262,8 +259,7 @@ static inline int64_t stream_bytes(const TokenFiles* stream, const Tokenizer* to
     return sum;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Evaluations
+// ---- Evaluations ------------------------------------------------------------------------------------------------
 
 static inline Evaluation* evaluations_append(Evaluations* list, const char* path) {
     list->item = (Evaluation*)checked_realloc(list->item, (size_t)list->count + 1, sizeof(Evaluation),
@@ -387,8 +383,7 @@ static inline uint64_t evaluation_checksum(const Evaluation* eval) {
     return is_choice(eval) ? hash_bytes(eval->map.data, eval->map.size) : tokens_checksum(&eval->stream);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Scores
+// ---- Scores -----------------------------------------------------------------------------------------------------
 
 typedef struct {
     int64_t n;                          // examples, or predicted tokens
@@ -446,5 +441,3 @@ static inline void evaluation_describe(char* text, size_t size, const Evaluation
         append_text(text, size, " in %lld rows", (long long)eval->rows);
     }
 }
-
-#endif

@@ -12,8 +12,7 @@ A line is a document: the vocabulary's document token precedes it; if tokens are
 Empty texts are omitted. Every rank tokenizes for itself when it starts, so this is for texts of some megabytes;
 build/tokenize tokenizes larger ones once, on all cores.
 */
-#ifndef JSONL_H
-#define JSONL_H
+#pragma once
 
 #include "tokenizer.h"
 #include "token_files.h"
@@ -55,8 +54,7 @@ static inline bool jsonl_lines(const unsigned char* text, size_t begin, size_t e
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A stream in memory
+// ---- A stream in memory -----------------------------------------------------------------------------------------
 
 typedef struct {
     const Tokenizer* tokenizer;
@@ -147,5 +145,3 @@ static inline bool jsonl_encode(TokenFiles* files, const Tokenizer* tokenizer, E
     free(lines.begins);
     return ok && (files->tokens > 0 || fail(error, "%s: no text in it", files->file[0].path));
 }
-
-#endif

@@ -15,8 +15,7 @@ each document, as nanoGPT's, it counts as part of the next one), and documents m
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */
-#ifndef TOKEN_FILES_H
-#define TOKEN_FILES_H
+#pragma once
 
 #include "token_format.h"
 #include <dirent.h>
@@ -31,8 +30,7 @@ static inline char* name_beside(const char* path, const char* ending, const char
     return name;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files as one stream
+// ---- Files as one stream ----------------------------------------------------------------------------------------
 
 typedef struct {
     char* path;
@@ -499,8 +497,7 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Documents
+// ---- Documents --------------------------------------------------------------------------------------------------
 
 // Whether a format itself marks where documents begin, without a token.
 static inline bool format_has_documents(TokenFormat format) {
@@ -579,5 +576,3 @@ static inline void tokens_positions(int32_t* positions, const TokenFiles* files,
     positions[0] = 0;
     for (int64_t i = 1; i < n; i++) positions[i] = positions[i] ? positions[i - 1] + 1 : 0;
 }
-
-#endif

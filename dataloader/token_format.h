@@ -30,8 +30,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
        Integers of 32 or 64 bits and bytes without any order are refused by a look at the middle of the file.
     6. Anything else is refused.
 */
-#ifndef TOKEN_FORMAT_H
-#define TOKEN_FORMAT_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -39,8 +38,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
 #error "the token files are little-endian, and are used as they lie in memory"
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// The formats
+// ---- The formats ------------------------------------------------------------------------------------------------
 
 typedef enum {
     TOKENS_TEXT,
@@ -238,8 +236,7 @@ static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Megatron's index
+// ---- Megatron's index -------------------------------------------------------------------------------------------
 
 static const char index_magic[] = "MMIDIDX\0"; // 9 bytes, with the NUL that C adds
 static const int64_t index_header_bytes = 9 + 8 + 1 + 8 + 8;
@@ -340,5 +337,3 @@ static inline bool index_read(MegatronIndex* index, const unsigned char* data, s
     memset(index, 0, sizeof *index);
     return index_read_header(index, data, size, path, error) && index_check_lists(index, tokens_bytes, path, error);
 }
-
-#endif

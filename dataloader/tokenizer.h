@@ -11,8 +11,7 @@ Without a vocabulary the tokens are the 256 bytes. Decoded tokens need not be te
 characters and incomplete characters. TextWriter joins bytes to UTF-8 characters and writes '?' for bytes that form
 none.
 */
-#ifndef TOKENIZER_H
-#define TOKENIZER_H
+#pragma once
 
 #include "../util/base.h"
 #include "tokenizer/vocab_files.h"
@@ -68,5 +67,3 @@ static inline void text_writer_put_token(TextWriter* writer, const Tokenizer* to
     for (size_t i = 0; i < n; i++) text_writer_put(writer, bytes[i]);
     if (n == 0) text_writer_put(writer, 256); // no token of this vocabulary: '?'
 }
-
-#endif

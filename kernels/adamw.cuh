@@ -8,8 +8,7 @@ and the parameters follow the master weights without bias. The random bits of el
 Philox with key `key` and counter (step, (first + i) / 4): they depend on the key, the step and the place in the tensor,
 not on how the tensor is sharded. That is why groups begin where first + i is a multiple of 4.
 */
-#ifndef ADAMW_CUH
-#define ADAMW_CUH
+#pragma once
 
 #include "tensor_ranges.h"
 
@@ -145,5 +144,3 @@ static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_
     if (sizeof(floatX) == sizeof(float)) return;
     launch(launch_shape(blocks_for(n, 256), 256), adamw_round_kernel, p, master, n, step, key, first);
 }
-
-#endif

@@ -20,8 +20,7 @@ weights without bias. The random bits of element i are word (first + i) mod 4 of
 (step, (first + i) / 4): they depend on the key, the step and the place in the tensor, not on how the tensor is sharded,
 and are those of a GPU (adamw.cuh).
 */
-#ifndef ADAMW_H
-#define ADAMW_H
+#pragma once
 
 #include "floatx.h"
 #include "tensor_ranges.h"
@@ -146,5 +145,3 @@ static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_
                     first + (uint64_t)begin);
     }
 }
-
-#endif

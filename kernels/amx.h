@@ -15,8 +15,7 @@ its steps of 32 begin.
 The macros take `simulated`: NULL for the tiles of the processor, or eight tiles in memory. They are macros because the
 number of a tile is a part of the instruction.
 */
-#ifndef AMX_H
-#define AMX_H
+#pragma once
 
 #include "../util/base.h"
 #if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(NO_AMX) &&                              \
@@ -32,8 +31,7 @@ typedef struct {
     uint32_t word[TILE_ROWS][TILE_WORDS];
 } Tile;
 
-// ----------------------------------------------------------------------------------------------------------------
-// In C
+// ---- In C -------------------------------------------------------------------------------------------------------
 
 static inline void simulate_copy(char* to, int64_t to_stride, const char* from, int64_t from_stride) {
     for (int i = 0; i < TILE_ROWS; i++)
@@ -64,8 +62,7 @@ static inline void simulate_product(Tile* c, const Tile* a, const Tile* b) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// By the processor
+// ---- By the processor -------------------------------------------------------------------------------------------
 
 #ifdef AMX_COMPILED
 #define TILE_ASM(simulated, in_c, ...)                                                                                 \
@@ -181,5 +178,3 @@ static inline void amx_end(void) {
     __asm__ volatile("tilerelease" ::);
 #endif
 }
-
-#endif

@@ -3,8 +3,7 @@ async_dp.cuh: async_dp.h on a GPU, with the same bits: every product is rounded 
 reduces. Arrays are read and written once; a thread has four elements, in accesses of 16 bytes where all arrays are
 aligned to that.
 */
-#ifndef KERNELS_ASYNC_DP_CUH
-#define KERNELS_ASYNC_DP_CUH
+#pragma once
 
 #include "global_norm.cuh"
 #include "outer_format.h"
@@ -51,8 +50,7 @@ static inline void each(int64_t n, const F& f, P... arrays) {
            packed ? each_kernel<4, F, P...> : each_kernel<1, F, P...>, n, f, arrays...);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sums and differences
+// ---- Sums and differences ---------------------------------------------------------------------------------------
 
 struct Difference {
     __device__ void operator()(float& out, float a, float b) const { out = a - b; }
@@ -96,8 +94,7 @@ static inline void mix(float* own, const float* base, float share, int64_t n) {
     each(n, f, own, base);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Delay compensation
+// ---- Delay compensation -----------------------------------------------------------------------------------------
 
 // (g g (to - from))^2, in float64
 __device__ __forceinline__ double delay_square(float g, float to, float from) {
@@ -154,8 +151,7 @@ static inline void delay_compensate(float* g, const float* to, const float* from
     each(n, f, g, to, from);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Outer steps
+// ---- Outer steps ------------------------------------------------------------------------------------------------
 
 struct Outer {
     float factor, lr, momentum;
@@ -419,5 +415,3 @@ __global__ static void __launch_bounds__(128)
 static inline void sparse_add(float* out, const uint8_t* packed, int64_t n, int bits, int top_k) {
     launch(launch_shape(blocks_for(n, SPARSE_CHUNK), 128), sparse_add_kernel, out, packed, n, bits, top_k);
 }
-
-#endif

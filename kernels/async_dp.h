@@ -40,8 +40,7 @@ All replicas have to get the same bits from the same numbers, on any kind of mac
 product and a sum into one multiply-add, which rounds once instead of twice; so every product below is rounded
 separately (rounded_product), except in delay_squares.
 */
-#ifndef KERNELS_ASYNC_DP_H
-#define KERNELS_ASYNC_DP_H
+#pragma once
 
 #include "outer_format.h"
 
@@ -51,8 +50,7 @@ static inline uint32_t hidden_zero(void) {
     return zero;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sums and differences
+// ---- Sums and differences ---------------------------------------------------------------------------------------
 
 // out = a - b (n). out may be a or b.
 static inline void difference(float* out, const float* a, const float* b, int64_t n) {
@@ -85,8 +83,7 @@ static inline void mix(float* RESTRICT own, const float* RESTRICT base, float sh
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Delay compensation
+// ---- Delay compensation -----------------------------------------------------------------------------------------
 
 // g g (to - from), in float64: usually only the last product is rounded.
 static inline double delay_term(float g, float to, float from) { return (double)g * g * ((double)to - (double)from); }
@@ -138,8 +135,7 @@ static inline void delay_compensate(float* RESTRICT g, const float* RESTRICT to,
             rounded_product(rounded_product(lambda, g[i], zero), rounded_product(g[i], to[i] - from[i], zero), zero);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Outer steps
+// ---- Outer steps ------------------------------------------------------------------------------------------------
 
 // One element of Nesterov's step, with D = factor sum.
 static inline void outer_element(float* base, float* velocity, float sum, float factor, float lr, float momentum,
@@ -167,8 +163,7 @@ static inline void eager_update(float* RESTRICT base, float* RESTRICT velocity, 
         outer_element(base + i, velocity + i, (sum[i] - old[i]) + fresh[i], factor, lr, momentum, zero);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Quantised differences
+// ---- Quantised differences --------------------------------------------------------------------------------------
 
 // The head of n numbers, NaN if one of them is not finite.
 static inline uint32_t quant_head(const float* x, int n, int bits) {
@@ -246,8 +241,7 @@ static inline void dequantize_add(float* RESTRICT out, const uint8_t* RESTRICT p
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sparse differences
+// ---- Sparse differences -----------------------------------------------------------------------------------------
 
 static inline void put_field(uint32_t* words, int64_t at, uint32_t field) {
     const uint64_t moved = (uint64_t)field << at % 32;
@@ -339,5 +333,3 @@ static inline void sparse_add(float* RESTRICT out, const uint8_t* RESTRICT packe
         }
     }
 }
-
-#endif

@@ -45,8 +45,7 @@ is in flight. Only tiles in which a document begins are masked. The kernels are 
 Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
 small. Rounding: P and dS are rounded to 16 bits for the second product; all else is float32.
 */
-#ifndef ATTENTION_CUH
-#define ATTENTION_CUH
+#pragma once
 
 #include "attention_common.cuh"
 #include "attention_hopper.cuh"
@@ -196,8 +195,7 @@ __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, 
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tensor cores: forward
+// ---- Tensor cores: forward --------------------------------------------------------------------------------------
 
 template <int HS, bool DOCUMENTS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
@@ -260,8 +258,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     store_rows<HS>(out + block.out, s.NH * HS, row, s.T, o, 1.0f, rows);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tensor cores: backward
+// ---- Tensor cores: backward -------------------------------------------------------------------------------------
 
 // Dot products of the warp's rows of two tiles, 32 each. Four lanes share a row, as they do in accumulators.
 template <int HS>
@@ -456,8 +453,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
                    rows);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Generating text
+// ---- Generating text --------------------------------------------------------------------------------------------
 
 enum { DECODE_THREADS = 256 };
 
@@ -523,8 +519,7 @@ __global__ static void __launch_bounds__(DECODE_THREADS)
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Entry points
+// ---- Entry points -----------------------------------------------------------------------------------------------
 
 // The family that ATTENTION selects; ANY_FAMILY: none. Read once; tests write here.
 enum { ANY_FAMILY, PLAIN_FAMILY, MMA_FAMILY, WGMMA_FAMILY };
@@ -664,5 +659,3 @@ static inline void attention_remember(floatX* cache, const floatX* qkv, int T, i
     const int64_t n = (int64_t)T * 2 * NKV * HS;
     launch(launch_shape(blocks_for(n, 256), 256), remember_kernel, cache, qkv, n, 2 * NKV * HS, NH * HS);
 }
-
-#endif

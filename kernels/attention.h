@@ -44,14 +44,12 @@ Bits. Blocks are cut from the start of the sequence and every sum is taken by on
 bf16 as attention_product.h says. So no bit depends on the number of threads or on the other sequences, and no output on
 later tokens.
 */
-#ifndef ATTENTION_H
-#define ATTENTION_H
+#pragma once
 
 #include "attention_product.h"
 #include "fast_math.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Heads, blocks, scratch
+// ---- Heads, blocks, scratch -------------------------------------------------------------------------------------
 
 typedef struct {
     int B, T, NH, NKV, HS;
@@ -225,8 +223,7 @@ static inline void mask_documents(float* scores, const AttShape* s, int b, int i
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Forward
+// ---- Forward ----------------------------------------------------------------------------------------------------
 
 // Online softmax over the next block of keys: scores become e^(scale (s - max)), max and sum (ATT_BLOCK) are updated,
 // factor scales sums made with the former max.
@@ -371,8 +368,7 @@ static inline void attention_forward(floatX* out, float* lse, const floatX* qkv,
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Backward
+// ---- Backward ---------------------------------------------------------------------------------------------------
 
 typedef struct {
     AttMatrix q, dout;        // a block of queries: (ATT_BLOCK, width)
@@ -563,8 +559,7 @@ static inline void attention_backward(floatX* dqkv, const floatX* dout, const fl
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Generating text
+// ---- Generating text --------------------------------------------------------------------------------------------
 
 // out (HS) of one query q (HS) against `rows` keys and values, which are `stride` numbers apart. sums (HS): scratch.
 static inline void decode_head(floatX* RESTRICT out, float* RESTRICT sums, const floatX* q, const floatX* keys,
@@ -620,5 +615,3 @@ static inline void attention_remember(floatX* cache, const floatX* qkv, int T, i
     for (int t = 0; t < T; t++)
         memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));
 }
-
-#endif

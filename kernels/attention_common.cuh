@@ -7,15 +7,13 @@ Both kinds of tensor core instructions have the same layout of a matrix in regis
 8][4] in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1, of row g in c[n][0], c[n][1], and
 of row g + 8 in c[n][2], c[n][3]. Rounded in pairs, two neighbours c[n], c[n + 1] are 16 columns of a left operand.
 */
-#ifndef ATTENTION_COMMON_CUH
-#define ATTENTION_COMMON_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
-// ----------------------------------------------------------------------------------------------------------------
-// The work of a block
+// ---- The work of a block ----------------------------------------------------------------------------------------
 
 typedef struct {
     int T, NH, NKV, HS;
@@ -68,8 +66,7 @@ __device__ __forceinline__ int unseen_from(const int32_t* __restrict__ positions
     return high;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// 16 rows of a matrix in a warp's registers
+// ---- 16 rows of a matrix in a warp's registers ------------------------------------------------------------------
 
 typedef Packed<floatX, 2> Pair;
 __device__ __forceinline__ Pair round_pair(float first, float second) {
@@ -171,5 +168,3 @@ __device__ __forceinline__ void scale_rows(float (&c)[N / 8][4], const float (&f
 #pragma unroll
     for (int i = 0; i < N / 2; i++) c[i / 4][i % 4] *= factor[i / 2 % 2];
 }
-
-#endif

@@ -37,8 +37,7 @@ that would be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.
 Documents are as in attention.cuh: a piece begins with the tile of keys in which the document of its first query begins,
 or ends with the last query that sees any of its keys.
 */
-#ifndef ATTENTION_HOPPER_CUH
-#define ATTENTION_HOPPER_CUH
+#pragma once
 
 #include "attention_common.cuh"
 #include "hopper.cuh"
@@ -56,8 +55,7 @@ enum {
     TEAM = 3,
 };
 
-// ----------------------------------------------------------------------------------------------------------------
-// Pieces of work, and tiles in flight
+// ---- Pieces of work, and tiles in flight ------------------------------------------------------------------------
 
 // The pieces of a launch are dealt by a counter. Each of its blocks asks until there is none left. After one question
 // for each piece and one for each block the counter is 0 again, for the stream's next kernel.
@@ -192,8 +190,7 @@ __device__ __forceinline__ void store_head(const TensorMap& map, int column, int
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Products, started: 64 rows of a warpgroup
+// ---- Products, started: 64 rows of a warpgroup ------------------------------------------------------------------
 
 // c = A B^T. A: 64 rows, from `part` * 64 on, of A_ROWS of a head; B: N rows of a head
 template <int HS, int N, int A_ROWS>
@@ -224,8 +221,7 @@ __device__ __forceinline__ void round_all(unsigned (&a)[N / 16][4], float (&c)[N
     for (int k = 0; k < N / 16; k++) round_to_left<N>(a[k], by_columns(c), k);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Forward
+// ---- Forward ----------------------------------------------------------------------------------------------------
 
 // The next tile of the ring: 128 rows of a head.
 template <int HS, int SLOTS>
@@ -344,8 +340,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Backward, by queries: dQ, and D for the keys
+// ---- Backward, by queries: dQ, and D for the keys ---------------------------------------------------------------
 
 // Loads Q and dO of each piece, and K and V of its tiles of keys.
 template <int HS, bool DOCUMENTS>
@@ -471,8 +466,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Backward, by keys: dK and dV
+// ---- Backward, by keys: dK and dV -------------------------------------------------------------------------------
 
 // The first query after a piece's keys that sees none of them.
 template <bool DOCUMENTS>
@@ -627,8 +621,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Called by attention.cuh
+// ---- Called by attention.cuh ------------------------------------------------------------------------------------
 
 // This kernel has shared memory only when compiled for Hopper's own target: so the host can detect whether the program
 // has such code.
@@ -691,5 +684,3 @@ static void hopper_backward(floatX* dqkv, float* D, const floatX* dout, const fl
            k.positions ? hopper_backward_keys<HS, true> : hopper_backward_keys<HS, false>, to, given, from, lse, D, k,
            of_keys);
 }
-
-#endif

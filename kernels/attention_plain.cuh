@@ -2,8 +2,7 @@
 attention_plain.cuh: the attention of attention.cuh on ordinary cores: float32, any head up to 256, any alignment.
 Simpler than the tensor cores' family, and many times slower.
 */
-#ifndef ATTENTION_PLAIN_CUH
-#define ATTENTION_PLAIN_CUH
+#pragma once
 
 #include "attention_common.cuh"
 
@@ -181,5 +180,3 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     plain_store(dqkv + (KEYS ? block.k : block.q), stride, row, T, HS, sum1, s.scale * LN_2);
     if (KEYS) plain_store(dqkv + block.v, stride, row, T, HS, sum2, 1.0f);
 }
-
-#endif

@@ -13,8 +13,7 @@ Order of sums. An element of C is one chain, c or 0, then k = 0, 1, 2, ...; in b
 adds, so that both have the same bits (products of bf16 are exact); by AMX a step of 32 is summed as amx.h says, and
 then added. Numbers that are known to be 0, beyond the diagonal, may be left out.
 */
-#ifndef ATTENTION_PRODUCT_H
-#define ATTENTION_PRODUCT_H
+#pragma once
 
 #include "../util/base.h"
 #include "matmul.h"
@@ -221,5 +220,3 @@ static inline void block_product(float* c, int ldc, const AttOperand* a, int a_r
         }
     }
 }
-
-#endif

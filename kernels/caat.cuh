@@ -3,8 +3,7 @@ caat.cuh: caat.h on a GPU; x and z are floatX, shared is floatX or float32: sums
 rounded once. caat_pack reads S channels of each stream and writes their sum once, caat_unpack reads and writes all
 channels: one pack of up to 16 bytes a thread, where C and S allow it.
 */
-#ifndef KERNELS_CAAT_CUH
-#define KERNELS_CAAT_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 
@@ -84,5 +83,3 @@ static inline void caat_unpack_floats(floatX* z, const float* shared, const floa
                                       int C, int S) {
     caat_unpack(z, shared, x, factor, streams, N, C, S);
 }
-
-#endif

@@ -10,8 +10,7 @@ The map is its own transpose, so gradients use it, too. Both passes are: caat_pa
 the ranks, caat_unpack. With S = C, caat_pack is the sum of all streams (at the end of the backward pass), and
 caat_unpack alone copies one stream to all (at the embedding).
 */
-#ifndef KERNELS_CAAT_H
-#define KERNELS_CAAT_H
+#pragma once
 
 #include "floatx.h"
 
@@ -74,5 +73,3 @@ static inline void caat_unpack_floats(floatX* z, const float* RESTRICT shared, c
         caat_scale(z + row * C, x + row * C, factor, C, S);
     }
 }
-
-#endif

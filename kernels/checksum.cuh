@@ -2,8 +2,7 @@
 checksum.cuh: util/checksum.h on a GPU. Every word is read once. Blocks add up their parts by integer atomics, so the
 order does not matter.
 */
-#ifndef KERNELS_CHECKSUM_CUH
-#define KERNELS_CHECKSUM_CUH
+#pragma once
 
 #include "../util/checksum.h"
 #include "row_sum.cuh"
@@ -39,5 +38,3 @@ static inline void checksum_add(uint64_t* sum, const void* data, int64_t bytes, 
     launch(shape, (uintptr_t)data % 4 == 0 ? checksum_kernel<true> : checksum_kernel<false>, (unsigned long long*)sum,
            (const uint16_t*)data, halves, first);
 }
-
-#endif

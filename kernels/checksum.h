@@ -1,8 +1,7 @@
 /*
 checksum.h: the checksum of util/checksum.h for device memory. It is a sum, so threads add up their parts in any order.
 */
-#ifndef KERNELS_CHECKSUM_H
-#define KERNELS_CHECKSUM_H
+#pragma once
 
 #include "../util/checksum.h"
 
@@ -15,5 +14,3 @@ static inline void checksum_add(uint64_t* sum, const void* data, int64_t bytes, 
     for (int64_t i = 0; i < bytes; i += BLOCK) total += checksum_of(at + i, min_i64(BLOCK, bytes - i), first + i / 4);
     *sum += total;
 }
-
-#endif

@@ -15,8 +15,7 @@ e^x is exp_fast: relative error 2^-22 and, from the rounding of its argument, |x
 An H200 has time for some 28 instructions for each 16-bit logit, read and written once, before arithmetic, not memory,
 is the limit. So the rare cases, the row's end and its target, are branches per pack, not per logit.
 */
-#ifndef CROSSENTROPY_CUH
-#define CROSSENTROPY_CUH
+#pragma once
 
 #include "row_sum.cuh"
 
@@ -155,8 +154,7 @@ static inline void crossentropy_backward(floatX* logits, const float* row_max, c
            row_sum, targets, scale, V_local, stride, vocab_offset);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// All at once
+// ---- All at once ------------------------------------------------------------------------------------------------
 
 // `kept`: columns of the row that stay in shared memory.
 template <int W>
@@ -223,8 +221,7 @@ static inline void crossentropy_fused(float* losses, floatX* logits, const int32
            scale, V, stride, kept);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The loss of a micro-batch
+// ---- The loss of a micro-batch ----------------------------------------------------------------------------------
 
 // A block of LOSS_THREADS: with a constant step nvcc loads eight losses before it adds the first.
 enum { LOSS_THREADS = 1024 };
@@ -241,5 +238,3 @@ __global__ static void __launch_bounds__(LOSS_THREADS)
 static inline void losses_add(double* sum, const float* losses, int N) {
     if (N > 0) launch(launch_shape(1, LOSS_THREADS), losses_add_kernel, sum, losses, N);
 }
-
-#endif

@@ -20,8 +20,7 @@ logit of a row gives e^0 = 1.
 
 logits (N, stride): a row is `stride` numbers, of which the first V_local count; the rest is padding.
 */
-#ifndef CROSSENTROPY_H
-#define CROSSENTROPY_H
+#pragma once
 
 #include "row_sum.h"
 #include "fast_math.h"
@@ -133,5 +132,3 @@ static inline void crossentropy_fused(float* RESTRICT losses, floatX* RESTRICT l
 static inline void losses_add(double* sum, const float* losses, int N) {
     for (int n = 0; n < N; n++) *sum += losses[n];
 }
-
-#endif

@@ -14,8 +14,7 @@ Rules for kernels. Whole warps reach a collective: guard the work, not the warp.
 them needs __syncwarp(); a shuffle is no fence. 16-bit floats are for memory; arithmetic is in float. Reductions have a
 fixed order, without float atomics: the same input gives the same bits.
 */
-#ifndef CUDA_UTILS_CUH
-#define CUDA_UTILS_CUH
+#pragma once
 
 #include "../util/base.h"
 #ifdef __CUDACC__
@@ -43,8 +42,7 @@ typedef float floatX;
 static inline float to_float(floatX x) { return (float)x; } // as on the CPU (floatx.h)
 static inline floatX to_floatX(float x) { return (floatX)x; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Launches
+// ---- Launches ---------------------------------------------------------------------------------------------------
 
 // Ends the run if a call of the CUDA runtime has failed.
 static inline void cuda_check(cudaError_t e, const char* what) {
@@ -112,8 +110,7 @@ static inline void* device_scratch(size_t bytes) {
 
 static inline int blocks_for(int64_t n, int per_block) { return (int)((n + per_block - 1) / per_block); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 // W numbers that are loaded and stored as one, aligned to their size: 16 bytes where W = widest<T>.
 template <class T>
@@ -156,8 +153,7 @@ static inline bool can_pack(const T* p, int64_t n) {
     return (uintptr_t)p % 16 == 0 && n % widest<T> == 0; // NULL can
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reductions
+// ---- Reductions -------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ float warp_sum(float v) {
     for (int i = 16; i > 0; i /= 2) v += __shfl_xor_sync(0xffffffffu, v, i);
@@ -260,5 +256,3 @@ __device__ __forceinline__ void copy_async_wait() {
     cuda_on_cpu::finish_copies(pending);
 #endif
 }
-
-#endif

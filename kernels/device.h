@@ -12,8 +12,7 @@ activations except through the kernels and these functions, so the same source r
 Work on a GPU is asynchronous: kernels run one after the other on one stream, and the host continues. device_to_host and
 device_synchronize wait for all work started before.
 */
-#ifndef DEVICE_H
-#define DEVICE_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -50,8 +49,7 @@ enum {
 #define FLOATX_NAME "fp32"
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 #ifdef USE_CUDA
 // Returns zeroed memory, to be freed by device_free.
@@ -182,8 +180,7 @@ static inline void arena_free(Arena* arena) {
     memset(arena, 0, sizeof *arena);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Properties of the device
+// ---- Properties of the device -----------------------------------------------------------------------------------
 
 // Sets how many threads the kernels use from now on.
 static inline void device_set_threads(int threads) {
@@ -295,7 +292,5 @@ static inline void device_name(char* name, size_t size) {
     const int threads = openmp_threads();
     snprintf(name, size, "%s, %d thread%s", model, threads, threads == 1 ? "" : "s");
 }
-
-#endif
 
 #endif

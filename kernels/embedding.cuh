@@ -21,8 +21,7 @@ So the order of additions is fixed (for up to SEGMENT places it is that of embed
 a long sum alone. Traffic: C numbers of dout for each n, a row of the table read and written for each token that occurs,
 1/SEGMENT more for the rows of scratch, and some 40 N bytes of lists.
 */
-#ifndef EMBEDDING_CUH
-#define EMBEDDING_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 
@@ -73,8 +72,7 @@ static inline void position_forward(floatX* out, const floatX* wpe, const int32_
            first_row, n, T, C);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Backward
+// ---- Backward ---------------------------------------------------------------------------------------------------
 
 enum { SEGMENT = 64 }; // places
 
@@ -229,5 +227,3 @@ static inline void position_backward(float* dwpe, const floatX* dout, const int3
            packed ? position_backward_kernel<W> : position_backward_kernel<1>, dwpe, dout, first_row, N, elements, T,
            C);
 }
-
-#endif

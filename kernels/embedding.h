@@ -23,8 +23,7 @@ tokens are positions.
 The backward pass adds to dwte and dwpe in the order of n, each element by one thread. So the sums do not depend on the
 number of threads, nor on how a batch is cut into micro-batches.
 */
-#ifndef EMBEDDING_H
-#define EMBEDDING_H
+#pragma once
 
 #include "floatx.h"
 
@@ -93,5 +92,3 @@ static inline void position_backward(float* RESTRICT dwpe, const floatX* RESTRIC
         }
     }
 }
-
-#endif

@@ -7,8 +7,7 @@ Theory: x = n ln 2 + r with a whole n and |r| <= ln 2 / 2; q = e^r - 1 from a po
 error 3e-9); e^x = 2^n (1 + q) from the bits of 2^n (Cody and Waite 1980, chapter 6). Largest error over all 2^32 floats
 (dev/test/unit/test_fast_math.c): 1.03 units in the last place.
 */
-#ifndef FAST_MATH_H
-#define FAST_MATH_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -33,5 +32,3 @@ static inline float fast_exp(float x) {
     const int32_t half = n >> 1; // 2^n in two factors, as it leaves the float range before e^x does
     return (1.0f + q) * power_of_two(half) * power_of_two(n - half);
 }
-
-#endif

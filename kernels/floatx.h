@@ -3,8 +3,7 @@ floatx.h: floatX on CPU cores, the type of parameters and activations: float32, 
 GPU, 16-bit numbers are for memory: kernels convert them with to_float, compute in float32, and round once, to nearest,
 with to_floatX. In a build for float32 both do nothing.
 */
-#ifndef FLOATX_H
-#define FLOATX_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -24,6 +23,4 @@ static inline floatX to_floatX(float x) {
 typedef float floatX;
 static inline float to_float(floatX x) { return x; }
 static inline floatX to_floatX(float x) { return x; }
-#endif
-
 #endif

@@ -6,8 +6,7 @@ For 16-bit numbers an H200 has time for some 27 instructions an element of the f
 memory, is the limit. So e^x is __expf (relative error 2^-22 and, from the rounding of its argument, |x| 2^-24), and
 division is __fdividef (2 units in the last place; 0 where the divisor is above 2^126).
 */
-#ifndef GELU_CUH
-#define GELU_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 
@@ -57,5 +56,3 @@ static inline void gelu_backward(floatX* dx, const floatX* dout, const floatX* x
     launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),
            packed ? gelu_backward_kernel<widest<floatX>> : gelu_backward_kernel<1>, dx, dout, x, n);
 }
-
-#endif

@@ -8,8 +8,7 @@ near -1. With du/dx = sqrt(2/pi) (1 + 3 * 0.044715 x^2) and s' = s (1 - s) 2 du/
 
     out = x s,     d out / dx = s + x s (1 - s) 2 du/dx,     1 - s = e s, which does not cancel where s is near 1.
 */
-#ifndef GELU_H
-#define GELU_H
+#pragma once
 
 #include "fast_math.h"
 #include "floatx.h"
@@ -51,5 +50,3 @@ static inline void gelu_backward(floatX* RESTRICT dx, const floatX* RESTRICT dou
         }
     }
 }
-
-#endif

@@ -3,8 +3,7 @@ global_norm.cuh: global_norm.h on a GPU: the sum of squares of a gradient, in fl
 bytes each. The array is cut into blocks of fixed size, and the sums of the blocks are added in order: the bits do not
 depend on the GPU.
 */
-#ifndef GLOBAL_NORM_CUH
-#define GLOBAL_NORM_CUH
+#pragma once
 
 #include "row_sum.cuh"
 #include "tensor_ranges.h"
@@ -76,5 +75,3 @@ static inline void sum_of_squares(double* sums, const float* grad, const TensorR
         launch(launch_shape(list.count, SQUARES_ADD_THREADS), squares_add_kernel, sums, partial, list);
     }
 }
-
-#endif

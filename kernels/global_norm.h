@@ -7,8 +7,7 @@ The square of a float32 is exact in float64, and sums are taken in float64: with
 small gradients. The array is cut into blocks of fixed size, threads sum blocks, and the sums of the blocks are added in
 order; so the bits do not depend on the number of threads.
 */
-#ifndef GLOBAL_NORM_H
-#define GLOBAL_NORM_H
+#pragma once
 
 #include "tensor_ranges.h"
 
@@ -48,5 +47,3 @@ static inline double sum_of_squares_range(const float* g, int64_t n) {
 static inline void sum_of_squares(double* sums, const float* grad, const TensorRange* ranges, int count) {
     for (int i = 0; i < count; i++) sums[ranges[i].index] += sum_of_squares_range(grad + ranges[i].at, ranges[i].n);
 }
-
-#endif

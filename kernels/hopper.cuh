@@ -78,8 +78,7 @@ is_hopper() first, and have a plain kernel as well.
 Float sums of a tensor core may differ from a processor's: terms of one instruction may be aligned and truncated, in an
 undocumented order.
 */
-#ifndef HOPPER_CUH
-#define HOPPER_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 #ifdef __CUDACC__
@@ -87,8 +86,7 @@ undocumented order.
 #include <cudaTypedefs.h>
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tiles
+// ---- Tiles ------------------------------------------------------------------------------------------------------
 
 constexpr int tile_columns = 64;     // of 16 bits: 128 bytes
 constexpr int tile_alignment = 1024; // bytes: eight rows
@@ -113,8 +111,7 @@ struct Tile {
     __device__ Tile step(int k) const { return {descriptor + (uint64_t)(k * (major == K_MAJOR ? 32 : 2048) >> 4)}; }
 };
 
-// ----------------------------------------------------------------------------------------------------------------
-// On a GPU
+// ---- On a GPU ---------------------------------------------------------------------------------------------------
 
 #ifdef __CUDACC__
 
@@ -421,6 +418,4 @@ __device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4]
 
 #else
 #include "../dev/emulator/hopper_emulator.h"
-#endif
-
 #endif

@@ -2,8 +2,7 @@
 kernels.h: all kernels, for the device that this program is built for. Every operation has two files with the same
 function names and arguments: NAME.h for CPU cores, in C, which is also the reference, and NAME.cuh for GPUs.
 */
-#ifndef KERNELS_H
-#define KERNELS_H
+#pragma once
 
 #include "activations.h"
 #include "device.h"
@@ -46,6 +45,4 @@ function names and arguments: NAME.h for CPU cores, in C, which is also the refe
 #include "sgd.h"
 #include "caat.h"
 #include "swiglu.h"
-#endif
-
 #endif

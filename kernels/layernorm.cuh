@@ -12,8 +12,7 @@ into shared memory, as registers are scarce. There are as many blocks as the GPU
 row of dw and one of db, which are added in order: about 1 % more traffic for many rows. A row wider than the registers
 of a block is cut into slabs, and the blocks of each slab read all of it for the two means.
 */
-#ifndef LAYERNORM_CUH
-#define LAYERNORM_CUH
+#pragma once
 
 #include "row_sum.cuh"
 
@@ -85,8 +84,7 @@ static inline void residual_layernorm_forward(floatX* sum, floatX* out, float* m
     launch(row_launch(N, C), kernel, sum, out, mean, rstd, residual, branch, bias, w, b, N, C, eps);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Backward
+// ---- Backward ---------------------------------------------------------------------------------------------------
 
 // partial (blocks, 2, C): the block's sums for dw and db.
 template <int W>
@@ -168,5 +166,3 @@ static inline void layernorm_backward(floatX* dx, float* dw, float* db, const fl
     launch(shape, kernel, dx, partial, dout, x, w, mean, rstd, N, C);
     add_columns(dw, db, partial, (int)shape.grid.x, C);
 }
-
-#endif

@@ -14,8 +14,7 @@ The variance takes a second pass over the row, of x - mean: E[x^2] - mean^2 woul
 Threads own rows of out and dx, and columns of dw and db, to which rows are added in order. So the results do not depend
 on the number of threads, nor on how a batch is cut into micro-batches.
 */
-#ifndef LAYERNORM_H
-#define LAYERNORM_H
+#pragma once
 
 #include "residual.h"
 #include "row_sum.h"
@@ -97,5 +96,3 @@ static inline void layernorm_backward(floatX* RESTRICT dx, float* RESTRICT dw, f
         }
     }
 }
-
-#endif

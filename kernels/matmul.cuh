@@ -60,8 +60,7 @@ the reference's products replace cuBLASLt; -DUSE_CUBLASLT: they do not, and a mo
 
 Sources: cublasLt.h, and "cublasLtMatmul()" in the documentation of cuBLAS, CUDA 13.0.
 */
-#ifndef MATMUL_CUH
-#define MATMUL_CUH
+#pragma once
 
 #include "device.h"
 
@@ -158,8 +157,7 @@ static inline void linear_backward_bias(float* db, const floatX* dout, int N, in
 }
 
 #if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
-// ----------------------------------------------------------------------------------------------------------------
-// Without a GPU: one CUDA thread calls the reference, of bf16, or for fp16 of float32, rounded once.
+// ---- Without a GPU: one CUDA thread calls the reference, of bf16, or for fp16 of float32, rounded once. ---------
 
 static inline reference::floatX* matmul_numbers(const floatX* x, int64_t n) {
     reference::floatX* y = (reference::floatX*)checked_malloc((size_t)n * sizeof *y, "a product");
@@ -231,8 +229,7 @@ static inline void linear_backward_weight_and_bias(float* dw, float* db, const f
 }
 
 #else
-// ----------------------------------------------------------------------------------------------------------------
-// Products by cuBLASLt: descriptions and plans
+// ---- Products by cuBLASLt: descriptions and plans ---------------------------------------------------------------
 
 #if defined(PRECISION_FP32)
 static const cudaDataType MATMUL_TYPE = CUDA_R_32F;
@@ -433,8 +430,7 @@ __global__ static void bias_add_kernel(floatX* out, const floatX* __restrict__ b
     if (i < n) out[i] = (floatX)((float)out[i] + (float)bias[i % OC]);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Plans
+// ---- Plans ------------------------------------------------------------------------------------------------------
 
 static inline void matmul_set(MatmulPlan* plan, cublasLtMatmulDescAttributes_t attribute, const void* value,
                               size_t bytes, const MatmulProduct* p) {
@@ -697,8 +693,7 @@ static int matmul_way(const MatmulProduct* p, Run run) {
     return plan->way;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC).
+// ---- Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC). ----------------------------------------
 
 // The bias, or a copy of it, at an address that is a multiple of 16.
 static inline const floatX* matmul_aligned(const floatX* bias, int n) {
@@ -794,7 +789,5 @@ static inline void linear_backward_weight_and_bias(float* dw, float* db, const f
     };
     run(matmul_way(&fused, run), fused);
 }
-
-#endif
 
 #endif

@@ -51,8 +51,7 @@ exceptions: in float32 a machine without fused multiply-add rounds twice (the po
 for every blocking, thread count and cut); and -DUSE_OPENBLAS, of float32, hands the products to cblas_sgemm, which
 promises nothing.
 */
-#ifndef MATMUL_H
-#define MATMUL_H
+#pragma once
 
 #include "floatx.h"
 #include "gelu.h"
@@ -270,8 +269,7 @@ static inline const MatmulKernel* matmul_best_kernel(void) {
     return matmul_kernel(index);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Packing
+// ---- Packing ----------------------------------------------------------------------------------------------------
 
 static inline int min_int(int a, int b) { return a < b ? a : b; }
 static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -506,8 +504,7 @@ static inline MatmulWord* matmul_reserve(size_t count) {
     return w->data;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The product
+// ---- The product ------------------------------------------------------------------------------------------------
 
 // C cut into rectangles, one for each thread. A thread computes its rectangle as if it were alone: it packs the rows of
 // A and the columns of B that it needs itself, even where a neighbour packs the same ones. Packing together would save
@@ -796,5 +793,3 @@ static inline void linear_backward_weight_and_bias(float* dw, float* db, const f
     linear_backward_weight(dw, dout, x, N, C, OC);
     linear_backward_bias(db, dout, N, OC);
 }
-
-#endif

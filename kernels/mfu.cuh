@@ -11,8 +11,7 @@ Peaks hold at the clock that the data sheet assumes. Real products reach 80 to 8
 wrong peak is worse than none: whole names are compared, so that a laptop's GPU, a slice of a GPU (MIG) or a variant
 made for one country is not taken for the card it resembles; an unknown name gives 0, and only TFLOP/s are printed.
 */
-#ifndef MFU_CUH
-#define MFU_CUH
+#pragma once
 
 #include "device.h"
 
@@ -83,5 +82,3 @@ static inline const char* device_peak_text(char* text, size_t size, double flops
     snprintf(text, size, "peak %.0f TFLOP/s by its data sheet", flops / 1e12);
     return text;
 }
-
-#endif

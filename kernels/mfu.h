@@ -5,8 +5,7 @@ multiply-add is two operations. A core starts 1 or 2 such vectors a cycle, and e
 independent chains keep it busy: 12 here, and with the two constants they fit in 16 registers. VDPBF16PS and tiles of
 AMX add products of bf16 to float32 sums in the same way.
 */
-#ifndef MFU_H
-#define MFU_H
+#pragma once
 
 #include "device.h"
 #include "matmul.h"
@@ -147,5 +146,3 @@ static inline const char* device_peak_text(char* text, size_t size, double flops
     snprintf(text, size, "measured peak %.0f GFLOP/s%s%s", flops / 1e9, *unit ? " by " : "", unit);
     return text;
 }
-
-#endif

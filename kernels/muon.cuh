@@ -1,8 +1,7 @@
 /*
 muon.cuh: muon.h on a GPU, elementwise; a thread an element.
 */
-#ifndef MUON_CUH
-#define MUON_CUH
+#pragma once
 
 #include "adamw.cuh"
 
@@ -82,5 +81,3 @@ static inline void muon_update(floatX* params, float* master, const floatX* orth
     launch(launch_shape(blocks_for(range->n, 256), 256), muon_update_kernel, params, master, ortho, matrix, piece,
            begin, *range, step_size, decay, s->step);
 }
-
-#endif

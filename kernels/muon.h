@@ -14,8 +14,7 @@ Frobenius' norm, is at least the largest. O has min(rows, cols) singular values 
 1 / sqrt(max(rows, cols)); the factor 0.2 sqrt(max(...)) makes them 0.2, as large as AdamW's usually are (Liu et al.
 2025, arXiv 2502.16982, section 2.2), so that its learning rate and weight decay serve both.
 */
-#ifndef MUON_H
-#define MUON_H
+#pragma once
 
 #include "adamw.h"
 
@@ -84,5 +83,3 @@ static inline void muon_update(floatX* params, float* master, const floatX* orth
                     range->first + (uint64_t)first);
     }
 }
-
-#endif

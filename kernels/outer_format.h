@@ -8,8 +8,7 @@ their bytes.
 
 Theory: kernels/async_dp.h.
 */
-#ifndef OUTER_FORMAT_H
-#define OUTER_FORMAT_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -113,5 +112,3 @@ HOST_DEVICE static inline uint32_t get_field(const uint32_t* words, int64_t at, 
 static inline int64_t packed_bytes(int64_t n, int bits, int top_k) {
     return top_k ? sparse_bytes(n, bits, top_k) : quant_bytes(n, bits);
 }
-
-#endif

@@ -2,8 +2,7 @@
 residual.cuh: residual.h on a GPU: adds a branch and its bias to the residual stream, and sums of gradients. 3 numbers
 of memory an element, one pack of 16 bytes a thread. (Before a norm, layernorm.cuh and rmsnorm.cuh do the addition.)
 */
-#ifndef RESIDUAL_CUH
-#define RESIDUAL_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 
@@ -57,5 +56,3 @@ __global__ static void __launch_bounds__(256)
 static inline void accumulate_max(float* largest, const float* x, int64_t n) {
     launch(launch_shape(blocks_for(n, 256), 256), accumulate_max_kernel, largest, x, n);
 }
-
-#endif

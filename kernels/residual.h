@@ -7,8 +7,7 @@ The bias comes here and not with the matrix product because, when that product's
 ranks, the bias must be added once, after their sum. Backward is the identity: every input's gradient is dout (for bias,
 its sum over rows, linear_backward_bias in matmul.h).
 */
-#ifndef RESIDUAL_H
-#define RESIDUAL_H
+#pragma once
 
 #include "floatx.h"
 
@@ -42,5 +41,3 @@ static inline void accumulate(float* RESTRICT sum, const float* RESTRICT x, int6
 #pragma omp parallel for simd schedule(static)
     for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
-
-#endif

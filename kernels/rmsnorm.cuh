@@ -4,8 +4,7 @@ and columns as in layernorm.cuh: forward, a row is read once and kept in shared 
 a row, 4 with the residual connection); backward, one pass over dout and x makes dx and the sums of dw (3 reads and 1
 write), and the next row is fetched while one is reduced.
 */
-#ifndef RMSNORM_CUH
-#define RMSNORM_CUH
+#pragma once
 
 #include "row_sum.cuh"
 
@@ -67,8 +66,7 @@ static inline void residual_rmsnorm_forward(floatX* sum, floatX* out, float* rst
     launch(row_launch(N, C), kernel, sum, out, rstd, residual, branch, bias, w, N, C, eps);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Backward
+// ---- Backward ---------------------------------------------------------------------------------------------------
 
 // partial (blocks, C): the block's sums for dw.
 template <int W>
@@ -140,5 +138,3 @@ static inline void rmsnorm_backward(floatX* dx, float* dw, const floatX* dout, c
     launch(shape, kernel, dx, partial, dout, x, w, rstd, N, C);
     add_columns(dw, NULL, partial, (int)shape.grid.x, C);
 }
-
-#endif

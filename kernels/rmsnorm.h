@@ -10,8 +10,7 @@ Backward. dw = sum_n dout xhat. With g = dout w, and d xhat_i / d x_j = rstd ((i
 
 Threads own rows of out and dx, and columns of dw, to which rows are added in order (see layernorm.h).
 */
-#ifndef RMSNORM_H
-#define RMSNORM_H
+#pragma once
 
 #include "residual.h"
 #include "row_sum.h"
@@ -81,5 +80,3 @@ static inline void rmsnorm_backward(floatX* RESTRICT dx, float* RESTRICT dw, con
         }
     }
 }
-
-#endif

@@ -3,8 +3,7 @@ rope.cuh: rope.h on a GPU, in place: every rotated number is read and written on
 shared by all heads, comes from the cache. A thread rotates a pack of points: W neighbours of the first half of a head
 and their partners of the second half; threads run along a head, then over heads, then over rows.
 */
-#ifndef ROPE_CUH
-#define ROPE_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 #include "rope_table.h"
@@ -58,5 +57,3 @@ static inline void rope_forward(floatX* qkv, const float* cos_sin, int B, int T,
 static inline void rope_backward(floatX* dqkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
     rope_rotate(dqkv, cos_sin, -1.0f, B, T, heads, HS, stride);
 }
-
-#endif

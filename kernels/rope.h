@@ -11,8 +11,7 @@ the gradient at y, rotated back by the same angle.
 
 HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sines.
 */
-#ifndef ROPE_H
-#define ROPE_H
+#pragma once
 
 #include "floatx.h"
 #include "rope_table.h"
@@ -52,5 +51,3 @@ static inline void rope_forward(floatX* qkv, const float* cos_sin, int B, int T,
 static inline void rope_backward(floatX* dqkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
     rope_rotate(dqkv, cos_sin, -1.0f, B, T, heads, HS, stride);
 }
-
-#endif

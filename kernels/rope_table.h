@@ -8,8 +8,7 @@ Models extended from short to long texts reduce their low frequencies. A frequen
                                 than original / low; between the two r f + (1 - r) f / factor, where r falls from 1 to 0
                                 with the periods in `original` positions: r = (original f / 2 pi - low) / (high - low)
 */
-#ifndef ROPE_TABLE_H
-#define ROPE_TABLE_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -38,5 +37,3 @@ static inline void rope_table_fill(float* table, int T, int HS, double theta, co
         }
     }
 }
-
-#endif

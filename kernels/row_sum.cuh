@@ -10,8 +10,7 @@ several warps.
 Sums over rows (the gradients of weights) are taken by blocks that own rows: every thread adds up its columns over the
 rows of its block, and column_partials() and add_columns() combine the blocks in order.
 */
-#ifndef ROW_SUM_CUH
-#define ROW_SUM_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 
@@ -79,8 +78,7 @@ static inline Launch row_launch(int N, int C) {
     return launch_shape(blocks_for(N, rows), dim3(32 * warps, rows), (size_t)rows * C * sizeof(floatX));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sums of columns
+// ---- Sums of columns --------------------------------------------------------------------------------------------
 
 enum {
     COLUMN_PACKS = 3,     // packs of a row that a thread owns
@@ -180,5 +178,3 @@ static inline void add_columns(float* a, float* b, const float* partial, int cou
     launch(launch_shape(blocks_for(b ? 2 * columns : columns, 32), dim3(32, 32)), add_columns_kernel, a, b, partial,
            count, columns);
 }
-
-#endif

@@ -9,8 +9,7 @@ four AVX-512 registers, enough to hide the latency of an addition. Each term pas
 
     |error| <= (n / 64 + 6) 2^-24 sum |terms|       (Higham 2002, "Accuracy and stability...", chapter 4)
 */
-#ifndef ROW_SUM_H
-#define ROW_SUM_H
+#pragma once
 
 #include "floatx.h"
 
@@ -39,5 +38,3 @@ __attribute__((always_inline)) static inline float row_sum(SumTerm term, RowArgs
     }
     return lane[0];
 }
-
-#endif

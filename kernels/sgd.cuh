@@ -3,8 +3,7 @@ sgd.cuh: sgd.h on a GPU, elementwise: as adamw.cuh, with another rule and withou
 master weights `master`, rounded stochastically by (key, step, place); adamw_round recomputes the same copy. 22 bytes of
 memory an element, 20 in float32.
 */
-#ifndef SGD_CUH
-#define SGD_CUH
+#pragma once
 
 #include "adamw.cuh"
 
@@ -26,5 +25,3 @@ static inline void sgd_update(floatX* params, float* master, const float* grad, 
     const SGD rule = {s->lr, s->beta1, s->weight_decay, s->grad_scale};
     launch_update(params, master, grad, moment1, moment2, ranges, count, rule, s->step);
 }
-
-#endif

@@ -11,8 +11,7 @@ moment.
 
 Elements are independent, so any slice may be updated alone (as in ZeRO), with the same bits.
 */
-#ifndef SGD_H
-#define SGD_H
+#pragma once
 
 #include "adamw.h"
 
@@ -40,5 +39,3 @@ static inline void sgd_update(floatX* params, float* master, const float* grad, 
         }
     }
 }
-
-#endif

@@ -2,8 +2,7 @@
 swiglu.cuh: swiglu.h on a GPU: forward 3, backward 5 numbers of memory an output, one pack of 16 bytes of each a thread.
 Exponential and division are the fast ones, as in gelu.cuh.
 */
-#ifndef SWIGLU_CUH
-#define SWIGLU_CUH
+#pragma once
 
 #include "cuda_utils.cuh"
 
@@ -58,5 +57,3 @@ static inline void swiglu_backward(floatX* dgate_up, const floatX* dout, const f
     launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),
            packed ? swiglu_backward_kernel<widest<floatX>> : swiglu_backward_kernel<1>, dgate_up, dout, gate_up, n, F);
 }
-
-#endif

@@ -8,8 +8,7 @@ s):
 
     du = dout g s,     dg = dout u (s + g s (1 - s)),     1 - s = e^-g s, which does not cancel where s is near 1.
 */
-#ifndef SWIGLU_H
-#define SWIGLU_H
+#pragma once
 
 #include "fast_math.h"
 #include "floatx.h"
@@ -46,5 +45,3 @@ static inline void swiglu_backward(floatX* RESTRICT dgate_up, const floatX* REST
         }
     }
 }
-
-#endif

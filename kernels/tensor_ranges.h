@@ -3,8 +3,7 @@ tensor_ranges.h: parts of tensors that one call of an optimizer, or of the gradi
 hundreds of tensors, most of them small; on a GPU one launch takes RANGES_PER_LAUNCH of them (as NVIDIA Apex's
 multi-tensor apply), and each of its blocks finds its own.
 */
-#ifndef TENSOR_RANGES_H
-#define TENSOR_RANGES_H
+#pragma once
 
 #include "../util/base.h"
 #ifdef USE_CUDA
@@ -88,6 +87,4 @@ __device__ __forceinline__ int range_of_block(const RangeList& list) {
     }
     return i;
 }
-#endif
-
 #endif

@@ -51,8 +51,7 @@ each adds them in float32. Numbers share a scale or a chunk only within their sl
 ranks hold copies, are stored between slices of matrices, which differ by rank, and would be rounded differently on
 each.
 */
-#ifndef ASYNC_DP_H
-#define ASYNC_DP_H
+#pragma once
 
 #include "../parallel/optimizer.h"
 #include "async_schedule.h"
@@ -82,8 +81,7 @@ typedef struct AsyncDp {
 static inline bool async_dp_is_local(const Stage* stage) { return async_schedule_are_local(&stage->async->config); }
 static inline bool async_dp_compresses(const Stage* stage) { return async_schedule_compresses(&stage->async->config); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 static inline void async_dp_keep(Stage* stage, const char* name, float* at, bool sharded) {
     const MethodValues values = {name, at, sharded};
@@ -196,8 +194,7 @@ static inline void async_dp_free(Stage* stage) {
     stage->async = NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sums between sites, bucket by bucket
+// ---- Sums between sites, bucket by bucket -----------------------------------------------------------------------
 
 // Compresses this rank's site shard of `sum` of a bucket, slice by slice.
 static inline void async_dp_pack(const Stage* stage, int b) {
@@ -283,8 +280,7 @@ static inline void async_dp_arrive(const Stage* stage, int b) {
     async_dp_gather_parts(stage, async->sum, b);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// dc-s3gd
+// ---- dc-s3gd ----------------------------------------------------------------------------------------------------
 
 // Adds the mean of the changes that were sent in the step before to the global parameters of a bucket.
 static inline void async_dp_advance(const Stage* stage, int b) {
@@ -310,8 +306,7 @@ static inline void async_dp_meet(const Stage* stage, bool* changed) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// diloco
+// ---- diloco -----------------------------------------------------------------------------------------------------
 
 // Merges the sum of a bucket.
 static inline void async_dp_merge(const Stage* stage, int b) {
@@ -376,8 +371,7 @@ static inline void async_dp_round(const Stage* stage, int64_t step, bool* change
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// delayed
+// ---- delayed ----------------------------------------------------------------------------------------------------
 
 // Swaps the gradient buffers of this step and of the step before.
 static inline void async_dp_swap_grads(const Stage* stage, GradientBuckets* grads) {
@@ -399,8 +393,7 @@ static inline bool async_dp_sums_after_update(const Stage* stage) {
     return stage->async->config.mode == DP_DELAYED && stage->layout.mesh.zero > 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The delay compensation
+// ---- The delay compensation -------------------------------------------------------------------------------------
 
 // D, the path from where a gradient was computed to where it is used: `to` minus `from`; to = NULL: no delay. dc-s3gd:
 // from the local to the global parameters. delayed: from the weights before the last update to the weights after it.
@@ -450,8 +443,7 @@ static inline void async_dp_set_compensation(Stage* stage, const double* squares
     free(corrections);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The step
+// ---- The step ---------------------------------------------------------------------------------------------------
 
 // At the beginning of a run: the initial weights are the global parameters, without any history.
 static inline void async_dp_init(const Stage* stage) {
@@ -559,8 +551,7 @@ static inline int64_t async_dp_step_end(Stage* stage, int64_t seed, int64_t step
     return 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The global parameters
+// ---- The global parameters --------------------------------------------------------------------------------------
 
 // Waits for all messages between sites. Sums that are merged in a later step stay unmerged; only dc-s3gd's global
 // parameters are completed now.
@@ -634,8 +625,7 @@ static inline bool async_dp_last_grad_is_finite(Stage* stage) {
     return isfinite(squares);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The printed plan
+// ---- The printed plan -------------------------------------------------------------------------------------------
 
 static inline bool async_dp_is_delayed(const Stage* stage) { return stage->async->config.mode == DP_DELAYED; }
 static inline int64_t async_dp_period(const Stage* stage) { return stage->async->config.period; }
@@ -665,5 +655,3 @@ static inline void async_dp_print(const Stage* stage, int64_t steps) {
         printf("          the last %lld of %lld steps come too late for the common point, which is what is saved\n",
                (long long)lost, (long long)steps);
 }
-
-#endif

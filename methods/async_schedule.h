@@ -24,8 +24,7 @@ al. 2023, arXiv 2311.08105, with Nesterov's momentum; fragments are Streaming Di
 2501.18512); eager is Kale et al. 2025, arXiv 2502.12996; top_k and error_decay are SparseLoCo (Sarfi et al. 2025, arXiv
 2508.15706).
 */
-#ifndef ASYNC_SCHEDULE_H
-#define ASYNC_SCHEDULE_H
+#pragma once
 
 #include "../kernels/outer_format.h"
 #include "../parallel.h"
@@ -238,5 +237,3 @@ static inline void async_schedule_draw(const AsyncConfig* config, FILE* out) {
     }
     if (config->fragments > 8) fprintf(out, "          ... %d fragments\n", config->fragments);
 }
-
-#endif

@@ -3,8 +3,7 @@ methods/caat.h: CAAT-Net (partially synchronised activations). The ranks of a te
 channels of a row-parallel layer's output; each keeps its own value of the others, so that every rank has its own
 residual stream. A rank may hold several such streams (parallel.h), one after the other.
 */
-#ifndef CAAT_H
-#define CAAT_H
+#pragma once
 
 #include "../parallel/stage.h"
 
@@ -67,5 +66,3 @@ static inline const floatX* caat_reduce_streams(const Stage* stage, const Activa
     }
     return narrow;
 }
-
-#endif

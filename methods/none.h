@@ -2,8 +2,7 @@
 methods/none.h: replaces the methods in a build without them (make METHODS=no). method_options_check refuses their
 options, so stage->async is NULL, no model is a CAAT-Net, and nothing here is ever called.
 */
-#ifndef NONE_H
-#define NONE_H
+#pragma once
 
 #include "../parallel.h"
 
@@ -47,5 +46,3 @@ typedef struct {
 #define caat_bias_grad(stage, acts, layer, bias, dx) ((void)(layer), (void)(bias), (void)(dx))
 #define caat_copy_streams(stage, acts, x, one) ((void)(x), (void)(one))
 #define caat_reduce_streams(stage, acts, dx) (dx)
-
-#endif

@@ -17,8 +17,7 @@ of two buffers and only this rank's shard of its sum is kept.
 Where the replicas are divided into sites (--sites) with slow messages between them, the all-reduce is hierarchical: a
 reduce-scatter in the site, an all-reduce of this rank's site shard between sites, and an all-gather in the site.
 */
-#ifndef DATA_H
-#define DATA_H
+#pragma once
 
 #include "process_groups.h"
 #include "../kernels/kernels.h"
@@ -211,5 +210,3 @@ static inline void all_gather_params(floatX* params, ProcessGroups* g, const Lay
         comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
     }
 }
-
-#endif

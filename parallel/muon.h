@@ -19,8 +19,7 @@ holds them, as GPT-2's c_attn: they are three maps, and as one the largest would
 The five steps take 5 (4 r^2 c + 2 r^3) operations, r <= c rows and columns: 300 C^3 for a GPT-2 block, which trains on
 a token with 72 C^2. So they add 4 C / N of the work of a step with N tokens a replica, t ranks sharing both.
 */
-#ifndef MUON_STEP_H
-#define MUON_STEP_H
+#pragma once
 
 #include "stage.h"
 
@@ -158,5 +157,3 @@ static inline void muon_warm_up(const Stage* stage) {
             newton_schulz(&stage->muon, slice_part_matrix(&stage->layout, slice));
     }
 }
-
-#endif

@@ -11,8 +11,7 @@ each rank's own results before they are added to those of other ranks, and of th
 only to later places of the computation, so the first place of each replica is its origin. If no place is found, the
 numbers were finite the second time: then the hardware is suspect, not the mathematics.
 */
-#ifndef NAN_PROBE_H
-#define NAN_PROBE_H
+#pragma once
 
 #include "process_groups.h"
 #include "../kernels/kernels.h"
@@ -167,5 +166,3 @@ static inline void nan_origin_text(char* text, size_t size, const NanProbe* prob
     free(seen);
     free(from);
 }
-
-#endif

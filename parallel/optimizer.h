@@ -7,8 +7,7 @@ Everything is float32 except parameters of 16 bits, which are rounded stochastic
 counter-based generator keyed by the tensor's name, the position in the slice and the step: copies of a tensor on other
 ranks get the same bits.
 */
-#ifndef OPTIMIZER_H
-#define OPTIMIZER_H
+#pragma once
 
 #include "muon.h"
 
@@ -145,5 +144,3 @@ static inline void zero_gradients(const Stage* stage) {
         device_zero(stage->grad_embedding,
                     (size_t)layout_embedding_rows(layout) * (size_t)stage->model.C * sizeof(float));
 }
-
-#endif

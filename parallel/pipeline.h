@@ -6,8 +6,7 @@ the messages; a buffer is in flight until the action that needs it waits.
 The tensor ranks of a stage hold the same numbers. So each sends 1/t of them and the receivers gather: the
 scatter-gather optimization of section 4.1 (--no-scatter-gather: each sends all of them).
 */
-#ifndef PIPELINE_H
-#define PIPELINE_H
+#pragma once
 
 #include "schedule.h"
 #include "stage.h"
@@ -67,5 +66,3 @@ static inline void pipeline_hand_over(Stage* stage, const Schedule* schedule, fl
                                                : comm_receive_start(pipeline, x, n, COMM_FLOATX, peer, TAG_FORWARD);
     comm_wait(&message);
 }
-
-#endif

@@ -12,8 +12,7 @@ to
 Ranks are numbered tensor first, then data, then pipeline. The sums and gathers here are control messages, which are not
 counted as traffic of the step.
 */
-#ifndef PROCESS_GROUPS_H
-#define PROCESS_GROUPS_H
+#pragma once
 
 #include "../comm.h"
 #include "../parallel.h"
@@ -94,5 +93,3 @@ static inline CommRequest no_request(void) {
     memset(&none, 0, sizeof none);
     return none;
 }
-
-#endif

@@ -71,8 +71,7 @@ b and w. The bubble is the stages' idle time relative to their computing time, f
                  at NORM that is still a bubble of max((p - 1) / (6 m), (4 p - 2 - 2 m) / (6 m));
                  min(2 p, 2 m, m + r + 1) slots, each of half the size; twice the messages.
 */
-#ifndef SCHEDULE_H
-#define SCHEDULE_H
+#pragma once
 
 #include "../parallel.h"
 
@@ -312,8 +311,7 @@ static inline double pipeline_bubble(const PipelineConfig* config) {
     return schedules[config->kind].bubble(config->p, config->v, config->m);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Check of a configuration
+// ---- Check of a configuration -----------------------------------------------------------------------------------
 
 // Writes "4 or 8": the numbers of micro-batches nearest to m that a grouped schedule can serve, each times `times`.
 static inline const char* pipeline_nearest(char text[64], const PipelineConfig* config, int64_t times) {
@@ -375,8 +373,7 @@ static inline bool pipeline_config_check(const PipelineConfig* config, Recompute
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Virtual stages
+// ---- Virtual stages ---------------------------------------------------------------------------------------------
 
 // Gives a mesh v chunks a stage, placed as a schedule needs them.
 static inline void mesh_set_schedule(Mesh* mesh, ScheduleKind kind, int v) {
@@ -444,8 +441,7 @@ static inline void order_forward(Schedule* schedule) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Build: slots, messages and reductions of an order
+// ---- Build: slots, messages and reductions of an order ----------------------------------------------------------
 
 static inline void schedule_free(Schedule* schedule) {
     free(schedule->actions);
@@ -638,5 +634,3 @@ static inline void schedules_free(Schedule* stages, int p) {
     for (int i = 0; i < p; i++) schedule_free(&stages[i]);
     free(stages);
 }
-
-#endif

@@ -19,8 +19,7 @@ and one run to the end stands for all. Where sends wait less, or networks buffer
 subset. Since slots and buffers are checked, slots, PIPELINE_BUFFERS_PER_DIRECTION and, for a split backward pass,
 schedule_in_flight bound the memory of a step.
 */
-#ifndef SCHEDULE_CHECK_H
-#define SCHEDULE_CHECK_H
+#pragma once
 
 #include "schedule_time.h"
 
@@ -277,8 +276,7 @@ static inline bool schedule_check_stage(const Schedule* schedule, bool training,
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Check, second part: the tables together
+// ---- Check, second part: the tables together --------------------------------------------------------------------
 
 static inline bool same_config(const PipelineConfig* a, const PipelineConfig* b) {
     return a->kind == b->kind && a->p == b->p && a->v == b->v && a->m == b->m && a->reduce_every == b->reduce_every &&
@@ -361,5 +359,3 @@ static inline bool schedule_check(const Schedule* stages, int p, Error* error) {
     }
     return schedule_check_progress(stages, p, error);
 }
-
-#endif

@@ -1,6 +1,5 @@
 // parallel/schedule_draw.h: the tables of a schedule as text for a terminal: schedule_draw.
-#ifndef SCHEDULE_DRAW_H
-#define SCHEDULE_DRAW_H
+#pragma once
 
 #include "schedule_time.h"
 
@@ -85,5 +84,3 @@ static inline void schedule_draw(const Schedule* stages, int p, FILE* out) {
     else
         schedule_draw_stages(stages, p, out);
 }
-
-#endif

@@ -9,8 +9,7 @@ Theory: a message is only ever in the buffers of its two ends: it departs when i
 has been posted, whichever is later (a rendezvous). Times do not depend on the order in which stages are simulated: each
 stage's own order is fixed and each message has one sender and one receiver.
 */
-#ifndef SCHEDULE_TIME_H
-#define SCHEDULE_TIME_H
+#pragma once
 
 #include "schedule.h"
 
@@ -240,5 +239,3 @@ static inline double timeline_bubble(const Schedule* stages, const Timeline* tim
     }
     return (timeline->p * timeline->length - computing) / computing;
 }
-
-#endif

@@ -43,8 +43,7 @@ Notation: B sequences of T tokens in a micro-batch, N = B T rows, over all strea
 residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F and V of a
 layout are this rank's.
 */
-#ifndef STAGE_H
-#define STAGE_H
+#pragma once
 
 #include "data.h"
 #include "nan_probe.h"
@@ -66,8 +65,7 @@ static inline DtypeInfo native_dtype(void) {
     return type;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Buffers of a stage
+// ---- Buffers of a stage -----------------------------------------------------------------------------------------
 
 // The activations of a block that the forward pass of one micro-batch keeps for its backward pass.
 typedef struct {
@@ -408,8 +406,7 @@ static inline void grad_bucket_ready(const BackwardPass* pass, int layer, Tensor
     buckets_progress(&stage->grads, layout);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sizes
+// ---- Sizes ------------------------------------------------------------------------------------------------------
 
 static inline floatX* take_values(const Stage* stage, Arena* arena, int64_t n) {
     return (floatX*)arena_take(arena, n * stage->type.bytes);
@@ -581,8 +578,7 @@ static inline void stage_take_memory(Stage* stage) {
     stage->cache = take_values(stage, scratch, kv_cache_elements(stage)); // the last: unused pages are never touched
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Plan, allocate, free
+// ---- Plan, allocate, free ---------------------------------------------------------------------------------------
 
 // Allocates the pointer arrays: everything of the stage that is not in an arena.
 static inline void stage_take_lists(Stage* stage) {
@@ -705,5 +701,3 @@ static inline void stage_free(Stage* stage) {
     free(stage->grads.inter_site_request);
     layout_free(&stage->layout);
 }
-
-#endif

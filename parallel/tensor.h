@@ -22,8 +22,7 @@ column_parallel_backward_input, or in a CAAT-Net row_parallel_output_grad_start,
 --tp-comm-overlap (Wang et al. 2024, "Domino", arXiv 2409.15241) gpt.h computes the other half of the micro-batch
 meanwhile; tensor_overlap_open prepares the group.
 */
-#ifndef TENSOR_H
-#define TENSOR_H
+#pragma once
 
 #ifdef METHODS_NO
 #include "../methods/none.h"
@@ -169,8 +168,7 @@ static inline void column_parallel_backward_weight(const Stage* stage, const Act
     tp_linear_backward_weight(stage, acts, layer, w, bias, dout, all, stage->model.C, OC);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Row parallel: out (R, C) is a branch of the residual stream, without its bias
+// ---- Row parallel: out (R, C) is a branch of the residual stream, without its bias ------------------------------
 
 // Starts acts->branch = x W^T, x (N, IC): the sum over the ranks; in a CAAT-Net, of the shared channels only. Beside
 // the sum of a whole micro-batch nothing is computed: it ends here, by MPI's blocking calls.
@@ -277,8 +275,7 @@ static inline void row_parallel_act_backward_input(const Stage* stage, const Act
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Generation: keys and values of a text are cached, for each stream
+// ---- Generation: keys and values of a text are cached, for each stream ------------------------------------------
 
 static inline void kv_cache_fill(const Stage* stage, const Activations* acts, int layer) {
     const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
@@ -298,8 +295,7 @@ static inline void kv_cache_attend(const Stage* stage, const Activations* acts, 
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Vocabulary parallel
+// ---- Vocabulary parallel ----------------------------------------------------------------------------------------
 
 // x[0] (R, C): the embeddings of acts->inputs, and of their positions where these are learned. A rank has the rows of
 // its tokens and zeros for other ranks' tokens: the sum over the ranks is the embedding, with which every stream
@@ -379,5 +375,3 @@ static inline void vocab_parallel_cross_entropy_backward(const Stage* stage, con
         crossentropy_backward(logits_of(stage, acts, i), h->row_max, h->row_sum, acts->targets, acts->scale,
                               acts->tokens, layout_tokens(layout, i), layout->V, layout_vocab_offset(layout, i));
 }
-
-#endif

@@ -7,8 +7,7 @@ an all-reduce sends 2 x (s - 1) / s, a reduce-scatter or an all-gather x (s - 1)
 same way at run time, and the two agree to the byte. A block and micro-batch send 8 b s h (t - 1) / t elements:
 Narayanan et al. 2021, section 3.2.
 */
-#ifndef TRAFFIC_H
-#define TRAFFIC_H
+#pragma once
 
 #include "../parallel.h"
 
@@ -159,5 +158,3 @@ static inline SiteTraffic gradient_traffic(const Layout* layout, size_t element,
     traffic.far += (S - 1) / S * sizeof(float) * updates * traffic_muon_elements(layout);
     return traffic;
 }
-
-#endif

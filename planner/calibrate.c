@@ -47,8 +47,7 @@ typedef struct {
     int room;
 } Bench;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Operands
+// ---- Operands ---------------------------------------------------------------------------------------------------
 
 static float* filled(int64_t n, float size) {
     float* x = (float*)checked_malloc((size_t)n * sizeof(float), "calibration");
@@ -73,8 +72,7 @@ static float* fresh(Bench* b, int64_t n) {
     return x;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Kernels
+// ---- Kernels ----------------------------------------------------------------------------------------------------
 
 typedef struct Case {
     MeasuredPoint point;
@@ -164,8 +162,7 @@ static void run_memory(Bench* b, const Case* c) {
     b->sink += sum;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Synchronisation
+// ---- Synchronisation --------------------------------------------------------------------------------------------
 
 // All ranks continue at about the same time; early ranks sleep, and take no core from the others.
 static void nap_until_all_come(Comm* c) {
@@ -250,8 +247,7 @@ static void measure_others(Bench* b, Comm* c, int first) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ranks
+// ---- Ranks ------------------------------------------------------------------------------------------------------
 
 static void run_collective(Comm* c, MeasuredCall call, int kind, float* x, float* y, int64_t n) {
     CommRequest r;
@@ -358,8 +354,7 @@ static void measure_speeds(Bench* b, Comm* c) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// All measurements
+// ---- All measurements -------------------------------------------------------------------------------------------
 
 static void round_of(Bench* b, int round) {
     const double rounds = b->rounds;

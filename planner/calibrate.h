@@ -15,8 +15,7 @@ between meshes, while the factor of the whole step hardly differs. The median ov
 Factors multiply the file's former ones. One run shows the effect of one mesh; dev/bench/planner.py takes medians of
 several.
 */
-#ifndef CALIBRATE_H
-#define CALIBRATE_H
+#pragma once
 
 #include "../dev/plot/trace_run.h"
 #include "measured_device.h"
@@ -79,5 +78,3 @@ static inline bool calibrate_by_trace(Measured* m, const StepSetup* s, const cha
     file_unmap(&file);
     return ok;
 }
-
-#endif

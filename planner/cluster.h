@@ -47,8 +47,7 @@ differences from a known cluster (clusters/selene.txt shows all values). Otherwi
 they do not have get the defaults above, of "generation ampere" or, by default, "generation hopper", and cluster.assumed
 lists their names.
 */
-#ifndef CLUSTER_H
-#define CLUSTER_H
+#pragma once
 
 #include "provenance.h"
 
@@ -87,8 +86,7 @@ typedef struct {
     double (*measured_seconds)(const struct Measured* measured, const struct Op* op, int threads, int busy);
 } Cluster;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Known clusters
+// ---- Known clusters ---------------------------------------------------------------------------------------------
 
 typedef enum { GENERATION_AMPERE, GENERATION_HOPPER, GENERATIONS } ChipGeneration;
 static const char* const generation_names[GENERATIONS] = {"ampere", "hopper"};
@@ -201,8 +199,7 @@ static inline int cluster_sites_of(const Cluster* c, int ranks) {
     return site ? (int)min_i64(c->sites, (ranks + site - 1) / site) : c->sites;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 typedef enum { LINE_SHEET, LINE_DEFAULT, LINE_OPTION } LineKind; // from data sheets; has a default; optional
 
@@ -416,5 +413,3 @@ static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other
     *c = cluster_empty(slash ? slash + 1 : path, GENERATION_HOPPER);
     return lines_read(path, cluster_read_line, &r, error) && cluster_complete(&r, error);
 }
-
-#endif

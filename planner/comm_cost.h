@@ -30,8 +30,7 @@ the default has a tree's, so on one node both are equal, and over several nodes 
 (test_planner_cluster.c shows both). Groups of more than LINKS_LARGEST ranks, and those that the algorithm does not
 support, have the default's price.
 */
-#ifndef COMM_COST_H
-#define COMM_COST_H
+#pragma once
 
 #include "cluster.h"
 
@@ -126,8 +125,7 @@ static inline LinkCost site_cost(const Cluster* c, PlanKind kind, int sites, int
     return cost;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Costs by plans
+// ---- Costs by plans ---------------------------------------------------------------------------------------------
 
 // If a group's nodes, one rank each, fill a torus in some of its dimensions, writes these; returns how many, or 0.
 static inline int link_sub_torus(const Cluster* c, const LinkGroup* g, int stride, int sides[FABRIC_DIMENSIONS]) {
@@ -279,5 +277,3 @@ static inline LinkCost link_cost(LinkCosts* known, const Cluster* c, PlanKind ki
         x.cost = library_cost(c, kind, ranks, stride);
     return link_keep(known, &x);
 }
-
-#endif

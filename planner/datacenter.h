@@ -33,13 +33,11 @@ A file has one input a line, "name value [unit] [mark]"; # begins a comment; the
 are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden and batch
 after one settle what the rules would choose. "stall" may occur several times, too.
 */
-#ifndef DATACENTER_H
-#define DATACENTER_H
+#pragma once
 
 #include "methods_search.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Inputs
+// ---- Inputs -----------------------------------------------------------------------------------------------------
 
 enum { DATACENTER_MODELS = 8, DATACENTER_STALLS = 4, DATACENTER_LAYERS = 10000 };
 
@@ -168,8 +166,7 @@ static inline Datacenter datacenter_default(void) {
     return d;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Read
+// ---- Read -------------------------------------------------------------------------------------------------------
 
 static inline const Input* input_find(const Input* inputs, int n, const char* name) {
     for (int i = 0; i < n; i++) {
@@ -278,8 +275,7 @@ static inline bool datacenter_read(Datacenter* d, const char* path, Error* error
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Scaling laws
+// ---- Scaling laws -----------------------------------------------------------------------------------------------
 
 // The tokens that are best for C FLOP: tokens x (C / flops)^exponent. low, high: by the exponent's error.
 typedef struct {
@@ -313,8 +309,7 @@ static inline double law_flops(const Law* law, double P) {
     return law->flops * pow(6 * P * law->tokens / law->flops, 1 / (1 - law->exponent));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Outputs
+// ---- Outputs ----------------------------------------------------------------------------------------------------
 
 typedef struct {
     // shape and work
@@ -352,8 +347,7 @@ typedef struct {
     FILE* progress; // as in Question
 } DatacenterPlan;
 
-// ----------------------------------------------------------------------------------------------------------------
-// From money to sites
+// ---- From money to sites ----------------------------------------------------------------------------------------
 
 // Rounds down, except where a quotient is below a whole number only by rounding.
 static inline double whole_below(double x) { return floor(x * (1 + 1e-12)); }
@@ -459,8 +453,7 @@ static inline void datacenter_print_cluster(const Cluster* c, const char* before
             c->site_delay * 1e3);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A model: shape and question
+// ---- A model: shape and question --------------------------------------------------------------------------------
 
 static inline bool model_fail(const Datacenter* d, const ModelWish* wish, Error* error, const char* what) {
     char line[16] = "";
@@ -560,8 +553,7 @@ static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// By the search
+// ---- By the search ----------------------------------------------------------------------------------------------
 
 // All that the step simulation computes: nothing validates it on such machines.
 static inline Fact simulated(double x) { return fact(x, ASSUMED); }
@@ -704,5 +696,3 @@ static inline double datacenter_largest(const DatacenterPlan* p, const Law* law,
     }
     return low;
 }
-
-#endif

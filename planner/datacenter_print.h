@@ -6,8 +6,7 @@ datacenter_print.h: prints a datacenter's plan (datacenter.h) as tables: quantit
 
 Each line is a row of a table below; a row names its Fact by its offset, and the Fact that limits it, if there is one.
 */
-#ifndef DATACENTER_PRINT_H
-#define DATACENTER_PRINT_H
+#pragma once
 
 #include "datacenter.h"
 #include "flags.h"
@@ -270,5 +269,3 @@ static inline void datacenter_print_inputs(const Datacenter* d, FILE* out) {
         }
     }
 }
-
-#endif

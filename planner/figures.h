@@ -8,8 +8,7 @@ figures.h: figures 11 to 18 of Narayanan et al. 2021 (arXiv 2104.04473) by the p
 Theory: a point is the answer to a question with one choice, so ./plan gives the same for the options that its row
 prints. Nothing is fitted to these points. The published ones were read off the plots by others, to about 5 %.
 */
-#ifndef FIGURES_H
-#define FIGURES_H
+#pragma once
 
 #include "../dev/plot/schedule_svg.h"
 #include "flags.h"
@@ -129,8 +128,7 @@ static inline void figure_print(FILE* out, const Figure* f, double ours[][FIGURE
             f->C, f->NH);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The picture: a chart for each figure, two in a row. Places on the x axis are equally far apart.
+// ---- The picture: a chart for each figure, two in a row. Places on the x axis are equally far apart. ------------
 
 typedef struct {
     const Figure* figure[FIGURES];
@@ -213,5 +211,3 @@ static inline void figures_run(FILE* out, const char* which, const char* svg) {
     if (svg && !write_picture(figures_write, &picture, svg, &error)) die("%s", error.text);
     if (svg) fprintf(out, "picture   %s\n", svg);
 }
-
-#endif

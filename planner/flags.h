@@ -5,8 +5,7 @@ flags.h: the trainer's options for a choice of the planner, as ./plan --flags pr
 
 The line has the model's shape, the batch and the mesh. trainer/settings.h defines the options.
 */
-#ifndef FLAGS_H
-#define FLAGS_H
+#pragma once
 
 #include "../util/options.h"
 #include "methods_search.h"
@@ -63,5 +62,3 @@ static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int
     methods_options(methods, sizeof methods, &s->methods, m->sites);
     fprintf(out, "%s\n", methods);
 }
-
-#endif

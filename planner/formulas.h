@@ -9,8 +9,7 @@ Theory: two conventions for a rate.
     MFU                   the model's work, 6 N + 6 L C T FLOP a token (model.h), relative to the peak; other papers
                           count attention in full, 12 L C T (flops_of_model)
 */
-#ifndef FORMULAS_H
-#define FORMULAS_H
+#pragma once
 
 #include "../model.h"
 #include "../parallel/traffic.h"
@@ -53,5 +52,3 @@ static inline double formula_optimizer_bytes(double parameters, bool both_gradie
     const double divided = both_gradients ? 16 : 12, kept = both_gradients ? 4 : 6;
     return parameters * (kept + divided / (zero ? d : 1));
 }
-
-#endif

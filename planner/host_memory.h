@@ -19,8 +19,7 @@ Weights of float32 are drawn in place. Those of 16 bits are rounded from a float
 step takes more than that. A checkpoint needs a bucket more while it is written,
 which is not counted here; nor are traces (--trace: 64 MB, of which a span touches 64 B).
 */
-#ifndef HOST_MEMORY_H
-#define HOST_MEMORY_H
+#pragma once
 
 #include "../kernels/attention.h"
 #include "memory.h"
@@ -125,5 +124,3 @@ static inline bool process_peak(ProcessMemory* largest, const ModelConfig* m, co
     }
     return true;
 }
-
-#endif

@@ -35,16 +35,14 @@ Between the points rates are interpolated in logarithms of sizes and rates (a po
 the ends the rate is constant. A product's rate counts whole tiles: matmul computes ceil(m / 8) 8 x ceil(n / 48) 48 of C
 (on each thread's part), which explains the jumps with m and n; the remaining rate is smooth and is interpolated.
 */
-#ifndef MEASURED_DEVICE_H
-#define MEASURED_DEVICE_H
+#pragma once
 
 #include "../util/options.h"
 #include "op_cost.h"
 
 #include <limits.h>
 
-// ----------------------------------------------------------------------------------------------------------------
-// Lines
+// ---- Lines ------------------------------------------------------------------------------------------------------
 
 typedef enum {
     MEASURED_PRODUCT,
@@ -152,8 +150,7 @@ static inline MeasuredPoint measured_point(MeasuredTable table, int first, int s
     return p;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading and writing
+// ---- Reading and writing ----------------------------------------------------------------------------------------
 
 // Bounds of any rate or size. Times are quotients of such numbers: with 1e-308 FLOP/s one would be infinite, and its
 // step would never end.
@@ -369,8 +366,7 @@ static inline bool measured_write(const Measured* m, FILE* out) {
     return !ferror(out);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Between the points
+// ---- Between the points -----------------------------------------------------------------------------------------
 
 // The place of x on an axis: below point i + 1, at `part` of the way from i in logarithms; clamped to the ends.
 static inline int measured_locate(const double* axis, int n, double x, double* part) {
@@ -482,8 +478,7 @@ static inline double measured_collective(const Measured* M, MeasuredCall call, i
            fmin(1, measured_speed(M, ranks, ranks));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Operations of ops.h
+// ---- Operations of ops.h ----------------------------------------------------------------------------------------
 
 // The measured kernel of an operation.
 static inline int measured_kernel(const Op* op) {
@@ -597,5 +592,3 @@ static inline bool machines_open(Machines* x, const char* what, Error* error) {
         return fail(error, "--cluster %s is neither a file nor one of %s", what, cluster_names(names, sizeof names));
     return measured_read_cluster(&x->cluster, &x->measured, what, error);
 }
-
-#endif

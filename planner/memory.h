@@ -21,8 +21,7 @@ Theory: not every rank has to be planned.
                     their gradients and their share of the optimizer. A search of large models refuses most meshes by
                     that alone. Nor are further stages planned after one that has no room.
 */
-#ifndef MEMORY_H
-#define MEMORY_H
+#pragma once
 
 #include "../methods/async_dp.h"
 
@@ -101,5 +100,3 @@ static inline double memory_floor(double parameters, const Mesh* mesh, DtypeInfo
     const double owned = (mesh->zero ? 4 : 0) + 4.0 * (type.moments + type.masters);
     return parameters / mesh->t / mesh->p * (type.bytes + gradients + owned / shards);
 }
-
-#endif

@@ -6,8 +6,7 @@ methods_search.h: the methods of a question (ops.h: StepMethods), from the train
                        the trainer accepts
     methods_options    a choice as options of the trainer
 */
-#ifndef METHODS_SEARCH_H
-#define METHODS_SEARCH_H
+#pragma once
 
 #include "../trainer/settings.h"
 #include "search.h"
@@ -133,5 +132,3 @@ static inline bool methods_read(Methods* m, Settings* s, Option* table, int n, c
     if (m->n == 0) *error = m->why;
     return m->n > 0;
 }
-
-#endif

@@ -50,13 +50,11 @@ A rank adds arriving messages one after another: `reduce` seconds a byte. Sendin
 As long as no other message waits for a link, all segments of a message on it are one event; when another arrives, the
 segment in flight is finished first, and the rest waits for its turn: the same result as segment by segment.
 */
-#ifndef NETWORK_SIM_H
-#define NETWORK_SIM_H
+#pragma once
 
 #include "network_transport.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Links
+// ---- Links ------------------------------------------------------------------------------------------------------
 
 static inline void sim_enqueue(Sim* s, int32_t passage) {
     SimLink* link = &s->link[s->passage[passage].link];
@@ -257,8 +255,7 @@ static inline void sim_link_free(Sim* s, int32_t l, int32_t version) {
     sim_try_link(s, l);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ranks
+// ---- Ranks ------------------------------------------------------------------------------------------------------
 
 // The end of a rank's processor work for a message.
 static inline double sim_host(Sim* s, int rank) {
@@ -436,8 +433,7 @@ static inline void sim_done(Sim* s, int32_t row) {
     for (int64_t e = s->entry[row]; e < s->entry[row + 1]; e++) sim_complete(s, s->entry_version[e]);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Prepare
+// ---- Prepare ----------------------------------------------------------------------------------------------------
 
 static inline bool sim_find_ways(Sim* s, const Routes* routes, Error* error) {
     const int64_t n = s->plan->n;
@@ -643,8 +639,7 @@ static inline bool sim_prepare(Sim* s, const Routes* routes, Error* error) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Run
+// ---- Run --------------------------------------------------------------------------------------------------------
 
 static inline void sim_start(Sim* s) {
     if (s->set.injection == SIM_LOCKSTEP) sim_start_step(s);
@@ -710,5 +705,3 @@ static inline double sim_use(const SimResult* result, int links) {
     for (int l = 0; l < links; l++) busy += result->busy[l];
     return result->seconds > 0 && links > 0 ? busy / (result->seconds * links) : 0;
 }
-
-#endif

@@ -4,8 +4,7 @@ messages on them, dependencies, and the queue of events.
 
 Events are in a binary heap by time, and at equal times by the order of insertion, so results are deterministic.
 */
-#ifndef NETWORK_SIM_STATE_H
-#define NETWORK_SIM_STATE_H
+#pragma once
 
 #include "../comm/collectives/plan.h"
 
@@ -58,8 +57,7 @@ static inline void sim_result_free(SimResult* result) {
     memset(result, 0, sizeof *result);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// State
+// ---- State ------------------------------------------------------------------------------------------------------
 
 typedef enum { SIM_PORT, SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_STEP, SIM_ACK } SimEventKind;
 
@@ -194,8 +192,7 @@ static inline double sim_packet(const Sim* s, double segment) {
     return fmin(segment, s->set.payload + (s->set.heads == SIM_HEADS_PACKET ? s->set.flit : 0));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Events
+// ---- Events -----------------------------------------------------------------------------------------------------
 
 static inline bool sim_before(const SimEvent* a, const SimEvent* b) {
     return a->time < b->time || (a->time == b->time && a->order < b->order);
@@ -220,5 +217,3 @@ static inline SimEvent sim_pop(Sim* s) {
     s->heap[i] = e;
     return first;
 }
-
-#endif

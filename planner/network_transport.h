@@ -10,8 +10,7 @@ dies between two packets; those that it has not begun to send are lost, and sent
 by a path without losses. Nothing else is sent twice: timeouts are assumed to be longer than queues. Every packet is a
 message of its own on the links, with a head where messages have one.
 */
-#ifndef NETWORK_TRANSPORT_H
-#define NETWORK_TRANSPORT_H
+#pragma once
 
 #include "network_sim_state.h"
 
@@ -179,5 +178,3 @@ static inline void transport_report(Sim* s, int32_t message, bool arrived) {
     s->result->again++;
     transport_send(s, m->row, message - f->first);
 }
-
-#endif

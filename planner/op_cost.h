@@ -19,13 +19,11 @@ Theory: prices without measurements; products n x m with sums of k, on a device 
 
 A device that was measured has its own prices (Cluster.measured_seconds); all come through op_seconds, one function.
 */
-#ifndef OP_COST_H
-#define OP_COST_H
+#pragma once
 
 #include "ops.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Prices: seconds of one operation
+// ---- Prices: seconds of one operation ---------------------------------------------------------------------------
 
 // Libraries' tiles for products, and their speed relative to the largest: a small one loads more per FLOP.
 // Estimates, after the pattern of NVIDIA's guide to matrix products.
@@ -125,8 +123,7 @@ static inline double message_seconds(Rates* r, double bytes, int stride, int sta
     return op_seconds(r, &op);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Prices of lists
+// ---- Prices of lists --------------------------------------------------------------------------------------------
 
 typedef enum { WORK_PRODUCT, WORK_ATTENTION, WORK_MEMORY, WORK_TENSOR, WORK_PARTS } WorkPart;
 
@@ -171,5 +168,3 @@ static inline void price_add(WorkPrice* to, const WorkPrice* from, double times)
     for (int h = 0; h < 2; h++) parts_add(to->half[h], from->half[h], times);
     parts_add(to->whole, from->whole, times);
 }
-
-#endif

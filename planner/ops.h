@@ -6,13 +6,11 @@ ops.h: the work of a rank, as lists of operations; op_cost.h prices them.
 Theory: an operation (Op) is a matrix product, a memory-bound kernel, attention, a collective, or a message. The
 operations of a part of the model depend on the software (step_setup.h): programs fuse, store and overlap differently.
 */
-#ifndef OPS_H
-#define OPS_H
+#pragma once
 
 #include "step_setup.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Operations
+// ---- Operations -------------------------------------------------------------------------------------------------
 
 typedef enum { OP_PRODUCT, OP_MEMORY, OP_ATTENTION, OP_COLLECTIVE, OP_MESSAGE } OpKind;
 
@@ -121,8 +119,7 @@ static inline Op* work_collective(Work* w, const char* name, PlanKind kind, doub
     return work_add(w, op_collective(name, kind, bytes, ranks, stride));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Lists: a rank's part of one micro-batch.
+// ---- Lists: a rank's part of one micro-batch. -------------------------------------------------------------------
 
 // Sizes that many lists need.
 typedef struct {
@@ -644,5 +641,3 @@ static inline void work_merge(Work* w, const StepSetup* setup, double updated) {
     if (values > 0 && updated > 0) // KERNEL_ADD reads two and writes one
         work_memory(w, "merge", KERNEL_ADD, updated * values / 3, 3 * sizeof(float));
 }
-
-#endif

@@ -149,8 +149,7 @@ static PlanOptions plan_options_default(void) {
     return o;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The question
+// ---- The question -----------------------------------------------------------------------------------------------
 
 static const char* const precision_names[] = {"any", "bf16", "fp16", "fp32"};
 
@@ -242,8 +241,7 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     return q;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Output
+// ---- Output -----------------------------------------------------------------------------------------------------
 
 static void print_question(const Question* q) {
     const ModelConfig* m = &q->model;
@@ -501,8 +499,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     if (o->svg) draw_step(&best->setup, o->svg);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Other modes
+// ---- Other modes ------------------------------------------------------------------------------------------------
 
 static void print_clusters(void) {
     for (int i = 0; i < KNOWN_CLUSTERS; i++) printf("%-12s %s\n", known_clusters[i].name, known_clusters[i].what);

@@ -13,13 +13,11 @@ computed value is at best back-computed, even from confirmed facts. It is confir
 a limit or a choice, has to be read by use(), too; test_datacenter.c changes every input and checks the marks of all
 results that change.
 */
-#ifndef PROVENANCE_H
-#define PROVENANCE_H
+#pragma once
 
 #include "../util/base.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Facts and marks
+// ---- Facts and marks --------------------------------------------------------------------------------------------
 
 typedef enum { CONFIRMED, BACK_COMPUTED, ASSUMED, MARKS } Mark; // from strong to weak
 static const char* const mark_names[MARKS] = {"confirmed", "back-computed", "assumed"};
@@ -53,8 +51,7 @@ static inline Fact fact_published(Fact f, double published, double within) {
     return f;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Quantities: the units of inputs and outputs
+// ---- Quantities: the units of inputs and outputs ----------------------------------------------------------------
 
 typedef enum {
     HEADING, // no number
@@ -204,8 +201,7 @@ static inline void quantity_text(char* text, size_t size, double value, Quantity
     if (quantity == SECONDS) append_text(text, size, " s");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files: one value a line, "name value [unit] ..."; # begins a comment
+// ---- Files: one value a line, "name value [unit] ..."; # begins a comment ---------------------------------------
 
 // The value after a name, with its unit as one or two words; refused below `low` and above `high`.
 static inline bool value_read(const char* name, char** words, int n, Quantity quantity, bool whole, double low,
@@ -255,5 +251,3 @@ static inline bool lines_read(const char* path, LineReader read, void* context, 
     fclose(file);
     return ok;
 }
-
-#endif

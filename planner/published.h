@@ -14,8 +14,7 @@ is 5 % too fast.
 A sweep asks another question: of the layouts that its authors ran, is the one that we find fastest within 5 % of the
 one that was?
 */
-#ifndef PUBLISHED_H
-#define PUBLISHED_H
+#pragma once
 
 #include "flags.h"
 #include "published_runs.h"
@@ -111,8 +110,7 @@ static inline double published_speed_error(const Published* x, double ours) {
     return x->source->unit == UNIT_SECONDS ? x->value / ours - 1 : ours / x->value - 1;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Choosing and judging
+// ---- Choosing and judging ---------------------------------------------------------------------------------------
 
 enum { PUBLISHED_SEED = 29 };
 typedef enum { ROWS_CALIBRATION, ROWS_CHOOSING, ROWS_JUDGING, ROWS_OUTSIDE, PUBLISHED_HALVES } PublishedHalf;
@@ -184,8 +182,7 @@ static inline PublishedErrors published_errors(const double* ours, PublishedHalf
     return e;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sweeps
+// ---- Sweeps -----------------------------------------------------------------------------------------------------
 
 typedef struct {
     int n;            // layouts
@@ -217,8 +214,7 @@ static inline void published_print_sweeps(FILE* out, const double* ours) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// All of it
+// ---- All of it --------------------------------------------------------------------------------------------------
 
 // The name of a model of these sizes; NULL: none.
 static inline const char* published_preset(const ModelConfig* m) {
@@ -334,5 +330,3 @@ static inline void published_print(FILE* out) {
     for (int i = 0; i < KNOWN_CLUSTERS; i++)
         published_print_errors(out, ours, known_clusters[i].name, NULL, known_clusters[i].name);
 }
-
-#endif

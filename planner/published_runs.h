@@ -15,8 +15,7 @@ in the micro-batches with the intercept of the plain schedule. Llama 3 and Nemot
 layers. The 136 rows of Hagemann et al. 2023 (2311.05610) are the authors' data, all runs that did not end for lack of
 memory.
 */
-#ifndef PUBLISHED_RUNS_H
-#define PUBLISHED_RUNS_H
+#pragma once
 
 #include "ops.h"
 
@@ -432,5 +431,3 @@ enum { PUBLISHED_RESULTS = sizeof published_results / sizeof published_results[0
 #undef SELECTIVE
 #undef NONE
 #undef SP
-
-#endif

@@ -18,8 +18,7 @@ work of its busiest stage, and the time until the pipeline is full. So, best bou
 The result is the same as that of simulating all of them, as a test shows; unless the time limit of the question ends
 the search first, half of it for the bounds: the answer is then the best found so far, and says so.
 */
-#ifndef SEARCH_H
-#define SEARCH_H
+#pragma once
 
 #include "measured_device.h"
 #include "memory.h"
@@ -74,8 +73,7 @@ static inline void answer_free(Answer* a) {
     memset(a, 0, sizeof *a);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// All choices
+// ---- All choices ------------------------------------------------------------------------------------------------
 
 // A choice not yet evaluated.
 typedef struct {
@@ -328,8 +326,7 @@ static inline void choices_of_mesh(Choices* x) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Best first
+// ---- Best first -------------------------------------------------------------------------------------------------
 
 static inline int compare_bounds(const void* a, const void* b) {
     const double x = ((const Bounded*)a)->bound, y = ((const Bounded*)b)->bound;
@@ -546,5 +543,3 @@ static inline const Choice* answer_recommended(const Answer* a) {
     }
     return best;
 }
-
-#endif

@@ -31,8 +31,7 @@ typedef struct {
     int64_t subflows, flight, window, seeds, groups;
 } Spread;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Parsing
+// ---- Parsing ----------------------------------------------------------------------------------------------------
 
 static double read_quantity(const char* name, const char* text, const char* const* units, const double* factors,
                             int n) {
@@ -95,8 +94,7 @@ static void print_time(double seconds) {
         printf("%9.3f s ", seconds);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// One network, some algorithms and sizes
+// ---- One network, some algorithms and sizes ---------------------------------------------------------------------
 
 static SimResult run(const Plan* plan, const Network* net, const Routes* routes, int64_t bytes,
                      const SimSettings* set) {

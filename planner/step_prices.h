@@ -11,8 +11,7 @@ at whose ends buckets of gradients are complete (parallel.h) and their sums over
 scatter the gradients and gather the parameters after the update; ZeRO-2 sums in every micro-batch. Between sites the
 ranks of a site share its links (comm_cost.h); the bytes of a fragment are the trainer's, bucket by bucket.
 */
-#ifndef STEP_PRICES_H
-#define STEP_PRICES_H
+#pragma once
 
 #include "op_cost.h"
 
@@ -32,8 +31,7 @@ static inline PipelineConfig step_pipeline(const StepSetup* x) {
     return plan;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Replicas
+// ---- Replicas ---------------------------------------------------------------------------------------------------
 
 // The algorithm by which replicas of a site sum, or (far) one of each site; NULL: a library's (trainer/setup.h).
 static inline const char* replicas_algorithm(const StepSetup* s, bool far) {
@@ -150,8 +148,7 @@ static inline bool step_check(const StepSetup* x, Error* error) {
            step_check_methods(x, error);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A rank's elements of each bucket, as by layout_build, but without the list of the whole model
+// ---- A rank's elements of each bucket, as by layout_build, but without the list of the whole model --------------
 
 enum { HELD_BLOCK, HELD_WTE, HELD_WPE, HELD_NORM, HELD_HEAD, HELD_BUCKETS };
 
@@ -195,8 +192,7 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rate
     return held;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Prices of a step
+// ---- Prices of a step -------------------------------------------------------------------------------------------
 
 // A segment of a chunk's backward pass, at whose end a bucket of gradients is complete (elements 0: none is).
 typedef struct {
@@ -483,8 +479,7 @@ static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double mes
     x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The exchange between sites
+// ---- The exchange between sites ---------------------------------------------------------------------------------
 
 static inline double* step_numbers(int n) { return (double*)checked_calloc((size_t)n, sizeof(double), "prices"); }
 
@@ -602,5 +597,3 @@ static inline StepPrices step_prices(const StepSetup* s) {
     exchange_prices(&x, &g);
     return x;
 }
-
-#endif

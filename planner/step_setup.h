@@ -21,8 +21,7 @@ Theory: "threefold" is this trainer, operation for operation; the others are for
     threefold        this trainer on a GPU; threefold-fp32: the same, all in float32
     threefold-cpu    on processors, in float32; threefold-cpu-bf16: in bf16
 */
-#ifndef STEP_SETUP_H
-#define STEP_SETUP_H
+#pragma once
 
 #include "comm_cost.h"
 
@@ -30,8 +29,7 @@ Theory: "threefold" is this trainer, operation for operation; the others are for
 #include "../model.h"
 #include "../parallel/schedule.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Software
+// ---- Software ---------------------------------------------------------------------------------------------------
 
 // Features that a software lacks, as bits.
 enum { LACKS_SEQUENCE = 1, LACKS_SELECTIVE = 2, LACKS_ZERO = 4, LACKS_HALVES = 8, LACKS_ALL = 15 };
@@ -92,8 +90,7 @@ static inline const char* software_lacks(const Software* s, const Mesh* mesh, bo
     return NULL;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A step
+// ---- A step -----------------------------------------------------------------------------------------------------
 
 // What a step adds to the plain trainer: the trainer's options of methods/, and of sums over replicas.
 typedef struct {
@@ -171,5 +168,3 @@ static inline void step_set_methods(StepSetup* x, const StepMethods* methods, in
 static inline bool mesh_scatters(const Mesh* mesh) {
     return mesh->scatter && !mesh->sequence_parallel && mesh->t > 1 && !mesh->caat.ranks;
 }
-
-#endif

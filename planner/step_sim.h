@@ -33,14 +33,12 @@ waiting of a stage is counted once:
 
 On a machine with fewer cores than processes, speed[k] is the speed of each computing stage while k of the p compute.
 */
-#ifndef STEP_SIM_H
-#define STEP_SIM_H
+#pragma once
 
 #include "formulas.h"
 #include "step_prices.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Events
+// ---- Events -----------------------------------------------------------------------------------------------------
 
 typedef enum {
     STEP_PRODUCT,
@@ -327,8 +325,7 @@ static inline void run_step(StepRun* x) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The step
+// ---- The step ---------------------------------------------------------------------------------------------------
 
 typedef struct {
     double seconds, parts[STEP_PARTS]; // means over the stages; they add up to seconds
@@ -473,8 +470,7 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
 
 static inline StepCost step_cost(const StepSetup* s) { return step_cost_with(s, false); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A lower bound, without tables
+// ---- A lower bound, without tables ------------------------------------------------------------------------------
 
 // For one stage: its first work starts when its first chunk's input has passed all earlier stages; then all its work
 // has to be done; then its last gradient has to pass the same stages back, except with split passes, where W passes may
@@ -549,5 +545,3 @@ static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic,
     layout_free(&layout);
     return true;
 }
-
-#endif

@@ -2,8 +2,7 @@
 trainer/batch.h: the tokens of a step: which sequences each micro-batch of a pass through a schedule has, and how they
 reach the device.
 */
-#ifndef BATCH_H
-#define BATCH_H
+#pragma once
 
 #include "trainer.h"
 
@@ -129,5 +128,3 @@ static inline int64_t message_elements(const Trainer* t, const StepInput* input,
     const int64_t B = microbatch_sequences(t, input, k);
     return boundary_elements(&stage->layout.mesh, stage->layout.streams * B * stage->T * stage->model.C);
 }
-
-#endif

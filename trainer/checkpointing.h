@@ -7,8 +7,7 @@ moments.
     init_weights        from the newest valid checkpoint of --out (--resume), from --init, or random
     export_weights      the weights alone, as transformers loads them (--export)
 */
-#ifndef CHECKPOINTING_H
-#define CHECKPOINTING_H
+#pragma once
 
 #include "setup.h"
 #include "trainer.h"
@@ -50,8 +49,7 @@ static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
     return t->stage.async ? async_dp_updates(&t->stage, step) : step - t->loss_scale.skipped;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Save
+// ---- Save -------------------------------------------------------------------------------------------------------
 
 // Between these two the parameters are the global ones, the same on all sites: validation and samples use them.
 static inline void load_global_weights(Trainer* t) {
@@ -176,8 +174,7 @@ static inline void export_weights(Trainer* t) {
     if (is_main(t)) printf("exported  %s\n", x->path);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Load
+// ---- Load -------------------------------------------------------------------------------------------------------
 
 // Whether the files of a list match their checksums; each rank reads a part of them. ok: whether this rank has the
 // list. *error: the reason of the first rank that has one.
@@ -419,5 +416,3 @@ static inline bool init_weights(Trainer* t) {
     if (is_main(t) && !trains) printf("weights   %s\n", o->init ? o->init : "random: there is no --init or --resume");
     return false;
 }
-
-#endif

@@ -5,8 +5,7 @@ for each kind of parallelism that is on, with the chapter that derives it; at th
 Rank 0 calls explain() instead of print_plan. Numbers are read from the tables that the run executes: layout, schedule,
 all-reduce plans, traffic and arenas. Bytes are those of rank 0, or of the rank that is named.
 */
-#ifndef EXPLAIN_H
-#define EXPLAIN_H
+#pragma once
 
 #include "print_plan.h"
 
@@ -311,5 +310,3 @@ static void explain(const Trainer* t) {
     }
     fflush(stdout);
 }
-
-#endif

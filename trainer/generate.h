@@ -3,8 +3,7 @@ trainer/generate.h: the model writes text. The prompt is fed as the beginning of
 a time is sampled from the logits of the last one and fed in turn; keys and values of earlier tokens are in a cache. All
 ranks of a replica take part: tensor ranks hold slices of the logits, pipeline ranks pass the residual stream on.
 */
-#ifndef GENERATE_H
-#define GENERATE_H
+#pragma once
 
 #include "../gpt.h"
 #include "../parallel/pipeline.h"
@@ -255,5 +254,3 @@ static inline void generate(Trainer* t) {
     }
     token_list_free(&list);
 }
-
-#endif

@@ -17,8 +17,7 @@ Asynchronous sites (methods/async_schedule.h) have no common sum in every step. 
 non-blocking all-reduce, which starts after the messages of an outer step and is read in the step that merges these. The
 merge waits for messages of all sites, so no site waits for the flags, and all stop after the same merging step.
 */
-#ifndef GRACEFUL_STOP_H
-#define GRACEFUL_STOP_H
+#pragma once
 
 #include "../comm.h"
 #include "../parallel.h"
@@ -119,5 +118,3 @@ static inline void stop_settle(Stop* s) {
     device_free(s->sum, 2 * sizeof *s->sum);
     memset(s, 0, sizeof *s);
 }
-
-#endif

@@ -7,16 +7,14 @@ trainer/logger.h: the reports of a run while it trains.
 
 Rank 0 calls them, and every rank log_close; nothing is exchanged, and nothing here changes the run.
 */
-#ifndef LOGGER_H
-#define LOGGER_H
+#pragma once
 
 #include "../util/json.h"
 #include "print_plan.h"
 
 #include <sys/ioctl.h>
 
-// ----------------------------------------------------------------------------------------------------------------
-// A line a step, for people
+// ---- A line a step, for people ----------------------------------------------------------------------------------
 
 // Whether the output goes to a terminal. mpirun gives its ranks a terminal as stdout even where its own stdout is a
 // file, but never as stdin.
@@ -175,8 +173,7 @@ static void print_evaluations(const Trainer* t) {
     fflush(stdout);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// For programs
+// ---- For programs -----------------------------------------------------------------------------------------------
 
 // An object of JSON, built in memory; line_end appends it to a log.
 typedef struct {
@@ -404,5 +401,3 @@ static void write_options(const Trainer* t, const Option* table, int n) {
     unlink(temporary);
     die("%s: cannot write: %s", path, strerror(why));
 }
-
-#endif

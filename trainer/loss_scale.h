@@ -20,8 +20,7 @@ Megatron-LM a skipped step is a step of the run and consumes its data, while the
 rate's curve do not advance. A loss that is not finite, and a gradient at scale 1 or at a fixed scale, are failures
 (--on-nan).
 */
-#ifndef LOSS_SCALE_H
-#define LOSS_SCALE_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -48,5 +47,3 @@ static inline bool loss_scale_update(LossScale* s, bool finite_loss, bool finite
     if (s->scale <= (double)FLT_MAX / 2) s->scale *= 2;
     return false;
 }
-
-#endif

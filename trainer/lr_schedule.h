@@ -5,8 +5,7 @@ trainer/lr_schedule.h: the learning rate of every update, and its default by the
     lr_at               the learning rate of an update: linear warm-up, then the decay to min_lr at the last step
     usual_rate          the default peak rate for a number of parameters
 */
-#ifndef LR_SCHEDULE_H
-#define LR_SCHEDULE_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -64,5 +63,3 @@ static inline double usual_rate(double parameters) {
     if (parameters < table[0].parameters) lr = fmin(3e-3, table[0].lr * cbrt(table[0].parameters / parameters));
     return to_digits(lr, 2);
 }
-
-#endif

@@ -2,8 +2,7 @@
 method_settings.h: the options of methods/: method_options_check refuses what has no effect or does not fit, and
 settings_async makes the configuration of asynchronous data parallelism. A part of settings.h, which includes it.
 */
-#ifndef METHOD_SETTINGS_H
-#define METHOD_SETTINGS_H
+#pragma once
 
 #ifdef METHODS_NO
 static inline bool method_options_check(const Settings* o, Error* error) {
@@ -131,6 +130,4 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     if (!settings_async_config(&config, o, mesh->sites, &error)) die_usage("%s", error.text);
     return config;
 }
-#endif
-
 #endif

@@ -16,8 +16,7 @@ tolerate up to a quarter of bad values; means would not, and a loss that falls f
 Normal numbers give |z| > 6 twice in 3,000,000 steps. Before there are 100 values, the score is 0. Skipped steps do not
 count.
 */
-#ifndef OUTLIER_DETECTOR_H
-#define OUTLIER_DETECTOR_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -94,5 +93,3 @@ static inline void health_logged(StepHealth* health, const char* line) {
     health->skipped_in_row = health->skipped && !health->overflowed ? health->skipped_in_row + 1 : 0;
     health_step(health, logged_number(line, "\"loss\":"), logged_number(line, "\"grad_norm\":"));
 }
-
-#endif

@@ -6,8 +6,7 @@ trainer/print_plan.h: the start-up report of a run, and its bytes at the end.
 
 Rank 0 calls them; nothing is exchanged, as every rank knows the plans of all.
 */
-#ifndef PRINT_PLAN_H
-#define PRINT_PLAN_H
+#pragma once
 
 #include "../parallel/schedule_draw.h"
 #include "../parallel/traffic.h"
@@ -398,5 +397,3 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
                                                                    : "2 (d-1)/d of the parameters",
                           counted[2], factor * sum.data);
 }
-
-#endif

@@ -18,8 +18,7 @@ without a majority all are. With d = 1 only the other three groups are covered. 
 compared: a wrong moment makes a wrong update, which is detected; but with ZeRO one rank updates a weight for all, and
 all others copy its error.
 */
-#ifndef REPLICA_CHECK_H
-#define REPLICA_CHECK_H
+#pragma once
 
 #include "../parallel/process_groups.h"
 #include "../kernels/kernels.h"
@@ -178,5 +177,3 @@ static inline bool replicas_differ(char* text, size_t size, ProcessGroups* group
     free(wrong);
     return differ;
 }
-
-#endif

@@ -21,8 +21,7 @@ the result is -1.
 Time: only the head of the order is needed, so nothing is sorted: a heap of all V takes O(V) to build and O(log V) for
 each kept token. Without 3 and 4 there is no heap, and one exp a token.
 */
-#ifndef SAMPLER_H
-#define SAMPLER_H
+#pragma once
 
 #include "../util/base.h"
 
@@ -123,5 +122,3 @@ static inline int32_t sample_token(const Sampling* how, const float* logits, int
     }
     return best; // u sum was rounded up to sum
 }
-
-#endif

@@ -4,8 +4,7 @@ learning rate, and the default text to train on.
 
 Every rank reads the same command line and derives the same values, so all ranks refuse a wrong one (die_usage).
 */
-#ifndef SETTINGS_H
-#define SETTINGS_H
+#pragma once
 
 #include "../util/base.h"
 #include "../comm/collectives/collectives.h"
@@ -472,8 +471,7 @@ static inline double learning_rate(const Settings* s, int64_t step) {
     return lr_at(&lr_curves[s->decay], s->lr, s->min_lr, s->warmup, s->steps, step);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Derived values
+// ---- Derived values ---------------------------------------------------------------------------------------------
 
 // Whether the run may save before its last step.
 static inline bool settings_saves(const Settings* o) {
@@ -672,8 +670,7 @@ static inline void settings_batch(Settings* o) {
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The default text
+// ---- The default text -------------------------------------------------------------------------------------------
 
 // Appends the files that match folder/pattern to the list and returns their size in bytes; no match is no error.
 static inline int64_t add_files(PathList* list, const char* folder, const char* pattern) {
@@ -710,5 +707,3 @@ static inline PathList default_data(void) {
     for (int i = 0; sources[i]; i++) add_files(&list, folder, sources[i]);
     return list;
 }
-
-#endif

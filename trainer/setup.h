@@ -10,8 +10,7 @@ order in which trainer_init.h calls them:
 
 An error ends the run here, on all ranks, with one line.
 */
-#ifndef SETUP_H
-#define SETUP_H
+#pragma once
 
 #include "../comm/check_same.h"
 #include "../comm/collectives/collectives.h"
@@ -21,8 +20,7 @@ An error ends the run here, on all ranks, with one line.
 #include "trainer.h"
 #include "logger.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// The command line
+// ---- The command line -------------------------------------------------------------------------------------------
 
 // Ends ranks that were not started in the same way: they would wait for each other for ever.
 static inline void check_same_launch(Trainer* t, int argc, char** argv) {
@@ -135,8 +133,7 @@ static inline FILE* split_stdout(void) {
     return text;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Texts
+// ---- Texts ------------------------------------------------------------------------------------------------------
 
 // Opens the texts to train and to validate on, --data and --val, or the default. All ranks must have the same.
 static inline void open_files(Trainer* t) {
@@ -487,8 +484,7 @@ static inline void read_prompt(Trainer* t) {
     comm_broadcast(&t->world, t->given, t->given_size, COMM_BYTE, 0);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The schedule
+// ---- The schedule -----------------------------------------------------------------------------------------------
 
 static inline int64_t validation_sequences(const Trainer* t) {
     return min_i64(t->settings.eval_sequences, t->val.count);
@@ -581,8 +577,7 @@ static inline void prove_evaluations(const Trainer* t) {
         prove_forward(t, microbatches_in_turn(t, t->evaluations.item[i].rows % window));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Sums
+// ---- Sums -------------------------------------------------------------------------------------------------------
 
 // Whether the replicas of a site (far = false), or the sites, use a kind of collective in every step or outer step.
 static inline bool needs_collective(const Stage* s, bool far, PlanKind kind) {
@@ -663,8 +658,7 @@ static inline void free_this_rank(Trainer* t) {
     schedule_free(&t->schedule);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory and folder
+// ---- Memory and folder ------------------------------------------------------------------------------------------
 
 // Refuses a run that does not fit into the machine's memory, before any is allocated. If only the memory of a snapshot
 // is missing, training waits for saves instead.
@@ -736,5 +730,3 @@ static inline void lock_out_dir(Trainer* t) {
         t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
     if (!is_main(t)) t->lock = folder_lock(t->settings.out, false, OUT_WAIT);
 }
-
-#endif

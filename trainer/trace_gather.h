@@ -2,8 +2,7 @@
 trainer/trace_gather.h: --trace. Every rank records spans of its work (util/trace.h); at the end rank 0 collects them
 and writes one file in Chrome's trace format, which Perfetto opens.
 */
-#ifndef TRACE_GATHER_H
-#define TRACE_GATHER_H
+#pragma once
 
 #include "trainer.h"
 
@@ -87,5 +86,3 @@ static inline void write_trace(Trainer* t) {
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
     printf("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev\n", path);
 }
-
-#endif

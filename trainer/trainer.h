@@ -2,8 +2,7 @@
 trainer/trainer.h: the state of a rank of a run, all in one struct, and check_all_ranks, by which an error of one rank
 ends all of them.
 */
-#ifndef TRAINER_H
-#define TRAINER_H
+#pragma once
 
 #include "../comm.h"
 #include "../comm/cpu_affinity.h"
@@ -137,5 +136,3 @@ static inline void check_all_ranks_status(Trainer* t, int status, Error* error) 
 static inline void check_all_ranks(Trainer* t, bool ok, Error* error) {
     check_all_ranks_status(t, ok ? 0 : EXIT_RUN, error);
 }
-
-#endif

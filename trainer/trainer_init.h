@@ -5,8 +5,7 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
     trainer_allocate   memory, process groups, the folder of the run
     trainer_free       releases all of it; returns the process's exit status
 */
-#ifndef TRAINER_INIT_H
-#define TRAINER_INIT_H
+#pragma once
 
 #include "batch.h"
 #include "logger.h"
@@ -196,5 +195,3 @@ static inline int trainer_free(Trainer* t, int status) {
     if (status != EXIT_REQUEUE) return status;
     return main_rank ? stop_status() : 0;
 }
-
-#endif

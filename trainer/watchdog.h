@@ -27,8 +27,7 @@ The limit has to be longer than the longest single action or operation; before t
 least. Messages of a plan (comm_planned.h) count one by one, and so do buckets of a checkpoint. On a GPU with NCCL the
 host waits only where it needs a result: such a rank waits for "the device", and the blame is with a rank that does not.
 */
-#ifndef WATCHDOG_H
-#define WATCHDOG_H
+#pragma once
 
 #include "../comm.h"
 #include "../util/heartbeat.h"
@@ -72,8 +71,7 @@ typedef struct {
     bool stop;
 } Watchdog;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Judging: functions of the table and the views
+// ---- Judging: functions of the table and the views --------------------------------------------------------------
 
 // Whether a rank that slot i waits for moves. *far: whether some of these are on other machines, or unknown.
 static inline bool watchdog_only_late(const Watchdog* w, int i, bool* far) {
@@ -120,8 +118,7 @@ static inline int watchdog_judge(Watchdog* w) {
     return alarm ? worst : -1;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Looking
+// ---- Looking ----------------------------------------------------------------------------------------------------
 
 // Updates the view of slot i. seconds: since the last look.
 static inline void watchdog_look_at(Watchdog* w, int i, double seconds) {
@@ -138,8 +135,7 @@ static inline void watchdog_look_at(Watchdog* w, int i, double seconds) {
     v->missing = v->process == PROCESS_GONE ? v->missing + seconds : 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reporting
+// ---- Reporting --------------------------------------------------------------------------------------------------
 
 // Appends a rank: "rank 2 (process 71) is stopped, by a signal or a debugger, at step 17, backward 3; silent for 20 s".
 static inline void watchdog_add_rank(char* text, size_t size, const Watchdog* w, int i) {
@@ -236,8 +232,7 @@ static inline void watchdog_alarm(Watchdog* w, int worst) {
     watchdog_end();
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The thread
+// ---- The thread -------------------------------------------------------------------------------------------------
 
 static inline double watchdog_pause(const Watchdog* w) { return fmin(WATCH_PAUSE, WATCH_SHARE * w->limit); }
 
@@ -295,8 +290,7 @@ static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, 
     if (code != 0) die("no thread for --watchdog: %s", strerror(code));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// With the other ranks
+// ---- With the other ranks ---------------------------------------------------------------------------------------
 
 static inline const char* watchdog_operation_name(int kind) { return comm_kind_name((CommKind)kind); }
 
@@ -373,5 +367,3 @@ static inline void watchdog_close(Watchdog* w) {
     free(w->view);
     memset(w, 0, sizeof *w);
 }
-
-#endif

@@ -10,8 +10,7 @@ line is in the file as a whole or not at all, no line is lost, and such a disk d
 A process that is killed during a write may leave a part of a line at the end; append_log_open takes the number of bytes
 to keep.
 */
-#ifndef APPEND_LOG_H
-#define APPEND_LOG_H
+#pragma once
 
 #include "base.h"
 
@@ -91,5 +90,3 @@ static inline void append_log_close(AppendLog* l) {
     memset(l, 0, sizeof *l);
     l->fd = -1;
 }
-
-#endif

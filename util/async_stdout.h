@@ -9,8 +9,7 @@ after some kilobytes: printf() would block there, and with it all ranks.
 A regular file never waits and is left as it is. The descriptor is reopened, since O_NONBLOCK on the inherited one would
 apply to all processes that share it. Where that fails writing blocks as usual, and the heartbeat slot shows that.
 */
-#ifndef ASYNC_STDOUT_H
-#define ASYNC_STDOUT_H
+#pragma once
 
 #include "heartbeat.h"
 #include <poll.h>
@@ -104,5 +103,3 @@ static inline void printing_end(void) {
     do printing_send();
     while (printing.used && poll(&ready, 1, -1) >= 0);
 }
-
-#endif

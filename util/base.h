@@ -12,8 +12,7 @@ util/base.h: the base of every other file. Nothing here depends on GPT, MPI or C
 
 C11, in the common subset with C++ (casts on every allocation, no designated initialisers), like all files but kernels.
 */
-#ifndef BASE_H
-#define BASE_H
+#pragma once
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE // mmap, clock_gettime, pwrite
@@ -53,8 +52,7 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 #define UNROLL_PRAGMA(text) _Pragma(#text)
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// Errors
+// ---- Errors -----------------------------------------------------------------------------------------------------
 
 enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
 
@@ -142,8 +140,7 @@ __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, cons
     return false;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 static inline size_t round_up(size_t n, size_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
@@ -269,8 +266,7 @@ static inline uint16_t f32_to_f16(float f) {
     return (uint16_t)(sign | ((rest - ((127 - 15) << 23) + 0xFFF + (rest >> 13 & 1)) >> 13));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Hashes: 64-bit FNV-1a (Fowler, Noll, Vo) of a sequence of values, each a byte or a whole number
+// ---- Hashes: 64-bit FNV-1a (Fowler, Noll, Vo) of a sequence of values, each a byte or a whole number ------------
 
 #define FNV_OFFSET_BASIS 14695981039346656037ull
 
@@ -358,8 +354,7 @@ static inline void random_normals(float* out, int64_t n, uint64_t seed, uint64_t
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files, threads and time
+// ---- Files, threads and time ------------------------------------------------------------------------------------
 
 // A whole file, mapped read-only. An empty file has data = NULL and size = 0.
 typedef struct {
@@ -418,5 +413,3 @@ static inline double seconds_now(void) {
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-
-#endif

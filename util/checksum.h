@@ -15,8 +15,7 @@ pseudorandom number generators", figure 16), golden 2^64 / 1.618..., odd. Hence
 
 Replicas of a tensor are compared by it, too (trainer/replica_check.h): equal bits, equal checksums.
 */
-#ifndef CHECKSUM_H
-#define CHECKSUM_H
+#pragma once
 
 #include "base.h"
 
@@ -43,5 +42,3 @@ static inline uint64_t checksum_of(const void* data, int64_t bytes, int64_t firs
     memcpy(&last, at + 4 * words, (size_t)(bytes % 4));
     return bytes % 4 ? sum + checksum_of_word((uint64_t)(first + words), last) : sum;
 }
-
-#endif

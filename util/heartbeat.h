@@ -19,8 +19,7 @@ first rank of the machine makes it, and broadcasts its process and file number; 
 The number of a process may be reused after its end. So a slot also has the start time of the process, field 22 of
 /proc/PROCESS/stat (proc(5)), whose field 3 is its state: running (R, S, D), stopped (T, t) or dead (Z, X).
 */
-#ifndef HEARTBEAT_H
-#define HEARTBEAT_H
+#pragma once
 
 #include "base.h"
 
@@ -84,8 +83,7 @@ typedef struct {
     int32_t speaker;       // 1 + the slot of the rank that reports for all; 0: none
 } HeartbeatTable;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing: the rank's main thread. row may be NULL.
+// ---- Writing: the rank's main thread. row may be NULL. ----------------------------------------------------------
 
 static inline void heartbeat_move(HeartbeatRow* row) {
     if (row) __atomic_store_n(&row->moved, __atomic_load_n(&row->moved, __ATOMIC_RELAXED) + 1, __ATOMIC_RELAXED);
@@ -133,8 +131,7 @@ static inline void heartbeat_resume(HeartbeatRow* row) {
     heartbeat_move(row);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading
+// ---- Reading ----------------------------------------------------------------------------------------------------
 
 static inline HeartbeatRow* heartbeat_row(const HeartbeatTable* table, int i) {
     return (HeartbeatRow*)((char*)(uintptr_t)table + 64 * ((sizeof *table + 63) / 64)) + i;
@@ -214,8 +211,7 @@ static inline void heartbeat_add_wait(char* text, size_t size, const HeartbeatTa
     if (n > SHOWN) append_text(text, size, " and %d more", n - SHOWN);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Processes
+// ---- Processes --------------------------------------------------------------------------------------------------
 
 typedef enum { PROCESS_RUNS, PROCESS_STOPPED, PROCESS_GONE } ProcessState;
 
@@ -251,8 +247,7 @@ static inline ProcessState heartbeat_process(const HeartbeatRow* row) {
     return state != PROCESS_GONE && born != row->born ? PROCESS_GONE : state;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Making and opening tables
+// ---- Making and opening tables ----------------------------------------------------------------------------------
 
 // The place where other processes find a table.
 typedef struct {
@@ -338,5 +333,3 @@ static inline int heartbeat_add_group(HeartbeatTable* table, int i, const char* 
     __atomic_store_n(&row->groups, n + 1, __ATOMIC_RELEASE);
     return n;
 }
-
-#endif

@@ -19,8 +19,7 @@ Strict means that these are errors: anything after the value, a trailing comma, 
 same name in one object (the RFC leaves open which one counts), and nesting deeper than 128. Every error begins with
 FILE:LINE:COLUMN; a column is a character. Time is n log n at most, for the search for members of the same name.
 */
-#ifndef JSON_H
-#define JSON_H
+#pragma once
 
 #include "base.h"
 
@@ -57,8 +56,7 @@ static inline void json_free(Json* json) {
     memset(json, 0, sizeof *json);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Errors
+// ---- Errors -----------------------------------------------------------------------------------------------------
 
 // A string in quotes for an error's one line, at most 200 bytes of it. fail() replaces control characters.
 typedef struct {
@@ -97,8 +95,7 @@ static inline const char* json_type_name(JsonType type) {
     return names[type];
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// UTF-8
+// ---- UTF-8 ------------------------------------------------------------------------------------------------------
 
 // Bytes of the character at s, of which there are n > 0 bytes; 0 where it is not well-formed (Unicode, table 3-7).
 static inline size_t json_utf8_bytes(const unsigned char* s, size_t n) {
@@ -128,8 +125,7 @@ static inline char* json_utf8_write(char* out, uint32_t c) {
     return out;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading
+// ---- Reading ----------------------------------------------------------------------------------------------------
 
 typedef struct {
     const unsigned char* text;
@@ -516,8 +512,7 @@ static inline bool json_get_string(const char** out, const Json* json, const Jso
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing
+// ---- Writing ----------------------------------------------------------------------------------------------------
 
 // Writes a string with its quotes. Bytes that are not UTF-8 become U+FFFD, the replacement character. The caller checks
 // ferror(f) when it is done with the file.
@@ -543,5 +538,3 @@ static inline void json_write_string(FILE* f, const char* string) {
     }
     fputc('"', f);
 }
-
-#endif

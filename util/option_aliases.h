@@ -6,8 +6,7 @@ Underscores count as hyphens. An option that the program at hand does not have i
     alias_find(name)        the row of `aliases` with this name
     option_renamed(name)    the present name of an option: files of options (a run's options.txt) may have the old one
 */
-#ifndef OPTION_ALIASES_H
-#define OPTION_ALIASES_H
+#pragma once
 
 #include "base.h"
 
@@ -141,5 +140,3 @@ static inline const Alias* alias_find(const char* name) {
     }
     return NULL;
 }
-
-#endif

@@ -11,8 +11,7 @@ A file of options has one option a line, written as above, empty lines, and comm
 rest of the line, without blanks at its ends. The command line wins over the file. A file may have former names of
 options, so that an older run can be resumed.
 */
-#ifndef OPTIONS_H
-#define OPTIONS_H
+#pragma once
 
 #include "option_aliases.h"
 #include "base.h"
@@ -272,8 +271,7 @@ static inline bool options_parse(Option* table, int n, int argc, char** argv, Er
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files of options
+// ---- Files of options -------------------------------------------------------------------------------------------
 
 // Cuts blanks off both ends of a line or of a part of it.
 static inline char* option_trim(char* text) {
@@ -395,8 +393,7 @@ static inline void options_write(const Option* table, int n, FILE* out) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Help
+// ---- Help -------------------------------------------------------------------------------------------------------
 
 enum { HELP_WIDTH = 110, HELP_COLUMN = 32 };
 
@@ -520,8 +517,7 @@ static inline bool options_explain(Option* table, int n, const char* word, FILE*
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Completion scripts, which the shell evaluates: names, choices, files and folders
+// ---- Completion scripts, which the shell evaluates: names, choices, files and folders ---------------------------
 
 typedef enum { SHELL_BASH, SHELL_ZSH, SHELL_FISH } Shell;
 static inline const char* shell_choices(void) { return "bash|zsh|fish"; }
@@ -636,5 +632,3 @@ static inline void options_complete(Shell shell, const char* program, const Opti
     if (shell == SHELL_ZSH) complete_zsh(program, table, n, words, m, out);
     if (shell == SHELL_FISH) complete_fish(program, table, n, words, m, out);
 }
-
-#endif

@@ -5,8 +5,7 @@ other side knows the run's secret (rendezvous.h).
 
 Theory: FIPS 180-4 (Secure Hash Standard), sections 4.1.2, 5.1.1 and 6.2; RFC 2104 (HMAC), section 2.
 */
-#ifndef SHA256_H
-#define SHA256_H
+#pragma once
 
 #include "base.h"
 
@@ -121,5 +120,3 @@ static inline bool sha256_equal(const unsigned char a[SHA256_BYTES], const unsig
     for (int i = 0; i < SHA256_BYTES; i++) difference |= a[i] ^ b[i];
     return difference == 0;
 }
-
-#endif

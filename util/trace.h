@@ -19,8 +19,7 @@ closed, and then the new one nests if none is open, or if it ends no later than 
 Times are rounded to nanoseconds before they are compared, which keeps their order, so that nested spans stay nested in
 the file. Each rank has its own zero, taken when all ranks leave one barrier, as clocks of machines differ.
 */
-#ifndef TRACE_H
-#define TRACE_H
+#pragma once
 
 #include "base.h"
 #include "json.h"
@@ -40,8 +39,7 @@ typedef struct Trace {
     TraceSpan* spans;             // (capacity), in the order of the calls
 } Trace;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Recording
+// ---- Recording --------------------------------------------------------------------------------------------------
 
 static inline void trace_init(Trace* trace, int64_t capacity) {
     trace->n = trace->dropped = 0;
@@ -81,8 +79,7 @@ static inline void trace_span(Trace* trace, const char* track, const char* name,
     span->end = end;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Threads: where spans nest
+// ---- Threads: where spans nest ----------------------------------------------------------------------------------
 
 typedef struct {
     const TraceSpan* span;
@@ -135,8 +132,7 @@ static inline int64_t trace_thread(TraceEvent* events, int64_t i, int64_t* inner
     return k;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The file
+// ---- The file ---------------------------------------------------------------------------------------------------
 
 // All functions that write return false when writing has failed: now, or earlier to the same file.
 static inline bool trace_begin_file(FILE* out) {
@@ -218,5 +214,3 @@ static inline bool trace_end_file(FILE* out, const char* about) {
     fputs("}\n", out);
     return fflush(out) == 0 && !ferror(out);
 }
-
-#endif

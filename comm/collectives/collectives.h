@@ -25,8 +25,7 @@ themselves.
     multitree:K         yes          yes                          any; K trees a rank (the paper has 1)
     forest:K,P          yes          by multitree:4               symmetric links, no switches; K trees of P pieces
 */
-#ifndef COLLECTIVES_H
-#define COLLECTIVES_H
+#pragma once
 
 #include "forest.h"
 #include "multitree.h"
@@ -179,5 +178,3 @@ static inline bool collective_build(Plan* plan, const char* algorithm, PlanKind 
     snprintf(plan->name, sizeof plan->name, "%.*s", (int)sizeof plan->name - 1, algorithm);
     return true;
 }
-
-#endif

@@ -22,8 +22,7 @@ trees reach 1.6 on the mesh and 2 on the torus, 32 reach 1.68 and 2.
 Steps. Piece after piece, tree after tree, every transfer takes the first step after its dependencies in which its link
 has room. Later pieces fill the gaps that earlier ones left.
 */
-#ifndef FOREST_H
-#define FOREST_H
+#pragma once
 
 #include "plan.h"
 
@@ -192,5 +191,3 @@ static inline void plan_forest(Plan* plan, const Network* net, int trees, int pi
     forest_free(&f);
     plan_sort(plan);
 }
-
-#endif

@@ -31,8 +31,7 @@ The search. A parent that finds no child in a step will not find one later in th
 members more; and one whose neighbours are all members never will. So each tree keeps its position in a list of parents
 that still have neighbours outside the tree, which makes the search fast: seconds for 1,024 ranks.
 */
-#ifndef MULTITREE_H
-#define MULTITREE_H
+#pragma once
 
 #include "plan.h"
 
@@ -291,5 +290,3 @@ static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net,
     trees_free(&falling);
     network_free(&back);
 }
-
-#endif

@@ -20,8 +20,7 @@ vector, {1, 3} a sum of two. It checks that
 Nor can ranks deadlock: both ends of a transfer are in one row, so they agree on its step, and a step depends only on
 the steps before.
 */
-#ifndef PLAN_H
-#define PLAN_H
+#pragma once
 
 #include "topology.h"
 
@@ -171,8 +170,7 @@ static inline int plan_room(const Link* link, double slowest) {
     return (int)fmin(link->bandwidth / slowest * (1 + 1e-9), 1 << 30);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ways
+// ---- Ways -------------------------------------------------------------------------------------------------------
 
 // The links of transfer i: writes at most `most` of them (a way never has more than the network has vertices), returns
 // their number.
@@ -189,8 +187,7 @@ static inline int plan_way(const Plan* plan, const Network* net, const Routes* r
     return n;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Check
+// ---- Check ------------------------------------------------------------------------------------------------------
 
 typedef struct {
     const Plan* plan;
@@ -387,8 +384,7 @@ static inline bool plan_check(const Plan* plan, const Network* net, Error* error
     return plan_check_sums(plan, error);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Cost
+// ---- Cost -------------------------------------------------------------------------------------------------------
 
 // Seconds, if all ranks begin every step together: a step lasts as long as its busiest link's load and its longest
 // way's latency. bytes: of the whole vector. It is the formulas' model; the simulator (dev/plan/) is more accurate.
@@ -419,5 +415,3 @@ static inline double plan_cost(const Plan* plan, const Network* net, const Route
     free(links);
     return seconds;
 }
-
-#endif

@@ -23,13 +23,11 @@ bytes, a seconds a message, B bytes/s a link:
                       Speck, Traff 2009, "Two-tree algorithms for full bandwidth broadcast, reduction and scan"; NCCL's
                       tree). Cut into pieces that follow each other: about 2 (log2 N + pieces) a + 2 D / B
 */
-#ifndef RING_H
-#define RING_H
+#pragma once
 
 #include "plan.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// The order in which a ring visits the ranks
+// ---- The order in which a ring visits the ranks -----------------------------------------------------------------
 
 // A path through all but the last dimension of a grid, each rank adjacent to the one before: writes the number of the
 // i-th place, counted in ranks whose last coordinate is 0.
@@ -91,8 +89,7 @@ static inline void ring_order(const Network* net, int* order) {
     free(taken);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Rings
+// ---- Rings ------------------------------------------------------------------------------------------------------
 
 // n ranks in a ring, and the part of a vector that they share: piece i is `each` chunks from first[i], and belongs to
 // ranks[i].
@@ -195,8 +192,7 @@ static inline void plan_torus_ring(Plan* plan, PlanKind kind, const Network* net
     plan_sort(plan);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Halving and doubling
+// ---- Halving and doubling ---------------------------------------------------------------------------------------
 
 // The chunks that rank r is left with after `rounds` exchanges: a half of a half of ... An all-reduce begins with the
 // nearest rank, since the first message is the largest. Otherwise it has to end with chunk r: the farthest comes first.
@@ -233,8 +229,7 @@ static inline void plan_halving_doubling(Plan* plan, PlanKind kind, const Networ
     plan_sort(plan);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Double binary tree
+// ---- Double binary tree -----------------------------------------------------------------------------------------
 
 // The parent of place i of 0 .. N - 1 in a binary tree whose leaves are the odd places; -1: place 0 is the root, with
 // one child. A place whose lowest set bit is b is b away from its parent, whose lowest set bit is higher.
@@ -273,5 +268,3 @@ static inline void plan_double_tree(Plan* plan, PlanKind kind, const Network* ne
     free(depth);
     plan_sort(plan);
 }
-
-#endif

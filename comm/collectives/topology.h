@@ -28,8 +28,7 @@ Routes. A message between two ranks without a link takes a fixed shortest way: o
 last one first; elsewhere, if several next vertices are equally near, the number of the destination selects one of them,
 which spreads the traffic over the upper switches of a fat tree.
 */
-#ifndef TOPOLOGY_H
-#define TOPOLOGY_H
+#pragma once
 
 #include "../../util/base.h"
 
@@ -94,8 +93,7 @@ static inline int network_along(const Network* net, int r, int dimension, int by
     return r + stride * (((at + by) % side + side) % side - at);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Build
+// ---- Build ------------------------------------------------------------------------------------------------------
 
 static inline void network_add(Network* net, int from, int to, double bandwidth, double latency) {
     if (net->links == net->capacity)
@@ -264,8 +262,7 @@ static inline bool network_from_name(Network* net, const NetworkKind* kind, cons
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Read
+// ---- Read -------------------------------------------------------------------------------------------------------
 
 // A number with one of the units; false if the text is something else, or not above `least`.
 static inline bool network_quantity(const char* text, const char* const* units, const double* factors, int n,
@@ -359,8 +356,7 @@ static inline bool network_from_file(Network* net, const char* path, Error* erro
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Check, routes
+// ---- Check, routes ----------------------------------------------------------------------------------------------
 
 // The same vertices with every link reversed. Ports follow the order of the vertices that they lead to.
 static inline Network network_reverse(const Network* net) {
@@ -502,5 +498,3 @@ static inline void routes_free(Routes* routes) {
     free(routes->next);
     routes->next = NULL;
 }
-
-#endif

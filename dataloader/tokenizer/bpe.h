@@ -26,8 +26,7 @@ Added tokens are found before the merges: "<|endoftext|>" is one token wherever 
 on request: a text from the web must not be able to end a document, so by default its "<|endoftext|>" is ordinary text.
 Any bytes can be encoded, and decoding returns the same bytes. A decoded token need not be UTF-8 by itself.
 */
-#ifndef BPE_H
-#define BPE_H
+#pragma once
 
 #include "pretokenize.h"
 
@@ -83,8 +82,7 @@ static inline void tokenizer_free(Tokenizer* tokenizer) {
     memset(tokenizer, 0, sizeof *tokenizer);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Decoding
+// ---- Decoding ---------------------------------------------------------------------------------------------------
 
 static inline uint32_t token_bytes(const Tokenizer* tokenizer, uint32_t token) {
     return tokenizer->begin[token + 1] - tokenizer->begin[token];
@@ -103,8 +101,7 @@ static inline char* token_name(const Tokenizer* tokenizer, uint32_t token) {
                            "the name of a token");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Building: tokenizer_begin with the tokens' bytes, then the merges, then the added tokens.
+// ---- Building: tokenizer_begin with the tokens' bytes, then the merges, then the added tokens. ------------------
 
 static inline uint64_t hash_pair(uint64_t pair) {
     pair *= 0x9E3779B97F4A7C15ull;
@@ -327,8 +324,7 @@ static inline VocabChecksum tokenizer_checksum(const Tokenizer* tokenizer) {
     return checksum;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tokens of one word
+// ---- Tokens of one word -----------------------------------------------------------------------------------------
 
 // A token of a word, its neighbours, and its merge with the right one.
 typedef struct {
@@ -510,8 +506,7 @@ static inline void encode_cached(const Tokenizer* tokenizer, Encoder* encoder, T
     out->count += word->count;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tokens of a text
+// ---- Tokens of a text -------------------------------------------------------------------------------------------
 
 // Encodes text without added tokens.
 static inline void encode_plain(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
@@ -585,5 +580,3 @@ static inline size_t tokenizer_cut(const Tokenizer* tokenizer, const unsigned ch
     }
     return split_cut(text, n, at);
 }
-
-#endif

@@ -18,13 +18,11 @@ Speed: nothing is counted twice.
                 by their tokens. The total work is proportional to the number of places that ever formed.
     heap        of (count, pair). A count that has since fallen is corrected when its entry reaches the top.
 */
-#ifndef BPE_TRAIN_H
-#define BPE_TRAIN_H
+#pragma once
 
 #include "vocab_files.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Words and their counts
+// ---- Words and their counts -------------------------------------------------------------------------------------
 
 typedef struct {
     size_t begin; // in WordCounts.bytes
@@ -114,8 +112,7 @@ static inline void word_counts_join(WordCounts* counts, const WordCounts* other)
         word_counts_add(counts, other->bytes + other->word[i].begin, other->word[i].n, other->word[i].count);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Pairs: a hash table of counts and places, and a heap
+// ---- Pairs: a hash table of counts and places, and a heap -------------------------------------------------------
 
 typedef struct {
     uint64_t pair;         // left << 32 | right; NO_PAIR: the slot is free
@@ -203,8 +200,7 @@ static inline CommonPair common_pop(CommonPairs* heap) {
     return top;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Learning
+// ---- Learning ---------------------------------------------------------------------------------------------------
 
 // A byte of a word, or a token of several bytes. Words follow each other, each after a symbol without token; one more
 // such symbol is at the end.
@@ -411,5 +407,3 @@ static inline void tokenizer_learn(Tokenizer* tokenizer, const WordCounts* words
     free(learning.common.entry);
     free(learning.merge);
 }
-
-#endif

@@ -25,8 +25,7 @@ white space or the end, is a run of white space without its last character, or t
 A byte that is not UTF-8 is a character of its own, and neither letter, number nor space. So any bytes can be split, as
 the expressions would with symbols in place of such bytes.
 */
-#ifndef PRETOKENIZE_H
-#define PRETOKENIZE_H
+#pragma once
 
 #include "../../util/json.h"
 #include "unicode.h"
@@ -35,8 +34,7 @@ typedef enum { SPLIT_BYTES, SPLIT_GPT2, SPLIT_LLAMA3, SPLIT_QWEN2, SPLIT_CL100K,
 
 static const char* const split_names[SPLIT_KINDS] = {"bytes", "gpt2", "llama3", "qwen2", "cl100k"};
 
-// ----------------------------------------------------------------------------------------------------------------
-// Characters
+// ---- Characters -------------------------------------------------------------------------------------------------
 
 static inline uint32_t utf8_code(const unsigned char* text, size_t bytes) {
     if (bytes == 1) return text[0];
@@ -63,8 +61,7 @@ static inline size_t skip_class(const unsigned char* text, size_t n, size_t at, 
 
 static inline bool is_newline(int c) { return c == '\n' || c == '\r'; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Words
+// ---- Words ------------------------------------------------------------------------------------------------------
 
 // The length of 's 't 'm 'd 're 've or 'll at the apostrophe text[0]; 0: it is none of them.
 static inline size_t ending_bytes(const unsigned char* text, size_t n, bool any_case) {
@@ -126,8 +123,7 @@ static inline size_t split_word(SplitKind kind, const unsigned char* text, size_
     return kind == SPLIT_GPT2 ? split_gpt2(text, n, at) : split_llama3(kind, text, n, at);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Parts of a text that can be split apart from each other
+// ---- Parts of a text that can be split apart from each other ----------------------------------------------------
 
 // Whether the character that ends before text[at] is a letter or a number.
 static inline bool ends_in_word(const unsigned char* text, size_t at) {
@@ -145,5 +141,3 @@ static inline size_t split_cut(const unsigned char* text, size_t n, size_t at) {
         if ((text[at] == ' ' || text[at] == '\n') && ends_in_word(text, at)) return at;
     return n;
 }
-
-#endif

@@ -7,8 +7,7 @@ A page is 256 characters, two bits each; equal pages are stored once. After U+32
 Programs with another version of Unicode cut new letters differently: tiktoken 0.14 and tokenizers 0.23 have the
 letters, numbers and white space of Unicode 16.0 (compared over all characters), and so does this table.
 */
-#ifndef UNICODE_H
-#define UNICODE_H
+#pragma once
 
 #include <stdint.h>
 
@@ -187,5 +186,3 @@ static inline CharClass unicode_class(uint32_t c) {
     if (c >= UNICODE_END) return CHAR_OTHER;
     return (CharClass)(unicode_bits[unicode_page[c / 256]][c % 256 / 4] >> c % 4 * 2 & 3);
 }
-
-#endif

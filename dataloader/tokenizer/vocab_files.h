@@ -21,13 +21,11 @@ Files are untrusted input. A feature that would give other tokens here than in t
 prefix of words, a split that pretokenize.h does not have, tokens that strip blanks) is refused by name. Features that
 only add to a text or cut it (post_processor, truncation, padding) are ignored, as documents are assembled elsewhere.
 */
-#ifndef VOCAB_FILES_H
-#define VOCAB_FILES_H
+#pragma once
 
 #include "bpe.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Bytes as characters
+// ---- Bytes as characters ----------------------------------------------------------------------------------------
 
 static inline bool byte_is_printable(int b) { return (b > 32 && b < 127) || (b > 160 && b != 173); }
 
@@ -59,8 +57,7 @@ static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t
     return count;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading: for all formats
+// ---- Reading: for all formats -----------------------------------------------------------------------------------
 
 // A vocabulary being read.
 typedef struct {
@@ -143,8 +140,7 @@ static inline bool family_finish(Tokenizer* tokenizer, TokenTexts* texts, const 
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// tiktoken
+// ---- tiktoken ---------------------------------------------------------------------------------------------------
 
 // The 6 bits of a base64 digit, or -1.
 static inline int base64_digit(int c) {
@@ -267,8 +263,7 @@ static inline bool open_llmc(Tokenizer* t, const MappedFile* file, const char* p
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// JSON: names of tokens with their numbers
+// ---- JSON: names of tokens with their numbers -------------------------------------------------------------------
 
 // Adds a name's token to the vocabulary: as bytes or, if it is an added token, verbatim.
 static inline bool read_name(TokenTexts* texts, const Json* json, const JsonNode* member, Error* error) {
@@ -337,8 +332,7 @@ static inline bool read_merge_line(Tokenizer* tokenizer, const char* s, size_t n
     return read_merge(tokenizer, s, left, blank + 1, n - left - 1, rank, scratch);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// tokenizer.json
+// ---- tokenizer.json ---------------------------------------------------------------------------------------------
 
 static inline bool is_nothing(const JsonNode* node) {
     return !node || node->type == JSON_NULL || (node->type == JSON_BOOL && !node->value.boolean) ||
@@ -525,8 +519,7 @@ static inline bool read_tokenizer_json(Tokenizer* tokenizer, TokenTexts* texts, 
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// vocab.json and merges.txt
+// ---- vocab.json and merges.txt ----------------------------------------------------------------------------------
 
 static inline bool read_merge_lines(Tokenizer* tokenizer, const MappedFile* file, const char* path, Error* error) {
     uint32_t rank = 0;
@@ -570,8 +563,7 @@ static inline bool read_vocab_and_merges(Tokenizer* tokenizer, const Json* json,
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Opening
+// ---- Opening ----------------------------------------------------------------------------------------------------
 
 // Writes FOLDER/name for a name beside this path.
 static inline void beside(char* out, size_t size, const char* path, const char* name) {
@@ -661,8 +653,7 @@ static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, int sp
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing a tokenizer.json, which Hugging Face's library loads, too
+// ---- Writing a tokenizer.json, which Hugging Face's library loads, too ------------------------------------------
 
 static inline void write_name(FILE* out, const Tokenizer* tokenizer, uint32_t token) {
     const unsigned char* text = tokenizer->bytes + tokenizer->begin[token];
@@ -794,5 +785,3 @@ static inline bool tokenizer_save(const Tokenizer* tokenizer, const char* path, 
     unlink(part);
     return false;
 }
-
-#endif

@@ -39,8 +39,7 @@ static struct {
     int rows;
 } bench;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Arrays and times
+// ---- Arrays and times -------------------------------------------------------------------------------------------
 
 // Tokens below V: some are much more frequent than others, as in texts.
 static int32_t* random_tokens(int N, int V) {
@@ -101,8 +100,7 @@ static double milliseconds_of(Work1 f, const Arrays* a) {
     return milliseconds(bench.tiny, [&] { f(a); });
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Lines
+// ---- Lines ------------------------------------------------------------------------------------------------------
 
 static const char* attention_family_name(void) {
     const char* chosen = getenv("ATTENTION");
@@ -137,8 +135,7 @@ __attribute__((format(printf, 4, 5))) static void print_line(const char* model, 
     fflush(bench.json);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Products
+// ---- Products ---------------------------------------------------------------------------------------------------
 
 static void product(const Arrays* a) { linear_forward(a->out, a->x, a->w, NULL, a->N, a->IN, a->OUT); }
 static void product_bias(const Arrays* a) { linear_forward(a->out, a->x, a->w, a->bias, a->N, a->IN, a->OUT); }
@@ -182,8 +179,7 @@ static void bench_product(const Roofline* r, const RooflineRow* row) {
     arrays_free(&a);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Attention
+// ---- Attention --------------------------------------------------------------------------------------------------
 
 static void attention(const Arrays* a) {
     attention_forward(a->out, a->f, a->x, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
@@ -205,8 +201,7 @@ static void bench_attention(const Roofline* r, const RooflineRow* row) {
     arrays_free(&a);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What moves memory and computes little
+// ---- What moves memory and computes little ----------------------------------------------------------------------
 
 static void layer_norm(const Arrays* a) {
     layernorm_forward(a->out, a->f, a->m, a->x, a->w, a->bias, a->N, a->C, 1e-5f);
@@ -394,8 +389,7 @@ static void bench_sync(const Roofline* r) {
     arrays_free(&a);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ceilings, models
+// ---- Ceilings, models -------------------------------------------------------------------------------------------
 
 static void bench_ceilings(void) {
     bench.ceilings = ceilings_h200();

@@ -6,8 +6,7 @@ them. Before each run 256 MB are set to zero, outside of the events: no input is
 in a training step it mostly is not. Inputs are random: a GPU that multiplies zeros uses less power and looks 10 %
 faster.
 */
-#ifndef MEASURE_GPU_H
-#define MEASURE_GPU_H
+#pragma once
 
 #include "../../kernels/kernels.h"
 
@@ -68,5 +67,3 @@ static double milliseconds(bool tiny, Run run) {
     device_free(flush, 0);
     return median_of(times, runs);
 }
-
-#endif

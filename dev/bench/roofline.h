@@ -30,8 +30,7 @@ share of the copy. `stretch` is what the best of them reach.
     roofline_totals()      sums, tokens/s, MFU
     roofline_memory()      bytes that the trainer takes, from its own plan; roofline_micro_batch() what fits
 */
-#ifndef ROOFLINE_H
-#define ROOFLINE_H
+#pragma once
 
 #include "../../kernels/tensor_ranges.h"
 #include "../../planner/memory.h"
@@ -86,8 +85,7 @@ typedef struct {
 
 static inline double roofline_tokens(const Roofline* r) { return (double)r->micro_batches * r->B * r->T; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Goals
+// ---- Goals ------------------------------------------------------------------------------------------------------
 
 static inline void set_goals(RooflineRow* row, double goal, double stretch) {
     row->goal = goal;
@@ -124,8 +122,7 @@ static inline void goal_of_memory(RooflineRow* row) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Rows
+// ---- Rows -------------------------------------------------------------------------------------------------------
 
 // Kernels, copies and settings to zero that one call starts. A product may be one more where cuBLASLt divides its sums.
 static inline int memory_launches(const Roofline* r, Kernel kernel, int tensors) {
@@ -259,8 +256,7 @@ static inline void roofline_build(Roofline* r, const ModelConfig* model, int B, 
     roofline_join(r);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Times
+// ---- Times ------------------------------------------------------------------------------------------------------
 
 // What sets the floor.
 typedef enum { BOUND_PRODUCT, BOUND_COPY, BOUND_EXPONENTIALS, BOUNDS } Bound;
@@ -319,8 +315,7 @@ static inline double roofline_mfu(const Roofline* r, const RooflineTotals* t, co
     return (full ? t->per_token_full : t->per_token) * roofline_tokens(r) / seconds / c->peak;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 // What the trainer's plan takes; on top of it come the driver's context, kernels' code, cuBLASLt's workspace and
 // scratch memory of kernels.
@@ -350,5 +345,3 @@ static inline int roofline_micro_batch(const ModelConfig* m, int B, int T, Recom
     free(r);
     return micro;
 }
-
-#endif

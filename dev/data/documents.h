@@ -14,8 +14,7 @@ processed in the order of the parts. So the result does not depend on the number
 each thread is in memory. A fraction of the documents is for validation, drawn from the seed, the file's number and the
 document's offset; if there is only one document, its end is.
 */
-#ifndef DOCUMENTS_H
-#define DOCUMENTS_H
+#pragma once
 
 #include "../../dataloader.h"
 #include "../../dataloader/jsonl.h"
@@ -24,8 +23,7 @@ document's offset; if there is only one document, its end is.
 
 enum { PART_BYTES = 1 << 20, THREADS_MOST = 256 };
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 typedef struct {
     char* path;
@@ -100,8 +98,7 @@ static inline bool texts_open(Texts* texts, const char* globs, Error* error) {
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Parts
+// ---- Parts ------------------------------------------------------------------------------------------------------
 
 // Bytes [begin, end) of a file.
 typedef struct {
@@ -177,8 +174,7 @@ static inline bool texts_next(TextPart* part, TextCursor* cursor, const Texts* t
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Documents of a part
+// ---- Documents of a part ----------------------------------------------------------------------------------------
 
 typedef struct {
     const unsigned char* text;
@@ -245,8 +241,7 @@ static inline bool part_documents(const Texts* texts, const TextPart* part, Take
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Threads
+// ---- Threads ----------------------------------------------------------------------------------------------------
 
 // The work on the documents of a part; finish is called in the order of the parts, by one thread at a time.
 typedef struct {
@@ -364,5 +359,3 @@ static inline int usual_threads(void) {
     const int count = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     return (int)max_i64(1, min_i64(count, THREADS_MOST));
 }
-
-#endif

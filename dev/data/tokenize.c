@@ -53,8 +53,7 @@ static int tokenize_table(Option* table, TokenizeOptions* o) {
     return (int)(sizeof rows / sizeof rows[0]);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Shards
+// ---- Shards -----------------------------------------------------------------------------------------------------
 
 // Writes tokens to FOLDER/NAME_000000.bin, ..., at most `most` tokens each.
 typedef struct {
@@ -152,8 +151,7 @@ static bool shards_begin(ShardWriter* writer, const char* folder, const char* na
     return !old;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Work
+// ---- Work -------------------------------------------------------------------------------------------------------
 
 typedef struct {
     const Tokenizer* tokenizer;

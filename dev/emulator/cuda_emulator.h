@@ -38,8 +38,7 @@ hopper_emulator.h.
 Not found: an access out of one shared array into another (without a sanitizer), bank conflicts, accesses that do not
 coalesce, too many registers. A thread that spins until another one writes hangs, as threads are not preempted.
 */
-#ifndef CUDA_EMULATOR_H
-#define CUDA_EMULATOR_H
+#pragma once
 #define CUDA_ON_CPU 1
 
 #include <algorithm>
@@ -94,8 +93,7 @@ extern "C" void __tsan_read_range(void*, long), __tsan_write_range(void*, long);
 #define CUDA_ON_CPU_TSAN(...)
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// The language
+// ---- The language -----------------------------------------------------------------------------------------------
 
 #define __global__
 #define __device__
@@ -165,8 +163,7 @@ inline void* cuda_on_cpu_stack(void** top, void (*begin)()) {
 
 namespace cuda_on_cpu {
 
-// ----------------------------------------------------------------------------------------------------------------
-// Data: threads, meetings, warps, a block for every core
+// ---- Data: threads, meetings, warps, a block for every core -----------------------------------------------------
 
 struct Site { // a line of the kernel: as default argument, the line of the call
     const char* file;
@@ -276,8 +273,7 @@ inline unsigned dice(Block& b) {
     return (unsigned)((b.random = b.random * 6364136223846793005u + 1442695040888963407u) >> 33);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Errors
+// ---- Errors -----------------------------------------------------------------------------------------------------
 
 // Prints "file:line: message: kernel, block, thread" and aborts.
 [[noreturn]] __attribute__((cold, noinline, format(printf, 2, 3))) inline void fail(Site at, const char* format, ...) {
@@ -356,8 +352,7 @@ struct Unordered { // while it lives, locks order nothing
     ~Unordered() { CUDA_ON_CPU_TSAN(AnnotateIgnoreSyncEnd("", 0);) }
 };
 
-// ----------------------------------------------------------------------------------------------------------------
-// Scheduling of threads
+// ---- Scheduling of threads --------------------------------------------------------------------------------------
 
 inline void switch_to(Fiber* to) {
     Fiber* me = self;
@@ -528,8 +523,7 @@ inline void finish_copies(int keep) {
     f.copies = left;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The life of a thread, a fiber, a block, a grid
+// ---- The life of a thread, a fiber, a block, a grid -------------------------------------------------------------
 
 inline void run_thread() {
     Block& b = *block;
@@ -762,5 +756,3 @@ inline void help(Cores& c, unsigned core) {
 
 #include "warp_emulator.h"
 #include "cuda_runtime_emulator.h"
-
-#endif

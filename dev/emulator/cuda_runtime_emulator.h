@@ -8,16 +8,14 @@ Device memory is memory of the process, which the host could read, unlike a real
 and checks the direction, kernels get no pointers to other memory, and with -fsanitize=address it is poisoned while the
 host runs. Only one host thread may call these functions.
 */
-#ifndef CUDA_RUNTIME_EMULATOR_H
-#define CUDA_RUNTIME_EMULATOR_H
+#pragma once
 
 #include <climits>
 #include <functional>
 #include <memory>
 #include <tuple>
 
-// ----------------------------------------------------------------------------------------------------------------
-// Vectors, and functions that compilers have as builtins
+// ---- Vectors, and functions that compilers have as builtins -----------------------------------------------------
 
 struct alignas(8) int2 {
     int x, y;
@@ -51,8 +49,7 @@ inline unsigned __float_as_uint(float f) {
     return u;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// 16-bit floats are for memory; arithmetic is in float. Rounded to nearest, ties to even.
+// ---- 16-bit floats are for memory; arithmetic is in float. Rounded to nearest, ties to even. --------------------
 
 struct __nv_bfloat16 { // the upper half of a float
     uint16_t bits;
@@ -125,8 +122,7 @@ inline unsigned atomicInc(unsigned* p, unsigned last) { // from `last` to 0
     return cuda_on_cpu::atomic(p, [=](unsigned x) { return x >= last ? 0 : x + 1; });
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Errors
+// ---- Errors -----------------------------------------------------------------------------------------------------
 
 enum cudaError_t {
     cudaSuccess = 0,
@@ -494,8 +490,7 @@ inline cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t from, c
     return cudaSuccess;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Launches
+// ---- Launches ---------------------------------------------------------------------------------------------------
 
 namespace cuda_on_cpu {
 
@@ -577,8 +572,7 @@ cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int by
     return cudaSuccess;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory
+// ---- Memory -----------------------------------------------------------------------------------------------------
 
 enum cudaMemcpyKind {
     cudaMemcpyHostToHost,
@@ -644,8 +638,7 @@ inline cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void
     return cudaSuccess;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The device
+// ---- The device -------------------------------------------------------------------------------------------------
 
 struct cudaDeviceProp {
     char name[256];
@@ -682,5 +675,3 @@ inline cudaError_t cudaMemGetInfo(size_t* available, size_t* total) {
     *available = *total - cuda_on_cpu::memory.bytes;
     return cudaSuccess;
 }
-
-#endif

@@ -27,8 +27,7 @@ functions. Not found: a store between the fence and the barrier, and a fence tha
 omitted (both: with CUDA_ON_CPU_FENCES=1); products of registers that were changed between the group's fence and the
 product; registers that are claimed before others release them.
 */
-#ifndef HOPPER_EMULATOR_H
-#define HOPPER_EMULATOR_H
+#pragma once
 
 #include "cuda_emulator.h"
 
@@ -171,8 +170,7 @@ inline Hopper& hopper() {
     return *own_hopper;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Shared memory
+// ---- Shared memory ----------------------------------------------------------------------------------------------
 
 inline uint32_t shared_offset(const void* p, size_t bytes, size_t alignment, const char* what, Site at) {
     const uintptr_t offset = (uintptr_t)p - (uintptr_t)block->shared;
@@ -256,8 +254,7 @@ void each_chunk(const Operand& o, Site at, F f) {
         }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Barriers
+// ---- Barriers ---------------------------------------------------------------------------------------------------
 
 constexpr uint64_t barrier_mark = 0xba11ull << 48;
 
@@ -311,8 +308,7 @@ inline void named_barrier(int id, int threads, bool waits, const char* what, Sit
     CUDA_ON_CPU_TSAN(if (waits) __tsan_acquire(sync);)
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tensors
+// ---- Tensors ----------------------------------------------------------------------------------------------------
 
 inline void check_map(const TensorMap& map, const char* what, Site at) {
     if (map.made != map_is_made) fail(at, "%s: a map that tensor_map() has not made", what);
@@ -448,8 +444,7 @@ inline void finish_stores(int keep, bool write) {
 
 namespace cuda_on_cpu {
 
-// ----------------------------------------------------------------------------------------------------------------
-// The block
+// ---- The block --------------------------------------------------------------------------------------------------
 
 inline bool Hopper::go_on() {
     if (loads.empty()) return false;
@@ -494,8 +489,7 @@ inline void Hopper::tell() {
 
 } // namespace cuda_on_cpu
 
-// ----------------------------------------------------------------------------------------------------------------
-// Their names in hopper.cuh
+// ---- Their names in hopper.cuh ----------------------------------------------------------------------------------
 
 template <class T>
 TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batches, int64_t row_stride,
@@ -670,5 +664,3 @@ void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool acc
     cuda_on_cpu::bring_product({0, false, 64}, false, {b.descriptor, b_major == MN_MAJOR, 2 * half_n}, accumulate,
                                half_n, cuda_on_cpu::value_of<T>, d, a, at);
 }
-
-#endif

@@ -1,8 +1,7 @@
 /*
 hopper_products.h: the products of four warps (wgmma) on the emulator; a part of hopper_emulator.h.
 */
-#ifndef HOPPER_PRODUCTS_H
-#define HOPPER_PRODUCTS_H
+#pragma once
 
 namespace cuda_on_cpu {
 
@@ -235,5 +234,3 @@ inline void stmatrix(void* row, const unsigned (&r)[4], Site at) {
 }
 
 } // namespace cuda_on_cpu
-
-#endif

@@ -8,8 +8,7 @@ gcc guards variables of a class with constructors, like bf16, by a flag, _ZGVZ<f
 nothing to construct. To the race detector, the first thread would write it while others read it; so it is set (not 0)
 before.
 */
-#ifndef PROGRAM_SYMBOLS_H
-#define PROGRAM_SYMBOLS_H
+#pragma once
 
 namespace cuda_on_cpu {
 
@@ -83,5 +82,3 @@ inline void forget_static_shared() {}
 #endif
 
 } // namespace cuda_on_cpu
-
-#endif

@@ -1,8 +1,7 @@
 /*
 warp_emulator.h: collectives of a warp (shuffles, matrix fragments) on the emulator, and their names in CUDA.
 */
-#ifndef WARP_EMULATOR_H
-#define WARP_EMULATOR_H
+#pragma once
 
 namespace cuda_on_cpu {
 
@@ -91,8 +90,7 @@ void ldmatrix(unsigned (&r)[4], const void* row, Site at = Site::here()) {
 
 } // namespace cuda_on_cpu
 
-// ----------------------------------------------------------------------------------------------------------------
-// Their names in CUDA
+// ---- Their names in CUDA ----------------------------------------------------------------------------------------
 
 #define CUDA_ON_CPU_SITE cuda_on_cpu::Site at = cuda_on_cpu::Site::here()
 inline void __syncthreads(CUDA_ON_CPU_SITE) { cuda_on_cpu::barrier("__syncthreads", at); }
@@ -109,5 +107,3 @@ template <class T>
 T __shfl_xor_sync(unsigned mask, T v, int by, CUDA_ON_CPU_SITE) {
     return cuda_on_cpu::shuffle(mask, v, (int)cuda_on_cpu::lane_number() ^ by, "__shfl_xor_sync", at);
 }
-
-#endif

@@ -6,8 +6,7 @@ Theory: figure 5 of MultiTree (Huang et al. 2021). A flow is the way of a chunk,
 Parent as soon as all Children have been added, a Gather row to the Children as soon as the Parent has sent; NOP: the
 rank sends nothing in this Step. A flow is named by its root; by its chunk, where ranks have several.
 */
-#ifndef COLLECTIVE_TABLE_H
-#define COLLECTIVE_TABLE_H
+#pragma once
 
 #include "../../comm/collectives/plan.h"
 
@@ -53,5 +52,3 @@ static inline bool write_collective_table(const Plan* plan, const int* owner, FI
     free(rows);
     return true;
 }
-
-#endif

@@ -48,8 +48,7 @@ static int collective_table(Option* table, CollectiveOptions* o) {
     return n;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What a plan says: owners of chunks, links in use, trees
+// ---- What a plan says: owners of chunks, links in use, trees ----------------------------------------------------
 
 typedef struct {
     const Network* net;
@@ -208,8 +207,7 @@ static bool tree_list(const Source* s, TreeList* list, Error* error) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Colours
+// ---- Colours ----------------------------------------------------------------------------------------------------
 
 enum { COLOUR_CROWDED = 0x22272e, COLOUR_SEVERAL = 0x8c959f, COLOUR_IDLE = 0xd8dee5, COLOUR_TEXT = 0x1f2937 };
 
@@ -238,8 +236,7 @@ static unsigned use_colour(const Source* s, const Use* use, int l) {
     return owner_colour(s->net, use->owner);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Where vertices are, in units: neighbours are about one apart
+// ---- Where vertices are, in units: neighbours are about one apart -----------------------------------------------
 
 typedef struct {
     double x, y;
@@ -357,8 +354,7 @@ static Map map_new(const Network* net) {
     return map;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A sheet: a title, panels in rows, a key
+// ---- A sheet: a title, panels in rows, a key --------------------------------------------------------------------
 
 enum { SHEET_WIDTH = 1020, SHEET_HEIGHT = 9000, SHEET_GAP = 22, SHEET_TOP = 68, SHEET_KEY = 34 };
 
@@ -511,8 +507,7 @@ static void write_vertex(const Pen* pen, int v, unsigned fill) {
     write_label(pen->out, x, y + 0.36 * font, font, "middle", ink_on(fill), number);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Trees
+// ---- Trees ------------------------------------------------------------------------------------------------------
 
 static void write_tree(const Pen* pen, const Source* s, const TreeList* list, const Tree* tree) {
     const Network* net = s->net;
@@ -568,8 +563,7 @@ static bool draw_trees(const Source* s, const Map* map, int64_t only, FILE* out,
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Steps
+// ---- Steps ------------------------------------------------------------------------------------------------------
 
 static void write_step(const Pen* pen, const Source* s, const Use* uses) {
     write_idle(pen, uses);
@@ -608,8 +602,7 @@ static bool draw_steps(const Source* s, const Map* map, FILE* out, Error* error)
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Links
+// ---- Links ------------------------------------------------------------------------------------------------------
 
 enum { CHART_HEIGHT = 92, BLOCK_ROWS = 64, ROW_HEIGHT = 11, LABEL_WIDTH = 44 };
 
@@ -705,8 +698,7 @@ static bool draw_links(const Source* s, FILE* out, Error* error) {
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The program
+// ---- The program ------------------------------------------------------------------------------------------------
 
 static bool collective_draw(const Network* net, const Plan* plan, const CollectiveOptions* o, FILE* out, Error* error) {
     if (plan->chunks > MAX_CHUNKS)

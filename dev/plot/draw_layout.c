@@ -173,8 +173,7 @@ static bool draw_tensor(FILE* out, const ModelConfig* model, Mesh mesh, int B, E
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Bars
+// ---- Bars -------------------------------------------------------------------------------------------------------
 
 static bool draw_memory(FILE* out, const ModelConfig* model, Mesh mesh, int B, Error* error) {
     static const char* const recompute[] = {"", ", recompute selective", ", recompute full"};

@@ -31,8 +31,7 @@ static inline DrawOptions draw_options_default(void) {
     return o;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// From tables to pictures
+// ---- From tables to pictures ------------------------------------------------------------------------------------
 
 static inline int most_slots(const Schedule* stages, int p) {
     int most = 0;
@@ -76,8 +75,7 @@ static inline int draw_predicted(const DrawOptions* o, Error* error) {
     return ok ? 0 : EXIT_RUN;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What is printed and drawn
+// ---- What is printed and drawn ----------------------------------------------------------------------------------
 
 static inline void print_cost(FILE* out, double seconds) {
     if (seconds > 0)

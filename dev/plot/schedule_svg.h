@@ -2,8 +2,7 @@
 schedule_svg.h: the timeline of a schedule's tables (parallel/schedule_time.h) as a panel of a picture (svg_timeline.h):
 draw_panel; the picture as a file: write_picture.
 */
-#ifndef SCHEDULE_SVG_H
-#define SCHEDULE_SVG_H
+#pragma once
 
 #include "../../parallel/schedule_time.h"
 #include "svg_timeline.h"
@@ -74,5 +73,3 @@ static inline bool write_picture(bool (*write)(FILE*, const void*), const void* 
     free(name);
     return ok;
 }
-
-#endif

@@ -15,8 +15,7 @@ Kinds that compute are as high as their row, the others are thin. A kind has one
 The file has fixed width and its own white ground, without scripts, style sheets and fonts. Each kind and chunk is a
 group <g class="KIND CHUNK"> of <rect>s.
 */
-#ifndef SVG_TIMELINE_H
-#define SVG_TIMELINE_H
+#pragma once
 
 #include "../../util/base.h"
 #include "../../util/json.h" // json_utf8_bytes
@@ -51,8 +50,7 @@ typedef struct {
     SvgPanel panel[SVG_PANELS];
 } SvgPicture;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Putting a picture together
+// ---- Putting a picture together ---------------------------------------------------------------------------------
 
 static inline SvgPicture svg_picture(const char* title, const char* axis, double length, int chunks) {
     SvgPicture picture;
@@ -89,8 +87,7 @@ static inline void svg_picture_free(SvgPicture* picture) {
     memset(picture, 0, sizeof *picture);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// How things look
+// ---- How things look --------------------------------------------------------------------------------------------
 
 typedef struct {
     unsigned dark, light; // 0xRRGGBB: the first chunk's and the last one's
@@ -190,8 +187,7 @@ static inline double svg_tick_step(double length) {
     return unit * (units <= 5 ? 5 : 10);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing
+// ---- Writing ----------------------------------------------------------------------------------------------------
 
 // Text as XML has it: escaped; what is no character there becomes a question mark.
 static inline void svg_write_escaped(FILE* out, const char* text) {
@@ -388,5 +384,3 @@ static inline bool svg_write(FILE* out, const void* data) {
     fputs("</svg>\n", out);
     return !ferror(out);
 }
-
-#endif

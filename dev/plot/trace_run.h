@@ -23,15 +23,13 @@ memory is touched, caches and branch predictors learn). So the error shows what 
 mean times: how much times vary from one micro-batch to the next, cores and networks that stages share, starts and ends
 of steps that are not the same for all stages.
 */
-#ifndef TRACE_RUN_H
-#define TRACE_RUN_H
+#pragma once
 
 #include "../../util/json.h"
 #include "../../parallel/schedule_time.h"
 #include "../../util/trace.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading a trace: names
+// ---- Reading a trace: names -------------------------------------------------------------------------------------
 
 enum { ZERO_GRADIENTS = ACTION_KINDS, TRACED_KINDS, NOT_TRACED = -1 }; // beside the kinds of actions
 
@@ -73,8 +71,7 @@ static inline Traced traced_name(const char* name) {
     return x;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading a trace: the file
+// ---- Reading a trace: the file ----------------------------------------------------------------------------------
 
 typedef struct {
     int64_t number;
@@ -319,8 +316,7 @@ static inline bool run_trace_read(RunTrace* run, const char* path, const void* t
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Steps: what was traced, in the order of the tables
+// ---- Steps: what was traced, in the order of the tables ---------------------------------------------------------
 
 // One step of all stages, in seconds from the start of the first stage's.
 typedef struct {
@@ -499,8 +495,7 @@ static inline bool measure(MeasuredRun* x, const RunTrace* run, Error* error) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Costs
+// ---- Costs ------------------------------------------------------------------------------------------------------
 
 typedef struct {
     int n, capacity;
@@ -708,5 +703,3 @@ static inline Summary summarize(const MeasuredRun* x) {
     for (int i = 0; i < 4; i++) free(sample[i].values);
     return summary;
 }
-
-#endif

@@ -17,8 +17,7 @@ comm_modes.h: what cuda_comm.cu does by one word: it ends the program, and cuda_
     lanes         opens lanes, and ends well
 A rank that ends well says "closed".
 */
-#ifndef COMM_MODES_H
-#define COMM_MODES_H
+#pragma once
 
 #include "../../../comm.h"
 
@@ -125,5 +124,3 @@ static int run_mode(Comm* world, const char* mode) {
     printf("closed\n");
     return 0;
 }
-
-#endif

@@ -2,8 +2,7 @@
 comm_values.h: the values of cuda_comm.cu. Element i of rank r is a whole number in [-30, 30] ([0, 250] for bytes):
 every type holds their sums exactly.
 */
-#ifndef COMM_VALUES_H
-#define COMM_VALUES_H
+#pragma once
 
 #include "../../../comm.h"
 #include "cuda_test.h"
@@ -97,5 +96,3 @@ static int reduced(int size, int64_t i, CommType type, CommOp op) {
     }
     return result;
 }
-
-#endif

@@ -158,8 +158,7 @@ static double float32_error(const Case* c, const Floats& x) {
     return U32 * (2 * s / sqrt(c->HS) + sqrt(c->T) + 8);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Whole sequences
+// ---- Whole sequences --------------------------------------------------------------------------------------------
 
 typedef struct {
     ShardedBuffer out, dqkv;
@@ -336,8 +335,7 @@ static void test_one_document(const Case* packed) {
           "%-5s T %d x %d: one document: same bits as without documents", floatX_name, one.T, one.HS);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Token by token: each position against the reference, and the cache, bit by bit.
+// ---- Token by token: each position against the reference, and the cache, bit by bit. ----------------------------
 
 static void test_decode(const Case* c) {
     const ShardedBuffer qkv = random_qkv(c);
@@ -376,8 +374,7 @@ static void test_decode(const Case* c) {
     check(same, "%-5s remember: the same of all %d tokens at once", floatX_name, c->T);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Which block does what
+// ---- Which block does what --------------------------------------------------------------------------------------
 
 template <bool KEYS>
 __global__ static void record_kernel(int64_t* to, Attention s, int tile) {

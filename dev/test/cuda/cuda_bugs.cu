@@ -20,8 +20,7 @@ int main() {
 
 #define INDEX (blockIdx.x * blockDim.x + threadIdx.x)
 
-// ----------------------------------------------------------------------------------------------------------------
-// Threads that do not meet
+// ---- Threads that do not meet -----------------------------------------------------------------------------------
 
 __global__ static void divergent_barrier(float* out, const float* in, int, bool right) {
     __shared__ float s[THREADS];
@@ -81,8 +80,7 @@ __global__ static void part_of_a_warp_multiplies(float* out, const float*, int, 
     out[INDEX] = d[0];
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Races
+// ---- Races ------------------------------------------------------------------------------------------------------
 
 // Right by chance as long as threads run in their order.
 __global__ static void missing_barrier(float* out, const float* in, int, bool right) {
@@ -213,8 +211,7 @@ __global__ static void copy_into_a_buffer_in_use(float* out, const float* in, in
     out[INDEX] = sum;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Values that are not there yet
+// ---- Values that are not there yet ------------------------------------------------------------------------------
 
 __global__ static void missing_wait(float* out, const float* in, int, bool right) {
     float* s = dynamic_shared<float>();
@@ -265,8 +262,7 @@ __global__ static void uninitialized_static_shared(float* out, const float* in, 
     out[INDEX] = s[threadIdx.x ^ 32];
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Memory that is not the kernel's
+// ---- Memory that is not the kernel's ----------------------------------------------------------------------------
 
 __global__ static void reads_past_the_end(float* out, const float* in, int n, bool right) {
     out[INDEX] = in[right ? INDEX : INDEX + n]; // <-- here
@@ -370,8 +366,7 @@ __global__ static void copies_indirectly(float* out, Indirect in) {
     out[INDEX] = in.p[INDEX]; // <-- here
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The host's bugs
+// ---- The host's bugs --------------------------------------------------------------------------------------------
 
 __global__ static void plus_one(float* out, const float* in, int, bool) { out[INDEX] = in[INDEX] + 1; }
 static void one_more(float* out, const float* in) { launch(launch_shape(BLOCKS, THREADS), plus_one, out, in, N, true); }
@@ -441,8 +436,7 @@ static void work_that_waits(float* out, const float* in, bool right) {
     one_more(out, in);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// All of them, and what each build has to say
+// ---- All of them, and what each build has to say ----------------------------------------------------------------
 
 static const Bug bugs[] = {
     {KERNEL(divergent_barrier), 0, ALWAYS("__syncthreads, while others wait at __syncthreads")},

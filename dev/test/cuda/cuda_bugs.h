@@ -8,8 +8,7 @@ plain, with -fsanitize=address,undefined, and with -fsanitize=thread. If a messa
 one has to be marked with "<-- here" in the kernel; otherwise it has to name the kernel. The correct kernels have to
 pass in every build, in all orders.
 */
-#ifndef CUDA_BUGS_H
-#define CUDA_BUGS_H
+#pragma once
 
 #include "../../../kernels/cuda_utils.cuh"
 #include "../unit/test.h"
@@ -47,8 +46,7 @@ typedef struct {
 #define MISALIGNED "misaligned address"
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// The process that runs one
+// ---- The process that runs one ----------------------------------------------------------------------------------
 
 static std::vector<float> run(const Bug* bug, bool right) {
     std::vector<float> x(N), out(N + 1 + BLOCKS, NAN);
@@ -81,8 +79,7 @@ static int compare(const Bug* bug, bool right) {
     return 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The process that judges
+// ---- The process that judges ------------------------------------------------------------------------------------
 
 typedef struct {
     bool noticed; // it did not end with status 0
@@ -220,5 +217,3 @@ static int bugs_main(int argc, char** argv, const char* source, const Bug* bugs,
     }
     return test_end();
 }
-
-#endif

@@ -45,8 +45,7 @@ __attribute__((format(printf, 2, 3))) static void check_here(bool ok, const char
     fflush(stdout);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Every operation against its definition, and what it counts
+// ---- Every operation against its definition, and what it counts -------------------------------------------------
 
 // Waits for what was started in a way that depends on `how`: at once, after some calls of comm_progress, ...
 static void finish(CommRequest* r, int how) {
@@ -255,8 +254,7 @@ static void test_rounding(CommType type) {
     check_here(worst <= world.size - 1, "%s: sums in units of the roundoff: %.2f <= %d", name, worst, world.size - 1);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Order: with the compute stream, and not before the wait
+// ---- Order: with the compute stream, and not before the wait ----------------------------------------------------
 
 __global__ static void __launch_bounds__(128) add_kernel(float* x, int n, float what) {
     const int i = (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -359,8 +357,7 @@ static void test_progress(void) {
     buffer_free(&x);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Groups
+// ---- Groups -----------------------------------------------------------------------------------------------------
 
 static void test_groups(int columns) {
     const int row = world.rank / columns, column = world.rank % columns, rows = world.size / columns;
@@ -419,8 +416,7 @@ static void test_group_of_one(void) {
     comm_free(&alone);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Messages on lanes
+// ---- Messages on lanes ------------------------------------------------------------------------------------------
 
 enum { MESSAGES = 12, LENGTH = 200 };
 
@@ -625,8 +621,7 @@ static void test_schedules(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Begin
+// ---- Begin ------------------------------------------------------------------------------------------------------
 
 // Who shares a GPU: on the same machine the same address.
 static void test_cards(void) {

@@ -17,8 +17,7 @@ and the distance of what they are rounded to is t in the mean, whatever t is, an
 With e of some U32, e / h is about 2^-13: one element in some thousand may differ, and by rounding something in between
 to bf16, a fault that changes nothing but the last digit, a kernel changes one in four.
 */
-#ifndef CUDA_COMPARE_H
-#define CUDA_COMPARE_H
+#pragma once
 
 #include "cuda_test.h"
 
@@ -139,5 +138,3 @@ static inline void compare_same(const char* name, const Floats& got, const Float
 
 // 1 if array i is to be moved.
 static inline int bit(int moved, int i) { return moved >> i & 1; }
-
-#endif

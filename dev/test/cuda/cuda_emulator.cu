@@ -17,8 +17,7 @@ static bool is_short = false; // for sanitizers, which are slow
 
 typedef std::vector<int> Ints;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Grids: every thread of every block runs once, and knows who it is
+// ---- Grids: every thread of every block runs once, and knows who it is ------------------------------------------
 
 __global__ static void count_kernel(int* count, int* number) {
     const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
@@ -62,8 +61,7 @@ static void test_arguments() {
     check(out.get()[0] == 0x1p40 + 206.75, "arguments: structs, NULL, the end of an array, by value");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Shuffles
+// ---- Shuffles ---------------------------------------------------------------------------------------------------
 
 // A column of `out` for each distance, of __shfl_sync and then of __shfl_xor_sync; a row for each lane.
 __global__ static void shuffle_kernel(double* out) {
@@ -199,8 +197,7 @@ static void test_leaving() {
     check(out.get() == want, "threads return one after the other while the rest meets");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Atomics
+// ---- Atomics ----------------------------------------------------------------------------------------------------
 
 struct Atomics {
     int sum;
@@ -354,8 +351,7 @@ static void test_ldmatrix() {
     check(out.get() == want, "ldmatrix.x4 and .trans: every element in its place");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// cp.async: three stages, of which two are under way while one is read
+// ---- cp.async: three stages, of which two are under way while one is read ---------------------------------------
 
 __global__ static void pipeline_kernel(float* out, const float* in, int tiles) {
     float* s = dynamic_shared<float>(); // [3][4 * threads]
@@ -423,8 +419,7 @@ static void test_not_before() {
 }
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// 16-bit floats, against their definition: 1 sign bit, E bits of exponent, M of mantissa
+// ---- 16-bit floats, against their definition: 1 sign bit, E bits of exponent, M of mantissa ---------------------
 
 static double value_of_bits(unsigned bits, int E, int M) {
     const int exponent = (int)(bits >> M & ((1u << E) - 1)), bias = (1 << (E - 1)) - 1;
@@ -519,8 +514,7 @@ static void test_16(const char* name, int E, int M) {
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Mathematics and memory accesses that have names
+// ---- Mathematics and memory accesses that have names ------------------------------------------------------------
 
 __global__ static void names_kernel(float* out, const float* in) {
     out[0] = rsqrtf(in[0]) * 4;

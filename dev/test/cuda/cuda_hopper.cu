@@ -22,8 +22,7 @@ static int random_int(int low, int high) { // both inclusive
     return low + (int)(random_uniform(3, 5, seed++) * (float)(high - low + 1));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tiles and descriptors
+// ---- Tiles and descriptors --------------------------------------------------------------------------------------
 
 static void test_places() {
     bool exchanged = true, once = true;
@@ -43,8 +42,7 @@ static void test_places() {
           "tile_descriptor: fields where the hardware has them");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// TMA
+// ---- TMA --------------------------------------------------------------------------------------------------------
 
 enum { GUARD = 64 }; // elements before and behind a matrix that no kernel may touch
 
@@ -188,8 +186,7 @@ static void test_ring(int tiles) {
     check(all, "Barrier: %d tiles through a ring of %d, %d phases of each", tiles, RING, tiles / RING);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Named barriers, and stores of fragments
+// ---- Named barriers, and stores of fragments --------------------------------------------------------------------
 
 // Warp 0 gives numbers to warp 1, which gives back their doubles, in turn; the third warp has nothing to do with it.
 // Warp 0 arrives at two barriers, at which warp 1 waits in the other order.
@@ -248,8 +245,7 @@ static void test_store_matrix() {
     check(all, "store_matrix_x4");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Products
+// ---- Products ---------------------------------------------------------------------------------------------------
 
 enum Source { ROWS_IN_TILES, COLUMNS_IN_TILES, IN_REGISTERS }; // of A: K-major, MN-major, in registers
 

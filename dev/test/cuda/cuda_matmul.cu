@@ -22,8 +22,7 @@ namespace reference {
 #define TEST_CUBLASLT
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// Errors over many cases: the worst of them, in units of its bound, is what is printed.
+// ---- Errors over many cases: the worst of them, in units of its bound, is what is printed. ----------------------
 
 typedef struct {
     double norm, norm_bound, largest, largest_bound;
@@ -84,8 +83,7 @@ static void check_worst(const char* what, const Worst* w) {
           w->norm_bound, w->largest, w->largest_bound, w->where);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// One case: all functions for one shape
+// ---- One case: all functions for one shape ----------------------------------------------------------------------
 
 enum { FORWARD, FORWARD_PLAIN, INPUT, WEIGHT, BIAS, GELU_FC, GELU_ACT, GELU_INPUT, BOTH_WEIGHT, BOTH_BIAS, FUNCTIONS };
 static const char* const FUNCTION_NAMES[FUNCTIONS] = {"linear_forward",
@@ -365,8 +363,7 @@ static void test_peaks() {
 }
 
 #ifdef TEST_CUBLASLT
-// ----------------------------------------------------------------------------------------------------------------
-// cuBLASLt, or its model
+// ---- cuBLASLt, or its model -------------------------------------------------------------------------------------
 
 // Forgets all plans. epilogue: 0 never, 1 always, 2 by time.
 static void start_again(int timing, int epilogue) {

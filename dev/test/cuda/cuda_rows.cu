@@ -40,8 +40,7 @@ static bool only_row(const Floats& x, int C, int n, bool all) {
     return right && found;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Normalisation
+// ---- Normalisation ----------------------------------------------------------------------------------------------
 
 // LayerNorm (layer = true) or RMSNorm; rows with mean `offset` and values to +-2 around it.
 typedef struct {
@@ -243,8 +242,7 @@ static void test_norms() {
     compare_same("norms without a row: dw stays", dw.get(), Floats(8, 1.0f));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Residual: the same two additions, and one rounding.
+// ---- Residual: the same two additions, and one rounding. --------------------------------------------------------
 
 static void test_residual(int N, int C, int moved) {
     const int64_t n = (int64_t)N * C;
@@ -465,8 +463,7 @@ static void test_gates_nan() {
     check(right, "%-5s gelu, swiglu: a NaN stays a NaN, and alone", floatX_name);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Embedding: copies, and sums in the order of n.
+// ---- Embedding: copies, and sums in the order of n. -------------------------------------------------------------
 
 // Tokens of a vocabulary V, of which this slice has [first, first + slice); every `often`-th is the same one.
 static void test_embedding(int N, int C, int V, int often, int moved) {
@@ -546,8 +543,7 @@ static void test_position(int N, int T, int C, int64_t first_row, int moved, boo
     compare_same("position_backward", dwpe.get(), fdwpe);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// RoPE: two products and a sum.
+// ---- RoPE: two products and a sum. ------------------------------------------------------------------------------
 
 static void test_rope(int B, int T, int heads, int HS, int stride, int moved) {
     const int64_t n = (int64_t)B * T * stride;

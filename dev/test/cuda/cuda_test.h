@@ -9,8 +9,7 @@ Bounds. U is the unit roundoff of floatX. A result that is rounded to floatX onc
 happens in float32, and a sum of n terms adds at most about n 2^-24 of the sum of their sizes (Higham 2002, chapter 4).
 Errors are relative norms, |got - want| / |want|, and, beside them, the largest error relative to the largest entry.
 */
-#ifndef CUDA_TEST_H
-#define CUDA_TEST_H
+#pragma once
 #define LONG_WAITS_END // hopper.cuh
 
 #include "../../../kernels/cuda_utils.cuh"
@@ -128,5 +127,3 @@ static inline void check_close(const char* what, const Floats& got, const Floats
     check(norm <= norm_bound && largest <= largest_bound, "%-5s %-58s norm %.1e  bound %.1e  largest %.1e  bound %.1e",
           floatX_name, what, norm, norm_bound, largest, largest_bound);
 }
-
-#endif

@@ -239,8 +239,7 @@ static void test_crossentropies(bool is_short) {
     test_losses_add(2500);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// AdamW. m, v and the masters: 3, 4 and 12 roundings of terms in (-1, 1), on both sides.
+// ---- AdamW. m, v and the masters: 3, 4 and 12 roundings of terms in (-1, 1), on both sides. ---------------------
 
 typedef struct {
     Floats master, g, m, v;
@@ -543,8 +542,7 @@ static void test_sgd_slices() {
               floatX_name);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Norm. In float64, at most 64 additions in a thread, 10 between threads and some among blocks.
+// ---- Norm. In float64, at most 64 additions in a thread, 10 between threads and some among blocks. --------------
 
 static void test_sum_of_squares(int64_t n, int shift) {
     Floats g = random_of<float>(n, 1);
@@ -586,8 +584,7 @@ static void test_squares_of_ranges(int shift) {
           "%-5s sum_of_squares: %zu ranges of 23 tensors at once, the bits of one by one", floatX_name, ranges.size());
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Checksums, of numbers of 16 bits, at any place; `first` beyond 32 bits.
+// ---- Checksums, of numbers of 16 bits, at any place; `first` beyond 32 bits. ------------------------------------
 
 static void test_checksum(int64_t halves, int shift, int64_t first) {
     std::vector<uint16_t> x((size_t)halves);
@@ -607,8 +604,7 @@ static void test_checksum(int64_t halves, int shift, int64_t first) {
     add_result("checksum_add: a bit flipped, added", sum.get()[0] == want ? 0 : INFINITY, 0, 1);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Replicas that do not wait: the bits of the reference, at any alignment.
+// ---- Replicas that do not wait: the bits of the reference, at any alignment. ------------------------------------
 
 static void compare_bits(const char* name, const Device<float>& got, const Floats& want) {
     add_result(name, same_bits(got.get(), want) ? 0 : INFINITY, 0, want.size());

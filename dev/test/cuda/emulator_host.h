@@ -1,8 +1,7 @@
 /*
 emulator_host.h: the host's side of cuda_emulator.cu: memory, copies, streams and events of the emulator.
 */
-#ifndef EMULATOR_HOST_H
-#define EMULATOR_HOST_H
+#pragma once
 
 #include "cuda_test.h"
 
@@ -133,8 +132,7 @@ static void test_helpers() {
 }
 #endif
 
-// ----------------------------------------------------------------------------------------------------------------
-// Streams and events
+// ---- Streams and events -----------------------------------------------------------------------------------------
 
 static cudaStream_t new_stream(unsigned flags) {
     cudaStream_t s;
@@ -290,6 +288,4 @@ static void test_late_copies() {
     last[strcspn(last, "\n")] = '\0';
     check(ok, "again, with %s: %s", setting, last);
 }
-#endif
-
 #endif

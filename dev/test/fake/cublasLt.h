@@ -21,15 +21,13 @@ type of D, which loses digits where D has 16 bits.
 Time is make-believe: products take what fake_cublaslt.milliseconds says, all else takes none, and events show that. On
 zeros the order of the algorithms can be another than on numbers, as on a GPU, whose clock depends on power.
 */
-#ifndef CUBLASLT_H
-#define CUBLASLT_H
+#pragma once
 
 #include "../../../kernels/cuda_utils.cuh"
 
 #include <map>
 
-// ----------------------------------------------------------------------------------------------------------------
-// What library_types.h, cublas_api.h and cublasLt.h declare
+// ---- What library_types.h, cublas_api.h and cublasLt.h declare --------------------------------------------------
 
 enum cudaDataType { CUDA_R_32F = 0, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
 enum cublasStatus_t {
@@ -109,8 +107,7 @@ struct cublasLtMatmulHeuristicResult_t {
     int reserved[4];
 };
 
-// ----------------------------------------------------------------------------------------------------------------
-// The algorithms
+// ---- The algorithms ---------------------------------------------------------------------------------------------
 
 struct FakeAlgorithm {
     uint64_t workspace;
@@ -218,8 +215,7 @@ inline cublasStatus_t fake_check(const FakeOperation* o, const FakeLayout* a, co
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Descriptors
+// ---- Descriptors ------------------------------------------------------------------------------------------------
 
 inline const char* cublasLtGetStatusString(cublasStatus_t s) {
     switch (s) {
@@ -295,8 +291,7 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     return CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The heuristic
+// ---- The heuristic ----------------------------------------------------------------------------------------------
 
 inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t o,
                                                      cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -337,8 +332,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The product
+// ---- The product ------------------------------------------------------------------------------------------------
 
 inline float fake_load(const void* p, cudaDataType type, int64_t i) {
     if (type == CUDA_R_32F) return ((const float*)p)[i];
@@ -502,5 +496,3 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     });
     return CUBLAS_STATUS_SUCCESS;
 }
-
-#endif

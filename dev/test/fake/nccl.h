@@ -32,8 +32,7 @@ wrong with NCCL always does:
     GPUs            two ranks on one GPU are refused, unless NCCL_HOSTID makes them look like two machines or
                     NCCL_MULTI_RANK_GPU_ENABLE is 1
 */
-#ifndef NCCL_H
-#define NCCL_H
+#pragma once
 
 #include "../../../kernels/cuda_utils.cuh"
 #include <dirent.h>
@@ -132,8 +131,7 @@ __attribute__((noreturn, format(printf, 2, 3))) inline void stop(const ncclComm*
 
 inline double patience() { return getenv("FAKE_NCCL_SECONDS") ? atof(getenv("FAKE_NCCL_SECONDS")) : 20; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 inline std::string path(const ncclComm* c, const std::string& name) { return c->folder + "/" + name; }
 
@@ -185,8 +183,7 @@ inline void leave(ncclComm* c) {
     if (last) rmdir(c->folder.c_str());
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Waiting
+// ---- Waiting ----------------------------------------------------------------------------------------------------
 
 // For one thing; asks now and then whether one of the ranks that it depends on is gone (-1: any).
 struct Wait {
@@ -219,8 +216,7 @@ inline bool host_waits(ncclComm* c, const std::string& name, int rank, const cha
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Types and reductions
+// ---- Types and reductions ---------------------------------------------------------------------------------------
 
 inline size_t size_of(ncclDataType_t type) {
     switch (type) {
@@ -261,8 +257,7 @@ inline void reduce(char* to, const char* from, size_t n, ncclDataType_t type, nc
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Operations
+// ---- Operations -------------------------------------------------------------------------------------------------
 
 enum Kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECEIVE };
 inline const char* const kind_names[] = {"all-reduce", "reduce-scatter", "all-gather",
@@ -515,8 +510,7 @@ inline ncclResult_t start(ncclComm* c, Kind kind, const void* in, size_t in_coun
     return grouped > 0 ? ncclSuccess : start_grouped();
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Begin
+// ---- Begin ------------------------------------------------------------------------------------------------------
 
 inline std::string machine() {
     char name[128] = "";
@@ -576,8 +570,7 @@ inline ncclResult_t join(ncclComm_t* made, const std::string& folder, int size, 
 
 } // namespace fake_nccl
 
-// ----------------------------------------------------------------------------------------------------------------
-// The interface
+// ---- The interface ----------------------------------------------------------------------------------------------
 
 inline const char* ncclGetErrorString(ncclResult_t code) {
     static const char* const names[] = {"no error",
@@ -694,5 +687,3 @@ inline ncclResult_t ncclSend(const void* in, size_t n, ncclDataType_t type, int 
 inline ncclResult_t ncclRecv(void* out, size_t n, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
     return fake_nccl::start(comm, fake_nccl::RECEIVE, NULL, 0, out, n, type, ncclSum, peer, stream);
 }
-
-#endif

@@ -5,8 +5,7 @@ fuzz.h: what the fuzzers share. An input is on the disk before it is run, so tha
     build/fuzz_NAME FILE              runs one input, which a crash has left in build/fuzz_NAME.crash
     clang -g -DLIBFUZZER -fsanitize=fuzzer,address,undefined fuzz_NAME.c      steered by coverage
 */
-#ifndef FUZZ_H
-#define FUZZ_H
+#pragma once
 
 #include "../unit/test.h"
 
@@ -83,6 +82,4 @@ extern "C"
         if (size <= fuzzer.most) fuzzer.run(data, size);                                                               \
         return 0;                                                                                                      \
     }
-#endif
-
 #endif

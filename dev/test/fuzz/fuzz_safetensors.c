@@ -42,8 +42,7 @@ static FILE* open_text(char** text, size_t* size) {
     return f;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// JSON
+// ---- JSON -------------------------------------------------------------------------------------------------------
 
 static void write_node(FILE* f, const JsonNode* node) {
     switch (node->type) {
@@ -125,8 +124,7 @@ static bool fuzz_json(const unsigned char* text, size_t size) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// One file
+// ---- One file ---------------------------------------------------------------------------------------------------
 
 // Every byte of the data belongs to exactly one tensor.
 static void check_cover(const SafeTensors* st, size_t size) {
@@ -200,8 +198,7 @@ static bool fuzz_file(const unsigned char* data, size_t size) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The index of two shards, which have the tensors a, b and b, c
+// ---- The index of two shards, which have the tensors a, b and b, c ----------------------------------------------
 
 static char folder[256] = "";
 static const char* shard_names[2] = {"1", "2"};
@@ -280,8 +277,7 @@ static bool fuzz_one(const unsigned char* data, size_t size) {
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Inputs: right ones, most of them then changed in a few places
+// ---- Inputs: right ones, most of them then changed in a few places ----------------------------------------------
 
 static void write_random_value(FILE* f, int depth) {
     // clang-format off

@@ -3,8 +3,7 @@ checkpoint_fixture.h: what test_checkpoint and test_checkpoint_verify share. Che
 after the other in this process. The values of a parameter are a formula of (tensor name, value, logical element). What
 a rank holds of it is computed here, from the definition of each kind of tensor, not by the code under test.
 */
-#ifndef CHECKPOINT_FIXTURE_H
-#define CHECKPOINT_FIXTURE_H
+#pragma once
 
 #include "../../../checkpoint/checkpoint_dir.h"
 #include "../../../checkpoint/pretrained.h"
@@ -108,8 +107,7 @@ static inline int entries(const char* path) {
 
 static inline int open_files(void) { return entries("/proc/self/fd"); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The formula
+// ---- The formula ------------------------------------------------------------------------------------------------
 
 // Any finite bits, denormal numbers and both signs as well; never zero, which is what holes are filled with.
 static inline float formula(const char* name, int what, int64_t element) {
@@ -162,8 +160,7 @@ static inline void make_models(void) {
     llama_tied.tied = true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ranks
+// ---- Ranks ------------------------------------------------------------------------------------------------------
 
 enum { GARBAGE = 0x7fc0beef }; // a NaN: where nothing may be written from, and nothing may be left
 
@@ -389,5 +386,3 @@ static inline int fixture_end(void) {
     if (chdir("/") != 0 || system(command) != 0) die("cannot remove %s", temporary_folder);
     return test_end();
 }
-
-#endif

@@ -2,8 +2,7 @@
 collective_fixture.h: what the tests of collectives share: random numbers, tallies, networks from a text, and random
 networks as the lines of a file beside the links that they mean.
 */
-#ifndef COLLECTIVE_FIXTURE_H
-#define COLLECTIVE_FIXTURE_H
+#pragma once
 
 #include "../../../comm/collectives/collectives.h"
 #include "test.h"
@@ -136,5 +135,3 @@ static inline int fixture_end(void) {
     unlink(scratch);
     return test_end();
 }
-
-#endif

@@ -1,6 +1,5 @@
 // comm_test.h: checks of programs of several ranks. Rank 0 prints; a check passes if it passes on every rank.
-#ifndef COMM_TEST_H
-#define COMM_TEST_H
+#pragma once
 
 #include "../../../comm/cpu_affinity.h"
 #include "test.h"
@@ -38,5 +37,3 @@ static inline int cores_of_this_process(int32_t holders[MAX_CORES]) {
     for (int i = 0; i < MAX_CORES; i++) n += holders[i];
     return n;
 }
-
-#endif

@@ -4,8 +4,7 @@ anew; look at them before they are committed.
 
     check_golden("golden_trees.svg", text, 0.11, write);      numbers may differ by 0.11, as a rounding does
 */
-#ifndef GOLDEN_H
-#define GOLDEN_H
+#pragma once
 
 #include "test.h"
 #include <ctype.h>
@@ -41,5 +40,3 @@ static inline void check_golden(const char* name, const char* text, double slack
     free(golden);
     file_unmap(&file);
 }
-
-#endif

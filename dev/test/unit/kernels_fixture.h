@@ -11,8 +11,7 @@ Arrays of floatX are `values`. In bf16 their numbers are rounded before a formul
 in float32 and rounded once: k u S, and then 2^-8 of the result more, half of the distance of two neighbours. Printed is
 the largest error in units of that sum, and the bound is 1.
 */
-#ifndef KERNELS_FIXTURE_H
-#define KERNELS_FIXTURE_H
+#pragma once
 
 #include "test.h"
 #include "../../../kernels/floatx.h"
@@ -102,8 +101,7 @@ static inline int32_t* integers(int n, int first, int end) {
     return x;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Comparison
+// ---- Comparison -------------------------------------------------------------------------------------------------
 
 // What a kernel should have written: value and S of each element.
 typedef struct {
@@ -184,5 +182,3 @@ static inline void check_differences(const char* what, Loss loss, const void* co
     }
     check_error(what, worst / scale, DIFFERENCES_BOUND);
 }
-
-#endif

@@ -1,6 +1,5 @@
 // layout_models.h: the models and meshes that the tests of parallel.h share.
-#ifndef LAYOUT_MODELS_H
-#define LAYOUT_MODELS_H
+#pragma once
 
 #include "../../../parallel.h"
 #include "test.h"
@@ -36,5 +35,3 @@ static inline Mesh with_states(Mesh mesh, int N, double share) {
     mesh.caat.fraction = share;
     return mesh;
 }
-
-#endif

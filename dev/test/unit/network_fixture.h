@@ -1,8 +1,7 @@
 /*
 network_fixture.h: what the tests of the network simulator share: a plan on a network, and the seconds that it takes.
 */
-#ifndef NETWORK_FIXTURE_H
-#define NETWORK_FIXTURE_H
+#pragma once
 
 #include "../../../comm/collectives/collectives.h"
 #include "../../../planner/network_sim.h"
@@ -57,5 +56,3 @@ static double seconds_of_rows(const char* network, const int rows[][4], int n, c
     end(&net, &plan);
     return seconds;
 }
-
-#endif

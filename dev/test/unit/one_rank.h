@@ -2,8 +2,7 @@
 one_rank.h: a stage of one rank with one micro-batch, whose weights and tokens a test sets, for tests of the model
 without the trainer's loop: test_gpt.c, test_caat.c, test_trainer.c.
 */
-#ifndef ONE_RANK_H
-#define ONE_RANK_H
+#pragma once
 
 #pragma GCC diagnostic ignored "-Wunused-function" // of the model's functions no test uses all
 #include "../../../gpt.h"
@@ -138,5 +137,3 @@ static inline double loss_at(Alone* x, const float* params, const float* directi
     free(losses);
     return sum / a->tokens;
 }
-
-#endif

@@ -2,8 +2,7 @@
 planner_fixture.h: the scaffolding of the planner's tests: relative errors, clusters by name, bytes of a step by other
 means, a measured machine.
 */
-#ifndef PLANNER_FIXTURE_H
-#define PLANNER_FIXTURE_H
+#pragma once
 
 #include "../../../planner/measured_device.h"
 #include "../../../planner/methods_search.h"
@@ -109,5 +108,3 @@ static inline bool write_machine(const char* path, const Measured* m, double mem
     const bool written = measured_write(m, out) && said;
     return fclose(out) == 0 && written;
 }
-
-#endif

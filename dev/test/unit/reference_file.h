@@ -2,8 +2,7 @@
 reference_file.h: a safetensors file of what a step of a model has computed, tensor by tensor, for test_gpt.c to compare
 another build with.
 */
-#ifndef REFERENCE_FILE_H
-#define REFERENCE_FILE_H
+#pragma once
 
 #include "one_rank.h"
 
@@ -63,5 +62,3 @@ static void reference_file_write(ReferenceFile* f, const char* path, const SafeM
     free(f->tensor);
     free(f->data);
 }
-
-#endif

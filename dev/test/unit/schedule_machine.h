@@ -3,8 +3,7 @@ schedule_machine.h: what the tests of schedules share. A machine that executes t
 and wires as they are, every message with its content, in random order, delivered as late or as early as possible, or
 with sends that wait for their receivers.
 */
-#ifndef SCHEDULE_MACHINE_H
-#define SCHEDULE_MACHINE_H
+#pragma once
 
 #include "../../../parallel/schedule_check.h"
 #include "test.h"
@@ -94,8 +93,7 @@ static inline bool computes(ActionKind kind) { return kind <= BACKWARD_WEIGHT; }
 static inline bool makes_input(ActionKind kind) { return kind == BACKWARD || kind == BACKWARD_INPUT; }
 static inline bool adds_weights(ActionKind kind) { return kind == BACKWARD || kind == BACKWARD_WEIGHT; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The machine
+// ---- The machine ------------------------------------------------------------------------------------------------
 
 enum { MACHINE_STAGES = 4, SLOTS_MAX = 24, BUFFERS = 2, EMPTY = -1, WIRE_MAX = 512 };
 typedef enum { MOVED, STARTED, BLOCKED, BROKEN } Outcome; // STARTED: something happened, the action is not done
@@ -609,5 +607,3 @@ static inline int computing_between(const Schedule* s, int i, int j) {
     for (i++; i < j; i++) n += computes(s->actions[i].kind);
     return n;
 }
-
-#endif

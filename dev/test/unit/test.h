@@ -2,8 +2,7 @@
 test.h: what the component tests share. A test program is a main() that calls check() and check_error() and ends with
 return test_end(). It prints one line a check, the measured error beside its bound, and last "N passed, N failed".
 */
-#ifndef TEST_H
-#define TEST_H
+#pragma once
 
 #include "../../../util/base.h"
 #include <time.h>
@@ -80,5 +79,3 @@ static inline int test_end(void) {
     printf("%d passed, %d failed\n", test_count.passed, test_count.failed);
     return test_count.failed == 0 && test_count.passed > 0 ? 0 : 1;
 }
-
-#endif

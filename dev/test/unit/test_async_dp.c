@@ -45,8 +45,7 @@ static const char* usual_line =
     "--global-batch 4 --eval-sequences 4 --beta1 0.9 --beta2 0.95 --eps 1e-6 --data build/test_async_dp.bin";
 #include "trainer_fixture.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// What a run leaves, as bits
+// ---- What a run leaves, as bits ---------------------------------------------------------------------------------
 
 static uint64_t hash_floats(uint64_t hash, const float* x, int64_t n) {
     for (int64_t i = 0; i < (x ? n : 0); i++) hash = (hash ^ bits_of_float(x[i])) * 0x100000001B3u;
@@ -153,8 +152,7 @@ static void run_line(const Comm* world, const char* line, Record* record, float*
     trainer_close(&t);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What has to hold after a step
+// ---- What has to hold after a step ------------------------------------------------------------------------------
 
 typedef struct {
     double members, common, mean, zero, drift, sums, feedback; // errors, each divided by its bound; bits that differ
@@ -435,8 +433,7 @@ static void resumed_run(const Comm* world, const char* line, int64_t from, const
     trainer_close(&t);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Compensation
+// ---- Compensation -----------------------------------------------------------------------------------------------
 
 // Where step from + 1 of a run finds its gradients, and along which way they are compensated: D, to be freed.
 static float* way_of_step(const Stage* s) {
@@ -504,8 +501,7 @@ static void check_lambda(const Comm* world, const char* line, int64_t from, Foun
     trainer_close(&t);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Cases
+// ---- Cases ------------------------------------------------------------------------------------------------------
 
 static const struct {
     int ranks;
@@ -615,8 +611,7 @@ static void run_case(const Comm* world, const char* line, int number, bool few) 
               found.corrected, found.lambda, found.direction, found.uncompensated);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Runs that have to be the same
+// ---- Runs that have to be the same ------------------------------------------------------------------------------
 
 static const struct {
     int ranks; // 0: any
@@ -684,8 +679,7 @@ static void run_pair(const Comm* world, const char* a, const char* b, bool bits)
           bits ? "same bits" : "1e-05");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Checkpoints of other runs
+// ---- Checkpoints of other runs ----------------------------------------------------------------------------------
 
 static jmp_buf back;
 static void jump_back(int status) { longjmp(back, status); }

@@ -20,8 +20,7 @@ One process. --short: fewer meshes.
 #include "test.h"
 #include <setjmp.h>
 
-// ----------------------------------------------------------------------------------------------------------------
-// The rule, in another form
+// ---- The rule, in another form ----------------------------------------------------------------------------------
 
 // The step of the first round in which fragment f of P is sent: 1 to H.
 static int64_t first_sending(int64_t H, int P, int f) { return (f + 1) * H / P; }
@@ -135,8 +134,7 @@ static void test_rule(void) {
     check(wrong_rounds == 0, "every fragment is sent once a round: %lld wrong", (long long)wrong_rounds);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Command lines
+// ---- Command lines ----------------------------------------------------------------------------------------------
 
 static jmp_buf back;
 static void jump_back(int status) { longjmp(back, status); }
@@ -325,8 +323,7 @@ static void test_plans(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Fragments
+// ---- Fragments --------------------------------------------------------------------------------------------------
 
 // By the kind of a tensor and the number of its block.
 static int fragment_of(const Tensor* tensor, int P) {
@@ -377,8 +374,7 @@ static void test_fragments(bool few) {
           "%d models, %d choices of mesh and fragments: %d tensors in a wrong fragment", count, walks, wrong);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Traffic
+// ---- Traffic ----------------------------------------------------------------------------------------------------
 
 // Bytes that one of s ranks sends so that all have the sum of n numbers, or a part each, or all of s parts.
 static double bytes_all_reduce(int s, double n) { return 2 * n * 4 * (s - 1) / s; }
@@ -519,8 +515,7 @@ static void test_compressed_bytes(void) {
     check(wrong == 0, "bytes of numbers with few bits are those of the kernel: %lld wrong", (long long)wrong);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The picture
+// ---- The picture ------------------------------------------------------------------------------------------------
 
 static void check_drawing(const char* what, const AsyncConfig* r, const char* expected) {
     char text[4096] = "";

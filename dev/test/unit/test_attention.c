@@ -57,8 +57,7 @@ static void fill_with_nan(floatX* x, int64_t n) {
 
 static floatX linear(floatX x, float factor, float shift) { return to_floatX(factor * to_float(x) + shift); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Documents
+// ---- Documents --------------------------------------------------------------------------------------------------
 
 typedef enum {
     NONE,  // no positions
@@ -85,8 +84,7 @@ static int32_t* positions_of(Documents documents, const Shape* s) {
     return positions;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The reference: each formula of attention.h as it stands, with the T x T matrices.
+// ---- The reference: each formula of attention.h as it stands, with the T x T matrices. --------------------------
 
 typedef struct {
     double *out, *lse, *dqkv;      // the results
@@ -195,8 +193,7 @@ static void test_reference(Documents documents) {
     free(x), free(y), free(qkv), free(dout), free(positions);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The kernels
+// ---- The kernels ------------------------------------------------------------------------------------------------
 
 typedef struct {
     floatX *qkv, *dout, *out;
@@ -289,8 +286,7 @@ static void test_shape(Shape s, float logits, Documents documents) {
     free(qkv), free(dout);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Bits
+// ---- Bits -------------------------------------------------------------------------------------------------------
 
 static bool same_bits(const floatX* a, const floatX* b, int64_t n) {
     return memcmp(a, b, (size_t)n * sizeof(floatX)) == 0;
@@ -416,8 +412,7 @@ static void test_isolation(Shape s, Documents documents) {
     run_free(&a), run_free(&b);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Generating text: the tokens of a sequence one after the other.
+// ---- Generating text: the tokens of a sequence one after the other. ---------------------------------------------
 
 enum { SPARE_ROWS = 2 }; // of the cache, beyond the sequence
 
@@ -510,8 +505,7 @@ static void test_decode_known(void) {
     free(qkv), free(out), free(cache);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Products of bf16, to the bit
+// ---- Products of bf16, to the bit -------------------------------------------------------------------------------
 
 #ifdef PRECISION_BF16
 // Random numbers between 2^-9 and 2^8: their products are exact, and no sum is denormal.

@@ -6,8 +6,7 @@ at every single call that changes the disk, leaves what was there before.
 */
 #include "checkpoint_fixture.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Meshes
+// ---- Meshes -----------------------------------------------------------------------------------------------------
 
 typedef struct {
     const ModelConfig* model;
@@ -97,8 +96,7 @@ static void test_large(void) {
           RUN_WRITER_FLOATS, error.text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// State, config.json, init
+// ---- State, config.json, init -----------------------------------------------------------------------------------
 
 static void test_state(void) {
     char path[64], found[64], cut[64];
@@ -204,8 +202,7 @@ static void test_init(void) {
           "a layer too many: %s", error.text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Killed, or with a call that fails
+// ---- Killed, or with a call that fails --------------------------------------------------------------------------
 
 // How a save of step 2 ended, seen from outside.
 typedef enum { ABSENT, OLDER, NEWER, BROKEN, FOUNDS } Found;
@@ -310,8 +307,7 @@ static void test_moved_back(void) {
           "moved aside, and back: %s", error.text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Refused
+// ---- Refused ----------------------------------------------------------------------------------------------------
 
 // A save of `step` that has to fail and to name the folder, and leaves `left` entries.
 static void refuses(const char* what, int64_t step, int left) {

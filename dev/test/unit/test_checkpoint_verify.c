@@ -5,8 +5,7 @@ values and names, 500 flipped bits and cut files. Of a run's folder, what is pru
 */
 #include "checkpoint_fixture.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files that are not what was written
+// ---- Files that are not what was written ------------------------------------------------------------------------
 
 // Exchanges n bytes of a file at `place` with those at `bytes`.
 static void patch(const char* path, int64_t place, void* bytes, size_t n) {
@@ -307,8 +306,7 @@ static void test_same_model(void) {
     check(!config_compare(&other, &base, "x", &error) && strstr(error.text, "--arch llama"), "%s", error.text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The folder of a run
+// ---- The folder of a run ----------------------------------------------------------------------------------------
 
 // The folder of a run: the newest stay, and the best; what killed runs have left goes, or comes back.
 static void test_folder(void) {

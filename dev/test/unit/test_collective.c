@@ -10,8 +10,7 @@ the paper's pseudo-code.
 
 static Graph graph;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Networks and algorithms that are tried
+// ---- Networks and algorithms that are tried ---------------------------------------------------------------------
 
 static const char* const files[] = {
     "ranks 1\n",
@@ -72,8 +71,7 @@ static Plan plan_of(const char* algorithm, PlanKind kind, const Network* net) {
     return plan;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The machine: executes a plan on numbers
+// ---- The machine: executes a plan on numbers --------------------------------------------------------------------
 
 typedef struct {
     uint64_t whole;
@@ -205,8 +203,7 @@ static bool links_fit(const Plan* plan, const Network* net) {
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Every algorithm on every network
+// ---- Every algorithm on every network ---------------------------------------------------------------------------
 
 static void try_plan(const char* algorithm, PlanKind kind, const Network* net, Tally* t) {
     Error error = {""};
@@ -248,8 +245,7 @@ static void test_algorithms(void) {
     tally_end(&refusals, "algorithms on networks that they cannot serve, refused");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// plan_check against the machine
+// ---- plan_check against the machine -----------------------------------------------------------------------------
 
 typedef struct {
     Transfer transfer;
@@ -459,8 +455,7 @@ static void test_changes(void) {
           found.rows, found.links, found.sums, found.harmless);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Steps and costs
+// ---- Steps and costs --------------------------------------------------------------------------------------------
 
 // Steps of an all-reduce, and the load of the busiest links over all steps in whole vectors: formulas of ring.h; steps
 // published for MultiTree. load 0: not known. hops: links of a transfer.
@@ -553,8 +548,7 @@ static void test_orders(void) {
     check(ok, "transfers are sorted by step, stably");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// MultiTree again, slowly: every turn searches from every member of the tree
+// ---- MultiTree again, slowly: every turn searches from every member of the tree ---------------------------------
 
 typedef struct {
     int tree, child, parent, step, length, way[16];

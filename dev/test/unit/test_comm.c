@@ -76,8 +76,7 @@ static bool guard_is_whole(const void* buffer, int64_t n, CommType type) {
     return ok;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Every operation, blocking or not, against its definition, and the bytes that it counts
+// ---- Every operation, blocking or not, against its definition, and the bytes that it counts ---------------------
 
 // n: of a part. in_place: of an all-gather. A broadcast blocks, and comes from rank n % size.
 static bool test_operation(Comm* c, CommKind kind, int64_t n, CommType type, CommOp op, bool blocking, bool in_place) {
@@ -170,8 +169,7 @@ static void test_pieces(void) {
     comm_free(&c);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Floating point: no matter in which order a sum is taken, all ranks have to have the same bits
+// ---- Floating point: no matter in which order a sum is taken, all ranks have to have the same bits --------------
 
 static void test_bits(int64_t n, bool blocking) {
     float* x = (float*)checked_malloc(2 * (size_t)n * sizeof(float), "a test buffer");
@@ -205,8 +203,7 @@ static void test_bits(int64_t n, bool blocking) {
     free(x);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Groups
+// ---- Groups -----------------------------------------------------------------------------------------------------
 
 // Rows and columns of a grid with `columns` columns.
 static void test_grid(int columns) {
@@ -346,8 +343,7 @@ static void test_to_oneself(void) {
     free(mine);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Waiting, progress, the trace
+// ---- Waiting, progress, the trace -------------------------------------------------------------------------------
 
 // The group's spans are these names in this order, each with this number.
 static bool group_spans_are(const Trace* trace, const char* const* names, int n, int number) {
@@ -418,8 +414,7 @@ static void test_waiting(void) {
     trace_free(&trace);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Fingerprints
+// ---- Fingerprints -----------------------------------------------------------------------------------------------
 
 static void test_fingerprints(void) {
     // FNV-1a's published values: "" and "foobar".
@@ -468,8 +463,7 @@ static void test_fingerprints(void) {
     check_all(strcmp(out, "b c d") == 0, "excerpt: on one line");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Things that end the program
+// ---- Things that end the program --------------------------------------------------------------------------------
 
 static int run_mode(const char* mode) {
     const int last = world.size - 1;

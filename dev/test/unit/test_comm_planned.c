@@ -8,8 +8,7 @@ process carries it out for all ranks, step by step; whatever the order in which 
 #include "../../../comm/collectives/collectives.h"
 #include "comm_test.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// What has to come out
+// ---- What has to come out ---------------------------------------------------------------------------------------
 
 static void put(char* x, int64_t i, CommType type, float v) {
     if (type == COMM_FLOAT)
@@ -118,8 +117,7 @@ static bool operation_is_right(const Operation* o) {
            (!o->kept || memcmp(o->in, o->copy, (size_t)o->bytes) == 0);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tests
+// ---- Tests ------------------------------------------------------------------------------------------------------
 
 typedef struct {
     Comm group;

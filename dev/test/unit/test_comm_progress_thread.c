@@ -15,8 +15,7 @@ With one of these words as argument the program ends at once, while threads are 
 #include "../../../comm/collectives/collectives.h"
 #include "comm_test.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Groups
+// ---- Groups -----------------------------------------------------------------------------------------------------
 
 static bool has_thread(const Comm* group) {
     (void)group;
@@ -52,8 +51,7 @@ static Comm group_open(const char* name, const char* algorithm, bool thread, boo
     return group;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Operations: what is computed depends on (rank, salt) only
+// ---- Operations: what is computed depends on (rank, salt) only --------------------------------------------------
 
 typedef struct {
     CommKind kind;
@@ -165,8 +163,7 @@ static Job job_number(int i, bool blocking) {
     return job;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tests
+// ---- Tests ------------------------------------------------------------------------------------------------------
 
 // One after the other. What was summed by blocking calls comes from another algorithm of MPI's without the thread:
 // those are compared with a started one.
@@ -340,8 +337,7 @@ static void test_pauses(void) {
 #endif
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ends
+// ---- Ends -------------------------------------------------------------------------------------------------------
 
 static void end_by(const char* how) {
     Comm group = group_open("ends", NULL, true, true), planned = group_open("planned", "ring", true, true);

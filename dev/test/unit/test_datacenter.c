@@ -18,8 +18,7 @@ static DatacenterPlan plan_of(const Datacenter* d) {
     return p;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The numbers that are known
+// ---- The numbers that are known ---------------------------------------------------------------------------------
 
 // Section 5 of the notes on the paper, tests 1 to 5, and the figures of section 2.
 static void test_published(void) {
@@ -85,8 +84,7 @@ static void test_cluster(void) {
 
 static bool near(double x, double y, double relative) { return fabs(x / y - 1) <= relative; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Shapes and batches
+// ---- Shapes and batches -----------------------------------------------------------------------------------------
 
 static bool is_smooth(int x) {
     while (x % 2 == 0) x /= 2;
@@ -133,8 +131,7 @@ static void test_shapes(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The search: one planner
+// ---- The search: one planner ------------------------------------------------------------------------------------
 
 // 2 sites of 8 racks of 8 GPUs, a model of 20B.
 static Datacenter small_datacenter(void) {
@@ -289,8 +286,7 @@ static void test_million(void) {
     check(wrong == 0, "divisors of up to 2^31 - 1, ascending");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Marks
+// ---- Marks ------------------------------------------------------------------------------------------------------
 
 // All facts of a plan lie behind each other, in it and in its models.
 static int fact_count(void) { return (int)(offsetof(DatacenterPlan, model) / sizeof(Fact)); }
@@ -422,8 +418,7 @@ static void test_follows(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Print
+// ---- Print ------------------------------------------------------------------------------------------------------
 
 static char* printed(const Datacenter* d, const DatacenterPlan* p) {
     char* text = NULL;
@@ -583,8 +578,7 @@ static void test_texts(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 static bool read_text(Datacenter* d, const char* text, size_t n, Error* error) {
     FILE* out = fopen(path, "w");

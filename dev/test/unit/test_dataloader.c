@@ -4,8 +4,7 @@ a separate implementation in Python, what is held out against marks, tokens that
 */
 #include "token_fixture.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// The permutation
+// ---- The permutation --------------------------------------------------------------------------------------------
 
 static bool is_bijection(uint64_t count, uint64_t key, unsigned char* seen) {
     memset(seen, 0, count);
@@ -71,8 +70,7 @@ static void test_permutation_large(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Blends of sources
+// ---- Blends of sources ------------------------------------------------------------------------------------------
 
 // A number of sources and weights of all kinds: equal, random, doubling, one large among small, and those with which
 // the second source comes close to the bound (each group as light as it can be: Fibonacci's numbers).
@@ -205,8 +203,7 @@ static void test_blend_pinned(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Lists of sources
+// ---- Lists of sources -------------------------------------------------------------------------------------------
 
 static void test_weights(void) {
     write_text("w_a.txt", "aaaa");
@@ -393,8 +390,7 @@ static void test_mix(void) {
     sources_close(&sources);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What is held out
+// ---- What is held out -------------------------------------------------------------------------------------------
 
 // One part of a text whose tokens are all different: marks in `used` (N) which of them its sequences read, epoch by
 // epoch. Whether each epoch reads each sequence once, and the first one reads `first_of` blocks in the first sequences.
@@ -482,8 +478,7 @@ static void test_held_out(void) {
     tokens_close(&files);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ranges and tokens that are refused
+// ---- Ranges and tokens that are refused -------------------------------------------------------------------------
 
 static void test_refused_ranges(void) {
     TokenFiles files = open_or_die(write_text("ten.txt", "0123456789"));
@@ -544,8 +539,7 @@ static void test_vocabulary(TokenFormat format, uint32_t large) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Offsets beyond 32 bits: files with holes, so they need no space on the disk
+// ---- Offsets beyond 32 bits: files with holes, so they need no space on the disk --------------------------------
 
 // A file of `size` bytes, zeros without a place on the disk, and this stretch of bytes in it.
 static const char* write_sparse(const char* name, int64_t size, const void* head, size_t head_size, int64_t at,

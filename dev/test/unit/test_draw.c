@@ -28,8 +28,7 @@ static Text text_of_picture(const SvgPicture* picture) {
     return text;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Predicted pictures
+// ---- Predicted pictures -----------------------------------------------------------------------------------------
 
 // One of each schedule.
 static void test_predicted(bool write) {
@@ -91,8 +90,7 @@ static void test_writer(void) {
     check(low >= 4 && high <= 10.001, "ticks on an axis: %.2f to %.2f", low, high);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Traces from timelines
+// ---- Traces from timelines --------------------------------------------------------------------------------------
 
 enum { STEPS = 6 };
 
@@ -340,8 +338,7 @@ static void test_steps(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Refusals
+// ---- Refusals ---------------------------------------------------------------------------------------------------
 
 static Text replaced(const Text* text, const char* from, int n, const char* to) {
     Text out = {NULL, 0};
@@ -417,8 +414,7 @@ static void test_refused(void) {
     free(text.text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The command line
+// ---- The command line -------------------------------------------------------------------------------------------
 
 static void test_command_line(void) {
     const struct {

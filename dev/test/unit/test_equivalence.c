@@ -43,8 +43,7 @@ ranks sanitized: 4
 enum { STEPS = 20, DECODED = 9, TEXT_ROWS = DECODED + 1, V_TEST = 97, LAYERS = 8 };
 enum { MODELS = 2 * ARCHS, MOST_CASES = 38 * MODELS * 52 };
 
-// ----------------------------------------------------------------------------------------------------------------
-// Cases
+// ---- Cases ------------------------------------------------------------------------------------------------------
 
 typedef struct {
     Arch arch;
@@ -243,8 +242,7 @@ static int keep_named(Case* list, int n, const char* text) {
     return kept;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A run
+// ---- A run ------------------------------------------------------------------------------------------------------
 
 typedef struct {
     double loss[STEPS], norm[STEPS], validation;
@@ -367,8 +365,7 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
     outcome->shared_agree = shared_agree(t) && outcome->shared_agree;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// One rank alone: every rank makes some of the references and writes them to files that all read.
+// ---- One rank alone: every rank makes some of the references and writes them to files that all read. ------------
 
 // With all channels shared a CAAT-Net is an ordinary model.
 static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || sync->fraction == 1; }
@@ -452,8 +449,7 @@ static void make_references(Comm* world, const Case* list, int cases) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Comparing
+// ---- Comparing --------------------------------------------------------------------------------------------------
 
 typedef struct {
     double loss, norm, params, validation, logits, bytes; // largest errors, all but bytes relative

@@ -30,8 +30,7 @@ static const char* usual_line =
 
 static const double u16 = NEEDS_LOSS_SCALE ? 0x1p-11 : 0x1p-8, u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : u16;
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files of multiple choice
+// ---- Files of multiple choice -----------------------------------------------------------------------------------
 
 enum { MOST_NUMBERS = 4096, MOST_PARTS = 8 };
 
@@ -223,8 +222,7 @@ static void test_fit(const char* path) {
     evaluations_close(&list);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Streams
+// ---- Streams ----------------------------------------------------------------------------------------------------
 
 static void write_uint16(const char* path, int first, int n) {
     FILE* file = fopen(path, "wb");
@@ -321,8 +319,7 @@ static void test_bytes(const char* path) {
     tokenizer_free(&tokenizer);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Scores
+// ---- Scores -----------------------------------------------------------------------------------------------------
 
 static void test_scores(const char* path) {
     static const int a[] = {2, 1, 2, 4}, b[] = {2, 3, 3};
@@ -366,8 +363,7 @@ static void test_scores(const char* path) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Passes
+// ---- Passes -----------------------------------------------------------------------------------------------------
 
 typedef struct {
     Json json;

@@ -54,8 +54,7 @@ static const char* usual_line =
 static uint64_t draws = 0;
 static int64_t draw(int64_t n) { return (int64_t)((double)random_uniform(11, 3, draws++) * (double)n) % n; }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Who holds the same
+// ---- Who holds the same -----------------------------------------------------------------------------------------
 
 // Whether a rank holds a tensor, and which share of it, by its layout; -1: it does not.
 static int share_held(const Layout* layout, int index, int state) {
@@ -158,8 +157,7 @@ static void test_differ(void) {
           "group_differs: %d of 3000 wrong, %d have differences", wrong, differ_found);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Places
+// ---- Places -----------------------------------------------------------------------------------------------------
 
 // Walks through a step as it is computed.
 static void test_places(void) {
@@ -237,8 +235,7 @@ static void test_first_place(void) {
     check(wrong == 0, "first_place: %d of 2000 wrong", wrong);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Plants: the trainer's kernels, with a NaN in what one rank makes
+// ---- Plants: the trainer's kernels, with a NaN in what one rank makes -------------------------------------------
 
 typedef enum { PLANT_NOTHING, PLANT_ATTENTION, PLANT_GRADIENT } Plant;
 
@@ -301,8 +298,7 @@ static void planted_weight_and_bias(float* dw, float* db, const floatX* dout, co
     plant_in_gradient(dw);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// In the trainer
+// ---- In the trainer ---------------------------------------------------------------------------------------------
 
 // Adds up a count over all ranks.
 static int64_t on_all(Trainer* t, int64_t n) {
@@ -559,8 +555,7 @@ static const struct {
     {8, "--tp 2 --pp 2 --dp-mode diloco --local-steps 2 --outer-delay 1"},
 };
 
-// ----------------------------------------------------------------------------------------------------------------
-// Steps that are skipped
+// ---- Steps that are skipped -------------------------------------------------------------------------------------
 
 static void clear_folder(const Comm* world, char* folder, bool make) {
     snprintf(folder, 64, "build/test_health.%d", world->size);

@@ -34,8 +34,7 @@ static void test_floatx(void) {
     check(wrong == 0, "to_floatX: to the nearest number of bf16, of two the even one: %d are wrong", wrong);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Embedding: plain loops in the promised order give the same bits.
+// ---- Embedding: plain loops in the promised order give the same bits. -------------------------------------------
 
 static void test_embedding(int N, int C, int V) {
     const int first = V / 3, slice = V - first - V / 4; // rows [first, first + slice) of the vocabulary, some missing
@@ -109,8 +108,7 @@ static void test_position(int B, int T, int C, int parts, int64_t origin, bool p
     release(&memory);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Normalisation
+// ---- Normalisation ----------------------------------------------------------------------------------------------
 
 // The statistics of a row in float64; RMSNorm is the case mean = 0.
 typedef struct {
@@ -361,8 +359,7 @@ static void test_swiglu(int N, int F) {
     release(&memory);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Residual: two float32 additions, rounded once, to the bit, in place or not.
+// ---- Residual: two float32 additions, rounded once, to the bit, in place or not. --------------------------------
 
 static void test_residual(int N, int C) {
     const int64_t n_all = (int64_t)N * C;
@@ -465,8 +462,7 @@ static void test_residual_norm(bool layer, int N, int C, bool has_bias) {
     release(&memory);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Cross-entropy
+// ---- Cross-entropy ----------------------------------------------------------------------------------------------
 
 typedef struct {
     int V, target;

@@ -73,8 +73,7 @@ static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t 
     release(&memory);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Stochastic rounding, of bf16
+// ---- Stochastic rounding, of bf16 -------------------------------------------------------------------------------
 
 // The neighbours of x in bf16, |low| <= |x| <= |high|, and how far x is from the lower one to the higher.
 typedef struct {
@@ -192,8 +191,7 @@ static void test_all_rounding(void) {
     test_rounding_special();
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Norm
+// ---- Norm -------------------------------------------------------------------------------------------------------
 
 static void test_sum_of_squares(int64_t n) {
     const TensorRange range = whole_range(n);

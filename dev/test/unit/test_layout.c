@@ -40,8 +40,7 @@ static void test_presets(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The mesh
+// ---- The mesh ---------------------------------------------------------------------------------------------------
 
 // Parameters of GPTs with grouped heads and an untied head: the Nemotron-4 reports (2406.11704, 2402.16819) count 331.6
 // and 9.4, 12.5 and 3.2 billion outside and in the embeddings. Biases, norms and positions are not theirs.
@@ -173,8 +172,7 @@ static void test_stages(void) {
     check(right, "each begins where the dealing puts it");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The layout of every rank
+// ---- The layout of every rank -----------------------------------------------------------------------------------
 
 static bool is_one_of(TensorKind kind, const TensorKind* kinds, int n) {
     for (int i = 0; i < n; i++) {
@@ -550,8 +548,7 @@ static void test_partial(const ModelConfig* m, int t) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What a mesh is refused for
+// ---- What a mesh is refused for ---------------------------------------------------------------------------------
 
 // By the definitions: ranks get equal numbers of whole heads and channels; of key/value heads, those that their query
 // heads use, either a part of their own or the same one head as their neighbours; and every rank a token.

@@ -9,8 +9,7 @@ unchanged in the output. Sums in float64 with the textbook's bound guard against
 
 #include "../../../kernels/matmul.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Fenced memory, whose end is the end of what may be touched.
+// ---- Fenced memory, whose end is the end of what may be touched. ------------------------------------------------
 
 enum { FENCED = 64 << 20 };
 typedef struct {
@@ -36,8 +35,7 @@ static uint64_t draws = 0;
 static float draw(void) { return 2 * random_uniform(1, 2, draws++) - 1; }
 static int draw_int(int low, int high) { return low + (int)(random_uniform(1, 3, draws++) * (float)(high - low + 1)); }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A problem: C(M, N) (+)= A(M, K) B(K, N) in fenced memory
+// ---- A problem: C(M, N) (+)= A(M, K) B(K, N) in fenced memory ---------------------------------------------------
 
 enum { GUARD = 64 };                      // numbers before C that must stay as they are
 static const float UNTOUCHED = -12352.0f; // a bf16 number
@@ -391,8 +389,7 @@ static void test_grid(const MatmulKernel* kernel) {
     check(worst < 1.02, "%s: 1, 2, 4 ... 64 threads share a large product evenly: %.3f", kernel->name, worst);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The public functions
+// ---- The public functions ---------------------------------------------------------------------------------------
 
 static void fill(float* x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = to_float(to_floatX(draw()));

@@ -120,8 +120,7 @@ static void test_update(CutMatrix m, int piece) {
     release(&memory);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Orthogonalisation
+// ---- Orthogonalisation ------------------------------------------------------------------------------------------
 
 static MuonBuffers buffers_new(int64_t rows, int64_t cols) {
     const int64_t n = rows * cols, r = min_i64(rows, cols);

@@ -17,8 +17,7 @@ static double heads(const SimSettings* set, int64_t bytes) {
     return set->heads == SIM_HEADS_MESSAGE ? set->flit : (double)packets * set->flit;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Closed forms
+// ---- Closed forms -----------------------------------------------------------------------------------------------
 
 static void test_ring(void) {
     static const int sizes[] = {2, 3, 8, 64};
@@ -247,8 +246,7 @@ static void test_refused(void) {
     check(refused == CASES, "settings, plans, networks and sizes that are wrong: %d of %d refused", refused, CASES);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The second simulator
+// ---- The second simulator ---------------------------------------------------------------------------------------
 
 enum { PLAIN_PACKETS = 12, PLAIN_ROWS = 60, PLAIN_HOPS = 12 };
 

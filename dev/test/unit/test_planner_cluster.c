@@ -7,8 +7,7 @@ group as a network, beside the formula for groups of any size; files that are re
 
 #define SHIPPED "planner/clusters/selene.txt"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Links
+// ---- Links ------------------------------------------------------------------------------------------------------
 
 // A ring's plan, priced by plan_cost on the group as a network, and the formula for groups of any size: they differ by
 // the latency of the steps that trees save, and by nothing else.
@@ -97,8 +96,7 @@ static void test_algorithms(void) {
     check(message_cost(&c, 1, 8).per_byte < before / 10, "within a node messages go over NVLink");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files of clusters
+// ---- Files of clusters ------------------------------------------------------------------------------------------
 
 static char path[256];
 

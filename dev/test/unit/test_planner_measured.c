@@ -80,8 +80,7 @@ static void test_operations(void) {
     measured_free(&m);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 static const char* path = "build/test_planner_measured.tmp";
 
@@ -151,8 +150,7 @@ static void test_refused(void) {
     unlink(path);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Traces
+// ---- Traces -----------------------------------------------------------------------------------------------------
 
 // Writes the trace of a run with one chunk a stage whose steps took `times` as long as the prediction. Returns false if
 // that failed.

@@ -201,8 +201,7 @@ static void test_heads(void) {
     check(heads_held(mesh_of(1, 2, 1, 2, INTERLEAVED), 0) == 0, "and none on the first stage");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Published
+// ---- Published --------------------------------------------------------------------------------------------------
 
 // What one more block adds to one micro-batch, in bytes a row and channel, without the rows' statistics. (s b h in the
 // paper's words, whose model has F = 4 C and biases as ours.)
@@ -259,8 +258,7 @@ static void test_formulas(void) {
           "18 or 20 bytes a parameter; 6 + 12 / d or 4 + 16 / d with ZeRO-1");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Any rank
+// ---- Any rank ---------------------------------------------------------------------------------------------------
 
 // Compares plan_memory with all ranks of a mesh; counts the meshes that fit.
 static void look_at_all(const ModelConfig* m, const Mesh* mesh, int micro_batches, int* meshes, int* wrong) {
@@ -303,8 +301,7 @@ static void test_any_rank(bool quick) {
           "%d meshes: the largest of the distinct stages is the largest of all ranks, %d not", meshes, wrong);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A process
+// ---- A process --------------------------------------------------------------------------------------------------
 
 // What is in memory now, page by page. The system's peak would be that of whoever has started this process, if that is
 // larger: it survives exec.
@@ -374,8 +371,7 @@ static void test_process_parts(void) {
           "a reduce-scatter has a copy of its vector");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Refused
+// ---- Refused ----------------------------------------------------------------------------------------------------
 
 static void refuses(const char* word, const ModelConfig* m, Mesh mesh, int B, int T, int micro_batches) {
     const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);

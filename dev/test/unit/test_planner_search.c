@@ -60,8 +60,7 @@ static Question question(const ModelConfig* model, int ranks, int64_t batch, con
     return q;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Brute force
+// ---- Brute force ------------------------------------------------------------------------------------------------
 
 typedef struct {
     Mesh mesh;
@@ -224,8 +223,7 @@ static void brute_force(Brute* x, const Question* q) {
     qsort(x->row, (size_t)x->n, sizeof *x->row, compare_rows);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Questions
+// ---- Questions --------------------------------------------------------------------------------------------------
 
 // With some chance each option is settled, to what may or may not be possible.
 static void settle_some(Question* q, int one_in) {
@@ -342,8 +340,7 @@ static void tell(const Tally* x, const char* what) {
     check(x->floor_excess <= 1e-12, "  floors of their memory are below it (%.1e)", x->floor_excess);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// On GPUs, on cores, on a measured machine
+// ---- On GPUs, on cores, on a measured machine -------------------------------------------------------------------
 
 // Memory somewhere between what the smallest choice needs and what anything would.
 static double scarce_memory(const Question* q) {
@@ -430,8 +427,7 @@ static void test_planner_measured(int questions) {
     measured_free(&x.measured);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What search.h says of one choice
+// ---- What search.h says of one choice ---------------------------------------------------------------------------
 
 static void test_shares(void) {
     double speed[5] = {0};
@@ -510,8 +506,7 @@ static void test_time_limit(void) {
     answer_free(&a);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Refusals
+// ---- Refusals ---------------------------------------------------------------------------------------------------
 
 // Options left open are searched among the usual values; a given one may have any value that the trainer takes.
 static void test_given_options(void) {
@@ -628,8 +623,7 @@ static void test_least_memory(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The trainer's options (flags.h)
+// ---- The trainer's options (flags.h) ----------------------------------------------------------------------------
 
 enum { MAX_WORDS = 64 };
 

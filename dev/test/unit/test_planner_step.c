@@ -40,8 +40,7 @@ static double achieved_by(const ModelConfig* m, const Mesh* mesh, int B, int64_t
     return flops_hardware(m, m->T, (double)batch) / seconds_of(&s) / mesh_size(mesh) / 1e12;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Published numbers
+// ---- Published numbers ------------------------------------------------------------------------------------------
 
 // Blocks of stages, of software that counts embedding and head: GPT of 22 blocks on 24 chunks, BLOOM, GLM, Llama 3.
 static void test_ends(void) {
@@ -230,8 +229,7 @@ static void test_figures(void) {
           100 * (fused530 - 1));
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Operations
+// ---- Operations -------------------------------------------------------------------------------------------------
 
 // FLOP of a list's products and of attention, which counts half.
 static double work_flops(const Work* w) {
@@ -408,8 +406,7 @@ static void test_seam(void) {
     step_cost_free(&cost);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Events
+// ---- Events -----------------------------------------------------------------------------------------------------
 
 // Tables with plain costs: nothing but what parallel/schedule.h knows.
 static StepPrices plain_prices(const PipelineConfig* plan) {

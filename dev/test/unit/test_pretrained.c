@@ -22,8 +22,7 @@ static bool read_text(ModelConfig* m, const char* text, Error* error) {
     return config_read(m, path, error);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// config.json
+// ---- config.json ------------------------------------------------------------------------------------------------
 
 static const char gpt2_text[] =
     "{\"activation_function\": \"gelu_new\", \"architectures\": [\"GPT2LMHeadModel\"], \"attn_pdrop\": 0.1,"
@@ -240,8 +239,7 @@ static void test_rope_scaling(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// llm.c's files
+// ---- llm.c's files ----------------------------------------------------------------------------------------------
 
 enum { L = 2, C = 6, NH = 3, V = 5, POSITIONS = 4, PADDED = 8 };
 

@@ -13,8 +13,7 @@ static int rendezvous_limit = 60; // seconds: against hangs only, but where a te
 
 static const char secret[] = "a secret of this test, 4711", other_secret[] = "another secret, 0815 0815";
 
-// ----------------------------------------------------------------------------------------------------------------
-// SHA-256 and HMAC
+// ---- SHA-256 and HMAC -------------------------------------------------------------------------------------------
 
 static void hex(char* text, const unsigned char* bytes, int n) {
     for (int i = 0; i < n; i++) sprintf(text + 2 * i, "%02x", bytes[i]);
@@ -91,8 +90,7 @@ static void check_hmac(void) {
         152, "9b09ffa71b942fcb27635fbcd5b0e944bfdc63644f0713938a7f51535c3a35e2");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ranks, which are processes
+// ---- Ranks, which are processes ---------------------------------------------------------------------------------
 
 enum { CARD = 200, MOST_RANKS = 8 };
 
@@ -240,8 +238,7 @@ static void check_meetings(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Strangers
+// ---- Strangers --------------------------------------------------------------------------------------------------
 
 static RendezvousHello hello_of(int rank, int size) {
     RendezvousHello hello;
@@ -403,8 +400,7 @@ static void check_replay(void) {
           "a proof is worth nothing in another conversation, nor to the side that made it");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A stranger in between
+// ---- A stranger in between --------------------------------------------------------------------------------------
 
 // Hands on what two connections say until one ends, but for the byte at `place` of what comes `backwards` or not.
 static void relay(int a, int b, bool backwards, long place) {
@@ -476,8 +472,7 @@ static void check_middle(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Ranks that do not fit, or die
+// ---- Ranks that do not fit, or die ------------------------------------------------------------------------------
 
 // All ranks learn at once why there is no run: rendezvous_limit is not waited for.
 static void check_misfits(void) {
@@ -532,8 +527,7 @@ static void check_deaths(void) {
     check(ok && o.joined == 0 && strstr(o.error, "has gone while it was starting"), "rank 0 dies: %s", o.error);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The environment, and where rank 0 listens
+// ---- The environment, and where rank 0 listens ------------------------------------------------------------------
 
 static void set(const char* const* settings) {
     static const char* const all[] = {"RANK",

@@ -30,8 +30,7 @@ static void check_number(const char* what, double got, double wanted) {
     check(fabs(got - wanted) <= 1e-12 * fabs(wanted), "%-58s %.10g (by hand %.10g)", what, got, wanted);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// FLOP
+// ---- FLOP -------------------------------------------------------------------------------------------------------
 
 // Parameters that a token is multiplied by.
 static double multiplied(const ModelConfig* m) {
@@ -62,8 +61,7 @@ static void test_flops(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Bytes
+// ---- Bytes ------------------------------------------------------------------------------------------------------
 
 // L 3, C 10, 5 heads of 2, F 14 or 40, V 384, T 7; B 4: N 28 rows.
 static ModelConfig odd_model(Arch arch) {
@@ -137,8 +135,7 @@ static void test_bytes(void) {
     free(r);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The notes' tables
+// ---- The notes' tables ------------------------------------------------------------------------------------------
 
 // What the notes have: floors in ms of their own list of operations (one decimal; the first in two), and sizes.
 typedef struct {
@@ -210,8 +207,7 @@ static void test_notes(void) {
     free(r);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Launches, memory
+// ---- Launches, memory -------------------------------------------------------------------------------------------
 
 // By hand, GPT-2 with epilogues, one micro-batch.
 static void test_launches(void) {
@@ -266,8 +262,7 @@ static void test_planner_memory(void) {
           "into 100 GB 7B does not fit at all");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Edges
+// ---- Edges ------------------------------------------------------------------------------------------------------
 
 static void test_rows(void) {
     const Ceilings c = ceilings_h200();

@@ -53,8 +53,7 @@ static int test_close(int fd) {
 #include "test.h"
 #include <sys/wait.h>
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files to read
+// ---- Files to read ----------------------------------------------------------------------------------------------
 
 static char folder[256];
 
@@ -82,8 +81,7 @@ static SafeTensor tensor_of(const char* name, SafeDtype dtype, int ndim, int64_t
     return tensor;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// 16-bit floating point
+// ---- 16-bit floating point --------------------------------------------------------------------------------------
 
 // A value as IEEE 754 defines it, from sign, exponent and mantissa.
 static double defined_value(uint32_t bits, int exponent_bits, int mantissa_bits) {
@@ -129,8 +127,7 @@ static void test_float16(void) {
           half_wrong, brain_wrong);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Reading
+// ---- Reading ----------------------------------------------------------------------------------------------------
 
 // Every file that is too short, and one that is too long, is refused. file has a byte of room after size.
 static void test_lengths(unsigned char* file, size_t size) {
@@ -326,8 +323,7 @@ static void test_not_files(void) {
     check(!safetensors_open(&st, write_bytes("empty", "", 0), &error), "%s", error.text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Writing
+// ---- Writing ----------------------------------------------------------------------------------------------------
 
 // The bytes of a small plan, all of them.
 static void test_plan_bytes(void) {
@@ -559,8 +555,7 @@ static void test_large(void) {
     memset(&faults, 0, sizeof faults);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Models
+// ---- Models -----------------------------------------------------------------------------------------------------
 
 static void model_refused(const char* name) {
     SafeTensorsModel model;

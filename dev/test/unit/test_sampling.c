@@ -10,8 +10,7 @@ right sampler is below df + 5 sqrt(2 df) for all but one of some 100,000 seeds. 
 #include "../../../trainer/sampler.h"
 #include "test.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// The definition, slowly
+// ---- The definition, slowly -------------------------------------------------------------------------------------
 
 typedef struct {
     float logit;
@@ -110,8 +109,7 @@ static void test_definition(void) {
     check(unclear < drawn / 20, "%lld draws were at a border, and not looked at", (long long)unclear);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// How often
+// ---- How often --------------------------------------------------------------------------------------------------
 
 static void test_frequencies(Sampling how, int kind) {
     enum { V = 40, DRAWS = 200000 };
@@ -141,8 +139,7 @@ static void test_frequencies(Sampling how, int kind) {
     check(among == DRAWS, "and none of the others was drawn");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Extremes
+// ---- Extremes ---------------------------------------------------------------------------------------------------
 
 static int32_t draw(const Sampling* how, const float* logits, int V, double u) {
     SamplingMemory memory = sampling_open(V);

@@ -9,8 +9,7 @@ test_schedule.c: the order of a step's work.
 #include "../../../parallel/schedule_draw.h"
 #include "schedule_machine.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// The builders
+// ---- The builders -----------------------------------------------------------------------------------------------
 
 typedef struct {
     Action actions[3 * MOST_MICROBATCHES * MOST_CHUNKS];
@@ -339,8 +338,7 @@ static void test_forward_only(int most_p, int most_m) {
     check(lengths == steps, "forward only: %d of %d steps take as long as the formula", lengths, steps);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Drawing
+// ---- Drawing ----------------------------------------------------------------------------------------------------
 
 static char* drawn(const Step* step) {
     char* text = NULL;

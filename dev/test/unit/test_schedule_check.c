@@ -6,8 +6,7 @@ that the machine itself found by chance.
 */
 #include "schedule_machine.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tables that differ from a built one
+// ---- Tables that differ from a built one ------------------------------------------------------------------------
 
 static Schedule schedule_copy(const Schedule* s, int spare) {
     Schedule copy = *s;
@@ -149,8 +148,7 @@ static void test_many_changes(int steps) {
     check_times("changed tables", &times);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tables that no builder made: the machine does what it can do, by chance, and writes down what it did
+// ---- Tables that no builder made: the machine does what it can do, by chance, and writes down what it did -------
 
 // Ways to a dead end: a transfer whose other end is there already and is about another message; most receives ahead of
 // their sends, where messages of several chunks go one way.

@@ -4,8 +4,7 @@ to solve.
 */
 #include "schedule_machine.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Times
+// ---- Times ------------------------------------------------------------------------------------------------------
 
 static double bubble_at(PipelineConfig plan, double f, double b, double w) {
     Step step = step_build(plan);

@@ -6,8 +6,7 @@ changed byte of an index against index_is_true().
 #include "../../../dataloader/jsonl.h"
 #include "token_fixture.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Streams and sequences
+// ---- Streams and sequences --------------------------------------------------------------------------------------
 
 static bool is_sequence(const int32_t* inputs, const int32_t* targets, int T, const uint32_t* stream) {
     for (int t = 0; t < T; t++)
@@ -97,8 +96,7 @@ static void test_streams(TokenFormat format) {
     check(!is_mapped("/stream"), "    closed: none of them is mapped any more");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Documents
+// ---- Documents --------------------------------------------------------------------------------------------------
 
 // A stream as it is written to files, and where its documents begin.
 typedef struct {
@@ -256,8 +254,7 @@ static void test_documents_seen(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Formats and lists of files
+// ---- Formats and lists of files ---------------------------------------------------------------------------------
 
 // What is text and what is not, byte by byte.
 static void test_recognition(void) {
@@ -551,8 +548,7 @@ static void test_jsonl(void) {
     tokenizer_free(&bytes);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Megatron's data sets
+// ---- Megatron's data sets ---------------------------------------------------------------------------------------
 
 // Every type, by every name that the two files have: the same tokens; and what is no token is named.
 static void test_megatron(void) {

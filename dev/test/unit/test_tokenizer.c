@@ -106,8 +106,7 @@ static bool same_tokenizer(const Tokenizer* a, const Tokenizer* b) {
     return true;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Characters
+// ---- Characters -------------------------------------------------------------------------------------------------
 
 static void test_characters(void) {
     int64_t count[4] = {0, 0, 0, 0};
@@ -148,8 +147,7 @@ static void test_characters(void) {
           "every byte has a letter of its own, a blank U+0120");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Beside the public packages
+// ---- Beside the public packages ---------------------------------------------------------------------------------
 
 enum { GPT2, LLAMA3, QWEN2, CL100K, KINDS };
 
@@ -282,8 +280,7 @@ static void test_learning(void) {
     file_unmap(&file);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Beside the definition
+// ---- Beside the definition --------------------------------------------------------------------------------------
 
 // The merges of a word by definition: of all neighbours those of the lowest rank, leftmost first. Looks at the table
 // alone.
@@ -467,8 +464,7 @@ static void test_long_words(void) {
     free(s);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 // part: of the error, "" where it does not matter.
 static void check_refused(const char* path, int split, const char* what, const char* part) {
@@ -613,8 +609,7 @@ static void test_two_files(void) {
     tokenizer_free(&by_folder);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files that are wrong
+// ---- Files that are wrong ---------------------------------------------------------------------------------------
 
 // The reference's tokenizer.json with one text replaced by another.
 static void check_json(const char* from, const char* to, const char* part) {
@@ -704,8 +699,7 @@ static void test_wrong_files(void) {
     check_refused(write_bytes("llmc", header, sizeof header), -1, "llm.c: a version of the future", "");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What a terminal gets
+// ---- What a terminal gets ---------------------------------------------------------------------------------------
 
 static void test_writer(void) {
     Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json", -1);

@@ -34,8 +34,7 @@ static Text write_parts(const Part* parts, int count) {
     return text;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// A file, read back
+// ---- A file, read back ------------------------------------------------------------------------------------------
 
 typedef struct {
     char name[64];
@@ -131,8 +130,7 @@ static bool cross(const Event* a, const Event* b) {
     return !apart && !a_in_b && !b_in_a;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What holds of every file
+// ---- What holds of every file -----------------------------------------------------------------------------------
 
 static bool events_nest(const Read* read) {
     for (int i = 0; i < read->events; i++) {
@@ -255,8 +253,7 @@ static void check_file(const char* what, const Part* parts, int count) {
     free(text.text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Files
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 // n spans of four tracks within `length` ns; whole nanoseconds if `whole`, so that many begins and ends are equal.
 static Trace random_trace(int n, uint64_t stream, double zero, double length, bool whole) {
@@ -340,8 +337,7 @@ static void test_threads(void) {
     check(threads_of("three on the way", 20, 0, 1, 2.9, 1) == 3, "three on the way at any time: three threads");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Recording
+// ---- Recording --------------------------------------------------------------------------------------------------
 
 static void test_strings(void) {
     Trace trace;

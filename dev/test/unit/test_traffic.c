@@ -4,8 +4,7 @@ test_traffic.c: the bytes of parallel/traffic.h against the papers' formulas, su
 #include "../../../parallel/traffic.h"
 #include "layout_models.h"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Traffic
+// ---- Traffic ----------------------------------------------------------------------------------------------------
 
 static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int k, double element,
                               double* data_expected) {

@@ -39,8 +39,7 @@ static HeartbeatTable* table_new(int rows, int members) {
     return table;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What a row says
+// ---- What a row says --------------------------------------------------------------------------------------------
 
 static void check_place(void) {
     HeartbeatTable* table = table_new(1, 1);
@@ -139,8 +138,7 @@ static void check_wait_text(void) {
     heartbeat_unmap(table);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The judgement
+// ---- The judgement ----------------------------------------------------------------------------------------------
 
 typedef struct {
     bool ended, gone, stopped, waits, starts;
@@ -294,8 +292,7 @@ static void check_long_report(void) {
     heartbeat_unmap(table);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Processes, and the shared table
+// ---- Processes, and the shared table ----------------------------------------------------------------------------
 
 static void nap(double seconds) {
     const double end = seconds_now() + seconds;
@@ -366,8 +363,7 @@ static void check_processes(void) {
     check(heartbeat_open(&place) == NULL, "nothing is left of it when its makers have let go");
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Whole jobs: processes that watch each other
+// ---- Whole jobs: processes that watch each other ----------------------------------------------------------------
 
 enum { JOB = 3 };
 typedef enum { IDLE, STOPS, SPINS, KILLED, CROSSED, SLOW, LATE, PAUSED, GOES, HANGS_AT_END, CARRIED } Fate;
@@ -541,8 +537,7 @@ static void check_jobs(void) {
     }
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// What it costs the main thread
+// ---- What it costs the main thread ------------------------------------------------------------------------------
 
 static void check_cost(void) {
     enum { N = 100000 };
@@ -563,8 +558,7 @@ static void check_cost(void) {
     heartbeat_unmap(table);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// With MPI
+// ---- With MPI ---------------------------------------------------------------------------------------------------
 
 static Comm world;
 

@@ -2,8 +2,7 @@
 token_fixture.h: what test_token_files and test_dataloader share: a folder of their own, which they work in, files of
 tokens of every format, and a check that lists of files are refused.
 */
-#ifndef TOKEN_FIXTURE_H
-#define TOKEN_FIXTURE_H
+#pragma once
 
 #include "../../../dataloader.h"
 #include "test.h"
@@ -160,5 +159,3 @@ static inline void check_refused(const char* const* lists, size_t count) {
     }
 }
 #define CHECK_REFUSED(cases) check_refused(cases, sizeof(cases) / sizeof(cases)[0])
-
-#endif

@@ -5,8 +5,7 @@ behind train_gpt.cu, by a test that has
     tokens_path     where it puts a text of its own
     usual_line      options that a trainer has unless its command line says otherwise, --data tokens_path among them
 */
-#ifndef TRAINER_FIXTURE_H
-#define TRAINER_FIXTURE_H
+#pragma once
 
 // 3000 tokens of a vocabulary of 97.
 static void write_tokens(void) {
@@ -87,5 +86,3 @@ static void trainer_close(Trainer* t) {
     for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]), plan_free(&t->far_sums[kind]);
     sources_close(&t->train_files);
 }
-
-#endif
