@@ -55,8 +55,7 @@ comm_gpu.h and comm_nccl.h, and comm_types.h, the types of groups and operations
 
 // A description of an operation, not started.
 static inline CommRequest comm_request(Comm* c, CommKind kind, void* out, const void* in, int64_t n, CommType type) {
-    CommRequest r;
-    memset(&r, 0, sizeof r);
+    CommRequest r = {};
     r.comm = c;
     r.kind = kind;
     r.out = out;

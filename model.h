@@ -90,8 +90,7 @@ static inline const char* model_arch_choices(void) {
 }
 
 static inline ModelConfig model_of(Arch arch, int L, int C, int NH, int NKV, int F, int T, int V) {
-    ModelConfig m;
-    memset(&m, 0, sizeof m);
+    ModelConfig m = {};
     m.name = "custom";
     m.L = L;
     m.C = C;

@@ -119,8 +119,7 @@ static inline Mesh mesh_at(const Mesh* mesh, int rank) {
 }
 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
-    Mesh mesh;
-    memset(&mesh, 0, sizeof mesh);
+    Mesh mesh = {};
     mesh.t = t;
     mesh.p = p;
     mesh.d = d;

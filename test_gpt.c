@@ -195,8 +195,7 @@ typedef struct {
 static ReferenceStep reference_step(Alone* run, const Reference* r, const double* tokens, int step, bool keep) {
     Stage* s = &run->stage;
     Activations* a = &s->activations[0];
-    ReferenceStep got;
-    memset(&got, 0, sizeof got);
+    ReferenceStep got = {};
     load_reference_batch(s, a, &run->batch, tokens, step, r);
     const int N = r->B * r->T;
     zero_gradients(s);
@@ -450,8 +449,7 @@ static Reference reference_of(const char* name) {
     if (strcmp(name, "gpt2") == 0) m = &gpt2;
     if (strcmp(name, "llama") == 0) m = &llama;
     if (!m) die_usage("--write FILE %s: there is no such model; gpt2, llama, or one of train_gpt --model", name);
-    Reference r;
-    memset(&r, 0, sizeof r);
+    Reference r = {};
     r.model = *m;
     r.model.T = r.T = 64;
     r.B = 4;
@@ -668,8 +666,7 @@ int main(int argc, char** argv) {
     ModelConfig llama = model_llama(2, 48, 6, 2, 72, 24, 256);
     gpt2.name = "gpt2";
     llama.name = "llama";
-    CaatConfig ordinary;
-    memset(&ordinary, 0, sizeof ordinary);
+    CaatConfig ordinary = {};
     test_documents(&gpt2, ordinary);
     test_documents(&llama, ordinary);
 #ifndef METHODS_NO

@@ -62,8 +62,7 @@ typedef struct {
 } AsyncCheckpointState;
 
 static AsyncCheckpointState site_values(const Stage* stage) {
-    AsyncCheckpointState state;
-    memset(&state, 0, sizeof state);
+    AsyncCheckpointState state = {};
     state.list.copies = stage->grads.scope == SCOPE_SITE ? stage->layout.mesh.sites : 1;
     state.list.moments = stage->type.moments;
     state.list.muon = stage->layout.mesh.muon;

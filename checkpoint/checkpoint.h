@@ -735,10 +735,9 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
                                        const CaatConfig* caat, const CheckpointSites* sites, const CheckpointSum* sum,
                                        const HubFiles* files, Error* error) {
     CheckpointFileLayouts layouts;
-    CheckpointList list;
+    CheckpointList list = {};
     char path[CHECKPOINT_PATH];
     if (!checkpoint_file_layouts(&layouts, model, sites, state->step, error)) return false;
-    memset(&list, 0, sizeof list);
     list.state = *state;
     bool ok = true;
     for (int i = 0; i < layouts.files && ok; i++) {

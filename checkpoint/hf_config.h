@@ -245,8 +245,7 @@ typedef struct {
 
 // The defaults of transformers. V: the vocabulary; tokens beyond it do not count.
 static inline TokenRoles config_usual_roles(HubFormat hub, int V) {
-    TokenRoles roles;
-    memset(&roles, 0, sizeof roles);
+    TokenRoles roles = {};
     for (int role = ROLE_BOS; role <= ROLE_EOS; role++) {
         const int llama = role == ROLE_BOS ? 1 : 2;
         roles.id[role][0] = hub == HUB_GPT2 ? 50256 : llama;

@@ -70,8 +70,7 @@ static inline bool checkpoint_model(ModelConfig* model, bool* known, const char*
 
 // Opens weights to start from. *transposed: some matrices are (in, out), as in Hugging Face's GPT-2.
 static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transposed, const char* path, Error* error) {
-    ModelConfig model;
-    memset(&model, 0, sizeof model);
+    ModelConfig model = {};
     *transposed = !llmc_is_file(path);
     return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &model, path, error);
 }

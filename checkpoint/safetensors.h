@@ -686,8 +686,7 @@ static inline bool safetensors_create(SafeTensorsFile* file, const char* path, c
 // Opens a file that another process has created from the same layout.
 static inline bool safetensors_join(SafeTensorsFile* file, const char* path, const SafeTensorsLayout* file_layout,
                                     Error* error) {
-    struct stat st;
-    memset(&st, 0, sizeof st);
+    struct stat st = {};
     file->path = path;
     file->bytes = file_layout->file_bytes;
     file->fd = open(path, O_WRONLY | O_CLOEXEC);

@@ -248,7 +248,7 @@ static inline bool comm_may_share(void) {
 
 static inline CommCard comm_card(const Comm* world) {
     CommCard card;
-    memset(&card, 0, sizeof card);
+    memset(&card, 0, sizeof card); // also its padding, as its bytes are sent
     if (world->rank == 0 && ncclGetUniqueId(&card.id) != ncclSuccess)
         die("NCCL does not begin: %s; NCCL_DEBUG=WARN prints details", ncclGetLastError(NULL));
     card.machine = comm_machine();

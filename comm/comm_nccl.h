@@ -125,8 +125,7 @@ static inline NcclGroup* nccl_adopt(NcclGroup** list, const NcclGroup* made, ncc
 }
 
 static inline NcclGroup nccl_describe(const char* name, int rank, int size) {
-    NcclGroup g;
-    memset(&g, 0, sizeof g);
+    NcclGroup g = {};
     snprintf(g.name, sizeof g.name, "%s", name);
     g.rank = rank;
     g.size = size;

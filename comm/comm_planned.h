@@ -145,8 +145,7 @@ static inline void comm_plan_survey(CommPlan* p, const Plan* plan) {
 
 // The rows of one rank, and their dependencies.
 static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
-    CommPlan p;
-    memset(&p, 0, sizeof p);
+    CommPlan p = {};
     p.shape = *plan;
     p.shape.transfers = NULL;
     p.shape.way = NULL;

@@ -554,13 +554,12 @@ static inline bool rendezvous_host(Rendezvous* r, char* all, size_t n, double un
 // has accepted the connection, whatever it answers.
 static inline bool rendezvous_converse(Rendezvous* r, int fd, char* all, const char* mine, size_t n, double until,
                                        bool* ok, bool* met, const char** reason, Error* error) {
-    RendezvousTalk talk;
+    RendezvousTalk talk = {};
     RendezvousChallenge challenge;
     RendezvousAnswer answer;
     unsigned char proof[SHA256_BYTES];
     char text[sizeof error->text] = "";
     const double soon = seconds_now() + RENDEZVOUS_ANSWER;
-    memset(&talk, 0, sizeof talk);
     memcpy(talk.hello.program, rendezvous_asks, sizeof talk.hello.program);
     talk.hello.rank = r->rank;
     talk.hello.size = r->size;

@@ -116,8 +116,7 @@ static inline void line_tokens_to_file(LineTokens* lines, TokenFile* file) {
 
 // Tokenizes files of JSON lines, once. False: *error names the wrong line, or the files are too large.
 static inline bool jsonl_encode(TokenFiles* files, const Tokenizer* tokenizer, Error* error) {
-    LineTokens lines;
-    memset(&lines, 0, sizeof lines);
+    LineTokens lines = {};
     lines.tokenizer = tokenizer;
     lines.width = tokenizer->vocab <= 65536 ? 2 : 4;
     if (tokenizer->vocab <= 256) lines.width = 1;

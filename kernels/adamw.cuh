@@ -108,7 +108,6 @@ static inline void launch_update(floatX* p, float* master, const float* g, float
     }
 }
 
-// `count` ranges of params, master, moment1 and moment2 are updated from grad. Where floatX is float, master is NULL.
 static inline void adamw_update(floatX* params, float* master, const float* grad, float* moment1, float* moment2,
                                 const TensorRange* ranges, int count, const OptimizerStep* s) {
     AdamW a;

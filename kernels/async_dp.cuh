@@ -55,7 +55,6 @@ static inline void each(int64_t n, const F& f, P... arrays) {
 struct Difference {
     __device__ void operator()(float& out, float a, float b) const { out = a - b; }
 };
-// out = a - b (n). out may be a or b.
 static inline void difference(float* out, const float* a, const float* b, int64_t n) {
     each(n, Difference(), out, a, b);
 }
@@ -64,7 +63,6 @@ struct AddScaled {
     float factor;
     __device__ void operator()(float& out, float x) const { out += rounded_product(factor, x); }
 };
-// out += factor x (n)
 static inline void add_scaled(float* out, const float* x, float factor, int64_t n) {
     const AddScaled f = {factor};
     each(n, f, out, x);
@@ -74,7 +72,6 @@ struct ScaleBy {
     float factor;
     __device__ void operator()(float& x) const { x *= factor; }
 };
-// x *= factor (n)
 static inline void scale_by(float* x, float factor, int64_t n) {
     const ScaleBy f = {factor};
     each(n, f, x);
@@ -87,8 +84,6 @@ struct Mix {
         own = share == 0 ? base : mixed;
     }
 };
-// own = share own + (1 - share) base (n). own: the local parameters, base: the global ones. share = 0 copies, whatever
-// own was.
 static inline void mix(float* own, const float* base, float share, int64_t n) {
     const Mix f = {share, 1.0f - share};
     each(n, f, own, base);
@@ -145,7 +140,6 @@ struct DelayCompensate {
         g += rounded_product(rounded_product(lambda, g), rounded_product(g, to - from));
     }
 };
-// g += lambda g g (to - from) (n each)
 static inline void delay_compensate(float* g, const float* to, const float* from, float lambda, int64_t n) {
     const DelayCompensate f = {lambda};
     each(n, f, g, to, from);
@@ -164,15 +158,12 @@ struct Outer {
         (*this)(base, velocity, (sum - old) + fresh);
     }
 };
-// base, velocity (n) from sum (n), the sum of all sites' pseudo-gradients.
 static inline void outer_update(float* base, float* velocity, const float* sum, float factor, float lr, float momentum,
                                 int64_t n) {
     const Outer f = {factor, lr, momentum};
     each(n, f, base, velocity, sum);
 }
 
-// The same with this site's new pseudo-gradient `fresh` in place of `old`. For a single site (sum is old) the sum is
-// exactly fresh.
 static inline void eager_update(float* base, float* velocity, const float* sum, const float* old, const float* fresh,
                                 float factor, float lr, float momentum, int64_t n) {
     const Outer f = {factor, lr, momentum};
@@ -263,8 +254,6 @@ __global__ static void __launch_bounds__(256) quantize_kernel(uint8_t* __restric
     store_some<W>(residue, rest, i, n);
 }
 
-// packed (quant_bytes(n, bits)) = x = value + decay residue (n each), quantised; value becomes the dequantised x, and
-// residue the rest. A block with a number that is not finite becomes NaN.
 static inline void quantize(uint8_t* packed, float* residue, float* value, int64_t n, int bits, float decay) {
     const bool wide = (uintptr_t)residue % 16 == 0 && (uintptr_t)value % 16 == 0;
     auto kernel = wide ? quantize_kernel<4, 4> : quantize_kernel<4, 1>;
@@ -286,7 +275,6 @@ __global__ static void __launch_bounds__(256)
     store_some<W>(out, x, i, n);
 }
 
-// out (n) += the dequantised numbers
 static inline void dequantize_add(float* out, const uint8_t* packed, int64_t n, int bits) {
     const bool wide = (uintptr_t)out % 16 == 0;
     auto kernel = wide ? dequantize_kernel<4, 4> : dequantize_kernel<4, 1>;
@@ -411,7 +399,6 @@ __global__ static void __launch_bounds__(128)
     }
 }
 
-// out (n) += the numbers that were sent
 static inline void sparse_add(float* out, const uint8_t* packed, int64_t n, int bits, int top_k) {
     launch(launch_shape(blocks_for(n, SPARSE_CHUNK), 128), sparse_add_kernel, out, packed, n, bits, top_k);
 }

@@ -51,9 +51,7 @@ small. Rounding: P and dS are rounded to 16 bits for the second product; all els
 #include "attention_hopper.cuh"
 #include "attention_plain.cuh"
 
-// ----------------------------------------------------------------------------------------------------------------
-// Tensor cores: tiles and fragments
-//
+// ---- Tensor cores: tiles and fragments --------------------------------------------------------------------------
 // mma_m16n8k16 adds the product of A (16, 16) and B (16, 8) to d (16, 8). A matrix is cut into squares of 8 x 8, and of
 // each square every lane of the warp holds two neighbours in a row: lane 4 g + t has row g, columns 2t and 2t + 1.
 //
@@ -654,7 +652,6 @@ __global__ static void __launch_bounds__(256)
     if (i < n) cache[i] = qkv[i / stride * (queries + stride) + queries + i % stride];
 }
 
-// Rows 0 .. T - 1 of cache, as attention_decode leaves them, from the rows of qkv of a whole sequence.
 static inline void attention_remember(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
     const int64_t n = (int64_t)T * 2 * NKV * HS;
     launch(launch_shape(blocks_for(n, 256), 256), remember_kernel, cache, qkv, n, 2 * NKV * HS, NH * HS);

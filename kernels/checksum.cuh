@@ -31,7 +31,6 @@ __global__ static void __launch_bounds__(CHECKSUM_THREADS)
     if (threadIdx.x == 0) atomicAdd(sum, mine);
 }
 
-// *sum += the sum of `bytes` bytes (an even number, at an even address) whose first word has number `first`.
 static inline void checksum_add(uint64_t* sum, const void* data, int64_t bytes, int64_t first) {
     const int64_t halves = bytes / 2;
     const Launch shape = launch_shape(blocks_for(halves, 2 * CHECKSUM_WORDS * CHECKSUM_THREADS), CHECKSUM_THREADS);

@@ -87,7 +87,6 @@ __global__ static void __launch_bounds__(512)
     target_logit[n] = target >= 0 && target < used ? (float)x[target] - max : 0;
 }
 
-// row_sum (N): sum over this slice of e^(logit - row_max). target_logit (N): target's logit - row_max; 0 if elsewhere.
 static inline void crossentropy_sum(float* row_sum, float* target_logit, const floatX* logits, const float* row_max,
                                     const int32_t* targets, int N, int V_local, int stride, int vocab_offset) {
     const bool packed = can_pack(logits, stride);
@@ -104,7 +103,6 @@ __global__ static void __launch_bounds__(256)
     if (n < N) losses[n] = row_sum[n] == 0 ? 0 : logf(row_sum[n]) - target_logit[n];
 }
 
-// losses (N), in nats.
 static inline void crossentropy_loss(float* losses, const float* row_sum, const float* target_logit, int N) {
     launch(launch_shape(blocks_for(N, 256), 256), crossentropy_loss_kernel, losses, row_sum, target_logit, N);
 }
@@ -143,7 +141,6 @@ __global__ static void __launch_bounds__(512)
     }
 }
 
-// logits (N, stride) = scale times the gradient of the losses; 0 in rows whose target is -1, and in the padding.
 static inline void crossentropy_backward(floatX* logits, const float* row_max, const float* row_sum,
                                          const int32_t* targets, float scale, int N, int V_local, int stride,
                                          int vocab_offset) {

@@ -38,7 +38,6 @@ __global__ static void __launch_bounds__(256)
     store(out + i, v);
 }
 
-// out (N, C) = rows of wte (V_local, C); zeros where the token is not in this slice of the vocabulary.
 static inline void embedding_forward(floatX* out, const int32_t* tokens, const floatX* wte, int N, int C,
                                      int vocab_offset, int V_local) {
     const bool packed = can_pack(out, C) && can_pack(wte, C);
@@ -61,8 +60,6 @@ __global__ static void __launch_bounds__(256)
     store(out + i, v);
 }
 
-// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T, or,
-// where that is not NULL, at positions[n] < T.
 static inline void position_forward(floatX* out, const floatX* wpe, const int32_t* positions, int64_t first_row, int N,
                                     int T, int C) {
     const bool packed = can_pack(out, C) && can_pack(wpe, C);

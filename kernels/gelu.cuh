@@ -32,7 +32,6 @@ __global__ static void __launch_bounds__(256)
     store(out + i, v);
 }
 
-// out (n) = gelu(x).
 static inline void gelu_forward(floatX* out, const floatX* x, int64_t n) {
     const bool packed = can_pack(out, n) && can_pack(x, n);
     launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),

@@ -62,7 +62,6 @@ __global__ static void __launch_bounds__(SQUARES_ADD_THREADS)
     }
 }
 
-// sums[range.index] += sum of squares of grad, for each of `count` ranges.
 static inline void sum_of_squares(double* sums, const float* grad, const TensorRange* ranges, int count) {
     const auto blocks = [&](const TensorRange& range) {
         return range.n > 0 ? blocks_for(range.n + squares_head(grad + range.at), SQUARES_BLOCK) : 0;

@@ -65,7 +65,6 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     }
 }
 
-// out (N, C); mean (N) and rstd (N) are kept for the backward pass.
 static inline void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* x, const floatX* w,
                                      const floatX* b, int N, int C, float eps) {
     const bool packed = can_pack(out, C) && can_pack(x, C) && can_pack(w, C) && can_pack(b, C);
@@ -74,7 +73,6 @@ static inline void layernorm_forward(floatX* out, float* mean, float* rstd, cons
     launch(row_launch(N, C), kernel, (floatX*)NULL, out, mean, rstd, x, none, none, w, b, N, C, eps);
 }
 
-// sum = residual + (branch + bias), out = layernorm(sum), all (N, C); sum may be residual itself, bias may be NULL.
 static inline void residual_layernorm_forward(floatX* sum, floatX* out, float* mean, float* rstd,
                                               const floatX* residual, const floatX* branch, const floatX* bias,
                                               const floatX* w, const floatX* b, int N, int C, float eps) {
@@ -156,7 +154,6 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
     column_partials(to + C, db, C);
 }
 
-// dx (N, C), dw (C) and db (C) are all added to.
 static inline void layernorm_backward(floatX* dx, float* dw, float* db, const floatX* dout, const floatX* x,
                                       const floatX* w, const float* mean, const float* rstd, int N, int C) {
     const bool packed = can_pack(dx, C) && can_pack(dout, C) && can_pack(x, C) && can_pack(w, C);

@@ -348,8 +348,7 @@ static inline int matmul_alignment(const void* p) {
 // D (m, n) = op(A) (m, k) op(B) (k, n).
 static inline MatmulProduct matmul_product(const char* name, int m, int n, int k, const floatX* a, bool transpose_a,
                                            const floatX* b, bool transpose_b, void* d) {
-    MatmulProduct p;
-    memset(&p, 0, sizeof p);
+    MatmulProduct p = {};
     p.name = name;
     p.shape.m = m;
     p.shape.n = n;
@@ -704,7 +703,6 @@ static inline const floatX* matmul_aligned(const floatX* bias, int n) {
     return (const floatX*)copy;
 }
 
-// out = x w^T + bias
 static inline void linear_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C,
                                   int OC) {
     if (N == 0) return;
@@ -714,7 +712,6 @@ static inline void linear_forward(floatX* out, const floatX* x, const floatX* w,
     matmul_do(&p);
 }
 
-// dx = dout w
 static inline void linear_backward_input(floatX* dx, const floatX* dout, const floatX* w, int N, int C, int OC) {
     if (N == 0) return;
     const MatmulProduct p = matmul_product("linear_backward_input", C, N, OC, w, false, dout, false, dx);
@@ -728,7 +725,6 @@ static inline MatmulProduct matmul_weight_product(const char* name, float* dw, c
     return p;
 }
 
-// dw += dout^T x
 static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
     if (N == 0) return;
     const MatmulProduct p = matmul_weight_product("linear_backward_weight", dw, dout, x, N, C, OC);

@@ -39,7 +39,6 @@ __global__ static void __launch_bounds__(256)
     store(sum + i, s);
 }
 
-// sum (n) += x.
 static inline void accumulate(float* sum, const float* x, int64_t n) {
     const bool packed = can_pack(sum, n) && can_pack(x, n);
     launch(launch_shape(blocks_for(n, packed ? 1024 : 256), 256), packed ? accumulate_kernel<4> : accumulate_kernel<1>,
@@ -52,7 +51,6 @@ __global__ static void __launch_bounds__(256)
     if (i < n) largest[i] = fmaxf(largest[i], x[i]);
 }
 
-// largest (n) = the larger of largest and x, -infinity where both are. A NaN may be kept or lost: sums of e^x show it.
 static inline void accumulate_max(float* largest, const float* x, int64_t n) {
     launch(launch_shape(blocks_for(n, 256), 256), accumulate_max_kernel, largest, x, n);
 }

@@ -47,7 +47,6 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     if (threadIdx.x == 0) rstd[n] = r;
 }
 
-// out (N, C); rstd (N) is kept for the backward pass.
 static inline void rmsnorm_forward(floatX* out, float* rstd, const floatX* x, const floatX* w, int N, int C,
                                    float eps) {
     const bool packed = can_pack(out, C) && can_pack(x, C) && can_pack(w, C);
@@ -56,7 +55,6 @@ static inline void rmsnorm_forward(floatX* out, float* rstd, const floatX* x, co
     launch(row_launch(N, C), kernel, (floatX*)NULL, out, rstd, x, none, none, w, N, C, eps);
 }
 
-// sum = residual + (branch + bias), out = rmsnorm(sum), all (N, C); sum may be residual itself, bias may be NULL.
 static inline void residual_rmsnorm_forward(floatX* sum, floatX* out, float* rstd, const floatX* residual,
                                             const floatX* branch, const floatX* bias, const floatX* w, int N, int C,
                                             float eps) {
@@ -128,7 +126,6 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
     column_partials(partial + (int64_t)blockIdx.x * C, dw, C);
 }
 
-// dx (N, C) and dw (C) are both added to.
 static inline void rmsnorm_backward(floatX* dx, float* dw, const floatX* dout, const floatX* x, const floatX* w,
                                     const float* rstd, int N, int C) {
     const bool packed = can_pack(dx, C) && can_pack(dout, C) && can_pack(x, C) && can_pack(w, C);

@@ -48,7 +48,6 @@ static inline void rope_rotate(floatX* qkv, const float* cos_sin, float directio
            cos_sin, direction, points, T, heads, HS / 2, stride);
 }
 
-// qkv (B T, stride): the first `heads` heads of HS of each row (queries, then keys) are rotated in place.
 static inline void rope_forward(floatX* qkv, const float* cos_sin, int B, int T, int heads, int HS, int stride) {
     rope_rotate(qkv, cos_sin, 1.0f, B, T, heads, HS, stride);
 }

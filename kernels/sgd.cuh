@@ -18,8 +18,6 @@ __device__ __forceinline__ void update_element(float& p, float& m, float&, float
     p -= s.lr * m;
 }
 
-// `count` ranges of params, master and moment1 are updated from grad; moment2 is NULL. Where floatX is float, master is
-// NULL.
 static inline void sgd_update(floatX* params, float* master, const float* grad, float* moment1, float* moment2,
                               const TensorRange* ranges, int count, const OptimizerStep* s) {
     const SGD rule = {s->lr, s->beta1, s->weight_decay, s->grad_scale};

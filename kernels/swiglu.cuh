@@ -21,7 +21,6 @@ __global__ static void __launch_bounds__(256)
     store(out + i, o);
 }
 
-// out (N, F) from gate_up (N, 2F).
 static inline void swiglu_forward(floatX* out, const floatX* gate_up, int N, int F) {
     const bool packed = can_pack(out, F) && can_pack(gate_up, F);
     const int64_t n = (int64_t)N * F;
@@ -50,7 +49,6 @@ __global__ static void __launch_bounds__(256)
     store_global(dgate_up + at + F, dup);
 }
 
-// dgate_up (N, 2F), overwritten, from dout (N, F).
 static inline void swiglu_backward(floatX* dgate_up, const floatX* dout, const floatX* gate_up, int N, int F) {
     const bool packed = can_pack(dgate_up, F) && can_pack(dout, F) && can_pack(gate_up, F);
     const int64_t n = (int64_t)N * F;

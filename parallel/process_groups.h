@@ -89,7 +89,6 @@ static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_
 
 // A request that is already complete.
 static inline CommRequest no_request(void) {
-    CommRequest none;
-    memset(&none, 0, sizeof none);
+    CommRequest none = {};
     return none;
 }

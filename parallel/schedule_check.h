@@ -258,8 +258,7 @@ static inline bool schedule_check_actions(StageState* state, Error* error) {
 
 static inline bool schedule_check_stage(const Schedule* schedule, bool training, Error* error) {
     const size_t v = (size_t)schedule->config.v, slots = (size_t)schedule->slots;
-    StageState state;
-    memset(&state, 0, sizeof state);
+    StageState state = {};
     state.schedule = schedule;
     state.training = training;
     state.done = (unsigned*)checked_calloc(v * (size_t)schedule->config.m, sizeof(unsigned), "checking the schedule");

@@ -471,8 +471,7 @@ static inline void take_layer_gradients(LayerGradients* d, const Stage* stage, A
 // needs any: one block's memory is enough for all.
 static inline void take_gradients(Stage* stage, Arena* arena) {
     const int64_t R = max_rows(stage), C = stage->model.C;
-    LayerGradients shared;
-    memset(&shared, 0, sizeof shared);
+    LayerGradients shared = {};
     if (!stage->split_backward) take_layer_gradients(&shared, stage, arena);
     floatX* dx = stage->split_backward ? NULL : take_values(stage, arena, R * C);
     for (int c = 0; c < stage->layout.mesh.v; c++) {

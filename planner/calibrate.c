@@ -358,8 +358,7 @@ static void measure_speeds(Bench* b, Comm* c) {
 
 static void round_of(Bench* b, int round) {
     const double rounds = b->rounds;
-    Comm self;
-    memset(&self, 0, sizeof self);
+    Comm self = {};
     self.size = 1;
     self.name = "alone";
     b->round = round;

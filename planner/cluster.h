@@ -95,8 +95,7 @@ static const char* const generation_names[GENERATIONS] = {"ampere", "hopper"};
 static inline Device device_of_generation(ChipGeneration generation) {
     static const double gemm[GENERATIONS] = {0.87, 0.80}, sustained[GENERATIONS] = {0.92, 0.88};
     static const double attention[GENERATIONS][2][2] = {{{0.58, 0.52}, {0.66, 0.60}}, {{0.46, 0.48}, {0.66, 0.63}}};
-    Device d;
-    memset(&d, 0, sizeof d);
+    Device d = {};
     d.gemm_fraction = gemm[generation];
     d.sustained = sustained[generation];
     d.hbm_fraction = 0.80;
@@ -108,8 +107,7 @@ static inline Device device_of_generation(ChipGeneration generation) {
 }
 
 static inline Cluster cluster_empty(const char* name, ChipGeneration generation) {
-    Cluster c;
-    memset(&c, 0, sizeof c);
+    Cluster c = {};
     snprintf(c.name, sizeof c.name, "%.63s", name);
     c.device = device_of_generation(generation);
     c.nvlink_fraction = 0.78;
@@ -403,8 +401,7 @@ static inline bool cluster_complete(const ClusterReader* r, Error* error) {
 
 // Reads a file; lines that are not known here are passed to `other` (may be NULL).
 static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other, void* context, Error* error) {
-    ClusterReader r;
-    memset(&r, 0, sizeof r);
+    ClusterReader r = {};
     r.cluster = c;
     r.path = path;
     r.other = other;

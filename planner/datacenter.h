@@ -139,8 +139,7 @@ static inline void datacenter_add_model(Datacenter* d, Fact parameters, int line
 
 // The default inputs, without models and stalls.
 static inline Datacenter datacenter_empty(const char* name) {
-    Datacenter d;
-    memset(&d, 0, sizeof d);
+    Datacenter d = {};
     snprintf(d.name, sizeof d.name, "%s", name);
     for (int i = 0; i < DATACENTER_INPUTS; i++) *fact_at(&d, datacenter_inputs[i].at) = datacenter_inputs[i].fact;
     return d;
@@ -265,9 +264,8 @@ static inline bool datacenter_consistent(const Datacenter* d, const InputLines* 
 }
 
 static inline bool datacenter_read(Datacenter* d, const char* path, Error* error) {
-    InputLines lines;
+    InputLines lines = {};
     *d = datacenter_empty(path);
-    memset(&lines, 0, sizeof lines);
     lines.d = d;
     if (!lines_read(path, datacenter_read_line, &lines, error)) return false;
     if (!datacenter_consistent(d, &lines, error)) return false;
@@ -515,8 +513,7 @@ static inline void plan_work(ModelPlan* m, const Datacenter* d, const Datacenter
 
 // A model's question: all of the mesh is open, and the micro-batch if it is 0.
 static inline Question datacenter_question(const Datacenter* d, const DatacenterPlan* p, const ModelPlan* m) {
-    Question q;
-    memset(&q, 0, sizeof q);
+    Question q = {};
     q.model = datacenter_model(d, m);
     q.T = (int)d->sequence.value;
     q.batch = (int64_t)m->batch.value;
@@ -641,12 +638,10 @@ static inline void search_ladder(DatacenterPlan* p, const Datacenter* d) {
         most = fmax(most, C[1] / 6 / law_tokens(&p->law[i], C[1]));
     }
     for (int i = 0; i < LADDER; i++) {
-        ModelPlan m;
-        ModelWish wish;
+        ModelPlan m = {};
+        ModelWish wish = {};
         Choice best;
         Error error;
-        memset(&m, 0, sizeof m);
-        memset(&wish, 0, sizeof wish);
         wish.parameters = simulated(fmax(1e9, least * pow(most / least, (double)i / (LADDER - 1))));
         if (!plan_shape(&m, d, &wish, &error)) continue;
         plan_work(&m, d, p, &wish);

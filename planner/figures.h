@@ -65,8 +65,7 @@ static const Figure figures[] = {
 enum { FIGURES = sizeof figures / sizeof figures[0] };
 
 static inline Question figure_question(const Figure* f, const FigureLine* line, int x, const Cluster* cluster) {
-    Question q;
-    memset(&q, 0, sizeof q);
+    Question q = {};
     q.p = f->p == FIGURE_AXIS ? x : f->p;
     q.t = f->t == FIGURE_AXIS ? x : f->t;
     if (!q.t) q.t = f->gpus / q.p;

@@ -93,8 +93,7 @@ static inline double attention_bytes(const Stage* s) {
 static inline ProcessMemory process_of_stage(Stage* s, int micro_batches, const ProcessSetup* setup) {
     const bool reads = s->layout.first_stage || s->layout.last_stage;
     const double tokens = (double)micro_batches * s->B * s->T;
-    ProcessMemory x;
-    memset(&x, 0, sizeof x);
+    ProcessMemory x = {};
     x.stage = memory_of_stage(s);
     x.arenas = touched_arenas(&x.stage, setup->writes);
     x.tokens = reads ? in_pages(2 * tokens * sizeof(int32_t), PAGE) : 0;

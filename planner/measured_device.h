@@ -378,10 +378,12 @@ static inline int measured_locate(const double* axis, int n, double x, double* p
     return i;
 }
 
-// The value at `at`, linear in logarithms on every axis. On a grid point it is exactly the point's.
+// The value at `at`, linear in logarithms on every axis. On a grid point it is exactly the point's. NAN: nothing was
+// measured.
 static inline double measured_between(const MeasuredGrid* g, const double* at) {
     double part[MEASURED_AXES], sum = 0;
     int low[MEASURED_AXES];
+    if (!g->value) return NAN;
     for (int a = 0; a < g->axes; a++) low[a] = measured_locate(g->axis[a], g->n[a], at[a], &part[a]);
     for (int corner = 0; corner < 1 << g->axes; corner++) {
         double weight = 1;
@@ -496,17 +498,6 @@ static inline int measured_kernel(const Op* op) {
     return (int)op->kernel;
 }
 
-static inline bool measured_knows(const Measured* m, const Op* op) {
-    switch (op->kind) {
-    case OP_PRODUCT: return measured_find(m, MEASURED_PRODUCT, THREADS_ONE, op->transposed)->value != NULL;
-    case OP_MEMORY: return measured_find(m, MEASURED_MEMORY, THREADS_ONE, measured_kernel(op))->value != NULL;
-    case OP_ATTENTION: return measured_find(m, MEASURED_ATTENTION, THREADS_ONE, op->backward)->value != NULL;
-    case OP_COLLECTIVE: return measured_find(m, MEASURED_COLLECTIVE, COLLECTIVE_WAITED, op->collective)->value != NULL;
-    case OP_MESSAGE: return measured_find(m, MEASURED_MESSAGE, 0, 0)->value != NULL;
-    }
-    return false;
-}
-
 static inline double measured_uncorrected(const Measured* m, const Op* op, int threads) {
     switch (op->kind) {
     case OP_PRODUCT: return fmax(1, op->batch) * measured_product(m, threads, op->transposed, op->m, op->n, op->k);
@@ -534,8 +525,8 @@ static inline double measured_corrected(const Measured* m, int ranks) {
 // while this one is alone); -1 where nothing was measured. The caller accounts for shared cores (measured_speed). A
 // collective's ranks compute, so it is priced as their work. busy: ranks of the run.
 static inline double measured_seconds(const Measured* m, const Op* op, int threads, int busy) {
-    if (!measured_knows(m, op)) return -1;
-    return measured_corrected(m, busy) * measured_uncorrected(m, op, threads);
+    const double seconds = measured_uncorrected(m, op, threads);
+    return isnan(seconds) ? -1 : measured_corrected(m, busy) * seconds;
 }
 
 // How `ranks` ranks in p stages share the machine: the threads of each (comm/cpu_affinity.h), and in speed (p + 1) the

@@ -674,10 +674,9 @@ static inline void sim_run(Sim* s) {
 // freed.
 static inline bool simulate(const Plan* plan, const Network* net, const Routes* routes, int64_t bytes,
                             const SimSettings* settings, SimResult* result, Error* error) {
-    Sim s;
+    Sim s = {};
     memset(result, 0, sizeof *result);
     if (!sim_check(plan, net, bytes, settings, error)) return false;
-    memset(&s, 0, sizeof s);
     s.plan = plan;
     s.net = net;
     s.set = *settings;

@@ -81,8 +81,7 @@ typedef struct {
 } Rates;
 
 static inline Rates rates_of(const Cluster* cluster, const Software* software) {
-    Rates r;
-    memset(&r, 0, sizeof r);
+    Rates r = {};
     r.cluster = cluster;
     r.software = software;
     r.threads = r.busy = 1;
@@ -147,8 +146,7 @@ static inline WorkPart op_part(const Op* op) {
 
 // One after another. A hidden collective costs overlap_cost of the hidden time; the rest of it is exposed.
 static inline WorkPrice work_price(Rates* r, const Work* w) {
-    WorkPrice price;
-    memset(&price, 0, sizeof price);
+    WorkPrice price = {};
     for (int i = 0; i < w->n; i++) {
         const Op* op = &w->op[i];
         const double seconds = op_seconds(r, op);

@@ -69,8 +69,7 @@ static inline void work_free(Work* w) {
 }
 
 static inline Op op_of(OpKind kind, const char* name) {
-    Op op;
-    memset(&op, 0, sizeof op);
+    Op op = {};
     op.kind = kind;
     op.name = name;
     op.under = op.under_last = -1;
@@ -145,8 +144,7 @@ static inline Lists lists_of(const StepSetup* setup, Work* w) {
     const ModelConfig* m = &setup->model;
     const Mesh* mesh = &setup->mesh;
     const int t = mesh->t;
-    Lists x;
-    memset(&x, 0, sizeof x);
+    Lists x = {};
     x.w = w;
     x.s = setup->software;
     x.t = t;

@@ -134,8 +134,7 @@ static int plan_table(Option* list, PlanOptions* o) {
 }
 
 static PlanOptions plan_options_default(void) {
-    PlanOptions o;
-    memset(&o, 0, sizeof o);
+    PlanOptions o = {};
     o.model = settings_default();
     o.model.model = "gpt2-124M";
     o.cluster = "dgx-h100";
@@ -207,9 +206,8 @@ static void read_usual_model(PlanOptions* o, Option* table, int n) {
 }
 
 static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines, Methods* methods) {
-    Question q;
+    Question q = {};
     Error error;
-    memset(&q, 0, sizeof q);
     if (!methods_read(methods, &o->model, table, n, o->search, &error)) die_usage("%s", error.text);
     if (o->precision == 2 && async_schedule_are_late(&methods->list[methods->n - 1].async))
         die_usage("--precision fp16: --dp-mode needs a fixed --loss-scale; use bf16");

@@ -47,10 +47,9 @@ static inline StepSetup published_setup_of(const Published* x, PublishedLayout y
 
 // Whether the layout fits into the memory of a GPU, by the formulas of search.h.
 static inline bool published_fits(const StepSetup* s) {
-    Choice c;
+    Choice c = {};
     Error error;
     const Device* d = &s->cluster->device;
-    memset(&c, 0, sizeof c);
     c.setup = *s;
     return choice_memory(&c, INFINITY, &error) && c.memory.bytes <= d->memory * d->memory_fraction;
 }
@@ -250,11 +249,6 @@ typedef struct {
     double low, high;
 } PublishedBand;
 
-static inline int published_compare(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
 // Whether row i judges predictions on GPUs of a generation.
 static inline bool published_judges(int i, ChipGeneration generation) {
     return published_half(i) == ROWS_JUDGING &&
@@ -268,7 +262,7 @@ static inline PublishedBand published_band(const double* ours, ChipGeneration ge
         if (published_judges(i, generation)) errors[band.n++] = published_speed_error(&published_results[i], ours[i]);
     }
     if (!band.n) return band;
-    qsort(errors, (size_t)band.n, sizeof *errors, published_compare);
+    qsort(errors, (size_t)band.n, sizeof *errors, compare_doubles);
     band.low = errors[band.n / 20];
     band.high = errors[band.n - 1 - band.n / 20];
     return band;

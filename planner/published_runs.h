@@ -91,31 +91,18 @@ static const PublishedSource neox = {"GPT-NeoX-20B", "megatron-2021", "dgx-a100-
 static const PublishedSource glm = {"GLM-130B", "megatron-2021", "dgx-a100-40", 0, UNIT_MFU, MARK_MEMORY, 0};
 static const PublishedSource megatron_readme = {
     "Megatron-LM's README", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_REPOSITORY, 0};
-static const PublishedSource hagemann_13b_2k_32 = {
-    "Hagemann et al. 2023, 13B, 2,048 tokens, 32 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_13b_2k_64 = {
-    "Hagemann et al. 2023, 13B, 2,048 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_13b_8k_64 = {
-    "Hagemann et al. 2023, 13B, 8,192 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_13b_8k_128 = {
-    "Hagemann et al. 2023, 13B, 8,192 tokens, 128 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_30b_2k_64 = {
-    "Hagemann et al. 2023, 30B, 2,048 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_30b_2k_256 = {"Hagemann et al. 2023, 30B, 2,048 tokens, 256 GPUs",
-                                                    "llama3",
-                                                    "dgx-a100",
-                                                    1,
-                                                    UNIT_SECONDS,
-                                                    MARK_CONFIRMED,
-                                                    OUTSIDE | SWEEP};
-static const PublishedSource hagemann_30b_8k_64 = {
-    "Hagemann et al. 2023, 30B, 8,192 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_30b_8k_128 = {
-    "Hagemann et al. 2023, 30B, 8,192 tokens, 128 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_65b_2k_64 = {
-    "Hagemann et al. 2023, 65B, 2,048 tokens, 64 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
-static const PublishedSource hagemann_65b_2k_128 = {
-    "Hagemann et al. 2023, 65B, 2,048 tokens, 128 GPUs", "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, SWEEP};
+#define HAGEMANN(what, flags)                                                                                          \
+    { "Hagemann et al. 2023, " what, "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, flags }
+static const PublishedSource hagemann_13b_2k_32 = HAGEMANN("13B, 2,048 tokens, 32 GPUs", SWEEP);
+static const PublishedSource hagemann_13b_2k_64 = HAGEMANN("13B, 2,048 tokens, 64 GPUs", SWEEP);
+static const PublishedSource hagemann_13b_8k_64 = HAGEMANN("13B, 8,192 tokens, 64 GPUs", SWEEP);
+static const PublishedSource hagemann_13b_8k_128 = HAGEMANN("13B, 8,192 tokens, 128 GPUs", SWEEP);
+static const PublishedSource hagemann_30b_2k_64 = HAGEMANN("30B, 2,048 tokens, 64 GPUs", SWEEP);
+static const PublishedSource hagemann_30b_2k_256 = HAGEMANN("30B, 2,048 tokens, 256 GPUs", OUTSIDE | SWEEP);
+static const PublishedSource hagemann_30b_8k_64 = HAGEMANN("30B, 8,192 tokens, 64 GPUs", SWEEP);
+static const PublishedSource hagemann_30b_8k_128 = HAGEMANN("30B, 8,192 tokens, 128 GPUs", SWEEP);
+static const PublishedSource hagemann_65b_2k_64 = HAGEMANN("65B, 2,048 tokens, 64 GPUs", SWEEP);
+static const PublishedSource hagemann_65b_2k_128 = HAGEMANN("65B, 2,048 tokens, 128 GPUs", SWEEP);
 
 typedef struct {
     Arch arch;

@@ -389,8 +389,7 @@ static inline bool choice_memory(Choice* c, double room, Error* error) {
 }
 
 static inline Choice bounded_choice(const Question* q, const Bounded* bounded) {
-    Choice c;
-    memset(&c, 0, sizeof c);
+    Choice c = {};
     c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B, bounded->methods);
     c.bound = bounded->bound;
     return c;
@@ -506,9 +505,8 @@ static inline bool search(Answer* answer, const Question* q, Error* error) {
     if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     const double begun = seconds_now();
-    PlanCosts plans;
+    PlanCosts plans = {};
     Question own = *q;
-    memset(&plans, 0, sizeof plans);
     own.plan_costs = &plans;
     Choices all = {&own, answer, 0, 0, NULL, (double)model_parameters(&q->model), begun, begun, 0};
     choices_of_mesh(&all);

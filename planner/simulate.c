@@ -228,9 +228,7 @@ static void compare(const Arguments* a, const Spread* x) {
     free(size_text);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The paper
-//
+// ---- The paper --------------------------------------------------------------------------------------------------
 // Huang et al. 2021 simulated accelerators of 16 processing elements with links of 16 GB/s and 150 ns, packets of 256
 // bytes and flits of 16. Their simulator's further mechanisms are in its source (GitHub farabimahmud/accelerator,
 // commit b241ca1, src/hmc.py, src/npu.py, utils/run_torus_bandwidth.sh) and are set here:
@@ -297,8 +295,7 @@ typedef struct {
 
 static Place place_new(const char* name) {
     Error error = {""};
-    Place p;
-    memset(&p, 0, sizeof p);
+    Place p = {};
     if (!network_build(&p.net, name, &error)) die("%s", error.text);
     p.routes = network_routes(&p.net);
     const bool bigraph = strncmp(name, "bigraph", 7) == 0;

@@ -173,14 +173,12 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rate
     const size_t multiple = 16 * (size_t)mesh->d;
     ModelConfig one = *model;
     Tensor list[MOST];
-    Held held;
-    memset(&held, 0, sizeof held);
+    Held held = {};
     one.L = 1;
     const int n = model_tensors(list, &one);
     for (int i = 0; i < n; i++) {
         const int bucket = held_bucket(&list[i]);
-        Slice s;
-        memset(&s, 0, sizeof s);
+        Slice s = {};
         s.tensor = list[i];
         slice_cut(&s, mesh, model);
         held.elements[bucket] += (double)slice_elements(&s);
@@ -569,10 +567,8 @@ static inline void exchange_prices(StepPrices* x, StepPricing* g) {
 }
 
 static inline StepPrices step_prices(const StepSetup* s) {
-    StepPrices x;
-    StepPricing g;
-    memset(&x, 0, sizeof x);
-    memset(&g, 0, sizeof g);
+    StepPrices x = {};
+    StepPricing g = {};
     x.plan = step_pipeline(s);
     const int stages = x.plan.p * x.plan.v;
     x.overlap_cost = s->cluster->overlap_cost;

@@ -101,8 +101,7 @@ typedef struct {
 } StepMethods;
 
 static inline StepMethods step_methods_none(void) {
-    StepMethods x;
-    memset(&x, 0, sizeof x);
+    StepMethods x = {};
     x.async.sites = x.async.fragments = 1;
     x.async.period = 1;
     x.async.bits = 32;
@@ -135,8 +134,7 @@ static inline void mesh_count_ends(Mesh* mesh, int L) {
 
 static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,
                                    const Software* software, const Cluster* cluster) {
-    StepSetup x;
-    memset(&x, 0, sizeof x);
+    StepSetup x = {};
     x.model = *model;
     x.mesh = *mesh;
     x.B = B;

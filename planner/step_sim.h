@@ -441,8 +441,7 @@ static inline double exchange_bound(const Exchange* x, double length, double* bu
 
 // keep: also the tables and the timeline. The setup has passed step_check, or at least pipeline_config_check.
 static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
-    StepCost cost;
-    memset(&cost, 0, sizeof cost);
+    StepCost cost = {};
     StepPrices prices = step_prices(s);
     StepRun run;
     cost.p = prices.plan.p;

@@ -50,8 +50,7 @@ def fail(text):
     sys.exit(f"report.py: {text}")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Reading a run
+# ---- Reading a run -------------------------------------------------------------------------------------------------
 
 def json_lines(path):
     """The objects of a file with one in each line, and how many lines were none. C's nan and inf are numbers here."""
@@ -243,8 +242,7 @@ def is_done(run):
     return bool(run["rows"]) and run["steps"] is not None and run["rows"][-1]["step"] >= run["steps"]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# Curves
+# ---- Curves --------------------------------------------------------------------------------------------------------
 
 def bucket_edges(n):
     """Where buckets of n rows begin, and n: each row alone where there are few."""
@@ -347,8 +345,7 @@ def thin_samples(samples):
     return [{"step": int(s["step"]), "text": s["text"][:LONGEST_SAMPLE]} for s in samples]
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The schedule as it ran
+# ---- The schedule as it ran ----------------------------------------------------------------------------------------
 
 def is_event(e):
     """An event of one of train_gpt's processes, on one of its tracks."""
@@ -495,8 +492,7 @@ def thin_trace(trace):
             "view": [round(steps[middle][1] - begin, 1), round(steps[middle][2] - begin, 1)]}
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# The page
+# ---- The page ------------------------------------------------------------------------------------------------------
 
 def unlike_names(runs):
     """Folders of one name get as much of their path as tells them apart; the same folder twice gets a number."""
@@ -569,8 +565,7 @@ def write_whole(path, data):
         fail(f"{path}: cannot write: {error.strerror}")
 
 
-# --------------------------------------------------------------------------------------------------------------------
-# TensorBoard
+# ---- TensorBoard ---------------------------------------------------------------------------------------------------
 
 TAGS = (("loss", "loss/training", 1), ("val_loss", "loss/validation", 1), ("grad_norm", "step/gradient norm", 1),
         ("lr", "step/learning rate", 1), ("step_ms", "speed/ms a step", 1),

@@ -47,8 +47,7 @@ static inline void stop_note(int number) {
 
 // Installs the handler.
 static inline void stop_listen(void) {
-    struct sigaction action;
-    memset(&action, 0, sizeof action);
+    struct sigaction action = {};
     action.sa_handler = stop_note;
     action.sa_flags = SA_RESTART; // no system call fails with EINTR
     sigemptyset(&action.sa_mask);

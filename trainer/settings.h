@@ -62,8 +62,7 @@ typedef struct {
 
 // The defaults: the model "tiny" on default_data(), a minute or two on a laptop.
 static inline Settings settings_default(void) {
-    Settings s;
-    memset(&s, 0, sizeof s);
+    Settings s = {};
     s.model = "tiny";
     s.document_token_id = -1;
     s.tp = 1;

@@ -111,8 +111,7 @@ static inline int first_failing_rank(Trainer* t, int status, Error* error) {
     int32_t first = status == 0 ? INT32_MAX : t->world.rank;
     comm_all_reduce(&t->world, &first, 1, COMM_INT32, COMM_MIN);
     if (first == INT32_MAX) return -1;
-    Error mine;
-    memset(&mine, 0, sizeof mine);
+    Error mine = {};
     if (first == t->world.rank) {
         if (first > 0)
             snprintf(mine.text, sizeof mine.text, "rank %d: %.900s", first, error->text);

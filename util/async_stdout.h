@@ -76,8 +76,7 @@ static inline void printing_begin(HeartbeatRow* row) {
     struct stat st;
     if (fstat(STDOUT_FILENO, &st) != 0 || S_ISREG(st.st_mode)) return;
 #ifdef __GLIBC__ // elsewhere stdout cannot be replaced
-    cookie_io_functions_t calls;
-    memset(&calls, 0, sizeof calls);
+    cookie_io_functions_t calls = {};
     calls.write = printing_take;
     FILE* through = fopencookie(NULL, "w", calls);
     if (!through) return; // no memory: stdout is unchanged

@@ -219,9 +219,7 @@ static inline bool name_ends_with(const char* path, const char* end) {
     return n >= k && strcmp(path + n - k, end) == 0;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Bits of floating point numbers
-//
+// ---- Bits of floating point numbers -----------------------------------------------------------------------------
 //              sign, exponent, mantissa    bias    value of a normal number: (-1)^s 2^(e - bias) (1 + m / 2^bits)
 //    float32   1, 8, 23                    127
 //    bfloat16  1, 8, 7                     127     the upper half of a float32

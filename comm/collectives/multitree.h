@@ -78,8 +78,7 @@ static inline void tree_join(Trees* trees, int tree, int rank) {
 }
 
 static inline Trees trees_new(const Network* net, int per_rank) {
-    Trees t;
-    memset(&t, 0, sizeof t);
+    Trees t = {};
     t.net = net;
     t.per_rank = per_rank;
     t.trees = net->ranks * per_rank;
@@ -265,11 +264,8 @@ static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first
 static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
     const int per_rank = number[0];
     const bool symmetric = network_is_symmetric(net), up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
-    Network back;
-    Trees rising, falling;
-    memset(&back, 0, sizeof back);
-    memset(&rising, 0, sizeof rising);
-    memset(&falling, 0, sizeof falling);
+    Network back = {};
+    Trees rising = {}, falling = {};
     if (down || symmetric) falling = trees_grow(net, per_rank);
     if (up && !symmetric) {
         back = network_reverse(net);

@@ -393,9 +393,8 @@ static inline void learn_bytes(Learning* learning, uint32_t byte_token[256]) {
 // a count of `least`.
 static inline void tokenizer_learn(Tokenizer* tokenizer, const WordCounts* words, int vocab, int64_t least,
                                    SplitKind split) {
-    Learning learning;
+    Learning learning = {};
     uint32_t byte_token[256];
-    memset(&learning, 0, sizeof learning);
     word_counts_open(&learning.tokens);
     learn_bytes(&learning, byte_token);
     learn_begin(&learning, words, byte_token);

@@ -288,8 +288,7 @@ typedef struct {
 } RooflineTotals;
 
 static inline RooflineTotals roofline_totals(const Roofline* r, const Ceilings* c) {
-    RooflineTotals t;
-    memset(&t, 0, sizeof t);
+    RooflineTotals t = {};
     for (int i = 0; i < r->n; i++) {
         const RooflineRow* row = &r->row[i];
         const double n = row->count, floor = n * row_floor(row, c, NULL);

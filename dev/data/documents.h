@@ -329,9 +329,8 @@ static inline void pool_wait(TextPool* pool) {
 // Does the work on all parts. False: *error has the reason of the first part that failed; later parts may have been
 // taken, but were not finished.
 static inline bool texts_work(const Texts* texts, const TextWork* work, const char* name, Error* error) {
-    TextPool pool;
+    TextPool pool = {};
     pthread_t thread[THREADS_MOST];
-    memset(&pool, 0, sizeof pool);
     pool.texts = texts;
     pool.work = work;
     pool.name = name;

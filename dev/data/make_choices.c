@@ -20,23 +20,7 @@ typedef struct {
     bool help;
 } ChoicesOptions;
 
-enum { CHOICES_OPTIONS = 8, MOST_EXAMPLES = 65535, MOST_BYTES = 65535 };
-
-static int choices_table(Option* table, ChoicesOptions* o) {
-    const Option rows[] = {
-        option_string("data", &o->data, "FILE", "the JSONL file"),
-        option_string(
-            "tokenizer", &o->tokenizer, "PATH",
-            "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one; "
-            "bytes: none"),
-        option_choice("split", &o->split, "gpt2|llama3|qwen2|cl100k",
-                      "how a text is cut into words, where the vocabulary does not say it"),
-        option_string("out", &o->out, "FILE", "to write"),
-        option_flag("help", &o->help, "this list"),
-    };
-    memcpy(table, rows, sizeof rows);
-    return (int)(sizeof rows / sizeof rows[0]);
-}
+enum { MOST_EXAMPLES = 65535, MOST_BYTES = 65535 };
 
 typedef struct {
     const Tokenizer* tokenizer;
@@ -158,8 +142,7 @@ static bool open_vocabulary(Tokenizer* tokenizer, const ChoicesOptions* options,
 static bool run(const ChoicesOptions* options, Error* error) {
     Tokenizer tokenizer;
     MappedFile file;
-    ChoiceWriter writer;
-    memset(&writer, 0, sizeof writer);
+    ChoiceWriter writer = {};
     if (!file_map(&file, options->data, error)) return false;
     if (!open_vocabulary(&tokenizer, options, error)) {
         file_unmap(&file);
@@ -182,12 +165,21 @@ static bool run(const ChoicesOptions* options, Error* error) {
 
 int main(int argc, char** argv) {
     process.name = "make_choices";
-    ChoicesOptions options;
-    Option table[CHOICES_OPTIONS];
+    ChoicesOptions options = {};
     Error error;
-    memset(&options, 0, sizeof options);
     options.split = -1;
-    const int n = choices_table(table, &options);
+    Option table[] = {
+        option_string("data", &options.data, "FILE", "the JSONL file"),
+        option_string(
+            "tokenizer", &options.tokenizer, "PATH",
+            "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one; "
+            "bytes: none"),
+        option_choice("split", &options.split, "gpt2|llama3|qwen2|cl100k",
+                      "how a text is cut into words, where the vocabulary does not say it"),
+        option_string("out", &options.out, "FILE", "to write"),
+        option_flag("help", &options.help, "this list"),
+    };
+    const int n = (int)(sizeof table / sizeof table[0]);
     options_of_program(table, n, argc, argv, &options.help,
                        "make_choices makes a file of multiple choice from questions as HellaSwag has them.");
     if (!options.data || !options.tokenizer || !options.out)

@@ -18,24 +18,6 @@ typedef struct {
     bool help;
 } VocabOptions;
 
-enum { VOCAB_OPTIONS = 16 };
-
-static int vocab_table(Option* table, VocabOptions* o) {
-    const Option rows[] = {
-        option_string("data", &o->data, "GLOB", "texts, .jsonl files and folders of these, comma-separated"),
-        option_string("field", &o->field, "NAME", "of a line of .jsonl: where the text is"),
-        option_string("delimiter", &o->delimiter, "TEXT", "what stands between two documents in a text"),
-        option_int("vocab", &o->vocab, 257, VOCAB_MOST, "tokens: the 256 bytes, merges, and <|endoftext|>"),
-        option_choice("split", &o->split, "gpt2|llama3|qwen2", "how a text is cut into words"),
-        option_int("least", &o->least, 1, 1e15, "occurrences that a pair needs to become a token"),
-        option_string("out", &o->out, "FILE", "tokenizer.json to write"),
-        option_int("threads", &o->threads, 1, THREADS_MOST, "[all cores]"),
-        option_flag("help", &o->help, "this list"),
-    };
-    memcpy(table, rows, sizeof rows);
-    return (int)(sizeof rows / sizeof rows[0]);
-}
-
 typedef struct {
     WordCounts words;
     SplitKind split;
@@ -68,9 +50,8 @@ static bool count_all(WordCounts* all, const Texts* texts, const VocabOptions* o
 
 static bool run(const VocabOptions* options, Error* error) {
     Tokenizer tokenizer, cut;
-    Texts texts;
+    Texts texts = {};
     WordCounts words;
-    memset(&texts, 0, sizeof texts);
     tokenizer_bytes(&cut);
     texts.field = options->field;
     texts.delimiter = options->delimiter;
@@ -102,15 +83,24 @@ static bool run(const VocabOptions* options, Error* error) {
 
 int main(int argc, char** argv) {
     process.name = "make_vocab";
-    VocabOptions options;
-    Option table[VOCAB_OPTIONS];
+    VocabOptions options = {};
     Error error;
-    memset(&options, 0, sizeof options);
     options.field = "text";
     options.threads = usual_threads();
     options.least = 2;
     options.vocab = 8192;
-    const int n = vocab_table(table, &options);
+    Option table[] = {
+        option_string("data", &options.data, "GLOB", "texts, .jsonl files and folders of these, comma-separated"),
+        option_string("field", &options.field, "NAME", "of a line of .jsonl: where the text is"),
+        option_string("delimiter", &options.delimiter, "TEXT", "what stands between two documents in a text"),
+        option_int("vocab", &options.vocab, 257, VOCAB_MOST, "tokens: the 256 bytes, merges, and <|endoftext|>"),
+        option_choice("split", &options.split, "gpt2|llama3|qwen2", "how a text is cut into words"),
+        option_int("least", &options.least, 1, 1e15, "occurrences that a pair needs to become a token"),
+        option_string("out", &options.out, "FILE", "tokenizer.json to write"),
+        option_int("threads", &options.threads, 1, THREADS_MOST, "[all cores]"),
+        option_flag("help", &options.help, "this list"),
+    };
+    const int n = (int)(sizeof table / sizeof table[0]);
     options_of_program(table, n, argc, argv, &options.help, "make_vocab makes a vocabulary from texts.");
     if (!options.data || !options.out) die_usage("--data and --out are needed; --help lists all options");
     if (!run(&options, &error)) die("%s", error.text);

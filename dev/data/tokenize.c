@@ -20,39 +20,6 @@ typedef struct {
     bool special, no_document, help;
 } TokenizeOptions;
 
-enum { TOKENIZE_OPTIONS = 20 };
-
-static int tokenize_table(Option* table, TokenizeOptions* o) {
-    const Option rows[] = {
-        option_heading("from"),
-        option_string("data", &o->data, "GLOB",
-                      "texts, .jsonl files and folders of these, comma-separated; a file that is text is one document"),
-        option_string("field", &o->field, "NAME", "of a line of .jsonl: where the text is"),
-        option_string("delimiter", &o->delimiter, "TEXT", "what stands between two documents in a text"),
-        option_heading("by"),
-        option_string(
-            "tokenizer", &o->tokenizer, "PATH",
-            "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one"),
-        option_choice("split", &o->split, "gpt2|llama3|qwen2|cl100k",
-                      "how a text is cut into words, where the vocabulary does not say it"),
-        option_flag("special", &o->special,
-                    "special tokens that stand in a text are tokens; otherwise they are text like any other"),
-        option_string("document-token", &o->document, "NAME",
-                      "the special token before each document [<|endoftext|>, or <|begin_of_text|>]"),
-        option_flag("no-document-token", &o->no_document, "documents follow each other without one"),
-        option_heading("to"),
-        option_string("out", &o->out, "DIR",
-                      "folder for train_000000.bin, ..., val_000000.bin, ... and tokenizer.json"),
-        option_float("val", &o->val, 0, 0.5, "part of the documents to validate on; of one text, its end"),
-        option_int("shard-tokens", &o->shard, 1, 1 << 30, "tokens in a shard"),
-        option_int("threads", &o->threads, 1, THREADS_MOST, "[all cores]"),
-        option_int("seed", &o->seed, 0, 9e15, "of the draw of the documents to validate on"),
-        option_flag("help", &o->help, "this list"),
-    };
-    memcpy(table, rows, sizeof rows);
-    return (int)(sizeof rows / sizeof rows[0]);
-}
-
 // ---- Shards -----------------------------------------------------------------------------------------------------
 
 // Writes tokens to FOLDER/NAME_000000.bin, ..., at most `most` tokens each.
@@ -223,11 +190,10 @@ static bool choose_document_token(Tokenizer* tokenizer, const TokenizeOptions* o
 
 static bool run(const TokenizeOptions* options, Error* error) {
     Tokenizer tokenizer;
-    Texts texts;
+    Texts texts = {};
     ShardWriter out[2];
     int64_t documents = 0;
     char path[4096];
-    memset(&texts, 0, sizeof texts);
     const int split = options->split < 0 ? -1 : SPLIT_GPT2 + options->split;
     if (!tokenizer_open(&tokenizer, options->tokenizer, split, error)) return false;
     texts.field = options->field;
@@ -268,16 +234,40 @@ static bool run(const TokenizeOptions* options, Error* error) {
 
 int main(int argc, char** argv) {
     process.name = "tokenize";
-    TokenizeOptions options;
-    Option table[TOKENIZE_OPTIONS];
+    TokenizeOptions options = {};
     Error error;
-    memset(&options, 0, sizeof options);
     options.field = "text";
     options.shard = 100000000;
     options.threads = usual_threads();
     options.seed = 42;
     options.split = -1;
-    const int n = tokenize_table(table, &options);
+    Option table[] = {
+        option_heading("from"),
+        option_string("data", &options.data, "GLOB",
+                      "texts, .jsonl files and folders of these, comma-separated; a file that is text is one document"),
+        option_string("field", &options.field, "NAME", "of a line of .jsonl: where the text is"),
+        option_string("delimiter", &options.delimiter, "TEXT", "what stands between two documents in a text"),
+        option_heading("by"),
+        option_string(
+            "tokenizer", &options.tokenizer, "PATH",
+            "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one"),
+        option_choice("split", &options.split, "gpt2|llama3|qwen2|cl100k",
+                      "how a text is cut into words, where the vocabulary does not say it"),
+        option_flag("special", &options.special,
+                    "special tokens that stand in a text are tokens; otherwise they are text like any other"),
+        option_string("document-token", &options.document, "NAME",
+                      "the special token before each document [<|endoftext|>, or <|begin_of_text|>]"),
+        option_flag("no-document-token", &options.no_document, "documents follow each other without one"),
+        option_heading("to"),
+        option_string("out", &options.out, "DIR",
+                      "folder for train_000000.bin, ..., val_000000.bin, ... and tokenizer.json"),
+        option_float("val", &options.val, 0, 0.5, "part of the documents to validate on; of one text, its end"),
+        option_int("shard-tokens", &options.shard, 1, 1 << 30, "tokens in a shard"),
+        option_int("threads", &options.threads, 1, THREADS_MOST, "[all cores]"),
+        option_int("seed", &options.seed, 0, 9e15, "of the draw of the documents to validate on"),
+        option_flag("help", &options.help, "this list"),
+    };
+    const int n = (int)(sizeof table / sizeof table[0]);
     options_of_program(table, n, argc, argv, &options.help, "tokenize makes shards of tokens from texts.");
     if (!options.data || !options.tokenizer || !options.out)
         die_usage("--data, --tokenizer and --out are needed; --help lists all options");

@@ -319,9 +319,7 @@ inline void check_aligned(const void* p, size_t bytes, const char* what, Site at
     abort();
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// The race detector
-//
+// ---- The race detector ------------------------------------------------------------------------------------------
 // To ThreadSanitizer every fiber is a thread; switching between fibers orders nothing, and meetings order the same
 // accesses as on a GPU. So it sees two threads that touch the same memory without a barrier between them, although they
 // ran one after the other. Four conditions have to hold:

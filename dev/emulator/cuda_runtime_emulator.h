@@ -307,9 +307,7 @@ inline void watchdog_faults() {
 
 } // namespace cuda_on_cpu
 
-// ----------------------------------------------------------------------------------------------------------------
-// Streams and events
-//
+// ---- Streams and events -----------------------------------------------------------------------------------------
 // A stream is a queue of work; it progresses when the program waits for it or queries it. The default stream is the
 // exception: its work is done when a call returns. So kernels run at once, and concurrent work (communication) as late
 // as possible: a program that does not wait for it finds the old data. With CUDA_ON_CPU_DEFER=1 it is the other way

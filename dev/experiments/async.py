@@ -72,8 +72,7 @@ TALKS = {'diloco': {0}, 'streaming': {8 * f + wait for f in range(4) for wait in
 MARKS = [0.4, 0.6, 0.8, 1.0]  # of sync's run: the losses to be reached
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Running the trainer
+# ---- Running the trainer -----------------------------------------------------------------------------------------
 
 def launcher(o, mbit):
     """What stands before the trainer, so that REPLICAS ranks of it run; mbit None: without a network of their own."""
@@ -244,8 +243,7 @@ def sweep(o, modes):
               (f' (the table of runs has {RATE[mode]:g})' if row else ''))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Reading the runs
+# ---- Reading the runs --------------------------------------------------------------------------------------------
 
 class Run:
     """What the report needs of a log."""
@@ -368,8 +366,7 @@ def table(runs):
     return out
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The verdicts
+# ---- The verdicts ------------------------------------------------------------------------------------------------
 
 def differ(runs, a, b):
     return compare(*([r.loss for r in runs.get(mode, {}).values()] for mode in (a, b)))
@@ -429,8 +426,7 @@ def verdicts(runs, c):
     yield eager_claim(runs, 'Eager updates stay close to DiLoCo, far from what comes a round late')
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The picture
+# ---- The picture -------------------------------------------------------------------------------------------------
 
 def curves_of(found):
     """{mode: [((tokens in millions, seconds), mean, lowest, highest loss)]}"""

@@ -78,8 +78,7 @@ def name_of(case):
             f'{SHARE_NAME[case.share]}')
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# One launch
+# ---- One launch --------------------------------------------------------------------------------------------------
 
 def command_of(o, case, mbit):
     links = os.path.join(o.out, 'network.txt')
@@ -151,8 +150,7 @@ def measure(o, case, mbit):
          '\n    '.join(told))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# All launches
+# ---- All launches ------------------------------------------------------------------------------------------------
 
 def calibration_key(case):
     return f'{case.phase} {case.t} {case.precision}'
@@ -215,8 +213,7 @@ def measure_all(o, results):
               f'{statistics.median(got["ms"]):.1f} ms; {duration((left - guessed) * spent / guessed)} left', flush=True)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Reading the results
+# ---- Reading the results -----------------------------------------------------------------------------------------
 
 def times(results, case):
     """Milliseconds, one for each round."""
@@ -300,8 +297,7 @@ def summary(o, results, fraction):
     return out
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The verdicts: (claim, True, False or None: not decided, why)
+# ---- The verdicts: (claim, True, False or None: not decided, why) ------------------------------------------------
 
 def faster_claim(o, results, phase, kind):
     what = 'Training' if phase == 'training' else 'Inference'
@@ -379,8 +375,7 @@ def verdicts(o, results):
         yield prediction_claim(o, results, phase)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The picture
+# ---- The picture -------------------------------------------------------------------------------------------------
 
 def points(o, results, phase, t, kind, share):
     """(P, speed-up, predicted speed-up) of the fractions that were measured."""
@@ -440,8 +435,7 @@ def plot(path, o, results):
         f.write('\n'.join(out) + '\n')
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The report
+# ---- The report --------------------------------------------------------------------------------------------------
 
 def load_share(results):
     """The share of launches that began while something else wanted a core."""
@@ -517,8 +511,7 @@ def write_docs(o, results):
     print(f'{path}: section "Speed"; docs/images/caat_speed.svg')
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line --------------------------------------------------------------------------------------------
 
 def check_trainer(program, precision):
     """(Its version, whether its bf16 is slow); a trainer of another precision is refused."""

@@ -67,8 +67,7 @@ class Experiment:
         return list(self.by_name[name].options)
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The text
+# ---- The text ----------------------------------------------------------------------------------------------------
 
 FOLDERS = 'Documentation block crypto fs init ipc kernel lib mm net security sound'.split()
 SIZE = 40_000_000  # bytes: 38 to train on, of which 33.6 are seen, and 2 to validate on
@@ -98,8 +97,7 @@ def sha256(path):
         return hashlib.sha256(f.read()).hexdigest()
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The runs
+# ---- The runs ----------------------------------------------------------------------------------------------------
 
 class Task:
     """A run of the trainer that is to be made."""
@@ -294,8 +292,7 @@ def run_all(o):
                   cost_after(o, i))
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The report
+# ---- The report --------------------------------------------------------------------------------------------------
 
 def load(o):
     """{name: {seed: summary}} of the complete runs."""
@@ -368,8 +365,7 @@ def report(o):
     print('\n' + '\n'.join(text) + f'\n\n{o.out}: report.md, loss.svg, results.json')
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line --------------------------------------------------------------------------------------------
 
 def machine():
     with open('/proc/cpuinfo', encoding='utf-8') as f:

@@ -9,8 +9,7 @@ is merged. A step takes 1, a message of the whole model takes 1, too; a replica'
 static const double LENGTH = 24; // of the axis
 
 static AsyncConfig async_config(DpMode mode, int64_t period, int64_t delay, int fragments) {
-    AsyncConfig config;
-    memset(&config, 0, sizeof config);
+    AsyncConfig config = {};
     config.mode = mode;
     config.period = period;
     config.delay = delay;

@@ -31,22 +31,7 @@ typedef struct {
     bool help;
 } CollectiveOptions;
 
-enum { COLLECTIVE_OPTIONS = 8, MAX_RANKS = 256, MAX_LINKS = 4096, MAX_CHUNKS = 1 << 14 };
-
-static int collective_table(Option* table, CollectiveOptions* o) {
-    const Option rows[] = {
-        option_string("topology", &o->topology, "NAME", "torus:4x4, fattree:4,2, ..., or a file of links"),
-        option_string("algorithm", &o->algorithm, "NAME", "ring, multitree:2, ... (comm/collectives/collectives.h)"),
-        option_choice("kind", &o->kind, "all-reduce|reduce-scatter|all-gather", ""),
-        option_choice("what", &o->what, "trees|steps|links|table", ""),
-        option_int("tree", &o->tree, 0, MAX_CHUNKS, "of --what trees: only this one"),
-        option_flag("help", &o->help, "this list"),
-    };
-    const int n = (int)(sizeof rows / sizeof rows[0]);
-    if (n > COLLECTIVE_OPTIONS) die("internal error: %d options", n);
-    memcpy(table, rows, sizeof rows);
-    return n;
-}
+enum { MAX_RANKS = 256, MAX_LINKS = 4096, MAX_CHUNKS = 1 << 14 };
 
 // ---- What a plan says: owners of chunks, links in use, trees ----------------------------------------------------
 
@@ -374,12 +359,6 @@ static void write_label(FILE* out, double x, double y, double font, const char* 
     svg_write_text(out, x, y, attributes, text);
 }
 
-static void write_swatch(FILE* out, double x, double y, double width, double height, unsigned colour) {
-    char fill[32];
-    snprintf(fill, sizeof fill, "fill=\"#%06x\"", colour);
-    svg_write_rect(out, x, y, width, height, fill);
-}
-
 static unsigned ink_on(unsigned colour) { return svg_is_dark(colour) ? 0xffffff : COLOUR_TEXT; }
 
 static void sheet_name(Sheet* sheet, const Source* s, const char* text) {
@@ -503,7 +482,7 @@ static void write_vertex(const Pen* pen, int v, unsigned fill) {
     if (v < pen->map->net->ranks)
         fprintf(pen->out, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"%.2f\" fill=\"#%06x\"/>\n", x, y, r, fill);
     else
-        write_swatch(pen->out, x - r, y - r, 2 * r, 2 * r, fill);
+        svg_write_fill(pen->out, x - r, y - r, 2 * r, 2 * r, fill);
     write_label(pen->out, x, y + 0.36 * font, font, "middle", ink_on(fill), number);
 }
 
@@ -531,7 +510,7 @@ static void write_step_key(FILE* out, const Sheet* sheet, int first, int steps) 
         char number[16];
         const double x = SVG_MARGIN + 36 + i * width;
         snprintf(number, sizeof number, "%d", first + i + 1);
-        write_swatch(out, x, y, width, 16, step_colour(i, steps));
+        svg_write_fill(out, x, y, width, 16, step_colour(i, steps));
         if (width >= 18) write_label(out, x + width / 2, y + 12, 10.5, "middle", ink_on(step_colour(i, steps)), number);
     }
 }
@@ -615,7 +594,7 @@ static void write_chart(FILE* out, const Source* s, const Use* uses, double cell
     fputs("<g class=\"share\">\n", out);
     for (int i = 0; i < s->plan->steps; i++) {
         const double share = (double)count_busy(uses + (size_t)i * (size_t)links, links) / links;
-        write_swatch(out, left + i * cell, bottom - share * CHART_HEIGHT, 0.9 * cell, share * CHART_HEIGHT, 0x5b7fa6);
+        svg_write_fill(out, left + i * cell, bottom - share * CHART_HEIGHT, 0.9 * cell, share * CHART_HEIGHT, 0x5b7fa6);
     }
     fputs("</g>\n", out);
 }
@@ -632,7 +611,7 @@ static void write_rows(FILE* out, const Source* s, double block, double top, dou
         char label[32];
         snprintf(label, sizeof label, "%d>%d", s->net->link[l].from, s->net->link[l].to);
         write_label(out, p.x - 4, p.y + ROW_HEIGHT - 3, 9, "end", COLOUR_TEXT, label);
-        write_swatch(out, p.x, p.y, width, ROW_HEIGHT - 1.5, 0xeef1f5);
+        svg_write_fill(out, p.x, p.y, width, ROW_HEIGHT - 1.5, 0xeef1f5);
     }
 }
 
@@ -660,7 +639,7 @@ static void write_owner_key(FILE* out, const Sheet* sheet, const Network* net, d
         const double x = SVG_MARGIN + r % columns * 20, y = top + r / columns * 16;
         char number[16];
         snprintf(number, sizeof number, "%d", r);
-        write_swatch(out, x, y, 19, 15, owner_colour(net, r));
+        svg_write_fill(out, x, y, 19, 15, owner_colour(net, r));
         write_label(out, x + 9.5, y + 11, 9, "middle", ink_on(owner_colour(net, r)), number);
     }
 }
@@ -728,10 +707,17 @@ static bool network_fits(const Network* net, Error* error) {
 // Prints to out, and nothing before all is known to be right. Returns the exit status, with an error if it is not 0.
 static int draw_collective(int argc, char** argv, FILE* out, Error* error) {
     CollectiveOptions o = {NULL, "multitree", PLAN_ALL_REDUCE, DRAW_TREES, -1, false};
-    Option table[COLLECTIVE_OPTIONS];
     Network net;
     Plan plan;
-    const int n = collective_table(table, &o);
+    Option table[] = {
+        option_string("topology", &o.topology, "NAME", "torus:4x4, fattree:4,2, ..., or a file of links"),
+        option_string("algorithm", &o.algorithm, "NAME", "ring, multitree:2, ... (comm/collectives/collectives.h)"),
+        option_choice("kind", &o.kind, "all-reduce|reduce-scatter|all-gather", ""),
+        option_choice("what", &o.what, "trees|steps|links|table", ""),
+        option_int("tree", &o.tree, 0, MAX_CHUNKS, "of --what trees: only this one"),
+        option_flag("help", &o.help, "this list"),
+    };
+    const int n = (int)(sizeof table / sizeof table[0]);
     if (!options_parse(table, n, argc, argv, error)) return EXIT_ARGUMENTS;
     if (o.help) {
         fprintf(out, "draw_collective draws all-reduce, reduce-scatter and all-gather on a network, as SVG.\n\n");

@@ -21,8 +21,7 @@ typedef struct {
 } DrawOptions;
 
 static inline DrawOptions draw_options_default(void) {
-    DrawOptions o;
-    memset(&o, 0, sizeof o);
+    DrawOptions o = {};
     o.kind = ONE_F_ONE_B;
     o.p = 4;
     o.m = 8;

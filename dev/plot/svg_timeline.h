@@ -53,8 +53,7 @@ typedef struct {
 // ---- Putting a picture together ---------------------------------------------------------------------------------
 
 static inline SvgPicture svg_picture(const char* title, const char* axis, double length, int chunks) {
-    SvgPicture picture;
-    memset(&picture, 0, sizeof picture);
+    SvgPicture picture = {};
     snprintf(picture.title, sizeof picture.title, "%s", title);
     snprintf(picture.axis, sizeof picture.axis, "%s", axis);
     picture.length = length;

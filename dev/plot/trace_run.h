@@ -605,8 +605,7 @@ static inline void step_overhead(const MeasuredRun* x, const MeasuredStep* step,
 static inline Prices measured_prices(const MeasuredRun* x, Steps steps) {
     const PipelineConfig* plan = &x->stages[0].config;
     Sample sample = {0, 0, NULL}, after = {0, 0, NULL};
-    Prices prices;
-    memset(&prices, 0, sizeof prices);
+    Prices prices = {};
     prices.costs = costs_equal(plan->p * plan->v, 0, 0, 0, 0);
     prices.tie = price_of_meeting(x, steps, &sample, TIE);
     prices.norm = price_of_meeting(x, steps, &sample, NORM);

@@ -23,8 +23,8 @@ With one of the words of comm_modes.h as argument it does one thing that ends th
 #include "../../../comm.h"
 #include "../../../comm/cpu_affinity.h"
 #include "../../../parallel/schedule_check.h"
+#include "comm_buffers.h"
 #include "comm_modes.h"
-#include "comm_values.h"
 #include "cuda_test.h"
 
 static Comm world;
@@ -509,8 +509,7 @@ static void test_host_messages(void) {
         for (int to = 0; to < world.size; to++) {
             if (from == to) continue;
             message_fill(&x, world.rank, 0, to);
-            CommRequest r;
-            memset(&r, 0, sizeof r);
+            CommRequest r = {};
             if (world.rank == from) r = comm_send_start(&world, x.p, LENGTH, COMM_DOUBLE, to, 7);
             if (world.rank == to) r = comm_receive_start(&world, x.p, LENGTH, COMM_DOUBLE, from, 7);
             comm_wait(&r);

@@ -41,8 +41,7 @@ static bool read_cluster(const char* path, const char* text, size_t size, Error*
         return false;
     }
     const Cluster* c = &machines.cluster;
-    Question q;
-    memset(&q, 0, sizeof q);
+    Question q = {};
     q.model = small_model();
     q.T = 64;
     q.batch = 8;
@@ -357,9 +356,8 @@ static void add_trace(void) {
 
 // trainer.json, beside files of the sizes that it says.
 static void add_checkpoint(void) {
-    CheckpointList list;
+    CheckpointList list = {};
     Error error;
-    memset(&list, 0, sizeof list);
     list.state.step = 3;
     list.state.sequences = 48;
     list.state.seed = 42;

@@ -302,8 +302,7 @@ def mean(points):
     return scaled(add(*points), 1 / len(points))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The modes. A mode has step(t), which returns (loss, norm), and common(), a point.
+# ---- The modes. A mode has step(t), which returns (loss, norm), and common(), a point -------------------------------
 
 class Run:
     def __init__(self, c, o, d, init, data, dtype):
@@ -535,8 +534,7 @@ def simulate(c, options, d, init, data, dtype=torch.float64):
     return out, run
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Checks of the simulation itself
+# ---- Checks of the simulation itself --------------------------------------------------------------------------------
 
 def differ(a, b):
     """Largest relative difference of norms, validation losses and final weights of two runs."""
@@ -602,8 +600,7 @@ def relative_errors(a, b, start):
             worst(a["val"].values(), b["val"].values()), weights]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files
+# ---- Files ----------------------------------------------------------------------------------------------------------
 
 def make_tokens():
     """A walk through the vocabulary, mostly to the token's two favourites, so that there is something to learn."""

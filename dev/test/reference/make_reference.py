@@ -48,8 +48,7 @@ CAAT_KEYS = ("sync_ranks", "sync")
 DOCUMENT = 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The models. c is the configuration, p the parameters by name, x the residual stream (B, T, C).
+# ---- The models. c is the configuration, p the parameters by name, x the residual stream (B, T, C) ------------------
 
 def shapes(c):
     """Name and shape of every parameter, in the order of the model."""
@@ -241,8 +240,7 @@ def loss_of(c, p, tokens):
     return -log_probabilities.gather(-1, targets[..., None]).mean()
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Training, and the checks of it
+# ---- Training, and the checks of it ---------------------------------------------------------------------------------
 
 def initial(c, random):
     """Large enough that every gradient stands far above rounding; float32 values, the same on both sides."""
@@ -318,8 +316,7 @@ def relative_error(a, b):
     return max(np.abs(a[name] - b[name]).max() / np.abs(b[name]).max() for name in b)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files
+# ---- Files ----------------------------------------------------------------------------------------------------------
 
 def write_safetensors(path, tensors, metadata):
     """8 bytes: length of the header; the header, JSON; the data, 8-byte numbers first, so that all are aligned."""

@@ -179,8 +179,7 @@ def check_all(kernels, launches, results, complete=True):
             results.check(name in names, f"{name}: launched, and not compiled")
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Faults: file, exact text, replacement; a word of the message that has to come
+# ---- Faults: file, exact text, replacement; a word of the message that has to come -----------------------------------
 
 FAULTS = [
     ("kernels/gelu.cuh", "    Packed<floatX, W> v = load<W>(x + i);",

@@ -17,6 +17,9 @@ sequence anew for every token (gpt2 and llama of make_reference.py, read from ou
 """
 import argparse, ctypes, importlib.util, json, os, struct, subprocess, sys, tempfile
 
+sys.dont_write_bytecode = True
+from checks import check, finish
+
 SYSTEM = "/usr/bin/python3"
 if not importlib.util.find_spec("torch") and sys.executable != SYSTEM and os.path.exists(SYSTEM):
     os.execv(SYSTEM, [SYSTEM, *sys.argv])  # where Debian's python3-torch is
@@ -32,13 +35,6 @@ T = 24
 SIZES = {"gpt2": dict(layers=2, hidden=32, heads=4, kv_heads=4, tied=True, eps=1e-5),
          "llama": dict(layers=2, hidden=32, heads=4, kv_heads=2, tied=False, eps=1e-5, theta=10000.0)}
 PROMPTS = ["7", "11 ", "1 2 3 4 5 6", "100 101 102 103 104 105 106 107 ", "31 32 33 34 35 3", "41 42 43 44 45 46"]
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + ok, failed + (not ok)
-    print("ok   " if ok else "FAIL ", what, flush=True)
 
 
 def read_safetensors(path):
@@ -141,8 +137,7 @@ def main():
         for arch in SIZES:
             check_texts(train, arch, work)
         check_sampling(work)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    finish()
 
 
 if __name__ == "__main__":

@@ -23,18 +23,14 @@ losses may differ by u / 4 = 1.3e-4, as in test_emulated.sh: weights are rounded
 """
 import argparse, json, math, os, shutil, struct, subprocess, sys, tempfile
 
+sys.dont_write_bytecode = True
+from checks import check, finish
+
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 LAYERS, CHANNELS, SEQUENCE, BATCH = 2, 64, 40, 4
 MODEL = f"--layers {LAYERS} --hidden {CHANNELS} --heads 2 --seq {SEQUENCE} --global-batch {BATCH} --lr 1e-3 --eps 1e-3"
 RUN = f"--data text.txt --micro-batch 1 --warmup 4 --eval-every 0 --sample-every 0 --check-replicas-every 1 {MODEL}"
 TOO_LARGE = 2**25  # the gradient of a logit is up to 2^25 / 160 tokens, above 65504
-passed = failed = 0
-
-
-def check(ok, text):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print("ok   " if ok else "FAIL ", text, flush=True)
 
 
 def start(program, options, ranks=1):
@@ -195,8 +191,7 @@ def main():
         for name, part in parts.items():
             if options.only in (None, name) and (name != "mesh" or os.environ.get("MPIRUN") != ""):
                 part(program)
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0
+    finish()
 
 
 if __name__ == "__main__":

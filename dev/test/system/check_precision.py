@@ -49,16 +49,12 @@ Exit status 0 only if all of it holds.
 """
 import argparse, filecmp, json, math, os, shutil, subprocess, sys, tempfile
 
+sys.dont_write_bytecode = True
+from checks import check, finish
+
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 UNIT = {"bf16": 2.0**-8, "fp16": 2.0**-11}
 WEIGHT, WINDOW = 0.02, 20
-passed = failed = 0
-
-
-def check(ok, text):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print("ok   " if ok else "FAIL ", text, flush=True)
 
 
 def program(args, precision):
@@ -211,8 +207,7 @@ def main():
         parser.error(f"--steps has to be {WINDOW} or more, --types some of {' '.join(UNIT)}")
     if args.seeds:
         compare_curves(args, types)
-        print(f"{passed} passed, {failed} failed")
-        return failed > 0
+        finish()
     work = tempfile.mkdtemp(prefix="check_precision")
     runs = ["fp32", types[0], types[0] + "-again"] + types[1:]
     at_once, curves = 1 if args.gpu else 2, {}
@@ -230,8 +225,7 @@ def main():
                     os.path.join(work, runs[2]))
     finally:
         shutil.rmtree(work)
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0
+    finish()
 
 
 sys.exit(main())

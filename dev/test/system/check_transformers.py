@@ -31,6 +31,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+from checks import check, finish
+
 if sys.argv[1:] == ["--installed"]:
     sys.exit(not all(importlib.util.find_spec(name) for name in ("torch", "transformers", "tokenizers")))
 
@@ -69,13 +72,6 @@ CASES = [
 MESHES = [(1, []), (2, ["--tp", "2"]), (2, ["--pp", "2"]), (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]),
           (2, ["--zero", "1"])]
 
-passed = failed = 0
-
-
-def check(good, what):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    print(f"{'ok   ' if good else 'FAIL '} {what}", flush=True)
 
 
 def train_gpt(work, ranks, *options):
@@ -315,8 +311,7 @@ def main():
         check_pickled(work, "gpt2", transformers.GPT2Config(**GPT2))
         check_pickled(work, "llama", transformers.LlamaConfig(**LLAMA))
         check_own(work)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(0 if failed == 0 else 1)
+    finish()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,11 @@ passed = failed = 0
 
 
 def check(ok, what):
-    """Counts a check; says what failed."""
+    """Counts a check, and prints it."""
     global passed, failed
     passed, failed = passed + bool(ok), failed + (not ok)
-    if not ok:
-        print(f'FAIL  {what}')
+    print('ok   ' if ok else 'FAIL ', what, flush=True)
+    return ok
 
 
 def finish():

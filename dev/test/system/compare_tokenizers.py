@@ -31,6 +31,9 @@ import time
 import tiktoken
 import tokenizers
 
+sys.dont_write_bytecode = True
+from checks import check, finish
+
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
           r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
@@ -40,14 +43,6 @@ CL100K_ONIGURUMA = LLAMA3.replace(r"\s*[\r\n]+", r"\s+\z|\s*[\r\n]+")  # as toke
 PATTERNS = {"gpt2": GPT2, "llama3": LLAMA3, "cl100k": CL100K}
 FAMILIES = {50256: ("gpt2", 50257), 50281: ("gpt2", 50281), 100256: ("cl100k", 100277), 128000: ("llama3", 128256)}
 
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print("ok    " if ok else "FAIL  ", what, flush=True)
-    return ok
 
 
 def letters():
@@ -61,8 +56,7 @@ LETTER = letters()
 BYTE = {c: b for b, c in LETTER.items()}
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Texts
+# ---- Texts -----------------------------------------------------------------------------------------------------------
 
 def collected(patterns, most):
     """Files in the order of their names, up to a number of bytes; what is not UTF-8 is replaced."""
@@ -139,8 +133,7 @@ def broken_bytes(rng, text):
     return bytes(data)
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# Vocabularies, as the peers load them
+# ---- Vocabularies, as the peers load them ----------------------------------------------------------------------------
 
 class Peer:
     """A vocabulary, by the peers that can read it: name -> function from text to tokens (special tokens are text)."""
@@ -222,8 +215,7 @@ def made_vocabularies(folder):
     return paths
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-# The comparison
+# ---- The comparison --------------------------------------------------------------------------------------------------
 
 class Ours:
     def __init__(self, program, path, folder):
@@ -306,8 +298,7 @@ def main():
             compare_broken(ours, peer, broken_bytes(random.Random(4), text))
             measure(ours, peer, corpus["code"][:5_000_000])
             measure(ours, peer, corpus["languages"][:5_000_000])
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0 or passed == 0)
+    finish()
 
 
 if __name__ == "__main__":

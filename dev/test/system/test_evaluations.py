@@ -18,18 +18,14 @@ import subprocess
 import sys
 import tempfile
 
+sys.dont_write_bytecode = True
+from checks import check, finish
+
 TRAIN = os.path.abspath(os.environ.get("TRAIN", "./train_gpt"))
 CHOICES, TOKENS = "dev/test/reference/evaluation.choices", "dev/test/reference/replicas.tokens"
 MODEL = "--layers 2 --hidden 32 --heads 2 --seq 16 --micro-batch 2 --global-batch 8 --sample-every 0 --warmup 2".split()
 LOADED = ("--arch gpt2 --layers 4 --hidden 16 --heads 4 --ffn 40 --seq 8 --vocab 61 "
           "--init dev/test/reference/replicas_gpt2.safetensors").split()
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    passed, failed = passed + bool(ok), failed + (not ok)
-    print(f"{'ok   ' if ok else 'FAIL '} {what}", flush=True)
 
 
 def train(*arguments, ranks=1):
@@ -174,8 +170,7 @@ def main():
         test_training(work, ["--dp", "2", "--dp-mode", "diloco", "--local-steps", "3"], 2)
     finally:
         shutil.rmtree(work)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed != 0)
+    finish()
 
 
 main()

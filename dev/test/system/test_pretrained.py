@@ -21,19 +21,14 @@ import sys
 import tempfile
 from array import array
 
+sys.dont_write_bytecode = True
+from checks import check, finish
+
 L, C, NH, V, T, F = 4, 24, 4, 67, 16, 40
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "./train_gpt"
-passed = failed = 0
 
 
-def check(good, what):
-    global passed, failed
-    passed, failed = passed + bool(good), failed + (not good)
-    print(f"{'ok   ' if good else 'FAIL '} {what}", flush=True)
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Models: {name: (shape, numbers)}, as Hugging Face has them
+# ---- Models: {name: (shape, numbers)}, as Hugging Face has them -----------------------------------------------------
 
 def gpt2_shapes(inner=4 * C):
     shapes = {"transformer.wte.weight": (V, C), "transformer.wpe.weight": (T, C)}
@@ -106,8 +101,7 @@ def from_bytes(data, dtype):
     return array("f", array("I", (h << 16 for h in halves)).tobytes())
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Files
+# ---- Files ----------------------------------------------------------------------------------------------------------
 
 def write_safetensors(path, model, dtype, more=()):
     header, data = {"__metadata__": {"format": "pt"}}, b""
@@ -191,8 +185,7 @@ LLAMA = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": C, "num_a
          "rope_theta": 12345.0}
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Runs
+# ---- Runs -----------------------------------------------------------------------------------------------------------
 
 MESHES = {"1 rank": (1, []), "t=2": (2, ["--tp", "2"]), "p=2": (2, ["--pp", "2"]), "d=2": (2, []),
           "t=2 p=2 v=2": (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]), "d=2, ZeRO": (2, ["--zero", "1"])}
@@ -644,8 +637,7 @@ def main():
             test_whole(work)
         test_ranks_differ(work)
         test_strangers(work)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(0 if failed == 0 else 1)
+    finish()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ import sys
 import tempfile
 import time
 
+from checks import check, finish
+
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
@@ -29,17 +31,6 @@ import tfevents  # noqa: E402
 
 REPORT = os.path.join(ROOT, "scripts", "report.py")
 TRAIN = os.path.abspath(os.environ.get("TRAIN", os.path.join(ROOT, "train_gpt")))
-passed = failed = 0
-
-
-def check(ok, what):
-    global passed, failed
-    if ok:
-        passed += 1
-        print(f"ok    {what}")
-    else:
-        failed += 1
-        print(f"FAIL  {what}")
 
 
 def log_line(step, **other):
@@ -733,8 +724,7 @@ def main():
     for name in sys.argv[1:] or tests:
         with tempfile.TemporaryDirectory() as work:
             tests[name](work)
-    print(f"{passed} passed, {failed} failed")
-    return 0 if failed == 0 and passed > 0 else 1
+    finish()
 
 
 if __name__ == "__main__":

@@ -46,8 +46,7 @@ from torture_runs import (BESIDE, COUNT, MODEL, PROJECT, SECONDS, TRAIN, Run, di
 MPI = False  # set by main
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Random meshes
+# ---- Random meshes -----------------------------------------------------------------------------------------------
 
 def random_options(rng, ranks):
     """What a run is: the ranks of a replica's stages, the options of the model, those of the mesh."""
@@ -135,8 +134,7 @@ class Case:
         return sorted(set(self.expected[-self.keep:]) | {best})
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Kills
+# ---- Kills -------------------------------------------------------------------------------------------------------
 
 MOMENTS = ("save", "save", "save", "save", "prune", "early", "any", "any")
 VICTIMS = ("rank", "rank", "main rank", "all", "mpirun")
@@ -309,8 +307,7 @@ def tell(tally, cases):
           f"{tally.stuck} times mpirun stayed behind when all ranks were gone")
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Damaged checkpoints
+# ---- Damaged checkpoints -----------------------------------------------------------------------------------------
 
 def broken(seed, number, deadline, several):
     """`number` cases on one rank, two at a time; and `several` on several ranks."""
@@ -331,8 +328,7 @@ def broken(seed, number, deadline, several):
     ok(done >= number, "broken", f"only {done} of {number} in the time given")
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Disks
+# ---- Disks -------------------------------------------------------------------------------------------------------
 
 STEPS, EVERY = 300, 5
 
@@ -511,8 +507,7 @@ def disks(short):
         d.close()
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# Calls that fail
+# ---- Calls that fail ---------------------------------------------------------------------------------------------
 
 class Calls:
     """Runs that save in the background at step 2 and to the end at step 4; the second one exports, too. One call of one
@@ -600,8 +595,7 @@ def calls(rng, short):
     print(f"{c.runs} runs in which a call fails")
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# The command line
+# ---- The command line --------------------------------------------------------------------------------------------
 
 def mpi_is_there():
     return b"MPI_Init" in open(TRAIN, "rb").read() and os.environ.get("MPIRUN", "mpirun") != ""

@@ -31,8 +31,7 @@ def ok(condition, what, why=""):
     return condition
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# A run, as processes
+# ---- A run, as processes -----------------------------------------------------------------------------------------
 
 def processes(mark):
     """The ranks of a run that are there: {rank: process}. They are known by a mark in their environment."""
@@ -156,8 +155,7 @@ def finished(ranks, options, out, before=""):
     return result
 
 
-# ------------------------------------------------------------------------------------------------------------------
-# What runs leave
+# ---- What runs leave ---------------------------------------------------------------------------------------------
 
 def names(out, pattern=r"step_\d{8}"):
     """Checkpoints in a folder, the oldest first; or what else matches."""

@@ -234,8 +234,7 @@ static inline bool rank_writes(const char* out, int64_t step, const ModelConfig*
 static inline bool publish(const char* out, const CheckpointState* state, const ModelConfig* m,
                            const CheckpointSum* sum, Error* error) {
     const CaatConfig ordinary = {0, 0, CAAT_SCALE_RUNTIME, false};
-    HubFiles none;
-    memset(&none, 0, sizeof none);
+    HubFiles none = {};
     return checkpoint_publish(out, state, m, &ordinary, &checkpoint_of_adamw, sum, &none, error);
 }
 
@@ -368,21 +367,4 @@ static inline int64_t file_bytes(const char* path) {
     struct stat st;
     if (stat(path, &st) != 0) die("%s: cannot stat", path);
     return (int64_t)st.st_size;
-}
-
-// Makes a folder in $TMPDIR and enters it; the second removes it, and is the exit status.
-static char temporary_folder[512];
-
-static inline void fixture_begin(const char* name) {
-    make_models();
-    const char* tmp = getenv("TMPDIR");
-    snprintf(temporary_folder, sizeof temporary_folder, "%.400s/%s_XXXXXX", tmp && *tmp ? tmp : "/tmp", name);
-    if (!mkdtemp(temporary_folder) || chdir(temporary_folder) != 0) die("cannot make a folder %s", temporary_folder);
-}
-
-static inline int fixture_end(void) {
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf '%s'", temporary_folder);
-    if (chdir("/") != 0 || system(command) != 0) die("cannot remove %s", temporary_folder);
-    return test_end();
 }

@@ -16,6 +16,15 @@ static inline Cluster cluster_named(const char* name) {
     return c;
 }
 
+static inline ModelConfig gpt(int L, int C, int NH) { return model_gpt2(L, C, NH, 2048, 51200); }
+
+static inline double seconds_of(const StepSetup* s) {
+    StepCost cost = step_cost(s);
+    const double seconds = cost.seconds;
+    step_cost_free(&cost);
+    return seconds;
+}
+
 // The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if refused.
 static inline bool methods_of_line(Methods* methods, const char* line, const char* search, Error* error) {
     static char text[256];

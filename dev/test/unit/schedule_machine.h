@@ -26,8 +26,7 @@ typedef struct {
 } Step;
 
 static inline Step step_build(PipelineConfig plan) {
-    Step step;
-    memset(&step, 0, sizeof step);
+    Step step = {};
     step.config = plan;
     step.training = true;
     for (int r = 0; r < plan.p; r++) step.stages[r] = schedule_build(&plan, r);

@@ -79,3 +79,20 @@ static inline int test_end(void) {
     printf("%d passed, %d failed\n", test_count.passed, test_count.failed);
     return test_count.failed == 0 && test_count.passed > 0 ? 0 : 1;
 }
+
+// Makes a folder NAME_something in $TMPDIR and enters it; the second removes it, and is the exit status.
+static char own_folder[512];
+
+static inline void folder_begin(const char* name) {
+    const char* tmp = getenv("TMPDIR");
+    snprintf(own_folder, sizeof own_folder, "%.400s/%s_XXXXXX", tmp && *tmp ? tmp : "/tmp", name);
+    if (!mkdtemp(own_folder) || chmod(own_folder, 0755) != 0 || chdir(own_folder) != 0)
+        die("cannot make a folder %s", own_folder);
+}
+
+static inline int folder_end(void) {
+    char command[600];
+    snprintf(command, sizeof command, "rm -rf '%s'", own_folder);
+    if (chdir("/") != 0 || system(command) != 0) die("cannot remove %s", own_folder);
+    return test_end();
+}

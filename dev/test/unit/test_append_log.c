@@ -121,16 +121,11 @@ static void test_open(void) {
 }
 
 int main(void) {
-    const char* tmp = getenv("TMPDIR");
-    char folder[512], command[600];
     signal(SIGXFSZ, SIG_IGN);
-    snprintf(folder, sizeof folder, "%s/test_lines_XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder) || chdir(folder) != 0 || mkdir("a", 0777) != 0) die("cannot make a folder %s", folder);
+    folder_begin("test_lines");
+    if (mkdir("a", 0777) != 0) die("cannot make a folder");
     test_full();
     test_away();
     test_open();
-    if (chdir("/") != 0) die("cannot leave %s", folder);
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (system(command) != 0) die("cannot remove %s", folder);
-    return test_end();
+    return folder_end();
 }

@@ -583,8 +583,7 @@ static void report(const Found* f, const char* line) {
 // Of three cases one is resumed after every step, the others after every second.
 static void run_case(const Comm* world, const char* line, int number, bool few) {
     Record whole, disturbed;
-    Found found;
-    memset(&found, 0, sizeof found);
+    Found found = {};
     run_line(world, line, &whole, NULL);
     found.bytes = whole.bytes_error;
     disturbed_run(world, line, &whole, &disturbed, &found);

@@ -33,8 +33,7 @@ static bool is_sent(int64_t H, int P, int f, int64_t t) {
 }
 
 static AsyncConfig plan_of(int64_t H, int P, int64_t delay) {
-    AsyncConfig r;
-    memset(&r, 0, sizeof r);
+    AsyncConfig r = {};
     r.mode = DP_DILOCO;
     r.sites = 2;
     r.period = H;
@@ -495,9 +494,8 @@ static void test_compressed_bytes(void) {
             AsyncConfig r = plan_of(1, 1, 0);
             Slice slices[2]; // of n / 3 elements and the rest
             Bucket bucket = {0, n, 0, 2, 0};
-            Layout layout;
+            Layout layout = {};
             memset(slices, 0, sizeof slices);
-            memset(&layout, 0, sizeof layout);
             layout.mesh = mesh_of_rank(0, 1, 1, 1);
             layout.slices = slices;
             layout.bucket = &bucket;

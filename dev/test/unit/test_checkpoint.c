@@ -408,10 +408,9 @@ static void test_rename_new(void) {
 static void test_one_moment(void) {
     const CheckpointSites sgd = {0, 0, {NULL}, 1, false};
     CheckpointReader reader;
-    CheckpointState state;
+    CheckpointState state = {};
     CheckpointFileLayouts layouts;
     Error error = {""};
-    memset(&state, 0, sizeof state);
     new_folder("moments");
     if (!save("moments", 1, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
     Layout layout = layout_of(&gpt2_tied, &one_rank, 0);
@@ -453,7 +452,8 @@ static void test_muon(void) {
 }
 
 int main(int argc, char** argv) {
-    fixture_begin("test_checkpoint");
+    make_models();
+    folder_begin("test_checkpoint");
     for (int i = 0; i < CASES; i++) test_meshes(&cases[i]);
     test_large();
     test_names_of_sites();
@@ -472,5 +472,5 @@ int main(int argc, char** argv) {
     test_holes();
     test_not_finite();
     test_rename_new();
-    return fixture_end();
+    return folder_end();
 }

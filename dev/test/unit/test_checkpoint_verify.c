@@ -497,7 +497,8 @@ static void test_lock(void) {
 }
 
 int main(void) {
-    fixture_begin("test_checkpoint_verify");
+    make_models();
+    folder_begin("test_checkpoint_verify");
     test_broken();
     test_unsound();
     test_says();
@@ -510,5 +511,5 @@ int main(void) {
     test_links();
     test_of_run();
     test_lock();
-    return fixture_end();
+    return folder_end();
 }

@@ -417,8 +417,7 @@ static Plan plan_of_two_sums(int ranks) {
 static void test_changes(void) {
     static const char* const few[] = {"ring:2",    "ring:3", "ring:5",      "mesh:2x3",
                                       "torus:3x3", "full:4", "fattree:2,2", "bigraph:2x2"};
-    Changes found;
-    memset(&found, 0, sizeof found);
+    Changes found = {};
     for (int i = 0; i < 8 + FILES; i++) {
         Network net = network_of(i < 8 ? few[i] : files[i - 8]);
         for (int k = 0; k < PLANS * PLAN_KINDS; k++) {

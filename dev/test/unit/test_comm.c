@@ -17,52 +17,7 @@ With one of these words as argument the program does one thing that ends it, to 
 */
 #include "../../../comm/check_same.h"
 #include "comm_test.h"
-
-// ----------------------------------------------------------------------------------------------------------------
-// Values: element i of rank r, whole numbers in [-100, 100] ([0, 250] for bytes, [-30, 30] for 16-bit floats), whose
-// sums every type holds exactly.
-
-static bool is_sixteen(CommType type) { return type == COMM_BF16 || type == COMM_FP16; }
-
-static int64_t value(int rank, int64_t i, CommType type) {
-    const uint64_t x = ((uint64_t)rank * 1000003 + (uint64_t)i + 17) * 0x9E3779B97F4A7C15ull;
-    if (type == COMM_BYTE) return (int64_t)((x >> 32) % 251);
-    return is_sixteen(type) ? (int64_t)((x >> 32) % 61) - 30 : (int64_t)((x >> 32) % 201) - 100;
-}
-
-static void put(void* buffer, int64_t i, CommType type, int64_t x) {
-    if (type == COMM_FLOAT) ((float*)buffer)[i] = (float)x;
-    if (type == COMM_DOUBLE) ((double*)buffer)[i] = (double)x;
-    if (type == COMM_INT32) ((int32_t*)buffer)[i] = (int32_t)x;
-    if (type == COMM_INT64) ((int64_t*)buffer)[i] = x;
-    if (type == COMM_BYTE) ((unsigned char*)buffer)[i] = (unsigned char)x;
-    if (type == COMM_BF16) ((uint16_t*)buffer)[i] = f32_to_bf16((float)x);
-    if (type == COMM_FP16) ((uint16_t*)buffer)[i] = f32_to_f16((float)x);
-}
-
-static bool is(const void* buffer, int64_t i, CommType type, int64_t x) {
-    if (type == COMM_FLOAT) return ((const float*)buffer)[i] == (float)x;
-    if (type == COMM_DOUBLE) return ((const double*)buffer)[i] == (double)x;
-    if (type == COMM_INT32) return ((const int32_t*)buffer)[i] == (int32_t)x;
-    if (type == COMM_INT64) return ((const int64_t*)buffer)[i] == x;
-    if (type == COMM_BF16) return ((const uint16_t*)buffer)[i] == f32_to_bf16((float)x);
-    if (type == COMM_FP16) return ((const uint16_t*)buffer)[i] == f32_to_f16((float)x);
-    return ((const unsigned char*)buffer)[i] == (unsigned char)x;
-}
-
-static int64_t reduced(int size, int64_t i, CommType type, CommOp op) {
-    int64_t result = value(0, i, type);
-    for (int rank = 1; rank < size; rank++) {
-        const int64_t x = value(rank, i, type);
-        if (op == COMM_SUM)
-            result += x;
-        else
-            result = op == COMM_MAX ? max_i64(result, x) : min_i64(result, x);
-    }
-    return result;
-}
-
-enum { GUARD = 8 }; // elements behind a buffer that no operation may write
+#include "comm_values.h"
 
 static void* buffer_new(int64_t n, CommType type) {
     void* p = checked_malloc((size_t)((n + GUARD) * comm_type_bytes(type)), "a test buffer");
@@ -86,8 +41,7 @@ static bool test_operation(Comm* c, CommKind kind, int64_t n, CommType type, Com
     if (kind == COMM_ALL_REDUCE || kind == COMM_BROADCAST) in = out;
     if (in_place) in = out + n * c->rank * comm_type_bytes(type);
     for (int64_t i = 0; i < ins; i++) put(in, i, type, value(c->rank, i, type));
-    CommRequest r;
-    memset(&r, 0, sizeof r);
+    CommRequest r = {};
     if (kind == COMM_BROADCAST) comm_broadcast(c, out, n, type, root);
     if (kind == COMM_ALL_REDUCE && blocking) comm_all_reduce(c, out, n, type, op);
     if (kind == COMM_ALL_REDUCE && !blocking) r = comm_all_reduce_start(c, out, n, type, op);
@@ -176,8 +130,7 @@ static void test_bits(int64_t n, bool blocking) {
     float* of_zero = x + n;
     bool ok = true;
     for (int64_t i = 0; i < n; i++) x[i] = random_uniform(7, (uint64_t)world.rank, (uint64_t)i) - 0.5f;
-    CommRequest r;
-    memset(&r, 0, sizeof r);
+    CommRequest r = {};
     if (blocking)
         comm_all_reduce(&world, x, n, COMM_FLOAT, COMM_SUM);
     else
@@ -360,8 +313,7 @@ static bool group_spans_are(const Trace* trace, const char* const* names, int n,
 static void test_waiting(void) {
     static const char* const names[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast", "barrier"};
     static const char* const messages[] = {"send", "receive"};
-    CommRequest none;
-    memset(&none, 0, sizeof none);
+    CommRequest none = {};
     comm_wait(&none);
     comm_progress(&none, 1);
     check_all(!none.active, "a request that is all zero is no request");
@@ -480,8 +432,7 @@ static int run_mode(const char* mode) {
         float x[12] = {0};
         const int sent = mode[0] == 'l' ? 12 : 5;
         Comm group = comm_split(&world, 0, world.rank, "group");
-        CommRequest r;
-        memset(&r, 0, sizeof r);
+        CommRequest r = {};
         if (world.rank == 0) r = comm_send_start(&group, x, sent, COMM_FLOAT, last, 4);
         if (world.rank == last) {
             CommRequest receive = comm_receive_start(&group, x, 7, COMM_FLOAT, 0, 4);

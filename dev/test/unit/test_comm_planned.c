@@ -72,8 +72,7 @@ static void operation_free(Operation* o) {
 static Operation operation_start(Comm* group, const Plan* plan, int64_t n, CommType type, int salt) {
     const int64_t element = comm_type_bytes(type), whole = n * element, part = whole / plan->ranks;
     const bool scatters = plan->kind == PLAN_REDUCE_SCATTER, gathers = plan->kind == PLAN_ALL_GATHER;
-    Operation o;
-    memset(&o, 0, sizeof o);
+    Operation o = {};
     char* all = (char*)checked_calloc((size_t)plan->ranks, (size_t)whole, "a plan's vectors");
     for (int rank = 0; rank < plan->ranks; rank++) {
         const int64_t from = gathers ? rank * (n / plan->ranks) : 0, to = gathers ? from + n / plan->ranks : n;
@@ -126,10 +125,9 @@ typedef struct {
 } Planned;
 
 static Planned planned_open(const char* algorithm, const char* network) {
-    Planned p;
+    Planned p = {};
     Network net;
     Error error;
-    memset(&p, 0, sizeof p);
     p.group = comm_split(&world, 0, world.rank, "planned");
     if (!network_build(&net, network, &error)) die("%s", error.text);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {

@@ -90,9 +90,8 @@ static void job_fill(char* x, int64_t n, const Job* job, int rank) {
 }
 
 static Doing job_start(Comm* c, const Job* job) {
-    Doing d;
+    Doing d = {};
     const int64_t n = job->n;
-    memset(&d, 0, sizeof d);
     d.job = *job;
     d.bytes = (size_t)(n * c->size * comm_type_bytes(job->type));
     d.in = (char*)checked_calloc(1, d.bytes + 1, "a vector");

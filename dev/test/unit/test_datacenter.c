@@ -152,8 +152,7 @@ static Datacenter small_datacenter(void) {
 // The question that ./plan makes of the printed cluster and options, without the datacenter's functions.
 static Question question_of(const Machines* machines, const Methods* methods, const ModelPlan* m, int T, int V,
                             int ranks) {
-    Question q;
-    memset(&q, 0, sizeof q);
+    Question q = {};
     q.model = model_gpt2((int)m->layers.value, (int)m->hidden.value, (int)m->heads.value, T, V);
     q.T = T;
     q.batch = (int64_t)m->batch.value;

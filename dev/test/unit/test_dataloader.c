@@ -428,8 +428,7 @@ static void test_held_out(void) {
         TokenFiles files = open_or_die(write_tokens("held.bin", TOKENS_LLAMA3_SHARD, tokens, n));
         for (size_t i = 0; i < sizeof Ts / sizeof Ts[0]; i++) {
             const int T = Ts[i];
-            DataLoader train, val;
-            memset(&train, 0, sizeof train);
+            DataLoader train = {}, val;
             memset(&val, 0, sizeof val);
             memset(trained, 0, sizeof trained);
             memset(held, 0, sizeof held);
@@ -607,7 +606,8 @@ static void test_huge(void) {
 
 // --short: without counting out permutations, which is most of the work.
 int main(int argc, char** argv) {
-    fixture_begin("test_dataloader");
+    alarm(120); // a hang is a failure
+    folder_begin("test_dataloader");
     test_pinned_order();
     test_permutation_large();
     if (argc < 2 || strcmp(argv[1], "--short") != 0) test_bijection();
@@ -626,5 +626,5 @@ int main(int argc, char** argv) {
     test_vocabulary(TOKENS_RAW_UINT16, 199);
     test_vocabulary(TOKENS_MEGATRON, 200);
     test_huge();
-    return fixture_end();
+    return folder_end();
 }

@@ -291,11 +291,9 @@ static void test_other_schedules(void) {
     const int p = 4, m = 8;
     const PipelineConfig was = {ONE_F_ONE_B, p, 1, m, false, false, true};
     Schedule* stages = schedules_build(&was);
-    MeasuredRun x;
-    memset(&x, 0, sizeof x);
+    MeasuredRun x = {};
     x.stages = stages;
-    Prices prices;
-    memset(&prices, 0, sizeof prices);
+    Prices prices = {};
     prices.costs = costs_equal(p, 1, 1, 1, 0);
     prices.before = 0.25;
     prices.after = 0.5;

@@ -616,8 +616,7 @@ static void run_cases(Comm* world, const Case* list, int cases, int n) {
     const int at_once = world->size / n, team = world->rank / n;
     Comm ranks = comm_split(world, team, world->rank, "world");
     for (int first = 0; first < cases; first += at_once) {
-        MeshDifference mine;
-        memset(&mine, 0, sizeof mine);
+        MeshDifference mine = {};
         if (team < at_once && first + team < cases) mine = difference_of(&ranks, &list[first + team]);
         for (int i = first; i < first + at_once && i < cases; i++) {
             MeshDifference result = mine;

@@ -84,8 +84,7 @@ static bool opens(Evaluations* list, const char* names, Error* error) {
 }
 
 static bool fits(Evaluation* e, int T, int V, Error* error) {
-    Tokenizer none;
-    memset(&none, 0, sizeof none);
+    Tokenizer none = {};
     memset(error, 0, sizeof *error);
     return evaluation_fit(e, T, V, &none, error);
 }

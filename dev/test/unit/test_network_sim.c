@@ -206,8 +206,7 @@ static void test_empty_chunks(void) {
     build(&net, &plan, "torus:4x4", "multitree");
     for (int injection = 0; injection < 4; injection++) {
         const SimSettings set = settings_of(injection);
-        SimResult result;
-        memset(&result, 0, sizeof result);
+        SimResult result = {};
         ok = ok && seconds_of(&plan, &net, 0, &set, NULL) == 0;
         ok = ok && seconds_of(&plan, &net, 4, &set, &result) > 0 && result.messages == 30; // one chunk of 16
         sim_result_free(&result);

@@ -34,8 +34,7 @@ static double counted_score(const double* y, double x) { // y: the last 100, the
 
 static void test_scores(void) {
     double y[400], expected, worst = 0;
-    OutlierDetector detector;
-    memset(&detector, 0, sizeof detector);
+    OutlierDetector detector = {};
     int early = 0;
     for (int i = 0; i < 400; i++) {
         y[i] = 3 - 0.001 * i + 0.1 * normal_number((uint64_t)i) + (i % 17 == 0 ? 4 : 0); // every 17th is an outlier
@@ -59,8 +58,7 @@ static void test_scores(void) {
 }
 
 static void test_logged(void) {
-    StepHealth h;
-    memset(&h, 0, sizeof h);
+    StepHealth h = {};
     health_logged(&h, "{\"step\":1,\"loss\":5.5,\"val_loss\":6.25,\"grad_norm\":2,\"lr\":0.1,\"peak_mem_bytes\":3}\n");
     check(h.loss.n == 1 && h.loss.value[0] == 5.5 && h.norm.value[0] == log(2) && h.skipped_in_row == 0,
           "a logged step");

@@ -55,8 +55,7 @@ static void test_algorithms(void) {
               "%s on a node: %.3g s + %.3g s/GB", names[i], cost.latency, cost.per_byte * 1e9);
     }
     snprintf(c.algorithm, sizeof c.algorithm, "halving-doubling");
-    LinkCosts known;
-    memset(&known, 0, sizeof known);
+    LinkCosts known = {};
     const LinkCost twice[2] = {link_cost(&known, &c, PLAN_ALL_REDUCE, 8, 1),
                                link_cost(&known, &c, PLAN_ALL_REDUCE, 8, 1)};
     check(known.n == 1 && twice[0].per_byte == twice[1].per_byte && twice[0].latency < ring.latency,

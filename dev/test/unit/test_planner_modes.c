@@ -4,18 +4,6 @@ test_planner_modes.c: steps on two sites in every mode of data parallelism, CAAT
 */
 #include "planner_fixture.h"
 
-static ModelConfig gpt(int L, int C, int NH) {
-    const ModelConfig m = model_gpt2(L, C, NH, 2048, 51200);
-    return m;
-}
-
-static double seconds_of(const StepSetup* s) {
-    StepCost cost = step_cost(s);
-    const double seconds = cost.seconds;
-    step_cost_free(&cost);
-    return seconds;
-}
-
 // Two sites of one replica each on slow and fast links. F: seconds of the exchange of all parameters. The step is c + F
 // where it waits, max(c, F + tail) one step late, c + F/H for DiLoCo, max(c, F/H) for its eager form; c is that of a
 // link that takes no time.
@@ -244,9 +232,8 @@ static void test_memory(void) {
     double none = 0;
     for (int i = -1; i < (int)(sizeof rows / sizeof rows[0]); i++) {
         const Mesh mesh = mesh_of_rank(0, 1, 1, 4);
-        Choice x;
+        Choice x = {};
         Error error = {""};
-        memset(&x, 0, sizeof x);
         x.setup = step_setup(&m, &mesh, 1, 2048, 8, software_find("threefold"), &c);
         if (i >= 0) {
             const StepMethods methods = methods_named(rows[i].options);

@@ -46,8 +46,7 @@ static ModelConfig small_model(void) {
 
 static Question question(const ModelConfig* model, int ranks, int64_t batch, const Cluster* cluster,
                          const char* software) {
-    Question q;
-    memset(&q, 0, sizeof q);
+    Question q = {};
     q.model = *model;
     q.T = model->T;
     q.batch = batch;
@@ -360,8 +359,7 @@ static void test_gpus(int questions) {
     static const char* const clusters[] = {"dgx-h100", "dgx-a100", "dgx-a100-40", "gb200"};
     static const char* const software[] = {"threefold", "threefold", "threefold", "megatron-core", "megatron-2021"};
     static const int ranks[] = {1, 2, 4, 4, 6, 8, 8, 12, 16};
-    Tally tally;
-    memset(&tally, 0, sizeof tally);
+    Tally tally = {};
     for (int i = 0; i < questions; i++) {
         Cluster cluster = cluster_named(clusters[draw(0, 3)]);
         const ModelConfig model = small_model();
@@ -383,8 +381,7 @@ static void test_gpus(int questions) {
 }
 
 static void test_cores(int questions) {
-    Tally tally;
-    memset(&tally, 0, sizeof tally);
+    Tally tally = {};
     for (int i = 0; i < questions; i++) {
         const int n = draw(1, 8);
         const ModelConfig model = small_model();
@@ -402,10 +399,9 @@ static void test_cores(int questions) {
 
 static void test_planner_measured(int questions) {
     char path[64];
-    Tally tally;
+    Tally tally = {};
     Machines x;
     Error error = {""};
-    memset(&tally, 0, sizeof tally);
     snprintf(path, sizeof path, "build/test_planner_search.%d.tmp", (int)getpid());
     Measured m;
     make_machine(&m, 1e10);
@@ -456,9 +452,8 @@ static void test_shares(void) {
 static void test_recommended(void) {
     static const double seconds[] = {1, 1.0002, 1.0009, 1.002}, bytes[] = {10, 12, 8, 1};
     Choice row[4];
-    Answer a;
+    Answer a = {};
     memset(row, 0, sizeof row);
-    memset(&a, 0, sizeof a);
     a.row = row;
     for (int i = 0; i < 4; i++) {
         row[i].cost.seconds = seconds[i];

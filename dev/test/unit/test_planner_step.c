@@ -14,23 +14,11 @@ static int draw(int low, int high) {
 }
 static double draw_seconds(void) { return (double)random_uniform(9, 1, drawn++); }
 
-static ModelConfig gpt(int L, int C, int NH) {
-    const ModelConfig m = model_gpt2(L, C, NH, 2048, 51200);
-    return m;
-}
-
 static Mesh mesh_of(int t, int p, int d, int v, Recompute recompute) {
     Mesh mesh = mesh_of_rank(0, t, p, d);
     mesh.v = v;
     mesh.recompute = recompute;
     return mesh;
-}
-
-static double seconds_of(const StepSetup* s) {
-    StepCost cost = step_cost(s);
-    const double seconds = cost.seconds;
-    step_cost_free(&cost);
-    return seconds;
 }
 
 // TFLOP/s of a device, Megatron 2021 on Selene.
@@ -410,8 +398,7 @@ static void test_seam(void) {
 
 // Tables with plain costs: nothing but what parallel/schedule.h knows.
 static StepPrices plain_prices(const PipelineConfig* plan) {
-    StepPrices x;
-    memset(&x, 0, sizeof x);
+    StepPrices x = {};
     x.plan = *plan;
     x.costs = costs_equal(plan->p * plan->v, 0, 0, 0, 0);
     return x;

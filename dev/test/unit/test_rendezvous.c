@@ -122,8 +122,7 @@ static void draw_port(void) {
 }
 
 static Rendezvous rank_of(int rank, int size, const char* key) {
-    Rendezvous r;
-    memset(&r, 0, sizeof r);
+    Rendezvous r = {};
     r.rank = r.local = rank;
     r.size = size;
     r.lost = -1;
@@ -154,10 +153,9 @@ static Child start_rank(Rendezvous r, size_t bytes, const char* words, bool paus
     alarm(120);
     if (!freopen(words ? words : "/dev/null", "a", stderr)) _exit(3);
     setvbuf(stderr, NULL, _IONBF, 0);
-    Outcome outcome;
+    Outcome outcome = {};
     Error error;
     char card[RENDEZVOUS_MOST];
-    memset(&outcome, 0, sizeof outcome);
     memset(card, 7, sizeof card);
     card_of(card, r.rank);
     outcome.joined = rendezvous_join(&r, outcome.all, card, bytes, &error);
@@ -170,8 +168,7 @@ static Child start_rank(Rendezvous r, size_t bytes, const char* words, bool paus
 
 // What came of a rank, which ends.
 static Outcome outcome_of(Child child) {
-    Outcome outcome;
-    memset(&outcome, 0, sizeof outcome);
+    Outcome outcome = {};
     if (!rendezvous_move(child.said, &outcome, sizeof outcome, false, seconds_now() + 100)) outcome.joined = -1;
     close(child.said);
     kill(child.pid, SIGKILL);
@@ -241,8 +238,7 @@ static void check_meetings(void) {
 // ---- Strangers --------------------------------------------------------------------------------------------------
 
 static RendezvousHello hello_of(int rank, int size) {
-    RendezvousHello hello;
-    memset(&hello, 0, sizeof hello);
+    RendezvousHello hello = {};
     memcpy(hello.program, rendezvous_asks, sizeof hello.program);
     hello.rank = rank;
     hello.size = size;
@@ -364,10 +360,9 @@ static int talk_by_hand(int size, const unsigned char* proof, RendezvousChalleng
                         unsigned char made[SHA256_BYTES]) {
     const Rendezvous self = rank_of(1, size, secret);
     const double until = seconds_now() + 30;
-    RendezvousTalk talk;
+    RendezvousTalk talk = {};
     char card[CARD];
     card_of(card, 1);
-    memset(&talk, 0, sizeof talk);
     talk.hello = hello_of(1, size);
     const int fd = knock();
     if (!rendezvous_move(fd, &talk.hello, sizeof talk.hello, true, until) ||

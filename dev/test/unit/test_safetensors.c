@@ -55,8 +55,6 @@ static int test_close(int fd) {
 
 // ---- Files to read ----------------------------------------------------------------------------------------------
 
-static char folder[256];
-
 static const char* write_bytes(const char* name, const void* data, size_t size) {
     FILE* f = fopen(name, "wb");
     if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("cannot write %s", name);
@@ -319,7 +317,7 @@ static void test_not_files(void) {
     memcpy(spaces, &length, 8);
     check(!safetensors_parse(&st, "spaces", spaces, large, &error), "%s", error.text);
     free(spaces);
-    check(!safetensors_open(&st, "nowhere", &error) && !safetensors_open(&st, folder, &error), "%s", error.text);
+    check(!safetensors_open(&st, "nowhere", &error) && !safetensors_open(&st, own_folder, &error), "%s", error.text);
     check(!safetensors_open(&st, write_bytes("empty", "", 0), &error), "%s", error.text);
 }
 
@@ -649,9 +647,7 @@ static void test_models_refused(void) {
 }
 
 int main(void) {
-    const char* tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%s/test_safetensors_XXXXXX", tmp && *tmp ? tmp : "/tmp");
-    if (!mkdtemp(folder) || chdir(folder) != 0) die("cannot make a folder %s", folder);
+    folder_begin("test_safetensors");
     test_float16();
     test_read();
     test_headers();
@@ -664,8 +660,5 @@ int main(void) {
     test_single();
     test_shards();
     test_models_refused();
-    char command[512];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (chdir("/") != 0 || system(command) != 0) die("cannot remove %s", folder);
-    return test_end();
+    return folder_end();
 }

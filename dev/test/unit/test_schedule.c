@@ -237,8 +237,7 @@ static void test_build(PipelineConfig plan, BuildTally* t) {
 static void test_builders(int most_p, int most_m) {
     Error error = {""};
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
-        BuildTally t;
-        memset(&t, 0, sizeof t);
+        BuildTally t = {};
         for (int size = 0; size < most_p * most_m * MOST_CHUNKS; size++) {
             const int v = 1 + size % MOST_CHUNKS, m = 1 + size / MOST_CHUNKS % most_m;
             const int p = 1 + size / MOST_CHUNKS / most_m;

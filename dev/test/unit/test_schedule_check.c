@@ -118,10 +118,8 @@ static void test_single_changes(bool brief) {
 
 // Two to four changes at once, anywhere, most of them small moves, which often leave a step that works.
 static void test_many_changes(int steps) {
-    Tally tally;
-    TimeTally times;
-    memset(&tally, 0, sizeof tally);
-    memset(&times, 0, sizeof times);
+    Tally tally = {};
+    TimeTally times = {};
     for (int n = 0; n < steps; n++) {
         const PipelineConfig plan = random_plan(5);
         Step step = n % 5 == 0 ? step_forward(plan, 1 + random_below(5)) : step_build(plan);
@@ -228,10 +226,8 @@ static bool random_step(Step* step, PipelineConfig plan) {
 }
 
 static void test_random_steps(int steps) {
-    Tally tally;
-    TimeTally times;
-    memset(&tally, 0, sizeof tally);
-    memset(&times, 0, sizeof times);
+    Tally tally = {};
+    TimeTally times = {};
     int halves = 0, chunks = 0, early = 0, amid = 0; // ties before the reduction, before other chunks' work
     for (int n = 0; n < steps; n++) {
         Step step;

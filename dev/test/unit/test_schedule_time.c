@@ -75,8 +75,7 @@ static void test_full_v(int most_p, int most_m) {
 }
 
 static void test_random_costs(int steps) {
-    TimeTally tally;
-    memset(&tally, 0, sizeof tally);
+    TimeTally tally = {};
     for (int n = 0; n < steps; n++) {
         const PipelineConfig plan = random_plan(8);
         Step step = n % 5 == 0 ? step_forward(plan, 1 + random_below(8)) : step_build(plan);

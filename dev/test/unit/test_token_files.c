@@ -740,7 +740,8 @@ static void test_megatron_refused(void) {
 }
 
 int main(void) {
-    fixture_begin("test_token_files");
+    alarm(120); // a hang is a failure
+    folder_begin("test_token_files");
     for (int format = 0; format < TOKENS_JSONL; format++) test_streams((TokenFormat)format);
     for (int format = 0; format < TOKENS_JSONL; format++) test_documents((TokenFormat)format);
     test_documents_by_hand();
@@ -754,5 +755,5 @@ int main(void) {
     test_megatron();
     test_megatron_lies();
     test_megatron_refused();
-    return fixture_end();
+    return folder_end();
 }

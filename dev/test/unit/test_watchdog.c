@@ -228,8 +228,7 @@ static void check_judgement(void) {
         HeartbeatTable* table = table_new(rows, 8);
         WatchView view[5];
         Case c[5];
-        Watchdog w;
-        memset(&w, 0, sizeof w);
+        Watchdog w = {};
         memset(view, 0, sizeof view);
         memset(c, 0, sizeof c);
         w.table = table;
@@ -268,9 +267,8 @@ static void check_judgement(void) {
 static void check_long_report(void) {
     HeartbeatTable* table = table_new(60, 8);
     WatchView view[60];
-    Watchdog w;
+    Watchdog w = {};
     static char text[WATCH_REPORT];
-    memset(&w, 0, sizeof w);
     memset(view, 0, sizeof view);
     w.table = table;
     w.limit = 1;

@@ -8,23 +8,6 @@ tokens of every format, and a check that lists of files are refused.
 #include "test.h"
 
 enum { PATH_BYTES = 64 };
-static char folder[512];
-
-// Makes the folder and enters it.
-static inline void fixture_begin(const char* name) {
-    alarm(120); // a hang is a failure
-    const char* tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof folder, "%.400s/%s_XXXXXX", tmp ? tmp : "/tmp", name);
-    if (!mkdtemp(folder) || chmod(folder, 0755) != 0 || chdir(folder) != 0) die("cannot make the folder %s", folder);
-}
-
-// Removes the folder; the exit status.
-static inline int fixture_end(void) {
-    char command[600];
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    if (chdir("/") != 0 || system(command) != 0) die("cannot remove %s", folder);
-    return test_end();
-}
 
 static inline const char* write_bytes(const char* name, const void* data, size_t size) {
     FILE* f = fopen(name, "wb");
