@@ -84,7 +84,7 @@ static void rope_and_attention_forward(const Stage* stage, const Activations* ac
     attention_forward(y->attention, y->lse, y->qkv, acts->positions, acts->B, acts->T, NH, NKV, HS);
 }
 
-// Starts the sum Wo attention.
+// Starts branch = Wo attention: partial sums, which the tensor ranks add; row_parallel_finish waits for their sum.
 static void attention_proj_forward(const Stage* stage, Activations* acts, int layer) {
     row_parallel_forward(stage, acts, layer_acts(acts, layer)->attention, layer, ATTN_PROJ_W, attn_out_size(stage));
 }
@@ -102,7 +102,7 @@ static void fc_forward(const Stage* stage, const Activations* acts, int layer) {
     column_parallel_act_forward(stage, acts, layer_acts(acts, layer), layer);
 }
 
-// Starts the sum Wproj act.
+// Starts branch = Wproj act, in the same way.
 static void mlp_proj_forward(const Stage* stage, Activations* acts, int layer) {
     row_parallel_forward(stage, acts, layer_acts(acts, layer)->act, layer, MLP_PROJ_W, stage->layout.F);
 }
@@ -123,9 +123,10 @@ static void block_input_forward(const Stage* stage, Activations* acts, int layer
         norm_forward(stage, norm1_of(stage, acts, layer), acts->x[0], acts->R);
 }
 
-// One transformer block, until the start of its last sum. This rank computes its heads and its mlp channels; the two
-// row-parallel products (proj) end in the only collectives of the block. Where the micro-batch is computed in two parts
-// the sum of one is in flight while the other is computed.
+// Block `layer`, shifted by one sum: it begins with the end of block layer - 1, whose last sum is awaited there, and
+// ends where its own last sum is started; layers_finish ends the last block. This rank computes its heads and its mlp
+// channels; the two row-parallel products (proj) have the only collectives. Where the micro-batch is computed in two
+// parts, the sum of one is in flight while the other is computed.
 //
 //     middle     = x[layer] + Wo attention(rope(Wqkv norm1(x[layer]) + b)) + b
 //     x[layer+1] = middle + Wproj activation(Wfc norm2(middle) + b) + b
@@ -262,8 +263,8 @@ static void attention_block_backward_norm(const BackwardPass* pass, int layer) {
     if (layer > acts->chunk->begin) row_parallel_output_grad_start(pass);
 }
 
-// The three steps of the mlp or of attention, for all parts: the sum that the first one or, where the residual
-// stream's gradient is summed, the norm's starts is in flight during the steps of the other part and WGRAD.
+// Runs the three steps of the mlp or of attention on all parts. A sum over the tensor ranks is in flight during the
+// steps of the other part and WGRAD: `input` starts it or, in a CAAT-Net (sums_residual_grad), `norm`.
 static void branch_backward(const BackwardPass* part, int layer, void (*input)(const BackwardPass*, int),
                             void (*weights)(const BackwardPass*, int), void (*norm)(const BackwardPass*, int)) {
     const int parts = part->acts->parts;
@@ -290,6 +291,7 @@ static void block_recompute(const BackwardPass* part, int layer) {
     if (recompute == RECOMPUTE_FULL) {
         for (int i = 0; i < parts; i++) {
             Activations* acts = part[i].acts;
+            // the gradient's sum uses acts->sum and acts->shared, which the products below need
             row_parallel_output_grad_finish(&part[i], layer_gradients(&part[i], layer)->dout, layer, MLP_PROJ_B);
             norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
             qkv_forward(stage, acts, layer);

@@ -57,7 +57,7 @@ typedef struct {
     RopeScaling rope_scaling;
 } ModelConfig;
 
-// Whether gate and up are two products.
+// Whether the mlp has a gate: one product then makes gate and up side by side.
 static inline bool model_is_gated(const ModelConfig* m) { return activations[m->activation].gated; }
 
 // Channels inside the mlp unless they are given: as many weights as 4 C without a gate.
@@ -85,7 +85,7 @@ static inline const char* model_arch_name(Arch arch) { return architectures[arch
 static inline const char* model_arch_choices(void) {
     static char text[256];
     text[0] = 0;
-    for (int i = 0; i < ARCHS; i++) strcat(strcat(text, i ? "|" : ""), architectures[i].name);
+    for (int i = 0; i < ARCHS; i++) append_choice(text, sizeof text, architectures[i].name);
     return text;
 }
 

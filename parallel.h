@@ -8,7 +8,7 @@ built and checked anywhere.
                     layout_build, layout_slice, layout_initialize
     Bucket          the unit in which the data group sums gradients
     boundary_*      the part of the residual stream that a rank sends to the next stage
-    traffic.h       the bytes that a step moves between ranks
+    (the bytes that a step moves between ranks are in parallel/traffic.h)
 
 Theory:
 
@@ -218,7 +218,7 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
 }
 
 // Refuses a mesh on which a CAAT-Net of N streams cannot run.
-static inline bool mesh_check_sync(const Mesh* mesh, Error* error) {
+static inline bool mesh_check_caat(const Mesh* mesh, Error* error) {
     const int N = mesh->caat.ranks, t = mesh->t;
     if (N == 0) return true;
     if (mesh->muon)
@@ -264,7 +264,7 @@ static inline bool mesh_check_halves(bool overlap, int64_t B, Error* error) {
 
 // Refuses a mesh that does not fit the model (sequences of T tokens); the error names the option.
 static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T, Error* error) {
-    if (!mesh_check_sync(mesh, error)) return false;
+    if (!mesh_check_caat(mesh, error)) return false;
     const int t = mesh_tp_cuts(mesh);
     const char* tp = t > mesh->t ? "caat-ranks" : "tp";
     if (model->NH % t != 0)
@@ -400,7 +400,7 @@ static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* 
         slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->cut * slice->rows));
 }
 
-// Starts a bucket at the end of the buffer, or ends the one before.
+// Pads the buffer to a multiple of 16 d elements, where the next bucket begins, and ends the last bucket there.
 static inline void layout_close_bucket(Layout* layout) {
     layout->elements = (int64_t)round_up((size_t)layout->elements, 16 * (size_t)layout->mesh.d);
     if (layout->buckets == 0) return;
@@ -602,7 +602,7 @@ static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
     case V_W: return true;
     case ATTN_PROJ_B:
     case MLP_PROJ_B: return mesh->caat.ranks > 0; // else every rank sees all rows of their gradient
-    case WPE: return mesh->sequence_parallel;     // before the stream is divided into streams
+    case WPE: return mesh->sequence_parallel;     // added before a CAAT-Net copies the embedding to its streams
     default: return mesh->sequence_parallel || mesh->caat.ranks > 0;
     }
 }
@@ -627,7 +627,7 @@ static inline int layout_embedding_rows(const Layout* layout) { return layout->s
 static inline int layout_vocab_offset(const Layout* layout, int stream) {
     return layout->vocab_offset + stream * layout->V;
 }
-static inline int layout_tokens(const Layout* layout, int stream) {
+static inline int layout_vocab_used(const Layout* layout, int stream) {
     return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, stream)));
 }
 
@@ -640,7 +640,7 @@ static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
 static inline int64_t bucket_site_shard_size(const Layout* layout, int bucket) {
     return layout->bucket[bucket].elements / mesh_site_size(&layout->mesh);
 }
-static inline int64_t bucket_part_offset(const Layout* layout, int bucket) {
+static inline int64_t bucket_site_shard_begin(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset + mesh_rank_in_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);
 }
 
@@ -675,12 +675,14 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
 
 // ---- Stage boundaries -------------------------------------------------------------------------------------------
 
-// Elements that one rank sends across a boundary of n elements: all n, identical on all tensor ranks, or (split) n / t.
+// Elements that one rank sends across a boundary of n elements: all n, identical on all tensor ranks, or n / t, with
+// sequence parallelism or scatter-gather.
 static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
     return mesh->sequence_parallel || mesh->scatter ? n / mesh->t : n;
 }
 
-// Where this rank's message begins in x, which holds this rank's part of the boundary.
+// Where this rank's message begins in x: at its 1/t of the n elements, which all tensor ranks hold, or at 0 where x has
+// only this rank's rows (sequence parallelism) or all n are sent.
 static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
     return mesh->sequence_parallel || !mesh->scatter ? 0 : mesh->tensor * (n / mesh->t);
 }

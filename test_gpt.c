@@ -166,7 +166,7 @@ static float* host_logits(const Stage* s, const Activations* a) {
         for (int n = 0; n < a->tokens; n++)
             memcpy(logits + (int64_t)n * s->model.V + layout_vocab_offset(layout, i),
                    by_state + ((int64_t)i * a->tokens + n) * layout->V,
-                   (size_t)layout_tokens(layout, i) * sizeof(float));
+                   (size_t)layout_vocab_used(layout, i) * sizeof(float));
     }
     free(by_state);
     return logits;

@@ -15,9 +15,6 @@ and activations are floatX, bf16 or float32, on a GPU also fp16 (make PRECISION=
 state, row statistics and losses are float32 everywhere. The host reads a kernel's output only after device_to_host.
 */
 #include "gpt.h"
-#include "checkpoint/export.h"
-#include "comm/check_same.h"
-#include "comm/collectives/collectives.h"
 #include "parallel/optimizer.h"
 #include "parallel/pipeline.h"
 #include "trainer/batch.h"
@@ -27,16 +24,15 @@ state, row statistics and losses are float32 everywhere. The host reads a kernel
 #include "trainer/setup.h"
 #include "trainer/trace_gather.h"
 #include "trainer/trainer_init.h"
-#include <signal.h>
 
 // ================================================================================================================
 // 1. The step
 
-// The clock of one pass through a schedule; the sums of that pass are in stage.sums.
+// What a pass through a schedule has found so far; its sums are in stage.sums.
 typedef struct {
     double started, waited; // when it began; seconds spent waiting for other stages
-    double grad_scale;      // factor on the gradient in the update: clipping
-} StepClock;
+    double grad_scale;      // factor on the gradient in the update: clipping, and 1 / the loss scale
+} StepProgress;
 
 // Whether the host's clock measures the work. The host runs ahead of a GPU and waits for it only where a trace is
 // wanted, as that costs time.
@@ -160,8 +156,11 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* input, int not_fi
     model_tensors(list, &t->stage.model);
     char origin[640], text[1024];
     rerun_to_find_nan(t, input, origin, sizeof origin);
-    snprintf(text, sizeof text, "step %lld: the loss is %g and the gradient of %s is not finite; ",
-             (long long)t->step + 1, t->loss, not_finite >= 0 ? list[not_finite].name : "no tensor");
+    snprintf(text, sizeof text, "step %lld: the loss is %g, ", (long long)t->step + 1, t->loss);
+    if (not_finite >= 0)
+        append_text(text, sizeof text, "the gradient of %s is not finite; ", list[not_finite].name);
+    else
+        append_text(text, sizeof text, "all gradients are finite; ");
     append_text(text, sizeof text, "%s; %s",
                 t->schedule.config.clip ? "nothing was updated" : "checkpoints are from before it", origin);
     free(list);
@@ -190,9 +189,22 @@ static void reduce_step_stats(Trainer* t, double* sums) {
     if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.far, sums + tensors, 1);
 }
 
+// Idle time / computing time of a site's ranks in this step; NaN where the host's clock does not measure the work.
+// computed: the seconds in which they computed, of all together.
+static double step_bubble(const Trainer* t, double started, double computed) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    if (mesh->p == 1) return 0;
+    if (!measures_time(t)) return (double)NAN;
+    const double ranks = mesh_size(mesh) / mesh->sites;
+    return fmax(0, (seconds_now() - started) * ranks / computed - 1);
+}
+
+// Whether this rank counts the losses of its replica: one rank does.
+static bool counts_losses(const Stage* stage) { return stage->layout.last_stage && stage->layout.mesh.tensor == 0; }
+
 // Meeting point of a site's ranks: they agree on the loss, the gradient norm, whether both are finite, the clipping
 // factor, and the bubble.
-static void run_grad_norm(Trainer* t, const StepInput* input, Action action, StepClock* progress) {
+static void run_grad_norm(Trainer* t, const StepInput* input, Action action, StepProgress* progress) {
     const Settings* o = &t->settings;
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
@@ -201,7 +213,7 @@ static void run_grad_norm(Trainer* t, const StepInput* input, Action action, Ste
     double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
     comm_synchronize(&t->world);
     device_to_host(sums, stage->sums, (size_t)(tensors + 1) * sizeof(double));
-    if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;
+    if (!counts_losses(stage)) sums[tensors] = 0;
     sums[tensors + 1] = started - progress->started - progress->waited;
     reduce_step_stats(t, sums);
     int not_finite;
@@ -209,10 +221,7 @@ static void run_grad_norm(Trainer* t, const StepInput* input, Action action, Ste
     t->grad_norm = gradient_norm(sums, tensors, &not_finite) / scale;
     if (!stage->grads.update) t->grad_norm = (double)NAN;
     if (stage->async) async_dp_set_compensation(stage, sums);
-    const double ranks = mesh_size(&layout->mesh) / layout->mesh.sites;
-    const double rank_seconds = (seconds_now() - progress->started) * ranks;
-    t->bubble = measures_time(t) ? fmax(0, rank_seconds / sums[tensors + 1] - 1) : (double)NAN;
-    if (layout->mesh.p == 1) t->bubble = 0;
+    t->bubble = step_bubble(t, progress->started, sums[tensors + 1]);
     free(sums);
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
     progress->grad_scale /= scale;
@@ -238,7 +247,7 @@ static void run_update(Trainer* t, Action action, double grad_scale) {
     trace_action(t, action, started);
 }
 
-static void run_action(Trainer* t, const StepInput* input, Action action, StepClock* progress) {
+static void run_action(Trainer* t, const StepInput* input, Action action, StepProgress* progress) {
     switch (action.kind) {
     case RECEIVE_FORWARD:
     case RECEIVE_BACKWARD:
@@ -267,7 +276,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
-    StepClock progress = {seconds_now(), 0, 1 / gradient_factor(t)}; // without clipping updates come before NORM
+    StepProgress progress = {seconds_now(), 0, 1 / gradient_factor(t)}; // without clipping updates come before NORM
     device_zero(stage->sums, (size_t)(stage->layout.tensors + 1) * sizeof(double));
     load_batch(t, input);
     for (int i = 0; i < input->schedule->n; i++) {
@@ -294,21 +303,22 @@ static Bytes bytes_sent(const Trainer* t) {
     return bytes;
 }
 
-// The bytes that all ranks have sent since `before`; in the scope of a site an estimate, this site's bytes times the
-// sites, which is exact where all sites have the same plan. too is summed over the scope as well.
-static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double too[2]) {
+// The bytes that the ranks of the scope have sent since `before`, and, in place, the sums of their flags (to stop, to
+// save): one exchange for both. In the scope of a site the bytes are this site's times the sites, which is exact where
+// all sites have the same plan.
+static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double flags[2]) {
     const Bytes now = bytes_sent(t);
     const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;
     double sums[6] = {now.tensor - before.tensor,
                       now.pipeline - before.pipeline,
                       now.data - before.data,
                       now.far - before.far,
-                      too[0],
-                      too[1]};
+                      flags[0],
+                      flags[1]};
     sum_over_site(&t->groups, sums, 6);
     if (scope == SCOPE_WORLD) sum_over(&t->groups.far, sums, 6);
-    too[0] = sums[4];
-    too[1] = sums[5];
+    flags[0] = sums[4];
+    flags[1] = sums[5];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
 }
@@ -327,6 +337,7 @@ static void train_step(Trainer* t) {
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
+    t->health.skipped = false; // a resumed run's log has set it on rank 0; without clipping UPDATE comes before NORM
     if (t->stage.async) async_dp_step_begin(&t->stage);
     zero_gradients(&t->stage);
     trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
@@ -337,9 +348,9 @@ static void train_step(Trainer* t) {
     if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, optimizer_steps_at(t, t->step));
     health_step(&t->health, t->loss, t->grad_norm);
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
-    double ranks[2] = {(double)stop_signals, (double)save_is_due(t)}; // ranks asked to stop, to save
-    t->bytes = bytes_all_ranks(t, before, t->stats_scope, ranks);
-    const Asked asked = {ranks[0] > 0, ranks[1] > 0};
+    double flags[2] = {(double)stop_signals, (double)save_is_due(t)};
+    t->bytes = bytes_all_ranks(t, before, t->stats_scope, flags);
+    const Asked asked = {flags[0] > 0, flags[1] > 0};
     t->asked = stop_agreed(&t->stop, &t->groups.far, t->stats_scope, t->step, merged, asked);
 }
 
@@ -349,7 +360,6 @@ static void train_step(Trainer* t) {
 // Mean loss over the first sequences of the validation text, the same ones every time.
 static double validate(Trainer* t) {
     Stage* stage = &t->stage;
-    const Mesh* mesh = &stage->layout.mesh;
     const int64_t count = validation_sequences(t);
     Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, count));
     const StepInput input = {&forward, &t->val, 0, count, false, NULL, NULL};
@@ -359,7 +369,7 @@ static double validate(Trainer* t) {
     schedule_free(&forward);
     comm_synchronize(&t->world);
     device_to_host(&sum, stage->sums + stage->layout.tensors, sizeof sum);
-    if (!stage->layout.last_stage || mesh->tensor > 0) sum = 0;
+    if (!counts_losses(stage)) sum = 0;
     sum_over_mesh(&t->groups, &sum, 1);
     return sum / ((double)count * stage->T);
 }
@@ -382,7 +392,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
     const Stage* stage = &t->stage;
     const Mesh* mesh = &stage->layout.mesh;
     const int64_t window = (int64_t)evaluation_window(t) * stage->B * mesh->d;
-    const bool head = stage->layout.last_stage, mine = head && mesh->tensor == 0;
+    const bool head = stage->layout.last_stage, mine = counts_losses(stage);
     const size_t bytes = (size_t)(window / mesh->d * stage->T) * sizeof(float);
     float* losses = head ? (float*)device_malloc(bytes, "the losses of an evaluation") : NULL;
     float* host = mine ? (float*)checked_malloc(bytes, "the losses of an evaluation") : NULL;
@@ -405,7 +415,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
     free(host);
 }
 
-// The largest peak memory of a rank in stats_scope, in bytes.
+// The largest device_peak_bytes of the ranks in stats_scope.
 static int64_t peak_bytes(Trainer* t) {
     int64_t bytes = device_peak_bytes();
     Comm* axes[4] = {&t->groups.tensor, &t->groups.data, &t->groups.pipeline, &t->groups.far};
@@ -454,6 +464,12 @@ static bool is_due(int64_t step, int64_t every) { return every > 0 && step % eve
 
 static bool is_last_step(const Trainer* t) { return t->step == t->settings.steps; }
 
+static void report_startup(Trainer* t) {
+    comm_barrier(&t->world);
+    if (t->settings.trace) t->trace.zero = seconds_now();
+    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - t->started);
+}
+
 // Everything between setup and the first step: weights, logs.
 static void begin_training(Trainer* t) {
     const Settings* o = &t->settings;
@@ -468,9 +484,7 @@ static void begin_training(Trainer* t) {
         if (!t->ended) write_options(t, t->options, t->option_count);
     }
     if (resumed) comm_broadcast(&t->world, &t->health.skipped_in_row, 1, COMM_INT32, 0);
-    comm_barrier(&t->world);
-    if (o->trace) t->trace.zero = seconds_now();
-    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - t->started);
+    report_startup(t);
     t->first_step = t->step;
     t->first_bytes = bytes_sent(t);
     t->saved_at = t->loop_started = seconds_now();
@@ -478,14 +492,13 @@ static void begin_training(Trainer* t) {
 
 static void validate_if_due(Trainer* t) {
     const Settings* o = &t->settings;
-    const bool due = o->eval_every > 0 && (is_last_step(t) || is_due(t->step, o->eval_every));
-    const bool evaluates = t->evaluations.count > 0 && (is_last_step(t) || is_due(t->step, o->eval_every));
-    t->evaluated = evaluates;
+    const bool now = is_last_step(t) || is_due(t->step, o->eval_every), due = now && o->eval_every > 0;
+    t->evaluated = now && t->evaluations.count > 0;
     t->val_loss = (double)NAN;
-    if (!due && !evaluates) return;
+    if (!due && !t->evaluated) return;
     load_global_weights(t);
     if (due) t->val_loss = validate(t);
-    if (evaluates) evaluate_all(t);
+    if (t->evaluated) evaluate_all(t);
     restore_local_weights(t);
 }
 
@@ -580,9 +593,7 @@ static int run_inference(Trainer* t) {
     enter_phase(t, PHASE_LOADING);
     warm_up(t);
     init_weights(t);
-    comm_barrier(&t->world);
-    if (t->settings.trace) t->trace.zero = seconds_now();
-    if (is_main(t)) printf("startup   %.2f s\n", seconds_now() - t->started);
+    report_startup(t);
     end_line();
     evaluate_all(t);
     if (is_main(t) && t->evaluations.count) print_evaluations(t);

@@ -105,7 +105,7 @@ typedef struct {
     CommType type;
     CommOp op;
     int peer;   // the rank that sends, receives or is the root of a broadcast
-    int number; // micro-batch, bucket, ...: shown in the trace, -1: none. The tag of a message
+    int number; // the tag of a message, which the trace shows; -1: none
     bool active, blocking;
     double started, finished; // seconds_now(); finished: 0 until it was seen
     int pieces;               // in flight

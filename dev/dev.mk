@@ -72,10 +72,9 @@ test_gpt: $(BUILD)/$(in_folder:%=%/)test_gpt $(BUILD)/precision
 	cp $< $@
 
 precisions = bf16 fp16 fp32
-O0_PROGRAMS := $(addprefix sanitized/,train_gpt fuzz_readers $(addprefix test_,async_dp async_schedule comm comm_planned \
-    comm_progress_thread evaluate health layout planner_measured planner_modes planner_search planner_step safetensors \
-    trace)) \
-    emulated/bf16/compare $(precisions:%=emulated/%/launches)
+O0_PROGRAMS := $(addprefix sanitized/,train_gpt fuzz_readers $(addprefix test_,async_dp async_schedule comm \
+    comm_planned comm_progress_thread evaluate health layout planner_measured planner_modes planner_search \
+    planner_step safetensors trace)) emulated/bf16/compare $(precisions:%=emulated/%/launches)
 O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_measured planner_search trainer) \
     $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer emulated/fp16/train_gpt
 O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_kernels_bits test_kernels_update test_attention)

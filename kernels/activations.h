@@ -7,7 +7,7 @@ write a pair of kernels (as gelu.h and gelu.cuh) and a row here.
 
 linear_forward and linear_backward_input, an optimisation, are matrix products fused with them; NULL: not fused.
 */
-#ifndef ACTIVATIONS_H
+#ifndef ACTIVATIONS_H // not #pragma once: tests of kernels include this file for both devices (REFERENCE_KERNELS)
 #define ACTIVATIONS_H
 
 #include "device.h"

@@ -652,7 +652,7 @@ __global__ static void __launch_bounds__(256)
     if (i < n) cache[i] = qkv[i / stride * (queries + stride) + queries + i % stride];
 }
 
-static inline void attention_remember(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
+static inline void attention_fill_cache(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
     const int64_t n = (int64_t)T * 2 * NKV * HS;
     launch(launch_shape(blocks_for(n, 256), 256), remember_kernel, cache, qkv, n, 2 * NKV * HS, NH * HS);
 }

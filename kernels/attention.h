@@ -610,7 +610,7 @@ static inline void attention_decode(floatX* out, floatX* cache, const floatX* qk
 }
 
 // Rows 0 .. T - 1 of cache, as attention_decode leaves them, from the rows of qkv of a whole sequence.
-static inline void attention_remember(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
+static inline void attention_fill_cache(floatX* cache, const floatX* qkv, int T, int NH, int NKV, int HS) {
     const int64_t stride = (int64_t)2 * NKV * HS, row = (int64_t)NH * HS + stride;
     for (int t = 0; t < T; t++)
         memcpy(cache + t * stride, qkv + t * row + (int64_t)NH * HS, (size_t)stride * sizeof(floatX));

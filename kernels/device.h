@@ -244,7 +244,7 @@ static inline double device_bytes(void) {
     return (double)total;
 }
 
-// Bytes of it in use by all processes.
+// Bytes of it that all processes use now: CUDA counts no peak of a process.
 static inline int64_t device_peak_bytes(void) {
     size_t unused = 0, total = 0;
     cuda_check(cudaMemGetInfo(&unused, &total), "the size of the GPU's memory");

@@ -1,7 +1,7 @@
 /*
 global_norm.h: the sum of squares of a gradient, for clipping by the global norm (Pascanu, Mikolov and Bengio 2013).
 
-    norm = sqrt(sum over all tensors of sum g^2),     g is scaled by min(1, clip / norm)
+    norm = sqrt(sum over all tensors of sum g^2),     g is scaled by clip / (norm + 1e-6) where norm > clip
 
 The square of a float32 is exact in float64, and sums are taken in float64: with 10^9 elements, a float32 sum would lose
 small gradients. The array is cut into blocks of fixed size, threads sum blocks, and the sums of the blocks are added in

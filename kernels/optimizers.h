@@ -8,7 +8,7 @@ m and v are the moments; moments that the optimizer does not have are NULL, and 
 room in a checkpoint. Muon updates the matrices of blocks whole (parallel/muon.h): its row is for all other tensors,
 and v is of these alone.
 */
-#ifndef OPTIMIZERS_H
+#ifndef OPTIMIZERS_H // not #pragma once: tests of kernels include this file for both devices (REFERENCE_KERNELS)
 #define OPTIMIZERS_H
 
 #include "device.h"
@@ -51,7 +51,7 @@ static const Optimizer optimizers[OPTIMIZERS] = {
 static inline const char* optimizer_choices(void) {
     static char text[256];
     text[0] = 0;
-    for (int i = 0; i < OPTIMIZERS; i++) strcat(strcat(text, i ? "|" : ""), optimizers[i].name);
+    for (int i = 0; i < OPTIMIZERS; i++) append_choice(text, sizeof text, optimizers[i].name);
     return text;
 }
 

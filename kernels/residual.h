@@ -5,7 +5,7 @@ residual.h: adds a branch, and the bias of its last linear layer, to the residua
 
 The bias comes here and not with the matrix product because, when that product's sum is split over tensor-parallel
 ranks, the bias must be added once, after their sum. Backward is the identity: every input's gradient is dout (for bias,
-its sum over rows, linear_backward_bias in matmul.h).
+its sum over rows, linear_backward_bias in matmul.h). accumulate and accumulate_max are for any float32 arrays.
 */
 #pragma once
 

@@ -202,9 +202,9 @@ static inline void async_dp_pack(const Stage* stage, int b) {
     const Layout* layout = &stage->layout;
     const int bits = async->config.bits, top_k = async->config.top_k;
     const float decay = (float)async->config.error_decay;
-    const int64_t end = bucket_part_offset(layout, b) + bucket_site_shard_size(layout, b);
+    const int64_t end = bucket_site_shard_begin(layout, b) + bucket_site_shard_size(layout, b);
     uint8_t* packed = async->packed + async->packed_at[b];
-    for (int64_t at = bucket_part_offset(layout, b), next; at < end; at = next) {
+    for (int64_t at = bucket_site_shard_begin(layout, b), next; at < end; at = next) {
         next = bucket_next_slice(layout, b, at, end);
         const int64_t n = async_schedule_numbers(layout, b, at, next);
         if (top_k)
@@ -220,7 +220,7 @@ static inline void async_dp_unpack(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
     const int bits = async->config.bits, top_k = async->config.top_k;
-    const int64_t first = bucket_part_offset(layout, b), end = first + bucket_site_shard_size(layout, b);
+    const int64_t first = bucket_site_shard_begin(layout, b), end = first + bucket_site_shard_size(layout, b);
     const uint8_t* arrived = async->arrived + async->config.sites * async->packed_at[b];
     device_zero(async->sum + first, (size_t)(end - first) * sizeof(float));
     for (int i = 0; i < async->config.sites; i++) {
@@ -240,7 +240,7 @@ static inline void async_dp_unpack(const Stage* stage, int b) {
 static inline void async_dp_send(const Stage* stage, int b) {
     AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
-    const int64_t n = bucket_site_shard_size(layout, b), at = bucket_part_offset(layout, b);
+    const int64_t n = bucket_site_shard_size(layout, b), at = bucket_site_shard_begin(layout, b);
     Comm* far = &stage->groups->far;
     async->in_flight[b] = true;
     if (!async_dp_compresses(stage)) {
@@ -266,8 +266,8 @@ static inline void async_dp_send_difference(const Stage* stage, int bucket, cons
 static inline void async_dp_gather_parts(const Stage* stage, float* values, int b) {
     const Layout* layout = &stage->layout;
     if (mesh_site_size(&layout->mesh) > 1)
-        comm_all_gather(&stage->groups->data, values + layout->bucket[b].offset, values + bucket_part_offset(layout, b),
-                        bucket_site_shard_size(layout, b), COMM_FLOAT);
+        comm_all_gather(&stage->groups->data, values + layout->bucket[b].offset,
+                        values + bucket_site_shard_begin(layout, b), bucket_site_shard_size(layout, b), COMM_FLOAT);
 }
 
 // Waits for the sum of a bucket: afterwards all ranks have it.
@@ -322,7 +322,7 @@ static inline void async_dp_merge(const Stage* stage, int b) {
 // With fewer bits the others add up the rounded sum, so this site keeps it in `old`.
 static inline void async_dp_keep_sent(const Stage* stage, int b) {
     const AsyncDp* async = stage->async;
-    const int64_t n = bucket_site_shard_size(&stage->layout, b), at = bucket_part_offset(&stage->layout, b);
+    const int64_t n = bucket_site_shard_size(&stage->layout, b), at = bucket_site_shard_begin(&stage->layout, b);
     device_copy(async->old + at, async->sum + at, (size_t)n * sizeof(float));
     async_dp_gather_parts(stage, async->old, b);
 }

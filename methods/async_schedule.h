@@ -147,9 +147,9 @@ static inline int64_t async_schedule_numbers(const Layout* layout, int bucket, i
 // Bytes of this rank's site shard of a bucket, compressed. Every slice begins a new block or chunk (methods/async_dp.h
 // says why).
 static inline double compressed_bytes(const AsyncConfig* config, const Layout* layout, int bucket) {
-    const int64_t end = bucket_part_offset(layout, bucket) + bucket_site_shard_size(layout, bucket);
+    const int64_t end = bucket_site_shard_begin(layout, bucket) + bucket_site_shard_size(layout, bucket);
     int64_t bytes = 0;
-    for (int64_t at = bucket_part_offset(layout, bucket), next; at < end; at = next) {
+    for (int64_t at = bucket_site_shard_begin(layout, bucket), next; at < end; at = next) {
         next = bucket_next_slice(layout, bucket, at, end);
         bytes += packed_bytes(async_schedule_numbers(layout, bucket, at, next), config->bits, config->top_k);
     }

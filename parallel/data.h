@@ -73,7 +73,8 @@ static inline float* inter_site_shard(const GradientBuckets* grads, const Layout
                               : grads->all + layout->bucket[b].offset;
 }
 
-// To be called before gradients are added to a bucket.
+// Called before gradients are added to a bucket. ZeRO 2: takes the next of the two buffers, waits for the sum that is
+// in flight from it, and zeroes it. Else the bucket has memory of its own.
 static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layout, int b) {
     if (layout->mesh.zero < 2) return;
     const int i = grads->next;

@@ -79,7 +79,7 @@ static inline void gradient_squares(const Stage* stage, int chunk) {
 }
 
 // Euclidean norm of the whole gradient from the squares summed over all ranks, added in the model's order, so that it
-// does not depend on p. *not_finite: the number of a tensor whose gradient is not finite, -1 if all are.
+// does not depend on p. *not_finite: the number of the first tensor whose gradient is not finite; -1: there is none.
 static inline double gradient_norm(const double* squares, int tensors, int* not_finite) {
     double total = 0;
     *not_finite = -1;

@@ -12,14 +12,15 @@ scatter-gather optimization of section 4.1 (--no-scatter-gather: each sends all 
 #include "stage.h"
 #include "tensor.h"
 
-// Fills x, this rank's part of the boundary, from the message it received.
+// Fills x (n) from the received message, of n elements or, with scatter-gather, of the 1/t that each tensor rank has
+// received. With sequence parallelism both are this rank's n / t.
 static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
     gather_from_sequence_region(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
                                 mesh->sequence_parallel ? n / mesh->t : n);
 }
 
-// Messages of the pipeline. The tag of a message about micro-batch k identifies the boundary between virtual stages,
-// the direction, and enough micro-batches; MPI promises tags up to 32767.
+// Messages of the pipeline. A tag holds the direction, and the micro-batch k and receiving chunk modulo 8192, of which
+// fewer are in flight; MPI promises tags up to 32767.
 enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
 
 static inline int message_tag(const Schedule* schedule, int chunk, int k, int direction) {

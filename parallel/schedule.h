@@ -294,8 +294,7 @@ static inline const char* schedule_name(ScheduleKind kind) {
 static inline const char* schedule_choices(void) {
     static char text[128];
     if (text[0]) return text;
-    for (int kind = 0; kind < SCHEDULE_KINDS; kind++)
-        append_text(text, sizeof text, kind ? "|%s" : "%s", schedules[kind].name);
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) append_choice(text, sizeof text, schedules[kind].name);
     return text;
 }
 
@@ -503,7 +502,7 @@ static inline ActionKind action_receive(const Schedule* schedule, Action action)
 }
 
 // Messages from one stage in one direction are received in the order of their use. At most two are in flight: the first
-// two receives of every such channel come before everything else, ...
+// two receives of every such channel come before everything else; schedule_add_next_receive adds the others.
 static inline void schedule_add_first_receives(Schedule* schedule, const Schedule* order) {
     int* seen = (int*)checked_calloc(2 * (size_t)schedule->config.p, sizeof(int), "the schedule");
     for (int i = 0; i < order->n; i++) {
@@ -518,7 +517,7 @@ static inline void schedule_add_first_receives(Schedule* schedule, const Schedul
     free(seen);
 }
 
-// ... every other one right after the action that used the last but one before it.
+// After action i: the receive of the second next message of its channel, for the buffer that action i has emptied.
 static inline void schedule_add_next_receive(Schedule* schedule, const Schedule* order, int i) {
     const ActionKind kind = action_receive(schedule, order->actions[i]);
     if (kind == ACTION_KINDS) return;

@@ -52,7 +52,8 @@ static inline void tensor_overlap_open(Stage* stage) {
     network_free(&net);
 }
 
-// Gathers all (n) from this rank's rows; where rows are not split they are all local, and all may be mine.
+// all (n) = the rows of all tensor ranks, of which `mine` has this rank's n / t. split = false: `mine` has all n; it is
+// copied, or is `all` itself.
 static inline void gather_from_sequence_region(ProcessGroups* g, bool split, floatX* all, const floatX* mine,
                                                int64_t n) {
     if (split)
@@ -233,7 +234,7 @@ static inline void row_parallel_backward_weight(const Stage* stage, const Activa
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// The mlp's activation function (kernels/activation.h) is between its two matrices, on this rank's channels. A product
+// The mlp's activation function (kernels/activations.h) is between its two matrices, on this rank's channels. A product
 // that is fused with it is used where there is one.
 
 static inline void activation_forward(const Stage* stage, const Activations* acts, const LayerActivations* y) {
@@ -281,7 +282,7 @@ static inline void kv_cache_fill(const Stage* stage, const Activations* acts, in
     const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
     for (int i = 0; i < stage->layout.streams; i++) {
         const floatX* qkv = layer_acts(acts, layer)->qkv + (int64_t)i * acts->tokens * qkv_size(stage);
-        attention_remember(kv_cache(stage, layer, i), qkv, acts->T, NH, NKV, HS);
+        attention_fill_cache(kv_cache(stage, layer, i), qkv, acts->T, NH, NKV, HS);
     }
 }
 
@@ -344,18 +345,18 @@ static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations*
     HeadActivations* h = acts->head;
     nan_probe(stage, acts, PROBE_LOGITS, 0, h->logits, (int64_t)acts->N * V);
     if (uses_fused_classifier(stage, acts)) {
-        crossentropy_fused(h->losses, h->logits, acts->targets, acts->scale, N, layout_tokens(layout, 0), V);
+        crossentropy_fused(h->losses, h->logits, acts->targets, acts->scale, N, layout_vocab_used(layout, 0), V);
     } else {
         for (int i = 0; i < layout->streams; i++) {
             float* largest = h->row_max + (int64_t)i * N;
-            crossentropy_max(largest, logits_of(stage, acts, i), N, layout_tokens(layout, i), V);
+            crossentropy_max(largest, logits_of(stage, acts, i), N, layout_vocab_used(layout, i), V);
             if (i > 0) accumulate_max(h->row_max, largest, N);
         }
         comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
         for (int i = 0; i < layout->streams; i++) {
             float* sum = h->row_sum + 2 * (int64_t)i * N;
             crossentropy_sum(sum, sum + N, logits_of(stage, acts, i), h->row_max, acts->targets, N,
-                             layout_tokens(layout, i), V, layout_vocab_offset(layout, i));
+                             layout_vocab_used(layout, i), V, layout_vocab_offset(layout, i));
             if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);
         }
         comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
@@ -373,5 +374,5 @@ static inline void vocab_parallel_cross_entropy_backward(const Stage* stage, con
     if (uses_fused_classifier(stage, acts)) return;
     for (int i = 0; i < layout->streams; i++)
         crossentropy_backward(logits_of(stage, acts, i), h->row_max, h->row_sum, acts->targets, acts->scale,
-                              acts->tokens, layout_tokens(layout, i), layout->V, layout_vocab_offset(layout, i));
+                              acts->tokens, layout_vocab_used(layout, i), layout->V, layout_vocab_offset(layout, i));
 }

@@ -44,11 +44,6 @@ static inline void check_replicas(Trainer* t, Scope scope) {
     die_as_site(t, text);
 }
 
-// The updates made by the end of a step.
-static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
-    return t->stage.async ? async_dp_updates(&t->stage, step) : step - t->loss_scale.skipped;
-}
-
 // ---- Save -------------------------------------------------------------------------------------------------------
 
 // Between these two the parameters are the global ones, the same on all sites: validation and samples use them.
@@ -268,7 +263,7 @@ static inline void resume_data(Trainer* t, const CheckpointState* state, const c
             path);
     if (held_out == t->held_out) return;
     open_loaders(t, held_out);
-    if (o->eval_every) prove_validation(t);
+    if (o->eval_every) check_validation_schedule(t);
 }
 
 // Refuses to continue a run as another model. resolve_model read the model from a checkpoint; it can differ only if the

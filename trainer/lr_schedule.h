@@ -11,7 +11,7 @@ trainer/lr_schedule.h: the learning rate of every update, and its default by the
 
 typedef struct {
     const char* name;
-    double (*left)(double progress); // from 1 at progress 0 of the decay to 0 at progress 1
+    double (*decay)(double progress); // the part of lr - min_lr that is left: 1 at progress 0, 0 at progress 1
 } LrCurve;
 
 static double lr_cosine(double progress) { return 0.5 * (1 + cos(3.141592653589793 * progress)); }
@@ -26,7 +26,7 @@ enum { LR_CURVES = sizeof lr_curves / sizeof lr_curves[0] };
 static inline const char* lr_curve_choices(void) {
     static char text[128];
     if (text[0]) return text;
-    for (int i = 0; i < LR_CURVES; i++) append_text(text, sizeof text, i ? "|%s" : "%s", lr_curves[i].name);
+    for (int i = 0; i < LR_CURVES; i++) append_choice(text, sizeof text, lr_curves[i].name);
     return text;
 }
 
@@ -36,7 +36,7 @@ static inline double lr_at(const LrCurve* curve, double lr, double min_lr, int64
     if (step < warmup) return lr * (double)(step + 1) / (double)warmup;
     const double span = (double)max_i64(1, steps - 1 - warmup);
     const double progress = fmin(1, (double)(step - warmup) / span);
-    return min_lr + (lr - min_lr) * curve->left(progress);
+    return min_lr + (lr - min_lr) * curve->decay(progress);
 }
 
 // x rounded to `digits` decimal digits: short to type, and independent of a machine's rounding in pow().

@@ -118,7 +118,7 @@ static inline void add_model_options(OptionTable* table, Settings* s) {
         option_int("kv-heads", &s->kv_heads, 1, 1 << 16, "key/value heads (llama)"),
         option_int("ffn", &s->ffn, 1, 1 << 22, "channels inside the mlp"),
         option_int("seq", &s->seq, 1, 1 << 24, "tokens in a training sequence"),
-        option_int("vocab", &s->vocab, 2, size, "vocabulary; the data's own where not said"),
+        option_int("vocab", &s->vocab, 2, size, "vocabulary [the data's]"),
         option_choice("tie-embeddings", &s->tie_embeddings, "no|yes",
                       "the head is the token embedding [gpt2: yes, llama: no]"),
         option_string(
@@ -149,10 +149,9 @@ static inline void add_data_options(OptionTable* table, Settings* s) {
                       "else .jsonl is bytes]"),
         option_flag("document-mask", &s->document_mask,
                     "tokens see those of their own document only, and GPT-2's positions begin anew in each"),
-        option_int(
-            "document-token-id", &s->document_token_id, 0, size,
-            "documents: that stands before each [what the tokenizer has, GPT-2 50256, Llama-3 128000; Megatron's "
-            "index and files of text say it themselves]"),
+        option_int("document-token-id", &s->document_token_id, 0, size,
+                   "the token before every document, unless the files say where one begins [the tokenizer's; GPT-2 "
+                   "50256, Llama-3 128000]"),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }
@@ -278,8 +277,7 @@ static inline void add_run_options(OptionTable* table, Settings* s) {
     const Option rows[] = {
         option_heading("run"),
         option_int("steps", &s->steps, 0, big,
-                   "updates; 0 = nothing is trained or written to --out, as with --generate, --evaluate and --export "
-                   "where not said"),
+                   "updates; 0 = nothing is trained or written to --out [0 with --generate, --evaluate or --export]"),
         option_int("log-every", &s->log_every, 1, big, "print the line of every N-th step; log.jsonl in --out has all"),
         option_int("eval-every", &s->eval_every, 0, big, "validate every N steps and at the end; 0 = never"),
         option_int("eval-sequences", &s->eval_sequences, 1, size, "how many sequences to validate on"),
@@ -298,8 +296,9 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
     const Option rows[] = {
         option_int("save-every", &s->save_every, 0, big,
                    "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
-        option_float("save-minutes", &s->save_minutes, 0, 1e6,
-                     "and when the last checkpoint, or the first step, is so long ago; 0 = never for that"),
+        option_float(
+            "save-minutes", &s->save_minutes, 0, 1e6,
+            "checkpoint also when the last one, or the first step, is this many minutes old; 0 = not for that"),
         option_int("keep-last", &s->keep_last, 0, big,
                    "checkpoints that are kept: the last N, and the best by validation; 0 = all, but of those that "
                    "--save-minutes made, the last only"),
@@ -544,7 +543,7 @@ static inline void check_loss_scale(const Settings* o) {
                   name);
 }
 
-#include "method_settings.h"
+#include "method_settings.h" // here, as it uses Settings
 
 // Refuses options of sums, over tensor ranks or replicas, that miss another one.
 static inline bool sum_options_check(const Settings* o, Error* error) {

@@ -544,7 +544,7 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mes
 }
 
 // Checks the schedule of m forward passes, of a validation or an evaluation.
-static inline void prove_forward(const Trainer* t, int m) {
+static inline void check_forward_schedule(const Trainer* t, int m) {
     const PipelineConfig* plan = &t->schedule.config;
     if (m == 0) return;
     Schedule* stages = stages_build(t, plan);
@@ -557,7 +557,7 @@ static inline void prove_forward(const Trainer* t, int m) {
     schedules_free(stages, plan->p);
 }
 
-static inline void prove_validation(const Trainer* t) {
+static inline void check_validation_schedule(const Trainer* t) {
     const PipelineConfig* plan = &t->schedule.config;
     const int64_t at_once = (int64_t)t->stage.B * t->stage.layout.mesh.d;
     const int64_t most = (validation_sequences(t) + at_once - 1) / at_once; // micro-batches of a replica
@@ -566,15 +566,15 @@ static inline void prove_validation(const Trainer* t) {
                   "larger "
                   "--micro-batch",
                   (long long)t->settings.eval_sequences, (long long)most);
-    prove_forward(t, microbatches_in_turn(t, validation_sequences(t)));
+    check_forward_schedule(t, microbatches_in_turn(t, validation_sequences(t)));
 }
 
 // Checks whole windows, and the last window of each evaluation.
-static inline void prove_evaluations(const Trainer* t) {
+static inline void check_evaluation_schedules(const Trainer* t) {
     const int64_t window = (int64_t)evaluation_window(t) * t->stage.B * t->stage.layout.mesh.d;
-    if (t->evaluations.count) prove_forward(t, evaluation_window(t));
+    if (t->evaluations.count) check_forward_schedule(t, evaluation_window(t));
     for (int i = 0; i < t->evaluations.count; i++)
-        prove_forward(t, microbatches_in_turn(t, t->evaluations.item[i].rows % window));
+        check_forward_schedule(t, microbatches_in_turn(t, t->evaluations.item[i].rows % window));
 }
 
 // ---- Sums -------------------------------------------------------------------------------------------------------

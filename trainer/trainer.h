@@ -100,6 +100,11 @@ static inline double rate_of_step(const Trainer* t, int64_t step) {
     return learning_rate(&t->settings, max_i64(0, step - t->loss_scale.skipped));
 }
 
+// The updates made by the end of a step.
+static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
+    return t->stage.async ? async_dp_updates(&t->stage, step) : step - t->loss_scale.skipped;
+}
+
 // Sets the phase that the watchdog reports.
 static inline void enter_phase(Trainer* t, HeartbeatPhase phase) {
     heartbeat_phase(watchdog_row(&t->watch), phase, t->step);

@@ -111,15 +111,17 @@ static inline void open_loaders_and_exports(Trainer* t) {
     Error error;
     if (trains) open_loaders(t, held_out_blocks(o));
     open_evaluations(t);
-    if (trains && o->eval_every) prove_validation(t);
+    if (trains && o->eval_every) check_validation_schedule(t);
     if (o->export_to) {
         const bool ok = export_open(&t->export_to, o->export_to, o->export_dtype == 1, &stage->model,
                                     &stage->layout.mesh.caat, &error);
         check_all_ranks(t, ok, &error);
     }
-    prove_evaluations(t);
+    check_evaluation_schedules(t);
 }
 
+// Opens the ranks, the options, the data and the model, and plans the run; whatever can be refused ends all ranks here.
+// Returns false where only --help, --version or --completion was asked for.
 static inline bool trainer_init(Trainer* t, int argc, char** argv) {
     open_process(t, argc, argv);
     if (!parse_command_line(t, argc, argv)) {
@@ -154,6 +156,7 @@ static inline void open_groups(Trainer* t) {
     }
 }
 
+// Takes the memory, the groups of the mesh and the lock on --out.
 static inline void trainer_allocate(Trainer* t) {
     const Settings* o = &t->settings;
     const bool saves = o->out && settings_is_training(o);

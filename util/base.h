@@ -130,6 +130,11 @@ __attribute__((format(printf, 3, 4))) static inline void append_text(char* text,
     va_end(args);
 }
 
+// Appends a name to a list "a|b|...", of the values of an option.
+static inline void append_choice(char* text, size_t size, const char* name) {
+    append_text(text, size, text[0] ? "|%s" : "%s", name);
+}
+
 // Fills *error; always returns false, so that callers can write: return fail(error, "...", ...).
 __attribute__((format(printf, 2, 3))) static inline bool fail(Error* error, const char* format, ...) {
     va_list args;

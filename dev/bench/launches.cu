@@ -49,7 +49,7 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
         attention_backward(x, x, x, x, f, documents ? tokens : none, B, T, NH, NKV, HS);
     }
     attention_decode(x, x, x, T - 1, NH, NKV, HS);
-    attention_remember(x, x, T, NH, NKV, HS);
+    attention_fill_cache(x, x, T, NH, NKV, HS);
     residual_forward(x, x, x, x, N, C);
     gelu_forward(x, x, (int64_t)N * F);
     gelu_backward(x, x, x, (int64_t)N * F);

@@ -367,7 +367,7 @@ static void test_decode(const Case* c) {
     check(same, "%-5s decode: the cache has the keys and values of %d tokens, and no more", floatX_name, c->T);
     Device<floatX> d_all((int64_t)c->T * row_size(c), c->shift), d_again((c->T + 1) * stride, c->shift);
     d_all.set(ShardedBuffer(qkv.begin(), qkv.begin() + (int64_t)c->T * row_size(c)));
-    attention_remember(d_again.p, d_all.p, c->T, c->NH, c->NKV, c->HS);
+    attention_fill_cache(d_again.p, d_all.p, c->T, c->NH, c->NKV, c->HS);
     const ShardedBuffer again = d_again.get();
     same = memcmp(again.data(), kept.data(), (size_t)(c->T * stride) * sizeof(floatX)) == 0;
     for (int64_t i = 0; i < stride; i++) same = same && isnan((float)again[(size_t)(c->T * stride + i)]);

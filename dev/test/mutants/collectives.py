@@ -240,10 +240,10 @@ FAULTS = [
     ("gradient's norm: not summed over the pipeline", PIPELINE, "parallel/process_groups.h",
      "sum_over(&g->pipeline, x, n);", "sum_over(&g->heads, x, n);"),
     ("loss: of the first data rank only", DATA, TRAINER,
-     "if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;",
-     "if (!layout->last_stage || layout->mesh.tensor > 0 || layout->mesh.data > 0) sums[tensors] = 0;"),
+     "if (!counts_losses(stage)) sums[tensors] = 0;",
+     "if (!counts_losses(stage) || layout->mesh.data > 0) sums[tensors] = 0;"),
     ("loss: every tensor rank counts", TENSOR, TRAINER,
-     "if (!layout->last_stage || layout->mesh.tensor > 0) sums[tensors] = 0;",
+     "if (!counts_losses(stage)) sums[tensors] = 0;",
      "if (!layout->last_stage) sums[tensors] = 0;"),
     ("validation: not summed over the ranks", DATA, TRAINER, "    sum_over_mesh(&t->groups, &sum, 1);", ""),
 ]

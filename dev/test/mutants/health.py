@@ -145,7 +145,7 @@ FAULTS = [
      "    s->skipped = state->loss_scale_skipped;\n", ""),
     ("scale: a skipped step advances the learning rate", "scale skip", "trainer/trainer.h",
      "max_i64(0, step - t->loss_scale.skipped)", "step"),
-    ("scale: a skipped step is a step of the optimizer", "scale skip", "trainer/checkpointing.h",
+    ("scale: a skipped step is a step of the optimizer", "scale skip", "trainer/trainer.h",
      ": step - t->loss_scale.skipped;", ": step;"),
     ("scale: without clipping updates come before the norm", "scale rule", "trainer/setup.h",
      " || t->loss_scale.window > 0", ""),

@@ -117,6 +117,14 @@ check "samples are kept, those of the steps that are done" \
     "[ \"\$(sed 's/,.*//' kept.jsonl | tr '\n' ' ')\" = '{\"step\":4 {\"step\":6 ' ]"
 tail -n 1 kept.jsonl | python3 -c 'import json; print(json.loads(input())["text"])' >sample
 check "as they are printed" "[ \"\$(sed '1,/^sample:/d' out | tail -n +2)\" = \"\$(cat sample)\" ]"
+unclipped="$small --data text.txt --steps 4 --save-every 2 --eval-every 0 --sample-every 0 --clip 0"
+# shellcheck disable=SC2086
+"$fast" $unclipped --out unclipped >out 2>err && mkdir skipped && cp -r unclipped/step_00000002 skipped &&
+    sed -n '1p;2s/,"tokens"/,"skipped":true&/p' unclipped/log.jsonl >skipped/log.jsonl
+# shellcheck disable=SC2086
+"$fast" $unclipped --out skipped --resume >out 2>err
+check "the step after one that was skipped is made, also without clipping and after a restart" \
+    "grep -c skipped skipped/log.jsonl | grep -qx 1 && same_weights {unclipped,skipped}/step_00000004"
 printf '{"step":6,"te' >>again/samples.jsonl
 "$fast" --config again/options.txt --resume --sample-every 2 >out 2>err
 check "a run resumed at its end writes its last sample again, not twice" \

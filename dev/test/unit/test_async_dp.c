@@ -102,7 +102,7 @@ static uint64_t hash_of_end(Trainer* t) {
     hash = hash_floats(hash, sites->old, n);
     if (sites->velocity && async_of(s)->config.delay > 0) hash = hash_floats(hash, sites->sum, n);
     for (int b = 0; b < (sites->residue ? s->layout.buckets : 0); b++)
-        hash = hash_floats(hash, sites->residue + bucket_part_offset(&s->layout, b),
+        hash = hash_floats(hash, sites->residue + bucket_site_shard_begin(&s->layout, b),
                            bucket_site_shard_size(&s->layout, b));
     if (async_of(s)->config.mode == DP_DELAYED)
         hash = hash_floats(hash, s->layout.mesh.zero ? s->grads.shards : s->grads.all, share_of(s));
@@ -299,7 +299,7 @@ static double* note_sendings(Trainer* t, Memory* memory, Found* found) {
         const Bucket* bucket = &s->layout.bucket[b];
         if (!async_schedule_sends(r, sites->fragment[b], t->step)) continue;
         const bool known = !r->eager && r->delay < r->period; // what should be sent: own and base are as they were then
-        const int64_t part = bucket_part_offset(&s->layout, b), parts = bucket_site_shard_size(&s->layout, b);
+        const int64_t part = bucket_site_shard_begin(&s->layout, b), parts = bucket_site_shard_size(&s->layout, b);
         for (int64_t i = bucket->offset; i < bucket->offset + bucket->elements; i++) {
             const bool mine = i >= part && i < part + parts;
             const double whole = (double)(sites->global_params[i] - sites->local_params[i]);

@@ -453,7 +453,7 @@ static void test_decode(Shape s, float logits) {
     check(error <= both, "decode against forward  %-29s error %.2e  bound %.2e", what, error, both);
     check(cache_is_right(cache, run.qkv, &s), "decode  %s: the cache has the keys and values, and nothing more", what);
     fill_with_nan(cache, kv_cache_layer_elements);
-    attention_remember(cache, run.qkv, s.T, s.NH, s.NKV, s.HS);
+    attention_fill_cache(cache, run.qkv, s.T, s.NH, s.NKV, s.HS);
     check(cache_is_right(cache, run.qkv, &s), "remember  %s: the same of all tokens at once", what);
 #ifdef _OPENMP
     floatX *out_n = values(out_size(&s)), *cache_n = values(kv_cache_layer_elements);

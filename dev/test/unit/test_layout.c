@@ -341,7 +341,7 @@ static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
             ok = ok && (!block || s->tensor.layer == count_out(layout, m, layer, &chunk));
             ok = ok && cut_is_right(s, m, state_of_all(layout, state), N) && lies_behind(layout, layer, s);
             if (kind != WTE && kind != HEAD_W) continue;
-            ok = ok && s->rows == layout->V && s->rows_used == layout_tokens(layout, state);
+            ok = ok && s->rows == layout->V && s->rows_used == layout_vocab_used(layout, state);
             ok = ok && slice_logical_row(s, 0) == layout_vocab_offset(layout, state);
         }
     }
