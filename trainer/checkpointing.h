@@ -293,6 +293,43 @@ static inline void resume_loss_scale(Trainer* t, const CheckpointState* state) {
     s->good_steps = state->loss_scale_good_steps;
 }
 
+// Refuses a checkpoint of another run than this one, before its weights are read.
+static inline void check_same_run(const CheckpointState* now, const CheckpointState* then, const char* path) {
+    if (strcmp(now->optimizer, then->optimizer) != 0)
+        die_usage(
+            "--optimizer %s, but %s is of a run with --optimizer %s: give --optimizer %s, or begin a new run with "
+            "--init %s",
+            now->optimizer, path, then->optimizer, then->optimizer, path);
+    if (strcmp(now->async_plan, then->async_plan) != 0)
+        die_usage(
+            "%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
+            path, then->async_plan[0] ? then->async_plan : "--dp-mode sync",
+            now->async_plan[0] ? now->async_plan : "--dp-mode sync");
+    const struct {
+        const char* what;
+        int64_t now, then;
+    } same[] = {{"--seed is", now->seed, then->seed},
+                {"--global-batch is", now->global_batch, then->global_batch},
+                {"--seq is", now->seq, then->seq},
+                {"--data has as many tokens as", now->data_tokens, then->data_tokens}};
+    if (now->data_mix != then->data_mix)
+        die_usage(
+            "--data names other sources, or gives them other weights, than the run that made %s: a resumed run needs "
+            "the same (a new one can --init from it)",
+            path);
+    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
+        if (same[i].now != same[i].then) {
+            die_usage("%s %lld, but %s was made with %lld: a resumed run needs the same (a new one can --init from it)",
+                      same[i].what, (long long)same[i].now, path, (long long)same[i].then);
+        }
+    }
+    // Any other position is damage: other data, or a number that overflows.
+    if (then->sequences / then->global_batch != then->step || then->sequences % then->global_batch != 0)
+        die_usage("%s: trainer.json says step %lld, %lld sequences a step and %lld in all, which do not fit; move the "
+                  "folder away, and an older checkpoint is taken",
+                  path, (long long)then->step, (long long)then->global_batch, (long long)then->sequences);
+}
+
 // Resumes from the newest valid checkpoint of --out; returns false if there is none.
 static inline bool resume_checkpoint(Trainer* t) {
     const Settings* o = &t->settings;
@@ -309,42 +346,10 @@ static inline bool resume_checkpoint(Trainer* t) {
     check_same_model(t, path);
     check_all_ranks(t, checkpoint_check_caat(path, &t->stage.layout.mesh.caat, &error), &error);
     check_all_ranks(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
-    if (strcmp(now.optimizer, state.optimizer) != 0)
-        die_usage(
-            "--optimizer %s, but %s is of a run with --optimizer %s: give --optimizer %s, or begin a new run with "
-            "--init %s",
-            now.optimizer, path, state.optimizer, state.optimizer, path);
-    if (strcmp(now.async_plan, state.async_plan) != 0)
-        die_usage(
-            "%s is of a run with %s, this is one with %s: a resumed run needs the same (a new one can --init from it)",
-            path, state.async_plan[0] ? state.async_plan : "--dp-mode sync",
-            now.async_plan[0] ? now.async_plan : "--dp-mode sync");
+    check_same_run(&now, &state, path);
     check_all_ranks(t, read_slices(&t->stage, &reader, watchdog_row(&t->watch), &error), &error);
     checkpoint_close(&reader);
-    const struct {
-        const char* what;
-        int64_t now, then;
-    } same[] = {{"--seed is", now.seed, state.seed},
-                {"--global-batch is", now.global_batch, state.global_batch},
-                {"--seq is", now.seq, state.seq},
-                {"--data has as many tokens as", now.data_tokens, state.data_tokens}};
-    if (now.data_mix != state.data_mix)
-        die_usage(
-            "--data names other sources, or gives them other weights, than the run that made %s: a resumed run needs "
-            "the same (a new one can --init from it)",
-            path);
-    for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
-        if (same[i].now != same[i].then) {
-            die_usage("%s %lld, but %s was made with %lld: a resumed run needs the same (a new one can --init from it)",
-                      same[i].what, (long long)same[i].now, path, (long long)same[i].then);
-        }
-    }
     resume_data(t, &state, path);
-    // Any other position is damage: other data, or a number that overflows.
-    if (state.sequences / state.global_batch != state.step || state.sequences % state.global_batch != 0)
-        die_usage("%s: trainer.json says step %lld, %lld sequences a step and %lld in all, which do not fit; move the "
-                  "folder away, and an older checkpoint is taken",
-                  path, (long long)state.step, (long long)state.global_batch, (long long)state.sequences);
     t->step = state.step;
     t->sequences = state.sequences;
     resume_loss_scale(t, &state);

@@ -192,7 +192,7 @@ FAULTS = [
     ("checkpoint: only the first site writes", S3GD, SAVE, "return site == mesh_site(mesh) &&",
      "return site == 0 * mesh_site(mesh) &&"),
     ("checkpoint: another plan is resumed", "sites 2 refusals", "trainer/checkpointing.h",
-     "if (strcmp(now.async_plan, state.async_plan) != 0)", "if (0)"),
+     "if (strcmp(now->async_plan, then->async_plan) != 0)", "if (0)"),
 ]
 
 PROGRAMS = {"kernels": "build/test_kernels_update", "rounds": "build/test_async_schedule",
