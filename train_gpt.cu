@@ -464,6 +464,7 @@ static bool is_due(int64_t step, int64_t every) { return every > 0 && step % eve
 
 static bool is_last_step(const Trainer* t) { return t->step == t->settings.steps; }
 
+// All ranks are ready to compute: the time of a trace begins, and rank 0 says how long the start took.
 static void report_startup(Trainer* t) {
     comm_barrier(&t->world);
     if (t->settings.trace) t->trace.zero = seconds_now();

@@ -574,8 +574,8 @@ static inline void stage_take_memory(Stage* stage) {
     if (stage->trains && stage->layout.mesh.muon) take_muon(stage, scratch);
     stage->sums = (double*)arena_take(scratch, (stage->layout.tensors + 1) * (int64_t)sizeof(double));
     stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));
-    stage->cache =
-        take_values(stage, scratch, kv_cache_elements(stage)); // the last: on CPUs unused pages are never touched
+    // The last, as on CPUs its pages are not touched where nothing is generated; a GPU has them in every run.
+    stage->cache = take_values(stage, scratch, kv_cache_elements(stage));
 }
 
 // ---- Plan, allocate, free ---------------------------------------------------------------------------------------

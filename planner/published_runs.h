@@ -91,6 +91,7 @@ static const PublishedSource neox = {"GPT-NeoX-20B", "megatron-2021", "dgx-a100-
 static const PublishedSource glm = {"GLM-130B", "megatron-2021", "dgx-a100-40", 0, UNIT_MFU, MARK_MEMORY, 0};
 static const PublishedSource megatron_readme = {
     "Megatron-LM's README", "megatron-2021", "selene", 0, UNIT_TFLOPS, MARK_REPOSITORY, 0};
+// One table of Hagemann et al. 2023 for each model, length and number of GPUs.
 #define HAGEMANN(what, flags)                                                                                          \
     { "Hagemann et al. 2023, " what, "llama3", "dgx-a100", 1, UNIT_SECONDS, MARK_CONFIRMED, flags }
 static const PublishedSource hagemann_13b_2k_32 = HAGEMANN("13B, 2,048 tokens, 32 GPUs", SWEEP);

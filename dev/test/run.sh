@@ -75,6 +75,7 @@ beside() {
     begun+=("$1")
     run "$@" &
 }
+# Prints the lines of those that have ended.
 tell_ended() {
     local label running=()
     for label in "${begun[@]}"; do
@@ -121,7 +122,7 @@ on_meshes() {
 system=dev/test/system
 few=" sanitized" seconds=2 short=--short
 [ "$TIER" != full ] || few="" seconds=8 short=""
-# each_test RUN: of alone and on_meshes
+# each_test RUN: calls RUN, alone or on_meshes, for every test program.
 each_test() {
     for test in $SANITIZED; do "$1" "$test sanitized" " sanitized" "$BUILD/sanitized/$test" --short; done
     for test in $PLAIN; do "$1" "$test" "$few" "$BUILD/$test"; done
