@@ -42,6 +42,7 @@ separately (rounded_product), except in delay_squares.
 */
 #pragma once
 
+#include "global_norm.h"
 #include "outer_format.h"
 
 // A zero that compilers cannot know to be zero.
@@ -85,44 +86,19 @@ static inline void mix(float* RESTRICT own, const float* RESTRICT base, float sh
 
 // ---- Delay compensation -----------------------------------------------------------------------------------------
 
-// g g (to - from), in float64: usually only the last product is rounded.
-static inline double delay_term(float g, float to, float from) { return (double)g * g * ((double)to - (double)from); }
-
-// Sum of the squares of n such terms; lane j takes elements j, j + 16, ...
-static inline double delay_squares_block(const float* g, const float* to, const float* from, int n) {
-    enum { LANES = 16 };
-    double lane[LANES] = {0}, sum = 0;
-    int begin = 0;
-    for (; begin + LANES <= n; begin += LANES) {
-        for (int j = 0; j < LANES; j++) {
-            const double d = delay_term(g[begin + j], to[begin + j], from[begin + j]);
-            lane[j] += d * d;
-        }
-    }
-    for (int j = 0; begin + j < n; j++) {
-        const double d = delay_term(g[begin + j], to[begin + j], from[begin + j]);
-        lane[j] += d * d;
-    }
-    for (int j = 0; j < LANES; j++) sum += lane[j];
-    return sum;
+// (g g (to - from))^2, in float64: usually only the last product is rounded.
+static inline double square_of_correction(SumArrays a, int64_t i) {
+    const double d = (double)a.x[i] * a.x[i] * ((double)a.y[i] - (double)a.z[i]);
+    return d * d;
+}
+static inline double block_corrections(SumArrays a, int64_t at, int n) {
+    return block_sum(square_of_correction, a, at, n);
 }
 
-// *sum += sum of (g g (to - from))^2 (n each), in float64; by blocks of fixed size, which are added in order (compare
-// global_norm.h).
+// *sum += sum of (g g (to - from))^2 (n each), in float64.
 static inline void delay_squares(double* sum, const float* g, const float* to, const float* from, int64_t n) {
-    enum { BLOCK = 1 << 14, ROUND = 1024 };
-    double total = 0;
-    for (int64_t start = 0; start < n; start += (int64_t)BLOCK * ROUND) {
-        double part[ROUND];
-        const int blocks = (int)min_i64(ROUND, (n - start + BLOCK - 1) / BLOCK);
-#pragma omp parallel for schedule(static)
-        for (int i = 0; i < blocks; i++) {
-            const int64_t at = start + (int64_t)i * BLOCK;
-            part[i] = delay_squares_block(g + at, to + at, from + at, (int)min_i64(BLOCK, n - at));
-        }
-        for (int i = 0; i < blocks; i++) total += part[i];
-    }
-    *sum += total;
+    const SumArrays a = {g, to, from};
+    *sum += sum_of_blocks(block_corrections, a, n);
 }
 
 // g += lambda g g (to - from) (n each)

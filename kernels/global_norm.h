@@ -11,24 +11,29 @@ order; so the bits do not depend on the number of threads.
 
 #include "tensor_ranges.h"
 
-// Sum of squares of n floats; lane j takes elements j, j + 16, ...
-static inline double sum_of_squares_block(const float* g, int n) {
+// The arrays of a sum, of which some may be NULL; a term, made of elements i; the sum of n terms from `at` on.
+typedef struct {
+    const float *x, *y, *z;
+} SumArrays;
+typedef double (*ArraysTerm)(SumArrays a, int64_t i);
+typedef double (*BlockSum)(SumArrays a, int64_t at, int n);
+
+// A BlockSum; lane j takes elements j, j + 16, ... `term` must be named in the call, as in row_sum.h.
+__attribute__((always_inline)) static inline double block_sum(ArraysTerm term, SumArrays a, int64_t at, int n) {
     enum { LANES = 16 };
     double lane[LANES] = {0}, sum = 0;
     int begin = 0;
     for (; begin + LANES <= n; begin += LANES) {
-        for (int j = 0; j < LANES; j++) lane[j] += (double)g[begin + j] * g[begin + j];
+        for (int j = 0; j < LANES; j++) lane[j] += term(a, at + begin + j);
     }
-    for (int j = 0; begin + j < n; j++) lane[j] += (double)g[begin + j] * g[begin + j];
+    for (int j = 0; begin + j < n; j++) lane[j] += term(a, at + begin + j);
     for (int j = 0; j < LANES; j++) sum += lane[j];
     return sum;
 }
 
-static inline double sum_of_squares_range(const float* g, int64_t n) {
-    enum {
-        BLOCK = 1 << 14,
-        ROUND = 1024
-    }; // a round of blocks is summed at a time, so that no memory has to be allocated
+// n terms, by blocks. A round of them is summed at a time, so that no memory has to be allocated.
+static inline double sum_of_blocks(BlockSum block, SumArrays a, int64_t n) {
+    enum { BLOCK = 1 << 14, ROUND = 1024 };
     double total = 0;
     for (int64_t start = 0; start < n; start += (int64_t)BLOCK * ROUND) {
         double part[ROUND];
@@ -36,11 +41,19 @@ static inline double sum_of_squares_range(const float* g, int64_t n) {
 #pragma omp parallel for schedule(static)
         for (int i = 0; i < blocks; i++) {
             const int64_t at = start + (int64_t)i * BLOCK;
-            part[i] = sum_of_squares_block(g + at, (int)min_i64(BLOCK, n - at));
+            part[i] = block(a, at, (int)min_i64(BLOCK, n - at));
         }
         for (int i = 0; i < blocks; i++) total += part[i];
     }
     return total;
+}
+
+static inline double square_of_x(SumArrays a, int64_t i) { return (double)a.x[i] * a.x[i]; }
+static inline double block_squares(SumArrays a, int64_t at, int n) { return block_sum(square_of_x, a, at, n); }
+
+static inline double sum_of_squares_range(const float* g, int64_t n) {
+    const SumArrays a = {g, NULL, NULL};
+    return sum_of_blocks(block_squares, a, n);
 }
 
 // sums[range.index] += sum of squares of grad, for each of `count` ranges.

@@ -33,7 +33,7 @@ __attribute__((always_inline)) static inline float row_sum(SumTerm term, RowArgs
         for (int j = 0; j < SUM_LANES; j++) lane[j] += term(row, begin + j);
     }
     for (int j = 0; begin + j < n; j++) lane[j] += term(row, begin + j);
-    for (int width = SUM_LANES / 2; width > 0; width /= 2) {
+    UNROLL(6) for (int width = SUM_LANES / 2; width > 0; width /= 2) {
         for (int j = 0; j < width; j++) lane[j] += lane[j + width];
     }
     return lane[0];

@@ -17,13 +17,6 @@ each operation twice, to see that all of it works; the emulator runs that too (i
 How, says measure_gpu.h. Arrays are as long as in the step (AdamW and its like: 2^30 parameters at most). FLOP of causal
 attention count the lower half only: 2 B NH T^2 HS forward, 2.5 times that backward (Dao 2023), whatever a kernel makes.
 ATTENTION=mma or wgmma chooses the family of its kernels; a run measures one of them.
-
-How long it takes on an H200, by arithmetic: the floors of one of each operation (build/roofline --model) add up to 28,
-21, 30, 40, 40 and 21 ms for the six models; of that 128 ms are products and attention, which at 80 % of the product and
-23 runs take 4 s, and while algorithms are chosen (96 runs; with an epilogue twice that, and 16 of it against two steps)
-up to 208 more runs, 33 s, or twice that if those that lose are slow; 52 ms move memory: 23 runs, 2 s. Attention of
-several lengths: 13 ms x 2 x 23 / 0.4, 2 s. Arrays are made anew for each of some 190 lines, 0.1 s at most: 19 s.
-Together 60 to 100 s; --only attention some 5, --model gpt2-124M some 15.
 */
 #include "../../util/options.h"
 #include "measure_gpu.h"
