@@ -185,8 +185,8 @@ static void handle_nonfinite_step(Trainer* t, const StepInput* input, int not_fi
 static void reduce_step_stats(Trainer* t, double* sums) {
     const int tensors = t->stage.layout.tensors;
     sum_over_site(&t->groups, sums, tensors + 2);
-    if (t->stage.layout.mesh.zero) sum_over(&t->groups.far, sums, tensors);
-    if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.far, sums + tensors, 1);
+    if (t->stage.layout.mesh.zero) sum_over(&t->groups.inter_site, sums, tensors);
+    if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.inter_site, sums + tensors, 1);
 }
 
 // Idle time / computing time of a site's ranks in this step; NaN where the host's clock does not measure the work.
@@ -297,9 +297,9 @@ static void run_schedule(Trainer* t, const StepInput* input) {
 // The bytes that this rank has sent so far.
 static Bytes bytes_sent(const Trainer* t) {
     const ProcessGroups* g = &t->groups;
-    const Bytes bytes = {comm_bytes(&g->tensor) + comm_bytes(&g->heads),
+    const Bytes bytes = {comm_bytes(&g->tensor) + comm_bytes(&g->kv_heads),
                          comm_bytes(&g->pipeline) + comm_bytes(&g->embedding),
-                         comm_bytes(&g->data) + comm_bytes(&g->far), comm_bytes(&g->far)};
+                         comm_bytes(&g->data) + comm_bytes(&g->inter_site), comm_bytes(&g->inter_site)};
     return bytes;
 }
 
@@ -312,11 +312,11 @@ static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double flags
     double sums[6] = {now.tensor - before.tensor,
                       now.pipeline - before.pipeline,
                       now.data - before.data,
-                      now.far - before.far,
+                      now.inter_site - before.inter_site,
                       flags[0],
                       flags[1]};
     sum_over_site(&t->groups, sums, 6);
-    if (scope == SCOPE_WORLD) sum_over(&t->groups.far, sums, 6);
+    if (scope == SCOPE_WORLD) sum_over(&t->groups.inter_site, sums, 6);
     flags[0] = sums[4];
     flags[1] = sums[5];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
@@ -351,7 +351,7 @@ static void train_step(Trainer* t) {
     double flags[2] = {(double)stop_signals, (double)save_is_due(t)};
     t->bytes = bytes_all_ranks(t, before, t->stats_scope, flags);
     const Asked asked = {flags[0] > 0, flags[1] > 0};
-    t->asked = stop_agreed(&t->stop, &t->groups.far, t->stats_scope, t->step, merged, asked);
+    t->asked = stop_agreed(&t->stop, &t->groups.inter_site, t->stats_scope, t->step, merged, asked);
 }
 
 // ================================================================================================================
@@ -418,7 +418,7 @@ static void evaluate(Trainer* t, Evaluation* e) {
 // The largest device_peak_bytes of the ranks in stats_scope.
 static int64_t peak_bytes(Trainer* t) {
     int64_t bytes = device_peak_bytes();
-    Comm* axes[4] = {&t->groups.tensor, &t->groups.data, &t->groups.pipeline, &t->groups.far};
+    Comm* axes[4] = {&t->groups.tensor, &t->groups.data, &t->groups.pipeline, &t->groups.inter_site};
     for (int i = 0; i < (t->stats_scope == SCOPE_SITE ? 3 : 4); i++) {
         const int64_t counted = axes[i]->size_bytes;
         comm_all_reduce(axes[i], &bytes, 1, COMM_INT64, COMM_MAX);

@@ -241,17 +241,17 @@ static inline void async_dp_send(const Stage* stage, int b) {
     AsyncDp* async = stage->async;
     const Layout* layout = &stage->layout;
     const int64_t n = bucket_site_shard_size(layout, b), at = bucket_site_shard_begin(layout, b);
-    Comm* far = &stage->groups->far;
+    Comm* inter_site = &stage->groups->inter_site;
     async->in_flight[b] = true;
     if (!async_dp_compresses(stage)) {
-        async->request[b] = comm_all_reduce_start(far, async->sum + at, n, COMM_FLOAT, COMM_SUM);
+        async->request[b] = comm_all_reduce_start(inter_site, async->sum + at, n, COMM_FLOAT, COMM_SUM);
         return;
     }
     const int64_t bytes = async->packed_at[b + 1] - async->packed_at[b];
     uint8_t* packed = async->packed + async->packed_at[b];
     uint8_t* arrived = async->arrived + async->config.sites * async->packed_at[b];
     async_dp_pack(stage, b);
-    async->request[b] = comm_all_gather_start(far, arrived, packed, bytes, COMM_BYTE);
+    async->request[b] = comm_all_gather_start(inter_site, arrived, packed, bytes, COMM_BYTE);
 }
 
 // Sends a minus b of a bucket: dc-s3gd the change, local minus global parameters; diloco the outer gradient, global
@@ -437,7 +437,7 @@ static inline void async_dp_set_compensation(Stage* stage, const double* squares
     double* corrections = (double*)checked_calloc((size_t)tensors, sizeof(double), "the delay compensation");
     device_to_host(corrections, async->corrections, (size_t)tensors * sizeof(double));
     sum_over_site(stage->groups, corrections, tensors);
-    if (stage->layout.mesh.zero) sum_over(&stage->groups->far, corrections, tensors);
+    if (stage->layout.mesh.zero) sum_over(&stage->groups->inter_site, corrections, tensors);
     for (int i = 0; i < tensors; i++)
         async->lambda[i] = compensation_lambda(async->config.compensation, squares[i], corrections[i]);
     free(corrections);
@@ -572,13 +572,13 @@ static inline void async_dp_drain(Stage* stage) {
 // Writes the global parameters into `point` (layout.elements). All ranks call it; no message is in flight.
 static inline void async_dp_common(const Stage* stage, float* point) {
     const AsyncDp* async = stage->async;
-    Comm* far = &stage->groups->far;
+    Comm* inter_site = &stage->groups->inter_site;
     const int64_t n = stage->layout.elements;
     device_copy(point, async->global_params, (size_t)n * sizeof(float));
     if (!async->config.eager || async->config.sites == 1) return;
-    const int64_t counted = far->size_bytes; // not traffic of training
-    comm_all_reduce(far, point, n, COMM_FLOAT, COMM_SUM);
-    far->size_bytes = counted;
+    const int64_t counted = inter_site->size_bytes; // not traffic of training
+    comm_all_reduce(inter_site, point, n, COMM_FLOAT, COMM_SUM);
+    inter_site->size_bytes = counted;
     scale_by(point, 1.0f / (float)async->config.sites, n);
 }
 

@@ -165,7 +165,7 @@ static inline SiteTraffic async_schedule_sending(const AsyncConfig* config, cons
     const bool compresses = async_schedule_compresses(config);
     const double sums = config->eager && compresses ? 2 : 1; // eager: also the rounded sum that was sent
     SiteTraffic traffic = {sums * (k - 1) / k * single * n, 2 * (S - 1) / S * single * n / k};
-    if (compresses) traffic.far = (S - 1) * compressed_bytes(config, layout, bucket);
+    if (compresses) traffic.inter_site = (S - 1) * compressed_bytes(config, layout, bucket);
     return traffic;
 }
 
@@ -176,14 +176,14 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, cons
     const double steps = (double)(last - first), updates = steps - (config->mode == DP_DELAYED && first == 0);
     SiteTraffic traffic = gradient_traffic(layout, element, steps, updates);
     if (!async_schedule_are_local(config)) return traffic;
-    traffic.far = 0;
+    traffic.inter_site = 0;
     for (int b = 0; b < layout->buckets; b++) {
         const Bucket* bucket = &layout->bucket[b];
         const int f = async_schedule_fragment(config, &layout->slices[bucket->first].tensor, L);
         const double times = (double)async_schedule_sendings(config, f, first, last);
         const SiteTraffic once = async_schedule_sending(config, layout, b);
-        traffic.far += times * once.far;
-        traffic.near += times * once.near;
+        traffic.inter_site += times * once.inter_site;
+        traffic.intra_site += times * once.intra_site;
     }
     return traffic;
 }

@@ -89,7 +89,7 @@ static inline void bucket_sum_partial(GradientBuckets* grads, ProcessGroups* g, 
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
         const Slice* slice = &layout->slices[i];
         if (!needs_tp_grad_reduce(slice, &layout->mesh)) continue;
-        Comm* copies = slice->copies == g->tensor.size ? &g->tensor : &g->heads;
+        Comm* copies = slice->copies == g->tensor.size ? &g->tensor : &g->kv_heads;
         comm_all_reduce(copies, grads->of_bucket[b] + (slice->offset - bucket->offset), slice_elements(slice),
                         COMM_FLOAT, COMM_SUM);
     }
@@ -101,9 +101,9 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
     if (grads->inter_site_request[b].comm) return;
     grads->inter_site_request[b] =
         layout->mesh.zero
-            ? comm_reduce_scatter_start(&g->far, grads->shards + bucket_shard_offset(layout, b), part,
+            ? comm_reduce_scatter_start(&g->inter_site, grads->shards + bucket_shard_offset(layout, b), part,
                                         bucket_shard_size(layout, b), COMM_FLOAT)
-            : comm_all_reduce_start(&g->far, part, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
+            : comm_all_reduce_start(&g->inter_site, part, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
 // Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 does for its buffers. Otherwise a
@@ -200,7 +200,7 @@ static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups
 }
 
 // The group over which ZeRO shards: all replicas, which are one site, or one site each.
-static inline Comm* zero_group(ProcessGroups* g) { return g->far.size > 1 ? &g->far : &g->data; }
+static inline Comm* zero_group(ProcessGroups* g) { return g->inter_site.size > 1 ? &g->inter_site : &g->data; }
 
 // ZeRO: every data rank has updated its shard of each bucket of a chunk (-1: see Bucket); now all ranks gather all.
 static inline void all_gather_params(floatX* params, ProcessGroups* g, const Layout* layout, int chunk) {

@@ -4,9 +4,9 @@ to
 
     tensor      the t ranks that hold slices of the same layers
     data        the replicas of its site: all d of them where there is one site
-    far         the replicas at the same position of all sites
+    inter_site  the replicas at the same position of all sites
     pipeline    the p stages of one replica
-    heads       tensor ranks that hold the same key/value heads
+    kv_heads    tensor ranks that hold the same key/value heads
     embedding   the two ranks of a tied embedding: the embedding's and the head's
 
 Ranks are numbered tensor first, then data, then pipeline. The sums and gathers here are control messages, which are not
@@ -19,13 +19,13 @@ counted as traffic of the step.
 
 typedef struct {
     Comm* world;
-    Comm tensor, data, far, pipeline, heads, embedding;
+    Comm tensor, data, inter_site, pipeline, kv_heads, embedding;
 } ProcessGroups;
 
 enum { GROUPS = 6 };
 
 static inline void groups_list(ProcessGroups* g, Comm* list[GROUPS]) {
-    Comm* all[GROUPS] = {&g->tensor, &g->data, &g->far, &g->pipeline, &g->heads, &g->embedding};
+    Comm* all[GROUPS] = {&g->tensor, &g->data, &g->inter_site, &g->pipeline, &g->kv_heads, &g->embedding};
     memcpy(list, all, sizeof all);
 }
 
@@ -38,10 +38,10 @@ static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layo
     g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
     const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_rank_in_site(mesh);
     g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
-    g->far = comm_split(world, stage + stages * place, mesh_site(mesh), "far");
+    g->inter_site = comm_split(world, stage + stages * place, mesh_site(mesh), "inter_site");
     g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
     comm_open_lanes(&g->pipeline, mesh->folded);
-    g->heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "heads");
+    g->kv_heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "kv_heads");
     g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
 }
 
@@ -69,12 +69,12 @@ static inline void sum_over_site(ProcessGroups* g, double* x, int64_t n) {
 // Sums over all ranks.
 static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over_site(g, x, n);
-    sum_over(&g->far, x, n);
+    sum_over(&g->inter_site, x, n);
 }
 
-// all = every rank's mine (n), in the order of ranks: of this rank's site, or (far) of all. all has room for them.
-static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool far) {
-    Comm* axes[4] = {&g->tensor, &g->data, far ? &g->far : NULL, &g->pipeline};
+// all = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all sites.
+static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool inter_site) {
+    Comm* axes[4] = {&g->tensor, &g->data, inter_site ? &g->inter_site : NULL, &g->pipeline};
     memmove(all, mine, (size_t)n * sizeof *all);
     for (int i = 0; i < 4; i++) {
         Comm* c = axes[i];

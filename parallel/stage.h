@@ -79,10 +79,10 @@ typedef struct {
 
 // The same for the head.
 typedef struct {
-    floatX* final_norm;                               // (R, C)
-    float *final_mean, *final_rstd;                   // (R)
-    floatX* logits;                                   // (N, V); overwritten by their gradient
-    float *row_max, *row_sum, *target_logit, *losses; // (tokens), of the first stream; target_logit follows row_sum
+    floatX* final_norm;                // (R, C)
+    float *final_mean, *final_rstd;    // (R)
+    floatX* logits;                    // (N, V); overwritten by their gradient
+    float *row_max, *row_sum, *losses; // (tokens), (2, tokens): sums, then target logits, (tokens); of the first stream
 } HeadActivations;
 
 // A micro-batch in one chunk of the stage, or one half of it.
@@ -152,11 +152,11 @@ typedef struct {
     ProcessGroups* groups;
     DtypeInfo type;
     int B, T;
-    bool trains;         // its schedule has backward passes
-    int slots, heads;    // in-flight micro-batches; those with a head: micro-batch k has head k mod heads
-    int* pending;        // (v): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
-    bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
-    floatX* params;      // layout.elements
+    bool trains;           // its schedule has backward passes
+    int slots, head_slots; // in-flight micro-batches; those with a head: micro-batch k is in slot k mod head_slots
+    int* pending;          // (v): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
+    bool split_backward;   // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
+    floatX* params;        // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2,
         *master; // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
@@ -246,6 +246,7 @@ static inline int64_t kv_cache_layer_elements(const Stage* stage) {
     return (int64_t)stage->T * 2 * stage->layout.NKV * model_head_size(&stage->model);
 }
 static inline int64_t kv_cache_elements(const Stage* stage) {
+    if (stage->layout.mesh.data > 0) return 0; // the first replica writes all texts
     return stage->layout.layers * stage->layout.streams * kv_cache_layer_elements(stage);
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
@@ -260,7 +261,7 @@ static inline int microbatch_parts(const Stage* stage, int B) {
 static inline void activations_bind(Activations* acts, const Stage* stage, int chunk, int k, int B, int T,
                                     bool decode) {
     acts->chunk = &stage->layout.chunk[chunk];
-    acts->head = acts->chunk->last ? &stage->head[k % stage->heads] : NULL;
+    acts->head = acts->chunk->last ? &stage->head[k % stage->head_slots] : NULL;
     acts->B = stage->layout.streams * B;
     acts->T = T;
     acts->N = acts->B * T;
@@ -319,7 +320,6 @@ static inline HeadActivations head_from(const HeadActivations* h, const Stage* s
                                   values_from(h->logits, N * stage->layout.V),
                                   floats_from(h->row_max, N),
                                   floats_from(h->row_sum, 2 * N),
-                                  NULL,
                                   floats_from(h->losses, tokens)};
     return half;
 }
@@ -455,7 +455,6 @@ static inline void take_head(HeadActivations* h, const Stage* stage, Arena* aren
     h->logits = take_values(stage, arena, N * stage->layout.V);
     h->row_max = arena_floats(arena, N);
     h->row_sum = arena_floats(arena, 2 * N);
-    h->target_logit = h->row_sum ? h->row_sum + N : NULL;
     h->losses = arena_floats(arena, N);
 }
 
@@ -558,7 +557,7 @@ static inline void stage_take_memory(Stage* stage) {
     if (!stage->trains || stage->layout.mesh.recompute != RECOMPUTE_NONE)
         take_layer(&stage->recomputed, stage, NULL, scratch);
     for (int i = 0; i < stage->slots; i++) take_activations(&stage->activations[i], stage, activations);
-    for (int i = 0; i < stage->heads; i++) take_head(&stage->head[i], stage, activations);
+    for (int i = 0; i < stage->head_slots; i++) take_head(&stage->head[i], stage, activations);
     if (stage->trains) take_gradients(stage, scratch);
     take_boundary(stage, activations);
     stage->branch = take_values(stage, scratch, R * C);
@@ -574,7 +573,7 @@ static inline void stage_take_memory(Stage* stage) {
     if (stage->trains && stage->layout.mesh.muon) take_muon(stage, scratch);
     stage->sums = (double*)arena_take(scratch, (stage->layout.tensors + 1) * (int64_t)sizeof(double));
     stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));
-    // The last, as on CPUs its pages are not touched where nothing is generated; a GPU has them in every run.
+    // The last, as on CPUs its pages are not touched where nothing is generated; a GPU has them.
     stage->cache = take_values(stage, scratch, kv_cache_elements(stage));
 }
 
@@ -586,7 +585,7 @@ static inline void stage_take_lists(Stage* stage) {
     const size_t buckets = (size_t)max_i64(stage->layout.buckets, ZERO2_BUFFERS);
     stage->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
     stage->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
-    stage->head = (HeadActivations*)checked_calloc((size_t)stage->heads, sizeof(HeadActivations), "the slots");
+    stage->head = (HeadActivations*)checked_calloc((size_t)stage->head_slots, sizeof(HeadActivations), "the slots");
     for (int i = 0; i < stage->slots; i++) {
         stage->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
         stage->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
@@ -640,7 +639,8 @@ static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int
     stage->trains = schedule_trains(schedule);
     stage->split_backward = schedule_splits_backward(schedule->config.kind);
     if (!layout_build(&stage->layout, m, mesh, T, error)) return false;
-    if (stage->layout.last_stage) stage->heads = stage->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
+    if (stage->layout.last_stage)
+        stage->head_slots = stage->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
     stage->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
     for (int c = 0; c < mesh.v; c++) stage->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
     stage_take_lists(stage);

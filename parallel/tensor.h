@@ -360,8 +360,7 @@ static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations*
             if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);
         }
         comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
-        h->target_logit = h->row_sum + N;
-        crossentropy_loss(h->losses, h->row_sum, h->target_logit, N);
+        crossentropy_loss(h->losses, h->row_sum, h->row_sum + N, N);
     }
     if (stage->probe)
         probe_device_floats(stage->probe, place_of_pass(stage->probe, PROBE_LOSS, 0), h->losses, acts->tokens);

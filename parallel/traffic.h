@@ -137,7 +137,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
 
 // Bytes between replicas: in the site, and to other sites.
 typedef struct {
-    double near, far;
+    double intra_site, inter_site;
 } SiteTraffic;
 
 // Bytes that a rank sends in some steps for gradients of n elements that are summed over all replicas, k in each of S
@@ -148,13 +148,13 @@ static inline SiteTraffic gradient_traffic_of(const Mesh* mesh, double n, size_t
                                               double updates) {
     const double S = mesh->sites, k = mesh_site_size(mesh), single = sizeof(float);
     SiteTraffic traffic = {2 * (k - 1) / k * single * n * steps, 2 * (S - 1) / S * single * n / k * steps};
-    if (mesh->zero) traffic.far = (S - 1) / S * (single * steps + (double)element * updates) * n;
+    if (mesh->zero) traffic.inter_site = (S - 1) / S * (single * steps + (double)element * updates) * n;
     return traffic;
 }
 
 static inline SiteTraffic gradient_traffic(const Layout* layout, size_t element, double steps, double updates) {
     const double S = layout->mesh.sites;
     SiteTraffic traffic = gradient_traffic_of(&layout->mesh, (double)layout->elements, element, steps, updates);
-    traffic.far += (S - 1) / S * sizeof(float) * updates * traffic_muon_elements(layout);
+    traffic.inter_site += (S - 1) / S * sizeof(float) * updates * traffic_muon_elements(layout);
     return traffic;
 }

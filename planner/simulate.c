@@ -500,8 +500,6 @@ static void paper(void) {
     for (int i = 0; i < 8; i++) paper_sizes(topologies[i]);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-
 int main(int argc, char** argv) {
     Arguments a = {"torus:8x8", "ring,multitree", "1MiB,16MiB", NULL, NULL, NULL,  NULL,  NULL,
                    0,           SIM_HEADS_NONE,   SIM_FREE,     16,   0,    false, false, false};

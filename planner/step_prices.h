@@ -33,23 +33,23 @@ static inline PipelineConfig step_pipeline(const StepSetup* x) {
 
 // ---- Replicas ---------------------------------------------------------------------------------------------------
 
-// The algorithm by which replicas of a site sum, or (far) one of each site; NULL: a library's (trainer/setup.h).
-static inline const char* replicas_algorithm(const StepSetup* s, bool far) {
+// The algorithm by which replicas of a site sum, or (inter_site) one of each site; NULL: a library's (trainer/setup.h).
+static inline const char* replicas_algorithm(const StepSetup* s, bool inter_site) {
     const Mesh* mesh = &s->mesh;
     const char* named = s->methods.allreduce;
-    if (named && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1)) return strcmp(named, "native") ? named : NULL;
-    return far && async_schedule_are_late(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
+    if (named && inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1))
+        return strcmp(named, "native") ? named : NULL;
+    return inter_site && async_schedule_are_late(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
 }
 
-// A collective of the replicas of a site, or (far) of one replica of each site, without its price: sharing > 0 where it
-// uses the links of the cluster's sites, 0 on the fabric of one.
-static inline LinkKept replicas_link(const StepSetup* s, bool far, PlanKind kind, const char* algorithm) {
+// A collective of the replicas of a site, or (inter_site) of one replica of each site, without its price: sharing > 0
+// where it uses the links of the cluster's sites, 0 on the fabric of one.
+static inline LinkKept replicas_link(const StepSetup* s, bool inter_site, PlanKind kind, const char* algorithm) {
     const Mesh* mesh = &s->mesh;
     const int site = mesh_site_size(mesh);
-    const bool wan = far && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
-    const LinkKept x = {
-        kind,     far ? mesh->sites : site, mesh->t * (far ? site : 1), wan ? mesh->t * mesh->p * site : 0, {0, 0},
-        algorithm};
+    const int ranks = inter_site ? mesh->sites : site, stride = mesh->t * (inter_site ? site : 1);
+    const bool wan = inter_site && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
+    const LinkKept x = {kind, ranks, stride, wan ? mesh->t * mesh->p * site : 0, {0, 0}, algorithm};
     return x;
 }
 
@@ -70,8 +70,8 @@ static inline bool replicas_plan(const StepSetup* s, const Cluster* c, LinkKept*
 }
 
 // Seconds of a collective of replicas, `bytes` a rank.
-static inline double replicas_seconds(Rates* r, const StepSetup* s, bool far, PlanKind kind, double bytes) {
-    LinkKept x = replicas_link(s, far, kind, replicas_algorithm(s, far));
+static inline double replicas_seconds(Rates* r, const StepSetup* s, bool inter_site, PlanKind kind, double bytes) {
+    LinkKept x = replicas_link(s, inter_site, kind, replicas_algorithm(s, inter_site));
     const bool wan = x.sharing > 0;
     Error error;
     if (x.ranks == 1 || bytes <= 0) return 0;
@@ -97,9 +97,9 @@ static inline bool sums_by_shards(const StepSetup* s) {
 static inline bool replicas_check(const StepSetup* s, Error* error) {
     const Mesh* mesh = &s->mesh;
     const char* name = s->methods.allreduce;
-    const bool far = mesh->sites > 1 && mesh_site_size(mesh) == 1, halves = mesh->zero || sums_by_shards(s);
-    const bool compressed = far && async_schedule_compresses(&s->methods.async);
-    LinkKept x = replicas_link(s, far, compressed ? PLAN_ALL_GATHER : PLAN_ALL_REDUCE, name);
+    const bool inter_site = mesh->sites > 1 && mesh_site_size(mesh) == 1, halves = mesh->zero || sums_by_shards(s);
+    const bool compressed = inter_site && async_schedule_compresses(&s->methods.async);
+    LinkKept x = replicas_link(s, inter_site, compressed ? PLAN_ALL_GATHER : PLAN_ALL_REDUCE, name);
     if (mesh->d == 1) return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", name);
     if (mesh->d % mesh->sites || strcmp(name, "native") == 0) return true;
     if (compressed || !halves) return replicas_plan(s, s->cluster, &x, error);
@@ -437,8 +437,8 @@ static inline double norm_seconds(StepPricing* g) {
     if (!s->software->ours) return 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
     for (int k = 0; k < 3; k++)
         seconds += collective_seconds(&g->rates, PLAN_ALL_REDUCE, bytes, groups[k][0], groups[k][1]);
-    const int far = (async_schedule_are_late(&s->methods.async) ? 0 : 2) + (mesh->zero > 0);
-    return far ? seconds + far * replicas_seconds(&g->rates, s, true, PLAN_ALL_REDUCE, bytes) : seconds;
+    const int sums = (async_schedule_are_late(&s->methods.async) ? 0 : 2) + (mesh->zero > 0);
+    return sums ? seconds + sums * replicas_seconds(&g->rates, s, true, PLAN_ALL_REDUCE, bytes) : seconds;
 }
 
 // A message from virtual stage i to the next one, or back.
@@ -483,8 +483,8 @@ static inline double* step_numbers(int n) { return (double*)checked_calloc((size
 
 // The bytes that a rank of each stage sends, (p), when fragment f is sent: to other sites, and in its site. one: the
 // layout of a model of one block; holder: the stages with the embedding, each block, and the head.
-static inline void exchange_count(const StepSetup* s, const Layout* one, const int* holder, int f, double* far,
-                                  double* near) {
+static inline void exchange_count(const StepSetup* s, const Layout* one, const int* holder, int f, double* inter,
+                                  double* intra) {
     const AsyncConfig* config = &s->methods.async;
     const int L = s->model.L;
     for (int b = 0; b < one->buckets; b++) {
@@ -495,8 +495,8 @@ static inline void exchange_count(const StepSetup* s, const Layout* one, const i
             const bool twice = tensor.kind == WTE && s->model.tied && holder[0] != holder[L + 1];
             if (async_schedule_fragment(config, &tensor, L) != f) continue;
             for (int use = 0; use <= twice; use++) {
-                far[holder[use ? L + 1 : tensor.layer + 1]] += once.far;
-                near[holder[use ? L + 1 : tensor.layer + 1]] += once.near;
+                inter[holder[use ? L + 1 : tensor.layer + 1]] += once.inter_site;
+                intra[holder[use ? L + 1 : tensor.layer + 1]] += once.intra_site;
             }
         }
     }
@@ -504,7 +504,7 @@ static inline void exchange_count(const StepSetup* s, const Layout* one, const i
 
 // Seconds of the exchange of a fragment. All ranks of a site share its links, those of a stage that sends less leave
 // more to the others: the mean counts. Inside a site the stage counts that sends the most.
-static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const double* far, const double* near) {
+static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const double* inter, const double* intra) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
     const int S = mesh->sites, k = mesh_site_size(mesh), p = x->plan.p;
@@ -513,9 +513,9 @@ static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const do
     double mean = 0, most = 0, inside = 0;
     if (async_schedule_compresses(&s->methods.async)) kind = PLAN_ALL_GATHER;
     for (int r = 0; r < p; r++) {
-        mean += far[r] / p;
-        most = fmax(most, far[r]);
-        inside = fmax(inside, near[r]);
+        mean += inter[r] / p;
+        most = fmax(most, inter[r]);
+        inside = fmax(inside, intra[r]);
     }
     x->exchange.bytes[f] = mean;
     const double sent = shared ? mean : most;

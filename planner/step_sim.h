@@ -539,7 +539,7 @@ static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic,
         const int64_t H = async->period;
         const SiteTraffic sites =
             async_schedule_traffic(async, &layout, s->model.L, (size_t)s->software->value_bytes, H, 2 * H);
-        traffic->data = (sites.near + sites.far) / (double)H;
+        traffic->data = (sites.intra_site + sites.inter_site) / (double)H;
     }
     layout_free(&layout);
     return true;

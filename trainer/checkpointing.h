@@ -30,17 +30,17 @@ static inline void die_as_site(Trainer* t, const char* text) {
 // Ends the run where replicas of a parameter on ranks of the scope have different bits (trainer/replica_check.h).
 static inline void check_replicas(Trainer* t, Scope scope) {
     Stage* stage = &t->stage;
-    const bool far = scope == SCOPE_WORLD;
+    const bool inter_site = scope == SCOPE_WORLD;
     char what[1024], text[1536];
     if (!replicas_differ(what, sizeof what, &t->groups, &stage->layout, &stage->model, stage->params, stage->checksums,
-                         far))
+                         inter_site))
         return;
     snprintf(
         text, sizeof text,
         "step %lld: silent data corruption: %s. Continue from the last checkpoint with --resume; if it is the same "
         "rank again, leave its machine out",
         (long long)t->step, what);
-    if (far) comm_abort_all(&t->world, EXIT_RUN, text);
+    if (inter_site) comm_abort_all(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
 }
 
@@ -132,8 +132,8 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     if (t->settings.check_replicas_every) check_replicas(t, stage->grads.scope);
     if (stage->async && !check_late_gradient(t, timed)) return;
     t->saved_at = started;
-    Comm *data = &t->groups.data, *far = &t->groups.far;
-    const int64_t counted[2] = {data->size_bytes, far->size_bytes}; // the gather is no part of training
+    Comm *data = &t->groups.data, *inter_site = &t->groups.inter_site;
+    const int64_t counted[2] = {data->size_bytes, inter_site->size_bytes}; // the gather is no part of training
     if (stage->async) async_dp_gather_values(stage);
     Error error;
     t->saver.timed = timed;
@@ -144,7 +144,7 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
                     error.text);
     }
     data->size_bytes = counted[0];
-    far->size_bytes = counted[1];
+    inter_site->size_bytes = counted[1];
     if (last || t->saves_wait) finish_save(t);
 }
 

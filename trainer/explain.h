@@ -234,7 +234,7 @@ static void say_zero(Explanation* e) {
 static void explain_data(Explanation* e) {
     const Mesh* mesh = e->mesh;
     const int k = mesh_site_size(mesh), block = layout_slice(e->layout, 0, NORM1_W)->bucket;
-    const double sent = (e->sends.data - e->sends.far) * sums_factor(&e->t->sums[PLAN_ALL_REDUCE]);
+    const double sent = (e->sends.data - e->sends.inter_site) * sums_factor(&e->t->data_plans[PLAN_ALL_REDUCE]);
     if (k == 1) return;
     SAY("Data parallel (docs/data_parallel.md). The %s hold the same slices%s and compute gradients of different "
         "sequences. As soon as the backward pass of a block is over%s, %s of its gradients, %s, starts, while the "
@@ -256,7 +256,7 @@ static void explain_sites(Explanation* e) {
     char mode[512] = "sync";
     const Mesh* mesh = e->mesh;
     const int k = mesh_site_size(mesh);
-    const double sent = e->sends.far * sums_factor(&e->t->far_sums[PLAN_ALL_REDUCE]);
+    const double sent = e->sends.inter_site * sums_factor(&e->t->inter_site_plans[PLAN_ALL_REDUCE]);
     if (mesh->sites == 1 && !e->stage->async) return;
     if (e->stage->async) async_dp_text(mode, sizeof mode, e->stage);
     SAY("Sites (docs/async_dp.md). %d site%s of %d replica%s: stage 0 of site 0 is %s. %s: %s.", mesh->sites,
@@ -271,15 +271,16 @@ static void explain_sites(Explanation* e) {
 // The plans of sums between replicas, in a site and between sites: steps and first message.
 static void explain_collectives(Explanation* e) {
     for (int i = 0; i < 2 * PLAN_KINDS; i++) {
-        const bool far = i >= PLAN_KINDS;
-        const Plan* plan = far ? &e->t->far_sums[i - PLAN_KINDS] : &e->t->sums[i];
-        const int k = mesh_site_size(e->mesh), step = e->mesh->t * (far ? k : 1);
+        const bool inter_site = i >= PLAN_KINDS;
+        const Plan* plan = inter_site ? &e->t->inter_site_plans[i - PLAN_KINDS] : &e->t->data_plans[i];
+        const int k = mesh_site_size(e->mesh), step = e->mesh->t * (inter_site ? k : 1);
         if (!plan->n) continue;
         if (!e->text[0]) SAY("All-reduce algorithm (docs/collectives.md); bytes above are the mean of its ranks.");
         SAY(" By %s (%s) the %s%s takes %d step%s with 1/%d parts of a %s; first rank %d sends %d of them to rank %d.",
-            plan->name, allreduce_network(e->t, far), plan_kind_name(plan->kind), far ? " between sites" : "",
-            plan->steps, plural(plan->steps), plan->chunks, far && k > 1 ? "rank's share of a bucket" : "bucket",
-            plan->transfers[0].from * step, plan->transfers[0].chunks, plan->transfers[0].to * step);
+            plan->name, allreduce_network(e->t, inter_site), plan_kind_name(plan->kind),
+            inter_site ? " between sites" : "", plan->steps, plural(plan->steps), plan->chunks,
+            inter_site && k > 1 ? "rank's share of a bucket" : "bucket", plan->transfers[0].from * step,
+            plan->transfers[0].chunks, plan->transfers[0].to * step);
     }
 }
 

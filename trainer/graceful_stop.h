@@ -89,25 +89,25 @@ static inline Asked stop_take(Stop* s) {
     return all;
 }
 
-static inline void stop_tell(Stop* s, Comm* far, bool stop, bool save, int64_t due) {
+static inline void stop_tell(Stop* s, Comm* inter_site, bool stop, bool save, int64_t due) {
     const double mine[2] = {(double)stop, (double)save};
-    const int64_t counted = far->size_bytes; // no part of training
+    const int64_t counted = inter_site->size_bytes; // no part of training
     if (!s->sum) s->sum = (double*)device_malloc(sizeof mine, "a word to other sites");
     device_from_host(s->sum, mine, sizeof mine);
-    s->request = comm_all_reduce_start(far, s->sum, 2, COMM_DOUBLE, COMM_SUM);
+    s->request = comm_all_reduce_start(inter_site, s->sum, 2, COMM_DOUBLE, COMM_SUM);
     s->due = due;
-    far->size_bytes = counted;
+    inter_site->size_bytes = counted;
 }
 
 // At the end of a step, on all ranks: whether the run ends or is saved here. asked: the flags of the scope, the same on
-// all its ranks. far: the ranks at this one's place in the sites. merged: the step that merges what the sites send in
-// this one; 0: they send nothing.
-static inline Asked stop_agreed(Stop* s, Comm* far, Scope scope, int64_t step, int64_t merged, Asked asked) {
+// all its ranks. inter_site: the ranks at this one's place in the sites. merged: the step that merges what the sites
+// send in this one; 0: they send nothing.
+static inline Asked stop_agreed(Stop* s, Comm* inter_site, Scope scope, int64_t step, int64_t merged, Asked asked) {
     Asked all = {false, false};
-    if (scope == SCOPE_WORLD || far->size == 1) return asked;
+    if (scope == SCOPE_WORLD || inter_site->size == 1) return asked;
     if (s->due && step >= s->due) all = stop_take(s);
     if (all.stop) return all;
-    if (merged && !s->due) stop_tell(s, far, asked.stop, asked.save && !all.save, merged);
+    if (merged && !s->due) stop_tell(s, inter_site, asked.stop, asked.save && !all.save, merged);
     return s->due && step >= s->due ? stop_take(s) : all;
 }
 

@@ -273,7 +273,7 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     log_number(log, "mfu", mfu > 0 ? mfu : (double)NAN, 4);
     fprintf(log, ",\"comm_bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline,
             t->bytes.data);
-    if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"dp_inter_site\":%.0f", t->bytes.far);
+    if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"dp_inter_site\":%.0f", t->bytes.inter_site);
     fprintf(log, "}");
     log_number(log, "bubble", t->bubble, 4);
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);

@@ -24,7 +24,7 @@ static Traffic traffic_of_stage(const Stage* stage, const Layout* layout, int m)
 // Bytes that a rank sends in a step, in the three groups, and of data to other sites; with asynchronous sites, the mean
 // over an outer step.
 typedef struct {
-    double tensor, pipeline, data, far;
+    double tensor, pipeline, data, inter_site;
 } Sends;
 
 // Bytes that a rank with a layout sends to other replicas, divided into sites, in the steps first + 1 to last.
@@ -40,7 +40,8 @@ static Sends sends_of_rank(const Stage* stage, int m) {
     const SiteTraffic round = replica_traffic(stage, &stage->layout, period, 2 * period); // not the first
     const bool sites = stage->layout.mesh.sites > 1 || stage->async;
     const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
-                         sites ? (round.near + round.far) / (double)period : traffic.data, round.far / (double)period};
+                         sites ? (round.intra_site + round.inter_site) / (double)period : traffic.data,
+                         round.inter_site / (double)period};
     return sends;
 }
 
@@ -133,23 +134,23 @@ static void print_caat(const Stage* stage) {
 }
 
 // The network of the all-reduces in a site, or between sites; see build_allreduce_plans.
-static const char* allreduce_network(const Trainer* t, bool far) {
+static const char* allreduce_network(const Trainer* t, bool inter_site) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    const bool named = far == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
+    const bool named = inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
     return named && t->settings.topology ? t->settings.topology : "full, all to all";
 }
 
 // Prints the all-reduce algorithms: of --allreduce, and between sites.
 static void print_allreduce(const Trainer* t) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    for (int far = 0; far < 2; far++) {
-        const char* where = far ? "between sites " : "in a site ";
+    for (int inter_site = 0; inter_site < 2; inter_site++) {
+        const char* where = inter_site ? "between sites " : "in a site ";
         if (mesh->sites == 1) where = "";
         int n = 0;
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
-            const Plan* plan = far ? &t->far_sums[kind] : &t->sums[kind];
+            const Plan* plan = inter_site ? &t->inter_site_plans[kind] : &t->data_plans[kind];
             if (!plan->n) continue;
-            if (n++ == 0) printf("allreduce %sby %s on %s:", where, plan->name, allreduce_network(t, far));
+            if (n++ == 0) printf("allreduce %sby %s on %s:", where, plan->name, allreduce_network(t, inter_site));
             printf("%s %s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", plan_kind_name(plan->kind), plan->steps,
                    plan->steps == 1 ? "" : "s", plan->chunks);
         }
@@ -339,8 +340,8 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
         sum.data += one.data;
         if (sites) {
             const SiteTraffic of = replica_traffic(mine, &layout, first, t->step);
-            sites->near += of.near;
-            sites->far += of.far;
+            sites->intra_site += of.intra_site;
+            sites->inter_site += of.inter_site;
         }
         layout_free(&layout);
     }
@@ -361,12 +362,13 @@ static void print_traffic_row(const char* group, const char* what, const char* c
 // Prints the bytes that replicas have sent since step `first`, as the mean of a step.
 static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula, int64_t first) {
     const double steps = (double)(t->step - first);
-    const double near = sums_factor(&t->sums[PLAN_ALL_REDUCE]), far = sums_factor(&t->far_sums[PLAN_ALL_REDUCE]);
+    const double intra_site = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]),
+                 inter_site = sums_factor(&t->inter_site_plans[PLAN_ALL_REDUCE]);
     char counted[2][32];
-    snprintf(counted[0], sizeof counted[0], "%.3f", (all.data - all.far) / steps / 1e6);
-    snprintf(counted[1], sizeof counted[1], "%.3f", all.far / steps / 1e6);
-    print_traffic_row("data", "inside sites, mean of all steps", counted[0], near * formula.near / steps);
-    print_traffic_row("", "between sites, mean of all steps", counted[1], far * formula.far / steps);
+    snprintf(counted[0], sizeof counted[0], "%.3f", (all.data - all.inter_site) / steps / 1e6);
+    snprintf(counted[1], sizeof counted[1], "%.3f", all.inter_site / steps / 1e6);
+    print_traffic_row("data", "inside sites, mean of all steps", counted[0], intra_site * formula.intra_site / steps);
+    print_traffic_row("", "between sites, mean of all steps", counted[1], inter_site * formula.inter_site / steps);
 }
 
 // Prints the counted bytes of the last step beside the formulas; all: the bytes since step `first`.
@@ -388,7 +390,7 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     print_traffic_row("", "together", counted[0], sum.layers + sum.ends);
     print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
                       counted[1], sum.pipeline + sum.tied);
-    const double factor = sums_factor(&t->sums[PLAN_ALL_REDUCE]);
+    const double factor = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]);
     if (mesh->sites > 1 || t->stage.async)
         print_site_traffic(t, all, sites, first);
     else

@@ -579,53 +579,55 @@ static inline void check_evaluation_schedules(const Trainer* t) {
 
 // ---- Sums -------------------------------------------------------------------------------------------------------
 
-// Whether the replicas of a site (far = false), or the sites, use a kind of collective in every step or outer step.
-static inline bool needs_collective(const Stage* s, bool far, PlanKind kind) {
+// Whether the replicas of a site, or (inter_site) the sites, use a kind of collective in every step or outer step.
+static inline bool needs_collective(const Stage* s, bool inter_site, PlanKind kind) {
     const Mesh* mesh = &s->layout.mesh;
-    const bool halves = mesh->zero > 0 || (!far && s->grads.hierarchical); // a reduce-scatter, then an all-gather
-    if ((far ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
-    if (far && s->async && async_dp_compresses(s)) return kind == PLAN_ALL_GATHER;
+    const bool halves = mesh->zero || (!inter_site && s->grads.hierarchical); // a reduce-scatter, then an all-gather
+    if ((inter_site ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
+    if (inter_site && s->async && async_dp_compresses(s)) return kind == PLAN_ALL_GATHER;
     return (kind == PLAN_ALL_REDUCE) != halves;
 }
 
-static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool far, const char* name, const Network* net,
-                              Error* error) {
+static inline bool build_sums(Plan plans[PLAN_KINDS], const Stage* s, bool inter_site, const char* name,
+                              const Network* net, Error* error) {
     bool ok = true;
     for (int kind = 0; kind < PLAN_KINDS && ok; kind++) {
-        if (!needs_collective(s, far, (PlanKind)kind)) continue;
+        if (!needs_collective(s, inter_site, (PlanKind)kind)) continue;
         ok = collective_build(&plans[kind], name, (PlanKind)kind, net, error) && plan_check(&plans[kind], net, error);
     }
     return ok;
 }
 
-// Builds the plans of the data group, or of the far group, by an algorithm on a network.
-static inline bool build_allreduce(Trainer* t, bool far, const char* algorithm, const char* topology, Error* error) {
+// Builds the plans of the data group, or of the inter-site group, by an algorithm on a network.
+static inline bool build_allreduce(Trainer* t, bool inter_site, const char* algorithm, const char* topology,
+                                   Error* error) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    const int replicas = far ? mesh->sites : mesh_site_size(mesh);
+    const int replicas = inter_site ? mesh->sites : mesh_site_size(mesh);
+    Plan* plans = inter_site ? t->inter_site_plans : t->data_plans;
     Network net;
-    if (!replicas_network(&net, topology, replicas, mesh->sites > 1 && !far, error)) return false;
-    const bool ok = build_sums(far ? t->far_sums : t->sums, &t->stage, far, algorithm, &net, error);
+    if (!replicas_network(&net, topology, replicas, mesh->sites > 1 && !inter_site, error)) return false;
+    const bool ok = build_sums(plans, &t->stage, inter_site, algorithm, &net, error);
     network_free(&net);
     return ok;
 }
 
 // The plans of the sums between replicas, and between sites (comm/collectives/collectives.h): --allreduce on --topology
-// for the data group, or, where every replica is a site, for the far group. Without it groups on processors have a plan
-// too, and asynchronous sites anywhere: they would call MPI's non-blocking all-reduce in place, which in Open MPI is a
-// tree, up and then down, whose root sends and receives log2(n) times the vector.
+// for the data group, or, where every replica is a site, for the inter-site group. Without it groups on processors have
+// a plan too, and asynchronous sites anywhere: they would call MPI's non-blocking all-reduce in place, which in Open
+// MPI is a tree, up and then down, whose root sends and receives log2(n) times the vector.
 static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
     enum { MOST_REPLICAS = 128 }; // the table of more is large, and only --dry-run has as many on processors
     const Settings* o = &t->settings;
     const bool native = o->allreduce && strcmp(o->allreduce, "native") == 0;
     if (o->allreduce && mesh->d == 1)
         return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
-    for (int far = 0; far < 2; far++) {
-        const int replicas = far ? mesh->sites : mesh_site_size(mesh);
-        const bool named = o->allreduce && far == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
-        const bool planned = (DEVICE_IS_HOST && replicas <= MOST_REPLICAS) || (far && t->stage.async);
+    for (int inter_site = 0; inter_site < 2; inter_site++) {
+        const int replicas = inter_site ? mesh->sites : mesh_site_size(mesh);
+        const bool named = o->allreduce && inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
+        const bool planned = (DEVICE_IS_HOST && replicas <= MOST_REPLICAS) || (inter_site && t->stage.async);
         const char* algorithm = planned ? algorithm_usual(replicas) : NULL;
         if (named) algorithm = native ? NULL : o->allreduce;
-        if (replicas > 1 && algorithm && !build_allreduce(t, far, algorithm, named ? o->topology : NULL, error))
+        if (replicas > 1 && algorithm && !build_allreduce(t, inter_site, algorithm, named ? o->topology : NULL, error))
             return false;
     }
     return true;

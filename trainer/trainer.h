@@ -28,7 +28,7 @@ ends all of them.
 
 typedef struct {
     double tensor, pipeline, data; // bytes sent in a step, by all ranks together
-    double far;                    // the part of data that went to other sites
+    double inter_site;             // the part of data that went to other sites
 } Bytes;
 
 // The tokens of the micro-batches of one pass through a schedule: inputs of all, targets of all, then (--document-mask)
@@ -51,8 +51,8 @@ typedef struct {
     Stage stage;
     Scope stats_scope; // the ranks over which a step's loss, norm and bytes are summed
     Schedule schedule;
-    Plan sums[PLAN_KINDS];     // the data group's sums of gradients and gathers of parameters, with --allreduce
-    Plan far_sums[PLAN_KINDS]; // the far group's
+    Plan data_plans[PLAN_KINDS];       // the data group's sums of gradients and gathers of parameters, with --allreduce
+    Plan inter_site_plans[PLAN_KINDS]; // the inter-site group's
     Sources train_files, val_files;
     Tokenizer tokenizer; // of the tokens in them; vocab 0: not known
     DataMix train, val;

@@ -148,11 +148,11 @@ static inline void open_groups(Trainer* t) {
     Comm* list[GROUPS];
     groups_list(&t->groups, list);
     for (int i = 0; i < GROUPS; i++) watchdog_group(&t->watch, list[i], t->world.rank);
-    if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.far, false); // before its plans, which it executes
+    if (t->stats_scope == SCOPE_SITE) comm_open_thread(&t->groups.inter_site, false); // it executes its plans
     tensor_overlap_open(stage);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
-        if (t->sums[kind].n) comm_use_plan(&t->groups.data, &t->sums[kind]);
-        if (t->far_sums[kind].n) comm_use_plan(&t->groups.far, &t->far_sums[kind]);
+        if (t->data_plans[kind].n) comm_use_plan(&t->groups.data, &t->data_plans[kind]);
+        if (t->inter_site_plans[kind].n) comm_use_plan(&t->groups.inter_site, &t->inter_site_plans[kind]);
     }
 }
 
@@ -179,8 +179,8 @@ static inline int trainer_free(Trainer* t, int status) {
     batch_free(&t->batch);
     free_this_rank(t);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
-        plan_free(&t->sums[kind]);
-        plan_free(&t->far_sums[kind]);
+        plan_free(&t->data_plans[kind]);
+        plan_free(&t->inter_site_plans[kind]);
     }
     trace_free(&t->trace);
     free(t->config);

@@ -33,8 +33,8 @@ import statistics
 import sys
 import time
 
-from runs import (PROJECT, child, compare, duration, guarded, is_complete, lines_of, loss_claim, plot, read_json,
-                  read_log, start, stop, verdict_lines, with_spread, write_json)
+from runs import (child, compare, duration, guarded, is_complete, lines_of, loss_claim, on_star, plot, PROJECT,
+                  read_json, read_log, start, stop, verdict_lines, with_spread, write_json)
 
 REPLICAS, ROUND = 4, 32  # d; H
 MODEL = '--arch gpt2 --layers 4 --hidden 96 --heads 3 --seq 64'.split()
@@ -78,13 +78,7 @@ def launcher(o, mbit):
     """What stands before the trainer, so that REPLICAS ranks of it run; mbit None: without a network of their own."""
     if mbit is None:
         return ['scripts/mpirun.sh', '-np', str(REPLICAS)]
-    links = os.path.join(o.out, 'network.txt')
-    with open(links, 'w', encoding='utf-8') as f:
-        print(f'nodes {REPLICAS + 1} # the last one is the switch', file=f)
-        for r in range(REPLICAS):
-            print(r, REPLICAS, f'{mbit:g}', 0, file=f)
-    return ['dev/experiments/net_torus.sh', 'with', links, '--here', 'dev/experiments/net_torus.sh', 'run',
-            str(REPLICAS)]
+    return on_star(os.path.join(o.out, 'network.txt'), REPLICAS, mbit)
 
 
 def shared_options(o):

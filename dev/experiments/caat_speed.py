@@ -81,14 +81,9 @@ def name_of(case):
 # ---- One launch --------------------------------------------------------------------------------------------------
 
 def command_of(o, case, mbit):
-    links = os.path.join(o.out, 'network.txt')
-    with open(links, 'w', encoding='utf-8') as f:
-        print(f'nodes {case.t + 1} # the last one is the switch', file=f)
-        for r in range(case.t):
-            print(r, case.t, f'{mbit:g}', 0, file=f)
     os.environ.update(NET_MTU=str(MTU[case.phase]), NET_BURST=str(MTU[case.phase] + 14), NET_MPI_FLAGS=MPI_FLAGS)
-    command = ['dev/experiments/net_torus.sh', 'with', links, '--here', 'dev/experiments/net_torus.sh', 'run',
-               str(case.t), o.trainer[case.precision]] + MODEL + ['--tp', str(case.t)] + OPTIONS[case.phase]
+    command = runs.on_star(os.path.join(o.out, 'network.txt'), case.t, mbit) + [o.trainer[case.precision]] + MODEL + [
+        '--tp', str(case.t)] + OPTIONS[case.phase]
     if case.fraction is not None:
         command += ['--caat-ranks', str(case.t), '--caat-fraction', f'{case.fraction:g}', '--caat-grad-dtype',
                     case.grad]

@@ -115,15 +115,9 @@ def computation(o, replicas):
 
 def launch(o, replicas, mbit, mode):
     """Milliseconds of a step, and cores that the other threads use."""
-    links = os.path.join(o.out, 'network.txt')
-    with open(links, 'w', encoding='utf-8') as f:
-        print(f'nodes {replicas + 1} # the last one is the switch', file=f)
-        for r in range(replicas):
-            print(r, replicas, f'{mbit:g}', 0, file=f)
     with placed(o, replicas) as place:
-        status, lines = lines_of(['dev/experiments/net_torus.sh', 'with', links, '--here',
-                                  'dev/experiments/net_torus.sh', 'run', str(replicas)] + options(o, replicas) +
-                                 ['--dp', str(replicas), '--allreduce', 'ring'] + MODES[mode])
+        status, lines = lines_of(runs.on_star(os.path.join(o.out, 'network.txt'), replicas, mbit) +
+                                 options(o, replicas) + ['--dp', str(replicas), '--allreduce', 'ring'] + MODES[mode])
     if status != 0:
         stop('the trainer does not run on the network:\n    ' + '    '.join(lines[-5:]))
     ms, seconds = step_ms(lines)

@@ -47,33 +47,15 @@
 # mptcpize (mptcpd), Open MPI.
 set -euo pipefail
 self=$(readlink -f "$0")
-prefix=threefold-sites- # of the namespaces: nothing else on the machine is touched
-state=/run/${prefix}now # what "up" has built, and where mpirun keeps its files
+prefix=threefold-sites-
+state=/run/${prefix}now # also what "up" has built
+# shellcheck source=dev/experiments/namespaces.sh
+. "$(dirname "$self")/namespaces.sh"
 by=${NET_PATHS_BY:-mptcp}
 cut_how=${NET_CUT:-drop}
 buffer=${NET_BUFFER:-262144}
-mtu=${NET_MTU:-9000}
-burst=${NET_BURST:-12000}
-child=""
 
-stop() { # STATUS MESSAGE
-    echo "net_sites.sh: $2" >&2
-    exit "$1"
-}
-
-usage() { sed -n '1d;/^#/!q;s/^# \{0,1\}//p' "$self"; }
-
-need() { # COMMAND PACKAGE
-    command -v "$1" >/dev/null 2>&1 || stop 1 "there is no $1 here: install it (Debian, Ubuntu: apt-get install $2)"
-}
-
-check_machine() {
-    [ "$(uname -s)" = Linux ] || stop 1 "network namespaces are Linux's: this is $(uname -s)"
-    [ "$(id -u)" = 0 ] || stop 1 "making networks needs root: try sudo $0, or a container started with --privileged"
-    need ip iproute2
-    need tc iproute2
-    need unshare util-linux
-    need sysctl procps
+check_settings() {
     case $by in
     mptcp)
         [ -e /proc/sys/net/mptcp/enabled ] ||
@@ -86,46 +68,11 @@ check_machine() {
     [[ $cut_how == drop || $cut_how == down ]] || stop 2 "NET_CUT is drop or down, not \"$cut_how\""
 }
 
-# Sets $mpirun.
-check_mpi() {
-    mpirun=${MPIRUN:-mpirun.openmpi}
-    [ -n "${MPIRUN:-}" ] || command -v "$mpirun" >/dev/null 2>&1 || mpirun=mpirun
-    need "$mpirun" openmpi-bin
-    case $("$mpirun" --version 2>&1) in
-    *"(Open MPI) 4."* | *"(OpenRTE) 4."*) ;;
-    *) stop 1 "$mpirun is not Open MPI 4, which this script can start: apt-get install openmpi-bin, or MPIRUN=..." ;;
-    esac
-    # mpirun splits the name of what it logs in with at spaces
-    case $self in
-    *[[:space:]]*) stop 1 "mpirun cannot start this script from a folder with a space in its name: $self" ;;
-    esac
-}
-
-sites_up() { ip netns list | awk -v p="$prefix" 'index($1, p) == 1 { print $1 }'; }
-
 # Sets sites, ranks, paths and rates of what is up.
 load() {
-    [[ -n $(sites_up) && -f $state/sites ]] || stop 1 "there are no sites: $0 up SITES RANKS PATHS MBIT first"
+    [[ -n $(spaces_up) && -f $state/sites ]] || stop 1 "there are no sites: $0 up SITES RANKS PATHS MBIT first"
     read -r sites ranks paths delay rates_text <"$state/sites"
     read -ra rates <<<"$rates_text"
-}
-
-down() {
-    local site pids left signal
-    for signal in TERM KILL; do
-        left=0
-        for site in $(sites_up); do
-            pids=$(ip netns pids "$site" 2>/dev/null || true)
-            [ -n "$pids" ] || continue
-            left=1
-            # shellcheck disable=SC2086  # a list of words
-            kill -"$signal" $pids 2>/dev/null || true
-        done
-        [ "$left" = 1 ] || break
-        sleep 0.3
-    done
-    for site in $(sites_up); do ip netns del "$site" || true; done # the cables go with their ends
-    rm -rf "$state"
 }
 
 site_address() { echo "10.97.0.$(($1 + 1))"; }
@@ -188,30 +135,20 @@ up() { # SITES RANKS PATHS MBIT [MICROSECONDS]
     ((mtu >= 576 && mtu <= 65000 && burst >= mtu + 14 && buffer >= 65536)) ||
         stop 2 "NET_MTU is 576 to 65000, NET_BURST at \
 least 14 more, or nothing would pass, NET_BUFFER at least 65536: not $mtu, $burst and $buffer"
-    [ -z "$(sites_up)" ] || stop 1 "sites are up already, or were left by an interrupted run: $0 down"
+    [ -z "$(spaces_up)" ] || stop 1 "sites are up already, or were left by an interrupted run: $0 down"
 
     made=1 # from here on a failure or a signal has something to clear
     mkdir -p "$state"
     echo "$sites $ranks $paths $delay ${rates[*]}" >"$state/sites"
     for ((a = 0; a < sites; a++)); do
-        ip netns add "$prefix$a"
-        # rp_filter: an answer may leave by another path than the question came by. notsent_lowat: a short message must
-        # not stand behind a megabyte that waits in the socket already. local_port_range: for those who connect; who
-        # listens has a lower port. Both ends of a connection try to add subflows, but only the one that listens can be
-        # found, and by the rule "dport ... prohibit" below the others give up at once. retries2: a connection whose
-        # only path is cut waits four minutes at least before it gives up.
-        ip netns exec "$prefix$a" sysctl -q -w \
-            net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 \
-            net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_notsent_lowat=16384 \
-            net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_no_metrics_save=1 net.ipv4.tcp_retries2=255 \
-            net.ipv4.ip_local_port_range="32768 60999" \
-            net.ipv4.tcp_rmem="4096 1048576 $((8 * buffer))" net.ipv4.tcp_wmem="4096 $buffer $buffer" ||
-            stop 1 "sysctl failed"
+        # local_port_range: for those who connect; who listens has a lower port. Both ends of a connection try to add
+        # subflows, but only the one that listens can be found, and by the rule "dport ... prohibit" below the others
+        # give up at once. retries2: a connection whose only path is cut waits four minutes at least before it gives up.
+        add_space "$a" net.ipv4.tcp_retries2=255 net.ipv4.ip_local_port_range="32768 60999" \
+            net.ipv4.tcp_rmem="4096 1048576 $((8 * buffer))" net.ipv4.tcp_wmem="4096 $buffer $buffer"
         # rto_max: a dead path is tried again every second, so it is in use again a second after it was healed. Linux
         # before 6.15 does not have it, and tries again after 1, 2, 4, ... 120 s.
         ip netns exec "$prefix$a" sysctl -q -w net.ipv4.tcp_rto_max_ms=1000 2>/dev/null || true
-        [ ! -e /proc/sys/net/ipv6 ] || ip netns exec "$prefix$a" sysctl -q -w \
-            net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
         ip -n "$prefix$a" -batch - <<END || stop 1 "could not set up site $a"
 link set lo up
 link add node type veth peer name stub
@@ -260,55 +197,29 @@ endpoint() { # A B K
 }
 
 run() { # COMMAND ...
-    local a hosts="" preload=() include=node flags=()
+    local a hosts="" before=() include=node flags=()
     [ $# -ge 1 ] || stop 2 "run COMMAND ..."
     load
-    mkdir -p "$state/mpi"
     for ((a = 0; a < sites; a++)); do hosts+=${hosts:+,}$(site_address $a):$ranks; done
     case $by in
-    mptcp) preload=(mptcpize run) ;;
+    mptcp) before=(mptcpize run) ;;
     mpi)
         [ "$sites" = 2 ] ||
             stop 2 "NET_PATHS_BY=mpi joins two sites: with more, Open MPI pairs interfaces that no path joins"
         include=10.98.0.0/16
         ;;
     esac
-    # Messages up to 4 MB are sent at once ("eager"). Longer ones ask first and wait for the answer, which stands in the
-    # queue behind what flows the other way: with Open MPI's usual 64 KB a step of the trainer took half as long again.
-    # Its own striping wants the usual, because what is sent at once is not cut into pieces.
-    [ "$by" = mpi ] || flags=(--mca btl_tcp_eager_limit 4194304 --mca btl_tcp_rndv_eager_limit 4194304
-        --mca btl_tcp_max_send_size 4194304 --mca btl_tcp_free_list_num 1 --mca btl_tcp_free_list_inc 2)
-    flags+=(--allow-run-as-root --bind-to none --host "$hosts" -np $((sites * ranks))
-        --mca plm_rsh_agent "$self enter" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include node
-        --mca oob_tcp_dynamic_ipv4_ports 20000-20001
-        --mca orte_tmpdir_base "$state/mpi" --mca btl_vader_backing_directory "$state/mpi"
-        --mca pml ob1 --mca btl 'tcp,vader,self' --mca btl_tcp_if_include "$include" --mca mpi_yield_when_idle 1
-        --mca btl_base_warn_component_unused 0 --mca btl_tcp_flags send)
-    # mpirun may say that it could not set the process group of a child that was faster than it: that is no fault.
-    # shellcheck disable=SC2086  # NET_MPI_FLAGS is a list of words
-    guarded enter "$(site_address 0)" exec "${preload[@]}" "$mpirun" "${flags[@]}" ${NET_MPI_FLAGS:-} "$@" \
-        2> >(grep --line-buffered -v 'plm:rsh: Warning: setpgid' >&2)
+    # Its own striping wants the usual limit, because what is sent at once is not cut into pieces.
+    [ "$by" = mpi ] || flags=("${eager[@]}")
+    flags+=(--mca btl 'tcp,vader,self' --mca btl_tcp_if_include "$include" --mca oob_tcp_dynamic_ipv4_ports 20000-20001
+        --mca btl_vader_backing_directory "$state/mpi")
+    start_mpi "$(site_address 0)" "$hosts" $((sites * ranks)) "$@"
 }
+run_everywhere() { run "$@"; }
 
-# As "ssh HOST COMMAND ..." would: runs the command in the site with that address. mpirun passes shell text, run()
-# words.
-enter() {
+enter() { # ADDRESS COMMAND ...
     local site=$((${1#10.97.0.} - 1))
-    shift
-    if [ "${1:-}" = exec ]; then shift; else set -- sh -c "$*"; fi
-    # shellcheck disable=SC2016  # the inner shell expands them
-    exec ip netns exec "$prefix$site" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "site$site" "$@"
-}
-
-# Runs a command so that a signal reaches this script at once (a shell waits for a command in the foreground to end
-# first).
-guarded() {
-    local status=0
-    "$@" <&0 &
-    child=$!
-    wait "$child" || status=$?
-    child=""
-    return "$status"
+    enter_space "$site" "site$site" "${@:2}"
 }
 
 # Calls "FUNCTION A B K" for both ends of a path between every two sites, or the two that are said.
@@ -365,71 +276,12 @@ heal_end() { # A B K
     endpoint "$@"
 }
 
-bytes() {
-    local site
-    for site in $(sites_up | sort -V); do
-        ip -n "$site" -o -s link | awk -v from="${site#"$prefix"}" '{
-            sub(/@.*/, "", $2)
-            if ($2 !~ /^to[0-9]p[0-9]/) next
-            for (i = 1; i < NF; i++) if ($i == "TX:") break
-            while (i < NF && $i !~ /^[0-9]+$/) i++
-            print from, substr($2, 3, 1), substr($2, 5, 1), $i }' | sort -n
-    done
+bytes() { bytes_sent '^to[0-9]p[0-9]' | sed 's/ to\(.\)p/ \1 /' | sort -n; }
+other_action() { # cut, heal
+    case $1 in
+    cut | heal) both_ends "$1_end" "${@:2}" ;;
+    *) no_action "$1" ;;
+    esac
 }
 
-made=0 keep=0
-clean_up() {
-    local status=$?
-    trap '' INT TERM HUP
-    if [ -n "$child" ]; then
-        kill -TERM "$child" 2>/dev/null || true
-        for _ in {1..50}; do
-            kill -0 "$child" 2>/dev/null || break
-            sleep 0.1
-        done
-        kill -KILL "$child" 2>/dev/null || true
-    fi
-    [ "$made" = 0 ] || [ "$keep" = 1 ] || down
-    exit "$status"
-}
-
-action=${1:-}
-[ $# = 0 ] || shift
-case $action in
-'' | -h | --help | help)
-    usage
-    [ -n "$action" ] || exit 2
-    exit 0
-    ;;
-enter) enter "$@" ;;
-esac
-check_machine
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
-case $action in
-up)
-    up "$@"
-    keep=1
-    ;;
-down) down ;;
-bytes) bytes ;;
-cut) both_ends cut_end "$@" ;;
-heal) both_ends heal_end "$@" ;;
-run)
-    check_mpi
-    run "$@"
-    ;;
-with)
-    arguments=()
-    while [ $# -gt 0 ] && [ "$1" != -- ] && [ "$1" != --here ]; do arguments+=("$1"); shift; done
-    [ $# -ge 2 ] || stop 2 "with SITES RANKS PATHS MBIT [MICROSECONDS] -- COMMAND ... (see net_sites.sh --help)"
-    how=$1
-    shift
-    check_mpi
-    up "${arguments[@]}"
-    if [ "$how" = --here ]; then guarded "$@"; else run "$@"; fi
-    ;;
-*) stop 2 "no such action: $action (see net_sites.sh --help)" ;;
-esac
+main 'SITES RANKS PATHS MBIT [MICROSECONDS]' "$@"

@@ -42,66 +42,12 @@
 set -euo pipefail
 self=$(readlink -f "$0")
 project=$(cd "$(dirname "$self")/../.." && pwd)
-prefix=threefold-net-       # of the namespaces: nothing else on the machine is touched
-mpi_files=/run/${prefix}mpi # where mpirun keeps its files
-mtu=${NET_MTU:-9000}
-burst=${NET_BURST:-12000}
-scratch="" child=""
+prefix=threefold-net-
+state=/run/${prefix}now
+# shellcheck source=dev/experiments/namespaces.sh
+. "$(dirname "$self")/namespaces.sh"
 
-stop() { # STATUS MESSAGE
-    echo "net_torus.sh: $2" >&2
-    exit "$1"
-}
-
-usage() { sed -n '1d;/^#/!q;s/^# \{0,1\}//p' "$self"; }
-
-need() { # COMMAND PACKAGE
-    command -v "$1" >/dev/null 2>&1 || stop 1 "there is no $1 here: install it (Debian, Ubuntu: apt-get install $2)"
-}
-
-check_machine() {
-    [ "$(uname -s)" = Linux ] || stop 1 "network namespaces are Linux's: this is $(uname -s)"
-    [ "$(id -u)" = 0 ] || stop 1 "making networks needs root: try sudo $0, or a container started with --privileged"
-    need ip iproute2
-    need tc iproute2
-    need unshare util-linux
-    need sysctl procps
-}
-
-# Sets $mpirun.
-check_mpi() {
-    mpirun=${MPIRUN:-mpirun.openmpi}
-    [ -n "${MPIRUN:-}" ] || command -v "$mpirun" >/dev/null 2>&1 || mpirun=mpirun
-    need "$mpirun" openmpi-bin
-    case $("$mpirun" --version 2>&1) in
-    *"(Open MPI) 4."* | *"(OpenRTE) 4."*) ;;
-    *) stop 1 "$mpirun is not Open MPI 4, which this script can start: apt-get install openmpi-bin, or MPIRUN=..." ;;
-    esac
-    # mpirun splits the name of what it logs in with at spaces
-    case $self in
-    *[[:space:]]*) stop 1 "mpirun cannot start this script from a folder with a space in its name: $self" ;;
-    esac
-}
-
-nodes_up() { ip netns list | awk -v p="$prefix" 'index($1, p) == 1 { print $1 }'; }
-
-down() {
-    local node pids left signal
-    for signal in TERM KILL; do
-        left=0
-        for node in $(nodes_up); do
-            pids=$(ip netns pids "$node" 2>/dev/null || true)
-            [ -n "$pids" ] || continue
-            left=1
-            # shellcheck disable=SC2086  # a list of words
-            kill -"$signal" $pids 2>/dev/null || true
-        done
-        [ "$left" = 1 ] || break
-        sleep 0.3
-    done
-    for node in $(nodes_up); do ip netns del "$node" || true; done # the cables go with their ends
-    rm -rf "$mpi_files"
-}
+check_settings() { :; }
 
 # Reads a list; writes what ip and tc have to do into files: links, then node.R and queue.R for every node. Prints N.
 plan() { # FOLDER MBIT MICROSECONDS
@@ -192,7 +138,8 @@ up() { # FILE|NAME [MBIT] [MICROSECONDS]
     [[ $mtu =~ ^[0-9]+$ && $burst =~ ^[0-9]+$ ]] || stop 2 "NET_MTU and NET_BURST are whole numbers"
     ((mtu >= 576 && mtu <= 65000 && burst >= mtu + 14)) ||
         stop 2 "NET_MTU is 576 to 65000, NET_BURST at least 14 more, or nothing would pass: not $mtu and $burst"
-    [ -z "$(nodes_up)" ] || stop 1 "a network is up already, or was left by an interrupted run: $0 down"
+    [ -z "$(spaces_up)" ] || stop 1 "a network is up already, or was left by an interrupted run: $0 down"
+    scratch=$(mktemp -d)
     if [ "$list" = - ]; then cat >"$scratch/list"
     elif [ -f "$list" ]; then cat "$list" >"$scratch/list"
     elif [ -x "$project/build/network_links" ]; then
@@ -202,16 +149,8 @@ up() { # FILE|NAME [MBIT] [MICROSECONDS]
 
     made=1 # from here on a failure or a signal has something to clear
     for ((r = 0; r < n; r++)); do
-        ip netns add "$prefix$r"
-        # reno: every namespace may use it, and nothing is dropped that a better one would handle better.
-        # notsent_lowat: a short message must not stand behind a megabyte that waits in the socket already.
-        ip netns exec "$prefix$r" sysctl -q -w net.ipv4.ip_forward=1 \
-            net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 \
-            net.ipv4.tcp_congestion_control=reno net.ipv4.tcp_notsent_lowat=16384 \
-            net.ipv4.tcp_slow_start_after_idle=0 net.ipv4.tcp_no_metrics_save=1 \
-            net.ipv4.tcp_rmem="4096 1048576 1048576" net.ipv4.tcp_wmem="4096 1048576 1048576" || stop 1 "sysctl failed"
-        [ ! -e /proc/sys/net/ipv6 ] || ip netns exec "$prefix$r" sysctl -q -w \
-            net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1
+        add_space "$r" net.ipv4.ip_forward=1 net.ipv4.tcp_rmem="4096 1048576 1048576" \
+            net.ipv4.tcp_wmem="4096 1048576 1048576"
     done
     ip -batch "$scratch/links" || stop 1 "could not make the cables (does this kernel have veth?)"
     for ((r = 0; r < n; r++)); do
@@ -229,116 +168,24 @@ run() { # N COMMAND ...
     local n=${1:-} r hosts=""
     [[ $n =~ ^[1-9][0-9]*$ && $# -ge 2 ]] || stop 2 "run N COMMAND ...: N, the number of ranks, from 1 up"
     shift
-    [ -n "$(nodes_up)" ] || stop 1 "there is no network: $0 up FILE|NAME first"
-    [ "$n" -le "$(nodes_up | wc -l)" ] || stop 2 "$n ranks need $n nodes; this network has $(nodes_up | wc -l)"
-    mkdir -p "$mpi_files"
+    [ -n "$(spaces_up)" ] || stop 1 "there is no network: $0 up FILE|NAME first"
+    [ "$n" -le "$(spaces_up | wc -l)" ] || stop 2 "$n ranks need $n nodes; this network has $(spaces_up | wc -l)"
     for ((r = 0; r < n; r++)); do hosts+=${hosts:+,}10.99.$((r / 250)).$((r % 250 + 1)):1; done
-    # What the flags do: messages travel only over btl tcp, on the node's own address, and are sent at once up to 4 MB
-    # ("eager"). Longer ones ask first and wait for the answer, which would stand in the queue behind what flows the
-    # other way: with Open MPI's usual 64 KB, two neighbours that exchange a megabyte got half the rate.
-    local flags=(--allow-run-as-root --bind-to none --host "$hosts" -np "$n"
-        --mca plm_rsh_agent "$self enter" --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include node
-        --mca orte_tmpdir_base "$mpi_files"
-        --mca pml ob1 --mca btl 'tcp,self' --mca btl_tcp_if_include node --mca mpi_yield_when_idle 1
-        --mca btl_base_warn_component_unused 0
-        --mca btl_tcp_flags send --mca btl_tcp_eager_limit 4194304 --mca btl_tcp_rndv_eager_limit 4194304
-        --mca btl_tcp_max_send_size 4194304 --mca btl_tcp_free_list_num 1 --mca btl_tcp_free_list_inc 2)
-    # mpirun may say that it could not set the process group of a child that was faster than it: that is no fault.
-    # shellcheck disable=SC2086  # NET_MPI_FLAGS is a list of words
-    guarded enter 10.99.0.1 exec "$mpirun" "${flags[@]}" ${NET_MPI_FLAGS:-} "$@" \
-        2> >(grep --line-buffered -v 'plm:rsh: Warning: setpgid' >&2)
+    # shellcheck disable=SC2034  # start_mpi's; messages travel only over btl tcp, on the node's own address
+    local before=() flags=("${eager[@]}" --mca btl 'tcp,self' --mca btl_tcp_if_include node)
+    start_mpi 10.99.0.1 "$hosts" "$n" "$@"
 }
+run_everywhere() { run "$(spaces_up | wc -l)" "$@"; }
 
-# As "ssh HOST COMMAND ..." would: runs the command on the node with that address. mpirun passes shell text, run()
-# words.
-enter() {
+enter() { # ADDRESS COMMAND ...
     local a b c d node
     IFS=. read -r a b c d <<<"$1"
     node=$((c * 250 + d - 1))
     [ "$a.$b" = 10.99 ] || stop 2 "$1 is no node"
-    shift
-    if [ "${1:-}" = exec ]; then shift; else set -- sh -c "$*"; fi
-    # shellcheck disable=SC2016  # the inner shell expands them
-    exec ip netns exec "$prefix$node" unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "node$node" "$@"
+    enter_space "$node" "node$node" "${@:2}"
 }
 
-# Runs a command so that a signal reaches this script at once (a shell waits for a command in the foreground to end
-# first).
-guarded() {
-    local status=0
-    "$@" <&0 &
-    child=$!
-    wait "$child" || status=$?
-    child=""
-    return "$status"
-}
+bytes() { bytes_sent '^to[0-9]' | sed 's/ to/ /'; }
+other_action() { no_action "$1"; }
 
-bytes() {
-    local node
-    for node in $(nodes_up | sort -V); do
-        ip -n "$node" -o -s link | awk -v from="${node#"$prefix"}" '{
-            sub(/@.*/, "", $2)
-            if ($2 !~ /^to[0-9]/) next
-            for (i = 1; i < NF; i++) if ($i == "TX:") break
-            while (i < NF && $i !~ /^[0-9]+$/) i++
-            print from, substr($2, 3), $i }'
-    done
-}
-
-made=0 keep=0
-clean_up() {
-    local status=$?
-    trap '' INT TERM HUP
-    if [ -n "$child" ]; then
-        kill -TERM "$child" 2>/dev/null || true
-        for _ in {1..50}; do
-            kill -0 "$child" 2>/dev/null || break
-            sleep 0.1
-        done
-        kill -KILL "$child" 2>/dev/null || true
-    fi
-    [ "$made" = 0 ] || [ "$keep" = 1 ] || down
-    [ -z "$scratch" ] || rm -rf "$scratch"
-    exit "$status"
-}
-
-action=${1:-}
-[ $# = 0 ] || shift
-case $action in
-'' | -h | --help | help)
-    usage
-    [ -n "$action" ] || exit 2
-    exit 0
-    ;;
-enter) enter "$@" ;;
-esac
-check_machine
-trap clean_up EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-trap 'exit 129' HUP
-case $action in
-up)
-    scratch=$(mktemp -d)
-    up "$@"
-    keep=1
-    ;;
-down) down ;;
-bytes) bytes ;;
-run)
-    check_mpi
-    run "$@"
-    ;;
-with)
-    arguments=()
-    while [ $# -gt 0 ] && [ "$1" != -- ] && [ "$1" != --here ]; do arguments+=("$1"); shift; done
-    [ $# -ge 2 ] || stop 2 "with FILE|NAME [MBIT] [MICROSECONDS] -- COMMAND ... (see net_torus.sh --help)"
-    how=$1
-    shift
-    check_mpi
-    scratch=$(mktemp -d)
-    up "${arguments[@]}"
-    if [ "$how" = --here ]; then guarded "$@"; else run "$(nodes_up | wc -l)" "$@"; fi
-    ;;
-*) stop 2 "no such action: $action (see net_torus.sh --help)" ;;
-esac
+main 'FILE|NAME [MBIT] [MICROSECONDS]' "$@"

@@ -57,6 +57,17 @@ def lines_of(command, on_line=lambda line: None):
     return p.returncode, lines
 
 
+def on_star(path, ranks, mbit):
+    """What stands before a command that `ranks` ranks run, each joined to a switch by a link; needs root. path: of a
+    file for the network."""
+    with open(path, 'w', encoding='utf-8') as f:
+        print(f'nodes {ranks + 1} # the last one is the switch', file=f)
+        for r in range(ranks):
+            print(r, ranks, f'{mbit:g}', 0, file=f)
+    net = 'dev/experiments/net_torus.sh'
+    return [net, 'with', path, '--here', net, 'run', str(ranks)]
+
+
 def read_json(path):
     try:
         with open(path, encoding='utf-8') as f:

@@ -257,8 +257,6 @@ static void draw_flops(FILE* out, const ModelConfig* model) {
     draw_bars(out, title, "by operation: 6 N + 6 L C T; every bar is 100 %, its number the sum", bars, 3, NULL, names);
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-
 // Prints a picture to out. Returns false if there is none.
 static bool draw_layout(int argc, char** argv, FILE* out, Error* error) {
     const char* name = "tiny";

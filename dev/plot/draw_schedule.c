@@ -231,8 +231,6 @@ static inline int draw_measured(const DrawOptions* o, FILE* out, Error* error) {
     return ok ? 0 : EXIT_RUN;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-
 // The program: prints to out and returns its exit status, with an error if that is not 0.
 static inline int draw_schedule(int argc, char** argv, FILE* out, Error* error) {
     DrawOptions o = draw_options_default();

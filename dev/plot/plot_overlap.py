@@ -4,7 +4,7 @@
     python3 dev/plot/plot_overlap.py OUT.svg LABEL=TRACE ...
 
 TRACE is a file of --trace. From the fourth step on, as long as the slowest needs for three steps: what the rank
-computed, what was in flight to other replicas (tracks "data" and "far"), and when it waited for that.
+computed, what was in flight to other replicas (tracks "data" and "inter_site"), and when it waited for that.
 Standard library only.
 """
 import json
@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 WIDTH, LEFT, RIGHT, TOP, ROW, GAP = 760, 190, 16, 30, 16, 22
 FIRST, STEPS = 4, 3
 COLORS = {'forward': '#7fb2e5', 'backward': '#2f6fb3', 'reduce': '#c9a227', 'norm': '#c9a227', 'update': '#5a9e54',
-          'far': '#d1605e',
+          'inter_site': '#d1605e',
           'wait': '#b9b9b9'}
 
 
@@ -49,7 +49,7 @@ def begin_of_step(spans, number):
 def rows_of(spans):
     """The three rows: what they are called, and (begin, end, color)."""
     computes = [(b, e, COLORS[n.split()[0]]) for t, n, b, e in spans if t == 'compute' and n.split()[0] in COLORS]
-    talks = [(b, e, COLORS['far']) for b, e in union([s[2:] for s in spans if s[0] in ('data', 'far')])]
+    talks = [(b, e, COLORS['inter_site']) for b, e in union([s[2:] for s in spans if s[0] in ('data', 'inter_site')])]
     waits = [(b, e, COLORS['wait']) for b, e in union([s[2:] for s in spans if s[0] == 'wait'])]
     return [('computes', computes), ('in flight', talks), ('waits', waits)]
 
@@ -66,8 +66,9 @@ def main():
            f'font-family="sans-serif" font-size="11">',
            f'<rect width="{WIDTH}" height="{height}" fill="white"/>']
     x = 8
-    for what in ('forward', 'backward', 'reduce', 'update', 'far', 'wait'):
-        label = {'reduce': 'sum, norm', 'far': 'message to other replicas', 'wait': 'waits for it'}.get(what, what)
+    for what in ('forward', 'backward', 'reduce', 'update', 'inter_site', 'wait'):
+        label = {'reduce': 'sum, norm', 'inter_site': 'message to other replicas',
+                 'wait': 'waits for it'}.get(what, what)
         out.append(f'<rect x="{x}" y="9" width="10" height="10" fill="{COLORS[what]}"/>'
                    f'<text x="{x + 14}" y="18">{label}</text>')
         x += 34 + 6 * len(label)

@@ -99,9 +99,9 @@ FAULTS = [
     ("sites: changes are summed over the wrong parts", S3GD_SITES, "parallel.h",
      "mesh_rank_in_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);",
      "mesh_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);"),
-    ("sites: the far group joins the members of a site", SYNC_SITES, "parallel/process_groups.h",
-     "g->far = comm_split(world, stage + stages * place, mesh_site(mesh), \"far\");",
-     "g->far = comm_split(world, stage + stages * mesh_site(mesh), place, \"far\");"),
+    ("sites: the inter-site group joins the members of a site", SYNC_SITES, "parallel/process_groups.h",
+     "g->inter_site = comm_split(world, stage + stages * place, mesh_site(mesh), \"inter_site\");",
+     "g->inter_site = comm_split(world, stage + stages * mesh_site(mesh), place, \"inter_site\");"),
     ("sites: bytes are those of one site", "sites 4 --dp-mode delayed --dc-lambda 0.2 --pp 2", TRAINER,
      "const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;", "const double sites = 1;"),
     # diloco

@@ -1,5 +1,5 @@
 """Faults of dev/experiments/caat_speed.py. Test: dev/test/system/test_caat_speed.py, without real launches."""
-SPEED = "dev/experiments/caat_speed.py"
+SPEED, RUNS = "dev/experiments/caat_speed.py", "dev/experiments/runs.py"
 
 FAULTS = [
     ("the first step counts", "speed", SPEED, "STEPS, SKIP = 4, 1", "STEPS, SKIP = 4, 0"),
@@ -10,8 +10,8 @@ FAULTS = [
     ("the first token is part of decoding", "speed", SPEED, "float(done[4]) / (WRITTEN - 1)",
      "float(done[4]) / WRITTEN"),
     ("writing is prefill", "speed", SPEED, "1e3 * float(done[2]) if", "1e3 * float(done[4]) if"),
-    ("a ring instead of a switch", "speed", SPEED, "print(r, case.t, f'{mbit:g}'",
-     "print(r, (r + 1) % case.t, f'{mbit:g}'"),
+    ("a ring instead of a switch", "speed", RUNS, "print(r, ranks, f'{mbit:g}'",
+     "print(r, (r + 1) % ranks, f'{mbit:g}'"),
     ("P without streams is the ordinary model", "speed", SPEED, "'--caat-ranks', str(case.t), ", ""),
     ("the gradient's type is not passed", "speed", SPEED, "'--caat-grad-dtype',\n                    case.grad]",
      "'--caat-grad-dtype', 'fp32']"),

@@ -25,6 +25,22 @@ static inline bool golden_same(const char* a, const char* b, double slack) {
     return *a == *b;
 }
 
+typedef int (*DrawTool)(int argc, char** argv, FILE* out, Error* error); // returns an exit status
+
+// Runs a drawing program; words are separated by spaces. Returns its text, to be freed.
+static inline char* run_tool(DrawTool tool, const char* line, int* status, Error* error) {
+    char words[1024], name[] = "tool", *argv[32] = {name}, *text = NULL;
+    size_t size = 0;
+    int argc = 1;
+    snprintf(words, sizeof words, "%s", line);
+    for (char* word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
+    FILE* out = open_memstream(&text, &size);
+    error->text[0] = 0;
+    *status = tool(argc, argv, out, error);
+    fclose(out);
+    return text;
+}
+
 static inline void check_golden(const char* name, const char* text, double slack, bool write) {
     char path[256];
     Error error = {""};

@@ -54,17 +54,17 @@ static inline StepMethods methods_named(const char* line) {
 // Bytes that a rank of the mean stage sends to other sites in the steps first + 1 to last, by the trainer's formula.
 static inline double sent_by_formula(const StepSetup* s, int64_t first, int64_t last) {
     const AsyncConfig* a = &s->methods.async;
-    double far = 0;
+    double inter_site = 0;
     for (int r = 0; r < s->mesh.p; r++) {
         Mesh mesh = s->mesh;
         Layout layout;
         Error error;
         mesh.pipeline = r;
         if (!layout_build(&layout, &s->model, mesh, s->T, &error)) die("%s", error.text);
-        far += async_schedule_traffic(a, &layout, s->model.L, 0, first, last).far;
+        inter_site += async_schedule_traffic(a, &layout, s->model.L, 0, first, last).inter_site;
         layout_free(&layout);
     }
-    return far / s->mesh.p;
+    return inter_site / s->mesh.p;
 }
 
 // Bytes that a rank sends to its tensor group for the collectives of a list.

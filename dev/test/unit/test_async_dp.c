@@ -135,9 +135,9 @@ static void record_run(Trainer* t, Record* record) {
     const Bytes all = bytes_all_ranks(t, sent, SCOPE_WORLD, none);
     const Traffic step = traffic_of_mesh(t, &formula, first);
     const double near =
-        s->layout.mesh.zero && s->layout.mesh.sites == 1 ? step.data * (double)(t->step - first) : formula.near;
+        s->layout.mesh.zero && s->layout.mesh.sites == 1 ? step.data * (double)(t->step - first) : formula.intra_site;
     record->bytes_error = fmax(
-        fmax(fabs(all.data - all.far - near), fabs(all.far - formula.far)),
+        fmax(fabs(all.data - all.inter_site - near), fabs(all.inter_site - formula.inter_site)),
         fmax(fabs(t->bytes.tensor - step.layers - step.ends), fabs(t->bytes.pipeline - step.pipeline - step.tied)));
 }
 
@@ -184,7 +184,7 @@ static double differing_copies(Trainer* t, const float* x) {
         if (slice->copies == t->groups.tensor.size)
             count += differing(&t->groups.tensor, x + slice->offset, slice_elements(slice));
         else if (slice->copies > 1)
-            count += differing(&t->groups.heads, x + slice->offset, slice_elements(slice));
+            count += differing(&t->groups.kv_heads, x + slice->offset, slice_elements(slice));
         if (slice->tensor.kind == WTE)
             count += differing(&t->groups.embedding, x + slice->offset, slice_elements(slice));
     }
@@ -195,7 +195,7 @@ static double differing_copies(Trainer* t, const float* x) {
 static double* sum_of_sites(Trainer* t, const double* x, int64_t n) {
     double* sum = (double*)checked_malloc((size_t)n * sizeof(double), "test");
     memcpy(sum, x, (size_t)n * sizeof(double));
-    comm_all_reduce(&t->groups.far, sum, n, COMM_DOUBLE, COMM_SUM);
+    comm_all_reduce(&t->groups.inter_site, sum, n, COMM_DOUBLE, COMM_SUM);
     return sum;
 }
 
@@ -225,7 +225,7 @@ static void check_members(Trainer* t, Found* found) {
         worsen(&found->members, async_of(s)->residue && i != 0 ? 0 : differing_copies(t, all[i]));
     }
     if (!async_schedule_are_local(&async_of(s)->config))
-        worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
+        worsen(&found->common, differing(&t->groups.inter_site, (const float*)s->params, n));
 }
 
 // The global parameters, which the parameters are now.
@@ -233,7 +233,7 @@ static void check_common(Trainer* t, Found* found) {
     const Stage* s = &t->stage;
     const int64_t n = s->layout.elements;
     const int M = async_of(s)->config.sites;
-    worsen(&found->common, differing(&t->groups.far, (const float*)s->params, n));
+    worsen(&found->common, differing(&t->groups.inter_site, (const float*)s->params, n));
     worsen(&found->common, differing(&t->groups.data, (const float*)s->params, n));
     if (!async_schedule_are_local(&async_of(s)->config)) return;
     if (!async_of(s)->config.eager) {

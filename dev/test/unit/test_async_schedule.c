@@ -412,19 +412,20 @@ static SiteTraffic walk_traffic(const AsyncConfig* r, const Layout* layout, doub
     for (int64_t t = first + 1; t <= last; t++) {
         for (int b = 0; b < layout->buckets; b++) {
             const double n = (double)layout->bucket[b].elements, part = n / k;
-            sum.near += bytes_all_reduce(k, n); // gradients, of all modes: in one piece, or in halves
+            sum.intra_site += bytes_all_reduce(k, n); // gradients, of all modes: in one piece, or in halves
             if (r->mode == DP_SYNC || r->mode == DP_DELAYED) {
-                if (!layout->mesh.zero) sum.far += bytes_all_reduce(S, part);
-                if (layout->mesh.zero) sum.far += bytes_half(S, n, 4);
-                if (layout->mesh.zero && !(r->mode == DP_DELAYED && t == 1)) sum.far += bytes_half(S, n, element);
+                if (!layout->mesh.zero) sum.inter_site += bytes_all_reduce(S, part);
+                if (layout->mesh.zero) sum.inter_site += bytes_half(S, n, 4);
+                if (layout->mesh.zero && !(r->mode == DP_DELAYED && t == 1))
+                    sum.inter_site += bytes_half(S, n, element);
                 continue;
             }
             const int f = fragment_of(&layout->slices[layout->bucket[b].first].tensor, P);
             if (!is_sent(r->period, P, f, t)) continue;
             const bool all = r->bits == 32 && r->top_k == 0;
-            sum.far += all ? bytes_all_reduce(S, part) : (S - 1) * bytes_of_part(r, layout, b, k);
-            sum.near += bytes_half(k, n, 4);
-            if (r->eager && r->bits < 32) sum.near += bytes_half(k, n, 4); // what was sent, as it was rounded
+            sum.inter_site += all ? bytes_all_reduce(S, part) : (S - 1) * bytes_of_part(r, layout, b, k);
+            sum.intra_site += bytes_half(k, n, 4);
+            if (r->eager && r->bits < 32) sum.intra_site += bytes_half(k, n, 4); // what was sent, as it was rounded
         }
     }
     return sum;
@@ -474,8 +475,8 @@ static void test_traffic(bool few) {
                         const SiteTraffic x = async_schedule_traffic(&read.config, &layout, models[model].L,
                                                                      (size_t)element, first, last);
                         const SiteTraffic y = walk_traffic(&read.config, &layout, element, first, last);
-                        worst = fmax(worst, fmax(fabs(x.near - y.near), fabs(x.far - y.far)));
-                        most = fmax(most, fmax(y.near, y.far));
+                        worst = fmax(worst, fmax(fabs(x.intra_site - y.intra_site), fabs(x.inter_site - y.inter_site)));
+                        most = fmax(most, fmax(y.intra_site, y.inter_site));
                     }
                 }
                 layout_free(&layout);

@@ -6,20 +6,6 @@ plan has messages on links, on every kind of network; and what cannot be drawn i
 #include "../../plot/draw_collective.c"
 #include "golden.h"
 
-// Runs the program; words are separated by spaces. Returns its text, to be freed.
-static char* run_tool(const char* line, int* status, Error* error) {
-    char words[1024], name[] = "draw_collective", *argv[32] = {name}, *text = NULL;
-    size_t size = 0;
-    int argc = 1;
-    snprintf(words, sizeof words, "%s", line);
-    for (char* word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
-    FILE* out = open_memstream(&text, &size);
-    error->text[0] = 0;
-    *status = draw_collective(argc, argv, out, error);
-    fclose(out);
-    return text;
-}
-
 static void test_golden(bool write) {
     static const char* const pictures[][2] = {
         {"golden_trees.svg", "--topology torus:3x3 --algorithm multitree --what trees --tree 4"},
@@ -30,7 +16,7 @@ static void test_golden(bool write) {
     for (size_t i = 0; i < sizeof pictures / sizeof pictures[0]; i++) {
         Error error;
         int status;
-        char* text = run_tool(pictures[i][1], &status, &error);
+        char* text = run_tool(draw_collective, pictures[i][1], &status, &error);
         check(status == 0, "%s %s", pictures[i][1], error.text);
         check_golden(pictures[i][0], text, 0.11, write);
         free(text);
@@ -76,7 +62,7 @@ static void test_counts(const char* topology, const char* algorithm, PlanKind ki
         TreeList list;
         snprintf(line, sizeof line, "--topology %s --algorithm %s --kind %s --what %s", topology, algorithm,
                  kinds[kind], names[what]);
-        char* text = run_tool(line, &status, &error);
+        char* text = run_tool(draw_collective, line, &status, &error);
         int want = busy, got = count_text(text, "stroke=\"none\"");
         if (what == DRAW_TREES && trees && tree_list(&s, &list, &error)) {
             want = 0;
@@ -111,7 +97,7 @@ static void test_table(const char* topology, int ranks) {
     memset(sent, 0, sizeof sent);
     memset(heard, 0, sizeof heard);
     snprintf(line, sizeof line, "--topology %s --what table", topology);
-    char* text = run_tool(line, &status, &error);
+    char* text = run_tool(draw_collective, line, &status, &error);
     for (int now = 0; now < 4 * MOST; now++) { // in the order of steps
         for (const char* at = strchr(text, '\n'); at && at[1]; at = strchr(at + 1, '\n')) {
             const int n = sscanf(at, "%d %7s %d %15s %255s %d", &r, op, &flow, parent, children, &step);
@@ -140,7 +126,7 @@ static void test_table(const char* topology, int ranks) {
 static void test_table_of_paper(void) {
     Error error;
     int status;
-    char* text = run_tool("--topology mesh:2x2 --what table", &status, &error);
+    char* text = run_tool(draw_collective, "--topology mesh:2x2 --what table", &status, &error);
     char* end = strstr(text, "\n   1 ");
     if (end) *end = 0;
     check(status == 0 && end && count_text(text, "Reduce") == 3 && count_text(text, "Gather") == 2 &&
@@ -166,7 +152,7 @@ static void test_refused(void) {
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         Error error;
         int status;
-        char* text = run_tool(lines[i][0], &status, &error);
+        char* text = run_tool(draw_collective, lines[i][0], &status, &error);
         check(status == EXIT_ARGUMENTS && !*text && strstr(error.text, lines[i][1]), "%s: %d %s", lines[i][0], status,
               error.text);
         free(text);

@@ -5,7 +5,7 @@ printed as MFU; what does not fit is refused without a byte of output.
 */
 #define DRAW_LAYOUT_NO_MAIN
 #include "../../plot/draw_layout.c"
-#include "test.h"
+#include "golden.h"
 
 enum { MOST = 512 };
 typedef struct {
@@ -13,27 +13,15 @@ typedef struct {
     unsigned colour;
 } Part;
 
-// Runs the program; words are separated by spaces. Returns its text, to be freed.
-static char* run_tool(const char* line, bool* ok, Error* error) {
-    char words[256], name[] = "draw_layout", *argv[32] = {name}, *text = NULL;
-    size_t size = 0;
-    int argc = 1;
-    snprintf(words, sizeof words, "%s", line);
-    for (char* word = strtok(words, " "); word; word = strtok(NULL, " ")) argv[argc++] = word;
-    FILE* out = open_memstream(&text, &size);
-    error->text[0] = 0;
-    *ok = draw_layout(argc, argv, out, error);
-    fclose(out);
-    return text;
-}
+static int layout_tool(int argc, char** argv, FILE* out, Error* error) { return !draw_layout(argc, argv, out, error); }
 
 // The coloured rectangles of a picture; *notes: the numbers right of the bars.
 static int parts_of(const char* line, Part* parts, double* notes) {
     Error error;
     int n = 0;
-    bool ok;
-    char* text = run_tool(line, &ok, &error);
-    check(ok, "%s %s", line, error.text);
+    int status;
+    char* text = run_tool(layout_tool, line, &status, &error);
+    check(status == 0, "%s %s", line, error.text);
     for (const char* at = text; n < MOST && (at = strstr(at, "<rect x=")); at++) {
         Part* p = &parts[n];
         n += sscanf(at, "<rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\" class=\"part\" fill=\"#%x", &p->x,
@@ -145,9 +133,9 @@ static void test_refused(void) {
                                            {"--what colours", "colours"}};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         Error error;
-        bool ok;
-        char* text = run_tool(lines[i][0], &ok, &error);
-        check(!ok && !*text && strstr(error.text, lines[i][1]), "%s: %d %s", lines[i][0], ok, error.text);
+        int status;
+        char* text = run_tool(layout_tool, lines[i][0], &status, &error);
+        check(status && !*text && strstr(error.text, lines[i][1]), "%s: %d %s", lines[i][0], status, error.text);
         free(text);
     }
 }

@@ -306,8 +306,8 @@ static void trainer_close(Trainer* t) {
     sources_close(&t->train_files);
 }
 
-// Logits after each of some tokens, on every rank; and in one more row those after the last one again, once all is
-// forgotten and the others were read at once.
+// Logits after each of some tokens, on every rank of the first replica; and in one more row those after the last one
+// again, once all is forgotten and the others were read at once.
 static void decode_text(Trainer* t, float* logits) {
     Stage* s = &t->stage;
     const int whole = s->layout.V * mesh_tp_cuts(&s->layout.mesh);
@@ -361,7 +361,9 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
     }
     outcome->shared_agree = shared_agree(t);
     outcome->validation = validate(t);
-    decode_text(t, outcome->logits);
+    if (t->stage.layout.mesh.data == 0) decode_text(t, outcome->logits);
+    comm_broadcast(&t->groups.data, outcome->logits, TEXT_ROWS * V_TEST, COMM_FLOAT, 0);
+    comm_broadcast(&t->groups.inter_site, outcome->logits, TEXT_ROWS * V_TEST, COMM_FLOAT, 0);
     outcome->shared_agree = shared_agree(t) && outcome->shared_agree;
 }
 
@@ -492,7 +494,7 @@ static bool copies_agree(Trainer* t) {
     device_to_floats(params, s->params, s->layout.elements);
     for (int i = 0; i < s->layout.n; i++) {
         const Slice* slice = &s->layout.slices[i];
-        Comm* groups[3] = {&t->groups.data, &t->groups.heads, &t->groups.embedding};
+        Comm* groups[3] = {&t->groups.data, &t->groups.kv_heads, &t->groups.embedding};
         if (slice->copies == t->groups.tensor.size) groups[1] = &t->groups.tensor;
         for (int g = 0; g < (slice->tensor.kind == WTE ? 3 : 2); g++) {
             if (groups[g]->size == 1 || (g == 1 && slice->copies == 1)) continue;

@@ -335,9 +335,9 @@ static uint64_t hash_of_params(const Trainer* t) {
 
 static bool compare_copies(Trainer* t, char* text, size_t size) {
     const Stage* s = &t->stage;
-    const bool far = t->stats_scope == SCOPE_WORLD;
+    const bool inter_site = t->stats_scope == SCOPE_WORLD;
     text[0] = 0;
-    return replicas_differ(text, size, &t->groups, &s->layout, &s->model, s->params, s->checksums, far);
+    return replicas_differ(text, size, &t->groups, &s->layout, &s->model, s->params, s->checksums, inter_site);
 }
 
 static void flip_bit(Trainer* t, int64_t element, int bit) {
@@ -354,13 +354,13 @@ static bool flip(Trainer* t, int* copied) {
     const Mesh* mesh = &layout->mesh;
     const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), bit = (int)draw(8 * (int)sizeof(floatX));
     const int64_t place = draw(1 << 30);
-    const bool mine = t->world.rank == rank, far = t->stats_scope == SCOPE_WORLD;
+    const bool mine = t->world.rank == rank, inter_site = t->stats_scope == SCOPE_WORLD;
     const Slice* slice = &layout->slices[number % layout->n];
     const int64_t element = slice->offset + place % slice_elements(slice);
     char text[1024], name[128], who[64];
     int32_t index[2] = {slice->index, slice->stream};
     comm_broadcast(&t->world, index, 2, COMM_INT32, rank);
-    int64_t holds[2] = {share_held(layout, index[0], index[1]), far ? 0 : mesh_site(mesh)}, all[16];
+    int64_t holds[2] = {share_held(layout, index[0], index[1]), inter_site ? 0 : mesh_site(mesh)}, all[16];
     comm_all_gather(&t->world, all, holds, 2, COMM_INT64);
     int copies = 0;
     for (int i = 0; i < t->world.size; i++)
@@ -372,7 +372,7 @@ static bool flip(Trainer* t, int* copied) {
     if (mine) flip_bit(t, element, bit);
     const bool differs = compare_copies(t, text, sizeof text);
     if (mine) flip_bit(t, element, bit);
-    const bool same_site = far || mesh_site(mesh) == all[2 * rank + 1];
+    const bool same_site = inter_site || mesh_site(mesh) == all[2 * rank + 1];
     bool right = differs == (copies > 1 && same_site);
     if (differs) right = right && strstr(text, name) && !strstr(text, "more tensor");
     for (int i = 0; i < (differs ? t->world.size : 0); i++) {
@@ -440,15 +440,16 @@ static bool origin_is(Trainer* t, int rank, const char* place, bool print) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const StepInput pass = {&t->schedule, &t->train, t->sequences, t->sequences + t->settings.global_batch,
                             true,         NULL,      NULL};
-    const bool far = t->stats_scope == SCOPE_WORLD;
-    const int replicas = far ? mesh->d : mesh_site_size(mesh), here = mesh_at(mesh, rank).data / mesh_site_size(mesh);
+    const bool inter_site = t->stats_scope == SCOPE_WORLD;
+    const int replicas = inter_site ? mesh->d : mesh_site_size(mesh),
+              here = mesh_at(mesh, rank).data / mesh_site_size(mesh);
     char text[640], expected[640];
     if (!place)
         snprintf(expected, sizeof expected, "not seen again when the step was repeated: suspect the hardware");
     else
         expect_rank(expected, sizeof expected, mesh, rank, place);
     if (place && replicas > 1) append_text(expected, sizeof expected, "; 1 of %d replicas have such numbers", replicas);
-    if (!far && mesh_site(mesh) != here) snprintf(expected, sizeof expected, "not seen again");
+    if (!inter_site && mesh_site(mesh) != here) snprintf(expected, sizeof expected, "not seen again");
     rerun_to_find_nan(t, &pass, text, sizeof text);
     const bool right = strncmp(text, expected, strlen(expected)) == 0;
     if (!right && print) printf("      rank %d: %s\n      expected: %s\n", t->world.rank, text, expected);

@@ -56,7 +56,7 @@ typedef struct {
     const Mesh* mesh;
     double B, slots, w;                   // w: bytes of a value
     double N, R, C, QKV, heads, FC, F, V; // of this rank
-    bool first, last;
+    bool first, last, texts;
 } ByHand;
 
 static double bucket_by_hand(const ByHand* x, double elements) {
@@ -117,12 +117,13 @@ static double scratch_by_hand(const ByHand* x, int tensors) {
     if (x->mesh->sequence_parallel) bytes += 2 * all;
     if (x->mesh->recompute != RECOMPUTE_NONE) bytes += kept_by_hand(x) + recomputable_by_hand(x);
     if (x->m->position == POSITION_ROPE) bytes += room((double)x->m->T * model_head_size(x->m) * 4);
-    bytes += room((tensors + 1.0) * 8) + room(slices_by_hand(x) * 8);                         // squares; checksums
-    return bytes + room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // keys and values
+    bytes += room((tensors + 1.0) * 8) + room(slices_by_hand(x) * 8); // squares; checksums
+    return bytes + x->texts * room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // the cache
 }
 
-static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int B, int micro_batches, DtypeInfo type) {
+static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int rank, int B, int micro_batches, DtypeInfo type) {
     const int t = mesh->t, HS = model_head_size(m), NKV = m->NKV > t ? m->NKV / t : 1;
+    const int pipeline = mesh_at(mesh, rank).pipeline;
     const int early = schedule_of_mesh == GPIPE ? micro_batches : mesh->p - pipeline;
     ByHand x;
     x.m = m;
@@ -140,6 +141,7 @@ static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int 
     x.V = ceil((double)m->V / t);
     x.first = pipeline == 0;
     x.last = pipeline == mesh->p - 1;
+    x.texts = mesh_at(mesh, rank).data == 0;
     return x;
 }
 
@@ -147,7 +149,7 @@ static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int pipeline, int 
 static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, int B, int micro_batches,
                               DtypeInfo type) {
     const StageMemory planned = memory_of_rank(m, *mesh, rank, B, micro_batches, type);
-    const ByHand x = by_hand(m, mesh, planned.pipeline, B, micro_batches, type);
+    const ByHand x = by_hand(m, mesh, rank, B, micro_batches, type);
     const double n = parameters_by_hand(&x), d = mesh->d, share = mesh->zero ? n / d : n;
     const double bucket =
         fmax(bucket_by_hand(&x, block_parameters(&x)),

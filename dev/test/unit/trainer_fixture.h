@@ -83,6 +83,7 @@ static void trainer_close(Trainer* t) {
     groups_close(&t->groups);
     batch_free(&t->batch);
     free_this_rank(t);
-    for (int kind = 0; kind < PLAN_KINDS; kind++) plan_free(&t->sums[kind]), plan_free(&t->far_sums[kind]);
+    for (int kind = 0; kind < PLAN_KINDS; kind++)
+        plan_free(&t->data_plans[kind]), plan_free(&t->inter_site_plans[kind]);
     sources_close(&t->train_files);
 }
