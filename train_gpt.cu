@@ -61,15 +61,16 @@ static void trace_action(Trainer* t, Action action, double started) {
 static void run_forward(Trainer* t, const StepInput* input, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
-    const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
-    PipelineBuffers* x = &stage->boundary[action.chunk];
+    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    PipelineBuffers* boundary = &stage->boundary[action.chunk];
     comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
     bind_microbatch(t, acts, input, action.chunk, k);
-    comm_wait(&x->receive_forward[i]);
+    comm_wait(&boundary->receive_forward[buffer]);
     nan_probe_begin_pass(stage->probe, k, false);
     const double started = time_of_work(t);
     if (!acts->chunk->first)
-        boundary_unpack(&t->groups, &stage->layout.mesh, acts->x[0], x->input[i], (int64_t)acts->N * stage->model.C);
+        boundary_unpack(&t->groups, &stage->layout.mesh, acts->x[0], boundary->input[buffer],
+                        (int64_t)acts->N * stage->model.C);
     chunk_forward(stage, acts);
     nan_probe(stage, acts, PROBE_STREAM, acts->chunk->begin + acts->chunk->layers - 1, chunk_output(acts),
               (int64_t)acts->R * stage->model.C);
@@ -83,21 +84,22 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
 static void run_backward(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
-    const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
     Gradients* g = &stage->gradients[action.chunk][k % stage->pending[action.chunk]];
-    PipelineBuffers* x = &stage->boundary[action.chunk];
+    PipelineBuffers* boundary = &stage->boundary[action.chunk];
     const int64_t n = (int64_t)acts->N * stage->model.C;
     const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
-    if (input) comm_wait(&x->receive_backward[i]);
-    if (input) comm_wait(&x->send_backward[i]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
+    if (input) comm_wait(&boundary->receive_backward[buffer]);
+    if (input) comm_wait(&boundary->send_backward[buffer]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
     nan_probe_begin_pass(stage->probe, k, true);
     const double started = time_of_work(t);
-    if (input && !acts->chunk->last) boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, x->gradient[i], n);
+    if (input && !acts->chunk->last)
+        boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, boundary->gradient[buffer], n);
     const BackwardPass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
     chunk_backward(&backward);
     if (input) nan_probe(stage, acts, PROBE_STREAM, acts->chunk->begin - 1, g->dx, (int64_t)acts->R * stage->model.C);
     if (input && !acts->chunk->first)
-        device_copy(x->gradient_out[i], g->dx + boundary_offset(&stage->layout.mesh, n),
+        device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.mesh, n),
                     (size_t)boundary_elements(&stage->layout.mesh, n) * sizeof(floatX));
     trace_action(t, action, started);
 }

@@ -30,27 +30,28 @@ static inline int message_tag(const Schedule* schedule, int chunk, int k, int di
 // Starts to receive n elements for the action's chunk. Both ends of a boundary number its messages by the chunk that
 // receives them.
 static inline void start_receive(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
-    const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
     const bool forward = action.kind == RECEIVE_FORWARD;
-    PipelineBuffers* x = &stage->boundary[action.chunk];
-    CommRequest* request = forward ? &x->receive_forward[i] : &x->receive_backward[i];
-    *request = comm_receive_start(&stage->groups->pipeline, forward ? x->input[i] : x->gradient[i], n, COMM_FLOATX,
-                                  schedule_peer(schedule, action.kind, action.chunk),
-                                  message_tag(schedule, action.chunk, k, forward ? TAG_FORWARD : TAG_BACKWARD));
+    PipelineBuffers* boundary = &stage->boundary[action.chunk];
+    CommRequest* request = forward ? &boundary->receive_forward[buffer] : &boundary->receive_backward[buffer];
+    *request =
+        comm_receive_start(&stage->groups->pipeline, forward ? boundary->input[buffer] : boundary->gradient[buffer], n,
+                           COMM_FLOATX, schedule_peer(schedule, action.kind, action.chunk),
+                           message_tag(schedule, action.chunk, k, forward ? TAG_FORWARD : TAG_BACKWARD));
 }
 
 // Starts to send n elements: the output of the action's chunk, or the gradient of its input.
 static inline void start_send(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
-    const int k = action.microbatch, i = k % PIPELINE_BUFFERS_PER_DIRECTION;
+    const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
     const bool forward = action.kind == SEND_FORWARD;
-    PipelineBuffers* x = &stage->boundary[action.chunk];
-    const floatX* from = x->gradient_out[i];
+    PipelineBuffers* boundary = &stage->boundary[action.chunk];
+    const floatX* from = boundary->gradient_out[buffer];
     if (forward) {
         const Activations* acts = &stage->activations[action.slot];
         from = chunk_output(acts) + boundary_offset(&stage->layout.mesh, (int64_t)acts->N * stage->model.C);
     }
     const int receiver = transfer_other_end(schedule, action.kind, action.chunk) / stage->layout.mesh.p;
-    CommRequest* request = forward ? &stage->send_forward[action.slot] : &x->send_backward[i];
+    CommRequest* request = forward ? &stage->send_forward[action.slot] : &boundary->send_backward[buffer];
     *request = comm_send_start(&stage->groups->pipeline, from, n, COMM_FLOATX,
                                schedule_peer(schedule, action.kind, action.chunk),
                                message_tag(schedule, receiver, k, forward ? TAG_FORWARD : TAG_BACKWARD));

@@ -24,8 +24,8 @@ typedef struct {
 // A text: the prompt, then the tokens that the model has written.
 typedef struct {
     int32_t* tokens;
-    int given, written, most; // tokens: of the prompt, written, room for those to be written
-    double reading, writing;  // seconds
+    int read, written, most; // tokens: of the prompt, written, room for those to be written
+    double reading, writing; // seconds
 } Generation;
 
 // A block for the one token at a position: attention reads earlier keys and values from the cache.
@@ -141,7 +141,7 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     int32_t next = 0;
     const double started = seconds_now();
     for (x->written = 0; x->written < x->most; x->written++) {
-        const int n = x->given + x->written;
+        const int n = x->read + x->written;
         if (n - begin > stage->T) begin = fed = n - 1 - stage->T / 2;
         if (n - fed > 1) prefill(t, x->tokens + fed, n - 1 - fed); // the beginning of a sequence
         fed = n;
@@ -168,14 +168,14 @@ static inline TokenList encode_prompt(const Trainer* t) {
     TokenList list = {NULL, 0, 0};
     Encoder encoder;
     token_list_reserve(&list, 1);
-    if (t->given_size == 0) {
+    if (t->prompt_size == 0) {
         list.token[list.count++] = default_bos_token(t);
         return list;
     }
     if (tokenizer->document >= 0 && !tokenizer_ends(tokenizer, tokenizer->document))
         list.token[list.count++] = tokenizer->document;
     encoder_open(&encoder);
-    tokenizer_encode(tokenizer, &encoder, &list, (const unsigned char*)t->given, (size_t)t->given_size, true);
+    tokenizer_encode(tokenizer, &encoder, &list, (const unsigned char*)t->prompt, (size_t)t->prompt_size, true);
     encoder_close(&encoder);
     for (size_t i = 0; i < list.count; i++) {
         if (list.token[i] >= t->stage.model.V)
@@ -185,13 +185,13 @@ static inline TokenList encode_prompt(const Trainer* t) {
     return list;
 }
 
-// Continues the given tokens by up to `most`, printed to out (NULL on other ranks). The caller frees text->tokens.
-static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* given, int most, double deadline,
-                                        FILE* out) {
+// Continues the prompt by up to `most` tokens, printed to out (NULL on other ranks). The caller frees text->tokens.
+static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* prompt, int most,
+                                        double deadline, FILE* out) {
     const Settings* o = &t->settings;
     const int V = t->stage.model.V, all = t->stage.layout.V * mesh_tp_cuts(&t->stage.layout.mesh);
-    const Generation begun = {(int32_t*)checked_malloc((given->count + (size_t)most) * sizeof(int32_t), "a text"),
-                              (int)given->count,
+    const Generation begun = {(int32_t*)checked_malloc((prompt->count + (size_t)most) * sizeof(int32_t), "a text"),
+                              (int)prompt->count,
                               0,
                               most,
                               0,
@@ -200,7 +200,7 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
                        hash_string("sample") + (uint64_t)t->step, deadline};
     sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
     *text = begun;
-    memcpy(text->tokens, given->token, given->count * sizeof(int32_t));
+    memcpy(text->tokens, prompt->token, prompt->count * sizeof(int32_t));
     const bool ok = generate_tokens(t, text, &sampler, out);
     sampling_close(&sampler.memory);
     free(sampler.logits);
@@ -216,11 +216,11 @@ static inline void sample(Trainer* t, int most) {
     end_line();
     if (is_main(t)) printf("sample:\n\n");
     TokenList list = encode_prompt(t);
-    if (is_main(t) && t->given) fwrite(t->given, 1, (size_t)t->given_size, stdout);
+    if (is_main(t) && t->prompt) fwrite(t->prompt, 1, (size_t)t->prompt_size, stdout);
     const bool ok = generate_from_prompt(t, &text, &list, most, seconds_now() + 20, is_main(t) ? stdout : NULL);
     if (is_main(t)) {
         printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
-        if (t->samples.path[0]) log_sample(t, text.tokens + text.given, text.written);
+        if (t->samples.path[0]) log_sample(t, text.tokens + text.read, text.written);
     }
     token_list_free(&list);
     free(text.tokens);
@@ -238,14 +238,13 @@ static inline void generate(Trainer* t) {
         if (is_main(t) && (int64_t)list.count > stage->T)
             printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
                    stage->T / 2 + 1, stage->T);
-        if (is_main(t)) fflush(stdout), fwrite(t->given, 1, (size_t)t->given_size, t->text), fflush(t->text);
+        if (is_main(t)) fflush(stdout), fwrite(t->prompt, 1, (size_t)t->prompt_size, t->text), fflush(t->text);
         const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, INFINITY, is_main(t) ? t->text : NULL);
         if (is_main(t)) {
             fputc('\n', t->text);
             if (fflush(t->text) != 0) die("stdout: cannot write: %s", strerror(errno));
-            printf("done      %d tokens read in %.4f s, %d written in %.4f s: %.1f tokens/s\n", text.given,
-                   text.reading, text.written, text.writing,
-                   text.writing > 0 ? (double)(text.written - 1) / text.writing : 0);
+            printf("done      %d tokens read in %.4f s, %d written in %.4f s: %.1f tokens/s\n", text.read, text.reading,
+                   text.written, text.writing, text.writing > 0 ? (double)(text.written - 1) / text.writing : 0);
             if (t->groups.tensor.size > 1)
                 printf("sent      %.0f bytes by each tensor rank\n", comm_bytes(&t->groups.tensor) - sent);
         }

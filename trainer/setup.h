@@ -471,17 +471,17 @@ static inline char* read_stdin(size_t* size) {
 
 // Gives all ranks the text of --generate; only rank 0 has stdin.
 static inline void read_prompt(Trainer* t) {
-    const char* given = t->settings.generate;
-    size_t n = strlen(given);
-    char* text = is_main(t) && strcmp(given, "-") == 0 ? read_stdin(&n) : NULL;
-    t->given_size = (int64_t)n;
-    comm_broadcast(&t->world, &t->given_size, 1, COMM_INT64, 0);
-    if (t->given_size >= INT32_MAX / 2)
-        die_usage("--generate: a text of %lld bytes is too long", (long long)t->given_size);
-    t->given = (char*)checked_calloc((size_t)t->given_size + 1, 1, "the text of --generate");
-    if (is_main(t)) memcpy(t->given, text ? text : given, (size_t)t->given_size);
+    const char* source = t->settings.generate;
+    size_t n = strlen(source);
+    char* text = is_main(t) && strcmp(source, "-") == 0 ? read_stdin(&n) : NULL;
+    t->prompt_size = (int64_t)n;
+    comm_broadcast(&t->world, &t->prompt_size, 1, COMM_INT64, 0);
+    if (t->prompt_size >= INT32_MAX / 2)
+        die_usage("--generate: a text of %lld bytes is too long", (long long)t->prompt_size);
+    t->prompt = (char*)checked_calloc((size_t)t->prompt_size + 1, 1, "the text of --generate");
+    if (is_main(t)) memcpy(t->prompt, text ? text : source, (size_t)t->prompt_size);
     free(text);
-    comm_broadcast(&t->world, t->given, t->given_size, COMM_BYTE, 0);
+    comm_broadcast(&t->world, t->prompt, t->prompt_size, COMM_BYTE, 0);
 }
 
 // ---- The schedule -----------------------------------------------------------------------------------------------

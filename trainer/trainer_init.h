@@ -184,7 +184,7 @@ static inline int trainer_free(Trainer* t, int status) {
     }
     trace_free(&t->trace);
     free(t->config);
-    free(t->given);
+    free(t->prompt);
     sources_close(&t->train_files);
     sources_close(&t->val_files);
     evaluations_close(&t->evaluations);

@@ -172,7 +172,7 @@ FAULTS = [
     ("a stage sends what went into its last block", PIPELINE, "parallel/pipeline.h",
      "from = chunk_output(acts) +", "from = acts->x[acts->chunk->layers - 1] +"),
     ("a stage does not wait for its input", PIPELINE, TRAINER,
-     "    comm_wait(&x->receive_forward[i]);", ""),
+     "    comm_wait(&boundary->receive_forward[buffer]);", ""),
     ("boundary: tensor ranks send the wrong parts", TENSOR_PIPELINE, "parallel.h",
      "mesh->tensor * (n / mesh->t)", "(mesh->t - 1 - mesh->tensor) * (n / mesh->t)"),
     ("boundary: every tensor rank sends the first part of the gradient", TENSOR_PIPELINE, TRAINER,
