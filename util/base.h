@@ -248,9 +248,9 @@ HOST_DEVICE static inline uint32_t bits_of_float(float f) {
 static inline float bf16_to_f32(uint16_t h) { return float_of_bits((uint32_t)h << 16); }
 
 static inline uint16_t f32_to_bf16(float f) {
-    const uint32_t bits = bits_of_float(f), quiet = bits >> 16 | 0x40;
-    const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16; // a carry into the exponent is right
-    return (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);
+    const uint32_t bits = bits_of_float(f);
+    const uint32_t rounded = bits + 0x7FFF + (bits >> 16 & 1); // a carry into the exponent is right
+    return (uint16_t)((f != f ? bits | 0x400000 : rounded) >> 16);
 }
 
 static inline float f16_to_f32(uint16_t h) {
