@@ -11,14 +11,14 @@ order; so the bits do not depend on the number of threads.
 
 #include "tensor_ranges.h"
 
-// The arrays of a sum, of which some may be NULL; a term, made of elements i; the sum of n terms from `at` on.
+// The arrays of a sum, of which some may be NULL.
 typedef struct {
     const float *x, *y, *z;
 } SumArrays;
-typedef double (*ArraysTerm)(SumArrays a, int64_t i);
-typedef double (*BlockSum)(SumArrays a, int64_t at, int n);
+typedef double (*ArraysTerm)(SumArrays a, int64_t i);       // a term, made of elements i
+typedef double (*BlockSum)(SumArrays a, int64_t at, int n); // the sum of n terms from `at` on
 
-// A BlockSum; lane j takes elements j, j + 16, ... `term` must be named in the call, as in row_sum.h.
+// What a BlockSum does; lane j takes elements j, j + 16, ... `term` must be named in the call, as in row_sum.h.
 __attribute__((always_inline)) static inline double block_sum(ArraysTerm term, SumArrays a, int64_t at, int n) {
     enum { LANES = 16 };
     double lane[LANES] = {0}, sum = 0;
