@@ -72,7 +72,7 @@ static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->inter_site, x, n);
 }
 
-// all = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all sites.
+// all (ranks, n) = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all.
 static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool inter_site) {
     Comm* axes[4] = {&g->tensor, &g->data, inter_site ? &g->inter_site : NULL, &g->pipeline};
     memmove(all, mine, (size_t)n * sizeof *all);

@@ -82,7 +82,7 @@ typedef struct {
     floatX* final_norm;                // (R, C)
     float *final_mean, *final_rstd;    // (R)
     floatX* logits;                    // (N, V); overwritten by their gradient
-    float *row_max, *row_sum, *losses; // (tokens), (2, tokens): sums, then target logits, (tokens); of the first stream
+    float *row_max, *row_sum, *losses; // (tokens), of the first stream; row_sum (2, tokens): sums, then target logits
 } HeadActivations;
 
 // A micro-batch in one chunk of the stage, or one half of it.

@@ -2,11 +2,12 @@
 # dev/experiments/namespaces.sh   what net_torus.sh and net_sites.sh share: network namespaces on one Linux machine,
 # with Open MPI's ranks in them. Sourced by a script that sets
 #
-#   self, prefix, state    its own path; of the names of its namespaces, so that nothing else on the machine is touched;
-#                          a folder that goes away with them, where mpirun keeps its files
+#   self      its own path
+#   prefix    how the names of its namespaces begin: nothing else on the machine is touched
+#   state     a folder that goes away with the namespaces; mpirun keeps its files there
 #
-# and has functions check_settings, up, run, run_everywhere (COMMAND, one rank in every place), enter, bytes and
-# other_action; then it calls main, with the arguments of up in words and its own command line.
+# and defines the functions check_settings, up, run, run_everywhere (COMMAND, on all ranks), enter (see enter_space),
+# bytes and other_action. Then it calls main with the arguments of up, for messages, and its own command line.
 mtu=${NET_MTU:-9000}
 burst=${NET_BURST:-12000}
 scratch="" child="" made=0 keep=0
@@ -93,8 +94,8 @@ enter_space() { # NUMBER HOST COMMAND ...
 eager=(--mca btl_tcp_eager_limit 4194304 --mca btl_tcp_rndv_eager_limit 4194304 --mca btl_tcp_max_send_size 4194304
     --mca btl_tcp_free_list_num 1 --mca btl_tcp_free_list_inc 2)
 
-# Starts mpirun in the namespace with that address; it logs in to the others by this script in place of ssh. The
-# caller's arrays: flags, more of mpirun's, and before, what stands before mpirun.
+# Starts mpirun in the namespace with that address; it logs in to the others by this script in place of ssh. Reads two
+# arrays of its caller: flags, further options of mpirun, and before, the words in front of it (mptcpize run).
 start_mpi() { # ADDRESS HOSTS RANKS COMMAND ...
     mkdir -p "$state/mpi"
     # mpirun may say that it could not set the process group of a child that was faster than it: that is no fault.
@@ -117,13 +118,13 @@ guarded() {
     return "$status"
 }
 
-# What each interface that MATCHes has sent; words "FROM", the interface's name, "BYTES".
-bytes_sent() { # MATCH
+# What each interface has sent whose name matches the pattern: lines "FROM NAME BYTES".
+bytes_sent() { # PATTERN
     local space
     for space in $(spaces_up | sort -V); do
-        ip -n "$space" -o -s link | awk -v from="${space#"$prefix"}" -v match_="$1" '{
+        ip -n "$space" -o -s link | awk -v from="${space#"$prefix"}" -v pattern="$1" '{
             sub(/@.*/, "", $2)
-            if ($2 !~ match_) next
+            if ($2 !~ pattern) next
             for (i = 1; i < NF; i++) if ($i == "TX:") break
             while (i < NF && $i !~ /^[0-9]+$/) i++
             print from, $2, $i }'
