@@ -155,8 +155,7 @@ enum { KNOWN_CLUSTERS = sizeof known_clusters / sizeof known_clusters[0] };
 // "selene, dgx-a100, ...", for messages.
 static inline const char* cluster_names(char* text, size_t size) {
     text[0] = 0;
-    for (int i = 0; i < KNOWN_CLUSTERS; i++)
-        snprintf(text + strlen(text), size - strlen(text), "%s%s", i ? ", " : "", known_clusters[i].name);
+    for (int i = 0; i < KNOWN_CLUSTERS; i++) append_text(text, size, i ? ", %s" : "%s", known_clusters[i].name);
     return text;
 }
 
@@ -268,8 +267,8 @@ typedef struct {
 static inline bool cluster_unknown(const char* name, Error* error) {
     char all[800] = "";
     for (int i = 0; i < CLUSTER_WORDS + CLUSTER_LINES; i++)
-        snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "",
-                 i < CLUSTER_WORDS ? cluster_words[i] : cluster_lines[i - CLUSTER_WORDS].name);
+        append_text(all, sizeof all, i ? ", %s" : "%s",
+                    i < CLUSTER_WORDS ? cluster_words[i] : cluster_lines[i - CLUSTER_WORDS].name);
     return fail(error, "\"%.40s\" is not known; there are %s", name, all);
 }
 

@@ -178,7 +178,7 @@ static inline bool input_unknown(const char* name, Error* error) {
     char names[900] = "stall";
     for (int i = 0; i < MODEL_INPUTS + DATACENTER_INPUTS; i++) {
         const Input* in = i < MODEL_INPUTS ? &model_inputs[i] : &datacenter_inputs[i - MODEL_INPUTS];
-        snprintf(names + strlen(names), sizeof names - strlen(names), " %s", in->name);
+        append_text(names, sizeof names, " %s", in->name);
     }
     return fail(error, "\"%.40s\" is none of: %s", name, names);
 }

@@ -113,8 +113,7 @@ static inline void quantity_units(char* text, size_t size, Quantity quantity) {
     text[0] = 0;
     for (int i = 0; i < UNITS_KNOWN; i++) {
         const Unit* u = &units_known[i];
-        if (u->quantity == quantity && *u->name)
-            snprintf(text + strlen(text), size - strlen(text), "%s%s", *text ? ", " : "", u->name);
+        if (u->quantity == quantity && *u->name) append_text(text, size, *text ? ", %s" : "%s", u->name);
     }
 }
 

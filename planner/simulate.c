@@ -38,8 +38,7 @@ static double read_quantity(const char* name, const char* text, const char* cons
     double value;
     if (!network_quantity(text, units, factors, n, 0, &value)) {
         char all[128] = "";
-        for (int i = 0; i < n; i++)
-            snprintf(all + strlen(all), sizeof all - strlen(all), "%s%s", i ? ", " : "", units[i]);
+        for (int i = 0; i < n; i++) append_text(all, sizeof all, i ? ", %s" : "%s", units[i]);
         die_usage("--%s %s: a number with one of these units: %s", name, text, all);
     }
     return value;

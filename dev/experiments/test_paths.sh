@@ -15,21 +15,13 @@ clean() {
     [ $up = 0 ] || "$net" down
     rm -rf "$work"
 }
+. dev/test/system/checks.sh
 trap clean EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1
 unset NET_PATHS_BY NET_CUT NET_BUFFER NET_MTU NET_BURST NET_MPI_FLAGS
 export OMP_NUM_THREADS=1 OMPI_MCA_btl_vader_backing_directory=$work # not /dev/shm, where killed jobs leave their memory
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
-check() { if eval "$2"; then ok "$1"; else bad "$1: $2; $(tail -n 3 err)"; fi; }
-finish() {
-    echo "$passed passed, $failed failed"
-    [ "$failed" = 0 ]
-    exit
-}
+context() { tail -n 3 err; }
 
 # refuses STATUS TEXT ARGUMENTS...: net_sites.sh ends with STATUS and one line, which has TEXT
 refuses() {

@@ -6,6 +6,7 @@
 # where there is no MPI. LONG=1: more numbers of ranks, and MPI's build under the sanitizers.
 set -u
 project=$PWD
+. dev/test/system/checks.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
@@ -13,9 +14,6 @@ export FAKE_NCCL_DIR=$work OMPI_MCA_btl_vader_backing_directory=$work
 export CUDA_ON_CPU_THREADS=1 OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_USE_AGENT_STORE THREEFOLD_SECRET
 unset NCCL_HOSTID NCCL_MULTI_RANK_GPU_ENABLE NCCL_RUNTIME_CONNECT CUDA_DEVICE_MAX_CONNECTIONS CUDA_MODULE_LOADING
-passed=0 failed=0
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
 
 # ---- build
 mpi_command=""
@@ -32,8 +30,7 @@ compile() { # PROGRAM FLAGS...
     then ok "builds $1"
     else
         bad "builds $1: $(grep -m 3 'error\|warning' "$1.said")"
-        echo "$passed passed, $failed failed"
-        exit 1
+        finish
     fi
 }
 nccl=(-DUSE_NCCL "-I$project/dev/test/fake") mpi=(-DUSE_MPI "${mpi_flags[@]}")
@@ -256,5 +253,4 @@ else bad "a stranger is named: $(head -c 700 out)"; fi
 sed -i '/rank 0: a connection from .*: dropped$/d' out
 fine "a stranger comes to the port, before rank 1 does"
 odd_rank=none
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

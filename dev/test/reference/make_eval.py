@@ -18,11 +18,14 @@ padding. Into reference/ beside this file go
 An example is drawn again until all its answers, by both rules and of both models, are clear: the best completion is
 1e-3 ahead of the next, a hundred times what float32 may change.
 """
-import json, os, struct, sys, types
+import json, os, sys, types
 import numpy as np
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "../system"))
+from checks import read_safetensors
+
 EXAMPLES, T, V, STREAM = 43, 8, 61, 1595
 
 
@@ -39,13 +42,8 @@ reference, replicas = load("make_reference.py"), load("make_async_dp.py")
 
 
 def weights(path, dtype):
-    data = open(path, "rb").read()
-    n = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + n])
-    header.pop("__metadata__", None)
-    return {name: torch.tensor(np.frombuffer(data[8 + n:][slice(*x["data_offsets"])], "<f4").reshape(x["shape"]).copy(),
-                               dtype=dtype)
-            for name, x in header.items()}
+    return {name: torch.tensor(np.frombuffer(data, "<f4").reshape(shape).copy(), dtype=dtype)
+            for name, (_, shape, data) in read_safetensors(path).items()}
 
 
 def loss_of_end(model, p, tokens, n):

@@ -15,10 +15,10 @@ sequence anew for every token (gpt2 and llama of make_reference.py, read from ou
    sort, running sum of the softmax, keep the first whose sum before them is below P. Random logits have no equal ones,
    about which these differ.
 """
-import argparse, ctypes, importlib.util, json, os, struct, subprocess, sys, tempfile
+import argparse, ctypes, importlib.util, json, os, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
-from checks import check, finish
+from checks import check, finish, read_safetensors
 
 SYSTEM = "/usr/bin/python3"
 if not importlib.util.find_spec("torch") and sys.executable != SYSTEM and os.path.exists(SYSTEM):
@@ -35,16 +35,6 @@ T = 24
 SIZES = {"gpt2": dict(layers=2, hidden=32, heads=4, kv_heads=4, tied=True, eps=1e-5),
          "llama": dict(layers=2, hidden=32, heads=4, kv_heads=2, tied=False, eps=1e-5, theta=10000.0)}
 PROMPTS = ["7", "11 ", "1 2 3 4 5 6", "100 101 102 103 104 105 106 107 ", "31 32 33 34 35 3", "41 42 43 44 45 46"]
-
-
-def read_safetensors(path):
-    with open(path, "rb") as f:
-        data = f.read()
-    n = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + n])
-    header.pop("__metadata__", None)
-    return {name: torch.frombuffer(bytearray(data[8 + n:][slice(*x["data_offsets"])]), dtype=torch.float32)
-            .reshape(x["shape"]).double() for name, x in header.items()}
 
 
 def greedy(forward, config, weights, prompt, count):
@@ -72,7 +62,8 @@ def check_texts(train, arch, work):
     subprocess.run([train, *shape, "--data", f"{work}/text.txt", "--steps", "60", "--warmup", "5", "--eval-every", "0",
                     "--sample-every",
                     "0", "--out", out], check=True, stdout=subprocess.DEVNULL)
-    weights = read_safetensors(f"{out}/step_00000060/model.safetensors")
+    weights = {name: torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape).double()
+               for name, (_, shape, data) in read_safetensors(f"{out}/step_00000060/model.safetensors").items()}
     forward = make_reference.gpt2 if arch == "gpt2" else make_reference.llama
     compared, wrong, count = 0, 0, 40
     for i, prompt in enumerate(PROMPTS):

@@ -21,19 +21,19 @@ training changed in their tensor. Thirty wrong rules (a sign, a rate, a moment's
 compared, and how far it takes the weights from the run without: between a third and three times of the usual. With
 --outer-top-k all is compared: no tensor of the models is more than a chunk.
 """
-import argparse, json, math, os, shutil, struct, subprocess, sys, tempfile
+import argparse, json, math, os, shutil, subprocess, sys, tempfile
+
+sys.dont_write_bytecode = True
+from checks import read_safetensors
 
 FLOORS = {"losses": 2e-7, "norms": 1e-6, "val": 2e-7, "weights": 2e-5}
 
 
-def read_safetensors(path):
+def read_floats(path):
     """{name: sequence of float}"""
-    data = open(path, "rb").read()
-    n = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + n])
-    header.pop("__metadata__", None)
-    assert all(x["dtype"] == "F32" for x in header.values()), f"{path}: not float32"
-    return {name: memoryview(data)[8 + n:][slice(*x["data_offsets"])].cast("f") for name, x in header.items()}
+    tensors = read_safetensors(path)
+    assert all(dtype == "F32" for dtype, _, _ in tensors.values()), f"{path}: not float32"
+    return {name: data.cast("f") for name, (_, _, data) in tensors.items()}
 
 
 def relative(ours, theirs):
@@ -51,7 +51,7 @@ class Checker:
     def __init__(self, options):
         self.options, self.work = options, tempfile.mkdtemp(prefix="replicas.")
         self.reference = json.load(open(os.path.join(options.reference, "replicas.json")))
-        self.init = {name: read_safetensors(os.path.join(options.reference, model["init"]))
+        self.init = {name: read_floats(os.path.join(options.reference, model["init"]))
                      for name, model in self.reference["models"].items()}
         self.passed = self.failed = 0
         self.notes = []
@@ -79,7 +79,7 @@ class Checker:
     def weights(self, case, out, step):
         """[(index in probes, error)] relative to its tensor's change, and {tensor: norm of the change}"""
         model, init = self.reference["models"][case["model"]], self.init[case["model"]]
-        ours = read_safetensors(os.path.join(out, f"step_{int(step):08d}", "model.safetensors"))
+        ours = read_floats(os.path.join(out, f"step_{int(step):08d}", "model.safetensors"))
         assert set(ours) == set(init), "other tensors"
         size = {name: moved / math.sqrt(n) for (name, n), moved in zip(model["tensors"], case["moved"])}
         errors = [(abs(ours[name][i] - y) / size[name], name, i)

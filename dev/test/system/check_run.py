@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """check_run.py WHAT ARGUMENT...: looks at the log, output, trace or weights of a run; exit status 0 if they are as they
 have to be. WHAT is a function below."""
-import json, os, re, struct, sys
+import json, os, re, sys
+
+sys.dont_write_bytecode = True
+from checks import read_safetensors
 
 NORM = float(os.environ.get('NORM', 1))  # gradient norms may be apart that many times what losses may
 VALUE = int(os.environ.get('VALUE_BYTES', 4))  # bytes of a parameter or an activation
@@ -161,17 +164,12 @@ def plan(out, t, p, d, L, C, V, T, zero):
 
 def weights(a, b, bound):
     """Two model.safetensors: the same header, every number equal to bound x the largest of its tensor."""
-    def read(path):
-        data = open(path, 'rb').read()
-        n = struct.unpack('<Q', data[:8])[0]
-        header = json.loads(data[8:8 + n])
-        header.pop('__metadata__', None)
-        return header, memoryview(data)[8 + n:]
-    (ha, da), (hb, db) = read(a), read(b)
-    assert ha == hb, 'other headers'
+    a, b = map(read_safetensors, (a, b))
+    headers = [[(name, dtype, shape) for name, (dtype, shape, _) in x.items()] for x in (a, b)]
+    assert headers[0] == headers[1], 'other headers'
     worst = 0
-    for name, x in ha.items():
-        u, v = (d[slice(*x['data_offsets'])].cast('f') for d in (da, db))
+    for name in a:
+        u, v = (x[name][2].cast('f') for x in (a, b))
         worst = max(worst, max(abs(i - j) for i, j in zip(u, v)) / max(map(abs, u)))
     assert worst <= float(bound), f'{worst:.1e}'
     print(f'{worst:.1e}, bound {float(bound):.0e}')

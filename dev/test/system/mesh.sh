@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# mesh.sh: runs of the trainer with several ranks, for test_mesh.sh and test_runs.sh, which source it. MPIRUN is the
+# mesh.sh: runs of the trainer with several ranks, for the tests that source it, test_mesh.sh and others. MPIRUN is the
 # mpirun that belongs to the build; train_gpt is built already. PRECISION=bf16: the trainers of $BUILD/bf16 and
 # $BUILD/sanitized/bf16 instead.
 #
@@ -30,6 +30,7 @@ fi
 export MPIRUN=${MPIRUN:-mpirun} ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 work=$(mktemp -d)
 mounted="" building=""
+. dev/test/system/checks.sh
 . dev/test/system/ranks.sh
 program=$train
 clean() {
@@ -42,17 +43,8 @@ trap clean EXIT
 cd "$work" || exit 1
 export OMPI_MCA_btl_vader_backing_directory=$work # not /dev/shm, where jobs that are killed leave their memory for ever
 mkdir pids
-passed=0 failed=0
 
 full() { [ -n "${LONG:-}" ]; }
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
-check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
-
-# verify WHAT COMMAND...: succeeds; what it prints (a measured error, a reason) is shown
-verify() {
-    if "${@:2}" >said 2>&1; then ok "$1 $(tail -n 1 said)"; else bad "$1 ($*): $(tail -n 3 said)"; fi
-}
 
 # launch RANKS COMMAND...: its output to out and err, its exit status to $status, how long it took to $seconds.
 # --foreground, or timeout would signal mpirun twice, which Open MPI takes as "leave at once", without its ranks.
@@ -74,11 +66,6 @@ trains() {
     [ $status = 0 ] && return
     bad "$*: exit status $status, stderr: $(head -c 600 err)"
     return 1
-}
-
-# says WORDS FILE: each of the words, between ", ", is in the file
-says() {
-    while read -r word; do grep -qaF -- "$word" "$2" || return 1; done <<<"${1//, /$'\n'}"
 }
 
 # ended STATUS WORDS WHAT: the launch ended with STATUS, soon, and the trainer printed one line, which has the words:
@@ -163,8 +150,8 @@ short=("${small[@]}" "${quiet[@]}")
 # rounding alone.
 run=("${small[@]}" --eps $eps --sample-every 0 --steps 6 --save-every 3 --eval-every 3 --eval-sequences 5)
 
-# finish: no process is left; the closing line, and its exit status
-finish() {
+# finish_ranks: no process is left, then finish
+finish_ranks() {
     left=$(for p in /proc/[0-9]*; do
         case "$(readlink "$p/cwd") $(readlink "$p/exe")" in
         "$work"*bash) ;; # this one
@@ -172,6 +159,5 @@ finish() {
         esac
     done 2>/dev/null)
     check "no process is left behind" "[ -z '$left' ]"
-    echo "$passed passed, $failed failed"
-    [ "$failed" = 0 ]
+    finish
 }

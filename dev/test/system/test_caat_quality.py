@@ -6,15 +6,13 @@ tree, and its --quick run: stopped once and continued, and spread over two folde
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
 import checks
-from checks import check
+from checks import check, check_interrupt
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SCRIPT = os.path.join(PROJECT, 'dev/experiments/caat_quality.py')
@@ -89,11 +87,7 @@ def test_quick(folder):
     check('seed' not in p.communicate()[0].split('37024 parameters')[0], 'what is complete is not repeated')
     p = launch(whole, '--data', SCRIPT)
     check('other settings (text)' in p.communicate()[0] and p.returncode == 1, 'another text in the same folder')
-    p = launch(cut, '--jobs', '1')
-    while p.poll() is None and not os.path.isdir(os.path.join(cut, 'n4-quarter-1.part')):
-        time.sleep(0.02)
-    p.send_signal(signal.SIGTERM)
-    check('the same command' in p.communicate()[0] and p.returncode == 1, 'a signal')
+    check_interrupt(launch(cut, '--jobs', '1'), os.path.join(cut, 'n4-quarter-1.part'))
     p = launch(cut, '--only', 'ordinary,n4-quarter')
     p.communicate()
     again = (runs.read_json(os.path.join(cut, 'results.json')) or {'runs': {}})['runs']

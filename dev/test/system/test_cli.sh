@@ -14,21 +14,12 @@ clusters=$PWD/planner/clusters
 reference=$PWD/dev/test/reference
 version=$PWD/$BUILD/version
 source=$PWD
+. dev/test/system/checks.sh
 work=$(mktemp -d)
 mounted=""
 trap '[ -z "$mounted" ] || umount "$mounted"; rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
-check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
-
-# says WORDS FILE: each of the words, between ", ", is in the file
-says() {
-    while read -r word; do grep -qaF -- "$word" "$2" || return 1; done <<<"${1//, /$'\n'}"
-}
 
 # refuses STATUS WORDS ARGUMENTS...: exits with STATUS and one line on stderr, which has the words: the option or file
 # that is wrong
@@ -749,5 +740,4 @@ plan_refuses 2 "--software" --flags --software megatron-2021
 refuses 2 "--flags" --mesh auto
 refuses 2 "--flags" --cluster dgx-h100
 
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

@@ -15,17 +15,13 @@
 set -u
 project=$PWD
 build=$project/${BUILD:-build}
+. dev/test/system/checks.sh
 mpirun=$project/scripts/mpirun.sh
 export OMP_NUM_THREADS=1 CUDA_ON_CPU_THREADS=1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work" || exit 1
 export OMPI_MCA_btl_vader_backing_directory=$work
-passed=0 failed=0
-check() { # WHAT COMMAND...: succeeds; what it prints last is shown
-    if "${@:2}" >said 2>&1; then passed=$((passed + 1)) && echo "ok    $1 $(tail -n 1 said)"
-    else failed=$((failed + 1)) && echo "FAIL  $1: ${*:2}: $(tail -n 3 said)"; fi
-}
 
 # NCCL takes ranks that share a GPU only where they seem to be on hosts of their own: NCCL=1.
 cat >rank.sh <<'SH'
@@ -93,12 +89,12 @@ compared() {
     [ $status = $(($2 > 0)) ] && [ "$(grep -c ' error .* bound ' out)" = "$1" ] && [ "$(grep -c '^FAIL' out)" = "$2" ]
 }
 for model in gpt2 llama; do
-    check "a step of $model by the CPU" "$build/bf16/test_gpt" --write $model.reference $model
+    verify "a step of $model by the CPU" "$build/bf16/test_gpt" --write $model.reference $model
 done
-check "and by the emulated GPU, in bf16 as well, tensor by tensor:" compared 110 0
+verify "and by the emulated GPU, in bf16 as well, tensor by tensor:" compared 110 0
 for tensor in x.2 grad.transformer.h.1.mlp.c_fc.bias final.transformer.h.0.ln_1.weight; do
     cp gpt2.reference kept && python3 changed.py gpt2.reference $tensor
-    check "one number of $tensor that differs is seen:" compared 110 1
+    verify "one number of $tensor that differs is seen:" compared 110 1
     mv kept gpt2.reference
 done
 
@@ -128,46 +124,47 @@ ranks() {
 }
 
 for arch in gpt2 llama; do
-    check "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
+    verify "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
     for precision in fp32 fp16 bf16; do
-        check "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
-        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
+        verify "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
+        verify "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
             ${bound[$precision]}
     done
 done
 
 # CAAT-Nets: both states on one rank, packed 16 bytes at a time or not
 for arch in caat caat_odd; do
-    check "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
+    verify "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
     for precision in fp32 bf16; do
         [ "$precision $arch" != "fp32 caat_odd" ] || continue
-        check "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
-        check "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
+        verify "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
+        verify "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
             ${bound[$precision]}
     done
 done
-STEPS=1 SAMPLE=1 check "it writes" one bf16 caat caat_writes --micro-batch 2
-check "what it writes" grep -q "sample:" out
+STEPS=1 SAMPLE=1 verify "it writes" one bf16 caat caat_writes --micro-batch 2
+verify "what it writes" grep -q "sample:" out
 
 # resumed, with the same bits
-check "bf16, stopped after 3 steps" one bf16 gpt2 half --micro-batch 2 --save-every 3
-check "the checkpoint of step 6 goes" rm -r half/step_00000006
-check "and resumed" one bf16 gpt2 half --micro-batch 2 --resume
-check "the same weights" cmp half/step_00000006/model.safetensors bf16_gpt2/step_00000006/model.safetensors
-check "the same moments" cmp half/step_00000006/optimizer.safetensors bf16_gpt2/step_00000006/optimizer.safetensors
-check "the same log" python3 compare.py half bf16_gpt2 0
-STEPS=1 check "the CPU starts from the weights of bf16" one cpu gpt2 init --micro-batch 2 --init bf16_gpt2/step_00000006
-STEPS=7 check "the CPU continues a run of bf16" one cpu gpt2 half --micro-batch 2 --resume
-STEPS=1 check "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 \
+verify "bf16, stopped after 3 steps" one bf16 gpt2 half --micro-batch 2 --save-every 3
+verify "the checkpoint of step 6 goes" rm -r half/step_00000006
+verify "and resumed" one bf16 gpt2 half --micro-batch 2 --resume
+verify "the same weights" cmp half/step_00000006/model.safetensors bf16_gpt2/step_00000006/model.safetensors
+verify "the same moments" cmp half/step_00000006/optimizer.safetensors bf16_gpt2/step_00000006/optimizer.safetensors
+verify "the same log" python3 compare.py half bf16_gpt2 0
+STEPS=1 verify "the CPU starts from the weights of bf16" one cpu gpt2 init --micro-batch 2 \
+    --init bf16_gpt2/step_00000006
+STEPS=7 verify "the CPU continues a run of bf16" one cpu gpt2 half --micro-batch 2 --resume
+STEPS=1 verify "bf16 starts from the weights of the CPU" one bf16 llama init2 --micro-batch 2 \
     --init cpu_llama/step_00000006
-STEPS=1 SAMPLE=1 check "it writes" one bf16 gpt2 writes --micro-batch 2
-check "what it writes" grep -q "sample:" out
+STEPS=1 SAMPLE=1 verify "it writes" one bf16 gpt2 writes --micro-batch 2
+verify "what it writes" grep -q "sample:" out
 # Where nothing is trained there are no masters either.
 # shellcheck disable=SC2086
 goes_on() { timeout 120 "$(trainer bf16)" $gpt2 --init bf16_gpt2/step_00000006 --generate "one two" \
     --max-new-tokens 30 >out 2>err </dev/null; }
-check "it continues a text" goes_on
-check "the continuation" grep -q "^one two." out
+verify "it continues a text" goes_on
+verify "the continuation" grep -q "^one two." out
 
 # The host must not touch device memory, nor a kernel what is not its own; both architectures, all that a rank alone
 # does.
@@ -175,7 +172,7 @@ for arch in gpt2 llama; do
     writes=2
     [ $arch = llama ] || [ -n "${LONG:-}" ] || writes=0 # takes a minute
     # shellcheck disable=SC2086
-    check "bf16 $arch under AddressSanitizer and UBSan" env ASAN_OPTIONS=detect_leaks=0 timeout 240 \
+    verify "bf16 $arch under AddressSanitizer and UBSan" env ASAN_OPTIONS=detect_leaks=0 timeout 240 \
         "$build/asan/bf16/train_gpt" ${!arch} --steps 2 --micro-batch 2 --sample-every $writes --recompute full \
         --out asan_$arch
 done
@@ -190,16 +187,16 @@ modes=("--dp-mode dc-s3gd --sites 2" "--dp-mode delayed --dc-lambda 0.2"
 for i in "${!modes[@]}"; do
     read -ra mode <<<"--micro-batch 1 ${modes[i]}"
     [ "$i" -lt 3 ] || [ -n "${LONG:-}" ] || continue
-    check "CPU ${modes[i]}" ranks 4 cpu llama "sites_cpu$i" "${mode[@]}"
-    check "fp32 ${modes[i]}" ranks 4 fp32 llama "sites_fp32$i" "${mode[@]}"
-    check "... trains what the CPU trains:" python3 compare.py "sites_fp32$i" "sites_cpu$i" "${bound[fp32]}"
-    NCCL=1 check "bf16 ${modes[i]}, NCCL" ranks 4 bf16 llama "sites_bf16$i" "${mode[@]}" --save-every 4
-    check "... trains what the CPU trains:" python3 compare.py "sites_bf16$i" "sites_cpu$i" "${bound[bf16]}"
+    verify "CPU ${modes[i]}" ranks 4 cpu llama "sites_cpu$i" "${mode[@]}"
+    verify "fp32 ${modes[i]}" ranks 4 fp32 llama "sites_fp32$i" "${mode[@]}"
+    verify "... trains what the CPU trains:" python3 compare.py "sites_fp32$i" "sites_cpu$i" "${bound[fp32]}"
+    NCCL=1 verify "bf16 ${modes[i]}, NCCL" ranks 4 bf16 llama "sites_bf16$i" "${mode[@]}" --save-every 4
+    verify "... trains what the CPU trains:" python3 compare.py "sites_bf16$i" "sites_cpu$i" "${bound[bf16]}"
     mkdir -p "sites_again$i"
     cp -r "sites_bf16$i"/* "sites_again$i"
     rm -r "sites_again$i/step_00000006"
-    NCCL=1 check "... resumed after 4 steps" ranks 4 bf16 llama "sites_again$i" "${mode[@]}" --resume
-    check "... ends with the same bits" diff -r "sites_again$i/step_00000006" "sites_bf16$i/step_00000006"
+    NCCL=1 verify "... resumed after 4 steps" ranks 4 bf16 llama "sites_again$i" "${mode[@]}" --resume
+    verify "... ends with the same bits" diff -r "sites_again$i/step_00000006" "sites_bf16$i/step_00000006"
 done
 
 # torch N OUT OPTIONS...: N ranks in bf16, llama, by the variables that torchrun sets
@@ -219,10 +216,10 @@ torch() {
     [ $status = 0 ] || cat err?
     return $status
 }
-check "bf16 llama --pp 2 --tp 2, NCCL without MPI" torch 4 torch --pp 2 --tp 2 --schedule interleaved
-check "... the ranks have found each other and NCCL:" grep "4 ranks here, 1 machine, NCCL" out
-check "... counts the bytes that the formulas say:" python3 traffic.py out
-check "... trains what one rank trains:" python3 compare.py torch bf16_llama "${bound[bf16]}"
+verify "bf16 llama --pp 2 --tp 2, NCCL without MPI" torch 4 torch --pp 2 --tp 2 --schedule interleaved
+verify "... the ranks have found each other and NCCL:" grep "4 ranks here, 1 machine, NCCL" out
+verify "... counts the bytes that the formulas say:" python3 traffic.py out
+verify "... trains what one rank trains:" python3 compare.py torch bf16_llama "${bound[bf16]}"
 
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$project/train_gpt"; then
     echo "left out: meshes, there is no MPI"
@@ -238,9 +235,9 @@ else
         done
         [ -n "${LONG:-}" ] || [ $((n % 2)) = 0 ] || continue
         # shellcheck disable=SC2086
-        check "$precision $arch $options" ranks $((tp * pp * dp)) "$precision" "$arch" mesh$n --micro-batch 1 $options
-        check "... counts the bytes that the formulas say:" python3 traffic.py out
-        check "... trains what one rank trains:" python3 compare.py mesh$n "${precision}_$arch" "${bound[$precision]}"
+        verify "$precision $arch $options" ranks $((tp * pp * dp)) "$precision" "$arch" mesh$n --micro-batch 1 $options
+        verify "... counts the bytes that the formulas say:" python3 traffic.py out
+        verify "... trains what one rank trains:" python3 compare.py mesh$n "${precision}_$arch" "${bound[$precision]}"
     done <<'CASES'
 fp32 gpt2 --dp 2
 bf16 llama --dp 2 --zero 1
@@ -265,21 +262,20 @@ CASES
         case $options in *--pp*) pp=2 ;; esac
         case $options in *--dp*) dp=2 ;; esac
         # shellcheck disable=SC2086
-        NCCL=1 check "bf16 llama $options, NCCL" ranks $((tp * pp * dp)) bf16 llama mesh$n --micro-batch 1 $options
-        check "... by NCCL:" grep "NCCL" out
-        check "... counts the bytes that the formulas say:" python3 traffic.py out
-        check "... trains what one rank trains:" python3 compare.py mesh$n bf16_llama "${bound[bf16]}"
+        NCCL=1 verify "bf16 llama $options, NCCL" ranks $((tp * pp * dp)) bf16 llama mesh$n --micro-batch 1 $options
+        verify "... by NCCL:" grep "NCCL" out
+        verify "... counts the bytes that the formulas say:" python3 traffic.py out
+        verify "... trains what one rank trains:" python3 compare.py mesh$n bf16_llama "${bound[bf16]}"
     done
-    NCCL=1 check "bf16 caat --tp 2 --pp 2, NCCL" ranks 4 bf16 caat mesh_caat --micro-batch 1 --tp 2 --pp 2 --zero 1
-    check "... counts the bytes that the formulas say:" python3 traffic.py out
-    check "... trains what one rank trains:" python3 compare.py mesh_caat bf16_caat "${bound[bf16]}"
+    NCCL=1 verify "bf16 caat --tp 2 --pp 2, NCCL" ranks 4 bf16 caat mesh_caat --micro-batch 1 --tp 2 --pp 2 --zero 1
+    verify "... counts the bytes that the formulas say:" python3 traffic.py out
+    verify "... trains what one rank trains:" python3 compare.py mesh_caat bf16_caat "${bound[bf16]}"
     # a mesh stopped and resumed; copies are rounded identically, or the second half would differ
     # shellcheck disable=SC2086
-    check "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3
-    check "the checkpoint of step 6 is kept aside" mv again/step_00000006 whole
-    check "resumed" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --resume
-    check "the same weights" cmp again/step_00000006/model.safetensors whole/model.safetensors
-    check "the same moments" cmp again/step_00000006/optimizer.safetensors whole/optimizer.safetensors
+    verify "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3
+    verify "the checkpoint of step 6 is kept aside" mv again/step_00000006 whole
+    verify "resumed" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --resume
+    verify "the same weights" cmp again/step_00000006/model.safetensors whole/model.safetensors
+    verify "the same moments" cmp again/step_00000006/optimizer.safetensors whole/optimizer.safetensors
 fi
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

@@ -5,15 +5,13 @@ configurations: stopped once and continued. MuLoCo is among them where the train
 """
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
 import checks
-from checks import check
+from checks import check, check_interrupt
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 SCRIPT = os.path.join(PROJECT, 'dev/experiments/frontier.py')
@@ -64,11 +62,7 @@ def test_quick(folder):
     sent = {n: sum(r['comm_bytes']['dp'] for r in rows) for n, rows in logs.items()}
     check(0 < sent['sparse-32'] < sent['diloco'] == sent['adamw'] / frontier.QUICK_PERIOD, f'bytes: {sent}')
     check('| SparseLoCo, 32 of 4096 | ' in text and 'The target is reached' in text, 'table and verdicts')
-    p = launch(cut, '--only', 'sparse-32')
-    while p.poll() is None and not os.path.isdir(os.path.join(cut, 'sparse-32-1.part')):
-        time.sleep(0.02)
-    p.send_signal(signal.SIGTERM)
-    check('the same command' in p.communicate()[0] and p.returncode == 1, 'a signal')
+    check_interrupt(launch(cut, '--only', 'sparse-32'), os.path.join(cut, 'sparse-32-1.part'))
     p = launch(cut, '--only', 'sparse-32')
     p.communicate()
     again = (runs.read_json(os.path.join(cut, 'results.json')) or {'runs': {}})['runs']

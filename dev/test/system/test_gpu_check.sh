@@ -8,9 +8,7 @@ cd "$(dirname "$0")/../../.." || exit 1
 roofline=${BUILD:-build}/roofline
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpu_check.XXXXXX")
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
+. dev/test/system/checks.sh
 # expect WHAT COMMAND...: it has to succeed
 expect() {
     local what=$1
@@ -319,5 +317,4 @@ test_libraries() {
 
 [ $# -gt 0 ] || set -- all parts ends libraries
 for section in "$@"; do "test_$section"; done
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

@@ -4,17 +4,12 @@
 # that are folders, srun, id, ldd. Then with every MPI that is installed, real ranks.
 set -u
 project=$PWD
+. dev/test/system/checks.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-passed=0 failed=0
 unset TIER OMP_NUM_THREADS THREEFOLD_SECRET MASTER_ADDR MASTER_PORT SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK \
     MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
 export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
-
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
-check() { if eval "$2"; then ok "$1"; else bad "$1: $2"; fi; }
-is() { if [ "$2" = "$3" ]; then ok "$1: $3"; else bad "$1: expected \"$2\", found \"$3\""; fi; } # WHAT EXPECTED FOUND
 
 # run STATUS COMMAND...: runs it, output to out and err; its exit status has to be STATUS
 run() {
@@ -490,5 +485,4 @@ if command -v shellcheck >/dev/null; then
     check "shellcheck finds nothing" \
         "shellcheck $project/scripts/*.sh $project/dev/test/run.sh $project/dev/test/system/test_launch.sh"
 fi
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

@@ -13,17 +13,8 @@ nccl=$project/${BUILD:-build}/emulated/bf16/train_gpt_nccl
 work=$(mktemp -d)
 a=threefold-launch-$$-a b=threefold-launch-$$-b
 PATH=$PATH:/usr/sbin:/sbin
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
-check() { # WHAT CONDITION
-    if eval "$2"; then ok "$1"; else bad "$1: $2: $(tail -n 5 "$work/out" "$work/err" 2>/dev/null | head -c 2000)"; fi
-}
-is() { # WHAT EXPECTED FOUND
-    if [ "$2" = "$3" ]; then ok "$1: $3"
-    else bad "$1: expected \"$2\", found \"$3\": $(tail -n 5 "$work/out" | head -c 2000)"; fi
-}
+. dev/test/system/checks.sh
+context() { tail -n 5 "$work/out" "$work/err" 2>/dev/null | head -c 2000; }
 
 # ---- two machines
 made_sshd=""
@@ -330,5 +321,4 @@ if command -v "${MPIRUN:-mpirun}" >/dev/null && grep -q MPI_Init ./train_gpt; th
     part slurm "slurmctld slurmd sbatch" "apt-get install slurm-wlm"
 else echo "left out: run_ssh.sh and run_slurm.sh: there is no MPI"; fi
 part torch "torchrun $nccl" "pip install torch; make ${nccl#"$project/"}"
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

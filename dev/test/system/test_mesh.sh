@@ -29,7 +29,7 @@ for i in "${!meshes[@]}"; do
         [ '$(cd "mesh$i/step_00000006" && echo ./*.*)' = '$(cd mesh0/step_00000006 && echo ./*.*)' ] &&
         [ $(find "mesh$i/step_00000006" -type f | wc -l) = 7 ]"
 done
-[ "${PARTS:-}" != quick ] || { finish; exit; }
+[ "${PARTS:-}" != quick ] || finish_ranks
 for i in 2 3; do
     for file in model optimizer; do
         check "${meshes[$i]}: $file.safetensors is one rank's, byte for byte" \
@@ -375,4 +375,4 @@ check "--dry-run on 8 ranks prints once, and runs nothing" \
     "[ $status = 0 ] && [ \$(grep -c '^model' out) = 1 ] && ! grep -q ^step out"
 verify_py "--dry-run on 8 ranks, ZeRO 1: what they hold:" plan out 2 2 2 8 512 50257 128 1
 
-finish
+finish_ranks

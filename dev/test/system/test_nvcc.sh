@@ -4,9 +4,7 @@
 # code is checked (check_assembly.py, where cuobjdump is). Needs no GPU. Ten minutes on two cores.
 set -u
 BUILD=${BUILD:-build}
-passed=0 failed=0
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
+. dev/test/system/checks.sh
 
 # make_it TARGET; compile PROGRAM: prints a line
 make_it() {
@@ -44,5 +42,4 @@ then
     if grep -q "not checked" "$BUILD/log/assembly"; then cat "$BUILD/log/assembly"
     else ok "machine code: $(tail -n 1 "$BUILD/log/assembly")"; fi
 else bad "machine code: $(tail -n 5 "$BUILD/log/assembly")"; fi
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

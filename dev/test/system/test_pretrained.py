@@ -22,7 +22,7 @@ import tempfile
 from array import array
 
 sys.dont_write_bytecode = True
-from checks import check, finish
+from checks import check, finish, read_safetensors
 
 L, C, NH, V, T, F = 4, 24, 4, 67, 16, 40
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "./train_gpt"
@@ -113,15 +113,11 @@ def write_safetensors(path, model, dtype, more=()):
     open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
 
 
-def read_safetensors(path, dtype):
-    data = open(path, "rb").read()
-    n = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + n])
-    header.pop("__metadata__")
-    if any(x["dtype"] != dtype for x in header.values()):
+def read_numbers(path, dtype):
+    tensors = read_safetensors(path)
+    if any(found != dtype for found, _, _ in tensors.values()):
         return None
-    return {name: (tuple(x["shape"]), from_bytes(data[8 + n:][slice(*x["data_offsets"])], dtype)) for name,
-            x in header.items()}
+    return {name: (shape, from_bytes(data, dtype)) for name, (_, shape, data) in tensors.items()}
 
 
 def write_folder(folder, config, model, dtype, shards=1, bare=False, constants=()):
@@ -232,7 +228,7 @@ def refused(what, said, *options, status=2):
 
 def test_conversions(work):
     def folder(dtype="F32"):
-        return lambda path: read_safetensors(f"{path}/model.safetensors", dtype)
+        return lambda path: read_numbers(f"{path}/model.safetensors", dtype)
 
     def llmc(version):
         return lambda path: read_llmc(path, version)

@@ -234,4 +234,4 @@ if [ -n "$building" ]; then
         "[ $status = 1 ] && grep -q '2 processes were started together but do not find each other' err"
 else echo "left out: a second MPI (mpicc.mpich is not installed, or is the one that is tested)"; fi
 
-finish
+finish_ranks

@@ -11,6 +11,7 @@ train=$project/train_gpt
 mpirun=$project/scripts/mpirun.sh
 supervise=$project/scripts/supervise.sh
 work=$(mktemp -d)
+. dev/test/system/checks.sh
 . dev/test/system/ranks.sh
 program=$train
 clean() {
@@ -21,12 +22,7 @@ trap clean EXIT
 cd "$work" || exit 1
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work noted=$work
 mkdir pids fake
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
-check() { if eval "$2"; then ok "$1"; else bad "$1: $2; stderr: $(head -c 900 err)"; fi; }
-is() { if [ "$2" = "$3" ]; then ok "$1: $3"; else bad "$1: expected \"$2\", found \"$3\"; $(head -c 600 err)"; fi; }
+context() { head -c 900 err; }
 
 # ---- supervise.sh and a stand-in, whose runs end as the lines of `plan` say: STATUS [CHECKPOINT]; -9: killed; wait:
 # until it is signaled, which it says
@@ -145,9 +141,7 @@ is "SIGTERM in a pause ends it" "1 1" "$? $(wc -l <runs)"
 
 if [ ! -x "$train" ]; then # watch.py tries the scripts only
     echo "left out: there is no trainer"
-    echo "$passed passed, $failed failed"
-    [ $failed = 0 ]
-    exit
+    finish
 fi
 
 # ---- the trainer alone: who reads what it prints, descriptors that are closed, two runs in one folder
@@ -209,9 +203,7 @@ is "a folder that gets a run while another waits for it" "both: 2 True theirs" "
 # ---- the trainer
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
     echo "left out: several ranks, there is no MPI"
-    echo "$passed passed, $failed failed"
-    [ $failed = 0 ]
-    exit
+    finish
 fi
 export MPIRUN=${MPIRUN:-mpirun}
 cat >rank.sh <<'SH'
@@ -365,5 +357,4 @@ wait $launcher
 is "supervised, and SIGTERM: saves, and is not run again: status" 75 $?
 check "its checkpoint is there" "[ -d parts/step_$(printf %08d "$(steps parts)") ] && ! grep -q 'again in' err"
 for file in pids/*; do ! alive "$(cat "$file")" || bad "a rank is left"; done
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+finish

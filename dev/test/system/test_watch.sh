@@ -3,32 +3,10 @@
 # soon, names the rank that is to blame and where it stood, and a run that is only slow goes on. The trainer on a mesh
 # that is drawn anew each time, test_watchdog's own jobs under every MPI that is here, and the table that ranks share
 # under ThreadSanitizer. Last line: "N passed, N failed".
-set -u
-project=$PWD
-train=$project/train_gpt
-test_watchdog=$project/${BUILD:-build}/test_watchdog
-mpirun=$project/scripts/mpirun.sh
-if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
-    echo "left out: no MPI"
-    echo "0 passed, 0 failed"
-    exit 0
-fi
-export MPIRUN=${MPIRUN:-mpirun} OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
-work=$(mktemp -d)
-. dev/test/system/ranks.sh
-clean() {
-    kill_ranks
-    rm -rf "$work"
-}
-trap clean EXIT
-cd "$work" || exit 1
-export OMPI_MCA_btl_vader_backing_directory=$work # not /dev/shm, where jobs that are killed leave their memory for ever
-mkdir pids
-passed=0 failed=0
-
-ok() { passed=$((passed + 1)) && echo "ok    $*"; }
-bad() { failed=$((failed + 1)) && echo "FAIL  $*"; }
-check() { if eval "$2"; then ok "$1"; else bad "$1: $2; stderr: $(head -c 900 err)"; fi; }
+. dev/test/system/mesh.sh
+test_watchdog=$build/test_watchdog
+export OMPI_MCA_mpi_yield_when_idle=1
+context() { head -c 900 err; }
 
 ${CC:-gcc} -std=gnu11 -O1 -g1 -w -fsanitize=thread "$project/dev/test/unit/test_watchdog.c" -o tsan -lm -ldl \
     -pthread 2>/dev/null &
@@ -42,7 +20,6 @@ exec "$@"
 SH
 chmod +x rank.sh
 export noted=$work
-
 
 # begins RANKS PROGRAM ...: in the background
 begins() {
@@ -60,10 +37,8 @@ ends() {
 # blames RANK STATE: one line, of the trainer or the test, about this rank, in this state, at a place
 blames() { [ "$(grep -ac ': rank [0-9]* (process' err)" = 1 ] && grep -aq "^[a-z_]*: rank $1 (process [0-9]*) $2" err; }
 
-seq 1 4000 | tr '\n' ' ' >text.txt
 model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt
-    --eval-every 0
-    --sample-every 0 --steps 1000000)
+    --eval-every 0 --sample-every 0 --steps 1000000)
 
 # ---- the trainer: a rank of a mesh is stopped in the middle of a run
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--tp 4 --sequence-parallel" "--pp 2 --dp 2 --schedule zb-v"
@@ -133,5 +108,4 @@ if [ -x tsan ]; then
         "[ $status = 0 ] && [ ! -s err ]"
 else echo "left out: ThreadSanitizer"; fi
 check "nothing is left in /dev/shm" "! ls /dev/shm | grep -q threefold"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

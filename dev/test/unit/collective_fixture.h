@@ -41,9 +41,7 @@ static inline void tally_end(const Tally* t, const char* what) {
 static char scratch[64]; // a file for networks
 
 static inline bool network_of_text(Network* net, const char* text, Error* error) {
-    FILE* file = fopen(scratch, "wb");
-    if (!file || fputs(text, file) < 0 || fclose(file) != 0) die("%s: %s", scratch, strerror(errno));
-    return network_build(net, scratch, error);
+    return network_build(net, write_text(scratch, text), error);
 }
 
 // A network that has to be right: by its name, or, if it begins with "ranks", as the text of a file.

@@ -74,6 +74,28 @@ static inline void make_temporary(char* path, size_t size, const char* name) {
     close(fd);
 }
 
+// Writes a file; its path. write_text: a text.
+static inline const char* write_bytes(const char* path, const void* data, size_t size) {
+    FILE* f = fopen(path, "wb");
+    if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("%s: cannot write", path);
+    return path;
+}
+
+static inline const char* write_text(const char* path, const char* text) {
+    return write_bytes(path, text, strlen(text));
+}
+
+// Writes n tokens below `vocab` as uint16; not all are equally frequent.
+static inline void write_random_tokens(const char* path, int n, int vocab) {
+    uint16_t* tokens = (uint16_t*)checked_malloc((size_t)n * sizeof(uint16_t), "random tokens");
+    for (int i = 0; i < n; i++) {
+        const double u = random_uniform(5, 5, (uint64_t)i), w = random_uniform(6, 5, (uint64_t)i / 3);
+        tokens[i] = (uint16_t)(u * w * vocab);
+    }
+    write_bytes(path, tokens, (size_t)n * sizeof(uint16_t));
+    free(tokens);
+}
+
 // The last line, and the exit status.
 static inline int test_end(void) {
     printf("%d passed, %d failed\n", test_count.passed, test_count.failed);

@@ -771,7 +771,7 @@ int main(int argc, char** argv) {
     device_open(world.rank);
     comm_open_device(&world);
     device_set_threads(1);
-    if (world.rank == 0) write_tokens();
+    if (world.rank == 0) write_random_tokens(tokens_path, 3000, 97);
     make_folders(&world);
     comm_barrier(&world);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

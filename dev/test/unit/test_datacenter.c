@@ -580,8 +580,7 @@ static void test_texts(void) {
 // ---- Files ------------------------------------------------------------------------------------------------------
 
 static bool read_text(Datacenter* d, const char* text, size_t n, Error* error) {
-    FILE* out = fopen(path, "w");
-    if (!out || fwrite(text, 1, n, out) != n || fclose(out) != 0) die("test_datacenter: cannot write %s", path);
+    write_bytes(path, text, n);
     error->text[0] = 0;
     return datacenter_read(d, path, error);
 }

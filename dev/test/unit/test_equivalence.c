@@ -252,17 +252,6 @@ typedef struct {
 
 static const char* tokens_path = "build/test_equivalence_" FLOATX_NAME ".bin";
 
-static void write_tokens(void) {
-    FILE* f = fopen(tokens_path, "wb");
-    if (!f) die("%s: cannot write; run from the project's folder", tokens_path);
-    for (int i = 0; i < 20000; i++) {
-        const double u = random_uniform(5, 5, (uint64_t)i), w = random_uniform(6, 5, (uint64_t)i / 3);
-        const uint16_t token = (uint16_t)(u * w * V_TEST); // not all tokens are equally frequent
-        fwrite(&token, sizeof token, 1, f);
-    }
-    if (fclose(f) != 0) die("%s: cannot write", tokens_path);
-}
-
 // A trainer on one rank of a case's mesh; world has as many ranks.
 static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     memset(t, 0, sizeof *t);
@@ -640,7 +629,7 @@ int main(int argc, char** argv) {
     device_open(world.rank);
     comm_open_device(&world);
     device_set_threads(1);
-    if (world.rank == 0) write_tokens();
+    if (world.rank == 0) write_random_tokens(tokens_path, 20000, V_TEST);
     comm_barrier(&world);
     Case* list = (Case*)checked_calloc(MOST_CASES, sizeof(Case), "test");
     int cases = 0, turn = 0, schedule_turn = 0, caat_turn = 0, overlap_turn = 0, muon_turn = 0;

@@ -64,11 +64,9 @@ static void begin_file(ChoiceFile* f) {
 
 // Writes it but for its last `less` bytes.
 static void write_choices(const char* path, ChoiceFile* f, int less) {
-    FILE* file = fopen(path, "wb");
     unsigned char bytes[sizeof f->header + sizeof f->number];
-    const size_t size = sizeof f->header + 2 * (size_t)f->numbers - (size_t)less;
     memcpy(bytes, f->header, sizeof f->header), memcpy(bytes + sizeof f->header, f->number, sizeof f->number);
-    if (!file || fwrite(bytes, 1, size, file) != size || fclose(file) != 0) die("%s: cannot write", path);
+    write_bytes(path, bytes, sizeof f->header + 2 * (size_t)f->numbers - (size_t)less);
 }
 
 static void usual_file(ChoiceFile* f) {
@@ -224,12 +222,10 @@ static void test_fit(const char* path) {
 // ---- Streams ----------------------------------------------------------------------------------------------------
 
 static void write_uint16(const char* path, int first, int n) {
-    FILE* file = fopen(path, "wb");
-    for (int i = 0; i < n; i++) {
-        const uint16_t token = (uint16_t)(first + i);
-        if (file) fwrite(&token, sizeof token, 1, file);
-    }
-    if (!file || fclose(file) != 0) die("%s: cannot write", path);
+    uint16_t tokens[256];
+    if (n > 256) die("%d tokens, at most 256", n);
+    for (int i = 0; i < n; i++) tokens[i] = (uint16_t)(first + i);
+    write_bytes(path, tokens, (size_t)n * sizeof tokens[0]);
 }
 
 // All tokens but the first are targets once, and stand behind the token before them; in one file and over two.
@@ -292,15 +288,12 @@ static void test_bytes(const char* path) {
     Error error;
     if (!tokenizer_open(&tokenizer, REFERENCE "tokenizer_gpt2.json", -1, &error)) die("%s", error.text);
     const int special = tokenizer.document;
-    const int tokens[] = {70, special, 300, 0, special, 65, 301};
-    FILE* file = fopen(path, "wb");
+    const uint16_t tokens[] = {70, (uint16_t)special, 300, 0, (uint16_t)special, 65, 301};
     int64_t bytes = 0;
-    for (int i = 0; i < 7; i++) {
-        const uint16_t token = (uint16_t)tokens[i];
-        if (file) fwrite(&token, sizeof token, 1, file);
-        if (i > 0 && tokens[i] != special) bytes += token_bytes(&tokenizer, token);
+    for (int i = 1; i < 7; i++) {
+        if (tokens[i] != special) bytes += token_bytes(&tokenizer, tokens[i]);
     }
-    if (!file || fclose(file) != 0) die("%s: cannot write", path);
+    write_bytes(path, tokens, sizeof tokens);
     if (!opens(&list, path, &error) || !evaluation_fit(&list.item[0], 4, tokenizer.vocab, &tokenizer, &error))
         die("%s", error.text);
     Evaluation* e = &list.item[0];
@@ -574,11 +567,7 @@ int main(int argc, char** argv) {
     MappedFile file;
     Error error;
     if (!file_map(&file, REFERENCE "replicas.tokens", &error)) die("%s", error.text);
-    if (world.rank == 0) {
-        FILE* f = fopen(tokens_path, "wb");
-        if (!f || fwrite(file.data, 2, (size_t)reference.tokens, f) != (size_t)reference.tokens || fclose(f) != 0)
-            die("%s: cannot write; run from the project's folder", tokens_path);
-    }
+    if (world.rank == 0) write_bytes(tokens_path, file.data, 2 * (size_t)reference.tokens);
     file_unmap(&file);
     comm_barrier(&world);
     Comm alone = comm_split(&world, world.rank, 0, "alone");

@@ -660,7 +660,7 @@ int main(int argc, char** argv) {
     device_open(world.rank);
     comm_open_device(&world);
     device_set_threads(1);
-    if (world.rank == 0) write_tokens();
+    if (world.rank == 0) write_random_tokens(tokens_path, 3000, 97);
     comm_barrier(&world);
     if (argc > 2 && strcmp(argv[1], "--die") == 0) {
         die_of_a_bit(&world, argv[2]);

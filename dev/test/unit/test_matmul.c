@@ -500,7 +500,43 @@ static void test_nested(void) {
     free(data);
 }
 
-int main(void) {
+#if defined(PRECISION_BF16) && defined(AMX_COMPILED)
+// Random words: bits of `keep` are drawn, those of `set` are 1.
+static void draw_words(MatmulWord* words, int n, uint32_t keep, uint32_t set) {
+    for (int i = 0; i < n; i++, draws++) words[i] = (philox(1, 4, draws).word[0] & keep) | set;
+}
+
+// Two steps of products by the processor's tiles beside those in C: the same bits, but for the payloads of NaNs.
+static void test_tiles(void) {
+    static const struct {
+        const char* what;
+        uint32_t keep[3], set[3]; // of A and B, pairs of bf16; of the start, floats
+    } kinds[] = {
+        {"any bits", {~0u, ~0u, ~0u}, {0, 0, 0}},
+        {"numbers near 1", {0x807f807f, 0x807f807f, 0x807fffff}, {0x3f003f00, 0x3f003f00, 0x3f000000}},
+        {"products that underflow", {0x9fff9fff, 0x9fff9fff, 0x81ffffff}, {0, 0x20002000, 0}},
+        {"denormal numbers", {0x83ff83ff, 0x83ff83ff, 0x807fffff}, {0, 0, 0}},
+    };
+    enum { DEPTH = 2 * TILE_WORDS, WORDS = 32 * DEPTH };
+    static MatmulWord a[WORDS], b[WORDS], start[32 * 32], found[32 * 32], expected[32 * 32];
+    for (int i = 0; i < 4 * 50; i++) {
+        int wrong = 0;
+        draw_words(a, WORDS, kinds[i % 4].keep[0], kinds[i % 4].set[0]);
+        draw_words(b, WORDS, kinds[i % 4].keep[1], kinds[i % 4].set[1]);
+        draw_words(start, 32 * 32, kinds[i % 4].keep[2], kinds[i % 4].set[2]);
+        amx_begin();
+        matmul_tile_amx(DEPTH, a, b, 32, (const float*)start, 32, (float*)found, 32);
+        amx_end();
+        matmul_tile_simulated(DEPTH, a, b, 32, (const float*)start, 32, (float*)expected, 32);
+        for (int k = 0; k < 32 * 32; k++)
+            wrong += found[k] != expected[k] && !(isnan(float_of_bits(found[k])) && isnan(float_of_bits(expected[k])));
+        if (wrong || i < 4) check(wrong == 0, "AMX, %s: %d of %d differ from C", kinds[i % 4].what, wrong, 32 * 32);
+    }
+}
+#endif
+
+// test_matmul [KERNEL]: only the micro-kernel of this name
+int main(int argc, char** argv) {
     fence_a = fence_open();
     fence_b = fence_open();
     fence_c = fence_open();
@@ -508,7 +544,7 @@ int main(void) {
     fence_bias = fence_open();
     for (int i = 0; i < MATMUL_KERNELS; i++) {
         const MatmulKernel* kernel = matmul_kernel(i);
-        if (!kernel) continue;
+        if (!kernel || (argc > 1 && strcmp(argv[1], kernel->name) != 0)) continue;
         bool fused = kernel_fuses(kernel);
         printf("%s: %d x %d, %s\n", kernel->name, kernel->mr, kernel->nr, fused ? "fused" : "not fused");
         check(kernel->mr <= MATMUL_MAX_MR && kernel->nr <= MATMUL_MAX_NR, "%s: fits a scratch tile", kernel->name);
@@ -522,6 +558,9 @@ int main(void) {
         test_empty(kernel);
         test_grid(kernel);
     }
+#if defined(PRECISION_BF16) && defined(AMX_COMPILED)
+    if (amx_is_here()) test_tiles();
+#endif
     test_linear();
     test_nested();
     return test_end();

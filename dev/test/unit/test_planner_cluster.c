@@ -100,9 +100,7 @@ static void test_algorithms(void) {
 static char path[256];
 
 static bool read_text(Cluster* c, const char* text, Error* error) {
-    FILE* out = fopen(path, "w");
-    if (!out || fputs(text, out) < 0 || fclose(out) != 0) die("test_planner_cluster: cannot write %s", path);
-    return cluster_read(c, path, NULL, NULL, error);
+    return cluster_read(c, write_text(path, text), NULL, NULL, error);
 }
 
 static bool same_cluster(const Cluster* a, const Cluster* b) {
@@ -158,9 +156,7 @@ static void test_files(void) {
     check(read_text(&c, "nodes 1\nnode_gpus 1\npeak 165 TFLOP/s\nsms 128\nmemory 24 GB\nhbm 1 TB/s\n", &error),
           "one device needs no links %s", error.text);
     double sum = 0;
-    FILE* out = fopen(path, "w");
-    if (!out || fputs("base selene\nrate a 2\nrate b 3\n", out) < 0 || fclose(out) != 0)
-        die("test_planner_cluster: cannot write %s", path);
+    write_text(path, "base selene\nrate a 2\nrate b 3\n");
     check(cluster_read(&c, path, takes_rate, &sum, &error) && sum == 5, "lines of others go to them");
 }
 

@@ -84,11 +84,6 @@ static void test_operations(void) {
 
 static const char* path = "build/test_planner_measured.tmp";
 
-static void write_file(const char* text) {
-    FILE* f = fopen(path, "w");
-    if (!f || fputs(text, f) < 0 || fclose(f) != 0) die("%s: cannot write", path);
-}
-
 static void test_files(void) {
     Measured m, again;
     Cluster c;
@@ -142,7 +137,7 @@ static void test_refused(void) {
         char text[1024];
         static Machines x;
         snprintf(text, sizeof text, "cores 2\ntile 8 48\n%s\n", refused[i][0]);
-        write_file(text);
+        write_text(path, text);
         const bool ok = machines_open(&x, path, &error);
         check(!ok && strstr(error.text, refused[i][1]), "refused: %s", ok ? refused[i][0] : error.text);
         measured_free(&x.measured);
@@ -234,9 +229,9 @@ static void test_traces(void) {
     refuse_trace(&s, &cost, "\"d\":1", "\"d\":2", "--tp 1 --dp 2, but the options say 1 and 1");
     refuse_trace(&s, &cost, "true}", "false}", "another --clip");
     refuse_trace(&s, &cost, "\"t\":1,", "", "\"t\" is missing");
-    write_file("{}");
+    write_text(path, "{}");
     check(!calibrate_by_trace(&m, &s, path, &error), "refused: %s", error.text);
-    write_file("nothing");
+    write_text(path, "nothing");
     check(!calibrate_by_trace(&m, &s, path, &error), "refused: %s", error.text);
     step_cost_free(&cost);
     measured_free(&m);

@@ -511,7 +511,7 @@ static StepMethods random_methods(void) {
         a->bits = draw(0, 2) ? 32 : 4 * draw(1, 2);
     }
     if (draw(0, 1)) {
-        const CaatConfig caat = {1, 0.25 * draw(0, 4), CAAT_SCALE_RUNTIME, draw(0, 1)};
+        const CaatConfig caat = {1, 0.25 * draw(0, 4), CAAT_SCALE_RUNTIME, draw(0, 1) != 0};
         x.caat = caat;
     }
     x.tp_overlap = draw(0, 2) == 0;

@@ -13,8 +13,7 @@ static char path[512];
 
 static void write_file(const void* data, size_t size) {
     unlink(path); // or some file systems wait for the disk
-    FILE* f = fopen(path, "wb");
-    if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) die("%s: cannot write", path);
+    write_bytes(path, data, size);
 }
 
 static bool read_text(ModelConfig* m, const char* text, Error* error) {

@@ -55,12 +55,6 @@ static int test_close(int fd) {
 
 // ---- Files to read ----------------------------------------------------------------------------------------------
 
-static const char* write_bytes(const char* name, const void* data, size_t size) {
-    FILE* f = fopen(name, "wb");
-    if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("cannot write %s", name);
-    return name;
-}
-
 // A file: the length of the header, the header, and `data_bytes` bytes 0, 1, 2, ...
 static size_t make_file(unsigned char* file, const char* header, size_t header_bytes, size_t data_bytes) {
     for (int i = 0; i < 8; i++) file[i] = (unsigned char)(header_bytes >> 8 * i);

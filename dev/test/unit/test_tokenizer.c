@@ -21,14 +21,7 @@ static const char* in_folder(const char* name) {
     return p;
 }
 
-static const char* write_bytes(const char* name, const void* data, size_t n) {
-    const char* path = in_folder(name);
-    FILE* f = fopen(path, "wb");
-    if (!f || fwrite(data, 1, n, f) != n || fclose(f) != 0) die("cannot write %s", path);
-    return path;
-}
-
-static const char* generate_tokens(const char* name, const char* text) { return write_bytes(name, text, strlen(text)); }
+static const char* write_in_folder(const char* name, const char* text) { return write_text(in_folder(name), text); }
 
 static Tokenizer open_or_die(const char* path, int split) {
     Tokenizer t;
@@ -674,8 +667,8 @@ static const struct {
 static void test_wrong_files(void) {
     check_refused(in_folder("nothing"), -1, "a file that is not there", "");
     check_refused("dev/test", -1, "a folder without one", "");
-    check_refused(generate_tokens("empty", " \n"), -1, "an empty file", "");
-    check_refused(generate_tokens("sp", "\n\x0e\n\x05<unk>"), -1, "SentencePiece", "");
+    check_refused(write_in_folder("empty", " \n"), -1, "an empty file", "");
+    check_refused(write_in_folder("sp", "\n\x0e\n\x05<unk>"), -1, "SentencePiece", "");
     for (size_t i = 0; i < sizeof wrong_json / sizeof wrong_json[0]; i++)
         check_json(wrong_json[i][0], wrong_json[i][1], "");
     check_json("\"id\":377", "\"id\":37", "another name");
@@ -690,13 +683,13 @@ static void test_wrong_files(void) {
     check_refused(in_folder("vocab.json"), -1, "vocab.json alone", "");
     unlink(in_folder("vocab.json"));
     for (size_t i = 0; i < sizeof wrong_ranks / sizeof wrong_ranks[0]; i++)
-        check_refused(generate_tokens("ranks", wrong_ranks[i].text), wrong_ranks[i].split, wrong_ranks[i].text,
+        check_refused(write_in_folder("ranks", wrong_ranks[i].text), wrong_ranks[i].split, wrong_ranks[i].text,
                       wrong_ranks[i].part);
     uint32_t header[300] = {20240328, 2, 50257, 50256};
-    check_refused(write_bytes("llmc", header, 1000), -1, "llm.c: cut off in the header", "");
-    check_refused(write_bytes("llmc", header, sizeof header), -1, "llm.c: cut off", "token 0");
+    check_refused(write_bytes(in_folder("llmc"), header, 1000), -1, "llm.c: cut off in the header", "");
+    check_refused(write_bytes(in_folder("llmc"), header, sizeof header), -1, "llm.c: cut off", "token 0");
     header[1] = 3;
-    check_refused(write_bytes("llmc", header, sizeof header), -1, "llm.c: a version of the future", "");
+    check_refused(write_bytes(in_folder("llmc"), header, sizeof header), -1, "llm.c: a version of the future", "");
 }
 
 // ---- What a terminal gets ---------------------------------------------------------------------------------------

@@ -14,10 +14,9 @@ test_trainer.c: the trainer beside itself, by runs on a small text (this file in
 static const char* text_path = "build/test_trainer_" FLOATX_NAME ".txt";
 
 static void write_data_file(void) {
-    FILE* f = fopen(text_path, "w");
-    if (!f) die("%s: cannot write; run from the project's folder", text_path);
-    for (int i = 0; i < 6000; i++) fputc('a' + (int)(random_uniform(5, 5, (uint64_t)i) * 26), f);
-    if (fclose(f) != 0) die("%s: cannot write", text_path);
+    char text[6000];
+    for (int i = 0; i < 6000; i++) text[i] = (char)('a' + (int)(random_uniform(5, 5, (uint64_t)i) * 26));
+    write_bytes(text_path, text, sizeof text);
 }
 
 // Tokens of a sequence. In bf16 those of a micro-batch are a multiple of the depth of AMX's tiles: another cut into
@@ -181,12 +180,12 @@ static void test_validation(const ModelConfig* m) {
 // begins a document; then a token that is decoded has none of them.
 static void test_document_batches(const ModelConfig* m) {
     enum { TOKENS = 3000, T = SEQ, B = 2 };
-    int32_t header[256] = {20240520, 1, TOKENS};
-    uint16_t tokens[TOKENS];
-    for (int i = 0; i < TOKENS; i++) tokens[i] = (uint16_t)(random_uniform(5, 6, (uint64_t)i) * 40);
-    FILE* f = fopen(text_path, "wb");
-    if (!f || fwrite(header, sizeof header, 1, f) != 1 || fwrite(tokens, sizeof tokens, 1, f) != 1 || fclose(f) != 0)
-        die("%s: cannot write", text_path);
+    struct {
+        int32_t header[256];
+        uint16_t tokens[TOKENS];
+    } shard = {{20240520, 1, TOKENS}, {0}};
+    for (int i = 0; i < TOKENS; i++) shard.tokens[i] = (uint16_t)(random_uniform(5, 6, (uint64_t)i) * 40);
+    write_bytes(text_path, &shard, sizeof shard);
     const TestRun run = {m, B, 8, T, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);
@@ -308,10 +307,9 @@ static void test_decode(const ModelConfig* m) {
 
 // The model learns a text of period 3: the loss falls far below that of guessing.
 static void test_learns(const ModelConfig* m) {
-    FILE* f = fopen(text_path, "w");
-    if (!f) die("%s: cannot write", text_path);
-    for (int i = 0; i < 6000; i++) fputc("abc"[i % 3], f);
-    fclose(f);
+    char text[6000];
+    for (int i = 0; i < 6000; i++) text[i] = "abc"[i % 3];
+    write_bytes(text_path, text, sizeof text);
     const TestRun run = {m, 4, 4, 24, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
     Trainer t;
     trainer_open(&t, &run);

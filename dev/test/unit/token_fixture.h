@@ -9,16 +9,6 @@ tokens of every format, and a check that lists of files are refused.
 
 enum { PATH_BYTES = 64 };
 
-static inline const char* write_bytes(const char* name, const void* data, size_t size) {
-    FILE* f = fopen(name, "wb");
-    if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("cannot write %s", name);
-    return name;
-}
-
-static inline const char* write_text(const char* name, const char* text) {
-    return write_bytes(name, text, strlen(text));
-}
-
 static const int64_t width_of[TOKENS_JSONL] = {1, 2, 4, 2, 4}; // bytes
 static const int32_t magic_of[TOKENS_JSONL] = {0, 20240520, 20240801}, version_of[TOKENS_JSONL] = {0, 1, 7};
 

@@ -7,18 +7,6 @@ behind train_gpt.cu, by a test that has
 */
 #pragma once
 
-// 3000 tokens of a vocabulary of 97.
-static void write_tokens(void) {
-    FILE* f = fopen(tokens_path, "wb");
-    if (!f) die("%s: cannot write; run from the project's folder", tokens_path);
-    for (int i = 0; i < 3000; i++) {
-        const double u = random_uniform(5, 5, (uint64_t)i), w = random_uniform(6, 5, (uint64_t)i / 3);
-        const uint16_t token = (uint16_t)(u * w * 97); // not all tokens are equally frequent
-        fwrite(&token, sizeof token, 1, f);
-    }
-    if (fclose(f) != 0) die("%s: cannot write", tokens_path);
-}
-
 // A trainer as main makes it, on all ranks of world, from a command line to which usual_line is added; out: its folder,
 // or NULL; resume: takes up its newest checkpoint.
 static void trainer_open(Trainer* t, const Comm* world, const char* line, const char* out, bool resume) {
