@@ -40,8 +40,7 @@ $(for test in "${tests[@]}"; do echo "echo '== $test'; /bin/$test"; done)
 sleep 9 # until the serial line has sent all
 poweroff -f
 END
-chmod +x "$root/init"
-(cd "$root" && find . | "$prefix/bin/busybox" cpio -o -H newc 2>/dev/null) | gzip -1 >"$disk/files.gz"
+(cd "$root" && chmod +x init && find . | "$prefix/bin/busybox" cpio -o -H newc 2>/dev/null) | gzip -1 >"$disk/files.gz"
 cp "$kernel" "$disk/kernel" && cp "$prefix/usr/lib/ISOLINUX/isolinux.bin" "$disk/isolinux" &&
     cp "$prefix/usr/lib/syslinux/modules/bios/ldlinux.c32" "$disk/isolinux" || exit 1
 # clearcpuid=580: no FSRM, which Bochs has without ERMS; the kernel's memmove needs both

@@ -403,12 +403,13 @@ unset MPIRUN OMP_NUM_THREADS
 
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
-for name in cli gpu_check launch launch_real mesh precision runs compilers watch stop data; do
-    script dev/test/system/test_$name.sh "echo $name; echo '1 passed, 0 failed'"; done
-for name in check_replicas test_report test_evaluations test_pretrained torture; do
-    script dev/test/system/$name.py "echo '1 passed, 0 failed'"; done
-mkdir -p dev/experiments && script dev/experiments/test_paths.sh "echo '1 passed, 0 failed'"
-for name in generate transformers; do script dev/test/system/check_$name.py "exit 1"; done # there is no torch here
+sed "s|\$system|dev/test/system|g" dev/test/run.sh | grep -oE '[a-z_/]+/[a-z_]+\.(sh|py)' | while read -r program; do
+    case $program in
+    scripts/* | dev/tidy.py) ;;
+    *check_generate.py | *check_transformers.py) script "$program" "exit 1" ;; # there is no torch here
+    *) mkdir -p "${program%/*}" && script "$program" "echo '1 passed, 0 failed'" ;;
+    esac
+done
 mkdir -p build/sanitized
 # test NAME COMMENT PROGRAM: a test program, and its source as far as run.sh reads it
 test_program() {
@@ -433,7 +434,7 @@ is "run.sh, sanitized" \
     "test_many sanitized $five/test_many sanitized, 3 ranks $five/test_many sanitized, 8 ranks $five" \
     "$(lines 'test_many sanitized')"
 is "run.sh, several ranks" "test_many $five/test_many, 3 ranks $five/test_many, 8 ranks $five" \
-    "$(lines 'test_many[ ,]' | sed 's|/test_many sanitized.*||')"
+    "$(lines 'test_many\(,\| [0-9]\)')"
 is "several ranks are started by mpirun, MPI's leaks ignored" \
     "FAKE mpirun -np 8 build/sanitized/test_many --short </dev/null/options detect_leaks=0 --short" \
     "$(grep -e FAKE -e options 'build/log/test_many_sanitized,_8_ranks.log' | paste -s -d /)"
@@ -449,21 +450,21 @@ ranks: 2 */" "echo '4 passed, 0 failed'; exit 139"
 test_program test_empty "/*
 ranks: 2 */" "true"
 tests "test_bad test_crash test_empty" 1 mpirun.once
-is "failures are counted" "test_bad, 2 ranks 2 passed 3 failed/test_bad sanitized, 2 ranks 2 passed 3 failed" \
+is "failures are counted" "test_bad sanitized, 2 ranks 2 passed 3 failed/test_bad, 2 ranks 2 passed 3 failed" \
     "$(lines test_bad)"
 is "a crash after the last line is a failure" \
-    "test_crash, 2 ranks 4 passed 1 failed/test_crash sanitized, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
-is "no test is a failure" "test_empty, 2 ranks 0 passed 1 failed/test_empty sanitized, 2 ranks 0 passed 1 failed" \
+    "test_crash sanitized, 2 ranks 4 passed 1 failed/test_crash, 2 ranks 4 passed 1 failed" "$(lines test_crash)"
+is "no test is a failure" "test_empty sanitized, 2 ranks 0 passed 1 failed/test_empty, 2 ranks 0 passed 1 failed" \
     "$(lines test_empty)"
-is "run.sh adds up failures" "32 passed, 10 failed" "$(tail -n 1 "$work/out")"
+is "run.sh adds up failures" "10 failed" "$(tail -n 1 "$work/out" | grep -o '[0-9]* failed')"
 is "what fails is done once more, and that is printed" "8" \
     "$(grep -c '^again: test_.*ranks\?, which has failed once:$\|^FAIL  the third' "$work/out")"
 test_program test_luck "/* ranks: 2 */" "[ -e $work/tried ] && echo '3 passed, 0 failed' &&
     exit; : >$work/tried; echo 'FAIL  by chance'; echo '2 passed, 1 failed'; exit 1"
 tests "test_luck" 0 mpirun.once
 is "what fails only once is printed, and has passed" \
-    "again: test_luck, 2 ranks, which has failed once:/FAIL by chance/test_luck, 2 ranks 3 passed 0 failed" \
-    "$(sed -n "s/  *[0-9]* s  *[0-9]* s of CPU$//; s/  */ /g; /luck,\|chance/p" "$work/out" | paste -s -d /)"
+    "again: test_luck sanitized, 2 ranks, which has failed once:/FAIL by chance" \
+    "$(sed -n 's/  */ /g; /luck.*once\|chance/p' "$work/out" | paste -s -d /)"
 
 cp "$(command -v sleep)" "$work/waits_for_ever"
 test_program test_waits "/*
@@ -483,6 +484,6 @@ done
 
 if command -v shellcheck >/dev/null; then
     check "shellcheck finds nothing" \
-        "shellcheck $project/scripts/*.sh $project/dev/test/run.sh $project/dev/test/system/test_launch.sh"
+        "cd '$project' && shellcheck -x scripts/*.sh dev/test/run.sh dev/test/system/test_launch.sh"
 fi
 finish
