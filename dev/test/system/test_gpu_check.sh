@@ -184,7 +184,7 @@ test_all() {
     expect "meshes by MPI and by NCCL" [ "$(rows 'ok .*, MPI\|ok .*, NCCL' all)" = 8 ]
     expect "of NCCL's training few steps" hasnt 'ATTENTION= --[ts][pi].*--steps [0-9][0-9]' "$calls"
     for tool in memcheck racecheck; do
-        expect "compute-sanitizer's $tool" times "compute-sanitizer.*--tool $tool" "$calls" 5
+        expect "compute-sanitizer's $tool" times "compute-sanitizer.*--tool $tool" "$calls" 6
     done
     expect "all logs and JSON, without tokens" \
         [ "$(tar -tzf "$work/all.out/logs.tar.gz" | grep -c 'bench_gpt2-124M.log\|ls/fp16_cuda_rows.log\|tokens')" = 2 ]
