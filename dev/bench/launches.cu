@@ -85,8 +85,8 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
     delay_compensate(f, f, f, 1.0f, parameters);
     outer_update(f, f, f, 1.0f, 1.0f, 0.9f, parameters);
     eager_update(f, f, f, f, f, 1.0f, 1.0f, 0.9f, parameters);
-    for (int bits = 4; bits <= 8; bits += 4) {
-        quantize(array<uint8_t>(), f, f, parameters, bits);
+    for (int bits = 2; bits <= 8; bits *= 2) {
+        quantize(array<uint8_t>(), f, f, parameters, bits, 1.0f);
         dequantize_add(f, array<uint8_t>(), parameters, bits);
     }
 }

@@ -161,7 +161,7 @@ diverged() { # WHAT
     sites=1
     [ "${PRECISION:-fp32}" = fp32 ] || sites=2
     check "$1 -> $(grep -a '^train_gpt: ' err | head -n 1)" "[ $status = 1 ] && [ $seconds -le 100 ] &&
-        grep -aq '^train_gpt: .*not finite' err && [ \$(grep -ac '^train_gpt: ' err) -le $sites ]"
+        grep -aq '^train_gpt: .*\(not finite\|loss is -*nan\)' err && [ \$(grep -ac '^train_gpt: ' err) -le $sites ]"
 }
 late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
 launch 2 "$train" "${late[@]}"
