@@ -5,6 +5,7 @@
 # minute. Left out but for a line where there is no root, no Multipath TCP, or no Open MPI 4. train_gpt is built
 # already.
 set -u
+. dev/test/system/checks.sh
 project=$PWD
 train=$project/train_gpt
 net=$project/dev/experiments/net_sites.sh
@@ -15,7 +16,6 @@ clean() {
     [ $up = 0 ] || "$net" down
     rm -rf "$work"
 }
-. dev/test/system/checks.sh
 trap clean EXIT
 trap 'exit 1' INT TERM
 cd "$work" || exit 1

@@ -21,10 +21,10 @@ of a token is 1 / N of N tokens. About 10 L C such numbers a token, of independe
 relative to it. Two runs, and layers that enlarge errors up to 8 times (as in test_emulated.sh): 16 times that. Later
 losses may differ by u / 4 = 1.3e-4, as in test_emulated.sh: weights are rounded at random.
 """
-import argparse, json, math, os, shutil, struct, subprocess, sys, tempfile
+import argparse, json, math, os, shutil, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
-from checks import check, finish
+from checks import check, finish, read_safetensors
 
 root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 LAYERS, CHANNELS, SEQUENCE, BATCH = 2, 64, 40, 4
@@ -99,16 +99,10 @@ def skip(program):
     check(same(f"skip/step_{12:08}", f"fixed/step_{12 - k:08}"), "and end with the same weights and moments")
 
 
-def values(folder, name):
-    """The content of a file of tensors behind its header, which says the step."""
-    with open(f"{folder}/{name}.safetensors", "rb") as f:
-        data = f.read()
-    return data[8 + struct.unpack("<Q", data[:8])[0]:]
-
-
 def same(a, b):
     """Whether two checkpoints hold the same weights and moments."""
-    return all(values(a, name) == values(b, name) for name in ("model", "optimizer"))
+    read = [[read_safetensors(f"{folder}/{name}.safetensors") for name in ("model", "optimizer")] for folder in (a, b)]
+    return read[0] == read[1]
 
 
 def fixed(program):

@@ -8,7 +8,7 @@
 # was done. The patch adds XFD (extended feature disable), without which Linux gives programs no tiles, and corrects how
 # Bochs saves and restores tiles, which it did wrong in commit 783b58f of 2026-08-22. KERNEL: Linux 5.16 or newer;
 # default: the newest of /boot. The disk is made by Debian's genisoimage, isolinux, syslinux-common and busybox-static;
-# PREFIX: where these were unpacked, if not in /. A quarter of an hour on one core. Last line: "N passed, N failed".
+# PREFIX: where these were unpacked, if not in /. 16 minutes beside other work. Last line: "N passed, N failed".
 set -u
 . dev/test/system/checks.sh
 bochs=${1:?the folder of Bochs, as the comment on top of this script says}

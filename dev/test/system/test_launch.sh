@@ -403,6 +403,7 @@ unset MPIRUN OMP_NUM_THREADS
 
 # ---- dev/test/run.sh
 cd "$project_copy" || exit 1
+# Every program that run.sh calls has a stand-in here.
 sed "s|\$system|dev/test/system|g" dev/test/run.sh | grep -oE '[a-z_/]+/[a-z_]+\.(sh|py)' | while read -r program; do
     case $program in
     scripts/* | dev/tidy.py) ;;

@@ -74,7 +74,7 @@ static inline void make_temporary(char* path, size_t size, const char* name) {
     close(fd);
 }
 
-// Writes a file; its path. write_text: a text.
+// Writes a file of `size` bytes, or of a text, and returns its path.
 static inline const char* write_bytes(const char* path, const void* data, size_t size) {
     FILE* f = fopen(path, "wb");
     if (!f || (size && fwrite(data, 1, size, f) != size) || fclose(f) != 0) die("%s: cannot write", path);

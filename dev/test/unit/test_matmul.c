@@ -519,18 +519,23 @@ static void test_tiles(void) {
     };
     enum { DEPTH = 2 * TILE_WORDS, WORDS = 32 * DEPTH };
     static MatmulWord a[WORDS], b[WORDS], start[32 * 32], found[32 * 32], expected[32 * 32];
-    for (int i = 0; i < 4 * 50; i++) {
+    for (int kind = 0; kind < 4; kind++) {
+        const uint32_t *keep = kinds[kind].keep, *set = kinds[kind].set;
         int wrong = 0;
-        draw_words(a, WORDS, kinds[i % 4].keep[0], kinds[i % 4].set[0]);
-        draw_words(b, WORDS, kinds[i % 4].keep[1], kinds[i % 4].set[1]);
-        draw_words(start, 32 * 32, kinds[i % 4].keep[2], kinds[i % 4].set[2]);
-        amx_begin();
-        matmul_tile_amx(DEPTH, a, b, 32, (const float*)start, 32, (float*)found, 32);
-        amx_end();
-        matmul_tile_simulated(DEPTH, a, b, 32, (const float*)start, 32, (float*)expected, 32);
-        for (int k = 0; k < 32 * 32; k++)
-            wrong += found[k] != expected[k] && !(isnan(float_of_bits(found[k])) && isnan(float_of_bits(expected[k])));
-        if (wrong || i < 4) check(wrong == 0, "AMX, %s: %d of %d differ from C", kinds[i % 4].what, wrong, 32 * 32);
+        for (int repeat = 0; repeat < 50; repeat++) {
+            draw_words(a, WORDS, keep[0], set[0]);
+            draw_words(b, WORDS, keep[1], set[1]);
+            draw_words(start, 32 * 32, keep[2], set[2]);
+            amx_begin();
+            matmul_tile_amx(DEPTH, a, b, 32, (const float*)start, 32, (float*)found, 32);
+            amx_end();
+            matmul_tile_simulated(DEPTH, a, b, 32, (const float*)start, 32, (float*)expected, 32);
+            for (int k = 0; k < 32 * 32; k++) {
+                const bool nan = isnan(float_of_bits(found[k])) && isnan(float_of_bits(expected[k]));
+                wrong += found[k] != expected[k] && !nan;
+            }
+        }
+        check(wrong == 0, "AMX, %s: %d of %d numbers differ from C", kinds[kind].what, wrong, 50 * 32 * 32);
     }
 }
 #endif
