@@ -9,6 +9,9 @@ The learning rate. Each configuration has its own: of 1e-3, 2e-3, 4e-3 and 8e-3 
 of a run of an eighth of the steps and a seed of its own; while that is the lowest or the highest rate tried, half or
 twice of it is tried too.
 
+--short: all runs are of an eighth of the steps, those of FOLDER/short/NAME-SEED, with the same learning rates: an
+eighth of the time, for a configuration that is not worth more.
+
 Interruptions. A run is kept in FOLDER/NAME-SEED once it is complete; one that is interrupted continues from its last
 checkpoint (every five minutes). The same command goes on where it stopped. With --record FILE, what the report needs of
 each complete run is kept in FILE too (a few kB), and a run that FILE has is not made again: so an experiment can be
@@ -224,8 +227,13 @@ def label(o, name):
     return o.experiment.by_name[name].label
 
 
+def run_key(o, name, seed):
+    return ('short/' if o.short else '') + f'{name}-{seed}'
+
+
 def run_task(o, name, seed, lr):
-    return Task(o, name, seed, lr, o.steps, os.path.join(o.out, f'{name}-{seed}'), f'{label(o, name)}, seed {seed}')
+    steps, folder = o.steps // SWEEP_PART if o.short else o.steps, os.path.join(o.out, run_key(o, name, seed))
+    return Task(o, name, seed, lr, steps, folder, f'{label(o, name)}, seed {seed}')
 
 
 def sweep_task(o, name, lr):
@@ -299,7 +307,7 @@ def load(o):
     found = {}
     for name in o.experiment.names:
         for seed in o.seeds:
-            run = result(o, f'{name}-{seed}')
+            run = result(o, run_key(o, name, seed))
             if run:
                 found.setdefault(name, {})[seed] = run
     return found
@@ -343,7 +351,8 @@ def report(o):
     settings, found = begun and begun['settings'], load(o)
     if not settings or not found:
         stop(f'there is no complete run in {o.record or o.out}')
-    os.makedirs(o.out, exist_ok=True)
+    folder = os.path.join(o.out, 'short') if o.short else o.out
+    os.makedirs(folder, exist_ok=True)
     run = next(iter(next(iter(found.values())).values()))
     text = [f'{settings["parameters"]} parameters ({" ".join(settings["model"])}), {settings["precision"]}; text '
             f'{settings["text"]}; {run["steps"]} steps, {run["tokens"] / 1e6:.2f} M tokens; seeds '
@@ -352,17 +361,17 @@ def report(o):
     text += ['', 'Verdicts. Two losses differ if they are further apart than twice the spread over seeds.', '']
     claims = list(o.experiment.verdicts(found, settings))
     text += runs.verdict_lines(claims)
-    with open(os.path.join(o.out, 'report.md'), 'w', encoding='utf-8') as f:
+    with open(os.path.join(folder, 'report.md'), 'w', encoding='utf-8') as f:
         f.write('\n'.join(text) + '\n')
-    write_json(os.path.join(o.out, 'results.json'), {
+    write_json(os.path.join(folder, 'results.json'), {
         'settings': settings, 'claims': [{'claim': w, 'confirmed': h, 'why': why} for w, h, why in claims],
         'runs': {n: {s: run['curve'][-1][1] for s, run in k.items()} for n, k in found.items()},
         'rates': {n: swept(o, n) for n in o.experiment.names}})
-    runs.plot(os.path.join(o.out, 'loss.svg'), curves_of(found),
+    runs.plot(os.path.join(folder, 'loss.svg'), curves_of(found),
               {c.name: c.label for c in o.experiment.configurations},
               {c.name: c.colour for c in o.experiment.configurations}, [('', 'million tokens')],
               o.experiment.names[0])
-    print('\n' + '\n'.join(text) + f'\n\n{o.out}: report.md, loss.svg, results.json')
+    print('\n' + '\n'.join(text) + f'\n\n{folder}: report.md, loss.svg, results.json')
 
 
 # ---- The command line --------------------------------------------------------------------------------------------
@@ -413,6 +422,7 @@ def parse(experiment, description):
     parser.add_argument('--only', default=','.join(experiment.names), help='some of the configurations below')
     parser.add_argument('--jobs', type=int, default=experiment.jobs, help=f'runs side by side [{experiment.jobs}]')
     parser.add_argument('--quick', action='store_true', help='does everything work? The losses say nothing')
+    parser.add_argument('--short', action='store_true', help='runs of an eighth of the steps')
     parser.add_argument('--report', action='store_true', help='train nothing')
     parser.add_argument('--trainer', default='train_gpt', metavar='PROGRAM', help='[train_gpt]')
     o = parser.parse_args()

@@ -1,7 +1,5 @@
 """Faults of how losses are compared by experiments, and of what these share. Tests: "quality", test_caat_quality.py;
 "frontier", test_frontier.py."""
-import mutate
-
 QUALITY, TUNED, RUNS = (f"dev/experiments/{name}.py" for name in ("caat_quality", "tuned", "runs"))
 FRONTIER = "dev/experiments/frontier.py"
 
@@ -22,6 +20,8 @@ FAULTS = [
     ("complete runs are repeated", "quality", TUNED, "and not runs.is_complete(t.folder, t.options)]", "]"),
     ("recorded runs are repeated", "quality", TUNED, ".get('options') != t.recorded", ".get('options') != 0"),
     ("a record is of any options", "quality", TUNED, ".get('options') != t.recorded", ".get('options') is None"),
+    ("short runs are long", "quality", TUNED, "o.steps // SWEEP_PART if o.short", "o.steps if o.short"),
+    ("short runs are in the place of long ones", "quality", TUNED, "('short/' if o.short else '')", "''"),
     ("a rate of another configuration", "frontier", TUNED, "key.removeprefix(f'sweep/{name}-')", "key.split('-')[-1]"),
     ("bytes are not added", "frontier", TUNED, "sent += r.get", "sent = r.get"),
     ("at more bytes", "frontier", FRONTIER, "got.percent <= CLOSE and times >= FEWER", "got.percent <= CLOSE"),

@@ -27,7 +27,7 @@ second time too. The models are those of make_reference.py. Into reference/ besi
 The script checks itself, in runs of its own: identities that must hold between modes; and every case against the same
 case in float32, which says what error a float32 program may show.
 """
-import json, math, os, struct, sys, types
+import json, math, os, sys, types
 import numpy as np
 import torch
 

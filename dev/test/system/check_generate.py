@@ -15,7 +15,7 @@ sequence anew for every token (gpt2 and llama of make_reference.py, read from ou
    sort, running sum of the softmax, keep the first whose sum before them is below P. Random logits have no equal ones,
    about which these differ.
 """
-import argparse, ctypes, importlib.util, json, os, subprocess, sys, tempfile
+import argparse, ctypes, importlib.util, os, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
 from checks import check, finish, read_safetensors

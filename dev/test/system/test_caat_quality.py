@@ -108,6 +108,10 @@ def test_record(folder, results):
     again = (runs.read_json(os.path.join(out, 'results.json')) or {'runs': {}})['runs']
     check(all(again.get(n, {}).get('1') == results['runs'][n]['1'] for n in ('ordinary', 'n4-half')),
           'a record has the same losses')
+    launch(out, *options, 'ordinary,n4-half', '--short').communicate()
+    lengths = [runs.read_json(record)['runs'][key]['steps'] for key in ('n4-half-1', 'short/n4-half-1')]
+    short = (runs.read_json(os.path.join(out, 'short/results.json')) or {'runs': {'n4-half': {}}})['runs']['n4-half']
+    check(lengths == [32, 4] and short.get('1', 0) > again['n4-half']['1'], f'--short: steps {lengths}, losses {short}')
     shutil.rmtree(out)
     p = launch(out, *options, 'ordinary,n4-half', '--report')
     check('| ordinary | 1 |' in p.communicate()[0] and p.returncode == 0, 'a report of a record alone')

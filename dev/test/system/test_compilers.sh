@@ -1,17 +1,10 @@
-#!/bin/sh
+#!/bin/bash
 # The sources are in the common subset of C11 and C++17: no compiler that is here may have a warning about them. LONG=1:
 # of all tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels.
 set -u
-passed=0 failed=0
+. dev/test/system/checks.sh
 try() {
-    if "$@" >"$BUILD/log/warnings" 2>&1; then
-        passed=$((passed + 1))
-        echo "ok    $*"
-    else
-        failed=$((failed + 1))
-        echo "FAIL  $*"
-        cat "$BUILD/log/warnings"
-    fi
+    if "$@" >"$BUILD/log/warnings" 2>&1; then ok "$*"; else bad "$*" && cat "$BUILD/log/warnings"; fi
 }
 warnings="-Wall -Wextra -Werror -fsyntax-only ${MPI_FLAGS:-}"
 for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c planner/*.c dev/data/*.c; do
@@ -27,5 +20,4 @@ for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c pl
     # shellcheck disable=SC2086
     if command -v g++ >/dev/null; then try g++ -x c++ -std=c++17 $warnings -fopenmp "$file"; fi
 done
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish

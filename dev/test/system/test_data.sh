@@ -1,36 +1,28 @@
-#!/bin/sh
+#!/bin/bash
 # build/tokenize and build/make_vocab, as they are used: texts, JSONL, folders and what is between documents become the
 # right tokens, whatever the number of threads; what is wrong is reported, and leaves no half of a file. BIN: the folder
 # of the programs (build/sanitized).
 set -u
+. dev/test/system/checks.sh
 bin=${BIN:-${BUILD:-build}/sanitized}
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
-passed=0 failed=0
 gpt2=dev/test/reference/tokenizer_gpt2.json
 
 check() { # DESCRIPTION COMMAND...
-    what=$1
-    shift
-    if "$@"; then passed=$((passed + 1)) && echo "ok    $what"
-    else failed=$((failed + 1)) && echo "FAIL  $what" && cat "$folder/log" 2>/dev/null; fi
+    if "${@:2}"; then ok "$1"; else bad "$1" && cat "$folder/log" 2>/dev/null; fi
 }
 
 tokenize() { "$bin/tokenize" --tokenizer "$gpt2" "$@" >"$folder/log" 2>&1; }
 
 # refuses WORD COMMAND...: it fails, and its message has WORD
 refuses() {
-    word=$1
-    shift
-    ! "$@" && grep -qF -- "$word" "$folder/log" && ! grep -q "ERROR: \|runtime error" "$folder/log"
+    ! "${@:2}" && grep -qF -- "$1" "$folder/log" && ! grep -q "ERROR: \|runtime error" "$folder/log"
 }
 # refused WORD OPTIONS...: tokenize refuses them and writes no file
 refused() {
-    word=$1
-    shift
-    set -- "$word" tokenize "$@"
     rm -rf "$folder/refused"
-    refuses "$@" --out "$folder/refused" && [ -z "$(ls "$folder/refused" 2>/dev/null)" ]
+    refuses "$1" tokenize "${@:2}" --out "$folder/refused" && [ -z "$(ls "$folder/refused" 2>/dev/null)" ]
 }
 
 # The tokens of a shard of uint16, as a line.
@@ -158,5 +150,4 @@ check "no JSON" not_choices "q.jsonl:1:7:" '{"ctx"'
 check "an empty file" not_choices "no example in it" ''
 check "a text that is too long" not_choices "no room for" \
     "{\"ctx\":\"$(head -c 60000 /dev/zero | tr '\0' 7)\",\"endings\":[\"b\"],\"label\":0}"
-echo "$passed passed, $failed failed"
-[ "$failed" = 0 ]
+finish
