@@ -69,6 +69,7 @@ def verdicts(found):
     for a, b, words in (('muon', 'adamw', 'Muon is as good as AdamW'),
                         ('muloco', 'muon', 'MuLoCo loses nothing to Muon'),
                         ('muloco-4', 'muloco', '4 bits lose nothing'), ('muloco-2', 'muloco', '2 bits lose nothing'),
+                        ('muloco-2', 'muon', 'MuLoCo, 2 bits, loses nothing to Muon'),
                         ('sparse-128', 'diloco', 'SparseLoCo is as good as DiLoCo')):
         yield runs.loss_claim(runs.compare(losses(found, a), losses(found, b)), (-1, 0), words)
 
