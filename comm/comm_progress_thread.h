@@ -8,7 +8,7 @@ operations. comm_start puts an operation into a queue, and returns; comm_wait sl
 over; comm_progress and comm_is_done only poll.
 
     rank's thread     start . . . . computes . . . . . . . . wait   deliver
-    group's thread        \ begin  test  test  test  end /
+    group's thread        \ begin  poll  poll  poll  end /
 
 Ownership. The thread has its own communicator, a duplicate, which no other thread uses, and its own CommJob, so that
 its plans in flight are in no list of the rank's thread. The rank's thread counts bytes, writes the trace and copies
@@ -46,11 +46,11 @@ MPI.
 #include <sched.h>
 
 // Seconds.
-#define COMM_THREAD_URGENT 100e-6 // between two tests of an urgent group, ...
+#define COMM_THREAD_URGENT 100e-6 // between two polls of an urgent group, ...
 #define COMM_THREAD_PAUSE 300e-6  // ... of others, ...
 #define COMM_THREAD_SHARE 0.1     // ... or this part of the time in which nothing has moved, if that is longer, ...
 #define COMM_THREAD_LAZY 1e-3     // ... but no more than this
-#define COMM_THREAD_LONG 4e-6     // a test longer than this has probably moved something, ...
+#define COMM_THREAD_LONG 4e-6     // a poll longer than this has probably moved something, ...
 #define COMM_THREAD_LONGER 1e-6   // ... and this much more for every operation
 #define COMM_THREAD_HASTE 300e-6  // no pause for this long after progress while the rank waits
 #define COMM_THREAD_LAST_WORD 2.0 // a rank that dies waits this long for its threads to leave MPI
@@ -115,7 +115,7 @@ static inline bool comm_thread_ends(CommTask* task) {
 }
 
 // Polls all in flight, and returns those that are over, which leave the list. *took_long: something may have moved.
-static inline CommTask* comm_thread_test(CommTask** flying, bool* took_long) {
+static inline CommTask* comm_thread_poll(CommTask** flying, bool* took_long) {
     CommTask* over = NULL;
     double most = COMM_THREAD_LONG;
     const double begun = seconds_now();
@@ -165,13 +165,13 @@ static inline void* comm_thread_run(void* thread) {
             continue;
         }
         pthread_mutex_unlock(&t->lock);
-        const bool before = took_long; // the first test after a pause always does: the caches are cold
+        const bool before = took_long; // the first poll after a pause always does: the caches are cold
         if (task) {
             comm_thread_begin(task);
             while (*end) end = &(*end)->next;
             *end = task;
         } else {
-            over = comm_thread_test(&flying, &took_long);
+            over = comm_thread_poll(&flying, &took_long);
         }
         const double now = seconds_now();
         const bool again = task || over || (took_long && t->urgent);
