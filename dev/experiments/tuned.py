@@ -9,8 +9,8 @@ The learning rate. Each configuration has its own: of 1e-3, 2e-3, 4e-3 and 8e-3 
 of a run of an eighth of the steps and a seed of its own; while that is the lowest or the highest rate tried, half or
 twice of it is tried too.
 
---short: all runs are of an eighth of the steps, those of FOLDER/short/NAME-SEED, with the same learning rates: an
-eighth of the time, for a configuration that is not worth more.
+With --short every run has an eighth of the steps too, with the same learning rates, and is kept in
+FOLDER/short/NAME-SEED: an eighth of the time, for what is compared beside the main comparison.
 
 Interruptions. A run is kept in FOLDER/NAME-SEED once it is complete; one that is interrupted continues from its last
 checkpoint (every five minutes). The same command goes on where it stopped. With --record FILE, what the report needs of
@@ -232,8 +232,8 @@ def run_key(o, name, seed):
 
 
 def run_task(o, name, seed, lr):
-    steps, folder = o.steps // SWEEP_PART if o.short else o.steps, os.path.join(o.out, run_key(o, name, seed))
-    return Task(o, name, seed, lr, steps, folder, f'{label(o, name)}, seed {seed}')
+    steps = o.steps // SWEEP_PART if o.short else o.steps
+    return Task(o, name, seed, lr, steps, os.path.join(o.out, run_key(o, name, seed)), f'{label(o, name)}, seed {seed}')
 
 
 def sweep_task(o, name, lr):
@@ -422,7 +422,7 @@ def parse(experiment, description):
     parser.add_argument('--only', default=','.join(experiment.names), help='some of the configurations below')
     parser.add_argument('--jobs', type=int, default=experiment.jobs, help=f'runs side by side [{experiment.jobs}]')
     parser.add_argument('--quick', action='store_true', help='does everything work? The losses say nothing')
-    parser.add_argument('--short', action='store_true', help='runs of an eighth of the steps')
+    parser.add_argument('--short', action='store_true', help='runs of an eighth of the steps, kept in OUT/short')
     parser.add_argument('--report', action='store_true', help='train nothing')
     parser.add_argument('--trainer', default='train_gpt', metavar='PROGRAM', help='[train_gpt]')
     o = parser.parse_args()

@@ -26,6 +26,7 @@ FAULTS = [
     ("bytes are not added", "frontier", TUNED, "sent += r.get", "sent = r.get"),
     ("at more bytes", "frontier", FRONTIER, "got.percent <= CLOSE and times >= FEWER", "got.percent <= CLOSE"),
     ("at any loss", "frontier", FRONTIER, "got.percent <= CLOSE and times >= FEWER", "times >= FEWER"),
+    ("MuLoCo is compared with AdamW", "frontier", FRONTIER, "('muloco-2', 'muon',", "('muloco-2', 'adamw',"),
     ("bytes of a run, not of a step", "frontier", FRONTIER, " / run['steps'] for", " for"),
     ("one rank is all", "frontier", TUNED, "if ranks > 1 else []", "if ranks > 9 else []"),
     ("DiLoCo with another period", "frontier", FRONTIER, "QUICK_PERIOD if o.quick", "QUICK_PERIOD // 2 if o.quick"),

@@ -39,6 +39,10 @@ def test_rules():
     check(got == wanted, f'verdicts: {got}')
     check(frontier.per_step(found, 'diloco') == 30.5 and math.isclose(frontier.fewer(found, 'muloco'), 100), 'bytes')
     check(frontier.fewer(found, 'muon') is None, 'bytes of no run')
+    found |= {'muon': {1: run(1.90, 6000), 2: run(1.92, 6000)}, 'muloco-2': {1: run(1.97, 30), 2: run(1.99, 30)}}
+    claims = {words: holds for words, holds, _ in frontier.verdicts(found)}
+    got = [claims[words] for words in ('Muon is as good as AdamW', 'MuLoCo, 2 bits, loses nothing to Muon')]
+    check(got == [True, False], f'Muon before MuLoCo before AdamW: {got}')
     check(tuned.rate_of_key('sweep/diloco-0.002', 'diloco') == 0.002, 'the rate of a run')
     check(tuned.rate_of_key('sweep/diloco-2-0.002', 'diloco') is None, 'the rate of another configuration')
     check(tuned.rate_of_key('sweep/diloco-0.002.part', 'diloco') is None, 'the rate of a run that is not complete')
