@@ -26,7 +26,8 @@ __device__ __forceinline__ T round_randomly(float x, uint32_t random) {
 }
 
 // The rule of an optimizer: its parameters, whether it keeps a mean of squares v, the value of `decay` for tensors that
-// do not decay, and update_element() for one element.
+// do not decay, and update_element() for one element. It says fmaf() where a product and a sum are rounded together, as
+// the compiler would otherwise choose anew in each of the loops of update_kernel(), and slices would get other bits.
 struct AdamW {
     static constexpr bool HAS_V = true;
     static constexpr float NO_DECAY = 1;
@@ -35,9 +36,9 @@ struct AdamW {
 
 __device__ __forceinline__ void update_element(float& p, float& m, float& v, float g, const AdamW& a) {
     g *= a.grad_scale;
-    m = a.beta1 * m + (1.0f - a.beta1) * g;
-    v = a.beta2 * v + (1.0f - a.beta2) * (g * g);
-    p = a.decay * p - a.step_size * (m / (sqrtf(v) * a.v_correction + a.eps));
+    m = fmaf(a.beta1, m, (1.0f - a.beta1) * g);
+    v = fmaf(a.beta2, v, (1.0f - a.beta2) * (g * g));
+    p = fmaf(a.decay, p, -a.step_size * (m / fmaf(sqrtf(v), a.v_correction, a.eps)));
 }
 
 // W: 4, or 1 where the arrays differ in alignment. The rule is AdamW's or another one (sgd.cuh), which does not use v.

@@ -13,7 +13,7 @@ There are three families of kernels, none of which ever has a T x T matrix in me
     wgmma   The same as mma, with instructions of Hopper GPUs: attention_hopper.cuh
 
 The environment variable ATTENTION=plain, mma or wgmma selects one of them, and ends the run where that is impossible.
-By default wgmma is not used, as no GPU has run it yet.
+By default it is the first of wgmma, mma and plain that is possible; on the emulator, mma or plain.
 
 Forward. A block has 128 queries of one head, 32 to each of its 4 warps, and loops over keys and values in tiles of 64.
 Scores and probabilities never leave registers: the accumulators of S = Q K^T have the layout of the left operand of P V
@@ -532,6 +532,15 @@ static inline int* attention_asked(void) {
     return &asked;
 }
 
+// What is chosen for tensor cores where ATTENTION says nothing.
+static inline int default_tensor_family(void) {
+#ifdef CUDA_ON_CPU
+    return MMA_FAMILY; // the emulator is faster with it
+#else
+    return has_hopper_code() ? WGMMA_FAMILY : MMA_FAMILY;
+#endif
+}
+
 // The family for heads of HS numbers; packed: in arrays that are aligned to 16 bytes.
 static inline int attention_family(int HS, bool packed) {
     const int asked = *attention_asked();
@@ -539,10 +548,10 @@ static inline int attention_family(int HS, bool packed) {
     if (asked >= MMA_FAMILY && !for_tensor_cores)
         die("ATTENTION=%s is for heads of 64 or 128 numbers of 16 bits in aligned arrays: not for %d of %d bits%s",
             asked == MMA_FAMILY ? "mma" : "wgmma", HS, 8 * (int)sizeof(floatX), packed ? "" : ", not aligned");
-    if (asked == WGMMA_FAMILY && !(is_hopper() && has_hopper_code()))
+    if (asked == WGMMA_FAMILY && !has_hopper_code())
         die("ATTENTION=wgmma needs a GPU of compute capability 9.0, and a program that was made for it (GPU_ARCH=90a)");
     if (asked != ANY_FAMILY) return asked;
-    return for_tensor_cores ? MMA_FAMILY : PLAIN_FAMILY;
+    return for_tensor_cores ? default_tensor_family() : (int)PLAIN_FAMILY;
 }
 
 // For kernels whose blocks own queries, or keys. The data that all blocks of a section read has to fit into a part of

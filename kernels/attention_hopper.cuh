@@ -624,7 +624,7 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
 // ---- Called by attention.cuh ------------------------------------------------------------------------------------
 
 // This kernel has shared memory only when compiled for Hopper's own target: so the host can detect whether the program
-// has such code.
+// has such code for the GPU.
 #ifdef __CUDACC__
 __global__ static void hopper_code_kernel() {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
@@ -635,10 +635,14 @@ __global__ static void hopper_code_kernel() {
 #endif
 static inline bool has_hopper_code(void) {
 #ifdef __CUDACC__
-    cudaFuncAttributes about;
-    const cudaError_t e = cudaFuncGetAttributes(&about, hopper_code_kernel);
-    if (e != cudaSuccess) (void)cudaGetLastError(); // the program has no code for this GPU
-    return e == cudaSuccess && about.sharedSizeBytes > 0;
+    static int found = -1;
+    if (found < 0) {
+        cudaFuncAttributes about;
+        const cudaError_t e = cudaFuncGetAttributes(&about, hopper_code_kernel);
+        if (e != cudaSuccess) (void)cudaGetLastError(); // the program has no code for this GPU
+        found = e == cudaSuccess && about.sharedSizeBytes > 0 && is_hopper();
+    }
+    return found;
 #else
     return true;
 #endif

@@ -254,7 +254,8 @@ __device__ __forceinline__ void barriers_fence() {
 }
 
 // One thread starts to copy the tile that begins at (column, row, batch); `barrier` waits for its bytes, always 128 *
-// box_rows.
+// box_rows. column is a multiple of 8, as TMA takes addresses that are multiples of 16 bytes. An H100 reports others,
+// and stores that begin before the matrix, as illegal instructions; loads may begin anywhere.
 __device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, int column, int row, int batch,
                                             Barrier& barrier) {
     HOPPER_ASM("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "

@@ -37,7 +37,8 @@ Choices. When a shape is first seen, cuBLASLt's heuristic proposes up to 32 algo
 not always the best. Then the product with an epilogue is timed against two steps. Trials read noise, not the operands:
 the trainer's first products are of zeros, which take less power, so a GPU's clock is higher and other algorithms win.
 They accumulate on temporary memory, so results are unchanged. Where D is 16 bits, partial sums along k (split-K) have
-to be kept in float32.
+to be kept in float32. Where a row or an array is not aligned to 16 bytes, BIAS adds to what is already rounded to 16
+bits (seen on an H100, CUDA 13.0): one more rounding.
 
 Time. A shape takes at most 96 products: 32 to warm up, 32 timed once, and 2 x 2 of each of the 8 fastest. Before each
 the workspace is cleared, by which the host gets ahead of the GPU. GPT-2 124M with 64 x 1024 tokens has 21 products, 30
@@ -47,7 +48,10 @@ Fallbacks. Where cuBLASLt has no algorithm, a bias is added by a kernel of its o
 on CUDA cores: correct, and slow. Rank 0 says so on stderr, once for each shape.
 
 Reproducibility. One process always makes the same choice for a shape, so it repeats its results bit by bit. Two
-processes may choose differently where times are close; results then differ in the last bit. Environment variables:
+processes may choose differently where times are close; results then differ in the last bit. Where several ranks have
+to compute the same bits, as data ranks do with Muon's products, linear_untimed() turns timing off. A GELU of an
+epilogue has other bits than gelu_forward(), so activations that are computed again (--recompute) may differ from the
+first ones in the last bit. Environment variables:
 
     MATMUL_TIMING=0      no timing: cuBLASLt's first algorithm, no epilogue but BIAS. The same GPU and version
                          of CUDA give the same bits in every run
@@ -228,6 +232,8 @@ static inline void linear_backward_weight_and_bias(float* dw, float* db, const f
     linear_backward_bias(db, dout, N, OC);
 }
 
+static inline void linear_untimed(bool on) { (void)on; }
+
 #else
 // ---- Products by cuBLASLt: descriptions and plans ---------------------------------------------------------------
 
@@ -256,6 +262,7 @@ typedef struct {
     int accumulate;
     int epilogue;                  // cublasLtEpilogue_t
     int align_a, align_b, align_d; // alignment of the addresses, up to 16 bytes: more does not help
+    int untimed;
 } MatmulShape;
 
 typedef struct {
@@ -285,6 +292,7 @@ static struct {
     cudaEvent_t begin, end;
     MatmulPlan* plans;
     int timing, epilogue, list; // MATMUL_TIMING, _EPILOGUE (2: by time), _LIST
+    int untimed;                // linear_untimed()
 } matmul_state;
 
 static inline int matmul_setting(const char* name, int otherwise) {
@@ -356,6 +364,7 @@ static inline MatmulProduct matmul_product(const char* name, int m, int n, int k
     p.shape.transpose_a = transpose_a;
     p.shape.transpose_b = transpose_b;
     p.shape.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    p.shape.untimed = matmul_state.untimed;
     p.shape.align_a = matmul_alignment(a);
     p.shape.align_b = matmul_alignment(b);
     p.shape.align_d = matmul_alignment(d);
@@ -612,7 +621,7 @@ static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
                                const cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS]) {
     float ms[MATMUL_ALGORITHMS];
     plan->algorithm = algorithms[0];
-    if (plan->algorithms == 0 || !matmul_state.timing) return;
+    if (plan->algorithms == 0 || !matmul_state.timing || p->shape.untimed) return;
     const int count = plan->algorithms;
     const MatmulTrial trial = matmul_trial_begin(p);
     if (trial.is_possible) {
@@ -693,6 +702,9 @@ static int matmul_way(const MatmulProduct* p, Run run) {
 }
 
 // ---- Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC). ----------------------------------------
+
+// on: the next products take cuBLASLt's first algorithm, which is the same in all processes on GPUs of one kind.
+static inline void linear_untimed(bool on) { matmul_state.untimed = on; }
 
 // The bias, or a copy of it, at an address that is a multiple of 16.
 static inline const floatX* matmul_aligned(const floatX* bias, int n) {

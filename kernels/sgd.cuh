@@ -14,8 +14,8 @@ struct SGD {
 };
 
 __device__ __forceinline__ void update_element(float& p, float& m, float&, float g, const SGD& s) {
-    m = s.momentum * m + (s.grad_scale * g + s.decay * p);
-    p -= s.lr * m;
+    m = fmaf(s.momentum, m, fmaf(s.grad_scale, g, s.decay * p));
+    p = fmaf(-s.lr, m, p);
 }
 
 static inline void sgd_update(floatX* params, float* master, const float* grad, float* moment1, float* moment2,

@@ -97,7 +97,8 @@ static double milliseconds_of(Work1 f, const Arrays* a) {
 
 static const char* attention_family_name(void) {
     const char* chosen = getenv("ATTENTION");
-    return chosen && *chosen ? chosen : "mma";
+    if (chosen && *chosen) return chosen;
+    return default_tensor_family() == WGMMA_FAMILY ? "wgmma" : "mma";
 }
 
 // A row of the roofline that took so long; behind that its shape, as printf() takes it.

@@ -37,7 +37,7 @@ std::common_type_t<A, B> min(A a, B b) {
 inline float rsqrtf(float x) { return 1 / sqrtf(x); }
 #endif
 inline float __expf(float x) { return expf(x); }
-inline float __fdividef(float x, float y) { return x / y; }
+inline float __fdividef(float x, float y) { return fabsf(y) > 0x1p126f ? x * 0 : x / y; } // as documented
 inline float __uint_as_float(unsigned u) {
     float f;
     memcpy(&f, &u, 4);

@@ -327,7 +327,9 @@ inline char* tile_chunk(const char* tile, int row, int chunk) {
     return (char*)tile + row * 128 + ((chunk ^ row % 8) * 16);
 }
 
-inline void see_matrix(const TensorMap& map, int column, int row, int batch, bool write) {
+inline void see_matrix(const TensorMap& map, int column, int row, int batch, bool write, Site at) {
+    if (column % 8 != 0) fail(at, "TMA: column %d is not a multiple of 8: 16 bytes", column);
+    if (write && (column < 0 || row < 0 || batch < 0)) fail(at, "tensor_store: it begins before the matrix");
     for (int r = 0; r < map.box_rows; r++) {
         int first, end;
         char* p = matrix_row(map, column, row + r, batch, &first, &end);
@@ -384,7 +386,7 @@ inline void load_tensor(void* shared, const TensorMap& map, int column, int row,
             if (p.shared_a) each_chunk(p.a, p.site, check);
             each_chunk(p.b, p.site, check);
         }
-    see_matrix(map, column, row, batch, false);
+    see_matrix(map, column, row, batch, false, at);
     CUDA_ON_CPU_TSAN(Hidden::end(); __tsan_write_range(to, (long)bytes); Hidden::begin();
                      __tsan_release(&b.order[b.phase & 1]);)
     memset(to, 0xff, bytes);
@@ -403,7 +405,7 @@ inline void store_tensor(const TensorMap& map, const void* shared, int column, i
     self->fenced = false;
     const char* from = (const char*)shared;
     check_readable(from, bytes, what, at);
-    see_matrix(map, column, row, batch, true);
+    see_matrix(map, column, row, batch, true, at);
     CUDA_ON_CPU_TSAN(Hidden::end(); __tsan_read_range((void*)from, (long)bytes); Hidden::begin();)
     h.stores.push_back({from, map, column, row, batch, self->rank, h.store_groups[self->rank], false,
                         std::vector<char>(from, from + bytes), at});

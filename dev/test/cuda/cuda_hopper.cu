@@ -102,7 +102,7 @@ static void test_tma(int rounds) {
         Matrices m(random_int(1, 150), random_int(1, 90), random_int(1, 3));
         static const int boxes[] = {1, 8, 9, 64, 128, 256};
         const int box = round < 6 ? boxes[round] : random_int(1, 256), count = box * 64;
-        const int column = random_int(-70, m.columns + 6), row = random_int(-box, m.rows + 2),
+        const int column = 8 * random_int(-9, m.columns / 8), row = random_int(-box, m.rows + 2),
                   batch = random_int(-1, m.batches);
         Device<uint16_t> device(m.bits), raw(count);
         const TensorMap map =
@@ -118,15 +118,17 @@ static void test_tma(int rounds) {
                 outside += !in;
             }
         std::vector<uint16_t> tile((size_t)count), want = m.bits;
+        const int to_column = 8 * random_int(0, (m.columns - 1) / 8), to_row = random_int(0, m.rows - 1),
+                  to_batch = random_int(0, m.batches - 1);
         for (uint16_t& b : tile) b = (uint16_t)random_int(1, 0x7bff);
         for (int r = 0; r < box; r++)
             for (int c = 0; c < 64; c++)
-                if (m.inside(column + c, row + r, batch)) {
+                if (m.inside(to_column + c, to_row + r, to_batch)) {
                     const unsigned plain = (unsigned)(r * 128 + c * 2), address = plain ^ ((plain >> 7 & 7) << 4);
-                    want[m.at(column + c, row + r, batch)] = tile[address / 2];
+                    want[m.at(to_column + c, to_row + r, to_batch)] = tile[address / 2];
                 }
         raw.set(tile);
-        launch(shape, tile_kernel<true>, map, raw.p, column, row, batch, count);
+        launch(shape, tile_kernel<true>, map, raw.p, to_column, to_row, to_batch, count);
         stores = stores && device.get() == want;
     }
     check(loads && outside > 0, "tensor_load: %d random tiles, %d elements outside of the matrix are 0", rounds,

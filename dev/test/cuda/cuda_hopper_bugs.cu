@@ -43,6 +43,8 @@ enum Mistake {
     TWO_LOADS_TO_ONE_PLACE,
     TILE_NOT_ALIGNED,
     TILE_PAST_THE_END,
+    COLUMN_NOT_ALIGNED,
+    STORE_BEFORE_MATRIX,
     STORE_NOT_WAITED_FOR,
     STORE_NOT_COMMITTED,
     STORE_OVERWRITTEN,
@@ -101,7 +103,7 @@ static void small_copies(Tiles& s, const Maps& maps, Barrier& full, Barrier& emp
         full.arrive_expect(16384 - (mistake == TOO_FEW_BYTES) + (mistake == TOO_MANY_BYTES)); // <-- here
         bf16* to = mistake == TILE_PAST_THE_END ? s.spare + 512 : s.a;
         if (mistake == TILE_NOT_ALIGNED) to = s.a + 504;
-        tensor_load(to, maps.a, 64 * k, 0, 0, full);                                                 // <-- here
+        tensor_load(to, maps.a, 64 * k + 4 * (mistake == COLUMN_NOT_ALIGNED), 0, 0, full);           // <-- here
         if (mistake == TWO_LOADS_TO_ONE_PLACE) tensor_load(s.a, maps.a, 0, 0, 0, full);              // <-- here
         tensor_load(s.b, maps.b, 64 * k, 0, 0, full);                                                // <-- here
         if (mistake == ONE_ARRIVAL_TOO_MANY) full.arrive();                                          // <-- here
@@ -122,7 +124,7 @@ static void small_store(Tiles& s, const Maps& maps, const float (&sums)[32], Bar
     if (mistake != NO_FENCE_BEFORE_STORE) shared_fence();
     barrier_sync(1, 128);
     if (thread != 0) return;
-    tensor_store(maps.d, s.d, 0, 0, 0); // <-- here
+    tensor_store(maps.d, s.d, 0, mistake == STORE_BEFORE_MATRIX ? -1 : 0, 0); // <-- here
     if (mistake == LOAD_OVER_STORE) {
         full.arrive_expect(8192);
         tensor_load(s.d, maps.a, 0, 0, 0, full); // <-- here
@@ -257,6 +259,8 @@ static const Bug bugs[] = {
     {SMALL(TWO_LOADS_TO_ONE_PLACE), SAYS("tensor_load to where the one of")},
     {SMALL(TILE_NOT_ALIGNED), SAYS("is not a multiple of 1024")},
     {SMALL(TILE_PAST_THE_END), SAYS("are not in dynamic shared memory")},
+    {SMALL(COLUMN_NOT_ALIGNED), SAYS("column 4 is not a multiple of 8")},
+    {SMALL(STORE_BEFORE_MATRIX), SAYS("tensor_store: it begins before the matrix")},
     {SMALL(STORE_NOT_WAITED_FOR), SAYS("its thread ends without tensor_store_wait_read()")},
     {SMALL(STORE_NOT_COMMITTED), SAYS("its thread ends without tensor_store_wait_read()")},
     {SMALL(STORE_OVERWRITTEN), SAYS("was overwritten before tensor_store_wait_read()")},

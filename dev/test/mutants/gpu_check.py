@@ -32,6 +32,7 @@ FAULTS = [
     ("ranks that ignore SIGTERM stay", "ends", CHECK, "trap 'kill -9 ", "trap 'kill "),
     ("the commit that is named is not reported", "parts", CHECK, "commit=${COMMIT:-$(git rev-parse --short HEAD "
      "2>/dev/null || echo unknown)}", "commit=$(git rev-parse --short HEAD 2>/dev/null || echo unknown)"),
+    ("--built builds", "parts", CHECK, "    --built) built=yes ;;", "    --built) ;;"),
     ("no report after a signal", "ends", CHECK, "    write_report\n    echo", "    echo"),
     ("a step outlives the call", "ends", CHECK, "|| kill $running $watcher 2>/dev/null", "|| true"),
     ("wheels are not looked for", "libraries", MAKE, "$(system_places) $(wheel_places))", "$(system_places))"),

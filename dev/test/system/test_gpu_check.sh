@@ -147,7 +147,7 @@ test_all() {
         done
     done
     expect "every kernel's test in three precisions${missing:+, but not $missing}" [ -z "$missing" ]
-    expect "attention's by wgmma, too: bf16, fp16" times '16/cuda_attention ATTENTION=wgmma *$' "$calls" 2
+    expect "attention's by mma, too: bf16, fp16" times '16/cuda_attention ATTENTION=mma *$' "$calls" 2
     expect "the whole model in fp32 and, by both families, in bf16" \
         [ "$(grep '^.p../test_gpt\|^bf16/test_gpt' "$calls" | sort | tr -d '\n')" = \
         "bf16/test_gpt ATTENTION=mma bf16/test_gpt ATTENTION=wgmma fp32/test_gpt ATTENTION= " ]
@@ -183,9 +183,8 @@ test_all() {
     expect "by every part" times 'commit .*sm_90a, NVIDIA H200, 580.1' "$report" 8
     expect "meshes by MPI and by NCCL" [ "$(rows 'ok .*, MPI\|ok .*, NCCL' all)" = 8 ]
     expect "of NCCL's training few steps" hasnt 'ATTENTION= --[ts][pi].*--steps [0-9][0-9]' "$calls"
-    for tool in memcheck racecheck; do
-        expect "compute-sanitizer's $tool" times "compute-sanitizer.*--tool $tool" "$calls" 6
-    done
+    expect "compute-sanitizer's memcheck" times "compute-sanitizer.*--tool memcheck" "$calls" 6
+    expect "its racecheck, which does not follow wgmma's barriers" times "compute-sanitizer.*--tool racecheck" "$calls" 5
     expect "all logs and JSON, without tokens" \
         [ "$(tar -tzf "$work/all.out/logs.tar.gz" | grep -c 'bench_gpt2-124M.log\|ls/fp16_cuda_rows.log\|tokens')" = 2 ]
 }
@@ -196,6 +195,9 @@ test_parts() {
     expect "COMMIT names the commit" has 'commit abc1234,' "$report"
     expect "--only train,kernels: nothing else" [ "$status$(grep -c 'bench_gpu A\|test_gpt A\|mpirun' "$calls")" = 00 ]
     expect "... is built" hasnt 'bench_gpu\|cuda_comm' "$calls"
+    check built --only preflight,kernels --built
+    expect "--built: all runs, nothing is built" \
+        [ "$status$(rows 'ok .*cuda_rows' built)$(grep -c '^make.*cuda/' "$calls")" = 030 ]
     FAKE_CAPABILITY=8.0 check ampere --only bench
     expect "another GPU: its own architecture, one family" \
         [ "$(grep -c 'GPU_ARCH=native' "$calls")$(grep -c 'ATTENTION=wgmma' "$calls")" = 10 ]

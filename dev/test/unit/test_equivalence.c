@@ -629,7 +629,10 @@ int main(int argc, char** argv) {
     device_open(world.rank);
     comm_open_device(&world);
     device_set_threads(1);
-    if (world.rank == 0) write_random_tokens(tokens_path, 20000, V_TEST);
+    if (world.rank == 0) {
+        (void)mkdir("build", 0777); // it may be there
+        write_random_tokens(tokens_path, 20000, V_TEST);
+    }
     comm_barrier(&world);
     Case* list = (Case*)checked_calloc(MOST_CASES, sizeof(Case), "test");
     int cases = 0, turn = 0, schedule_turn = 0, caat_turn = 0, overlap_turn = 0, muon_turn = 0;
