@@ -48,10 +48,9 @@ Fallbacks. Where cuBLASLt has no algorithm, a bias is added by a kernel of its o
 on CUDA cores: correct, and slow. Rank 0 says so on stderr, once for each shape.
 
 Reproducibility. One process always makes the same choice for a shape, so it repeats its results bit by bit. Two
-processes may choose differently where times are close; results then differ in the last bit. Where several ranks have
-to compute the same bits, as data ranks do with Muon's products, linear_untimed() turns timing off. A GELU of an
-epilogue has other bits than gelu_forward(), so activations that are computed again (--recompute) may differ from the
-first ones in the last bit. Environment variables:
+processes may choose differently where times are close; results then differ in the last bit: linear_untimed() is for
+products of which several ranks need the same bits. A GELU of an epilogue has other bits than gelu_forward(), by which
+activations are computed again (--recompute). Environment variables:
 
     MATMUL_TIMING=0      no timing: cuBLASLt's first algorithm, no epilogue but BIAS. The same GPU and version
                          of CUDA give the same bits in every run

@@ -1,6 +1,6 @@
 /*
 cuda_rows.cu: the kernels that work on rows and elements (normalisation, residual, sums over streams, GELU, SwiGLU,
-embedding, RoPE) against their references in C.
+embedding, RoPE) against their references in C; and the peaks of GPUs that MFU is a share of.
 
 Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, results are compared as they are.
 */
@@ -14,6 +14,7 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 #include "../../../kernels/rmsnorm.cuh"
 #include "../../../kernels/rope.cuh"
 #include "../../../kernels/caat.cuh"
+#include "../../../kernels/mfu.cuh"
 
 #define REFERENCE_KERNELS // on the CPU
 #undef ACTIVATIONS_H
@@ -572,8 +573,52 @@ static void test_rope(int B, int T, int heads, int HS, int stride, int moved) {
     compare_same("rope: what is not rotated", beside, untouched);
 }
 
+// ---- Peaks ------------------------------------------------------------------------------------------------------
+
+static void test_peaks() {
+    const bool is_float = sizeof(floatX) == 4;
+    struct {
+        const char* name;
+        double peak16, peak32;
+    } known[] = {{"NVIDIA H100 80GB HBM3", 989.4, 66.9},
+                 {"NVIDIA H100 PCIe", 756, 51.2},
+                 {"NVIDIA H100 NVL", 835.5, 60},
+                 {"NVIDIA H200", 989.4, 66.9},
+                 {"NVIDIA H200 NVL", 835.5, 60},
+                 {"NVIDIA GH200 480GB", 989.4, 66.9},
+                 {"NVIDIA B200", 2250, 75},
+                 {"NVIDIA A100-SXM4-80GB", 312, 19.5},
+                 {"NVIDIA A100 80GB PCIe", 312, 19.5},
+                 {"NVIDIA A100-PCIE-40GB", 312, 19.5},
+                 {"NVIDIA L4", 121, 30.3},
+                 {"NVIDIA L40S", 362.1, 91.6},
+                 {"NVIDIA GeForce RTX 4090", 165.2, 82.6},
+                 {"NVIDIA A100-SXM4-40GB MIG 3g.20gb", 0, 0},
+                 {"NVIDIA A1000", 0, 0},
+                 {"NVIDIA L40", 0, 0},
+                 {"NVIDIA H100", 0, 0},
+                 {"NVIDIA H2000", 0, 0},
+                 {"NVIDIA GeForce RTX 4090 Laptop GPU", 0, 0},
+                 {"NVIDIA GeForce RTX 4090 D", 0, 0},
+                 {"emulated GPU", 0, 0},
+                 {"", 0, 0}};
+    int wrong = 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        wrong += gpu_peak_flops(known[i].name) != 1e12 * (is_float ? known[i].peak32 : known[i].peak16);
+    }
+    double volta = 125e12;
+#if defined(PRECISION_FP32)
+    volta = 15.7e12;
+#elif !defined(PRECISION_FP16)
+    volta = 0;
+#endif
+    wrong += gpu_peak_flops("Tesla V100-SXM2-16GB") != volta;
+    check(wrong == 0, "%-5s gpu_peak_flops: %d names with a wrong peak", floatX_name, wrong);
+}
+
 int main(int argc, char** argv) {
     is_short = argc > 1 && strcmp(argv[1], "--short") == 0;
+    test_peaks();
     test_norms();
     for (int i = 0; i < 5; i++) test_residual(3, 72, i == 0 ? 0 : 1 << (i - 1));
     test_residual(1, 1, 0);

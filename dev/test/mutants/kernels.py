@@ -105,7 +105,7 @@ PLANTED = [
     # indices and signs
     ("kernels/embedding.cuh", "rank += range[i] < n;", "rank += range[i] <= n;", ROWS, "plain", "BF16"),
     ("kernels/embedding.cuh", "t += SEGMENT) {", "t += 2 * SEGMENT) {", ROWS, "plain", "FP32"),
-    ("kernels/adamw.cuh", "a.beta2 * v + (1.0f - a.beta2) * (g * g)", "a.beta2 * v + (1.0f - a.beta1) * (g * g)",
+    ("kernels/adamw.cuh", "fmaf(a.beta2, v, (1.0f - a.beta2) * (g * g))", "a.beta2 * v + (1.0f - a.beta1) * (g * g)",
      UPDATE, "plain",
      "FP32"),
     ("kernels/adamw.cuh", "range.first / 4 + (uint64_t)group);", "(uint64_t)group);", UPDATE, "plain",
@@ -122,7 +122,7 @@ PLANTED = [
     ("kernels/adamw.cuh", "if (Rule::HAS_V) aligned &= has_aligned_groups(v + range.at - range.without_v, head);", "",
      UPDATE, "asan", "BF16"),
     ("kernels/adamw.cuh", "        if (Rule::HAS_V) store(v + i, square);\n", "", UPDATE, "plain", "FP32"),
-    ("kernels/sgd.cuh", "s.grad_scale * g + s.decay * p", "s.grad_scale * (g + s.decay * p)", UPDATE,
+    ("kernels/sgd.cuh", "fmaf(s.grad_scale, g, s.decay * p)", "s.grad_scale * (g + s.decay * p)", UPDATE,
      "plain", "BF16"),
     ("kernels/async_dp.cuh", "if (i + W <= n) {", "if (i < n) {", UPDATE, "asan", "BF16"),
     ("kernels/async_dp.cuh", "(((uintptr_t)arrays % 16 == 0) && ...)", "(((uintptr_t)arrays % 16 == 0) || ...)", UPDATE,
@@ -146,6 +146,8 @@ PLANTED = [
     ("kernels/matmul.cuh", "C, N, OC, w, false, dout, false, dx);", "C, N, OC, w, true, dout, false, dx);", MATMUL,
      "fake", "BF16"),
     ("kernels/matmul.cuh", "aux_ld = s->m", "aux_ld = s->k", MATMUL, "fake", "BF16"),
+    ("kernels/matmul.cuh", " || p->shape.untimed) return;", ") return;", MATMUL, "fake", "BF16"),
+    ("kernels/matmul.cuh", "    p.shape.untimed = matmul_state.untimed;\n", "", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "t->c = t->d = matmul_stand_in(", "t->d = matmul_stand_in(", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "    t->a = matmul_stand_in(&trial, p->a, m * k * sizeof(floatX));\n", "",
      MATMUL, "fake", "BF16"),
@@ -401,7 +403,7 @@ PLANTED = [
      "p[i] = (float)(floatX)exp2_fast(p[i] * s.scale - lse2[i / 2 % 2]);", WGMMA, "plain", "BF16"),
     # the whole model: what make compare shows
     ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "quick", "FP32"),
-    ("kernels/adamw.cuh", "p = a.decay * p - a.step_size", "p = p - a.step_size", MODEL, "quick", "FP32"),
+    ("kernels/adamw.cuh", "p = fmaf(a.decay, p, ", "p = fmaf(1, p, ", MODEL, "quick", "FP32"),
     ("gpt.h", "rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R, C);",
      "rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R - 1, C);", MODEL, "quick", "FP32"),
 ]
