@@ -8,7 +8,6 @@ Counterpart of the last section of matmul.h: x, w, bias, out, dout, dx are float
     linear_backward_bias()              db += the sum of dout over rows
     linear_gelu_forward()               fc  = x w^T + bias, act = gelu(fc)
     linear_gelu_backward_input()        dfc = (dout w) gelu'(fc)
-    linear_backward_weight_and_bias()   dw += dout^T x, db += the sum of dout over rows
 
 Rows and columns. cuBLASLt reads matrices column by column: D (m, n) = op(A) (m, k) op(B) (k, n), and the leading
 dimension is the distance between columns. Our arrays are row by row, so our x (N, C) is its matrix (C, N) with leading
@@ -25,11 +24,11 @@ floatX:
     BIAS             adds a vector of m to every column: our bias
     GELU_AUX_BIAS    D = gelu(D + bias), and D + bias goes to a second matrix, AUX: our fc. Saves reading fc, N F
     DGELU            D = D gelu'(AUX). Saves writing and reading dact, 2 N F
-    BGRADB           also sums op(B) over k: the sums of the rows of dout. Saves reading dout, N OC. It overwrites, so
-                     the sums go to scratch memory, and a small kernel adds them to db
 
 gelu is the tanh form, as in gelu.h. An epilogue is not always faster: in bf16, GELU's are slower than a separate kernel
-on Ampere and Ada, and a little faster on Hopper (llm.c, pull requests 338 and 653). AUX needs a leading dimension that
+on Ampere and Ada, and a little faster on Hopper (llm.c, pull requests 338 and 653). BGRADB, which sums dout with the
+product that makes dw, was slower than a kernel of our own in all of 36 measurements of GPT-2's shapes on an H100; and
+tensor ranks have the same bias of a row-parallel layer, and need the same bits. AUX needs a leading dimension that
 is a multiple of 8 and an address that is a multiple of 16: other shapes take two steps. A bias that is not at a
 multiple of 16 bytes is copied to one: kernels rely on it, though the heuristic does not check it.
 
@@ -116,9 +115,9 @@ __global__ static void __launch_bounds__(32 * BIAS_WARPS)
     }
 }
 
-// out = db + the sum of the rows of partial (R, OC). A block has 32 columns; its warps take rows in turn.
+// db += the sum of the rows of partial (R, OC). A block has 32 columns; its warps take rows in turn.
 __global__ static void __launch_bounds__(32 * BIAS_SUM_WARPS)
-    bias_sum_kernel(float* out, const float* db, const float* __restrict__ partial, int R, int OC) {
+    bias_sum_kernel(float* __restrict__ db, const float* __restrict__ partial, int R, int OC) {
     __shared__ float sums[BIAS_SUM_WARPS][32];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int64_t column = (int64_t)blockIdx.x * 32 + lane;
@@ -132,15 +131,12 @@ __global__ static void __launch_bounds__(32 * BIAS_SUM_WARPS)
     if (warp > 0 || column >= OC) return;
     float total = 0;
     for (int w = 0; w < BIAS_SUM_WARPS; w++) total += sums[w][lane];
-    out[column] = db[column] + total;
+    db[column] += total;
 }
 
-static inline void bias_sum(float* out, const float* db, const float* partial, int R, int OC) {
-    launch(launch_shape(blocks_for(OC, 32), 32 * BIAS_SUM_WARPS), bias_sum_kernel, out, db, partial, R, OC);
-}
-
-// out = db + the sum of the rows of dout; out may be db.
-static inline void bias_backward(float* out, const float* db, const floatX* dout, int N, int OC) {
+// db (OC) += the sum of the rows of dout (N, OC).
+static inline void linear_backward_bias(float* db, const floatX* dout, int N, int OC) {
+    if (N == 0) return;
     const bool packed = can_pack(dout, OC);
     const int columns = packed ? 32 * widest<floatX> : 32, wide = blocks_for(OC, columns);
     const int wanted = (int)max_i64(1, min_i64(BIAS_BLOCKS / wide, blocks_for(N, BIAS_ROWS)));
@@ -151,12 +147,7 @@ static inline void bias_backward(float* out, const float* db, const floatX* dout
         launch(shape, bias_partial_kernel<widest<floatX>>, partial, dout, N, OC, rows);
     else
         launch(shape, bias_partial_kernel<1>, partial, dout, N, OC, rows);
-    bias_sum(out, db, partial, slices, OC);
-}
-
-// db (OC) += the sum of the rows of dout (N, OC).
-static inline void linear_backward_bias(float* db, const floatX* dout, int N, int OC) {
-    if (N > 0) bias_backward(db, db, dout, N, OC);
+    launch(launch_shape(blocks_for(OC, 32), 32 * BIAS_SUM_WARPS), bias_sum_kernel, db, partial, slices, OC);
 }
 
 #if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
@@ -225,12 +216,6 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
     gelu_backward(dfc, dact, fc, (int64_t)N * F);
 }
 
-static inline void linear_backward_weight_and_bias(float* dw, float* db, const floatX* dout, const floatX* x, int N,
-                                                   int C, int OC) {
-    linear_backward_weight(dw, dout, x, N, C, OC);
-    linear_backward_bias(db, dout, N, OC);
-}
-
 static inline void linear_untimed(bool on) { (void)on; }
 
 #else
@@ -269,7 +254,7 @@ typedef struct {
     MatmulShape shape;
     const void *a, *b, *c; // c: the matrix to accumulate on
     void* d;
-    const void *bias, *aux; // of the epilogue; BGRADB writes to bias, GELU_AUX to aux
+    const void *bias, *aux; // of the epilogue; GELU_AUX writes to aux
 } MatmulProduct;
 
 enum { WAY_FUSED, WAY_SEPARATE, WAY_UNKNOWN };
@@ -307,7 +292,6 @@ static inline const char* matmul_epilogue_name(int epilogue) {
     case CUBLASLT_EPILOGUE_GELU_AUX: return "GELU_AUX";
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS: return "GELU_AUX_BIAS";
     case CUBLASLT_EPILOGUE_DGELU: return "DGELU";
-    case CUBLASLT_EPILOGUE_BGRADB: return "BGRADB";
     default: return "none";
     }
 }
@@ -599,8 +583,8 @@ static inline MatmulTrial matmul_trial_begin(const MatmulProduct* p) {
     const size_t m = (size_t)p->shape.m, n = (size_t)p->shape.n, k = (size_t)p->shape.k;
     MatmulTrial trial = {*p, {NULL, NULL, NULL, NULL}, 0, true, true};
     MatmulProduct* t = &trial.product;
-    if (p->shape.accumulate) { // D, then n numbers for the sums of linear_backward_weight_and_bias()
-        t->c = t->d = matmul_stand_in(&trial, p->d, (m + 1) * n * sizeof(float));
+    if (p->shape.accumulate) {
+        t->c = t->d = matmul_stand_in(&trial, p->d, m * n * sizeof(float));
         trial.is_possible = t->d != p->d;
     }
     t->a = matmul_stand_in(&trial, p->a, m * k * sizeof(floatX));
@@ -774,27 +758,6 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
         gelu_backward(dfc, dact, (const floatX*)q.aux, (int64_t)N * F);
     };
     run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, run) : (int)WAY_SEPARATE, fused);
-}
-
-// dw += dout^T x, db += the sum of the rows of dout. dw (OC, C), db (OC).
-static inline void linear_backward_weight_and_bias(float* dw, float* db, const floatX* dout, const floatX* x, int N,
-                                                   int C, int OC) {
-    if (N == 0) return;
-    MatmulProduct fused = matmul_weight_product("linear_backward_weight_and_bias", dw, dout, x, N, C, OC);
-    fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADB;
-    fused.bias = device_scratch((size_t)OC * sizeof(float));
-    const auto run = [&](int way, MatmulProduct q) {
-        float *const dw_out = (float*)q.d, *const db_out = q.d == dw ? db : dw_out + (int64_t)OC * C;
-        if (way == WAY_FUSED) {
-            q.bias = device_scratch((size_t)OC * sizeof(float));
-            matmul_do(&q);
-            bias_sum(db_out, db, (const float*)q.bias, 1, OC);
-        } else {
-            linear_backward_weight(dw_out, (const floatX*)q.b, (const floatX*)q.a, N, C, OC);
-            bias_backward(db_out, db, (const floatX*)q.b, N, OC);
-        }
-    };
-    run(matmul_way(&fused, run), fused);
 }
 
 #endif

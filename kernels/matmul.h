@@ -7,7 +7,7 @@ matmul.h: the matrix product on CPU cores, of float32 or bf16 numbers, and the l
     linear_backward_input()      dx  = dout w
     linear_backward_weight()     dw += dout^T x
     linear_backward_bias()       db += the sum of dout over rows
-    linear_gelu_forward(), linear_gelu_backward_input(), linear_backward_weight_and_bias(): two steps, fused on a GPU
+    linear_gelu_forward(), linear_gelu_backward_input(): two steps, fused on a GPU
 
 Theory: nearly all the time of training a GPT goes into these products, and the textbook's three loops reach a few
 percent of a core's peak, as it waits for loads: a core can start one or two vector multiply-adds a cycle. The remedy is
@@ -785,13 +785,6 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
                                               const floatX* fc, int N, int F, int C) {
     linear_backward_input(dact, dout, w, N, F, C);
     gelu_backward(dfc, dact, fc, (int64_t)N * F);
-}
-
-// dw += dout^T x, db += the sum of the rows of dout.
-static inline void linear_backward_weight_and_bias(float* dw, float* db, const floatX* dout, const floatX* x, int N,
-                                                   int C, int OC) {
-    linear_backward_weight(dw, dout, x, N, C, OC);
-    linear_backward_bias(db, dout, N, OC);
 }
 
 // Products here have the same bits in all processes: this is for GPUs (matmul.cuh).

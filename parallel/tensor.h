@@ -121,11 +121,8 @@ static inline void tp_linear_backward_weight(const Stage* stage, const Activatio
     for (int i = 0; i < stage->layout.streams; i++) {
         const floatX* dout_i = dout + (int64_t)i * N * OC;
         const floatX* x_i = x + (int64_t)i * N * C;
-        float* dw = gradient_of(stage, layer, w, i);
-        if (biased)
-            linear_backward_weight_and_bias(dw, gradient_of(stage, layer, bias, i), dout_i, x_i, N, C, OC);
-        else
-            linear_backward_weight(dw, dout_i, x_i, N, C, OC);
+        linear_backward_weight(gradient_of(stage, layer, w, i), dout_i, x_i, N, C, OC);
+        if (biased) linear_backward_bias(gradient_of(stage, layer, bias, i), dout_i, N, OC);
     }
 }
 

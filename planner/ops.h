@@ -283,10 +283,9 @@ static inline void ours_forward(const Lists* x, bool next_norm) {
     }
 }
 
-// dW and db of a layer with `in` inputs and `out` outputs. A GPU's product also makes db; a CAAT-Net's row-parallel
-// layers have it from ours_unpack.
+// dW and db of a layer with `in` inputs and `out` outputs. A CAAT-Net's row-parallel layers have db from ours_unpack.
 static inline void ours_weight(const Lists* x, const char* name, double in, double out, bool row) {
-    const bool bias = x->biases && !x->s->epilogues && !(row && x->back > 0);
+    const bool bias = x->biases && !(row && x->back > 0);
     work_product(x->w, name, 2, out, in, x->N, 1);
     if (bias) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
 }

@@ -141,16 +141,13 @@ static void product_input_gelu(const Arrays* a) { // IN: of the mlp; y: before G
     linear_gelu_backward_input(a->x, a->z, a->out, a->w, a->y, a->N, a->IN, a->OUT);
 }
 static void product_weight(const Arrays* a) { linear_backward_weight(a->g, a->out, a->x, a->N, a->IN, a->OUT); }
-static void product_weight_bias(const Arrays* a) {
-    linear_backward_weight_and_bias(a->g, a->f, a->out, a->x, a->N, a->IN, a->OUT);
-}
 
 // As train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of row-parallel layers are added by
 // the norm behind them.
 static Work1 work_of_product(const Roofline* r, const RooflineRow* row) {
     const bool biases = r->model.biases && strncmp(row->op.name, "head", 4) != 0;
     if (row->op.transposed == 1) return row->gelu ? product_input_gelu : product_input;
-    if (row->op.transposed == 2) return biases ? product_weight_bias : product_weight;
+    if (row->op.transposed == 2) return product_weight;
     if (row->gelu) return product_gelu;
     return biases && strcmp(row->name, "qkv") == 0 ? product_bias : product;
 }
@@ -420,8 +417,7 @@ static void bench_rows(const Roofline* r, bool separate_only) {
     for (int i = 0; i < r->n; i++) {
         const RooflineRow* row = &r->row[i];
         const Kernel k = row->op.kernel;
-        const bool apart = row->op.kind == OP_MEMORY &&
-                           (k == KERNEL_ACTIVATION || k == KERNEL_ACTIVATION_BACKWARD || k == KERNEL_BIAS);
+        const bool apart = row->op.kind == OP_MEMORY && (k == KERNEL_ACTIVATION || k == KERNEL_ACTIVATION_BACKWARD);
         if (separate_only && !apart) continue;
         if (row->op.kind == OP_PRODUCT && wants("products")) bench_product(r, row);
         if (row->op.kind == OP_ATTENTION && wants("attention")) bench_attention(r, row);
@@ -434,7 +430,7 @@ static void bench_model(Roofline* r, const ModelConfig* m, int B, int T) {
     roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, false);
     bench_rows(r, false);
     if (m->norm != NORM_LAYERNORM || !wants("memory")) return;
-    // GELU and gradients of biases, where they are not epilogues
+    // GELU, where it is no epilogue
     roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, true);
     bench_rows(r, true);
     // behind the last block of a stage that does not end with the head

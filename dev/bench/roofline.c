@@ -134,7 +134,7 @@ static Wish read_wish(int argc, char** argv) {
         option_int("seq", &w.T, 1, 1 << 24, "their tokens"),
         option_int("micro-batch", &w.micro, 1, 1 << 24, "sequences that are worked on at once [what fits]"),
         option_choice("recompute", &w.recompute, "none|selective|full", "what the backward pass computes again"),
-        option_flag("separate", &w.separate, "GELU and gradients of biases by kernels of their own"),
+        option_flag("separate", &w.separate, "GELU by kernels of its own"),
         option_float("product", &product, 1e-3, 1e9, "TFLOP/s of a matrix product"),
         option_float("copy", &copy, 1e-6, 1e9, "TB/s of a copy"),
         option_float("peak", &peak, 1e-3, 1e9, "TFLOP/s of the data sheet"),

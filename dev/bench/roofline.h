@@ -145,9 +145,7 @@ static inline void row_of_product(const Roofline* r, RooflineRow* row) {
     const double e = r->software.value_bytes, result = op->transposed == 2 ? 8 : e;
     row->flops = row->executed = 2 * op->m * op->n * op->k * op->batch;
     row->bytes = op->batch * (e * (op->m * op->k + op->k * op->n) + result * op->m * op->n);
-    // A bias's gradient comes from the same product, to scratch memory, and is added by a kernel.
-    const bool bias = op->transposed == 2 && r->model.biases && strcmp(op->name, "head dW") != 0;
-    row->launches = bias && r->software.epilogues ? 2 : 1;
+    row->launches = 1;
     goal_of_product(row, r->model.C);
 }
 

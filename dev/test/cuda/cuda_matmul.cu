@@ -88,7 +88,7 @@ static void check_worst(const char* what, const Worst* w) {
 
 // ---- One case: all functions for one shape ----------------------------------------------------------------------
 
-enum { FORWARD, FORWARD_PLAIN, INPUT, WEIGHT, BIAS, GELU_FC, GELU_ACT, GELU_INPUT, BOTH_WEIGHT, BOTH_BIAS, FUNCTIONS };
+enum { FORWARD, FORWARD_PLAIN, INPUT, WEIGHT, BIAS, GELU_FC, GELU_ACT, GELU_INPUT, FUNCTIONS };
 static const char* const FUNCTION_NAMES[FUNCTIONS] = {"linear_forward",
                                                       "linear_forward, no bias",
                                                       "linear_backward_input",
@@ -96,9 +96,7 @@ static const char* const FUNCTION_NAMES[FUNCTIONS] = {"linear_forward",
                                                       "linear_backward_bias",
                                                       "linear_gelu_forward: fc",
                                                       "linear_gelu_forward: act",
-                                                      "linear_gelu_backward_input",
-                                                      "linear_backward_weight_and_bias: dw",
-                                                      "linear_backward_weight_and_bias: db"};
+                                                      "linear_gelu_backward_input"};
 
 typedef struct {
     std::vector<floatX> x, w, bias, dout, fc;
@@ -125,8 +123,8 @@ static void run_reference(Results& r, const Inputs& in, int N, int C, int OC, bo
                      fc = on_host(in.fc);
     const size_t NC = (size_t)N * C, NO = (size_t)N * OC;
     HostBuffer forward(NO), plain(NO), gelu_fc(NO), act(NO), input(NC), dfc(NC), scratch(NC);
-    r[WEIGHT] = r[BOTH_WEIGHT] = in.dw;
-    r[BIAS] = r[BOTH_BIAS] = in.db;
+    r[WEIGHT] = in.dw;
+    r[BIAS] = in.db;
     reference::linear_forward(forward.data(), x.data(), w.data(), bias.data(), N, C, OC);
     reference::linear_forward(plain.data(), x.data(), w.data(), NULL, N, C, OC);
     reference::linear_backward_input(input.data(), dout.data(), w.data(), N, C, OC);
@@ -135,8 +133,6 @@ static void run_reference(Results& r, const Inputs& in, int N, int C, int OC, bo
     reference::linear_gelu_forward(act.data(), gelu_fc.data(), x.data(), w.data(), with_bias ? bias.data() : NULL, N, C,
                                    OC);
     reference::linear_gelu_backward_input(dfc.data(), scratch.data(), dout.data(), w.data(), fc.data(), N, C, OC);
-    reference::linear_backward_weight_and_bias(r[BOTH_WEIGHT].data(), r[BOTH_BIAS].data(), dout.data(), x.data(), N, C,
-                                               OC);
     r[FORWARD] = floats_of(forward);
     r[FORWARD_PLAIN] = floats_of(plain);
     r[INPUT] = floats_of(input);
@@ -156,7 +152,7 @@ static void run_device(Results& r, const Inputs& in, int N, int C, int OC, Shift
     const floatX* b = with_bias ? bias.p : NULL;
     Device<floatX> forward(NO, s.out), plain(NO, s.out), input(NC, s.out), gelu_fc(NO, s.fc), act(NO, s.out);
     Device<floatX> dfc(NC, s.out), dact(NC, s.out);
-    Device<float> dw(in.dw, s.dw), db(in.db, s.db), dw2(in.dw, s.dw), db2(in.db, s.db);
+    Device<float> dw(in.dw, s.dw), db(in.db, s.db);
     linear_forward(forward.p, x.p, w.p, bias.p, N, C, OC);
     linear_forward(plain.p, x.p, w.p, NULL, N, C, OC);
     linear_backward_input(input.p, dout.p, w.p, N, C, OC);
@@ -164,14 +160,11 @@ static void run_device(Results& r, const Inputs& in, int N, int C, int OC, Shift
     linear_backward_bias(db.p, dout.p, N, OC);
     linear_gelu_forward(act.p, gelu_fc.p, x.p, w.p, b, N, C, OC);
     linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC);
-    linear_backward_weight_and_bias(dw2.p, db2.p, dout.p, x.p, N, C, OC);
     r[FORWARD] = floats_of(forward.get());
     r[FORWARD_PLAIN] = floats_of(plain.get());
     r[INPUT] = floats_of(input.get());
     r[WEIGHT] = dw.get();
     r[BIAS] = db.get();
-    r[BOTH_WEIGHT] = dw2.get();
-    r[BOTH_BIAS] = db2.get();
     r[GELU_FC] = floats_of(gelu_fc.get());
     r[GELU_ACT] = floats_of(act.get());
     r[GELU_INPUT] = floats_of(dfc.get());
@@ -198,8 +191,6 @@ static void compare_all(Worst worst[FUNCTIONS], const Results& got, const Result
     compare(&worst[GELU_ACT], got[GELU_ACT], want[GELU_ACT], C + 1, third, BETWEEN * bias_roundings + 1 + gelu, U,
             where);
     compare(&worst[GELU_INPUT], got[GELU_INPUT], want[GELU_INPUT], OC, third, BETWEEN + 1 + gelu, U, where);
-    compare(&worst[BOTH_WEIGHT], got[BOTH_WEIGHT], want[BOTH_WEIGHT], N + 1, third, 1, U32, where);
-    compare(&worst[BOTH_BIAS], got[BOTH_BIAS], want[BOTH_BIAS], N + 1, sqrt(third), 1, U32, where);
 }
 
 static const int SIZES[][3] = {{1, 1, 1},    {7, 33, 1},   {1, 128, 65}, {33, 7, 128},   {65, 128, 33},
@@ -286,22 +277,17 @@ static void test_accumulation() {
     Results want;
     run_reference(want, in, 2 * N, C, OC, true);
     const Device<floatX> x(in.x), dout(in.dout);
-    Device<float> dw(in.dw), db(in.db), dw2(in.dw), db2(in.db);
+    Device<float> dw(in.dw), db(in.db);
     for (int half = 0; half < 2; half++) {
         const floatX *xh = x.p + half * N * C, *dh = dout.p + half * N * OC;
         linear_backward_weight(dw.p, dh, xh, N, C, OC);
         linear_backward_bias(db.p, dh, N, OC);
-        linear_backward_weight_and_bias(dw2.p, db2.p, dh, xh, N, C, OC);
     }
-    Worst worst[4] = {};
+    Worst worst[2] = {};
     compare(&worst[0], dw.get(), want[WEIGHT], 2 * N + 1, 1 / 3.0, 2, U32, "halves");
-    compare(&worst[1], dw2.get(), want[WEIGHT], 2 * N + 1, 1 / 3.0, 2, U32, "halves");
-    compare(&worst[2], db.get(), want[BIAS], 2 * N + 1, sqrt(1 / 3.0), 2, U32, "halves");
-    compare(&worst[3], db2.get(), want[BIAS], 2 * N + 1, sqrt(1 / 3.0), 2, U32, "halves");
+    compare(&worst[1], db.get(), want[BIAS], 2 * N + 1, sqrt(1 / 3.0), 2, U32, "halves");
     check_worst("dw accumulated twice", &worst[0]);
-    check_worst("dw accumulated twice, with db", &worst[1]);
-    check_worst("db accumulated twice", &worst[2]);
-    check_worst("db accumulated twice, with dw", &worst[3]);
+    check_worst("db accumulated twice", &worst[1]);
 }
 
 static bool all_nan(const Floats& x) {
@@ -322,7 +308,6 @@ static void test_nothing() {
     linear_backward_bias(db.p, dout.p, 0, OC);
     linear_gelu_forward(act.p, out.p, x.p, w.p, bias.p, 0, C, OC);
     linear_gelu_backward_input(dx.p, dact.p, dout.p, w.p, fc.p, 0, C, OC);
-    linear_backward_weight_and_bias(dw.p, db.p, dout.p, x.p, 0, C, OC);
     check(all_nan(floats_of(out.get())) && all_nan(floats_of(act.get())) && all_nan(floats_of(dx.get())) &&
               dw.get() == in.dw && db.get() == in.db,
           "%-5s no rows: nothing is written", floatX_name);
@@ -354,7 +339,7 @@ static void test_two_ways() {
     }
     Worst worst[FUNCTIONS] = {};
     compare_all(worst, ways[1], ways[0], N, C, OC, "fused against separate");
-    for (const int f : {GELU_FC, GELU_ACT, GELU_INPUT, BOTH_WEIGHT, BOTH_BIAS})
+    for (const int f : {GELU_FC, GELU_ACT, GELU_INPUT})
         check_worst(FUNCTION_NAMES[f], &worst[f]);
     start_again(1, 2);
 }
@@ -458,7 +443,6 @@ struct Layer {
     void weight() { linear_backward_weight(dw.p, dout.p, x.p, N, C, OC); }
     void gelu(const floatX* b) { linear_gelu_forward(act.p, out.p, x.p, w.p, b, N, C, OC); }
     void gelu_back() { linear_gelu_backward_input(dfc.p, dact.p, dout.p, w.p, fc.p, N, C, OC); }
-    void both() { linear_backward_weight_and_bias(dw.p, db.p, dout.p, x.p, N, C, OC); }
 };
 
 static void test_plans() {
@@ -513,15 +497,13 @@ static void test_plans() {
     check(u.heuristics == 1 && u.products == 1 && u.algorithm == first, "not timed: the first that works");
 }
 
-// The epilogues of four products: GELU with and without a bias, its backward pass, and weight and bias gradients.
+// The epilogues of three products: GELU with and without a bias, and its backward pass.
 typedef std::vector<uint32_t> Epilogues;
-static const Epilogues FUSED = {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_DGELU,
-                                CUBLASLT_EPILOGUE_BGRADB};
-static const Epilogues SEPARATE = {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT,
-                                   CUBLASLT_EPILOGUE_DEFAULT};
+static const Epilogues FUSED = {CUBLASLT_EPILOGUE_GELU_AUX_BIAS, CUBLASLT_EPILOGUE_GELU_AUX, CUBLASLT_EPILOGUE_DGELU};
+static const Epilogues SEPARATE = {CUBLASLT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_DEFAULT};
 static Epilogues epilogues_of(Layer& l) {
     return {used_by([&] { l.gelu(l.bias.p); }).epilogue, used_by([&] { l.gelu(NULL); }).epilogue,
-            used_by([&] { l.gelu_back(); }).epilogue, used_by([&] { l.both(); }).epilogue};
+            used_by([&] { l.gelu_back(); }).epilogue};
 }
 
 static void test_epilogues() {
@@ -535,7 +517,7 @@ static void test_epilogues() {
             check(epilogues_of(l) == (extra < 0 ? FUSED : SEPARATE), "epilogues where they are faster, at %+g ms",
                   extra);
         });
-        check(again.heuristics == 0 && again.products == 4, "and it is remembered: %d asked, %d products",
+        check(again.heuristics == 0 && again.products == 3, "and it is remembered: %d asked, %d products",
               again.heuristics, again.products);
     }
     for (int always = 0; always < 2; always++) { // not what is faster
@@ -543,14 +525,13 @@ static void test_epilogues() {
         fake_cublaslt.epilogue_milliseconds = always ? 0.1 : -0.1;
         const Used used =
             used_by([&] { check(epilogues_of(l) == (always ? FUSED : SEPARATE), "MATMUL_EPILOGUE=%d", always); });
-        check(used.heuristics == 4, "and nothing else is asked for: %d", used.heuristics);
+        check(used.heuristics == 3, "and nothing else is asked for: %d", used.heuristics);
     }
     slow_algorithms(0);
     fake_cublaslt.epilogue_milliseconds = 0;
     const size_t blocks = cuda_on_cpu::memory.blocks.size();
     start_again(1, 2);
     l.weight();
-    l.both();
     check(cuda_on_cpu::memory.blocks.size() == blocks, "memory that is borrowed for timing is given back");
     start_again(1, 1);
     fake_cublaslt.no_epilogues = true;
@@ -588,7 +569,6 @@ struct Shortage {
 
 static void test_shortage() {
     Layer l(true);
-    l.both(); // takes memory for partial sums
     slow_algorithms(2);
     fake_cublaslt.milliseconds[FAKE_SLOW] = 2.1;
     fake_cublaslt.zeros_milliseconds = 4;
@@ -599,9 +579,6 @@ static void test_shortage() {
     check(forward == FAKE_SLOW, "no memory for noise: algorithm %d is fast on zeros: taken %d", FAKE_SLOW, forward);
     const int weight = used_by([&] { l.weight(); }).products;
     check(weight == 1, "no memory for a matrix to accumulate on: nothing is timed, %d product", weight);
-    const Used both = used_by([&] { l.both(); });
-    check(both.products == 1 && both.epilogue == CUBLASLT_EPILOGUE_DEFAULT, "nor with an epilogue: %d product",
-          both.products);
     fake_cublaslt.zeros_milliseconds = fake_cublaslt.epilogue_milliseconds = 0;
     slow_algorithms(0);
 }

@@ -10,9 +10,9 @@ It is stricter than the library, which may let pass what the documentation forbi
 descriptors, layouts and algorithms have to fit each other; C may be D only with the same layout; D overlaps no operand;
 the workspace is as large as the algorithm wants, and is overwritten; pointers are device memory that goes as far as the
 layouts say, and are aligned as those were that the heuristic saw; AUX has a leading dimension that is a multiple of 8;
-an algorithm that reads 16 bytes at a time fails at other addresses. Two rules are known from use, not from the
+an algorithm that reads 16 bytes at a time fails at other addresses. One rule is known from use, not from the
 documentation: kernels want a bias at a multiple of 16 bytes, though the heuristic does not ask (PyTorch, pull request
-194497), and BGRADA wants op(A) = N, BGRADB op(B) = T.
+194497).
 
 The heuristic names several algorithms, of which some must not be used: one whose state is not success; and, unless they
 are ruled out by the preference, one that needs a workspace of more than 32 MB, and two that keep partial sums in the
@@ -53,10 +53,7 @@ enum cublasLtEpilogue_t {
     CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,
     CUBLASLT_EPILOGUE_GELU_BIAS = 32 | 4,
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
-    CUBLASLT_EPILOGUE_DGELU = 64 | 128,
-    CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16,
-    CUBLASLT_EPILOGUE_BGRADA = 256,
-    CUBLASLT_EPILOGUE_BGRADB = 512
+    CUBLASLT_EPILOGUE_DGELU = 64 | 128
 };
 enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_TRANSA = 3,                // int32_t
@@ -187,11 +184,8 @@ inline uint64_t fake_alignment(const void* p) { // of NULL: as good as can be
     const uint64_t lowest = (uintptr_t)p & -(uintptr_t)p;
     return lowest == 0 || lowest > 256 ? 256 : lowest;
 }
-inline bool fake_has_bias(uint32_t e) { return e < 256 && (e & 4); }
-inline bool fake_has_bias_gradient(uint32_t e) {
-    return e == CUBLASLT_EPILOGUE_BGRADA || e == CUBLASLT_EPILOGUE_BGRADB || (e & 16);
-}
-inline bool fake_has_aux(uint32_t e) { return e < 256 && (e & 128); }
+inline bool fake_has_bias(uint32_t e) { return e & 4; }
+inline bool fake_has_aux(uint32_t e) { return e & 128; }
 inline bool fake_same(const FakeLayout* a, const FakeLayout* b) {
     return a->type == b->type && a->rows == b->rows && a->columns == b->columns && a->ld == b->ld;
 }
@@ -209,8 +203,6 @@ inline cublasStatus_t fake_check(const FakeOperation* o, const FakeLayout* a, co
     // Table 1 of the documentation of cublasLtMatmul()
     if (o->compute != CUBLAS_COMPUTE_32F || o->scale != CUDA_R_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (a->type != b->type || (d->type != a->type && d->type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (o->epilogue == CUBLASLT_EPILOGUE_BGRADA && o->op_a != CUBLAS_OP_N) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (o->epilogue == CUBLASLT_EPILOGUE_BGRADB && o->op_b != CUBLAS_OP_T) return CUBLAS_STATUS_NOT_SUPPORTED;
     if (fake_has_aux(o->epilogue) && (o->aux_ld < (int64_t)m || o->aux_ld % 8)) return CUBLAS_STATUS_INVALID_VALUE;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -406,14 +398,6 @@ inline void fake_multiply(const FakeProduct& p) {
             fake_store(p.D, p.d.type, i + j * p.d.ld, v);
         }
     }
-    int64_t sums = o.epilogue == CUBLASLT_EPILOGUE_BGRADA ? m : 0;
-    if (o.epilogue == CUBLASLT_EPILOGUE_BGRADB) sums = n;
-    const float* lines = o.epilogue == CUBLASLT_EPILOGUE_BGRADA ? a : b;
-    for (int64_t i = 0; i < sums; i++) { // not scaled by alpha
-        float s = 0;
-        for (int64_t l = 0; l < k; l++) s += lines[i * k + l];
-        fake_store(o.bias, p.d.type, i, s);
-    }
     free(a), free(b);
 }
 
@@ -465,10 +449,9 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
         !fake_device(D, sizes[3]))
         return CUBLAS_STATUS_EXECUTION_FAILED;
     uintptr_t addresses = (uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D;
-    if (fake_has_bias(o->epilogue) || fake_has_bias_gradient(o->epilogue)) {
-        const uint64_t length = o->epilogue == CUBLASLT_EPILOGUE_BGRADB ? d->columns : d->rows;
+    if (fake_has_bias(o->epilogue)) {
         if (!o->bias) return CUBLAS_STATUS_INVALID_VALUE;
-        if (!fake_device(o->bias, length * fake_size(d->type)) || (uintptr_t)o->bias % 16)
+        if (!fake_device(o->bias, d->rows * fake_size(d->type)) || (uintptr_t)o->bias % 16)
             return CUBLAS_STATUS_EXECUTION_FAILED;
         if (fake_alignment(o->bias) < algo->data[2]) return CUBLAS_STATUS_EXECUTION_FAILED;
     }

@@ -162,7 +162,6 @@ PLANTED = [
     ("kernels/matmul.cuh", "(float)(int32_t)h * 0x1p-31f", "(float)h * 0x1p-32f", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "return (char*)block + (uintptr_t)real % 16;", "return block;", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "i < trial->count;", "i + 1 < trial->count;", MATMUL, "fake", "BF16"),
-    ("kernels/matmul.cuh", "q.d == dw ? db : dw_out + (int64_t)OC * C", "db", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "linear_forward(fc, (const floatX*)q.b, ", "linear_forward(fc, x, ", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "MATMUL_ALGORITHMS = 32,", "MATMUL_ALGORITHMS = 8,", MATMUL, "fake", "BF16"),
     ("kernels/matmul.cuh", "if (round > 1 && !matmul_is_finalist", "if (false && !matmul_is_finalist",
@@ -191,9 +190,6 @@ PLANTED = [
     ("kernels/matmul.cuh", "    matmul_set_pointers(plan, p);\n    return cublasLtMatmul", "    return cublasLtMatmul",
      MATMUL, "fake",
      "BF16"),
-    ("kernels/matmul.cuh", "fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADB;",
-     "fused.shape.epilogue = CUBLASLT_EPILOGUE_BGRADA;",
-     MATMUL, "fake", "BF16"),
     # attention
     ("kernels/attention.cuh", "const int from = min(first + (int)row + i, T - 1);",
      "const int from = min(first + (int)row + i, T);", ATTENTION, "plain", "BF16"),

@@ -250,17 +250,6 @@ static void test_fused(const Activation* activation) {
     release(&memory);
 }
 
-static void test_fused_bias(void) {
-    enum { N = 13, C = 24, OC = 40 };
-    const floatX *x = values(N * C, 1), *dout = values(N * OC, 1);
-    float *dw = floats(OC * C, 1), *db = floats(OC, 1), *fused_dw = copied(dw, OC * C), *fused_db = copied(db, OC);
-    linear_backward_weight(dw, dout, x, N, C, OC);
-    linear_backward_bias(db, dout, N, OC);
-    linear_backward_weight_and_bias(fused_dw, fused_db, dout, x, N, C, OC);
-    check(same(fused_dw, dw, OC * C) && same(fused_db, db, OC), "linear_backward_weight_and_bias: same bits");
-    release(&memory);
-}
-
 int main(void) {
     for (row_of_table = 0; row_of_table < ACTIVATIONS; row_of_table++) {
         test_bits(activations[row_of_table].name, bits_activation, BITS_N);
@@ -271,7 +260,6 @@ int main(void) {
     test_bits("adamw_round", bits_adamw_round, BITS_ELEMENTS);
     test_bits("muon_momentum", bits_muon_momentum, BITS_ELEMENTS);
     test_bits("muon", bits_muon, 1);
-    test_fused_bias();
     test_bits("residual_norm", bits_residual_norm, BITS_N);
     test_bits("embedding_forward", bits_embedding_forward, BITS_N);
     test_bits("embedding_backward", bits_embedding_backward, BITS_N);

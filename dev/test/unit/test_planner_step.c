@@ -295,7 +295,7 @@ static void test_kernels(void) {
         const char* software;
         Arch arch;
         double C[2], F[2], qk[2]; // forward, backward
-    } rows[] = {{"threefold", ARCH_GPT2, {8, 8}, {1, 1}, {0, 0}},
+    } rows[] = {{"threefold", ARCH_GPT2, {8, 8 + 5}, {1, 1 + 1}, {0, 0}},
                 {"threefold-cpu", ARCH_GPT2, {8, 8 + 5}, {2, 3 + 1}, {0, 0}},
                 {"threefold", ARCH_LLAMA, {8, 8}, {3, 5}, {2, 2}}};
     static const double again_C[3] = {0, 2 + 2,

@@ -173,6 +173,7 @@ static double bytes_more(const ModelConfig* m, double N) {
     more += (4 - 2) * n + (30 - 28) * n;                              // float32 gradients: their norm, the optimizer
     more -= L * (2 + 6) * X; // no gradient of q that is summed up in float32 by atomics, no pass for rowsum(O dO)
     more -= 8 * N * (1 + 4 * L + 1); // statistics of rows, which the notes count
+    if (gpt2) more += L * (X * (3 + 1 + 1) + 2 * N * m->F); // biases' gradients read what the products read
     if (!gpt2) more += 2 * L * 4 * N * (m->NH + m->NKV) * model_head_size(m); // rotations by kernels of their own
     return more;
 }
@@ -216,8 +217,8 @@ static void test_launches(void) {
     for (int separate = 0; separate < 2; separate++) {
         Roofline* r = build(m, 64, 1024, 1, RECOMPUTE_NONE, separate);
         const int lists = 5; // of 32 tensors, for 2 + 12 x 12 + 2
-        // forward: 4 products, attention, 2 norms; backward: 4 x (dX, dW, db), attention's 2, 2 x 2 of norms
-        const int block = (4 + 1 + 2) + (4 * 3 + 2 + 4) + (separate ? 4 + 2 : 0); // db takes two, and GELU two more
+        // forward: 4 products, attention, 2 norms; backward: 4 x (dX, dW, and 2 for db), attention's 2, 2 x 2 of norms
+        const int block = (4 + 1 + 2) + (4 * 4 + 2 + 4) + (separate ? 2 : 0); // GELU's two
         const int ends = 1 + 2 + 1 + 1 + 2 + 1 + 1 + 1 + 2 + 8 + 1;
         const double wanted = 12 * block + ends + 3 * lists;
         const double got = roofline_totals(r, &c).launches;
