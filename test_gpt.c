@@ -4,7 +4,7 @@ test_gpt.c: tests of the model.
     against PyTorch      logits, loss, every gradient, ten AdamW steps of small models: numbers made in float64 by
                          dev/test/reference/make_reference.py, so that what is measured is our own rounding
     documents            packed into a sequence, they have the losses and gradients that they have alone
-    heads of 64, 128     attention on a GPU's tensor cores, by ATTENTION=mma (default) or wgmma, beside plain kernels
+    heads of 64, 128     attention on a GPU's tensor cores, by ATTENTION=mma or wgmma, else the default, beside plain
 
 Run from the project's folder:
 
@@ -618,7 +618,8 @@ static void test_heads(const char* name, const ModelConfig* m, int document) {
     for (int i = 0; i < n; i++) tokens[i] = (int)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
     Alone plain, fast;
     ReferenceStep want = step_by(PLAIN_FAMILY, &r, tokens, &plain);
-    ReferenceStep got = step_by(asked == ANY_FAMILY ? MMA_FAMILY : asked, &r, tokens, &fast);
+    const int family = asked == ANY_FAMILY ? default_tensor_family() : asked;
+    ReferenceStep got = step_by(family, &r, tokens, &fast);
     double logits_error;
     const char* where = "";
     const double bound = bound_of(&r, 2 * stages_back_to(&r, 0));
@@ -626,7 +627,7 @@ static void test_heads(const char* name, const ModelConfig* m, int document) {
         documents_error(&fast.stage, got.grads, want.grads, got.logits, want.logits, logits, &logits_error, &where);
     char what[160];
     snprintf(what, sizeof what, "%s, heads of %d by %s%s: logits", name, m->C / m->NH,
-             asked == WGMMA_FAMILY ? "wgmma" : "mma", document < 0 ? "" : ", documents");
+             family == WGMMA_FAMILY ? "wgmma" : "mma", document < 0 ? "" : ", documents");
     check_error(what, logits_error, bound);
     check_error("    loss", fabs(got.loss - want.loss) / want.loss, bound);
     check_error(where, error, bound); // the worst gradient

@@ -40,8 +40,8 @@ to be kept in float32. Where a row or an array is not aligned to 16 bytes, BIAS 
 bits (seen on an H100, CUDA 13.0): one more rounding.
 
 Time. A shape takes at most 96 products: 32 to warm up, 32 timed once, and 2 x 2 of each of the 8 fastest. Before each
-the workspace is cleared, by which the host gets ahead of the GPU. GPT-2 124M with 64 x 1024 tokens has 21 products, 30
-ms in all at 660 TFLOP/s: 3 s of trials if all algorithms are as fast as the best, 7 s if the others are thrice as slow.
+the workspace is cleared, by which the host gets ahead of the GPU. GPT-2 124M with 64 x 1024 tokens has 17 products, 28
+ms in all at 660 TFLOP/s: 3 s of trials if all algorithms are as fast as the best, 6 s if the others are thrice as slow.
 
 Fallbacks. Where cuBLASLt has no algorithm, a bias is added by a kernel of its own, and the product is one of our own,
 on CUDA cores: correct, and slow. Rank 0 says so on stderr, once for each shape.
@@ -670,16 +670,13 @@ static int matmul_way(const MatmulProduct* p, Run run) {
     if (plan->way == WAY_SEPARATE || matmul_state.epilogue == 1) return plan->way;
     const MatmulTrial trial = matmul_trial_begin(p);
     float ms[2];
-    plan->way = WAY_SEPARATE;
-    if (trial.is_possible) {
-        plan->way = matmul_fastest(2, ms, [&](int way) {
-            run(way, trial.product);
-            return true;
-        });
-        if (matmul_state.list)
-            fprintf(stderr, "matmul: %s: fused %.4f ms, separate %.4f ms\n", matmul_name(p).text, ms[WAY_FUSED],
-                    ms[WAY_SEPARATE]);
-    }
+    plan->way = matmul_fastest(2, ms, [&](int way) {
+        run(way, trial.product);
+        return true;
+    });
+    if (matmul_state.list)
+        fprintf(stderr, "matmul: %s: fused %.4f ms, separate %.4f ms\n", matmul_name(p).text, ms[WAY_FUSED],
+                ms[WAY_SEPARATE]);
     matmul_trial_end(&trial);
     return plan->way;
 }
@@ -713,16 +710,10 @@ static inline void linear_backward_input(floatX* dx, const floatX* dout, const f
     matmul_do(&p);
 }
 
-static inline MatmulProduct matmul_weight_product(const char* name, float* dw, const floatX* dout, const floatX* x,
-                                                  int N, int C, int OC) {
-    MatmulProduct p = matmul_product(name, C, OC, N, x, false, dout, true, dw);
-    p.shape.float_d = p.shape.accumulate = 1;
-    return p;
-}
-
 static inline void linear_backward_weight(float* dw, const floatX* dout, const floatX* x, int N, int C, int OC) {
     if (N == 0) return;
-    const MatmulProduct p = matmul_weight_product("linear_backward_weight", dw, dout, x, N, C, OC);
+    MatmulProduct p = matmul_product("linear_backward_weight", C, OC, N, x, false, dout, true, dw);
+    p.shape.float_d = p.shape.accumulate = 1;
     matmul_do(&p);
 }
 

@@ -2,7 +2,7 @@
 parallel/muon.h: Muon's update of the matrices of blocks (kernels/muon.h), on a mesh. All other tensors are AdamW's.
 
     muon_step       updates this rank's part of the matrices of a chunk
-    muon_warm_up    runs the products once, which on a GPU tunes and loads them
+    muon_warm_up    runs the products once, which on a GPU loads them
 
 Theory: a matrix can be orthogonalised only as a whole, so (Liu et al. 2025, arXiv 2502.16982, algorithm 1) of a bucket
 

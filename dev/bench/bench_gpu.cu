@@ -163,7 +163,7 @@ static void bench_product(const Roofline* r, const RooflineRow* row) {
     arrays_take(&a, "x", in);
     arrays_take(&a, "o", out);
     arrays_take(&a, op->transposed == 2 ? "g" : "w", w);
-    arrays_take(&a, "bf", a.OUT);
+    arrays_take(&a, "b", a.OUT);
     if (row->gelu) arrays_take(&a, op->transposed ? "yz" : "y", op->transposed ? in : out);
     const double ms = milliseconds_of(work_of_product(r, row), &a);
     print_line(r->model.name, row, ms, "%.0f x %.0f, sums of %.0f", op->m, op->n, op->k);

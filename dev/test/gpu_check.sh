@@ -358,15 +358,16 @@ meshes() {
 }
 
 sanitizer() {
-    local sanitizer tool program
-    # wgmma's kernels only by memcheck: racecheck does not see that a warp's barrier and an arrival of its first lane
-    # order what the other lanes did, and reports races. If all lanes arrive it reports none (an H100, 2026-11-26).
+    local sanitizer tool program family
+    # racecheck without wgmma: it does not see that a warp's barrier and an arrival of its first lane order what the
+    # other lanes did, and reports races. If all lanes arrive it reports none (an H100, 2026-11-26).
     sanitizer=$(command -v compute-sanitizer) || { row "left out" 0 "compute-sanitizer" "not found" && return; }
     build
     for tool in memcheck racecheck; do
         for program in $(programs_of sanitizer); do
-            case $tool$program in racecheck*/cuda_attention) continue ;; esac
-            step 120 "$tool $program" "$sanitizer" --error-exitcode 9 --tool $tool "$bin/$program" --short
+            case $tool$program in racecheck*/cuda_attention) family=plain ;; *) family="" ;; esac
+            step 120 "$tool $program${family:+, $family}" env ATTENTION=$family "$sanitizer" --error-exitcode 9 \
+                --tool $tool "$bin/$program" --short
         done
         step 120 "$tool bf16/cuda_attention, mma" env ATTENTION=mma "$sanitizer" --error-exitcode 9 --tool $tool \
             "$bin/bf16/cuda_attention" --short

@@ -6,7 +6,7 @@ check_replicas.py: the trainer's data parallelism, in every mode, against the nu
     ...]
 
 Runs train_gpt under scripts/mpirun.sh once for every case of reference/replicas.json whose name has all the words, and
-compares losses, norms, validation losses and weights. --short: a dozen of them. --mesh: instead on t = 2 and on p = 2,
+compares losses, norms, validation losses and weights. --short: sixteen of them. --mesh: instead on t = 2 and on p = 2,
 with twice as many ranks, up to 8: the cases listed below or, if there are words, those that have them. The current
 folder is the project's, and train_gpt is built already. No torch.
 
@@ -156,7 +156,7 @@ MESH = ("sync 2 clip", "sync 4 llama", "delayed 2 lambda clip", "delayed 4 lambd
 def main():
     parser = argparse.ArgumentParser(description=__doc__.strip(), formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mesh", action="store_true", help="on t = 2 and on p = 2 times as many ranks")
-    parser.add_argument("--short", action="store_true", help="a dozen cases")
+    parser.add_argument("--short", action="store_true", help="sixteen cases")
     parser.add_argument("--train", default="./train_gpt", metavar="PATH")
     parser.add_argument("--reference", default="dev/test/reference", metavar="DIRECTORY")
     parser.add_argument("--list", action="store_true", help="names of the cases, and their arguments; runs nothing")

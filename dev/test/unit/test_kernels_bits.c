@@ -231,7 +231,7 @@ static void test_bits(const char* name, BitsKernel kernel, int units) {
     check(cuts, "%s: same bits in two parts", name);
 }
 
-// A product that is fused with its activation, or with a bias's gradient, is the two steps, to the bit.
+// A product that is fused with its activation is the two steps, to the bit.
 static void test_fused(const Activation* activation) {
     enum { N = 13, C = 24, F = 40 };
     const floatX *x = values(N * C, 1), *w = values(F * C, 1), *bias = values(F, 1), *dout = values(N * C, 1);
