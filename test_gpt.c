@@ -315,8 +315,7 @@ static void compare_gradients(const Reference* r, const Stage* s, const float* g
         double* expected = reference_slice(r, slice, "grad.");
         char what[128];
         snprintf(what, sizeof what, "gradient  %s", slice->tensor.name);
-        check_row(r, what, grads + slice->offset, expected, slice->rows * slice->cols,
-                  stages_of_gradient(r, slice));
+        check_row(r, what, grads + slice->offset, expected, slice->rows * slice->cols, stages_of_gradient(r, slice));
         free(expected);
     }
 }

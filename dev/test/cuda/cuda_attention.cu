@@ -647,8 +647,7 @@ int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_refusals();
     const int asked = *attention_asked(), used = asked == ANY_FAMILY ? default_tensor_family() : asked;
-    if (asked >= MMA_FAMILY &&
-        (sizeof(floatX) == 4 || (asked == WGMMA_FAMILY && !has_hopper_code()))) {
+    if (asked >= MMA_FAMILY && (sizeof(floatX) == 4 || (asked == WGMMA_FAMILY && !has_hopper_code()))) {
         printf("left out: ATTENTION=%s has no kernels for this device and %s\n", getenv("ATTENTION"), floatX_name);
         return test_end();
     }

@@ -89,14 +89,9 @@ static void check_worst(const char* what, const Worst* w) {
 // ---- One case: all functions for one shape ----------------------------------------------------------------------
 
 enum { FORWARD, FORWARD_PLAIN, INPUT, WEIGHT, BIAS, GELU_FC, GELU_ACT, GELU_INPUT, FUNCTIONS };
-static const char* const FUNCTION_NAMES[FUNCTIONS] = {"linear_forward",
-                                                      "linear_forward, no bias",
-                                                      "linear_backward_input",
-                                                      "linear_backward_weight",
-                                                      "linear_backward_bias",
-                                                      "linear_gelu_forward: fc",
-                                                      "linear_gelu_forward: act",
-                                                      "linear_gelu_backward_input"};
+static const char* const FUNCTION_NAMES[FUNCTIONS] = {
+    "linear_forward",       "linear_forward, no bias", "linear_backward_input",    "linear_backward_weight",
+    "linear_backward_bias", "linear_gelu_forward: fc", "linear_gelu_forward: act", "linear_gelu_backward_input"};
 
 typedef struct {
     std::vector<floatX> x, w, bias, dout, fc;
@@ -339,8 +334,7 @@ static void test_two_ways() {
     }
     Worst worst[FUNCTIONS] = {};
     compare_all(worst, ways[1], ways[0], N, C, OC, "fused against separate");
-    for (const int f : {GELU_FC, GELU_ACT, GELU_INPUT})
-        check_worst(FUNCTION_NAMES[f], &worst[f]);
+    for (const int f : {GELU_FC, GELU_ACT, GELU_INPUT}) check_worst(FUNCTION_NAMES[f], &worst[f]);
     start_again(1, 2);
 }
 

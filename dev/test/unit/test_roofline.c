@@ -172,7 +172,7 @@ static double bytes_more(const ModelConfig* m, double N) {
     more += 4 * (n + (m->tied ? wte : 0)) + (m->tied ? 12 * wte : 0); // float32 gradients are zeroed; two of a tied one
     more += (4 - 2) * n + (30 - 28) * n;                              // float32 gradients: their norm, the optimizer
     more -= L * (2 + 6) * X; // no gradient of q that is summed up in float32 by atomics, no pass for rowsum(O dO)
-    more -= 8 * N * (1 + 4 * L + 1); // statistics of rows, which the notes count
+    more -= 8 * N * (1 + 4 * L + 1);                        // statistics of rows, which the notes count
     if (gpt2) more += L * (X * (3 + 1 + 1) + 2 * N * m->F); // biases' gradients read what the products read
     if (!gpt2) more += 2 * L * 4 * N * (m->NH + m->NKV) * model_head_size(m); // rotations by kernels of their own
     return more;
