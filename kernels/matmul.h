@@ -788,4 +788,4 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
 }
 
 // Products here have the same bits in all processes: this is for GPUs (matmul.cuh).
-static inline void linear_untimed(bool on) { (void)on; }
+static inline void linear_no_autotune(bool on) { (void)on; }

@@ -40,7 +40,7 @@ static inline int64_t muon_elements(const CutMatrix* m) { return m->rows * m->co
 static inline floatX* newton_schulz(const MuonBuffers* buffers, CutMatrix matrix) {
     const int r = (int)min_i64(matrix.rows, matrix.cols), c = (int)max_i64(matrix.rows, matrix.cols);
     floatX *x = buffers->x[0], *next = buffers->x[1];
-    linear_untimed(true); // data ranks need the same bits
+    linear_no_autotune(true); // data ranks need the same bits
     for (int i = 0; i < MUON_STEPS; i++) {
         linear_forward(buffers->gram, x, x, NULL, r, c, r);
         linear_forward(buffers->square, buffers->gram, buffers->gram, NULL, r, r, r);
@@ -50,7 +50,7 @@ static inline floatX* newton_schulz(const MuonBuffers* buffers, CutMatrix matrix
         next = x;
         x = result;
     }
-    linear_untimed(false);
+    linear_no_autotune(false);
     return x;
 }
 

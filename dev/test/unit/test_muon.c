@@ -5,16 +5,16 @@ orthogonalisation of matrices whose singular values and vectors are known.
 #include "kernels_fixture.h"
 #include "../../../kernels/kernels.h"
 
-static bool is_untimed, all_untimed; // now; all products so far
-static void noted_untimed(bool on) { is_untimed = on; }
+static bool is_off, all_off; // autotuning: now; for all products so far
+static void noted_no_autotune(bool on) { is_off = on; }
 static void noted_forward(floatX* out, const floatX* x, const floatX* w, const floatX* bias, int N, int C, int OC) {
-    all_untimed &= is_untimed;
+    all_off &= is_off;
     linear_forward(out, x, w, bias, N, C, OC);
 }
-#define linear_untimed noted_untimed
+#define linear_no_autotune noted_no_autotune
 #define linear_forward noted_forward
 #include "../../../parallel/muon.h"
-#undef linear_untimed
+#undef linear_no_autotune
 #undef linear_forward
 
 static const double poly[3] = {3.4445, -4.7750, 2.0315};
@@ -188,9 +188,9 @@ static void test_newton_schulz(int64_t rows, int64_t cols, double least) {
         u[i] = (float)x;
     }
     muon_load(&b, u, m);
-    all_untimed = true;
+    all_off = true;
     const floatX* o = newton_schulz(&b, m);
-    check(all_untimed && !is_untimed, "newton_schulz: no product is chosen by time, and later ones may be");
+    check(all_off && !is_off, "newton_schulz: no product is chosen by time, and later ones may be");
     for (int64_t i = 0; i < rows * cols; i++) {
         double x = 0;
         for (int64_t k = 0; k < r; k++) x += p[i / cols * r + k] * mapped(s[k] / sqrt(norm)) * q[i % cols * r + k];
