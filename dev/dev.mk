@@ -22,8 +22,10 @@
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
 # ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32; so are OpenBLAS's products.
+# bf16_unit: what multiplies bf16 faster than float32: AMX; AVX-512 BF16, but not on Intel's processors (matmul.h).
 bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
-    sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | head -n 1))
+    sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | \
+    if [ $(ARCH) = native ] && grep -qs GenuineIntel /proc/cpuinfo; then grep AMX; else head -n 1; fi))
 tests_goals = quick test test-full build_tests
 fp32_goals = $(tests_goals) book docs-check ladder exercise equivalence mutate torture bench build_benches planner \
     network pictures check_% kernel_tests
@@ -41,7 +43,8 @@ cpu_how = $(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),$(bf16_h
 # Assemblers of before 2020 do not know AMX.
 amx_asm := 'int main(void) { __asm__ volatile("tilerelease"); return 0; }'
 knows_amx := $(shell echo $(amx_asm) | $(CC) -mamx-tile -x c - -o /dev/null 2>/dev/null && echo yes)
-IN_BF16 := -DPRECISION_BF16 $(if $(knows_amx),,-DNO_AMX)
+IN_BF16 := -DPRECISION_BF16 $(if $(knows_amx),,-DNO_AMX) \
+    $(if $(bf16_unit)$(filter-out cpu,$(DEVICE)),,-DATTENTION_FLOATS)
 bf16_flag = $(if $(filter bf16,$(PRECISION)),$(IN_BF16))
 
 include dev/gpu.mk

@@ -2,8 +2,9 @@
 attention_product.h: the product of blocks of 64 rows in scratch memory, C = A B or C += A B, of which attention.h has
 seven kinds. Rows of C and B are whole vectors; A is read one operand at a time, by rows or by columns.
 
-An operand is a float; in bf16, where the compiler's target multiplies such, a word of two numbers that are neighbours
-along k, the first in the low half. Rows of B are then pairs of k, and K counts pairs. What multiplies bf16:
+An operand is a float; in bf16, where the compiler's target multiplies such (faster than floats: without
+-DATTENTION_FLOATS), a word of two numbers that are neighbours along k, the first in the low half. Rows of B are then
+pairs of k, and K counts pairs. What multiplies bf16:
 
     AVX-512 BF16   words: VDPBF16PS adds the two products of a word to each of 16 sums
     AMX            words: tiles of 16 x 16 sums and 16 words (amx.h), where the processor has them
@@ -35,7 +36,8 @@ enum { IN_BF16 = sizeof(floatX) == 2 };
 
 // An operand, ATT_PACK numbers. The columns at which C may begin in a block on the diagonal are multiples of ATT_STEP.
 // Groups of ATT_TURN operands are added last one first. att_number rounds; att_load is of what has been rounded before.
-#if defined(PRECISION_BF16) && (defined(__AVX512BF16__) || defined(__AMX_BF16__) || defined(ATTENTION_WORDS))
+#if defined(PRECISION_BF16) && !defined(ATTENTION_FLOATS) && \
+    (defined(__AVX512BF16__) || defined(__AMX_BF16__) || defined(ATTENTION_WORDS))
 #define ATT_IN_WORDS // -DATTENTION_WORDS: for tests on other machines
 enum { ATT_PACK = 2, ATT_STEP = TILE_DEPTH, ATT_TURN = 1 };
 typedef uint32_t AttOperand __attribute__((may_alias));

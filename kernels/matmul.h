@@ -17,19 +17,20 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
     registers   A micro-kernel holds one tile of C, mr x nr (8 x 48 with AVX-512: 24 vectors), and for every k adds the
                 outer product of a column of A and a row of B: mr + nr floats loaded for mr * nr multiply-adds. With 24
                 independent sums, the latency of a multiply-add (4 cycles) is hidden.
-    L2          A panel of B, nr columns wide and kc deep (147 KB), serves all the tiles below one another in C.
-    L3          A block of A, mc x kc (3 MB), serves all the panels of B; each tile reads mr rows of it.
+    L1          mr rows of A, kc deep (24 KB), serve the tiles of a few panels of B.
+    L2          These panels, each nr columns wide and kc deep (147 KB), serve all the tiles below one another in C.
+    L3          A block of A, mc x kc (3 MB), serves all the panels of B.
     packing     Both are first copied into the order in which the micro-kernel reads them, so that loads are
                 consecutive, whatever the strides of A and B are. This also handles transposes. Packing costs O(MK + KN)
-                moves next to O(MNK) multiply-adds.
+                moves next to O(MNK) multiply-adds. Rows of A that are contiguous along k are read where they are.
 
                  N                                 nr
           +-------------+          K            +------+
-          |    | n |    |      +-------+        |      |
-        M |    |tile    |  +=  | mr, kc|   x    | kc   |   each thread, for its rectangle of C:
-          |    | . |    |      +-------+        |      |      for every m0 (step mc) and k0 (step kc): pack a block of A
-          |    | . |    |      |  ...  |        +------+         for every n (step nr): pack a panel of B
-          +-------------+      +-------+                            for every tile below one another: the micro-kernel
+          |             |      +-------+        |      |   each thread, for its rectangle of C:
+        M |   |tile|.|..|  +=  | mr, kc|   x    | kc   |      for every m0 (step mc) and k0 (step kc): pack a block of A
+          |             |      +-------+        |      |         for every few panels of B: pack them
+          |             |      |  ...  |        +------+            for every mr rows of A
+          +-------------+      +-------+                               for every panel: the micro-kernel
 
 bf16. Two neighbours along k are a pair, a word of 32 bits, and packing moves words as it moves floats. Sums are
 float32.
@@ -71,10 +72,10 @@ promises nothing.
 
 // ----------------------------------------------------------------------------------------------------------------
 // Micro-kernels: one (mr, nr) tile of C, `depth` rows of packed words, the tile in registers throughout.
-//     tile = from; for each k: tile[i][j] = fma(a[k*mr + i], b[k*nr + j], tile[i][j]); c = tile
-// `from` is c itself, or the row of start values with from_row = 0. At the right edge of C only `columns` of the tile
-// are needed, and a kernel of several vectors leaves out the others. The x86 kernels are compiled whatever -march is,
-// and chosen at run time: a binary made on one machine is fast on another.
+//     tile = from; for each k: tile[i][j] = fma(a[i*across + k*along], b[k*nr + j], tile[i][j]); to = tile
+// `from` is `to` itself, or a row of start values (from_row = 0). At the right edge of C only `columns` are needed; a
+// kernel of several vectors leaves out the others. Meanwhile the next tile is prefetched row by row: the core would wait
+// for all at once. The x86 kernels are compiled whatever -march is and chosen at run time, for use elsewhere.
 
 // 32 bits of a packed matrix: a float, or a pair of bf16, of which the lower half is the first.
 typedef uint32_t MatmulWord __attribute__((may_alias));
@@ -83,12 +84,26 @@ enum { WORD_NUMBERS = sizeof(MatmulWord) / sizeof(floatX) };
 // How a kernel wants words: of bf16 as floats, a word for each k; a word for each pair; or pairs in tiles of AMX.
 typedef enum { MATMUL_FLOATS, MATMUL_PAIRS, MATMUL_TILES } MatmulLayout;
 
+// Rows of A: word k of row i is at data[i*across + k*along].
+typedef struct {
+    const MatmulWord* data;
+    int64_t across, along;
+} MatmulRows;
+
+// A tile's sums, where they come from and go to, in rows of floats; and the next tile of C, in rows of next_row bytes.
+typedef struct {
+    const float* from;
+    float* to;
+    int64_t from_row, to_row;
+    const char* next;
+    int64_t next_row;
+} MatmulSums;
+
 typedef struct {
     const char* name;
     int mr, nr, vector; // columns of a tile are left out by whole vectors
     MatmulLayout layout;
-    void (*tile)(int depth, const MatmulWord* a, const MatmulWord* b, int columns, const float* from, int64_t from_row,
-                 float* c, int64_t c_row);
+    void (*tile)(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c);
     void (*begin)(void), (*end)(void); // called by a thread before the first tile and after the last, or NULL
 } MatmulKernel;
 enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48 };
@@ -99,56 +114,58 @@ enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48 };
 #ifdef MATMUL_X86
 // 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers. Inlined, so that vectors is a constant.
 __attribute__((always_inline, target("avx512f"))) static inline void
-matmul_vectors_avx512(int vectors, int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
-                      int64_t from_row, float* c, int64_t c_row) {
+matmul_vectors_avx512(int vectors, int depth, const MatmulRows* a, const MatmulWord* b, const MatmulSums* c) {
+    MatmulRows x = *a;
+    const MatmulSums s = *c;
     __m512 tile[8][3], bk[3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(s.from + i * s.from_row + 16 * j);
     }
-    for (int k = 0; k < depth; k++, a += 8, b += 48) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) bk[j] = _mm512_loadu_ps(b + 16 * j);
-        MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-            __m512 ai = _mm512_set1_ps(float_of_bits(a[i]));
-            MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_fmadd_ps(ai, bk[j], tile[i][j]);
+    for (int row = 0, k = 0; row < 8; row++) {
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) __builtin_prefetch(s.next + row * s.next_row + 64 * j);
+        for (const int end = depth * (row + 1) / 8; k < end; k++, x.data += x.along, b += 48) {
+            MATMUL_UNROLL for (int j = 0; j < vectors; j++) bk[j] = _mm512_loadu_ps(b + 16 * j);
+            MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+                __m512 ai = _mm512_set1_ps(float_of_bits(x.data[i * x.across]));
+                MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_fmadd_ps(ai, bk[j], tile[i][j]);
+            }
         }
     }
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) _mm512_storeu_ps(s.to + i * s.to_row + 16 * j, tile[i][j]);
     }
 }
 
-__attribute__((target("avx512f"))) static inline void matmul_tile_avx512(int depth, const MatmulWord* a,
-                                                                         const MatmulWord* b, int columns,
-                                                                         const float* from, int64_t from_row, float* c,
-                                                                         int64_t c_row) {
-    if (columns > 32)
-        matmul_vectors_avx512(3, depth, a, b, from, from_row, c, c_row);
-    else if (columns > 16)
-        matmul_vectors_avx512(2, depth, a, b, from, from_row, c, c_row);
-    else
-        matmul_vectors_avx512(1, depth, a, b, from, from_row, c, c_row);
+__attribute__((target("avx512f"))) static inline void
+matmul_tile_avx512(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c) {
+    if (columns > 32) matmul_vectors_avx512(3, depth, a, b, c);
+    if (columns > 16 && columns <= 32) matmul_vectors_avx512(2, depth, a, b, c);
+    if (columns <= 16) matmul_vectors_avx512(1, depth, a, b, c);
 }
 
 // 12 sums, 2 vectors of B and 1 broadcast of A: 15 of the 16 registers.
-__attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int depth, const MatmulWord* a,
-                                                                        const MatmulWord* b, int columns,
-                                                                        const float* from, int64_t from_row, float* c,
-                                                                        int64_t c_row) {
+__attribute__((target("avx2,fma"))) static inline void
+matmul_tile_avx2(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c) {
+    MatmulRows x = *a;
+    const MatmulSums s = *c;
     __m256 tile[6][2];
     (void)columns;
     MATMUL_UNROLL for (int i = 0; i < 6; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 2; j++) tile[i][j] = _mm256_loadu_ps(from + i * from_row + 8 * j);
+        MATMUL_UNROLL for (int j = 0; j < 2; j++) tile[i][j] = _mm256_loadu_ps(s.from + i * s.from_row + 8 * j);
     }
-    for (int k = 0; k < depth; k++, a += 6, b += 16) {
-        __m256 b0 = _mm256_loadu_ps((const float*)b), b1 = _mm256_loadu_ps((const float*)b + 8);
-        MATMUL_UNROLL for (int i = 0; i < 6; i++) {
-            __m256 ai = _mm256_set1_ps(float_of_bits(a[i]));
-            tile[i][0] = _mm256_fmadd_ps(ai, b0, tile[i][0]);
-            tile[i][1] = _mm256_fmadd_ps(ai, b1, tile[i][1]);
+    for (int row = 0, k = 0; row < 6; row++) {
+        __builtin_prefetch(s.next + row * s.next_row);
+        for (const int end = depth * (row + 1) / 6; k < end; k++, x.data += x.along, b += 16) {
+            __m256 b0 = _mm256_loadu_ps((const float*)b), b1 = _mm256_loadu_ps((const float*)b + 8);
+            MATMUL_UNROLL for (int i = 0; i < 6; i++) {
+                __m256 ai = _mm256_set1_ps(float_of_bits(x.data[i * x.across]));
+                tile[i][0] = _mm256_fmadd_ps(ai, b0, tile[i][0]);
+                tile[i][1] = _mm256_fmadd_ps(ai, b1, tile[i][1]);
+            }
         }
     }
     MATMUL_UNROLL for (int i = 0; i < 6; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 2; j++) _mm256_storeu_ps(c + i * c_row + 8 * j, tile[i][j]);
+        MATMUL_UNROLL for (int j = 0; j < 2; j++) _mm256_storeu_ps(s.to + i * s.to_row + 8 * j, tile[i][j]);
     }
 }
 #endif
@@ -156,21 +173,23 @@ __attribute__((target("avx2,fma"))) static inline void matmul_tile_avx2(int dept
 // Any machine, with the compiler's vectors of 4: 24 sums for the 32 registers of ARM, POWER and RISC-V. The compiler
 // makes fused multiply-adds of the products and sums where there are any (-ffp-contract, on in gnu11).
 typedef float Float4 __attribute__((vector_size(16)));
-static inline void matmul_tile_portable(int depth, const MatmulWord* a, const MatmulWord* b, int columns,
-                                        const float* from, int64_t from_row, float* c, int64_t c_row) {
+static inline void matmul_tile_portable(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
+                                        const MatmulSums* c) {
+    MatmulRows x = *a;
+    const MatmulSums s = *c;
     Float4 tile[8][3], bk[3];
     (void)columns;
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&tile[i][j], from + i * from_row + 4 * j, sizeof(Float4));
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&tile[i][j], s.from + i * s.from_row + 4 * j, sizeof(Float4));
     }
-    for (int k = 0; k < depth; k++, a += 8, b += 12) {
+    for (int k = 0; k < depth; k++, x.data += x.along, b += 12) {
         MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(&bk[j], b + 4 * j, sizeof(Float4));
         MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-            MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] += float_of_bits(a[i]) * bk[j];
+            MATMUL_UNROLL for (int j = 0; j < 3; j++) tile[i][j] += float_of_bits(x.data[i * x.across]) * bk[j];
         }
     }
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(c + i * c_row + 4 * j, &tile[i][j], sizeof(Float4));
+        MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(s.to + i * s.to_row + 4 * j, &tile[i][j], sizeof(Float4));
     }
 }
 
@@ -179,34 +198,34 @@ static inline void matmul_tile_portable(int depth, const MatmulWord* a, const Ma
 #define MATMUL_AVX512_BF16
 // As matmul_vectors_avx512, of pairs.
 __attribute__((always_inline, target("avx512f,avx512bf16"))) static inline void
-matmul_vectors_avx512_bf16(int vectors, int depth, const MatmulWord* a, const MatmulWord* b, const float* from,
-                           int64_t from_row, float* c, int64_t c_row) {
+matmul_vectors_avx512_bf16(int vectors, int depth, const MatmulRows* a, const MatmulWord* b, const MatmulSums* c) {
+    MatmulRows x = *a;
+    const MatmulSums s = *c;
     __m512 tile[8][3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(from + i * from_row + 16 * j);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(s.from + i * s.from_row + 16 * j);
     }
-    for (int k = 0; k < depth; k++, a += 8, b += 48) {
-        __m512bh bk[3];
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) bk[j] = (__m512bh)_mm512_loadu_si512(b + 16 * j);
-        MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-            __m512bh ai = (__m512bh)_mm512_set1_epi32((int)a[i]);
-            MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_dpbf16_ps(tile[i][j], ai, bk[j]);
+    for (int row = 0, k = 0; row < 8; row++) {
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) __builtin_prefetch(s.next + row * s.next_row + 64 * j);
+        for (const int end = depth * (row + 1) / 8; k < end; k++, x.data += x.along, b += 48) {
+            __m512bh bk[3];
+            MATMUL_UNROLL for (int j = 0; j < vectors; j++) bk[j] = (__m512bh)_mm512_loadu_si512(b + 16 * j);
+            MATMUL_UNROLL for (int i = 0; i < 8; i++) {
+                __m512bh ai = (__m512bh)_mm512_set1_epi32((int)x.data[i * x.across]);
+                MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_dpbf16_ps(tile[i][j], ai, bk[j]);
+            }
         }
     }
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) _mm512_storeu_ps(c + i * c_row + 16 * j, tile[i][j]);
+        MATMUL_UNROLL for (int j = 0; j < vectors; j++) _mm512_storeu_ps(s.to + i * s.to_row + 16 * j, tile[i][j]);
     }
 }
 
 __attribute__((target("avx512f,avx512bf16"))) static inline void
-matmul_tile_avx512_bf16(int depth, const MatmulWord* a, const MatmulWord* b, int columns, const float* from,
-                        int64_t from_row, float* c, int64_t c_row) {
-    if (columns > 32)
-        matmul_vectors_avx512_bf16(3, depth, a, b, from, from_row, c, c_row);
-    else if (columns > 16)
-        matmul_vectors_avx512_bf16(2, depth, a, b, from, from_row, c, c_row);
-    else
-        matmul_vectors_avx512_bf16(1, depth, a, b, from, from_row, c, c_row);
+matmul_tile_avx512_bf16(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c) {
+    if (columns > 32) matmul_vectors_avx512_bf16(3, depth, a, b, c);
+    if (columns > 16 && columns <= 32) matmul_vectors_avx512_bf16(2, depth, a, b, c);
+    if (columns <= 16) matmul_vectors_avx512_bf16(1, depth, a, b, c);
 }
 #endif
 
@@ -218,21 +237,24 @@ static inline TilePair matmul_tile_pair(const MatmulWord* panel, int depth) {
 }
 
 #ifdef AMX_COMPILED
-AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulWord* a, const MatmulWord* b, int columns,
-                                              const float* from, int64_t from_row, float* c, int64_t c_row) {
+AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
+                                              const MatmulSums* c) {
     (void)columns;
-    tiles_product(NULL, matmul_tile_pair(a, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, from, from_row, c,
-                  c_row);
+    for (int i = 0; i < 32; i++) {
+        for (int j = 0; j < 2; j++) __builtin_prefetch(c->next + i * c->next_row + 64 * j);
+    }
+    tiles_product(NULL, matmul_tile_pair(a->data, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, c->from,
+                  c->from_row, c->to, c->to_row);
 }
 #endif
 
 // The same in C, for tests.
-static inline void matmul_tile_simulated(int depth, const MatmulWord* a, const MatmulWord* b, int columns,
-                                         const float* from, int64_t from_row, float* c, int64_t c_row) {
+static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
+                                         const MatmulSums* c) {
     Tile tiles[8];
     (void)columns;
-    tiles_product(tiles, matmul_tile_pair(a, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, from, from_row, c,
-                  c_row);
+    tiles_product(tiles, matmul_tile_pair(a->data, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, c->from,
+                  c->from_row, c->to, c->to_row);
 }
 #endif
 
@@ -263,8 +285,13 @@ static inline const MatmulKernel* matmul_kernel(int index) {
     return index == MATMUL_PORTABLE ? &portable : NULL;
 }
 
+// VDPBF16PS has half the speed of two multiply-adds of float32 on Intel's cores (measured on Emerald Rapids): there,
+// without AMX, bf16 is widened. The bits are the same.
 static inline const MatmulKernel* matmul_best_kernel(void) {
     int index = 0;
+#if defined(MATMUL_AVX512_BF16)
+    if (!matmul_kernel(0) && __builtin_cpu_is("intel")) index = 2;
+#endif
     while (!matmul_kernel(index)) index++;
     return matmul_kernel(index);
 }
@@ -301,73 +328,28 @@ static inline void matmul_transpose4(MatmulWord* to, int width, const void* from
     for (int k = 0; k < 4; k++) memcpy(to + k * width, &x[k], sizeof x[k]);
 }
 
-#ifdef MATMUL_X86
-// The same of 8 rows x `words`: rows i and i + 4 are the halves of a vector, and each half is transposed.
-__attribute__((target("avx"))) static inline void matmul_transpose8(MatmulWord* to, int width, const void* from,
-                                                                    int64_t across, int words) {
-    for (int k = 0; k < words; k += 4, to += 4 * width) {
-        __m256 x[4];
-        MATMUL_UNROLL for (int i = 0; i < 4; i++) {
-            const float* row = (const float*)(const void*)((const char*)from + i * across) + k;
-            const float* row4 = (const float*)(const void*)((const char*)from + (i + 4) * across) + k;
-            x[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(row)), _mm_loadu_ps(row4), 1);
-        }
-        const __m256d low01 = _mm256_castps_pd(_mm256_unpacklo_ps(x[0], x[1]));
-        const __m256d high01 = _mm256_castps_pd(_mm256_unpackhi_ps(x[0], x[1]));
-        const __m256d low23 = _mm256_castps_pd(_mm256_unpacklo_ps(x[2], x[3]));
-        const __m256d high23 = _mm256_castps_pd(_mm256_unpackhi_ps(x[2], x[3]));
-        _mm256_storeu_pd((double*)(void*)to, _mm256_unpacklo_pd(low01, low23));
-        _mm256_storeu_pd((double*)(void*)(to + width), _mm256_unpackhi_pd(low01, low23));
-        _mm256_storeu_pd((double*)(void*)(to + 2 * width), _mm256_unpacklo_pd(high01, high23));
-        _mm256_storeu_pd((double*)(void*)(to + 3 * width), _mm256_unpackhi_pd(high01, high23));
-    }
-}
-#endif
-
 // One whole panel of vectors that are contiguous along k (along = 1), up to `wide` of them and `depth` words, both
-// multiples of 4. In runs of k: the part of the panel being written stays in L1, and the next run of each vector is
-// prefetched.
+// multiples of 4. In runs of k: the part of the panel being written stays in L1.
 static inline void matmul_pack_transposed(MatmulWord* panel, int width, const floatX* from, int64_t across, int wide,
                                           int depth) {
-    enum { RUN = 128, LINE = 16 };
-    const int64_t row = across * (int64_t)sizeof(floatX);
+    enum { RUN = 128 };
     for (int run = 0; run < depth; run += RUN) {
-        const int end = min_int(run + RUN, depth);
-        int i = 0;
-#ifdef MATMUL_X86
-        for (; i + 8 <= wide && __builtin_cpu_supports("avx"); i += 8) {
-            const floatX* rows = from + i * across + run * WORD_NUMBERS;
-            for (int j = 0; j < 8; j++) {
-                for (int k = RUN; k < 2 * RUN; k += LINE) __builtin_prefetch(rows + j * across + k * WORD_NUMBERS);
-            }
-            matmul_transpose8(panel + run * width + i, width, rows, row, end - run);
-        }
-#endif
-        for (; i < wide; i += 4) {
-            for (int k = run; k < end; k += 4)
-                matmul_transpose4(panel + k * width + i, width, from + i * across + k * WORD_NUMBERS, row);
+        for (int i = 0; i < wide; i += 4) {
+            for (int k = run; k < min_int(run + RUN, depth); k += 4)
+                matmul_transpose4(panel + k * width + i, width, from + i * across + k * WORD_NUMBERS,
+                                  across * (int64_t)sizeof(floatX));
         }
     }
 }
 
-// Eight words of numbers that are side by side: in bf16 of a row and the next one, `along` later.
-static inline void matmul_join8(MatmulWord* RESTRICT to, const floatX* from, int64_t along) {
+// n words of numbers that are side by side: in bf16 of a row and the next one, `along` later.
+static inline void matmul_join(MatmulWord* RESTRICT to, const floatX* from, int64_t along, int n) {
 #ifdef PRECISION_BF16
-    for (int i = 0; i < 8; i++) to[i] = from[i].bits | (uint32_t)from[along + i].bits << 16;
+    for (int i = 0; i < n; i++) to[i] = from[i].bits | (uint32_t)from[along + i].bits << 16;
 #else
     (void)along;
-    memcpy(to, from, 8 * sizeof *from);
+    memcpy(to, from, (size_t)n * sizeof *to);
 #endif
-}
-
-// n words.
-static inline void matmul_join(MatmulWord* RESTRICT to, const floatX* from, int64_t along, int n) {
-    int i = 0;
-    for (; i + 8 <= n; i += 8) matmul_join8(to + i, from + i, along);
-    for (const int end = i + n % 8; i < end; i++) {
-        const floatX pair[2] = {from[i], from[(WORD_NUMBERS - 1) * along + i]};
-        memcpy(to + i, pair, sizeof *to);
-    }
 }
 
 // Whole panels of vectors that are side by side (across = 1), row after row of memory; `panel` words from one panel to
@@ -381,10 +363,11 @@ static inline void matmul_pack_rows(MatmulWord* panels, int width, int64_t panel
                 __builtin_prefetch(from + min_int(i, count - 1) + (AHEAD + j) * along);
         }
         MatmulWord* to = panels;
-        if (width == 8) { // of A: a panel has one vector
-            for (int i = 0; i < count; i += 8, to += panel) matmul_join8(to, from + i, along);
-        } else {
-            for (int i = 0; i < count; i += width, to += panel) matmul_join(to, from + i, along, width);
+        for (int i = 0; i < count; i += width, to += panel) {
+            if (width == 8) // a constant, which the compiler wants
+                matmul_join(to, from + i, along, 8);
+            else
+                matmul_join(to, from + i, along, width);
         }
     }
 }
@@ -460,18 +443,24 @@ static inline void matmul_turn_tiles(MatmulWord* panel, int64_t words) {
 }
 #endif
 
-// Rows of words in a panel that is `depth` deep.
-static inline int matmul_rows(const MatmulKernel* kernel, int64_t depth) {
+// Words along k of a packed vector.
+static inline int matmul_words(const MatmulKernel* kernel, int64_t depth) {
     const int64_t words = div_up(depth, WORD_NUMBERS);
     if (kernel->layout == MATMUL_TILES) return (int)div_up(words, 16) * 16;
     return (int)(kernel->layout == MATMUL_FLOATS ? words * WORD_NUMBERS : words);
+}
+
+// Whether a kernel can read rows of A in place: words along k that lie side by side.
+static inline bool matmul_reads_in_place(const MatmulKernel* kernel, MatmulOperand a, int depth) {
+    return kernel->layout == (WORD_NUMBERS > 1 ? MATMUL_PAIRS : MATMUL_FLOATS) && a.along == 1 &&
+           a.across % WORD_NUMBERS == 0 && depth % WORD_NUMBERS == 0 && (uintptr_t)a.data % sizeof(MatmulWord) == 0;
 }
 
 // Packs a part of A or B for a kernel, in panels of mr or nr vectors, the last one filled up with zeros.
 static inline void matmul_pack(const MatmulKernel* kernel, MatmulWord* panels, bool is_a, MatmulOperand x,
                                int64_t first, int count, int64_t k0, int depth) {
     const int unit = is_a ? kernel->mr : kernel->nr, width = kernel->layout == MATMUL_TILES ? 16 : unit;
-    const int rows = matmul_rows(kernel, depth), padded = (int)div_up(count, unit) * unit;
+    const int rows = matmul_words(kernel, depth), padded = (int)div_up(count, unit) * unit;
     const int64_t panel = (int64_t)width * rows;
     const bool widened = kernel->layout == MATMUL_FLOATS && WORD_NUMBERS > 1;
     matmul_pack_words(panels + (widened ? panel / 2 : 0), width, panel, x, first, count, padded, k0, depth,
@@ -557,46 +546,32 @@ typedef struct {
 } MatmulStrip;
 
 // The tile whose first row is i: at the edges of C, or rounded, through a scratch tile.
-static inline void matmul_tile(const MatmulKernel* kernel, int depth, const MatmulWord* a, const MatmulWord* b,
-                               const MatmulStrip* s, int i) {
+static inline void matmul_tile(const MatmulKernel* kernel, int depth, const MatmulRows* a, const MatmulWord* b,
+                               const MatmulStrip* s, int i, const char* next, int64_t next_row) {
     const int rows = min_int(kernel->mr, s->rows - i), nr = kernel->nr;
     const bool whole = s->padded || (rows == kernel->mr && s->columns % kernel->vector == 0);
-    const float* from = s->from + i * s->from_row;
     float scratch[MATMUL_MAX_MR * MATMUL_MAX_NR];
-    if (whole && !s->out) {
-        kernel->tile(depth, a, b, s->columns, from, s->from_row, s->to + i * s->to_row, s->to_row);
-        return;
-    }
-    if (whole) {
-        kernel->tile(depth, a, b, s->columns, from, s->from_row, scratch, nr);
-    } else {
+    MatmulSums c = {s->from + i * s->from_row, s->to + i * s->to_row, s->from_row, s->to_row, next, next_row};
+    if (!whole) {
         memset(scratch, 0, sizeof *scratch * (size_t)(kernel->mr * nr));
         for (int r = 0; r < rows; r++)
-            memcpy(scratch + r * nr, from + r * s->from_row, (size_t)s->columns * sizeof *from);
-        kernel->tile(depth, a, b, s->columns, scratch, nr, scratch, nr);
+            memcpy(scratch + r * nr, c.from + r * c.from_row, (size_t)s->columns * sizeof *scratch);
+        c.from = scratch;
+        c.from_row = nr;
     }
+    if (!whole || s->out) {
+        c.to = scratch;
+        c.to_row = nr;
+    }
+    kernel->tile(depth, a, b, s->columns, &c);
+    if (whole && !s->out) return;
     for (int r = 0; r < rows; r++) {
         if (s->out) {
             floatX* out = s->out + (i + r) * s->out_row;
             for (int j = 0; j < s->columns; j++) out[j] = to_floatX(scratch[r * nr + j]);
         } else {
-            memcpy(s->to + (i + r) * s->to_row, scratch + r * nr, (size_t)s->columns * sizeof *from);
+            memcpy(s->to + (i + r) * s->to_row, scratch + r * nr, (size_t)s->columns * sizeof *scratch);
         }
-    }
-}
-
-static inline void matmul_strip(const MatmulKernel* kernel, int depth, const MatmulWord* a, const MatmulWord* b,
-                                const MatmulStrip* s) {
-    enum { LINE = 64 };
-    const char* c = s->out ? (const char*)s->out : (const char*)s->to;
-    const int64_t size = s->out ? sizeof *s->out : sizeof *s->to, row = (s->out ? s->out_row : s->to_row) * size;
-    for (int i = 0; i < s->rows; i += kernel->mr) {
-        for (int next = i + kernel->mr; next < min_int(i + 2 * kernel->mr, s->rows); next++) {
-            for (int64_t j = 0; j < s->columns * size + LINE - 1; j += LINE) {
-                __builtin_prefetch(c + next * row + min_i64(j, (s->columns - 1) * size), 1);
-            }
-        }
-        matmul_tile(kernel, depth, a + (int64_t)i * depth, b, s, i);
     }
 }
 
@@ -612,7 +587,8 @@ enum {
     MATMUL_KC = 768,
     MATMUL_BLOCK = 1024 * MATMUL_KC,
     MATMUL_TILES_BLOCK = 256 * MATMUL_KC,
-    MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panel begins
+    MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where panels of B begin,
+    MATMUL_GROUP = 4,                                          // as many at a time
     MATMUL_PANELS = 1 << 20,
     MATMUL_KEPT = sizeof(floatX) < sizeof(float) ? 1 << 19 : 0,
     MATMUL_KEPT_ROWS = 512,
@@ -625,35 +601,61 @@ static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t hei
     const int64_t kc = kernel->layout == MATMUL_FLOATS ? MATMUL_KC : MATMUL_KC * WORD_NUMBERS;
     MatmulBlocks b;
     b.kc = max_i64(1, div_up(div_up(K, max_i64(1, div_up(K, kc))), step)) * step;
-    b.mc = div_up(div_up(height, div_up(height * matmul_rows(kernel, b.kc), most)), kernel->mr) * kernel->mr;
+    b.mc = div_up(div_up(height, div_up(height * matmul_words(kernel, b.kc), most)), kernel->mr) * kernel->mr;
     return b;
 }
 
-// `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: one packed block of A against the
-// panels of B, each packed as it is needed. Sums are kept by strips.
+// The strip of C at row m0 and column n, for `depth` steps of k from k0 on. start: nr floats; kept: the strip's sums.
+static inline MatmulStrip matmul_strip(const MatmulKernel* kernel, const MatmulProduct* p, float* start, float* kept,
+                                       int64_t m0, int rows, int64_t n, int columns, int64_t k0, int depth) {
+    const int64_t at = m0 * p->row + n;
+    MatmulStrip s = {start, kept, NULL, 0, kernel->nr, p->row, rows, columns, !p->sums};
+    if (p->sums) {
+        s.to = p->sums + at;
+        s.to_row = p->row;
+    }
+    if (k0 > 0 || p->accumulate) {
+        s.from = s.to;
+        s.from_row = s.to_row;
+    }
+    for (int j = 0; j < kernel->nr; j++) start[j] = p->bias && j < columns ? to_float(p->bias[n + j]) : 0;
+    if (p->out && k0 + depth == p->K) s.out = p->out + at;
+    return s;
+}
+
+// `rows` rows of C from m0 on, columns [n0, n1), `depth` steps of k from k0 on: a block of A, of which whole tiles are
+// read in place where they can be, against the panels of B, packed a few at a time. Sums are kept by strips.
 static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, MatmulWord* packed, int64_t m0,
                                 int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
-    MatmulWord* panel = packed + MATMUL_PANEL_B;
+    const int mr = kernel->mr, nr = kernel->nr, words = matmul_words(kernel, depth);
+    const int in_place = matmul_reads_in_place(kernel, p->a, depth) ? rows / mr * mr : 0; // rows
+    const MatmulWord* memory = (const MatmulWord*)(const void*)(p->a.data + m0 * p->a.across + k0 * p->a.along);
+    matmul_pack(kernel, packed + (int64_t)in_place * words, true, p->a, m0 + in_place, rows - in_place, k0, depth);
+    const int64_t size = p->out ? sizeof *p->out : sizeof *p->sums;
+    const char* c = (p->out ? (const char*)p->out : (const char*)p->sums) + m0 * p->row * size;
     float* kept = (float*)(void*)(packed + MATMUL_PANELS);
-    const int64_t strip = div_up(rows, kernel->mr) * kernel->mr * kernel->nr;
-    float start[MATMUL_MAX_NR];
-    for (int64_t n = n0; n < n1; n += kernel->nr) {
-        const int columns = (int)min_i64(kernel->nr, n1 - n);
-        const int64_t at = m0 * p->row + n;
-        MatmulStrip s = {start, kept, NULL, 0, kernel->nr, p->row, rows, columns, !p->sums};
-        if (p->out && depth < p->K) kept += strip;
-        if (p->sums) {
-            s.to = p->sums + at;
-            s.to_row = p->row;
+    const int64_t strip = p->out && depth < p->K ? div_up(rows, mr) * mr * nr : 0;
+    for (int64_t n = n0; n < n1; n += MATMUL_GROUP * nr) {
+        const int panels = (int)min_i64(MATMUL_GROUP, div_up(n1 - n, nr));
+        MatmulWord* b = packed + MATMUL_PANEL_B;
+        float start[MATMUL_GROUP][MATMUL_MAX_NR];
+        MatmulStrip s[MATMUL_GROUP];
+        for (int j = 0; j < panels; j++, kept += strip) {
+            const int columns = (int)min_i64(nr, n1 - n - j * nr);
+            s[j] = matmul_strip(kernel, p, start[j], kept, m0, rows, n + j * nr, columns, k0, depth);
+            matmul_pack(kernel, b + j * (int64_t)words * nr, false, p->b, n + j * nr, columns, k0, depth);
         }
-        if (k0 > 0 || p->accumulate) {
-            s.from = s.to;
-            s.from_row = s.to_row;
+        for (int i = 0; i < rows; i += mr) {
+            const int64_t across = p->a.across / WORD_NUMBERS;
+            const MatmulRows packed_a = {packed + i * (int64_t)words, 1, mr},
+                             a_in_place = {memory + i * across, across, 1};
+            const MatmulRows* a = i < in_place ? &a_in_place : &packed_a;
+            for (int j = 0; j < panels; j++) {
+                const int64_t next = j + 1 < panels ? i * p->row + (j + 1) * nr : (i + mr) * p->row;
+                matmul_tile(kernel, words, a, b + j * (int64_t)words * nr, &s[j], i, c + (n + next) * size,
+                            p->row * size);
+            }
         }
-        for (int j = 0; j < kernel->nr; j++) start[j] = p->bias && j < columns ? to_float(p->bias[n + j]) : 0;
-        if (p->out && k0 + depth == p->K) s.out = p->out + at;
-        matmul_pack(kernel, panel, false, p->b, n, columns, k0, depth);
-        matmul_strip(kernel, matmul_rows(kernel, depth), packed, panel, &s);
     }
 }
 
@@ -668,7 +670,6 @@ static inline void matmul_rectangle(const MatmulKernel* kernel, const MatmulProd
         for (int64_t n = n0; n < n1; n += nc) {
             for (int64_t k = 0; k == 0 || k < p->K; k += blocks.kc) {
                 const int depth = (int)min_i64(blocks.kc, p->K - k);
-                matmul_pack(kernel, packed, true, p->a, m, rows, k, depth);
                 matmul_block(kernel, p, packed, m, rows, n, min_i64(n + nc, n1), k, depth);
             }
         }

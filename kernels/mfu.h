@@ -1,9 +1,9 @@
 /*
 mfu.h: the peak FLOP/s of this machine's cores, the reference for matrix products: of float32, or of bf16 by the
-instructions that matmul.h uses. Every thread repeats x = x * m + b on vectors that stay in registers; a fused
-multiply-add is two operations. A core starts 1 or 2 such vectors a cycle, and each takes 4 or 5 cycles, so 10
-independent chains keep it busy: 12 here, and with the two constants they fit in 16 registers. VDPBF16PS and tiles of
-AMX add products of bf16 to float32 sums in the same way.
+instructions that matmul.h uses. Every thread repeats x = x / 2 + 1 on vectors that stay in registers, where no number
+becomes denormal, as these are slow; a fused multiply-add is two operations. A core starts 1 or 2 such vectors a cycle,
+and each takes 4 or 5 cycles, so 10 independent chains keep it busy: 12 here, and with the two constants they fit in 16
+registers. VDPBF16PS and tiles of AMX add products of bf16 to float32 sums in the same way.
 */
 #pragma once
 
@@ -14,8 +14,9 @@ AMX add products of bf16 to float32 sums in the same way.
 #endif
 
 enum { FMA_CHAINS = 12, FMA_REPEATS = 30000 };
+static const float FMA_MEAN = 0.5f / FMA_CHAINS; // makes 1 of the sum of all x
 
-// Each runs FMA_CHAINS * FMA_REPEATS vector multiply-adds and returns the operations done. sink: 16 floats, written.
+// Each runs FMA_CHAINS * FMA_REPEATS vector multiply-adds and returns the operations done. sink: 16 floats, 1.
 typedef double (*FmaLoop)(float* sink);
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -26,7 +27,7 @@ __attribute__((target("avx512f"))) static inline double fma_loop_avx512(float* s
         for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_fmadd_ps(x[i], m, b);
     }
     for (int i = 1; i < FMA_CHAINS; i++) x[0] = _mm512_add_ps(x[0], x[i]);
-    _mm512_storeu_ps(sink, _mm512_mul_ps(x[0], _mm512_setzero_ps()));
+    _mm512_storeu_ps(sink, _mm512_mul_ps(x[0], _mm512_set1_ps(FMA_MEAN)));
     return 2.0 * 16 * FMA_CHAINS * FMA_REPEATS;
 }
 
@@ -37,7 +38,7 @@ __attribute__((target("avx2,fma"))) static inline double fma_loop_avx2(float* si
         for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm256_fmadd_ps(x[i], m, b);
     }
     for (int i = 1; i < FMA_CHAINS; i++) x[0] = _mm256_add_ps(x[0], x[i]);
-    _mm256_storeu_ps(sink, _mm256_mul_ps(x[0], _mm256_setzero_ps()));
+    _mm256_storeu_ps(sink, _mm256_mul_ps(x[0], _mm256_set1_ps(FMA_MEAN)));
     return 2.0 * 8 * FMA_CHAINS * FMA_REPEATS;
 }
 #endif
@@ -51,7 +52,7 @@ static inline double fma_loop_portable(float* sink) {
         for (int i = 0; i < FMA_CHAINS; i++) x[i] = x[i] * m + b;
     }
     for (int i = 1; i < FMA_CHAINS; i++) x[0] += x[i];
-    x[0] *= 0.0f;
+    x[0] *= FMA_MEAN;
     memcpy(sink, x, sizeof b);
     return 2.0 * 4 * FMA_CHAINS * FMA_REPEATS;
 }
@@ -86,10 +87,10 @@ AMX_TARGET static inline double fma_loop_amx(float* sink) {
 
 static inline FmaLoop fma_best_loop(void) {
 #ifdef AMX_COMPILED
-    if (amx_is_here()) return fma_loop_amx;
+    if (matmul_best_kernel()->layout == MATMUL_TILES) return fma_loop_amx;
 #endif
 #ifdef MATMUL_AVX512_BF16
-    if (__builtin_cpu_supports("avx512bf16")) return fma_loop_avx512_bf16;
+    if (matmul_best_kernel()->layout == MATMUL_PAIRS) return fma_loop_avx512_bf16;
 #endif
 #if defined(__x86_64__) || defined(__i386__)
     if (__builtin_cpu_supports("avx512f")) return fma_loop_avx512;
@@ -112,7 +113,7 @@ static inline double fma_trial(FmaLoop loop, int threads, double seconds) {
     (void)threads;
 #pragma omp parallel num_threads(threads) reduction(+ : total)
     {
-        float sink[16] = {0};
+        float sink[16] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
         double done = 0, start, elapsed;
         loop(sink); // wakes the vector units
 #pragma omp barrier

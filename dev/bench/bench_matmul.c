@@ -9,7 +9,7 @@ Beside it run the machine's own peak (kernels/mfu.h), and for float32 OpenBLAS a
 are found when the program starts (for bf16: peer_pytorch.py). In every round each takes its turn, in rotating order; a
 row shows medians over the rounds. Between turns all sleep, until the threads of the last one have stopped spinning:
 each library has its own. One thread is timed by its CPU time, so that other programs disturb little; several by the
-clock on the wall.
+clock on the wall. Memory is on huge pages, as in the trainer.
 */
 #include "../../kernels/matmul.h"
 #include "../../kernels/mfu.h"
@@ -179,10 +179,10 @@ int main(int argc, char** argv) {
     Peers peers = find_peers();
     printf("kernel: %s, %d x %d\n", matmul_best_kernel()->name, matmul_best_kernel()->mr, matmul_best_kernel()->nr);
     Layer l = {0, 0, 0, NULL, NULL, NULL, NULL};
-    l.x = (floatX*)checked_malloc((size_t)MAX_N * MAX_C * sizeof(floatX), "x");
-    l.w = (floatX*)checked_malloc((size_t)MAX_W * sizeof(floatX), "w");
-    l.out = (floatX*)checked_malloc((size_t)MAX_N * MAX_OC * sizeof(floatX), "out");
-    l.dw = (float*)checked_calloc((size_t)MAX_W, sizeof(float), "dw");
+    l.x = (floatX*)device_malloc((size_t)MAX_N * MAX_C * sizeof(floatX), "x");
+    l.w = (floatX*)device_malloc((size_t)MAX_W * sizeof(floatX), "w");
+    l.out = (floatX*)device_malloc((size_t)MAX_N * MAX_OC * sizeof(floatX), "out");
+    l.dw = (float*)device_malloc((size_t)MAX_W * sizeof(float), "dw");
     fill(l.w, MAX_W, 2);
     fill(l.out, (int64_t)MAX_N * MAX_OC, 3);
     for (int i = 2; i < argc; i++) {
@@ -194,9 +194,5 @@ int main(int argc, char** argv) {
         bench_threads(&peers, l, rounds, 1);
         if (all > 1) bench_threads(&peers, l, rounds, all);
     }
-    free(l.x);
-    free(l.w);
-    free(l.out);
-    free(l.dw);
     return 0;
 }

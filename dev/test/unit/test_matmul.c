@@ -1,9 +1,9 @@
 /*
 test_matmul.c: kernels/matmul.h against its contract, bit for bit: every element is the chain s = fmaf(a[k], b[k], s) in
 the order of k; in bf16 (build/bf16/test_matmul) of pairs, or by the steps of 32 of AMX, which run in C where there is
-no AMX. Every micro-kernel this machine runs, sizes that are multiples of nothing, any strides, 1 to 5 threads, blocks
-cut anywhere. Matrices end at a page that cannot be touched; what no matrix owns is NaN in the inputs and must be
-unchanged in the output. Sums in float64 with the textbook's bound guard against an error shared with the chain.
+no AMX. Every micro-kernel this machine runs, any sizes and strides, 1 to 5 threads, blocks cut anywhere. Matrices end
+at a page that cannot be touched, or a number before it; what no matrix owns is NaN in the inputs and must be unchanged
+in the output. Sums in float64 with the textbook's bound guard against an error shared with the chain.
 */
 #include "test.h"
 
@@ -73,7 +73,7 @@ static MatmulOperand draw_operand(Fence fence, int count, int depth, int kind) {
         x.across = 2 + gap;
         x.along = x.across * (count + 1) + 1;
     }
-    int64_t n = count > 0 && depth > 0 ? (count - 1) * x.across + (depth - 1) * x.along + 1 : 0;
+    int64_t n = count > 0 && depth > 0 ? (count - 1) * x.across + (depth - 1) * x.along + draw_int(1, 2) : 0;
     floatX* p = fence_numbers(fence, n);
     for (int64_t i = 0; i < n; i++) p[i] = to_floatX(NAN);
     for (int64_t i = 0; i < count; i++) {
@@ -378,10 +378,10 @@ static void test_grid(const MatmulKernel* kernel) {
         wrong += g.rows < 1 || g.columns < 1 || g.rows * g.columns > threads || g.height * g.rows < M ||
                  g.width * g.columns < N || g.height % kernel->mr != 0 || g.width % kernel->nr != 0;
         const MatmulBlocks b = matmul_blocks(kernel, g.height, sizes[(i + 5) % SIZES]);
-        const int64_t depth = matmul_rows(kernel, b.kc);
+        const int64_t depth = matmul_words(kernel, b.kc);
         wrong += b.kc < 1 || b.kc % (kernel->layout == MATMUL_TILES ? 32 : (int)WORD_NUMBERS) != 0 ||
                  depth > MATMUL_KC || b.mc < 1 || b.mc % kernel->mr != 0 || b.mc * depth > MATMUL_PANEL_B ||
-                 MATMUL_PANEL_B + kernel->nr * depth > MATMUL_SLOT;
+                 MATMUL_PANEL_B + MATMUL_GROUP * kernel->nr * depth > MATMUL_PANELS;
         const bool power = (threads & (threads - 1)) == 0;
         if (power && M >= 50304 && N >= 50304) worst = fmax(worst, (double)g.height * g.width * threads / M / N);
     }
@@ -519,6 +519,9 @@ static void test_tiles(void) {
     };
     enum { DEPTH = 2 * TILE_WORDS, WORDS = 32 * DEPTH };
     static MatmulWord a[WORDS], b[WORDS], start[32 * 32], found[32 * 32], expected[32 * 32];
+    const MatmulRows rows = {a, 1, 32};
+    const MatmulSums by_tiles = {(const float*)start, (float*)found, 32, 32, (const char*)start, 0};
+    const MatmulSums in_c = {(const float*)start, (float*)expected, 32, 32, (const char*)start, 0};
     for (int kind = 0; kind < 4; kind++) {
         const uint32_t *keep = kinds[kind].keep, *set = kinds[kind].set;
         int wrong = 0;
@@ -527,9 +530,9 @@ static void test_tiles(void) {
             draw_words(b, WORDS, keep[1], set[1]);
             draw_words(start, 32 * 32, keep[2], set[2]);
             amx_begin();
-            matmul_tile_amx(DEPTH, a, b, 32, (const float*)start, 32, (float*)found, 32);
+            matmul_tile_amx(DEPTH, &rows, b, 32, &by_tiles);
             amx_end();
-            matmul_tile_simulated(DEPTH, a, b, 32, (const float*)start, 32, (float*)expected, 32);
+            matmul_tile_simulated(DEPTH, &rows, b, 32, &in_c);
             for (int k = 0; k < 32 * 32; k++) {
                 const bool nan = isnan(float_of_bits(found[k])) && isnan(float_of_bits(expected[k]));
                 wrong += found[k] != expected[k] && !nan;
