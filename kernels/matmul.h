@@ -74,8 +74,8 @@ promises nothing.
 // Micro-kernels: one (mr, nr) tile of C, `depth` rows of packed words, the tile in registers throughout.
 //     tile = from; for each k: tile[i][j] = fma(a[i*across + k*along], b[k*nr + j], tile[i][j]); to = tile
 // `from` is `to` itself, or a row of start values (from_row = 0). At the right edge of C only `columns` are needed; a
-// kernel of several vectors leaves out the others. Meanwhile the next tile is prefetched row by row: the core would wait
-// for all at once. The x86 kernels are compiled whatever -march is and chosen at run time, for use elsewhere.
+// kernel of several vectors leaves out the others. Meanwhile the next tile is prefetched by rows: a core would wait for
+// all at once. The x86 kernels are compiled whatever -march is and chosen at run time, for use elsewhere.
 
 // 32 bits of a packed matrix: a float, or a pair of bf16, of which the lower half is the first.
 typedef uint32_t MatmulWord __attribute__((may_alias));
