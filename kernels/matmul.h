@@ -36,7 +36,7 @@ bf16. Two neighbours along k are a pair, a word of 32 bits, and packing moves wo
 float32.
 
     AMX            tiles of 16 x 16 sums, 32 numbers of k a step (amx.h); C in tiles of 32 x 32
-    AVX-512 BF16   VDPBF16PS adds a pair to each of 16 sums: the kernel of float32, at twice its speed
+    AVX-512 BF16   VDPBF16PS adds a pair to each of 16 sums: twice the speed of float32 on AMD, half of it on Intel
     neither        packing widens pairs to two floats, for the kernels of float32
 
 The bits depend neither on blocks, edges and the number of threads, nor on where a product is cut in two along k (a
@@ -285,8 +285,8 @@ static inline const MatmulKernel* matmul_kernel(int index) {
     return index == MATMUL_PORTABLE ? &portable : NULL;
 }
 
-// VDPBF16PS has half the speed of two multiply-adds of float32 on Intel's cores (measured on Emerald Rapids): there,
-// without AMX, bf16 is widened. The bits are the same.
+// The kernel for this machine. Intel's cores do four multiply-adds of float32 vectors in the time of one VDPBF16PS, so
+// that without AMX bf16 is widened there (measured on Emerald Rapids, docs/precision.md). The bits are the same.
 static inline const MatmulKernel* matmul_best_kernel(void) {
     int index = 0;
 #if defined(MATMUL_AVX512_BF16)
@@ -582,13 +582,13 @@ typedef struct {
 } MatmulBlocks;
 
 // In words, whole large pages a thread: its packed block of A, at most MATMUL_BLOCK and a last row of tiles (for AMX,
-// which uses a word of A less often, as fits L2); a panel of B; and sums that are kept between blocks of k.
+// which uses a word of A less often, as fits L2); panels of B; and sums that are kept between blocks of k.
 enum {
     MATMUL_KC = 768,
     MATMUL_BLOCK = 1024 * MATMUL_KC,
     MATMUL_TILES_BLOCK = 256 * MATMUL_KC,
-    MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where panels of B begin,
-    MATMUL_GROUP = 4,                                          // as many at a time
+    MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panels of B begin
+    MATMUL_GROUP = 4,                                          // panels of B that are packed together
     MATMUL_PANELS = 1 << 20,
     MATMUL_KEPT = sizeof(floatX) < sizeof(float) ? 1 << 19 : 0,
     MATMUL_KEPT_ROWS = 512,
@@ -628,7 +628,7 @@ static inline MatmulStrip matmul_strip(const MatmulKernel* kernel, const MatmulP
 static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct* p, MatmulWord* packed, int64_t m0,
                                 int rows, int64_t n0, int64_t n1, int64_t k0, int depth) {
     const int mr = kernel->mr, nr = kernel->nr, words = matmul_words(kernel, depth);
-    const int in_place = matmul_reads_in_place(kernel, p->a, depth) ? rows / mr * mr : 0; // rows
+    const int in_place = matmul_reads_in_place(kernel, p->a, depth) ? rows / mr * mr : 0; // rows of A
     const MatmulWord* memory = (const MatmulWord*)(const void*)(p->a.data + m0 * p->a.across + k0 * p->a.along);
     matmul_pack(kernel, packed + (int64_t)in_place * words, true, p->a, m0 + in_place, rows - in_place, k0, depth);
     const int64_t size = p->out ? sizeof *p->out : sizeof *p->sums;
