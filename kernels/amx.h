@@ -98,33 +98,49 @@ typedef struct {
     int64_t row, step;
 } TilePair;
 
-// c (32, 32) = from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all eight.
-// Rows of from and c are from_row and c_row floats apart. Inlined: `simulated` is a constant.
+// 32 x 32 sums: where they come from and go to, in rows of floats; and memory that will be needed after them, as many
+// rows of two lines, next_row bytes apart, or NULL.
+typedef struct {
+    const float* from;
+    float* to;
+    int64_t from_row, to_row;
+    const char* next;
+    int64_t next_row;
+} TileSums;
+
+// c.to (32, 32) = c.from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all
+// eight. Meanwhile c.next is prefetched, row by row: a core would wait for all at once. Inlined: `simulated` and
+// whether there is a c.next are constants.
 __attribute__((always_inline)) static inline void tiles_product(Tile* simulated, TilePair a, TilePair b, int steps,
-                                                                const float* from, int64_t from_row, float* c,
-                                                                int64_t c_row) {
+                                                                TileSums c) {
     enum { W = TILE_WORDS };
     const char *a0 = (const char*)a.first, *a1 = (const char*)a.second;
     const char *b0 = (const char*)b.first, *b1 = (const char*)b.second;
-    const int64_t from_stride = from_row * (int64_t)sizeof *from, stride = c_row * (int64_t)sizeof *c;
+    const float *from = c.from, *from1 = from + TILE_ROWS * c.from_row;
+    float *to = c.to, *to1 = to + TILE_ROWS * c.to_row;
+    const int64_t from_stride = c.from_row * (int64_t)sizeof *from, stride = c.to_row * (int64_t)sizeof *to;
+    const int rows = c.next ? 2 * TILE_ROWS : 1;
     TILE_LOAD(simulated, 0, from, from_stride);
     TILE_LOAD(simulated, 1, from + W, from_stride);
-    TILE_LOAD(simulated, 2, from + TILE_ROWS * from_row, from_stride);
-    TILE_LOAD(simulated, 3, from + TILE_ROWS * from_row + W, from_stride);
-    for (int k = 0; k < steps; k++) {
-        TILE_LOAD(simulated, 4, a0 + k * a.step, a.row);
-        TILE_LOAD(simulated, 6, b0 + k * b.step, b.row);
-        TILE_PRODUCT(simulated, 0, 4, 6);
-        TILE_LOAD(simulated, 7, b1 + k * b.step, b.row);
-        TILE_PRODUCT(simulated, 1, 4, 7);
-        TILE_LOAD(simulated, 5, a1 + k * a.step, a.row);
-        TILE_PRODUCT(simulated, 2, 5, 6);
-        TILE_PRODUCT(simulated, 3, 5, 7);
+    TILE_LOAD(simulated, 2, from1, from_stride);
+    TILE_LOAD(simulated, 3, from1 + W, from_stride);
+    for (int row = 0, k = 0; row < rows; row++) {
+        for (int line = 0; line < (c.next ? 2 : 0); line++) __builtin_prefetch(c.next + row * c.next_row + 64 * line);
+        for (const int end = steps * (row + 1) / rows; k < end; k++) {
+            TILE_LOAD(simulated, 4, a0 + k * a.step, a.row);
+            TILE_LOAD(simulated, 6, b0 + k * b.step, b.row);
+            TILE_PRODUCT(simulated, 0, 4, 6);
+            TILE_LOAD(simulated, 7, b1 + k * b.step, b.row);
+            TILE_PRODUCT(simulated, 1, 4, 7);
+            TILE_LOAD(simulated, 5, a1 + k * a.step, a.row);
+            TILE_PRODUCT(simulated, 2, 5, 6);
+            TILE_PRODUCT(simulated, 3, 5, 7);
+        }
     }
-    TILE_STORE(simulated, 0, c, stride);
-    TILE_STORE(simulated, 1, c + W, stride);
-    TILE_STORE(simulated, 2, c + TILE_ROWS * c_row, stride);
-    TILE_STORE(simulated, 3, c + TILE_ROWS * c_row + W, stride);
+    TILE_STORE(simulated, 0, to, stride);
+    TILE_STORE(simulated, 1, to + W, stride);
+    TILE_STORE(simulated, 2, to1, stride);
+    TILE_STORE(simulated, 3, to1 + W, stride);
 }
 
 // Whether this processor has tiles, and the system lets this process use them: their state is large, and Linux grants

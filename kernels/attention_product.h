@@ -36,7 +36,7 @@ enum { IN_BF16 = sizeof(floatX) == 2 };
 
 // An operand, ATT_PACK numbers. The columns at which C may begin in a block on the diagonal are multiples of ATT_STEP.
 // Groups of ATT_TURN operands are added last one first. att_number rounds; att_load is of what has been rounded before.
-#if defined(PRECISION_BF16) && !defined(ATTENTION_FLOATS) && \
+#if defined(PRECISION_BF16) && !defined(ATTENTION_FLOATS) &&                                                           \
     (defined(__AVX512BF16__) || defined(__AMX_BF16__) || defined(ATTENTION_WORDS))
 #define ATT_IN_WORDS // -DATTENTION_WORDS: for tests on other machines
 enum { ATT_PACK = 2, ATT_STEP = TILE_DEPTH, ATT_TURN = 1 };
@@ -159,8 +159,8 @@ __attribute__((always_inline)) static inline void product_of_tiles(Tile* simulat
             const AttOperand* left = x->b + begin * x->ldb + j;
             const TilePair b = {left, left + TILE_WORDS, x->ldb * WORD, TILE_ROWS * x->ldb * WORD};
             float* tile = x->c + i * x->ldc + j;
-            const float* from = x->add ? tile : zeros;
-            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, from, x->add ? x->ldc : 0, tile, x->ldc);
+            const TileSums c = {x->add ? tile : zeros, tile, x->add ? x->ldc : 0, x->ldc, NULL, 0};
+            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, c);
         }
     }
 }

@@ -84,7 +84,7 @@ enum { WORD_NUMBERS = sizeof(MatmulWord) / sizeof(floatX) };
 // How a kernel wants words: of bf16 as floats, a word for each k; a word for each pair; or pairs in tiles of AMX.
 typedef enum { MATMUL_FLOATS, MATMUL_PAIRS, MATMUL_TILES } MatmulLayout;
 
-// Rows of A: word k of row i is at data[i*across + k*along].
+// Rows of A: word k of row i is at data[i*across + k*along]; for tiles k is a multiple of 16, and 15 words follow it.
 typedef struct {
     const MatmulWord* data;
     int64_t across, along;
@@ -229,22 +229,26 @@ matmul_tile_avx512_bf16(int depth, const MatmulRows* a, const MatmulWord* b, int
 }
 #endif
 
-// The two halves of a panel: the second one follows 16 * depth words later.
-static inline TilePair matmul_tile_pair(const MatmulWord* panel, int depth) {
-    enum { LINE = TILE_WORDS * sizeof(MatmulWord) };
-    const TilePair halves = {panel, panel + TILE_WORDS * (int64_t)depth, LINE, TILE_ROWS * LINE};
-    return halves;
+// 32 rows of A, or columns of B, in two tiles: words from one to the next, and from one k to the next.
+static inline TilePair matmul_tile_pair(const MatmulWord* data, int64_t next_tile, int64_t row, int64_t k) {
+    enum { WORD = sizeof(MatmulWord) };
+    const TilePair pair = {data, data + next_tile, row * WORD, TILE_WORDS * k * WORD};
+    return pair;
+}
+
+__attribute__((always_inline)) static inline void matmul_tiles(Tile* simulated, int depth, const MatmulRows* a,
+                                                               const MatmulWord* b, const MatmulSums* c) {
+    const TilePair a_tiles = matmul_tile_pair(a->data, TILE_ROWS * a->across, a->across, a->along);
+    const TilePair b_tiles = matmul_tile_pair(b, TILE_WORDS, 2 * TILE_WORDS, 2 * TILE_WORDS);
+    const TileSums sums = {c->from, c->to, c->from_row, c->to_row, simulated ? NULL : c->next, c->next_row};
+    tiles_product(simulated, a_tiles, b_tiles, depth / TILE_WORDS, sums);
 }
 
 #ifdef AMX_COMPILED
 AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
                                               const MatmulSums* c) {
     (void)columns;
-    for (int i = 0; i < 32; i++) {
-        for (int j = 0; j < 2; j++) __builtin_prefetch(c->next + i * c->next_row + 64 * j);
-    }
-    tiles_product(NULL, matmul_tile_pair(a->data, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, c->from,
-                  c->from_row, c->to, c->to_row);
+    matmul_tiles(NULL, depth, a, b, c);
 }
 #endif
 
@@ -253,8 +257,7 @@ static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const M
                                          const MatmulSums* c) {
     Tile tiles[8];
     (void)columns;
-    tiles_product(tiles, matmul_tile_pair(a->data, depth), matmul_tile_pair(b, depth), depth / TILE_WORDS, c->from,
-                  c->from_row, c->to, c->to_row);
+    matmul_tiles(tiles, depth, a, b, c);
 }
 #endif
 
@@ -430,14 +433,16 @@ static inline void matmul_widen(float* panel, int width, int64_t n) {
     }
 }
 
-// Panels of 16 rows of A, as words, become tiles of 16 rows.
+// Panels of 32 rows of A, of whose words k each row holds all, become pairs of tiles, one after the other along k.
 static inline void matmul_turn_tiles(MatmulWord* panel, int64_t words) {
-    for (const MatmulWord* end = panel + words; panel < end; panel += TILE_ROWS * TILE_WORDS) {
-        Tile tile;
-        memcpy(&tile, panel, sizeof tile);
-        for (int i = 0; i < TILE_ROWS; i += 4) {
+    enum { ROWS = 2 * TILE_ROWS, PAIR = ROWS * TILE_WORDS };
+    for (const MatmulWord* end = panel + words; panel < end; panel += PAIR) {
+        MatmulWord pair[PAIR];
+        memcpy(pair, panel, sizeof pair);
+        for (int i = 0; i < ROWS; i += 4) {
             for (int k = 0; k < TILE_WORDS; k += 4)
-                matmul_transpose4(panel + i * TILE_WORDS + k, TILE_WORDS, &tile.word[k][i], sizeof tile.word[0]);
+                matmul_transpose4(panel + i * TILE_WORDS + k, TILE_WORDS, pair + k * ROWS + i,
+                                  sizeof(MatmulWord[ROWS]));
         }
     }
 }
@@ -452,15 +457,16 @@ static inline int matmul_words(const MatmulKernel* kernel, int64_t depth) {
 
 // Whether a kernel can read rows of A in place: words along k that lie side by side.
 static inline bool matmul_reads_in_place(const MatmulKernel* kernel, MatmulOperand a, int depth) {
-    return kernel->layout == (WORD_NUMBERS > 1 ? MATMUL_PAIRS : MATMUL_FLOATS) && a.along == 1 &&
-           a.across % WORD_NUMBERS == 0 && depth % WORD_NUMBERS == 0 && (uintptr_t)a.data % sizeof(MatmulWord) == 0;
+    const int step = kernel->layout == MATMUL_TILES ? 32 : WORD_NUMBERS;
+    return (kernel->layout == MATMUL_FLOATS) == (WORD_NUMBERS == 1) && a.along == 1 && a.across % WORD_NUMBERS == 0 &&
+           depth % step == 0 && (uintptr_t)a.data % sizeof(MatmulWord) == 0;
 }
 
 // Packs a part of A or B for a kernel, in panels of mr or nr vectors, the last one filled up with zeros.
 static inline void matmul_pack(const MatmulKernel* kernel, MatmulWord* panels, bool is_a, MatmulOperand x,
                                int64_t first, int count, int64_t k0, int depth) {
-    const int unit = is_a ? kernel->mr : kernel->nr, width = kernel->layout == MATMUL_TILES ? 16 : unit;
-    const int rows = matmul_words(kernel, depth), padded = (int)div_up(count, unit) * unit;
+    const int width = is_a ? kernel->mr : kernel->nr;
+    const int rows = matmul_words(kernel, depth), padded = (int)div_up(count, width) * width;
     const int64_t panel = (int64_t)width * rows;
     const bool widened = kernel->layout == MATMUL_FLOATS && WORD_NUMBERS > 1;
     matmul_pack_words(panels + (widened ? panel / 2 : 0), width, panel, x, first, count, padded, k0, depth,
@@ -504,9 +510,9 @@ typedef struct {
     int64_t height, width; // of a rectangle, multiples of mr and nr; the last ones are shorter, or empty
 } MatmulGrid;
 
-// The grid whose rectangle takes the least time: its multiply-adds, and packing, where moving a float takes as long as
-// PACK multiply-adds.
-static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads) {
+// The grid whose rectangle takes the least time: its multiply-adds, and packing B and, unless it is read in place, A,
+// where moving a float takes as long as PACK multiply-adds.
+static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads, bool packs_a) {
     const double PACK = 16;
     MatmulGrid best = {0, 0, 0, 0};
     double least = INFINITY;
@@ -514,7 +520,7 @@ static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, i
         MatmulGrid g = {rows, threads / rows, 0, 0};
         g.height = div_up(div_up(M, g.rows), kernel->mr) * kernel->mr;
         g.width = div_up(div_up(N, g.columns), kernel->nr) * kernel->nr;
-        const double cost = (double)g.height * (double)g.width + PACK * (double)(g.height + g.width);
+        const double cost = (double)g.height * (double)g.width + PACK * (double)(g.width + (packs_a ? g.height : 0));
         if (cost < least) {
             least = cost;
             best = g;
@@ -581,12 +587,11 @@ typedef struct {
     int64_t mc, kc;
 } MatmulBlocks;
 
-// In words, whole large pages a thread: its packed block of A, at most MATMUL_BLOCK and a last row of tiles (for AMX,
-// which uses a word of A less often, as fits L2); panels of B; and sums that are kept between blocks of k.
+// In words, whole large pages a thread: its packed block of A, at most MATMUL_BLOCK and a last row of tiles; panels of
+// B; and sums that are kept between blocks of k.
 enum {
     MATMUL_KC = 768,
     MATMUL_BLOCK = 1024 * MATMUL_KC,
-    MATMUL_TILES_BLOCK = 256 * MATMUL_KC,
     MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panels of B begin
     MATMUL_GROUP = 4,                                          // panels of B that are packed together
     MATMUL_PANELS = 1 << 20,
@@ -596,12 +601,11 @@ enum {
 };
 
 static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t height, int64_t K) {
-    const int64_t most = kernel->layout == MATMUL_TILES ? MATMUL_TILES_BLOCK : MATMUL_BLOCK;
     const int64_t step = WORD_NUMBERS > 1 ? 32 : 1; // pairs and tiles are not cut
     const int64_t kc = kernel->layout == MATMUL_FLOATS ? MATMUL_KC : MATMUL_KC * WORD_NUMBERS;
     MatmulBlocks b;
     b.kc = max_i64(1, div_up(div_up(K, max_i64(1, div_up(K, kc))), step)) * step;
-    b.mc = div_up(div_up(height, div_up(height * matmul_words(kernel, b.kc), most)), kernel->mr) * kernel->mr;
+    b.mc = div_up(div_up(height, div_up(height * matmul_words(kernel, b.kc), MATMUL_BLOCK)), kernel->mr) * kernel->mr;
     return b;
 }
 
@@ -647,7 +651,7 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
         }
         for (int i = 0; i < rows; i += mr) {
             const int64_t across = p->a.across / WORD_NUMBERS;
-            const MatmulRows packed_a = {packed + i * (int64_t)words, 1, mr},
+            const MatmulRows packed_a = {packed + i * (int64_t)words, kernel->layout == MATMUL_TILES ? 16 : 1, mr},
                              a_in_place = {memory + i * across, across, 1};
             const MatmulRows* a = i < in_place ? &a_in_place : &packed_a;
             for (int j = 0; j < panels; j++) {
@@ -681,7 +685,8 @@ static inline void matmul_with(const MatmulKernel* kernel, const MatmulProduct* 
     if (p->M <= 0 || p->N <= 0) return;
     // smaller products take less than waking the threads
     const int threads = (double)p->M * (double)p->N * (double)p->K > 3e5 ? openmp_threads() : 1;
-    const MatmulGrid grid = matmul_grid(kernel, (int)p->M, (int)p->N, threads);
+    const bool packs_a = !matmul_reads_in_place(kernel, p->a, (int)p->K);
+    const MatmulGrid grid = matmul_grid(kernel, (int)p->M, (int)p->N, threads, packs_a);
     const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, p->K);
     MatmulWord* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * MATMUL_SLOT);
 #pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)

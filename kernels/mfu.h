@@ -78,7 +78,8 @@ AMX_TARGET static inline double fma_loop_amx(float* sink) {
     memset(&operand, 0x3e, sizeof operand);
     const TilePair same = {&operand, &operand, sizeof operand.word[0], 0};
     amx_begin();
-    tiles_product(NULL, same, same, FMA_REPEATS, sums, 2 * TILE_WORDS, sums, 2 * TILE_WORDS);
+    const TileSums c = {sums, sums, 2 * TILE_WORDS, 2 * TILE_WORDS, NULL, 0};
+    tiles_product(NULL, same, same, FMA_REPEATS, c);
     amx_end();
     sink[0] = 0 * sums[0];
     return 2.0 * 4 * TILE_ROWS * TILE_WORDS * TILE_DEPTH * FMA_REPEATS;

@@ -374,7 +374,7 @@ static void test_grid(const MatmulKernel* kernel) {
     double worst = 0;
     for (int i = 0; i < SIZES * SIZES * 64; i++, cases++) {
         const int M = sizes[i % SIZES], N = sizes[i / SIZES % SIZES], threads = 1 + i / SIZES / SIZES;
-        const MatmulGrid g = matmul_grid(kernel, M, N, threads);
+        const MatmulGrid g = matmul_grid(kernel, M, N, threads, i % 2 == 0);
         wrong += g.rows < 1 || g.columns < 1 || g.rows * g.columns > threads || g.height * g.rows < M ||
                  g.width * g.columns < N || g.height % kernel->mr != 0 || g.width % kernel->nr != 0;
         const MatmulBlocks b = matmul_blocks(kernel, g.height, sizes[(i + 5) % SIZES]);
