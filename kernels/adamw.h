@@ -28,7 +28,7 @@ and are those of a GPU (adamw.cuh).
 #include <immintrin.h>
 #endif
 
-enum { UPDATE_BLOCK = 1 << 12 }; // elements that a thread updates, and rounds while a cache has them
+enum { UPDATE_BLOCK = 1 << 8 }; // elements that a thread updates, and rounds while a cache has them
 
 #ifdef PRECISION_BF16
 // x, rounded to a neighbour: the lower 16 bits become 0 after as many random bits were added. bf16 numbers are
@@ -65,10 +65,10 @@ static inline PhiloxLanes philox_product(PhiloxLanes a, uint64_t b) {
 // random (4 PHILOX_LANES) = the lower 16 bits of the words that philox gives for the counters (step, group), (step,
 // group + 1), ...
 static inline void philox_lanes(uint16_t* random, uint64_t key, uint64_t step, uint64_t group) {
-    PhiloxLanes c0, c1, c2 = (PhiloxLanes){0} + step, c3 = c2 >> 32;
+    PhiloxLanes lane = {0}, c2 = lane + step, c3 = c2 >> 32;
     uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
-    for (int i = 0; i < PHILOX_LANES; i++) c0[i] = group + (uint64_t)i;
-    c1 = c0 >> 32;
+    for (int i = 0; i < PHILOX_LANES; i++) lane[i] = (uint64_t)i;
+    PhiloxLanes c0 = lane + group, c1 = c0 >> 32;
     UNROLL(10) for (int round = 0; round < 10; round++) {
         const PhiloxLanes p0 = philox_product(c0, 0xD2511F53u), p1 = philox_product(c2, 0xCD9E8D57u);
         c0 = (p1 >> 32) ^ c1 ^ k0;
@@ -82,24 +82,26 @@ static inline void philox_lanes(uint16_t* random, uint64_t key, uint64_t step, u
     memcpy(random, &words, sizeof words);
 }
 
-// p (n) = w, rounded by (key, step, place); first: the place of p[0].
-static inline void round_range(floatX* RESTRICT p, const float* RESTRICT w, int n, int64_t step, uint64_t key,
-                               uint64_t first) {
-    enum { GROUPS = 64 };
-    uint16_t random[4 * GROUPS];
-    for (int done = 0; done < n;) {
-        const uint64_t place = first + (uint64_t)done, group = place / 4;
-        const int skipped = (int)(place % 4), count = (int)min_i64(4 * GROUPS - skipped, n - done);
-        for (int i = 0; i < GROUPS; i += PHILOX_LANES)
-            philox_lanes(random + 4 * i, key, (uint64_t)step, group + (uint64_t)i);
-#pragma omp simd
-        for (int i = 0; i < count; i++) p[done + i] = round_randomly(w[done + i], random[skipped + i]);
-        done += count;
+// p (n) = w, rounded by (key, step, place); n <= UPDATE_BLOCK; first: the place of p[0]. ahead: NULL, or four arrays
+// whose first UPDATE_BLOCK elements the caller needs next: random bits take time but no memory, so they are fetched now.
+static inline void round_block(floatX* RESTRICT p, const float* RESTRICT w, int n, int64_t step, uint64_t key,
+                               uint64_t first, const float* const* ahead) {
+    enum { LINE = 64 / sizeof(float) };
+    uint16_t random[UPDATE_BLOCK + 4 * PHILOX_LANES];
+    const int skipped = (int)(first % 4);
+    for (int i = 0; i < skipped + n; i += 4 * PHILOX_LANES) {
+        philox_lanes(random + i, key, (uint64_t)step, (first + (uint64_t)i) / 4);
+        for (int at = i; at < (ahead ? i + 4 * PHILOX_LANES : 0); at += LINE) {
+            for (int j = 0; j < 4; j++) __builtin_prefetch(ahead[j] + at, 0, 2);
+        }
     }
+#pragma omp simd
+    for (int i = 0; i < n; i++) p[i] = round_randomly(w[i], random[skipped + i]);
 }
 #else
-static inline void round_range(floatX* p, const float* w, int n, int64_t step, uint64_t key, uint64_t first) {
-    (void)p, (void)w, (void)n, (void)step, (void)key, (void)first;
+static inline void round_block(floatX* p, const float* w, int n, int64_t step, uint64_t key, uint64_t first,
+                               const float* const* ahead) {
+    (void)p, (void)w, (void)n, (void)step, (void)key, (void)first, (void)ahead;
 }
 #endif
 
@@ -132,7 +134,8 @@ static inline void adamw_update(floatX* params, float* master, const float* grad
                 v[i] = vi;
                 w[i] = decay * w[i] - step_size * (mi / (sqrtf(vi) * v_correction + eps));
             }
-            round_range(params + range->from + begin, w, n, s->step, range->key, range->first + (uint64_t)begin);
+            const float* const ahead[] = {w + n, g + n, m + n, v + n};
+            round_block(params + range->from + begin, w, n, s->step, range->key, range->first + (uint64_t)begin, ahead);
         }
     }
 }
@@ -141,7 +144,7 @@ static inline void adamw_update(floatX* params, float* master, const float* grad
 static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
 #pragma omp parallel for schedule(static)
     for (int64_t begin = 0; begin < n; begin += UPDATE_BLOCK) {
-        round_range(p + begin, master + begin, (int)min_i64(UPDATE_BLOCK, n - begin), step, key,
-                    first + (uint64_t)begin);
+        round_block(p + begin, master + begin, (int)min_i64(UPDATE_BLOCK, n - begin), step, key,
+                    first + (uint64_t)begin, NULL);
     }
 }

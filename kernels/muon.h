@@ -79,7 +79,7 @@ static inline void muon_update(floatX* params, float* master, const floatX* orth
             for (int64_t j = 0; j < run; j++) w[j] = decay * w[j] - step_size * to_float(from[j * stride]);
             i += run;
         }
-        round_range(params + range->from + first, weights + first, (int)(end - first), s->step, range->key,
-                    range->first + (uint64_t)first);
+        round_block(params + range->from + first, weights + first, (int)(end - first), s->step, range->key,
+                    range->first + (uint64_t)first, NULL);
     }
 }

@@ -35,7 +35,7 @@ static inline void sgd_update(floatX* params, float* master, const float* grad, 
                 m[i] = mi;
                 w[i] -= lr * mi;
             }
-            round_range(params + range->from + begin, w, n, s->step, range->key, range->first + (uint64_t)begin);
+            round_block(params + range->from + begin, w, n, s->step, range->key, range->first + (uint64_t)begin, NULL);
         }
     }
 }
