@@ -45,6 +45,7 @@ enum Mistake {
     TILE_PAST_THE_END,
     COLUMN_NOT_ALIGNED,
     STORE_BEFORE_MATRIX,
+    STORE_OF_SHORT_ROWS,
     STORE_NOT_WAITED_FOR,
     STORE_NOT_COMMITTED,
     STORE_OVERWRITTEN,
@@ -211,7 +212,7 @@ static void multiply(float* out, const float* in, Mistake mistake) {
     bf16* d = all + 4 * 4096;
     cuda_check(cudaMemset(d, 0xff, 8192), "cudaMemset");
     const Maps maps = {tensor_map(all, 128, 32, 1, 128, 4096, 64), tensor_map(all + 4096, 128, 60, 1, 128, 8192, 64),
-                       tensor_map(d, 64, 64, 1, 64, 4096, 64)};
+                       tensor_map(d, mistake == STORE_OF_SHORT_ROWS ? 60 : 64, 64, 1, 64, 4096, 64)};
     launch(launch_shape(1, 384, sizeof(Tiles)), small, maps, (const bf16*)all + 3 * 4096, out, mistake);
     cuda_check(cudaMemcpy(host, d, 8192, cudaMemcpyDeviceToHost), "cudaMemcpy");
     for (int i = 0; i < 128; i++) x[i] = (float)host[i * 32];
@@ -261,6 +262,7 @@ static const Bug bugs[] = {
     {SMALL(TILE_PAST_THE_END), SAYS("are not in dynamic shared memory")},
     {SMALL(COLUMN_NOT_ALIGNED), SAYS("column 4 is not a multiple of 8")},
     {SMALL(STORE_BEFORE_MATRIX), SAYS("tensor_store: it begins before the matrix")},
+    {SMALL(STORE_OF_SHORT_ROWS), SAYS("tensor_store: rows of 60 numbers")},
     {SMALL(STORE_NOT_WAITED_FOR), SAYS("its thread ends without tensor_store_wait_read()")},
     {SMALL(STORE_NOT_COMMITTED), SAYS("its thread ends without tensor_store_wait_read()")},
     {SMALL(STORE_OVERWRITTEN), SAYS("was overwritten before tensor_store_wait_read()")},
