@@ -98,35 +98,43 @@ typedef struct {
     int64_t row, step;
 } TilePair;
 
-// 32 x 32 sums: where they come from and go to, in rows of floats; and memory that will be needed after them, as many
-// rows of two lines, next_row bytes apart, or NULL.
+// 32 x 32 sums: where they come from and go to, in rows of floats.
 typedef struct {
     const float* from;
     float* to;
     int64_t from_row, to_row;
-    const char* next;
-    int64_t next_row;
 } TileSums;
 
+// Memory that later products need, in rows, so many bytes apart: 32 of C, two lines each; and a_rows of A, a line for
+// each step. c: NULL, or the place of the first.
+typedef struct {
+    const char *c, *a;
+    int64_t c_row, a_row;
+    int a_rows;
+} TilesAhead;
+
 // c.to (32, 32) = c.from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all
-// eight. Meanwhile c.next is prefetched, row by row: a core would wait for all at once. Inlined: `simulated` and
-// whether there is a c.next are constants.
+// eight. Meanwhile what is ahead is prefetched, little by little: a core would wait for all at once. Inlined:
+// `simulated` and whether anything is ahead are constants.
 __attribute__((always_inline)) static inline void tiles_product(Tile* simulated, TilePair a, TilePair b, int steps,
-                                                                TileSums c) {
+                                                                TileSums c, TilesAhead ahead) {
     enum { W = TILE_WORDS };
     const char *a0 = (const char*)a.first, *a1 = (const char*)a.second;
     const char *b0 = (const char*)b.first, *b1 = (const char*)b.second;
     const float *from = c.from, *from1 = from + TILE_ROWS * c.from_row;
     float *to = c.to, *to1 = to + TILE_ROWS * c.to_row;
     const int64_t from_stride = c.from_row * (int64_t)sizeof *from, stride = c.to_row * (int64_t)sizeof *to;
-    const int rows = c.next ? 2 * TILE_ROWS : 1;
+    const int rows = ahead.c ? 2 * TILE_ROWS : 1;
     TILE_LOAD(simulated, 0, from, from_stride);
     TILE_LOAD(simulated, 1, from + W, from_stride);
     TILE_LOAD(simulated, 2, from1, from_stride);
     TILE_LOAD(simulated, 3, from1 + W, from_stride);
     for (int row = 0, k = 0; row < rows; row++) {
-        for (int line = 0; line < (c.next ? 2 : 0); line++) __builtin_prefetch(c.next + row * c.next_row + 64 * line);
+        for (int line = 0; line < (ahead.c ? 2 : 0); line++)
+            __builtin_prefetch(ahead.c + row * ahead.c_row + 64 * line);
         for (const int end = steps * (row + 1) / rows; k < end; k++) {
+            for (int i = 0; i < (ahead.c ? ahead.a_rows : 0); i++)
+                __builtin_prefetch(ahead.a + i * ahead.a_row + 64 * k, 0, 2);
             TILE_LOAD(simulated, 4, a0 + k * a.step, a.row);
             TILE_LOAD(simulated, 6, b0 + k * b.step, b.row);
             TILE_PRODUCT(simulated, 0, 4, 6);

@@ -85,9 +85,12 @@ enum { WORD_NUMBERS = sizeof(MatmulWord) / sizeof(floatX) };
 typedef enum { MATMUL_FLOATS, MATMUL_PAIRS, MATMUL_TILES } MatmulLayout;
 
 // Rows of A: word k of row i is at data[i*across + k*along]; for tiles k is a multiple of 16, and 15 words follow it.
+// next: of the rows below, next_rows that this tile prefetches, if it is of AMX.
 typedef struct {
     const MatmulWord* data;
     int64_t across, along;
+    const MatmulWord* next;
+    int next_rows;
 } MatmulRows;
 
 // A tile's sums, where they come from and go to, in rows of floats; and the next tile of C, in rows of next_row bytes.
@@ -102,11 +105,12 @@ typedef struct {
 typedef struct {
     const char* name;
     int mr, nr, vector; // columns of a tile are left out by whole vectors
+    int group;          // panels of B that are packed together
     MatmulLayout layout;
     void (*tile)(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c);
     void (*begin)(void), (*end)(void); // called by a thread before the first tile and after the last, or NULL
 } MatmulKernel;
-enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48 };
+enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48, MATMUL_MAX_GROUP = 8 };
 
 // The loops over a tile must unroll completely, as registers cannot be indexed.
 #define MATMUL_UNROLL UNROLL(8)
@@ -240,8 +244,10 @@ __attribute__((always_inline)) static inline void matmul_tiles(Tile* simulated, 
                                                                const MatmulWord* b, const MatmulSums* c) {
     const TilePair a_tiles = matmul_tile_pair(a->data, TILE_ROWS * a->across, a->across, a->along);
     const TilePair b_tiles = matmul_tile_pair(b, TILE_WORDS, 2 * TILE_WORDS, 2 * TILE_WORDS);
-    const TileSums sums = {c->from, c->to, c->from_row, c->to_row, simulated ? NULL : c->next, c->next_row};
-    tiles_product(simulated, a_tiles, b_tiles, depth / TILE_WORDS, sums);
+    const TileSums sums = {c->from, c->to, c->from_row, c->to_row};
+    const TilesAhead ahead = {simulated ? NULL : c->next, (const char*)a->next, c->next_row,
+                              a->across * (int64_t)sizeof(MatmulWord), a->next_rows};
+    tiles_product(simulated, a_tiles, b_tiles, depth / TILE_WORDS, sums, ahead);
 }
 
 #ifdef AMX_COMPILED
@@ -266,25 +272,25 @@ static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const M
 enum { MATMUL_PORTABLE = 4, MATMUL_KERNELS = 6 };
 static inline const MatmulKernel* matmul_kernel(int index) {
 #ifdef AMX_COMPILED
-    static const MatmulKernel amx = {"AMX", 32, 32, 32, MATMUL_TILES, matmul_tile_amx, amx_begin, amx_end};
+    static const MatmulKernel amx = {"AMX", 32, 32, 32, 8, MATMUL_TILES, matmul_tile_amx, amx_begin, amx_end};
     if (index == 0) return amx_is_here() ? &amx : NULL;
 #endif
 #ifdef MATMUL_AVX512_BF16
-    static const MatmulKernel avx512_bf16 = {"AVX-512 BF16",          8,    48,  16, MATMUL_PAIRS,
+    static const MatmulKernel avx512_bf16 = {"AVX-512 BF16",          8,    48,  16, 4, MATMUL_PAIRS,
                                              matmul_tile_avx512_bf16, NULL, NULL};
     if (index == 1) return __builtin_cpu_supports("avx512bf16") ? &avx512_bf16 : NULL;
 #endif
 #ifdef MATMUL_X86
-    static const MatmulKernel avx512 = {"AVX-512", 8, 48, 16, MATMUL_FLOATS, matmul_tile_avx512, NULL, NULL};
-    static const MatmulKernel avx2 = {"AVX2", 6, 16, 16, MATMUL_FLOATS, matmul_tile_avx2, NULL, NULL};
+    static const MatmulKernel avx512 = {"AVX-512", 8, 48, 16, 4, MATMUL_FLOATS, matmul_tile_avx512, NULL, NULL};
+    static const MatmulKernel avx2 = {"AVX2", 6, 16, 16, 4, MATMUL_FLOATS, matmul_tile_avx2, NULL, NULL};
     if (index == 2) return __builtin_cpu_supports("avx512f") ? &avx512 : NULL;
     if (index == 3) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
 #endif
 #ifdef PRECISION_BF16
-    static const MatmulKernel simulated = {"AMX in C", 32, 32, 32, MATMUL_TILES, matmul_tile_simulated, NULL, NULL};
+    static const MatmulKernel simulated = {"AMX in C", 32, 32, 32, 8, MATMUL_TILES, matmul_tile_simulated, NULL, NULL};
     if (index == 5) return &simulated;
 #endif
-    static const MatmulKernel portable = {"portable", 8, 12, 12, MATMUL_FLOATS, matmul_tile_portable, NULL, NULL};
+    static const MatmulKernel portable = {"portable", 8, 12, 12, 4, MATMUL_FLOATS, matmul_tile_portable, NULL, NULL};
     return index == MATMUL_PORTABLE ? &portable : NULL;
 }
 
@@ -593,7 +599,6 @@ enum {
     MATMUL_KC = 768,
     MATMUL_BLOCK = 1024 * MATMUL_KC,
     MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panels of B begin
-    MATMUL_GROUP = 4,                                          // panels of B that are packed together
     MATMUL_PANELS = 1 << 20,
     MATMUL_KEPT = sizeof(floatX) < sizeof(float) ? 1 << 19 : 0,
     MATMUL_KEPT_ROWS = 512,
@@ -639,11 +644,11 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
     const char* c = (p->out ? (const char*)p->out : (const char*)p->sums) + m0 * p->row * size;
     float* kept = (float*)(void*)(packed + MATMUL_PANELS);
     const int64_t strip = p->out && depth < p->K ? div_up(rows, mr) * mr * nr : 0;
-    for (int64_t n = n0; n < n1; n += MATMUL_GROUP * nr) {
-        const int panels = (int)min_i64(MATMUL_GROUP, div_up(n1 - n, nr));
+    for (int64_t n = n0; n < n1; n += kernel->group * nr) {
+        const int panels = (int)min_i64(kernel->group, div_up(n1 - n, nr));
         MatmulWord* b = packed + MATMUL_PANEL_B;
-        float start[MATMUL_GROUP][MATMUL_MAX_NR];
-        MatmulStrip s[MATMUL_GROUP];
+        float start[MATMUL_MAX_GROUP][MATMUL_MAX_NR];
+        MatmulStrip s[MATMUL_MAX_GROUP];
         for (int j = 0; j < panels; j++, kept += strip) {
             const int columns = (int)min_i64(nr, n1 - n - j * nr);
             s[j] = matmul_strip(kernel, p, start[j], kept, m0, rows, n + j * nr, columns, k0, depth);
@@ -651,12 +656,14 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
         }
         for (int i = 0; i < rows; i += mr) {
             const int64_t across = p->a.across / WORD_NUMBERS;
-            const MatmulRows packed_a = {packed + i * (int64_t)words, kernel->layout == MATMUL_TILES ? 16 : 1, mr},
-                             a_in_place = {memory + i * across, across, 1};
-            const MatmulRows* a = i < in_place ? &a_in_place : &packed_a;
+            const MatmulWord* packed_rows = packed + i * (int64_t)words;
+            const MatmulRows packed_a = {packed_rows, kernel->layout == MATMUL_TILES ? 16 : 1, mr, NULL, 0},
+                             a_in_place = {memory + i * across, across, 1, NULL, mr / panels};
+            MatmulRows a = i < in_place ? a_in_place : packed_a;
             for (int j = 0; j < panels; j++) {
+                a.next = a.data + (mr + j * a.next_rows) * a.across;
                 const int64_t next = j + 1 < panels ? i * p->row + (j + 1) * nr : (i + mr) * p->row;
-                matmul_tile(kernel, words, a, b + j * (int64_t)words * nr, &s[j], i, c + (n + next) * size,
+                matmul_tile(kernel, words, &a, b + j * (int64_t)words * nr, &s[j], i, c + (n + next) * size,
                             p->row * size);
             }
         }

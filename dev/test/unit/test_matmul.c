@@ -381,7 +381,7 @@ static void test_grid(const MatmulKernel* kernel) {
         const int64_t depth = matmul_words(kernel, b.kc);
         wrong += b.kc < 1 || b.kc % (kernel->layout == MATMUL_TILES ? 32 : (int)WORD_NUMBERS) != 0 ||
                  depth > MATMUL_KC || b.mc < 1 || b.mc % kernel->mr != 0 || b.mc * depth > MATMUL_PANEL_B ||
-                 MATMUL_PANEL_B + MATMUL_GROUP * kernel->nr * depth > MATMUL_PANELS;
+                 MATMUL_PANEL_B + kernel->group * kernel->nr * depth > MATMUL_PANELS;
         const bool power = (threads & (threads - 1)) == 0;
         if (power && M >= 50304 && N >= 50304) worst = fmax(worst, (double)g.height * g.width * threads / M / N);
     }
@@ -519,7 +519,7 @@ static void test_tiles(void) {
     };
     enum { DEPTH = 2 * TILE_WORDS, WORDS = 32 * DEPTH };
     static MatmulWord a[WORDS], b[WORDS], start[32 * 32], found[32 * 32], expected[32 * 32];
-    const MatmulRows rows = {a, 1, 32};
+    const MatmulRows rows = {a, 16, 32, a, 4};
     const MatmulSums by_tiles = {(const float*)start, (float*)found, 32, 32, (const char*)start, 0};
     const MatmulSums in_c = {(const float*)start, (float*)expected, 32, 32, (const char*)start, 0};
     for (int kind = 0; kind < 4; kind++) {
