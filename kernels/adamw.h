@@ -83,17 +83,14 @@ static inline void philox_lanes(uint16_t* random, uint64_t key, uint64_t step, u
 }
 
 // p (n) = w, rounded by (key, step, place); n <= UPDATE_BLOCK; first: the place of p[0]. ahead: NULL, or four arrays
-// whose first UPDATE_BLOCK elements the caller needs next: random bits take time but no memory, so they are fetched now.
+// of which the caller reads UPDATE_BLOCK elements next: they are prefetched, as random bits take time but no memory.
 static inline void round_block(floatX* RESTRICT p, const float* RESTRICT w, int n, int64_t step, uint64_t key,
                                uint64_t first, const float* const* ahead) {
-    enum { LINE = 64 / sizeof(float) };
     uint16_t random[UPDATE_BLOCK + 4 * PHILOX_LANES];
-    const int skipped = (int)(first % 4);
+    const int skipped = (int)(first % 4), lines = ahead ? PHILOX_LANES : 0;
     for (int i = 0; i < skipped + n; i += 4 * PHILOX_LANES) {
         philox_lanes(random + i, key, (uint64_t)step, (first + (uint64_t)i) / 4);
-        for (int at = i; at < (ahead ? i + 4 * PHILOX_LANES : 0); at += LINE) {
-            for (int j = 0; j < 4; j++) __builtin_prefetch(ahead[j] + at, 0, 2);
-        }
+        for (int j = 0; j < lines; j++) __builtin_prefetch(ahead[j % 4] + i + j / 4 * 16, 0, 2);
     }
 #pragma omp simd
     for (int i = 0; i < n; i++) p[i] = round_randomly(w[i], random[skipped + i]);

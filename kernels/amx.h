@@ -18,7 +18,7 @@ number of a tile is a part of the instruction.
 #pragma once
 
 #include "../util/base.h"
-#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(NO_AMX) &&                              \
+#if defined(PRECISION_BF16) && defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(NO_AMX) &&   \
     (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define AMX_COMPILED // the compiler knows the instructions; -DNO_AMX: its assembler does not (dev/dev.mk)
 #include <cpuid.h>
@@ -98,43 +98,36 @@ typedef struct {
     int64_t row, step;
 } TilePair;
 
-// 32 x 32 sums: where they come from and go to, in rows of floats.
+// A tile of C, here of 32 x 32 sums: where they come from and go to, in rows of floats; and the tile of C that will be
+// needed next, in rows of next_row bytes, or NULL.
 typedef struct {
     const float* from;
     float* to;
     int64_t from_row, to_row;
+    const char* next;
+    int64_t next_row;
 } TileSums;
 
-// Memory that later products need, in rows, so many bytes apart: 32 of C, two lines each; and a_rows of A, a line for
-// each step. c: NULL, or the place of the first.
-typedef struct {
-    const char *c, *a;
-    int64_t c_row, a_row;
-    int a_rows;
-} TilesAhead;
-
-// c.to (32, 32) = c.from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all
-// eight. Meanwhile what is ahead is prefetched, little by little: a core would wait for all at once. Inlined:
-// `simulated` and whether anything is ahead are constants.
+// c = c.from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all eight. Meanwhile
+// c.next and next_rows rows of A, from next_a on, are prefetched line by line: a core would wait for all at once.
+// Inlined: `simulated` is a constant.
 __attribute__((always_inline)) static inline void tiles_product(Tile* simulated, TilePair a, TilePair b, int steps,
-                                                                TileSums c, TilesAhead ahead) {
+                                                                const TileSums* c, const char* next_a, int next_rows) {
     enum { W = TILE_WORDS };
     const char *a0 = (const char*)a.first, *a1 = (const char*)a.second;
     const char *b0 = (const char*)b.first, *b1 = (const char*)b.second;
-    const float *from = c.from, *from1 = from + TILE_ROWS * c.from_row;
-    float *to = c.to, *to1 = to + TILE_ROWS * c.to_row;
-    const int64_t from_stride = c.from_row * (int64_t)sizeof *from, stride = c.to_row * (int64_t)sizeof *to;
-    const int rows = ahead.c ? 2 * TILE_ROWS : 1;
+    const float *from = c->from, *from1 = from + TILE_ROWS * c->from_row;
+    float *to = c->to, *to1 = to + TILE_ROWS * c->to_row;
+    const int64_t from_stride = c->from_row * (int64_t)sizeof *from, stride = c->to_row * (int64_t)sizeof *to;
+    const int shift = c->next ? 5 : 0, lines = c->next ? 2 : 0; // of 32 rows, or of none
     TILE_LOAD(simulated, 0, from, from_stride);
     TILE_LOAD(simulated, 1, from + W, from_stride);
     TILE_LOAD(simulated, 2, from1, from_stride);
     TILE_LOAD(simulated, 3, from1 + W, from_stride);
-    for (int row = 0, k = 0; row < rows; row++) {
-        for (int line = 0; line < (ahead.c ? 2 : 0); line++)
-            __builtin_prefetch(ahead.c + row * ahead.c_row + 64 * line);
-        for (const int end = steps * (row + 1) / rows; k < end; k++) {
-            for (int i = 0; i < (ahead.c ? ahead.a_rows : 0); i++)
-                __builtin_prefetch(ahead.a + i * ahead.a_row + 64 * k, 0, 2);
+    for (int row = 0, k = 0; row < 1 << shift; row++) {
+        for (int line = 0; line < lines; line++) __builtin_prefetch(c->next + row * c->next_row + 64 * line);
+        for (const int end = steps * (row + 1) >> shift; k < end; k++) {
+            for (int i = 0; i < next_rows; i++) __builtin_prefetch(next_a + i * a.row + 64 * k, 0, 2);
             TILE_LOAD(simulated, 4, a0 + k * a.step, a.row);
             TILE_LOAD(simulated, 6, b0 + k * b.step, b.row);
             TILE_PRODUCT(simulated, 0, 4, 6);

@@ -146,7 +146,6 @@ typedef struct {
 __attribute__((always_inline)) static inline void product_of_tiles(Tile* simulated, const AttProduct* x) {
     enum { SIDE = 2 * TILE_ROWS, WORD = sizeof(AttOperand) };
     static const float zeros[SIDE] = {0};
-    const TilesAhead nothing_ahead = {NULL, NULL, 0, 0, 0};
     AttOperand a_rows[ATT_BLOCK * ATT_BLOCK / ATT_PACK];
     const bool by_rows = x->a_col == 1;
     const int a_row = by_rows ? x->a_row : x->K;
@@ -160,8 +159,8 @@ __attribute__((always_inline)) static inline void product_of_tiles(Tile* simulat
             const AttOperand* left = x->b + begin * x->ldb + j;
             const TilePair b = {left, left + TILE_WORDS, x->ldb * WORD, TILE_ROWS * x->ldb * WORD};
             float* tile = x->c + i * x->ldc + j;
-            const TileSums c = {x->add ? tile : zeros, tile, x->add ? x->ldc : 0, x->ldc};
-            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, c, nothing_ahead);
+            const TileSums c = {x->add ? tile : zeros, tile, x->add ? x->ldc : 0, x->ldc, NULL, 0};
+            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, &c, NULL, 0);
         }
     }
 }

@@ -175,8 +175,8 @@ __device__ __forceinline__ void check_time(unsigned&, int, SourceLine) {}
 // A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride
 // + column]. base and row_stride are multiples of 16 bytes, batch_stride one of row_stride, and nothing overlaps
 // (cuda.h, cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. The part of a tile
-// outside the matrix is loaded as 0, and not stored, except that TMA writes whole 16 bytes: for stores columns are a
-// multiple of 8 (an H100 overwrites what follows a shorter row). Kernels take it as `const __grid_constant__ TensorMap`.
+// outside the matrix is loaded as 0, and not stored; but TMA writes whole 16 bytes, so that stores need a multiple of 8
+// columns (an H100 overwrote what follows a shorter row). Kernels take it as `const __grid_constant__ TensorMap`.
 typedef CUtensorMap TensorMap;
 template <class T>
 static inline TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batches, int64_t row_stride,

@@ -54,11 +54,9 @@ promises nothing.
 */
 #pragma once
 
+#include "amx.h"
 #include "floatx.h"
 #include "gelu.h"
-#ifdef PRECISION_BF16
-#include "amx.h"
-#endif
 #if defined(__x86_64__) || defined(__i386__)
 #define MATMUL_X86
 #include <immintrin.h>
@@ -93,21 +91,12 @@ typedef struct {
     int next_rows;
 } MatmulRows;
 
-// A tile's sums, where they come from and go to, in rows of floats; and the next tile of C, in rows of next_row bytes.
-typedef struct {
-    const float* from;
-    float* to;
-    int64_t from_row, to_row;
-    const char* next;
-    int64_t next_row;
-} MatmulSums;
-
 typedef struct {
     const char* name;
     int mr, nr, vector; // columns of a tile are left out by whole vectors
     int group;          // panels of B that are packed together
     MatmulLayout layout;
-    void (*tile)(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c);
+    void (*tile)(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const TileSums* c);
     void (*begin)(void), (*end)(void); // called by a thread before the first tile and after the last, or NULL
 } MatmulKernel;
 enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48, MATMUL_MAX_GROUP = 8 };
@@ -118,9 +107,9 @@ enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48, MATMUL_MAX_GROUP = 8 };
 #ifdef MATMUL_X86
 // 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers. Inlined, so that vectors is a constant.
 __attribute__((always_inline, target("avx512f"))) static inline void
-matmul_vectors_avx512(int vectors, int depth, const MatmulRows* a, const MatmulWord* b, const MatmulSums* c) {
+matmul_vectors_avx512(int vectors, int depth, const MatmulRows* a, const MatmulWord* b, const TileSums* c) {
     MatmulRows x = *a;
-    const MatmulSums s = *c;
+    const TileSums s = *c;
     __m512 tile[8][3], bk[3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
         MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(s.from + i * s.from_row + 16 * j);
@@ -141,7 +130,7 @@ matmul_vectors_avx512(int vectors, int depth, const MatmulRows* a, const MatmulW
 }
 
 __attribute__((target("avx512f"))) static inline void
-matmul_tile_avx512(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c) {
+matmul_tile_avx512(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const TileSums* c) {
     if (columns > 32) matmul_vectors_avx512(3, depth, a, b, c);
     if (columns > 16 && columns <= 32) matmul_vectors_avx512(2, depth, a, b, c);
     if (columns <= 16) matmul_vectors_avx512(1, depth, a, b, c);
@@ -149,9 +138,9 @@ matmul_tile_avx512(int depth, const MatmulRows* a, const MatmulWord* b, int colu
 
 // 12 sums, 2 vectors of B and 1 broadcast of A: 15 of the 16 registers.
 __attribute__((target("avx2,fma"))) static inline void
-matmul_tile_avx2(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c) {
+matmul_tile_avx2(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const TileSums* c) {
     MatmulRows x = *a;
-    const MatmulSums s = *c;
+    const TileSums s = *c;
     __m256 tile[6][2];
     (void)columns;
     MATMUL_UNROLL for (int i = 0; i < 6; i++) {
@@ -178,9 +167,9 @@ matmul_tile_avx2(int depth, const MatmulRows* a, const MatmulWord* b, int column
 // makes fused multiply-adds of the products and sums where there are any (-ffp-contract, on in gnu11).
 typedef float Float4 __attribute__((vector_size(16)));
 static inline void matmul_tile_portable(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
-                                        const MatmulSums* c) {
+                                        const TileSums* c) {
     MatmulRows x = *a;
-    const MatmulSums s = *c;
+    const TileSums s = *c;
     Float4 tile[8][3], bk[3];
     (void)columns;
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
@@ -202,9 +191,9 @@ static inline void matmul_tile_portable(int depth, const MatmulRows* a, const Ma
 #define MATMUL_AVX512_BF16
 // As matmul_vectors_avx512, of pairs.
 __attribute__((always_inline, target("avx512f,avx512bf16"))) static inline void
-matmul_vectors_avx512_bf16(int vectors, int depth, const MatmulRows* a, const MatmulWord* b, const MatmulSums* c) {
+matmul_vectors_avx512_bf16(int vectors, int depth, const MatmulRows* a, const MatmulWord* b, const TileSums* c) {
     MatmulRows x = *a;
-    const MatmulSums s = *c;
+    const TileSums s = *c;
     __m512 tile[8][3];
     MATMUL_UNROLL for (int i = 0; i < 8; i++) {
         MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(s.from + i * s.from_row + 16 * j);
@@ -226,7 +215,7 @@ matmul_vectors_avx512_bf16(int vectors, int depth, const MatmulRows* a, const Ma
 }
 
 __attribute__((target("avx512f,avx512bf16"))) static inline void
-matmul_tile_avx512_bf16(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const MatmulSums* c) {
+matmul_tile_avx512_bf16(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const TileSums* c) {
     if (columns > 32) matmul_vectors_avx512_bf16(3, depth, a, b, c);
     if (columns > 16 && columns <= 32) matmul_vectors_avx512_bf16(2, depth, a, b, c);
     if (columns <= 16) matmul_vectors_avx512_bf16(1, depth, a, b, c);
@@ -241,18 +230,15 @@ static inline TilePair matmul_tile_pair(const MatmulWord* data, int64_t next_til
 }
 
 __attribute__((always_inline)) static inline void matmul_tiles(Tile* simulated, int depth, const MatmulRows* a,
-                                                               const MatmulWord* b, const MatmulSums* c) {
+                                                               const MatmulWord* b, const TileSums* c) {
     const TilePair a_tiles = matmul_tile_pair(a->data, TILE_ROWS * a->across, a->across, a->along);
     const TilePair b_tiles = matmul_tile_pair(b, TILE_WORDS, 2 * TILE_WORDS, 2 * TILE_WORDS);
-    const TileSums sums = {c->from, c->to, c->from_row, c->to_row};
-    const TilesAhead ahead = {simulated ? NULL : c->next, (const char*)a->next, c->next_row,
-                              a->across * (int64_t)sizeof(MatmulWord), a->next_rows};
-    tiles_product(simulated, a_tiles, b_tiles, depth / TILE_WORDS, sums, ahead);
+    tiles_product(simulated, a_tiles, b_tiles, depth / TILE_WORDS, c, (const char*)a->next, a->next_rows);
 }
 
 #ifdef AMX_COMPILED
 AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
-                                              const MatmulSums* c) {
+                                              const TileSums* c) {
     (void)columns;
     matmul_tiles(NULL, depth, a, b, c);
 }
@@ -260,7 +246,7 @@ AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulRows* a, co
 
 // The same in C, for tests.
 static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
-                                         const MatmulSums* c) {
+                                         const TileSums* c) {
     Tile tiles[8];
     (void)columns;
     matmul_tiles(tiles, depth, a, b, c);
@@ -563,7 +549,7 @@ static inline void matmul_tile(const MatmulKernel* kernel, int depth, const Matm
     const int rows = min_int(kernel->mr, s->rows - i), nr = kernel->nr;
     const bool whole = s->padded || (rows == kernel->mr && s->columns % kernel->vector == 0);
     float scratch[MATMUL_MAX_MR * MATMUL_MAX_NR];
-    MatmulSums c = {s->from + i * s->from_row, s->to + i * s->to_row, s->from_row, s->to_row, next, next_row};
+    TileSums c = {s->from + i * s->from_row, s->to + i * s->to_row, s->from_row, s->to_row, next, next_row};
     if (!whole) {
         memset(scratch, 0, sizeof *scratch * (size_t)(kernel->mr * nr));
         for (int r = 0; r < rows; r++)

@@ -78,9 +78,8 @@ AMX_TARGET static inline double fma_loop_amx(float* sink) {
     memset(&operand, 0x3e, sizeof operand);
     const TilePair same = {&operand, &operand, sizeof operand.word[0], 0};
     amx_begin();
-    const TileSums c = {sums, sums, 2 * TILE_WORDS, 2 * TILE_WORDS};
-    const TilesAhead nothing_ahead = {NULL, NULL, 0, 0, 0};
-    tiles_product(NULL, same, same, FMA_REPEATS, c, nothing_ahead);
+    const TileSums c = {sums, sums, 2 * TILE_WORDS, 2 * TILE_WORDS, NULL, 0};
+    tiles_product(NULL, same, same, FMA_REPEATS, &c, NULL, 0);
     amx_end();
     sink[0] = 0 * sums[0];
     return 2.0 * 4 * TILE_ROWS * TILE_WORDS * TILE_DEPTH * FMA_REPEATS;

@@ -91,19 +91,6 @@ static void run(const Peers* peers, int contestant, int kind, const Layer* l) {
         linear_backward_weight(l->dw, l->out, l->x, l->N, l->C, l->OC);
 }
 
-// The textbook's three loops, as in llm.c's matmul_forward_naive.
-static void plain_forward(const Layer* l) {
-#pragma omp parallel for
-    for (int i = 0; i < l->N; i++) {
-        for (int o = 0; o < l->OC; o++) {
-            float sum = 0;
-            for (int k = 0; k < l->C; k++)
-                sum += to_float(l->x[(int64_t)i * l->C + k]) * to_float(l->w[(int64_t)o * l->C + k]);
-            l->out[(int64_t)i * l->OC + o] = to_floatX(sum);
-        }
-    }
-}
-
 // Random data: a core may be faster on zeros. Small enough for the gradients to stay finite over all rounds.
 static void fill(floatX* x, int64_t n, uint64_t stream) {
     for (int64_t i = 0; i < n; i++) x[i] = to_floatX(random_uniform(1, stream, (uint64_t)i) - 0.5f);
@@ -163,13 +150,6 @@ static void bench_threads(const Peers* peers, Layer l, int rounds, int threads) 
             for (int kind = 0; kind < KINDS; kind++) bench_row(peers, kind, &l, rounds, threads);
         }
     }
-    l.N = 256;
-    l.OC = 768;
-    l.C = 768;
-    double start = seconds_now();
-    plain_forward(&l);
-    printf("%5d %6d %5d  forward by three plain loops: %.1f GFLOP/s\n", l.N, l.OC, l.C,
-           layer_flops(&l) / (seconds_now() - start) / 1e9);
 }
 
 int main(int argc, char** argv) {

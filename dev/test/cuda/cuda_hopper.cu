@@ -105,10 +105,11 @@ static void test_tma(int rounds) {
         const int column = 8 * random_int(-9, m.columns / 8), row = random_int(-box, m.rows + 2),
                   batch = random_int(-1, m.batches);
         Device<uint16_t> device(m.bits), raw(count);
-        const TensorMap map =
-            tensor_map((const T*)device.p, m.columns, m.rows, m.batches, m.row_stride, m.batch_stride, box);
+        const auto map = [&] {
+            return tensor_map((const T*)device.p, m.columns, m.rows, m.batches, m.row_stride, m.batch_stride, box);
+        };
         const Launch shape = launch_shape(1, 64, (size_t)count * 2);
-        launch(shape, tile_kernel<false>, map, raw.p, column, row, batch, count);
+        launch(shape, tile_kernel<false>, map(), raw.p, column, row, batch, count);
         const std::vector<uint16_t> got = raw.get();
         for (int r = 0; r < box; r++)
             for (int c = 0; c < 64; c++) {
@@ -118,8 +119,6 @@ static void test_tma(int rounds) {
                 outside += !in;
             }
         m.columns = (int)round_up((size_t)m.columns, 8); // a store writes whole 16 bytes
-        const TensorMap whole =
-            tensor_map((const T*)device.p, m.columns, m.rows, m.batches, m.row_stride, m.batch_stride, box);
         std::vector<uint16_t> tile((size_t)count), want = m.bits;
         const int to_column = 8 * random_int(0, (m.columns - 1) / 8), to_row = random_int(0, m.rows - 1),
                   to_batch = random_int(0, m.batches - 1);
@@ -131,7 +130,7 @@ static void test_tma(int rounds) {
                     want[m.at(to_column + c, to_row + r, to_batch)] = tile[address / 2];
                 }
         raw.set(tile);
-        launch(shape, tile_kernel<true>, whole, raw.p, to_column, to_row, to_batch, count);
+        launch(shape, tile_kernel<true>, map(), raw.p, to_column, to_row, to_batch, count);
         stores = stores && device.get() == want;
     }
     check(loads && outside > 0, "tensor_load: %d random tiles, %d elements outside of the matrix are 0", rounds,

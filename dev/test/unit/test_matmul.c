@@ -500,7 +500,7 @@ static void test_nested(void) {
     free(data);
 }
 
-#if defined(PRECISION_BF16) && defined(AMX_COMPILED)
+#ifdef AMX_COMPILED
 // Random words: bits of `keep` are drawn, those of `set` are 1.
 static void draw_words(MatmulWord* words, int n, uint32_t keep, uint32_t set) {
     for (int i = 0; i < n; i++, draws++) words[i] = (philox(1, 4, draws).word[0] & keep) | set;
@@ -520,8 +520,8 @@ static void test_tiles(void) {
     enum { DEPTH = 2 * TILE_WORDS, WORDS = 32 * DEPTH };
     static MatmulWord a[WORDS], b[WORDS], start[32 * 32], found[32 * 32], expected[32 * 32];
     const MatmulRows rows = {a, 16, 32, a, 4};
-    const MatmulSums by_tiles = {(const float*)start, (float*)found, 32, 32, (const char*)start, 0};
-    const MatmulSums in_c = {(const float*)start, (float*)expected, 32, 32, (const char*)start, 0};
+    const TileSums by_tiles = {(const float*)start, (float*)found, 32, 32, (const char*)start, 0};
+    const TileSums in_c = {(const float*)start, (float*)expected, 32, 32, (const char*)start, 0};
     for (int kind = 0; kind < 4; kind++) {
         const uint32_t *keep = kinds[kind].keep, *set = kinds[kind].set;
         int wrong = 0;
@@ -566,7 +566,7 @@ int main(int argc, char** argv) {
         test_empty(kernel);
         test_grid(kernel);
     }
-#if defined(PRECISION_BF16) && defined(AMX_COMPILED)
+#ifdef AMX_COMPILED
     if (amx_is_here()) test_tiles();
 #endif
     test_linear();
