@@ -25,7 +25,7 @@ FAULTS = [
     ("tiles: the left one twice", "BF16", PRODUCT, "{left, left + TILE_WORDS, ", "{left, left, "),
     ("tiles: the upper one twice", "BF16", PRODUCT, "*below = above + TILE_ROWS * a_row;", "*below = above;"),
     ("tiles: the next step is the next row", "BF16", PRODUCT, "TILE_ROWS * x->ldb * WORD};", "x->ldb * WORD};"),
-    ("tiles: always added", "BF16", PRODUCT, "const float* from = x->add ? tile : zeros;", "const float* from = tile;"),
+    ("tiles: always added", "BF16", PRODUCT, "c = {x->add ? tile : zeros, tile,", "c = {tile, tile,"),
     ("tiles: columns of A are read as rows", "BF16", PRODUCT,
      "    if (!by_rows) transpose(a_rows, x->a, x->a_col, x->K, ATT_BLOCK);\n",
      "    if (!by_rows) memcpy(a_rows, x->a, sizeof a_rows);\n"),
