@@ -87,7 +87,7 @@ static inline void philox_lanes(uint16_t* random, uint64_t key, uint64_t step, u
 static inline void round_block(floatX* RESTRICT p, const float* RESTRICT w, int n, int64_t step, uint64_t key,
                                uint64_t first, const float* const* ahead) {
     uint16_t random[UPDATE_BLOCK + 4 * PHILOX_LANES];
-    const int skipped = (int)(first % 4), lines = ahead ? PHILOX_LANES : 0;
+    const int skipped = (int)(first % 4), lines = ahead ? (int)max_i64(4, PHILOX_LANES) : 0;
     for (int i = 0; i < skipped + n; i += 4 * PHILOX_LANES) {
         philox_lanes(random + i, key, (uint64_t)step, (first + (uint64_t)i) / 4);
         for (int j = 0; j < lines; j++) __builtin_prefetch(ahead[j % 4] + i + j / 4 * 16, 0, 2);

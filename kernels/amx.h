@@ -20,7 +20,7 @@ number of a tile is a part of the instruction.
 #include "../util/base.h"
 #if defined(PRECISION_BF16) && defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(NO_AMX) &&   \
     (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
-#define AMX_COMPILED // the compiler knows the instructions; -DNO_AMX: its assembler does not (dev/dev.mk)
+#define AMX_COMPILED // bf16, and the compiler knows the instructions; -DNO_AMX: its assembler does not (dev/dev.mk)
 #include <cpuid.h>
 #include <sys/syscall.h>
 #endif
@@ -98,8 +98,8 @@ typedef struct {
     int64_t row, step;
 } TilePair;
 
-// A tile of C, here of 32 x 32 sums: where they come from and go to, in rows of floats; and the tile of C that will be
-// needed next, in rows of next_row bytes, or NULL.
+// A tile of C, here of 32 x 32 sums, in matmul.h of any kernel: where they come from and go to, in rows of floats; and
+// the tile of C that will be needed next, in rows of next_row bytes, or NULL.
 typedef struct {
     const float* from;
     float* to;
@@ -108,9 +108,8 @@ typedef struct {
     int64_t next_row;
 } TileSums;
 
-// c = c.from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all eight. Meanwhile
-// c.next and next_rows rows of A, from next_a on, are prefetched line by line: a core would wait for all at once.
-// Inlined: `simulated` is a constant.
+// c->to = c->from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all eight. Each
+// also prefetches some of c->next and of next_rows rows of A from next_a on, a.row bytes apart. `simulated` is fixed.
 __attribute__((always_inline)) static inline void tiles_product(Tile* simulated, TilePair a, TilePair b, int steps,
                                                                 const TileSums* c, const char* next_a, int next_rows) {
     enum { W = TILE_WORDS };
@@ -119,7 +118,7 @@ __attribute__((always_inline)) static inline void tiles_product(Tile* simulated,
     const float *from = c->from, *from1 = from + TILE_ROWS * c->from_row;
     float *to = c->to, *to1 = to + TILE_ROWS * c->to_row;
     const int64_t from_stride = c->from_row * (int64_t)sizeof *from, stride = c->to_row * (int64_t)sizeof *to;
-    const int shift = c->next ? 5 : 0, lines = c->next ? 2 : 0; // of 32 rows, or of none
+    const int shift = c->next ? 5 : 0, lines = c->next ? 2 : 0; // a part of the steps for each row of c->next
     TILE_LOAD(simulated, 0, from, from_stride);
     TILE_LOAD(simulated, 1, from + W, from_stride);
     TILE_LOAD(simulated, 2, from1, from_stride);

@@ -35,7 +35,8 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
 bf16. Two neighbours along k are a pair, a word of 32 bits, and packing moves words as it moves floats. Sums are
 float32.
 
-    AMX            tiles of 16 x 16 sums, 32 numbers of k a step (amx.h); C in tiles of 32 x 32
+    AMX            tiles of 16 x 16 sums, 32 numbers of k a step (amx.h); C in tiles of 32 x 32, of which eight
+                   panels of B (786 KB) serve 32 rows of A (98 KB: beyond L1, so the next ones are prefetched)
     AVX-512 BF16   VDPBF16PS adds a pair to each of 16 sums: twice the speed of float32 on AMD, half of it on Intel
     neither        packing widens pairs to two floats, for the kernels of float32
 
@@ -222,15 +223,15 @@ matmul_tile_avx512_bf16(int depth, const MatmulRows* a, const MatmulWord* b, int
 }
 #endif
 
-// 32 rows of A, or columns of B, in two tiles: words from one to the next, and from one k to the next.
+// 32 rows of A, or columns of B, in two tiles: words from one tile to the other, from row to row, and from k to k.
 static inline TilePair matmul_tile_pair(const MatmulWord* data, int64_t next_tile, int64_t row, int64_t k) {
     enum { WORD = sizeof(MatmulWord) };
     const TilePair pair = {data, data + next_tile, row * WORD, TILE_WORDS * k * WORD};
     return pair;
 }
 
-__attribute__((always_inline)) static inline void matmul_tiles(Tile* simulated, int depth, const MatmulRows* a,
-                                                               const MatmulWord* b, const TileSums* c) {
+__attribute__((always_inline)) static inline void matmul_by_tiles(Tile* simulated, int depth, const MatmulRows* a,
+                                                                  const MatmulWord* b, const TileSums* c) {
     const TilePair a_tiles = matmul_tile_pair(a->data, TILE_ROWS * a->across, a->across, a->along);
     const TilePair b_tiles = matmul_tile_pair(b, TILE_WORDS, 2 * TILE_WORDS, 2 * TILE_WORDS);
     tiles_product(simulated, a_tiles, b_tiles, depth / TILE_WORDS, c, (const char*)a->next, a->next_rows);
@@ -240,7 +241,7 @@ __attribute__((always_inline)) static inline void matmul_tiles(Tile* simulated, 
 AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
                                               const TileSums* c) {
     (void)columns;
-    matmul_tiles(NULL, depth, a, b, c);
+    matmul_by_tiles(NULL, depth, a, b, c);
 }
 #endif
 
@@ -249,7 +250,7 @@ static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const M
                                          const TileSums* c) {
     Tile tiles[8];
     (void)columns;
-    matmul_tiles(tiles, depth, a, b, c);
+    matmul_by_tiles(tiles, depth, a, b, c);
 }
 #endif
 
@@ -447,7 +448,7 @@ static inline int matmul_words(const MatmulKernel* kernel, int64_t depth) {
     return (int)(kernel->layout == MATMUL_FLOATS ? words * WORD_NUMBERS : words);
 }
 
-// Whether a kernel can read rows of A in place: words along k that lie side by side.
+// Whether a kernel can read rows of A in place: words along k that lie side by side; for tiles, whole steps of 32.
 static inline bool matmul_reads_in_place(const MatmulKernel* kernel, MatmulOperand a, int depth) {
     const int step = kernel->layout == MATMUL_TILES ? 32 : WORD_NUMBERS;
     return (kernel->layout == MATMUL_FLOATS) == (WORD_NUMBERS == 1) && a.along == 1 && a.across % WORD_NUMBERS == 0 &&
@@ -644,7 +645,7 @@ static inline void matmul_block(const MatmulKernel* kernel, const MatmulProduct*
             const int64_t across = p->a.across / WORD_NUMBERS;
             const MatmulWord* packed_rows = packed + i * (int64_t)words;
             const MatmulRows packed_a = {packed_rows, kernel->layout == MATMUL_TILES ? 16 : 1, mr, NULL, 0},
-                             a_in_place = {memory + i * across, across, 1, NULL, mr / panels};
+                             a_in_place = {memory + i * across, across, 1, NULL, (int)div_up(mr, panels)};
             MatmulRows a = i < in_place ? a_in_place : packed_a;
             for (int j = 0; j < panels; j++) {
                 a.next = a.data + (mr + j * a.next_rows) * a.across;

@@ -412,14 +412,14 @@ static inline MeasuredThreads measured_threads(const Measured* m, int threads) {
 
 static inline double measured_share(MeasuredThreads which, int threads) { return which == THREADS_ALL ? 1 : threads; }
 
-// Elements of C that matmul's tiles cover, on the thread with the most, times threads: as matmul_grid cuts C.
-static inline double measured_padded(const Measured* m, bool packs_a, double rows, double columns, int threads) {
+// Elements of C that matmul's tiles cover, on the thread with the most, times threads: as by matmul_grid, A packed.
+static inline double measured_padded(const Measured* m, double rows, double columns, int threads) {
     const double mr = m->tile_rows, nr = m->tile_columns;
     double least = INFINITY, best = 0;
     for (int down = 1; down <= threads; down++) {
         const int across = threads / down;
         const double height = ceil(ceil(rows / down) / mr) * mr, width = ceil(ceil(columns / across) / nr) * nr;
-        const double cost = height * width + 16 * (width + (packs_a ? height : 0));
+        const double cost = height * width + 16 * (height + width);
         if (cost < least) {
             least = cost;
             best = height * width * threads;
@@ -432,7 +432,7 @@ static inline double measured_padded(const Measured* m, bool packs_a, double row
 static inline double measured_product(const Measured* M, int threads, int which, double m, double n, double k) {
     const MeasuredThreads t = measured_threads(M, threads);
     const double at[MEASURED_AXES] = {m, n, k};
-    const double padded = measured_padded(M, which == 2, m, n, t == THREADS_ALL ? M->cores : 1);
+    const double padded = measured_padded(M, m, n, t == THREADS_ALL ? M->cores : 1);
     return 2 * padded * k / measured_between(measured_find(M, MEASURED_PRODUCT, t, which), at) /
            measured_share(t, threads);
 }

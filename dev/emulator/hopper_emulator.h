@@ -17,9 +17,9 @@ work by chance. Here all of it happens as late as possible:
 Reported, with the line of the kernel and then abort(): a product without warpgroup_fence() in its group, or of fewer
 than four warps, or with different arguments in some of them; sums, or fragments of A, that are changed before the wait,
 or are still in flight after it; tiles that TMA overwrites while a product or a store reads them, or that are read while
-TMA brings them; missing shared_fence(), barriers_fence(); misaligned addresses and strides; barriers without init(),
-one arrival too many, more bytes than announced; in a deadlock, what each barrier waits for; work that no thread has
-waited for when the block ends.
+TMA brings them; missing shared_fence(), barriers_fence(); misaligned addresses and strides; stores of rows of 16 bytes
+and a part; barriers without init(), one arrival too many, more bytes than announced; in a deadlock, what each barrier
+waits for; work that no thread has waited for when the block ends.
 
 It is stricter than a GPU: every group of products begins with a fence, A's fragments are in an array that lives until
 the wait, tiles are in dynamic shared memory, the four warps of a warpgroup wait for each other at each of these

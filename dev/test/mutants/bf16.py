@@ -39,7 +39,7 @@ FAULTS = [
     ("sgd_update: blocks repeat their bits", BITS, SGD, "range->first + (uint64_t)begin", "range->first"),
     ("sgd_update: another step's bits", UPDATE, SGD, "w, n, s->step, range->key", "w, n, s->step + 1, range->key"),
     ("adamw_round: blocks repeat their bits", UPDATE, ADAMW, "                    first + (uint64_t)begin, NULL);",
-     "                    first);"),
+     "                    first, NULL);"),
     ("a resumed run rounds as its next step", TRAINER, OPTIMIZER, "values + range.at, range.n, step,",
      "values + range.at, range.n, step + 1,"),
 
