@@ -494,27 +494,29 @@ static inline MatmulWord* matmul_reserve(size_t count) {
 
 // ---- The product ------------------------------------------------------------------------------------------------
 
-// C cut into rectangles, one for each thread. A thread computes its rectangle as if it were alone: it packs the rows of
-// A and the columns of B that it needs itself, even where a neighbour packs the same ones. Packing together would save
-// work, but then threads read lines that another core has just written, overwrite lines that another has just read, and
-// wait at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
+// C cut into rectangles: one for each thread, or, where A is read in place, up to four, which threads take as they
+// become free: a core may be busy with other programs, or of a slower kind. A thread packs what it needs itself, even
+// where a neighbour packs the same. Packing together would save work, but then threads read lines that another core
+// has just written, and wait at barriers: with two cores that costs a tenth of the peak, packing twice a few percent.
 typedef struct {
-    int rows, columns;     // of the grid; rows * columns <= threads
+    int rows, columns;     // of the grid
     int64_t height, width; // of a rectangle, multiples of mr and nr; the last ones are shorter, or empty
 } MatmulGrid;
 
-// The grid whose rectangle takes the least time: its multiply-adds, and packing B and, unless it is read in place, A,
-// where moving a float takes as long as PACK multiply-adds.
+// The grid that takes the least time, or little more with smaller rectangles: their multiply-adds, and packing B and,
+// unless it is read in place, A, where moving a float takes as long as PACK multiply-adds.
 static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads, bool packs_a) {
-    const double PACK = 16;
+    const double PACK = 16, LITTLE = 0.01;
     MatmulGrid best = {0, 0, 0, 0};
     double least = INFINITY;
-    for (int rows = 1; rows <= threads; rows++) {
-        MatmulGrid g = {rows, threads / rows, 0, 0};
-        g.height = div_up(div_up(M, g.rows), kernel->mr) * kernel->mr;
-        g.width = div_up(div_up(N, g.columns), kernel->nr) * kernel->nr;
-        const double cost = (double)g.height * (double)g.width + PACK * (double)(g.width + (packs_a ? g.height : 0));
-        if (cost < least) {
+    for (int each = packs_a || threads == 1 ? 1 : 4; each >= 1; each--) { // rectangles of a thread
+        for (int rows = 1; rows <= threads; rows++) {
+            MatmulGrid g = {rows, threads / rows * each, 0, 0};
+            g.height = div_up(div_up(M, g.rows), kernel->mr) * kernel->mr;
+            g.width = div_up(div_up(N, g.columns), kernel->nr) * kernel->nr;
+            const double moves = (double)(g.width + (packs_a ? g.height : 0));
+            const double cost = each * ((double)g.height * (double)g.width + PACK * moves);
+            if (cost >= (1 - LITTLE) * least || (each > 1 && g.width < kernel->group * kernel->nr)) continue;
             least = cost;
             best = g;
         }
@@ -682,13 +684,13 @@ static inline void matmul_with(const MatmulKernel* kernel, const MatmulProduct* 
     const bool packs_a = !matmul_reads_in_place(kernel, p->a, (int)p->K);
     const MatmulGrid grid = matmul_grid(kernel, (int)p->M, (int)p->N, threads, packs_a);
     const MatmulBlocks blocks = matmul_blocks(kernel, grid.height, p->K);
-    MatmulWord* packed = matmul_reserve((size_t)grid.rows * (size_t)grid.columns * MATMUL_SLOT);
-#pragma omp parallel for num_threads(threads) schedule(static, 1) if (threads > 1)
+    MatmulWord* packed = matmul_reserve((size_t)threads * MATMUL_SLOT);
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1) if (threads > 1)
     for (int cell = 0; cell < grid.rows * grid.columns; cell++) {
         const int64_t m0 = cell / grid.columns * grid.height, n0 = cell % grid.columns * grid.width;
         if (kernel->begin) kernel->begin();
-        matmul_rectangle(kernel, p, blocks, packed + (int64_t)cell * MATMUL_SLOT, m0, min_i64(m0 + grid.height, p->M),
-                         n0, min_i64(n0 + grid.width, p->N));
+        matmul_rectangle(kernel, p, blocks, packed + (int64_t)openmp_thread() * MATMUL_SLOT, m0,
+                         min_i64(m0 + grid.height, p->M), n0, min_i64(n0 + grid.width, p->N));
         if (kernel->end) kernel->end();
     }
 }

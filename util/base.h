@@ -401,14 +401,14 @@ static inline void open_standard_files(void) {
     if (fd > STDERR_FILENO) close(fd);
 }
 
-// The threads of a parallel region.
-static inline int openmp_threads(void) {
+// The threads of a parallel region, and the number of the calling one in it.
 #ifdef _OPENMP
-    return omp_get_max_threads();
+static inline int openmp_threads(void) { return omp_get_max_threads(); }
+static inline int openmp_thread(void) { return omp_get_thread_num(); }
 #else
-    return 1;
+static inline int openmp_threads(void) { return 1; }
+static inline int openmp_thread(void) { return 0; }
 #endif
-}
 
 // Seconds since some fixed moment, never going back.
 static inline double seconds_now(void) {

@@ -330,9 +330,7 @@ inline char* tile_chunk(const char* tile, int row, int chunk) {
 inline void see_matrix(const TensorMap& map, int column, int row, int batch, bool write, Site at) {
     if (column % 8 != 0) fail(at, "TMA: column %d is not a multiple of 8: 16 bytes", column);
     if (write && (column < 0 || row < 0 || batch < 0)) fail(at, "tensor_store: it begins before the matrix");
-    if (write && map.columns % 8 != 0)
-        fail(at, "tensor_store: rows of %lld numbers: TMA writes whole 16 bytes, beyond their ends",
-             (long long)map.columns);
+    if (write && map.columns % 8 != 0) fail(at, "tensor_store: TMA writes whole 16 bytes, beyond rows of this length");
     for (int r = 0; r < map.box_rows; r++) {
         int first, end;
         char* p = matrix_row(map, column, row + r, batch, &first, &end);

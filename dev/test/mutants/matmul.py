@@ -38,6 +38,7 @@ FAULTS = [
     ("rows an odd number apart are read in place", "BF16", MATMUL, "a.across % WORD_NUMBERS == 0 &&", "true &&"),
     ("columns of A are read in place", "FP32", MATMUL, "a.along == 1 && a.across %", "a.across %"),
     ("panels of B share memory", "FP32", MATMUL, "pack(kernel, b + j * (int64_t)words * nr,", "pack(kernel, b,"),
+    ("threads share memory", "FP32", MATMUL, "(int64_t)openmp_thread() * MATMUL_SLOT", "0 * MATMUL_SLOT"),
     ("packing leaves out rests", "FP32", MATMUL, "if (done_wide == width && done_rows == rows) continue;",
      "if (done_wide == width) continue;"),
     ("a vector of C that is needed is left out", "FP32", MATMUL, "if (columns > 32) matmul_vectors_avx512(3,",
@@ -52,5 +53,4 @@ SECONDS = 300
 def run(test, _planted=True):
     flags = ["-std=gnu11", "-w", "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
     program = f"build/test_matmul_{test}"
-    return ["gcc", *flags, f"-DPRECISION_{test}", "dev/test/unit/test_matmul.c", "-o", program, "-lm",
-     "-ldl"], [program]
+    return ["gcc", *flags, f"-DPRECISION_{test}", "dev/test/unit/test_matmul.c", "-o", program, "-lm", "-ldl"], [program]

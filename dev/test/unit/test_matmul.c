@@ -365,17 +365,19 @@ static void test_empty(const MatmulKernel* kernel) {
     check(same && zero, "%s: empty products", kernel->name);
 }
 
-// What matmul_grid() promises to matmul_with(), at sizes that no test could compute: rectangles that cover C, no more
-// of them than threads, and for a large square as much work for each as for any other.
+// What matmul_grid() promises to matmul_with(), at sizes that no test could compute: rectangles that cover C, one for
+// each thread, or up to four if A is not packed, and for a large square as much work for each thread.
 static void test_grid(const MatmulKernel* kernel) {
     static const int sizes[] = {1, 2, 7, 48, 49, 768, 769, 4097, 50304, 1 << 20, INT32_MAX - 1, INT32_MAX};
     enum { SIZES = sizeof sizes / sizeof *sizes };
     int64_t wrong = 0, cases = 0;
     double worst = 0;
-    for (int i = 0; i < SIZES * SIZES * 64; i++, cases++) {
-        const int M = sizes[i % SIZES], N = sizes[i / SIZES % SIZES], threads = 1 + i / SIZES / SIZES;
-        const MatmulGrid g = matmul_grid(kernel, M, N, threads, i % 2 == 0);
-        wrong += g.rows < 1 || g.columns < 1 || g.rows * g.columns > threads || g.height * g.rows < M ||
+    for (int i = 0; i < SIZES * SIZES * 64 * 2; i++, cases++) {
+        const int M = sizes[i % SIZES], N = sizes[i / SIZES % SIZES], threads = 1 + i / SIZES / SIZES / 2;
+        const bool packs_a = i / SIZES / SIZES % 2 == 0;
+        const MatmulGrid g = matmul_grid(kernel, M, N, threads, packs_a);
+        const int64_t each = div_up((int64_t)g.rows * g.columns, threads);
+        wrong += g.rows < 1 || g.columns < 1 || each > (packs_a || threads == 1 ? 1 : 4) || g.height * g.rows < M ||
                  g.width * g.columns < N || g.height % kernel->mr != 0 || g.width % kernel->nr != 0;
         const MatmulBlocks b = matmul_blocks(kernel, g.height, sizes[(i + 5) % SIZES]);
         const int64_t depth = matmul_words(kernel, b.kc);
@@ -383,7 +385,7 @@ static void test_grid(const MatmulKernel* kernel) {
                  depth > MATMUL_KC || b.mc < 1 || b.mc % kernel->mr != 0 || b.mc * depth > MATMUL_PANEL_B ||
                  MATMUL_PANEL_B + kernel->group * kernel->nr * depth > MATMUL_PANELS;
         const bool power = (threads & (threads - 1)) == 0;
-        if (power && M >= 50304 && N >= 50304) worst = fmax(worst, (double)g.height * g.width * threads / M / N);
+        if (power && M >= 50304 && N >= 50304) worst = fmax(worst, (double)g.height * g.width * each * threads / M / N);
     }
     check(wrong == 0, "%s: grids and blocks of %lld shapes up to 2^31", kernel->name, (long long)cases);
     check(worst < 1.02, "%s: 1, 2, 4 ... 64 threads share a large product evenly: %.3f", kernel->name, worst);
