@@ -52,5 +52,5 @@ SECONDS = 300
 
 def run(test, _planted=True):
     flags = ["-std=gnu11", "-w", "-O2", "-march=native", "-fno-math-errno", "-fno-trapping-math", "-fopenmp"]
-    program = f"build/test_matmul_{test}"
-    return ["gcc", *flags, f"-DPRECISION_{test}", "dev/test/unit/test_matmul.c", "-o", program, "-lm", "-ldl"], [program]
+    binary = f"build/test_matmul_{test}"
+    return ["gcc", *flags, f"-DPRECISION_{test}", "dev/test/unit/test_matmul.c", "-o", binary, "-lm", "-ldl"], [binary]
