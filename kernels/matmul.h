@@ -506,7 +506,7 @@ typedef struct {
 // The grid that takes the least time, or little more with smaller rectangles: their multiply-adds, and packing B and,
 // unless it is read in place, A, where moving a float takes as long as PACK multiply-adds.
 static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads, bool packs_a) {
-    const double PACK = 16, LITTLE = 0.01;
+    const double PACK = 16;
     MatmulGrid best = {0, 0, 0, 0};
     double least = INFINITY;
     for (int each = packs_a || threads == 1 ? 1 : 4; each >= 1; each--) { // rectangles of a thread
@@ -515,8 +515,8 @@ static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, i
             g.height = div_up(div_up(M, g.rows), kernel->mr) * kernel->mr;
             g.width = div_up(div_up(N, g.columns), kernel->nr) * kernel->nr;
             const double moves = (double)(g.width + (packs_a ? g.height : 0));
-            const double cost = each * ((double)g.height * (double)g.width + PACK * moves);
-            if (cost >= (1 - LITTLE) * least || (each > 1 && g.width < kernel->group * kernel->nr)) continue;
+            const double cost = each * ((double)g.height * (double)g.width + PACK * moves) * (each > 1 ? 0.99 : 1);
+            if (cost >= least || (each > 1 && g.width < kernel->group * kernel->nr)) continue;
             least = cost;
             best = g;
         }
