@@ -108,8 +108,8 @@ typedef struct {
     int64_t next_row;
 } TileSums;
 
-// c->to = c->from + A B, in that many steps of 32 numbers of k: 2 x 2 tiles of sums, 2 of A and 2 of B, all eight. Each
-// also prefetches some of c->next and of next_rows rows of A from next_a on, a.row bytes apart. `simulated` is fixed.
+// c->to = c->from + A B in `steps` steps of 32 numbers of k, by 2 x 2 tiles of sums, 2 of A and 2 of B. Steps
+// prefetch c->next and next_rows rows of A from next_a on, a.row bytes apart, in parts. simulated: a constant.
 __attribute__((always_inline)) static inline void tiles_product(Tile* simulated, TilePair a, TilePair b, int steps,
                                                                 const TileSums* c, const char* next_a, int next_rows) {
     enum { W = TILE_WORDS };

@@ -26,7 +26,7 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
 
                  N                                 nr
           +-------------+          K            +------+
-          |             |      +-------+        |      |   each thread, for its rectangle of C:
+          |             |      +-------+        |      |   a thread, for each rectangle of C:
         M |   |tile|.|..|  +=  | mr, kc|   x    | kc   |      for every m0 (step mc) and k0 (step kc): pack a block of A
           |             |      +-------+        |      |         for every few panels of B: pack them
           |             |      |  ...  |        +------+            for every mr rows of A
@@ -84,7 +84,7 @@ enum { WORD_NUMBERS = sizeof(MatmulWord) / sizeof(floatX) };
 typedef enum { MATMUL_FLOATS, MATMUL_PAIRS, MATMUL_TILES } MatmulLayout;
 
 // Rows of A: word k of row i is at data[i*across + k*along]; for tiles k is a multiple of 16, and 15 words follow it.
-// next: of the rows below, next_rows that this tile prefetches, if it is of AMX.
+// next: the first of next_rows rows further down, which a kernel of tiles prefetches.
 typedef struct {
     const MatmulWord* data;
     int64_t across, along;
@@ -225,8 +225,8 @@ matmul_tile_avx512_bf16(int depth, const MatmulRows* a, const MatmulWord* b, int
 
 // 32 rows of A, or columns of B, in two tiles: words from one tile to the other, from row to row, and from k to k.
 static inline TilePair matmul_tile_pair(const MatmulWord* data, int64_t next_tile, int64_t row, int64_t k) {
-    enum { WORD = sizeof(MatmulWord) };
-    const TilePair pair = {data, data + next_tile, row * WORD, TILE_WORDS * k * WORD};
+    const int64_t word = sizeof *data;
+    const TilePair pair = {data, data + next_tile, row * word, TILE_WORDS * k * word};
     return pair;
 }
 
@@ -503,8 +503,8 @@ typedef struct {
     int64_t height, width; // of a rectangle, multiples of mr and nr; the last ones are shorter, or empty
 } MatmulGrid;
 
-// The grid that takes the least time, or little more with smaller rectangles: their multiply-adds, and packing B and,
-// unless it is read in place, A, where moving a float takes as long as PACK multiply-adds.
+// The grid that takes the least time, or 1 % more with smaller rectangles: multiply-adds, and packing B and, unless it
+// is read in place, A, where moving a float takes as long as PACK multiply-adds.
 static inline MatmulGrid matmul_grid(const MatmulKernel* kernel, int M, int N, int threads, bool packs_a) {
     const double PACK = 16;
     MatmulGrid best = {0, 0, 0, 0};

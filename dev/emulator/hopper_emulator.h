@@ -17,9 +17,9 @@ work by chance. Here all of it happens as late as possible:
 Reported, with the line of the kernel and then abort(): a product without warpgroup_fence() in its group, or of fewer
 than four warps, or with different arguments in some of them; sums, or fragments of A, that are changed before the wait,
 or are still in flight after it; tiles that TMA overwrites while a product or a store reads them, or that are read while
-TMA brings them; missing shared_fence(), barriers_fence(); misaligned addresses and strides; stores of rows of 16 bytes
-and a part; barriers without init(), one arrival too many, more bytes than announced; in a deadlock, what each barrier
-waits for; work that no thread has waited for when the block ends.
+TMA brings them; missing shared_fence(), barriers_fence(); misaligned addresses and strides; stores to rows that are no
+multiple of 16 bytes; barriers without init(), one arrival too many, more bytes than announced; in a deadlock, what each
+barrier waits for; work that no thread has waited for when the block ends.
 
 It is stricter than a GPU: every group of products begins with a fence, A's fragments are in an array that lives until
 the wait, tiles are in dynamic shared memory, the four warps of a warpgroup wait for each other at each of these
@@ -330,7 +330,7 @@ inline char* tile_chunk(const char* tile, int row, int chunk) {
 inline void see_matrix(const TensorMap& map, int column, int row, int batch, bool write, Site at) {
     if (column % 8 != 0) fail(at, "TMA: column %d is not a multiple of 8: 16 bytes", column);
     if (write && (column < 0 || row < 0 || batch < 0)) fail(at, "tensor_store: it begins before the matrix");
-    if (write && map.columns % 8 != 0) fail(at, "tensor_store: TMA writes whole 16 bytes, beyond rows of this length");
+    if (write && map.columns % 8 != 0) fail(at, "tensor_store: rows of %d numbers, no multiple of 8", (int)map.columns);
     for (int r = 0; r < map.box_rows; r++) {
         int first, end;
         char* p = matrix_row(map, column, row + r, batch, &first, &end);

@@ -16,7 +16,7 @@ changed = {name for name in changed if name.endswith((".h", ".c", ".cu", ".cuh")
 sources, text = {}, {}
 for test in sys.argv[1:] if changed else []:
     path = f"dev/test/unit/{test}.c" if test != "test_gpt" else "test_gpt.c"
-    found = lines(os.environ.get("CC", "gcc"), "-DPRECISION_BF16", "-MM", "-x", "c", path)[1:]
+    found = lines(os.environ.get("CC", "gcc"), "-MM", "-x", "c", path)[1:]
     sources[test] = {os.path.normpath(name) for name in found if name != "\\"}
     with open(path, encoding="utf-8") as f:
         text[test] = f.read()

@@ -262,7 +262,7 @@ static const Bug bugs[] = {
     {SMALL(TILE_PAST_THE_END), SAYS("are not in dynamic shared memory")},
     {SMALL(COLUMN_NOT_ALIGNED), SAYS("column 4 is not a multiple of 8")},
     {SMALL(STORE_BEFORE_MATRIX), SAYS("tensor_store: it begins before the matrix")},
-    {SMALL(STORE_OF_SHORT_ROWS), SAYS("tensor_store: TMA writes whole 16 bytes")},
+    {SMALL(STORE_OF_SHORT_ROWS), SAYS("tensor_store: rows of 60 numbers, no multiple of 8")},
     {SMALL(STORE_NOT_WAITED_FOR), SAYS("its thread ends without tensor_store_wait_read()")},
     {SMALL(STORE_NOT_COMMITTED), SAYS("its thread ends without tensor_store_wait_read()")},
     {SMALL(STORE_OVERWRITTEN), SAYS("was overwritten before tensor_store_wait_read()")},

@@ -95,7 +95,8 @@ def rms(values):
 def compare(precision, narrow, wide):
     """narrow, wide: (loss, norm) of each step in 16 bits and in float32, for each seed."""
     pairs = list(zip(narrow, wide))
-    d, steps = [[a[0] - b[0] for a, b in zip(*pair)] for pair in pairs], len(wide[0])
+    steps = len(wide[0])
+    d = [[a[0] - b[0] for a, b in zip(*pair)] for pair in pairs]
     noise = [[UNIT[precision] * WEIGHT * b[1] for b in run] for run in wide]
     of_all = lambda runs, first, end: rms([v for run in runs for v in run[first:end]])
     of_noise = lambda first: of_all(d, first, first + WINDOW) / of_all(noise, first, first + WINDOW)
@@ -207,7 +208,8 @@ def main():
     name = lambda precision, seed: f"{precision}-{seed or 'default'}"
     once, again = name(types[0], seeds[0]), types[0] + "-again"
     runs = [(name(t, s), t, s) for s in seeds for t in ["fp32"] + types] + [(again, types[0], seeds[0])]
-    folder, curves = lambda run: os.path.join(work, run), {}
+    folder = lambda run: os.path.join(work, run)
+    curves = {}
     try:
         for i in range(0, len(runs), at_once):
             started = [(r, start(args, t, folder(r), seed=s)) for r, t, s in runs[i : i + at_once]]
