@@ -35,8 +35,8 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
 bf16. Two neighbours along k are a pair, a word of 32 bits, and packing moves words as it moves floats. Sums are
 float32.
 
-    AMX            tiles of 16 x 16 sums, 32 numbers of k a step (amx.h); C in tiles of 32 x 32, of which eight
-                   panels of B (786 KB) serve 32 rows of A (98 KB: beyond L1, so the next ones are prefetched)
+    AMX            tiles of 16 x 16 sums, 32 numbers of k a step (amx.h); C in tiles of 32 x 32; eight panels
+                   of B (786 KB) serve 32 rows of A (98 KB: beyond L1, so the next rows are prefetched)
     AVX-512 BF16   VDPBF16PS adds a pair to each of 16 sums: twice the speed of float32 on AMD, half of it on Intel
     neither        packing widens pairs to two floats, for the kernels of float32
 
@@ -230,6 +230,7 @@ static inline TilePair matmul_tile_pair(const MatmulWord* data, int64_t next_til
     return pair;
 }
 
+// A tile of C by AMX or, simulated, in C.
 __attribute__((always_inline)) static inline void matmul_by_tiles(Tile* simulated, int depth, const MatmulRows* a,
                                                                   const MatmulWord* b, const TileSums* c) {
     const TilePair a_tiles = matmul_tile_pair(a->data, TILE_ROWS * a->across, a->across, a->along);
@@ -245,7 +246,6 @@ AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulRows* a, co
 }
 #endif
 
-// The same in C, for tests.
 static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
                                          const TileSums* c) {
     Tile tiles[8];
