@@ -13,8 +13,6 @@ of the buffers tell host from device memory, which decides the backend:
                      itself it calls comm_synchronize.
                      Without NCCL, or where ranks share a GPU, which NCCL refuses: MPI, staged through host memory.
                      start: copies the buffer to the host. wait: copies the result back. Slow, but always possible.
-    host memory,     where torchrun and not MPI has started the job (comm/rendezvous.h): NCCL, through device memory,
-    no MPI           all at the start. It blocks: of two ranks one sends while the other receives.
 
 All members of a group start its operations in the same order. A message has a tag, whose lowest bit is its direction (0
 forward, 1 backward). MPI matches messages by their tags, but since NCCL has none, the messages of one rank to another
@@ -26,7 +24,7 @@ its group has a progress thread (comm_open_thread, comm/comm_progress_thread.h).
 once, by MPI's blocking calls, whose algorithms are better (in a group with a thread, they use the thread, too).
 
 A group of one sends nothing; results are copied. A process that no launcher has started is the only rank, and so is
-every process of a program built without MPI (USE_MPI) and NCCL (USE_NCCL).
+every process of a program built without MPI (USE_MPI).
 
 Bytes. A rank's traffic is counted as that of an algorithm of least traffic (Thakur, Rabenseifner, Gropp 2005,
 "Optimization of collective communication operations in MPICH", section 4; NCCL's "bus bandwidth" has the same
@@ -103,10 +101,6 @@ static inline void comm_dispatch(CommRequest* r) {
             comm_plan_nccl_start(r);
         else
             comm_nccl_start(r);
-        return;
-    }
-    if (!device && !comm_has_mpi(r->comm)) {
-        comm_nccl_run_for_host(r);
         return;
     }
 #endif
@@ -272,7 +266,7 @@ static inline const char* comm_device_text(const Comm* world) { return world->jo
 // Ends the job's communication. All ranks call it.
 static inline void comm_close(Comm* world) {
 #ifdef USE_NCCL
-    if (comm_has_mpi(world)) comm_barrier(world); // no rank releases NCCL before all have arrived
+    if (world->size > 1) comm_barrier(world); // no rank releases NCCL before all have arrived
     comm_nccl_end(world);
 #endif
 #ifdef USE_MPI
@@ -331,9 +325,6 @@ static inline void comm_open(Comm* world) {
     world->mpi = MPI_COMM_NULL;
     if (comm_is_launched()) comm_mpi_open(world, comm_stop);
 #endif
-#ifdef USE_NCCL
-    if (!world->job) comm_open_without_mpi(world);
-#endif
     comm_check_launcher(world);
 }
 
@@ -347,10 +338,6 @@ static inline void comm_open_device(Comm* world) {
     const size_t size = sizeof world->job->device_text;
 #ifdef USE_NCCL
     int a, b;
-    if (world->nccl) { // comm_open has done it
-        comm_check_gpu(world->job);
-        return;
-    }
     const CommCard mine = comm_card(world);
     CommCard* cards = (CommCard*)checked_calloc((size_t)world->size, sizeof(CommCard), "the ranks");
     comm_all_gather(world, cards, &mine, sizeof mine, COMM_BYTE);
@@ -383,35 +370,15 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
     return child;
 }
 
-#ifdef USE_NCCL
-// This rank's number in its new group, from the colors and keys of all of the parent's ranks.
-static inline void comm_find_place(Comm* child, Comm* parent, int color, int key) {
-    const int32_t mine[2] = {color, key};
-    const int64_t counted = parent->size_bytes;
-    int32_t* all = (int32_t*)checked_malloc((size_t)parent->size * sizeof mine, "a group");
-    comm_all_gather(parent, all, mine, 2, COMM_INT32);
-    parent->size_bytes = counted; // MPI_Comm_split is not counted either
-    child->rank = child->size = 0;
-    for (int rank = 0; rank < parent->size; rank++) {
-        if (all[2 * rank] != color) continue;
-        const int other = all[2 * rank + 1];
-        child->size++;
-        child->rank += other < key || (other == key && rank < parent->rank);
-    }
-    free(all);
-}
-#endif
-
 // The group of all ranks of parent that gave the same color (>= 0), ordered by key. All of parent's ranks call it.
 static inline Comm comm_split(Comm* parent, int color, int key, const char* name) {
     Comm child = comm_child(parent, name);
     (void)color, (void)key;
     if (parent->size == 1) return child;
 #ifdef USE_MPI
-    if (comm_has_mpi(parent)) comm_mpi_split(&child, parent, color, key);
+    comm_mpi_split(&child, parent, color, key);
 #endif
 #ifdef USE_NCCL
-    if (!comm_has_mpi(parent)) comm_find_place(&child, parent, color, key);
     if (parent->nccl) child.nccl = nccl_split(&parent->job->open, parent->nccl, color, child.rank, child.size, 0, name);
 #endif
     return child;
@@ -422,20 +389,7 @@ static inline Comm comm_split_machine(Comm* world) {
     Comm child = comm_child(world, "machine");
     if (world->size == 1) return child;
 #ifdef USE_MPI
-    if (comm_has_mpi(world)) {
-        comm_mpi_split_machine(&child, world);
-        return child;
-    }
-#endif
-#ifdef USE_NCCL
-    const int64_t counted = world->size_bytes;
-    int64_t mine = (int64_t)comm_machine(), *all = (int64_t*)checked_malloc((size_t)world->size * 8, "the machines");
-    int first = 0; // the first rank on this machine
-    comm_all_gather(world, all, &mine, 1, COMM_INT64);
-    world->size_bytes = counted;
-    while (all[first] != mine) first++;
-    free(all);
-    child = comm_split(world, first, world->rank, "machine");
+    comm_mpi_split_machine(&child, world);
 #endif
     return child;
 }

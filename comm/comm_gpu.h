@@ -1,16 +1,15 @@
 /*
-comm_gpu.h: operations on device memory, and operations on host memory through it. comm.h has the table of backends.
+comm_gpu.h: operations on device memory. comm.h has the table of backends.
 
 Staged through host memory. Device buffers are copied to the host, MPI works on the copies, results are copied back. A
 copy from the device waits for the work that writes its source, and a copy to it comes after all earlier reads of its
 destination.
 
-NCCL, on the group's stream; a message on its lane (comm_nccl.h). Without MPI host memory is copied through device
-memory; the host waits and polls for errors meanwhile.
+NCCL, on the group's stream; a message on its lane (comm_nccl.h).
 
 Shared GPUs. NCCL needs one GPU per rank: two ranks of a communicator on one GPU would wait for each other's kernels. So
 all ranks exchange a card with their machine and the address of their GPU, and if two are equal, device memory goes
-through the host, in all groups; without MPI there is no run. To make NCCL accept shared GPUs, for tests, set
+through the host, in all groups. To make NCCL accept shared GPUs, for tests, set
 NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a different NCCL_HOSTID for every rank (any NCCL; then also
 NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 */
@@ -77,27 +76,12 @@ static inline void comm_deliver(CommRequest* r) {
 // ---- NCCL -------------------------------------------------------------------------------------------------------
 
 #ifdef USE_NCCL
-// Ends the run after a rank has died. If that rank has not reported why, this one reports it.
-__attribute__((noreturn)) static inline void comm_lose(const Rendezvous* r) {
-    if (!r->told)
-        die("rank %d has ended without a word: it was killed, or its machine is lost; see what it printed last",
-            r->lost);
-    fflush(stdout);
-    if (process.stop) process.stop(EXIT_RUN);
-    exit(EXIT_RUN);
-}
-
-// Ends the run if NCCL reports an error or, every tenth of a second, if a rank has died.
+// Ends the run if NCCL reports an error.
 static inline void comm_look(CommJob* job) {
     ncclResult_t code;
     const NcclGroup* broken = nccl_find_error(job->open, &code);
-    const double now = seconds_now();
-    if (job->rendezvous && (broken || now - job->looked >= 0.1)) {
-        job->looked = now;
-        if (rendezvous_hear(job->rendezvous, broken ? COMM_FIRST_WORD : 0)) comm_lose(job->rendezvous);
-    }
     if (!broken) return;
-    if (!job->rendezvous) usleep((useconds_t)(COMM_FIRST_WORD * 1e6)); // mpirun may end this rank meanwhile
+    usleep((useconds_t)(COMM_FIRST_WORD * 1e6)); // mpirun may end this rank meanwhile
     nccl_fail(code, broken, "an operation");
 }
 
@@ -158,37 +142,6 @@ static inline void comm_nccl_start(CommRequest* r) {
     r->done = nccl_end(g);
 }
 
-// Device memory for copies of host memory; kept until more is needed.
-static inline void* comm_scratch(CommJob* job, size_t bytes) {
-    if (bytes <= job->scratch_bytes) return job->scratch;
-    cuda_check(cudaFree(job->scratch), "cudaFree");
-    job->scratch_bytes = round_up(bytes, (size_t)1 << 20);
-    if (cudaMalloc(&job->scratch, job->scratch_bytes) != cudaSuccess)
-        die("out of GPU memory: %.1f MB for messages of the host", (double)job->scratch_bytes / 1e6);
-    return job->scratch;
-}
-
-// Host memory through the device: both copies on the group's stream.
-static inline void comm_nccl_run_for_host(CommRequest* r) {
-    const NcclGroup* g = r->comm->nccl;
-    r->blocking = true;
-    if (r->n == 0 && r->kind != COMM_BARRIER) return;
-    char* block = (char*)comm_scratch(r->comm->job, comm_staged_bytes(r));
-    CommRequest there = *r;
-    there.in = block + comm_staged_in(r);
-    there.out = block + comm_staged_out(r);
-    if (comm_in_bytes(r) > 0)
-        cuda_check(
-            cudaMemcpyAsync((void*)(uintptr_t)there.in, r->in, comm_in_bytes(r), cudaMemcpyHostToDevice, g->stream),
-            "a copy to the GPU");
-    comm_nccl_issue(&there, g);
-    comm_wait_for_stream(r->comm->job, g->stream);
-    if (comm_out_bytes(r) > 0)
-        cuda_check(cudaMemcpyAsync(r->out, there.out, comm_out_bytes(r), cudaMemcpyDeviceToHost, g->stream),
-                   "a copy from the GPU");
-    cuda_check(cudaStreamSynchronize(g->stream), "a copy from the GPU");
-}
-
 static inline bool comm_nccl_is_done(const CommRequest* r) {
     if (r->self) return nccl_self_is_done(r->self, r->message);
     return !r->done || nccl_is_done(r->done);
@@ -212,17 +165,6 @@ static inline uint64_t comm_machine(void) {
     if (f && fgets(text + strlen(text), 100, f)) text[sizeof text - 1] = 0;
     if (f) fclose(f);
     return hash_string(text);
-}
-
-// process.stop if MPI has not started the job. The other ranks hear of it. _exit, because ncclCommAbort or exit() could
-// wait for a kernel that waits for a rank that has ended; the driver ends all kernels of a process that has exited.
-__attribute__((noreturn)) static inline void comm_stop_without_mpi(int status) {
-    CommJob* job = comm_job;
-    process.stop = NULL; // further failures end here
-    const bool peace = status == EXIT_ARGUMENTS && rendezvous_meet(job->rendezvous, 'u', COMM_TOGETHER);
-    if (status == EXIT_ARGUMENTS && !peace) comm_say_lonely();
-    if (!peace) rendezvous_say(job->rendezvous, 'd');
-    _exit(status);
 }
 
 // A rank's card: with all of them, every rank knows which ranks share a GPU.
@@ -277,49 +219,12 @@ static inline bool comm_open_nccl(Comm* world, const CommCard* cards, int* a, in
     for (int rank = 0; rank < world->size; rank++) may_share = may_share && cards[rank].may_share;
     const bool shared = comm_find_sharing(cards, world->size, a, b);
     if (shared && !may_share) return false;
-    memcpy(job->gpu, cards[world->rank].gpu, sizeof job->gpu);
-    comm_scratch(job, 256);
+    cuda_check(cudaMalloc(&job->scratch, 256), "cudaMalloc");
     world->nccl = nccl_open(&job->open, world->name, world->rank, world->size, cards[0].id);
     nccl_check(ncclGetVersion(&version), world->nccl, "the version");
     snprintf(job->device_text, sizeof job->device_text, "NCCL %d.%d.%d%s", version / 10000, version / 100 % 100,
              version % 100, shared ? ", ranks share a GPU" : "");
     return true;
-}
-
-// Joins the ranks that torchrun, srun or a loop in a shell has started. Each selects its GPU now, as even host memory
-// goes through it.
-static inline void comm_open_without_mpi(Comm* world) {
-    Rendezvous meeting;
-    Error error;
-    int a, b;
-    if (!rendezvous_read(&meeting, &error)) die("%s", error.text);
-    if (meeting.size == 1) return;
-    world->rank = process.rank = meeting.rank;
-    world->size = meeting.size;
-    device_open(meeting.local);
-    CommCard* cards = (CommCard*)checked_calloc((size_t)meeting.size, sizeof(CommCard), "the ranks");
-    const CommCard mine = comm_card(world);
-    if (!rendezvous_join(&meeting, cards, &mine, sizeof mine, &error)) die("%s", error.text);
-    world->job = comm_job_new();
-    world->job->rendezvous = (Rendezvous*)checked_malloc(sizeof meeting, "the rendezvous");
-    *world->job->rendezvous = meeting;
-    process.stop = comm_stop_without_mpi;
-    if (!comm_open_nccl(world, cards, &a, &b))
-        die_usage(
-            "ranks %d and %d share GPU %s of %s, which NCCL refuses: start one rank a GPU, or start them by a build "
-            "with MPI and mpirun: then messages go through the host",
-            a, b, cards[a].gpu, cards[a].host);
-    free(cards);
-}
-
-// Checks that the GPU is still the one that comm_open selected.
-static inline void comm_check_gpu(const CommJob* job) {
-    char gpu[32];
-    comm_gpu(gpu);
-    if (strcmp(gpu, job->gpu) != 0)
-        die("this rank has begun on GPU %s and was then given GPU %s: its number on this machine is not what its "
-            "launcher says (LOCAL_RANK, SLURM_LOCALID)",
-            job->gpu, gpu);
 }
 
 // Ends a process whose communicators do not close in time. All its work is done, and the driver ends the kernels.
@@ -334,7 +239,6 @@ static void comm_end_late(int signal) {
 static inline void comm_nccl_end(Comm* world) {
     CommJob* job = world->job;
     if (!world->nccl) return;
-    if (job->rendezvous && !rendezvous_meet(job->rendezvous, 'm', INFINITY)) comm_lose(job->rendezvous);
     fflush(stdout);
     snprintf(comm_end_late_text, sizeof comm_end_late_text,
              "%s: rank %d: NCCL did not close its communicators within %d s; all work was done before that\n",
@@ -345,10 +249,6 @@ static inline void comm_nccl_end(Comm* world) {
     alarm(limit);
     signal(SIGALRM, before);
     cuda_check(cudaFree(job->scratch), "cudaFree");
-    if (job->rendezvous) {
-        rendezvous_close(job->rendezvous);
-        free(job->rendezvous);
-    }
     world->nccl = NULL;
 }
 

@@ -652,7 +652,7 @@ static inline CommPlans* comm_plans_of(Comm* c) {
     int found = 0;
     c->plans->mpi = MPI_COMM_NULL;
     c->plans->tags = PLAN_TAGS;
-    if (!comm_has_mpi(c)) return c->plans;
+    if (c->size == 1) return c->plans;
     comm_mpi_check(MPI_Comm_dup(c->mpi, &c->plans->mpi), c, "the plans of a group");
     comm_mpi_check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found), c, "the plans of a group");
     if (found && *most > PLAN_TAGS) c->plans->tags = *most;

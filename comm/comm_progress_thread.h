@@ -362,7 +362,7 @@ static inline void comm_open_thread(Comm* c, bool urgent) {
     if (c->nccl) return;
 #endif
 #ifdef USE_MPI
-    if (comm_has_mpi(c) && c->size > 1 && c->job->threads && !c->thread) comm_thread_new(c, urgent);
+    if (c->size > 1 && c->job->threads && !c->thread) comm_thread_new(c, urgent);
 #endif
 }
 

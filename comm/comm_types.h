@@ -15,7 +15,6 @@ comm_gpu.h.
 #endif
 #ifdef USE_NCCL
 #include "comm_nccl.h"
-#include "rendezvous.h"
 #endif
 
 // Tables have the order of these constants.
@@ -62,12 +61,8 @@ typedef struct {
     struct CommThread* thread; // list of the groups' threads (comm_progress_thread.h)
 #endif
 #ifdef USE_NCCL
-    NcclGroup* open;        // all communicators
-    Rendezvous* rendezvous; // if MPI has not started the job; else NULL
-    char gpu[32];           // the address of this rank's GPU
-    void* scratch;          // device copies of host memory; at least 256 bytes, ...
-    size_t scratch_bytes;   // ... its size
-    double looked;          // time of the last poll for dead ranks
+    NcclGroup* open; // all communicators
+    void* scratch;   // device memory for barriers and first messages, 256 bytes
 #endif
 } CommJob;
 
@@ -86,7 +81,7 @@ typedef struct {
     CommJob* job;            // NULL for a process that no launcher has started
     struct CommPlans* plans; // for its operations (comm_planned.h), or NULL
 #ifdef USE_MPI
-    MPI_Comm mpi;              // MPI_COMM_NULL for a group of one, or if MPI has not started the job
+    MPI_Comm mpi;              // MPI_COMM_NULL for a group of one
     struct CommThread* thread; // that runs its operations (comm_progress_thread.h), or NULL
 #endif
 #ifdef USE_NCCL
@@ -139,16 +134,6 @@ static inline int64_t comm_type_bytes(CommType type) {
 
 // Bytes that this rank has sent in this group: exact up to the rounding of this one division.
 static inline double comm_bytes(const Comm* c) { return (double)c->size_bytes / c->size; }
-
-// Whether MPI has started the job, and is the backend of host memory.
-static inline bool comm_has_mpi(const Comm* c) {
-    (void)c;
-#ifdef USE_MPI
-    return c->mpi != MPI_COMM_NULL;
-#else
-    return false;
-#endif
-}
 
 // The bytes that comm_bytes counts for an operation, times the size of the group.
 static inline int64_t comm_size_bytes(const CommRequest* r) {

@@ -25,7 +25,7 @@ $(if $(filter cuda,$(DEVICE)$(cublaslt)),$(error DEVICE=cuda needs cublasLt.h an
     and none of $(cuda_places) has both: install CUDA $(cuda_version)'s libcublas-dev or the wheel \
     nvidia-cublas, or take DEVICE=cpu))
 CUDA_INCLUDES := $(foreach l,$(filter $(wheels:%=%/%),$(cublaslt) $(nccl)),-isystem $(dir $(l))../include)
-NCCL_FLAGS := $(if $(nccl),-DUSE_NCCL)
+NCCL_FLAGS := $(if $(and $(nccl),$(MPI_FLAGS)),-DUSE_NCCL)
 CUDA_LIBS := $(foreach l,$(cublaslt) $(nccl),-L$(dir $(l)) -l:$(notdir $(l)) -Xlinker -rpath -Xlinker $(dir $(l)))
 NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) $(METHODS_FLAG) \
     $(CUDA_INCLUDES) $(NCCL_FLAGS) $(precision_flag) -x cu

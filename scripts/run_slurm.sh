@@ -38,7 +38,7 @@ if [ -z "${SLURM_JOB_ID:-}" ] || [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; the
     esac
 fi
 [ -x "$program" ] || stop 1 "there is no $PWD/train_gpt: type make and then sbatch in the project's folder"
-grep -q MPI_Init "$program" || grep -q ncclCommInitRank "$program" ||
+grep -q MPI_Init "$program" ||
     stop 1 "$PWD/train_gpt was built without MPI: load the cluster's MPI module, type make again"
 
 # The cores of a rank. Since Slurm 22.05 srun does not take them from sbatch's options.
@@ -55,18 +55,6 @@ mpi=${SLURM_MPI_TYPE:-}
 for type in $wanted; do
     case $types in *" $type "*) mpi=${mpi:-$type} ;; esac
 done
-
-# A build with NCCL alone: the ranks meet at this machine, the job's first, and show each other a secret. It is drawn
-# here, as a job's number can be guessed, and goes through the environment: command lines are open to every user of a
-# machine.
-everything=""
-if ! grep -q MPI_Init "$program"; then
-    mpi=none everything=ALL
-    [ -n "${THREEFOLD_SECRET:-}" ] || THREEFOLD_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-    MASTER_ADDR=${MASTER_ADDR:-${SLURMD_NODENAME:-$(uname -n)}}
-    MASTER_PORT=${MASTER_PORT:-$((20000 + SLURM_JOB_ID % 10000))}
-    export THREEFOLD_SECRET MASTER_ADDR MASTER_PORT
-fi
 
 # A requeued run is resumed.
 restarts=${SLURM_RESTART_COUNT:-0} out="" resumes=""
@@ -88,7 +76,7 @@ cancel() {
 trap cancel TERM
 
 # A rank that fails ends the job: the others would wait for it until the time is over.
-srun ${mpi:+--mpi="$mpi"} ${everything:+--export="$everything"} --cpus-per-task="$cpus" --kill-on-bad-exit=1 \
+srun ${mpi:+--mpi="$mpi"} --cpus-per-task="$cpus" --kill-on-bad-exit=1 \
     "$program" "$@" &
 run=$!
 [ -z "$cancelled" ] || kill -s USR1 "$run" # it came a moment ago

@@ -180,31 +180,10 @@ card=name,driver_version,memory.total,clocks.max.sm,clocks.sm,power.draw,tempera
 commit=${COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)} # COMMIT: for a copy without .git
 export BUILD log arch
 
-# nccl_ranks N PROGRAM...: starts N ranks without MPI, as torchrun does. By NCCL_HOSTID each seems to be on a host of
-# its own, so that NCCL lets them share the GPU. When a rank has failed the others have 5 seconds. Ranks are killed by
-# SIGKILL, as a trainer ends at SIGTERM only after its step.
+# nccl_ranks N PROGRAM...: by NCCL_HOSTID each rank seems to be on a host of its own, so that NCCL lets them share a GPU
 nccl_ranks() {
-    local n=$1 status=0 end=1000 rank pids=()
-    shift
-    trap 'kill -9 "${pids[@]}"; cat "$log"/rank*.log; exit 1' TERM # a time-out
-    for ((rank = 0; rank < n; rank++)); do
-        RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=29517 NCCL_HOSTID=rank$rank \
-            NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=1 \
-            "$@" >"$log/rank$rank.log" 2>&1 </dev/null &
-        pids+=($!)
-    done
-    while [ ${#pids[@]} -gt 0 ] && [ $SECONDS -lt $end ]; do
-        for rank in "${!pids[@]}"; do
-            if kill -0 "${pids[rank]}" 2>/dev/null; then continue; fi
-            wait "${pids[rank]}" || status=1
-            [ $status = 0 ] || [ $end -lt 1000 ] || end=$((SECONDS + 5))
-            unset "pids[rank]"
-        done
-        sleep 0.1
-    done
-    [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}"
-    cat "$log"/rank[1-9]*.log "$log/rank0.log"
-    return $status
+    NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_NVLS_ENABLE=0 NCCL_MAX_CTAS=1 \
+        scripts/mpirun.sh -np "$1" sh -c 'NCCL_HOSTID=rank${OMPI_COMM_WORLD_RANK:-$PMI_RANK} exec "$@"' sh "${@:2}"
 }
 export -f nccl_ranks
 

@@ -32,10 +32,10 @@ static void time_out(int signal) {
     _exit(EXIT_TIME_OUT);
 }
 
-// From the start: also the rendezvous and the beginning of NCCL can hang.
+// From the start: also the beginning of MPI and NCCL can hang.
 static void limit_time(int seconds) {
     snprintf(time_out_text, sizeof time_out_text, "cuda_comm: rank %s is not done within %d s\n",
-             getenv("RANK") ? getenv("RANK") : "?", seconds);
+             getenv("OMPI_COMM_WORLD_RANK") ? getenv("OMPI_COMM_WORLD_RANK") : "?", seconds);
     signal(SIGALRM, time_out);
     alarm((unsigned)seconds);
 }

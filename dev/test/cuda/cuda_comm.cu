@@ -1,11 +1,10 @@
 /*
 cuda_comm.cu: comm.h where there is a device: every operation on device memory and on host memory, whoever carries it;
 messages on lanes in adverse orders, and whole schedules; how it all ends when something goes wrong.
-dev/test/cuda/cuda_comm.sh builds it three times, and starts it with 1 to 4 ranks:
+dev/test/cuda/cuda_comm.sh builds it twice, and starts it with 1 to 4 ranks:
 
-    with MPI, without NCCL      device memory goes through the host
-    with both                   NCCL carries device memory, MPI host memory; or, where ranks share a GPU, as before
-    with NCCL, without MPI      started by a loop in a shell; host memory goes through the device
+    without NCCL      device memory goes through the host
+    with NCCL         NCCL carries device memory, MPI host memory; or, where ranks share a GPU, as before
 
 NCCL is that of dev/test/fake on the emulator, and the real one on GPUs. Every rank counts its own checks; rank 0 prints
 all of its own, the others what failed.
@@ -687,7 +686,7 @@ int main(int argc, char** argv) {
     test_nothing(true), test_nothing(false);
     test_much(true), test_much(false);
     world.piece = 24; // MPI: pieces that end in the middle of parts
-    if (comm_has_mpi(&world)) test_operations(&world, "in pieces of 24 bytes", true, 19);
+    test_operations(&world, "in pieces of 24 bytes", true, 19);
     world.piece = COMM_PIECE;
     test_rounding(COMM_BF16), test_rounding(COMM_FP16);
     test_order_of_streams();

@@ -16,7 +16,7 @@ BUILDS = {
     "asan": ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "tsan": ["-O1", "-g", "-fsanitize=thread"],
     "fake": ["-O1", "-DUSE_CUBLASLT", "-Idev/test/fake"],
-    "nccl": ["-O1", "-DUSE_NCCL", "-Idev/test/fake", "-DRENDEZVOUS_SECONDS=20"],
+    "nccl": ["-O1", "-DUSE_NCCL", "-Idev/test/fake"],
     "mpi": ["-O1", "-DUSE_MPI"],
 }
 

@@ -1,9 +1,8 @@
-"""Faults of runs that survive: the heartbeat and the watchdog (test_watchdog), the rendezvous (test_rendezvous), the
-supervisor (test_stop.sh, without MPI)."""
+"""Faults of runs that survive: the heartbeat and the watchdog (test_watchdog), the supervisor (test_stop.sh, without
+MPI)."""
 import mutate
 
 WHERE, WATCH, SUPERVISE = "util/heartbeat.h", "trainer/watchdog.h", "scripts/supervise.sh"
-MEET, HASH = "comm/rendezvous.h", "util/sha256.h"
 
 FAULTS = [
     # What rows say
@@ -88,30 +87,6 @@ FAULTS = [
     ("speak: the one to blame comes twice", WATCH, "        if (i == without) continue;\n", ""),
     ("speak: the others in any order", WATCH, "while (k > 0 && watchdog_before(", "while (k < 0 && watchdog_before("),
     ("end: a rank does not say that it ends", WATCH, "    __atomic_store_n(&row->ended, 1, __ATOMIC_RELAXED);", ""),
-    # Strangers at the rendezvous
-    ("meet: any proof makes a rank", MEET, "if (sha256_equal(proof, g->rest.proof)) return", "return"),
-    ("meet: any rank 0 is believed", MEET, "    if (!sha256_equal(proof, challenge.proof)) return false;\n", ""),
-    ("meet: any answer is believed", MEET, "    if (!sha256_equal(proof, answer.proof)) return false;\n", ""),
-    ("meet: a proof counts in every conversation", MEET, "    said.talk = *talk;\n", "    (void)talk;\n"),
-    ("meet: a proof counts for other bytes", MEET, "    sha256(said.digest, bytes, n);\n",
-     "    (void)bytes, (void)n;\n"),
-    ("meet: what does not fit is dropped in silence", MEET, "    door->named++;\n    fprintf(", "    if (0) fprintf("),
-    ("meet: strangers are heard for as long as they like", MEET, "        if (!ok || seconds_now() < until) continue;",
-     "        while (door->guest[0].fd >= 0) ok = ok && "
-     "rendezvous_turn(r, door, all, n, until, error);\n        if (!ok || seconds_now() < until) continue;"),
-    ("meet: a rank that has died is waited for", MEET, "        if (peers[rank].revents == 0) continue;\n",
-     "        if (peers[rank].revents >= 0) continue;\n"),
-    ("meet: rank 0 that has died is waited for", MEET, "        if (fd < 0 && met && ",
-     "        if (fd < 0 && !met && "),
-    ("meet: listens on all addresses without a secret", MEET, "if (fd >= 0 || ours || !*r->secret) return fd;",
-     "if (fd >= 0 || ours) return fd;"),
-    ("meet: several machines without a secret", MEET, "if (!*r->secret && (torchrun", "if (0 && (torchrun"),
-    ("meet: a secret of one letter", MEET, "if (*r->secret && strlen(r->secret) < RENDEZVOUS_SECRET)",
-     "if (*r->secret && strlen(r->secret) < 1)"),
-    ("hash: a block that is just full", HASH, "used < 56 ?", "used <= 56 ?"),
-    ("hash: a key as long as it is", HASH, "if (key_bytes > SHA256_BLOCK)", "if (key_bytes > 1000)"),
-    ("hash: half of a digest is compared", HASH, "i < SHA256_BYTES; i++) difference",
-     "i < SHA256_BYTES / 2; i++) difference"),
     # The supervisor
     ("supervise: --resume is left out", SUPERVISE, '    [ -n "$resumes" ] || set -- "$@" --resume\n', ""),
     ("supervise: --resume every time", SUPERVISE, "    resumes=yes\n    sleep", "    sleep"),
@@ -136,8 +111,7 @@ FAULTS = [
     ("supervise: success is a failure", SUPERVISE, 'if [ "$status" = 0 ]; then', 'if [ "$status" = 255 ]; then'),
 ]
 
-TESTS = {WHERE: "test_watchdog", WATCH: "test_watchdog", MEET: "test_rendezvous", HASH: "test_rendezvous",
-         SUPERVISE: "test_stop.sh"}
+TESTS = {WHERE: "test_watchdog", WATCH: "test_watchdog", SUPERVISE: "test_stop.sh"}
 
 
 def run(test, planted):

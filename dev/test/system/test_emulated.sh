@@ -2,11 +2,10 @@
 # The whole trainer with the CUDA kernels, on the emulator: in fp32 it has to train what the CPU's kernels train, in
 # bf16 and fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and resumed
 # ends with the same bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks
-# exchange through the host, by MPI, and through NCCL, that is the imitation in dev/test/fake, started by mpirun and
-# started as torchrun does. LONG=1: twice as many meshes, and in bf16 also a trainer that knows nothing of NCCL; else
-# ranks of the one that does exchange through the host where they share a GPU. $BUILD/emulated/PRECISION/train_gpt,
-# $BUILD/emulated/bf16/train_gpt_nccl, $BUILD/emulated/bf16/compare, $BUILD/bf16/test_gpt and ./train_gpt are built
-# already.
+# exchange through the host, by MPI, and through NCCL, that is the imitation in dev/test/fake. LONG=1: twice as many
+# meshes, and in bf16 also a trainer that knows nothing of NCCL; else ranks of the one that does exchange through the
+# host where they share a GPU. $BUILD/emulated/PRECISION/train_gpt, $BUILD/emulated/bf16/train_gpt_nccl,
+# $BUILD/emulated/bf16/compare, $BUILD/bf16/test_gpt and ./train_gpt are built already.
 #
 # Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and
 # fp16: a rounding errs by u = 2^-8 or 2^-11 at most; a loss of about 5 is the mean of some thousand rows whose errors
@@ -26,7 +25,7 @@ export OMPI_MCA_btl_vader_backing_directory=$work
 # NCCL takes ranks that share a GPU only where they seem to be on hosts of their own: NCCL=1.
 cat >rank.sh <<'SH'
 #!/bin/sh
-[ -z "${NCCL:-}" ] || export NCCL_HOSTID=host${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}
+[ -z "${NCCL:-}" ] || export NCCL_HOSTID=host${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 exec "$@"
 SH
 chmod +x rank.sh
@@ -198,28 +197,6 @@ for i in "${!modes[@]}"; do
     NCCL=1 verify "... resumed after 4 steps" ranks 4 bf16 llama "sites_again$i" "${mode[@]}" --resume
     verify "... ends with the same bits" diff -r "sites_again$i/step_00000006" "sites_bf16$i/step_00000006"
 done
-
-# torch N OUT OPTIONS...: N ranks in bf16, llama, by the variables that torchrun sets
-torch() {
-    n=$1 pids="" status=0
-    for ((rank = 0; rank < n; rank++)); do
-        # shellcheck disable=SC2086
-        RANK=$rank WORLD_SIZE=$n LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 MASTER_PORT=$((20000 + $$ % 10000)) NCCL=1 \
-            timeout -k 5 240 \
-            ./rank.sh "$build/emulated/bf16/train_gpt_nccl" $llama --steps 6 --sample-every 0 --micro-batch 1 \
-            --out "$2" "${@:3}" \
-            >"out$rank" 2>"err$rank" </dev/null &
-        pids="$pids $!"
-    done
-    for pid in $pids; do wait "$pid" || status=1; done
-    cp out0 out
-    [ $status = 0 ] || cat err?
-    return $status
-}
-verify "bf16 llama --pp 2 --tp 2, NCCL without MPI" torch 4 torch --pp 2 --tp 2 --schedule interleaved
-verify "... the ranks have found each other and NCCL:" grep "4 ranks here, 1 machine, NCCL" out
-verify "... counts the bytes that the formulas say:" python3 traffic.py out
-verify "... trains what one rank trains:" python3 compare.py torch bf16_llama "${bound[bf16]}"
 
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$project/train_gpt"; then
     echo "left out: meshes, there is no MPI"

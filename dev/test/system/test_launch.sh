@@ -7,8 +7,8 @@ project=$PWD
 . dev/test/system/checks.sh
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-unset TIER OMP_NUM_THREADS THREEFOLD_SECRET MASTER_ADDR MASTER_PORT SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK \
-    MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL ASAN_OPTIONS SANITIZED_TESTS LONG
+unset TIER OMP_NUM_THREADS SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL \
+    ASAN_OPTIONS SANITIZED_TESTS LONG
 export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
 
 # run STATUS COMMAND...: runs it, output to out and err; its exit status has to be STATUS
@@ -183,22 +183,6 @@ starts "run_slurm.sh, the user's choice" "OMP_NUM_THREADS=8 --mpi=openmpi $end" 
 starts "run_slurm.sh, the user's threads" "OMP_NUM_THREADS=3 --mpi=pmix $end" env OMP_NUM_THREADS=3 "$work/slurm_script"
 starts "run_slurm.sh, CPUs not said" "OMP_NUM_THREADS=1 --mpi=pmix ${end/=8/=1}" env -u SLURM_CPUS_PER_TASK \
     "$work/slurm_script"
-# A build with NCCL alone: a place to meet and a secret, which is on no command line.
-cp "$fake/srun" "$work/srun"
-# shellcheck disable=SC2016
-script "$fake/srun" '[ "$*" != --mpi=list ] || { echo "none pmix"; exit 0; }
-    echo "$MASTER_ADDR:$MASTER_PORT ${#THREEFOLD_SECRET} $*" >"$called"; echo "$THREEFOLD_SECRET" >>"$called.secrets"'
-script "$work/nccl/train_gpt" "# ncclCommInitRank, of a trainer that was built without the other"
-cd "$work/nccl" || exit 1
-starts "run_slurm.sh, NCCL alone" "node7:20017 32 --mpi=none --export=ALL $end" env SLURMD_NODENAME=node7 \
-    "$work/slurm_script"
-starts "run_slurm.sh, NCCL alone, again" "node7:20017 32 --mpi=none --export=ALL $end" env SLURMD_NODENAME=node7 \
-    "$work/slurm_script"
-is "every job has a secret of its own, of random digits" "2" "$(grep -cx '[0-9a-f]*' <(sort -u "$called.secrets"))"
-starts "run_slurm.sh, the user's place and secret" "here:7 17 --mpi=none --export=ALL $end" \
-    env MASTER_ADDR=here MASTER_PORT=7 THREEFOLD_SECRET=of.the.users.own1 "$work/slurm_script"
-cd "$project_copy" || exit 1
-mv "$work/srun" "$fake/srun"
 # Stopped and saved: into the queue again. The fake srun ends with $FAKE_STATUS, the fake scontrol says how it was
 # called.
 cp "$fake/srun" "$work/srun"

@@ -1,15 +1,14 @@
 #!/bin/bash
 # The launchers with the real programs: scripts/run_ssh.sh with OpenSSH's sshd, scripts/run_slurm.sh under slurmctld and
-# two slurmd, and torchrun. Each trains on two machines, loses one, and continues from its checkpoint. A machine is a
-# network namespace of this one with a host name of its own; a cable (veth) joins the two, and nothing is sent or heard
-# outside. make test-full runs it; PART=ssh, slurm or torch in the environment: only that part.
+# two slurmd. Each trains on two machines, loses one, and continues from its checkpoint. A machine is a network
+# namespace of this one with a host name of its own; a cable (veth) joins the two, and nothing is sent or heard outside.
+# make test-full runs it; PART=ssh or slurm in the environment: only that part.
 #
 # The steps that a lost run has made beyond its checkpoint are made again: they have to give the same losses, to the
 # bit. Needs root, Linux, iproute2 and Open MPI. A part whose programs are not there is left out, and it says what to
 # install: this test installs nothing, since a package may start a service. Last line: "N passed, N failed".
 set -u
 project=$PWD
-nccl=$project/${BUILD:-build}/emulated/bf16/train_gpt_nccl
 work=$(mktemp -d)
 a=threefold-launch-$$-a b=threefold-launch-$$-b
 PATH=$PATH:/usr/sbin:/sbin
@@ -79,9 +78,7 @@ launcher=""
 seq 1 12000 | tr '\n' ' ' >"$work/text.txt"
 model=(--arch llama --layers 2 --hidden 64 --heads 2 --ffn 96 --seq 32 --data "$work/text.txt" --global-batch 4
     --tp 2 --steps 1000000 --lr 1e-3 --min-lr 1e-4 --warmup 2 --eval-every 0 --sample-every 0 --watchdog 120)
-secret=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
-export NCCL_MULTI_RANK_GPU_ENABLE=1 FAKE_NCCL_DIR=$work # of the emulated GPU
 
 newest() { # OUT: the step of the last checkpoint
     find "$1" -maxdepth 1 -name 'step_*' 2>/dev/null | sed -n 's/.*step_0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1
@@ -251,56 +248,6 @@ END
     on $a scancel "$number"
     until_so "the job ends" "[ \$(job 'JobState=CANCELLED') = 1 ] && ! on $a squeue -h | grep -q ." || return 1
     compare "run_slurm.sh" "$out"
-    [ -x "$nccl" ] || return 0
-    mkdir "$work/nccl" && ln -s "$nccl" "$work/nccl/train_gpt" # a build without MPI: srun --mpi=none, and a secret
-    on $a sbatch --wait --chdir="$work/nccl" "${task[@]}" --steps 3 --out "$out.nccl" >"$work/err" 2>&1
-    is "run_slurm.sh, a build without MPI: steps" 3 "$(lines "$out.nccl")"
-}
-
-# ---- torchrun, a rank each on two nodes: the emulated GPU, and a model of NCCL that leaves messages in files
-start_node() { # MACHINE NUMBER OPTIONS...
-    become "$1" torchrun --nnodes 2 --node_rank "$2" --master_addr 10.96.0.1 --master_port 29400 --nproc_per_node 1 \
-        --no_python "$nccl" "${model[@]}" --save-every 10 --out "$work/torch_out" "${@:3}" \
-        >"$work/out$2" 2>&1 </dev/null &
-}
-start_nodes() {
-    start_node $b 1 "$@"
-    other=$!
-    start_node $a 0 "$@"
-    launcher=$!
-}
-ends_both() { # $status: the larger one of two
-    local first
-    ends
-    first=$status launcher=$other
-    ends
-    [ "$first" -le "$status" ] || status=$first
-}
-part_torch() {
-    local out=$work/torch_out
-    unset THREEFOLD_SECRET
-    if ! torchrun --nproc_per_node 1 --no_python true >"$work/out" 2>&1; then # Debian's 1.13 with a later Python
-        echo "left out: torchrun: it cannot start a program here: $(tail -n 1 "$work/out")"
-        return
-    fi
-    start_nodes
-    ends_both
-    check "torchrun on two machines without a secret: status $status, and what to set" \
-        "[ $status != 0 ] && grep -aq 'THREEFOLD_SECRET is not set' $work/out0 $work/out1"
-    export THREEFOLD_SECRET=$secret
-    start_nodes
-    until_so "torchrun trains and saves" "far_enough $out 0" || { cat "$work"/out?; return 1; }
-    check "torchrun: a rank on each machine" "one_each train_gpt_nccl"
-    kill -KILL "$(running $b train_gpt_nccl)" # the rank alone
-    ends_both
-    check "both torchruns end when a rank is lost, status $status: $(grep -a '^train_gpt: rank 0' "$work/out0")" \
-        "[ $status != 0 ] && grep -aq '^train_gpt: rank 0: ' $work/out0"
-    note_lost "torchrun" "$out"
-    start_nodes --resume
-    until_so "torchrun continues" "far_enough $out $made" || { cat "$work"/out?; return 1; }
-    kill -TERM $launcher $other
-    ends_both
-    compare "torchrun" "$out"
 }
 
 # part NAME PROGRAMS PACKAGE: runs part_NAME if they are there, and ends all that it has left
@@ -320,5 +267,4 @@ if command -v "${MPIRUN:-mpirun}" >/dev/null && grep -q MPI_Init ./train_gpt; th
     part ssh "ssh sshd ssh-keygen" "apt-get install openssh-server openssh-client"
     part slurm "slurmctld slurmd sbatch" "apt-get install slurm-wlm"
 else echo "left out: run_ssh.sh and run_slurm.sh: there is no MPI"; fi
-part torch "torchrun $nccl" "pip install torch; make ${nccl#"$project/"}"
 finish
