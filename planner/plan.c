@@ -38,7 +38,7 @@ typedef struct {
     bool no_clip, any_memory, json, flags, inputs, published, clusters, version, help;
     double text, time_limit, margin; // margin -1: by the cluster
     int precision;                   // choice; the first is that of the software
-    const char *data, *hosts, *search, *figures;
+    const char *data, *search, *figures;
     double wan, wan_ms; // -1: as the cluster has it
     bool no_scatter_gather;
 } PlanOptions;
@@ -122,7 +122,6 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_flag("json", &o->json, "all of it for programs"),
         option_flag("flags", &o->flags, "only the trainer's options: ./train_gpt $(./plan --flags ...)"),
         option_string("data", &o->data, "GLOB", "what is trained on, for the command"),
-        option_string("hosts", &o->hosts, "LIST|FILE", "nodes that ssh reaches, for the command; else it is for Slurm"),
         option_float("text", &o->text, 0, 1e15, "bytes of the text that is read, for the memory of a process on a CPU"),
         option_float("time-limit", &o->time_limit, 0.1, 1e9, "seconds; then the best found so far is the answer"),
     };
@@ -462,21 +461,18 @@ static void print_sites(const StepSetup* s, const StepCost* c) {
         printf("a step waits for that\n");
 }
 
-// The command: on one node by mpirun; on several by ssh, or as a Slurm job, each with as many ranks a node.
+// The command: on one node by mpirun; on several as a Slurm job, each with as many ranks a node.
 static void print_run(const PlanOptions* o, const Choice* best, Option* table, int n) {
     const StepSetup* s = &best->setup;
     const int ranks = mesh_size(&s->mesh), most = s->cluster->cores ? ranks : s->cluster->node_gpus;
     int nodes = (ranks + most - 1) / most;
     while (ranks % nodes) nodes++;
-    if (o->hosts)
-        printf("run       scripts/run_ssh.sh %s %d", o->hosts, ranks / nodes);
-    else if (nodes > 1)
+    if (nodes > 1)
         printf("run       sbatch --nodes=%d --ntasks-per-node=%d scripts/run_slurm.sh", nodes, ranks / nodes);
     else
         printf("run       scripts/mpirun.sh -np %d ./train_gpt", ranks);
     if (o->data || nodes > 1) printf(" --data %s", o->data ? o->data : "/shared/tokens.bin");
     flags_print(stdout, s, table, n);
-    if (o->hosts && nodes > 1) printf("          on %d hosts\n", nodes);
     if (o->precision)
         printf("          by a trainer that make PRECISION=%s has built\n", precision_names[o->precision]);
 }

@@ -684,9 +684,8 @@ plan_refuses 1 "room for this model" --model llama-7B --gpus 1 --margin 79
 "$plan" --gpus 1 --precision fp32 >out 2>err
 check "--precision fp32 plans float32" \
     "[ $? = 0 ] && grep -q 'software  threefold-fp32' out && grep -q PRECISION=fp32 out"
-"$plan" --model llama3-8B --gpus 24 --global-batch 24 --data 'a b' --hosts nodes.txt >out 2>err
-check "--hosts and --data are in the command" "grep -q '^run  *scripts/run_ssh.sh nodes.txt 8 --data ' out &&
-    grep -q 'on 3 hosts' out"
+"$plan" --model llama3-8B --gpus 24 --global-batch 24 --data 'a b' >out 2>err
+check "--data is in the command" "grep -q '^run  *sbatch --nodes=3 .* --data ' out"
 "$plan" --gpus 1 >out 2>err
 check "one GPU is not advised to take another --tp" "grep -q '^limit' out && ! grep -q 'limit .*--tp' out"
 plan_refuses 2 "--zero 1, --dp-mode diloco" --dp 8 --dp-mode diloco --zero 1

@@ -1,7 +1,7 @@
 #!/bin/bash
-# What starts the trainer: scripts/mpirun.sh, run_ssh.sh, run_slurm.sh; the part of the Makefile that finds MPI; and
-# dev/test/run.sh. All in a copy, beside programs that only say how they were called: two kinds of mpirun, ssh to hosts
-# that are folders, srun, id, ldd. Then with every MPI that is installed, real ranks.
+# What starts the trainer: scripts/mpirun.sh, run_slurm.sh; the part of the Makefile that finds MPI; and
+# dev/test/run.sh. All in a copy, beside programs that only say how they were called: two kinds of mpirun, srun, id,
+# ldd. Then with every MPI that is installed, real ranks.
 set -u
 project=$PWD
 . dev/test/system/checks.sh
@@ -9,7 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset TIER OMP_NUM_THREADS SLURM_JOB_ID SLURM_MPI_TYPE SLURM_CPUS_PER_TASK MPIRUN MPICC MPI MAKEFLAGS MFLAGS MAKELEVEL \
     ASAN_OPTIONS SANITIZED_TESTS LONG
-export called=$work/called fake=$work/fake remote=$work/remote project_copy=$work/project
+export called=$work/called fake=$work/fake project_copy=$work/project
 
 # run STATUS COMMAND...: runs it, output to out and err; its exit status has to be STATUS
 run() {
@@ -48,7 +48,7 @@ explains() {
 }
 
 # ---- the copy, and the programs that say how they were called
-mkdir -p "$fake" "$remote" "$project_copy"/dev/test/{unit,system,cuda} "$work/nccl"
+mkdir -p "$fake" "$project_copy"/dev/test/{unit,system,cuda}
 cp -r "$project/scripts" "$project_copy"
 cp "$project/dev/test/run.sh" "$project_copy/dev/test"
 cd "$project_copy" || exit 1
@@ -64,10 +64,6 @@ done
 {
     script "$fake/id" 'echo "${FAKE_UID:-1000}"'
     script "$fake/ldd" 'echo "libm.so.6 ${FAKE_LIBRARY:-libmpi.so.40}"'
-    # ssh OPTIONS HOST COMMAND: a host is a folder of $remote, which takes the place of this project's
-    script "$fake/ssh" 'while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
-        echo "$1" >>"$remote/asked"; [ -d "$remote/$1" ] || exit 255
-        exec sh -c "$(echo "$2" | sed "s|$project_copy|$remote/$1|g")"'
     script "$fake/srun" '[ "$*" != --mpi=list ] || { printf "%b\n" \
             "plugin types are...\n\tnone${FAKE_TYPES-\n\tpmi2\n\tpmix\nspecific pmix plugin versions: pmix_v4}" >&2
             exit 0; }
@@ -81,7 +77,6 @@ done
 trainer="# MPI_Init: a trainer that was built with MPI"
 script train_gpt "$trainer"
 export PATH=$fake:$PATH
-here=$project_copy/train_gpt
 open="--bind-to none --map-by slot:OVERSUBSCRIBE"
 
 # ---- mpirun.sh
@@ -100,63 +95,6 @@ starts "mpirun.sh, a full path" "$open -np 3 a" env "MPIRUN=$fake/mpirun.fake4" 
 refuses 1 "there is no mpirun.none here: install MPI" env MPIRUN=mpirun.none scripts/mpirun.sh -np 3 a
 starts "mpirun.sh keeps words together" "<-np><a b><*><>" env MPIRUN=mpirun.exec scripts/mpirun.sh -x arguments \
     -np "a b" "*" ""
-
-# ---- run_ssh.sh
-for host in a b-1.net c; do mkdir "$remote/$host" && cp train_gpt "$remote/$host"; done
-mkdir "$remote/empty" "$remote/old" && cp train_gpt "$remote/old" && echo "# older" >>"$remote/old/train_gpt"
-explains run_ssh.sh "scripts/run_ssh.sh HOSTS N_PER_HOST [OPTIONS]"
-starts "run_ssh.sh, MPICH" "-np 6 -hosts a,b-1.net,c -ppn 2 $here --tp 2" scripts/run_ssh.sh a,b-1.net,c 2 --tp 2
-export MPIRUN=mpirun.fake4
-rm "$remote/asked"
-starts "run_ssh.sh, Open MPI" "$open -np 6 --host a:2,b-1.net:2,c:2 $here --x y z" scripts/run_ssh.sh a,b-1.net,c 2 \
-    --x "y z"
-is "every host is asked" "a b-1.net c" "$(xargs <"$remote/asked")"
-starts "run_ssh.sh hands over OMP_NUM_THREADS" "$open -np 4 --host c:4 -x OMP_NUM_THREADS $here" \
-    env OMP_NUM_THREADS=3 scripts/run_ssh.sh c 4
-printf '# ours\n\na slots=4\n  b-1.net   # the new one\nc' >hosts.txt
-starts "run_ssh.sh, a file" "$open -np 3 --host a:1,b-1.net:1,c:1 $here" scripts/run_ssh.sh hosts.txt 1
-starts "run_ssh.sh, stray commas and blanks" "$open -np 2 --host a:1,c:1 $here" scripts/run_ssh.sh ",a, c,," 1
-rm "$remote/asked"
-starts "run_ssh.sh asks this machine not over ssh" "$open -np 6 --host localhost:2,$(uname -n):2,a:2 $here" \
-    scripts/run_ssh.sh "localhost,$(uname -n),a" 2
-is "only the other host is asked" "a" "$(cat "$remote/asked")"
-for n in "" 0 -2 x 2x; do refuses 2 "N_PER_HOST, the ranks on each host, is a whole number from 1 up, not \"$n\"" \
-    scripts/run_ssh.sh a "$n"; done
-refuses 2 "N_PER_HOST" scripts/run_ssh.sh a
-refuses 2 "\"no/file\" is neither a host nor a file" scripts/run_ssh.sh no/file 2
-refuses 2 "\"-oProxyCommand\" is neither" scripts/run_ssh.sh -oProxyCommand 2
-refuses 2 "\"a;b\" is neither" scripts/run_ssh.sh "a;b" 2
-refuses 2 "\"*\" is neither" scripts/run_ssh.sh "*" 2
-refuses 2 "names no host" scripts/run_ssh.sh , 2
-echo "# nothing" >none.txt
-refuses 2 "none.txt names no host" scripts/run_ssh.sh none.txt 2
-refuses 2 "a is there twice" scripts/run_ssh.sh a,c,a 2
-run 1 scripts/run_ssh.sh a,off,empty,c,old 2
-is "every host that cannot take part is named, one line each" \
-    "off does not answer/empty has no $here/old has another $here/3 of 5 hosts" \
-    "$(sed 's/^run_ssh.sh: //; s/:.*//; s/ than this.*//; s/ cannot take.*//' "$work/err" | paste -s -d /)"
-check "and nothing is started" "[ ! -e $called ]"
-echo "# newer" >>train_gpt
-run 1 scripts/run_ssh.sh a,old 2
-check "a program that changed here is other than all" "[ \$(grep -c 'has another' $work/err) = 2 ]"
-script train_gpt "# a trainer without"
-refuses 1 "was built without MPI" scripts/run_ssh.sh a 2
-rm train_gpt
-refuses 1 "type make first" scripts/run_ssh.sh a 2
-script train_gpt "$trainer"
-# A folder whose name would be run by a shell that reads it: the host asked is this machine, through a shell of its
-# own.
-mv "$fake/ssh" "$work/ssh"
-# shellcheck disable=SC2016
-script "$fake/ssh" 'while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done; cd "$work" && exec sh -c "$2"'
-export work
-odd="$work/it's a \"project\"; touch ran1; \$(touch ran2) \`touch ran3\`' touch ran4 '"
-mkdir "$odd" && cp -r scripts train_gpt "$odd"
-starts "run_ssh.sh in a folder with quotes" "$open -np 1 --host a:1 $odd/train_gpt --x" "$odd/scripts/run_ssh.sh" a 1 \
-    --x
-check "... nothing of its name is run" "! ls $work/ran* 2>/dev/null"
-mv "$work/ssh" "$fake/ssh"
-unset MPIRUN
 
 # ---- run_slurm.sh: sbatch would run a copy of it, in the folder in which sbatch was typed
 cp scripts/run_slurm.sh "$work/slurm_script"
@@ -370,14 +308,6 @@ for compiler in mpicc.openmpi mpicc.mpich mpicc; do
     line=$(env -u MPIRUN make -s -C "$project" --no-print-directory DEVICE=cpu MPICC=$compiler run_line)
     run 0 env -u MPIRUN sh -c "${line#run: } 'a b'"
     is "$line" "2 ranks, sum 1, a b, threads 2, on$(here 2)" "$(cat "$work/out")"
-    run 0 scripts/run_ssh.sh localhost 3 c
-    is "run_ssh.sh localhost 3" "3 ranks, sum 3, c, threads 2, on$(here 3)" "$(cat "$work/out")"
-    if unshare -u true 2>/dev/null; then
-        run 0 scripts/run_ssh.sh node1,node2 2 "d e"
-        is "run_ssh.sh, two hosts" "4 ranks, sum 6, d e, threads 2, on node1 node1 node2 node2" "$(cat "$work/out")"
-    else
-        echo "left out: two hosts, only root can give this machine other names"
-    fi
     run 0 env SLURM_JOB_ID=17 SLURM_NTASKS=2 "$work/slurm_script" "f g"
     is "run_slurm.sh" "2 ranks, sum 1, f g, threads 2, on$(here 2)" "$(cat "$work/out")"
     cd "$project" || exit 1

@@ -1,5 +1,5 @@
 #!/bin/bash
-# The launchers with the real programs: scripts/run_ssh.sh with OpenSSH's sshd, scripts/run_slurm.sh under slurmctld and
+# The launchers with the real programs: scripts/mpirun.sh with OpenSSH's sshd, scripts/run_slurm.sh under slurmctld and
 # two slurmd. Each trains on two machines, loses one, and continues from its checkpoint. A machine is a network
 # namespace of this one with a host name of its own; a cable (veth) joins the two, and nothing is sent or heard outside.
 # make test-full runs it; PART=ssh or slurm in the environment: only that part.
@@ -129,7 +129,7 @@ compare() {
     is "$1: stopped, it has saved its last step" "$now" "$(newest "$2")"
 }
 
-# ---- run_ssh.sh, sshd
+# ---- mpirun.sh, sshd
 start_sshd() {
     become $b /usr/sbin/sshd -D -e -f "$work/sshd_config" >>"$work/sshd.log" 2>&1 &
     disown # bash does not tell of its end
@@ -164,25 +164,25 @@ END
     start_sshd
     until_so "sshd answers" "on $a $work/bin/ssh -o ConnectTimeout=5 node-b true 2>$work/err" || return 1
     start() {
-        PATH=$work/bin:$PATH become $a scripts/run_ssh.sh node-a,node-b 1 "${model[@]}" --save-every 50 \
-            --out "$out" "$@" >"$work/out" 2>&1 </dev/null &
+        PATH=$work/bin:$PATH become $a scripts/mpirun.sh -np 2 --host node-a:1,node-b:1 -x OMP_NUM_THREADS ./train_gpt \
+            "${model[@]}" --save-every 50 --out "$out" "$@" >"$work/out" 2>&1 </dev/null &
         launcher=$!
     }
     start
-    until_so "run_ssh.sh trains and saves" "far_enough $out 0" || return 1
-    check "run_ssh.sh: a rank on each machine" "one_each train_gpt"
+    until_so "mpirun.sh trains and saves" "far_enough $out 0" || return 1
+    check "mpirun.sh: a rank on each machine" "one_each train_gpt"
     lose $b
     ends
-    check "run_ssh.sh ends when a machine is lost, status $status" "[ $status != 0 ] && [ $status != 75 ]"
-    note_lost "run_ssh.sh" "$out"
+    check "mpirun.sh ends when a machine is lost, status $status" "[ $status != 0 ] && [ $status != 75 ]"
+    note_lost "mpirun.sh" "$out"
     start_sshd
     until_so "sshd answers again" "on $a $work/bin/ssh -o ConnectTimeout=5 node-b true 2>$work/err" || return 1
     start --resume
-    until_so "run_ssh.sh continues" "far_enough $out $made" || return 1
+    until_so "mpirun.sh continues" "far_enough $out $made" || return 1
     kill -USR1 $launcher
     ends
-    is "run_ssh.sh is stopped, status" 75 "$status"
-    compare "run_ssh.sh" "$out"
+    is "mpirun.sh is stopped, status" 75 "$status"
+    compare "mpirun.sh" "$out"
 }
 
 # ---- run_slurm.sh, slurmctld, two slurmd
@@ -266,5 +266,5 @@ export TMPDIR=$work
 if command -v "${MPIRUN:-mpirun}" >/dev/null && grep -q MPI_Init ./train_gpt; then
     part ssh "ssh sshd ssh-keygen" "apt-get install openssh-server openssh-client"
     part slurm "slurmctld slurmd sbatch" "apt-get install slurm-wlm"
-else echo "left out: run_ssh.sh and run_slurm.sh: there is no MPI"; fi
+else echo "left out: mpirun.sh and run_slurm.sh: there is no MPI"; fi
 finish
