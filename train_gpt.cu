@@ -66,14 +66,11 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
     comm_wait(&stage->send_forward[action.slot]); // of the micro-batch that used this slot before
     bind_microbatch(t, acts, input, action.chunk, k);
     comm_wait(&boundary->receive_forward[buffer]);
-    nan_probe_begin_pass(stage->probe, k, false);
     const double started = time_of_work(t);
     if (!acts->chunk->first)
         boundary_unpack(&t->groups, &stage->layout.mesh, acts->x[0], boundary->input[buffer],
                         (int64_t)acts->N * stage->model.C);
     chunk_forward(stage, acts);
-    nan_probe(stage, acts, PROBE_STREAM, acts->chunk->begin + acts->chunk->layers - 1, chunk_output(acts),
-              (int64_t)acts->R * stage->model.C);
     if (acts->chunk->last) losses_add(stage->sums + stage->layout.tensors, acts->head->losses, acts->tokens);
     if (acts->chunk->last && input->losses)
         device_copy(input->losses + (int64_t)k * stage->B * stage->T, acts->head->losses,
@@ -91,13 +88,11 @@ static void run_backward(Trainer* t, Action action) {
     const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
     if (input) comm_wait(&boundary->receive_backward[buffer]);
     if (input) comm_wait(&boundary->send_backward[buffer]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
-    nan_probe_begin_pass(stage->probe, k, true);
     const double started = time_of_work(t);
     if (input && !acts->chunk->last)
         boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, boundary->gradient[buffer], n);
     const BackwardPass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
     chunk_backward(&backward);
-    if (input) nan_probe(stage, acts, PROBE_STREAM, acts->chunk->begin - 1, g->dx, (int64_t)acts->R * stage->model.C);
     if (input && !acts->chunk->first)
         device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.mesh, n),
                     (size_t)boundary_elements(&stage->layout.mesh, n) * sizeof(floatX));
@@ -122,49 +117,20 @@ static void run_reduce(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-static void run_schedule(Trainer* t, const StepInput* input);
-
-// Finds where a number that is not finite came from: computes the step again with a probe, without a sum over replicas.
-// This needs weights that the step has not changed yet, and a gradient that is not delayed.
-static void rerun_to_find_nan(Trainer* t, const StepInput* input, char* text, size_t size) {
-    Stage* stage = &t->stage;
-    NanProbe probe = nan_probe_init(&stage->model);
-    Comm* list[GROUPS];
-    int64_t counted[GROUPS];
-    const bool delayed = stage->async && async_dp_is_delayed(stage);
-    if (!t->schedule.config.clip || delayed) {
-        snprintf(text, size,
-                 delayed ? "the rank cannot be found where gradients are late"
-                         : "the rank can be found with a --clip, also a large one, or --on-nan skip");
-        return;
-    }
-    groups_list(&t->groups, list);
-    for (int i = 0; i < GROUPS; i++) counted[i] = list[i]->size_bytes; // the rerun is no part of training
-    stage->probe = &probe;
-    probe_weights(&probe, &stage->layout, stage->params);
-    zero_gradients(stage);
-    run_schedule(t, input);
-    comm_synchronize(&t->world);
-    stage->probe = NULL;
-    for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];
-    nan_origin_text(text, size, &probe, &t->groups, &stage->layout.mesh, &stage->model, t->stats_scope == SCOPE_WORLD);
-}
-
 // A loss or a gradient is not finite: ends the run, or skips the update. All ranks decide the same.
-static void handle_nonfinite_step(Trainer* t, const StepInput* input, int not_finite) {
+static void handle_nonfinite_step(Trainer* t, int not_finite) {
     const int tensors = t->stage.layout.tensors;
     const bool skips = t->settings.on_nan == ON_NAN_SKIP;
     Tensor* list = (Tensor*)checked_malloc((size_t)tensors * sizeof(Tensor), "the list of tensors");
     model_tensors(list, &t->stage.model);
-    char origin[640], text[1024];
-    rerun_to_find_nan(t, input, origin, sizeof origin);
+    char text[1024];
     snprintf(text, sizeof text, "step %lld: the loss is %g, ", (long long)t->step + 1, t->loss);
     if (not_finite >= 0)
         append_text(text, sizeof text, "the gradient of %s is not finite; ", list[not_finite].name);
     else
         append_text(text, sizeof text, "all gradients are finite; ");
-    append_text(text, sizeof text, "%s; %s",
-                t->schedule.config.clip ? "nothing was updated" : "checkpoints are from before it", origin);
+    append_text(text, sizeof text, "%s",
+                t->schedule.config.clip ? "nothing was updated" : "checkpoints are from before it");
     free(list);
     t->health.skipped = skips;
     t->health.skipped_in_row++;
@@ -206,7 +172,7 @@ static bool counts_losses(const Stage* stage) { return stage->layout.last_stage 
 
 // Meeting point of a site's ranks: they agree on the loss, the gradient norm, whether both are finite, the clipping
 // factor, and the bubble.
-static void run_grad_norm(Trainer* t, const StepInput* input, Action action, StepProgress* progress) {
+static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     const Settings* o = &t->settings;
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
@@ -231,7 +197,7 @@ static void run_grad_norm(Trainer* t, const StepInput* input, Action action, Ste
     t->health.skipped = t->health.overflowed;
     print_loss_scale(t, scale);
     if (!t->health.overflowed && (not_finite >= 0 || !isfinite(t->loss)))
-        handle_nonfinite_step(t, input, not_finite);
+        handle_nonfinite_step(t, not_finite);
     else
         t->health.skipped_in_row = 0;
     trace_action(t, action, started);
@@ -265,15 +231,14 @@ static void run_action(Trainer* t, const StepInput* input, Action action, StepPr
     case BACKWARD_WEIGHT: run_backward(t, action); break;
     case REDUCE:
     case TIE: run_reduce(t, action); break;
-    case NORM: run_grad_norm(t, input, action, progress); break;
+    case NORM: run_grad_norm(t, action, progress); break;
     case UPDATE:
     case UPDATE_TIED: run_update(t, action, progress->grad_scale); break;
     case ACTION_KINDS: break;
     }
 }
 
-// Executes a schedule; with a NaN probe only its forward and backward passes. The last of stage.sums is the sum of this
-// rank's losses.
+// Executes a schedule. The last of stage.sums is the sum of this rank's losses.
 static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
@@ -284,7 +249,6 @@ static void run_schedule(Trainer* t, const StepInput* input) {
     for (int i = 0; i < input->schedule->n; i++) {
         const Action action = input->schedule->actions[i];
         progress.waited = pipeline->waited + embedding->waited - waited;
-        if (stage->probe && action.kind >= REDUCE) continue;
         heartbeat_action(watchdog_row(&t->watch), action.kind, action.chunk, action.microbatch);
         run_action(t, input, action, &progress);
         buckets_progress(&stage->grads, &stage->layout);

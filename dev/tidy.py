@@ -26,12 +26,11 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "loop_guards": (0, ("util/a.h", "void f(int n) {\n    for (int i = 0; i < n && s->on; i++) g(i);\n}\n")),
     "caat_mentions": (0, ("gpt.h", "// CAAT-Net\n" * 3)),
     "async_mentions": (0, ("gpt.h", "struct AsyncDp* x;\n" * 11)),
-    "probe_mentions": (0, ("gpt.h", "nan_probe(s);\n")),
     "arch_features": (0, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
     "phrases": (0, ("util/a.h", "// It was left\n// far away.\n")),
-    "product_lines": (54380, ("util/a.h", "\n")),  # goal 47,200
-    "test_lines": (52702, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
+    "product_lines": (54146, ("util/a.h", "\n")),  # goal 47,200
+    "test_lines": (52488, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
 FILE_LINES = {"train_gpt.cu": 1100, "gpt.h": 500, "test_gpt.c": 700, "README.md": 250, "Makefile": 150,
               "dev/dev.mk": 250}  # and every other file 800
@@ -52,7 +51,6 @@ SPACE = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:(?://|#|\*)[ \t]*)?)"  # a comment's lines 
 MENTIONS = {  # rule: (files, what they mention, on how many lines they may)
     "caat_mentions": (r"gpt\.h|train_gpt\.cu", r"(?i)\w*caat\w*", 2),
     "async_mentions": (r"gpt\.h|train_gpt\.cu", r"(?i)\w*async(?!_save|_stdout)\w*|\w*diloco\w*|\w*s3gd\w*", 10),
-    "probe_mentions": (r"gpt\.h", r"(?i)\w*probe\w*", 0),
     "arch_features": (r"(?!model\.h).*\.(c|h|cu|cuh)", r"arch [!=]= ARCH_\w+|ModelConfig \w+ = \{(?=[^.}0])", 0),
     "tables": (r"docs/.*\.md", r"(?m)(?:^\|.*\n){15,}", 0),  # of more than 12 rows
     "phrases": (r".*(?<!dev/tidy\.py)", r"(?i)\b(?:" + "|".join(PHRASES).replace(" ", SPACE) + r")(?!\w)", 0),

@@ -627,7 +627,6 @@ static inline bool async_dp_last_grad_is_finite(Stage* stage) {
 
 // ---- The printed plan -------------------------------------------------------------------------------------------
 
-static inline bool async_dp_is_delayed(const Stage* stage) { return stage->async->config.mode == DP_DELAYED; }
 static inline int64_t async_dp_period(const Stage* stage) { return stage->async->config.period; }
 
 // Bytes that a rank with a layout sends in the steps first + 1 to last.

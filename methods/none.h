@@ -34,7 +34,6 @@ typedef struct {
 #define async_dp_drain(stage) ((void)(stage))
 #define async_dp_gather_values(stage) ((void)(stage))
 #define async_dp_last_grad_is_finite(stage) ((void)(stage), true)
-#define async_dp_is_delayed(stage) ((void)(stage), false)
 #define async_dp_compresses(stage) ((void)(stage), false)
 #define async_dp_period(stage) ((int64_t)1)
 #define async_dp_traffic(stage, layout, first, last) gradient_traffic(layout, sizeof(floatX), 0, 0)

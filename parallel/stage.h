@@ -46,7 +46,6 @@ layout are this rank's.
 #pragma once
 
 #include "data.h"
-#include "nan_probe.h"
 #include "../kernels/kernels.h"
 #include "../model.h"
 #include "../parallel.h"
@@ -169,7 +168,6 @@ typedef struct {
     float* rope;                   // (T, HS): cosines and sines
     double* sums;                  // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
-    NanProbe* probe;               // checks numbers of a repeated step; NULL: none
     Activations* activations;      // (slots)
     Activations* half;             // (HALVES): views of the micro-batch that is being computed, ...
     HeadActivations* half_head;    // (HALVES) ...
@@ -386,8 +384,7 @@ static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
     return stage->cache + ((int64_t)layer * stage->layout.streams + stream) * kv_cache_layer_elements(stage);
 }
 
-// A gradient bucket (parallel/data.h) is reset before its first contribution and ready after its last one. Gradients of
-// a step that is repeated to find a NaN are only probed.
+// A gradient bucket (parallel/data.h) is reset before its first contribution and ready after its last one.
 static inline void grad_bucket_begin(const BackwardPass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
     grad_bucket_reset(&pass->stage->grads, layout, layout_slice(layout, layer, kind)->bucket);
@@ -398,10 +395,6 @@ static inline void grad_bucket_ready(const BackwardPass* pass, int layer, Tensor
     const Layout* layout = &stage->layout;
     const int b = layout_slice(layout, layer, kind)->bucket;
     if (!pass->reduce) return;
-    if (stage->probe) {
-        probe_bucket(stage->probe, layout, b, stage->grads.of_bucket[b]);
-        return;
-    }
     start_grad_sync(&stage->grads, stage->groups, layout, b);
     buckets_progress(&stage->grads, layout);
 }

@@ -76,21 +76,6 @@ static inline void reduce_from_tensor_region(ProcessGroups* g, bool split, float
         comm_all_reduce(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
 }
 
-// While a step is repeated to find the origin of a NaN (parallel/nan_probe.h): checks this rank's own results, before
-// they go to other ranks. layer: of this rank, if the place is in a block.
-static inline void nan_probe(const Stage* stage, const Activations* acts, StepPlace place, int layer, const floatX* x,
-                             int64_t n) {
-    if (!stage->probe) return;
-    const int number = acts->chunk->first_layer + layer - acts->chunk->begin;
-    probe_values(stage->probe, place_of_pass(stage->probe, place, number), x, n);
-}
-
-// The place of a matrix's output (row parallel) or of its input's gradient (column parallel).
-static inline StepPlace place_of_matrix(TensorKind w) {
-    if (w == QKV_W || w == ATTN_PROJ_W) return PROBE_ATTENTION;
-    return w == FC_W || w == MLP_PROJ_W ? PROBE_MLP : PROBE_LOGITS;
-}
-
 // ----------------------------------------------------------------------------------------------------------------
 // A linear layer on this rank. Each stream of a CAAT-Net has its own slice of the matrix, and its own rows.
 
@@ -154,7 +139,6 @@ static inline CommRequest column_parallel_backward_input(const Stage* stage, con
     const int64_t n = (int64_t)acts->N * C;
     floatX* partial = tp_partial_buffer(stage, acts, dx);
     tp_linear_backward_input(stage, acts, partial, dout, layer, w, C, OC);
-    nan_probe(stage, acts, place_of_matrix(w), layer, partial, n);
     if (is_caat(stage)) return no_request();
     return reduce_from_tensor_region_start(stage->groups, acts->split, dx, partial, n);
 }
@@ -176,7 +160,6 @@ static inline void row_parallel_forward(const Stage* stage, Activations* acts, c
     const int64_t n = (int64_t)acts->N * C;
     floatX* partial = tp_partial_buffer(stage, acts, acts->branch);
     tp_linear_forward(stage, acts, partial, x, layer, w, NO_TENSOR, IC, C);
-    nan_probe(stage, acts, place_of_matrix(w), layer, partial, n);
     if (is_caat(stage))
         caat_reduce_start(stage, acts, partial, false);
     else if (acts->parts > 1)
@@ -305,7 +288,6 @@ static inline void vocab_parallel_embedding_forward(const Stage* stage, Activati
     floatX* partial = tp_partial_buffer(stage, acts, x);
     embedding_forward(partial, acts->inputs, weight(stage, -1, WTE), N, C, stage->layout.vocab_offset,
                       layout_embedding_rows(&stage->layout));
-    nan_probe(stage, acts, PROBE_EMBEDDING, 0, partial, (int64_t)N * C);
     reduce_from_tensor_region(stage->groups, acts->split, x, partial, (int64_t)N * C);
     if (stage->model.position == POSITION_LEARNED) {
         const int64_t row = acts->split ? (int64_t)stage->layout.mesh.tensor * rows : first;
@@ -340,7 +322,6 @@ static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations*
     const Layout* layout = &stage->layout;
     Comm* tensor = &stage->groups->tensor;
     HeadActivations* h = acts->head;
-    nan_probe(stage, acts, PROBE_LOGITS, 0, h->logits, (int64_t)acts->N * V);
     if (uses_fused_classifier(stage, acts)) {
         crossentropy_fused(h->losses, h->logits, acts->targets, acts->scale, N, layout_vocab_used(layout, 0), V);
     } else {
@@ -359,8 +340,6 @@ static inline void vocab_parallel_cross_entropy(const Stage* stage, Activations*
         comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
         crossentropy_loss(h->losses, h->row_sum, h->row_sum + N, N);
     }
-    if (stage->probe)
-        probe_device_floats(stage->probe, place_of_pass(stage->probe, PROBE_LOSS, 0), h->losses, acts->tokens);
 }
 
 // The logits become their gradient, d(sum of losses * scale) / d(logits).

@@ -1,14 +1,14 @@
-"""Faults of the checks of replicas, the search for NaNs, the outlier detector, and the loss scale. Tests: "health N
+"""Faults of the checks of replicas, of skipped steps, the outlier detector, and the loss scale. Tests: "health N
 TEXT": the cases of test_health with TEXT in their command line, on N ranks ("pure": without a trainer); "scale PART":
 of check_loss_scale.py; or a test without a trainer."""
 import async_dp
 import mutate
 
-REPLICAS, PROBE, OUTLIER = "trainer/replica_check.h", "parallel/nan_probe.h", "trainer/outlier_detector.h"
+REPLICAS, OUTLIER = "trainer/replica_check.h", "trainer/outlier_detector.h"
 MESH, TRAINER, EXCHANGE = "parallel.h", "train_gpt.cu", "parallel/data.h"
 LOSS_SCALE, CHECKPOINT, SCALE = "trainer/loss_scale.h", "checkpoint/checkpoint.h", "test_loss_scale"
 PURE, SKIP, SCORES = "health 1 pure", "health 2 skip", "test_outlier_detector"
-TENSOR, PIPES, SITES = "health 4 --tp 2 --zero 1", "health 8 --tp 2 --pp 2 --schedule", "health 4 --dp-mode"
+TENSOR, SITES = "health 4 --tp 2 --zero 1", "health 4 --dp-mode"
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -51,48 +51,15 @@ FAULTS = [
      "if (c->rank > 0) memcpy(all + c->rank * n, all, (size_t)n * sizeof *all);", ""),
     ("numbers of all ranks: one axis has the size of the first", TENSOR, "parallel/process_groups.h",
      "        n *= c->size;\n", ""),
-    ("numbers of all ranks: counted as traffic", SKIP, "parallel/process_groups.h",
+    ("numbers of all ranks: counted as traffic", TENSOR, "parallel/process_groups.h",
      "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted;",
      "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted + 64;"),
     ("ranks of a site have numbers of their own", SITES, MESH, "at.data += site.d * mesh_site(mesh);",
      "at.data += mesh_site(mesh);"),
-    ("places: the way back is not reversed", PURE, PROBE, "(probe->backward ? n - 1 - at : at)", "at"),
-    ("places: micro-batches are one", PURE, PROBE, "2 * (int64_t)probe->microbatch + probe->backward",
-     "(int64_t)probe->backward"),
-    ("places: the last one is remembered", PURE, PROBE, "probe->first = min_i64(probe->first, place);",
-     "probe->first = place;"),
-    ("places: infinities are finite", PURE, PROBE, "finite = finite && isfinite(x[i]);",
-     "finite = finite && !isnan(x[i]);"),
-    ("places: the text is of the next block", PURE, PROBE, "const int layer = (int)((at - 1) / 3);",
-     "const int layer = (int)(at / 3);"),
-    ("origin: of equal places the last replica's", PURE, PROBE, "if (here < first) {", "if (here <= first) {"),
-    ("origin: ranks of all replicas are named", PURE, PROBE, "from[rank] = mesh_at(mesh, rank).data == replica && seen",
-     "from[rank] = seen"),
-    ("origin: replicas are not counted", TENSOR, PROBE, "*replicas += here < NO_PLACE;", "*replicas += 1;"),
-    ("origin: weights are not looked at", TENSOR, TRAINER,
-     "    probe_weights(&probe, &stage->layout, stage->params);\n", ""),
-    ("origin: attention is looked at behind the sum", TENSOR, "parallel/tensor.h",
-     "IC, C);\n    nan_probe(stage, acts, place_of_matrix(w), layer, partial, n);",
-     "IC, C);\n    if (w == ATTN_PROJ_W) reduce_from_tensor_region(stage->groups, acts->split, out, partial, n);\n"
-     "    nan_probe(stage, acts, place_of_matrix(w), layer, w == ATTN_PROJ_W ? out : partial, w == ATTN_PROJ_W ? "
-     "(int64_t)acts->R * C : n);"),
-    ("origin: blocks have the numbers of their chunk", PIPES, "parallel/tensor.h",
-     "acts->chunk->first_layer + layer - acts->chunk->begin;", "layer;"),
-    ("origin: gradients of the step are still there", TENSOR, TRAINER,
-     "    zero_gradients(stage);\n    run_schedule(t, input);\n    comm_synch",
-     "    run_schedule(t, input);\n    comm_synch"),
-    ("origin: of micro-batch 0", TENSOR, PROBE, "    probe->microbatch = microbatch;\n", "    (void)microbatch;\n"),
-    ("origin: a forward pass is taken for a backward pass", TENSOR, PROBE, "    probe->backward = backward;\n",
-     "    probe->backward = probe->backward || backward;\n"),
-    ("origin: sites that do not wait meet", SITES, TRAINER, "&stage->model, t->stats_scope == SCOPE_WORLD);",
-     "&stage->model, true);"),
-    ("origin: looked for where weights are new", "health 4 --zero 1 --clip 0", TRAINER,
-     "if (!t->schedule.config.clip || delayed) {", "if (delayed) {"),
-    ("origin: counted as traffic", SKIP, TRAINER,
-     "    for (int i = 0; i < GROUPS; i++) list[i]->size_bytes = counted[i];\n    nan_origin", "    nan_origin"),
     ("skip: the update is made", SKIP, TRAINER, "if (t->health.skipped || !stage->grads.update) return;",
      "if (!stage->grads.update) return;"),
-    ("skip: for ever", SKIP, TRAINER, "    t->health.skipped = t->health.overflowed;\n", ""),
+    ("skip: the message names another tensor", SKIP, "parallel/optimizer.h", "*not_finite = i;",
+     "*not_finite = i > 0 ? i - 1 : i;"),
     ("skip: the count never ends", SKIP, TRAINER, "        t->health.skipped_in_row = 0;\n", "        (void)0;\n"),
     ("skip: updates come before the norm", SKIP, "trainer/setup.h",
      "norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP", "norm_first || o->clip > 0"),

@@ -143,12 +143,11 @@ unset folders
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2
 ended 1 "not finite" "4 ranks with a learning rate of 1000"
 check "which names the step" "grep -q '^train_gpt: step [0-9]*: the loss is' err"
-check "and where it begins" "grep -q 'it begins with .* on ranks\? [0-3] (t [01], p 0, d [01])' err"
 skips=("${short[@]}" --lr 1000 --steps 200 --tp 2 --on-nan skip --save-every 8 --out skips)
 launch 2 "$train" "${skips[@]}"
 ended 1 "10" "ten steps that are skipped"
 check "nine of them are printed and logged: $(grep -ac '^skipped ' out)" \
-    "[ \$(grep -ac '^skipped   step .* nothing was updated; it begins with' out) -ge 9 ] &&
+    "[ \$(grep -ac '^skipped   step .* nothing was updated' out) -ge 9 ] &&
     [ \$(tail -n 9 skips/log.jsonl | grep -c '\"skipped\":true') = 9 ]"
 verify_py "as JSON:" skipped skips
 grep -a '^train_gpt: ' err >last_words
