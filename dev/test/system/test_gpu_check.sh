@@ -48,12 +48,12 @@ cat >"$work/bin/mpirun" <<'END'
 #!/bin/bash
 echo "mpirun $*" >>"$calls"
 case $*${FAKE_SLOW:-} in *-np*mpirun) exec sleep 100 ;; esac
-[ "$1" != -np ] || exec "$3" "${@:4}"
+[ "$1" = -np ] || exit 0
+for ((rank = 0; rank < $2; rank++)); do OMPI_COMM_WORLD_RANK=$rank "${@:3}" || exit; done
 END
 cat >"$work/bin/nm" <<'END'
 #!/bin/bash
-echo "U ncclCommInitRank"
-[ -n "${FAKE_NO_MPI:-}" ] || echo "U MPI_Init_thread"
+[ -n "${FAKE_NO_MPI:-}" ] || printf 'U MPI_Init_thread\nU ncclCommInitRank\n'
 END
 cat >"$work/bin/compute-sanitizer" <<'END'
 #!/bin/bash
@@ -76,14 +76,13 @@ cat >"$work/program" <<'END'
 #!/bin/bash
 name=$(basename "$(dirname "$0")")/$(basename "$0")
 echo "$name ATTENTION=${ATTENTION:-} $*" >>"$calls"
+[ -z "${NCCL_HOSTID:-}" ] || echo "host of $name: $NCCL_HOSTID" >>"$calls"
 [ -z "${MATMUL_LIST:-}" ] || echo "matmul: a product of $name" >&2
 case " ${FAKE_FAILS:-} " in *" $name "*) seq 50; echo "FAIL  this one"; exit 1 ;; esac
-case $name in */cuda_comm) trap "" TERM ;; esac # as a trainer, which does not end in the middle of a step
 case " ${FAKE_SLOW:-} " in *" $name "*) echo "so far"; exec -a "$0" sleep 100 ;; esac
 case " ${FAKE_KILLED:-} " in *" $name "*) kill -9 $$ ;; esac
 case $name in
 */train_gpt)
-    [ "${RANK:-}" != "${FAKE_RANK:-none}" ] || { echo "FAIL  rank $RANK"; exit 1; }
     out=""
     while [ $# -gt 0 ]; do [ "$1" != --out ] || out=$2; shift; done
     if [ -n "$out" ]; then
@@ -182,6 +181,8 @@ test_all() {
     expect "versions, the card and its driver" has '^versions: CUDA 13000, cuBLASLt 130100' "$report"
     expect "by every part" times 'commit .*sm_90a, NVIDIA H200, 580.1' "$report" 8
     expect "meshes by MPI and by NCCL" [ "$(rows 'ok .*, MPI\|ok .*, NCCL' all)" = 8 ]
+    expect "each rank has a host of its own to NCCL" \
+        [ "$(grep '^host of bf16/train_gpt' "$calls" | sort -u | wc -l)" = 4 ]
     expect "of NCCL's training few steps" hasnt 'ATTENTION= --[ts][pi].*--steps [0-9][0-9]' "$calls"
     for tool in memcheck racecheck; do
         expect "compute-sanitizer's $tool" times "compute-sanitizer.*--tool $tool" "$calls" 6
@@ -253,13 +254,6 @@ test_ends() {
     expect "what hangs is ended" [ "$status$(rows 'timed out.*messages, MPI' slow)" = 11 ]
     expect "in the time that is left" has 'timed out.*messages, MPI *of [12]*[0-9] s' "$work/slow"
     expect "and that there is no time for the rest is said" has 'left out.*meshes, MPI.*--only meshes' "$work/slow"
-    SECONDS_LIMIT=26 FAKE_NO_MPI=yes FAKE_SLOW=bf16/cuda_comm check ranks --only meshes
-    expect "ranks that hang: timed out, and what they said is kept" \
-        [ "$status$(rows 'timed out.*messages, NCCL' ranks)$(grep -c '^so far' "$report")" = 113 ]
-    expect "and none of them is left" [ "$(pgrep -cf "$work/build/cuda/bf16/cuda_comm")" = 0 ]
-    FAKE_NO_MPI=yes FAKE_RANK=1 check rank --only meshes
-    expect "a rank fails: the others end, and that is a failure" \
-        [ "$status$(rows 'FAIL.*training, NCCL' rank)$(grep -c '^FAIL  rank 1' "$report")" = 123 ]
     : >"$calls"
     rm -rf "$work/build/gpu_check"
     PATH="$work/bin:$PATH" BUILD="$work/build" FAKE_SLOW=bf16/bench_gpu dev/test/gpu_check.sh --only preflight,bench \
@@ -307,7 +301,7 @@ test_libraries() {
     expect "a wheel of CUDA 12" has "cuBLASLt *$site/cublas/lib/libcublasLt.so.12" "$work/found"
     expect "and of NCCL" has "NCCL *$site/nccl/lib/libnccl.so.2" "$work/found"
     expect "code for what nvcc can make: 12.4 has no sm_100" has 'GPUs (sm 80 90),' "$work/found"
-    found -n train_gpt
+    found -n train_gpt MPI_FLAGS=-DUSE_MPI
     expect "CUDA 13 has" has 'code=sm_80 .*code=sm_90a .*code=sm_100' "$work/found"
     expect "headers, libraries and the loader's path of the wheels" \
         has "-isystem $site/cu13/.*USE_NCCL.* -L$site/cu13/lib/ -l:libcublasLt.so.13 -Xlinker -rpath.* $site/cu13" \
