@@ -5,9 +5,11 @@ weights (data), ... Every group is a separate communicator, so messages of two g
 
 Start and wait. Every operation is started, which returns a request, and later waited for. In between the rank computes,
 and the buffers belong to the operation: they must not be written, nor results be read, before the wait. The addresses
-of the buffers tell host from device memory, which decides the backend:
+of the buffers tell host from device memory, which decides the backend (comm_backends):
 
     host memory      MPI. start: MPI_Iallreduce and the like. wait: MPI_Wait; the process blocks.
+                     In a group with plans, what a plan covers is many messages (comm/comm_planned.h). In a group with
+                     a thread, both are started and waited for by it (comm/comm_progress_thread.h).
     device memory    NCCL, which is ordered with the compute stream (comm/comm_nccl.h). start: after all earlier work of
                      the compute stream. wait: before all its later work. The host never blocks: where it needs a result
                      itself it calls comm_synchronize.
@@ -38,18 +40,21 @@ Times. `waited` and the spans in the trace are measured on the host. With NCCL t
 operation is seen only when it is queried: the times then mean little.
 
 Also here: begin and end of a job of many ranks (comm_open, process.stop, comm_abort_all). comm/check_same.h checks that
-all ranks were started the same way, comm/cpu_affinity.h assigns a machine's cores. comm/ has the backends, comm_mpi.h,
-comm_gpu.h and comm_nccl.h, and comm_types.h, the types of groups and operations.
+all ranks were started the same way, comm/cpu_affinity.h assigns a machine's cores. comm/ has the backends, and
+comm_types.h, the types of groups, operations and backends.
 */
 #pragma once
 
-#include "comm/comm_gpu.h"
 #include "comm/comm_mpi.h"
+#include "comm/comm_nccl.h"
 #include "comm/comm_planned.h"
+#include "comm/comm_planned_nccl.h"
 #include "comm/comm_progress_thread.h"
+#include "comm/comm_staged.h"
 #include "comm/comm_types.h"
+#include "comm/none.h"
 
-// ---- Start, wait ------------------------------------------------------------------------------------------------
+// ---- Descriptions of operations ---------------------------------------------------------------------------------
 
 // A description of an operation, not started.
 static inline CommRequest comm_request(Comm* c, CommKind kind, void* out, const void* in, int64_t n, CommType type) {
@@ -91,40 +96,50 @@ static inline void comm_start_alone(const CommRequest* r) {
         memcpy(r->out, r->in, bytes);
 }
 
-// Hands an operation to its backend.
-static inline void comm_dispatch(CommRequest* r) {
-    const bool device = comm_is_on_device(r);
-    (void)device;
-#ifdef USE_NCCL
-    if (device && r->comm->nccl) {
-        if (comm_plan_of(r))
-            comm_plan_nccl_start(r);
-        else
-            comm_nccl_start(r);
-        return;
-    }
-#endif
-#ifdef USE_CUDA
-    if (device) comm_stage_to_host(r);
-#endif
-#ifdef USE_MPI
-    if (r->comm->thread) {
-        comm_thread_start(r);
-        return;
-    }
-    if (comm_plan_of(r)) {
-        comm_plan_start(r);
-        return;
-    }
-    if (r->blocking) comm_plans_meet(r->comm);
-    comm_mpi_start(r);
-#endif
+// Counts what this rank sends.
+static inline void comm_count(const CommRequest* r) {
+    const CommPlan* plan = comm_plan_of(r);
+    r->comm->size_bytes += plan ? comm_plan_size_bytes(r, plan) : comm_size_bytes(r);
 }
 
 // Records that the rank waits for an operation from now on (util/heartbeat.h).
 static inline void comm_wait_begins(const CommRequest* r) {
     const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE;
     heartbeat_wait(r->comm->row, (int)r->kind, r->comm->row_group, message ? r->peer : -1);
+}
+
+// Records its end. Two spans in the trace: the operation's duration, on the group's track, and the time spent in the
+// wait, on the track "wait".
+static inline void comm_wait_ends(CommRequest* r, double from) {
+    Comm* c = r->comm;
+    heartbeat_resume(c->row);
+    const double now = seconds_now();
+    if (r->finished == 0) r->finished = now;
+    c->waited += now - from;
+    trace_span(c->trace, c->name, comm_kind_name(r->kind), r->number, r->started, r->finished);
+    if (now - from >= COMM_SHORT_WAIT) trace_span(c->trace, "wait", comm_kind_name(r->kind), r->number, from, now);
+}
+
+// ---- Start, wait ------------------------------------------------------------------------------------------------
+
+// An operation of several ranks is executed by the first backend that takes it. Columns: CommBackend.
+static const CommBackend comm_backends[] = {
+#ifdef USE_NCCL
+    {"NCCL, by plan", comm_plan_nccl_takes, comm_plan_nccl_start, comm_nccl_is_done, comm_nccl_wait},
+    {"NCCL", comm_nccl_takes, comm_nccl_start, comm_nccl_is_done, comm_nccl_wait},
+#endif
+#ifdef USE_MPI
+    {"MPI, in a thread", comm_thread_takes, comm_thread_start, comm_thread_is_done, comm_thread_wait},
+    {"MPI, by plan", comm_plan_takes, comm_plan_start, comm_plan_is_done, comm_plan_wait},
+    {"MPI", comm_mpi_takes, comm_mpi_start_beside_plans, comm_mpi_is_done, comm_mpi_wait_beside_plans},
+#endif
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static inline const CommBackend* comm_backend_of(const CommRequest* r) {
+    const CommBackend* backend = comm_backends;
+    while (!backend->takes(r)) backend++;
+    return backend;
 }
 
 static inline CommRequest comm_start(CommRequest r) {
@@ -135,75 +150,45 @@ static inline CommRequest comm_start(CommRequest r) {
     r.active = true;
     r.started = seconds_now();
     if (r.blocking) comm_wait_begins(&r);
-    const CommPlan* plan = comm_plan_of(&r);
-    r.comm->size_bytes += plan ? comm_plan_size_bytes(&r, plan) : comm_size_bytes(&r);
-    comm_dispatch(&r);
+    comm_count(&r);
+    r.on_device = comm_is_on_device(&r);
+    if (r.on_device && !r.comm->nccl) comm_stage_to_host(&r);
+    r.backend = comm_backend_of(&r);
+    r.backend->start(&r);
     return r;
 }
 
-// Waits for the end of an operation; does nothing if it is not active. Two spans in the trace: the operation's
-// duration, on the group's track, and the time spent here, on the track "wait".
+// Waits for the end of an operation; does nothing if it is not active.
 static inline void comm_wait(CommRequest* r) {
     if (!r->active) return;
-    Comm* c = r->comm;
     const double from = r->blocking ? r->started : seconds_now();
     comm_wait_begins(r);
-#ifdef USE_NCCL
-    comm_nccl_wait(r);
-#endif
-#ifdef USE_MPI
-    comm_thread_wait(r);
-    comm_plan_wait(r);
-    while (comm_plans_run(c) && !comm_mpi_is_done(r)) comm_plans_advance(c);
-    comm_mpi_wait(r);
-#endif
-#ifdef USE_CUDA
+    r->backend->wait(r);
     if (r->staged) comm_deliver(r);
-#endif
-    heartbeat_resume(c->row);
-    const double now = seconds_now();
     r->active = false;
-    if (r->finished == 0) r->finished = now;
-    c->waited += now - from;
-    trace_span(c->trace, c->name, comm_kind_name(r->kind), r->number, r->started, r->finished);
-    if (now - from >= COMM_SHORT_WAIT) trace_span(c->trace, "wait", comm_kind_name(r->kind), r->number, from, now);
+    comm_wait_ends(r, from);
 }
 
 // Whether an operation is over, except for its delivery.
-static inline bool comm_is_done(CommRequest* r) {
-    (void)r;
-    bool done = true;
-#ifdef USE_NCCL
-    done = comm_nccl_is_done(r);
-#endif
-#ifdef USE_MPI
-    done = done && comm_thread_is_done(r) && comm_plan_is_done(r) && comm_mpi_is_done(r);
-#endif
-    return done;
+static inline bool comm_is_done(CommRequest* r) { return !r->active || r->backend->is_done(r); }
+
+// Lets an operation make progress while this process computes. A completed request stays completed until comm_wait.
+static inline void comm_poll(CommRequest* r) {
+    if (!r->active || r->finished != 0 || !comm_is_done(r)) return;
+    if (r->finished == 0) r->finished = seconds_now(); // else the group's thread has recorded the time
 }
 
-// Lets MPI make progress on n requests while this process computes, and checks NCCL for errors. Completed requests stay
-// completed until comm_wait.
+// The same for n operations, and checks NCCL for errors.
 static inline void comm_progress(CommRequest* r, int n) {
-    for (int i = 0; i < n; i++) {
-        if (!r[i].active || r[i].finished != 0 || !comm_is_done(&r[i])) continue;
-        if (r[i].finished == 0) r[i].finished = seconds_now(); // else the group's thread has recorded the time
-    }
-#ifdef USE_NCCL
-    if (comm_job) comm_look(comm_job);
-#endif
+    for (int i = 0; i < n; i++) comm_poll(&r[i]);
+    comm_check_errors();
 }
 
 // The host waits for all earlier work of the compute stream: to be called where it needs the device's results. Not
 // device_synchronize, which also waits for messages that are not due yet, and does not see when a rank dies.
 static inline void comm_synchronize(Comm* world) {
     heartbeat_wait(world->row, COMM_ON_DEVICE, -1, -1);
-#ifdef USE_NCCL
-    if (world->nccl)
-        comm_wait_for_stream(world->job, 0);
-    else
-#endif
-        device_synchronize();
+    comm_wait_for_device(world);
     heartbeat_resume(world->row);
 }
 
@@ -212,6 +197,8 @@ static inline void comm_run(CommRequest r) {
     r = comm_start(r);
     comm_wait(&r);
 }
+
+// ---- The operations ---------------------------------------------------------------------------------------------
 
 // buffer (n) = sum (max, min) of all ranks' buffers, the same bits on every rank.
 static inline CommRequest comm_all_reduce_start(Comm* c, void* buffer, int64_t n, CommType type, CommOp op) {
@@ -265,14 +252,10 @@ static inline const char* comm_device_text(const Comm* world) { return world->jo
 
 // Ends the job's communication. All ranks call it.
 static inline void comm_close(Comm* world) {
-#ifdef USE_NCCL
-    if (world->size > 1) comm_barrier(world); // no rank releases NCCL before all have arrived
+    if (world->nccl) comm_barrier(world); // no rank releases NCCL before all have arrived
     comm_nccl_end(world);
-#endif
-#ifdef USE_MPI
     if (world->job) comm_free_threads(world->job);
     comm_mpi_end(world);
-#endif
     process.stop = NULL;
     free(world->job);
     world->job = comm_job = NULL;
@@ -292,21 +275,17 @@ __attribute__((noreturn)) static inline void comm_abort_all(Comm* world, int sta
 static inline void comm_check_launcher(Comm* world) {
     const int started = comm_launched_size();
     if (world->size > 1 || started <= 1) return;
-    char text[512];
-#ifdef USE_MPI
-    char library[128];
-    comm_mpi_library(library, sizeof library);
-    snprintf(text, sizeof text,
-             "%d processes were started together but do not find each other: this program is built with %.80s; use the "
-             "mpirun (srun: the --mpi=...) that belongs to it",
-             started, library);
-#else
-    snprintf(
-        text, sizeof text,
-        "%d processes were started together, but this program is built without MPI: run it alone, or install MPI and "
-        "build again",
-        started);
-#endif
+    char text[512], library[128];
+    if (comm_mpi_library(library, sizeof library))
+        snprintf(text, sizeof text,
+                 "%d processes were started together but do not find each other: this program is built with %.80s; use "
+                 "the mpirun (srun: the --mpi=...) that belongs to it",
+                 started, library);
+    else
+        snprintf(text, sizeof text,
+                 "%d processes were started together, but this program is built without MPI: run it alone, or install "
+                 "MPI and build again",
+                 started);
     comm_abort_all(world, EXIT_RUN, text); // each rank is alone and reports it
 }
 
@@ -318,35 +297,16 @@ static inline void comm_open(Comm* world) {
     world->size = 1;
     world->piece = COMM_PIECE;
     world->row_group = -1;
-#ifdef USE_NCCL
-    if (comm_is_launched() || comm_launched_size() > 1) nccl_prepare();
-#endif
-#ifdef USE_MPI
     world->mpi = MPI_COMM_NULL;
+    if (comm_is_launched()) nccl_prepare();
     if (comm_is_launched()) comm_mpi_open(world, comm_stop);
-#endif
     comm_check_launcher(world);
 }
 
 // Selects the backend of device memory for groups that are split afterwards. All ranks call it, each with its GPU open
 // (device_open).
 static inline void comm_open_device(Comm* world) {
-    (void)world;
-#ifdef USE_CUDA
-    if (world->size == 1) return;
-    char* text = world->job->device_text;
-    const size_t size = sizeof world->job->device_text;
-#ifdef USE_NCCL
-    int a, b;
-    const CommCard mine = comm_card(world);
-    CommCard* cards = (CommCard*)checked_calloc((size_t)world->size, sizeof(CommCard), "the ranks");
-    comm_all_gather(world, cards, &mine, sizeof mine, COMM_BYTE);
-    if (!comm_open_nccl(world, cards, &a, &b)) snprintf(text, size, "through host memory (ranks share a GPU)");
-    free(cards);
-#else
-    snprintf(text, size, "through host memory (built without NCCL)");
-#endif
-#endif
+    if (world->size > 1) comm_nccl_open(world);
 }
 
 // ---- Groups -----------------------------------------------------------------------------------------------------
@@ -359,72 +319,49 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
     child.waited = 0;
     child.plans = NULL;
     child.row_group = -1;
-#ifdef USE_MPI
     child.mpi = MPI_COMM_NULL;
     child.thread = NULL;
-#endif
-#ifdef USE_NCCL
     child.nccl = NULL;
     child.lanes = NULL;
-#endif
     return child;
 }
 
 // The group of all ranks of parent that gave the same color (>= 0), ordered by key. All of parent's ranks call it.
 static inline Comm comm_split(Comm* parent, int color, int key, const char* name) {
     Comm child = comm_child(parent, name);
-    (void)color, (void)key;
     if (parent->size == 1) return child;
-#ifdef USE_MPI
     comm_mpi_split(&child, parent, color, key);
-#endif
-#ifdef USE_NCCL
-    if (parent->nccl) child.nccl = nccl_split(&parent->job->open, parent->nccl, color, child.rank, child.size, 0, name);
-#endif
+    comm_nccl_split(&child, parent, color);
     return child;
 }
 
 // The group of the ranks on this machine, which can share memory.
 static inline Comm comm_split_machine(Comm* world) {
     Comm child = comm_child(world, "machine");
-    if (world->size == 1) return child;
-#ifdef USE_MPI
-    comm_mpi_split_machine(&child, world);
-#endif
+    if (world->size > 1) comm_mpi_split_machine(&child, world);
     return child;
 }
 
 // From now on messages of device memory between neighbours in the ring of the group's ranks do not block each other.
 // folded: messages of each direction go both ways; else forward ones go to the next rank and backward ones to the one
 // before. All members call it.
-static inline void comm_open_lanes(Comm* c, bool folded) {
-    (void)c, (void)folded;
-#ifdef USE_NCCL
-    if (c->nccl) c->lanes = nccl_lanes_open(&c->job->open, c->nccl, folded, c->job->scratch);
-#endif
-}
+static inline void comm_open_lanes(Comm* c, bool folded) { comm_nccl_open_lanes(c, folded); }
 
 // From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been
 // checked. If a job has such a group, every rank is in one.
 static inline void comm_use_plan(Comm* c, const Plan* plan) {
-#ifdef USE_MPI
-    if (c->size > 1) comm_thread_check_idle(c, "a plan");
-#endif
+    if (c->size == 1) return;
+    comm_thread_check_idle(c, "a plan");
     comm_plan_adopt(c, plan);
+    comm_plan_nccl_check(c, plan->kind);
 }
 
 // All members call it, with nothing in flight.
 static inline void comm_free(Comm* c) {
-#ifdef USE_MPI
     comm_free_thread(c);
-#endif
     comm_free_plans(c);
-#ifdef USE_NCCL
     comm_nccl_free(c);
-#endif
-#ifdef USE_MPI
     comm_mpi_free(c);
-#endif
     c->size = 1;
     c->rank = 0;
 }

@@ -121,6 +121,8 @@ static inline void comm_mpi_issue(CommRequest* r, int i) {
     comm_mpi_check(code, c, comm_kind_name(r->kind));
 }
 
+static inline bool comm_mpi_takes(const CommRequest* r) { return !r->on_device; }
+
 static inline void comm_mpi_start(CommRequest* r) {
     const int64_t per = comm_piece_elements(r);
     r->pieces = (int)max_i64(1, (r->n + per - 1) / per); // an empty message is sent too
@@ -223,14 +225,15 @@ static inline void comm_mpi_end(Comm* world) {
     world->mpi = MPI_COMM_NULL;
 }
 
-// "Open MPI v4.1.4", "MPICH Version: 4.0.2"
-static inline void comm_mpi_library(char* name, size_t size) {
+// "Open MPI v4.1.4", "MPICH Version: 4.0.2"; false: there is no MPI.
+static inline bool comm_mpi_library(char* name, size_t size) {
     char library[MPI_MAX_LIBRARY_VERSION_STRING] = "";
     int length = 0;
     MPI_Get_library_version(library, &length);
     library[strcspn(library, ",\n")] = 0; // "Open MPI v4.1.4, package ...", "MPICH Version:\t4.0.2\n..."
     if (strchr(library, '\t')) *strchr(library, '\t') = ' ';
     snprintf(name, size, "%.80s", library);
+    return true;
 }
 
 static inline void comm_mpi_split(Comm* child, const Comm* parent, int color, int key) {

@@ -1,6 +1,6 @@
 /*
-comm_nccl.h: NCCL communicators, each with its own stream, for comm.h. NCCL sends device memory by kernels that run
-beside the computation.
+comm_nccl.h: operations on device memory by NCCL, whose kernels run beside the computation: communicators, each with its
+own stream, and the backend for comm.h.
 
 Streams. Computation runs on the default stream, the compute stream. An operation of a group runs on the group's stream,
 between two events:
@@ -39,11 +39,22 @@ queries all communicators.
 End. ncclCommAbort frees memory, which waits for all kernels of the GPU: an abort that comes alone can wait for a kernel
 of the next communicator, which only its own abort would end (NCCL's issue 1013). In a group of calls (since 2.22) all
 kernels end before any memory is freed: nccl_abort_all. It needs the aborts of the other ranks too, so a process that
-fails does not abort: it calls _exit, and the driver ends its kernels.
+fails does not abort: MPI_Abort ends it, and the driver ends its kernels.
+
+Shared GPUs. NCCL needs one GPU per rank: two ranks of a communicator on one GPU would wait for each other's kernels. So
+all ranks exchange a card with their machine and the address of their GPU, and if two are equal, device memory goes
+through the host, in all groups (comm_staged.h). To make NCCL accept shared GPUs, for tests, set
+NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a different NCCL_HOSTID for every rank (any NCCL; then also
+NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 */
 #pragma once
 
-#include "../kernels/device.h"
+#include "comm_mpi.h"
+#include "comm_staged.h"
+#include "comm_types.h"
+
+#ifdef USE_NCCL
+#include <signal.h>
 #ifndef USE_CUDA
 #error "USE_NCCL needs USE_CUDA: NCCL moves what lies in the memory of GPUs"
 #endif
@@ -220,7 +231,7 @@ static inline bool nccl_is_done(cudaEvent_t done) {
 // ----------------------------------------------------------------------------------------------------------------
 // Messages to oneself: a copy on the compute stream as soon as both ends have been started, in either order
 
-typedef struct {
+typedef struct NcclSelf {
     int waiting; // messages with only one end: all of them sends, or all receives
     bool sends;
     struct {
@@ -263,7 +274,7 @@ typedef struct {
     NcclGroup* group;
 } NcclLane;
 
-typedef struct {
+typedef struct NcclLanes {
     int n;
     NcclLane lane[NCCL_LANES];
     NcclSelf self[2]; // of each direction
@@ -342,3 +353,219 @@ static inline void nccl_lanes_close(NcclGroup** list, NcclLanes* lanes) {
     for (int i = 0; i < lanes->n; i++) nccl_close(list, lanes->lane[i].group);
     free(lanes);
 }
+
+// ---- The backend: operations of comm.h ------------------------------------------------------------------------------
+
+// Ends the run if NCCL reports an error.
+static inline void comm_check_errors(void) {
+    ncclResult_t code;
+    const NcclGroup* broken = comm_job ? nccl_find_error(comm_job->open, &code) : NULL;
+    if (!broken) return;
+    usleep((useconds_t)(COMM_FIRST_WORD * 1e6)); // mpirun may end this rank meanwhile
+    nccl_fail(code, broken, "an operation");
+}
+
+// The host waits for a stream, but not for ever if a rank has died.
+static inline void comm_wait_for_stream(cudaStream_t stream) {
+    for (int looks = 0; !nccl_stream_is_done(stream); looks++) {
+        comm_check_errors();
+        if (looks >= 100) usleep(20); // the first polls do not sleep: the work may be nearly done
+    }
+}
+
+// The host waits for the compute stream.
+static inline void comm_wait_for_device(const Comm* world) {
+    if (world->nccl)
+        comm_wait_for_stream(0);
+    else
+        device_synchronize();
+}
+
+static inline ncclDataType_t comm_nccl_type(CommType type) {
+    static const ncclDataType_t types[] = {ncclFloat32, ncclFloat64,  ncclInt32,  ncclInt64,
+                                           ncclUint8,   ncclBfloat16, ncclFloat16};
+    return types[type];
+}
+
+// Enqueues the operation on the stream of g: of its group, or of a lane, in which this rank's partner is the other one.
+static inline void comm_nccl_issue(const CommRequest* r, const NcclGroup* g) {
+    const ncclDataType_t type = comm_nccl_type(r->type);
+    static const ncclRedOp_t ops[] = {ncclSum, ncclMax, ncclMin}; // by CommOp
+    const ncclRedOp_t op = ops[r->op];
+    const size_t n = (size_t)r->n, part = n / (size_t)g->size;
+    const int peer = g == r->comm->nccl ? r->peer : 1 - g->rank;
+    ncclResult_t code = ncclSuccess;
+    switch (r->kind) {
+    case COMM_ALL_REDUCE: code = ncclAllReduce(r->in, r->out, n, type, op, g->comm, g->stream); break;
+    case COMM_REDUCE_SCATTER: code = ncclReduceScatter(r->in, r->out, part, type, op, g->comm, g->stream); break;
+    case COMM_ALL_GATHER: code = ncclAllGather(r->in, r->out, part, type, g->comm, g->stream); break;
+    case COMM_BROADCAST: code = ncclBroadcast(r->in, r->out, n, type, peer, g->comm, g->stream); break;
+    case COMM_SEND: code = ncclSend(r->in, n, type, peer, g->comm, g->stream); break;
+    case COMM_RECEIVE: code = ncclRecv(r->out, n, type, peer, g->comm, g->stream); break;
+    case COMM_BARRIER: // of the hosts: MPI's
+    case COMM_ON_DEVICE: break;
+    }
+    nccl_check(code, g, comm_kind_name(r->kind));
+}
+
+static inline bool comm_nccl_takes(const CommRequest* r) { return r->on_device && r->comm->nccl; }
+
+static inline void comm_nccl_start(CommRequest* r) {
+    const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE, sends = r->kind == COMM_SEND;
+    const NcclGroup* g = r->comm->nccl;
+    if (message && r->peer == g->rank) {
+        if (!r->comm->lanes)
+            die("internal error: a message to oneself in group \"%s\", which has no lanes", r->comm->name);
+        r->self = &r->comm->lanes->self[r->number & 1];
+        r->message = nccl_to_oneself(r->self, sends, sends ? (void*)(uintptr_t)r->in : r->out,
+                                     sends ? comm_in_bytes(r) : comm_out_bytes(r), r->number);
+        return;
+    }
+    if (message) {
+        const NcclGroup* lane =
+            nccl_lane(r->comm->lanes, sends ? g->rank : r->peer, sends ? r->peer : g->rank, r->number & 1);
+        if (lane) g = lane;
+    }
+    nccl_begin(g);
+    comm_nccl_issue(r, g);
+    r->done = nccl_end(g);
+}
+
+static inline bool comm_nccl_is_done(CommRequest* r) {
+    if (r->self) return nccl_self_is_done(r->self, r->message);
+    return !r->done || nccl_is_done((cudaEvent_t)r->done);
+}
+
+static inline void comm_nccl_wait(CommRequest* r) {
+    if (r->self && !nccl_self_is_done(r->self, r->message))
+        die("internal error: %s in group \"%s\": the other half of a message to oneself has not been started",
+            comm_kind_name(r->kind), r->comm->name);
+    if (r->done) nccl_wait((cudaEvent_t)r->done);
+    r->done = NULL;
+}
+
+// ---- Begin: which rank has which GPU ----------------------------------------------------------------------------
+
+// An identifier of this machine: its name, and a number that Linux draws when it boots.
+static inline uint64_t comm_machine(void) {
+    char text[256] = "";
+    gethostname(text, 128);
+    FILE* f = fopen("/proc/sys/kernel/random/boot_id", "r");
+    if (f && fgets(text + strlen(text), 100, f)) text[sizeof text - 1] = 0;
+    if (f) fclose(f);
+    return hash_string(text);
+}
+
+// A rank's card: with all of them, every rank knows which ranks share a GPU.
+typedef struct {
+    ncclUniqueId id; // rank 0's is the world's
+    uint64_t machine;
+    char gpu[32], host[64];
+    int32_t may_share;
+} CommCard;
+
+// The address of this rank's GPU on its machine.
+static inline void comm_gpu(char address[32]) {
+    int number = 0;
+    cuda_check(cudaGetDevice(&number), "the GPU's number");
+    cuda_check(cudaDeviceGetPCIBusId(address, 32, number), "the GPU's address");
+}
+
+// Whether the user makes NCCL accept ranks that share a GPU.
+static inline bool comm_may_share(void) {
+    const char *host = getenv("NCCL_HOSTID"), *enable = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    return (host && *host) || (enable && atoi(enable) != 0);
+}
+
+static inline CommCard comm_card(const Comm* world) {
+    CommCard card;
+    memset(&card, 0, sizeof card); // also its padding, as its bytes are sent
+    if (world->rank == 0 && ncclGetUniqueId(&card.id) != ncclSuccess)
+        die("NCCL does not begin: %s; NCCL_DEBUG=WARN prints details", ncclGetLastError(NULL));
+    card.machine = comm_machine();
+    card.may_share = comm_may_share();
+    gethostname(card.host, sizeof card.host - 1);
+    comm_gpu(card.gpu);
+    return card;
+}
+
+// Two ranks that share a GPU: a < b. False if there are none.
+static inline bool comm_find_sharing(const CommCard* cards, int size, int* a, int* b) {
+    for (*b = 1; *b < size; ++*b) {
+        for (*a = 0; *a < *b; ++*a) {
+            if (cards[*a].machine == cards[*b].machine && strcmp(cards[*a].gpu, cards[*b].gpu) == 0) return true;
+        }
+    }
+    return false;
+}
+
+// Decides which backend has device memory, from the cards of all ranks, and opens the world's communicator. All ranks
+// call it, each with its GPU open.
+static inline void comm_nccl_open(Comm* world) {
+    CommJob* job = world->job;
+    int version = 0, a, b;
+    bool may_share = true;
+    const CommCard mine = comm_card(world);
+    CommCard* cards = (CommCard*)checked_calloc((size_t)world->size, sizeof(CommCard), "the ranks");
+    comm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, cards, sizeof mine, MPI_BYTE, world->mpi), world,
+                   "begin");
+    for (int rank = 0; rank < world->size; rank++) may_share = may_share && cards[rank].may_share;
+    const bool shared = comm_find_sharing(cards, world->size, &a, &b);
+    const ncclUniqueId id = cards[0].id;
+    free(cards);
+    if (shared && !may_share) {
+        snprintf(job->device_text, sizeof job->device_text, "through host memory (ranks share a GPU)");
+        return;
+    }
+    cuda_check(cudaMalloc(&job->scratch, 256), "cudaMalloc");
+    world->nccl = nccl_open(&job->open, world->name, world->rank, world->size, id);
+    nccl_check(ncclGetVersion(&version), world->nccl, "the version");
+    snprintf(job->device_text, sizeof job->device_text, "NCCL %d.%d.%d%s", version / 10000, version / 100 % 100,
+             version % 100, shared ? ", ranks share a GPU" : "");
+}
+
+static inline void comm_nccl_split(Comm* child, const Comm* parent, int color) {
+    if (parent->nccl)
+        child->nccl = nccl_split(&parent->job->open, parent->nccl, color, child->rank, child->size, 0, child->name);
+}
+
+static inline void comm_nccl_open_lanes(Comm* c, bool folded) {
+    if (c->nccl) c->lanes = nccl_lanes_open(&c->job->open, c->nccl, folded, c->job->scratch);
+}
+
+// Ends a process whose communicators do not close in time. All its work is done, and the driver ends the kernels.
+static char comm_end_late_text[256];
+static void comm_end_late(int signal) {
+    (void)signal;
+    (void)!write(STDERR_FILENO, comm_end_late_text, strlen(comm_end_late_text));
+    _exit(EXIT_RUN);
+}
+
+// Closes all of NCCL's communicators, also of groups that were not freed. All ranks call it.
+static inline void comm_nccl_end(Comm* world) {
+    CommJob* job = world->job;
+    if (!world->nccl) return;
+    fflush(stdout);
+    snprintf(comm_end_late_text, sizeof comm_end_late_text,
+             "%s: rank %d: NCCL did not close its communicators within %d s; all work was done before that\n",
+             process.name, world->rank, COMM_LAST_WORDS);
+    void (*const before)(int) = signal(SIGALRM, comm_end_late);
+    const unsigned limit = alarm(COMM_LAST_WORDS);
+    nccl_abort_all(&job->open);
+    alarm(limit);
+    signal(SIGALRM, before);
+    cuda_check(cudaFree(job->scratch), "cudaFree");
+    world->nccl = NULL;
+}
+
+static inline void comm_nccl_free(Comm* c) {
+    if (!c->nccl) return;
+    const int lanes = c->lanes ? c->lanes->n : 0;
+    for (int i = 0; i < lanes; i++) comm_wait_for_stream(c->lanes->lane[i].group->stream);
+    comm_wait_for_stream(c->nccl->stream);
+    nccl_lanes_close(&c->job->open, c->lanes);
+    nccl_close(&c->job->open, c->nccl);
+    c->lanes = NULL;
+    c->nccl = NULL;
+}
+#endif

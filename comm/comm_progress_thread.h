@@ -192,6 +192,8 @@ static inline void* comm_thread_run(void* thread) {
 
 // ---- The rank ---------------------------------------------------------------------------------------------------
 
+static inline bool comm_thread_takes(const CommRequest* r) { return !r->on_device && r->comm->thread; }
+
 // Puts an operation into the queue of its group's thread.
 static inline void comm_thread_start(CommRequest* r) {
     CommThread* t = r->comm->thread;
@@ -347,31 +349,21 @@ static inline void comm_stop(int status) {
         MPI_Finalize();
         return;
     }
-    if (status == EXIT_ARGUMENTS) comm_say_lonely();
+    if (status == EXIT_ARGUMENTS)
+        fprintf(stderr,
+                "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks the same way\n",
+                process.name, process.rank);
     usleep(200000); // MPICH's mpirun drops unread output of this rank when the job is aborted
     MPI_Abort(MPI_COMM_WORLD, status);
 }
-#endif
 
 // From now on a thread of this process runs the group's operations, which make progress while the caller computes, if
 // it is available and of use, see above. All members call it, with nothing in flight. Plans may come before or after.
 // urgent: what is started is waited for before long.
 static inline void comm_open_thread(Comm* c, bool urgent) {
-    (void)c, (void)urgent;
-#ifdef USE_NCCL
-    if (c->nccl) return;
-#endif
-#ifdef USE_MPI
-    if (c->size > 1 && c->job->threads && !c->thread) comm_thread_new(c, urgent);
-#endif
+    if (c->size > 1 && !c->nccl && c->job->threads && !c->thread) comm_thread_new(c, urgent);
 }
 
 // Whether MPI supports several threads at once, without which there is no group thread.
-static inline bool comm_can_thread(const Comm* c) {
-    (void)c;
-#ifdef USE_MPI
-    return c->job && c->job->threads;
-#else
-    return false;
+static inline bool comm_can_thread(const Comm* c) { return c->job && c->job->threads; }
 #endif
-}

@@ -1,6 +1,5 @@
 /*
-comm_types.h: the types of groups and operations, for comm.h, which explains both, and for the backends: comm_mpi.h,
-comm_gpu.h.
+comm_types.h: the types of groups, operations and backends, for comm.h, which explains them, and for the backends.
 */
 #pragma once
 
@@ -12,9 +11,10 @@ comm_gpu.h.
 #define OMPI_SKIP_MPICXX // C++ compilers: the C interface is enough
 #define MPICH_SKIP_MPICXX
 #include <mpi.h>
-#endif
-#ifdef USE_NCCL
-#include "comm_nccl.h"
+#else // one process, which has no backend
+#undef USE_NCCL
+typedef int MPI_Comm, MPI_Request, MPI_Op;
+#define MPI_COMM_NULL 0
 #endif
 
 // Tables have the order of these constants.
@@ -52,42 +52,35 @@ typedef enum {
 
 // The state that all groups of this process share.
 typedef struct {
-    char device_text[96]; // the backend of device memory
-#ifdef USE_MPI
+    char device_text[96];      // the backend of device memory
     MPI_Op add_bf16, add_fp16; // MPI has no 16-bit floats
     bool planned;              // some groups have plans
     struct PlanRun* runs;      // unfinished operations by plan (comm_planned.h)
     bool threads;              // several threads may call MPI at once
     struct CommThread* thread; // list of the groups' threads (comm_progress_thread.h)
-#endif
-#ifdef USE_NCCL
-    NcclGroup* open; // all communicators
-    void* scratch;   // device memory for barriers and first messages, 256 bytes
-#endif
+    struct NcclGroup* open;    // all of NCCL's communicators
+    void* scratch;             // a few bytes of device memory
 } CommJob;
 
 static CommJob* comm_job; // for process.stop, which has no group
 
 // A group, as one of its ranks sees it.
 typedef struct {
-    const char* name;        // "world", "tensor", ...: in messages and the trace
-    int rank, size;          // this process's rank in the group
-    int64_t size_bytes;      // size times the bytes that this rank has sent in this group: see comm_bytes
-    double waited;           // seconds that this rank has spent waiting in this group
-    int64_t piece;           // COMM_PIECE; the same on all ranks
-    Trace* trace;            // or NULL
-    HeartbeatRow* row;       // this rank's heartbeat slot (util/heartbeat.h), or NULL, ...
-    int row_group;           // ... and the group's number there; -1: none
-    CommJob* job;            // NULL for a process that no launcher has started
-    struct CommPlans* plans; // for its operations (comm_planned.h), or NULL
-#ifdef USE_MPI
-    MPI_Comm mpi;              // MPI_COMM_NULL for a group of one
+    const char* name;   // "world", "tensor", ...: in messages and the trace
+    int rank, size;     // this process's rank in the group
+    int64_t size_bytes; // size times the bytes that this rank has sent in this group: see comm_bytes
+    double waited;      // seconds that this rank has spent waiting in this group
+    int64_t piece;      // COMM_PIECE; the same on all ranks
+    Trace* trace;       // or NULL
+    HeartbeatRow* row;  // this rank's heartbeat slot (util/heartbeat.h), or NULL, ...
+    int row_group;      // ... and the group's number there; -1: none
+    CommJob* job;       // NULL for a process that no launcher has started
+    // What the backends have of a group of several ranks.
+    MPI_Comm mpi;
+    struct CommPlans* plans;   // for its operations (comm_planned.h), or NULL
     struct CommThread* thread; // that runs its operations (comm_progress_thread.h), or NULL
-#endif
-#ifdef USE_NCCL
-    NcclGroup* nccl;  // NULL for a group of one, or if device memory is staged through the host
-    NcclLanes* lanes; // or NULL
-#endif
+    struct NcclGroup* nccl;    // NULL if device memory is staged through the host
+    struct NcclLanes* lanes;   // or NULL
 } Comm;
 
 // An operation, from its start to its wait. All zero: none, and waiting for it does nothing.
@@ -99,27 +92,32 @@ typedef struct {
     int64_t n; // elements of the whole vector, all ranks' parts together
     CommType type;
     CommOp op;
-    int peer;   // the rank that sends, receives or is the root of a broadcast
-    int number; // the tag of a message, which the trace shows; -1: none
+    int peer;       // the rank that sends, receives or is the root of a broadcast
+    int number;     // the tag of a message, which the trace shows; -1: none
+    bool on_device; // in and out are in device memory
     bool active, blocking;
-    double started, finished; // seconds_now(); finished: 0 until it was seen
-    int pieces;               // in flight
-#ifdef USE_MPI
-    struct PlanRun* run;   // of an operation that follows a plan, or NULL
-    MPI_Request* mpi;      // (pieces)
-    int* counts;           // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
-    struct CommTask* task; // of the group's thread, or NULL
-#endif
-#ifdef USE_CUDA
-    void* staged;  // the host's copy of device memory, or NULL
-    void* deliver; // where the result in the copy belongs
-#endif
-#ifdef USE_NCCL
-    cudaEvent_t done; // after the operation on its stream, or NULL
-    NcclSelf* self;   // of a message to oneself, or NULL, ...
-    int64_t message;  // ... and its number
-#endif
+    double started, finished;          // seconds_now(); finished: 0 until it was seen
+    const struct CommBackend* backend; // that executes it, ...
+    // ... and what the backends have of it
+    int pieces;             // MPI: in flight
+    MPI_Request* mpi;       // (pieces)
+    int* counts;            // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
+    struct PlanRun* run;    // by plan
+    struct CommTask* task;  // of the group's thread
+    void *staged, *deliver; // the host's copy of device memory, or NULL, and where the result in it belongs
+    void* done;             // NCCL: the event after the operation on its stream, or NULL
+    struct NcclSelf* self;  // of a message to oneself, or NULL, ...
+    int64_t message;        // ... and its number
 } CommRequest;
+
+// A way to execute operations. All members of a group have the same one for an operation.
+typedef struct CommBackend {
+    const char* name; // for tests and debuggers
+    bool (*takes)(const CommRequest* r);
+    void (*start)(CommRequest* r);
+    bool (*is_done)(CommRequest* r); // makes progress and does not block
+    void (*wait)(CommRequest* r);    // blocks until it is over (NCCL: the compute stream), and frees what start took
+} CommBackend;
 
 static inline const char* comm_kind_name(CommKind kind) {
     static const char* const names[] = {"all-reduce", "reduce-scatter", "all-gather", "broadcast",
@@ -189,10 +187,4 @@ static inline int comm_launched_size(void) {
 static inline CommJob* comm_job_new(void) {
     comm_job = (CommJob*)checked_calloc(1, sizeof(CommJob), "the job");
     return comm_job;
-}
-
-static inline void comm_say_lonely(void) {
-    fprintf(stderr,
-            "%s: rank %d: wrong arguments or files, which other ranks do not have: start all ranks the same way\n",
-            process.name, process.rank);
 }

@@ -299,6 +299,7 @@ static void test_not_before_the_wait(void) {
     Buffer x = buffer_new(true, N, COMM_FLOAT), y = buffer_new(true, N, COMM_FLOAT);
     buffer_fill(&x, 0, N, world.rank, 0), buffer_fill(&y, 0, N, world.rank, 1);
     CommRequest first = comm_all_reduce_start(&world, x.p, N, COMM_FLOAT, COMM_SUM);
+    check_here(strcmp(first.backend->name, "NCCL") == 0, "device memory goes through NCCL");
     CommRequest second = comm_all_reduce_start(&world, y.p, N, COMM_FLOAT, COMM_SUM);
     buffer_get(&x);
     bool before = true, after = true;

@@ -1,9 +1,9 @@
 /*
-nccl.h: a model of the part of NVIDIA's NCCL that comm_nccl.h and comm_gpu.h use, for tests without a GPU: with the
-emulated CUDA of dev/emulator/cuda_emulator.h, found by -Idev/test/fake. Names and numbers are those of the real header;
-what the calls do is taken from NCCL's user guide (2.28: "Creating a Communicator", "CUDA Stream Semantics",
-"Point-to-point communication", "Fault Tolerance", "Environment Variables") and, where it is silent, from its source
-(connections, aborts); nothing here depends on comm.h.
+nccl.h: a model of the part of NVIDIA's NCCL that comm_nccl.h and comm_planned_nccl.h use, for tests without a GPU:
+with the emulated CUDA of dev/emulator/cuda_emulator.h, found by -Idev/test/fake. Names and numbers are those of the
+real header; what the calls do is taken from NCCL's user guide (2.28: "Creating a Communicator", "CUDA Stream
+Semantics", "Point-to-point communication", "Fault Tolerance", "Environment Variables") and, where it is silent, from
+its source (connections, aborts); nothing here depends on comm.h.
 
 Ranks are processes. A communicator is a folder (in $FAKE_NCCL_DIR, /dev/shm or /tmp) whose name is the unique id; a
 message is a file in it, "p2p.FROM.TO.NUMBER", which its receiver removes. A collective is a message of every rank to

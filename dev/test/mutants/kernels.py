@@ -16,7 +16,7 @@ BUILDS = {
     "asan": ["-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "tsan": ["-O1", "-g", "-fsanitize=thread"],
     "fake": ["-O1", "-DUSE_CUBLASLT", "-Idev/test/fake"],
-    "nccl": ["-O1", "-DUSE_NCCL", "-Idev/test/fake"],
+    "nccl": ["-O1", "-DUSE_NCCL", "-DUSE_MPI", "-Idev/test/fake"],
     "mpi": ["-O1", "-DUSE_MPI"],
 }
 
@@ -368,16 +368,12 @@ PLANTED = [
     ("comm/comm_nccl.h", '    setenv("NCCL_RUNTIME_CONNECT", "0", 0);\n', "", COMM, "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "    if (ctas > 0) config.maxCTAs = ctas;\n", "", COMM, "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "    ncclGroupStart();\n", "", COMM, "nccl 3 0 unsent", "BF16"),
-    ("comm/comm_gpu.h", "    _exit(status);\n", "    nccl_abort_all(&job->open);\n    exit(status);\n", COMM,
-     "nccl 3 1 busy", "BF16"),
     ("dev/test/cuda/comm_modes.h", "    _exit(EXIT_TIME_OUT);\n", "    _exit(EXIT_RUN);\n", COMM,
      "nccl 2 124 --seconds 1 stuck", "BF16"),
-    ("comm/comm_gpu.h", "const int peer = g == r->comm->nccl ? r->peer : 1 - g->rank;", "const int peer = r->peer;",
-     COMM, "nccl 3",
-     "BF16"),
-    ("comm/comm_gpu.h", "COMM_ALL_GATHER ? (size_t)r->comm->rank * comm_in_bytes(r) : 0;", "COMM_ALL_GATHER ? 0 : 0;",
-     COMM, "mpi 2",
-     "BF16"),
+    ("comm/comm_nccl.h", "const int peer = g == r->comm->nccl ? r->peer : 1 - g->rank;", "const int peer = r->peer;",
+     COMM, "nccl 3", "BF16"),
+    ("comm/comm_staged.h", "COMM_ALL_GATHER ? (size_t)r->comm->rank * comm_in_bytes(r) : 0;",
+     "COMM_ALL_GATHER ? 0 : 0;", COMM, "mpi 2", "BF16"),
     ("comm.h", "    if (r->staged) comm_deliver(r);\n", "", COMM, "mpi 2", "BF16"),
     ("comm/comm_mpi.h", "f32_to_bf16(bf16_to_f32(in[i]) + bf16_to_f32(sum[i]))",
      "(uint16_t)(bits_of_float(bf16_to_f32(in[i]) + bf16_to_f32(sum[i])) >> 16)", COMM, "mpi 2", "BF16"),
@@ -411,19 +407,9 @@ for file, text, replacement, program, build, precision in PLANTED:
 
 SECONDS = 240
 ENV = dict(ASAN_OPTIONS="detect_leaks=0", TSAN_OPTIONS="halt_on_error=1", CUDA_ON_CPU_THREADS="2", OMP_NUM_THREADS="1",
-           FAKE_NCCL_DIR=".",
-           FAKE_NCCL_SECONDS="10", NCCL_MULTI_RANK_GPU_ENABLE="1")
-# NCCL's ranks: PROGRAM N STATUS WORDS... The first rank that ends with another status ends the others.
-NCCL_RANKS = """
-export WORLD_SIZE=$2 MASTER_ADDR=localhost MASTER_PORT=$((20000 + $$ % 30000))
-pids=""
-trap 'kill -9 $pids 2>/dev/null' EXIT
-for rank in $(seq 0 $(($2 - 1))); do RANK=$rank LOCAL_RANK=$rank "$1" "${@:4}" & pids="$pids $!"; done
-for pid in $pids; do
-    wait $pid
-    [ $? = "$3" ] || exit 1
-done
-"""
+           FAKE_NCCL_DIR=".", FAKE_NCCL_SECONDS="10", NCCL_MULTI_RANK_GPU_ENABLE="1")
+# NCCL's ranks: N STATUS PROGRAM WORDS...
+NCCL_RANKS = 'scripts/mpirun.sh -np "$1" "${@:3}"; [ $? = "$2" ]'
 
 
 def mpi_flags():
@@ -435,7 +421,7 @@ def mpi_flags():
 def run(test, _planted):
     name, build, *n, precision = test.split()
     program = "build/" + test.replace(" ", "_")
-    flags, libraries = mpi_flags() if build == "mpi" else ([], [])
+    flags, libraries = mpi_flags() if build in ("mpi", "nccl") else ([], [])
     family = ["env", "ATTENTION=wgmma"] if name.endswith("_wgmma") else []
     name = name.removesuffix("_wgmma")
     source = "test_gpt.c" if name == MODEL else f"dev/test/cuda/{name}.cu"
@@ -443,9 +429,9 @@ def run(test, _planted):
                     program, *libraries,
                     "-lm", "-ldl"]
     if build == "nccl":
-        ended = n[1:] or ["0", "--short"]
+        status, *ended = n[1:] or ["0", "--short"]
         limit = [] if "--short" in ended else ["env", "FAKE_NCCL_SECONDS=2"]
-        return compile_line, [*limit, "bash", "-c", NCCL_RANKS, "nccl", program, n[0], *ended]
+        return compile_line, [*limit, "bash", "-c", NCCL_RANKS, "nccl", n[0], status, program, *ended]
     words = [] if name != MODEL else ["--heads"] if family else ["--compare", *REFERENCES]
     short = [] if build in ("plain", "quick", "fake") else ["--short"]
     return compile_line, [*family, *mutate.ranks(*n or [1]), program, *words, *short]

@@ -7,7 +7,7 @@ import mutate
 
 ALL, NETWORK, PLAN = "comm/collectives/collectives.h", "comm/collectives/topology.h", "comm/collectives/plan.h"
 PROOF = "parallel/schedule_check.h"
-RUNNER, COMM = "comm/comm_planned.h", "comm.h"
+RUNNER = "comm/comm_planned.h"
 RINGS, MULTITREE, FOREST = "comm/collectives/ring.h", "comm/collectives/multitree.h", "comm/collectives/forest.h"
 
 # What is wrong; file, exact text, replacement.
@@ -305,12 +305,12 @@ FAULTS = [
      "        memcpy(run->vector + (size_t)r->comm->rank * part, r->in, part);\n", ""),
     ("runner: counts what is received, too", RUNNER, "if (p->row[i].send) sent +=", "sent +="),
     ("runner: maxima are sums", RUNNER, "floats && r->op == COMM_SUM;", "floats;"),
-    ("runner: a blocking call of MPI stops all plans", COMM, "    if (r->blocking) comm_plans_meet(r->comm);\n", ""),
-    ("runner: whoever waits for MPI stops all plans", COMM,
-     "    while (comm_plans_run(c) && !comm_mpi_is_done(r)) comm_plans_advance(c);\n", ""),
+    ("runner: a blocking call of MPI stops all plans", RUNNER, "    if (r->blocking) comm_plans_meet(r->comm);\n", ""),
+    ("runner: whoever waits for MPI stops all plans", RUNNER,
+     "    while (comm_plans_run(r->comm) && !comm_mpi_is_done(r)) comm_plans_advance(r->comm);\n", ""),
 ]
 
-RANKS = {RUNNER, COMM}
+RANKS = {RUNNER}
 if not shutil.which(os.environ.get("MPICC", "mpicc")):
     FAULTS = [fault for fault in FAULTS if fault[1] not in RANKS]
 TESTS = {fault[1]: "test_comm_planned" if fault[1] in RANKS else "test_collective" for fault in FAULTS}

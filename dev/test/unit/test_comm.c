@@ -351,6 +351,7 @@ static void test_waiting(void) {
     comm_wait(&r);
     comm_wait(&r);
     check_all(!several || world.rank < world.size - 1 || took > 0.03, "a rank that waits counts it: %.3f s", took);
+    check_all(!several || strcmp(r.backend->name, "MPI") == 0, "MPI executes it");
     const TraceSpan* span = &trace.spans[0];
     check_all(!r.active && (!several || (group_spans_are(&trace, names, 1, 42) && span->start == r.started &&
                                          span->end == finished && finished > r.started)),

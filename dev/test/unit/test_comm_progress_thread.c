@@ -270,6 +270,9 @@ static void test_alone(const char* algorithm, bool thread, double seconds) {
         there = comm_is_done(&r);
     } while (!there && seconds_now() < looked + 0.1);
     comm_wait(&r);
+    const char* backend = algorithm ? "MPI, by plan" : "MPI";
+    if (thread) backend = "MPI, in a thread";
+    check_all(world.size == 1 || strcmp(r.backend->name, backend) == 0, "by %s", backend);
     bool right = true;
     for (int64_t i = 0; i < n; i++) {
         float sum = 0;
