@@ -631,6 +631,12 @@ static inline int layout_vocab_used(const Layout* layout, int stream) {
     return (int)max_i64(0, min_i64(layout->V, layout->vocabulary - layout_vocab_offset(layout, stream)));
 }
 
+static inline int64_t largest_bucket(const Layout* layout) {
+    int64_t largest = 0;
+    for (int b = 0; b < layout->buckets; b++) largest = max_i64(largest, layout->bucket[b].elements);
+    return largest;
+}
+
 // Where the shard of a bucket begins in a buffer that holds this rank's shards of all buckets, one after the other.
 static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset / layout->mesh.d;

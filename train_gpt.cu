@@ -251,7 +251,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
         progress.waited = pipeline->waited + embedding->waited - waited;
         heartbeat_action(watchdog_row(&t->watch), action.kind, action.chunk, action.microbatch);
         run_action(t, input, action, &progress);
-        buckets_progress(&stage->grads, &stage->layout);
+        buckets_progress(stage->grads.bucket, grad_buckets(&stage->layout));
         if (stage->async) async_dp_progress(stage);
     }
     for (int i = 0; i < stage->slots; i++) comm_wait(&stage->send_forward[i]);

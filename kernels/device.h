@@ -169,6 +169,9 @@ static inline float* arena_floats(Arena* arena, int64_t n) {
     return (float*)arena_take(arena, n * (int64_t)sizeof(float));
 }
 
+// x + n elements, of a buffer that may not be there.
+static inline float* floats_from(float* x, int64_t n) { return x ? x + n : NULL; }
+
 static inline void arena_allocate(Arena* arena) {
     arena->size = arena->used;
     arena->used = 0;

@@ -69,10 +69,10 @@ typedef struct AsyncDp {
     CommRequest* request;                      // (buckets)
     bool* in_flight;                           // (buckets): sent, not yet waited for
     // delayed: the buffers of grads of the step before
-    float *last_all, *last_site_shards;
-    CommRequest* last_inter_site_request; // (buckets)
-    bool has_last;                        // not in the first step of a run
-    float* before;                        // like moment1: weights before the last update, for the compensation
+    GradBucket* last_bucket; // (buckets)
+    float* last_all;
+    bool has_last; // not in the first step of a run
+    float* before; // like moment1: weights before the last update, for the compensation
     // the compensation
     double* corrections; // (tensors): squares of g g D in this step
     float* lambda;       // (tensors), host
@@ -114,11 +114,11 @@ static inline void async_dp_list_values(Stage* stage) {
 static inline void async_dp_take_delayed(Stage* stage) {
     AsyncDp* async = stage->async;
     const Mesh* mesh = &stage->layout.mesh;
-    const int64_t n = stage->layout.elements, parts = n / mesh_site_size(mesh);
-    async->last_all = arena_floats(&stage->memory_grads, n);
-    if (mesh_site_size(mesh) > 1) async->last_site_shards = arena_floats(&stage->memory_grads, parts);
-    if (mesh_site_size(mesh) > 1 && mesh->sites == 1)
-        stage->grads.site_shards = arena_floats(&stage->memory_grads, parts);
+    const int64_t n = stage->layout.elements;
+    Arena* arena = &stage->memory_grads;
+    async->last_all = arena_floats(arena, n);
+    site_buckets_take(async->last_bucket, async->last_all, &stage->layout, arena);
+    if (mesh->sites == 1) site_buckets_take(stage->grads.bucket, stage->grads.all, &stage->layout, arena);
     if (async->config.compensation > 0)
         async->before = arena_floats(&stage->memory_optimizer, mesh->zero ? n / mesh->d : n);
 }
@@ -162,7 +162,7 @@ static inline void async_dp_plan(Stage* stage, const AsyncConfig* config) {
     async->config = *config;
     async->fragment = (int*)checked_calloc(buckets, sizeof(int), "asynchronous sites");
     async->request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "asynchronous sites");
-    async->last_inter_site_request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "asynchronous sites");
+    async->last_bucket = (GradBucket*)checked_calloc(buckets, sizeof(GradBucket), "asynchronous sites");
     async->in_flight = (bool*)checked_calloc(buckets, sizeof(bool), "asynchronous sites");
     async->packed_at = (int64_t*)checked_calloc(buckets + 1, sizeof(int64_t), "asynchronous sites");
     async->lambda = (float*)checked_calloc((size_t)layout->tensors, sizeof(float), "asynchronous sites");
@@ -186,7 +186,7 @@ static inline void async_dp_free(Stage* stage) {
     if (!async) return;
     free(async->fragment);
     free(async->request);
-    free(async->last_inter_site_request);
+    free(async->last_bucket);
     free(async->in_flight);
     free(async->packed_at);
     free(async->lambda);
@@ -376,15 +376,12 @@ static inline void async_dp_round(const Stage* stage, int64_t step, bool* change
 // Swaps the gradient buffers of this step and of the step before.
 static inline void async_dp_swap_grads(const Stage* stage, GradientBuckets* grads) {
     AsyncDp* async = stage->async;
-    float *all = grads->all, *site_shards = grads->site_shards;
-    CommRequest* inter_site_request = grads->inter_site_request;
+    GradBucket* bucket = grads->bucket;
+    float* all = grads->all;
+    grads->bucket = async->last_bucket;
     grads->all = async->last_all;
-    grads->site_shards = async->last_site_shards;
-    grads->inter_site_request = async->last_inter_site_request;
+    async->last_bucket = bucket;
     async->last_all = all;
-    async->last_site_shards = site_shards;
-    async->last_inter_site_request = inter_site_request;
-    point_buckets_at_gradients(grads, &stage->layout);
 }
 
 // With ZeRO, the norm and the gathering of parameters need the group between sites in this step, and the update reads
@@ -478,7 +475,7 @@ static inline void async_dp_step_begin(Stage* stage) {
 // Lets messages between sites make progress, unless a thread does.
 static inline void async_dp_progress(const Stage* stage) {
     comm_progress(stage->async->request, stage->layout.buckets);
-    comm_progress(stage->async->last_inter_site_request, stage->layout.buckets);
+    buckets_progress(stage->async->last_bucket, stage->layout.buckets);
 }
 
 // After the sums of a chunk's gradients over the site (-1: see Bucket). delayed: starts the sums between sites, and

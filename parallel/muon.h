@@ -79,7 +79,7 @@ static inline float* muon_gather_bucket(Stage* stage, int b) {
     GradientBuckets* grads = &stage->grads;
     const int64_t n = bucket_shard_size(layout, b);
     if (!layout->mesh.zero) return grads->update + layout->bucket[b].offset;
-    float* whole = layout->mesh.zero == 2 ? grads->buffer[0] : grads->all + layout->bucket[b].offset;
+    float* whole = grads->bucket[buckets_share_memory(layout) ? 0 : b].gradient;
     comm_all_gather(zero_group(stage->groups), whole, grads->update + bucket_shard_offset(layout, b), n, COMM_FLOAT);
     return whole;
 }

@@ -72,6 +72,21 @@ static inline void sum_over_mesh(ProcessGroups* g, double* x, int64_t n) {
     sum_over(&g->inter_site, x, n);
 }
 
+// Sums the gradients of a bucket of which several tensor ranks hold a part each.
+static inline void bucket_sum_partial(ProcessGroups* g, const Layout* layout, int b, float* gradient) {
+    const Bucket* bucket = &layout->bucket[b];
+    for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
+        const Slice* slice = &layout->slices[i];
+        if (!needs_tp_grad_reduce(slice, &layout->mesh)) continue;
+        Comm* copies = slice->copies == g->tensor.size ? &g->tensor : &g->kv_heads;
+        comm_all_reduce(copies, gradient + (slice->offset - bucket->offset), slice_elements(slice), COMM_FLOAT,
+                        COMM_SUM);
+    }
+}
+
+// The group over which ZeRO shards: all replicas, which are one site, or one site each.
+static inline Comm* zero_group(ProcessGroups* g) { return g->inter_site.size > 1 ? &g->inter_site : &g->data; }
+
 // all (ranks, n) = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all.
 static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool inter_site) {
     Comm* axes[4] = {&g->tensor, &g->data, inter_site ? &g->inter_site : NULL, &g->pipeline};

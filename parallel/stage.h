@@ -45,7 +45,7 @@ layout are this rank's.
 */
 #pragma once
 
-#include "data.h"
+#include "sites.h"
 #include "../kernels/kernels.h"
 #include "../model.h"
 #include "../parallel.h"
@@ -204,7 +204,8 @@ static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, 
 static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind, int stream) {
     const Slice* slice = layout_slice_of_stream(&stage->layout, layer, kind, stream);
     if (!slice) return NULL;
-    return stage->grads.of_bucket[slice->bucket] + (slice->offset - stage->layout.bucket[slice->bucket].offset);
+    const GradBucket* bucket = grad_bucket(&stage->grads, &stage->layout, slice->bucket);
+    return bucket->gradient + (slice->offset - stage->layout.bucket[slice->bucket].offset);
 }
 
 // A tensor that all streams share; of the vocabulary, whose cuts follow each other, the rows of all streams.
@@ -288,7 +289,6 @@ static inline floatX* chunk_output(const Activations* acts) { return acts->x[act
 
 // x + n elements, of a buffer that may not be there.
 static inline floatX* values_from(floatX* x, int64_t n) { return x ? x + n : NULL; }
-static inline float* floats_from(float* x, int64_t n) { return x ? x + n : NULL; }
 static inline const int32_t* tokens_from(const int32_t* x, int64_t n) { return x ? x + n : NULL; }
 
 // The rows of a block from row N (R where rows are split over the ranks) and sequence B on.
@@ -396,7 +396,8 @@ static inline void grad_bucket_ready(const BackwardPass* pass, int layer, Tensor
     const int b = layout_slice(layout, layer, kind)->bucket;
     if (!pass->reduce) return;
     start_grad_sync(&stage->grads, stage->groups, layout, b);
-    buckets_progress(&stage->grads, layout);
+    start_inter_site_sync_early(&stage->grads, stage->groups, layout, b);
+    buckets_progress(stage->grads.bucket, grad_buckets(layout));
 }
 
 // ---- Sizes ------------------------------------------------------------------------------------------------------
@@ -502,19 +503,9 @@ static inline void take_parameters(Stage* stage) {
     stage->params = take_values(stage, &stage->memory_params, n);
     if (stage->type.masters) stage->master = arena_floats(&stage->memory_optimizer, share);
     if (!stage->trains) return;
-    const int replicas = mesh_site_size(&layout->mesh);
-    if (layout->mesh.zero < 2) grads->all = arena_floats(&stage->memory_grads, n);
-    if (layout->mesh.zero) grads->shards = arena_floats(&stage->memory_grads, share);
-    if (grads->scope == SCOPE_WORLD && layout->mesh.sites > 1 && replicas > 1)
-        grads->site_shards = arena_floats(&stage->memory_grads, n / replicas);
-    grads->update = layout->mesh.zero ? grads->shards : grads->all;
-    if (layout->mesh.zero == 2) {
-        for (int i = 0; i < ZERO2_BUFFERS; i++) {
-            grads->buffer[i] = arena_floats(&stage->memory_grads, largest_bucket(layout));
-            grads->arriving[i] = arena_floats(&stage->memory_grads, largest_bucket(layout) / layout->mesh.d);
-        }
-    }
-    if (grads->all) point_buckets_at_gradients(grads, layout);
+    grad_buckets_take(grads, layout, &stage->memory_grads);
+    if (grads->scope == SCOPE_WORLD && layout->mesh.sites > 1)
+        site_buckets_take(grads->bucket, grads->all, layout, &stage->memory_grads);
     if (has_split_embedding_grad(stage))
         stage->grad_embedding =
             arena_floats(&stage->memory_grads, (int64_t)layout_embedding_rows(layout) * stage->model.C);
@@ -575,7 +566,6 @@ static inline void stage_take_memory(Stage* stage) {
 // Allocates the pointer arrays: everything of the stage that is not in an arena.
 static inline void stage_take_lists(Stage* stage) {
     const size_t layers = (size_t)max_layers(stage), v = (size_t)stage->layout.mesh.v, slots = (size_t)stage->slots;
-    const size_t buckets = (size_t)max_i64(stage->layout.buckets, ZERO2_BUFFERS);
     stage->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
     stage->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
     stage->head = (HeadActivations*)checked_calloc((size_t)stage->head_slots, sizeof(HeadActivations), "the slots");
@@ -599,11 +589,9 @@ static inline void stage_take_lists(Stage* stage) {
             stage->gradients[c][i].layers =
                 (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the chunks");
     }
-    stage->grads.of_bucket = (float**)checked_calloc(buckets, sizeof(float*), "the buckets");
-    stage->grads.request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    stage->grads.inter_site_request = (CommRequest*)checked_calloc(buckets, sizeof(CommRequest), "the buckets");
-    for (int i = 0; i < ZERO2_BUFFERS; i++) stage->grads.bucket_in[i] = -1;
-    for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.recent[i] = -1;
+    stage->grads.bucket =
+        (GradBucket*)checked_calloc((size_t)grad_buckets(&stage->layout), sizeof(GradBucket), "the buckets");
+    for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.in_flight[i] = -1;
 }
 
 enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
@@ -689,8 +677,6 @@ static inline void stage_free(Stage* stage) {
     free(stage->boundary);
     free(stage->pending);
     free(stage->send_forward);
-    free(stage->grads.of_bucket);
-    free(stage->grads.request);
-    free(stage->grads.inter_site_request);
+    free(stage->grads.bucket);
     layout_free(&stage->layout);
 }

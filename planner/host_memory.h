@@ -71,7 +71,7 @@ static inline double message_bytes(const Stage* s) {
     const Mesh* mesh = &layout->mesh;
     const double rows = (double)(max_tokens(s) * s->model.C * s->type.bytes), single = sizeof(float);
     const double bucket = single * (double)largest_bucket(layout), buckets = single * (double)layout->elements;
-    const int at_once = mesh->zero == 2 ? (int)ZERO2_BUFFERS : (int)MAX_INFLIGHT_REDUCTIONS;
+    const int at_once = MAX_INFLIGHT_REDUCTIONS;
     const double copies = mesh->zero ? fmin(buckets, at_once * bucket) : 0;
     const double sums = copies + at_once * fmin(bucket, PLAN_BUFFERED);
     const bool tied = embedding_is_split(layout, &s->model); // its sum starts when all others are complete

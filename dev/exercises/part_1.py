@@ -393,16 +393,16 @@ EXERCISES = [
         "hints": ["Half of the batch gives a gradient that is about half as long when it is divided by the whole "
                   "batch.",
                   "A shard that has arrived must join those of earlier micro-batches before its buffer is used again.",
-                  "Look at buckets_collect(): what does it do with what is already in grads->shards?"],
+                  "Look at grad_bucket_collect(): what does it do with what is already in grads->shards?"],
         "check": [ZERO2, ZERO1, DATA],
         "solution": "The shard of a bucket that had arrived was copied over the earlier ones, not added, so only "
                     "the last micro-batch of a step counted. The gradient is divided by all tokens of the batch, "
                     "so with m micro-batches it was about 1/m as long. With one micro-batch the embedding alone "
                     "would be wrong, which has two gradients in a step when it is tied.",
         "wrong": [("parallel/data.h",
-                   "    device_copy(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i],\n"
+                   "    device_copy(grads->shards + bucket_shard_offset(layout, b), grads->bucket[i].sum,\n"
                    "                (size_t)bucket_shard_size(layout, b) * sizeof(float));",
-                   "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->buffer[i], "
+                   "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->bucket[i].gradient, "
                    "bucket_shard_size(layout, b));",
                    "it is added, but what this rank sent, not the shard of the sum that has arrived")],
     },

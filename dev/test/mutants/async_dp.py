@@ -85,7 +85,7 @@ FAULTS = [
     ("delayed: the fresh gradient is used", "replicas delayed 2 lambda clip", SITES,
      "grads->shards ? grads->shards : async->last_all;", "grads->shards ? grads->shards : grads->all;"),
     ("delayed: parts are not turned", DELAYED_SITES, SITES,
-     "    grads->site_shards = async->last_site_shards;\n", ""),
+     "    grads->bucket = async->last_bucket;\n", ""),
     ("delayed: ZeRO's sums are sent before those of the last step are used", DELAYED_ZERO, SITES,
      "if (!async_dp_sums_after_update(stage)) start_inter_site_syncs", "start_inter_site_syncs"),
     ("delayed: the step number is that of the step", "replicas delayed 2 lambda clip", SITES,

@@ -139,9 +139,9 @@ FAULTS = [
      "mesh_rank(mesh) / sharing", "mesh_rank(mesh) % (t / sharing)"),
     # Data group
     ("data gradients are not summed", DATA, "parallel/data.h",
-     "comm_all_reduce_start(&g->data, grads->of_bucket[b], bucket->elements, COMM_FLOAT, COMM_SUM);", "no_request();"),
+     "comm_all_reduce_start(&g->data, bucket->sum, n, COMM_FLOAT, COMM_SUM);", "no_request();"),
     ("data gradients are summed over the tensor group", TENSOR_DATA, "parallel/data.h",
-     "comm_all_reduce_start(&g->data, grads->of_bucket[b]", "comm_all_reduce_start(&g->tensor, grads->of_bucket[b]"),
+     "comm_all_reduce_start(&g->data, bucket->sum", "comm_all_reduce_start(&g->tensor, bucket->sum"),
     ("data group: of all ranks of a stage, of all its tensor parts", TENSOR_DATA, "parallel/process_groups.h",
      "g->data = comm_split(world, stage + stages * mesh_site(mesh),", "g->data = comm_split(world, mesh->pipeline,"),
     ("a bucket is reduced after every micro-batch", DATA, "parallel/stage.h", "    if (!pass->reduce) return;", ""),
@@ -150,17 +150,17 @@ FAULTS = [
     ("ZeRO-1: a rank gets another rank's share of the sum", ZERO1, "parallel/process_groups.h",
      "stage + stages * mesh_site(mesh), place,", "stage + stages * mesh_site(mesh), -place,"),
     ("ZeRO-1: a rank updates with its own gradients, not their sum", ZERO1, "parallel/data.h",
-     "comm_reduce_scatter_start(&g->data, grads->shards", "comm_reduce_scatter_start(&g->tensor, grads->shards"),
+     "comm_reduce_scatter_start(&g->data, bucket->sum", "comm_reduce_scatter_start(&g->tensor, bucket->sum"),
     ("ZeRO-1: updated parameters are not gathered", ZERO1, "parallel/data.h",
      "        comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);",
      "        (void)n, (void)bucket;"),
     ("ZeRO-2: a micro-batch's share replaces those before it", ZERO2, "parallel/data.h",
-     "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i], "
+     "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->bucket[i].sum, "
      "bucket_shard_size(layout, b));",
-     "    device_copy(grads->shards + bucket_shard_offset(layout, b), grads->arriving[i],\n"
+     "    device_copy(grads->shards + bucket_shard_offset(layout, b), grads->bucket[i].sum,\n"
      "                (size_t)bucket_shard_size(layout, b) * sizeof(float));"),
     ("ZeRO-2: what is still in flight at the end is forgotten", ZERO2, "parallel/data.h",
-     "for (int i = 0; i < ZERO2_BUFFERS; i++) buckets_collect(grads, layout, i);", "return;"),
+     "            grad_bucket_collect(grads, layout, i);\n", "            return;\n"),
     ("ZeRO-2: the head's gradient of a tied embedding is never reduced", ZERO2, "gpt.h",
      "        if (!has_split_embedding_grad(stage)) grad_bucket_ready(part, -1, head);", ""),
     # Pipeline and embedding groups
@@ -168,7 +168,7 @@ FAULTS = [
      "if (g->embedding.size == 1 || !wte) return;", "return;"),
     ("ZeRO-1: a tied embedding is summed over the data group again, not over the stages", PIPELINE_ZERO1,
      "parallel/data.h",
-     "comm_all_reduce(&g->embedding, grads->shards", "comm_all_reduce(&g->data, grads->shards"),
+     "comm_all_reduce(&g->embedding, sum", "comm_all_reduce(&g->data, sum"),
     ("a stage sends what went into its last block", PIPELINE, "parallel/pipeline.h",
      "from = chunk_output(acts) +", "from = acts->x[acts->chunk->layers - 1] +"),
     ("a stage does not wait for its input", PIPELINE, TRAINER,

@@ -156,7 +156,7 @@ static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, 
              fmax(x.first || x.last ? bucket_by_hand(&x, x.V * x.C) : 0,
                   x.first && m->position == POSITION_LEARNED ? bucket_by_hand(&x, (double)m->T * x.C) : 0));
     double grads = (mesh->zero < 2 ? room(4 * n) : 0) + (mesh->zero ? room(4 * share) : 0);
-    if (mesh->zero == 2) grads += ZERO2_BUFFERS * (room(4 * bucket) + room(4 * bucket / d));
+    if (mesh->zero == 2) grads += MAX_INFLIGHT_REDUCTIONS * (room(4 * bucket) + room(4 * bucket / d));
     if (m->tied && x.first && x.last && mesh->zero < 2) grads += room(4 * x.V * x.C);
     const double expected[ARENAS] = {room(type.bytes * n), grads, (type.masters ? 3 : 2) * room(4 * share),
                                      activations_by_hand(&x), scratch_by_hand(&x, model_tensors(NULL, m))};
