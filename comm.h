@@ -39,7 +39,7 @@ These are fractions. The counter accumulates s times as much, which is an intege
 Times. `waited` and the spans in the trace are measured on the host. With NCCL the host hardly waits, and the end of an
 operation is seen only when it is queried: the times then mean little.
 
-Also here: begin and end of a job of many ranks (comm_open, process.stop, comm_abort_all). comm/check_same.h checks that
+Also here: begin and end of a job of many ranks (comm_open, comm_close, comm_abort_all). comm/check_same.h checks that
 all ranks were started the same way, comm/cpu_affinity.h assigns a machine's cores. comm/ has the backends, and
 comm_types.h, the types of groups, operations and backends.
 */
@@ -298,8 +298,10 @@ static inline void comm_open(Comm* world) {
     world->piece = COMM_PIECE;
     world->row_group = -1;
     world->mpi = MPI_COMM_NULL;
-    if (comm_is_launched()) nccl_prepare();
-    if (comm_is_launched()) comm_mpi_open(world, comm_stop);
+    if (comm_is_launched()) {
+        nccl_prepare();
+        comm_mpi_open(world, comm_stop);
+    }
     comm_check_launcher(world);
 }
 
@@ -348,7 +350,7 @@ static inline Comm comm_split_machine(Comm* world) {
 static inline void comm_open_lanes(Comm* c, bool folded) { comm_nccl_open_lanes(c, folded); }
 
 // From now on operations of this plan's kind follow it. All members call it, with the same plan, which has been
-// checked. If a job has such a group, every rank is in one.
+// checked. Of a job either every rank is in such a group or none: comm_plans_meet relies on it.
 static inline void comm_use_plan(Comm* c, const Plan* plan) {
     if (c->size == 1) return;
     comm_thread_check_idle(c, "a plan");

@@ -1,403 +1,300 @@
 /*
-gpt.h: the model. chunk_forward and chunk_backward are the forward and backward pass of one chunk, the blocks that a
-rank holds, on one micro-batch, on CPU cores or a GPU. The kernels are in kernels/, the communication between tensor
-ranks in parallel/tensor.h, the buffers in parallel/stage.h.
+gpt.h: the model. chunk_forward and chunk_backward are the forward and backward pass of one chunk, consecutive blocks
+that a rank holds, on one micro-batch, on CPU cores or a GPU. The kernels are in kernels/, the communication between
+tensor ranks in parallel/tensor.h and parallel/vocab.h, the buffers in parallel/stage.h.
 
-Notation: B sequences of T tokens in a micro-batch, N = B T rows; C channels, F of the mlp, NH query and NKV key/value
-heads of HS channels, V the vocabulary size. NH, NKV, F and V of a layout are this rank's. R rows of the residual
-stream: N, or N / t with --sequence-parallel.
+A micro-batch is computed as one part, or with --tp-comm-overlap as two halves in turn. Functions with a `pass` compute
+one part; those with `part`, an array, compute all, by each_part (parallel/halves.h) or branch_steps.
+
+Notation: B sequences of T tokens in a micro-batch, N = B T rows (in a CAAT-Net with several streams on a rank: of all
+streams); C channels, F of the mlp, NH query and NKV key/value heads of HS channels, V the vocabulary size. NH, NKV, F
+and V of a layout are this rank's. R rows of the residual stream: N, or N / t with --sequence-parallel. Blocks are
+numbered over a stage; layer -1 is outside of them.
 */
 #pragma once
 
 #include "kernels/kernels.h"
 #include "model.h"
+#include "parallel/halves.h"
+#include "parallel/kv_cache.h"
 #include "parallel/stage.h"
 #include "parallel/tensor.h"
+#include "parallel/vocab.h"
 
 // ---- Forward ----------------------------------------------------------------------------------------------------
 
-// One of the model's norms, LayerNorm or RMSNorm: its outputs and its weights. out = NULL: there is no norm.
-typedef struct {
-    floatX* out;
-    float *mean, *rstd;
-    const floatX *w, *b;
-} Norm;
+// Announces out = x + branch + bias: the tensor ranks may still be adding up the branch. The norm that reads out, or
+// the end of the chunk, awaits the branch and computes the sum.
+static void announce_sum(const Pass* pass, floatX* out, const floatX* x, int layer, TensorKind bias) {
+    const ResidualSum sum = {out, x, pass->acts->branch, weight(pass->stage, layer, bias)};
+    if (pass->acts->pending.out) die("internal error: block %d: a sum is pending, and another one begins", layer);
+    pass->acts->pending = sum;
+}
 
-static Norm norm1_of(const Stage* stage, const Activations* acts, int layer) {
+// The announced sum, whose branch has arrived now; out = NULL: there is none, and x, which is to be read, is complete.
+static ResidualSum await_branch(const Pass* pass, const floatX* x) {
+    Activations* acts = pass->acts;
+    const ResidualSum sum = acts->pending, none = {NULL, NULL, NULL, NULL};
+    if (sum.out && sum.out != x) die("internal error: the sum that is pending is not the one that is read");
+    if (sum.out) row_parallel_finish(pass);
+    acts->pending = none;
+    return sum;
+}
+
+// A norm of the residual stream. w: NORM1_W or NORM2_W, of a block, or FINAL_NORM_W.
+static Norm norm_of(const Pass* pass, int layer, TensorKind w) {
+    const Stage* stage = pass->stage;
+    const Activations* acts = pass->acts;
+    const floatX* weights = weight(stage, layer, w);
+    if (w == FINAL_NORM_W) {
+        const HeadActivations* h = acts->head;
+        const Norm last = {chunk_output(acts), h->final_norm, h->final_mean,
+                           h->final_rstd,      weights,       weight(stage, layer, FINAL_NORM_B)};
+        return last;
+    }
     const LayerActivations* y = layer_acts(acts, layer);
-    const Norm n = {y->norm1, y->mean1, y->rstd1, weight(stage, layer, NORM1_W), weight(stage, layer, NORM1_B)};
-    return n;
+    const Norm norm1 = {residual_stream(acts, layer), y->norm1, y->mean1, y->rstd1, weights,
+                        weight(stage, layer, NORM1_B)};
+    const Norm norm2 = {y->middle, y->norm2, y->mean2, y->rstd2, weights, weight(stage, layer, NORM2_B)};
+    return w == NORM1_W ? norm1 : norm2;
 }
 
-static Norm norm2_of(const Stage* stage, const Activations* acts, int layer) {
-    const LayerActivations* y = layer_acts(acts, layer);
-    const Norm n = {y->norm2, y->mean2, y->rstd2, weight(stage, layer, NORM2_W), weight(stage, layer, NORM2_B)};
-    return n;
-}
-
-// The norm that reads the residual stream after a block: the next block's first one, the final one, or none where the
-// stream continues in another chunk.
-static Norm next_norm(const Stage* stage, const Activations* acts, int layer) {
-    const Norm none = {NULL, NULL, NULL, NULL, NULL};
-    if (layer + 1 < acts->chunk->begin + acts->chunk->layers) return norm1_of(stage, acts, layer + 1);
-    if (!acts->chunk->last) return none;
-    const HeadActivations* h = acts->head;
-    const Norm n = {h->final_norm, h->final_mean, h->final_rstd, weight(stage, -1, FINAL_NORM_W),
-                    weight(stage, -1, FINAL_NORM_B)};
-    return n;
-}
-
-static void norm_forward(const Stage* stage, Norm n, const floatX* x, int R) {
-    const int C = stage->model.C;
-    const float eps = (float)stage->model.eps;
-    if (stage->model.norm == NORM_LAYERNORM)
-        layernorm_forward(n.out, n.mean, n.rstd, x, n.w, n.b, R, C, eps);
+// The norm of x. Where x is the sum that is pending, one kernel computes both.
+static void await_sum_and_norm(const Pass* pass, int layer, TensorKind w) {
+    const ModelConfig* m = &pass->stage->model;
+    const int R = pass->acts->R;
+    const Norm n = norm_of(pass, layer, w);
+    const ResidualSum sum = await_branch(pass, n.x);
+    if (sum.out)
+        norms[m->norm].residual_forward(&n, sum.x, sum.branch, sum.bias, R, m->C, (float)m->eps);
     else
-        rmsnorm_forward(n.out, n.rstd, x, n.w, R, C, eps);
+        norms[m->norm].forward(&n, R, m->C, (float)m->eps);
 }
 
-// sum = x + branch + bias, and the norm of the sum.
-static void residual_norm_forward(const Stage* stage, Norm n, floatX* sum, const floatX* x, const floatX* branch,
-                                  const floatX* bias, int R) {
-    const int C = stage->model.C;
-    const float eps = (float)stage->model.eps;
-    if (!n.out)
-        residual_forward(sum, x, branch, bias, R, C);
-    else if (stage->model.norm == NORM_LAYERNORM)
-        residual_layernorm_forward(sum, n.out, n.mean, n.rstd, x, branch, bias, n.w, n.b, R, C, eps);
-    else
-        residual_rmsnorm_forward(sum, n.out, n.rstd, x, branch, bias, n.w, R, C, eps);
-}
-
-// qkv = Wqkv norm1 + b: this rank's heads of queries, keys and values.
-static void qkv_forward(const Stage* stage, const Activations* acts, int layer) {
-    const LayerActivations* y = layer_acts(acts, layer);
-    column_parallel_forward(stage, acts, y->qkv, y->norm1, layer, QKV_W, QKV_B, qkv_size(stage));
-}
-
-// Rotary positions, then attention.
-static void rope_and_attention_forward(const Stage* stage, const Activations* acts, int layer) {
-    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
-    const LayerActivations* y = layer_acts(acts, layer);
-    if (stage->rope) rope_forward(y->qkv, stage->rope, acts->B, acts->T, NH + NKV, HS, qkv_size(stage));
-    if (acts->keeps_kv) kv_cache_fill(stage, acts, layer);
-    attention_forward(y->attention, y->lse, y->qkv, acts->positions, acts->B, acts->T, NH, NKV, HS);
-}
-
-// Starts branch = Wo attention: partial sums, which the tensor ranks add; row_parallel_finish waits for their sum.
-static void attention_proj_forward(const Stage* stage, Activations* acts, int layer) {
-    row_parallel_forward(stage, acts, layer_acts(acts, layer)->attention, layer, ATTN_PROJ_W, attn_out_size(stage));
-}
-
-// middle = x[layer] + Wo attention + b, and its norm, norm2.
-static void attention_residual_forward(const Stage* stage, Activations* acts, int layer) {
-    const LayerActivations* y = layer_acts(acts, layer);
-    const floatX* branch = row_parallel_finish(stage, acts);
-    residual_norm_forward(stage, norm2_of(stage, acts, layer), y->middle, residual_stream(acts, layer), branch,
-                          weight(stage, layer, ATTN_PROJ_B), acts->R);
-}
-
-// act = activation(Wfc norm2 + b): this rank's channels of the mlp.
-static void fc_forward(const Stage* stage, const Activations* acts, int layer) {
-    column_parallel_act_forward(stage, acts, layer_acts(acts, layer), layer);
-}
-
-// Starts branch = Wproj act, in the same way.
-static void mlp_proj_forward(const Stage* stage, Activations* acts, int layer) {
-    row_parallel_forward(stage, acts, layer_acts(acts, layer)->act, layer, MLP_PROJ_W, stage->layout.F);
-}
-
-// x[layer + 1] = middle + Wproj act + b, and the norm that reads it.
-static void mlp_residual_forward(const Stage* stage, Activations* acts, int layer) {
-    const LayerActivations* y = layer_acts(acts, layer);
-    const floatX* branch = row_parallel_finish(stage, acts);
-    residual_norm_forward(stage, next_norm(stage, acts, layer), residual_stream(acts, layer + 1), y->middle, branch,
-                          weight(stage, layer, MLP_PROJ_B), acts->R);
-}
-
-// Completes x[layer] and norm1, which block `layer` reads.
-static void block_input_forward(const Stage* stage, Activations* acts, int layer) {
-    if (layer > acts->chunk->begin)
-        mlp_residual_forward(stage, acts, layer - 1);
-    else
-        norm_forward(stage, norm1_of(stage, acts, layer), acts->x[0], acts->R);
-}
-
-// Block `layer`, shifted by one sum: it begins with the end of block layer - 1, whose last sum is awaited there, and
-// ends where its own last sum is started; layers_finish ends the last block. This rank computes its heads and its mlp
-// channels; the two row-parallel products (proj) have the only collectives. Where the micro-batch is computed in two
-// parts, the sum of one is in flight while the other is computed.
+// A block, in two branches. This rank computes its heads and its mlp channels.
 //
-//     middle     = x[layer] + Wo attention(rope(Wqkv norm1(x[layer]) + b)) + b
-//     x[layer+1] = middle + Wproj activation(Wfc norm2(middle) + b) + b
-static void block_forward(const Stage* stage, Activations* part, int layer) {
-    const int parts = part->parts;
-    for (int i = 0; i < parts; i++) {
-        block_input_forward(stage, &part[i], layer);
-        qkv_forward(stage, &part[i], layer);
-        rope_and_attention_forward(stage, &part[i], layer);
-        attention_proj_forward(stage, &part[i], layer);
+//     1. norm1  = norm(x[layer])             6. norm2 = norm(middle)
+//     2. qkv    = rope(Wqkv norm1 + b)       7. fc    = Wfc norm2 + b
+//     3. att    = attention(qkv)             8. act   = activation(fc)
+//     4. branch = Wo att                     9. branch = Wproj act
+//     5. middle = x[layer] + branch + b     10. x[layer + 1] = middle + branch + b
+//
+// 4 and 9 start a sum over the tensor ranks, which the next norm, 6 or the next block's 1, awaits: of two parts one is
+// computed while the sum of the other is in flight. Sequence parallel: 4 and 9 scatter rows, 2 and 7 gather them.
+
+static void attention_branch_forward(const Pass* pass, int layer) {
+    const Stage* stage = pass->stage;
+    const Activations* acts = pass->acts;
+    const LayerActivations* y = layer_acts(acts, layer);
+    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
+    const int B = acts->B, T = acts->T, QKV = qkv_size(stage);
+
+    // 1. norm, of the sum that the block before has started
+    await_sum_and_norm(pass, layer, NORM1_W);
+    // 2. qkv
+    column_parallel_forward(pass, y->qkv, NULL, y->norm1, layer, QKV_W);
+    if (stage->rope) rope_forward(y->qkv, stage->rope + (int64_t)acts->first * HS, B, T, NH + NKV, HS, QKV);
+    // 3. attention; of a text that is generated, with its keys and values
+    if (acts->keeps_kv) kv_cache_fill(pass, layer);
+    if (acts->decodes)
+        kv_cache_attend(pass, layer);
+    else
+        attention_forward(y->attention, y->lse, y->qkv, acts->positions, B, T, NH, NKV, HS);
+    // 4. proj
+    row_parallel_forward(pass, y->attention, layer, ATTN_PROJ_W);
+    // 5. sum
+    announce_sum(pass, y->middle, residual_stream(acts, layer), layer, ATTN_PROJ_B);
+}
+
+static void mlp_branch_forward(const Pass* pass, int layer) {
+    const LayerActivations* y = layer_acts(pass->acts, layer);
+
+    // 6. norm, of attention's sum
+    await_sum_and_norm(pass, layer, NORM2_W);
+    // 7. fc and 8. act, which may be one kernel
+    column_parallel_forward(pass, y->fc, y->act, y->norm2, layer, FC_W);
+    if (pass->gradients) return; // a backward pass, which computes the block again, needs no more of it
+    // 9. proj
+    row_parallel_forward(pass, y->act, layer, MLP_PROJ_W);
+    // 10. sum
+    announce_sum(pass, residual_stream(pass->acts, layer + 1), y->middle, layer, MLP_PROJ_B);
+}
+
+static void block_forward(const Pass* part, int layer) {
+    each_part(part, layer, attention_branch_forward);
+    each_part(part, layer, mlp_branch_forward);
+}
+
+// The end of a chunk: its output, which the last block's sum completes, and after the last chunk logits, this rank's
+// slice of the vocabulary, and losses. A text that is generated has logits of the token that is decoded, no losses.
+static void head_forward(const Pass* pass, int layer) {
+    const Activations* acts = pass->acts;
+    const HeadActivations* h = acts->head;
+    if (!h) {
+        const ResidualSum sum = await_branch(pass, chunk_output(acts));
+        residual_forward(sum.out, sum.x, sum.branch, sum.bias, acts->R, pass->stage->model.C);
+        return;
     }
-    for (int i = 0; i < parts; i++) {
-        attention_residual_forward(stage, &part[i], layer);
-        fc_forward(stage, &part[i], layer);
-        mlp_proj_forward(stage, &part[i], layer);
-    }
-}
-
-// All blocks of the chunk, until the start of the last sum.
-static void layers_forward(const Stage* stage, Activations* part) {
-    const Chunk* chunk = part->chunk;
-    for (int l = 0; l < chunk->layers; l++) block_forward(stage, part, chunk->begin + l);
-}
-
-// Completes the chunk's output, and its norm where the head follows.
-static void layers_finish(const Stage* stage, Activations* acts) {
-    mlp_residual_forward(stage, acts, acts->chunk->begin + acts->chunk->layers - 1);
-}
-
-// logits = final norm W^T: this rank's slice of the vocabulary.
-static void head_forward(const Stage* stage, const Activations* acts) {
-    column_parallel_forward(stage, acts, acts->head->logits, acts->head->final_norm, -1, lm_head_kind(stage), NO_TENSOR,
-                            stage->layout.V);
+    await_sum_and_norm(pass, layer, FINAL_NORM_W);
+    if (acts->keeps_kv) return;
+    column_parallel_forward(pass, h->logits, NULL, h->final_norm, layer, lm_head_kind(pass->stage));
+    if (!acts->decodes) vocab_parallel_cross_entropy(pass);
 }
 
 // The forward pass of one chunk. The first one starts from acts->inputs, any other one from acts->x[0]. After the last
 // one the head's losses, -log p(target) of every token, are on each of its tensor ranks.
-static void chunk_forward(const Stage* stage, Activations* acts) {
-    Activations* part = activations_parts(stage, acts);
-    const int parts = acts->parts;
-    if (acts->chunk->first) {
-        for (int i = 0; i < parts; i++) vocab_parallel_embedding_forward(stage, &part[i], 0, acts->T);
-    }
-    layers_forward(stage, part);
-    for (int i = 0; i < parts; i++) {
-        layers_finish(stage, &part[i]);
-        if (!acts->chunk->last) continue;
-        head_forward(stage, &part[i]);
-        vocab_parallel_cross_entropy(stage, &part[i]);
-    }
+static void chunk_forward(Stage* stage, Activations* acts) {
+    const Chunk* chunk = acts->chunk;
+    const Pass pass = {stage, acts, NULL, 0, false};
+    Pass part[HALVES]; // of the micro-batch
+    pass_parts(part, &pass);
+    if (chunk->first) each_part(part, -1, vocab_parallel_embedding_forward);
+    for (int l = 0; l < chunk->layers; l++) block_forward(part, chunk->begin + l);
+    each_part(part, -1, head_forward);
 }
 
 // ----------------------------------------------------------------------------------------------------------------
 // Backward. A pass computes two gradients, DGRAD and WGRAD (parallel/stage.h). Done together, WGRAD computes while the
-// all-reduce of DGRAD over the tensor ranks is in flight.
+// all-reduce of DGRAD over the tensor ranks is in flight. g->dx (R, C), the gradient of the residual stream, goes down
+// through the branches: each adds its share,
+//
+//     dx += norm'(W1^T f'(W2^T dx))      of a branch W2 f(W1 norm(x)).
 
-static void norm_backward(const Stage* stage, floatX* dx, const floatX* dout, const floatX* x, const float* mean,
-                          const float* rstd, int layer, TensorKind w, TensorKind b, int R) {
-    const int C = stage->model.C;
-    float* dw = gradient(stage, layer, w);
-    if (stage->model.norm == NORM_LAYERNORM)
-        layernorm_backward(dx, dw, gradient(stage, layer, b), dout, x, weight(stage, layer, w), mean, rstd, R, C);
-    else
-        rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R, C);
-}
-
-static LayerGradients* layer_gradients(const BackwardPass* pass, int layer) {
-    return &pass->g->layers[layer - pass->acts->chunk->begin];
-}
-
-// DGRAD of the mlp, until its sum over the tensor ranks is in flight.
-static void mlp_backward_input(const BackwardPass* pass, int layer) {
+// The last step of a branch: norm' gets acts->dnorm, once the tensor ranks have summed it.
+static void await_sum_and_norm_backward(const Pass* pass, int layer, TensorKind w, TensorKind b) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;
-    LayerGradients* d = layer_gradients(pass, layer);
-    row_parallel_output_grad_finish(pass, d->dout, layer, MLP_PROJ_B);
-    row_parallel_act_backward_input(stage, acts, d->dfc, row_parallel_output_grad(pass, d->dout),
-                                    layer_acts(acts, layer), layer);
-    acts->sum = column_parallel_backward_input(stage, acts, acts->dnorm, d->dfc, layer, FC_W, fc_size(stage));
+    const Norm n = norm_of(pass, layer, w);
+    comm_wait(&acts->sum);
+    norms[stage->model.norm].backward(&n, pass->g->dx, gradient(stage, layer, w), gradient(stage, layer, b),
+                                      acts->dnorm, acts->R, stage->model.C);
 }
 
-static void mlp_backward_weight(const BackwardPass* pass, int layer) {
-    const Stage* stage = pass->stage;
-    const Activations* acts = pass->acts;
-    const LayerActivations* y = layer_acts(acts, layer);
-    const LayerGradients* d = layer_gradients(pass, layer);
-    row_parallel_backward_weight(stage, acts, layer, MLP_PROJ_W, MLP_PROJ_B, row_parallel_output_grad(pass, d->dout),
-                                 y->act, stage->layout.F);
-    column_parallel_backward_weight(stage, acts, layer, FC_W, FC_B, d->dfc, y->norm2, fc_size(stage));
-}
+// A branch in the backward pass: those of its gradients that are in the set `steps`.
+typedef void Branch(const Pass* pass, int layer, int steps);
 
-// The gradient of the residual stream before the mlp.
-static void mlp_backward_norm(const BackwardPass* pass, int layer) {
+static void mlp_branch_backward(const Pass* pass, int layer, int steps) {
     const LayerActivations* y = layer_acts(pass->acts, layer);
-    comm_wait(&pass->acts->sum);
-    norm_backward(pass->stage, pass->g->dx, pass->acts->dnorm, y->middle, y->mean2, y->rstd2, layer, NORM2_W, NORM2_B,
-                  pass->acts->R);
-    row_parallel_output_grad_start(pass);
+    const LayerGradients* d = layer_grads(pass, layer);
+    if (steps & DGRAD_BRANCH) {
+        row_parallel_backward_input(pass, d->dfc, y->fc, d->dout, layer, MLP_PROJ_W); // proj and act
+        column_parallel_backward_input(pass, d->dfc, layer, FC_W);
+    }
+    if (steps & WGRAD) {
+        row_parallel_backward_weight(pass, d->dout, y->act, layer, MLP_PROJ_W);
+        column_parallel_backward_weight(pass, d->dfc, y->norm2, layer, FC_W);
+    }
+    if (steps & DGRAD_NORM) {
+        await_sum_and_norm_backward(pass, layer, NORM2_W, NORM2_B);
+        row_parallel_output_grad_start(pass, layer); // of attention
+    }
 }
 
-// The same for attention.
-static void attention_block_backward_input(const BackwardPass* pass, int layer) {
-    const Stage* stage = pass->stage;
-    Activations* acts = pass->acts;
-    const int QKV = qkv_size(stage), HS = model_head_size(&stage->model);
-    const int NH = stage->layout.NH, NKV = stage->layout.NKV;
-    const LayerActivations* y = layer_acts(acts, layer);
-    LayerGradients* d = layer_gradients(pass, layer);
-    row_parallel_output_grad_finish(pass, d->dmiddle, layer, ATTN_PROJ_B);
-    tp_linear_backward_input(stage, acts, stage->dact, row_parallel_output_grad(pass, d->dmiddle), layer, ATTN_PROJ_W,
-                             attn_out_size(stage), stage->model.C);
-    attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, acts->positions, acts->B, acts->T, NH, NKV,
-                       HS);
-    if (stage->rope) rope_backward(d->dqkv, stage->rope, acts->B, acts->T, NH + NKV, HS, QKV);
-    acts->sum = column_parallel_backward_input(stage, acts, acts->dnorm, d->dqkv, layer, QKV_W, QKV);
-}
-
-static void attention_block_backward_weight(const BackwardPass* pass, int layer) {
+static void attention_branch_backward(const Pass* pass, int layer, int steps) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
     const LayerActivations* y = layer_acts(acts, layer);
-    const LayerGradients* d = layer_gradients(pass, layer);
-    row_parallel_backward_weight(stage, acts, layer, ATTN_PROJ_W, ATTN_PROJ_B,
-                                 row_parallel_output_grad(pass, d->dmiddle), y->attention, attn_out_size(stage));
-    column_parallel_backward_weight(stage, acts, layer, QKV_W, QKV_B, d->dqkv, y->norm1, qkv_size(stage));
-}
-
-static void attention_block_backward_norm(const BackwardPass* pass, int layer) {
-    const Activations* acts = pass->acts;
-    const LayerActivations* y = layer_acts(acts, layer);
-    comm_wait(&pass->acts->sum);
-    norm_backward(pass->stage, pass->g->dx, acts->dnorm, residual_stream(acts, layer), y->mean1, y->rstd1, layer,
-                  NORM1_W, NORM1_B, acts->R);
-    if (layer > acts->chunk->begin) row_parallel_output_grad_start(pass);
-}
-
-// Runs the three steps of the mlp or of attention on all parts. A sum over the tensor ranks is in flight during the
-// steps of the other part and WGRAD: `input` starts it or, in a CAAT-Net (sums_residual_grad), `norm`.
-static void branch_backward(const BackwardPass* part, int layer, void (*input)(const BackwardPass*, int),
-                            void (*weights)(const BackwardPass*, int), void (*norm)(const BackwardPass*, int)) {
-    const int parts = part->acts->parts;
-    const bool norm_first = sums_residual_grad(part->stage);
-    if (part->gradients & DGRAD) {
-        for (int i = 0; i < parts; i++) {
-            input(&part[i], layer);
-            if (norm_first) norm(&part[i], layer);
-        }
+    const LayerGradients* d = layer_grads(pass, layer);
+    const int NH = stage->layout.NH, NKV = stage->layout.NKV, HS = model_head_size(&stage->model);
+    const int B = acts->B, T = acts->T, QKV = qkv_size(stage);
+    if (steps & DGRAD_BRANCH) {
+        row_parallel_backward_input(pass, stage->dact, NULL, d->dmiddle, layer, ATTN_PROJ_W);
+        attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, acts->positions, B, T, NH, NKV, HS);
+        if (stage->rope) rope_backward(d->dqkv, stage->rope, B, T, NH + NKV, HS, QKV);
+        column_parallel_backward_input(pass, d->dqkv, layer, QKV_W);
     }
-    if (part->gradients & WGRAD) {
-        for (int i = 0; i < parts; i++) weights(&part[i], layer);
+    if (steps & WGRAD) {
+        row_parallel_backward_weight(pass, d->dmiddle, y->attention, layer, ATTN_PROJ_W);
+        column_parallel_backward_weight(pass, d->dqkv, y->norm1, layer, QKV_W);
     }
-    if ((part->gradients & DGRAD) && !norm_first) {
-        for (int i = 0; i < parts; i++) norm(&part[i], layer);
+    if (steps & DGRAD_NORM) {
+        await_sum_and_norm_backward(pass, layer, NORM1_W, NORM1_B);
+        row_parallel_output_grad_start(pass, layer - 1); // of the mlp below
     }
 }
 
-// Recomputes the activations that the forward pass did not keep, by the same operations: the bits are the same.
-static void block_recompute(const BackwardPass* part, int layer) {
-    const Stage* stage = part->stage;
-    const Recompute recompute = stage->layout.mesh.recompute;
-    const int parts = part->acts->parts;
-    if (recompute == RECOMPUTE_FULL) {
-        for (int i = 0; i < parts; i++) {
-            Activations* acts = part[i].acts;
-            // the gradient's sum uses acts->sum and acts->shared, which the products below need
-            row_parallel_output_grad_finish(&part[i], layer_gradients(&part[i], layer)->dout, layer, MLP_PROJ_B);
-            norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
-            qkv_forward(stage, acts, layer);
-            rope_and_attention_forward(stage, acts, layer);
-            attention_proj_forward(stage, acts, layer);
-        }
-        for (int i = 0; i < parts; i++) {
-            attention_residual_forward(stage, part[i].acts, layer);
-            fc_forward(stage, part[i].acts, layer);
-        }
+// dx begins here: it becomes the gradient of the last block's output.
+static void head_branch_backward(const Pass* pass, int layer, int steps) {
+    const HeadActivations* h = pass->acts->head;
+    const TensorKind head = lm_head_kind(pass->stage);
+    if (steps & DGRAD_BRANCH) {
+        vocab_parallel_cross_entropy_backward(pass);
+        column_parallel_backward_input(pass, h->logits, layer, head);
     }
-    if (recompute == RECOMPUTE_SELECTIVE && (part->gradients & WGRAD)) { // the matrices' inputs, which wgrad needs
-        for (int i = 0; i < parts; i++) {
-            const Activations* acts = part[i].acts;
-            const LayerActivations* y = layer_acts(acts, layer);
-            norm_forward(stage, norm1_of(stage, acts, layer), residual_stream(acts, layer), acts->R);
-            norm_forward(stage, norm2_of(stage, acts, layer), y->middle, acts->R);
-            activation_forward(stage, acts, y);
-        }
+    if (steps & WGRAD) column_parallel_backward_weight(pass, h->logits, h->final_norm, layer, head);
+    if (steps & DGRAD_NORM) {
+        device_zero(pass->g->dx, (size_t)pass->acts->R * pass->stage->model.C * sizeof(floatX));
+        await_sum_and_norm_backward(pass, layer, FINAL_NORM_W, FINAL_NORM_B);
     }
 }
 
-static void block_backward(const BackwardPass* part, int layer) {
+// Steps of a branch on all parts in turn, those that the pass computes.
+static void branch_steps(const Pass* part, int layer, Branch* branch, int steps) {
+    const int parts = part->acts->parts, computed = steps & part->gradients;
+    for (int i = 0; i < parts; i++) branch(&part[i], layer, computed);
+}
+
+// WGRAD comes after the step that starts a sum over the tensor ranks, to hide it: the branch's step or, where it is the
+// gradient of the residual stream that is summed (sums_residual_grad), the norm's.
+static void branch_backward(const Pass* part, int layer, Branch* branch) {
+    const int before = sums_residual_grad(part->stage) ? DGRAD : DGRAD_BRANCH;
+    branch_steps(part, layer, branch, before);
+    branch_steps(part, layer, branch, WGRAD);
+    branch_steps(part, layer, branch, DGRAD & ~before);
+}
+
+// The head's, in the order of its buckets: the head's matrix, the final norm.
+static void head_backward(const Pass* part) {
+    const TensorKind head = lm_head_kind(part->stage);
+    branch_steps(part, -1, head_branch_backward, DGRAD_BRANCH);
+    grad_bucket_begin(part, -1, head);
+    branch_steps(part, -1, head_branch_backward, WGRAD);
+    if (!has_split_embedding_grad(part->stage)) grad_bucket_ready(part, -1, head);
+    grad_bucket_begin(part, -1, FINAL_NORM_W);
+    branch_steps(part, -1, head_branch_backward, DGRAD_NORM);
+    grad_bucket_ready(part, -1, FINAL_NORM_W);
+}
+
+// Recompute full: the forward pass again, by the same operations: the bits are the same.
+static void attention_branch_recompute(const Pass* pass, int layer) {
+    // a sum of the gradient uses acts->sum and acts->shared, which the forward pass needs
+    row_parallel_output_grad_finish(pass, layer_grads(pass, layer)->dout, layer, MLP_PROJ_W);
+    attention_branch_forward(pass, layer);
+}
+
+// Recompute selective: the outputs of the norms and of the activation, which only WGRAD reads; their inputs were kept.
+static void norms_and_act_recompute(const Pass* pass, int layer) {
+    const LayerActivations* y = layer_acts(pass->acts, layer);
+    const Stage* stage = pass->stage;
+    await_sum_and_norm(pass, layer, NORM1_W);
+    await_sum_and_norm(pass, layer, NORM2_W);
+    activations[stage->model.activation].forward(y->act, y->fc, pass->acts->N, stage->layout.F);
+}
+
+// The backward pass of a block. First it computes again what the forward pass did not keep; full never comes with a
+// schedule that separates DGRAD and WGRAD. NORM1_W stands for the bucket of all tensors of the block.
+static void block_backward(const Pass* part, int layer) {
+    const Recompute recompute = part->stage->layout.mesh.recompute;
     grad_bucket_begin(part, layer, NORM1_W);
-    block_recompute(part, layer);
-    branch_backward(part, layer, mlp_backward_input, mlp_backward_weight, mlp_backward_norm);
-    branch_backward(part, layer, attention_block_backward_input, attention_block_backward_weight,
-                    attention_block_backward_norm);
-    if (part->gradients & WGRAD) grad_bucket_ready(part, layer, NORM1_W);
-}
-
-// Starts the gradient: dx becomes the gradient of the last block's output.
-static void head_backward(const BackwardPass* part) {
-    const Stage* stage = part->stage;
-    const int parts = part->acts->parts, V = stage->layout.V;
-    const TensorKind head = lm_head_kind(stage);
-    if (part->gradients & DGRAD) {
-        for (int i = 0; i < parts; i++) {
-            Activations* acts = part[i].acts;
-            vocab_parallel_cross_entropy_backward(stage, acts);
-            acts->sum = column_parallel_backward_input(stage, acts, acts->dnorm, acts->head->logits, -1, head, V);
-        }
+    if (recompute == RECOMPUTE_FULL) {
+        each_part(part, layer, attention_branch_recompute);
+        each_part(part, layer, mlp_branch_forward);
     }
-    if (part->gradients & WGRAD) {
-        grad_bucket_begin(part, -1, head);
-        for (int i = 0; i < parts; i++) {
-            const HeadActivations* h = part[i].acts->head;
-            column_parallel_backward_weight(stage, part[i].acts, -1, head, NO_TENSOR, h->logits, h->final_norm, V);
-        }
-        if (!has_split_embedding_grad(stage)) grad_bucket_ready(part, -1, head);
-    }
-    if (part->gradients & DGRAD) {
-        grad_bucket_begin(part, -1, FINAL_NORM_W);
-        for (int i = 0; i < parts; i++) {
-            Activations* acts = part[i].acts;
-            const HeadActivations* h = acts->head;
-            comm_wait(&acts->sum);
-            device_zero(part[i].g->dx, (size_t)acts->R * stage->model.C * sizeof(floatX));
-            norm_backward(stage, part[i].g->dx, acts->dnorm, chunk_output(acts), h->final_mean, h->final_rstd, -1,
-                          FINAL_NORM_W, FINAL_NORM_B, acts->R);
-        }
-    }
-    if (part->gradients & WGRAD) grad_bucket_ready(part, -1, FINAL_NORM_W);
-}
-
-// The gradients of the embeddings. A tied embedding has two gradients, which are accumulated over the micro-batches in
-// separate buffers and added when both are complete: here, or, where the two uses are on two stages, between them
-// (all_reduce_tied_embedding_grad). So every pipeline adds in the same order.
-static void embedding_block_backward(const BackwardPass* part) {
-    const Stage* stage = part->stage;
-    const Layout* layout = &stage->layout;
-    const int parts = part->acts->parts, C = stage->model.C, V = layout_embedding_rows(layout);
-    const floatX* dx[HALVES];
-    for (int i = 0; i < parts; i++) dx[i] = vocab_parallel_embedding_grad(&part[i]);
-    if (stage->model.position == POSITION_LEARNED) {
-        grad_bucket_begin(part, -1, WPE);
-        for (int i = 0; i < parts; i++) {
-            const Activations* acts = part[i].acts;
-            const int rows = acts->split ? acts->tokens / layout->mesh.t : acts->tokens; // of one residual stream
-            const int64_t first = acts->split ? (int64_t)layout->mesh.tensor * rows : 0;
-            position_backward(gradient(stage, -1, WPE), dx[i], acts->positions, first, rows, acts->T, C);
-        }
-        grad_bucket_ready(part, -1, WPE);
-    }
-    grad_bucket_begin(part, -1, WTE);
-    float* dwte = gradient(stage, -1, WTE);
-    float* sum = has_split_embedding_grad(stage) ? stage->grad_embedding : dwte;
-    for (int i = 0; i < parts; i++) {
-        const Activations* acts = part[i].acts;
-        embedding_backward(sum, tp_gather_input(stage, acts, dx[i]), acts->inputs, acts->tokens, C,
-                           layout->vocab_offset, V);
-    }
-    if (has_split_embedding_grad(stage) && part->reduce) accumulate(dwte, stage->grad_embedding, (int64_t)V * C);
-    grad_bucket_ready(part, -1, WTE);
+    if (recompute == RECOMPUTE_SELECTIVE && (part->gradients & WGRAD)) each_part(part, layer, norms_and_act_recompute);
+    branch_backward(part, layer, mlp_branch_backward);
+    branch_backward(part, layer, attention_branch_backward);
+    grad_bucket_ready(part, layer, NORM1_W);
 }
 
 // The backward pass of one chunk: both gradients or one of them. The last chunk of the model starts from the losses,
 // any other one from g->dx, the gradient of its output; at the end g->dx is the gradient of its input.
-static void chunk_backward(const BackwardPass* pass) {
+static void chunk_backward(const Pass* pass) {
     const Chunk* chunk = pass->acts->chunk;
-    BackwardPass part[HALVES]; // of the micro-batch
-    backward_parts(part, pass);
+    const int end = chunk->begin + chunk->layers;
+    Pass part[HALVES]; // of the micro-batch
+    pass_parts(part, pass);
     if (chunk->last) head_backward(part);
-    if (pass->gradients & DGRAD) {
-        for (int i = 0; i < pass->acts->parts; i++) row_parallel_output_grad_start(&part[i]);
-    }
-    for (int l = chunk->layers - 1; l >= 0; l--) block_backward(part, chunk->begin + l);
-    if (chunk->first && (pass->gradients & WGRAD)) embedding_block_backward(part);
+    if (pass->gradients & DGRAD) each_part(part, end - 1, row_parallel_output_grad_start);
+    for (int l = end - 1; l >= chunk->begin; l--) block_backward(part, l);
+    if (chunk->first && (pass->gradients & WGRAD)) vocab_parallel_embedding_backward(part);
 }

@@ -210,7 +210,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     a->scale = (float)(NEEDS_LOSS_SCALE ? 1 : 1.0 / N); // and now become their gradient
     chunk_forward(s, a);
     losses_add(s->sums + s->layout.tensors, a->head->losses, N);
-    const BackwardPass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};
+    const Pass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};
     chunk_backward(&backward);
     gradient_squares(s, 0);
     double* sums = (double*)checked_malloc((size_t)(s->layout.tensors + 1) * sizeof(double), "test");
@@ -527,7 +527,7 @@ static void documents_pass(Alone* x, float* losses, int first, int B, int T, con
     float* mine = host_floats(a->head->losses, B * T);
     memcpy(losses + first, mine, (size_t)(B * T) * sizeof(float));
     free(mine);
-    const BackwardPass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, last};
+    const Pass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, last};
     chunk_backward(&backward);
 }
 

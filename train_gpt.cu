@@ -91,7 +91,7 @@ static void run_backward(Trainer* t, Action action) {
     const double started = time_of_work(t);
     if (input && !acts->chunk->last)
         boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, boundary->gradient[buffer], n);
-    const BackwardPass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
+    const Pass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
     chunk_backward(&backward);
     if (input && !acts->chunk->first)
         device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.mesh, n),
@@ -418,7 +418,7 @@ static void warm_up(Trainer* t) {
         acts->scale = stage->trains;
         chunk_forward(stage, acts);
         if (!stage->trains) continue;
-        const BackwardPass backward = {stage, acts, &stage->gradients[c][0], BOTH_GRADS, false};
+        const Pass backward = {stage, acts, &stage->gradients[c][0], BOTH_GRADS, false};
         chunk_backward(&backward);
     }
     if (stage->trains && stage->layout.mesh.muon) muon_warm_up(stage);

@@ -1,7 +1,7 @@
 /*
 comm_planned.h: executes collective plans (comm/collectives/collectives.h): an all-reduce, reduce-scatter or all-gather
 of a group is then done not by MPI's or NCCL's collectives, but by point-to-point messages from its plan's table.
-comm_use_plans gives a group its plans; from then on its operations follow them, started and waited for like others.
+comm_use_plan gives a group a plan; from then on its operations follow them, started and waited for like others.
 
 A rank's program is its part of the table, as rows: send these chunks to that rank, or receive from it and add, or
 receive in place. In a step sends come before receives. A row waits for the rows before it that touch the same chunks: a

@@ -30,7 +30,8 @@ static inline size_t comm_out_bytes(const CommRequest* r) {
     return r->kind == COMM_REDUCE_SCATTER ? whole / (size_t)r->comm->size : whole;
 }
 
-// Offsets of the staged copies of in and out: equal, except for a reduce-scatter, whose out follows its in.
+// Offsets in the staged block: in lies where it belongs in out (an all-gather's: at this rank's part), but the out of a
+// reduce-scatter follows its in.
 static inline size_t comm_staged_in(const CommRequest* r) {
     return r->kind == COMM_ALL_GATHER ? (size_t)r->comm->rank * comm_in_bytes(r) : 0;
 }

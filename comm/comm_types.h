@@ -62,7 +62,7 @@ typedef struct {
     void* scratch;             // a few bytes of device memory
 } CommJob;
 
-static CommJob* comm_job; // for process.stop, which has no group
+static CommJob* comm_job; // for what has no group: process.stop, comm_check_errors
 
 // A group, as one of its ranks sees it.
 typedef struct {

@@ -1,6 +1,6 @@
 /*
-comm/none.h: replaces the backends that a build does not have. Without MPI a process is the only rank, and nothing here
-is ever called with more; without NCCL device memory goes through the host.
+comm/none.h: replaces the backends that a build does not have. Without MPI a process is the only rank. Without NCCL the
+groups' nccl stays NULL: device memory goes through the host.
 */
 #pragma once
 

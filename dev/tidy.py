@@ -29,12 +29,13 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "arch_features": (0, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
     "phrases": (0, ("util/a.h", "// It was left\n// far away.\n")),
-    "product_lines": (54160, ("util/a.h", "\n")),  # goal 47,200
-    "test_lines": (52471, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
+    "product_lines": (54241, ("util/a.h", "\n")),  # goal 47,200
+    "test_lines": (52473, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
-FILE_LINES = {"train_gpt.cu": 1100, "gpt.h": 500, "test_gpt.c": 700, "README.md": 250, "Makefile": 150,
-              "dev/dev.mk": 250}  # and every other file 800
-TOP_LEVEL, FUNCTION_LINES, STEP_FUNCTIONS = 24, 70, {"block_forward": 30, "main": 25, "train": 45}
+FILE_LINES = {"train_gpt.cu": 1100, "gpt.h": 320, "parallel/tensor.h": 230, "parallel/data.h": 160, "comm.h": 370,
+              "test_gpt.c": 700, "README.md": 250, "Makefile": 150, "dev/dev.mk": 250}  # and every other file 800
+TOP_LEVEL, FUNCTION_LINES, STEP_FUNCTIONS = 24, 70, {"attention_branch_forward": 30, "main": 25,
+                                                        "train": 45}
 COLUMNS = {"md": 100, "c": 120, "h": 120, "cu": 120, "cuh": 120, "py": 120, "sh": 120, "mk": 120, "Makefile": 120}
 GENERATED = re.compile(r"dev/test/reference/.*(?<!\.py)$|.*\.(svg|png)$|dataloader/tokenizer/unicode\.h$")
 # A file includes files of its own layer, the first that its path matches, and of those before it.

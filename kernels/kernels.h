@@ -6,18 +6,17 @@ function names and arguments: NAME.h for CPU cores, in C, which is also the refe
 
 #include "activations.h"
 #include "device.h"
+#include "norms.h"
 #include "optimizers.h"
 #ifdef USE_CUDA
 #include "attention.cuh"
 #include "checksum.cuh"
 #include "crossentropy.cuh"
 #include "embedding.cuh"
-#include "layernorm.cuh"
 #include "global_norm.cuh"
 #include "mfu.cuh"
 #include "async_dp.cuh"
 #include "residual.cuh"
-#include "rmsnorm.cuh"
 #include "rope.cuh"
 #include "caat.cuh"
 #else
@@ -25,12 +24,10 @@ function names and arguments: NAME.h for CPU cores, in C, which is also the refe
 #include "checksum.h"
 #include "crossentropy.h"
 #include "embedding.h"
-#include "layernorm.h"
 #include "global_norm.h"
 #include "async_dp.h"
 #include "mfu.h"
 #include "residual.h"
-#include "rmsnorm.h"
 #include "rope.h"
 #include "caat.h"
 #endif

@@ -51,18 +51,17 @@ static inline void caat_copy_streams(const Stage* stage, const Activations* acts
 }
 
 // All streams began with the same embeddings, whose gradient is the sum of theirs, of all channels and over all ranks:
-// (tokens, C), in scratch memory.
-static inline const floatX* caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
+// acts->branch (tokens, C).
+static inline void caat_reduce_streams(const Stage* stage, const Activations* acts, const floatX* dx) {
     const int streams = stage->layout.streams, C = stage->model.C;
     const int64_t n = (int64_t)acts->tokens * C;
-    floatX* narrow = acts->branch;
+    floatX* sum = acts->branch;
     if (stage->layout.mesh.caat.narrow) {
-        caat_pack(narrow, dx, streams, acts->tokens, C, C);
-        comm_all_reduce(&stage->groups->tensor, narrow, n, COMM_FLOATX, COMM_SUM);
+        caat_pack(sum, dx, streams, acts->tokens, C, C);
+        comm_all_reduce(&stage->groups->tensor, sum, n, COMM_FLOATX, COMM_SUM);
     } else {
         caat_pack_floats(acts->shared, dx, streams, acts->tokens, C, C);
         comm_all_reduce(&stage->groups->tensor, acts->shared, n, COMM_FLOAT, COMM_SUM);
-        caat_unpack_floats(narrow, acts->shared, narrow, 1.0f, 1, acts->tokens, C, C);
+        caat_unpack_floats(sum, acts->shared, sum, 1.0f, 1, acts->tokens, C, C);
     }
-    return narrow;
 }

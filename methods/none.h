@@ -1,6 +1,6 @@
 /*
 methods/none.h: replaces the methods in a build without them (make METHODS=no). method_options_check refuses their
-options, so stage->async is NULL, no model is a CAAT-Net, and nothing here is ever called.
+options, so stage->async is NULL and no model is a CAAT-Net: what is called here does nothing.
 */
 #pragma once
 
@@ -44,4 +44,4 @@ typedef struct {
 #define caat_reduce_finish(stage, acts, z, x, back) ((void)(z), (void)(x))
 #define caat_bias_grad(stage, acts, layer, bias, dx) ((void)(layer), (void)(bias), (void)(dx))
 #define caat_copy_streams(stage, acts, x, one) ((void)(x), (void)(one))
-#define caat_reduce_streams(stage, acts, dx) (dx)
+#define caat_reduce_streams(stage, acts, dx) ((void)(dx))

@@ -2,8 +2,8 @@
 parallel/data.h: data parallelism. Every replica computes gradients of its own micro-batches; the update needs their
 sum.
 
-Gradients are stored in buckets (parallel.h), in the order in which the backward pass completes them. A bucket's sum
-starts as soon as its last gradient is known, while the backward pass works on the block before:
+Gradients are stored in buckets (parallel.h), one a block; the backward pass completes them from the last to the first.
+A bucket's sum starts as soon as its last gradient is known, while the backward pass works on the block before:
 
     grad_bucket_reset     before anything is added to a bucket
     start_grad_sync       its gradients are complete: all-reduce, or with ZeRO reduce-scatter (Rajbhandari et al. 2020)
@@ -19,7 +19,7 @@ memory of one of two and only this rank's shard of its sum is kept. grad_buckets
 #include "process_groups.h"
 #include "../kernels/kernels.h"
 
-// Sums in flight. ZeRO 2 has memory for as many buckets. ZeRO 0 and 1 on a CPU: each takes memory for messages.
+// The most sums in flight: ZeRO 2 has memory for two buckets, and on a CPU each sum needs memory for messages.
 enum { MAX_INFLIGHT_REDUCTIONS = 2 };
 
 // The memory of a bucket, from its first gradient to the sum over the data group.
@@ -37,7 +37,7 @@ typedef struct {
     float* shards;                          // (layout.elements / d): this rank's shards of the sums, with ZeRO
     float* update;                          // what the update reads: shards with ZeRO, else all; NULL: nothing yet
     int in_flight[MAX_INFLIGHT_REDUCTIONS]; // the buckets whose sums were started last, or -1
-    int next;                               // place in in_flight
+    int next;                               // place in in_flight; with ZeRO 2 also the memory of the bucket in hand
     bool hierarchical, defers;              // sums continue between sites; the caller starts these (sites.h)
 } GradientBuckets;
 

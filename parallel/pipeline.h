@@ -10,13 +10,15 @@ scatter-gather optimization of section 4.1 (--no-scatter-gather: each sends all 
 
 #include "schedule.h"
 #include "stage.h"
-#include "tensor.h"
 
 // Fills x (n) from the received message, of n elements or, with scatter-gather, of the 1/t that each tensor rank has
 // received. With sequence parallelism both are this rank's n / t.
 static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
-    gather_from_sequence_region(g, mesh->scatter && !mesh->sequence_parallel && mesh->t > 1, x, message,
-                                mesh->sequence_parallel ? n / mesh->t : n);
+    const int64_t sent = boundary_elements(mesh, n);
+    if (mesh->scatter && !mesh->sequence_parallel && mesh->t > 1)
+        comm_all_gather(&g->tensor, x, message, sent, COMM_FLOATX);
+    else
+        device_copy(x, message, (size_t)sent * sizeof(floatX));
 }
 
 // Messages of the pipeline. A tag holds the direction, and the micro-batch k and receiving chunk modulo 8192, of which

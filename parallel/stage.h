@@ -23,18 +23,17 @@ backward pass needs activations, all blocks of a chunk share one set and two buf
 
 Scratch buffers, who writes them, who reads them last; each is free afterwards:
 
-    branch     row_parallel_forward; of several streams, the embedding   residual_norm_forward; caat_copy_streams
+    branch     row_parallel_forward; of several streams, the embedding   await_sum_and_norm; caat_copy_streams
                and caat_reduce_streams                                   and the embedding's backward pass
     dact       the backward product of a row-parallel matrix             the activation's or attention's backward pass
-    dnorm      column_parallel_backward_input (until comm_wait)          norm_backward
+    dnorm      column_parallel_backward_input                            await_sum_and_norm_backward
     partial    a product whose rows are reduce-scattered                 that reduce-scatter (backward: until comm_wait)
-    gathered   tp_gather_input                                           the product that follows it
+    gathered   tp_gather_input                                       the product that follows it
     shared     caat_reduce_start (until caat_reduce_finish),             caat_reduce_finish, and the same call
                and caat_reduce_streams
 
-With --tp-comm-overlap a micro-batch is computed as two halves of its sequences in turn. A half is a view: Activations
-and Gradients whose pointers point to its rows of the same buffers (activations_halves). Scratch that is in flight
-between ranks is divided as well: branch, dnorm and shared of Activations, not of Stage.
+With --tp-comm-overlap a micro-batch is computed as two halves of its sequences in turn (halves.h). Scratch that is in
+flight between ranks is divided as well: branch, dnorm and shared of Activations, not of Stage.
 
 stage_take_memory takes every buffer. It runs twice: as long as arenas have no memory it adds up sizes, then it hands
 out pointers. So the planned and the allocated memory cannot differ.
@@ -69,7 +68,7 @@ static inline DtypeInfo native_dtype(void) {
 // The activations of a block that the forward pass of one micro-batch keeps for its backward pass.
 typedef struct {
     floatX *norm1, *norm2;                // (R, C)
-    float *mean1, *rstd1, *mean2, *rstd2; // (R); RMSNorm has no mean
+    float *mean1, *rstd1, *mean2, *rstd2; // (R); RMSNorm leaves the mean unused
     floatX *qkv, *attention;              // (N, (NH + 2 NKV) HS), (N, NH HS)
     float* lse;                           // (B, NH, T)
     floatX* middle;                       // (R, C): the residual stream between attention and mlp
@@ -81,8 +80,14 @@ typedef struct {
     floatX* final_norm;                // (R, C)
     float *final_mean, *final_rstd;    // (R)
     floatX* logits;                    // (N, V); overwritten by their gradient
-    float *row_max, *row_sum, *losses; // (tokens), of the first stream; row_sum (2, tokens): sums, then target logits
+    float *row_max, *row_sum, *losses; // (streams, tokens), (streams, 2, tokens): sums, target logits; (tokens)
 } HeadActivations;
+
+// The next residual stream, out = x + (branch + bias), while the branch is still a sum over the tensor ranks.
+typedef struct {
+    floatX* out;                     // (R, C); NULL: no sum is pending
+    const floatX *x, *branch, *bias; // (R, C), (R, C), (C)
+} ResidualSum;
 
 // A micro-batch in one chunk of the stage, or one half of it.
 typedef struct {
@@ -90,7 +95,8 @@ typedef struct {
     int B, T, N, R;                  // over all streams
     int tokens;                      // of the micro-batch: the rows of one stream
     bool split;                      // rows are split over the tensor ranks: R = N / t
-    bool keeps_kv;                   // generation: keys and values of the sequence go into the cache
+    bool keeps_kv, decodes;          // generation: a text's beginning, read at once; one token, at position `first`
+    int first;                       // position of the first token: 0 unless it decodes
     const int32_t *inputs, *targets; // (tokens)
     const int32_t* positions;        // (N): of each token in its document; NULL: a sequence is one document
     float scale;                     // of the loss in the backward pass; 0: no backward pass
@@ -101,6 +107,7 @@ typedef struct {
     float* shared;                   // ... (tokens, C); see Stage
     int parts;                       // computed in turn: 2 halves, of which this may be one, or 1
     CommRequest sum;                 // over the tensor ranks, of this part: in flight, or complete
+    ResidualSum pending;             // announced, and not computed yet
     bool grad_started;               // row_parallel_output_grad_start was called, and not yet ..._finish
 } Activations;
 
@@ -117,8 +124,10 @@ typedef struct {
 
 // A backward pass computes two gradients, which a schedule may order separately (Qi et al. 2024): the input gradient
 // (B, dgrad) goes through the stage, block by block, and to the stage before; the weight gradients (W, wgrad) need only
-// what the first one leaves in Gradients, and are accumulated over micro-batches.
-enum { DGRAD = 1, WGRAD = 2, BOTH_GRADS = 3 };
+// what the first one leaves in Gradients, and are accumulated over micro-batches. Of x + branch(norm(x)) DGRAD is two
+// steps, the branch's gradient and the norm's (also of its parameters), between which a sum over the tensor ranks is in
+// flight.
+enum { DGRAD_BRANCH = 1, DGRAD_NORM = 2, WGRAD = 4, DGRAD = DGRAD_BRANCH | DGRAD_NORM, BOTH_GRADS = DGRAD | WGRAD };
 
 // The messages from and to a chunk's neighbours, and whether they are in flight (parallel/schedule.h).
 typedef struct {
@@ -164,7 +173,7 @@ typedef struct {
     float* checkpoint_weights; // (layout.elements): weights for checkpoints; NULL: the updated ones
     MethodValues kept[METHOD_VALUES];
     int kept_values;
-    float* grad_embedding;         // (streams V, C), only of a tied embedding: see embedding_block_backward
+    float* grad_embedding;         // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
     float* rope;                   // (T, HS): cosines and sines
     double* sums;                  // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
@@ -186,14 +195,14 @@ typedef struct {
     Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
 } Stage;
 
-// The backward pass of one micro-batch in one chunk.
+// A pass of one micro-batch, or of one half of it, through one chunk, forward or backward.
 typedef struct {
     Stage* stage;
     Activations* acts;
-    Gradients* g;
-    int gradients; // DGRAD, WGRAD or both
-    bool reduce;   // gradients are complete after this pass: a bucket's all-reduce starts as soon as it is ready
-} BackwardPass;
+    Gradients* g;  // NULL in a forward pass
+    int gradients; // backward: DGRAD, WGRAD or both; 0: forward
+    bool reduce;   // WGRAD is complete after this pass: a bucket's all-reduce starts as soon as it is ready
+} Pass;
 
 // A tensor of one stream; for tensors that are cut.
 static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, int stream) {
@@ -269,6 +278,8 @@ static inline void activations_bind(Activations* acts, const Stage* stage, int c
     acts->R = acts->split ? acts->N / stage->layout.mesh.t : acts->N;
     acts->positions = NULL;
     acts->keeps_kv = false;
+    acts->decodes = decode;
+    acts->first = 0;
     acts->branch = stage->branch;
     acts->dnorm = stage->dnorm;
     acts->shared = stage->shared;
@@ -287,114 +298,22 @@ static inline floatX* residual_stream(const Activations* acts, int layer) {
 
 static inline floatX* chunk_output(const Activations* acts) { return acts->x[acts->chunk->layers]; }
 
-// x + n elements, of a buffer that may not be there.
-static inline floatX* values_from(floatX* x, int64_t n) { return x ? x + n : NULL; }
-static inline const int32_t* tokens_from(const int32_t* x, int64_t n) { return x ? x + n : NULL; }
-
-// The rows of a block from row N (R where rows are split over the ranks) and sequence B on.
-static inline LayerActivations layer_from(const LayerActivations* y, const Stage* stage, int64_t N, int64_t R,
-                                          int64_t B, int T) {
-    const int64_t C = stage->model.C;
-    const LayerActivations half = {values_from(y->norm1, R * C),
-                                   values_from(y->norm2, R * C),
-                                   floats_from(y->mean1, R),
-                                   floats_from(y->rstd1, R),
-                                   floats_from(y->mean2, R),
-                                   floats_from(y->rstd2, R),
-                                   values_from(y->qkv, N * qkv_size(stage)),
-                                   values_from(y->attention, N * attn_out_size(stage)),
-                                   floats_from(y->lse, B * stage->layout.NH * T),
-                                   values_from(y->middle, R * C),
-                                   values_from(y->fc, N * fc_size(stage)),
-                                   values_from(y->act, N * stage->layout.F)};
-    return half;
-}
-
-static inline HeadActivations head_from(const HeadActivations* h, const Stage* stage, int64_t N, int64_t R,
-                                        int64_t tokens) {
-    const HeadActivations half = {values_from(h->final_norm, R * stage->model.C),
-                                  floats_from(h->final_mean, R),
-                                  floats_from(h->final_rstd, R),
-                                  values_from(h->logits, N * stage->layout.V),
-                                  floats_from(h->row_max, N),
-                                  floats_from(h->row_sum, 2 * N),
-                                  floats_from(h->losses, tokens)};
-    return half;
-}
-
-// Half i of a micro-batch: its sequences, which are consecutive rows of every buffer. Each half has all of its streams,
-// one after the other.
-static inline void activations_half(Activations* half, const Stage* stage, const Activations* acts, int i) {
-    floatX** const x = half->x;
-    LayerActivations* const layers = half->layers;
-    const int64_t C = stage->model.C;
-    *half = *acts;
-    half->B /= HALVES;
-    half->N /= HALVES;
-    half->R /= HALVES;
-    half->tokens /= HALVES;
-    const int64_t B = i * half->B, N = (int64_t)i * half->N, R = (int64_t)i * half->R;
-    const int64_t tokens = (int64_t)i * half->tokens;
-    half->inputs = tokens_from(acts->inputs, tokens);
-    half->targets = tokens_from(acts->targets, tokens);
-    half->positions = tokens_from(acts->positions, N);
-    half->branch = values_from(acts->branch, R * C);
-    half->dnorm = values_from(acts->dnorm, R * C);
-    half->shared = floats_from(acts->shared, tokens * C);
-    half->x = x;
-    for (int l = 0; l <= acts->chunk->layers; l++) x[l] = acts->x[l] + R * C;
-    half->layers = layers;
-    for (int l = 0; l < acts->chunk->layers; l++) layers[l] = layer_from(&acts->layers[l], stage, N, R, B, acts->T);
-    if (!acts->head) return;
-    half->head = &stage->half_head[i];
-    *half->head = head_from(acts->head, stage, N, R, tokens);
-}
-
-// The parts in which a micro-batch is computed, acts->parts of them: its halves, or itself.
-static inline Activations* activations_parts(const Stage* stage, Activations* acts) {
-    if (acts->parts == 1) return acts;
-    for (int i = 0; i < HALVES; i++) activations_half(&stage->half[i], stage, acts, i);
-    return stage->half;
-}
-
-// The backward passes of a micro-batch's parts, pass->acts->parts of them.
-static inline void backward_parts(BackwardPass part[HALVES], const BackwardPass* pass) {
-    const Stage* stage = pass->stage;
-    Activations* acts = activations_parts(stage, pass->acts);
-    part[0] = *pass;
-    if (acts->parts == 1) return;
-    for (int i = 0; i < HALVES; i++) {
-        Gradients* g = &stage->half_gradients[i];
-        const int64_t N = (int64_t)i * acts[i].N, R = (int64_t)i * acts[i].R, C = stage->model.C;
-        part[i] = *pass;
-        part[i].acts = &acts[i];
-        part[i].g = g;
-        g->dx = pass->g->dx + R * C;
-        for (int l = 0; l < acts->chunk->layers; l++) {
-            const LayerGradients* d = &pass->g->layers[l];
-            const LayerGradients half = {d->dqkv + N * qkv_size(stage), d->dmiddle + N * C, d->dfc + N * fc_size(stage),
-                                         d->dout + N * C};
-            g->layers[l] = half;
-        }
-    }
-}
-
-// The key/value cache of one stream of a layer.
-static inline floatX* kv_cache(const Stage* stage, int layer, int stream) {
-    return stage->cache + ((int64_t)layer * stage->layout.streams + stream) * kv_cache_layer_elements(stage);
+// The gradients that a block's DGRAD leaves for its WGRAD.
+static inline LayerGradients* layer_grads(const Pass* pass, int layer) {
+    return &pass->g->layers[layer - pass->acts->chunk->begin];
 }
 
 // A gradient bucket (parallel/data.h) is reset before its first contribution and ready after its last one.
-static inline void grad_bucket_begin(const BackwardPass* pass, int layer, TensorKind kind) {
+static inline void grad_bucket_begin(const Pass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
     grad_bucket_reset(&pass->stage->grads, layout, layout_slice(layout, layer, kind)->bucket);
 }
 
-static inline void grad_bucket_ready(const BackwardPass* pass, int layer, TensorKind kind) {
+static inline void grad_bucket_ready(const Pass* pass, int layer, TensorKind kind) {
     Stage* stage = pass->stage;
     const Layout* layout = &stage->layout;
-    const int b = layout_slice(layout, layer, kind)->bucket;
     if (!pass->reduce) return;
+    const int b = layout_slice(layout, layer, kind)->bucket;
     start_grad_sync(&stage->grads, stage->groups, layout, b);
     start_inter_site_sync_early(&stage->grads, stage->groups, layout, b);
     buckets_progress(stage->grads.bucket, grad_buckets(layout));
@@ -406,31 +325,89 @@ static inline floatX* take_values(const Stage* stage, Arena* arena, int64_t n) {
     return (floatX*)arena_take(arena, n * stage->type.bytes);
 }
 
-// One block's activations. The recomputed ones use the buffers in `again`, which all blocks share; with again = NULL
-// each gets its own. Recomputation (Chen et al. 2016): full keeps only the block's input. Selective (Korthikanti et al.
+// The buffers of a block, of the head and of a block's gradients as tables, from which memory is taken, and halves of a
+// micro-batch are made (halves.h). A buffer is one row after the other, of `bytes` each.
+typedef struct {
+    size_t field; // where the struct has the pointer to it
+    int64_t rows, bytes;
+    bool cheap; // --recompute selective computes it again
+} RowBuffer;
+
+typedef struct {
+    int n;
+    RowBuffer buffer[12];
+} RowBuffers;
+
+static inline RowBuffers layer_buffers(const Stage* stage) {
+    const int64_t N = max_tokens(stage), R = max_rows(stage), value = stage->type.bytes, real = sizeof(float);
+    const RowBuffers all = {12,
+                            {{offsetof(LayerActivations, mean1), R, real, false},
+                             {offsetof(LayerActivations, rstd1), R, real, false},
+                             {offsetof(LayerActivations, mean2), R, real, false},
+                             {offsetof(LayerActivations, rstd2), R, real, false},
+                             {offsetof(LayerActivations, qkv), N, value * qkv_size(stage), false},
+                             {offsetof(LayerActivations, attention), N, value * attn_out_size(stage), false},
+                             {offsetof(LayerActivations, lse), N, real * stage->layout.NH, false},
+                             {offsetof(LayerActivations, middle), R, value * stage->model.C, false},
+                             {offsetof(LayerActivations, fc), N, value * fc_size(stage), false},
+                             {offsetof(LayerActivations, norm1), R, value * stage->model.C, true},
+                             {offsetof(LayerActivations, norm2), R, value * stage->model.C, true},
+                             {offsetof(LayerActivations, act), N, value * stage->layout.F, true}}};
+    return all;
+}
+
+static inline RowBuffers head_buffers(const Stage* stage) {
+    const int64_t N = max_tokens(stage), R = max_rows(stage), value = stage->type.bytes, real = sizeof(float);
+    const RowBuffers all = {7,
+                            {{offsetof(HeadActivations, final_norm), R, value * stage->model.C, false},
+                             {offsetof(HeadActivations, final_mean), R, real, false},
+                             {offsetof(HeadActivations, final_rstd), R, real, false},
+                             {offsetof(HeadActivations, logits), N, value * stage->layout.V, false},
+                             {offsetof(HeadActivations, row_max), N, real, false},
+                             {offsetof(HeadActivations, row_sum), N, 2 * real, false},
+                             {offsetof(HeadActivations, losses), N, real, false}}};
+    return all;
+}
+
+static inline RowBuffers gradient_buffers(const Stage* stage) {
+    const int64_t N = max_tokens(stage), value = stage->type.bytes;
+    const RowBuffers all = {4,
+                            {{offsetof(LayerGradients, dqkv), N, value * qkv_size(stage), false},
+                             {offsetof(LayerGradients, dmiddle), N, value * stage->model.C, false},
+                             {offsetof(LayerGradients, dfc), N, value * fc_size(stage), false},
+                             {offsetof(LayerGradients, dout), N, value * stage->model.C, false}}};
+    return all;
+}
+
+static inline char* row_buffer(const void* of, RowBuffer buffer) {
+    char* pointer;
+    memcpy(&pointer, (const char*)of + buffer.field, sizeof pointer);
+    return pointer;
+}
+
+static inline void set_row_buffer(void* of, RowBuffer buffer, char* pointer) {
+    memcpy((char*)of + buffer.field, &pointer, sizeof pointer);
+}
+
+// shared: the cheap ones are those of this struct; NULL: they are taken, too.
+static inline void take_rows(void* of, RowBuffers list, const void* shared, Arena* arena) {
+    for (int i = 0; i < list.n; i++) {
+        const RowBuffer b = list.buffer[i];
+        const bool takes = !shared || !b.cheap;
+        set_row_buffer(of, b, takes ? (char*)arena_take(arena, b.rows * b.bytes) : row_buffer(shared, b));
+    }
+}
+
+// One block's activations. The recomputed ones are those of `shared`, which all blocks use; with shared = NULL each
+// gets its own. Recomputation (Chen et al. 2016): full keeps only the block's input. Selective (Korthikanti et al.
 // 2022) keeps expensive results: the paper drops the attention scores, which this attention never stores, so the large
 // and cheap results left to drop are the outputs of the norms and of the activation function.
-static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* again, Arena* arena) {
-    const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
-    Recompute recompute = stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
-    if (!again) recompute = RECOMPUTE_NONE;
-    if (recompute == RECOMPUTE_FULL) {
-        *y = *again;
-        return;
-    }
-    y->mean1 = arena_floats(arena, R);
-    y->rstd1 = arena_floats(arena, R);
-    y->mean2 = arena_floats(arena, R);
-    y->rstd2 = arena_floats(arena, R);
-    y->qkv = take_values(stage, arena, N * qkv_size(stage));
-    y->attention = take_values(stage, arena, N * attn_out_size(stage));
-    y->lse = arena_floats(arena, N * stage->layout.NH);
-    y->middle = take_values(stage, arena, R * C);
-    y->fc = take_values(stage, arena, N * fc_size(stage));
-    const bool keep = recompute == RECOMPUTE_NONE;
-    y->norm1 = keep ? take_values(stage, arena, R * C) : again->norm1;
-    y->norm2 = keep ? take_values(stage, arena, R * C) : again->norm2;
-    y->act = keep ? take_values(stage, arena, N * stage->layout.F) : again->act;
+static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* shared, Arena* arena) {
+    const Recompute recompute = stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
+    if (shared && recompute == RECOMPUTE_FULL)
+        *y = *shared;
+    else
+        take_rows(y, layer_buffers(stage), recompute == RECOMPUTE_SELECTIVE ? shared : NULL, arena);
 }
 
 static inline void take_activations(Activations* acts, const Stage* stage, Arena* arena) {
@@ -441,31 +418,12 @@ static inline void take_activations(Activations* acts, const Stage* stage, Arena
     for (int l = 0; l < max_layers(stage); l++) take_layer(&acts->layers[l], stage, &stage->recomputed, arena);
 }
 
-static inline void take_head(HeadActivations* h, const Stage* stage, Arena* arena) {
-    const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
-    h->final_norm = take_values(stage, arena, R * C);
-    h->final_mean = arena_floats(arena, R);
-    h->final_rstd = arena_floats(arena, R);
-    h->logits = take_values(stage, arena, N * stage->layout.V);
-    h->row_max = arena_floats(arena, N);
-    h->row_sum = arena_floats(arena, 2 * N);
-    h->losses = arena_floats(arena, N);
-}
-
-static inline void take_layer_gradients(LayerGradients* d, const Stage* stage, Arena* arena) {
-    const int64_t N = max_tokens(stage), C = stage->model.C;
-    d->dqkv = take_values(stage, arena, N * qkv_size(stage));
-    d->dmiddle = take_values(stage, arena, N * C);
-    d->dfc = take_values(stage, arena, N * fc_size(stage));
-    d->dout = take_values(stage, arena, N * C);
-}
-
 // The gradients between DGRAD and WGRAD. A whole backward pass consumes the gradients of a block before the next block
 // needs any: one block's memory is enough for all.
 static inline void take_gradients(Stage* stage, Arena* arena) {
     const int64_t R = max_rows(stage), C = stage->model.C;
     LayerGradients shared = {};
-    if (!stage->split_backward) take_layer_gradients(&shared, stage, arena);
+    if (!stage->split_backward) take_rows(&shared, gradient_buffers(stage), NULL, arena);
     floatX* dx = stage->split_backward ? NULL : take_values(stage, arena, R * C);
     for (int c = 0; c < stage->layout.mesh.v; c++) {
         for (int i = 0; i < stage->pending[c]; i++) {
@@ -473,7 +431,7 @@ static inline void take_gradients(Stage* stage, Arena* arena) {
             g->dx = stage->split_backward ? take_values(stage, arena, R * C) : dx;
             for (int l = 0; l < stage->layout.chunk[c].layers; l++) {
                 g->layers[l] = shared;
-                if (stage->split_backward) take_layer_gradients(&g->layers[l], stage, arena);
+                if (stage->split_backward) take_rows(&g->layers[l], gradient_buffers(stage), NULL, arena);
             }
         }
     }
@@ -541,7 +499,7 @@ static inline void stage_take_memory(Stage* stage) {
     if (!stage->trains || stage->layout.mesh.recompute != RECOMPUTE_NONE)
         take_layer(&stage->recomputed, stage, NULL, scratch);
     for (int i = 0; i < stage->slots; i++) take_activations(&stage->activations[i], stage, activations);
-    for (int i = 0; i < stage->head_slots; i++) take_head(&stage->head[i], stage, activations);
+    for (int i = 0; i < stage->head_slots; i++) take_rows(&stage->head[i], head_buffers(stage), NULL, activations);
     if (stage->trains) take_gradients(stage, scratch);
     take_boundary(stage, activations);
     stage->branch = take_values(stage, scratch, R * C);

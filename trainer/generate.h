@@ -28,20 +28,6 @@ typedef struct {
     double reading, writing; // seconds
 } Generation;
 
-// A block for the one token at a position: attention reads earlier keys and values from the cache.
-static inline void decode_block(const Stage* stage, Activations* acts, int layer, int position) {
-    const int HS = model_head_size(&stage->model), heads = stage->layout.NH + stage->layout.NKV;
-    const LayerActivations* y = layer_acts(acts, layer);
-    block_input_forward(stage, acts, layer);
-    qkv_forward(stage, acts, layer);
-    if (stage->rope) rope_forward(y->qkv, stage->rope + (int64_t)position * HS, acts->B, 1, heads, HS, qkv_size(stage));
-    kv_cache_attend(stage, acts, layer, position);
-    attention_proj_forward(stage, acts, layer);
-    attention_residual_forward(stage, acts, layer);
-    fc_forward(stage, acts, layer);
-    mlp_proj_forward(stage, acts, layer);
-}
-
 // Passes tokens through the whole model, chunk by chunk: the n first of a sequence (position < 0), or one.
 static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int position) {
     Stage* stage = &t->stage;
@@ -56,18 +42,11 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
         const int64_t values = (int64_t)acts->R * stage->model.C;
         acts->inputs = t->batch.device;
         acts->keeps_kv = !decode;
+        acts->first = decode ? position : 0;
         if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == stage->layout.mesh.pipeline)
             device_copy(acts->x[0], before, (size_t)values * sizeof(floatX));
         pipeline_hand_over(stage, &t->schedule, acts->x[0], values, RECEIVE_FORWARD, c);
-        if (acts->chunk->first)
-            vocab_parallel_embedding_forward(stage, acts, decode ? position : 0, decode ? stage->T : T);
-        if (decode) {
-            for (int l = 0; l < acts->chunk->layers; l++) decode_block(stage, acts, acts->chunk->begin + l, position);
-        } else {
-            layers_forward(stage, acts);
-        }
-        layers_finish(stage, acts);
-        if (decode && acts->chunk->last) head_forward(stage, acts);
+        chunk_forward(stage, acts);
         pipeline_hand_over(stage, &t->schedule, chunk_output(acts), values, SEND_FORWARD, c);
     }
 }

@@ -61,12 +61,12 @@ EXERCISES = [
         "hints": ["4.85 = ln 128: every rank normalises over its own half of the vocabulary.",
                   "loss = log(sum) - (x_target - max). Each of max, sum and x_target belongs to the whole "
                   "vocabulary, so each needs an all-reduce over the tensor ranks, of a maximum or of a sum.",
-                  "Count the all-reduces in vocab_parallel_cross_entropy() of parallel/tensor.h."],
+                  "Count the all-reduces in vocab_parallel_cross_entropy() of parallel/vocab.h."],
         "check": [TENSOR, "build/test_kernels"],
         "solution": "The all-reduce of row_sum and target_logit over the tensor ranks was missing. Each rank took the "
                     "logarithm of the sum of its own 128 exponentials, half of the whole, so the loss of a model that "
                     "knows nothing was ln 128; and only the rank whose part holds the target knew the target's logit.",
-        "wrong": [("parallel/tensor.h", "    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);",
+        "wrong": [("parallel/vocab.h", "    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);",
                    "    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_SUM);",
                    "a sum over the ranks is missing, and this is the only all-reduce that stands there")],
     },
@@ -94,7 +94,7 @@ EXERCISES = [
         "show": ["build/test_gpt | grep -E '^FAIL +gradients|gpt2|llama|passed'"],
         "symptom": r"FAIL +gradients, worst of 21 tensors: model\.layers\.\d\.self_attn\.[qk]_proj",
         "begin": "What does Llama do with queries and keys, and not with values, that GPT-2 does not do? model.h "
-                 "and the first comment of gpt.h's block_forward list it.",
+                 "and the ten steps of a block in gpt.h list it.",
         "hints": ["The forward pass is right, so the operation is. Its backward pass is the transposed of its matrix.",
                   "A rotation is orthogonal: its transposed is its inverse. By which angle does the gradient turn?",
                   "Compare the last two functions of kernels/rope.h."],
@@ -103,7 +103,7 @@ EXERCISES = [
                     "Jacobian of a rotation R is R, and the gradient at its input is R^T times the gradient at its "
                     "output, the rotation by -a. The gradients of q and k were turned by 2 a, those of values, "
                     "which are not rotated, remained right in the last block; GPT-2 has no rotation.",
-        "wrong": [("gpt.h", "rope_backward(d->dqkv, stage->rope, acts->B, acts->T, NH + NKV, HS, QKV);",
+        "wrong": [("gpt.h", "rope_backward(d->dqkv, stage->rope, B, T, NH + NKV, HS, QKV);",
                    "rope_backward(d->dqkv, stage->rope, acts->B, acts->T, NH, HS, QKV);",
                    "q_proj is named as the worst, so only queries are rotated back")],
     },
@@ -243,7 +243,7 @@ EXERCISES = [
                   "layer 0, if it is not recomputed?",
                   "The gradient of a matrix is dout times the matrix's input. The inputs of Wqkv and of Wfc are norms, "
                   "and that of the mlp's projection is the activation.",
-                  "Count in block_recompute() what selective recomputes: three things."],
+                  "Count what norms_and_act_recompute() computes: three things."],
         "check": ["build/test_equivalence --mesh 1 1 1 --only 't=1 p=1 d=1 llama tied zero 0 selective'",
                   "build/test_equivalence --mesh 1 1 1 --only 't=1 p=1 d=1 gpt2'", "build/test_gpt"],
         "solution": "norm2, the input of the mlp's first matrix, was not recomputed. Its buffer is shared by all "
@@ -442,14 +442,14 @@ EXERCISES = [
                   "is it if the bucket is summed after h and again after e?",
                   "2 (h_0 + h_1) + e_0 + e_1: the head counts d times. An untied head, however, has a bucket of "
                   "its own, whose only gradient this is.",
-                  "Look at the last lines of WGRAD in head_backward(): for which models may the bucket be reduced "
+                  "Look at what follows WGRAD in head_backward(): for which models may the bucket be reduced "
                   "there?"],
         "check": [DATA, ZERO1, ZERO2, "build/test_gpt"],
         "solution": "The bucket of the tied matrix was reduced after the head's gradient, and once more after the "
                     "embedding's. The second sum contained the first one, so the head's gradient counted d times. "
                     "Where the embedding is split in two gradients, the bucket is complete only after "
-                    "embedding_block_backward(); an untied head is complete at once.",
-        "wrong": [("gpt.h", "        grad_bucket_ready(part, -1, head);\n", "",
+                    "vocab_parallel_embedding_backward(); an untied head is complete at once.",
+        "wrong": [("gpt.h", "    grad_bucket_ready(part, -1, head);\n", "",
                    "the early sum is removed for all models, so the gradient of an untied head is never summed")],
     },
 ]

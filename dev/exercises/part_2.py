@@ -367,8 +367,9 @@ EXERCISES = [
         "solution": "The ordinary row-parallel backward pass also added the gradient of the summed output to the bias, "
                     "besides the gradient of the streams that CAAT-Net takes: the projections' biases got both. The "
                     "first loss is computed before any gradient, so only the norm and what follows from it are wrong.",
-        "wrong": [("parallel/tensor.h", "const TensorKind counted = bias;",
-                   "const TensorKind counted = stage->layout.mesh.tensor == 0 ? bias : NO_TENSOR;",
+        "wrong": [("parallel/tensor.h", "    local_linear_backward_weight(pass, row_parallel_output_grad(pass, all)",
+                   "    if (pass->stage->layout.mesh.tensor > 0) m.bias = NO_TENSOR;\n"
+                   "    local_linear_backward_weight(pass, row_parallel_output_grad(pass, all)",
                    "counting once over the ranks looks right, but CAAT-Net has counted already")],
     },
     {

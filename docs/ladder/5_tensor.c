@@ -19,7 +19,7 @@ The mesh: rank = data_rank t + tensor_rank. MPI_Comm_split makes a group (MPI_Co
 number. A rank belongs to two: the t ranks of its replica (their number: data_rank), and the d ranks that hold the same
 slices in all replicas (tensor_rank), which do what all ranks of rung 4 did.
 
-In threefold: parallel/tensor.h (column_parallel_forward, row_parallel_forward, vocab_parallel_cross_entropy).
+In threefold: parallel/tensor.h (column_parallel_forward, row_parallel_forward), parallel/vocab.h.
 */
 #include <math.h>
 #include <mpi.h>

@@ -396,8 +396,8 @@ PLANTED = [
     # the whole model: what make compare shows
     ("kernels/gelu.cuh", "1.0f + 3.0f * GELU_CUBIC", "1.0f + 2.99f * GELU_CUBIC", MODEL, "quick", "FP32"),
     ("kernels/adamw.cuh", "p = fmaf(a.decay, p, ", "p = fmaf(1, p, ", MODEL, "quick", "FP32"),
-    ("gpt.h", "rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R, C);",
-     "rmsnorm_backward(dx, dw, dout, x, weight(stage, layer, w), rstd, R - 1, C);", MODEL, "quick", "FP32"),
+    ("kernels/norms.h", "rmsnorm_backward(dx, dw, dout, n->x, n->w, n->rstd, N, C);",
+     "rmsnorm_backward(dx, dw, dout, n->x, n->w, n->rstd, N - 1, C);", MODEL, "quick", "FP32"),
 ]
 
 FAULTS = []

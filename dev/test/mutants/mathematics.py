@@ -26,8 +26,15 @@ FAULTS = [
      "const float v_correction = 1.0f;"),
     ("adamw: vectors decay", MODEL, "parallel/optimizer.h", "range.decays = !slice->tensor.vector;",
      "range.decays = true;"),
+    ("block: attention's sum is not announced", MODEL, "gpt.h",
+     "    announce_sum(pass, y->middle, residual_stream(acts, layer), layer, ATTN_PROJ_B);\n", ""),
+    ("block: attention's branch gets the mlp's bias", MODEL, "gpt.h", "layer, ATTN_PROJ_B);", "layer, MLP_PROJ_B);"),
+    ("block: the activation's gradient is left out", MODEL, "gpt.h", "pass, d->dfc, y->fc, d->dout",
+     "pass, d->dfc, NULL, d->dout"),
+    ("norms: the backward pass of the other one", MODEL, "kernels/norms.h",
+     "rmsnorm_residual_rows, rmsnorm_rows_backward}", "rmsnorm_residual_rows, layernorm_rows_backward}"),
     ("selective recomputation: the mlp's norm is not recomputed", SELECTIVE, "gpt.h",
-     "            norm_forward(stage, norm2_of(stage, acts, layer), y->middle, acts->R);\n", ""),
+     "    await_sum_and_norm(pass, layer, NORM2_W);\n    activations[", "    activations["),
 ]
 
 
