@@ -9,6 +9,7 @@
 #                      --map-by slot:OVERSUBSCRIBE: more ranks than cores may be started, as tests and lessons do; and
 #                      neighbours in rank are on one machine, where tensor parallel wants them
 #                      --allow-run-as-root: as root only, which is what one is in a container
+#                      keepalive: a machine that is out of reach for 30 s ends the job, for which mpirun would wait
 # MPICH and its kin    does all of this unasked
 #
 # mpirun takes Ctrl-C as "end the job", and kills its ranks a second later. Where this is started from a terminal
@@ -28,6 +29,10 @@ case $("$mpirun" --version 2>&1) in
 *"Open MPI"* | *OpenRTE*)
     flags="--bind-to none --map-by slot:OVERSUBSCRIBE"
     [ "$(id -u)" != 0 ] || flags="$flags --allow-run-as-root"
+    for prefix in OMPI PRTE; do # of Open MPI 4, and of PRRTE, which starts the ranks of Open MPI 5
+        export "${prefix}_MCA_oob_tcp_keepalive_time=10" "${prefix}_MCA_oob_tcp_keepalive_intvl=5" \
+            "${prefix}_MCA_oob_tcp_keepalive_probes=4"
+    done
     ;;
 esac
 # shellcheck disable=SC2086  # a list of words

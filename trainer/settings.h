@@ -55,8 +55,8 @@ typedef struct {
     int on_nan; // choice
     double outlier_z, save_minutes;
     bool resume, dry_run, explain, version;
-    bool mesh_of_run; // a resumed run takes the mesh of its options.txt
-    int completion;   // choice; -1: none
+    bool mesh_of_run, batch_of_run, sites_of_run, allreduce_of_run, topology_of_run; // from a resumed run's options.txt
+    int completion;                                                                  // choice; -1: none
     const char* help; // NULL: not asked for; "": the overview
 } Settings;
 
@@ -545,12 +545,15 @@ static inline void check_loss_scale(const Settings* o) {
 
 #include "method_settings.h" // here, as it uses Settings
 
+// Whether the sums of --allreduce are MPI's or NCCL's own.
+static inline bool is_native(const char* allreduce) { return allreduce && strcmp(allreduce, "native") == 0; }
+
 // Refuses options of sums, over tensor ranks or replicas, that miss another one.
 static inline bool sum_options_check(const Settings* o, Error* error) {
     if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
         return fail(error, "--caat-%s needs --caat-fraction P or --caat-ranks N",
                     o->caat_scale ? "scale" : "grad-dtype");
-    if (o->topology && (!o->allreduce || strcmp(o->allreduce, "native") == 0))
+    if (o->topology && (!o->allreduce || is_native(o->allreduce)))
         return fail(error, "--topology needs --allreduce NAME, an algorithm that is planned for it");
     return true;
 }
@@ -631,17 +634,27 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.muon = o->optimizer == OPTIMIZER_MUON && settings_is_training(o);
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
-    if (!o->sites) o->sites = o->dp_mode == DP_SYNC ? 1 : mesh.d;
+    const bool sync = o->dp_mode == DP_SYNC;
+    if (sync && o->sites_of_run && mesh.d % o->sites != 0) {
+        if (rank == 0)
+            printf("options   without its --sites %lld, which does not divide %d replicas\n", (long long)o->sites,
+                   mesh.d);
+        o->sites = 1; // only the order of a sum; with asynchronous sites it is another run
+    }
+    if (!o->sites) o->sites = sync ? 1 : mesh.d;
     mesh.sites = (int)o->sites;
     Error error;
-    if (!mesh_check_sites(&mesh, o->dp_mode == DP_SYNC, &error)) die_usage("%s", error.text);
+    if (!mesh_check_sites(&mesh, sync, &error))
+        die_usage("%s%s", error.text,
+                  o->sites_of_run ? "; the run's options.txt says so: give --dp for as many sites as it has" : "");
     mesh.caat = settings_caat(o, mesh.t);
     return mesh;
 }
 
 // Sets the batch sizes that were not given: 16 sequences, in micro-batches of at most 16, small enough that a pipeline
-// has four times as many of them as stages if possible.
-static inline void settings_batch(Settings* o) {
+// has four times as many of them as stages if possible. The micro-batch of a resumed run that does not fit its new mesh
+// counts as not given.
+static inline void settings_batch(Settings* o, int rank) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
     if (!settings_is_training(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
@@ -652,19 +665,24 @@ static inline void settings_batch(Settings* o) {
     if (o->global_batch % o->dp != 0) {
         die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
     }
-    const int64_t replica = o->global_batch / o->dp;
+    const int64_t replica = o->global_batch / o->dp, asked = o->micro_batch;
+    const bool halves = o->tp_comm_overlap && settings_is_training(o);
+    const bool fits = asked && replica % asked == 0 && replica / asked % groups == 0 && !(halves && asked % 2);
+    if (asked && o->batch_of_run && !o->mesh_of_run && !fits) o->micro_batch = 0;
     if (!o->micro_batch) {
         o->micro_batch = max_i64(1, min_i64(16, replica / many));
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
             o->micro_batch--;
+        if (asked && rank == 0)
+            printf("options   --micro-batch %lld, as its %lld does not fit this mesh\n", (long long)o->micro_batch,
+                   (long long)asked);
     }
     if (replica % o->micro_batch != 0) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,
                   (long long)o->dp, (long long)o->micro_batch);
     }
     Error error;
-    if (!mesh_check_halves(o->tp_comm_overlap && settings_is_training(o), o->micro_batch, &error))
-        die_usage("%s", error.text);
+    if (!mesh_check_halves(halves, o->micro_batch, &error)) die_usage("%s", error.text);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
 }
 

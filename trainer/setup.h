@@ -68,8 +68,8 @@ static inline void drop_done_export(Trainer* t, Option* table, int n) {
 }
 
 // Reads the options that a run has left in --out, where the command line does not give others. A mesh on the command
-// line replaces the run's as a whole: the other options of that group have their defaults then. Rank 0 decides whether
-// there is a file.
+// line replaces the run's as a whole: the other options of that group have their defaults then; --allreduce native
+// replaces --topology too. Rank 0 decides whether there is a file.
 static inline void read_run_options(Trainer* t, Option* table, int n) {
     Settings* o = &t->settings;
     char path[CHECKPOINT_PATH];
@@ -86,10 +86,18 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
         if (o->mesh_of_run || row->given) continue;
         held[row - table] = row->given = true;
     }
+    Option* topology = option_find(table, n, "topology");
+    o->batch_of_run = !option_given(table, n, "micro-batch");
+    o->sites_of_run = !option_given(table, n, "sites");
+    o->allreduce_of_run = !option_given(table, n, "allreduce");
+    o->topology_of_run = !topology->given;
+    if (is_native(o->allreduce) && !topology->given) held[topology - table] = topology->given = true;
     read_config(t, table, n, path, "");
     for (int i = 0; i < n; i++) {
         if (held[i]) table[i].given = false;
     }
+    o->batch_of_run &= option_given(table, n, "micro-batch");
+    o->sites_of_run &= option_given(table, n, "sites");
     if (!exports) drop_done_export(t, table, n);
 }
 
@@ -615,10 +623,9 @@ static inline bool build_allreduce(Trainer* t, bool inter_site, const char* algo
 // for the data group, or, where every replica is a site, for the inter-site group. Without it groups on processors have
 // a plan too, and asynchronous sites anywhere: they would call MPI's non-blocking all-reduce in place, which in Open
 // MPI is a tree, up and then down, whose root sends and receives log2(n) times the vector.
-static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
+static inline bool build_allreduces(Trainer* t, const Mesh* mesh, Error* error) {
     enum { MOST_REPLICAS = 128 }; // the table of more is large, and only --dry-run has as many on processors
     const Settings* o = &t->settings;
-    const bool native = o->allreduce && strcmp(o->allreduce, "native") == 0;
     if (o->allreduce && mesh->d == 1)
         return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", o->allreduce);
     for (int inter_site = 0; inter_site < 2; inter_site++) {
@@ -626,11 +633,36 @@ static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* er
         const bool named = o->allreduce && inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
         const bool planned = (DEVICE_IS_HOST && replicas <= MOST_REPLICAS) || (inter_site && t->stage.async);
         const char* algorithm = planned ? algorithm_usual(replicas) : NULL;
-        if (named) algorithm = native ? NULL : o->allreduce;
+        if (named) algorithm = is_native(o->allreduce) ? NULL : o->allreduce;
         if (replicas > 1 && algorithm && !build_allreduce(t, inter_site, algorithm, named ? o->topology : NULL, error))
             return false;
     }
     return true;
+}
+
+static inline void free_allreduce_plans(Trainer* t) {
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        plan_free(&t->data_plans[kind]);
+        plan_free(&t->inter_site_plans[kind]);
+    }
+}
+
+// build_allreduces; what a resumed run's options.txt says of sums is left out if it does not fit the mesh.
+static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
+    Settings* o = &t->settings;
+    if (build_allreduces(t, mesh, error)) return true;
+    const bool topology = o->topology && o->topology_of_run;
+    const bool allreduce = o->allreduce && o->allreduce_of_run && (topology || !o->topology);
+    if (!topology && !allreduce) return false;
+    if (is_main(t))
+        printf("options   without its%s%s%s%s: %s\n", allreduce ? " --allreduce " : "", allreduce ? o->allreduce : "",
+               topology ? " --topology " : "", topology ? o->topology : "", error->text);
+    free_allreduce_plans(t);
+    if (topology) o->topology = NULL;
+    if (allreduce) o->allreduce = NULL;
+    option_find(t->options, t->option_count, "topology")->given = o->topology != NULL;
+    option_find(t->options, t->option_count, "allreduce")->given = o->allreduce != NULL;
+    return build_allreduces(t, mesh, error);
 }
 
 // Plans the schedule, the stage and the all-reduces of this rank.

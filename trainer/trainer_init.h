@@ -99,7 +99,7 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
     values.masters &= trains || o->export_to; // without updates and exports floatX suffices
     settings_schedule(o, option_given(t->options, t->option_count, "schedule"));
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
-    settings_batch(o);
+    settings_batch(o, t->world.rank);
     if (!plan_this_rank(t, model, &mesh, T, values, &error)) die_usage("%s", error.text);
 }
 
@@ -178,10 +178,7 @@ static inline int trainer_free(Trainer* t, int status) {
     }
     batch_free(&t->batch);
     free_this_rank(t);
-    for (int kind = 0; kind < PLAN_KINDS; kind++) {
-        plan_free(&t->data_plans[kind]);
-        plan_free(&t->inter_site_plans[kind]);
-    }
+    free_allreduce_plans(t);
     trace_free(&t->trace);
     free(t->config);
     free(t->prompt);

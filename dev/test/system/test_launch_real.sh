@@ -1,7 +1,8 @@
 #!/bin/bash
 # The launchers with the real programs: scripts/mpirun.sh with OpenSSH's sshd, scripts/run_slurm.sh under slurmctld and
-# two slurmd. Each trains on two machines, loses one, and continues from its checkpoint. A machine is a network
-# namespace of this one with a host name of its own; a cable (veth) joins the two, and nothing is sent or heard outside.
+# two slurmd. Each trains on two machines, loses one, and continues from its checkpoint; mpirun.sh also loses the path
+# between them, for ever. A machine is a network namespace of this one with a host name of its own; a cable (veth) joins
+# the two, and nothing is sent or heard outside.
 # make test-full runs it; PART=ssh or slurm in the environment: only that part.
 #
 # The steps that a lost run has made beyond its checkpoint are made again: they have to give the same losses, to the
@@ -177,6 +178,16 @@ END
     note_lost "mpirun.sh" "$out"
     start_sshd
     until_so "sshd answers again" "on $a $work/bin/ssh -o ConnectTimeout=5 node-b true 2>$work/err" || return 1
+    start --resume
+    until_so "mpirun.sh continues" "far_enough $out $made" || return 1
+    ip -n $a link set cable down
+    begun=$SECONDS
+    ends
+    check "mpirun.sh ends when the path is cut, after $((SECONDS - begun)) s, status $status" \
+        "[ $((SECONDS - begun)) -le 60 ] && [ $status != 0 ] && [ $status != 75 ]"
+    until_so "no rank stays" "[ -z \"\$(running $a train_gpt)\$(running $b train_gpt)\" ]"
+    note_lost "mpirun.sh" "$out"
+    ip -n $a link set cable up
     start --resume
     until_so "mpirun.sh continues" "far_enough $out $made" || return 1
     kill -USR1 $launcher
