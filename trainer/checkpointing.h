@@ -109,8 +109,8 @@ static inline void log_save(Trainer* t, SaveEnd end) {
     if (!is_main(t) || x->reported || end != SAVE_DONE) return;
     x->reported = true;
     end_line();
-    printf("saved     %s/step_%08lld: blocked training %.1f ms, on the disk after %.1f ms\n", x->out,
-           (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
+    print_line("saved     %s/step_%08lld: blocked training %.1f ms, on the disk after %.1f ms", x->out,
+               (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
 }
 
 // Waits for a save in flight and logs it.
@@ -166,7 +166,7 @@ static inline void export_weights(Trainer* t) {
     }
     check_all_ranks(t, !is_main(t) || export_publish(x, &stage->model, &stage->layout.mesh.caat, &t->hub_files, &error),
                     &error);
-    if (is_main(t)) printf("exported  %s\n", x->path);
+    if (is_main(t)) print_line("exported  %s", x->path);
 }
 
 // ---- Load -------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int
         if (checkpoint_path(path, &error, "%s/step_%08lld", t->settings.out, (long long)step) &&
             checkpoint_verify_parallel(t, path, step, weights, &error))
             return true;
-        if (is_main(t) && !weights) printf("resume    not from step %lld: %s\n", (long long)step, error.text);
+        if (is_main(t) && !weights) print_line("resume    not from step %lld: %s", (long long)step, error.text);
     }
     return false;
 }
@@ -281,7 +281,7 @@ static inline void check_same_model(Trainer* t, const char* folder) {
 static inline void print_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
     char changes[2 * CHECKPOINT_OPTIONS_TEXT];
     settings_tuning_changes(changes, sizeof changes, now->tuning, then->tuning);
-    if (is_main(t) && changes[0]) printf("resume    with %s\n", changes);
+    if (is_main(t) && changes[0]) print_line("resume    with %s", changes);
 }
 
 // A fixed --loss-scale wins over the checkpoint's.
@@ -335,7 +335,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     const Settings* o = &t->settings;
     char path[CHECKPOINT_PATH] = "";
     if (!latest_valid_checkpoint(t, path)) {
-        if (is_main(t)) printf("resume    no checkpoint in %s: a new run\n", o->out);
+        if (is_main(t)) print_line("resume    no checkpoint in %s: a new run", o->out);
         return false;
     }
     CheckpointReader reader;
@@ -355,7 +355,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     resume_loss_scale(t, &state);
     recast_parameters(&t->stage, o->seed, optimizer_steps_at(t, t->step));
     if (t->stage.async) async_dp_resume(&t->stage);
-    if (is_main(t)) printf("resume    %s: step %lld\n", path, (long long)t->step);
+    if (is_main(t)) print_line("resume    %s: step %lld", path, (long long)t->step);
     print_tuning(t, &now, &state);
     // The run may have been killed between its last save and the removal of old checkpoints.
     if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, -1, &error))
@@ -402,7 +402,7 @@ static inline bool init_weights(Trainer* t) {
     if (o->resume && trains && resume_checkpoint(t)) return true;
     if (o->resume && !trains && latest_valid_checkpoint(t, path)) {
         load_weights(t, path);
-        if (is_main(t)) printf("weights   %s\n", path);
+        if (is_main(t)) print_line("weights   %s", path);
         return false;
     }
     if (o->resume && !trains && !o->init) die_usage("--resume: there is no checkpoint in %s", o->out);
@@ -413,6 +413,6 @@ static inline bool init_weights(Trainer* t) {
         random_init_weights(&t->stage, o->seed);
     }
     if (t->stage.async) async_dp_init(&t->stage);
-    if (is_main(t) && !trains) printf("weights   %s\n", o->init ? o->init : "random: there is no --init or --resume");
+    if (is_main(t) && !trains) print_line("weights   %s", o->init ? o->init : "random: there is no --init or --resume");
     return false;
 }

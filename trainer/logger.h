@@ -138,16 +138,16 @@ static double print_progress(const Evaluation* evaluation, int64_t done, double 
     if (now - last < EVERY || done == evaluation->rows) return last;
     write_duration(left, sizeof left, (now - started) / (double)done * (rows - (double)done));
     end_line();
-    printf("evaluate  %s: %.0f %%, %s left\n", evaluation->path, 100 * (double)done / rows, left);
+    print_line("evaluate  %s: %.0f %%, %s left", evaluation->path, 100 * (double)done / rows, left);
     fflush(stdout);
     return now;
 }
 
-// Prints a column of the table; a score that does not apply is a dash.
-static void print_score(const char* format, int width, double x) {
+// Appends a column to a row of the table; a score that does not apply is a dash.
+static void append_score(char* row, size_t size, const char* format, int width, double x) {
     char text[32] = "-";
     if (!isnan(x)) snprintf(text, sizeof text, format, x);
-    printf(" %*s", width, text);
+    append_text(row, size, " %*s", width, text);
 }
 
 // Prints the table of the scores of --evaluate.
@@ -162,13 +162,14 @@ static void print_evaluations(const Trainer* t) {
     for (int i = 0; i < t->evaluations.count; i++) {
         const Evaluation* evaluation = &t->evaluations.item[i];
         const Scores scores = evaluation_scores(evaluation);
-        printf("  %-*s %11lld", width - 2, evaluation->path, (long long)scores.n);
-        print_score("%.4f", 7, scores.acc);
-        print_score("%.4f", 9, scores.acc_norm);
-        print_score("%.4f", 8, scores.loss);
-        print_score("%.5g", 11, scores.perplexity);
-        print_score("%.4f", 10, scores.byte_bits);
-        printf("\n");
+        char row[4096 + 256];
+        snprintf(row, sizeof row, "  %-*s %11lld", width - 2, evaluation->path, (long long)scores.n);
+        append_score(row, sizeof row, "%.4f", 7, scores.acc);
+        append_score(row, sizeof row, "%.4f", 9, scores.acc_norm);
+        append_score(row, sizeof row, "%.4f", 8, scores.loss);
+        append_score(row, sizeof row, "%.5g", 11, scores.perplexity);
+        append_score(row, sizeof row, "%.4f", 10, scores.byte_bits);
+        print_line("%s", row);
     }
     fflush(stdout);
 }
@@ -199,7 +200,7 @@ static void line_end(JsonLine* line, AppendLog* log) {
     if (written == (waited == 0)) return;
     end_line();
     if (written)
-        printf("log       %s: written again, with %lld lines that waited\n", log->path, (long long)waited);
+        print_line("log       %s: written again, with %lld lines that waited", log->path, (long long)waited);
     else
         fprintf(stderr, "%s: %s; training goes on, its lines wait in memory\n", process.name, error.text);
 }
@@ -358,8 +359,8 @@ static void log_open(AppendLog* log, const char* out, const char* name, bool res
     if (found.gaps) log_close_gaps(path, old, step);
     if (old) fclose(old);
     if (found.damaged)
-        printf("log       %s: %lld of %lld lines cannot be read and are dropped, the first is line %lld\n", path,
-               (long long)found.damaged, (long long)found.lines, (long long)found.first_damaged);
+        print_line("log       %s: %lld of %lld lines cannot be read and are dropped, the first is line %lld", path,
+                   (long long)found.damaged, (long long)found.lines, (long long)found.first_damaged);
     if (!append_log_open(log, path, found.kept, &error)) die("%s", error.text);
 }
 

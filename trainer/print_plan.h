@@ -146,15 +146,17 @@ static void print_allreduce(const Trainer* t) {
     for (int inter_site = 0; inter_site < 2; inter_site++) {
         const char* where = inter_site ? "between sites " : "in a site ";
         if (mesh->sites == 1) where = "";
-        int n = 0;
+        char text[4096 + 512] = "";
         for (int kind = 0; kind < PLAN_KINDS; kind++) {
             const Plan* plan = inter_site ? &t->inter_site_plans[kind] : &t->data_plans[kind];
             if (!plan->n) continue;
-            if (n++ == 0) printf("allreduce %sby %s on %s:", where, plan->name, allreduce_network(t, inter_site));
-            printf("%s %s in %d step%s, in chunks of 1/%d", n == 1 ? "" : ",", plan_kind_name(plan->kind), plan->steps,
-                   plan->steps == 1 ? "" : "s", plan->chunks);
+            const bool first = !text[0];
+            if (first)
+                append_text(text, sizeof text, "%sby %s on %s:", where, plan->name, allreduce_network(t, inter_site));
+            append_text(text, sizeof text, "%s %s in %d step%s, in chunks of 1/%d", first ? "" : ",",
+                        plan_kind_name(plan->kind), plan->steps, plan->steps == 1 ? "" : "s", plan->chunks);
         }
-        if (n > 0) printf("\n");
+        if (text[0]) print_line("allreduce %s", text);
     }
 }
 
@@ -205,28 +207,28 @@ static void print_mesh(const Trainer* t) {
     schedules_free(stages, mesh->p);
 }
 
-// Prints a line for each source of data: its weight, if there are several, its content, and how many epochs the run is.
+// Prints the line of a source: its weight, if there are several, its content, and what else is to be said.
+static void print_source(const char* label, const Sources* sources, int i, const char* more) {
+    char text[512], weight[32] = "";
+    tokens_describe(text, sizeof text, &sources->source[i].files);
+    if (sources->count > 1) snprintf(weight, sizeof weight, "%6.4g %%  ", 100 * sources->source[i].fraction);
+    print_line("%-9s %s%s%s", i ? "" : label, weight, text, more);
+}
+
+// Prints the sources of data, and how many epochs of each the run is.
 static void print_sources(const Trainer* t) {
     const uint64_t n = (uint64_t)t->settings.steps * (uint64_t)t->settings.global_batch;
-    char text[512];
     for (int i = 0; i < t->train_files.count; i++) {
-        const Source* source = &t->train_files.source[i];
-        tokens_describe(text, sizeof text, &source->files);
-        printf(i ? "          " : "data      ");
-        if (t->train_files.count > 1) printf("%6.4g %%  ", 100 * source->fraction);
-        printf("%s; %.3g epochs", text, mix_epochs(&t->train, i, n));
-        if (t->settings.document_mask) documents_describe(text, sizeof text, &source->files);
-        printf(t->settings.document_mask ? "; %s\n" : "\n", text);
+        char more[300], documents[256] = "";
+        if (t->settings.document_mask) documents_describe(documents, sizeof documents, &t->train_files.source[i].files);
+        snprintf(more, sizeof more, "; %.3g epochs%s%s", mix_epochs(&t->train, i, n), documents[0] ? "; " : "",
+                 documents);
+        print_source("data", &t->train_files, i, more);
     }
     if (t->held_out && t->settings.eval_every)
         printf("val       %lld sequences of it, in %lld blocks\n", (long long)t->val.count,
                (long long)t->val.loader[0].blocks);
-    for (int i = 0; i < t->val_files.count; i++) {
-        tokens_describe(text, sizeof text, &t->val_files.source[i].files);
-        printf(i ? "          " : "val       ");
-        if (t->val_files.count > 1) printf("%6.4g %%  ", 100 * t->val_files.source[i].fraction);
-        printf("%s\n", text);
-    }
+    for (int i = 0; i < t->val_files.count; i++) print_source("val", &t->val_files, i, "");
 }
 
 // Bytes of the snapshot from which a rank writes a checkpoint while it trains.
@@ -284,13 +286,13 @@ static void print_plan(Trainer* t, double peak) {
     char device[256], text[128];
     device_name(device, sizeof device);
     const double parameters = (double)model_parameters(model);
-    printf("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters\n", model->name,
-           model_arch_name(model->arch), model->L, model->C, model->NH, model->V, parameters);
+    print_line("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters", model->name,
+               model_arch_name(model->arch), model->L, model->C, model->NH, model->V, parameters);
     if (stage->trains) print_sources(t);
     for (int i = 0; i < t->evaluations.count; i++) {
         char evaluation[512];
         evaluation_describe(evaluation, sizeof evaluation, &t->evaluations.item[i]);
-        printf("%s%s\n", i ? "          " : "evaluate  ", evaluation);
+        print_line("%-9s %s", i ? "" : "evaluate", evaluation);
     }
     if (stage->trains) print_batch(t), print_optimizer(settings);
     printf("device    %s", device);

@@ -637,8 +637,8 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     const bool sync = o->dp_mode == DP_SYNC;
     if (sync && o->sites_of_run && mesh.d % o->sites != 0) {
         if (rank == 0)
-            printf("options   without its --sites %lld, which does not divide %d replicas\n", (long long)o->sites,
-                   mesh.d);
+            print_line("options   without its --sites %lld, which does not divide %d replicas", (long long)o->sites,
+                       mesh.d);
         o->sites = 1; // only the order of a sum; with asynchronous sites it is another run
     }
     if (!o->sites) o->sites = sync ? 1 : mesh.d;
@@ -674,8 +674,8 @@ static inline void settings_batch(Settings* o, int rank) {
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
             o->micro_batch--;
         if (asked && rank == 0)
-            printf("options   --micro-batch %lld, as its %lld does not fit this mesh\n", (long long)o->micro_batch,
-                   (long long)asked);
+            print_line("options   --micro-batch %lld, as its %lld does not fit this mesh", (long long)o->micro_batch,
+                       (long long)asked);
     }
     if (replica % o->micro_batch != 0) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,

@@ -61,7 +61,7 @@ static inline void drop_done_export(Trainer* t, Option* table, int n) {
     comm_broadcast(&t->world, &there, 1, COMM_INT32, 0);
     if (!there) return;
     if (is_main(t))
-        printf("export    %s is there already; --export PATH writes the weights to another\n", o->export_to);
+        print_line("export    %s is there already; --export PATH writes the weights to another", o->export_to);
     o->export_to = NULL;
     o->export_dtype = 0;
     option_find(table, n, "export")->given = option_find(table, n, "export-dtype")->given = false;
@@ -79,7 +79,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     int32_t found = checkpoint_path(path, &error, "%s/options.txt", o->out) && access(path, F_OK) == 0;
     comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
     if (!found) return;
-    if (is_main(t)) printf("options   %s: what the command line does not say\n", path);
+    if (is_main(t)) print_line("options   %s: what the command line does not say", path);
     memset(held, 0, sizeof held);
     o->mesh_of_run = !option_given(table, n, "tp") && !option_given(table, n, "pp") && !option_given(table, n, "dp");
     for (Option* row = option_find(table, n, "tp"); row->type != OPTION_HEADING; row++) {
@@ -293,7 +293,7 @@ static inline void find_init(Trainer* t) {
     t->init_path[0] = 0;
     const bool resumes = o->resume && checkpoint_newest(newest, sizeof newest, o->out);
     if (is_main(t) && !resumes && checkpoint_of_run(t->init_path, &kind, o->init))
-        printf("init      %s, the %s checkpoint of %s\n", t->init_path, kind, o->init);
+        print_line("init      %s, the %s checkpoint of %s", t->init_path, kind, o->init);
     comm_broadcast(&t->world, t->init_path, sizeof t->init_path, COMM_BYTE, 0);
     if (t->init_path[0]) o->init = t->init_path;
 }
@@ -655,8 +655,8 @@ static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* er
     const bool allreduce = o->allreduce && o->allreduce_of_run && (topology || !o->topology);
     if (!topology && !allreduce) return false;
     if (is_main(t))
-        printf("options   without its%s%s%s%s: %s\n", allreduce ? " --allreduce " : "", allreduce ? o->allreduce : "",
-               topology ? " --topology " : "", topology ? o->topology : "", error->text);
+        print_line("options   without its%s%s%s%s: %s", allreduce ? " --allreduce " : "", allreduce ? o->allreduce : "",
+                   topology ? " --topology " : "", topology ? o->topology : "", error->text);
     free_allreduce_plans(t);
     if (topology) o->topology = NULL;
     if (allreduce) o->allreduce = NULL;
@@ -746,8 +746,7 @@ static inline int prepare_out_dir(const Settings* o, int* lock, Error* error) {
     if (status) return status;
     *lock = folder_lock(o->out, true, OUT_WAIT);
     if (*lock == FOLDER_UNLOCKED)
-        fprintf(stderr, "%s: warning: --out %s: its file system has no locks (flock); start no second run there\n",
-                process.name, o->out);
+        print_line("out       %s: its file system has no locks (flock); start no second run there", o->out);
     if (*lock != FOLDER_TAKEN) return refuse_old_run(o, error); // the last owner of the lock may have begun a run
     fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
          o->out, OUT_WAIT);

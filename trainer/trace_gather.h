@@ -84,5 +84,5 @@ static inline void write_trace(Trainer* t) {
     const bool ok = trace_gather(out, &t->world, mesh, about, &t->trace);
     if (!is_main(t)) return;
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));
-    printf("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev\n", path);
+    print_line("trace     %s: open it in chrome://tracing or https://ui.perfetto.dev", path);
 }

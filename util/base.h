@@ -86,6 +86,18 @@ static inline void hide_controls(char* text) {
     }
 }
 
+// Prints a line on stdout, which the format does not end. What it quotes, names of files and values of options, cannot
+// command a terminal.
+__attribute__((format(printf, 1, 2))) static inline void print_line(const char* format, ...) {
+    char text[3 * 4096];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    hide_controls(text);
+    printf("%s\n", text);
+}
+
 // Prints one line, in one call. All ranks find the same wrong arguments, so rank 0 reports them for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     char text[2048], rank[32] = "";

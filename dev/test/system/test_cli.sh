@@ -217,6 +217,33 @@ for shell in zsh fish; do
         grep -q sequence-parallel out"
 done
 
+# ---- names that would command a terminal: a folder with ESC and BEL, and files with a line break too
+odd=$'o\e[31m\aodd'
+mkdir "$odd" && cp text.txt "$odd/"$'\n'odd.txt
+printf 'ranks 2\nlink 0 1\nlink 1 0\n' >"$odd/odd.net"
+hides() { # OPTIONS...: what it prints has them as ?
+    timeout 120 "$fast" "$@" >out 2>err
+    local status=$?
+    check "shown without what commands a terminal: $(echo "${@@Q}" | cut -c 1-200)" \
+        "cat out err | grep -qF 'o?[31m?odd' && [ $status -le 2 ] &&
+        ! cat out err | LC_ALL=C grep -q $'[\001-\010\013-\037\177]\|^odd'"
+}
+named="--hidden 32 --layers 2 $common --steps 2 --eval-every 1 --sample-every 0"
+# shellcheck disable=SC2086
+{
+    hides $named --data "o*/*.txt" --val "$odd/*.txt" --evaluate "$odd/*.txt" --out "$odd/out" --save-every 1 \
+        --trace "$odd/trace" --export "$odd/weights"
+    hides --out "$odd/out" --resume --steps 3 --lr 0.004
+    printf x >>"$odd/out/step_00000003/model.safetensors"
+    hides --out "$odd/out" --resume --steps 4
+    hides --out "$odd/none" --resume $named --data text.txt --explain --tokenizer "$odd/odd.net"
+    hides --init "$odd/out" --generate a --evaluate "o*/*.txt"
+    hides --init "$odd/weights" --evaluate "o*/*.txt"
+    hides $named --data "o*/*.txt" --dp 2 --allreduce ring --topology "$odd/odd.net" --dry-run
+    hides $named --data "o*/*.txt" --config "$odd/out/options.txt" --dry-run
+}
+rm -r "$odd"
+
 # ---- stopped and resumed
 # shellcheck disable=SC2034
 trained='[(x["step"], x["loss"], x["grad_norm"]) for x in lines]'
