@@ -635,12 +635,8 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     const bool sync = o->dp_mode == DP_SYNC;
-    if (sync && o->sites_of_run && mesh.d % o->sites != 0) {
-        if (rank == 0)
-            print_line("options   without its --sites %lld, which does not divide %d replicas", (long long)o->sites,
-                       mesh.d);
-        o->sites = 1; // only the order of a sum; with asynchronous sites it is another run
-    }
+    // A resumed run's sites are only the order of a sum; asynchronous ones are what the run is.
+    if (sync && o->sites_of_run && mesh.d % o->sites != 0) o->sites = 0;
     if (!o->sites) o->sites = sync ? 1 : mesh.d;
     mesh.sites = (int)o->sites;
     Error error;
@@ -654,7 +650,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
 // Sets the batch sizes that were not given: 16 sequences, in micro-batches of at most 16, small enough that a pipeline
 // has four times as many of them as stages if possible. The micro-batch of a resumed run that does not fit its new mesh
 // counts as not given.
-static inline void settings_batch(Settings* o, int rank) {
+static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
     if (!settings_is_training(o) && !o->micro_batch && !o->global_batch) o->micro_batch = o->evaluate ? 4 : 1;
@@ -673,9 +669,6 @@ static inline void settings_batch(Settings* o, int rank) {
         o->micro_batch = max_i64(1, min_i64(16, replica / many));
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))
             o->micro_batch--;
-        if (asked && rank == 0)
-            print_line("options   --micro-batch %lld, as its %lld does not fit this mesh", (long long)o->micro_batch,
-                       (long long)asked);
     }
     if (replica % o->micro_batch != 0) {
         die_usage("--global-batch %lld / --dp %lld is not a multiple of --micro-batch %lld", (long long)o->global_batch,

@@ -98,8 +98,14 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
     values.moments = optimizers[o->optimizer].moments;
     values.masters &= trains || o->export_to; // without updates and exports floatX suffices
     settings_schedule(o, option_given(t->options, t->option_count, "schedule"));
+    const int64_t sites = o->sites, micro_batch = o->micro_batch;
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
-    settings_batch(o, t->world.rank);
+    settings_batch(o);
+    if (sites && o->sites != sites && trains && is_main(t))
+        printf("options   without its --sites %lld, which does not divide %d replicas\n", (long long)sites, mesh.d);
+    if (micro_batch && o->micro_batch != micro_batch && is_main(t))
+        printf("options   without its --micro-batch %lld, which does not fit this mesh: %lld\n", (long long)micro_batch,
+               (long long)o->micro_batch);
     if (!plan_this_rank(t, model, &mesh, T, values, &error)) die_usage("%s", error.text);
 }
 
