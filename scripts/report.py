@@ -549,7 +549,8 @@ def page(runs, reload_seconds):
     title = ", ".join(run["name"] for run in runs)
     for char, name in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):
         title = title.replace(char, name)
-    return template.replace("<!--TITLE-->", title, 1).replace('"DATA"', text, 1)
+    # the data first: they have no <, and a run's name may be "DATA"
+    return template.replace('"DATA"', text, 1).replace("<!--TITLE-->", title, 1)
 
 
 def write_whole(path, data):

@@ -32,6 +32,12 @@ typedef struct {
     int kinds;                                           // of inputs; data[0] % kinds is an input's kind
 } Fuzzer;
 
+// Overwrites bytes anywhere, and may cut the end off, as libFuzzer does: of what make writes around the file, too.
+static inline size_t scramble(unsigned char* data, size_t size) {
+    for (uint32_t left = 1 + draw(8); left > 0 && size > 0; left--) data[draw(size)] = (unsigned char)draw(256);
+    return draw(4) ? size : draw(size + 1);
+}
+
 static inline int fuzz_main(const Fuzzer* fuzzer, const char* name, int argc, char** argv) {
     enum { MOST_KINDS = 8 };
     int64_t inputs[MOST_KINDS] = {0}, accepted[MOST_KINDS] = {0};
@@ -53,7 +59,8 @@ static inline int fuzz_main(const Fuzzer* fuzzer, const char* name, int argc, ch
     if (fd < 0) die("cannot write %s; run from the project's folder", crash_file);
     unsigned char* data = (unsigned char*)checked_malloc(fuzzer->most, "an input");
     for (uint64_t i = 0; seconds_now() < end; i++) {
-        const size_t size = fuzzer->make(data, i);
+        size_t size = fuzzer->make(data, i);
+        if (i % 8 == 7) size = scramble(data, size);
         const int kind = data[0] % fuzzer->kinds;
         if (pwrite(fd, data, size, 0) != (ssize_t)size || ftruncate(fd, (off_t)size) != 0)
             die("cannot write %s", crash_file);

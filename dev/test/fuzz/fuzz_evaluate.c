@@ -41,6 +41,7 @@ static bool run_input(const unsigned char* data, size_t size) {
     Input* in = &input;
     if (size < offsetof(Input, bytes) || size > sizeof input) return false;
     memcpy(in, data, size);
+    if (in->T > MOST_T) return false;
     in->size = size - offsetof(Input, bytes);
     unsigned char* bytes = (unsigned char*)checked_malloc(in->size, "an input");
     Evaluations list = {NULL, 0};

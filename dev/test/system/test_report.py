@@ -381,7 +381,21 @@ def test_traces(work):
 
 # ---- the page
 
+def test_names(work):
+    """Names of runs that are what the template's places are named."""
+    names = ['x"DATA"y', "x<!--TITLE-->y"]
+    for name in names:
+        write_log(os.path.join(work, name), [log_line(1)])
+    out = os.path.join(work, "names.html")
+    run(*(os.path.join(work, name) for name in names), "-o", out)
+    with open(out, encoding="utf-8") as f:
+        page = f.read()
+    check([r["name"] for r in data_of(page)["runs"]] == names and
+          '<title>x"DATA"y, x&lt;!--TITLE--&gt;y</title>' in page, "a run may be named as a place of the template")
+
+
 def test_page(work):
+    test_names(work)
     lines = [log_line(i, val_loss=3.0 if i % 10 == 0 else None) for i in range(1, 51)]
     first, second = os.path.join(work, "a", "run"), os.path.join(work, "b", "run")
     nasty = "</script><script>alert(1)</script><!-- \u2028 & \" ' \\ \U0001f600 \ud800"
