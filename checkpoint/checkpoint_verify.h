@@ -355,6 +355,7 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
     const int expected = (int)checkpoint_count(&reader->sites, number, layout->tensors, layout->matrices);
     // Older checkpoints of SGD have zeros for a second moment.
     const int copies[] = {0, 1, reader->sites.copies};
+    const bool square = value == 2 && reader->sites.moments == 2; // AdamW's second moment
     const int older = expected + (2 - reader->sites.moments) * copies[number] * layout->tensors;
     // Further tensors, as of a model with more layers, would be ignored silently.
     if (file->tensors != expected && file->tensors != older)
@@ -367,7 +368,12 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
         char name[128];
         if (!checkpoint_has(&reader->sites, value, is_hidden_matrix(&slice->tensor))) continue;
         checkpoint_name(name, sizeof name, &reader->sites, value, slice->tensor.name);
-        if (!slice_read(values + (slice->offset - b->offset), file, name, slice, error)) return false;
+        float* read = values + (slice->offset - b->offset);
+        if (!slice_read(read, file, name, slice, error)) return false;
+        for (int64_t k = 0; square && k < slice_elements(slice); k++) {
+            if (!(read[k] >= 0)) // its root would be NaN, a step later
+                return fail(error, "%s: %s has the entry %g, which is no mean of squares", file->path, name, read[k]);
+        }
     }
     return true;
 }

@@ -8,6 +8,9 @@ static inline char action_letter(ActionKind kind) {
     return kind == BACKWARD_WEIGHT ? 'W' : 'B';
 }
 
+// Whether line i of n is left out: of more than `most` lines the first and last quarter of that are shown.
+static inline bool is_left_out(int i, int n, int most) { return n > most && i >= most / 4 && i < n - most / 4; }
+
 // F5; with several chunks F5a, F5b; with more chunks than letters F5.0, F5.1.
 static inline int action_label(char* text, size_t size, const Schedule* schedule, Action action) {
     if (schedule->config.v > 26)
@@ -47,8 +50,10 @@ static inline void schedule_draw_action(char* line, int cell, const Schedule* sc
 }
 
 // All stages over time, as in Narayanan et al. 2021, Figure 4: a line per stage, a forward pass 1 unit of time, a whole
-// backward pass 2 units, dgrad or wgrad 1 unit. Lines have at most 110 characters: a longer step is cut in the middle.
+// backward pass 2 units, dgrad or wgrad 1 unit. Lines have at most 110 characters: a longer step is cut in the middle,
+// and so are more than 64 stages.
 static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out) {
+    enum { MOST = 64 };
     const bool chunks = stages[0].config.v > 1;
     const int width = 110, label = snprintf(NULL, 0, "stage %d  ", p - 1);
     const Action widest = {FORWARD, stages[0].config.v - 1, stages[0].config.m - 1, 0, false};
@@ -60,6 +65,10 @@ static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out
     char* line = (char*)checked_malloc((size_t)(units * cell) + 1, "drawing the schedule");
     for (int r = 0; r < p; r++) {
         const Schedule* schedule = &stages[r];
+        if (is_left_out(r, p, MOST)) {
+            if (!is_left_out(r - 1, p, MOST)) fprintf(out, "...\n");
+            continue;
+        }
         for (int i = 0; i < units * cell; i++) line[i] = i % cell == 0 ? '.' : ' ';
         for (int i = 0; i < timeline.done[r]; i++) {
             if (action_computes(schedule->actions[i].kind))

@@ -108,6 +108,8 @@ typedef struct {
     const Costs* costs;
     StageProgress* progress; // (p)
     bool blocking;           // a send ends when its message has arrived
+    int at_norm;             // stages that have reached NORM, and when the last of them did
+    double norm;
 } Simulation;
 
 static inline void stage_progress_begin(StageProgress* progress, const Schedule* schedule) {
@@ -151,16 +153,18 @@ static inline double meeting_time(const Simulation* sim, ActionKind kind) {
     const PipelineConfig* config = &sim->stages[0].config;
     const int first = pipeline_holder(config, 0), last = pipeline_holder(config, pipeline_last(config));
     if (kind == TIE) return fmax(sim->progress[first].arrived[TIE], sim->progress[last].arrived[TIE]);
-    double all = 0;
-    for (int r = 0; r < config->p; r++) all = fmax(all, sim->progress[r].arrived[NORM]);
-    return all;
+    return sim->at_norm < config->p ? INFINITY : sim->norm;
 }
 
 // When action a of stage r can start: its message has arrived and its output buffer is free. INFINITY: not yet.
-static inline double action_ready(const Simulation* sim, int r, Action action) {
+static inline double action_ready(Simulation* sim, int r, Action action) {
     StageProgress* progress = &sim->progress[r];
     const Schedule* schedule = &sim->stages[r];
     if (action.kind == TIE || action.kind == NORM) {
+        if (action.kind == NORM) {
+            sim->at_norm += progress->arrived[NORM] == INFINITY;
+            sim->norm = fmax(sim->norm, progress->now);
+        }
         progress->arrived[action.kind] = progress->now;
         return meeting_time(sim, action.kind);
     }
@@ -195,7 +199,7 @@ static inline void action_done(StageProgress* progress, Action action, double en
 }
 
 // Advances stage r as far as possible; returns whether it did anything.
-static inline bool stage_advance(const Simulation* sim, int r, Timeline* timeline) {
+static inline bool stage_advance(Simulation* sim, int r, Timeline* timeline) {
     const Schedule* schedule = &sim->stages[r];
     const int before = timeline->done[r];
     for (int i = before; i < schedule->n; i = ++timeline->done[r]) {
@@ -213,12 +217,13 @@ static inline bool stage_advance(const Simulation* sim, int r, Timeline* timelin
 // The timeline of the tables of all p stages. blocking: every send waits for its message to arrive.
 static inline Timeline schedule_times(const Schedule* stages, int p, const Costs* costs, bool blocking) {
     Timeline timeline = timeline_new(stages, p);
-    Simulation sim = {stages, costs, NULL, blocking};
+    Simulation sim = {stages, costs, NULL, blocking, 0, 0};
     sim.progress = (StageProgress*)checked_calloc((size_t)p, sizeof(StageProgress), "the timeline");
     for (int r = 0; r < p; r++) stage_progress_begin(&sim.progress[r], &stages[r]);
     for (bool moved = true; moved;) { // times do not depend on the order of the stages
         moved = false;
         for (int r = 0; r < p; r++) moved = stage_advance(&sim, r, &timeline) || moved;
+        for (int r = p - 1; r >= 0; r--) moved = stage_advance(&sim, r, &timeline) || moved;
     }
     for (int r = 0; r < p; r++) {
         free(sim.progress[r].started);

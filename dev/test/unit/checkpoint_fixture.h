@@ -109,9 +109,13 @@ static inline int open_files(void) { return entries("/proc/self/fd"); }
 
 // ---- The formula ------------------------------------------------------------------------------------------------
 
-// Any finite bits, denormal numbers and both signs as well; never zero, which is what holes are filled with.
+// Any finite bits, denormal numbers and both signs as well, except second moments (what = 2), which are positive; never
+// zero, which is what holes are filled with. One entry of a second moment is `wrong_square`, if that is set.
+static float wrong_square;
 static inline float formula(const char* name, int what, int64_t element) {
-    const uint32_t bits = philox(hash_string(name), (uint64_t)what, (uint64_t)element).word[0] & 0xbfffffffu;
+    if (what == 2 && wrong_square != 0 && element == 3) return wrong_square;
+    const uint32_t sign = what == 2 ? 0 : 0x80000000u;
+    const uint32_t bits = philox(hash_string(name), (uint64_t)what, (uint64_t)element).word[0] & (0x3fffffffu | sign);
     return float_of_bits(bits & 0x7fffffffu ? bits : 1);
 }
 

@@ -385,6 +385,22 @@ static void test_not_finite(void) {
     }
 }
 
+// No mean of squares is below zero: a forged checkpoint whose checksums fit is refused by the tensor's name.
+static void test_square_below_zero(void) {
+    static const float wrong[] = {-1e-38f, -1, -FLT_MAX};
+    for (int i = 0; i < 3; i++) {
+        Error error = {""};
+        new_folder("squares");
+        wrong_square = wrong[i];
+        const bool saved = save("squares", 1, &gpt2_tied, &one_rank, 1, &error);
+        const bool read = saved && read_all("squares/step_00000001", &gpt2_tied, &one_rank, &error);
+        check(saved && !read && strstr(error.text, "exp_avg_sq.transformer."), "%g is refused: %s", wrong[i],
+              error.text);
+        run_command("rm -r squares");
+    }
+    wrong_square = 0;
+}
+
 // A name that nothing may have, also on a file system that knows no such renaming.
 static void test_rename_new(void) {
     for (int plain = 0; plain < 2; plain++) {
@@ -471,6 +487,7 @@ int main(int argc, char** argv) {
     test_taken();
     test_holes();
     test_not_finite();
+    test_square_below_zero();
     test_rename_new();
     return folder_end();
 }
