@@ -1,6 +1,7 @@
 #!/bin/bash
 # The sources are in the common subset of C11 and C++17: no compiler that is here may have a warning about them. LONG=1:
-# of all tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels.
+# of all tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels. Then the trainer
+# under valgrind, which knows no AVX-512.
 set -u
 . dev/test/system/checks.sh
 try() {
@@ -20,4 +21,10 @@ for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c pl
     # shellcheck disable=SC2086
     if command -v g++ >/dev/null; then try g++ -x c++ -std=c++17 $warnings -fopenmp "$file"; fi
 done
+if command -v valgrind >/dev/null && [ "$(uname -m)" = x86_64 ]; then
+    try gcc -x c -std=gnu11 -O1 -march=x86-64-v3 -fopenmp train_gpt.cu -o "$BUILD/log/train_gpt" -lm -ldl
+    try valgrind --log-file="$BUILD/log/valgrind" "$BUILD/log/train_gpt" --layers 1 --hidden 16 --heads 2 --seq 16 --steps 2
+    check "it stays there, to its end" "grep 'ERROR SUMMARY: 0 errors' $BUILD/log/valgrind"
+    rm -f "$BUILD/log/train_gpt"
+else echo "left out: the trainer under valgrind (apt-get install valgrind)"; fi
 finish
