@@ -70,7 +70,7 @@ typedef struct {
     int first_layers, last_layers; // blocks of the first and last virtual stage; 0: their even share; -1: none
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
     bool scatter;                  // each tensor rank sends 1/t of the stage's output; the next stage gathers
-    int zero;                      // 0, 1: moments sharded over d; 2: gradients too
+    int zero;                      // 0: each replica holds all; 1: moments sharded over d; 2: gradients too
     bool muon;                     // matrices of blocks have one moment and are updated whole (parallel/muon.h)
     int sites;                     // that the d replicas are divided into, in order (methods/async_schedule.h)
     Recompute recompute;
@@ -213,8 +213,12 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
                     "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
                     "every stage needs at least one, and none may be left over",
                     what, mesh->first_layers, mesh->last_layers, model->L);
+    const int most = shorter ? model->L / mesh->p : model->L / mesh->v;
+    if (most < 2) // of a pipeline there is none with fewer
+        return fail(error, "%s for --layers %d: a stage needs at least one; use --layers %d or more", what, model->L,
+                    mesh->p * mesh->v);
     return fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what, model->L,
-                shorter ? "--vpp" : "--pp", shorter ? model->L / mesh->p : model->L / mesh->v);
+                shorter ? "--vpp" : "--pp", most);
 }
 
 // Refuses a mesh on which a CAAT-Net of N streams cannot run.

@@ -84,9 +84,10 @@ static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
     schedule_free(&schedule);
 }
 
-// Prints the table of ranks: a line for every rank, or, of more than 16, for the first of each stage, in units that
-// suit the largest numbers.
+// Prints the table of ranks: a line for every rank, or, of more than 16, for the first of each stage, or of the first
+// and the last stages, in units that suit the largest numbers.
 static void print_ranks(const Trainer* t) {
+    enum { MOST = 64 };
     const Mesh* mesh = &t->stage.layout.mesh;
     const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
     double most_held = 0, most_sent = 0;
@@ -106,6 +107,10 @@ static void print_ranks(const Trainer* t) {
            10 * ((int)min_i64(mesh->v, 3) - 1), "", held.name, sent.bytes != held.bytes ? ", " : "",
            sent.bytes != held.bytes ? sent.name : "");
     for (int rank = 0; rank < n; rank += step) {
+        if (is_left_out(rank / step, n / step, MOST)) {
+            if (!is_left_out(rank / step - 1, n / step, MOST)) printf("  ...\n");
+            continue;
+        }
         plan_rank(&stage, t, rank, &m);
         print_rank(&stage, rank + step - 1, sends_of_rank(&stage, m), held, sent);
         async_dp_free(&stage);
@@ -118,7 +123,7 @@ static void print_ranks(const Trainer* t) {
 static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
     printf("inflight  ");
     for (int i = 0; i < mesh->p; i++) {
-        if (mesh->p <= 16 || i < 4 || i >= mesh->p - 4) printf("%d ", stages[i].slots);
+        if (!is_left_out(i, mesh->p, 16)) printf("%d ", stages[i].slots);
         if (mesh->p > 16 && i == 4) printf("... ");
     }
     printf("micro-batches%s in memory at most, by stage\n", mesh->v > 1 ? " of a chunk" : "");
@@ -307,6 +312,13 @@ static void print_plan(Trainer* t, double peak) {
         printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s", device_peak_text(text, sizeof text, peak),
                settings->document_mask ? ", as if a sequence were one document" : "");
     printf("\n");
+    const int others = DEVICE_IS_HOST ? cores_contended(&t->place) : 0;
+    if (others) {
+        printf("busy      %d thread%s of other programs run%s on its cores", others, others == 1 ? "" : "s",
+               others == 1 ? "s" : "");
+        const int fewer = (int)max_i64(1, t->place.threads - others);
+        printf(t->place.threads > 1 ? "; OMP_NUM_THREADS=%d may be faster\n" : "\n", fewer);
+    }
     print_mesh(t);
     if (mesh_size(&stage->layout.mesh) > 1) {
         print_ranks(t);

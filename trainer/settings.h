@@ -21,6 +21,8 @@ Every rank reads the same command line and derives the same values, so all ranks
 #include "loss_scale.h"
 #include "lr_schedule.h"
 
+#include <ctype.h>
+
 typedef struct {
     const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *config;
     const char* generate;          // NULL: not asked for
@@ -381,14 +383,32 @@ static inline void settings_model_names(char text[1024]) {
     for (int i = 0; i < count; i++) strcat(strcat(text, i ? " " : ""), presets[i].name);
 }
 
+// Refuses --model with the names that begin as it does, without case, if these are few; else with all.
+static inline void unknown_model(const char* name) {
+    enum { FEW = 4 };
+    int count, longest = 3, n = 0; // shorter beginnings say nothing
+    char like[FEW * 64] = "", names[1024];
+    const ModelConfig* presets = model_presets(&count);
+    for (int i = 0; i < count; i++) {
+        int same = 0;
+        while (name[same] && tolower((unsigned char)name[same]) == tolower((unsigned char)presets[i].name[same]))
+            same++;
+        if (same < longest) continue;
+        if (same > longest) n = 0;
+        longest = same;
+        if (n < FEW)
+            append_text(n ? like : memset(like, 0, sizeof like), sizeof like, n ? ", %s" : "%s", presets[i].name);
+        n++;
+    }
+    settings_model_names(names);
+    if (n > 0 && n <= FEW) die_usage("--model %s is not known; did you mean %s?", name, like);
+    die_usage("--model %s is not known; there are %s", name, names);
+}
+
 // The model of the settings: a preset, changed by the sizes that were given. data_vocab: the vocabulary of the data.
 static inline ModelConfig settings_model(const Settings* s, Option* table, int n, int data_vocab) {
     const ModelConfig* preset = model_find_preset(s->model);
-    if (!preset) {
-        char names[1024];
-        settings_model_names(names);
-        die_usage("--model %s is not known; there are %s", s->model, names);
-    }
+    if (!preset) unknown_model(s->model);
     ModelConfig m = *preset;
     const bool named = option_given(table, n, "model");
     if (option_given(table, n, "arch") && s->arch != (int)m.arch) {
@@ -612,15 +632,20 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     const bool imagined = o->dry_run && there == 1;
     const char* resumed_mesh =
         o->mesh_of_run ? "; the run's options.txt says so: give --tp and --pp for the ranks that are here" : "";
+    char start[64] = "";
+    if (there == 1)
+        snprintf(start, sizeof start, "; start them with scripts/mpirun.sh -np %lld",
+                 (long long)(model_ranks * max_i64(1, o->dp)));
     if (!imagined && there % model_ranks != 0) {
         die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s%s",
                   (long long)o->tp, (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
-                  there == 1 ? "; start more with scripts/mpirun.sh -np N" : "", resumed_mesh);
+                  start, resumed_mesh);
     }
     if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
     if (!imagined && o->dp * model_ranks != there) {
-        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started%s", (long long)o->tp,
-                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there, resumed_mesh);
+        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started%s%s", (long long)o->tp,
+                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there, start,
+                  resumed_mesh);
     }
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);

@@ -745,8 +745,11 @@ static inline int prepare_out_dir(const Settings* o, int* lock, Error* error) {
     const int status = refuse_old_run(o, error);
     if (status) return status;
     *lock = folder_lock(o->out, true, OUT_WAIT);
-    if (*lock == FOLDER_UNLOCKED)
-        print_line("out       %s: its file system has no locks (flock); start no second run there", o->out);
+    if (*lock == FOLDER_UNLOCKED) {
+        Error warning;
+        fail(&warning, "warning: --out %s: its file system has no locks (flock); start no second run there", o->out);
+        fprintf(stderr, "%s: %s\n", process.name, warning.text);
+    }
     if (*lock != FOLDER_TAKEN) return refuse_old_run(o, error); // the last owner of the lock may have begun a run
     fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
          o->out, OUT_WAIT);

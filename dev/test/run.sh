@@ -136,6 +136,7 @@ each_test alone
 if [ "$TIER" != quick ]; then
     beside "imported weights" $system/test_pretrained.py
     beside "report page" $system/test_report.py
+    beside "advice of refusals" $system/test_remedies.py
     [ "$TIER" = full ] || beside "docs" $system/check_docs.py --quick
     rungs="--only 8" # the last rung on three meshes, beside the first
     [ "$TIER" != full ] || rungs=

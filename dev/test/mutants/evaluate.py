@@ -105,7 +105,7 @@ FAULTS = [
     ("use: the log has acc twice", USE, TELL, '{"acc_norm", scores.acc_norm, is_choice(evaluation)}',
      '{"acc_norm", scores.perplexity, is_choice(evaluation)}'),
     ("use: the table has the wrong column", USE, TELL,
-     'print_score("%.4f", 7, scores.acc);', 'print_score("%.4f", 7, scores.acc_norm);'),
+     '"%.4f", 7, scores.acc);', '"%.4f", 7, scores.acc_norm);'),
 ]
 
 

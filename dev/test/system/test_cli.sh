@@ -52,6 +52,11 @@ seq 1 12000 | tr '\n' ' ' >text.txt
 "$train" $small --data text.txt --steps 4 --eval-every 2 --out run >out 2>err
 check "a short run ends with status 0" "[ $? = 0 ]"
 check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
+"$fast" $small --data text.txt --steps 100000 --eval-every 0 >out 2>err & pid=$!
+until grep -q '^step ' out; do sleep 0.05; done
+check "ps and pgrep find it by its name, and as it was started" "[ \$(cat /proc/$pid/comm) = train_gpt ] &&
+    [ \"\$(tr '\\0' '\\n' </proc/$pid/cmdline | head -n 1)\" = '$fast' ]"
+kill $pid && wait $pid
 keys='step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'
 # shellcheck disable=SC2034
 validated='[(" ".join(x), x["step"]) for x in lines if x["val_loss"] is not None]'
@@ -298,6 +303,9 @@ refuses 2 "--global-batch" $small --data text.txt --steps 12 --global-batch 2 --
 refuses 2 "--data" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
 refuses 2 "whole_gpt2" $small --data text.txt --steps 12 --out whole_gpt2
 refuses 2 "--micro-batch" --data text.txt --micro-batch 1 --global-batch 4194304 --dry-run
+check "ten thousand stages are planned, their middle is left out (a square of them would take minutes)" \
+    "timeout 60 $fast --data text.txt --pp 10000 --layers 10000 --dry-run >out && [ \$(grep -c '^stage ' out) = 32 ] &&
+    [ \$(wc -l <out) -lt 100 ]"
 refuses 2 "--eval-sequences" --dry-run --layers 64 --pp 64 --seq 2 \
     --micro-batch 1 --eval-sequences 100000
 # ---- --out DIR --resume alone: the model is the checkpoint's, the other options are those of DIR/options.txt
@@ -402,7 +410,11 @@ check "a model of terabytes is not listed in megabytes" \
     "$train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '^memory .* TB' out &&
     ! grep -q '[0-9]\{7\}[.][0-9]* MB' out && $train --model gpt3-1008B --data text.txt --tp 2 --dry-run |
     grep -q 'TB: params'"
-refuses 2 "--model" --model gpt5
+refuses 2 "--model gpt5, there are tiny gpt2-124M" --model gpt5
+refuses 2 "did you mean gpt2-124M" --model gpt2-small
+refuses 2 "did you mean llama-7B?" --model llama-7b
+refuses 2 "-np 8" --tp 2 --dp 2 --pp 2
+refuses 2 "here it is --schedule" --pp_engine afab
 refuses 2 "--heads" --heads 5
 refuses 2 "--kv-heads" --arch llama --kv-heads 3
 refuses 2 "--arch" --kv-heads 2
