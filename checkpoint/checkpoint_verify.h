@@ -346,6 +346,13 @@ static inline bool checkpoint_open(CheckpointReader* reader, const char* folder,
     return ok;
 }
 
+// Whether all second moments have a root: that of another one would be NaN, a step later.
+static inline bool squares_are_sound(const float* x, int64_t n) {
+    bool sound = true;
+    for (int64_t i = 0; i < n; i++) sound &= x[i] >= 0;
+    return sound;
+}
+
 // Reads one value of a bucket: weights (0), first (1) or second (2) moments, or a site's. Padding, and elements of the
 // bucket that belong to no slice, become 0.
 static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const Layout* layout, int bucket, int value,
@@ -370,10 +377,8 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
         checkpoint_name(name, sizeof name, &reader->sites, value, slice->tensor.name);
         float* read = values + (slice->offset - b->offset);
         if (!slice_read(read, file, name, slice, error)) return false;
-        for (int64_t k = 0; square && k < slice_elements(slice); k++) {
-            if (!(read[k] >= 0)) // its root would be NaN, a step later
-                return fail(error, "%s: %s has the entry %g, which is no mean of squares", file->path, name, read[k]);
-        }
+        if (square && !squares_are_sound(read, slice_elements(slice)))
+            return fail(error, "%s: %s has an entry below zero, which is no mean of squares", file->path, name);
     }
     return true;
 }

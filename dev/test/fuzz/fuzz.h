@@ -34,7 +34,8 @@ typedef struct {
 
 // Overwrites bytes anywhere, and may cut the end off, as libFuzzer does: of what make writes around the file, too.
 static inline size_t scramble(unsigned char* data, size_t size) {
-    for (uint32_t left = 1 + draw(8); left > 0 && size > 0; left--) data[draw(size)] = (unsigned char)draw(256);
+    if (size == 0) return 0;
+    for (uint32_t left = 1 + draw(8); left > 0; left--) data[draw(size)] = (unsigned char)draw(256);
     return draw(4) ? size : draw(size + 1);
 }
 

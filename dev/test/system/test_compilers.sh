@@ -23,7 +23,8 @@ for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c pl
 done
 if command -v valgrind >/dev/null && [ "$(uname -m)" = x86_64 ]; then
     try gcc -x c -std=gnu11 -O1 -march=x86-64-v3 -fopenmp train_gpt.cu -o "$BUILD/log/train_gpt" -lm -ldl
-    try valgrind --log-file="$BUILD/log/valgrind" "$BUILD/log/train_gpt" --layers 1 --hidden 16 --heads 2 --seq 16 --steps 2
+    try valgrind --log-file="$BUILD/log/valgrind" "$BUILD/log/train_gpt" --layers 1 --hidden 16 --heads 2 --seq 16 \
+        --steps 2
     check "it stays there, to its end" "grep 'ERROR SUMMARY: 0 errors' $BUILD/log/valgrind"
     rm -f "$BUILD/log/train_gpt"
 else echo "left out: the trainer under valgrind (apt-get install valgrind)"; fi
