@@ -323,28 +323,39 @@ static void train_step(Trainer* t) {
 // ================================================================================================================
 // 2. Around the step: validation, evaluation
 
+// The forward passes of a window of sequences. Returns how many micro-batches of it were this rank's.
+static int run_window(Trainer* t, StepInput input) {
+    const int m = microbatches_in_turn(t, input.end - input.first);
+    Schedule forward = schedule_build_forward(&t->schedule, m);
+    input.schedule = &forward;
+    run_schedule(t, &input);
+    comm_synchronize(&t->world);
+    schedule_free(&forward);
+    return m;
+}
+
 // Mean loss over the first sequences of the validation text, the same ones every time.
 static double validate(Trainer* t) {
     Stage* stage = &t->stage;
-    const int64_t count = validation_sequences(t);
-    Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, count));
-    const StepInput input = {&forward, &t->val, 0, count, false, NULL, NULL};
-    double sum;
+    const int64_t count = validation_sequences(t), window = window_sequences(t);
+    double sum = 0, part;
     enter_phase(t, PHASE_VALIDATING);
-    run_schedule(t, &input);
-    schedule_free(&forward);
-    comm_synchronize(&t->world);
-    device_to_host(&sum, stage->sums + stage->layout.tensors, sizeof sum);
+    for (int64_t first = 0; first < count; first += window) {
+        const StepInput input = {NULL, &t->val, first, min_i64(count, first + window), false, NULL, NULL};
+        run_window(t, input);
+        device_to_host(&part, stage->sums + stage->layout.tensors, sizeof part);
+        sum += part;
+    }
     if (!counts_losses(stage)) sum = 0;
     sum_over_mesh(&t->groups, &sum, 1);
     return sum / ((double)count * stage->T);
 }
 
-// Adds the losses of a window's rows to the evaluation's sums.
-static void add_up_rows(const Trainer* t, const StepInput* input, float* losses, double* sums) {
+// Adds the losses of a window's rows, in m micro-batches, to the evaluation's sums.
+static void add_up_rows(const Trainer* t, const StepInput* input, int m, float* losses, double* sums) {
     const int64_t row = (int64_t)t->stage.T, group = t->stage.B * row;
-    device_to_host(losses, input->losses, (size_t)(input->schedule->config.m * group) * sizeof(float));
-    for (int k = 0; k < input->schedule->config.m; k++) {
+    if (!DEVICE_IS_HOST) device_to_host(losses, input->losses, (size_t)(m * group) * sizeof(float));
+    for (int k = 0; k < m; k++) {
         for (int b = 0; b < microbatch_sequences(t, input, k); b++) {
             double* sum = sums + microbatch_first(t, input, k) + b;
             for (int64_t i = 0; i < row; i++) *sum += losses[k * group + b * row + i];
@@ -356,29 +367,26 @@ static void add_up_rows(const Trainer* t, const StepInput* input, float* losses,
 // sums do not depend on d.
 static void evaluate(Trainer* t, Evaluation* e) {
     const Stage* stage = &t->stage;
-    const Mesh* mesh = &stage->layout.mesh;
-    const int64_t window = (int64_t)evaluation_window(t) * stage->B * mesh->d;
+    const int64_t window = window_sequences(t);
     const bool head = stage->layout.last_stage, mine = counts_losses(stage);
-    const size_t bytes = (size_t)(window / mesh->d * stage->T) * sizeof(float);
+    const size_t bytes = evaluation_bytes(t);
     float* losses = head ? (float*)device_malloc(bytes, "the losses of an evaluation") : NULL;
-    float* host = mine ? (float*)checked_malloc(bytes, "the losses of an evaluation") : NULL;
+    float* host = losses;
+    if (mine && !DEVICE_IS_HOST) host = (float*)checked_malloc(bytes, "the losses of an evaluation");
     const double started = seconds_now();
     double printed = started;
     enter_phase(t, PHASE_EVALUATING);
     memset(e->sums, 0, (size_t)e->rows * sizeof(double));
     for (int64_t first = 0; first < e->rows; first += window) {
         const int64_t end = min_i64(e->rows, first + window);
-        Schedule forward = schedule_build_forward(&t->schedule, microbatches_in_turn(t, end - first));
-        const StepInput input = {&forward, NULL, first, end, false, e, losses};
-        run_schedule(t, &input);
-        comm_synchronize(&t->world);
-        if (mine) add_up_rows(t, &input, host, e->sums);
-        schedule_free(&forward);
+        const StepInput input = {NULL, NULL, first, end, false, e, losses};
+        const int m = run_window(t, input);
+        if (mine) add_up_rows(t, &input, m, host, e->sums);
         if (is_main(t)) printed = print_progress(e, end, started, printed);
     }
     sum_over_mesh(&t->groups, e->sums, e->rows);
+    if (host != losses) free(host);
     device_free(losses, head ? bytes : 0);
-    free(host);
 }
 
 // The largest device_peak_bytes of the ranks in stats_scope.
@@ -408,7 +416,7 @@ static void warm_up(Trainer* t) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
     if (DEVICE_IS_HOST) return;
-    batch_reserve(&t->batch, max_tokens(stage), stage->layout.streams);
+    batch_reserve(t, 1);
     device_zero(t->batch.device, batch_bytes(&t->batch));
     for (int c = 0; c < stage->layout.mesh.v; c++) {
         activations_bind(acts, stage, c, 0, stage->B, stage->T, false);

@@ -28,8 +28,65 @@ static inline int microbatch_sequences(const Trainer* t, const StepInput* input,
     return (int)min_i64(t->stage.B, input->end - microbatch_first(t, input, k));
 }
 
+static inline int64_t validation_sequences(const Trainer* t) {
+    return min_i64(t->settings.eval_sequences, t->val.count);
+}
+
+// Data ranks take groups of B of these sequences in turn, so some may have one micro-batch less.
+static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
+    const Mesh* mesh = &t->stage.layout.mesh;
+    const int64_t groups = (sequences + t->stage.B - 1) / t->stage.B;
+    return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
+}
+
+// Micro-batches of a replica in one window of a validation or evaluation, and the sequences of all replicas: enough
+// that filling the pipeline costs little, few enough that their tokens take little memory.
+static inline int forward_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
+static inline int64_t window_sequences(const Trainer* t) {
+    return (int64_t)forward_window(t) * t->stage.B * t->stage.layout.mesh.d;
+}
+
+// The most micro-batches of a replica whose tokens are loaded at once: of a step, or of a window.
+static inline int most_loaded(const Trainer* t) {
+    const Settings* o = &t->settings;
+    const bool trains = settings_is_training(o);
+    const int64_t sequences = (int64_t)t->stage.B * t->stage.layout.mesh.d;
+    int64_t window = trains && o->eval_every ? (o->eval_sequences + sequences - 1) / sequences : 1;
+    window = o->evaluate ? forward_window(t) : min_i64(window, forward_window(t));
+    return (int)max_i64(window, trains ? t->schedule.config.m : 1);
+}
+
+// Of every token a batch has input and target, and with --document-mask its position, for each stream.
 static inline size_t batch_bytes(const TokenBatch* batch) {
     return (size_t)(2 + batch->streams) * (size_t)batch->tokens * sizeof(int32_t);
+}
+static inline TokenBatch batch_planned(const Trainer* t, int64_t microbatches) {
+    const Stage* stage = &t->stage;
+    const TokenBatch batch = {NULL, NULL, microbatches * stage->B * stage->T,
+                              t->settings.document_mask ? stage->layout.streams : 0};
+    return batch;
+}
+
+// Bytes of the losses of a window's tokens, which the rank with the head keeps while it evaluates.
+static inline size_t evaluation_bytes(const Trainer* t) {
+    return (size_t)forward_window(t) * (size_t)t->stage.B * (size_t)t->stage.T * sizeof(float);
+}
+
+// Bytes on the device of tokens, and of losses of evaluations, on a rank of this run with this layout; what the rank
+// holds in each arena, where these are a part of scratch; and in all.
+static inline double loaded_bytes(const Trainer* t, const Layout* layout) {
+    const TokenBatch batch = batch_planned(t, most_loaded(t));
+    const bool loads = layout->first_stage || layout->last_stage || t->settings.document_mask;
+    const bool evaluates = t->settings.evaluate && layout->last_stage;
+    return (loads ? (double)batch_bytes(&batch) : 0) + (evaluates ? (double)evaluation_bytes(t) : 0);
+}
+static inline double arena_bytes(const Trainer* t, Stage* stage, int arena) {
+    Arena* arenas[ARENAS];
+    stage_arenas(stage, arenas);
+    return (double)arenas[arena]->used + (arena == ARENA_SCRATCH ? loaded_bytes(t, &stage->layout) : 0);
+}
+static inline double rank_bytes(const Trainer* t, Stage* stage) {
+    return stage_bytes(stage) + loaded_bytes(t, &stage->layout);
 }
 
 static inline void batch_free(TokenBatch* batch) {
@@ -38,12 +95,13 @@ static inline void batch_free(TokenBatch* batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-// Makes room for `tokens` tokens, on host and device. The old content is lost.
-static inline void batch_reserve(TokenBatch* batch, int64_t tokens, int streams) {
-    if (batch->tokens >= tokens && batch->streams >= streams) return;
+// Makes room for micro-batches, on host and device: at the first call for all that the run loads at once.
+static inline void batch_reserve(Trainer* t, int microbatches) {
+    TokenBatch* batch = &t->batch;
+    const TokenBatch planned = batch_planned(t, max_i64(microbatches, most_loaded(t)));
+    if (batch->tokens >= planned.tokens) return;
     batch_free(batch);
-    batch->tokens = tokens;
-    batch->streams = streams;
+    *batch = planned;
     batch->device = (int32_t*)device_malloc(batch_bytes(batch), "the tokens of a batch");
     batch->host =
         DEVICE_IS_HOST ? batch->device : (int32_t*)checked_malloc(batch_bytes(batch), "the tokens of a batch");
@@ -94,7 +152,7 @@ static inline void load_batch(Trainer* t, const StepInput* input) {
     const int m = input->schedule->config.m;
     const bool documents = t->settings.document_mask;
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
-    batch_reserve(&t->batch, (int64_t)m * stage->B * stage->T, stage->layout.streams);
+    batch_reserve(t, m);
     for (int k = 0; k < m; k++) load_microbatch(t, input, k);
     if (!DEVICE_IS_HOST) device_from_host(t->batch.device, t->batch.host, batch_bytes(&t->batch));
 }

@@ -263,7 +263,7 @@ static inline void resume_data(Trainer* t, const CheckpointState* state, const c
             path);
     if (held_out == t->held_out) return;
     open_loaders(t, held_out);
-    if (o->eval_every) check_validation_schedule(t);
+    if (o->eval_every) check_forward_schedules(t);
 }
 
 // Refuses to continue a run as another model. resolve_model read the model from a checkpoint; it can differ only if the

@@ -92,19 +92,17 @@ static void explain_memory(Explanation* e) {
     double most = 0;
     for (int stage = 0; stage < e->mesh->p; stage++) {
         Stage at;
-        Arena* arenas[ARENAS];
         int m;
         plan_rank(&at, e->t, stage * ranks, &m);
-        stage_arenas(&at, arenas);
         e->last_sends = sends_of_rank(&at, m);
         if (stage == 0) e->sends = e->last_sends;
-        if (stage_bytes(&at) > most) {
-            most = stage_bytes(&at);
+        if (rank_bytes(e->t, &at) > most) {
+            most = rank_bytes(e->t, &at);
             e->text[0] = 0;
             SAY("Memory (docs/memory.md). Rank %d holds %s%s", stage * ranks, bytes_words(most).text,
                 e->mesh->p > 1 ? ", the most of all stages" : "");
             for (int i = 0; i < ARENAS; i++)
-                SAY("%s %s %s", i ? "," : ":", arena_names[i], bytes_words((double)arenas[i]->used).text);
+                SAY("%s %s %s", i ? "," : ":", arena_names[i], bytes_words(arena_bytes(e->t, &at, i)).text);
             SAY(".%s", recompute[e->mesh->recompute]);
         }
         async_dp_free(&at);

@@ -10,6 +10,7 @@ Rank 0 calls them; nothing is exchanged, as every rank knows the plans of all.
 
 #include "../parallel/schedule_draw.h"
 #include "../parallel/traffic.h"
+#include "batch.h"
 #include "trainer.h"
 
 // Bytes that a rank with this layout sends in a step of m micro-batches, by formula. With hierarchical gradient sums
@@ -46,7 +47,7 @@ static Sends sends_of_rank(const Stage* stage, int m) {
 }
 
 // Prints a line of the table of ranks: bytes held, bytes sent in a step. last: the last rank with the same numbers.
-static void print_rank(Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent) {
+static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent) {
     const Mesh* mesh = &stage->layout.mesh;
     const int rank = mesh_rank(mesh);
     char ranks[32];
@@ -62,10 +63,8 @@ static void print_rank(Stage* stage, int last, Sends sends, ByteUnit held, ByteU
         else if (c == 1)
             printf("   ...    ");
     }
-    Arena* arenas[ARENAS];
-    stage_arenas(stage, arenas);
-    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", (double)arenas[i]->used / held.bytes);
-    printf(" %10.1f   %9.2f %9.2f %9.2f\n", stage_bytes(stage) / held.bytes, sends.tensor / sent.bytes,
+    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", arena_bytes(t, stage, i) / held.bytes);
+    printf(" %10.1f   %9.2f %9.2f %9.2f\n", rank_bytes(t, stage) / held.bytes, sends.tensor / sent.bytes,
            sends.pipeline / sent.bytes, sends.data / sent.bytes);
 }
 
@@ -96,7 +95,7 @@ static void print_ranks(const Trainer* t) {
     for (int rank = 0; rank < n; rank += step) {
         plan_rank(&stage, t, rank, &m);
         const Sends sends = sends_of_rank(&stage, m);
-        most_held = fmax(most_held, stage_bytes(&stage));
+        most_held = fmax(most_held, rank_bytes(t, &stage));
         most_sent = fmax(most_sent, fmax(sends.tensor, fmax(sends.pipeline, sends.data)));
         async_dp_free(&stage);
         stage_free(&stage);
@@ -112,7 +111,7 @@ static void print_ranks(const Trainer* t) {
             continue;
         }
         plan_rank(&stage, t, rank, &m);
-        print_rank(&stage, rank + step - 1, sends_of_rank(&stage, m), held, sent);
+        print_rank(t, &stage, rank + step - 1, sends_of_rank(&stage, m), held, sent);
         async_dp_free(&stage);
         stage_free(&stage);
     }
@@ -323,13 +322,11 @@ static void print_plan(Trainer* t, double peak) {
     if (mesh_size(&stage->layout.mesh) > 1) {
         print_ranks(t);
     } else {
-        Arena* arenas[ARENAS];
-        stage_arenas(stage, arenas);
-        const ByteUnit unit = byte_unit(stage_bytes(stage), false);
+        const ByteUnit unit = byte_unit(rank_bytes(t, stage), false);
         printf("memory   ");
         for (int i = 0; i < ARENAS; i++)
-            printf(" %s %.1f %s,", arenas[i]->what, (double)arenas[i]->used / unit.bytes, unit.name);
-        printf(" together %.1f %s\n", stage_bytes(stage) / unit.bytes, unit.name);
+            printf(" %s %.1f %s,", arena_names[i], arena_bytes(t, stage, i) / unit.bytes, unit.name);
+        printf(" together %.1f %s\n", rank_bytes(t, stage) / unit.bytes, unit.name);
     }
     print_saves(t);
     fflush(stdout);

@@ -17,8 +17,9 @@ An error ends the run here, on all ranks, with one line.
 #include "../checkpoint/pretrained.h"
 #include "../dataloader/jsonl.h"
 #include "../parallel/schedule_check.h"
-#include "trainer.h"
+#include "batch.h"
 #include "logger.h"
+#include "trainer.h"
 
 // ---- The command line -------------------------------------------------------------------------------------------
 
@@ -494,21 +495,6 @@ static inline void read_prompt(Trainer* t) {
 
 // ---- The schedule -----------------------------------------------------------------------------------------------
 
-static inline int64_t validation_sequences(const Trainer* t) {
-    return min_i64(t->settings.eval_sequences, t->val.count);
-}
-
-// Data ranks take groups of B of these sequences in turn, so some may have one micro-batch less.
-static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
-    const Mesh* mesh = &t->stage.layout.mesh;
-    const int64_t groups = (sequences + t->stage.B - 1) / t->stage.B;
-    return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
-}
-
-// Micro-batches of a replica in one window of an evaluation's rows: enough that filling the pipeline costs little, few
-// enough that their tokens take little memory.
-static inline int evaluation_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
-
 static inline void check_schedule_or_die(const Schedule* stages, int p) {
     Error wrong;
     if (!schedule_check(stages, p, &wrong)) die("internal error: the schedule is wrong: %s", wrong.text);
@@ -565,22 +551,13 @@ static inline void check_forward_schedule(const Trainer* t, int m) {
     schedules_free(stages, plan->p);
 }
 
-static inline void check_validation_schedule(const Trainer* t) {
-    const PipelineConfig* plan = &t->schedule.config;
-    const int64_t at_once = (int64_t)t->stage.B * t->stage.layout.mesh.d;
-    const int64_t most = (validation_sequences(t) + at_once - 1) / at_once; // micro-batches of a replica
-    if (most * plan->p * plan->v > SCHEDULE_LARGEST)
-        die_usage("--eval-sequences %lld: %lld micro-batches are more than a schedule takes; use fewer sequences, or a "
-                  "larger "
-                  "--micro-batch",
-                  (long long)t->settings.eval_sequences, (long long)most);
-    check_forward_schedule(t, microbatches_in_turn(t, validation_sequences(t)));
-}
-
-// Checks whole windows, and the last window of each evaluation.
-static inline void check_evaluation_schedules(const Trainer* t) {
-    const int64_t window = (int64_t)evaluation_window(t) * t->stage.B * t->stage.layout.mesh.d;
-    if (t->evaluations.count) check_forward_schedule(t, evaluation_window(t));
+// Checks whole windows, and the last window of the validation and of each evaluation.
+static inline void check_forward_schedules(const Trainer* t) {
+    const int64_t window = window_sequences(t);
+    const bool validates = settings_is_training(&t->settings) && t->settings.eval_every;
+    const int64_t validated = validates ? validation_sequences(t) : 0;
+    if (t->evaluations.count || validated >= window) check_forward_schedule(t, forward_window(t));
+    check_forward_schedule(t, microbatches_in_turn(t, validated % window));
     for (int i = 0; i < t->evaluations.count; i++)
         check_forward_schedule(t, microbatches_in_turn(t, t->evaluations.item[i].rows % window));
 }
@@ -697,7 +674,7 @@ static inline void free_this_rank(Trainer* t) {
 // Refuses a run that does not fit into the machine's memory, before any is allocated. If only the memory of a snapshot
 // is missing, training waits for saves instead.
 static inline void check_memory(Trainer* t) {
-    double sizes[2] = {stage_bytes(&t->stage), snapshot_bytes(t)}; // of a rank
+    double sizes[2] = {rank_bytes(t, &t->stage), snapshot_bytes(t)};
     comm_all_reduce(&t->world, sizes, 2, COMM_DOUBLE, COMM_MAX);
     const int sharing = device_ranks_sharing(t->place.ranks_here);
     const double there = device_bytes(), needed = sizes[0] * sharing;

@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     int32_t *host, *device;
     int64_t tokens; // room for as many inputs, and targets
-    int streams;    // of a CAAT-Net; else 1
+    int streams;    // for which there are positions; 0: there are none
 } TokenBatch;
 
 // A rank of a run. All zero: nothing was opened.

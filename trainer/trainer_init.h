@@ -117,13 +117,12 @@ static inline void open_loaders_and_exports(Trainer* t) {
     Error error;
     if (trains) open_loaders(t, held_out_blocks(o));
     open_evaluations(t);
-    if (trains && o->eval_every) check_validation_schedule(t);
     if (o->export_to) {
         const bool ok = export_open(&t->export_to, o->export_to, o->export_dtype == 1, &stage->model,
                                     &stage->layout.mesh.caat, &error);
         check_all_ranks(t, ok, &error);
     }
-    check_evaluation_schedules(t);
+    check_forward_schedules(t);
 }
 
 // Opens the ranks, the options, the data and the model, and plans the run; whatever can be refused ends all ranks here.

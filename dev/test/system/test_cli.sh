@@ -222,6 +222,25 @@ for shell in zsh fish; do
         grep -q sequence-parallel out"
 done
 
+# ---- memory: what validations, evaluations, texts and saves take is in the plan that was printed
+seq 1 200000 | tr '\n' ' ' >large.txt
+takes() { # OPTIONS...: MB of the plan, with the snapshot of saves, and MB of the process at most
+    rm -rf taken
+    # shellcheck disable=SC2086
+    "$fast" $small --data text.txt --val large.txt --steps 2 --eval-every 0 --sample-every 0 "$@" --out taken >out 2>err
+    sed -n 's/^memory .*together \([0-9.]*\) MB/\1/p' out
+    sed -n "s/^saves .*memory, \([0-9.]*\) MB.*/\1/p" out
+    grep -o 'peak_mem_bytes":[0-9]*' taken/log.jsonl | tail -n 1 | sed 's/.*://; s/......$//'
+}
+read -r plan snapshot peak < <(takes | tr '\n' ' ')
+for what in "--eval-every 1 --eval-sequences 1000000" "--evaluate large.txt" "--sample-every 1 --max-new-tokens 2000" \
+    "--save-every 1"; do
+    # shellcheck disable=SC2086
+    read -r more copied most < <(takes $what | tr '\n' ' ')
+    check "$what: $peak MB become $most, planned $plan become $more MB" \
+        "python3 -c 'exit($most - $peak > $more + $copied - $plan - $snapshot + 3)'"
+done
+
 # ---- names that would command a terminal: a folder with ESC and BEL, and files with a line break too
 odd=$'o\e[31m\aodd'
 mkdir "$odd" && cp text.txt "$odd/"$'\n'odd.txt
@@ -306,8 +325,6 @@ refuses 2 "--micro-batch" --data text.txt --micro-batch 1 --global-batch 4194304
 check "ten thousand stages are planned, their middle is left out (a square of them would take minutes)" \
     "timeout 60 $fast --data text.txt --pp 10000 --layers 10000 --dry-run >out && [ \$(grep -c '^stage ' out) = 32 ] &&
     [ \$(wc -l <out) -lt 100 ]"
-refuses 2 "--eval-sequences" --dry-run --layers 64 --pp 64 --seq 2 \
-    --micro-batch 1 --eval-sequences 100000
 # ---- --out DIR --resume alone: the model is the checkpoint's, the other options are those of DIR/options.txt
 resumed() { # resumed FOLDER OPTIONS...: a copy of it
     rm -rf resumed && cp -r "$1" resumed && timeout 60 "$fast" --out resumed --resume "${@:2}" >out 2>err
