@@ -416,7 +416,7 @@ static void warm_up(Trainer* t) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
     if (DEVICE_IS_HOST) return;
-    batch_reserve(t, 1);
+    reserve_microbatches(t, 1);
     device_zero(t->batch.device, batch_bytes(&t->batch));
     for (int c = 0; c < stage->layout.mesh.v; c++) {
         activations_bind(acts, stage, c, 0, stage->B, stage->T, false);

@@ -95,16 +95,21 @@ static inline void batch_free(TokenBatch* batch) {
     memset(batch, 0, sizeof *batch);
 }
 
-// Makes room for micro-batches, on host and device: at the first call for all that the run loads at once.
-static inline void batch_reserve(Trainer* t, int microbatches) {
-    TokenBatch* batch = &t->batch;
-    const TokenBatch planned = batch_planned(t, max_i64(microbatches, most_loaded(t)));
-    if (batch->tokens >= planned.tokens) return;
+// Makes room for `tokens` tokens, on host and device. The old content is lost.
+static inline void batch_reserve(TokenBatch* batch, int64_t tokens, int streams) {
+    if (batch->tokens >= tokens && batch->streams >= streams) return;
     batch_free(batch);
-    *batch = planned;
+    batch->tokens = tokens;
+    batch->streams = streams;
     batch->device = (int32_t*)device_malloc(batch_bytes(batch), "the tokens of a batch");
     batch->host =
         DEVICE_IS_HOST ? batch->device : (int32_t*)checked_malloc(batch_bytes(batch), "the tokens of a batch");
+}
+
+// The same for micro-batches of a run: at the first call for all that it loads at once.
+static inline void reserve_microbatches(Trainer* t, int microbatches) {
+    const TokenBatch planned = batch_planned(t, max_i64(microbatches, most_loaded(t)));
+    batch_reserve(&t->batch, planned.tokens, planned.streams);
 }
 
 // Where the inputs, the targets and the positions of micro-batch k begin, in host or device memory of the batch.
@@ -152,7 +157,7 @@ static inline void load_batch(Trainer* t, const StepInput* input) {
     const int m = input->schedule->config.m;
     const bool documents = t->settings.document_mask;
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
-    batch_reserve(t, m);
+    reserve_microbatches(t, m);
     for (int k = 0; k < m; k++) load_microbatch(t, input, k);
     if (!DEVICE_IS_HOST) device_from_host(t->batch.device, t->batch.host, batch_bytes(&t->batch));
 }

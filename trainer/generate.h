@@ -33,7 +33,7 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[0];
     const bool decode = position >= 0;
-    batch_reserve(t, 1);
+    reserve_microbatches(t, 1);
     device_zero(t->batch.device, (size_t)T * sizeof(int32_t));
     device_from_host(t->batch.device, tokens, (size_t)n * sizeof(int32_t));
     for (int c = 0; c < stage->layout.mesh.v; c++) {
