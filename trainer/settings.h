@@ -394,10 +394,9 @@ static inline void unknown_model(const char* name) {
         while (name[same] && tolower((unsigned char)name[same]) == tolower((unsigned char)presets[i].name[same]))
             same++;
         if (same < longest) continue;
-        if (same > longest) n = 0;
+        if (same > longest) like[n = 0] = 0;
         longest = same;
-        if (n < FEW)
-            append_text(n ? like : memset(like, 0, sizeof like), sizeof like, n ? ", %s" : "%s", presets[i].name);
+        if (n < FEW) append_text(like, sizeof like, n ? ", %s" : "%s", presets[i].name);
         n++;
     }
     settings_model_names(names);
