@@ -410,7 +410,7 @@ static void open_mesh(Trainer* t, const Comm* world, int model, const char* mesh
     trainer_open(t, world, line, NULL, false);
     t->settings.evaluate = CHOICES ",build/test_evaluate.bin";
     open_evaluations(t);
-    check_evaluation_schedules(t);
+    check_forward_schedules(t);
 }
 
 static void close_mesh(Trainer* t) {
