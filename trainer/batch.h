@@ -9,7 +9,7 @@ reach the device.
 // The sequences of a pass through a schedule, from loader or an evaluation: micro-batch k of data rank r has the B
 // sequences from first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on.
 typedef struct {
-    const Schedule* schedule;
+    const Schedule* schedule; // NULL: of a window, see run_window
     const DataMix* loader;
     int64_t first, end;
     bool trains;
@@ -19,8 +19,8 @@ typedef struct {
 
 static inline int64_t microbatch_first(const Trainer* t, const StepInput* input, int k) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    const int m = input->schedule->config.m;
-    const int64_t number = input->trains ? (int64_t)mesh->data * m + k : (int64_t)k * mesh->d + mesh->data;
+    int64_t number = (int64_t)k * mesh->d + mesh->data;
+    if (input->trains) number = (int64_t)mesh->data * input->schedule->config.m + k;
     return input->first + number * t->stage.B;
 }
 

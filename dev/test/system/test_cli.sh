@@ -52,8 +52,8 @@ seq 1 12000 | tr '\n' ' ' >text.txt
 "$train" $small --data text.txt --steps 4 --eval-every 2 --out run >out 2>err
 check "a short run ends with status 0" "[ $? = 0 ]"
 check "it prints a line a step" "[ \$(grep -c '^step ' out) = 4 ]"
-"$fast" $small --data text.txt --steps 100000 --eval-every 0 >out 2>err & pid=$!
-until grep -q '^step ' out; do sleep 0.05; done
+"$fast" $small --data text.txt --steps 100000 --eval-every 0 >shown 2>err & pid=$!
+until grep -q "^step " shown; do sleep 0.05; done
 check "ps and pgrep find it by its name, and as it was started" "[ \$(cat /proc/$pid/comm) = train_gpt ] &&
     [ \"\$(tr '\\0' '\\n' </proc/$pid/cmdline | head -n 1)\" = '$fast' ]"
 kill $pid && wait $pid
@@ -232,13 +232,13 @@ takes() { # OPTIONS...: MB of the plan, with the snapshot of saves, and MB of th
     sed -n "s/^saves .*memory, \([0-9.]*\) MB.*/\1/p" out
     grep -o 'peak_mem_bytes":[0-9]*' taken/log.jsonl | tail -n 1 | sed 's/.*://; s/......$//'
 }
-read -r plan snapshot peak < <(takes | tr '\n' ' ')
+read -r planned snapshot peak < <(takes | tr '\n' ' ')
 for what in "--eval-every 1 --eval-sequences 1000000" "--evaluate large.txt" "--sample-every 1 --max-new-tokens 2000" \
     "--save-every 1"; do
     # shellcheck disable=SC2086
     read -r more copied most < <(takes $what | tr '\n' ' ')
-    check "$what: $peak MB become $most, planned $plan become $more MB" \
-        "python3 -c 'exit($most - $peak > $more + $copied - $plan - $snapshot + 3)'"
+    check "$what: $peak MB become $most, planned $planned become $more MB" \
+        "python3 -c 'exit($most - $peak > $more + $copied - $planned - $snapshot + 3)'"
 done
 
 # ---- names that would command a terminal: a folder with ESC and BEL, and files with a line break too
