@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a bare Debian or Ubuntu to a GPT that has learnt something, in about two minutes:
+# From a bare Debian or Ubuntu to a GPT that has learnt something, in two minutes to four, by the processor:
 #   1. installs a C compiler, make and MPI if they are missing      2. builds ./train_gpt
 #   3. trains a small model on the C headers of this system, and lets it write
 # Arguments go to the trainer: scripts/quickstart.sh --data "my/*.txt" --steps 1000
