@@ -378,7 +378,7 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
         float* read = values + (slice->offset - b->offset);
         if (!slice_read(read, file, name, slice, error)) return false;
         if (square && !squares_are_sound(read, slice_elements(slice)))
-            return fail(error, "%s: %s has an entry below zero, which is no mean of squares", file->path, name);
+            return fail(error, "%s: %s has an entry below zero or NaN, which no mean of squares is", file->path, name);
     }
     return true;
 }

@@ -220,7 +220,8 @@ static inline Timeline schedule_times(const Schedule* stages, int p, const Costs
     Simulation sim = {stages, costs, NULL, blocking, 0, 0};
     sim.progress = (StageProgress*)checked_calloc((size_t)p, sizeof(StageProgress), "the timeline");
     for (int r = 0; r < p; r++) stage_progress_begin(&sim.progress[r], &stages[r]);
-    for (bool moved = true; moved;) { // times do not depend on the order of the stages
+    // Times do not depend on the order of the stages: up as forward passes hand over, then down as backward ones.
+    for (bool moved = true; moved;) {
         moved = false;
         for (int r = 0; r < p; r++) moved = stage_advance(&sim, r, &timeline) || moved;
         for (int r = p - 1; r >= 0; r--) moved = stage_advance(&sim, r, &timeline) || moved;

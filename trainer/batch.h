@@ -1,6 +1,6 @@
 /*
-trainer/batch.h: the tokens of a step: which sequences each micro-batch of a pass through a schedule has, and how they
-reach the device.
+trainer/batch.h: the tokens of a step: which sequences each micro-batch of a pass through a schedule has, how they reach
+the device, and what memory they take there.
 */
 #pragma once
 
@@ -150,6 +150,15 @@ static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
     }
 }
 
+// Copies the first n inputs, their targets and their positions.
+static inline void batch_to_device(const TokenBatch* batch, int64_t n) {
+    const int64_t positions = 2 * batch->tokens, size = sizeof(int32_t);
+    device_from_host(batch->device, batch->host, (size_t)(n * size));
+    device_from_host(batch->device + batch->tokens, batch->host + batch->tokens, (size_t)(n * size));
+    if (batch->streams == 0) return;
+    device_from_host(batch->device + positions, batch->host + positions, (size_t)(batch->streams * n * size));
+}
+
 // Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; with --document-mask
 // on all stages, which need the positions.
 static inline void load_batch(Trainer* t, const StepInput* input) {
@@ -159,7 +168,7 @@ static inline void load_batch(Trainer* t, const StepInput* input) {
     if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
     reserve_microbatches(t, m);
     for (int k = 0; k < m; k++) load_microbatch(t, input, k);
-    if (!DEVICE_IS_HOST) device_from_host(t->batch.device, t->batch.host, batch_bytes(&t->batch));
+    if (!DEVICE_IS_HOST) batch_to_device(&t->batch, (int64_t)m * stage->B * stage->T);
 }
 
 // The tokens of a step that the ranks of a scope train on.

@@ -122,8 +122,10 @@ static void print_ranks(const Trainer* t) {
 static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
     printf("inflight  ");
     for (int i = 0; i < mesh->p; i++) {
-        if (!is_left_out(i, mesh->p, 16)) printf("%d ", stages[i].slots);
-        if (mesh->p > 16 && i == 4) printf("... ");
+        if (!is_left_out(i, mesh->p, 16))
+            printf("%d ", stages[i].slots);
+        else if (!is_left_out(i - 1, mesh->p, 16))
+            printf("... ");
     }
     printf("micro-batches%s in memory at most, by stage\n", mesh->v > 1 ? " of a chunk" : "");
 }
@@ -137,7 +139,7 @@ static void print_caat(const Stage* stage) {
            sync->narrow ? FLOATX_NAME : "fp32");
 }
 
-// The network of the all-reduces in a site, or between sites; see build_allreduce_plans.
+// The network of the all-reduces in a site, or between sites; see build_allreduces.
 static const char* allreduce_network(const Trainer* t, bool inter_site) {
     const Mesh* mesh = &t->stage.layout.mesh;
     const bool named = inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
@@ -283,6 +285,16 @@ static void print_batch(const Trainer* t) {
     printf(d > 1 ? " on each of %d replicas\n" : "\n", d);
 }
 
+// Says how many threads of other programs are in the way, if any are.
+static void print_busy(const RankPlacement* place) {
+    const int others = cores_contended(place), fewer = (int)max_i64(1, place->threads - others);
+    if (others == 0) return;
+    printf("busy      %d thread%s of other programs run%s on its cores", others, others == 1 ? "" : "s",
+           others == 1 ? "s" : "");
+    if (place->threads > 1) printf("; OMP_NUM_THREADS=%d may be faster", fewer);
+    printf("\n");
+}
+
 static void print_plan(Trainer* t, double peak) {
     Stage* stage = &t->stage;
     const ModelConfig* model = &stage->model;
@@ -311,13 +323,7 @@ static void print_plan(Trainer* t, double peak) {
         printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s", device_peak_text(text, sizeof text, peak),
                settings->document_mask ? ", as if a sequence were one document" : "");
     printf("\n");
-    const int others = DEVICE_IS_HOST ? cores_contended(&t->place) : 0;
-    if (others) {
-        printf("busy      %d thread%s of other programs run%s on its cores", others, others == 1 ? "" : "s",
-               others == 1 ? "s" : "");
-        const int fewer = (int)max_i64(1, t->place.threads - others);
-        printf(t->place.threads > 1 ? "; OMP_NUM_THREADS=%d may be faster\n" : "\n", fewer);
-    }
+    if (DEVICE_IS_HOST) print_busy(&t->place);
     print_mesh(t);
     if (mesh_size(&stage->layout.mesh) > 1) {
         print_ranks(t);

@@ -57,8 +57,10 @@ typedef struct {
     int on_nan; // choice
     double outlier_z, save_minutes;
     bool resume, dry_run, explain, version;
-    bool mesh_of_run, batch_of_run, sites_of_run, allreduce_of_run, topology_of_run; // from a resumed run's options.txt
-    int completion;                                                                  // choice; -1: none
+    // Of a resumed run: the command line does not say it, so it is as in the run's options.txt.
+    bool mesh_of_run, batch_of_run, sites_of_run, allreduce_of_run, topology_of_run;
+
+    int completion;   // choice; -1: none
     const char* help; // NULL: not asked for; "": the overview
 } Settings;
 
@@ -660,13 +662,15 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     if (!settings_is_training(o)) o->sites = 1;
     const bool sync = o->dp_mode == DP_SYNC;
     // A resumed run's sites are only the order of a sum; asynchronous ones are what the run is.
-    if (sync && o->sites_of_run && mesh.d % o->sites != 0) o->sites = 0;
+    if (o->sites && sync && o->sites_of_run && mesh.d % o->sites != 0) o->sites = 0;
     if (!o->sites) o->sites = sync ? 1 : mesh.d;
     mesh.sites = (int)o->sites;
     Error error;
     if (!mesh_check_sites(&mesh, sync, &error))
         die_usage("%s%s", error.text,
-                  o->sites_of_run ? "; the run's options.txt says so: give --dp for as many sites as it has" : "");
+                  o->sites_of_run && mesh.d % mesh.sites
+                      ? "; the run's options.txt says so: give --dp for as many sites as it has"
+                      : "");
     mesh.caat = settings_caat(o, mesh.t);
     return mesh;
 }

@@ -97,8 +97,6 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     for (int i = 0; i < n; i++) {
         if (held[i]) table[i].given = false;
     }
-    o->batch_of_run &= option_given(table, n, "micro-batch");
-    o->sites_of_run &= option_given(table, n, "sites");
     if (!exports) drop_done_export(t, table, n);
 }
 
@@ -624,8 +622,8 @@ static inline void free_allreduce_plans(Trainer* t) {
     }
 }
 
-// build_allreduces; what a resumed run's options.txt says of sums is left out if it does not fit the mesh.
-static inline bool build_allreduce_plans(Trainer* t, const Mesh* mesh, Error* error) {
+// Builds the plans, without what a resumed run's options.txt says of them if that does not fit the mesh.
+static inline bool settle_allreduces(Trainer* t, const Mesh* mesh, Error* error) {
     Settings* o = &t->settings;
     if (build_allreduces(t, mesh, error)) return true;
     const bool topology = o->topology && o->topology_of_run;
@@ -654,7 +652,7 @@ static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Me
         return false;
     async_dp_plan(&t->stage, &async);
     t->stats_scope = t->stage.async ? SCOPE_SITE : SCOPE_WORLD;
-    return !settings_is_training(o) || build_allreduce_plans(t, mesh, error);
+    return !settings_is_training(o) || settle_allreduces(t, mesh, error);
 }
 
 // Takes the memory of the stage.
