@@ -301,23 +301,27 @@ static inline bool weights_read(int64_t* weight, char* const* name, int count, E
     return true;
 }
 
-// Whether tokens of these formats may have the same vocabulary. Text is bytes, JSON lines are tokenized by this run;
-// some of the other formats do not name their vocabulary.
-static inline bool formats_agree(TokenFormat a, TokenFormat b) {
+// Whether tokens of these formats may have the same vocabulary. Text has the run's; bytes: that is none, so that its
+// tokens are bytes. Some of the other formats do not name theirs.
+static inline bool formats_agree(TokenFormat a, TokenFormat b, bool bytes) {
     const int of_a = token_formats[a].vocab, of_b = token_formats[b].vocab;
-    return (a == TOKENS_TEXT) == (b == TOKENS_TEXT) && (a == TOKENS_JSONL) == (b == TOKENS_JSONL) &&
-           (of_a == of_b || !of_a || !of_b);
+    if (format_is_text(a) || format_is_text(b)) return !bytes || format_is_text(a) == format_is_text(b);
+    return of_a == of_b || !of_a || !of_b;
 }
 
-static inline bool sources_agree(const Sources* one, const Sources* other, Error* error) {
+static inline bool streams_agree(const TokenFiles* a, const TokenFiles* b, bool bytes, Error* error) {
+    if (formats_agree(a->format, b->format, bytes)) return true;
+    return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same%s", a->file[0].path,
+                token_formats[a->format].name, b->file[0].path, token_formats[b->format].name,
+                bytes ? "; --tokenizer gives the text the vocabulary of the tokens" : "");
+}
+
+static inline bool sources_agree(const Sources* one, const Sources* other, bool bytes, Error* error) {
+    bool agree = true;
     for (int i = 0; i < one->count; i++)
-        for (int k = 0; k < other->count; k++) {
-            const TokenFiles *a = &one->source[i].files, *b = &other->source[k].files;
-            if (!formats_agree(a->format, b->format))
-                return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same", a->file[0].path,
-                            token_formats[a->format].name, b->file[0].path, token_formats[b->format].name);
-        }
-    return true;
+        for (int k = 0; k < other->count && agree; k++)
+            agree = streams_agree(&one->source[i].files, &other->source[k].files, bytes, error);
+    return agree;
 }
 
 // Opens one source of these files.
@@ -346,7 +350,7 @@ static inline bool sources_open_weighted(Sources* sources, const PathList* names
         source->fraction = (double)weight[i] / (double)sum;
         if (!tokens_open(&source->files, names->path[i] + weight_length(names->path[i]), error)) return false;
     }
-    return sources_agree(sources, sources, error);
+    return sources_agree(sources, sources, false, error);
 }
 
 // Opens the files of a comma-separated list: as one source, or, where each has a weight, as one source each,

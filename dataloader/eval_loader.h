@@ -45,7 +45,7 @@ can be compared between vocabularies. Special tokens have no bytes, but their lo
 #pragma once
 
 #include "../dataloader.h"
-#include "tokenizer.h"
+#include "text.h"
 #include <math.h>
 
 enum { CHOICE_MAGIC = 20240522, CHOICE_VERSION = 1, CHOICE_BEGIN = 65535 };
@@ -322,24 +322,15 @@ static inline bool evaluations_open(Evaluations* list, const char* names, Error*
     return ok;
 }
 
-// Whether a stream has the model's vocabulary, which comes from the training files, if there are any, or from its
-// tokenizer. Multiple choice does not name its vocabulary.
-static inline bool evaluation_agrees(const Evaluation* eval, const Sources* learned, const Tokenizer* tokenizer, int V,
+// Tokenizes a stream that is text; whether it has the vocabulary of the training files, if there are any. Multiple
+// choice does not name its vocabulary. tokenizer: the model's.
+static inline bool evaluation_encode(Evaluation* eval, const Sources* learned, const Tokenizer* tokenizer,
                                      Error* error) {
-    const TokenFormatFacts* is = &token_formats[eval->stream.format];
+    bool agrees = true;
     if (is_choice(eval)) return true;
-    for (int i = 0; i < learned->count; i++) {
-        const TokenFiles* files = &learned->source[i].files;
-        if (!formats_agree(files->format, eval->stream.format))
-            return fail(error, "%s holds %s, but the model learns from %s: their tokens do not mean the same",
-                        eval->path, is->name, token_formats[files->format].name);
-    }
-    const bool bytes = tokenizer->vocab ? tokenizer->split == SPLIT_BYTES : V == 256;
-    if (learned->count == 0 && eval->stream.format == TOKENS_TEXT && !bytes)
-        return fail(error,
-                    "%s is a text, and the %d tokens of the model are not bytes: make shards of it with build/tokenize",
-                    eval->path, V);
-    return true;
+    for (int i = 0; i < learned->count && agrees; i++)
+        agrees = streams_agree(&eval->stream, &learned->source[i].files, tokenizer->split == SPLIT_BYTES, error);
+    return agrees && text_encode(&eval->stream, tokenizer, error);
 }
 
 // Fits the rows to a model of sequences of T tokens and a vocabulary of V; tokenizer: the model's. The first tokens of

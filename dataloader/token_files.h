@@ -38,8 +38,8 @@ typedef struct {
     TokenType type;
     const unsigned char* data; // the first token
     int64_t first, count;      // the file has tokens [first, first + count) of the stream
-    MegatronIndex documents;   // of Megatron's files, and of tokenized JSON lines
-    unsigned char* memory;     // the tokens of JSON lines
+    MegatronIndex documents;   // of Megatron's files, and of texts that were tokenized
+    unsigned char* memory;     // the tokens of these texts
     int64_t* lists;            // memory of the lists in `documents`
 } TokenFile;
 
@@ -474,10 +474,9 @@ static inline bool fail_vocab(const TokenFile* file, TokenFormat format, int64_t
     if (facts->vocab > vocab)
         return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: %s need --vocab %d%s", file->path,
                     (long long)i, token, vocab, facts->name, facts->vocab, facts->condition);
-    return fail(
-        error, "%s: token %lld is %lld, the model has a vocabulary of %d: use the --vocab that the file was made for%s",
-        file->path, (long long)i, token, vocab,
-        format == TOKENS_RAW_UINT16 ? ", if it is raw uint16 tokens at all" : "");
+    return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: use the --vocab of its tokenizer%s",
+                file->path, (long long)i, token, vocab,
+                format == TOKENS_RAW_UINT16 ? ", if it is raw uint16 tokens at all" : "");
 }
 
 // Reads tokens [begin, begin + n) of the stream, perhaps from several files, to out (n). 0 <= begin, begin + n <=
@@ -501,7 +500,7 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
 
 // Whether a format itself marks where documents begin, without a token.
 static inline bool format_has_documents(TokenFormat format) {
-    return format == TOKENS_TEXT || format == TOKENS_MEGATRON || format == TOKENS_JSONL;
+    return format == TOKENS_MEGATRON || format_is_text(format);
 }
 
 // Whether a document begins in the first four million tokens; if none does, the token is most likely wrong.
@@ -521,7 +520,7 @@ static inline bool documents_are_seen(const TokenFiles* files) {
 
 // Describes how documents are marked.
 static inline void documents_describe(char* text, size_t size, const TokenFiles* files) {
-    if (files->format == TOKENS_TEXT)
+    if (files->format == TOKENS_TEXT || files->format == TOKENS_TOKENIZED_TEXT)
         snprintf(text, size, "every file is a document");
     else if (files->format == TOKENS_JSONL)
         snprintf(text, size, "every line is a document");

@@ -23,7 +23,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
        version 7: uint32, Llama-3's likewise. The count has to agree with the size of the file.
     3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control
        character that text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding.
-       In NAME.jsonl every line is a JSON object with a text, which dataloader/jsonl.h tokenizes.
+       In NAME.jsonl every line is a JSON object with a text, which dataloader/text.h tokenizes.
     4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name.
     5. Raw uint16 without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since
        the commonest tokens of a vocabulary, punctuation and single letters, are below 256: their high byte is 0.)
@@ -47,6 +47,7 @@ typedef enum {
     TOKENS_RAW_UINT16,
     TOKENS_MEGATRON,
     TOKENS_JSONL,
+    TOKENS_TOKENIZED_TEXT,
     TOKEN_FORMATS
 } TokenFormat;
 
@@ -79,8 +80,14 @@ static const TokenFormatFacts token_formats[TOKEN_FORMATS] = {
     {"uint32 tokens (llm.c shard)", TOKEN_UINT32, 128256, 20240801, 7, 128000, ", if they are Llama-3's"},
     {"raw uint16 tokens", TOKEN_UINT16, 0, 0, 0, -1, ""},
     {"tokens of a Megatron data set", TOKEN_INT32, 0, 0, 0, -1, ""}, // each file's index has its own type
-    {"JSON lines", TOKEN_UINT8, 0, 0, 0, -1, ""}, // bytes of JSON, until dataloader/jsonl.h has tokenized them
+    {"JSON lines", TOKEN_UINT8, 0, 0, 0, -1, ""},     // bytes of JSON, until dataloader/text.h has tokenized them
+    {"tokenized text", TOKEN_UINT8, 0, 0, 0, -1, ""}, // made by dataloader/text.h; the type depends on the vocabulary
 };
+
+// Whether the tokens of a format are made when a run starts, or are bytes.
+static inline bool format_is_text(TokenFormat format) {
+    return format == TOKENS_TEXT || format == TOKENS_JSONL || format == TOKENS_TOKENIZED_TEXT;
+}
 
 static const int token_type_bytes[TOKEN_TYPES] = {0, 1, 1, 2, 4, 8, 8, 4, 2, 4};
 

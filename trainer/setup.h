@@ -15,7 +15,7 @@ An error ends the run here, on all ranks, with one line.
 #include "../comm/check_same.h"
 #include "../comm/collectives/collectives.h"
 #include "../checkpoint/pretrained.h"
-#include "../dataloader/jsonl.h"
+#include "../dataloader/text.h"
 #include "../parallel/schedule_check.h"
 #include "batch.h"
 #include "logger.h"
@@ -154,9 +154,7 @@ static inline void open_files(Trainer* t) {
         ok = sources_open_list(&t->train_files, (const char* const*)list.path, list.count, &error);
         path_list_free(&list);
     }
-    if (ok && o->val) {
-        ok = sources_open(&t->val_files, o->val, &error) && sources_agree(&t->train_files, &t->val_files, &error);
-    }
+    if (ok && o->val) { ok = sources_open(&t->val_files, o->val, &error); }
     check_all_ranks(t, ok, &error);
     char text[256];
     t->data_checksum = sources_checksum(&t->train_files);
@@ -201,49 +199,38 @@ static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
     return tokenizer_in_folder(path, size, folder);
 }
 
-// Encodes JSON lines with the vocabulary.
-static inline void encode_lines(Trainer* t) {
+// Tokenizes the texts to train and to validate on with the run's vocabulary.
+static inline void encode_texts(Trainer* t) {
     Error error;
     Sources* all[] = {&t->train_files, &t->val_files};
-    bool ok = true;
+    const bool bytes = t->tokenizer.split == SPLIT_BYTES;
+    bool ok = sources_agree(&t->train_files, &t->train_files, bytes, &error) &&
+              sources_agree(&t->train_files, &t->val_files, bytes, &error);
     for (int k = 0; k < 2; k++) {
-        for (int i = 0; i < all[k]->count && ok; i++)
-            ok = jsonl_encode(&all[k]->source[i].files, &t->tokenizer, &error);
+        for (int i = 0; i < all[k]->count && ok; i++) ok = text_encode(&all[k]->source[i].files, &t->tokenizer, &error);
     }
     check_all_ranks(t, ok, &error);
 }
 
-// Whether a vocabulary is the one that a run on bytes leaves in its checkpoints.
-static inline bool is_bytes_file(const char* path) {
-    Tokenizer t;
-    Error error;
-    if (!tokenizer_open(&t, path, -1, &error)) return false;
-    const bool is = t.split == SPLIT_BYTES;
-    tokenizer_free(&t);
-    return is;
-}
-
-// Opens the vocabulary that turns tokens back into text: bytes, --tokenizer, the tokenizer.json that build/tokenize has
-// written beside the first shard, or the one beside the initial weights; none is no error.
+// Opens the vocabulary that makes tokens of text, and text of tokens: --tokenizer, the tokenizer.json that
+// build/tokenize has written beside the first shard (beside a text it may be anything's), or the one beside the initial
+// weights. If there is none, a text is bytes, and tokens stay numbers.
 static inline void open_tokenizer(Trainer* t) {
     char path[4096] = "";
     const Settings* o = &t->settings;
-    const TokenFormat format = t->train_files.source[0].files.format;
-    const bool text = format == TOKENS_TEXT, lines = format == TOKENS_JSONL;
-    beside(path, sizeof path, t->train_files.source[0].files.file[0].path, "tokenizer.json");
-    const bool found = (!text && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
+    const TokenFiles* first = &t->train_files.source[0].files;
+    const bool text = format_is_text(first->format);
+    beside(path, sizeof path, first->file[0].path, "tokenizer.json");
+    const bool found =
+        (first->format != TOKENS_TEXT && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
     comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
-    if (text && (o->tokenizer || (found && !is_bytes_file(path))))
-        die_usage("%s %s: %s is text, whose tokens are bytes; make shards with build/tokenize",
-                  o->tokenizer ? "--tokenizer" : "the weights have a vocabulary,", o->tokenizer ? o->tokenizer : path,
-                  o->data ? o->data : "the data");
     if (o->tokenizer || found)
-        load_tokenizer(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || lines);
-    else if (text || lines)
+        load_tokenizer(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || text);
+    else if (text)
         tokenizer_bytes(&t->tokenizer);
     comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
                     "give all ranks the same --tokenizer");
-    if (lines) encode_lines(t);
+    encode_texts(t);
 }
 
 // Opens the vocabulary of a run without training, which needs no data: --tokenizer, the one beside the weights, or the
@@ -270,9 +257,10 @@ static inline int vocabulary_size(const Trainer* t) {
     return settings_is_training(&t->settings) ? 0 : 256;
 }
 
-// Takes bytes as tokens of the prompt where no vocabulary was found.
+// Takes bytes as tokens of the prompt where no vocabulary was found, and of texts to evaluate if there are 256 tokens.
 static inline void fallback_to_bytes(Trainer* t, int V) {
-    if (!t->settings.generate || t->tokenizer.vocab) return;
+    const bool evaluates = t->settings.evaluate && V == 256 && t->train_files.count == 0;
+    if (t->tokenizer.vocab || !(t->settings.generate || evaluates)) return;
     if (V < 256)
         die_usage("--generate: the model has %d tokens, and there is no vocabulary that says which: give --tokenizer",
                   V);
@@ -443,12 +431,8 @@ static inline void open_evaluations(Trainer* t) {
     uint64_t checksum = 0;
     for (int i = 0; i < t->evaluations.count && ok; i++) {
         Evaluation* e = &t->evaluations.item[i];
-        const bool lines = !is_choice(e) && e->stream.format == TOKENS_JSONL;
-        if (lines && !t->tokenizer.vocab)
-            ok = fail(&error, "%s: JSON lines need a vocabulary: give --tokenizer", e->path);
-        ok = ok && (lines ? jsonl_encode(&e->stream, &t->tokenizer, &error)
-                          : evaluation_agrees(e, &t->train_files, &t->tokenizer, t->stage.model.V, &error));
-        ok = ok && evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
+        ok = evaluation_encode(e, &t->train_files, &t->tokenizer, &error) &&
+             evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
         if (ok && t->settings.document_mask && !is_choice(e))
             ok = documents_settle(&e->stream, (int)t->settings.document_token_id, vocabulary_document(t), &error);
         marked = marked && (is_choice(e) || format_has_documents(e->stream.format));

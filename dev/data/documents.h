@@ -17,7 +17,7 @@ document's offset; if there is only one document, its end is.
 #pragma once
 
 #include "../../dataloader.h"
-#include "../../dataloader/jsonl.h"
+#include "../../dataloader/text.h"
 #include <pthread.h>
 #include <sched.h>
 

@@ -11,7 +11,7 @@ A line of the JSONL is an object with "ctx", the context; "endings", of which on
 has 16 bits for a token, so a vocabulary has at most 65,535 of them. --tokenizer bytes: a token is a byte.
 */
 #include "../../dataloader/eval_loader.h"
-#include "../../dataloader/jsonl.h"
+#include "../../dataloader/text.h"
 #include "../../util/options.h"
 
 typedef struct {

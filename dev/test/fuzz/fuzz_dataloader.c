@@ -1,12 +1,12 @@
 /*
 fuzz_dataloader.c: no bytes in a token file or in the index beside it, no JSON lines, and no list of names and weights,
-may crash dataloader/token_files.h, dataloader/jsonl.h and dataloader.h or make them hand out a token that is not there.
+may crash dataloader/token_files.h, dataloader/text.h and dataloader.h or make them hand out a token that is not there.
 
 An input is 32 bytes of choices (how many files, what header is put before each, T, the vocabulary, the range, the
 pattern that names the files) and then the bytes of the files. What the loader hands out is compared with the bytes.
 */
 #include "../../../dataloader.h"
-#include "../../../dataloader/jsonl.h"
+#include "../../../dataloader/text.h"
 #include "fuzz.h"
 
 enum { MAX_FILES = 3, CHOICES = 32, INPUT_MOST = CHOICES + 4096, MAX_T = 64 };
@@ -213,7 +213,7 @@ static void fuzz_lines(const unsigned char* choice, const unsigned char* data, s
     if (!bytes.vocab) tokenizer_bytes(&bytes);
     if (!tokens_open_list(&files, &name, 1, &error)) {
         REQUIRE(flaw && *error.text);
-    } else if (files.format != TOKENS_JSONL || !jsonl_encode(&files, &bytes, &error)) {
+    } else if (files.format != TOKENS_JSONL || !text_encode(&files, &bytes, &error)) {
         REQUIRE(flaw || documents == 0);
     } else {
         REQUIRE(files.tokens > 0 && files.tokens <= (int64_t)(sizeof tokens / sizeof *tokens));

@@ -1,6 +1,6 @@
 """Faults of reading token files and of the order of sequences. Tests: test_token_files, test_dataloader."""
 FORMAT = "dataloader/token_format.h"
-TOKENS, LOADER, LINES = "dataloader/token_files.h", "dataloader.h", "dataloader/jsonl.h"
+TOKENS, LOADER, LINES = "dataloader/token_files.h", "dataloader.h", "dataloader/text.h"
 
 FAULTS = [
     # what is wrong, file, text, replacement
@@ -66,12 +66,17 @@ FAULTS = [
      "if (0)"),
     ("lines: two behind one", LINES, "if (tokenizer->split == SPLIT_BYTES && text[n - 1] != '\\n')",
      "if (tokenizer->split == SPLIT_BYTES)"),
-    ("lines: documents of the first file only", LINES, "        files->documents += file->documents.documents;\n",
-     "        if (i == 0) files->documents += file->documents.documents;\n"),
+    ("lines: documents of the first file only", LINES, "if (lines) files->documents += file->documents.documents;\n",
+     "if (lines && i == 0) files->documents += file->documents.documents;\n"),
+    ("texts: bytes are tokenized, too", LINES, "if (!lines && tokenizer->split == SPLIT_BYTES) return true;", ""),
+    ("texts: no document token", LINES, "if (tokenizer->document >= 0) list->token",
+     "if (texts->width < 0) list->token"),
+    ("texts: still of bytes", LINES, "if (!lines) files->format = TOKENS_TOKENIZED_TEXT;", ""),
+    ("texts: without a vocabulary", LINES, "if (!tokenizer->vocab) return fail(", "if (0) return fail("),
     ("lines: files are not laid end to end", LINES, "        file->first = files->tokens;\n",
      "        file->first = 0;\n"),
     ("lines: the line's number", LINES, "line += text[i] == '\\n';", "line += 0;"),
-    ("lines: any amount", LINES, "if (files->tokens > jsonl_most)", "if (0)"),
+    ("lines: any amount", LINES, "if (files->tokens > text_most)", "if (0)"),
     ("lines: nothing at all", LINES, "return ok && (files->tokens > 0 ||", "return ok && (true ||"),
     ("documents: not added up", TOKENS, "files->documents += documents;", "files->documents = documents;"),
     ("types: int8 has no sign", TOKENS, "case TOKEN_INT8: return ((const int8_t*)data)[i];",
@@ -119,11 +124,11 @@ FAULTS = [
     ("weights: zero", LOADER, "if (weight[i] == 0) return", "if (0) return"),
     ("weights: some", LOADER, "} else if (weighted < names.count) {", "} else if (0) {"),
     ("weights: a point is one", LOADER, "return whole + part > 0 && name", "return name"),
-    ("sources: text with tokens", LOADER, "(a == TOKENS_TEXT) == (b == TOKENS_TEXT) && ", ""),
-    ("sources: any vocabulary", LOADER, "(of_a == of_b || !of_a || !of_b)", "true"),
-    ("sources: unknown with nothing", LOADER, "(of_a == of_b || !of_a || !of_b)", "of_a == of_b"),
-    ("sources: only neighbours agree", LOADER, "for (int k = 0; k < other->count; k++) {",
-     "for (int k = i + 1; k < other->count && k < i + 2; k++) {"),
+    ("sources: text with tokens", LOADER, "return !bytes || format_is_text(a) == format_is_text(b);", "return true;"),
+    ("sources: any vocabulary", LOADER, "return of_a == of_b || !of_a || !of_b;", "return true;"),
+    ("sources: unknown with nothing", LOADER, "return of_a == of_b || !of_a || !of_b;", "return of_a == of_b;"),
+    ("sources: only neighbours agree", LOADER, "for (int k = 0; k < other->count && agree; k++)",
+     "for (int k = i + 1; k < other->count && k < i + 2 && agree; k++)"),
     ("sources: one too many", LOADER, "if (names->count > MAX_SOURCES)", "if (names->count > MAX_SOURCES + 1)"),
     ("sources: the first one's vocabulary", LOADER, "i < sources->count && !vocab; i++", "i < 1 && !vocab; i++"),
     ("sources: tokens of the last", LOADER, "tokens += sources->source[i].files.tokens;",
@@ -166,4 +171,4 @@ FAULTS = [
     ("mix: epochs of the run", LOADER, "return (double)blend_count(&mix->blend, source, n) /", "return (double)n /"),
 ]
 
-TESTS = {FORMAT: "test_token_files", TOKENS: "test_token_files", LINES: "test_token_files", LOADER: "test_dataloader"}
+TESTS = {FORMAT: "test_token_files", TOKENS: "test_token_files", LINES: "test_text", LOADER: "test_dataloader"}

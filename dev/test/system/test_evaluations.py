@@ -149,7 +149,7 @@ def test_refused(work):
         f.write(data[:-2])
     refused(1, "no file is named", *LOADED, "--evaluate", "there/is/none")
     refused(1, f"--evaluate: {damaged}: example 42 has a length", *LOADED, "--evaluate", damaged)
-    refused(1, "is a text, and the 61 tokens of the model are not bytes", *LOADED, "--evaluate", text)
+    refused(1, "a text needs a vocabulary: give --tokenizer", *LOADED, "--evaluate", text)
     refused(1, "a completion of 8 tokens, more than --seq 7", *LOADED[:10], "--seq", "7", *LOADED[12:], "--evaluate",
             CHOICES)
     refused(1, "the model has a vocabulary of 50", *LOADED[:12], "--vocab", "50", "--evaluate", CHOICES)
@@ -159,6 +159,57 @@ def test_refused(work):
     refused(1, "is for --evaluate", *MODEL, "--steps", "1", "--data", CHOICES)
 
 
+def test_texts(work):
+    """Texts and JSON lines in any combination: the run's vocabulary makes tokens of all of them, or all are bytes."""
+    text, lines, shards, vocabulary = (os.path.join(work, x) for x in ("text", "j.jsonl", "shards", "vocabulary"))
+    with open(text) as f, open(lines, "w") as j:
+        j.write(json.dumps({"text": f.read()}) + "\n")
+    os.mkdir(vocabulary)
+    shutil.copy("dev/test/reference/tokenizer_gpt2.json", f"{vocabulary}/tokenizer.json")
+    tokenize = os.path.join(os.environ.get("BUILD", "build"), "tokenize")
+    for command in ["make", "-s", tokenize], [tokenize, "--tokenizer", vocabulary, "--data", text, "--val", "0",
+                                              "--out", shards]:
+        made = subprocess.run(command, capture_output=True, text=True)
+        check(made.returncode == 0, f"shards of the text: {command[0]} {made.stderr}")
+    shard = f"{shards}/train_000000.bin"
+
+    def losses(*arguments):
+        done = train(*MODEL, "--steps", "3", *arguments)
+        steps = re.findall(r"loss ([0-9.]+)(?: \| val ([0-9.]+))?", done.stdout)
+        check(len(steps) == 3, f"{' '.join(arguments)}: trains {done.stderr[-300:]}")
+        return steps, [row[3] for row in table(done).values()]
+
+    tokenizer, initial = ["--tokenizer", vocabulary], os.path.join(work, "initial")
+    by_shard = losses("--data", shard, "--val", shard, "--evaluate", shard)
+    every = f"{text},{lines},{shard}"
+    for data in (text, lines, shard):
+        for val in (text, lines, shard):
+            seen = losses("--data", data, "--val", val, "--evaluate", every, *tokenizer)
+            check(seen == (by_shard[0], by_shard[1] * 3), f"{data}, {val}: as with shards: {seen} {by_shard}")
+    blend = losses("--data", f"0.5:{text},0.5:{lines}", "--evaluate", every, *tokenizer)
+    check(len(blend[1]) == 3, f"a blend of text and lines: {blend}")
+    check(losses("--data", shard, "--val", text) == losses("--data", shard, "--val", shard),
+          "a text beside shards has the vocabulary beside them")
+    bytes_of = [losses("--data", data, "--val", val, "--evaluate", f"{text},{lines}", "--eval-sequences", "50")
+                for data in (text, lines) for val in (text, lines)]
+    check(len({tuple(steps[:2]) for steps, _ in bytes_of}) == 1 and len(bytes_of[0][1]) == 2,
+          f"without a vocabulary all of them are bytes: {bytes_of}")
+
+    # Weights that have a vocabulary beside them.
+    losses("--data", shard, "--export", initial)
+    init = ["--steps", "2", "--micro-batch", "2", "--global-batch", "8", "--sample-every", "0", "--init", initial]
+    seen = [re.findall("loss ([0-9.]+)", train(*init, "--data", data, "--val", val).stdout)
+            for data in (text, lines, shard) for val in (text, lines)]
+    check(len(seen[0]) == 2 and all(x == seen[0] for x in seen), f"--init with a vocabulary: {seen}")
+    alone = table(train("--init", initial, "--evaluate", every))
+    check(len(alone) == 3 and len({row[3] for row in alone.values()}) == 1, f"--init, evaluated alone: {alone}")
+    for data, others in (("--data", text), ("--val", shard)), (("--data", text), ("--evaluate", shard)), \
+            (("--data", lines), ("--val", shard)), (("--data", f"1:{text},1:{shard}"), ()):
+        refused(1, "--tokenizer gives the text the vocabulary of the tokens", *MODEL, "--steps", "1", *data, *others)
+    os.unlink(f"{shards}/tokenizer.json")
+    refused(1, "--tokenizer", *MODEL, "--steps", "1", "--data", shard, "--val", text)
+
+
 def main():
     work = tempfile.mkdtemp(prefix="evaluations.")
     try:
@@ -166,6 +217,7 @@ def main():
         write_choices(os.path.join(work, "choices"), 30, 5)
         test_alone()
         test_refused(work)
+        test_texts(work)
         test_training(work, [], 1)
         test_training(work, ["--dp", "2", "--dp-mode", "diloco", "--local-steps", "3"], 2)
     finally:

@@ -324,8 +324,8 @@ def test_refused(work):
     refused("another architecture", 'of type "qwen2"', "--init", f"{work}/qwen", "--steps", "0")
     shutil.copytree(folder, f"{work}/vocabulary")
     open(f"{work}/vocabulary/tokenizer.json", "w").write("{}")
-    refused("bytes as tokens of a vocabulary", "make shards", "--init", f"{work}/vocabulary", "--data", __file__,
-            "--steps", "1")
+    refused("a text, and a vocabulary that is none", "vocabulary/merges.txt", "--init", f"{work}/vocabulary",
+            "--data", __file__, "--steps", "1", status=1)
     data = open(llmc, "rb").read()
     for what, damaged, said in (("cut off", data[:-1], "cut off"), ("a header alone", data[:1024], "cut off"),
                                 ("half a header", data[:512], "header of 1024"),

@@ -273,13 +273,26 @@ static void test_refused_sources(void) {
                                    "-1:s.txt",
                                    "1e3:s.txt",
                                    ".:s.txt",
-                                   "1:s.txt,1:s_gpt2.bin",
                                    "1:s_gpt2.bin,1:s_llama.bin",
-                                   "1:s_raw.bin,1:s.txt",
                                    "1:s_gpt2.bin,1:s_raw.bin,1:s_llama.bin",
                                    "s_gpt2.bin,s_raw.bin",
                                    many};
     CHECK_REFUSED(refused);
+    write_text("s.jsonl", "{\"text\":\"text\"}");
+    static const char* const text[] = {"s.txt", "s.jsonl", "1:s.txt,1:s.jsonl"};
+    static const char* const mixed[] = {"s_gpt2.bin", "1:s.txt,1:s_raw.bin", "1:s_mega.idx,1:s.jsonl"};
+    int wrong = 0;
+    for (int i = 0; i < 3; i++)
+        for (int k = 0; k < 3; k++) {
+            Sources a = sources_or_die(text[i]), b = sources_or_die(text[k]), c = sources_or_die(mixed[k]);
+            Error error = {""};
+            wrong += !sources_agree(&a, &b, true, &error) || !sources_agree(&a, &b, false, &error);
+            wrong += !sources_agree(&a, &c, false, &error) || !sources_agree(&c, &a, false, &error);
+            wrong += sources_agree(&a, &c, true, &error) || !strstr(error.text, "--tokenizer");
+            wrong += sources_agree(&c, &a, true, &error) || !strstr(error.text, "--tokenizer");
+            sources_close(&a), sources_close(&b), sources_close(&c);
+        }
+    check(wrong == 0, "texts agree with each other, and with tokens unless they are bytes: %d wrong", wrong);
     many[7 + 8 * (MAX_SOURCES - 1)] = 0;
     const struct {
         const char* list;

@@ -1,9 +1,8 @@
 /*
-test_token_files.c: dataloader/token_format.h, token_files.h and jsonl.h against a second reader: streams against a
+test_token_files.c: dataloader/token_format.h and token_files.h against a second reader: streams against a
 plain concatenation, documents against marks, every kind of damaged file, every
 changed byte of an index against index_is_true().
 */
-#include "../../../dataloader/jsonl.h"
 #include "token_fixture.h"
 
 // ---- Streams and sequences --------------------------------------------------------------------------------------
@@ -507,47 +506,6 @@ static void test_refused_files(void) {
     check(!tokens_open_list(&files, NULL, 0, &error), "refused: %s", error.text);
 }
 
-// JSON lines become bytes, a document each, in one file or several; what is wrong is said with its line.
-static void test_jsonl(void) {
-    Tokenizer bytes;
-    Error error = {""};
-    tokenizer_bytes(&bytes);
-    write_text("l_0.jsonl", "{\"text\":\"one\\n\"}\n\n{\"id\":3,\"text\":\"\"}\n{\"text\":\"tw\\u00e9\"}");
-    write_text("l_1.jsonl", "");
-    write_text("l_2.jsonl", "  {\"more\":[{\"text\":1}], \"text\":\"three\"}\n");
-    TokenFiles files = open_or_die("l_*.jsonl");
-    const int64_t before = files.tokens;
-    check(files.format == TOKENS_JSONL && before > 0 && jsonl_encode(&files, &bytes, &error), "%s", error.text);
-    static const char expected[] = "one\ntw\303\251\nthree\n";
-    enum { N = sizeof expected - 1 };
-    int32_t tokens[N], positions[N];
-    int wrong = files.tokens != N || files.documents != 3 || !tokens_read(tokens, &files, 0, N, 256, &error);
-    for (int i = 0; i < N && wrong == 0; i++) wrong += tokens[i] != (unsigned char)expected[i];
-    tokens_positions(positions, &files, tokens, 0, N);
-    for (int i = 0; i < N && wrong == 0; i++) wrong += positions[i] != i - 4 * (i >= 4) - 5 * (i >= 9);
-    check(wrong == 0, "JSON lines: %lld tokens", (long long)files.tokens);
-    tokens_close(&files);
-    check(!is_mapped("/l_"), "    closed: none of them is mapped any more");
-
-    // The error has the line's number, and perhaps the column.
-    static const char* const refused[][2] = {{"{\"text\":\"a\"}\n{\"txt\":\"b\"}\n", "bad.jsonl:2:1:"},
-                                             {"{\"text\":\"a\"}\n\n{\"text\":\"b\n", "bad.jsonl:3:"},
-                                             {"{\"text\":3}", "bad.jsonl:1:"},
-                                             {"[\"text\"]\n", "bad.jsonl:1:"},
-                                             {"plain text\n", "bad.jsonl:1:"},
-                                             {"{\"text\":\"\"}\n", "bad.jsonl"}};
-    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
-        files = open_or_die(write_text("bad.jsonl", refused[i][0]));
-        check(!jsonl_encode(&files, &bytes, &error) && strstr(error.text, refused[i][1]), "refused: %s", error.text);
-        tokens_close(&files);
-    }
-    files = open_or_die("l_0.jsonl");
-    files.tokens = jsonl_most + 1;
-    check(!jsonl_encode(&files, &bytes, &error), "refused: %s", error.text);
-    tokens_close(&files);
-    tokenizer_free(&bytes);
-}
-
 // ---- Megatron's data sets ---------------------------------------------------------------------------------------
 
 // Every type, by every name that the two files have: the same tokens; and what is no token is named.
@@ -751,7 +709,6 @@ int main(void) {
     test_lists();
     test_unreadable();
     test_refused_files();
-    test_jsonl();
     test_megatron();
     test_megatron_lies();
     test_megatron_refused();
