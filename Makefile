@@ -1,4 +1,5 @@
 # make            build ./train_gpt, ./plan and the data tools build/{tokenize,make_vocab,make_choices} for this machine
+# make train_gpt  the trainer alone
 # make quick      tests of what differs from origin/main, and one mesh (2 minutes)
 # make test       the tests to run before a commit (9 minutes on two cores); the last line is "N passed, N failed"
 # make test-full  all tests: more meshes, sanitizers, compilers, precisions, launchers (30 minutes)
@@ -16,6 +17,7 @@
 # make GPU_ARCH="80 90"   GPUs to make code for; native: the one of this machine
 # make CC=clang           another compiler            ARCH=x86-64-v3    code for another processor than this one
 # make BLAS=openblas      OpenBLAS for CPU matmuls    DEBUG=1           -O1 -g, AddressSanitizer and UBSan
+# make V=1                print the commands
 # make MPICC=mpicc.mpich  another MPI                 MPI=no            without MPI: one process
 # make METHODS=no         the plain trainer, without methods/ (CAAT-Net and asynchronous data parallelism)
 
@@ -123,11 +125,14 @@ $(BUILD)/flags $(BUILD)/precision $(BUILD)/version: always
 	@mkdir -p $(BUILD)/sanitized
 	@echo '$(kept_$(@F))' | cmp -s - $@ || echo '$(kept_$(@F))' > $@
 
+# What is compiled, in place of the compiler's long line; nothing with -s.
+say = $(if $(V)$(findstring s,$(firstword -$(MAKEFLAGS))),,@echo "compile     $@$(more)"; )
+train_gpt: more = : half a minute or more; V=1 prints the commands
 build_cpu = $(COMPILE) $(FAST) $(bf16_flag) $(VERSION_FLAG) -MF $(BUILD)/$(1).d -MT $(1) -x c $(1).cu -o $(1) $(LIBS)
 train_gpt: train_gpt.cu $(BUILD)/flags $(BUILD)/precision $(BUILD)/version
-	$(call build_$(DEVICE),$@)
+	$(say)$(call build_$(DEVICE),$@)
 plan: planner/plan.c $(BUILD)/flags $(BUILD)/version # needs no device
-	$(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)
+	$(say)$(COMPILE) $(FAST) $(VERSION_FLAG) -MF $(BUILD)/plan.d -MT plan $< -o $@ $(LIBS)
 
 # Also for another user after make (sudo make install): existing programs are copied, and only missing ones are built.
 PREFIX ?= /usr/local

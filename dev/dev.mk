@@ -54,13 +54,13 @@ include dev/book.mk
 vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot dev/experiments planner dev/data
 vpath %.cu dev/test/cuda dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
-	$(COMPILE) $(call O,-O3,$(FAST)) $< -o $@ $(LIBS)
+	$(say)$(COMPILE) $(call O,-O3,$(FAST)) $< -o $@ $(LIBS)
 $(BUILD)/sanitized/%: %.c $(BUILD)/flags
-	$(COMPILE) $(call O,-O1,$(SANITIZED)) $< -o $@ $(LIBS)
+	$(say)$(COMPILE) $(call O,-O1,$(SANITIZED)) $< -o $@ $(LIBS)
 $(BUILD)/sanitized/train_gpt: train_gpt.cu $(BUILD)/flags
-	$(COMPILE) $(call O,-O1,$(SANITIZED)) -x c $< -o $@ $(LIBS)
+	$(say)$(COMPILE) $(call O,-O1,$(SANITIZED)) -x c $< -o $@ $(LIBS)
 # In bf16: $(BUILD)/bf16/PROGRAM and $(BUILD)/sanitized/bf16/PROGRAM.
-in_bf16 = @mkdir -p $(@D); $(COMPILE) $(IN_BF16) $(1) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
+in_bf16 = $(say)mkdir -p $(@D); $(COMPILE) $(IN_BF16) $(1) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
 $(BUILD)/bf16/%: %.c $(BUILD)/flags
 	$(call in_bf16,$(call O,-O3,$(FAST)))
 $(BUILD)/bf16/train_gpt: train_gpt.cu $(BUILD)/flags
@@ -128,10 +128,10 @@ build_tests: $(built_test)
 # The plain trainer, which has to build and to train without methods/.
 $(BUILD)/without_methods/%: %.cu $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) -DMETHODS_NO $(subst -O3,-O1,$(FAST)) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
+	$(say)$(COMPILE) -DMETHODS_NO $(subst -O3,-O1,$(FAST)) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
 $(BUILD)/without_methods/%: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(COMPILE) -DMETHODS_NO $(subst -O3,-O1,$(FAST)) -MF $@.d -MT $@ $< -o $@ $(LIBS)
+	$(say)$(COMPILE) -DMETHODS_NO $(subst -O3,-O1,$(FAST)) -MF $@.d -MT $@ $< -o $@ $(LIBS)
 
 define run_tier
 @CC="$(CC)" BUILD="$(BUILD)" TIER="$(1)" PLAIN="$(PLAIN_$(1))" SANITIZED="$(SANITIZED_$(1))" FUZZERS="$(FUZZERS)" \

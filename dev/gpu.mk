@@ -55,7 +55,7 @@ own_O = $(strip $(foreach o,O0 O1 O2,$(if $(filter $(call without_bf16,$(@:$(BUI
 O = $(subst $(1),$(or $(own_O),$(1)),$(2))
 define build_gpu
 @mkdir -p $(@D)
-$(1) -MF $@.d -MT $@ $< -o $@
+$(say)$(1) -MF $@.d -MT $@ $< -o $@
 endef
 emulated = $(call build_gpu,$(call EMULATE,$(1)) $(2) $(call O,-O2,$(EMULATED_FAST))) $(EMULATED_LIBS)
 define gpu_rules

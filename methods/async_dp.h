@@ -641,13 +641,15 @@ static inline void async_dp_print(const Stage* stage, int64_t steps) {
     const int replicas = mesh_site_size(&stage->layout.mesh);
     char text[512];
     async_schedule_text(text, sizeof text, config);
-    printf("sites     %s; ", text);
-    if (!async_dp_is_local(stage)) printf("%d site%s of ", config->sites, config->sites == 1 ? "" : "s");
-    printf("%d replica%s%s\n", replicas, replicas == 1 ? "" : "s", async_dp_is_local(stage) ? " each" : "");
+    append_text(text, sizeof text, "; ");
+    if (!async_dp_is_local(stage))
+        append_text(text, sizeof text, "%d site%s of ", config->sites, config->sites == 1 ? "" : "s");
+    print_line("sites     %s%d replica%s%s", text, replicas, replicas == 1 ? "" : "s",
+               async_dp_is_local(stage) ? " each" : "");
     async_schedule_draw(config, stdout);
-    printf("          loss and norm of a step are those of the first site; validation is at the common point\n");
+    print_line("          loss and norm of a step are those of the first site; validation is at the common point");
     const int64_t lost = steps - async_schedule_learned(config, steps);
     if (config->mode == DP_DILOCO && lost > 0)
-        printf("          the last %lld of %lld steps come too late for the common point, which is what is saved\n",
-               (long long)lost, (long long)steps);
+        print_line("          the last %lld of %lld steps come too late for the common point, which is what is saved",
+                   (long long)lost, (long long)steps);
 }

@@ -50,17 +50,18 @@ static inline void schedule_draw_action(char* line, int cell, const Schedule* sc
 }
 
 // All stages over time, as in Narayanan et al. 2021, Figure 4: a line per stage, a forward pass 1 unit of time, a whole
-// backward pass 2 units, dgrad or wgrad 1 unit. Lines have at most 110 characters: a longer step is cut in the middle,
-// and so are more than 64 stages.
-static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out) {
+// backward pass 2 units, dgrad or wgrad 1 unit. Lines have at most `columns` characters, and at most 110: a longer step
+// is cut in the middle, and so are more than 64 stages.
+static inline void schedule_draw_stages(const Schedule* stages, int p, int columns, FILE* out) {
     enum { MOST = 64 };
     const bool chunks = stages[0].config.v > 1;
-    const int width = 110, label = snprintf(NULL, 0, "stage %d  ", p - 1);
+    const int width = columns < 110 ? columns : 110, label = snprintf(NULL, 0, "stage %d  ", p - 1);
     const Action widest = {FORWARD, stages[0].config.v - 1, stages[0].config.m - 1, 0, false};
     const int cell = action_label(NULL, 0, &stages[0], widest) + 1;
     Costs costs = costs_equal(p * stages[0].config.v, 1, 1, 1, 0);
     Timeline timeline = schedule_times(stages, p, &costs, false);
-    const int units = (int)timeline.length, half = (width - label - 5) / cell / 2; // 5: "... " and "|"
+    const int units = (int)timeline.length,
+              half = width < label + 5 + 2 * cell ? 1 : (width - label - 5) / cell / 2; // 5: "... " and "|"
     const bool cut = label + units * cell + 1 > width;
     char* line = (char*)checked_malloc((size_t)(units * cell) + 1, "drawing the schedule");
     for (int r = 0; r < p; r++) {
@@ -79,17 +80,19 @@ static inline void schedule_draw_stages(const Schedule* stages, int p, FILE* out
         if (cut) fprintf(out, "%.*s... ", half * cell, line);
         fprintf(out, "%.*s|\n", (cut ? half : units) * cell, cut ? line + (units - half) * cell : line);
     }
-    fprintf(out, "%*sF forward  B backward  W its weight half  %s. idle  | end: bubble %.1f %% of the work\n", label,
-            "", chunks ? "a b chunks  " : "", 100 * timeline_bubble(stages, &timeline));
+    fprintf(out, "%*sF forward  B backward  W its weight half  %s. idle", label, "", chunks ? "a b chunks  " : "");
+    if (width < 110) fprintf(out, "\n%*s", label - 2, "");
+    fprintf(out, "  %send: bubble %.1f %% of the work\n", width < 110 ? "" : "| ",
+            100 * timeline_bubble(stages, &timeline));
     free(line);
     timeline_free(&timeline);
     costs_free(&costs);
 }
 
-// Draws tables that pass schedule_check, for a terminal.
-static inline void schedule_draw(const Schedule* stages, int p, FILE* out) {
+// Draws tables that pass schedule_check, for a terminal of this many columns.
+static inline void schedule_draw(const Schedule* stages, int p, int columns, FILE* out) {
     if (p == 1)
         schedule_draw_list(stages, out);
     else
-        schedule_draw_stages(stages, p, out);
+        schedule_draw_stages(stages, p, columns, out);
 }

@@ -1,11 +1,12 @@
 #!/bin/sh
-# scripts/download_data.sh NAME [FOLDER [SHARDS]]   fetches a public data set to train on, and says how.
+# scripts/download_data.sh NAME [FOLDER [SHARDS]]   fetches public data to train on, or a model, and says what to type.
 #
 #   tinyshakespeare   1.1 MB   all of Shakespeare's plays in one text
 #   tinystories       2.3 GB   two million short stories in simple words, as text
 #   fineweb           0.4 GB   FineWeb-Edu in GPT-2 tokens; 0.2 GB is a shard of 100 million: one to validate on, and
 #                              SHARDS (1, at most 1001) to train on
 #   hellaswag         12 MB    10,042 questions of multiple choice, to evaluate on
+#   gpt2              0.55 GB  OpenAI's GPT-2 of 124 million parameters and its vocabulary, to generate and to train on
 #
 # FOLDER is data/NAME where it is not given. Run it again after an interruption: it continues where it was. A file has
 # its final name only when all of it is there. HF_ENDPOINT and GITHUB_RAW name mirrors of the two servers.
@@ -23,11 +24,24 @@ shard_size() {
     od -A n -t d4 -N 12 "$1" | awk '$1 == 20240520 && $2 == 1 { size = 1024 + 2 * $3 } END { printf "%.0f\n", size }'
 }
 
-# FILE SIZE: whether all of it is there. SIZE "shard": what its header says.
+# The size that a file of safetensors says it has: the length of its header in 8 bytes, the header, and the tensors, at
+# the end of the last of which it ends.
+safetensors_size() {
+    header=$(od -A n -t d8 -N 8 "$1" | tr -d ' ')
+    [ "${#header}" -lt 9 ] || header=0
+    dd if="$1" bs=8 skip=1 2>/dev/null | head -c "${header:-0}" | grep -o '"data_offsets": *\[ *[0-9]*, *[0-9]*' |
+        awk -F'[,[]' -v header="${header:-0}" '$3 + 0 > end { end = $3 + 0 } END { printf "%.0f\n", 8 + header + end }'
+}
+
+# FILE SIZE: whether all of it is there. SIZE "shard", "safetensors": what its header says; "any": it is not empty.
 is_complete() {
     [ -f "$1" ] || return 1
     expected=$2
-    [ "$expected" != shard ] || expected=$(shard_size "$1")
+    case $2 in
+    shard) expected=$(shard_size "$1") ;;
+    safetensors) expected=$(safetensors_size "$1") ;;
+    any) expected="1 or more"; [ -s "$1" ]; return ;;
+    esac
     [ "$(wc -c <"$1")" -eq "$expected" ]
 }
 
@@ -63,9 +77,9 @@ fetch() {
 }
 
 case ${1:-} in
-tinyshakespeare | tinystories | fineweb | hellaswag) ;;
+tinyshakespeare | tinystories | fineweb | hellaswag | gpt2) ;;
 -h | --help) sed -n '1d;s/^# \{0,1\}//p;/^set/q' "$0"; exit 0 ;;
-*) stop 2 "usage: $0 tinyshakespeare|tinystories|fineweb|hellaswag [FOLDER [SHARDS]]" ;;
+*) stop 2 "usage: $0 tinyshakespeare|tinystories|fineweb|hellaswag|gpt2 [FOLDER [SHARDS]]" ;;
 esac
 folder=${2:-data/$1}
 shards=${3:-1}
@@ -103,6 +117,12 @@ hellaswag)
     echo "Now type: build/make_choices --tokenizer VOCABULARY --data \"$folder/hellaswag_val.jsonl\"" \
         "--out \"$folder/hellaswag.bin\""
     options="--init MODEL --evaluate \"$folder/hellaswag.bin\""
+    ;;
+gpt2)
+    base=$hugging_face/openai-community/gpt2/resolve/main
+    for name in config.json generation_config.json tokenizer.json tokenizer_config.json; do fetch "$base/$name" any; done
+    fetch "$base/model.safetensors" safetensors
+    options="--init \"$folder\" --generate \"Once upon a time\""
     ;;
 esac
 echo "Now type: ./train_gpt $options"

@@ -12,8 +12,6 @@ Rank 0 calls them, and every rank log_close; nothing is exchanged, and nothing h
 #include "../util/json.h"
 #include "print_plan.h"
 
-#include <sys/ioctl.h>
-
 // ---- A line a step, for people ----------------------------------------------------------------------------------
 
 // Whether the output goes to a terminal. mpirun gives its ranks a terminal as stdout even where its own stdout is a
@@ -35,13 +33,6 @@ static void write_duration(char* text, size_t size, double seconds) {
 }
 
 static bool is_outlier(const Settings* o, double score) { return o->outlier_z > 0 && fabs(score) > o->outlier_z; }
-
-// The columns of the terminal on stdout; INT32_MAX where it is none, or has no known width.
-static int terminal_columns(void) {
-    struct winsize window;
-    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
-    return known ? window.ws_col : INT32_MAX;
-}
 
 // A part of a line; parts of the largest ranks are dropped first.
 typedef struct {

@@ -47,7 +47,8 @@ static Sends sends_of_rank(const Stage* stage, int m) {
 }
 
 // Prints a line of the table of ranks: bytes held, bytes sent in a step. last: the last rank with the same numbers.
-static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent) {
+static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent,
+                       bool arenas) {
     const Mesh* mesh = &stage->layout.mesh;
     const int rank = mesh_rank(mesh);
     char ranks[32];
@@ -63,9 +64,9 @@ static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, By
         else if (c == 1)
             printf("   ...    ");
     }
-    for (int i = 0; i < ARENAS; i++) printf(" %10.1f", arena_bytes(t, stage, i) / held.bytes);
-    printf(" %10.1f   %9.2f %9.2f %9.2f\n", rank_bytes(t, stage) / held.bytes, sends.tensor / sent.bytes,
-           sends.pipeline / sent.bytes, sends.data / sent.bytes);
+    for (int i = 0; i < ARENAS && arenas; i++) printf(" %10.1f", arena_bytes(t, stage, i) / held.bytes);
+    printf(" %10.1f%s%9.2f %9.2f %9.2f\n", rank_bytes(t, stage) / held.bytes, arenas ? "   " : "  ",
+           sends.tensor / sent.bytes, sends.pipeline / sent.bytes, sends.data / sent.bytes);
 }
 
 // The plan of another rank's stage, which the caller frees (stage_free); *m is its number of micro-batches.
@@ -84,7 +85,7 @@ static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
 }
 
 // Prints the table of ranks: a line for every rank, or, of more than 16, for the first of each stage, or of the first
-// and the last stages, in units that suit the largest numbers.
+// and the last stages, in units that suit the largest numbers. Narrow terminals have no room for the parts of the memory.
 static void print_ranks(const Trainer* t) {
     enum { MOST = 64 };
     const Mesh* mesh = &t->stage.layout.mesh;
@@ -101,17 +102,18 @@ static void print_ranks(const Trainer* t) {
         stage_free(&stage);
     }
     const ByteUnit held = byte_unit(most_held, false), sent = byte_unit(most_sent, false);
-    printf("\n  rank          t   p   d    layers %*s   %s: params      grads  optimizer activation    scratch   "
-           "together   sends%s%s:  tp        pp        dp\n",
-           10 * ((int)min_i64(mesh->v, 3) - 1), "", held.name, sent.bytes != held.bytes ? ", " : "",
-           sent.bytes != held.bytes ? sent.name : "");
+    const int chunks = 10 * ((int)min_i64(mesh->v, 3) - 1);
+    const bool arenas = terminal_columns() > 81 + 11 * ARENAS + chunks;
+    printf("\n  rank          t   p   d    layers %*s   %s: %s%s%s: %stp        pp        dp\n", chunks, "", held.name,
+           arenas ? "params      grads  optimizer activation    scratch   together   sends" : "memory  sends",
+           sent.bytes != held.bytes ? ", " : "", sent.bytes != held.bytes ? sent.name : "", arenas ? " " : "");
     for (int rank = 0; rank < n; rank += step) {
         if (is_left_out(rank / step, n / step, MOST)) {
             if (!is_left_out(rank / step - 1, n / step, MOST)) printf("  ...\n");
             continue;
         }
         plan_rank(&stage, t, rank, &m);
-        print_rank(t, &stage, rank + step - 1, sends_of_rank(&stage, m), held, sent);
+        print_rank(t, &stage, rank + step - 1, sends_of_rank(&stage, m), held, sent, arenas);
         async_dp_free(&stage);
         stage_free(&stage);
     }
@@ -120,23 +122,23 @@ static void print_ranks(const Trainer* t) {
 
 // Prints the micro-batches in flight by stage; of more than 16 stages the first and last four.
 static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
-    printf("inflight  ");
+    char text[256] = "";
     for (int i = 0; i < mesh->p; i++) {
         if (!is_left_out(i, mesh->p, 16))
-            printf("%d ", stages[i].slots);
+            append_text(text, sizeof text, "%d ", stages[i].slots);
         else if (!is_left_out(i - 1, mesh->p, 16))
-            printf("... ");
+            append_text(text, sizeof text, "... ");
     }
-    printf("micro-batches%s in memory at most, by stage\n", mesh->v > 1 ? " of a chunk" : "");
+    print_line("inflight  %smicro-batches%s in memory at most, by stage", text, mesh->v > 1 ? " of a chunk" : "");
 }
 
 static void print_caat(const Stage* stage) {
     const CaatConfig* sync = &stage->layout.mesh.caat;
     static const char* scale[] = {"times sqrt(streams)", "with initial weights times sqrt(streams)", "as they are"};
     if (!is_caat(stage)) return;
-    printf("caat      %d of %d channels shared by %d streams, %d a rank; private ones %s; gradients summed in %s\n",
-           stage->layout.shared, stage->model.C, sync->ranks, stage->layout.streams, scale[sync->scale],
-           sync->narrow ? FLOATX_NAME : "fp32");
+    print_line("caat      %d of %d channels shared by %d streams, %d a rank; private ones %s; gradients summed in %s",
+               stage->layout.shared, stage->model.C, sync->ranks, stage->layout.streams, scale[sync->scale],
+               sync->narrow ? FLOATX_NAME : "fp32");
 }
 
 // The network of the all-reduces in a site, or between sites; see build_allreduces.
@@ -173,11 +175,11 @@ static void print_sites(const Trainer* t) {
     if (t->stage.async)
         async_dp_print(&t->stage, t->settings.steps);
     else if (mesh->sites > 1)
-        printf("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s\n",
-               mesh->sites, replicas, replicas == 1 ? "" : "s");
+        print_line("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s",
+                   mesh->sites, replicas, replicas == 1 ? "" : "s");
     if (t->stage.async && mesh->sites > 1 && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
-        printf("          this MPI allows one thread at a time: messages between sites move only while a rank calls "
-               "it\n");
+        print_line(
+            "          this MPI allows one thread at a time: messages between sites move only while a rank calls it");
 }
 
 static void print_mesh(const Trainer* t) {
@@ -185,30 +187,32 @@ static void print_mesh(const Trainer* t) {
     const Mesh* mesh = &stage->layout.mesh;
     static const char* recompute[] = {"none", "norms and activation functions", "all but the blocks' inputs"};
     static const char* zero[] = {"", " with ZeRO-1", " with ZeRO-2"};
-    printf("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s\n", mesh_size(mesh),
-           mesh_size(mesh) == 1 ? "" : "s", mesh->t, mesh->sequence_parallel ? " with sequence parallelism" : "",
-           mesh->p, mesh->d, zero[mesh->zero],
-           stage->trains ? recompute[mesh->recompute] : "none, as nothing is trained");
+    print_line("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s", mesh_size(mesh),
+               mesh_size(mesh) == 1 ? "" : "s", mesh->t, mesh->sequence_parallel ? " with sequence parallelism" : "",
+               mesh->p, mesh->d, zero[mesh->zero],
+               stage->trains ? recompute[mesh->recompute] : "none, as nothing is trained");
     print_caat(stage);
     if (mesh->tp_overlap)
-        printf("overlap   micro-batches are computed as two halves of %d sequence%s in turn; tensor sums of one are in "
-               "flight meanwhile%s\n",
-               stage->B / HALVES, stage->B == HALVES ? "" : "s",
-               DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world)
-                   ? ", but move only while a rank calls this MPI, which allows one thread at a time"
-                   : "");
+        print_line(
+            "overlap   micro-batches are computed as two halves of %d sequence%s in turn; tensor sums of one are in "
+            "flight meanwhile%s",
+            stage->B / HALVES, stage->B == HALVES ? "" : "s",
+            DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world)
+                ? ", but move only while a rank calls this MPI, which allows one thread at a time"
+                : "");
     print_sites(t);
     print_allreduce(t);
     if (!stage->trains) return;
-    printf("schedule  ");
     const PipelineConfig* config = &t->schedule.config;
     Schedule* stages = schedules_build(config);
-    if (mesh->p > 1) {
-        printf("%s", schedule_name(config->kind));
-        if (mesh->v > 1) printf(" with %d chunks a stage", mesh->v);
-        printf(", by formula a bubble of %.3f of the work at equal stages\n", pipeline_bubble(config));
-    }
-    schedule_draw(stages, mesh->p, stdout);
+    char chunks[64] = "";
+    if (mesh->v > 1) snprintf(chunks, sizeof chunks, " with %d chunks a stage", mesh->v);
+    if (mesh->p > 1)
+        print_line("schedule  %s%s, by formula a bubble of %.3f of the work at equal stages",
+                   schedule_name(config->kind), chunks, pipeline_bubble(config));
+    else
+        printf("schedule  ");
+    schedule_draw(stages, mesh->p, terminal_columns(), stdout);
     if (mesh->p > 1) print_in_flight(stages, mesh);
     schedules_free(stages, mesh->p);
 }
@@ -232,8 +236,8 @@ static void print_sources(const Trainer* t) {
         print_source("data", &t->train_files, i, more);
     }
     if (t->held_out && t->settings.eval_every)
-        printf("val       %lld sequences of it, in %lld blocks\n", (long long)t->val.count,
-               (long long)t->val.loader[0].blocks);
+        print_line("val       %lld sequences of it, in %lld blocks", (long long)t->val.count,
+                   (long long)t->val.loader[0].blocks);
     for (int i = 0; i < t->val_files.count; i++) print_source("val", &t->val_files, i, "");
 }
 
@@ -246,33 +250,32 @@ static double snapshot_bytes(const Trainer* t) {
 static void print_saves(const Trainer* t) {
     const Settings* settings = &t->settings;
     if (!settings->out || !t->stage.trains) return;
-    printf("saves     ");
+    char text[256] = "";
     if (settings->save_every > 0 && settings->save_every < settings->steps)
-        printf("every %lld steps, ", (long long)settings->save_every);
-    if (settings->save_minutes > 0) printf("when none was for %g minutes, ", settings->save_minutes);
-    printf("at the end, and when a signal asks for it");
+        append_text(text, sizeof text, "every %lld steps, ", (long long)settings->save_every);
+    if (settings->save_minutes > 0)
+        append_text(text, sizeof text, "when none was for %g minutes, ", settings->save_minutes);
+    append_text(text, sizeof text, "at the end, and when a signal asks for it");
     if (settings_saves(settings))
-        printf("; from a snapshot in the host's memory, %.1f MB%s", snapshot_bytes(t) / 1e6,
-               t->world.size > 1 ? " on rank 0" : "");
-    printf("\n");
+        append_text(text, sizeof text, "; from a snapshot in the host's memory, %.1f MB%s", snapshot_bytes(t) / 1e6,
+                    t->world.size > 1 ? " on rank 0" : "");
+    print_line("saves     %s", text);
 }
 
 // Prints the optimizer and the learning rate.
 static void print_optimizer(const Settings* settings) {
     const Optimizer* optimizer = &optimizers[settings->optimizer];
-    printf("optimizer %s: ", optimizer->name);
-    if (settings->optimizer == OPTIMIZER_MUON) printf("momentum %g; AdamW of the rest: ", settings->muon_momentum);
-    printf("beta1 %g", settings->beta1);
-    if (optimizer->beta2) printf(", beta2 %g", settings->beta2);
-    if (optimizer->eps) printf(", eps %g", settings->eps);
-    printf(", weight decay %g, ", settings->weight_decay);
-    if (settings->clip > 0)
-        printf("clip %g\n", settings->clip);
-    else
-        printf("no clip\n");
-    printf("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld\n", settings->lr,
-           (long long)settings->warmup, settings->warmup == 1 ? "" : "s", lr_curves[settings->decay].name,
-           settings->min_lr, (long long)settings->steps);
+    char text[256] = "", clip[32] = "no clip";
+    if (settings->optimizer == OPTIMIZER_MUON)
+        append_text(text, sizeof text, "momentum %g; AdamW of the rest: ", settings->muon_momentum);
+    append_text(text, sizeof text, "beta1 %g", settings->beta1);
+    if (optimizer->beta2) append_text(text, sizeof text, ", beta2 %g", settings->beta2);
+    if (optimizer->eps) append_text(text, sizeof text, ", eps %g", settings->eps);
+    if (settings->clip > 0) snprintf(clip, sizeof clip, "clip %g", settings->clip);
+    print_line("optimizer %s: %s, weight decay %g, %s", optimizer->name, text, settings->weight_decay, clip);
+    print_line("lr        %g after a warm-up of %lld step%s; %s to %g at step %lld", settings->lr,
+               (long long)settings->warmup, settings->warmup == 1 ? "" : "s", lr_curves[settings->decay].name,
+               settings->min_lr, (long long)settings->steps);
 }
 
 // Prints the global batch, and its gradient accumulation.
@@ -280,27 +283,27 @@ static void print_batch(const Trainer* t) {
     const Settings* settings = &t->settings;
     const Stage* stage = &t->stage;
     const int d = stage->layout.mesh.d, m = t->schedule.config.m;
-    printf("batch     %lld sequences of %d tokens: gradient accumulation over %d micro-batch%s of %d",
-           (long long)settings->global_batch, stage->T, m, m == 1 ? "" : "es", stage->B);
-    printf(d > 1 ? " on each of %d replicas\n" : "\n", d);
+    char replicas[64] = "";
+    if (d > 1) snprintf(replicas, sizeof replicas, " on each of %d replicas", d);
+    print_line("batch     %lld sequences of %d tokens: gradient accumulation over %d micro-batch%s of %d%s",
+               (long long)settings->global_batch, stage->T, m, m == 1 ? "" : "es", stage->B, replicas);
 }
 
 // Says how many threads of other programs are in the way, if any are.
 static void print_busy(const RankPlacement* place) {
     const int others = cores_contended(place), fewer = (int)max_i64(1, place->threads - others);
+    char advice[64] = "";
     if (others == 0) return;
-    printf("busy      %d thread%s of other programs run%s on its cores", others, others == 1 ? "" : "s",
-           others == 1 ? "s" : "");
-    if (place->threads > 1) printf("; OMP_NUM_THREADS=%d may be faster", fewer);
-    printf("\n");
+    if (place->threads > 1) snprintf(advice, sizeof advice, "; OMP_NUM_THREADS=%d may be faster", fewer);
+    print_line("busy      %d thread%s of other programs run%s on its cores%s", others, others == 1 ? "" : "s",
+               others == 1 ? "s" : "", advice);
 }
 
 static void print_plan(Trainer* t, double peak) {
     Stage* stage = &t->stage;
     const ModelConfig* model = &stage->model;
     const Settings* settings = &t->settings;
-    char device[256], text[128];
-    device_name(device, sizeof device);
+    char text[1024], peak_text[128];
     const double parameters = (double)model_parameters(model);
     print_line("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters", model->name,
                model_arch_name(model->arch), model->L, model->C, model->NH, model->V, parameters);
@@ -311,28 +314,30 @@ static void print_plan(Trainer* t, double peak) {
         print_line("%-9s %s", i ? "" : "evaluate", evaluation);
     }
     if (stage->trains) print_batch(t), print_optimizer(settings);
-    printf("device    %s", device);
+    device_name(text, sizeof text);
     if (t->world.size > 1) {
-        printf(" a rank, %d rank%s here, %d machine%s", t->place.ranks_here, t->place.ranks_here == 1 ? "" : "s",
-               t->place.machines, t->place.machines == 1 ? "" : "s");
+        append_text(text, sizeof text, " a rank, %d rank%s here, %d machine%s", t->place.ranks_here,
+                    t->place.ranks_here == 1 ? "" : "s", t->place.machines, t->place.machines == 1 ? "" : "s");
         const char* backend = comm_device_text(&t->world);
-        if (backend[0]) printf(", %s", backend);
+        if (backend[0]) append_text(text, sizeof text, ", %s", backend);
     }
-    printf(", %s", FLOATX_NAME);
+    append_text(text, sizeof text, ", %s", FLOATX_NAME);
     if (peak > 0)
-        printf("; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s", device_peak_text(text, sizeof text, peak),
-               settings->document_mask ? ", as if a sequence were one document" : "");
-    printf("\n");
+        append_text(text, sizeof text, "; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s",
+                    device_peak_text(peak_text, sizeof peak_text, peak),
+                    settings->document_mask ? ", as if a sequence were one document" : "");
+    print_line("device    %s", text);
     if (DEVICE_IS_HOST) print_busy(&t->place);
     print_mesh(t);
     if (mesh_size(&stage->layout.mesh) > 1) {
         print_ranks(t);
     } else {
         const ByteUnit unit = byte_unit(rank_bytes(t, stage), false);
-        printf("memory   ");
+        text[0] = 0;
         for (int i = 0; i < ARENAS; i++)
-            printf(" %s %.1f %s,", arena_names[i], arena_bytes(t, stage, i) / unit.bytes, unit.name);
-        printf(" together %.1f %s\n", rank_bytes(t, stage) / unit.bytes, unit.name);
+            append_text(text, sizeof text, "%s %.1f %s, ", arena_names[i], arena_bytes(t, stage, i) / unit.bytes,
+                        unit.name);
+        print_line("memory    %stogether %.1f %s", text, rank_bytes(t, stage) / unit.bytes, unit.name);
     }
     print_saves(t);
     fflush(stdout);

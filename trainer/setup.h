@@ -142,6 +142,24 @@ static inline FILE* split_stdout(void) {
 
 // ---- Texts ------------------------------------------------------------------------------------------------------
 
+// Warns of files whose text is probably not meant.
+static inline void warn_of_texts(const Trainer* t, const TokenFiles* files) {
+    const char *what = NULL, *path = "";
+    int others = -1;
+    for (int i = 0; i < files->files && files->format == TOKENS_TEXT; i++) {
+        const TokenFile* file = &files->file[i];
+        const char* found = suspicious_text(file->map.data, file->map.size);
+        if (found && !what) what = found, path = file->path;
+        others += found != NULL;
+    }
+    if (!what || !is_main(t)) return;
+    char text[4096] = "", more[64] = "";
+    append_text(text, sizeof text, "%s", path);
+    hide_controls(text);
+    if (others > 0) snprintf(more, sizeof more, ", and %d more such file%s", others, others == 1 ? "" : "s");
+    fprintf(stderr, "%s: warning: %s is %s%s: read as text\n", process.name, text, what, more);
+}
+
 // Opens the texts to train and to validate on, --data and --val, or the default. All ranks must have the same.
 static inline void open_files(Trainer* t) {
     const Settings* o = &t->settings;
@@ -156,6 +174,8 @@ static inline void open_files(Trainer* t) {
     }
     if (ok && o->val) { ok = sources_open(&t->val_files, o->val, &error); }
     check_all_ranks(t, ok, &error);
+    for (int i = 0; i < t->train_files.count; i++) warn_of_texts(t, &t->train_files.source[i].files);
+    for (int i = 0; i < t->val_files.count; i++) warn_of_texts(t, &t->val_files.source[i].files);
     char text[256];
     t->data_checksum = sources_checksum(&t->train_files);
     snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
@@ -673,8 +693,8 @@ static inline void check_memory(Trainer* t) {
                              needed / unit.bytes, unit.name, there / 1e9),
                     &error);
     if (t->saves_wait && is_main(t))
-        printf("saves     training waits for them: there is no memory for %.1f GB of snapshots\n",
-               sizes[1] * sharing / 1e9);
+        print_line("saves     training waits for them: there is no memory for %.1f GB of snapshots",
+                   sizes[1] * sharing / 1e9);
 }
 
 enum { OUT_WAIT = 10 }; // seconds in which ranks whose mpirun was killed find that out

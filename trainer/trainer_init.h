@@ -88,6 +88,25 @@ static inline ModelConfig open_data_and_model(Trainer* t) {
     return model;
 }
 
+// Says which of the given options have no effect.
+static inline void print_without_effect(Trainer* t, const Mesh* mesh) {
+    const Settings* o = &t->settings;
+    const struct {
+        const char* option;
+        bool none;
+        const char* why;
+    } rows[] = {
+        {"zero", o->zero && mesh->d == 1, "there is one replica, which has nothing to divide (--dp 2 or more)"},
+        {"caat-fraction", mesh->caat.ranks == 1, "one rank has all channels (--tp or --caat-ranks 2 or more)"},
+        {"no-scatter-gather", mesh->t == 1 || mesh->p == 1, "it is for --tp and --pp 2 or more"},
+        {"eval-sequences", !o->eval_every, "--eval-every 0 never validates"},
+    };
+    if (!settings_is_training(o) || !is_main(t)) return;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
+        if (rows[i].none && option_given(t->options, t->option_count, rows[i].option))
+            print_line("options   --%s has no effect: %s", rows[i].option, rows[i].why);
+}
+
 // Plans the slices of this rank, its order of work, and its memory.
 static inline void plan_run(Trainer* t, const ModelConfig* model) {
     Settings* o = &t->settings;
@@ -102,11 +121,12 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
     settings_batch(o);
     if (sites && o->sites != sites && trains && is_main(t))
-        printf("options   without its --sites %lld, which does not divide %d replicas\n", (long long)sites, mesh.d);
+        print_line("options   without its --sites %lld, which does not divide %d replicas", (long long)sites, mesh.d);
     if (micro_batch && o->micro_batch != micro_batch && is_main(t))
-        printf("options   without its --micro-batch %lld, which does not fit this mesh: %lld\n", (long long)micro_batch,
-               (long long)o->micro_batch);
+        print_line("options   without its --micro-batch %lld, which does not fit this mesh: %lld",
+                   (long long)micro_batch, (long long)o->micro_batch);
     if (!plan_this_rank(t, model, &mesh, T, values, &error)) die_usage("%s", error.text);
+    print_without_effect(t, &mesh);
 }
 
 // Opens the loaders, evaluations and the export, to refuse errors before the run.

@@ -28,6 +28,7 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -86,16 +87,35 @@ static inline void hide_controls(char* text) {
     }
 }
 
+// The columns of the terminal on stdout; INT32_MAX where it is none, or has no known width.
+static inline int terminal_columns(void) {
+    struct winsize window;
+    const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0;
+    return known ? window.ws_col : INT32_MAX;
+}
+
 // Prints a line on stdout, which the format does not end. What it quotes, names of files and values of options, cannot
-// command a terminal.
+// command a terminal. Where a terminal is too narrow, the line is broken at blanks, and goes on under its first word
+// behind the label (10 columns).
 __attribute__((format(printf, 1, 2))) static inline void print_line(const char* format, ...) {
-    char text[3 * 4096];
+    enum { LABEL = 10 };
+    char text[3 * 4096], *line = text;
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     hide_controls(text);
-    printf("%s\n", text);
+    const int columns = terminal_columns();
+    for (int indent = 0; (int)strlen(line) > columns - indent; indent = LABEL) {
+        const int least = LABEL - indent, most = columns - indent > least ? columns - indent : least;
+        int end = most;
+        while (end > least && line[end] != ' ') end--;
+        if (end == least) end = most + (int)strcspn(line + most, " "); // a word that fits in no line
+        if (!line[end]) break;
+        printf("%.*s\n%*s", end, line, LABEL, "");
+        line += end + 1;
+    }
+    printf("%s\n", line);
 }
 
 // Prints one line, in one call. All ranks find the same wrong arguments, so rank 0 reports them for all.

@@ -186,13 +186,57 @@ steps() {
     sed -n 's/^installed .*\(mpirun:[^ ]*\).*/all \1/p; s/^installed make:make gcc:gcc.*libc6-dev$/needed/p
         /^made/p; /^trained/p' "$work/out" | paste -s -d /
 }
+script "$work/quick/scripts/download_data.sh" 'exit 1'
 run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" --steps 2
 is "quickstart.sh" "all mpirun:openmpi-bin/made/trained with --steps 2/made run_line" "$(steps)"
+# shellcheck disable=SC2016
+script "$work/quick/scripts/download_data.sh" 'echo "fetched $*" >>"$0.log"; mkdir -p data'
+run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" --steps 2
+is "quickstart.sh where the net answers" \
+    "all mpirun:openmpi-bin/made/trained with --data data/tinyshakespeare/input.txt --steps 2/made run_line" "$(steps)"
+for own in "--data x" "--data=x" "--out r --resume"; do
+    # shellcheck disable=SC2086  # a list of words
+    run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" $own
+    is "quickstart.sh $own: no text is fetched" "all mpirun:openmpi-bin/made/trained with $own/made run_line" "$(steps)"
+done
+is "    and none was" "fetched tinyshakespeare" "$(cat "$work/quick/scripts/download_data.sh.log")"
 run 0 env CANNOT=mpicc "$work/quick/scripts/quickstart.sh"
-is "quickstart.sh where MPI cannot be installed" "needed/made/trained with /made run_line" "$(steps)"
+is "quickstart.sh where MPI cannot be installed" "needed/made/trained with --data data/tinyshakespeare/input.txt/made run_line" "$(steps)"
 run 1 env CANNOT=gcc "$work/quick/scripts/quickstart.sh"
 is "quickstart.sh where gcc cannot be installed" "" "$(steps)"
 rm "$fake/make"
+
+# ---- download_data.sh: files of known sizes, and what says itself how long it is; after an interruption it goes on
+# shellcheck disable=SC2016
+script "$fake/curl" 'for url; do :; done
+while [ "$1" != --output ]; do shift; done
+[ -e "$2" ] || : >"$2"
+tail -c "+$(($(wc -c <"$2") + 1))" "${url#file://}" >>"$2"'
+net=$work/net/openai-community/gpt2/resolve/main
+mkdir -p "$net"
+for name in config generation_config tokenizer tokenizer_config; do echo "{}" >"$net/$name.json"; done
+header='{"a":{"dtype":"F32","shape":[3],"data_offsets":[4,16]},"b":{"dtype":"F32","shape":[1],"data_offsets": [0, 4]}}'
+weights() { printf '%b%s%s' "\\0$(printf %o ${#header})\\0\\0\\0\\0\\0\\0\\0" "$header" "$1" >"$net/model.safetensors"; }
+gpt2() { run "$1" env HF_ENDPOINT="file://$work/net" scripts/download_data.sh gpt2 "$work/gpt2"; }
+weights 16.bytes.of.two.
+gpt2 0
+check "download_data.sh gpt2: all files are there" "cmp $net/model.safetensors $work/gpt2/model.safetensors &&
+    [ \"$(find "$work/gpt2" -type f | wc -l)\" = 5 ] && grep -q -- '--init .*gpt2. --generate' $work/out"
+rm "$work/gpt2/model.safetensors"
+head -c 50 "$net/model.safetensors" >"$work/gpt2/model.safetensors.part"
+gpt2 0
+check "    it goes on after an interruption" "cmp $net/model.safetensors $work/gpt2/model.safetensors"
+for damaged in cut.off 17.bytes.of.three; do
+    weights "$damaged" && rm "$work/gpt2/model.safetensors"
+    gpt2 1
+    check "    refused: $(cat "$work/err")" "grep -q 'expected; it is removed' $work/err &&
+        [ ! -e $work/gpt2/model.safetensors ] && [ ! -e $work/gpt2/model.safetensors.part ]"
+    weights 16.bytes.of.two. && gpt2 0
+done
+: >"$net/config.json" && rm "$work/gpt2/config.json"
+gpt2 1
+check "    refused: $(cat "$work/err")" "[ ! -e $work/gpt2/config.json ]"
+rm "$fake/curl"
 
 # ---- how the Makefile finds MPI
 make_help() { run 0 env -u MPIRUN make -s -C "$project" --no-print-directory help "$@"; }

@@ -344,7 +344,7 @@ static char* drawn(const Step* step) {
     size_t size = 0;
     FILE* out = open_memstream(&text, &size);
     if (!out) die("no memory for a drawing");
-    schedule_draw(step->stages, step->config.p, out);
+    schedule_draw(step->stages, step->config.p, INT32_MAX, out);
     fclose(out);
     return text;
 }
