@@ -120,7 +120,7 @@ hellaswag)
     ;;
 gpt2)
     base=$hugging_face/openai-community/gpt2/resolve/main
-    for name in config.json generation_config.json tokenizer.json tokenizer_config.json; do fetch "$base/$name" any; done
+    for name in config generation_config tokenizer tokenizer_config; do fetch "$base/$name.json" any; done
     fetch "$base/model.safetensors" safetensors
     options="--init \"$folder\" --generate \"Once upon a time\""
     ;;

@@ -64,7 +64,7 @@ static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, By
         else if (c == 1)
             printf("   ...    ");
     }
-    for (int i = 0; i < ARENAS && arenas; i++) printf(" %10.1f", arena_bytes(t, stage, i) / held.bytes);
+    for (int i = 0; i < (arenas ? ARENAS : 0); i++) printf(" %10.1f", arena_bytes(t, stage, i) / held.bytes);
     printf(" %10.1f%s%9.2f %9.2f %9.2f\n", rank_bytes(t, stage) / held.bytes, arenas ? "   " : "  ",
            sends.tensor / sent.bytes, sends.pipeline / sent.bytes, sends.data / sent.bytes);
 }
@@ -85,7 +85,8 @@ static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
 }
 
 // Prints the table of ranks: a line for every rank, or, of more than 16, for the first of each stage, or of the first
-// and the last stages, in units that suit the largest numbers. Narrow terminals have no room for the parts of the memory.
+// and the last stages, in units that suit the largest numbers. In narrow terminals the parts of the memory have no
+// room.
 static void print_ranks(const Trainer* t) {
     enum { MOST = 64 };
     const Mesh* mesh = &t->stage.layout.mesh;

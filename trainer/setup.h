@@ -142,22 +142,17 @@ static inline FILE* split_stdout(void) {
 
 // ---- Texts ------------------------------------------------------------------------------------------------------
 
-// Warns of files whose text is probably not meant.
+// Warns of the first file whose text is probably not meant.
 static inline void warn_of_texts(const Trainer* t, const TokenFiles* files) {
-    const char *what = NULL, *path = "";
-    int others = -1;
-    for (int i = 0; i < files->files && files->format == TOKENS_TEXT; i++) {
+    const char* what = NULL;
+    for (int i = 0; i < files->files && !what && files->format == TOKENS_TEXT && is_main(t); i++) {
         const TokenFile* file = &files->file[i];
-        const char* found = suspicious_text(file->map.data, file->map.size);
-        if (found && !what) what = found, path = file->path;
-        others += found != NULL;
+        what = suspicious_text(file->map.data, file->map.size);
+        if (!what) continue;
+        Error warning;
+        (void)fail(&warning, "%s is %s: read as text", file->path, what);
+        fprintf(stderr, "%s: warning: %s\n", process.name, warning.text);
     }
-    if (!what || !is_main(t)) return;
-    char text[4096] = "", more[64] = "";
-    append_text(text, sizeof text, "%s", path);
-    hide_controls(text);
-    if (others > 0) snprintf(more, sizeof more, ", and %d more such file%s", others, others == 1 ? "" : "s");
-    fprintf(stderr, "%s: warning: %s is %s%s: read as text\n", process.name, text, what, more);
 }
 
 // Opens the texts to train and to validate on, --data and --val, or the default. All ranks must have the same.

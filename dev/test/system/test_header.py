@@ -96,7 +96,7 @@ def test_told():
             done = dry_run(f"{option} {name} --seq 16" + (" --data a.txt" if option == "--val" else ""))
             said = f"train_gpt: warning: {name} is {what}: read as text\n" if what else ""
             check(done.returncode == 0 and done.stderr == said, f"{option} {name}: {done.stderr.strip()}")
-    check(", and 1 more such file: " in dry_run("--data a.svg,page.html").stderr, "several files are counted")
+    check(dry_run("--data a.svg,page.html").stderr.count("warning") == 1, "of several files the first is named")
 
 
 def main():

@@ -197,11 +197,12 @@ is "quickstart.sh where the net answers" \
 for own in "--data x" "--data=x" "--out r --resume"; do
     # shellcheck disable=SC2086  # a list of words
     run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" $own
-    is "quickstart.sh $own: no text is fetched" "all mpirun:openmpi-bin/made/trained with $own/made run_line" "$(steps)"
+    is "quickstart.sh $own: none is fetched" "all mpirun:openmpi-bin/made/trained with $own/made run_line" "$(steps)"
 done
 is "    and none was" "fetched tinyshakespeare" "$(cat "$work/quick/scripts/download_data.sh.log")"
 run 0 env CANNOT=mpicc "$work/quick/scripts/quickstart.sh"
-is "quickstart.sh where MPI cannot be installed" "needed/made/trained with --data data/tinyshakespeare/input.txt/made run_line" "$(steps)"
+is "quickstart.sh where MPI cannot be installed" \
+    "needed/made/trained with --data data/tinyshakespeare/input.txt/made run_line" "$(steps)"
 run 1 env CANNOT=gcc "$work/quick/scripts/quickstart.sh"
 is "quickstart.sh where gcc cannot be installed" "" "$(steps)"
 rm "$fake/make"
@@ -216,7 +217,9 @@ net=$work/net/openai-community/gpt2/resolve/main
 mkdir -p "$net"
 for name in config generation_config tokenizer tokenizer_config; do echo "{}" >"$net/$name.json"; done
 header='{"a":{"dtype":"F32","shape":[3],"data_offsets":[4,16]},"b":{"dtype":"F32","shape":[1],"data_offsets": [0, 4]}}'
-weights() { printf '%b%s%s' "\\0$(printf %o ${#header})\\0\\0\\0\\0\\0\\0\\0" "$header" "$1" >"$net/model.safetensors"; }
+weights() {
+    printf '%b%s%s' "\\0$(printf %o ${#header})\\0\\0\\0\\0\\0\\0\\0" "$header" "$1" >"$net/model.safetensors"
+}
 gpt2() { run "$1" env HF_ENDPOINT="file://$work/net" scripts/download_data.sh gpt2 "$work/gpt2"; }
 weights 16.bytes.of.two.
 gpt2 0
