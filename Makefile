@@ -19,7 +19,6 @@
 # make BLAS=openblas      OpenBLAS for CPU matmuls    DEBUG=1           -O1 -g, AddressSanitizer and UBSan
 # make V=1                print the commands
 # make MPICC=mpicc.mpich  another MPI                 MPI=no            without MPI: one process
-# make METHODS=no         the plain trainer, without methods/ (CAAT-Net and asynchronous data parallelism)
 
 .DEFAULT_GOAL := all
 ifeq ($(origin CC),default)
@@ -28,7 +27,6 @@ endif
 ARCH ?= native
 BLAS ?= own
 BUILD ?= build
-METHODS ?= yes
 MPI ?= yes
 MPICC ?= mpicc
 # The launcher of that MPI: mpirun.mpich for mpicc.mpich. Set MPIRUN where the names do not follow this.
@@ -47,7 +45,7 @@ OPENMP := $(if $(call works,-fopenmp),-fopenmp)
 gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1))
 DEVICE ?= $(if $(filter quick test% build_tests book docs-check,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
 $(call one_of,DEVICE,cpu cuda emulated)$(call one_of,BLAS,own openblas)
-$(call one_of,MPI,yes no)$(call one_of,METHODS,yes no)
+$(call one_of,MPI,yes no)
 $(if $(filter cuda,$(DEVICE)$(NVCC)),$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or add its bin to PATH))
 GPU_ARCH ?= $(if $(gpu_name),native,$(nvcc_archs))
 gpu_kind = $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
@@ -85,7 +83,7 @@ nvcc        $(if $(NVCC),$(NVCC): $(shell $(NVCC) --version | grep -o 'release [
 GPU         $(or $(gpu_name),not found)
 cuBLASLt    $(or $(cublaslt),not found: DEVICE=cuda needs it)
 NCCL        $(or $(nccl),not found: GPUs of several ranks exchange through the host)
-built for   $(built_for)$(if $(filter no,$(METHODS)),$(comma) without methods/)
+built for   $(built_for)
 endef
 
 # ---- the programs
@@ -94,8 +92,7 @@ SANITIZED := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
 ifeq ($(DEBUG),1)
 FAST := $(subst -g1,-g,$(SANITIZED))
 endif
-METHODS_FLAG := $(if $(filter no,$(METHODS)),-DMETHODS_NO)
-COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(METHODS_FLAG) $(OPENMP) -MMD -MP $(CFLAGS)
+COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
 LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
 
 DATA_TOOLS := tokenize make_vocab make_choices

@@ -676,7 +676,6 @@ int main(int argc, char** argv) {
     CaatConfig ordinary = {};
     test_documents(&gpt2, ordinary);
     test_documents(&llama, ordinary);
-#ifndef METHODS_NO
     test_reference("dev/test/reference/gpt2_caat.safetensors", false);
     test_reference("dev/test/reference/llama_caat.safetensors", false);
     const CaatConfig two = {2, 0.5, CAAT_SCALE_RUNTIME, false};
@@ -686,6 +685,5 @@ int main(int argc, char** argv) {
     llama_caat.name = "llama";
     test_documents(&gpt2_caat, two);
     test_documents(&llama_caat, two);
-#endif
     return test_end();
 }

@@ -115,23 +115,14 @@ GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hop
 GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl emulated/bf16/compare \
     asan/bf16/train_gpt
 endif
-WITHOUT_METHODS := $(if $(wildcard methods/none.h),without_methods/train_gpt without_methods/test_gpt)
 built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:%=sanitized/%))
 built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf16/test_gpt bf16/train_gpt \
-    $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt) \
-    $(WITHOUT_METHODS))
+    $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt))
 built_full := $(built_test) \
     $(addprefix $(BUILD)/,roofline async_cnn $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
     sanitized/bf16/train_gpt $(GPU_full) \
     $(GPU_TRAINERS))
 build_tests: $(built_test)
-# The plain trainer, which has to build and to train without methods/.
-$(BUILD)/without_methods/%: %.cu $(BUILD)/flags
-	@mkdir -p $(@D)
-	$(say)$(COMPILE) -DMETHODS_NO $(subst -O3,-O1,$(FAST)) -MF $@.d -MT $@ -x c $< -o $@ $(LIBS)
-$(BUILD)/without_methods/%: %.c $(BUILD)/flags
-	@mkdir -p $(@D)
-	$(say)$(COMPILE) -DMETHODS_NO $(subst -O3,-O1,$(FAST)) -MF $@.d -MT $@ $< -o $@ $(LIBS)
 
 define run_tier
 @CC="$(CC)" BUILD="$(BUILD)" TIER="$(1)" PLAIN="$(PLAIN_$(1))" SANITIZED="$(SANITIZED_$(1))" FUZZERS="$(FUZZERS)" \

@@ -27,7 +27,7 @@ $(if $(filter cuda,$(DEVICE)$(cublaslt)),$(error DEVICE=cuda needs cublasLt.h an
 CUDA_INCLUDES := $(foreach l,$(filter $(wheels:%=%/%),$(cublaslt) $(nccl)),-isystem $(dir $(l))../include)
 NCCL_FLAGS := $(if $(and $(nccl),$(MPI_FLAGS)),-DUSE_NCCL)
 CUDA_LIBS := $(foreach l,$(cublaslt) $(nccl),-L$(dir $(l)) -l:$(notdir $(l)) -Xlinker -rpath -Xlinker $(dir $(l)))
-NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) $(METHODS_FLAG) \
+NVCC_COMPILE = $(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(NVCC_ARCH) -Xcompiler $(NVCC_HOST) $(MPI_FLAGS) \
     $(CUDA_INCLUDES) $(NCCL_FLAGS) $(precision_flag) -x cu
 NVCC_LIBS = $(filter-out -Wl% -pthread,$(MPI_LIBS)) $(CUDA_LIBS) -lm
 
@@ -36,7 +36,7 @@ NVCC_LIBS = $(filter-out -Wl% -pthread,$(MPI_LIBS)) $(CUDA_LIBS) -lm
 # ThreadSanitizer watches the threads of CUDA, without OpenMP's.
 CXX := $(if $(findstring clang,$(CC)),clang++,g++)
 EMULATE = $(CXX) -std=gnu++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-sign-compare \
-    $(if $(findstring clang,$(CXX)),,-Wno-maybe-uninitialized) $(MPI_FLAGS) $(METHODS_FLAG) $(precision_flag) \
+    $(if $(findstring clang,$(CXX)),,-Wno-maybe-uninitialized) $(MPI_FLAGS) $(precision_flag) \
     $(OPENMP) -pthread -MMD -MP -x c++
 EMULATED_FAST := -O2 $(ARCH_FLAG)
 EMULATED_LIBS := $(MPI_LIBS) -lm -ldl

@@ -16,11 +16,7 @@ the N = B T rows of a micro-batch, between the pairs, where all work is row by r
 */
 #pragma once
 
-#ifdef METHODS_NO
-#include "../methods/none.h"
-#else
 #include "../methods/caat.h"
-#endif
 #include "linear.h"
 
 // all (n) = the rows of all tensor ranks, of which `mine` has this rank's n / t.

@@ -14,7 +14,6 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
 It plans with the trainer's own code: the layout of parallel.h, the schedules of parallel/schedule.h, the plans of
 comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from them.
 */
-#undef METHODS_NO // a trainer without them is planned as one with their defaults
 #include "../util/options.h"
 #include "../trainer/settings.h"
 #include "../dev/plot/schedule_svg.h"

@@ -4,21 +4,6 @@ settings_async makes the configuration of asynchronous data parallelism. A part 
 */
 #pragma once
 
-#ifdef METHODS_NO
-static inline bool method_options_check(const Settings* o, Error* error) {
-    const char* name = o->dp_mode != DP_SYNC ? "dp-mode" : NULL;
-    if (o->caat_fraction < 1) name = "caat-fraction";
-    if (o->caat_ranks) name = "caat-ranks";
-    return !name || fail(error, "--%s: this program was built with METHODS=no", name);
-}
-
-static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
-    const AsyncConfig none = {0};
-    (void)o;
-    (void)mesh;
-    return none;
-}
-#else
 // Refuses options of another mode of data parallelism, which would have no effect.
 static inline bool method_options_check(const Settings* o, Error* error) {
     const Settings usual = settings_default();
@@ -130,4 +115,3 @@ static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
     if (!settings_async_config(&config, o, mesh->sites, &error)) die_usage("%s", error.text);
     return config;
 }
-#endif

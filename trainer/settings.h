@@ -13,11 +13,7 @@ Every rank reads the same command line and derives the same values, so all ranks
 #include "../model.h"
 #include "../util/options.h"
 #include "../parallel/schedule.h"
-#ifdef METHODS_NO
-#include "../methods/none.h"
-#else
 #include "../methods/async_schedule.h"
-#endif
 #include "loss_scale.h"
 #include "lr_schedule.h"
 

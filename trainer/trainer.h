@@ -19,7 +19,7 @@ ends all of them.
 #include "../checkpoint/async_save.h"
 #include "../parallel/schedule.h"
 #include "settings.h"
-#include "../methods/methods.h"
+#include "../methods/async_dp.h"
 #include "../parallel/stage.h"
 #include "graceful_stop.h"
 #include "../dataloader/tokenizer.h"

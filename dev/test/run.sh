@@ -149,12 +149,6 @@ if [ "$TIER" != quick ]; then
     beside "data tools" $system/test_data.sh
     [ "$TIER" = full ] || beside "speed of CAAT-Net" $system/test_caat_speed.py
     beside "pictures" dev/plot/pictures.sh --check
-    if [ -e methods/none.h ]; then
-        beside "test_gpt without methods" "$BUILD/without_methods/test_gpt"
-        # shellcheck disable=SC2016
-        beside "training without methods" sh -c '"$BUILD/without_methods/train_gpt" --layers 2 --hidden 32 --heads 2 \
-            --seq 32 --steps 3 && echo "1 passed, 0 failed"'
-    fi
 fi
 together
 each_test on_meshes
