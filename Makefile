@@ -6,7 +6,7 @@
 # make compare    one step on the device beside the CPU's, a row for every tensor (MODEL=gpt2-124M)
 # make gpu_check  on a machine with a GPU: every kernel, the trainer and meshes on it, then measurements
 # make bench      measure matrix products, kernels, training steps, meshes and schedules
-# make install    the programs and their shell completions, to PREFIX=/usr/local (DESTDIR= goes before it)
+# make install    the programs, to PREFIX=/usr/local (DESTDIR= goes before it)
 # make clean      remove what was built
 # make help       this list, and what was found; make help-dev: what developers use (dev/dev.mk)
 #
@@ -134,13 +134,9 @@ plan: planner/plan.c $(BUILD)/flags $(BUILD)/version # needs no device
 # Also for another user after make (sudo make install): existing programs are copied, and only missing ones are built.
 PREFIX ?= /usr/local
 prefix = $(DESTDIR)$(PREFIX)
-bash = $(prefix)/share/bash-completion/completions
-fish = $(prefix)/share/fish/vendor_completions.d
 install: $(filter-out $(wildcard $(programs)),$(programs))
-	install -d "$(prefix)/bin" "$(bash)" "$(fish)"
+	install -d "$(prefix)/bin"
 	install $(programs) "$(prefix)/bin"
-	for name in train_gpt plan; do ./$$name --completion bash >"$(bash)/$$name" && \
-	    ./$$name --completion fish >"$(fish)/$$name.fish" || exit 1; done
 clean:
 	rm -rf $(BUILD) train_gpt test_gpt plan
 help help-dev: report

@@ -33,7 +33,6 @@ typedef struct {
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    int completion;                                   // choice; -1: none
     bool no_clip, any_memory, json, flags, inputs, published, clusters, version, help;
     double text, time_limit, margin; // margin -1: by the cluster
     int precision;                   // choice; the first is that of the software
@@ -56,9 +55,6 @@ static void add_other_modes(OptionTable* table, PlanOptions* o) {
         option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
         option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
         option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
-        option_command(option_choice("completion", &o->completion, shell_choices(),
-                                     "print what completes these options in that shell: eval \"$(./plan --completion "
-                                     "bash)\"")),
         option_flag("version", &o->version, "the version of this program"),
         option_flag("help", &o->help, "this list"),
     };
@@ -142,7 +138,6 @@ static PlanOptions plan_options_default(void) {
     o.margin = -1;
     o.wan = -1;
     o.wan_ms = -1;
-    o.completion = -1;
     return o;
 }
 
@@ -573,13 +568,6 @@ int main(int argc, char** argv) {
                        "plan: which mesh for this model on these machines, and what a step takes");
     if (o.version) {
         printf("plan %s\n", process.version);
-        return 0;
-    }
-    if (o.completion >= 0) {
-        char models[1024];
-        settings_model_names(models);
-        const OptionWords words = {"model", models};
-        options_complete((Shell)o.completion, process.name, table, n, &words, 1, stdout);
         return 0;
     }
     if (!o.datacenter && (o.models || o.inputs))

@@ -56,7 +56,6 @@ typedef struct {
     // Of a resumed run: the command line does not say it, so it is as in the run's options.txt.
     bool mesh_of_run, batch_of_run, sites_of_run, allreduce_of_run, topology_of_run;
 
-    int completion;   // choice; -1: none
     const char* help; // NULL: not asked for; "": the overview
 } Settings;
 
@@ -98,7 +97,7 @@ static inline Settings settings_default(void) {
     s.check_replicas_every = 100;
     s.outlier_z = 6;
     s.save_minutes = 15;
-    s.completion = s.tie_embeddings = -1;
+    s.tie_embeddings = -1;
     return s;
 }
 
@@ -347,10 +346,6 @@ static inline void add_generation_options(OptionTable* table, Settings* s) {
         option_command(option_flag("explain", &s->explain,
                                    "print in words who holds what and who talks to whom when, with the chapters that "
                                    "derive it; run nothing")),
-        option_command(
-            option_choice("completion", &s->completion, shell_choices(),
-                          "print what completes these options in that shell: eval \"$(./train_gpt --completion "
-                          "bash)\"")),
         option_command(option_flag("version", &s->version, "the version of this program")),
         option_command(
             option_word("help", &s->help, "NAME", "the options; all: with explanations; or one, or a group")),

@@ -100,13 +100,13 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     if (!exports) drop_done_export(t, table, n);
 }
 
-// --help, --version, --completion: prints them, and returns whether one was asked for.
+// --help, --version: prints them, and returns whether one was asked for.
 static inline bool print_help(const Trainer* t) {
     const Settings* o = &t->settings;
     Settings defaults = settings_default();
     Option rows[MAX_OPTIONS];
     const int n = settings_table(rows, &defaults);
-    if (!o->help && !o->version && o->completion < 0) return false;
+    if (!o->help && !o->version) return false;
     if (!is_main(t)) return true;
     if (o->version) {
         printf("train_gpt %s, %s", process.version, FLOATX_NAME);
@@ -114,13 +114,6 @@ static inline bool print_help(const Trainer* t) {
         printf(", by %s", matmul_best_kernel()->name);
 #endif
         printf("\n");
-        return true;
-    }
-    if (!o->help) {
-        char models[1024];
-        settings_model_names(models);
-        const OptionWords words = {"model", models};
-        options_complete((Shell)o->completion, process.name, rows, n, &words, 1, stdout);
         return true;
     }
     Error error;

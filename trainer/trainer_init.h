@@ -146,7 +146,7 @@ static inline void open_loaders_and_exports(Trainer* t) {
 }
 
 // Opens the ranks, the options, the data and the model, and plans the run; whatever can be refused ends all ranks here.
-// Returns false where only --help, --version or --completion was asked for.
+// Returns false where only --help or --version was asked for.
 static inline bool trainer_init(Trainer* t, int argc, char** argv) {
     open_process(t, argc, argv);
     if (!parse_command_line(t, argc, argv)) {

@@ -139,14 +139,6 @@ FAULTS = [
      "    return kind;"),
     ("help: what is unset has a default", "test_options", OPTIONS,
      "if ((double)*(int64_t*)o->value >= o->low) snprintf", "snprintf"),
-    ("completion: a quote ends zsh's text", "test_options", OPTIONS,
-     '''put_quoted(out, o->help, "[]\\\\", "'\\\\''");''', '''fputs(o->help, out);'''),
-    ("completion: folders are files", "test_options", OPTIONS, 'return strcmp(o->choices, "DIR") == 0 ? "/" : "";',
-     'return "";'),
-    ("completion: choices with bars", "test_options", OPTIONS, "if (*c == '|') *c = ' ';", ""),
-    ("completion: headings are options", "test_options", OPTIONS,
-     "if (table[i].type != OPTION_HEADING) fprintf(out, \"--%s \", table[i].name);",
-     "fprintf(out, \"--%s \", table[i].name);"),
 ]
 
 

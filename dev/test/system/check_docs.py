@@ -81,7 +81,7 @@ class Tree:
     def help(self, program):
         words = ["--help", "all"] if program == "train_gpt" else ["--help"]
         ran = subprocess.run([f"./{program}", *words], stdout=subprocess.PIPE, text=True, check=True)
-        return set(re.findall(r"(?m)^ +(--[a-z][\w-]*)", ran.stdout)) | {"--help", "--version", "--completion"}
+        return set(re.findall(r"(?m)^ +(--[a-z][\w-]*)", ran.stdout)) | {"--help", "--version"}
 
     def targets(self):
         text = "\n".join(self.text(x) for x in self.files if x == "Makefile" or re.fullmatch(r"dev/\w+\.mk", x))

@@ -1,7 +1,7 @@
 /*
-util/options.h: files of options, help and completion. Whatever a table holds is written to a file and read back the
-same; files that are wrong are refused with their line; the command line wins; every row is in the help and in the
-completion of every shell. (What is wrong on a command line: test_layout.c and test_cli.sh.)
+util/options.h: files of options, and help. Whatever a table holds is written to a file and read back the same; files
+that are wrong are refused with their line; the command line wins; every row is in the help. (What is wrong on a
+command line: test_layout.c and test_cli.sh.)
 */
 #include "../../../kernels/kernels.h"
 #include "../../../util/options.h"
@@ -446,47 +446,6 @@ static void test_help(void) {
     check(!explained(rows, m, "nothing"), "what is neither is refused");
 }
 
-static char* completed(Shell shell, const Option* table, int n, const OptionWords* words, int m) {
-    char* text = NULL;
-    size_t size;
-    FILE* out = open_memstream(&text, &size);
-    options_complete(shell, "prog", table, n, words, m, out);
-    fclose(out);
-    return text;
-}
-
-static void test_completion(void) {
-    TestValues v = values_default();
-    Option table[ROWS];
-    const int n = make_table(table, &v);
-    const OptionWords words = {"text", "alpha beta"};
-    char* text = completed(SHELL_BASH, table, n, &words, 1);
-    check(strstr(text, "    --text) COMPREPLY=($(compgen -W 'alpha beta' ") && strstr(text, "    --whole) ;;\n") &&
-              strstr(text, "    --file) compopt -o default ;;") &&
-              strstr(text, "    --folder) compopt -o dirnames ;;") &&
-              strstr(text, "    --choice) COMPREPLY=($(compgen -W 'one two twenty-one' ") && !strstr(text, "--flag)") &&
-              strstr(text, "--flag --second --now --word ' ") && !strstr(text, "things"),
-          "bash: words, files, folders, choices, and all names");
-    free(text);
-    text = completed(SHELL_ZSH, table, n, &words, 1);
-    check(strstr(text, "'--text=[a text]:value:(alpha beta)'") && strstr(text, "'--flag[yes or no]'") &&
-              strstr(text, "'--word[help, perhaps with a word]'") &&
-              strstr(text, "'--folder=[a folder]:folder:_files -/'") && strstr(text, "'--file=[a file]:file:_files'") &&
-              strstr(text, "'--number=[a number \\[of 5\\]: it'\\''s \"any\" \\\\ size]:value: '") &&
-              !strstr(text, "things"),
-          "zsh: the same, with explanations that it does not take for its own");
-    free(text);
-    text = completed(SHELL_FISH, table, n, &words, 1);
-    check(strstr(text, "complete -c prog -l text -x -a 'alpha beta' -d 'a text'\n") &&
-              strstr(text, "complete -c prog -l flag -d 'yes or no'\n") &&
-              strstr(text, "complete -c prog -l file -r -F -d 'a file'\n") &&
-              strstr(text, "-l folder -x -a '(__fish_complete_directories)' -d") &&
-              strstr(text, "-l whole -x -d 'a whole number'\n") &&
-              strstr(text, "-d 'a number [of 5]: it\\'s \"any\" \\\\ size'") && !strstr(text, "things"),
-          "fish: the same");
-    free(text);
-}
-
 // What the learning rates and the warm-up are where they were not said.
 static void test_rates(void) {
     static const struct {
@@ -557,7 +516,6 @@ int main(void) {
     test_refused();
     test_word();
     test_help();
-    test_completion();
     test_rates();
     test_momenta();
     return test_end();
