@@ -20,6 +20,7 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
     L1          mr rows of A, kc deep (24 KB), serve the tiles of a few panels of B.
     L2          These panels, each nr columns wide and kc deep (147 KB), serve all the tiles below one another in C.
     L3          A block of A, mc x kc (3 MB), serves all the panels of B.
+                (These are AVX-512's numbers. Each kernel's row below has its own, chosen by measurement.)
     packing     Both are first copied into the order in which the micro-kernel reads them, so that loads are
                 consecutive, whatever the strides of A and B are. This also handles transposes. Packing costs O(MK + KN)
                 moves next to O(MNK) multiply-adds. Rows of A that are contiguous along k are read where they are.
@@ -95,7 +96,7 @@ typedef struct {
 typedef struct {
     const char* name;
     int mr, nr, vector; // columns of a tile are left out by whole vectors
-    int group;          // panels of B that are packed together
+    int kc, group;      // steps of k in a block, in words; panels of B that are packed together
     MatmulLayout layout;
     void (*tile)(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const TileSums* c);
     void (*begin)(void), (*end)(void); // called by a thread before the first tile and after the last, or NULL
@@ -259,25 +260,27 @@ static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const M
 enum { MATMUL_PORTABLE = 4, MATMUL_KERNELS = 6 };
 static inline const MatmulKernel* matmul_kernel(int index) {
 #ifdef AMX_COMPILED
-    static const MatmulKernel amx = {"AMX", 32, 32, 32, 8, MATMUL_TILES, matmul_tile_amx, amx_begin, amx_end};
+    static const MatmulKernel amx = {"AMX", 32, 32, 32, 768, 8, MATMUL_TILES, matmul_tile_amx, amx_begin, amx_end};
     if (index == 0) return amx_is_here() ? &amx : NULL;
 #endif
 #ifdef MATMUL_AVX512_BF16
-    static const MatmulKernel avx512_bf16 = {"AVX-512 BF16",          8,    48,  16, 4, MATMUL_PAIRS,
+    static const MatmulKernel avx512_bf16 = {"AVX-512 BF16",          8,    48,  16, 768, 4, MATMUL_PAIRS,
                                              matmul_tile_avx512_bf16, NULL, NULL};
     if (index == 1) return __builtin_cpu_supports("avx512bf16") ? &avx512_bf16 : NULL;
 #endif
 #ifdef MATMUL_X86
-    static const MatmulKernel avx512 = {"AVX-512", 8, 48, 16, 4, MATMUL_FLOATS, matmul_tile_avx512, NULL, NULL};
-    static const MatmulKernel avx2 = {"AVX2", 6, 16, 16, 4, MATMUL_FLOATS, matmul_tile_avx2, NULL, NULL};
+    static const MatmulKernel avx512 = {"AVX-512", 8, 48, 16, 768, 4, MATMUL_FLOATS, matmul_tile_avx512, NULL, NULL};
+    static const MatmulKernel avx2 = {"AVX2", 6, 16, 16, 512, 8, MATMUL_FLOATS, matmul_tile_avx2, NULL, NULL};
     if (index == 2) return __builtin_cpu_supports("avx512f") ? &avx512 : NULL;
     if (index == 3) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &avx2 : NULL;
 #endif
 #ifdef PRECISION_BF16
-    static const MatmulKernel simulated = {"AMX in C", 32, 32, 32, 8, MATMUL_TILES, matmul_tile_simulated, NULL, NULL};
+    static const MatmulKernel simulated = {"AMX in C", 32,  32, 32, 768, 8, MATMUL_TILES, matmul_tile_simulated,
+                                           NULL,       NULL};
     if (index == 5) return &simulated;
 #endif
-    static const MatmulKernel portable = {"portable", 8, 12, 12, 4, MATMUL_FLOATS, matmul_tile_portable, NULL, NULL};
+    static const MatmulKernel portable = {"portable",           8,    12,  12, 768, 4, MATMUL_FLOATS,
+                                          matmul_tile_portable, NULL, NULL};
     return index == MATMUL_PORTABLE ? &portable : NULL;
 }
 
@@ -360,10 +363,12 @@ static inline void matmul_pack_rows(MatmulWord* panels, int width, int64_t panel
         }
         MatmulWord* to = panels;
         for (int i = 0; i < count; i += width, to += panel) {
-            if (width == 8) // a constant, which the compiler wants
-                matmul_join(to, from + i, along, 8);
-            else
-                matmul_join(to, from + i, along, width);
+            switch (width) { // constants, which the compiler wants
+            case 6: matmul_join(to, from + i, along, 6); break;
+            case 8: matmul_join(to, from + i, along, 8); break;
+            case 16: matmul_join(to, from + i, along, 16); break;
+            default: matmul_join(to, from + i, along, width);
+            }
         }
     }
 }
@@ -585,7 +590,7 @@ typedef struct {
 // In words, whole large pages a thread: its packed block of A, at most MATMUL_BLOCK and a last row of tiles; panels of
 // B; and sums that are kept between blocks of k.
 enum {
-    MATMUL_KC = 768,
+    MATMUL_KC = 768, // of any kernel, at most
     MATMUL_BLOCK = 1024 * MATMUL_KC,
     MATMUL_PANEL_B = MATMUL_BLOCK + MATMUL_MAX_MR * MATMUL_KC, // where the panels of B begin
     MATMUL_PANELS = 1 << 20,
@@ -596,7 +601,7 @@ enum {
 
 static inline MatmulBlocks matmul_blocks(const MatmulKernel* kernel, int64_t height, int64_t K) {
     const int64_t step = WORD_NUMBERS > 1 ? 32 : 1; // pairs and tiles are not cut
-    const int64_t kc = kernel->layout == MATMUL_FLOATS ? MATMUL_KC : MATMUL_KC * WORD_NUMBERS;
+    const int64_t kc = kernel->layout == MATMUL_FLOATS ? kernel->kc : kernel->kc * WORD_NUMBERS;
     MatmulBlocks b;
     b.kc = max_i64(1, div_up(div_up(K, max_i64(1, div_up(K, kc))), step)) * step;
     b.mc = div_up(div_up(height, div_up(height * matmul_words(kernel, b.kc), MATMUL_BLOCK)), kernel->mr) * kernel->mr;

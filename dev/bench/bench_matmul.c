@@ -15,6 +15,7 @@ clock on the wall. Memory is on huge pages, as in the trainer.
 #include "../../kernels/mfu.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 
 enum { FORWARD, INPUT, WEIGHT, KINDS };
 enum { OURS, OPENBLAS, ONEDNN, CONTESTANTS };
@@ -36,19 +37,33 @@ typedef struct {
     DnnlSgemm onednn;
 } Peers;
 
+// Opens a library, and says which it is: where it lies, and what it says of itself.
+static void* open_peer(const char* label, const char* const* names, int n) {
+    void* library = NULL;
+    for (int i = 0; i < n && !library; i++) library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    char path[PATH_MAX] = "", real[PATH_MAX] = "";
+    if (library && dlinfo(library, RTLD_DI_ORIGIN, path) == 0) realpath(path, real);
+    printf("%-9s %s%s", label, library ? "in " : "not found: ", library ? real : names[0]);
+    char* (*config)(void) = library ? (char* (*)(void))dlsym(library, "openblas_get_config") : NULL;
+    char* (*core)(void) = library ? (char* (*)(void))dlsym(library, "openblas_get_corename") : NULL;
+    if (config && core) printf(": %s; kernels of %s", config(), core());
+    const int* (*version)(void) = library ? (const int* (*)(void))dlsym(library, "dnnl_version") : NULL;
+    if (version) printf(": %d.%d.%d", version()[0], version()[1], version()[2]);
+    printf("\n");
+    return library;
+}
+
 static Peers find_peers(void) {
+    static const char *const openblas[] = {"libopenblas.so.0"}, *const onednn[] = {"libdnnl.so.3", "libdnnl.so.2"};
     Peers peers = {NULL, NULL, NULL};
     if (sizeof(floatX) < sizeof(float)) return peers; // they have no such function of bf16
-    void* library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+    void* library = open_peer("OpenBLAS", openblas, 1);
     if (library) {
         peers.openblas_threads = (SetThreads)dlsym(library, "openblas_set_num_threads");
         if (peers.openblas_threads) peers.openblas = (CblasSgemm)dlsym(library, "cblas_sgemm");
     }
-    library = dlopen("libdnnl.so.3", RTLD_NOW | RTLD_LOCAL);
-    if (!library) library = dlopen("libdnnl.so.2", RTLD_NOW | RTLD_LOCAL);
+    library = open_peer("oneDNN", onednn, 2);
     if (library) peers.onednn = (DnnlSgemm)dlsym(library, "dnnl_sgemm");
-    printf("peers: OpenBLAS %s, oneDNN %s\n", peers.openblas ? "found" : "not found (libopenblas.so.0)",
-           peers.onednn ? "found" : "not found (libdnnl.so.2, .3)");
     return peers;
 }
 
