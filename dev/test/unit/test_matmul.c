@@ -382,8 +382,8 @@ static void test_grid(const MatmulKernel* kernel) {
         const MatmulBlocks b = matmul_blocks(kernel, g.height, sizes[(i + 5) % SIZES]);
         const int64_t depth = matmul_words(kernel, b.kc);
         wrong += b.kc < 1 || b.kc % (kernel->layout == MATMUL_TILES ? 32 : (int)WORD_NUMBERS) != 0 ||
-                 depth > kernel->kc || kernel->kc > MATMUL_KC || b.mc < 1 || b.mc % kernel->mr != 0 || b.mc * depth > MATMUL_PANEL_B ||
-                 MATMUL_PANEL_B + kernel->group * kernel->nr * depth > MATMUL_PANELS;
+                 depth > kernel->kc || kernel->kc > MATMUL_KC || b.mc < 1 || b.mc % kernel->mr != 0 ||
+                 b.mc * depth > MATMUL_PANEL_B || MATMUL_PANEL_B + kernel->group * kernel->nr * depth > MATMUL_PANELS;
         const bool power = (threads & (threads - 1)) == 0;
         if (power && M >= 50304 && N >= 50304) worst = fmax(worst, (double)g.height * g.width * each * threads / M / N);
     }
