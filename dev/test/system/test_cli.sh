@@ -504,7 +504,6 @@ check "evaluated, too" "$train $small --data lines.jsonl --steps 1 --eval-every 
     grep -q '^evaluate.*lines.jsonl' out"
 printf '{"text":"a"}\n{"body":"b"}\n' >field.jsonl
 refuses 1 "field.jsonl:2:1, text" $small --data field.jsonl
-refuses 1 "text.txt" $small --data lines.jsonl --val text.txt
 head -c 30000 text.txt >part_a.txt && tail -c 9000 text.txt >part_b.txt
 mix="$small --data 0.75:part_a.txt,.25:part_b.txt --val 1:part_b.txt,2:part_a.txt"
 check "--dry-run says what will be read" "$train $mix --steps 10 --global-batch 4 --dry-run >out 2>err &&

@@ -28,7 +28,7 @@ RUNS = ("", "--tp 2 --sequence-parallel", "--tp 2 --caat-fraction 0.5", "--pp 4"
         "--pp 100 --layers 100")
 
 TABLE = re.compile("  +(rank|[0-9.]+|F) ")  # of ranks has 80 columns, and 10 more for each chunk
-PICTURE = re.compile("(stage [0-9]|  |outer )")
+PICTURE = re.compile("(stage [0-9]|  |outer |busy )")  # or what may change from run to run
 
 
 def in_terminal(columns, arguments):
