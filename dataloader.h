@@ -301,21 +301,18 @@ static inline bool weights_read(int64_t* weight, char* const* name, int count, E
     return true;
 }
 
-// Whether tokens of these formats may have the same vocabulary. Text has the run's; bytes: that is none, so that its
-// tokens are bytes. Some of the other formats do not name theirs.
-static inline bool formats_agree(TokenFormat a, TokenFormat b, bool bytes) {
-    const int of_a = token_formats[a].vocab, of_b = token_formats[b].vocab;
-    if (format_is_text(a) || format_is_text(b)) return !bytes || format_is_text(a) == format_is_text(b);
-    return of_a == of_b || !of_a || !of_b;
-}
-
+// Whether tokens of two streams may have the same vocabulary; if not, *error says why. The run tokenizes text with its
+// vocabulary, which is that of the other data, or it has none (bytes), and a text's tokens are bytes. Some formats do
+// not name the vocabulary of their tokens.
 static inline bool streams_agree(const TokenFiles* a, const TokenFiles* b, bool bytes, Error* error) {
-    if (formats_agree(a->format, b->format, bytes)) return true;
-    return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same%s", a->file[0].path,
-                token_formats[a->format].name, b->file[0].path, token_formats[b->format].name,
-                bytes ? "; --tokenizer gives the text the vocabulary of the tokens" : "");
+    const TokenFormatFacts *of_a = &token_formats[a->format], *of_b = &token_formats[b->format];
+    const bool text_a = format_is_text(a->format), text_b = format_is_text(b->format), text = text_a || text_b;
+    if (text ? !bytes || text_a == text_b : of_a->vocab == of_b->vocab || !of_a->vocab || !of_b->vocab) return true;
+    return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same%s", a->file[0].path, of_a->name,
+                b->file[0].path, of_b->name, text ? "; --tokenizer gives the text the vocabulary of the tokens" : "");
 }
 
+// streams_agree for each source of one list and each of the other.
 static inline bool sources_agree(const Sources* one, const Sources* other, bool bytes, Error* error) {
     bool agree = true;
     for (int i = 0; i < one->count; i++)

@@ -322,8 +322,8 @@ static inline bool evaluations_open(Evaluations* list, const char* names, Error*
     return ok;
 }
 
-// Tokenizes a stream that is text; whether it has the vocabulary of the training files, if there are any. Multiple
-// choice does not name its vocabulary. tokenizer: the model's.
+// Tokenizes a stream that is text with the model's tokenizer. False, *error filled, if a stream does not have the
+// vocabulary of the training files (learned; there may be none). Multiple choice does not name its vocabulary.
 static inline bool evaluation_encode(Evaluation* eval, const Sources* learned, const Tokenizer* tokenizer,
                                      Error* error) {
     bool agrees = true;

@@ -26,7 +26,7 @@ case " $* " in
     if timeout 10 scripts/download_data.sh tinyshakespeare >/dev/null 2>&1; then
         set -- --data "$text" "$@"
     else
-        echo "$text did not come in ten seconds: going on with the C headers of this system"
+        echo "$text could not be fetched in ten seconds: going on with the C headers of this system"
     fi
     ;;
 esac

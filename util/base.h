@@ -106,14 +106,16 @@ __attribute__((format(printf, 1, 2))) static inline void print_line(const char* 
     va_end(args);
     hide_controls(text);
     const int columns = terminal_columns();
-    for (int indent = 0; (int)strlen(line) > columns - indent; indent = LABEL) {
-        const int least = LABEL - indent, most = columns - indent > least ? columns - indent : least;
-        int end = most;
-        while (end > least && line[end] != ' ') end--;
-        if (end == least) end = most + (int)strcspn(line + most, " "); // a word that fits in no line
+    int label = LABEL, room = columns > LABEL ? columns : LABEL; // of the first line
+    while ((int)strlen(line) > room) {
+        int end = room;
+        while (end > label && line[end] != ' ') end--;
+        if (end == label) end = room + (int)strcspn(line + room, " "); // a word that fits in no line
         if (!line[end]) break;
         printf("%.*s\n%*s", end, line, LABEL, "");
         line += end + 1;
+        label = 0;
+        room = columns > LABEL ? columns - LABEL : 1;
     }
     printf("%s\n", line);
 }

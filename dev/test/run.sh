@@ -134,7 +134,7 @@ fi
 [ "$TIER" = quick ] || beside "command line" $system/test_cli.sh
 each_test alone
 if [ "$TIER" != quick ]; then
-    beside "header" $system/test_header.py
+    beside "terminal" $system/test_terminal.py
     beside "imported weights" $system/test_pretrained.py
     beside "report page" $system/test_report.py
     beside "advice of refusals" $system/test_remedies.py

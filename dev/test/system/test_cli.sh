@@ -87,7 +87,7 @@ assert header['transformer.h.1.mlp.c_fc.weight']['dtype'] == 'F32'
 assert json.load(open('run/step_00000004/config.json'))['n_embd'] == 32
 PY"
 
-# ---- options in a file, samples, and what a terminal shows
+# ---- options in a file, and samples
 check "the header says how it learns" \
     "grep -q '^optimizer adamw: beta1 0.9, beta2 0.95, eps 1e-08, weight decay 0.1, clip 1\$' out &&
     grep -q '^lr  *0.003 after a warm-up of 2 steps; cosine to 0.0003 at step 4\$' out &&
@@ -146,47 +146,6 @@ if [ -n "${MPIRUN:-}" ]; then
     mkdir both && timeout 240 "$mpirun" -np 2 "$fast" --config run/options.txt --out both/run >out 2>err
     check "  --config on 2 ranks" "[ $? = 0 ] && [ \$(wc -l <both/run/log.jsonl) = 4 ]"
 fi
-# in_terminal COLUMNS ARGUMENTS...: what is left on the screen of a terminal of COLUMNS columns; lines that were written
-# over go to `over`
-in_terminal() {
-    python3 - "$fast" "$@" <<'PY'
-import fcntl, os, pty, struct, subprocess, sys, termios
-train, columns, arguments = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-main, side = pty.openpty()
-fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-child = subprocess.Popen([train, *arguments], stdin=side, stdout=side, stderr=side, env=dict(os.environ, TERM="xterm"))
-os.close(side)
-text = b""
-try:
-    while more := os.read(main, 65536):
-        text += more
-except OSError:
-    pass
-assert child.wait() == 0
-over = open("over", "w")
-for line in text.decode().replace("\r\n", "\n").split("\n"):
-    screen = ""
-    for part in line.split("\r"):
-        screen = part + screen[len(part):]
-        print(part, file=over)
-    print(screen.rstrip())
-PY
-}
-in_terminal 120 --config run/options.txt --out seen --steps 60 --eval-every 25 --sample-every 0 >terminal
-check "in a terminal the lines of twenty steps and of validations stay" \
-    "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' terminal)\" = \"\$({ seq 3 3 60; seq 25 25 50; } | sort -n)\" ] &&
-    ! grep -q \$'\\033' terminal"
-for columns in 60 80 120; do
-    in_terminal $columns --config run/options.txt --steps 60 --eval-every 25 --sample-every 0 \
-        --out seen$columns >terminal
-    check "a step's line fits $columns columns" "[ \$(grep -c '^ *step ' over) = 60 ] && ! grep '^ *step ' over |
-        grep -qv 'loss [0-9.]* .* tok/s .*[0-9s] left *\$' && [ \$(grep '^ *step ' over | wc -L) -le $columns ] &&
-        [ \$(grep '^step ' terminal | wc -L) -le $columns ]"
-    check "and nothing of another is left in it" "! grep '^step ' terminal | grep -qv ' left\$'"
-done
-check "80 columns have room for more" "grep -q 'norm' over"
-in_terminal 30 --config run/options.txt --steps 6 --sample-every 0 --out seen30 >terminal
-check "what does not fit at all is cut" "[ \$(grep -c 'loss' over) -ge 6 ] && [ \$(grep '^loss' over | wc -L) -le 30 ]"
 "$fast" --config run/options.txt --steps 20 --eval-every 7 --log-every 5 --out every >out 2>err
 check "--log-every prints some, and logs all" \
     "[ \"\$(sed -n 's/^step *\([0-9]*\).*/\1/p' out | tr '\n' ' ')\" = '5 7 10 14 15 20 ' ] &&

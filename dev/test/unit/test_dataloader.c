@@ -293,6 +293,11 @@ static void test_refused_sources(void) {
             sources_close(&a), sources_close(&b), sources_close(&c);
         }
     check(wrong == 0, "texts agree with each other, and with tokens unless they are bytes: %d wrong", wrong);
+    Sources gpt2 = sources_or_die("s_gpt2.bin"), llama3 = sources_or_die("s_llama.bin");
+    Error error = {""};
+    check(!sources_agree(&gpt2, &llama3, true, &error) && !strstr(error.text, "--tokenizer"), "tokens of two: %s",
+          error.text);
+    sources_close(&gpt2), sources_close(&llama3);
     many[7 + 8 * (MAX_SOURCES - 1)] = 0;
     const struct {
         const char* list;

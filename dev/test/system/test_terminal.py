@@ -1,20 +1,12 @@
 #!/usr/bin/env python3
 """
-test_header.py: the header of a run fits the terminal: whatever the mesh and the mode, no line is wider than the screen,
-and the words are those that a file gets. (The lines of the steps: test_cli.sh.) It says which options have no effect,
-and which texts are probably not meant.
+test_terminal.py: what a run shows in a terminal. The header fits: whatever the mesh and the mode, no line is wider than
+the screen, and the words are those that a file gets. It says which options have no effect, and which texts are probably
+not meant. A step's line fits, too, and is written over, but for twenty steps and validations.
 
-    dev/test/system/test_header.py
+    dev/test/system/test_terminal.py
 """
-import fcntl
-import os
-import pty
-import re
-import struct
-import subprocess
-import sys
-import tempfile
-import termios
+import collections, fcntl, os, pty, re, struct, subprocess, sys, tempfile, termios
 
 sys.dont_write_bytecode = True
 from checks import check, finish
@@ -32,9 +24,11 @@ PICTURE = re.compile("(stage [0-9]|  |outer |busy )")  # or what may change from
 
 
 def in_terminal(columns, arguments):
+    """The exit status, and all that was written to a terminal of this many columns."""
     main, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
-    child = subprocess.Popen([TRAIN, *arguments], stdin=side, stdout=side, stderr=subprocess.DEVNULL)
+    child = subprocess.Popen([TRAIN, *arguments], stdin=side, stdout=side, stderr=subprocess.DEVNULL,
+                             env={**os.environ, "TERM": "xterm"})
     os.close(side)
     text = b""
     try:
@@ -45,11 +39,24 @@ def in_terminal(columns, arguments):
     return child.wait(), text.decode().replace("\r\n", "\n")
 
 
+def on_screen(line):
+    """What is left of a line whose parts were written over each other."""
+    screen = ""
+    for part in line.split("\r"):
+        screen = part + screen[len(part):]
+    return screen.rstrip()
+
+
+def lines_of(text):
+    """Lines of a header as they were before they were broken, without pictures."""
+    return [line for line in re.sub("\n {10}(?=[^ ])", " ", text).split("\n") if not PICTURE.match(line)]
+
+
 def dry_run(options):
     return subprocess.run([TRAIN, *options.split(), "--dry-run"], capture_output=True, text=True)
 
 
-def test_terminal():
+def test_header():
     for name in "x" * 90, "y" * 30:
         open(f"{name}.txt", "w").write("a text of one's own\n" * 1000)
     for run in RUNS:
@@ -61,11 +68,33 @@ def test_terminal():
             wide = [line for line in text.split("\n") if len(line) > columns and max(map(len, line.split())) < 50
                     and not (TABLE.match(line) and columns < 80 + 10 * ("vpp" in run))]
             check(status == 0 and not wide, f"    fits {columns} columns: {wide[:1]}")
-            words, expected = ([line for line in t.split("\n") if not PICTURE.match(line)]
-                               for t in (re.sub("\n {10}(?=[^ ])", " ", text),
-                                         re.sub("\n {10}(?=[^ ])", " ", plain.stdout)))
-            check(words == expected and len(words) > 8,
-                  f"    and says what a file gets: {[x for x in words if x not in expected][:1]}")
+            lines, expected = lines_of(text), lines_of(plain.stdout)
+            check(lines == expected and len(lines) > 8,
+                  f"    and says what a file gets: {[x for x in lines if x not in expected][:1]}")
+    words = " ".join(lines_of(dry_run("").stdout)).split()
+    check(not collections.Counter(words) - collections.Counter(in_terminal(6, ["--dry-run"])[1].split()),
+          "no word is lost in 6 columns")
+
+
+def test_steps():
+    with open("numbers", "w") as f:
+        f.write(" ".join(str(i) for i in range(12000)))
+    run = "--layers 2 --hidden 32 --heads 2 --seq 32 --micro-batch 2 --warmup 2 --data numbers --sample-every 0".split()
+    for columns in 60, 80, 120:
+        status, text = in_terminal(columns, [*run, "--steps", "60", "--eval-every", "25"])
+        written = [x for line in text.split("\n") for x in line.split("\r") if re.match(" *step ", x)]
+        screen = [x for x in map(on_screen, text.split("\n")) if x.startswith("step ")]
+        check(status == 0 and [int(x.split()[1].split("/")[0]) for x in screen]
+              == sorted({*range(3, 61, 3), 25, 50}) and "\033" not in text,
+              f"{columns} columns: the lines of twenty steps and of validations stay")
+        check(len(written) == 60 and all(re.search("loss [0-9.]* .* tok/s .*[0-9s] left *$", x) for x in written)
+              and max(map(len, [*written, *screen])) <= columns, "    a step's line fits")
+        check(all(x.endswith(" left") for x in screen), "    and nothing of another is left in it")
+        check(("norm" in written[0]) == (columns >= 80), "    80 columns have room for more")
+    _, text = in_terminal(30, [*run, "--steps", "6"])
+    cut = [x for x in re.split("[\r\n]", text) if "loss" in x]
+    check(len(cut) >= 6 and max(len(x) for x in cut if x.startswith("loss") or x.startswith("step")) <= 30,
+          "what does not fit at all is cut")
 
 
 # Options, and the one that has no effect then; or None.
@@ -102,7 +131,8 @@ def test_told():
 def main():
     with tempfile.TemporaryDirectory() as work:
         os.chdir(work)
-        test_terminal()
+        test_header()
+        test_steps()
         test_told()
     finish()
 
