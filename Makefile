@@ -12,7 +12,7 @@
 #
 # make DEVICE=cpu         the processor's cores       DEVICE=cuda       NVIDIA GPUs (the default where one is found)
 #                         DEVICE=emulated   the GPU's kernels on the processor: slow, for tests and debuggers
-# make PRECISION=bf16     parameters and activations: bf16 or fp32, on a GPU also fp16. The default is bf16 on GPUs, and
+# make PRECISION=bf16     parameters and activations: bf16 or fp32. The default is bf16 on GPUs, and
 #                         on processors that multiply it faster (AMX, AVX-512 BF16: "built for" below), elsewhere fp32
 # make GPU_ARCH="80 90"   GPUs to make code for; native: the one of this machine
 # make CC=clang           another compiler            ARCH=x86-64-v3    code for another processor than this one

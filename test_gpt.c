@@ -207,7 +207,7 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
         got.x = (float**)checked_malloc((size_t)(r->model.L + 1) * sizeof(float*), "test");
         for (int l = 0; l <= r->model.L; l++) got.x[l] = host_values(a->x[l], (int64_t)a->R * r->model.C);
     }
-    a->scale = (float)(NEEDS_LOSS_SCALE ? 1 : 1.0 / N); // and now become their gradient
+    a->scale = (float)(1.0 / N); // and now become their gradient
     chunk_forward(s, a);
     losses_add(s->sums + s->layout.tensors, a->head->losses, N);
     const Pass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};
@@ -215,10 +215,9 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     gradient_squares(s, 0);
     double* sums = (double*)checked_malloc((size_t)(s->layout.tensors + 1) * sizeof(double), "test");
     device_to_host(sums, s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
-    const double factor = NEEDS_LOSS_SCALE ? N : 1;
     int not_finite;
     got.loss = sums[s->layout.tensors] / N;
-    got.norm = gradient_norm(sums, s->layout.tensors, &not_finite) / factor;
+    got.norm = gradient_norm(sums, s->layout.tensors, &not_finite);
     free(sums);
     if (keep) {
         got.grads = host_floats(s->grads.all, s->layout.elements);
@@ -522,7 +521,7 @@ static void documents_pass(Alone* x, float* losses, int first, int B, int T, con
     a->inputs = x->batch.device + first;
     a->targets = a->inputs + x->batch.tokens;
     a->positions = positions;
-    a->scale = NEEDS_LOSS_SCALE ? 1 : 1.0f / (float)x->batch.tokens;
+    a->scale = 1.0f / (float)x->batch.tokens;
     chunk_forward(s, a);
     float* mine = host_floats(a->head->losses, B * T);
     memcpy(losses + first, mine, (size_t)(B * T) * sizeof(float));

@@ -11,7 +11,7 @@ parallel/tensor.h, parallel/pipeline.h and parallel/data.h are the three kinds o
 the update. trainer/ has everything around: options, data, checkpoints, log, watchdog.
 
 The same code runs on CPU cores and on GPUs: kernels/kernels.h has the kernels, kernels/device.h the memory. Parameters
-and activations are floatX, bf16 or float32, on a GPU also fp16 (make PRECISION=...); gradients of parameters, optimizer
+and activations are floatX, bf16 or float32 (make PRECISION=...); gradients of parameters, optimizer
 state, row statistics and losses are float32 everywhere. The host reads a kernel's output only after device_to_host.
 */
 #include "gpt.h"
@@ -31,7 +31,7 @@ state, row statistics and losses are float32 everywhere. The host reads a kernel
 // What a pass through a schedule has found so far; its sums are in stage.sums.
 typedef struct {
     double started, waited; // when it began; seconds spent waiting for other stages
-    double grad_scale;      // factor on the gradient in the update: clipping, and 1 / the loss scale
+    double grad_scale;      // factor on the gradient in the update: clipping
 } StepProgress;
 
 // Whether the host's clock measures the work. The host runs ahead of a GPU and waits for it only where a trace is
@@ -141,8 +141,7 @@ static void handle_nonfinite_step(Trainer* t, int not_finite) {
         return;
     }
     if (skips) append_text(text, sizeof text, ". It is number %d in a row", MAX_SKIPPED_IN_ROW);
-    append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup%s or a --clip",
-                t->loss_scale.window == 0 && gradient_factor(t) > 1 ? ", --loss-scale dynamic" : "");
+    append_text(text, sizeof text, ". Try a smaller --lr, a longer --warmup or a --clip");
     const Scope scope = not_finite >= 0 ? t->stage.grads.scope : t->stats_scope;
     if (scope == SCOPE_WORLD) comm_abort_all(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
@@ -177,7 +176,7 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
     const int tensors = layout->tensors;
-    const double started = seconds_now(), scale = gradient_factor(t);
+    const double started = seconds_now();
     double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
     comm_synchronize(&t->world);
     device_to_host(sums, stage->sums, (size_t)(tensors + 1) * sizeof(double));
@@ -186,17 +185,14 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     reduce_step_stats(t, sums);
     int not_finite;
     t->loss = sums[tensors] / step_tokens(t, t->stats_scope);
-    t->grad_norm = gradient_norm(sums, tensors, &not_finite) / scale;
+    t->grad_norm = gradient_norm(sums, tensors, &not_finite);
     if (!stage->grads.update) t->grad_norm = (double)NAN;
     if (stage->async) async_dp_set_compensation(stage, sums);
     t->bubble = step_bubble(t, progress->started, sums[tensors + 1]);
     free(sums);
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
-    progress->grad_scale /= scale;
-    t->health.overflowed = loss_scale_update(&t->loss_scale, isfinite(t->loss), not_finite < 0);
-    t->health.skipped = t->health.overflowed;
-    print_loss_scale(t, scale);
-    if (!t->health.overflowed && (not_finite >= 0 || !isfinite(t->loss)))
+    t->health.skipped = false;
+    if (not_finite >= 0 || !isfinite(t->loss))
         handle_nonfinite_step(t, not_finite);
     else
         t->health.skipped_in_row = 0;
@@ -243,7 +239,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
-    StepProgress progress = {seconds_now(), 0, 1 / gradient_factor(t)}; // without clipping updates come before NORM
+    StepProgress progress = {seconds_now(), 0, 1}; // without clipping updates come before NORM
     device_zero(stage->sums, (size_t)(stage->layout.tensors + 1) * sizeof(double));
     load_batch(t, input);
     for (int i = 0; i < input->schedule->n; i++) {

@@ -68,9 +68,7 @@ typedef struct {
     char tuning[CHECKPOINT_OPTIONS_TEXT]; // the learning rate's curve and others, as options; may change. "": not known
     double val_loss;                      // not finite if there was no validation at this step
     uint64_t data_checksum;               // of the content of --data (sources_checksum); 0: not known
-    int64_t held_out;  // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
-    double loss_scale; // of fp16 (trainer/loss_scale.h); 0: none
-    int64_t loss_scale_good_steps, loss_scale_skipped;
+    int64_t held_out; // blocks of every source to validate on (dataloader.h), 0: none; -1: not known
 } CheckpointState;
 
 // ---- A slice as runs of consecutive elements of a file ----------------------------------------------------------
@@ -678,11 +676,6 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
     checkpoint_hex(hex, state->data_checksum);
     if (state->data_checksum) append_text(text, size, "  \"data_checksum\": \"%s\",\n", hex);
     if (state->held_out >= 0) append_text(text, size, "  \"held_out_blocks\": %lld,\n", (long long)state->held_out);
-    if (state->loss_scale > 0)
-        append_text(text, size, "  \"loss_scale\": %.17g,\n  \"loss_scale_good_steps\": %lld,\n", state->loss_scale,
-                    (long long)state->loss_scale_good_steps);
-    if (state->loss_scale_skipped)
-        append_text(text, size, "  \"loss_scale_skipped\": %lld,\n", (long long)state->loss_scale_skipped);
     append_text(text, size, "  \"files\": {");
     for (int i = 0; i < list->files; i++) {
         const CheckpointFile* file = &list->file[i];

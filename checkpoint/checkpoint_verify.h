@@ -122,17 +122,6 @@ static inline bool checkpoint_load_optional(int64_t* value, const Json* json, co
     return !json_get(json->nodes, key) || json_get_integer(value, json, json->nodes, key, 0, most, error);
 }
 
-static inline bool checkpoint_load_loss_scale(CheckpointState* state, const Json* json, Error* error) {
-    const bool scaled = json_get(json->nodes, "loss_scale");
-    state->loss_scale = 0;
-    if (scaled && !json_get_number(&state->loss_scale, json, json->nodes, "loss_scale", error)) return false;
-    if (scaled && !(state->loss_scale >= 1 && state->loss_scale <= (double)FLT_MAX))
-        return json_fail(json, json->nodes, error, "\"loss_scale\" is not a number from 1 to 3.4e38");
-    return checkpoint_load_optional(&state->loss_scale_good_steps, json, "loss_scale_good_steps", INT64_MAX, 0,
-                                    error) &&
-           checkpoint_load_optional(&state->loss_scale_skipped, json, "loss_scale_skipped", state->step, 0, error);
-}
-
 static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
     const struct {
         const char* name;
@@ -153,7 +142,6 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     state->val_loss = (double)NAN;
     if (ok && json_get(json->nodes, "val_loss"))
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
-    ok = ok && checkpoint_load_loss_scale(state, json, error);
     const char* hex = "";
     state->data_checksum = 0;
     if (ok && json_get(json->nodes, "data_checksum"))

@@ -22,33 +22,22 @@ static inline void comm_mpi_check(int code, const Comm* c, const char* what) {
 }
 
 static inline MPI_Datatype comm_mpi_type(CommType type) {
-    const MPI_Datatype types[] = {MPI_FLOAT, MPI_DOUBLE,   MPI_INT32_T, MPI_INT64_T,
-                                  MPI_BYTE,  MPI_UINT16_T, MPI_UINT16_T};
+    const MPI_Datatype types[] = {MPI_FLOAT, MPI_DOUBLE, MPI_INT32_T, MPI_INT64_T, MPI_BYTE, MPI_UINT16_T};
     return types[type];
 }
 
-// sum += in (n) for 16-bit floats, computed in float32 and rounded to nearest after every step.
-static inline void comm_add_sixteen(const uint16_t* in, uint16_t* sum, int n, bool bf16) {
-    for (int i = 0; i < n; i++) {
-        if (bf16)
-            sum[i] = f32_to_bf16(bf16_to_f32(in[i]) + bf16_to_f32(sum[i]));
-        else
-            sum[i] = f32_to_f16(f16_to_f32(in[i]) + f16_to_f32(sum[i]));
-    }
+// sum += in (n) of bf16, computed in float32 and rounded to nearest after every step.
+static inline void comm_add_sixteen(const uint16_t* in, uint16_t* sum, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] = f32_to_bf16(bf16_to_f32(in[i]) + bf16_to_f32(sum[i]));
 }
 static inline void comm_add_bf16(void* in, void* sum, int* n, MPI_Datatype* type) {
     (void)type;
-    comm_add_sixteen((const uint16_t*)in, (uint16_t*)sum, *n, true);
-}
-static inline void comm_add_fp16(void* in, void* sum, int* n, MPI_Datatype* type) {
-    (void)type;
-    comm_add_sixteen((const uint16_t*)in, (uint16_t*)sum, *n, false);
+    comm_add_sixteen((const uint16_t*)in, (uint16_t*)sum, *n);
 }
 
 static inline MPI_Op comm_mpi_op(const CommRequest* r) {
-    const bool sixteen = r->type == COMM_BF16 || r->type == COMM_FP16;
-    if (sixteen && r->op != COMM_SUM) die("internal error: the maximum or minimum of 16-bit floats");
-    if (sixteen) return r->type == COMM_BF16 ? r->comm->job->add_bf16 : r->comm->job->add_fp16;
+    if (r->type == COMM_BF16 && r->op != COMM_SUM) die("internal error: the maximum or minimum of bf16");
+    if (r->type == COMM_BF16) return r->comm->job->add_bf16;
     if (r->op == COMM_SUM) return MPI_SUM;
     return r->op == COMM_MAX ? MPI_MAX : MPI_MIN;
 }
@@ -205,7 +194,6 @@ static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
     if (provided < MPI_THREAD_FUNNELED)
         die("this MPI does not allow threads at all: use one that has MPI_THREAD_FUNNELED");
     comm_mpi_check(MPI_Op_create(comm_add_bf16, true, &world->job->add_bf16), world, "begin");
-    comm_mpi_check(MPI_Op_create(comm_add_fp16, true, &world->job->add_fp16), world, "begin");
 }
 
 // Initializes a group from its new communicator, which inherits that errors are returned. A group of one needs none.
@@ -220,7 +208,6 @@ static inline void comm_mpi_end(Comm* world) {
     if (!comm_mpi_has_begun) return;
     comm_mpi_has_begun = false;
     MPI_Op_free(&world->job->add_bf16);
-    MPI_Op_free(&world->job->add_fp16);
     MPI_Finalize();
     world->mpi = MPI_COMM_NULL;
 }

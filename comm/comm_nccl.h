@@ -382,8 +382,7 @@ static inline void comm_wait_for_device(const Comm* world) {
 }
 
 static inline ncclDataType_t comm_nccl_type(CommType type) {
-    static const ncclDataType_t types[] = {ncclFloat32, ncclFloat64,  ncclInt32,  ncclInt64,
-                                           ncclUint8,   ncclBfloat16, ncclFloat16};
+    static const ncclDataType_t types[] = {ncclFloat32, ncclFloat64, ncclInt32, ncclInt64, ncclUint8, ncclBfloat16};
     return types[type];
 }
 

@@ -188,7 +188,7 @@ static inline void comm_plan_free(CommPlan* p) {
 
 // The plan that an operation follows, or NULL. All ranks get the same answer.
 static inline const CommPlan* comm_plan_of(const CommRequest* r) {
-    const bool floats = r->type == COMM_FLOAT || r->type == COMM_BF16 || r->type == COMM_FP16;
+    const bool floats = r->type == COMM_FLOAT || r->type == COMM_BF16;
     const bool sums = floats && r->op == COMM_SUM;
     const CommPlan* plan = NULL;
     if (!r->comm->plans || r->n == 0) return NULL;
@@ -264,9 +264,7 @@ static inline void plan_run_post(PlanRun* run, int item, char* buffer) {
 // sum += in (n).
 static inline void plan_add_up(char* sum, const char* in, int64_t n, CommType type) {
     if (type != COMM_FLOAT) {
-        for (int64_t i = 0; i < n; i += 1 << 30)
-            comm_add_sixteen((const uint16_t*)in + i, (uint16_t*)sum + i, (int)min_i64(1 << 30, n - i),
-                             type == COMM_BF16);
+        comm_add_sixteen((const uint16_t*)in, (uint16_t*)sum, n);
         return;
     }
     float* RESTRICT a = (float*)sum;

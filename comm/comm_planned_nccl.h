@@ -27,7 +27,6 @@ void plan_add_on(cudaStream_t stream, char* sum, const char* in, int64_t n) {
 static inline void plan_add_up_on(cudaStream_t stream, char* sum, const char* in, int64_t n, CommType type) {
     if (type == COMM_FLOAT) plan_add_on<float>(stream, sum, in, n);
     if (type == COMM_BF16) plan_add_on<bf16>(stream, sum, in, n);
-    if (type == COMM_FP16) plan_add_on<fp16>(stream, sum, in, n);
 }
 
 // Rows [first, the result) are one step's.

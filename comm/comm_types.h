@@ -18,12 +18,10 @@ typedef int MPI_Comm, MPI_Request, MPI_Op;
 #endif
 
 // Tables have the order of these constants.
-typedef enum { COMM_FLOAT, COMM_DOUBLE, COMM_INT32, COMM_INT64, COMM_BYTE, COMM_BF16, COMM_FP16 } CommType;
+typedef enum { COMM_FLOAT, COMM_DOUBLE, COMM_INT32, COMM_INT64, COMM_BYTE, COMM_BF16 } CommType;
 // The type of parameters and activations: floatX.
 #if defined(PRECISION_BF16)
 #define COMM_FLOATX COMM_BF16
-#elif defined(PRECISION_FP16)
-#define COMM_FLOATX COMM_FP16
 #else
 #define COMM_FLOATX COMM_FLOAT
 #endif
@@ -53,7 +51,7 @@ typedef enum {
 // The state that all groups of this process share.
 typedef struct {
     char device_text[96];      // the backend of device memory
-    MPI_Op add_bf16, add_fp16; // MPI has no 16-bit floats
+    MPI_Op add_bf16;           // MPI has no bf16
     bool planned;              // some groups have plans
     struct PlanRun* runs;      // unfinished operations by plan (comm_planned.h)
     bool threads;              // several threads may call MPI at once
@@ -126,7 +124,7 @@ static inline const char* comm_kind_name(CommKind kind) {
 }
 
 static inline int64_t comm_type_bytes(CommType type) {
-    static const int64_t bytes[] = {4, 8, 4, 8, 1, 2, 2};
+    static const int64_t bytes[] = {4, 8, 4, 8, 1, 2};
     return bytes[type];
 }
 

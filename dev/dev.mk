@@ -8,7 +8,7 @@
 # make torture               200 killed runs, 500 damaged checkpoints, full disks (15 minutes; KILLS= BROKEN= MINUTES=)
 # make kernel_tests          more tests of the CUDA kernels on the emulator
 # make check_transformers    weights and models exchanged with Hugging Face (pip install torch transformers; a minute)
-# make check_precision DATA=text.txt  loss curves of bf16 beside float32 (5 minutes); DEVICE=emulated: and of fp16 (10)
+# make check_precision DATA=text.txt  loss curves of bf16 beside float32 (5 minutes; DEVICE=emulated: 7)
 # make compare_tokenizers VOCAB="tokenizer.json ..."  16 MB of texts beside tiktoken and tokenizers (pip install them)
 # make assembly              registers, occupancy, memory accesses, instructions of the CUDA kernels (KERNEL=word)
 # make assembly_check        what their machine code has to be like for three GPUs, and faults planted in it
@@ -35,8 +35,7 @@ $(if $(and $(filter $(tests_goals),$(MAKECMDGOALS)),$(filter cpubf16,$(DEVICE)$(
     the precision of every program themselves: drop PRECISION=bf16))
 $(if $(and $(filter openblas,$(BLAS)),$(filter cpubf16,$(DEVICE)$(PRECISION))),$(error BLAS=openblas multiplies \
     float32: drop it, or take PRECISION=fp32))
-$(call one_of,PRECISION,bf16 fp16 fp32)
-$(if $(filter cpufp16,$(DEVICE)$(PRECISION)),$(error PRECISION=fp16 is for GPUs: take bf16 or fp32, or DEVICE=emulated))
+$(call one_of,PRECISION,bf16 fp32)
 bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32$(comma) unless it has AMX or AVX-512 BF16)
 fp32_how = $(if $(bf16_unit),(PRECISION=bf16: $(bf16_how)))
 cpu_how = $(if $(filter cpu,$(DEVICE)),$(if $(filter bf16,$(PRECISION)),$(bf16_how),$(fp32_how)))
@@ -74,12 +73,12 @@ in_folder = $(if $(filter cpu,$(DEVICE)),$(PRECISION:fp32=),$(DEVICE)/$(PRECISIO
 test_gpt: $(BUILD)/$(in_folder:%=%/)test_gpt $(BUILD)/precision
 	cp $< $@
 
-precisions = bf16 fp16 fp32
+precisions = bf16 fp32
 O0_PROGRAMS := $(addprefix sanitized/,train_gpt fuzz_readers $(addprefix test_,async_dp async_schedule comm \
     comm_planned comm_progress_thread evaluate health layout planner_measured planner_modes planner_search \
     planner_step safetensors trace)) emulated/bf16/compare $(precisions:%=emulated/%/launches)
 O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_measured planner_search trainer) \
-    $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer emulated/fp16/train_gpt
+    $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer
 O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_kernels_bits test_kernels_update test_attention)
 
 # ---- tests
@@ -109,8 +108,8 @@ GPU_full := $(foreach p,$(precisions),$(KERNEL_TESTS:%=emulated/$(p)/%)) emulate
     emulated/bf16/preflight_tma \
     $(foreach s,emulated asan,$(s)/bf16/cuda_emulator $(s)/bf16/cuda_bugs $(s)/bf16/cuda_hopper_bugs)
 GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hopper_bugs asan/bf16/cuda_matmul_fake \
-    $(foreach p,fp16 fp32,emulated/$(p)/cuda_matmul_fake) $(foreach s,asan tsan,$(s)/fp32/cuda_attention) \
-    $(foreach p,$(precisions),emulated/$(p)/test_gpt) $(foreach p,bf16 fp16,emulated/$(p)/test_health) \
+    emulated/fp32/cuda_matmul_fake $(foreach s,asan tsan,$(s)/fp32/cuda_attention) \
+    $(foreach p,$(precisions),emulated/$(p)/test_gpt) emulated/bf16/test_health \
     emulated/bf16/test_evaluate emulated/bf16/test_trainer emulated/bf16/bench_gpu
 GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl emulated/bf16/compare \
     asan/bf16/train_gpt

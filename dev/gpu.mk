@@ -4,7 +4,7 @@
 cuda_version := $(if $(NVCC),$(shell $(NVCC) --version | sed -n 's/.*release \([0-9]*\).*/\1/p'))
 known_archs := $(if $(NVCC),$(shell $(NVCC) --list-gpu-arch 2>/dev/null))
 nvcc_archs := $(patsubst compute_%,%,$(filter compute_80 compute_90 compute_100,$(or $(known_archs),compute_80)))
-precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,$(if $(filter fp16,$(1)),FP16,FP32))
+precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,FP32)
 native_arch = $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
 gpu_archs := $(patsubst 90,90a,$(patsubst native,$(or $(native_arch),native),$(GPU_ARCH)))
 gencode = $(if $(filter native,$(1)),-arch=native,$(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a)))
@@ -84,5 +84,5 @@ $(BUILD)/assembly/$(1)/sm_%.cubin: train_gpt.cu $(BUILD)/flags
 	$(NVCC) -std=c++17 -O3 $(NVCC_FLAGS) $(CUDA_INCLUDES) -gencode=arch=compute_$$*,code=sm_$$* $(precision_flag) \
 	    -x cu -cubin -MMD -MP -MF $$@.d -MT $$@ $$< -o $$@
 endef
-$(foreach p,bf16 fp16 fp32,$(eval $(call gpu_rules,$(p))))
+$(foreach p,bf16 fp32,$(eval $(call gpu_rules,$(p))))
 assembly_of = $(foreach a,80 90a 100,$(BUILD)/assembly/$(1)/sm_$(a).cubin)

@@ -12,17 +12,15 @@ not on how the tensor is sharded. That is why groups begin where first + i is a 
 
 #include "tensor_ranges.h"
 
-// x, rounded to a neighbour: the last bits, which T cannot hold (bf16: 16, fp16: 13), become 0 after a random number of
+// x, rounded to a neighbour: the last bits, which T cannot hold (bf16: 16), become 0 after a random number of
 // as many bits was added. Numbers that T can hold are unchanged, and finite numbers stay finite.
 template <class T>
 __device__ __forceinline__ T round_randomly(float x, uint32_t random) {
-    constexpr bool is_fp16 = std::is_same<T, fp16>::value;
-    constexpr uint32_t mask = is_fp16 ? 0x1fffu : 0xffffu;
-    constexpr float largest = is_fp16 ? 65504.0f : 0x1.fep127f;
-    const float size = fabsf(x), lift = is_fp16 && size < 0x1p-14f ? 0x1p-14f : 0.0f; // below, fp16 has steps of 2^-24
+    constexpr uint32_t mask = 0xffffu;
+    const float size = fabsf(x);
     if (!(size < INFINITY)) return (T)x;
-    const float y = __uint_as_float((__float_as_uint(size + lift) + (random & mask)) & ~mask) - lift;
-    return (T)copysignf(fminf(y, largest), x);
+    const float y = __uint_as_float((__float_as_uint(size) + (random & mask)) & ~mask);
+    return (T)copysignf(fminf(y, 0x1.fep127f), x);
 }
 
 // The rule of an optimizer: its parameters, whether it keeps a mean of squares v, the value of `decay` for tensors that

@@ -138,8 +138,8 @@ __device__ __forceinline__ void multiply_rows(float (&c)[2][N / 8][4], const Lef
             ldmatrix_x4(b, right + (n * 16 + lane / 16 * 8 + lane % 8) * flash_row<HS> + k * 16 + lane / 8 % 2 * 8);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                mma_m16n8k16<floatX>(c[m][2 * n], a[m], {b[0], b[1]});
-                mma_m16n8k16<floatX>(c[m][2 * n + 1], a[m], {b[2], b[3]});
+                mma_m16n8k16(c[m][2 * n], a[m], {b[0], b[1]});
+                mma_m16n8k16(c[m][2 * n + 1], a[m], {b[2], b[3]});
             }
         }
     }
@@ -158,8 +158,8 @@ __device__ __forceinline__ void multiply_columns(float (&c)[2][HS / 8][4], const
             ldmatrix_x4_trans(b, right + (k * 16 + lane % 16) * flash_row<HS> + n * 16 + lane / 16 * 8);
 #pragma unroll
             for (int m = 0; m < 2; m++) {
-                mma_m16n8k16<floatX>(c[m][2 * n], a[k][m], {b[0], b[1]});
-                mma_m16n8k16<floatX>(c[m][2 * n + 1], a[k][m], {b[2], b[3]});
+                mma_m16n8k16(c[m][2 * n], a[k][m], {b[0], b[1]});
+                mma_m16n8k16(c[m][2 * n + 1], a[k][m], {b[2], b[3]});
             }
         }
     }

@@ -2,7 +2,7 @@
 cuda_utils.cuh: all that the kernels need of CUDA beyond the language itself. The same source is compiled by nvcc for a
 GPU, and by any C++ compiler for the CPU, where cuda_emulator.h replaces CUDA.
 
-    floatX                  the type of parameters and activations: bf16, fp16 or float (make PRECISION=...)
+    floatX                  the type of parameters and activations: bf16 or float (make PRECISION=...)
     launch()                kernel<<<grid, block>>>(...), checked
     dynamic_shared()        extern __shared__
     Packed                  several numbers that move as one, up to 16 bytes
@@ -19,7 +19,6 @@ fixed order, without float atomics: the same input gives the same bits.
 #include "../util/base.h"
 #ifdef __CUDACC__
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <type_traits>
 #include <utility>
 #else
@@ -27,15 +26,12 @@ fixed order, without float atomics: the same input gives the same bits.
 #endif
 
 typedef __nv_bfloat16 bf16;
-typedef __half fp16;
 
-#if !defined(PRECISION_FP32) && !defined(PRECISION_FP16) && !defined(PRECISION_BF16)
+#if !defined(PRECISION_FP32) && !defined(PRECISION_BF16)
 #define PRECISION_BF16
 #endif
 #if defined(PRECISION_BF16)
 typedef bf16 floatX;
-#elif defined(PRECISION_FP16)
-typedef fp16 floatX;
 #else
 typedef float floatX;
 #endif
@@ -186,22 +182,15 @@ __device__ __forceinline__ float exp_fast(float x) { return exp2_fast(1.44269504
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
 #endif
 
-// d += A B: a 16x8 tile of floats, A 16x16 (rows of k), B 16x8 (columns of k), of bf16 or fp16; one warp.
-template <class T>
+// d += A B: a 16x8 tile of floats, A 16x16 (rows of k), B 16x8 (columns of k), of bf16; one warp.
 __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
 #ifdef __CUDACC__
-    if constexpr (std::is_same<T, bf16>::value)
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-    else
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                     "{%0,%1,%2,%3};"
-                     : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+                 "{%0,%1,%2,%3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 #else
-    cuda_on_cpu::mma<T>(d, a, b);
+    cuda_on_cpu::mma<bf16>(d, a, b);
 #endif
 }
 

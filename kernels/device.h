@@ -6,7 +6,7 @@ activations except through the kernels and these functions, so the same source r
     a GPU           USE_CUDA, compiled by nvcc: cudaMalloc, cudaMemcpy                        (kernels/NAME.cuh)
     an emulated GPU USE_CUDA, compiled by g++: the same through dev/emulator/cuda_emulator.h
 
-    floatX          the type of parameters and activations: bf16 or float32, on a GPU also fp16
+    floatX          the type of parameters and activations: bf16 or float32
     Arena           one block of device memory per purpose, whose size is planned before it is allocated
 
 Work on a GPU is asynchronous: kernels run one after the other on one stream, and the host continues. device_to_host and
@@ -33,18 +33,11 @@ enum {
 #else
     DEVICE_IS_HOST = 1,
 #endif
-    HAS_MASTER_WEIGHTS = sizeof(floatX) < sizeof(float), // the optimizer keeps the parameters in float32, too
-#ifdef PRECISION_FP16
-    NEEDS_LOSS_SCALE = 1 // fp16 rounds numbers below 6e-8 to 0
-#else
-    NEEDS_LOSS_SCALE = 0
-#endif
+    HAS_MASTER_WEIGHTS = sizeof(floatX) < sizeof(float) // the optimizer keeps the parameters in float32, too
 };
 
 #if defined(PRECISION_BF16)
 #define FLOATX_NAME "bf16"
-#elif defined(PRECISION_FP16)
-#define FLOATX_NAME "fp16"
 #else
 #define FLOATX_NAME "fp32"
 #endif

@@ -203,10 +203,9 @@ static inline TensorMap tensor_map(const T* base, int64_t columns, int64_t rows,
     const cuuint64_t size[3] = {(cuuint64_t)columns, (cuuint64_t)rows, (cuuint64_t)batches};
     const cuuint64_t stride[2] = {(cuuint64_t)row_stride * 2, (cuuint64_t)batch_stride * 2}; // bytes
     const cuuint32_t box[3] = {tile_columns, (cuuint32_t)box_rows, 1}, step[3] = {1, 1, 1};
-    const CUresult e =
-        encode(&map, std::is_same<T, bf16>::value ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
-               3, (void*)base, size, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const CUresult e = encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, (void*)base, size, stride, box, step,
+                              CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (e != CUDA_SUCCESS)
         die("CUDA: cuTensorMapEncodeTiled refuses (%d) %lld x %lld x %lld, strides %lld, %lld, boxes of %d rows",
             (int)e, (long long)batches, (long long)rows, (long long)columns, (long long)batch_stride,
@@ -356,10 +355,6 @@ template <>
 struct WgmmaType<bf16> {
     static constexpr char name[] = "bf16";
 };
-template <>
-struct WgmmaType<fp16> {
-    static constexpr char name[] = "f16";
-};
 #define HOPPER_LIST_32                                                                                                 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"                                             \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -374,7 +369,7 @@ struct WgmmaType<fp16> {
 #define HOPPER_D32(i) HOPPER_D16(i), HOPPER_D16(i + 16)
 #define HOPPER_D64(i) HOPPER_D32(i), HOPPER_D32(i + 32)
 
-// d (+)= A B, of bf16 or fp16, with float sums: d is the thread's n / 2 numbers of 64 x n; A and B tiles in shared
+// d (+)= A B, of bf16, with float sums: d is the thread's n / 2 numbers of 64 x n; A and B tiles in shared
 // memory.
 template <class T, int half_n, Major a_major, Major b_major>
 __device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate) {

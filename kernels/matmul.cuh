@@ -151,7 +151,7 @@ static inline void linear_backward_bias(float* db, const floatX* dout, int N, in
 }
 
 #if defined(CUDA_ON_CPU) && !defined(USE_CUBLASLT)
-// ---- Without a GPU: one CUDA thread calls the reference, of bf16, or for fp16 of float32, rounded once. ---------
+// ---- Without a GPU: one CUDA thread calls the reference, of bf16. ---------
 
 static inline reference::floatX* matmul_numbers(const floatX* x, int64_t n) {
     reference::floatX* y = (reference::floatX*)checked_malloc((size_t)n * sizeof *y, "a product");
@@ -223,8 +223,6 @@ static inline void linear_no_autotune(bool on) { (void)on; }
 
 #if defined(PRECISION_FP32)
 static const cudaDataType MATMUL_TYPE = CUDA_R_32F;
-#elif defined(PRECISION_FP16)
-static const cudaDataType MATMUL_TYPE = CUDA_R_16F;
 #else
 static const cudaDataType MATMUL_TYPE = CUDA_R_16BF;
 #endif

@@ -2,7 +2,7 @@
 mfu.cuh: the peak FLOP/s of a GPU, by the name that its driver reports: the reference for a training run's utilisation
 (MFU).
 
-bf16, fp16 builds    products of 16-bit numbers by the tensor cores, added up in float32, dense: data sheets of recent
+bf16 builds    products of 16-bit numbers by the tensor cores, added up in float32, dense: data sheets of recent
                      GPUs print twice that, for sparse matrices (half zeros). GeForce cards sum in float32 at half the
                      rate of fp16; the float32 rate counts here.
 fp32 builds          float32 multiply-adds by the CUDA cores: no TF32, see matmul.cuh.
@@ -16,36 +16,33 @@ made for one country is not taken for the card it resembles; an unknown name giv
 #include "device.h"
 
 typedef struct {
-    const char* name;        // a * at the end stands for anything
-    double bf16, fp16, fp32; // TFLOP/s
+    const char* name;  // a * at the end stands for anything
+    double bf16, fp32; // TFLOP/s
 } GpuPeak;
 
 // The first match counts.
 static const GpuPeak GPU_PEAKS[] = {
     // NVIDIA, "H100 Tensor Core GPU Architecture" (2022); data sheets of H100, H200 and GH200
-    {"NVIDIA H100 80GB HBM3", 989.4, 989.4, 66.9}, // SXM5, 700 W
-    {"NVIDIA H100 PCIe", 756.0, 756.0, 51.2},
-    {"NVIDIA H100 NVL", 835.5, 835.5, 60.0},
-    {"NVIDIA H200", 989.4, 989.4, 66.9}, // SXM
-    {"NVIDIA H200 NVL", 835.5, 835.5, 60.0},
-    {"NVIDIA GH200 480GB", 989.4, 989.4, 66.9},
-    {"NVIDIA GH200 144G HBM3e", 989.4, 989.4, 66.9},
+    {"NVIDIA H100 80GB HBM3", 989.4, 66.9}, // SXM5, 700 W
+    {"NVIDIA H100 PCIe", 756.0, 51.2},
+    {"NVIDIA H100 NVL", 835.5, 60.0},
+    {"NVIDIA H200", 989.4, 66.9}, // SXM
+    {"NVIDIA H200 NVL", 835.5, 60.0},
+    {"NVIDIA GH200 480GB", 989.4, 66.9},
+    {"NVIDIA GH200 144G HBM3e", 989.4, 66.9},
     // "HGX B200" and "GB200 NVL72" data sheets, for one GPU
-    {"NVIDIA B200", 2250.0, 2250.0, 75.0},
-    {"NVIDIA GB200", 2500.0, 2500.0, 80.0},
+    {"NVIDIA B200", 2250.0, 75.0},
+    {"NVIDIA GB200", 2500.0, 80.0},
     // "A100 Tensor Core GPU Architecture" (2020): the same for SXM and PCIe, 40 and 80 GB
-    {"NVIDIA A100-*", 312.0, 312.0, 19.5},
-    {"NVIDIA A100 80GB PCIe", 312.0, 312.0, 19.5},
+    {"NVIDIA A100-*", 312.0, 19.5},
+    {"NVIDIA A100 80GB PCIe", 312.0, 19.5},
     // data sheets of L4 and L40S; "Ada GPU Architecture" (2022), "RTX Blackwell GPU Architecture" (2025), "Ampere GA102
     // GPU Architecture" (2020)
-    {"NVIDIA L4", 121.0, 121.0, 30.3},
-    {"NVIDIA L40S", 362.1, 362.1, 91.6},
-    {"NVIDIA GeForce RTX 5090", 209.5, 209.5, 104.8},
-    {"NVIDIA GeForce RTX 4090", 165.2, 165.2, 82.6},
-    {"NVIDIA GeForce RTX 3090", 71.0, 71.0, 35.6},
-    // "Tesla V100 GPU Architecture" (2017): no bf16
-    {"Tesla V100-SXM2-*", 0.0, 125.0, 15.7},
-    {"Tesla V100-PCIE-*", 0.0, 112.0, 14.0},
+    {"NVIDIA L4", 121.0, 30.3},
+    {"NVIDIA L40S", 362.1, 91.6},
+    {"NVIDIA GeForce RTX 5090", 209.5, 104.8},
+    {"NVIDIA GeForce RTX 4090", 165.2, 82.6},
+    {"NVIDIA GeForce RTX 3090", 71.0, 35.6},
 };
 
 static inline bool gpu_name_fits(const char* name, const char* pattern) {
@@ -60,8 +57,6 @@ static inline double gpu_peak_flops(const char* name) {
         if (!gpu_name_fits(name, p->name)) continue;
 #if defined(PRECISION_FP32)
         return 1e12 * p->fp32;
-#elif defined(PRECISION_FP16)
-        return 1e12 * p->fp16;
 #else
         return 1e12 * p->bf16;
 #endif

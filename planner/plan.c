@@ -87,8 +87,7 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_int("global-batch", &o->batch, 1, 1 << 30, "sequences in one update"),
         option_float("tokens", &o->tokens, 1, 1e18, "to train on: how many days that takes"),
         option_string("software", &o->software, "NAME", "whose kernels: threefold, megatron-2021, ... [threefold]"),
-        option_choice("precision", &o->precision, "any|bf16|fp16|fp32",
-                      "of its values, where threefold is the software"),
+        option_choice("precision", &o->precision, "any|bf16|fp32", "of its values, where threefold is the software"),
         option_float("margin", &o->margin, 0, 1e6, "GB of the memory that stay free [5 % of it]"),
         option_heading("what is settled already [searched]"),
         option_int("tp", &o->t, 1, 1 << 16, "tensor-parallel ranks"),
@@ -143,11 +142,11 @@ static PlanOptions plan_options_default(void) {
 
 // ---- The question -----------------------------------------------------------------------------------------------
 
-static const char* const precision_names[] = {"any", "bf16", "fp16", "fp32"};
+static const char* const precision_names[] = {"any", "bf16", "fp32"};
 
 static const Software* read_software(const PlanOptions* o, const Cluster* cluster) {
     static const char* const own[2][2] = {{"threefold", "threefold-fp32"}, {"threefold-cpu-bf16", "threefold-cpu"}};
-    const bool cores = cluster->cores > 0, single = o->precision == 0 ? cores : o->precision == 3;
+    const bool cores = cluster->cores > 0, single = o->precision == 0 ? cores : o->precision == 2;
     const Software* s = software_find(o->software ? o->software : own[cores][single]);
     char names[256] = "";
     for (int i = 0; i < SOFTWARES; i++) strcat(strcat(names, " "), softwares[i].name);
@@ -202,8 +201,6 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     Question q = {};
     Error error;
     if (!methods_read(methods, &o->model, table, n, o->search, &error)) die_usage("%s", error.text);
-    if (o->precision == 2 && async_schedule_are_late(&methods->list[methods->n - 1].async))
-        die_usage("--precision fp16: --dp-mode needs a fixed --loss-scale; use bf16");
     q.methods = methods->list;
     q.methods_count = methods->n;
     q.sites = (int)o->model.sites;

@@ -177,9 +177,6 @@ static inline double step_tokens(const Trainer* t, Scope scope) {
     return scope == SCOPE_SITE ? tokens / t->stage.layout.mesh.sites : tokens;
 }
 
-// The factor on the mean loss in backward passes, by which the update divides.
-static inline double gradient_factor(const Trainer* t) { return NEEDS_LOSS_SCALE ? t->loss_scale.scale : 1; }
-
 // Binds activations to micro-batch k in a chunk.
 static inline void bind_microbatch(const Trainer* t, Activations* acts, const StepInput* input, int chunk, int k) {
     const Stage* stage = &t->stage;
@@ -191,7 +188,7 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
     if (t->settings.document_mask) acts->positions = batch_positions(t, t->batch.device, k);
     acts->scale = 0;
     if (!input->trains) return;
-    acts->scale = (float)(gradient_factor(t) / step_tokens(t, stage->grads.scope)); // the mean loss times the factor
+    acts->scale = (float)(1 / step_tokens(t, stage->grads.scope)); // the mean loss
 }
 
 // The elements of one message about micro-batch k between two stages.

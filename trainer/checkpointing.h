@@ -69,10 +69,7 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
                              "",
                              t->val_loss,
                              t->data_checksum,
-                             t->held_out,
-                             NEEDS_LOSS_SCALE ? t->loss_scale.scale : 0,
-                             t->loss_scale.good_steps,
-                             t->loss_scale.skipped};
+                             t->held_out};
     if (t->stage.async) async_dp_text(state.async_plan, sizeof state.async_plan, &t->stage);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
@@ -284,15 +281,6 @@ static inline void print_tuning(const Trainer* t, const CheckpointState* now, co
     if (is_main(t) && changes[0]) print_line("resume    with %s", changes);
 }
 
-// A fixed --loss-scale wins over the checkpoint's.
-static inline void resume_loss_scale(Trainer* t, const CheckpointState* state) {
-    LossScale* s = &t->loss_scale;
-    s->skipped = state->loss_scale_skipped;
-    if (s->window == 0 || state->loss_scale == 0) return;
-    s->scale = state->loss_scale;
-    s->good_steps = state->loss_scale_good_steps;
-}
-
 // Refuses a checkpoint of another run than this one, before its weights are read.
 static inline void check_same_run(const CheckpointState* now, const CheckpointState* then, const char* path) {
     if (strcmp(now->optimizer, then->optimizer) != 0)
@@ -352,7 +340,6 @@ static inline bool resume_checkpoint(Trainer* t) {
     resume_data(t, &state, path);
     t->step = state.step;
     t->sequences = state.sequences;
-    resume_loss_scale(t, &state);
     recast_parameters(&t->stage, o->seed, optimizer_steps_at(t, t->step));
     if (t->stage.async) async_dp_resume(&t->stage);
     if (is_main(t)) print_line("resume    %s: step %lld", path, (long long)t->step);

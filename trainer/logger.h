@@ -92,17 +92,6 @@ static void print_step(const Trainer* t, double seconds, double mfu, double seco
     fflush(stdout);
 }
 
-// Prints one more line where a step has changed the loss scale.
-static void print_loss_scale(const Trainer* t, double before) {
-    const LossScale* s = &t->loss_scale;
-    if (!is_main(t) || s->scale == before) return;
-    end_line();
-    printf("scale     step %lld: loss scale %.12g -> %.12g", (long long)t->step + 1, before, s->scale);
-    if (t->health.overflowed)
-        printf(", as its gradient is not finite; nothing was updated (%lld skipped so far)", (long long)s->skipped);
-    printf("\n");
-}
-
 // Prints one more line where the loss or the gradient norm is an outlier.
 static void print_outliers(const Trainer* t) {
     const StepHealth* health = &t->health;
@@ -271,8 +260,6 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
     const StepHealth* health = &t->health;
     if (health->skipped) fprintf(log, ",\"skipped\":true");
-    if (health->overflowed) fprintf(log, ",\"overflows\":%lld", (long long)t->loss_scale.skipped);
-    if (NEEDS_LOSS_SCALE) log_number(log, "loss_scale", t->loss_scale.scale, 17);
     if (is_outlier(&t->settings, health->loss_score)) fprintf(log, ",\"loss_z\":%.2f", health->loss_score);
     if (is_outlier(&t->settings, health->norm_score)) fprintf(log, ",\"grad_norm_z\":%.2f", health->norm_score);
     if (t->evaluated) log_evaluations(log, t);

@@ -80,11 +80,6 @@ static inline bool settings_async_config(AsyncConfig* config, const Settings* o,
     if (o->on_nan && async_schedule_are_late(&r))
         return fail(error, "--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one",
                     dp_mode_names[o->dp_mode]);
-    if (settings_loss_scale(o).window > 0 && async_schedule_are_late(&r))
-        return fail(error,
-                    "--dp-mode %s needs a fixed loss scale, as its sites do not wait for each other to skip a step "
-                    "together; add --loss-scale %lld",
-                    dp_mode_names[o->dp_mode], (long long)o->initial_loss_scale);
     if (r.fragments > r.period)
         return fail(error,
                     "--fragments %d is more than --local-steps %lld: each is sent in a step of its own; use fewer",

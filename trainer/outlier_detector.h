@@ -60,7 +60,6 @@ typedef struct {
     OutlierDetector loss, norm; // of the losses, and of the logarithms of the gradient norms
     int32_t skipped_in_row;     // steps
     bool skipped;               // the last step
-    bool overflowed;            // the last step, so that it was skipped: see loss_scale.h
     double loss_score, norm_score, loss_expected, norm_expected; // of the last step
 } StepHealth;
 
@@ -89,7 +88,6 @@ static inline double logged_number(const char* line, const char* name) {
 // health_step of a line of the resumed run's log.
 static inline void health_logged(StepHealth* health, const char* line) {
     health->skipped = strstr(line, "\"skipped\":true") != NULL;
-    health->overflowed = strstr(line, "\"overflows\":") != NULL;
-    health->skipped_in_row = health->skipped && !health->overflowed ? health->skipped_in_row + 1 : 0;
+    health->skipped_in_row = health->skipped ? health->skipped_in_row + 1 : 0;
     health_step(health, logged_number(line, "\"loss\":"), logged_number(line, "\"grad_norm\":"));
 }

@@ -14,7 +14,6 @@ Every rank reads the same command line and derives the same values, so all ranks
 #include "../util/options.h"
 #include "../parallel/schedule.h"
 #include "../methods/async_schedule.h"
-#include "loss_scale.h"
 #include "lr_schedule.h"
 
 #include <ctype.h>
@@ -45,9 +44,7 @@ typedef struct {
     int caat_scale, caat_grad_dtype; // choices
     double lr, min_lr;               // -1: by settings_rates
     double weight_decay, beta1, beta2, eps, clip, muon_momentum;
-    int64_t warmup;         // -1: by settings_rates
-    const char* loss_scale; // a number, or dynamic; NULL: dynamic where fp16 needs one
-    int64_t initial_loss_scale, loss_scale_window;
+    int64_t warmup; // -1: by settings_rates
     int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog,
         check_replicas_every;
     int on_nan; // choice
@@ -83,8 +80,6 @@ static inline Settings settings_default(void) {
     s.eps = 1e-8;
     s.clip = 1;
     s.warmup = -1;
-    s.initial_loss_scale = 65536;
-    s.loss_scale_window = 2000;
     s.steps = 1000;
     s.log_every = 1;
     s.eval_every = 200;
@@ -260,12 +255,6 @@ static inline void add_optimizer_options(OptionTable* table, Settings* s) {
         option_float("beta2", &s->beta2, 0, 0.999999, "AdamW: decay of the second moment"),
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
         option_float("clip", &s->clip, 0, 1e30, "largest norm of the gradient; 0 = never clip"),
-        option_string("loss-scale", &s->loss_scale, "N|dynamic",
-                      "fp16: factor on the loss in backward passes; dynamic: halves where the gradient is not finite, "
-                      "whose step is skipped, and doubles again [dynamic]"),
-        option_int("initial-loss-scale", &s->initial_loss_scale, 1, big, "fp16: the first dynamic one"),
-        option_int("loss-scale-window", &s->loss_scale_window, 1, big,
-                   "fp16: steps with a finite gradient after which it doubles"),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }
@@ -530,30 +519,6 @@ static inline OptimizerConfig settings_optimizer(const Settings* o) {
     return config;
 }
 
-// The loss scale at the first step: 1 except in fp16.
-static inline LossScale settings_loss_scale(const Settings* o) {
-    const bool dynamic = !o->loss_scale || strcmp(o->loss_scale, "dynamic") == 0;
-    LossScale s = {1, 0, 0, 0};
-    char* end;
-    if (!NEEDS_LOSS_SCALE || !settings_is_training(o)) return s;
-    s.scale = dynamic ? (double)o->initial_loss_scale : strtod(o->loss_scale, &end);
-    s.window = dynamic ? o->loss_scale_window : 0;
-    if (!dynamic && (*end || !(s.scale >= 1 && s.scale <= (double)FLT_MAX)))
-        die_usage("--loss-scale %s: give a number from 1 to 3e38, best a power of two, or dynamic", o->loss_scale);
-    return s;
-}
-
-static inline void check_loss_scale(const Settings* o) {
-    const Settings usual = settings_default();
-    const char* name = o->loss_scale ? "loss-scale" : NULL;
-    if (o->initial_loss_scale != usual.initial_loss_scale) name = "initial-loss-scale";
-    if (o->loss_scale_window != usual.loss_scale_window) name = "loss-scale-window";
-    if (name && !NEEDS_LOSS_SCALE)
-        die_usage("--%s: this program computes in " FLOATX_NAME ", which needs no loss scale; drop it, or build with "
-                  "make PRECISION=fp16",
-                  name);
-}
-
 #include "method_settings.h" // here, as it uses Settings
 
 // Whether the sums of --allreduce are MPI's or NCCL's own.
@@ -584,7 +549,6 @@ static inline void check_settings(Settings* o) {
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
     Error error;
     if (!sum_options_check(o, &error) || !method_options_check(o, &error)) die_usage("%s", error.text);
-    check_loss_scale(o);
     if (o->generate && settings_is_training(o) && !o->sample_every)
         die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
                   (long long)o->steps);

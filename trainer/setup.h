@@ -504,14 +504,13 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mes
                                  Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
-    t->loss_scale = settings_loss_scale(o);
     const PipelineConfig config = {(ScheduleKind)o->schedule,
                                    mesh->p,
                                    mesh->v,
                                    m,
                                    mesh->zero == 2,
                                    model->tied,
-                                   norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP || t->loss_scale.window > 0};
+                                   norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP};
     if (!pipeline_config_check(&config, mesh->recompute, error)) {
         char nearest[64];
         if (m % schedule_group(config.kind, config.p) == 0) return false;

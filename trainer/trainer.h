@@ -10,7 +10,6 @@ ends all of them.
 #include "../dataloader/eval_loader.h"
 #include "../parallel/process_groups.h"
 #include "../checkpoint/export.h"
-#include "loss_scale.h"
 #include "outlier_detector.h"
 #include "replica_check.h"
 #include "../checkpoint/hub_files.h"
@@ -84,7 +83,6 @@ typedef struct {
     bool ended;                       // resumed with nothing to train: the work after the last step is repeated
     double peak_flops;                // of all ranks, per second; 0: not known
     StepHealth health;
-    LossScale loss_scale; // fp16
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
     Stop stop;
@@ -95,14 +93,12 @@ typedef struct {
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
 
-// The learning rate of a step (from 0), whose curve updates that the loss scale skipped do not advance.
-static inline double rate_of_step(const Trainer* t, int64_t step) {
-    return learning_rate(&t->settings, max_i64(0, step - t->loss_scale.skipped));
-}
+// The learning rate of a step (from 0).
+static inline double rate_of_step(const Trainer* t, int64_t step) { return learning_rate(&t->settings, step); }
 
 // The updates made by the end of a step.
 static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
-    return t->stage.async ? async_dp_updates(&t->stage, step) : step - t->loss_scale.skipped;
+    return t->stage.async ? async_dp_updates(&t->stage, step) : step;
 }
 
 // Sets the phase that the watchdog reports.

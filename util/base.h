@@ -294,15 +294,6 @@ static inline float f16_to_f32(uint16_t h) {
     return float_of_bits(sign | (rest < 0x0400 ? subnormal : normal)); // no branches: loops are vectorized
 }
 
-static inline uint16_t f32_to_f16(float f) {
-    const uint32_t bits = bits_of_float(f), sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
-    if (rest > 0x7F800000) return (uint16_t)(sign | 0x7E00 | (rest >> 13 & 0x3FF));
-    if (rest >= 0x477FF000) return (uint16_t)(sign | 0x7C00); // 65520 = (65504 + 65536) / 2 and above: infinite
-    if (rest < 0x38800000) // below 2^-14: next to 1/2, float32 numbers are 2^-24 apart, so that the addition rounds
-        return (uint16_t)(sign | (bits_of_float(float_of_bits(rest) + 0.5f) - 0x3F000000));
-    return (uint16_t)(sign | ((rest - ((127 - 15) << 23) + 0xFFF + (rest >> 13 & 1)) >> 13));
-}
-
 // ---- Hashes: 64-bit FNV-1a (Fowler, Noll, Vo) of a sequence of values, each a byte or a whole number ------------
 
 #define FNV_OFFSET_BASIS 14695981039346656037ull

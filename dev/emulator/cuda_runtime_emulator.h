@@ -61,33 +61,6 @@ struct __nv_bfloat16 { // the upper half of a float
     operator float() const { return __uint_as_float((unsigned)bits << 16); }
 };
 
-struct __half { // 1 sign bit, 5 bits of exponent, 10 of mantissa
-    uint16_t bits;
-    __half() = default;
-    __half(float f) {
-        const unsigned u = __float_as_uint(f), a = u & 0x7fffffff;
-        unsigned h;
-        if (a > 0x7f800000)
-            h = 0x7fff; // NaN
-        else if (a >= 0x477ff000)
-            h = 0x7c00; // 65520 and above: infinity
-        else if (a >= 0x38800000)
-            h = (a + 0xfff + (a >> 13 & 1) - 0x38000000) >> 13;
-        else
-            h = __float_as_uint(__uint_as_float(a) + 0.5f) -
-                0x3f000000; // subnormal: the sum rounds to multiples of 2^-24
-        bits = (uint16_t)(h | (f != f ? 0 : u >> 16 & 0x8000));
-    }
-    // The exponent's bias is 15, not 127. No intermediate float32 is below 2^-126, as the trainer has these flushed to
-    // 0.
-    operator float() const {
-        const unsigned a = bits & 0x7fffu;
-        unsigned f = (a << 13) + (a < 0x7c00 ? 0x38000000 : 0x70000000); // infinity, NaN
-        if (a < 0x400) f = __float_as_uint((float)(int)a * 0x1p-24f);    // subnormal
-        return __uint_as_float(f | (bits & 0x8000u) << 16);
-    }
-};
-
 // ----------------------------------------------------------------------------------------------------------------
 // Atomics, on types of up to 8 bytes. A fence: a thread's writes before it are visible to a thread that reads, by an
 // atomic operation, a write after it; to the race detector, to every later atomic operation.

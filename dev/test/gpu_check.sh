@@ -5,9 +5,9 @@
 # The parts, in the order in which they run:
 #
 #   preflight  tools and libraries; a product by cuBLASLt, a copy by TMA: 20 s. Without cuBLASLt nothing else runs
-#   kernels    every kernel beside the C reference: random inputs, several shapes; bf16, fp16, fp32
+#   kernels    every kernel beside the C reference: random inputs, several shapes; bf16, fp32
 #   model      the model beside PyTorch's numbers; 200 steps of a small GPT, twice with the same bits, and the loss in
-#              bf16 and fp16 beside float32 (check_precision.py; TEXT names its text, by default the project's headers)
+#              bf16 beside float32 (check_precision.py; TEXT names its text, by default the project's headers)
 #   bench      the kernels of GPT-2 124M beside their floors and goals; attention of all models
 #   train      training steps of GPT-2 124M: tokens/s, MFU, memory; PyTorch (compiled, flash attention) in the same call
 #   models     the same, and the kernels, of the other models of dev/bench/roofline.h, or of those that --models names
@@ -54,8 +54,8 @@ wants() { case " $only " in *" $1 "*) ;; *) return 1 ;; esac }
 programs_of() { # PART: what it builds, as PRECISION/PROGRAM
     case $1 in
     preflight) echo bf16/preflight_{cublaslt,tma} ;;
-    kernels) echo {bf16,fp16,fp32}/cuda_{rows,update,matmul,attention,muon} bf16/cuda_{hopper,emulator} ;;
-    model) echo {bf16,fp32}/test_gpt bf16/test_trainer {bf16,fp16,fp32}/train_gpt ;;
+    kernels) echo {bf16,fp32}/cuda_{rows,update,matmul,attention,muon} bf16/cuda_{hopper,emulator} ;;
+    model) echo {bf16,fp32}/test_gpt bf16/test_trainer {bf16,fp32}/train_gpt ;;
     bench) echo bf16/bench_gpu ;;
     train) echo bf16/train_gpt ;;
     models) echo bf16/{train_gpt,bench_gpu} ;;

@@ -76,7 +76,7 @@ __global__ static void lane_takes_no_part(float* out, const float* in, int, bool
 __global__ static void part_of_a_warp_multiplies(float* out, const float*, int, bool right) {
     float d[4] = {};
     const unsigned a[4] = {}, b[2] = {};
-    if (right || threadIdx.x < 40) mma_m16n8k16<bf16>(d, a, b); // <-- here
+    if (right || threadIdx.x < 40) mma_m16n8k16(d, a, b); // <-- here
     out[INDEX] = d[0];
 }
 

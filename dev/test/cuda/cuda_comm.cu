@@ -116,7 +116,7 @@ static bool test_broadcast(Comm* c, Buffer* x, int root) {
 
 static void test_operations(Comm* c, const char* label, bool device, int64_t n) {
     bool reduce = true, scatter = true, gather = true, broadcast = true;
-    for (int t = COMM_FLOAT; t <= COMM_FP16; t++) {
+    for (int t = COMM_FLOAT; t <= COMM_BF16; t++) {
         const CommType type = (CommType)t;
         Buffer one = buffer_new(device, n, type), many = buffer_new(device, n * c->size, type);
         for (int how = 0; how < 4; how++) {
@@ -213,44 +213,43 @@ static void test_much(bool device) {
     buffer_free(&b);
 }
 
-// Sums of 16-bit floats: of two ranks the exact sum, rounded to nearest, ties to even; of more within their roundings.
-static void test_rounding(CommType type) {
+// Sums of bf16: of two ranks the exact sum, rounded to nearest, ties to even; of more within their roundings.
+static void test_rounding(void) {
     enum { N = 5000 };
-    const double u = type == COMM_BF16 ? 0x1p-8 : 0x1p-11, tiny = type == COMM_BF16 ? 0x1p-133 : 0x1p-24;
+    const double u = 0x1p-8, tiny = 0x1p-133;
     double worst = 0;
     bool exact = true;
     for (int device = 0; device < 2; device++) {
-        Buffer b = buffer_new(device, N, type);
+        Buffer b = buffer_new(device, N, COMM_BF16);
         uint16_t mine[4][N];
         for (int rank = 0; rank < world.size; rank++) {
             for (int i = 0; i < N; i++) {
                 const float x = ldexpf(2 * random_uniform(5, (uint64_t)rank, (uint64_t)i) - 1, i % 29 - 20);
-                mine[rank][i] = type == COMM_BF16 ? f32_to_bf16(x) : f32_to_f16(x);
+                mine[rank][i] = f32_to_bf16(x);
             }
         }
         memcpy(b.copy, mine[world.rank], sizeof mine[0]);
         buffer_set(&b);
-        comm_all_reduce(&world, b.p, N, type, COMM_SUM);
+        comm_all_reduce(&world, b.p, N, COMM_BF16, COMM_SUM);
         buffer_get(&b);
         for (int i = 0; i < N; i++) {
             double sum = 0, size = 0;
             uint16_t got;
             memcpy(&got, b.copy + 2 * i, 2);
             for (int rank = 0; rank < world.size; rank++) {
-                const double x = type == COMM_BF16 ? bf16_to_f32(mine[rank][i]) : f16_to_f32(mine[rank][i]);
+                const double x = bf16_to_f32(mine[rank][i]);
                 sum = rank == 0 ? x : sum + x;
                 size += fabs(x);
             }
-            const double y = type == COMM_BF16 ? bf16_to_f32(got) : f16_to_f32(got);
+            const double y = bf16_to_f32(got);
             const float rounded = (float)sum; // exact for two 16-bit floats of these sizes
-            exact = exact && got == (type == COMM_BF16 ? f32_to_bf16(rounded) : f32_to_f16(rounded));
+            exact = exact && got == f32_to_bf16(rounded);
             worst = fmax(worst, fabs(y - sum) / (u * size + tiny));
         }
         buffer_free(&b);
     }
-    const char* name = type == COMM_BF16 ? "bf16" : "fp16";
-    if (world.size <= 2) check_here(exact, "%s: the sum of two is rounded to nearest", name);
-    check_here(worst <= world.size - 1, "%s: sums in units of the roundoff: %.2f <= %d", name, worst, world.size - 1);
+    if (world.size <= 2) check_here(exact, "bf16: the sum of two is rounded to nearest");
+    check_here(worst <= world.size - 1, "bf16: sums in units of the roundoff: %.2f <= %d", worst, world.size - 1);
 }
 
 // ---- Order: with the compute stream, and not before the wait ----------------------------------------------------
@@ -544,16 +543,16 @@ static void run_action(Run* x, Action a) {
               tag = 2 * k; // tags do not name the chunk: order alone counts
     switch (a.kind) {
     case RECEIVE_FORWARD:
-        x->receive_forward[i] = comm_receive_start(x->pipeline, x->input[i].p, LENGTH, COMM_FP16, peer, tag);
+        x->receive_forward[i] = comm_receive_start(x->pipeline, x->input[i].p, LENGTH, COMM_BF16, peer, tag);
         break;
     case RECEIVE_BACKWARD:
-        x->receive_backward[i] = comm_receive_start(x->pipeline, x->gradient[i].p, LENGTH, COMM_FP16, peer, tag + 1);
+        x->receive_backward[i] = comm_receive_start(x->pipeline, x->gradient[i].p, LENGTH, COMM_BF16, peer, tag + 1);
         break;
     case SEND_FORWARD:
-        x->send_forward[a.slot] = comm_send_start(x->pipeline, x->output[a.slot].p, LENGTH, COMM_FP16, peer, tag);
+        x->send_forward[a.slot] = comm_send_start(x->pipeline, x->output[a.slot].p, LENGTH, COMM_BF16, peer, tag);
         break;
     case SEND_BACKWARD:
-        x->send_backward[i] = comm_send_start(x->pipeline, x->gradient_out[i].p, LENGTH, COMM_FP16, peer, tag + 1);
+        x->send_backward[i] = comm_send_start(x->pipeline, x->gradient_out[i].p, LENGTH, COMM_BF16, peer, tag + 1);
         break;
     case FORWARD:
         comm_wait(&x->send_forward[a.slot]);
@@ -582,7 +581,7 @@ static int run_schedule(Comm* pipeline, const Schedule* s) {
         const int n = i == 0 ? s->slots : buffers;
         *lists[i] = (Buffer*)checked_calloc((size_t)n, sizeof(Buffer), "test");
         *requests[i] = (CommRequest*)checked_calloc((size_t)n, sizeof(CommRequest), "test");
-        for (int j = 0; j < n; j++) (*lists[i])[j] = buffer_new(true, LENGTH, COMM_FP16);
+        for (int j = 0; j < n; j++) (*lists[i])[j] = buffer_new(true, LENGTH, COMM_BF16);
     }
     for (int i = 0; i < s->n; i++) run_action(&x, s->actions[i]);
     for (int i = 0; i < s->slots; i++) comm_wait(&x.send_forward[i]);
@@ -689,7 +688,7 @@ int main(int argc, char** argv) {
     world.piece = 24; // MPI: pieces that end in the middle of parts
     test_operations(&world, "in pieces of 24 bytes", true, 19);
     world.piece = COMM_PIECE;
-    test_rounding(COMM_BF16), test_rounding(COMM_FP16);
+    test_rounding();
     test_order_of_streams();
     test_not_before_the_wait();
     test_first_operation();

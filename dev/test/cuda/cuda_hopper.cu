@@ -417,12 +417,10 @@ int main(int argc, char** argv) {
         return test_end();
     }
     test_tma<bf16>(is_short ? 8 : 60);
-    test_tma<fp16>(is_short ? 2 : 10);
     test_ring(is_short ? 10 : 64);
     test_named_barriers();
     test_store_matrix();
     test_operands<bf16, 32>("bf16");
     test_operands<bf16, 64>("bf16");
-    test_operands<fp16, 64>("fp16");
     return test_end();
 }

@@ -29,9 +29,6 @@ namespace reference {
 #if defined(PRECISION_FP32)
 static const double U = 0x1p-24;
 static const char* const floatX_name = "fp32";
-#elif defined(PRECISION_FP16)
-static const double U = 0x1p-11;
-static const char* const floatX_name = "fp16";
 #else
 static const double U = 0x1p-8;
 static const char* const floatX_name = "bf16";

@@ -37,7 +37,6 @@ esac
     if [ -n "${LONG:-}" ]; then
         echo "device memory between ranks:dev/test/cuda/cuda_comm.sh"
         echo "emulated trainer:dev/test/system/test_emulated.sh"
-        echo "loss scale of fp16:dev/test/system/check_loss_scale.py --build $BUILD/emulated"
         [ -z "${NVCC:-}" ] || echo "nvcc:dev/test/system/test_nvcc.sh"
     fi
     for test in $GPU_TESTS; do

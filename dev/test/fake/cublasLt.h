@@ -328,17 +328,15 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
 
 inline float fake_load(const void* p, cudaDataType type, int64_t i) {
     if (type == CUDA_R_32F) return ((const float*)p)[i];
-    return type == CUDA_R_16F ? (float)((const fp16*)p)[i] : (float)((const bf16*)p)[i];
+    return (float)((const bf16*)p)[i];
 }
 inline float fake_round(float v, cudaDataType type) {
     if (type == CUDA_R_32F) return v;
-    return type == CUDA_R_16F ? (float)(fp16)v : (float)(bf16)v;
+    return (float)(bf16)v;
 }
 inline void fake_store(void* p, cudaDataType type, int64_t i, float v) {
     if (type == CUDA_R_32F)
         ((float*)p)[i] = v;
-    else if (type == CUDA_R_16F)
-        ((fp16*)p)[i] = (fp16)v;
     else
         ((bf16*)p)[i] = (bf16)v;
 }

@@ -71,7 +71,6 @@ enum ncclDataType_t {
     ncclUint8 = 1,
     ncclInt32 = 2,
     ncclInt64 = 4,
-    ncclFloat16 = 6,
     ncclFloat32 = 7,
     ncclFloat64 = 8,
     ncclBfloat16 = 9
@@ -222,7 +221,6 @@ inline size_t size_of(ncclDataType_t type) {
     switch (type) {
     case ncclInt8:
     case ncclUint8: return 1;
-    case ncclFloat16:
     case ncclBfloat16: return 2;
     case ncclInt32:
     case ncclFloat32: return 4;
@@ -250,7 +248,6 @@ inline void reduce(char* to, const char* from, size_t n, ncclDataType_t type, nc
     case ncclUint8: reduce_as<uint8_t>(to, from, n, op); break;
     case ncclInt32: reduce_as<int32_t>(to, from, n, op); break;
     case ncclInt64: reduce_as<int64_t>(to, from, n, op); break;
-    case ncclFloat16: reduce_as<fp16>(to, from, n, op); break;
     case ncclFloat32: reduce_as<float>(to, from, n, op); break;
     case ncclFloat64: reduce_as<double>(to, from, n, op); break;
     case ncclBfloat16: reduce_as<bf16>(to, from, n, op); break;

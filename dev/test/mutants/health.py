@@ -1,12 +1,10 @@
-"""Faults of the checks of replicas, of skipped steps, the outlier detector, and the loss scale. Tests: "health N
-TEXT": the cases of test_health with TEXT in their command line, on N ranks ("pure": without a trainer); "scale PART":
-of check_loss_scale.py; or a test without a trainer."""
+"""Faults of the checks of replicas, of skipped steps, and the outlier detector. Tests: "health N TEXT": the cases of
+test_health with TEXT in their command line, on N ranks ("pure": without a trainer); or a test without a trainer."""
 import async_dp
 import mutate
 
 REPLICAS, OUTLIER = "trainer/replica_check.h", "trainer/outlier_detector.h"
 MESH, TRAINER, EXCHANGE = "parallel.h", "train_gpt.cu", "parallel/data.h"
-LOSS_SCALE, CHECKPOINT, SCALE = "trainer/loss_scale.h", "checkpoint/checkpoint.h", "test_loss_scale"
 PURE, SKIP, SCORES = "health 1 pure", "health 2 skip", "test_outlier_detector"
 TENSOR, SITES = "health 4 --tp 2 --zero 1", "health 4 --dp-mode"
 
@@ -78,52 +76,10 @@ FAULTS = [
     ("scores: equal values divide by nothing", SCORES, OUTLIER, ", 1e-6 * fabs(level) + 1e-30);", ", 0);"),
     ("scores: a NaN is remembered", SCORES, OUTLIER, "    if (!isfinite(x)) return;\n", ""),
     ("log: steps that were skipped are not counted", SCORES, OUTLIER,
-     "!health->overflowed ? health->skipped_in_row + 1 : 0;", "!health->overflowed;"),
-    ("scale: an overflow counts as a failure", SCORES, OUTLIER, "health->skipped && !health->overflowed ?",
-     "health->skipped ?"),
-    ("scale: no growth", SCALE, LOSS_SCALE, "if (s->scale <= (double)FLT_MAX / 2) s->scale *= 2;", ""),
-    ("scale: no end of growth", SCALE, LOSS_SCALE, "if (s->scale <= (double)FLT_MAX / 2) s->scale *= 2;",
-     "s->scale *= 2;"),
-    ("scale: no back-off", SCALE, LOSS_SCALE, "s->scale = fmax(s->scale / 2, 1);", ""),
-    ("scale: no smallest one", SCALE, LOSS_SCALE, "s->scale = fmax(s->scale / 2, 1);", "s->scale /= 2;"),
-    ("scale: backs off for ever", SCALE, LOSS_SCALE, "!finite_gradient && s->scale > 1)", "!finite_gradient)"),
-    ("scale: growth after steps that are not in a row", SCALE, LOSS_SCALE, "s->good_steps + 1 : 0;",
-     "s->good_steps + 1 : s->good_steps;"),
-    ("scale: grows in every step after the first window", SCALE, LOSS_SCALE,
-     "    s->good_steps = 0;\n    if (s->scale", "    if (s->scale"),
-    ("scale: a loss that is not finite is an overflow", SCALE, LOSS_SCALE, "if (finite_loss && !finite_gradient",
-     "if (!finite_gradient"),
-    ("scale: a fixed one changes", SCALE, LOSS_SCALE, "    if (s->window == 0) return false;\n", ""),
-    ("scale: not saved", "test_checkpoint", CHECKPOINT, "if (state->loss_scale > 0)", "if (state->loss_scale < 0)"),
-    ("scale: skipped steps are not saved", "test_checkpoint", CHECKPOINT, "if (state->loss_scale_skipped)",
-     "if (state->loss_scale_skipped < 0)"),
-    ("scale: any number is read", "test_checkpoint_verify", "checkpoint/checkpoint_verify.h",
-     "state->loss_scale >= 1 && ", ""),
-    ("scale: more skipped steps than steps are read", "test_checkpoint_verify", "checkpoint/checkpoint_verify.h",
-     '"loss_scale_skipped", state->step,', '"loss_scale_skipped", INT64_MAX,'),
-    ("scale: one rank decides alone", "scale mesh", TRAINER,
-     "    if (!stage->grads.update) t->grad_norm = (double)NAN;\n", "    if (t->world.rank > 0) not_finite = -1;\n"),
-    ("scale: the norm is of scaled gradients", "scale fixed", TRAINER, "&not_finite) / scale;", "&not_finite);"),
-    ("scale: the update is of scaled gradients", "scale fixed", TRAINER, "    progress->grad_scale /= scale;\n", ""),
-    ("scale: not resumed", "scale resume", "trainer/checkpointing.h", "    s->scale = state->loss_scale;\n", ""),
-    ("scale: steps to the next growth are not resumed", "scale resume", "trainer/checkpointing.h",
-     "    s->good_steps = state->loss_scale_good_steps;\n", ""),
-    ("scale: skipped steps are not resumed", "scale resume", "trainer/checkpointing.h",
-     "    s->skipped = state->loss_scale_skipped;\n", ""),
-    ("scale: a skipped step advances the learning rate", "scale skip", "trainer/trainer.h",
-     "max_i64(0, step - t->loss_scale.skipped)", "step"),
-    ("scale: a skipped step is a step of the optimizer", "scale skip", "trainer/trainer.h",
-     ": step - t->loss_scale.skipped;", ": step;"),
-    ("scale: without clipping updates come before the norm", "scale rule", "trainer/setup.h",
-     " || t->loss_scale.window > 0", ""),
-    ("scale: dynamic with sites that do not wait", "scale refused", "trainer/method_settings.h",
-     "settings_loss_scale(o).window > 0 && async", "settings_loss_scale(o).window < 0 && async"),
+     "health->skipped ? health->skipped_in_row + 1 : 0;", "health->skipped;"),
     ("log: null is nought", SCORES, OUTLIER, "return end == at + strlen(name) ? (double)NAN : x;", "return x;"),
 ]
 
 
 def run(test, planted):
-    kind, *words = test.split()
-    if kind == "scale":
-        return "build/emulated/fp16/train_gpt", ["python3", "dev/test/system/check_loss_scale.py", "--only", *words]
-    return mutate.unit_test(test) if kind.startswith("test_") else async_dp.run(test, planted)
+    return mutate.unit_test(test) if test.startswith("test_") else async_dp.run(test, planted)

@@ -6,7 +6,7 @@ SAVE, LOAD = "checkpoint/async_save.h", "trainer/checkpointing.h"
 FAULTS = [
     ("make: another precision builds nothing", MAKE, "$(BUILD)/flags $(BUILD)/precision $(BUILD)/version\n\t",
      "$(BUILD)/flags $(BUILD)/version\n\t"),
-    ("make: fp16 is tried on the processor", CHOICE, "$(if $(filter cpufp16,", "$(if $(filter cpufp17,"),
+    ("make: any precision", CHOICE, "$(call one_of,PRECISION,bf16 fp32)\n", ""),
     ("make: AVX-512 BF16 is said where AMX is", CHOICE, "else head -n 1;", "else tail -n 1;"),
     ("make: bf16 is the default everywhere", CHOICE,
      "$(filter own,$(BLAS))),bf16,fp32)", "$(filter own,$(BLAS))),bf16,bf16)"),

@@ -687,7 +687,6 @@ plan_refuses 2 "--fragments 40, --local-steps 32" --dp-mode diloco --fragments 4
 plan_refuses 2 "--fragments 20, 12 blocks" --dp-mode diloco --fragments 20
 plan_refuses 2 "--outer-delay 3" --dp-mode delayed --outer-delay 3
 plan_refuses 2 "--software megatron-core, --dp-mode" --software megatron-core --dp-mode dc-s3gd
-plan_refuses 2 "--precision fp16, --loss-scale" --precision fp16 --dp-mode dc-s3gd
 plan_refuses 2 "--sequence-parallel, --caat-fraction" --caat-fraction 0.5 --sequence-parallel yes
 plan_refuses 2 "--caat-grad-dtype" --caat-grad-dtype same
 plan_refuses 2 "--tp-comm-overlap, --tp 2" --tp 1 --tp-comm-overlap

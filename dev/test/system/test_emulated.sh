@@ -1,14 +1,14 @@
 #!/bin/bash
 # The whole trainer with the CUDA kernels, on the emulator: in fp32 it has to train what the CPU's kernels train, in
-# bf16 and fp16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and resumed
+# bf16 nearly that; every kind of mesh trains what one rank trains; a run that is stopped and resumed
 # ends with the same bits, also where parameters are rounded; its checkpoints are read by the CPU's trainer. Ranks
 # exchange through the host, by MPI, and through NCCL, that is the imitation in dev/test/fake. LONG=1: twice as many
 # meshes, and in bf16 also a trainer that knows nothing of NCCL; else ranks of the one that does exchange through the
 # host where they share a GPU. $BUILD/emulated/PRECISION/train_gpt, $BUILD/emulated/bf16/train_gpt_nccl,
 # $BUILD/emulated/bf16/compare, $BUILD/bf16/test_gpt and ./train_gpt are built already.
 #
-# Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c). bf16 and
-# fp16: a rounding errs by u = 2^-8 or 2^-11 at most; a loss of about 5 is the mean of some thousand rows whose errors
+# Bounds, relative errors of losses (6 steps). fp32: 1e-5, as between meshes on the CPU (test_equivalence.c).
+# bf16: a rounding errs by u = 2^-8 at most; a loss of about 5 is the mean of some thousand rows whose errors
 # are nearly independent, but roundings of weights are common to all of them: u / 4. Between meshes as between the CPU
 # and one rank.
 set -u
@@ -74,7 +74,7 @@ gpt2="--layers 4 --hidden 64 --heads 1 $common"                                 
 llama="--arch llama --layers 4 --hidden 128 --heads 2 --kv-heads 1 --ffn 144 $common" # grouped heads
 states="--arch llama --layers 4 --hidden 128 --heads 2 --ffn 144 --caat-ranks 2 $common"
 caat="$states --caat-fraction 0.5" caat_odd="$states --caat-fraction 0.4" # 64 and 51 of 128 channels
-declare -A bound=([fp32]=1e-5 [fp16]=1.3e-4 [bf16]=1e-3)
+declare -A bound=([fp32]=1e-5 [bf16]=1e-3)
 
 # ---- a step beside the CPU's, as make compare has it
 # compared ROWS FAILED: ROWS tensors and other results, FAILED of them beyond their bounds
@@ -124,7 +124,7 @@ ranks() {
 
 for arch in gpt2 llama; do
     verify "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
-    for precision in fp32 fp16 bf16; do
+    for precision in fp32 bf16; do
         verify "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
         verify "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
             ${bound[$precision]}
@@ -223,7 +223,7 @@ fp32 llama --tp 2 --pp 2 --dp 2 --sequence-parallel --zero 2
 fp32 gpt2 --pp 2 --schedule zb-v
 bf16 gpt2 --pp 2 --schedule interleaved --recompute full
 bf16 llama --tp 2 --sequence-parallel --recompute selective
-fp16 llama --tp 2 --pp 2 --no-scatter-gather
+bf16 llama --tp 2 --pp 2 --no-scatter-gather
 bf16 gpt2 --pp 2 --dp 2 --zero 2
 bf16 llama --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-h1
 fp32 caat --tp 2

@@ -8,7 +8,7 @@ comm_values.h: the values of test_comm.c and cuda_comm.cu. Element i of rank r i
 
 enum { GUARD = 8 }; // elements behind a buffer that no operation may write
 
-static inline bool is_sixteen(CommType type) { return type == COMM_BF16 || type == COMM_FP16; }
+static inline bool is_sixteen(CommType type) { return type == COMM_BF16; }
 
 static inline int64_t value(int rank, int64_t i, CommType type) {
     const uint64_t x = ((uint64_t)rank * 1000003 + (uint64_t)i + 17) * 0x9E3779B97F4A7C15ull;
@@ -23,7 +23,6 @@ static inline void put(void* buffer, int64_t i, CommType type, int64_t x) {
     case COMM_INT32: ((int32_t*)buffer)[i] = (int32_t)x; break;
     case COMM_INT64: ((int64_t*)buffer)[i] = x; break;
     case COMM_BF16: ((uint16_t*)buffer)[i] = f32_to_bf16((float)x); break;
-    case COMM_FP16: ((uint16_t*)buffer)[i] = f32_to_f16((float)x); break;
     case COMM_BYTE: ((unsigned char*)buffer)[i] = (unsigned char)x; break;
     }
 }

@@ -15,11 +15,8 @@ without the trainer's loop: test_gpt.c, test_caat.c, test_trainer.c.
 // one that is fused with its neighbour sees other arrays.
 enum { MLP_CHANNELS = DEVICE_IS_HOST ? 100 : 104 };
 
-// Unit roundoff of floatX: fp32, which alone has no master weights, fp16 or bf16.
-static inline double unit_roundoff(void) {
-    if (!HAS_MASTER_WEIGHTS) return 0x1p-24;
-    return NEEDS_LOSS_SCALE ? 0x1p-11 : 0x1p-8;
-}
+// Unit roundoff of floatX: fp32, which has no master weights, or bf16.
+static inline double unit_roundoff(void) { return HAS_MASTER_WEIGHTS ? 0x1p-8 : 0x1p-24; }
 
 // n floats of device memory, and n floatX, in new host memory.
 static inline float* host_floats(const float* device, int64_t n) {

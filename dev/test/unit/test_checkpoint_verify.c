@@ -246,27 +246,6 @@ static void test_older(void) {
     }
 }
 
-// A loss scale and skipped steps that no run has.
-static void test_loss_scale(void) {
-    static const struct {
-        double scale;
-        int64_t skipped;
-        const char* says;
-    } cases[] = {{0.5, 0, "\"loss_scale\""}, {1e39, 0, "\"loss_scale\""}, {2, 4, "loss_scale_skipped"}, {1, 3, NULL}};
-    Error error = {""};
-    CheckpointList list;
-    new_folder("scale");
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const CheckpointState state = {
-            3, 3, 2, 1, 4, 5, 0, "", "adamw", "", 0.5, 0, 0, cases[i].scale, 0, cases[i].skipped};
-        run_command("rm -rf scale/step_00000003");
-        if (!save_state("scale", &state, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
-        const bool ok = checkpoint_load_list(&list, "scale/step_00000003", &error);
-        check(ok == !cases[i].says && (ok || strstr(error.text, cases[i].says)), "loss scale %g, %lld skipped: %s",
-              cases[i].scale, (long long)cases[i].skipped, ok ? "read" : error.text);
-    }
-}
-
 // A run is not continued as another model: every field that config.json has and that changes what is computed.
 static void test_same_model(void) {
     ModelConfig base = model_llama(4, 64, 8, 4, 128, 32, 100), other;
@@ -316,7 +295,7 @@ static void test_folder(void) {
     int64_t* steps;
     new_folder("run");
     for (int i = 0; i < 6; i++) {
-        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", "adamw", "", losses[i], 0, 0, 0, 0, 0};
+        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, 0, "", "adamw", "", losses[i], 0, 0};
         if (!save_state("run", &state, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
         const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, -1, &error);
         const int n = checkpoint_steps(&steps, "run");
@@ -503,7 +482,6 @@ int main(void) {
     test_unsound();
     test_says();
     test_older();
-    test_loss_scale();
     test_same_model();
     test_folder();
     test_prune_later();

@@ -71,7 +71,7 @@ typedef struct {
 
 // Element i of rank's vector: numbers whose sum depends on the order of additions; or whole ones.
 static void job_fill(char* x, int64_t n, const Job* job, int rank) {
-    const bool floats = job->type == COMM_FLOAT || job->type == COMM_BF16 || job->type == COMM_FP16;
+    const bool floats = job->type == COMM_FLOAT || job->type == COMM_BF16;
     float* values = (float*)checked_malloc((size_t)(n + 1) * sizeof(float), "a vector");
     random_normals(values, n, 91 + (uint64_t)job->salt, (uint64_t)rank, 0);
     for (int64_t i = 0; i < n; i++) {
@@ -82,7 +82,6 @@ static void job_fill(char* x, int64_t n, const Job* job, int rank) {
         case COMM_INT32: ((int32_t*)x)[i] = (int32_t)v; break;
         case COMM_INT64: ((int64_t*)x)[i] = (int64_t)v; break;
         case COMM_BF16: ((uint16_t*)x)[i] = f32_to_bf16(v); break;
-        case COMM_FP16: ((uint16_t*)x)[i] = f32_to_f16(v); break;
         case COMM_BYTE: x[i] = (char)(int)v; break;
         }
     }
@@ -151,13 +150,13 @@ static Job job_number(int i, bool blocking) {
     static const CommKind kinds[] = {COMM_ALL_REDUCE, COMM_SEND,       COMM_REDUCE_SCATTER, COMM_ALL_REDUCE,
                                      COMM_ALL_GATHER, COMM_ALL_REDUCE, COMM_BROADCAST};
     static const CommType types[] = {COMM_FLOAT, COMM_INT32, COMM_BF16, COMM_FLOAT, COMM_DOUBLE,
-                                     COMM_FP16,  COMM_INT64, COMM_BYTE, COMM_FLOAT};
+                                     COMM_BF16,  COMM_INT64, COMM_BYTE, COMM_FLOAT};
     static const int64_t sizes[] = {1, 1000, 0, 17, 5, 20011, 64, 333, 3, 4096, 2};
     static const CommOp ops[] = {COMM_SUM, COMM_SUM, COMM_MAX, COMM_SUM, COMM_MIN};
     Job job = {kinds[i % 7], types[i % 9], ops[i % 5], sizes[i % 11], blocking, i};
     if (job.type == COMM_BYTE && (job.kind == COMM_ALL_REDUCE || job.kind == COMM_REDUCE_SCATTER))
         job.type = COMM_INT64; // MPI adds no bytes
-    if (job.type == COMM_BF16 || job.type == COMM_FP16) job.op = COMM_SUM;
+    if (job.type == COMM_BF16) job.op = COMM_SUM;
     if (blocking && job.op == COMM_SUM && i % 2) job.type = i % 4 == 1 ? COMM_INT32 : COMM_INT64;
     return job;
 }

@@ -28,7 +28,7 @@ static const char* usual_line =
     "--eval-sequences 1000 --data " REFERENCE "replicas.tokens";
 #include "trainer_fixture.h"
 
-static const double u16 = NEEDS_LOSS_SCALE ? 0x1p-11 : 0x1p-8, u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : u16;
+static const double u16 = 0x1p-8, u = sizeof(floatX) == sizeof(float) ? 0x1p-24 : u16;
 
 // ---- Files of multiple choice -----------------------------------------------------------------------------------
 

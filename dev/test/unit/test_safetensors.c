@@ -88,35 +88,27 @@ static double defined_value(uint32_t bits, int exponent_bits, int mantissa_bits)
 static bool same_value(double a, double b) { return a != a ? b != b : a == b && signbit(a) == signbit(b); }
 
 static void test_float16(void) {
-    int wrong[4] = {0, 0, 0, 0};
+    int wrong[3] = {0, 0, 0};
     for (uint32_t h = 0; h < 65536; h++) {
         const float half = f16_to_f32((uint16_t)h), brain = bf16_to_f32((uint16_t)h);
         wrong[0] += !same_value((double)half, defined_value(h, 5, 10));
         wrong[1] += !same_value((double)brain, defined_value(h, 8, 7));
         // and back: the same bits, but that a signalling NaN (upper bit of the mantissa 0) becomes a quiet one
-        wrong[2] += f32_to_f16(half) != (half != half ? h | 0x200 : h);
-        wrong[3] += f32_to_bf16(brain) != (brain != brain ? h | 0x40 : h);
+        wrong[2] += f32_to_bf16(brain) != (brain != brain ? h | 0x40 : h);
     }
-    static const char* const what[] = {"F16 to float32", "BF16 to float32", "F16 to float32 and back",
-                                       "BF16 to float32 and back"};
-    for (int i = 0; i < 4; i++) check(wrong[i] == 0, "%s: %d of 65536 differ", what[i], wrong[i]);
+    static const char* const what[] = {"F16 to float32", "BF16 to float32", "BF16 to float32 and back"};
+    for (int i = 0; i < 3; i++) check(wrong[i] == 0, "%s: %d of 65536 differ", what[i], wrong[i]);
 
     // Where rounding turns: halfway between neighbours, and one float32 to either side.
-    int half_wrong = 0, brain_wrong = 0;
+    int brain_wrong = 0;
     for (uint32_t h = 0; h < 0x7F80; h++) {
         for (int side = -1; side <= 1; side++) {
             const uint32_t up = side > 0 || (side == 0 && h % 2);
             const float b = float_of_bits((h << 16 | 0x8000) + (uint32_t)side);
             brain_wrong += f32_to_bf16(b) != h + up || f32_to_bf16(-b) != (0x8000 | (h + up));
-            if (h >= 0x7C00) continue;
-            const float top = h == 0x7BFF ? 65536 : f16_to_f32((uint16_t)(h + 1)); // after 65504 would come 65536
-            float m = (f16_to_f32((uint16_t)h) + top) / 2;                         // exact: one bit more
-            if (side != 0) m = nextafterf(m, side < 0 ? 0 : INFINITY);
-            half_wrong += f32_to_f16(m) != h + up || f32_to_f16(-m) != (0x8000 | (h + up));
         }
     }
-    check(half_wrong == 0 && brain_wrong == 0, "to F16, BF16: %d, %d ties and their neighbours go the wrong way",
-          half_wrong, brain_wrong);
+    check(brain_wrong == 0, "to BF16: %d ties and their neighbours go the wrong way", brain_wrong);
 }
 
 // ---- Reading ----------------------------------------------------------------------------------------------------
