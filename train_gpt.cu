@@ -288,8 +288,7 @@ static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double flags
 // Whether --save-minutes have passed since the last save: on rank 0, whose clock counts.
 static bool save_is_due(const Trainer* t) {
     const Settings* o = &t->settings;
-    return is_main(t) && o->out && o->save_minutes > 0 && seconds_now() - t->saved_at >= 60 * o->save_minutes &&
-           __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE) != SAVE_RUNS;
+    return is_main(t) && o->out && o->save_minutes > 0 && seconds_now() - t->saved_at >= 60 * o->save_minutes;
 }
 
 // One update on the next global batch.
@@ -490,8 +489,7 @@ static void report_step(Trainer* t, double seconds) {
 static void save_if_due(Trainer* t) {
     const bool ends = is_last_step(t) || t->asked.stop;
     const bool planned = ends || is_due(t->step, t->settings.save_every);
-    if (t->settings.out && (planned || t->asked.save)) save_checkpoint(t, ends, !planned);
-    log_save(t, __atomic_load_n(&t->saver.end, __ATOMIC_ACQUIRE));
+    if (t->settings.out && (planned || t->asked.save)) save_checkpoint(t, !planned);
 }
 
 static void sample_if_due(Trainer* t) {

@@ -421,7 +421,7 @@ static inline bool folder_sync(const char* path, Error* error) {
     return ok;
 }
 
-// Whether a name is that of a checkpoint's file, or of a rank's report in its .tmp (checkpoint/async_save.h).
+// Whether a name is that of a checkpoint's file.
 static inline bool checkpoint_is_file(const char* name) {
     for (size_t i = 0; i < sizeof checkpoint_files / sizeof checkpoint_files[0]; i++) {
         if (strcmp(name, checkpoint_files[i]) == 0) return true;
@@ -429,7 +429,7 @@ static inline bool checkpoint_is_file(const char* name) {
     for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) {
         if (strcmp(name, checkpoint_hub_files[i]) == 0) return true;
     }
-    return strncmp(name, "rank_", 5) == 0 && name[5] && strspn(name + 5, "0123456789") == strlen(name + 5);
+    return false;
 }
 
 // Removes a checkpoint's folder and its files. Other files stay, and the folder with them. If it is a link, only the
@@ -537,11 +537,6 @@ typedef struct {
     int64_t elements; // the sum over all ranks has to be checkpoint_count() of all parameters
     uint64_t checksum[CHECKPOINT_TENSOR_FILES];
 } CheckpointSum;
-
-static inline void checkpoint_sum_add(CheckpointSum* sum, const CheckpointSum* more) {
-    sum->elements += more->elements;
-    for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) sum->checksum[i] += more->checksum[i];
-}
 
 // The files that one rank has open. It must not be copied, as the files point to its paths.
 typedef struct {

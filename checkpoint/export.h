@@ -17,7 +17,7 @@ whether all have succeeded. An existing PATH is never replaced, and no other fil
 */
 #pragma once
 
-#include "async_save.h"
+#include "save.h"
 #include "llmc_format.h"
 
 typedef struct {

@@ -3,7 +3,7 @@ trainer/checkpointing.h: saves and loads the run (Megatron: checkpointing.py). E
 logical model. Data ranks hold the same slices and take buckets in turn; with ZeRO they first gather their shards of the
 moments.
 
-    save_checkpoint     in the background; at the end of the run, waits until it is written
+    save_checkpoint     of all ranks; training waits
     init_weights        from the newest valid checkpoint of --out (--resume), from --init, or random
     export_weights      the weights alone, as transformers loads them (--export)
 */
@@ -100,30 +100,11 @@ static inline bool check_late_gradient(Trainer* t, bool timed) {
     return false;
 }
 
-// Reports once that a save is on the disk.
-static inline void log_save(Trainer* t, SaveEnd end) {
-    Saver* x = &t->saver;
-    if (!is_main(t) || x->reported || end != SAVE_DONE) return;
-    x->reported = true;
-    end_line();
-    print_line("saved     %s/step_%08lld: blocked training %.1f ms, on the disk after %.1f ms", x->out,
-               (long long)x->state.step, 1e3 * x->stall, 1e3 * x->seconds);
-}
-
-// Waits for a save in flight and logs it.
-static inline void finish_save(Trainer* t) {
-    const SaveEnd end = saver_meet(&t->saver, &t->world);
-    if (end != SAVE_NONE) t->unsaved = end == SAVE_FAILED;
-    log_save(t, end);
-}
-
-// Saves in the background, or (last) waits until it is written; timed: for --save-minutes. A failed save does not end
-// the run.
-static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
+// Saves the run; timed: for --save-minutes. A failed save does not end the run.
+static inline void save_checkpoint(Trainer* t, bool timed) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
     enter_phase(t, PHASE_SAVING);
-    finish_save(t);
     const CheckpointState state = checkpoint_state(t);
     if (stage->async) async_dp_drain(stage);
     if (t->settings.check_replicas_every) check_replicas(t, stage->grads.scope);
@@ -132,17 +113,13 @@ static inline void save_checkpoint(Trainer* t, bool last, bool timed) {
     Comm *data = &t->groups.data, *inter_site = &t->groups.inter_site;
     const int64_t counted[2] = {data->size_bytes, inter_site->size_bytes}; // the gather is no part of training
     if (stage->async) async_dp_gather_values(stage);
-    Error error;
-    t->saver.timed = timed;
-    if (!saver_begin(&t->saver, &t->world, &state, !last && !t->saves_wait, started, &error)) {
-        t->unsaved = true;
-        if (is_main(t))
-            fprintf(stderr, "%s: the checkpoint of step %lld was not saved: %s\n", process.name, (long long)t->step,
-                    error.text);
-    }
+    t->unsaved = !stage_save(&t->saver, &t->world, &state, timed);
     data->size_bytes = counted[0];
     inter_site->size_bytes = counted[1];
-    if (last || t->saves_wait) finish_save(t);
+    if (t->unsaved || !is_main(t)) return;
+    end_line();
+    print_line("saved     %s/step_%08lld in %.1f ms", t->settings.out, (long long)t->step,
+               1e3 * (seconds_now() - started));
 }
 
 // --export: writes the weights alone.

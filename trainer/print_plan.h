@@ -242,11 +242,6 @@ static void print_sources(const Trainer* t) {
     for (int i = 0; i < t->val_files.count; i++) print_source("val", &t->val_files, i, "");
 }
 
-// Bytes of the snapshot from which a rank writes a checkpoint while it trains.
-static double snapshot_bytes(const Trainer* t) {
-    return settings_saves(&t->settings) ? (double)snapshot_floats(&t->stage) * sizeof(float) : 0;
-}
-
 // Prints when checkpoints are written.
 static void print_saves(const Trainer* t) {
     const Settings* settings = &t->settings;
@@ -256,11 +251,7 @@ static void print_saves(const Trainer* t) {
         append_text(text, sizeof text, "every %lld steps, ", (long long)settings->save_every);
     if (settings->save_minutes > 0)
         append_text(text, sizeof text, "when none was for %g minutes, ", settings->save_minutes);
-    append_text(text, sizeof text, "at the end, and when a signal asks for it");
-    if (settings_saves(settings))
-        append_text(text, sizeof text, "; from a snapshot in the host's memory, %.1f MB%s", snapshot_bytes(t) / 1e6,
-                    t->world.size > 1 ? " on rank 0" : "");
-    print_line("saves     %s", text);
+    print_line("saves     %sat the end, and when a signal asks for it", text);
 }
 
 // Prints the optimizer and the learning rate.

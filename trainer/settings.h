@@ -471,11 +471,6 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 
 // ---- Derived values ---------------------------------------------------------------------------------------------
 
-// Whether the run may save before its last step.
-static inline bool settings_saves(const Settings* o) {
-    return o->out && ((o->save_every > 0 && o->save_every < o->steps) || o->save_minutes > 0);
-}
-
 // Writes the options of the update that a resumed run may change: the learning rate's curve, the optimizer's values.
 static inline void settings_tuning(char* text, size_t size, const Settings* s) {
     static const char* const names[] = {"lr",    "min-lr", "warmup", "decay", "steps",        "weight-decay",

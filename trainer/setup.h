@@ -660,16 +660,11 @@ static inline void free_this_rank(Trainer* t) {
 
 // ---- Memory and folder ------------------------------------------------------------------------------------------
 
-// Refuses a run that does not fit into the machine's memory, before any is allocated. If only the memory of a snapshot
-// is missing, training waits for saves instead.
+// Refuses a run that does not fit into the machine's memory, before any is allocated.
 static inline void check_memory(Trainer* t) {
-    double sizes[2] = {rank_bytes(t, &t->stage), snapshot_bytes(t)};
-    comm_all_reduce(&t->world, sizes, 2, COMM_DOUBLE, COMM_MAX);
-    const int sharing = device_ranks_sharing(t->place.ranks_here);
-    const double there = device_bytes(), needed = sizes[0] * sharing;
-    int32_t room = !DEVICE_IS_HOST || needed + sizes[1] * sharing <= there;
-    comm_all_reduce(&t->world, &room, 1, COMM_INT32, COMM_MIN);
-    t->saves_wait = !room;
+    double bytes = rank_bytes(t, &t->stage);
+    comm_all_reduce(&t->world, &bytes, 1, COMM_DOUBLE, COMM_MAX);
+    const double there = device_bytes(), needed = bytes * device_ranks_sharing(t->place.ranks_here);
     const ByteUnit unit = byte_unit(needed, true);
     Error error;
     check_all_ranks(t,
@@ -679,9 +674,6 @@ static inline void check_memory(Trainer* t) {
                              "--seq or model, --recompute, or more ranks on more machines",
                              needed / unit.bytes, unit.name, there / 1e9),
                     &error);
-    if (t->saves_wait && is_main(t))
-        print_line("saves     training waits for them: there is no memory for %.1f GB of snapshots",
-                   sizes[1] * sharing / 1e9);
 }
 
 enum { OUT_WAIT = 10 }; // seconds in which ranks whose mpirun was killed find that out

@@ -15,7 +15,7 @@ ends all of them.
 #include "../checkpoint/hub_files.h"
 #include "../util/append_log.h"
 #include "../util/async_stdout.h"
-#include "../checkpoint/async_save.h"
+#include "../checkpoint/save.h"
 #include "../parallel/schedule.h"
 #include "settings.h"
 #include "../methods/async_dp.h"
@@ -88,7 +88,6 @@ typedef struct {
     Stop stop;
     Asked asked;     // of the last step: whether the run ends after it, for a signal, or is saved, for --save-minutes
     double saved_at; // when the last save began, or the steps did, by rank 0's clock
-    bool saves_wait; // there is no memory for a snapshot: training waits for a save
 } Trainer;
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }

@@ -190,17 +190,22 @@ static inline void trainer_allocate(Trainer* t) {
     allocate_this_rank(t);
     open_groups(t);
     if (o->trace) start_tracing(t);
-    if (saves)
-        saver_open(&t->saver, &t->stage, o->out, o->keep_last, &t->hub_files, t->world.rank, t->world.size,
-                   watchdog_row(&t->watch));
+    if (saves) {
+        const Saver saver = {&t->stage,
+                             o->out,
+                             t->world.rank,
+                             o->keep_last,
+                             &t->hub_files,
+                             folder_is_mount(o->out),
+                             watchdog_row(&t->watch),
+                             -1};
+        t->saver = saver;
+    }
 }
 
 // Returns the exit status of the process for that of the run: after a signal only rank 0 requests a requeue.
 static inline int trainer_free(Trainer* t, int status) {
-    if (!t->settings.dry_run) {
-        saver_free(&t->saver);
-        groups_close(&t->groups);
-    }
+    if (!t->settings.dry_run) groups_close(&t->groups);
     batch_free(&t->batch);
     free_this_rank(t);
     free_allreduce_plans(t);

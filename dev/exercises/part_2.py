@@ -199,14 +199,14 @@ EXERCISES = [
         "begin": "The loss of step 4 is computed before the first update after the resume, the loss of step 5 after "
                  "it. What does an update use that a forward pass does not?",
         "hints": ["AdamW keeps two numbers a parameter besides the weight. What if one of them is 0 in step 4?",
-                  "checkpoint/async_save.h reads back the values of a bucket; value 0 is the weight. Which of 1 and 2 "
+                  "checkpoint/save.h reads back the values of a bucket; value 0 is the weight. Which of 1 and 2 "
                   "are set?"],
         "check": RESUMED_ONE[1],
         "solution": "Only value 1, the first moment, was put back. The second moment began at 0, while the "
                     "correction for its bias was that of step 4: with equal gradients 0.05 / (1 - 0.95^4) = 0.27 of "
                     "the second moment were there, and the update was about twice too long. The loss of step 4, "
                     "computed before, is right; that of step 5 is not.",
-        "wrong": [("checkpoint/async_save.h", "(what == 1 || local)", "(what == 2 || local)",
+        "wrong": [("checkpoint/save.h", "(what == 1 || local)", "(what == 2 || local)",
                    "now the second moment is restored, and the first is not")],
     },
     {

@@ -7,7 +7,7 @@ TEXT": the cases of check_replicas.py with TEXT in their name."""
 import mutate
 
 ROUNDS, SITES, TRAINER = "methods/async_schedule.h", "methods/async_dp.h", "train_gpt.cu"
-SAVE = "checkpoint/async_save.h"
+SAVE = "checkpoint/save.h"
 FORMAT = "kernels/outer_format.h"
 SETTINGS, KERNELS, CHECKPOINT = "trainer/method_settings.h", "kernels/async_dp.h", "checkpoint/checkpoint.h"
 

@@ -7,7 +7,7 @@ OPTIONS": the same in bf16."""
 import mutate
 
 KERNEL, STEP, LAYOUT = "kernels/muon.h", "parallel/muon.h", "parallel.h"
-UPDATE, TRAFFIC, SAVE, CHECKPOINT = "parallel/optimizer.h", "parallel/traffic.h", "checkpoint/async_save.h", \
+UPDATE, TRAFFIC, SAVE, CHECKPOINT = "parallel/optimizer.h", "parallel/traffic.h", "checkpoint/save.h", \
     "checkpoint/checkpoint.h"
 
 FAULTS = [

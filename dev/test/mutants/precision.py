@@ -1,7 +1,7 @@
 """Faults of bf16 on the processor, seen by test_precision.sh: what make chooses and says, masters in checkpoints and
 exports, the rounding of weights in resumed runs and on meshes. The arithmetic's faults are in kernels.py, matmul.py."""
 MAKE, CHOICE, UPDATE = "Makefile", "dev/dev.mk", "parallel/optimizer.h"
-SAVE, LOAD = "checkpoint/async_save.h", "trainer/checkpointing.h"
+SAVE, LOAD = "checkpoint/save.h", "trainer/checkpointing.h"
 
 FAULTS = [
     ("make: another precision builds nothing", MAKE, "$(BUILD)/flags $(BUILD)/precision $(BUILD)/version\n\t",

@@ -7,7 +7,7 @@ without the trainer's loop: test_gpt.c, test_caat.c, test_trainer.c.
 #pragma GCC diagnostic ignored "-Wunused-function" // of the model's functions no test uses all
 #include "../../../gpt.h"
 #include "../../../parallel/optimizer.h"
-#include "../../../checkpoint/async_save.h"
+#include "../../../checkpoint/save.h"
 #include "../../../trainer/batch.h"
 #include "test.h"
 

@@ -58,12 +58,12 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     if (resume && !resumed) die("there is no checkpoint in %s", out);
 }
 
-// A checkpoint of the run as it is now, to the end.
+// A checkpoint of the run as it is now.
 static void trainer_save(Trainer* t, const char* out) {
-    saver_open(&t->saver, &t->stage, out, 0, &t->hub_files, t->world.rank, t->world.size, NULL);
-    save_checkpoint(t, true, false);
+    const Saver saver = {&t->stage, out, t->world.rank, 0, &t->hub_files, false, NULL, -1};
+    t->saver = saver;
+    save_checkpoint(t, false);
     if (t->unsaved) die("%s: the checkpoint was not saved", out);
-    saver_free(&t->saver);
 }
 
 static void trainer_close(Trainer* t) {

@@ -1,0 +1,279 @@
+/*
+checkpoint/save.h: saves the stages of all ranks as a checkpoint, and reads them back.
+
+    stage_save      saves; the result is the same on all ranks
+    read_slices     reads this rank's part of a checkpoint
+    stage_values    where weights and moments are on this rank; site_values: the further values of asynchronous sites
+
+Theory. Rank 0 makes the folder and its files (checkpoint/checkpoint.h). Every rank writes its slices and flushes them.
+All ranks add up the sizes and checksums of what they wrote, and whether they could; then rank 0 publishes the
+checkpoint, or abandons it. A rank that cannot write prints the reason; a failed save does not end the run.
+
+A checkpoint holds weights in float32, both moments, and the values that each asynchronous site has of its own. Data
+ranks hold the same slices and write buckets in turn; with ZeRO they first gather their shards of a bucket.
+*/
+#pragma once
+
+#include "checkpoint_dir.h"
+#include "../parallel/optimizer.h"
+#include "../util/heartbeat.h"
+
+// ---- The values of a stage that a checkpoint holds, and where they are ------------------------------------------
+
+// A value of each parameter on this rank: layout.elements floats or, with ZeRO, a shard of each bucket.
+typedef struct {
+    float* at;
+    bool share;
+} ShardedBuffer;
+
+// Weights (what = 0), first (1) and second (2) moments. With ZeRO moments are shards, and so are float32 master
+// weights. The weights of asynchronous sites are the global parameters.
+static ShardedBuffer stage_values(const Stage* stage, int what) {
+    float* weights = HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;
+    if (stage->checkpoint_weights) weights = stage->checkpoint_weights;
+    float* const buffers[CHECKPOINT_VALUES] = {weights, stage->moment1, stage->moment2};
+    const ShardedBuffer values = {buffers[what], stage->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
+    return values;
+}
+
+// The values of asynchronous sites beside weights and moments, and where they are.
+typedef struct {
+    CheckpointSites list;
+    ShardedBuffer of[CHECKPOINT_KINDS];
+} AsyncCheckpointState;
+
+static AsyncCheckpointState site_values(const Stage* stage) {
+    AsyncCheckpointState state = {};
+    state.list.copies = stage->grads.scope == SCOPE_SITE ? stage->layout.mesh.sites : 1;
+    state.list.moments = stage->type.moments;
+    state.list.muon = stage->layout.mesh.muon;
+    state.list.kinds = stage->kept_values;
+    for (int i = 0; i < stage->kept_values; i++) {
+        const ShardedBuffer values = {stage->kept[i].at, stage->kept[i].sharded};
+        state.list.kind[i] = stage->kept[i].name;
+        state.of[i] = values;
+    }
+    return state;
+}
+
+// Whether values are Muon's second moments, of which matrices of blocks have none.
+static bool lacks_matrices(const Stage* stage, ShardedBuffer values) {
+    return stage->layout.mesh.muon && values.at == stage->moment2;
+}
+
+// Copies this rank's second moments of a bucket between such memory and `whole`, the bucket's elements in host memory.
+static void copy_second_moments(const Stage* stage, int b, float* whole, bool to_host) {
+    const Layout* layout = &stage->layout;
+    const Bucket* bucket = &layout->bucket[b];
+    for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
+        const TensorRange range = owned_range(stage, &layout->slices[i]);
+        float* device = stage->moment2 + (range.at - layout_muon_elements(layout, i));
+        float* host = whole + (range.from - bucket->offset);
+        if (range.n == 0 || slice_is_of_muon(layout, &layout->slices[i])) continue;
+        if (to_host)
+            device_to_host(host, device, (size_t)range.n * sizeof(float));
+        else
+            device_from_host(device, host, (size_t)range.n * sizeof(float));
+    }
+}
+
+// All values of a bucket in host memory: in place, or gathered in copy (largest_bucket() floats).
+static const float* whole_values(const Stage* stage, int b, ShardedBuffer values, float* copy) {
+    const Layout* layout = &stage->layout;
+    const int64_t n = bucket_shard_size(layout, b);
+    if (lacks_matrices(stage, values)) {
+        memset(copy, 0, (size_t)layout->bucket[b].elements * sizeof(float));
+        copy_second_moments(stage, b, copy, true);
+        if (values.share) comm_all_gather(zero_group(stage->groups), copy, copy + layout->mesh.data * n, n, COMM_FLOAT);
+        return copy;
+    }
+    if (values.share) {
+        float* mine = copy + layout->mesh.data * n;
+        device_to_host(mine, values.at + bucket_shard_offset(layout, b), (size_t)n * sizeof(float));
+        comm_all_gather(zero_group(stage->groups), copy, mine, n, COMM_FLOAT);
+        return copy;
+    }
+    if (DEVICE_IS_HOST) return values.at + layout->bucket[b].offset;
+    device_to_host(copy, values.at + layout->bucket[b].offset, (size_t)layout->bucket[b].elements * sizeof(float));
+    return copy;
+}
+
+// Sets values of a bucket from `whole` (the bucket's elements, host memory).
+static void set_values(const Stage* stage, int b, ShardedBuffer values, const float* whole) {
+    const Layout* layout = &stage->layout;
+    const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_shard_size(layout, b);
+    if (lacks_matrices(stage, values))
+        copy_second_moments(stage, b, (float*)whole, false);
+    else if (values.share)
+        device_from_host(values.at + bucket_shard_offset(layout, b), whole + layout->mesh.data * share,
+                         (size_t)share * sizeof(float));
+    else
+        device_from_host(values.at + at, whole, (size_t)n * sizeof(float));
+}
+
+// Sets the weights that the model computes with, and the float32 master weights where there are any.
+static void set_bucket_weights(const Stage* stage, int b, const float* whole) {
+    const ShardedBuffer masters = {stage->master, stage->layout.mesh.zero > 0};
+    device_from_floats(stage->params + stage->layout.bucket[b].offset, whole, stage->layout.bucket[b].elements);
+    if (stage->master) set_values(stage, b, masters, whole);
+}
+
+// Reads this rank's part. For asynchronous sites the weights are the global parameters; the site's own values follow.
+static bool read_slices(const Stage* stage, const CheckpointReader* reader, HeartbeatRow* row, Error* error) {
+    const Layout* layout = &stage->layout;
+    const AsyncCheckpointState sites = site_values(stage);
+    const bool local = stage->grads.scope == SCOPE_SITE;
+    const int copy = local ? mesh_site(&layout->mesh) : 0;
+    float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
+    bool ok = true;
+    for (int b = 0; b < layout->buckets && ok; b++) {
+        heartbeat_background(row);
+        for (int what = 0; what <= sites.list.moments && ok; what++) {
+            ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
+            if (ok && what == 0) set_bucket_weights(stage, b, whole);
+            if (ok && (what > 0 || local)) set_values(stage, b, stage_values(stage, what), whole);
+        }
+        for (int kind = 0; kind < sites.list.kinds && ok; kind++) {
+            ok = checkpoint_read_bucket(reader, layout, b, checkpoint_value_of_site(&sites.list, kind, copy), whole,
+                                        error);
+            if (ok) set_values(stage, b, sites.of[kind], whole);
+        }
+    }
+    free(whole);
+    return ok;
+}
+
+// Whether this data rank writes a value of a bucket. site: the value belongs to this site; -1: it is the same on all
+// sites.
+static bool writes_bucket(const Mesh* mesh, int b, int site) {
+    if (site < 0) return b % mesh->d == mesh->data;
+    return site == mesh_site(mesh) && b % mesh_site_size(mesh) == mesh_rank_in_site(mesh);
+}
+
+// ---- A save -----------------------------------------------------------------------------------------------------
+
+// What a rank needs for its saves.
+typedef struct {
+    const Stage* stage;
+    const char* out;
+    int rank;
+    int64_t keep;          // checkpoints; 0: all
+    const HubFiles* files; // written beside the model
+    bool mounted;          // out is a mount point
+    HeartbeatRow* row;     // for the watchdog, or NULL
+    int64_t passing;       // the step of the last save by --save-minutes, on rank 0; -1: none
+} Saver;
+
+// Value v of this rank: its number in checkpoint/checkpoint.h, where it is, and its site (-1: the same on all sites).
+typedef struct {
+    ShardedBuffer values;
+    int number, site;
+} SavedPart;
+
+static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* sites, int v) {
+    const bool local = stage->grads.scope == SCOPE_SITE;
+    const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - 1 - sites->list.moments;
+    if (kind < 0) { // where moments differ between sites, site 0's are saved
+        const SavedPart part = {stage_values(stage, v), v, local && v > 0 ? 0 : -1};
+        return part;
+    }
+    const SavedPart part = {sites->of[kind], checkpoint_value_of_site(&sites->list, kind, own), local ? own : -1};
+    return part;
+}
+
+// Whether a folder is a mount point.
+static bool folder_is_mount(const char* path) {
+    char above[CHECKPOINT_PATH];
+    struct stat here, there;
+    Error error;
+    return checkpoint_path(above, &error, "%s/..", path) && stat(path, &here) == 0 && stat(above, &there) == 0 &&
+           here.st_dev != there.st_dev;
+}
+
+// Whether the disk is mounted: without it the folder still takes files, on another disk, where they would be lost.
+static bool saver_disk_is_there(const Saver* saver, Error* error) {
+    return !saver->mounted || folder_is_mount(saver->out) ||
+           fail(error, "%s: its disk is not mounted any more", saver->out);
+}
+
+// Says every ten seconds how far rank 0's part of a save is.
+static void print_saving(int64_t step, int done, int all, double started, double* said) {
+    const double now = seconds_now();
+    if (now - *said < 10) return;
+    *said = now;
+    end_line();
+    print_line("saving    step %lld: %d %%, %.0f s left", (long long)step, 100 * done / all,
+               (now - started) / done * (all - done));
+    fflush(stdout);
+}
+
+// Writes all values that are this rank's to write. ok = false: writes nothing, but gathers every bucket with the other
+// ranks, which with ZeRO wait for that.
+static bool write_values(const Saver* saver, CheckpointWriter* writer, int64_t step, bool ok, Error* error) {
+    const Stage* stage = saver->stage;
+    const Layout* layout = &stage->layout;
+    const AsyncCheckpointState sites = site_values(stage);
+    const int values = 1 + sites.list.moments + sites.list.kinds;
+    double started = seconds_now(), said = started;
+    float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
+    for (int i = 0; i < layout->buckets * values; i++) {
+        const int b = i / values;
+        const SavedPart part = saved_part(stage, &sites, i % values);
+        const float* whole = whole_values(stage, b, part.values, copy);
+        if (ok && writes_bucket(&layout->mesh, b, part.site))
+            ok = checkpoint_write_value(writer, layout, b, part.number, whole, error);
+        heartbeat_background(saver->row);
+        if (saver->rank == 0) print_saving(step, i + 1, layout->buckets * values, started, &said);
+    }
+    free(copy);
+    return ok;
+}
+
+static void say_not_saved(int rank, int64_t step, const Error* error) {
+    end_line();
+    fprintf(stderr, "%s: rank %d: the checkpoint of step %lld was not saved: %s\n", process.name, rank, (long long)step,
+            error->text);
+}
+
+// Rank 0, after all parts: publishes the checkpoint and removes old ones. timed: --save-minutes has asked for it.
+static bool publish(Saver* saver, const CheckpointState* state, const CheckpointSites* sites, const CheckpointSum* sum,
+                    bool timed, Error* error) {
+    const Stage* stage = saver->stage;
+    Error why;
+    if (!checkpoint_publish(saver->out, state, &stage->model, &stage->layout.mesh.caat, sites, sum, saver->files,
+                            error))
+        return false;
+    if (!checkpoint_prune(saver->out, saver->keep, state->step, saver->passing, &why))
+        fprintf(stderr, "%s: --keep-last: %s\n", process.name, why.text);
+    saver->passing = timed ? state->step : -1;
+    return true;
+}
+
+// All ranks, once nothing is in flight: saves the stage. The result is the same on all ranks.
+static bool stage_save(Saver* saver, Comm* world, const CheckpointState* state, bool timed) {
+    const Stage* stage = saver->stage;
+    const CheckpointSites sites = site_values(stage).list;
+    CheckpointWriter writer;
+    Error error;
+    int32_t ok = saver->rank > 0 || (saver_disk_is_there(saver, &error) &&
+                                     checkpoint_begin(saver->out, state->step, &stage->model, &sites, &error));
+    if (!ok) say_not_saved(saver->rank, state->step, &error);
+    comm_broadcast(world, &ok, 1, COMM_INT32, 0);
+    if (!ok) return false;
+    const bool joined = checkpoint_join(&writer, saver->out, state->step, &stage->model, &sites, &error);
+    bool wrote = write_values(saver, &writer, state->step, joined, &error);
+    Error late;
+    wrote = joined && checkpoint_leave(&writer, wrote, wrote ? &error : &late) && wrote;
+    if (!wrote) say_not_saved(saver->rank, state->step, &error);
+    ok = wrote;
+    comm_all_reduce(world, &ok, 1, COMM_INT32, COMM_MIN);
+    CheckpointSum sum = writer.sum; // sums of 64 bits wrap around in every order
+    comm_all_reduce(world, &sum, (int64_t)(sizeof sum / 8), COMM_INT64, COMM_SUM);
+    if (ok && saver->rank == 0 && !publish(saver, state, &sites, &sum, timed, &error)) {
+        ok = false;
+        say_not_saved(0, state->step, &error);
+    }
+    comm_broadcast(world, &ok, 1, COMM_INT32, 0);
+    if (!ok && saver->rank == 0) checkpoint_abandon(saver->out, state->step);
+    return ok;
+}
