@@ -219,13 +219,10 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     got.loss = sums[s->layout.tensors] / N;
     got.norm = gradient_norm(sums, s->layout.tensors, &not_finite);
     free(sums);
-    if (keep) {
-        got.grads = host_floats(s->grads.all, s->layout.elements);
-        for (int64_t e = 0; e < s->layout.elements; e++) got.grads[e] /= (float)factor;
-    }
+    if (keep) got.grads = host_floats(s->grads.all, s->layout.elements);
     const double clip = r->settings.clip > 0 && got.norm > r->settings.clip ? r->settings.clip / (got.norm + 1e-6) : 1;
     const OptimizerConfig optimizer = settings_optimizer(&r->settings);
-    chunk_optimizer_step(s, 0, &optimizer, step + 1, r->settings.lr, clip / factor);
+    chunk_optimizer_step(s, 0, &optimizer, step + 1, r->settings.lr, clip);
     return got;
 }
 
