@@ -89,10 +89,10 @@ static void test_operations(Comm* c, const char* label, int64_t n) {
     for (int k = 0; k < (s > 1 ? 5 : 4); k++) {
         const CommKind kind = kinds[k];
         bool ok = true;
-        for (int i = 0; i < 7 * 3 * 2 * 2; i++) {
-            const CommType type = (CommType)(i % 7);
-            const CommOp op = (CommOp)(i / 7 % 3);
-            const bool blocking = i / 21 % 2, in_place = i / 42 && kind == COMM_ALL_GATHER;
+        for (int i = 0; i < 6 * 3 * 2 * 2; i++) {
+            const CommType type = (CommType)(i % 6);
+            const CommOp op = (CommOp)(i / 6 % 3);
+            const bool blocking = i / 18 % 2, in_place = i / 36 && kind == COMM_ALL_GATHER;
             const bool sums = kind == COMM_ALL_REDUCE || kind == COMM_REDUCE_SCATTER;
             if (sums && (type == COMM_BYTE || (op != COMM_SUM && is_sixteen(type)))) continue;
             const int64_t before = c->size_bytes, bytes = n * comm_type_bytes(type);
