@@ -240,20 +240,14 @@ static inline bool mesh_check_caat(const Mesh* mesh, Error* error) {
     return true;
 }
 
-// Refuses sites that the replicas, or ZeRO, cannot be divided over. sync: all sites use one gradient in every step.
+// Refuses sites that the replicas cannot be divided into. sync: all sites use one gradient in every step.
 static inline bool mesh_check_sites(const Mesh* mesh, bool sync, Error* error) {
     if (mesh->d % mesh->sites != 0)
         return fail(error, "--sites %d does not divide the %d replicas (--dp)", mesh->sites, mesh->d);
-    if (mesh->zero && mesh->sites < mesh->d && (mesh->sites > 1 || !sync))
-        return fail(
-            error,
-            "--zero %d divides the optimizer's state over all replicas; that goes with one replica in each site "
-            "(--sites %d), not with --sites %d",
-            mesh->zero, mesh->d, mesh->sites);
-    if (mesh->zero == 2 && mesh->sites > 1)
-        return fail(error,
-                    "--zero 2 sums gradients of every micro-batch, and does not go with --sites %d: use --zero 1",
-                    mesh->sites);
+    if (mesh->zero && (mesh->sites > 1 || !sync))
+        return fail(error, "--zero %d divides one optimizer's state over all replicas, which does not go with %s",
+                    mesh->zero,
+                    sync ? "--sites; drop one of the two" : "--dp-mode: each site has its own; drop --zero");
     return true;
 }
 
@@ -652,15 +646,6 @@ static inline int64_t bucket_site_shard_size(const Layout* layout, int bucket) {
 }
 static inline int64_t bucket_site_shard_begin(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset + mesh_rank_in_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);
-}
-
-// The end of the slice that element `at` of a bucket belongs to, including the padding after it, but at most `end`.
-static inline int64_t bucket_next_slice(const Layout* layout, int bucket, int64_t at, int64_t end) {
-    const Bucket* b = &layout->bucket[bucket];
-    for (int i = b->first + 1; i < b->first + b->slices; i++) {
-        if (layout->slices[i].offset > at) return min_i64(end, layout->slices[i].offset);
-    }
-    return end;
 }
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).

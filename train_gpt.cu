@@ -113,7 +113,7 @@ static void run_reduce(Trainer* t, Action action) {
         start_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
         finish_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
     }
-    if (stage->grads.update) gradient_squares(stage, action.chunk);
+    gradient_squares(stage, action.chunk);
     trace_action(t, action, started);
 }
 
@@ -147,12 +147,11 @@ static void handle_nonfinite_step(Trainer* t, int not_finite) {
     die_as_site(t, text);
 }
 
-// Sums the statistics of a step, squares (tensors), loss, seconds, over a site; then over the sites the squares, where
-// ZeRO divides them over sites, and the loss, where stats_scope is all ranks.
+// Sums the statistics of a step, squares (tensors), loss, seconds, over a site; then the loss over the sites, where
+// stats_scope is all ranks.
 static void reduce_step_stats(Trainer* t, double* sums) {
     const int tensors = t->stage.layout.tensors;
     sum_over_site(&t->groups, sums, tensors + 2);
-    if (t->stage.layout.mesh.zero) sum_over(&t->groups.inter_site, sums, tensors);
     if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.inter_site, sums + tensors, 1);
 }
 
@@ -186,7 +185,6 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     int not_finite;
     t->loss = sums[tensors] / step_tokens(t, t->stats_scope);
     t->grad_norm = gradient_norm(sums, tensors, &not_finite);
-    if (!stage->grads.update) t->grad_norm = (double)NAN;
     if (stage->async) async_dp_set_compensation(stage, sums);
     t->bubble = step_bubble(t, progress->started, sums[tensors + 1]);
     free(sums);
@@ -202,11 +200,10 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
 static void run_update(Trainer* t, Action action, double grad_scale) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
-    if (t->health.skipped || !stage->grads.update) return;
+    if (t->health.skipped) return;
     const OptimizerConfig optimizer = settings_optimizer(&t->settings);
     if (stage->async) async_dp_before_update(stage, action.chunk);
-    chunk_optimizer_step(stage, action.chunk, &optimizer, optimizer_steps_at(t, t->step + 1), rate_of_step(t, t->step),
-                         grad_scale);
+    chunk_optimizer_step(stage, action.chunk, &optimizer, t->step + 1, rate_of_step(t, t->step), grad_scale);
     if (stage->async) async_dp_after_update(stage, action.chunk);
     trace_action(t, action, started);
 }
@@ -306,7 +303,7 @@ static void train_step(Trainer* t) {
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, optimizer_steps_at(t, t->step));
+    if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
     health_step(&t->health, t->loss, t->grad_norm);
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double flags[2] = {(double)stop_signals, (double)save_is_due(t)};

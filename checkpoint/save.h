@@ -49,7 +49,7 @@ static AsyncCheckpointState site_values(const Stage* stage) {
     state.list.muon = stage->layout.mesh.muon;
     state.list.kinds = stage->kept_values;
     for (int i = 0; i < stage->kept_values; i++) {
-        const ShardedBuffer values = {stage->kept[i].at, stage->kept[i].sharded};
+        const ShardedBuffer values = {stage->kept[i].at, false};
         state.list.kind[i] = stage->kept[i].name;
         state.of[i] = values;
     }
@@ -84,13 +84,13 @@ static const float* whole_values(const Stage* stage, int b, ShardedBuffer values
     if (lacks_matrices(stage, values)) {
         memset(copy, 0, (size_t)layout->bucket[b].elements * sizeof(float));
         copy_second_moments(stage, b, copy, true);
-        if (values.share) comm_all_gather(zero_group(stage->groups), copy, copy + layout->mesh.data * n, n, COMM_FLOAT);
+        if (values.share) comm_all_gather(&stage->groups->data, copy, copy + layout->mesh.data * n, n, COMM_FLOAT);
         return copy;
     }
     if (values.share) {
         float* mine = copy + layout->mesh.data * n;
         device_to_host(mine, values.at + bucket_shard_offset(layout, b), (size_t)n * sizeof(float));
-        comm_all_gather(zero_group(stage->groups), copy, mine, n, COMM_FLOAT);
+        comm_all_gather(&stage->groups->data, copy, mine, n, COMM_FLOAT);
         return copy;
     }
     if (DEVICE_IS_HOST) return values.at + layout->bucket[b].offset;

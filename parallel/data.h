@@ -35,10 +35,10 @@ typedef struct {
     GradBucket* bucket;                     // (buckets of the layout), or with ZeRO 2 two, which these use in turn
     float* all;                             // (layout.elements): of all buckets, over micro-batches; NULL with ZeRO 2
     float* shards;                          // (layout.elements / d): this rank's shards of the sums, with ZeRO
-    float* update;                          // what the update reads: shards with ZeRO, else all; NULL: nothing yet
+    float* update;                          // what the update reads: shards with ZeRO, else all
     int in_flight[MAX_INFLIGHT_REDUCTIONS]; // the buckets whose sums were started last, or -1
     int next;                               // place in in_flight; with ZeRO 2 also the memory of the bucket in hand
-    bool hierarchical, defers;              // sums continue between sites; the caller starts these (sites.h)
+    bool hierarchical;                      // sums continue between sites (sites.h)
 } GradientBuckets;
 
 // ZeRO 2: all buckets share the memory of two, which they use in turn.
@@ -155,6 +155,6 @@ static inline void all_gather_params(floatX* params, ProcessGroups* g, const Lay
         floatX* bucket = params + layout->bucket[b].offset;
         const int64_t n = bucket_shard_size(layout, b);
         if (layout->bucket[b].chunk != chunk) continue;
-        comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
+        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
     }
 }

@@ -80,7 +80,7 @@ static inline float* muon_gather_bucket(Stage* stage, int b) {
     const int64_t n = bucket_shard_size(layout, b);
     if (!layout->mesh.zero) return grads->update + layout->bucket[b].offset;
     float* whole = grads->bucket[buckets_share_memory(layout) ? 0 : b].gradient;
-    comm_all_gather(zero_group(stage->groups), whole, grads->update + bucket_shard_offset(layout, b), n, COMM_FLOAT);
+    comm_all_gather(&stage->groups->data, whole, grads->update + bucket_shard_offset(layout, b), n, COMM_FLOAT);
     return whole;
 }
 

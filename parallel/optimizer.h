@@ -32,7 +32,7 @@ static inline float* fp32_weights(const Stage* stage, TensorRange range) {
     return HAS_MASTER_WEIGHTS ? stage->master + range.at : (float*)stage->params + range.from;
 }
 
-// Whether this rank counts a slice when a number is summed over all ranks of a site (with ZeRO: over all ranks), such
+// Whether this rank counts a slice when a number is summed over all ranks of a site such
 // that every parameter counts once.
 static inline bool counts_slice(const Stage* stage, const Slice* slice) {
     const Mesh* mesh = &stage->layout.mesh;
@@ -110,15 +110,13 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
 }
 
 // Rounds the parameters of this step's update again from their float32 values, so that a resumed run continues with the
-// same bits. changed (buckets): only where it is true; NULL: everywhere. values: float32 values in the layout of
-// stage->master.
-static inline void cast_to_floatx(const Stage* stage, const float* values, int64_t seed, int64_t step,
-                                  const bool* changed) {
+// same bits. values: float32 values in the layout of stage->master.
+static inline void cast_to_floatx(const Stage* stage, const float* values, int64_t seed, int64_t step) {
     const int slices = HAS_MASTER_WEIGHTS ? stage->layout.n : 0;
     for (int i = 0; i < slices; i++) {
         const Slice* slice = &stage->layout.slices[i];
         const TensorRange range = owned_range(stage, slice);
-        if (range.n == 0 || (changed && !changed[slice->bucket])) continue;
+        if (range.n == 0) continue;
         adamw_round(stage->params + range.from, values + range.at, range.n, step, rounding_key(slice, seed),
                     range.first);
     }
@@ -126,7 +124,7 @@ static inline void cast_to_floatx(const Stage* stage, const float* values, int64
 
 static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t step) {
     if (step == 0 || !HAS_MASTER_WEIGHTS) return; // step 0: no update yet
-    cast_to_floatx(stage, stage->master, seed, step, NULL);
+    cast_to_floatx(stage, stage->master, seed, step);
     if (!stage->layout.mesh.zero) return;
     for (int chunk = -1; chunk < stage->layout.mesh.v; chunk++)
         all_gather_params(stage->params, stage->groups, &stage->layout, chunk);

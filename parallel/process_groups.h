@@ -84,9 +84,6 @@ static inline void bucket_sum_partial(ProcessGroups* g, const Layout* layout, in
     }
 }
 
-// The group over which ZeRO shards: all replicas, which are one site, or one site each.
-static inline Comm* zero_group(ProcessGroups* g) { return g->inter_site.size > 1 ? &g->inter_site : &g->data; }
-
 // all (ranks, n) = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all.
 static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool inter_site) {
     Comm* axes[4] = {&g->tensor, &g->data, inter_site ? &g->inter_site : NULL, &g->pipeline};

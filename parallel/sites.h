@@ -4,11 +4,11 @@ all-reduce of data.h is then hierarchical; a bucket's request is first of the su
 sites:
 
     start_grad_sync          a reduce-scatter in the site: this rank gets its site shard of the sum
-    start_inter_site_syncs   an all-reduce of the site shard between sites; ZeRO: a reduce-scatter into grads->shards
+    start_inter_site_syncs   an all-reduce of the site shard between sites
     finish_inter_site_syncs  waits; an all-gather in the site
 
 Where a site has one replica the first and the last are nothing: the gradient itself is the site shard, and the sum
-between sites starts under the backward pass. methods/async_dp.h starts and finishes it in different steps.
+between sites starts under the backward pass.
 */
 #pragma once
 
@@ -34,17 +34,13 @@ static inline bool is_between_sites(const GradBucket* bucket, const ProcessGroup
 static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     GradBucket* bucket = &grads->bucket[b];
     if (is_between_sites(bucket, g)) return;
-    if (layout->mesh.zero)
-        bucket->request = comm_reduce_scatter_start(&g->inter_site, grads->shards + bucket_shard_offset(layout, b),
-                                                    bucket->sum, bucket_shard_size(layout, b), COMM_FLOAT);
-    else
-        bucket->request =
-            comm_all_reduce_start(&g->inter_site, bucket->sum, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
+    bucket->request =
+        comm_all_reduce_start(&g->inter_site, bucket->sum, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
 // After start_grad_sync: where a site has one replica, its sum is there. A tied embedding has more to add first.
 static inline void start_inter_site_sync_early(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
-    if (!grads->hierarchical || grads->defers || mesh_site_size(&layout->mesh) > 1) return;
+    if (!grads->hierarchical || mesh_site_size(&layout->mesh) > 1) return;
     if (layout->bucket[b].chunk >= 0) start_inter_site_sync(grads, g, layout, b);
 }
 

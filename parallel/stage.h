@@ -137,14 +137,13 @@ typedef struct {
         send_backward[PIPELINE_BUFFERS_PER_DIRECTION];
 } PipelineBuffers;
 
-// A method's values of all parameters, beside weights and moments, that checkpoints hold: laid out like either of them.
+// A method's values of all parameters that checkpoints hold beside the weights.
 typedef struct {
     const char* name;
-    float* at;
-    bool sharded;
+    float* at; // (layout.elements)
 } MethodValues;
 
-enum { METHOD_VALUES = 8, HALVES = 2 };
+enum { METHOD_VALUES = 4, HALVES = 2 };
 
 // What Muon needs for its largest matrix, of r <= c rows and columns.
 typedef struct {

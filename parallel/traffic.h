@@ -140,21 +140,11 @@ typedef struct {
     double intra_site, inter_site;
 } SiteTraffic;
 
-// Bytes that a rank sends in some steps for gradients of n elements that are summed over all replicas, k in each of S
-// sites: a reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites. With ZeRO, where
-// every replica is a site, a reduce-scatter of gradients and, after each update, an all-gather of parameters (`element`
-// bytes each).
-static inline SiteTraffic gradient_traffic_of(const Mesh* mesh, double n, size_t element, double steps,
-                                              double updates) {
-    const double S = mesh->sites, k = mesh_site_size(mesh), single = sizeof(float);
-    SiteTraffic traffic = {2 * (k - 1) / k * single * n * steps, 2 * (S - 1) / S * single * n / k * steps};
-    if (mesh->zero) traffic.inter_site = (S - 1) / S * (single * steps + (double)element * updates) * n;
-    return traffic;
-}
-
-static inline SiteTraffic gradient_traffic(const Layout* layout, size_t element, double steps, double updates) {
-    const double S = layout->mesh.sites;
-    SiteTraffic traffic = gradient_traffic_of(&layout->mesh, (double)layout->elements, element, steps, updates);
-    traffic.inter_site += (S - 1) / S * sizeof(float) * updates * traffic_muon_elements(layout);
+// Bytes that a rank sends in some steps for gradients that are summed over all replicas, k in each of S sites: a
+// reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites.
+static inline SiteTraffic gradient_traffic(const Layout* layout, double steps) {
+    const double S = layout->mesh.sites, k = mesh_site_size(&layout->mesh);
+    const double bytes = sizeof(float) * (double)layout->elements * steps;
+    const SiteTraffic traffic = {2 * (k - 1) / k * bytes, 2 * (S - 1) / S * bytes / k};
     return traffic;
 }

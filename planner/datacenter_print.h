@@ -89,7 +89,6 @@ static const Row model_rows[] = {
     {"sums of gradients", AT(data_share), PERCENT, "not hidden", NO_LIMIT, 0},
     {"Between sites", 0, HEADING, "", NO_LIMIT, 0},
     {"step, sync", AT(mode_step[DP_SYNC]), SECONDS, "the best mesh; - : no room, or one site", NO_LIMIT, 0},
-    {"  delayed", AT(mode_step[DP_DELAYED]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
     {"  dc-s3gd", AT(mode_step[DP_DC_S3GD]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
     {"  diloco", AT(mode_step[DP_DILOCO]), SECONDS, "--dp-mode, by its defaults", NO_LIMIT, 0},
     {"bytes of a step, each way", AT(wan_bytes), BYTES, "of a site, simulated", NO_LIMIT, 0},

@@ -15,19 +15,14 @@ methods_search.h: the methods of a question (ops.h: StepMethods), from the train
 static const struct {
     const char *name, *values[8];
 } method_options[] = {
-    {"dp-mode", {"sync", "delayed", "dc-s3gd", "diloco"}},
+    {"dp-mode", {"sync", "dc-s3gd", "diloco"}},
     {"sites", {NULL}},
     {"local-steps", {"8", "32", "128", "512"}},
-    {"fragments", {"1", "2", "4", "8"}},
-    {"outer-delay", {"0", "1", "4"}},
-    {"eager", {"no", NULL}}, // of a flag NULL sets it, as without a value on the command line
-    {"outer-bits", {"32", "8", "4", "2"}},
-    {"outer-top-k", {NULL}},
     {"allreduce", {"native", "ring", "ring-both", "halving-doubling", "double-tree", "multitree", "forest"}},
     {"topology", {NULL}},
     {"caat-fraction", {"1", "0.75", "0.5", "0.25"}},
     {"caat-grad-dtype", {"fp32", "same"}},
-    {"tp-comm-overlap", {"no", NULL}},
+    {"tp-comm-overlap", {"no", NULL}}, // of a flag NULL sets it, as without a value on the command line
 };
 enum { METHOD_OPTIONS = sizeof method_options / sizeof method_options[0], MOST_METHODS = 1000 };
 
@@ -40,16 +35,11 @@ static inline void methods_table(OptionTable* table, Settings* s) {
 // "--dp-mode diloco --local-steps 32 ...", with a blank before each; "" for none.
 static inline void methods_options(char* text, size_t size, const StepMethods* x, int sites) {
     const AsyncConfig* a = &x->async;
-    const bool late = async_schedule_are_late(a), diloco = a->mode == DP_DILOCO;
+    const bool local = async_schedule_is_local(a);
     text[0] = 0;
-    if (late) append_text(text, size, " --dp-mode %s", dp_mode_names[a->mode]);
-    if (late || sites > 1) append_text(text, size, " --sites %d", sites);
-    if (diloco) append_text(text, size, " --local-steps %lld", (long long)a->period);
-    if (a->fragments > 1) append_text(text, size, " --fragments %d", a->fragments);
-    if (a->eager) append_text(text, size, " --eager");
-    if (late && !a->eager && a->delay != !diloco) append_text(text, size, " --outer-delay %lld", (long long)a->delay);
-    if (a->bits < 32) append_text(text, size, " --outer-bits %d", a->bits);
-    if (a->top_k) append_text(text, size, " --outer-top-k %d", a->top_k);
+    if (local) append_text(text, size, " --dp-mode %s", dp_mode_names[a->mode]);
+    if (local || sites > 1) append_text(text, size, " --sites %d", sites);
+    if (a->mode == DP_DILOCO) append_text(text, size, " --local-steps %lld", (long long)a->period);
     if (x->allreduce) append_text(text, size, " --allreduce %s", x->allreduce);
     if (x->topology) append_text(text, size, " --topology %s", x->topology);
     if (x->caat.ranks) append_text(text, size, " --caat-fraction %g", x->caat.fraction);
@@ -64,15 +54,12 @@ static inline bool methods_of(StepMethods* x, const Settings* s, Error* error) {
     x->tp_overlap = s->tp_comm_overlap;
     x->allreduce = s->allreduce;
     x->topology = s->topology;
-    return sum_options_check(s, error) && method_options_check(s, error) &&
-           settings_async_config(&x->async, s, 1, error);
+    return sum_options_check(s, error) && mode_options_check(s, error) && settings_async_config(&x->async, s, 1, error);
 }
 
 // Removes options that have no effect with a mode or model that the search has chosen.
 static inline void methods_reduce(Settings* s) {
-    const bool diloco = s->dp_mode == DP_DILOCO;
-    if (!diloco) s->local_steps = s->fragments = s->outer_bits = s->outer_top_k = s->eager = 0;
-    if (s->dp_mode == DP_SYNC || (!diloco && s->outer_delay > 1) || s->eager) s->outer_delay = -1;
+    if (s->dp_mode != DP_DILOCO) s->local_steps = 0;
     if (s->caat_fraction == 1) s->caat_grad_dtype = 0;
     if (s->allreduce && strcmp(s->allreduce, "native") == 0) s->allreduce = s->topology = NULL;
 }

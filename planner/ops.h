@@ -626,15 +626,14 @@ static inline void work_optimizer(Work* w, const StepSetup* setup, double update
                     s->kernels * ((s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2)));
 }
 
-// What a late mode computes beside the update (methods/async_dp.h), on average: float32 values, read or written. The
+// What a mode computes beside the update (methods/async_dp.h), on average: float32 values, read or written. The
 // compensation: the squares of a correction, the correction. dc-s3gd: global += mean; weights = global; the change.
-// delayed: a copy of the weights. diloco, once in H steps: the distance, the outer step, mix.
+// diloco, once in H steps: the distance, the outer step, a copy.
 static inline void work_merge(Work* w, const StepSetup* setup, double updated) {
     const AsyncConfig* config = &setup->methods.async;
     double values = config->compensation > 0 ? 3 + 4 : 0;
     if (config->mode == DP_DC_S3GD) values += 3 + 2 + 3;
-    if (config->mode == DP_DELAYED && config->compensation > 0) values += 2;
-    if (config->mode == DP_DILOCO) values += (3 + 5 + 3) / (double)config->period;
+    if (config->mode == DP_DILOCO) values += (3 + 5 + 2) / (double)config->period;
     if (values > 0 && updated > 0) // KERNEL_ADD reads two and writes one
         work_memory(w, "merge", KERNEL_ADD, updated * values / 3, 3 * sizeof(float));
 }

@@ -446,7 +446,7 @@ static void print_sites(const StepSetup* s, const StepCost* c) {
     const ByteUnit unit = byte_unit(c->sent, c->sent >= 1e9);
     printf("sites     a rank sends %.3f %s a step to other sites, in flight for %.3g s; ", c->sent / unit.bytes,
            unit.name, c->exchange);
-    if (async_schedule_are_late(&s->methods.async))
+    if (async_schedule_is_local(&s->methods.async))
         printf("a step waits for %.3g s of that\n", c->waits);
     else
         printf("a step waits for that\n");

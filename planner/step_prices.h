@@ -9,7 +9,7 @@ Theory: a block costs the same on every stage, so it is priced once. A chunk is 
 first and the head on the last chunk; the imbalance of stages follows from that. A backward pass is cut into segments,
 at whose ends buckets of gradients are complete (parallel.h) and their sums over the data group can start. ZeRO-1 and 2
 scatter the gradients and gather the parameters after the update; ZeRO-2 sums in every micro-batch. Between sites the
-ranks of a site share its links (comm_cost.h); the bytes of a fragment are the trainer's, bucket by bucket.
+ranks of a site share its links (comm_cost.h); their bytes are the trainer's, bucket by bucket.
 */
 #pragma once
 
@@ -39,7 +39,7 @@ static inline const char* replicas_algorithm(const StepSetup* s, bool inter_site
     const char* named = s->methods.allreduce;
     if (named && inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1))
         return strcmp(named, "native") ? named : NULL;
-    return inter_site && async_schedule_are_late(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
+    return inter_site && async_schedule_is_local(&s->methods.async) ? algorithm_usual(mesh->sites) : NULL;
 }
 
 // A collective of the replicas of a site, or (inter_site) of one replica of each site, without its price: sharing > 0
@@ -89,8 +89,7 @@ static inline double replicas_seconds(Rates* r, const StepSetup* s, bool inter_s
 // (parallel/data.h).
 static inline bool sums_by_shards(const StepSetup* s) {
     const Mesh* mesh = &s->mesh;
-    return mesh_site_size(mesh) > 1 && !async_schedule_are_local(&s->methods.async) &&
-           (mesh->sites > 1 || async_schedule_are_late(&s->methods.async));
+    return mesh_site_size(mesh) > 1 && mesh->sites > 1 && !async_schedule_is_local(&s->methods.async);
 }
 
 // Refuses --allreduce where the trainer has no plan for a sum of the step.
@@ -98,11 +97,10 @@ static inline bool replicas_check(const StepSetup* s, Error* error) {
     const Mesh* mesh = &s->mesh;
     const char* name = s->methods.allreduce;
     const bool inter_site = mesh->sites > 1 && mesh_site_size(mesh) == 1, halves = mesh->zero || sums_by_shards(s);
-    const bool compressed = inter_site && async_schedule_compresses(&s->methods.async);
-    LinkKept x = replicas_link(s, inter_site, compressed ? PLAN_ALL_GATHER : PLAN_ALL_REDUCE, name);
+    LinkKept x = replicas_link(s, inter_site, PLAN_ALL_REDUCE, name);
     if (mesh->d == 1) return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", name);
     if (mesh->d % mesh->sites || strcmp(name, "native") == 0) return true;
-    if (compressed || !halves) return replicas_plan(s, s->cluster, &x, error);
+    if (!halves) return replicas_plan(s, s->cluster, &x, error);
     x.kind = PLAN_REDUCE_SCATTER;
     if (!replicas_plan(s, s->cluster, &x, error)) return false;
     x.kind = PLAN_ALL_GATHER;
@@ -117,12 +115,11 @@ static inline bool step_check_methods(const StepSetup* x, Error* error) {
     if (sites > 1 && m->sites != sites)
         return fail(error, "--sites %d, but %d ranks of cluster %s are on %d sites", m->sites, mesh_size(m),
                     x->cluster->name, sites);
-    const bool any = async_schedule_are_late(async) || m->caat.ranks || m->tp_overlap || x->methods.allreduce;
+    const bool any = async_schedule_is_local(async) || m->caat.ranks || m->tp_overlap || x->methods.allreduce;
     if (any && !x->software->ours)
         return fail(error, "--software %s has no --dp-mode, --caat-fraction, --tp-comm-overlap and --allreduce",
                     x->software->name);
     return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m->tp_overlap, x->B, error) &&
-           async_schedule_check_zero(async->mode, m->zero, error) && async_schedule_fit(async, x->model.L, error) &&
            (!x->methods.allreduce || replicas_check(x, error)); // it builds plans: the last
 }
 
@@ -206,12 +203,12 @@ typedef struct {
     int segments, first;   // in StepPrices.segment
 } ChunkPrice;
 
-// What late sites exchange, fragment by fragment, as the table of methods/async_schedule.h says.
+// What sites exchange at once.
 typedef struct {
     AsyncConfig config;
-    double *bytes, *seconds; // (fragments): that a rank sends, the mean of the stages; in flight between sites
-    double* merge;           // (fragments): seconds in the site after that, which nothing hides
-    double tail;             // seconds from the end of a step, when it is sent, back to the point where a sum is needed
+    double bytes, seconds; // that a rank sends, the mean of the stages; in flight between sites
+    double merge;          // diloco: seconds in the site after that, which nothing hides
+    double tail;           // dc-s3gd: seconds from the end of a step, when it is sent, back to where a sum is needed
 } Exchange;
 
 typedef struct {
@@ -231,7 +228,6 @@ typedef struct {
 
 static inline void step_prices_free(StepPrices* x) {
     free(x->chunk), free(x->segment), free(x->gather), free(x->zero), free(x->whole_sum), free(x->after);
-    free(x->exchange.bytes), free(x->exchange.seconds), free(x->exchange.merge);
     costs_free(&x->costs);
     memset(x, 0, sizeof *x);
 }
@@ -280,7 +276,7 @@ static inline double sum_seconds(Rates* r, const StepSetup* s, double bytes) {
     const PlanKind kind = mesh->zero || sums_by_shards(s) ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
     if (mesh->d == 1 || bytes <= 0) return 0;
     if (site > 1 || mesh->sites == 1) return replicas_seconds(r, s, false, kind, bytes);
-    return async_schedule_are_late(&s->methods.async) ? 0 : replicas_seconds(r, s, true, kind, bytes);
+    return async_schedule_is_local(&s->methods.async) ? 0 : replicas_seconds(r, s, true, kind, bytes);
 }
 
 // What follows them: the sum between sites of several replicas that wait for it; the gathering in a site, of gradients
@@ -288,12 +284,10 @@ static inline double sum_seconds(Rates* r, const StepSetup* s, double bytes) {
 static inline double after_seconds(Rates* r, const StepSetup* s, double bytes) {
     const Mesh* mesh = &s->mesh;
     const int site = mesh_site_size(mesh);
-    const AsyncConfig* async = &s->methods.async;
     double seconds = 0;
     if (bytes <= 0 || site == 1) return 0;
-    if (sums_by_shards(s) && !async_schedule_are_late(async))
-        seconds = replicas_seconds(r, s, true, PLAN_ALL_REDUCE, bytes / site);
-    if (sums_by_shards(s) || async->mode == DP_DC_S3GD)
+    if (sums_by_shards(s)) seconds = replicas_seconds(r, s, true, PLAN_ALL_REDUCE, bytes / site);
+    if (sums_by_shards(s) || s->methods.async.mode == DP_DC_S3GD)
         seconds += replicas_seconds(r, s, false, PLAN_ALL_GATHER, bytes);
     return seconds;
 }
@@ -302,7 +296,7 @@ static inline double after_seconds(Rates* r, const StepSetup* s, double bytes) {
 static inline double gather_seconds(Rates* r, const StepSetup* s, double bytes) {
     const Mesh* mesh = &s->mesh;
     if (!mesh->zero || mesh->d == 1 || bytes <= 0) return 0;
-    return replicas_seconds(r, s, mesh->sites > 1, PLAN_ALL_GATHER, bytes);
+    return replicas_seconds(r, s, false, PLAN_ALL_GATHER, bytes);
 }
 
 static inline double parts_of_half(const WorkPrice* w, int half) {
@@ -437,8 +431,8 @@ static inline double norm_seconds(StepPricing* g) {
     if (!s->software->ours) return 4 * collective_seconds(&g->rates, PLAN_ALL_REDUCE, 8, mesh->t * mesh->p, 1);
     for (int k = 0; k < 3; k++)
         seconds += collective_seconds(&g->rates, PLAN_ALL_REDUCE, bytes, groups[k][0], groups[k][1]);
-    const int sums = (async_schedule_are_late(&s->methods.async) ? 0 : 2) + (mesh->zero > 0);
-    return sums ? seconds + sums * replicas_seconds(&g->rates, s, true, PLAN_ALL_REDUCE, bytes) : seconds;
+    if (async_schedule_is_local(&s->methods.async)) return seconds;
+    return seconds + 2 * replicas_seconds(&g->rates, s, true, PLAN_ALL_REDUCE, bytes);
 }
 
 // A message from virtual stage i to the next one, or back.
@@ -481,48 +475,45 @@ static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double mes
 
 static inline double* step_numbers(int n) { return (double*)checked_calloc((size_t)n, sizeof(double), "prices"); }
 
-// The bytes that a rank of each stage sends, (p), when fragment f is sent: to other sites, and in its site. one: the
-// layout of a model of one block; holder: the stages with the embedding, each block, and the head.
-static inline void exchange_count(const StepSetup* s, const Layout* one, const int* holder, int f, double* inter,
+// The bytes that a rank of each stage sends at once, (p): to other sites, and in its site. one: the layout of a model
+// of one block; holder: the stages with the embedding, each block, and the head.
+static inline void exchange_count(const StepSetup* s, const Layout* one, const int* holder, double* inter,
                                   double* intra) {
-    const AsyncConfig* config = &s->methods.async;
     const int L = s->model.L;
     for (int b = 0; b < one->buckets; b++) {
-        Tensor tensor = one->slices[one->bucket[b].first].tensor;
-        const SiteTraffic once = async_schedule_sending(config, one, b);
-        const int from = tensor.layer > 0 ? L : tensor.layer, to = tensor.layer == 0 ? L - 1 : from;
-        for (tensor.layer = from; tensor.layer <= to; tensor.layer++) {
-            const bool twice = tensor.kind == WTE && s->model.tied && holder[0] != holder[L + 1];
-            if (async_schedule_fragment(config, &tensor, L) != f) continue;
+        const Tensor* tensor = &one->slices[one->bucket[b].first].tensor;
+        const SiteTraffic once = async_schedule_sending(&s->mesh, (double)one->bucket[b].elements);
+        const int from = tensor->layer > 0 ? L : tensor->layer, to = tensor->layer == 0 ? L - 1 : from;
+        const bool twice = tensor->kind == WTE && s->model.tied && holder[0] != holder[L + 1];
+        for (int layer = from; layer <= to; layer++) {
             for (int use = 0; use <= twice; use++) {
-                inter[holder[use ? L + 1 : tensor.layer + 1]] += once.inter_site;
-                intra[holder[use ? L + 1 : tensor.layer + 1]] += once.intra_site;
+                inter[holder[use ? L + 1 : layer + 1]] += once.inter_site;
+                intra[holder[use ? L + 1 : layer + 1]] += once.intra_site;
             }
         }
     }
 }
 
-// Seconds of the exchange of a fragment. All ranks of a site share its links, those of a stage that sends less leave
+// Seconds of the exchange. All ranks of a site share its links, those of a stage that sends less leave
 // more to the others: the mean counts. Inside a site the stage counts that sends the most.
-static inline void exchange_price(StepPrices* x, StepPricing* g, int f, const double* inter, const double* intra) {
+static inline void exchange_price(StepPrices* x, StepPricing* g, const double* inter, const double* intra) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
     const int S = mesh->sites, k = mesh_site_size(mesh), p = x->plan.p;
     const bool shared = cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
-    PlanKind kind = mesh->zero ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
+    const PlanKind kind = PLAN_ALL_REDUCE;
     double mean = 0, most = 0, inside = 0;
-    if (async_schedule_compresses(&s->methods.async)) kind = PLAN_ALL_GATHER;
     for (int r = 0; r < p; r++) {
         mean += inter[r] / p;
         most = fmax(most, inter[r]);
         inside = fmax(inside, intra[r]);
     }
-    x->exchange.bytes[f] = mean;
+    x->exchange.bytes = mean;
     const double sent = shared ? mean : most;
     if (S > 1) // the bytes of the whole vector, from those that are sent
-        x->exchange.seconds[f] = replicas_seconds(&g->rates, s, true, kind, sent * S / (S - 1) / plan_passes(kind));
+        x->exchange.seconds = replicas_seconds(&g->rates, s, true, kind, sent * S / (S - 1) / plan_passes(kind));
     if (k > 1 && s->methods.async.mode == DP_DILOCO)
-        x->exchange.merge[f] = replicas_seconds(&g->rates, s, false, PLAN_ALL_GATHER, inside * k / (k - 1));
+        x->exchange.merge = replicas_seconds(&g->rates, s, false, PLAN_ALL_GATHER, inside * k / (k - 1));
 }
 
 static inline void exchange_prices(StepPrices* x, StepPricing* g) {
@@ -534,30 +525,22 @@ static inline void exchange_prices(StepPrices* x, StepPricing* g) {
     ModelConfig one = s->model;
     Error error;
     x->exchange.config = *config;
-    if (!async_schedule_are_late(config) && mesh.sites == 1) return;
+    if (!async_schedule_is_local(config) && mesh.sites == 1) return;
     mesh.p = mesh.v = one.L = 1;
     mesh.folded = false;
     mesh.tensor = mesh.data = mesh.pipeline = mesh.first_layers = mesh.last_layers = 0;
     if (!layout_build(&layout, &one, mesh, s->T, &error)) die("%s", error.text);
     int* holder = (int*)checked_malloc((size_t)(L + 2) * sizeof(int), "prices");
     double* bytes = step_numbers(2 * p);
-    x->exchange.bytes = step_numbers(config->fragments);
-    x->exchange.seconds = step_numbers(config->fragments);
-    x->exchange.merge = step_numbers(config->fragments);
     holder[0] = pipeline_holder(&x->plan, 0);
     holder[L + 1] = pipeline_holder(&x->plan, stages - 1);
     for (int i = 0; i < stages; i++) {
         for (int l = stage_first_layer(&s->mesh, L, i); l < stage_first_layer(&s->mesh, L, i + 1); l++)
             holder[l + 1] = pipeline_holder(&x->plan, i);
     }
-    for (int f = 0; f < config->fragments; f++) {
-        memset(bytes, 0, 2 * (size_t)p * sizeof(double));
-        exchange_count(s, &layout, holder, f, bytes, bytes + p);
-        exchange_price(x, g, f, bytes, bytes + p);
-    }
-    // Sent when the update is complete, and needed before the norm (methods/async_dp.h).
-    const bool after_update = config->mode == DP_DC_S3GD || (config->mode == DP_DELAYED && mesh.zero);
-    if (after_update && config->delay > 0) {
+    exchange_count(s, &layout, holder, bytes, bytes + p);
+    exchange_price(x, g, bytes, bytes + p);
+    if (config->mode == DP_DC_S3GD) { // sent when the update is complete, and needed before the norm
         x->exchange.tail = *cost_of(&x->costs, NORM, 0);
         for (int i = 0; i < stages; i += p)
             x->exchange.tail += *cost_of(&x->costs, REDUCE, i) + *cost_of(&x->costs, UPDATE, i);

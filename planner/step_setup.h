@@ -102,9 +102,8 @@ typedef struct {
 
 static inline StepMethods step_methods_none(void) {
     StepMethods x = {};
-    x.async.sites = x.async.fragments = 1;
+    x.async.sites = 1;
     x.async.period = 1;
-    x.async.bits = 32;
     return x;
 }
 
@@ -154,7 +153,7 @@ static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, i
 // The setup's mesh with these methods, on `sites` sites; 0: as the trainer, one, or a site for each replica.
 static inline void step_set_methods(StepSetup* x, const StepMethods* methods, int sites) {
     x->methods = *methods;
-    x->mesh.sites = async_schedule_are_late(&methods->async) ? x->mesh.d : 1;
+    x->mesh.sites = async_schedule_is_local(&methods->async) ? x->mesh.d : 1;
     if (sites) x->mesh.sites = sites;
     x->mesh.tp_overlap = methods->tp_overlap;
     x->mesh.caat = methods->caat;

@@ -18,7 +18,7 @@ Theory:
               as long as the whole sum
     end       TIE, NORM and UPDATE as in the tables
     sites     that wait sum their shards after the sums in the site. What late sites exchange is in flight beside
-              computing; exchange_step follows the table of methods/async_schedule.h through some periods of such steps
+              computing (dc-s3gd), or all wait for it once in H steps (diloco): exchange_step
 
 A step's seconds are divided into parts, means over the stages; per stage they add up to its seconds, as all work and
 waiting of a stage is counted once:
@@ -386,57 +386,12 @@ static inline void step_rates(StepCost* cost, const StepSetup* s) {
     cost->tokens_per_second = tokens / cost->seconds;
 }
 
-// The mean seconds of a step that takes `length` without the exchange between sites: in the last of some periods, event
-// by event. A fragment is sent when its step and what is in flight have ended; the step that merges it waits for that.
+// The mean seconds of a step that takes `length` without the exchange between sites. dc-s3gd: the exchange goes on
+// beside the next step, which waits for it at its norm. diloco: all wait for it, once in H steps.
 static inline double exchange_step(const Exchange* x, double length) {
-    enum { PERIODS = 6, COUNTED = 2 };
-    const AsyncConfig* config = &x->config;
-    const int64_t H = config->period, P = config->fragments;
-    double now = 0, link = 0, before = 0;
-    int64_t step = 0, from = 0;
-    if (!async_schedule_are_late(config)) return length;
-    double* done = step_numbers((int)P);
-    for (int64_t sent = 0, merged = 0; sent < PERIODS * P;) {
-        const int f = (int)(sent % P), m = (int)(merged % P);
-        const int64_t sends = sent / P * H + async_schedule_place(config, f);
-        const int64_t merges = merged / P * H + async_schedule_place(config, m) + config->delay;
-        const bool merging = merged < sent && merges <= sends;
-        now += (double)((merging ? merges : sends) - step) * length;
-        step = merging ? merges : sends;
-        if (merging) {
-            now = fmax(now, done[m] + x->tail) + x->merge[m];
-            merged++;
-            continue;
-        }
-        link = done[f] = fmax(link, now) + x->seconds[f];
-        if (++sent != (PERIODS - COUNTED) * P) continue;
-        before = now;
-        from = step;
-    }
-    free(done);
-    return (now - before) / (double)(step - from);
-}
-
-// Bytes that a rank of the mean stage sends to other sites in a step, on average.
-static inline double exchange_sent(const Exchange* x) {
-    double bytes = 0;
-    if (!x->bytes) return 0;
-    for (int f = 0; f < x->config.fragments; f++) bytes += x->bytes[f] / (double)x->config.period;
-    return bytes;
-}
-
-// A lower bound of it, which grows with `length`; *busy: the seconds a step of the exchange.
-static inline double exchange_bound(const Exchange* x, double length, double* busy) {
-    const AsyncConfig* config = &x->config;
-    double merge = 0;
-    *busy = 0;
-    if (!x->seconds) return length;
-    for (int f = 0; f < config->fragments; f++) {
-        *busy += x->seconds[f] / (double)config->period;
-        merge += x->merge[f] / (double)config->period;
-    }
-    if (!async_schedule_are_late(config)) return length;
-    return fmax(*busy, length + merge + (config->delay == 0 ? *busy : 0));
+    if (x->config.mode == DP_DC_S3GD) return fmax(length, x->seconds + x->tail);
+    if (x->config.mode == DP_DILOCO) return length + (x->seconds + x->merge) / (double)x->config.period;
+    return length;
 }
 
 // keep: also the tables and the timeline. The setup has passed step_check, or at least pipeline_config_check.
@@ -453,8 +408,8 @@ static inline StepCost step_cost_with(const StepSetup* s, bool keep) {
     cost.waits = exchange_step(&prices.exchange, run.length) - run.length;
     if (cost.waits < 1e-9 * run.length) cost.waits = 0; // rounding
     cost.seconds = run.length + cost.waits;
-    exchange_bound(&prices.exchange, run.length, &cost.exchange);
-    cost.sent = exchange_sent(&prices.exchange);
+    cost.exchange = prices.exchange.seconds / (double)prices.exchange.config.period;
+    cost.sent = prices.exchange.bytes / (double)prices.exchange.config.period;
     step_parts(&cost, &run);
     cost.parts[STEP_DATA] += cost.waits;
     step_rates(&cost, s);
@@ -517,8 +472,7 @@ static inline double step_bound(const StepSetup* s) {
     for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {            // as fmax ignores NaNs
         if (!isfinite(x.costs.seconds[i])) longest = INFINITY;
     }
-    double busy;
-    longest = exchange_bound(&x.exchange, longest, &busy);
+    longest = exchange_step(&x.exchange, longest);
     step_prices_free(&x);
     return longest;
 }
@@ -535,10 +489,9 @@ static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic,
     *traffic =
         traffic_of_step(&layout, &s->model, s->B, s->T, (int)step_microbatches(s), (size_t)s->software->value_bytes);
     const AsyncConfig* async = &s->methods.async;
-    if (mesh.sites > 1 || async_schedule_are_late(async)) { // the mean of a period
+    if (mesh.sites > 1 || async_schedule_is_local(async)) { // the mean of a period
         const int64_t H = async->period;
-        const SiteTraffic sites =
-            async_schedule_traffic(async, &layout, s->model.L, (size_t)s->software->value_bytes, H, 2 * H);
+        const SiteTraffic sites = async_schedule_traffic(async, &layout, H, 2 * H);
         traffic->data = (sites.intra_site + sites.inter_site) / (double)H;
     }
     layout_free(&layout);

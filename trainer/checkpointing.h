@@ -70,7 +70,7 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
                              t->val_loss,
                              t->data_checksum,
                              t->held_out};
-    if (t->stage.async) async_dp_text(state.async_plan, sizeof state.async_plan, &t->stage);
+    if (t->stage.async) async_schedule_text(state.async_plan, sizeof state.async_plan, &t->stage.async->config);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
     if (!o->document_mask) return state;
@@ -85,21 +85,6 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
     return state;
 }
 
-// Whether the delayed gradient, which is in the checkpoint for the next step, is finite. If not: a timed save is put
-// off (false), any other ends the run, since no run could resume from it.
-static inline bool check_late_gradient(Trainer* t, bool timed) {
-    const bool finite = async_dp_last_grad_is_finite(&t->stage);
-    char text[256];
-    if (finite || timed) return finite;
-    snprintf(
-        text, sizeof text,
-        "step %lld: its gradient, which the next step would use, is not finite; it is not saved, checkpoints are from "
-        "before it. Try a smaller --lr, a longer --warmup or a --clip",
-        (long long)t->step);
-    comm_abort_all(&t->world, EXIT_RUN, text);
-    return false;
-}
-
 // Saves the run; timed: for --save-minutes. A failed save does not end the run.
 static inline void save_checkpoint(Trainer* t, bool timed) {
     const double started = seconds_now();
@@ -108,11 +93,9 @@ static inline void save_checkpoint(Trainer* t, bool timed) {
     const CheckpointState state = checkpoint_state(t);
     if (stage->async) async_dp_drain(stage);
     if (t->settings.check_replicas_every) check_replicas(t, stage->grads.scope);
-    if (stage->async && !check_late_gradient(t, timed)) return;
     t->saved_at = started;
     Comm *data = &t->groups.data, *inter_site = &t->groups.inter_site;
     const int64_t counted[2] = {data->size_bytes, inter_site->size_bytes}; // the gather is no part of training
-    if (stage->async) async_dp_gather_values(stage);
     t->unsaved = !stage_save(&t->saver, &t->world, &state, timed);
     data->size_bytes = counted[0];
     inter_site->size_bytes = counted[1];
@@ -129,7 +112,6 @@ static inline void export_weights(Trainer* t) {
     int64_t number = (int64_t)time(NULL) << 24 ^ getpid();
     Error error;
     enter_phase(t, PHASE_SAVING);
-    if (t->stage.async) async_dp_gather_values(&t->stage);
     comm_broadcast(&t->world, &number, 1, COMM_INT64, 0);
     check_all_ranks(t, export_name(x, (uint64_t)number, &error), &error);
     check_all_ranks(t, !is_main(t) || export_begin(x, &stage->model, &error), &error);
@@ -317,8 +299,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     resume_data(t, &state, path);
     t->step = state.step;
     t->sequences = state.sequences;
-    recast_parameters(&t->stage, o->seed, optimizer_steps_at(t, t->step));
-    if (t->stage.async) async_dp_resume(&t->stage);
+    recast_parameters(&t->stage, o->seed, t->step);
     if (is_main(t)) print_line("resume    %s: step %lld", path, (long long)t->step);
     print_tuning(t, &now, &state);
     // The run may have been killed between its last save and the removal of old checkpoints.

@@ -249,20 +249,18 @@ static void explain_data(Explanation* e) {
 static void explain_sites(Explanation* e) {
     static const char* const modes[] = {
         "every step waits for the sum of the gradients over the sites",
-        "the sum of a gradient over the sites is used by the next step's update",
         "each site updates weights of its own, sends their change, and merges the mean of all changes",
         "each site trains alone, then sends its distance from the global weights; an outer optimizer applies the mean"};
-    char mode[512] = "sync";
+    char mode[256] = "sync";
     const Mesh* mesh = e->mesh;
     const int k = mesh_site_size(mesh);
     const double sent = e->sends.inter_site * sums_factor(&e->t->inter_site_plans[PLAN_ALL_REDUCE]);
     if (mesh->sites == 1 && !e->stage->async) return;
-    if (e->stage->async) async_dp_text(mode, sizeof mode, e->stage);
+    if (e->stage->async) async_schedule_text(mode, sizeof mode, &e->stage->async->config);
     SAY("Sites (docs/async_dp.md). %d site%s of %d replica%s: stage 0 of site 0 is %s. %s: %s.", mesh->sites,
         plural(mesh->sites), k, plural(k), ranks_words(0, 1, mesh->t * k).text, mode,
         mesh->sites == 1 ? "there is no other site" : modes[e->t->settings.dp_mode]);
     if (mesh->sites == 1) return;
-    if (k == 1) say_zero(e);
     if (k > 1) SAY(" A member of a site exchanges 1/%d with other sites, then the site gathers the parts.", k);
     SAY(" Rank 0 sends %s a step to other sites, on average.", bytes_words(sent).text);
 }

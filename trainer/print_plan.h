@@ -30,13 +30,12 @@ typedef struct {
 
 // Bytes that a rank with a layout sends to other replicas, divided into sites, in the steps first + 1 to last.
 static SiteTraffic replica_traffic(const Stage* stage, const Layout* layout, int64_t first, int64_t last) {
-    const double steps = (double)(last - first);
-    return stage->async ? async_dp_traffic(stage, layout, first, last)
-                        : gradient_traffic(layout, sizeof(floatX), steps, steps);
+    return stage->async ? async_schedule_traffic(&stage->async->config, layout, first, last)
+                        : gradient_traffic(layout, (double)(last - first));
 }
 
 static Sends sends_of_rank(const Stage* stage, int m) {
-    const int64_t period = stage->async ? async_dp_period(stage) : 1;
+    const int64_t period = stage->async ? stage->async->config.period : 1;
     const Traffic traffic = traffic_of_stage(stage, &stage->layout, m);
     const SiteTraffic round = replica_traffic(stage, &stage->layout, period, 2 * period); // not the first
     const bool sites = stage->layout.mesh.sites > 1 || stage->async;

@@ -34,10 +34,9 @@ typedef struct {
     int recompute, schedule; // choices
     bool sequence_parallel, tp_comm_overlap, no_scatter_gather;
     int dp_mode; // choice
-    int64_t sites, outer_delay, local_steps, fragments, outer_top_k;
-    double dc_lambda, outer_lr, outer_momentum, outer_alpha, outer_error_decay; // -1: by the mode
-    bool eager;
-    int outer_bits, optimizer; // choices
+    int64_t sites, local_steps;
+    double dc_lambda, outer_lr, outer_momentum; // -1: by the mode
+    int optimizer;                              // choice
     const char *allreduce, *topology;
     double caat_fraction; // 1: an ordinary model
     int64_t caat_ranks;
@@ -65,12 +64,9 @@ static inline Settings settings_default(void) {
     s.pp = 1;
     s.schedule = ONE_F_ONE_B;
     s.caat_fraction = 1;
-    s.outer_delay = -1;
     s.dc_lambda = -1;
-    s.outer_alpha = -1;
     s.outer_lr = -1;
     s.outer_momentum = -1;
-    s.outer_error_decay = -1;
     s.lr = -1;
     s.min_lr = -1;
     s.weight_decay = 0.1;
@@ -189,32 +185,17 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
         algorithm_names());
     const Option rows[] = {
         option_heading("asynchronous data parallelism"),
-        option_choice("dp-mode", &s->dp_mode, "sync|delayed|dc-s3gd|diloco",
-                      "what sites send each other: gradients; gradients one step late; weight changes, with delay "
+        option_choice("dp-mode", &s->dp_mode, "sync|dc-s3gd|diloco",
+                      "what sites send each other: gradients; weight changes, used one step late with delay "
                       "compensation; the weight change of many steps"),
         option_int("sites", &s->sites, 1, 1 << 20,
                    "groups of replicas; those of one site sum their gradients in every step [sync: 1, "
                    "else every replica is one]"),
-        option_int("outer-delay", &s->outer_delay, 0, 1 << 20,
-                   "steps from sending a change to merging it [delayed, dc-s3gd: 1; diloco: 0, which waits]"),
         option_float("dc-lambda", &s->dc_lambda, 0, 1e3,
-                     "norm of the delay compensation, in norms of the gradient; 0 = none [dc-s3gd: 0.2, delayed: 0]"),
+                     "dc-s3gd: norm of the delay compensation, in norms of the gradient; 0 = none [0.2]"),
         option_int("local-steps", &s->local_steps, 1, 1 << 16, "diloco: steps of a round [32]"),
-        option_int("fragments", &s->fragments, 1, 1 << 16,
-                   "diloco: parts of the model, each sent in its own step of a round [1]"),
-        option_float("outer-lr", &s->outer_lr, 0, 1e3,
-                     "diloco: learning rate of the outer optimizer [0.7; with --outer-top-k 1]"),
-        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999,
-                     "diloco: its momentum [0.9; with --outer-top-k 0]"),
-        option_float(
-            "outer-alpha", &s->outer_alpha, 0, 1,
-            "diloco: part of its own weights that a site keeps when it merges [0.5 with --outer-delay, else 0]"),
-        option_flag("eager", &s->eager, "diloco: never wait; merge a round late, completed by the site's own part"),
-        option_choice("outer-bits", &s->outer_bits, "32|8|4|2", "diloco: bits of a number that is sent"),
-        option_int("outer-top-k", &s->outer_top_k, 1, 4096,
-                   "diloco: of each 4096 numbers send only the K largest, with their indices (SparseLoCo) [all]"),
-        option_float("outer-error-decay", &s->outer_error_decay, 0, 1,
-                     "diloco: factor of what was not sent before, in what is sent next [1; with --outer-top-k 0.95]"),
+        option_float("outer-lr", &s->outer_lr, 0, 1e3, "diloco: learning rate of the outer optimizer [0.7]"),
+        option_float("outer-momentum", &s->outer_momentum, 0, 0.999999, "diloco: its momentum [0.9]"),
         option_heading("all-reduce algorithm"),
         option_string("allreduce", &s->allreduce, "NAME", allreduce_help),
         option_string(
@@ -514,7 +495,52 @@ static inline OptimizerConfig settings_optimizer(const Settings* o) {
     return config;
 }
 
-#include "method_settings.h" // here, as it uses Settings
+// Refuses options of another mode of data parallelism, which would have no effect.
+static inline bool mode_options_check(const Settings* o, Error* error) {
+    const struct {
+        const char* name;
+        bool given;
+        DpMode mode;
+    } options[] = {{"dc-lambda", o->dc_lambda >= 0, DP_DC_S3GD},
+                   {"local-steps", o->local_steps > 0, DP_DILOCO},
+                   {"outer-lr", o->outer_lr >= 0, DP_DILOCO},
+                   {"outer-momentum", o->outer_momentum >= 0, DP_DILOCO}};
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        if (options[i].given && options[i].mode != (DpMode)o->dp_mode)
+            return fail(error, "--%s has no effect with --dp-mode %s; it belongs to %s", options[i].name,
+                        dp_mode_names[o->dp_mode], dp_mode_names[options[i].mode]);
+    }
+    if (o->on_nan && o->dp_mode != DP_SYNC)
+        return fail(error, "--on-nan skip needs all ranks in every step, which --dp-mode %s does not; drop one",
+                    dp_mode_names[o->dp_mode]);
+    return true;
+}
+
+static inline double given_or(double value, double usual) { return value < 0 ? usual : value; }
+
+// The configuration of --dp-mode and its options, for a number of sites.
+static inline bool settings_async_config(AsyncConfig* config, const Settings* o, int sites, Error* error) {
+    AsyncConfig r = {settings_is_training(o) ? (DpMode)o->dp_mode : DP_SYNC, sites, 1, 0, 0, 0};
+    if (r.mode == DP_DC_S3GD) r.compensation = given_or(o->dc_lambda, 0.2);
+    if (r.mode == DP_DILOCO) {
+        r.period = o->local_steps ? o->local_steps : 32;
+        r.outer_lr = given_or(o->outer_lr, 0.7);
+        r.outer_momentum = given_or(o->outer_momentum, 0.9);
+    }
+    *config = r;
+    if (r.mode != DP_DILOCO || o->steps >= r.period) return true;
+    return fail(
+        error,
+        "--steps %lld ends before the first outer step (--local-steps %lld); use more --steps, or fewer --local-steps",
+        (long long)o->steps, (long long)r.period);
+}
+
+static inline AsyncConfig settings_async(const Settings* o, const Mesh* mesh) {
+    AsyncConfig config;
+    Error error;
+    if (!settings_async_config(&config, o, mesh->sites, &error)) die_usage("%s", error.text);
+    return config;
+}
 
 // Whether the sums of --allreduce are MPI's or NCCL's own.
 static inline bool is_native(const char* allreduce) { return allreduce && strcmp(allreduce, "native") == 0; }
@@ -543,7 +569,7 @@ static inline void check_settings(Settings* o) {
     if (o->explain && !settings_is_training(o)) die_usage("--explain explains a training step; add --steps 1 or more");
     if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
     Error error;
-    if (!sum_options_check(o, &error) || !method_options_check(o, &error)) die_usage("%s", error.text);
+    if (!sum_options_check(o, &error) || !mode_options_check(o, &error)) die_usage("%s", error.text);
     if (o->generate && settings_is_training(o) && !o->sample_every)
         die_usage("--generate with --steps %lld: samples begin with the text, and --sample-every 0 has none",
                   (long long)o->steps);
@@ -611,7 +637,7 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     if (!settings_is_training(o)) o->sites = 1;
     const bool sync = o->dp_mode == DP_SYNC;
     // A resumed run's sites are only the order of a sum; asynchronous ones are what the run is.
-    if (o->sites && sync && o->sites_of_run && mesh.d % o->sites != 0) o->sites = 0;
+    if (sync && o->sites_of_run && o->sites && (mesh.d % o->sites != 0 || mesh.zero)) o->sites = 0;
     if (!o->sites) o->sites = sync ? 1 : mesh.d;
     mesh.sites = (int)o->sites;
     Error error;

@@ -558,7 +558,6 @@ static inline bool needs_collective(const Stage* s, bool inter_site, PlanKind ki
     const Mesh* mesh = &s->layout.mesh;
     const bool halves = mesh->zero || (!inter_site && s->grads.hierarchical); // a reduce-scatter, then an all-gather
     if ((inter_site ? mesh->sites : mesh_site_size(mesh)) == 1) return false;
-    if (inter_site && s->async && async_dp_compresses(s)) return kind == PLAN_ALL_GATHER;
     return (kind == PLAN_ALL_REDUCE) != halves;
 }
 
@@ -636,8 +635,7 @@ static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Me
                                   Error* error) {
     const Settings* o = &t->settings;
     const AsyncConfig async = settings_async(o, mesh);
-    if (!mesh_check(mesh, model, T, error) || !async_schedule_fit(&async, model->L, error) ||
-        !plan_schedule(t, model, mesh, async.compensation > 0, error) ||
+    if (!mesh_check(mesh, model, T, error) || !plan_schedule(t, model, mesh, async.compensation > 0, error) ||
         !stage_plan(&t->stage, model, *mesh, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async), type,
                     error))
         return false;

@@ -95,11 +95,6 @@ static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
 // The learning rate of a step (from 0).
 static inline double rate_of_step(const Trainer* t, int64_t step) { return learning_rate(&t->settings, step); }
 
-// The updates made by the end of a step.
-static inline int64_t optimizer_steps_at(const Trainer* t, int64_t step) {
-    return t->stage.async ? async_dp_updates(&t->stage, step) : step;
-}
-
 // Sets the phase that the watchdog reports.
 static inline void enter_phase(Trainer* t, HeartbeatPhase phase) {
     heartbeat_phase(watchdog_row(&t->watch), phase, t->step);

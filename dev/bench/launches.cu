@@ -79,16 +79,9 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
     checksum_add(array<uint64_t>(), x, 2 * parameters, 0);
     difference(f, f, f, parameters);
     add_scaled(f, f, 1.0f, parameters);
-    scale_by(f, 1.0f, parameters);
-    mix(f, f, 0.5f, parameters);
     delay_squares(sum, f, f, f, parameters);
     delay_compensate(f, f, f, 1.0f, parameters);
     outer_update(f, f, f, 1.0f, 1.0f, 0.9f, parameters);
-    eager_update(f, f, f, f, f, 1.0f, 1.0f, 0.9f, parameters);
-    for (int bits = 2; bits <= 8; bits *= 2) {
-        quantize(array<uint8_t>(), f, f, parameters, bits, 1.0f);
-        dequantize_add(f, array<uint8_t>(), parameters, bits);
-    }
 }
 
 int main(void) {

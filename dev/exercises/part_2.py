@@ -23,7 +23,7 @@ def equals(t, p, d, what):
             f"'t={t} p={p} d={d} {what}'")
 
 
-RESUMED_ONE, RESUMED_DELAYED = resumes(ONE), resumes(f"{TWO} --dp 2 --dp-mode delayed")
+RESUMED_ONE, RESUMED_DILOCO = resumes(ONE), resumes(f"{TWO} --dp 2 --dp-mode diloco --local-steps 2")
 
 EXERCISES = [
     {
@@ -393,20 +393,20 @@ EXERCISES = [
                    "as if the site's own change were in the sum once more")],
     },
     {
-        "title": "A resumed run of delayed gradients waits a step again",
+        "title": "A resumed run of DiLoCo goes its own way from its first outer step on",
         "level": 3, "chapter": "docs/async_dp.md", "ranks": 2,
-        "fault": ("async_dp", "delayed: a resumed run waits a step again"),
-        "show": RESUMED_DELAYED[0],
-        "symptom": r"step +1/6 \| loss \S+ \| norm +- .*step +4/6 \| loss \S+ \| norm +- ",
-        "begin": "With --dp-mode delayed step t uses the gradients of step t - 1, and step 1 has none: its norm is "
-                 "'-'. Which state has a run after step 3 besides weights and moments, and which part of it is in "
-                 "the checkpoint?",
-        "hints": ["The gradients that step 4 uses are saved, and read back. The run does not know that it has them.",
-                  "Find what decides in methods/async_dp.h whether there is a last gradient, and who sets it after a "
-                  "resume."],
-        "check": RESUMED_DELAYED[1],
-        "solution": "The flag that says that there is a gradient of the last step stayed false after a resume. Step 4 "
-                    "left out its update, and the gradients of step 3, which the checkpoint has, were overwritten. "
-                    "From step 5 on the run was one update behind.",
+        "fault": ("async_dp", "checkpoint: no velocity"),
+        "show": RESUMED_DILOCO[0],
+        "symptom": r"step +5/6 \| loss 4\.9.*step +5/6 \| loss 5\.0",
+        "begin": "Every second step all sites merge what they have learned, in steps 2, 4 and 6 of this run. The "
+                 "resumed run has the losses of the whole one until the first merge after the resume, and others "
+                 "after it. Which state does the outer optimizer have besides the global parameters?",
+        "hints": ["v = b v + sum / S: after a resume v has to be what it was after step 2.",
+                  "methods/async_dp.h lists the values that a checkpoint holds of a site. Compare the list with the "
+                  "fields of AsyncDp that live from one step to a later one."],
+        "check": RESUMED_DILOCO[1],
+        "solution": "The velocity of the outer optimizer was not among the values that a checkpoint holds, so a "
+                    "resumed run began with zeros. The outer step after the resume lacked the momentum of those "
+                    "before it; every loss before that step was right.",
     },
 ]

@@ -34,8 +34,10 @@ static const Layer layers[LAYERS] = {{SIDE, 3, 1, 16}, {8, 3, 16, 32}, {4, 3, 32
 static int layer_places(const Layer* layer) { return layer->side * layer->side / 4; }
 static int layer_inputs(const Layer* layer) { return layer->kernel * layer->kernel * layer->in; }
 
+enum { CNN_SYNC, CNN_DELAYED, CNN_DC_S3GD };
+
 typedef struct {
-    int mode; // a DpMode
+    int mode;
     int64_t replicas, batch, delay, epochs, samples, seed;
     double lambda0, lambda, momentum, lr;
     const char* dump;
@@ -49,7 +51,7 @@ typedef struct {
 
 typedef struct {
     Settings settings;
-    AsyncConfig config;
+    int64_t sites, delay;
     TensorRange range[TENSORS]; // weights and biases of every layer
     int64_t parameters, steps;
     Activations acts;
@@ -249,7 +251,7 @@ static void compensate(const Trainer* t, float* g, const float* to, const float*
 }
 
 static void update(const Trainer* t, float* weights, float* velocity, const float* grads, int64_t number) {
-    const int64_t updates = t->steps - t->config.delay * (t->settings.mode == DP_DELAYED);
+    const int64_t updates = t->steps - t->delay * (t->settings.mode == CNN_DELAYED);
     const double lr = lr_at(&lr_curves[0], t->settings.lr, 0, max_i64(1, updates / 10), updates, number - 1);
     const OptimizerStep step = {(float)lr, (float)t->settings.momentum, 0, 0, 5e-4f, number, 1};
     sgd_update(weights, NULL, grads, velocity, NULL, t->range, TENSORS, &step);
@@ -258,23 +260,23 @@ static void update(const Trainer* t, float* weights, float* velocity, const floa
 // The weights when all that is in flight has arrived. One replica alone has no distance to the others, by rounding
 // neither, which lambda0 would make as long as any other.
 static const float* common_weights(const Trainer* t) {
-    const bool local = t->settings.mode == DP_DC_S3GD;
-    copy(t->scratch, local && t->config.sites == 1 ? t->local_weights : t->weights, t->parameters);
-    if (t->config.sites > 1) add_scaled(t->scratch, t->sum, 1 / (float)t->config.sites, t->parameters);
+    const bool local = t->settings.mode == CNN_DC_S3GD;
+    copy(t->scratch, local && t->sites == 1 ? t->local_weights : t->weights, t->parameters);
+    if (t->sites > 1) add_scaled(t->scratch, t->sum, 1 / (float)t->sites, t->parameters);
     return t->scratch;
 }
 
 // sync and delayed. order: the pictures of this step; every replica takes its part of them.
 static double step_delayed(Trainer* t, int64_t step, const int32_t* order) {
-    const int64_t slots = t->config.delay + 1, part = t->settings.batch / t->settings.replicas;
+    const int64_t slots = t->delay + 1, part = t->settings.batch / t->settings.replicas;
     float* grads = t->grads + step % slots * t->parameters;
     double loss = 0;
     memset(grads, 0, (size_t)t->parameters * sizeof(float));
     copy(t->late_weights + step % slots * t->parameters, t->weights, t->parameters);
     for (int64_t r = 0; r < t->settings.replicas; r++)
         loss += run(t, grads, t->weights, t->train, order + r * part, part, t->settings.batch, NULL);
-    if (!async_schedule_merges(&t->config, 0, step)) return loss;
-    const int64_t due = step - t->config.delay, at = due % slots * t->parameters;
+    if (step <= t->delay) return loss;
+    const int64_t due = step - t->delay, at = due % slots * t->parameters;
     compensate(t, t->grads + at, t->weights, t->late_weights + at);
     update(t, t->weights, t->velocity, t->grads + at, due);
     return loss;
@@ -301,7 +303,7 @@ static double step_dc_s3gd(Trainer* t, int64_t step, const int32_t* order) {
 // ---- a run
 static void trainer_init(Trainer* t) {
     const Settings* settings = &t->settings;
-    const bool local = settings->mode == DP_DC_S3GD;
+    const bool local = settings->mode == CNN_DC_S3GD;
     for (int i = 0; i < TENSORS; i++) {
         const int64_t inputs = layer_inputs(&layers[i / 2]), out = layers[i / 2].out;
         t->range[i] = whole_range(i % 2 ? out : inputs * out);
@@ -313,22 +315,20 @@ static void trainer_init(Trainer* t) {
     t->test = draw_pictures(1 << 24, TEST);
     t->order = (int32_t*)checked_calloc((size_t)settings->samples, sizeof(int32_t), "the order");
     t->steps = settings->epochs * (settings->samples / settings->batch);
-    t->config.mode = (DpMode)settings->mode;
-    t->config.sites = local ? (int)settings->replicas : 1;
-    t->config.period = t->config.fragments = 1;
-    t->config.delay = local ? 1 : settings->delay;
+    t->sites = local ? settings->replicas : 1;
+    t->delay = local ? 1 : settings->delay;
     float** vectors[] = {&t->weights, &t->velocity, &t->sum, &t->scratch};
     for (int i = 0; i < 4; i++) *vectors[i] = new_floats(t->parameters);
-    t->grads = new_floats((t->config.delay + 1) * t->parameters);
-    t->late_weights = new_floats((t->config.delay + 1) * t->parameters);
-    t->local_weights = new_floats(t->config.sites * t->parameters);
-    t->local_velocity = new_floats(t->config.sites * t->parameters);
+    t->grads = new_floats((t->delay + 1) * t->parameters);
+    t->late_weights = new_floats((t->delay + 1) * t->parameters);
+    t->local_weights = new_floats(t->sites * t->parameters);
+    t->local_velocity = new_floats(t->sites * t->parameters);
     for (int l = 0; l < LAYERS; l++) { // He et al. 2015
         const TensorRange* range = &t->range[2 * l];
         random_normals(t->weights + range->from, range->n, (uint64_t)settings->seed, (uint64_t)l, 0);
         scale_by(t->weights + range->from, sqrtf(2.0f / (float)layer_inputs(&layers[l])), range->n);
     }
-    for (int r = 0; r < t->config.sites; r++) copy(t->local_weights + r * t->parameters, t->weights, t->parameters);
+    for (int64_t r = 0; r < t->sites; r++) copy(t->local_weights + r * t->parameters, t->weights, t->parameters);
 }
 
 // Trains to the end, or until the loss is not finite: false.
@@ -338,8 +338,8 @@ static bool train(Trainer* t, FILE* dump) {
     for (int64_t step = 1; step <= t->steps; step++) {
         const int64_t begin = (step - 1) % in_epoch * settings->batch;
         if (begin == 0) shuffle(t->order, settings->samples, settings->seed, (step - 1) / in_epoch);
-        const double loss = settings->mode == DP_DC_S3GD ? step_dc_s3gd(t, step, t->order + begin)
-                                                         : step_delayed(t, step, t->order + begin);
+        const double loss = settings->mode == CNN_DC_S3GD ? step_dc_s3gd(t, step, t->order + begin)
+                                                          : step_delayed(t, step, t->order + begin);
         if (!isfinite(loss)) return false;
         if (!dump) continue;
         fwrite(t->order + begin, sizeof(int32_t), (size_t)settings->batch, dump);
@@ -372,15 +372,15 @@ static void parse(Settings* s, int argc, char** argv) {
         options_help(table, rows, stdout);
         exit(0);
     }
-    if (s->mode != DP_DELAYED) s->delay = s->mode == DP_DC_S3GD;
+    if (s->mode != CNN_DELAYED) s->delay = s->mode == CNN_DC_S3GD;
     if (s->batch % s->replicas || s->batch > s->samples)
         die_usage("--batch has to be a multiple of --replicas, and at most --samples");
-    if (s->mode == DP_SYNC && s->lambda0 + s->lambda > 0) die_usage("nothing is late in --mode sync; drop --lambda");
+    if (s->mode == CNN_SYNC && s->lambda0 + s->lambda > 0) die_usage("nothing is late in --mode sync; drop --lambda");
 }
 
 int main(int argc, char** argv) {
     Trainer* t = (Trainer*)checked_calloc(1, sizeof *t, "the trainer");
-    const Settings defaults = {DP_SYNC, 8, 256, 1, 6, 8192, 1, 0, 0, 0.9, 0.02, NULL};
+    const Settings defaults = {CNN_SYNC, 8, 256, 1, 6, 8192, 1, 0, 0, 0.9, 0.02, NULL};
     process.name = "async_cnn";
     t->settings = defaults;
     parse(&t->settings, argc, argv);

@@ -2,15 +2,15 @@
 # dev/plot/pictures.sh [--check]   draws the pictures of tables as docs/images/NAME.svg; --check compares those that are
 # there with what is drawn now; numbers may differ by rounding. `make pictures` builds the programs that draw them.
 #
-# The other pictures show measurements or runs: async.svg, async_cnn.svg, frontier.svg and overlap.svg
-# (docs/async_dp.md), caat_quality.svg and caat_speed.svg (docs/caat.md), ladder.svg (docs/ladder/README.md),
+# The other pictures show measurements or runs: async_cnn.svg and overlap.svg (docs/async_dp.md),
+# caat_quality.svg and caat_speed.svg (docs/caat.md), ladder.svg (docs/ladder/README.md),
 # measured.svg (docs/schedules.md), network.svg (docs/collectives.md), report.png (docs/usage.md), shakespeare.svg
 # (docs/benchmarks.md), transport.svg (docs/transport.md) have their commands there.
 set -eu
 cd "$(dirname "$0")/../.."
 here=$PWD
 BUILD=${BUILD:-build}
-measured="async async_cnn caat_quality caat_speed frontier ladder measured network overlap shakespeare transport"
+measured="async_cnn caat_quality caat_speed ladder measured network overlap shakespeare transport"
 drawn=$(mktemp -d)
 trap 'rm -rf "$drawn"' EXIT
 trap 'exit 1' INT TERM HUP

@@ -10,7 +10,7 @@
 # reference commit on the machine that compares. TRAIN_GPT stands beside its scripts/.
 #
 # Hashed are step, loss, val_loss, grad_norm, lr and tokens of log.jsonl, the run's model.safetensors, exports and
-# generated text. Options have their old names here; a binary whose help lacks one gets the new name (the table below).
+# generated text.
 set -eu
 [ $# -ge 3 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
 command=$1 file=$(realpath "$2") train=$(realpath "$3") word=${4:-}
@@ -19,11 +19,6 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work
-
-renamed="sync:caat-fraction sync-ranks:caat-ranks sync-scale:caat-scale sync-gradient:caat-grad-dtype vp:vpp
-    whole-boundary:no-scatter-gather first-layers:first-stage-layers last-layers:last-stage-layers
-    documents:document-mask tokens:max-new-tokens dp-delay:outer-delay mix:outer-alpha check-every:check-replicas-every
-    keep:keep-last"
 
 # NAME | RANKS | OPTIONS [then OPTIONS]: what follows "then" resumes the run, perhaps on another mesh.
 cases() {
@@ -38,44 +33,44 @@ sequence        | 2 | --tp 2 --sequence-parallel
 sequence-llama  | 2 | --tp 2 --sequence-parallel --arch llama --kv-heads 2
 pp-gpipe        | 2 | --pp 2 --schedule gpipe
 pp-1f1b         | 2 | --pp 2 --schedule 1f1b
-pp-interleaved  | 2 | --pp 2 --schedule interleaved --vp 2
+pp-interleaved  | 2 | --pp 2 --schedule interleaved --vpp 2
 pp-zb-h1        | 2 | --pp 2 --schedule zb-h1
 pp-zb-v         | 2 | --pp 2 --schedule zb-v
-pp-uneven       | 2 | --pp 2 --schedule 1f1b --first-layers 1 --arch llama
+pp-uneven       | 2 | --pp 2 --schedule 1f1b --first-stage-layers 1 --arch llama
 dp-zero0        | 2 | --dp 2 --zero 0
 dp-zero1        | 2 | --dp 2 --zero 1
 dp-zero2        | 2 | --dp 2 --zero 2
 dp-multitree    | 4 | --dp 4 --allreduce multitree --zero 1
-2x2x2           | 8 | --tp 2 --pp 2 --dp 2 --zero 2 --schedule interleaved --vp 2
-2x2x2-llama     | 8 | --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-v --sequence-parallel --arch llama --check-every 2
-2x2-whole       | 4 | --tp 2 --pp 2 --whole-boundary --schedule zb-h1
-caat-1          | 1 | --sync 0.5 --sync-ranks 2
-caat-2          | 2 | --sync 0.5 --tp 2
-caat-llama      | 4 | --sync 0.25 --sync-ranks 4 --tp 2 --pp 2 --arch llama --sync-scale init
-caat-dp         | 4 | --sync 0.5 --tp 2 --dp 2 --zero 1 --recompute full --sync-gradient same
+2x2x2           | 8 | --tp 2 --pp 2 --dp 2 --zero 2 --schedule interleaved --vpp 2
+2x2x2-llama     | 8 | --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-v --sequence-parallel --arch llama
+2x2-whole       | 4 | --tp 2 --pp 2 --no-scatter-gather --schedule zb-h1
+caat-1          | 1 | --caat-fraction 0.5 --caat-ranks 2
+caat-2          | 2 | --caat-fraction 0.5 --tp 2
+caat-llama      | 4 | --caat-fraction 0.25 --caat-ranks 4 --tp 2 --pp 2 --arch llama --caat-scale init
+caat-dp         | 4 | --caat-fraction 0.5 --tp 2 --dp 2 --zero 1 --recompute full --caat-grad-dtype same
 sites           | 4 | --dp 4 --sites 2
-delayed         | 2 | --dp 2 --dp-mode delayed
-delayed-sites   | 4 | --dp 4 --sites 2 --dp-mode delayed --dc-lambda 0.2
 dc-s3gd         | 2 | --dp 2 --dp-mode dc-s3gd
+dc-s3gd-sites   | 4 | --dp 4 --sites 2 --dp-mode dc-s3gd
+dc-s3gd-lambda  | 2 | --dp 2 --dp-mode dc-s3gd --dc-lambda 0 --steps 4 then --dp 2 --steps 8
 dc-s3gd-pp      | 4 | --dp 2 --pp 2 --schedule 1f1b --dp-mode dc-s3gd --arch llama
 diloco          | 2 | --dp 2 --dp-mode diloco --local-steps 3
-diloco-streams  | 4 | --dp 2 --tp 2 --dp-mode diloco --local-steps 3 --fragments 2 --dp-delay 1 --mix 0.3 --outer-bits 8
-diloco-eager    | 2 | --dp 2 --dp-mode diloco --local-steps 2 --eager
-diloco-resume   | 2 | --dp 2 --dp-mode diloco --local-steps 3 --dp-delay 1 --steps 4 then --dp 2 --steps 8
-documents       | 2 | --tp 2 --documents --data text.jsonl
-documents-llama | 2 | --pp 2 --documents --data text.jsonl --arch llama
+diloco-tp       | 4 | --dp 2 --tp 2 --dp-mode diloco --local-steps 3
+diloco-sites    | 4 | --dp 4 --sites 2 --dp-mode diloco --local-steps 3
+diloco-resume   | 2 | --dp 2 --dp-mode diloco --local-steps 3 --steps 4 then --dp 2 --steps 8
+documents       | 2 | --tp 2 --document-mask --data text.jsonl
+documents-llama | 2 | --pp 2 --document-mask --data text.jsonl --arch llama
 resume          | 4 | --tp 2 --pp 2 --steps 3 then --dp 4 --zero 2
-resume-caat     | 2 | --sync 0.5 --tp 2 --steps 3 then --sync 0.5 --sync-ranks 2 --tp 1 --dp 2
+resume-caat     | 2 | --caat-fraction 0.5 --tp 2 --steps 3 then --caat-fraction 0.5 --caat-ranks 2 --tp 1 --dp 2
 init            | 2 | --steps 2 --dp 2 then --tp 2 --out again --init out --steps 4
 export          | 2 | --tp 2 --export weights --export-dtype bfloat16
 export-llmc     | 2 | --pp 2 --export weights.bin
-generate        | 2 | --tp 2 then --tp 2 --init out --generate abc --tokens 40 --temperature 0.9 --top-k 20 --top-p 0.9
+generate        | 2 | --tp 2 then --tp 2 --init out --generate abc --max-new-tokens 40 --top-k 20 --top-p 0.9
 END
 }
 
 common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --data text.txt --steps 6
     --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
-    --save-every 0 --save-minutes 0 --keep 0 --check-every 0 --out out"
+    --save-every 0 --save-minutes 0 --keep-last 0 --check-replicas-every 0 --out out"
 
 # Words of a made-up language in lines, and documents of 1 to 40 of them as JSON lines.
 make_texts() {
@@ -94,15 +89,11 @@ make_texts() {
 }
 
 # run RANKS OPTIONS: one training, stdout to text. Of an option that is given twice the last value counts.
-new_names=""
-for pair in $renamed; do
-    "$train" --help all | grep -q -- "^ *--${pair%%:*}\( \|\$\)" || new_names+="s/^--${pair%%:*}\$/--${pair##*:}/;"
-done
 run() {
     local launch=() words defaults=$common
     [[ $2 != *--generate* ]] || defaults=""
     # shellcheck disable=SC2086
-    mapfile -t words < <(printf '%s\n' $defaults $2 | sed "$new_names")
+    mapfile -t words < <(printf '%s\n' $defaults $2)
     [ "$1" = 1 ] || launch=("$mpirun" -np "$1" env OMP_NUM_THREADS=1)
     if [ "$command" = list ]; then echo "${launch[@]}" "$train" "${words[@]}" && return; fi
     timeout -k 5 120 "${launch[@]}" "$train" "${words[@]}" >text 2>errors </dev/null && return

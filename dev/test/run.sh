@@ -185,8 +185,6 @@ if [ "$TIER" = full ] && [ -n "${MPIRUN:-}" ]; then
     one "replicas on meshes" $system/check_replicas.py --mesh
     one "several paths" dev/experiments/test_paths.sh
     one "loss of CAAT-Net" $system/test_caat_quality.py
-    one "frontier of few bytes" $system/test_frontier.py
-    twice "hidden late sums" $system/test_hidden.py
     twice "speed of CAAT-Net" $system/test_caat_speed.py --real
 fi
 if [ "$TIER" = quick ]; then :

@@ -609,9 +609,7 @@ static void compare_bits(const char* name, const Device<float>& got, const Float
 static void test_replicas(int n, int moved) {
     const float size = 0.98765432f; // so that sums are not exact
     const Floats ha = random_of<float>(n, size), hb = random_of<float>(n, size), hc = random_of<float>(n, size);
-    const Floats hd = random_of<float>(n, size), he = random_of<float>(n, size);
-    Device<float> a(ha, bit(moved, 0)), b(hb, bit(moved, 1)), c(hc, bit(moved, 2)), d(hd, bit(moved, 3));
-    Device<float> e(he, bit(moved, 4)), out(n, bit(moved, 0));
+    Device<float> a(ha, bit(moved, 0)), b(hb, bit(moved, 1)), c(hc, bit(moved, 2)), out(n, bit(moved, 0));
     Floats want(ha), want_v(hb);
     begin_case(1, n, moved);
     reference::difference(want.data(), ha.data(), hb.data(), n);
@@ -625,16 +623,6 @@ static void test_replicas(int n, int moved) {
     reference::add_scaled(want.data(), hb.data(), 0.37f, n);
     add_scaled(out.p, b.p, 0.37f, n);
     compare_bits("add_scaled", out, want);
-    reference::scale_by(want.data(), 0.37f, n);
-    scale_by(out.p, 0.37f, n);
-    compare_bits("scale_by", out, want);
-    reference::mix(want.data(), hc.data(), 0.3f, n);
-    mix(out.p, c.p, 0.3f, n);
-    compare_bits("mix", out, want);
-    out.set(Floats((size_t)n, NAN));
-    mix(out.p, c.p, 0, n);
-    compare_bits("mix, share 0", out, hc);
-
     want = ha, out.set(ha);
     reference::delay_compensate(want.data(), hb.data(), hc.data(), 0.7f, n);
     delay_compensate(out.p, b.p, c.p, 0.7f, n);
@@ -646,15 +634,6 @@ static void test_replicas(int n, int moved) {
     outer_update(out.p, b.p, c.p, factor, 0.7f, 0.9f, n);
     compare_bits("outer_update: base", out, want);
     compare_bits("outer_update: velocity", b, want_v);
-    reference::eager_update(want.data(), want_v.data(), hc.data(), hd.data(), he.data(), factor, 0.7f, 0.9f, n);
-    eager_update(out.p, b.p, c.p, d.p, e.p, factor, 0.7f, 0.9f, n);
-    compare_bits("eager_update: base", out, want);
-    compare_bits("eager_update: velocity", b, want_v);
-    Device<float> alone(want, bit(moved, 2)), alone_v(want_v, bit(moved, 3));
-    outer_update(out.p, b.p, e.p, 1, 0.7f, 0.9f, n);
-    eager_update(alone.p, alone_v.p, d.p, d.p, e.p, 1, 0.7f, 0.9f, n);
-    compare_bits("eager_update alone: that of outer_update", alone, out.get());
-    compare_bits("eager_update alone: velocity", alone_v, b.get());
     compare_bits("replicas: what is only read", c, hc);
 }
 
@@ -686,74 +665,15 @@ static void test_delay_squares(int64_t n, int moved) {
     add_result("delay_squares: every element once, added", sum.get()[0] == (double)whole ? 0 : INFINITY, 0, 1);
 }
 
-// Three rounds, the same bytes and bits as the reference; top_k = 0: dense. Block 1 is zeros, block 3 has a NaN, 5 an
-// infinity; 7 is so small that its scale is off, and numbers are cut at the ends. From block 8 on many sizes are equal.
-static void test_compressed(int n, int bits, int top_k, int moved) {
-    const size_t bytes = (size_t)packed_bytes(n, bits, top_k);
-    const float decay = bits == 4 ? 1 : 0.9f;
-    Floats want(n), want_residue((size_t)n, 0.0f), want_out = random_of<float>(n, 1);
-    std::vector<uint32_t> want_packed(bytes / 4 + 1, 0xffffffff);
-    Device<float> value(n, bit(moved, 0)), residue(want_residue, bit(moved, 1)), out(want_out, bit(moved, 2));
-    Device<uint32_t> packed((int64_t)want_packed.size(), bit(moved, 3));
-    uint8_t *want_bytes = (uint8_t*)want_packed.data(), *got_bytes = (uint8_t*)packed.p;
-    begin_case(bits, n, top_k);
-    for (int round = 0; round < 3; round++) {
-        want = random_of<float>(n, 0.98765432f);
-        for (size_t i = 0; i < want.size(); i++) {
-            const size_t block = i / QUANT_BLOCK;
-            float scale = block == 1 ? 0 : powf(10, -(float)(block % 6));
-            if (block == 7) scale = 190 * 0x1p-149f;
-            want[i] *= scale;
-            if (block > 7 && i % 3) want[i] = roundf(8 * want[i]) / 8;
-            // a GPU's NaN has other bits, which 32 bits would send
-            if (round == 2 && i == 3 * QUANT_BLOCK + 7) want[i] = bits == 32 ? INFINITY : NAN;
-            if (round == 2 && i == 5 * QUANT_BLOCK + 63) want[i] = -INFINITY;
-        }
-        value.set(want);
-        if (top_k) {
-            reference::sparsify(want_bytes, want_residue.data(), want.data(), n, bits, top_k, decay);
-            reference::sparse_add(want_out.data(), want_bytes, n, bits, top_k);
-            sparsify(got_bytes, residue.p, value.p, n, bits, top_k, decay);
-            sparse_add(out.p, got_bytes, n, bits, top_k);
-        } else {
-            reference::quantize(want_bytes, want_residue.data(), want.data(), n, bits, decay);
-            reference::dequantize_add(want_out.data(), want_bytes, n, bits);
-            quantize(got_bytes, residue.p, value.p, n, bits, decay);
-            dequantize_add(out.p, got_bytes, n, bits);
-        }
-        const Device<float>* got[] = {&value, &residue, &out};
-        const Floats* wanted[] = {&want, &want_residue, &want_out};
-        const char* names[] = {"compressed: value", "compressed: residue", "compressed: added"};
-        for (int k = 0; k < 3; k++) {
-            Floats x = got[k]->get(), y = *wanted[k];
-            for (Floats* f : {&x, &y}) { // all NaNs are equal
-                for (float& v : *f) v = v == v ? v : 12345.0f;
-            }
-            add_result(names[k], same_bits(x, y) ? 0 : INFINITY, 0, 1);
-        }
-        add_result("compressed: bytes", packed.get() == want_packed ? 0 : INFINITY, 0, 1);
-    }
-}
-
-static void test_all_sparse(bool is_short) {
-    const int lengths[] = {0, 1, 127, 4096, 4097, 9001}, tops[] = {1, 64, 333, 4096};
-    for (int i = 0; i < 6 * 4 * 4; i++) {
-        const int bits = i % 4 < 3 ? 2 << i % 4 : 32, top_k = tops[i / 4 % 4];
-        if (!is_short || i % 3 == 0 || top_k == 64) test_compressed(lengths[i / 16], bits, top_k, i % 16);
-    }
-}
-
 static void test_all_replicas(bool is_short) {
     const int lengths[] = {0, 1, 3, 63, 64, 65, 1030, 17003};
     for (int i = 0; i < (is_short ? 7 : 8); i++) {
-        for (int moved = 0; moved < 32; moved = moved ? 2 * moved : 1) {
+        for (int moved = 0; moved < 8; moved = moved ? 2 * moved : 1) {
             test_replicas(lengths[i], moved);
-            if (moved < 8) test_delay_squares(lengths[i], moved);
-            for (int bits = 2; bits <= (moved < 16 ? 8 : 0); bits *= 2) test_compressed(lengths[i], bits, 0, moved);
+            test_delay_squares(lengths[i], moved);
         }
     }
     test_delay_squares(40005, 0);
-    test_all_sparse(is_short);
 }
 
 int main(int argc, char** argv) {

@@ -419,7 +419,7 @@ static void add_options(void) {
         if (strncmp(c, "\n# --", 5) == 0 && (c - text) % 3) c[1] = ' ';
     }
     add_text("options", text);
-    add_text("options", "# a comment\n--steps 100\n--lr=1e-3\n\n  --data\ta b*.txt  \n--eager\n--arch llama\n");
+    add_text("options", "# a comment\n--steps 100\n--lr=1e-3\n\n  --data\ta b*.txt  \n--resume\n--arch llama\n");
     free(text);
 }
 

@@ -144,7 +144,7 @@ FAULTS = [
     ("ZeRO-1: a rank updates with its own gradients, not their sum", ZERO1, "parallel/data.h",
      "comm_reduce_scatter_start(&g->data, bucket->sum", "comm_reduce_scatter_start(&g->tensor, bucket->sum"),
     ("ZeRO-1: updated parameters are not gathered", ZERO1, "parallel/data.h",
-     "        comm_all_gather(zero_group(g), bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);",
+     "        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);",
      "        (void)n, (void)bucket;"),
     ("ZeRO-2: a micro-batch's share replaces those before it", ZERO2, "parallel/data.h",
      "    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->bucket[i].sum, "

@@ -59,7 +59,6 @@ FAULTS = [
      "e->sends.inter_site *"),
     ("bytes between sites are those of a period", EXPLAIN, "= e->sends.inter_site *", "= 32 * e->sends.inter_site *"),
     ("sites are not said", EXPLAIN, "    if (mesh->sites == 1 && !e->stage->async) return;\n", "    return;\n"),
-    ("ZeRO over sites is not said", EXPLAIN, "if (k == 1) say_zero(e);", "if (k == 0) say_zero(e);"),
     ("the all-reduce algorithm is not said", EXPLAIN, "        if (!plan->n) continue;\n", "        continue;\n"),
     ("native is a plan", SETUP, "algorithm = is_native(o->allreduce) ? NULL :",
      "algorithm = is_native(o->allreduce) ? algorithm :"),

@@ -72,8 +72,8 @@ FAULTS = [
      "return false && values.at == stage->moment2;"),
     ("second moments are not read", "resume 1", SAVE, "copy_second_moments(stage, b, (float*)whole, false);", ";"),
     ("second moments of a shard are not gathered", "resume 2 --zero 1", SAVE,
-     "if (values.share) comm_all_gather(zero_group(stage->groups), copy, copy +",
-     "if (false) comm_all_gather(zero_group(stage->groups), copy, copy +"),
+     "if (values.share) comm_all_gather(&stage->groups->data, copy, copy +",
+     "if (false) comm_all_gather(&stage->groups->data, copy, copy +"),
 ]
 
 RESUME = """set -e; rm -rf a b

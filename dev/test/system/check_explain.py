@@ -27,8 +27,8 @@ MESHES = [
     f"{GPT2} --tp 2 --caat-fraction 0.25 --caat-ranks 4 --pp 2", f"{GPT2} --dp 4 --dp-mode dc-s3gd --pp 2",
     f"{GPT2} --dp 4 --sites 2 --dp-mode diloco --local-steps 4", f"{GPT2} --dp 4 --sites 2 --tp 2",
     f"{GPT2} --dp 4 --allreduce multitree --topology torus:2x2", f"{LLAMA} --pp 8 --dp 2 --first-stage-layers 1",
-    f"{GPT2} --dp 4 --dp-mode delayed --zero 1", f"{GPT2} --dp 4 --dp-mode delayed --sites 2",
-    f"{LLAMA} --dp 4 --dp-mode diloco --eager --recompute selective", f"{GPT2} --pp 2 --vpp 4",
+    f"{LLAMA} --dp 4 --dp-mode diloco --recompute selective", f"{GPT2} --pp 2 --vpp 4",
+    f"{GPT2} --dp 4 --dp-mode dc-s3gd --sites 2",
     f"{GPT2} --tp 2 --pp 2 --micro-batch 2 --tp-comm-overlap", f"{GPT2} --caat-fraction 1 --caat-ranks 2 --pp 2",
     f"{GPT2} --tp 2 --caat-fraction 0.5 --recompute full",
     f"{GPT2} --dp 4 --allreduce 2d-ring --topology torus:2x2", f"{GPT2} --dp 4 --dp-mode diloco --sites 1",
@@ -256,7 +256,7 @@ def check(options):
     assert len(lines) <= 40 and max(map(len, lines)) <= 100, f"{len(lines)} lines"
     whole = re.sub(r"\n  ", " ", text).rstrip("\n").split("\n")
     parts = {find(r"\(docs/(\w+)\.md\)", line)[0]: line for line in whole[:-1]}
-    local = mesh.mode in ("dc-s3gd", "diloco", "delayed")
+    local = mesh.mode in ("dc-s3gd", "diloco")
     on = {"step": True, "memory": True, "tensor": mesh.t > 1, "sequence": mesh.has("sequence-parallel"),
           "caat": mesh.has("caat-fraction"), "schedules": mesh.p > 1, "data_parallel": mesh.d // mesh.sites > 1,
           "async_dp": mesh.sites > 1 or local, "collectives": mesh.d > 1 and "native" not in options}

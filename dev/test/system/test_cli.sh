@@ -602,9 +602,8 @@ planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --sche
 asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --no-scatter-gather --recompute selective --clip 0"
 check "  the command has all of it" \
     "grep -q 'run_slurm.sh .*--model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 $asked\$' out"
-planned --gpus 16 --global-batch 32 --tp 2 --dp 4 --wan 100 --dp-mode diloco --local-steps 64 --fragments 4 \
-    --outer-delay 2 --outer-bits 8
-asked="--dp-mode diloco --sites 2 --local-steps 64 --fragments 4 --outer-delay 2 --outer-bits 8"
+planned --gpus 16 --global-batch 32 --tp 2 --dp 4 --wan 100 --dp-mode diloco --local-steps 64
+asked="--dp-mode diloco --sites 2 --local-steps 64"
 check "  with the mode's options, and what its sites exchange" \
     "grep -q 'run .* $asked\$' out && grep -q '^sites .*to other sites' out"
 planned --gpus 8 --dp 4 --tp 2 --dp-mode dc-s3gd --caat-fraction 0.5 --caat-grad-dtype same --micro-batch 2 \
@@ -679,12 +678,9 @@ check "--precision fp32 plans float32" \
 check "--data is in the command" "grep -q '^run  *sbatch --nodes=3 .* --data ' out"
 "$plan" --gpus 1 >out 2>err
 check "one GPU is not advised to take another --tp" "grep -q '^limit' out && ! grep -q 'limit .*--tp' out"
-plan_refuses 2 "--zero 1, --dp-mode diloco" --dp 8 --dp-mode diloco --zero 1
-plan_refuses 2 "--zero 1, --sites 2" --dp 4 --wan 100 --zero 1
+plan_refuses 2 "--zero 1, --dp-mode" --dp 8 --dp-mode diloco --zero 1
+plan_refuses 2 "--zero 1, --sites" --dp 4 --wan 100 --zero 1
 plan_refuses 2 "--local-steps, --dp-mode sync" --local-steps 4
-plan_refuses 2 "--fragments 40, --local-steps 32" --dp-mode diloco --fragments 40
-plan_refuses 2 "--fragments 20, 12 blocks" --dp-mode diloco --fragments 20
-plan_refuses 2 "--outer-delay 3" --dp-mode delayed --outer-delay 3
 plan_refuses 2 "--software megatron-core, --dp-mode" --software megatron-core --dp-mode dc-s3gd
 plan_refuses 2 "--sequence-parallel, --caat-fraction" --caat-fraction 0.5 --sequence-parallel yes
 plan_refuses 2 "--caat-grad-dtype" --caat-grad-dtype same

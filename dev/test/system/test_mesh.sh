@@ -210,7 +210,7 @@ refuses 2 "--tp, --pp" 2 --out on --resume --steps 7
 # mesh, on every other mesh. Only the sites of an asynchronous run are part of what it is.
 of_mesh=("4:--dp 4 --allreduce multitree --topology torus:2x2" "2:--allreduce halving-doubling" "4:--dp 4 --sites 2"
     "2:--pp 2 --schedule interleaved" "2:--pp 2 --schedule zb-v" "4:--pp 4 --first-stage-layers 1"
-    "2:--pp 2 --last-stage-layers 1 --no-scatter-gather" "4:--zero 2" "4:--sites 4 --zero 1"
+    "2:--pp 2 --last-stage-layers 1 --no-scatter-gather" "4:--zero 2"
     "4:--tp 4 --sequence-parallel" "2:--tp 2 --tp-comm-overlap --micro-batch 8" "1:--micro-batch 8")
 others=("--tp 1" "--tp 2" "--tp 4" "--pp 2" "--pp 4" "--pp 2 --schedule interleaved" "--dp 2" "--dp 4" "--dp 8"
     "--tp 2 --dp 2" "--tp 2 --dp 4 --tp-comm-overlap --micro-batch 2" "--dp 2 --allreduce native" "--dp 2 --zero 1")

@@ -134,11 +134,11 @@ def test_evaluations(work):
 def test_options(work):
     path = os.path.join(work, "options.txt")
     with open(path, "w", encoding="utf-8") as f:
-        f.write("# started: 2026-01-02 03:04:05 UTC\n\n# model\n# --lr 0.003\n--data a b.txt\n--eager\n\n"
-                "# mesh: ranks = tp x pp x dp\n  --steps=12\n# --outer-alpha 0.5\n\n")
+        f.write("# started: 2026-01-02 03:04:05 UTC\n\n# model\n# --lr 0.003\n--data a b.txt\n--resume\n\n"
+                "# mesh: ranks = tp x pp x dp\n  --steps=12\n# --outer-lr 0.5\n\n")
     given, implied, about = report.read_options(path)
-    check(given == {"data": "a b.txt", "eager": "yes", "steps": "12"}, "options.txt: what was given")
-    check(implied == {"lr": "0.003", "outer-alpha": "0.5"} and about == {"started": "2026-01-02 03:04:05 UTC"},
+    check(given == {"data": "a b.txt", "resume": "yes", "steps": "12"}, "options.txt: what was given")
+    check(implied == {"lr": "0.003", "outer-lr": "0.5"} and about == {"started": "2026-01-02 03:04:05 UTC"},
           "options.txt: what follows")
     check("mesh" not in about, "options.txt: a heading is no fact of the run")
     check(report.start_time({"about": about}) == 1767323045, "the start is read as UTC")

@@ -162,9 +162,9 @@ diverged() { # WHAT
     check "$1 -> $(grep -a '^train_gpt: ' err | head -n 1)" "[ $status = 1 ] && [ $seconds -le 100 ] &&
         grep -aq '^train_gpt: .*\(not finite\|loss is -*nan\)' err && [ \$(grep -ac '^train_gpt: ' err) -le $sites ]"
 }
-late=("${short[@]}" --dp-mode delayed --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
+late=("${short[@]}" --dp-mode dc-s3gd --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
 launch 2 "$train" "${late[@]}"
-diverged "a late gradient, at a learning rate of 1000"
+diverged "changes of weights that come late, at a learning rate of 1000"
 launch 2 "$train" "${late[@]}" --resume
 check "the checkpoint before it can be resumed: $(grep -a '^resume' out)" "grep -q '^resume .*step' out"
 diverged "and ends as before"

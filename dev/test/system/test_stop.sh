@@ -233,9 +233,8 @@ begins() {
 }
 
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--pp 2 --dp 2 --schedule zb-v" "--tp 2 --dp 2 --allreduce ring")
-late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode delayed"
-    "--dp 4 --dp-mode diloco --local-steps 4 --fragments 2 --outer-delay 1"
-    "--dp 4 --dp-mode diloco --local-steps 5 --eager" "--tp 2 --dp 2 --dp-mode diloco --local-steps 3")
+late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode dc-s3gd" "--dp 4 --dp-mode diloco --local-steps 4"
+    "--dp 4 --sites 2 --dp-mode diloco --local-steps 5" "--tp 2 --dp 2 --dp-mode diloco --local-steps 3")
 meshes+=("${late[@]}")
 [ -n "${LONG:-}" ] || meshes=("${meshes[RANDOM % 10]}")
 signals=("USR1 launcher" "USR1 rank" "TERM rank" "INT rank" "HUP rank")

@@ -43,7 +43,7 @@ model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 
 # ---- the trainer: a rank of a mesh is stopped in the middle of a run
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--tp 4 --sequence-parallel" "--pp 2 --dp 2 --schedule zb-v"
     "--dp 4 --dp-mode dc-s3gd"
-    "--dp 4 --dp-mode diloco --local-steps 3 --outer-delay 1" "--dp 4 --allreduce ring" "--tp 2 --dp 2 --zero 2")
+    "--dp 4 --dp-mode diloco --local-steps 3" "--dp 4 --allreduce ring" "--tp 2 --dp 2 --zero 2")
 [ -n "${LONG:-}" ] || meshes=("${meshes[$((RANDOM % ${#meshes[@]}))]}")
 for mesh in "${meshes[@]}"; do
     victim=$((RANDOM % 4))

@@ -60,15 +60,14 @@ def random_options(rng, ranks):
     mesh += rng.choice(["", "", " --recompute selective", " --recompute full"])
     if rng.random() < 0.15:
         model += " --optimizer sgd --lr 0.01 --min-lr 0.001"
-    mode = "sync" if d == 1 else rng.choice(["sync", "sync", "sync", "delayed", "dc-s3gd", "diloco"])
+    mode = "sync" if d == 1 else rng.choice(["sync", "sync", "sync", "dc-s3gd", "diloco"])
     if mode == "diloco":
-        model += " --dp-mode diloco --local-steps 3" + rng.choice([" --eager", " --outer-delay 1", " --fragments 2",
-                                                                   " --eager --outer-bits 8", ""])
+        model += " --dp-mode diloco --local-steps 3"
     elif mode != "sync":
         model += f" --dp-mode {mode}"
     if mode != "sync" and d == 4:
         model += rng.choice(["", " --sites 2"])
-    if d > 1 and mode in ("sync", "delayed"):
+    if d > 1 and mode == "sync":
         mesh += rng.choice(["", " --zero 1", " --zero 2"])
     return (t, p, d), model, f"{mesh} {stages(rng, p, 4)}"
 
@@ -573,7 +572,7 @@ def calls(rng, short):
         c.sweep(rng, 2, "--dp 2 --zero 1", under=under)
     if MPI and not short:
         c.sweep(rng, 2, "--tp 2")
-        c.sweep(rng, 4, "--pp 2 --dp 2 --dp-mode diloco --local-steps 2 --eager", 20)
+        c.sweep(rng, 4, "--pp 2 --dp 2 --dp-mode diloco --local-steps 2", 20)
     print(f"{c.runs} runs in which a call fails")
 
 
@@ -589,7 +588,7 @@ def short_kills(rng):
     cases = [(1, ((1, 1, 1), "", "--tp 1 --pp 1"), ("save", "prune"))]
     if MPI:
         cases += [(4, ((2, 2, 1), "", "--tp 2 --pp 2 --sequence-parallel"), ("save", "early")),
-                  (2, ((1, 1, 2), "--dp-mode diloco --local-steps 3 --eager", "--tp 1"), ("save",))]
+                  (2, ((1, 1, 2), "--dp-mode diloco --local-steps 3", "--tp 1"), ("save",))]
     for number, (ranks, given, moments) in enumerate(cases):
         one = Case(rng, ranks, number, given, 1)
         if one.sound:

@@ -61,7 +61,7 @@ static inline double sent_by_formula(const StepSetup* s, int64_t first, int64_t 
         Error error;
         mesh.pipeline = r;
         if (!layout_build(&layout, &s->model, mesh, s->T, &error)) die("%s", error.text);
-        inter_site += async_schedule_traffic(a, &layout, s->model.L, 0, first, last).inter_site;
+        inter_site += async_schedule_traffic(a, &layout, first, last).inter_site;
         layout_free(&layout);
     }
     return inter_site / s->mesh.p;

@@ -337,8 +337,7 @@ static const struct {
     {4, "--tp 4 --arch llama --kv-heads 1"},
     {4, "--tp 2 --caat-fraction 0.5 --caat-ranks 4"},
     {4, "--sites 2"},
-    {4, "--sites 4 --zero 1 --allreduce ring"},
-    {4, "--dp-mode delayed --sites 2"},
+    {4, "--zero 1 --allreduce ring"},
     {4, "--dp-mode dc-s3gd --sites 2"},
     {4, "--dp-mode diloco --local-steps 2 --sites 2"},
     {4, "--zero 1 --clip 0"},
@@ -346,7 +345,7 @@ static const struct {
     {8, "--tp 2 --pp 2 --schedule interleaved --vpp 2 --arch llama --kv-heads 1"},
     {8, "--pp 2 --schedule zb-h1 --zero 1"},
     {8, "--tp 2 --zero 2 --caat-fraction 0.5"},
-    {8, "--tp 2 --pp 2 --dp-mode diloco --local-steps 2 --outer-delay 1"},
+    {8, "--tp 2 --pp 2 --dp-mode diloco --local-steps 2"},
 };
 
 // ---- Steps that are skipped -------------------------------------------------------------------------------------

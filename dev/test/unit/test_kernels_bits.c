@@ -155,40 +155,18 @@ static void bits_sum_of_squares(const Arrays* m, int begin, int end) { // one un
     if (begin < end) memcpy(m->f[1], &sum, sizeof sum);
 }
 static void bits_replicas(const Arrays* m, int begin, int end) {
-    float *a = m->f[0] + begin, *b = m->f[1] + begin, *c = m->f[2] + begin, *d = m->f[3] + begin, *e = m->f[4] + begin;
+    float *a = m->f[0] + begin, *b = m->f[1] + begin, *c = m->f[2] + begin, *d = m->f[3] + begin;
     const int n = end - begin;
     difference(m->f[5] + begin, a, b, n);
     add_scaled(a, b, 0.37f, n);
-    scale_by(b, 1.1f, n);
-    mix(c, d, 0.3f, n);
     delay_compensate(d, a, b, 0.7f, n);
     outer_update(a, b, c, 0.5f, 0.7f, 0.9f, n);
-    eager_update(a, b, c, d, e, 0.5f, 0.7f, 0.9f, n);
 }
 static void bits_delay_squares(const Arrays* m, int begin, int end) { // one unit: the whole
     double sum = 0;
     delay_squares(&sum, m->f[0], m->f[1], m->f[2], BITS_ELEMENTS);
     if (begin < end) memcpy(m->f[3], &sum, sizeof sum);
 }
-enum { BITS_BLOCKS = (BITS_ELEMENTS + QUANT_BLOCK - 1) / QUANT_BLOCK };
-static void bits_quantize(const Arrays* m, int begin, int end) { // blocks, the last of which is not full
-    const int at = begin * QUANT_BLOCK, n = (int)min_i64(BITS_ELEMENTS, (int64_t)end * QUANT_BLOCK) - at;
-    for (int bits = 2; bits <= 8; bits *= 2) {
-        uint8_t* packed = (uint8_t*)m->f[bits / 4] + quant_bytes(at, bits);
-        quantize(packed, m->f[3] + at, m->f[4] + at, n, bits, 0.9f);
-        dequantize_add(m->f[5] + at, packed, n, bits);
-    }
-}
-
-static void bits_sparse(const Arrays* m, int begin, int end) { // chunks, the last of which is not full
-    const int at = begin * SPARSE_CHUNK, n = (int)min_i64(BITS_ELEMENTS, (int64_t)end * SPARSE_CHUNK) - at;
-    for (int bits = 2; bits <= 32; bits *= 4) {
-        uint8_t* packed = (uint8_t*)m->f[(bits > 2) + (bits > 8)] + sparse_bytes(at, bits, 100);
-        sparsify(packed, m->f[3] + at, m->f[4] + at, n, bits, 100, 0.9f);
-        sparse_add(m->f[5] + at, packed, n, bits, 100);
-    }
-}
-
 // All memory after a run.
 static Memory bits_run(BitsKernel kernel, int units, int threads, int moved, int cut) {
     memory.count = 0;
@@ -278,7 +256,5 @@ int main(void) {
     test_bits("sum_of_squares", bits_sum_of_squares, 1);
     test_bits("replicas", bits_replicas, BITS_ELEMENTS);
     test_bits("delay_squares", bits_delay_squares, 1);
-    test_bits("quantize", bits_quantize, BITS_BLOCKS);
-    test_bits("sparsify", bits_sparse, (BITS_ELEMENTS + SPARSE_CHUNK - 1) / SPARSE_CHUNK);
     return test_end();
 }

@@ -5,25 +5,15 @@ test_planner_modes.c: steps on two sites in every mode of data parallelism, CAAT
 #include "planner_fixture.h"
 
 // Two sites of one replica each on slow and fast links. F: seconds of the exchange of all parameters. The step is c + F
-// where it waits, max(c, F + tail) one step late, c + F/H for DiLoCo, max(c, F/H) for its eager form; c is that of a
-// link that takes no time.
+// where it waits, max(c, F + tail) one step late, c + F/H for DiLoCo; c is that of a link that takes no time.
 static void test_modes(void) {
     const ModelConfig m = gpt(8, 2048, 16);
     const struct {
         const char* name;
         DpMode mode;
-        int period, delay, fragments;
-        bool eager;
+        int period;
         double waits; // of F, a step
-    } rows[] = {{"delayed", DP_DELAYED, 1, 1, 1, false, 0},
-                {"dc-s3gd", DP_DC_S3GD, 1, 1, 1, false, 0},
-                {"dc-s3gd without a delay", DP_DC_S3GD, 1, 0, 1, false, 1},
-                {"diloco", DP_DILOCO, 8, 0, 1, false, 1.0 / 8},
-                {"diloco, two fragments", DP_DILOCO, 8, 0, 2, false, 1.0 / 8},
-                {"diloco, four of them, late", DP_DILOCO, 8, 2, 4, false, 0},
-                {"diloco, four of them, an outer step late", DP_DILOCO, 8, 8, 4, false, 0},
-                {"diloco, an outer step late", DP_DILOCO, 8, 8, 1, false, 0},
-                {"diloco, eager", DP_DILOCO, 8, 8, 1, true, 0}};
+    } rows[] = {{"dc-s3gd", DP_DC_S3GD, 1, 0}, {"diloco", DP_DILOCO, 8, 1.0 / 8}, {"diloco", DP_DILOCO, 1, 1}};
     for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
         const int row = (int)i / 2;
         const bool slow = i % 2;
@@ -33,9 +23,6 @@ static void test_modes(void) {
         c.sites = 2;
         methods.async.mode = rows[row].mode;
         methods.async.period = rows[row].period;
-        methods.async.delay = rows[row].delay;
-        methods.async.fragments = rows[row].fragments;
-        methods.async.eager = rows[row].eager;
         StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
         step_set_methods(&s, &methods, 2);
         c.site_delay = 0;
@@ -46,44 +33,18 @@ static void test_modes(void) {
                      tail = x.exchange.tail; // 2 (S-1)/S = 1
         step_prices_free(&x);
         // F is a third of what hides it, or three times that; four ranks of a site share its link.
-        const double F = alone * rows[row].period * (slow ? 3 : 0.3) * (rows[row].fragments > 2 ? 0.5 : 1);
+        const double F = alone * rows[row].period * (slow ? 3 : 0.3);
         c.site_delay = 0.01 * F;
-        c.site_rate = 4 * 4 * elements / (F - 2 * rows[row].fragments * c.site_delay);
+        c.site_rate = 4 * 4 * elements / (F - 2 * c.site_delay);
         double expected = alone + rows[row].waits * F;
         if (rows[row].waits == 0) expected = fmax(alone, F / rows[row].period + tail);
         StepCost cost = step_cost(&s);
         check(fabs(cost.seconds - expected) < 1e-9 * expected + launches && cost.exchange > 0.99 * F / rows[row].period,
-              "%s, %s: %.4f s, by formula %.4f", rows[row].name, slow ? "slow" : "fast", cost.seconds, expected);
+              "%s, H = %d, %s: %.4f s, by formula %.4f", rows[row].name, rows[row].period, slow ? "slow" : "fast",
+              cost.seconds, expected);
         check((cost.waits > 1e-9) == (slow || rows[row].waits > 0) && step_bound(&s) <= cost.seconds * (1 + 1e-12),
               "  of which it waits for %.4f; the bound is %.4f", cost.waits, step_bound(&s));
         step_cost_free(&cost);
-    }
-}
-
-// Between two sites float32 numbers are scattered and gathered, two delays; what is compressed is gathered only, one.
-static void test_compressed(void) {
-    static const struct {
-        const char* options;
-        int delays;
-    } rows[] = {{"--dp-mode diloco", 2},
-                {"--dp-mode diloco --outer-bits 4", 1},
-                {"--dp-mode diloco --outer-top-k 128", 1},
-                {"--dp-mode diloco --outer-top-k 128 --outer-bits 2", 1}};
-    const ModelConfig m = gpt(8, 512, 8);
-    const Mesh mesh = mesh_of_rank(0, 2, 2, 2);
-    Cluster c = cluster_named("dgx-h100");
-    c.sites = 2;
-    c.site_delay = 0.03;
-    c.site_rate = 1e9; // for the four ranks of a site
-    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const StepMethods methods = methods_named(rows[i].options);
-        StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
-        step_set_methods(&s, &methods, 2);
-        StepPrices x = step_prices(&s);
-        const double expected = rows[i].delays * c.site_delay + 4 * x.exchange.bytes[0] / c.site_rate;
-        check(fabs(x.exchange.seconds[0] - expected) < 10 * c.device.launch,
-              "%s: %.4f s between sites, by formula %.4f", rows[i].options, x.exchange.seconds[0], expected);
-        step_prices_free(&x);
     }
 }
 
@@ -223,11 +184,7 @@ static void test_memory(void) {
     const struct {
         const char* options;
         double plain, shared; // N; N / k
-    } rows[] = {{"", 0, 1},
-                {"--dp-mode delayed", 1, 2},
-                {"--dp-mode dc-s3gd", 2, 0},
-                {"--dp-mode diloco", 3, 0},
-                {"--dp-mode diloco --eager", 4, 0}};
+    } rows[] = {{"", 0, 1}, {"--dp-mode dc-s3gd", 2, 0}, {"--dp-mode diloco", 3, 0}};
     const Cluster c = cluster_named("dgx-h100");
     double none = 0;
     for (int i = -1; i < (int)(sizeof rows / sizeof rows[0]); i++) {
@@ -261,23 +218,14 @@ static void test_search(void) {
     } rows[] = {
         {"", NULL, 1, ""},
         {"--dp-mode diloco --local-steps 64", NULL, 1, " --dp-mode diloco --sites 1 --local-steps 64"},
-        {"--local-steps 64 --fragments 2", "dp-mode", 4, " --dp-mode delayed --sites 1"},
-        {"", "dp-mode,local-steps", 7, " --dp-mode diloco --sites 1 --local-steps 512"},
-        {"--dp-mode diloco", "fragments,outer-bits", 16, " --dp-mode diloco --sites 1 --local-steps 32 --fragments 8"},
-        {"--dp-mode diloco --local-steps 4", "fragments", 3,
-         " --dp-mode diloco --sites 1 --local-steps 4 --fragments 4"},
-        {"--dp-mode diloco --local-steps 8", "eager,outer-delay", 4,
-         " --dp-mode diloco --sites 1 --local-steps 8 --eager"},
-        {"", "dp-mode,outer-delay", 7, " --dp-mode dc-s3gd --sites 1 --outer-delay 0"},
+        {"--local-steps 64", "dp-mode", 3, " --dp-mode dc-s3gd --sites 1"},
+        {"", "dp-mode,local-steps", 6, " --dp-mode diloco --sites 1 --local-steps 512"},
         {"", "caat-fraction,caat-grad-dtype", 7, " --caat-fraction 0.25 --caat-grad-dtype same"},
         {"", "allreduce,tp-comm-overlap", 14, " --allreduce forest --tp-comm-overlap"},
         {"", "sites", -1, "--search sites"},
         {"", "dp-mode,nothing", -1, "--search nothing"},
-        {"", "dp-mode,local-steps,fragments,outer-delay,outer-bits,allreduce,caat-fraction", -1, "combinations"},
-        {"--fragments 2", NULL, -1, "--fragments has no effect with --dp-mode sync"},
-        {"--dp-mode dc-s3gd --outer-delay 2", NULL, -1, "--outer-delay 2"},
-        {"--dp-mode diloco --local-steps 4", "fragments,dp-modes", -1, "--search dp-modes"},
-        {"--dp-mode diloco --local-steps 4 --outer-delay 8", "outer-bits", -1, "--outer-delay 8"},
+        {"--local-steps 2", NULL, -1, "--local-steps has no effect with --dp-mode sync"},
+        {"--dp-mode diloco --local-steps 4", "local-steps,dp-modes", -1, "--search dp-modes"},
         {"--caat-grad-dtype same", NULL, -1, "--caat-fraction"},
         {"--topology ring:4", NULL, -1, "--topology needs --allreduce"},
     };
@@ -305,7 +253,6 @@ static void test_search(void) {
 int main(void) {
     process.name = "test_planner_modes";
     test_modes();
-    test_compressed();
     test_sync();
     test_halves_and_caat();
     test_allreduce();
