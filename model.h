@@ -278,11 +278,6 @@ typedef struct {
     double init_mean, init_std;
 } Tensor;
 
-// The matrices inside blocks. Embeddings, and the head, are tables of vectors.
-static inline bool is_hidden_matrix(const Tensor* tensor) {
-    return !tensor->vector && tensor->kind != WTE && tensor->kind != WPE && tensor->kind != HEAD_W;
-}
-
 enum { MODEL_LAYER_TENSORS = 12 }; // of a block, at most; fewer are before and after the blocks
 enum { TENSOR_ROWS = 21 };
 
@@ -379,15 +374,6 @@ static inline int64_t model_parameters(const ModelConfig* m) {
         for (int i = 0; i < n; i++) total += list[i].rows * list[i].cols * (places[k] == 0 ? m->L : 1);
     }
     return total;
-}
-
-// Those of the matrices inside blocks.
-static inline int64_t model_hidden_parameters(const ModelConfig* m) {
-    Tensor list[MODEL_LAYER_TENSORS];
-    const int n = model_layer_tensors(list, m, 0);
-    int64_t total = 0;
-    for (int i = 0; i < n; i++) total += is_hidden_matrix(&list[i]) ? list[i].rows * list[i].cols : 0;
-    return total * m->L;
 }
 
 // Floating-point operations to train on one token of a sequence of T tokens: a multiplication and an addition per

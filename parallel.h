@@ -71,7 +71,6 @@ typedef struct {
     bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
     bool scatter;                  // each tensor rank sends 1/t of the stage's output; the next stage gathers
     int zero;                      // 0: each replica holds all; 1: moments sharded over d; 2: gradients too
-    bool muon;                     // matrices of blocks have one moment and are updated whole (parallel/muon.h)
     int sites;                     // that the d replicas are divided into, in order (methods/async_schedule.h)
     Recompute recompute;
     bool tp_overlap; // a micro-batch is computed as two halves in turn, whose tensor sums are in flight meanwhile
@@ -225,11 +224,6 @@ static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model,
 static inline bool mesh_check_caat(const Mesh* mesh, Error* error) {
     const int N = mesh->caat.ranks, t = mesh->t;
     if (N == 0) return true;
-    if (mesh->muon)
-        return fail(error,
-                    "--optimizer muon updates whole matrices, and --caat-fraction cuts them in %d, each for a residual "
-                    "stream of its own; use --optimizer adamw",
-                    N);
     if (N % t != 0)
         return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole streams of a CAAT-Net", t, N);
     if (mesh->sequence_parallel)
@@ -324,7 +318,6 @@ typedef struct {
     int n;         // slices this rank holds
     Slice* slices; // in memory order
     int tensors;   // of the whole model
-    int matrices;  // those inside blocks
     int buckets;
     Bucket* bucket;
     int64_t elements;             // of the parameter buffer
@@ -500,7 +493,6 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh m
     for (int i = 0; i < entries; i++) layout->slice_of[i] = -1;
     Tensor list[MODEL_LAYER_TENSORS];
     const int block = model_layer_tensors(list, model, 0);
-    for (int i = 0; i < block; i++) layout->matrices += is_hidden_matrix(&list[i]) ? model->L : 0;
     for (int layer = -1; layer <= model->L; layer++) {
         if (layer >= 0 && layer < model->L && layout_local_layer(layout, layer) < 0)
             layout->tensors += block; // of another rank: only counted, as a rank of a large model holds few
@@ -549,39 +541,6 @@ static inline void slice_updated_part(const Layout* layout, const Slice* slice, 
     const int64_t shard = bucket_shard_begin(layout, slice->bucket) - slice->offset;
     *begin = layout->mesh.zero ? min_i64(max_i64(0, shard), n) : 0;
     *end = layout->mesh.zero ? max_i64(*begin, min_i64(n, shard + size)) : n;
-}
-
-// Whether Muon updates a slice. Its matrix has rows for q, k and v where these are one tensor: `parts` matrices, each
-// contiguous in the slice.
-static inline bool slice_is_of_muon(const Layout* layout, const Slice* slice) {
-    return layout->mesh.muon && is_hidden_matrix(&slice->tensor);
-}
-
-// Elements that this rank updates of the matrices among the first `slices` slices, which have no second moment.
-static inline int64_t layout_muon_elements(const Layout* layout, int slices) {
-    int64_t n = 0;
-    for (int i = 0; i < slices; i++) {
-        int64_t begin, end;
-        slice_updated_part(layout, &layout->slices[i], &begin, &end);
-        if (slice_is_of_muon(layout, &layout->slices[i])) n += end - begin;
-    }
-    return n;
-}
-
-// Whether Muon updates a part of a bucket.
-static inline bool bucket_has_muon(const Layout* layout, int bucket) {
-    const Bucket* b = &layout->bucket[bucket];
-    for (int i = b->first; i < b->first + b->slices; i++) {
-        if (slice_is_of_muon(layout, &layout->slices[i])) return true;
-    }
-    return false;
-}
-
-static inline CutMatrix slice_part_matrix(const Layout* layout, const Slice* slice) {
-    const Tensor* tensor = &slice->tensor;
-    const CutMatrix m = {tensor->rows / tensor->parts, tensor->cols, layout->mesh.t / slice->copies, slice->copies,
-                         tensor->parallel == COLUMN_PARALLEL};
-    return m;
 }
 
 // One of the ranks that hold the same slice counts it in norms and writes it to checkpoints: the first of its copies

@@ -421,7 +421,6 @@ static void warm_up(Trainer* t) {
         const Pass backward = {stage, acts, &stage->gradients[c][0], BOTH_GRADS, false};
         chunk_backward(&backward);
     }
-    if (stage->trains && stage->layout.mesh.muon) muon_warm_up(stage);
     if (stage->trains) device_zero(stage->memory_grads.base, stage->memory_grads.size);
     comm_synchronize(&t->world);
 }

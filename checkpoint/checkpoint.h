@@ -15,8 +15,7 @@ Theory:
         model.safetensors       the weights
         config.json             the architecture, as Hugging Face writes it
         optimizer.safetensors   AdamW's moments: exp_avg.NAME and exp_avg_sq.NAME, in the weights' shapes (SGD's
-                                velocity is the first, and there is no second; nor is there one of the matrices of
-                                blocks that Muon updates)
+                                velocity is the first, and there is no second)
         sites.safetensors       for asynchronous sites (methods/async_schedule.h) only: the values of each site beside
                                 the global parameters, site.3.exp_avg.NAME and others, and messages in flight between
                                 sites
@@ -54,9 +53,8 @@ typedef struct {
     int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
     int moments; // of the optimizer
-    bool muon;   // matrices of blocks have no second moment
 } CheckpointSites;
-static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2, false}; // without sites
+static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
 
 typedef struct {
     int64_t step;                                 // optimizer steps done
@@ -168,23 +166,6 @@ static inline int checkpoint_values_of_file(const CheckpointSites* sites, int fi
     return values[file];
 }
 
-// Whether the checkpoint has a value of a tensor.
-static inline bool checkpoint_has(const CheckpointSites* sites, int value, bool hidden_matrix) {
-    const int number = value - 1 - sites->moments;
-    const bool second = number < 0 ? value == 2 : strcmp(sites->kind[number / sites->copies], "exp_avg_sq") == 0;
-    return !(sites->muon && second && hidden_matrix);
-}
-
-// The number of values of all tensors in a file, of `tensors` tensors, of which `matrices` are hidden matrices.
-static inline int64_t checkpoint_count(const CheckpointSites* sites, int file, int64_t tensors, int64_t matrices) {
-    int64_t count = 0;
-    for (int v = 0; v < checkpoint_values(sites); v++) {
-        if (checkpoint_file_of(sites->moments, v) != file) continue;
-        count += tensors - (checkpoint_has(sites, v, true) ? 0 : matrices);
-    }
-    return count;
-}
-
 // A tensor's name in its file.
 static inline void checkpoint_name(char* name, size_t size, const CheckpointSites* sites, int value,
                                    const char* tensor) {
@@ -201,7 +182,7 @@ typedef struct {
     int files;
     int tensors;     // of the model
     int moments;     // of the optimizer
-    int64_t* offset; // (values, tensors): where each begins in its file, in bytes; -1: it is not in the file
+    int64_t* offset; // (values, tensors): where each begins in its file, in bytes
 } CheckpointFileLayouts;
 
 static inline void checkpoint_file_layouts_free(CheckpointFileLayouts* layouts) {
@@ -210,23 +191,18 @@ static inline void checkpoint_file_layouts_free(CheckpointFileLayouts* layouts) 
     memset(layouts, 0, sizeof *layouts);
 }
 
-// Lists the tensors of the values [first, end), in the order of the model's list, once for each value; returns how
-// many. names: room for their names; place: the number in the list of every value of every tensor, -1: not in the file.
-static inline int checkpoint_list(SafeTensor* list, char (*names)[128], int64_t* place, const Tensor* tensors, int n,
-                                  int first, int end, const CheckpointSites* sites) {
-    int count = 0;
-    for (int i = first * n; i < end * n; i++) {
+// Lists the tensors of the values [first, end), in the order of the model's list, once for each value. names: room for
+// their names.
+static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const Tensor* tensors, int n, int first,
+                                   int end, const CheckpointSites* sites) {
+    memset(list, 0, (size_t)((end - first) * n) * sizeof *list);
+    for (int i = 0; i < (end - first) * n; i++) {
         const Tensor* tensor = &tensors[i % n];
-        place[i] = checkpoint_has(sites, i / n, is_hidden_matrix(tensor)) ? count : -1;
-        if (place[i] < 0) continue;
-        checkpoint_name(names[count], sizeof names[count], sites, i / n, tensor->name);
-        memset(&list[count], 0, sizeof list[count]);
-        list[count].name = names[count];
-        list[count].dtype = SAFE_F32;
-        list[count].ndim = tensor_file_shape(list[count].shape, tensor);
-        count++;
+        checkpoint_name(names[i], sizeof names[i], sites, first + i / n, tensor->name);
+        list[i].name = names[i];
+        list[i].dtype = SAFE_F32;
+        list[i].ndim = tensor_file_shape(list[i].shape, tensor);
     }
-    return count;
 }
 
 // Computes the layouts of all files. On failure nothing has to be freed.
@@ -248,10 +224,9 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     bool ok = true;
     for (int file = 0, first = 0; file < layouts->files && ok; file++) {
         const int end = first + checkpoint_values_of_file(sites, file);
-        const int count = checkpoint_list(list, names, layouts->offset, tensors, n, first, end, sites);
-        ok = safetensors_layout(&layouts->file[file], list, count, about, 3, error);
-        for (int i = first * n; i < end * n; i++)
-            layouts->offset[i] = layouts->offset[i] < 0 ? -1 : list[layouts->offset[i]].offset;
+        checkpoint_list(list, names, tensors, n, first, end, sites);
+        ok = safetensors_layout(&layouts->file[file], list, (end - first) * n, about, 3, error);
+        for (int i = first * n; i < end * n; i++) layouts->offset[i] = list[i - first * n].offset;
         first = end;
     }
     free(names);
@@ -534,7 +509,7 @@ static inline bool checkpoint_begin(const char* out, int64_t step, const ModelCo
 
 // The number of elements that a rank has written, and their checksums; or the sum over all ranks.
 typedef struct {
-    int64_t elements; // the sum over all ranks has to be checkpoint_count() of all parameters
+    int64_t elements; // the sum over all ranks has to be that of all values
     uint64_t checksum[CHECKPOINT_TENSOR_FILES];
 } CheckpointSum;
 
@@ -750,9 +725,7 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
                                       const HubFiles* files, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     const int64_t step = state->step;
-    int64_t values = 0;
-    for (int file = 0; file < checkpoint_tensor_files(sites); file++)
-        values += checkpoint_count(sites, file, model_parameters(model), model_hidden_parameters(model));
+    const int64_t values = checkpoint_values(sites) * model_parameters(model);
     if (!checkpoint_folder(folder, out, step, "", error) || !checkpoint_folder(temporary, out, step, ".tmp", error) ||
         !checkpoint_folder(old, out, step, ".old", error))
         return false;

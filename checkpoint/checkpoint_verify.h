@@ -324,7 +324,6 @@ static inline bool checkpoint_open(CheckpointReader* reader, const char* folder,
     *state = list.state;
     reader->sites = checkpoint_of_adamw;
     if (sites) reader->sites.moments = sites->moments;
-    if (sites) reader->sites.muon = sites->muon;
     if (ok && sites && strcmp(now, state->async_plan) == 0) reader->sites = *sites;
     for (int i = 0; i < checkpoint_tensor_files(&reader->sites) && ok; i++) {
         ok = checkpoint_path(path, error, "%s/%s", folder, checkpoint_files[i]) &&
@@ -347,7 +346,7 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
                                           float* values, Error* error) {
     const int number = checkpoint_file_of(reader->sites.moments, value);
     const SafeTensorsModel* file = &reader->file[number];
-    const int expected = (int)checkpoint_count(&reader->sites, number, layout->tensors, layout->matrices);
+    const int expected = checkpoint_values_of_file(&reader->sites, number) * layout->tensors;
     // Older checkpoints of SGD have zeros for a second moment.
     const int copies[] = {0, 1, reader->sites.copies};
     const bool square = value == 2 && reader->sites.moments == 2; // AdamW's second moment
@@ -361,7 +360,6 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* slice = &layout->slices[i];
         char name[128];
-        if (!checkpoint_has(&reader->sites, value, is_hidden_matrix(&slice->tensor))) continue;
         checkpoint_name(name, sizeof name, &reader->sites, value, slice->tensor.name);
         float* read = values + (slice->offset - b->offset);
         if (!slice_read(read, file, name, slice, error)) return false;

@@ -46,7 +46,6 @@ static AsyncCheckpointState site_values(const Stage* stage) {
     AsyncCheckpointState state = {};
     state.list.copies = stage->grads.scope == SCOPE_SITE ? stage->layout.mesh.sites : 1;
     state.list.moments = stage->type.moments;
-    state.list.muon = stage->layout.mesh.muon;
     state.list.kinds = stage->kept_values;
     for (int i = 0; i < stage->kept_values; i++) {
         const ShardedBuffer values = {stage->kept[i].at, false};
@@ -56,37 +55,10 @@ static AsyncCheckpointState site_values(const Stage* stage) {
     return state;
 }
 
-// Whether values are Muon's second moments, of which matrices of blocks have none.
-static bool lacks_matrices(const Stage* stage, ShardedBuffer values) {
-    return stage->layout.mesh.muon && values.at == stage->moment2;
-}
-
-// Copies this rank's second moments of a bucket between such memory and `whole`, the bucket's elements in host memory.
-static void copy_second_moments(const Stage* stage, int b, float* whole, bool to_host) {
-    const Layout* layout = &stage->layout;
-    const Bucket* bucket = &layout->bucket[b];
-    for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
-        const TensorRange range = owned_range(stage, &layout->slices[i]);
-        float* device = stage->moment2 + (range.at - layout_muon_elements(layout, i));
-        float* host = whole + (range.from - bucket->offset);
-        if (range.n == 0 || slice_is_of_muon(layout, &layout->slices[i])) continue;
-        if (to_host)
-            device_to_host(host, device, (size_t)range.n * sizeof(float));
-        else
-            device_from_host(device, host, (size_t)range.n * sizeof(float));
-    }
-}
-
 // All values of a bucket in host memory: in place, or gathered in copy (largest_bucket() floats).
 static const float* whole_values(const Stage* stage, int b, ShardedBuffer values, float* copy) {
     const Layout* layout = &stage->layout;
     const int64_t n = bucket_shard_size(layout, b);
-    if (lacks_matrices(stage, values)) {
-        memset(copy, 0, (size_t)layout->bucket[b].elements * sizeof(float));
-        copy_second_moments(stage, b, copy, true);
-        if (values.share) comm_all_gather(&stage->groups->data, copy, copy + layout->mesh.data * n, n, COMM_FLOAT);
-        return copy;
-    }
     if (values.share) {
         float* mine = copy + layout->mesh.data * n;
         device_to_host(mine, values.at + bucket_shard_offset(layout, b), (size_t)n * sizeof(float));
@@ -102,9 +74,7 @@ static const float* whole_values(const Stage* stage, int b, ShardedBuffer values
 static void set_values(const Stage* stage, int b, ShardedBuffer values, const float* whole) {
     const Layout* layout = &stage->layout;
     const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_shard_size(layout, b);
-    if (lacks_matrices(stage, values))
-        copy_second_moments(stage, b, (float*)whole, false);
-    else if (values.share)
+    if (values.share)
         device_from_host(values.at + bucket_shard_offset(layout, b), whole + layout->mesh.data * share,
                          (size_t)share * sizeof(float));
     else

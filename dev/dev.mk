@@ -90,9 +90,9 @@ KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bug
 # make test: programs with vector code as users build them, all others with sanitizers; the CUDA kernels in one
 # precision with a sanitizer, and the model. make test-full: every program in both builds, precision and sanitizer.
 VECTOR_TESTS := $(addprefix test_,attention caat equivalence fast_math gpt kernels kernels_bits kernels_update matmul \
-    muon trainer)
+    trainer)
 # In bf16: what computes with floatX; make test has the quick ones of them.
-BF16_TESTS := $(addprefix test_,attention caat gpt kernels kernels_bits kernels_update matmul muon trainer)
+BF16_TESTS := $(addprefix test_,attention caat gpt kernels kernels_bits kernels_update matmul trainer)
 BF16_MORE := $(addprefix test_,equivalence evaluate health)
 PLAIN_test := $(VECTOR_TESTS) $(BF16_TESTS:%=bf16/%)
 SANITIZED_test := $(filter-out $(VECTOR_TESTS),$(TESTS))

@@ -54,7 +54,7 @@ __global__ static void __launch_bounds__(256)
     g += range.at;
     m += range.at;
     master += ROUNDED ? range.at : range.from;
-    if (Rule::HAS_V) v += range.at - range.without_v;
+    if (Rule::HAS_V) v += range.at;
     if (!range.decays) rule.decay = Rule::NO_DECAY;
     Random4 random = {};
     if (ROUNDED) random = philox(range.key, (uint64_t)step, range.first / 4 + (uint64_t)group);
@@ -99,7 +99,7 @@ static inline void launch_update(floatX* p, float* master, const float* g, float
             aligned &= has_aligned_groups(p + range.from, head) && has_aligned_groups(g + range.at, head);
             aligned &= has_aligned_groups(master + (ROUNDED ? range.at : range.from), head);
             aligned &= has_aligned_groups(m + range.at, head);
-            if (Rule::HAS_V) aligned &= has_aligned_groups(v + range.at - range.without_v, head);
+            if (Rule::HAS_V) aligned &= has_aligned_groups(v + range.at, head);
             return blocks_for(range.n + (int64_t)head, 4 * 256);
         });
         launch(launch_shape(list.block[RANGES_PER_LAUNCH], 256),

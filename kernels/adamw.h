@@ -120,8 +120,7 @@ static inline void adamw_update(floatX* params, float* master, const float* grad
 #pragma omp parallel for schedule(static)
         for (int64_t begin = 0; begin < range->n; begin += UPDATE_BLOCK) {
             const int n = (int)min_i64(UPDATE_BLOCK, range->n - begin);
-            float *RESTRICT m = moment1 + range->at + begin,
-                            *RESTRICT v = moment2 + range->at - range->without_v + begin;
+            float *RESTRICT m = moment1 + range->at + begin, *RESTRICT v = moment2 + range->at + begin;
             float* RESTRICT w = weights + begin;
             const float* RESTRICT g = grad + range->at + begin;
 #pragma omp simd

@@ -47,9 +47,8 @@ Fallbacks. Where cuBLASLt has no algorithm, a bias is added by a kernel of its o
 on CUDA cores: correct, and slow. Rank 0 says so on stderr, once for each shape.
 
 Reproducibility. One process always makes the same choice for a shape, so it repeats its results bit by bit. Two
-processes may choose differently where times are close; results then differ in the last bit. linear_no_autotune() is for
-products of which several ranks need the same bits. A GELU of an epilogue has other bits than gelu_forward(), by which
-activations are computed again (--recompute). Environment variables:
+processes may choose differently where times are close; results then differ in the last bit. A GELU of an epilogue has
+other bits than gelu_forward(), by which activations are computed again (--recompute). Environment variables:
 
     MATMUL_TIMING=0      no timing: cuBLASLt's first algorithm, no epilogue but BIAS. The same GPU and version
                          of CUDA give the same bits in every run
@@ -216,8 +215,6 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
     gelu_backward(dfc, dact, fc, (int64_t)N * F);
 }
 
-static inline void linear_no_autotune(bool on) { (void)on; }
-
 #else
 // ---- Products by cuBLASLt: descriptions and plans ---------------------------------------------------------------
 
@@ -244,7 +241,6 @@ typedef struct {
     int accumulate;
     int epilogue;                  // cublasLtEpilogue_t
     int align_a, align_b, align_d; // alignment of the addresses, up to 16 bytes: more does not help
-    int no_autotune;
 } MatmulShape;
 
 typedef struct {
@@ -274,7 +270,6 @@ static struct {
     cudaEvent_t begin, end;
     MatmulPlan* plans;
     int timing, epilogue, list; // MATMUL_TIMING, _EPILOGUE (2: by time), _LIST
-    int no_autotune;            // linear_no_autotune()
 } matmul_state;
 
 static inline int matmul_setting(const char* name, int otherwise) {
@@ -345,7 +340,6 @@ static inline MatmulProduct matmul_product(const char* name, int m, int n, int k
     p.shape.transpose_a = transpose_a;
     p.shape.transpose_b = transpose_b;
     p.shape.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    p.shape.no_autotune = matmul_state.no_autotune;
     p.shape.align_a = matmul_alignment(a);
     p.shape.align_b = matmul_alignment(b);
     p.shape.align_d = matmul_alignment(d);
@@ -602,7 +596,7 @@ static inline void matmul_tune(MatmulPlan* plan, const MatmulProduct* p,
                                const cublasLtMatmulAlgo_t algorithms[MATMUL_ALGORITHMS]) {
     float ms[MATMUL_ALGORITHMS];
     plan->algorithm = algorithms[0];
-    if (plan->algorithms == 0 || !matmul_state.timing || p->shape.no_autotune) return;
+    if (plan->algorithms == 0 || !matmul_state.timing) return;
     const int count = plan->algorithms;
     const MatmulTrial trial = matmul_trial_begin(p);
     if (trial.is_possible) {
@@ -680,9 +674,6 @@ static int matmul_way(const MatmulProduct* p, Run run) {
 }
 
 // ---- Linear layers. x (N, C), w (OC, C), bias (OC) or NULL, out (N, OC). ----------------------------------------
-
-// on: the next products take cuBLASLt's first algorithm, which is the same in all processes on GPUs of one kind.
-static inline void linear_no_autotune(bool on) { matmul_state.no_autotune = on; }
 
 // The bias, or a copy of it, at an address that is a multiple of 16.
 static inline const floatX* matmul_aligned(const floatX* bias, int n) {

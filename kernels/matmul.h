@@ -793,6 +793,3 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
     linear_backward_input(dact, dout, w, N, F, C);
     gelu_backward(dfc, dact, fc, (int64_t)N * F);
 }
-
-// Products here have the same bits in all processes: this is for GPUs (matmul.cuh).
-static inline void linear_no_autotune(bool on) { (void)on; }

@@ -5,8 +5,7 @@ kernels (as sgd.h and sgd.cuh) and a row here.
     optimizers[kind].update(params, master, grad, m, v, ranges, count, &step)    ranges of tensors (tensor_ranges.h)
 
 m and v are the moments; moments that the optimizer does not have are NULL, and take neither memory nor
-room in a checkpoint. Muon updates the matrices of blocks whole (parallel/muon.h): its row is for all other tensors,
-and v is of these alone.
+room in a checkpoint.
 */
 #ifndef OPTIMIZERS_H // not #pragma once: tests of kernels include this file for both devices (REFERENCE_KERNELS)
 #define OPTIMIZERS_H
@@ -14,15 +13,13 @@ and v is of these alone.
 #include "device.h"
 #if defined(USE_CUDA) && !defined(REFERENCE_KERNELS)
 #include "adamw.cuh"
-#include "muon.cuh"
 #include "sgd.cuh"
 #else
 #include "adamw.h"
-#include "muon.h"
 #include "sgd.h"
 #endif
 
-typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZER_MUON, OPTIMIZERS } OptimizerKind;
+typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZERS } OptimizerKind;
 
 typedef struct {
     const char* name; // of --optimizer
@@ -37,14 +34,12 @@ typedef struct {
 typedef struct {
     OptimizerKind kind;
     double beta1, beta2, eps, weight_decay;
-    double muon_momentum;
     int64_t seed; // of the rounding
 } OptimizerConfig;
 
 static const Optimizer optimizers[OPTIMIZERS] = {
     {"adamw", 2, true, true, 0, adamw_update},
     {"sgd", 1, false, false, 3e-3, sgd_update},
-    {"muon", 2, true, true, 0, adamw_update},
 };
 
 // The values of --optimizer.

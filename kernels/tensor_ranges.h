@@ -13,16 +13,15 @@ multi-tensor apply), and each of its blocks finds its own.
 // n elements of a tensor: at `from` in the parameters, at `at` in gradients, moments and master weights.
 typedef struct {
     int64_t from, at, n;
-    uint64_t first;    // place of the first one in the tensor
-    uint64_t key;      // of the stochastic rounding of 16-bit parameters (adamw.cuh), with `first`
-    int index;         // of the tensor, among sums
-    bool decays;       // whether weight decay applies
-    int64_t without_v; // elements before `at` that have no second moment: it is at - without_v there
+    uint64_t first; // place of the first one in the tensor
+    uint64_t key;   // of the stochastic rounding of 16-bit parameters (adamw.cuh), with `first`
+    int index;      // of the tensor, among sums
+    bool decays;    // whether weight decay applies
 } TensorRange;
 
 // An array as one tensor.
 static inline TensorRange whole_range(int64_t n) {
-    const TensorRange range = {0, 0, n, 0, 0, 0, true, 0};
+    const TensorRange range = {0, 0, n, 0, 0, 0, true};
     return range;
 }
 
@@ -34,30 +33,6 @@ typedef struct {
 } OptimizerStep;
 
 enum { RANGES_PER_LAUNCH = 32 }; // a power of two; arguments of a kernel, 4 KB at most
-
-// A matrix that tensor ranks hold in `pieces` of rows, or of columns, each of them on `copies` ranks in a row. Muon
-// (muon.h) works on the whole matrix, stored row by row or, if it has more rows than columns, column by column.
-typedef struct {
-    int64_t rows, cols;
-    int pieces, copies;
-    bool by_rows;
-} CutMatrix;
-
-// Rows and columns of a piece.
-HOST_DEVICE static inline int64_t piece_rows(const CutMatrix* m) { return m->by_rows ? m->rows / m->pieces : m->rows; }
-HOST_DEVICE static inline int64_t piece_cols(const CutMatrix* m) { return m->by_rows ? m->cols : m->cols / m->pieces; }
-
-// Where element (row, col) of a piece is in the whole matrix; the next column is *stride further.
-HOST_DEVICE static inline int64_t place_in_matrix(const CutMatrix* m, int piece, int64_t row, int64_t col,
-                                                  int64_t* stride) {
-    const bool tall = m->rows > m->cols;
-    if (m->by_rows)
-        row += piece * piece_rows(m);
-    else
-        col += piece * piece_cols(m);
-    *stride = tall ? m->rows : 1;
-    return tall ? col * m->rows + row : row * m->cols + col;
-}
 
 #ifdef USE_CUDA
 // The argument of a kernel: range i has the blocks [block[i], block[i + 1]).

@@ -1,6 +1,6 @@
 /*
-parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov and Hutter 2019; SGD with momentum;
-Muon), with clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, for which it holds
+parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov and Hutter 2019; SGD with momentum),
+with clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, for which it holds
 gradients, moments and master weights, and then all ranks gather the parameters (parallel/data.h).
 
 Everything is float32 except parameters of 16 bits, which are rounded stochastically from float32 master weights, by a
@@ -9,7 +9,7 @@ ranks get the same bits.
 */
 #pragma once
 
-#include "muon.h"
+#include "stage.h"
 
 // The part of a slice that this rank updates: all of it, or with ZeRO its overlap with the bucket's shard, which may be
 // empty. Gradients, moments and master weights have it where the parameters do, or with ZeRO in their shards.
@@ -45,25 +45,17 @@ static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
     return (uint64_t)seed ^ hash_string(slice->tensor.name);
 }
 
-// Of the ranges that this rank updates: those that it counts; those that the optimizer updates element by element; the
-// matrices that Muon updates whole.
-typedef enum { RANGES_COUNTED, RANGES_ELEMENTWISE, RANGES_OF_MUON } RangeChoice;
-
-// The chosen ranges of a chunk (-1: see Bucket), to be freed.
-static inline TensorRange* chunk_ranges(const Stage* stage, int chunk, int64_t seed, RangeChoice choice, int* count) {
+// The ranges of a chunk (-1: see Bucket) that this rank updates, or of these the counted ones; to be freed.
+static inline TensorRange* chunk_ranges(const Stage* stage, int chunk, int64_t seed, bool counted, int* count) {
     const Layout* layout = &stage->layout;
     TensorRange* ranges =
         (TensorRange*)checked_malloc((size_t)layout->n * sizeof(TensorRange), "the ranges of a chunk");
-    int64_t without_v = 0;
     *count = 0;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         TensorRange range = owned_range(stage, slice);
-        const bool muon = slice_is_of_muon(layout, slice);
-        range.without_v = without_v;
-        if (muon) without_v += range.n;
         if (range.n == 0 || layout->bucket[slice->bucket].chunk != chunk) continue;
-        if (choice == RANGES_COUNTED ? !counts_slice(stage, slice) : muon != (choice == RANGES_OF_MUON)) continue;
+        if (counted && !counts_slice(stage, slice)) continue;
         range.key = rounding_key(slice, seed);
         ranges[(*count)++] = range;
     }
@@ -73,7 +65,7 @@ static inline TensorRange* chunk_ranges(const Stage* stage, int chunk, int64_t s
 // Sum of squares of the gradient of each tensor in a chunk into stage->sums: this rank's contribution.
 static inline void gradient_squares(const Stage* stage, int chunk) {
     int count;
-    TensorRange* ranges = chunk_ranges(stage, chunk, 0, RANGES_COUNTED, &count);
+    TensorRange* ranges = chunk_ranges(stage, chunk, 0, true, &count);
     sum_of_squares(stage->sums, stage->grads.update, ranges, count);
     free(ranges);
 }
@@ -97,15 +89,10 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
                              (float)config->eps, (float)config->weight_decay, step,
                              (float)grad_scale};
     int count;
-    TensorRange* ranges = chunk_ranges(stage, chunk, config->seed, RANGES_ELEMENTWISE, &count);
+    TensorRange* ranges = chunk_ranges(stage, chunk, config->seed, false, &count);
     optimizers[config->kind].update(stage->params, stage->master, stage->grads.update, stage->moment1, stage->moment2,
                                     ranges, count, &s);
     free(ranges);
-    if (stage->layout.mesh.muon) {
-        ranges = chunk_ranges(stage, chunk, config->seed, RANGES_OF_MUON, &count);
-        muon_step(stage, chunk, ranges, count, (float)config->muon_momentum, &s);
-        free(ranges);
-    }
     if (stage->layout.mesh.zero) all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 

@@ -13,8 +13,7 @@ blocks in a chunk, and 2 or 4 bytes a value of parameters and activations (every
 
     parameters     n values
     gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of its shard
-    optimizer      its moments, and master weights where values have 2 bytes: n floats each, with ZeRO n / d; with
-                   Muon the second moment is without the matrices of blocks
+    optimizer      its moments, and master weights where values have 2 bytes: n floats each, with ZeRO n / d
     activations    s times l blocks and the streams between them; heads; messages to and from neighbours
     scratch        temporaries of one block: gradients of its outputs, recomputed activations, partial sums
 
@@ -145,14 +144,6 @@ typedef struct {
 
 enum { METHOD_VALUES = 4, HALVES = 2 };
 
-// What Muon needs for its largest matrix, of r <= c rows and columns.
-typedef struct {
-    float* gathered;       // (r c): the pieces of all tensor ranks; NULL without them
-    floatX* x[2];          // (r c)
-    floatX *gram, *square; // (r, r): X X^T and its square
-    double* squares;
-} MuonBuffers;
-
 typedef struct {
     ModelConfig model;
     Layout layout;
@@ -166,9 +157,8 @@ typedef struct {
     floatX* params;        // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2,
-        *master; // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
-    MuonBuffers muon;
-    struct AsyncDp* async;     // asynchronous data parallelism; NULL: synchronous
+        *master;           // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
+    struct AsyncDp* async; // asynchronous data parallelism; NULL: synchronous
     float* checkpoint_weights; // (layout.elements): weights for checkpoints; NULL: the updated ones
     MethodValues kept[METHOD_VALUES];
     int kept_values;
@@ -467,27 +457,7 @@ static inline void take_parameters(Stage* stage) {
         stage->grad_embedding =
             arena_floats(&stage->memory_grads, (int64_t)layout_embedding_rows(layout) * stage->model.C);
     stage->moment1 = arena_floats(&stage->memory_optimizer, share);
-    if (stage->type.moments > 1)
-        stage->moment2 = arena_floats(&stage->memory_optimizer, share - layout_muon_elements(layout, layout->n));
-}
-
-static inline void take_muon(Stage* stage, Arena* arena) {
-    const Layout* layout = &stage->layout;
-    MuonBuffers* buffers = &stage->muon;
-    int64_t pieces = 0, whole = 0, rows = 0;
-    for (int i = 0; i < layout->n; i++) {
-        const Slice* slice = &layout->slices[i];
-        if (!slice_is_of_muon(layout, slice)) continue;
-        const CutMatrix m = slice_part_matrix(layout, slice);
-        pieces = max_i64(pieces, layout->mesh.t * slice_elements(slice) / slice->tensor.parts);
-        whole = max_i64(whole, m.rows * m.cols);
-        rows = max_i64(rows, min_i64(m.rows, m.cols));
-    }
-    if (layout->mesh.t > 1) buffers->gathered = arena_floats(arena, pieces);
-    for (int i = 0; i < 2; i++) buffers->x[i] = take_values(stage, arena, whole);
-    buffers->gram = take_values(stage, arena, rows * rows);
-    buffers->square = take_values(stage, arena, rows * rows);
-    buffers->squares = (double*)arena_take(arena, sizeof(double));
+    if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory_optimizer, share);
 }
 
 // Runs twice: while the arenas have no memory it only adds up the sizes.
@@ -511,7 +481,6 @@ static inline void stage_take_memory(Stage* stage) {
     if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.streams * C);
     if (stage->model.position == POSITION_ROPE)
         stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
-    if (stage->trains && stage->layout.mesh.muon) take_muon(stage, scratch);
     stage->sums = (double*)arena_take(scratch, (stage->layout.tensors + 1) * (int64_t)sizeof(double));
     stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));
     // The last, as on CPUs its pages are not touched where nothing is generated; a GPU has them.

@@ -12,8 +12,8 @@ Narayanan et al. 2021, section 3.2.
 #include "../parallel.h"
 
 typedef struct {
-    double layers; // tensor group: sums in the blocks; more with recomputation and sequence parallelism
-    double ends; // tensor group: embedding, head, cross-entropy; gathering a received boundary; norms' gradients; Muon
+    double layers;   // tensor group: sums in the blocks; more with recomputation and sequence parallelism
+    double ends;     // tensor group: embedding, head, cross-entropy; gathering a received boundary; norms' gradients
     double pipeline; // messages: b s h, or b s h / t with scatter-gather, per micro-batch and direction
     double tied;     // the embedding's gradient, first and last stage
     double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter, and an all-gather of parameters
@@ -79,31 +79,6 @@ static inline double traffic_of_replicated(const Layout* layout) {
     return bytes;
 }
 
-// Elements of which Muon gathers the momentum over ZeRO's shards.
-static inline double traffic_muon_elements(const Layout* layout) {
-    double n = 0;
-    for (int b = 0; b < layout->buckets; b++) n += bucket_has_muon(layout, b) ? (double)layout->bucket[b].elements : 0;
-    return layout->mesh.zero ? n : 0;
-}
-
-// Bytes that Muon moves in the tensor group, of matrices that this rank updates a part of: a float32 all-gather of the
-// pieces and a broadcast of the result.
-static inline double traffic_of_muon(const Layout* layout, double element) {
-    const double t = layout->mesh.t;
-    double bytes = 0;
-    for (int i = 0; i < layout->n; i++) {
-        const Slice* slice = &layout->slices[i];
-        const int64_t part = slice_elements(slice) / slice->tensor.parts;
-        const CutMatrix m = slice_part_matrix(layout, slice);
-        int64_t begin, end;
-        slice_updated_part(layout, slice, &begin, &end);
-        if (!slice_is_of_muon(layout, slice) || begin == end) continue;
-        const double matrices = (double)((end - 1) / part - begin / part + 1);
-        bytes += matrices * (t - 1) / t * (sizeof(float) * t * (double)part + element * (double)(m.rows * m.cols));
-    }
-    return bytes;
-}
-
 // micro_batches of B sequences of T tokens. element: bytes of an activation or a parameter; gradients and statistics of
 // rows are float32.
 static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m, int B, int T, int micro_batches,
@@ -119,7 +94,7 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
     traffic.ends = k * x * (first * stream.embedding + last * stream.head);
     traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single; // cross-entropy: maximum; sum and target
     if (!mesh->sequence_parallel && mesh->scatter) traffic.ends += k * boundaries.all * (t - 1) / t * value * x;
-    traffic.ends += reductions * traffic_of_replicated(layout) + traffic_of_muon(layout, value);
+    traffic.ends += reductions * traffic_of_replicated(layout);
 
     const double parts = mesh->sequence_parallel || mesh->scatter ? t : 1;
     traffic.pipeline = k * boundaries.to_other_ranks * x * layout->streams * value / parts;
@@ -130,7 +105,6 @@ static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m
 
     // Gradients are scattered; then they or parameters are gathered. With ZeRO-2 both uses of an embedding are reduced.
     traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? value : single)) * (double)layout->elements;
-    traffic.data += (d - 1) / d * single * traffic_muon_elements(layout);
     if (m->tied && first && last && mesh->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
     return traffic;
 }

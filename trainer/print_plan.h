@@ -257,8 +257,6 @@ static void print_saves(const Trainer* t) {
 static void print_optimizer(const Settings* settings) {
     const Optimizer* optimizer = &optimizers[settings->optimizer];
     char text[256] = "", clip[32] = "no clip";
-    if (settings->optimizer == OPTIMIZER_MUON)
-        append_text(text, sizeof text, "momentum %g; AdamW of the rest: ", settings->muon_momentum);
     append_text(text, sizeof text, "beta1 %g", settings->beta1);
     if (optimizer->beta2) append_text(text, sizeof text, ", beta2 %g", settings->beta2);
     if (optimizer->eps) append_text(text, sizeof text, ", eps %g", settings->eps);
@@ -398,8 +396,7 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     printf("traffic of a step, MB, all ranks together              counted      formula\n");
     const char* layer = more ? "8 b s h (t-1)/t a layer, and more" : "8 b s h (t-1)/t a layer";
     print_traffic_row("tensor", is_caat(&t->stage) ? "8 b s h (t-1)/t a layer, shared" : layer, "", sum.layers);
-    print_traffic_row("", mesh->muon ? "embedding, head, norms, boundary, muon" : "embedding, head, norms, boundary",
-                      "", sum.ends);
+    print_traffic_row("", "embedding, head, norms, boundary", "", sum.ends);
     print_traffic_row("", "together", counted[0], sum.layers + sum.ends);
     print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
                       counted[1], sum.pipeline + sum.tied);
@@ -407,8 +404,6 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     if (mesh->sites > 1 || t->stage.async)
         print_site_traffic(t, all, sites, first);
     else
-        print_traffic_row("data",
-                          factor > 1 || (mesh->muon && mesh->zero) ? "2 (d-1)/d of the parameters, and more"
-                                                                   : "2 (d-1)/d of the parameters",
+        print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",
                           counted[2], factor * sum.data);
 }

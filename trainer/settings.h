@@ -42,7 +42,7 @@ typedef struct {
     int64_t caat_ranks;
     int caat_scale, caat_grad_dtype; // choices
     double lr, min_lr;               // -1: by settings_rates
-    double weight_decay, beta1, beta2, eps, clip, muon_momentum;
+    double weight_decay, beta1, beta2, eps, clip;
     int64_t warmup; // -1: by settings_rates
     int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog,
         check_replicas_every;
@@ -72,7 +72,6 @@ static inline Settings settings_default(void) {
     s.weight_decay = 0.1;
     s.beta1 = 0.9;
     s.beta2 = 0.95;
-    s.muon_momentum = 0.95;
     s.eps = 1e-8;
     s.clip = 1;
     s.warmup = -1;
@@ -220,7 +219,7 @@ static inline void add_optimizer_options(OptionTable* table, Settings* s) {
     const Option rows[] = {
         option_heading("optimizer"),
         option_choice("optimizer", &s->optimizer, optimizer_choices(),
-                      "sgd: momentum --beta1, weight decay in the gradient; muon: for matrices of blocks, else adamw"),
+                      "sgd: momentum --beta1, weight decay in the gradient"),
         option_float(
             "lr", &s->lr, 0, 1e3,
             "learning rate after the warm-up [by the model's size, as GPT-3's: 3e-3 for tiny, 6e-4 for 125M, 2e-4 for "
@@ -230,8 +229,7 @@ static inline void add_optimizer_options(OptionTable* table, Settings* s) {
         option_choice("decay", &s->decay, lr_curve_choices(),
                       "from --lr to --min-lr; wsd: constant, linear over the last fifth"),
         option_float("weight-decay", &s->weight_decay, 0, 1e3,
-                     "on matrices only (not on norms and biases); adamw, muon: decoupled"),
-        option_float("muon-momentum", &s->muon_momentum, 0, 0.999999, "muon: decay of the matrices' moment"),
+                     "on matrices only (not on norms and biases); adamw: decoupled"),
         option_float("beta1", &s->beta1, 0, 0.999999, "decay of AdamW's first moment; momentum of sgd"),
         option_float("beta2", &s->beta2, 0, 0.999999, "AdamW: decay of the second moment"),
         option_float("eps", &s->eps, 1e-30, 1, "AdamW: added to the root of the second moment"),
@@ -454,8 +452,8 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 
 // Writes the options of the update that a resumed run may change: the learning rate's curve, the optimizer's values.
 static inline void settings_tuning(char* text, size_t size, const Settings* s) {
-    static const char* const names[] = {"lr",    "min-lr", "warmup", "decay", "steps",        "weight-decay",
-                                        "beta1", "beta2",  "eps",    "clip",  "muon-momentum"};
+    static const char* const names[] = {"lr",           "min-lr", "warmup", "decay", "steps",
+                                        "weight-decay", "beta1",  "beta2",  "eps",   "clip"};
     Settings copy = *s;
     Option table[MAX_OPTIONS];
     const int n = settings_table(table, &copy);
@@ -490,8 +488,7 @@ static inline bool settings_only_use(const Settings* o, Option* table, int n) {
 }
 
 static inline OptimizerConfig settings_optimizer(const Settings* o) {
-    const OptimizerConfig config = {
-        (OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->muon_momentum, o->seed};
+    const OptimizerConfig config = {(OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->seed};
     return config;
 }
 
@@ -580,7 +577,6 @@ static inline void check_settings(Settings* o) {
     const Optimizer* optimizer = &optimizers[o->optimizer];
     const char* foreign = !optimizer->eps && o->eps != usual.eps ? "eps" : NULL;
     if (!optimizer->beta2 && o->beta2 != usual.beta2) foreign = "beta2";
-    if (o->muon_momentum != usual.muon_momentum && o->optimizer != OPTIMIZER_MUON) foreign = "muon-momentum";
     if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizer->name);
     if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
 }
@@ -632,7 +628,6 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.tp_overlap = o->tp_comm_overlap && settings_is_training(o);
     mesh.scatter = !o->no_scatter_gather;
     mesh.zero = mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to shard
-    mesh.muon = o->optimizer == OPTIMIZER_MUON && settings_is_training(o);
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     const bool sync = o->dp_mode == DP_SYNC;

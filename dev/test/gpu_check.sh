@@ -54,13 +54,13 @@ wants() { case " $only " in *" $1 "*) ;; *) return 1 ;; esac }
 programs_of() { # PART: what it builds, as PRECISION/PROGRAM
     case $1 in
     preflight) echo bf16/preflight_{cublaslt,tma} ;;
-    kernels) echo {bf16,fp32}/cuda_{rows,update,matmul,attention,muon} bf16/cuda_{hopper,emulator} ;;
+    kernels) echo {bf16,fp32}/cuda_{rows,update,matmul,attention} bf16/cuda_{hopper,emulator} ;;
     model) echo {bf16,fp32}/test_gpt bf16/test_trainer {bf16,fp32}/train_gpt ;;
     bench) echo bf16/bench_gpu ;;
     train) echo bf16/train_gpt ;;
     models) echo bf16/{train_gpt,bench_gpu} ;;
     meshes) echo fp32/{train_gpt,test_equivalence} bf16/{train_gpt,cuda_comm} ;;
-    sanitizer) echo bf16/cuda_{rows,update,matmul,attention,muon} ;;
+    sanitizer) echo bf16/cuda_{rows,update,matmul,attention} ;;
     esac
 }
 all_programs() { (for one in $only; do programs_of "$one"; done) | tr ' ' '\n' | sort -u; }

@@ -481,11 +481,6 @@ static void test_plans() {
         check(a == fast && b == fast, "the fastest algorithm, %d, is taken: %d, accumulating %d", fast, a, b);
     }
     const int first = is_float ? (int)FAKE_OUTPUT : (int)FAKE_PACKED;
-    linear_no_autotune(true);
-    u = used_by(forward);
-    linear_no_autotune(false);
-    check(u.products == 1 && u.algorithm == first && used_by(forward).algorithm != first,
-          "linear_no_autotune: the first algorithm, %d, beside the fastest", first);
     start_again(0, 0);
     u = used_by(forward);
     check(u.heuristics == 1 && u.products == 1 && u.algorithm == first, "not timed: the first that works");

@@ -263,7 +263,7 @@ typedef struct {
 } OnDevice;
 static void update_part(const OnDevice& d, int64_t begin, int64_t end, uint64_t first, uint64_t key, int64_t step,
                         float lr) {
-    const TensorRange part = {begin, begin, end - begin, first + (uint64_t)begin, key, 0, true, 0};
+    const TensorRange part = {begin, begin, end - begin, first + (uint64_t)begin, key, 0, true};
     const OptimizerStep s = {lr, 0.9f, 0.95f, 1e-8f, 0.1f, step, 0.7f};
     adamw_update(d.p->p, sizeof(floatX) == 4 ? NULL : d.master->p, d.g->p, d.m->p, d.v->p, &part, 1, &s);
 }
@@ -445,7 +445,7 @@ static Updated sgd_updated(const Moments& a, const std::vector<int64_t>& cuts, i
     Device<floatX> p(start, bit(moved, 0)), again(n, bit(moved, 0));
     Device<float> master(a.master, bit(moved, 1)), g(a.g, bit(moved, 2)), m(a.m, bit(moved, 3));
     for (size_t i = 0; i + 1 < cuts.size(); i++) {
-        const TensorRange part = {cuts[i], cuts[i], cuts[i + 1] - cuts[i], first + (uint64_t)cuts[i], key, 0, true, 0};
+        const TensorRange part = {cuts[i], cuts[i], cuts[i + 1] - cuts[i], first + (uint64_t)cuts[i], key, 0, true};
         sgd_update(p.p, sizeof(floatX) == 4 ? NULL : master.p, g.p, m.p, NULL, &part, 1, &test_step);
     }
     const Floats rounded = floats_of(p.get());

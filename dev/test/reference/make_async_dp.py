@@ -52,7 +52,7 @@ MODELS = {
 DEFAULTS = {"dp-mode": "sync", "dc-lambda": 0.2, "local-steps": 32, "outer-lr": 0.7, "outer-momentum": 0.9,
             "sites": None, "optimizer": "adamw",
             "global-batch": 16, "micro-batch": 2, "lr": 0.02, "min-lr": 0.004, "warmup": 3, "decay": "cosine",
-            "weight-decay": 0.1, "muon-momentum": 0.9375, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0,
+            "weight-decay": 0.1, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0,
             "steps": 12,
             "eval-every": 5, "eval-sequences": 7, "save-every": 0, "seed": SEED}
 # The trainer's own defaults of these are ours, so that cases also say what it does when it is not told.
@@ -63,16 +63,11 @@ LLAMA_RATE = {"lr": 0.01, "min-lr": 0.002}
 
 # name: (model, d, what differs from DEFAULTS). The gradient's norm is between 1 and 3: clip 1.2 bites in most steps.
 SGD = {"optimizer": "sgd", "lr": 0.05, "min-lr": 0.01}
-MUON = {"optimizer": "muon"}
 CASES = {
     "sync 1": ("gpt2", 1, {}),
     "sync 2 clip": ("gpt2", 2, {"clip": 1.2}),
     "sync 4": ("gpt2", 4, {}),
     "sync 4 llama": ("llama", 4, {"clip": 1.2}),
-    "sync 1 muon": ("gpt2", 1, MUON),
-    "sync 4 muon clip": ("llama", 4, {"clip": 1.2, **MUON}),
-    "dc-s3gd 2 muon": ("llama", 2, {"dp-mode": "dc-s3gd", **MUON}),
-    "diloco 2 muon": ("gpt2", 2, {"dp-mode": "diloco", "local-steps": 3, "save-every": 7, **MUON}),
     "sync 2 sgd clip": ("gpt2", 2, {"clip": 1.2, **SGD}),
     "dc-s3gd 1": ("gpt2", 1, {"dp-mode": "dc-s3gd", "clip": 1.2}),
     "dc-s3gd 2": ("gpt2", 2, {"dp-mode": "dc-s3gd", "save-every": 7}),
@@ -177,23 +172,6 @@ def clip_factor(o, size):
     return o["clip"] / (size + 1e-6) if o["clip"] > 0 and size > o["clip"] else 1
 
 
-def hidden_matrices(name, x):
-    """The parts of a matrix inside a block that Muon orthogonalises, a list; otherwise None."""
-    if x.dim() < 2 or not (".h." in name or ".layers." in name):
-        return None
-    return x.chunk(3, 1) if "c_attn" in name else [x]  # q, k and v; Conv1D has (in, out)
-
-
-def orthogonalised(x):
-    """Jordan et al. 2024: five steps of the quintic Newton-Schulz iteration from x / |x|."""
-    y = x if x.shape[0] <= x.shape[1] else x.T
-    y = y / y.norm() if y.norm() > 0 else y
-    for _ in range(5):
-        a = y @ y.T
-        y = 3.4445 * y + (-4.7750 * a + 2.0315 * a @ a) @ y
-    return y if x.shape[0] <= x.shape[1] else y.T
-
-
 class Optimizer:
     """The moments of a site."""
 
@@ -210,13 +188,6 @@ class Optimizer:
             if o["optimizer"] == "sgd":
                 m.mul_(o["beta1"]).add_(g[name] + decay * x)
                 new[name] = x - lr * m
-                continue
-            if o["optimizer"] == "muon" and hidden_matrices(name, x):
-                beta = o["muon-momentum"]
-                m.mul_(beta).add_((1 - beta) * g[name])
-                parts = hidden_matrices(name, (1 - beta) * g[name] + beta * m)
-                move = torch.cat([0.2 * math.sqrt(max(u.shape)) * orthogonalised(u) for u in parts], 1)
-                new[name] = x - lr * decay * x - lr * move
                 continue
             m.mul_(o["beta1"]).add_((1 - o["beta1"]) * g[name])
             v.mul_(o["beta2"]).add_((1 - o["beta2"]) * g[name].square())
@@ -433,7 +404,6 @@ def arguments_of(c, options):
         if key != "kv_heads" or c["arch"] == "llama":
             words += ["--" + name, str(c[key])]
     unused = ("beta2", "eps") if options.get("optimizer") == "sgd" else ()
-    unused += ("muon-momentum",) if options.get("optimizer") != "muon" else ()
     for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in UNSAID + unused}, **options}.items():
         words += ["--" + key, str(value)]
     return words + ["--sample-every", "0"]

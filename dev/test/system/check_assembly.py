@@ -56,8 +56,7 @@ HOPPER = {
 # wait that leaves a product in flight and the next wait.
 BESIDE_PRODUCTS = {"hopper_forward_kernel": 64, "hopper_backward_queries": 64, "hopper_backward_keys": 32}
 
-DOUBLE = ("squares_kernel", "squares_add_kernel", "delay_squares_kernel", "losses_add_kernel", "quantize_kernel",
-          "sparsify_kernel", "muon_normalize_kernel")
+DOUBLE = ("squares_kernel", "squares_add_kernel", "delay_squares_kernel", "losses_add_kernel")
 
 # Kernels whose packs are of 16 bytes: accesses of that width in their program text, at least.  (loads, stores)
 WIDE = {

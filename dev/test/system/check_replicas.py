@@ -123,10 +123,10 @@ class Checker:
 
 
 SHORT = ("sync 2 sgd clip", "dc-s3gd 2", "dc-s3gd 2 sgd clip", "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 clip",
-         "diloco 4 sites 2", "sync 4 muon clip", "diloco 2 muon")
+         "diloco 4 sites 2")
 # With --mesh and no words: one of each kind, small enough for 8 ranks.
 MESH = ("sync 2 clip", "sync 4 llama", "dc-s3gd 2", "dc-s3gd 4 clip", "dc-s3gd 2 llama clip", "dc-s3gd 2 sgd clip",
-        "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 sites 2", "sync 4 muon clip", "diloco 2 muon")
+        "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 sites 2")
 
 
 def main():

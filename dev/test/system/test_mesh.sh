@@ -167,32 +167,6 @@ trains "1:" "${short[@]}" --steps 2 --init mesh8/step_00000006 --out init0
 trains "4:--tp 2 --pp 2" "${short[@]}" --steps 2 --init mesh3/step_00000006 --out init1
 verify_py "--init from another mesh's checkpoint:" same init0 init1 $near
 
-# ---- Muon: gathers matrices over ZeRO's shards and tensor ranks; a checkpoint has no second moment of them. Each mesh
-# resumes its own run, to the bit, and that of another one.
-muons=("1:" "4:--tp 2 --zero 1" "2:--zero 2" "2:--pp 2" "2:--dp-mode diloco --local-steps 2")
-for i in "${!muons[@]}"; do
-    mesh=${muons[$i]} other=$(((i + 1) % 4))
-    trains "$mesh" "${run[@]}" --optimizer muon --out "muon$i" || continue
-    case $mesh in
-    *diloco*) other=$i ;;
-    *) verify_py "Muon, $mesh: losses and norms are those of one rank:" same muon0 "muon$i" $near ;;
-    esac
-    rm -rf on && mkdir on && cp -r "muon$i"/{step_00000003,log.jsonl} on
-    trains "$mesh" "${run[@]}" --optimizer muon --out on --resume || continue
-    for file in model optimizer; do
-        check "Muon, $mesh resumed: $file.safetensors, to the bit" "cmp {muon$i,on}/step_00000006/$file.safetensors"
-    done
-    [ "$other" != "$i" ] || continue
-    rm -rf on && mkdir on && cp -r "muon$i"/{step_00000003,log.jsonl} on
-    trains "${muons[$other]}" "${run[@]}" --optimizer muon --out on --resume || continue
-    verify_py "Muon, [$mesh] resumed on [${muons[$other]}]:" same muon0 on $near 3
-done
-check "Muon: vectors have a second moment, matrices have none" \
-    "grep -aq 'exp_avg_sq.transformer.h.0.ln_1.weight' muon0/step_00000006/optimizer.safetensors &&
-    ! grep -aq 'exp_avg_sq.transformer.h.0.mlp.c_fc.weight' muon0/step_00000006/optimizer.safetensors"
-refuses 2 "--optimizer muon" 1 "${run[@]}" --optimizer adamw --out muon0 --resume
-refuses 2 "--caat" 2 "${small[@]}" --tp 2 --caat-fraction 0.5 --optimizer muon
-
 # --out alone says how a run is resumed, on as many ranks; or a mesh does that is given beside it
 for resumed in 4: "2:--tp 2" "2:--dp 2" "2:--pp 1"; do
     [ "$resumed" = 4: ] || full || continue

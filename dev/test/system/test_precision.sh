@@ -76,7 +76,7 @@ done
 
 # ---- stopped at step 3 and resumed: masters and moments come back, and weights are rounded as they were
 resumed=("1:--optimizer sgd" "2:--zero 2" "4:--tp 2 --zero 1 --check-replicas-every 1" "2:--dp-mode dc-s3gd"
-    "2:--tp 2 --caat-fraction 0.5" "4:--tp 2 --zero 1 --optimizer muon")
+    "2:--tp 2 --caat-fraction 0.5" "4:--tp 2 --zero 1")
 ! full || resumed+=("4:--pp 2 --zero 1 --schedule interleaved --vpp 2 --arch llama"
     "2:--dp-mode diloco --local-steps 2" "4:--tp 2 --pp 2 --sequence-parallel")
 for mesh in "${resumed[@]}"; do

@@ -148,7 +148,6 @@ static const struct {
     {"--dp-mode dc-s3gd --on-nan skip", 2, "--on-nan skip"},
     {"--optimizer sgd --beta2 0.9", 4, "--beta2"},
     {"--optimizer sgd --eps 1e-3", 4, "--eps"},
-    {"--optimizer sgd --muon-momentum 0.9", 4, "--muon-momentum"},
     {"--dp-mode diloco --steps 31", 4, "--steps 31"},
     {"--dp-mode delayed", 2, "--dp-mode"},
 };

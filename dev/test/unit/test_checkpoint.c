@@ -71,7 +71,7 @@ static void test_meshes(const Case* c) {
 
 // What sites have is found by names that say whose copy of what it is: no two values may share or change theirs.
 static void test_names_of_sites(void) {
-    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2, false};
+    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2};
     char name[128], expected[128];
     bool ok = checkpoint_values(&sites) == CHECKPOINT_VALUES + 6;
     for (int kind = 0; kind < sites.kinds; kind++)
@@ -420,7 +420,7 @@ static void test_rename_new(void) {
 
 // A run with one moment reads a checkpoint that has two, as those of SGD once had, and writes one without the second.
 static void test_one_moment(void) {
-    const CheckpointSites sgd = {0, 0, {NULL}, 1, false};
+    const CheckpointSites sgd = {0, 0, {NULL}, 1};
     CheckpointReader reader;
     CheckpointState state = {};
     CheckpointFileLayouts layouts;
@@ -446,25 +446,6 @@ static void test_one_moment(void) {
     layout_free(&layout);
 }
 
-// Of Muon's matrices there is no second moment, also not where sites have one each; everything else is there.
-static void test_muon(void) {
-    const CheckpointSites sites = {2, 3, {"weight", "exp_avg_sq"}, 2, true};
-    CheckpointFileLayouts layouts;
-    Tensor tensors[64];
-    Error error = {""};
-    const int n = model_tensors(tensors, &gpt2_tied);
-    int wrong = 0;
-    if (!checkpoint_file_layouts(&layouts, &gpt2_tied, &sites, 1, &error)) die("%s", error.text);
-    for (int v = 0; v < checkpoint_values(&sites); v++) {
-        for (int i = 0; i < n; i++) {
-            const bool matrix = strstr(tensors[i].name, ".h.") && strstr(tensors[i].name, "c_") && !tensors[i].vector;
-            wrong += (layouts.offset[v * n + i] < 0) != (matrix && (v == 2 || v > 5));
-        }
-    }
-    check(wrong == 0, "Muon: %d of %d values are or are not there by mistake", wrong, n * checkpoint_values(&sites));
-    checkpoint_file_layouts_free(&layouts);
-}
-
 int main(int argc, char** argv) {
     make_models();
     folder_begin("test_checkpoint");
@@ -472,7 +453,6 @@ int main(int argc, char** argv) {
     test_large();
     test_names_of_sites();
     test_one_moment();
-    test_muon();
     test_state();
     test_config_caat(&gpt2_tied);
     test_init();

@@ -203,19 +203,6 @@ static int cases_of_overlap(Case* list, int t, int p, int d, int choices, int* t
     return n;
 }
 
-// Muon, in float32: every architecture, ZeRO stage and schedule in turn. In bf16 a step is not as large as its
-// gradient.
-static int cases_of_muon(Case* list, int t, int p, int d, int choices, int* turn) {
-    static const ScheduleKind kinds[] = {ONE_F_ONE_B, ZB_V, INTERLEAVED, ZB_H1, GPIPE};
-    for (int i = 0; i < choices && !HAS_MASTER_WEIGHTS; i++) {
-        const int choice = (*turn)++;
-        const ScheduleKind kind = p > 1 && 2 * p <= LAYERS ? kinds[choice % 5] : ONE_F_ONE_B;
-        list[i] = schedule_case(t, p, d, kind, schedules[kind].chunks, choice);
-        list[i].mesh.muon = true;
-    }
-    return HAS_MASTER_WEIGHTS ? 0 : choices;
-}
-
 // What a case is called in its line.
 static void case_name(char name[256], const Case* c) {
     static const char* recompute[] = {"", " selective", " full"};
@@ -225,8 +212,8 @@ static void case_name(char name[256], const Case* c) {
         snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->caat.fraction, mesh->caat.ranks,
                  caat_scale_names[mesh->caat.scale]);
     if (c->schedule != ONE_F_ONE_B) snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
-    snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
-             model_arch_name(c->model.arch), c->model.tied ? " tied" : "", mesh->muon ? " muon" : "", sync,
+    snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
+             model_arch_name(c->model.arch), c->model.tied ? " tied" : "", sync,
              mesh->sequence_parallel ? " sequence" : "", mesh->tp_overlap ? " overlap" : "", mesh->zero,
              recompute[mesh->recompute], mesh->scatter ? "" : " whole", c->B, c->G, c->clip ? "" : " unclipped");
 }
@@ -267,7 +254,6 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     o->eps = HAS_MASTER_WEIGHTS ? 1 : 1e-3;
     o->eval_sequences = 7;
     o->clip = c->clip ? 0.5 : 0;
-    o->optimizer = c->mesh.muon ? OPTIMIZER_MUON : OPTIMIZER_ADAMW;
     o->schedule = (int)c->schedule;
     t->world = *world;
     Mesh mesh = mesh_at(&c->mesh, world->rank);
@@ -364,15 +350,13 @@ static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || syn
 static void reference_path(char path[128], const Case* c) {
     const CaatConfig* sync = &c->mesh.caat;
     const int states = is_ordinary(sync) ? 0 : sync->ranks;
-    snprintf(path, 128, "build/test_equivalence_" FLOATX_NAME "_%d%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch,
-             c->model.tied, c->model.family, c->clip, c->mesh.muon, c->G, states, states ? sync->fraction : 1,
-             states ? (int)sync->scale : 0);
+    snprintf(path, 128, "build/test_equivalence_" FLOATX_NAME "_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
+             c->model.family, c->clip, c->G, states, states ? sync->fraction : 1, states ? (int)sync->scale : 0);
 }
 
 // The case that one rank runs: the whole batch as micro-batches of two.
 static Case reference_case(const Case* c) {
     Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip, ONE_F_ONE_B};
-    one.mesh.muon = c->mesh.muon;
     if (!is_ordinary(&c->mesh.caat)) one.mesh.caat = c->mesh.caat;
     return one;
 }
@@ -635,7 +619,7 @@ int main(int argc, char** argv) {
     }
     comm_barrier(&world);
     Case* list = (Case*)checked_calloc(MOST_CASES, sizeof(Case), "test");
-    int cases = 0, turn = 0, schedule_turn = 0, caat_turn = 0, overlap_turn = 0, muon_turn = 0;
+    int cases = 0, turn = 0, schedule_turn = 0, caat_turn = 0, overlap_turn = 0;
     int end[9] = {0}; // the cases of n ranks end at end[n]
     for (int n = 1; n <= world.size && n <= 8; n++) {
         for (int t = 1; t <= n; t++) {
@@ -652,7 +636,6 @@ int main(int argc, char** argv) {
                                            full || one ? NULL : &schedule_turn);
                 more += cases_of_caat(list + cases + more, t, p, d, full || one ? 12 : 1, &caat_turn);
                 more += cases_of_overlap(list + cases + more, t, p, d, full || one ? 12 : 2, &overlap_turn);
-                more += cases_of_muon(list + cases + more, t, p, d, full || one ? 12 : 1, &muon_turn);
                 for (int i = cases; i < cases + more && !full && !one; i++) list[i].steps = few ? 2 : 6;
                 cases += more;
             }

@@ -24,9 +24,7 @@ static const struct {
                 {"caat_pack_floats", TWIN}, // caat_pack and caat_unpack of float32 are it
                 {"caat_unpack_floats", TWIN},
                 {"checksum_add", BITS},         // integers, whose values are tested exactly
-                {"losses_add", BITS},           // one after the other, tested exactly
-                {"linear_no_autotune", VALUES}, // does nothing on a processor
-                {"linear_no_autotune", BITS}};
+                {"losses_add", BITS}};          // one after the other, tested exactly
 
 static void append(char* to, size_t size, const char* path) {
     FILE* file = fopen(path, "r");

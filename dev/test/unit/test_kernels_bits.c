@@ -123,30 +123,12 @@ static const uint64_t BITS_KEY = 99, BITS_FIRST = (1ULL << 33) + 2; // of the st
 static void bits_optimizer(const Arrays* m, int begin, int end) {
     const OptimizerStep step = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 3, 0.7f};
     const Optimizer* optimizer = &optimizers[row_of_table];
-    const TensorRange part = {begin, begin, end - begin, BITS_FIRST + (uint64_t)begin, BITS_KEY, 0, true, 0};
+    const TensorRange part = {begin, begin, end - begin, BITS_FIRST + (uint64_t)begin, BITS_KEY, 0, true};
     float* master = sizeof(floatX) < sizeof(float) ? m->f[0] : NULL;
     optimizer->update(m->x[0], master, m->f[1], m->f[2], optimizer->moments > 1 ? m->f[3] : NULL, &part, 1, &step);
 }
 static void bits_adamw_round(const Arrays* m, int begin, int end) {
     adamw_round(m->x[0] + begin, m->f[0] + begin, end - begin, 3, BITS_KEY, BITS_FIRST + (uint64_t)begin);
-}
-static void bits_muon_momentum(const Arrays* m, int begin, int end) {
-    TensorRange part = whole_range(end - begin);
-    part.at = begin;
-    muon_momentum(m->f[0], m->f[1], &part, 1, 0.95f, 0.7f);
-}
-static void bits_muon(const Arrays* m, int begin, int end) { // one unit: a tall matrix, its first half is updated
-    enum { SIDE = 30 };
-    const CutMatrix matrix = {BITS_ELEMENTS / SIDE / 2 * 2, SIDE, 2, 1, true};
-    const OptimizerStep step = {1e-2f, 0, 0, 0, 0.1f, 3, 1};
-    const double squares = 3;
-    TensorRange part = whole_range(matrix.rows * matrix.cols / 2);
-    part.first = BITS_FIRST;
-    part.key = BITS_KEY;
-    if (begin == end) return;
-    muon_normalize(m->x[1], m->f[1], &squares, matrix);
-    muon_polynomial(m->x[2], m->x[3], SIDE);
-    muon_update(m->x[0], sizeof(floatX) < sizeof(float) ? m->f[0] : NULL, m->x[1], matrix, 0, 0, &part, &step);
 }
 static void bits_sum_of_squares(const Arrays* m, int begin, int end) { // one unit: the whole
     double sum = 0;
@@ -236,8 +218,6 @@ int main(void) {
     for (row_of_table = 0; row_of_table < OPTIMIZERS; row_of_table++)
         test_bits(optimizers[row_of_table].name, bits_optimizer, BITS_ELEMENTS);
     test_bits("adamw_round", bits_adamw_round, BITS_ELEMENTS);
-    test_bits("muon_momentum", bits_muon_momentum, BITS_ELEMENTS);
-    test_bits("muon", bits_muon, 1);
     test_bits("residual_norm", bits_residual_norm, BITS_N);
     test_bits("embedding_forward", bits_embedding_forward, BITS_N);
     test_bits("embedding_backward", bits_embedding_backward, BITS_N);

@@ -39,7 +39,7 @@ static void test_adamw(int64_t n, float weight_decay, float grad_scale, int64_t 
     enum { STEPS = 10 };
     const float lr = 1e-2f, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
     const Weights w = weights_new(n);
-    const TensorRange range = {0, 0, n, 5, 17, 0, true, 0};
+    const TensorRange range = {0, 0, n, 5, 17, 0, true};
     float *p = w.values, *m = floats(n, 0), *v = floats(n, 0), *g = floats(n, 0);
     double *m_abs = doubles(n), *m64 = doubles(n);
     Wanted wp = wanted_new(n), wm = wanted_new(n), wv = wanted_new(n);
@@ -223,7 +223,7 @@ static void test_sgd(int64_t n, float weight_decay, float grad_scale) {
     enum { STEPS = 10 };
     const float lr = 1e-2f, momentum = 0.9f;
     const Weights w = weights_new(n);
-    const TensorRange range = {0, 0, n, 5, 17, 0, true, 0};
+    const TensorRange range = {0, 0, n, 5, 17, 0, true};
     float *p = w.values, *m = floats(n, 0), *g = floats(n, 0);
     Wanted wp = wanted_new(n), wm = wanted_new(n);
     for (int64_t i = 0; i < n; i++) want(&wp, i, p[i], 0);
