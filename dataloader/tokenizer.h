@@ -5,7 +5,6 @@ dataloader/tokenizer.h: text to tokens, and back to text that a terminal can sho
     tokenizer/pretokenize.h    splits a text into words
     tokenizer/bpe.h            encodes words as tokens, by the merges of a vocabulary, and decodes tokens
     tokenizer/vocab_files.h    vocabularies on disk: Hugging Face's, tiktoken's, llm.c's
-    tokenizer/bpe_train.h      trains a vocabulary on a text (for dev/data/make_vocab.c; not included here)
 
 Without a vocabulary the tokens are the 256 bytes. Decoded tokens need not be text: an untrained model generates control
 characters and incomplete characters. TextWriter joins bytes to UTF-8 characters and writes '?' for bytes that form

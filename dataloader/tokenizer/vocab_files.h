@@ -749,34 +749,15 @@ static inline void write_tokenizer(FILE* out, const Tokenizer* tokenizer) {
     fputs("]\n  }\n}\n", out);
 }
 
-// Opens the file that a vocabulary is written to before it gets its name: path.part.
-static inline FILE* tokenizer_open_part(char part[4096], const char* path, Error* error) {
-    struct stat st;
-    FILE* out = NULL;
-    if (snprintf(part, 4096, "%s.part", path) >= 4096)
-        fail(error, "%.200s...: the name is too long", path);
-    else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        fail(error, "%s: not a regular file", path);
-    else if (!(out = fopen(part, "w")))
-        fail(error, "%s: cannot write: %s", part, strerror(errno));
-    return out;
-}
-
-// Whether tokenizer_save() will be able to write there, to check before a vocabulary is trained.
-static inline bool tokenizer_can_save(const char* path, Error* error) {
-    char part[4096];
-    FILE* out = tokenizer_open_part(part, path, error);
-    if (!out) return false;
-    fclose(out);
-    unlink(part);
-    return true;
-}
-
 // Writes a vocabulary to path.part, and renames it when it is complete.
 static inline bool tokenizer_save(const Tokenizer* tokenizer, const char* path, Error* error) {
     char part[4096];
-    FILE* out = tokenizer_open_part(part, path, error);
-    if (!out) return false;
+    struct stat st;
+    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return fail(error, "%.200s...: the name is too long", path);
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return fail(error, "%s: not a regular file", path);
+    FILE* out = fopen(part, "w");
+    if (!out) return fail(error, "%s: cannot write: %s", part, strerror(errno));
     write_tokenizer(out, tokenizer);
     const bool written = fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
     const int reason = errno;

@@ -246,15 +246,14 @@ static inline bool part_documents(const Texts* texts, const TextPart* part, Take
 // The work on the documents of a part; finish is called in the order of the parts, by one thread at a time.
 typedef struct {
     TakeDocument take;
-    bool (*finish)(void* context, Error* error); // NULL: nothing
-    void** context;                              // (threads)
+    bool (*finish)(void* context, Error* error);
+    void** context; // (threads)
     int threads;
 } TextWork;
 
 typedef struct {
     const Texts* texts;
     const TextWork* work;
-    const char* name; // of the work, before progress; NULL: no progress is shown
     pthread_mutex_t lock;
     pthread_cond_t changed;
     TextCursor cursor;
@@ -284,7 +283,7 @@ static inline void* pool_thread(void* argument) {
         }
         while (pool->finished != ticket && !pool->failed) pthread_cond_wait(&pool->changed, &pool->lock);
         if (pool->failed) break; // a part before this one
-        ok = ok && (!pool->work->finish || pool->work->finish(context, &error));
+        ok = ok && pool->work->finish(context, &error);
         if (!ok) {
             pool->failed = true;
             pool->error = error;
@@ -303,7 +302,7 @@ static inline void* pool_thread(void* argument) {
 static inline void pool_progress(const TextPool* pool, double seconds, bool terminal) {
     const double done = (double)pool->bytes, all = (double)pool->texts->bytes, rate = done / seconds;
     if (done == 0) return;
-    fprintf(stderr, "%s%-9s %.1f of %.1f MB, %.0f %% | %.1f MB/s | %.0f s left%s", terminal ? "\r" : "", pool->name,
+    fprintf(stderr, "%stokenize  %.1f of %.1f MB, %.0f %% | %.1f MB/s | %.0f s left%s", terminal ? "\r" : "",
             done / 1e6, all / 1e6, 100 * done / all, rate / 1e6, (all - done) / rate, terminal ? "   " : "\n");
     fflush(stderr);
 }
@@ -319,7 +318,7 @@ static inline void pool_wait(TextPool* pool) {
         until.tv_sec += 1;
         pthread_cond_timedwait(&pool->changed, &pool->lock, &until);
         const double now = seconds_now();
-        if (!pool->name || now - shown < every) continue;
+        if (now - shown < every) continue;
         shown = now;
         pool_progress(pool, now - start, terminal);
     }
@@ -328,12 +327,11 @@ static inline void pool_wait(TextPool* pool) {
 
 // Does the work on all parts. False: *error has the reason of the first part that failed; later parts may have been
 // taken, but were not finished.
-static inline bool texts_work(const Texts* texts, const TextWork* work, const char* name, Error* error) {
+static inline bool texts_work(const Texts* texts, const TextWork* work, Error* error) {
     TextPool pool = {};
     pthread_t thread[THREADS_MOST];
     pool.texts = texts;
     pool.work = work;
-    pool.name = name;
     if (!texts_begin(&pool.cursor, texts, error)) return false;
     pthread_mutex_init(&pool.lock, NULL);
     pthread_cond_init(&pool.changed, NULL);

@@ -166,7 +166,7 @@ static bool tokenize_all(const Texts* texts, const Tokenizer* tokenizer, ShardWr
         context[i] = &thread[i];
     }
     const TextWork work = {take_document, finish_part, context, threads};
-    const bool ok = texts_work(texts, &work, "tokenize", error);
+    const bool ok = texts_work(texts, &work, error);
     for (int i = 0; i < threads; i++) {
         encoder_close(&thread[i].encoder);
         token_list_free(&thread[i].list[0]);

@@ -1,8 +1,8 @@
 """Faults of the tokenizer. Test: test_tokenizer."""
-NAMES = ("pretokenize", "bpe", "vocab_files", "bpe_train")
-SPLIT, BPE, FILES, LEARN = (f"dataloader/tokenizer/{name}.h" for name in NAMES)
+NAMES = ("pretokenize", "bpe", "vocab_files")
+SPLIT, BPE, FILES = (f"dataloader/tokenizer/{name}.h" for name in NAMES)
 WRITER = "dataloader/tokenizer.h"
-TESTS = {name: "test_tokenizer" for name in (SPLIT, BPE, FILES, LEARN, WRITER)}
+TESTS = {name: "test_tokenizer" for name in (SPLIT, BPE, FILES, WRITER)}
 
 # What is wrong; file, exact text, replacement.
 FAULTS = [
@@ -82,21 +82,6 @@ FAULTS = [
      "if (split_texts[i].split == SPLIT_LLAMA3) json"),
     ("files: merges in any order", FILES, "qsort(sorted, (size_t)n,", "if (0) qsort(sorted, (size_t)n,"),
     ("files: a quote is not escaped", FILES, "if (*letter == '\"' || *letter == '\\\\') fputc('\\\\', out);", ""),
-    # Learning
-    ("learning: ties by the larger numbers", LEARN, "a->pair < b->pair;", "a->pair > b->pair;"),
-    ("learning: counts that have fallen", LEARN, "if (entry->count == top.count && top.count >= least) return true;",
-     "if (top.count >= least) return true;"),
-    ("learning: each word once", LEARN, "times * learning->words->word[learning->symbol[i].word].count", "times"),
-    ("learning: pairs to the left stay", LEARN, "    count_pair(learning, symbol->previous, -1);\n", ""),
-    ("learning: pairs to the right stay", LEARN, "    count_pair(learning, symbol->next, -1);\n", ""),
-    ("learning: new pairs to the left are missing", LEARN, "    count_pair(learning, symbol->previous, 1);\n", ""),
-    ("learning: new pairs to the right are missing", LEARN, "    count_pair(learning, i, 1);\n}", "}"),
-    ("learning: pairs that are there once", LEARN, "top.count >= least) return true;", "top.count >= 1) return true;"),
-    ("learning: one token too many", LEARN, "learn_merges(&learning, vocab - 1, least);",
-     "learn_merges(&learning, vocab, least);"),
-    ("learning: bytes in their own order", LEARN, "const int b = letter_to_byte(c);",
-     "const int b = c < 256 ? (int)c : -1;"),
-    ("learning: words of other threads", LEARN, "other->word[i].n, other->word[i].count);", "other->word[i].n, 1);"),
     # Showing
     ("writer: the first byte of a token alone", WRITER,
      "for (size_t i = 0; i < n; i++) text_writer_put(writer, bytes[i]);", "if (n) text_writer_put(writer, bytes[0]);"),

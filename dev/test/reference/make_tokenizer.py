@@ -4,12 +4,12 @@ make_tokenizer.py: what the public packages make of short texts, for dev/test/un
 
     pip install tiktoken tokenizers; python3 dev/test/reference/make_tokenizer.py
 
-Writes to dev/test/reference/: tokenizer_text.txt, tokenizer_gpt2.json and tokenizer_llama3.json, two vocabularies that
-Hugging Face's trainer makes of it, tokenizer.tiktoken, the tokens of the second as ranks, and tokenizer_cases.txt:
-lines of the split's name, a text in hexadecimal, and its tokens. gpt2, llama3 and qwen2 are by tokenizers (gpt2 also by
-tiktoken, which has to agree), cl100k by tiktoken; "special" are gpt2's with special tokens found. tokenizer_words.txt
-has the words of such texts by tokenizers: the split's name, the text, and the words' lengths in bytes, which show cuts
-that no token of a small vocabulary would cross.
+Writes to dev/test/reference/: tokenizer_gpt2.json and tokenizer_llama3.json, two vocabularies that Hugging Face's
+trainer makes of TEXT, tokenizer.tiktoken, the tokens of the second as ranks, and tokenizer_cases.txt: lines of the
+split's name, a text in hexadecimal, and its tokens. gpt2, llama3 and qwen2 are by tokenizers (gpt2 also by tiktoken,
+which has to agree), cl100k by tiktoken; "special" are gpt2's with special tokens found. tokenizer_words.txt has the
+words of such texts by tokenizers: the split's name, the text, and the words' lengths in bytes, which show cuts that no
+token of a small vocabulary would cross.
 """
 import base64
 import json
@@ -107,8 +107,6 @@ def main():
         words += [(name, data) for name in patterns]
         lines.append(("cl100k", data, words_as_bytes(CL100K_ONIGURUMA, data, cl100k)))
         lines.append(("gpt2", data, words_as_bytes(GPT2, data, other)))
-    with open(os.path.join(FOLDER, "tokenizer_text.txt"), "w", encoding="utf-8") as f:
-        f.write(TEXT)
     for name, t in (("gpt2", gpt2), ("llama3", llama3)):
         t.save(os.path.join(FOLDER, f"tokenizer_{name}.json"), pretty=False)
     with open(os.path.join(FOLDER, "tokenizer.tiktoken"), "w", encoding="ascii") as f:

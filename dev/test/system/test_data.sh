@@ -1,7 +1,7 @@
 #!/bin/bash
-# build/tokenize and build/make_vocab, as they are used: texts, JSONL, folders and what is between documents become the
-# right tokens, whatever the number of threads; what is wrong is reported, and leaves no half of a file. BIN: the folder
-# of the programs (build/sanitized).
+# build/tokenize, as it is used: texts, JSONL, folders and what is between documents become the right tokens, whatever
+# the number of threads; what is wrong is reported, and leaves no half of a file. BIN: the folder of the programs
+# (build/sanitized).
 set -u
 . dev/test/system/checks.sh
 bin=${BIN:-${BUILD:-build}/sanitized}
@@ -107,20 +107,6 @@ check "shards that are there already" refuses "" tokenize --data "$folder/one.tx
 check "are not touched" cmp "$folder/a/train_000000.bin" "$folder/b/train_000000.bin"
 check "a wrong vocabulary" refuses Makefile:1 tokenize --tokenizer Makefile --data Makefile --out "$folder/w"
 
-vocab() { "$bin/make_vocab" "$@" >"$folder/log" 2>&1; }
-check "a folder for the vocabulary that is not there is found before a text is read" refuses nowhere/v.json vocab \
-    --data "$folder/nothing" --out "$folder/nowhere/v.json"
-check "the check leaves no file" refuses nothing vocab --data "$folder/nothing" --out "$folder/v.json"
-check "none at all" eval '! ls "$folder"/v.json* 2>/dev/null'
-check "a vocabulary of a text" vocab --data dev/test/reference/tokenizer_text.txt --vocab 300 --out "$folder/v1.json" \
-    --threads 1
-check "of a folder, on 3 threads" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v3.json" \
-    --threads 3
-check "and on 1" vocab --data "$folder/in" --vocab 500 --split llama3 --out "$folder/v4.json" --threads 1
-check "is the same" cmp "$folder/v3.json" "$folder/v4.json"
-check "it makes shards" tokenize --tokenizer "$folder/v3.json" --data "$folder/in/big.txt" --out "$folder/own"
-check "fewer tokens than asked for are reported" vocab --data "$folder/one.txt" --vocab 5000 --out "$folder/v5.json"
-check "with the reason" grep -q "fewer than --vocab 5000" "$folder/log"
 # Multiple choice: the numbers behind the header, as a line.
 choices() { "$bin/make_choices" --data "$folder/q.jsonl" --out "$folder/q.bin" "$@" >"$folder/log" 2>&1; }
 not_choices() { # MESSAGE LINE

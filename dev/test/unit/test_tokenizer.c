@@ -3,7 +3,6 @@ test_tokenizer.c: dataloader/tokenizer.h beside the public packages (dev/test/re
 make_tokenizer.py), beside plain programs that do the same by definition, and with files that are wrong.
 */
 #include "../../../dataloader/tokenizer.h"
-#include "../../../dataloader/tokenizer/bpe_train.h"
 #include "test.h"
 #include <signal.h>
 #include <sys/resource.h>
@@ -231,46 +230,6 @@ static void test_reference(void) {
     check(broken == 0, "all of them come back byte by byte");
     token_list_free(&list);
     for (int i = 0; i < KINDS; i++) tokenizer_free(&t[i]), encoder_close(&e[i]);
-}
-
-// Hugging Face's trainer made these vocabularies from the text beside them.
-static void test_learning(void) {
-    MappedFile file;
-    Error error;
-    if (!file_map(&file, REFERENCE "tokenizer_text.txt", &error)) die("%s", error.text);
-    static const struct {
-        const char* path;
-        SplitKind split;
-    } made[] = {{REFERENCE "tokenizer_gpt2.json", SPLIT_GPT2}, {REFERENCE "tokenizer_llama3.json", SPLIT_LLAMA3}};
-    for (int i = 0; i < 2; i++) {
-        Tokenizer theirs = open_or_die(made[i].path, -1), ours, few, again;
-        WordCounts words, parts, part;
-        word_counts_open(&words);
-        word_counts_open(&parts);
-        word_counts_open(&part);
-        word_counts_text(&words, made[i].split, file.data, file.size);
-        const size_t middle = split_cut(file.data, file.size, file.size / 2);
-        word_counts_text(&part, made[i].split, file.data, middle);
-        word_counts_text(&parts, made[i].split, file.data + middle, file.size - middle);
-        word_counts_join(&parts, &part);
-        tokenizer_learn(&ours, &words, 421, 2, made[i].split);
-        tokenizer_learn(&again, &parts, 421, 2, made[i].split);
-        tokenizer_learn(&few, &words, 300, 2, made[i].split);
-        check(ours.merge_count > 60 && same_tokenizer(&ours, &theirs),
-              "learning: the %d merges of Hugging Face's trainer, split %s", ours.merge_count,
-              split_names[made[i].split]);
-        check(same_tokenizer(&ours, &again), "learning: words that two threads have counted");
-        check(few.vocab == 300 && few.merge_count == 43 && few.document == 299,
-              "learning: 256 bytes, 43 merges and <|endoftext|> are 300");
-        word_counts_free(&words);
-        word_counts_free(&parts);
-        word_counts_free(&part);
-        tokenizer_free(&theirs);
-        tokenizer_free(&ours);
-        tokenizer_free(&again);
-        tokenizer_free(&few);
-    }
-    file_unmap(&file);
 }
 
 // ---- Beside the definition --------------------------------------------------------------------------------------
@@ -724,7 +683,6 @@ int main(int argc, char** argv) {
     test_characters();
     test_words();
     test_reference();
-    test_learning();
     test_definition(brief);
     test_crowded_cache();
     test_made_by_hand();
