@@ -1,4 +1,4 @@
-# make            build ./train_gpt, ./plan and the data tools build/{tokenize,make_choices} for this machine
+# make            build ./train_gpt, ./plan and the build/tokenize for this machine
 # make train_gpt  the trainer alone
 # make quick      tests of what differs from origin/main, and one mesh (2 minutes)
 # make test       the tests to run before a commit (9 minutes on two cores); the last line is "N passed, N failed"
@@ -95,8 +95,7 @@ endif
 COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
 LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
 
-DATA_TOOLS := tokenize make_choices
-programs := train_gpt plan $(DATA_TOOLS:%=$(BUILD)/%)
+programs := train_gpt plan $(BUILD)/tokenize
 all: report $(programs)
 	@echo "$(run_line)"
 

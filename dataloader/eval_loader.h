@@ -209,7 +209,7 @@ static inline bool choice_fit(Evaluation* eval, int V, Error* error) {
                 if (part[i] >= V)
                     return fail(error,
                                 "%s: example %lld has the token %d, the model has a vocabulary of %d: make the file "
-                                "with the model's tokenizer (build/make_choices)",
+                                "with the model's tokenizer",
                                 eval->path, (long long)n, part[i], V);
             }
             if (c >= 0) longest = part[0] > longest ? part[0] : longest;

@@ -1,7 +1,7 @@
 # Targets of the book (docs/); dev/dev.mk lists them for `make help-dev`. Included by dev.mk.
 
 # ---- docs that are run, and their pictures
-BOOK_TOOLS := $(patsubst dev/plot/%.c,%,$(wildcard dev/plot/draw_*.c)) simulate roofline $(DATA_TOOLS)
+BOOK_TOOLS := $(patsubst dev/plot/%.c,%,$(wildcard dev/plot/draw_*.c)) simulate roofline tokenize
 BOOK := train_gpt plan $(BOOK_TOOLS:%=$(BUILD)/%)
 book: report $(BOOK)
 docs-check: book

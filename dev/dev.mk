@@ -116,7 +116,7 @@ GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16
 endif
 built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:%=sanitized/%))
 built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf16/test_gpt bf16/train_gpt \
-    $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) $(DATA_TOOLS) plan train_gpt))
+    $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) tokenize plan train_gpt))
 built_full := $(built_test) \
     $(addprefix $(BUILD)/,roofline async_cnn $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
     sanitized/bf16/train_gpt $(GPU_full) \

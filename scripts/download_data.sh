@@ -5,7 +5,6 @@
 #   tinystories       2.3 GB   two million short stories in simple words, as text
 #   fineweb           0.4 GB   FineWeb-Edu in GPT-2 tokens; 0.2 GB is a shard of 100 million: one to validate on, and
 #                              SHARDS (1, at most 1001) to train on
-#   hellaswag         12 MB    10,042 questions of multiple choice, to evaluate on
 #   gpt2              0.55 GB  OpenAI's GPT-2 of 124 million parameters and its vocabulary, to generate and to train on
 #
 # FOLDER is data/NAME where it is not given. Run it again after an interruption: it continues where it was. A file has
@@ -77,9 +76,9 @@ fetch() {
 }
 
 case ${1:-} in
-tinyshakespeare | tinystories | fineweb | hellaswag | gpt2) ;;
+tinyshakespeare | tinystories | fineweb | gpt2) ;;
 -h | --help) sed -n '1d;s/^# \{0,1\}//p;/^set/q' "$0"; exit 0 ;;
-*) stop 2 "usage: $0 tinyshakespeare|tinystories|fineweb|hellaswag|gpt2 [FOLDER [SHARDS]]" ;;
+*) stop 2 "usage: $0 tinyshakespeare|tinystories|fineweb|gpt2 [FOLDER [SHARDS]]" ;;
 esac
 folder=${2:-data/$1}
 shards=${3:-1}
@@ -111,12 +110,6 @@ fineweb)
         shard=$((shard + 1))
     done
     options="--model gpt2-124M --data \"$folder/edu_fineweb_train_*.bin\" --val \"$folder/edu_fineweb_val_000000.bin\""
-    ;;
-hellaswag)
-    fetch "$github/rowanz/hellaswag/master/data/hellaswag_val.jsonl" 12246618
-    echo "Now type: build/make_choices --tokenizer VOCABULARY --data \"$folder/hellaswag_val.jsonl\"" \
-        "--out \"$folder/hellaswag.bin\""
-    options="--init MODEL --evaluate \"$folder/hellaswag.bin\""
     ;;
 gpt2)
     base=$hugging_face/openai-community/gpt2/resolve/main

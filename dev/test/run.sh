@@ -146,7 +146,7 @@ if [ "$TIER" != quick ]; then
     for fuzzer in $FUZZERS; do beside "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
     [ ! -x dev/tidy.py ] || beside "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     beside "exercises" dev/exercises/verify.py --static
-    beside "data tools" $system/test_data.sh
+    beside "tokenize" $system/test_data.sh
     [ "$TIER" = full ] || beside "speed of CAAT-Net" $system/test_caat_speed.py
     beside "pictures" dev/plot/pictures.sh --check
 fi

@@ -159,7 +159,7 @@ check "which stands in the options, and in the log of each start" \
 staged=$work/staged
 check "make install copies the programs, which run there" \
     "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err &&
-    [ \"\$(ls $staged/opt/bin | tr '\n' ' ')\" = 'make_choices plan tokenize train_gpt ' ] &&
+    [ \"\$(ls $staged/opt/bin | tr '\n' ' ')\" = 'plan tokenize train_gpt ' ] &&
     $staged/opt/bin/train_gpt --version | cmp - <($fast --version)"
 check "-h is --help" "$fast -h >out && $fast --help >err && cmp out err && $fast -h lr | grep -q -- '--lr X'"
 

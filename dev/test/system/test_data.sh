@@ -107,33 +107,4 @@ check "shards that are there already" refuses "" tokenize --data "$folder/one.tx
 check "are not touched" cmp "$folder/a/train_000000.bin" "$folder/b/train_000000.bin"
 check "a wrong vocabulary" refuses Makefile:1 tokenize --tokenizer Makefile --data Makefile --out "$folder/w"
 
-# Multiple choice: the numbers behind the header, as a line.
-choices() { "$bin/make_choices" --data "$folder/q.jsonl" --out "$folder/q.bin" "$@" >"$folder/log" 2>&1; }
-not_choices() { # MESSAGE LINE
-    printf '%s\n' "$2" >"$folder/q.jsonl"
-    rm -f "$folder/q.bin"
-    refuses "$1" choices --tokenizer "$gpt2" && [ ! -e "$folder/q.bin" ] && [ ! -e "$folder/q.bin.part" ]
-}
-# The length and the tokens of a text.
-part() { printf "$1" | tokens | awk '{ printf "%d %s", NF, $0 NF ? $0 : ""; print "" }' | tr -s ' \n' ' '; }
-q='{"ctx":"a quick dog","endings":["runs","it'"'"'s \u00e9"],"label":1,"ind":7}'
-printf '%s\n\n  \n{"ctx":"b","endings":["c"],"label":"0"}' "$q" >"$folder/q.jsonl"
-check "questions become choices" choices --tokenizer "$gpt2"
-check "reported in one line" grep -q "q.bin: 2 examples with 3 completions" "$folder/log"
-one="1 2 $(part 'a quick dog')$(part ' runs')$(part ' it'"'"'s \303\251')" two="0 1 $(part b)$(part ' c')"
-bytes() { echo $((2 * (3 + $(echo "$1" | wc -w)))); }
-check "context, and a blank before each ending" same "$(shard "$folder/q.bin")" \
-    "65535 $(bytes "$one") 0 $one""65535 $(bytes "$two") 1 $two"
-check "the header" same "$(od -A n -t d4 -N 20 "$folder/q.bin" | tr -s ' \n' ' ')" " 20240522 1 2 $(bytes "$one") 0 "
-check "bytes are tokens too" choices --tokenizer bytes
-check "of the same text" same "$(shard "$folder/q.bin" | cut -d ' ' -f 6-10)" "11 97 32 113 117"
-check "no label" not_choices "q.jsonl:1:1: \"label\" is missing" '{"ctx":"a","endings":["b"]}'
-check "a label that is too large" not_choices "q.jsonl:1:37: \"label\" is 2" '{"ctx":"a","endings":["b"],"label": 2}'
-check "a label that is no number" not_choices "\"label\" is \"x\"" '{"ctx":"a","endings":["b"],"label":"x"}'
-check "an ending that is no text" not_choices "an ending has to be a string" '{"ctx":"a","endings":[1],"label":0}'
-check "no context" not_choices "\"ctx\" is empty" '{"ctx":"","endings":["b"],"label":0}'
-check "no JSON" not_choices "q.jsonl:1:7:" '{"ctx"'
-check "an empty file" not_choices "no example in it" ''
-check "a text that is too long" not_choices "no room for" \
-    "{\"ctx\":\"$(head -c 60000 /dev/zero | tr '\0' 7)\",\"endings\":[\"b\"],\"label\":0}"
 finish
