@@ -69,7 +69,7 @@ static inline void hub_written(FILE* out) {
 static inline bool hub_has_vocabulary(char* path, size_t size, const char* folder, const Tokenizer* used) {
     Tokenizer other;
     Error error;
-    if (!tokenizer_in_folder(path, size, folder) || !tokenizer_open(&other, path, -1, &error)) return false;
+    if (!tokenizer_in_folder(path, size, folder) || !tokenizer_open(&other, path, &error)) return false;
     const bool same = strcmp(tokenizer_checksum(&other).text, tokenizer_checksum(used).text) == 0;
     tokenizer_free(&other);
     return same;

@@ -4,7 +4,7 @@ dataloader/tokenizer.h: text to tokens, and back to text that a terminal can sho
     tokenizer/unicode.h        which characters are letters, numbers, white space (generated)
     tokenizer/pretokenize.h    splits a text into words
     tokenizer/bpe.h            encodes words as tokens, by the merges of a vocabulary, and decodes tokens
-    tokenizer/vocab_files.h    vocabularies on disk: Hugging Face's, tiktoken's, llm.c's
+    tokenizer/vocab_files.h    vocabularies on disk: tokenizer.json, GPT-2's vocab.json and merges.txt
 
 Without a vocabulary the tokens are the 256 bytes. Decoded tokens need not be text: an untrained model generates control
 characters and incomplete characters. TextWriter joins bytes to UTF-8 characters and writes '?' for bytes that form

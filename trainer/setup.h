@@ -180,7 +180,7 @@ static inline void load_tokenizer(Trainer* t, const char* path, bool needed) {
     const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
     if (!folder || !tokenizer_in_folder(t->vocabulary, sizeof t->vocabulary, path))
         snprintf(t->vocabulary, sizeof t->vocabulary, "%s", path);
-    const bool ok = tokenizer_open(&t->tokenizer, path, -1, &error);
+    const bool ok = tokenizer_open(&t->tokenizer, path, &error);
     check_all_ranks(t, ok || !needed, &error);
     if (ok) return;
     memset(&t->tokenizer, 0, sizeof t->tokenizer);

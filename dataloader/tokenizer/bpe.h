@@ -11,9 +11,8 @@ neighbours can be merged, merge those of the lowest rank, the leftmost of severa
 
     "low"    l o w    (l o) has rank 7, (o w) has rank 3    ->    l ow    (l ow) has rank 90    ->    low
 
-Hugging Face lists the pairs, and a pair's place in the list is its rank. tiktoken has no pairs: two neighbours can be
-merged if together they spell a token, whose number is the rank. Here both are one table, from a pair of tokens to rank
-and result; for tiktoken it has all ways to split a token into two others.
+A vocabulary's file lists the pairs, and a pair's place in the list is its rank. Here they are a table, from a pair of
+tokens to rank and result.
 
 Speed:
     a heap over a linked list   A word of n bytes costs O(n log n), so that even a megabyte without a blank is fast. The
@@ -221,29 +220,6 @@ static inline void tokenizer_merge(Tokenizer* tokenizer, uint32_t left, uint32_t
     merge->pair = (uint64_t)left << 32 | right;
     merge->rank = rank;
     merge->token = token;
-}
-
-// Adds the merges of a vocabulary whose tokens' numbers are their ranks: all ways to split a token below `ranks` into
-// two others.
-static inline void tokenizer_merge_ranks(Tokenizer* tokenizer, int ranks) {
-    int64_t count = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        if (pass == 1) tokenizer_reserve(tokenizer, count);
-        for (int i = 0; i < ranks; i++) {
-            const unsigned char* text = tokenizer->bytes + tokenizer->begin[i];
-            const size_t n = token_bytes(tokenizer, (uint32_t)i);
-            for (size_t k = 1; k < n; k++) {
-                const int64_t left = tokenizer_find(tokenizer, text, k),
-                              right = tokenizer_find(tokenizer, text + k, n - k);
-                if (left < 0 || right < 0 || left >= ranks || right >= ranks) continue;
-                if (pass == 0)
-                    count++;
-                else
-                    tokenizer_merge(tokenizer, (uint32_t)left, (uint32_t)right, (uint32_t)i, (uint32_t)i);
-            }
-        }
-    }
-    tokenizer->whole_words = true;
 }
 
 // Makes a token, which has bytes, an added token: it is found verbatim.

@@ -12,11 +12,8 @@ publishes its split as a regular expression; the words are its matches, one afte
     llama3    (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|
               \s*[\r\n]+|\s+(?!\S)|\s+
     qwen2     the same with \p{N} for \p{N}{1,3}
-    cl100k    '(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|
-              \s++$|\s*[\r\n]|\s+(?!\S)|\s
 
-cl100k is tiktoken's current form: it differs from llama3 where a text ends in white space with a new line in it, which
-is one word. \p{L} are letters, \p{N} numbers, \s white space (unicode.h). (?i:s) is s, S, and the long s of old prints.
+\p{L} are letters, \p{N} numbers, \s white space (unicode.h). (?i:s) is s, S, and the long s of old prints.
 
 Here these expressions are scanners that read each character about once and never go back, as a character's class
 decides which alternative matches. An alternative ends where the class changes; and "\s+(?!\S)", white space before
@@ -30,9 +27,9 @@ the expressions would with symbols in place of such bytes.
 #include "../../util/json.h"
 #include "unicode.h"
 
-typedef enum { SPLIT_BYTES, SPLIT_GPT2, SPLIT_LLAMA3, SPLIT_QWEN2, SPLIT_CL100K, SPLIT_KINDS } SplitKind;
+typedef enum { SPLIT_BYTES, SPLIT_GPT2, SPLIT_LLAMA3, SPLIT_QWEN2, SPLIT_KINDS } SplitKind;
 
-static const char* const split_names[SPLIT_KINDS] = {"bytes", "gpt2", "llama3", "qwen2", "cl100k"};
+static const char* const split_names[SPLIT_KINDS] = {"bytes", "gpt2", "llama3", "qwen2"};
 
 // ---- Characters -------------------------------------------------------------------------------------------------
 
@@ -80,7 +77,6 @@ static inline size_t split_space(SplitKind kind, const unsigned char* text, size
         last = end;
         if (is_newline(text[end])) newline = end + 1;
     }
-    if (end == n && kind == SPLIT_CL100K) return end;
     if (newline && kind != SPLIT_GPT2) return newline;
     return end == n || last == at ? end : last;
 }

@@ -2,15 +2,10 @@
 dataloader/tokenizer/vocab_files.h: reads and writes vocabularies. tokenizer_open reads a file or a folder,
 tokenizer_save writes a tokenizer.json.
 
-Theory. The content of a file decides its format, as in token_format.h:
+Theory. Two formats are read:
 
     tokenizer.json                 Hugging Face: vocabulary, merges, added tokens and how a text is split, in one file.
-    vocab.json and merges.txt      GPT-2's in Hugging Face's files; OpenAI called them encoder.json and vocab.bpe.
-                                   Either may be named; the other has to be beside it.
-    tiktoken                       lines of base64 and a rank (cl100k_base.tiktoken, Llama 3's tokenizer.model). It has
-                                   neither the split nor the special tokens: for the vocabularies in token_families
-                                   these follow from the size, for others the caller passes the split.
-    llm.c                          gpt2_tokenizer.bin: the tokens' bytes, in the order of their ranks.
+    vocab.json and merges.txt      GPT-2's, side by side; the first is named.
 
 In a folder the first of these is opened.
 
@@ -57,7 +52,7 @@ static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t
     return count;
 }
 
-// ---- Reading: for all formats -----------------------------------------------------------------------------------
+// ---- Reading ----------------------------------------------------------------------------------------------------
 
 // A vocabulary being read.
 typedef struct {
@@ -86,181 +81,6 @@ static inline TokenText* token_text(TokenTexts* texts, int64_t i) {
     }
     if (i >= texts->vocab) texts->vocab = (int)i + 1;
     return &texts->text[i];
-}
-
-// A vocabulary whose file has neither the split nor the special tokens.
-typedef struct {
-    int ranks; // in the file, up to the first special token
-    int vocab; // special tokens included
-    SplitKind split;
-    struct {
-        int token;
-        const char* name;
-    } special[5];
-} TokenFamily;
-
-// clang-format off
-static const TokenFamily token_families[] = {
-    {50256, 50257, SPLIT_GPT2, {{50256, "<|endoftext|>"}}}, // gpt2, r50k_base
-    {50281, 50281, SPLIT_GPT2, {{50256, "<|endoftext|>"}}}, // p50k_base
-    {100256, 100277, SPLIT_CL100K, {{100257, "<|endoftext|>"}, {100258, "<|fim_prefix|>"}, {100259, "<|fim_middle|>"},
-                                    {100260, "<|fim_suffix|>"}, {100276, "<|endofprompt|>"}}},
-    {128000, 128256, SPLIT_LLAMA3, {{128000, "<|begin_of_text|>"}, {128001, "<|end_of_text|>"}, {128009, "<|eot_id|>"},
-                                    {128006, "<|start_header_id|>"}, {128007, "<|end_header_id|>"}}},
-};
-// clang-format on
-
-// The family of a file with this number of ranks; NULL: not known.
-static inline const TokenFamily* token_family(int ranks) {
-    for (size_t i = 0; i < sizeof token_families / sizeof token_families[0]; i++)
-        if (token_families[i].ranks == ranks) return &token_families[i];
-    return NULL;
-}
-
-// Adds a family's special tokens. Other numbers up to its size have no bytes: they are reserved.
-static inline void name_special_tokens(TokenTexts* texts, const TokenFamily* family) {
-    for (int i = 0; i < 5 && family->special[i].name; i++) {
-        TokenText* text = token_text(texts, family->special[i].token);
-        text->bytes = (const unsigned char*)family->special[i].name;
-        text->n = strlen(family->special[i].name);
-        text->apart = true;
-    }
-    token_text(texts, family->vocab - 1);
-}
-
-// Makes the vocabulary of a family once its ranks are read.
-static inline bool family_finish(Tokenizer* tokenizer, TokenTexts* texts, const TokenFamily* family, SplitKind split,
-                                 const char* path, Error* error) {
-    name_special_tokens(texts, family);
-    if (!tokenizer_begin(tokenizer, texts->text, texts->vocab, split, path, error)) return false;
-    tokenizer_merge_ranks(tokenizer, family->ranks);
-    for (int i = 0; i < 5 && family->special[i].name; i++)
-        tokenizer_add(tokenizer, (uint32_t)family->special[i].token, true, false);
-    tokenizer->document = tokenizer_document(tokenizer);
-    return true;
-}
-
-// ---- tiktoken ---------------------------------------------------------------------------------------------------
-
-// The 6 bits of a base64 digit, or -1.
-static inline int base64_digit(int c) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const char* at = c ? strchr(digits, c) : NULL;
-    return at ? (int)(at - digits) : -1;
-}
-
-// Decodes base64 to out; returns the number of bytes, or -1: it is not base64.
-static inline int64_t base64_decode(unsigned char* out, const unsigned char* s, size_t n) {
-    if (n % 4 != 0) return -1;
-    const size_t padding = n < 4 ? 0 : (size_t)(s[n - 1] == '=') + (s[n - 1] == '=' && s[n - 2] == '=');
-    int64_t count = 0;
-    uint32_t bits = 0;
-    for (size_t i = 0; i < n; i++) {
-        const int digit = i < n - padding ? base64_digit(s[i]) : 0;
-        if (digit < 0) return -1;
-        bits = bits << 6 | (uint32_t)digit;
-        if (i % 4 != 3) continue;
-        for (int k = 16; k >= 0; k -= 8) out[count++] = (unsigned char)(bits >> k);
-        bits = 0;
-    }
-    return count - (int64_t)padding;
-}
-
-// The decimal number in n bytes; -1: it is not a number below VOCAB_MOST.
-static inline int64_t rank_of(const unsigned char* text, size_t n) {
-    int64_t value = 0;
-    if (n == 0 || n > 9) return -1;
-    for (size_t i = 0; i < n; i++) {
-        if (text[i] < '0' || text[i] > '9') return -1;
-        value = value * 10 + (text[i] - '0');
-    }
-    return value < VOCAB_MOST ? value : -1;
-}
-
-// The next line of a text, from *at on, without its end ("\n" or "\r\n"); returns its length and moves *at after the
-// line.
-static inline size_t next_line(const unsigned char** line, const unsigned char* s, size_t size, size_t* at) {
-    *line = s + *at;
-    const unsigned char* end = (const unsigned char*)memchr(s + *at, '\n', size - *at);
-    size_t n = end ? (size_t)(end - *line) : size - *at;
-    *at += n + (end != NULL);
-    return n > 0 && (*line)[n - 1] == '\r' ? n - 1 : n;
-}
-
-static inline bool read_ranks(TokenTexts* texts, const unsigned char* data, size_t size, const char* path,
-                              Error* error) {
-    int number = 0;
-    for (size_t at = 0; at < size;) {
-        const unsigned char* line;
-        const size_t n = next_line(&line, data, size, &at);
-        number++;
-        if (n == 0) continue;
-        const unsigned char* blank = (const unsigned char*)memchr(line, ' ', n);
-        const size_t digits = blank ? (size_t)(blank - line) : n;
-        const int64_t rank = blank ? rank_of(blank + 1, n - digits - 1) : -1;
-        const int64_t bytes = rank < 0 ? -1 : base64_decode(texts->bytes + texts->used, line, digits);
-        if (bytes <= 0) return fail(error, "%s:%d: base64 of some bytes, a blank and a rank expected", path, number);
-        TokenText* text = token_text(texts, rank);
-        if (text->n) return fail(error, "%s:%d: the rank %lld is there twice", path, number, (long long)rank);
-        text->bytes = texts->bytes + texts->used;
-        text->n = (size_t)bytes;
-        texts->used += (size_t)bytes;
-    }
-    return true;
-}
-
-static inline bool open_ranks(Tokenizer* tokenizer, const MappedFile* file, const char* path, int split, Error* error) {
-    TokenTexts texts;
-    token_texts_open(&texts, file->size);
-    bool ok = read_ranks(&texts, file->data, file->size, path, error);
-    const TokenFamily* known = ok ? token_family(texts.vocab) : NULL;
-    const TokenFamily other = {texts.vocab, texts.vocab + 1, SPLIT_GPT2, {{texts.vocab, "<|endoftext|>"}}};
-    if (ok && !known && split < 0)
-        ok = fail(error, "%s: %d ranks are no vocabulary that is known here: say how its texts are split (--split)",
-                  path, texts.vocab);
-    if (ok && !known && texts.vocab >= VOCAB_MOST) ok = fail(error, "%s: more than %d tokens", path, VOCAB_MOST);
-    const TokenFamily* family = known ? known : &other;
-    ok = ok && family_finish(tokenizer, &texts, family, split >= 0 ? (SplitKind)split : family->split, path, error);
-    token_texts_free(&texts);
-    return ok;
-}
-
-// ----------------------------------------------------------------------------------------------------------------
-// llm.c: 256 uint32 (magic number, version, number of tokens, from version 2 on the token that ends a text), then for
-// each token its length as a byte, and its bytes.
-
-enum { LLMC_TOKENIZER_MAGIC = 20240328 };
-
-static inline bool open_llmc(Tokenizer* t, const MappedFile* file, const char* path, Error* error) {
-    uint32_t header[256];
-    if (file->size < sizeof header) return fail(error, "%s: ends within its header; make it again with llm.c", path);
-    memcpy(header, file->data, sizeof header);
-    const TokenFamily* family =
-        header[1] == 1 || header[1] == 2 ? token_family((int)(header[2] - 1) & INT32_MAX) : NULL;
-    if (!family || header[2] != (uint32_t)family->vocab ||
-        (header[1] == 2 && header[3] != (uint32_t)family->special[0].token))
-        return fail(error, "%s: version %u, %u tokens; versions 1 and 2 of GPT-2's 50257 tokens can be read", path,
-                    header[1], header[2]);
-    TokenTexts v;
-    token_texts_open(&v, 1);
-    size_t at = sizeof header;
-    bool ok = true;
-    for (uint32_t i = 0; i < header[2] && ok; i++) {
-        const size_t n = at < file->size ? file->data[at] : 0;
-        if (n == 0 || file->size - at - 1 < n) {
-            ok = fail(error, "%s: token %u of %u is empty or cut off; make it again with llm.c", path, i, header[2]);
-            break;
-        }
-        TokenText* text = token_text(&v, i);
-        text->bytes = file->data + at + 1;
-        text->n = n;
-        at += 1 + n;
-    }
-    if (ok && at != file->size)
-        ok = fail(error, "%s: %zu bytes behind the last token; make it again with llm.c", path, file->size - at);
-    ok = ok && family_finish(t, &v, family, family->split, path, error);
-    token_texts_free(&v);
-    return ok;
 }
 
 // ---- JSON: names of tokens with their numbers -------------------------------------------------------------------
@@ -366,9 +186,6 @@ static const struct {
      "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
     {SPLIT_QWEN2, "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
                   "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
-    {SPLIT_CL100K,
-     "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-     "\\s+\\z|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
 };
 
 // Reads a "Split" by a regular expression whose matches are the words.
@@ -384,7 +201,7 @@ static inline bool read_split_pattern(SplitKind* split, const Json* json, const 
             return true;
         }
     return json_fail(json, node, error,
-                     "this way to split a text is not supported; GPT-2's, cl100k's, Llama 3's and Qwen 2's are");
+                     "this way to split a text is not supported; GPT-2's, Llama 3's and Qwen 2's are");
 }
 
 // Reads a "ByteLevel", which splits like GPT-2 unless use_regex is false.
@@ -521,6 +338,16 @@ static inline bool read_tokenizer_json(Tokenizer* tokenizer, TokenTexts* texts, 
 
 // ---- vocab.json and merges.txt ----------------------------------------------------------------------------------
 
+// The next line of a text, from *at on, without its end ("\n" or "\r\n"); returns its length and moves *at after the
+// line.
+static inline size_t next_line(const unsigned char** line, const unsigned char* s, size_t size, size_t* at) {
+    *line = s + *at;
+    const unsigned char* end = (const unsigned char*)memchr(s + *at, '\n', size - *at);
+    size_t n = end ? (size_t)(end - *line) : size - *at;
+    *at += n + (end != NULL);
+    return n > 0 && (*line)[n - 1] == '\r' ? n - 1 : n;
+}
+
 static inline bool read_merge_lines(Tokenizer* tokenizer, const MappedFile* file, const char* path, Error* error) {
     uint32_t rank = 0;
     int number = 0;
@@ -541,20 +368,23 @@ static inline bool read_merge_lines(Tokenizer* tokenizer, const MappedFile* file
     return ok;
 }
 
-static inline bool read_vocab_and_merges(Tokenizer* tokenizer, const Json* json, const char* merges_path, int split,
-                                         Error* error) {
+// Writes FOLDER/name for a name beside this path.
+static inline void beside(char* out, size_t size, const char* path, const char* name) {
+    const char* slash = strrchr(path, '/');
+    snprintf(out, size, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
+}
+
+static inline bool read_vocab_and_merges(Tokenizer* tokenizer, TokenTexts* texts, const Json* json, Error* error) {
     static const char end[] = "<|endoftext|>";
+    char merges[4096];
     MappedFile file;
-    if (!file_map(&file, merges_path, error)) return false;
-    TokenTexts texts;
-    token_texts_open(&texts, names_bytes(json->nodes));
-    bool ok = read_names(&texts, json, json->nodes, error) &&
-              tokenizer_begin(tokenizer, texts.text, texts.vocab, split >= 0 ? (SplitKind)split : SPLIT_GPT2,
-                              json->path, error);
-    token_texts_free(&texts);
+    beside(merges, sizeof merges, json->path, "merges.txt");
+    if (!file_map(&file, merges, error)) return false;
+    bool ok = read_names(texts, json, json->nodes, error) &&
+              tokenizer_begin(tokenizer, texts->text, texts->vocab, SPLIT_GPT2, json->path, error);
     if (ok) {
         const int64_t last = tokenizer_find(tokenizer, (const unsigned char*)end, strlen(end));
-        ok = read_merge_lines(tokenizer, &file, merges_path, error);
+        ok = read_merge_lines(tokenizer, &file, merges, error);
         if (ok && last >= 0) tokenizer_add(tokenizer, (uint32_t)last, true, false);
         if (!ok) tokenizer_free(tokenizer);
     }
@@ -565,92 +395,49 @@ static inline bool read_vocab_and_merges(Tokenizer* tokenizer, const Json* json,
 
 // ---- Opening ----------------------------------------------------------------------------------------------------
 
-// Writes FOLDER/name for a name beside this path.
-static inline void beside(char* out, size_t size, const char* path, const char* name) {
-    const char* slash = strrchr(path, '/');
-    snprintf(out, size, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
-}
-
-// The first of two names that exists beside the path; the first one if neither does.
-static inline void beside_either(char* out, size_t size, const char* path, const char* name, const char* other) {
-    beside(out, size, path, other);
-    if (access(out, F_OK) != 0) beside(out, size, path, name);
-}
-
-static inline bool open_names(Tokenizer* tokenizer, const char* path, const char* merges, int split, Error* error) {
+// Reads a file of JSON: a tokenizer.json has a "model", in a vocab.json that is a token's name.
+static inline bool open_json(Tokenizer* tokenizer, const char* path, Error* error) {
     Json json;
     if (!json_open(&json, path, error)) return false;
     const JsonNode* model = json_get(json.nodes, "model");
-    bool ok;
-    if (json.nodes[0].type != JSON_OBJECT) {
-        ok = json_fail(&json, json.nodes, error, "an object with the tokens of a vocabulary expected");
-    } else if (!model || model->type != JSON_OBJECT) {
-        ok = read_vocab_and_merges(tokenizer, &json, merges, split, error);
-    } else if (split >= 0) {
-        ok = fail(error, "%s defines how a text is split; drop --split", path);
-    } else {
-        TokenTexts texts;
-        const JsonNode* names = json_get(model, "vocab");
-        token_texts_open(&texts, names ? names_bytes(names) : 1);
-        ok = read_tokenizer_json(tokenizer, &texts, &json, error);
-        token_texts_free(&texts);
-    }
+    const bool whole = model && model->type == JSON_OBJECT;
+    const JsonNode* names = whole ? json_get(model, "vocab") : json.nodes;
+    TokenTexts texts;
+    token_texts_open(&texts, names ? names_bytes(names) : 1);
+    const bool ok = whole ? read_tokenizer_json(tokenizer, &texts, &json, error)
+                          : read_vocab_and_merges(tokenizer, &texts, &json, error);
+    token_texts_free(&texts);
     json_free(&json);
     return ok;
 }
 
-// Opens a file in the format that its content shows.
-static inline bool open_by_content(Tokenizer* tokenizer, const MappedFile* file, const char* path, int split,
-                                   Error* error) {
-    char other[4096];
-    const unsigned char* text = file->data;
-    size_t first = 0;
-    while (first < file->size && (text[first] == ' ' || (text[first] >= 9 && text[first] <= 13))) first++;
-    int32_t magic = 0;
-    if (file->size >= 4) memcpy(&magic, text, 4);
-    if (magic == LLMC_TOKENIZER_MAGIC) {
-        return split < 0 ? open_llmc(tokenizer, file, path, error)
-                         : fail(error, "%s: how GPT-2 splits a text is known; drop --split", path);
-    }
-    if (first == file->size) return fail(error, "%s: empty", path);
-    if (text[first] == '{') {
-        beside_either(other, sizeof other, path, "merges.txt", "vocab.bpe");
-        return open_names(tokenizer, path, other, split, error);
-    }
-    if (file->size >= 8 && memcmp(text, "#version", 8) == 0) {
-        beside_either(other, sizeof other, path, "vocab.json", "encoder.json");
-        return open_names(tokenizer, other, path, split, error);
-    }
-    if (text[0] == 10 && file->size > 2 && text[2] == 10)
-        return fail(error, "%s: a vocabulary of SentencePiece, which is not supported; byte-level BPE is", path);
-    return open_ranks(tokenizer, file, path, split, error);
-}
-
 // Finds the file with the vocabulary of a folder. False: there is none.
 static inline bool tokenizer_in_folder(char* path, size_t size, const char* folder) {
-    static const char* const names[] = {"tokenizer.json", "vocab.json", "encoder.json", "tokenizer.model",
-                                        "gpt2_tokenizer.bin"};
+    static const char* const names[] = {"tokenizer.json", "vocab.json"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         if (snprintf(path, size, "%s/%s", folder, names[i]) < (int)size && access(path, F_OK) == 0) return true;
     return false;
 }
 
-// Opens a vocabulary: a file, or a folder with one. split: for files that do not have it; else -1. False:
-// *error has the reason, and there is nothing to free.
-static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, int split, Error* error) {
+// Opens a vocabulary: a file, or a folder with one. False: *error has the reason, and there is nothing to free.
+static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, Error* error) {
+    static const char readable[] = "a tokenizer.json, or a vocab.json with merges.txt beside it";
     memset(tokenizer, 0, sizeof *tokenizer);
     char inside[4096];
     struct stat st;
-    const bool folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    if (folder && !tokenizer_in_folder(inside, sizeof inside, path))
-        return fail(error, "%s: a folder without tokenizer.json, vocab.json, tokenizer.model or gpt2_tokenizer.bin",
-                    path);
     MappedFile file;
-    if (!file_map(&file, folder ? inside : path, error)) return false;
-    const bool ok = open_by_content(tokenizer, &file, folder ? inside : path, split, error);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) {
+        if (!tokenizer_in_folder(inside, sizeof inside, path))
+            return fail(error, "%s: a folder without a vocabulary: %s", path, readable);
+        path = inside;
+    }
+    if (!file_map(&file, path, error)) return false;
+    const bool is_json = file.size > 0 && file.data[0] == '{';
     file_unmap(&file);
-    if (ok && tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // as any split gives the same tokens
-    return ok;
+    if (!is_json) return fail(error, "%s: not a vocabulary that can be read: %s", path, readable);
+    if (!open_json(tokenizer, path, error)) return false;
+    if (tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // as any split gives the same tokens
+    return true;
 }
 
 // ---- Writing a tokenizer.json, which Hugging Face's library loads, too ------------------------------------------

@@ -14,7 +14,6 @@ names when all of them are written. The same texts give the same bytes with any 
 
 typedef struct {
     const char *tokenizer, *data, *out, *field, *delimiter, *document;
-    int split; // choice; -1: the vocabulary's own
     double val;
     int64_t shard, threads, seed;
     bool special, no_document, help;
@@ -194,8 +193,7 @@ static bool run(const TokenizeOptions* options, Error* error) {
     ShardWriter out[2];
     int64_t documents = 0;
     char path[4096];
-    const int split = options->split < 0 ? -1 : SPLIT_GPT2 + options->split;
-    if (!tokenizer_open(&tokenizer, options->tokenizer, split, error)) return false;
+    if (!tokenizer_open(&tokenizer, options->tokenizer, error)) return false;
     texts.field = options->field;
     texts.delimiter = options->delimiter;
     texts.validation = options->val;
@@ -240,7 +238,6 @@ int main(int argc, char** argv) {
     options.shard = 100000000;
     options.threads = usual_threads();
     options.seed = 42;
-    options.split = -1;
     Option table[] = {
         option_heading("from"),
         option_string("data", &options.data, "GLOB",
@@ -248,11 +245,8 @@ int main(int argc, char** argv) {
         option_string("field", &options.field, "NAME", "of a line of .jsonl: where the text is"),
         option_string("delimiter", &options.delimiter, "TEXT", "what stands between two documents in a text"),
         option_heading("by"),
-        option_string(
-            "tokenizer", &options.tokenizer, "PATH",
-            "vocabulary: tokenizer.json, vocab.json beside merges.txt, a tiktoken file, or a folder with one"),
-        option_choice("split", &options.split, "gpt2|llama3|qwen2|cl100k",
-                      "how a text is cut into words, where the vocabulary does not say it"),
+        option_string("tokenizer", &options.tokenizer, "PATH",
+                      "vocabulary: tokenizer.json, vocab.json beside merges.txt, or a folder with one"),
         option_flag("special", &options.special,
                     "special tokens that stand in a text are tokens; otherwise they are text like any other"),
         option_string("document-token", &options.document, "NAME",

@@ -5,13 +5,12 @@ make_tokenizer.py: what the public packages make of short texts, for dev/test/un
     pip install tiktoken tokenizers; python3 dev/test/reference/make_tokenizer.py
 
 Writes to dev/test/reference/: tokenizer_gpt2.json and tokenizer_llama3.json, two vocabularies that Hugging Face's
-trainer makes of TEXT, tokenizer.tiktoken, the tokens of the second as ranks, and tokenizer_cases.txt: lines of the
-split's name, a text in hexadecimal, and its tokens. gpt2, llama3 and qwen2 are by tokenizers (gpt2 also by tiktoken,
-which has to agree), cl100k by tiktoken; "special" are gpt2's with special tokens found. tokenizer_words.txt has the
-words of such texts by tokenizers: the split's name, the text, and the words' lengths in bytes, which show cuts that no
-token of a small vocabulary would cross.
+trainer makes of TEXT, and tokenizer_cases.txt: lines of the split's name, a text in hexadecimal, and its tokens by
+tokenizers (gpt2 also by tiktoken, which has to agree); "special" are gpt2's with special tokens found. Of bytes that
+are no UTF-8 tiktoken merges the words that tokenizers finds. tokenizer_words.txt has the words of such texts by
+tokenizers: the split's name, the text, and the words' lengths in bytes, which show cuts that no token of a small
+vocabulary would cross.
 """
-import base64
 import json
 import os
 import random
@@ -19,7 +18,7 @@ import random
 import tiktoken
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from compare_tokenizers import BYTE, CL100K, CL100K_ONIGURUMA, GPT2, LLAMA3, broken_bytes, drawn
+from compare_tokenizers import BYTE, GPT2, LLAMA3, broken_bytes, drawn
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 QWEN2 = LLAMA3.replace("{1,3}", "")
@@ -83,8 +82,8 @@ def main():
         plain[name] = Tokenizer.from_str(t.to_str())
         plain[name].encode_special_tokens = True
     special = {"<|endoftext|>": max(ranks_of(llama3).values()) + 1}
-    cl100k = tiktoken.Encoding("cl100k", pat_str=CL100K, mergeable_ranks=ranks_of(llama3), special_tokens=special)
-    other = tiktoken.Encoding("gpt2", pat_str=GPT2, mergeable_ranks=ranks_of(gpt2), special_tokens=special)
+    merging, other = (tiktoken.Encoding("it", pat_str=GPT2, mergeable_ranks=ranks_of(t), special_tokens=special)
+                      for t in (llama3, gpt2))
     rng = random.Random(5)
     texts = [line + "\n" for line in TEXT.splitlines()] + [drawn(rng, rng.randrange(1, 12)) for _ in range(150)]
     texts += ["it's IT'S It'\u017f 'ſ 'LL 'Re", "a \n \n  ", "a\n\n b", " \t x", "x\r\n\r\ny", "  1234567 12", "'",
@@ -95,23 +94,19 @@ def main():
             ids = t.encode(text).ids
             lines.append((name, text.encode(), ids))
             assert name != "gpt2" or ids == other.encode_ordinary(text), text
-        lines.append(("cl100k", text.encode(), cl100k.encode_ordinary(text)))
         lines.append(("special", text.encode(), gpt2.encode(text).ids))
     texts += [f"{quote}{ending}{after}" for quote in ("a'", " '", "'") for after in ("", "x", " ", "1", "!")
               for ending in ("s", "t", "m", "d", "re", "ve", "ll", "S", "T", "M", "D", "RE", "Ve", "lL", "\u017f", "r",
                              "v", "l", "le", "x")]
-    words = [(name, t) for t in map(str.encode, texts) for name in ("gpt2", "llama3", "qwen2", "cl100k")]
-    patterns = {"gpt2": GPT2, "llama3": LLAMA3, "qwen2": QWEN2, "cl100k": CL100K_ONIGURUMA}
+    words = [(name, t) for t in map(str.encode, texts) for name in ("gpt2", "llama3", "qwen2")]
+    patterns = {"gpt2": GPT2, "llama3": LLAMA3, "qwen2": QWEN2}
     for _ in range(40):
         data = broken_bytes(rng, drawn(rng, 12) * 2)
         words += [(name, data) for name in patterns]
-        lines.append(("cl100k", data, words_as_bytes(CL100K_ONIGURUMA, data, cl100k)))
+        lines.append(("llama3", data, words_as_bytes(LLAMA3, data, merging)))
         lines.append(("gpt2", data, words_as_bytes(GPT2, data, other)))
     for name, t in (("gpt2", gpt2), ("llama3", llama3)):
         t.save(os.path.join(FOLDER, f"tokenizer_{name}.json"), pretty=False)
-    with open(os.path.join(FOLDER, "tokenizer.tiktoken"), "w", encoding="ascii") as f:
-        for token, rank in sorted(ranks_of(llama3).items(), key=lambda item: item[1]):
-            f.write(f"{base64.b64encode(token).decode()} {rank}\n")
     with open(os.path.join(FOLDER, "tokenizer_cases.txt"), "w", encoding="ascii") as f:
         for name, data, ids in lines:
             f.write(f"{name} {data.hex() or '-'} {' '.join(map(str, ids))}\n")

@@ -7,8 +7,8 @@ by side?
     python3 dev/test/system/compare_tokenizers.py build/encode_file FILE...
 
 Needs: pip install tiktoken tokenizers. FILE: vocabularies as dataloader/tokenizer/vocab_files.h reads them
-(tokenizer.json, vocab.json with merges.txt beside it, *.tiktoken, tokenizer.model); none are shipped. Without any, two
-are made here by Hugging Face's trainer.
+(tokenizer.json, vocab.json with merges.txt beside it); none are shipped. Without any, two are made here by Hugging
+Face's trainer. tiktoken takes part for vocab.json.
 
 Texts, more than 10 MB: what is on this machine of languages (/usr/share), code (/usr/include, Python's own), then every
 character of Unicode alone and between others, characters drawn at random from classes that the expressions tell apart,
@@ -16,7 +16,6 @@ and bytes that are not UTF-8. The peers take only text: each broken byte goes to
 which is neither letter nor number, for tokenizers to cut the text into words; of the words tiktoken merges the bytes
 that they were. One line a check; last "N passed, N failed".
 """
-import base64
 import glob
 import gzip
 import json
@@ -37,11 +36,6 @@ from checks import check, finish
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| "
           r"?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
-CL100K = (r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| "
-          r"?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|\s+(?!\S)|\s")
-CL100K_ONIGURUMA = LLAMA3.replace(r"\s*[\r\n]+", r"\s+\z|\s*[\r\n]+")  # as tokenizers' engine needs it
-PATTERNS = {"gpt2": GPT2, "llama3": LLAMA3, "cl100k": CL100K}
-FAMILIES = {50256: ("gpt2", 50257), 50281: ("gpt2", 50281), 100256: ("cl100k", 100277), 128000: ("llama3", 128256)}
 
 
 
@@ -140,17 +134,12 @@ class Peer:
 
     def __init__(self, path):
         self.path, self.peers, self.bytes_of, self.special = path, {}, None, {}
-        with open(path, "rb") as f:
-            head = f.read(1)
-        if head == b"{":
-            with open(path, encoding="utf-8") as f:
-                data = json.load(f)
-            if isinstance(data.get("model"), dict):  # "model" is a token, too
-                self.from_tokenizer_json(data)
-            else:
-                self.from_names(data)
+        with open(path, encoding="utf-8") as f:
+            data = json.load(f)
+        if isinstance(data.get("model"), dict):  # "model" is a token, too
+            self.from_tokenizer_json(data)
         else:
-            self.from_ranks()
+            self.from_names(data)
 
     def use_hugging_face(self, tokenizer):
         self.hugging_face = tokenizer
@@ -159,41 +148,25 @@ class Peer:
         self.peers["tokenizers"] = lambda text: plain.encode(text, add_special_tokens=False).ids
         self.special_peer = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
-    def use_tiktoken(self, split, ranks, special):
-        encoding = tiktoken.Encoding("it", pat_str=PATTERNS[split], mergeable_ranks=ranks, special_tokens=special)
+    def use_tiktoken(self, ranks, special):
+        encoding = tiktoken.Encoding("it", pat_str=GPT2, mergeable_ranks=ranks, special_tokens=special)
         self.peers["tiktoken"] = encoding.encode_ordinary
         self.special_peer = lambda text: encoding.encode(text, allowed_special="all")
         self.word = encoding.encode_single_token, encoding
 
     def from_tokenizer_json(self, data):
-        self.split = "gpt2" if data["pre_tokenizer"]["type"] == "ByteLevel" else "llama3"
         self.use_hugging_face(tokenizers.Tokenizer.from_file(self.path))
         merges = [m.split(" ") if isinstance(m, str) else m for m in data["model"]["merges"]]
         self.bytes_of = data["model"]["vocab"], merges
 
     def from_names(self, names):
-        self.split = "gpt2"
         folder = os.path.dirname(self.path)
-        merges = next(p for n in ("merges.txt", "vocab.bpe") if os.path.exists(p := os.path.join(folder, n)))
-        t = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(self.path, merges))
+        t = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(self.path, os.path.join(folder, "merges.txt")))
         t.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
         t.add_special_tokens(["<|endoftext|>"])
         self.use_hugging_face(t)
         ranks = {bytes(BYTE[c] for c in name): i for name, i in names.items() if name != "<|endoftext|>"}
-        self.use_tiktoken("gpt2", ranks, {"<|endoftext|>": 50256})
-
-    def from_ranks(self):
-        with open(self.path, "rb") as f:
-            ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in f if line.strip())}
-        count = max(ranks.values()) + 1
-        self.split, _ = FAMILIES[count]
-        special = {50256: {"<|endoftext|>": 50256}, 50281: {"<|endoftext|>": 50256},
-                   100256: {"<|endoftext|>": 100257, "<|fim_prefix|>": 100258, "<|fim_middle|>": 100259,
-                            "<|fim_suffix|>": 100260,
-                            "<|endofprompt|>": 100276},
-                   128000: {"<|begin_of_text|>": 128000, "<|end_of_text|>": 128001, "<|start_header_id|>": 128006,
-                            "<|end_header_id|>": 128007, "<|eot_id|>": 128009}}[count]
-        self.use_tiktoken(self.split, ranks, special)
+        self.use_tiktoken(ranks, {"<|endoftext|>": 50256})
 
 
 def made_vocabularies(folder):
@@ -219,7 +192,7 @@ def made_vocabularies(folder):
 
 class Ours:
     def __init__(self, program, path, folder):
-        self.command, self.text = [program, path, "-"], os.path.join(folder, "text")
+        self.command, self.text = [program, path], os.path.join(folder, "text")
 
     def __call__(self, data, *more):
         with open(self.text, "wb") as f:
@@ -249,8 +222,7 @@ def compare_broken(ours, peer, data):
     encoding = peer.word[1]
     private = {0xDC00 + b: 0xF0000 + b for b in range(128, 256)}
     text = data.decode("utf-8", "surrogateescape").translate(private)
-    pattern = CL100K_ONIGURUMA if peer.split == "cl100k" else PATTERNS[peer.split]
-    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated", False)
+    split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(GPT2), "isolated", False)
     back = {c: b for b, c in private.items()}
     words = [w.translate(back).encode("utf-8", "surrogateescape") for w, _ in split.pre_tokenize_str(text)]
     memory = {}

@@ -31,7 +31,7 @@ shard() { tail -c +1025 "$1" | od -A n -v -t u2 -w2 | tr -d ' ' | tr '\n' ' '; }
 # The tokens of standard input, by the program that the comparison with the public packages uses.
 tokens() {
     cat >"$folder/text"
-    "${BUILD:-build}/encode_file" "$gpt2" - "$folder/text" 2>/dev/null | od -A n -v -t d4 -w4 | tr -d ' ' | tr '\n' ' '
+    "${BUILD:-build}/encode_file" "$gpt2" "$folder/text" 2>/dev/null | od -A n -v -t d4 -w4 | tr -d ' ' | tr '\n' ' '
 }
 
 same() { [ "$1" = "$2" ] || { echo "      $1" | head -c 300; echo "      $2" | head -c 300; false; }; }
@@ -105,6 +105,6 @@ check "a document token that is not there" refused "has no special token of this
 check "nothing left to validate on" refused "no document is left to validate on" --data "$folder/x.jsonl" --val 0.000001
 check "shards that are there already" refuses "" tokenize --data "$folder/one.txt" --out "$folder/a"
 check "are not touched" cmp "$folder/a/train_000000.bin" "$folder/b/train_000000.bin"
-check "a wrong vocabulary" refuses Makefile:1 tokenize --tokenizer Makefile --data Makefile --out "$folder/w"
-
+check "a wrong vocabulary" refuses "Makefile: not a vocabulary" tokenize --tokenizer Makefile --data Makefile \
+    --out "$folder/w"
 finish

@@ -1,8 +1,7 @@
 /*
 encode_file.c: the tokens of a file, for dev/test/system/compare_tokenizers.py.
 
-    encode_file VOCABULARY SPLIT FILE [special] [ROUNDS]      SPLIT: gpt2, llama3, qwen2, cl100k, or - where the
-                                                              vocabulary says it
+    encode_file VOCABULARY FILE [special] [ROUNDS]
 
 Prints the tokens as int32 in the machine's order to standard output, and seconds (the best of ROUNDS, on one thread) to
 standard error.
@@ -11,21 +10,19 @@ standard error.
 
 int main(int argc, char** argv) {
     process.name = "encode_file";
-    if (argc < 4) die_usage("encode_file VOCABULARY SPLIT FILE [special] [ROUNDS]");
+    if (argc < 3) die_usage("encode_file VOCABULARY FILE [special] [ROUNDS]");
     Error error;
     Tokenizer t;
     MappedFile file;
-    int split = -1, rounds = 1;
+    int rounds = 1;
     bool special = false;
-    for (int i = 0; i < SPLIT_KINDS; i++)
-        if (strcmp(argv[2], split_names[i]) == 0) split = i;
-    for (int i = 4; i < argc; i++) {
+    for (int i = 3; i < argc; i++) {
         if (strcmp(argv[i], "special") == 0)
             special = true;
         else
             rounds = atoi(argv[i]);
     }
-    if (!tokenizer_open(&t, argv[1], split, &error) || !file_map(&file, argv[3], &error)) die("%s", error.text);
+    if (!tokenizer_open(&t, argv[1], &error) || !file_map(&file, argv[2], &error)) die("%s", error.text);
     TokenList list = {NULL, 0, 0};
     double best = INFINITY;
     for (int i = 0; i < rounds; i++) {

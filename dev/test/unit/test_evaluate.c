@@ -286,7 +286,7 @@ static void test_bytes(const char* path) {
     Tokenizer tokenizer;
     Evaluations list;
     Error error;
-    if (!tokenizer_open(&tokenizer, REFERENCE "tokenizer_gpt2.json", -1, &error)) die("%s", error.text);
+    if (!tokenizer_open(&tokenizer, REFERENCE "tokenizer_gpt2.json", &error)) die("%s", error.text);
     const int special = tokenizer.document;
     const uint16_t tokens[] = {70, (uint16_t)special, 300, 0, (uint16_t)special, 65, 301};
     int64_t bytes = 0;

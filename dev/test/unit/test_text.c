@@ -103,7 +103,7 @@ int main(void) {
     alarm(120); // a hang is a failure
     Tokenizer gpt2;
     Error error;
-    if (!tokenizer_open(&gpt2, "dev/test/reference/tokenizer_gpt2.json", -1, &error)) die("%s", error.text);
+    if (!tokenizer_open(&gpt2, "dev/test/reference/tokenizer_gpt2.json", &error)) die("%s", error.text);
     folder_begin("test_text");
     test_jsonl();
     test_text(&gpt2);

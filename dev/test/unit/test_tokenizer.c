@@ -22,10 +22,10 @@ static const char* in_folder(const char* name) {
 
 static const char* write_in_folder(const char* name, const char* text) { return write_text(in_folder(name), text); }
 
-static Tokenizer open_or_die(const char* path, int split) {
+static Tokenizer open_or_die(const char* path) {
     Tokenizer t;
     Error error;
-    if (!tokenizer_open(&t, path, split, &error)) die("%s", error.text);
+    if (!tokenizer_open(&t, path, &error)) die("%s", error.text);
     return t;
 }
 
@@ -141,7 +141,7 @@ static void test_characters(void) {
 
 // ---- Beside the public packages ---------------------------------------------------------------------------------
 
-enum { GPT2, LLAMA3, QWEN2, CL100K, KINDS };
+enum { GPT2, LLAMA3, QWEN2, KINDS };
 
 static int hex_digit(int c) { return c >= 'a' ? c - 'a' + 10 : c - '0'; }
 
@@ -155,7 +155,7 @@ typedef struct {
 } Case;
 
 static void read_case(Case* c, const unsigned char* line, size_t size) {
-    static const char* const names[] = {"gpt2", "llama3", "qwen2", "cl100k", "special"};
+    static const char* const names[] = {"gpt2", "llama3", "qwen2", "special"};
     char* copy = strndup((const char*)line, size);
     if (!copy) die("out of memory");
     char* at = strchr(copy, ' ');
@@ -171,7 +171,7 @@ static void read_case(Case* c, const unsigned char* line, size_t size) {
 
 // The words of texts as tokenizers finds them.
 static void test_words(void) {
-    static const SplitKind splits[KINDS] = {SPLIT_GPT2, SPLIT_LLAMA3, SPLIT_QWEN2, SPLIT_CL100K};
+    static const SplitKind splits[KINDS] = {SPLIT_GPT2, SPLIT_LLAMA3, SPLIT_QWEN2};
     static Case c;
     int counted[KINDS] = {0}, wrong[KINDS] = {0};
     MappedFile file;
@@ -197,9 +197,8 @@ static void test_words(void) {
 
 static void test_reference(void) {
     // Qwen's split is that of the second file, said otherwise
-    Tokenizer t[KINDS] = {
-        open_or_die(REFERENCE "tokenizer_gpt2.json", -1), open_or_die(REFERENCE "tokenizer_llama3.json", -1),
-        open_or_die(REFERENCE "tokenizer_llama3.json", -1), open_or_die(REFERENCE "tokenizer.tiktoken", SPLIT_CL100K)};
+    Tokenizer t[KINDS] = {open_or_die(REFERENCE "tokenizer_gpt2.json"), open_or_die(REFERENCE "tokenizer_llama3.json"),
+                          open_or_die(REFERENCE "tokenizer_llama3.json")};
     check(t[GPT2].split == SPLIT_GPT2 && t[LLAMA3].split == SPLIT_LLAMA3, "a tokenizer.json says how a text is split");
     t[QWEN2].split = SPLIT_QWEN2;
     Encoder e[KINDS];
@@ -224,7 +223,7 @@ static void test_reference(void) {
     }
     file_unmap(&file);
     static const char* const what[] = {"gpt2: tokenizers and tiktoken", "llama3: tokenizers", "qwen2: tokenizers",
-                                       "cl100k: tiktoken", "special tokens: tokenizers"};
+                                       "special tokens: tokenizers"};
     for (int i = 0; i <= KINDS; i++)
         check(counted[i] > 100 && wrong[i] == 0, "%-32s %d texts, %d of them differ", what[i], counted[i], wrong[i]);
     check(broken == 0, "all of them come back byte by byte");
@@ -307,16 +306,17 @@ static void test_properties(const char* what, const Tokenizer* t, int rounds) {
 }
 
 static void test_definition(bool brief) {
-    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json", -1),
-              ranks = open_or_die(REFERENCE "tokenizer.tiktoken", SPLIT_CL100K), bytes;
+    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json"), whole = open_or_die(REFERENCE "tokenizer_llama3.json"),
+              bytes;
     tokenizer_bytes(&bytes);
+    whole.whole_words = true;
     for (int split = SPLIT_GPT2; split < SPLIT_KINDS; split++) {
         char what[64];
         t.split = (SplitKind)split;
         snprintf(what, sizeof what, "merges, split %s", split_names[split]);
         test_properties(what, &t, brief ? 30 : 200);
     }
-    test_properties("ranks", &ranks, brief ? 30 : 200);
+    test_properties("whole words", &whole, brief ? 30 : 200);
     unsigned char s[256];
     TokenList list = {NULL, 0, 0};
     bool same = true;
@@ -326,7 +326,7 @@ static void test_definition(bool brief) {
     check(list.count == 256 && same, "without a vocabulary, a byte is its own token");
     token_list_free(&list);
     tokenizer_free(&t);
-    tokenizer_free(&ranks);
+    tokenizer_free(&whole);
     tokenizer_free(&bytes);
 }
 
@@ -406,7 +406,7 @@ static void test_made_by_hand(void) {
 static void test_long_words(void) {
     const size_t n = 1 << 20;
     unsigned char* s = (unsigned char*)checked_malloc(n, "a long word");
-    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json", -1);
+    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json");
     TokenList list = {NULL, 0, 0};
     memset(s, 'a', n);
     encode(&list, &t, s, n, false);
@@ -419,69 +419,12 @@ static void test_long_words(void) {
 // ---- Files ------------------------------------------------------------------------------------------------------
 
 // part: of the error, "" where it does not matter.
-static void check_refused(const char* path, int split, const char* what, const char* part) {
+static void check_refused(const char* path, const char* what, const char* part) {
     Tokenizer t;
     Error error = {""};
-    const bool opened = tokenizer_open(&t, path, split, &error);
+    const bool opened = tokenizer_open(&t, path, &error);
     check(!opened && *error.text && strstr(error.text, part), "%s: %s", what, opened ? "is read" : error.text);
     if (opened) tokenizer_free(&t);
-}
-
-// A vocabulary of GPT-2's size: the bytes, then pairs of them.
-static void made_up_token(unsigned char* out, size_t* n, int i) {
-    *n = i < 256 ? 1 : 2;
-    out[0] = (unsigned char)(i < 256 ? i : (i - 256) / 256);
-    out[1] = (unsigned char)i;
-}
-
-static void put_base64(FILE* f, const unsigned char* s, size_t n) {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    const unsigned a = s[0], b = n > 1 ? s[1] : 0;
-    fprintf(f, "%c%c%c=", digits[a >> 2], digits[(a & 3) << 4 | b >> 4], n > 1 ? digits[(b & 15) << 2] : '=');
-}
-
-// The same vocabulary as a file of tiktoken's and of llm.c's: its size says that it is GPT-2's.
-static void test_families(void) {
-    const char *ranks_path = in_folder("r50k"), *llmc_path = in_folder("llmc.bin");
-    FILE *ranks = fopen(ranks_path, "w"), *llmc = fopen(llmc_path, "wb");
-    if (!ranks || !llmc) die("cannot write to %s", folder);
-    const uint32_t header[256] = {20240328, 2, 50257, 50256};
-    fwrite(header, sizeof header, 1, llmc);
-    for (int i = 0; i < 50256; i++) {
-        unsigned char s[2];
-        size_t n;
-        made_up_token(s, &n, i);
-        put_base64(ranks, s, n);
-        fprintf(ranks, " %d\n", i);
-        fputc((int)n, llmc);
-        fwrite(s, 1, n, llmc);
-    }
-    fputc(13, llmc);
-    fputs("<|endoftext|>", llmc);
-    fclose(ranks);
-    fclose(llmc);
-    Tokenizer a = open_or_die(ranks_path, -1), b = open_or_die(llmc_path, -1);
-    check(a.vocab == 50257 && a.split == SPLIT_GPT2 && a.document == 50256 && a.merge_count == 50000,
-          "50256 ranks are GPT-2's");
-    check(same_tokenizer(&a, &b), "llm.c's file of the same tokens");
-    struct stat st;
-    if (stat(llmc_path, &st) != 0 || truncate(llmc_path, st.st_size - 3) != 0) die("cannot cut %s", llmc_path);
-    check_refused(llmc_path, -1, "llm.c: the last token is cut off", "50256");
-    TokenList list = {NULL, 0, 0};
-    const unsigned char text[] = "ab<|endoftext|>c";
-    encode(&list, &a, text, 16, true);
-    check(list.count == 3 && list.token[0] == 256 + 'a' * 256 + 'b' && list.token[1] == 50256 && list.token[2] == 'c',
-          "tokens of such a vocabulary");
-    Error error;
-    const char* saved = in_folder("saved.json");
-    if (!tokenizer_save(&a, saved, &error)) die("%s", error.text);
-    Tokenizer c = open_or_die(saved, -1);
-    check(a.vocab == c.vocab && a.merge_count == c.merge_count && c.whole_words && c.document == 50256,
-          "it is written as a tokenizer.json");
-    token_list_free(&list);
-    tokenizer_free(&a);
-    tokenizer_free(&b);
-    tokenizer_free(&c);
 }
 
 static void test_saving(void) {
@@ -489,18 +432,18 @@ static void test_saving(void) {
     Error error;
     for (int i = 0; i < 2; i++)
         for (int split = SPLIT_GPT2; split < SPLIT_KINDS; split++) {
-            Tokenizer t = open_or_die(paths[i], -1);
+            Tokenizer t = open_or_die(paths[i]);
             t.split = (SplitKind)split;
             t.whole_words = split % 2 == 0;
             const char* path = in_folder("again.json");
             if (!tokenizer_save(&t, path, &error)) die("%s", error.text);
-            Tokenizer again = open_or_die(path, -1);
+            Tokenizer again = open_or_die(path);
             check(same_tokenizer(&t, &again), "written and read again: %s with the split %s", paths[i],
                   split_names[split]);
             tokenizer_free(&t);
             tokenizer_free(&again);
         }
-    Tokenizer t = open_or_die(paths[0], -1);
+    Tokenizer t = open_or_die(paths[0]);
     check(!tokenizer_save(&t, in_folder("nowhere/x.json"), &error), "no folder: %s", error.text);
     struct stat st;
     check(!tokenizer_save(&t, "/dev/full", &error) && stat("/dev/full", &st) == 0 && S_ISCHR(st.st_mode),
@@ -545,19 +488,16 @@ static void write_two_files(const char* vocab_end, const char* merges_begin, con
 }
 
 static void test_two_files(void) {
-    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json", -1);
+    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json");
     write_two_files("}", "#version: 0.2\n", "");
-    Tokenizer by_vocab = open_or_die(in_folder("vocab.json"), -1), by_merges = open_or_die(in_folder("merges.txt"), -1),
-              by_folder = open_or_die(folder, -1);
+    Tokenizer by_vocab = open_or_die(in_folder("vocab.json")), by_folder = open_or_die(folder);
     // "<|endoftext|>" is a name among the others here, so that it is found by its bytes: the one difference
     check(by_vocab.vocab == t.vocab && by_vocab.merge_count == t.merge_count && by_vocab.document == t.document,
           "vocab.json and merges.txt");
-    check(same_tokenizer(&by_vocab, &by_merges) && same_tokenizer(&by_vocab, &by_folder),
-          "either file, or the folder, is named");
+    check(same_tokenizer(&by_vocab, &by_folder), "the file, or the folder, is named");
     test_properties("two files", &by_vocab, 20);
     tokenizer_free(&t);
     tokenizer_free(&by_vocab);
-    tokenizer_free(&by_merges);
     tokenizer_free(&by_folder);
 }
 
@@ -578,7 +518,7 @@ static void check_json(const char* from, const char* to, const char* part) {
     fwrite(at + strlen(from), 1, file.size - (size_t)(at - file.data) - strlen(from), f);
     fclose(f);
     file_unmap(&file);
-    check_refused(path, -1, to, part);
+    check_refused(path, to, part);
 }
 
 // A tokenizer.json with something else in place of a text.
@@ -610,51 +550,31 @@ static const char* const wrong_json[][2] = {
     {"\"vocab\":{", "\"vocab\":{,"},
 };
 
-// Files of tiktoken, read with this split; -1: none.
-static const struct {
-    const char* text;
-    int split;
-    const char* part; // of the error
-} wrong_ranks[] = {
-    {"IQ== 0\nIg==\n", -1, ""},           {"IQ== 0\nIg== 0\n", -1, "ranks:2:"},
-    {"IQ== 0\nI=g= 1\n", -1, "ranks:2:"}, {"IQ= 0\n", -1, ""},
-    {"IQ== 4194304\n", -1, ""},           {"IQ== -1\n", -1, ""},
-    {"IQ== 0\nIg== 1\n", -1, ""},         {"IQ== 0\nIQ== 1\n", SPLIT_GPT2, "0 and 1"},
-    {"IQ== 0\nIg== 1\n", SPLIT_GPT2, ""},
-};
-
 static void test_wrong_files(void) {
-    check_refused(in_folder("nothing"), -1, "a file that is not there", "");
-    check_refused("dev/test", -1, "a folder without one", "");
-    check_refused(write_in_folder("empty", " \n"), -1, "an empty file", "");
-    check_refused(write_in_folder("sp", "\n\x0e\n\x05<unk>"), -1, "SentencePiece", "");
+    check_refused(in_folder("nothing"), "a file that is not there", "");
+    check_refused("dev/test", "a folder without one", "");
+    check_refused(write_in_folder("other", ""), "an empty file", "tokenizer.json");
+    check_refused(write_in_folder("other", "\n\x0e\n\x05<unk>"), "SentencePiece", "tokenizer.json");
+    check_refused(write_in_folder("other", "IQ== 0\nIg== 1\n"), "tiktoken", "tokenizer.json");
     for (size_t i = 0; i < sizeof wrong_json / sizeof wrong_json[0]; i++)
         check_json(wrong_json[i][0], wrong_json[i][1], "");
     check_json("\"id\":377", "\"id\":37", "another name");
-    check_refused(REFERENCE "tokenizer_gpt2.json", SPLIT_GPT2, "a split that the file says itself", "");
     write_two_files("", "", "");
-    check_refused(in_folder("vocab.json"), -1, "vocab.json that is cut off", "");
+    check_refused(in_folder("vocab.json"), "vocab.json that is cut off", "");
     write_two_files("}", "#version: 0.2\n", "a b c\n");
-    check_refused(in_folder("vocab.json"), -1, "a merge of three", "");
+    check_refused(in_folder("vocab.json"), "a merge of three", "");
     write_two_files("}", "#version: 0.2\n\n", "");
-    check_refused(in_folder("merges.txt"), -1, "an empty line", "");
+    check_refused(in_folder("vocab.json"), "an empty line", "");
+    check_refused(in_folder("merges.txt"), "merges.txt, in place of vocab.json", "vocab.json");
     unlink(in_folder("merges.txt"));
-    check_refused(in_folder("vocab.json"), -1, "vocab.json alone", "");
+    check_refused(in_folder("vocab.json"), "vocab.json alone", "");
     unlink(in_folder("vocab.json"));
-    for (size_t i = 0; i < sizeof wrong_ranks / sizeof wrong_ranks[0]; i++)
-        check_refused(write_in_folder("ranks", wrong_ranks[i].text), wrong_ranks[i].split, wrong_ranks[i].text,
-                      wrong_ranks[i].part);
-    uint32_t header[300] = {20240328, 2, 50257, 50256};
-    check_refused(write_bytes(in_folder("llmc"), header, 1000), -1, "llm.c: cut off in the header", "");
-    check_refused(write_bytes(in_folder("llmc"), header, sizeof header), -1, "llm.c: cut off", "token 0");
-    header[1] = 3;
-    check_refused(write_bytes(in_folder("llmc"), header, sizeof header), -1, "llm.c: a version of the future", "");
 }
 
 // ---- What a terminal gets ---------------------------------------------------------------------------------------
 
 static void test_writer(void) {
-    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json", -1);
+    Tokenizer t = open_or_die(REFERENCE "tokenizer_gpt2.json");
     const unsigned char text[] = "a\xE4\xB8\xAD\xC2\x9B\xC2\xA1\x01\xE4\xB8z\n\xFF\xF0\x9F\x98\x80\xF0\x8A\x84\x8E\xED"
                                  "\xA0\x80\xF4\x90\x80\x80<|endoftext|>";
     TokenList list = {NULL, 0, 0};
@@ -687,13 +607,11 @@ int main(int argc, char** argv) {
     test_crowded_cache();
     test_made_by_hand();
     test_long_words();
-    test_families();
     test_saving();
     test_two_files();
     test_wrong_files();
     test_writer();
-    static const char* const written[] = {"r50k",  "llmc.bin", "saved.json", "again.json", "wrong.json",
-                                          "empty", "sp",       "ranks",      "llmc"};
+    static const char* const written[] = {"again.json", "wrong.json", "other"};
     for (size_t i = 0; i < sizeof written / sizeof written[0]; i++) unlink(in_folder(written[i]));
     rmdir(folder);
     return test_end();
