@@ -4,7 +4,6 @@ convert files.
 
     --export FOLDER     config.json and model.safetensors, as transformers loads them, and the files beside them
                         (checkpoint/hub_files.h)
-    --export FILE.bin   llm.c's weights (checkpoint/llmc_format.h)
 
     every rank    export_name       the temporary name, PATH.tmp-NUMBER; rank 0 has chosen the number
     rank 0        export_begin      makes it, with the file at its final size
@@ -18,12 +17,10 @@ whether all have succeeded. An existing PATH is never replaced, and no other fil
 #pragma once
 
 #include "save.h"
-#include "llmc_format.h"
 
 typedef struct {
     const char* path;
-    char temporary[CHECKPOINT_PATH], file[CHECKPOINT_PATH]; // file is temporary or a file in it
-    bool llmc;
+    char temporary[CHECKPOINT_PATH], file[CHECKPOINT_PATH]; // file is in the folder temporary
     SafeDtype dtype;
 } Export;
 
@@ -37,7 +34,7 @@ static bool export_parent(char folder[CHECKPOINT_PATH], const char* path, Error*
 // All ranks: sets the temporary names.
 static bool export_name(Export* job, uint64_t number, Error* error) {
     return checkpoint_path(job->temporary, error, "%s.tmp-%llx", job->path, (unsigned long long)number) &&
-           checkpoint_path(job->file, error, job->llmc ? "%s" : "%s/model.safetensors", job->temporary);
+           checkpoint_path(job->file, error, "%s/model.safetensors", job->temporary);
 }
 
 // Refuses formats that cannot be written, by the ending of the file's name.
@@ -45,6 +42,7 @@ static bool export_check_ending(const char* path, Error* error) {
     static const struct {
         const char *ending, *what;
     } others[] = {{".safetensors", "a folder is written, with model.safetensors in it"},
+                  {".bin", "a folder is written, with model.safetensors in it"},
                   {".gguf", "a folder is written, of which llama.cpp's convert_hf_to_gguf.py makes such a file"},
                   {".ggml", "a folder is written, of which llama.cpp's convert_hf_to_gguf.py makes a .gguf"},
                   {".onnx", "a folder is written, of which optimum-cli export onnx makes such a file"},
@@ -52,24 +50,18 @@ static bool export_check_ending(const char* path, Error* error) {
                   {".pth", "a folder is written, with safetensors that torch loads through transformers"}};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
         if (name_ends_with(path, others[i].ending))
-            return fail(error, "--export %.512s: %s; name the folder, or a file of llm.c's .bin", path, others[i].what);
+            return fail(error, "--export %.512s: %s; name the folder", path, others[i].what);
     }
     return true;
 }
 
 // All ranks: whether a model can be written to path, which must not exist.
-static bool export_open(Export* job, const char* path, bool bf16, const ModelConfig* model, const CaatConfig* caat,
-                        Error* error) {
+static bool export_open(Export* job, const char* path, bool bf16, Error* error) {
     struct stat st;
-    Error why;
     memset(job, 0, sizeof *job);
     job->path = path;
     job->dtype = bf16 ? SAFE_BF16 : SAFE_F32;
-    job->llmc = name_ends_with(path, ".bin");
     if (!export_check_ending(path, error)) return false;
-    if (job->llmc && !llmc_check(model, &why)) return fail(error, "--export %.512s: %.400s", path, why.text);
-    if (job->llmc && caat->ranks)
-        return fail(error, "--export %s: llm.c's models have no partial sums (--caat-fraction)", path);
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: drop the last /", path);
     if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
     if (!export_parent(job->file, path, error)) return false;
@@ -83,16 +75,16 @@ static bool export_open(Export* job, const char* path, bool bf16, const ModelCon
 static bool export_file_layout(SafeTensorsLayout* file_layout, int64_t* offset, const Export* job,
                                const ModelConfig* model, Error* error) {
     const SafeMetadata about = {"format", "pt"}; // transformers requires it
-    int n;
-    Tensor* tensors = llmc_tensors(model, &n);
+    const int n = model_tensors(NULL, model);
+    Tensor* tensors = (Tensor*)checked_malloc((size_t)n * sizeof *tensors, "the list of tensors");
+    model_tensors(tensors, model);
     SafeTensor* list = (SafeTensor*)checked_calloc((size_t)n, sizeof *list, "the list of tensors");
     for (int i = 0; i < n; i++) {
         list[i].name = tensors[i].name;
         list[i].dtype = job->dtype;
         list[i].ndim = tensor_file_shape(list[i].shape, &tensors[i]);
     }
-    const bool ok = job->llmc ? llmc_file_layout(file_layout, list, model, job->dtype, error)
-                              : safetensors_layout(file_layout, list, n, &about, 1, error);
+    const bool ok = safetensors_layout(file_layout, list, n, &about, 1, error);
     for (int i = 0; i < n; i++) offset[i] = list[i].offset;
     free(list);
     free(tensors);
@@ -100,12 +92,7 @@ static bool export_file_layout(SafeTensorsLayout* file_layout, int64_t* offset, 
 }
 
 // Rank 0, if a rank has failed after export_begin: removes the temporary files.
-static void export_abandon(const Export* job) {
-    if (job->llmc)
-        unlink(job->temporary);
-    else
-        checkpoint_remove(job->temporary);
-}
+static void export_abandon(const Export* job) { checkpoint_remove(job->temporary); }
 
 // Rank 0, first: makes the temporary files. If it fails, nothing is left behind.
 static bool export_begin(const Export* job, const ModelConfig* model, Error* error) {
@@ -116,10 +103,7 @@ static bool export_begin(const Export* job, const ModelConfig* model, Error* err
     bool ok = export_file_layout(&file_layout, offset, job, model, error);
     free(offset);
     if (!ok) return false;
-    const int fd = job->llmc ? open(job->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
-    ok = fd >= 0 || (!job->llmc && mkdir(job->temporary, 0777) == 0) ||
-         fail(error, "%s: cannot make it: %s", job->temporary, strerror(errno));
-    if (fd >= 0) close(fd);
+    ok = mkdir(job->temporary, 0777) == 0 || fail(error, "%s: cannot make it: %s", job->temporary, strerror(errno));
     if (ok && !safetensors_create(&file, job->file, &file_layout, error)) {
         export_abandon(job);
         ok = false;
@@ -130,14 +114,13 @@ static bool export_begin(const Export* job, const ModelConfig* model, Error* err
 }
 
 // Writes the slices of a bucket that this rank owns. values: the bucket's elements.
-static bool export_bucket(RunWriter* runs, const Export* job, const Layout* layout, int bucket, const int64_t* offset,
-                          const float* values, Error* error) {
+static bool export_bucket(RunWriter* runs, const Layout* layout, int bucket, const int64_t* offset, const float* values,
+                          Error* error) {
     const Bucket* b = &layout->bucket[bucket];
     for (int i = b->first; i < b->first + b->slices; i++) {
-        Slice slice = layout->slices[i];
-        slice.tensor.transposed &= !job->llmc;
-        if (slice_is_owned(&slice, layout) &&
-            !slice_write(runs, offset[slice.index], values + (slice.offset - b->offset), &slice, error))
+        const Slice* slice = &layout->slices[i];
+        if (slice_is_owned(slice, layout) &&
+            !slice_write(runs, offset[slice->index], values + (slice->offset - b->offset), slice, error))
             return false;
     }
     return run_writer_flush(runs, error);
@@ -157,7 +140,7 @@ static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* ro
     RunWriter runs = {&file, buffer, 0, 0, 0, "the weight", job->dtype};
     for (int b = 0; b < layout->buckets; b++) {
         const float* whole = whole_values(stage, b, stage_values(stage, 0), copy);
-        if (ok && writes_bucket(&layout->mesh, b, -1)) ok = export_bucket(&runs, job, layout, b, offset, whole, error);
+        if (ok && writes_bucket(&layout->mesh, b, -1)) ok = export_bucket(&runs, layout, b, offset, whole, error);
         heartbeat_background(row);
     }
     Error late; // the first error is the one that is reported
@@ -171,10 +154,9 @@ static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* ro
 static bool export_publish(const Export* job, const ModelConfig* model, const CaatConfig* caat, const HubFiles* files,
                            Error* error) {
     char path[CHECKPOINT_PATH];
-    bool ok =
-        job->llmc || (checkpoint_path(path, error, "%s/config.json", job->temporary) &&
-                      checkpoint_write_config(path, model, caat, job->dtype, files->config, error) &&
-                      checkpoint_write_hub_files(job->temporary, files, error) && folder_sync(job->temporary, error));
+    bool ok = checkpoint_path(path, error, "%s/config.json", job->temporary) &&
+              checkpoint_write_config(path, model, caat, job->dtype, files->config, error) &&
+              checkpoint_write_hub_files(job->temporary, files, error) && folder_sync(job->temporary, error);
     if (!ok) export_abandon(job);
     ok = ok && (rename_new(job->temporary, job->path) ||
                 fail(error, "--export %.480s: cannot be given its name: %s; the weights are in %.480s", job->path,

@@ -1,16 +1,15 @@
 /*
-checkpoint/pretrained.h: weights to start from (--init): a safetensors file, a folder with one or with shards and their
-index, or llm.c's weights. Names and shapes are Hugging Face's.
+checkpoint/pretrained.h: weights to start from (--init): a safetensors file, or a folder with one or with shards and
+their index. Names and shapes are Hugging Face's.
 
     checkpoint_find_weights   whether there are weights; the error names a remedy
-    checkpoint_model          the shape of the model, from config.json or llm.c's header
+    checkpoint_model          the shape of the model, from config.json
     checkpoint_init           reads this rank's slices
     checkpoint_sample         a fingerprint of the weights, for ranks to compare
 */
 #pragma once
 
 #include "checkpoint.h"
-#include "llmc_format.h"
 
 // Whether a tensor of published files is not a weight of the model: a constant, or the copy of a tied embedding.
 static inline bool checkpoint_ignores(const char* name, const ModelConfig* model) {
@@ -51,28 +50,14 @@ static inline bool checkpoint_check_names(const SafeTensorsModel* file, const Mo
     return ok;
 }
 
-// The shape of the weights to start from, by a folder's config.json or the header of llm.c's weights. A safetensors
-// file, and a folder without config.json, do not have it (*known).
+// The shape of the weights to start from, by a folder's config.json. A safetensors file, and a folder without
+// config.json, do not have it (*known).
 static inline bool checkpoint_model(ModelConfig* model, bool* known, const char* path, Error* error) {
-    *known = true;
-    if (llmc_is_file(path)) {
-        SafeTensorsModel file;
-        if (!llmc_open(&file, model, path, error)) return false;
-        safetensors_model_close(&file);
-        return true;
-    }
     char* config = safe_join(path, "config.json");
     *known = access(config, F_OK) == 0;
     const bool ok = !*known || config_read(model, config, error);
     free(config);
     return ok;
-}
-
-// Opens weights to start from. *transposed: some matrices are (in, out), as in Hugging Face's GPT-2.
-static inline bool checkpoint_open_weights(SafeTensorsModel* file, bool* transposed, const char* path, Error* error) {
-    ModelConfig model = {};
-    *transposed = !llmc_is_file(path);
-    return *transposed ? safetensors_model_open(file, path, error) : llmc_open(file, &model, path, error);
 }
 
 // Whether a path has the form of a model's name on huggingface.co: NAME, or OWNER/NAME.
@@ -90,7 +75,6 @@ static inline bool checkpoint_is_hub_name(const char* path) {
 static inline bool checkpoint_find_weights(const char* path, bool looks, Error* error) {
     struct stat st;
     SafeTensorsModel file;
-    bool transposed;
     const bool there = stat(path, &st) == 0;
     if (!there && errno == ENOENT && checkpoint_is_hub_name(path)) {
         const char *slash = strchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -101,7 +85,7 @@ static inline bool checkpoint_find_weights(const char* path, bool looks, Error* 
     }
     if (!there) return fail(error, "%s: cannot open: %s", path, strerror(errno));
     if (!looks) return true;
-    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    if (!safetensors_model_open(&file, path, error)) return false;
     safetensors_model_close(&file);
     return true;
 }
@@ -111,8 +95,7 @@ static inline bool checkpoint_find_weights(const char* path, bool looks, Error* 
 static inline bool checkpoint_sample(char* text, size_t size, const char* path, Error* error) {
     enum { PLACES = 4, PROBE_BYTES = 1024 };
     SafeTensorsModel file;
-    bool transposed;
-    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    if (!safetensors_model_open(&file, path, error)) return false;
     uint64_t sum = 0;
     int64_t bytes = 0, word = 0;
     for (int64_t i = 0; i < file.tensors; i++) {
@@ -140,17 +123,15 @@ static inline bool checkpoint_sample(char* text, size_t size, const char* path, 
 static inline bool checkpoint_init(const char* path, const ModelConfig* model, const Layout* layout, float* params,
                                    Error* error) {
     SafeTensorsModel file;
-    bool transposed;
-    if (!checkpoint_open_weights(&file, &transposed, path, error)) return false;
+    if (!safetensors_model_open(&file, path, error)) return false;
     const char* prefix = model->hub == HUB_GPT2 ? "transformer." : "model.";
     const SafeTensors* st;
     bool ok = checkpoint_check_names(&file, model, prefix, error);
     for (int i = 0; i < layout->n && ok; i++) {
-        Slice slice = layout->slices[i];
-        const char* name = slice.tensor.name;
+        const Slice* slice = &layout->slices[i];
+        const char* name = slice->tensor.name;
         const bool bare = !safetensors_model_find(&file, name, &st) && strncmp(name, prefix, strlen(prefix)) == 0;
-        slice.tensor.transposed &= transposed;
-        ok = slice_read(params + slice.offset, &file, bare ? name + strlen(prefix) : name, &slice, error);
+        ok = slice_read(params + slice->offset, &file, bare ? name + strlen(prefix) : name, slice, error);
     }
     safetensors_model_close(&file);
     return ok;

@@ -284,6 +284,7 @@ static inline void safe_name_foreign(const char* path, const MappedFile* file, E
     } foreign[] = {{"PK\3\4", 4, NULL},
                    {"\x80\2", 2, NULL},
                    {"GGUF", 4, "weights of llama.cpp, which are not read; take the model's safetensors"},
+                   {"\xc6\xd7\x34\x01", 4, "weights of llm.c, which are not read; take the model's safetensors"},
                    {"\x89HDF", 4, "weights of TensorFlow, which are not read; take the model's safetensors"},
                    {"version https://git-lfs", 23,
                     "a pointer of Git LFS, not the file itself: git lfs pull, in its folder, downloads that"}};
@@ -384,8 +385,9 @@ static inline int safe_compare_entries(const void* a, const void* b) {
     return strcmp(((const SafeTensorsEntry*)a)->tensor->name, ((const SafeTensorsEntry*)b)->tensor->name);
 }
 
-// Lists the tensors of a model that is one file.
-static inline void safe_model_list(SafeTensorsModel* model) {
+static inline bool safe_model_open_file(SafeTensorsModel* model, const char* path, Error* error) {
+    model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a safetensors file");
+    if (!safetensors_open(model->files, path, error)) return false;
     model->file_count = 1;
     model->tensors = model->files->count;
     model->entries =
@@ -394,12 +396,6 @@ static inline void safe_model_list(SafeTensorsModel* model) {
         model->entries[i].tensor = &model->files->tensors[i];
         model->entries[i].file = model->files;
     }
-}
-
-static inline bool safe_model_open_file(SafeTensorsModel* model, const char* path, Error* error) {
-    model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a safetensors file");
-    if (!safetensors_open(model->files, path, error)) return false;
-    safe_model_list(model);
     return true;
 }
 

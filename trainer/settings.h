@@ -110,12 +110,11 @@ static inline void add_model_options(OptionTable* table, Settings* s) {
         option_int("vocab", &s->vocab, 2, size, "vocabulary [the data's]"),
         option_choice("tie-embeddings", &s->tie_embeddings, "no|yes",
                       "the head is the token embedding [gpt2: yes, llama: no]"),
-        option_string(
-            "init", &s->init, "PATH",
-            "start from these weights: a folder of Hugging Face's, which says its model's sizes, a .safetensors "
-            "file, or llm.c's .bin"),
+        option_string("init", &s->init, "PATH",
+                      "start from these weights: a folder of Hugging Face's, which says its model's sizes, or a "
+                      ".safetensors file"),
         option_string("export", &s->export_to, "PATH",
-                      "at the end write the weights alone: a folder as Hugging Face has it, or llm.c's .bin"),
+                      "at the end write the weights alone: a folder as Hugging Face has it"),
         option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written"),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);

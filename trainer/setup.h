@@ -314,8 +314,8 @@ static inline bool find_model(Trainer* t, char path[CHECKPOINT_PATH]) {
     return found;
 }
 
-// The model: the one of the checkpoint to resume or of the initial weights (a folder of Hugging Face's, or llm.c's
-// weights), else the one of --model and the sizes. data_vocab: the vocabulary of the data; 0: not known.
+// The model: the one of the checkpoint to resume or of the initial weights (a folder of Hugging
+// Face's), else the one of --model and the sizes. data_vocab: the vocabulary of the data; 0: not known.
 static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int data_vocab) {
     const Settings* o = &t->settings;
     char newest[CHECKPOINT_PATH] = "";
@@ -349,11 +349,10 @@ static inline void warn_of_bytes(const Trainer* t, int V) {
         process.name, V);
 }
 
-// Finds the folder of the initial weights: the newest checkpoint, or the folder of --init. False: there is none, or it
-// is not in Hugging Face's format.
+// Finds the folder of the initial weights: the newest checkpoint, or the folder of --init. False: there is none.
 static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     if (o->resume && newest_model(folder, o->out)) return true;
-    if (!o->init || llmc_is_file(o->init)) return false;
+    if (!o->init) return false;
     init_folder(folder, size, o->init);
     return true;
 }
@@ -369,8 +368,6 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
         if (config_read_roles(roles, config, model->V, error)) return true;
         if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else: of other weights
     }
-    *roles = config_usual_roles(HUB_GPT2, model->V);
-    if (o->init && llmc_is_file(o->init)) return true;
     memset(roles, 0, sizeof *roles);
     const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;
     int token = t->tokenizer.vocab ? t->tokenizer.document : of_format;

@@ -133,14 +133,11 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
 static inline void open_loaders_and_exports(Trainer* t) {
     const Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
-    const Stage* stage = &t->stage;
     Error error;
     if (trains) open_loaders(t, held_out_blocks(o));
     open_evaluations(t);
     if (o->export_to) {
-        const bool ok = export_open(&t->export_to, o->export_to, o->export_dtype == 1, &stage->model,
-                                    &stage->layout.mesh.caat, &error);
-        check_all_ranks(t, ok, &error);
+        check_all_ranks(t, export_open(&t->export_to, o->export_to, o->export_dtype == 1, &error), &error);
     }
     check_forward_schedules(t);
 }

@@ -160,17 +160,6 @@ static bool read_config_json(const char* path, const char* text, size_t size, Er
     return true;
 }
 
-static bool read_llmc(const char* path, const char* text, size_t size, Error* error) {
-    (void)text, (void)size;
-    SafeTensorsModel file;
-    ModelConfig m;
-    (void)llmc_is_file(path);
-    if (!llmc_open(&file, &m, path, error)) return false;
-    REQUIRE(m.L > 0 && file.tensors > 0);
-    safetensors_model_close(&file);
-    return true;
-}
-
 // What stays of a log are whole lines of it, in their order; and all of them stay when it is opened again.
 static bool read_log(const char* path, const char* text, size_t size, Error* error) {
     static StepHealth health;
@@ -251,7 +240,6 @@ static Reader readers[] = {{"cluster", "cluster.txt", read_cluster, 0, {NULL}, {
                            {"trace", "trace.json", read_trace, 0, {NULL}, {0}, 0, 0},
                            {"checkpoint", "trainer.json", read_checkpoint, 0, {NULL}, {0}, 0, 0},
                            {"config", "config.json", read_config_json, 0, {NULL}, {0}, 0, 0},
-                           {"llmc", "model.bin", read_llmc, 0, {NULL}, {0}, 0, 0},
                            {"log", "log.jsonl", read_log, 0, {NULL}, {0}, 0, 0},
                            {"options", "options.txt", read_options, 0, {NULL}, {0}, 0, 0}};
 enum { READERS = sizeof readers / sizeof readers[0] };
@@ -381,19 +369,6 @@ static void add_checkpoint(void) {
     add_file("checkpoint", path_of("trainer.json"));
 }
 
-static void add_llmc(void) {
-    static char bytes[MOST_BYTES];
-    const int32_t header[8] = {LLMC_MAGIC, LLMC_BF16, 8, 11, 1, 1, 8, 16};
-    const ModelConfig m = model_gpt2(1, 8, 1, 8, 11);
-    int n;
-    Tensor* model = llmc_tensors(&m, &n);
-    SafeTensor* list = (SafeTensor*)checked_calloc((size_t)n, sizeof *list, "tensors");
-    const int64_t size = llmc_place(list, model, n, header[7], SAFE_BF16);
-    memcpy(bytes, header, sizeof header);
-    add_seed("llmc", bytes, (size_t)size);
-    free(list), free(model);
-}
-
 static void add_configs(void) {
     const ModelConfig small = small_model();
     ModelConfig llama = model_llama(4, 64, 4, 2, 172, 64, 256);
@@ -436,7 +411,6 @@ static void add_seeds(void) {
     add_trace();
     add_checkpoint();
     add_configs();
-    add_llmc();
     add_text("log",
              "{\"step\":1,\"loss\":5.5,\"grad_norm\":1.25}\n{\"step\":2,\"loss\":null,\"skipped\":true,\"lr\":1e-3}\n"
              "{\"step\":3,\"loss\":4.75,\"grad_norm\":2}\n{\"step\":4,\"loss\":4.5}\n");

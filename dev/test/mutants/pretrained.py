@@ -2,7 +2,7 @@
 on meshes, test_pretrained.py."""
 import mutate
 
-CONFIG, LLMC, ROPE = "checkpoint/hf_config.h", "checkpoint/llmc_format.h", "kernels/rope_table.h"
+CONFIG, ROPE = "checkpoint/hf_config.h", "kernels/rope_table.h"
 VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
 CHECKPOINT, EXPORT, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "checkpoint/hub_files.h"
 SETTINGS, SETUP = "trainer/settings.h", "trainer/setup.h"
@@ -59,30 +59,14 @@ PURE = [
      "r->original * frequency"),
     ("rope: the table is not scaled", ROPE, "frequency = scaling ? rope_scaled(plain, scaling) : plain;",
      "frequency = plain;"),
-    ("llm.c: the padding is not skipped", LLMC, "tensor->bytes / tensors[i].rows * padded_V", "tensor->bytes"),
-    ("llm.c: any version", LLMC, "if (word[1] != LLMC_FLOAT32 && word[1] != LLMC_BF16)", "if (false)"),
-    ("llm.c: bf16 is float32", LLMC, "word[1] == LLMC_FLOAT32 ? SAFE_F32 : SAFE_BF16", "SAFE_F32"),
-    ("llm.c: sizes may be anything", LLMC, "if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)", "if (false)"),
-    ("llm.c: less padding than vocabulary", LLMC, "if (word[7] < word[3])", "if (false)"),
-    ("llm.c: longer files are taken", LLMC, "return bytes == (int64_t)file->file.size ||",
-     "return bytes <= (int64_t)file->file.size ||"),
-    ("llm.c: shorter files are taken", LLMC, "return bytes == (int64_t)file->file.size ||", "return true ||"),
-    ("llm.c: positions and vocabulary change places", LLMC, "word[2], word[3]);\n    model->name",
-     "word[3], word[2]);\n    model->name"),
-    ("llm.c: the magic is not looked at", LLMC, "if (word[0] != LLMC_MAGIC)", "if (false)"),
-    ("llm.c: untied models are written", LLMC, "if (!model->tied) return", "if (false) return"),
-    ("llm.c: any eps is written", LLMC, "return model->eps == 1e-5 ||", "return true ||"),
-    ("llm.c: the padding is that of 64", LLMC, "LLMC_PADDED_TO = 128", "LLMC_PADDED_TO = 64"),
-    ("llm.c: matrices are transposed", PRETRAINED, "slice.tensor.transposed &= transposed;", ""),
 ]
 
 # The same, by test_pretrained.py.
 ON_MESHES = [
-    ("export: llm.c's matrices are transposed", EXPORT, "slice.tensor.transposed &= !job->llmc;", ""),
     ("export: everyone writes what all hold", EXPORT, "if (ok && writes_bucket(&layout->mesh, b, -1)) ok",
      "if (ok && b == 0) ok"),
-    ("export: what others own is written too, from their padding", EXPORT, "if (slice_is_owned(&slice, layout) &&",
-     "if (slice.index > 0 &&"),
+    ("export: what others own is written too, from their padding", EXPORT, "if (slice_is_owned(slice, layout) &&",
+     "if (slice->index > 0 &&"),
     ("export: moments", EXPORT, "stage_values(stage, 0)", "stage_values(stage, 1)"),
     ("export: the last bucket is not flushed", EXPORT, "return run_writer_flush(runs, error);", "return true;"),
     ("export: bf16 is written as float32", EXPORT, "job->dtype = bf16 ? SAFE_BF16 : SAFE_F32", "job->dtype = SAFE_F32"),
@@ -90,8 +74,8 @@ ON_MESHES = [
     ("writer: bf16 is cut off at other bytes", CHECKPOINT,
      "const int64_t bytes = writer->count * run_writer_width(writer);", "const int64_t bytes = writer->count * 4;"),
     ("weights: the first part of a name is needed", PRETRAINED,
-     "ok = slice_read(params + slice.offset, &file, bare ? name + strlen(prefix) : name",
-     "ok = slice_read(params + slice.offset, &file, name"),
+     "ok = slice_read(params + slice->offset, &file, bare ? name + strlen(prefix) : name",
+     "ok = slice_read(params + slice->offset, &file, name"),
     ("shape: contradictions are let through", SETTINGS, "if (sizes[i].given && sizes[i].given != sizes[i].stored)",
      "if (false)"),
     ("shape: another architecture is let through", SETTINGS, "(Arch)s->arch : meant.arch) != stored->arch)",
@@ -129,7 +113,7 @@ ON_MESHES = [
     ("whole: exports say nothing of ends", EXPORT, "job->dtype, files->config, error)", "job->dtype, \"\", error)"),
 ]
 
-TESTS = {file: "test_pretrained" for file in (CONFIG, LLMC, ROPE, PRETRAINED, "kernels/activations.h")}
+TESTS = {file: "test_pretrained" for file in (CONFIG, ROPE, "kernels/activations.h")}
 FAULTS = PURE + [(fault[0], "conversions", *fault[1:]) for fault in ON_MESHES]
 FAST, SECONDS = "-O1", 300
 

@@ -5,10 +5,10 @@ test_pretrained.py: weights of other programs, in and out, on meshes. Nothing bu
     dev/test/system/test_pretrained.py [PROGRAM]      the current folder is the project's, ./train_gpt is built;
                                                       MPIRUN="": one rank only
 
-Files are written and read here by their descriptions (Hugging Face's safetensors, one file or several, float32, bf16 or
-fp16; llm.c's version 3 and 5), and train_gpt turns each into another on one rank or a mesh: --init, --steps 0,
---export. Every number has to have the same bits. Then what has to be refused: contradictions between the command line
-and the weights, damaged files, places that are taken. Logits: check_transformers.py.
+Files are written and read here by their description (Hugging Face's safetensors, one file or several, float32, bf16 or
+fp16), and train_gpt turns each into another on one rank or a mesh: --init, --steps 0, --export. Every number has to
+have the same bits. Then what has to be refused: contradictions between the command line and the weights, damaged files,
+places that are taken. Logits: check_transformers.py.
 """
 import glob
 import json
@@ -81,11 +81,6 @@ def make_model(shapes, dtype, seed):
             shape in shapes.items()}
 
 
-def transposed(shape, numbers):
-    rows, cols = shape
-    return array("f", (numbers[r * cols + c] for c in range(cols) for r in range(rows)))
-
-
 def to_bytes(numbers, dtype):
     if dtype == "F32":
         return numbers.tobytes()
@@ -133,45 +128,6 @@ def write_folder(folder, config, model, dtype, shards=1, bare=False, constants=(
         write_safetensors(f"{folder}/{file}", {name: model[name] for name in names[i::shards]}, dtype)
     json.dump({"weight_map": {name: files[i % shards] for i, name in enumerate(names)}},
               open(f"{folder}/model.safetensors.index.json", "w"))
-
-
-KINDS = ["wte.weight", "wpe.weight"] + [f"h.%d.{name}" for name in (
-    "ln_1.weight", "ln_1.bias", "attn.c_attn.weight", "attn.c_attn.bias", "attn.c_proj.weight", "attn.c_proj.bias",
-                                                                    "ln_2.weight", "ln_2.bias",
-    "mlp.c_fc.weight", "mlp.c_fc.bias", "mlp.c_proj.weight", "mlp.c_proj.bias")] + ["ln_f.weight", "ln_f.bias"]
-
-
-def llmc_names():
-    return [f"transformer.{kind % i if '%' in kind else kind}" for kind in KINDS
-            for i in range(L if "%" in kind else 1)]
-
-
-def write_llmc(path, model, version, padded):
-    with open(path, "wb") as f:
-        f.write(struct.pack("<256i", 20240326, version, T, V, L, NH, C, padded, *[0] * 248))
-        for name in llmc_names():
-            shape, numbers = model[name]
-            if len(shape) == 2 and ".h." in name:
-                numbers = transposed(shape, numbers)
-            f.write(to_bytes(numbers, "F32" if version == 3 else "BF16"))
-            if name.endswith("wte.weight"):
-                f.write(b"\x7f" * ((padded - V) * C * (4 if version == 3 else 2)))  # is never read
-
-
-def read_llmc(path, version):
-    data, shapes, model, at = open(path, "rb").read(), gpt2_shapes(), {}, 1024
-    header, width = struct.unpack("<256i", data[:1024]), 4 if version == 3 else 2
-    padded = (V + 127) // 128 * 128
-    good = header == (20240326, version, T, V, L, NH, C, padded) + (0,) * 248
-    for name in llmc_names():
-        shape, rows = shapes[name], padded if name.endswith("wte.weight") else shapes[name][0]
-        size = width * count(shape) // shape[0] * rows
-        raw = data[at:at + size]
-        numbers = from_bytes(raw[:width * count(shape)], "F32" if version == 3 else "BF16")
-        good = good and not any(raw[width * count(shape):])
-        model[name] = (shape, transposed(shape[::-1], numbers) if len(shape) == 2 and ".h." in name else numbers)
-        at += size
-    return model if good and at == len(data) else None
 
 
 GPT2 = {"model_type": "gpt2", "n_layer": L, "n_embd": C, "n_head": NH, "n_positions": T, "vocab_size": V}
@@ -230,9 +186,6 @@ def test_conversions(work):
     def folder(dtype="F32"):
         return lambda path: read_numbers(f"{path}/model.safetensors", dtype)
 
-    def llmc(version):
-        return lambda path: read_llmc(path, version)
-
     f32 = make_model(gpt2_shapes(), "F32", 1)
     f16, bf16 = make_model(gpt2_shapes(), "F16", 2), make_model(gpt2_shapes(), "BF16", 3)
     constants = [(f"transformer.h.{i}.attn.bias", ((1, 1, T, T), array("f", [1] * (T * T)))) for i in range(L)]
@@ -241,19 +194,12 @@ def test_conversions(work):
     write_folder(f"{work}/f32", GPT2, f32, "F32", constants=constants)
     write_folder(f"{work}/f16", GPT2, f16, "F16", shards=3, bare=True)
     write_folder(f"{work}/bf16", GPT2, bf16, "BF16", shards=2)
-    write_llmc(f"{work}/v3.bin", f32, 3, 128)
-    write_llmc(f"{work}/v5.bin", bf16, 5, 70)
     bf = ["--export-dtype", "bfloat16"]
     convert("gpt2 to a folder", "1 rank", f"{work}/f32", f"{work}/f32.1", folder(), f32)
     convert("fp16 in three files, bare names, to a folder", "t=2", f"{work}/f16", f"{work}/f16.1", folder(), f16)
     convert("bf16 in two files to bf16", "t=2 p=2 v=2", f"{work}/bf16", f"{work}/bf16.1", folder("BF16"), bf16, *bf)
-    convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", folder(), bf16)
-    convert("gpt2 to llm.c", "p=2", f"{work}/f32", f"{work}/f32.bin", llmc(3), f32)
-    convert("bf16 to llm.c's bf16", "t=2", f"{work}/bf16", f"{work}/bf16.bin", llmc(5), bf16, *bf)
-    convert("llm.c to a folder", "t=2 p=2 v=2", f"{work}/v3.bin", f"{work}/v3.1", folder(), f32)
-    convert("llm.c to llm.c", "t=2", f"{work}/v3.bin", f"{work}/v3.2.bin", llmc(3), f32)
-    convert("llm.c's bf16, padded to 70, to a folder", "d=2", f"{work}/v5.bin", f"{work}/v5.1", folder(), bf16, "--seq",
-            "8")
+    convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", folder(), bf16, "--seq", "8")
+    convert("gpt2 to a folder", "p=2", f"{work}/f32", f"{work}/f32.2", folder(), f32)
     for tied in (False, True):
         shapes, name = llama_shapes(2, tied), "llama, tied" if tied else "llama"
         model, config = make_model(shapes, "BF16" if tied else "F32", 4 + tied), {**LLAMA, "tie_word_embeddings": tied}
@@ -267,25 +213,25 @@ def test_conversions(work):
     # Numbers that a step can be computed with.
     small = {name: (shape, array("f", (x % 1 - 0.5 for x in numbers))) for name,
              (shape, numbers) in make_model(gpt2_shapes(), "F16", 6).items()}
-    write_llmc(f"{work}/small.bin", small, 3, 128)
+    write_folder(f"{work}/small", GPT2, small, "F32")
     open(f"{work}/tokens.bin", "wb").write(struct.pack("<2000H", *(random.Random(1).randrange(V) for _ in range(2000))))
-    convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small.bin", f"{work}/small", folder(), small,
+    convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small", f"{work}/small.1", folder(), small,
             "--data", f"{work}/tokens.bin",
             "--seq", "8", "--global-batch", "2")
 
 
 def test_refused(work):
-    folder, llmc = f"{work}/f32", f"{work}/v3.bin"
+    folder = f"{work}/f32"
     for option, value, has in (("--layers", "3", "4"), ("--hidden", "48", "24"), ("--heads", "2", "4"),
                                ("--ffn", "97", "96"), ("--vocab", "68", "67"),
                                ("--seq", "17", "16")):
         refused("contradiction", f"{option} {value}, but {folder} has {has}", "--init", folder, option, value,
                 "--steps", "0")
     refused("contradiction", "--kv-heads 4, but", "--init", f"{work}/llama", "--kv-heads", "4", "--steps", "0")
-    refused("contradiction", f"--arch llama, but {llmc} is a gpt2", "--init", llmc, "--arch", "llama", "--steps", "0")
-    refused("contradiction", f"--model gpt2-124M has --layers 12, but {llmc} has 4", "--init", llmc, "--model",
+    refused("contradiction", f"--arch llama, but {folder} is a gpt2", "--init", folder, "--arch", "llama", "--steps",
+            "0")
+    refused("contradiction", f"--model gpt2-124M has --layers 12, but {folder} has 4", "--init", folder, "--model",
             "gpt2-124M", "--steps", "0")
-    refused("a llama for llm.c", "hold a gpt2", "--init", f"{work}/llama", "--export", f"{work}/no.bin", "--steps", "0")
     refused("a place that is taken", "is there already", "--init", folder, "--export", f"{work}/f16", "--steps", "0")
     refused("a place that is not there", "cannot write in", "--init", folder, "--export", f"{work}/no/where", "--steps",
             "0")
@@ -293,7 +239,7 @@ def test_refused(work):
             "--steps", "0")
     refused("numbers of nothing", "needs --export", "--init", folder, "--export-dtype", "bfloat16", "--steps", "0")
     for ending, said in ((".gguf", "convert_hf_to_gguf.py"), (".pt", "safetensors"), (".pth", "safetensors"),
-                         (".onnx", "onnx")):
+                         (".bin", "safetensors"), (".onnx", "onnx")):
         refused("a format that is not written", said, "--init", folder, "--export", f"{work}/a{ending}", "--steps", "0")
         check(not os.path.exists(f"{work}/a{ending}"), "and nothing is there")
     for name, local in (("openai-community/gpt2", "gpt2"), ("SmolLM-135M", "SmolLM-135M"),
@@ -307,6 +253,7 @@ def test_refused(work):
                "consolidated.pth": (b"\x80\x02" + bytes(200), "pickled"),
                "model.gguf": (b"GGUF" + bytes(200), "llama.cpp"),
                "tf_model.h5": (b"\x89HDF" + bytes(200), "TensorFlow"),
+               "gpt2_124M.bin": (b"\xc6\xd7\x34\x01\3" + bytes(2000), "llm.c"),
                "model.safetensors": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull")}
     os.mkdir(f"{work}/foreign")
     json.dump(GPT2, open(f"{work}/foreign/config.json", "w"))
@@ -326,16 +273,13 @@ def test_refused(work):
     open(f"{work}/vocabulary/tokenizer.json", "w").write("{}")
     refused("a text, and a vocabulary that is none", "vocabulary/merges.txt", "--init", f"{work}/vocabulary",
             "--data", __file__, "--steps", "1", status=1)
-    data = open(llmc, "rb").read()
-    for what, damaged, said in (("cut off", data[:-1], "cut off"), ("a header alone", data[:1024], "cut off"),
-                                ("half a header", data[:512], "header of 1024"),
-                                ("version 2", data[:4] + b"\x02" + data[5:], "version 2"),
-                                ("too many layers", data[:16] + b"\xff\xff\xff\x7f" + data[20:], "layers"),
-                                ("another magic", b"\x00" + data[1:], "safetensors"),
-                                ("a NaN", data[:2000] + b"\xff" * 4 + data[2004:], "must be finite")):
-        open(f"{work}/damaged.bin", "wb").write(damaged)
-        refused(what, said, "--init", f"{work}/damaged.bin", "--layers", str(L), "--hidden", str(C), "--heads", str(NH),
-                "--vocab", str(V), "--steps", "0")
+    whole = f"{folder}/model.safetensors"
+    data, at = open(whole, "rb").read(), place_of(whole, "transformer.ln_f.bias")
+    shutil.copytree(folder, f"{work}/damaged")
+    for what, damaged, said in (("cut off", data[:-1], "download or write it again"),
+                                ("a NaN", data[:at] + b"\xff" * 4 + data[at + 4:], "must be finite")):
+        open(f"{work}/damaged/model.safetensors", "wb").write(damaged)
+        refused(what, said, "--init", f"{work}/damaged", "--steps", "0")
 
 
 # The place of tensor `name` in a file of safetensors.
@@ -356,7 +300,7 @@ def flip_bit(path, at):
 # --init of a checkpoint: what it holds has to be what was written.
 def test_checkpoints(work):
     sizes = ["--seq", "8", "--global-batch", "2", "--micro-batch", "1", "--sample-every", "0", "--eval-every", "0"]
-    done = train_gpt(1, "--init", f"{work}/small.bin", "--data", f"{work}/tokens.bin", *sizes, "--steps", "2", "--out",
+    done = train_gpt(1, "--init", f"{work}/small", "--data", f"{work}/tokens.bin", *sizes, "--steps", "2", "--out",
                      f"{work}/run")
     run = f"{work}/run/step_00000002"
     check(done.returncode == 0 and os.path.exists(f"{run}/trainer.json"), "a checkpoint to start from")
@@ -596,28 +540,27 @@ def test_strangers(work):
     model = ["--layers", "1", "--hidden", "8", "--heads", "1", "--seq", "8", "--global-batch", "1", "--eval-every", "0",
              "--sample-every", "0"]
     os.makedirs(f"{work}/out.tmp/x")
-    for name in ("out.tmp/model.safetensors", "out.tmp/config.json", "out.bin.tmp"):
+    own = ("out.tmp/model.safetensors", "out.tmp/config.json")
+    for name in own:
         open(f"{work}/{name}", "w").write("mine")
-    for path in (f"{work}/out", f"{work}/out.bin"):
-        done = train_gpt(1, *model, "--steps", "1", "--export", path)
-        check(done.returncode == 0 and os.path.exists(path), f"--export beside a file of one's own: {words(done)}")
-    mine = [open(f"{work}/{name}").read() for name in ("out.tmp/model.safetensors", "out.tmp/config.json",
-                                                       "out.bin.tmp")]
-    check(mine == ["mine"] * 3, f"which stays: {mine}")
+    done = train_gpt(1, *model, "--steps", "1", "--export", f"{work}/out")
+    check(done.returncode == 0 and os.path.exists(f"{work}/out"), f"--export beside files of one's own: {words(done)}")
+    mine = [open(f"{work}/{name}").read() for name in own]
+    check(mine == ["mine"] * 2, f"which stay: {mine}")
     os.symlink("nowhere", f"{work}/link")
     refused("a link that leads nowhere", "is there already", *model, "--steps", "1", "--export", f"{work}/link")
-    for path in (f"{work}/later", f"{work}/later.bin"):
+    for path, kind in ((f"{work}/later", "folder"), (f"{work}/later.file", "file")):
         with tempfile.TemporaryFile("w+") as errors:
             run = subprocess.Popen([PROGRAM, *model, "--steps", "2000", "--export", path], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE,
                                    stderr=errors, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
             for line in run.stdout:
                 if line.startswith("step ") and not os.path.exists(path):
-                    os.makedirs(f"{path}/mine") if path.endswith("later") else open(path, "w").write("mine")
+                    os.makedirs(f"{path}/mine") if kind == "folder" else open(path, "w").write("mine")
             status = run.wait(timeout=300)
             errors.seek(0)
             said = errors.read()
-        kept = os.listdir(path) == ["mine"] if path.endswith("later") else open(path).read() == "mine"
+        kept = os.listdir(path) == ["mine"] if kind == "folder" else open(path).read() == "mine"
         weights = glob.glob(f"{path}.tmp-*")
         check(status == 1 and kept and len(weights) == 1 and weights[0] in said,
               f"what appears meanwhile is not replaced: {said}")

@@ -1,10 +1,7 @@
 /*
 test_pretrained.c: what models say of themselves: checkpoint/hf_config.h against configurations as they are published,
-and against what must not be taken for a model of ours; scaled rotary positions against the numbers of transformers;
-checkpoint/llmc_format.h against files made byte by byte here, whole and damaged in every way. (Weights on meshes, in
-and out: test_pretrained.py. Logits beside transformers: check_transformers.py.)
-
-    ./test_pretrained      ./test_pretrained --short    fewer damaged files, for the sanitizers
+and against what must not be taken for a model of ours; scaled rotary positions against the numbers of transformers.
+(Weights on meshes, in and out: test_pretrained.py. Logits beside transformers: check_transformers.py.)
 */
 #include "../../../checkpoint/pretrained.h"
 #include "test.h"
@@ -238,192 +235,13 @@ static void test_rope_scaling(void) {
     }
 }
 
-// ---- llm.c's files ----------------------------------------------------------------------------------------------
-
-enum { L = 2, C = 6, NH = 3, V = 5, POSITIONS = 4, PADDED = 8 };
-
-typedef struct {
-    unsigned char data[16384];
-    size_t size;
-} Bytes;
-
-// A number that says where it belongs, and is exact in bf16: kind, layer, row and column, modulo 251.
-static float element(int kind, int layer, int row, int col) {
-    return (float)((kind * 31 + layer * 17 + row * 7 + col * 3) % 251 - 125) / 64;
-}
-
-// A file as llm.c's train_gpt2.py writes it.
-static void make_file(Bytes* b, int version) {
-    static const struct {
-        bool layers;
-        int rows, cols, padded;
-    } kinds[16] = {{false, V, C, PADDED}, {false, POSITIONS, C, 0}, {true, C, 1, 0},     {true, C, 1, 0},
-                   {true, 3 * C, C, 0},   {true, 3 * C, 1, 0},      {true, C, C, 0},     {true, C, 1, 0},
-                   {true, C, 1, 0},       {true, C, 1, 0},          {true, 4 * C, C, 0}, {true, 4 * C, 1, 0},
-                   {true, C, 4 * C, 0},   {true, C, 1, 0},          {false, C, 1, 0},    {false, C, 1, 0}};
-    const int32_t header[8] = {20240326, version, POSITIONS, V, L, NH, C, PADDED};
-    memset(b, 0, sizeof *b);
-    memcpy(b->data, header, sizeof header);
-    b->size = 1024;
-    for (int k = 0; k < 16; k++)
-        for (int layer = 0; layer < (kinds[k].layers ? L : 1); layer++)
-            for (int row = 0; row < (kinds[k].padded ? kinds[k].padded : kinds[k].rows); row++)
-                for (int col = 0; col < kinds[k].cols; col++) {
-                    const float x = row < kinds[k].rows ? element(k, layer, row, col) : NAN; // padding is not looked at
-                    const uint32_t bits = bits_of_float(x);
-                    const uint16_t half = (uint16_t)(bits >> 16);
-                    if (version == 3) {
-                        memcpy(b->data + b->size, &bits, 4);
-                        b->size += 4;
-                    } else {
-                        memcpy(b->data + b->size, &half, 2);
-                        b->size += 2;
-                    }
-                }
-}
-
-// What a rank has read, compared with what make_file has written.
-static bool right_slices(const ModelConfig* m, const Layout* layout, const float* params) {
-    static const int kinds[] = {WTE,     WPE,     NORM1_W, NORM1_B, QKV_W,      QKV_B,      ATTN_PROJ_W,  ATTN_PROJ_B,
-                                NORM2_W, NORM2_B, FC_W,    FC_B,    MLP_PROJ_W, MLP_PROJ_B, FINAL_NORM_W, FINAL_NORM_B};
-    bool right = m->L == L && m->C == C && m->NH == NH && m->NKV == NH && m->V == V && m->T == POSITIONS && m->tied &&
-                 m->F == 4 * C && m->hub == HUB_GPT2 && m->eps == 1e-5;
-    for (int i = 0; i < layout->n; i++) {
-        const Slice* s = &layout->slices[i];
-        int k = 0;
-        while (kinds[k] != (int)s->tensor.kind) k++;
-        for (int64_t row = 0; row < s->rows_used; row++)
-            for (int64_t col = 0; col < s->cols; col++)
-                right = right && params[s->offset + row * s->cols + col] ==
-                                     element(k, s->tensor.layer < 0 || s->tensor.layer >= L ? 0 : s->tensor.layer,
-                                             (int)slice_logical_row(s, row), (int)(slice_logical_col(s) + col));
-    }
-    return right;
-}
-
-static void test_llmc(void) {
-    Bytes b;
-    ModelConfig m;
-    bool told;
-    Error error;
-    static const int meshes[][2] = {{1, 1}, {3, 1}, {1, 2}, {3, 2}};
-    for (int version = 3; version <= 5; version += 2) {
-        make_file(&b, version);
-        write_file(b.data, b.size);
-        bool ok = checkpoint_model(&m, &told, path, &error) && told;
-        for (size_t i = 0; i < sizeof meshes / sizeof meshes[0] && ok; i++) {
-            for (int rank = 0; rank < meshes[i][0] * meshes[i][1] && ok; rank++) {
-                Layout layout;
-                ok = layout_build(&layout, &m, mesh_of_rank(rank, meshes[i][0], meshes[i][1], 1), POSITIONS, &error);
-                float* params = (float*)checked_calloc((size_t)layout.elements, sizeof(float), "a test's weights");
-                ok = ok && checkpoint_init(path, &m, &layout, params, &error) && right_slices(&m, &layout, params);
-                free(params);
-                layout_free(&layout);
-            }
-        }
-        check(ok, "llm.c's version %d, whole and in slices", version);
-        SafeTensor list[64];
-        SafeTensorsLayout plan;
-        ok = llmc_file_layout(&plan, list, &m, version == 3 ? SAFE_F32 : SAFE_BF16, &error);
-        const size_t width = version == 3 ? 4 : 2, more = (128 - PADDED) * C * width;
-        int32_t ours[8], theirs[8];
-        if (ok) memcpy(ours, plan.header, sizeof ours), memcpy(theirs, b.data, sizeof theirs);
-        theirs[7] = 128;
-        check(ok && plan.header_bytes == 1024 && plan.file_bytes == (int64_t)(b.size + more) &&
-                  memcmp(ours, theirs, sizeof ours) == 0,
-              "the plan of such a file has its header and its size, padded to 128");
-        if (ok) safetensors_layout_free(&plan);
-    }
-    ModelConfig other[4] = {m, m, m, m}; // which the format cannot hold
-    SafeTensorsLayout plan;
-    other[0].tied = false;
-    other[1].F = 3 * C;
-    other[2].eps = 1e-6;
-    model_set_arch(&other[3], ARCH_LLAMA);
-    for (int i = 0; i < 4; i++)
-        check(!llmc_file_layout(&plan, NULL, &other[i], SAFE_F32, &error), "not written: %s", error.text);
-}
-
-// Opens the bytes as --init does. A file that is opened has to be one, to the byte.
-static bool opens(const Bytes* b, Error* error) {
-    SafeTensorsModel model;
-    ModelConfig m;
-    memset(error, 0, sizeof *error);
-    write_file(b->data, b->size);
-    if (!llmc_open(&model, &m, path, error)) return false;
-    bool inside = true;
-    float x;
-    for (int64_t i = 0; i < model.tensors; i++) {
-        const SafeTensor* t = model.entries[i].tensor;
-        inside = inside && t->offset >= 1024 && t->offset + t->bytes <= (int64_t)b->size &&
-                 safetensors_read_f32(&x, model.files, t, t->elements - 1, 1, error);
-    }
-    safetensors_model_close(&model);
-    if (!inside) die("a tensor lies outside of its file");
-    return true;
-}
-
-static void test_llmc_damaged(bool brief) {
-    static const struct {
-        int word;
-        int32_t value;
-    } cases[] = {{0, 20240327}, {1, 1},       {1, 4},     {2, 0}, {2, -4},      {2, 5}, {3, 0},          {3, 9},
-                 {4, 1},        {4, 1 << 30}, {4, 10000}, {5, 4}, {6, 1 << 30}, {6, 7}, {7, 2147483647}, {7, 1 << 30}};
-    Bytes whole, b;
-    Error error;
-    make_file(&whole, 3);
-    check(opens(&whole, &error), "a whole file is opened");
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        b = whole;
-        memcpy(b.data + 4 * cases[i].word, &cases[i].value, 4);
-        const bool refused = !opens(&b, &error);
-        check(refused && (cases[i].word != 1 || strstr(error.text, "version")), "refused: word %d = %d: %s",
-              cases[i].word, cases[i].value, error.text);
-    }
-    int opened = 0;
-    for (size_t size = 0; size < whole.size; size += size < 1100 ? 13 : 601) {
-        b = whole;
-        b.size = size;
-        opened += opens(&b, &error) || !error.text[0];
-    }
-    b = whole;
-    b.size += 1;
-    opened += opens(&b, &error);
-    check(opened == 0, "what is cut off or too long is refused, with a reason");
-    const int rounds = brief ? 300 : 3000;
-    int untold = 0;
-    opened = 0;
-    for (int i = 0; i < rounds; i++) { // small and large numbers in any of the eight words, and bits that change
-        b = whole;
-        for (int k = 0; k < 1 + i % 3; k++) {
-            const int word = (int)(random_uniform(1, 1, (uint64_t)(8 * i + k)) * 8);
-            const double u = random_uniform(2, 1, (uint64_t)(8 * i + k));
-            int32_t value;
-            memcpy(&value, b.data + 4 * word, 4);
-            if (i % 4 == 0) value ^= (int32_t)(1u << (int)(u * 32));
-            if (i % 4 == 1) value += (int)(u * 5) - 2;
-            if (i % 4 == 2) value = (int32_t)(u * 4294967295.0 - 2147483648.0);
-            if (i % 4 == 3) value = (int32_t)exp(u * 21);
-            memcpy(b.data + 4 * word, &value, 4);
-        }
-        const bool is = opens(&b, &error);
-        opened += is;
-        untold += !is && !strstr(error.text, path);
-    }
-    check(untold == 0 && opened < rounds / 2,
-          "%d headers with other numbers: %d opened, the others refused with a reason", rounds, opened);
-}
-
-int main(int argc, char** argv) {
+int main(void) {
     process.name = "test_pretrained";
-    const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     make_temporary(path, sizeof path, "pretrained");
     test_published();
     test_roles();
     test_refused();
     test_rope_scaling();
-    test_llmc();
-    test_llmc_damaged(brief);
     unlink(path);
     return test_end();
 }
