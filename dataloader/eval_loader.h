@@ -3,15 +3,13 @@ dataloader/eval_loader.h: evaluations besides the validation loss: multiple choi
 file has the formats, the rows of tokens for the model, and the scores from their losses; trainer/ runs the model. It
 knows nothing of ranks.
 
-    evaluations_open     finds and checks the files; each element of the list (of multiple choice, each file) is an
-                         evaluation
+    evaluations_open     finds and checks the files; each element of the list is an evaluation
     evaluation_fit       fits it to the model: T and V
     evaluation_row       inputs and targets of a row; evaluation_positions: and positions in documents, with
                          --document-mask
     evaluation_scores    the scores, from the sums of the rows' losses
 
-Theory. Multiple choice: HellaSwag (Zellers et al. 2019), MMLU (Hendrycks et al. 2020) and others in llm.c's format. All
-numbers are little-endian:
+Theory. Multiple choice: HellaSwag (Zellers et al. 2019), as llm.c writes it. All numbers are little-endian:
 
     int32 (256)   magic number 20240522, version 1, examples, bytes of the longest one; the rest is 0
     then uint16, for every example
@@ -28,9 +26,8 @@ positions, context a b c d and completion x y:
 From the sum and the mean of these losses, in nats, the answer is the completion with
 
     acc         the smallest sum: the most likely completion
-    acc_norm    the smallest mean: long completions are not at a disadvantage. llm.c prints this one for HellaSwag.
-                EleutherAI's harness, whose acc_norm is in papers, divides by the completion's bytes, not its tokens, so
-                its numbers differ in the second or third digit
+    acc_norm    the smallest mean: long completions are not at a disadvantage. llm.c prints this one for HellaSwag;
+                EleutherAI's harness divides by bytes, not by tokens
 
 Of equal losses the first is the answer. If a loss is NaN the example counts as wrong. A row longer than T + 1 is cut at
 the beginning of its context, as in that harness; a completion of more than T tokens, which would have no context, is
@@ -50,22 +47,23 @@ can be compared between vocabularies. Special tokens have no bytes, but their lo
 
 enum { CHOICE_MAGIC = 20240522, CHOICE_VERSION = 1, CHOICE_BEGIN = 65535 };
 
-// An example of a file of multiple choice.
+// A row of multiple choice. A context or completion is its length, then its tokens.
 typedef struct {
-    const uint16_t* context; // its length, then its tokens; then the same for each completion
-    int64_t first;           // row of its first completion
-    int label, completions;
-} Example;
+    const uint16_t *context, *completion;
+    int completions; // of the example: one row after the other
+    bool right;
+} Choice;
 
 typedef struct {
     char* path;
     int64_t rows;
     int T;
     double* sums; // (rows): sums of the losses; the caller fills it
-    // Multiple choice, if example is not NULL
+    // Multiple choice, if choice is not NULL
     MappedFile map;
-    Example* example;
-    int64_t examples, cut; // cut: examples whose context was too long for one of their completions
+    Choice* choice; // (rows)
+    int room, examples;
+    int64_t cut; // rows whose context is too long
     // Perplexity
     TokenFiles stream;
     int64_t bytes; // of the predicted text; 0: not known
@@ -76,14 +74,14 @@ typedef struct {
     int count;
 } Evaluations;
 
-static inline bool is_choice(const Evaluation* eval) { return eval->example != NULL; }
+static inline bool is_choice(const Evaluation* eval) { return eval->choice != NULL; }
 
 static inline void evaluations_close(Evaluations* list) {
     for (int i = 0; i < list->count; i++) {
         Evaluation* eval = &list->item[i];
         free(eval->path);
         free(eval->sums);
-        free(eval->example);
+        free(eval->choice);
         file_unmap(&eval->map);
         tokens_close(&eval->stream);
     }
@@ -93,131 +91,82 @@ static inline void evaluations_close(Evaluations* list) {
 
 // ---- Multiple choice --------------------------------------------------------------------------------------------
 
-static inline bool choice_recognise(const unsigned char* data, size_t size) {
-    return size >= 4 && shard_header_word(data, 0) == CHOICE_MAGIC;
+// Whether this is the name of such a file. If it cannot be read, tokens_open_list reports that.
+static inline bool is_choice_file(const char* path) {
+    MappedFile map;
+    Error unused;
+    if (!file_map(&map, path, &unused)) return false;
+    const bool is = map.size >= shard_header_bytes && shard_header_word(map.data, 0) == CHOICE_MAGIC;
+    file_unmap(&map);
+    return is;
 }
 
-// Reads the example at `at`, where `size` numbers of the file are left. Returns how many belong to the example; 0, and
-// *why, if it is damaged.
-static inline int64_t example_read(Example* example, const uint16_t* at, int64_t size, int64_t number,
-                                   const char** why) {
-    *why = "does not begin where the one before it ends";
-    if (size < 6 || at[0] != CHOICE_BEGIN) return 0;
-    const int64_t length = at[1] / 2;
-    *why = "has a length that is not its own";
-    if (at[1] % 2 || length < 6 || length > size) return 0;
-    *why = "has another number";
-    if (at[2] != (uint16_t)number) return 0;
-    example->label = at[3];
-    example->completions = at[4];
-    example->context = at + 5;
-    *why = "has a label that is none of its completions";
-    if (example->label >= example->completions) return 0;
-    int64_t i = 5;
-    for (int part = 0; part <= example->completions; part++) { // the context, then completions
-        *why = part ? "ends within a completion" : "ends within its context";
-        if (i >= length || at[i] > length - i - 1) return 0;
-        *why = part ? "has a completion without tokens" : "has a context without tokens";
-        if (at[i] == 0) return 0;
-        i += 1 + at[i];
+// Reads the next example, from *at to before `end`, as rows. False: it is damaged.
+static inline bool choice_read(Evaluation* eval, const uint16_t** at, const uint16_t* end) {
+    const uint16_t *head = *at, *context = head + 5, *part = context;
+    if (end - head < 6 || head[0] != CHOICE_BEGIN || head[1] % 2 || head[1] / 2 > end - head) return false;
+    const int label = head[3], completions = head[4];
+    if (head[2] != (uint16_t)eval->examples || label >= completions) return false;
+    *at = head + head[1] / 2;
+    for (int i = -1; i < completions; i++, part += 1 + *part) { // -1: the context
+        if (part >= *at || *part == 0 || *part >= *at - part) return false;
+        if (i < 0) continue;
+        if (eval->rows == eval->room)
+            eval->choice = (Choice*)checked_grow(eval->choice, &eval->room, 1024, sizeof(Choice), "multiple choice");
+        const Choice choice = {context, part, completions, i == label};
+        eval->choice[eval->rows++] = choice;
     }
-    *why = "has more behind its completions";
-    return i == length ? length : 0;
+    return part == *at;
 }
 
-// Reads and checks all examples of a mapped file.
-static inline bool choice_read(Evaluation* eval, Error* error) {
+// Reads and checks all examples of the mapped file.
+static inline bool choices_read(Evaluation* eval, Error* error) {
     const unsigned char* data = eval->map.data;
-    const size_t size = eval->map.size;
-    if (size < shard_header_bytes)
-        return fail(error, "%s: a multiple-choice file that ends within its header, %zu bytes of %zu; make it again",
-                    eval->path, size, shard_header_bytes);
-    const int32_t version = shard_header_word(data, 1);
-    const int64_t count = shard_header_word(data, 2), numbers = (int64_t)(size - shard_header_bytes) / 2;
+    const int version = shard_header_word(data, 1), count = shard_header_word(data, 2);
+    const uint16_t* at = (const uint16_t*)(const void*)(data + shard_header_bytes);
+    const uint16_t* end = at + (eval->map.size - shard_header_bytes) / 2;
     if (version != CHOICE_VERSION)
         return fail(error, "%s: multiple choice of version %d, this program reads version %d", eval->path, version,
                     CHOICE_VERSION);
-    if (count < 1 || count > numbers / 8) // an example has 8 numbers at least
-        return fail(error, "%s: the header says %lld examples, but the file has %zu bytes; make it again", eval->path,
-                    (long long)count, size);
-    const uint16_t* at = (const uint16_t*)(const void*)(data + shard_header_bytes);
-    const uint16_t* end = at + numbers;
-    eval->example = (Example*)checked_calloc((size_t)count, sizeof(Example), "the examples of an evaluation");
-    for (eval->examples = 0; eval->examples < count; eval->examples++) {
-        Example* example = &eval->example[eval->examples];
-        const char* why;
-        const int64_t length = example_read(example, at, end - at, eval->examples, &why);
-        if (!length)
-            return fail(error, "%s: example %lld %s; make the file again", eval->path, (long long)eval->examples, why);
-        example->first = eval->rows;
-        eval->rows += example->completions;
-        at += length;
-    }
-    if (at != end || size % 2)
-        return fail(error, "%s: the header has %lld examples, but data follow them; make it again", eval->path,
-                    (long long)count);
-    return true;
+    for (; eval->examples < count; eval->examples++)
+        if (!choice_read(eval, &at, end))
+            return fail(error, "%s: example %d is damaged; make the file again", eval->path, eval->examples);
+    return (count > 0 && at == end && eval->map.size % 2 == 0) ||
+           fail(error, "%s: the header has %d examples, the file another number; make it again", eval->path, count);
 }
 
-// The example that a row belongs to: the last one that does not begin after it.
-static inline const Example* example_of_row(const Evaluation* eval, int64_t row) {
-    int64_t low = 0, high = eval->examples;
-    while (high - low > 1) {
-        const int64_t middle = low + (high - low) / 2;
-        if (eval->example[middle].first <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return &eval->example[low];
-}
-
-// Completion c of an example: its length, then its tokens.
-static inline const uint16_t* example_completion(const Example* example, int c) {
-    const uint16_t* at = example->context + 1 + example->context[0];
-    for (int i = 0; i < c; i++) at += 1 + at[0];
-    return at;
-}
-
-// Sets a row of multiple choice, see the file's comment.
+// Sets the inputs and targets of a row that have a loss, or precede them.
 static inline void choice_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int64_t row) {
-    const Example* example = example_of_row(eval, row);
-    const uint16_t *context = example->context + 1,
-                   *completion = example_completion(example, (int)(row - example->first));
-    const int64_t before = context[-1], all = before + completion[0], T = eval->T;
-    const int64_t skipped = max_i64(0, all - (T + 1));
-    for (int64_t i = 0; i < T; i++) {
-        inputs[i] = 0;
-        targets[i] = -1;
-    }
+    const uint16_t *context = eval->choice[row].context, *completion = eval->choice[row].completion;
+    const int64_t before = context[0], all = before + completion[0], skipped = max_i64(0, all - (eval->T + 1));
     for (int64_t i = skipped; i < all; i++) {
-        const int32_t token = i < before ? context[i] : completion[1 + i - before];
+        const int32_t token = i < before ? context[1 + i] : completion[1 + i - before];
         if (i + 1 < all) inputs[i - skipped] = token;
         if (i >= before) targets[i - skipped - 1] = token;
     }
 }
 
-// Whether all tokens are below V and all completions fit into T; counts the examples whose context is cut.
-static inline bool choice_fit(Evaluation* eval, int V, Error* error) {
+static inline bool are_below(const uint16_t* part, int V) {
+    for (int i = 1; i <= part[0]; i++)
+        if (part[i] >= V) return false;
+    return true;
+}
+
+// Whether all tokens are below V and all completions fit into T; counts the rows whose context is cut.
+static inline bool choices_fit(Evaluation* eval, int V, Error* error) {
     eval->cut = 0;
-    for (int64_t n = 0; n < eval->examples; n++) {
-        const Example* example = &eval->example[n];
-        const uint16_t* part = example->context;
-        int longest = 0;
-        for (int c = -1; c < example->completions; c++, part += 1 + part[0]) { // -1: the context
-            for (int i = 1; i <= part[0]; i++) {
-                if (part[i] >= V)
-                    return fail(error,
-                                "%s: example %lld has the token %d, the model has a vocabulary of %d: make the file "
-                                "with the model's tokenizer",
-                                eval->path, (long long)n, part[i], V);
-            }
-            if (c >= 0) longest = part[0] > longest ? part[0] : longest;
-        }
-        if (longest > eval->T)
-            return fail(error, "%s: example %lld has a completion of %d tokens, more than --seq %d has room for",
-                        eval->path, (long long)n, longest, eval->T);
-        eval->cut += example->context[0] + longest > eval->T + 1;
+    for (int64_t row = 0; row < eval->rows; row++) {
+        const uint16_t *context = eval->choice[row].context, *completion = eval->choice[row].completion;
+        if (!are_below(context, V) || !are_below(completion, V))
+            return fail(
+                error,
+                "%s: a token of completion %lld or its context is not in the model's vocabulary of %d: make the "
+                "file with the model's tokenizer",
+                eval->path, (long long)row, V);
+        if (completion[0] > eval->T)
+            return fail(error, "%s: completion %lld has %d tokens, more than --seq %d has room for", eval->path,
+                        (long long)row, completion[0], eval->T);
+        eval->cut += context[0] + completion[0] > eval->T + 1;
     }
     return true;
 }
@@ -226,17 +175,6 @@ static inline bool choice_fit(Evaluation* eval, int V, Error* error) {
 
 static inline int64_t stream_row_tokens(const Evaluation* eval, int64_t row) {
     return min_i64(eval->T, eval->stream.tokens - 1 - row * eval->T);
-}
-
-static inline bool stream_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int V, int64_t row,
-                              Error* error) {
-    const int64_t n = stream_row_tokens(eval, row), begin = row * eval->T;
-    for (int64_t i = n; i < eval->T; i++) {
-        inputs[i] = 0;
-        targets[i] = -1;
-    }
-    return tokens_read(inputs, &eval->stream, begin, n, V, error) &&
-           tokens_read(targets, &eval->stream, begin + 1, n, V, error);
 }
 
 // Bytes of the text after the first token; 0: not known. tokenizer: the model's; vocab 0: there is none.
@@ -261,46 +199,14 @@ static inline int64_t stream_bytes(const TokenFiles* stream, const Tokenizer* to
 
 // ---- Evaluations ------------------------------------------------------------------------------------------------
 
-static inline Evaluation* evaluations_append(Evaluations* list, const char* path) {
-    list->item = (Evaluation*)checked_realloc(list->item, (size_t)list->count + 1, sizeof(Evaluation),
-                                              "the list of evaluations");
-    Evaluation* eval = &list->item[list->count++];
-    memset(eval, 0, sizeof *eval);
-    eval->path = checked_strdup(path, "the list of evaluations");
-    return eval;
-}
-
-// Opens a file of multiple choice; *is: whether the file is one.
-static inline bool evaluations_open_choice(Evaluations* list, const char* path, bool* is, Error* error) {
-    MappedFile map;
-    struct stat st; // if the file cannot be mapped, tokens_open_list reports it
-    Error unused;
-    *is = stat(path, &st) == 0 && S_ISREG(st.st_mode) && file_map(&map, path, &unused);
-    if (!*is) return true;
-    *is = choice_recognise(map.data, map.size);
-    if (!*is) {
-        file_unmap(&map);
-        return true;
-    }
-    Evaluation* eval = evaluations_append(list, path);
-    eval->map = map;
-    return choice_read(eval, error);
-}
-
-// Opens the files of one name or pattern of the list: files of multiple choice, or one stream.
-static inline bool evaluations_open_pattern(Evaluations* list, const char* pattern, Error* error) {
+// Opens the files of a name or pattern: a file of multiple choice, or a stream.
+static inline bool evaluation_open(Evaluation* eval, const char* pattern, Error* error) {
     PathList files = {NULL, 0, 0};
-    bool ok = path_list_append_glob(&files, pattern, error), is = true;
-    int choices = 0;
-    for (int i = 0; i < files.count && ok && is; i++) {
-        ok = evaluations_open_choice(list, files.path[i], &is, error);
-        choices += is;
-        if (ok && choices > 0 && !is)
-            ok = fail(error, "\"%s\": %s is multiple choice, %s is not: name them apart", pattern, files.path[0],
-                      files.path[i]);
-    }
-    if (ok && choices == 0) {
-        Evaluation* eval = evaluations_append(list, pattern);
+    bool ok = path_list_append_glob(&files, pattern, error);
+    eval->path = checked_strdup(pattern, "the name of an evaluation");
+    if (ok && files.count == 1 && is_choice_file(files.path[0])) {
+        ok = file_map(&eval->map, files.path[0], error) && choices_read(eval, error);
+    } else if (ok) {
         ok = tokens_open_list(&eval->stream, (const char* const*)files.path, files.count, error);
         if (ok && eval->stream.tokens < 2)
             ok = fail(error, "%s: one token, of which none is left to predict", files.path[0]);
@@ -313,10 +219,9 @@ static inline bool evaluations_open_pattern(Evaluations* list, const char* patte
 static inline bool evaluations_open(Evaluations* list, const char* names, Error* error) {
     PathList patterns = names_between_commas(names);
     bool ok = true;
-    memset(list, 0, sizeof *list);
-    for (int i = 0; i < patterns.count && ok; i++)
-        ok = *patterns.path[i] ? evaluations_open_pattern(list, patterns.path[i], error)
-                               : fail(error, "\"%s\": an empty name in the list of files", names);
+    list->item = (Evaluation*)checked_calloc((size_t)patterns.count, sizeof(Evaluation), "the list of evaluations");
+    for (list->count = 0; list->count < patterns.count && ok; list->count++)
+        ok = evaluation_open(&list->item[list->count], patterns.path[list->count], error);
     path_list_free(&patterns);
     if (!ok) evaluations_close(list);
     return ok;
@@ -338,12 +243,10 @@ static inline bool evaluation_encode(Evaluation* eval, const Sources* learned, c
 static inline bool evaluation_fit(Evaluation* eval, int T, int V, const Tokenizer* tokenizer, Error* error) {
     eval->T = T;
     if (is_choice(eval)) {
-        if (!choice_fit(eval, V, error)) return false;
+        if (!choices_fit(eval, V, error)) return false;
     } else {
-        int32_t piece[1024];
-        const int64_t looked = min_i64(eval->stream.tokens, 1 << 20), size = sizeof piece / sizeof piece[0];
-        for (int64_t i = 0; i < looked; i += size)
-            if (!tokens_read(piece, &eval->stream, i, min_i64(size, looked - i), V, error)) return false;
+        int32_t tokens[4096];
+        if (!tokens_read(tokens, &eval->stream, 0, min_i64(eval->stream.tokens, 4096), V, error)) return false;
         eval->rows = (eval->stream.tokens - 1 + T - 1) / T;
         eval->bytes = stream_bytes(&eval->stream, tokenizer);
     }
@@ -355,9 +258,17 @@ static inline bool evaluation_fit(Evaluation* eval, int T, int V, const Tokenize
 // Sets inputs (T) and targets (T) of row 0 <= row < rows. False, *error filled, if a token is not below V.
 static inline bool evaluation_row(int32_t* inputs, int32_t* targets, const Evaluation* eval, int V, int64_t row,
                                   Error* error) {
-    if (!is_choice(eval)) return stream_row(inputs, targets, eval, V, row, error);
-    choice_row(inputs, targets, eval, row);
-    return true;
+    for (int i = 0; i < eval->T; i++) {
+        inputs[i] = 0;
+        targets[i] = -1;
+    }
+    if (is_choice(eval)) {
+        choice_row(inputs, targets, eval, row);
+        return true;
+    }
+    const int64_t n = stream_row_tokens(eval, row), begin = row * eval->T;
+    return tokens_read(inputs, &eval->stream, begin, n, V, error) &&
+           tokens_read(targets, &eval->stream, begin + 1, n, V, error);
 }
 
 // Sets positions (T) of the row's inputs, each in its document (tokens_positions); a row of multiple choice is one
@@ -382,20 +293,20 @@ typedef struct {
     double loss, perplexity, byte_bits; // a stream only, else NaN; byte_bits: also NaN if bytes are not known
 } Scores;
 
-// The completion with the smallest sum of losses, or (mean) mean loss; -1 if a loss is NaN.
-static inline int example_answer(const Evaluation* eval, const Example* example, bool mean) {
-    const uint16_t* completion = example_completion(example, 0);
-    int answer = -1;
+// Whether the right completion of an example, whose rows begin with `first`, has the smallest sum of losses, or (mean)
+// mean loss.
+static inline bool choice_is_right(const Evaluation* eval, int64_t first, bool mean) {
+    const Choice* choice = &eval->choice[first];
+    int answer = 0;
     double least = 0;
-    for (int c = 0; c < example->completions; c++, completion += 1 + completion[0]) {
-        const double loss = eval->sums[example->first + c] / (mean ? completion[0] : 1);
-        if (isnan(loss)) return -1;
-        if (answer < 0 || loss < least) {
-            least = loss;
-            answer = c;
-        }
+    for (int c = 0; c < choice->completions; c++) {
+        const double loss = eval->sums[first + c] / (mean ? choice[c].completion[0] : 1);
+        if (isnan(loss)) return false;
+        if (c > 0 && loss >= least) continue;
+        least = loss;
+        answer = c;
     }
-    return answer;
+    return choice[answer].right;
 }
 
 static inline Scores evaluation_scores(const Evaluation* eval) {
@@ -403,9 +314,9 @@ static inline Scores evaluation_scores(const Evaluation* eval) {
     Scores scores = {eval->examples, nan, nan, nan, nan, nan};
     if (is_choice(eval)) {
         int64_t right = 0, right_norm = 0;
-        for (int64_t i = 0; i < eval->examples; i++) {
-            right += example_answer(eval, &eval->example[i], false) == eval->example[i].label;
-            right_norm += example_answer(eval, &eval->example[i], true) == eval->example[i].label;
+        for (int64_t first = 0; first < eval->rows; first += eval->choice[first].completions) {
+            right += choice_is_right(eval, first, false);
+            right_norm += choice_is_right(eval, first, true);
         }
         scores.acc = (double)right / (double)scores.n;
         scores.acc_norm = (double)right_norm / (double)scores.n;
@@ -420,13 +331,13 @@ static inline Scores evaluation_scores(const Evaluation* eval) {
     return scores;
 }
 
-// Describes an evaluation in a line: "a.bin: multiple choice, 10042 examples with 40168 completions, 3 contexts cut".
+// Describes an evaluation in a line: "a.bin: multiple choice, 10042 examples with 40168 completions".
 static inline void evaluation_describe(char* text, size_t size, const Evaluation* eval) {
     if (is_choice(eval)) {
-        snprintf(text, size, "%s: multiple choice, %lld examples with %lld completions", eval->path,
-                 (long long)eval->examples, (long long)eval->rows);
+        snprintf(text, size, "%s: multiple choice, %d examples with %lld completions", eval->path, eval->examples,
+                 (long long)eval->rows);
         if (eval->cut)
-            append_text(text, size, ", of which %lld lose the beginning of their context", (long long)eval->cut);
+            append_text(text, size, ", %lld of them without the beginning of their context", (long long)eval->cut);
     } else {
         tokens_describe(text, size, &eval->stream);
         append_text(text, size, " in %lld rows", (long long)eval->rows);

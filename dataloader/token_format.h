@@ -103,7 +103,7 @@ typedef struct {
 static const ForeignFormat foreign_formats[] = {
     {"\xc6\xd7\x34\x01", 4, "weights of llm.c, not tokens"},
     {"\xc8\xd7\x34\x01", 4, "a tokenizer of llm.c, not tokens"},
-    {"\x8a\xd8\x34\x01", 4, "a multiple-choice evaluation of llm.c, not a stream of tokens; it is for --evaluate"},
+    {"\x8a\xd8\x34\x01", 4, "a multiple-choice evaluation, not a stream of tokens; it is for --evaluate, by itself"},
     {"\x8f\xd8\x34\x01", 4, "a trainer state of llm.c, not tokens"},
     {"TNTIDX\0\0", 8, "the index of an old Megatron or fairseq data set; preprocess it again with --dataset-impl mmap"},
     {"\x1f\x8b\x08", 3, "compressed with gzip; unpack it first"},
