@@ -6,10 +6,10 @@ removed during the run (--keep-last).
     config.json                which tokens begin and end a text (bos_token_id, eos_token_id); checkpoint/hf_config.h
                                writes the rest
     generation_config.json     the same, and how to sample: copied from the initial weights, where they have one
-    tokenizer.json             the vocabulary: the file in use, converted if it has another format; for a run on bytes,
-                               the 256 bytes
-    tokenizer_config.json      and special_tokens_map.json, added_tokens.json, chat_template.jinja, vocab.json,
-                               merges.txt: copied from the vocabulary's folder; the first is written if it is missing
+    tokenizer.json             the vocabulary: the file in use (or vocab.json and merges.txt); for a run on bytes, the
+                               256 bytes
+    tokenizer_config.json      and special_tokens_map.json, added_tokens.json, chat_template.jinja: copied from the
+                               vocabulary's folder; the first is written if it is missing
 */
 #pragma once
 
@@ -36,20 +36,24 @@ static inline void hub_files_free(HubFiles* hub) {
     memset(hub, 0, sizeof *hub);
 }
 
-// Takes a file from a folder if it exists and was not taken from another folder.
-static inline bool hub_take(HubFiles* hub, const char* folder, const char* name, Error* error) {
+// Takes a file under this name.
+static inline bool hub_take_file(HubFiles* hub, const char* path, const char* name, Error* error) {
     const int i = hub_index(name);
-    char path[CHECKPOINT_PATH];
     MappedFile file;
-    if (hub->text[i]) return true;
-    if (!checkpoint_path(path, error, "%s/%s", folder, name)) return false;
-    if (access(path, F_OK) != 0) return true;
     if (!file_map(&file, path, error)) return false;
     hub->text[i] = (char*)checked_malloc(file.size + 1, "a tokenizer's file");
     hub->size[i] = file.size;
     if (file.size) memcpy(hub->text[i], file.data, file.size);
     file_unmap(&file);
     return true;
+}
+
+// Takes a file from a folder if it exists and was not taken from another folder.
+static inline bool hub_take(HubFiles* hub, const char* folder, const char* name, Error* error) {
+    char path[CHECKPOINT_PATH];
+    if (hub->text[hub_index(name)]) return true;
+    return checkpoint_path(path, error, "%s/%s", folder, name) &&
+           (access(path, F_OK) != 0 || hub_take_file(hub, path, name, error));
 }
 
 // A stream to write a file that no folder has, to be closed by hub_written. NULL: the file was taken from a folder.
@@ -76,18 +80,22 @@ static inline bool hub_has_vocabulary(char* path, size_t size, const char* folde
 }
 
 // Takes the vocabulary's files from the folder of the weights if it has the same vocabulary, else from the vocabulary's
-// own folder, unless that folder's vocabulary is another file.
+// own folder; if that folder's vocabulary is another file, the vocabulary alone.
 static inline bool hub_take_vocabulary(HubFiles* hub, const HubSources* sources, Error* error) {
     char path[CHECKPOINT_PATH], folder[CHECKPOINT_PATH], of_folder[CHECKPOINT_PATH];
     const bool known = sources->tokenizer->vocab > 0; // else only transformers may know its format
     if (!known || !sources->weights[0] || !hub_has_vocabulary(path, sizeof path, sources->weights, sources->tokenizer))
         snprintf(path, sizeof path, "%s", sources->vocabulary);
-    beside(folder, sizeof folder, path, "");
-    if (!path[0] || !tokenizer_in_folder(of_folder, sizeof of_folder, folder[0] ? folder : ".")) return true;
-    if (strcmp(strrchr(of_folder, '/') + 1, path + strlen(folder)) != 0) return true;
+    if (!path[0]) return true;
+    const bool pair = tokenizer_is_pair(path);
+    beside(folder, sizeof folder, path, ".");
+    if (!tokenizer_in_folder(of_folder, sizeof of_folder, folder) ||
+        strcmp(name_of_path(of_folder), name_of_path(path)) != 0)
+        return hub_take_file(hub, path, pair ? "vocab.json" : "tokenizer.json", error) &&
+               (!pair || hub_take(hub, folder, "merges.txt", error));
     for (int i = 0; i < CHECKPOINT_HUB_FILES; i++) {
         const bool sampling = strcmp(checkpoint_hub_files[i], "generation_config.json") == 0;
-        if (!sampling && !hub_take(hub, folder[0] ? folder : ".", checkpoint_hub_files[i], error)) return false;
+        if (!sampling && !hub_take(hub, folder, checkpoint_hub_files[i], error)) return false;
     }
     return true;
 }
@@ -111,15 +119,16 @@ static inline void hub_write_rest(HubFiles* hub, const HubSources* sources) {
         hub_written(out);
     }
     if (!sources->tokenizer->vocab) return;
-    out = hub_write(hub, "tokenizer.json");
+    const bool pair = hub->text[hub_index("merges.txt")] && !hub->text[hub_index("tokenizer.json")];
+    out = pair ? NULL : hub_write(hub, "tokenizer.json");
     if (out) {
-        write_tokenizer(out, sources->tokenizer);
+        write_byte_tokenizer(out);
         hub_written(out);
     }
     out = hub_write(hub, "tokenizer_config.json");
     if (!out) return;
-    fprintf(out, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"model_max_length\": %d",
-            sources->positions);
+    fprintf(out, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %d",
+            pair ? "GPT2Tokenizer" : "PreTrainedTokenizerFast", sources->positions);
     hub_write_role(out, "bos_token", sources, ROLE_BOS);
     hub_write_role(out, "eos_token", sources, ROLE_EOS);
     hub_write_role(out, "pad_token", sources, ROLE_PAD);

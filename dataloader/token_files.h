@@ -294,10 +294,11 @@ static inline bool path_list_append_glob(PathList* list, const char* pattern, Er
 
 // Whether a file of a folder is data: text, or a .bin of tokens; not a vocabulary beside it.
 static inline bool file_is_data(bool* is, const char* path, Error* error) {
-    const char* slash = strrchr(path, '/');
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     MappedFile file;
     *is = name_ends_with(path, ".bin") || name_ends_with(path, ".idx");
-    if (*is || strcmp(slash ? slash + 1 : path, "tokenizer.json") == 0) return true;
+    if (*is || strcmp(name, "tokenizer.json") == 0 || strcmp(name, "vocab.json") == 0) return true;
+    if (strcmp(name, "merges.txt") == 0) return true;
     if (!file_map(&file, path, error)) return false;
     *is = file.size > 0 && file_looks_like_text(file.data, file.size);
     file_unmap(&file);

@@ -220,17 +220,17 @@ static inline void encode_texts(Trainer* t) {
     check_all_ranks(t, ok, &error);
 }
 
-// Opens the vocabulary that makes tokens of text, and text of tokens: --tokenizer, the tokenizer.json that
-// build/tokenize has written beside the first shard (beside a text it may be anything's), or the one beside the initial
-// weights. If there is none, a text is bytes, and tokens stay numbers.
+// Opens the vocabulary that makes tokens of text, and text of tokens: --tokenizer, the one that build/tokenize has
+// copied beside the first shard (beside a text it may be anything's), or the one beside the initial weights. If there
+// is none, a text is bytes, and tokens stay numbers.
 static inline void open_tokenizer(Trainer* t) {
-    char path[4096] = "";
+    char path[4096] = "", folder[4096];
     const Settings* o = &t->settings;
     const TokenFiles* first = &t->train_files.source[0].files;
     const bool text = format_is_text(first->format);
-    beside(path, sizeof path, first->file[0].path, "tokenizer.json");
-    const bool found =
-        (first->format != TOKENS_TEXT && access(path, F_OK) == 0) || find_vocabulary(o, path, sizeof path);
+    beside(folder, sizeof folder, first->file[0].path, ".");
+    const bool found = (first->format != TOKENS_TEXT && tokenizer_in_folder(path, sizeof path, folder)) ||
+                       find_vocabulary(o, path, sizeof path);
     comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
     if (o->tokenizer || found)
         load_tokenizer(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || text);

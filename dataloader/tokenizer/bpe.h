@@ -164,16 +164,13 @@ static inline bool find_bytes(Tokenizer* tokenizer, const char* path, Error* err
     return true;
 }
 
-// Makes a vocabulary of these tokens without merges. False, *error filled and nothing to free, if two tokens have the
-// same bytes or a byte has no token.
+// Makes a vocabulary of these tokens without merges; those that are not apart differ. False, *error filled and nothing
+// to free, if a byte has no token.
 static inline bool tokenizer_begin(Tokenizer* tokenizer, const TokenText* text, int vocab, SplitKind split,
                                    const char* path, Error* error) {
     memset(tokenizer, 0, sizeof *tokenizer);
     uint64_t total = 0;
     for (int i = 0; i < vocab; i++) total += text[i].n;
-    if (vocab < 1 || vocab > VOCAB_MOST || total >= UINT32_MAX)
-        return fail(error, "%s: a vocabulary of %d tokens and %llu bytes; at most %d tokens and 4 GB can be read", path,
-                    vocab, (unsigned long long)total, VOCAB_MOST);
     tokenizer->split = split;
     tokenizer->vocab = vocab;
     tokenizer->document = -1;
@@ -188,17 +185,13 @@ static inline bool tokenizer_begin(Tokenizer* tokenizer, const TokenText* text, 
     tokenizer->merges = (Merge*)checked_malloc(sizeof *tokenizer->merges, "a vocabulary");
     tokenizer->merges[0].pair = NO_PAIR;
     tokenizer->begin[0] = 0;
-    bool ok = true;
-    for (int i = 0; i < vocab && ok; i++) {
+    for (int i = 0; i < vocab; i++) {
         if (text[i].n) memcpy(tokenizer->bytes + tokenizer->begin[i], text[i].bytes, text[i].n);
         tokenizer->begin[i + 1] = tokenizer->begin[i] + (uint32_t)text[i].n;
         if (text[i].n == 0 || text[i].apart) continue;
-        uint32_t* slot = &tokenizer->token_of[token_slot(tokenizer, text[i].bytes, text[i].n)];
-        if (*slot != (uint32_t)vocab)
-            ok = fail(error, "%s: the tokens %u and %d are the same %zu bytes", path, *slot, i, text[i].n);
-        *slot = (uint32_t)i;
+        tokenizer->token_of[token_slot(tokenizer, text[i].bytes, text[i].n)] = (uint32_t)i;
     }
-    ok = ok && find_bytes(tokenizer, path, error);
+    const bool ok = find_bytes(tokenizer, path, error);
     if (!ok) tokenizer_free(tokenizer);
     return ok;
 }

@@ -29,8 +29,6 @@ the expressions would with symbols in place of such bytes.
 
 typedef enum { SPLIT_BYTES, SPLIT_GPT2, SPLIT_LLAMA3, SPLIT_QWEN2, SPLIT_KINDS } SplitKind;
 
-static const char* const split_names[SPLIT_KINDS] = {"bytes", "gpt2", "llama3", "qwen2"};
-
 // ---- Characters -------------------------------------------------------------------------------------------------
 
 static inline uint32_t utf8_code(const unsigned char* text, size_t bytes) {

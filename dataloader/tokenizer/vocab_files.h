@@ -1,11 +1,11 @@
 /*
-dataloader/tokenizer/vocab_files.h: reads and writes vocabularies. tokenizer_open reads a file or a folder,
-tokenizer_save writes a tokenizer.json.
+dataloader/tokenizer/vocab_files.h: reads vocabularies from a file or a folder: tokenizer_open.
 
 Theory. Two formats are read:
 
     tokenizer.json                 Hugging Face: vocabulary, merges, added tokens and how a text is split, in one file.
-    vocab.json and merges.txt      GPT-2's, side by side; the first is named.
+    vocab.json and merges.txt      GPT-2's, side by side; the first is named. A file of any other name is taken for a
+                                   tokenizer.json.
 
 In a folder the first of these is opened.
 
@@ -113,13 +113,6 @@ static inline bool read_name(TokenTexts* texts, const Json* json, const JsonNode
     text->n = (size_t)n;
     texts->used += (size_t)n;
     return true;
-}
-
-// The total bytes of all names.
-static inline size_t names_bytes(const JsonNode* names) {
-    size_t bytes = 1;
-    for (const JsonNode* member = json_first(names); member; member = json_next(member)) bytes += member->name_bytes;
-    return bytes;
 }
 
 static inline bool read_names(TokenTexts* texts, const Json* json, const JsonNode* names, Error* error) {
@@ -310,7 +303,9 @@ static inline bool read_normalizer(const Json* json, const JsonNode* root, Error
 static inline bool read_tokenizer_json(Tokenizer* tokenizer, TokenTexts* texts, const Json* json, Error* error) {
     static const char* const refused[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
                                           "byte_fallback"};
-    const JsonNode *root = json->nodes, *model = json_get(root, "model"), *type = json_get(model, "type");
+    const JsonNode *root = json->nodes, *model = json_require(json, root, "model", JSON_OBJECT, error);
+    if (!model) return false;
+    const JsonNode* type = json_get(model, "type");
     if (type && !is_string(type, "BPE"))
         return json_fail(json, type, error, "a model of the kind %s is not supported, BPE is",
                          json_quoted(type->type == JSON_STRING ? type->value.string : "?").text);
@@ -368,10 +363,15 @@ static inline bool read_merge_lines(Tokenizer* tokenizer, const MappedFile* file
     return ok;
 }
 
+// A path without its folder.
+static inline const char* name_of_path(const char* path) {
+    const char* slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 // Writes FOLDER/name for a name beside this path.
 static inline void beside(char* out, size_t size, const char* path, const char* name) {
-    const char* slash = strrchr(path, '/');
-    snprintf(out, size, "%.*s%s", slash ? (int)(slash + 1 - path) : 0, path, name);
+    snprintf(out, size, "%.*s%s", (int)(name_of_path(path) - path), path, name);
 }
 
 static inline bool read_vocab_and_merges(Tokenizer* tokenizer, TokenTexts* texts, const Json* json, Error* error) {
@@ -395,21 +395,8 @@ static inline bool read_vocab_and_merges(Tokenizer* tokenizer, TokenTexts* texts
 
 // ---- Opening ----------------------------------------------------------------------------------------------------
 
-// Reads a file of JSON: a tokenizer.json has a "model", in a vocab.json that is a token's name.
-static inline bool open_json(Tokenizer* tokenizer, const char* path, Error* error) {
-    Json json;
-    if (!json_open(&json, path, error)) return false;
-    const JsonNode* model = json_get(json.nodes, "model");
-    const bool whole = model && model->type == JSON_OBJECT;
-    const JsonNode* names = whole ? json_get(model, "vocab") : json.nodes;
-    TokenTexts texts;
-    token_texts_open(&texts, names ? names_bytes(names) : 1);
-    const bool ok = whole ? read_tokenizer_json(tokenizer, &texts, &json, error)
-                          : read_vocab_and_merges(tokenizer, &texts, &json, error);
-    token_texts_free(&texts);
-    json_free(&json);
-    return ok;
-}
+// Whether a vocabulary is in two files: this vocab.json, and merges.txt.
+static inline bool tokenizer_is_pair(const char* path) { return strcmp(name_of_path(path), "vocab.json") == 0; }
 
 // Finds the file with the vocabulary of a folder. False: there is none.
 static inline bool tokenizer_in_folder(char* path, size_t size, const char* folder) {
@@ -432,124 +419,39 @@ static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, Error*
         path = inside;
     }
     if (!file_map(&file, path, error)) return false;
-    const bool is_json = file.size > 0 && file.data[0] == '{';
+    Json json;
+    TokenTexts texts;
+    const bool is_object = file.size > 0 && file.data[0] == '{';
+    bool ok = is_object ? json_parse(&json, path, file.data, file.size, error)
+                        : fail(error, "%s: not a vocabulary that can be read: %s", path, readable);
+    token_texts_open(&texts, file.size + 1); // room for all names
     file_unmap(&file);
-    if (!is_json) return fail(error, "%s: not a vocabulary that can be read: %s", path, readable);
-    if (!open_json(tokenizer, path, error)) return false;
-    if (tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // as any split gives the same tokens
-    return true;
+    if (ok) {
+        ok = tokenizer_is_pair(path) ? read_vocab_and_merges(tokenizer, &texts, &json, error)
+                                     : read_tokenizer_json(tokenizer, &texts, &json, error);
+        json_free(&json);
+    }
+    token_texts_free(&texts);
+    if (ok && tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // as any split gives the same tokens
+    return ok;
 }
 
-// ---- Writing a tokenizer.json, which Hugging Face's library loads, too ------------------------------------------
+// ---- Writing ----------------------------------------------------------------------------------------------------
 
-static inline void write_name(FILE* out, const Tokenizer* tokenizer, uint32_t token) {
-    const unsigned char* text = tokenizer->bytes + tokenizer->begin[token];
-    for (uint32_t i = 0; i < token_bytes(tokenizer, token); i++) {
+// Writes the vocabulary of the 256 bytes as a tokenizer.json, which Hugging Face's library loads, too.
+static inline void write_byte_tokenizer(FILE* out) {
+    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [],\n"
+          "  \"normalizer\": null,\n  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+          "\"trim_offsets\": true, \"use_regex\": true},\n  \"post_processor\": null,\n  \"decoder\": {\"type\": "
+          "\"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n  \"model\": {\n"
+          "    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null, "
+          "\"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false,\n    \"vocab\": {",
+          out);
+    for (int b = 0; b < 256; b++) {
         char letter[4];
-        char* end = json_utf8_write(letter, byte_to_letter(text[i]));
-        if (*letter == '"' || *letter == '\\') fputc('\\', out);
-        fwrite(letter, 1, (size_t)(end - letter), out);
+        const int n = (int)(json_utf8_write(letter, byte_to_letter(b)) - letter);
+        const char* escape = b == '"' || b == '\\' ? "\\" : "";
+        fprintf(out, "%s\n      \"%s%.*s\": %d", b ? "," : "", escape, n, letter, b);
     }
-}
-
-static inline int compare_merges(const void* a, const void* b) {
-    const Merge *x = (const Merge*)a, *y = (const Merge*)b;
-    if (x->rank != y->rank) return x->rank < y->rank ? -1 : 1;
-    return x->pair < y->pair ? -1 : x->pair > y->pair;
-}
-
-static inline void write_merges(FILE* out, const Tokenizer* tokenizer) {
-    Merge* sorted = (Merge*)checked_malloc((size_t)tokenizer->merge_count * sizeof *sorted, "merges to write");
-    int n = 0;
-    for (uint64_t i = 0; i <= tokenizer->merge_mask; i++)
-        if (tokenizer->merges[i].pair != NO_PAIR) sorted[n++] = tokenizer->merges[i];
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_merges);
-    for (int i = 0; i < n; i++) {
-        fputs(i ? ",\n      \"" : "\n      \"", out);
-        write_name(out, tokenizer, (uint32_t)(sorted[i].pair >> 32));
-        fputc(' ', out);
-        write_name(out, tokenizer, (uint32_t)sorted[i].pair);
-        fputc('"', out);
-    }
-    free(sorted);
-}
-
-static inline void write_added_token(FILE* out, uint32_t token, const char* name, bool special, bool normalized,
-                                     bool first) {
-    fprintf(out, "%s\n    {\"id\": %u, \"content\": ", first ? "" : ",", token);
-    json_write_string(out, name);
-    fprintf(out, ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": %s, \"special\": %s}",
-            normalized ? "true" : "false", special ? "true" : "false");
-}
-
-// Writes the added tokens. If the last number has no token, a reserved token keeps the vocabulary's size.
-static inline void write_added(FILE* out, const Tokenizer* tokenizer) {
-    for (int i = 0; i < tokenizer->added_count; i++) {
-        const AddedToken* added = &tokenizer->added[i];
-        char* name = token_name(tokenizer, added->token);
-        write_added_token(out, added->token, name, added->special, added->normalized, i == 0);
-        free(name);
-    }
-    if (token_bytes(tokenizer, (uint32_t)tokenizer->vocab - 1) > 0) return;
-    char name[32];
-    snprintf(name, sizeof name, "<|reserved_%d|>", tokenizer->vocab - 1);
-    write_added_token(out, (uint32_t)tokenizer->vocab - 1, name, true, false, tokenizer->added_count == 0);
-}
-
-static inline void write_pre_tokenizer(FILE* out, SplitKind split) {
-    const bool own = split == SPLIT_GPT2 || split == SPLIT_BYTES;
-    if (!own) {
-        fputs("{\"type\": \"Sequence\", \"pretokenizers\": [\n    {\"type\": \"Split\", \"pattern\": {\"Regex\": ",
-              out);
-        for (size_t i = 0; i < sizeof split_texts / sizeof split_texts[0]; i++)
-            if (split_texts[i].split == split) json_write_string(out, split_texts[i].text);
-        fputs("}, \"behavior\": \"Isolated\", \"invert\": false},\n    ", out);
-    }
-    fprintf(out, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": %s}%s",
-            own ? "true" : "false", own ? "" : "]}");
-}
-
-static inline void write_tokenizer(FILE* out, const Tokenizer* tokenizer) {
-    fputs("{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n  \"added_tokens\": [", out);
-    write_added(out, tokenizer);
-    fputs("],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ", out);
-    write_pre_tokenizer(out, tokenizer->split);
-    fputs(
-        ",\n  \"post_processor\": null,\n  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
-        "\"trim_offsets\": true, \"use_regex\": true},\n  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, "
-        "\"unk_token\": null, \"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, "
-        "\"byte_fallback\": false,\n",
-        out);
-    fprintf(out, "    \"ignore_merges\": %s,\n    \"vocab\": {", tokenizer->whole_words ? "true" : "false");
-    bool first = true;
-    for (uint32_t i = 0; i < (uint32_t)tokenizer->vocab; i++) {
-        const uint32_t n = token_bytes(tokenizer, i);
-        if (n == 0 || tokenizer_find(tokenizer, tokenizer->bytes + tokenizer->begin[i], n) != (int64_t)i)
-            continue; // no token, or only an added token
-        fputs(first ? "\n      \"" : ",\n      \"", out);
-        write_name(out, tokenizer, i);
-        fprintf(out, "\": %u", i);
-        first = false;
-    }
-    fputs("},\n    \"merges\": [", out);
-    write_merges(out, tokenizer);
-    fputs("]\n  }\n}\n", out);
-}
-
-// Writes a vocabulary to path.part, and renames it when it is complete.
-static inline bool tokenizer_save(const Tokenizer* tokenizer, const char* path, Error* error) {
-    char part[4096];
-    struct stat st;
-    if (snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
-        return fail(error, "%.200s...: the name is too long", path);
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) return fail(error, "%s: not a regular file", path);
-    FILE* out = fopen(part, "w");
-    if (!out) return fail(error, "%s: cannot write: %s", part, strerror(errno));
-    write_tokenizer(out, tokenizer);
-    const bool written = fflush(out) == 0 && !ferror(out) && fsync(fileno(out)) == 0;
-    const int reason = errno;
-    if (fclose(out) == 0 && written && rename(part, path) == 0) return true;
-    fail(error, "%s: cannot write: %s", path, strerror(written ? errno : reason));
-    unlink(part);
-    return false;
+    fputs("},\n    \"merges\": []\n  }\n}\n", out);
 }

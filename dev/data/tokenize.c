@@ -6,8 +6,8 @@ tokenize.c: texts to shards of tokens that train_gpt reads, on all cores.
 
 The shards are llm.c's: 256 int32 (magic number, version, number of tokens), then uint16 tokens where the vocabulary has
 at most 65,536 of them, uint32 otherwise. The document token precedes each document, as in llm.c's own files. The
-vocabulary is written beside the shards as tokenizer.json, where train_gpt finds it. Shards and vocabulary get their
-names when all of them are written. The same texts give the same bytes with any number of threads.
+vocabulary's files are copied beside the shards, where train_gpt finds them. Shards get their names when all of them are
+written. The same texts give the same bytes with any number of threads.
 */
 #include "../../util/options.h"
 #include "documents.h"
@@ -175,6 +175,31 @@ static bool tokenize_all(const Texts* texts, const Tokenizer* tokenizer, ShardWr
     return ok;
 }
 
+// Copies a file to FOLDER/NAME.
+static bool copy_file(const char* path, const char* folder, const char* name, Error* error) {
+    char part[4096], to[4096];
+    MappedFile file;
+    snprintf(to, sizeof to, "%s/%s", folder, name);
+    snprintf(part, sizeof part, "%s/%s.part", folder, name);
+    if (!file_map(&file, path, error)) return false;
+    FILE* out = fopen(part, "wb");
+    const bool written = out && fwrite(file.data, 1, file.size, out) == file.size;
+    file_unmap(&file);
+    if (out && fclose(out) == 0 && written && rename(part, to) == 0) return true;
+    fail(error, "%s: cannot write: %s", part, strerror(errno));
+    unlink(part);
+    return false;
+}
+
+// Copies the vocabulary's files to a folder; path: its file, or its folder.
+static bool copy_vocabulary(const char* path, const char* folder, Error* error) {
+    char inside[4096], merges[4096];
+    if (tokenizer_in_folder(inside, sizeof inside, path)) path = inside;
+    if (!tokenizer_is_pair(path)) return copy_file(path, folder, "tokenizer.json", error);
+    beside(merges, sizeof merges, path, "merges.txt");
+    return copy_file(path, folder, "vocab.json", error) && copy_file(merges, folder, "merges.txt", error);
+}
+
 static bool choose_document_token(Tokenizer* tokenizer, const TokenizeOptions* options, Error* error) {
     if (options->document) tokenizer->document = tokenizer_added(tokenizer, options->document);
     if (options->document && tokenizer->document < 0)
@@ -192,7 +217,6 @@ static bool run(const TokenizeOptions* options, Error* error) {
     Texts texts = {};
     ShardWriter out[2];
     int64_t documents = 0;
-    char path[4096];
     if (!tokenizer_open(&tokenizer, options->tokenizer, error)) return false;
     texts.field = options->field;
     texts.delimiter = options->delimiter;
@@ -212,8 +236,7 @@ static bool run(const TokenizeOptions* options, Error* error) {
             if (out[i].tokens == 0 && (i == 0 || options->val > 0))
                 ok = fail(error, "no document is left to %s on: change --val, or draw again with another --seed",
                           i ? "validate" : "train");
-        snprintf(path, sizeof path, "%s/tokenizer.json", options->out);
-        ok = ok && tokenizer_save(&tokenizer, path, error);
+        ok = ok && copy_vocabulary(options->tokenizer, options->out, error);
         for (int i = 0; i < 2; i++) ok = shards_end(&out[i], ok, error) && ok;
     }
     if (ok) {
@@ -254,7 +277,7 @@ int main(int argc, char** argv) {
         option_flag("no-document-token", &options.no_document, "documents follow each other without one"),
         option_heading("to"),
         option_string("out", &options.out, "DIR",
-                      "folder for train_000000.bin, ..., val_000000.bin, ... and tokenizer.json"),
+                      "folder for train_000000.bin, ..., val_000000.bin, ... and the vocabulary"),
         option_float("val", &options.val, 0, 0.5, "part of the documents to validate on; of one text, its end"),
         option_int("shard-tokens", &options.shard, 1, 1 << 30, "tokens in a shard"),
         option_int("threads", &options.threads, 1, THREADS_MOST, "[all cores]"),

@@ -10,8 +10,8 @@ others.
 
 enum { MOST = 1 << 16 };
 
-// A vocabulary that was read: any text comes back, and it is the same when it was written and read again.
-static void check_vocabulary(const Tokenizer* t, const char* saved) {
+// A vocabulary that was read: any text comes back.
+static void check_vocabulary(const Tokenizer* t) {
     Encoder e;
     TokenList list = {NULL, 0, 0};
     encoder_open(&e);
@@ -33,29 +33,18 @@ static void check_vocabulary(const Tokenizer* t, const char* saved) {
     }
     encoder_close(&e);
     token_list_free(&list);
-    Error error = {""};
-    Tokenizer again;
-    REQUIRE(tokenizer_save(t, saved, &error));
-    const bool opened = tokenizer_open(&again, saved, &error);
-    if (opened) {
-        REQUIRE(again.vocab == t->vocab && again.merge_count == t->merge_count);
-        tokenizer_free(&again);
-    } else {
-        REQUIRE(*error.text); // such as an added token that a JSON file has no name for
-    }
 }
 
 static bool fuzz_one(const unsigned char* data, size_t size) {
-    static const char path[] = "build/fuzz_tokenizer.input", saved[] = "build/fuzz_tokenizer.json";
+    static const char path[] = "build/fuzz_tokenizer.input";
     Error error = {""};
     Tokenizer t;
     put_file(path, data, size);
     const bool opened = tokenizer_open(&t, path, &error);
     REQUIRE(opened || *error.text);
     if (opened) {
-        check_vocabulary(&t, saved);
+        check_vocabulary(&t);
         tokenizer_free(&t);
-        unlink(saved);
     }
     unlink(path);
     return opened;

@@ -1,13 +1,14 @@
 """Faults of evaluations: their files, rows, scores, and the trainer's passes.
 
 Tests: "evaluate N TEXT": the cases of test_evaluate with TEXT in their command line, on N ranks ("pure": without a
-trainer). "use": test_evaluations.py."""
+trainer). "use": test_evaluations.py. "fuzz": fuzz_evaluate."""
 import mutate
 
 EVALUATE, TRAINER, TELL, SETTINGS = "dataloader/eval_loader.h", "train_gpt.cu", "trainer/logger.h", "trainer/settings.h"
 PURE, ONE, PIPE, DATA, DATA3, USE = ("evaluate 1 pure", "evaluate 1 --micro-batch 1 --global-batch 4",
                                      "evaluate 2 --pp 2 --vpp 2", "evaluate 2 --dp 2",
                                      "evaluate 3 --dp 3 --micro-batch 4", "use")
+FUZZ = "fuzz"
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -26,7 +27,7 @@ FAULTS = [
     ("file: any version", PURE, EVALUATE, "if (version != CHOICE_VERSION)", "if (version < CHOICE_VERSION)"),
     ("file: none at all", PURE, EVALUATE, "return (count > 0 && at == end", "return (at == end"),
     ("file: odd lengths", PURE, EVALUATE, "head[1] % 2 || ", ""),
-    ("file: lengths beyond the end", PURE, EVALUATE, " || head[1] / 2 > end - head)", ")"),
+    ("file: lengths beyond the end", FUZZ, EVALUATE, " || head[1] / 2 > end - head)", ")"),
     ("file: any number of an example", PURE, EVALUATE, "head[2] != (uint16_t)eval->examples || ", ""),
     ("file: any label", PURE, EVALUATE, " || label >= completions)", " || completions == 0)"),
     ("file: parts without tokens", PURE, EVALUATE, "*part == 0 || ", "(*part == 0 && i < 0) || "),
@@ -106,5 +107,7 @@ FAULTS = [
 def run(test, _planted):
     if test == USE:
         return "train_gpt", ["python3", "dev/test/system/test_evaluations.py"]
+    if test == FUZZ:
+        return "build/sanitized/fuzz_evaluate", ["build/sanitized/fuzz_evaluate", "3", "1"]
     _, n, only = test.split(" ", 2)
     return "build/test_evaluate", [*mutate.ranks(n), "build/test_evaluate", "--only", only]

@@ -45,6 +45,18 @@ check "its tokens stand behind the token that parts documents" same "$(shard "$f
 "$bin/tokenize" --tokenizer "$folder/a" --data "$folder/one.txt" --out "$folder/b" >"$folder/log" 2>&1
 check "the vocabulary beside it makes the same shard" cmp "$folder/a/train_000000.bin" "$folder/b/train_000000.bin"
 
+mkdir "$folder/pair"
+python3 -c 'import json, sys
+whole, folder = json.load(open(sys.argv[1])), sys.argv[2]
+names = {**whole["model"]["vocab"], **{x["content"]: x["id"] for x in whole["added_tokens"]}}
+json.dump(names, open(folder + "/vocab.json", "w"))
+print("#version: 0.2", *map(" ".join, whole["model"]["merges"]), sep="\n", file=open(folder + "/merges.txt", "w"))
+' "$gpt2" "$folder/pair"
+tokenize --tokenizer "$folder/pair/vocab.json" --data "$folder/one.txt" --out "$folder/p"
+check "a vocabulary in two files makes the same shard" cmp "$folder/a/train_000000.bin" "$folder/p/train_000000.bin"
+check "and is copied" cmp "$folder/pair/merges.txt" "$folder/p/merges.txt"
+check "both files" cmp "$folder/pair/vocab.json" "$folder/p/vocab.json"
+
 printf '{"text":"one\\n\\u00e9"}\n\n{"id":3,"text":""}\n{"text":"it'"'"'s \\"two\\"","more":[1]}\n' >"$folder/x.jsonl"
 check "JSONL: a line is a document" tokenize --data "$folder/x.jsonl" --out "$folder/c"
 check "JSONL: escapes are characters, empty texts are left out" same "$(shard "$folder/c/train_000000.bin")" \

@@ -271,7 +271,7 @@ def test_refused(work):
     refused("another architecture", 'of type "qwen2"', "--init", f"{work}/qwen", "--steps", "0")
     shutil.copytree(folder, f"{work}/vocabulary")
     open(f"{work}/vocabulary/tokenizer.json", "w").write("{}")
-    refused("a text, and a vocabulary that is none", "vocabulary/merges.txt", "--init", f"{work}/vocabulary",
+    refused("a text, and a vocabulary that is none", '"model" is missing', "--init", f"{work}/vocabulary",
             "--data", __file__, "--steps", "1", status=1)
     whole = f"{folder}/model.safetensors"
     data, at = open(whole, "rb").read(), place_of(whole, "transformer.ln_f.bias")
@@ -411,7 +411,20 @@ def test_whole_vocabulary(work):
     check(ends_of(run) == [258, 258, "nothing"] and ends_of(run, "generation_config.json") == [258, 258, "nothing"] and
           about["eos_token"] == about["bos_token"] == "<|endoftext|>" and about["model_max_length"] == 16,
           "a vocabulary: a text ends as documents do")
-    check(read(run, "tokenizer.json") == read(f"{work}/words", "tokenizer.json"), "a vocabulary: the file as it was")
+    text = read(f"{work}/words", "tokenizer.json")
+    check(read(run, "tokenizer.json") == text, "a vocabulary: the file as it was")
+    model = json.loads(text)["model"]
+    pair = {"vocab.json": json.dumps({**model["vocab"], "<|endoftext|>": 258}),
+            "merges.txt": "\n".join(["#version: 0.2", *model["merges"], ""])}
+    os.makedirs(f"{work}/pair")
+    for name, text in pair.items():
+        open(f"{work}/pair/{name}", "w").write(text)
+    shutil.copy(f"{work}/words/tokens.bin", f"{work}/pair")
+    done = train_gpt(1, *SIZE, "--data", f"{work}/pair", "--steps", "1", "--export", f"{work}/pair.export")
+    check(done.returncode == 0 and set(os.listdir(f"{work}/pair.export")) == BESIDE - {"tokenizer.json"} | set(pair)
+          and all(read(f"{work}/pair.export", name) == text for name, text in pair.items())
+          and "GPT2Tokenizer" in read(f"{work}/pair.export", "tokenizer_config.json"),
+          f"a vocabulary in two files: as they were {words(done)}")
 
 
 # External weights, beside data with their vocabulary: their files stay, also when their checkpoint goes (--keep-last).

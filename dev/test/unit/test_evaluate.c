@@ -156,7 +156,7 @@ static void test_damage(const char* path) {
                    {"one example too many", -1, 2, 4, "example 3"},
                    {"one too few", -1, 2, 2, "has 2 examples"},
                    {"no delimiter", 1, 0, 65534, "example 1"},
-                   {"an odd length", 1, 1, 57, "example 1"},
+                   {"an odd length", 1, 1, 65, "example 1"},
                    {"a length that is too short", 1, 1, 54, "example 1"},
                    {"a length that is too long", 0, 1, 100, "example 0"},
                    {"a length beyond the file", 2, 1, 65534, "example 2"},
@@ -194,6 +194,14 @@ static void test_damage(const char* path) {
     put(&f, 7);
     write_choices(path, &f, 1);
     refused("half a number behind the last example", path, "has 3 examples");
+    static const int empty[] = {1, 0};
+    begin_file(&f);
+    write_choices(path, &f, 0);
+    refused("a header alone", path, "has 0 examples");
+    put_example(&f, 0, empty, 2);
+    f.header[2] = 1;
+    write_choices(path, &f, 0);
+    refused("a completion without tokens", path, "example 0");
 }
 
 // What the model has to do with a file: its vocabulary and its T.
@@ -211,6 +219,11 @@ static void test_fit(const char* path) {
     check(!fits(e, 8, 7, &error) && strstr(error.text, "completion 0"), "one without the seventh: %s", error.text);
     check(fits(e, 7, 5001, &error) && e->cut == 4, "a completion of T tokens has room behind one of the context");
     check(!fits(e, 6, 5001, &error) && strstr(error.text, "has 7 tokens"), "a longer one has none: %s", error.text);
+    evaluations_close(&list);
+    f.number[f.begin[2] + 6] = 5000;
+    write_choices(path, &f, 0);
+    if (!opens(&list, path, &error)) die("%s", error.text);
+    check(!fits(&list.item[0], 8, 5000, &error), "a context with a token too large: %s", error.text);
     evaluations_close(&list);
 }
 

@@ -4,8 +4,6 @@ make_tokenizer.py), beside plain programs that do the same by definition, and wi
 */
 #include "../../../dataloader/tokenizer.h"
 #include "test.h"
-#include <signal.h>
-#include <sys/resource.h>
 
 #define REFERENCE "dev/test/reference/"
 
@@ -142,6 +140,7 @@ static void test_characters(void) {
 // ---- Beside the public packages ---------------------------------------------------------------------------------
 
 enum { GPT2, LLAMA3, QWEN2, KINDS };
+static const char* const kinds[] = {"gpt2", "llama3", "qwen2", "special"};
 
 static int hex_digit(int c) { return c >= 'a' ? c - 'a' + 10 : c - '0'; }
 
@@ -155,14 +154,13 @@ typedef struct {
 } Case;
 
 static void read_case(Case* c, const unsigned char* line, size_t size) {
-    static const char* const names[] = {"gpt2", "llama3", "qwen2", "special"};
     char* copy = strndup((const char*)line, size);
     if (!copy) die("out of memory");
     char* at = strchr(copy, ' ');
     *at = 0;
     c->kind = 0;
     c->n = c->numbers = 0;
-    while (strcmp(names[c->kind], copy) != 0) c->kind++; // one of them
+    while (strcmp(kinds[c->kind], copy) != 0) c->kind++; // one of them
     for (at++; *at != ' '; at += *at == '-' ? 1 : 2)
         if (*at != '-') c->text[c->n++] = (unsigned char)(hex_digit(at[0]) << 4 | hex_digit(at[1]));
     for (char* end; *at == ' ' && at[1]; at = end) c->number[c->numbers++] = (int32_t)strtol(at, &end, 10);
@@ -192,7 +190,7 @@ static void test_words(void) {
     file_unmap(&file);
     for (int i = 0; i < KINDS; i++)
         check(counted[i] > 400 && wrong[i] == 0, "words, split %-8s %d texts, %d of them differ from tokenizers'",
-              split_names[splits[i]], counted[i], wrong[i]);
+              kinds[i], counted[i], wrong[i]);
 }
 
 static void test_reference(void) {
@@ -313,7 +311,7 @@ static void test_definition(bool brief) {
     for (int split = SPLIT_GPT2; split < SPLIT_KINDS; split++) {
         char what[64];
         t.split = (SplitKind)split;
-        snprintf(what, sizeof what, "merges, split %s", split_names[split]);
+        snprintf(what, sizeof what, "merges, split %s", kinds[split - SPLIT_GPT2]);
         test_properties(what, &t, brief ? 30 : 200);
     }
     test_properties("whole words", &whole, brief ? 30 : 200);
@@ -427,38 +425,17 @@ static void check_refused(const char* path, const char* what, const char* part) 
     if (opened) tokenizer_free(&t);
 }
 
-static void test_saving(void) {
-    static const char* const paths[] = {REFERENCE "tokenizer_gpt2.json", REFERENCE "tokenizer_llama3.json"};
-    Error error;
-    for (int i = 0; i < 2; i++)
-        for (int split = SPLIT_GPT2; split < SPLIT_KINDS; split++) {
-            Tokenizer t = open_or_die(paths[i]);
-            t.split = (SplitKind)split;
-            t.whole_words = split % 2 == 0;
-            const char* path = in_folder("again.json");
-            if (!tokenizer_save(&t, path, &error)) die("%s", error.text);
-            Tokenizer again = open_or_die(path);
-            check(same_tokenizer(&t, &again), "written and read again: %s with the split %s", paths[i],
-                  split_names[split]);
-            tokenizer_free(&t);
-            tokenizer_free(&again);
-        }
-    Tokenizer t = open_or_die(paths[0]);
-    check(!tokenizer_save(&t, in_folder("nowhere/x.json"), &error), "no folder: %s", error.text);
-    struct stat st;
-    check(!tokenizer_save(&t, "/dev/full", &error) && stat("/dev/full", &st) == 0 && S_ISCHR(st.st_mode),
-          "a device stays one: %s", error.text);
-    struct rlimit limit, small;
-    if (getrlimit(RLIMIT_FSIZE, &limit) != 0) die("getrlimit: %s", strerror(errno));
-    small = limit;
-    small.rlim_cur = 500;
-    signal(SIGXFSZ, SIG_IGN);
-    if (setrlimit(RLIMIT_FSIZE, &small) != 0) die("setrlimit: %s", strerror(errno));
-    const bool saved = tokenizer_save(&t, in_folder("full.json"), &error);
-    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) die("setrlimit: %s", strerror(errno));
-    check(!saved && access(in_folder("full.json"), F_OK) != 0 && access(in_folder("full.json.part"), F_OK) != 0,
-          "what cannot be written leaves nothing: %s", error.text);
-    tokenizer_free(&t);
+static void test_byte_file(void) {
+    const char* path = in_folder("bytes.json");
+    FILE* out = fopen(path, "w");
+    if (!out) die("cannot write %s", path);
+    write_byte_tokenizer(out);
+    fclose(out);
+    Tokenizer bytes, again = open_or_die(path);
+    tokenizer_bytes(&bytes);
+    check(same_tokenizer(&bytes, &again) && again.split == SPLIT_BYTES, "the bytes, written and read again");
+    tokenizer_free(&bytes);
+    tokenizer_free(&again);
 }
 
 // vocab.json and merges.txt, written from a tokenizer.json: names and merges as they stand there.
@@ -607,11 +584,11 @@ int main(int argc, char** argv) {
     test_crowded_cache();
     test_made_by_hand();
     test_long_words();
-    test_saving();
+    test_byte_file();
     test_two_files();
     test_wrong_files();
     test_writer();
-    static const char* const written[] = {"again.json", "wrong.json", "other"};
+    static const char* const written[] = {"bytes.json", "wrong.json", "other"};
     for (size_t i = 0; i < sizeof written / sizeof written[0]; i++) unlink(in_folder(written[i]));
     rmdir(folder);
     return test_end();
