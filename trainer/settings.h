@@ -132,8 +132,8 @@ static inline void add_data_options(OptionTable* table, Settings* s) {
         option_string("val", &s->val, "GLOB",
                       "files to validate on; without it 5 % of every source, in blocks spread over it, are held out"),
         option_string("tokenizer", &s->tokenizer, "PATH",
-                      "vocabulary of texts and .jsonl, and of shards, to show samples as text [tokenizer.json beside "
-                      "the weights, the first shard or .jsonl; else texts are bytes]"),
+                      "vocabulary of texts and .jsonl, and of shards, to show samples as text [the one beside the "
+                      "weights, the first shard or .jsonl; else texts are bytes]"),
         option_flag("document-mask", &s->document_mask,
                     "tokens see those of their own document only, and GPT-2's positions begin anew in each"),
         option_int("document-token-id", &s->document_token_id, 0, size,

@@ -148,7 +148,8 @@ static inline Merge* merge_slot(const Tokenizer* tokenizer, uint32_t left, uint3
 typedef struct {
     const unsigned char* bytes; // NULL: no token has this number
     size_t n;
-    bool apart; // an added token that the merges do not make; it is not found by its bytes
+    bool apart;                      // an added token that the merges do not make; it is not found by its bytes
+    bool added, special, normalized; // as in AddedToken
 } TokenText;
 
 static inline bool find_bytes(Tokenizer* tokenizer, const char* path, Error* error) {

@@ -58,13 +58,15 @@ static inline int64_t name_to_bytes(unsigned char* out, const char* name, size_t
 typedef struct {
     TokenText* text; // (room), by number
     int vocab, room;
-    unsigned char* bytes; // text[].bytes points into them, or into the file
-    size_t used;
+    unsigned char*
+        bytes;         // (2 size) the tokens', `used` of them, and as many for a merge; text[].bytes points into them
+    size_t used, size; // size: of the file
 } TokenTexts;
 
-static inline void token_texts_open(TokenTexts* texts, size_t bytes) {
+static inline void token_texts_open(TokenTexts* texts, size_t size) {
     memset(texts, 0, sizeof *texts);
-    texts->bytes = (unsigned char*)checked_malloc(bytes, "a vocabulary");
+    texts->size = size;
+    texts->bytes = (unsigned char*)checked_malloc(2 * size, "a vocabulary");
 }
 
 static inline void token_texts_free(TokenTexts* texts) {
@@ -121,28 +123,29 @@ static inline bool read_names(TokenTexts* texts, const Json* json, const JsonNod
     return true;
 }
 
-// Adds the merge of two names. scratch: room for both. False: one of them, or their result, is not a token.
-static inline bool read_merge(Tokenizer* tokenizer, const char* left, size_t left_bytes, const char* right,
-                              size_t right_bytes, uint32_t rank, unsigned char* scratch) {
-    const int64_t a = name_to_bytes(scratch, left, left_bytes);
+// Adds the merge of two names. False: one of them, or their result, is not a token.
+static inline bool read_merge(Tokenizer* tokenizer, const TokenTexts* texts, const char* left, size_t left_bytes,
+                              const char* right, size_t right_bytes, uint32_t rank) {
+    unsigned char* merge = texts->bytes + texts->used;
+    if (left_bytes + right_bytes > texts->size) return false;
+    const int64_t a = name_to_bytes(merge, left, left_bytes);
     if (a <= 0) return false;
-    const int64_t b = name_to_bytes(scratch + a, right, right_bytes);
+    const int64_t b = name_to_bytes(merge + a, right, right_bytes);
     if (b <= 0) return false;
-    const int64_t x = tokenizer_find(tokenizer, scratch, (size_t)a),
-                  y = tokenizer_find(tokenizer, scratch + a, (size_t)b);
-    const int64_t both = tokenizer_find(tokenizer, scratch, (size_t)(a + b));
+    const int64_t x = tokenizer_find(tokenizer, merge, (size_t)a), y = tokenizer_find(tokenizer, merge + a, (size_t)b);
+    const int64_t both = tokenizer_find(tokenizer, merge, (size_t)(a + b));
     if (x < 0 || y < 0 || both < 0) return false;
     tokenizer_merge(tokenizer, (uint32_t)x, (uint32_t)y, rank, (uint32_t)both);
     return true;
 }
 
 // Adds a merge written as "left right"; names have no blanks.
-static inline bool read_merge_line(Tokenizer* tokenizer, const char* s, size_t n, uint32_t rank,
-                                   unsigned char* scratch) {
+static inline bool read_merge_line(Tokenizer* tokenizer, const TokenTexts* texts, const char* s, size_t n,
+                                   uint32_t rank) {
     const char* blank = (const char*)memchr(s, ' ', n);
     if (!blank) return false;
     const size_t left = (size_t)(blank - s);
-    return read_merge(tokenizer, s, left, blank + 1, n - left - 1, rank, scratch);
+    return read_merge(tokenizer, texts, s, left, blank + 1, n - left - 1, rank);
 }
 
 // ---- tokenizer.json ---------------------------------------------------------------------------------------------
@@ -236,7 +239,7 @@ static inline bool read_flag(bool* flag, const Json* json, const JsonNode* node,
 }
 
 // Adds an added token to the vocabulary, before the names.
-static inline bool read_added_text(TokenTexts* texts, const Json* json, const JsonNode* node, Error* error) {
+static inline bool read_added(TokenTexts* texts, const Json* json, const JsonNode* node, Error* error) {
     static const char* const refused[] = {"single_word", "lstrip", "rstrip"};
     int64_t token = 0;
     const JsonNode* content = json_require(json, node, "content", JSON_STRING, error);
@@ -248,46 +251,27 @@ static inline bool read_added_text(TokenTexts* texts, const Json* json, const Js
     if (text->n) return json_fail(json, node, error, "two added tokens have the number %lld", (long long)token);
     text->bytes = (const unsigned char*)content->value.string;
     text->n = content->count;
-    text->apart = true;
-    return true;
+    text->apart = text->added = true;
+    return read_flag(&text->special, json, node, "special", error) &&
+           read_flag(&text->normalized, json, node, "normalized", error);
 }
 
-static inline bool read_added(Tokenizer* tokenizer, const Json* json, const JsonNode* node, Error* error) {
-    bool special, normalized;
-    int64_t token = 0;
-    if (!read_flag(&special, json, node, "special", error) ||
-        !read_flag(&normalized, json, node, "normalized", error) ||
-        !json_get_integer(&token, json, node, "id", 0, tokenizer->vocab - 1, error))
-        return false;
-    tokenizer_add(tokenizer, (uint32_t)token, special, normalized);
-    return true;
-}
-
-static inline bool read_merges(Tokenizer* tokenizer, const Json* json, const JsonNode* merges, Error* error) {
+static inline bool read_merges(Tokenizer* tokenizer, const TokenTexts* texts, const Json* json, const JsonNode* merges,
+                               Error* error) {
     uint32_t rank = 0;
-    bool ok = true;
-    unsigned char* scratch = NULL;
-    size_t room = 0;
     tokenizer_reserve(tokenizer, merges->count);
-    for (const JsonNode* member = json_first(merges); member && ok; member = json_next(member), rank++) {
+    for (const JsonNode* member = json_first(merges); member; member = json_next(member), rank++) {
         const JsonNode *left = member->type == JSON_ARRAY && member->count == 2 ? json_first(member) : NULL,
                        *right = left ? json_next(left) : NULL;
-        const bool pair = right && left->type == JSON_STRING && right->type == JSON_STRING;
-        const size_t line = member->type == JSON_STRING ? member->count : 0;
-        const size_t bytes = pair ? (size_t)left->count + right->count : line;
-        if (bytes >= room) {
-            free(scratch);
-            room = 2 * bytes + 256;
-            scratch = (unsigned char*)checked_malloc(room, "a merge");
-        }
-        ok = pair ? read_merge(tokenizer, left->value.string, left->count, right->value.string, right->count, rank,
-                               scratch)
-                  : member->type == JSON_STRING &&
-                        read_merge_line(tokenizer, member->value.string, member->count, rank, scratch);
-        if (!ok) json_fail(json, member, error, "a merge is two tokens that make a third; this one is not");
+        const bool pair = left && left->type == JSON_STRING && right->type == JSON_STRING;
+        const bool line = member->type == JSON_STRING;
+        if (pair &&
+            read_merge(tokenizer, texts, left->value.string, left->count, right->value.string, right->count, rank))
+            continue;
+        if (line && read_merge_line(tokenizer, texts, member->value.string, member->count, rank)) continue;
+        return json_fail(json, member, error, "a merge is two tokens that make a third; this one is not");
     }
-    free(scratch);
-    return ok;
+    return true;
 }
 
 static inline bool read_normalizer(const Json* json, const JsonNode* root, Error* error) {
@@ -318,17 +302,15 @@ static inline bool read_tokenizer_json(Tokenizer* tokenizer, TokenTexts* texts, 
         return false;
     if (added && added->type != JSON_ARRAY) return json_fail(json, added, error, "\"added_tokens\" has to be an array");
     for (const JsonNode* item = added ? json_first(added) : NULL; item; item = json_next(item))
-        if (!read_added_text(texts, json, item, error)) return false;
+        if (!read_added(texts, json, item, error)) return false;
     if (!read_names(texts, json, names, error) ||
-        !tokenizer_begin(tokenizer, texts->text, texts->vocab, split, json->path, error))
+        !tokenizer_begin(tokenizer, texts->text, texts->vocab, split, json->path, error) ||
+        !read_merges(tokenizer, texts, json, merges, error))
         return false;
-    bool ok = read_merges(tokenizer, json, merges, error) &&
-              read_flag(&tokenizer->whole_words, json, model, "ignore_merges", error);
-    for (const JsonNode* item = added ? json_first(added) : NULL; item && ok; item = json_next(item))
-        ok = read_added(tokenizer, json, item, error);
-    if (!ok) tokenizer_free(tokenizer);
-    tokenizer->document = ok ? tokenizer_document(tokenizer) : -1;
-    return ok;
+    for (int i = 0; i < texts->vocab; i++)
+        if (texts->text[i].added)
+            tokenizer_add(tokenizer, (uint32_t)i, texts->text[i].special, texts->text[i].normalized);
+    return read_flag(&tokenizer->whole_words, json, model, "ignore_merges", error);
 }
 
 // ---- vocab.json and merges.txt ----------------------------------------------------------------------------------
@@ -343,24 +325,23 @@ static inline size_t next_line(const unsigned char** line, const unsigned char* 
     return n > 0 && (*line)[n - 1] == '\r' ? n - 1 : n;
 }
 
-static inline bool read_merge_lines(Tokenizer* tokenizer, const MappedFile* file, const char* path, Error* error) {
+static inline bool read_merge_lines(Tokenizer* tokenizer, const TokenTexts* texts, const MappedFile* file,
+                                    const char* path, Error* error) {
     uint32_t rank = 0;
     int number = 0;
-    bool ok = true;
-    unsigned char* scratch = (unsigned char*)checked_malloc(file->size + 1, "the merges of a vocabulary");
     int64_t lines = 1;
     for (size_t i = 0; i < file->size; i++) lines += file->data[i] == '\n';
     tokenizer_reserve(tokenizer, lines);
-    for (size_t at = 0; at < file->size && ok;) {
+    for (size_t at = 0; at < file->size;) {
         const unsigned char* line;
         const size_t n = next_line(&line, file->data, file->size, &at);
         if (number++ == 0 && n >= 8 && memcmp(line, "#version", 8) == 0) continue;
         if (n == 0 && at == file->size) break;
-        ok = read_merge_line(tokenizer, (const char*)line, n, rank++, scratch) ||
-             fail(error, "%s:%d: two tokens that make a third expected, with one blank between them", path, number);
+        if (!read_merge_line(tokenizer, texts, (const char*)line, n, rank++))
+            return fail(error, "%s:%d: two tokens that make a third expected, with one blank between them", path,
+                        number);
     }
-    free(scratch);
-    return ok;
+    return true;
 }
 
 // A path without its folder.
@@ -380,16 +361,12 @@ static inline bool read_vocab_and_merges(Tokenizer* tokenizer, TokenTexts* texts
     MappedFile file;
     beside(merges, sizeof merges, json->path, "merges.txt");
     if (!file_map(&file, merges, error)) return false;
-    bool ok = read_names(texts, json, json->nodes, error) &&
-              tokenizer_begin(tokenizer, texts->text, texts->vocab, SPLIT_GPT2, json->path, error);
-    if (ok) {
-        const int64_t last = tokenizer_find(tokenizer, (const unsigned char*)end, strlen(end));
-        ok = read_merge_lines(tokenizer, &file, merges, error);
-        if (ok && last >= 0) tokenizer_add(tokenizer, (uint32_t)last, true, false);
-        if (!ok) tokenizer_free(tokenizer);
-    }
+    const bool ok = read_names(texts, json, json->nodes, error) &&
+                    tokenizer_begin(tokenizer, texts->text, texts->vocab, SPLIT_GPT2, json->path, error) &&
+                    read_merge_lines(tokenizer, texts, &file, merges, error);
     file_unmap(&file);
-    tokenizer->document = ok ? tokenizer_document(tokenizer) : -1;
+    const int64_t last = ok ? tokenizer_find(tokenizer, (const unsigned char*)end, strlen(end)) : -1;
+    if (last >= 0) tokenizer_add(tokenizer, (uint32_t)last, true, false);
     return ok;
 }
 
@@ -424,7 +401,7 @@ static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, Error*
     const bool is_object = file.size > 0 && file.data[0] == '{';
     bool ok = is_object ? json_parse(&json, path, file.data, file.size, error)
                         : fail(error, "%s: not a vocabulary that can be read: %s", path, readable);
-    token_texts_open(&texts, file.size + 1); // room for all names
+    token_texts_open(&texts, file.size);
     file_unmap(&file);
     if (ok) {
         ok = tokenizer_is_pair(path) ? read_vocab_and_merges(tokenizer, &texts, &json, error)
@@ -432,8 +409,13 @@ static inline bool tokenizer_open(Tokenizer* tokenizer, const char* path, Error*
         json_free(&json);
     }
     token_texts_free(&texts);
-    if (ok && tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // as any split gives the same tokens
-    return ok;
+    if (!ok) {
+        tokenizer_free(tokenizer);
+        return false;
+    }
+    tokenizer->document = tokenizer_document(tokenizer);
+    if (tokenizer_is_bytes(tokenizer)) tokenizer->split = SPLIT_BYTES; // as any split gives the same tokens
+    return true;
 }
 
 // ---- Writing ----------------------------------------------------------------------------------------------------
