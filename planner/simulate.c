@@ -64,23 +64,15 @@ static double read_seconds(const char* name, const char* text) {
     return value;
 }
 
-// Whether there are only digits up to a comma or the end: "16" of "forest:4,16", not "2d-ring".
-static bool is_number(const char* at) {
-    const size_t digits = strspn(at, "0123456789");
-    return digits > 0 && (at[digits] == 0 || at[digits] == ',');
-}
-
-// Splits at commas, except before the numbers of an algorithm.
+// Splits at commas.
 static int split(char* text, char** parts, const char* name) {
     int n = 0;
-    for (char* at = text;;) {
+    for (char* at = text;; at++) {
         if (n == MOST) die_usage("--%s: more than %d of them", name, MOST);
         parts[n++] = at;
         at += strcspn(at, ",");
-        while (*at && is_number(at + 1) && strchr(parts[n - 1], ':') && strchr(parts[n - 1], ':') < at)
-            at += 1 + strcspn(at + 1, ",");
         if (!*at) return n;
-        *at++ = 0;
+        *at = 0;
     }
 }
 

@@ -4,7 +4,7 @@ planned before the run, for the network that joins them; the result is a table (
 simulated (planner/) and executed (comm/comm_planned.h).
 
     algorithms          the table of algorithms; names, messages, planner and tests iterate it
-    algorithm_parse     "multitree:2": an algorithm and its numbers
+    algorithm_parse     "multitree:2": an algorithm and its number
     algorithm_usual     the algorithm of groups for which none is asked for
     collective_build    the plan of an algorithm on a network, or the reason why there is none
 
@@ -12,7 +12,6 @@ simulated (planner/) and executed (comm/comm_planned.h).
     plan.h        the table of transfers, its proof, its cost
     ring.h        ring, ring-both, 2d-ring, torus-ring, halving-doubling, double-tree
     multitree.h   multitree
-    forest.h      forest
 
 Theory: an all-reduce is a reduce-scatter and an all-gather; ZeRO and sites of several replicas need the two parts by
 themselves.
@@ -23,37 +22,20 @@ themselves.
     halving-doubling    yes          where N is a power of two    any
     double-tree:P       yes          no                           any; P pieces
     multitree:K         yes          yes                          any; K trees a rank (the paper has 1)
-    forest:K,P          yes          by multitree:4               symmetric links, no switches; K trees of P pieces
 */
 #pragma once
 
-#include "forest.h"
 #include "multitree.h"
 #include "topology.h"
 #include "plan.h"
 #include "ring.h"
 
 // Indices into `algorithms`, in its order.
-typedef enum {
-    RING,
-    RING_BOTH,
-    RING_2D,
-    TORUS_RING,
-    HALVING_DOUBLING,
-    DOUBLE_TREE,
-    MULTITREE,
-    FOREST,
-    ALGORITHMS
-} Algorithm;
+typedef enum { RING, RING_BOTH, RING_2D, TORUS_RING, HALVING_DOUBLING, DOUBLE_TREE, MULTITREE, ALGORITHMS } Algorithm;
 
 // What an algorithm needs and the network lacks, or NULL.
 static inline const char* needs_grid(const Network* net) {
     return net->dimensions < 2 ? "needs a mesh or torus" : NULL;
-}
-
-static inline const char* needs_trees(const Network* net) {
-    if (network_has_switches(net)) return "is for networks without switches; use multitree";
-    return network_is_symmetric(net) ? NULL : "needs links with an equal way back; use multitree";
 }
 
 // Why reduce-scatter and all-gather are not possible on their own, or NULL.
@@ -67,34 +49,24 @@ static inline const char* parts_of_powers(const Network* net) {
     return (net->ranks & (net->ranks - 1)) != 0 ? "can scatter and gather between 2, 4, 8, ... ranks only" : NULL;
 }
 
-static inline void plan_forest_or_multitree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    const int trees = 4; // a rank
-    if (kind == PLAN_ALL_REDUCE)
-        plan_forest(plan, net, number[0], number[1]);
-    else
-        plan_multitree(plan, kind, net, &trees);
-}
-
 // One row per algorithm. A new one is a constant of Algorithm, a function that builds its plan and a row here.
 typedef struct {
     const char* name;
     const char* arguments;                // as in messages
-    int numbers;                          // that may follow the name
-    int usual[2];                         // their defaults, or the algorithm's fixed numbers
+    int usual;                            // the number that may follow the name, or that the algorithm always has
     const char* (*needs)(const Network*); // NULL: any network
     const char* (*parts)(const Network*); // of reduce-scatter and all-gather; NULL: on any network
-    void (*build)(Plan*, PlanKind, const Network*, const int* number);
+    void (*build)(Plan*, PlanKind, const Network*, int number);
 } AlgorithmRow;
 
 static const AlgorithmRow algorithms[ALGORITHMS] = {
-    {"ring", "", 0, {1, 0}, NULL, NULL, plan_ring},
-    {"ring-both", "", 0, {2, 0}, NULL, NULL, plan_ring},
-    {"2d-ring", "", 0, {0, 0}, needs_grid, parts_never, plan_2d_ring},
-    {"torus-ring", "", 0, {0, 0}, needs_grid, parts_never, plan_torus_ring},
-    {"halving-doubling", "", 0, {0, 0}, NULL, parts_of_powers, plan_halving_doubling},
-    {"double-tree", "[:P]", 1, {8, 0}, NULL, parts_never, plan_double_tree},
-    {"multitree", "[:K]", 1, {1, 0}, NULL, NULL, plan_multitree},
-    {"forest", "[:K[,P]]", 2, {8, 32}, needs_trees, NULL, plan_forest_or_multitree},
+    {"ring", "", 1, NULL, NULL, plan_ring},
+    {"ring-both", "", 2, NULL, NULL, plan_ring},
+    {"2d-ring", "", 0, needs_grid, parts_never, plan_2d_ring},
+    {"torus-ring", "", 0, needs_grid, parts_never, plan_torus_ring},
+    {"halving-doubling", "", 0, NULL, parts_of_powers, plan_halving_doubling},
+    {"double-tree", "[:P]", 8, NULL, parts_never, plan_double_tree},
+    {"multitree", "[:K]", 1, NULL, NULL, plan_multitree},
 };
 
 // Returns "ring, ring-both, ...", for messages and help.
@@ -106,33 +78,26 @@ static inline const char* algorithm_names(void) {
     return text;
 }
 
-// "multitree:2": an algorithm and its numbers (0 if they are not given).
+// "multitree:2": an algorithm and its number.
 typedef struct {
     Algorithm algorithm;
-    int numbers[3];
+    int number;
 } AlgorithmChoice;
-
-static inline bool algorithm_parse_numbers(const char* text, const char* colon, AlgorithmChoice* choice, Error* error) {
-    const AlgorithmRow* row = &algorithms[choice->algorithm];
-    if (!colon) return true;
-    const int n = network_numbers(colon + 1, ',', choice->numbers);
-    for (int i = 0; i < n; i++) {
-        if (choice->numbers[i] > 1024) return fail(error, "%s: a number above 1024", text);
-    }
-    if (n > 0 && n <= row->numbers) return true;
-    if (row->numbers == 0) return fail(error, "%s: \"%s\" takes no numbers", text, row->name);
-    return fail(error, "%s: \"%s:\" takes %d whole number%s", text, row->name, row->numbers,
-                row->numbers == 1 ? "" : "s");
-}
 
 static inline bool algorithm_parse(const char* text, AlgorithmChoice* choice, Error* error) {
     const char* colon = strchr(text, ':');
     const size_t length = colon ? (size_t)(colon - text) : strlen(text);
     memset(choice, 0, sizeof *choice);
     for (int a = 0; a < ALGORITHMS; a++) {
-        if (strlen(algorithms[a].name) != length || memcmp(algorithms[a].name, text, length) != 0) continue;
+        const AlgorithmRow* row = &algorithms[a];
+        int numbers[3] = {row->usual, 0, 0};
+        if (strlen(row->name) != length || memcmp(row->name, text, length) != 0) continue;
+        if (colon && !row->arguments[0]) return fail(error, "%s: \"%s\" takes no number", text, row->name);
+        if (colon && (network_numbers(colon + 1, ',', numbers) != 1 || numbers[0] > 1024))
+            return fail(error, "%s: \"%s:\" takes a whole number from 1 to 1024", text, row->name);
         choice->algorithm = (Algorithm)a;
-        return algorithm_parse_numbers(text, colon, choice, error);
+        choice->number = numbers[0];
+        return true;
     }
     return fail(error, "%s is no algorithm; there are %s", text, algorithm_names());
 }
@@ -172,9 +137,7 @@ static inline bool collective_build(Plan* plan, const char* algorithm, PlanKind 
     const AlgorithmRow* row = &algorithms[choice.algorithm];
     const char* why = algorithm_refuses(row, kind, net);
     if (why) return fail(error, "%s on %s, %s: it %s", algorithm, net->name, plan_kind_name(kind), why);
-    int number[2];
-    for (int i = 0; i < 2; i++) number[i] = choice.numbers[i] ? choice.numbers[i] : row->usual[i];
-    row->build(plan, kind, net, number);
+    row->build(plan, kind, net, choice.number);
     snprintf(plan->name, sizeof plan->name, "%.*s", (int)sizeof plan->name - 1, algorithm);
     return true;
 }

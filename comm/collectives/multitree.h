@@ -260,9 +260,8 @@ static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first
     }
 }
 
-// number[0]: trees of each rank; there are as many chunks.
-static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    const int per_rank = number[0];
+// per_rank: trees of each rank; there are as many chunks.
+static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, int per_rank) {
     const bool symmetric = network_is_symmetric(net), up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
     Network back = {};
     Trees rising = {}, falling = {};

@@ -116,9 +116,9 @@ static inline int ring_pass(Plan* plan, const Ring* ring, int by, int step, bool
     return step + n - 1;
 }
 
-// number[0]: directions: 1, or 2 with half of every rank's part in each.
-static inline void plan_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    const int N = net->ranks, directions = number[0];
+// directions: 1, or 2 with half of every rank's part in each.
+static inline void plan_ring(Plan* plan, PlanKind kind, const Network* net, int directions) {
+    const int N = net->ranks;
     Ring ring = ring_new(N);
     ring.n = N;
     ring_order(net, ring.ranks);
@@ -140,7 +140,7 @@ static inline void ring_line(Ring* ring, const Network* net, int r, int dimensio
 }
 
 // 2d-ring: part q's chunks are q N to (q + 1) N - 1; it begins in dimension q / 2.
-static inline void plan_2d_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+static inline void plan_2d_ring(Plan* plan, PlanKind kind, const Network* net, int number) {
     (void)number;
     const int N = net->ranks, dimensions = net->dimensions;
     Ring ring = ring_new(N);
@@ -164,7 +164,7 @@ static inline void plan_2d_ring(Plan* plan, PlanKind kind, const Network* net, c
 }
 
 // torus-ring: in its i-th dimension a line shares the part that the dimensions before have left to it.
-static inline void plan_torus_ring(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+static inline void plan_torus_ring(Plan* plan, PlanKind kind, const Network* net, int number) {
     (void)number;
     const int N = net->ranks, dimensions = net->dimensions;
     Ring ring = ring_new(N);
@@ -205,7 +205,7 @@ static inline void halving_range(PlanKind kind, int bits, int r, int rounds, int
     }
 }
 
-static inline void plan_halving_doubling(Plan* plan, PlanKind kind, const Network* net, const int* number) {
+static inline void plan_halving_doubling(Plan* plan, PlanKind kind, const Network* net, int number) {
     (void)number;
     const int N = net->ranks;
     int bits = 0, first, chunks, step = 0;
@@ -245,9 +245,9 @@ static inline int double_tree_rank(int tree, int place, int N) {
     return N % 2 == 0 ? N - 1 - place : (place + 1) % N;
 }
 
-// Every half of the vector goes up and down its tree in number[0] pieces, one step and level after each other.
-static inline void plan_double_tree(Plan* plan, PlanKind kind, const Network* net, const int* number) {
-    const int N = net->ranks, pieces = number[0];
+// Every half of the vector goes up and down its tree in `pieces` pieces, one step and level after each other.
+static inline void plan_double_tree(Plan* plan, PlanKind kind, const Network* net, int pieces) {
+    const int N = net->ranks;
     int* depth = (int*)checked_calloc((size_t)N, sizeof(int), "a tree");
     int height = 0;
     for (int i = 1; i < N; i++) {

@@ -71,8 +71,8 @@ int main(void) {
                             {1, 1024, 12, 4, 64, 0},   {1, 1024, 12, 1, 64, 0},        {1, 1024, 8, 8, 128, 0},
                             {1, 1024, 16, 16, 32, 0},  {1, 1024, 12, 12, 64, 1 << 20}, {1, 1024, 12, 12, 64, 500},
                             {1, 1024, 12, 12, 64, 100}};
-    printf("attention in %s, %d threads, peak %.0f GFLOP/s\n", sizeof(floatX) == 2 ? "bf16" : "float32",
-           threads, fma_peak_flops(threads, 0.2) * 1e-9);
+    printf("attention in %s, %d threads, peak %.0f GFLOP/s\n", sizeof(floatX) == 2 ? "bf16" : "float32", threads,
+           fma_peak_flops(threads, 0.2) * 1e-9);
     printf("  B     T   NH  NKV   HS documents  forward ms   GFLOP/s  of peak   back. ms   GFLOP/s  of peak\n");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) bench(shapes[i], threads);
     return 0;

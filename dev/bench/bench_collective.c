@@ -113,7 +113,6 @@ static int open_rivals(Comm* world, Rival* rivals, const BenchSettings* o, const
         if (n == MOST) die_usage("--algorithms: more than %d", MOST);
         Rival* r = &rivals[n++];
         snprintf(r->name, sizeof r->name, "%s", name);
-        for (char* c = r->name; *c; c++) *c = *c == '/' ? ',' : *c; // forest:8/16
         r->group = comm_split(world, 0, world->rank, r->name);
         if (strcmp(name, "native") == 0 || strcmp(name, "native-start") == 0) continue;
         Plan plan;
@@ -137,8 +136,7 @@ int main(int argc, char** argv) {
     o.kib = "64,1024,16384";
     o.rounds = 11;
     Option table[] = {
-        option_string("algorithms", &o.algorithms, "A,B,...",
-                      "native, native-start, or as --allreduce; forest:8/16 for forest:8,16"),
+        option_string("algorithms", &o.algorithms, "A,B,...", "native, native-start, or as --allreduce"),
         option_string("topology", &o.topology, "NAME", "network that plans are made for [full:N]"),
         option_string("kib", &o.kib, "N,M,...", "sizes of the vector"),
         option_int("rounds", &o.rounds, 1, ROUNDS - 1, "of which the median is taken"),

@@ -21,8 +21,8 @@ import subprocess
 import sys
 
 MBIT, GOODPUT, LATENCY, OVERHEAD, BURST = 20, 8948 / 9014, '10us', '150us', '12KB'
-ALGORITHMS = ['native', 'ring', '2d-ring', 'torus-ring', 'halving-doubling', 'multitree', 'multitree:2', 'forest:4,4']
-COLOURS = ['#777777', '#1f77b4', '#17becf', '#2ca02c', '#9467bd', '#d62728', '#e377c2', '#ff7f0e']
+ALGORITHMS = ['native', 'ring', '2d-ring', 'torus-ring', 'halving-doubling', 'multitree', 'multitree:2']
+COLOURS = ['#777777', '#1f77b4', '#17becf', '#2ca02c', '#9467bd', '#d62728', '#e377c2']
 
 
 def seconds(text, unit):
@@ -35,7 +35,7 @@ def allowed(network):
 
 
 def measure(network, kib, rounds):
-    names = ','.join(allowed(network)).replace('forest:4,4', 'forest:4/4')
+    names = ','.join(allowed(network))
     out = subprocess.run(['dev/experiments/net_torus.sh', 'with', network, str(MBIT), '--', 'build/bench_collective',
                           '--topology', network,
                           '--kib', str(kib), '--rounds', str(rounds), '--nap', '50', '--one-clock', '--algorithms',

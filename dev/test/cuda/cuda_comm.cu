@@ -181,8 +181,8 @@ static void test_layout(const char* network, const char* algorithm, int64_t n) {
 }
 
 static void test_plans(void) {
-    static const char* const algorithms[] = {"ring",      "ring-both",   "halving-doubling", "double-tree:3",
-                                             "multitree", "multitree:3", "forest:2,3"};
+    static const char* const algorithms[] = {"ring",          "ring-both", "halving-doubling",
+                                             "double-tree:3", "multitree", "multitree:3"};
     char full[32];
     snprintf(full, sizeof full, "full:%d", world.size);
     for (size_t i = 0; i < sizeof algorithms / sizeof *algorithms; i++) {

@@ -63,7 +63,7 @@ FAULTS = [
     ("native is a plan", SETUP, "algorithm = is_native(o->allreduce) ? NULL :",
      "algorithm = is_native(o->allreduce) ? algorithm :"),
     ("a ring for any number of replicas", ALGORITHMS, "? HALVING_DOUBLING : RING]", "? RING : RING]"),
-    ("halving-doubling for any number", ALGORITHMS, "? HALVING_DOUBLING : RING]", "? HALVING_DOUBLING : FOREST]"),
+    ("halving-doubling for any number", ALGORITHMS, "? HALVING_DOUBLING : RING]", "? HALVING_DOUBLING : MULTITREE]"),
     ("no plan for the sums of a site", SETUP, "(DEVICE_IS_HOST && replicas",
      "(DEVICE_IS_HOST && inter_site && replicas"),
     ("the topology is not said", EXPLAIN, "allreduce_network(e->t, inter_site)", "\"full\""),

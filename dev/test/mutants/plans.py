@@ -8,7 +8,7 @@ import mutate
 ALL, NETWORK, PLAN = "comm/collectives/collectives.h", "comm/collectives/topology.h", "comm/collectives/plan.h"
 PROOF = "parallel/schedule_check.h"
 RUNNER = "comm/comm_planned.h"
-RINGS, MULTITREE, FOREST = "comm/collectives/ring.h", "comm/collectives/multitree.h", "comm/collectives/forest.h"
+RINGS, MULTITREE = "comm/collectives/ring.h", "comm/collectives/multitree.h"
 
 # What is wrong; file, exact text, replacement.
 FAULTS = [
@@ -214,42 +214,18 @@ FAULTS = [
     ("multitree: no ways where links are parallel", MULTITREE,
      "network_has_switches(net) || network_has_parallel_links(net)", "network_has_switches(net)"),
     ("multitree: promises nothing", MULTITREE, "plan->exclusive = true;", ""),
-    # Forests
-    ("forest: the most used links", FOREST, "used[l] > used[best] ||", "used[l] < used[best] ||"),
-    ("forest: far ranks first", FOREST, "depth[order[i]] >= depth[net->link[best].from]",
-     "depth[order[i]] < depth[net->link[best].from]"),
-    ("forest: trees are laid once", FOREST, "enum { FOREST_ROUNDS = 4 }", "enum { FOREST_ROUNDS = 1 }"),
-    ("forest: the old tree still counts", FOREST, "if (i >= trees) forest_use(net, parent, used, -1);", ""),
-    ("forest: all trees from rank 0", FOREST, "(int)((int64_t)k * N / trees)", "0"),
-    ("forest: roots stay where they are", FOREST, "for (int up = depth[at] / 2; up > 0; up--)",
-     "for (int up = depth[at]; up > 0; up--)"),
-    ("forest: used links count one way", FOREST, "parent[link->from] == link->to || parent[link->to] == link->from",
-     "parent[link->from] == link->to"),
-    ("forest: every link has room for one", FOREST, "steps[l].room = plan_room(&net->link[l], slowest);",
-     "steps[l].room = slowest > 0;"),
-    ("forest: steps have room without end", FOREST, "if (++l->steps[step].used == l->room)",
-     "if (++l->steps[step].used == l->room + 1)"),
-    ("forest: sums do not wait", FOREST, "ready[up] = (int)max_i64(ready[up], step + 1);", "ready[up] = step + 1;"),
-    ("forest: sent on in the step in which it comes", FOREST, "ready[child] = step + 1;", "ready[child] = step;"),
-    ("forest: promises nothing", FOREST, "plan->exclusive = true;", ""),
-    ("forest: all trees take one share", FOREST, "tree * pieces + piece, steps, ready", "piece, steps, ready"),
     # Names of algorithms
-    ("algorithms: beginnings of names", ALL, "strlen(algorithms[a].name) != length ||", ""),
-    ("algorithms: numbers of algorithms without numbers", ALL, "if (n > 0 && n <= row->numbers) return true;",
-     "if (n <= row->numbers) return true;"),
-    ("algorithms: too many numbers", ALL, "if (n > 0 && n <= row->numbers) return true;", "if (n > 0) return true;"),
-    ("algorithms: numbers of any size", ALL, "choice->numbers[i] > 1024", "choice->numbers[i] > 1025"),
+    ("algorithms: beginnings of names", ALL, "strlen(row->name) != length ||", ""),
+    ("algorithms: numbers of algorithms without one", ALL, "if (colon && !row->arguments[0]) return", "if (0) return"),
+    ("algorithms: too many numbers", ALL, "numbers) != 1 ||", "numbers) < 1 ||"),
+    ("algorithms: numbers of any size", ALL, "numbers[0] > 1024", "numbers[0] > 1025"),
     ("algorithms: rings of grids anywhere", ALL, "net->dimensions < 2 ?", "net->dimensions < 1 ?"),
     ("algorithms: double trees scatter", ALL, "NULL, parts_never, plan_double_tree", "NULL, NULL, plan_double_tree"),
     ("algorithms: halving anything", ALL, "(net->ranks & (net->ranks - 1)) != 0 ?", "0 ?"),
-    ("algorithms: forests of switches", ALL, "if (network_has_switches(net))", "if (net->ranks == 0)"),
-    ("algorithms: forests of one-way links", ALL, "return network_is_symmetric(net) ?", "return net->ranks > 0 ?"),
-    ("algorithms: ring-both is ring", ALL, '"ring-both", "", 0, {2, 0}', '"ring-both", "", 0, {1, 0}'),
-    ("algorithms: other defaults", ALL, "{8, 32}", "{8, 16}"),
-    ("algorithms: other pieces", ALL, '"[:P]", 1, {8, 0}', '"[:P]", 1, {4, 0}'),
-    ("algorithms: multitree's number is ignored", MULTITREE, "const int per_rank = number[0];",
-     "const int per_rank = 1;"),
-    ("algorithms: a forest scatters by one tree", ALL, "const int trees = 4;", "const int trees = 1;"),
+    ("algorithms: ring-both is ring", ALL, '"ring-both", "", 2', '"ring-both", "", 1'),
+    ("algorithms: other pieces", ALL, '"[:P]", 8', '"[:P]", 4'),
+    ("algorithms: multitree's number is ignored", ALL, "row->build(plan, kind, net, choice.number);",
+     "row->build(plan, kind, net, row->usual);"),
     # The proof of schedules
     ("proof of schedules: without rule_fields", PROOF, "    {\"a field has no meaning\", rule_fields},\n",
      ""),

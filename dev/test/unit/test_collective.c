@@ -50,8 +50,7 @@ static Network tried_network(int i) {
 }
 
 // All rows of the table, and some with other numbers.
-static const char* const variants[] = {"double-tree:1", "multitree:2", "multitree:3", "double-tree:3",
-                                       "forest:2,5",    "forest:1,1",  "forest:3"};
+static const char* const variants[] = {"double-tree:1", "multitree:2", "multitree:3", "double-tree:3"};
 enum { PLANS = ALGORITHMS + sizeof variants / sizeof variants[0] };
 
 static const char* tried(int a) { return a < ALGORITHMS ? algorithms[a].name : variants[a - ALGORITHMS]; }
@@ -208,12 +207,11 @@ static bool links_fit(const Plan* plan, const Network* net) {
 static void try_plan(const char* algorithm, PlanKind kind, const Network* net, Tally* t) {
     Error error = {""};
     Plan plan = plan_of(algorithm, kind, net);
-    const bool multitree = strncmp(algorithm, "multitree", 9) == 0, forest = strncmp(algorithm, "forest", 6) == 0;
+    const bool multitree = strncmp(algorithm, "multitree", 9) == 0;
     const int parts = kind == PLAN_ALL_REDUCE ? 1 : plan.ranks, chunks = plan.chunks / parts;
     const int lengths[] = {0, chunks + 1, 2 * chunks, 1, chunks - 1, 3 * chunks - 1}; // of a part
     bool ok = plan_check(&plan, net, &error) && rows_fit(&plan, net) && plan.kind == kind;
-    ok = ok && plan.exclusive == (multitree || forest) && (!plan.exclusive || links_fit(&plan, net));
-    if (forest && kind != PLAN_ALL_REDUCE) ok = ok && plan.chunks == 4 * plan.ranks;
+    ok = ok && plan.exclusive == multitree && (!plan.exclusive || links_fit(&plan, net));
     for (int i = 0; i < (effort == BRIEF && plan.n > 1000 ? 3 : 6); i++) {
         const int n = parts * lengths[i];
         for (int c = 0; c <= plan.chunks; c++) ok = ok && plan_chunk_start(&plan, n, c) == chunk_begin(&plan, n, c);
@@ -500,13 +498,6 @@ static void test_costs(void) {
         {"bigraph:4x8", "multitree", 62, 0, 1},
         {"bigraph:4x16", "multitree", 126, 0, 1},
         {"dgx", "multitree", 30, 0, 1},
-        {"mesh:8x8", "forest", 190, 190 / 256.0, 1},
-        {"torus:8x8", "forest", 154, 154 / 256.0, 1},
-        {"mesh:8x8", "forest:32,8", 193, 193 / 256.0, 1},
-        {"torus:8x8", "forest:32,8", 153, 153 / 256.0, 1},
-        {"mesh:4x4", "forest", 200, 200 / 256.0, 1},
-        {"ring:8", "forest", 227, 227 / 256.0, 1},
-        {"ranks 2\nlink 0 1 30GB/s\nlink 0 1 10GB/s\n", "forest:1,9", 4, 0, 1}, // room for three pieces a step
     };
     Tally t = {0, 0};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -235,7 +235,7 @@ static void test_others(void) {
 
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    static const char* const variants[] = {"double-tree:3", "multitree:3", "forest:2,3"};
+    static const char* const variants[] = {"double-tree:3", "multitree:3"};
     process.name = "test_comm_planned";
     char full[32], ring[32], grid[32];
     comm_open(&world);
@@ -249,7 +249,6 @@ int main(int argc, char** argv) {
     for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) test_algorithm(variants[i], full, brief);
     test_many("ring", full);
     test_many("multitree:2", ring);
-    test_many("forest:2,2", ring);
     test_crossed("ring", false);
     test_crossed("ring", true);
     test_crossed("halving-doubling", false);

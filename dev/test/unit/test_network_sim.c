@@ -460,7 +460,7 @@ static void test_plain(uint64_t seeds) {
 // A plan that is cut into slabs is the same plan on finer chunks.
 static void test_cut(void) {
     static const char* const cases[][2] = {
-        {"torus:4x4", "ring"}, {"fattree:4,2", "multitree"}, {"mesh:2x3", "forest:2,2"}};
+        {"torus:4x4", "ring"}, {"fattree:4,2", "multitree"}, {"mesh:2x3", "multitree:2"}};
     const SimSettings set = sim_settings_default();
     for (int i = 0; i < 3; i++) {
         Network net;
