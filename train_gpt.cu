@@ -132,9 +132,9 @@ static void handle_nonfinite_step(Trainer* t, int not_finite) {
     append_text(text, sizeof text, "%s",
                 t->schedule.config.clip ? "nothing was updated" : "checkpoints are from before it");
     free(list);
-    t->health.skipped = skips;
-    t->health.skipped_in_row++;
-    if (skips && t->health.skipped_in_row < MAX_SKIPPED_IN_ROW) {
+    t->skipped = skips;
+    t->skipped_in_row++;
+    if (skips && t->skipped_in_row < MAX_SKIPPED_IN_ROW) {
         if (!is_main(t)) return;
         end_line();
         printf("skipped   %s\n", text);
@@ -189,18 +189,18 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     t->bubble = step_bubble(t, progress->started, sums[tensors + 1]);
     free(sums);
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
-    t->health.skipped = false;
+    t->skipped = false;
     if (not_finite >= 0 || !isfinite(t->loss))
         handle_nonfinite_step(t, not_finite);
     else
-        t->health.skipped_in_row = 0;
+        t->skipped_in_row = 0;
     trace_action(t, action, started);
 }
 
 static void run_update(Trainer* t, Action action, double grad_scale) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
-    if (t->health.skipped) return;
+    if (t->skipped) return;
     const OptimizerConfig optimizer = settings_optimizer(&t->settings);
     if (stage->async) async_dp_before_update(stage, action.chunk);
     chunk_optimizer_step(stage, action.chunk, &optimizer, t->step + 1, rate_of_step(t, t->step), grad_scale);
@@ -295,7 +295,6 @@ static void train_step(Trainer* t) {
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
-    t->health.skipped = false; // a resumed run's log has set it on rank 0; without clipping UPDATE comes before NORM
     if (t->stage.async) async_dp_step_begin(&t->stage);
     zero_gradients(&t->stage);
     trace_span(t->tracing, "compute", "zero gradients", -1, started, seconds_now());
@@ -303,8 +302,7 @@ static void train_step(Trainer* t) {
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->health.skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
-    health_step(&t->health, t->loss, t->grad_norm);
+    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double flags[2] = {(double)stop_signals, (double)save_is_due(t)};
     t->bytes = bytes_all_ranks(t, before, t->stats_scope, flags);
@@ -444,12 +442,10 @@ static void begin_training(Trainer* t) {
     const bool resumed = init_weights(t);
     t->ended = t->step >= o->steps;
     if (o->out && is_main(t)) {
-        log_open(&t->log, o->out, "log.jsonl", resumed, t->step, &t->health);
-        if (o->sample_every)
-            log_open(&t->samples, o->out, "samples.jsonl", resumed, t->ended ? t->step - 1 : t->step, NULL);
+        log_open(&t->log, o->out, "log.jsonl", resumed, t->step);
+        if (o->sample_every) log_open(&t->samples, o->out, "samples.jsonl", resumed, t->ended ? t->step - 1 : t->step);
         if (!t->ended) write_options(t, t->options, t->option_count);
     }
-    if (resumed) comm_broadcast(&t->world, &t->health.skipped_in_row, 1, COMM_INT32, 0);
     report_startup(t);
     t->first_step = t->step;
     t->first_bytes = bytes_sent(t);
@@ -477,7 +473,6 @@ static void report_step(Trainer* t, double seconds) {
     const int64_t most = o->out ? peak_bytes(t) : 0;
     if (!is_main(t)) return;
     print_step(t, seconds, mfu, per_step * (double)(o->steps - t->step));
-    print_outliers(t);
     if (t->evaluated) print_evaluations(t);
     if (o->out) log_step(t, seconds, mfu, most);
 }

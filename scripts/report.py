@@ -133,11 +133,6 @@ def mark_of(line, row):
         return "skipped", "this step was skipped: its loss or gradient was not finite"
     if isinstance(line.get("loss"), float) and row["loss"] is None:
         return "diverged", "the loss was not a finite number"
-    scores = [(what, line[name]) for what, name in (("loss", "loss_z"), ("gradient norm", "grad_norm_z"))
-              if is_number(line.get(name))]
-    if scores:
-        return "outlier", "an outlier: " + ", ".join(f"{what} {abs(z):.1f} deviations {'above' if z > 0 else 'below'} "
-                                                     f"what is usual" for what, z in scores)
     return None
 
 
@@ -166,7 +161,7 @@ def read_stdout(path):
     for line in lines:
         step = re.match(r"step +(\d{1,15})/(\d{1,15}) \|", line)
         word = line.split(" ", 1)[0]
-        if step or re.match(r"(done|saved|skipped|outlier|evaluated|traffic|trace) ", line):
+        if step or re.match(r"(done|saved|skipped|evaluated|traffic|trace) ", line):
             writes = None
         if step:
             at, steps = int(step.group(1)), int(step.group(2))
@@ -328,7 +323,7 @@ def end_figures(rows):
 def marks(rows):
     """The steps that are unusual, MOST_MARKS of each kind, as curves have their steps; and how many of each kind there
     are."""
-    out, counts = [], {"diverged": 0, "skipped": 0, "outlier": 0}
+    out, counts = [], {"diverged": 0, "skipped": 0}
     for row in rows:
         if row["mark"]:
             kind, text = row["mark"]
@@ -521,8 +516,7 @@ def page_run(run):
     figures = end_figures(rows)
     marked, counts = marks(rows)
     for kind, what in (("diverged", "the loss was not a finite number in"),
-                       ("skipped", "loss or gradient were not finite, and no update was made, in"),
-                       ("outlier", "loss or gradient norm were outliers in")):
+                       ("skipped", "loss or gradient were not finite, and no update was made, in")):
         if counts[kind]:
             notes.append(f"{what} {counts[kind]} step{'s' * (counts[kind] > 1)}")
     drawn = len(bucket_edges(len(rows))) - 1

@@ -1,7 +1,7 @@
 /*
 trainer/logger.h: the reports of a run while it trains.
 
-    for people      print_step: a line a step; print_outliers; print_evaluations
+    for people      print_step: a line a step; print_evaluations
     for programs    log_step: OUT/log.jsonl, an object a step; log_sample: OUT/samples.jsonl;
                     write_options: OUT/options.txt
 
@@ -31,8 +31,6 @@ static void write_duration(char* text, size_t size, double seconds) {
     else
         snprintf(text, size, "%ld s", total);
 }
-
-static bool is_outlier(const Settings* o, double score) { return o->outlier_z > 0 && fabs(score) > o->outlier_z; }
 
 // A part of a line; parts of the largest ranks are dropped first.
 typedef struct {
@@ -90,23 +88,6 @@ static void print_step(const Trainer* t, double seconds, double mfu, double seco
            stays ? "\n" : "");
     process.within_line = stays ? 0 : length;
     fflush(stdout);
-}
-
-// Prints one more line where the loss or the gradient norm is an outlier.
-static void print_outliers(const Trainer* t) {
-    const StepHealth* health = &t->health;
-    const struct {
-        const char* what;
-        double is, expected, score;
-    } values[] = {{"loss", t->loss, health->loss_expected, health->loss_score},
-                  {"norm", t->grad_norm, health->norm_expected, health->norm_score}};
-    for (int i = 0; i < 2; i++) {
-        if (!is_outlier(&t->settings, values[i].score)) continue;
-        end_line();
-        printf("outlier   step %lld: the %s %.4g is %.1f deviations %s the %.4g that %d steps lead to expect\n",
-               (long long)t->step, values[i].what, values[i].is, fabs(values[i].score),
-               values[i].score > 0 ? "above" : "below", values[i].expected, OUTLIER_WINDOW);
-    }
 }
 
 // Prints the progress of an evaluation, `done` of its rows, every ten seconds. last: the time of the last report.
@@ -258,10 +239,7 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     fprintf(log, "}");
     log_number(log, "bubble", t->bubble, 4);
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
-    const StepHealth* health = &t->health;
-    if (health->skipped) fprintf(log, ",\"skipped\":true");
-    if (is_outlier(&t->settings, health->loss_score)) fprintf(log, ",\"loss_z\":%.2f", health->loss_score);
-    if (is_outlier(&t->settings, health->norm_score)) fprintf(log, ",\"grad_norm_z\":%.2f", health->norm_score);
+    if (t->skipped) fprintf(log, ",\"skipped\":true");
     if (t->evaluated) log_evaluations(log, t);
     if (!t->logged) fprintf(log, ",\"version\":\"%s\"", process.version);
     t->logged = true;
@@ -286,8 +264,8 @@ typedef struct {
     bool gaps;                             // other lines are between them
 } LoggedLines;
 
-// Reads a log from its beginning; the kept lines go to health (or NULL) and to copy (or NULL).
-static bool log_read(LoggedLines* found, FILE* from, int64_t step, StepHealth* health, FILE* copy) {
+// Reads a log from its beginning; the kept lines go to copy (or NULL).
+static bool log_read(LoggedLines* found, FILE* from, int64_t step, FILE* copy) {
     char* line = NULL;
     size_t room = 0;
     int64_t at = 0, logged;
@@ -299,7 +277,6 @@ static bool log_read(LoggedLines* found, FILE* from, int64_t step, StepHealth* h
         if (!whole || logged > step) continue;
         found->gaps = found->gaps || at > found->kept;
         found->kept += n;
-        if (health) health_logged(health, line);
         if (copy) fwrite(line, 1, (size_t)n, copy);
     }
     free(line);
@@ -314,7 +291,7 @@ static void log_close_gaps(const char* path, FILE* old, int64_t step) {
     if (!checkpoint_path(temporary, &error, "%s.tmp", path)) die("%s", error.text);
     FILE* copy = fopen(temporary, "w");
     rewind(old);
-    bool ok = copy && log_read(&found, old, step, NULL, copy);
+    bool ok = copy && log_read(&found, old, step, copy);
     if (copy) ok = fclose(copy) == 0 && ok;
     if (ok && rename(temporary, path) == 0) return;
     const int why = errno;
@@ -323,17 +300,15 @@ static void log_close_gaps(const char* path, FILE* old, int64_t step) {
 }
 
 // Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one drops the lines after the
-// checkpoint's step, which will be written again, and passes the others to health (or NULL). Unreadable lines are
-// dropped and reported.
-static void log_open(AppendLog* log, const char* out, const char* name, bool resumed, int64_t step,
-                     StepHealth* health) {
+// checkpoint's step, which will be written again. Unreadable lines are dropped and reported.
+static void log_open(AppendLog* log, const char* out, const char* name, bool resumed, int64_t step) {
     char path[CHECKPOINT_PATH];
     LoggedLines found = {0, 0, 0, 0, false};
     Error error;
     if (!checkpoint_path(path, &error, "%s/%s", out, name)) die("%s", error.text);
     FILE* old = resumed ? fopen(path, "r") : NULL;
     if (resumed && !old && errno != ENOENT) die("%s: cannot read: %s", path, strerror(errno));
-    if (old && !log_read(&found, old, step, health, NULL)) die("%s: cannot read: %s", path, strerror(errno));
+    if (old && !log_read(&found, old, step, NULL)) die("%s: cannot read: %s", path, strerror(errno));
     if (found.gaps) log_close_gaps(path, old, step);
     if (old) fclose(old);
     if (found.damaged)

@@ -18,6 +18,10 @@ Every rank reads the same command line and derives the same values, so all ranks
 
 #include <ctype.h>
 
+typedef enum { ON_NAN_STOP, ON_NAN_SKIP } OnNan;
+
+enum { MAX_SKIPPED_IN_ROW = 10 }; // skipped steps; the last of them ends the run
+
 typedef struct {
     const char *model, *init, *export_to, *data, *val, *tokenizer, *evaluate, *out, *trace, *config;
     const char* generate;          // NULL: not asked for
@@ -46,8 +50,8 @@ typedef struct {
     int64_t warmup; // -1: by settings_rates
     int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog,
         check_replicas_every;
-    int on_nan; // choice
-    double outlier_z, save_minutes;
+    int on_nan; // OnNan
+    double save_minutes;
     bool resume, dry_run, explain, version;
     // Of a resumed run: the command line does not say it, so it is as in the run's options.txt.
     bool mesh_of_run, batch_of_run, sites_of_run, allreduce_of_run, topology_of_run;
@@ -85,7 +89,6 @@ static inline Settings settings_default(void) {
     s.top_p = 1;
     s.watchdog = 600;
     s.check_replicas_every = 100;
-    s.outlier_z = 6;
     s.save_minutes = 15;
     s.tie_embeddings = -1;
     return s;
@@ -280,9 +283,6 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
         option_choice("on-nan", &s->on_nan, "stop|skip",
                       "a loss or gradient that is not finite ends the run, or its update is left out, up to ten in a "
                       "row"),
-        option_float(
-            "outlier-z", &s->outlier_z, 0, 1e6,
-            "report losses and gradient norms more than Z deviations from what the last 100 steps predict; 0 = never"),
         option_int("watchdog", &s->watchdog, 0, 1e9,
                    "seconds without progress of a rank after which the run ends and names it; 0 = never"),
     };

@@ -10,7 +10,6 @@ ends all of them.
 #include "../dataloader/eval_loader.h"
 #include "../parallel/process_groups.h"
 #include "../checkpoint/export.h"
-#include "outlier_detector.h"
 #include "replica_check.h"
 #include "../checkpoint/hub_files.h"
 #include "../util/append_log.h"
@@ -82,7 +81,8 @@ typedef struct {
     Bytes first_bytes;                // sent before
     bool ended;                       // resumed with nothing to train: the work after the last step is repeated
     double peak_flops;                // of all ranks, per second; 0: not known
-    StepHealth health;
+    bool skipped;                     // the last step, by --on-nan skip
+    int skipped_in_row;               // steps, of this process
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
     Stop stop;

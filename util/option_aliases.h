@@ -89,7 +89,7 @@ static const Alias aliases[] = {
      "the launcher starts the ranks: scripts/mpirun.sh -np N ./train_gpt; ./plan has --gpus"},
     {NULL,
      "completion loss-scale initial-loss-scale loss-scale-window eager fragments outer-delay outer-alpha outer-bits "
-     "outer-top-k outer-error-decay muon-momentum",
+     "outer-top-k outer-error-decay muon-momentum outlier outlier-z",
      "removed; commit 09d0042 has it"},
     {"generate", "prompt start", NULL},
     {NULL, "num-samples", "--generate writes one text; another --seed, another text"},
@@ -112,7 +112,6 @@ static const struct {
     {"document-token", "document-token-id"},
     {"tokens", "max-new-tokens"},
     {"check-every", "check-replicas-every"},
-    {"outlier", "outlier-z"},
     {"keep", "keep-last"},
 };
 

@@ -162,15 +162,13 @@ static bool read_config_json(const char* path, const char* text, size_t size, Er
 
 // What stays of a log are whole lines of it, in their order; and all of them stay when it is opened again.
 static bool read_log(const char* path, const char* text, size_t size, Error* error) {
-    static StepHealth health;
     AppendLog log;
     MappedFile file;
     FILE* said = stdout;
     size_t from = 0, kept = 0;
     for (int time = 0; time < 2; time++) {
-        memset(&health, 0, sizeof health);
         stdout = nowhere; // damaged lines are reported
-        log_open(&log, folder, "log.jsonl", true, 3, &health);
+        log_open(&log, folder, "log.jsonl", true, 3);
         stdout = said;
         append_log_close(&log);
         if (!file_map(&file, path, error)) die("%s", error->text);

@@ -1,11 +1,10 @@
-"""Faults of the checks of replicas, of skipped steps, and the outlier detector. Tests: "health N TEXT": the cases of
-test_health with TEXT in their command line, on N ranks ("pure": without a trainer); or a test without a trainer."""
+"""Faults of the checks of replicas and of skipped steps. Tests: "health N TEXT": the cases of test_health with TEXT in
+their command line, on N ranks ("pure": without a trainer)."""
 import async_dp
-import mutate
 
-REPLICAS, OUTLIER = "trainer/replica_check.h", "trainer/outlier_detector.h"
+REPLICAS = "trainer/replica_check.h"
 MESH, TRAINER, EXCHANGE = "parallel.h", "train_gpt.cu", "parallel/data.h"
-PURE, SKIP, SCORES = "health 1 pure", "health 2 skip", "test_outlier_detector"
+PURE, SKIP = "health 1 pure", "health 2 skip"
 TENSOR, SITES = "health 4 --tp 2 --zero 1", "health 4 --dp-mode"
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
@@ -54,31 +53,14 @@ FAULTS = [
      "comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);\n        c->size_bytes = counted + 64;"),
     ("ranks of a site have numbers of their own", SITES, MESH, "at.data += site.d * mesh_site(mesh);",
      "at.data += mesh_site(mesh);"),
-    ("skip: the update is made", SKIP, TRAINER, "    if (t->health.skipped) return;\n", ""),
+    ("skip: the update is made", SKIP, TRAINER, "    if (t->skipped) return;\n", ""),
     ("skip: the message names another tensor", SKIP, "parallel/optimizer.h", "*not_finite = i;",
      "*not_finite = i > 0 ? i - 1 : i;"),
-    ("skip: the count never ends", SKIP, TRAINER, "        t->health.skipped_in_row = 0;\n", "        (void)0;\n"),
+    ("skip: the count never ends", SKIP, TRAINER, "        t->skipped_in_row = 0;\n", "        (void)0;\n"),
     ("skip: updates come before the norm", SKIP, "trainer/setup.h",
      "norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP", "norm_first || o->clip > 0"),
-    ("scores: a value of the history is lost", SCORES, OUTLIER,
-     "y[i] = detector->value[(detector->next + i) % OUTLIER_WINDOW];",
-     "y[i] = detector->value[(detector->next + i + (i == 0)) % OUTLIER_WINDOW];"),
-    ("scores: the oldest is the newest", SCORES, OUTLIER,
-     "y[i] = detector->value[(detector->next + i) % OUTLIER_WINDOW];", "y[i] = detector->value[i];"),
-    ("scores: no slope", SCORES, OUTLIER, "const double slope = median_of(work, HALF);", "const double slope = 0;"),
-    ("scores: a mean, not a median", SCORES, "util/base.h", "return 0.5 * (x[(n - 1) / 2] + x[n / 2]);",
-     "double sum = 0; for (int i = 0; i < n; i++) sum += x[i] / n; return sum;"),
-    ("scores: the prediction is for the last value", SCORES, OUTLIER, "*expected = level + slope * OUTLIER_WINDOW;",
-     "*expected = level + slope * (OUTLIER_WINDOW - 1);"),
-    ("scores: said too early", SCORES, OUTLIER, "if (detector->n < OUTLIER_WINDOW || !isfinite(x)) return 0;",
-     "if (detector->n < 20 || !isfinite(x)) return 0;"),
-    ("scores: equal values divide by nothing", SCORES, OUTLIER, ", 1e-6 * fabs(level) + 1e-30);", ", 0);"),
-    ("scores: a NaN is remembered", SCORES, OUTLIER, "    if (!isfinite(x)) return;\n", ""),
-    ("log: steps that were skipped are not counted", SCORES, OUTLIER,
-     "health->skipped ? health->skipped_in_row + 1 : 0;", "health->skipped;"),
-    ("log: null is nought", SCORES, OUTLIER, "return end == at + strlen(name) ? (double)NAN : x;", "return x;"),
 ]
 
 
 def run(test, planted):
-    return mutate.unit_test(test) if test.startswith("test_") else async_dp.run(test, planted)
+    return async_dp.run(test, planted)

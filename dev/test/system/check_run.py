@@ -43,14 +43,6 @@ def skipped(folder):
         assert ('skipped' in x) == (x['loss'] is None or x['grad_norm'] is None), x
     print(f'{len(lines)} lines, {sum("skipped" in x for x in lines)} skipped')
 
-def unusual(a, b, first):
-    """The scores of two runs after step `first`, of which the second has the losses before it from its log."""
-    a, b = ([[x['step'], x.get('loss_z', 0), x.get('grad_norm_z', 0)] for x in log(f) if x['step'] > int(first)]
-            for f in (a, b))
-    assert len(a) == len(b) > 0 and any(x[1] for x in a) and any(x[2] for x in a)
-    for x, y in zip(a, b): assert all(abs(u - v) < 0.02 for u, v in zip(x, y)), (x, y)
-    print(f'{len(a)} steps')
-
 def keys(folder):
     expected = 'step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'
     expected = expected.split()

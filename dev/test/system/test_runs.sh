@@ -150,10 +150,8 @@ check "nine of them are printed and logged: $(grep -ac '^skipped ' out)" \
     "[ \$(grep -ac '^skipped   step .* nothing was updated' out) -ge 9 ] &&
     [ \$(tail -n 9 skips/log.jsonl | grep -c '\"skipped\":true') = 9 ]"
 verify_py "as JSON:" skipped skips
-grep -a '^train_gpt: ' err >last_words
 launch 2 "$train" "${skips[@]}" --resume
-check "a resumed run goes on counting, and ends likewise" "[ $status = 1 ] && grep -a '^train_gpt: ' err |
-    cmp - last_words"
+ended 1 "10" "a resumed run"
 refuses 2 "--on-nan" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
 # In bf16 the loss of both sites is no number at the same step, and each says so.
 diverged() { # WHAT
@@ -172,20 +170,12 @@ launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2 --dp-mode dc-s3gd
 check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
     "[ $status = 1 ] && [ \$(grep -ac '^train_gpt: site 0' err) -le 1 ] && grep -aq '^train_gpt: site [01]: step' err"
 
-# ---- copies that differ, and what is unusual
+# ---- copies that differ
 mkdir -p build died
 launch 4 "$project/${BUILD:-build}/test_health" --die died
 ended 1 "rank 3, t 1, p 0, d 1, transformer.h.0.ln_1.weight" \
     "a bit that is flipped on rank 3 of 4"
 check "and nothing is saved that it is in: $(ls died)" "[ \"\$(cd died && echo step_*)\" = step_00000001 ]"
-long=("${small[@]}" --eval-every 0 --sample-every 0 --steps 130 --outlier-z 0.3)
-trains "1:" "${long[@]}" --out unusual
-check "outliers are printed and logged: $(grep -m 1 '^outlier' out)" \
-    "[ \$(grep -c '^outlier   step 1[0-3][0-9]: the ' out) -ge 10 ] &&
-    [ \$(grep -c '^outlier' out) = \$(grep -o '_z\":' unusual/log.jsonl | wc -l) ]"
-rm -rf taken && trains "1:" "${long[@]}" --save-every 110 --out taken && rm -rf taken/step_00000130
-trains "1:" "${long[@]}" --out taken --resume
-verify_py "and by a resumed run likewise:" unusual unusual taken 110
 
 # ---- a network of namespaces
 printf 'nodes 4\n0 1 100 0\n1 3 100 0\n3 2 100 0\n2 0 100 0\n' >square.txt
