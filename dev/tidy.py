@@ -29,8 +29,8 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "arch_features": (0, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
     "phrases": (0, ("util/a.h", "// It was left\n// far away.\n")),
-    "product_lines": (50164, ("util/a.h", "\n")),  # goal 47,200
-    "test_lines": (49671, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
+    "product_lines": (50041, ("util/a.h", "\n")),  # goal 47,200
+    "test_lines": (49653, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
 FILE_LINES = {"train_gpt.cu": 1100, "gpt.h": 320, "parallel/tensor.h": 230, "parallel/data.h": 160, "comm.h": 370,
               "test_gpt.c": 700, "README.md": 250, "Makefile": 150, "dev/dev.mk": 250}  # and every other file 800
@@ -51,7 +51,7 @@ PHRASES = ["(leav(e|es|ing)|left) (\\S+ ){0,4}away", "the begin", "inside of", "
 SPACE = r"(?:[ \t]+|[ \t]*\n[ \t]*(?:(?://|#|\*)[ \t]*)?)"  # a comment's lines are one text
 MENTIONS = {  # rule: (files, what they mention, on how many lines they may)
     "caat_mentions": (r"gpt\.h|train_gpt\.cu", r"(?i)\w*caat\w*", 2),
-    "async_mentions": (r"gpt\.h|train_gpt\.cu", r"(?i)\w*async(?!_save|_stdout)\w*|\w*diloco\w*|\w*s3gd\w*", 10),
+    "async_mentions": (r"gpt\.h|train_gpt\.cu", r"(?i)\w*async\w*|\w*diloco\w*|\w*s3gd\w*", 10),
     "arch_features": (r"(?!model\.h).*\.(c|h|cu|cuh)", r"arch [!=]= ARCH_\w+|ModelConfig \w+ = \{(?=[^.}0])", 0),
     "tables": (r"docs/.*\.md", r"(?m)(?:^\|.*\n){15,}", 0),  # of more than 12 rows
     "phrases": (r".*(?<!dev/tidy\.py)", r"(?i)\b(?:" + "|".join(PHRASES).replace(" ", SPACE) + r")(?!\w)", 0),

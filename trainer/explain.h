@@ -306,5 +306,4 @@ static void explain(const Trainer* t) {
         paragraphs[i](&e);
         end_paragraph(&e);
     }
-    fflush(stdout);
 }

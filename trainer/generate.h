@@ -217,7 +217,7 @@ static inline void generate(Trainer* t) {
         if (is_main(t) && (int64_t)list.count > stage->T)
             printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
                    stage->T / 2 + 1, stage->T);
-        if (is_main(t)) fflush(stdout), fwrite(t->prompt, 1, (size_t)t->prompt_size, t->text), fflush(t->text);
+        if (is_main(t)) fwrite(t->prompt, 1, (size_t)t->prompt_size, t->text), fflush(t->text);
         const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, INFINITY, is_main(t) ? t->text : NULL);
         if (is_main(t)) {
             fputc('\n', t->text);

@@ -21,7 +21,6 @@ merge waits for messages of all sites, so no site waits for the flags, and all s
 
 #include "../comm.h"
 #include "../parallel.h"
-#include <poll.h>
 #include <signal.h>
 
 enum { EXIT_REQUEUE = 75 };
@@ -32,13 +31,12 @@ static inline void stop_note(int number) {
     static const char text[] =
         "\nstopping after this step, with a checkpoint if there is --out; Ctrl-C once more ends at once\n";
     static volatile sig_atomic_t interrupted = 0;
-    struct pollfd ready = {STDERR_FILENO, POLLOUT, 0};
     stop_signals = 1;
     if (number != SIGINT) return;
     if (interrupted) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
-    } else if (process.rank <= 0 && poll(&ready, 1, 0) == 1) { // else the terminal takes no text
+    } else if (process.rank <= 0) {
         const ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
         (void)n;
     }
@@ -62,7 +60,6 @@ static inline void stop_listen(void) {
 // The exit status of the one rank that requests a requeue; the others end with 0. Launchers kill the remaining ranks
 // when one ends with a status other than 0, and report that: so this rank ends last.
 static inline int stop_status(void) {
-    fflush(stdout);
     usleep(500000);
     return EXIT_REQUEUE;
 }

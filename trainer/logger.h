@@ -100,7 +100,6 @@ static double print_progress(const Evaluation* evaluation, int64_t done, double 
     write_duration(left, sizeof left, (now - started) / (double)done * (rows - (double)done));
     end_line();
     print_line("evaluate  %s: %.0f %%, %s left", evaluation->path, 100 * (double)done / rows, left);
-    fflush(stdout);
     return now;
 }
 
@@ -132,7 +131,6 @@ static void print_evaluations(const Trainer* t) {
         append_score(row, sizeof row, "%.4f", 10, scores.byte_bits);
         print_line("%s", row);
     }
-    fflush(stdout);
 }
 
 // ---- For programs -----------------------------------------------------------------------------------------------

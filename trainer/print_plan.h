@@ -329,7 +329,6 @@ static void print_plan(Trainer* t, double peak) {
         print_line("memory    %stogether %.1f %s", text, rank_bytes(t, stage) / unit.bytes, unit.name);
     }
     print_saves(t);
-    fflush(stdout);
 }
 
 // Bytes that all ranks send in a step, by formula; *sites (or NULL): bytes between replicas in the steps after `first`.

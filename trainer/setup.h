@@ -126,7 +126,6 @@ static inline bool print_help(const Trainer* t) {
 
 // Keeps stdout for generated text: returns it, and sends everything else that is printed there to stderr.
 static inline FILE* split_stdout(void) {
-    fflush(stdout);
     const int fd = dup(STDOUT_FILENO);
     FILE* text = fd >= 0 && dup2(STDERR_FILENO, STDOUT_FILENO) >= 0 ? fdopen(fd, "w") : NULL;
     if (!text) die("stdout: %s", strerror(errno));

@@ -13,7 +13,6 @@ ends all of them.
 #include "replica_check.h"
 #include "../checkpoint/hub_files.h"
 #include "../util/append_log.h"
-#include "../util/async_stdout.h"
 #include "../checkpoint/save.h"
 #include "../parallel/schedule.h"
 #include "settings.h"

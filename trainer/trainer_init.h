@@ -19,6 +19,7 @@ static inline const char* trained_action_name(int kind) { return action_name((Ac
 // Sets up the process, and its rank among the others.
 static inline void open_process(Trainer* t, int argc, char** argv) {
     open_standard_files();
+    setvbuf(stdout, NULL, _IOLBF, BUFSIZ); // a crash loses no line, whatever reads them
     device_limit_thread_spin(argv);
     signal(SIGXFSZ, SIG_IGN); // above the limit of a file's size write() fails, not the run
     signal(SIGPIPE, SIG_IGN); // nor does the end of the reader of stdout end the run
@@ -63,7 +64,6 @@ static inline void open_device(Trainer* t) {
     if (t->settings.dry_run) return;
     watchdog_open(&t->watch, &t->world, (double)t->settings.watchdog, trained_action_name);
     if (trains) stop_listen(); // else there is nothing to save
-    if (trains && is_main(t)) printing_begin(watchdog_row(&t->watch));
     device_open(t->place.rank_here);
     comm_open_device(&t->world);
 }
@@ -218,7 +218,6 @@ static inline int trainer_free(Trainer* t, int status) {
     const bool main_rank = is_main(t);
     comm_close(&t->world);
     watchdog_close(&t->watch);
-    printing_end();
     if (status != EXIT_REQUEUE) return status;
     return main_rank ? stop_status() : 0;
 }

@@ -32,22 +32,13 @@ typedef enum {
     PHASE_REPORTING,
     PHASE_SAVING,
     PHASE_SAMPLING,
-    PHASE_PRINTING,
     PHASE_ENDING,
     PHASES // the number of phases
 } HeartbeatPhase;
 
 static inline const char* heartbeat_phase_name(HeartbeatPhase phase) {
-    static const char* const names[] = {"starting",
-                                        "loading the weights",
-                                        "training",
-                                        "validating",
-                                        "evaluating",
-                                        "reporting",
-                                        "saving a checkpoint",
-                                        "sampling",
-                                        "printing, its standard output is full",
-                                        "ending"};
+    static const char* const names[] = {"starting",  "loading the weights", "training", "validating", "evaluating",
+                                        "reporting", "saving a checkpoint", "sampling", "ending"};
     return (unsigned)phase < PHASES ? names[phase] : "unknown phase";
 }
 

@@ -155,7 +155,7 @@ timeout 150 "$train" "${alone[@]}" --out closed <&- >&- 2>&-
 is "without the three standard descriptors: lines of log.jsonl" "0 60 60" \
     "$? $(wc -l <closed/log.jsonl) $(grep -c '^{"step"' closed/log.jsonl)"
 timeout 300 python3 - "$train" "${alone[@]}" >out 2>err <<'PY'
-import fcntl, os, socket, subprocess, sys, time
+import fcntl, os, subprocess, sys, time
 command = sys.argv[1:]
 
 def wait(what, condition):
@@ -164,22 +164,6 @@ def wait(what, condition):
         if time.monotonic() > end:
             sys.exit(f"not {what}")
         time.sleep(0.02)
-
-# A pipe of a page without a reader: the run comes to its end all the same, and what it printed is there then.
-reader, writer = os.pipe()
-fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
-run = subprocess.Popen([*command, "--out", "unread"], stdin=subprocess.DEVNULL, stdout=writer)
-os.close(writer)
-wait("saved", lambda: os.path.isdir("unread/step_00000060"))
-said = os.fdopen(reader).read()
-print("unread:", run.wait(), said.count("\nstep "), "done" in said)
-
-# Where that cannot be, the watchdog says what is waited for.
-ours, theirs = socket.socketpair()
-theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-run = subprocess.run([*command, "--steps", "10000", "--watchdog", "2"], stdin=subprocess.DEVNULL, stdout=theirs,
-                     stderr=subprocess.PIPE, text=True)
-print("watchdog:", run.returncode, "its standard output is full" in run.stderr)
 
 # A run that waits for a folder that another one has, which begins meanwhile.
 os.mkdir("both")
@@ -196,8 +180,6 @@ os.close(lock)
 said = run.communicate()[1]
 print("both:", run.returncode, "--resume" in said, open("both/log.jsonl").read())
 PY
-is "a reader that stops does not block training" "unread: 0 60 True" "$(grep ^unread out)"
-is "and where it does the watchdog names it" "watchdog: 1 True" "$(grep ^watchdog out)"
 is "a folder that gets a run while another waits for it" "both: 2 True theirs" "$(grep ^both out)"
 
 # ---- the trainer
