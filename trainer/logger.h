@@ -135,39 +135,33 @@ static void print_evaluations(const Trainer* t) {
 
 // ---- For programs -----------------------------------------------------------------------------------------------
 
-// An object of JSON, built in memory; line_end appends it to a log.
-typedef struct {
-    char* text;
-    size_t size;
-    FILE* out;
-} JsonLine;
-
-static FILE* line_begin(JsonLine* line) {
-    line->out = open_memstream(&line->text, &line->size);
-    if (!line->out) die("out of memory: a line of a log");
-    return line->out;
+// Writes the lines that wait in memory, at once. 0, or an errno: the disk did not take all, and they keep waiting. The
+// next call writes over the part that it took.
+static int log_write(Log* log) {
+    if (fflush(log->lines) != 0) die("out of memory: a line of %s", log->path);
+    const ssize_t n = pwrite(log->fd, log->text, log->size, (off_t)log->at);
+    if (n != (ssize_t)log->size) return n < 0 ? errno : ENOSPC;
+    log->at += n;
+    rewind(log->lines);
+    return 0;
 }
 
-// A line that cannot be written waits in memory; messages report when that begins and ends.
-static void line_end(JsonLine* line, AppendLog* log) {
-    const int64_t waited = log->lines;
-    Error error;
-    if (fclose(line->out) != 0) die("out of memory: a line of %s", log->path);
-    append_log_add(log, line->text, line->size);
-    free(line->text);
-    const bool written = append_log_write(log, &error);
-    if (written == (waited == 0)) return;
-    end_line();
-    if (written)
-        print_line("log       %s: written again, with %lld lines that waited", log->path, (long long)waited);
-    else
-        fprintf(stderr, "%s: %s; training goes on, its lines wait in memory\n", process.name, error.text);
+static void line_end(Log* log) {
+    const int why = log_write(log);
+    if (why && !log->waits) {
+        end_line();
+        fprintf(stderr, "%s: %s: cannot write: %s; training goes on, its lines wait in memory\n", process.name,
+                log->path, strerror(why));
+    }
+    log->waits = why != 0;
 }
 
 // Appends a sample to samples.jsonl, as a terminal shows it.
 static void log_sample(Trainer* t, const int32_t* tokens, int n) {
-    JsonLine shown, line;
-    TextWriter writer = {line_begin(&shown), "", 0, 0};
+    char* shown;
+    size_t size;
+    TextWriter writer = {open_memstream(&shown, &size), "", 0, 0};
+    if (!writer.out) die("out of memory: a sample");
     for (int i = 0; i < n; i++) {
         if (t->tokenizer.vocab)
             text_writer_put_token(&writer, &t->tokenizer, tokens[i]);
@@ -176,12 +170,12 @@ static void log_sample(Trainer* t, const int32_t* tokens, int n) {
     }
     text_writer_end(&writer);
     if (fclose(writer.out) != 0) die("out of memory: a sample");
-    FILE* log = line_begin(&line);
+    FILE* log = t->samples.lines;
     fprintf(log, "{\"step\":%lld,\"text\":", (long long)t->step);
-    json_write_string(log, shown.text);
+    json_write_string(log, shown);
     fprintf(log, "}\n");
-    free(shown.text);
-    line_end(&line, &t->samples);
+    free(shown);
+    line_end(&t->samples);
 }
 
 // Writes a member with a number of `digits` digits, or null: JSON has no infinity and no NaN.
@@ -221,8 +215,7 @@ static void log_evaluations(FILE* log, const Trainer* t) {
 
 // Appends a step to log.jsonl.
 static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
-    JsonLine text;
-    FILE* log = line_begin(&text);
+    FILE* log = t->log.lines;
     const double tokens = (double)t->settings.global_batch * t->stage.T;
     fprintf(log, "{\"step\":%lld", (long long)t->step);
     log_number(log, "loss", t->loss, 9);
@@ -242,89 +235,52 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     if (!t->logged) fprintf(log, ",\"version\":\"%s\"", process.version);
     t->logged = true;
     fprintf(log, "}\n");
-    line_end(&text, &t->log);
+    line_end(&t->log);
 }
 
-// Whether a line of a log is whole; *step is its step.
-static bool log_line_step(const char* line, size_t size, int64_t* step) {
-    Json json;
-    Error error;
-    if (line[size - 1] != '\n' || !json_parse(&json, "", line, size, &error)) return false;
-    const bool ok = json_get_integer(step, &json, json.nodes, "step", 0, INT64_MAX, &error);
-    json_free(&json);
-    return ok;
-}
-
-// The content of the log of an earlier run. Its whole lines up to a step are kept.
-typedef struct {
-    int64_t lines, damaged, first_damaged; // without the incomplete last line that a kill leaves
-    int64_t kept;                          // bytes of the kept lines
-    bool gaps;                             // other lines are between them
-} LoggedLines;
-
-// Reads a log from its beginning; the kept lines go to copy (or NULL).
-static bool log_read(LoggedLines* found, FILE* from, int64_t step, FILE* copy) {
+// The bytes of a log up to its last whole line of a step that is not after `step`; -1: a read error.
+static int64_t log_bytes_until(FILE* log, int64_t step) {
     char* line = NULL;
     size_t room = 0;
-    int64_t at = 0, logged;
-    memset(found, 0, sizeof *found);
-    for (ssize_t n = getline(&line, &room, from); n > 0; at += n, n = getline(&line, &room, from)) {
-        found->lines++;
-        const bool whole = log_line_step(line, (size_t)n, &logged);
-        if (!whole && line[n - 1] == '\n' && found->damaged++ == 0) found->first_damaged = found->lines;
-        if (!whole || logged > step) continue;
-        found->gaps = found->gaps || at > found->kept;
-        found->kept += n;
-        if (copy) fwrite(line, 1, (size_t)n, copy);
+    int64_t at = 0, kept = 0;
+    long long logged;
+    for (ssize_t n = getline(&line, &room, log); n > 0; n = getline(&line, &room, log)) {
+        at += n;
+        if (line[n - 1] == '\n' && sscanf(line, "{\"step\":%lld,", &logged) == 1 && logged <= step) kept = at;
     }
     free(line);
-    return !ferror(from) && (!copy || !ferror(copy));
+    return ferror(log) ? -1 : kept;
 }
 
-// Replaces a log by its kept lines, atomically.
-static void log_close_gaps(const char* path, FILE* old, int64_t step) {
-    char temporary[CHECKPOINT_PATH];
-    LoggedLines found;
+// Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one cuts off the lines after the
+// checkpoint's step, which will be written again, and the part of a line that a kill has left.
+static void log_open(Log* log, const char* out, const char* name, bool resumed, int64_t step) {
     Error error;
-    if (!checkpoint_path(temporary, &error, "%s.tmp", path)) die("%s", error.text);
-    FILE* copy = fopen(temporary, "w");
-    rewind(old);
-    bool ok = copy && log_read(&found, old, step, copy);
-    if (copy) ok = fclose(copy) == 0 && ok;
-    if (ok && rename(temporary, path) == 0) return;
-    const int why = errno;
-    unlink(temporary);
-    die("%s: cannot write: %s", temporary, strerror(why));
-}
-
-// Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one drops the lines after the
-// checkpoint's step, which will be written again. Unreadable lines are dropped and reported.
-static void log_open(AppendLog* log, const char* out, const char* name, bool resumed, int64_t step) {
-    char path[CHECKPOINT_PATH];
-    LoggedLines found = {0, 0, 0, 0, false};
-    Error error;
-    if (!checkpoint_path(path, &error, "%s/%s", out, name)) die("%s", error.text);
-    FILE* old = resumed ? fopen(path, "r") : NULL;
-    if (resumed && !old && errno != ENOENT) die("%s: cannot read: %s", path, strerror(errno));
-    if (old && !log_read(&found, old, step, NULL)) die("%s: cannot read: %s", path, strerror(errno));
-    if (found.gaps) log_close_gaps(path, old, step);
+    if (!checkpoint_path(log->path, &error, "%s/%s", out, name)) die("%s", error.text);
+    FILE* old = resumed ? fopen(log->path, "r") : NULL;
+    if (resumed && !old && errno != ENOENT) die("%s: cannot read: %s", log->path, strerror(errno));
+    log->at = old ? log_bytes_until(old, step) : 0;
+    if (log->at < 0) die("%s: cannot read: %s", log->path, strerror(errno));
     if (old) fclose(old);
-    if (found.damaged)
-        print_line("log       %s: %lld of %lld lines cannot be read and are dropped, the first is line %lld", path,
-                   (long long)found.damaged, (long long)found.lines, (long long)found.first_damaged);
-    if (!append_log_open(log, path, found.kept, &error)) die("%s", error.text);
+    log->fd = open(log->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    if (log->fd < 0) die("%s: cannot write: %s; choose another --out", log->path, strerror(errno));
+    if (ftruncate(log->fd, (off_t)log->at) != 0) die("%s: cannot shorten: %s", log->path, strerror(errno));
+    log->lines = open_memstream(&log->text, &log->size);
+    if (!log->lines) die("out of memory: the lines of %s", log->path);
 }
 
 // Closes a log. False, after a message, if not all lines could be written. A log that was never opened is no error.
-static bool log_close(AppendLog* log) {
-    Error error;
-    if (!log->path[0]) return true;
-    const bool ok = append_log_write(log, &error) && log->lost == 0;
-    const int64_t missing = log->lines + log->lost;
-    if (log->lines == 0) fail(&error, "%.900s: there was no memory for all lines", log->path);
-    if (!ok) fprintf(stderr, "%s: %s; %lld lines are missing\n", process.name, error.text, (long long)missing);
-    append_log_close(log);
-    return ok;
+static bool log_close(Log* log) {
+    if (!log->lines) return true;
+    const int why = log_write(log);
+    if (why)
+        fprintf(stderr, "%s: %s: cannot write: %s; its last lines are missing\n", process.name, log->path,
+                strerror(why));
+    fclose(log->lines);
+    free(log->text);
+    close(log->fd);
+    log->lines = NULL;
+    return why == 0;
 }
 
 // Writes DIR/options.txt, for --config and for readers, atomically.

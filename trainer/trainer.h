@@ -12,7 +12,6 @@ ends all of them.
 #include "../checkpoint/export.h"
 #include "replica_check.h"
 #include "../checkpoint/hub_files.h"
-#include "../util/append_log.h"
 #include "../checkpoint/save.h"
 #include "../parallel/schedule.h"
 #include "settings.h"
@@ -35,6 +34,17 @@ typedef struct {
     int64_t tokens; // room for as many inputs, and targets
     int streams;    // for which there are positions; 0: there are none
 } TokenBatch;
+
+// A file of lines, each a JSON object. All zero: it was not opened.
+typedef struct {
+    char path[CHECKPOINT_PATH];
+    int fd;
+    int64_t at;  // end of the lines that are in the file
+    bool waits;  // the last write has failed, which was reported
+    FILE* lines; // in memory, to be written next: `text`, of `size` bytes
+    char* text;
+    size_t size;
+} Log;
 
 // A rank of a run. All zero: nothing was opened.
 typedef struct {
@@ -67,7 +77,7 @@ typedef struct {
     char* prompt;                     // the text of --generate, `prompt_size` bytes; NULL: none
     int64_t prompt_size;
     FILE* text;                       // where --generate writes, on rank 0
-    AppendLog log, samples;           // OUT/log.jsonl and OUT/samples.jsonl, on rank 0
+    Log log, samples;                 // OUT/log.jsonl and OUT/samples.jsonl, on rank 0
     bool logged;                      // this process has logged a step: its line has the version
     Trace trace, *tracing;            // tracing: NULL where nothing is recorded
     char* config;                     // the text of a file of options: settings point into it

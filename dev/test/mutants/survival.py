@@ -1,14 +1,12 @@
 """Faults of saving and resuming: a wrong order, a missing flush, wait, comparison or removal, a wrong place of a word,
 a snapshot of the wrong moment, a message that is not heeded. Tests: test_trainer, test_checkpoint,
-test_checkpoint_verify, test_append_log, parts of torture.py --short."""
+test_checkpoint_verify, parts of torture.py --short."""
 VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
-FOLDER, TELL, CHECKPOINT, SAVE, LINES, SUM, TENSORS, TRAINER, CONFIG = (
+FOLDER, TELL, CHECKPOINT, SAVE, SUM, TENSORS, TRAINER, CONFIG = (
     "checkpoint/checkpoint_dir.h", "trainer/logger.h", "checkpoint/checkpoint.h", "checkpoint/save.h",
-                                                                        "util/append_log.h", "util/checksum.h",
-                                                                        "checkpoint/safetensors.h", "train_gpt.cu",
-                                                                        "checkpoint/hf_config.h")
+    "util/checksum.h", "checkpoint/safetensors.h", "train_gpt.cu", "checkpoint/hf_config.h")
 PROGRAMS = {"model": "build/test_trainer", "checkpoint": "build/test_checkpoint",
-            "verify": "build/test_checkpoint_verify", "lines": "build/test_append_log"}
+            "verify": "build/test_checkpoint_verify"}
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [
@@ -96,20 +94,13 @@ FAULTS = [
      "t->unsaved = !stage_save(&t->saver, &t->world, &state, timed);",
      "t->unsaved = !stage_save(&t->saver, &t->world, &state, timed) || t->unsaved;"),
     ("a limit on files ends the run", "disks", "trainer/trainer_init.h", "    signal(SIGXFSZ, SIG_IGN);", "    //"),
-    ("missing lines of the log are reported with every step", "disks", TELL,
-     "    if (written == (waited == 0)) return;\n    end_line();\n    if (written)",
-     "    if (written && waited == 0) return;\n    end_line();\n    if (!written) fprintf(stderr, \"%s: %s\\n"
-     "\", process.name, error.text);\n"
-     "    if (written)"),
-    ("half a line is left", "lines", LINES, "if (ftruncate(l->fd, (off_t)l->at) != 0) return false;", ""),
-    ("what waits is written again", "lines", LINES, "    l->used = 0;\n    l->lines = 0;\n    return true;",
-     "    l->lines = 0;\n    return true;"),
-    ("lines go to a file that has another name now", "lines", LINES,
-     "    if (!append_log_find(l, error)) return false;\n", ""),
-    ("another file is written over", "lines", LINES, "if (!S_ISREG(named.st_mode) || (int64_t)named.st_size < l->at)",
-     "if (0)"),
-    ("a resumed run keeps later lines", "kills", TELL, "if (!whole || logged > step) continue;",
-     "if (!whole) continue;"),
+    ("missing lines of the log are reported with every step", "disks", TELL, "if (why && !log->waits) {",
+     "if (why) {"),
+    ("what waits is written again", "kills", TELL, "    rewind(log->lines);\n", ""),
+    ("what the disk did not take is lost", "disks", TELL,
+     "return n < 0 ? errno : ENOSPC;", "return rewind(log->lines), ENOSPC;"),
+    ("a resumed run keeps later lines", "kills", TELL, "&logged) == 1 && logged <= step)",
+     "&logged) == 1)"),
     # What a resumed run has in common with what it was
     ("another field of the model is let through", "verify", CONFIG, "if (ours == theirs) continue;",
      "if (!option || ours == theirs) continue;"),

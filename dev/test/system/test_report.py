@@ -61,7 +61,7 @@ def run(*arguments, **other):
 
 # ---- reading
 
-def test_append_log(work):
+def test_log_lines(work):
     path = os.path.join(work, "lines")
     good = [b'{"step":1,"loss":2.5}', b'{"step":2,"loss":nan}', b'{"step":3,"loss":-inf,"x":[inf,-nan]}',
             b'  {"step":4}  ',
@@ -727,7 +727,7 @@ def test_run(work):
 
 
 def main():
-    tests = {"lines": test_append_log, "evaluations": test_evaluations, "options": test_options, "damage": test_damage,
+    tests = {"lines": test_log_lines, "evaluations": test_evaluations, "options": test_options, "damage": test_damage,
              "thinning": lambda work: test_thinning(), "traces": test_traces, "page": test_page,
              "script": test_script, "watch": test_watch, "tensorboard": test_tensorboard, "run": test_run}
     for name in sys.argv[1:] or tests:

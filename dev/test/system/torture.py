@@ -353,10 +353,11 @@ class Disks:
         for where in reversed(self.mounts):
             subprocess.run(["umount", "-l", where], capture_output=True)
 
-    def scenario(self, what, out, trouble, relief, reasons, ranks=1, mesh="", before=""):
-        """trouble() after the first save; one line a failed save with one of the reasons; relief(): it saves again, and
-        ends as if nothing had been. relief = None: it ends with status 1 and the checkpoints that there were."""
-        run = Run(ranks, f"{self.long()} --save-every {EVERY} --keep-last 2 {mesh}", out, before)
+    def scenario(self, what, out, trouble, relief, reasons, ranks=1, mesh="", fails=("was not saved",)):
+        """trouble() after the first save, until each word of `fails` was said; one line a failed save with one of the
+        reasons; relief(): it saves again, and ends as if nothing had been. relief = None: it ends with status 1 and the
+        checkpoints that there were."""
+        run = Run(ranks, f"{self.long()} --save-every {EVERY} --keep-last 2 {mesh}", out)
         saved = lambda: run.text().count("\nsaved ")
         if not ok(run.wait_until(lambda: saved() >= 2, 0.004), what, "nothing is saved: " + run.complaints()):
             return run.end()
@@ -365,7 +366,7 @@ class Disks:
             run.close()
             print(f"left out: {what}: this machine does not let us")
             return
-        ok(run.wait_until(lambda: "was not saved" in run.complaints(), 0.004), what, "no word of it")
+        ok(run.wait_until(lambda: all(x in run.complaints() for x in fails), 0.004), what, "no word of it")
         if relief:
             relief()
             at = saved()
@@ -409,9 +410,9 @@ class Disks:
                         f.write(bytes(4096))
                 except OSError:
                     pass
-        # With nothing left for it, not even a line of the log: that is where pages are shared.
+        # With nothing left for it, not even a line of the log, once its last page is full.
         self.scenario(what, "full/run", fill, None if forever else lambda: os.unlink("full/ballast"),
-                      ["No space left on device"])
+                      ["No space left on device"], fails=("was not saved", "log.jsonl"))
         if forever:
             left = names("full/run")
             ok(left and not names("full/run", r"step_\d+\..*"), what, f"there are {os.listdir('full/run')}")
@@ -430,7 +431,7 @@ class Disks:
         out = f"moved{ranks}"
         self.scenario("a folder that is moved away", out, lambda: os.rename(out, "elsewhere"),
                       lambda: os.rename("elsewhere", out),
-                      ["was it moved away, or its disk unmounted?", "was its folder moved"], ranks, mesh)
+                      ["was it moved away, or its disk unmounted?"], ranks, mesh)
 
     def replaced(self):
         def trouble():
@@ -449,9 +450,7 @@ class Disks:
             return print(f"left out: {what}: no right to mount")
         again = lambda: subprocess.run(["mount", "--bind", "disk", "view"], check=True)
         self.scenario(what, "view", lambda: subprocess.run(["umount", "-l", "view"], check=True) and None, again,
-                      ["its disk is not mounted any more", "was it moved away, or its disk unmounted?",
-                       "was its folder moved, or the disk unmounted?"],
-                      ranks, mesh)
+                      ["its disk is not mounted any more", "was it moved away, or its disk unmounted?"], ranks, mesh)
         self.close()
 
     def forbidden(self):
@@ -471,6 +470,7 @@ class Disks:
         lines = [line for line in errors.splitlines() if line.startswith("train_gpt: ")]
         ok(status == 1 and f"step   {STEPS}/{STEPS}" in said, what, f"status {status}: {said[-200:]} {errors[-300:]}")
         ok("File too large" in errors and not names("limited", r"step_.*"), what, f"{lines} {os.listdir('limited')}")
+        ok(sum("log.jsonl" in line for line in lines) in (0, 2), what, f"once, and at the end: {lines[:3]}")
 
 
     def limited_rank(self):
