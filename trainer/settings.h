@@ -284,7 +284,7 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
                       "a loss or gradient that is not finite ends the run, or its update is left out, up to ten in a "
                       "row"),
         option_int("watchdog", &s->watchdog, 0, 1e9,
-                   "seconds without progress of a rank after which the run ends and names it; 0 = never"),
+                   "seconds in which no rank moves, after which the run ends and names the one to blame; 0 = never"),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }

@@ -14,8 +14,6 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
 #include "trainer.h"
 #include <signal.h>
 
-static inline const char* trained_action_name(int kind) { return action_name((ActionKind)kind); }
-
 // Sets up the process, and its rank among the others.
 static inline void open_process(Trainer* t, int argc, char** argv) {
     open_standard_files();
@@ -62,7 +60,7 @@ static inline bool parse_command_line(Trainer* t, int argc, char** argv) {
 static inline void open_device(Trainer* t) {
     const bool trains = settings_is_training(&t->settings);
     if (t->settings.dry_run) return;
-    watchdog_open(&t->watch, &t->world, (double)t->settings.watchdog, trained_action_name);
+    watchdog_open(&t->watch, &t->world, (double)t->settings.watchdog);
     if (trains) stop_listen(); // else there is nothing to save
     device_open(t->place.rank_here);
     comm_open_device(&t->world);
@@ -214,7 +212,7 @@ static inline int trainer_free(Trainer* t, int status) {
     evaluations_close(&t->evaluations);
     tokenizer_free(&t->tokenizer);
     hub_files_free(&t->hub_files);
-    watchdog_ending(&t->watch);
+    enter_phase(t, PHASE_ENDING);
     const bool main_rank = is_main(t);
     comm_close(&t->world);
     watchdog_close(&t->watch);

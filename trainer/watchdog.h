@@ -2,368 +2,222 @@
 trainer/watchdog.h: ends a run that hangs, and names the rank that is to blame (watchdog_open .. watchdog_close). A rank
 that is stopped, computes for ever, or was killed unnoticed leaves the others waiting: MPI has no time limit.
 
-Each rank has a heartbeat slot (util/heartbeat.h), and a watchdog thread that reads the slots of its machine's ranks
-once a second, or more often. Its own clock suffices: a slot is silent since its counter was last seen moving. A second
-of silence only counts if the thread itself was running, so that a job that was stopped as a whole has no rank to blame.
+Each rank has a row (util/heartbeat.h) beside those of its machine, and a thread that looks at all of them every second.
+When none has moved for the limit, the job ends with status 1. To blame is the first of
 
-    judge       gone      the process has ended without notice: killed, or out of memory. The job ends after GRACE
-                          seconds, in which a launcher that notices may end the job itself
-                stopped   its state is T: a signal, or a debugger
-                computes  it waits for no rank
-                waits     for other ranks
-                moves     not silent
+    gone, stopped    by the state of its process: killed, out of memory; by a signal, or a debugger
+    computes         it waits for no rank
+    waits            for other ranks; if they are on another machine, that one has ELSEWHERE seconds to report first
 
-    alarm       when a slot has been silent for the limit. A rank that waits is excused while one of the ranks that it
-                waits for moves. Where all silent ranks here wait for ranks of other machines, those machines get
-                ELSEWHERE seconds more, to report first.
-
-    blame       in the order above; of the same kind, the rank that is silent longest. Then the report lists all others.
-
-Several threads raise the alarm at about the same time; the first one that writes itself into the table reports, the
-others wait OTHERS seconds and then end their ranks. A rank ends as by die(): exit status 1, process.stop, which ends
-the job. If MPI itself hangs, _exit follows LAST_WORDS seconds later.
-
-The limit has to be longer than the longest single action or operation; before the first step it is START seconds at
-least. Messages of a plan (comm_planned.h) count one by one, and so do buckets of a checkpoint. On a GPU with NCCL the
-host waits only where it needs a result: such a rank waits for "the device", and the blame is with a rank that does not.
+and of the same kind the rank that is silent longest. While one rank moves, others may wait for it. A second counts only
+if the thread itself ran: of a job that was stopped as a whole no rank is to blame.
+The limit has to be longer than the longest action, operation (of a plan: message) or bucket of a checkpoint; before the
+first step it is START seconds at least. On a GPU with NCCL the host waits for "the device".
 */
 #pragma once
 
 #include "../comm.h"
+#include "../parallel/schedule.h"
 #include "../util/heartbeat.h"
+#include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 
 // Seconds. Tests have shorter ones.
-#ifndef WATCH_GRACE
-#define WATCH_GRACE 5.0      // for launchers to notice that a rank is gone
-#define WATCH_ELSEWHERE 3.0  // for another machine to report first
-#define WATCH_OTHERS 10.0    // for the reporting rank to end the job
-#define WATCH_LAST_WORDS 5.0 // for process.stop
-#define WATCH_START 60.0     // limit before the first step, at least
+#ifndef WATCH_START
+#define WATCH_START 60.0
+#define WATCH_ELSEWHERE 3.0
+#define WATCH_LAST_WORDS 5 // for process.stop, if MPI itself hangs
 #endif
-#define WATCH_PAUSE 1.0  // between two looks at most, ...
-#define WATCH_SHARE 0.05 // ... and this part of the limit
 
-typedef enum { WATCH_GONE, WATCH_STOPPED, WATCH_COMPUTES, WATCH_WAITS, WATCH_MOVES } WatchState;
+typedef enum { WATCH_GONE, WATCH_STOPPED, WATCH_COMPUTES, WATCH_WAITS, WATCH_ENDED } WatchState;
 
-// A rank as the watchdog thread has seen it.
+// A rank as the thread has seen it.
 typedef struct {
-    uint64_t count;           // of its slot at the last look
-    double limit;             // the current one
-    double silent, missing;   // seconds without progress; seconds without its process
-    ProcessState process;     //
-    uint64_t wait;            // its wait, see heartbeat_wait
-    bool ended, excused, far; // has ended; waits for a late rank; waits for a rank of another machine
+    uint64_t moved;
+    double silent; // seconds without a move
     WatchState state;
 } WatchView;
 
 typedef struct {
-    HeartbeatTable* table;
-    HeartbeatNames names;
-    int self;         // this rank's slot
-    bool sees;        // the processes of the other slots can be looked up
-    double limit;     // seconds; 0: no watchdog
-    WatchView* view;  // (rows)
-    pthread_t thread; //
-    pthread_mutex_t lock;
-    pthread_cond_t wake;
-    bool stop;
+    HeartbeatRow* rows; // (n), of this machine's ranks; NULL: there is no watchdog
+    int n, self;        // self: this rank's
+    double limit;       // seconds
+    WatchView* view;    // (n)
+    int end[2];         // a pipe; the thread runs until it is closed
+    pthread_t thread;
 } Watchdog;
 
-// ---- Judging: functions of the table and the views --------------------------------------------------------------
+// This rank's row, or NULL.
+static inline HeartbeatRow* watchdog_row(const Watchdog* w) { return w->rows ? &w->rows[w->self] : NULL; }
 
-// Whether a rank that slot i waits for moves. *far: whether some of these are on other machines, or unknown.
-static inline bool watchdog_only_late(const Watchdog* w, int i, bool* far) {
-    const int32_t* ranks = NULL;
-    const int n = heartbeat_awaited(w->table, i, w->view[i].wait, &ranks);
-    bool late = false;
-    *far = n == 0;
-    for (int k = 0; k < n; k++) {
-        const int row = heartbeat_find(w->table, ranks[k]);
-        if (row < 0) *far = true;
-        if (row >= 0 && row != i && w->view[row].silent < w->view[row].limit && !w->view[row].ended) late = true;
-    }
-    return late;
+static inline bool watchdog_steps(const HeartbeatRow* row) { return heartbeat_get(&row->phase) > PHASE_LOADING; }
+static inline bool watchdog_ended(const HeartbeatRow* row) { return heartbeat_get(&row->phase) == PHASE_ENDING; }
+
+// By the third field of /proc/PROCESS/stat (proc(5)).
+static inline WatchState watchdog_state(const HeartbeatRow* row) {
+    char path[64], state = 'Z';
+    if (watchdog_ended(row)) return WATCH_ENDED;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)row->process);
+    FILE* f = fopen(path, "r");
+    if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 'Z';
+    if (f) fclose(f);
+    if (state == 'Z' || state == 'X') return WATCH_GONE;
+    if (state == 'T' || state == 't') return WATCH_STOPPED;
+    return heartbeat_get(&row->operation) < 0 ? WATCH_COMPUTES : WATCH_WAITS;
 }
 
-static inline WatchState watchdog_state(const WatchView* v) {
-    if (v->ended) return WATCH_MOVES;
-    if (v->process == PROCESS_GONE) return WATCH_GONE;
-    if (v->silent < v->limit / 2) return WATCH_MOVES;
-    if (v->process == PROCESS_STOPPED) return WATCH_STOPPED;
-    return v->wait ? WATCH_WAITS : WATCH_COMPUTES;
-}
-
-// Whether a is before b in the order of blame.
-static inline bool watchdog_before(const WatchView* a, const WatchView* b) {
-    return a->state != b->state ? a->state < b->state : a->silent > b->silent;
-}
-
-// Judges all slots. Returns the one that is most to blame if the job has to end, else -1.
-static inline int watchdog_judge(Watchdog* w) {
-    int worst = -1;
-    bool alarm = false;
-    for (int i = 0; i < w->table->rows; i++) {
+// Looks at the rows, `seconds` after the last time. Returns the one to blame if the job has to end, else -1.
+static inline int watchdog_look(Watchdog* w, double seconds) {
+    double late = INFINITY; // seconds beyond the limit, the least of all ranks
+    int worst = 0;
+    for (int i = 0; i < w->n; i++) {
+        const HeartbeatRow* row = &w->rows[i];
         WatchView* v = &w->view[i];
-        v->state = watchdog_state(v);
-        v->excused = watchdog_only_late(w, i, &v->far) && v->state == WATCH_WAITS;
-        if (v->state == WATCH_MOVES || v->excused) continue;
-        if (worst < 0 || watchdog_before(v, &w->view[worst])) worst = i;
-        if (v->state == WATCH_GONE)
-            alarm = alarm || v->missing >= WATCH_GRACE;
-        else
-            alarm = alarm || v->silent >= v->limit + (v->state == WATCH_WAITS && v->far ? WATCH_ELSEWHERE : 0);
+        const uint64_t moved = __atomic_load_n(&row->moved, __ATOMIC_RELAXED);
+        v->silent = moved == v->moved ? v->silent + seconds : 0;
+        v->moved = moved;
+        const double limit = watchdog_steps(row) ? w->limit : fmax(w->limit, WATCH_START);
+        if (!watchdog_ended(row)) late = fmin(late, v->silent - limit);
     }
-    return alarm ? worst : -1;
-}
-
-// ---- Looking ----------------------------------------------------------------------------------------------------
-
-// Updates the view of slot i. seconds: since the last look.
-static inline void watchdog_look_at(Watchdog* w, int i, double seconds) {
-    const HeartbeatRow* row = heartbeat_row(w->table, i);
-    WatchView* v = &w->view[i];
-    const uint64_t count = heartbeat_count(row);
-    v->ended = __atomic_load_n(&row->ended, __ATOMIC_RELAXED) != 0;
-    v->wait = heartbeat_waits(row);
-    v->limit = heartbeat_steps(heartbeat_phase_of(row)) ? w->limit : fmax(w->limit, WATCH_START);
-    v->silent = count == v->count ? v->silent + seconds : 0;
-    v->count = count;
-    v->process = PROCESS_RUNS; // a rank that moves runs: no need to read its file
-    if (w->sees && v->silent > 0 && i != w->self) v->process = heartbeat_process(row);
-    v->missing = v->process == PROCESS_GONE ? v->missing + seconds : 0;
-}
-
-// ---- Reporting --------------------------------------------------------------------------------------------------
-
-// Appends a rank: "rank 2 (process 71) is stopped, by a signal or a debugger, at step 17, backward 3; silent for 20 s".
-static inline void watchdog_add_rank(char* text, size_t size, const Watchdog* w, int i) {
-    const HeartbeatRow* row = heartbeat_row(w->table, i);
-    const WatchView* v = &w->view[i];
-    static const char* const states[] = {"is gone, without a word, at ", "is stopped, by a signal or a debugger, at ",
-                                         "waits for no rank and makes no progress at ", "waits at ", "progresses at "};
-    append_text(text, size, "rank %d (process %d) %s", (int)row->rank, (int)row->process,
-                v->ended ? "has come to its end at " : states[v->state]);
-    heartbeat_add_place(text, size, row, w->names);
-    if (v->state == WATCH_MOVES) return;
-    if (v->wait) append_text(text, size, ": ");
-    if (v->wait) heartbeat_add_wait(text, size, w->table, i, v->wait, w->names);
-    append_text(text, size, "; silent for %.0f s", v->silent);
-}
-
-// The first `shown` slots in the order of blame, without one. Returns how many there are.
-static inline int watchdog_order(const Watchdog* w, int without, int* order, int shown) {
-    int n = 0;
-    for (int i = 0; i < w->table->rows; i++) {
-        int k = n; // its place, searched from the end
-        if (i == without) continue;
-        while (k > 0 && watchdog_before(&w->view[i], &w->view[order[k - 1]])) k--;
-        if (k == shown) continue;
-        if (n < shown) n++;
-        memmove(&order[k + 1], &order[k], (size_t)(n - 1 - k) * sizeof *order);
-        order[k] = i;
+    if (late < 0) return -1;
+    for (int i = 0; i < w->n; i++) {
+        WatchView *v = &w->view[i], *x = &w->view[worst];
+        v->state = watchdog_state(&w->rows[i]);
+        if (v->state < x->state || (v->state == x->state && v->silent > x->silent)) worst = i;
     }
-    return n;
+    const WatchState state = w->view[worst].state;
+    return state == WATCH_ENDED || (state == WATCH_WAITS && late < WATCH_ELSEWHERE) ? -1 : worst;
 }
 
-enum { WATCH_REPORT = 8192, WATCH_SHOWN = 16 };
+// Appends "step 17, backward 3 of chunk 1: receive in group "pipeline" of ranks 0, 2, with rank 2".
+static inline void watchdog_add_place(char* text, size_t size, const HeartbeatRow* row) {
+    static const char* const phases[] = {"starting",  "loading the weights", "training", "validating", "evaluating",
+                                         "reporting", "saving a checkpoint", "sampling", "ending"};
+    const int action = heartbeat_get(&row->action), chunk = heartbeat_get(&row->chunk),
+              microbatch = heartbeat_get(&row->microbatch), operation = heartbeat_get(&row->operation),
+              group = heartbeat_get(&row->group), peer = heartbeat_get(&row->peer);
+    if (watchdog_steps(row))
+        append_text(text, size, "step %lld, ", (long long)__atomic_load_n(&row->step, __ATOMIC_RELAXED));
+    append_text(text, size, "%s", action < 0 ? phases[heartbeat_get(&row->phase)] : action_name((ActionKind)action));
+    if (microbatch >= 0) append_text(text, size, " %d", microbatch);
+    if (chunk >= 0) append_text(text, size, " of chunk %d", chunk);
+    if (operation < 0) return;
+    append_text(text, size, ": %s%s", comm_kind_name((CommKind)operation), group < 0 ? "" : row->of_group[group].text);
+    if (peer >= 0) append_text(text, size, ", with rank %d", peer);
+}
 
-// Writes the whole report. worst: the result of watchdog_judge.
-static inline void watchdog_report(char text[WATCH_REPORT], const Watchdog* w, int worst) {
-    const WatchView* v = &w->view[worst];
-    const int process_number = (int)heartbeat_row(w->table, worst)->process;
-    int order[WATCH_SHOWN];
-    snprintf(text, WATCH_REPORT, "%s: ", process.name);
-    watchdog_add_rank(text, WATCH_REPORT, w, worst);
-    if (v->state == WATCH_GONE)
-        append_text(text, WATCH_REPORT,
-                    ". It was killed, or ran out of memory: see what it printed last, and the system's log");
-    else if (v->state == WATCH_STOPPED)
-        append_text(text, WATCH_REPORT, " (--watchdog %g). kill -CONT %d would have let it go on", w->limit,
-                    process_number);
-    else
-        append_text(text, WATCH_REPORT, " (--watchdog %g: a larger one gives more time, 0 never ends a run)", w->limit);
-    if (v->state == WATCH_WAITS && v->far)
-        append_text(text, WATCH_REPORT, ". No rank of this machine is to blame: look at those that it waits for");
-    append_text(text, WATCH_REPORT, "\n");
-    const int n = watchdog_order(w, worst, order, WATCH_SHOWN);
-    for (int i = 0; i < n; i++) {
-        append_text(text, WATCH_REPORT, "  ");
-        watchdog_add_rank(text, WATCH_REPORT, w, order[i]);
-        append_text(text, WATCH_REPORT, "\n");
+// Writes a line of the report. Not through stderr's buffer, whose lock another thread may have.
+static inline void watchdog_tell(const Watchdog* w, int i, bool blamed) {
+    static const char* const states[] = {"is gone, without a word,", "is stopped, by a signal or a debugger,",
+                                         "waits for no rank and makes no progress", "waits", "has come to its end"};
+    const HeartbeatRow* row = &w->rows[i];
+    char text[512] = "";
+    watchdog_add_place(text, sizeof text, row);
+    dprintf(STDERR_FILENO, "%s%s rank %d (process %d) %s at %s; silent for %.0f s (--watchdog %g)\n",
+            blamed ? process.name : "", blamed ? ":" : " ", (int)row->rank, (int)row->process, states[w->view[i].state],
+            text, w->view[i].silent, w->limit);
+}
+
+// Reports, unless another rank does, and ends the process as die() does, and with it the job, whatever else hangs.
+static inline void watchdog_alarm(const Watchdog* w, int worst) {
+    const bool first = __atomic_exchange_n(&w->rows[0].speaks, 1, __ATOMIC_SEQ_CST) == 0;
+    if (first) watchdog_tell(w, worst, true);
+    for (int i = 0; i < w->n; i++) {
+        if (first && i != worst) watchdog_tell(w, i, false);
     }
-    if (w->table->rows - 1 > n)
-        append_text(text, WATCH_REPORT, "  and %d ranks more on this machine\n", w->table->rows - 1 - n);
-}
-
-static inline void* watchdog_end_job(void* unused) {
-    (void)unused;
+    if (!first) sleep(WATCH_LAST_WORDS);
+    alarm(WATCH_LAST_WORDS); // whose signal ends it
     if (process.stop) process.stop(EXIT_RUN);
     _exit(EXIT_RUN);
 }
 
-// Ends the process, and with it the job, whatever else hangs.
-__attribute__((noreturn)) static inline void watchdog_end(void) {
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, watchdog_end_job, NULL) == 0) usleep((useconds_t)(WATCH_LAST_WORDS * 1e6));
-    _exit(EXIT_RUN);
-}
-
-// Not through stderr's buffer, whose lock another thread may have.
-static inline void watchdog_write(const char* text) {
-    for (size_t done = 0, all = strlen(text); done < all;) {
-        const ssize_t n = write(STDERR_FILENO, text + done, all - done);
-        if (n <= 0 && errno != EINTR) return;
-        if (n > 0) done += (size_t)n;
-    }
-}
-
-static inline void watchdog_alarm(Watchdog* w, int worst) {
-    static char text[WATCH_REPORT];
-    int32_t none = 0;
-    if (__atomic_compare_exchange_n(&w->table->speaker, &none, w->self + 1, false, __ATOMIC_SEQ_CST,
-                                    __ATOMIC_SEQ_CST)) {
-        watchdog_report(text, w, worst);
-        watchdog_write(text);
-    } else {
-        usleep((useconds_t)(WATCH_OTHERS * 1e6));
-    }
-    watchdog_end();
-}
-
-// ---- The thread -------------------------------------------------------------------------------------------------
-
-static inline double watchdog_pause(const Watchdog* w) { return fmin(WATCH_PAUSE, WATCH_SHARE * w->limit); }
-
-// Sleeps for a pause. False: the run is over.
-static inline bool watchdog_sleep(Watchdog* w) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    const int64_t ns = until.tv_nsec + (int64_t)(watchdog_pause(w) * 1e9);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
-    pthread_mutex_lock(&w->lock);
-    if (!w->stop) pthread_cond_timedwait(&w->wake, &w->lock, &until);
-    const bool goes_on = !w->stop;
-    pthread_mutex_unlock(&w->lock);
-    return goes_on;
-}
-
 static inline void* watchdog_run(void* watch) {
     Watchdog* w = (Watchdog*)watch;
+    const double pause = fmin(1, 0.05 * w->limit);
+    struct pollfd end = {w->end[0], POLLIN, 0};
     double last = seconds_now();
-    while (watchdog_sleep(w)) {
+    while (poll(&end, 1, (int)(1e3 * pause)) <= 0) {
         const double now = seconds_now();
-        for (int i = 0; i < w->table->rows; i++) watchdog_look_at(w, i, fmin(now - last, 2 * watchdog_pause(w)));
+        const int worst = watchdog_look(w, fmin(now - last, 2 * pause));
         last = now;
-        const int worst = watchdog_judge(w);
         if (worst >= 0) watchdog_alarm(w, worst);
     }
     return NULL;
 }
 
-// Starts the thread, at slot `self` of a table in which all ranks of this machine have theirs.
-static inline void watchdog_begin(Watchdog* w, HeartbeatTable* table, int self, double limit, HeartbeatNames names) {
-    pthread_condattr_t clock;
-    memset(w, 0, sizeof *w);
-    w->table = table;
-    w->self = self;
-    w->limit = limit;
-    w->names = names;
-    w->view = (WatchView*)checked_calloc((size_t)table->rows, sizeof *w->view, "the watchdog");
-    w->sees = true;
-    for (int i = 0; i < table->rows; i++) { // false in containers of their own, or without /proc
-        if (heartbeat_row(table, i)->born == 0 || heartbeat_process(heartbeat_row(table, i)) == PROCESS_GONE)
-            w->sees = false;
-    }
-    pthread_mutex_init(&w->lock, NULL);
-    pthread_condattr_init(&clock);
-    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
-    pthread_cond_init(&w->wake, &clock);
-    pthread_condattr_destroy(&clock);
-    sigset_t all, before; // signals are for the main thread
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int code = pthread_create(&w->thread, NULL, watchdog_run, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (code != 0) die("no thread for --watchdog: %s", strerror(code));
+// Memory of zeros for n rows: of a file, or (-1) of this process and its children.
+static inline HeartbeatRow* watchdog_map(int fd, int n) {
+    const int flags = MAP_SHARED | (fd < 0 ? MAP_ANONYMOUS : 0);
+    void* p = mmap(NULL, (size_t)n * sizeof(HeartbeatRow), PROT_READ | PROT_WRITE, flags, fd, 0);
+    if (p == MAP_FAILED) die("--watchdog: no memory for its table: %s", strerror(errno));
+    return (HeartbeatRow*)p;
 }
 
-// ---- With the other ranks ---------------------------------------------------------------------------------------
+// Starts the thread of a rank, whose row is number `self` of n.
+static inline void watchdog_begin(Watchdog* w, HeartbeatRow* rows, int n, int self, int rank, double limit) {
+    memset(w, 0, sizeof *w);
+    w->rows = rows;
+    w->n = n;
+    w->self = self;
+    w->limit = limit;
+    w->view = (WatchView*)checked_calloc((size_t)n, sizeof *w->view, "the watchdog");
+    rows[self].rank = rank;
+    rows[self].process = (int32_t)getpid();
+    heartbeat_resume(&rows[self]);
+    heartbeat_phase(&rows[self], PHASE_STARTING, 0);
+    if (pipe2(w->end, O_CLOEXEC) != 0 || pthread_create(&w->thread, NULL, watchdog_run, w) != 0)
+        die("--watchdog: no thread");
+}
 
-static inline const char* watchdog_operation_name(int kind) { return comm_kind_name((CommKind)kind); }
-
-// Writes the name and the members of a group into this rank's slot. All members call it.
+// Writes the name and the members of a group into this rank's row. All members call it.
 static inline void watchdog_group(Watchdog* w, Comm* c, int rank) {
+    enum { SHOWN = 8 };
     const int64_t counted = c->size_bytes; // no part of training
+    HeartbeatRow* row = watchdog_row(w);
     int32_t mine = rank;
-    if (!w->table || c->size == 1) return;
+    if (!row || c->size == 1 || row->groups == HEARTBEAT_GROUPS) return;
     int32_t* ranks = (int32_t*)checked_malloc((size_t)c->size * sizeof *ranks, "the watchdog");
     comm_all_gather(c, ranks, &mine, 1, COMM_INT32);
     c->size_bytes = counted;
-    c->row = heartbeat_row(w->table, w->self);
-    c->row_group = heartbeat_add_group(w->table, w->self, c->name, ranks, c->size);
-    free(ranks);
+    c->row = row;
+    c->row_group = row->groups++;
+    row->of_group[c->row_group].ranks = ranks;
+    char* text = row->of_group[c->row_group].text;
+    const size_t size = sizeof row->of_group[0].text;
+    snprintf(text, size, " in group \"%s\" of ranks", c->name);
+    for (int i = 0; i < c->size && i < SHOWN; i++) append_text(text, size, "%s %d", i ? "," : "", (int)ranks[i]);
+    if (c->size > SHOWN) append_text(text, size, " and %d more", c->size - SHOWN);
 }
 
-// Makes a table for all ranks of this machine, or for this rank alone where they cannot share one. NULL: no memory.
-static inline HeartbeatTable* watchdog_share_table(Comm* machine, int rank, int members) {
-    HeartbeatPlace place;
-    HeartbeatTable* table = NULL;
-    memset(&place, 0, sizeof place);
-    if (machine->rank == 0) table = heartbeat_make(&place, machine->size, members, machine->size > 1);
-    if (machine->rank == 0 && !table) place.file = -1;
-    comm_broadcast(machine, &place, sizeof place, COMM_BYTE, 0);
-    if (machine->rank > 0) table = heartbeat_open(&place);
-    int32_t all = table != NULL;
-    comm_all_reduce(machine, &all, 1, COMM_INT32, COMM_MIN);
-    if (machine->rank == 0 && place.file >= 0) close(place.file);
-    if (!all) heartbeat_unmap(table);
-    if (!all) table = heartbeat_make(&place, 1, members, false);
-    if (table) heartbeat_claim(table, all ? machine->rank : 0, rank);
-    return table;
-}
-
-// Starts the watchdog; limit in seconds, 0: none. action: the name of an action of the schedule. All ranks call it.
-static inline void watchdog_open(Watchdog* w, Comm* world, double limit, const char* (*action)(int)) {
+// Starts the watchdog; limit in seconds, 0: none. All ranks call it. The ranks of a machine share a file, which then
+// loses its name; where one cannot open it (in containers of their own), each has rows of its own.
+static inline void watchdog_open(Watchdog* w, Comm* world, double limit) {
     memset(w, 0, sizeof *w);
     if (limit <= 0) return;
-    const HeartbeatNames names = {action, watchdog_operation_name};
+    char path[] = "/dev/shm/threefold-XXXXXX";
     Comm machine = comm_split_machine(world);
-    HeartbeatTable* table = watchdog_share_table(&machine, world->rank, PHASE_GROUPS * world->size);
-    if (!table) die("out of memory: the table of --watchdog");
-    const int self = table->rows > 1 ? machine.rank : 0;
-    comm_barrier(&machine); // all slots are filled
+    int fd = machine.rank == 0 ? mkstemp(path) : -1;
+    int32_t all = machine.rank > 0 || posix_fallocate(fd, 0, (off_t)(machine.size * sizeof(HeartbeatRow))) == 0;
+    comm_broadcast(&machine, path, sizeof path, COMM_BYTE, 0);
+    if (machine.rank > 0) fd = open(path, O_RDWR | O_CLOEXEC);
+    all = all && fd >= 0;
+    comm_all_reduce(&machine, &all, 1, COMM_INT32, COMM_MIN);
+    if (machine.rank == 0) unlink(path);
+    watchdog_begin(w, watchdog_map(all ? fd : -1, machine.size), all ? machine.size : 1, all ? machine.rank : 0,
+                   world->rank, limit);
+    if (fd >= 0) close(fd);
     comm_free(&machine);
-    watchdog_begin(w, table, self, limit, names);
     watchdog_group(w, world, world->rank);
-    world->row = heartbeat_row(table, self);
-}
-
-// This rank's slot, or NULL.
-static inline HeartbeatRow* watchdog_row(const Watchdog* w) {
-    return w->table ? heartbeat_row(w->table, w->self) : NULL;
-}
-
-// The rank may exit from now on: ranks that still wait for it do so without an alarm.
-static inline void watchdog_ending(Watchdog* w) {
-    HeartbeatRow* row = watchdog_row(w);
-    if (!row) return;
-    heartbeat_phase(row, PHASE_ENDING, row->step);
-    __atomic_store_n(&row->ended, 1, __ATOMIC_RELAXED);
+    world->row = watchdog_row(w);
 }
 
 static inline void watchdog_close(Watchdog* w) {
-    if (!w->table) return;
-    pthread_mutex_lock(&w->lock);
-    w->stop = true;
-    pthread_cond_signal(&w->wake);
-    pthread_mutex_unlock(&w->lock);
+    if (!w->rows) return;
+    close(w->end[1]);
     pthread_join(w->thread, NULL);
-    pthread_cond_destroy(&w->wake);
-    pthread_mutex_destroy(&w->lock);
-    heartbeat_unmap(w->table);
+    close(w->end[0]);
+    for (int i = 0; i < w->rows[w->self].groups; i++) free((void*)(uintptr_t)w->rows[w->self].of_group[i].ranks);
+    munmap(w->rows, (size_t)w->n * sizeof *w->rows);
     free(w->view);
     memset(w, 0, sizeof *w);
 }
