@@ -1,15 +1,13 @@
 #!/bin/bash
-# Runs that are asked to stop (trainer/graceful_stop.h), and runs that are started again (scripts/supervise.sh): with a
-# stand-in for the trainer that ends as it is asked to; then the trainer itself on a mesh that is drawn anew each time
-# (LONG=1: on all of a list), asked through mpirun or through one rank, and killed at any moment: its end is that of a
-# run that was left alone. Last line: "N passed, N failed".
+# Runs that are asked to stop (trainer/graceful_stop.h): the trainer on a mesh that is drawn anew each time (LONG=1: on
+# all of a list), asked through mpirun or through one rank, and resumed: its end is that of a run that was left alone.
+# Last line: "N passed, N failed".
 set -u
 # A job in a shell's background ignores SIGINT, and so would all processes that it starts.
 case $(trap -p INT) in *"''"*) exec env --default-signal=INT "$0" "$@" ;; esac
 project=$PWD
 train=$project/train_gpt
 mpirun=$project/scripts/mpirun.sh
-supervise=$project/scripts/supervise.sh
 work=$(mktemp -d)
 . dev/test/system/checks.sh
 . dev/test/system/ranks.sh
@@ -21,128 +19,8 @@ clean() {
 trap clean EXIT
 cd "$work" || exit 1
 export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work noted=$work
-mkdir pids fake
+mkdir pids
 context() { head -c 900 err; }
-
-# ---- supervise.sh and a stand-in, whose runs end as the lines of `plan` say: STATUS [CHECKPOINT]; -9: killed; wait:
-# until it is signaled, which it says
-cat >stand_in <<'SH'
-#!/bin/bash
-echo "$*" >>runs
-[ -z "$(cat)" ] || echo "there is something on stdin" >>runs
-read -r status checkpoint <plan
-sed -i 1d plan
-[ -z "$checkpoint" ] || mkdir -p "r/$checkpoint"
-case $status in
-wait)
-    for s in USR1 TERM INT; do trap "echo $s >>runs" $s; done
-    trap 'echo TERM >>runs; exit 9' TERM
-    touch there
-    for _ in $(seq 1000); do [ "$(grep -c '^[A-Z]' runs)" -lt "${checkpoint#n}" ] || exit 75; sleep 0.05; done
-    ;;
--9) kill -9 $$ ;;
-*) exit "$status" ;;
-esac
-SH
-chmod +x stand_in
-# shellcheck disable=SC2016  # for sh to expand
-printf '#!/bin/sh\necho "$1" >>%s/naps\nexec %s 0.01\n' "$work" "$(command -v sleep)" >fake/sleep
-chmod +x fake/sleep
-
-# supervised PLAN OPTIONS...: plan's lines have a / between them
-supervised() {
-    rm -rf r runs naps there
-    : >runs
-    : >naps
-    tr / '\n' <<<"$1" >plan
-    PATH=$work/fake:$PATH timeout 120 "$supervise" "${@:2}" >out 2>err </dev/null
-    status=$?
-}
-ran() { paste -s -d / runs; }
-supervised "0" -- ./stand_in --out r
-is "a run that ends well: once" "0 --out r" "$status $(ran)"
-supervised "1/-9/75/3/0" -- ./stand_in --out r --x "a  b"
-again="--out r --x a  b --resume"
-is "again after a failure, a kill, a stop" "0 --out r --x a  b/$again/$again/$again/$again" "$status $(ran)"
-is "after pauses that grow" "5/10/20/40" "$(paste -s -d / naps)"
-check "it says what it does: $(sed -n 3p err)" "[ \$(wc -l <err) = 10 ] &&
-    grep -q 'run 2 .* 137 (signal 9) .* step 0: again in 10 s (restart 2 of 5)' err"
-supervised "1/0" -- ./stand_in --resume --out=r
-is "--resume only once, --out=DIR" "0 --resume --out=r/--resume --out=r" "$status $(ran)"
-for s in 2 126 127; do
-    supervised "$s/0" -- ./stand_in --out r
-    is "status $s: never again" "$s --out r" "$status $(ran)"
-done
-supervised "" -- ./no_such_program --out r
-is "no program" "127 " "$status $(ran)"
-supervised "1/1/7/0" --restarts 2 --pause 300 -- ./stand_in --out r
-is "--restarts 2: three runs, the last one's status" "7 3" "$status $(wc -l <runs)"
-is "--pause: five minutes at most" "300/300" "$(paste -s -d / naps)"
-check "and it says so: $(tail -n 1 err)" "tail -n 1 err | grep -q 'given up after 2 restarts without a newer one'"
-supervised "1/0" --restarts 0 -- ./stand_in --out r
-is "--restarts 0: one run" "1 1" "$status $(wc -l <runs)"
-supervised "1 step_00000009/1 step_00000010/1 step_00000100/1/0" --restarts 1 --pause 3 -- ./stand_in --out r
-is "a newer checkpoint: the count begins anew, and the pause" "1 4 3/3/3" "$status $(wc -l <runs) $(paste -s -d / naps)"
-supervised "1 step_00000009/1 step_00000008/1 step_00000100.tmp/1 step_x/0" --restarts 3 -- ./stand_in --out r
-is "an older one, or one that is not complete, is none" "1 4 5/10/20" "$status $(wc -l <runs) $(paste -s -d / naps)"
-supervised "1 step_00000001/1 step_00000002/0" --restarts 1 --out r -- ./stand_in
-is "--out of its own" "0 3" "$status $(wc -l <runs)"
-# refuses TEXT OPTIONS...
-refuses() {
-    supervised "0" "${@:2}"
-    check "supervise.sh ${*:2} -> $(cat err)" "[ $status = 2 ] && [ \$(wc -l <err) = 1 ] && [ ! -s runs ] &&
-        grep -qF -- '$1' err"
-}
-refuses "COMMAND has no --out DIR" -- ./stand_in --steps 3
-refuses "there is no COMMAND" --
-refuses "there is no COMMAND" --restarts 3
-refuses "./stand_in is no option; COMMAND comes behind --" ./stand_in --out r
-refuses "--restarts: the value is missing" --restarts
-for n in -1 x 1.5 123456789 ""; do refuses "--restarts takes a whole number from 0 up, not \"$n\"" --restarts "$n" \
-    -- ./stand_in --out r; done
-supervised "0" --help
-check "--help explains it" "[ $status = 0 ] && grep -q '^scripts/supervise.sh .* COMMAND' out &&
-    ! grep -q '^# \|set -u' out"
-supervised "0"
-check "alone it does, too, with status 2" "[ $status = 2 ] && grep -q '^scripts/supervise.sh' out && [ ! -s runs ]"
-
-# signaled HOW MANY EXPECTED SIGNAL...: while it runs; the stand-in ends after MANY
-signaled() {
-    rm -rf r runs there
-    : >runs
-    printf 'wait n%s\n0\n' "$1" >plan
-    # in the background a shell ignores SIGINT
-    (trap - INT && exec "$supervise" -- ./stand_in --out r) >out 2>err </dev/null &
-    supervisor=$!
-    local noted=0
-    for _ in $(seq 2000); do [ ! -e there ] || break; sleep 0.02; done
-    for s in "${@:3}"; do
-        kill -s "$s" $supervisor
-        noted=$((noted + 1))
-        for _ in $(seq 2000); do [ "$(grep -c '^[A-Z]' runs)" -lt $noted ] || break; sleep 0.02; done
-    done
-    wait $supervisor
-    is "${*:3}: is passed on, and not run again" "$2" "$? $(ran)"
-}
-signaled 1 "75 --out r/USR1" USR1
-signaled 1 "75 --out r/USR1" TERM
-signaled 2 "9 --out r/USR1/TERM" TERM TERM
-signaled 1 "75 --out r/USR1" INT
-signaled 2 "75 --out r/USR1/INT" INT INT
-rm -rf r runs
-printf '1\n0\n' >plan
-"$supervise" --pause 100 -- ./stand_in --out r >out 2>err </dev/null &
-supervisor=$!
-for _ in $(seq 2000); do ! grep -q 'again in' err || break; sleep 0.02; done
-sleep 0.1
-kill -TERM $supervisor
-wait $supervisor
-is "SIGTERM in a pause ends it" "1 1" "$? $(wc -l <runs)"
-
-if [ ! -x "$train" ]; then # watch.py tries the scripts only
-    echo "left out: there is no trainer"
-    finish
-fi
 
 # ---- the trainer alone: who reads what it prints, descriptors that are closed, two runs in one folder
 seq 1 4000 | tr '\n' ' ' >text.txt
@@ -316,26 +194,4 @@ wait $launcher
 check "without --out it stops as well, and says that nothing is saved" \
     "[ $? = 75 ] && grep -q 'without --out nothing is saved' out"
 
-# ---- supervised, and ranks that are killed
-rm -rf whole parts
-command=("$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 24 --save-every 3 --tp 2)
-begins 24 "${command[@]}" --out whole
-wait $launcher || bad "a run that is left alone ends with status $?: $(head -c 400 err)"
-begins 5 "$supervise" --pause 0 --restarts 1 -- "${command[@]}" --out parts
-kill -KILL "$(cat pids/$((RANDOM % 2)))"
-for _ in $(seq 5000); do [ "$(grep -c 'again in' err)" = 0 ] || break; sleep 0.01; done
-for _ in $(seq 10000); do [ "$(grep -ac '^resume ' out)" = 0 ] || break; sleep 0.01; done
-for _ in $(seq 10000); do [ "$(sed '1,/^resume/d' out | grep -ac '^step ')" -lt 4 ] || break; sleep 0.01; done
-kill -KILL "$(cat pids/$((RANDOM % 2)))"
-wait $launcher
-check "supervised, two ranks killed: it ends as the run that was left alone, to the bit; $(grep -c 'again in' \
-    err) restarts" \
-    "[ $? = 0 ] && [ \$(grep -c 'again in' err) = 2 ] && same parts || ! ls -d whole/step* parts/step* | paste -s"
-rm -rf parts
-begins 3 "$supervise" --pause 0 -- "${command[@]}" --out parts
-kill -TERM "$(tr -d ' ' <"/proc/$launcher/task/$launcher/children")"
-wait $launcher
-is "supervised, and SIGTERM: saves, and is not run again: status" 75 $?
-check "its checkpoint is there" "[ -d parts/step_$(printf %08d "$(steps parts)") ] && ! grep -q 'again in' err"
-for file in pids/*; do ! alive "$(cat "$file")" || bad "a rank is left"; done
 finish
