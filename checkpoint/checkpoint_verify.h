@@ -105,16 +105,6 @@ static inline bool checkpoint_load_text(char* text, size_t size, const Json* jso
     return true;
 }
 
-// Older checkpoints have no "optimizer": sgd was one of the words of "rounds", and AdamW was not named.
-static inline void checkpoint_split_async_plan(CheckpointState* state) {
-    static const char word[] = ", sgd";
-    char* at = strstr(state->async_plan, word);
-    snprintf(state->optimizer, sizeof state->optimizer, "%s", at ? "sgd" : "adamw");
-    if (!at) return;
-    memmove(at, at + sizeof word - 1, strlen(at + sizeof word - 1) + 1);
-    if (strcmp(state->async_plan, "--dp-mode sync") == 0) state->async_plan[0] = 0;
-}
-
 // Reads an integer from 0 to `most`, which may be missing.
 static inline bool checkpoint_load_optional(int64_t* value, const Json* json, const char* key, int64_t most,
                                             int64_t usual, Error* error) {
@@ -135,10 +125,10 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     ok = ok && checkpoint_load_optional(&state->data_mix, json, "data_mix", INT64_MAX, 0, error) &&
          checkpoint_load_optional(&state->held_out, json, "held_out_blocks", 1 << 20, -1, error) &&
          json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
+         json_require(json, json->nodes, "optimizer", JSON_STRING, error) &&
          checkpoint_load_text(state->async_plan, sizeof state->async_plan, json, "rounds", error) &&
          checkpoint_load_text(state->optimizer, sizeof state->optimizer, json, "optimizer", error) &&
          checkpoint_load_text(state->tuning, sizeof state->tuning, json, "tuning", error);
-    if (ok && !state->optimizer[0]) checkpoint_split_async_plan(state);
     state->val_loss = (double)NAN;
     if (ok && json_get(json->nodes, "val_loss"))
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
@@ -347,12 +337,9 @@ static inline bool checkpoint_read_bucket(const CheckpointReader* reader, const 
     const int number = checkpoint_file_of(reader->sites.moments, value);
     const SafeTensorsModel* file = &reader->file[number];
     const int expected = checkpoint_values_of_file(&reader->sites, number) * layout->tensors;
-    // Older checkpoints of SGD have zeros for a second moment.
-    const int copies[] = {0, 1, reader->sites.copies};
     const bool square = value == 2 && reader->sites.moments == 2; // AdamW's second moment
-    const int older = expected + (2 - reader->sites.moments) * copies[number] * layout->tensors;
     // Further tensors, as of a model with more layers, would be ignored silently.
-    if (file->tensors != expected && file->tensors != older)
+    if (file->tensors != expected)
         return fail(error, "%s: has %lld tensors, the model needs %d; is it the model that --model and the sizes say?",
                     file->path, (long long)file->tensors, expected);
     const Bucket* b = &layout->bucket[bucket];

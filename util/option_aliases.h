@@ -1,10 +1,9 @@
 /*
 util/option_aliases.h: other names of the options, for the message about an unknown one: the names of nanoGPT, Hugging
-Face (transformers' TrainingArguments and config.json) and Megatron-LM, and the former names of options here.
-Underscores count as hyphens. An option that the program at hand does not have is not suggested.
+Face (transformers' TrainingArguments and config.json) and Megatron-LM. Underscores count as hyphens. An option that the
+program at hand does not have is not suggested.
 
     alias_find(name)        the row of `aliases` with this name
-    option_renamed(name)    the present name of an option: files of options (a run's options.txt) may have the old one
 */
 #pragma once
 
@@ -95,33 +94,6 @@ static const Alias aliases[] = {
     {NULL, "num-samples", "--generate writes one text; another --seed, another text"},
     {"max-new-tokens", "max-length", NULL},
 };
-
-// Former names of options.
-static const struct {
-    const char *before, *now;
-} renamed_options[] = {
-    {"sync", "caat-fraction"},
-    {"sync-ranks", "caat-ranks"},
-    {"sync-scale", "caat-scale"},
-    {"sync-gradient", "caat-grad-dtype"},
-    {"vp", "vpp"},
-    {"whole-boundary", "no-scatter-gather"},
-    {"first-layers", "first-stage-layers"},
-    {"last-layers", "last-stage-layers"},
-    {"documents", "document-mask"},
-    {"document-token", "document-token-id"},
-    {"tokens", "max-new-tokens"},
-    {"check-every", "check-replicas-every"},
-    {"keep", "keep-last"},
-};
-
-// The present name of an option with this former one; NULL: there is none.
-static inline const char* option_renamed(const char* name) {
-    for (size_t i = 0; i < sizeof renamed_options / sizeof renamed_options[0]; i++) {
-        if (strcmp(renamed_options[i].before, name) == 0) return renamed_options[i].now;
-    }
-    return NULL;
-}
 
 // Whether the blank-separated words have this one. Both are compared with hyphens for underscores.
 static inline bool has_word(const char* words, const char* word) {

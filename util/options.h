@@ -8,8 +8,7 @@ the same rows.
 A whole number may be written 10000, 1e4 or 10k, with k, M or G for three, six or nine zeros.
 
 A file of options has one option a line, written as above, empty lines, and comments that begin with #. The value is the
-rest of the line, without blanks at its ends. The command line wins over the file. A file may have former names of
-options, so that an older run can be resumed.
+rest of the line, without blanks at its ends. The command line wins over the file.
 */
 #pragma once
 
@@ -148,9 +147,6 @@ static inline bool option_unknown(Option* table, int n, const char* name, Error*
     const Option* nearest = NULL;
     int best = 4;
     const Alias* alias = alias_find(name);
-    const char* renamed = option_renamed(name);
-    if (renamed && option_find(table, n, renamed))
-        return fail(error, "unknown option --%s; here it is --%s", name, renamed);
     if (alias && !alias->here) return fail(error, "unknown option --%s; %s", name, alias->note);
     if (alias && option_find(table, n, alias->here))
         return fail(error, "unknown option --%s; here it is --%s%s%s", name, alias->here, alias->note ? ": " : "",
@@ -218,9 +214,8 @@ static inline bool option_set(Option* o, const char* text, Error* error) {
     }
 }
 
-// The option of "--name" or "--name=value"; *value: the text after the "=", or NULL. old_names: accepts former names.
-static inline Option* option_named(Option* table, int n, const char* word, bool old_names, const char** value,
-                                   Error* error) {
+// The option of "--name" or "--name=value"; *value: the text after the "=", or NULL.
+static inline Option* option_named(Option* table, int n, const char* word, const char** value, Error* error) {
     char name[64];
     if (strncmp(word, "--", 2) != 0 || word[2] == 0) {
         fail(error, "%s: options are written --name value; --help lists them", word);
@@ -230,7 +225,6 @@ static inline Option* option_named(Option* table, int n, const char* word, bool 
     snprintf(name, sizeof name, "%.*s", (int)length, word + 2);
     *value = word[2 + length] == '=' ? word + 2 + length + 1 : NULL;
     Option* o = option_find(table, n, name);
-    if (!o && old_names && option_renamed(name)) o = option_find(table, n, option_renamed(name));
     if (!o) option_unknown(table, n, name, error);
     return o;
 }
@@ -261,7 +255,7 @@ static inline bool options_parse(Option* table, int n, int argc, char** argv, Er
                         "%s: a second value of --%s; if the shell has put in the files' names, quote the pattern: "
                         "--%s '*.txt'",
                         argv[i], files->name, files->name);
-        Option* o = option_named(table, n, strcmp(argv[i], "-h") == 0 ? "--help" : argv[i], false, &value, error);
+        Option* o = option_named(table, n, strcmp(argv[i], "-h") == 0 ? "--help" : argv[i], &value, error);
         if (!o) return false;
         files = o->type == OPTION_STRING ? o : NULL;
         const bool more = i + 1 < argc && (o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0);
@@ -288,7 +282,7 @@ static inline bool option_read_line(Option* table, int n, char* text, int line, 
     char* blank = text + strcspn(text, " \t=");
     char* rest = *blank && *blank != '=' ? option_trim(blank + 1) : NULL;
     if (rest) *blank = 0;
-    Option* o = option_named(table, n, text, true, &value, error);
+    Option* o = option_named(table, n, text, &value, error);
     if (!o) return false;
     if (o->line) return fail(error, "--%s is given twice, in line %d too", o->name, o->line);
     if (o->command) return fail(error, "--%s belongs on the command line, not into a file", o->name);

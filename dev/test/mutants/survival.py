@@ -104,7 +104,6 @@ FAULTS = [
     # What a resumed run has in common with what it was
     ("another field of the model is let through", "verify", CONFIG, "if (ours == theirs) continue;",
      "if (!option || ours == theirs) continue;"),
-    ("older checkpoints were all made with AdamW", "verify", VERIFY, 'at ? "sgd" : "adamw"', '"adamw"'),
     ("a run's best checkpoint is not looked for", "verify", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&',
      "if (false &&"),
     # Two runs

@@ -418,7 +418,7 @@ static void test_rename_new(void) {
     calls.plain = false;
 }
 
-// A run with one moment reads a checkpoint that has two, as those of SGD once had, and writes one without the second.
+// A checkpoint of two moments is not read as one of one moment, which takes no room for a second.
 static void test_one_moment(void) {
     const CheckpointSites sgd = {0, 0, {NULL}, 1};
     CheckpointReader reader;
@@ -428,18 +428,13 @@ static void test_one_moment(void) {
     new_folder("moments");
     if (!save("moments", 1, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
     Layout layout = layout_of(&gpt2_tied, &one_rank, 0);
-    bool ok = checkpoint_open(&reader, "moments/step_00000001", &state, &sgd, &error);
-    for (int b = 0; b < layout.buckets && ok; b++) {
-        float* expected = bucket_expected(&layout, &gpt2_tied, b, 1, 0);
-        const size_t bytes = (size_t)layout.bucket[b].elements * sizeof(float);
-        float* values = (float*)checked_malloc(bytes, "test");
-        ok = checkpoint_read_bucket(&reader, &layout, b, 1, values, &error) && memcmp(values, expected, bytes) == 0;
-        free(values);
-        free(expected);
-    }
-    check(ok, "one moment of two is read %s", error.text);
-    if (ok) checkpoint_close(&reader);
-    ok = checkpoint_file_layouts(&layouts, &gpt2_tied, &sgd, 1, &error);
+    if (!checkpoint_open(&reader, "moments/step_00000001", &state, &sgd, &error)) die("%s", error.text);
+    float* values = (float*)checked_malloc((size_t)largest_bucket(&layout) * sizeof(float), "test");
+    const bool read = checkpoint_read_bucket(&reader, &layout, 0, 1, values, &error);
+    free(values);
+    check(!read, "one moment of two is refused: %s", error.text);
+    checkpoint_close(&reader);
+    const bool ok = checkpoint_file_layouts(&layouts, &gpt2_tied, &sgd, 1, &error);
     check(ok && layouts.file[1].file_bytes < layouts.file[0].file_bytes * 3 / 2 && checkpoint_values(&sgd) == 2,
           "a second moment that there is not takes no room %s", error.text);
     if (ok) checkpoint_file_layouts_free(&layouts);

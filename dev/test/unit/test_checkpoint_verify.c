@@ -209,43 +209,6 @@ static void test_says(void) {
     check(is_sound("says/step_00000001", &error), "and changed back it is sound");
 }
 
-// Writes trainer.json of an older program: without "optimizer", with these "rounds".
-static void older_trainer(const char* path, const char* rounds) {
-    MappedFile file;
-    Error error;
-    if (!file_map(&file, path, &error)) die("%s", error.text);
-    char text[4096], hex[17];
-    const char* begin = (const char*)file.data;
-    const char *from = strstr(begin, "  \"rounds\""), *to = strstr(begin, "  \"files\"");
-    const char* last = strstr(to, "\n  \"checksum\"");
-    snprintf(text, sizeof text, "%.*s  \"rounds\": \"%s\",\n%.*s\n  %s", (int)(from - begin), begin, rounds,
-             (int)(last - to), to, checkpoint_last_key);
-    file_unmap(&file);
-    checkpoint_hex(hex, checksum_of(text, (int64_t)strlen(text), 0));
-    append_text(text, sizeof text, "%s\"\n}\n", hex);
-    if (!checkpoint_write_file(path, text, strlen(text), &error)) die("%s", error.text);
-}
-
-// Checkpoints from before the optimizer had a field of its own.
-static void test_older(void) {
-    static const char* const cases[][3] = {
-        {"", "", "adamw"},
-        {"--dp-mode sync, sgd", "", "sgd"},
-        {"diloco of 2 sites, merged later, sgd", "diloco of 2 sites, merged later", "sgd"},
-        {"--dp-mode sync, every file is a document", "--dp-mode sync, every file is a document", "adamw"},
-        {"--dp-mode sync, sgd, every file is a document", "--dp-mode sync, every file is a document", "sgd"}};
-    Error error = {""};
-    CheckpointList list;
-    make_run("older", 1, 1);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        older_trainer("older/step_00000001/trainer.json", cases[i][0]);
-        const bool ok = checkpoint_load_list(&list, "older/step_00000001", &error);
-        check(ok && strcmp(list.state.async_plan, cases[i][1]) == 0 && strcmp(list.state.optimizer, cases[i][2]) == 0 &&
-                  list.state.tuning[0] == 0,
-              "an older trainer.json, \"%s\": %s", cases[i][0], ok ? list.state.optimizer : error.text);
-    }
-}
-
 // A run is not continued as another model: every field that config.json has and that changes what is computed.
 static void test_same_model(void) {
     ModelConfig base = model_llama(4, 64, 8, 4, 128, 32, 100), other;
@@ -480,7 +443,6 @@ int main(void) {
     test_broken();
     test_unsound();
     test_says();
-    test_older();
     test_same_model();
     test_folder();
     test_prune_later();

@@ -281,30 +281,6 @@ static void test_aliases(void) {
           wrong);
 }
 
-// Names of before: the message has the name of today; a file of options may have either, but not both.
-static void test_renamed(void) {
-    Settings settings = settings_default();
-    Option table[MAX_OPTIONS];
-    Error error;
-    const int n = settings_table(table, &settings);
-    int wrong = 0;
-    for (size_t i = 0; i < sizeof renamed_options / sizeof renamed_options[0]; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "--%s", renamed_options[i].now);
-        option_unknown(table, n, renamed_options[i].before, &error);
-        wrong += !option_find(table, n, renamed_options[i].now) || option_find(table, n, renamed_options[i].before) ||
-                 !strstr(error.text, name);
-    }
-    check(wrong == 0, "an old name leads to the new one: %d do not", wrong);
-    char words[] = "--keep|3", old[] = "--keep 3\n--documents\n# --mix 1\n", both[] = "--vp 2\n--vpp 2\n";
-    check(!parse(table, n, words, &error) && strstr(error.text, "--keep-last"), "  on the command line: %s",
-          error.text);
-    check(options_read(table, n, old, "options.txt", &error) && settings.keep_last == 3 && settings.document_mask,
-          "a file of before is read");
-    check(!options_read(table, n, both, "options.txt", &error) && strstr(error.text, "--vpp"), "  both names: %s",
-          error.text);
-}
-
 // What the shell has made of a pattern without quotes; formats that a file of options is not in.
 static void test_mistaken(void) {
     static const char* const formats[][2] = {{"{\"lr\": 1}", "JSON"},       {"\n [\n]", "JSON"},
@@ -511,7 +487,6 @@ int main(void) {
     test_twice();
     test_whole_numbers();
     test_aliases();
-    test_renamed();
     test_mistaken();
     test_refused();
     test_word();
