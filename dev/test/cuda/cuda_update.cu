@@ -479,7 +479,7 @@ static std::vector<TensorRange> many_ranges(int64_t gap, int64_t* end) {
         const bool aligned = i < RANGES_PER_LAUNCH;
         const int64_t n = lengths[i % 13];
         const uint64_t first = aligned ? 8 : (uint64_t)i * 1000003;
-        ranges.push_back({at + gap, at, n, first, 99 + (uint64_t)i, i * 7 % 23, i % 3 != 0, 0});
+        ranges.push_back({at + gap, at, n, first, 99 + (uint64_t)i, i * 7 % 23, i % 3 != 0});
         at = aligned ? (int64_t)round_up((size_t)(at + n), 4) + 4 : at + n + i % 3;
     }
     *end = at;
