@@ -131,7 +131,7 @@ typedef struct {
     const HubFiles* files; // written beside the model
     bool mounted;          // out is a mount point
     HeartbeatRow* row;     // for the watchdog, or NULL
-    int64_t passing;       // the step of the last save by --save-minutes, on rank 0; -1: none
+    int64_t passing[2];    // steps of saves by --save-minutes, on rank 0: the last one, and a best one; -1: none
 } Saver;
 
 // Value v of this rank: its number in checkpoint/checkpoint.h, where it is, and its site (-1: the same on all sites).
@@ -215,7 +215,10 @@ static bool publish(Saver* saver, const CheckpointState* state, const Checkpoint
         return false;
     if (!checkpoint_prune(saver->out, saver->keep, state->step, saver->passing, &why))
         fprintf(stderr, "%s: --keep-last: %s\n", process.name, why.text);
-    saver->passing = timed ? state->step : -1;
+    char path[CHECKPOINT_PATH]; // it is still there if it is the best one: it goes when another is better
+    if (checkpoint_folder(path, saver->out, saver->passing[0], "", &why) && access(path, F_OK) == 0)
+        saver->passing[1] = saver->passing[0];
+    saver->passing[0] = timed ? state->step : -1;
     return true;
 }
 

@@ -52,7 +52,7 @@ typedef struct {
     const uint16_t *context, *completion;
     int completions; // of the example: one row after the other
     bool right;
-} Choice;
+} ChoiceRow;
 
 typedef struct {
     char* path;
@@ -61,7 +61,7 @@ typedef struct {
     double* sums; // (rows): sums of the losses; the caller fills it
     // Multiple choice, if choice is not NULL
     MappedFile map;
-    Choice* choice; // (rows)
+    ChoiceRow* choice; // (rows)
     int room, examples;
     int64_t cut; // rows whose context is too long
     // Perplexity
@@ -112,8 +112,9 @@ static inline bool choice_read(Evaluation* eval, const uint16_t** at, const uint
         if (part >= *at || *part == 0 || *part >= *at - part) return false;
         if (i < 0) continue;
         if (eval->rows == eval->room)
-            eval->choice = (Choice*)checked_grow(eval->choice, &eval->room, 1024, sizeof(Choice), "multiple choice");
-        const Choice choice = {context, part, completions, i == label};
+            eval->choice =
+                (ChoiceRow*)checked_grow(eval->choice, &eval->room, 1024, sizeof(ChoiceRow), "multiple choice");
+        const ChoiceRow choice = {context, part, completions, i == label};
         eval->choice[eval->rows++] = choice;
     }
     return part == *at;
@@ -296,7 +297,7 @@ typedef struct {
 // Whether the right completion of an example, whose rows begin with `first`, has the smallest sum of losses, or (mean)
 // mean loss.
 static inline bool choice_is_right(const Evaluation* eval, int64_t first, bool mean) {
-    const Choice* choice = &eval->choice[first];
+    const ChoiceRow* choice = &eval->choice[first];
     int answer = 0;
     double least = 0;
     for (int c = 0; c < choice->completions; c++) {

@@ -33,6 +33,7 @@ support, have the default's price.
 #pragma once
 
 #include "cluster.h"
+#include "plan_cost.h"
 
 #include "../comm/collectives/collectives.h"
 

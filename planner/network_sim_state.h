@@ -6,7 +6,7 @@ Events are in a binary heap by time, and at equal times by the order of insertio
 */
 #pragma once
 
-#include "../comm/collectives/plan.h"
+#include "plan_cost.h"
 
 typedef enum { SIM_HEADS_NONE, SIM_HEADS_MESSAGE, SIM_HEADS_PACKET } SimHeads;
 typedef enum { SIM_LOCKSTEP, SIM_FREE, SIM_STEPS, SIM_ESTIMATE } SimInjection;

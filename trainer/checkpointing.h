@@ -303,7 +303,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     if (is_main(t)) print_line("resume    %s: step %lld", path, (long long)t->step);
     print_tuning(t, &now, &state);
     // The run may have been killed between its last save and the removal of old checkpoints.
-    if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, -1, &error))
+    if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, t->saver.passing, &error))
         fprintf(stderr, "%s: --keep-last: %s\n", process.name, error.text);
     return true;
 }

@@ -193,7 +193,7 @@ static inline void trainer_allocate(Trainer* t) {
                              &t->hub_files,
                              folder_is_mount(o->out),
                              watchdog_row(&t->watch),
-                             -1};
+                             {0, 0}};
         t->saver = saver;
     }
 }

@@ -51,12 +51,11 @@ typedef struct {
 static inline HeartbeatRow* watchdog_row(const Watchdog* w) { return w->rows ? &w->rows[w->self] : NULL; }
 
 static inline bool watchdog_steps(const HeartbeatRow* row) { return heartbeat_get(&row->phase) > PHASE_LOADING; }
-static inline bool watchdog_ended(const HeartbeatRow* row) { return heartbeat_get(&row->phase) == PHASE_ENDING; }
 
 // By the third field of /proc/PROCESS/stat (proc(5)).
 static inline WatchState watchdog_state(const HeartbeatRow* row) {
     char path[64], state = 'Z';
-    if (watchdog_ended(row)) return WATCH_ENDED;
+    if (heartbeat_get(&row->phase) == PHASE_ENDING) return WATCH_ENDED;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)row->process);
     FILE* f = fopen(path, "r");
     if (f && fscanf(f, "%*d (%*[^)]) %c", &state) != 1) state = 'Z';
@@ -77,7 +76,7 @@ static inline int watchdog_look(Watchdog* w, double seconds) {
         v->silent = moved == v->moved ? v->silent + seconds : 0;
         v->moved = moved;
         const double limit = watchdog_steps(row) ? w->limit : fmax(w->limit, WATCH_START);
-        if (!watchdog_ended(row)) late = fmin(late, v->silent - limit);
+        late = fmin(late, v->silent - limit);
     }
     if (late < 0) return -1;
     for (int i = 0; i < w->n; i++) {

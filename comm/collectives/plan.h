@@ -120,71 +120,9 @@ static inline bool plan_is_single(const Plan* plan) {
     return true;
 }
 
-// The plan as executed with `slabs`: chunk c becomes the chunks c slabs, c slabs + 1, ... Its transfers carry one chunk
-// each. For the simulator.
-static inline void plan_cut(Plan* plan, int slabs) {
-    if (slabs == 1) return;
-    Plan fine = *plan;
-    fine.transfers = NULL;
-    fine.n = fine.capacity = 0;
-    fine.chunks = plan->chunks * slabs;
-    plan_reserve(&fine, plan->n * slabs);
-    for (int64_t i = 0; i < plan->n; i++) {
-        const Transfer* t = &plan->transfers[i];
-        for (int k = 0; k < slabs; k++)
-            plan_add(&fine, t->step, t->from, t->to, t->chunk * slabs + k, t->chunks, t->add);
-    }
-    if (plan->way) {
-        const int64_t length = plan->way[plan->n];
-        fine.way = (int64_t*)checked_malloc((size_t)(fine.n + 1) * sizeof(int64_t), "a plan");
-        fine.link = (int32_t*)checked_malloc((size_t)length * (size_t)slabs * sizeof(int32_t), "a plan");
-        fine.way[0] = 0;
-        for (int64_t i = 0; i < fine.n; i++) {
-            const int64_t from = plan->way[i / slabs], links = plan->way[i / slabs + 1] - from;
-            memcpy(fine.link + fine.way[i], plan->link + from, (size_t)links * sizeof(int32_t));
-            fine.way[i + 1] = fine.way[i] + links;
-        }
-    }
-    plan_free(plan);
-    *plan = fine;
-}
-
-// Several groups run the plan at the same time, on vectors of their own, one after another in memory: rank r of group g
-// becomes rank r groups + g. An all-reduce without ways of its own, for the simulator.
-static inline void plan_groups(Plan* plan, int groups) {
-    Plan all;
-    plan_init(&all, "", plan->kind, plan->ranks * groups, plan->chunks * groups);
-    memcpy(all.name, plan->name, sizeof all.name);
-    for (int64_t i = 0; i < plan->n; i++) {
-        const Transfer* t = &plan->transfers[i];
-        for (int g = 0; g < groups; g++)
-            plan_add(&all, t->step, t->from * groups + g, t->to * groups + g, g * plan->chunks + t->chunk, t->chunks,
-                     t->add);
-    }
-    plan_free(plan);
-    *plan = all;
-}
-
 // The transfers that a link carries in one step: a step lasts as long as a chunk takes on the slowest link.
 static inline int plan_room(const Link* link, double slowest) {
     return (int)fmin(link->bandwidth / slowest * (1 + 1e-9), 1 << 30);
-}
-
-// ---- Ways -------------------------------------------------------------------------------------------------------
-
-// The links of transfer i: writes at most `most` of them (a way never has more than the network has vertices), returns
-// their number.
-static inline int plan_way(const Plan* plan, const Network* net, const Routes* routes, int64_t i, int* links) {
-    int n = 0;
-    if (plan->way) {
-        for (int64_t k = plan->way[i]; k < plan->way[i + 1]; k++) links[n++] = plan->link[k];
-        return n;
-    }
-    const Transfer* t = &plan->transfers[i];
-    links[0] = network_link(net, t->from, t->to);
-    if (links[0] >= 0) return 1;
-    for (int v = t->from; v != t->to; v = net->link[links[n - 1]].to) links[n++] = routes_next(routes, v, t->to);
-    return n;
 }
 
 // ---- Check ------------------------------------------------------------------------------------------------------
@@ -382,36 +320,4 @@ static inline bool plan_check(const Plan* plan, const Network* net, Error* error
     if (!plan_check_rows(plan, error)) return false;
     if (plan->exclusive && net && !plan_check_links(plan, net, error)) return false;
     return plan_check_sums(plan, error);
-}
-
-// ---- Cost -------------------------------------------------------------------------------------------------------
-
-// Seconds, if all ranks begin every step together: a step lasts as long as its busiest link's load and its longest
-// way's latency. bytes: of the whole vector. It is the formulas' model; the simulator (dev/plan/) is more accurate.
-static inline double plan_cost(const Plan* plan, const Network* net, const Routes* routes, double bytes) {
-    double* busy = (double*)checked_calloc((size_t)net->links + 1, sizeof(double), "the cost of a plan");
-    int* links = (int*)checked_malloc((size_t)net->vertices * sizeof(int), "the cost of a plan");
-    double seconds = 0, longest = 0, most = 0;
-    int64_t from = 0;
-    for (int64_t i = 0; i <= plan->n; i++) {
-        if (i == plan->n || plan->transfers[i].step != plan->transfers[from].step) {
-            seconds += most + longest;
-            for (; from < i; from++) {
-                for (int k = plan_way(plan, net, routes, from, links) - 1; k >= 0; k--) busy[links[k]] = 0;
-            }
-            longest = most = 0;
-        }
-        if (i == plan->n) break;
-        double latency = 0;
-        for (int k = plan_way(plan, net, routes, i, links) - 1; k >= 0; k--) {
-            const Link* link = &net->link[links[k]];
-            busy[links[k]] += plan->transfers[i].chunks * bytes / plan->chunks / link->bandwidth;
-            most = fmax(most, busy[links[k]]);
-            latency += link->latency;
-        }
-        longest = fmax(longest, latency);
-    }
-    free(busy);
-    free(links);
-    return seconds;
 }

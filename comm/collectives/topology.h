@@ -1,6 +1,6 @@
 /*
 topology.h: the network of the ranks of a collective: ranks, switches, and links with a bandwidth and a latency. It is
-data, made from a name or read from a file; plans (multitree.h, ...) are built on it, and the simulator (dev/plan/)
+data, made from a name or read from a file; plans (multitree.h, ...) are built on it, and the simulator (planner/)
 sends messages over it.
 
     ring:N        N ranks, each joined to its two neighbours
@@ -23,10 +23,6 @@ sends messages over it.
 All links are directed: "joined" means two of them. The links out of a vertex have an order, its ports; plans depend on
 it. On a grid it is the one of the authors of MultiTree: North, South, West, East (the first dimension down and up, then
 the next); elsewhere ranks come before switches, then the order of lines.
-
-Routes. A message between two ranks without a link takes a fixed shortest way: on grids one dimension after another, the
-last one first; elsewhere, if several next vertices are equally near, the number of the destination selects one of them,
-which spreads the traffic over the upper switches of a fat tree.
 */
 #pragma once
 
@@ -356,7 +352,7 @@ static inline bool network_from_file(Network* net, const char* path, Error* erro
     return ok;
 }
 
-// ---- Check, routes ----------------------------------------------------------------------------------------------
+// ---- Check ----------------------------------------------------------------------------------------------
 
 // The same vertices with every link reversed. Ports follow the order of the vertices that they lead to.
 static inline Network network_reverse(const Network* net) {
@@ -431,70 +427,8 @@ static inline bool network_build(Network* net, const char* name, Error* error) {
     return false;
 }
 
-// Gives all links the same speed.
-static inline void network_set_links(Network* net, double bandwidth, double latency) {
-    for (int i = 0; i < net->links; i++) {
-        net->link[i].bandwidth = bandwidth;
-        net->link[i].latency = latency;
-    }
-}
-
 static inline double network_slowest(const Network* net) {
     double slowest = net->links ? net->link[0].bandwidth : NETWORK_BANDWIDTH;
     for (int i = 1; i < net->links; i++) slowest = fmin(slowest, net->link[i].bandwidth);
     return slowest;
-}
-
-// Fixed ways. next (vertices, ranks): the link that a message at v for rank r takes, -1 at its end. It takes v r ints.
-typedef struct {
-    int ranks;
-    int* next;
-} Routes;
-
-static inline int network_grid_next(const Network* net, int v, int to) {
-    for (int i = net->dimensions - 1; i >= 0; i--) {
-        const int side = net->sides[i], by = network_coordinate(net, to, i) - network_coordinate(net, v, i);
-        if (by == 0) continue;
-        const bool around = net->wraps && side > 2 && 2 * abs(by) > side;
-        return network_link(net, v, network_along(net, v, i, (by > 0) != around ? 1 : -1));
-    }
-    return -1;
-}
-
-// hops (vertices): to the rank `to`.
-static inline int network_nearest_next(const Network* net, const int* hops, int v, int to) {
-    int near = 0;
-    if (hops[v] <= 0) return -1;
-    for (int i = net->first[v]; i < net->first[v + 1]; i++) near += hops[net->link[i].to] == hops[v] - 1;
-    int turn = to % near;
-    for (int i = net->first[v]; i < net->first[v + 1]; i++) {
-        if (hops[net->link[i].to] == hops[v] - 1 && turn-- == 0) return i;
-    }
-    return -1;
-}
-
-static inline Routes network_routes(const Network* net) {
-    Routes routes = {net->ranks,
-                     (int*)checked_malloc((size_t)net->vertices * (size_t)net->ranks * sizeof(int), "routes")};
-    int* hops = (int*)checked_malloc((size_t)net->vertices * 2 * sizeof(int), "routes");
-    Network back = network_reverse(net);
-    for (int to = 0; to < net->ranks; to++) {
-        if (!net->dimensions) network_hops(&back, to, hops, hops + net->vertices);
-        for (int v = 0; v < net->vertices; v++) {
-            int* next = &routes.next[(size_t)v * (size_t)net->ranks + (size_t)to];
-            *next = net->dimensions ? network_grid_next(net, v, to) : network_nearest_next(net, hops, v, to);
-        }
-    }
-    network_free(&back);
-    free(hops);
-    return routes;
-}
-
-static inline int routes_next(const Routes* routes, int v, int to) {
-    return routes->next[(size_t)v * (size_t)routes->ranks + (size_t)to];
-}
-
-static inline void routes_free(Routes* routes) {
-    free(routes->next);
-    routes->next = NULL;
 }

@@ -18,6 +18,7 @@ ranks where no link joins two of one level; all other networks are circles. The 
 right.
 */
 #include "../../comm/collectives/collectives.h"
+#include "../../planner/plan_cost.h"
 #include "../../util/options.h"
 #include "collective_table.h"
 #include "svg_timeline.h"

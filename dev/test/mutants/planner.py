@@ -7,7 +7,7 @@ SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PR
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
                                      "memory host_memory measured_device calibrate ops methods_search").split())
 NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
-PLAN = "comm/collectives/plan.h"
+COST = "planner/plan_cost.h"
 PICTURE, FIGURES, PROGRAM = "dev/plot/draw_layout.c", "planner/figures.h", "planner/plan.c"
 PUBLISHED, SETUP, MODEL = "planner/published.h", "planner/step_setup.h", "model.h"
 MODES = "test_planner_modes"
@@ -19,7 +19,7 @@ TESTS = {FIGURES: "check_figures", PROGRAM: "check_figures", PUBLISHED: "check_p
          MEMORY: "test_planner_memory", PROCESS: "test_planner_memory",
          OPS: "test_planner_modes", METHODS: "test_planner_modes",
          MEASURED: "test_planner_measured", CALIBRATE: "test_planner_measured",
-         NETWORK: "test_network_transport", TRANSPORT: "test_network_transport", PLAN: "test_network_transport"}
+         NETWORK: "test_network_transport", TRANSPORT: "test_network_transport", COST: "test_network_transport"}
 
 # What is wrong; file, exact text, replacement.
 FAULTS = [
@@ -244,8 +244,8 @@ FAULTS = [
      "!(set->timeout > 0)"),
     ("transport: a fixed route survives a dead link", NETWORK, ": set->dead[0] >= 0))", ": false))"),
     ("transport: messages begin at 0", NETWORK, "s->result->flow[row] = -s->now;", "s->result->flow[row] = 0;"),
-    ("groups: vectors lie over each other", PLAN, "g * plan->chunks + t->chunk, t->chunks", "t->chunk, t->chunks"),
-    ("groups: neighbours are a group", PLAN, "t->from * groups + g, t->to * groups + g,",
+    ("groups: vectors lie over each other", COST, "g * plan->chunks + t->chunk, t->chunks", "t->chunk, t->chunks"),
+    ("groups: neighbours are a group", COST, "t->from * groups + g, t->to * groups + g,",
      "t->from + g * plan->ranks, t->to + g * plan->ranks,"),
     # Pictures of layout and memory
     ("picture: every rank's slice is the first one's", PICTURE, "&layouts[rank].slices[i], rank, x",

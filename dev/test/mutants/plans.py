@@ -6,6 +6,7 @@ import shutil
 import mutate
 
 ALL, NETWORK, PLAN = "comm/collectives/collectives.h", "comm/collectives/topology.h", "comm/collectives/plan.h"
+COST = "planner/plan_cost.h"
 PROOF = "parallel/schedule_check.h"
 RUNNER = "comm/comm_planned.h"
 RINGS, MULTITREE = "comm/collectives/ring.h", "comm/collectives/multitree.h"
@@ -75,15 +76,15 @@ FAULTS = [
     ("check: not at all", NETWORK, "if (ok && network_check(net, error)) return true;", "if (ok) return true;"),
     ("slowest: the fastest", NETWORK, "slowest = fmin(slowest", "slowest = fmax(slowest"),
     ("parallel links: never", NETWORK, "net->link[i].to) != i) return true;", "net->link[i].to) != i) return false;"),
-    ("routes: the first dimension first", NETWORK,
+    ("routes: the first dimension first", COST,
      "    for (int i = net->dimensions - 1; i >= 0; i--) {\n        const int side = net->sides[i], by",
      "    for (int i = 0; i < net->dimensions; i++) {\n        const int side = net->sides[i], by"),
-    ("routes: never around the end", NETWORK, "net->wraps && side > 2 && 2 * abs(by) > side", "false"),
-    ("routes: around the end of a mesh", NETWORK, "net->wraps && side > 2 && 2 * abs(by) > side",
+    ("routes: never around the end", COST, "net->wraps && side > 2 && 2 * abs(by) > side", "false"),
+    ("routes: around the end of a mesh", COST, "net->wraps && side > 2 && 2 * abs(by) > side",
      "side > 2 && 2 * abs(by) > side"),
-    ("routes: around the end too early", NETWORK, "2 * abs(by) > side", "2 * abs(by) > side - 2"),
-    ("routes: no turns", NETWORK, "int turn = to % near;", "int turn = 0;"),
-    ("routes: hops forwards", NETWORK, "network_hops(&back, to, hops, hops + net->vertices);\n        for (int v = 0",
+    ("routes: around the end too early", COST, "2 * abs(by) > side", "2 * abs(by) > side - 2"),
+    ("routes: no turns", COST, "int turn = to % near;", "int turn = 0;"),
+    ("routes: hops forwards", COST, "network_hops(&back, to, hops, hops + net->vertices);\n        for (int v = 0",
      "network_hops(net, to, hops, hops + net->vertices);\n        for (int v = 0"),
     # Plans
     ("chunks: the last ones are longer", PLAN, "min_i64(c % chunks, left)", "max_i64(0, c % chunks - (chunks - left))"),
@@ -137,11 +138,11 @@ FAULTS = [
     ("links: counted once for all steps", PLAN, "used[l] = step[l] == t->step + 1 ? used[l] + 1 : 1;", "used[l]++;"),
     ("links: ways with gaps", PLAN, "l >= net->links || net->link[l].from != at)", "l >= net->links)"),
     ("links: ways that end elsewhere", PLAN, "if (ok && at != t->to)", "if (0)"),
-    ("cost: the sum of all latencies", PLAN, "longest = fmax(longest, latency);", "longest += latency;"),
-    ("cost: links stay busy", PLAN, "from, links) - 1; k >= 0; k--) busy[links[k]] = 0;",
+    ("cost: the sum of all latencies", COST, "longest = fmax(longest, latency);", "longest += latency;"),
+    ("cost: links stay busy", COST, "from, links) - 1; k >= 0; k--) busy[links[k]] = 0;",
      "from, links) - 1; k >= 1; k--) busy[links[k]] = 0;"),
-    ("cost: one chunk a row", PLAN, "plan->transfers[i].chunks * bytes / plan->chunks", "bytes / plan->chunks"),
-    ("cost: the latency of the last link", PLAN, "latency += link->latency;", "latency = link->latency;"),
+    ("cost: one chunk a row", COST, "plan->transfers[i].chunks * bytes / plan->chunks", "bytes / plan->chunks"),
+    ("cost: the latency of the last link", COST, "latency += link->latency;", "latency = link->latency;"),
     # Rings
     ("ring order: forth and forth", RINGS, "i % 2 == 0 ? k : columns - 1 + from - k", "k"),
     ("ring order: not turned", RINGS, "A % 2 != 0 && B % 2 == 0", "false"),

@@ -58,7 +58,8 @@ FAULTS = [
      "    if (0) {"),
     # What stays, what goes
     ("the best is removed", "verify", FOLDER, "if (steps[i] == best || (keep == 0", "if ((keep == 0"),
-    ("a checkpoint of --save-minutes stays", "verify", FOLDER, "steps[i] != passing ||", "steps[i] != -1 ||"),
+    ("a checkpoint of --save-minutes stays", "verify", FOLDER,
+     "steps[i] != passing[0] && steps[i] != passing[1]", "true"),
     ("links are followed where something is removed", "verify", CHECKPOINT, "O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC",
      "O_DIRECTORY | O_CLOEXEC"),
     ("what is there is replaced", "checkpoint", CHECKPOINT, "to, RENAME_NOREPLACE) == 0", "to, 0) == 0"),
@@ -78,7 +79,7 @@ FAULTS = [
     ("a failed save is not cleared away", "disks", SAVE,
      "    if (!ok && saver->rank == 0) checkpoint_abandon(saver->out, state->step);\n", ""),
     ("a run that was killed at its end keeps too many", "kills", "trainer/checkpointing.h",
-     "if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, -1, &error))",
+     "if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, t->saver.passing, &error))",
      "if (0)"),
     # Ranks and threads
     ("a rank that cannot write says nothing", "disks", SAVE,

@@ -22,8 +22,10 @@ FAULTS = [
     ("process: stopped is running", WATCH, "    if (state == 'T' || state == 't') return WATCH_STOPPED;\n", ""),
     ("table: every rank has its own", WATCH, "const int flags = MAP_SHARED |", "const int flags = MAP_PRIVATE |"),
     # The judgement
-    ("judge: ranks that come to their end are gone", WATCH, "    if (watchdog_ended(row)) return WATCH_ENDED;\n", ""),
-    ("judge: ranks that come to their end are silent", WATCH, "if (!watchdog_ended(row)) late = fmin", "late = fmin"),
+    ("judge: ranks that come to their end are gone", WATCH,
+     "    if (heartbeat_get(&row->phase) == PHASE_ENDING) return WATCH_ENDED;\n", ""),
+    ("judge: the end of a rank is no move", WATCH, "        late = fmin(late, v",
+     "        if (heartbeat_get(&row->phase) != PHASE_ENDING) late = fmin(late, v"),
     ("judge: all have ended: the first is to blame", WATCH, "return state == WATCH_ENDED || (", "return ("),
     ("judge: waiting is computing", WATCH, "< 0 ? WATCH_COMPUTES : WATCH_WAITS;",
      "< 0 ? WATCH_COMPUTES : WATCH_COMPUTES;"),

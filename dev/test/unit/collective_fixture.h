@@ -5,6 +5,7 @@ networks as the lines of a file beside the links that they mean.
 #pragma once
 
 #include "../../../comm/collectives/collectives.h"
+#include "../../../planner/plan_cost.h"
 #include "test.h"
 
 static enum { BRIEF, NORMAL, FULL } effort = NORMAL;

@@ -14,7 +14,7 @@ With one of these words as argument it is a job that hangs, to be looked at from
 */
 #define WATCH_START 2.3
 #define WATCH_ELSEWHERE 0.5
-#define WATCH_LAST_WORDS 1
+#define WATCH_LAST_WORDS 2
 #include "../../../trainer/watchdog.h"
 #include "test.h"
 #include <sys/wait.h>
@@ -73,8 +73,8 @@ static int expected_worst(const HeartbeatRow* rows, const double* silent, int n)
         const double limit = rows[i].phase <= PHASE_LOADING ? 2.3 : 2;
         blame[i] = rows[i].operation >= 0 ? WATCH_WAITS : WATCH_COMPUTES;
         ended += rows[i].phase == PHASE_ENDING;
-        late += rows[i].phase == PHASE_ENDING || silent[i] >= limit;
-        later += rows[i].phase == PHASE_ENDING || silent[i] >= limit + 0.5;
+        late += silent[i] >= limit;
+        later += silent[i] >= limit + 0.5;
         if (rows[i].phase == PHASE_ENDING) continue;
         const bool as_bad = worst >= 0 && blame[i] == blame[worst];
         if (worst < 0 || blame[i] < blame[worst] || (as_bad && silent[i] > silent[worst])) worst = i;
