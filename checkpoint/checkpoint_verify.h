@@ -122,8 +122,7 @@ static inline bool checkpoint_load_state(CheckpointState* state, const Json* jso
     bool ok = true;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
         ok = json_get_integer(fields[i].value, json, json->nodes, fields[i].name, 0, INT64_MAX, error);
-    ok = ok && checkpoint_load_optional(&state->data_mix, json, "data_mix", INT64_MAX, 0, error) &&
-         checkpoint_load_optional(&state->held_out, json, "held_out_blocks", 1 << 20, -1, error) &&
+    ok = ok && checkpoint_load_optional(&state->held_out, json, "held_out_blocks", 1 << 20, -1, error) &&
          json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
          json_require(json, json->nodes, "optimizer", JSON_STRING, error) &&
          checkpoint_load_text(state->async_plan, sizeof state->async_plan, json, "rounds", error) &&

@@ -230,13 +230,11 @@ static inline bool evaluations_open(Evaluations* list, const char* names, Error*
 
 // Tokenizes a stream that is text with the model's tokenizer. False, *error filled, if a stream does not have the
 // vocabulary of the training files (learned; there may be none). Multiple choice does not name its vocabulary.
-static inline bool evaluation_encode(Evaluation* eval, const Sources* learned, const Tokenizer* tokenizer,
+static inline bool evaluation_encode(Evaluation* eval, const TokenFiles* learned, const Tokenizer* tokenizer,
                                      Error* error) {
-    bool agrees = true;
     if (is_choice(eval)) return true;
-    for (int i = 0; i < learned->count && agrees; i++)
-        agrees = streams_agree(&eval->stream, &learned->source[i].files, tokenizer->split == SPLIT_BYTES, error);
-    return agrees && text_encode(&eval->stream, tokenizer, error);
+    if (learned->files && !streams_agree(&eval->stream, learned, tokenizer->split == SPLIT_BYTES, error)) return false;
+    return text_encode(&eval->stream, tokenizer, error);
 }
 
 // Fits the rows to a model of sequences of T tokens and a vocabulary of V; tokenizer: the model's. The first tokens of

@@ -130,7 +130,7 @@ static inline bool tokens_append_file(TokenFiles* files, const char* path, Error
     const TokenFile* head = &files->file[0];
     if (file == head) files->format = format;
     if (format != files->format)
-        return fail(error, "%s holds %s, but %s holds %s: the files of one source must be of one kind", head->path,
+        return fail(error, "%s holds %s, but %s holds %s: files of one list must be of one kind", head->path,
                     head->count ? token_formats[files->format].name : "nothing", path,
                     file->count ? token_formats[format].name : "nothing");
     file->first = files->tokens;

@@ -10,7 +10,7 @@ the device, and what memory they take there.
 // sequences from first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on.
 typedef struct {
     const Schedule* schedule; // NULL: of a window, see run_window
-    const DataMix* loader;
+    const DataLoader* loader;
     int64_t first, end;
     bool trains;
     const Evaluation* evaluation; // NULL: none
@@ -134,13 +134,13 @@ static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
         int32_t* targets = batch_targets(t, t->batch.host, k) + b * T;
         const int64_t sequence = microbatch_first(t, input, k) + b;
         const bool ok = e ? evaluation_row(inputs, targets, e, t->stage.model.V, sequence, &error)
-                          : mix_sequence(inputs, targets, input->loader, (uint64_t)sequence, &error);
+                          : dataloader_sequence(inputs, targets, input->loader, (uint64_t)sequence, &error);
         if (!ok) die("%s", error.text);
         if (!t->settings.document_mask) continue;
         if (e)
             evaluation_positions(positions + b * T, inputs, e, sequence);
         else
-            mix_positions(positions + b * T, inputs, input->loader, (uint64_t)sequence);
+            dataloader_positions(positions + b * T, inputs, input->loader, (uint64_t)sequence);
     }
     if (!t->settings.document_mask) return;
     const int streams = t->stage.layout.streams, parts = microbatch_parts(&t->stage, n), rows = n * T / parts;

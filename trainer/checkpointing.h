@@ -57,31 +57,16 @@ static inline void restore_local_weights(Trainer* t) {
 // The position of the run, and the settings that a resumed run must share.
 static inline CheckpointState checkpoint_state(const Trainer* t) {
     const Settings* o = &t->settings;
-    CheckpointState state = {t->step,
-                             t->sequences,
-                             o->seed,
-                             o->global_batch,
-                             t->stage.T,
-                             sources_tokens(&t->train_files),
-                             sources_mix(&t->train_files),
-                             "",
-                             "",
-                             "",
-                             t->val_loss,
-                             t->data_checksum,
-                             t->held_out};
+    CheckpointState state = {t->step, t->sequences, o->seed, o->global_batch, t->stage.T,       t->train_files.tokens,
+                             "",      "",           "",      t->val_loss,     t->data_checksum, t->held_out};
     if (t->stage.async) async_schedule_text(state.async_plan, sizeof state.async_plan, &t->stage.async->config);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
     if (!o->document_mask) return state;
-    for (int i = 0; i < t->train_files.count; i++) {
-        const size_t used = strlen(state.async_plan);
-        char text[64];
-        documents_describe(text, sizeof text, &t->train_files.source[i].files);
-        if (!strstr(state.async_plan, text))
-            snprintf(state.async_plan + used, sizeof state.async_plan - used, "%s%s", used ? ", " : "--dp-mode sync, ",
-                     text);
-    }
+    const size_t used = strlen(state.async_plan);
+    char text[64];
+    documents_describe(text, sizeof text, &t->train_files);
+    snprintf(state.async_plan + used, sizeof state.async_plan - used, "%s%s", used ? ", " : "--dp-mode sync, ", text);
     return state;
 }
 
@@ -259,11 +244,6 @@ static inline void check_same_run(const CheckpointState* now, const CheckpointSt
                 {"--global-batch is", now->global_batch, then->global_batch},
                 {"--seq is", now->seq, then->seq},
                 {"--data has as many tokens as", now->data_tokens, then->data_tokens}};
-    if (now->data_mix != then->data_mix)
-        die_usage(
-            "--data names other sources, or gives them other weights, than the run that made %s: a resumed run needs "
-            "the same (a new one can --init from it)",
-            path);
     for (size_t i = 0; i < sizeof same / sizeof same[0]; i++) {
         if (same[i].now != same[i].then) {
             die_usage("%s %lld, but %s was made with %lld: a resumed run needs the same (a new one can --init from it)",

@@ -217,28 +217,19 @@ static void print_mesh(const Trainer* t) {
     schedules_free(stages, mesh->p);
 }
 
-// Prints the line of a source: its weight, if there are several, its content, and what else is to be said.
-static void print_source(const char* label, const Sources* sources, int i, const char* more) {
-    char text[512], weight[32] = "";
-    tokens_describe(text, sizeof text, &sources->source[i].files);
-    if (sources->count > 1) snprintf(weight, sizeof weight, "%6.4g %%  ", 100 * sources->source[i].fraction);
-    print_line("%-9s %s%s%s", i ? "" : label, weight, text, more);
-}
-
-// Prints the sources of data, and how many epochs of each the run is.
-static void print_sources(const Trainer* t) {
-    const uint64_t n = (uint64_t)t->settings.steps * (uint64_t)t->settings.global_batch;
-    for (int i = 0; i < t->train_files.count; i++) {
-        char more[300], documents[256] = "";
-        if (t->settings.document_mask) documents_describe(documents, sizeof documents, &t->train_files.source[i].files);
-        snprintf(more, sizeof more, "; %.3g epochs%s%s", mix_epochs(&t->train, i, n), documents[0] ? "; " : "",
-                 documents);
-        print_source("data", &t->train_files, i, more);
-    }
+// Prints the data, how many epochs of it the run is, and what it is validated on.
+static void print_data(const Trainer* t) {
+    const double sequences = (double)t->settings.steps * (double)t->settings.global_batch;
+    char text[512], documents[256] = "";
+    tokens_describe(text, sizeof text, &t->train_files);
+    if (t->settings.document_mask) documents_describe(documents, sizeof documents, &t->train_files);
+    print_line("data      %s; %.3g epochs%s%s", text, sequences / (double)t->train.count, documents[0] ? "; " : "",
+               documents);
     if (t->held_out && t->settings.eval_every)
-        print_line("val       %lld sequences of it, in %lld blocks", (long long)t->val.count,
-                   (long long)t->val.loader[0].blocks);
-    for (int i = 0; i < t->val_files.count; i++) print_source("val", &t->val_files, i, "");
+        print_line("val       %lld sequences of it, in %lld blocks", (long long)t->val.count, (long long)t->val.blocks);
+    if (!t->val_files.files) return;
+    tokens_describe(text, sizeof text, &t->val_files);
+    print_line("val       %s", text);
 }
 
 // Prints when checkpoints are written.
@@ -296,7 +287,7 @@ static void print_plan(Trainer* t, double peak) {
     const double parameters = (double)model_parameters(model);
     print_line("model     %s: %s, %d layers, %d channels, %d heads, vocabulary %d; %.0f parameters", model->name,
                model_arch_name(model->arch), model->L, model->C, model->NH, model->V, parameters);
-    if (stage->trains) print_sources(t);
+    if (stage->trains) print_data(t);
     for (int i = 0; i < t->evaluations.count; i++) {
         char evaluation[512];
         evaluation_describe(evaluation, sizeof evaluation, &t->evaluations.item[i]);

@@ -130,10 +130,9 @@ static inline void add_data_options(OptionTable* table, Settings* s) {
         option_string(
             "data", &s->data, "GLOB",
             "files and folders to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any "
-            "text, .jsonl (its field \"text\"); ** is any folders below; several sources with weights: "
-            "0.7:a*.bin,0.3:b*.bin"),
+            "text, .jsonl (its field \"text\"), one after the other; ** is any folders below"),
         option_string("val", &s->val, "GLOB",
-                      "files to validate on; without it 5 % of every source, in blocks spread over it, are held out"),
+                      "files to validate on; without it 5 % of the data, in blocks spread over them, are held out"),
         option_string("tokenizer", &s->tokenizer, "PATH",
                       "vocabulary of texts and .jsonl, and of shards, to show samples as text [the one beside the "
                       "weights, the first shard or .jsonl; else texts are bytes]"),

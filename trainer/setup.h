@@ -153,21 +153,21 @@ static inline void open_files(Trainer* t) {
     Error error;
     bool ok;
     if (o->data) {
-        ok = sources_open(&t->train_files, o->data, &error);
+        ok = tokens_open(&t->train_files, o->data, &error);
     } else {
         PathList list = default_data();
-        ok = sources_open_list(&t->train_files, (const char* const*)list.path, list.count, &error);
+        ok = tokens_open_list(&t->train_files, (const char* const*)list.path, list.count, &error);
         path_list_free(&list);
     }
-    if (ok && o->val) { ok = sources_open(&t->val_files, o->val, &error); }
+    if (ok && o->val) ok = tokens_open(&t->val_files, o->val, &error);
     check_all_ranks(t, ok, &error);
-    for (int i = 0; i < t->train_files.count; i++) warn_of_texts(t, &t->train_files.source[i].files);
-    for (int i = 0; i < t->val_files.count; i++) warn_of_texts(t, &t->val_files.source[i].files);
+    warn_of_texts(t, &t->train_files);
+    warn_of_texts(t, &t->val_files);
     char text[256];
-    t->data_checksum = sources_checksum(&t->train_files);
+    t->data_checksum = tokens_checksum(&t->train_files);
     snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
-             (long long)sources_tokens(&t->train_files), (unsigned long long)t->data_checksum,
-             (long long)sources_tokens(&t->val_files), (unsigned long long)sources_checksum(&t->val_files));
+             (long long)t->train_files.tokens, (unsigned long long)t->data_checksum, (long long)t->val_files.tokens,
+             (unsigned long long)tokens_checksum(&t->val_files));
     comm_check_same(&t->world, "data", text, "give all ranks the same files");
 }
 
@@ -209,13 +209,10 @@ static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
 // Tokenizes the texts to train and to validate on with the run's vocabulary.
 static inline void encode_texts(Trainer* t) {
     Error error;
-    Sources* all[] = {&t->train_files, &t->val_files};
-    const bool bytes = t->tokenizer.split == SPLIT_BYTES;
-    bool ok = sources_agree(&t->train_files, &t->train_files, bytes, &error) &&
-              sources_agree(&t->train_files, &t->val_files, bytes, &error);
-    for (int k = 0; k < 2; k++) {
-        for (int i = 0; i < all[k]->count && ok; i++) ok = text_encode(&all[k]->source[i].files, &t->tokenizer, &error);
-    }
+    const bool bytes = t->tokenizer.split == SPLIT_BYTES, val = t->val_files.files > 0;
+    bool ok = !val || streams_agree(&t->train_files, &t->val_files, bytes, &error);
+    ok = ok && text_encode(&t->train_files, &t->tokenizer, &error) &&
+         (!val || text_encode(&t->val_files, &t->tokenizer, &error));
     check_all_ranks(t, ok, &error);
 }
 
@@ -225,10 +222,10 @@ static inline void encode_texts(Trainer* t) {
 static inline void open_tokenizer(Trainer* t) {
     char path[4096] = "", folder[4096];
     const Settings* o = &t->settings;
-    const TokenFiles* first = &t->train_files.source[0].files;
-    const bool text = format_is_text(first->format);
-    beside(folder, sizeof folder, first->file[0].path, ".");
-    const bool found = (first->format != TOKENS_TEXT && tokenizer_in_folder(path, sizeof path, folder)) ||
+    const TokenFiles* files = &t->train_files;
+    const bool text = format_is_text(files->format);
+    beside(folder, sizeof folder, files->file[0].path, ".");
+    const bool found = (files->format != TOKENS_TEXT && tokenizer_in_folder(path, sizeof path, folder)) ||
                        find_vocabulary(o, path, sizeof path);
     comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
     if (o->tokenizer || found)
@@ -260,13 +257,13 @@ static inline void open_vocabulary(Trainer* t) {
 // The vocabulary size of the data, or of bytes where there is none; 0: not known.
 static inline int vocabulary_size(const Trainer* t) {
     if (t->tokenizer.vocab) return t->tokenizer.vocab;
-    if (t->train_files.count) return sources_vocab(&t->train_files);
+    if (t->train_files.files) return token_formats[t->train_files.format].vocab;
     return settings_is_training(&t->settings) ? 0 : 256;
 }
 
 // Takes bytes as tokens of the prompt where no vocabulary was found, and of texts to evaluate if there are 256 tokens.
 static inline void fallback_to_bytes(Trainer* t, int V) {
-    const bool evaluates = t->settings.evaluate && V == 256 && t->train_files.count == 0;
+    const bool evaluates = t->settings.evaluate && V == 256 && t->train_files.files == 0;
     if (t->tokenizer.vocab || !(t->settings.generate || evaluates)) return;
     if (V < 256)
         die_usage("--generate: the model has %d tokens, and there is no vocabulary that says which: give --tokenizer",
@@ -331,7 +328,7 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
     if (named) return settings_model_of(o, table, n, &stored, path);
     if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {
         die_usage("%s holds %s, which do not say of which vocabulary: give --vocab", o->data,
-                  token_formats[t->train_files.source[0].files.format].name);
+                  token_formats[t->train_files.format].name);
     }
     const ModelConfig model = settings_model(o, table, n, data_vocab);
     if (!model_check_trained(&model, &error)) die_usage("%s", error.text);
@@ -368,7 +365,7 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
         if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else: of other weights
     }
     memset(roles, 0, sizeof *roles);
-    const int of_format = t->train_files.count ? token_formats[t->train_files.source[0].files.format].document : -1;
+    const int of_format = t->train_files.files ? token_formats[t->train_files.format].document : -1;
     int token = t->tokenizer.vocab ? t->tokenizer.document : of_format;
     if (o->document_token_id >= 0) token = (int)o->document_token_id;
     if (token < 0 || token >= model->V) return true;
@@ -399,28 +396,29 @@ static inline void find_documents(Trainer* t) {
     const Settings* o = &t->settings;
     const int chosen = (int)o->document_token_id, of_vocabulary = vocabulary_document(t);
     Error error;
-    if (!o->document_mask || t->train_files.count == 0) return;
-    if (!sources_documents(&t->train_files, chosen, of_vocabulary, &error) ||
-        !sources_documents(&t->val_files, chosen, of_vocabulary, &error))
+    if (!o->document_mask || t->train_files.files == 0) return;
+    if (!documents_settle(&t->train_files, chosen, of_vocabulary, &error) ||
+        (t->val_files.files && !documents_settle(&t->val_files, chosen, of_vocabulary, &error)))
         die_usage("--document-mask: %s", error.text);
-    if (chosen >= 0 && sources_have_documents(&t->train_files) && sources_have_documents(&t->val_files))
+    if (chosen >= 0 && format_has_documents(t->train_files.format) &&
+        (!t->val_files.files || format_has_documents(t->val_files.format)))
         die_usage("--document-token-id %d: %s and all other data say themselves where documents begin; drop it", chosen,
-                  t->train_files.source[0].files.file[0].path);
+                  t->train_files.file[0].path);
 }
 
-// How many blocks of every source a new run holds out to validate on; none with --val.
+// How many blocks of the data a new run holds out to validate on; none with --val.
 static inline int held_out_blocks(const Settings* o) { return o->val || !o->eval_every ? 0 : HELD_OUT_BLOCKS; }
 
 // Opens the loader of training, without the held-out blocks, and of validation: these blocks, or --val.
 static inline void open_loaders(Trainer* t, int blocks) {
     const Settings* o = &t->settings;
     const int T = t->stage.T, V = t->stage.model.V;
-    const Sources* val = o->val ? &t->val_files : &t->train_files;
+    const TokenFiles* val = o->val ? &t->val_files : &t->train_files;
     const Part part = blocks ? PART_TRAINED : PART_ALL, held_out = o->val ? PART_ALL : PART_HELD_OUT;
     Error error, why;
     t->held_out = blocks;
-    bool ok = mix_init(&t->train, &t->train_files, part, blocks, T, V, (uint64_t)o->seed, true, &error);
-    if (ok && o->eval_every && !mix_init(&t->val, val, held_out, blocks, T, V, 0, false, &why)) {
+    bool ok = dataloader_init(&t->train, &t->train_files, part, blocks, T, V, (uint64_t)o->seed, true, &error);
+    if (ok && o->eval_every && !dataloader_init(&t->val, val, held_out, blocks, T, V, 0, false, &why)) {
         ok = fail(&error, "validation: %.900s; or give --val, or --eval-every 0", why.text);
     }
     check_all_ranks(t, ok, &error);
@@ -444,7 +442,7 @@ static inline void open_evaluations(Trainer* t) {
     }
     if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
     check_all_ranks(t, ok, &why);
-    if (t->settings.document_token_id >= 0 && t->train_files.count == 0 && marked)
+    if (t->settings.document_token_id >= 0 && t->train_files.files == 0 && marked)
         die_usage("--document-token-id %lld: the files of --evaluate say themselves where documents begin; drop it",
                   (long long)t->settings.document_token_id);
     char text[64];

@@ -60,9 +60,9 @@ typedef struct {
     Schedule schedule;
     Plan data_plans[PLAN_KINDS];       // the data group's sums of gradients and gathers of parameters, with --allreduce
     Plan inter_site_plans[PLAN_KINDS]; // the inter-site group's
-    Sources train_files, val_files;
-    Tokenizer tokenizer; // of the tokens in them; vocab 0: not known
-    DataMix train, val;
+    TokenFiles train_files, val_files; // without files: none
+    Tokenizer tokenizer;               // of the tokens in them; vocab 0: not known
+    DataLoader train, val;
     uint64_t data_checksum;  // of the training data
     int held_out;            // blocks of it to validate on, at most; 0: none
     Evaluations evaluations; // of --evaluate

@@ -207,8 +207,8 @@ static inline int trainer_free(Trainer* t, int status) {
     trace_free(&t->trace);
     free(t->config);
     free(t->prompt);
-    sources_close(&t->train_files);
-    sources_close(&t->val_files);
+    tokens_close(&t->train_files);
+    tokens_close(&t->val_files);
     evaluations_close(&t->evaluations);
     tokenizer_free(&t->tokenizer);
     hub_files_free(&t->hub_files);

@@ -343,11 +343,10 @@ EXERCISES = [
         "symptom": r"FAIL +held out: .*nothing is trained on",
         "begin": "A text is cut into stretches, of each of which the last twentieth is held out: the first comment of "
                  "dataloader.h. Write down the range of tokens of the two parts of a stretch.",
-        "hints": ["The held-out part is where it was; the part for training is too long. In the test, sources "
-                  "begin again later than they should.",
+        "hints": ["The held-out part is where it was; the part for training is too long.",
                   "Each part is a range [begin, end) of the stretch, and the two ranges must not overlap: one ends "
                   "where the other begins.",
-                  "Look at the call of dataloader_init() in part_init()."],
+                  "Look at `first` and `end` in dataloader_init()."],
         "check": ["build/test_dataloader", "build/test_token_files"],
         "solution": "The range of both parts ended at the end of the stretch, so the part for training contained the "
                     "twentieth that is held out. Nothing fails in a run: the loss of training is right, and the "

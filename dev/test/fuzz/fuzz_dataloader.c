@@ -1,8 +1,8 @@
 /*
-fuzz_dataloader.c: no bytes in a token file or in the index beside it, no JSON lines, and no list of names and weights,
+fuzz_dataloader.c: no bytes in a token file or in the index beside it, no JSON lines, and no list of names,
 may crash dataloader/token_files.h, dataloader/text.h and dataloader.h or make them hand out a token that is not there.
 
-An input is 32 bytes of choices (how many files, what header is put before each, T, the vocabulary, the range, the
+An input is 32 bytes of choices (how many files, what header is put before each, T, the vocabulary, the part, the
 pattern that names the files) and then the bytes of the files. What the loader hands out is compared with the bytes.
 */
 #include "../../../dataloader.h"
@@ -138,29 +138,27 @@ static void check_positions(const DataLoader* loader, const int32_t* inputs, uin
     }
 }
 
-// A loader over some range, and some of its sequences.
+// A loader over some part, and some of its sequences.
 static void check_loader(const TokenFiles* files, const FileBytes* bytes, const unsigned char* choice) {
     DataLoader loader;
     Error error = {""};
     int32_t inputs[MAX_T + 1], targets[MAX_T + 1];
-    int T = choice[0] % (MAX_T + 1), vocab = 1 << choice[1] % 20; // up to 524,288: above uint16, below uint32
-    int64_t first = files->tokens * choice[2] / 512 - (choice[3] == 255);
-    int64_t end = files->tokens - files->tokens * choice[4] / 512 + (choice[3] == 254);
-    if (!dataloader_init(&loader, files, first, end, T, vocab, choice[5], choice[6] & 1, &error)) {
+    int T = 1 + choice[0] % MAX_T, vocab = 1 << choice[1] % 20; // up to 524,288: above uint16, below uint32
+    const Part part = (Part)(choice[3] % 3);
+    if (!dataloader_init(&loader, files, part, choice[4] % 128, T, vocab, choice[5], choice[6] & 1, &error)) {
         REQUIRE(*error.text);
         return;
     }
-    REQUIRE(T > 0 && first >= 0 && end <= files->tokens && loader.count > 0);
+    REQUIRE(loader.count > 0);
     inputs[T] = targets[T] = -12345;
     for (uint64_t n = 0; n < 8; n++) {
         uint64_t at = n * (choice[7] + 1ull) << choice[8] % 56;
         bool ok = dataloader_sequence(inputs, targets, &loader, at, &error);
-        uint64_t k = at % (uint64_t)loader.count;
-        if (loader.shuffle) k = permute(k, (uint64_t)loader.count, epoch_key(loader.seed, at / (uint64_t)loader.count));
-        REQUIRE(k < (uint64_t)loader.count);
+        const int64_t begin = dataloader_begin(&loader, at);
+        REQUIRE(begin >= 0 && begin + T < files->tokens);
         bool fits = true;
         for (int t = 0; t <= T; t++) {
-            uint32_t token = expected_token(files, bytes, files->format, first + (int64_t)k * T + t);
+            uint32_t token = expected_token(files, bytes, files->format, begin + t);
             fits = fits && token < (uint32_t)vocab;
             if (ok && t < T) REQUIRE((uint32_t)inputs[t] == token);
             if (ok && t > 0) REQUIRE((uint32_t)targets[t - 1] == token);
@@ -228,32 +226,22 @@ static void fuzz_lines(const unsigned char* choice, const unsigned char* data, s
     tokens_close(&files);
 }
 
-// A list of signs that mean something to glob or to a weight, and the names there are; no way out of the folder.
+// A list of signs that mean something to glob, and the names there are; no way out of the folder.
 static void fuzz_list(const unsigned char* choice) {
-    static const char* const pieces[] = {"0",    "1",   "2",     "0.bin",      "1.idx", ",",   "*", "?", "[",
-                                         "]",    "!",   "-",     "\\",         "d",     "{}",  "x", ".", ":",
-                                         "0.5:", ",1:", "7:0*,", ",.25:1.bin", "**",    "**/", "/"};
+    static const char* const pieces[] = {"0", "1",  "2", "0.bin", "1.idx", ",", "*", "?",   "[",  "]",   "!",
+                                         "-", "\\", "d", "{}",    "x",     ".", ":", "0*,", "**", "**/", "/"};
     char list[160] = "", text[256];
     for (int i = 0; i < choice[19] % 12; i++) strcat(list, pieces[choice[20 + i] % (sizeof pieces / sizeof pieces[0])]);
     if (strstr(list, "..")) return; // the folder above would be read, whatever is in it
-    Sources sources;
+    TokenFiles files;
     Error error = {""};
-    if (!sources_open(&sources, list, &error)) {
-        REQUIRE(*error.text && !sources.source && !sources.count);
+    if (!tokens_open(&files, list, &error)) {
+        REQUIRE(*error.text && !files.file && !files.files);
         return;
     }
-    static DataMix mix;
-    int32_t inputs[8], targets[8];
-    REQUIRE(sources.count > 0 && sources_tokens(&sources) > 0);
-    for (int i = 0; i < sources.count; i++) {
-        REQUIRE(sources.source[i].weight > 0 && sources.source[i].fraction > 0 && sources.source[i].fraction <= 1);
-        tokens_describe(text, sizeof text, &sources.source[i].files);
-    }
-    if (mix_init(&mix, &sources, (Part)(choice[3] % 3), choice[4] % 128, 8, 1 << 30, choice[5], true, &error)) {
-        REQUIRE(mix.count > 0);
-        for (uint64_t n = 0; n < 4; n++) mix_sequence(inputs, targets, &mix, n << choice[8] % 62, &error);
-    }
-    sources_close(&sources);
+    REQUIRE(files.files > 0 && files.tokens > 0);
+    tokens_describe(text, sizeof text, &files);
+    tokens_close(&files);
 }
 
 // One input. True if the files were accepted.

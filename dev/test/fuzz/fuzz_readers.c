@@ -337,7 +337,6 @@ static void add_checkpoint(void) {
     list.state.global_batch = 16;
     list.state.seq = 64;
     list.state.data_tokens = 1000;
-    list.state.data_mix = 7;
     list.state.val_loss = 3.25;
     list.state.data_checksum = 12345;
     list.state.held_out = 20;

@@ -76,8 +76,6 @@ FAULTS = [
      "    if (0)\n        return fail(error, \"%s holds %s, which"),
     ("sources: a token that is not there", LOADER, "    if (documents_are_seen(files)) return true;\n",
      "    if (1) return true;\n"),
-    ("sources: one has, all have", LOADER, "have = have && format_has_documents",
-     "have = have || format_has_documents"),
     ("positions: from the beginning of the stream", "test_token_files", LOADER,
      "inputs, dataloader_begin(loader, n), loader->T);", "inputs, loader->first, loader->T);"),
     ("positions: of one token too few", "test_token_files", LOADER, "inputs, dataloader_begin(loader, n), loader->T);",

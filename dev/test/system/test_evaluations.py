@@ -186,8 +186,6 @@ def test_texts(work):
         for val in (text, lines, shard):
             seen = losses("--data", data, "--val", val, "--evaluate", every, *tokenizer)
             check(seen == (by_shard[0], by_shard[1] * 3), f"{data}, {val}: as with shards: {seen} {by_shard}")
-    blend = losses("--data", f"0.5:{text},0.5:{lines}", "--evaluate", every, *tokenizer)
-    check(len(blend[1]) == 3, f"a blend of text and lines: {blend}")
     check(losses("--data", shard, "--val", text) == losses("--data", shard, "--val", shard),
           "a text beside shards has the vocabulary beside them")
     bytes_of = [losses("--data", data, "--val", val, "--evaluate", f"{text},{lines}", "--eval-sequences", "50")
@@ -204,7 +202,7 @@ def test_texts(work):
     alone = table(train("--init", initial, "--evaluate", every))
     check(len(alone) == 3 and len({row[3] for row in alone.values()}) == 1, f"--init, evaluated alone: {alone}")
     for data, others in (("--data", text), ("--val", shard)), (("--data", text), ("--evaluate", shard)), \
-            (("--data", lines), ("--val", shard)), (("--data", f"1:{text},1:{shard}"), ()):
+            (("--data", lines), ("--val", shard)):
         refused(1, "--tokenizer gives the text the vocabulary of the tokens", *MODEL, "--steps", "1", *data, *others)
     os.unlink(f"{shards}/tokenizer.json")
     refused(1, "--tokenizer", *MODEL, "--steps", "1", "--data", shard, "--val", text)

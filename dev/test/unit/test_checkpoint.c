@@ -220,7 +220,7 @@ static Found find_step(const ModelConfig* m, const Sizes* z) {
 
 // Makes the folder hold nothing but an older run's step 2.
 static void make_older(const ModelConfig* m, const Sizes* z) {
-    const CheckpointState state = {2, 1000, 42, 8, 16, 3, 0, "", "adamw", "", 0.5, 0, 0};
+    const CheckpointState state = {2, 1000, 42, 8, 16, 3, "", "adamw", "", 0.5, 0, 0};
     Error error;
     if (entries("calls") == 1 && find_step(m, z) == OLDER) return;
     run_command("rm -rf calls && mkdir calls");
@@ -347,7 +347,7 @@ static void test_taken(void) {
 
 // A checkpoint with holes: as many values as the model has have to be written, no fewer and no more.
 static void test_holes(void) {
-    const CheckpointState state = {3, 1, 2, 3, 4, 5, 0, "", "adamw", "", 0.5, 0, 0};
+    const CheckpointState state = {3, 1, 2, 3, 4, 5, "", "adamw", "", 0.5, 0, 0};
     new_folder("holes");
     for (int off = -1; off <= 1; off += 2) {
         const CheckpointSum sum = {3 * model_parameters(&gpt2_tied) + off, {0}};

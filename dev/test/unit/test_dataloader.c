@@ -1,6 +1,6 @@
 /*
-test_dataloader.c: dataloader.h against brute force: permutations and blends counted out, pinned orders against those of
-a separate implementation in Python, what is held out against marks, tokens that are too large, files beyond 32 bits.
+test_dataloader.c: dataloader.h against brute force: permutations counted out, pinned orders against those of a separate
+implementation in Python, what is held out against marks, tokens that are too large, files beyond 32 bits.
 */
 #include "token_fixture.h"
 
@@ -70,250 +70,33 @@ static void test_permutation_large(void) {
     }
 }
 
-// ---- Blends of sources ------------------------------------------------------------------------------------------
+// ---- Two streams ------------------------------------------------------------------------------------------------
 
-// A number of sources and weights of all kinds: equal, random, doubling, one large among small, and those with which
-// the second source comes close to the bound (each group as light as it can be: Fibonacci's numbers).
-static int some_weights(int64_t* weight, uint64_t trial) {
-    const Random4 r = philox(21, 0, trial);
-    const int sources = 1 + (int)(r.word[0] % (trial % 8 == 7 ? MAX_SOURCES : 16));
-    for (int i = 0; i < sources; i++) {
-        const uint32_t random = philox(21, 1 + trial, (uint64_t)i).word[0];
-        const int64_t start[] = {1, 1000, 1000, 1002}, last = i < 4 ? start[i] : weight[i - 1] + weight[i - 2];
-        const int64_t fibonacci = i < 25 ? last : 1;
-        const int64_t kinds[] = {1,         1 + random % 10,          1 + random % 1000000, (int64_t)1 << i % 24,
-                                 fibonacci, i ? 1 : 1 + random % 5000};
-        weight[i] = kinds[trial % 6];
-    }
-    for (int i = 0; i < sources && trial % 5; i++) { // in any order
-        const int k = (int)(philox(21, 1 + trial, (uint64_t)i).word[1] % (uint32_t)sources);
-        const int64_t kept = weight[i];
-        weight[i] = weight[k];
-        weight[k] = kept;
-    }
-    return sources;
-}
-
-// Counted out from 0: the source's own numbers go up by one, blend_count() is the count, the shares of no source are
-// off by more than the bound of its place in the tree, which is below 1.68; and a whole period has the weights exactly.
-static void test_blend(void) {
-    static Blend blend;
-    int64_t weight[MAX_SOURCES], taken[MAX_SOURCES], periods = 0;
-    int wrong = 0, trials = 600;
-    double worst = 0, worst_bound = 0, beyond = 0;
-    for (int trial = 0; trial < trials; trial++) {
-        const int sources = some_weights(weight, (uint64_t)trial);
-        double bound[MAX_SOURCES];
-        int64_t sum = 0;
-        for (int i = 0; i < sources; i++) {
-            sum += weight[i];
-            taken[i] = 0;
-        }
-        blend_build(&blend, weight, sources);
-        for (int i = 0; i < sources; i++) {
-            bound[i] = 0;
-            for (int g = i; blend.parent[g] >= 0; g = blend.parent[g])
-                bound[i] += 0.5 * (double)weight[i] / (double)blend.weight[g];
-            worst_bound = fmax(worst_bound, bound[i]);
-        }
-        const int64_t end = min_i64(sum + sum / 3 + 1, trial % 8 == 7 ? 400 : 2000);
-        for (int64_t n = 0; n < end; n++) {
-            uint64_t number;
-            const int source = blend_source(&blend, (uint64_t)n, &number);
-            wrong += source < 0 || source >= sources || number != (uint64_t)taken[source];
-            taken[source]++;
-            for (int i = 0; i < sources; i++) {
-                const double off = fabs((double)taken[i] - (double)(n + 1) * (double)weight[i] / (double)sum);
-                worst = fmax(worst, off);
-                beyond = fmax(beyond, off - bound[i]);
-                if (n % 7 == 0) wrong += blend_count(&blend, i, (uint64_t)n + 1) != (uint64_t)taken[i];
-                if (n + 1 == sum) wrong += taken[i] != weight[i];
-            }
-            periods += n + 1 == sum;
-        }
-    }
-    check(wrong == 0 && periods > 100, "blends: %d, %lld periods: %d numbers or counts differ from counting", trials,
-          (long long)periods, wrong);
-    check_error("    sequences that a source is off, beyond the bound of its place", beyond, 1e-9);
-    check_error("    the largest such bound", worst_bound, 1.68);
-    check(worst > 1.1 && worst_bound > 1.65, "    (the worst is off by %.3f, of at most %.3f)", worst, worst_bound);
-}
-
-// Far out, around 2^63 and at the end, steps of one, and the sum of all; two sources against the formula in
-// 128 bits.
-static void test_blend_far(void) {
-    static Blend blend;
-    int64_t weight[MAX_SOURCES];
-    int wrong = 0;
-    for (int trial = 0; trial < 200; trial++) {
-        const int sources = some_weights(weight, (uint64_t)trial);
-        if (trial == 7) {
-            weight[0] = blend_largest - 1;
-            weight[1] = 1;
-        }
-        blend_build(&blend, weight, trial == 7 ? 2 : sources);
-        for (int k = 0; k < 20; k++) {
-            const Random4 r = philox(22, (uint64_t)trial, (uint64_t)k);
-            const uint64_t any = (uint64_t)r.word[0] << 32 | r.word[1], n = k ? any : UINT64_MAX - 1;
-            uint64_t number, sum = 0;
-            const int source = blend_source(&blend, n, &number);
-            for (int i = 0; i < blend.sources; i++) {
-                const uint64_t now = blend_count(&blend, i, n), next = blend_count(&blend, i, n + 1);
-                wrong += next - now != (i == source) || (i == source && now != number);
-                sum += now;
-            }
-            wrong += sum != n;
-            const uint64_t a = (uint64_t)blend.weight[0], w = a + (uint64_t)blend.weight[1];
-            __extension__ typedef unsigned __int128 Wide;
-            const uint64_t share = (uint64_t)((2 * (Wide)n * a + w) / (2 * w));
-            const int first = blend.sources == 2 ? blend.half[2][0] : -1;
-            if (first == 0) wrong += blend_count(&blend, 0, n) != share;
-            const uint64_t reach = blend_reach(&blend, source, number, UINT64_MAX);
-            wrong += blend_count(&blend, source, reach) > number || reach < n;
-            wrong += reach < UINT64_MAX && blend_count(&blend, source, reach + 1) <= number;
-            if (k == 0) blend_source(&blend, UINT64_MAX, &number);
-        }
-    }
-    check(wrong == 0, "blends far out: %d differ", wrong);
-}
-
-// The order is part of what a checkpoint means, as that of the sequences. From a separate implementation in Python, in
-// fractions.
-static void test_blend_pinned(void) {
-    typedef struct {
-        int64_t weight[6];
-        const char* order;
-    } Pin;
-    const Pin pins[] = {{{7, 3}, "abaabaaabaabaabaaabaabaabaaabaabaabaaaba"},
-                        {{5, 3, 2}, "abacabacababacabacababacabacababacabacab"},
-                        {{1, 1, 1, 1}, "acbdacbdacbdacbdacbdacbdacbdacbdacbdacbd"},
-                        {{50, 30, 10, 5, 4, 1}, "abacabadababacabaeababacabadababacabaeab"},
-                        {{13, 1, 2, 3, 5, 8}, "dafaefacafeadafaefabaefadafeafacdafaefac"}};
-    for (size_t p = 0; p < sizeof pins / sizeof pins[0]; p++) {
-        static Blend blend;
-        char order[64] = "";
-        int sources = 0;
-        while (sources < 6 && pins[p].weight[sources]) sources++;
-        blend_build(&blend, pins[p].weight, sources);
-        for (size_t n = 0; n < strlen(pins[p].order); n++) {
-            uint64_t number;
-            order[n] = (char)('a' + blend_source(&blend, n, &number));
-        }
-        check(strcmp(order, pins[p].order) == 0, "order of %d sources: %s", sources, order);
-    }
-}
-
-// ---- Lists of sources -------------------------------------------------------------------------------------------
-
-static void test_weights(void) {
-    write_text("w_a.txt", "aaaa");
-    write_text("w_b.txt", "bb");
-    write_text("0.5:w_c.txt", "ccc");
-    write_text(".:w_d.txt", "d");
-    typedef struct {
-        const char* list;
-        int64_t weight[3];
-    } Case;
-    const Case cases[] = {{"0.7:w_a.txt,0.3:w_b.txt", {7, 3}},
-                          {"70:w_a.txt,30:w_b.txt", {7, 3}},
-                          {"0.70:w_a.txt,.3:w_b.txt", {7, 3}},
-                          {"1:w_a.txt,2.:w_b.txt,0.125:w_a.txt", {8, 16, 1}},
-                          {"0003.5:w_a.txt", {1}},
-                          {"0.70000000000000000000:w_a.txt,0.3:w_b.txt", {7, 3}},
-                          {"0.5:w_?.txt", {1}},
-                          {"2147483646:w_a.txt,1:w_b.txt", {2147483646, 1}},
-                          {"0.000000001:w_a.txt,1:w_b.txt", {1, 1000000000}},
-                          {"w_a.txt,w_b.txt", {1}},
-                          {"./0.5:w_c.txt", {1}},
-                          {".:w_d.txt", {1}},
-                          {"0.1:0.5:w_c.txt", {1}}};
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        Sources sources = sources_or_die(cases[c].list);
-        int64_t sum = 0;
-        bool same = true;
-        for (int i = 0; i < 3; i++) sum += cases[c].weight[i];
-        for (int i = 0; i < 3 && cases[c].weight[i]; i++)
-            same = same && i < sources.count && sources.source[i].weight == cases[c].weight[i] &&
-                   fabs(sources.source[i].fraction * (double)sum - (double)cases[c].weight[i]) < 1e-9 * (double)sum;
-        check(same && (sources.count == 3 || !cases[c].weight[sources.count]), "weights of %s", cases[c].list);
-        sources_close(&sources);
-        sources_close(&sources);
-    }
-    Sources one = sources_or_die("w_a.txt"), two = sources_or_die("1:w_a.txt,1:w_b.txt"),
-            three = sources_or_die("1:w_a.txt,2:w_b.txt"), swapped = sources_or_die("1:w_b.txt,1:w_a.txt");
-    check(sources_mix(&one) == 0 && sources_mix(&two) > 0 && sources_mix(&three) > 0 &&
-              sources_mix(&two) != sources_mix(&three) && sources_mix(&two) != sources_mix(&swapped) &&
-              sources_checksum(&two) != sources_checksum(&three) &&
-              sources_checksum(&two) != sources_checksum(&swapped) &&
-              sources_checksum(&one) == tokens_checksum(&one.source[0].files) && sources_tokens(&two) == 6,
-          "other weights, another order: another mix");
-    sources_close(&one), sources_close(&two), sources_close(&three), sources_close(&swapped);
-}
-
-static void test_refused_sources(void) {
+// Whether two streams may have the same vocabulary: with bytes for tokens of text, and without.
+static void test_streams_agree(void) {
     uint32_t tokens[200];
     some_tokens(tokens, 200, 50257);
     write_text("s.txt", "text");
+    write_text("s.jsonl", "{\"text\":\"text\"}");
     write_tokens("s_gpt2.bin", TOKENS_GPT2_SHARD, tokens, 200);
     write_tokens("s_llama.bin", TOKENS_LLAMA3_SHARD, tokens, 200);
     write_tokens("s_raw.bin", TOKENS_RAW_UINT16, tokens, 200);
     write_tokens("s_mega.bin", TOKENS_MEGATRON, tokens, 200);
-    char many[MAX_SOURCES * 8 + 16] = "1:s.txt";
-    for (int i = 0; i < MAX_SOURCES; i++) memcpy(many + 7 + 8 * i, ",1:s.txt", 9);
-    const char* const refused[] = {"1:s.txt,s.txt",
-                                   "s.txt,1:s.txt",
-                                   "0:s.txt",
-                                   "1:s.txt,0.000:s.txt",
-                                   "2147483647:s.txt,1:s.txt",
-                                   "99999999999999999999:s.txt,1:s.txt",
-                                   "18446744073709551617:s.txt,1:s.txt", // 1, in 64 bits
-                                   "0.0000000001:s.txt,1:s.txt",
-                                   "1:,1:s.txt",
-                                   "1:s.txt,1:nowhere.txt",
-                                   "-1:s.txt",
-                                   "1e3:s.txt",
-                                   ".:s.txt",
-                                   "1:s_gpt2.bin,1:s_llama.bin",
-                                   "1:s_gpt2.bin,1:s_raw.bin,1:s_llama.bin",
-                                   "s_gpt2.bin,s_raw.bin",
-                                   many};
-    CHECK_REFUSED(refused);
-    write_text("s.jsonl", "{\"text\":\"text\"}");
-    static const char* const text[] = {"s.txt", "s.jsonl", "1:s.txt,1:s.jsonl"};
-    static const char* const mixed[] = {"s_gpt2.bin", "1:s.txt,1:s_raw.bin", "1:s_mega.idx,1:s.jsonl"};
+    enum { STREAMS = 6 };
+    static const char* const names[STREAMS] = {"s.txt",      "s.jsonl",    "s_raw.bin",
+                                               "s_mega.bin", "s_gpt2.bin", "s_llama.bin"};
     int wrong = 0;
-    for (int i = 0; i < 3; i++)
-        for (int k = 0; k < 3; k++) {
-            Sources a = sources_or_die(text[i]), b = sources_or_die(text[k]), c = sources_or_die(mixed[k]);
+    for (int i = 0; i < STREAMS; i++)
+        for (int k = 0; k < STREAMS; k++) {
+            TokenFiles a = open_or_die(names[i]), b = open_or_die(names[k]);
             Error error = {""};
-            wrong += !sources_agree(&a, &b, true, &error) || !sources_agree(&a, &b, false, &error);
-            wrong += !sources_agree(&a, &c, false, &error) || !sources_agree(&c, &a, false, &error);
-            wrong += sources_agree(&a, &c, true, &error) || !strstr(error.text, "--tokenizer");
-            wrong += sources_agree(&c, &a, true, &error) || !strstr(error.text, "--tokenizer");
-            sources_close(&a), sources_close(&b), sources_close(&c);
+            const bool texts = i < 2 && k < 2, mixed = (i < 2) != (k < 2), two = i + k == 9 && i != k && i > 3 && k > 3;
+            wrong += streams_agree(&a, &b, false, &error) == two;
+            wrong += streams_agree(&a, &b, true, &error) == (mixed || two);
+            wrong += !texts && mixed != (strstr(error.text, "--tokenizer") != NULL);
+            tokens_close(&a), tokens_close(&b);
         }
     check(wrong == 0, "texts agree with each other, and with tokens unless they are bytes: %d wrong", wrong);
-    Sources gpt2 = sources_or_die("s_gpt2.bin"), llama3 = sources_or_die("s_llama.bin");
-    Error error = {""};
-    check(!sources_agree(&gpt2, &llama3, true, &error) && !strstr(error.text, "--tokenizer"), "tokens of two: %s",
-          error.text);
-    sources_close(&gpt2), sources_close(&llama3);
-    many[7 + 8 * (MAX_SOURCES - 1)] = 0;
-    const struct {
-        const char* list;
-        int count, vocab;
-    } fine[] = {{"1:s_gpt2.bin,1:s_raw.bin", 2, 50257},
-                {"1:s_mega.idx,1:s_gpt2.bin", 2, 50257},
-                {"1:s_llama.bin,1:s_mega", 2, 128256},
-                {"1:s_raw.bin,1:s_mega.bin", 2, 0},
-                {many, MAX_SOURCES, 256}};
-    for (size_t i = 0; i < sizeof fine / sizeof fine[0]; i++) {
-        Sources sources = sources_or_die(fine[i].list);
-        check(sources.count == fine[i].count && sources_vocab(&sources) == fine[i].vocab,
-              "%.40s: %d sources, vocabulary %d", fine[i].list, fine[i].count, fine[i].vocab);
-        sources_close(&sources);
-    }
-    check(!is_mapped("/s_"), "refused sources are not left mapped");
 }
 
 // Which token it is that documents begin with: what was chosen, the vocabulary's, the format's.
@@ -332,80 +115,18 @@ static void test_document_token(void) {
                  {"which_raw", 50256, -1, 50256}, {"which_raw", -1, -1, -1},       {"which_text", -1, -1, -2},
                  {"which_mega", -1, -1, -2},      {"which_gpt2", 8, -1, -1},       {"which_llama", 50256, -1, -1}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        Sources sources;
+        TokenFiles files = open_or_die(cases[i].name);
         Error error = {""};
-        if (!sources_open(&sources, cases[i].name, &error)) die("%s", error.text);
-        const bool ok = sources_documents(&sources, cases[i].chosen, cases[i].vocabulary, &error);
-        const int token = sources.source[0].files.document;
+        const bool ok = documents_settle(&files, cases[i].chosen, cases[i].vocabulary, &error);
+        const int token = files.document;
         const bool none = cases[i].want == -2;
         const bool right = cases[i].want == -1
                                ? !ok && !strstr(error.text, "-1") // it does not name a token that is none
-                               : ok && (none || token == cases[i].want) && sources_have_documents(&sources) == none;
+                               : ok && (none || token == cases[i].want) && format_has_documents(files.format) == none;
         check(right, "documents of %s, %d chosen, %d of the vocabulary: %d. %s", cases[i].name, cases[i].chosen,
               cases[i].vocabulary, token, ok ? "" : error.text);
-        sources_close(&sources);
+        tokens_close(&files);
     }
-}
-
-// Three sources, told apart by their letters: every sequence is one of the right source, at the place that the count of
-// those before gives, each source goes through all of its own before one comes again, and the held-out part is no part
-// of what is trained on.
-static void test_mix(void) {
-    static const int64_t sizes[] = {3000, 1001, 220};
-    static char text[3][3000];
-    static DataMix mix, held, all;
-    for (int i = 0; i < 3; i++) {
-        char name[32];
-        for (int64_t k = 0; k < sizes[i]; k++) // a third of the alphabet each
-            text[i][k] = (char)(32 + 30 * i + some_token((uint64_t)(5000 * i + k), 30));
-        snprintf(name, sizeof name, "mix3_%d", i);
-        write_bytes(name, text[i], (size_t)sizes[i]);
-    }
-    Sources sources = sources_or_die("5:mix3_0,3:mix3_1,2:mix3_2");
-    enum { T = 10, N = 2000 };
-    Error error = {""};
-    bool ok = mix_init(&mix, &sources, PART_TRAINED, 64, T, 256, 3, true, &error) &&
-              mix_init(&held, &sources, PART_HELD_OUT, 64, T, 256, 0, false, &error) &&
-              mix_init(&all, &sources, PART_ALL, 64, T, 256, 0, false, &error);
-    const int64_t weight[] = {5, 3, 2}, trained[] = {2850, 951, 209};
-    int64_t taken[3] = {0}, first_again = -1;
-    int wrong = !ok, off = 0;
-    static unsigned char seen[3][300];
-    for (int64_t n = 0; ok && n < N; n++) {
-        int32_t inputs[T], targets[T], again[T];
-        ok = mix_sequence(inputs, targets, &mix, (uint64_t)n, &error) &&
-             mix_sequence(again, targets, &mix, (uint64_t)n, &error);
-        const int source = (inputs[0] - 32) / 30;
-        const int64_t count = (trained[source] - 1) / T;
-        int64_t k = 0; // which it is: its tokens say so
-        while (k < count && memcmp(inputs, again, sizeof inputs) == 0) {
-            bool same = true;
-            for (int i = 0; i < T; i++)
-                same = same && inputs[i] == text[source][k * T + i] && targets[i] == text[source][k * T + i + 1];
-            if (same) break;
-            k++;
-        }
-        const int64_t epoch = taken[source] / count;
-        wrong += k == count || seen[source][k] != epoch % 256;
-        if (k < count) seen[source][k]++;
-        if (first_again < 0 && epoch > 0) first_again = n;
-        taken[source]++;
-        for (int i = 0; i < 3; i++) off += fabs((double)taken[i] - (double)((n + 1) * weight[i]) / 10) > 1.0;
-    }
-    check(ok && wrong == 0 && off == 0, "mix of three: %d of %d sequences are wrong %s", wrong, (int)N, error.text);
-    check(first_again == mix.count, "    a source begins again at sequence %lld", (long long)mix.count);
-    double differ = 0;
-    for (int i = 0; i < 3; i++)
-        differ += fabs(mix_epochs(&mix, i, N) - (double)taken[i] / (double)((trained[i] - 1) / T));
-    check_error("    epochs of each, from counting", differ, 1e-12);
-    check(mix.loader[0].seed == 3 && mix.loader[1].seed != 3 && mix.loader[2].seed != mix.loader[1].seed,
-          "    each source has an order of its own");
-    for (int i = 0; i < 3; i++)
-        wrong += held.loader[i].first != trained[i] || held.loader[i].end != sizes[i] || mix.loader[i].first != 0 ||
-                 mix.loader[i].end != trained[i] || all.loader[i].first != 0 || all.loader[i].end != sizes[i];
-    check(wrong == 0, "    the last 5 %% of each are held out");
-    check(!mix_init(&held, &sources, PART_HELD_OUT, 64, 11, 256, 0, false, &error), "refused: %s", error.text);
-    sources_close(&sources);
 }
 
 // ---- What is held out -------------------------------------------------------------------------------------------
@@ -416,7 +137,7 @@ static bool part_reads(unsigned char* used, const TokenFiles* files, Part part, 
                        DataLoader* loader) {
     int32_t inputs[64], targets[64];
     Error error = {""};
-    if (!part_init(loader, files, part, most, T, 1 << 30, 5, shuffle, &error)) return false;
+    if (!dataloader_init(loader, files, part, most, T, 1 << 30, 5, shuffle, &error)) return false;
     unsigned char* seen = (unsigned char*)checked_calloc((size_t)files->tokens, 1, "test");
     bool ok = true;
     for (int64_t n = 0; n < 2 * loader->count && ok; n++) {
@@ -484,36 +205,36 @@ static void test_held_out(void) {
     TokenFiles files = open_or_die("held.bin");
     DataLoader a, b;
     Error error;
-    check(part_init(&a, &files, PART_TRAINED, 1, 10, N, 5, true, &error) && a.first == 0 && a.end == 38000 &&
-              a.count == 3799 && part_init(&b, &files, PART_HELD_OUT, 1, 10, N, 0, false, &error) && b.first == 38000 &&
-              b.end == N && dataloader_begin(&b, 3) == 38030,
+    check(dataloader_init(&a, &files, PART_TRAINED, 1, 10, N, 5, true, &error) && a.first == 0 && a.end == 38000 &&
+              a.count == 3799 && dataloader_init(&b, &files, PART_HELD_OUT, 1, 10, N, 0, false, &error) &&
+              b.first == 38000 && b.end == N && dataloader_begin(&b, 3) == 38030,
           "one block: the last 5 %%");
-    check(part_init(&a, &files, PART_HELD_OUT, 64, 2, N, 0, false, &error) && a.stride == 625 && a.first == 594 &&
+    check(dataloader_init(&a, &files, PART_ALL, 64, 10, N, 5, true, &error) && a.first == 0 && a.count == 3999 &&
+              a.blocks == 1,
+          "all of it");
+    check(dataloader_init(&a, &files, PART_HELD_OUT, 64, 2, N, 0, false, &error) && a.stride == 625 && a.first == 594 &&
               a.end == 625 && a.count == 64 * 15 && dataloader_begin(&a, 1) == 594 + 39 * 625 &&
               dataloader_begin(&a, 66) == 594 + 14 * 625 + 2,
           "64 blocks, as pinned");
     tokens_close(&files);
 }
 
-// ---- Ranges and tokens that are refused -------------------------------------------------------------------------
+// ---- Sizes and tokens that are refused --------------------------------------------------------------------------
 
-static void test_refused_ranges(void) {
+static void test_refused_sizes(void) {
     TokenFiles files = open_or_die(write_text("ten.txt", "0123456789"));
     static const struct {
-        int64_t first, end;
+        Part part;
         int T, vocab;
-    } cases[] = {{0, 10, 10, 256}, {4, 4, 1, 256},  {0, 10, INT32_MAX, 256},
-                 {-1, 10, 3, 256}, {0, 11, 3, 256}, {INT64_MIN, INT64_MAX, 3, 256},
-                 {9, 8, 3, 256},   {0, 10, 0, 256}, {0, 10, 3, 0},
-                 {0, 10, 3, -5},   {0, 10, 3, 57}};
+    } cases[] = {{PART_ALL, 10, 256}, {PART_ALL, INT32_MAX, 256}, {PART_HELD_OUT, 1, 256}, {PART_ALL, 3, 57}};
     DataLoader loader;
     Error error;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const bool refused = !dataloader_init(&loader, &files, cases[i].first, cases[i].end, cases[i].T, cases[i].vocab,
-                                              0, false, &error);
+        const bool refused = !dataloader_init(&loader, &files, cases[i].part, HELD_OUT_BLOCKS, cases[i].T,
+                                              cases[i].vocab, 0, false, &error);
         check(refused, "refused: %s", error.text);
     }
-    check(dataloader_init(&loader, &files, 0, 10, 9, 58, 0, false, &error) && loader.count == 1,
+    check(dataloader_init(&loader, &files, PART_ALL, 0, 9, 58, 0, false, &error) && loader.count == 1,
           "10 tokens are just enough for T = 9, and a vocabulary of 58 for '9'");
     tokens_close(&files);
 }
@@ -537,7 +258,7 @@ static void test_vocabulary(TokenFormat format, uint32_t large) {
         TokenFiles files = open_or_die("vocab_*.bin");
         DataLoader loader;
         Error error = {""}, unused;
-        bool ok = dataloader_init(&loader, &files, 0, 2 * HALF, T, 200, 0, false, &error);
+        bool ok = dataloader_init(&loader, &files, PART_ALL, 0, T, 200, 0, false, &error);
         int32_t inputs[T], targets[T];
         int failed = 0, expected = 0;
         for (int64_t k = 0; ok && k < loader.count; k++) {
@@ -601,7 +322,7 @@ static void test_huge(void) {
         DataLoader loader;
         Error error = {""};
         int32_t inputs[T] = {0}, targets[T] = {0};
-        bool ok = dataloader_init(&loader, &files, 0, files.tokens, T, 128256, 0, false, &error) &&
+        bool ok = dataloader_init(&loader, &files, PART_ALL, 0, T, 128256, 0, false, &error) &&
                   dataloader_sequence(inputs, targets, &loader, (uint64_t)cases[c].k, &error);
         int differ = 0;
         for (int i = 0; i < T; i++)
@@ -629,15 +350,10 @@ int main(int argc, char** argv) {
     test_pinned_order();
     test_permutation_large();
     if (argc < 2 || strcmp(argv[1], "--short") != 0) test_bijection();
-    test_blend();
-    test_blend_far();
-    test_blend_pinned();
-    test_weights();
-    test_refused_sources();
+    test_streams_agree();
     test_document_token();
-    test_mix();
     test_held_out();
-    test_refused_ranges();
+    test_refused_sizes();
     test_vocabulary(TOKENS_GPT2_SHARD, 200);
     test_vocabulary(TOKENS_LLAMA3_SHARD, UINT32_MAX);
     test_vocabulary(TOKENS_RAW_UINT16, 65535);

@@ -259,12 +259,12 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     Mesh mesh = mesh_at(&c->mesh, world->rank);
     const ModelConfig m = case_model(&c->model);
     Error error;
-    if (!sources_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
+    if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
     if (!plan_schedule(t, &m, &mesh, false, &error) ||
         !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, SCOPE_WORLD, native_dtype(), &error))
         die("%s", error.text);
-    if (!mix_init(&t->train, &t->train_files, PART_TRAINED, HELD_OUT_BLOCKS, m.T, m.V, 1, true, &error) ||
-        !mix_init(&t->val, &t->train_files, PART_HELD_OUT, HELD_OUT_BLOCKS, m.T, m.V, 0, false, &error))
+    if (!dataloader_init(&t->train, &t->train_files, PART_TRAINED, HELD_OUT_BLOCKS, m.T, m.V, 1, true, &error) ||
+        !dataloader_init(&t->val, &t->train_files, PART_HELD_OUT, HELD_OUT_BLOCKS, m.T, m.V, 0, false, &error))
         die("%s", error.text);
     stage_allocate(&t->stage);
     random_init_weights(&t->stage, 1);
@@ -278,7 +278,7 @@ static void trainer_close(Trainer* t) {
     batch_free(&t->batch);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
-    sources_close(&t->train_files);
+    tokens_close(&t->train_files);
 }
 
 // Logits after each of some tokens, on every rank of the first replica; and in one more row those after the last one

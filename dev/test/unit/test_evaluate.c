@@ -531,7 +531,7 @@ static void test_validation(const Comm* world, const char* line) {
         snprintf(all, sizeof all, "%s, validation of the same rows", line);
         check_error(all, error, 1e-12);
     }
-    sources_close(&t.val_files);
+    tokens_close(&t.val_files);
     close_mesh(&t);
 }
 

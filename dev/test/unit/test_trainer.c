@@ -62,7 +62,7 @@ static void trainer_close(Trainer* t) {
     batch_free(&t->batch);
     stage_free(&t->stage);
     schedule_free(&t->schedule);
-    sources_close(&t->train_files);
+    tokens_close(&t->train_files);
 }
 
 // Trains for t->settings.steps and returns a fingerprint of everything: losses, norms, parameters and moments.
@@ -143,7 +143,7 @@ static void test_resume_bits(const ModelConfig* m) {
           (long long)a.sequences, (long long)b.sequences, SEQ);
     int32_t inputs[SEQ], targets[SEQ]; // the micro-batch in memory ends with the last sequence consumed
     Error error;
-    const bool read = mix_sequence(inputs, targets, &b.train, 23, &error);
+    const bool read = dataloader_sequence(inputs, targets, &b.train, 23, &error);
     const int32_t* last = b.batch.host + 3 * SEQ;
     check(read && memcmp(inputs, last, sizeof inputs) == 0 &&
               memcmp(targets, last + b.batch.tokens, sizeof targets) == 0,
@@ -188,7 +188,7 @@ static void test_document_batches(const ModelConfig* m) {
     Trainer t;
     trainer_open(&t, &run);
     t.settings.document_mask = true;
-    t.train_files.source[0].files.document = 7;
+    t.train_files.document = 7;
     Activations* a = &t.stage.activations[0];
     int wrong = 0, begins = 0;
     for (int step = 0; step < 3; step++) {

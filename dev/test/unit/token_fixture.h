@@ -113,22 +113,15 @@ static inline TokenFiles open_or_die(const char* globs) {
     return files;
 }
 
-static inline Sources sources_or_die(const char* list) {
-    Sources sources;
-    Error error;
-    if (!sources_open(&sources, list, &error)) die("%s", error.text);
-    return sources;
-}
-
 // Lists of files that are refused, with an error of one line; nothing stays open.
 static inline void check_refused(const char* const* lists, size_t count) {
     for (size_t i = 0; i < count; i++) {
-        Sources sources;
+        TokenFiles files;
         Error error = {""};
-        const bool refused = !sources_open(&sources, lists[i], &error);
-        check(refused && error.text[0] && !strchr(error.text, '\n') && sources.source == NULL && sources.count == 0,
+        const bool refused = !tokens_open(&files, lists[i], &error);
+        check(refused && error.text[0] && !strchr(error.text, '\n') && files.file == NULL && files.files == 0,
               "refused: %s", refused ? error.text : lists[i]);
-        sources_close(&sources);
+        tokens_close(&files);
     }
 }
 #define CHECK_REFUSED(cases) check_refused(cases, sizeof(cases) / sizeof(cases)[0])

@@ -73,5 +73,5 @@ static void trainer_close(Trainer* t) {
     free_this_rank(t);
     for (int kind = 0; kind < PLAN_KINDS; kind++)
         plan_free(&t->data_plans[kind]), plan_free(&t->inter_site_plans[kind]);
-    sources_close(&t->train_files);
+    tokens_close(&t->train_files);
 }
