@@ -171,7 +171,6 @@ static void print_saving(int64_t step, int done, int all, double started, double
     const double now = seconds_now();
     if (now - *said < 10) return;
     *said = now;
-    end_line();
     print_line("saving    step %lld: %d %%, %.0f s left", (long long)step, 100 * done / all,
                (now - started) / done * (all - done));
     fflush(stdout);
@@ -200,7 +199,6 @@ static bool write_values(const Saver* saver, CheckpointWriter* writer, int64_t s
 }
 
 static void say_not_saved(int rank, int64_t step, const Error* error) {
-    end_line();
     fprintf(stderr, "%s: rank %d: the checkpoint of step %lld was not saved: %s\n", process.name, rank, (long long)step,
             error->text);
 }
