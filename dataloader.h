@@ -93,13 +93,6 @@ static inline bool dataloader_sequence(int32_t* inputs, int32_t* targets, const 
     return true;
 }
 
-// Sets positions (T) of the inputs of sequence n, each counted in its document from its first token in the sequence on
-// (tokens_positions).
-static inline void dataloader_positions(int32_t* positions, const int32_t* inputs, const DataLoader* loader,
-                                        uint64_t n) {
-    tokens_positions(positions, loader->files, inputs, dataloader_begin(loader, n), loader->T);
-}
-
 typedef enum { PART_ALL, PART_TRAINED, PART_HELD_OUT } Part; // the last two: see Theory
 
 enum { HELD_OUT_BLOCKS = 64, HELD_OUT_SEQUENCES = 8, HELD_OUT_OF = 20 };
@@ -138,21 +131,4 @@ static inline bool streams_agree(const TokenFiles* a, const TokenFiles* b, bool 
     if (text ? !bytes || text_a == text_b : of_a->vocab == of_b->vocab || !of_a->vocab || !of_b->vocab) return true;
     return fail(error, "%s holds %s, but %s holds %s: their tokens do not mean the same%s", a->file[0].path, of_a->name,
                 b->file[0].path, of_b->name, text ? "; --tokenizer gives the text the vocabulary of the tokens" : "");
-}
-
-// Sets the token that documents begin with, where the format marks no documents: `chosen` (-1: not given), or the
-// vocabulary's token for that (-1: none or not known), or the format's default. False, *error filled, if there is no
-// such token or it is not in the data.
-static inline bool documents_settle(TokenFiles* files, int chosen, int of_vocabulary, Error* error) {
-    const TokenFormatFacts* facts = &token_formats[files->format];
-    const int usual = of_vocabulary >= 0 ? of_vocabulary : facts->document, token = chosen >= 0 ? chosen : usual;
-    if (format_has_documents(files->format)) return true;
-    if (token < 0)
-        return fail(error, "%s holds %s, which do not mark where documents begin; give --document-token-id",
-                    files->file[0].path, facts->name);
-    files->document = token;
-    if (documents_are_seen(files)) return true;
-    return fail(error,
-                "%s: no document begins with token %d in the first four million tokens; give --document-token-id",
-                files->file[0].path, token);
 }

@@ -99,7 +99,7 @@ static void attention_branch_forward(const Pass* pass, int layer) {
     if (acts->decodes)
         kv_cache_attend(pass, layer);
     else
-        attention_forward(y->attention, y->lse, y->qkv, acts->positions, B, T, NH, NKV, HS);
+        attention_forward(y->attention, y->lse, y->qkv, B, T, NH, NKV, HS);
     // 4. proj
     row_parallel_forward(pass, y->attention, layer, ATTN_PROJ_W);
     // 5. sum
@@ -199,7 +199,7 @@ static void attention_branch_backward(const Pass* pass, int layer, int steps) {
     const int B = acts->B, T = acts->T, QKV = qkv_size(stage);
     if (steps & DGRAD_BRANCH) {
         row_parallel_backward_input(pass, stage->dact, NULL, d->dmiddle, layer, ATTN_PROJ_W);
-        attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, acts->positions, B, T, NH, NKV, HS);
+        attention_backward(d->dqkv, stage->dact, y->qkv, y->attention, y->lse, B, T, NH, NKV, HS);
         if (stage->rope) rope_backward(d->dqkv, stage->rope, B, T, NH + NKV, HS, QKV);
         column_parallel_backward_input(pass, d->dqkv, layer, QKV_W);
     }

@@ -3,7 +3,6 @@ test_gpt.c: tests of the model.
 
     against PyTorch      logits, loss, every gradient, ten AdamW steps of small models: numbers made in float64 by
                          dev/test/reference/make_reference.py, so that what is measured is our own rounding
-    documents            packed into a sequence, they have the losses and gradients that they have alone
     heads of 64, 128     attention on a GPU's tensor cores, by ATTENTION=mma or wgmma, else the default, beside plain
 
 Run from the project's folder:
@@ -26,7 +25,6 @@ typedef struct {
     Settings settings; // of the optimizer
     CaatConfig sync;
     int B, T, steps;
-    int document; // the token that begins one; -1: a sequence is one
     bool in_bf16; // written by a build in bf16
 } Reference;
 
@@ -70,7 +68,6 @@ static void reference_open(Reference* r, const char* path) {
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; i++) *reals[i].number = metadata_number(r, reals[i].key);
     o->min_lr = o->lr;
     m->tied = metadata_number(r, "tied") != 0;
-    r->document = metadata(r, "document") ? (int)metadata_number(r, "document") : -1;
     r->in_bf16 = metadata(r, "precision") && strcmp(metadata(r, "precision"), "bf16") == 0;
     if (r->in_bf16 && strcmp(FLOATX_NAME, "bf16") != 0)
         die("%s was written in bf16, and this program computes in %s; write it by build/test_gpt", path, FLOATX_NAME);
@@ -138,23 +135,17 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
                                  const Reference* r) {
     const int B = r->B, T = r->T;
     activations_bind(a, s, 0, 0, B, T, false);
-    batch_reserve(batch, (int64_t)B * T, s->layout.streams);
+    batch_reserve(batch, (int64_t)B * T);
     for (int b = 0; b < B; b++) {
         for (int t = 0; t < T; t++) {
             const double* at = tokens + ((int64_t)step * B + b) * (T + 1) + t;
             batch->host[b * T + t] = (int32_t)at[0];
             batch->host[(B + b) * T + t] = (int32_t)at[1];
-            int32_t* position = &batch->host[(2 * B + b) * T + t];
-            *position = t == 0 || (int)at[0] == r->document ? 0 : position[-1] + 1;
         }
     }
-    int32_t* positions = batch->host + 2 * B * T;
-    for (int i = 1; i < batch->streams; i++)
-        memcpy(positions + i * B * T, positions, (size_t)(B * T) * sizeof(int32_t));
     device_from_host(batch->device, batch->host, batch_bytes(batch));
     a->inputs = batch->device;
     a->targets = batch->device + (int64_t)B * T;
-    if (r->document >= 0) a->positions = batch->device + (int64_t)2 * B * T;
 }
 
 // The logits (N, V) of the whole vocabulary; a CAAT-Net's lie state by state, padded.
@@ -456,7 +447,6 @@ static Reference reference_of(const char* name) {
     r.model.T = r.T = 64;
     r.B = 4;
     r.steps = 1;
-    r.document = -1;
     Settings* o = &r.settings;
     o->lr = o->min_lr = o->weight_decay = 0.1;
     o->beta1 = 0.9;
@@ -505,87 +495,6 @@ static void write_reference(const char* path, const char* name) {
     alone_close(&run);
 }
 
-// ---- Documents: two sequences of 24 tokens, packed from documents of these lengths; every target counts. --------
-
-static const int packed_lengths[] = {7, 1, 16, 10, 2, 12}, packed_documents = 6;
-
-// The loss of each token and the gradients of the mean loss of all 48, of rows [first, first + B T) of x's batch as B
-// sequences of T; gradients add up. positions: on the device, or NULL.
-static void documents_pass(Alone* x, float* losses, int first, int B, int T, const int32_t* positions, bool last) {
-    Stage* s = &x->stage;
-    Activations* a = &s->activations[0];
-    activations_bind(a, s, 0, 0, B, T, false);
-    a->inputs = x->batch.device + first;
-    a->targets = a->inputs + x->batch.tokens;
-    a->positions = positions;
-    a->scale = 1.0f / (float)x->batch.tokens;
-    chunk_forward(s, a);
-    float* mine = host_floats(a->head->losses, B * T);
-    memcpy(losses + first, mine, (size_t)(B * T) * sizeof(float));
-    free(mine);
-    const Pass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, last};
-    chunk_backward(&backward);
-}
-
-// The largest error of losses, relative to the largest; and of the gradient of a tensor.
-static double documents_error(const Stage* s, const float* got, const float* want, const float* losses,
-                              const float* want_losses, int N, double* loss_error, const char** where) {
-    double worst = 0, *exact = (double*)checked_malloc((size_t)s->layout.elements * sizeof(double), "test");
-    for (int64_t i = 0; i < s->layout.elements; i++) exact[i] = (double)want[i];
-    for (int i = 0; i < s->layout.n; i++) {
-        const Slice* slice = &s->layout.slices[i];
-        const double error = relative_error(got + slice->offset, exact + slice->offset, slice->rows_used * slice->cols);
-        if (error <= worst) continue;
-        worst = error;
-        *where = slice->tensor.name;
-    }
-    for (int i = 0; i < N; i++) exact[i] = (double)want_losses[i];
-    *loss_error = relative_error(losses, exact, N);
-    free(exact);
-    return worst;
-}
-
-// Packed, they have the losses and gradients that they have each in a row of its own; the bound is that of
-// test_reference for what is computed forth and back, twice. Packed without saying where they begin they have not.
-static void test_documents(const ModelConfig* m, CaatConfig sync) {
-    enum { ROWS = 2, T = 24, N = ROWS * T };
-    Alone x;
-    alone_open(&x, m, sync, ROWS);
-    Stage* s = &x.stage;
-    const double way = 8.0 * m->L + 4,
-                 bound = 16 * (HAS_MASTER_WEIGHTS ? sqrt(way) * unit_roundoff() : way * sqrt(64.0) * unit_roundoff());
-    float losses[3][N], *gradients[3];
-    for (int i = 0; i < 2 * N; i++) x.batch.host[i] = x.batch.host[i] % m->V;
-    int32_t* positions = x.batch.host + 2 * N;
-    for (int d = 0, at = 0; d < packed_documents; d++) {
-        for (int t = 0; t < packed_lengths[d]; t++) positions[at++] = t;
-    }
-    for (int i = 1; i < x.batch.streams; i++) memcpy(positions + i * N, positions, N * sizeof(int32_t));
-    device_from_host(x.batch.device, x.batch.host, batch_bytes(&x.batch));
-    draw_weights(s);
-    for (int i = 0; i < 3; i++) { // packed, alone, without documents
-        zero_gradients(s);
-        for (int d = 0, at = 0; d < (i == 1 ? packed_documents : 0); at += packed_lengths[d++])
-            documents_pass(&x, losses[1], at, 1, packed_lengths[d], NULL, d + 1 == packed_documents);
-        if (i != 1) documents_pass(&x, losses[i], 0, ROWS, T, i == 0 ? x.batch.device + 2 * N : NULL, true);
-        gradients[i] = host_floats(s->grads.all, s->layout.elements);
-    }
-    char what[160];
-    const char *where = "", *unused;
-    double loss_error, other_loss;
-    const double error = documents_error(s, gradients[0], gradients[1], losses[0], losses[1], N, &loss_error, &where);
-    const double other = documents_error(s, gradients[2], gradients[1], losses[2], losses[1], N, &other_loss, &unused);
-    snprintf(what, sizeof what, "%s, %d states: losses of %d documents packed, and each alone", m->name,
-             s->layout.streams, packed_documents);
-    check_error(what, loss_error, bound);
-    snprintf(what, sizeof what, "    gradients, worst: %s", where);
-    check_error(what, error, bound);
-    check(other > bound && other > 50 * error && other_loss > 50 * loss_error,
-          "    without documents they differ by %.1e, losses by %.1e", other, other_loss);
-    for (int i = 0; i < 3; i++) free(gradients[i]);
-    alone_close(&x);
-}
-
 #ifdef USE_CUDA
 // ----------------------------------------------------------------------------------------------------------------
 // Attention on tensor cores: a step of models whose heads these are for, beside the same step by plain kernels, which
@@ -600,14 +509,31 @@ static ReferenceStep step_by(int family, const Reference* r, const double* token
     return reference_step(run, r, tokens, 0, true);
 }
 
-// Two sequences of 136 tokens, more than a tile; document: the token that begins one, or -1.
-static void test_heads(const char* name, const ModelConfig* m, int document) {
+// The largest error of logits, relative to the largest; and of the gradient of a tensor.
+static double step_error(const Stage* s, const float* got, const float* want, const float* logits,
+                         const float* want_logits, int N, double* logits_error, const char** where) {
+    double worst = 0, *exact = (double*)checked_malloc((size_t)s->layout.elements * sizeof(double), "test");
+    for (int64_t i = 0; i < s->layout.elements; i++) exact[i] = (double)want[i];
+    for (int i = 0; i < s->layout.n; i++) {
+        const Slice* slice = &s->layout.slices[i];
+        const double error = relative_error(got + slice->offset, exact + slice->offset, slice->rows_used * slice->cols);
+        if (error <= worst) continue;
+        worst = error;
+        *where = slice->tensor.name;
+    }
+    for (int i = 0; i < N; i++) exact[i] = (double)want_logits[i];
+    *logits_error = relative_error(logits, exact, N);
+    free(exact);
+    return worst;
+}
+
+// Two sequences of 136 tokens, more than a tile.
+static void test_heads(const char* name, const ModelConfig* m) {
     const int asked = *attention_asked();
     Reference r = reference_of("gpt2");
     r.model = *m;
     r.T = m->T;
     r.B = 2;
-    r.document = document;
     const int n = r.B * (r.T + 1), logits = r.B * r.T * m->V;
     double* tokens = (double*)checked_malloc((size_t)n * sizeof *tokens, "test");
     for (int i = 0; i < n; i++) tokens[i] = (int)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
@@ -619,10 +545,10 @@ static void test_heads(const char* name, const ModelConfig* m, int document) {
     const char* where = "";
     const double bound = bound_of(&r, 2 * stages_back_to(&r, 0));
     const double error =
-        documents_error(&fast.stage, got.grads, want.grads, got.logits, want.logits, logits, &logits_error, &where);
+        step_error(&fast.stage, got.grads, want.grads, got.logits, want.logits, logits, &logits_error, &where);
     char what[160];
-    snprintf(what, sizeof what, "%s, heads of %d by %s%s: logits", name, m->C / m->NH,
-             family == WGMMA_FAMILY ? "wgmma" : "mma", document < 0 ? "" : ", documents");
+    snprintf(what, sizeof what, "%s, heads of %d by %s: logits", name, m->C / m->NH,
+             family == WGMMA_FAMILY ? "wgmma" : "mma");
     check_error(what, logits_error, bound);
     check_error("    loss", fabs(got.loss - want.loss) / want.loss, bound);
     check_error(where, error, bound); // the worst gradient
@@ -637,10 +563,8 @@ static void test_heads(const char* name, const ModelConfig* m, int document) {
 
 static void test_all_heads(void) {
     const ModelConfig gpt2 = model_gpt2(1, 128, 2, 136, 96), llama = model_llama(1, 256, 2, 1, 64, 136, 96);
-    for (int document = -1; document < 8; document += 8) {
-        test_heads("gpt2", &gpt2, document);
-        test_heads("llama", &llama, document);
-    }
+    test_heads("gpt2", &gpt2);
+    test_heads("llama", &llama);
 }
 #endif
 
@@ -663,23 +587,7 @@ int main(int argc, char** argv) {
     test_reference("dev/test/reference/gpt2_untied.safetensors", false);
     test_reference("dev/test/reference/llama_grouped.safetensors", false);
     test_reference("dev/test/reference/llama_tied.safetensors", false);
-    test_reference("dev/test/reference/gpt2_documents.safetensors", false);
-    test_reference("dev/test/reference/llama_documents.safetensors", false);
-    ModelConfig gpt2 = model_of(ARCH_GPT2, 2, 48, 3, 3, MLP_CHANNELS, 24, 256);
-    ModelConfig llama = model_llama(2, 48, 6, 2, 72, 24, 256);
-    gpt2.name = "gpt2";
-    llama.name = "llama";
-    CaatConfig ordinary = {};
-    test_documents(&gpt2, ordinary);
-    test_documents(&llama, ordinary);
     test_reference("dev/test/reference/gpt2_caat.safetensors", false);
     test_reference("dev/test/reference/llama_caat.safetensors", false);
-    const CaatConfig two = {2, 0.5, CAAT_SCALE_RUNTIME, false};
-    ModelConfig gpt2_caat = model_of(ARCH_GPT2, 2, 48, 4, 4, MLP_CHANNELS, 24, 100);
-    ModelConfig llama_caat = model_llama(2, 48, 4, 4, 72, 24, 100);
-    gpt2_caat.name = "gpt2";
-    llama_caat.name = "llama";
-    test_documents(&gpt2_caat, two);
-    test_documents(&llama_caat, two);
     return test_end();
 }

@@ -411,7 +411,6 @@ static void warm_up(Trainer* t) {
         activations_bind(acts, stage, c, 0, stage->B, stage->T, false);
         acts->inputs = t->batch.device;
         acts->targets = t->batch.device + t->batch.tokens;
-        if (t->settings.document_mask) acts->positions = t->batch.device + 2 * t->batch.tokens;
         acts->scale = stage->trains;
         chunk_forward(stage, acts);
         if (!stage->trains) continue;

@@ -5,8 +5,7 @@ knows nothing of ranks.
 
     evaluations_open     finds and checks the files; each element of the list is an evaluation
     evaluation_fit       fits it to the model: T and V
-    evaluation_row       inputs and targets of a row; evaluation_positions: and positions in documents, with
-                         --document-mask
+    evaluation_row       inputs and targets of a row
     evaluation_scores    the scores, from the sums of the rows' losses
 
 Theory. Multiple choice: HellaSwag (Zellers et al. 2019), as llm.c writes it. All numbers are little-endian:
@@ -268,15 +267,6 @@ static inline bool evaluation_row(int32_t* inputs, int32_t* targets, const Evalu
     const int64_t n = stream_row_tokens(eval, row), begin = row * eval->T;
     return tokens_read(inputs, &eval->stream, begin, n, V, error) &&
            tokens_read(targets, &eval->stream, begin + 1, n, V, error);
-}
-
-// Sets positions (T) of the row's inputs, each in its document (tokens_positions); a row of multiple choice is one
-// document.
-static inline void evaluation_positions(int32_t* positions, const int32_t* inputs, const Evaluation* eval,
-                                        int64_t row) {
-    for (int i = 0; i < eval->T; i++) positions[i] = i;
-    if (!is_choice(eval))
-        tokens_positions(positions, &eval->stream, inputs, row * eval->T, stream_row_tokens(eval, row));
 }
 
 // A hash of the file.

@@ -4,14 +4,9 @@ dataloader/token_files.h: files of tokens, memory-mapped and laid end to end: on
     tokens_open         opens files, folders and patterns as one stream; a folder stands for the texts and .bin files in
                         it and below
     tokens_read         reads tokens of the stream, as int32
-    tokens_positions    the position of each token in its document (--document-mask)
 
 All files of a stream have the same format (dataloader/token_format.h). An empty file is text without characters: it is
 accepted beside other text, refused beside shards (there it is a broken download) and refused alone.
-
-Theory. Where documents begin: Megatron's data sets have an index of them; in text every file is a document, in JSON
-lines every line. Shards and raw tokens have a token before each document (end of text; in files with the token after
-each document, as nanoGPT's, it counts as part of the next one), and documents may continue from one file to the next.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */
@@ -48,7 +43,6 @@ typedef struct {
     int files;
     TokenFormat format;
     int64_t tokens, documents; // in all files together; documents: 0 if the format does not count them
-    int document;              // the token before each document, where the format has no other mark (documents_settle)
 } TokenFiles;
 
 // Unmaps and frees everything; *files may be reused. Does nothing to a struct of zeros.
@@ -495,84 +489,4 @@ static inline bool tokens_read(int32_t* out, const TokenFiles* files, int64_t be
         n -= piece;
     }
     return true;
-}
-
-// ---- Documents --------------------------------------------------------------------------------------------------
-
-// Whether a format itself marks where documents begin, without a token.
-static inline bool format_has_documents(TokenFormat format) {
-    return format == TOKENS_MEGATRON || format_is_text(format);
-}
-
-// Whether a document begins in the first four million tokens; if none does, the token is most likely wrong.
-static inline bool documents_are_seen(const TokenFiles* files) {
-    enum { PIECE = 4096, PIECES = 1024 };
-    int32_t tokens[PIECE];
-    Error unused;
-    for (int64_t piece = 0; piece < PIECES && piece * PIECE < files->tokens; piece++) {
-        const int64_t n = min_i64(PIECE, files->tokens - piece * PIECE);
-        if (!tokens_read(tokens, files, piece * PIECE, n, INT32_MAX, &unused))
-            return true; // the error is reported when these tokens are read for training
-        for (int64_t i = 0; i < n; i++)
-            if (tokens[i] == files->document) return true;
-    }
-    return false;
-}
-
-// Describes how documents are marked.
-static inline void documents_describe(char* text, size_t size, const TokenFiles* files) {
-    if (files->format == TOKENS_TEXT || files->format == TOKENS_TOKENIZED_TEXT)
-        snprintf(text, size, "every file is a document");
-    else if (files->format == TOKENS_JSONL)
-        snprintf(text, size, "every line is a document");
-    else if (files->format == TOKENS_MEGATRON)
-        snprintf(text, size, "documents by the index");
-    else
-        snprintf(text, size, "documents begin at token %d", files->document);
-}
-
-// The position in a file at which document d of its index begins; if it is empty, the next document's, or the end.
-static inline int64_t index_document(const MegatronIndex* index, int64_t d) {
-    const int64_t sequence = index_int64(index->ends, d);
-    if (sequence == index->sequences) return index->tokens;
-    return index_int64(index->begins, sequence) / token_type_bytes[index->type];
-}
-
-// The first document of an index that begins at token `at` of its file or later; the number of documents if none does.
-static inline int64_t index_document_from(const MegatronIndex* index, int64_t at) {
-    int64_t low = 0, high = index->documents; // all before low begin before `at`, none from high on
-    while (low < high) {
-        const int64_t middle = low + (high - low) / 2;
-        if (index_document(index, middle) < at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-// Sets positions[i] = 0 where the files' format has a document begin at token begin + i of the stream, i < n.
-static inline void documents_of_files(int32_t* positions, const TokenFiles* files, int64_t begin, int64_t n) {
-    const TokenFile* behind = files->file + files->files;
-    for (const TokenFile* file = tokens_find(files, begin); file < behind && file->first < begin + n; file++) {
-        if (file->first >= begin) positions[file->first - begin] = 0;
-        if (file->documents.documents == 0) continue;
-        const MegatronIndex* index = &file->documents;
-        for (int64_t d = index_document_from(index, begin - file->first); d < index->documents; d++) {
-            const int64_t at = file->first + index_document(index, d) - begin;
-            if (at >= n) break;
-            positions[at] = 0;
-        }
-    }
-}
-
-// Sets positions (n) of tokens [begin, begin + n) of the stream, each counted from the beginning of its document, or
-// from `begin` if the document began before. tokens (n): from tokens_read.
-static inline void tokens_positions(int32_t* positions, const TokenFiles* files, const int32_t* tokens, int64_t begin,
-                                    int64_t n) {
-    const bool has_documents = format_has_documents(files->format);
-    for (int64_t i = 0; i < n; i++) positions[i] = has_documents || tokens[i] != files->document;
-    if (has_documents) documents_of_files(positions, files, begin, n);
-    positions[0] = 0;
-    for (int64_t i = 1; i < n; i++) positions[i] = positions[i] ? positions[i - 1] + 1 : 0;
 }

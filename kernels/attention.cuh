@@ -37,11 +37,6 @@ registers, in a fixed order, and no matrix is transposed through memory: one ker
 dS K; the other owns keys and makes S^T and dP^T, whose accumulators are left operands of P^T dO and dS^T Q. The first
 also makes D, for the second to read.
 
-Documents (attention.h): with `positions` a tile of queries begins with the tile of keys in which the document of its
-first query begins, and a tile of keys ends with the last query that sees any of it, found by bisection while the tile
-is in flight. Only tiles in which a document begins are masked. The kernels are compiled a second time for this
-(DOCUMENTS), so that sequences without documents cost no further instructions.
-
 Bytes: forward reads qkv and writes out; backward reads qkv and dout twice and out once, and writes dqkv. lse and D are
 small. Rounding: P and dS are rounded to 16 bits for the second product; all else is float32.
 */
@@ -195,7 +190,7 @@ __device__ __forceinline__ void store_rows(floatX* head, int stride, int first, 
 
 // ---- Tensor cores: forward --------------------------------------------------------------------------------------
 
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_forward_kernel(floatX* __restrict__ out, float* __restrict__ lse, const floatX* __restrict__ qkv,
                          Attention s) {
@@ -206,23 +201,16 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
               stride = (s.NH + 2 * s.NKV) * HS;
     floatX *q = dynamic_shared<floatX>(), *k = q + QUERIES * ROW, *v = k + KEYS * ROW, *rows = q + warp * 32 * ROW;
 
-    const int32_t* positions = positions_of(s, block);
-    int first = 0, row_first = 0, row_last = 0; // first tile of keys; first keys of the warp's first and last query
-    if (DOCUMENTS) {
-        first = first_key(positions, block.first, s.T) / KEYS * KEYS;
-        row_first = first_key(positions, row, s.T);
-        row_last = first_key(positions, row + 31, s.T);
-    }
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
-    load_tile<HS, KEYS>(k, qkv + block.k, stride, first, s.T);
+    load_tile<HS, KEYS>(k, qkv + block.k, stride, 0, s.T);
     await_tiles();
     const Left<HS> left = left_operand<HS>(rows);
     float o[2][HS / 8][4] = {}, top[2][2], sum[2][2] = {};
     for (int i = 0; i < 4; i++) top[i / 2][i % 2] = -FLT_MAX;
-    for (int key = first; key < end; key += KEYS) {
+    for (int key = 0; key < end; key += KEYS) {
         await_tiles(); // k is here, and v is free
         load_tile<HS, KEYS>(v, qkv + block.v, stride, key, s.T);
-        const bool seen = key < row + 32 && (!DOCUMENTS || key + KEYS > row_first); // by one of the warp's queries
+        const bool seen = key < row + 32; // by one of the warp's queries
         float p[2][KEYS / 8][4] = {};
         if (seen) multiply_rows<HS, KEYS>(p, left, k);
         await_tiles(); // v is here, and k is free
@@ -232,7 +220,6 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
         for (int m = 0; m < 2; m++) {
             float factor[2];
             if (key + KEYS - 1 > row) mask_scores<KEYS, false>(p[m], row + m * 16, key);
-            if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(p[m], row + m * 16, key, positions, s.T);
             softmax_rows<KEYS>(p[m], factor, top[m], sum[m], s.scale);
             scale_rows<HS>(o[m], factor);
         }
@@ -277,7 +264,7 @@ __device__ __forceinline__ void row_products(float (&dot)[2][2], const floatX* r
 
 // dQ, and D for the next kernel. As in the forward pass a warp owns 32 queries. Keys and values come in a ring of two
 // steps of 8 KB tiles: one arrives while the other is used.
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_queries(floatX* __restrict__ dqkv, float* __restrict__ D, const floatX* __restrict__ dout,
                            const floatX* __restrict__ qkv, const floatX* __restrict__ out,
@@ -289,13 +276,6 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     const unsigned lane = threadIdx.x % 32, own = threadIdx.x / 32 * 32;
     const int row = block.first + (int)own;
     floatX *q = dynamic_shared<floatX>(), *d = q + QUERIES * ROW, *ring = d + QUERIES * ROW;
-    const int32_t* positions = positions_of(s, block);
-    int first = 0, row_first = 0, row_last = 0; // the first step; the first keys of the warp's first and last query
-    if (DOCUMENTS) {
-        first = first_key(positions, block.first, s.T) / KEYS;
-        row_first = first_key(positions, row, s.T);
-        row_last = first_key(positions, row + 31, s.T);
-    }
 
     load_tile<HS, QUERIES>(q, qkv + block.q, stride, block.first, s.T);
     load_tile<HS, QUERIES>(d, dout + block.out, s.NH * HS, block.first, s.T);
@@ -312,18 +292,17 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     }
 
     float dq[2][HS / 8][4] = {};
-    for (int step = first; step <= steps; step++) { // copies keys and values of this step, uses the former step's
+    for (int step = 0; step <= steps; step++) { // copies keys and values of this step, uses the former step's
         await_tiles();
         if (step < steps) {
             floatX* to = ring + step % 2 * 2 * KEYS * ROW;
             load_tile<HS, KEYS>(to, qkv + block.k, stride, step * KEYS, s.T);
             load_tile<HS, KEYS>(to + KEYS * ROW, qkv + block.v, stride, step * KEYS, s.T);
         }
-        if (step == first) continue;
+        if (step == 0) continue;
         for (int part = 0; part < KEYS; part += PART) {
             const int key = (step - 1) * KEYS + part;
             if (key >= row + 32) break; // seen by none of the warp's queries
-            if (DOCUMENTS && key + PART <= row_first) continue;
             const floatX *k = ring + ((step + 1) % 2 * 2 * KEYS + part) * ROW, *v = k + KEYS * ROW;
             float p[2][PART / 8][4] = {}, ds[2][PART / 8][4];
             multiply_rows<HS, PART>(p, left_q, k);
@@ -333,7 +312,6 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 #pragma unroll
             for (int m = 0; m < 2; m++) {
                 if (key + PART - 1 > row) mask_scores<PART, false>(p[m], row + m * 16, key);
-                if (DOCUMENTS && key < row_last) mask_documents<PART, false>(p[m], row + m * 16, key, positions, s.T);
             }
 #pragma unroll
             for (int i = 0; i < PART; i++) {
@@ -380,7 +358,7 @@ __device__ __forceinline__ void multiply_passed_on(float (&c)[2][QUERIES / 8][4]
 // dK and dV of 64 keys. Two warps share 32 keys, since both sums do not fit into one warp's registers: warp 0 or 1
 // makes S^T, P^T and dV, warp 2 or 3 dP^T, dS^T and dK. In between, the first passes P^T to the second, rounded. They
 // run the same code, as they make the same products: of K with Q and then dO, or of V with dO and then Q.
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __global__ static void __launch_bounds__(FLASH_THREADS, 2)
     flash_backward_keys(floatX* __restrict__ dqkv, const floatX* __restrict__ dout, const floatX* __restrict__ qkv,
                         const float* __restrict__ lse, const float* __restrict__ D, Attention s) {
@@ -395,8 +373,6 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
 
     load_tile<HS, KEYS>(k, qkv + block.k, stride, block.first, s.T);
     load_tile<HS, KEYS>(v, qkv + block.v, stride, block.first, s.T);
-    const int32_t* positions = positions_of(s, block);
-    const int end_query = DOCUMENTS ? unseen_from(positions, min(block.first + KEYS, s.T) - 1, s.T) : s.T;
     await_tiles();
     floatX* rows = (makes_dk ? v : k) + warp % 2 * 32 * ROW;
     const Left<HS> left = left_operand<HS>(rows);
@@ -425,11 +401,9 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
             }
             multiply_rows<HS, QUERIES>(c, left, makes_dk ? d : q);
             if (!makes_dk) {
-                const bool apart = DOCUMENTS && row < first_key(positions, before + QUERIES - 1, s.T);
 #pragma unroll
                 for (int m = 0; m < 2; m++) {
                     if (row + 31 > before) mask_scores<QUERIES, true>(c[m], row + m * 16, before);
-                    if (apart) mask_documents<QUERIES, true>(c[m], row + m * 16, before, positions, s.T);
                     exp_columns<QUERIES>(c[m], lse2, s.scale);
                 }
                 round_to_left<QUERIES>(a, c);
@@ -445,7 +419,7 @@ __global__ static void __launch_bounds__(FLASH_THREADS, 2)
         if (thread < 2 * QUERIES) stats[step % 2 * 2 * QUERIES + thread] = stat;
         before = query;
         query += QUERIES;
-        if (query >= end_query || !more) query = block.first, h++;
+        if (query >= s.T || !more) query = block.first, h++;
     }
     store_rows<HS>(dqkv + (makes_dk ? block.k : block.v), stride, row, s.T, sum, makes_dk ? s.scale * LN_2 : 1.0f,
                    rows);
@@ -560,7 +534,7 @@ static inline Attention attention_of(int B, int T, int NH, int NKV, int HS, bool
     if (HS > PLAIN_WIDEST) die("head size %d: attention on a GPU takes up to %d", HS, (int)PLAIN_WIDEST);
     const int64_t bytes = (int64_t)2 * T * HS * (int)sizeof(floatX) * (of_keys ? NH / NKV : 1);
     const int section = (int)min_i64(max_i64((16 << 20) / max_i64(bytes, 1), 1), (int64_t)B * NKV); // key/value heads
-    Attention s = {T, NH, NKV, HS, B * NKV, section, LOG2_E / sqrtf((float)HS), NULL};
+    Attention s = {T, NH, NKV, HS, B * NKV, section, LOG2_E / sqrtf((float)HS)};
     if (!of_keys) {
         s.heads = B * NH;
         s.section = section * (NH / NKV);
@@ -579,20 +553,17 @@ static inline Launch plain_launch(Attention s, int arrays) { // of PLAIN_ROWS ro
 template <int HS>
 static void flash_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
     const size_t shared = (FLASH_QUERIES + 2 * FLASH_KEYS) * flash_row<HS> * sizeof(floatX);
-    launch(flash_launch(s, FLASH_QUERIES, shared),
-           s.positions ? flash_forward_kernel<HS, true> : flash_forward_kernel<HS, false>, out, lse, qkv, s);
+    launch(flash_launch(s, FLASH_QUERIES, shared), flash_forward_kernel<HS>, out, lse, qkv, s);
 }
 template <int W>
 static void plain_forward(floatX* out, float* lse, const floatX* qkv, Attention s) {
     launch(plain_launch(s, 3), plain_forward_kernel<W>, out, lse, qkv, s);
 }
 
-// out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS). positions (B, T): of each token in its
-// document, or NULL.
-static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* positions, int B, int T,
-                                     int NH, int NKV, int HS) {
-    Attention s = attention_of(B, T, NH, NKV, HS, false);
-    s.positions = positions;
+// out (B*T, NH*HS) and lse (B, NH, T) from qkv (B*T, (NH + 2 NKV) * HS).
+static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, int B, int T, int NH, int NKV,
+                                     int HS) {
+    const Attention s = attention_of(B, T, NH, NKV, HS, false);
     const int family = attention_family(HS, can_pack(out, HS) && can_pack(qkv, HS));
     auto forward = HS <= 128 ? plain_forward<4> : plain_forward<8>;
     if (HS <= 64) forward = plain_forward<2>;
@@ -608,11 +579,10 @@ static void flash_backward(floatX* dqkv, float* D, const floatX* dout, const flo
                            const float* lse, Attention s, Attention k) {
     const size_t row = flash_row<HS> * sizeof(floatX), step = 4096 / HS;
     const size_t own = FLASH_KEYS * step * sizeof(floatX) + 4 * step * sizeof(float); // owners of keys: exchange, stats
-    launch(flash_launch(s, FLASH_QUERIES, (2 * FLASH_QUERIES + 4 * step) * row),
-           s.positions ? flash_backward_queries<HS, true> : flash_backward_queries<HS, false>, dqkv, D, dout, qkv, out,
-           lse, s);
-    launch(flash_launch(k, FLASH_KEYS, (2 * FLASH_KEYS + 4 * step) * row + own),
-           k.positions ? flash_backward_keys<HS, true> : flash_backward_keys<HS, false>, dqkv, dout, qkv, lse, D, k);
+    launch(flash_launch(s, FLASH_QUERIES, (2 * FLASH_QUERIES + 4 * step) * row), flash_backward_queries<HS>, dqkv, D,
+           dout, qkv, out, lse, s);
+    launch(flash_launch(k, FLASH_KEYS, (2 * FLASH_KEYS + 4 * step) * row + own), flash_backward_keys<HS>, dqkv, dout,
+           qkv, lse, D, k);
 }
 
 template <int W>
@@ -624,10 +594,8 @@ static void plain_backward(floatX* dqkv, float* D, const floatX* dout, const flo
 
 // dqkv, overwritten, from dout and the inputs and outputs of attention_forward.
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                      const float* lse, const int32_t* positions, int B, int T, int NH, int NKV,
-                                      int HS) {
-    Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
-    s.positions = k.positions = positions;
+                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
+    const Attention s = attention_of(B, T, NH, NKV, HS, false), k = attention_of(B, T, NH, NKV, HS, true);
     const bool packed = can_pack(dqkv, HS) && can_pack(dout, HS) && can_pack(qkv, HS) && can_pack(out, HS);
     const int family = attention_family(HS, packed);
     auto backward = HS <= 128 ? plain_backward<4> : plain_backward<8>;

@@ -26,14 +26,6 @@ more. Where an operand of a product is a pair of neighbours along k (attention_p
 of Q, K, V, dO for S and dP, and of P and dS for dV and dK; where k runs from row to row (the right factors of dV, dK,
 dQ and O; P for O, dS for dQ), two rows are joined (pair_rows).
 
-Documents. A sequence may be packed: the end of one document, whole documents, the beginning of the last. With
-`positions` (B, T), the position of every token in its own document, a query sees only its own document: the keys i -
-positions[i] <= j <= i. Along a sequence positions rise by 1 or restart at 0, so a query's first key is never before the
-former query's. Hence pairs of blocks without a common document are skipped, and the work falls with the length of
-documents; only blocks in which a document begins are masked. In a pair of blocks some queries may see no key at all:
-their softmax begins with m = -FLT_MAX, not -infinity, so that e^(s - m) is 0 and not NaN. positions = NULL: a sequence
-is one document.
-
 Generating text. A token's keys and values never change, since earlier tokens do not see later ones. So they are kept in
 a cache, and each new token needs one row of queries against it: O(T) work instead of O(T^2). Each key is then used once
 by each query head that reads it: the time is that of reading the cache, hence fewer key/value heads than query heads
@@ -57,11 +49,10 @@ typedef struct {
     int width;  // of a row in scratch: HS rounded up to whole vectors; in bf16 to whole tiles
     int depth;  // operands of it that are multiplied
     float scale;
-    const int32_t* positions; // (B, T), or NULL
 } AttShape;
 
-static inline AttShape attention_shape(const int32_t* positions, int B, int T, int NH, int NKV, int HS) {
-    AttShape s = {B, T, NH, NKV, HS, 0, 0, 0, 1.0f / sqrtf((float)HS), positions};
+static inline AttShape attention_shape(int B, int T, int NH, int NKV, int HS) {
+    AttShape s = {B, T, NH, NKV, HS, 0, 0, 0, 1.0f / sqrtf((float)HS)};
     s.blocks = (T + ATT_BLOCK - 1) / ATT_BLOCK;
     s.width = (int)round_up((size_t)HS, IN_WORDS ? (size_t)ATT_STEP : (size_t)ATT_LANES);
     s.depth = IN_WORDS ? s.width / ATT_PACK : (int)round_up((size_t)HS, ATT_TURN);
@@ -99,16 +90,6 @@ static inline Head mutable_head(floatX* array, const AttShape* s, int b, int hea
 // Rows in block `index` that are inside the sequence.
 static inline int block_rows(const AttShape* s, int index) {
     return s->T - index * ATT_BLOCK < ATT_BLOCK ? s->T - index * ATT_BLOCK : ATT_BLOCK;
-}
-
-// The first key that query t of sequence b sees.
-static inline int first_key(const AttShape* s, int b, int t) {
-    return s->positions ? t - s->positions[(int64_t)b * s->T + t] : 0;
-}
-
-// The first block of keys that any query of a block sees, which is its first query.
-static inline int first_key_block(const AttShape* s, int b, int index) {
-    return first_key(s, b, index * ATT_BLOCK) / ATT_BLOCK;
 }
 
 // A block of 64 rows in scratch, as operands of products whose k runs along rows, and from row to row.
@@ -212,17 +193,6 @@ static inline void mask_scores(float* scores) {
     }
 }
 
-// The same where the key is before the query's document, for blocks i of queries and j of keys of sequence b. The
-// queries that do not see a key are the last ones of the block.
-static inline void mask_documents(float* scores, const AttShape* s, int b, int i, int j) {
-    const int rows = block_rows(s, i), query = i * ATT_BLOCK, key = j * ATT_BLOCK;
-    if (first_key(s, b, query + rows - 1) <= key) return; // every query sees every key
-    for (int k = 0, t = 0; k < ATT_BLOCK; k++) {
-        while (t < rows && first_key(s, b, query + t) <= key + k) t++;
-        for (int unseen = t; unseen < rows; unseen++) scores[k * ATT_BLOCK + unseen] = -INFINITY;
-    }
-}
-
 // ---- Forward ----------------------------------------------------------------------------------------------------
 
 // Online softmax over the next block of keys: scores become e^(scale (s - max)), max and sum (ATT_BLOCK) are updated,
@@ -290,14 +260,12 @@ static inline size_t forward_scratch(ForwardScratch* f, float* memory, const Att
     return scratch.used;
 }
 
-// Block i of the queries of sequence b against block j of the keys.
-static inline void attention_forward_pair(const ForwardScratch* f, const QueryState* q, const AttShape* s, int b, int i,
-                                          int j) {
+// A block of queries against a block of keys.
+static inline void attention_forward_pair(const ForwardScratch* f, const QueryState* q, const AttShape* s,
+                                          bool diagonal) {
     const int width = s->width;
-    const bool diagonal = i == j;
     block_product(f->p.sums, ATT_BLOCK, (const AttOperand*)f->k, width / ATT_PACK, 1, q->q_t, ATT_BLOCK, ATT_BLOCK,
                   s->depth, false, diagonal ? UPPER_RESULT : WHOLE);
-    mask_documents(f->p.sums, s, b, i, j);
     softmax_block(f->p.sums, q->max, q->sum, f->factor, score_scale(s), diagonal);
     round_scores(&f->p, diagonal);
     pair_rows(&f->p.m, ATT_BLOCK);
@@ -322,12 +290,11 @@ static inline void attention_forward_task(floatX* out, float* lse, const floatX*
             q->sum[t] = 0.0f;
         }
     }
-    for (int j = first_key_block(s, b, first); j < end; j++) {
+    for (int j = 0; j < end; j++) {
         load_block(f->k, const_head(qkv, s, b, heads, kv), j, s, 1.0f);
         load_block(f->v.rows, const_head(qkv, s, b, heads, kv + s->NKV), j, s, 1.0f);
         pair_rows(&f->v, width);
-        for (int i = j > first ? j : first; i < end && first_key_block(s, b, i) <= j; i++)
-            attention_forward_pair(f, &f->state[i - first], s, b, i, j);
+        for (int i = j > first ? j : first; i < end; i++) attention_forward_pair(f, &f->state[i - first], s, i == j);
     }
     for (int i = first; i < end; i++) {
         const QueryState* q = &f->state[i - first];
@@ -342,11 +309,11 @@ static inline void attention_forward_task(floatX* out, float* lse, const floatX*
 }
 
 // out (B*T, NH*HS) and lse (B, NH, T), log sum_j e^S_ij, from qkv (B*T, (NH + 2 NKV) * HS): in each row the query
-// heads, the key heads, the value heads. positions (B, T): of each token in its document, or NULL: in its sequence. B,
-// T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of memory.
-static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, const int32_t* positions, int B, int T,
-                                     int NH, int NKV, int HS) {
-    const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
+// heads, the key heads, the value heads. B, T, NH, NKV, HS >= 1, NH a multiple of NKV. Ends the program when out of
+// memory.
+static inline void attention_forward(floatX* out, float* lse, const floatX* qkv, int B, int T, int NH, int NKV,
+                                     int HS) {
+    const AttShape s = attention_shape(B, T, NH, NKV, HS);
     const int64_t heads = (int64_t)B * NH, parts = (s.blocks + ATT_TASK_BLOCKS - 1) / ATT_TASK_BLOCKS;
     attention_choose_unit();
 #pragma omp parallel
@@ -447,7 +414,6 @@ static inline void attention_backward_pair(const BackwardScratch* f, const AttSh
     block_product(f->p.sums, n, (const AttOperand*)k.rows, row, 1, f->q_t, n, n, s->depth, false, result);
     block_product(f->ds.sums, n, (const AttOperand*)(f->v + at), row, 1, f->dout_t, n, n, s->depth, false, result);
     if (diagonal) mask_scores(f->p.sums);
-    mask_documents(f->p.sums, s, task->b, query, key);
     const float scale = score_scale(s);
     for (int j = 0; j < n; j++) {
         float *RESTRICT p = f->p.sums + j * n, *RESTRICT ds = f->ds.sums + j * n;
@@ -488,12 +454,9 @@ static inline void attention_backward_task(const BackwardArrays* x, const AttSha
     }
     for (int h = task->head; h < task->head_end; h++) {
         for (int i = task->query; i < task->query_end; i++) {
-            const int first = first_key_block(s, task->b, i);
-            if (first >= task->key_end) break; // later queries do not see these keys either
             load_query_block(f, x, s, task->b, h, i);
             memset(f->dq, 0, sizeof(float) * block);
-            for (int j = task->key > first ? task->key : first; j < task->key_end && j <= i; j++)
-                attention_backward_pair(f, s, task, i, j);
+            for (int j = task->key; j < task->key_end && j <= i; j++) attention_backward_pair(f, s, task, i, j);
             if (task->want_dq) store_block(mutable_head(x->dqkv, s, task->b, heads, h), i, f->dq, s, s->scale);
         }
     }
@@ -537,9 +500,8 @@ static inline BackwardTask backward_task(const AttShape* s, bool whole, int64_t 
 // dqkv, overwritten, from dout and the inputs and outputs of attention_forward. Shapes and conditions as there;
 // gradients have their arrays' shapes. Ends the program when out of memory.
 static inline void attention_backward(floatX* dqkv, const floatX* dout, const floatX* qkv, const floatX* out,
-                                      const float* lse, const int32_t* positions, int B, int T, int NH, int NKV,
-                                      int HS) {
-    const AttShape s = attention_shape(positions, B, T, NH, NKV, HS);
+                                      const float* lse, int B, int T, int NH, int NKV, int HS) {
+    const AttShape s = attention_shape(B, T, NH, NKV, HS);
     const BackwardArrays x = {dqkv, dout, qkv, out, lse};
     const bool whole = whole_heads(&s, openmp_threads());
     attention_choose_unit();

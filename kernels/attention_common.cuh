@@ -1,7 +1,7 @@
 /*
 attention_common.cuh: common parts of the attention kernels that multiply by mma.sync (attention.cuh) or by wgmma
-(attention_hopper.cuh): the rows and heads of a block, the keys that a query sees in its document, and the work on
-scores in registers: masks, online softmax, rounding.
+(attention_hopper.cuh): the rows and heads of a block, and the work on scores in registers: mask, online softmax,
+rounding.
 
 Both kinds of tensor core instructions have the same layout of a matrix in registers. 16 rows belong to a warp, c[N /
 8][4] in every lane: of columns 8 n .. 8 n + 7 lane 4 g + t has columns 2t and 2t + 1, of row g in c[n][0], c[n][1], and
@@ -17,10 +17,9 @@ static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 
 typedef struct {
     int T, NH, NKV, HS;
-    int heads;                // of all sequences: query heads, or key/value heads for the kernels that own keys
-    int section;              // heads whose blocks run at about the same time
-    float scale;              // log2 e / sqrt(HS)
-    const int32_t* positions; // (B, T): of each token in its document; NULL: a sequence is one document
+    int heads;   // of all sequences: query heads, or key/value heads for the kernels that own keys
+    int section; // heads whose blocks run at about the same time
+    float scale; // log2 e / sqrt(HS)
 } Attention;
 
 typedef struct {
@@ -40,30 +39,6 @@ __device__ __forceinline__ Block block_of(Attention s, int tile, int number) {
     const int64_t k = q + (int64_t)(s.NH + h / group - h) * s.HS, v = k + (int64_t)s.NKV * s.HS;
     const Block block = {i * tile, h, b, q, k, v, (row * s.NH + h) * s.HS, row * s.NH + (int64_t)h * s.T};
     return block;
-}
-
-// The positions of a block's sequence. Unsigned: a product of 32 bits each takes fewer registers.
-__device__ __forceinline__ const int32_t* positions_of(Attention s, Block block) {
-    return s.positions ? s.positions + (uint64_t)(unsigned)block.b * (unsigned)s.T : NULL;
-}
-
-// The first key that query t of a sequence sees; beyond the sequence, the last query's.
-__device__ __forceinline__ int first_key(const int32_t* __restrict__ positions, int t, int T) {
-    const int query = min(t, T - 1);
-    return query - positions[query];
-}
-
-// The first query after `key` that does not see it, as it belongs to a later document.
-__device__ __forceinline__ int unseen_from(const int32_t* __restrict__ positions, int key, int T) {
-    int low = key, high = T; // low sees it
-    while (high - low > 1) {
-        const int middle = low + (high - low) / 2;
-        if (first_key(positions, middle, T) <= key)
-            low = middle;
-        else
-            high = middle;
-    }
-    return high;
 }
 
 // ---- 16 rows of a matrix in a warp's registers ------------------------------------------------------------------
@@ -101,19 +76,6 @@ __device__ __forceinline__ void mask_scores(float (&c)[N / 8][4], int row, int c
     }
 }
 
-// The same where keys are before their query's document. positions: of the sequence
-template <int N, bool ROWS_ARE_KEYS>
-__device__ __forceinline__ void mask_documents(float (&c)[N / 8][4], int row, int column,
-                                               const int32_t* __restrict__ positions, int T) {
-    row += (int)(threadIdx.x % 32 / 4);
-    column += (int)(threadIdx.x % 4 * 2);
-#pragma unroll
-    for (int i = 0; i < N / 2; i++) {
-        const int n = i / 4, e = i % 4, y = row + e / 2 * 8, x = column + n * 8 + e % 2;
-        if ((ROWS_ARE_KEYS ? y : x) < first_key(positions, ROWS_ARE_KEYS ? x : y, T)) c[n][e] = -INFINITY;
-    }
-}
-
 // The sum over the 4 lanes that share a row.
 __device__ __forceinline__ float quad_sum(float v) {
     v += __shfl_xor_sync(0xffffffffu, v, 1);
@@ -125,8 +87,8 @@ __device__ __forceinline__ float quad_max(float v) {
 }
 
 // Scores s of the next KEYS keys become P, not yet divided by the sum of its row. top: the largest score of each row so
-// far, -FLT_MAX where there was none, so that e^(s - top) is 0 and not NaN for keys that are masked; sum: of this
-// lane's columns. It is scaled to the new top by `factor`, by which the caller has to scale P V.
+// far, -FLT_MAX where there was none; sum: of this lane's columns. It is scaled to the new top by `factor`, by which
+// the caller has to scale P V.
 template <int KEYS>
 __device__ __forceinline__ void softmax_rows(float (&s)[KEYS / 8][4], float (&factor)[2], float (&top)[2],
                                              float (&sum)[2], float scale) {

@@ -33,9 +33,6 @@ that would be (T / 128 + 1) / 2 float arrays as large as Q, written and read: 1.
     keys       own K and V: S^T = K Q^T and dP^T = V dO^T, of 64 queries at a time, since registers also hold dK and dV.
                P^T and dS^T are left operands of dV += P^T dO and dK += dS^T Q. lse and D belong to columns here: two
                more warps of the first warpgroup put them beside the tiles
-
-Documents are as in attention.cuh: a piece begins with the tile of keys in which the document of its first query begins,
-or ends with the last query that sees any of its keys.
 */
 #pragma once
 
@@ -233,7 +230,7 @@ __device__ __forceinline__ void load_tile(TileRing<SLOTS>& ring, floatX (&tiles)
 }
 
 // Loads Q of each piece, and K_n; K_n-1, V_n; ... K_0, V_1; V_0 of its n + 1 tiles of keys.
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __device__ __forceinline__ void forward_copies(ForwardShared<HS>& shared, const TensorMap& qkv, Attention s,
                                                Pieces pieces) {
     auto& ring = shared.ring;
@@ -241,19 +238,18 @@ __device__ __forceinline__ void forward_copies(ForwardShared<HS>& shared, const 
     for (; (piece = next_piece(pieces)) < pieces.count; round++) {
         const Block block = block_of<false>(s, PIECE, piece);
         const Columns at = columns_of(s, block);
-        const int first = DOCUMENTS ? first_key(positions_of(s, block), block.first, s.T) / PIECE * PIECE : 0;
         ring.give(piece, round);
         ring.own_full.arrive_expect(sizeof shared.q);
         load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
-        for (int key = block.first; key >= first - PIECE; key -= PIECE) {
-            if (key >= first) load_tile<HS>(ring, shared.tiles, n++, qkv, at.k, key, at.batch);
+        for (int key = block.first; key >= -PIECE; key -= PIECE) {
+            if (key >= 0) load_tile<HS>(ring, shared.tiles, n++, qkv, at.k, key, at.batch);
             if (key < block.first) load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key + PIECE, at.batch);
         }
     }
     ring.give(piece, round); // no more
 }
 
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, const TensorMap& out,
                                                  float* __restrict__ lse, Attention s, Pieces pieces, int part) {
     constexpr int KEYS = PIECE, SLOTS = ForwardShared<HS>::SLOTS;
@@ -263,12 +259,6 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
         const Block block = block_of<false>(s, PIECE, piece);
         const int row = block.first + part * PART + (int)threadIdx.x / 32 % 4 * 16; // of the warp
-        const int32_t* positions = positions_of(s, block);
-        int first = 0, row_last = 0; // the last tile of keys; the first key of the warp's last query
-        if (DOCUMENTS) {
-            first = first_key(positions, block.first, s.T) / KEYS * KEYS;
-            row_last = first_key(positions, row + 15, s.T);
-        }
         float o[HS / 2] = {}, p[KEYS / 2], top[2] = {-FLT_MAX, -FLT_MAX}, sum[2] = {}, factor[2];
         unsigned a[KEYS / 16][4];
 
@@ -279,11 +269,9 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
         warpgroup_wait<0>(p);
         ring.release(n++);
         mask_scores<KEYS, false>(by_columns(p), row, block.first);
-        if (DOCUMENTS && block.first < row_last)
-            mask_documents<KEYS, false>(by_columns(p), row, block.first, positions, s.T);
         softmax_rows<KEYS>(by_columns(p), factor, top, sum, s.scale);
         round_all<KEYS>(a, p);
-        for (int key = block.first - KEYS; key >= first; key -= KEYS) {
+        for (int key = block.first - KEYS; key >= 0; key -= KEYS) {
             ring.await_tile(n);
             barrier_sync(TURN + part, 256);
             warpgroup_fence(p);
@@ -294,7 +282,6 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
             barrier_arrive(TURN + 1 - part, 256);
             warpgroup_wait<1>(p);
             ring.release(n++);
-            if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(by_columns(p), row, key, positions, s.T);
             softmax_rows<KEYS>(by_columns(p), factor, top, sum, s.scale);
             finish_before_wait(sum);
             warpgroup_wait<0>(o, a);
@@ -324,7 +311,7 @@ __device__ __forceinline__ void forward_products(ForwardShared<HS>& shared, cons
     tensor_store_wait_read<0>();
 }
 
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_forward_kernel(const __grid_constant__ TensorMap qkv, const __grid_constant__ TensorMap out,
                           float* __restrict__ lse, Attention s, Pieces pieces) {
@@ -333,17 +320,17 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     const int role = warp_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<COPY_REGISTERS>();
-        if (threadIdx.x == 0) forward_copies<HS, DOCUMENTS>(shared, qkv, s, pieces);
+        if (threadIdx.x == 0) forward_copies<HS>(shared, qkv, s, pieces);
     } else {
         registers_claim<COMPUTE_REGISTERS>();
-        forward_products<HS, DOCUMENTS>(shared, out, lse, s, pieces, role - 1);
+        forward_products<HS>(shared, out, lse, s, pieces, role - 1);
     }
 }
 
 // ---- Backward, by queries: dQ, and D for the keys ---------------------------------------------------------------
 
 // Loads Q and dO of each piece, and K and V of its tiles of keys.
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
                                                Attention s, Pieces pieces) {
     auto& ring = shared.ring;
@@ -351,12 +338,11 @@ __device__ __forceinline__ void queries_copies(QueriesShared<HS>& shared, const 
     for (; (piece = next_piece(pieces)) < pieces.count; round++) {
         const Block block = block_of<false>(s, PIECE, piece);
         const Columns at = columns_of(s, block);
-        const int first = DOCUMENTS ? first_key(positions_of(s, block), block.first, s.T) / PIECE * PIECE : 0;
         ring.give(piece, round);
         ring.own_full.arrive_expect(2 * sizeof shared.q);
         load_head<HS, PIECE>(shared.q, qkv, at.q, block.first, at.batch, ring.own_full);
         load_head<HS, PIECE>(shared.dout, dout, at.q, block.first, at.batch, ring.own_full);
-        for (int key = block.first; key >= first; key -= PIECE) {
+        for (int key = block.first; key >= 0; key -= PIECE) {
             load_tile<HS>(ring, shared.tiles, n++, qkv, at.k, key, at.batch);
             load_tile<HS>(ring, shared.tiles, n++, qkv, at.v, key, at.batch);
         }
@@ -382,7 +368,7 @@ __device__ __forceinline__ void row_products(float (&dot)[2], const floatX* __re
     }
 }
 
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, const TensorMap& dqkv,
                                                  float* __restrict__ D, const floatX* __restrict__ dout,
                                                  const floatX* __restrict__ out, const float* __restrict__ lse,
@@ -393,13 +379,7 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
         const Block block = block_of<false>(s, PIECE, piece);
         const int row = block.first + part * PART + (int)threadIdx.x / 32 % 4 * 16; // of the warp
-        const int32_t* positions = positions_of(s, block);
-        int first = 0, row_last = 0; // the last tile of keys; the first key of the warp's last query
-        if (DOCUMENTS) {
-            first = first_key(positions, block.first, s.T) / KEYS * KEYS;
-            row_last = first_key(positions, row + 15, s.T);
-        }
-        float dq[HS / 2] = {}, dot[2], lse2[2]; // D, lse * log2 e
+        float dq[HS / 2] = {}, dot[2], lse2[2];                                     // D, lse * log2 e
         unsigned a[KEYS / 16][4];
         row_products<HS>(dot, dout + block.out, out + block.out, s.NH * HS, row, s.T);
 #pragma unroll
@@ -409,7 +389,7 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
             lse2[r] = LOG2_E * lse[block.stats + min(t, s.T - 1)];
         }
         ring.own_full.wait(round % 2);
-        for (int key = block.first; key >= first; key -= KEYS, n += 2) {
+        for (int key = block.first; key >= 0; key -= KEYS, n += 2) {
             const floatX *k = shared.tiles[n % SLOTS], *v = shared.tiles[(n + 1) % SLOTS];
             float p[KEYS / 2], ds[KEYS / 2]; // in here, so that nothing of the last step is kept
             ring.await_tile(n);
@@ -425,7 +405,6 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
                 __syncwarp(); // for the compiler: a branch around these instructions, not a condition in each
                 mask_scores<KEYS, false>(by_columns(p), row, key);
             }
-            if (DOCUMENTS && key < row_last) mask_documents<KEYS, false>(by_columns(p), row, key, positions, s.T);
 #pragma unroll
             for (int i = 0; i < KEYS / 2; i++) p[i] = exp2_fast(p[i] * s.scale - lse2[i / 2 % 2]);
             finish_before_wait(p);
@@ -448,7 +427,7 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
     tensor_store_wait_read<0>();
 }
 
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_backward_queries(const __grid_constant__ TensorMap dqkv_map, const __grid_constant__ TensorMap dout_map,
                             const __grid_constant__ TensorMap qkv_map, float* __restrict__ D,
@@ -459,23 +438,17 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     const int role = warp_uniform((int)threadIdx.x / 128);
     if (role == 0) {
         registers_release<COPY_REGISTERS>();
-        if (threadIdx.x == 0) queries_copies<HS, DOCUMENTS>(shared, qkv_map, dout_map, s, pieces);
+        if (threadIdx.x == 0) queries_copies<HS>(shared, qkv_map, dout_map, s, pieces);
     } else {
         registers_claim<COMPUTE_REGISTERS>();
-        queries_products<HS, DOCUMENTS>(shared, dqkv_map, D, dout, out, lse, s, pieces, role - 1);
+        queries_products<HS>(shared, dqkv_map, D, dout, out, lse, s, pieces, role - 1);
     }
 }
 
 // ---- Backward, by keys: dK and dV -------------------------------------------------------------------------------
 
-// The first query after a piece's keys that sees none of them.
-template <bool DOCUMENTS>
-__device__ __forceinline__ int end_of_queries(Attention s, Block block) {
-    return DOCUMENTS ? unseen_from(positions_of(s, block), min(block.first + PIECE, s.T) - 1, s.T) : s.T;
-}
-
 // Loads K and V of each piece, and Q and dO of its queries, 64 at a time, head by head of the group.
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const TensorMap& qkv, const TensorMap& dout,
                                             Attention s, Pieces pieces) {
     constexpr int SLOTS = KeysShared<HS>::SLOTS;
@@ -483,7 +456,6 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
     int round = 0, n = 0, piece;
     for (; (piece = next_piece(pieces)) < pieces.count; round++) {
         const Block block = block_of<true>(s, PIECE, piece);
-        const int end = end_of_queries<DOCUMENTS>(s, block);
         const Columns at = columns_of(s, block);
         ring.give(piece, round);
         ring.own_full.arrive_expect(2 * sizeof shared.k);
@@ -491,7 +463,7 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
         load_head<HS, PIECE>(shared.v, qkv, at.v, block.first, at.batch, ring.own_full);
         const int columns = s.NH / s.NKV * HS; // of the group's heads
         for (int column = at.q; column < at.q + columns; column += HS) {
-            for (int query = block.first; query < end; query += PART, n++) {
+            for (int query = block.first; query < s.T; query += PART, n++) {
                 auto& tile = shared.tiles[n % SLOTS];
                 Barrier& full = ring.full[n % SLOTS];
                 ring.await_room(n);
@@ -506,17 +478,16 @@ __device__ __forceinline__ void keys_copies(KeysShared<HS>& shared, const Tensor
 
 // Loads lse * log2 e, or D, of these queries, by a warp each. Queries beyond the sequence, whose dO is zero, add
 // nothing to dK and dV as long as p is finite.
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring,
                                            float (&stats)[KeysShared<HS>::SLOTS][PART],
                                            const float* __restrict__ numbers, float scale, Attention s, Pieces pieces) {
     constexpr int SLOTS = KeysShared<HS>::SLOTS;
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
         const Block block = block_of<true>(s, PIECE, piece);
-        const int end = end_of_queries<DOCUMENTS>(s, block);
         const float* head = numbers + block.stats;
         for (int h = 0; h < s.NH / s.NKV; h++, head += s.T) {
-            for (int query = block.first; query < end; query += PART, n++) {
+            for (int query = block.first; query < s.T; query += PART, n++) {
                 ring.await_room(n);
 #pragma unroll 1
                 for (int i = (int)threadIdx.x % 32; i < PART; i += 32)
@@ -533,7 +504,7 @@ __device__ __forceinline__ float p_of(const unsigned (&a)[K][4], int i) {
     return (float)pair_of_bits(a[i / 8][i % 8 / 2])[i % 2];
 }
 
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const TensorMap& dqkv, Attention s, Pieces pieces,
                                               int part) {
     constexpr int QUERIES = PART, SLOTS = KeysShared<HS>::SLOTS;
@@ -542,14 +513,12 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
     for (int round = 0, n = 0, piece; (piece = ring.await_piece(round)) < pieces.count; round++) {
         const Block block = block_of<true>(s, PIECE, piece);
         const int own = block.first + part * PART, row = own + (int)threadIdx.x / 32 % 4 * 16; // of the warp
-        const int32_t* positions = positions_of(s, block);
-        const int end = end_of_queries<DOCUMENTS>(s, block);
         float dk[HS / 2] = {}, dv[HS / 2] = {};
         unsigned a[QUERIES / 16][4], b[QUERIES / 16][4]; // P^T and dS^T
         int used = -1;                                   // the tile of the dV and dK in flight
         ring.own_full.wait(round % 2);
         for (int h = 0; h < s.NH / s.NKV; h++) {
-            for (int query = block.first; query < end; query += QUERIES, n++) {
+            for (int query = block.first; query < s.T; query += QUERIES, n++) {
                 ring.await_tile(n);
                 if (query < own) { // all of these are before the keys
                     ring.release(n);
@@ -569,8 +538,6 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
                     __syncwarp(); // as in queries_products
                     mask_scores<QUERIES, true>(by_columns(p), row, query);
                 }
-                if (DOCUMENTS && row < first_key(positions, query + QUERIES - 1, s.T))
-                    mask_documents<QUERIES, true>(by_columns(p), row, query, positions, s.T);
                 exp_columns<QUERIES>(by_columns(p), shared.lse2[n % SLOTS], s.scale);
                 round_all<QUERIES>(a, p);
                 warpgroup_fence(dv, a);
@@ -600,7 +567,7 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
     tensor_store_wait_read<0>();
 }
 
-template <int HS, bool DOCUMENTS>
+template <int HS>
 __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
     hopper_backward_keys(const __grid_constant__ TensorMap dqkv_map, const __grid_constant__ TensorMap dout_map,
                          const __grid_constant__ TensorMap qkv_map, const float* __restrict__ lse,
@@ -612,12 +579,12 @@ __global__ static void __launch_bounds__(HOPPER_THREADS, 1)
         registers_release<KEYS_COPY_REGISTERS>();
         const int warp = warp_uniform((int)threadIdx.x / 32);
         if (warp == 1 || warp == 2)
-            keys_stats<HS, DOCUMENTS>(shared.ring, warp == 1 ? shared.lse2 : shared.D, warp == 1 ? lse : D,
-                                      warp == 1 ? LOG2_E : 1.0f, s, pieces);
-        if (threadIdx.x == 0) keys_copies<HS, DOCUMENTS>(shared, qkv_map, dout_map, s, pieces);
+            keys_stats<HS>(shared.ring, warp == 1 ? shared.lse2 : shared.D, warp == 1 ? lse : D,
+                           warp == 1 ? LOG2_E : 1.0f, s, pieces);
+        if (threadIdx.x == 0) keys_copies<HS>(shared, qkv_map, dout_map, s, pieces);
     } else {
         registers_claim<KEYS_COMPUTE_REGISTERS>();
-        keys_products<HS, DOCUMENTS>(shared, dqkv_map, s, pieces, role - 1);
+        keys_products<HS>(shared, dqkv_map, s, pieces, role - 1);
     }
 }
 
@@ -669,8 +636,7 @@ static void hopper_forward(floatX* out, float* lse, const floatX* qkv, Attention
     const Pieces pieces = pieces_of(s);
     if (pieces.count == 0) return;
     const TensorMap from = sequences_map(qkv, s, B, (s.NH + 2 * s.NKV) * HS), to = sequences_map(out, s, B, s.NH * HS);
-    launch(hopper_launch(pieces, sizeof(ForwardShared<HS>)),
-           s.positions ? hopper_forward_kernel<HS, true> : hopper_forward_kernel<HS, false>, from, to, lse, s, pieces);
+    launch(hopper_launch(pieces, sizeof(ForwardShared<HS>)), hopper_forward_kernel<HS>, from, to, lse, s, pieces);
 }
 
 template <int HS>
@@ -681,10 +647,8 @@ static void hopper_backward(floatX* dqkv, float* D, const floatX* dout, const fl
     if (of_queries.count == 0) return;
     const TensorMap from = sequences_map(qkv, s, B, columns), given = sequences_map(dout, s, B, s.NH * HS);
     const TensorMap to = sequences_map(dqkv, s, B, columns);
-    launch(hopper_launch(of_queries, sizeof(QueriesShared<HS>)),
-           s.positions ? hopper_backward_queries<HS, true> : hopper_backward_queries<HS, false>, to, given, from, D,
-           dout, out, lse, s, of_queries);
-    launch(hopper_launch(of_keys, sizeof(KeysShared<HS>)),
-           k.positions ? hopper_backward_keys<HS, true> : hopper_backward_keys<HS, false>, to, given, from, lse, D, k,
+    launch(hopper_launch(of_queries, sizeof(QueriesShared<HS>)), hopper_backward_queries<HS>, to, given, from, D, dout,
+           out, lse, s, of_queries);
+    launch(hopper_launch(of_keys, sizeof(KeysShared<HS>)), hopper_backward_keys<HS>, to, given, from, lse, D, k,
            of_keys);
 }

@@ -84,23 +84,16 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, row = block.first + warp * 4;
     float *q = dynamic_shared<float>(), *k = q + size, *v = k + size, *exchange = v + size + warp * 128;
     float o[4][W] = {}, top[4], sum[4] = {}, p[4];
-    const int32_t* positions = positions_of(s, block);
-    int first[4] = {}; // the first key of each query
-    for (int r = 0; r < 4; r++) {
-        top[r] = -FLT_MAX; // see softmax_tile
-        if (s.positions) first[r] = first_key(positions, row + r, T);
-    }
+    for (int r = 0; r < 4; r++) top[r] = -FLT_MAX; // see softmax_rows
     plain_load(q, qkv + block.q, stride, block.first, T, HS);
-    int key = s.positions ? first_key(positions, block.first, T) / PLAIN_ROWS * PLAIN_ROWS : 0;
-    for (; key <= block.first; key += PLAIN_ROWS) {
+    for (int key = 0; key <= block.first; key += PLAIN_ROWS) {
         __syncthreads();
         plain_load(k, qkv + block.k, stride, key, T, HS);
         plain_load(v, qkv + block.v, stride, key, T, HS);
         __syncthreads();
         plain_dots(p, q + warp * 4 * plain_row(HS), k + lane * plain_row(HS), HS);
         for (int r = 0; r < 4; r++) {
-            const bool seen = first[r] <= key + lane && key + lane <= row + r;
-            const float score = seen ? p[r] * s.scale : -INFINITY;
+            const float score = key + lane <= row + r ? p[r] * s.scale : -INFINITY;
             const float largest = fmaxf(top[r], warp_max(score)), factor = exp2f(top[r] - largest);
             top[r] = largest;
             p[r] = exp2f(score - largest);
@@ -131,14 +124,7 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
     float *b2 = b1 + PLAIN_ROWS * step, *exchange = b2 + PLAIN_ROWS * step + own * 32;
     float sum1[4][W] = {}, sum2[4][W] = {}, p[4], ds[4];
     float dot[4], lse2[4]; // D and lse * log2 e of 4 queries; KEYS: of this lane's
-    int first[4] = {};     // and their first keys
-    const int32_t* positions = positions_of(s, block);
-    int begin = KEYS ? block.first : 0, end = KEYS ? T : block.first + PLAIN_ROWS; // of the others
-    if (KEYS && s.positions) end = unseen_from(positions, min(block.first + PLAIN_ROWS, T) - 1, T);
-    if (!KEYS && s.positions) {
-        begin = first_key(positions, block.first, T) / PLAIN_ROWS * PLAIN_ROWS;
-        for (int r = 0; r < 4; r++) first[r] = first_key(positions, row + r, T);
-    }
+    const int begin = KEYS ? block.first : 0, end = KEYS ? T : block.first + PLAIN_ROWS; // of the others
     plain_load(a1, qkv + (KEYS ? block.k : block.q), stride, block.first, T, HS);
     plain_load(a2, KEYS ? qkv + block.v : dout + block.out, KEYS ? stride : out_stride, block.first, T, HS);
     if (!KEYS) plain_load(b2, out + block.out, out_stride, block.first, T, HS);
@@ -161,15 +147,13 @@ __global__ static void __launch_bounds__(PLAIN_THREADS, W == 8 ? 1 : 2)
                 const int64_t at = block.stats + (int64_t)h * T + min(from + lane, T - 1);
                 dot[r] = D[at];
                 lse2[r] = LOG2_E * lse[at];
-                if (s.positions) first[r] = first_key(positions, from + lane, T);
             }
             __syncthreads();
             plain_dots(p, a1 + own * step, b1 + lane * step, HS);
             plain_dots(ds, a2 + own * step, b2 + lane * step, HS);
             for (int r = 0; r < 4; r++) {
                 const int other = from + lane;
-                const bool seen =
-                    KEYS ? first[r] <= row + r && row + r <= other && other < T : first[r] <= other && other <= row + r;
+                const bool seen = KEYS ? row + r <= other && other < T : other <= row + r;
                 p[r] = seen ? exp2f(p[r] * s.scale - lse2[r]) : 0.0f;
                 ds[r] = p[r] * (ds[r] - dot[r]);
             }

@@ -49,24 +49,21 @@ static inline void embedding_forward(floatX* out, const int32_t* tokens, const f
 
 template <int W>
 __global__ static void __launch_bounds__(256)
-    position_forward_kernel(floatX* __restrict__ out, const floatX* __restrict__ wpe,
-                            const int32_t* __restrict__ positions, int64_t first_row, int64_t n, int T, int C) {
+    position_forward_kernel(floatX* __restrict__ out, const floatX* __restrict__ wpe, int64_t first_row, int64_t n,
+                            int T, int C) {
     const int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * W;
     if (i >= n) return;
     Packed<floatX, W> v = load<W>(out + i);
-    const int64_t row = first_row + i / C, position = positions ? positions[row] : row % T;
-    const Packed<floatX, W> w = load<W>(wpe + position * C + i % C);
+    const Packed<floatX, W> w = load<W>(wpe + (first_row + i / C) % T * C + i % C);
     for (int k = 0; k < W; k++) v[k] = (floatX)((float)v[k] + (float)w[k]);
     store(out + i, v);
 }
 
-static inline void position_forward(floatX* out, const floatX* wpe, const int32_t* positions, int64_t first_row, int N,
-                                    int T, int C) {
+static inline void position_forward(floatX* out, const floatX* wpe, int64_t first_row, int N, int T, int C) {
     const bool packed = can_pack(out, C) && can_pack(wpe, C);
     const int64_t n = (int64_t)N * C;
     launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),
-           packed ? position_forward_kernel<widest<floatX>> : position_forward_kernel<1>, out, wpe, positions,
-           first_row, n, T, C);
+           packed ? position_forward_kernel<widest<floatX>> : position_forward_kernel<1>, out, wpe, first_row, n, T, C);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
@@ -209,14 +206,8 @@ __global__ static void __launch_bounds__(256)
 }
 
 // dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T: rows first,
-// first + T, ... of dout share one. With positions[n] the sum is embedding_backward with positions as tokens and dwpe
-// as table.
-static inline void position_backward(float* dwpe, const floatX* dout, const int32_t* positions, int64_t first_row,
-                                     int N, int T, int C) {
-    if (positions) {
-        embedding_backward(dwpe, dout, positions + first_row, N, C, 0, T);
-        return;
-    }
+// first + T, ... of dout share one.
+static inline void position_backward(float* dwpe, const floatX* dout, int64_t first_row, int N, int T, int C) {
     const int W = widest<floatX>;
     const bool packed = can_pack(dout, C) && C % W == 0 && (uintptr_t)dwpe % (W * sizeof(float)) == 0;
     const int64_t elements = min_i64(N, T) * C;

@@ -16,10 +16,6 @@ only rows first_row .. first_row + N - 1 of the B T rows of out. So positions ar
 and end inside a sequence; the whole is first_row = 0, N = B T. Each rank's dwpe has the terms of its own rows, and the
 sum over the ranks is the gradient.
 
-Where sequences are packed from documents (attention.h) `positions` (B T) has the position of every token in its own
-document. Then any row may be at any position: forward looks it up, and the gradient is that of an embedding whose
-tokens are positions.
-
 The backward pass adds to dwte and dwpe in the order of n, each element by one thread. So the sums do not depend on the
 number of threads, nor on how a batch is cut into micro-batches.
 */
@@ -42,14 +38,13 @@ static inline void embedding_forward(floatX* RESTRICT out, const int32_t* tokens
     }
 }
 
-// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T, or,
-// where that is not NULL, at positions[n] < T.
-static inline void position_forward(floatX* RESTRICT out, const floatX* RESTRICT wpe, const int32_t* positions,
-                                    int64_t first_row, int N, int T, int C) {
+// out (N, C) += rows of wpe (T, C). Row i of out is row n = first_row + i of the B T rows, at position n mod T.
+static inline void position_forward(floatX* RESTRICT out, const floatX* RESTRICT wpe, int64_t first_row, int N, int T,
+                                    int C) {
 #pragma omp parallel for schedule(static)
     for (int i = 0; i < N; i++) {
         floatX* o = out + (int64_t)i * C;
-        const floatX* w = wpe + (positions ? positions[first_row + i] : (first_row + i) % T) * C;
+        const floatX* w = wpe + (first_row + i) % T * C;
 #pragma omp simd
         for (int c = 0; c < C; c++) o[c] = to_floatX(to_float(o[c]) + to_float(w[c]));
     }
@@ -73,14 +68,10 @@ static inline void embedding_backward(float* RESTRICT dwte, const floatX* RESTRI
     }
 }
 
-// dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T or
-// positions[n]. Threads own positions: rows first, first + T, ... of dout share one.
-static inline void position_backward(float* RESTRICT dwpe, const floatX* RESTRICT dout, const int32_t* positions,
-                                     int64_t first_row, int N, int T, int C) {
-    if (positions) {
-        embedding_backward(dwpe, dout, positions + first_row, N, C, 0, T);
-        return;
-    }
+// dwpe (T, C) += dout (N, C), whose row i is row n = first_row + i of the B T rows, at position n mod T.
+// Threads own positions: rows first, first + T, ... of dout share one.
+static inline void position_backward(float* RESTRICT dwpe, const floatX* RESTRICT dout, int64_t first_row, int N, int T,
+                                     int C) {
     const int owned = N < T ? N : T;
 #pragma omp parallel for schedule(static)
     for (int first = 0; first < owned; first++) {

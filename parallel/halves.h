@@ -40,7 +40,6 @@ static inline void activations_half(Activations* half, const Stage* stage, const
     half->tokens /= HALVES;
     half->inputs = tokens_from(acts->inputs, token);
     half->targets = tokens_from(acts->targets, token);
-    half->positions = tokens_from(acts->positions, row);
     half->branch = acts->branch + row * C;
     if (stage->trains) half->dnorm = acts->dnorm + row * C;
     half->shared = floats_from(acts->shared, token * C);

@@ -97,7 +97,6 @@ typedef struct {
     bool keeps_kv, decodes;          // generation: a text's beginning, read at once; one token, at position `first`
     int first;                       // position of the first token: 0 unless it decodes
     const int32_t *inputs, *targets; // (tokens)
-    const int32_t* positions;        // (N): of each token in its document; NULL: a sequence is one document
     float scale;                     // of the loss in the backward pass; 0: no backward pass
     floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
     LayerActivations* layers;        // of the chunk
@@ -265,7 +264,6 @@ static inline void activations_bind(Activations* acts, const Stage* stage, int c
     acts->tokens = B * T;
     acts->split = splits_rows(stage) && !decode;
     acts->R = acts->split ? acts->N / stage->layout.mesh.t : acts->N;
-    acts->positions = NULL;
     acts->keeps_kv = false;
     acts->decodes = decode;
     acts->first = 0;

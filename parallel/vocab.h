@@ -30,7 +30,7 @@ static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer)
     reduce_from_tensor_region(stage->groups, x, partial, (int64_t)N * C);
     if (stage->model.position == POSITION_LEARNED) {
         const int64_t row = acts->split ? (int64_t)stage->layout.mesh.tensor * rows : acts->first;
-        position_forward(x, weight(stage, layer, WPE), acts->positions, row, rows, stage->T, C);
+        position_forward(x, weight(stage, layer, WPE), row, rows, stage->T, C);
     }
     if (streams > 1) caat_copy_streams(stage, acts, acts->x[0], x);
 }
@@ -52,8 +52,7 @@ static inline void vocab_parallel_position_backward(const Pass* pass, int layer)
     const Mesh* mesh = &stage->layout.mesh;
     const int rows = acts->split ? acts->tokens / mesh->t : acts->tokens;
     const int64_t first = acts->split ? (int64_t)mesh->tensor * rows : 0;
-    position_backward(gradient(stage, layer, WPE), embedding_output_grad(pass), acts->positions, first, rows, acts->T,
-                      stage->model.C);
+    position_backward(gradient(stage, layer, WPE), embedding_output_grad(pass), first, rows, acts->T, stage->model.C);
 }
 
 // The rows of dx go to those of dwte, or of the second gradient of a tied embedding.

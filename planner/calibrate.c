@@ -92,9 +92,9 @@ static void run_attention(Bench* b, const Case* c) {
     const int T = (int)c->point.at[0], HS = (int)c->point.at[1], NH = 8, B = 1;
     const int64_t n = (int64_t)B * T * NH * HS;
     if (c->point.second == 0)
-        attention_forward(fresh(b, n), b->small, fresh(b, 3 * n), NULL, B, T, NH, NH, HS);
+        attention_forward(fresh(b, n), b->small, fresh(b, 3 * n), B, T, NH, NH, HS);
     else
-        attention_backward(fresh(b, 3 * n), fresh(b, n), old(b, 3 * n), old(b, n), b->small, NULL, B, T, NH, NH, HS);
+        attention_backward(fresh(b, 3 * n), fresh(b, n), old(b, 3 * n), old(b, n), b->small, B, T, NH, NH, HS);
 }
 
 // Runs a kernel on `elements` in rows of WIDTH, except where rows consist of heads.
@@ -123,13 +123,13 @@ static void run_memory(Bench* b, const Case* c) {
     case KERNEL_EMBEDDING: {
         float* x = fresh(b, n);
         embedding_forward(x, b->tokens, old(b, (int64_t)C * WIDTH), R, C, 0, WIDTH);
-        position_forward(x, old(b, 65536), NULL, 0, R, 65536 / WIDTH, C);
+        position_forward(x, old(b, 65536), 0, R, 65536 / WIDTH, C);
         break;
     }
     case KERNEL_EMBEDDING_BACKWARD: {
         float* dx = fresh(b, n);
         embedding_backward(old(b, (int64_t)C * WIDTH), dx, b->tokens, R, C, 0, WIDTH);
-        position_backward(old(b, 65536), dx, NULL, 0, R, 65536 / WIDTH, C);
+        position_backward(old(b, 65536), dx, 0, R, 65536 / WIDTH, C);
         break;
     }
     case KERNEL_CLASSIFIER: crossentropy_fused(mean, fresh(b, n), b->tokens, 1e-3f, R, WIDTH, WIDTH); break;

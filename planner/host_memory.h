@@ -84,7 +84,7 @@ static inline double message_bytes(const Stage* s) {
 // A thread's scratch for attention.
 static inline double attention_bytes(const Stage* s) {
     const AttShape shape =
-        attention_shape(NULL, s->layout.streams * s->B, s->T, s->layout.NH, s->layout.NKV, model_head_size(&s->model));
+        attention_shape(s->layout.streams * s->B, s->T, s->layout.NH, s->layout.NKV, model_head_size(&s->model));
     BackwardScratch blocks;
     return (double)(backward_scratch(&blocks, NULL, &shape, shape.blocks) * sizeof(float));
 }

@@ -56,17 +56,8 @@ static inline int most_loaded(const Trainer* t) {
     return (int)max_i64(window, trains ? t->schedule.config.m : 1);
 }
 
-// Of every token a batch has input and target, and with --document-mask its position, for each stream.
-static inline size_t batch_bytes(const TokenBatch* batch) {
-    return (size_t)(2 + batch->streams) * (size_t)batch->tokens * sizeof(int32_t);
-}
-static inline TokenBatch batch_planned(const Trainer* t, int64_t microbatches) {
-    const Stage* stage = &t->stage;
-    const TokenBatch batch = {NULL, NULL, microbatches * stage->B * stage->T,
-                              t->settings.document_mask ? stage->layout.streams : 0};
-    return batch;
-}
-
+// Of every token a batch has input and target.
+static inline size_t batch_bytes(const TokenBatch* batch) { return (size_t)(2 * batch->tokens) * sizeof(int32_t); }
 // Bytes of the losses of a window's tokens, which the rank with the head keeps while it evaluates.
 static inline size_t evaluation_bytes(const Trainer* t) {
     return (size_t)forward_window(t) * (size_t)t->stage.B * (size_t)t->stage.T * sizeof(float);
@@ -75,8 +66,8 @@ static inline size_t evaluation_bytes(const Trainer* t) {
 // Bytes on the device of tokens, and of losses of evaluations, on a rank of this run with this layout; what the rank
 // holds in each arena, where these are a part of scratch; and in all.
 static inline double loaded_bytes(const Trainer* t, const Layout* layout) {
-    const TokenBatch batch = batch_planned(t, most_loaded(t));
-    const bool loads = layout->first_stage || layout->last_stage || t->settings.document_mask;
+    const TokenBatch batch = {NULL, NULL, (int64_t)most_loaded(t) * t->stage.B * t->stage.T};
+    const bool loads = layout->first_stage || layout->last_stage;
     const bool evaluates = t->settings.evaluate && layout->last_stage;
     return (loads ? (double)batch_bytes(&batch) : 0) + (evaluates ? (double)evaluation_bytes(t) : 0);
 }
@@ -96,11 +87,10 @@ static inline void batch_free(TokenBatch* batch) {
 }
 
 // Makes room for `tokens` tokens, on host and device. The old content is lost.
-static inline void batch_reserve(TokenBatch* batch, int64_t tokens, int streams) {
-    if (batch->tokens >= tokens && batch->streams >= streams) return;
+static inline void batch_reserve(TokenBatch* batch, int64_t tokens) {
+    if (batch->tokens >= tokens) return;
     batch_free(batch);
     batch->tokens = tokens;
-    batch->streams = streams;
     batch->device = (int32_t*)device_malloc(batch_bytes(batch), "the tokens of a batch");
     batch->host =
         DEVICE_IS_HOST ? batch->device : (int32_t*)checked_malloc(batch_bytes(batch), "the tokens of a batch");
@@ -108,26 +98,21 @@ static inline void batch_reserve(TokenBatch* batch, int64_t tokens, int streams)
 
 // The same for micro-batches of a run: at the first call for all that it loads at once.
 static inline void reserve_microbatches(Trainer* t, int microbatches) {
-    const TokenBatch planned = batch_planned(t, max_i64(microbatches, most_loaded(t)));
-    batch_reserve(&t->batch, planned.tokens, planned.streams);
+    batch_reserve(&t->batch, max_i64(microbatches, most_loaded(t)) * t->stage.B * t->stage.T);
 }
 
-// Where the inputs, the targets and the positions of micro-batch k begin, in host or device memory of the batch.
+// Where the inputs and the targets of micro-batch k begin, in host or device memory of the batch.
 static inline int32_t* batch_inputs(const Trainer* t, int32_t* memory, int k) {
     return memory + (int64_t)k * t->stage.B * t->stage.T;
 }
 static inline int32_t* batch_targets(const Trainer* t, int32_t* memory, int k) {
     return batch_inputs(t, memory, k) + t->batch.tokens;
 }
-static inline int32_t* batch_positions(const Trainer* t, int32_t* memory, int k) {
-    return memory + 2 * t->batch.tokens + (int64_t)k * t->stage.layout.streams * t->stage.B * t->stage.T;
-}
 
 // Loads one micro-batch of training, validation, or an evaluation.
 static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
     const int T = t->stage.T, n = microbatch_sequences(t, input, k);
     const Evaluation* e = input->evaluation;
-    int32_t* positions = batch_positions(t, t->batch.host, k);
     Error error;
     for (int b = 0; b < n; b++) {
         int32_t* inputs = batch_inputs(t, t->batch.host, k) + b * T;
@@ -136,36 +121,21 @@ static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
         const bool ok = e ? evaluation_row(inputs, targets, e, t->stage.model.V, sequence, &error)
                           : dataloader_sequence(inputs, targets, input->loader, (uint64_t)sequence, &error);
         if (!ok) die("%s", error.text);
-        if (!t->settings.document_mask) continue;
-        if (e)
-            evaluation_positions(positions + b * T, inputs, e, sequence);
-        else
-            dataloader_positions(positions + b * T, inputs, input->loader, (uint64_t)sequence);
-    }
-    if (!t->settings.document_mask) return;
-    const int streams = t->stage.layout.streams, parts = microbatch_parts(&t->stage, n), rows = n * T / parts;
-    for (int part = parts - 1; part >= 0; part--) { // every stream of a part has the same documents
-        for (int i = streams - 1; i >= 0; i--)
-            memmove(positions + (part * streams + i) * rows, positions + part * rows, (size_t)rows * sizeof(int32_t));
     }
 }
 
-// Copies the first n inputs, their targets and their positions.
+// Copies the first n inputs and their targets.
 static inline void batch_to_device(const TokenBatch* batch, int64_t n) {
-    const int64_t positions = 2 * batch->tokens, size = sizeof(int32_t);
-    device_from_host(batch->device, batch->host, (size_t)(n * size));
-    device_from_host(batch->device + batch->tokens, batch->host + batch->tokens, (size_t)(n * size));
-    if (batch->streams == 0) return;
-    device_from_host(batch->device + positions, batch->host + positions, (size_t)(batch->streams * n * size));
+    const size_t size = (size_t)n * sizeof(int32_t);
+    device_from_host(batch->device, batch->host, size);
+    device_from_host(batch->device + batch->tokens, batch->host + batch->tokens, size);
 }
 
-// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head; with --document-mask
-// on all stages, which need the positions.
+// Loads the tokens of all micro-batches of a pass, where the stage has the embedding or the head.
 static inline void load_batch(Trainer* t, const StepInput* input) {
     const Stage* stage = &t->stage;
     const int m = input->schedule->config.m;
-    const bool documents = t->settings.document_mask;
-    if (!stage->layout.first_stage && !stage->layout.last_stage && !documents) return;
+    if (!stage->layout.first_stage && !stage->layout.last_stage) return;
     reserve_microbatches(t, m);
     for (int k = 0; k < m; k++) load_microbatch(t, input, k);
     if (!DEVICE_IS_HOST) batch_to_device(&t->batch, (int64_t)m * stage->B * stage->T);
@@ -185,7 +155,6 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
         acts->inputs = batch_inputs(t, t->batch.device, k);
         acts->targets = batch_targets(t, t->batch.device, k);
     }
-    if (t->settings.document_mask) acts->positions = batch_positions(t, t->batch.device, k);
     acts->scale = 0;
     if (!input->trains) return;
     acts->scale = (float)(1 / step_tokens(t, stage->grads.scope)); // the mean loss

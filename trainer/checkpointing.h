@@ -61,11 +61,6 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
     if (t->stage.async) async_schedule_text(state.async_plan, sizeof state.async_plan, &t->stage.async->config);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
     settings_tuning(state.tuning, sizeof state.tuning, o);
-    if (!o->document_mask) return state;
-    const size_t used = strlen(state.async_plan);
-    char text[64];
-    documents_describe(text, sizeof text, &t->train_files);
-    snprintf(state.async_plan + used, sizeof state.async_plan - used, "%s%s", used ? ", " : "--dp-mode sync, ", text);
     return state;
 }
 

@@ -220,11 +220,9 @@ static void print_mesh(const Trainer* t) {
 // Prints the data, how many epochs of it the run is, and what it is validated on.
 static void print_data(const Trainer* t) {
     const double sequences = (double)t->settings.steps * (double)t->settings.global_batch;
-    char text[512], documents[256] = "";
+    char text[512];
     tokens_describe(text, sizeof text, &t->train_files);
-    if (t->settings.document_mask) documents_describe(documents, sizeof documents, &t->train_files);
-    print_line("data      %s; %.3g epochs%s%s", text, sequences / (double)t->train.count, documents[0] ? "; " : "",
-               documents);
+    print_line("data      %s; %.3g epochs", text, sequences / (double)t->train.count);
     if (t->held_out && t->settings.eval_every)
         print_line("val       %lld sequences of it, in %lld blocks", (long long)t->val.count, (long long)t->val.blocks);
     if (!t->val_files.files) return;
@@ -293,9 +291,8 @@ static void print_plan(Trainer* t, double peak) {
     }
     append_text(text, sizeof text, ", %s", FLOATX_NAME);
     if (peak > 0)
-        append_text(text, sizeof text, "; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak%s",
-                    device_peak_text(peak_text, sizeof peak_text, peak),
-                    settings->document_mask ? ", as if a sequence were one document" : "");
+        append_text(text, sizeof text, "; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak",
+                    device_peak_text(peak_text, sizeof peak_text, peak));
     print_line("device    %s", text);
     print_mesh(t);
     if (mesh_size(&stage->layout.mesh) > 1) {

@@ -30,8 +30,6 @@ typedef struct {
     int arch, export_dtype, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     int tie_embeddings; // choice; -1: as the architecture
-    bool document_mask;
-    int64_t document_token_id; // -1: the one of the data
     int64_t micro_batch, global_batch;
     int64_t tp, pp, dp, first_stage_layers, last_stage_layers, zero;
     int64_t vpp;             // 0: the schedule's default
@@ -63,7 +61,6 @@ typedef struct {
 static inline Settings settings_default(void) {
     Settings s = {};
     s.model = "tiny";
-    s.document_token_id = -1;
     s.tp = 1;
     s.pp = 1;
     s.schedule = ONE_F_ONE_B;
@@ -124,7 +121,6 @@ static inline void add_model_options(OptionTable* table, Settings* s) {
 }
 
 static inline void add_data_options(OptionTable* table, Settings* s) {
-    const double size = 1 << 30;
     const Option rows[] = {
         option_heading("data"),
         option_string(
@@ -136,11 +132,6 @@ static inline void add_data_options(OptionTable* table, Settings* s) {
         option_string("tokenizer", &s->tokenizer, "PATH",
                       "vocabulary of texts and .jsonl, and of shards, to show samples as text [the one beside the "
                       "weights, the first shard or .jsonl; else texts are bytes]"),
-        option_flag("document-mask", &s->document_mask,
-                    "tokens see those of their own document only, and GPT-2's positions begin anew in each"),
-        option_int("document-token-id", &s->document_token_id, 0, size,
-                   "the token before every document, unless the files say where one begins [the tokenizer's; GPT-2 "
-                   "50256, Llama-3 128000]"),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }
@@ -562,7 +553,6 @@ static inline void check_settings(Settings* o) {
     if (o->resume) needs_out = "resume";
     if (needs_out && !o->out) die_usage("--%s needs --out DIR", needs_out);
     if (o->explain && !settings_is_training(o)) die_usage("--explain explains a training step; add --steps 1 or more");
-    if (o->document_token_id >= 0 && !o->document_mask) die_usage("--document-token-id needs --document-mask");
     Error error;
     if (!sum_options_check(o, &error) || !mode_options_check(o, &error)) die_usage("%s", error.text);
     if (o->generate && settings_is_training(o) && !o->sample_every)

@@ -366,8 +366,7 @@ static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const Model
     }
     memset(roles, 0, sizeof *roles);
     const int of_format = t->train_files.files ? token_formats[t->train_files.format].document : -1;
-    int token = t->tokenizer.vocab ? t->tokenizer.document : of_format;
-    if (o->document_token_id >= 0) token = (int)o->document_token_id;
+    const int token = t->tokenizer.vocab ? t->tokenizer.document : of_format;
     if (token < 0 || token >= model->V) return true;
     roles->n[ROLE_BOS] = roles->n[ROLE_EOS] = 1;
     roles->id[ROLE_BOS][0] = roles->id[ROLE_EOS][0] = token;
@@ -386,24 +385,6 @@ static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
              hub_files_gather(&t->hub_files, &sources, &error);
     }
     check_all_ranks(t, ok, &error);
-}
-
-// The vocabulary's token before a document; -1: it has none, or is not known.
-static inline int vocabulary_document(const Trainer* t) { return t->tokenizer.vocab ? t->tokenizer.document : -1; }
-
-// --document-mask: finds where documents begin.
-static inline void find_documents(Trainer* t) {
-    const Settings* o = &t->settings;
-    const int chosen = (int)o->document_token_id, of_vocabulary = vocabulary_document(t);
-    Error error;
-    if (!o->document_mask || t->train_files.files == 0) return;
-    if (!documents_settle(&t->train_files, chosen, of_vocabulary, &error) ||
-        (t->val_files.files && !documents_settle(&t->val_files, chosen, of_vocabulary, &error)))
-        die_usage("--document-mask: %s", error.text);
-    if (chosen >= 0 && format_has_documents(t->train_files.format) &&
-        (!t->val_files.files || format_has_documents(t->val_files.format)))
-        die_usage("--document-token-id %d: %s and all other data say themselves where documents begin; drop it", chosen,
-                  t->train_files.file[0].path);
 }
 
 // How many blocks of the data a new run holds out to validate on; none with --val.
@@ -429,22 +410,16 @@ static inline void open_evaluations(Trainer* t) {
     const char* names = t->settings.evaluate;
     Error error, why;
     if (!names) return;
-    bool ok = evaluations_open(&t->evaluations, names, &error), marked = true; // all files mark documents
+    bool ok = evaluations_open(&t->evaluations, names, &error);
     uint64_t checksum = 0;
     for (int i = 0; i < t->evaluations.count && ok; i++) {
         Evaluation* e = &t->evaluations.item[i];
         ok = evaluation_encode(e, &t->train_files, &t->tokenizer, &error) &&
              evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
-        if (ok && t->settings.document_mask && !is_choice(e))
-            ok = documents_settle(&e->stream, (int)t->settings.document_token_id, vocabulary_document(t), &error);
-        marked = marked && (is_choice(e) || format_has_documents(e->stream.format));
         checksum = 31 * checksum + evaluation_checksum(e);
     }
     if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
     check_all_ranks(t, ok, &why);
-    if (t->settings.document_token_id >= 0 && t->train_files.files == 0 && marked)
-        die_usage("--document-token-id %lld: the files of --evaluate say themselves where documents begin; drop it",
-                  (long long)t->settings.document_token_id);
     char text[64];
     snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum);
     comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");

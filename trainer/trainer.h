@@ -27,12 +27,10 @@ typedef struct {
     double inter_site;             // the part of data that went to other sites
 } Bytes;
 
-// The tokens of the micro-batches of one pass through a schedule: inputs of all, targets of all, then (--document-mask)
-// positions of all inputs, once for each stream.
+// The tokens of the micro-batches of one pass through a schedule: inputs of all, then targets of all.
 typedef struct {
     int32_t *host, *device;
     int64_t tokens; // room for as many inputs, and targets
-    int streams;    // for which there are positions; 0: there are none
 } TokenBatch;
 
 // A file of lines, each a JSON object. All zero: it was not opened.

@@ -76,7 +76,6 @@ static inline ModelConfig open_data_and_model(Trainer* t) {
     } else {
         open_vocabulary(t);
     }
-    find_documents(t);
     const ModelConfig model = resolve_model(t, t->options, t->option_count, vocabulary_size(t));
     settings_rates(o, &model);
     fallback_to_bytes(t, model.V);

@@ -34,7 +34,6 @@ static const Alias aliases[] = {
     {"data", "dataset dataset-name data-path data-dir train-data train-data-path train-file", NULL},
     {"val", "valid-data-path validation-file split", "without it a part of --data is held out"},
     {"tokenizer", "tokenizer-name tokenizer-name-or-path tokenizer-model tokenizer-type vocab-file merge-file", NULL},
-    {"document-mask", "reset-attention-mask reset-position-ids eod-mask-loss", NULL},
     {"micro-batch", "batch-size micro-batch-size train-batch-size per-device-train-batch-size",
      "sequences in one forward pass; --global-batch: in an update, over all ranks"},
     {"global-batch", "global-batch-size gradient-accumulation-steps total-batch-size",
@@ -87,7 +86,8 @@ static const Alias aliases[] = {
     {NULL, "num-gpus nproc-per-node nodes nnodes num-nodes world-size",
      "the launcher starts the ranks: scripts/mpirun.sh -np N ./train_gpt; ./plan has --gpus"},
     {NULL,
-     "completion loss-scale initial-loss-scale loss-scale-window eager fragments outer-delay outer-alpha outer-bits "
+     "completion document-mask document-token-id documents document-token loss-scale initial-loss-scale "
+     "loss-scale-window eager fragments outer-delay outer-alpha outer-bits "
      "outer-top-k outer-error-decay muon-momentum outlier outlier-z",
      "removed; commit 09d0042 has it"},
     {"generate", "prompt start", NULL},

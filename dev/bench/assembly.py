@@ -410,7 +410,7 @@ def inner_turns(kernel, begin, end, wanted):
 
 def flash_shape(kernel):
     """Of a flash attention kernel: (pass, HS, rows of others in a turn of the loop, products in it), or None."""
-    found = re.match(r"flash_(forward_kernel|backward_queries|backward_keys)<(\d+), (true|false)>", kernel.name)
+    found = re.match(r"flash_(forward_kernel|backward_queries|backward_keys)<(\d+)>", kernel.name)
     if not found:
         return None
     HS = int(found[2])
@@ -437,7 +437,7 @@ def attention(kernels, chip):
     found = {}
     for kernel in kernels:
         shape = flash_shape(kernel)
-        loop = hot_loop(kernel) if shape and kernel.name.endswith("false>") else None
+        loop = hot_loop(kernel) if shape else None
         if not loop:
             continue
         which, HS, others, products = shape
@@ -510,7 +510,7 @@ def print_attention(kernels, chip):
         print(f"{name:36} " + " ".join(f"{f'{a:.0f} / {b:.0f}':>14}" for a, b, _ in rates.values())
               + "   " + " / ".join(f"{100 * r / chip.peak:.0f} %" for r in rates[2048][:2]))
     for HS in (64, 128):
-        both = [found.get(f"flash_backward_{side}<{HS}, false>") for side in ("queries", "keys")]
+        both = [found.get(f"flash_backward_{side}<{HS}>") for side in ("queries", "keys")]
         if all(both):
             line = []
             for T in (1024, 2048, 4096):

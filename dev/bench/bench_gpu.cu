@@ -172,11 +172,9 @@ static void bench_product(const Roofline* r, const RooflineRow* row) {
 
 // ---- Attention --------------------------------------------------------------------------------------------------
 
-static void attention(const Arrays* a) {
-    attention_forward(a->out, a->f, a->x, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
-}
+static void attention(const Arrays* a) { attention_forward(a->out, a->f, a->x, a->B, a->T, a->NH, a->NKV, a->HS); }
 static void attention_back(const Arrays* a) {
-    attention_backward(a->y, a->z, a->x, a->out, a->f, NULL, a->B, a->T, a->NH, a->NKV, a->HS);
+    attention_backward(a->y, a->z, a->x, a->out, a->f, a->B, a->T, a->NH, a->NKV, a->HS);
 }
 
 static void bench_attention(const Roofline* r, const RooflineRow* row) {
@@ -222,11 +220,11 @@ static void rope_back(const Arrays* a) {
 static void embedding(const Arrays* a) { embedding_forward(a->out, a->tokens, a->x, a->N, a->C, 0, a->V); }
 static void embedding_position(const Arrays* a) {
     embedding(a);
-    position_forward(a->out, a->w, NULL, 0, a->N, a->T, a->C);
+    position_forward(a->out, a->w, 0, a->N, a->T, a->C);
 }
 static void embedding_back(const Arrays* a) { embedding_backward(a->g, a->out, a->tokens, a->N, a->C, 0, a->V); }
 static void embedding_position_back(const Arrays* a) {
-    position_backward(a->f, a->out, NULL, 0, a->N, a->T, a->C);
+    position_backward(a->f, a->out, 0, a->N, a->T, a->C);
     embedding_back(a);
 }
 // The logits become their gradients, and those of the next run: other numbers, the same work.

@@ -30,8 +30,8 @@ typedef struct {
 
 static void run_embedding_forward(Buffers* f) { embedding_forward(f->x, f->tokens, f->y, N, C, 0, V); }
 static void run_embedding_backward(Buffers* f) { embedding_backward(f->grad, f->x, f->tokens, N, C, 0, V); }
-static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, NULL, 0, B * T, T, C); }
-static void run_position_backward(Buffers* f) { position_backward(f->grad, f->x, NULL, 0, B * T, T, C); }
+static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, 0, B * T, T, C); }
+static void run_position_backward(Buffers* f) { position_backward(f->grad, f->x, 0, B * T, T, C); }
 static void run_layernorm_forward(Buffers* f) {
     layernorm_forward(f->y, f->mean, f->rstd, f->x, f->w, f->b, N, C, 1e-5f);
 }

@@ -33,21 +33,19 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
     floatX* x = array<floatX>();
     float* f = array<float>();
     double* sum = array<double>();
-    const int32_t *tokens = array<int32_t>(), *none = NULL;
+    const int32_t* tokens = array<int32_t>();
     const TensorRange whole = whole_range(parameters);
     const OptimizerStep first = {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1};
     const int N = B * T, stride = (int)round_up((size_t)V, 128);
     embedding_forward(x, tokens, x, N, C, 0, V);
-    position_forward(x, x, none, 0, N, T, C);
+    position_forward(x, x, 0, N, T, C);
     layernorm_forward(x, f, f, x, x, x, N, C, 1e-5f);
     residual_layernorm_forward(x, x, f, f, x, x, x, x, x, N, C, 1e-5f);
     rmsnorm_forward(x, f, x, x, N, C, 1e-5f);
     residual_rmsnorm_forward(x, x, f, x, x, x, x, N, C, 1e-5f);
     rope_forward(x, f, B, T, NH + NKV, HS, (NH + 2 * NKV) * HS);
-    for (int documents = 0; documents < 2; documents++) {
-        attention_forward(x, f, x, documents ? tokens : none, B, T, NH, NKV, HS);
-        attention_backward(x, x, x, x, f, documents ? tokens : none, B, T, NH, NKV, HS);
-    }
+    attention_forward(x, f, x, B, T, NH, NKV, HS);
+    attention_backward(x, x, x, x, f, B, T, NH, NKV, HS);
     attention_decode(x, x, x, T - 1, NH, NKV, HS);
     attention_fill_cache(x, x, T, NH, NKV, HS);
     residual_forward(x, x, x, x, N, C);
@@ -65,7 +63,7 @@ static void step(int B, int T, int C, int NH, int NKV, int HS, int F, int V, int
     layernorm_backward(x, f, f, x, x, x, f, f, N, C);
     rmsnorm_backward(x, f, x, x, x, f, N, C);
     embedding_backward(f, x, tokens, N, C, 0, V);
-    position_backward(f, x, none, 0, N, T, C);
+    position_backward(f, x, 0, N, T, C);
     accumulate(f, f, parameters);
     accumulate_max(f, f, N);
     sum_of_squares(sum, f, &whole, 1);

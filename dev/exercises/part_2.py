@@ -1,5 +1,5 @@
 """Exercises: pipeline schedules and their messages, collectives, CAAT-Net, asynchronous data parallelism, checkpoints,
-the planner, generation, document mask. The fields are explained in exercise.py."""
+the planner, generation, token files. The fields are explained in exercise.py."""
 MODEL = ("--data dev/test/reference/tokenizer_words.txt --layers 4 --hidden 32 --heads 2 --seq 32 --global-batch 8 "
          "--micro-batch 2 --warmup 0 --log-every 1 --eval-every 0")
 STEPS = "| grep '^step' | cut -d '|' -f 1-3"  # the lines of the steps, without speeds
@@ -118,21 +118,22 @@ EXERCISES = [
                    "the all-reduce is right, but a reduce-scatter or an all-gather alone now has two passes")],
     },
     {
-        "title": "The token that begins a document still belongs to the document before it",
+        "title": "Some tokens of an llm.c shard are read as negative numbers",
         "level": 1, "chapter": "docs/usage.md",
-        "fault": ("documents", "positions: the token ends a document"),
-        "show": ["build/test_token_files | grep 'FAIL  documents'"],
-        "symptom": r"FAIL  documents, uint16 tokens .llm\.c shard.: .* [1-9]\d* sequences are wrong",
-        "begin": "Every document of an llm.c shard begins with the token <|endoftext|>. dataloader/token_files.h "
-                 "makes of the tokens the position of each within its document: write down the positions of a b E c "
-                 "d, E being that token.",
-        "hints": ["They are 0 1 0 1 2: E itself has position 0.", "Which token is compared with files->document, the "
-                  "one at i or the one before?"],
+        "fault": ("data", "types: uint16 has a sign"),
+        "show": ["build/test_token_files 2>&1 | tail -n 1"],
+        "symptom": r"stream1_\d+: token \d+ is -\d+, the model has a vocabulary of 50257",
+        "begin": "The tokens of a shard of GPT-2 are integers of two bytes, from 0 to 50256. Write down the two bytes "
+                 "of tokens 100 and 50256, and what each pair is as a number with a sign.",
+        "hints": ["Tokens up to 32767 are right. The others are 65536 less than they should be.",
+                  "Every type of token has one line that makes a number of its bytes: look at token_value()."],
         "check": ["build/test_token_files", "build/test_dataloader"],
-        "solution": "A position was 0 after the document token, not at it. So the token E attended to the document "
-                    "that ended before it, and every position was one too small up to the next document. In text and "
-                    "in Megatron's files documents are marked otherwise, which is why only the formats with a "
-                    "document token fail.",
+        "solution": "The bytes of uint16 were read as int16, so that every token from 32768 on became negative. A "
+                    "negative token is refused as one that no vocabulary has; without that check it would be the row "
+                    "before the embedding's first.",
+        "wrong": [("dataloader/token_files.h", "return (uint64_t)value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;",
+                   "return (uint16_t)value;",
+                   "tokens of two bytes are right again, and those of four lose their upper half")],
     },
     {
         "title": "GPipe's first loss is right and its gradient is not; 1F1B's is right",

@@ -57,8 +57,6 @@ diloco          | 2 | --dp 2 --dp-mode diloco --local-steps 3
 diloco-tp       | 4 | --dp 2 --tp 2 --dp-mode diloco --local-steps 3
 diloco-sites    | 4 | --dp 4 --sites 2 --dp-mode diloco --local-steps 3
 diloco-resume   | 2 | --dp 2 --dp-mode diloco --local-steps 3 --steps 4 then --dp 2 --steps 8
-documents       | 2 | --tp 2 --document-mask --data text.jsonl
-documents-llama | 2 | --pp 2 --document-mask --data text.jsonl --arch llama
 resume          | 4 | --tp 2 --pp 2 --steps 3 then --dp 4 --zero 2
 resume-caat     | 2 | --caat-fraction 0.5 --tp 2 --steps 3 then --caat-fraction 0.5 --caat-ranks 2 --tp 1 --dp 2
 init            | 2 | --steps 2 --dp 2 then --tp 2 --out again --init out --steps 4
@@ -71,19 +69,14 @@ common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --
     --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
     --save-every 0 --save-minutes 0 --keep-last 0 --check-replicas-every 0 --out out"
 
-# Words of a made-up language in lines, and documents of 1 to 40 of them as JSON lines.
-make_texts() {
+# Words of a made-up language in lines.
+make_text() {
     awk 'function draw(n) { seed = seed * 16807 % 2147483647; return seed % n }
         function letter() { return sprintf("%c", 97 + draw(26) * draw(26) / 26) }
         function word(  i, n, w) { n = 1 + draw(6); for (i = 0; i < n; i++) w = w letter(); return w }
         BEGIN {
             seed = 1
             for (i = 0; i < 9000; i++) printf "%s%s", word(), draw(9) ? " " : "\n" >"text.txt"
-            for (i = 0; i < 400; i++) {
-                line = word()
-                for (n = draw(40); n > 0; n--) line = line " " word()
-                printf "{\"text\": \"%s\"}\n", line >"text.jsonl"
-            }
         }'
 }
 
@@ -110,7 +103,7 @@ result() {
     echo "$(hash <<<"$log") $weights $(grep '^"loss"' <<<"$log" | tail -n 1 | cut -d : -f 2)"
 }
 
-make_texts
+make_text
 failed=0 done=0 recorded=$work/recorded
 while IFS='|' read -r name ranks text; do
     name=${name// /} ranks=${ranks// /}

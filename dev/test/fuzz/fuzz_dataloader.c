@@ -125,19 +125,6 @@ static uint32_t expected_token(const TokenFiles* read, const FileBytes* files, T
     return token > UINT32_MAX ? UINT32_MAX : (uint32_t)token;
 }
 
-// Positions begin at 0 and go on by one, or begin again: at a token that says so, or where a file or its index does.
-static void check_positions(const DataLoader* loader, const int32_t* inputs, uint64_t n) {
-    int32_t positions[MAX_T + 1];
-    const bool told = format_has_documents(loader->files->format);
-    positions[loader->T] = -12345;
-    dataloader_positions(positions, inputs, loader, n);
-    REQUIRE(positions[0] == 0 && positions[loader->T] == -12345);
-    for (int t = 1; t < loader->T; t++) {
-        REQUIRE(positions[t] == 0 || positions[t] == positions[t - 1] + 1);
-        if (!told) REQUIRE((positions[t] == 0) == (inputs[t] == loader->files->document));
-    }
-}
-
 // A loader over some part, and some of its sequences.
 static void check_loader(const TokenFiles* files, const FileBytes* bytes, const unsigned char* choice) {
     DataLoader loader;
@@ -165,7 +152,6 @@ static void check_loader(const TokenFiles* files, const FileBytes* bytes, const 
         }
         REQUIRE(ok == fits);
         REQUIRE(inputs[T] == -12345 && targets[T] == -12345);
-        if (ok) check_positions(&loader, inputs, at);
     }
 }
 
@@ -186,7 +172,7 @@ static size_t put_text(unsigned char* out, const unsigned char* data, size_t siz
 // Lines of JSON, one flaw in some: they become the texts that were written, a document each, or are refused.
 static void fuzz_lines(const unsigned char* choice, const unsigned char* data, size_t size) {
     static unsigned char json[8 * INPUT_MOST + 4096], expected[2 * INPUT_MOST + 64];
-    static int32_t tokens[2 * INPUT_MOST + 64], positions[2 * INPUT_MOST + 64];
+    static int32_t tokens[2 * INPUT_MOST + 64];
     const size_t lines = 1 + choice[26] % 16;
     size_t n = 0, m = 0, documents = 0;
     for (size_t i = 0; i < lines; i++) {
@@ -216,10 +202,6 @@ static void fuzz_lines(const unsigned char* choice, const unsigned char* data, s
     } else {
         REQUIRE(files.tokens > 0 && files.tokens <= (int64_t)(sizeof tokens / sizeof *tokens));
         REQUIRE(tokens_read(tokens, &files, 0, files.tokens, 256, &error));
-        tokens_positions(positions, &files, tokens, 0, files.tokens);
-        int64_t begins = 0;
-        for (int64_t i = 0; i < files.tokens; i++) begins += positions[i] == 0;
-        REQUIRE(begins == files.documents);
         REQUIRE(flaw || (files.documents == (int64_t)documents && files.tokens == (int64_t)m));
         for (int64_t i = 0; i < files.tokens; i++) REQUIRE(flaw || tokens[i] == expected[i]);
     }

@@ -1,5 +1,5 @@
-"""Faults of the processor's attention in bf16: operands, roundings, scales, tiles. Test: test_attention. (Documents and
-decoding: documents.py, generate.py.)"""
+"""Faults of the processor's attention in bf16: operands, roundings, scales, tiles. Test: test_attention.
+(Decoding: generate.py.)"""
 ATTENTION, PRODUCT = "kernels/attention.h", "kernels/attention_product.h"
 
 FAULTS = [

@@ -40,12 +40,8 @@ MODELS = {
     # CAAT-Nets: also N, the tensor ranks that they are made for, and p, the part of the channels that these share
     "gpt2_caat": ("gpt2", 2, 32, 4, 4, 76, 61, 16, 1, 2, 16, 1e-5, 0, 1e-2, 0.9, 0.95, 1e-3, 0.1, 0, 10, 4, 0.3),
     "llama_caat": ("llama", 2, 32, 4, 2, 44, 61, 16, 0, 2, 16, 1e-5, 10000, 1e-2, 0.9, 0.95, 1e-3, 0.1, 2, 10, 2, 0.75),
-    "gpt2_documents": ("gpt2", 2, 32, 4, 4, 76, 61, 27, 1, 2, 25, 1e-5, 0, 1e-2, 0.9, 0.95, 1e-3, 0.1, 0, 10),
-    "llama_documents": ("llama", 2, 32, 4, 2, 44, 61, 25, 0, 2, 25, 1e-5, 10000, 1e-2, 0.9, 0.95, 1e-3, 0.1, 1, 10),
 }
 CAAT_KEYS = ("sync_ranks", "sync")
-# of NAME_documents: the token that begins a document; a token sees those of its own, and positions begin there
-DOCUMENT = 0
 
 
 # ---- The models. c is the configuration, p the parameters by name, x the residual stream (B, T, C) ------------------
@@ -83,26 +79,11 @@ def heads(x, n):
     return x.view(B, T, n, C // n).transpose(1, 2)
 
 
-def documents(c, tokens):
-    """Of each token (B, T) the number of its document and its position there; None where a sequence is one."""
-    if "document" not in c:
-        return None, None
-    numbers, positions = torch.zeros_like(tokens), torch.zeros_like(tokens)
-    for b, row in enumerate(tokens.tolist()):
-        for t in range(1, len(row)):
-            begins = row[t] == c["document"]
-            numbers[b, t] = numbers[b, t - 1] + begins
-            positions[b, t] = 0 if begins else positions[b, t - 1] + 1
-    return numbers, positions
-
-
-def attention(q, k, v, numbers=None):
+def attention(q, k, v):
     """softmax(q k^T / sqrt(HS)) v with a causal mask; query head h reads key/value head h NKV / NH. -> (B, T, C)"""
     B, NH, T, HS = q.shape
     k, v = (z.repeat_interleave(NH // z.shape[1], dim=1) for z in (k, v))
     unseen = torch.ones(T, T, dtype=torch.bool).triu(1)
-    if numbers is not None:
-        unseen = unseen | (numbers[:, None, :, None] != numbers[:, None, None, :])
     scores = (q @ k.transpose(2, 3) / math.sqrt(HS)).masked_fill(unseen, -math.inf)
     return (scores.softmax(-1) @ v).transpose(1, 2).reshape(B, T, NH * HS)
 
@@ -121,27 +102,24 @@ def gelu(x):
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
-def rope(x, theta, positions=None):
+def rope(x, theta):
     """Rotates the pair (x[i], x[i + HS/2]) of position t by the angle t theta^(-2i / HS) (Su et al. 2021)."""
     T, HS = x.shape[-2:]
     frequency = theta ** (-torch.arange(0, HS, 2, dtype=x.dtype) / HS)
-    t = torch.arange(T) if positions is None else positions[:, None]
-    angle = t.to(x.dtype)[..., None] * frequency  # (T, HS/2), or (B, 1, T, HS/2)
+    angle = torch.arange(T, dtype=x.dtype)[:, None] * frequency  # (T, HS/2)
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()), -1)
 
 
 def gpt2(c, p, tokens):
     """Radford et al. 2019: pre-norm blocks, learned positions. -> logits (B, T, V)"""
-    numbers, positions = documents(c, tokens)
-    wpe = p["transformer.wpe.weight"]
-    x = p["transformer.wte.weight"][tokens] + (wpe[: tokens.shape[1]] if positions is None else wpe[positions])
+    x = p["transformer.wte.weight"][tokens] + p["transformer.wpe.weight"][: tokens.shape[1]]
     for i in range(c["layers"]):
         w = lambda name: p[f"transformer.h.{i}.{name}"]
         conv1d = lambda x, name: x @ w(name + ".weight") + w(name + ".bias")
         y = layer_norm(x, w("ln_1.weight"), w("ln_1.bias"), c["eps"])
         q, k, v = (heads(z, c["heads"]) for z in conv1d(y, "attn.c_attn").chunk(3, dim=-1))
-        x = x + conv1d(attention(q, k, v, numbers), "attn.c_proj")
+        x = x + conv1d(attention(q, k, v), "attn.c_proj")
         y = layer_norm(x, w("ln_2.weight"), w("ln_2.bias"), c["eps"])
         x = x + conv1d(gelu(conv1d(y, "mlp.c_fc")), "mlp.c_proj")
     x = layer_norm(x, p["transformer.ln_f.weight"], p["transformer.ln_f.bias"], c["eps"])
@@ -150,7 +128,6 @@ def gpt2(c, p, tokens):
 
 def llama(c, p, tokens):
     """Touvron et al. 2023: RMSNorm, rotary positions, fewer key/value heads, SwiGLU, no biases. -> logits (B, T, V)"""
-    numbers, positions = documents(c, tokens)
     x = p["model.embed_tokens.weight"][tokens]
     for i in range(c["layers"]):
         w = lambda name: p[f"model.layers.{i}.{name}.weight"]
@@ -158,8 +135,8 @@ def llama(c, p, tokens):
         q = heads(y @ w("self_attn.q_proj").T, c["heads"])
         k = heads(y @ w("self_attn.k_proj").T, c["kv_heads"])
         v = heads(y @ w("self_attn.v_proj").T, c["kv_heads"])
-        q, k = rope(q, c["theta"], positions), rope(k, c["theta"], positions)
-        x = x + attention(q, k, v, numbers) @ w("self_attn.o_proj").T
+        q, k = rope(q, c["theta"]), rope(k, c["theta"])
+        x = x + attention(q, k, v) @ w("self_attn.o_proj").T
         y = rms_norm(x, w("post_attention_layernorm"), c["eps"])
         gate = y @ w("mlp.gate_proj").T
         x = x + (gate * torch.sigmoid(gate) * (y @ w("mlp.up_proj").T)) @ w("mlp.down_proj").T
@@ -336,8 +313,6 @@ def write_safetensors(path, tensors, metadata):
 
 def make(name, values, seed, directory, with_transformers):
     c = dict(zip(KEYS + CAAT_KEYS, values))
-    if name.endswith("_documents"):
-        c["document"] = DOCUMENT
     random = np.random.RandomState(seed)  # the legacy generator: its numbers never change
     init = initial(c, random)
     skewed = random.uniform(size=(c["steps"], c["B"], c["T"] + 1)) ** 2  # low tokens more often: there is much to learn
@@ -347,7 +322,7 @@ def make(name, values, seed, directory, with_transformers):
 
     print(f"{name}: loss {losses[0]:.4f} -> {losses[-1]:.4f}, gradient norm {norms.min():.2f} .. {norms.max():.2f}")
     ok = check_gradients(c, init, tokens, grads, random)
-    if with_transformers and "sync_ranks" not in c and "document" not in c:
+    if with_transformers and "sync_ranks" not in c:
         ok = check_transformers(c, init, tokens, logits) and ok
     final32, grads32, losses32, norms32 = train(c, init, tokens, torch.float32)
     print(f"    PyTorch in float32  gradients {relative_error(grads32, grads):.1e}, losses "

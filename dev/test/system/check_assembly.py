@@ -32,25 +32,22 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.a
 sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))
 import assembly  # noqa: E402
 
-# Bytes of stack that a kernel may have. Those below use all 255 registers that there are, and keep a number or two that
+# Bytes of stack that a kernel may have. This one uses all 255 registers that there are, and keeps a number or two that
 # is needed once a tile in memory, which stays in L1.
 SPILLS = {
-    "flash_forward_kernel<128, true>": 16,
-    "flash_backward_queries<128, true>": 16,
-    "flash_backward_queries<64, true>": 8,
-    "flash_backward_keys<64, false>": 8,
+    "flash_backward_keys<64>": 8,
 }
 
 # Tensor core instructions of Hopper's own kernels, in their program text: each product is written down once, those of
 # forward's first and last tile once more. By wgmma: heads of 64 or 128 numbers are 4 or 8 steps of k, 128 keys 8, 64
 # queries 4.
 HOPPER = {
-    "hopper_forward_kernel<64": 2 * 4 + 2 * 8,
-    "hopper_forward_kernel<128": 2 * 8 + 2 * 8,
-    "hopper_backward_queries<64": 4 + 4 + 8,
-    "hopper_backward_queries<128": 8 + 8 + 8,
-    "hopper_backward_keys<64": 4 + 4 + 4 + 4,
-    "hopper_backward_keys<128": 8 + 8 + 4 + 4,
+    "hopper_forward_kernel<64>": 2 * 4 + 2 * 8,
+    "hopper_forward_kernel<128>": 2 * 8 + 2 * 8,
+    "hopper_backward_queries<64>": 4 + 4 + 8,
+    "hopper_backward_queries<128>": 8 + 8 + 8,
+    "hopper_backward_keys<64>": 4 + 4 + 4 + 4,
+    "hopper_backward_keys<128>": 8 + 8 + 4 + 4,
 }
 # Exponentials of a thread in a tile: of 64 rows and 128 columns, or 64, by 128 threads. All of them stand between a
 # wait that leaves a product in flight and the next wait.
@@ -152,9 +149,9 @@ def check_kernel(k, launches, results):
         # An A100 has 164 KB of shared memory, and these 102 for a block.
         least = 1 if k.arch == 80 and k.name.startswith("flash_backward_queries<128") else 2
         results.check(blocks >= least, f"{where}: {blocks} blocks on a multiprocessor; wanted {least}")
-    elif k.name.split(",")[0] in HOPPER and k.arch == 90:
+    elif k.name in HOPPER and k.arch == 90:
         count = lambda op: sum(1 for i in k.code if i.op.split(".")[0] == op)
-        products = HOPPER[k.name.split(",")[0]]
+        products = HOPPER[k.name]
         results.check(count("HGMMA") == products and count("HMMA") == 0,
                       f"{where}: {count('HGMMA')} wgmma, {count('HMMA')} mma; wanted {products}, 0")
         beside, wanted = assembly.exponentials_beside_products(k), BESIDE_PRODUCTS[k.name.split("<")[0]]

@@ -276,10 +276,6 @@ def check_own(work):
               "a run on bytes: its tokenizer")
         check(ends_of(folder) == (None, None) and len(generated(folder, tokens[:4])) == 64,
               "a run on bytes: its texts have no end")
-    good = train_gpt(work, 1, *size, "--data", f"{work}/data/tokens.bin", "--document-mask", "--document-token-id", "5",
-                     "--out", f"{work}/own")
-    check(good and ends_of(f"{work}/own/step_00000002") == (5, 5),
-          "a run with a vocabulary: its texts end where documents begin")
     bpe = tokenizers.Tokenizer.from_file(f"{work}/data/tokenizer.json")
     bpe.add_special_tokens(["<|endoftext|>"])
     os.mkdir(f"{work}/more")

@@ -154,8 +154,6 @@ def test_refused(work):
             CHOICES)
     refused(1, "not in the model's vocabulary of 50", *LOADED[:12], "--vocab", "50", "--evaluate", CHOICES)
     refused(1, "their tokens do not mean the same", *MODEL, "--data", text, "--steps", "1", "--evaluate", TOKENS)
-    refused(2, "say themselves where documents begin", *LOADED, "--evaluate", CHOICES, "--document-mask",
-            "--document-token-id", "3")
     refused(1, "is for --evaluate", *MODEL, "--steps", "1", "--data", CHOICES)
 
 

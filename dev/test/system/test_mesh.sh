@@ -106,43 +106,11 @@ for mesh in "4:--tp 2 --pp 2 --sequence-parallel" "4:--pp 2 --zero 2 --recompute
     verify_py "$mesh sanitized: losses are those of one rank:" same mesh0 "clean${mesh%% *}" $near
 done
 
-# ---- documents: files of 17 bytes, in sequences of 32; all stages know where. A run is resumed with them, and not
-# without
-mkdir documents
-split -b 17 -a 4 text.txt documents/
-packed=("${model[@]}" --global-batch 8 --micro-batch 2 --data "documents/*" --sample-every 0 --steps 6 --save-every 3
-    --eval-every 3 --eval-sequences 5)
-documents=(1: "4:--pp 4" "4:--tp 2 --pp 2 --sequence-parallel --recompute full" "2:--tp 2 --recompute selective"
-    "2:--pp 2 --schedule zb-v --recompute selective" "2:--caat-fraction 0.5 --tp 2"
-        "1:--caat-fraction 0.5 --caat-ranks 2")
-for i in "${!documents[@]}"; do
-    mesh=${documents[$i]}
-    case $i in 3 | 4) full || continue ;; esac
-    options=("${packed[@]}" --document-mask)
-    [ "${mesh%%:*}" != 1 ] || read -ra more <<<"${mesh#*:}"
-    [ "${mesh%%:*}" != 1 ] || options+=("${more[@]}")
-    trains "$mesh" "${options[@]}" --out "packed$i" || continue
-    case $mesh in
-    1:) check "documents: what they are" "grep -q '^data .*; every file is a document$' out" ;;
-    1:*) verify_py "documents, $mesh: losses and norms are those of two ranks:" same packed5 "packed$i" $near ;;
-    *--caat-fraction*) ;;
-    *--tp*) verify_py "documents, $mesh: losses and norms are those of one rank:" same packed0 "packed$i" $near ;;
-    *) verify_py "documents, $mesh: losses and norms are those of one rank, to the bit:" same packed0 "packed$i" 0 ;;
-    esac
-done
-streams="--document-mask --caat-fraction 0.5 --caat-ranks 4 --tp 2" # two a rank: halves have both
-trains "2:$streams" "${packed[@]}" --micro-batch 1 --out packed_whole
-trains "2:$streams --tp-comm-overlap" "${packed[@]}" --out packed_halves
-verify_py "documents, two halves: losses and norms are those of two micro-batches, to the bit:" same packed_whole \
-    packed_halves 0
-trains "1:" "${packed[@]}" --out unpacked
-check "documents make other losses" "! python3 '$check_run' same packed0 unpacked 1e-3 2>/dev/null"
-rm -r packed1/step_00000006
-refuses 2 "--tp" 1 --out packed1 --resume
-trains "1:" --tp 1 --out packed1 --resume
-verify_py "documents, resumed by one rank, to the bit:" same packed0 packed1 0
-refuses 2 "document" 2 "${packed[@]}" --document-mask=no --out packed1 --resume
-refuses 2 "document" 2 "${packed[@]}" --document-mask --out unpacked --resume
+# ---- two tensor ranks with two streams each: halves have both
+streams="--caat-fraction 0.5 --caat-ranks 4 --tp 2"
+trains "2:$streams" "${run[@]}" --micro-batch 1 --out whole
+trains "2:$streams --tp-comm-overlap" "${run[@]}" --micro-batch 2 --out halves
+verify_py "two halves: losses and norms are those of two micro-batches, to the bit:" same whole halves 0
 
 # ---- checkpoints of one mesh, resumed on another: from step 3 as if the run had been there from the start
 for a in 0 1 3 4 5; do

@@ -35,9 +35,9 @@ int main(int argc, char** argv) {
     float* weights = weights_begin(s);
     if (!checkpoint_init(argv[1], &m, &s->layout, weights, &error)) die("%s", error.text);
     weights_end(s, weights);
-    TokenBatch batch = {NULL, NULL, 0, 0};
+    TokenBatch batch = {NULL, NULL, 0};
     Activations* a = &s->activations[0];
-    batch_reserve(&batch, T, 1);
+    batch_reserve(&batch, T);
     device_zero(batch.device, 2 * (size_t)T * sizeof(int32_t));
     device_from_host(batch.device, tokens.data, (size_t)T * sizeof(int32_t));
     activations_bind(a, s, 0, 0, 1, T, false);

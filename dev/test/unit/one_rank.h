@@ -109,7 +109,7 @@ static inline void alone_open(Alone* x, const ModelConfig* m, CaatConfig sync, i
     alone_plan(x, m, sync, B, m->T);
     Activations* a = &x->stage.activations[0];
     activations_bind(a, &x->stage, 0, 0, B, m->T, false);
-    batch_reserve(&x->batch, a->tokens, x->stage.layout.streams);
+    batch_reserve(&x->batch, a->tokens);
     for (int i = 0; i < 2 * a->tokens; i++)
         x->batch.host[i] = (int32_t)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
     device_from_host(x->batch.device, x->batch.host, 2 * (size_t)a->tokens * sizeof(int32_t));

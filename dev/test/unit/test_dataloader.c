@@ -99,36 +99,6 @@ static void test_streams_agree(void) {
     check(wrong == 0, "texts agree with each other, and with tokens unless they are bytes: %d wrong", wrong);
 }
 
-// Which token it is that documents begin with: what was chosen, the vocabulary's, the format's.
-static void test_document_token(void) {
-    const uint32_t tokens[] = {1, 2, 3, 300, 0, 7, 9, 50256, 5}, llama[] = {5, 128000};
-    write_tokens("which_gpt2", TOKENS_GPT2_SHARD, tokens, 9);
-    write_tokens("which_llama", TOKENS_LLAMA3_SHARD, llama, 2);
-    write_tokens("which_raw", TOKENS_RAW_UINT16, tokens, 9);
-    write_tokens("which_mega", TOKENS_MEGATRON, tokens, 9);
-    write_text("which_text", "text");
-    const struct {
-        const char* name;
-        int chosen, vocabulary, want; // -1: refused; -2: the format marks documents
-    } cases[] = {{"which_gpt2", -1, -1, 50256},   {"which_gpt2", -1, 7, 7},        {"which_gpt2", 9, 7, 9},
-                 {"which_gpt2", 0, -1, 0},        {"which_llama", -1, -1, 128000}, {"which_raw", -1, 0, 0},
-                 {"which_raw", 50256, -1, 50256}, {"which_raw", -1, -1, -1},       {"which_text", -1, -1, -2},
-                 {"which_mega", -1, -1, -2},      {"which_gpt2", 8, -1, -1},       {"which_llama", 50256, -1, -1}};
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        TokenFiles files = open_or_die(cases[i].name);
-        Error error = {""};
-        const bool ok = documents_settle(&files, cases[i].chosen, cases[i].vocabulary, &error);
-        const int token = files.document;
-        const bool none = cases[i].want == -2;
-        const bool right = cases[i].want == -1
-                               ? !ok && !strstr(error.text, "-1") // it does not name a token that is none
-                               : ok && (none || token == cases[i].want) && format_has_documents(files.format) == none;
-        check(right, "documents of %s, %d chosen, %d of the vocabulary: %d. %s", cases[i].name, cases[i].chosen,
-              cases[i].vocabulary, token, ok ? "" : error.text);
-        tokens_close(&files);
-    }
-}
-
 // ---- What is held out -------------------------------------------------------------------------------------------
 
 // One part of a text whose tokens are all different: marks in `used` (N) which of them its sequences read, epoch by
@@ -351,7 +321,6 @@ int main(int argc, char** argv) {
     test_permutation_large();
     if (argc < 2 || strcmp(argv[1], "--short") != 0) test_bijection();
     test_streams_agree();
-    test_document_token();
     test_held_out();
     test_refused_sizes();
     test_vocabulary(TOKENS_GPT2_SHARD, 200);

@@ -73,17 +73,15 @@ static void test_embedding(int N, int C, int V) {
 }
 
 // The B T rows cut over `parts` ranks, cuts in the middle of sequences included; first_row is counted on from `origin`.
-// packed: rows are at positions of their own, as if documents began anywhere; origin is 0.
-static void test_position(int B, int T, int C, int parts, int64_t origin, bool packed) {
+static void test_position(int B, int T, int C, int parts, int64_t origin) {
     const int N = B * T;
     const int64_t table = (int64_t)T * C, n = (int64_t)N * C;
     floatX *x = values(n, 1), *wpe = values(table, 1), *dout = values(n, 1), *plain_x = copied_values(x, n);
     float *dwpe = floats(table, 1), *plain_d = copied(dwpe, table);
     float *alone = floats(table, 0), *sum = floats(table, 0);
-    int32_t* positions = packed ? integers(N, 0, T) : NULL;
     Wanted wanted = wanted_new(table);
     for (int64_t i = 0; i < n; i++) {
-        const int64_t w = (packed ? positions[i / C] : (origin + i / C) % T) * C + i % C;
+        const int64_t w = (origin + i / C) % T * C + i % C;
         const float d = to_float(dout[i]);
         plain_x[i] = to_floatX(to_float(plain_x[i]) + to_float(wpe[w]));
         plain_d[w] += d;
@@ -92,19 +90,18 @@ static void test_position(int B, int T, int C, int parts, int64_t origin, bool p
     for (int r = 0; r < parts; r++) {
         const int begin = (int)((int64_t)N * r / parts), end = (int)((int64_t)N * (r + 1) / parts);
         const floatX* d = dout + (int64_t)begin * C;
-        position_forward(x + (int64_t)begin * C, wpe, positions, origin + begin, end - begin, T, C);
-        position_backward(dwpe, d, positions, origin + begin, end - begin, T, C); // one after the other, onto one table
+        position_forward(x + (int64_t)begin * C, wpe, origin + begin, end - begin, T, C);
+        position_backward(dwpe, d, origin + begin, end - begin, T, C); // one after the other, onto one table
         memset(alone, 0, (size_t)table * sizeof(float));
-        position_backward(alone, d, positions, origin + begin, end - begin, T, C); // each on its own, then summed
+        position_backward(alone, d, origin + begin, end - begin, T, C); // each on its own, then summed
         for (int64_t w = 0; w < table; w++) sum[w] += alone[w];
     }
     char line[96];
-    snprintf(line, sizeof line, "%d ranks, rows %lld .. + %d, T = %d, C = %d%s", parts, (long long)origin, N, T, C,
-             packed ? ", documents" : "");
+    snprintf(line, sizeof line, "%d ranks, rows %lld .. + %d, T = %d, C = %d", parts, (long long)origin, N, T, C);
     check(same_values(x, plain_x, n), "position_forward, %s: adds", line);
     check(same(dwpe, plain_d, table), "position_backward, %s: adds in the order of rows", line);
     // A term passes at most B additions on its rank and `parts` in the sum over the ranks.
-    check_roundings("position_backward: sum over ranks", T, C, sum, &wanted, (packed ? N : B) + parts);
+    check_roundings("position_backward: sum over ranks", T, C, sum, &wanted, B + parts);
     release(&memory);
 }
 
@@ -645,10 +642,7 @@ int main(void) {
     for (int i = 0; i < 4; i++) {
         const int C = sizes[i];
         test_embedding(7, C, 257);
-        for (int parts = 1; parts <= 3; parts++) {
-            test_position(3, 5, C, parts, 0, false);
-            test_position(3, 5, C, parts, 0, true);
-        }
+        for (int parts = 1; parts <= 3; parts++) { test_position(3, 5, C, parts, 0); }
         for (int layer = 0; layer < 2; layer++) {
             test_norm(layer, 7, C, 0);
             test_norm(layer, 131, C, 0);
@@ -668,11 +662,11 @@ int main(void) {
     }
     test_embedding(1, 65, 1);
     test_embedding(301, 333, 11);
-    test_position(5, 7, 10, 3, 2, false);            // every cut inside a sequence
-    test_position(1, 67, 10, 5, 0, false);           // less than a sequence on each rank
-    test_position(3, 1, 10, 2, 0, false);            // sequences of one token
-    test_position(2, 2, 10, 7, 1, false);            // ranks without a row
-    test_position(4, 6, 10, 2, 5000000003LL, false); // rows beyond 32 bits
+    test_position(5, 7, 10, 3, 2);            // every cut inside a sequence
+    test_position(1, 67, 10, 5, 0);           // less than a sequence on each rank
+    test_position(3, 1, 10, 2, 0);            // sequences of one token
+    test_position(2, 2, 10, 7, 1);            // ranks without a row
+    test_position(4, 6, 10, 2, 5000000003LL); // rows beyond 32 bits
     test_sync(3, 1, 65, 31);
     test_sync(3, 301, 333, 101);
     test_rope(1, 1, 1, 2, 2, 1e4);

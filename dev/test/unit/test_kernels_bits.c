@@ -36,10 +36,10 @@ static void bits_embedding_backward(const Arrays* m, int begin, int end) {
     embedding_backward(m->f[1], m->x[0] + begin * BITS_ROW, m->tokens + begin, end - begin, BITS_C, 0, BITS_C);
 }
 static void bits_position_forward(const Arrays* m, int begin, int end) {
-    position_forward(m->x[0] + begin * BITS_ROW, m->x[1], NULL, begin, end - begin, BITS_T, BITS_C);
+    position_forward(m->x[0] + begin * BITS_ROW, m->x[1], begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_position_backward(const Arrays* m, int begin, int end) {
-    position_backward(m->f[1], m->x[0] + begin * BITS_ROW, NULL, begin, end - begin, BITS_T, BITS_C);
+    position_backward(m->f[1], m->x[0] + begin * BITS_ROW, begin, end - begin, BITS_T, BITS_C);
 }
 static void bits_layernorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;

@@ -3,7 +3,7 @@ test_trainer.c: the trainer beside itself, by runs on a small text (this file in
 
     the same bits    for any number of threads, any cut of a batch into micro-batches, both halves of the backward pass
                      together or apart, and a run that was stopped and resumed
-    also             validation, documents of micro-batches, the learning rate, decoding with a cache; a text is learned
+    also             validation, the learning rate, decoding with a cache; a text is learned
 */
 #define TRAIN_GPT_NO_MAIN
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses most, not all
@@ -174,45 +174,6 @@ static void test_validation(const ModelConfig* m) {
           "%s: validation on six sequences, in fours or one by one: %.9g", m->name, losses[0]);
 }
 
-// What the schedule's passes get: the positions of every micro-batch are those of its own inputs, in which token 7
-// begins a document; then a token that is decoded has none of them.
-static void test_document_batches(const ModelConfig* m) {
-    enum { TOKENS = 3000, T = SEQ, B = 2 };
-    struct {
-        int32_t header[256];
-        uint16_t tokens[TOKENS];
-    } shard = {{20240520, 1, TOKENS}, {0}};
-    for (int i = 0; i < TOKENS; i++) shard.tokens[i] = (uint16_t)(random_uniform(5, 6, (uint64_t)i) * 40);
-    write_bytes(text_path, &shard, sizeof shard);
-    const TestRun run = {m, B, 8, T, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
-    Trainer t;
-    trainer_open(&t, &run);
-    t.settings.document_mask = true;
-    t.train_files.document = 7;
-    Activations* a = &t.stage.activations[0];
-    int wrong = 0, begins = 0;
-    for (int step = 0; step < 3; step++) {
-        const StepInput pass = {&t.schedule, &t.train, 8 * step, 8 * step + 8, true, NULL, NULL};
-        load_batch(&t, &pass);
-        for (int k = 0; k < 4; k++) {
-            int32_t inputs[B * T], positions[B * T];
-            bind_microbatch(&t, a, &pass, 0, k);
-            device_to_host(inputs, a->inputs, sizeof inputs);
-            device_to_host(positions, a->positions, sizeof positions);
-            for (int i = 0; i < B * T; i++) {
-                const bool begin = i % T == 0 || inputs[i] == 7;
-                wrong += positions[i] != (begin ? 0 : positions[i - 1] + 1);
-                begins += begin && i % T > 0;
-            }
-        }
-    }
-    activations_bind(a, &t.stage, 0, 0, 1, 1, true);
-    check(wrong == 0 && begins > 5 && !a->positions, "%s: documents of 12 micro-batches, %d begin within: %d are wrong",
-          m->name, begins, wrong);
-    trainer_close(&t);
-    write_data_file();
-}
-
 // The learning rate at its corners: start, end of the warm-up, middle, last step, and after it.
 static void test_learning_rate(void) {
     Settings o = settings_default();
@@ -331,7 +292,6 @@ int main(void) {
     write_data_file();
     test_same_bits(&gpt2);
     test_same_bits(&llama);
-    test_document_batches(&gpt2);
     test_resume_bits(&gpt2);
     test_resume_bits(&llama);
     test_large_checkpoint();
