@@ -52,9 +52,10 @@ enum { CHECKPOINT_KINDS = 8, CHECKPOINT_OPTIONS_TEXT = 384 };
 typedef struct {
     int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
-    int moments; // of the optimizer
+    int moments; // of the optimizer; 0: the weights alone, for other programs (checkpoint/export.h)
+    bool bf16;   // values are rounded to it, else they are float32
 } CheckpointSites;
-static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
+static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2, false}; // without sites
 
 typedef struct {
     int64_t step;                                 // optimizer steps done
@@ -159,7 +160,9 @@ static inline int checkpoint_file_of(int moments, int value) {
     if (value == 0) return 0;
     return value <= moments ? 1 : 2;
 }
-static inline int checkpoint_tensor_files(const CheckpointSites* sites) { return sites->kinds ? 3 : 2; }
+static inline int checkpoint_tensor_files(const CheckpointSites* sites) {
+    return 1 + (sites->moments > 0) + (sites->kinds > 0);
+}
 static inline int checkpoint_values_of_file(const CheckpointSites* sites, int file) {
     const int values[CHECKPOINT_TENSOR_FILES] = {1, sites->moments, sites->kinds * sites->copies};
     return values[file];
@@ -179,8 +182,9 @@ static inline void checkpoint_name(char* name, size_t size, const CheckpointSite
 typedef struct {
     SafeTensorsLayout file[CHECKPOINT_TENSOR_FILES];
     int files;
-    int tensors;     // of the model
-    int moments;     // of the optimizer
+    int tensors; // of the model
+    int moments; // of the optimizer
+    SafeDtype dtype;
     int64_t* offset; // (values, tensors): where each begins in its file, in bytes
 } CheckpointFileLayouts;
 
@@ -199,7 +203,7 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
         const Tensor* tensor = &tensors[i % n];
         checkpoint_name(names[i], sizeof names[i], sites, first + i / n, tensor->name);
         list[i].name = names[i];
-        list[i].dtype = SAFE_F32;
+        list[i].dtype = sites->bf16 ? SAFE_BF16 : SAFE_F32;
         list[i].ndim = tensor_file_shape(list[i].shape, tensor);
     }
 }
@@ -214,6 +218,7 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     snprintf(number, sizeof number, "%lld", (long long)step);
     layouts->files = checkpoint_tensor_files(sites);
     layouts->moments = sites->moments;
+    layouts->dtype = sites->bf16 ? SAFE_BF16 : SAFE_F32;
     const int n = layouts->tensors = model_tensors(NULL, model), all = checkpoint_values(sites) * n;
     Tensor* tensors = (Tensor*)checked_malloc((size_t)n * sizeof *tensors, "the list of tensors");
     SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
@@ -224,7 +229,7 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     for (int file = 0, first = 0; file < layouts->files && ok; file++) {
         const int end = first + checkpoint_values_of_file(sites, file);
         checkpoint_list(list, names, tensors, n, first, end, sites);
-        ok = safetensors_layout(&layouts->file[file], list, (end - first) * n, about, 3, error);
+        ok = safetensors_layout(&layouts->file[file], list, (end - first) * n, about, sites->moments ? 3 : 1, error);
         for (int i = first * n; i < end * n; i++) layouts->offset[i] = list[i - first * n].offset;
         first = end;
     }
@@ -241,7 +246,6 @@ typedef struct {
     float* buffer;
     int64_t count, start; // values in the buffer; where in the file the first one belongs, in bytes
     uint64_t checksum;    // of the written values, if they are float32
-    const char* what;     // names the values in messages
     SafeDtype dtype;      // in the file: SAFE_F32 or SAFE_BF16
 } RunWriter;
 
@@ -290,9 +294,8 @@ static inline bool slice_write(RunWriter* writer, int64_t tensor, const float* l
                 writer->start = at;
             }
             const int64_t n = min_i64(run.count - done, RUN_WRITER_FLOATS - writer->count);
-            if (!run_writer_put(writer, local + run.local + done * run.stride, run.stride,
-                                n)) // such a checkpoint could not be read again
-                return fail(error, "%s of %s has a value that is not finite", writer->what, slice->tensor.name);
+            if (!run_writer_put(writer, local + run.local + done * run.stride, run.stride, n)) // it could not be read
+                return fail(error, "%s: %s has a value that is not finite", writer->file->path, slice->tensor.name);
             done += n;
         }
     }
@@ -309,65 +312,54 @@ static inline bool checkpoint_write_file(const char* path, const char* text, siz
     return (!written && !closed) || fail(error, "%s: cannot write: %s", path, strerror(written ? written : closed));
 }
 
-// Writes config.json for weights of a type. caat: the CAAT-Net's configuration, added as members that transformers
-// ignores. roles: further members, see config_roles_text.
-static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* caat,
-                                           SafeDtype dtype, const char* roles, Error* error) {
-    char text[CONFIG_TEXT];
-    char more[CONFIG_ROLES_TEXT + 128], members[128] = "";
-    if (caat->ranks)
-        snprintf(members, sizeof members, ",\n  \"sync_ranks\": %d,\n  \"sync\": %.17g,\n  \"sync_scale\": \"%s\"",
-                 caat->ranks, caat->fraction, caat_scale_names[caat->scale]);
-    snprintf(more, sizeof more, "%s%s", roles, members);
-    config_write(text, model, dtype == SAFE_F32 ? "float32" : "bfloat16", more);
-    return checkpoint_write_file(path, text, strlen(text), error);
+// Formats a path. False: it is too long.
+__attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char path[CHECKPOINT_PATH], Error* error,
+                                                                         const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    const int length = vsnprintf(path, CHECKPOINT_PATH, format, args);
+    va_end(args);
+    return (length >= 0 && length < CHECKPOINT_PATH) || fail(error, "%.512s: the name is too long", path);
 }
 
-// Reads the CAAT-Net configuration from a folder's config.json; ranks = 0 if it has none. *known: there is a
-// config.json.
-static inline bool checkpoint_load_caat(CaatConfig* caat, bool* known, const char* folder, Error* error) {
-    char path[CHECKPOINT_PATH];
-    Json json;
-    memset(caat, 0, sizeof *caat);
-    *known = snprintf(path, sizeof path, "%s/config.json", folder) < (int)sizeof path && access(path, F_OK) == 0;
-    if (!*known) return true;
-    if (!json_open(&json, path, error)) return false;
-    int64_t ranks = 0;
-    const char* scale = "";
-    bool ok = !json_get(json.nodes, "sync_ranks") ||
-              (json_get_integer(&ranks, &json, json.nodes, "sync_ranks", 1, 1 << 16, error) &&
-               json_get_number(&caat->fraction, &json, json.nodes, "sync", error) &&
-               json_get_string(&scale, &json, json.nodes, "sync_scale", error));
-    caat->ranks = (int)ranks;
-    int i = 0;
-    while (i < 3 && strcmp(scale, caat_scale_names[i]) != 0) i++;
-    if (ok && ranks && i == 3)
-        ok = fail(error, "%s: \"sync_scale\" is \"%.64s\"; it can be runtime, init or none", path, scale);
-    caat->scale = (CaatScale)(i % 3);
-    json_free(&json);
-    return ok;
+// What makes a CAAT-Net, as options; "": an ordinary model. config.json has it as "caat", which transformers ignores.
+static inline void checkpoint_caat_text(char text[128], const CaatConfig* caat) {
+    char fraction[32];
+    text[0] = 0;
+    if (caat->ranks)
+        snprintf(text, 128, "--caat-fraction %s --caat-ranks %d --caat-scale %s",
+                 config_decimal(fraction, caat->fraction), caat->ranks, caat_scale_names[caat->scale]);
+}
+
+// Writes config.json. roles: further members, see config_roles_text.
+static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* caat,
+                                           bool bf16, const char* roles, Error* error) {
+    char text[CONFIG_TEXT], more[CONFIG_ROLES_TEXT + 256], options[128];
+    checkpoint_caat_text(options, caat);
+    snprintf(more, sizeof more, options[0] ? "%s,\n  \"caat\": \"%s\"" : "%s", roles, options);
+    config_write(text, model, bf16 ? "bfloat16" : "float32", more);
+    return checkpoint_write_file(path, text, strlen(text), error);
 }
 
 // Refuses to continue, with the CAAT-Net configuration `now`, from the weights of a folder that were trained with
 // another one. A file, or a folder without config.json, has no configuration to compare.
 static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* now, Error* error) {
-    CaatConfig then;
-    bool known;
-    if (!checkpoint_load_caat(&then, &known, folder, error)) return false;
-    if (!known) return true;
-    if (then.ranks == now->ranks && (then.ranks == 0 || (then.fraction == now->fraction && then.scale == now->scale)))
-        return true;
-    char here[128] = "an ordinary model";
-    if (now->ranks > 0)
-        snprintf(here, sizeof here, "--caat-fraction %g --caat-ranks %d --caat-scale %s", now->fraction, now->ranks,
-                 caat_scale_names[now->scale]);
-    if (then.ranks == 0)
-        return fail(error,
-                    "%s is an ordinary model, this run has %s: drop these options; or --init from its .safetensors "
-                    "file, to make a CAAT-Net of it",
-                    folder, here);
-    return fail(error, "%s is a CAAT-Net, this run has %s: give --caat-fraction %g --caat-ranks %d --caat-scale %s",
-                folder, here, then.fraction, then.ranks, caat_scale_names[then.scale]);
+    char path[CHECKPOINT_PATH], ours[128];
+    const char* theirs = "";
+    Json json;
+    if (!checkpoint_path(path, error, "%s/config.json", folder)) return false;
+    if (access(path, F_OK) != 0) return true;
+    if (!json_open(&json, path, error)) return false;
+    checkpoint_caat_text(ours, now);
+    const bool ok =
+        (!json_get(json.nodes, "caat") || json_get_string(&theirs, &json, json.nodes, "caat", error)) &&
+        (strcmp(ours, theirs) == 0 ||
+         fail(error,
+              "%.400s is %s%.128s, this run is %s%s: give the same options, or --init its .safetensors "
+              "file to make of it what this run is",
+              folder, theirs[0] ? "" : "an ordinary model", theirs, ours[0] ? "" : "of an ordinary model", ours));
+    json_free(&json);
+    return ok;
 }
 
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",
@@ -421,16 +413,6 @@ static inline void checkpoint_remove(const char* folder) {
     rmdir(folder);
 }
 
-// Formats a path. False: it is too long.
-__attribute__((format(printf, 3, 4))) static inline bool checkpoint_path(char path[CHECKPOINT_PATH], Error* error,
-                                                                         const char* format, ...) {
-    va_list args;
-    va_start(args, format);
-    const int length = vsnprintf(path, CHECKPOINT_PATH, format, args);
-    va_end(args);
-    return (length >= 0 && length < CHECKPOINT_PATH) || fail(error, "%.512s: the name is too long", path);
-}
-
 // The folder of a checkpoint: OUT/step_N; ending: ".tmp" while it is written, ".old" while it is replaced.
 static inline bool checkpoint_folder(char path[CHECKPOINT_PATH], const char* out, int64_t step, const char* ending,
                                      Error* error) {
@@ -481,22 +463,13 @@ static inline bool checkpoint_create_files(const char* folder, int64_t step, con
     return ok;
 }
 
-// Whether a run's folder is still there; the message names the folder, not a file in it.
-static inline bool checkpoint_is_there(const char* out, Error* error) {
-    struct stat st;
-    if (stat(out, &st) != 0)
-        return fail(error, "%s: %s; was it moved away, or its disk unmounted?", out, strerror(errno));
-    return S_ISDIR(st.st_mode) || fail(error, "%s: is not a folder any more", out);
-}
-
 // Rank 0, first: makes OUT/step_N.tmp and reserves its space, so that a full disk is reported before the work. If it
 // fails OUT is as before.
 static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* model,
                                     const CheckpointSites* sites, Error* error) {
     char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     if (!checkpoint_folder(folder, out, step, "", error) || !checkpoint_folder(temporary, out, step, ".tmp", error) ||
-        !checkpoint_folder(old, out, step, ".old", error) || !checkpoint_is_there(out, error) ||
-        !checkpoint_is_replaceable(folder, error))
+        !checkpoint_folder(old, out, step, ".old", error) || !checkpoint_is_replaceable(folder, error))
         return false;
     checkpoint_remove(temporary); // left by a run that was killed while it saved
     checkpoint_remove(old);       // or while it replaced a checkpoint
@@ -538,16 +511,15 @@ static inline bool checkpoint_leave(CheckpointWriter* writer, bool ok, Error* er
     return ok;
 }
 
-// Every rank, after checkpoint_begin: opens the files.
-static inline bool checkpoint_join(CheckpointWriter* writer, const char* out, int64_t step, const ModelConfig* model,
+// Every rank, after checkpoint_begin: opens the files in folder, which is OUT/step_N.tmp.
+static inline bool checkpoint_join(CheckpointWriter* writer, const char* folder, int64_t step, const ModelConfig* model,
                                    const CheckpointSites* sites, Error* error) {
     memset(writer, 0, sizeof *writer);
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) writer->file[i].fd = -1;
     if (!checkpoint_file_layouts(&writer->layouts, model, sites, step, error)) return false;
     bool ok = true;
     for (int i = 0; i < writer->layouts.files && ok; i++) {
-        ok = checkpoint_path(writer->path[i], error, "%s/step_%08lld.tmp/%s", out, (long long)step,
-                             checkpoint_files[i]) &&
+        ok = checkpoint_path(writer->path[i], error, "%s/%s", folder, checkpoint_files[i]) &&
              safetensors_join(&writer->file[i], writer->path[i], &writer->layouts.file[i], error);
     }
     writer->buffer = (float*)checked_malloc(RUN_WRITER_FLOATS * sizeof(float), "writing a checkpoint");
@@ -560,10 +532,8 @@ static inline bool checkpoint_join(CheckpointWriter* writer, const char* out, in
 static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout* layout, int bucket, int value,
                                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
-    const int moments = writer->layouts.moments, file = checkpoint_file_of(moments, value);
-    static const char* const names[CHECKPOINT_VALUES] = {"the weight", "the first moment", "the second moment"};
-    RunWriter runs = {
-        &writer->file[file], writer->buffer, 0, 0, 0, value <= moments ? names[value] : "a site's value", SAFE_F32};
+    const int file = checkpoint_file_of(writer->layouts.moments, value);
+    RunWriter runs = {&writer->file[file], writer->buffer, 0, 0, 0, writer->layouts.dtype};
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* slice = &layout->slices[i];
         if (!slice_is_owned(slice, layout)) continue;
@@ -577,36 +547,23 @@ static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout
     return ok;
 }
 
-// Renames a file or folder to a name that must be free; errno is EEXIST if it is not. Where the file system cannot do
-// this atomically, an empty folder that has just appeared may be replaced, but nothing else.
-static inline bool rename_new(const char* from, const char* to) {
-    struct stat st;
-#ifdef RENAME_NOREPLACE
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) return true;
-    if (errno != EINVAL && errno != ENOSYS) return false;
-#endif
-    if (link(from, to) == 0) return unlink(from) == 0; // a file
-    if (errno == EEXIST) return false;
-    if (lstat(to, &st) != 0) return rename(from, to) == 0;
-    errno = EEXIST;
-    return false;
-}
-
 // Renames temporary to folder. A checkpoint that has the name, or a link, is moved to `old`, and moved back if the
 // second rename fails. (A run that is killed between the two renames has neither; the checkpoint before is the newest
 // then.)
 static inline bool checkpoint_rename(const char* temporary, const char* folder, const char* old, Error* error) {
     if (rename(temporary, folder) == 0) return true; // the name was free
+    int reason = errno;
+    const bool taken = reason == ENOTEMPTY || reason == EEXIST;
     struct stat st;
-    const bool taken = errno == ENOTEMPTY || errno == EEXIST;
-    const bool linked = errno == ENOTDIR && lstat(folder, &st) == 0 && S_ISLNK(st.st_mode);
-    if (!taken && !linked) return fail(error, "%s: cannot rename to %s: %s", temporary, folder, strerror(errno));
-    const bool moved = rename(folder, old) == 0;
-    if (moved && rename(temporary, folder) == 0) return true;
-    fail(error, "%s: cannot rename to %s: %s", temporary, folder, strerror(errno));
-    if (moved && rename(old, folder) != 0)
-        fail(error, "%s: cannot rename to %s, where it was: %s", old, folder, strerror(errno));
-    return false;
+    const bool linked = reason == ENOTDIR && lstat(folder, &st) == 0 && S_ISLNK(st.st_mode);
+    if (taken || linked) {
+        const bool moved = rename(folder, old) == 0;
+        if (moved && rename(temporary, folder) == 0) return true;
+        reason = errno;
+        if (moved && rename(old, folder) != 0)
+            return fail(error, "%s: cannot get its name back: %s", old, strerror(errno));
+    }
+    return fail(error, "%s: cannot rename to %s: %s", temporary, folder, strerror(reason));
 }
 
 // A file as trainer.json lists it.
@@ -711,7 +668,7 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
     CheckpointFile* config = &list.file[list.files++];
     snprintf(config->name, sizeof config->name, "config.json");
     return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
-           checkpoint_write_config(path, model, caat, SAFE_F32, files->config, error) &&
+           checkpoint_write_config(path, model, caat, false, files->config, error) &&
            checkpoint_sum_file(config, path, error) && checkpoint_write_hub_files(folder, files, error) &&
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
 }
@@ -740,12 +697,9 @@ static inline bool checkpoint_publish(const char* out, const CheckpointState* st
     return ok;
 }
 
-// Rank 0, when a rank has failed: removes step_N.tmp. False: it may still exist, on a disk that is gone now.
-static inline bool checkpoint_abandon(const char* out, int64_t step) {
+// Rank 0, when a rank has failed: removes step_N.tmp.
+static inline void checkpoint_abandon(const char* out, int64_t step) {
     char temporary[CHECKPOINT_PATH];
-    struct stat st;
     Error error;
-    if (!checkpoint_folder(temporary, out, step, ".tmp", &error)) return true;
-    checkpoint_remove(temporary);
-    return stat(out, &st) == 0 && stat(temporary, &st) != 0 && errno == ENOENT;
+    if (checkpoint_folder(temporary, out, step, ".tmp", &error)) checkpoint_remove(temporary);
 }

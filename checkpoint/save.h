@@ -129,7 +129,6 @@ typedef struct {
     int rank;
     int64_t keep;          // checkpoints; 0: all
     const HubFiles* files; // written beside the model
-    bool mounted;          // out is a mount point
     HeartbeatRow* row;     // for the watchdog, or NULL
     int64_t passing[2];    // steps of saves by --save-minutes, on rank 0: the last one, and a best one; -1: none
 } Saver;
@@ -151,51 +150,29 @@ static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* site
     return part;
 }
 
-// Whether a folder is a mount point.
-static bool folder_is_mount(const char* path) {
-    char above[CHECKPOINT_PATH];
-    struct stat here, there;
-    Error error;
-    return checkpoint_path(above, &error, "%s/..", path) && stat(path, &here) == 0 && stat(above, &there) == 0 &&
-           here.st_dev != there.st_dev;
-}
-
-// Whether the disk is mounted: without it the folder still takes files, on another disk, where they would be lost.
-static bool saver_disk_is_there(const Saver* saver, Error* error) {
-    return !saver->mounted || folder_is_mount(saver->out) ||
-           fail(error, "%s: its disk is not mounted any more", saver->out);
-}
-
-// Says every ten seconds how far rank 0's part of a save is.
-static void print_saving(int64_t step, int done, int all, double started, double* said) {
-    const double now = seconds_now();
-    if (now - *said < 10) return;
-    *said = now;
-    print_line("saving    step %lld: %d %%, %.0f s left", (long long)step, 100 * done / all,
-               (now - started) / done * (all - done));
-    fflush(stdout);
-}
-
-// Writes all values that are this rank's to write. ok = false: writes nothing, but gathers every bucket with the other
-// ranks, which with ZeRO wait for that.
-static bool write_values(const Saver* saver, CheckpointWriter* writer, int64_t step, bool ok, Error* error) {
-    const Stage* stage = saver->stage;
+// Every rank, between checkpoint_begin and checkpoint_publish: writes its slices of the listed values into the files in
+// folder, and sets *sum. After a failure it continues to gather buckets, as with ZeRO other ranks wait for it.
+static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* folder, int64_t step,
+                         const CheckpointSites* list, CheckpointSum* sum, Error* error) {
     const Layout* layout = &stage->layout;
+    const int values = 1 + list->moments + list->kinds;
     const AsyncCheckpointState sites = site_values(stage);
-    const int values = 1 + sites.list.moments + sites.list.kinds;
-    double started = seconds_now(), said = started;
+    CheckpointWriter writer;
     float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
+    const bool joined = checkpoint_join(&writer, folder, step, &stage->model, list, error);
+    bool ok = joined;
     for (int i = 0; i < layout->buckets * values; i++) {
         const int b = i / values;
         const SavedPart part = saved_part(stage, &sites, i % values);
         const float* whole = whole_values(stage, b, part.values, copy);
         if (ok && writes_bucket(&layout->mesh, b, part.site))
-            ok = checkpoint_write_value(writer, layout, b, part.number, whole, error);
-        heartbeat_background(saver->row);
-        if (saver->rank == 0) print_saving(step, i + 1, layout->buckets * values, started, &said);
+            ok = checkpoint_write_value(&writer, layout, b, part.number, whole, error);
+        heartbeat_background(row);
     }
     free(copy);
-    return ok;
+    *sum = writer.sum;
+    Error late; // the first error is the one that is reported
+    return joined && checkpoint_leave(&writer, ok, ok ? error : &late) && ok;
 }
 
 static void say_not_saved(int rank, int64_t step, const Error* error) {
@@ -224,22 +201,18 @@ static bool publish(Saver* saver, const CheckpointState* state, const Checkpoint
 static bool stage_save(Saver* saver, Comm* world, const CheckpointState* state, bool timed) {
     const Stage* stage = saver->stage;
     const CheckpointSites sites = site_values(stage).list;
-    CheckpointWriter writer;
+    char folder[CHECKPOINT_PATH];
+    CheckpointSum sum;
     Error error;
-    int32_t ok = saver->rank > 0 || (saver_disk_is_there(saver, &error) &&
-                                     checkpoint_begin(saver->out, state->step, &stage->model, &sites, &error));
+    int32_t ok = saver->rank > 0 || checkpoint_begin(saver->out, state->step, &stage->model, &sites, &error);
     if (!ok) say_not_saved(saver->rank, state->step, &error);
     comm_broadcast(world, &ok, 1, COMM_INT32, 0);
     if (!ok) return false;
-    const bool joined = checkpoint_join(&writer, saver->out, state->step, &stage->model, &sites, &error);
-    bool wrote = write_values(saver, &writer, state->step, joined, &error);
-    Error late;
-    wrote = joined && checkpoint_leave(&writer, wrote, wrote ? &error : &late) && wrote;
-    if (!wrote) say_not_saved(saver->rank, state->step, &error);
-    ok = wrote;
+    checkpoint_folder(folder, saver->out, state->step, ".tmp", &error); // rank 0 has made it
+    ok = write_slices(stage, saver->row, folder, state->step, &sites, &sum, &error);
+    if (!ok) say_not_saved(saver->rank, state->step, &error);
     comm_all_reduce(world, &ok, 1, COMM_INT32, COMM_MIN);
-    CheckpointSum sum = writer.sum; // sums of 64 bits wrap around in every order
-    comm_all_reduce(world, &sum, (int64_t)(sizeof sum / 8), COMM_INT64, COMM_SUM);
+    comm_all_reduce(world, &sum, (int64_t)(sizeof sum / 8), COMM_INT64, COMM_SUM); // it wraps around in every order
     if (ok && saver->rank == 0 && !publish(saver, state, &sites, &sum, timed, &error)) {
         ok = false;
         say_not_saved(0, state->step, &error);

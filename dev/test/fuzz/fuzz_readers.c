@@ -146,11 +146,10 @@ static bool read_checkpoint(const char* path, const char* text, size_t size, Err
 static bool read_config_json(const char* path, const char* text, size_t size, Error* error) {
     (void)text, (void)size;
     ModelConfig m, back;
-    CaatConfig sync;
+    const CaatConfig ordinary = {0, 0, CAAT_SCALE_RUNTIME, false};
     Error why;
-    bool told;
     char first[CONFIG_TEXT], second[CONFIG_TEXT];
-    REQUIRE(checkpoint_load_caat(&sync, &told, folder, &why) || why.text[0]);
+    REQUIRE(checkpoint_check_caat(folder, &ordinary, &why) || why.text[0]);
     if (!config_read(&m, path, error)) return false;
     config_write(first, &m, "float32", "");
     put_file(path, first, strlen(first));

@@ -63,13 +63,13 @@ PURE = [
 
 # The same, by test_pretrained.py.
 ON_MESHES = [
-    ("export: everyone writes what all hold", EXPORT, "if (ok && writes_bucket(&layout->mesh, b, -1)) ok",
-     "if (ok && b == 0) ok"),
-    ("export: what others own is written too, from their padding", EXPORT, "if (slice_is_owned(slice, layout) &&",
-     "if (slice->index > 0 &&"),
-    ("export: moments", EXPORT, "stage_values(stage, 0)", "stage_values(stage, 1)"),
-    ("export: the last bucket is not flushed", EXPORT, "return run_writer_flush(runs, error);", "return true;"),
-    ("export: bf16 is written as float32", EXPORT, "job->dtype = bf16 ? SAFE_BF16 : SAFE_F32", "job->dtype = SAFE_F32"),
+    ("export: only the first bucket is written", "checkpoint/save.h",
+     "if (ok && writes_bucket(&layout->mesh, b, part.site))", "if (ok && b == 0)"),
+    ("export: what others own is written too, from their padding", CHECKPOINT,
+     "if (!slice_is_owned(slice, layout)) continue;", ""),
+    ("export: the last bucket is not flushed", CHECKPOINT, "const bool ok = run_writer_flush(&runs, error);",
+     "const bool ok = true;"),
+    ("export: bf16 is written as float32", EXPORT, "job->weights.bf16 = bf16;", ""),
     ("export: what is there is replaced", EXPORT, "if (lstat(path, &st) == 0) return", "if (false) return"),
     ("writer: bf16 is cut off at other bytes", CHECKPOINT,
      "const int64_t bytes = writer->count * run_writer_width(writer);", "const int64_t bytes = writer->count * 4;"),
@@ -111,7 +111,7 @@ ON_MESHES = [
     ("whole: a vocabulary in two files gets a third", HUB, "out = pair ? NULL : hub_write(", "out = hub_write("),
     ("whole: texts end as data do, whatever the source says", SETUP,
      "if (config_read_roles(roles, config, model->V, error)) return true;", ""),
-    ("whole: exports say nothing of ends", EXPORT, "job->dtype, files->config, error)", "job->dtype, \"\", error)"),
+    ("whole: exports say nothing of ends", EXPORT, "bf16, files->config, error)", "bf16, \"\", error)"),
 ]
 
 TESTS = {file: "test_pretrained" for file in (CONFIG, ROPE, "kernels/activations.h")}

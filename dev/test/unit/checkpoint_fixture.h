@@ -25,9 +25,8 @@ a rank holds of it is computed here, from the definition of each kind of tensor,
 static struct {
     int count, at; // calls so far; the one that fails (-1: none)
     bool kill;     // it does not return
-    bool plain;    // renameat2 is not there
     char log[512]; // what was flushed and renamed, in order
-} calls = {0, -1, false, false, ""};
+} calls = {0, -1, false, ""};
 
 static inline bool call_fails(void) {
     const int call = calls.count++;
@@ -53,11 +52,6 @@ int fsync(int fd) { // nothing here outlives the machine: not flushed, only logg
 int rename(const char* from, const char* to) NOTHROW {
     calls_log("rename");
     return call_fails() ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
-}
-
-int renameat2(int a, const char* from, int b, const char* to, unsigned flags) NOTHROW {
-    errno = EINVAL;
-    return calls.plain ? -1 : (int)syscall(SYS_renameat2, a, from, b, to, flags);
 }
 
 int mkdir(const char* path, mode_t mode) NOTHROW {
@@ -110,10 +104,8 @@ static inline int open_files(void) { return entries("/proc/self/fd"); }
 // ---- The formula ------------------------------------------------------------------------------------------------
 
 // Any finite bits, denormal numbers and both signs as well, except second moments (what = 2), which are positive; never
-// zero, which is what holes are filled with. One entry of a second moment is `wrong_square`, if that is set.
-static float wrong_square;
+// zero, which is what holes are filled with.
 static inline float formula(const char* name, int what, int64_t element) {
-    if (what == 2 && wrong_square != 0 && element == 3) return wrong_square;
     const uint32_t sign = what == 2 ? 0 : 0x80000000u;
     const uint32_t bits = philox(hash_string(name), (uint64_t)what, (uint64_t)element).word[0] & (0x3fffffffu | sign);
     return float_of_bits(bits & 0x7fffffffu ? bits : 1);
@@ -224,7 +216,10 @@ static inline int* shuffled(int n, uint64_t seed) {
 static inline bool rank_writes(const char* out, int64_t step, const ModelConfig* m, const Layout* layout, uint64_t seed,
                                CheckpointSum* sum, Error* error) {
     CheckpointWriter w;
-    if (!checkpoint_join(&w, out, step, m, &checkpoint_of_adamw, error)) return false;
+    char folder[CHECKPOINT_PATH];
+    if (!checkpoint_folder(folder, out, step, ".tmp", error) ||
+        !checkpoint_join(&w, folder, step, m, &checkpoint_of_adamw, error))
+        return false;
     bool ok = true;
     int* order = shuffled(layout->buckets, seed);
     for (int i = 0; i < layout->buckets && ok; i++) {

@@ -71,7 +71,7 @@ static void test_meshes(const Case* c) {
 
 // What sites have is found by names that say whose copy of what it is: no two values may share or change theirs.
 static void test_names_of_sites(void) {
-    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2};
+    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2, false};
     char name[128], expected[128];
     bool ok = checkpoint_values(&sites) == CHECKPOINT_VALUES + 6;
     for (int kind = 0; kind < sites.kinds; kind++)
@@ -138,14 +138,11 @@ static void test_config_caat(const ModelConfig* m) {
     bool same = true, refused = true;
     for (int i = 0; i < 18; i++) {
         const CaatConfig written = {i + 1, shares[i % 6], (CaatScale)(i % 3), i % 2 == 0};
-        CaatConfig read, other[4] = {written, written, written, {0, 0, CAAT_SCALE_RUNTIME, false}};
-        bool told;
-        const bool made = checkpoint_write_config("config.json", m, &written, SAFE_F32, "", &error);
-        same = same && made && checkpoint_load_caat(&read, &told, ".", &error) && told && read.ranks == written.ranks &&
-               read.fraction == written.fraction && read.scale == written.scale &&
-               checkpoint_check_caat(".", &read, &error);
+        CaatConfig other[4] = {written, written, written, {0, 0, CAAT_SCALE_RUNTIME, false}};
+        const bool made = checkpoint_write_config("config.json", m, &written, false, "", &error);
+        same = same && made && checkpoint_check_caat(".", &written, &error);
         other[0].ranks++;
-        other[1].fraction += 0.01;
+        other[1].fraction = nextafter(other[1].fraction, 2);
         other[2].scale = (CaatScale)((i + 1) % 3);
         for (int k = 0; k < 4; k++)
             refused =
@@ -154,7 +151,7 @@ static void test_config_caat(const ModelConfig* m) {
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
     const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false}, some = {2, 0.5, CAAT_SCALE_RUNTIME, false};
-    same = checkpoint_write_config("config.json", m, &none, SAFE_F32, "", &error) &&
+    same = checkpoint_write_config("config.json", m, &none, false, "", &error) &&
            checkpoint_check_caat(".", &none, &error);
     check(same && !checkpoint_check_caat(".", &some, &error), "an ordinary model is none: %s", error.text);
     check(checkpoint_check_caat("nowhere", &some, &error), "a folder without config.json does not say what it is");
@@ -368,7 +365,7 @@ static void test_not_finite(void) {
         CheckpointWriter w;
         Error error = {""};
         if (!checkpoint_begin("infinite", 1, &gpt2_tied, &checkpoint_of_adamw, &error) ||
-            !checkpoint_join(&w, "infinite", 1, &gpt2_tied, &checkpoint_of_adamw, &error))
+            !checkpoint_join(&w, "infinite/step_00000001.tmp", 1, &gpt2_tied, &checkpoint_of_adamw, &error))
             die("%s", error.text);
         const Slice* s = &layout.slices[layout.bucket[2].first]; // the first that this rank writes
         while (!slice_is_owned(s, &layout)) s++;
@@ -383,44 +380,9 @@ static void test_not_finite(void) {
     }
 }
 
-// No mean of squares is below zero: a forged checkpoint whose checksums fit is refused by the tensor's name.
-static void test_square_below_zero(void) {
-    static const float wrong[] = {-1e-38f, -1, -FLT_MAX};
-    for (int i = 0; i < 3; i++) {
-        Error error = {""};
-        new_folder("squares");
-        wrong_square = wrong[i];
-        const bool saved = save("squares", 1, &gpt2_tied, &one_rank, 1, &error);
-        const bool read = saved && read_all("squares/step_00000001", &gpt2_tied, &one_rank, &error);
-        check(saved && !read && strstr(error.text, "exp_avg_sq.transformer."), "%g is refused: %s", wrong[i],
-              error.text);
-        run_command("rm -r squares");
-    }
-    wrong_square = 0;
-}
-
-// A name that nothing may have, also on a file system that knows no such renaming.
-static void test_rename_new(void) {
-    for (int plain = 0; plain < 2; plain++) {
-        calls.plain = plain > 0;
-        run_command("rm -rf new && mkdir new && cd new && mkdir a b && echo x >b/x && echo 1 >c && echo 22 >d");
-        bool refused = !rename_new("new/a", "new/b") && errno == EEXIST && !rename_new("new/c", "new/d") &&
-                       errno == EEXIST && !rename_new("new/a", "new/d") && !rename_new("new/c", "new/b");
-        run_command("ln -s nowhere new/e");
-        refused = refused && !rename_new("new/c", "new/e") && !rename_new("new/a", "new/e");
-        check(refused && entries("new/b") == 1 && file_bytes("new/c") == 2 && file_bytes("new/d") == 3 &&
-                  access("new/a", F_OK) == 0,
-              "what is there is not replaced%s", plain ? ", nor where the file system does not help" : "");
-        check(rename_new("new/a", "new/f") && rename_new("new/c", "new/g") && entries("new") == 5 &&
-                  file_bytes("new/g") == 2,
-              "a name that is free is given");
-    }
-    calls.plain = false;
-}
-
 // A checkpoint of two moments is not read as one of one moment, which takes no room for a second.
 static void test_one_moment(void) {
-    const CheckpointSites sgd = {0, 0, {NULL}, 1};
+    const CheckpointSites sgd = {0, 0, {NULL}, 1, false};
     CheckpointReader reader;
     CheckpointState state = {};
     CheckpointFileLayouts layouts;
@@ -460,7 +422,5 @@ int main(int argc, char** argv) {
     test_taken();
     test_holes();
     test_not_finite();
-    test_square_below_zero();
-    test_rename_new();
     return folder_end();
 }
