@@ -5,7 +5,7 @@ tensors, not models.
     SafeTensors         one file, mapped. safetensors_find finds a tensor, safetensors_read_f32 reads any range of it as
                         float32.
     SafeTensorsModel    a file, a folder with model.safetensors, or a folder with model.safetensors.index.json, whose
-                        "weight_map" has the file (shard) of each tensor.
+                        "weight_map" names the files (shards).
     SafeTensorsLayout   writing: the place of every tensor, computed before the file exists. So any number of processes
                         compute the same layout, one creates the file, and each writes its slices in their places.
 
@@ -266,37 +266,23 @@ static inline bool safetensors_parse(SafeTensors* st, const char* path, const un
     return true;
 }
 
-// Refuses weights that PyTorch has pickled, with the command that converts them.
-static inline bool safe_fail_pickled(const char* path, const char* folder, Error* error) {
-    return fail(error,
-                "%.300s: weights pickled by PyTorch are not read; in a folder of Hugging Face's this writes "
-                "model.safetensors beside them: python3 -c \"from transformers import AutoModelForCausalLM as M; "
-                "M.from_pretrained('%.300s', torch_dtype='auto').save_pretrained('%.300s')\"",
-                path, folder, folder);
-}
+static const char safe_pickled[] =
+    "weights pickled by PyTorch, which are not read; transformers' save_pretrained('FOLDER') writes safetensors";
 
 // Names the content of a file that is not a safetensors file, by its first bytes.
 static inline void safe_name_foreign(const char* path, const MappedFile* file, Error* error) {
     static const struct {
         const char* magic;
         size_t bytes;
-        const char* what; // NULL: pickled
-    } foreign[] = {{"PK\3\4", 4, NULL},
-                   {"\x80\2", 2, NULL},
+        const char* what;
+    } foreign[] = {{"PK\3\4", 4, safe_pickled},
+                   {"\x80\2", 2, safe_pickled},
                    {"GGUF", 4, "weights of llama.cpp, which are not read; take the model's safetensors"},
-                   {"\xc6\xd7\x34\x01", 4, "weights of llm.c, which are not read; take the model's safetensors"},
-                   {"\x89HDF", 4, "weights of TensorFlow, which are not read; take the model's safetensors"},
                    {"version https://git-lfs", 23,
                     "a pointer of Git LFS, not the file itself: git lfs pull, in its folder, downloads that"}};
     for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
-        if (file->size < foreign[i].bytes || memcmp(file->data, foreign[i].magic, foreign[i].bytes) != 0) continue;
-        const char* slash = strrchr(path, '/');
-        char folder[512];
-        snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
-        if (foreign[i].what)
+        if (file->size >= foreign[i].bytes && memcmp(file->data, foreign[i].magic, foreign[i].bytes) == 0)
             fail(error, "%s: %s", path, foreign[i].what);
-        else
-            safe_fail_pickled(path, folder, error);
     }
 }
 
@@ -321,8 +307,8 @@ static inline const SafeTensor* safetensors_find(const SafeTensors* st, const ch
     return (const SafeTensor*)bsearch(&key, st->tensors, (size_t)st->count, sizeof key, safe_compare_names);
 }
 
-// dst[0, count) = elements [first, first + count) of a tensor, as float32: exact from F32, F16 and BF16, rounded to
-// nearest from F64. Other types are an error.
+// dst[0, count) = elements [first, first + count) of a tensor, as float32. Types other than F32, F16 and BF16 are an
+// error.
 static inline bool safetensors_read_f32(float* dst, const SafeTensors* st, const SafeTensor* tensor, int64_t first,
                                         int64_t count, Error* error) {
     if (first < 0 || count < 0 || first > tensor->elements || count > tensor->elements - first)
@@ -330,7 +316,6 @@ static inline bool safetensors_read_f32(float* dst, const SafeTensors* st, const
                     (long long)count, json_quoted(tensor->name).text, (long long)tensor->elements);
     const unsigned char* src = st->data + tensor->offset + first * (safe_dtypes[tensor->dtype].bits / 8);
     uint16_t half; // memcpy, as a foreign file's elements may be unaligned
-    double wide;
     switch (tensor->dtype) {
     case SAFE_F32:
         if (count > 0) memcpy(dst, src, (size_t)count * sizeof *dst);
@@ -341,11 +326,8 @@ static inline bool safetensors_read_f32(float* dst, const SafeTensors* st, const
     case SAFE_BF16:
         for (int64_t i = 0; i < count; i++) memcpy(&half, src + 2 * i, 2), dst[i] = bf16_to_f32(half);
         return true;
-    case SAFE_F64:
-        for (int64_t i = 0; i < count; i++) memcpy(&wide, src + 8 * i, 8), dst[i] = (float)wide;
-        return true;
     default:
-        return fail(error, "%s: tensor %s is %s; only F32, F16, BF16 and F64 are read", st->path,
+        return fail(error, "%s: tensor %s is %s; only F32, F16 and BF16 are read", st->path,
                     json_quoted(tensor->name).text, safe_dtypes[tensor->dtype].name);
     }
 }
@@ -385,89 +367,57 @@ static inline int safe_compare_entries(const void* a, const void* b) {
     return strcmp(((const SafeTensorsEntry*)a)->tensor->name, ((const SafeTensorsEntry*)b)->tensor->name);
 }
 
-static inline bool safe_model_open_file(SafeTensorsModel* model, const char* path, Error* error) {
-    model->files = (SafeTensors*)checked_calloc(1, sizeof *model->files, "a safetensors file");
-    if (!safetensors_open(model->files, path, error)) return false;
-    model->file_count = 1;
-    model->tensors = model->files->count;
-    model->entries =
-        (SafeTensorsEntry*)checked_calloc((size_t)model->tensors, sizeof *model->entries, "names of tensors");
-    for (int64_t i = 0; i < model->tensors; i++) {
-        model->entries[i].tensor = &model->files->tensors[i];
-        model->entries[i].file = model->files;
-    }
+static inline bool safe_model_add_file(SafeTensorsModel* model, const char* path, Error* error) {
+    const size_t n = (size_t)model->file_count;
+    model->files = (SafeTensors*)checked_realloc(model->files, n + 1, sizeof *model->files, "safetensors files");
+    if (!safetensors_open(&model->files[n], path, error)) return false;
+    model->file_count++;
     return true;
 }
 
-static inline int safe_compare_shards(const void* a, const void* b) { // members of "weight_map", by file
-    const JsonNode *x = *(const JsonNode*const*)a, *y = *(const JsonNode*const*)b;
-    const int order = strcmp(x->value.string, y->value.string);
-    if (order != 0) return order;
-    return x < y ? -1 : x > y;
-}
-
-// A member of "weight_map": the name of a tensor, and the name of a file in the same folder.
-static inline bool safe_check_index_entry(const JsonNode* node, const Json* json, Error* error) {
-    const JsonQuoted name = json_quoted(node->name);
-    if (strlen(node->name) != node->name_bytes)
-        return json_fail(json, node, error, "tensor %s: a name must not contain a NUL character", name.text);
-    if (!json_is_plain_string(node))
-        return json_fail(json, node, error, "tensor %s: this has to be the name of a file", name.text);
-    const char* file = node->value.string;
-    if (!*file || strchr(file, '/') || strcmp(file, ".") == 0 || strcmp(file, "..") == 0)
-        return json_fail(json, node, error, "tensor %s: %s is not the name of a file in the same folder", name.text,
-                         json_quoted(file).text);
-    return true;
-}
-
-// Opens the files that "weight_map" names (members sorted by file) and finds every tensor in its file. Other tensors of
-// a file are not part of the model.
-static inline bool safe_model_open_shards(SafeTensorsModel* model, const JsonNode** members, int64_t n,
-                                          const Json* json, Error* error) {
-    int64_t shards = 0;
-    for (int64_t i = 0; i < n; i++)
-        shards += i == 0 || strcmp(members[i]->value.string, members[i - 1]->value.string) != 0;
-    model->files = (SafeTensors*)checked_calloc((size_t)shards, sizeof *model->files, "safetensors files");
+// Lists the tensors of all files, which must not have two of the same name.
+static inline bool safe_model_list(SafeTensorsModel* model, Error* error) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < model->file_count; i++) n += model->files[i].count;
     model->entries = (SafeTensorsEntry*)checked_calloc((size_t)n, sizeof *model->entries, "names of tensors");
-    const SafeTensors* file = NULL;
-    for (int64_t i = 0; i < n; i++) {
-        if (i == 0 || strcmp(members[i]->value.string, members[i - 1]->value.string) != 0) {
-            char* path = safe_join(model->path, members[i]->value.string);
-            const bool ok = safetensors_open(&model->files[model->file_count], path, error);
-            free(path);
-            if (!ok) return false;
-            file = &model->files[model->file_count++];
+    for (int64_t i = 0; i < model->file_count; i++) {
+        for (int64_t j = 0; j < model->files[i].count; j++) {
+            SafeTensorsEntry* entry = &model->entries[model->tensors++];
+            entry->tensor = &model->files[i].tensors[j];
+            entry->file = &model->files[i];
         }
-        SafeTensorsEntry* entry = &model->entries[model->tensors++];
-        entry->file = file;
-        entry->tensor = safetensors_find(file, members[i]->name);
-        if (!entry->tensor)
-            return json_fail(json, members[i], error, "tensor %s should be in %s, but is not",
-                             json_quoted(members[i]->name).text, json_quoted(members[i]->value.string).text);
     }
     qsort(model->entries, (size_t)n, sizeof *model->entries, safe_compare_entries);
+    for (int64_t i = 1; i < n; i++) {
+        const SafeTensorsEntry *a = &model->entries[i - 1], *b = &model->entries[i];
+        if (safe_compare_entries(a, b) == 0)
+            return fail(error, "%.400s has tensor %s, and so has %.400s", a->file->path,
+                        json_quoted(a->tensor->name).text, b->file->path);
+    }
     return true;
+}
+
+// Opens the file that a member of "weight_map" names, in the same folder, unless it is open.
+static inline bool safe_model_add_shard(SafeTensorsModel* model, const JsonNode* node, const Json* json, Error* error) {
+    const char* name = json_is_plain_string(node) ? node->value.string : "";
+    if (!*name || strchr(name, '/') || strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return json_fail(json, node, error, "tensor %s: this has to be the name of a file in the same folder",
+                         json_quoted(node->name).text);
+    char* path = safe_join(model->path, name);
+    bool ok = false;
+    for (int64_t i = 0; i < model->file_count && !ok; i++) ok = strcmp(model->files[i].path, path) == 0;
+    ok = ok || safe_model_add_file(model, path, error);
+    free(path);
+    return ok;
 }
 
 static inline bool safe_model_open_index(SafeTensorsModel* model, const char* path, Error* error) {
     Json json;
     if (!json_open(&json, path, error)) return false;
     const JsonNode* map = json_require(&json, json.nodes, "weight_map", JSON_OBJECT, error);
-    bool ok = map != NULL;
-    if (ok && map->count == 0) ok = json_fail(&json, map, error, "\"weight_map\" is empty");
-    if (ok) {
-        const JsonNode** members = (const JsonNode**)checked_malloc(map->count * sizeof *members, "names of tensors");
-        int64_t n = 0;
-        for (const JsonNode* member = json_first(map); member && ok; member = json_next(member)) {
-            ok = safe_check_index_entry(member, &json, error);
-            members[n++] = member;
-        }
-        if (ok) {
-            qsort(members, (size_t)n, sizeof *members, safe_compare_shards);
-            ok = safe_model_open_shards(model, members, n, &json, error);
-        }
-        free(members);
-    }
+    bool ok = map && (map->count > 0 || json_fail(&json, map, error, "\"weight_map\" is empty"));
+    for (const JsonNode* member = ok ? json_first(map) : NULL; member && ok; member = json_next(member))
+        ok = safe_model_add_shard(model, member, &json, error);
     json_free(&json);
     return ok;
 }
@@ -478,11 +428,11 @@ static inline bool safe_model_open_folder(SafeTensorsModel* model, const char* f
     char *pickled = safe_join(folder, "pytorch_model.bin"), *parts = safe_join(folder, "pytorch_model.bin.index.json");
     bool ok;
     if (access(single, F_OK) == 0)
-        ok = safe_model_open_file(model, single, error);
+        ok = safe_model_add_file(model, single, error);
     else if (access(index, F_OK) == 0)
         ok = safe_model_open_index(model, index, error);
     else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)
-        ok = safe_fail_pickled(access(pickled, F_OK) == 0 ? pickled : parts, folder, error);
+        ok = fail(error, "%s: %s", folder, safe_pickled);
     else
         ok = fail(error, "%s: neither model.safetensors nor model.safetensors.index.json is in this folder", folder);
     free(pickled);
@@ -499,7 +449,9 @@ static inline bool safetensors_model_open(SafeTensorsModel* model, const char* p
     if (stat(path, &st) != 0) return fail(error, "%s: cannot open: %s", path, strerror(errno));
     if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode)) return fail(error, "%s: neither a file nor a folder", path);
     model->path = checked_strdup(path, "a path");
-    if (S_ISDIR(st.st_mode) ? safe_model_open_folder(model, path, error) : safe_model_open_file(model, path, error))
+    const bool folder = S_ISDIR(st.st_mode);
+    if ((folder ? safe_model_open_folder(model, path, error) : safe_model_add_file(model, path, error)) &&
+        safe_model_list(model, error))
         return true;
     safetensors_model_close(model);
     return false;
@@ -622,11 +574,6 @@ static inline bool safe_write_failed(const SafeTensorsFile* file, const char* wh
     if (code == ENOSPC || code == EDQUOT)
         snprintf(advice, sizeof advice, "; the whole file has %lld bytes: free some, or write elsewhere",
                  (long long)file->bytes);
-    else if (code == EFBIG)
-        snprintf(advice, sizeof advice, "; %lld bytes are more than the file system or ulimit -f allows",
-                 (long long)file->bytes);
-    else if (code == EIO)
-        snprintf(advice, sizeof advice, "; the disk, or the network to it, is failing: do not rely on this file");
     return fail(error, "%s: cannot %s: %s%s", file->path, what, strerror(code), advice);
 }
 

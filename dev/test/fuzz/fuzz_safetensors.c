@@ -150,7 +150,7 @@ static void check_reading(const SafeTensors* st, const SafeTensor* t) {
     Error error = {""};
     const int64_t half = t->elements / 3;
     float* values = (float*)checked_malloc((size_t)(t->bytes ? t->elements : 0) * sizeof *values, "values");
-    const bool readable = t->dtype == SAFE_F32 || t->dtype == SAFE_F16 || t->dtype == SAFE_BF16 || t->dtype == SAFE_F64;
+    const bool readable = t->dtype == SAFE_F32 || t->dtype == SAFE_F16 || t->dtype == SAFE_BF16;
     REQUIRE(safetensors_read_f32(values, st, t, 0, half, &error) == readable);
     REQUIRE(safetensors_read_f32(values + half, st, t, half, t->elements - half, &error) == readable);
     REQUIRE(!safetensors_read_f32(values, st, t, half, t->elements - half + 1, &error) && *error.text);
@@ -198,7 +198,7 @@ static bool fuzz_file(const unsigned char* data, size_t size) {
     return true;
 }
 
-// ---- The index of two shards, which have the tensors a, b and b, c ----------------------------------------------
+// ---- The index of two shards, which have the tensors a, b and c, d ----------------------------------------------
 
 static char folder[256] = "";
 static const char* shard_names[2] = {"1", "2"};
@@ -222,8 +222,8 @@ static void folder_make(void) {
     for (int i = 0; i < 2; i++) {
         SafeTensor tensors[2];
         memset(tensors, 0, sizeof tensors);
-        tensors[0].name = i ? "b" : "a";
-        tensors[1].name = i ? "c" : "b";
+        tensors[0].name = i ? "c" : "a";
+        tensors[1].name = i ? "d" : "b";
         SafeTensorsLayout plan;
         SafeTensorsFile file;
         Error error;
@@ -248,7 +248,7 @@ static bool fuzz_index(const unsigned char* data, size_t size) {
         REQUIRE(*error.text && !model.files && !model.entries && !model.path);
         return false;
     }
-    REQUIRE(model.file_count >= 1 && model.file_count <= 2 && model.tensors >= 1 && model.tensors <= 3);
+    REQUIRE(model.file_count >= 1 && model.file_count <= 2 && model.tensors == 2 * model.file_count);
     for (int64_t i = 0; i < model.tensors; i++) {
         const SafeTensors* file;
         const char* name = safetensors_model_name(&model, i);

@@ -157,7 +157,7 @@ static void test_read(void) {
     const char* header =
         "{\"b\": {\"shape\": [2, 3], \"dtype\": \"F32\", \"data_offsets\": [2, 26], \"later\": [1, {}]},\n"
         "\"__metadata__\": {\"format\": \"pt\", \"empty\": \"\"},"
-        "\"none\": {\"dtype\": \"F64\", \"shape\": [3, 0], \"data_offsets\": [2, 2]},"
+        "\"none\": {\"dtype\": \"F16\", \"shape\": [3, 0], \"data_offsets\": [2, 2]},"
         "\"a\": {\"dtype\": \"BF16\", \"shape\": [], \"data_offsets\": [0, 2]},"
         "\"h\": {\"dtype\": \"F16\", \"shape\": [3, 1], \"data_offsets\": [26, 32]},"
         "\"d\": {\"dtype\": \"F64\", \"shape\": [2], \"data_offsets\": [32, 48]},"
@@ -356,7 +356,7 @@ static void test_plan_refused(void) {
 // The elements of a tensor that are not read as the file's bytes define them.
 static int wrong_values(const SafeTensors* st, const SafeTensor* t, const unsigned char* content) {
     const int bits = safe_dtypes[t->dtype].bits, exponent = t->dtype == SAFE_F16 ? 5 : 8;
-    const bool readable = t->dtype == SAFE_F32 || t->dtype == SAFE_F16 || t->dtype == SAFE_BF16 || t->dtype == SAFE_F64;
+    const bool readable = t->dtype == SAFE_F32 || t->dtype == SAFE_F16 || t->dtype == SAFE_BF16;
     float* values = (float*)checked_malloc((size_t)t->elements * sizeof(float), "values");
     Error error;
     int wrong =
@@ -365,9 +365,7 @@ static int wrong_values(const SafeTensors* st, const SafeTensor* t, const unsign
     for (int64_t e = 0; e < n; e++) {
         uint64_t word = 0;
         for (int b = bits / 8; b-- > 0;) word = word << 8 | content[t->offset + e * bits / 8 + b];
-        double expected;
-        memcpy(&expected, &word, 8);
-        expected = bits == 64 ? (double)(float)expected : defined_value((uint32_t)word, exponent, bits - 1 - exponent);
+        const double expected = defined_value((uint32_t)word, exponent, bits - 1 - exponent);
         wrong += !same_value((double)values[e], expected);
     }
     free(values);
@@ -579,11 +577,11 @@ static void test_shards(void) {
     SafeTensorsModel model;
     Error error = {""};
     const SafeTensors* file;
-    // Shard 1 has a, c, d; shard 2 has b and another c, which the index does not mean.
+    // Shard 1 has a, c, d; shard 2 has b.
     write_file(
         "shards/1.safetensors",
         "{\"c\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("BF16", "[1]", "[1,3]") ",\"d\":" T("U8", "[1]", "[3,4]") "}", 4);
-    write_file("shards/2.safetensors", "{\"b\":" T("F16", "[2]", "[0,4]") ",\"c\":" T("U8", "[2]", "[4,6]") "}", 6);
+    write_file("shards/2.safetensors", "{\"b\":" T("F16", "[2]", "[0,4]") "}", 4);
     const char* index = "{\"metadata\":{\"total_size\":9},\"weight_map\":{\"d\":\"1.safetensors\",\"b\":\"2."
                         "safetensors\",\"a\":\"1.safetensors\",\"c\":\"1.safetensors\"}}";
     write_bytes("shards/model.safetensors.index.json", index, strlen(index));
@@ -597,14 +595,12 @@ static void test_shards(void) {
                  strstr(file->path, i == 1 ? "shards/2.safetensors" : "shards/1.safetensors");
         }
         check(ok, "every tensor in its shard");
-        check(safetensors_model_find(&model, "c", &file)->elements == 1,
-              "of two that have the same name, the one of the index");
         safetensors_model_close(&model);
     }
 }
 
 static void test_models_refused(void) {
-    static const char* const refused[] = {"{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"2.safetensors\"}}",
+    static const char* const refused[] = {"{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"5.safetensors\"}}",
                                           "{\"weight_map\":{\"a\":\"1.safetensors\",\"e\":\"3.safetensors\"}}",
                                           "{\"weight_map\":{\"a\":\"1.safetensors\",\"a\":\"2.safetensors\"}}",
                                           "{\"weight_map\":{}}",
@@ -613,7 +609,6 @@ static void test_models_refused(void) {
                                           "[]",
                                           "",
                                           "{\"weight_map\":{\"a\":1}}",
-                                          "{\"weight_map\":{\"a\\u0000\":\"1.safetensors\"}}",
                                           "{\"weight_map\":{\"a\":\"1.safetensors\\u0000\"}}",
                                           "{\"weight_map\":{\"a\":\"../single/model.safetensors\"}}",
                                           "{\"weight_map\":{\"a\":\"/etc/passwd\"}}",
@@ -623,6 +618,7 @@ static void test_models_refused(void) {
                                           "{\"weight_map\":{\"a\":\"model.safetensors.index.json\"}}",
                                           "{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"4.safetensors\"}}"};
     write_bytes("shards/4.safetensors", "12345678", 8);
+    write_file("shards/5.safetensors", "{\"a\":" T("U8", "[2]", "[0,2]") "}", 2);
     for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++) {
         write_bytes("shards/model.safetensors.index.json", refused[i], strlen(refused[i]));
         model_refused("shards");
