@@ -36,14 +36,6 @@ static inline bool folder_share(int lock) {
     return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
 }
 
-// Opens a file of the run's folder to write it anew. A link is removed; its target is not touched.
-static inline FILE* folder_create(const char* path) {
-    struct stat st;
-    if (lstat(path, &st) == 0 && S_ISLNK(st.st_mode)) unlink(path);
-    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return fd >= 0 ? fdopen(fd, "w") : NULL;
-}
-
 // Removes the leftovers of killed runs in `out`, before a rank saves there: .tmp, and .old unless its run was killed
 // before the new checkpoint had the name; then it gets its name back. Best effort: leftovers that cannot be removed do
 // no harm.

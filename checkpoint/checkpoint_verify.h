@@ -177,34 +177,11 @@ static inline bool checkpoint_load_list(CheckpointList* list, const char* folder
     return checkpoint_read_list(list, folder, error) && checkpoint_check_sizes(list, folder, error);
 }
 
-// The checkpoint's folder that initial weights belong to: path itself, or the folder of the file. False: they belong to
-// no checkpoint, as there is no trainer.json.
-static inline bool checkpoint_of_weights(char folder[CHECKPOINT_PATH], const char* path) {
-    struct stat st;
-    Error error;
-    char list[CHECKPOINT_PATH];
-    const char* slash = strrchr(path, '/');
-    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-    const int parent = slash ? (int)(slash - path) : 0, length = is_folder ? (int)strlen(path) : parent;
-    return checkpoint_path(folder, &error, "%s%.*s", is_folder || slash ? "" : ".", length, path) &&
-           checkpoint_path(list, &error, "%s/trainer.json", folder) && access(list, F_OK) == 0;
-}
-
-// The same for the weights alone, in `path`, which is the folder or a file in it: a run that only starts from them
-// needs no other file.
-static inline bool checkpoint_load_weights_list(CheckpointList* list, const char* folder, const char* path,
-                                                Error* error) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    struct stat st;
-    const bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+// The same for the weights and config.json alone: a run that only starts from them needs no other file.
+static inline bool checkpoint_load_weights_list(CheckpointList* list, const char* folder, Error* error) {
     if (!checkpoint_read_list(list, folder, error)) return false;
-    int kept = 0;
-    for (int i = 0; i < list->files; i++) {
-        const CheckpointFile* file = &list->file[i];
-        const bool weights = strcmp(file->name, "model.safetensors") == 0 || strcmp(file->name, "config.json") == 0;
-        if (is_folder ? weights : strcmp(file->name, name) == 0) list->file[kept++] = *file;
-    }
-    list->files = kept;
+    list->file[1] = list->file[list->files - 1]; // the weights come first, config.json last
+    list->files = 2;
     return checkpoint_check_sizes(list, folder, error);
 }
 
@@ -214,9 +191,9 @@ static inline bool checkpoint_config_is_sound(const char* folder) {
     CheckpointList list;
     CheckpointFile now;
     Error error;
-    return checkpoint_load_weights_list(&list, folder, folder, &error) &&
+    return checkpoint_load_weights_list(&list, folder, &error) &&
            checkpoint_path(path, &error, "%s/config.json", folder) && checkpoint_sum_file(&now, path, &error) &&
-           now.checksum == list.file[list.files - 1].checksum; // config.json comes last
+           now.checksum == list.file[1].checksum;
 }
 
 // The contribution of words [from, to) to a file's checksum. digits: where a tensor file has its own checksum,

@@ -36,20 +36,16 @@ static bool export_name(Export* job, uint64_t number, Error* error) {
     return checkpoint_path(job->temporary, error, "%s.tmp-%llx", job->path, (unsigned long long)number);
 }
 
-// Refuses formats that cannot be written, by the ending of the file's name.
+// Refuses files of other formats, by the ending of the name.
 static bool export_check_ending(const char* path, Error* error) {
-    static const struct {
-        const char *ending, *what;
-    } others[] = {{".safetensors", "a folder is written, with model.safetensors in it"},
-                  {".bin", "a folder is written, with model.safetensors in it"},
-                  {".gguf", "a folder is written, of which llama.cpp's convert_hf_to_gguf.py makes such a file"},
-                  {".ggml", "a folder is written, of which llama.cpp's convert_hf_to_gguf.py makes a .gguf"},
-                  {".onnx", "a folder is written, of which optimum-cli export onnx makes such a file"},
-                  {".pt", "a folder is written, with safetensors that torch loads through transformers"},
-                  {".pth", "a folder is written, with safetensors that torch loads through transformers"}};
+    static const char* const others[] = {".safetensors", ".bin", ".gguf", ".onnx", ".pt", ".pth"};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        if (name_ends_with(path, others[i].ending))
-            return fail(error, "--export %.512s: %s; name the folder", path, others[i].what);
+        if (name_ends_with(path, others[i]))
+            return fail(
+                error,
+                "--export %.512s: a folder is written, with model.safetensors in it, from which other programs' "
+                "converters make a %s; name the folder",
+                path, others[i]);
     }
     return true;
 }

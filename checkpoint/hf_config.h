@@ -179,21 +179,6 @@ static inline bool config_read_llama(ModelConfig* model, const ConfigReader* rea
                      model->NH);
 }
 
-// "gpt2" or "llama": by "model_type", or where that is missing by "architectures".
-static inline bool config_kind(const char** kind, const ConfigReader* reader) {
-    const JsonNode *type = config_get(reader, "model_type"), *list = config_get(reader, "architectures");
-    const JsonNode* first = list && list->type == JSON_ARRAY ? json_first(list) : NULL;
-    *kind = "";
-    if (type) return json_get_string(kind, reader->json, reader->object, "model_type", reader->error);
-    if (!first || !json_is_plain_string(first))
-        return json_fail(reader->json, reader->object, reader->error,
-                         "\"model_type\" is missing: of which architecture is it?");
-    *kind = first->value.string;
-    if (strcmp(*kind, "GPT2LMHeadModel") == 0) *kind = "gpt2";
-    if (strcmp(*kind, "LlamaForCausalLM") == 0) *kind = "llama";
-    return true;
-}
-
 // The name of the published model with this shape, positions aside.
 static inline const char* config_known_name(const ModelConfig* model) {
     int n;
@@ -215,7 +200,7 @@ static inline bool config_read(ModelConfig* model, const char* path, Error* erro
     if (!json_open(&json, path, error)) return false;
     const ConfigReader reader = {&json, json.nodes, error};
     bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
-    ok = ok && config_kind(&kind, &reader);
+    ok = ok && json_get_string(&kind, &json, json.nodes, "model_type", error);
     int arch = 0;
     while (ok && arch < ARCHS && strcmp(architectures[arch].model_type, kind) != 0) arch++;
     if (arch == ARCHS)
@@ -272,9 +257,8 @@ static inline bool config_read_roles(TokenRoles* roles, const char* path, int V,
     Json json;
     const char* kind;
     if (!json_open(&json, path, error)) return false;
-    const ConfigReader reader = {&json, json.nodes, error};
     bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
-    ok = ok && config_kind(&kind, &reader);
+    ok = ok && json_get_string(&kind, &json, json.nodes, "model_type", error);
     if (ok) *roles = config_usual_roles(strcmp(kind, "gpt2") == 0 ? HUB_GPT2 : HUB_LLAMA, V);
     for (int role = 0; role < TOKEN_ROLES && ok; role++) {
         const JsonNode* node = json_get(json.nodes, token_role_names[role]);

@@ -120,24 +120,21 @@ static inline bool files_are_sound(Trainer* t, bool ok, const CheckpointList* li
     return first_failing_rank(t, ok ? 0 : EXIT_RUN, error) < 0;
 }
 
-// Whether the files of a checkpoint, or (weights) the ones that --init needs, match their checksums.
-static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, bool weights,
-                                              Error* error) {
+// Whether the files of a checkpoint match their checksums.
+static inline bool checkpoint_verify_parallel(Trainer* t, const char* folder, int64_t step, Error* error) {
     CheckpointList list;
-    const bool loaded = weights ? checkpoint_load_weights_list(&list, folder, folder, error)
-                                : checkpoint_load_list(&list, folder, error);
-    const bool ok = loaded && checkpoint_check_step(&list, folder, step, error);
+    const bool ok = checkpoint_load_list(&list, folder, error) && checkpoint_check_step(&list, folder, step, error);
     return files_are_sound(t, ok, &list, folder, error);
 }
 
 // --init: weights of a checkpoint must match their checksums, and weights of any kind must be the same on all ranks.
 static inline void check_initial_weights(Trainer* t, const char* path) {
     CheckpointList list;
-    char folder[CHECKPOINT_PATH], text[128];
+    char file[CHECKPOINT_PATH], text[128];
     Error error, why;
-    int32_t ours = checkpoint_of_weights(folder, path);
+    int32_t ours = checkpoint_path(file, &error, "%s/trainer.json", path) && access(file, F_OK) == 0;
     comm_all_reduce(&t->world, &ours, 1, COMM_INT32, COMM_MAX);
-    if (ours && !files_are_sound(t, checkpoint_load_weights_list(&list, folder, path, &why), &list, folder, &why)) {
+    if (ours && !files_are_sound(t, checkpoint_load_weights_list(&list, path, &why), &list, path, &why)) {
         fail(&error, "--init %.256s: %.600s; to start from it as it is, move its trainer.json away", path, why.text);
         comm_abort_all(&t->world, EXIT_RUN, error.text);
     }
@@ -145,36 +142,33 @@ static inline void check_initial_weights(Trainer* t, const char* path) {
     comm_check_same(&t->world, "the weights of --init", text, "give all ranks the same files");
 }
 
-// Finds the first of n checkpoints, whose steps rank 0 has, that is valid, or (weights) whose weights are.
-static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int64_t* steps, int n, bool weights) {
+// Finds the first of n checkpoints, whose steps rank 0 has, that is valid, and reports invalid ones.
+static inline bool first_sound(Trainer* t, char path[CHECKPOINT_PATH], const int64_t* steps, int n) {
     for (int i = 0; i < n; i++) {
         Error error;
         int64_t step = is_main(t) ? steps[i] : 0;
         comm_broadcast(&t->world, &step, 1, COMM_INT64, 0);
         if (checkpoint_path(path, &error, "%s/step_%08lld", t->settings.out, (long long)step) &&
-            checkpoint_verify_parallel(t, path, step, weights, &error))
+            checkpoint_verify_parallel(t, path, step, &error))
             return true;
-        if (is_main(t) && !weights) print_line("resume    not from step %lld: %s", (long long)step, error.text);
+        if (is_main(t)) print_line("resume    not from step %lld: %s", (long long)step, error.text);
     }
     return false;
 }
 
-// Finds the newest valid checkpoint of --out and reports invalid ones. False: there is no checkpoint. If all are
+// Finds the newest valid checkpoint of --out. False: there is no checkpoint. If all are
 // invalid the run ends, as a new run would replace them.
 static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH]) {
     const char* out = t->settings.out;
     int64_t* steps = NULL;
-    char text[3 * CHECKPOINT_PATH];
+    char text[CHECKPOINT_PATH];
     if (is_main(t) && settings_is_training(&t->settings)) checkpoint_clean(out);
     int32_t n = is_main(t) ? checkpoint_steps(&steps, out) : 0;
     comm_broadcast(&t->world, &n, 1, COMM_INT32, 0);
-    const bool found = first_sound(t, path, steps, n, false);
+    const bool found = first_sound(t, path, steps, n);
     if (!found && n > 0) {
-        const bool weights = first_sound(t, path, steps, n, true);
-        snprintf(text, sizeof text,
-                 "--resume: none of the %d checkpoints in %s is sound; move them away to start anew%s%s", n, out,
-                 weights ? ", or continue in another --out from weights that are whole, with --init " : "",
-                 weights ? path : "");
+        snprintf(text, sizeof text, "--resume: none of the %d checkpoints in %s is sound; move them away to start anew",
+                 n, out);
         comm_abort_all(&t->world, EXIT_RUN, text);
     }
     free(steps);

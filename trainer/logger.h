@@ -241,7 +241,7 @@ static void write_options(const Trainer* t, const Option* table, int n) {
     strftime(when, sizeof when, "%Y-%m-%d %H:%M:%S UTC", gmtime_r(&now, &utc));
     snprintf(path, sizeof path, "%s/options.txt", out);
     snprintf(temporary, sizeof temporary, "%s/options.txt.tmp", out);
-    FILE* f = folder_create(temporary);
+    FILE* f = fopen(temporary, "w");
     if (!f) die("%s: cannot write: %s", temporary, strerror(errno));
     fprintf(f, "# The options of this run. train_gpt --config FILE reads them; the command line wins.\n"
                "# Lines that begin with # follow from them, or are the defaults of the others.\n\n");

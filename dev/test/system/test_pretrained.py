@@ -238,17 +238,12 @@ def test_refused(work):
     refused("a file for a folder", "a folder is written", "--init", folder, "--export", f"{work}/a.safetensors",
             "--steps", "0")
     refused("numbers of nothing", "needs --export", "--init", folder, "--export-dtype", "bfloat16", "--steps", "0")
-    for ending, said in ((".gguf", "convert_hf_to_gguf.py"), (".pt", "safetensors"), (".pth", "safetensors"),
-                         (".bin", "safetensors"), (".onnx", "onnx")):
-        refused("a format that is not written", said, "--init", folder, "--export", f"{work}/a{ending}", "--steps", "0")
+    for ending in (".gguf", ".pt", ".pth", ".bin", ".onnx"):
+        refused("a format that is not written", "name the folder", "--init", folder, "--export", f"{work}/a{ending}",
+                "--steps", "0")
         check(not os.path.exists(f"{work}/a{ending}"), "and nothing is there")
-    for name, local in (("openai-community/gpt2", "gpt2"), ("SmolLM-135M", "SmolLM-135M"),
-                        ("meta-llama/Llama-3.2-1B", "Llama-3.2-1B")):
-        refused("a name of the hub", f"hf download {name} --local-dir {local}", "--init", name, "--steps", "0")
-    for path in (f"{work}/none/such", "./gpt2", "a/b/c", "gpt2.safetensors", "gpt2/", "~/gpt2"):
-        done = train_gpt(1, "--init", path, "--steps", "0")
-        check(done.returncode == 1 and "cannot open" in done.stderr and "hf download" not in done.stderr,
-              f"no name of the hub: {words(done)}")
+    for name in ("openai-community/gpt2", f"{work}/none/such"):
+        refused("a name of the hub, or of nothing", "hf download", "--init", name, "--steps", "0")
     foreign = {"pytorch_model.bin": (b"PK\x03\x04" + bytes(200), "save_pretrained"),
                "consolidated.pth": (b"\x80\x02" + bytes(200), "pickled"),
                "model.gguf": (b"GGUF" + bytes(200), "llama.cpp"),
@@ -301,28 +296,24 @@ def test_checkpoints(work):
                      f"{work}/run")
     run = f"{work}/run/step_00000002"
     check(done.returncode == 0 and os.path.exists(f"{run}/trainer.json"), "a checkpoint to start from")
-    damaged, shape = f"{work}/damaged", ["--layers", str(L), "--hidden", str(C), "--heads", str(NH), "--vocab", str(V),
-                                         "--seq", str(T)]
+    damaged = f"{work}/damaged"
     for ranks, mesh in ((1, []), (2, ["--tp", "2"])):
         if ranks > 1 and os.environ.get("MPIRUN") == "":
             continue
-        for what, init, options in (("a checkpoint", damaged, []),
-                                    ("its file of weights", f"{damaged}/model.safetensors", shape)):
-            shutil.rmtree(damaged, ignore_errors=True)
-            shutil.copytree(run, damaged)
-            target = f"{work}/from.{ranks}.{len(options)}"
-            for name in ("optimizer.safetensors", "config.json")[:1 if init == damaged else 2]:
-                os.unlink(f"{damaged}/{name}")  # are never read here
-            done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", target)
-            check(done.returncode == 0 and os.path.isdir(target), f"--init of {what} on {ranks} ranks")
-            flip_bit(f"{damaged}/model.safetensors",
-                     place_of(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight") + 4 * 7)
-            done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", f"{target}.no")
-            check(done.returncode == 1 and "its checksum is" in done.stderr and not os.path.exists(f"{target}.no"),
-                  f"one bit of {what} has changed, on {ranks} ranks: {words(done)}")
-            os.unlink(f"{damaged}/trainer.json")
-            done = train_gpt(ranks, "--init", init, *mesh, *options, "--steps", "0", "--export", f"{target}.bit")
-            check(done.returncode == 0, "without trainer.json it is a file like any other")
+        shutil.rmtree(damaged, ignore_errors=True)
+        shutil.copytree(run, damaged)
+        target = f"{work}/from.{ranks}"
+        os.unlink(f"{damaged}/optimizer.safetensors")  # is never read here
+        done = train_gpt(ranks, "--init", damaged, *mesh, "--steps", "0", "--export", target)
+        check(done.returncode == 0 and os.path.isdir(target), f"--init of a checkpoint on {ranks} ranks")
+        flip_bit(f"{damaged}/model.safetensors",
+                 place_of(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight") + 4 * 7)
+        done = train_gpt(ranks, "--init", damaged, *mesh, "--steps", "0", "--export", f"{target}.no")
+        check(done.returncode == 1 and "its checksum is" in done.stderr and not os.path.exists(f"{target}.no"),
+              f"one bit has changed, on {ranks} ranks: {words(done)}")
+        os.unlink(f"{damaged}/trainer.json")
+        done = train_gpt(ranks, "--init", damaged, *mesh, "--steps", "0", "--export", f"{target}.bit")
+        check(done.returncode == 0, "without trainer.json it is a folder like any other")
     shutil.rmtree(damaged)
     shutil.copytree(run, damaged)
     text = open(f"{damaged}/config.json").read()
