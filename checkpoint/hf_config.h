@@ -195,7 +195,7 @@ static inline const char* config_known_name(const ModelConfig* model) {
 // Reads the shape that a config.json describes; refuses unsupported values, by name and place.
 static inline bool config_read(ModelConfig* model, const char* path, Error* error) {
     Json json;
-    const char* kind;
+    const char* kind = "";
     memset(model, 0, sizeof *model);
     if (!json_open(&json, path, error)) return false;
     const ConfigReader reader = {&json, json.nodes, error};
@@ -255,7 +255,7 @@ static inline bool config_add_role(TokenRoles* roles, int role, int V, const Jso
 // Reads the roles that a config.json describes, of a model with V tokens.
 static inline bool config_read_roles(TokenRoles* roles, const char* path, int V, Error* error) {
     Json json;
-    const char* kind;
+    const char* kind = "";
     if (!json_open(&json, path, error)) return false;
     bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
     ok = ok && json_get_string(&kind, &json, json.nodes, "model_type", error);

@@ -381,19 +381,10 @@ static inline bool json_parse_value(JsonParser* p, int depth, const char* name, 
         return json_parse_word(p, "true");
     case 'f': node->type = JSON_BOOL; return json_parse_word(p, "false");
     case 'n': return json_parse_word(p, "null");
-    case '-':
-    case '0':
-    case '1':
-    case '2':
-    case '3':
-    case '4':
-    case '5':
-    case '6':
-    case '7':
-    case '8':
-    case '9': return json_parse_number(p, node);
-    default: return json_unexpected(p, "a value");
+    default: break;
     }
+    const int c = json_peek(p);
+    return c == '-' || (c >= '0' && c <= '9') ? json_parse_number(p, node) : json_unexpected(p, "a value");
 }
 
 static inline bool json_parse_text(JsonParser* p) {

@@ -218,7 +218,7 @@ static inline bool option_set(Option* o, const char* text, Error* error) {
 static inline Option* option_named(Option* table, int n, const char* word, const char** value, Error* error) {
     char name[64];
     if (strncmp(word, "--", 2) != 0 || word[2] == 0) {
-        fail(error, "%s: options are written --name value; --help lists them", word);
+        fail(error, "%s: options are written --name value, patterns in quotes: '*.txt'; --help lists them", word);
         return NULL;
     }
     const size_t length = strcspn(word + 2, "=");
@@ -247,17 +247,10 @@ static inline bool option_take(Option* o, const char* value, Error* error) {
 
 // Reads argv into the values of the table. Strings point into argv. -h is --help.
 static inline bool options_parse(Option* table, int n, int argc, char** argv, Error* error) {
-    const Option* files = NULL; // the last option, if it takes file names
     for (int i = 1; i < argc; i++) {
         const char* value;
-        if (files && argv[i][0] != '-' && access(argv[i], F_OK) == 0)
-            return fail(error,
-                        "%s: a second value of --%s; if the shell has put in the files' names, quote the pattern: "
-                        "--%s '*.txt'",
-                        argv[i], files->name, files->name);
         Option* o = option_named(table, n, strcmp(argv[i], "-h") == 0 ? "--help" : argv[i], &value, error);
         if (!o) return false;
-        files = o->type == OPTION_STRING ? o : NULL;
         const bool more = i + 1 < argc && (o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0);
         if (!value && o->type != OPTION_FLAG && more) value = argv[++i];
         if (!option_take(o, value, error)) return false;
@@ -287,37 +280,13 @@ static inline bool option_read_line(Option* table, int n, char* text, int line, 
     if (o->line) return fail(error, "--%s is given twice, in line %d too", o->name, o->line);
     if (o->command) return fail(error, "--%s belongs on the command line, not into a file", o->name);
     o->line = line;
-    if (!o->given) return option_take(o, value ? value : rest, error);
-    Option read = *o; // the command line wins; the value in the file is only checked
-    union {
-        int64_t whole;
-        double number;
-        const char* text;
-        int choice;
-        bool flag;
-    } unused;
-    read.value = &unused;
-    return option_take(&read, value ? value : rest, error);
-}
-
-// The usual format of settings that this text seems to be, by its first line that is no comment; NULL: none.
-static inline const char* format_of_settings(const char* text) {
-    while (*text == '#' || (*text && strchr(" \t\r\n", *text))) text += *text == '#' ? strcspn(text, "\n") : 1;
-    const size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.\"'");
-    const char* behind = text + name + strspn(text + name, " \t");
-    if (*text == '{') return "JSON";
-    if (*text == '[') return "TOML or JSON";
-    if (strncmp(text, "---", 3) == 0 && strchr(" \r\n", text[3])) return "YAML";
-    if (name > 0 && *behind == ':') return "YAML";
-    return name > 0 && *behind == '=' ? "TOML or Python" : NULL;
+    return o->given || option_take(o, value ? value : rest, error); // the command line wins
 }
 
 // Reads the text of a file of options into the options that the command line, parsed before, has not given. Values of
 // strings point into text, which is changed, and must stay. path: for messages.
 static inline bool options_read(Option* table, int n, char* text, const char* path, Error* error) {
     Error why;
-    const char* format = format_of_settings(text);
-    if (format) return fail(error, "%s: this is %s; a file of options has one --name value a line", path, format);
     for (int line = 1; text; line++) {
         char* end = strchr(text, '\n');
         if (end) *end = 0;
@@ -473,17 +442,6 @@ static inline void options_overview(const Option* table, int n, FILE* out) {
     }
 }
 
-// Which rows --help WORD explains: 0 none, 1 this option, 2 groups whose name begins with the word, 3 that contain it.
-static inline int help_kind(Option* table, int n, const char* word) {
-    int kind = 0;
-    for (int i = 0; i < n; i++) {
-        if (table[i].type != OPTION_HEADING) continue;
-        if (strncasecmp(table[i].name, word, strlen(word)) == 0) return 2;
-        if (strcasestr(table[i].name, word)) kind = 3;
-    }
-    return option_find(table, n, word) ? 1 : kind;
-}
-
 // Prints --help, --help all, --help GROUP, --help OPTION.
 static inline bool options_explain(Option* table, int n, const char* word, FILE* out, Error* error) {
     if (strcmp(word, "all") == 0) {
@@ -495,18 +453,15 @@ static inline bool options_explain(Option* table, int n, const char* word, FILE*
         fprintf(out, "\n--help all explains them; --help NAME one of them, or a group\n");
         return true;
     }
-    const int kind = help_kind(table, n, word);
-    if (kind == 0) return fail(error, "--help %s: neither an option nor a group; --help lists them", word);
-    bool shown = false;
+    const Option* option = option_find(table, n, word); // else the word may stand anywhere in a group's name
+    bool shown = false, found = false;
     for (int i = 0; i < n; i++) {
         const Option* o = &table[i];
-        if (o->type == OPTION_HEADING) {
-            shown = (kind == 2 && strncasecmp(o->name, word, strlen(word)) == 0) ||
-                    (kind == 3 && strcasestr(o->name, word));
-            if (shown) fprintf(out, "\n%s\n", o->name);
-        } else if (shown || (kind == 1 && strcmp(o->name, word) == 0)) {
-            option_help(o, out);
-        }
+        const bool heading = o->type == OPTION_HEADING;
+        if (heading) shown = strncasecmp(o->name, word, strlen(word)) == 0 || (!option && strcasestr(o->name, word));
+        if (heading && shown) fprintf(out, "\n%s\n", o->name);
+        if (!heading && (shown || o == option)) option_help(o, out);
+        found |= shown || o == option;
     }
-    return true;
+    return found || fail(error, "--help %s: neither an option nor a group; --help lists them", word);
 }

@@ -34,7 +34,7 @@ typedef struct {
 } TraceSpan;
 
 typedef struct Trace {
-    int64_t n, capacity, dropped; // spans recorded, room for them, spans that found no room
+    int64_t n, capacity, dropped; // spans recorded, room for them, spans that found no room: the file tells how many
     double zero;                  // seconds_now() at time 0 of the file; at first the time of trace_init
     TraceSpan* spans;             // (capacity), in the order of the calls
 } Trace;
@@ -53,21 +53,12 @@ static inline void trace_free(Trace* trace) {
     memset(trace, 0, sizeof *trace);
 }
 
-// Counts a span for which there is no room; warns the first time.
-static inline void trace_drop(Trace* trace) {
-    if (trace->dropped++ > 0) return;
-    char rank[32] = "";
-    if (process.rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", process.rank);
-    fprintf(stderr, "%s: %sthe trace is full after %lld spans, further ones are dropped; trace fewer steps\n",
-            process.name, rank, (long long)trace->capacity);
-}
-
 // Records that this rank did `name` from start to end (seconds_now()) on a track. number: of the micro-batch, of the
 // layer ..., or -1. Called by one thread of a rank at a time. trace may be NULL.
 static inline void trace_span(Trace* trace, const char* track, const char* name, int number, double start, double end) {
     if (!trace) return;
     if (trace->n == trace->capacity) {
-        trace_drop(trace);
+        trace->dropped++;
         return;
     }
     TraceSpan* span = &trace->spans[trace->n++];

@@ -395,32 +395,10 @@ static void test_bytes(void) {
     check(memcmp(&spans[0], &spans[1], sizeof spans[0]) == 0, "every byte of a span is written");
 }
 
-// What these calls write to stderr.
-static void capture(Trace* trace, int calls, char* text, size_t size) {
-    FILE* file = tmpfile();
-    fflush(stderr);
-    const int saved = dup(STDERR_FILENO);
-    if (!file || saved < 0 || dup2(fileno(file), STDERR_FILENO) < 0) die("test_trace: cannot redirect stderr");
-    for (int i = 0; i < calls; i++) trace_span(trace, "compute", "forward", i, i, i + 1);
-    fflush(stderr);
-    if (dup2(saved, STDERR_FILENO) < 0) die("test_trace: cannot restore stderr");
-    close(saved);
-    rewind(file);
-    text[fread(text, 1, size - 1, file)] = 0;
-    fclose(file);
-}
-
 static void test_full(int64_t capacity) {
-    char text[512];
     Trace trace;
     trace_init(&trace, capacity);
-    capture(&trace, (int)capacity, text, sizeof text);
-    check(trace.n == capacity && trace.dropped == 0 && text[0] == 0, "%lld spans fit", (long long)capacity);
-    capture(&trace, 1, text, sizeof text);
-    check(text[0] && strchr(text, '\n') == text + strlen(text) - 1, "a line on stderr says that one does not: %s",
-          text);
-    capture(&trace, 5, text, sizeof text);
-    check(text[0] == 0, "further ones are not");
+    for (int i = 0; i < capacity + 6; i++) trace_span(&trace, "compute", "forward", i, i, i + 1);
     bool kept = trace.n == capacity && trace.dropped == 6;
     for (int64_t i = 0; i < trace.n; i++) kept = kept && trace.spans[i].number == i;
     check(kept, "the first ones are kept, the others counted");
