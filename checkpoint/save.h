@@ -150,6 +150,15 @@ static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* site
     return part;
 }
 
+// Says every ten seconds how far this rank's part of a save is.
+static void print_saving(int64_t step, int done, int all, double started, double* said) {
+    const double now = seconds_now();
+    if (now - *said < 10) return;
+    *said = now;
+    print_line("saving    step %lld: %d %%, %.0f s left", (long long)step, 100 * done / all,
+               (now - started) / done * (all - done));
+}
+
 // Every rank, between checkpoint_begin and checkpoint_publish: writes its slices of the listed values into the files in
 // folder, and sets *sum. After a failure it continues to gather buckets, as with ZeRO other ranks wait for it.
 static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* folder, int64_t step,
@@ -158,6 +167,7 @@ static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* fold
     const int values = 1 + list->moments + list->kinds;
     const AsyncCheckpointState sites = site_values(stage);
     CheckpointWriter writer;
+    double started = seconds_now(), said = started;
     float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     const bool joined = checkpoint_join(&writer, folder, step, &stage->model, list, error);
     bool ok = joined;
@@ -168,6 +178,7 @@ static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* fold
         if (ok && writes_bucket(&layout->mesh, b, part.site))
             ok = checkpoint_write_value(&writer, layout, b, part.number, whole, error);
         heartbeat_background(row);
+        if (process.rank <= 0) print_saving(step, i + 1, layout->buckets * values, started, &said);
     }
     free(copy);
     *sum = writer.sum;
