@@ -51,8 +51,6 @@ typedef struct {
     int on_nan; // OnNan
     double save_minutes;
     bool resume, dry_run, explain, version;
-    // Of a resumed run: the command line does not say it, so it is as in the run's options.txt.
-    bool mesh_of_run, batch_of_run, sites_of_run, allreduce_of_run, topology_of_run;
 
     const char* help; // NULL: not asked for; "": the overview
 } Settings;
@@ -113,9 +111,10 @@ static inline void add_model_options(OptionTable* table, Settings* s) {
         option_string("init", &s->init, "PATH",
                       "start from these weights: a folder of Hugging Face's, which says its model's sizes, or a "
                       ".safetensors file"),
-        option_string("export", &s->export_to, "PATH",
-                      "at the end write the weights alone: a folder as Hugging Face has it"),
-        option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written"),
+        option_command(option_string("export", &s->export_to, "PATH",
+                                     "at the end write the weights alone: a folder as Hugging Face has it")),
+        option_command(
+            option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written")),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }
@@ -590,22 +589,18 @@ static inline CaatConfig settings_caat(const Settings* o, int t) {
 static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     const int64_t model_ranks = o->tp * o->pp;
     const bool imagined = o->dry_run && there == 1;
-    const char* resumed_mesh =
-        o->mesh_of_run ? "; the run's options.txt says so: give --tp and --pp for the ranks that are here" : "";
     char start[64] = "";
     if (there == 1)
         snprintf(start, sizeof start, "; start them with scripts/mpirun.sh -np %lld",
                  (long long)(model_ranks * max_i64(1, o->dp)));
     if (!imagined && there % model_ranks != 0) {
-        die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s%s",
-                  (long long)o->tp, (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s",
-                  start, resumed_mesh);
+        die_usage("--tp %lld x --pp %lld = %lld does not divide the %lld rank%s that were started%s", (long long)o->tp,
+                  (long long)o->pp, (long long)model_ranks, (long long)there, there == 1 ? "" : "s", start);
     }
     if (!o->dp) o->dp = imagined ? 1 : there / model_ranks;
     if (!imagined && o->dp * model_ranks != there) {
-        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started%s%s", (long long)o->tp,
-                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there, start,
-                  resumed_mesh);
+        die_usage("--tp %lld x --pp %lld x --dp %lld = %lld ranks, but %lld were started%s", (long long)o->tp,
+                  (long long)o->pp, (long long)o->dp, (long long)(o->dp * model_ranks), (long long)there, start);
     }
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
@@ -619,23 +614,16 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     mesh.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     const bool sync = o->dp_mode == DP_SYNC;
-    // A resumed run's sites are only the order of a sum; asynchronous ones are what the run is.
-    if (sync && o->sites_of_run && o->sites && (mesh.d % o->sites != 0 || mesh.zero)) o->sites = 0;
     if (!o->sites) o->sites = sync ? 1 : mesh.d;
     mesh.sites = (int)o->sites;
     Error error;
-    if (!mesh_check_sites(&mesh, sync, &error))
-        die_usage("%s%s", error.text,
-                  o->sites_of_run && mesh.d % mesh.sites
-                      ? "; the run's options.txt says so: give --dp for as many sites as it has"
-                      : "");
+    if (!mesh_check_sites(&mesh, sync, &error)) die_usage("%s", error.text);
     mesh.caat = settings_caat(o, mesh.t);
     return mesh;
 }
 
 // Sets the batch sizes that were not given: 16 sequences, in micro-batches of at most 16, small enough that a pipeline
-// has four times as many of them as stages if possible. The micro-batch of a resumed run that does not fit its new mesh
-// counts as not given.
+// has four times as many of them as stages if possible.
 static inline void settings_batch(Settings* o) {
     const int64_t many = o->pp > 1 ? 4 * o->pp : 1;
     const int64_t groups = schedule_group((ScheduleKind)o->schedule, (int)o->pp); // divides a replica's micro-batches
@@ -647,10 +635,8 @@ static inline void settings_batch(Settings* o) {
     if (o->global_batch % o->dp != 0) {
         die_usage("--global-batch %lld is not a multiple of --dp %lld", (long long)o->global_batch, (long long)o->dp);
     }
-    const int64_t replica = o->global_batch / o->dp, asked = o->micro_batch;
+    const int64_t replica = o->global_batch / o->dp;
     const bool halves = o->tp_comm_overlap && settings_is_training(o);
-    const bool fits = asked && replica % asked == 0 && replica / asked % groups == 0 && !(halves && asked % 2);
-    if (asked && o->batch_of_run && !o->mesh_of_run && !fits) o->micro_batch = 0;
     if (!o->micro_batch) {
         o->micro_batch = max_i64(1, min_i64(16, replica / many));
         while (o->micro_batch > 1 && (replica % o->micro_batch != 0 || replica / o->micro_batch % groups != 0))

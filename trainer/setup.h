@@ -54,50 +54,28 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
     if (!options_read(table, n, text, path, &error)) die_usage("%s", error.text);
 }
 
-// Drops the --export of a resumed run's options where the path exists: the run has written it before.
-static inline void drop_done_export(Trainer* t, Option* table, int n) {
-    Settings* o = &t->settings;
-    struct stat st;
-    int32_t there = is_main(t) && o->export_to && lstat(o->export_to, &st) == 0;
-    comm_broadcast(&t->world, &there, 1, COMM_INT32, 0);
-    if (!there) return;
-    if (is_main(t))
-        print_line("export    %s is there already; --export PATH writes the weights to another", o->export_to);
-    o->export_to = NULL;
-    o->export_dtype = 0;
-    option_find(table, n, "export")->given = option_find(table, n, "export-dtype")->given = false;
-}
-
 // Reads the options that a run has left in --out, where the command line does not give others. A mesh on the command
-// line replaces the run's as a whole: the other options of that group have their defaults then; --allreduce native
-// replaces --topology too. Rank 0 decides whether there is a file.
+// line replaces the run's as a whole: the other options of that group, --micro-batch, --allreduce and --topology have
+// their defaults then. Rank 0 decides whether there is a file.
 static inline void read_run_options(Trainer* t, Option* table, int n) {
-    Settings* o = &t->settings;
+    static const char* const of_mesh[] = {"micro-batch", "allreduce", "topology"};
     char path[CHECKPOINT_PATH];
-    bool held[MAX_OPTIONS];
+    bool held[MAX_OPTIONS] = {false};
     Error error;
-    const bool exports = option_given(table, n, "export") || option_given(table, n, "export-dtype");
-    int32_t found = checkpoint_path(path, &error, "%s/options.txt", o->out) && access(path, F_OK) == 0;
+    int32_t found = checkpoint_path(path, &error, "%s/options.txt", t->settings.out) && access(path, F_OK) == 0;
     comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
     if (!found) return;
     if (is_main(t)) print_line("options   %s: what the command line does not say", path);
-    memset(held, 0, sizeof held);
-    o->mesh_of_run = !option_given(table, n, "tp") && !option_given(table, n, "pp") && !option_given(table, n, "dp");
-    for (Option* row = option_find(table, n, "tp"); row->type != OPTION_HEADING; row++) {
-        if (o->mesh_of_run || row->given) continue;
-        held[row - table] = row->given = true;
+    if (option_given(table, n, "tp") || option_given(table, n, "pp") || option_given(table, n, "dp")) {
+        for (Option* row = option_find(table, n, "tp"); row->type != OPTION_HEADING; row++) held[row - table] = true;
+        for (int i = 0; i < 3; i++) held[option_find(table, n, of_mesh[i]) - table] = true;
     }
-    Option* topology = option_find(table, n, "topology");
-    o->batch_of_run = !option_given(table, n, "micro-batch");
-    o->sites_of_run = !option_given(table, n, "sites");
-    o->allreduce_of_run = !option_given(table, n, "allreduce");
-    o->topology_of_run = !topology->given;
-    if (is_native(o->allreduce) && !topology->given) held[topology - table] = topology->given = true;
-    read_config(t, table, n, path, "");
     for (int i = 0; i < n; i++) {
-        if (held[i]) table[i].given = false;
+        held[i] = held[i] && !table[i].given;
+        table[i].given |= held[i];
     }
-    if (!exports) drop_done_export(t, table, n);
+    read_config(t, table, n, path, "");
+    for (int i = 0; i < n; i++) table[i].given &= !held[i];
 }
 
 // --help, --version: prints them, and returns whether one was asked for.
@@ -574,31 +552,6 @@ static inline bool build_allreduces(Trainer* t, const Mesh* mesh, Error* error) 
     return true;
 }
 
-static inline void free_allreduce_plans(Trainer* t) {
-    for (int kind = 0; kind < PLAN_KINDS; kind++) {
-        plan_free(&t->data_plans[kind]);
-        plan_free(&t->inter_site_plans[kind]);
-    }
-}
-
-// Builds the plans, without what a resumed run's options.txt says of them if that does not fit the mesh.
-static inline bool settle_allreduces(Trainer* t, const Mesh* mesh, Error* error) {
-    Settings* o = &t->settings;
-    if (build_allreduces(t, mesh, error)) return true;
-    const bool topology = o->topology && o->topology_of_run;
-    const bool allreduce = o->allreduce && o->allreduce_of_run && (topology || !o->topology);
-    if (!topology && !allreduce) return false;
-    if (is_main(t))
-        print_line("options   without its%s%s%s%s: %s", allreduce ? " --allreduce " : "", allreduce ? o->allreduce : "",
-                   topology ? " --topology " : "", topology ? o->topology : "", error->text);
-    free_allreduce_plans(t);
-    if (topology) o->topology = NULL;
-    if (allreduce) o->allreduce = NULL;
-    option_find(t->options, t->option_count, "topology")->given = o->topology != NULL;
-    option_find(t->options, t->option_count, "allreduce")->given = o->allreduce != NULL;
-    return build_allreduces(t, mesh, error);
-}
-
 // Plans the schedule, the stage and the all-reduces of this rank.
 static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Mesh* mesh, int T, DtypeInfo type,
                                   Error* error) {
@@ -610,7 +563,7 @@ static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Me
         return false;
     async_dp_plan(&t->stage, &async);
     t->stats_scope = t->stage.async ? SCOPE_SITE : SCOPE_WORLD;
-    return !settings_is_training(o) || settle_allreduces(t, mesh, error);
+    return !settings_is_training(o) || build_allreduces(t, mesh, error);
 }
 
 // Takes the memory of the stage.

@@ -114,14 +114,8 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
     values.moments = optimizers[o->optimizer].moments;
     values.masters &= trains || o->export_to; // without updates and exports floatX suffices
     settings_schedule(o, option_given(t->options, t->option_count, "schedule"));
-    const int64_t sites = o->sites, micro_batch = o->micro_batch;
     const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
     settings_batch(o);
-    if (sites && o->sites != sites && trains && is_main(t))
-        print_line("options   without its --sites %lld, which does not divide %d replicas", (long long)sites, mesh.d);
-    if (micro_batch && o->micro_batch != micro_batch && is_main(t))
-        print_line("options   without its --micro-batch %lld, which does not fit this mesh: %lld",
-                   (long long)micro_batch, (long long)o->micro_batch);
     if (!plan_this_rank(t, model, &mesh, T, values, &error)) die_usage("%s", error.text);
     print_without_effect(t, &mesh);
 }
@@ -196,7 +190,10 @@ static inline int trainer_free(Trainer* t, int status) {
     if (!t->settings.dry_run) groups_close(&t->groups);
     batch_free(&t->batch);
     free_this_rank(t);
-    free_allreduce_plans(t);
+    for (int kind = 0; kind < PLAN_KINDS; kind++) {
+        plan_free(&t->data_plans[kind]);
+        plan_free(&t->inter_site_plans[kind]);
+    }
     trace_free(&t->trace);
     free(t->config);
     free(t->prompt);
