@@ -63,10 +63,9 @@ typedef struct {
     int64_t seed, global_batch, seq, data_tokens; // unchanged in a resumed run
     char async_plan[CHECKPOINT_OPTIONS_TEXT];     // the options of asynchronous sites, unchanged; "": synchronous
     char optimizer[16];                           // the value of --optimizer; unchanged
-    char tuning[CHECKPOINT_OPTIONS_TEXT]; // the learning rate's curve and others, as options; may change. "": not known
-    double val_loss;                      // not finite if there was no validation at this step
-    uint64_t data_checksum;               // of the content of --data (tokens_checksum); 0: not known
-    int64_t held_out;                     // blocks of the data to validate on (dataloader.h), 0: none; -1: not known
+    double val_loss;                              // not finite if there was no validation at this step
+    uint64_t data_checksum;                       // of the content of --data (tokens_checksum)
+    int64_t held_out;                             // blocks of the data to validate on (dataloader.h), 0: none
 } CheckpointState;
 
 // ---- A slice as runs of consecutive elements of a file ----------------------------------------------------------
@@ -596,11 +595,10 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
                 (long long)state->step, (long long)state->sequences, (long long)state->seed,
                 (long long)state->global_batch, (long long)state->seq, (long long)state->data_tokens, state->async_plan,
                 state->optimizer);
-    if (state->tuning[0]) append_text(text, size, "  \"tuning\": \"%s\",\n", state->tuning);
     if (isfinite(state->val_loss)) append_text(text, size, "  \"val_loss\": %.17g,\n", state->val_loss);
     checkpoint_hex(hex, state->data_checksum);
-    if (state->data_checksum) append_text(text, size, "  \"data_checksum\": \"%s\",\n", hex);
-    if (state->held_out >= 0) append_text(text, size, "  \"held_out_blocks\": %lld,\n", (long long)state->held_out);
+    append_text(text, size, "  \"data_checksum\": \"%s\",\n  \"held_out_blocks\": %lld,\n", hex,
+                (long long)state->held_out);
     append_text(text, size, "  \"files\": {");
     for (int i = 0; i < list->files; i++) {
         const CheckpointFile* file = &list->file[i];

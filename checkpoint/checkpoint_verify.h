@@ -92,11 +92,11 @@ static inline bool checkpoint_load_files(CheckpointList* list, const Json* json,
     return files && ((int)files->count == list->files || json_fail(json, files, error, "a file too many"));
 }
 
-// Reads a text; "" if it is missing. It has to be printable, as messages contain it.
+// Reads a text. It has to be printable, as messages contain it.
 static inline bool checkpoint_load_text(char* text, size_t size, const Json* json, const char* key, Error* error) {
     const char* value = "";
     memset(text, 0, size);
-    if (json_get(json->nodes, key) && !json_get_string(&value, json, json->nodes, key, error)) return false;
+    if (!json_get_string(&value, json, json->nodes, key, error)) return false;
     for (const char* c = value; *c; c++) {
         if (*c < 32 || *c > 126 || c - value >= (int64_t)size - 1)
             return fail(error, "%s: \"%s\" is %s, which no run has", json->path, key, json_quoted(value).text);
@@ -105,38 +105,29 @@ static inline bool checkpoint_load_text(char* text, size_t size, const Json* jso
     return true;
 }
 
-// Reads an integer from 0 to `most`, which may be missing.
-static inline bool checkpoint_load_optional(int64_t* value, const Json* json, const char* key, int64_t most,
-                                            int64_t usual, Error* error) {
-    *value = usual;
-    return !json_get(json->nodes, key) || json_get_integer(value, json, json->nodes, key, 0, most, error);
-}
-
 static inline bool checkpoint_load_state(CheckpointState* state, const Json* json, Error* error) {
     const struct {
         const char* name;
-        int64_t* value;
-    } fields[] = {{"step", &state->step}, {"sequences", &state->sequences},
-                  {"seed", &state->seed}, {"global_batch", &state->global_batch},
-                  {"seq", &state->seq},   {"data_tokens", &state->data_tokens}};
+        int64_t *value, most;
+    } fields[] = {{"step", &state->step, INT64_MAX},
+                  {"sequences", &state->sequences, INT64_MAX},
+                  {"seed", &state->seed, INT64_MAX},
+                  {"global_batch", &state->global_batch, INT64_MAX},
+                  {"seq", &state->seq, INT64_MAX},
+                  {"data_tokens", &state->data_tokens, INT64_MAX},
+                  {"held_out_blocks", &state->held_out, 1 << 20}};
+    const char* hex = "";
     bool ok = true;
     for (size_t i = 0; i < sizeof fields / sizeof fields[0] && ok; i++)
-        ok = json_get_integer(fields[i].value, json, json->nodes, fields[i].name, 0, INT64_MAX, error);
-    ok = ok && checkpoint_load_optional(&state->held_out, json, "held_out_blocks", 1 << 20, -1, error) &&
-         json_require(json, json->nodes, "rounds", JSON_STRING, error) &&
-         json_require(json, json->nodes, "optimizer", JSON_STRING, error) &&
-         checkpoint_load_text(state->async_plan, sizeof state->async_plan, json, "rounds", error) &&
+        ok = json_get_integer(fields[i].value, json, json->nodes, fields[i].name, 0, fields[i].most, error);
+    ok = ok && checkpoint_load_text(state->async_plan, sizeof state->async_plan, json, "rounds", error) &&
          checkpoint_load_text(state->optimizer, sizeof state->optimizer, json, "optimizer", error) &&
-         checkpoint_load_text(state->tuning, sizeof state->tuning, json, "tuning", error);
+         json_get_string(&hex, json, json->nodes, "data_checksum", error) &&
+         (checkpoint_read_hex(&state->data_checksum, hex) ||
+          json_fail(json, json->nodes, error, "\"data_checksum\" has 16 hexadecimal digits"));
     state->val_loss = (double)NAN;
     if (ok && json_get(json->nodes, "val_loss"))
         ok = json_get_number(&state->val_loss, json, json->nodes, "val_loss", error);
-    const char* hex = "";
-    state->data_checksum = 0;
-    if (ok && json_get(json->nodes, "data_checksum"))
-        ok = json_get_string(&hex, json, json->nodes, "data_checksum", error) &&
-             (checkpoint_read_hex(&state->data_checksum, hex) ||
-              json_fail(json, json->nodes, error, "\"data_checksum\" has 16 hexadecimal digits"));
     return ok;
 }
 

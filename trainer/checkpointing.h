@@ -56,11 +56,10 @@ static inline void restore_local_weights(Trainer* t) {
 // The position of the run, and the settings that a resumed run must share.
 static inline CheckpointState checkpoint_state(const Trainer* t) {
     const Settings* o = &t->settings;
-    CheckpointState state = {t->step, t->sequences, o->seed, o->global_batch, t->stage.T,       t->train_files.tokens,
-                             "",      "",           "",      t->val_loss,     t->data_checksum, t->held_out};
+    CheckpointState state = {t->step, t->sequences, o->seed,     o->global_batch,  t->stage.T, t->train_files.tokens,
+                             "",      "",           t->val_loss, t->data_checksum, t->held_out};
     if (t->stage.async) async_schedule_text(state.async_plan, sizeof state.async_plan, &t->stage.async->config);
     snprintf(state.optimizer, sizeof state.optimizer, "%s", optimizers[o->optimizer].name);
-    settings_tuning(state.tuning, sizeof state.tuning, o);
     return state;
 }
 
@@ -175,12 +174,11 @@ static inline bool latest_valid_checkpoint(Trainer* t, char path[CHECKPOINT_PATH
     return found;
 }
 
-// The data of a resumed run: held-out sequences stay held out, also where this run validates on other text. Checkpoints
-// without that field are of runs that held out the end of the text, which is one block.
+// The data of a resumed run: held-out sequences stay held out, also where this run validates on other text.
 static inline void resume_data(Trainer* t, const CheckpointState* state, const char* path) {
     const Settings* o = &t->settings;
-    const int held_out = state->held_out >= 0 ? (int)state->held_out : t->held_out > 0;
-    if (state->data_checksum && state->data_checksum != t->data_checksum && is_main(t))
+    const int held_out = (int)state->held_out;
+    if (state->data_checksum != t->data_checksum && is_main(t))
         fprintf(
             stderr,
             "%s: warning: --data has as many tokens as when %s was made, but other content; training continues on it\n",
@@ -203,13 +201,6 @@ static inline void check_same_model(Trainer* t, const char* folder) {
     check_all_ranks(t, checkpoint_model(&then, &named, folder, &error), &error);
     check_all_ranks_status(t, !named || config_compare(&t->stage.model, &then, folder, &error) ? 0 : EXIT_ARGUMENTS,
                            &error);
-}
-
-// Reports the options of the update that a resumed run changes, which is allowed.
-static inline void print_tuning(const Trainer* t, const CheckpointState* now, const CheckpointState* then) {
-    char changes[2 * CHECKPOINT_OPTIONS_TEXT];
-    settings_tuning_changes(changes, sizeof changes, now->tuning, then->tuning);
-    if (is_main(t) && changes[0]) print_line("resume    with %s", changes);
 }
 
 // Refuses a checkpoint of another run than this one, before its weights are read.
@@ -268,7 +259,6 @@ static inline bool resume_checkpoint(Trainer* t) {
     t->sequences = state.sequences;
     recast_parameters(&t->stage, o->seed, t->step);
     if (is_main(t)) print_line("resume    %s: step %lld", path, (long long)t->step);
-    print_tuning(t, &now, &state);
     // The run may have been killed between its last save and the removal of old checkpoints.
     if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, t->saver.passing, &error))
         fprintf(stderr, "%s: --keep-last: %s\n", process.name, error.text);

@@ -438,33 +438,6 @@ static inline double learning_rate(const Settings* s, int64_t step) {
 
 // ---- Derived values ---------------------------------------------------------------------------------------------
 
-// Writes the options of the update that a resumed run may change: the learning rate's curve, the optimizer's values.
-static inline void settings_tuning(char* text, size_t size, const Settings* s) {
-    static const char* const names[] = {"lr",           "min-lr", "warmup", "decay", "steps",
-                                        "weight-decay", "beta1",  "beta2",  "eps",   "clip"};
-    Settings copy = *s;
-    Option table[MAX_OPTIONS];
-    const int n = settings_table(table, &copy);
-    char value[64];
-    text[0] = 0;
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
-        option_text(value, sizeof value, option_find(table, n, names[i]));
-        append_text(text, size, "%s--%s %s", i ? " " : "", names[i], value);
-    }
-}
-
-// Writes the differences of two such texts, "--decay linear (was cosine)"; "" if there are none.
-static inline void settings_tuning_changes(char* text, size_t size, const char* now, const char* then) {
-    char option[32], value[64], was[64];
-    text[0] = 0;
-    for (int used = 0; sscanf(now, " %31s %63s%n", option, value, &used) == 2; now += used) {
-        const char* at = strstr(then, option);
-        while (at && at[strlen(option)] != ' ') at = strstr(at + 1, option);
-        if (!at || sscanf(at + strlen(option), " %63s", was) != 1 || strcmp(value, was) == 0) continue;
-        append_text(text, size, "%s%s %s (was %s)", text[0] ? ", " : "", option, value, was);
-    }
-}
-
 // Whether the run trains. Else it has weights, forward passes and text, but no gradients, moments or checkpoints.
 static inline bool settings_is_training(const Settings* o) { return o->steps > 0; }
 

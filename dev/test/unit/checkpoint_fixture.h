@@ -258,13 +258,13 @@ static inline bool save_state(const char* out, const CheckpointState* state, con
 
 static inline bool save(const char* out, int64_t step, const ModelConfig* m, const Sizes* z, uint64_t seed,
                         Error* error) {
-    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, "", "adamw", "", 0.5, 0, 0};
+    const CheckpointState state = {step, 7 * step, 42, 8, 16, INT64_MAX, "", "adamw", 0.5, 0, 0};
     return save_state(out, &state, m, z, seed, error);
 }
 
 // What publishing a checkpoint without any of its values needs: the sum of zeros, said to be complete.
 static inline bool publish_empty(const char* out, int64_t step, Error* error) {
-    const CheckpointState state = {step, 1, 2, 3, 4, 5, "", "adamw", "", 0.5, 0, 0};
+    const CheckpointState state = {step, 1, 2, 3, 4, 5, "", "adamw", 0.5, 0, 0};
     const CheckpointSum sum = {3 * model_parameters(&gpt2_tied), {0}};
     return publish(out, &state, &gpt2_tied, &sum, error);
 }

@@ -261,7 +261,7 @@ static void test_folder(void) {
     int64_t* steps;
     new_folder("run");
     for (int i = 0; i < 6; i++) {
-        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, "", "adamw", "", losses[i], 0, 0};
+        const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, "", "adamw", losses[i], 0, 0};
         if (!save_state("run", &state, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
         const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, none, &error);
         const int n = checkpoint_steps(&steps, "run");
