@@ -261,30 +261,19 @@ static Bytes bytes_sent(const Trainer* t) {
     return bytes;
 }
 
-// The bytes that the ranks of the scope have sent since `before`, and, in place, the sums of their flags (to stop, to
-// save): one exchange for both. In the scope of a site the bytes are this site's times the sites, which is exact where
+// The bytes that the ranks of the scope have sent since `before`, and, in place, the sum of their flags to stop: one
+// exchange for both. In the scope of a site the bytes are this site's times the sites, which is exact where
 // all sites have the same plan.
-static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double flags[2]) {
+static Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double* stop) {
     const Bytes now = bytes_sent(t);
     const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;
-    double sums[6] = {now.tensor - before.tensor,
-                      now.pipeline - before.pipeline,
-                      now.data - before.data,
-                      now.inter_site - before.inter_site,
-                      flags[0],
-                      flags[1]};
-    sum_over_site(&t->groups, sums, 6);
-    if (scope == SCOPE_WORLD) sum_over(&t->groups.inter_site, sums, 6);
-    flags[0] = sums[4];
-    flags[1] = sums[5];
+    double sums[5] = {now.tensor - before.tensor, now.pipeline - before.pipeline, now.data - before.data,
+                      now.inter_site - before.inter_site, *stop};
+    sum_over_site(&t->groups, sums, 5);
+    if (scope == SCOPE_WORLD) sum_over(&t->groups.inter_site, sums, 5);
+    *stop = sums[4];
     const Bytes bytes = {sites * sums[0], sites * sums[1], sites * sums[2], sites * sums[3]};
     return bytes;
-}
-
-// Whether --save-minutes have passed since the last save: on rank 0, whose clock counts.
-static bool save_is_due(const Trainer* t) {
-    const Settings* o = &t->settings;
-    return is_main(t) && o->out && o->save_minutes > 0 && seconds_now() - t->saved_at >= 60 * o->save_minutes;
 }
 
 // One update on the next global batch.
@@ -303,10 +292,9 @@ static void train_step(Trainer* t) {
     t->sequences += batch;
     if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
-    double flags[2] = {(double)stop_signals, (double)save_is_due(t)};
-    t->bytes = bytes_all_ranks(t, before, t->stats_scope, flags);
-    const Asked asked = {flags[0] > 0, flags[1] > 0};
-    t->asked = stop_agreed(&t->stop, &t->groups.inter_site, t->stats_scope, t->step, merged, asked);
+    double stop = (double)stop_signals;
+    t->bytes = bytes_all_ranks(t, before, t->stats_scope, &stop);
+    t->stops = stop_agreed(&t->stop, &t->groups.inter_site, t->stats_scope, t->step, merged, stop > 0);
 }
 
 // ================================================================================================================
@@ -447,7 +435,7 @@ static void begin_training(Trainer* t) {
     report_startup(t);
     t->first_step = t->step;
     t->first_bytes = bytes_sent(t);
-    t->saved_at = t->loop_started = seconds_now();
+    t->loop_started = seconds_now();
 }
 
 static void validate_if_due(Trainer* t) {
@@ -476,14 +464,13 @@ static void report_step(Trainer* t, double seconds) {
 }
 
 static void save_if_due(Trainer* t) {
-    const bool ends = is_last_step(t) || t->asked.stop;
-    const bool planned = ends || is_due(t->step, t->settings.save_every);
-    if (t->settings.out && (planned || t->asked.save)) save_checkpoint(t, !planned);
+    const bool ends = is_last_step(t) || t->stops;
+    if (t->settings.out && (ends || is_due(t->step, t->settings.save_every))) save_checkpoint(t);
 }
 
 static void sample_if_due(Trainer* t) {
     const Settings* o = &t->settings;
-    if (!is_due(t->step, o->sample_every) || is_last_step(t) || t->asked.stop) return;
+    if (!is_due(t->step, o->sample_every) || is_last_step(t) || t->stops) return;
     load_global_weights(t);
     sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 256);
     restore_local_weights(t);
@@ -511,11 +498,11 @@ static void print_end(const Trainer* t) {
 static int end_training(Trainer* t) {
     const Settings* o = &t->settings;
     const bool whole = t->step >= o->steps;
-    double none[2] = {0, 0};
+    double none = 0;
     print_end(t);
     if (t->stage.async) async_dp_drain(&t->stage);
     stop_settle(&t->stop);
-    const Bytes all = bytes_all_ranks(t, t->first_bytes, SCOPE_WORLD, none);
+    const Bytes all = bytes_all_ranks(t, t->first_bytes, SCOPE_WORLD, &none);
     if (is_main(t) && t->step > t->first_step) print_traffic(t, all, t->first_step);
     if (o->trace) write_trace(t);
     if (o->export_to && whole) export_weights(t);
@@ -540,7 +527,7 @@ static int train(Trainer* t) {
         report_step(t, seconds);
         save_if_due(t);
         sample_if_due(t);
-        if (t->asked.stop) break;
+        if (t->stops) break;
     }
     return end_training(t);
 }

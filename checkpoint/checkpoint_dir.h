@@ -112,12 +112,10 @@ static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** ki
     return false;
 }
 
-// Rank 0, when the checkpoint of step `last` was published: removes older ones except the newest `keep` (0: removes
-// only those of the steps `passing`) and the best one, which OUT/best points to. Later checkpoints, from which the run
+// Rank 0, when the checkpoint of step `last` was published: removes older ones except the newest `keep` (0: all) and the best one, which OUT/best points to. Later checkpoints, from which the run
 // could not resume, are not counted and stay until the run reaches their step. A checkpoint loses its name before its
 // files are removed, so none is ever incomplete.
-static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, const int64_t passing[2],
-                                    Error* error) {
+static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, Error* error) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     int64_t* steps;
     const int n = checkpoint_steps(&steps, out);
@@ -127,9 +125,8 @@ static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last,
     const bool linked = best < 0 || checkpoint_link_best(out, best, error); // a failure does not stop the removal
     Error why, *reason = linked ? error : &why;
     bool ok = true;
-    for (int64_t i = first + keep; i < n && ok; i++) {
-        if (steps[i] == best || (keep == 0 && ((steps[i] != passing[0] && steps[i] != passing[1]) || steps[i] == last)))
-            continue;
+    for (int64_t i = keep ? first + keep : n; i < n && ok; i++) {
+        if (steps[i] == best) continue;
         ok =
             checkpoint_folder(path, out, steps[i], "", reason) && checkpoint_folder(old, out, steps[i], ".old", reason);
         Error somebodys;

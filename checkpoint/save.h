@@ -130,7 +130,6 @@ typedef struct {
     int64_t keep;          // checkpoints; 0: all
     const HubFiles* files; // written beside the model
     HeartbeatRow* row;     // for the watchdog, or NULL
-    int64_t passing[2];    // steps of saves by --save-minutes, on rank 0: the last one, and a best one; -1: none
 } Saver;
 
 // Value v of this rank: its number in checkpoint/checkpoint.h, where it is, and its site (-1: the same on all sites).
@@ -191,25 +190,21 @@ static void say_not_saved(int rank, int64_t step, const Error* error) {
             error->text);
 }
 
-// Rank 0, after all parts: publishes the checkpoint and removes old ones. timed: --save-minutes has asked for it.
+// Rank 0, after all parts: publishes the checkpoint and removes old ones.
 static bool publish(Saver* saver, const CheckpointState* state, const CheckpointSites* sites, const CheckpointSum* sum,
-                    bool timed, Error* error) {
+                    Error* error) {
     const Stage* stage = saver->stage;
     Error why;
     if (!checkpoint_publish(saver->out, state, &stage->model, &stage->layout.mesh.caat, sites, sum, saver->files,
                             error))
         return false;
-    if (!checkpoint_prune(saver->out, saver->keep, state->step, saver->passing, &why))
+    if (!checkpoint_prune(saver->out, saver->keep, state->step, &why))
         fprintf(stderr, "%s: --keep-last: %s\n", process.name, why.text);
-    char path[CHECKPOINT_PATH]; // it is still there if it is the best one: it goes when another is better
-    if (checkpoint_folder(path, saver->out, saver->passing[0], "", &why) && access(path, F_OK) == 0)
-        saver->passing[1] = saver->passing[0];
-    saver->passing[0] = timed ? state->step : -1;
     return true;
 }
 
 // All ranks, once nothing is in flight: saves the stage. The result is the same on all ranks.
-static bool stage_save(Saver* saver, Comm* world, const CheckpointState* state, bool timed) {
+static bool stage_save(Saver* saver, Comm* world, const CheckpointState* state) {
     const Stage* stage = saver->stage;
     const CheckpointSites sites = site_values(stage).list;
     char folder[CHECKPOINT_PATH];
@@ -224,7 +219,7 @@ static bool stage_save(Saver* saver, Comm* world, const CheckpointState* state, 
     if (!ok) say_not_saved(saver->rank, state->step, &error);
     comm_all_reduce(world, &ok, 1, COMM_INT32, COMM_MIN);
     comm_all_reduce(world, &sum, (int64_t)(sizeof sum / 8), COMM_INT64, COMM_SUM); // it wraps around in every order
-    if (ok && saver->rank == 0 && !publish(saver, state, &sites, &sum, timed, &error)) {
+    if (ok && saver->rank == 0 && !publish(saver, state, &sites, &sum, &error)) {
         ok = false;
         say_not_saved(0, state->step, &error);
     }

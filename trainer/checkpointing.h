@@ -63,18 +63,17 @@ static inline CheckpointState checkpoint_state(const Trainer* t) {
     return state;
 }
 
-// Saves the run; timed: for --save-minutes. A failed save does not end the run.
-static inline void save_checkpoint(Trainer* t, bool timed) {
+// Saves the run. A failed save does not end it.
+static inline void save_checkpoint(Trainer* t) {
     const double started = seconds_now();
     Stage* stage = &t->stage;
     enter_phase(t, PHASE_SAVING);
     const CheckpointState state = checkpoint_state(t);
     if (stage->async) async_dp_drain(stage);
     if (t->settings.check_replicas_every) check_replicas(t, stage->grads.scope);
-    t->saved_at = started;
     Comm *data = &t->groups.data, *inter_site = &t->groups.inter_site;
     const int64_t counted[2] = {data->size_bytes, inter_site->size_bytes}; // the gather is no part of training
-    t->unsaved = !stage_save(&t->saver, &t->world, &state, timed);
+    t->unsaved = !stage_save(&t->saver, &t->world, &state);
     data->size_bytes = counted[0];
     inter_site->size_bytes = counted[1];
     if (t->unsaved || !is_main(t)) return;
@@ -260,7 +259,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     recast_parameters(&t->stage, o->seed, t->step);
     if (is_main(t)) print_line("resume    %s: step %lld", path, (long long)t->step);
     // The run may have been killed between its last save and the removal of old checkpoints.
-    if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, t->saver.passing, &error))
+    if (is_main(t) && !checkpoint_prune(o->out, o->keep_last, t->step, &error))
         fprintf(stderr, "%s: --keep-last: %s\n", process.name, error.text);
     return true;
 }

@@ -1,17 +1,16 @@
 /*
 trainer/graceful_stop.h: a run that a signal asks to stop finishes its step, saves, and exits with a status that asks
-for a requeue. A run that has not saved for --save-minutes saves too.
+for a requeue.
 
     stop_listen, stop_note    SIGUSR1, SIGTERM, SIGINT and SIGHUP set a flag; a second SIGINT ends the process at once.
                               SIGINT and SIGHUP that are ignored when a run begins (nohup) stay ignored
-    stop_agreed               whether all ranks stop, or save, after this step
+    stop_agreed               whether all ranks stop after this step
     stop_status               EX_TEMPFAIL of sysexits.h: another attempt may succeed, here one with --resume
 
 mpirun takes SIGTERM and SIGINT as the end of the job, and forwards SIGUSR1 to all ranks (scripts/mpirun.sh).
 
 All ranks have to stop after the same step, though the signal reaches them at different moments, or only one of them. So
-each adds its flag to the sum that all ranks make at the end of every step (train_step). In the same way rank 0, whose
-clock alone counts, announces that a save is due.
+each adds its flag to the sum that all ranks make at the end of every step (train_step).
 
 Asynchronous sites (methods/async_schedule.h) have no common sum in every step. A site's flags go to the others in a
 non-blocking all-reduce, which starts after the messages of an outer step and is read in the step that merges these. The
@@ -64,53 +63,45 @@ static inline int stop_status(void) {
     return EXIT_REQUEUE;
 }
 
-// Whether the run is to end after a step, and whether it is to be saved there.
-typedef struct {
-    bool stop, save;
-} Asked;
-
 // The flags in flight between sites.
 typedef struct {
-    double* sum; // stop, save; in device memory, like every non-blocking message between sites
+    double* sum; // in device memory, like every non-blocking message between sites
     CommRequest request;
     int64_t due; // the step that reads it; 0: none is in flight
 } Stop;
 
-// Waits for the sum. Returns which flags some site has set.
-static inline Asked stop_take(Stop* s) {
-    double sums[2] = {0, 0};
+// Waits for the sum. Returns whether some site has set its flag.
+static inline bool stop_take(Stop* s) {
+    double sum = 0;
     comm_wait(&s->request);
-    device_to_host(sums, s->sum, sizeof sums);
+    device_to_host(&sum, s->sum, sizeof sum);
     s->due = 0;
-    const Asked all = {sums[0] > 0, sums[1] > 0};
-    return all;
+    return sum > 0;
 }
 
-static inline void stop_tell(Stop* s, Comm* inter_site, bool stop, bool save, int64_t due) {
-    const double mine[2] = {(double)stop, (double)save};
+static inline void stop_tell(Stop* s, Comm* inter_site, bool stop, int64_t due) {
+    const double mine = (double)stop;
     const int64_t counted = inter_site->size_bytes; // no part of training
     if (!s->sum) s->sum = (double*)device_malloc(sizeof mine, "a word to other sites");
-    device_from_host(s->sum, mine, sizeof mine);
-    s->request = comm_all_reduce_start(inter_site, s->sum, 2, COMM_DOUBLE, COMM_SUM);
+    device_from_host(s->sum, &mine, sizeof mine);
+    s->request = comm_all_reduce_start(inter_site, s->sum, 1, COMM_DOUBLE, COMM_SUM);
     s->due = due;
     inter_site->size_bytes = counted;
 }
 
-// At the end of a step, on all ranks: whether the run ends or is saved here. asked: the flags of the scope, the same on
-// all its ranks. inter_site: the ranks at this one's place in the sites. merged: the step that merges what the sites
+// At the end of a step, on all ranks: whether the run ends here. asked: whether the scope was asked, the same on all its
+// ranks. inter_site: the ranks at this one's place in the sites. merged: the step that merges what the sites
 // send in this one; 0: they send nothing.
-static inline Asked stop_agreed(Stop* s, Comm* inter_site, Scope scope, int64_t step, int64_t merged, Asked asked) {
-    Asked all = {false, false};
+static inline bool stop_agreed(Stop* s, Comm* inter_site, Scope scope, int64_t step, int64_t merged, bool asked) {
     if (scope == SCOPE_WORLD || inter_site->size == 1) return asked;
-    if (s->due && step >= s->due) all = stop_take(s);
-    if (all.stop) return all;
-    if (merged && !s->due) stop_tell(s, inter_site, asked.stop, asked.save && !all.save, merged);
-    return s->due && step >= s->due ? stop_take(s) : all;
+    if (s->due && step >= s->due && stop_take(s)) return true;
+    if (merged && !s->due) stop_tell(s, inter_site, asked, merged);
+    return s->due && step >= s->due && stop_take(s);
 }
 
 // At the end of a run: waits for a sum in flight.
 static inline void stop_settle(Stop* s) {
     if (s->due) stop_take(s);
-    device_free(s->sum, 2 * sizeof *s->sum);
+    device_free(s->sum, sizeof *s->sum);
     memset(s, 0, sizeof *s);
 }

@@ -237,8 +237,6 @@ static void print_saves(const Trainer* t) {
     char text[256] = "";
     if (settings->save_every > 0 && settings->save_every < settings->steps)
         append_text(text, sizeof text, "every %lld steps, ", (long long)settings->save_every);
-    if (settings->save_minutes > 0)
-        append_text(text, sizeof text, "when none was for %g minutes, ", settings->save_minutes);
     print_line("saves     %sat the end, and when a signal asks for it", text);
 }
 

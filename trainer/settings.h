@@ -49,7 +49,6 @@ typedef struct {
     int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog,
         check_replicas_every;
     int on_nan; // OnNan
-    double save_minutes;
     bool resume, dry_run, explain, version;
 
     const char* help; // NULL: not asked for; "": the overview
@@ -84,7 +83,7 @@ static inline Settings settings_default(void) {
     s.top_p = 1;
     s.watchdog = 600;
     s.check_replicas_every = 100;
-    s.save_minutes = 15;
+    s.save_every = 1000;
     s.tie_embeddings = -1;
     return s;
 }
@@ -252,13 +251,9 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
     const double big = 1e15;
     const Option rows[] = {
         option_int("save-every", &s->save_every, 0, big,
-                   "checkpoint every N steps and at the end (needs --out); 0 = at the end only"),
-        option_float(
-            "save-minutes", &s->save_minutes, 0, 1e6,
-            "checkpoint also when the last one, or the first step, is this many minutes old; 0 = not for that"),
+                   "with --out: checkpoint every N steps and at the end; 0 = at the end only"),
         option_int("keep-last", &s->keep_last, 0, big,
-                   "checkpoints that are kept: the last N, and the best by validation; 0 = all, but of those that "
-                   "--save-minutes made, the last only"),
+                   "checkpoints that are kept: the last N, and the best by validation; 0 = all"),
         option_string(
             "out", &s->out, "DIR",
             "folder for log.jsonl, samples.jsonl, options.txt and checkpoints; nothing is written without it"),
@@ -518,10 +513,9 @@ static inline void check_settings(Settings* o) {
         die_usage(
             "--out %s: where nothing is trained nothing is written there; add --resume to use its newest checkpoint",
             o->out);
-    const bool minutes = o->save_minutes != 0 && o->save_minutes != settings_default().save_minutes;
-    const char* needs_out = minutes ? "save-minutes" : NULL;
+    const char* needs_out = NULL;
     if (o->keep_last) needs_out = "keep-last";
-    if (o->save_every) needs_out = "save-every";
+    if (o->save_every && o->save_every != settings_default().save_every) needs_out = "save-every";
     if (o->resume) needs_out = "resume";
     if (needs_out && !o->out) die_usage("--%s needs --out DIR", needs_out);
     if (o->explain && !settings_is_training(o)) die_usage("--explain explains a training step; add --steps 1 or more");

@@ -93,8 +93,7 @@ typedef struct {
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
     Stop stop;
-    Asked asked;     // of the last step: whether the run ends after it, for a signal, or is saved, for --save-minutes
-    double saved_at; // when the last save began, or the steps did, by rank 0's clock
+    bool stops; // after the last step, for a signal
 } Trainer;
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }

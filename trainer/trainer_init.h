@@ -179,8 +179,7 @@ static inline void trainer_allocate(Trainer* t) {
     open_groups(t);
     if (o->trace) start_tracing(t);
     if (saves) {
-        const Saver saver = {&t->stage, o->out, t->world.rank, o->keep_last, &t->hub_files, watchdog_row(&t->watch),
-                             {0, 0}};
+        const Saver saver = {&t->stage, o->out, t->world.rank, o->keep_last, &t->hub_files, watchdog_row(&t->watch)};
         t->saver = saver;
     }
 }

@@ -133,7 +133,7 @@ class Task:
             ranks = o.experiment.ranks
             launcher = ['scripts/mpirun.sh', '-np', str(ranks)] if ranks > 1 else []
             self.process = runs.start(launcher + [o.trainer] + self.options + [
-                '--out', self.part(), '--resume', '--save-minutes', '5', '--keep-last', '1'], f)
+                '--out', self.part(), '--resume', '--save-every', '100', '--keep-last', '1'], f)
 
     def done(self):
         """The part of its steps that is done."""

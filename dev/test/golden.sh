@@ -67,7 +67,7 @@ END
 
 common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --data text.txt --steps 6
     --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
-    --save-every 0 --save-minutes 0 --keep-last 0 --check-replicas-every 0 --out out"
+    --save-every 0 --keep-last 0 --check-replicas-every 0 --out out"
 
 # Words of a made-up language in lines.
 make_text() {

@@ -366,7 +366,6 @@ refuses 2 "--heads" --arch llama --hidden 12 --heads 4
 refuses 2 "--micro-batch" --micro-batch 4 --global-batch 6
 refuses 2 "--out" --resume
 refuses 2 "--out" --save-every 3
-refuses 2 "--out" --save-minutes 3
 refuses 2 "--micro-batch" --micro-batch 1000000 --seq 10000 --data text.txt
 refuses 1 "--micro-batch" --model gpt3-1008B --vocab 256 --seq 64 --micro-batch 1 \
     --data text.txt # more than any machine has

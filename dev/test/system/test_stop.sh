@@ -124,16 +124,6 @@ for mesh in "${meshes[@]}"; do
     check "resumed, it ends as the run that was left alone, to the bit" \
         "[ $? = 0 ] && grep -q '^resume .*step $at$' out && same parts"
 done
-# Without being asked: when nothing was saved for some minutes, here for none at all.
-rm -rf parts
-begins 24 "${command[@]}" --out parts --save-minutes 1e-9
-wait $launcher
-check "$mesh: --save-minutes saves $(grep -ac '^saved' out) times, of which the last stays, and changes no bit" \
-    "[ $? = 0 ] && same parts && [ \$(grep -ac '^saved' out) -ge 2 ] && [ \$(find parts -name 'step_*' |
-    grep -vc \"\$(readlink parts/best)\\|_00000024\") = 0 ]"
-begins 24 "${command[@]}" --out never --save-minutes 0
-wait $launcher
-check "--save-minutes 0: at the end only" "[ $? = 0 ] && [ \$(grep -ac '^saved' out) = 1 ]"
 
 # A second Ctrl-C ends a run at once, also one that cannot come to the end of its step.
 begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out twice

@@ -250,11 +250,8 @@ static void test_same_model(void) {
 
 // ---- The folder of a run ----------------------------------------------------------------------------------------
 
-static const int64_t none[2] = {0, 0};
-
 // The folder of a run: the newest stay, and the best; what killed runs have left goes, or comes back.
 static void test_folder(void) {
-    static const int64_t eighth[2] = {0, 8}, ninth[2] = {9, 0};
     static const double losses[] = {3, 1, 2, (double)NAN, 1.5, 1};
     Error error = {""};
     char target[64] = "";
@@ -263,7 +260,7 @@ static void test_folder(void) {
     for (int i = 0; i < 6; i++) {
         const CheckpointState state = {i + 1, 1, 2, 3, 4, 5, "", "adamw", losses[i], 0, 0};
         if (!save_state("run", &state, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
-        const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, none, &error);
+        const bool pruned = checkpoint_prune("run", i < 5 ? 2 : 1, i + 1, &error);
         const int n = checkpoint_steps(&steps, "run");
         const int64_t expected[6][3] = {{1}, {2, 1}, {3, 2}, {4, 3, 2}, {5, 4, 2}, {6}};
         const int left[] = {1, 2, 2, 3, 3, 1}, bests[] = {1, 2, 2, 2, 2, 6}, best = bests[i];
@@ -280,20 +277,15 @@ static void test_folder(void) {
     for (int step = 8; step <= 9; step++) {
         if (!save("run", step, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
     }
-    check(checkpoint_prune("run", 0, 9, none, &error) && checkpoint_steps(&steps, "run") == 3,
-          "--keep-last 0: all stay");
+    check(checkpoint_prune("run", 0, 9, &error) && checkpoint_steps(&steps, "run") == 3, "--keep-last 0: all stay");
     free(steps);
-    check(checkpoint_prune("run", 0, 9, eighth, &error) && access("run/step_00000008", F_OK) != 0 &&
-              checkpoint_prune("run", 0, 9, ninth, &error) && access("run/step_00000009", F_OK) == 0,
-          "but a checkpoint of --save-minutes is replaced by the next %s", error.text);
-    run_command("rm -r run/step_00000009");
+    run_command("rm -r run/step_00000008 run/step_00000009");
     touch("run/step_00000006/notes.txt");
     if (!save("run", 7, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
-    check(checkpoint_prune("run", 1, 7, none, &error) && access("run/step_00000006/notes.txt", F_OK) == 0,
+    check(checkpoint_prune("run", 1, 7, &error) && access("run/step_00000006/notes.txt", F_OK) == 0,
           "one with somebody's file in it stays");
     run_command("rm -rf run/best && touch run/best run/step_00000006/notes.txt");
-    check(checkpoint_prune("run", 1, 7, none, &error) && file_bytes("run/best") == 0,
-          "somebody's file called best stays");
+    check(checkpoint_prune("run", 1, 7, &error) && file_bytes("run/best") == 0, "somebody's file called best stays");
     run_command("cd run && rm -r best step_00000006 && cp -r step_00000007 step_00000008.tmp && "
                 "mv step_00000007 step_00000007.old && mkdir step_00000009.old step_x.tmp");
     checkpoint_clean("run");
@@ -306,7 +298,7 @@ static void test_prune_later(void) {
     Error error = {""};
     make_run("later", 1, 4);
     damage("later/step_00000004/model.safetensors", 5000, 3);
-    check(checkpoint_prune("later", 1, 3, none, &error) && access("later/step_00000003", F_OK) == 0 &&
+    check(checkpoint_prune("later", 1, 3, &error) && access("later/step_00000003", F_OK) == 0 &&
               access("later/step_00000004", F_OK) == 0 && access("later/step_00000002", F_OK) != 0,
           "the last that was saved stays, and a later one %s", error.text);
     char target[64] = "";
@@ -315,7 +307,7 @@ static void test_prune_later(void) {
     run_command("mkdir later/best.tmp && touch later/best.tmp/x"); // no link can be made
     if (!save("later", 5, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
     error.text[0] = 0;
-    check(!checkpoint_prune("later", 1, 5, none, &error) && strstr(error.text, "later/best: cannot link") &&
+    check(!checkpoint_prune("later", 1, 5, &error) && strstr(error.text, "later/best: cannot link") &&
               access("later/step_00000003", F_OK) != 0 && access("later/step_00000005", F_OK) == 0,
           "without a link to the best room is made all the same: %s", error.text);
 }
@@ -338,7 +330,7 @@ static void test_prune_killed(void) {
             calls.count = 0;
             calls.at = points;
             calls.kill = true;
-            _exit(checkpoint_prune("prune", 1, 3, none, &error) ? 0 : 1);
+            _exit(checkpoint_prune("prune", 1, 3, &error) ? 0 : 1);
         }
         if (waitpid(child, &status, 0) != child || !WIFEXITED(status)) die("the process that removes has crashed");
         killed = WEXITSTATUS(status) == 9;
@@ -360,7 +352,7 @@ static void test_links(void) {
     if (!save("theirs", 1, &gpt2_tied, &one_rank, 1, &error) || !save("links", 3, &gpt2_tied, &one_rank, 1, &error))
         die("%s", error.text);
     run_command("ln -s ../theirs/step_00000001 links/step_00000001");
-    check(checkpoint_prune("links", 1, 3, none, &error) && access("links/step_00000001", F_OK) != 0 &&
+    check(checkpoint_prune("links", 1, 3, &error) && access("links/step_00000001", F_OK) != 0 &&
               entries("theirs/step_00000001") == 4,
           "--keep-last removes a link to a checkpoint, and not the checkpoint %s", error.text);
     run_command("for name in step_00000004 step_00000004.tmp step_00000004.old; do ln -s ../theirs/step_00000001 "
@@ -373,7 +365,7 @@ static void test_links(void) {
     checkpoint_clean("links");
     check(entries("links") == 3 && entries("theirs/step_00000001") == 4, "what killed runs have left, as links");
     run_command("echo mine >links/best.tmp");
-    checkpoint_prune("links", 2, 4, none, &error);
+    checkpoint_prune("links", 2, 4, &error);
     check(file_bytes("links/best.tmp") == 5, "a file called best.tmp stays");
 }
 
