@@ -112,9 +112,10 @@ static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** ki
     return false;
 }
 
-// Rank 0, when the checkpoint of step `last` was published: removes older ones except the newest `keep` (0: all) and the best one, which OUT/best points to. Later checkpoints, from which the run
-// could not resume, are not counted and stay until the run reaches their step. A checkpoint loses its name before its
-// files are removed, so none is ever incomplete.
+// Rank 0, when the checkpoint of step `last` was published: removes older ones except the newest `keep` (0: all)
+// and the best one, which OUT/best points to. Later checkpoints, from which the run could not resume, are not counted
+// and stay until the run reaches their step. A checkpoint loses its name before its files are removed, so none is ever
+// incomplete.
 static inline bool checkpoint_prune(const char* out, int64_t keep, int64_t last, Error* error) {
     char path[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
     int64_t* steps;

@@ -89,9 +89,9 @@ static inline void stop_tell(Stop* s, Comm* inter_site, bool stop, int64_t due) 
     inter_site->size_bytes = counted;
 }
 
-// At the end of a step, on all ranks: whether the run ends here. asked: whether the scope was asked, the same on all its
-// ranks. inter_site: the ranks at this one's place in the sites. merged: the step that merges what the sites
-// send in this one; 0: they send nothing.
+// At the end of a step, on all ranks: whether the run ends here. asked: whether the scope was asked, the same on all
+// its ranks. inter_site: the ranks at this one's place in the sites. merged: the step that merges what the sites send
+// in this one; 0: they send nothing.
 static inline bool stop_agreed(Stop* s, Comm* inter_site, Scope scope, int64_t step, int64_t merged, bool asked) {
     if (scope == SCOPE_WORLD || inter_site->size == 1) return asked;
     if (s->due && step >= s->due && stop_take(s)) return true;
