@@ -63,8 +63,6 @@ typedef struct {
     int width;             // bytes of a token
     unsigned char* tokens; // (room) bytes, `used` of them in use
     int64_t used, room;
-    int64_t* begins; // (begins_room) where each document begins, in bytes
-    int documents, begins_room;
 } TextTokens;
 
 // Appends the tokens of a document of n > 0 bytes.
@@ -77,9 +75,6 @@ static inline void append_document(TextTokens* texts, const unsigned char* text,
     tokenizer_encode(tokenizer, &texts->encoder, list, text, n, false);
     token_list_reserve(list, 1);
     if (tokenizer->split == SPLIT_BYTES && text[n - 1] != '\n') list->token[list->count++] = '\n';
-    if (texts->documents == texts->begins_room)
-        texts->begins = (int64_t*)checked_grow(texts->begins, &texts->begins_room, 1024, sizeof(int64_t), "documents");
-    texts->begins[texts->documents++] = texts->used;
     const int64_t needed = texts->used + (int64_t)list->count * texts->width;
     texts->tokens = (unsigned char*)checked_reserve(texts->tokens, &texts->room, needed, 1, "the tokens of a text");
     for (size_t i = 0; i < list->count; i++, texts->used += texts->width)
@@ -94,26 +89,15 @@ static inline bool take_line(void* context, const Json* line, size_t at, Error* 
     return node != NULL;
 }
 
-// Gives the tokens to the file, as a Megatron data set with one sequence for each document.
+// Gives the tokens to the file.
 static inline void text_tokens_to_file(TextTokens* texts, TokenFile* file) {
-    const int64_t D = texts->documents;
-    int64_t* lists = (int64_t*)checked_calloc((size_t)(2 * D + 1), sizeof *lists, "documents");
-    for (int64_t d = 0; d < D; d++) lists[d] = texts->begins[d];
-    for (int64_t d = 0; d <= D; d++) lists[D + d] = d;
     static const TokenType types[] = {TOKEN_UINT8, TOKEN_UINT8, TOKEN_UINT16, TOKEN_UINT32, TOKEN_UINT32};
     file->type = types[texts->width];
     file->count = texts->used / texts->width;
     file->memory = texts->tokens;
-    file->lists = lists;
     file->data = file->memory ? file->memory : (const unsigned char*)"";
-    memset(&file->documents, 0, sizeof file->documents);
-    file->documents.type = file->type;
-    file->documents.sequences = file->documents.documents = D;
-    file->documents.tokens = file->count;
-    file->documents.begins = (const unsigned char*)lists;
-    file->documents.ends = (const unsigned char*)(lists + D);
     texts->tokens = NULL;
-    texts->used = texts->room = texts->documents = 0;
+    texts->used = texts->room = 0;
 }
 
 // Tokenizes files of text or JSON lines, once; others, and text whose tokens are bytes, stay as they are. False: *error
@@ -148,11 +132,9 @@ static inline bool text_encode(TokenFiles* files, const Tokenizer* tokenizer, Er
         text_tokens_to_file(&texts, file);
         file->first = files->tokens;
         files->tokens += file->count;
-        if (lines) files->documents += file->documents.documents;
     }
     encoder_close(&texts.encoder);
     token_list_free(&texts.list);
     free(texts.tokens);
-    free(texts.begins);
     return ok && (files->tokens > 0 || fail(error, "%s: no text in it", name));
 }

@@ -29,39 +29,35 @@ static inline char* name_beside(const char* path, const char* ending, const char
 
 typedef struct {
     char* path;
-    MappedFile map, index; // index: Megatron's, else empty
+    MappedFile map;
     TokenType type;
     const unsigned char* data; // the first token
     int64_t first, count;      // the file has tokens [first, first + count) of the stream
-    MegatronIndex documents;   // of Megatron's files, and of texts that were tokenized
-    unsigned char* memory;     // the tokens of these texts
-    int64_t* lists;            // memory of the lists in `documents`
+    unsigned char* memory;     // the tokens of a text that was tokenized
 } TokenFile;
 
 typedef struct {
     TokenFile* file; // in the order of the stream
     int files;
     TokenFormat format;
-    int64_t tokens, documents; // in all files together; documents: 0 if the format does not count them
+    int64_t tokens; // in all files together
 } TokenFiles;
 
 // Unmaps and frees everything; *files may be reused. Does nothing to a struct of zeros.
 static inline void tokens_close(TokenFiles* files) {
     for (int i = 0; i < files->files; i++) {
         file_unmap(&files->file[i].map);
-        file_unmap(&files->file[i].index);
         free(files->file[i].memory);
-        free(files->file[i].lists);
         free(files->file[i].path);
     }
     free(files->file);
     memset(files, 0, sizeof *files);
 }
 
-// Maps a file of tokens, and its index if it is Megatron's. path may be the index's; file->path becomes the path of the
-// tokens. No madvise: by default a shuffled read brings in 128 KB around its sequence, so that the whole file is soon
-// in memory.
-static inline bool token_file_map(TokenFile* file, const char* path, Error* error) {
+// Maps a file of tokens, and its *index if it is Megatron's. path may be the index's; file->path becomes the path of
+// the tokens. No madvise: by default a shuffled read brings in 128 KB around its sequence, so that the whole file is
+// soon in memory.
+static inline bool token_file_map(TokenFile* file, MappedFile* index, const char* path, Error* error) {
     struct stat st; // before opening, as opening a FIFO waits for its writer
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return fail(error, "%s: %s", path, S_ISDIR(st.st_mode) ? "a directory; name the files in it" : "not a file");
@@ -73,7 +69,7 @@ static inline bool token_file_map(TokenFile* file, const char* path, Error* erro
             return fail(error, "%s: the index of a Megatron data set; it has to be NAME.idx beside NAME.bin", path);
         free(file->path);
         file->path = bin;
-        file->index = file->map;
+        *index = file->map;
         memset(&file->map, 0, sizeof file->map);
         Error why;
         if (file_map(&file->map, bin, &why)) return true;
@@ -82,45 +78,41 @@ static inline bool token_file_map(TokenFile* file, const char* path, Error* erro
     char* idx = name_beside(path, ".bin", ".idx");
     bool ok = true;
     if (idx && stat(idx, &st) == 0 && S_ISREG(st.st_mode)) {
-        ok = file_map(&file->index, idx, error);
-        if (ok && foreign_format(file->index.data, file->index.size))
-            ok = fail(error, "%s: %s", idx, foreign_format(file->index.data, file->index.size));
-        if (ok && !is_megatron_index(file->index.data, file->index.size)) file_unmap(&file->index);
+        ok = file_map(index, idx, error);
+        if (ok && foreign_format(index->data, index->size))
+            ok = fail(error, "%s: %s", idx, foreign_format(index->data, index->size));
+        if (ok && !is_megatron_index(index->data, index->size)) file_unmap(index);
     }
     free(idx);
     return ok;
 }
 
 // Recognises the format of a mapped file, and finds its tokens.
-static inline bool token_file_recognise(TokenFile* file, TokenFormat* format, int64_t* documents, Error* error) {
+static inline bool token_file_recognise(TokenFile* file, TokenFormat* format, const MappedFile* index, Error* error) {
     const unsigned char* bytes = file->map.data ? file->map.data : (const unsigned char*)""; // NULL for an empty file
     int64_t offset = 0;
-    *documents = 0;
-    if (file->index.data) {
-        MegatronIndex index;
+    bool ok;
+    if (index->data) {
         char* idx = name_beside(file->path, ".bin", ".idx");
-        const bool ok = index_read(&index, file->index.data, file->index.size, (int64_t)file->map.size, idx, error);
+        ok = index_read(&file->type, &file->count, index->data, index->size, (int64_t)file->map.size, idx, error);
         free(idx);
-        if (!ok) return false;
         *format = TOKENS_MEGATRON;
-        file->type = index.type;
-        file->count = index.tokens;
-        *documents = index.documents;
-        file->documents = index;
     } else {
-        if (!tokens_recognise(format, &offset, &file->count, bytes, file->map.size, file->path, error)) return false;
+        ok = tokens_recognise(format, &offset, &file->count, bytes, file->map.size, file->path, error);
         file->type = token_formats[*format].type;
     }
     file->data = bytes + offset;
-    return true;
+    return ok;
 }
 
 // Maps one file, recognises its format and appends it to the stream. files->file has room for it.
 static inline bool tokens_append_file(TokenFiles* files, const char* path, Error* error) {
     TokenFile* file = &files->file[files->files++]; // on failure tokens_close() frees it
     TokenFormat format = TOKENS_TEXT;
-    int64_t documents;
-    if (!token_file_map(file, path, error) || !token_file_recognise(file, &format, &documents, error)) return false;
+    MappedFile index = {NULL, 0};
+    const bool ok = token_file_map(file, &index, path, error) && token_file_recognise(file, &format, &index, error);
+    file_unmap(&index);
+    if (!ok) return false;
     const TokenFile* head = &files->file[0];
     if (file == head) files->format = format;
     if (format != files->format)
@@ -129,7 +121,6 @@ static inline bool tokens_append_file(TokenFiles* files, const char* path, Error
                     file->count ? token_formats[format].name : "nothing");
     file->first = files->tokens;
     files->tokens += file->count;
-    files->documents += documents;
     return true;
 }
 
@@ -353,27 +344,21 @@ static inline bool path_list_append_names(PathList* names, const char* globs, Er
     return ok;
 }
 
-// The same with the data in each folder in place of the folder: "shards/train_*.bin,more".
-static inline bool path_list_append_globs(PathList* files, const char* globs, Error* error) {
-    PathList names = {NULL, 0, 0};
+// Opens the files of such a list as one stream, "shards/train_*.bin,more"; a folder stands for the data in it. On
+// failure *files is closed and *error names the pattern or file.
+static inline bool tokens_open(TokenFiles* files, const char* globs, Error* error) {
+    PathList names = {NULL, 0, 0}, list = {NULL, 0, 0};
+    memset(files, 0, sizeof *files);
     bool ok = path_list_append_names(&names, globs, error);
     for (int i = 0; i < names.count && ok; i++) {
         struct stat st;
         if (stat(names.path[i], &st) == 0 && S_ISDIR(st.st_mode))
-            ok = path_list_append_folder(files, names.path[i], error);
+            ok = path_list_append_folder(&list, names.path[i], error);
         else
-            path_list_append(files, names.path[i]);
+            path_list_append(&list, names.path[i]);
     }
+    ok = ok && tokens_open_list(files, (const char* const*)list.path, list.count, error);
     path_list_free(&names);
-    return ok;
-}
-
-// Opens all files named by `globs` as one stream. On failure *files is closed and *error names the pattern or file.
-static inline bool tokens_open(TokenFiles* files, const char* globs, Error* error) {
-    PathList list = {NULL, 0, 0};
-    memset(files, 0, sizeof *files);
-    const bool ok = path_list_append_globs(&list, globs, error) &&
-                    tokens_open_list(files, (const char* const*)list.path, list.count, error);
     path_list_free(&list);
     return ok;
 }
@@ -382,11 +367,10 @@ static inline bool tokens_open(TokenFiles* files, const char* globs, Error* erro
 static inline void tokens_describe(char* text, size_t size, const TokenFiles* files) {
     const char *first = files->file[0].path, *last = files->file[files->files - 1].path;
     const char* name = token_formats[files->format].name;
-    char range[64] = "", documents[64] = "";
+    char range[64] = "";
     if (files->files > 1) snprintf(range, sizeof range, " (%d files)", files->files);
-    if (files->documents) snprintf(documents, sizeof documents, ", %lld documents", (long long)files->documents);
-    snprintf(text, size, "%s%s%s%s: %s%s, %lld tokens", first, files->files > 1 ? " to " : "",
-             files->files > 1 ? last : "", range, name, documents, (long long)files->tokens);
+    snprintf(text, size, "%s%s%s%s: %s, %lld tokens", first, files->files > 1 ? " to " : "",
+             files->files > 1 ? last : "", range, name, (long long)files->tokens);
 }
 
 // A hash of the format, the sizes of the files, and 64 pieces of 4 KB of each, so that it is fast for files of

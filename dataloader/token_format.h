@@ -16,8 +16,8 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
            int32     size of each sequence, in tokens             (S)
            int64     where each begins in NAME.bin, in bytes      (S)
            int64     0, then for each document the sequence before which it ends (D)
-       All of it is checked: sizes add up to where the sequences begin and to the size of NAME.bin, documents go from
-       the first sequence to the last. (A further byte per sequence, for data that is not only text, is refused.)
+       Sizes have to add up to where the sequences begin and to the size of NAME.bin; the list of documents is not read.
+       (A further byte per sequence, for data that is not only text, is refused.)
     2. llm.c shard. The file begins with 256 int32: a magic number, a version, the number of tokens. Magic 20240520,
        version 1: tokens are uint16, GPT-2's unless there is another vocabulary beside the shard. Magic 20240801,
        version 7: uint32, Llama-3's likewise. The count has to agree with the size of the file.
@@ -273,17 +273,11 @@ static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_
 static const char index_magic[] = "MMIDIDX\0"; // 9 bytes, with the NUL that C adds
 static const int64_t index_header_bytes = 9 + 8 + 1 + 8 + 8;
 
-// An index in a mapped file. Its lists are not aligned, so that they are read by index_size() and index_int64().
-typedef struct {
-    TokenType type;
-    int64_t sequences, documents, tokens;
-    const unsigned char *sizes, *begins, *ends; // (sequences), (sequences), (documents + 1)
-} MegatronIndex;
-
 static inline bool is_megatron_index(const unsigned char* data, size_t size) {
     return size >= sizeof index_magic && memcmp(data, index_magic, sizeof index_magic) == 0;
 }
 
+// The lists of an index are not aligned.
 static inline int32_t index_size(const unsigned char* sizes, int64_t i) {
     int32_t value;
     memcpy(&value, sizes + 4 * i, sizeof value);
@@ -296,9 +290,9 @@ static inline int64_t index_int64(const unsigned char* list, int64_t i) {
     return value;
 }
 
-// Reads the header: the type of the tokens, and where the three lists are.
-static inline bool index_read_header(MegatronIndex* index, const unsigned char* data, size_t size, const char* path,
-                                     Error* error) {
+// Reads the header: the type of the tokens and the number of sequences, whose sizes and places follow it.
+static inline bool index_read_header(TokenType* type, int64_t* sequences, const unsigned char* data, size_t size,
+                                     const char* path, Error* error) {
     const int64_t bytes = (int64_t)size, version = bytes < index_header_bytes ? 0 : index_int64(data + 9, 0);
     if (bytes < index_header_bytes)
         return fail(error, "%s: an index that ends within its header, %lld bytes of %lld; copy or make it again", path,
@@ -323,49 +317,32 @@ static inline bool index_read_header(MegatronIndex* index, const unsigned char* 
                     "%s: %lld sequences and a list of %lld documents do not make an index of %lld bytes; copy or make "
                     "it again",
                     path, (long long)S, (long long)D, (long long)bytes);
-    index->type = (TokenType)code;
-    index->sequences = S;
-    index->documents = D - 1;
-    index->sizes = data + index_header_bytes;
-    index->begins = index->sizes + 4 * S;
-    index->ends = index->begins + 8 * S;
+    *type = (TokenType)code;
+    *sequences = S;
     return true;
 }
 
-// Checks that the sequences follow each other without holes and fill the file of tokens (tokens_bytes), and that the
-// documents go from the first sequence to the last.
-static inline bool index_check_lists(MegatronIndex* index, int64_t tokens_bytes, const char* path, Error* error) {
-    const int64_t width = token_type_bytes[index->type];
-    index->tokens = 0;
-    for (int64_t i = 0; i < index->sequences; i++) { // below 2^31 tokens each, so no sum overflows
-        const int64_t size = index_size(index->sizes, i), begin = index_int64(index->begins, i);
-        if (size < 0 || begin != index->tokens * width)
+// Reads the index of a file of tokens with tokens_bytes bytes: the type and the number of its tokens. The sequences
+// have to follow each other without holes and to fill the file.
+static inline bool index_read(TokenType* type, int64_t* tokens, const unsigned char* data, size_t size,
+                              int64_t tokens_bytes, const char* path, Error* error) {
+    int64_t sequences = 0;
+    if (!index_read_header(type, &sequences, data, size, path, error)) return false;
+    const unsigned char *sizes = data + index_header_bytes, *begins = sizes + 4 * sequences;
+    const int64_t width = token_type_bytes[*type];
+    int64_t n = 0;
+    for (int64_t i = 0; i < sequences && n * width <= tokens_bytes; i++) { // below 2^31 each, so no sum overflows
+        const int64_t count = index_size(sizes, i), begin = index_int64(begins, i);
+        if (count < 0 || begin != n * width)
             return fail(error,
                         "%s: sequence %lld has %lld tokens from byte %lld on, but %lld tokens of %lld bytes stand "
                         "before it; copy or make it again",
-                        path, (long long)i, (long long)size, (long long)begin, (long long)index->tokens,
-                        (long long)width);
-        index->tokens += size;
-        if (index->tokens * width > tokens_bytes) break;
+                        path, (long long)i, (long long)count, (long long)begin, (long long)n, (long long)width);
+        n += count;
     }
-    if (index->tokens * width != tokens_bytes)
-        return fail(error,
-                    "%s: %s%lld tokens of %lld bytes, but the .bin beside it has %lld bytes; copy or make both again",
-                    path, index->tokens * width > tokens_bytes ? "at least " : "", (long long)index->tokens,
-                    (long long)width, (long long)tokens_bytes);
-    for (int64_t d = 0, before = 0; d <= index->documents; d++) {
-        const int64_t end = index_int64(index->ends, d);
-        if (end < before || (d == 0 && end != 0) || (d == index->documents && end != index->sequences))
-            return fail(error, "%s: document %lld ends at sequence %lld of %lld, after %lld; copy or make it again",
-                        path, (long long)d - 1, (long long)end, (long long)index->sequences, (long long)before);
-        before = end;
-    }
-    return true;
-}
-
-// Reads and checks the index of a file of tokens with tokens_bytes bytes. The index points into `data`.
-static inline bool index_read(MegatronIndex* index, const unsigned char* data, size_t size, int64_t tokens_bytes,
-                              const char* path, Error* error) {
-    memset(index, 0, sizeof *index);
-    return index_read_header(index, data, size, path, error) && index_check_lists(index, tokens_bytes, path, error);
+    *tokens = n;
+    if (n * width == tokens_bytes) return true;
+    return fail(error,
+                "%s: %s%lld tokens of %lld bytes, but the .bin beside it has %lld bytes; copy or make both again", path,
+                n * width > tokens_bytes ? "at least " : "", (long long)n, (long long)width, (long long)tokens_bytes);
 }

@@ -202,7 +202,7 @@ static void fuzz_lines(const unsigned char* choice, const unsigned char* data, s
     } else {
         REQUIRE(files.tokens > 0 && files.tokens <= (int64_t)(sizeof tokens / sizeof *tokens));
         REQUIRE(tokens_read(tokens, &files, 0, files.tokens, 256, &error));
-        REQUIRE(flaw || (files.documents == (int64_t)documents && files.tokens == (int64_t)m));
+        REQUIRE(flaw || files.tokens == (int64_t)m);
         for (int64_t i = 0; i < files.tokens; i++) REQUIRE(flaw || tokens[i] == expected[i]);
     }
     tokens_close(&files);

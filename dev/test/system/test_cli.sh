@@ -425,14 +425,14 @@ refuses 1 "megatron, 50000" --data megatron --vocab 50000
 losses() { grep '^step' "$1" | grep -o 'loss [0-9.]*'; }
 check "Megatron's data sets are trained on" \
     "$fast $small --data megatron --vocab 50257 --steps 2 --eval-every 0 >out 2>err &&
-    grep -q '^data *megatron.bin: .*, 2 documents, 3000 tokens' out && mv out one"
+    grep -q '^data *megatron.bin: .*, 3000 tokens' out && mv out one"
 check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err &&
     [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
 seq 1 500 | sed 's/.*/{"n":&,"text":"the line & of a file: \\u00e9t\\u00e9"}/' >lines.jsonl
 "$tokenize" --tokenizer "$reference/tokenizer_gpt2.json" --data lines.jsonl --out shards >out 2>err
 lines="$fast $small --data lines.jsonl --eval-every 0 --out lines"
 check "JSON lines are trained on, by a vocabulary" "$lines --tokenizer shards --steps 2 >one 2>err &&
-    grep -q '^data *lines.jsonl: .*, 500 documents, ' one"
+    grep -q '^data *lines.jsonl: ' one"
 check "as the same tokens in a shard" \
     "$fast $small --data 'shards/train_*.bin' --steps 2 --eval-every 0 >out 2>err &&
     ! grep -q 'GPT-2' out && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"

@@ -19,7 +19,7 @@ static void test_jsonl(void) {
     static const char expected[] = "one\ntw\303\251\nthree\n";
     enum { N = sizeof expected - 1 };
     int32_t tokens[N];
-    int wrong = files.tokens != N || files.documents != 3 || !tokens_read(tokens, &files, 0, N, 256, &error);
+    int wrong = files.tokens != N || !tokens_read(tokens, &files, 0, N, 256, &error);
     for (int i = 0; i < N && wrong == 0; i++) wrong += tokens[i] != (unsigned char)expected[i];
     check(wrong == 0, "JSON lines: %lld tokens", (long long)files.tokens);
     tokens_close(&files);

@@ -386,8 +386,7 @@ static void test_megatron(void) {
     write_megatron("pair_a", 8, 2, few, 3);
     write_megatron("pair_a.more", 8, 2, few, 2);
     TokenFiles files = open_or_die("pair_*");
-    check(files.files == 2 && files.tokens == 5 && files.documents == 2, "both halves of two sets: %d files",
-          files.files);
+    check(files.files == 2 && files.tokens == 5, "both halves of two sets: %d files", files.files);
     tokens_close(&files);
     check(!is_mapped("/pair_a"), "    closed: neither tokens nor index are mapped any more");
 }
@@ -400,33 +399,29 @@ static int64_t number_at(const IndexBytes* index, size_t at, int width) {
 
 // A second reader, which knows that the first wrote 12 uint16: whether an index is one of a .bin of 24 bytes.
 static bool index_is_true(const IndexBytes* index, int64_t S, int64_t D) {
-    const size_t sizes = 34, begins = sizes + 4 * (size_t)S, ends = begins + 8 * (size_t)S;
+    const size_t sizes = 34, begins = sizes + 4 * (size_t)S;
     const int widths[] = {0, 1, 1, 2, 4, 8, 0, 0, 2};
-    if (index->size != ends + 8 * (size_t)D || memcmp(index->bytes, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) != 0)
+    if (index->size != begins + 8 * (size_t)(S + D) || memcmp(index->bytes, "MMIDIDX\0\0\1\0\0\0\0\0\0\0", 17) != 0)
         return false;
     if (index->bytes[17] > 8 || !widths[index->bytes[17]]) return false;
-    if (number_at(index, 18, 8) != S || number_at(index, 26, 8) != D) return false;
-    int64_t sum = 0, before = 0;
+    if (number_at(index, 18, 8) != S || number_at(index, 26, 8) != D || D < 2) return false;
+    int64_t sum = 0;
     for (int64_t i = 0; i < S; i++) {
         const int64_t size = number_at(index, sizes + 4 * (size_t)i, 4);
         if (size < 0 || number_at(index, begins + 8 * (size_t)i, 8) != sum * widths[index->bytes[17]]) return false;
         sum += size;
     }
-    for (int64_t d = 0; d < D; d++) {
-        const int64_t end = number_at(index, ends + 8 * (size_t)d, 8);
-        if (end < before || (d == 0 && end != 0)) return false;
-        before = end;
-    }
-    return before == S && sum * widths[index->bytes[17]] == 24;
+    return sum * widths[index->bytes[17]] == 24;
 }
 
 // True if index_read() does what the second reader does; *accepted counts.
 static bool readers_agree(const IndexBytes* index, int64_t S, int64_t D, int* accepted) {
-    MegatronIndex read;
+    TokenType type = TOKEN_UINT8;
+    int64_t tokens;
     Error error = {""};
     unsigned char* exact = (unsigned char*)checked_malloc(index->size, "an index"); // the sanitizer sees its end
     memcpy(exact, index->bytes, index->size);
-    const bool ok = index_read(&read, exact, index->size, 24, "lie.idx", &error);
+    const bool ok = index_read(&type, &tokens, exact, index->size, 24, "lie.idx", &error);
     free(exact);
     *accepted += ok;
     return ok == index_is_true(index, S, D) && (ok || (strstr(error.text, "lie.idx: ") && !strchr(error.text, '\n')));
@@ -449,8 +444,8 @@ static void test_megatron_lies(void) {
             index.bytes[byte] = kept;
             changes++;
         }
-    // what may change: the type to int16, and where the first two documents end (0..3 and 1..4, less as it was)
-    check(wrong == 0 && accepted == 1 + 3 + 3, "of %d changes of a byte %d are accepted, %d by one reader alone",
+    // what may change: the type to int16, and the list of documents, which is not read
+    check(wrong == 0 && accepted == 1 + 8 * D * 255, "of %d changes of a byte %d are accepted, %d by one reader alone",
           changes, accepted, wrong);
     accepted = 0;
     const size_t whole = index.size;
@@ -474,12 +469,13 @@ static void test_megatron_lies(void) {
         put(&lie, wraps[w][0], 8);
         put(&lie, wraps[w][1], 8);
         lie.size = whole;
-        MegatronIndex read;
+        TokenType type = TOKEN_UINT8;
+        int64_t tokens;
         Error error = {""};
         char number[32];
         snprintf(number, sizeof number, "%lld", (long long)wraps[w][w]);
         wrong += !readers_agree(&lie, S, D, &accepted);
-        wrong += index_read(&read, lie.bytes, lie.size, 24, "lie.idx", &error) || !strstr(error.text, number);
+        wrong += index_read(&type, &tokens, lie.bytes, lie.size, 24, "lie.idx", &error) || !strstr(error.text, number);
     }
     check(wrong == 0 && accepted == 0, "and one with absurd numbers of sequences and documents");
     free(index.bytes);
