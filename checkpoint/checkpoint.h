@@ -25,9 +25,8 @@ A checkpoint is complete or it does not exist: everything is written into OUT/st
 (files, then the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which no run resumes
 from; the next save of that step removes it.
 
-Every file of tensors carries its step and its checksum in its metadata (util/checksum.h: over all its bytes, with zeros
-in place of the checksum). trainer.json has the checksums of all files and, at its end, its own. So checkpoint_verify.h
-finds a flipped bit, a truncated file and a file of another checkpoint before anything is used.
+trainer.json has the checksums of all files (util/checksum.h) and, at its end, its own. So checkpoint_verify.h finds a
+flipped bit, a truncated file and a file of another checkpoint before anything is used.
 
 The place of a rank's slice in a file follows from the layout alone, as runs of consecutive elements. So all ranks write
 into the same files at once, each its own slices, bucket by bucket. Nothing is gathered on one rank, not even for a
@@ -209,12 +208,9 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
 
 // Computes the layouts of all files. On failure nothing has to be freed.
 static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const ModelConfig* model,
-                                           const CheckpointSites* sites, int64_t step, Error* error) {
-    char number[32];
-    const SafeMetadata about[] = {
-        {"format", "pt"}, {"step", number}, {"checksum", "0000000000000000"}}; // transformers requires the first
+                                           const CheckpointSites* sites, Error* error) {
+    const SafeMetadata about = {"format", "pt"}; // transformers requires it
     memset(layouts, 0, sizeof *layouts);
-    snprintf(number, sizeof number, "%lld", (long long)step);
     layouts->files = checkpoint_tensor_files(sites);
     layouts->moments = sites->moments;
     layouts->dtype = sites->bf16 ? SAFE_BF16 : SAFE_F32;
@@ -228,7 +224,7 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     for (int file = 0, first = 0; file < layouts->files && ok; file++) {
         const int end = first + checkpoint_values_of_file(sites, file);
         checkpoint_list(list, names, tensors, n, first, end, sites);
-        ok = safetensors_layout(&layouts->file[file], list, (end - first) * n, about, sites->moments ? 3 : 1, error);
+        ok = safetensors_layout(&layouts->file[file], list, (end - first) * n, &about, 1, error);
         for (int i = first * n; i < end * n; i++) layouts->offset[i] = list[i - first * n].offset;
         first = end;
     }
@@ -445,11 +441,11 @@ static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
     return ok;
 }
 
-// Creates the files of tensors: complete but for the values, which are zero, and the checksums.
-static inline bool checkpoint_create_files(const char* folder, int64_t step, const ModelConfig* model,
-                                           const CheckpointSites* sites, Error* error) {
+// Creates the files of tensors: complete but for the values, which are zero.
+static inline bool checkpoint_create_files(const char* folder, const ModelConfig* model, const CheckpointSites* sites,
+                                           Error* error) {
     CheckpointFileLayouts layouts;
-    if (!checkpoint_file_layouts(&layouts, model, sites, step, error)) return false;
+    if (!checkpoint_file_layouts(&layouts, model, sites, error)) return false;
     char path[CHECKPOINT_PATH];
     bool ok = true;
     for (int i = 0; i < layouts.files && ok; i++) {
@@ -473,7 +469,7 @@ static inline bool checkpoint_begin(const char* out, int64_t step, const ModelCo
     checkpoint_remove(temporary); // left by a run that was killed while it saved
     checkpoint_remove(old);       // or while it replaced a checkpoint
     if (mkdir(temporary, 0777) != 0) return fail(error, "%s: cannot make the folder: %s", temporary, strerror(errno));
-    if (checkpoint_create_files(temporary, step, model, sites, error)) return true;
+    if (checkpoint_create_files(temporary, model, sites, error)) return true;
     checkpoint_remove(temporary);
     return false;
 }
@@ -511,11 +507,11 @@ static inline bool checkpoint_leave(CheckpointWriter* writer, bool ok, Error* er
 }
 
 // Every rank, after checkpoint_begin: opens the files in folder, which is OUT/step_N.tmp.
-static inline bool checkpoint_join(CheckpointWriter* writer, const char* folder, int64_t step, const ModelConfig* model,
+static inline bool checkpoint_join(CheckpointWriter* writer, const char* folder, const ModelConfig* model,
                                    const CheckpointSites* sites, Error* error) {
     memset(writer, 0, sizeof *writer);
     for (int i = 0; i < CHECKPOINT_TENSOR_FILES; i++) writer->file[i].fd = -1;
-    if (!checkpoint_file_layouts(&writer->layouts, model, sites, step, error)) return false;
+    if (!checkpoint_file_layouts(&writer->layouts, model, sites, error)) return false;
     bool ok = true;
     for (int i = 0; i < writer->layouts.files && ok; i++) {
         ok = checkpoint_path(writer->path[i], error, "%s/%s", folder, checkpoint_files[i]) &&
@@ -612,30 +608,6 @@ static inline bool checkpoint_write_list(const char* path, const CheckpointList*
     return checkpoint_write_file(path, text, strlen(text), error);
 }
 
-// The offset of the checksum's 16 digits in the header of a tensor file; -1: it has no checksum.
-static inline int64_t checkpoint_digits(const void* header, int64_t bytes) {
-    static const char key[] = "\"checksum\":\"";
-    const char* at = (const char*)memmem(header, (size_t)bytes, key, sizeof key - 1);
-    const int64_t place = at ? at - (const char*)header + (int64_t)sizeof key - 1 : -1;
-    return place >= 0 && place + 16 <= bytes ? place : -1;
-}
-
-// Writes the checksum of a file of tensors into its header: the sum of the header's and `values`, the checksum of the
-// values from all ranks.
-static inline bool checkpoint_seal(CheckpointFile* entry, const char* path, const SafeTensorsLayout* file_layout,
-                                   uint64_t values, Error* error) {
-    SafeTensorsFile file;
-    char digits[17];
-    entry->bytes = file_layout->file_bytes;
-    entry->checksum = values + checksum_of(file_layout->header, file_layout->header_bytes, 0);
-    checkpoint_hex(digits, entry->checksum);
-    if (!safetensors_join(&file, path, file_layout, error)) return false;
-    const bool ok = safetensors_write_at(&file, checkpoint_digits(file_layout->header, file_layout->header_bytes),
-                                         digits, 16, error);
-    Error late;
-    return safetensors_finish(&file, ok ? error : &late) && ok;
-}
-
 // Sets size and checksum of a file on the disk.
 static inline bool checkpoint_sum_file(CheckpointFile* entry, const char* path, Error* error) {
     MappedFile file;
@@ -653,19 +625,18 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
     CheckpointFileLayouts layouts;
     CheckpointList list = {};
     char path[CHECKPOINT_PATH];
-    if (!checkpoint_file_layouts(&layouts, model, sites, state->step, error)) return false;
+    if (!checkpoint_file_layouts(&layouts, model, sites, error)) return false;
     list.state = *state;
-    bool ok = true;
-    for (int i = 0; i < layouts.files && ok; i++) {
+    for (int i = 0; i < layouts.files; i++) {
         CheckpointFile* entry = &list.file[list.files++];
         snprintf(entry->name, sizeof entry->name, "%s", checkpoint_files[i]);
-        ok = checkpoint_path(path, error, "%s/%s", folder, entry->name) &&
-             checkpoint_seal(entry, path, &layouts.file[i], sum->checksum[i], error);
+        entry->bytes = layouts.file[i].file_bytes;
+        entry->checksum = sum->checksum[i] + checksum_of(layouts.file[i].header, layouts.file[i].header_bytes, 0);
     }
     checkpoint_file_layouts_free(&layouts);
     CheckpointFile* config = &list.file[list.files++];
     snprintf(config->name, sizeof config->name, "config.json");
-    return ok && checkpoint_path(path, error, "%s/config.json", folder) &&
+    return checkpoint_path(path, error, "%s/config.json", folder) &&
            checkpoint_write_config(path, model, caat, false, files->config, error) &&
            checkpoint_sum_file(config, path, error) && checkpoint_write_hub_files(folder, files, error) &&
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);

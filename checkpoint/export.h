@@ -72,7 +72,7 @@ static void export_abandon(const Export* job) { checkpoint_remove(job->temporary
 // Rank 0, first: makes the temporary files. If it fails, nothing is left behind.
 static bool export_begin(const Export* job, const ModelConfig* model, Error* error) {
     if (mkdir(job->temporary, 0777) != 0) return fail(error, "%s: cannot make it: %s", job->temporary, strerror(errno));
-    if (checkpoint_create_files(job->temporary, 0, model, &job->weights, error)) return true;
+    if (checkpoint_create_files(job->temporary, model, &job->weights, error)) return true;
     export_abandon(job);
     return false;
 }
@@ -80,7 +80,7 @@ static bool export_begin(const Export* job, const ModelConfig* model, Error* err
 // Every rank, after export_begin and once nothing is in flight between ranks: writes its slices.
 static bool export_write(const Export* job, const Stage* stage, HeartbeatRow* row, Error* error) {
     CheckpointSum sum;
-    return write_slices(stage, row, job->temporary, 0, &job->weights, &sum, error);
+    return write_slices(stage, row, job->temporary, &job->weights, &sum, error);
 }
 
 // Rank 0, when all ranks have written. files: written beside the model.

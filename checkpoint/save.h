@@ -160,15 +160,15 @@ static void print_saving(int64_t step, int done, int all, double started, double
 
 // Every rank, between checkpoint_begin and checkpoint_publish: writes its slices of the listed values into the files in
 // folder, and sets *sum. After a failure it continues to gather buckets, as with ZeRO other ranks wait for it.
-static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* folder, int64_t step,
-                         const CheckpointSites* list, CheckpointSum* sum, Error* error) {
+static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* folder, const CheckpointSites* list,
+                         CheckpointSum* sum, Error* error) {
     const Layout* layout = &stage->layout;
     const int values = 1 + list->moments + list->kinds;
     const AsyncCheckpointState sites = site_values(stage);
     CheckpointWriter writer;
     double started = seconds_now(), said = started;
     float* copy = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
-    const bool joined = checkpoint_join(&writer, folder, step, &stage->model, list, error);
+    const bool joined = checkpoint_join(&writer, folder, &stage->model, list, error);
     bool ok = joined;
     for (int i = 0; i < layout->buckets * values; i++) {
         const int b = i / values;
@@ -215,7 +215,7 @@ static bool stage_save(Saver* saver, Comm* world, const CheckpointState* state) 
     comm_broadcast(world, &ok, 1, COMM_INT32, 0);
     if (!ok) return false;
     checkpoint_folder(folder, saver->out, state->step, ".tmp", &error); // rank 0 has made it
-    ok = write_slices(stage, saver->row, folder, state->step, &sites, &sum, &error);
+    ok = write_slices(stage, saver->row, folder, &sites, &sum, &error);
     if (!ok) say_not_saved(saver->rank, state->step, &error);
     comm_all_reduce(world, &ok, 1, COMM_INT32, COMM_MIN);
     comm_all_reduce(world, &sum, (int64_t)(sizeof sum / 8), COMM_INT64, COMM_SUM); // it wraps around in every order

@@ -9,8 +9,8 @@
 # The bits depend on the processor and the compiler, so no hashes are committed: record them with a binary of the
 # reference commit on the machine that compares. TRAIN_GPT stands beside its scripts/.
 #
-# Hashed are step, loss, val_loss, grad_norm, lr and tokens of log.jsonl, the run's model.safetensors, exports and
-# generated text.
+# Hashed are step, loss, val_loss, grad_norm, lr and tokens of log.jsonl, the tensors of the run's model.safetensors and
+# of exports, and generated text.
 set -eu
 [ $# -ge 3 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
 command=$1 file=$(realpath "$2") train=$(realpath "$3") word=${4:-}
@@ -97,8 +97,8 @@ hash() { sha256sum | cut -c 1-20; }
 result() {
     local log weights
     log=$(cat {out,again}/log.jsonl 2>/dev/null | grep -o '"\(step\|loss\|val_loss\|grad_norm\|lr\|tokens\)":[^,}]*')
-    weights=$(find {out,again}/step_* weights* 2>/dev/null | grep 'model.safetensors$\|[.]bin$' | sort | xargs cat |
-        hash)
+    weights=$(find {out,again}/step_* weights* 2>/dev/null | grep 'model.safetensors$' | sort |
+        while read -r file; do tail -c +$(($(od -An -tu8 -N8 "$file") + 9)) "$file"; done | hash)
     [[ $* != *--generate* ]] || weights=$weights-$(hash <text)
     echo "$(hash <<<"$log") $weights $(grep '^"loss"' <<<"$log" | tail -n 1 | cut -d : -f 2)"
 }

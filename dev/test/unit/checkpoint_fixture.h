@@ -218,7 +218,7 @@ static inline bool rank_writes(const char* out, int64_t step, const ModelConfig*
     CheckpointWriter w;
     char folder[CHECKPOINT_PATH];
     if (!checkpoint_folder(folder, out, step, ".tmp", error) ||
-        !checkpoint_join(&w, folder, step, m, &checkpoint_of_adamw, error))
+        !checkpoint_join(&w, folder, m, &checkpoint_of_adamw, error))
         return false;
     bool ok = true;
     int* order = shuffled(layout->buckets, seed);

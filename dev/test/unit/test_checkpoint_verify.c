@@ -95,15 +95,13 @@ static void test_broken(void) {
                  {"rm trainer.json && mkfifo trainer.json", "trainer.json", false},
                  {"rm model.safetensors && mkdir model.safetensors", "not a regular file", false},
                  {"mv optimizer.safetensors model.safetensors", "", false},
-                 {"cp ../broken/step_00000002/model.safetensors .", "model.safetensors", true},
-                 {"cp ../broken/step_00000002/optimizer.safetensors .", "optimizer.safetensors", true},
-                 {"cp ../broken/step_00000002/trainer.json .", "model.safetensors", true},
+                 {"cp ../another/step_00000001/trainer.json .", "config.json", true},
                  {"cp ../another/step_00000001/config.json .", "config.json", true}};
     static const char path[] = "broken/step_00000001";
     Error error = {""};
     ModelConfig other = gpt2_tied;
     other.eps = 2e-5; // as large, but another model
-    make_run("broken", 1, 2);
+    make_run("broken", 1, 1);
     new_folder("another");
     if (!save("another", 1, &other, &one_rank, 1, &error)) die("%s", error.text);
     const int before = open_files();
@@ -185,28 +183,16 @@ static void test_unsound(void) {
     check(ok, "1 to 7 ranks that add up a part each agree %s", error.text);
 }
 
-// What says of itself that it is another: of another step than its folder's, or of other files than the list's.
+// What says of itself that it is of another step than its folder's.
 static void test_says(void) {
     Error error = {""};
     CheckpointList list;
-    SafeTensors st;
     make_run("says", 1, 1);
     check(checkpoint_load_list(&list, "says/step_00000001", &error) &&
               checkpoint_check_step(&list, "says/step_00000001", 1, &error) &&
               !checkpoint_check_step(&list, "says/step_00000001", 2, &error) &&
               strstr(error.text, "trainer.json: is of step 1"),
           "a folder with another step's name: %s", error.text);
-    if (!safetensors_open(&st, "says/step_00000001/model.safetensors", &error)) die("%s", error.text);
-    const int64_t digits = checkpoint_digits(st.file.data, 4096);
-    safetensors_close(&st);
-    for (int i = 0; i < 16; i += 5) {
-        damage("says/step_00000001/model.safetensors", digits + i, i % 3);
-        check(!is_sound("says/step_00000001", &error) &&
-                  strstr(error.text, "model.safetensors: says that its checksum"),
-              "digit %d of the checksum in the head: %s", i, error.text);
-        damage("says/step_00000001/model.safetensors", digits + i, i % 3);
-    }
-    check(is_sound("says/step_00000001", &error), "and changed back it is sound");
 }
 
 // A run is not continued as another model: every field that config.json has and that changes what is computed.
