@@ -163,37 +163,22 @@ static inline bool safe_parse_tensor(SafeTensor* tensor, const JsonNode* node, i
     const JsonQuoted name = json_quoted(node->name);
     if (strlen(node->name) != node->name_bytes)
         return json_fail(json, node, error, "tensor %s: a name must not contain a NUL character", name.text);
-    const JsonNode *dtype = json_get(node, "dtype"), *shape = json_get(node, "shape");
-    const JsonNode* offsets = json_get(node, "data_offsets");
-    if (!dtype || !json_is_plain_string(dtype))
-        return json_fail(json, node, error, "tensor %s has no \"dtype\" that is a string", name.text);
-    if (!shape || shape->type != JSON_ARRAY)
-        return json_fail(json, node, error, "tensor %s has no \"shape\" that is an array", name.text);
-    if (!offsets || offsets->type != JSON_ARRAY)
-        return json_fail(json, node, error, "tensor %s has no \"data_offsets\" that is an array", name.text);
+    const char* dtype = "";
+    const JsonNode *shape = json_require(json, node, "shape", JSON_ARRAY, error), *offsets = NULL;
+    if (shape) offsets = json_require(json, node, "data_offsets", JSON_ARRAY, error);
+    if (!offsets || !json_get_string(&dtype, json, node, "dtype", error)) return false;
     int type = 0;
-    while (type < SAFE_DTYPES && strcmp(safe_dtypes[type].name, dtype->value.string) != 0) type++;
+    while (type < SAFE_DTYPES && strcmp(safe_dtypes[type].name, dtype) != 0) type++;
     if (type == SAFE_DTYPES)
-        return json_fail(json, dtype, error, "tensor %s: the dtype %s is not known", name.text,
-                         json_quoted(dtype->value.string).text);
+        return json_fail(json, node, error, "tensor %s: the dtype %s is not known", name.text, json_quoted(dtype).text);
     tensor->dtype = (SafeDtype)type;
     if (!safe_parse_shape(tensor, shape, json, error)) return false;
     if (!safetensors_size(tensor)) {
         char text[256];
         return json_fail(json, shape, error, "tensor %s: %s %s does not fit 2^63 bits, or is no number of whole bytes",
-                         name.text, dtype->value.string, safetensors_shape_text(text, sizeof text, tensor));
+                         name.text, dtype, safetensors_shape_text(text, sizeof text, tensor));
     }
     return safe_parse_offsets(tensor, offsets, data_bytes, json, error);
-}
-
-// "__metadata__": an object of strings.
-static inline bool safe_check_metadata(const JsonNode* node, const Json* json, Error* error) {
-    if (node->type != JSON_OBJECT) return json_fail(json, node, error, "\"__metadata__\" has to be an object");
-    for (const JsonNode* child = json_first(node); child; child = json_next(child))
-        if (child->type != JSON_STRING)
-            return json_fail(json, child, error, "\"__metadata__\": %s has to be a string, not %s",
-                             json_quoted(child->name).text, json_type_name(child->type));
-    return true;
 }
 
 // Checks that the tensors, sorted by place, fill the data end to end from the first byte to the last.
@@ -228,9 +213,7 @@ static inline bool safetensors_parse_header(SafeTensors* st, const char* path, c
     st->tensors = (SafeTensor*)malloc((json->nodes->count + 1) * sizeof *st->tensors);
     bool ok = st->tensors || fail(error, "%s: out of memory for %u tensors", path, json->nodes->count);
     for (const JsonNode* node = json_first(json->nodes); node && ok; node = json_next(node)) {
-        if (json_is_named(node, "__metadata__"))
-            ok = safe_check_metadata(node, json, error);
-        else
+        if (!json_is_named(node, "__metadata__"))
             ok = safe_parse_tensor(&st->tensors[st->count++], node, data_bytes, json, error);
     }
     if (ok) qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, safe_compare_offsets);

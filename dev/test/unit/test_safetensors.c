@@ -232,9 +232,6 @@ static const Header headers[] = {
     {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, false},
     {"{\"a\\u0000b\":" T("F32", "[1]", "[0,4]") "}", 4, false},
     {"{\"__metadata__\\u0000\":{}}", 0, false},
-    // metadata
-    {"{\"__metadata__\":[]}", 0, false},
-    {"{\"__metadata__\":{\"step\":1}}", 0, false},
     // what a tensor is
     {"{\"a\":1}", 0, false},
     {"{\"a\":{\"shape\":[1],\"data_offsets\":[0,4]}}", 4, false},
