@@ -108,15 +108,14 @@ static inline bool slice_read(float* local, const SafeTensorsModel* file, const 
     const SafeTensor* tensor = safetensors_model_find(file, name, &st);
     if (!tensor)
         return fail(error, "%s: %s is missing; is it the model that --model and the sizes say?", file->path, name);
-    int64_t shape[2];
-    const int ndim = tensor_file_shape(shape, &slice->tensor);
-    if (tensor->ndim != ndim || tensor->shape[0] != shape[0] || (ndim == 2 && tensor->shape[1] != shape[1])) {
-        char has[128];
-        safetensors_shape_text(has, sizeof has, tensor);
-        return fail(error,
-                    ndim == 2 ? "%s: %s has shape %s, the model needs (%lld, %lld)"
-                              : "%s: %s has shape %s, the model needs (%lld)",
-                    file->path, name, has, (long long)shape[0], (long long)shape[1]);
+    SafeTensor needed = {};
+    needed.ndim = tensor_file_shape(needed.shape, &slice->tensor);
+    if (tensor->ndim != needed.ndim ||
+        memcmp(tensor->shape, needed.shape, (size_t)needed.ndim * sizeof(int64_t)) != 0) {
+        char has[128], needs[128];
+        return fail(error, "%s: %s has shape %s, the model needs %s", file->path, name,
+                    safetensors_shape_text(has, sizeof has, tensor),
+                    safetensors_shape_text(needs, sizeof needs, &needed));
     }
     const int64_t runs = slice_runs(slice);
     float* buffer = (float*)checked_malloc(
@@ -533,7 +532,6 @@ static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout
         const Slice* slice = &layout->slices[i];
         if (!slice_is_owned(slice, layout)) continue;
         const int64_t tensor = writer->layouts.offset[value * writer->layouts.tensors + slice->index];
-        if (tensor < 0) continue;
         if (!slice_write(&runs, tensor, values + (slice->offset - b->offset), slice, error)) return false;
         writer->sum.elements += slice->rows_used * slice->cols;
     }
