@@ -66,6 +66,7 @@ static inline CommRequest comm_request(Comm* c, CommKind kind, void* out, const 
     r.n = n;
     r.type = type;
     r.number = -1;
+    r.mpi = MPI_REQUEST_NULL;
     return r;
 }
 
@@ -294,7 +295,6 @@ static inline void comm_open(Comm* world) {
     memset(world, 0, sizeof *world);
     world->name = "world";
     world->size = 1;
-    world->piece = COMM_PIECE;
     world->row_group = -1;
     world->mpi = MPI_COMM_NULL;
     if (comm_is_launched()) {
@@ -312,7 +312,7 @@ static inline void comm_open_device(Comm* world) {
 
 // ---- Groups -----------------------------------------------------------------------------------------------------
 
-// A group with its parent's members, trace and pieces, but no history and no backend.
+// A group with its parent's members and trace, but no history and no backend.
 static inline Comm comm_child(const Comm* parent, const char* name) {
     Comm child = *parent;
     child.name = name;

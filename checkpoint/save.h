@@ -97,7 +97,7 @@ static bool read_slices(const Stage* stage, const CheckpointReader* reader, Hear
     float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets && ok; b++) {
-        heartbeat_background(row);
+        heartbeat_move(row);
         for (int what = 0; what <= sites.list.moments && ok; what++) {
             ok = checkpoint_read_bucket(reader, layout, b, what, whole, error);
             if (ok && what == 0) set_bucket_weights(stage, b, whole);
@@ -176,7 +176,7 @@ static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* fold
         const float* whole = whole_values(stage, b, part.values, copy);
         if (ok && writes_bucket(&layout->mesh, b, part.site))
             ok = checkpoint_write_value(&writer, layout, b, part.number, whole, error);
-        heartbeat_background(row);
+        heartbeat_move(row);
         if (process.rank <= 0) print_saving(step, i + 1, layout->buckets * values, started, &said);
     }
     free(copy);

@@ -2,8 +2,7 @@
 comm_mpi.h: operations on host memory by MPI: blocking and nonblocking calls. (Plans call MPI in comm_planned.h, a
 group's thread in comm_progress_thread.h.)
 
-MPI counts in int, so a vector is sent in pieces of comm->piece bytes, regardless of which rank owns which part. MPI has
-no 16-bit floats: they are sent as uint16_t, and added by functions defined here.
+MPI has no 16-bit floats: they are sent as uint16_t, and added by functions defined here.
 */
 #pragma once
 
@@ -42,122 +41,65 @@ static inline MPI_Op comm_mpi_op(const CommRequest* r) {
     return r->op == COMM_MAX ? MPI_MAX : MPI_MIN;
 }
 
-// A vector is cut into pieces [first, first + count) of elements, regardless of which rank owns which part.
-static inline int64_t comm_piece_elements(const CommRequest* r) {
-    return max_i64(1, r->comm->piece / comm_type_bytes(r->type));
-}
+static inline bool comm_mpi_takes(const CommRequest* r) { return !r->on_device; }
 
-// The elements of piece i, [first, first + count), that belong to each rank (size), and their offsets in it (size).
-static inline const int* comm_mpi_counts(CommRequest* r, int i, int64_t first, int count) {
-    const int size = r->comm->size;
-    const int64_t part = r->n / size;
-    int* counts = r->counts + (int64_t)i * 2 * size;
-    for (int rank = 0; rank < size; rank++) {
-        const int64_t begin = min_i64(max_i64(rank * part, first), first + count);
-        counts[rank] = (int)(max_i64(min_i64((rank + 1) * part, first + count), begin) - begin);
-        counts[size + rank] = (int)(begin - first);
-    }
-    return counts;
-}
-
-// buffer + index elements; buffer may be NULL where there are no elements.
-static inline char* comm_at(const void* buffer, int64_t index, CommType type) {
-    return buffer ? (char*)(uintptr_t)buffer + index * comm_type_bytes(type) : NULL;
-}
-
-// Hands piece i to MPI. Blocking calls return when it is done.
-static inline void comm_mpi_issue(CommRequest* r, int i) {
-    Comm* c = r->comm;
+// Hands the operation to MPI. Blocking calls return when it is done, and leave no request.
+static inline void comm_mpi_start(CommRequest* r) {
+    const Comm* c = r->comm;
     const MPI_Datatype type = comm_mpi_type(r->type);
     const MPI_Op op = comm_mpi_op(r);
-    MPI_Request* q = r->blocking ? NULL : &r->mpi[i];
-    const int64_t first = i * comm_piece_elements(r);
-    const int count = (int)min_i64(comm_piece_elements(r), r->n - first);
-    const void* in = comm_at(r->in, first, r->type);
-    void* out = comm_at(r->out, first, r->type);
-    const int *counts = NULL, *starts = NULL;
-    const int64_t part = r->n / c->size;
-    int64_t in_part = 0; // offset of this rank's elements of the piece in its part
-    if (r->counts) {
-        counts = comm_mpi_counts(r, i, first, count);
-        starts = counts + c->size;
-        in_part = min_i64(max_i64(first + starts[c->rank] - part * c->rank, 0), part); // 0, part: it has none
-    }
+    MPI_Request* q = r->blocking ? NULL : &r->mpi;
+    const int n = (int)r->n, part = n / c->size;
+    const void* in = r->in;
+    void* out = r->out;
     int code = MPI_SUCCESS;
+    if (r->n > INT32_MAX)
+        die("%s of %lld elements in group \"%s\": MPI counts to 2^31; cut --micro-batch or the model into more ranks",
+            comm_kind_name(r->kind), (long long)r->n, c->name);
     switch (r->kind) {
     case COMM_ALL_REDUCE:
-        code = q ? MPI_Iallreduce(MPI_IN_PLACE, out, count, type, op, c->mpi, q)
-                 : MPI_Allreduce(MPI_IN_PLACE, out, count, type, op, c->mpi);
+        code = q ? MPI_Iallreduce(MPI_IN_PLACE, out, n, type, op, c->mpi, q)
+                 : MPI_Allreduce(MPI_IN_PLACE, out, n, type, op, c->mpi);
         break;
     case COMM_REDUCE_SCATTER:
-        out = comm_at(r->out, in_part, r->type);
-        code = q ? MPI_Ireduce_scatter(in, out, counts, type, op, c->mpi, q)
-                 : MPI_Reduce_scatter(in, out, counts, type, op, c->mpi);
+        r->counts = (int*)checked_malloc((size_t)c->size * sizeof(int), "MPI counts");
+        for (int rank = 0; rank < c->size; rank++) r->counts[rank] = part;
+        code = q ? MPI_Ireduce_scatter(in, out, r->counts, type, op, c->mpi, q)
+                 : MPI_Reduce_scatter(in, out, r->counts, type, op, c->mpi);
         break;
     case COMM_ALL_GATHER:
-        in = r->in == comm_at(r->out, part * c->rank, r->type) ? MPI_IN_PLACE : comm_at(r->in, in_part, r->type);
-        code = q ? MPI_Iallgatherv(in, counts[c->rank], type, out, counts, starts, type, c->mpi, q)
-                 : MPI_Allgatherv(in, counts[c->rank], type, out, counts, starts, type, c->mpi);
+        if (in == (char*)out + c->rank * part * comm_type_bytes(r->type)) in = MPI_IN_PLACE;
+        code = q ? MPI_Iallgather(in, part, type, out, part, type, c->mpi, q)
+                 : MPI_Allgather(in, part, type, out, part, type, c->mpi);
         break;
     case COMM_BROADCAST:
-        code = q ? MPI_Ibcast(out, count, type, r->peer, c->mpi, q) : MPI_Bcast(out, count, type, r->peer, c->mpi);
+        code = q ? MPI_Ibcast(out, n, type, r->peer, c->mpi, q) : MPI_Bcast(out, n, type, r->peer, c->mpi);
         break;
-    case COMM_SEND: code = MPI_Isend(in, count, type, r->peer, r->number, c->mpi, q); break;
-    case COMM_RECEIVE: code = MPI_Irecv(out, count, type, r->peer, r->number, c->mpi, q); break;
+    case COMM_SEND: code = MPI_Isend(in, n, type, r->peer, r->number, c->mpi, q); break;
+    case COMM_RECEIVE: code = MPI_Irecv(out, n, type, r->peer, r->number, c->mpi, q); break;
     case COMM_BARRIER: code = q ? MPI_Ibarrier(c->mpi, q) : MPI_Barrier(c->mpi); break;
     case COMM_ON_DEVICE: break;
     }
     comm_mpi_check(code, c, comm_kind_name(r->kind));
 }
 
-static inline bool comm_mpi_takes(const CommRequest* r) { return !r->on_device; }
-
-static inline void comm_mpi_start(CommRequest* r) {
-    const int64_t per = comm_piece_elements(r);
-    r->pieces = (int)max_i64(1, (r->n + per - 1) / per); // an empty message is sent too
-    if (!r->blocking) r->mpi = (MPI_Request*)checked_malloc((size_t)r->pieces * sizeof *r->mpi, "MPI requests");
-    if (r->kind == COMM_REDUCE_SCATTER || r->kind == COMM_ALL_GATHER)
-        r->counts = (int*)checked_malloc((size_t)r->pieces * 2 * (size_t)r->comm->size * sizeof(int), "MPI counts");
-    for (int i = 0; i < r->pieces; i++) comm_mpi_issue(r, i);
-    if (r->blocking) r->pieces = 0; // nothing is in flight
-}
-
-// A message must be as long as the receiver expects: if not, the two ranks are at different points of the program.
-static inline void comm_mpi_check_length(const CommRequest* r, int i, int code, const MPI_Status* status) {
-    int error_class = MPI_SUCCESS, came = 0;
-    if (code != MPI_SUCCESS) MPI_Error_class(code, &error_class);
-    if (error_class != MPI_SUCCESS && error_class != MPI_ERR_TRUNCATE) return; // not about the length
-    const int64_t first = i * comm_piece_elements(r), bytes = comm_type_bytes(r->type);
-    const int64_t expected = bytes * min_i64(comm_piece_elements(r), r->n - first);
-    MPI_Get_count(status, MPI_BYTE, &came);
-    if (error_class == MPI_SUCCESS && came == expected) return;
-    char length[64];
-    if (error_class == MPI_SUCCESS || came > expected)
-        snprintf(length, sizeof length, "%d", came);
-    else
-        snprintf(length, sizeof length, "more"); // MPI does not say
-    die("receive in group \"%s\": the message of rank %d with tag %d has %s bytes, rank %d expects %lld", r->comm->name,
-        r->peer, r->number, length, r->comm->rank, (long long)expected);
-}
-
 static inline void comm_mpi_wait(CommRequest* r) {
-    for (int i = 0; i < r->pieces; i++) {
-        MPI_Status status;
-        const int code = MPI_Wait(&r->mpi[i], &status);
-        if (r->kind == COMM_RECEIVE) comm_mpi_check_length(r, i, code, &status);
-        comm_mpi_check(code, r->comm, comm_kind_name(r->kind));
-    }
-    free(r->mpi);
+    MPI_Status status;
+    int came = 0;
+    const bool receives = r->kind == COMM_RECEIVE && r->mpi != MPI_REQUEST_NULL;
+    comm_mpi_check(MPI_Wait(&r->mpi, &status), r->comm, comm_kind_name(r->kind));
+    if (receives) MPI_Get_count(&status, comm_mpi_type(r->type), &came);
+    if (receives && came != r->n) // the two ranks are at different points of the program
+        die("receive in group \"%s\": the message of rank %d with tag %d has %d elements, rank %d expects %lld",
+            r->comm->name, r->peer, r->number, came, r->comm->rank, (long long)r->n);
     free(r->counts);
-    r->mpi = NULL;
     r->counts = NULL;
 }
 
 // True if it is done; MPI makes progress meanwhile.
 static inline bool comm_mpi_is_done(CommRequest* r) {
-    int done = 1;
-    for (int i = 0; i < r->pieces && done; i++)
-        comm_mpi_check(MPI_Request_get_status(r->mpi[i], &done, MPI_STATUS_IGNORE), r->comm, comm_kind_name(r->kind));
+    int done = 0;
+    comm_mpi_check(MPI_Request_get_status(r->mpi, &done, MPI_STATUS_IGNORE), r->comm, comm_kind_name(r->kind));
     return done;
 }
 

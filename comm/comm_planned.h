@@ -331,7 +331,7 @@ static inline void plan_run_receive(PlanRun* run) {
 
 // A message was sent or received.
 static inline void plan_run_message(PlanRun* run, int item) {
-    heartbeat_background(run->comm->row);
+    heartbeat_move(run->comm->row);
     if (!plan_row_sums(&run->plan->row[item / run->slabs])) {
         plan_run_end_item(run, item);
         return;

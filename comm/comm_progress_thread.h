@@ -203,7 +203,6 @@ static inline void comm_thread_start(CommRequest* r) {
     task->request.blocking = false;
     r->task = task;
     if (t->comm.plans != r->comm->plans) t->comm.plans = r->comm->plans; // both change while nothing is in flight
-    if (t->comm.piece != r->comm->piece) t->comm.piece = r->comm->piece;
     t->owed++;
     pthread_mutex_lock(&t->lock);
     if (t->first)

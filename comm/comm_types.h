@@ -15,6 +15,7 @@ comm_types.h: the types of groups, operations and backends, for comm.h, which ex
 #undef USE_NCCL
 typedef int MPI_Comm, MPI_Request, MPI_Op;
 #define MPI_COMM_NULL 0
+#define MPI_REQUEST_NULL 0
 #endif
 
 // Tables have the order of these constants.
@@ -37,8 +38,6 @@ typedef enum {
     COMM_ON_DEVICE // no operation: the device's earlier work (comm_synchronize)
 } CommKind;
 
-// MPI counts in int: longer vectors are sent in pieces of this many bytes.
-#define COMM_PIECE ((int64_t)1 << 30)
 // Shorter waits are omitted from the trace, in seconds.
 #define COMM_SHORT_WAIT 20e-6
 // Seconds for which a rank that ends because of wrong arguments waits for the others to do the same.
@@ -68,7 +67,6 @@ typedef struct {
     int rank, size;     // this process's rank in the group
     int64_t size_bytes; // size times the bytes that this rank has sent in this group: see comm_bytes
     double waited;      // seconds that this rank has spent waiting in this group
-    int64_t piece;      // COMM_PIECE; the same on all ranks
     Trace* trace;       // or NULL
     HeartbeatRow* row;  // this rank's heartbeat slot (util/heartbeat.h), or NULL, ...
     int row_group;      // ... and the group's number there; -1: none
@@ -97,9 +95,8 @@ typedef struct {
     double started, finished;          // seconds_now(); finished: 0 until it was seen
     const struct CommBackend* backend; // that executes it, ...
     // ... and what the backends have of it
-    int pieces;             // MPI: in flight
-    MPI_Request* mpi;       // (pieces)
-    int* counts;            // (pieces, 2, size): elements of every rank in a piece, and where they begin in it
+    MPI_Request mpi;
+    int* counts;            // (size), of MPI's reduce-scatter: elements of every rank
     struct PlanRun* run;    // by plan
     struct CommTask* task;  // of the group's thread
     void *staged, *deliver; // the host's copy of device memory, or NULL, and where the result in it belongs

@@ -27,13 +27,8 @@ static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     return range;
 }
 
-// The float32 weights that an update changes.
-static inline float* fp32_weights(const Stage* stage, TensorRange range) {
-    return HAS_MASTER_WEIGHTS ? stage->master + range.at : (float*)stage->params + range.from;
-}
-
-// Whether this rank counts a slice when a number is summed over all ranks of a site such
-// that every parameter counts once.
+// Whether this rank counts a slice when a number is summed over all ranks of a site such that every parameter counts
+// once.
 static inline bool counts_slice(const Stage* stage, const Slice* slice) {
     const Mesh* mesh = &stage->layout.mesh;
     return slice_is_owned(slice, &stage->layout) && (mesh->zero || mesh_rank_in_site(mesh) == 0);

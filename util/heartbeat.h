@@ -39,11 +39,10 @@ typedef struct {
 static inline void heartbeat_set(int32_t* field, int value) { __atomic_store_n(field, value, __ATOMIC_RELAXED); }
 static inline int heartbeat_get(const int32_t* field) { return __atomic_load_n(field, __ATOMIC_RELAXED); }
 
-// The rank moves. heartbeat_background: in an operation or a file, part by part.
+// The rank moves, or an operation or a file does, part by part.
 static inline void heartbeat_move(HeartbeatRow* row) {
     if (row) __atomic_fetch_add(&row->moved, 1, __ATOMIC_RELAXED);
 }
-static inline void heartbeat_background(HeartbeatRow* row) { heartbeat_move(row); }
 
 // An action of the schedule, in the current phase.
 static inline void heartbeat_action(HeartbeatRow* row, int action, int chunk, int microbatch) {

@@ -685,9 +685,6 @@ int main(int argc, char** argv) {
     test_plans();
     test_nothing(true), test_nothing(false);
     test_much(true), test_much(false);
-    world.piece = 24; // MPI: pieces that end in the middle of parts
-    test_operations(&world, "in pieces of 24 bytes", true, 19);
-    world.piece = COMM_PIECE;
     test_rounding();
     test_order_of_streams();
     test_not_before_the_wait();

@@ -108,21 +108,6 @@ static void test_operations(Comm* c, const char* label, int64_t n) {
     }
 }
 
-// Pieces that end in the middle of parts: the same results and counts as in one.
-static void test_pieces(void) {
-    Comm c = comm_split(&world, 0, world.rank, "pieces");
-    const int64_t pieces[] = {1, 24, 1000}, elements[] = {5, 19, 97};
-    for (int i = 0; i < 3; i++) {
-        char label[64];
-        c.piece = pieces[i];
-        snprintf(label, sizeof label, "in pieces of %lld bytes", (long long)pieces[i]);
-        test_operations(&c, label, elements[i]);
-    }
-    c.piece = 96 * 4; // messages: a whole piece and a short one
-    if (c.size > 1) check_all(test_ring(&c, 97, COMM_FLOAT), "a message in two pieces");
-    comm_free(&c);
-}
-
 // ---- Floating point: no matter in which order a sum is taken, all ranks have to have the same bits --------------
 
 static void test_bits(int64_t n, bool blocking) {
@@ -230,7 +215,7 @@ static void test_split(void) {
     int32_t x[5] = {1, 2, 3, 4, 5};
     comm_all_reduce(&reversed, x, 5, COMM_INT32, COMM_SUM);
     Comm young = comm_split(&reversed, 0, 0, "young");
-    check_all(young.size_bytes == 0 && young.waited == 0 && young.piece == COMM_PIECE && young.rank == reversed.rank,
+    check_all(young.size_bytes == 0 && young.waited == 0 && young.rank == reversed.rank,
               "split: no history is inherited; equal keys keep the parent's order");
 
     // The same message in two groups, and with two tags in one, received in another order.
@@ -474,7 +459,6 @@ int main(int argc, char** argv) {
 
     const int64_t sizes[] = {0, 1, 7, 1000, 100003};
     for (int i = 0; i < (full ? 5 : 4); i++) test_operations(&world, "world", sizes[i]);
-    test_pieces();
     for (int i = 1; i < (full ? 5 : 4); i++) {
         test_bits(sizes[i], false);
         test_bits(sizes[i], true);

@@ -165,11 +165,10 @@ static Job job_number(int i, bool blocking) {
 
 // One after the other. What was summed by blocking calls comes from another algorithm of MPI's without the thread:
 // those are compared with a started one.
-static void test_each(const char* algorithm, bool plan_first, int64_t piece, int n) {
+static void test_each(const char* algorithm, bool plan_first, int n) {
     Comm with = group_open("with", algorithm, true, plan_first),
          without = group_open("without", algorithm, false, true);
     bool same = true;
-    with.piece = without.piece = piece;
     for (int i = 0; i < n; i++) {
         Job job = job_number(i, i % 2 == 0);
         Doing a = job_start(&with, &job);
@@ -185,8 +184,8 @@ static void test_each(const char* algorithm, bool plan_first, int64_t piece, int
     }
     comm_barrier(&with);
     check_all(same && with.size_bytes == without.size_bytes,
-              "%d operations, %s%s, pieces of %lld bytes: the same bits and bytes with a thread", n,
-              algorithm ? algorithm : "MPI", plan_first || !algorithm ? "" : " (plan after thread)", (long long)piece);
+              "%d operations, %s%s: the same bits and bytes with a thread", n, algorithm ? algorithm : "MPI",
+              plan_first || !algorithm ? "" : " (plan after thread)");
     comm_free(&with);
     comm_free(&without);
 }
@@ -374,8 +373,8 @@ int main(int argc, char** argv) {
     if (argc > 1 && !brief) end_by(argv[1]);
     static const char* const algorithms[] = {NULL, "ring", "halving-doubling", "multitree"};
     for (int i = 0; i < 4; i++) {
-        test_each(algorithms[i], i % 2 == 0, COMM_PIECE, brief ? 100 : 300);
-        test_each(algorithms[i], i % 2 == 1, 1 << 10, 100);
+        test_each(algorithms[i], i % 2 == 0, brief ? 100 : 300);
+        test_each(algorithms[i], i % 2 == 1, 100);
         test_many(algorithms[i], brief ? 2 : 5);
     }
     for (int i = 0; i < (brief ? 2 : 4); i++) {

@@ -56,11 +56,11 @@ static void check_text(void) {
     const uint64_t before = row.moved;
     heartbeat_wait(&row, COMM_BARRIER, 1, -1);
     bool ok = row.moved == before;
-    heartbeat_resume(&row), heartbeat_background(&row), heartbeat_phase(&row, PHASE_TRAINING, 1);
+    heartbeat_resume(&row), heartbeat_move(&row), heartbeat_phase(&row, PHASE_TRAINING, 1);
     heartbeat_action(&row, 1, 1, 1);
     ok = ok && row.moved == before + 4;
     heartbeat_phase(NULL, PHASE_TRAINING, 1), heartbeat_action(NULL, 0, 0, 0), heartbeat_wait(NULL, 0, 0, 0);
-    heartbeat_resume(NULL), heartbeat_background(NULL);
+    heartbeat_resume(NULL), heartbeat_move(NULL);
     check(ok && sizeof row % 64 == 0, "phases, actions, ends of waits and messages move, the start of a wait does not");
 }
 
@@ -154,7 +154,7 @@ static void job_rank(HeartbeatRow* rows, int i, Fate fate, int ready, int go) {
         if (last && fate == SPINS) watch_spin();
         if (fate == SLOW && k % 10 == 0) heartbeat_move(row); // every 0.2 s
         if (last && fate == LATE) heartbeat_move(row);        // while the others wait for it, all the time
-        if (last && fate == CARRIED) heartbeat_background(row);
+        if (last && fate == CARRIED) heartbeat_move(row);
         if (fate == PAUSED && k < 5) heartbeat_move(row), k = k == 4 ? 196 : k;
         if (last && k == 3 && fate == STOPS) raise(SIGSTOP);
         if (last && k == 3 && fate == KILLED) raise(SIGKILL);
