@@ -46,12 +46,10 @@ static inline void transport_connect(const Sim* s, SimConnection* c, const Trans
     const bool hashed = s->set.transport == SIM_SUBFLOWS;
     const int vertices = s->net->vertices;
     int* hops = (int*)checked_malloc(2 * (size_t)vertices * sizeof(int), "paths");
-    Network back = network_reverse(s->net);
-    network_hops(&back, t->to, hops, hops + vertices);
+    network_hops(s->net, t->to, hops, hops + vertices);
     c->hops = hops[t->from];
     c->link = (int*)checked_malloc((TRANSPORT_PATHS + 2) * (size_t)c->hops * sizeof(int), "paths");
     transport_walk(s->net, c, hops, t->from, 0);
-    network_free(&back);
     free(hops);
     c->link = (int*)checked_realloc(c->link, (size_t)(c->paths * c->hops), sizeof(int), "paths");
     c->live = c->paths;

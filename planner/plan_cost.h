@@ -52,15 +52,13 @@ static inline Routes network_routes(const Network* net) {
     Routes routes = {net->ranks,
                      (int*)checked_malloc((size_t)net->vertices * (size_t)net->ranks * sizeof(int), "routes")};
     int* hops = (int*)checked_malloc((size_t)net->vertices * 2 * sizeof(int), "routes");
-    Network back = network_reverse(net);
     for (int to = 0; to < net->ranks; to++) {
-        if (!net->dimensions) network_hops(&back, to, hops, hops + net->vertices);
+        if (!net->dimensions) network_hops(net, to, hops, hops + net->vertices);
         for (int v = 0; v < net->vertices; v++) {
             int* next = &routes.next[(size_t)v * (size_t)net->ranks + (size_t)to];
             *next = net->dimensions ? network_grid_next(net, v, to) : network_nearest_next(net, hops, v, to);
         }
     }
-    network_free(&back);
     free(hops);
     return routes;
 }

@@ -13,8 +13,8 @@ are found together:
     reduce-scatter   step T - 1 - t: the child sends its sum of the part to the parent
     all-reduce       one after the other, 2 T steps
 
-A child joins later than its parent, so it sends upwards earlier, and has all its own children's sums by then. On
-networks with symmetric links the same trees serve both ways; else the upward ones grow on the reversed network.
+A child joins later than its parent, so it sends upwards earlier, and has all its own children's sums by then. Links
+lead both ways, so the same trees serve both.
 
 A torus of 8 x 8 needs 17 steps a phase where a ring needs 63; the lower bound is max(diameter, (N - 1) / in-degree of a
 rank, N (N - 1) / links). A step ends when a whole round of turns has added nothing (the authors' first simulator
@@ -228,22 +228,20 @@ static inline Trees trees_grow(const Network* net, int per_rank) {
     return t;
 }
 
-// The link of net in the opposite direction of a link of `grown` (net itself, or net reversed): of equally fast
-// parallel ones, the one with the same index among them.
-static inline int network_link_back(const Network* net, const Network* grown, int link) {
-    const Link* l = &grown->link[link];
+// The link in the opposite direction: of equally fast parallel ones, the one with the same index among them.
+static inline int network_link_back(const Network* net, int link) {
+    const Link* l = &net->link[link];
     int place = 0;
-    for (int i = grown->first[l->from]; i < link; i++)
-        place += grown->link[i].to == l->to && grown->link[i].bandwidth == l->bandwidth;
+    for (int i = net->first[l->from]; i < link; i++)
+        place += net->link[i].to == l->to && net->link[i].bandwidth == l->bandwidth;
     for (int i = net->first[l->to]; i < net->first[l->to + 1]; i++) {
         if (net->link[i].to == l->from && net->link[i].bandwidth == l->bandwidth && place-- == 0) return i;
     }
     die("internal error: network %s has no link from %d to %d", net->name, l->to, l->from);
 }
 
-// The rows of a phase, in the order of steps. The links of trees that grew on the reversed network are found by their
-// ends.
-static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first_step, const Network* net) {
+// The rows of a phase, in the order of steps.
+static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first_step) {
     for (int64_t i = 0; i < t->n; i++) {
         const int64_t at = up ? t->n - 1 - i : i;
         const TreeEdge* e = &t->edges[at];
@@ -254,7 +252,7 @@ static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first
         if (!plan->way) continue;
         for (int k = 0; k < e->length; k++) {
             const int link = t->way[e->way + (up ? e->length - 1 - k : k)];
-            plan->link[plan->way[plan->n - 1] + k] = up ? network_link_back(net, t->net, link) : link;
+            plan->link[plan->way[plan->n - 1] + k] = up ? network_link_back(t->net, link) : link;
         }
         plan->way[plan->n] = plan->way[plan->n - 1] + e->length;
     }
@@ -262,26 +260,16 @@ static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first
 
 // per_rank: trees of each rank; there are as many chunks.
 static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, int per_rank) {
-    const bool symmetric = network_is_symmetric(net), up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
-    Network back = {};
-    Trees rising = {}, falling = {};
-    if (down || symmetric) falling = trees_grow(net, per_rank);
-    if (up && !symmetric) {
-        back = network_reverse(net);
-        rising = trees_grow(&back, per_rank);
-    }
-    const Trees* rises = symmetric ? &falling : &rising;
+    const bool up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
+    Trees trees = trees_grow(net, per_rank);
     plan_init(plan, "multitree", kind, net->ranks, net->ranks * per_rank);
     plan->exclusive = true;
-    plan_reserve(plan, (up ? rises->n : 0) + (down ? falling.n : 0));
+    plan_reserve(plan, (up + down) * trees.n);
     if (network_has_switches(net) || network_has_parallel_links(net)) {
         plan->way = (int64_t*)checked_calloc((size_t)plan->capacity + 1, sizeof(int64_t), "a plan");
-        plan->link = (int32_t*)checked_malloc(
-            (size_t)((up ? rises->ways : 0) + (down ? falling.ways : 0)) * sizeof(int32_t), "a plan");
+        plan->link = (int32_t*)checked_malloc((size_t)((up + down) * trees.ways) * sizeof(int32_t), "a plan");
     }
-    if (up) trees_add_rows(plan, rises, true, 0, net);
-    if (down) trees_add_rows(plan, &falling, false, up ? rises->steps : 0, net);
-    trees_free(&rising);
-    trees_free(&falling);
-    network_free(&back);
+    if (up) trees_add_rows(plan, &trees, true, 0);
+    if (down) trees_add_rows(plan, &trees, false, up ? trees.steps : 0);
+    trees_free(&trees);
 }

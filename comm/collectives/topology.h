@@ -16,11 +16,11 @@ sends messages over it.
     FILE          anything else. Lines of words; # begins a comment:
                       ranks 4
                       switches 1                        these are numbered after the ranks: 4, 5, ...
-                      link A B [bandwidth [latency]]    both ways; "oneway" instead of "link": from A to B
+                      link A B [bandwidth [latency]]
                   Bandwidths are written 16GB/s, 200Mbit/s (GB, MB, KB, Gbit, Mbit, kbit), latencies 150ns, 20us, 1ms.
                   Two lines with the same ends are two links.
 
-All links are directed: "joined" means two of them. The links out of a vertex have an order, its ports; plans depend on
+All links are directed; "joined" and "link" mean two of them. The links out of a vertex have an order, its ports; plans depend on
 it. On a grid it is the one of the authors of MultiTree: North, South, West, East (the first dimension down and up, then
 the next); elsewhere ranks come before switches, then the order of lines.
 */
@@ -309,23 +309,22 @@ static inline bool network_read_line(Network* net, char* line, int number, Error
                         number);
         return ranks ? network_size(net, a, 0, error) : network_size(net, net->ranks, a, error);
     }
-    const bool both = strcmp(words[0], "link") == 0;
-    if (!both && strcmp(words[0], "oneway") != 0)
-        return fail(error, "%s, line %d: \"%.40s\" is none of ranks, switches, link, oneway", net->name, number,
-                    words[0]);
+    if (strcmp(words[0], "link") != 0)
+        return fail(error, "%s, line %d: \"%.40s\" is none of ranks, switches, link", net->name, number, words[0]);
     if (net->ranks == 0) return fail(error, "%s, line %d: \"ranks N\" has to come first", net->name, number);
     double bandwidth = NETWORK_BANDWIDTH, latency = NETWORK_LATENCY;
     if (n < 3 || n > 5 || !network_word_number(words[1], 0, net->vertices - 1, &a) ||
         !network_word_number(words[2], 0, net->vertices - 1, &b) || a == b)
-        return fail(error, "%s, line %d: \"%s A B [bandwidth [latency]]\", A and B two different numbers from 0 to %d",
-                    net->name, number, words[0], net->vertices - 1);
+        return fail(error,
+                    "%s, line %d: \"link A B [bandwidth [latency]]\", A and B two different numbers from 0 to %d",
+                    net->name, number, net->vertices - 1);
     if (words[3] && !network_bandwidth(words[3], &bandwidth))
         return fail(error, "%s, line %d: \"%.40s\" is no bandwidth, such as 16GB/s or 200Mbit/s", net->name, number,
                     words[3]);
     if (words[4] && !network_latency(words[4], &latency))
         return fail(error, "%s, line %d: \"%.40s\" is no latency, such as 150ns or 20us", net->name, number, words[4]);
     network_add(net, a, b, bandwidth, latency);
-    if (both) network_add(net, b, a, bandwidth, latency);
+    network_add(net, b, a, bandwidth, latency);
     return net->links < (1 << 24) || fail(error, "%s: more than 2^24 links", net->name);
 }
 
@@ -354,43 +353,17 @@ static inline bool network_from_file(Network* net, const char* path, Error* erro
 
 // ---- Check ----------------------------------------------------------------------------------------------
 
-// The same vertices with every link reversed. Ports follow the order of the vertices that they lead to.
-static inline Network network_reverse(const Network* net) {
-    Network back = *net;
-    back.link = NULL;
-    back.first = NULL;
-    back.links = back.capacity = 0;
-    for (int i = 0; i < net->links; i++)
-        network_add(&back, net->link[i].to, net->link[i].from, net->link[i].bandwidth, net->link[i].latency);
-    network_sort(&back);
-    return back;
-}
-
-// Whether every link has one in the opposite direction at the same speed.
-static inline bool network_is_symmetric(const Network* net) {
-    for (int i = 0; i < net->links; i++) {
-        const Link* a = &net->link[i];
-        int there = 0, back = 0;
-        for (int k = net->first[a->from]; k < net->first[a->from + 1]; k++)
-            there += net->link[k].to == a->to && net->link[k].bandwidth == a->bandwidth;
-        for (int k = net->first[a->to]; k < net->first[a->to + 1]; k++)
-            back += net->link[k].to == a->from && net->link[k].bandwidth == a->bandwidth;
-        if (there != back) return false;
-    }
-    return true;
-}
-
-// hops (vertices): the fewest links of a message from any vertex to vertex `to` (-1: there is no way), if back is
-// network_reverse(net); from `to` to any vertex, if it is net itself. queue (vertices): scratch.
-static inline void network_hops(const Network* back, int to, int* hops, int* queue) {
+// hops (vertices): the fewest links of a message between each vertex and vertex `to`; -1: there is no way. queue
+// (vertices): scratch.
+static inline void network_hops(const Network* net, int to, int* hops, int* queue) {
     int head = 0, tail = 0;
-    for (int v = 0; v < back->vertices; v++) hops[v] = -1;
+    for (int v = 0; v < net->vertices; v++) hops[v] = -1;
     hops[to] = 0;
     queue[tail++] = to;
     while (head < tail) {
         const int v = queue[head++];
-        for (int i = back->first[v]; i < back->first[v + 1]; i++) {
-            const int u = back->link[i].to;
+        for (int i = net->first[v]; i < net->first[v + 1]; i++) {
+            const int u = net->link[i].to;
             if (hops[u] >= 0) continue;
             hops[u] = hops[v] + 1;
             queue[tail++] = u;
@@ -401,17 +374,11 @@ static inline void network_hops(const Network* back, int to, int* hops, int* que
 // Whether every rank can send to every other one.
 static inline bool network_check(const Network* net, Error* error) {
     int* hops = (int*)checked_malloc((size_t)net->vertices * 2 * sizeof(int), "a search in a network");
-    Network back = network_reverse(net);
     bool ok = true;
-    for (int way = 0; way < 2 && ok; way++) {
-        network_hops(way ? net : &back, 0, hops, hops + net->vertices);
-        for (int r = 0; r < net->ranks && ok; r++) {
-            if (hops[r] < 0)
-                ok = fail(error, "network %s: no way leads from rank %d to rank %d", net->name, way ? 0 : r,
-                          way ? r : 0);
-        }
+    network_hops(net, 0, hops, hops + net->vertices);
+    for (int r = 0; r < net->ranks && ok; r++) {
+        if (hops[r] < 0) ok = fail(error, "network %s: no way leads from rank 0 to rank %d", net->name, r);
     }
-    network_free(&back);
     free(hops);
     return ok;
 }

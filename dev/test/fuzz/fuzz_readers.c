@@ -388,7 +388,7 @@ static void add_seeds(void) {
     add_text("cluster", "base dgx-a100\nproduct one forward 64 64 64 1e14 FLOP/s\nkernel one norm 1024 1e-12 s\n");
     add_measured_machine();
     add_text("network",
-             "ranks 4\nlink 0 1 16GB/s 150ns\nlink 1 2\nlink 2 3 200Mbit/s 20us\noneway 3 0\noneway 0 3 1GB/s\n");
+             "ranks 4\nlink 0 1 16GB/s 150ns\nlink 1 2\nlink 2 3 200Mbit/s 20us\nlink 3 0\nlink 0 3 1GB/s\n");
     add_text("network", "ranks 3 # three\nswitches 2\nlink 0 3\nlink 1 3\nlink 2 4\nlink 3 4 1GB/s 1us\n");
     add_file("datacenter", "planner/clusters/next-generation.txt");
     add_text("datacenter", "budget 10 B$\nstall 5 s\nmodel 50T\nlayers 128\nmodel 1T confirmed\n");

@@ -86,18 +86,17 @@ static inline void graph_join(Graph* g, int a, int b, int speed) {
 }
 
 // A line of the file and its arcs. The bandwidth and the latency, 1 us, are in random units.
-static inline void graph_line(Graph* g, bool both, int a, int b, int speed) {
+static inline void graph_line(Graph* g, int a, int b, int speed) {
     static const char* const units[] = {"MB/s", "GB/s", "KB/s", "Gbit/s", "Mbit/s", "kbit/s"};
     static const double in_unit[] = {100, 0.1, 1e5, 0.8, 800, 8e5};
     static const char* const latencies[] = {"1us", "1000ns", "0.001ms", "1e-6s"};
     const int unit = random_below(6);
-    append_text(g->text, sizeof g->text, "%s %d\t%d %.10g%s %s%s\n", both ? "link" : "oneway", a, b,
-                speed * in_unit[unit], units[unit], latencies[random_below(4)], chance(10) ? "# slow" : "");
-    graph_add(g, a, b, speed);
-    if (both) graph_add(g, b, a, speed);
+    append_text(g->text, sizeof g->text, "link %d\t%d %.10g%s %s%s\n", a, b, speed * in_unit[unit], units[unit],
+                latencies[random_below(4)], chance(10) ? "# slow" : "");
+    graph_join(g, a, b, speed);
 }
 
-enum { ONE_WAY = 1, SPEEDS = 2, PARALLEL = 4, SWITCHES = 8, ALL_FLAGS = 15 };
+enum { LOOPS = 1, SPEEDS = 2, PARALLEL = 4, SWITCHES = 8, ALL_FLAGS = 15 };
 
 static inline bool graph_joins(const Graph* g, int a, int b) {
     for (int i = 0; i < g->n; i++) {
@@ -106,20 +105,20 @@ static inline bool graph_joins(const Graph* g, int a, int b) {
     return false;
 }
 
-// A loop of one-way links or a tree of links joins all ranks and switches; more links are added.
+// A loop or a tree of links joins all ranks and switches; more links are added.
 static inline void graph_random(Graph* g, int ranks, int flags) {
     const int switches = flags & SWITCHES ? 1 + random_below(4) : 0, n = ranks + switches, more = random_below(2 * n);
-    const bool loop = (flags & ONE_WAY) && n > 1 && chance(50);
+    const bool loop = (flags & LOOPS) && n > 2 && chance(50);
     const int turned = random_below(n), speeds = flags & SPEEDS ? 4 : 1;
     graph_begin(g, ranks, switches, switches > 1 ? switches : 1);
     for (int v = loop ? 0 : 1; v < n; v++) {
         const int to = loop ? v + 1 : random_below(v);
-        graph_line(g, !loop, (v + turned) % n, (to + turned) % n, 1 + random_below(speeds));
+        graph_line(g, (v + turned) % n, (to + turned) % n, 1 + random_below(speeds));
     }
     for (int i = 0; i < more; i++) {
         const int a = random_below(n), b = random_below(n);
         if (a == b || (!(flags & PARALLEL) && graph_joins(g, a, b))) continue;
-        graph_line(g, !((flags & ONE_WAY) && chance(50)), a, b, 1 + random_below(speeds));
+        graph_line(g, a, b, 1 + random_below(speeds));
     }
 }
 
