@@ -129,8 +129,7 @@ static void handle_nonfinite_step(Trainer* t, int not_finite) {
         append_text(text, sizeof text, "the gradient of %s is not finite; ", list[not_finite].name);
     else
         append_text(text, sizeof text, "all gradients are finite; ");
-    append_text(text, sizeof text, "%s",
-                t->schedule.config.clip ? "nothing was updated" : "checkpoints are from before it");
+    append_text(text, sizeof text, "nothing was updated");
     free(list);
     t->skipped = skips;
     t->skipped_in_row++;
@@ -235,7 +234,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
-    StepProgress progress = {seconds_now(), 0, 1}; // without clipping updates come before NORM
+    StepProgress progress = {seconds_now(), 0, 1};
     device_zero(stage->sums, (size_t)(stage->layout.tensors + 1) * sizeof(double));
     load_batch(t, input);
     for (int i = 0; i < input->schedule->n; i++) {

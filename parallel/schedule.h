@@ -88,7 +88,6 @@ typedef struct {
     bool reduce_every; // gradients go to the data-parallel reduction after every micro-batch (ZeRO-2 keeps only its
                        // shard of them), not once at the end
     bool tied;         // tied embedding: both embedding (first virtual stage) and head (last one)
-    bool clip;         // the update needs the norm of the whole gradient
 } PipelineConfig;
 
 typedef enum {
@@ -546,9 +545,9 @@ static inline void schedule_add_computing(Schedule* schedule, const Schedule* or
     schedule_add_next_receive(schedule, order, i);
 }
 
-// The sums of a chunk's gradients over the data ranks start with its last gradients. With clipping no rank needs these
-// before NORM: they stay in flight during the cool-down and are waited for at its end.
-static inline void schedule_add_ending_clipped(Schedule* schedule) {
+// The sums of a chunk's gradients over the data ranks start with its last gradients. No rank needs these before NORM,
+// which every update waits for: they stay in flight during the cool-down and are waited for at its end.
+static inline void schedule_add_ending(Schedule* schedule) {
     for (int c = 0; c < schedule->config.v; c++) schedule_add(schedule, REDUCE, c, -1);
     if (schedule_has_tie(schedule)) schedule_add(schedule, TIE, -1, -1);
     schedule_add(schedule, NORM, -1, -1);
@@ -556,36 +555,12 @@ static inline void schedule_add_ending_clipped(Schedule* schedule) {
     if (schedule_has_tie(schedule)) schedule_add(schedule, UPDATE_TIED, -1, -1);
 }
 
-// Without clipping, a chunk is updated during the cool-down, one computing action after its last gradients: its sums
-// have that time in flight.
-static inline void schedule_add_early_update(Schedule* schedule, const Schedule* order, int i) {
-    const Action action = order->actions[i];
-    if (!action_adds_weight_gradients(action.kind) || action.microbatch < schedule->config.m - 1) return;
-    schedule_add(schedule, REDUCE, action.chunk, -1);
-    schedule_add(schedule, UPDATE, action.chunk, -1);
-}
-
-static inline void schedule_add_ending_unclipped(Schedule* schedule) {
-    if (schedule_has_tie(schedule)) {
-        schedule_add(schedule, TIE, -1, -1);
-        schedule_add(schedule, UPDATE_TIED, -1, -1);
-    }
-    schedule_add(schedule, NORM, -1, -1);
-}
-
 static inline Schedule schedule_from_order(const Schedule* order, bool training) {
     Schedule schedule = schedule_new(&order->config, order->stage);
     schedule.slots = order->slots;
     schedule_add_first_receives(&schedule, order);
-    for (int i = 0; i < order->n; i++) {
-        schedule_add_computing(&schedule, order, i);
-        if (training && !schedule.config.clip && i > 0) schedule_add_early_update(&schedule, order, i - 1);
-    }
-    if (training && schedule.config.clip) schedule_add_ending_clipped(&schedule);
-    if (training && !schedule.config.clip) {
-        schedule_add_early_update(&schedule, order, order->n - 1);
-        schedule_add_ending_unclipped(&schedule);
-    }
+    for (int i = 0; i < order->n; i++) schedule_add_computing(&schedule, order, i);
+    if (training) schedule_add_ending(&schedule);
     return schedule;
 }
 

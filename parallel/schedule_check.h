@@ -172,21 +172,19 @@ static inline bool rule_reduce_flag(const StageState* state, Action action) {
     return action.reduce == (action.microbatch == config->m - 1 || config->reduce_every);
 }
 
-// Sums come before the norm, and the update's dependencies, by the configuration, before the update.
+// Sums come before the norm, and the norm before every update.
 static inline bool rule_ending(const StageState* state, Action action) {
     const Schedule* schedule = state->schedule;
     const bool has_tie = schedule_has_tie(schedule);
     const bool tied = state->whole >> TIE & 1, normed = state->whole >> NORM & 1;
-    const bool updates = action.kind == UPDATE || action.kind == UPDATE_TIED;
     if ((action.kind == TIE || action.kind == UPDATE_TIED) && !has_tie) return false;
     for (int c = 0; c < schedule->config.v; c++) {
         const bool sums = action.kind == REDUCE ? c == action.chunk : action.kind == TIE && chunk_is_tied(schedule, c);
-        const bool reduced = state->chunk[c].whole >> REDUCE & 1;
         if (sums && state->chunk[c].weights < schedule->config.m) return false;
-        if (!reduced && (action.kind == NORM || (action.kind == UPDATE && c == action.chunk))) return false;
+        if (action.kind == NORM && !(state->chunk[c].whole >> REDUCE & 1)) return false;
     }
-    if (!tied && has_tie && (action.kind == NORM || action.kind == UPDATE_TIED)) return false;
-    return normed || !schedule->config.clip || !updates;
+    if (action.kind == NORM) return tied || !has_tie;
+    return normed || (action.kind != UPDATE && action.kind != UPDATE_TIED);
 }
 
 // The rules in their order: later ones rely on earlier ones.
@@ -279,7 +277,7 @@ static inline bool schedule_check_stage(const Schedule* schedule, bool training,
 
 static inline bool same_config(const PipelineConfig* a, const PipelineConfig* b) {
     return a->kind == b->kind && a->p == b->p && a->v == b->v && a->m == b->m && a->reduce_every == b->reduce_every &&
-           a->tied == b->tied && a->clip == b->clip;
+           a->tied == b->tied;
 }
 
 // Table r is stage r's, and all have the same configuration.

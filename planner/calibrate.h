@@ -41,8 +41,8 @@ static inline bool trace_fits(const RunTrace* run, const StepSetup* s, Error* er
         return fail(error, "%s: a run of %s, %d stages of %d chunks, %d micro-batches; the options say %s, %d, %d, %d",
                     run->path, schedule_name(have->kind), have->p, have->v, have->m, schedule_name(plan.kind), plan.p,
                     plan.v, plan.m);
-    if (have->clip != plan.clip || have->tied != plan.tied || have->reduce_every != plan.reduce_every)
-        return fail(error, "%s: a run with another --clip, --zero or architecture than the options say", run->path);
+    if (have->tied != plan.tied || have->reduce_every != plan.reduce_every)
+        return fail(error, "%s: a run with another --zero or architecture than the options say", run->path);
     return true;
 }
 

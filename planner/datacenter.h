@@ -520,7 +520,6 @@ static inline Question datacenter_question(const Datacenter* d, const Datacenter
     q.ranks = (int)p->mesh_gpus.value;
     q.cluster = &p->cluster;
     q.software = software_find("threefold");
-    q.clip = true;
     q.B = (int)d->micro_batch.value;
     q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
     q.rows = 1;

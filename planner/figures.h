@@ -78,7 +78,7 @@ static inline Question figure_question(const Figure* f, const FigureLine* line, 
     q.model = model_of(ARCH_GPT2, f->L ? f->L : 3 * q.p, f->C, f->NH, f->NH, 4 * f->C, q.T, 51200);
     q.cluster = cluster;
     q.software = software_find("megatron-2021");
-    q.clip = q.any_memory = true;
+    q.any_memory = true;
     q.whole = line->whole;
     q.schedule = q.v > 1 ? INTERLEAVED : ONE_F_ONE_B;
     q.recompute = line->recompute;

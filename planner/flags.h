@@ -58,7 +58,6 @@ static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int
     if (m->zero) fprintf(out, " --zero %d", m->zero);
     if (!m->scatter) fprintf(out, " --no-scatter-gather");
     if (m->recompute != RECOMPUTE_NONE) fprintf(out, " --recompute %s", recompute_names[m->recompute]);
-    if (!s->clip) fprintf(out, " --clip 0");
     methods_options(methods, sizeof methods, &s->methods, m->sites);
     fprintf(out, "%s\n", methods);
 }

@@ -33,7 +33,7 @@ typedef struct {
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    bool no_clip, any_memory, json, flags, inputs, published, clusters, version, help;
+    bool any_memory, json, flags, inputs, published, clusters, version, help;
     double text, time_limit, margin; // margin -1: by the cluster
     int precision;                   // choice; the first is that of the software
     const char *data, *search, *figures;
@@ -101,7 +101,6 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_choice("sequence-parallel", &o->sequence_parallel, "any|no|yes", "norms on 1/tp of the positions each"),
         option_flag("no-scatter-gather", &o->no_scatter_gather,
                     "every tensor rank sends the whole output of a stage, not 1/tp of it"),
-        option_flag("no-clip", &o->no_clip, "no clipping: updates need not wait for the norm of the whole gradient"),
         option_flag("any-memory", &o->any_memory, "also what does not fit, to ask for runs that others have published"),
         option_heading("the trainer's methods [as it has them; searched where --search names them]"),
         option_string("search", &o->search, "A,B,...",
@@ -211,7 +210,6 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     q.ranks = (int)o->gpus;
     q.cluster = &machines->cluster;
     q.software = read_software(o, &machines->cluster);
-    q.clip = !o->no_clip;
     q.any_memory = o->any_memory;
     q.whole = o->no_scatter_gather;
     q.t = (int)o->t;

@@ -36,8 +36,8 @@ typedef struct {
     int ranks;
     const Cluster* cluster;
     const Software* software;
-    bool clip, any_memory; // any_memory: also choices that do not fit
-    bool whole;            // messages between stages are whole: no scatter/gather
+    bool any_memory; // any_memory: also choices that do not fit
+    bool whole;      // messages between stages are whole: no scatter/gather
     int t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel;
     // Methods of which one is chosen (NULL: none); the mesh's sites, where they are settled (0: those of the cluster).
@@ -121,7 +121,6 @@ static inline StepSetup question_setup(const Question* q, const Mesh* mesh, Sche
     const StepMethods none = step_methods_none();
     StepSetup setup = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
     setup.schedule = schedule;
-    setup.clip = q->clip;
     setup.plan_costs = q->plan_costs;
     step_set_methods(&setup, q->methods ? &q->methods[methods] : &none, question_sites(q));
     return setup;

@@ -21,13 +21,7 @@ static inline int64_t step_microbatches(const StepSetup* x) { return x->batch / 
 
 static inline PipelineConfig step_pipeline(const StepSetup* x) {
     const Mesh* m = &x->mesh;
-    const PipelineConfig plan = {x->schedule,
-                                 m->p,
-                                 m->v,
-                                 (int)step_microbatches(x),
-                                 m->zero == 2,
-                                 x->model.tied,
-                                 x->clip || x->methods.async.compensation > 0};
+    const PipelineConfig plan = {x->schedule, m->p, m->v, (int)step_microbatches(x), m->zero == 2, x->model.tied};
     return plan;
 }
 

@@ -115,7 +115,6 @@ typedef struct {
     StepMethods methods; // step_set_methods
     int B, T;            // of a micro-batch
     int64_t batch;       // sequences of a step
-    bool clip;           // the update waits for the norm of the gradient
     const Software* software;
     const Cluster* cluster;
     PlanCosts* plan_costs; // NULL: none are kept
@@ -139,7 +138,6 @@ static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, i
     x.B = B;
     x.T = T;
     x.batch = batch;
-    x.clip = true;
     x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
     x.software = software;
     x.cluster = cluster;

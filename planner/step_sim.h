@@ -450,7 +450,7 @@ static inline double stage_bound(const StepPrices* x, int r) {
     }
     // The last computation is the end of the first chunk's backward pass, whose bucket is not hidden before NORM.
     const ChunkPrice* c = &x->chunk[r];
-    if (plan->clip && !x->whole_sum[r] && c->segments > 0)
+    if (!x->whole_sum[r] && c->segments > 0)
         sums = fmax(sums, x->segment[c->first + c->segments - 1].sum + x->after[r]);
     const double alone = fmax(fill, x->zero[r]) + work;
     return fmax(alone + squares + sums, alone - weights + drain);
@@ -468,8 +468,8 @@ static inline double step_bound(const StepSetup* s) {
             own += *cost_of(&x.costs, UPDATE, virtual_stage(x.plan.p, schedule_is_folded(x.plan.kind), r, c));
         update = fmax(update, own);
     }
-    longest += *cost_of(&x.costs, NORM, 0) + (x.plan.clip ? update : 0); // without clipping, inside the cool-down
-    for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) {            // as fmax ignores NaNs
+    longest += *cost_of(&x.costs, NORM, 0) + update;
+    for (int i = 0; i < ACTION_KINDS * x.costs.stages; i++) { // as fmax ignores NaNs
         if (!isfinite(x.costs.seconds[i])) longest = INFINITY;
     }
     longest = exchange_step(&x.exchange, longest);

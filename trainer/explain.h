@@ -79,8 +79,8 @@ static void explain_step(Explanation* e) {
     if (n == 1) SAY(" There is no other rank: no communication at all.");
     if (n > 1) SAY(" Rank = tensor + %d (data + %d pipeline).", mesh->t, mesh->d);
     if (summed > 1)
-        SAY(" Once a step, %s the update, all ranks%s add up the norm of the gradient.",
-            e->t->schedule.config.clip ? "before" : "after", summed < n ? " of a site" : "");
+        SAY(" Once a step, before the update, all ranks%s add up the norm of the gradient.",
+            summed < n ? " of a site" : "");
 }
 
 // The memory of the first rank of the stage that holds the most; fills in what ranks send.

@@ -445,19 +445,12 @@ static inline Schedule* stages_build(const Trainer* t, const PipelineConfig* con
     return stages;
 }
 
-// Builds the schedule of this rank (norm_first: the update needs the norm of the whole gradient), checked together with
-// the schedules of the other stages. Returns false if there is none for this number of micro-batches.
-static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, bool norm_first,
-                                 Error* error) {
+// Builds the schedule of this rank, checked together with the schedules of the other stages. Returns false if there is
+// none for this number of micro-batches.
+static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mesh* mesh, Error* error) {
     const Settings* o = &t->settings;
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
-    const PipelineConfig config = {(ScheduleKind)o->schedule,
-                                   mesh->p,
-                                   mesh->v,
-                                   m,
-                                   mesh->zero == 2,
-                                   model->tied,
-                                   norm_first || o->clip > 0 || o->on_nan == ON_NAN_SKIP};
+    const PipelineConfig config = {(ScheduleKind)o->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied};
     if (!pipeline_config_check(&config, mesh->recompute, error)) {
         char nearest[64];
         if (m % schedule_group(config.kind, config.p) == 0) return false;
@@ -557,7 +550,7 @@ static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Me
                                   Error* error) {
     const Settings* o = &t->settings;
     const AsyncConfig async = settings_async(o, mesh);
-    if (!mesh_check(mesh, model, T, error) || !plan_schedule(t, model, mesh, async.compensation > 0, error) ||
+    if (!mesh_check(mesh, model, T, error) || !plan_schedule(t, model, mesh, error) ||
         !stage_plan(&t->stage, model, *mesh, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async), type,
                     error))
         return false;

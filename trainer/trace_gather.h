@@ -77,10 +77,9 @@ static inline void write_trace(Trainer* t) {
     const Mesh* mesh = &t->stage.layout.mesh;
     char about[256]; // for dev/plot
     snprintf(about, sizeof about,
-             "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s,"
-             "\"clip\":%s}",
+             "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s}",
              schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, mesh->v, plan->m,
-             plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false", plan->clip ? "true" : "false");
+             plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false");
     const bool ok = trace_gather(out, &t->world, mesh, about, &t->trace);
     if (!is_main(t)) return;
     if (fclose(out) != 0 || !ok) die("--trace %s: cannot write: %s", path, strerror(errno));

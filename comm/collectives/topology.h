@@ -16,13 +16,13 @@ sends messages over it.
     FILE          anything else. Lines of words; # begins a comment:
                       ranks 4
                       switches 1                        these are numbered after the ranks: 4, 5, ...
-                      link A B [bandwidth [latency]]
+                      link A B [bandwidth [latency]]    A and B are joined
                   Bandwidths are written 16GB/s, 200Mbit/s (GB, MB, KB, Gbit, Mbit, kbit), latencies 150ns, 20us, 1ms.
                   Two lines with the same ends are two links.
 
-All links are directed; "joined" and "link" mean two of them. The links out of a vertex have an order, its ports; plans depend on
-it. On a grid it is the one of the authors of MultiTree: North, South, West, East (the first dimension down and up, then
-the next); elsewhere ranks come before switches, then the order of lines.
+All links are directed: "joined" means two of them, one each way. The links out of a vertex have an order, its ports;
+plans depend on it. On a grid it is the one of the authors of MultiTree: North, South, West, East (the first dimension
+down and up, then the next); elsewhere ranks come before switches, then the order of lines.
 */
 #pragma once
 

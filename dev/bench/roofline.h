@@ -319,7 +319,7 @@ static inline double roofline_mfu(const Roofline* r, const RooflineTotals* t, co
 static inline bool roofline_memory(StageMemory* memory, const Roofline* r, Error* error) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.recompute = r->recompute;
-    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, r->micro_batches, false, r->model.tied, true};
+    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, r->micro_batches, false, r->model.tied};
     const DtypeInfo type = {r->software.value_bytes, r->software.value_bytes < 4, 2};
     return plan_memory(memory, &r->model, &mesh, r->B, r->T, &plan, type, error);
 }

@@ -185,7 +185,7 @@ static bool draw_memory(FILE* out, const ModelConfig* model, Mesh mesh, int B, E
         StageMemory memory;
         mesh.zero = i < 3 ? i : zero;
         mesh.recompute = i < 3 ? RECOMPUTE_NONE : (Recompute)(i - 2);
-        const PipelineConfig plan = {ONE_F_ONE_B, mesh.p, 1, 4, mesh.zero == 2, model->tied, true};
+        const PipelineConfig plan = {ONE_F_ONE_B, mesh.p, 1, 4, mesh.zero == 2, model->tied};
         if (!plan_memory(&memory, model, &mesh, B, model->T, &plan, type, error)) return false;
         bars[i].parts = ARENAS;
         for (int k = 0; k < ARENAS; k++) bars[i].size[k] = memory.arena[k];

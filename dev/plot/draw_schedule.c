@@ -64,8 +64,7 @@ static inline SvgPicture predicted_picture(const PipelineConfig* plan, const Dra
 
 static inline int draw_predicted(const DrawOptions* o, Error* error) {
     const int usual = schedule_usual_chunks((ScheduleKind)o->kind);
-    const PipelineConfig plan = {
-        (ScheduleKind)o->kind, (int)o->p, o->v ? (int)o->v : usual, (int)o->m, false, false, false};
+    const PipelineConfig plan = {(ScheduleKind)o->kind, (int)o->p, o->v ? (int)o->v : usual, (int)o->m, false, false};
     if (!pipeline_config_check(&plan, RECOMPUTE_NONE, error)) return EXIT_ARGUMENTS;
     if (!o->out) return fail(error, "--out FILE.svg is missing: where the picture goes"), EXIT_ARGUMENTS;
     SvgPicture picture = predicted_picture(&plan, o);

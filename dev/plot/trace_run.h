@@ -117,8 +117,7 @@ static inline bool trace_plan(RunTrace* run, const Json* json, int64_t events, E
         !json_get_integer(&v, json, node, "v", 1, 1 << 20, error) ||
         !json_get_integer(&m, json, node, "m", 1, 1 << 20, error) ||
         !json_get_bool(&plan->reduce_every, json, node, "reduce_every", error) ||
-        !json_get_bool(&plan->tied, json, node, "tied", error) ||
-        !json_get_bool(&plan->clip, json, node, "clip", error))
+        !json_get_bool(&plan->tied, json, node, "tied", error))
         return false;
     while (kind < SCHEDULE_KINDS && strcmp(name, schedule_name((ScheduleKind)kind)) != 0) kind++;
     if (kind == SCHEDULE_KINDS) return json_fail(json, node, error, "unknown schedule %s", json_quoted(name).text);

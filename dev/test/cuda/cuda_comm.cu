@@ -602,9 +602,12 @@ static void test_schedules(void) {
         comm_open_lanes(&pipeline, schedule_is_folded((ScheduleKind)kind));
         for (int v = 1; v <= most_v; v++) {
             for (int m = brief ? 3 : 1; m <= (brief ? 3 : 9); m += v == 1 ? 1 : 2) {
-                const PipelineConfig plan = {
-                    (ScheduleKind)kind, world.size, v, m * schedule_group((ScheduleKind)kind, world.size), false, false,
-                    m % 2 == 1};
+                const PipelineConfig plan = {(ScheduleKind)kind,
+                                             world.size,
+                                             v,
+                                             m * schedule_group((ScheduleKind)kind, world.size),
+                                             false,
+                                             false};
                 Error error;
                 if (!pipeline_config_check(&plan, RECOMPUTE_NONE, &error)) continue;
                 Schedule s = schedule_build(&plan, world.rank), forward = schedule_build_forward(&s, m);

@@ -49,7 +49,7 @@ static bool read_cluster(const char* path, const char* text, size_t size, Error*
     q.cluster = c;
     q.rows = 1;
     q.software = software_find(c->cores ? "threefold-cpu" : "threefold");
-    q.clip = q.any_memory = true;
+    q.any_memory = true;
     q.B = 1;
     q.schedule = ONE_F_ONE_B;
     q.zero = ANY;
@@ -288,7 +288,7 @@ static void add_measured_machine(void) {
 
 // The trace of three steps of two stages.
 static void add_trace(void) {
-    const PipelineConfig plan = {ONE_F_ONE_B, 2, 1, 4, false, true, true};
+    const PipelineConfig plan = {ONE_F_ONE_B, 2, 1, 4, false, true};
     Schedule* tables = schedules_build(&plan);
     Costs costs = costs_equal(2, 1e-3, 1e-3, 1e-3, 1e-4);
     for (int i = 0; i < 2; i++) {
@@ -320,7 +320,7 @@ static void add_trace(void) {
         trace_free(&t);
     }
     ok = ok && trace_end_file(out, "{\"schedule\":\"1f1b\",\"t\":1,\"p\":2,\"d\":1,\"v\":1,\"m\":4,"
-                                   "\"reduce_every\":false,\"tied\":true,\"clip\":true}");
+                                   "\"reduce_every\":false,\"tied\":true}");
     if (!ok || fclose(out) != 0) die("cannot write %s", path);
     add_file("trace", path);
     timeline_free(&timeline), costs_free(&costs), schedules_free(tables, 2);

@@ -14,7 +14,6 @@ ZERO1 = "t=1 p=1 d=2 gpt2 zero 1 B="
 ZERO2 = "t=1 p=1 d=2 gpt2 tied zero 2 B="
 GPIPE = "t=1 p=2 d=1 gpipe/1 gpt2 tied zero 0 B="
 INTERLEAVED = "t=1 p=2 d=1 interleaved/2 gpt2 tied zero 0 B="
-UNCLIPPED = "t=1 p=2 d=1 interleaved/2 gpt2 tied zero 0 full B=1 of 8 unclipped"
 INTERLEAVED_ZERO1 = "t=1 p=2 d=2 interleaved/2 gpt2 tied zero 1 B="
 ZB_H1 = "t=1 p=2 d=1 zb-h1/1 gpt2 tied zero 0 B="
 ZB_V = "t=1 p=2 d=1 zb-v/2 gpt2 tied zero 0 B="
@@ -193,10 +192,7 @@ FAULTS = [
     ("interleaved, ZeRO-1: every update gathers all chunks", INTERLEAVED_ZERO1, "parallel/data.h",
      "        const int64_t n = bucket_shard_size(layout, b);\n        if (layout->bucket[b].chunk != chunk) continue;",
      "        const int64_t n = bucket_shard_size(layout, b);\n        (void)chunk;"),
-    ("interleaved: the table updates a chunk before its reduction", UNCLIPPED, SCHEDULE,
-     "    schedule_add(schedule, REDUCE, action.chunk, -1);\n    schedule_add(schedule, UPDATE, action.chunk, -1);",
-     "    schedule_add(schedule, UPDATE, action.chunk, -1);\n    schedule_add(schedule, REDUCE, action.chunk, -1);"),
-    ("unclipped: the tied embedding is updated before its two gradients are summed", UNCLIPPED, TRAINER,
+    ("the tied embedding is updated before its two gradients are summed", PIPELINE, TRAINER,
      "    if (action.kind == TIE) all_reduce_tied_embedding_grad(&stage->grads, &t->groups, layout);", ""),
     ("a tied embedding is updated with its chunk, not after its sum", PIPELINE, PARALLEL,
      "tied ? -1 : tensor_chunk(layout, model, tensor)", "tensor_chunk(layout, model, tensor)"),

@@ -131,7 +131,6 @@ FAULTS = [
     ("question: no schedule but 1F1B", PLAN,
      "q.schedule = q.zero = q.recompute =", "q.schedule = ONE_F_ONE_B;\n    q.zero = q.recompute ="),
     ("question: the micro-batch is settled", PLAN, "q.B = (int)d->micro_batch.value;", "q.B = 1;"),
-    ("question: no clipping", PLAN, "    q.clip = true;\n", ""),
     ("question: half of the batch", PLAN,
      "q.batch = (int64_t)m->batch.value;", "q.batch = (int64_t)m->batch.value / 2;"),
     ("answer: what has no room has a speed", PLAN,

@@ -9,8 +9,6 @@ FAULTS = [
     ("gradients are said to be accumulated where there is one micro-batch", EXPLAIN,
      'm == 1 ? "" : ", whose gradients', 'm == 0 ? "" : ", whose gradients'),
     ("one rank is said to communicate", EXPLAIN, 'if (n == 1) SAY(" There is', 'if (n == 2) SAY(" There is'),
-    ("without a clip the norm comes before the update", EXPLAIN, 'config.clip ? "before" : "after"',
-     'config.p ? "before" : "after"'),
     ("squares are summed over a site where ZeRO divides them", EXPLAIN, "mesh->zero ? n : n / mesh->sites",
      "n / mesh->sites"),
     ("one rank of a site is said to add up the norm", EXPLAIN, "if (summed > 1)", "if (n > 1)"),

@@ -566,7 +566,7 @@ PY"
 planned
 planned --gpus 1 --seq 512
 planned --hidden 512 --heads 8
-planned --layers 3 --no-clip --zero 2
+planned --layers 3 --zero 2
 planned --layers 4 --gpus 2 --pp 2 --tie-embeddings no --global-batch 8
 # shellcheck disable=SC2086
 planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
@@ -578,8 +578,8 @@ planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule z
 check "  all of it as asked" "grep -q -- '--micro-batch 2 --tp . --pp 2 --dp . --schedule zb-v' out"
 planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --schedule interleaved \
     --sequence-parallel yes \
-    --zero 1 --recompute selective --no-clip --no-scatter-gather --rows 1
-asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --no-scatter-gather --recompute selective --clip 0"
+    --zero 1 --recompute selective --no-scatter-gather --rows 1
+asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --no-scatter-gather --recompute selective"
 check "  the command has all of it" \
     "grep -q 'run_slurm.sh .*--model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 $asked\$' out"
 planned --gpus 16 --global-batch 32 --tp 2 --dp 4 --wan 100 --dp-mode diloco --local-steps 64

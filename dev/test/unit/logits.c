@@ -20,7 +20,7 @@ int main(int argc, char** argv) {
     if (!checkpoint_model(&m, &told, argv[1], &error) || !file_map(&tokens, argv[2], &error)) die("%s", error.text);
     if (!told) die_usage("%s does not say its model's sizes", argv[1]);
     const int T = (int)(tokens.size / sizeof(int32_t));
-    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, 1, false, m.tied, true};
+    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, 1, false, m.tied};
     Schedule schedule = schedule_build(&plan, 0);
     Stage stage;
     Stage* s = &stage;

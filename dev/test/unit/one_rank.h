@@ -86,7 +86,7 @@ typedef struct {
 
 static inline void alone_plan(Alone* x, const ModelConfig* m, CaatConfig sync, int B, int T) {
     memset(x, 0, sizeof *x);
-    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied, true};
+    const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied};
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     Error error;
     mesh.caat = sync;

@@ -14,7 +14,7 @@ static uint64_t random_state = 1;
 static inline int random_below(int n) { return (int)(random_uniform(3, 0, random_state++) * (float)n); }
 
 static inline PipelineConfig plan_of(ScheduleKind kind, int p, int v, int m, int flags) {
-    const PipelineConfig plan = {kind, p, v, m, (flags & 1) != 0, (flags & 2) != 0, (flags & 4) != 0};
+    const PipelineConfig plan = {kind, p, v, m, (flags & 1) != 0, (flags & 2) != 0};
     return plan;
 }
 
@@ -313,15 +313,15 @@ static inline Outcome worker_norm(Machine* x, int r) {
 
 static inline Outcome worker_update(Machine* x, int r, int chunk) {
     Worker* w = &x->workers[r];
-    if (!w->chunk[chunk].reduced || w->chunk[chunk].updated || (x->config.clip && !w->normed)) return BROKEN;
+    if (!w->chunk[chunk].reduced || w->chunk[chunk].updated || !w->normed) return BROKEN;
     w->chunk[chunk].updated = true;
     return MOVED;
 }
 
-// The matrix of two stages: with the sum of both gradients, clipped if the others are.
+// The matrix of two stages: with the sum of both gradients.
 static inline Outcome worker_update_tied(Machine* x, int r) {
     Worker* w = &x->workers[r];
-    if (!w->tied || w->twin_updated || (x->config.clip && !w->normed)) return BROKEN;
+    if (!w->tied || w->twin_updated || !w->normed) return BROKEN;
     w->twin_updated = true;
     return MOVED;
 }
@@ -590,7 +590,7 @@ static inline PipelineConfig random_plan(int most_m) {
     const int p = 1 + random_below(grouped ? 3 : 4), m = 1 + random_below(most_m);
     const int v = grouped ? 2 + random_below(2) : schedules[kind].chunks;
     const int groups = 1 + random_below(most_m / p < 1 ? 1 : most_m / p);
-    return plan_of(kind, p, v, grouped ? p * groups : m, random_below(8));
+    return plan_of(kind, p, v, grouped ? p * groups : m, random_below(4));
 }
 
 static inline void check_times(const char* what, const TimeTally* t) {

@@ -159,7 +159,6 @@ static Question question_of(const Machines* machines, const Methods* methods, co
     q.ranks = ranks;
     q.cluster = &machines->cluster;
     q.software = software_find("threefold");
-    q.clip = true;
     q.methods = methods->list;
     q.methods_count = methods->n;
     q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;

@@ -33,8 +33,7 @@ static Text text_of_picture(const SvgPicture* picture) {
 // One of each schedule.
 static void test_predicted(bool write) {
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
-        const PipelineConfig plan = {
-            (ScheduleKind)kind, 2, schedule_usual_chunks((ScheduleKind)kind), 4, false, false, false};
+        const PipelineConfig plan = {(ScheduleKind)kind, 2, schedule_usual_chunks((ScheduleKind)kind), 4, false, false};
         DrawOptions o = draw_options_default();
         char name[96], bubble[64];
         o.kind = kind;
@@ -101,8 +100,8 @@ typedef struct {
     int64_t dropped;                         // spans that the last stage lacks at the end
 } Origin;
 
-static Origin origin_of(ScheduleKind kind, int p, int v, int m, bool tied, bool clip) {
-    const Origin o = {{kind, p, v, m, false, tied, clip}, 2e-4, 3e-4, 1e-4, 4e-4, 5e-5, {10, 1, 1.5, 0.5, 0.7, 1.3}, 0};
+static Origin origin_of(ScheduleKind kind, int p, int v, int m, bool tied) {
+    const Origin o = {{kind, p, v, m, false, tied}, 2e-4, 3e-4, 1e-4, 4e-4, 5e-5, {10, 1, 1.5, 0.5, 0.7, 1.3}, 0};
     return o;
 }
 
@@ -198,9 +197,9 @@ static Text origin_trace(const Origin* o) {
     char about[256];
     snprintf(about, sizeof about,
              "{\"schedule\":\"%s\",\"t\":1,\"p\":%d,\"d\":2,\"v\":%d,\"m\":%d,"
-             "\"reduce_every\":%s,\"tied\":%s,\"clip\":%s}",
+             "\"reduce_every\":%s,\"tied\":%s}",
              schedule_name(o->plan.kind), p, o->plan.v, o->plan.m, o->plan.reduce_every ? "true" : "false",
-             o->plan.tied ? "true" : "false", o->plan.clip ? "true" : "false");
+             o->plan.tied ? "true" : "false");
     ok = trace_end_file(out, about) && ok;
     if (fclose(out) != 0 || !ok) die("test_draw: writing to memory failed");
     timeline_free(&t), costs_free(&costs), schedules_free(stages, p);
@@ -248,9 +247,8 @@ static void check_prices(const char* what, const Origin* o, const Text* text) {
 }
 
 // The measured and the predicted step of a trace, which are equal.
-static void test_measured(ScheduleKind kind, int p, int v, int m, bool tied, bool clip, const char* golden,
-                          bool write) {
-    const Origin o = origin_of(kind, p, v, m, tied, clip);
+static void test_measured(ScheduleKind kind, int p, int v, int m, bool tied, const char* golden, bool write) {
+    const Origin o = origin_of(kind, p, v, m, tied);
     char what[160];
     plan_title(what, sizeof what, &o.plan);
     Text text = origin_trace(&o), printed;
@@ -289,7 +287,7 @@ static void test_measured(ScheduleKind kind, int p, int v, int m, bool tied, boo
 // A run with 1F1B, passes of 1 and 2 s: predicted for the schedules that cut these evenly, against their formulas.
 static void test_other_schedules(void) {
     const int p = 4, m = 8;
-    const PipelineConfig was = {ONE_F_ONE_B, p, 1, m, false, false, true};
+    const PipelineConfig was = {ONE_F_ONE_B, p, 1, m, false, false};
     Schedule* stages = schedules_build(&was);
     MeasuredRun x = {};
     x.stages = stages;
@@ -302,8 +300,7 @@ static void test_other_schedules(void) {
         *cost_of(&prices.costs, UPDATE, i) = 0.125;
     }
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
-        const PipelineConfig plan = {
-            (ScheduleKind)kind, p, schedule_usual_chunks((ScheduleKind)kind), m, false, false, true};
+        const PipelineConfig plan = {(ScheduleKind)kind, p, schedule_usual_chunks((ScheduleKind)kind), m, false, false};
         Schedule* others = schedules_build(&plan);
         Timeline t = predicted_with(&x, &prices, others);
         const double expected = 3 * m * (1 + pipeline_bubble(&plan)) + 0.75 + 0.125;
@@ -315,7 +312,7 @@ static void test_other_schedules(void) {
 
 // Without --step: the one nearest to the median, never the first. A rank that lacks the last spans: fewer steps.
 static void test_steps(void) {
-    Origin o = origin_of(ONE_F_ONE_B, 2, 1, 2, false, true);
+    Origin o = origin_of(ONE_F_ONE_B, 2, 1, 2, false);
     const double scales[STEPS] = {1.01, 3, 0.5, 0.4, 1.01, 1.4}; // median of the last five: 1.01
     memcpy(o.scale, scales, sizeof scales);
     for (int i = 0; i < 2; i++) {
@@ -366,7 +363,7 @@ typedef struct {
 } Refused;
 
 static void test_refused(void) {
-    const Origin o = origin_of(ZB_V, 2, 2, 4, true, true);
+    const Origin o = origin_of(ZB_V, 2, 2, 4, true);
     const Refused cases[] = {
         {"otherData", 0, "otherDato", "\"otherData\" is missing"},
         {"traceEvents", 0, "events", "\"traceEvents\" is missing"},
@@ -378,7 +375,6 @@ static void test_refused(void) {
         {"\"m\":4", 0, "\"m\":3", "does not occur in zb-v"},
         {"\"m\":4", 0, "\"m\":1000000", "but only"},
         {"\"tied\":true", 0, "\"tied\":1", "has to be a boolean"},
-        {"\"clip\":true", 0, "\"clip\":false", "begins before"},
         {"rank 2: t 0 p 1 d 0", 0, "rank 2: t 0 p 0 d 0", "and so is process 0"},
         {"chunk 0 forward 3", 2, "chunk 0 forward 2", "step 3 of stage 0: forward 2 of chunk 0 is there twice"},
         {"chunk 0 forward 3", 2, "chunk 0 sideways 3", "step 3 of stage 0: forward 3 of chunk 0 is missing"},
@@ -401,7 +397,7 @@ static void test_refused(void) {
     check(is_refused(&text, 7, "--step 7 is not there; it has steps 1 to 6", &error), "%s", error.text);
     const char* no_objects =
         "{\"traceEvents\":[1,null,[]],\"otherData\":{\"schedule\":\"1f1b\",\"t\":1,\"d\":1,\"p\":1,\"v\":1,\"m\":1,"
-        "\"reduce_every\":false,\"tied\":true,\"clip\":true}}";
+        "\"reduce_every\":false,\"tied\":true}}";
     const char* others[] = {"",        "{}", "[]", "{\"traceEvents\":[]}", "{\"traceEvents\":{},\"otherData\":{}}",
                             no_objects};
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
@@ -450,14 +446,14 @@ int main(int argc, char** argv) {
     process.name = "test_draw";
     test_predicted(write);
     test_writer();
-    test_measured(GPIPE, 3, 1, 5, true, true, NULL, write);
-    test_measured(ONE_F_ONE_B, 4, 1, 8, true, true, NULL, write);
-    test_measured(INTERLEAVED, 2, 3, 4, false, true, NULL, write);
-    test_measured(ZB_H1, 4, 1, 6, false, false, NULL, write);
-    test_measured(ZB_V, 2, 2, 4, true, true, "golden_measured.svg", write);
-    test_measured(ZB_V, 2, 2, 1, true, true, NULL, write);
-    test_measured(ONE_F_ONE_B, 1, 1, 2, true, true, NULL, write);
-    test_measured(ONE_F_ONE_B, 2, 1, 1, true, true, NULL, write);
+    test_measured(GPIPE, 3, 1, 5, true, NULL, write);
+    test_measured(ONE_F_ONE_B, 4, 1, 8, true, NULL, write);
+    test_measured(INTERLEAVED, 2, 3, 4, false, NULL, write);
+    test_measured(ZB_H1, 4, 1, 6, false, NULL, write);
+    test_measured(ZB_V, 2, 2, 4, true, "golden_measured.svg", write);
+    test_measured(ZB_V, 2, 2, 1, true, NULL, write);
+    test_measured(ONE_F_ONE_B, 1, 1, 2, true, NULL, write);
+    test_measured(ONE_F_ONE_B, 2, 1, 1, true, NULL, write);
     test_other_schedules();
     test_steps();
     test_refused();

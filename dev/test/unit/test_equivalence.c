@@ -260,7 +260,7 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     const ModelConfig m = case_model(&c->model);
     Error error;
     if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
-    if (!plan_schedule(t, &m, &mesh, false, &error) ||
+    if (!plan_schedule(t, &m, &mesh, &error) ||
         !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, SCOPE_WORLD, native_dtype(), &error))
         die("%s", error.text);
     if (!dataloader_init(&t->train, &t->train_files, PART_TRAINED, HELD_OUT_BLOCKS, m.T, m.V, 1, true, &error) ||

@@ -176,7 +176,7 @@ static bool write_trace(const StepCost* cost, const char* about, double times) {
 }
 
 static const char about_run[] = "{\"schedule\":\"1f1b\",\"t\":1,\"p\":2,\"d\":1,\"v\":1,\"m\":4,"
-                                "\"reduce_every\":false,\"tied\":true,\"clip\":true}";
+                                "\"reduce_every\":false,\"tied\":true}";
 
 static void refuse_trace(const StepSetup* s, const StepCost* cost, const char* from, const char* to,
                          const char* reason) {
@@ -227,7 +227,7 @@ static void test_traces(void) {
     refuse_trace(&s, &cost, "1f1b", "gpipe", "a run of gpipe");
     refuse_trace(&s, &cost, "\"m\":4", "\"m\":2", "2 micro-batches; the options say");
     refuse_trace(&s, &cost, "\"d\":1", "\"d\":2", "--tp 1 --dp 2, but the options say 1 and 1");
-    refuse_trace(&s, &cost, "true}", "false}", "another --clip");
+    refuse_trace(&s, &cost, "true}", "false}", "another --zero");
     refuse_trace(&s, &cost, "\"t\":1,", "", "\"t\" is missing");
     write_text(path, "{}");
     check(!calibrate_by_trace(&m, &s, path, &error), "refused: %s", error.text);

@@ -28,7 +28,7 @@ static Mesh mesh_of(int t, int p, int d, int v, ScheduleKind schedule) {
 }
 
 static PipelineConfig pipeline_of(const ModelConfig* m, const Mesh* mesh, int micro_batches) {
-    const PipelineConfig plan = {schedule_of_mesh, mesh->p, mesh->v, micro_batches, mesh->zero == 2, m->tied, true};
+    const PipelineConfig plan = {schedule_of_mesh, mesh->p, mesh->v, micro_batches, mesh->zero == 2, m->tied};
     return plan;
 }
 

@@ -53,7 +53,6 @@ static Question question(const ModelConfig* model, int ranks, int64_t batch, con
     q.ranks = ranks;
     q.cluster = cluster;
     q.software = software_find(software);
-    q.clip = true;
     q.rows = 10;
     q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
     return q;
@@ -106,8 +105,7 @@ static double brute_room(const Question* q) {
 // Bytes of the largest rank; infinite where there is no such stage.
 static double brute_bytes(const StepSetup* s) {
     const Mesh* m = &s->mesh;
-    const PipelineConfig plan = {s->schedule,  m->p,          m->v,   (int)(s->batch / m->d / s->B),
-                                 m->zero == 2, s->model.tied, s->clip};
+    const PipelineConfig plan = {s->schedule, m->p, m->v, (int)(s->batch / m->d / s->B), m->zero == 2, s->model.tied};
     const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < 4, 2};
     const double parameters = (double)model_parameters(&s->model) / m->t / m->p;
     Mesh without = *m; // scores, where attention is fused
@@ -148,7 +146,6 @@ static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B,
     int sites = q->sites;
     if (!sites && q->cluster->sites > 1) sites = q->cluster->sites;
     s.schedule = schedule;
-    s.clip = q->clip;
     s.mesh.sites = sites ? sites : 1;
     if (q->methods) step_set_methods(&s, &q->methods[methods], sites);
     if (!step_check(&s, &error)) return;
@@ -274,7 +271,7 @@ static bool answer_is_sound(const Question* q, const Answer* a) {
         const double room = brute_room(q);
         Error error;
         ok = ok && step_check(s, &error) && row_is_settled(q, c) && mesh_size(&s->mesh) == q->ranks;
-        ok = ok && s->batch == q->batch && s->T == q->T && s->clip == q->clip && s->software == q->software;
+        ok = ok && s->batch == q->batch && s->T == q->T && s->software == q->software;
         ok = ok && (room <= 0 || c->memory.bytes <= room) && same_number(c->memory.bytes, brute_bytes(s));
         ok = ok && same_number(c->cost.seconds, brute_seconds(*s)) && c->bound <= c->cost.seconds;
         ok = ok && (i == 0 || !choice_is_better(c, c - 1));
@@ -364,7 +361,6 @@ static void test_gpus(int questions) {
         cluster.node_gpus = 1 << draw(0, 3);
         Question q = question(&model, n, n * draw(1, 3), &cluster, software[draw(0, 4)]);
         q.rows = draw(1, 12);
-        q.clip = chance(2);
         StepMethods methods[4];
         if (chance(2)) settle_some(&q, 5);
         if (q.software->ours && chance(2)) ask_methods(&q, &cluster, methods);
@@ -665,15 +661,9 @@ static bool is_accepted(Settings o, const ModelConfig* model, int T, const StepS
         const AsyncConfig rounds = settings_async(&own, &mesh);
         settings_batch(&own);
         const int m = (int)(own.global_batch / mesh.d / own.micro_batch);
-        const PipelineConfig plan = {(ScheduleKind)own.schedule,
-                                     mesh.p,
-                                     mesh.v,
-                                     m,
-                                     mesh.zero == 2,
-                                     model->tied,
-                                     own.clip > 0 || rounds.compensation > 0};
+        const PipelineConfig plan = {(ScheduleKind)own.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied};
         ok = same_mesh(&mesh, &s->mesh) && own.micro_batch == s->B && own.global_batch == s->batch;
-        ok = ok && (own.clip > 0) == s->clip && mesh_check(&mesh, model, T, &error);
+        ok = ok && mesh_check(&mesh, model, T, &error);
         ok = ok && plan.kind == s->schedule;
         ok = ok && same_exchange(&rounds, &s->methods.async) && !own.allreduce == !s->methods.allreduce;
         if (!ok || !pipeline_config_check(&plan, mesh.recompute, &error)) return false;
@@ -730,7 +720,6 @@ static void test_flags(int lines) {
         Error error;
         q.rows = 2;
         q.T = named ? 32 : model.T;
-        q.clip = !chance(4);
         q.whole = chance(4);
         StepMethods methods[4];
         settle_some(&q, 4);

@@ -425,7 +425,7 @@ static PipelineConfig random_pipeline(int most) {
     const ScheduleRow* row = &schedules[kind];
     const int p = draw(row->chunks > 1 ? 2 : 1, most), v = row->grouped ? draw(2, 4) : row->chunks;
     const int m = row->grouped ? p * draw(1, 4) : draw(1, 3 * most);
-    const PipelineConfig plan = {kind, p, v, m, false, draw(0, 1) > 0, draw(0, 1) > 0};
+    const PipelineConfig plan = {kind, p, v, m, false, draw(0, 1) > 0};
     return plan;
 }
 
@@ -535,7 +535,6 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
     *s =
         step_setup(m, &mesh, B, 512 << draw(0, 2), (int64_t)mesh.d * B * plan.m, &softwares[draw(0, SOFTWARES - 1)], c);
     s->schedule = plan.kind;
-    s->clip = draw(0, 1);
     const StepMethods methods = draw(0, 1) ? random_methods() : step_methods_none();
     if (draw(0, 2) == 0 && mesh.d > 1) {
         c->sites = draw(0, 1) ? 2 : mesh.d;
@@ -602,7 +601,7 @@ static void test_steps(int rounds) {
         step_cost_free(&cost);
     }
     check(n == rounds, "%d steps at random", n);
-    check(sent == apart && 16 * late > rounds && 8 * apart > rounds,
+    check(sent == apart && 32 * late > rounds && 8 * apart > rounds,
           "on %d meshes of several sites, %d of them late, each sends the bytes of async_schedule_traffic in %d", apart,
           late, sent);
     check(sums == n, "parts add up to the step in %d of them, largest error %.1e", sums, worst);
@@ -669,9 +668,8 @@ static void test_traffic(int rounds) {
     check(partial == n, "gradients that tensor ranks have in part are summed where there are any, in %d", partial);
 }
 
-static double with(StepSetup s, int zero, bool clip, ScheduleKind kind, int v) {
+static double with(StepSetup s, int zero, ScheduleKind kind, int v) {
     s.mesh.zero = zero;
-    s.clip = clip;
     s.schedule = kind;
     mesh_set_schedule(&s.mesh, kind, v);
     return seconds_of(&s);
@@ -683,13 +681,12 @@ static void test_settings(void) {
     const ModelConfig m = gpt(32, 4096, 32);
     const Mesh mesh = mesh_of(4, 4, 8, 1, RECOMPUTE_SELECTIVE);
     StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
-    const double plain = with(s, 0, true, ONE_F_ONE_B, 1), zero1 = with(s, 1, true, ONE_F_ONE_B, 1);
-    check(zero1 < 1.2 * plain && with(s, 2, true, ONE_F_ONE_B, 1) > zero1, "ZeRO-2 sums every micro-batch");
-    check(with(s, 0, false, ONE_F_ONE_B, 1) <= plain * (1 + 1e-9), "without clipping, updates in the cool-down");
+    const double plain = with(s, 0, ONE_F_ONE_B, 1), zero1 = with(s, 1, ONE_F_ONE_B, 1);
+    check(zero1 < 1.2 * plain && with(s, 2, ONE_F_ONE_B, 1) > zero1, "ZeRO-2 sums every micro-batch");
     Software exposed = *s.software;
     exposed.data_overlap = false;
     s.software = &exposed;
-    check(with(s, 0, true, ONE_F_ONE_B, 1) > plain, "sums of gradients that nothing hides take longer");
+    check(with(s, 0, ONE_F_ONE_B, 1) > plain, "sums of gradients that nothing hides take longer");
     s.software = software_find("threefold");
     StepCost kept = step_cost_with(&s, true);
     double end = 0;

@@ -100,7 +100,7 @@ static void test_single_changes(bool brief) {
     memset(sum, 0, sizeof sum);
     for (int n = 0; n < SIZES * 4; n++) {
         const int* size = sizes[n % SIZES];
-        static const int flags[] = {6, 3, 0}; // tied and clip; reduce_every and tied; none; forward passes only
+        static const int flags[] = {2, 3, 0}; // tied; reduce_every and tied; none; forward passes only
         const PipelineConfig plan =
             plan_of((ScheduleKind)size[0], size[1], size[2], size[3], n / SIZES < 3 ? flags[n / SIZES] : 0);
         const int work = size[1] * size[2] * size[3];
@@ -256,7 +256,7 @@ static void test_random_steps(int steps) {
 
 // Tables of other stages or configurations, or without slots.
 static void test_headers(void) {
-    enum { ORDER, STAGES, MICROBATCHES, CHUNKS, KIND, EVERY, TIED, CLIP, SLOTS, HEADERS };
+    enum { ORDER, STAGES, MICROBATCHES, CHUNKS, KIND, EVERY, TIED, SLOTS, HEADERS };
     for (int i = 0; i < HEADERS; i++) {
         Step step = step_build(plan_of(ONE_F_ONE_B, 3, 1, 4, 0));
         Schedule* last = &step.stages[2];
@@ -268,7 +268,6 @@ static void test_headers(void) {
         if (i == KIND) last->config.kind = GPIPE;
         if (i == EVERY) last->config.reduce_every = true;
         if (i == TIED) last->config.tied = true;
-        if (i == CLIP) last->config.clip = true;
         if (i == SLOTS) last->slots = 0;
         const bool accepted = schedule_check(step.stages, 3, &error);
         check(!accepted, "header %d: %s", i, error.text);

@@ -46,7 +46,7 @@ static void trainer_open(Trainer* t, const TestRun* run) {
     Mesh mesh = mesh_of_rank(0, 1, 1, 1);
     mesh.recompute = run->recompute;
     o->schedule = (int)run->schedule;
-    if (!plan_schedule(t, run->model, &mesh, false, &error) ||
+    if (!plan_schedule(t, run->model, &mesh, &error) ||
         !stage_plan(&t->stage, run->model, mesh, run->micro_batch, run->T, &t->schedule, SCOPE_WORLD, native_dtype(),
                     &error))
         die("%s", error.text);
