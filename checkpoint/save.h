@@ -150,12 +150,11 @@ static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* site
 }
 
 // Says every ten seconds how far this rank's part of a save is.
-static void print_saving(int64_t step, int done, int all, double started, double* said) {
+static void print_saving(const char* folder, int done, int all, double started, double* said) {
     const double now = seconds_now();
     if (now - *said < 10) return;
     *said = now;
-    print_line("saving    step %lld: %d %%, %.0f s left", (long long)step, 100 * done / all,
-               (now - started) / done * (all - done));
+    print_line("saving    %s: %d %%, %.0f s left", folder, 100 * done / all, (now - started) / done * (all - done));
 }
 
 // Every rank, between checkpoint_begin and checkpoint_publish: writes its slices of the listed values into the files in
@@ -177,7 +176,7 @@ static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* fold
         if (ok && writes_bucket(&layout->mesh, b, part.site))
             ok = checkpoint_write_value(&writer, layout, b, part.number, whole, error);
         heartbeat_move(row);
-        if (process.rank <= 0) print_saving(step, i + 1, layout->buckets * values, started, &said);
+        if (process.rank <= 0) print_saving(folder, i + 1, layout->buckets * values, started, &said);
     }
     free(copy);
     *sum = writer.sum;
