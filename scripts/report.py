@@ -120,10 +120,9 @@ def evaluations_of(line):
     short = [os.path.basename(one["file"]) for one in scores]
     for one, name in zip(scores, short):
         name = name if short.count(name) == 1 else one["file"]
-        for key, kind, what in (("acc", "accuracy", " acc"), ("acc_norm", "accuracy", " acc_norm"),
-                                ("perplexity", "perplexity", "")):
+        for key in ("acc", "acc_norm"):
             if is_number(one.get(key)):
-                found[kind, name + what] = one[key]
+                found["accuracy", f"{name} {key}"] = one[key]
     return found
 
 

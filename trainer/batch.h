@@ -118,9 +118,10 @@ static inline void load_microbatch(Trainer* t, const StepInput* input, int k) {
         int32_t* inputs = batch_inputs(t, t->batch.host, k) + b * T;
         int32_t* targets = batch_targets(t, t->batch.host, k) + b * T;
         const int64_t sequence = microbatch_first(t, input, k) + b;
-        const bool ok = e ? evaluation_row(inputs, targets, e, t->stage.model.V, sequence, &error)
-                          : dataloader_sequence(inputs, targets, input->loader, (uint64_t)sequence, &error);
-        if (!ok) die("%s", error.text);
+        if (e)
+            evaluation_row(inputs, targets, e, sequence);
+        else if (!dataloader_sequence(inputs, targets, input->loader, (uint64_t)sequence, &error))
+            die("%s", error.text);
     }
 }
 

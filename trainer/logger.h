@@ -52,13 +52,6 @@ static double print_progress(const Evaluation* evaluation, int64_t done, double 
     return now;
 }
 
-// Appends a column to a row of the table; a score that does not apply is a dash.
-static void append_score(char* row, size_t size, const char* format, int width, double x) {
-    char text[32] = "-";
-    if (!isnan(x)) snprintf(text, sizeof text, format, x);
-    append_text(row, size, " %*s", width, text);
-}
-
 // Prints the table of the scores of --evaluate.
 static void print_evaluations(const Trainer* t) {
     char heading[48];
@@ -66,18 +59,11 @@ static void print_evaluations(const Trainer* t) {
                          (long long)t->step);
     for (int i = 0; i < t->evaluations.count; i++)
         width = (int)max_i64(width, 2 + (int64_t)strlen(t->evaluations.item[i].path));
-    printf("%-*s          of     acc  acc_norm     loss  perplexity  bits/byte\n", width, heading);
+    printf("%-*s    examples     acc  acc_norm\n", width, heading);
     for (int i = 0; i < t->evaluations.count; i++) {
-        const Evaluation* evaluation = &t->evaluations.item[i];
-        const Scores scores = evaluation_scores(evaluation);
-        char row[4096 + 256];
-        snprintf(row, sizeof row, "  %-*s %11lld", width - 2, evaluation->path, (long long)scores.n);
-        append_score(row, sizeof row, "%.4f", 7, scores.acc);
-        append_score(row, sizeof row, "%.4f", 9, scores.acc_norm);
-        append_score(row, sizeof row, "%.4f", 8, scores.loss);
-        append_score(row, sizeof row, "%.5g", 11, scores.perplexity);
-        append_score(row, sizeof row, "%.4f", 10, scores.byte_bits);
-        print_line("%s", row);
+        const Evaluation* e = &t->evaluations.item[i];
+        print_line("  %-*s %11d %7.4f %9.4f", width - 2, e->path, e->examples, evaluation_score(e, false),
+                   evaluation_score(e, true));
     }
 }
 
@@ -134,28 +120,15 @@ static void log_number(FILE* log, const char* name, double x, int digits) {
         fprintf(log, "null");
 }
 
-// Writes the scores of --evaluate as a member of the step's object, whose "loss" is the step's: here it is "mean_loss".
+// Writes the scores of --evaluate as a member of the step's object.
 static void log_evaluations(FILE* log, const Trainer* t) {
     fprintf(log, ",\"evaluations\":[");
     for (int i = 0; i < t->evaluations.count; i++) {
-        const Evaluation* evaluation = &t->evaluations.item[i];
-        const Scores scores = evaluation_scores(evaluation);
-        const struct {
-            const char* name;
-            double value;
-            bool fits;
-        } members[] = {{"acc", scores.acc, is_choice(evaluation)},
-                       {"acc_norm", scores.acc_norm, is_choice(evaluation)},
-                       {"mean_loss", scores.loss, !is_choice(evaluation)},
-                       {"perplexity", scores.perplexity, !is_choice(evaluation)},
-                       {"bits_per_byte", scores.byte_bits, !is_choice(evaluation) && evaluation->bytes > 0}};
+        const Evaluation* e = &t->evaluations.item[i];
         fprintf(log, "%s{\"file\":", i ? "," : "");
-        json_write_string(log, evaluation->path);
-        fprintf(log, ",\"%s\":%lld", is_choice(evaluation) ? "examples" : "tokens", (long long)scores.n);
-        for (size_t k = 0; k < sizeof members / sizeof members[0]; k++) {
-            if (members[k].fits) log_number(log, members[k].name, members[k].value, 9);
-        }
-        fprintf(log, "}");
+        json_write_string(log, e->path);
+        fprintf(log, ",\"examples\":%d,\"acc\":%.9g,\"acc_norm\":%.9g}", e->examples, evaluation_score(e, false),
+                evaluation_score(e, true));
     }
     fprintf(log, "]");
 }

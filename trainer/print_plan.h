@@ -275,9 +275,9 @@ static void print_plan(Trainer* t, double peak) {
                model_arch_name(model->arch), model->L, model->C, model->NH, model->V, parameters);
     if (stage->trains) print_data(t);
     for (int i = 0; i < t->evaluations.count; i++) {
-        char evaluation[512];
-        evaluation_describe(evaluation, sizeof evaluation, &t->evaluations.item[i]);
-        print_line("%-9s %s", i ? "" : "evaluate", evaluation);
+        const Evaluation* e = &t->evaluations.item[i];
+        print_line("%-9s %s: %d examples with %lld completions; the context of %lld is cut to --seq",
+                   i ? "" : "evaluate", e->path, e->examples, (long long)e->rows, (long long)e->cut);
     }
     if (stage->trains) print_batch(t), print_optimizer(settings);
     device_name(text, sizeof text);

@@ -239,10 +239,9 @@ static inline int vocabulary_size(const Trainer* t) {
     return settings_is_training(&t->settings) ? 0 : 256;
 }
 
-// Takes bytes as tokens of the prompt where no vocabulary was found, and of texts to evaluate if there are 256 tokens.
+// Takes bytes as tokens of the prompt where no vocabulary was found.
 static inline void fallback_to_bytes(Trainer* t, int V) {
-    const bool evaluates = t->settings.evaluate && V == 256 && t->train_files.files == 0;
-    if (t->tokenizer.vocab || !(t->settings.generate || evaluates)) return;
+    if (t->tokenizer.vocab || !t->settings.generate) return;
     if (V < 256)
         die_usage("--generate: the model has %d tokens, and there is no vocabulary that says which: give --tokenizer",
                   V);
@@ -383,7 +382,7 @@ static inline void open_loaders(Trainer* t, int blocks) {
     check_all_ranks(t, ok, &error);
 }
 
-// --evaluate: opens the files, checks that they fit the model and the data.
+// --evaluate: opens the files, checks that they fit the model.
 static inline void open_evaluations(Trainer* t) {
     const char* names = t->settings.evaluate;
     Error error, why;
@@ -392,9 +391,8 @@ static inline void open_evaluations(Trainer* t) {
     uint64_t checksum = 0;
     for (int i = 0; i < t->evaluations.count && ok; i++) {
         Evaluation* e = &t->evaluations.item[i];
-        ok = evaluation_encode(e, &t->train_files, &t->tokenizer, &error) &&
-             evaluation_fit(e, t->stage.T, t->stage.model.V, &t->tokenizer, &error);
-        checksum = 31 * checksum + evaluation_checksum(e);
+        ok = evaluation_fit(e, t->stage.T, t->stage.model.V, &error);
+        checksum = 31 * checksum + hash_bytes(e->map.data, e->map.size);
     }
     if (!ok) ok = fail(&why, "--evaluate: %.1000s", error.text);
     check_all_ranks(t, ok, &why);

@@ -20,8 +20,7 @@ typedef struct {
 
 static void check_row(const Evaluation* e, int V, int64_t row) {
     int32_t inputs[MOST_T], targets[MOST_T];
-    Error error;
-    REQUIRE(evaluation_row(inputs, targets, e, V, row, &error));
+    evaluation_row(inputs, targets, e, row);
     int count = 0;
     for (int i = 0; i < e->T; i++) {
         REQUIRE(inputs[i] >= 0 && inputs[i] < V && targets[i] >= -1 && targets[i] < V);
@@ -43,23 +42,20 @@ static bool run_input(const unsigned char* data, size_t size) {
     unsigned char* bytes = (unsigned char*)checked_malloc(in->size, "an input");
     Evaluation eval = {}, *e = &eval;
     Error error;
-    Tokenizer none;
-    memset(&none, 0, sizeof none), memset(&error, 0, sizeof error);
+    memset(&error, 0, sizeof error);
     memcpy(bytes, in->bytes, in->size);
     e->path = (char*)"input";
     e->map.data = bytes;
     e->map.size = in->size;
-    const bool is = in->size >= shard_header_bytes && choices_read(e, &error);
-    REQUIRE(is || in->size < shard_header_bytes || error.text[0]);
-    if (is && evaluation_fit(e, in->T, in->V, &none, &error)) {
+    const bool is = choices_read(e, &error);
+    REQUIRE(is || error.text[0]);
+    if (is && evaluation_fit(e, in->T, in->V, &error)) {
         for (int64_t row = 0; row < e->rows; row++) {
             check_row(e, in->V, row);
             e->sums[row] = (double)draw(5);
         }
-        const Scores s = evaluation_scores(e);
-        REQUIRE(s.n == e->examples && s.acc >= 0 && s.acc <= 1 && s.acc_norm >= 0 && s.acc_norm <= 1);
-        char text[256];
-        evaluation_describe(text, sizeof text, e);
+        const double acc = evaluation_score(e, false), acc_norm = evaluation_score(e, true);
+        REQUIRE(acc >= 0 && acc <= 1 && acc_norm >= 0 && acc_norm <= 1);
     }
     free(e->choice), free(e->sums);
     free(bytes);
@@ -78,7 +74,7 @@ static size_t make_input(unsigned char* data, uint64_t number) {
     static Input input;
     Input* in = &input;
     (void)number;
-    int32_t header[256] = {CHOICE_MAGIC, CHOICE_VERSION, (int32_t)(1 + draw(6))};
+    int32_t header[256] = {CHOICE_MAGIC, 1, (int32_t)(1 + draw(6))};
     in->T = (int32_t)(1 + draw(MOST_T));
     in->V = (int32_t)(2 + draw(300));
     in->size = sizeof header;

@@ -96,12 +96,12 @@ def test_log_lines(work):
 
 def test_evaluations(work):
     made = [{"file": "data/q.bin", "examples": 9, "acc": 0.5, "acc_norm": 0.25},
-            {"file": "<!--", "tokens": 7, "mean_loss": 1.0, "perplexity": 2.5}]
+            {"file": "<!--", "examples": 7, "acc": 0.125}]
     row = report.flatten(log_line(1, evaluations=made + [7, {"acc": 1}, {"file": "x", "acc": "y"},
-                                                         {"file": "x", "perplexity": None}, {"file": "a/z", "acc": 1},
+                                                         {"file": "x", "acc_norm": None}, {"file": "a/z", "acc": 1},
                                                          {"file": "b/z", "acc": 0}]))
     check(row["evaluations"] == {("accuracy", "q.bin acc"): 0.5, ("accuracy", "q.bin acc_norm"): 0.25,
-                                 ("perplexity", "<!--"): 2.5, ("accuracy", "a/z acc"): 1, ("accuracy", "b/z acc"): 0},
+                                 ("accuracy", "<!-- acc"): 0.125, ("accuracy", "a/z acc"): 1, ("accuracy", "b/z acc"): 0},
           "evaluations of a step, files by as much of their names as tells them apart")
     check(all(report.flatten(log_line(1, evaluations=x))["evaluations"] == {} for x in (None, 3, {}, "x", [[]])),
           "of a wrong type they are none")
@@ -113,17 +113,17 @@ def test_evaluations(work):
         page = f.read()
     curves = data_of(page)["runs"][0]["evaluations"]
     check([(c["kind"], c["label"]) for c in curves["names"]] == [("accuracy", "q.bin acc"),
-                                                                 ("accuracy", "q.bin acc_norm"), ("perplexity", "<!--"),
-                                                                 ("perplexity", "step")], "its curves")
+                                                                 ("accuracy", "q.bin acc_norm"), ("accuracy", "<!-- acc"),
+                                                                 ("accuracy", "step acc")], "its curves")
     check(curves["step"] == [2, 5] and curves["tokens"] == [2 * 4096, 5 * 4096], "have their own steps")
-    check([curves[str(i)]["mean"] for i in range(4)] == [[0.5, 0.75], [0.25, 0.25], [2.5, None], [None, 2.5]],
+    check([curves[str(i)]["mean"] for i in range(4)] == [[0.5, 0.75], [0.25, 0.25], [0.125, None], [None, 0.125]],
           "and values")
     check(page.count("<!--") == 1, "the name of a file does not become a part of the page")
     events = os.path.join(work, "measured_events")
     check(run(os.path.join(work, "measured"), "--tensorboard", events).returncode == 0, "event files of them")
     with open(os.path.join(events, "measured", "events.out.tfevents.0000000000.threefold"), "rb") as f:
         data = f.read()
-    check(data.count(b"accuracy/q.bin acc_norm") == 2 and data.count(b"perplexity/<!--") == 1, "have them too")
+    check(data.count(b"accuracy/q.bin acc_norm") == 2 and data.count(b"accuracy/<!-- acc") == 1, "have them too")
 
 
 def test_options(work):

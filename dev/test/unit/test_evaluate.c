@@ -1,12 +1,11 @@
 /*
 test_evaluate.c: are evaluations what dataloader/eval_loader.h says they are?
 
-    rows        of multiple choice and of streams, against lists that are cut in another way; every token once
+    rows        against lists that are cut in another way; every token once
     files       each thing that can be wrong with a file is refused, and named; one that is cut off anywhere is refused
-    scores      answers, equal losses, losses that are not numbers; perplexity and bits per byte
+    scores      answers, equal losses, losses that are not numbers
     passes      the trainer's own (this file includes train_gpt.cu) on every kind of mesh against PyTorch's float64
-                numbers (make_eval.py): all losses, and so all answers; the same bits as one rank wherever t = 1.
-                Validation of the same tokens gives the same loss. A model whose weights are all 0 has a perplexity of V
+                numbers (make_eval.py): all losses, and so all answers; the same bits as one rank wherever t = 1
 
 Bound of the passes: ten times what PyTorch's own float32 is off (another order of additions makes it a few times larger
 at most), and not below ten times 2e-7. On a GPU's kernels in 16 bits: 16 units of rounding of the type.
@@ -20,7 +19,6 @@ ranks sanitized: 1
 
 #include "test.h"
 
-static const char* tokens_path = "build/test_evaluate.bin";
 #define REFERENCE "dev/test/reference/"
 #define CHOICES REFERENCE "evaluation.choices"
 static const char* usual_line =
@@ -82,9 +80,8 @@ static bool opens(Evaluations* list, const char* names, Error* error) {
 }
 
 static bool fits(Evaluation* e, int T, int V, Error* error) {
-    Tokenizer none = {};
     memset(error, 0, sizeof *error);
-    return evaluation_fit(e, T, V, &none, error);
+    return evaluation_fit(e, T, V, error);
 }
 
 // Rows against lists: the context and the completion behind each other, of which the last T + 1 are kept.
@@ -117,7 +114,7 @@ static void test_choice_rows(const char* path) {
                 for (int i = 1; i <= completion[0]; i++) all[size++] = completion[i];
                 const int kept = size > T + 1 ? T + 1 : size;
                 const int32_t* last = all + size - kept;
-                if (!evaluation_row(inputs, targets, e, 5001, row, &error)) die("%s", error.text);
+                evaluation_row(inputs, targets, e, row);
                 for (int i = 0; i < T; i++) {
                     const bool inside = i + 1 < kept, counts = inside && i + 1 >= kept - completion[0];
                     wrong += inputs[i] != (inside ? last[i] : 0) || targets[i] != (counts ? last[i + 1] : -1);
@@ -149,7 +146,8 @@ static void test_damage(const char* path) {
         const char* what;
         int example, at, value; // example -1: word of the header
         const char* reason;
-    } damages[] = {{"another version", -1, 1, 2, "version 2"},
+    } damages[] = {{"another version", -1, 1, 2, "version 1"},
+                   {"another kind of file", -1, 0, 20240520, "no file of multiple choice"},
                    {"no examples", -1, 2, 0, "has 0 examples"},
                    {"a negative count", -1, 2, -3, "has -3 examples"},
                    {"far too many examples", -1, 2, INT32_MAX, "example 3"},
@@ -202,6 +200,12 @@ static void test_damage(const char* path) {
     f.header[2] = 1;
     write_choices(path, &f, 0);
     refused("a completion without tokens", path, "example 0");
+    refused("no file", "build/there_is_none", "there_is_none");
+    refused("an empty name", CHOICES ",", "");
+    refused("less than a header", "dev/test/reference/evaluation.json", "no file of multiple choice");
+    check(opens(&list, CHOICES "," CHOICES, &error) && list.count == 2 && list.item[1].examples == 43, "a list: %s",
+          error.text);
+    evaluations_close(&list);
 }
 
 // What the model has to do with a file: its vocabulary and its T.
@@ -225,96 +229,6 @@ static void test_fit(const char* path) {
     if (!opens(&list, path, &error)) die("%s", error.text);
     check(!fits(&list.item[0], 8, 5000, &error), "a context with a token too large: %s", error.text);
     evaluations_close(&list);
-}
-
-// ---- Streams ----------------------------------------------------------------------------------------------------
-
-static void write_uint16(const char* path, int first, int n) {
-    uint16_t tokens[256];
-    if (n > 256) die("%d tokens, at most 256", n);
-    for (int i = 0; i < n; i++) tokens[i] = (uint16_t)(first + i);
-    write_bytes(path, tokens, (size_t)n * sizeof tokens[0]);
-}
-
-// All tokens but the first are targets once, and stand behind the token before them; in one file and over two.
-static void test_stream_rows(const char* path, const char* other) {
-    Evaluations list;
-    Error error;
-    int wrong = 0;
-    char both[1024];
-    snprintf(both, sizeof both, "%.400s[ab]", path);
-    for (int n = 2; n < 60; n++) {
-        char a[512], b[512];
-        snprintf(a, sizeof a, "%.400sa", path), snprintf(b, sizeof b, "%.400sb", path);
-        write_uint16(a, 0, n / 2 + 1), write_uint16(b, n / 2 + 1, n - n / 2 - 1);
-        const bool opened = opens(&list, both, &error);
-        unlink(a), unlink(b);
-        if (!opened) {
-            wrong += n > 3; // empty files, and those without a NUL byte, are text
-            continue;
-        }
-        if (list.count != 1 || list.item[0].stream.format != TOKENS_RAW_UINT16) wrong += n > 3;
-        Evaluation* e = &list.item[0];
-        for (int T = 1; T < 12 && e->stream.format == TOKENS_RAW_UINT16; T++) {
-            if (!fits(e, T, 60, &error)) die("%s", error.text);
-            int next = 1;
-            for (int64_t row = 0; row < e->rows; row++) {
-                int32_t inputs[16], targets[16];
-                if (!evaluation_row(inputs, targets, e, 60, row, &error)) die("%s", error.text);
-                wrong += targets[0] < 0 || inputs[0] != row * T;
-                for (int i = 0; i < T; i++) {
-                    wrong += targets[i] < 0 ? inputs[i] != 0 || next != n
-                                            : targets[i] != next++ || inputs[i] != targets[i] - 1;
-                }
-            }
-            wrong += next != n;
-        }
-        if (e->stream.format == TOKENS_RAW_UINT16 && n > 3)
-            wrong += fits(e, 4, n - 1, &error) || !strstr(error.text, "vocabulary");
-        evaluations_close(&list);
-    }
-    check(wrong == 0, "streams of 2 to 59 tokens in two files, T = 1 to 11: %d wrong numbers", wrong);
-    write_uint16(other, 300, 1);
-    refused("a stream of one token", other, "none is left to predict");
-    refused("no file", "build/there_is_none", "no file is named");
-    refused("an empty name", "Makefile,,util/base.h", "no file is named");
-    refused("a pattern of choices and others", "dev/test/reference/evaluation.*", "by itself");
-    check(opens(&list, "Makefile," CHOICES ",util/base.h", &error) && list.count == 3 && !is_choice(&list.item[0]) &&
-              is_choice(&list.item[1]) && list.item[1].examples == 43 && !is_choice(&list.item[2]),
-          "a list of texts and choices: %s", error.text);
-    check(fits(&list.item[0], 128, 256, &error) && list.item[0].bytes == list.item[0].stream.tokens - 1,
-          "a text's tokens are bytes");
-    evaluations_close(&list);
-}
-
-// Bytes of the text that tokens stand for: special ones are none.
-static void test_bytes(const char* path) {
-    Tokenizer tokenizer;
-    Evaluations list;
-    Error error;
-    if (!tokenizer_open(&tokenizer, REFERENCE "tokenizer_gpt2.json", &error)) die("%s", error.text);
-    const int special = tokenizer.document;
-    const uint16_t tokens[] = {70, (uint16_t)special, 300, 0, (uint16_t)special, 65, 301};
-    int64_t bytes = 0;
-    for (int i = 1; i < 7; i++) {
-        if (tokens[i] != special) bytes += token_bytes(&tokenizer, tokens[i]);
-    }
-    write_bytes(path, tokens, sizeof tokens);
-    if (!opens(&list, path, &error) || !evaluation_fit(&list.item[0], 4, tokenizer.vocab, &tokenizer, &error))
-        die("%s", error.text);
-    Evaluation* e = &list.item[0];
-    check(e->bytes == bytes && bytes > 4, "bytes behind the first token, without special ones: %lld",
-          (long long)e->bytes);
-    e->sums[0] = 3;
-    e->sums[1] = 4;
-    const Scores s = evaluation_scores(e);
-    check(s.n == 6 && fabs(s.loss - 7.0 / 6) < 1e-15 && fabs(s.perplexity - exp(7.0 / 6)) < 1e-14 &&
-              fabs(s.byte_bits - 7 / log(2) / (double)bytes) < 1e-14 && isnan(s.acc) && isnan(s.acc_norm),
-          "loss %g, perplexity %g, bits per byte %g", s.loss, s.perplexity, s.byte_bits);
-    e->bytes = 0;
-    check(isnan(evaluation_scores(e).byte_bits), "bits per byte are not told where bytes are not known");
-    evaluations_close(&list);
-    tokenizer_free(&tokenizer);
 }
 
 // ---- Scores -----------------------------------------------------------------------------------------------------
@@ -344,14 +258,12 @@ static void test_scores(const char* path) {
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             Evaluation* e = &list.item[0];
             memcpy(e->sums, cases[i].sums, sizeof cases[i].sums);
-            const Scores s = evaluation_scores(e);
             int right = 0, right_norm = 0;
             for (int n = 0; n < 2; n++) {
                 right += cases[i].answer[n] == label[n];
                 right_norm += cases[i].answer_norm[n] == label[n];
             }
-            wrong += s.acc != right / 2.0 || s.acc_norm != right_norm / 2.0 || s.n != 2 || !isnan(s.loss) ||
-                     !isnan(s.perplexity) || !isnan(s.byte_bits);
+            wrong += evaluation_score(e, false) != right / 2.0 || evaluation_score(e, true) != right_norm / 2.0;
         }
         check(wrong == 0, "answers and their part that is right, labels %d and %d: %d wrong", label[0], label[1],
               wrong);
@@ -363,11 +275,10 @@ static void test_scores(const char* path) {
 
 typedef struct {
     Json json;
-    int64_t tokens;
-    double* sums[2][2]; // [gpt2, llama][choices, stream]
-    double error[2][2]; // of PyTorch in float32
-    int64_t right[2][2];
-    int64_t rows[2];
+    double* sums[2];     // [gpt2, llama]
+    double error[2];     // of PyTorch in float32
+    int64_t right[2][2]; // by sum, by mean
+    int64_t rows;
 } Reference;
 
 static const char* const model_names[2] = {"gpt2", "llama"};
@@ -384,35 +295,32 @@ static void reference_open(Reference* r) {
     Error error;
     memset(r, 0, sizeof *r);
     if (!json_open(&r->json, REFERENCE "evaluation.json", &error)) die("%s", error.text);
-    r->tokens = need(r, r->json.nodes, "tokens", JSON_INTEGER)->value.integer;
     const JsonNode* models = need(r, r->json.nodes, "models", JSON_OBJECT);
     for (int m = 0; m < 2; m++) {
         const JsonNode* model = need(r, models, model_names[m], JSON_OBJECT);
-        for (int what = 0; what < 2; what++) {
-            const JsonNode* list = need(r, model, what ? "stream" : "choices", JSON_ARRAY);
-            r->rows[what] = list->count;
-            r->sums[m][what] = (double*)checked_calloc(list->count, sizeof(double), "test");
-            int n = 0;
-            for (const JsonNode* x = json_first(list); x; x = json_next(x)) r->sums[m][what][n++] = json_number(x);
-            const JsonNode *own = json_first(need(r, model, "float32", JSON_ARRAY)),
-                           *right = json_first(need(r, model, "right", JSON_ARRAY));
-            r->error[m][what] = json_number(what ? json_next(own) : own);
-            r->right[m][what] = (what ? json_next(right) : right)->value.integer;
-        }
+        const JsonNode* list = need(r, model, "choices", JSON_ARRAY);
+        r->rows = list->count;
+        r->sums[m] = (double*)checked_calloc(list->count, sizeof(double), "test");
+        int n = 0;
+        for (const JsonNode* x = json_first(list); x; x = json_next(x)) r->sums[m][n++] = json_number(x);
+        r->error[m] = json_number(need(r, model, "float32", JSON_REAL));
+        const JsonNode* right = json_first(need(r, model, "right", JSON_ARRAY));
+        r->right[m][0] = right->value.integer;
+        r->right[m][1] = json_next(right)->value.integer;
     }
 }
 
 static void reference_close(Reference* r) {
-    for (int m = 0; m < 2; m++) free(r->sums[m][0]), free(r->sums[m][1]);
+    for (int m = 0; m < 2; m++) free(r->sums[m]);
     json_free(&r->json);
 }
 
-// A trainer of this mesh with the reference's weights and both evaluations.
+// A trainer of this mesh with the reference's weights and the evaluation.
 static void open_mesh(Trainer* t, const Comm* world, int model, const char* mesh, const char* init) {
     char line[1024];
     snprintf(line, sizeof line, "%s %s %s", model_lines[model], mesh, init);
     trainer_open(t, world, line, NULL, false);
-    t->settings.evaluate = CHOICES ",build/test_evaluate.bin";
+    t->settings.evaluate = CHOICES;
     open_evaluations(t);
     check_forward_schedules(t);
 }
@@ -468,31 +376,26 @@ static bool is_caat_line(const char* line) { return strstr(line, "--caat-fractio
 // What a pass found, the worst of all ranks; rank 0 tells.
 static void test_pass(Comm* world, const Evaluation* mine, const Evaluation* single, const Reference* r, int model,
                       const char* line, bool exact) {
-    const int what = !is_choice(mine);
     const size_t bytes = (size_t)mine->rows * sizeof(double);
     const bool caat = is_caat_line(line);
-    const double bound = 10 * fmax(fmax(2e-7, r->error[model][what]), u > 0x1p-24 ? 1.6 * u : 0);
-    const double* expected = caat ? single->sums : r->sums[model][what];
-    if (mine->rows != r->rows[what]) die("%lld rows", (long long)mine->rows);
+    const double bound = 10 * fmax(fmax(2e-7, r->error[model]), u > 0x1p-24 ? 1.6 * u : 0);
+    const double* expected = caat ? single->sums : r->sums[model];
+    if (mine->rows != r->rows) die("%lld rows", (long long)mine->rows);
     double worst[2] = {worst_error(mine->sums, expected, mine->rows),
                        (double)(memcmp(mine->sums, single->sums, bytes) != 0)};
     comm_all_reduce(world, worst, 2, COMM_DOUBLE, COMM_MAX);
     if (world->rank > 0) return;
     char text[160];
-    snprintf(text, sizeof text, "%s %s, %s", model_names[model], line, what ? "stream" : "choices");
+    snprintf(text, sizeof text, "%s %s", model_names[model], line);
     check_error(text, worst[0], bound);
     // The global parameters of asynchronous replicas are rounded by the step's random numbers, also before the first.
     const bool rounded_anew = HAS_MASTER_WEIGHTS && strstr(line, "--dp-mode");
     if (exact && DEVICE_IS_HOST && !rounded_anew) check(worst[1] == 0, "  the bits of one rank");
-    const Scores s = evaluation_scores(mine);
     const int64_t* right = r->right[model];
-    if (what == 0 && !caat && DEVICE_IS_HOST)
-        check(llround(s.acc * 43) == right[0] && llround(s.acc_norm * 43) == right[1] && s.n == 43,
+    if (!caat && DEVICE_IS_HOST)
+        check(llround(evaluation_score(mine, false) * 43) == right[0] &&
+                  llround(evaluation_score(mine, true) * 43) == right[1] && mine->examples == 43,
               "  %lld and %lld of 43 are right", (long long)right[0], (long long)right[1]);
-    double sum = 0;
-    for (int64_t i = 0; i < mine->rows; i++) sum += expected[i];
-    // e^(loss (1 + error)) is off by loss error.
-    if (what == 1) check_error("  perplexity", fabs(s.perplexity / exp(sum / 1594) - 1), sum / 1594 * bound);
 }
 
 static void test_mesh(const Comm* world, const Comm* alone, const Reference* r, int model, const char* line,
@@ -505,45 +408,8 @@ static void test_mesh(const Comm* world, const Comm* alone, const Reference* r, 
     evaluate_common(&one);
     open_mesh(&t, world, model, line, init);
     evaluate_common(&t);
-    for (int i = 0; i < 2; i++)
-        test_pass(&t.world, &t.evaluations.item[i], &one.evaluations.item[i], r, model, line, exact);
+    test_pass(&t.world, &t.evaluations.item[0], &one.evaluations.item[0], r, model, line, exact);
     close_mesh(&t), close_mesh(&one);
-}
-
-// After some steps, where sites have gone their own ways: validation of all of these tokens, whose rows are the same.
-static void test_validation(const Comm* world, const char* line) {
-    Trainer t;
-    char all[512];
-    snprintf(all, sizeof all, "%s --val %s", line, tokens_path);
-    open_mesh(&t, world, 0, all, "");
-    for (int i = 0; i < 3; i++) train_step(&t);
-    load_global_weights(&t);
-    const double loss = validate(&t);
-    restore_local_weights(&t);
-    evaluate_common(&t);
-    double sum = 0; // the last row is not one of validation's
-    const Evaluation* e = &t.evaluations.item[1];
-    for (int64_t i = 0; i < t.val.count; i++) sum += e->sums[i];
-    double error = fabs(sum / (double)(8 * t.val.count) / loss - 1);
-    error = t.val.count == e->rows - 1 && !isnan(error) ? error : INFINITY;
-    comm_all_reduce(&t.world, &error, 1, COMM_DOUBLE, COMM_MAX);
-    if (t.world.rank == 0) {
-        snprintf(all, sizeof all, "%s, validation of the same rows", line);
-        check_error(all, error, 1e-12);
-    }
-    tokens_close(&t.val_files);
-    close_mesh(&t);
-}
-
-// Weights of 0: all tokens are equally likely. log V is a float32 in every token.
-static void test_uniform(const Comm* world) {
-    Trainer t;
-    open_mesh(&t, world, 0, "", "");
-    device_zero(t.stage.params, (size_t)t.stage.layout.elements * sizeof(floatX));
-    evaluate_common(&t);
-    const Scores s = evaluation_scores(&t.evaluations.item[1]);
-    check_error("a model without an opinion: perplexity / V", fabs(s.perplexity / 61 - 1), 61 * 0x1p-24);
-    close_mesh(&t);
 }
 
 int main(int argc, char** argv) {
@@ -558,31 +424,21 @@ int main(int argc, char** argv) {
     Reference reference;
     reference_open(&reference);
     if (world.size == 1 && (!only || strcmp(only, "pure") == 0)) {
-        char path[300], other[300];
-        make_temporary(path, sizeof path, "test_evaluate"), make_temporary(other, sizeof other, "test_evaluate");
+        char path[300];
+        make_temporary(path, sizeof path, "test_evaluate");
         test_choice_rows(path);
         test_damage(path);
         test_fit(path);
-        test_stream_rows(path, other);
-        test_bytes(path);
         test_scores(path);
-        unlink(path), unlink(other);
+        unlink(path);
     }
-    MappedFile file;
-    Error error;
-    if (!file_map(&file, REFERENCE "replicas.tokens", &error)) die("%s", error.text);
-    if (world.rank == 0) write_bytes(tokens_path, file.data, 2 * (size_t)reference.tokens);
-    file_unmap(&file);
-    comm_barrier(&world);
     Comm alone = comm_split(&world, world.rank, 0, "alone");
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
         if (meshes[i].ranks != world.size || (only && strcmp(meshes[i].line, only) != 0)) continue;
         if (few && i % 3 != 0) continue;
         for (int model = 0; model < (few ? 1 : 2); model++)
             test_mesh(&world, &alone, &reference, model, meshes[i].line, meshes[i].exact);
-        if (!is_caat_line(meshes[i].line)) test_validation(&world, meshes[i].line);
     }
-    if (world.size == 1) test_uniform(&world);
     comm_free(&alone);
     reference_close(&reference);
     const int status = world.rank == 0 ? test_end() : 0;

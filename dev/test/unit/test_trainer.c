@@ -115,9 +115,9 @@ static void test_same_bits(const ModelConfig* m) {
 }
 
 static void save_here(Trainer* t, const char* folder) {
-    const Saver saver = {&t->stage, folder, 0, 0, &t->hub_files, false, NULL, -1};
+    const Saver saver = {&t->stage, folder, 0, 0, &t->hub_files, NULL};
     t->saver = saver;
-    save_checkpoint(t, false);
+    save_checkpoint(t);
     check(!t->unsaved, "the checkpoint was saved");
 }
 

@@ -60,9 +60,9 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
 
 // A checkpoint of the run as it is now.
 static void trainer_save(Trainer* t, const char* out) {
-    const Saver saver = {&t->stage, out, t->world.rank, 0, &t->hub_files, false, NULL, -1};
+    const Saver saver = {&t->stage, out, t->world.rank, 0, &t->hub_files, NULL};
     t->saver = saver;
-    save_checkpoint(t, false);
+    save_checkpoint(t);
     if (t->unsaved) die("%s: the checkpoint was not saved", out);
 }
 
