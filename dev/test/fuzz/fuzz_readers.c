@@ -362,7 +362,7 @@ static void add_configs(void) {
     llama.rope_scaling.high = 4;
     llama.rope_scaling.original = 8192;
     char text[CONFIG_TEXT];
-    config_write(text, &small, "float32", ",\n  \"sync_ranks\": 2,\n  \"sync\": 0.5,\n  \"sync_scale\": \"init\"");
+    config_write(text, &small, "float32", ",\n  \"caat\": \"--caat-fraction 0.5 --caat-ranks 2 --caat-scale init\"");
     add_text("config", text);
     config_write(text, &llama, "bfloat16", "");
     add_text("config", text);
