@@ -348,7 +348,7 @@ refuses 2 "--layers" --layer 3
 refuses 2 "--tensor-cores" --tensor-cores 3
 refuses 2 "--steps" --steps -1
 # shellcheck disable=SC2035
-refuses 2 "--data" --data text.txt wrong.txt --steps 3
+refuses 2 "wrong.txt, quotes" --data text.txt wrong.txt --steps 3
 check "a model of terabytes is not listed in megabytes" \
     "$train --model gpt3-1008B --data text.txt --dry-run >out 2>err && grep -q '^memory .* TB' out &&
     ! grep -q '[0-9]\{7\}[.][0-9]* MB' out && $train --model gpt3-1008B --data text.txt --tp 2 --dry-run |
