@@ -76,10 +76,10 @@ FAULTS = [
     ("use: not at the end", USE, TRAINER, "t->evaluated = now && ",
      "t->evaluated = is_due(t->step, o->eval_every) && "),
     ("use: alone it trains", USE, SETTINGS, 'o->generate || option_given(table, n, "evaluate")', "o->generate"),
-    ("use: the log has acc twice", USE, TELL, "e->examples, evaluation_score(e, false),\n                evaluation_score(e, true))",
-     "e->examples, evaluation_score(e, false),\n                evaluation_score(e, false))"),
-    ("use: the table has acc twice", USE, TELL, "e->examples, evaluation_score(e, false),\n                   evaluation_score(e, true))",
-     "e->examples, evaluation_score(e, false),\n                   evaluation_score(e, false))"),
+    ("use: the log has acc twice", USE, TELL, "\n                evaluation_score(e, true))",
+     "\n                evaluation_score(e, false))"),
+    ("use: the table has acc twice", USE, TELL, "\n                   evaluation_score(e, true))",
+     "\n                   evaluation_score(e, false))"),
 ]
 
 
