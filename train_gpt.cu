@@ -404,7 +404,7 @@ static void warm_up(Trainer* t) {
         const Pass backward = {stage, acts, &stage->gradients[c][0], BOTH_GRADS, false};
         chunk_backward(&backward);
     }
-    if (stage->trains) device_zero(stage->memory_grads.base, stage->memory_grads.size);
+    if (stage->trains) device_zero(stage->memory[ARENA_GRADIENTS].base, stage->memory[ARENA_GRADIENTS].size);
     comm_synchronize(&t->world);
 }
 

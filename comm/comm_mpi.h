@@ -118,15 +118,12 @@ static inline bool comm_all_come(void) {
 // If several threads end the process one of them does, and the others wait here for good.
 static pthread_mutex_t comm_ending = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
-static bool comm_mpi_has_begun;
-
 // stop: the new process.stop.
 static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
     int provided = 0; // multiple: group threads call MPI too (comm_progress_thread.h); funneled: only the main thread
     comm_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), world, "MPI_Init");
-    world->job = comm_job_new();
+    world->job = comm_job = (CommJob*)checked_calloc(1, sizeof(CommJob), "the job");
     world->job->threads = provided >= MPI_THREAD_MULTIPLE;
-    comm_mpi_has_begun = true;
     process.stop = stop;
     comm_mpi_check(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), world, "begin");
     comm_mpi_check(MPI_Comm_rank(MPI_COMM_WORLD, &world->rank), world, "begin");
@@ -147,8 +144,7 @@ static inline void comm_mpi_adopt(Comm* c, MPI_Comm mpi) {
 }
 
 static inline void comm_mpi_end(Comm* world) {
-    if (!comm_mpi_has_begun) return;
-    comm_mpi_has_begun = false;
+    if (!world->job) return;
     MPI_Op_free(&world->job->add_bf16);
     MPI_Finalize();
     world->mpi = MPI_COMM_NULL;

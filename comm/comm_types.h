@@ -178,8 +178,3 @@ static inline int comm_launched_size(void) {
     }
     return getenv("RANK") && getenv("WORLD_SIZE") ? atoi(getenv("WORLD_SIZE")) : 1; // torchrun
 }
-
-static inline CommJob* comm_job_new(void) {
-    comm_job = (CommJob*)checked_calloc(1, sizeof(CommJob), "the job");
-    return comm_job;
-}

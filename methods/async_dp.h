@@ -74,7 +74,7 @@ static inline void async_dp_list_values(Stage* stage) {
 // Runs twice, after stage_plan and after stage_allocate, as everything that takes from an arena.
 static inline void async_dp_allocate(Stage* stage) {
     AsyncDp* async = stage->async;
-    Arena* arena = &stage->memory_optimizer;
+    Arena* arena = &stage->memory[ARENA_OPTIMIZER];
     const int64_t n = stage->layout.elements;
     async->local_params = stage->type.masters ? stage->master : (float*)stage->params;
     async->global_params = arena_floats(arena, n);

@@ -46,7 +46,7 @@ static inline void activations_half(Activations* half, const Stage* stage, const
     for (int l = 0; l <= acts->chunk->layers; l++) x[l] = acts->x[l] + row * C;
     for (int l = 0; l < acts->chunk->layers; l++) rows_from(&layers[l], &acts->layers[l], layer_buffers(stage), row);
     if (!acts->head) return;
-    half->head = &stage->half_head[i];
+    half->head = &stage->head[stage->head_slots + i];
     rows_from(half->head, acts->head, head_buffers(stage), row);
     half->head->losses = acts->head->losses + token; // of both halves one after the other
 }
@@ -68,10 +68,10 @@ static inline void pass_parts(Pass part[HALVES], const Pass* pass) {
     if (pass->acts->parts == 1) return;
     for (int i = 0; i < HALVES; i++) {
         part[i] = *pass;
-        part[i].acts = &stage->half[i];
+        part[i].acts = &stage->activations[stage->slots + i];
         activations_half(part[i].acts, stage, pass->acts, i);
         if (!pass->g) continue;
-        part[i].g = &stage->half_gradients[i];
+        part[i].g = &stage->gradients[stage->layout.mesh.v][i];
         gradients_half(part[i].g, stage, pass->g, pass->acts, i);
     }
 }

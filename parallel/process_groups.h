@@ -98,9 +98,3 @@ static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_
         n *= c->size;
     }
 }
-
-// A request that is already complete.
-static inline CommRequest no_request(void) {
-    CommRequest none = {};
-    return none;
-}

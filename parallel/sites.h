@@ -59,7 +59,7 @@ static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups
         GradBucket* bucket = &grads->bucket[b];
         if (layout->bucket[b].chunk != chunk || !is_between_sites(bucket, g)) continue;
         comm_wait(&bucket->request);
-        bucket->request = no_request();
+        memset(&bucket->request, 0, sizeof bucket->request);
         if (bucket->sum != bucket->gradient)
             comm_all_gather(&g->data, bucket->gradient, bucket->sum, bucket_site_shard_size(layout, b), COMM_FLOAT);
     }

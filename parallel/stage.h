@@ -143,6 +143,9 @@ typedef struct {
 
 enum { METHOD_VALUES = 4, HALVES = 2 };
 
+enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
+static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
+
 typedef struct {
     ModelConfig model;
     Layout layout;
@@ -151,7 +154,7 @@ typedef struct {
     int B, T;
     bool trains;           // its schedule has backward passes
     int slots, head_slots; // in-flight micro-batches; those with a head: micro-batch k is in slot k mod head_slots
-    int* pending;          // (v): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
+    int* pending;          // (v + 1): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
     bool split_backward;   // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;        // layout.elements
     GradientBuckets grads;
@@ -161,17 +164,14 @@ typedef struct {
     float* checkpoint_weights; // (layout.elements): weights for checkpoints; NULL: the updated ones
     MethodValues kept[METHOD_VALUES];
     int kept_values;
-    float* grad_embedding;         // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
-    float* rope;                   // (T, HS): cosines and sines
-    double* sums;                  // (layout.tensors + 1): squares of each tensor's gradient; the loss
-    uint64_t* checksums;           // (layout.n): of the slices, while copies are compared
-    Activations* activations;      // (slots)
-    Activations* half;             // (HALVES): views of the micro-batch that is being computed, ...
-    HeadActivations* half_head;    // (HALVES) ...
-    Gradients* half_gradients;     // ... (HALVES)
-    HeadActivations* head;         // (heads)
-    LayerActivations recomputed;   // the activations that blocks recompute
-    Gradients** gradients;         // (v, pending); one shared buffer unless split_backward
+    float* grad_embedding;       // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
+    float* rope;                 // (T, HS): cosines and sines
+    double* sums;                // (layout.tensors + 1): squares of each tensor's gradient; the loss
+    uint64_t* checksums;         // (layout.n): of the slices, while copies are compared
+    Activations* activations;    // (slots + HALVES): the last are views of the micro-batch that is being computed, ...
+    HeadActivations* head;       // ... (head_slots + HALVES); so are gradients[v]
+    LayerActivations recomputed; // the activations that blocks recompute
+    Gradients** gradients;       // (v + 1, pending); one shared buffer unless split_backward
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
     floatX *partial,
         *gathered; // (N, C) each, only with sequence parallelism: the input of reduce_from_tensor_region, the
@@ -180,7 +180,7 @@ typedef struct {
     floatX* cache; // (layers, streams, T, 2 NKV HS): keys and values in generation
     PipelineBuffers* boundary; // (v)
     CommRequest* send_forward; // (slots)
-    Arena memory_params, memory_grads, memory_optimizer, memory_activations, memory_scratch;
+    Arena memory[ARENAS];
 } Stage;
 
 // A pass of one micro-batch, or of one half of it, through one chunk, forward or backward.
@@ -445,23 +445,23 @@ static inline void take_parameters(Stage* stage) {
     const Layout* layout = &stage->layout;
     const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
     GradientBuckets* grads = &stage->grads;
-    stage->params = take_values(stage, &stage->memory_params, n);
-    if (stage->type.masters) stage->master = arena_floats(&stage->memory_optimizer, share);
+    stage->params = take_values(stage, &stage->memory[ARENA_PARAMETERS], n);
+    if (stage->type.masters) stage->master = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
     if (!stage->trains) return;
-    grad_buckets_take(grads, layout, &stage->memory_grads);
+    grad_buckets_take(grads, layout, &stage->memory[ARENA_GRADIENTS]);
     if (grads->scope == SCOPE_WORLD && layout->mesh.sites > 1)
-        site_buckets_take(grads->bucket, grads->all, layout, &stage->memory_grads);
+        site_buckets_take(grads->bucket, grads->all, layout, &stage->memory[ARENA_GRADIENTS]);
     if (has_split_embedding_grad(stage))
         stage->grad_embedding =
-            arena_floats(&stage->memory_grads, (int64_t)layout_embedding_rows(layout) * stage->model.C);
-    stage->moment1 = arena_floats(&stage->memory_optimizer, share);
-    if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory_optimizer, share);
+            arena_floats(&stage->memory[ARENA_GRADIENTS], (int64_t)layout_embedding_rows(layout) * stage->model.C);
+    stage->moment1 = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
+    if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
 }
 
 // Runs twice: while the arenas have no memory it only adds up the sizes.
 static inline void stage_take_memory(Stage* stage) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
-    Arena *scratch = &stage->memory_scratch, *activations = &stage->memory_activations;
+    Arena *scratch = &stage->memory[ARENA_SCRATCH], *activations = &stage->memory[ARENA_ACTIVATIONS];
     take_parameters(stage);
     if (!stage->trains || stage->layout.mesh.recompute != RECOMPUTE_NONE)
         take_layer(&stage->recomputed, stage, NULL, scratch);
@@ -489,25 +489,18 @@ static inline void stage_take_memory(Stage* stage) {
 
 // Allocates the pointer arrays: everything of the stage that is not in an arena.
 static inline void stage_take_lists(Stage* stage) {
-    const size_t layers = (size_t)max_layers(stage), v = (size_t)stage->layout.mesh.v, slots = (size_t)stage->slots;
-    stage->activations = (Activations*)checked_calloc(slots, sizeof(Activations), "the slots");
+    const size_t layers = (size_t)max_layers(stage), v = (size_t)stage->layout.mesh.v, slots = (size_t)stage->slots,
+                 heads = (size_t)stage->head_slots;
+    stage->activations = (Activations*)checked_calloc(slots + HALVES, sizeof(Activations), "the slots");
+    stage->head = (HeadActivations*)checked_calloc(heads + HALVES, sizeof(HeadActivations), "the slots");
     stage->send_forward = (CommRequest*)checked_calloc(slots, sizeof(CommRequest), "the slots");
-    stage->head = (HeadActivations*)checked_calloc((size_t)stage->head_slots, sizeof(HeadActivations), "the slots");
-    for (int i = 0; i < stage->slots; i++) {
+    for (size_t i = 0; i < slots + HALVES; i++) {
         stage->activations[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the slots");
         stage->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
     }
-    stage->half = (Activations*)checked_calloc(HALVES, sizeof(Activations), "the halves");
-    stage->half_head = (HeadActivations*)checked_calloc(HALVES, sizeof(HeadActivations), "the halves");
-    stage->half_gradients = (Gradients*)checked_calloc(HALVES, sizeof(Gradients), "the halves");
-    for (int i = 0; i < HALVES; i++) {
-        stage->half[i].x = (floatX**)checked_calloc(layers + 1, sizeof(floatX*), "the halves");
-        stage->half[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the halves");
-        stage->half_gradients[i].layers = (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the halves");
-    }
     stage->boundary = (PipelineBuffers*)checked_calloc(v, sizeof(PipelineBuffers), "the chunks");
-    stage->gradients = (Gradients**)checked_calloc(v, sizeof(Gradients*), "the chunks");
-    for (size_t c = 0; c < v; c++) {
+    stage->gradients = (Gradients**)checked_calloc(v + 1, sizeof(Gradients*), "the chunks");
+    for (size_t c = 0; c <= v; c++) {
         stage->gradients[c] = (Gradients*)checked_calloc((size_t)stage->pending[c], sizeof(Gradients), "the chunks");
         for (int i = 0; i < stage->pending[c]; i++)
             stage->gradients[c][i].layers =
@@ -516,15 +509,6 @@ static inline void stage_take_lists(Stage* stage) {
     stage->grads.bucket =
         (GradBucket*)checked_calloc((size_t)grad_buckets(&stage->layout), sizeof(GradBucket), "the buckets");
     for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.in_flight[i] = -1;
-}
-
-enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
-static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
-
-static inline void stage_arenas(Stage* stage, Arena* arenas[ARENAS]) {
-    Arena* all[ARENAS] = {&stage->memory_params, &stage->memory_grads, &stage->memory_optimizer,
-                          &stage->memory_activations, &stage->memory_scratch};
-    memcpy(arenas, all, sizeof all);
 }
 
 // Plans the stage of one rank, which executes a schedule and sums its gradients over the replicas of `scope`: after
@@ -546,29 +530,24 @@ static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int
     if (!layout_build(&stage->layout, m, mesh, T, error)) return false;
     if (stage->layout.last_stage)
         stage->head_slots = stage->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
-    stage->pending = (int*)checked_malloc((size_t)mesh.v * sizeof(int), "the chunks");
+    stage->pending = (int*)checked_malloc(((size_t)mesh.v + 1) * sizeof(int), "the chunks");
     for (int c = 0; c < mesh.v; c++) stage->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
+    stage->pending[mesh.v] = HALVES;
     stage_take_lists(stage);
-    Arena* arenas[ARENAS];
-    stage_arenas(stage, arenas);
-    for (int i = 0; i < ARENAS; i++) arenas[i]->what = arena_names[i];
+    for (int i = 0; i < ARENAS; i++) stage->memory[i].what = arena_names[i];
     stage_take_memory(stage);
     return true;
 }
 
 // Bytes of all arenas, known before they are allocated.
-static inline double stage_bytes(Stage* stage) {
-    Arena* arenas[ARENAS];
-    stage_arenas(stage, arenas);
+static inline double stage_bytes(const Stage* stage) {
     double total = 0;
-    for (int i = 0; i < ARENAS; i++) total += (double)arenas[i]->used;
+    for (int i = 0; i < ARENAS; i++) total += (double)stage->memory[i].used;
     return total;
 }
 
 static inline void stage_allocate(Stage* stage) {
-    Arena* arenas[ARENAS];
-    stage_arenas(stage, arenas);
-    for (int i = 0; i < ARENAS; i++) arena_allocate(arenas[i]);
+    for (int i = 0; i < ARENAS; i++) arena_allocate(&stage->memory[i]);
     stage_take_memory(stage);
     if (stage->rope)
         rope_table(stage->rope, stage->model.T, model_head_size(&stage->model), stage->model.rope_theta,
@@ -576,22 +555,12 @@ static inline void stage_allocate(Stage* stage) {
 }
 
 static inline void stage_free(Stage* stage) {
-    Arena* arenas[ARENAS];
-    stage_arenas(stage, arenas);
-    for (int i = 0; i < ARENAS; i++) arena_free(arenas[i]);
-    for (int i = 0; i < stage->slots; i++) {
+    for (int i = 0; i < ARENAS; i++) arena_free(&stage->memory[i]);
+    for (int i = 0; i < stage->slots + HALVES; i++) {
         free(stage->activations[i].x);
         free(stage->activations[i].layers);
     }
-    for (int i = 0; i < HALVES; i++) {
-        free(stage->half[i].x);
-        free(stage->half[i].layers);
-        free(stage->half_gradients[i].layers);
-    }
-    free(stage->half);
-    free(stage->half_head);
-    free(stage->half_gradients);
-    for (int c = 0; c < stage->layout.mesh.v; c++) {
+    for (int c = 0; c <= stage->layout.mesh.v; c++) {
         for (int i = 0; i < stage->pending[c]; i++) free(stage->gradients[c][i].layers);
         free(stage->gradients[c]);
     }

@@ -36,9 +36,7 @@ typedef struct {
 // The memory of a planned stage.
 static inline StageMemory memory_of_stage(Stage* s) {
     StageMemory memory;
-    Arena* arenas[ARENAS];
-    stage_arenas(s, arenas);
-    for (int i = 0; i < ARENAS; i++) memory.arena[i] = (double)arenas[i]->used;
+    for (int i = 0; i < ARENAS; i++) memory.arena[i] = (double)s->memory[i].used;
     memory.bytes = stage_bytes(s);
     memory.unused = (double)(kv_cache_elements(s) * s->type.bytes);
     memory.pipeline = s->layout.mesh.pipeline;

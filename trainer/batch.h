@@ -71,10 +71,8 @@ static inline double loaded_bytes(const Trainer* t, const Layout* layout) {
     const bool evaluates = t->settings.evaluate && layout->last_stage;
     return (loads ? (double)batch_bytes(&batch) : 0) + (evaluates ? (double)evaluation_bytes(t) : 0);
 }
-static inline double arena_bytes(const Trainer* t, Stage* stage, int arena) {
-    Arena* arenas[ARENAS];
-    stage_arenas(stage, arenas);
-    return (double)arenas[arena]->used + (arena == ARENA_SCRATCH ? loaded_bytes(t, &stage->layout) : 0);
+static inline double arena_bytes(const Trainer* t, const Stage* stage, int arena) {
+    return (double)stage->memory[arena].used + (arena == ARENA_SCRATCH ? loaded_bytes(t, &stage->layout) : 0);
 }
 static inline double rank_bytes(const Trainer* t, Stage* stage) {
     return stage_bytes(stage) + loaded_bytes(t, &stage->layout);

@@ -129,7 +129,7 @@ FAULTS = [
      "mesh_rank(mesh) / sharing", "mesh_rank(mesh) % (t / sharing)"),
     # Data group
     ("data gradients are not summed", DATA, "parallel/data.h",
-     "comm_all_reduce_start(&g->data, bucket->sum, n, COMM_FLOAT, COMM_SUM);", "no_request();"),
+     "comm_all_reduce_start(&g->data, bucket->sum, n, COMM_FLOAT, COMM_SUM);", "bucket->request;"),
     ("data gradients are summed over the tensor group", TENSOR_DATA, "parallel/data.h",
      "comm_all_reduce_start(&g->data, bucket->sum", "comm_all_reduce_start(&g->tensor, bucket->sum"),
     ("data group: of all ranks of a stage, of all its tensor parts", TENSOR_DATA, "parallel/process_groups.h",

@@ -64,7 +64,7 @@ FAULTS = [
      "for (int i = 0; i < parts; i++) branch(&part[i], layer, computed);",
      "for (int i = 0; i < parts; i++) branch(&part[computed == WGRAD ? parts - 1 - i : i], layer, computed);"),
     ("the embedding has the gradient of the first half", ZERO2, VOCAB, ": pass->g->dx;",
-     ": pass->acts->parts > 1 ? pass->stage->half_gradients[0].dx : pass->g->dx;"),
+     ": pass->acts->parts > 1 ? pass->stage->gradients[pass->stage->layout.mesh.v][0].dx : pass->g->dx;"),
     ("recomputation: only the first half's mlp", FULL, MODEL,
      "        each_part(part, layer, mlp_branch_forward);", "        mlp_branch_forward(part, layer);"),
     ("sums in a ring, whose order depends on the place in the vector", FOUR,
