@@ -234,10 +234,10 @@ static void branch_steps(const Pass* part, int layer, Branch* branch, int steps)
     for (int i = 0; i < parts; i++) branch(&part[i], layer, computed);
 }
 
-// WGRAD comes after the step that starts a sum over the tensor ranks, to hide it: the branch's step or, in a CAAT-Net,
-// which sums the gradient of the residual stream, the norm's.
+// WGRAD comes after the step that starts a sum over the tensor ranks, to hide it: the branch's step or, where it is the
+// gradient of the residual stream that is summed (sums_residual_grad), the norm's.
 static void branch_backward(const Pass* part, int layer, Branch* branch) {
-    const int before = is_caat(part->stage) ? DGRAD : DGRAD_BRANCH;
+    const int before = sums_residual_grad(part->stage) ? DGRAD : DGRAD_BRANCH;
     branch_steps(part, layer, branch, before);
     branch_steps(part, layer, branch, WGRAD);
     branch_steps(part, layer, branch, DGRAD & ~before);
