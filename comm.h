@@ -352,9 +352,7 @@ static inline void comm_open_lanes(Comm* c, bool folded) { comm_nccl_open_lanes(
 // checked. Of a job either every rank is in such a group or none: comm_plans_meet relies on it.
 static inline void comm_use_plan(Comm* c, const Plan* plan) {
     if (c->size == 1) return;
-    comm_thread_check_idle(c, "a plan");
     comm_plan_adopt(c, plan);
-    comm_plan_nccl_check(c, plan->kind);
 }
 
 // All members call it, with nothing in flight.

@@ -1,6 +1,7 @@
 /*
 comm_planned_nccl.h: executes collective plans on device memory (comm_planned.h), step after step on the group's stream:
-the messages of a step in one NCCL group, then a kernel for each sum. The host only enqueues.
+the messages of a step in one NCCL group, then a kernel for each sum. The host only enqueues. In no plan does a rank
+send a chunk and store another value in its place in one step (test_collective.c).
 */
 #pragma once
 
@@ -106,18 +107,5 @@ static inline void comm_plan_nccl_start(CommRequest* r) {
     if (scatters) comm_copy_on(g, r->out, vector + mine, part);
     if (block) cuda_check(cudaFreeAsync(block, g->stream), "cudaFreeAsync");
     r->done = nccl_end(g);
-}
-
-// Here the messages of a step are in flight together, so no chunk may be both sent and received in a step.
-static inline void comm_plan_nccl_check(const Comm* c, PlanKind kind) {
-    if (!c->nccl) return;
-    const CommPlan* p = &c->plans->of[kind];
-    for (int i = 0; i < p->rows; i++) {
-        for (int k = 0; p->row[i].send && k < p->row[i].nexts; k++) {
-            const CommRow* next = &p->row[p->after[p->row[i].first + k]];
-            if (next->step == p->row[i].step && !next->add)
-                die("internal error: plan %s sends and receives a chunk in step %d", p->shape.name, next->step);
-        }
-    }
 }
 #endif

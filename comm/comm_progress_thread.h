@@ -67,7 +67,6 @@ typedef struct CommThread {
     Comm comm;               // the group as the thread sees it, ...
     CommJob job;             // ... and the job
     bool urgent;             // comm_open_thread
-    int owed;                // operations started and not waited for; of the rank's thread
     pthread_t thread;
     pthread_mutex_t lock; // of the fields below, and of `over`
     pthread_cond_t work, ended;
@@ -203,7 +202,6 @@ static inline void comm_thread_start(CommRequest* r) {
     task->request.blocking = false;
     r->task = task;
     if (t->comm.plans != r->comm->plans) t->comm.plans = r->comm->plans; // both change while nothing is in flight
-    t->owed++;
     pthread_mutex_lock(&t->lock);
     if (t->first)
         t->last->next = task;
@@ -239,16 +237,9 @@ static inline void comm_thread_wait(CommRequest* r) {
     r->finished = r->task->request.finished;
     free(r->task);
     r->task = NULL;
-    t->owed--;
 }
 
 // ---- Begin and end ----------------------------------------------------------------------------------------------
-
-// Ends the run if a group with a thread has operations in flight, as `what` must not be done then.
-static inline void comm_thread_check_idle(const Comm* c, const char* what) {
-    if (c->thread && c->thread->owed > 0)
-        die("internal error: %s of group \"%s\", with %d operations in flight", what, c->name, c->thread->owed);
-}
 
 static inline void comm_thread_new(Comm* c, bool urgent) {
     CommThread* t = (CommThread*)checked_calloc(1, sizeof *t, "a thread");
@@ -296,7 +287,6 @@ static inline void comm_thread_join(CommThread* t) {
 static inline void comm_free_thread(Comm* c) {
     CommThread* t = c->thread;
     if (!t) return;
-    comm_thread_check_idle(c, "the end");
     pthread_mutex_lock(&comm_ending);
     for (CommThread** place = &c->job->thread; *place; place = &(*place)->next) {
         if (*place != t) continue;

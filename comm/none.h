@@ -17,14 +17,12 @@ groups' nccl stays NULL: device memory goes through the host.
 #define comm_free_plans(c) ((void)(c))
 #define comm_open_thread(c, urgent) ((void)(c))
 #define comm_can_thread(c) ((void)(c), false)
-#define comm_thread_check_idle(c, what) ((void)(c))
 #define comm_free_thread(c) ((void)(c))
 #define comm_free_threads(job) ((void)(job))
 #endif
 
 #ifndef USE_NCCL
 #define nccl_prepare() ((void)0)
-#define comm_plan_nccl_check(c, kind) ((void)(c))
 #define comm_nccl_split(child, parent, color) ((void)(child))
 #define comm_nccl_open_lanes(c, folded) ((void)(c), (void)(folded))
 #define comm_nccl_free(c) ((void)(c))

@@ -202,6 +202,20 @@ static bool links_fit(const Plan* plan, const Network* net) {
     return ok;
 }
 
+// NCCL's messages of a step are in flight together: no rank sends a chunk and stores another value in its place.
+static bool steps_fly(const Plan* plan) {
+    for (int64_t i = 0; i < plan->n; i++) {
+        const Transfer *in = &plan->transfers[i], *end = plan->transfers + plan->n, *out = in;
+        if (in->add) continue;
+        while (out > plan->transfers && out[-1].step == in->step) out--;
+        for (; out < end && out->step == in->step; out++) {
+            const bool apart = out->chunk >= in->chunk + in->chunks || in->chunk >= out->chunk + out->chunks;
+            if (out->from == in->to && !apart) return false;
+        }
+    }
+    return true;
+}
+
 // ---- Every algorithm on every network ---------------------------------------------------------------------------
 
 static void try_plan(const char* algorithm, PlanKind kind, const Network* net, Tally* t) {
@@ -210,7 +224,7 @@ static void try_plan(const char* algorithm, PlanKind kind, const Network* net, T
     const bool multitree = strncmp(algorithm, "multitree", 9) == 0;
     const int parts = kind == PLAN_ALL_REDUCE ? 1 : plan.ranks, chunks = plan.chunks / parts;
     const int lengths[] = {0, chunks + 1, 2 * chunks, 1, chunks - 1, 3 * chunks - 1}; // of a part
-    bool ok = plan_check(&plan, net, &error) && rows_fit(&plan, net) && plan.kind == kind;
+    bool ok = plan_check(&plan, net, &error) && rows_fit(&plan, net) && plan.kind == kind && steps_fly(&plan);
     ok = ok && plan.exclusive == multitree && (!plan.exclusive || links_fit(&plan, net));
     for (int i = 0; i < (effort == BRIEF && plan.n > 1000 ? 3 : 6); i++) {
         const int n = parts * lengths[i];
