@@ -121,13 +121,8 @@ static inline const NcclGroup* nccl_find_error(const NcclGroup* list, ncclResult
 static inline NcclGroup* nccl_adopt(NcclGroup** list, const NcclGroup* made, ncclComm_t comm) {
     if (!comm) return NULL;
     NcclGroup* g = (NcclGroup*)checked_malloc(sizeof *g, "a group");
-    int rank = -1, size = 0;
     *g = *made;
     g->comm = comm;
-    nccl_check(ncclCommUserRank(comm, &rank), g, "begin");
-    nccl_check(ncclCommCount(comm, &size), g, "begin");
-    if (rank != g->rank || size != g->size)
-        die("internal error: group \"%s\": rank %d of %d is %d of %d to NCCL", g->name, g->rank, g->size, rank, size);
     cuda_check(cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking), "a stream for messages");
     cuda_check(cudaEventCreateWithFlags(&g->ready, cudaEventDisableTiming), "an event for messages");
     g->next = *list;

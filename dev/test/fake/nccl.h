@@ -596,9 +596,6 @@ inline ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id
     return fake_nccl::join(comm, id.internal, size, rank);
 }
 
-inline ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) { return *rank = comm->rank, ncclSuccess; }
-inline ncclResult_t ncclCommCount(const ncclComm_t comm, int* size) { return *size = comm->size, ncclSuccess; }
-
 inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
     using namespace fake_nccl;
     if (!comm->open) return fail(ncclInvalidArgument, "the communicator has been destroyed");
