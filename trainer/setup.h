@@ -112,19 +112,6 @@ static inline FILE* split_stdout(void) {
 
 // ---- Texts ------------------------------------------------------------------------------------------------------
 
-// Warns of the first file whose text is probably not meant.
-static inline void warn_of_texts(const Trainer* t, const TokenFiles* files) {
-    const char* what = NULL;
-    for (int i = 0; i < files->files && !what && files->format == TOKENS_TEXT && is_main(t); i++) {
-        const TokenFile* file = &files->file[i];
-        what = suspicious_text(file->map.data, file->map.size);
-        if (!what) continue;
-        Error warning;
-        (void)fail(&warning, "%s is %s: read as text", file->path, what);
-        fprintf(stderr, "%s: warning: %s\n", process.name, warning.text);
-    }
-}
-
 // Opens the texts to train and to validate on, --data and --val, or the default. All ranks must have the same.
 static inline void open_files(Trainer* t) {
     const Settings* o = &t->settings;
@@ -139,8 +126,6 @@ static inline void open_files(Trainer* t) {
     }
     if (ok && o->val) ok = tokens_open(&t->val_files, o->val, &error);
     check_all_ranks(t, ok, &error);
-    warn_of_texts(t, &t->train_files);
-    warn_of_texts(t, &t->val_files);
     char text[256];
     t->data_checksum = tokens_checksum(&t->train_files);
     snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",
@@ -173,9 +158,16 @@ static inline void init_folder(char* folder, size_t size, const char* init) {
         beside(folder, size, init, ".");
 }
 
-// Finds the vocabulary beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: none.
-static inline bool find_vocabulary(const Settings* o, char* path, size_t size) {
+// Finds the vocabulary that build/tokenize has copied beside the first shard (beside a text it may be anything's), or
+// the one beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: none.
+static inline bool find_vocabulary(const Trainer* t, char* path, size_t size) {
+    const Settings* o = &t->settings;
+    const TokenFiles* files = &t->train_files;
     char folder[4096];
+    if (files->files && files->format != TOKENS_TEXT) {
+        beside(folder, sizeof folder, files->file[0].path, ".");
+        if (tokenizer_in_folder(path, size, folder)) return true;
+    }
     if (o->resume && checkpoint_newest(folder, sizeof folder, o->out) && tokenizer_in_folder(path, size, folder))
         return true;
     if (o->resume && tokenizer_in_folder(path, size, o->out)) return true;
@@ -194,42 +186,21 @@ static inline void encode_texts(Trainer* t) {
     check_all_ranks(t, ok, &error);
 }
 
-// Opens the vocabulary that makes tokens of text, and text of tokens: --tokenizer, the one that build/tokenize has
-// copied beside the first shard (beside a text it may be anything's), or the one beside the initial weights. If there
-// is none, a text is bytes, and tokens stay numbers.
+// Opens the vocabulary that makes tokens of text, and text of tokens: --tokenizer, or the one that is found. If there is
+// none, a text is bytes, and tokens stay numbers.
 static inline void open_tokenizer(Trainer* t) {
-    char path[4096] = "", folder[4096];
+    char path[4096];
     const Settings* o = &t->settings;
-    const TokenFiles* files = &t->train_files;
-    const bool text = format_is_text(files->format);
-    beside(folder, sizeof folder, files->file[0].path, ".");
-    const bool found = (files->format != TOKENS_TEXT && tokenizer_in_folder(path, sizeof path, folder)) ||
-                       find_vocabulary(o, path, sizeof path);
+    const bool data = t->train_files.files > 0, text = data && format_is_text(t->train_files.format);
+    const bool found = !o->tokenizer && find_vocabulary(t, path, sizeof path);
     comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
     if (o->tokenizer || found)
-        load_tokenizer(t, o->tokenizer ? o->tokenizer : path, o->tokenizer || text);
+        load_tokenizer(t, found ? path : o->tokenizer, o->tokenizer || text || o->generate);
     else if (text)
         tokenizer_bytes(&t->tokenizer);
     comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
                     "give all ranks the same --tokenizer");
-    encode_texts(t);
-}
-
-// Opens the vocabulary of a run without training, which needs no data: --tokenizer, the one beside the weights, or the
-// one of --data.
-static inline void open_vocabulary(Trainer* t) {
-    char path[4096];
-    const Settings* o = &t->settings;
-    const bool found = !o->tokenizer && find_vocabulary(o, path, sizeof path);
-    comm_check_same(&t->world, "the vocabulary's place", found ? path : "none", "give all ranks the same files");
-    if (!o->tokenizer && !found && o->data) {
-        open_files(t);
-        open_tokenizer(t);
-        return;
-    }
-    if (o->tokenizer || found) load_tokenizer(t, found ? path : o->tokenizer, o->tokenizer || o->generate);
-    comm_check_same(&t->world, "vocabulary", tokenizer_checksum(&t->tokenizer).text,
-                    "give all ranks the same --tokenizer");
+    if (data) encode_texts(t);
 }
 
 // The vocabulary size of the data, or of bytes where there is none; 0: not known.

@@ -70,12 +70,8 @@ static inline void open_device(Trainer* t) {
 static inline ModelConfig open_data_and_model(Trainer* t) {
     Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
-    if (trains) {
-        open_files(t);
-        open_tokenizer(t);
-    } else {
-        open_vocabulary(t);
-    }
+    if (trains || o->data) open_files(t);
+    open_tokenizer(t);
     const ModelConfig model = resolve_model(t, t->options, t->option_count, vocabulary_size(t));
     settings_rates(o, &model);
     fallback_to_bytes(t, model.V);
