@@ -186,8 +186,8 @@ static inline void encode_texts(Trainer* t) {
     check_all_ranks(t, ok, &error);
 }
 
-// Opens the vocabulary that makes tokens of text, and text of tokens: --tokenizer, or the one that is found. If there is
-// none, a text is bytes, and tokens stay numbers.
+// Opens the vocabulary that makes tokens of text, and text of tokens: --tokenizer, or the one that is found. If there
+// is none, a text is bytes, and tokens stay numbers.
 static inline void open_tokenizer(Trainer* t) {
     char path[4096];
     const Settings* o = &t->settings;

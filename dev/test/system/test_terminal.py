@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """
-test_terminal.py: what a run shows in a terminal. The pictures of its schedule fit, whatever the mesh; the other lines of
-the header are those that a file gets. It says which options have no effect.
+test_terminal.py: what a run shows in a terminal. The pictures of its schedule fit, whatever the mesh; the other lines
+of the header are those that a file gets. It says which options have no effect.
 
     dev/test/system/test_terminal.py
 """
