@@ -241,12 +241,16 @@ static void test_search(void) {
         int weak = 0;
         for (size_t at = offsetof(ModelPlan, tensor); at < offsetof(ModelPlan, days_limit); at += sizeof(Fact))
             weak += fact_in(m, at).mark != ASSUMED;
-        check(weak == 0 && p.sizes >= 5, "  what is simulated is assumed; %d sizes", p.sizes);
+        // Without ZeRO, which several sites do not have, the larger sizes fit no mesh.
+        check(weak == 0 && p.sizes == (sites == 1   ? 6
+                                       : sites == 2 ? 5
+                                                    : 4),
+              "  what is simulated is assumed; %d sizes", p.sizes);
         answer_free(&a);
         free(methods.list);
         measured_free(&machines.measured);
     }
-    check(other == 6, "%d modes besides sync have another step", other);
+    check(other == 4, "%d modes besides sync have another step", other);
     Datacenter d = small_datacenter();
     d.model[0].parameters.value = 5e12;
     p = plan_of(&d);
