@@ -1,8 +1,7 @@
 /*
 dataloader/token_files.h: files of tokens, memory-mapped and laid end to end: one long stream.
 
-    tokens_open         opens files, folders and patterns as one stream; a folder stands for the texts and .bin files in
-                        it and below
+    tokens_open         opens files and patterns as one stream
     tokens_read         reads tokens of the stream, as int32
 
 All files of a stream have the same format (dataloader/token_format.h). An empty file is text without characters: it is
@@ -13,8 +12,6 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 #pragma once
 
 #include "token_format.h"
-#include <dirent.h>
-#include <fnmatch.h>
 #include <glob.h>
 
 // A copy of path with another ending of the same length, "a.bin" for "a.idx"; NULL if path does not end with `ending`.
@@ -195,69 +192,6 @@ static inline int path_list_append_matches(PathList* list, const char* pattern) 
     return status == GLOB_ABORTED && reason == ENOENT ? GLOB_NOMATCH : status;
 }
 
-// Appends all files in a folder ("": the current one) and below it, folder by folder in the order of their names.
-// Hidden files are omitted, as are links to folders, which may lead back here.
-static inline bool path_list_append_below(PathList* list, const char* folder, Error* error) {
-    DIR* open = opendir(*folder ? folder : ".");
-    if (!open) return fail(error, "%s: cannot read the folder: %s", folder, strerror(errno));
-    PathList names = {NULL, 0, 0};
-    for (const struct dirent* entry = readdir(open); entry; entry = readdir(open)) {
-        if (entry->d_name[0] != '.') path_list_append(&names, entry->d_name);
-    }
-    closedir(open);
-    if (names.count) qsort(names.path, (size_t)names.count, sizeof(char*), compare_paths);
-    const char* between = *folder && !name_ends_with(folder, "/") ? "/" : "";
-    bool ok = true;
-    for (int i = 0; i < names.count && ok; i++) {
-        char path[4096];
-        struct stat link, file;
-        if (snprintf(path, sizeof path, "%s%s%s", folder, between, names.path[i]) >= (int)sizeof path) {
-            ok = fail(error, "%.200s...: the name is too long", path);
-        } else if (lstat(path, &link) == 0 && S_ISDIR(link.st_mode)) {
-            ok = path_list_append_below(list, path, error);
-        } else if (stat(path, &file) == 0 && S_ISREG(file.st_mode)) {
-            path_list_append(list, path);
-        }
-    }
-    path_list_free(&names);
-    return ok;
-}
-
-// Whether a path matches a pattern, part by part between slashes. A part "**" stands for any number of folders, at the
-// end also for all files in them.
-static inline bool path_matches(const char* pattern, const char* path) {
-    if (strcmp(pattern, "**") == 0) return true;
-    if (strncmp(pattern, "**/", 3) == 0) {
-        while (strncmp(pattern + 3, "**/", 3) == 0) pattern += 3;
-        for (; path; path = strchr(path, '/') ? strchr(path, '/') + 1 : NULL)
-            if (path_matches(pattern + 3, path)) return true;
-        return false;
-    }
-    const size_t p = (size_t)(strchrnul(pattern, '/') - pattern), q = (size_t)(strchrnul(path, '/') - path);
-    char *wanted = checked_strndup(pattern, p, "a pattern"), *name = checked_strndup(path, q, "a file's name");
-    const bool same = fnmatch(wanted, name, FNM_PERIOD) == 0 && !pattern[p] == !path[q];
-    free(wanted);
-    free(name);
-    return same && (!pattern[p] || path_matches(pattern + p + 1, path + q + 1));
-}
-
-// Appends the files that match a pattern with "**", which glob does not know.
-static inline bool path_list_append_deep(PathList* list, const char* pattern, Error* error) {
-    size_t base = strcspn(pattern, "*?[\\"); // the folder that the pattern begins with, with its slash
-    while (base > 0 && pattern[base - 1] != '/') base--;
-    char* folder = checked_strndup(pattern, base, "a pattern");
-    PathList all = {NULL, 0, 0}, found = {NULL, 0, 0};
-    const bool ok = access(*folder ? folder : ".", F_OK) != 0 || path_list_append_below(&all, folder, error);
-    for (int i = 0; i < all.count; i++)
-        if (path_matches(pattern + base, all.path[i] + base)) path_list_append(&found, all.path[i]);
-    path_list_append_sorted(list, found.path, (size_t)found.count);
-    const bool any = found.count > 0;
-    path_list_free(&all);
-    path_list_free(&found);
-    free(folder);
-    return ok && (any || fail(error, "no file matches the pattern \"%s\"", pattern));
-}
-
 // Appends the files of one pattern: a name, a pattern that files match, or the common part of the two names of a
 // Megatron data set.
 static inline bool path_list_append_glob(PathList* list, const char* pattern, Error* error) {
@@ -265,7 +199,6 @@ static inline bool path_list_append_glob(PathList* list, const char* pattern, Er
         path_list_append(list, pattern);
         return true;
     }
-    if (strstr(pattern, "**")) return path_list_append_deep(list, pattern, error);
     char* both = NULL;
     int status = path_list_append_matches(list, pattern);
     if (status == GLOB_NOMATCH && asprintf(&both, "%s.idx", pattern) < 0) die("out of memory for a file pattern");
@@ -275,49 +208,6 @@ static inline bool path_list_append_glob(PathList* list, const char* pattern, Er
     if (status == GLOB_NOMATCH) return fail(error, "no file is named \"%s\", nor matches it as a pattern", pattern);
     if (status != 0) return fail(error, "\"%s\": cannot read a directory on the way: %s", pattern, strerror(reason));
     return true;
-}
-
-// Whether a file of a folder is data: text, or a .bin of tokens; not a vocabulary beside it.
-static inline bool file_is_data(bool* is, const char* path, Error* error) {
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    MappedFile file;
-    *is = name_ends_with(path, ".bin") || name_ends_with(path, ".idx");
-    if (*is || strcmp(name, "tokenizer.json") == 0 || strcmp(name, "vocab.json") == 0) return true;
-    if (strcmp(name, "merges.txt") == 0) return true;
-    if (!file_map(&file, path, error)) return false;
-    *is = file.size > 0 && file_looks_like_text(file.data, file.size);
-    file_unmap(&file);
-    return true;
-}
-
-// Whether a list has a file NAME_*.bin.
-static inline bool has_shards(const PathList* list, const char* name) {
-    bool has = false;
-    for (int i = 0; i < list->count; i++) {
-        const char* slash = strrchr(list->path[i], '/');
-        has = has || (name_ends_with(list->path[i], ".bin") && slash && strncmp(slash + 1, name, strlen(name)) == 0);
-    }
-    return has;
-}
-
-// Appends the data in a folder and below it.
-static inline bool path_list_append_folder(PathList* list, const char* folder, Error* error) {
-    PathList all = {NULL, 0, 0}, data = {NULL, 0, 0};
-    bool ok = path_list_append_below(&all, folder, error), is;
-    for (int i = 0; i < all.count && ok; i++) {
-        ok = file_is_data(&is, all.path[i], error);
-        if (ok && is) path_list_append(&data, all.path[i]);
-    }
-    if (ok && data.count == 0) ok = fail(error, "%s: a folder without text or .bin files", folder);
-    if (ok && has_shards(&data, "train_") && has_shards(&data, "val_"))
-        ok = fail(error,
-                  "%s holds shards to train on and to validate on: name them apart, --data \"%s/train_*.bin\" --val "
-                  "\"%s/val_*.bin\"",
-                  folder, folder, folder);
-    if (ok) path_list_append_sorted(list, data.path, (size_t)data.count);
-    path_list_free(&all);
-    path_list_free(&data);
-    return ok;
 }
 
 // The names between the commas of a list; some may be empty.
@@ -332,7 +222,7 @@ static inline PathList names_between_commas(const char* list) {
     }
 }
 
-// Appends the files and folders that a comma-separated list of names and glob(7) patterns stands for: those of each
+// Appends the files that a comma-separated list of names and glob(7) patterns stands for: those of each
 // pattern sorted, the patterns in order. A file that is named twice is appended twice.
 static inline bool path_list_append_names(PathList* names, const char* globs, Error* error) {
     PathList patterns = names_between_commas(globs);
@@ -344,21 +234,13 @@ static inline bool path_list_append_names(PathList* names, const char* globs, Er
     return ok;
 }
 
-// Opens the files of such a list as one stream, "shards/train_*.bin,more"; a folder stands for the data in it. On
-// failure *files is closed and *error names the pattern or file.
+// Opens the files of such a list as one stream, "shards/train_*.bin,more". On failure *files is closed and *error names
+// the pattern or file.
 static inline bool tokens_open(TokenFiles* files, const char* globs, Error* error) {
-    PathList names = {NULL, 0, 0}, list = {NULL, 0, 0};
+    PathList list = {NULL, 0, 0};
     memset(files, 0, sizeof *files);
-    bool ok = path_list_append_names(&names, globs, error);
-    for (int i = 0; i < names.count && ok; i++) {
-        struct stat st;
-        if (stat(names.path[i], &st) == 0 && S_ISDIR(st.st_mode))
-            ok = path_list_append_folder(&list, names.path[i], error);
-        else
-            path_list_append(&list, names.path[i]);
-    }
-    ok = ok && tokens_open_list(files, (const char* const*)list.path, list.count, error);
-    path_list_free(&names);
+    const bool ok = path_list_append_names(&list, globs, error) &&
+                    tokens_open_list(files, (const char* const*)list.path, list.count, error);
     path_list_free(&list);
     return ok;
 }

@@ -123,8 +123,8 @@ static inline void add_data_options(OptionTable* table, Settings* s) {
         option_heading("data"),
         option_string(
             "data", &s->data, "GLOB",
-            "files and folders to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any "
-            "text, .jsonl (its field \"text\"), one after the other; ** is any folders below"),
+            "files to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any text, .jsonl (its "
+            "field \"text\"), one after the other"),
         option_string("val", &s->val, "GLOB",
                       "files to validate on; without it 5 % of the data, in blocks spread over them, are held out"),
         option_string("tokenizer", &s->tokenizer, "PATH",

@@ -18,6 +18,7 @@ document's offset; if there is only one document, its end is.
 
 #include "../../dataloader.h"
 #include "../../dataloader/text.h"
+#include <dirent.h>
 #include <pthread.h>
 #include <sched.h>
 
@@ -75,9 +76,37 @@ static inline bool texts_add_file(Texts* texts, const char* path, bool named, Er
     return true;
 }
 
+// Appends all files in a folder ("": the current one) and below it, folder by folder in the order of their names.
+// Hidden files are omitted, as are links to folders, which may lead back here.
+static inline bool texts_below(PathList* list, const char* folder, Error* error) {
+    DIR* open = opendir(*folder ? folder : ".");
+    if (!open) return fail(error, "%s: cannot read the folder: %s", folder, strerror(errno));
+    PathList names = {NULL, 0, 0};
+    for (const struct dirent* entry = readdir(open); entry; entry = readdir(open)) {
+        if (entry->d_name[0] != '.') path_list_append(&names, entry->d_name);
+    }
+    closedir(open);
+    if (names.count) qsort(names.path, (size_t)names.count, sizeof(char*), compare_paths);
+    const char* between = *folder && !name_ends_with(folder, "/") ? "/" : "";
+    bool ok = true;
+    for (int i = 0; i < names.count && ok; i++) {
+        char path[4096];
+        struct stat link, file;
+        if (snprintf(path, sizeof path, "%s%s%s", folder, between, names.path[i]) >= (int)sizeof path) {
+            ok = fail(error, "%.200s...: the name is too long", path);
+        } else if (lstat(path, &link) == 0 && S_ISDIR(link.st_mode)) {
+            ok = texts_below(list, path, error);
+        } else if (stat(path, &file) == 0 && S_ISREG(file.st_mode)) {
+            path_list_append(list, path);
+        }
+    }
+    path_list_free(&names);
+    return ok;
+}
+
 static inline bool texts_add_folder(Texts* texts, const char* path, Error* error) {
     PathList found = {NULL, 0, 0};
-    bool ok = path_list_append_below(&found, path, error);
+    bool ok = texts_below(&found, path, error);
     for (int i = 0; i < found.count && ok; i++) ok = texts_add_file(texts, found.path[i], false, error);
     path_list_free(&found);
     return ok;

@@ -205,45 +205,18 @@ static void check_reads(const char* list, const char* expected) {
     tokens_close(&files);
 }
 
-// Lists, patterns, folders, and patterns with "**": which files they name, in which order.
+// Lists and patterns: which files they name, in which order.
 static void test_lists(void) {
-    static const char* const texts[][2] = {{"glob_b.txt", "bb"},          {"glob_a.txt", "a"},
-                                           {"glob_10.txt", "ten"},        {"glob_2.txt", "two"},
-                                           {"glob_[x]*.txt", "literal"},  {"glob_empty.txt", ""},
-                                           {"tree/b.txt", "B"},           {"tree/a/deep/er/c.txt", "C"},
-                                           {"tree/a/d.md", "D"},          {"tree/a/.hidden.txt", "no"},
-                                           {"tree/.git/e.txt", "no"},     {"tree/a.txt", "A"},
-                                           {"tree/tokenizer.json", "no"}, {"tree/a/b/f.txt", "F"},
-                                           {"tree/a/b/empty", ""},        {"shards/tokenizer.json", "{}"}};
-    static const char* const reads[][2] = {{"glob_[ab].txt", "abb"},
-                                           {"glob_b.txt,glob_a.txt", "bba"},
-                                           {"glob_a.txt,glob_a.txt", "aa"},
-                                           {"glob_*.txt", "tentwoliteralabb"},
-                                           {"glob_[x]*.txt", "literal"},
-                                           {"glob_a.txt,glob_empty.txt,glob_[ab].txt", "aabb"},
-                                           {"tree", "AFDCB"},
-                                           {"tree/", "AFDCB"},
-                                           {"tree/**/*.txt", "AFCB"},
-                                           {"**/d.md", "D"},
-                                           {"tr*/**/**/[c-f].*", "FDC"},
-                                           {"tree/a/**/?/*.txt,tree/a.txt", "FA"},
-                                           {"tree/a/deep/**", "C"}};
-    if (system("mkdir -p tree/a/deep/er tree/a/b tree/.git shards/more nothing && ln -s .. tree/a/back && "
-               "ln -s nowhere tree/z") != 0)
-        die("cannot make folders");
+    static const char* const texts[][2] = {{"glob_b.txt", "bb"},  {"glob_a.txt", "a"},          {"glob_10.txt", "ten"},
+                                           {"glob_2.txt", "two"}, {"glob_[x]*.txt", "literal"}, {"glob_empty.txt", ""}};
+    static const char* const reads[][2] = {
+        {"glob_[ab].txt", "abb"},        {"glob_b.txt,glob_a.txt", "bba"},
+        {"glob_a.txt,glob_a.txt", "aa"}, {"glob_*.txt", "tentwoliteralabb"},
+        {"glob_[x]*.txt", "literal"},    {"glob_a.txt,glob_empty.txt,glob_[ab].txt", "aabb"}};
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) write_text(texts[i][0], texts[i][1]);
-    write_bytes("tree/a/x.png", "\x89PNG\0\1", 6);
     for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) check_reads(reads[i][0], reads[i][1]);
-    uint32_t tokens[300];
-    some_tokens(tokens, 300, 50257);
-    write_tokens("shards/train_000000.bin", TOKENS_GPT2_SHARD, tokens, 300);
-    TokenFiles opened = open_or_die("shards");
-    check(opened.files == 1 && opened.format == TOKENS_GPT2_SHARD, "a folder of shards, without the vocabulary in it");
-    tokens_close(&opened);
-    write_tokens("shards/more/val_000000.bin", TOKENS_GPT2_SHARD, tokens, 300);
-    const char* const refused[] = {"tree/**/*.jpg",     "nowhere/**",
-                                   "tree/**/deep", // a folder
-                                   "tree/a/b/**/empty", "nothing",    "shards"};
+    if (mkdir("nothing", 0777) != 0) die("cannot make a folder");
+    const char* const refused[] = {"nothing", "nothing/*", "nowhere*"};
     CHECK_REFUSED(refused);
 }
 
