@@ -137,6 +137,31 @@ static inline const char* foreign_format(const unsigned char* data, size_t size)
     return NULL;
 }
 
+// Texts that are probably not meant to be learned from: after white space they begin with one character, and have a
+// word in their first 4 KB.
+static const struct {
+    char begins;
+    const char *has, *what;
+} suspicious_texts[] = {
+    {'{', "\"added_tokens\"", "a vocabulary, which is for --tokenizer"},
+    {'{', "\":", "JSON (JSON lines are in NAME.jsonl)"},
+    {'<', "<svg", "an SVG picture"},
+    {'<', "<html", "a web page"},
+};
+
+// What a text is that is probably not meant, or NULL.
+static inline const char* suspicious_text(const unsigned char* data, size_t size) {
+    char head[4097];
+    const size_t n = size < sizeof head ? size : sizeof head - 1;
+    memcpy(head, n ? data : (const unsigned char*)"", n);
+    head[n] = 0;
+    const char* begin = head + strspn(head, " \t\r\n");
+    for (size_t i = 0; i < sizeof suspicious_texts / sizeof suspicious_texts[0]; i++)
+        if (*begin == suspicious_texts[i].begins && strcasestr(begin, suspicious_texts[i].has))
+            return suspicious_texts[i].what;
+    return NULL;
+}
+
 // Whether these bytes could be text in any ASCII-based encoding (UTF-8, Latin-1, KOI8, Shift-JIS, ...).
 static inline bool bytes_look_like_text(const unsigned char* data, size_t size) {
     size_t control = 0;

@@ -327,12 +327,31 @@ static inline void settings_model_names(char text[1024]) {
     for (int i = 0; i < count; i++) strcat(strcat(text, i ? " " : ""), presets[i].name);
 }
 
+// Refuses --model with the names that begin as it does, without case, if these are few; else with all.
+static inline void unknown_model(const char* name) {
+    enum { FEW = 4 };
+    int count, longest = 3, n = 0; // shorter beginnings say nothing
+    char like[FEW * 64] = "", names[1024];
+    const ModelConfig* presets = model_presets(&count);
+    for (int i = 0; i < count; i++) {
+        int same = 0;
+        while (name[same] && tolower((unsigned char)name[same]) == tolower((unsigned char)presets[i].name[same]))
+            same++;
+        if (same < longest) continue;
+        if (same > longest) like[n = 0] = 0;
+        longest = same;
+        if (n < FEW) append_text(like, sizeof like, n ? ", %s" : "%s", presets[i].name);
+        n++;
+    }
+    settings_model_names(names);
+    if (n > 0 && n <= FEW) die_usage("--model %s is not known; did you mean %s?", name, like);
+    die_usage("--model %s is not known; there are %s", name, names);
+}
+
 // The model of the settings: a preset, changed by the sizes that were given. data_vocab: the vocabulary of the data.
 static inline ModelConfig settings_model(const Settings* s, Option* table, int n, int data_vocab) {
     const ModelConfig* preset = model_find_preset(s->model);
-    char names[1024];
-    settings_model_names(names);
-    if (!preset) die_usage("--model %s is not known; there are %s", s->model, names);
+    if (!preset) unknown_model(s->model);
     ModelConfig m = *preset;
     const bool named = option_given(table, n, "model");
     if (option_given(table, n, "arch") && s->arch != (int)m.arch) {

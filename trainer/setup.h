@@ -112,6 +112,19 @@ static inline FILE* split_stdout(void) {
 
 // ---- Texts ------------------------------------------------------------------------------------------------------
 
+// Warns of the first file whose text is probably not meant.
+static inline void warn_of_texts(const Trainer* t, const TokenFiles* files) {
+    const char* what = NULL;
+    for (int i = 0; i < files->files && !what && files->format == TOKENS_TEXT && is_main(t); i++) {
+        const TokenFile* file = &files->file[i];
+        what = suspicious_text(file->map.data, file->map.size);
+        if (!what) continue;
+        Error warning;
+        (void)fail(&warning, "%s is %s: read as text", file->path, what);
+        fprintf(stderr, "%s: warning: %s\n", process.name, warning.text);
+    }
+}
+
 // Opens the texts to train and to validate on, --data and --val, or the default. All ranks must have the same.
 static inline void open_files(Trainer* t) {
     const Settings* o = &t->settings;
@@ -126,6 +139,8 @@ static inline void open_files(Trainer* t) {
     }
     if (ok && o->val) ok = tokens_open(&t->val_files, o->val, &error);
     check_all_ranks(t, ok, &error);
+    warn_of_texts(t, &t->train_files);
+    warn_of_texts(t, &t->val_files);
     char text[256];
     t->data_checksum = tokens_checksum(&t->train_files);
     snprintf(text, sizeof text, "%lld tokens to train on, checksum %016llx; %lld to validate on, checksum %016llx",

@@ -352,7 +352,8 @@ check "a model of terabytes is not listed in megabytes" \
     ! grep -q '[0-9]\{7\}[.][0-9]* MB' out && $train --model gpt3-1008B --data text.txt --tp 2 --dry-run |
     grep -q 'TB: params'"
 refuses 2 "--model gpt5, there are tiny gpt2-124M" --model gpt5
-refuses 2 "--model gpt2-small, gpt2-124M, llama-7B" --model gpt2-small
+refuses 2 "did you mean gpt2-124M" --model gpt2-small
+refuses 2 "did you mean llama-7B?" --model llama-7b
 refuses 2 "-np 8" --tp 2 --dp 2 --pp 2
 refuses 2 "here it is --schedule" --pp_engine afab
 refuses 2 "--heads" --heads 5

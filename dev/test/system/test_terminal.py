@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """
-test_terminal.py: what a run shows in a terminal. The pictures of its schedule fit, whatever the mesh; the other lines
-of the header are those that a file gets. It says which options have no effect.
+test_terminal.py: what a run shows in a terminal. The header fits: whatever the mesh and the mode, no line is wider than
+the screen, and the words are those that a file gets. It says which options have no effect, and which texts are probably
+not meant. A step's line fits, too, and is written over, but for twenty steps and validations.
 
     dev/test/system/test_terminal.py
 """
-import fcntl, os, pty, re, struct, subprocess, sys, tempfile, termios
+import collections, fcntl, os, pty, re, struct, subprocess, sys, tempfile, termios
 
 sys.dont_write_bytecode = True
 from checks import check, finish
@@ -18,7 +19,8 @@ RUNS = ("", "--tp 2 --sequence-parallel", "--tp 2 --caat-fraction 0.5", "--pp 4"
         "--model gpt3-175B --tp 8 --pp 16 --dp 6", f"--data {'x' * 90}.txt --val {'y' * 30}.txt",
         "--pp 100 --layers 100")
 
-PICTURE = re.compile("(stage [0-9]|  |outer |schedule )")
+TABLE = re.compile("  +(rank|[0-9.]+|F) ")  # of ranks has 80 columns, and 10 more for each chunk
+PICTURE = re.compile("(stage [0-9]|  |outer |busy )")  # or what may change from run to run
 
 
 def in_terminal(columns, arguments):
@@ -37,9 +39,17 @@ def in_terminal(columns, arguments):
     return child.wait(), text.decode().replace("\r\n", "\n")
 
 
+def on_screen(line):
+    """What is left of a line whose parts were written over each other."""
+    screen = ""
+    for part in line.split("\r"):
+        screen = part + screen[len(part):]
+    return screen.rstrip()
+
+
 def lines_of(text):
-    """Lines of a header without pictures."""
-    return [line for line in text.split("\n") if not PICTURE.match(line)]
+    """Lines of a header as they were before they were broken, without pictures."""
+    return [line for line in re.sub("\n {10}(?=[^ ])", " ", text).split("\n") if not PICTURE.match(line)]
 
 
 def dry_run(options):
@@ -55,11 +65,36 @@ def test_header():
         check(plain.returncode == 0 and "model" in plain.stdout, f"{run or 'one rank'}: {plain.stderr.strip()}")
         for columns in (60, 80, 100, 140):
             status, text = in_terminal(columns, arguments)
-            wide = [line for line in text.split("\n") if re.match("stage [0-9]", line) and len(line) > columns]
+            wide = [line for line in text.split("\n") if len(line) > columns and max(map(len, line.split())) < 50
+                    and not (TABLE.match(line) and columns < 80 + 10 * ("vpp" in run))]
             check(status == 0 and not wide, f"    fits {columns} columns: {wide[:1]}")
             lines, expected = lines_of(text), lines_of(plain.stdout)
             check(lines == expected and len(lines) > 8,
                   f"    and says what a file gets: {[x for x in lines if x not in expected][:1]}")
+    words = " ".join(lines_of(dry_run("").stdout)).split()
+    check(not collections.Counter(words) - collections.Counter(in_terminal(6, ["--dry-run"])[1].split()),
+          "no word is lost in 6 columns")
+
+
+def test_steps():
+    with open("numbers", "w") as f:
+        f.write(" ".join(str(i) for i in range(12000)))
+    run = "--layers 2 --hidden 32 --heads 2 --seq 32 --micro-batch 2 --warmup 2 --data numbers --sample-every 0".split()
+    for columns in 60, 80, 120:
+        status, text = in_terminal(columns, [*run, "--steps", "60", "--eval-every", "25"])
+        written = [x for line in text.split("\n") for x in line.split("\r") if re.match(" *step ", x)]
+        screen = [x for x in map(on_screen, text.split("\n")) if x.startswith("step ")]
+        check(status == 0 and [int(x.split()[1].split("/")[0]) for x in screen]
+              == sorted({*range(3, 61, 3), 25, 50}) and "\033" not in text,
+              f"{columns} columns: the lines of twenty steps and of validations stay")
+        check(len(written) == 60 and all(re.search("loss [0-9.]* .* tok/s .*[0-9s] left *$", x) for x in written)
+              and max(map(len, [*written, *screen])) <= columns, "    a step's line fits")
+        check(all(x.endswith(" left") for x in screen), "    and nothing of another is left in it")
+        check(("norm" in written[0]) == (columns >= 80), "    80 columns have room for more")
+    _, text = in_terminal(30, [*run, "--steps", "6"])
+    cut = [x for x in re.split("[\r\n]", text) if "loss" in x]
+    check(len(cut) >= 6 and max(len(x) for x in cut if x.startswith("loss") or x.startswith("step")) <= 30,
+          "what does not fit at all is cut")
 
 
 # Options, and the one that has no effect then; or None.
@@ -68,20 +103,35 @@ WITHOUT_EFFECT = (("--zero 1", "zero"), ("--zero 1 --dp 2", None), ("--zero 0", 
                   ("--caat-fraction 0.5 --caat-ranks 2", None), ("--caat-fraction 1", None),
                   ("--no-scatter-gather --tp 2", "no-scatter-gather"), ("--no-scatter-gather --pp 2 --tp 2", None),
                   ("--eval-sequences 5 --eval-every 0", "eval-sequences"), ("--eval-sequences 5", None))
+TEXTS = (("vocabulary.json", '{"version": "1.0", "added_tokens": []}', "a vocabulary, which is for --tokenizer"),
+         ("a.svg", '<?xml version="1.0"?>\n<svg>', "an SVG picture"),
+         ("page.html", "\n<!DOCTYPE html>\n<HTML>", "a web page"),
+         ("lines.json", '{"text": "one"}\n', "JSON (JSON lines are in NAME.jsonl)"),
+         ("lines.jsonl", '{"text": "1"}\n', None),
+         ("a.tex", "{\\bf bold} <svg>", None), ("a.txt", "see <svg> and <html>", None), ("a.c", "x <html", None))
 
 
 def test_told():
+    for name, text, _ in TEXTS:
+        open(name, "w").write(text + "\nmore of it" * 1000 if name != "lines.jsonl" else text * 1000)
     for options, name in WITHOUT_EFFECT:
         done = dry_run(options)
         told = re.findall("^options   --(.*) has no effect: .", done.stdout, re.M)
         check(done.returncode == 0 and told == ([name] if name else []),
               f"{options}: without effect {told} {done.stderr}")
+    for name, _, what in TEXTS:
+        for option in "--data", "--val":
+            done = dry_run(f"{option} {name} --seq 16" + (" --data a.txt" if option == "--val" else ""))
+            said = f"train_gpt: warning: {name} is {what}: read as text\n" if what else ""
+            check(done.returncode == 0 and done.stderr == said, f"{option} {name}: {done.stderr.strip()}")
+    check(dry_run("--data a.svg,page.html").stderr.count("warning") == 1, "of several files the first is named")
 
 
 def main():
     with tempfile.TemporaryDirectory() as work:
         os.chdir(work)
         test_header()
+        test_steps()
         test_told()
     finish()
 
