@@ -9,10 +9,12 @@ and sockets come one after the other. Nothing changes if the launcher has given 
 has set the number of threads.
 
     comm_share_cores    all ranks call it, once, before the first parallel region
+    cores_contended     how many threads of other programs are in the way of this machine's ranks
 */
 #pragma once
 
 #include "../comm.h"
+#include <limits.h>
 #ifdef __linux__
 #include <sched.h>
 #endif
@@ -168,4 +170,27 @@ static inline void comm_share_cores(Comm* world, RankPlacement* place) {
         place->threads = openmp_threads();
     else
         place->threads = cores_take(place, cores, holders, own);
+}
+
+// Threads that run now on this machine, or wait for a core, as Linux counts them; 0: not known.
+static inline int threads_running(void) {
+    char line[256];
+    int n = 0;
+    FILE* f = fopen("/proc/stat", "r");
+    if (!f) return 0;
+    while (fgets(line, sizeof line, f) && sscanf(line, "procs_running %d", &n) != 1) continue;
+    fclose(f);
+    return n;
+}
+
+// The threads of other programs that run here, if together with the ranks' they are more than the cores; else 0. The
+// least of five looks, 2 ms apart, while each rank has one thread running at most.
+static inline int cores_contended(const RankPlacement* place) {
+    int others = INT_MAX;
+    for (int i = 0; i < 5; i++) {
+        others = (int)min_i64(others, threads_running() - place->ranks_here);
+        usleep(2000);
+    }
+    const int64_t wanted = others + (int64_t)place->threads * place->ranks_here;
+    return others > 0 && wanted > sysconf(_SC_NPROCESSORS_ONLN) ? others : 0;
 }

@@ -265,6 +265,16 @@ static void print_batch(const Trainer* t) {
                (long long)settings->global_batch, stage->T, m, m == 1 ? "" : "es", stage->B, replicas);
 }
 
+// Says how many threads of other programs are in the way, if any are.
+static void print_busy(const RankPlacement* place) {
+    const int others = cores_contended(place), fewer = (int)max_i64(1, place->threads - others);
+    char advice[64] = "";
+    if (others == 0) return;
+    if (place->threads > 1) snprintf(advice, sizeof advice, "; OMP_NUM_THREADS=%d may be faster", fewer);
+    print_line("busy      %d thread%s of other programs run%s on its cores%s", others, others == 1 ? "" : "s",
+               others == 1 ? "s" : "", advice);
+}
+
 static void print_plan(Trainer* t, double peak) {
     Stage* stage = &t->stage;
     const ModelConfig* model = &stage->model;
@@ -292,6 +302,7 @@ static void print_plan(Trainer* t, double peak) {
         append_text(text, sizeof text, "; %s. mfu = (6 parameters + 6 L C T) tokens/s / peak",
                     device_peak_text(peak_text, sizeof peak_text, peak));
     print_line("device    %s", text);
+    if (DEVICE_IS_HOST) print_busy(&t->place);
     print_mesh(t);
     if (mesh_size(&stage->layout.mesh) > 1) {
         print_ranks(t);

@@ -57,6 +57,12 @@ until grep -q "^step " shown; do sleep 0.05; done
 check "ps and pgrep find it by its name, and as it was started" "[ \$(cat /proc/$pid/comm) = train_gpt ] &&
     [ \"\$(tr '\\0' '\\n' </proc/$pid/cmdline | head -n 1)\" = '$fast' ]"
 kill $pid && wait $pid
+loops=()
+for _ in $(seq "$(getconf _NPROCESSORS_ONLN)"); do (while :; do :; done) & loops+=($!); done
+"$fast" $small --data text.txt --steps 1 >shown 2>err
+check "beside other programs the header says so" \
+    "grep -q '^busy  *[0-9]* threads* of other programs runs* on its cores; OMP_NUM_THREADS=1 may' shown"
+kill "${loops[@]}"
 keys='step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'
 # shellcheck disable=SC2034
 validated='[(" ".join(x), x["step"]) for x in lines if x["val_loss"] is not None]'
