@@ -135,6 +135,7 @@ static void handle_nonfinite_step(Trainer* t, int not_finite) {
     t->skipped_in_row++;
     if (skips && t->skipped_in_row < MAX_SKIPPED_IN_ROW) {
         if (!is_main(t)) return;
+        end_line();
         printf("skipped   %s\n", text);
         return;
     }
@@ -479,6 +480,7 @@ static void print_end(const Trainer* t) {
     const Settings* o = &t->settings;
     char duration[32];
     write_duration(duration, sizeof duration, seconds_now() - t->loop_started);
+    end_line();
     if (!is_main(t)) return;
     if (t->ended)
         printf("done      nothing to train: step %lld is reached, and --steps is %lld; more --steps continue the run\n",
@@ -537,6 +539,7 @@ static int run_inference(Trainer* t) {
     warm_up(t);
     init_weights(t);
     report_startup(t);
+    end_line();
     evaluate_all(t);
     if (is_main(t) && t->evaluations.count) print_evaluations(t);
     if (t->settings.generate) generate(t);

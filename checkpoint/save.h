@@ -154,6 +154,7 @@ static void print_saving(const char* folder, int done, int all, double started, 
     const double now = seconds_now();
     if (now - *said < 10) return;
     *said = now;
+    end_line();
     print_line("saving    %s: %d %%, %.0f s left", folder, 100 * done / all, (now - started) / done * (all - done));
 }
 
@@ -185,6 +186,7 @@ static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* fold
 }
 
 static void say_not_saved(int rank, int64_t step, const Error* error) {
+    end_line();
     fprintf(stderr, "%s: rank %d: the checkpoint of step %lld was not saved: %s\n", process.name, rank, (long long)step,
             error->text);
 }

@@ -19,6 +19,7 @@ moments.
 static inline void die_as_site(Trainer* t, const char* text) {
     const Mesh* mesh = &t->stage.layout.mesh;
     double meet = 0;
+    end_line();
     if (mesh_rank_in_site(mesh) == 0 && mesh->tensor == 0 && mesh->pipeline == 0)
         fprintf(stderr, "%s: site %d: %s\n", process.name, mesh_site(mesh), text);
     sum_over_site(&t->groups, &meet, 1);
@@ -77,6 +78,7 @@ static inline void save_checkpoint(Trainer* t) {
     data->size_bytes = counted[0];
     inter_site->size_bytes = counted[1];
     if (t->unsaved || !is_main(t)) return;
+    end_line();
     print_line("saved     %s/step_%08lld in %.1f ms", t->settings.out, (long long)t->step,
                1e3 * (seconds_now() - started));
 }

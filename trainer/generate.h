@@ -192,6 +192,7 @@ static inline void sample(Trainer* t, int most) {
     Generation text;
     enter_phase(t, PHASE_SAMPLING);
     if (t->stage.layout.mesh.data > 0) return;
+    end_line();
     if (is_main(t)) printf("sample:\n\n");
     TokenList list = encode_prompt(t);
     if (is_main(t) && t->prompt) fwrite(t->prompt, 1, (size_t)t->prompt_size, stdout);

@@ -14,6 +14,13 @@ Rank 0 calls them, and every rank log_close; nothing is exchanged, and nothing h
 
 // ---- A line a step, for people ----------------------------------------------------------------------------------
 
+// Whether the output goes to a terminal. mpirun gives its ranks a terminal as stdout even where its own stdout is a
+// file, but never as stdin.
+static bool is_watched(void) {
+    const char* terminal = getenv("TERM");
+    return isatty(STDOUT_FILENO) && isatty(STDIN_FILENO) && terminal && strcmp(terminal, "dumb") != 0;
+}
+
 // "1:02:03", "4:05", "12 s"
 static void write_duration(char* text, size_t size, double seconds) {
     const long total = (long)(seconds + 0.5);
@@ -25,19 +32,62 @@ static void write_duration(char* text, size_t size, double seconds) {
         snprintf(text, size, "%ld s", total);
 }
 
-// Prints the line of every --log-every'th step, of the last one, and of steps with a validation.
+// A part of a line; parts of the largest ranks are dropped first.
+typedef struct {
+    int rank;
+    char text[48];
+} LinePart;
+
+// Joins the parts up to a rank by " | "; tight: without the blanks that align the numbers of successive lines.
+static void join_parts(char* line, size_t size, const LinePart* parts, int n, int rank, bool tight) {
+    line[0] = 0;
+    for (int i = 0; i < n; i++) {
+        const char* text = parts[i].text + (tight ? strspn(parts[i].text, " ") : 0);
+        if (*text && parts[i].rank <= rank) append_text(line, size, "%s%s", line[0] ? " | " : "", text);
+    }
+}
+
+// Writes the line of a step, without newline, in at most `columns` columns; loss, speed and time left are dropped last.
+static void step_text(char* line, size_t size, const Trainer* t, double seconds, double mfu, double seconds_left,
+                      int columns) {
+    enum { STEP, LOSS, VAL, NORM, RATE, TIME, SPEED, MFU, LEFT, PARTS };
+    LinePart part[PARTS] = {{1, ""}, {0, ""}, {2, ""}, {4, ""}, {5, ""}, {6, ""}, {0, ""}, {3, ""}, {0, ""}};
+    const double tokens = (double)t->settings.global_batch * t->stage.T;
+    const size_t room = sizeof part[0].text;
+    char left[32];
+    write_duration(left, sizeof left, seconds_left);
+    snprintf(part[STEP].text, room, "step %5lld/%lld", (long long)t->step, (long long)t->settings.steps);
+    snprintf(part[LOSS].text, room, "loss %.4f", t->loss);
+    if (!isnan(t->val_loss)) snprintf(part[VAL].text, room, "val %.4f", t->val_loss);
+    snprintf(part[NORM].text, room, isnan(t->grad_norm) ? "norm    - " : "norm %.3f", t->grad_norm);
+    snprintf(part[RATE].text, room, "lr %.2e", rate_of_step(t, t->step - 1));
+    snprintf(part[TIME].text, room, "%7.1f ms", 1e3 * seconds);
+    snprintf(part[SPEED].text, room, "%8.0f tok/s", tokens / seconds);
+    if (mfu > 0) snprintf(part[MFU].text, room, "mfu %2.0f %%", 100 * mfu);
+    snprintf(part[LEFT].text, room, "%s left", left);
+    join_parts(line, size, part, PARTS, PARTS, false);
+    for (int rank = PARTS; rank >= 0 && strlen(line) > (size_t)columns; rank--)
+        join_parts(line, size, part, PARTS, rank, true);
+    if (strlen(line) > (size_t)columns) line[columns] = 0;
+}
+
+// Prints a line for every --log-every'th step, the last one, and steps with a validation. In a terminal it fits the
+// width and the next line overwrites it (with blanks where that is shorter, as some terminals have no escape
+// sequences); lines of validations and twenty others stay, so that the screen shows the whole run. In a file, a pipe or
+// under mpirun every line stays.
 static void print_step(const Trainer* t, double seconds, double mfu, double seconds_left) {
     const int64_t steps = t->settings.steps;
-    const double tokens = (double)t->settings.global_batch * t->stage.T;
-    char val[32] = "", norm[32] = "norm    - ", of_peak[32] = "", left[32];
-    if (isnan(t->val_loss) && t->step != steps && t->step % t->settings.log_every != 0) return;
-    write_duration(left, sizeof left, seconds_left);
-    if (!isnan(t->val_loss)) snprintf(val, sizeof val, " | val %.4f", t->val_loss);
-    if (!isnan(t->grad_norm)) snprintf(norm, sizeof norm, "norm %.3f", t->grad_norm);
-    if (mfu > 0) snprintf(of_peak, sizeof of_peak, " | mfu %2.0f %%", 100 * mfu);
-    printf("step %5lld/%lld | loss %.4f%s | %s | lr %.2e | %7.1f ms | %8.0f tok/s%s | %s left\n", (long long)t->step,
-           (long long)steps, t->loss, val, norm, rate_of_step(t, t->step - 1), 1e3 * seconds, tokens / seconds, of_peak,
-           left);
+    const bool watched = is_watched(), marks = !isnan(t->val_loss) || t->step == steps;
+    const bool stays = !watched || marks || t->step % max_i64(1, steps / 20) == 0;
+    if (!marks && t->step % t->settings.log_every != 0) return;
+    const int columns = terminal_columns();
+    char line[512];
+    step_text(line, sizeof line, t, seconds, mfu, seconds_left, columns);
+    const int length = (int)strlen(line), before = process.within_line < columns ? process.within_line : columns;
+    printf("%s%s%*s%s", process.within_line ? "\r" : "", line, before > length ? before - length : 0, "",
+           stays ? "\n" : "");
+    process.within_line = stays ? 0 : length;
+    fflush(stdout);
 }
 
 // Prints the progress of an evaluation, `done` of its rows, every ten seconds. last: the time of the last report.
@@ -48,6 +98,7 @@ static double print_progress(const Evaluation* evaluation, int64_t done, double 
     char left[32];
     if (now - last < EVERY || done == evaluation->rows) return last;
     write_duration(left, sizeof left, (now - started) / (double)done * (rows - (double)done));
+    end_line();
     print_line("evaluate  %s: %.0f %%, %s left", evaluation->path, 100 * (double)done / rows, left);
     return now;
 }
@@ -59,6 +110,7 @@ static void print_evaluations(const Trainer* t) {
                          (long long)t->step);
     for (int i = 0; i < t->evaluations.count; i++)
         width = (int)max_i64(width, 2 + (int64_t)strlen(t->evaluations.item[i].path));
+    end_line();
     printf("%-*s    examples     acc  acc_norm\n", width, heading);
     for (int i = 0; i < t->evaluations.count; i++) {
         const Evaluation* e = &t->evaluations.item[i];
@@ -83,6 +135,7 @@ static int log_write(Log* log) {
 static void line_end(Log* log) {
     const int why = log_write(log);
     if (why && !log->waits) {
+        end_line();
         fprintf(stderr, "%s: %s: cannot write: %s; training goes on, its lines wait in memory\n", process.name,
                 log->path, strerror(why));
     }

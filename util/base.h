@@ -58,14 +58,23 @@ C11, in the common subset with C++ (casts on every allocation, no designated ini
 enum { EXIT_RUN = 1, EXIT_ARGUMENTS = 2 }; // exit status: the run failed; the arguments were wrong
 
 // The process in error lines: its name; its rank (-1: alone, no rank is printed); how it ends (NULL: by exit; ranks
-// that work together end together, see comm.h); the version of the program, if the build set one.
+// that work together end together, see comm.h); the length of the unfinished line on stdout; the version of the
+// program, if the build set one.
 typedef struct {
     const char* name;
     int rank;
     void (*stop)(int status);
+    int within_line;
     const char* version;
 } Process;
-static Process process = {"threefold", -1, NULL, "unknown"};
+static Process process = {"threefold", -1, NULL, 0, "unknown"};
+
+// Ends the line that the next step would overwrite (print_step in trainer/logger.h), where other output follows it.
+static inline void end_line(void) {
+    if (process.within_line) putchar('\n');
+    process.within_line = 0;
+    fflush(stdout);
+}
 
 // A message quotes untrusted files: control characters of one byte and of two (U+0080 to U+009F), which a terminal
 // would obey, become '?'.
@@ -86,21 +95,35 @@ static inline int terminal_columns(void) {
 }
 
 // Prints a line on stdout, which the format does not end. What it quotes, names of files and values of options, cannot
-// command a terminal.
+// command a terminal. Where a terminal is too narrow, the line is broken at blanks, and goes on under its first word
+// behind the label (10 columns).
 __attribute__((format(printf, 1, 2))) static inline void print_line(const char* format, ...) {
-    char text[3 * 4096];
+    enum { LABEL = 10 };
+    char text[3 * 4096], *line = text;
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     hide_controls(text);
-    printf("%s\n", text);
+    const int columns = terminal_columns();
+    int label = LABEL, room = columns > LABEL ? columns : LABEL; // of the first line
+    while ((int)strlen(line) > room) {
+        int end = room;
+        while (end > label && line[end] != ' ') end--;
+        if (end == label) end = room + (int)strcspn(line + room, " "); // a word that fits in no line
+        if (!line[end]) break;
+        printf("%.*s\n%*s", end, line, LABEL, "");
+        line += end + 1;
+        label = 0;
+        room = columns > LABEL ? columns - LABEL : 1;
+    }
+    printf("%s\n", line);
 }
 
 // Prints one line, in one call. All ranks find the same wrong arguments, so rank 0 reports them for all.
 __attribute__((format(printf, 2, 0))) static inline void die_v(int status, const char* format, va_list args) {
     char text[2048], rank[32] = "";
-    fflush(stdout);
+    end_line();
     vsnprintf(text, sizeof text, format, args);
     hide_controls(text);
     if (status != EXIT_ARGUMENTS && process.rank >= 0) snprintf(rank, sizeof rank, "rank %d: ", process.rank);
