@@ -56,7 +56,8 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
 
 // Reads the options that a run has left in --out, where the command line does not give others. A mesh on the command
 // line replaces the run's as a whole: the other options of that group, --micro-batch, --allreduce and --topology have
-// their defaults then. Rank 0 decides whether there is a file.
+// their defaults then, and so has --sites, unless the sites are asynchronous; --allreduce replaces --topology, too. Rank
+// 0 decides whether there is a file.
 static inline void read_run_options(Trainer* t, Option* table, int n) {
     static const char* const of_mesh[] = {"micro-batch", "allreduce", "topology"};
     char path[CHECKPOINT_PATH];
@@ -65,8 +66,13 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     int32_t found = checkpoint_path(path, &error, "%s/options.txt", t->settings.out) && access(path, F_OK) == 0;
     comm_broadcast(&t->world, &found, 1, COMM_INT32, 0);
     if (!found) return;
-    if (is_main(t)) print_line("options   %s: what the command line does not say", path);
-    if (option_given(table, n, "tp") || option_given(table, n, "pp") || option_given(table, n, "dp")) {
+    const bool mesh = option_given(table, n, "tp") || option_given(table, n, "pp") || option_given(table, n, "dp");
+    if (is_main(t))
+        print_line("options   %s: what the command line does not say%s", path, mesh ? "; without its mesh" : "");
+    held[option_find(table, n, "topology") - table] = option_given(table, n, "allreduce");
+    Option* sites = option_find(table, n, "sites");
+    const bool order = mesh && !sites->given; // of a sum, where sites are not asynchronous
+    if (mesh) {
         for (Option* row = option_find(table, n, "tp"); row->type != OPTION_HEADING; row++) held[row - table] = true;
         for (int i = 0; i < 3; i++) held[option_find(table, n, of_mesh[i]) - table] = true;
     }
@@ -76,6 +82,7 @@ static inline void read_run_options(Trainer* t, Option* table, int n) {
     }
     read_config(t, table, n, path, "");
     for (int i = 0; i < n; i++) table[i].given &= !held[i];
+    if (order && t->settings.dp_mode == DP_SYNC) t->settings.sites = sites->given = false;
 }
 
 // --help, --version: prints them, and returns whether one was asked for.

@@ -150,7 +150,7 @@ refuses 2 "--tp, --pp" 2 --out on --resume --steps 7
 
 # What options.txt says of its mesh is left out where the command line has another: every option that depends on the
 # mesh, on every other mesh. The sites of an asynchronous run are part of what it is.
-of_mesh=("4:--dp 4 --allreduce multitree --topology torus:2x2" "2:--allreduce halving-doubling"
+of_mesh=("4:--dp 4 --allreduce multitree --topology torus:2x2" "2:--allreduce halving-doubling" "4:--dp 4 --sites 2"
     "2:--pp 2 --schedule interleaved" "2:--pp 2 --schedule zb-v" "4:--pp 4 --first-stage-layers 1"
     "2:--pp 2 --last-stage-layers 1 --no-scatter-gather" "4:--zero 2"
     "4:--tp 4 --sequence-parallel" "2:--tp 2 --tp-comm-overlap --micro-batch 8" "1:--micro-batch 8")
