@@ -56,8 +56,8 @@ static inline void read_config(Trainer* t, Option* table, int n, const char* pat
 
 // Reads the options that a run has left in --out, where the command line does not give others. A mesh on the command
 // line replaces the run's as a whole: the other options of that group, --micro-batch, --allreduce and --topology have
-// their defaults then, and so has --sites, unless the sites are asynchronous; --allreduce replaces --topology, too. Rank
-// 0 decides whether there is a file.
+// their defaults then, and so has --sites, unless the sites are asynchronous. --allreduce replaces --topology, too.
+// Rank 0 decides whether there is a file.
 static inline void read_run_options(Trainer* t, Option* table, int n) {
     static const char* const of_mesh[] = {"micro-batch", "allreduce", "topology"};
     char path[CHECKPOINT_PATH];
