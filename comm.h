@@ -46,13 +46,15 @@ comm_types.h, the types of groups, operations and backends.
 #pragma once
 
 #include "comm/comm_mpi.h"
-#include "comm/comm_nccl.h"
 #include "comm/comm_planned.h"
-#include "comm/comm_planned_nccl.h"
 #include "comm/comm_progress_thread.h"
 #include "comm/comm_staged.h"
 #include "comm/comm_types.h"
 #include "comm/none.h"
+#ifdef USE_NCCL
+#include "comm/comm_nccl.h"
+#include "comm/comm_planned_nccl.h"
+#endif
 
 // ---- Descriptions of operations ---------------------------------------------------------------------------------
 

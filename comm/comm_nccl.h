@@ -53,7 +53,6 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 #include "comm_staged.h"
 #include "comm_types.h"
 
-#ifdef USE_NCCL
 #include <signal.h>
 #ifndef USE_CUDA
 #error "USE_NCCL needs USE_CUDA: NCCL moves what lies in the memory of GPUs"
@@ -562,4 +561,3 @@ static inline void comm_nccl_free(Comm* c) {
     c->lanes = NULL;
     c->nccl = NULL;
 }
-#endif
