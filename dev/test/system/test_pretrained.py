@@ -408,7 +408,7 @@ def test_whole_vocabulary(work):
     for name, text in pair.items():
         open(f"{work}/pair/{name}", "w").write(text)
     shutil.copy(f"{work}/words/tokens.bin", f"{work}/pair")
-    done = train_gpt(1, *SIZE, "--data", f"{work}/pair", "--steps", "1", "--export", f"{work}/pair.export")
+    done = train_gpt(1, *SIZE, "--data", f"{work}/pair/tokens.bin", "--steps", "1", "--export", f"{work}/pair.export")
     check(done.returncode == 0 and set(os.listdir(f"{work}/pair.export")) == BESIDE - {"tokenizer.json"} | set(pair)
           and all(read(f"{work}/pair.export", name) == text for name, text in pair.items())
           and "GPT2Tokenizer" in read(f"{work}/pair.export", "tokenizer_config.json"),
