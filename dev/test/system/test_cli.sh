@@ -201,8 +201,8 @@ hides --out "$odd/out" --resume --steps 3 --lr 0.004
 printf x >>"$odd/out/step_00000003/model.safetensors"
 hides --out "$odd/out" --resume --steps 4
 hides --out "$odd/none" --resume "${named[@]}" --data text.txt --explain --tokenizer "$odd/odd.net"
-hides --init "$odd/out" --generate a --evaluate "o*/*.txt"
-hides --init "$odd/weights" --evaluate "o*/*.txt"
+hides --init "$odd/out" --generate a --evaluate "$odd/odd.choices"
+hides --init "$odd/weights" --evaluate "$odd/odd.choices"
 hides "${named[@]}" --data "o*/*.txt" --dp 2 --allreduce ring --topology "$odd/odd.net" --dry-run
 rm -r "$odd"
 
