@@ -35,7 +35,7 @@ that still have neighbours outside the tree, which makes the search fast: second
 
 #include "plan.h"
 
-// An edge of a tree, and the links from parent to child: way .. way + length - 1 of the forest's list.
+// An edge of a tree, and the links from parent to child: way .. way + length - 1 of the trees' list.
 typedef struct {
     int32_t step, parent, child, tree;
     int64_t way;

@@ -3,7 +3,7 @@ cuda_compare.h: errors over many cases of a function. Each case is compared elem
 for each function: the largest error of all cases, in units of its bound, and the largest relative norm of an error.
 
 Theory. A case states e, by how much an element may be off in float32: k roundings of terms of a size S: k U32 S, or
-sqrt(k) U32 S where k is large and signs are random. If the kernel alone rounds its result to floatX (fp16), that adds U
+sqrt(k) U32 S where k is large and signs are random. If the kernel alone rounds its result to floatX (bf16), that adds U
 |wanted|, and hides whatever is smaller.
 
 In bf16 the reference rounds, too. Let numbers of bf16 at an element be h apart. Two float32 numbers that differ by t <=

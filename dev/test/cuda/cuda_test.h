@@ -3,7 +3,7 @@ cuda_test.h: what the tests of the CUDA kernels share. Such a test is one source
 the CPU by g++ (through dev/emulator/cuda_emulator.h, also with sanitizers) and for a GPU by nvcc. It fills arrays with
 random numbers, runs a kernel on the device and the C reference of kernels/ (*.h, in the namespace reference) on the
 host, on the same rounded inputs, and compares. In bf16 the reference computes in bf16, too, and rounds where a kernel
-rounds; a CPU has no fp16, so there it computes in float32.
+rounds.
 
 Bounds. U is the unit roundoff of floatX. A result that is rounded to floatX once is off by U; what else happens,
 happens in float32, and a sum of n terms adds at most about n 2^-24 of the sum of their sizes (Higham 2002, chapter 4).
