@@ -155,11 +155,12 @@ static inline void evaluation_row(int32_t* inputs, int32_t* targets, const Evalu
     }
 }
 
-// Opens the files of a comma-separated list. False, *error filled, *list closed, if one cannot be read.
+// Opens the files of a comma-separated list of names and patterns. False, *error filled, *list closed, if one cannot be
+// read.
 static inline bool evaluations_open(Evaluations* list, const char* names, Error* error) {
-    PathList files = names_between_commas(names);
-    bool ok = true;
-    list->item = (Evaluation*)checked_calloc((size_t)files.count, sizeof(Evaluation), "the list of evaluations");
+    PathList files = {NULL, 0, 0};
+    bool ok = path_list_append_names(&files, names, error);
+    list->item = (Evaluation*)checked_calloc((size_t)files.count + 1, sizeof(Evaluation), "the list of evaluations");
     for (list->count = 0; list->count < files.count && ok; list->count++) {
         Evaluation* eval = &list->item[list->count];
         eval->path = checked_strdup(files.path[list->count], "the name of an evaluation");

@@ -210,28 +210,17 @@ static inline bool path_list_append_glob(PathList* list, const char* pattern, Er
     return true;
 }
 
-// The names between the commas of a list; some may be empty.
-static inline PathList names_between_commas(const char* list) {
-    PathList names = {NULL, 0, 0};
-    for (const char *p = list, *comma;; p = comma + 1) {
-        comma = strchrnul(p, ',');
-        char* name = checked_strndup(p, (size_t)(comma - p), "a list of files");
-        path_list_append(&names, name);
-        free(name);
-        if (!*comma) return names;
-    }
-}
-
-// Appends the files that a comma-separated list of names and glob(7) patterns stands for: those of each
-// pattern sorted, the patterns in order. A file that is named twice is appended twice.
+// Appends the files that a comma-separated list of names and glob(7) patterns stands for: those of each pattern sorted,
+// the patterns in order. A file that is named twice is appended twice.
 static inline bool path_list_append_names(PathList* names, const char* globs, Error* error) {
-    PathList patterns = names_between_commas(globs);
-    bool ok = true;
-    for (int i = 0; i < patterns.count && ok; i++)
-        ok = *patterns.path[i] ? path_list_append_glob(names, patterns.path[i], error)
-                               : fail(error, "\"%s\": an empty name in the list of files", globs);
-    path_list_free(&patterns);
-    return ok;
+    for (const char *p = globs, *comma;; p = comma + 1) {
+        comma = strchrnul(p, ',');
+        char* pattern = checked_strndup(p, (size_t)(comma - p), "a list of files");
+        const bool ok = *pattern ? path_list_append_glob(names, pattern, error)
+                                 : fail(error, "\"%s\": an empty name in the list of files", globs);
+        free(pattern);
+        if (!ok || !*comma) return ok;
+    }
 }
 
 // Opens the files of such a list as one stream, "shards/train_*.bin,more". On failure *files is closed and *error names

@@ -237,11 +237,10 @@ static inline void add_run_options(OptionTable* table, Settings* s) {
         option_int("log-every", &s->log_every, 1, big, "print the line of every N-th step; log.jsonl in --out has all"),
         option_int("eval-every", &s->eval_every, 0, big, "validate every N steps and at the end; 0 = never"),
         option_int("eval-sequences", &s->eval_sequences, 1, size, "how many sequences to validate on"),
-        option_string(
-            "evaluate", &s->evaluate, "FILES",
-            "also answer the multiple choice of these files, comma-separated, as llm.c writes them (HellaSwag, "
-            "MMLU), then and at the end; without --steps only that is done, with the model of --init or "
-            "--resume"),
+        option_string("evaluate", &s->evaluate, "GLOB",
+                      "llm.c's files of multiple choice (HellaSwag, MMLU), comma-separated, which the model answers at "
+                      "every validation and at the end; without --steps only that is done, with the model of --init or "
+                      "--resume"),
         option_int("sample-every", &s->sample_every, 0, big,
                    "let the model write every N steps and at the end; 0 = never"),
     };

@@ -93,7 +93,7 @@ typedef struct {
     double bubble; // of the last step: time without work / time with work, mean of all ranks; NaN where not measured
     Bytes bytes;   // of the last step
     Stop stop;
-    bool stops; // after the last step, for a signal
+    bool stops; // the run ends after the last step that was made, as a signal has asked
 } Trainer;
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }

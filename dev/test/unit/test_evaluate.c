@@ -201,7 +201,8 @@ static void test_damage(const char* path) {
     write_choices(path, &f, 0);
     refused("a completion without tokens", path, "example 0");
     refused("no file", "build/there_is_none", "there_is_none");
-    refused("an empty name", CHOICES ",", "");
+    refused("an empty name", CHOICES ",", "an empty name");
+    refused("a pattern of choices and others", REFERENCE "evaluation.*", "no file of multiple choice");
     refused("less than a header", "dev/test/reference/evaluation.json", "no file of multiple choice");
     check(opens(&list, CHOICES "," CHOICES, &error) && list.count == 2 && list.item[1].examples == 43, "a list: %s",
           error.text);
