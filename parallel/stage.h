@@ -164,14 +164,15 @@ typedef struct {
     float* checkpoint_weights; // (layout.elements): weights for checkpoints; NULL: the updated ones
     MethodValues kept[METHOD_VALUES];
     int kept_values;
-    float* grad_embedding;       // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
-    float* rope;                 // (T, HS): cosines and sines
-    double* sums;                // (layout.tensors + 1): squares of each tensor's gradient; the loss
-    uint64_t* checksums;         // (layout.n): of the slices, while copies are compared
-    Activations* activations;    // (slots + HALVES): the last are views of the micro-batch that is being computed, ...
-    HeadActivations* head;       // ... (head_slots + HALVES); so are gradients[v]
-    LayerActivations recomputed; // the activations that blocks recompute
-    Gradients** gradients;       // (v + 1, pending); one shared buffer unless split_backward
+    float* grad_embedding; // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
+    float* rope;           // (T, HS): cosines and sines
+    double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
+    uint64_t* checksums;   // (layout.n): of the slices, while copies are compared
+    // The last HALVES of the next two lists, and gradients[v], are views of one micro-batch's halves (parallel/halves.h).
+    Activations* activations;      // (slots + HALVES)
+    HeadActivations* head;         // (head_slots + HALVES)
+    LayerActivations recomputed;   // the activations that blocks recompute
+    Gradients** gradients;         // (v + 1, pending); one shared buffer unless split_backward
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
     floatX *partial,
         *gathered; // (N, C) each, only with sequence parallelism: the input of reduce_from_tensor_region, the

@@ -1,5 +1,5 @@
 /*
-plan_cost.h: what the planner and the simulator need of networks and plans beyond the trainer: routes, the cost of a
+planner/plan_cost.h: what the planner and the simulator need of networks and plans beyond the trainer: routes, the cost of a
 plan by links alone, and plans that are cut finer or run by several groups at once.
 
 Routes. A message between two ranks without a link takes a fixed shortest way: on grids one dimension after another, the
@@ -90,8 +90,8 @@ static inline int plan_way(const Plan* plan, const Network* net, const Routes* r
 // ---- Cost -------------------------------------------------------------------------------------------------------
 
 // Seconds, if all ranks begin every step together: a step lasts as long as its busiest link's load and its longest
-// way's latency. bytes: of the whole vector. It is the formulas' model; the simulator
-// (network_sim.h) is more accurate.
+// way's latency. bytes: of the whole vector. It is the formulas' model; the simulator (planner/network_sim.h) is more
+// accurate.
 static inline double plan_cost(const Plan* plan, const Network* net, const Routes* routes, double bytes) {
     double* busy = (double*)checked_calloc((size_t)net->links + 1, sizeof(double), "the cost of a plan");
     int* links = (int*)checked_malloc((size_t)net->vertices * sizeof(int), "the cost of a plan");
@@ -122,8 +122,8 @@ static inline double plan_cost(const Plan* plan, const Network* net, const Route
 
 // ---- Plans of the simulator -------------------------------------------------------------------------------------
 
-// The plan as executed with `slabs`: chunk c becomes the chunks c slabs, c slabs + 1, ... Its transfers carry one chunk
-// each. For the simulator.
+// The plan as executed with `slabs`: chunk c becomes the chunks c slabs, c slabs + 1, ... Each of its transfers carries
+// one chunk.
 static inline void plan_cut(Plan* plan, int slabs) {
     if (slabs == 1) return;
     Plan fine = *plan;
@@ -152,7 +152,7 @@ static inline void plan_cut(Plan* plan, int slabs) {
 }
 
 // Several groups run the plan at the same time, on vectors of their own, one after another in memory: rank r of group g
-// becomes rank r groups + g. An all-reduce without ways of its own, for the simulator.
+// becomes rank r groups + g. The plan has no ways of its own.
 static inline void plan_groups(Plan* plan, int groups) {
     Plan all;
     plan_init(&all, "", plan->kind, plan->ranks * groups, plan->chunks * groups);
