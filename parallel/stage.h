@@ -168,7 +168,7 @@ typedef struct {
     float* rope;           // (T, HS): cosines and sines
     double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;   // (layout.n): of the slices, while copies are compared
-    // The last HALVES of the next two lists, and gradients[v], are views of one micro-batch's halves (parallel/halves.h).
+    // The last HALVES of the next two, and gradients[v], are views of one micro-batch's halves (parallel/halves.h).
     Activations* activations;      // (slots + HALVES)
     HeadActivations* head;         // (head_slots + HALVES)
     LayerActivations recomputed;   // the activations that blocks recompute

@@ -1,6 +1,6 @@
 /*
-planner/plan_cost.h: what the planner and the simulator need of networks and plans beyond the trainer: routes, the cost of a
-plan by links alone, and plans that are cut finer or run by several groups at once.
+planner/plan_cost.h: what the planner needs of networks and plans beyond the trainer: routes, the cost of a plan by links
+alone, and plans that are cut finer or run by several groups at once, for the simulator.
 
 Routes. A message between two ranks without a link takes a fixed shortest way: on grids one dimension after another, the
 last one first; elsewhere, if several next vertices are equally near, the number of the destination selects one of them,
@@ -90,8 +90,7 @@ static inline int plan_way(const Plan* plan, const Network* net, const Routes* r
 // ---- Cost -------------------------------------------------------------------------------------------------------
 
 // Seconds, if all ranks begin every step together: a step lasts as long as its busiest link's load and its longest
-// way's latency. bytes: of the whole vector. It is the formulas' model; the simulator (planner/network_sim.h) is more
-// accurate.
+// way's latency. bytes: of the whole vector. network_sim.h is more accurate.
 static inline double plan_cost(const Plan* plan, const Network* net, const Routes* routes, double bytes) {
     double* busy = (double*)checked_calloc((size_t)net->links + 1, sizeof(double), "the cost of a plan");
     int* links = (int*)checked_malloc((size_t)net->vertices * sizeof(int), "the cost of a plan");
