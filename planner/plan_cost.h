@@ -1,6 +1,6 @@
 /*
-planner/plan_cost.h: what the planner needs of networks and plans beyond the trainer: routes, the cost of a plan by links
-alone, and plans that are cut finer or run by several groups at once, for the simulator.
+planner/plan_cost.h: what the planner needs of networks and plans beyond the trainer: routes, the cost of a plan by
+links alone, and plans that are cut finer or run by several groups at once, for the simulator.
 
 Routes. A message between two ranks without a link takes a fixed shortest way: on grids one dimension after another, the
 last one first; elsewhere, if several next vertices are equally near, the number of the destination selects one of them,
