@@ -49,9 +49,7 @@ typedef struct {
     int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog,
         check_replicas_every;
     int on_nan; // OnNan
-    bool resume, dry_run, explain, version;
-
-    const char* help; // NULL: not asked for; "": the overview
+    bool resume, dry_run, explain, version, help;
 } Settings;
 
 // The defaults: the model "tiny" on default_data(), a minute or two on a laptop.
@@ -298,8 +296,7 @@ static inline void add_generation_options(OptionTable* table, Settings* s) {
                                    "print in words who holds what and who talks to whom when, with the chapters that "
                                    "derive it; run nothing")),
         option_command(option_flag("version", &s->version, "the version of this program")),
-        option_command(
-            option_word("help", &s->help, "NAME", "the options; all: with explanations; or one, or a group")),
+        option_command(option_flag("help", &s->help, "these lines")),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }

@@ -17,7 +17,7 @@ rest of the line, without blanks at its ends. The command line wins over the fil
 
 #include <strings.h>
 
-// OPTION_TEXT: a string that may be empty. OPTION_WORD: a string that may be omitted, "" then.
+// OPTION_TEXT: a string that may be empty.
 typedef enum {
     OPTION_INT,
     OPTION_FLOAT,
@@ -25,7 +25,6 @@ typedef enum {
     OPTION_TEXT,
     OPTION_CHOICE,
     OPTION_FLAG,
-    OPTION_WORD,
     OPTION_HEADING
 } OptionType;
 
@@ -68,10 +67,6 @@ static inline Option option_choice(const char* name, int* value, const char* cho
 }
 static inline Option option_flag(const char* name, bool* value, const char* help) {
     const Option o = {OPTION_FLAG, name, value, 0, 0, NULL, help, false, false, 0};
-    return o;
-}
-static inline Option option_word(const char* name, const char** value, const char* placeholder, const char* help) {
-    const Option o = {OPTION_WORD, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
     return o;
 }
 // A row of the command line only.
@@ -207,7 +202,7 @@ static inline bool option_set(Option* o, const char* text, Error* error) {
         *(int*)o->value = index;
         return true;
     }
-    default: // OPTION_STRING, OPTION_TEXT, OPTION_WORD
+    default: // OPTION_STRING, OPTION_TEXT
         if (*text == 0 && o->type != OPTION_TEXT) return fail(error, "--%s: empty value", o->name);
         *(const char**)o->value = text;
         return true;
@@ -238,10 +233,6 @@ static inline bool option_take(Option* o, const char* value, Error* error) {
         *(bool*)o->value = !off;
         return true;
     }
-    if (o->type == OPTION_WORD && !value) {
-        *(const char**)o->value = "";
-        return true;
-    }
     return value ? option_set(o, value, error) : fail(error, "--%s: the value is missing", o->name);
 }
 
@@ -251,8 +242,7 @@ static inline bool options_parse(Option* table, int n, int argc, char** argv, Er
         const char* value;
         Option* o = option_named(table, n, strcmp(argv[i], "-h") == 0 ? "--help" : argv[i], &value, error);
         if (!o) return false;
-        const bool more = i + 1 < argc && (o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0);
-        if (!value && o->type != OPTION_FLAG && more) value = argv[++i];
+        if (!value && o->type != OPTION_FLAG && i + 1 < argc) value = argv[++i];
         if (!option_take(o, value, error)) return false;
     }
     return true;
@@ -365,24 +355,19 @@ static inline void option_form(char* text, size_t size, const Option* o) {
     const char* placeholder = o->choices ? o->choices : "";
     if (o->type == OPTION_INT) placeholder = "N";
     if (o->type == OPTION_FLOAT) placeholder = "X";
-    snprintf(text, size, "--%s%s%s%s%s", o->name, *placeholder ? " " : "", o->type == OPTION_WORD ? "[" : "",
-             placeholder, o->type == OPTION_WORD ? "]" : "");
+    snprintf(text, size, "--%s%s%s", o->name, *placeholder ? " " : "", placeholder);
 }
 
-// Prints words from `column` on, in lines of HELP_WIDTH that begin at `indent`. Lines break at blanks; `glue` is
-// printed as a blank where they must not.
-static inline void help_wrap(FILE* out, const char* words, int column, int indent, char glue) {
-    for (bool first = true; *words; first = false) {
-        const size_t n = strcspn(words, " ");
-        if (!first && column + 1 + (int)n > HELP_WIDTH) {
-            fprintf(out, "\n%*s", indent, "");
-            column = indent;
-        } else if (!first) {
-            fputc(' ', out);
-            column++;
+// Prints words from `column` on, in lines of HELP_WIDTH that begin there.
+static inline void help_wrap(FILE* out, const char* words, int column) {
+    int at = column;
+    while (*words) {
+        const int n = (int)strcspn(words, " ");
+        if (at > column && at + 1 + n > HELP_WIDTH) {
+            fprintf(out, "\n%*s", column, "");
+            at = column;
         }
-        for (size_t i = 0; i < n; i++) fputc(words[i] == glue ? ' ' : words[i], out);
-        column += (int)n;
+        at += fprintf(out, at > column ? " %.*s" : "%.*s", n, words);
         words += n + strspn(words + n, " ");
     }
     fputc('\n', out);
@@ -398,7 +383,7 @@ static inline void option_help(const Option* o, FILE* out) {
     fprintf(out, "  %s", form);
     if (room < 0) fputc('\n', out);
     fprintf(out, "%*s", room < 0 ? HELP_COLUMN + 3 : room + 1, "");
-    help_wrap(out, text, HELP_COLUMN + 3, HELP_COLUMN + 3, 0);
+    help_wrap(out, text, HELP_COLUMN + 3);
 }
 
 // Prints the help of the whole table.
@@ -420,48 +405,4 @@ static inline void options_of_program(Option* table, int n, int argc, char** arg
     printf("%s\n", about);
     options_help(table, n, stdout);
     exit(0);
-}
-
-// Prints the names alone, group by group: a page.
-static inline void options_overview(const Option* table, int n, FILE* out) {
-    char words[4096] = "";
-    for (int i = 0; i <= n; i++) {
-        if (i == n || table[i].type == OPTION_HEADING) {
-            if (words[0]) fprintf(out, "   "), help_wrap(out, words, 3, 4, '\1');
-            words[0] = 0;
-            if (i < n) fprintf(out, "\n%s\n", table[i].name);
-            continue;
-        }
-        char form[256];
-        option_form(form, sizeof form, &table[i]);
-        for (char* c = form; *c; c++) {
-            if (*c == ' ') *c = '\1';
-        }
-        const size_t used = strlen(words);
-        snprintf(words + used, sizeof words - used, " \1%s", form);
-    }
-}
-
-// Prints --help, --help all, --help GROUP, --help OPTION.
-static inline bool options_explain(Option* table, int n, const char* word, FILE* out, Error* error) {
-    if (strcmp(word, "all") == 0) {
-        options_help(table, n, out);
-        return true;
-    }
-    if (word[0] == 0) {
-        options_overview(table, n, out);
-        fprintf(out, "\n--help all explains them; --help NAME one of them, or a group\n");
-        return true;
-    }
-    const Option* option = option_find(table, n, word); // else the word may stand anywhere in a group's name
-    bool shown = false, found = false;
-    for (int i = 0; i < n; i++) {
-        const Option* o = &table[i];
-        const bool heading = o->type == OPTION_HEADING;
-        if (heading) shown = strncasecmp(o->name, word, strlen(word)) == 0 || (!option && strcasestr(o->name, word));
-        if (heading && shown) fprintf(out, "\n%s\n", o->name);
-        if (!heading && (shown || o == option)) option_help(o, out);
-        found |= shown || o == option;
-    }
-    return found || fail(error, "--help %s: neither an option nor a group; --help lists them", word);
 }

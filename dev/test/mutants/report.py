@@ -117,8 +117,6 @@ FAULTS = [
      "0"),
     ("options: defaults are written as given", "test_options", OPTIONS, 'o->given ? "" : "# "', '""'),
     ("options: what is given is a comment", "test_options", OPTIONS, 'o->given ? "" : "# "', '"# "'),
-    ("options: --help takes the next option for its word", "test_options", OPTIONS,
-     '(o->type != OPTION_WORD || strncmp(argv[i + 1], "--", 2) != 0)', "true"),
     ("options: fractions are cut off", "test_options", OPTIONS, "value != floor(value)", "false"),
     ("options: k is ten", "test_options", OPTIONS, "3 * (int)(suffix - suffixes + 1)", "(int)(suffix - suffixes + 1)"),
     ("rates: a finished model learns as fast as a new one", "test_options", SETTINGS,
@@ -130,8 +128,7 @@ FAULTS = [
      "word[same] == '_' ? '-' : word[same]", "word[same]"),
     ("aliases: of what is not there", "test_options", OPTIONS, "if (alias && option_find(table, n, alias->here))",
      "if (alias && alias->here)"),
-    ("help: lines without end", "test_options", OPTIONS, "if (!first && column + 1 + (int)n > HELP_WIDTH)", "if (0)"),
-    ("help: no option alone", "test_options", OPTIONS, "(shown || o == option)", "shown"),
+    ("help: lines without end", "test_options", OPTIONS, "if (at > column && at + 1 + n > HELP_WIDTH)", "if (0)"),
     ("help: what is unset has a default", "test_options", OPTIONS,
      "if ((double)*(int64_t*)o->value >= o->low) snprintf", "snprintf"),
 ]

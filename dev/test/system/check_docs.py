@@ -79,8 +79,7 @@ class Tree:
         return {name for path in sources for name in re.findall(r"\b(\w+)\(", self.code(path))}
 
     def help(self, program):
-        words = ["--help", "all"] if program == "train_gpt" else ["--help"]
-        ran = subprocess.run([f"./{program}", *words], stdout=subprocess.PIPE, text=True, check=True)
+        ran = subprocess.run([f"./{program}", "--help"], stdout=subprocess.PIPE, text=True, check=True)
         return set(re.findall(r"(?m)^ +(--[a-z][\w-]*)", ran.stdout)) | {"--help", "--version"}
 
     def targets(self):

@@ -161,7 +161,7 @@ check "make install copies the programs, which run there" \
     "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err &&
     [ \"\$(ls $staged/opt/bin | tr '\n' ' ')\" = 'plan tokenize train_gpt ' ] &&
     $staged/opt/bin/train_gpt --version | cmp - <($fast --version)"
-check "-h is --help" "$fast -h >out && $fast --help >err && cmp out err && $fast -h lr | grep -q -- '--lr X'"
+check "-h is --help" "$fast -h >out && $fast --help >err && cmp out err"
 
 # ---- memory: what validations, evaluations, texts and saves take is in the plan that was printed
 seq 1 200000 | tr '\n' ' ' >large.txt
@@ -377,9 +377,8 @@ refuses 1 "--micro-batch" --model gpt3-1008B --vocab 256 --seq 64 --micro-batch 
 refuses 2 "--lr" --lr 1e-4 --min-lr 1e-3
 refuses 2 "--min-lr, --lr" $small --data text.txt --min-lr 1e-2
 refuses 2 "--beta2" --beta2 0.99999999
-check "--help all explains every option, exit status 0" "$train --help all >out 2>err && [ ! -s err ] &&
+check "--help explains every option, exit status 0" "$train --help >out 2>err && [ ! -s err ] &&
     [ \$(grep -c '^  --' out) -ge 60 ]"
-refuses 2 "nonsense" --help nonsense
 check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" \
     "timeout 240 $train --model gpt3-1008B --data text.txt --dry-run >out 2>err &&
     grep -q '1008038758400 parameters' out && ! grep -q '^step' out"

@@ -11,15 +11,15 @@ command line: test_layout.c and test_cli.sh.)
 typedef struct {
     int64_t whole, small;
     double number, part;
-    const char *text, *file, *folder, *word;
+    const char *text, *file, *folder;
     int choice, other;
     bool flag, second, now;
 } TestValues;
 
-enum { ROWS = 15 };
+enum { ROWS = 14 };
 
 static TestValues values_default(void) {
-    const TestValues v = {-1, 7, -1, 0.25, NULL, NULL, NULL, NULL, 0, -1, false, false, false};
+    const TestValues v = {-1, 7, -1, 0.25, NULL, NULL, NULL, 0, -1, false, false, false};
     return v;
 }
 
@@ -39,7 +39,6 @@ static int make_table(Option* table, TestValues* v) {
         option_flag("flag", &v->flag, "yes or no"),
         option_flag("second", &v->second, "another one"),
         option_command(option_flag("now", &v->now, "do it now")),
-        option_command(option_word("word", &v->word, "WORD", "help, perhaps with a word")),
     };
     memcpy(table, rows, sizeof rows);
     return ROWS;
@@ -183,7 +182,6 @@ static void test_files(void) {
     test_case("--text=\n", "", "a.txt:1: --text", NULL);
     test_case("--flag yes\n", "", "a.txt:1: --flag", NULL);
     test_case("\n--now\n", "", "a.txt:2: --now", NULL);
-    test_case("--word x\n", "", "a.txt:1: --word", NULL);
 }
 
 // Given twice on the command line, the last one wins; in a file it is a slip.
@@ -316,33 +314,14 @@ static void test_refused(void) {
     }
 }
 
-// --word, which may stand alone, and --word X.
-static void test_word(void) {
-    static const char* const lines[] = {"--word", "--word|--flag", "--word|x", "--word=x|--flag", "--word|x|--flag"};
-    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
-        TestValues v = values_default();
-        Option table[ROWS];
-        Error error;
-        char words[64];
-        const int n = make_table(table, &v);
-        strcpy(words, lines[i]);
-        check(parse(table, n, words, &error) && same_text(v.word, i < 2 ? "" : "x") &&
-                  v.flag == (strstr(lines[i], "flag") != NULL),
-              "%s", lines[i]);
-    }
-}
-
-// What options_explain prints, for the caller to free; NULL where it refuses.
-static char* explained(Option* table, int n, const char* word) {
+// What options_help prints, for the caller to free.
+static char* help_text(const Option* table, int n) {
     char* text = NULL;
     size_t size;
-    Error error;
     FILE* out = open_memstream(&text, &size);
-    const bool ok = options_explain(table, n, word, out, &error);
+    options_help(table, n, out);
     fclose(out);
-    if (ok) return text;
-    free(text);
-    return NULL;
+    return text;
 }
 
 static int count_lines(const char* text, const char* begin) {
@@ -363,48 +342,28 @@ static void test_help(void) {
     Settings settings = settings_default();
     Option table[MAX_OPTIONS];
     const int n = settings_table(table, &settings);
-    char *brief = explained(table, n, ""), *all = explained(table, n, "all");
-    int missing = 0, wrong = 0, options = 0;
+    char* all = help_text(table, n);
+    int missing = 0, options = 0;
     for (int i = 0; i < n; i++) {
         char form[64];
         const bool heading = table[i].type == OPTION_HEADING;
-        snprintf(form, sizeof form, "%s%s", heading ? "\n" : "--", table[i].name);
-        missing += !strstr(brief, form) || !strstr(all, form);
+        snprintf(form, sizeof form, "\n%s%s", heading ? "" : "  --", table[i].name);
+        missing += !strstr(all, form);
         options += !heading;
-        if (heading) continue;
-        char* one = explained(table, n, table[i].name);
-        snprintf(form, sizeof form, "  --%s ", table[i].name);
-        wrong += !one || count_lines(one, form) < 1;
-        free(one);
     }
-    check(missing == 0, "every row is in --help and in --help all: %d are not", missing);
-    check(wrong == 0, "--help NAME explains each: %d are not", wrong);
-    check(count_lines(all, "  --") == options, "--help all has a line for each option");
-    check(count_lines(brief, "") <= 50, "--help is a page: %d lines", count_lines(brief, ""));
-    check(longest_line(brief) <= HELP_WIDTH && longest_line(all) <= HELP_WIDTH, "no line is longer than %d: %zu, %zu",
-          HELP_WIDTH, longest_line(brief), longest_line(all));
-    check(!strstr(all, " \n") && !strstr(brief, " \n"), "no line ends with a blank");
+    check(missing == 0, "every row is in --help: %d are not", missing);
+    check(count_lines(all, "  --") == options, "--help has a line for each option");
+    check(longest_line(all) <= HELP_WIDTH, "no line is longer than %d: %zu", HELP_WIDTH, longest_line(all));
+    check(!strstr(all, " \n"), "no line ends with a blank");
     check(!strstr(all, "[-1]"), "what is not set has no default");
-    free(brief);
     free(all);
 
     TestValues v = values_default();
     Option rows[ROWS];
-    const int m = make_table(rows, &v);
-    char* text = explained(rows, m, "FIRST");
-    check(text && strstr(text, "first things") && count_lines(text, "  --") == 4 && strstr(text, "[0.25]"),
-          "a group by how its name begins");
+    char* text = help_text(rows, make_table(rows, &v));
+    check(strstr(text, "\nfirst things\n") && count_lines(text, "  --") == ROWS - 2 && strstr(text, "[0.25]"),
+          "two groups, and a default");
     free(text);
-    text = explained(rows, m, "more");
-    check(text && strstr(text, "second things") && count_lines(text, "  --") == 9, "a group by a word in its name");
-    free(text);
-    text = explained(rows, m, "second"); // a group and an option: the group, which has the option
-    check(text && count_lines(text, "  --") == 9, "a group before an option of its name");
-    free(text);
-    text = explained(rows, m, "part");
-    check(text && count_lines(text, "  --") == 1 && !strstr(text, "things"), "one option alone");
-    free(text);
-    check(!explained(rows, m, "nothing"), "what is neither is refused");
 }
 
 // What the learning rates and the warm-up are where they were not said.
@@ -474,7 +433,6 @@ int main(void) {
     test_aliases();
     test_mistaken();
     test_refused();
-    test_word();
     test_help();
     test_rates();
     test_momenta();
