@@ -428,8 +428,7 @@ static void begin_training(Trainer* t) {
     const bool resumed = init_weights(t);
     t->ended = t->step >= o->steps;
     if (o->out && is_main(t)) {
-        log_open(&t->log, o->out, "log.jsonl", resumed, t->step);
-        if (o->sample_every) log_open(&t->samples, o->out, "samples.jsonl", resumed, t->ended ? t->step - 1 : t->step);
+        log_open(&t->log, o->out, resumed, t->step);
         if (!t->ended) write_options(t, t->options, t->option_count);
     }
     report_startup(t);
@@ -511,8 +510,7 @@ static int end_training(Trainer* t) {
         load_global_weights(t);
         sample(t, o->max_new_tokens ? (int)o->max_new_tokens : 512);
     }
-    const bool logged = log_close(&t->log), kept = log_close(&t->samples);
-    if (t->unsaved || !logged || !kept) return EXIT_RUN;
+    if (!log_close(&t->log) || t->unsaved) return EXIT_RUN;
     return whole ? 0 : EXIT_REQUEUE;
 }
 

@@ -11,11 +11,10 @@ RUN is a folder that train_gpt --out has made, or a log.jsonl. What is read:
 
     log.jsonl        one JSON object a step; lines that are none (a disk that was full, a run that writes now) are
                      skipped and counted
-    samples.jsonl    what the model wrote
     options.txt      the options of the run, and what follows from them
     step_*/          checkpoints: config.json and trainer.json of the newest
     trace.json       what each rank did and when (train_gpt --trace), or --trace FILE: one for each run, in their order
-    stdout.txt       what the trainer printed, or --stdout FILE, likewise
+    stdout.txt       what the trainer printed, the model's samples too, or --stdout FILE, likewise
 
 A curve of 100,000 steps is thinned to some 800 buckets: those of equal length, and those that grow with the step, so
 that the first steps are all there on a logarithmic axis. A bucket keeps mean, least and greatest value, so no outlier
@@ -213,16 +212,13 @@ def read_run(path, trace=None, stdout=None):
     run = {"name": os.path.basename(folder), "path": folder, "broken": broken,
            "rows": [flatten(o) for o in in_order(objects)],
            "written": os.path.getmtime(log), "given": {}, "implied": {}, "about": {}, "traffic": "", "samples": [],
-           "broken_samples": 0, "steps": None, "trace": None, "checkpoint": read_checkpoint(folder)}
+           "steps": None, "trace": None, "checkpoint": read_checkpoint(folder)}
     if os.path.isfile(beside("options.txt")):
         run["given"], run["implied"], run["about"] = read_options(beside("options.txt"))
     printed = first_file(stdout, beside("stdout.txt"))
     if printed:
         about, run["traffic"], run["samples"], run["steps"] = read_stdout(printed)
         run["about"].update(about)
-    if os.path.isfile(beside("samples.jsonl")):
-        samples, run["broken_samples"] = json_lines(beside("samples.jsonl"))
-        run["samples"] = in_order([s for s in samples if isinstance(s.get("text"), str)])
     steps = run["given"].get("steps", run["implied"].get("steps"))
     if steps and re.fullmatch(r"\d{1,15}", steps):
         run["steps"] = int(steps)
@@ -510,8 +506,6 @@ def page_run(run):
     if run["broken"]:
         notes.append(f"{run['broken']} line{'s' * (run['broken'] > 1)} of log.jsonl could not be read and "
                      f"{'are' if run['broken'] > 1 else 'is'} left out")
-    if run["broken_samples"]:
-        notes.append(f"{run['broken_samples']} of samples.jsonl could not be read")
     figures = end_figures(rows)
     marked, counts = marks(rows)
     for kind, what in (("diverged", "the loss was not a finite number in"),

@@ -197,10 +197,7 @@ static inline void sample(Trainer* t, int most) {
     TokenList list = encode_prompt(t);
     if (is_main(t) && t->prompt) fwrite(t->prompt, 1, (size_t)t->prompt_size, stdout);
     const bool ok = generate_from_prompt(t, &text, &list, most, seconds_now() + 20, is_main(t) ? stdout : NULL);
-    if (is_main(t)) {
-        printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
-        if (t->samples.path[0]) log_sample(t, text.tokens + text.read, text.written);
-    }
+    if (is_main(t)) printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
     token_list_free(&list);
     free(text.tokens);
 }

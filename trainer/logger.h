@@ -2,8 +2,7 @@
 trainer/logger.h: the reports of a run while it trains.
 
     for people      print_step: a line a step; print_evaluations
-    for programs    log_step: OUT/log.jsonl, an object a step; log_sample: OUT/samples.jsonl;
-                    write_options: OUT/options.txt
+    for programs    log_step: OUT/log.jsonl, an object a step; write_options: OUT/options.txt
 
 Rank 0 calls them, and every rank log_close; nothing is exchanged, and nothing here changes the run.
 */
@@ -142,28 +141,6 @@ static void line_end(Log* log) {
     log->waits = why != 0;
 }
 
-// Appends a sample to samples.jsonl, as a terminal shows it.
-static void log_sample(Trainer* t, const int32_t* tokens, int n) {
-    char* shown;
-    size_t size;
-    TextWriter writer = {open_memstream(&shown, &size), "", 0, 0};
-    if (!writer.out) die("out of memory: a sample");
-    for (int i = 0; i < n; i++) {
-        if (t->tokenizer.vocab)
-            text_writer_put_token(&writer, &t->tokenizer, tokens[i]);
-        else
-            fprintf(writer.out, i ? " %d" : "%d", tokens[i]);
-    }
-    text_writer_end(&writer);
-    if (fclose(writer.out) != 0) die("out of memory: a sample");
-    FILE* log = t->samples.lines;
-    fprintf(log, "{\"step\":%lld,\"text\":", (long long)t->step);
-    json_write_string(log, shown);
-    fprintf(log, "}\n");
-    free(shown);
-    line_end(&t->samples);
-}
-
 // Writes a member with a number of `digits` digits, or null: JSON has no infinity and no NaN.
 static void log_number(FILE* log, const char* name, double x, int digits) {
     fprintf(log, ",\"%s\":", name);
@@ -225,11 +202,11 @@ static int64_t log_bytes_until(FILE* log, int64_t step) {
     return ferror(log) ? -1 : kept;
 }
 
-// Opens OUT/log.jsonl or OUT/samples.jsonl. A new run starts an empty one; a resumed one cuts off the lines after the
+// Opens OUT/log.jsonl. A new run starts an empty one; a resumed one cuts off the lines after the
 // checkpoint's step, which will be written again, and the part of a line that a kill has left.
-static void log_open(Log* log, const char* out, const char* name, bool resumed, int64_t step) {
+static void log_open(Log* log, const char* out, bool resumed, int64_t step) {
     Error error;
-    if (!checkpoint_path(log->path, &error, "%s/%s", out, name)) die("%s", error.text);
+    if (!checkpoint_path(log->path, &error, "%s/log.jsonl", out)) die("%s", error.text);
     FILE* old = resumed ? fopen(log->path, "r") : NULL;
     if (resumed && !old && errno != ENOENT) die("%s: cannot read: %s", log->path, strerror(errno));
     log->at = old ? log_bytes_until(old, step) : 0;

@@ -252,9 +252,8 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
                    "with --out: checkpoint every N steps and at the end; 0 = at the end only"),
         option_int("keep-last", &s->keep_last, 0, big,
                    "checkpoints that are kept: the last N, and the best by validation; 0 = all"),
-        option_string(
-            "out", &s->out, "DIR",
-            "folder for log.jsonl, samples.jsonl, options.txt and checkpoints; nothing is written without it"),
+        option_string("out", &s->out, "DIR",
+                      "folder for log.jsonl, options.txt and checkpoints; nothing is written without it"),
         option_command(
             option_flag("resume", &s->resume, "continue from the newest checkpoint in --out, if there is one")),
         option_command(option_any_text("generate", &s->generate, "TEXT",

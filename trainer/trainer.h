@@ -33,7 +33,7 @@ typedef struct {
     int64_t tokens; // room for as many inputs, and targets
 } TokenBatch;
 
-// A file of lines, each a JSON object. All zero: it was not opened.
+// OUT/log.jsonl, a JSON object a line. All zero: it was not opened.
 typedef struct {
     char path[CHECKPOINT_PATH];
     int fd;
@@ -75,7 +75,7 @@ typedef struct {
     char* prompt;                     // the text of --generate, `prompt_size` bytes; NULL: none
     int64_t prompt_size;
     FILE* text;                       // where --generate writes, on rank 0
-    Log log, samples;                 // OUT/log.jsonl and OUT/samples.jsonl, on rank 0
+    Log log;                          // OUT/log.jsonl, on rank 0
     bool logged;                      // this process has logged a step: its line has the version
     Trace trace, *tracing;            // tracing: NULL where nothing is recorded
     char* config;                     // the text of a file of options: settings point into it

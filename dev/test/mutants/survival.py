@@ -81,8 +81,8 @@ FAULTS = [
      "    if (!ok) say_not_saved(saver->rank, state->step, &error);\n    comm_all", "    comm_all"),
     ("a rank writes into files that it could not open", "calls", SAVE, "bool ok = joined;", "bool ok = true;"),
     # Disks
-    ("the run ends well without its last checkpoint", "disks", TRAINER, "if (t->unsaved || !logged ||",
-     "if (!logged ||"),
+    ("the run ends well without its last checkpoint", "disks", TRAINER, "if (!log_close(&t->log) || t->unsaved)",
+     "if (!log_close(&t->log))"),
     ("a save that failed once is held against the run", "disks", "trainer/checkpointing.h",
      "t->unsaved = !stage_save(&t->saver, &t->world, &state);",
      "t->unsaved = !stage_save(&t->saver, &t->world, &state) || t->unsaved;"),

@@ -114,11 +114,6 @@ check "and leaves the same options but --out" \
 "$fast" --config again/options.txt --steps=6 --resume --sample-every 2 >out 2>err
 check "the command line wins, and --resume goes on" "[ $? = 0 ] && [ \$(wc -l <again/log.jsonl) = 6 ] &&
     grep -qx -- '--steps 6' again/options.txt"
-cp again/samples.jsonl kept.jsonl
-check "samples are kept, those of the steps that are done" \
-    "[ \"\$(sed 's/,.*//' kept.jsonl | tr '\n' ' ')\" = '{\"step\":4 {\"step\":6 ' ]"
-tail -n 1 kept.jsonl | python3 -c 'import json; print(json.loads(input())["text"])' >sample
-check "as they are printed" "[ \"\$(sed '1,/^sample:/d' out | tail -n +2)\" = \"\$(cat sample)\" ]"
 unclipped="$small --data text.txt --steps 4 --save-every 2 --eval-every 0 --sample-every 0 --clip 0"
 # shellcheck disable=SC2086
 "$fast" $unclipped --out unclipped >out 2>err && mkdir skipped && cp -r unclipped/step_00000002 skipped &&
@@ -127,10 +122,6 @@ unclipped="$small --data text.txt --steps 4 --save-every 2 --eval-every 0 --samp
 "$fast" $unclipped --out skipped --resume >out 2>err
 check "the step after one that was skipped is made, also without clipping and after a restart" \
     "grep -c skipped skipped/log.jsonl | grep -qx 1 && same_weights {unclipped,skipped}/step_00000004"
-printf '{"step":6,"te' >>again/samples.jsonl
-"$fast" --config again/options.txt --resume --sample-every 2 >out 2>err
-check "a run resumed at its end writes its last sample again, not twice" \
-    "[ $? = 0 ] && [ \"\$(sed 's/,.*//' kept.jsonl)\" = \"\$(sed 's/,.*//' again/samples.jsonl)\" ]"
 printf '# a comment\n\n--steps 4\n--stepps 5\n' >wrong.txt
 refuses 2 "wrong.txt:4, --stepps, --steps" --config wrong.txt
 printf -- '--steps 4\0' >wrong.txt

@@ -197,7 +197,6 @@ def test_damage(work):
                              for i in range(1, 13)),
         "options.txt": "# started: 2026-01-02 03:04:05 UTC\n# model: x\n\n# model\n# --lr 0.003\n--data a b.txt\n"
                        "--steps 12\n",
-        "samples.jsonl": '{"step":4,"text":"abc"}\n{"step":8,"text":"x"}\n',
         "stdout.txt": "model     tiny\nstep     1/9 | loss 3\nsample:\n\nfirst\ntraffic of a step, MB\n  tensor 1\n",
         newest + "trainer.json": '{"step": 12, "sequences": 192, "rounds": "", "val_loss": 5.4, "files": {"a": '
                                  '{"bytes": 3, "checksum": "ff"}}}',
@@ -217,7 +216,6 @@ def test_damage(work):
     known = [("log.jsonl", b"%s" % b"9" * 400), ("log.jsonl", b'{"step":1,"loss":%s}' % (b"9" * 400)),
              ("log.jsonl", b'{"step":1,"loss":1e39}'),
              ("log.jsonl", b'{"step":1,"tokens":1e308}\n{"step":2,"tokens":1e308}'),
-             ("samples.jsonl", b'{"step":1,"text":"\\ud800"}'),
              ("trace.json", b'{"traceEvents":[{"ph":"M","name":"process_name","pid":[],"args":{"name":"x"}}]}'),
              ("trace.json", b'{"traceEvents":[{"ph":"X","name":"a","pid":0,"ts":0,"dur":1}],"otherData":{"p":NaN}}'),
              ("stdout.txt", b"step %s/2 | loss 1" % (b"1" * 5000)),
@@ -394,12 +392,12 @@ def test_page(work):
     test_names(work)
     lines = [log_line(i, val_loss=3.0 if i % 10 == 0 else None) for i in range(1, 51)]
     first, second = os.path.join(work, "a", "run"), os.path.join(work, "b", "run")
-    nasty = "</script><script>alert(1)</script><!-- \u2028 & \" ' \\ \U0001f600 \ud800"
+    nasty = "</script><script>alert(1)</script><!-- \u2028 & \" ' \\ \U0001f600 \ufffd"
     write_log(first, lines + ['{"step":51,"lo'])
     write_log(second, [log_line(i, **({"skipped": True} if i % 5 == 0 and i <= 1500 else {}))
                        for i in range(1, 3001)] + ['{"step":3001,"loss":nan}'])
-    with open(os.path.join(first, "samples.jsonl"), "w", encoding="utf-8") as f:
-        f.write(json.dumps({"step": 10, "text": nasty}) + '\n{"step":20,"text":5}\n{"step":30,"text":"' + "\n")
+    with open(os.path.join(first, "stdout.txt"), "wb") as f:
+        f.write(f"step    10/50 | loss 1\nsample:\n\n{nasty}\n".encode().replace(b"\xef\xbf\xbd", b"\xff"))
     out = os.path.join(work, "page.html")
     made = run(first, second, "-o", out)
     check(made.returncode == 0, f"two runs are a page {made.stderr[-300:]}")
@@ -414,8 +412,8 @@ def test_page(work):
           "and does not become a part of the page")
     check(not re.search(r"https?:|\bsrc\s*=|<link|@import|url\((?!#)|fetch\(|XMLHttp|import\(", page),
           "the page asks for nothing from elsewhere")
-    check(runs[0]["notes"] == ["1 line of log.jsonl could not be read and is left out",
-                               "1 of samples.jsonl could not be read"], "what could not be read is said")
+    check(runs[0]["notes"] == ["1 line of log.jsonl could not be read and is left out"],
+          "what could not be read is said")
     check(runs[1]["notes"] == ["the loss was not a finite number in 1 step",
                                "loss or gradient were not finite, and no update was made, in 300 steps"]
           and [m["step"] for m in runs[1]["marks"]] == [*range(5, 1005, 5), 3001], "and a loss that is not finite")
@@ -641,8 +639,8 @@ def test_tensorboard(work):
     folder, out = os.path.join(work, "board"), os.path.join(work, "events")
     lines = [log_line(i, val_loss=3.5 if i == 200 else None, mfu=None) for i in range(1, 301)]
     write_log(folder, lines[:250])
-    with open(os.path.join(folder, "samples.jsonl"), "w", encoding="utf-8") as f:
-        f.write('{"step":100,"text":"two\\nlines \\u00e9"}\n')
+    with open(os.path.join(folder, "stdout.txt"), "w", encoding="utf-8") as f:
+        f.write("step   100/300 | loss 1\nsample:\n\ntwo\nlines \u00e9\n")
     with open(os.path.join(folder, "options.txt"), "w", encoding="utf-8") as f:
         f.write("# started: 2026-01-02 03:04:05 UTC\n")
     path = os.path.join(out, "board", "events.out.tfevents.0000000000.threefold")
