@@ -147,14 +147,15 @@ static inline TokenList encode_prompt(const Trainer* t) {
     TokenList list = {NULL, 0, 0};
     Encoder encoder;
     token_list_reserve(&list, 1);
-    if (t->prompt_size == 0) {
+    const char* prompt = t->settings.generate;
+    if (!prompt || !*prompt) {
         list.token[list.count++] = default_bos_token(t);
         return list;
     }
     if (tokenizer->document >= 0 && !tokenizer_ends(tokenizer, tokenizer->document))
         list.token[list.count++] = tokenizer->document;
     encoder_open(&encoder);
-    tokenizer_encode(tokenizer, &encoder, &list, (const unsigned char*)t->prompt, (size_t)t->prompt_size, true);
+    tokenizer_encode(tokenizer, &encoder, &list, (const unsigned char*)prompt, strlen(prompt), true);
     encoder_close(&encoder);
     for (size_t i = 0; i < list.count; i++) {
         if (list.token[i] >= t->stage.model.V)
@@ -195,7 +196,7 @@ static inline void sample(Trainer* t, int most) {
     end_line();
     if (is_main(t)) printf("sample:\n\n");
     TokenList list = encode_prompt(t);
-    if (is_main(t) && t->prompt) fwrite(t->prompt, 1, (size_t)t->prompt_size, stdout);
+    if (is_main(t) && t->settings.generate) fputs(t->settings.generate, stdout);
     const bool ok = generate_from_prompt(t, &text, &list, most, seconds_now() + 20, is_main(t) ? stdout : NULL);
     if (is_main(t)) printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
     token_list_free(&list);
@@ -214,7 +215,7 @@ static inline void generate(Trainer* t) {
         if (is_main(t) && (int64_t)list.count > stage->T)
             printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
                    stage->T / 2 + 1, stage->T);
-        if (is_main(t)) fwrite(t->prompt, 1, (size_t)t->prompt_size, t->text), fflush(t->text);
+        if (is_main(t)) fputs(t->settings.generate, t->text), fflush(t->text);
         const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, INFINITY, is_main(t) ? t->text : NULL);
         if (is_main(t)) {
             fputc('\n', t->text);

@@ -258,7 +258,7 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* s) {
             option_flag("resume", &s->resume, "continue from the newest checkpoint in --out, if there is one")),
         option_command(option_any_text("generate", &s->generate, "TEXT",
                                        "let the model of --init or --resume continue this text, on stdout; \"\": write "
-                                       "one of its own, -: read it from stdin")),
+                                       "one of its own")),
         option_int("check-replicas-every", &s->check_replicas_every, 0, big,
                    "compare the replicas of parameters every N steps, and before a checkpoint; 0 = never"),
         option_choice("on-nan", &s->on_nan, "stop|skip",

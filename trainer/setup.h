@@ -3,7 +3,7 @@ trainer/setup.h: the decisions of a run before it begins, without computing, and
 order in which trainer_init.h calls them:
 
     the command line    checked to be the same on all ranks; --config, --help
-    texts               data, vocabulary, model, evaluations, prompt: opened, checked to be the same on all ranks
+    texts               data, vocabulary, model, evaluations: opened, checked to be the same on all ranks
     the schedule        of training steps and of forward passes: built, and checked together with the other stages'
     sums                --allreduce on --topology: collectives as plans, checked too
     memory and folder   whether there is room, and whether --out is this run's
@@ -390,33 +390,6 @@ static inline void open_evaluations(Trainer* t) {
     char text[64];
     snprintf(text, sizeof text, "checksum %016llx", (unsigned long long)checksum);
     comm_check_same(&t->world, "files to evaluate", text, "give all ranks the same files");
-}
-
-// Reads stdin to its end; the caller frees the text.
-static inline char* read_stdin(size_t* size) {
-    char part[4096], *text = NULL;
-    FILE* all = open_memstream(&text, size);
-    if (!all) die("out of memory: the text on stdin");
-    for (size_t n = fread(part, 1, sizeof part, stdin); n > 0; n = fread(part, 1, sizeof part, stdin))
-        fwrite(part, 1, n, all);
-    if (ferror(stdin)) die("--generate -: cannot read stdin: %s", strerror(errno));
-    if (fclose(all) != 0) die("out of memory: the text on stdin");
-    return text;
-}
-
-// Gives all ranks the text of --generate; only rank 0 has stdin.
-static inline void read_prompt(Trainer* t) {
-    const char* source = t->settings.generate;
-    size_t n = strlen(source);
-    char* text = is_main(t) && strcmp(source, "-") == 0 ? read_stdin(&n) : NULL;
-    t->prompt_size = (int64_t)n;
-    comm_broadcast(&t->world, &t->prompt_size, 1, COMM_INT64, 0);
-    if (t->prompt_size >= INT32_MAX / 2)
-        die_usage("--generate: a text of %lld bytes is too long", (long long)t->prompt_size);
-    t->prompt = (char*)checked_calloc((size_t)t->prompt_size + 1, 1, "the text of --generate");
-    if (is_main(t)) memcpy(t->prompt, text ? text : source, (size_t)t->prompt_size);
-    free(text);
-    comm_broadcast(&t->world, t->prompt, t->prompt_size, COMM_BYTE, 0);
 }
 
 // ---- The schedule -----------------------------------------------------------------------------------------------

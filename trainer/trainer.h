@@ -72,8 +72,6 @@ typedef struct {
     HubFiles hub_files;               // files written beside the model, on rank 0
     bool unsaved;                     // the last save has failed
     int lock;                         // on OUT, see folder_lock
-    char* prompt;                     // the text of --generate, `prompt_size` bytes; NULL: none
-    int64_t prompt_size;
     FILE* text;                       // where --generate writes, on rank 0
     Log log;                          // OUT/log.jsonl, on rank 0
     bool logged;                      // this process has logged a step: its line has the version

@@ -77,7 +77,6 @@ static inline ModelConfig open_data_and_model(Trainer* t) {
     fallback_to_bytes(t, model.V);
     warn_of_bytes(t, model.V);
     if (!o->dry_run && (o->export_to || (o->out && trains))) gather_hub_files(t, &model);
-    if (o->generate) read_prompt(t);
     return model;
 }
 
@@ -191,7 +190,6 @@ static inline int trainer_free(Trainer* t, int status) {
     }
     trace_free(&t->trace);
     free(t->config);
-    free(t->prompt);
     tokens_close(&t->train_files);
     tokens_close(&t->val_files);
     evaluations_close(&t->evaluations);

@@ -73,8 +73,6 @@ writes "2:--pp 2" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50
 check "two stages draw what one rank draws" "cmp drawn written"
 writes "1:" --generate "20" --top-k 20 --top-p 0.9 --max-new-tokens 50 --seed 7
 check "another seed draws another text" "! cmp -s drawn written"
-check "a prompt by stdin" \
-    "printf 20 | '$train' ${from_six[*]} --generate - --top-k 20 --top-p 0.9 --max-new-tokens 50 2>err | cmp - drawn"
 check "no prompt: a text of its own" "'$train' ${from_six[*]} --generate '' --max-new-tokens 9 2>err >written &&
     [ \$(wc -c <written) -ge 5 ]"
 launch 2 "$train" "${model[@]}" --tp 2 --init mesh0/step_00000006/model.safetensors --generate "101 1" --temperature 0 \
