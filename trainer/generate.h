@@ -15,8 +15,8 @@ ranks of a replica take part: tensor ranks hold slices of the logits, pipeline r
 // The state of drawing the next token of a text.
 typedef struct {
     Sampling how;
-    SamplingMemory memory;
-    float* logits; // (t V): of the whole vocabulary
+    Candidate* list; // (V)
+    float* logits;   // (t V): of the whole vocabulary
     uint64_t seed, stream;
     double deadline;
 } Sampler;
@@ -90,7 +90,7 @@ static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
             const double fine = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i + 1);
             next = seconds_now() > x->deadline
                        ? (int32_t)TOKEN_LATE
-                       : sample_token(&x->how, x->logits, stage->model.V, coarse + 0x1p-24 * fine, &x->memory);
+                       : sample_token(&x->how, x->logits, stage->model.V, coarse + 0x1p-24 * fine, x->list);
         }
         comm_broadcast(&t->groups.tensor, &next, 1, COMM_INT32, 0);
     }
@@ -176,13 +176,14 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
                               most,
                               0,
                               0};
-    Sampler sampler = {{o->temperature, o->top_p, o->top_k},      sampling_open(V), NULL, (uint64_t)o->seed,
+    Sampler sampler = {{o->temperature, o->top_p, o->top_k},      NULL,    NULL, (uint64_t)o->seed,
                        hash_string("sample") + (uint64_t)t->step, deadline};
+    sampler.list = (Candidate*)checked_malloc((size_t)V * sizeof *sampler.list, "a text");
     sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
     *text = begun;
     memcpy(text->tokens, prompt->token, prompt->count * sizeof(int32_t));
     const bool ok = generate_tokens(t, text, &sampler, out);
-    sampling_close(&sampler.memory);
+    free(sampler.list);
     free(sampler.logits);
     return ok;
 }

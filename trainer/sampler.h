@@ -1,5 +1,5 @@
 /*
-trainer/sampler.h: draws the next token from its logits (sampling_open, sample_token, sampling_close).
+trainer/sampler.h: draws the next token from its logits (sample_token).
 
 Theory: with V logits z, a temperature D, top-k K and top-p P, in the order of Hugging Face's library:
 
@@ -18,8 +18,7 @@ same logits draws the same. Weights and sums are float64.
 A token with logit -inf is never drawn. If one is +inf only such are. A NaN, or nothing but -inf, is no distribution:
 the result is -1.
 
-Time: only the head of the order is needed, so nothing is sorted: a heap of all V takes O(V) to build and O(log V) for
-each kept token. Without 3 and 4 there is no heap, and one exp a token.
+Time: one exp a token, and with 3 or 4 a sort of all V.
 */
 #pragma once
 
@@ -30,24 +29,21 @@ typedef struct {
     int64_t top_k;             // 0: all
 } Sampling;
 
-// Working memory: V weights, and V token numbers.
+// A token as 3 and 4 order them.
 typedef struct {
-    double* weight;
-    int32_t* heap;
-} SamplingMemory;
+    double weight;
+    float logit;
+    int32_t token;
+} Candidate;
 
-static inline SamplingMemory sampling_open(int V) {
-    SamplingMemory m;
-    m.weight = (double*)checked_malloc((size_t)V * sizeof(double), "the next token");
-    m.heap = (int32_t*)checked_malloc((size_t)V * sizeof(int32_t), "the next token");
-    return m;
+// For qsort: the more likely one first; the lower number first.
+static inline int compare_likelihood(const void* a, const void* b) {
+    const Candidate *x = (const Candidate*)a, *y = (const Candidate*)b;
+    if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
+    return x->token < y->token ? -1 : 1;
 }
-
-static inline void sampling_close(SamplingMemory* m) { free(m->weight), free(m->heap); }
-
-// Whether token a is before b in the order of likelihood.
-static inline bool more_likely(const float* logits, int32_t a, int32_t b) {
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+static inline int compare_number(const void* a, const void* b) {
+    return ((const Candidate*)a)->token < ((const Candidate*)b)->token ? -1 : 1;
 }
 
 // The most likely token; -1: there is no distribution.
@@ -61,64 +57,34 @@ static inline int32_t likeliest_token(const float* logits, int V) {
     return is_number && logits[best] > -INFINITY ? best : -1;
 }
 
-// Sinks the token at place i of a heap of n until none below it is more likely.
-static inline void heap_sink(int32_t* heap, int n, int i, const float* logits) {
-    const int32_t token = heap[i];
-    for (int child = 2 * i + 1; child < n; child = 2 * i + 1) {
-        if (child + 1 < n && more_likely(logits, heap[child + 1], heap[child])) child++;
-        if (more_likely(logits, token, heap[child])) break;
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = token;
-}
-
-// Moves the most likely of n tokens to the end, after the n - 1 that are left.
-static inline int32_t heap_take(int32_t* heap, int n, const float* logits) {
-    const int32_t token = heap[0];
-    heap[0] = heap[n - 1];
-    heap[n - 1] = token;
-    heap_sink(heap, n - 1, 0, logits);
-    return token;
-}
-
-// The least likely token that top-k and top-p keep; all more likely ones are kept too.
-static inline int32_t last_that_stays(const Sampling* how, const float* logits, int V, const SamplingMemory* m) {
+// Moves the tokens that top-k and top-p keep to the front of the list of all V, ordered by number; returns how many.
+static inline int keep_likely(Candidate* list, const Sampling* how, int V) {
     const int most = how->top_k > 0 && how->top_k < V ? (int)how->top_k : V;
     double sum = 0, head = 0;
-    for (int i = 0; i < V; i++) m->heap[i] = i;
-    for (int i = V / 2 - 1; i >= 0; i--) heap_sink(m->heap, V, i, logits);
-    if (most == V) {
-        for (int i = 0; i < V; i++) sum += m->weight[i];
-    } else { // the tokens taken off are at the end of the array, the last first
-        for (int n = V; n > V - most; n--) sum += m->weight[heap_take(m->heap, n, logits)];
-        if (how->top_p >= 1) return m->heap[V - most];
-    }
-    int32_t token = 0;
-    for (int taken = 0; taken < most && (taken == 0 || head < how->top_p * sum); taken++) {
-        token = most == V ? heap_take(m->heap, V - taken, logits) : m->heap[V - 1 - taken];
-        head += m->weight[token];
-    }
-    return token;
+    int n = 0;
+    qsort(list, (size_t)V, sizeof *list, compare_likelihood);
+    for (int i = 0; i < most; i++) sum += list[i].weight;
+    while (n < most && (n == 0 || how->top_p >= 1 || head < how->top_p * sum)) head += list[n++].weight;
+    qsort(list, (size_t)n, sizeof *list, compare_number);
+    return n;
 }
 
-// Draws with u in [0, 1). -1: the logits are no distribution.
-static inline int32_t sample_token(const Sampling* how, const float* logits, int V, double u, const SamplingMemory* m) {
+// Draws with u in [0, 1). list: memory for V candidates. -1: the logits are no distribution.
+static inline int32_t sample_token(const Sampling* how, const float* logits, int V, double u, Candidate* list) {
     const int32_t best = likeliest_token(logits, V);
     if (best < 0 || how->temperature == 0) return best;
     const bool all = (how->top_k == 0 || how->top_k >= V) && how->top_p >= 1;
-    const double largest = (double)logits[best];
     double sum = 0, running = 0;
-    for (int i = 0; i < V; i++) // inf - inf would be no number
-        m->weight[i] = logits[i] == logits[best] ? 1 : exp(((double)logits[i] - largest) / how->temperature);
-    const int32_t last = all ? -1 : last_that_stays(how, logits, V, m);
-    for (int i = 0; i < V; i++) {
-        if (!all && i != last && !more_likely(logits, i, last)) m->weight[i] = 0;
-        sum += m->weight[i];
+    for (int i = 0; i < V; i++) { // inf - inf would be no number
+        const double below = logits[i] == logits[best] ? 0 : (double)logits[i] - (double)logits[best];
+        const Candidate candidate = {exp(below / how->temperature), logits[i], i};
+        list[i] = candidate;
     }
-    for (int i = 0; i < V; i++) {
-        running += m->weight[i];
-        if (running > u * sum) return i;
+    const int n = all ? V : keep_likely(list, how, V);
+    for (int i = 0; i < n; i++) sum += list[i].weight;
+    for (int i = 0; i < n; i++) {
+        running += list[i].weight;
+        if (running > u * sum) return list[i].token;
     }
     return best; // u sum was rounded up to sum
 }

@@ -85,10 +85,10 @@ def check_sampling(work):
     with open(f"{work}/sampling.c", "w") as f:
         f.write(f'#include "{os.getcwd()}/trainer/sampler.h"\n'
                 "int last(const float* z, int V, double D, double P, long long K, double* w) {\n"
-                "    Sampling how = {D, P, K};\n    SamplingMemory m = sampling_open(V);\n"
+                "    Sampling how = {D, P, K};\n    Candidate* m = malloc(V * sizeof *m);\n"
                 "    for (int n = 0; n < V; n++) w[n] = 0;\n"
-                "    for (int n = 0; n < 64 * V; n++) w[sample_token(&how, z, V, n / (64.0 * V), &m)] = 1;\n"
-                "    sampling_close(&m);\n    return 0;\n}\n")
+                "    for (int n = 0; n < 64 * V; n++) w[sample_token(&how, z, V, n / (64.0 * V), m)] = 1;\n"
+                "    free(m);\n    return 0;\n}\n")
     subprocess.run([os.environ.get("CC", "cc"), "-O2", "-shared", "-fPIC", "-o", f"{work}/sampling.so",
                     f"{work}/sampling.c", "-lm"], check=True)
     library = ctypes.CDLL(f"{work}/sampling.so")

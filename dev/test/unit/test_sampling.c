@@ -16,26 +16,26 @@ typedef struct {
     float logit;
     int32_t token;
     long double weight;
-} Candidate;
+} SlowCandidate;
 
-static int compare_likelihood(const void* a, const void* b) {
-    const Candidate *x = (const Candidate*)a, *y = (const Candidate*)b;
+static int slow_compare_likelihood(const void* a, const void* b) {
+    const SlowCandidate *x = (const SlowCandidate*)a, *y = (const SlowCandidate*)b;
     if (x->logit != y->logit) return x->logit > y->logit ? -1 : 1;
     return x->token < y->token ? -1 : 1;
 }
 
-static int compare_number(const void* a, const void* b) {
-    return ((const Candidate*)a)->token < ((const Candidate*)b)->token ? -1 : 1;
+static int slow_compare_number(const void* a, const void* b) {
+    return ((const SlowCandidate*)a)->token < ((const SlowCandidate*)b)->token ? -1 : 1;
 }
 
 // What stays, ordered by number, in list; how many. *near: a sum is that near to the border, relative to all.
-static int stays(Candidate* list, const Sampling* how, const float* logits, int V, long double* near) {
+static int stays(SlowCandidate* list, const Sampling* how, const float* logits, int V, long double* near) {
     long double sum = 0, head = 0;
     for (int i = 0; i < V; i++) {
         list[i].logit = logits[i];
         list[i].token = i;
     }
-    qsort(list, (size_t)V, sizeof *list, compare_likelihood);
+    qsort(list, (size_t)V, sizeof *list, slow_compare_likelihood);
     for (int i = 0; i < V; i++)
         list[i].weight =
             expl(((long double)list[i].logit - (long double)list[0].logit) / (long double)how->temperature);
@@ -50,11 +50,11 @@ static int stays(Candidate* list, const Sampling* how, const float* logits, int 
         }
         n = fewest;
     }
-    qsort(list, (size_t)n, sizeof *list, compare_number);
+    qsort(list, (size_t)n, sizeof *list, slow_compare_number);
     return n;
 }
 
-static int32_t draw_slowly(const Candidate* list, int n, double u, long double* near) {
+static int32_t draw_slowly(const SlowCandidate* list, int n, double u, long double* near) {
     long double sum = 0, running = 0;
     for (int i = 0; i < n; i++) sum += list[i].weight;
     for (int i = 0; i < n; i++) {
@@ -81,12 +81,12 @@ static void test_definition(void) {
     enum { CASES = 6000, DRAWS = 8, MOST = 300 };
     static const double temperatures[] = {0.8, 1, 0.1, 3}, parts[] = {1, 0.9, 0.5, 0.999, 0, 0.1};
     float logits[MOST];
-    Candidate list[MOST];
+    SlowCandidate list[MOST];
+    Candidate memory[MOST];
     int64_t wrong = 0, unclear = 0, drawn = 0, restricted = 0;
     for (int c = 0; c < CASES; c++) {
         const int V = 1 + (int)(random_uniform(13, 0, (uint64_t)c) * (MOST - 1));
         const Sampling how = {temperatures[c % 4], parts[c / 4 % 6], (int64_t)(c % 5 == 0 ? 0 : c % 7 * V / 5)};
-        SamplingMemory memory = sampling_open(V);
         long double border;
         make_logits(logits, V, c % 4, (uint64_t)c);
         const int n = stays(list, &how, logits, V, &border);
@@ -96,13 +96,12 @@ static void test_definition(void) {
             if (i < 2) u = i == 0 ? 0 : 1 - 0x1p-30;
             long double near = 1;
             const int32_t want = draw_slowly(list, n, u, &near);
-            const int32_t token = sample_token(&how, logits, V, u, &memory);
+            const int32_t token = sample_token(&how, logits, V, u, memory);
             const bool clear = border > 1e-12L && (near > 1e-12L || u == 0);
             drawn++;
             unclear += !clear;
             wrong += clear && token != want;
         }
-        sampling_close(&memory);
     }
     check(wrong == 0, "%lld of %lld draws differ from the definition (%lld of %d distributions restricted)",
           (long long)wrong, (long long)drawn, (long long)restricted, CASES);
@@ -114,16 +113,15 @@ static void test_definition(void) {
 static void test_frequencies(Sampling how, int kind) {
     enum { V = 40, DRAWS = 200000 };
     float logits[V];
-    Candidate list[V];
+    SlowCandidate list[V];
+    Candidate memory[V];
     int64_t count[V] = {0};
     long double near, sum = 0;
     double chi = 0;
     make_logits(logits, V, kind, 5);
     for (int i = 0; i < V; i++) logits[i] *= 0.5f; // none that is never expected
-    SamplingMemory memory = sampling_open(V);
     for (int i = 0; i < DRAWS; i++)
-        count[sample_token(&how, logits, V, (double)random_uniform(42, 6, (uint64_t)i), &memory)]++;
-    sampling_close(&memory);
+        count[sample_token(&how, logits, V, (double)random_uniform(42, 6, (uint64_t)i), memory)]++;
     const int n = stays(list, &how, logits, V, &near);
     int64_t among = 0;
     for (int i = 0; i < n; i++) sum += list[i].weight;
@@ -142,10 +140,8 @@ static void test_frequencies(Sampling how, int kind) {
 // ---- Extremes ---------------------------------------------------------------------------------------------------
 
 static int32_t draw(const Sampling* how, const float* logits, int V, double u) {
-    SamplingMemory memory = sampling_open(V);
-    const int32_t token = sample_token(how, logits, V, u, &memory);
-    sampling_close(&memory);
-    return token;
+    Candidate list[64];
+    return sample_token(how, logits, V, u, list);
 }
 
 // Draws at many u; the lowest and the highest token that come. False: some draw had none.
