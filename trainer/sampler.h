@@ -64,7 +64,7 @@ static inline int keep_likely(Candidate* list, const Sampling* how, int V) {
     int n = 0;
     qsort(list, (size_t)V, sizeof *list, compare_likelihood);
     for (int i = 0; i < most; i++) sum += list[i].weight;
-    while (n < most && (n == 0 || how->top_p >= 1 || head < how->top_p * sum)) head += list[n++].weight;
+    while (n < most && (how->top_p >= 1 || head < how->top_p * sum)) head += list[n++].weight;
     qsort(list, (size_t)n, sizeof *list, compare_number);
     return n;
 }
@@ -86,5 +86,5 @@ static inline int32_t sample_token(const Sampling* how, const float* logits, int
         running += list[i].weight;
         if (running > u * sum) return list[i].token;
     }
-    return best; // u sum was rounded up to sum
+    return best; // top-p 0, or u sum was rounded up to sum
 }

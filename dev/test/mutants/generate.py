@@ -18,7 +18,6 @@ FAULTS = [
      "for (int i = 0; i < V; i++) sum"),
     ("top-p keeps one more", SAMPLING, "head < how->top_p * sum)) head",
      "head - list[n - 1].weight < how->top_p * sum)) head"),
-    ("top-p 0 keeps none", SAMPLING, "(n == 0 || how->top_p >= 1 ||", "(how->top_p >= 1 ||"),
     ("what stays is in the order of likelihood", SAMPLING,
      "    qsort(list, (size_t)n, sizeof *list, compare_number);\n", ""),
     ("temperature multiplies", SAMPLING, "exp(below / how->temperature)", "exp(below * how->temperature)"),
