@@ -1,6 +1,6 @@
 /*
 trainer/explain.h: --explain, the plan of a run in words: who holds what, and who sends what to whom when. A paragraph
-for each kind of parallelism that is on, with the chapter that derives it; at the end an option to switch on next.
+for each kind of parallelism that is on, with the chapter that derives it.
 
 Rank 0 calls explain() instead of print_plan. Numbers are read from the tables that the run executes: layout, schedule,
 all-reduce plans, traffic and arenas. Bytes are those of rank 0, or of the rank that is named.
@@ -281,22 +281,10 @@ static void explain_collectives(Explanation* e) {
     }
 }
 
-static void explain_next(Explanation* e) {
-    const Mesh* mesh = e->mesh;
-    const char* next = "--dry-run instead of --explain, for the memory, bytes and schedule of all ranks";
-    if (mesh->recompute == RECOMPUTE_NONE) next = "--recompute selective, less memory for more work";
-    if (mesh->d > 1 && mesh->zero == 0 && mesh->sites == 1 && !e->stage->async && !e->t->settings.allreduce)
-        next = "--zero 1, the optimizer state divided over the replicas";
-    if (mesh->t > 1 && !mesh->sequence_parallel && !mesh->tp_overlap && !is_caat(e->stage) &&
-        e->stage->T % mesh->t == 0)
-        next = "--sequence-parallel, norms on a part of the rows each";
-    SAY("Next: %s.", next);
-}
-
 static void explain(const Trainer* t) {
-    static void (*const paragraphs[])(Explanation*) = {explain_step,    explain_memory,      explain_tensor,
-                                                       explain_streams, explain_pipeline,    explain_data,
-                                                       explain_sites,   explain_collectives, explain_next};
+    static void (*const paragraphs[])(Explanation*) = {explain_step,    explain_memory,     explain_tensor,
+                                                       explain_streams, explain_pipeline,   explain_data,
+                                                       explain_sites,   explain_collectives};
     const Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
     const double stream = (double)stage->B * stage->T * stage->model.C * sizeof(floatX);
