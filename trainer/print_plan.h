@@ -177,9 +177,6 @@ static void print_sites(const Trainer* t) {
     else if (mesh->sites > 1)
         print_line("sites     sync, gradients summed over all replicas in every step; %d sites of %d replica%s",
                    mesh->sites, replicas, replicas == 1 ? "" : "s");
-    if (t->stage.async && mesh->sites > 1 && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
-        print_line(
-            "          this MPI allows one thread at a time: messages between sites move only while a rank calls it");
 }
 
 static void print_mesh(const Trainer* t) {
@@ -195,12 +192,11 @@ static void print_mesh(const Trainer* t) {
     if (mesh->tp_overlap)
         print_line(
             "overlap   micro-batches are computed as two halves of %d sequence%s in turn; tensor sums of one are in "
-            "flight meanwhile%s",
-            stage->B / HALVES, stage->B == HALVES ? "" : "s",
-            DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world)
-                ? ", but move only while a rank calls this MPI, which allows one thread at a time"
-                : "");
+            "flight meanwhile",
+            stage->B / HALVES, stage->B == HALVES ? "" : "s");
     print_sites(t);
+    if ((mesh->tp_overlap || stage->async) && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
+        print_line("          this MPI allows one thread at a time: messages move only while a rank calls it");
     print_allreduce(t);
     if (!stage->trains) return;
     const PipelineConfig* config = &t->schedule.config;
@@ -228,16 +224,6 @@ static void print_data(const Trainer* t) {
     if (!t->val_files.files) return;
     tokens_describe(text, sizeof text, &t->val_files);
     print_line("val       %s", text);
-}
-
-// Prints when checkpoints are written.
-static void print_saves(const Trainer* t) {
-    const Settings* settings = &t->settings;
-    if (!settings->out || !t->stage.trains) return;
-    char text[256] = "";
-    if (settings->save_every > 0 && settings->save_every < settings->steps)
-        append_text(text, sizeof text, "every %lld steps, ", (long long)settings->save_every);
-    print_line("saves     %sat the end, and when a signal asks for it", text);
 }
 
 // Prints the optimizer and the learning rate.
@@ -314,7 +300,6 @@ static void print_plan(Trainer* t, double peak) {
                         unit.name);
         print_line("memory    %stogether %.1f %s", text, rank_bytes(t, stage) / unit.bytes, unit.name);
     }
-    print_saves(t);
 }
 
 // Bytes that all ranks send in a step, by formula; *sites (or NULL): bytes between replicas in the steps after `first`.
