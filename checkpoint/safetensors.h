@@ -19,8 +19,8 @@ Theory. The format:
 Files are untrusted input. Before anything is read, the whole header is checked with the rules of Hugging Face's own
 reader (github.com/huggingface/safetensors, src/tensor.rs): n is at most 100 MB and fits the file; a tensor takes
 exactly the bytes that its shape and type need; the tensors are end to end, without holes and without overlaps, from the
-first byte of the data to the last. So a truncated file is found when it is opened. Stricter than theirs: no name occurs
-twice, no name contains a NUL, and tensors have at most 8 dimensions.
+first byte of the data to the last. So a truncated file is found when it is opened. Stricter than theirs: no name of a
+model occurs twice, no name contains a NUL, and tensors have at most 8 dimensions.
 
 A file must not shrink while it is mapped: that kills the process with SIGBUS, as in every program that maps files.
 */

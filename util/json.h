@@ -15,9 +15,9 @@ Strings are decoded to UTF-8 and end with a NUL, in one block. A string never be
 6 bytes and becomes at most 3), so the block is as large as the text. The text may be freed.
 
 Strict means that these are errors: anything after the value, a trailing comma, comments, NaN, numbers like 01, .5 or
-1e999, control characters in strings, bytes that are not UTF-8, a surrogate without its other half, two members of the
-same name in one object (the RFC leaves open which one counts), and nesting deeper than 128. Every error begins with
-FILE:LINE:COLUMN; a column is a character. Time is n log n at most, for the search for members of the same name.
+1e999, control characters in strings, bytes that are not UTF-8, a surrogate without its other half, and nesting deeper
+than 128. Every error begins with FILE:LINE:COLUMN; a column is a character. Of two members of the same name in one
+object the first counts.
 */
 #pragma once
 
@@ -234,16 +234,6 @@ static inline bool json_skip_digits(JsonParser* p) {
     return p->at > start || json_unexpected(p, "a digit");
 }
 
-// Converts a sign and digits to int64; false if the number does not fit.
-static inline bool json_to_integer(int64_t* value, const unsigned char* s, size_t n) {
-    const bool negative = s[0] == '-';
-    *value = 0;
-    for (size_t i = negative; i < n; i++) // towards the negative side, which is longer by one
-        if (__builtin_mul_overflow(*value, 10, value) || __builtin_sub_overflow(*value, s[i] - '0', value))
-            return false;
-    return negative || !__builtin_sub_overflow((int64_t)0, *value, value);
-}
-
 static inline bool json_parse_number(JsonParser* p, JsonNode* node) {
     const size_t start = p->at;
     if (json_peek(p) == '-') p->at++;
@@ -264,11 +254,13 @@ static inline bool json_parse_number(JsonParser* p, JsonNode* node) {
         if (!json_skip_digits(p)) return false;
     }
     const size_t n = p->at - start;
-    node->type = JSON_INTEGER;
-    if (integral && json_to_integer(&node->value.integer, p->text + start, n)) return true;
-    // strtod needs a NUL after it: a copy in the block of strings, where the number's own bytes are still free.
+    // A copy that ends with NUL, in the block of strings, where the number's own bytes are still free.
     memcpy(p->free, p->text + start, n);
     p->free[n] = 0;
+    node->type = JSON_INTEGER;
+    errno = 0;
+    node->value.integer = integral ? strtoll(p->free, NULL, 10) : 0;
+    if (integral && errno == 0) return true;
     node->type = JSON_REAL;
     node->value.real = strtod(p->free, NULL); // with '.', since setlocale is never called
     if (isfinite(node->value.real)) return true;
@@ -282,38 +274,10 @@ static inline bool json_parse_word(JsonParser* p, const char* word) {
     return true;
 }
 
-static inline int json_compare_names(const void* a, const void* b) {
-    const JsonNode *x = *(const JsonNode*const*)a, *y = *(const JsonNode*const*)b;
-    const uint32_t n = x->name_bytes < y->name_bytes ? x->name_bytes : y->name_bytes;
-    const int order = memcmp(x->name, y->name, n);
-    if (order != 0) return order;
-    if (x->name_bytes != y->name_bytes) return x->name_bytes < y->name_bytes ? -1 : 1;
-    return x < y ? -1 : 1;
-}
-
 static inline const JsonNode* json_first(const JsonNode* parent) {
     return (parent->type == JSON_ARRAY || parent->type == JSON_OBJECT) && parent->count > 0 ? parent + 1 : NULL;
 }
 static inline const JsonNode* json_next(const JsonNode* node) { return node->next ? node + node->next : NULL; }
-
-// Refuses two members of the same name: sorted, they are side by side.
-static inline bool json_check_names(JsonParser* p, const JsonNode* object) {
-    if (object->count < 2) return true;
-    const JsonNode** sorted = (const JsonNode**)malloc(object->count * sizeof *sorted);
-    if (!sorted) return json_syntax(p, "out of memory for the names of %u members", object->count);
-    uint32_t n = 0;
-    for (const JsonNode* m = json_first(object); m; m = json_next(m)) sorted[n++] = m;
-    qsort(sorted, n, sizeof *sorted, json_compare_names);
-    bool ok = true;
-    for (uint32_t i = 1; i < n && ok; i++) {
-        const JsonNode *a = sorted[i - 1], *b = sorted[i];
-        if (a->name_bytes == b->name_bytes && memcmp(a->name, b->name, a->name_bytes) == 0)
-            ok = json_fail(p->json, b, p->error, "the name %s is there twice, first on line %u, column %u",
-                           json_quoted(b->name).text, a->line, a->column);
-    }
-    free(sorted);
-    return ok;
-}
 
 static inline bool json_parse_value(JsonParser* p, int depth, const char* name, uint32_t name_bytes);
 
@@ -349,7 +313,7 @@ static inline bool json_parse_children(JsonParser* p, int depth, uint32_t parent
     }
     p->at++;
     p->json->nodes[parent].count = count;
-    return !object || json_check_names(p, &p->json->nodes[parent]);
+    return true;
 }
 
 static inline bool json_grow_nodes(JsonParser* p) {

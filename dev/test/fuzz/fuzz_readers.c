@@ -165,7 +165,7 @@ static bool read_log(const char* path, const char* text, size_t size, Error* err
     size_t kept = size;
     for (int time = 0; time < 2; time++) {
         Log log = {};
-        log_open(&log, folder, "log.jsonl", true, 3);
+        log_open(&log, folder, true, 3);
         log_close(&log);
         if (!file_map(&file, path, error)) die("%s", error->text);
         REQUIRE(time == 0 ? file.size <= kept : file.size == kept);

@@ -66,6 +66,7 @@ static void test_trees(void) {
         {"[[1,[2,[3]],4],5]", "[[i1 [i2 [i3]] i4] i5]"},
         {"{\"\":1}", "{\"\"/0:i1}"},
         {"{\"a\":1,\"A\":2,\"ab\":3,\"a\\u0000\":4}", "{\"a\"/1:i1 \"A\"/1:i2 \"ab\"/2:i3 \"a\"/2:i4}"},
+        {"{\"a\":1,\"a\":2}", "{\"a\"/1:i1 \"a\"/1:i2}"},
         {"[0,-0,7,-7,10]", "[i0 i0 i7 i-7 i10]"},
         {"[9223372036854775807,-9223372036854775808]", "[i9223372036854775807 i-9223372036854775808]"},
         {"[9223372036854775808,-9223372036854775809]", "[r9.2233720368547758e+18 r-9.2233720368547758e+18]"},
@@ -184,13 +185,7 @@ static const Case errors[] = {{"", "1:1"},
                               {"\"\xF4\x90\x80\x80\"", "1:2"},
                               {"\"\xFF\"", "1:2"},
                               {"\"\xE2\x82", "1:2"},
-                              {"{\"\xFF\":1}", "1:3"},
-                              {"{\"a\":1,\"a\":1}", "1:12"},
-                              {"{\"b\":0,\n\"a\":1,\n\"c\":2,\"\\u0061\":3}", "3:16"},
-                              {"{\"a\":1,\"ab\":2,\"a\":3}", "1:19"},
-                              {"{\"ab\":1,\"a\":2,\"ab\":3}", "1:20"},
-                              {"[{\"x\":{\"\":1,\"\":2}}]", "1:16"},
-                              {"{\"a\\u0000b\":1,\"a\\u0000b\":2}", "1:26"}};
+                              {"{\"\xFF\":1}", "1:3"}};
 
 static void test_errors(void) {
     for (size_t i = 0; i < sizeof errors / sizeof *errors; i++) {
@@ -215,9 +210,11 @@ static void test_errors(void) {
     char name[1200] = "\\u001b[31m\xC3\xA9", text[3000];
     for (size_t i = strlen(name); i < sizeof name - 1; i++) name[i] = (char)('a' + i % 26);
     name[sizeof name - 1] = 0;
-    snprintf(text, sizeof text, "{\"%s\":1,\"%s\":1}", name, name);
-    check(!parse_bytes(&json, text, strlen(text), &error) && !strchr(error.text, 27) && strstr(error.text, "...\""),
-          "a long and hostile name: %s", error.text);
+    snprintf(text, sizeof text, "{\"%s\":1}", name);
+    check(parse_bytes(&json, text, strlen(text), &error), "a long and hostile name is read: %s", error.text);
+    json_fail(&json, json.nodes, &error, "%s", json_quoted(json.nodes[1].name).text);
+    check(!strchr(error.text, 27) && strstr(error.text, "...\""), "and shown: %s", error.text);
+    json_free(&json);
     fail(&error, "%s", "a\x1b[2J\xC2\x85\xC2\xA1\x7f\xC3\xA9\xC2");
     check(strcmp(error.text, "a?[2J??\xC2\xA1?\xC3\xA9\xC2") == 0, "what a terminal would obey is shown as ?: %s",
           error.text);
@@ -502,69 +499,6 @@ static void test_lookup(void) {
     json_free(&json);
 }
 
-// ---- Large texts ------------------------------------------------------------------------------------------------
-
-// n members with names that begin with the same bytes; sorted, reversed or mixed. If `twice` is not negative, that
-// one's name is the last one's too.
-static char* large_object(size_t* size, int n, int order, int twice) {
-    char* text = NULL;
-    FILE* f = open_memstream(&text, size);
-    if (!f) die("out of memory");
-    for (int i = 0; i < n; i++) {
-        const int places[] = {i, n - 1 - i, (int)((int64_t)i * 7919 % n)}, k = places[order]; // 7919 is a prime
-        fprintf(f, "%s\"model.layers.%d.weight\":[%d]", i ? "," : "{", k, i);
-    }
-    if (twice >= 0) fprintf(f, ",\"model.layers.%d.weight\":0", twice);
-    fputs("}", f);
-    if (fclose(f) != 0) die("out of memory");
-    return text;
-}
-
-static double parse_seconds(int n, int order) {
-    size_t size;
-    char* text = large_object(&size, n, order, -1);
-    Json json;
-    Error error;
-    const double start = cpu_seconds();
-    if (!json_parse(&json, "t.json", text, size, &error)) die("%s", error.text);
-    const double seconds = cpu_seconds() - start;
-    json_free(&json);
-    free(text);
-    return seconds;
-}
-
-static void test_large(bool brief) {
-    const int n = brief ? 3000 : 100000;
-    for (int order = 0; order < 3; order++) {
-        const int twice[] = {0, n / 2 + 1, n - 1};
-        int found = 0;
-        for (int i = 0; i < 3; i++) {
-            size_t size;
-            char *text = large_object(&size, n, order, twice[i]), expected[128];
-            Json json;
-            Error error = {""};
-            snprintf(expected, sizeof expected, "\"model.layers.%d.weight\"", twice[i]);
-            if (json_parse(&json, "t.json", text, size, &error))
-                json_free(&json);
-            else
-                found += strstr(error.text, expected) != NULL;
-            free(text);
-        }
-        check(found == 3, "a name that is there twice among %d: found %d times of 3", n, found);
-    }
-    // Quadratic time would be 16^2 = 256 times; n log n is 16 (1 + 4 / log2 n) = 21 times, and caches that become too
-    // small cost something. The best of three; 50 ms more for a clock that is coarse.
-    for (int order = 0; order < 3; order++) {
-        double small = 1e9, large = 1e9;
-        for (int i = 0; i < 3; i++) {
-            small = fmin(small, parse_seconds(n / 16, order));
-            large = fmin(large, parse_seconds(n, order));
-        }
-        check(large < 100 * small + 0.05, "%d names: %.1f ms, 1/16 of them: %.2f ms, ratio %.1f, bound 100", n,
-              1e3 * large, 1e3 * small, large / small);
-    }
-}
-
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_trees();
@@ -576,6 +510,5 @@ int main(int argc, char** argv) {
     test_write();
     test_numbers(brief);
     test_lookup();
-    test_large(brief);
     return test_end();
 }
