@@ -1,7 +1,6 @@
 /*
 util/options.h: the command line as one table. A program lists its options once (name, type, where the value goes,
-range, help) and gets parsing, range checks, suggestions for misspelt names, --help and files of options from
-the same rows.
+range, help) and gets parsing, range checks, --help and files of options from the same rows.
 
     --name value   --name=value   --flag   --flag=no            given twice, the last one wins
 
@@ -105,26 +104,6 @@ static inline void choice_word(char* word, size_t size, const char* choices, int
     snprintf(word, size, "%.*s", (int)strcspn(choices, "|"), choices);
 }
 
-// Edit distance (Levenshtein) of two option names; names longer than 31 characters count as far apart.
-static inline int edit_distance(const char* a, const char* b) {
-    int row[32];
-    const int na = (int)strlen(a), nb = (int)strlen(b);
-    if (na > 31 || nb > 31) return 99;
-    for (int j = 0; j <= nb; j++) row[j] = j;
-    for (int i = 1; i <= na; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= nb; j++) {
-            const int substitute = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = row[j];
-            const int insert = row[j - 1] + 1, erase = row[j] + 1;
-            row[j] = substitute < insert ? substitute : insert;
-            if (erase < row[j]) row[j] = erase;
-        }
-    }
-    return row[nb];
-}
-
 static inline Option* option_find(Option* table, int n, const char* name) {
     for (int i = 0; i < n; i++) {
         if (table[i].type != OPTION_HEADING && strcmp(table[i].name, name) == 0) return &table[i];
@@ -137,24 +116,13 @@ static inline bool option_given(Option* table, int n, const char* name) {
     return o && o->given;
 }
 
-// The error about a name that the table does not have, with its name here, or with the most similar name.
+// The error about a name that the table does not have, with its name here if it is another trainer's.
 static inline bool option_unknown(Option* table, int n, const char* name, Error* error) {
-    const Option* nearest = NULL;
-    int best = 4;
     const Alias* alias = alias_find(name);
     if (alias && !alias->here) return fail(error, "unknown option --%s; %s", name, alias->note);
     if (alias && option_find(table, n, alias->here))
         return fail(error, "unknown option --%s; here it is --%s%s%s", name, alias->here, alias->note ? ": " : "",
                     alias->note ? alias->note : "");
-    for (int i = 0; i < n; i++) {
-        if (table[i].type == OPTION_HEADING) continue;
-        const int distance = edit_distance(name, table[i].name);
-        if (distance < best) {
-            best = distance;
-            nearest = &table[i];
-        }
-    }
-    if (nearest) return fail(error, "unknown option --%s; did you mean --%s?", name, nearest->name);
     return fail(error, "unknown option --%s; --help lists them all", name);
 }
 

@@ -123,7 +123,7 @@ unclipped="$small --data text.txt --steps 4 --save-every 2 --eval-every 0 --samp
 check "the step after one that was skipped is made, also without clipping and after a restart" \
     "grep -c skipped skipped/log.jsonl | grep -qx 1 && same_weights {unclipped,skipped}/step_00000004"
 printf '# a comment\n\n--steps 4\n--stepps 5\n' >wrong.txt
-refuses 2 "wrong.txt:4, --stepps, --steps" --config wrong.txt
+refuses 2 "wrong.txt:4, --stepps, --help" --config wrong.txt
 printf -- '--steps 4\0' >wrong.txt
 refuses 2 "wrong.txt" --config wrong.txt
 refuses 2 "--config" --config nowhere.txt
