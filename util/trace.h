@@ -11,13 +11,10 @@ thread of it, a span is a complete event, times are in microseconds:
 
     {"name":"forward 3","ph":"X","pid":1,"tid":0,"ts":1250.125,"dur":830.500}
 
-Events of one thread have to nest: any two are apart, or one contains the other. So a track whose spans overlap (several
-messages in flight) gets more threads, "tensor", "tensor 2", ...: each span goes, in the order of begins, to the first
-thread where it nests (first fit). A thread has an innermost open span: spans that end before the new one begins are
-closed, and then the new one nests if none is open, or if it ends no later than the innermost.
-
-Times are rounded to nanoseconds before they are compared, which keeps their order, so that nested spans stay nested in
-the file. Each rank has its own zero, taken when all ranks leave one barrier, as clocks of machines differ.
+Events of one thread must not overlap, unless one contains the other. So a track whose spans overlap (several messages
+in flight) gets more threads, "tensor", "tensor 2", ...: each span goes, in the order of begins, to the first thread
+that is free. Times are rounded to nanoseconds before they are compared, which keeps their order. Each rank has its own
+zero, taken when all ranks leave one barrier, as clocks of machines differ.
 */
 #pragma once
 
@@ -70,12 +67,11 @@ static inline void trace_span(Trace* trace, const char* track, const char* name,
     span->end = end;
 }
 
-// ---- Threads: where spans nest ----------------------------------------------------------------------------------
+// ---- Threads ----------------------------------------------------------------------------------------------------
 
 typedef struct {
     const TraceSpan* span;
     int64_t start, end; // nanoseconds from zero
-    int64_t outer;      // the span around this one on its thread, -1: none
 } TraceEvent;
 
 // Orders tracks by name, "compute" first.
@@ -84,14 +80,13 @@ static inline int trace_compare_tracks(const char* a, const char* b) {
     return compute_a != compute_b ? compute_b - compute_a : strcmp(a, b);
 }
 
-// Orders events by track, then by begin; of two that begin together the longer one, which may contain the other, is
-// first, and of two equal ones the one recorded first.
+// Orders events by track, then by begin, then by end; of two equal ones the one recorded first.
 static inline int trace_compare(const void* left, const void* right) {
     const TraceEvent *a = (const TraceEvent*)left, *b = (const TraceEvent*)right;
     const int tracks = trace_compare_tracks(a->span->track, b->span->track);
     if (tracks != 0) return tracks;
     if (a->start != b->start) return a->start < b->start ? -1 : 1;
-    if (a->end != b->end) return a->end > b->end ? -1 : 1;
+    if (a->end != b->end) return a->end < b->end ? -1 : 1;
     return a->span < b->span ? -1 : a->span > b->span;
 }
 
@@ -102,25 +97,9 @@ static inline TraceEvent* trace_sorted(const TraceSpan* spans, int64_t n, double
         events[i].span = &spans[i];
         events[i].start = llround((spans[i].start - zero) * 1e9);
         events[i].end = llround((spans[i].end - zero) * 1e9);
-        events[i].outer = -1;
     }
     qsort(events, (size_t)n, sizeof *events, trace_compare);
     return events;
-}
-
-// Puts event i on the first of its track's threads where it nests and returns which; `threads`: on a new one, for which
-// innermost has room. innermost: each thread's innermost open event, -1 for none.
-static inline int64_t trace_thread(TraceEvent* events, int64_t i, int64_t* innermost, int64_t threads) {
-    int64_t k = 0;
-    for (; k < threads; k++) {
-        while (innermost[k] >= 0 && events[innermost[k]].end <= events[i].start) {
-            innermost[k] = events[innermost[k]].outer;
-        }
-        if (innermost[k] < 0 || events[i].end <= events[innermost[k]].end) break;
-    }
-    events[i].outer = k < threads ? innermost[k] : -1;
-    innermost[k] = i;
-    return k;
 }
 
 // ---- The file ---------------------------------------------------------------------------------------------------
@@ -180,19 +159,21 @@ static inline bool trace_write_rank(FILE* out, int rank, const char* label, cons
     trace_write_place(out, "process", rank, 0, name, rank);
 
     TraceEvent* events = trace_sorted(spans, n, zero);
-    int64_t* innermost = (int64_t*)checked_malloc((size_t)n * sizeof(int64_t), "writing the trace");
-    int64_t first = 0, threads = 0; // of this track
+    int64_t* end = (int64_t*)checked_malloc((size_t)n * sizeof(int64_t), "writing the trace"); // of each thread
+    int64_t first = 0, threads = 0;                                                            // of this track
     for (int64_t i = 0; i < n; i++) {
         const char* track = events[i].span->track;
         if (i > 0 && strcmp(track, events[i - 1].span->track) != 0) {
             first += threads;
             threads = 0;
         }
-        const int64_t k = trace_thread(events, i, innermost, threads);
+        int64_t k = 0;
+        while (k < threads && end[k] > events[i].start) k++;
+        end[k] = events[i].end;
         if (k == threads) trace_write_thread(out, rank, first + threads++, track, k);
         trace_write_event(out, rank, first + k, &events[i]);
     }
-    free(innermost);
+    free(end);
     free(events);
     return !ferror(out);
 }

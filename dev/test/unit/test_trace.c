@@ -1,7 +1,7 @@
 /*
 Tests of util/trace.h. Files are written to memory and read back with util/json.h. What has to hold of every file is
 checked by brute force over all pairs of its events, beside the spans that were recorded: every span is there once, at
-its time, on the first thread of its track where it crosses no earlier one.
+its time, on the first thread of its track that is free then.
 */
 #include "test.h"
 #include "../../../util/trace.h"
@@ -123,36 +123,31 @@ static bool on_track(const Read* read, const Event* event, const char* track) {
 
 static bool same_place(const Event* a, const Event* b) { return a->rank == b->rank && a->thread == b->thread; }
 
-// Neither apart nor one within the other.
-static bool cross(const Event* a, const Event* b) {
-    const bool apart = a->end <= b->start || b->end <= a->start;
-    const bool a_in_b = b->start <= a->start && a->end <= b->end, b_in_a = a->start <= b->start && b->end <= a->end;
-    return !apart && !a_in_b && !b_in_a;
-}
+static bool overlap(const Event* a, const Event* b) { return a->start < b->end && b->start < a->end; }
 
 // ---- What holds of every file -----------------------------------------------------------------------------------
 
-static bool events_nest(const Read* read) {
+static bool events_are_apart(const Read* read) {
     for (int i = 0; i < read->events; i++) {
         for (int j = 0; j < i; j++)
-            if (same_place(&read->event[i], &read->event[j]) && cross(&read->event[i], &read->event[j])) return false;
+            if (same_place(&read->event[i], &read->event[j]) && overlap(&read->event[i], &read->event[j])) return false;
     }
     return true;
 }
 
-// On each thread by begin, and what contains another comes before it: some viewers need it.
+// On each thread by begin: some viewers need it.
 static bool events_are_sorted(const Read* read) {
     for (int i = 0; i < read->events; i++) {
         const Event* b = &read->event[i];
         for (int j = 0; j < i; j++) {
             const Event* a = &read->event[j];
-            if (same_place(a, b) && (a->start > b->start || (a->start == b->start && a->end < b->end))) return false;
+            if (same_place(a, b) && a->start > b->start) return false;
         }
     }
     return true;
 }
 
-// Every event that is not on its track's first thread crosses, on each thread of the track below its own, one that
+// Every event that is not on its track's first thread overlaps, on each thread of the track below its own, one that
 // comes before it in the file.
 static bool threads_are_needed(const Read* read) {
     for (int i = 0; i < read->events; i++) {
@@ -160,12 +155,12 @@ static bool threads_are_needed(const Read* read) {
         const char *name = thread_name(read, b->rank, b->thread), *space = strchr(name, ' ');
         const int64_t below = space ? atoi(space + 1) - 1 : 0;
         for (int64_t thread = b->thread - below; thread < b->thread; thread++) {
-            bool crosses = false;
+            bool busy = false;
             for (int j = 0; j < i; j++) {
                 const Event* a = &read->event[j];
-                crosses |= a->rank == b->rank && a->thread == thread && cross(a, b);
+                busy |= a->rank == b->rank && a->thread == thread && overlap(a, b);
             }
-            if (!crosses) return false;
+            if (!busy) return false;
         }
     }
     return true;
@@ -241,8 +236,8 @@ static void check_file(const char* what, const Part* parts, int count) {
     // and the number in the file are off by 2^-53 * 1e12 ns each.
     check(worst <= 0.5 + 3 * 0x1p-53 * 1e12, "%s: times, error %.6f ns  bound %.6f ns", what, worst,
           0.5 + 3 * 0x1p-53 * 1e12);
-    check(events_nest(read) && events_are_sorted(read), "%s: events nest, the outer one first", what);
-    check(threads_are_needed(read), "%s: each on the first thread where it nests, %d threads", what, read->threads);
+    check(events_are_apart(read) && events_are_sorted(read), "%s: events are apart, and in order", what);
+    check(threads_are_needed(read), "%s: each on the first thread that is free, %d threads", what, read->threads);
     check(threads_are_named(read) && read->sort_indices, "%s: threads are named and numbered", what);
     bool labels = read->ranks == count;
     for (int p = 0; p < count && labels; p++)
@@ -328,12 +323,11 @@ static void test_order(void) {
 static void test_threads(void) {
     check(threads_of("one after the other", 20, 0, 1, 0.9, 1) == 1, "one after the other: one thread");
     check(threads_of("end to end", 20, 0.1, 0.1, 0.2, 0.1) == 1, "end to end: one thread");
-    check(threads_of("one in the other", 20, 0, 1, 50, -1) == 1, "one in the other: one thread");
-    check(threads_of("one in the other, ends shared", 20, 0, 1, 50, 0) == 1, "ends shared: one thread");
-    check(threads_of("one in the other, begins shared", 20, 0, 0, 1, 1) == 1, "begins shared: one thread");
-    check(threads_of("all equal", 20, 1, 0, 2, 0) == 1, "all equal: one thread");
+    check(threads_of("one in the other", 20, 0, 1, 50, -1) == 20, "one in the other: a thread for each");
+    check(threads_of("begins shared", 20, 0, 0, 1, 1) == 20, "begins shared: a thread for each");
+    check(threads_of("all equal", 20, 1, 0, 2, 0) == 20, "all equal: a thread for each");
     check(threads_of("empty", 20, 1, 0.5, 1, 0.5) == 1, "empty spans: one thread");
-    check(threads_of("each crosses all others", 20, 0, 1, 30, 1) == 20, "each crosses all others: a thread for each");
+    check(threads_of("each overlaps all others", 20, 0, 1, 30, 1) == 20, "each overlaps all others: a thread for each");
     check(threads_of("three on the way", 20, 0, 1, 2.9, 1) == 3, "three on the way at any time: three threads");
 }
 
