@@ -63,10 +63,9 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 #endif
 
 enum {
-    NCCL_QUEUES = 32,    // hardware queues: the most there can be
-    NCCL_LANE_CTAS = 2,  // multiprocessors that a lane occupies, also while it waits. NCCL_MAX_CTAS overrides it
-    NCCL_LANES = 8,      // of a rank: to and from two neighbours, forward and backward
-    NCCL_TO_ONESELF = 16 // messages to oneself that have only one end
+    NCCL_QUEUES = 32,   // hardware queues: the most there can be
+    NCCL_LANE_CTAS = 2, // multiprocessors that a lane occupies, also while it waits. NCCL_MAX_CTAS overrides it
+    NCCL_LANES = 8,     // of a rank: to and from two neighbours, forward and backward
 };
 
 // A communicator, as one of its ranks sees it.
@@ -222,45 +221,6 @@ static inline bool nccl_is_done(cudaEvent_t done) {
     return e == cudaSuccess;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// Messages to oneself: a copy on the compute stream as soon as both ends have been started, in either order
-
-typedef struct NcclSelf {
-    int waiting; // messages with only one end: all of them sends, or all receives
-    bool sends;
-    struct {
-        void* buffer;
-        size_t bytes;
-        int tag;
-    } half[NCCL_TO_ONESELF];
-    int64_t sent, received; // so far
-} NcclSelf;
-
-// Starts one end. Returns the number of the message.
-static inline int64_t nccl_to_oneself(NcclSelf* s, bool sends, void* buffer, size_t bytes, int tag) {
-    const int64_t number = sends ? s->sent++ : s->received++;
-    if (s->waiting == 0) s->sends = sends;
-    if (s->sends == sends) {
-        if (s->waiting == NCCL_TO_ONESELF) die("internal error: too many messages of a rank to itself");
-        s->half[s->waiting].buffer = buffer;
-        s->half[s->waiting].bytes = bytes;
-        s->half[s->waiting].tag = tag;
-        s->waiting++;
-        return number;
-    }
-    if (s->half[0].bytes != bytes || s->half[0].tag != tag)
-        die("internal error: a message to oneself: %zu bytes with tag %d meet %zu with tag %d", bytes, tag,
-            s->half[0].bytes, s->half[0].tag);
-    device_copy(sends ? s->half[0].buffer : buffer, sends ? buffer : s->half[0].buffer, bytes);
-    s->waiting--;
-    memmove(s->half, s->half + 1, (size_t)s->waiting * sizeof s->half[0]);
-    return number;
-}
-
-static inline bool nccl_self_is_done(const NcclSelf* s, int64_t number) {
-    return number < s->sent && number < s->received;
-}
-
 // ---- Lanes of a ring of ranks 0, 1, ..., size - 1, 0 ------------------------------------------------------------
 
 typedef struct {
@@ -271,7 +231,6 @@ typedef struct {
 typedef struct NcclLanes {
     int n;
     NcclLane lane[NCCL_LANES];
-    NcclSelf self[2]; // of each direction
 } NcclLanes;
 
 // NULL: there is no such lane.
@@ -406,14 +365,6 @@ static inline bool comm_nccl_takes(const CommRequest* r) { return r->on_device &
 static inline void comm_nccl_start(CommRequest* r) {
     const bool message = r->kind == COMM_SEND || r->kind == COMM_RECEIVE, sends = r->kind == COMM_SEND;
     const NcclGroup* g = r->comm->nccl;
-    if (message && r->peer == g->rank) {
-        if (!r->comm->lanes)
-            die("internal error: a message to oneself in group \"%s\", which has no lanes", r->comm->name);
-        r->self = &r->comm->lanes->self[r->number & 1];
-        r->message = nccl_to_oneself(r->self, sends, sends ? (void*)(uintptr_t)r->in : r->out,
-                                     sends ? comm_in_bytes(r) : comm_out_bytes(r), r->number);
-        return;
-    }
     if (message) {
         const NcclGroup* lane =
             nccl_lane(r->comm->lanes, sends ? g->rank : r->peer, sends ? r->peer : g->rank, r->number & 1);
@@ -424,15 +375,9 @@ static inline void comm_nccl_start(CommRequest* r) {
     r->done = nccl_end(g);
 }
 
-static inline bool comm_nccl_is_done(CommRequest* r) {
-    if (r->self) return nccl_self_is_done(r->self, r->message);
-    return !r->done || nccl_is_done((cudaEvent_t)r->done);
-}
+static inline bool comm_nccl_is_done(CommRequest* r) { return !r->done || nccl_is_done((cudaEvent_t)r->done); }
 
 static inline void comm_nccl_wait(CommRequest* r) {
-    if (r->self && !nccl_self_is_done(r->self, r->message))
-        die("internal error: %s in group \"%s\": the other half of a message to oneself has not been started",
-            comm_kind_name(r->kind), r->comm->name);
     if (r->done) nccl_wait((cudaEvent_t)r->done);
     r->done = NULL;
 }

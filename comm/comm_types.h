@@ -101,8 +101,6 @@ typedef struct {
     struct CommTask* task;  // of the group's thread
     void *staged, *deliver; // the host's copy of device memory, or NULL, and where the result in it belongs
     void* done;             // NCCL: the event after the operation on its stream, or NULL
-    struct NcclSelf* self;  // of a message to oneself, or NULL, ...
-    int64_t message;        // ... and its number
 } CommRequest;
 
 // A way to execute operations. All members of a group have the same one for an operation.
@@ -136,7 +134,7 @@ static inline int64_t comm_size_bytes(const CommRequest* r) {
     case COMM_REDUCE_SCATTER:
     case COMM_ALL_GATHER:
     case COMM_BROADCAST: return bytes * (size - 1);
-    case COMM_SEND: return r->peer == r->comm->rank ? 0 : bytes * size; // to oneself: a copy
+    case COMM_SEND: return bytes * size;
     case COMM_RECEIVE:
     case COMM_ON_DEVICE:
     case COMM_BARRIER: break;

@@ -30,12 +30,13 @@ static inline int message_tag(const Schedule* schedule, int chunk, int k, int di
 }
 
 // Starts to receive n elements for the action's chunk. Both ends of a boundary number its messages by the chunk that
-// receives them.
+// receives them. A message between two chunks of a rank is a copy, for whose buffer the schedule has had the receive.
 static inline void start_receive(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
     const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
     const bool forward = action.kind == RECEIVE_FORWARD;
     PipelineBuffers* boundary = &stage->boundary[action.chunk];
     CommRequest* request = forward ? &boundary->receive_forward[buffer] : &boundary->receive_backward[buffer];
+    if (schedule_peer(schedule, action.kind, action.chunk) == schedule->stage) return; // start_send copies it
     *request =
         comm_receive_start(&stage->groups->pipeline, forward ? boundary->input[buffer] : boundary->gradient[buffer], n,
                            COMM_FLOATX, schedule_peer(schedule, action.kind, action.chunk),
@@ -53,6 +54,11 @@ static inline void start_send(Stage* stage, const Schedule* schedule, Action act
         from = chunk_output(acts) + boundary_offset(&stage->layout.mesh, (int64_t)acts->N * stage->model.C);
     }
     const int receiver = transfer_other_end(schedule, action.kind, action.chunk) / stage->layout.mesh.p;
+    if (schedule_peer(schedule, action.kind, action.chunk) == schedule->stage) {
+        PipelineBuffers* to = &stage->boundary[receiver];
+        device_copy(forward ? to->input[buffer] : to->gradient[buffer], from, (size_t)n * sizeof(floatX));
+        return;
+    }
     CommRequest* request = forward ? &stage->send_forward[action.slot] : &boundary->send_backward[buffer];
     *request = comm_send_start(&stage->groups->pipeline, from, n, COMM_FLOATX,
                                schedule_peer(schedule, action.kind, action.chunk),

@@ -43,11 +43,11 @@ Every stage executes its own table from top to bottom. c is a chunk, k a micro-b
     UPDATE c              optimizer on the chunk's parameters, without the tied embedding of TIE
     UPDATE_TIED           optimizer on the tied embedding of TIE
 
-A message between two chunks of one stage is a message to itself. Two receive buffers a chunk and direction let a stage
-post receives ahead of their use: a message arrives while its receiver computes. The tables give messages no tags: the
-n-th message of a direction from one stage to another meets the n-th receive posted for it. Messages of different pairs
-of stages or directions must not block each other; the executor of the table has to ensure that (MPI does; CUDA needs a
-stream for each). (The trainer does tag its messages: a wrong order is then an error, not a wrong number.)
+A message between two chunks of one stage is a copy, after its receive. Two receive buffers a chunk and direction let a
+stage post receives ahead of their use: a message arrives while its receiver computes. The tables give messages no tags:
+the n-th message of a direction from one stage to another meets the n-th receive posted for it. Messages of different
+pairs of stages or directions must not block each other; the executor of the table has to ensure that (MPI does; CUDA
+needs a stream for each). (The trainer does tag its messages: a wrong order is then an error, not a wrong number.)
 
 A forward pass takes f seconds a micro-batch and chunk, the input-gradient and weight-gradient parts of a backward pass
 b and w. The bubble is the stages' idle time relative to their computing time, for equal stages:

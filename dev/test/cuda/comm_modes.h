@@ -7,7 +7,6 @@ comm_modes.h: what cuda_comm.cu does by one word: it ends the program, and cuda_
     nolanes       receives posted ahead on one stream: a deadlock with NCCL (the fake one says so)
     swapped       two receives of one lane in the wrong order
     length        a message that is longer than its receiver expects
-    alone         waiting for a message to oneself that is never sent
     mixed         one buffer in host memory, one in device memory
     gone          the last rank is killed while the others are at a barrier
     late          the last rank dies when the others have nothing left to do
@@ -65,11 +64,6 @@ static void run_lane_mode(Comm* pair, float* x, const char* mode) {
         }
         comm_wait(&r[0]);
         comm_wait(&r[1]);
-    }
-    if (strcmp(mode, "alone") == 0) {
-        comm_open_lanes(pair, false);
-        CommRequest r = comm_receive_start(pair, x, 8, COMM_FLOAT, pair->rank, 0);
-        comm_wait(&r);
     }
     if (strcmp(mode, "unsent") == 0) {
         comm_open_lanes(pair, false);

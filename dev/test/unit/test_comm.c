@@ -262,25 +262,6 @@ static void test_order(void) {
     check_all(ok, "%d messages in a row arrive in their order", N);
 }
 
-// A message to oneself is delivered like any other, and nothing has been sent: it does not count.
-static void test_to_oneself(void) {
-    enum { N = 300000 }; // more than MPI sends without asking
-    float* mine = (float*)checked_malloc(2 * N * sizeof(float), "test");
-    float* theirs = mine + N;
-    const double before = comm_bytes(&world);
-    bool ok = true;
-    for (int i = 0; i < N; i++) mine[i] = (float)(i + world.rank);
-    if (world.size > 1) {
-        CommRequest receive = comm_receive_start(&world, theirs, N, COMM_FLOAT, world.rank, 3);
-        CommRequest send = comm_send_start(&world, mine, N, COMM_FLOAT, world.rank, 3);
-        comm_wait(&send);
-        comm_wait(&receive);
-        ok = memcmp(mine, theirs, N * sizeof(float)) == 0 && comm_bytes(&world) == before;
-    }
-    check_all(ok, "a message to oneself arrives, and does not count");
-    free(mine);
-}
-
 // ---- Waiting, progress, the trace -------------------------------------------------------------------------------
 
 // The group's spans are these names in this order, each with this number.
@@ -468,7 +449,6 @@ int main(int argc, char** argv) {
     }
     test_split();
     test_order();
-    test_to_oneself();
     while (attempt()) test_waiting();
     test_fingerprints();
 
