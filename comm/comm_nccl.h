@@ -22,11 +22,8 @@ each lane, a two-rank communicator per sender, receiver and direction (forward o
 message waits for nothing but its sender and its receiver. schedule_check (parallel/schedule.h) assumes that when it
 proves that no schedule deadlocks, and that the messages of each lane are received in the order in which they are sent.
 
-A kernel that waits occupies a multiprocessor for each of its n CTAs. With two receives posted ahead, and messages of m
-bytes that no work hides, a micro-batch of T seconds on p stages loses 2 n / 132 + 2 (p-1) / p * m / (n b T) on an H100,
-where a CTA sends b bytes/s. b is unknown: at least 15 GB/s (24 channels have 367 GB/s), and NCCL's search assumes 60 at
-most. For a 7B on 4 stages (m = 33.5 MB, T = 64 ms) that is 2.8 to 6.8 % for n = 1, 3.7 to 5.7 % for n = 2 and 6.4 to
-7.4 % for n = 4.
+A kernel that waits occupies a multiprocessor for each of its CTAs, and a message is as fast as its CTAs together: a
+lane has few (NCCL_LANE_CTAS).
 
 While a kernel waits for its message the host must not call functions that wait for all kernels: cudaDeviceSynchronize,
 cudaFree, often cudaMalloc, and the first launch of a kernel, which loads it (all are loaded at the start instead). And
@@ -53,7 +50,6 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 #include "comm_staged.h"
 #include "comm_types.h"
 
-#include <signal.h>
 #ifndef USE_CUDA
 #error "USE_NCCL needs USE_CUDA: NCCL moves what lies in the memory of GPUs"
 #endif
@@ -63,7 +59,6 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 #endif
 
 enum {
-    NCCL_QUEUES = 32,   // hardware queues: the most there can be
     NCCL_LANE_CTAS = 2, // multiprocessors that a lane occupies, also while it waits. NCCL_MAX_CTAS overrides it
     NCCL_LANES = 8,     // of a rank: to and from two neighbours, forward and backward
 };
@@ -78,11 +73,10 @@ typedef struct NcclGroup {
     struct NcclGroup* next; // in the list of all that are open
 } NcclGroup;
 
-// Settings of the driver and of NCCL, which read them at their first call. The user's own settings are kept.
+// Settings of the driver and of NCCL, which read them at their first call. The user's own settings are kept, except the
+// number of hardware queues: Megatron-LM's users set 1, with which the messages of a pipeline wait for each other.
 static inline void nccl_prepare(void) {
-    char queues[16];
-    snprintf(queues, sizeof queues, "%d", (int)NCCL_QUEUES);
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", queues, 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); // the most there can be
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
 }
@@ -206,18 +200,10 @@ static inline void nccl_wait(cudaEvent_t done) {
     cuda_check(cudaEventDestroy(done), "waiting for an operation");
 }
 
-// Whether the compute stream (0) or another one has finished all its work; the host does not wait.
-static inline bool nccl_stream_is_done(cudaStream_t stream) {
-    const cudaError_t e = cudaStreamQuery(stream);
+// Whether the work that a query was about is over; the host does not wait.
+static inline bool nccl_is_over(cudaError_t e) {
     if (e != cudaErrorNotReady) cuda_check(e, "work on the GPU");
     if (e == cudaErrorNotReady) cudaGetLastError(); // not an error, but kept as the last one
-    return e == cudaSuccess;
-}
-
-static inline bool nccl_is_done(cudaEvent_t done) {
-    const cudaError_t e = cudaEventQuery(done);
-    if (e != cudaErrorNotReady) cuda_check(e, "an operation");
-    if (e == cudaErrorNotReady) cudaGetLastError();
     return e == cudaSuccess;
 }
 
@@ -256,43 +242,21 @@ static inline void nccl_lane_connect(const NcclGroup* g, bool sends, void* token
                g, "the first message");
 }
 
-// The round in which two neighbours open their lanes: pairs of one round have no rank in common. It is an edge
-// colouring of a ring, with two colours if its length is even and three if it is odd.
-static inline int nccl_lane_round(int a, int size) { return size % 2 && a == size - 1 ? 2 : a % 2; }
-
-// Checks that every stream of messages, and the compute stream, can have its own hardware queue.
-static inline void nccl_check_queues(const NcclGroup* list) {
-    const char* queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    int needed = 1 + NCCL_LANES;
-    for (const NcclGroup* g = list; g; g = g->next) needed++;
-    if (queues && atoi(queues) < needed)
-        die_usage(
-            "CUDA_DEVICE_MAX_CONNECTIONS is %s: the messages of a pipeline need %d, or they may wait for each other "
-            "for ever; leave it unset",
-            queues, needed);
-}
-
 // All members of the group call it. folded: messages of each direction go both ways, not only forward ones to the next
 // rank of the ring and backward ones to the one before. token: 4 bytes of unused device memory.
 static inline NcclLanes* nccl_lanes_open(NcclGroup** list, const NcclGroup* g, bool folded, void* token) {
     NcclLanes* lanes = (NcclLanes*)checked_calloc(1, sizeof *lanes, "the lanes");
-    nccl_check_queues(*list);
     const int pairs = g->size > 2 ? g->size : 1;     // of neighbours; of two ranks each is both the next one ...
     const int each = folded || g->size == 2 ? 4 : 2; // ... and the one before
-    const int rounds = pairs == 1 ? 1 : 2 + g->size % 2;
-    for (int round = 0; round < rounds; round++) {
-        int mine = -1; // the pair that this rank belongs to
-        for (int a = 0; a < pairs; a++) {
-            const bool member = a == g->rank || (a + 1) % g->size == g->rank;
-            if (member && nccl_lane_round(a, g->size) == round) mine = a;
-        }
+    for (int a = 0; a < pairs; a++) {
+        const int b = (a + 1) % g->size, color = a == g->rank || b == g->rank ? 0 : -1;
         for (int i = 0; i < each; i++) {
-            NcclLane lane = nccl_lane_between(mine, (mine + 1) % g->size, i);
+            NcclLane lane = nccl_lane_between(a, b, i);
             const int other = lane.from == g->rank ? lane.to : lane.from;
             char name[64];
             snprintf(name, sizeof name, "%.24s %s from %d to %d", g->name, lane.direction ? "backward" : "forward",
                      lane.from, lane.to);
-            lane.group = nccl_split(list, g, mine, g->rank > other, mine < 0 ? 1 : 2, NCCL_LANE_CTAS, name);
+            lane.group = nccl_split(list, g, color, g->rank > other, color < 0 ? 1 : 2, NCCL_LANE_CTAS, name);
             if (!lane.group) continue;
             lanes->lane[lanes->n++] = lane;
             nccl_lane_connect(lane.group, lane.from == g->rank, token);
@@ -320,7 +284,7 @@ static inline void comm_check_errors(void) {
 
 // The host waits for a stream, but not for ever if a rank has died.
 static inline void comm_wait_for_stream(cudaStream_t stream) {
-    for (int looks = 0; !nccl_stream_is_done(stream); looks++) {
+    for (int looks = 0; !nccl_is_over(cudaStreamQuery(stream)); looks++) {
         comm_check_errors();
         if (looks >= 100) usleep(20); // the first polls do not sleep: the work may be nearly done
     }
@@ -375,7 +339,9 @@ static inline void comm_nccl_start(CommRequest* r) {
     r->done = nccl_end(g);
 }
 
-static inline bool comm_nccl_is_done(CommRequest* r) { return !r->done || nccl_is_done((cudaEvent_t)r->done); }
+static inline bool comm_nccl_is_done(CommRequest* r) {
+    return !r->done || nccl_is_over(cudaEventQuery((cudaEvent_t)r->done));
+}
 
 static inline void comm_nccl_wait(CommRequest* r) {
     if (r->done) nccl_wait((cudaEvent_t)r->done);
@@ -398,16 +364,9 @@ static inline uint64_t comm_machine(void) {
 typedef struct {
     ncclUniqueId id; // rank 0's is the world's
     uint64_t machine;
-    char gpu[32], host[64];
+    char gpu[32]; // its address on the machine
     int32_t may_share;
 } CommCard;
-
-// The address of this rank's GPU on its machine.
-static inline void comm_gpu(char address[32]) {
-    int number = 0;
-    cuda_check(cudaGetDevice(&number), "the GPU's number");
-    cuda_check(cudaDeviceGetPCIBusId(address, 32, number), "the GPU's address");
-}
 
 // Whether the user makes NCCL accept ranks that share a GPU.
 static inline bool comm_may_share(void) {
@@ -417,21 +376,21 @@ static inline bool comm_may_share(void) {
 
 static inline CommCard comm_card(const Comm* world) {
     CommCard card;
+    int number = 0;
     memset(&card, 0, sizeof card); // also its padding, as its bytes are sent
     if (world->rank == 0 && ncclGetUniqueId(&card.id) != ncclSuccess)
         die("NCCL does not begin: %s; NCCL_DEBUG=WARN prints details", ncclGetLastError(NULL));
     card.machine = comm_machine();
     card.may_share = comm_may_share();
-    gethostname(card.host, sizeof card.host - 1);
-    comm_gpu(card.gpu);
+    cuda_check(cudaGetDevice(&number), "the GPU's number");
+    cuda_check(cudaDeviceGetPCIBusId(card.gpu, sizeof card.gpu, number), "the GPU's address");
     return card;
 }
 
-// Two ranks that share a GPU: a < b. False if there are none.
-static inline bool comm_find_sharing(const CommCard* cards, int size, int* a, int* b) {
-    for (*b = 1; *b < size; ++*b) {
-        for (*a = 0; *a < *b; ++*a) {
-            if (cards[*a].machine == cards[*b].machine && strcmp(cards[*a].gpu, cards[*b].gpu) == 0) return true;
+static inline bool comm_find_sharing(const CommCard* cards, int size) {
+    for (int b = 1; b < size; b++) {
+        for (int a = 0; a < b; a++) {
+            if (cards[a].machine == cards[b].machine && strcmp(cards[a].gpu, cards[b].gpu) == 0) return true;
         }
     }
     return false;
@@ -441,14 +400,14 @@ static inline bool comm_find_sharing(const CommCard* cards, int size, int* a, in
 // call it, each with its GPU open.
 static inline void comm_nccl_open(Comm* world) {
     CommJob* job = world->job;
-    int version = 0, a, b;
+    int version = 0;
     bool may_share = true;
     const CommCard mine = comm_card(world);
     CommCard* cards = (CommCard*)checked_calloc((size_t)world->size, sizeof(CommCard), "the ranks");
     comm_mpi_check(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, cards, sizeof mine, MPI_BYTE, world->mpi), world,
                    "begin");
     for (int rank = 0; rank < world->size; rank++) may_share = may_share && cards[rank].may_share;
-    const bool shared = comm_find_sharing(cards, world->size, &a, &b);
+    const bool shared = comm_find_sharing(cards, world->size);
     const ncclUniqueId id = cards[0].id;
     free(cards);
     if (shared && !may_share) {
@@ -471,27 +430,14 @@ static inline void comm_nccl_open_lanes(Comm* c, bool folded) {
     if (c->nccl) c->lanes = nccl_lanes_open(&c->job->open, c->nccl, folded, c->job->scratch);
 }
 
-// Ends a process whose communicators do not close in time. All its work is done, and the driver ends the kernels.
-static char comm_end_late_text[256];
-static void comm_end_late(int signal) {
-    (void)signal;
-    (void)!write(STDERR_FILENO, comm_end_late_text, strlen(comm_end_late_text));
-    _exit(EXIT_RUN);
-}
-
 // Closes all of NCCL's communicators, also of groups that were not freed. All ranks call it.
 static inline void comm_nccl_end(Comm* world) {
     CommJob* job = world->job;
     if (!world->nccl) return;
     fflush(stdout);
-    snprintf(comm_end_late_text, sizeof comm_end_late_text,
-             "%s: rank %d: NCCL did not close its communicators within %d s; all work was done before that\n",
-             process.name, world->rank, COMM_LAST_WORDS);
-    void (*const before)(int) = signal(SIGALRM, comm_end_late);
-    const unsigned limit = alarm(COMM_LAST_WORDS);
+    const unsigned limit = alarm(COMM_LAST_WORDS); // whose signal ends this process if NCCL does not come to an end
     nccl_abort_all(&job->open);
     alarm(limit);
-    signal(SIGALRM, before);
     cuda_check(cudaFree(job->scratch), "cudaFree");
     world->nccl = NULL;
 }

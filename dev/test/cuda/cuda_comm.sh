@@ -105,7 +105,7 @@ wrong() {
     said=$(grep -ac '^cuda_comm: \|^closed' out)
     if [ $status = "$2" ] && [ $seconds -le 60 ] && grep -aqF -- "$3" out && [ "$said" = "${4:-$said}" ]
     then ok "$1 -> $(grep -am 1 -F -- "$3" out)"
-    else bad "$1: status $status (expected $2) after $seconds s, expected \"$3\", $4 line(s): $(head -c 700 out)"; fi
+    else bad "$1: status $status, not $2, $seconds s, expected \"$3\", ${4:-any} line(s): $(head -c 700 out)"; fi
 }
 fine() { # WHAT: what was just started has ended well, and has said nothing
     if [ $status = 0 ] && [ "$(grep -acv '^closed$' out)" = 0 ]; then ok "$1 ($seconds s)"
@@ -126,7 +126,7 @@ ranks both 3 late && wrong "a rank dies late" 1 "cuda_comm: rank 2: the test say
 ranks both 3 busy && wrong "a rank dies, the others compute" 1 "cuda_comm: rank 2: the test says so" 1
 ranks both 3 unsent && fine "two receives in flight that wait for ever"
 FAKE_NCCL_ABORT_HANGS=1 FAKE_NCCL_SECONDS=20 ranks both 2 lanes
-wrong "NCCL does not end" 1 "cuda_comm: rank 1: NCCL did not close its communicators within 10 s" 2
+wrong "NCCL does not end" 142 "exited on signal 14"
 FAKE_NCCL_SECONDS=20 ranks both 2 --seconds 1 stuck
 wrong "a rank is out of time" 124 "cuda_comm: rank 0 is not done within 1 s"
 NCCL_RUNTIME_CONNECT=1 ranks both 2 --short
@@ -135,8 +135,6 @@ wrong "NCCL_RUNTIME_CONNECT of the user" 70 "the connection for all-reduce numbe
 ranks both 2 nolanes && wrong "receives on one stream" 70 "a deadlock"
 ranks both 2 swapped && wrong "receives in the wrong order" 70 "but rank 0: message of 8 elements"
 ranks both 2 length && wrong "a message of another length" 70 "but rank 0: message of 17 elements"
-export CUDA_DEVICE_MAX_CONNECTIONS=1
-ranks both 2 lanes && wrong "one queue for all streams" 2 "CUDA_DEVICE_MAX_CONNECTIONS is 1" 1
-unset CUDA_DEVICE_MAX_CONNECTIONS
+export CUDA_DEVICE_MAX_CONNECTIONS=1 # which no rank keeps
 ranks both 2 lanes && fine "lanes"
 finish

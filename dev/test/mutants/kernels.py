@@ -302,7 +302,6 @@ PLANTED = [
     ("comm/comm_nccl.h", " && l->direction == direction", "", COMM, "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "            nccl_lane_connect(lane.group, lane.from == g->rank, token);\n", "", COMM,
      "nccl 2", "BF16"),
-    ("comm/comm_nccl.h", "size % 2 && a == size - 1 ? 2 : a % 2", "a % 2", COMM, "nccl 3", "BF16"),
     ("comm/comm_nccl.h", '    setenv("NCCL_RUNTIME_CONNECT", "0", 0);\n', "", COMM, "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "    if (ctas > 0) config.maxCTAs = ctas;\n", "", COMM, "nccl 2", "BF16"),
     ("comm/comm_nccl.h", "    ncclGroupStart();\n", "", COMM, "nccl 3 0 unsent", "BF16"),
