@@ -5,9 +5,8 @@ comm_use_plan gives a group a plan; from then on its operations follow them, sta
 
 A rank's program is its part of the table, as rows: send these chunks to that rank, or receive from it and add, or
 receive in place. In a step sends come before receives. A row waits for the rows before it that touch the same chunks: a
-send for their receives, a receive for these and for sends in flight from there; and sends to one rank keep their order,
-so that urgent ones are not delayed. Everything else runs as soon as possible: steps are replaced by these dependencies
-(compiled once, comm_plan_compile).
+send for their receives, a receive for these and for sends in flight from there. Everything else runs as soon as
+possible: steps are replaced by these dependencies (compiled once, comm_plan_compile).
 
 Host memory, MPI. Rows are cut into slabs: slab k of every chunk goes through the whole plan by itself, so while one
 slab is being added the next is in flight, and the operands are still in the cache. Received sums wait in a few buffers,
@@ -34,8 +33,6 @@ typedef struct {
     int32_t step, chunk, chunks, peer;
     int32_t number;       // among the messages from one rank to the other
     int32_t waits;        // rows before it that it waits for
-    int32_t follower;     // of a send: the next one to the same rank, or -1
-    bool follows;         // whether it is the follower of another send
     int32_t first, nexts; // rows that wait for it: after[first .. first + nexts)
     bool send, add;
 } CommRow;
@@ -53,10 +50,7 @@ typedef struct {
 // The programs of a group. of[kind].rows = 0: there is none.
 typedef struct CommPlans {
     CommPlan of[PLAN_KINDS];
-    int started;   // operations so far: the same number on all ranks
-    int tags;      // tags that messages can have
-    char* buffers; // of the last operation, for the next one; or NULL
-    size_t buffer_bytes;
+    int started;                        // operations so far: the same number on all ranks
     MPI_Comm mpi;                       // separate: their messages match no others
     struct PlanRun* last[PLAN_AT_ONCE]; // the user of each of PLAN_AT_ONCE ranges of tags
 } CommPlans;
@@ -85,8 +79,7 @@ static inline void comm_edge(CommEdges* list, CommPlan* p, int from, int to) {
 static inline void comm_plan_add_row(CommPlan* p, const Transfer* t, bool send, int* numbers) {
     if (p->rows == p->capacity) p->row = (CommRow*)checked_grow(p->row, &p->capacity, 64, sizeof(CommRow), "a plan");
     const int peer = send ? t->to : t->from;
-    const CommRow row = {t->step, t->chunk, t->chunks, peer,  numbers[2 * peer + send]++, 0, -1, false,
-                         0,       0,        send,      t->add};
+    const CommRow row = {t->step, t->chunk, t->chunks, peer, numbers[2 * peer + send]++, 0, 0, 0, send, t->add};
     p->row[p->rows++] = row;
 }
 
@@ -152,13 +145,6 @@ static inline CommPlan comm_plan_compile(const Plan* plan, int rank) {
                 if ((sends ? t->from : t->to) == rank) comm_plan_add_row(&p, t, sends, numbers);
             }
         }
-    }
-    memset(numbers, 0, (size_t)plan->ranks * sizeof(int)); // now the first row so far that goes to each rank, + 1
-    for (int i = p.rows - 1; i >= 0; i--) {
-        if (!p.row[i].send) continue;
-        p.row[i].follower = numbers[p.row[i].peer] - 1;
-        if (p.row[i].follower >= 0) p.row[p.row[i].follower].follows = true;
-        numbers[p.row[i].peer] = i + 1;
     }
     free(numbers);
     CommEdges edges = {NULL, 0, 0};
@@ -236,7 +222,6 @@ typedef struct PlanRun {
     bool* there;        // (items)
     int next;           // the first item that may be a sum with its receive not posted
     char* buffers;
-    size_t buffer_bytes;
     char** free_buffer; // (frees)
     int frees;
     int flying; // messages
@@ -275,18 +260,6 @@ static inline void plan_add_up(char* sum, const char* in, int64_t n, CommType ty
 static inline void plan_run_end_item(PlanRun* run, int item);
 static inline void plan_run_begin_item(PlanRun* run, int item);
 
-// A send is in flight: the next one to the same rank may start.
-static inline void plan_run_pass(PlanRun* run, int item) {
-    const CommRow* row = &run->plan->row[item / run->slabs];
-    const bool last = item % run->slabs == run->slabs - 1;
-    if (!row->send || (last && row->follower < 0)) return;
-    const int next = last ? row->follower * run->slabs : item + 1;
-    if (--run->waits[next] == 0) plan_run_begin_item(run, next);
-}
-
-// Whether an item is a send that waits for the one before it to the same rank.
-static inline bool plan_item_follows(const CommRow* row, int slab) { return row->send && (row->follows || slab > 0); }
-
 // Starts an item without dependencies; a sum whose message has arrived, and an empty one, end at once.
 static inline void plan_run_begin_item(PlanRun* run, int item) {
     const CommRow* row = &run->plan->row[item / run->slabs];
@@ -295,7 +268,6 @@ static inline void plan_run_begin_item(PlanRun* run, int item) {
     char* place = run->vector + start * comm_type_bytes(run->type);
     if (n > 0 && !plan_row_sums(row)) {
         plan_run_post(run, item, place);
-        plan_run_pass(run, item);
         return;
     }
     if (n > 0) {
@@ -303,7 +275,6 @@ static inline void plan_run_begin_item(PlanRun* run, int item) {
         plan_add_up(place, run->came[item], n, run->type);
         run->free_buffer[run->frees++] = run->came[item];
     }
-    plan_run_pass(run, item);
     plan_run_end_item(run, item);
 }
 
@@ -412,28 +383,19 @@ static inline void plan_run_take(PlanRun* run, const CommRequest* r) {
     }
 }
 
-// Buffers for sums: reuses those of the operation before, if they are free and large enough.
+// Buffers for sums.
 static inline void plan_run_take_buffers(PlanRun* run, size_t largest, int sums) {
-    CommPlans* plans = run->comm->plans;
     int n = (int)min_i64(PLAN_BUFFERS, max_i64(2, PLAN_BUFFERED / (int64_t)max_i64(1, (int64_t)largest)));
     if (n > sums) n = sums;
-    const size_t bytes = (size_t)n * largest;
-    if (plans->buffers && plans->buffer_bytes >= bytes) {
-        run->buffers = plans->buffers;
-        run->buffer_bytes = plans->buffer_bytes;
-        plans->buffers = NULL;
-    } else {
-        run->buffers = (char*)checked_malloc(bytes, "messages");
-        run->buffer_bytes = bytes;
-    }
+    run->buffers = (char*)checked_malloc((size_t)n * largest, "messages");
     run->free_buffer = (char**)checked_malloc((size_t)n * sizeof(char*), "messages");
     for (run->frees = 0; run->frees < n; run->frees++)
         run->free_buffer[run->frees] = run->buffers + (size_t)run->frees * largest;
 }
 
 // The slabs of a chunk: the same number on all ranks, and within the number of tags.
-static inline int comm_plan_slabs(const CommPlan* p, int64_t chunk_bytes, int tags) {
-    return (int)max_i64(1, min_i64(plan_slabs(p->single, chunk_bytes), tags / PLAN_AT_ONCE / p->most_messages));
+static inline int comm_plan_slabs(const CommPlan* p, int64_t chunk_bytes) {
+    return (int)max_i64(1, min_i64(plan_slabs(p->single, chunk_bytes), PLAN_TAGS / PLAN_AT_ONCE / p->most_messages));
 }
 
 static inline bool comm_plan_takes(const CommRequest* r) { return !r->on_device && comm_plan_of(r); }
@@ -447,11 +409,11 @@ static inline void comm_plan_start(CommRequest* r) {
     run->comm = r->comm;
     run->type = r->type;
     run->n = r->n;
-    run->slabs = comm_plan_slabs(p, chunk, plans->tags);
+    run->slabs = comm_plan_slabs(p, chunk);
     PlanRun** place = &plans->last[plans->started++ % PLAN_AT_ONCE]; // the last user of these tags has to be over
     if (*place) plan_run_wait(*place);
     *place = run;
-    run->tag = (int)(place - plans->last) * (plans->tags / PLAN_AT_ONCE);
+    run->tag = (int)(place - plans->last) * (PLAN_TAGS / PLAN_AT_ONCE);
     run->next_run = r->comm->job->runs;
     r->comm->job->runs = run;
     run->listed = true;
@@ -467,7 +429,7 @@ static inline void comm_plan_start(CommRequest* r) {
     run->indices = run->item + items;
     for (size_t i = 0; i < items; i++) {
         const CommRow* row = &p->row[i / (size_t)run->slabs];
-        run->waits[i] = row->waits + plan_item_follows(row, (int)(i % (size_t)run->slabs));
+        run->waits[i] = row->waits;
         if (!plan_row_sums(row)) continue;
         sums++;
         largest = max_i64(largest,
@@ -478,7 +440,7 @@ static inline void comm_plan_start(CommRequest* r) {
     r->run = run;
     for (size_t i = 0; i < items; i++) {
         const CommRow* row = &p->row[i / (size_t)run->slabs]; // run->waits may have become 0 meanwhile
-        if (row->waits == 0 && !plan_item_follows(row, (int)(i % (size_t)run->slabs))) plan_run_begin_item(run, (int)i);
+        if (row->waits == 0) plan_run_begin_item(run, (int)i);
     }
     plan_run_advance(run, false);
 }
@@ -503,12 +465,7 @@ static inline void comm_plan_wait(CommRequest* r) {
         const size_t part = (size_t)(run->n * comm_type_bytes(run->type)) / (size_t)run->comm->size;
         memcpy(r->out, run->own + (size_t)run->comm->rank * part, part);
     }
-    if (plans->buffers) {
-        free(run->buffers);
-    } else {
-        plans->buffers = run->buffers;
-        plans->buffer_bytes = run->buffer_bytes;
-    }
+    free(run->buffers);
     free(run->own);
     free(run->waits);
     free(run->came);
@@ -536,14 +493,9 @@ static inline void comm_mpi_wait_beside_plans(CommRequest* r) {
 
 #ifdef USE_MPI
 static inline CommPlans* comm_plans_of(Comm* c) {
-    int* most = NULL;
-    int found = 0;
     if (c->plans) return c->plans;
     c->plans = (CommPlans*)checked_calloc(1, sizeof(CommPlans), "the plans of a group");
-    c->plans->tags = PLAN_TAGS;
     comm_mpi_check(MPI_Comm_dup(c->mpi, &c->plans->mpi), c, "the plans of a group");
-    comm_mpi_check(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &most, &found), c, "the plans of a group");
-    if (found && *most > PLAN_TAGS) c->plans->tags = *most;
     return c->plans;
 }
 
@@ -555,9 +507,9 @@ static inline void comm_plan_adopt(Comm* c, const Plan* plan) {
     CommPlan* mine = &comm_plans_of(c)->of[plan->kind];
     comm_plan_free(mine);
     *mine = comm_plan_compile(plan, c->rank);
-    if (mine->most_messages > c->plans->tags / PLAN_AT_ONCE)
-        die_usage("the plan %s sends %d messages between two ranks, more than this MPI can tell apart: choose another "
-                  "--allreduce, or fewer pieces",
+    if (mine->most_messages > PLAN_TAGS / PLAN_AT_ONCE)
+        die_usage("the plan %s sends %d messages between two ranks, more than MPI can tell apart: choose another "
+                  "--allreduce",
                   plan->name, mine->most_messages);
 }
 
@@ -565,7 +517,6 @@ static inline void comm_free_plans(Comm* c) {
     if (!c->plans) return;
     for (int kind = 0; kind < PLAN_KINDS; kind++) comm_plan_free(&c->plans->of[kind]);
     comm_mpi_check(MPI_Comm_free(&c->plans->mpi), c, "free");
-    free(c->plans->buffers);
     free(c->plans);
     c->plans = NULL;
 }
