@@ -18,7 +18,7 @@ static const struct {
     {"dp-mode", {"sync", "dc-s3gd", "diloco"}},
     {"sites", {NULL}},
     {"local-steps", {"8", "32", "128", "512"}},
-    {"allreduce", {"native", "ring", "ring-both", "halving-doubling", "double-tree", "multitree"}},
+    {"allreduce", {"native", "ring", "halving-doubling", "double-tree", "multitree"}},
     {"topology", {NULL}},
     {"caat-fraction", {"1", "0.75", "0.5", "0.25"}},
     {"caat-grad-dtype", {"fp32", "same"}},

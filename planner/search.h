@@ -499,9 +499,8 @@ static inline bool is_prime(int n) {
 // The best q->rows choices, by their simulated time; answer->n is 0 if none fits. Refuses questions without any choice;
 // the answer is then empty.
 static inline bool search(Answer* answer, const Question* q, Error* error) {
-    AlgorithmChoice sums;
     memset(answer, 0, sizeof *answer);
-    if (*q->cluster->algorithm && !algorithm_parse(q->cluster->algorithm, &sums, error)) return false;
+    if (*q->cluster->algorithm && !algorithm_find(q->cluster->algorithm, error)) return false;
     answer->row = (Choice*)checked_calloc((size_t)q->rows, sizeof(Choice), "the answer");
     const double begun = seconds_now();
     PlanCosts plans = {};

@@ -4,24 +4,24 @@ planned before the run, for the network that joins them; the result is a table (
 simulated (planner/) and executed (comm/comm_planned.h).
 
     algorithms          the table of algorithms; names, messages, planner and tests iterate it
-    algorithm_parse     "multitree:2": an algorithm and its number
+    algorithm_find      an algorithm, by its name
     algorithm_usual     the algorithm of groups for which none is asked for
     collective_build    the plan of an algorithm on a network, or the reason why there is none
 
     topology.h    networks: torus, mesh, fat tree, ..., or from a file
     plan.h        the table of transfers, its proof, its cost
-    ring.h        ring, ring-both, 2d-ring, torus-ring, halving-doubling, double-tree
+    ring.h        ring, 2d-ring, torus-ring, halving-doubling, double-tree
     multitree.h   multitree
 
 Theory: an all-reduce is a reduce-scatter and an all-gather; ZeRO and sites of several replicas need the two parts by
 themselves.
 
                         all-reduce   the two parts                networks
-    ring, ring-both     yes          yes                          any
+    ring                yes          yes                          any
     2d-ring, torus-ring yes          no                           mesh, torus
     halving-doubling    yes          where N is a power of two    any
-    double-tree:P       yes          no                           any; P pieces
-    multitree:K         yes          yes                          any; K trees a rank (the paper has 1)
+    double-tree         yes          no                           any
+    multitree           yes          yes                          any
 */
 #pragma once
 
@@ -31,7 +31,7 @@ themselves.
 #include "ring.h"
 
 // Indices into `algorithms`, in its order.
-typedef enum { RING, RING_BOTH, RING_2D, TORUS_RING, HALVING_DOUBLING, DOUBLE_TREE, MULTITREE, ALGORITHMS } Algorithm;
+typedef enum { RING, RING_2D, TORUS_RING, HALVING_DOUBLING, DOUBLE_TREE, MULTITREE, ALGORITHMS } Algorithm;
 
 // What an algorithm needs and the network lacks, or NULL.
 static inline const char* needs_grid(const Network* net) {
@@ -52,54 +52,35 @@ static inline const char* parts_of_powers(const Network* net) {
 // One row per algorithm. A new one is a constant of Algorithm, a function that builds its plan and a row here.
 typedef struct {
     const char* name;
-    const char* arguments;                // as in messages
-    int usual;                            // the number that may follow the name, or that the algorithm always has
     const char* (*needs)(const Network*); // NULL: any network
     const char* (*parts)(const Network*); // of reduce-scatter and all-gather; NULL: on any network
-    void (*build)(Plan*, PlanKind, const Network*, int number);
+    void (*build)(Plan*, PlanKind, const Network*);
 } AlgorithmRow;
 
 static const AlgorithmRow algorithms[ALGORITHMS] = {
-    {"ring", "", 1, NULL, NULL, plan_ring},
-    {"ring-both", "", 2, NULL, NULL, plan_ring},
-    {"2d-ring", "", 0, needs_grid, parts_never, plan_2d_ring},
-    {"torus-ring", "", 0, needs_grid, parts_never, plan_torus_ring},
-    {"halving-doubling", "", 0, NULL, parts_of_powers, plan_halving_doubling},
-    {"double-tree", "[:P]", 8, NULL, parts_never, plan_double_tree},
-    {"multitree", "[:K]", 1, NULL, NULL, plan_multitree},
+    {"ring", NULL, NULL, plan_ring},
+    {"2d-ring", needs_grid, parts_never, plan_2d_ring},
+    {"torus-ring", needs_grid, parts_never, plan_torus_ring},
+    {"halving-doubling", NULL, parts_of_powers, plan_halving_doubling},
+    {"double-tree", NULL, parts_never, plan_double_tree},
+    {"multitree", NULL, NULL, plan_multitree},
 };
 
-// Returns "ring, ring-both, ...", for messages and help.
+// Returns "ring, 2d-ring, ...", for messages and help.
 static inline const char* algorithm_names(void) {
     static char text[160];
     if (text[0]) return text;
-    for (int a = 0; a < ALGORITHMS; a++)
-        append_text(text, sizeof text, "%s%s%s", a ? ", " : "", algorithms[a].name, algorithms[a].arguments);
+    for (int a = 0; a < ALGORITHMS; a++) append_text(text, sizeof text, "%s%s", a ? ", " : "", algorithms[a].name);
     return text;
 }
 
-// "multitree:2": an algorithm and its number.
-typedef struct {
-    Algorithm algorithm;
-    int number;
-} AlgorithmChoice;
-
-static inline bool algorithm_parse(const char* text, AlgorithmChoice* choice, Error* error) {
-    const char* colon = strchr(text, ':');
-    const size_t length = colon ? (size_t)(colon - text) : strlen(text);
-    memset(choice, 0, sizeof *choice);
+// NULL: no algorithm has this name.
+static inline const AlgorithmRow* algorithm_find(const char* name, Error* error) {
     for (int a = 0; a < ALGORITHMS; a++) {
-        const AlgorithmRow* row = &algorithms[a];
-        int numbers[3] = {row->usual, 0, 0};
-        if (strlen(row->name) != length || memcmp(row->name, text, length) != 0) continue;
-        if (colon && !row->arguments[0]) return fail(error, "%s: \"%s\" takes no number", text, row->name);
-        if (colon && (network_numbers(colon + 1, ',', numbers) != 1 || numbers[0] > 1024))
-            return fail(error, "%s: \"%s:\" takes a whole number from 1 to 1024", text, row->name);
-        choice->algorithm = (Algorithm)a;
-        choice->number = numbers[0];
-        return true;
+        if (strcmp(algorithms[a].name, name) == 0) return &algorithms[a];
     }
-    return fail(error, "%s is no algorithm; there are %s", text, algorithm_names());
+    fail(error, "%s is no algorithm; there are %s", name, algorithm_names());
+    return NULL;
 }
 
 // The algorithm of a group for which none is asked for, and whose links are unknown. Of both the bytes are the least
@@ -127,17 +108,15 @@ static inline const char* algorithm_refuses(const AlgorithmRow* row, PlanKind ki
     return why;
 }
 
-// Builds a plan that passes plan_check (the tests check all algorithms). algorithm: as in algorithm_parse. Returns
-// false with the reason if there is no such plan.
+// Builds a plan that passes plan_check (the tests check all algorithms). Returns false with the
+// reason if there is no such plan.
 static inline bool collective_build(Plan* plan, const char* algorithm, PlanKind kind, const Network* net,
                                     Error* error) {
-    AlgorithmChoice choice;
+    const AlgorithmRow* row = algorithm_find(algorithm, error);
     memset(plan, 0, sizeof *plan);
-    if (!algorithm_parse(algorithm, &choice, error)) return false;
-    const AlgorithmRow* row = &algorithms[choice.algorithm];
+    if (!row) return false;
     const char* why = algorithm_refuses(row, kind, net);
     if (why) return fail(error, "%s on %s, %s: it %s", algorithm, net->name, plan_kind_name(kind), why);
-    row->build(plan, kind, net, choice.number);
-    snprintf(plan->name, sizeof plan->name, "%.*s", (int)sizeof plan->name - 1, algorithm);
+    row->build(plan, kind, net);
     return true;
 }

@@ -23,10 +23,6 @@ checked only the last tree, and took a step or two more on a mesh).
 Switches. An edge of a tree may lead over one or more of them: to the nearest free rank, looking first, for all parents,
 over one switch, then two, ..., at most net->reach. It uses every link of its way in that step.
 
-Parts. With K trees a rank, each for a K-th of its part, the steps are shorter and links are less often idle in the last
-ones: T(K) / K approaches the bound above. (multitree is K = 1, the paper's. Cutting chunks finer is also in TACOS, Won
-et al. 2023, arXiv 2304.05301, which matches links and chunks at random instead of by turns.)
-
 The search. A parent that finds no child in a step will not find one later in that step, since links only get fewer and
 members more; and one whose neighbours are all members never will. So each tree keeps its position in a list of parents
 that still have neighbours outside the tree, which makes the search fast: seconds for 1,024 ranks.
@@ -45,20 +41,19 @@ typedef struct {
 // Growing trees.
 typedef struct {
     const Network* net;
-    int trees, per_rank;
     int64_t n;
-    TreeEdge* edges; // (n) of trees (ranks - 1), in the order in which they were added
+    TreeEdge* edges; // (n) of ranks (ranks - 1), in the order in which they were added
     int64_t ways, way_capacity;
     int32_t* way; // links
     int steps;
     // While they grow:
-    uint64_t* inside; // (trees, words): the set of members
+    uint64_t* inside; // (ranks, words): the set of members
     int words;
-    int32_t** parents;        // (trees): members that may have children, as they joined
-    int *count, *room;        // (trees): their number, and the capacity
-    int* members;             // (trees)
-    int *old, *place;         // (trees): parents from before this step; the first of them that may still find a child
-    int* reach;               // (trees): switches tried in this step
+    int32_t** parents;        // (ranks): members that may have children, as they joined
+    int *count, *room;        // (ranks): their number, and the capacity
+    int* members;             // (ranks)
+    int *old, *place;         // (ranks): parents from before this step; the first of them that may still find a child
+    int* reach;               // (ranks): switches tried in this step
     int *left, *full;         // (links): how often each is still free in this step, and at its start
     int *from, *seen, *queue; // (vertices): the search over switches
     int search;
@@ -77,13 +72,11 @@ static inline void tree_join(Trees* trees, int tree, int rank) {
     trees->parents[tree][trees->count[tree]++] = rank;
 }
 
-static inline Trees trees_new(const Network* net, int per_rank) {
+static inline Trees trees_new(const Network* net) {
     Trees t = {};
     t.net = net;
-    t.per_rank = per_rank;
-    t.trees = net->ranks * per_rank;
     t.words = (net->ranks + 63) / 64;
-    const size_t n = (size_t)t.trees, vertices = (size_t)net->vertices;
+    const size_t n = (size_t)net->ranks, vertices = (size_t)net->vertices;
     t.inside = (uint64_t*)checked_calloc(n * (size_t)t.words, sizeof(uint64_t), "trees");
     t.edges = (TreeEdge*)checked_malloc(n * (size_t)(net->ranks - 1) * sizeof(TreeEdge), "trees");
     t.parents = (int32_t**)checked_calloc(n, sizeof(int32_t*), "trees");
@@ -100,12 +93,12 @@ static inline Trees trees_new(const Network* net, int per_rank) {
     t.queue = t.seen + vertices;
     const double slowest = network_slowest(net);
     for (int i = 0; i < net->links; i++) t.full[i] = plan_room(&net->link[i], slowest);
-    for (int tree = 0; tree < t.trees; tree++) tree_join(&t, tree, tree / per_rank);
+    for (int tree = 0; tree < net->ranks; tree++) tree_join(&t, tree, tree);
     return t;
 }
 
 static inline void trees_free(Trees* t) {
-    for (int tree = 0; tree < t->trees; tree++) free(t->parents[tree]);
+    for (int tree = 0; tree < t->net->ranks; tree++) free(t->parents[tree]);
     free(t->parents);
     free(t->inside);
     free(t->count);
@@ -198,7 +191,7 @@ static inline bool tree_turn(Trees* t, int tree) {
 static inline void trees_begin_step(Trees* t) {
     const Network* net = t->net;
     memcpy(t->left, t->full, (size_t)net->links * sizeof(int));
-    for (int tree = 0; tree < t->trees; tree++) {
+    for (int tree = 0; tree < net->ranks; tree++) {
         int kept = 0;
         for (int i = 0; i < t->count[tree]; i++) {
             const int parent = t->parents[tree][i];
@@ -213,15 +206,15 @@ static inline void trees_begin_step(Trees* t) {
     }
 }
 
-// Grows per_rank trees from every rank until they span the network, which has to be connected.
-static inline Trees trees_grow(const Network* net, int per_rank) {
-    Trees t = trees_new(net, per_rank);
-    for (int64_t all = (int64_t)t.trees * (net->ranks - 1); t.n < all; t.steps++) {
+// Grows a tree from every rank until they span the network, which has to be connected.
+static inline Trees trees_grow(const Network* net) {
+    Trees t = trees_new(net);
+    for (int64_t all = (int64_t)net->ranks * (net->ranks - 1); t.n < all; t.steps++) {
         const int64_t before = t.n;
         trees_begin_step(&t);
         for (bool grown = true; grown;) {
             grown = false;
-            for (int tree = 0; tree < t.trees; tree++) grown |= tree_turn(&t, tree);
+            for (int tree = 0; tree < net->ranks; tree++) grown |= tree_turn(&t, tree);
         }
         if (t.n == before) die("internal error: no tree grows on network %s", net->name);
     }
@@ -258,11 +251,10 @@ static inline void trees_add_rows(Plan* plan, const Trees* t, bool up, int first
     }
 }
 
-// per_rank: trees of each rank; there are as many chunks.
-static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net, int per_rank) {
+static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net) {
     const bool up = kind != PLAN_ALL_GATHER, down = kind != PLAN_REDUCE_SCATTER;
-    Trees trees = trees_grow(net, per_rank);
-    plan_init(plan, "multitree", kind, net->ranks, net->ranks * per_rank);
+    Trees trees = trees_grow(net);
+    plan_init(plan, "multitree", kind, net->ranks, net->ranks);
     plan->exclusive = true;
     plan_reserve(plan, (up + down) * trees.n);
     if (network_has_switches(net) || network_has_parallel_links(net)) {

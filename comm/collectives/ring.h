@@ -5,7 +5,6 @@ bytes, a seconds a message, B bytes/s a link:
     ring              N parts, passed around a ring and summed, then passed around once more (Patarasuk, Yuan 2009,
                       "Bandwidth optimal all-reduce algorithms for clusters of workstations"):
                       2 (N - 1) (a + D / (N B))
-    ring-both         one half of the vector in each direction: half the second term
     2d-ring           a ring all-reduce in every row of a grid, then one in every column; a quarter of the vector begins
                       in rows to the right, one in rows to the left, two in columns (Ying et al. 2018, "Image
                       classification at supercomputer scale"; as the authors of MultiTree compare with it):
@@ -116,21 +115,17 @@ static inline int ring_pass(Plan* plan, const Ring* ring, int by, int step, bool
     return step + n - 1;
 }
 
-// directions: 1, or 2 with half of every rank's part in each.
-static inline void plan_ring(Plan* plan, PlanKind kind, const Network* net, int directions) {
+static inline void plan_ring(Plan* plan, PlanKind kind, const Network* net) {
     const int N = net->ranks;
+    int step = 0;
     Ring ring = ring_new(N);
     ring.n = N;
     ring_order(net, ring.ranks);
-    plan_init(plan, "ring", kind, N, N * directions);
-    for (int d = 0; d < directions; d++) {
-        int step = 0;
-        for (int i = 0; i < N; i++) ring.first[i] = ring.ranks[i] * directions + d;
-        if (kind != PLAN_ALL_GATHER) step = ring_pass(plan, &ring, d ? -1 : 1, step, true);
-        if (kind != PLAN_REDUCE_SCATTER) ring_pass(plan, &ring, d ? -1 : 1, step, false);
-    }
+    memcpy(ring.first, ring.ranks, (size_t)N * sizeof(int));
+    plan_init(plan, "ring", kind, N, N);
+    if (kind != PLAN_ALL_GATHER) step = ring_pass(plan, &ring, 1, step, true);
+    if (kind != PLAN_REDUCE_SCATTER) ring_pass(plan, &ring, 1, step, false);
     free(ring.ranks);
-    plan_sort(plan);
 }
 
 // The ranks of a line of a grid, r first: the ranks that differ from r in one dimension only.
@@ -140,8 +135,7 @@ static inline void ring_line(Ring* ring, const Network* net, int r, int dimensio
 }
 
 // 2d-ring: part q's chunks are q N to (q + 1) N - 1; it begins in dimension q / 2.
-static inline void plan_2d_ring(Plan* plan, PlanKind kind, const Network* net, int number) {
-    (void)number;
+static inline void plan_2d_ring(Plan* plan, PlanKind kind, const Network* net) {
     const int N = net->ranks, dimensions = net->dimensions;
     Ring ring = ring_new(N);
     plan_init(plan, "2d-ring", kind, N, 2 * dimensions * N);
@@ -164,8 +158,7 @@ static inline void plan_2d_ring(Plan* plan, PlanKind kind, const Network* net, i
 }
 
 // torus-ring: in its i-th dimension a line shares the part that the dimensions before have left to it.
-static inline void plan_torus_ring(Plan* plan, PlanKind kind, const Network* net, int number) {
-    (void)number;
+static inline void plan_torus_ring(Plan* plan, PlanKind kind, const Network* net) {
     const int N = net->ranks, dimensions = net->dimensions;
     Ring ring = ring_new(N);
     plan_init(plan, "torus-ring", kind, N, 2 * dimensions * N);
@@ -205,8 +198,7 @@ static inline void halving_range(PlanKind kind, int bits, int r, int rounds, int
     }
 }
 
-static inline void plan_halving_doubling(Plan* plan, PlanKind kind, const Network* net, int number) {
-    (void)number;
+static inline void plan_halving_doubling(Plan* plan, PlanKind kind, const Network* net) {
     const int N = net->ranks;
     int bits = 0, first, chunks, step = 0;
     while (2 << bits <= N) bits++;
@@ -245,8 +237,9 @@ static inline int double_tree_rank(int tree, int place, int N) {
     return N % 2 == 0 ? N - 1 - place : (place + 1) % N;
 }
 
-// Every half of the vector goes up and down its tree in `pieces` pieces, one step and level after each other.
-static inline void plan_double_tree(Plan* plan, PlanKind kind, const Network* net, int pieces) {
+// Every half of the vector goes up and down its tree in pieces, one step and level after each other.
+static inline void plan_double_tree(Plan* plan, PlanKind kind, const Network* net) {
+    enum { PIECES = 8 };
     const int N = net->ranks;
     int* depth = (int*)checked_calloc((size_t)N, sizeof(int), "a tree");
     int height = 0;
@@ -254,11 +247,11 @@ static inline void plan_double_tree(Plan* plan, PlanKind kind, const Network* ne
         for (int at = i; at > 0; at = double_tree_parent(at, N)) depth[i]++;
         if (depth[i] > height) height = depth[i];
     }
-    plan_init(plan, "double-tree", kind, N, 2 * pieces);
+    plan_init(plan, "double-tree", kind, N, 2 * PIECES);
     for (int tree = 0; tree < 2; tree++) {
-        for (int piece = 0; piece < pieces; piece++) {
+        for (int piece = 0; piece < PIECES; piece++) {
             for (int i = 1; i < N; i++) {
-                const int rank = double_tree_rank(tree, i, N), chunk = tree * pieces + piece;
+                const int rank = double_tree_rank(tree, i, N), chunk = tree * PIECES + piece;
                 const int parent = double_tree_rank(tree, double_tree_parent(i, N), N);
                 plan_add(plan, piece + height - depth[i], rank, parent, chunk, 1, true);
                 plan_add(plan, piece + height + depth[i] - 1, parent, rank, chunk, 1, false);

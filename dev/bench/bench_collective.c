@@ -132,7 +132,7 @@ int main(int argc, char** argv) {
     Comm world;
     comm_open(&world);
     static BenchSettings o;
-    o.algorithms = "native,ring,ring-both,halving-doubling,double-tree,multitree";
+    o.algorithms = "native,ring,halving-doubling,double-tree,multitree";
     o.kib = "64,1024,16384";
     o.rounds = 11;
     Option table[] = {

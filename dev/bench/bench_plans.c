@@ -36,10 +36,7 @@ int main(void) {
     process.name = "bench_plans";
     static const char* const networks[] = {"torus:4x4",   "torus:8x8", "torus:16x16", "torus:32x32",
                                            "torus:4x4x4", "mesh:4x4",  "mesh:8x8"};
-    static const char* const algorithms[] = {"multitree", "multitree:4"};
-    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) {
-        for (size_t k = 0; k < sizeof algorithms / sizeof *algorithms; k++) bench(networks[i], algorithms[k]);
-    }
+    for (size_t i = 0; i < sizeof networks / sizeof *networks; i++) bench(networks[i], "multitree");
     bench("torus:64x64", "multitree");
     bench("fattree:8,2", "multitree");
     bench("bigraph:4x16", "multitree");

@@ -21,8 +21,8 @@ import subprocess
 import sys
 
 MBIT, GOODPUT, LATENCY, OVERHEAD, BURST = 20, 8948 / 9014, '10us', '150us', '12KB'
-ALGORITHMS = ['native', 'ring', '2d-ring', 'torus-ring', 'halving-doubling', 'multitree', 'multitree:2']
-COLOURS = ['#777777', '#1f77b4', '#17becf', '#2ca02c', '#9467bd', '#d62728', '#e377c2']
+ALGORITHMS = ['native', 'ring', '2d-ring', 'torus-ring', 'halving-doubling', 'multitree']
+COLOURS = ['#777777', '#1f77b4', '#17becf', '#2ca02c', '#9467bd', '#d62728']
 
 
 def seconds(text, unit):

@@ -712,7 +712,7 @@ static int draw_collective(int argc, char** argv, FILE* out, Error* error) {
     Plan plan;
     Option table[] = {
         option_string("topology", &o.topology, "NAME", "torus:4x4, fattree:4,2, ..., or a file of links"),
-        option_string("algorithm", &o.algorithm, "NAME", "ring, multitree:2, ... (comm/collectives/collectives.h)"),
+        option_string("algorithm", &o.algorithm, "NAME", "ring, multitree, ... (comm/collectives/collectives.h)"),
         option_choice("kind", &o.kind, "all-reduce|reduce-scatter|all-gather", ""),
         option_choice("what", &o.what, "trees|steps|links|table", ""),
         option_int("tree", &o.tree, 0, MAX_CHUNKS, "of --what trees: only this one"),

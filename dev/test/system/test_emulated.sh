@@ -225,10 +225,10 @@ bf16 llama --tp 2 --pp 2 --dp 2 --zero 1 --schedule zb-h1
 fp32 caat --tp 2
 bf16 caat --tp 2 --pp 2 --recompute full
 bf16 caat_odd --tp 2 --caat-grad-dtype same
-bf16 gpt2 --dp 4 --allreduce multitree:2 --topology torus:2x2
+bf16 gpt2 --dp 4 --allreduce multitree --topology torus:2x2
 CASES
     for options in "--pp 2 --schedule zb-v" "--tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" \
-        "--dp 2 --zero 2 --allreduce multitree:2" "--dp 2 --allreduce double-tree:2"; do
+        "--dp 2 --zero 2 --allreduce multitree" "--dp 2 --allreduce double-tree"; do
         n=$((n + 1))
         tp=1 pp=1 dp=1
         case $options in *--tp*) tp=2 ;; esac

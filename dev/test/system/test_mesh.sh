@@ -230,8 +230,8 @@ ended 1 "not finite" "4 ranks with a learning rate of 1000 and no clipping"
 # ---- sums of gradients by plan
 printf 'ranks 4 # a square without one side\nlink 0 1\nlink 1 3 2GB/s 1us\nlink 2 0\n' >links.txt
 planned=("4:--dp 4 --allreduce multitree --topology torus:2x2" "4:--dp 4 --allreduce 2d-ring --topology mesh:2x2"
-    "8:--tp 2 --pp 2 --zero 1 --allreduce ring" "4:--tp 2 --zero 2 --allreduce multitree:2"
-    "4:--dp 4 --allreduce multitree:2 --topology links.txt" "8:--dp 8 --allreduce halving-doubling --clip 0")
+    "8:--tp 2 --pp 2 --zero 1 --allreduce ring" "4:--tp 2 --zero 2 --allreduce multitree"
+    "4:--dp 4 --allreduce multitree --topology links.txt" "8:--dp 8 --allreduce halving-doubling --clip 0")
 for i in "${!planned[@]}"; do
     mesh=${planned[$i]}
     [ $((i % 2)) = 0 ] || full || continue

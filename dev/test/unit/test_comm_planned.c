@@ -235,7 +235,6 @@ static void test_others(void) {
 
 int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
-    static const char* const variants[] = {"double-tree:3", "multitree:3"};
     process.name = "test_comm_planned";
     char full[32], ring[32], grid[32];
     comm_open(&world);
@@ -246,9 +245,8 @@ int main(int argc, char** argv) {
         if (algorithms[a].needs != needs_grid) test_algorithm(algorithms[a].name, a % 2 ? ring : full, brief);
         if (world.size % 2 == 0) test_algorithm(algorithms[a].name, grid, brief);
     }
-    for (size_t i = 0; i < sizeof variants / sizeof *variants; i++) test_algorithm(variants[i], full, brief);
     test_many("ring", full);
-    test_many("multitree:2", ring);
+    test_many("multitree", ring);
     test_crossed("ring", false);
     test_crossed("ring", true);
     test_crossed("halving-doubling", false);

@@ -178,7 +178,7 @@ int main(int argc, char** argv) {
     test_counts("bigraph:2x4", "halving-doubling", PLAN_ALL_GATHER, true);
     test_counts("torus:4x4", "halving-doubling", PLAN_ALL_REDUCE, true);
     test_counts("torus:4x4", "2d-ring", PLAN_ALL_REDUCE, false);
-    test_counts("full:5", "double-tree:3", PLAN_ALL_REDUCE, true);
+    test_counts("full:5", "double-tree", PLAN_ALL_REDUCE, true);
     test_table("mesh:2x2", 4);
     test_table("torus:4x4", 16);
     test_table("fattree:2,4", 16);

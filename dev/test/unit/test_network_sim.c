@@ -162,7 +162,7 @@ static void test_burst(void) {
 // time.
 static void test_everything(void) {
     static const char* const cases[][2] = {{"torus:4x4", "multitree"},
-                                           {"torus:4x4", "double-tree:4"},
+                                           {"torus:4x4", "double-tree"},
                                            {"mesh:4x4", "2d-ring"},
                                            {"fattree:4,2", "multitree"},
                                            {"bigraph:4x8", "halving-doubling"}};
@@ -460,7 +460,7 @@ static void test_plain(uint64_t seeds) {
 // A plan that is cut into slabs is the same plan on finer chunks.
 static void test_cut(void) {
     static const char* const cases[][2] = {
-        {"torus:4x4", "ring"}, {"fattree:4,2", "multitree"}, {"mesh:2x3", "multitree:2"}};
+        {"torus:4x4", "ring"}, {"fattree:4,2", "multitree"}, {"mesh:2x3", "multitree"}};
     const SimSettings set = sim_settings_default();
     for (int i = 0; i < 3; i++) {
         Network net;

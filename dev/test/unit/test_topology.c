@@ -214,11 +214,7 @@ static const char bad_lines_after_ranks[] =
     "link 0 1 16GB/sx\n|link 0 1 16 GB/s\n|link 0 1 1us\n|link 0 1 1GB/s 1\n|link 0 1 1GB/s -1ns\n|"
     "link 0 1 1GB/s nanus\n|link 0 1 1GB/s infs\n|link 0 1 1GB/s 1h\n|oneway 0 1\n|"
     "switches 1\nlink 0 2\n";
-static const char bad_algorithms[] =
-    "|rings|rin|Ring|:|:2| ring|ring |ring:2|ring:|ring-both:1|2d-ring:4|torus-ring:x|halving-doubling:2|"
-    "multitree:|multitree:0|multitree:-1|multitree:1,2|multitree:x|multitree:2.5|multitree: 2|multitree:1025|"
-    "multitree:99999999999999999999|double-tree:0|double-tree:2,2|double-tree:1025|"
-    "double-tree:,|double-tree:1,|multitree:1x2|forest|%s%n";
+static const char bad_algorithms[] = "|rings|rin|Ring|:| ring|ring |ring:2|ring:|multitree:1|double-tree:8|forest|%s%n";
 
 static void test_refusals(void) {
     static const char* const lists[] = {bad_names, bad_lines, bad_lines_after_ranks, bad_algorithms};
