@@ -10,6 +10,11 @@ which spreads the traffic over the upper switches of a fat tree.
 
 #include "../comm/collectives/plan.h"
 
+// Elements that a transfer carries.
+static inline int64_t transfer_elements(const Plan* plan, const Transfer* t, int64_t n) {
+    return plan_chunk_start(plan, n, t->chunk + t->chunks) - plan_chunk_start(plan, n, t->chunk);
+}
+
 // ---- Routes -----------------------------------------------------------------------------------------------------
 
 // Gives all links the same speed.

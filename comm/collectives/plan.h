@@ -87,11 +87,6 @@ static inline int64_t plan_chunk_start(const Plan* plan, int64_t n, int64_t c) {
     return c / chunks * part + c % chunks * per + min_i64(c % chunks, left);
 }
 
-// Elements that a transfer carries.
-static inline int64_t transfer_elements(const Plan* plan, const Transfer* t, int64_t n) {
-    return plan_chunk_start(plan, n, t->chunk + t->chunks) - plan_chunk_start(plan, n, t->chunk);
-}
-
 // Sorts the transfers of a plan without ways by step, stably.
 static inline void plan_sort(Plan* plan) {
     int64_t* next = (int64_t*)checked_calloc((size_t)plan->steps + 1, sizeof(int64_t), "a plan");

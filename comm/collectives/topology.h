@@ -12,7 +12,6 @@ sends messages over it.
     bigraph:MxN   N switches of M ranks each; every one of the first N/2 switches is joined to every one of the others
                   (Dong et al. 2020, "EFLOPS: algorithm and system co-design for a high performance distributed training
                   platform", HPCA)
-    dgx           16 ranks on 2 switches, which are joined by 8 links, as in a DGX-2
     FILE          anything else. Lines of words; # begins a comment:
                       ranks 4
                       switches 1                        these are numbered after the ranks: 4, 5, ...
@@ -194,14 +193,6 @@ static inline bool network_build_bigraph(Network* net, const int n[3], Error* er
     return true;
 }
 
-static inline bool network_build_dgx(Network* net, const int n[3], Error* error) {
-    (void)n;
-    if (!network_size(net, 16, 2, error)) return false;
-    for (int r = 0; r < 16; r++) network_join(net, r, 16 + r / 8);
-    for (int i = 0; i < 8; i++) network_join(net, 16, 17);
-    return true;
-}
-
 typedef struct {
     const char *name, *form; // form: with its numbers, for messages
     char separator;
@@ -217,7 +208,6 @@ static const NetworkKind network_kinds[] = {
     {"full", "full:N", 'x', 1, 1, 0, network_build_full},
     {"fattree", "fattree:K,L", ',', 2, 2, 0, network_build_fattree},
     {"bigraph", "bigraph:MxN", 'x', 2, 2, 0, network_build_bigraph},
-    {"dgx", "dgx", 'x', 0, 0, 0, network_build_dgx},
 };
 
 // Reads up to three numbers of at least 1 between separators; returns their number, or 0 if the text is not of this
@@ -331,11 +321,10 @@ static inline bool network_read_line(Network* net, char* line, int number, Error
 static inline bool network_from_file(Network* net, const char* path, Error* error) {
     FILE* file = fopen(path, "r");
     if (!file)
-        return fail(
-            error,
-            "network %s: neither a name (ring:N, mesh:AxB, torus:AxB, full:N, fattree:K,L, bigraph:MxN, dgx) nor a "
-            "file that can be read: %s",
-            path, strerror(errno));
+        return fail(error,
+                    "network %s: neither a name (ring:N, mesh:AxB, torus:AxB, full:N, fattree:K,L, bigraph:MxN) nor a "
+                    "file that can be read: %s",
+                    path, strerror(errno));
     char line[512];
     bool ok = true;
     for (int number = 1; ok && fgets(line, sizeof line, file); number++) {

@@ -36,7 +36,6 @@ FAULTS = [
      "network_join(net, net->ranks + a, net->ranks + b);\n    }\n    net->reach = 3;"),
     ("bigraph: upper switches are joined, too", NETWORK, "for (int b = switches / 2; b < switches; b++)",
      "for (int b = a + 1; b < switches; b++)"),
-    ("dgx: seven links", NETWORK, "i < 8; i++) network_join(net, 16, 17)", "i < 7; i++) network_join(net, 16, 17)"),
     ("names: any number of numbers", NETWORK, " || numbers > kind->most ||", " ||"),
     ("names: signs and spaces before numbers", NETWORK, " || *text < '0' || *text > '9') return 0;", ") return 0;"),
     ("names: numbers of any size", NETWORK, "x < 1 || x > NETWORK_LARGEST ||", "x < 1 ||"),

@@ -6,6 +6,7 @@ process carries it out for all ranks, step by step; whatever the order in which 
     ranks sanitized: 4
 */
 #include "../../../comm/collectives/collectives.h"
+#include "../../../planner/plan_cost.h"
 #include "comm_test.h"
 
 // ---- What has to come out ---------------------------------------------------------------------------------------

@@ -174,7 +174,7 @@ int main(int argc, char** argv) {
     test_counts("torus:2x2x3", "multitree", PLAN_ALL_GATHER, true);
     test_counts("fattree:2,3", "multitree", PLAN_REDUCE_SCATTER, true);
     test_counts("ring:8", "ring", PLAN_ALL_GATHER, true);
-    test_counts("dgx", "ring", PLAN_ALL_GATHER, true);
+    test_counts("bigraph:8x2", "ring", PLAN_ALL_GATHER, true);
     test_counts("bigraph:2x4", "halving-doubling", PLAN_ALL_GATHER, true);
     test_counts("torus:4x4", "halving-doubling", PLAN_ALL_REDUCE, true);
     test_counts("torus:4x4", "2d-ring", PLAN_ALL_REDUCE, false);

@@ -23,8 +23,8 @@ static const struct {
                 {"linear_gelu_backward_input", VALUES},
                 {"caat_pack_floats", TWIN}, // caat_pack and caat_unpack of float32 are it
                 {"caat_unpack_floats", TWIN},
-                {"checksum_add", BITS},         // integers, whose values are tested exactly
-                {"losses_add", BITS}};          // one after the other, tested exactly
+                {"checksum_add", BITS}, // integers, whose values are tested exactly
+                {"losses_add", BITS}};  // one after the other, tested exactly
 
 static void append(char* to, size_t size, const char* path) {
     FILE* file = fopen(path, "r");

@@ -304,7 +304,7 @@ static void test_exploded(void) {
 static void test_transport_plans(void) {
     static const char* const cases[][2] = {{"fattree:4,2", "halving-doubling"},
                                            {"fattree:2,3", "ring"},
-                                           {"dgx", "double-tree"},
+                                           {"fattree:2,4", "double-tree"},
                                            {"bigraph:2x4", "multitree"},
                                            {"torus:4x4", "halving-doubling"}};
     for (int i = 0; i < 5; i++) {

@@ -55,18 +55,11 @@ static void graph_full(Graph* g, int ranks) {
     }
 }
 
-static void graph_dgx(Graph* g) {
-    graph_begin(g, 16, 2, 2);
-    for (int v = 0; v < 16; v++) graph_join(g, v, 16 + v / 8, 160);
-    for (int i = 0; i < 8; i++) graph_join(g, 16, 17, 160);
-}
-
 static void graph_of_name(Graph* g, const char* name) {
     char kind[16];
     int n[3] = {1, 1, 1};
     sscanf(name, "%15[a-z]:%d%*[x,]%d%*[x,]%d", kind, &n[0], &n[1], &n[2]);
     switch (kind[0]) {
-    case 'd': graph_dgx(g); break;
     case 'b': graph_bigraph(g, n[0], n[1]); break;
     case 'r':
     case 't': graph_grid(g, n, true); break;
@@ -145,12 +138,12 @@ static bool routes_are_right(const Network* net) {
 }
 
 static void test_networks(void) {
-    static const char* const names[] = {
-        "ring:1",      "ring:2",      "ring:9",      "mesh:1x1",    "mesh:4x4",    "mesh:1x7",    "mesh:7x1",
-        "mesh:2x5",    "mesh:3x4x5",  "torus:4x4",   "torus:2x2",   "torus:3x2",   "torus:5x5",   "torus:2x6",
-        "torus:3x1x4", "torus:2x3x4", "torus:1x1x1", "mesh:5x1x2",  "torus:3x4x5", "full:1",      "full:2",
-        "full:9",      "fattree:5,1", "fattree:2,2", "fattree:4,2", "fattree:2,4", "fattree:3,3", "bigraph:1x2",
-        "bigraph:3x4", "bigraph:4x8", "dgx"};
+    static const char* const names[] = {"ring:1",      "ring:2",      "ring:9",      "mesh:1x1",    "mesh:4x4",
+                                        "mesh:1x7",    "mesh:7x1",    "mesh:2x5",    "mesh:3x4x5",  "torus:4x4",
+                                        "torus:2x2",   "torus:3x2",   "torus:5x5",   "torus:2x6",   "torus:3x1x4",
+                                        "torus:2x3x4", "torus:1x1x1", "mesh:5x1x2",  "torus:3x4x5", "full:1",
+                                        "full:2",      "full:9",      "fattree:5,1", "fattree:2,2", "fattree:4,2",
+                                        "fattree:2,4", "fattree:3,3", "bigraph:1x2", "bigraph:3x4", "bigraph:4x8"};
     Tally links = {0, 0}, routes = {0, 0};
     const int n = (int)(sizeof names / sizeof *names);
     for (int i = 0; i < n + by_effort(300, 500, 3000); i++) {
@@ -197,7 +190,7 @@ static const char bad_names[] = // separated by |
     "|ring|ring:|ring:0|ring:-1|ring:+4|ring: 4|ring:4 |ring:4x4|ring:16385|ring:4,|mesh:4|mesh:0x3|mesh:3x|"
     "mesh:x3|mesh:3xx3|mesh:2x2x2x2|mesh:2x2x2x|mesh:3X3|mesh:3,3|torus|full:|full:0|full:1025|full:3x3|"
     "torus:129x128|fattree:4|fattree:4x2|fattree:1,3|fattree:2,0|fattree:2,12|fattree:2,3,4|bigraph:4|"
-    "bigraph:4x3|bigraph:4x1|bigraph:4x0|bigraph:128x128|bigraph:2x2x2|dgx:2|dgx2|rings:4|rin|Ring:4|/nowhere|"
+    "bigraph:4x3|bigraph:4x1|bigraph:4x0|bigraph:128x128|bigraph:2x2x2|dgx|rings:4|rin|Ring:4|/nowhere|"
     "/dev/zero|/dev/null|%s%n%s|:|ring:99999999999999999999|torus:16384x16384x16384|torus:4294967297x1|"
     "fattree:16384,16384";
 static const char bad_lines[] =
