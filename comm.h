@@ -73,8 +73,8 @@ static inline CommRequest comm_request(Comm* c, CommKind kind, void* out, const 
 }
 
 static inline CommRequest comm_describe_peer(CommRequest r, int peer, int number) {
-    if (peer < 0 || peer >= r.comm->size || (peer == r.comm->rank && r.kind != COMM_BROADCAST))
-        die("internal error: %s in group \"%s\": rank %d of %d is no peer", comm_kind_name(r.kind), r.comm->name, peer,
+    if (peer < 0 || peer >= r.comm->size)
+        die("internal error: %s in group \"%s\": there is no rank %d of %d", comm_kind_name(r.kind), r.comm->name, peer,
             r.comm->size);
     r.peer = peer;
     r.number = number;

@@ -20,29 +20,6 @@ static inline void comm_build_text(char* text, size_t size) {
     file_unmap(&file);
 }
 
-// Where two texts begin to differ, moved back to the word before (the option of a value, the name of a file), if near.
-static inline size_t comm_difference(const char* a, const char* b) {
-    enum { NEAR = 80 };
-    size_t i = 0;
-    while (a[i] && a[i] == b[i]) i++;
-    size_t begin = i, back = i;
-    for (int words = 0; back > 0 && i - back < NEAR && words < 2; back--) {
-        if (a[back - 1] != ' ' && a[back - 1] != '\n') continue;
-        begin = back;
-        words++;
-    }
-    return back == 0 ? 0 : begin;
-}
-
-// The text from `first` on, on one line, cut to 200 characters.
-static inline void comm_excerpt(char out[204], const char* text, size_t first) {
-    snprintf(out, 201, "%s", text + first);
-    if (strlen(text + first) > 200) strcpy(out + 200, "...");
-    for (char* c = out; *c; c++) {
-        if ((unsigned char)*c < ' ') *c = ' ';
-    }
-}
-
 // Every rank passes a text: its arguments, its build, its files and their sizes. If one differs from rank 0's, the job
 // ends with one line, from rank 0, and exit status 2:
 //     rank 3 (host b) differs from rank 0 in WHAT: "--steps 30" instead of "--steps 20"; ADVICE
@@ -63,12 +40,17 @@ static inline void comm_check_same(Comm* world, const char* what, const char* mi
     if (world->rank == other) memcpy(theirs, mine, (size_t)length);
     comm_broadcast(world, theirs, length, COMM_BYTE, other);
 
-    char text[1024], a[204], b[204];
-    const size_t first = comm_difference(theirs, mine);
-    comm_excerpt(a, theirs, first);
-    comm_excerpt(b, mine, first);
-    snprintf(text, sizeof text, "rank %d (host %s) differs from rank 0 in %s: \"%s\" instead of \"%s\"; %s", other,
-             host, what, a, b, advice);
+    char text[1024];
+    size_t word = 0, before = 0; // the first word that differs, and the one before it: an option, a file's name
+    for (size_t i = 0; mine[i] && mine[i] == theirs[i]; i++) {
+        if (mine[i] != ' ' && mine[i] != '\n') continue;
+        before = mine[i] == ' ' ? word : i + 1;
+        word = i + 1;
+    }
+    const char *a = theirs + before, *b = mine + before;
+    snprintf(text, sizeof text, "rank %d (host %s) differs from rank 0 in %s: \"%.*s\" instead of \"%.*s\"; %s", other,
+             host, what, (int)min_i64(200, (int64_t)strcspn(a, "\n")), a, (int)min_i64(200, (int64_t)strcspn(b, "\n")),
+             b, advice);
     free(theirs);
     comm_abort_all(world, EXIT_ARGUMENTS, text);
 }

@@ -351,35 +351,6 @@ static void test_fingerprints(void) {
     comm_check_same(&world, "the executable", text, "");
     comm_check_same(&world, "nothing", "", "");
     check_all(true, "equal texts pass");
-
-    static const struct {
-        const char *a, *b;
-        size_t from;
-    } differences[] = {{"go --steps 20 --lr 1", "go --steps 30 --lr 1", 3},
-                       {"a.bin\n12 b.bin 34", "a.bin\n12 b.bin 56", 9},
-                       {"a\nb c", "a\nb d", 2},
-                       {"a b", "a b c", 0},
-                       {"x a b", "x a b c", 2},
-                       {"ab", "xb", 0},
-                       {"", "x", 0}};
-    bool at_words = true;
-    for (size_t i = 0; i < sizeof differences / sizeof *differences; i++)
-        at_words = at_words && comm_difference(differences[i].a, differences[i].b) == differences[i].from;
-    check_all(at_words, "difference: from the word before it");
-    char out[204], longer[500], other[500];
-    memset(longer, 'x', sizeof longer);
-    longer[sizeof longer - 1] = 0;
-    memcpy(other, longer, sizeof other);
-    other[300] = 'y';
-    check_all(comm_difference(longer, other) == 300, "difference: far from the beginning of a word");
-    other[80] = 'y';
-    check_all(comm_difference(longer, other) == 0, "difference: near the beginning of the text");
-    comm_excerpt(out, longer, 499 - 200);
-    const bool fits = strlen(out) == 200 && out[199] == 'x';
-    comm_excerpt(out, longer, 499 - 201);
-    check_all(fits && strcmp(out + 199, "x...") == 0, "excerpt: at most 200 characters");
-    comm_excerpt(out, "a b\nc\td", 2);
-    check_all(strcmp(out, "b c d") == 0, "excerpt: on one line");
 }
 
 // ---- Things that end the program --------------------------------------------------------------------------------
