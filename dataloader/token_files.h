@@ -76,8 +76,6 @@ static inline bool token_file_map(TokenFile* file, MappedFile* index, const char
     bool ok = true;
     if (idx && stat(idx, &st) == 0 && S_ISREG(st.st_mode)) {
         ok = file_map(index, idx, error);
-        if (ok && foreign_format(index->data, index->size))
-            ok = fail(error, "%s: %s", idx, foreign_format(index->data, index->size));
         if (ok && !is_megatron_index(index->data, index->size)) file_unmap(index);
     }
     free(idx);
@@ -324,9 +322,8 @@ static inline bool fail_vocab(const TokenFile* file, TokenFormat format, int64_t
     if (facts->vocab > vocab)
         return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: %s need --vocab %d%s", file->path,
                     (long long)i, token, vocab, facts->name, facts->vocab, facts->condition);
-    return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: use the --vocab of its tokenizer%s",
-                file->path, (long long)i, token, vocab,
-                format == TOKENS_RAW_UINT16 ? ", if it is raw uint16 tokens at all" : "");
+    return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: use the --vocab of its tokenizer",
+                file->path, (long long)i, token, vocab);
 }
 
 // Reads tokens [begin, begin + n) of the stream, perhaps from several files, to out (n). 0 <= begin, begin + n <=

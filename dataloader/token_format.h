@@ -24,11 +24,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
     3. Text. In the first, middle and last 64 KB there is no NUL byte, and at most one byte in 256 is a control
        character that text does not use. Each byte is a token: a vocabulary of 256 whatever the language or encoding.
        In NAME.jsonl every line is a JSON object with a text, which dataloader/text.h tokenizes.
-    4. Another well-known format (gzip, zip, Parquet, ELF, llm.c's weights, ...) is refused by its name.
-    5. Raw uint16 without a header, like nanoGPT's train.bin: any other file of an even size. (It has NUL bytes, since
-       the commonest tokens of a vocabulary, punctuation and single letters, are below 256: their high byte is 0.)
-       Integers of 32 or 64 bits and bytes without any order are refused by a look at the middle of the file.
-    6. Anything else is refused.
+    4. Anything else is refused.
 */
 #pragma once
 
@@ -44,7 +40,6 @@ typedef enum {
     TOKENS_TEXT,
     TOKENS_GPT2_SHARD,
     TOKENS_LLAMA3_SHARD,
-    TOKENS_RAW_UINT16,
     TOKENS_MEGATRON,
     TOKENS_JSONL,
     TOKENS_TOKENIZED_TEXT,
@@ -78,7 +73,6 @@ static const TokenFormatFacts token_formats[TOKEN_FORMATS] = {
     {"text as bytes", TOKEN_UINT8, 256, 0, 0, -1, ""},
     {"uint16 tokens (llm.c shard)", TOKEN_UINT16, 50257, 20240520, 1, 50256, ", if they are GPT-2's"},
     {"uint32 tokens (llm.c shard)", TOKEN_UINT32, 128256, 20240801, 7, 128000, ", if they are Llama-3's"},
-    {"raw uint16 tokens", TOKEN_UINT16, 0, 0, 0, -1, ""},
     {"tokens of a Megatron data set", TOKEN_INT32, 0, 0, 0, -1, ""}, // each file's index has its own type
     {"JSON lines", TOKEN_UINT8, 0, 0, 0, -1, ""},     // bytes of JSON, until dataloader/text.h has tokenized them
     {"tokenized text", TOKEN_UINT8, 0, 0, 0, -1, ""}, // made by dataloader/text.h; the type depends on the vocabulary
@@ -92,50 +86,6 @@ static inline bool format_is_text(TokenFormat format) {
 static const int token_type_bytes[TOKEN_TYPES] = {0, 1, 1, 2, 4, 8, 8, 4, 2, 4};
 
 static const size_t shard_header_bytes = 256 * 4, text_window_bytes = 64 * 1024, text_bytes_per_control = 256;
-
-// Binary files that users pass by mistake. Without this table half of them would be read as uint16.
-typedef struct {
-    const char* magic;
-    int bytes;
-    const char* what;
-} ForeignFormat;
-
-static const ForeignFormat foreign_formats[] = {
-    {"\xc6\xd7\x34\x01", 4, "weights of llm.c, not tokens"},
-    {"\xc8\xd7\x34\x01", 4, "a tokenizer of llm.c, not tokens"},
-    {"\x8a\xd8\x34\x01", 4, "a multiple-choice evaluation, not a stream of tokens; it is for --evaluate, by itself"},
-    {"\x8f\xd8\x34\x01", 4, "a trainer state of llm.c, not tokens"},
-    {"TNTIDX\0\0", 8, "the index of an old Megatron or fairseq data set; preprocess it again with --dataset-impl mmap"},
-    {"\x1f\x8b\x08", 3, "compressed with gzip; unpack it first"},
-    {"BZh", 3, "compressed with bzip2; unpack it first"},
-    {"\xfd"
-     "7zXZ\0",
-     6, "compressed with xz; unpack it first"},
-    {"\x28\xb5\x2f\xfd", 4, "compressed with zstd; unpack it first"},
-    {"PK\x03\x04", 4, "a zip archive; unpack it first"},
-    {"PAR1", 4, "a Parquet table; tokenize it first"},
-    {"ARROW1", 6, "an Arrow table; tokenize it first"},
-    {"\x93NUMPY", 6, "a NumPy array; write it as uint16 with .tofile() first"},
-    {"\xff\xfe", 2, "text in UTF-16; convert it to UTF-8 first"},
-    {"\x7f"
-     "ELF",
-     4, "a program or library (ELF), not text"},
-    {"\x89PNG", 4, "a PNG picture, not text"},
-    {"\xff\xd8\xff", 3, "a JPEG picture, not text"},
-    {"%PDF", 4, "a PDF document; convert it to text first"},
-    {"GGUF", 4, "weights in GGUF, not tokens"},
-    {"SQLite format 3", 15, "an SQLite database; export its text first"},
-};
-
-// The name of the foreign format that begins with these bytes, or NULL.
-static inline const char* foreign_format(const unsigned char* data, size_t size) {
-    for (size_t i = 0; i < sizeof foreign_formats / sizeof foreign_formats[0]; i++) {
-        const ForeignFormat* foreign = &foreign_formats[i];
-        if (size >= (size_t)foreign->bytes && memcmp(data, foreign->magic, (size_t)foreign->bytes) == 0)
-            return foreign->what;
-    }
-    return NULL;
-}
 
 // Texts that are probably not meant to be learned from: after white space they begin with one character, and have a
 // word in their first 4 KB.
@@ -178,38 +128,6 @@ static inline bool file_looks_like_text(const unsigned char* data, size_t size) 
     size_t window = size < text_window_bytes ? size : text_window_bytes;
     return bytes_look_like_text(data, window) && bytes_look_like_text(data + (size - window) / 2, window) &&
            bytes_look_like_text(data + (size - window), window);
-}
-
-// The reason why a file is not raw uint16 tokens, by its middle; NULL if it may be.
-//     wider integers     Every second number, the high half of a token, is almost zero. (Tokens of a tiny vocabulary
-//                        are small in all places.)
-//     no order at all    Compressed or encrypted bytes take all 256 values of a number's high half equally often.
-//                        Chi-square over them has the mean 255 and the deviation 22.6; for tokens of a text it is
-//                        hundreds of times as much, and even for 2048 numbers drawn uniformly below 50257 it is 880.
-static inline const char* not_uint16_tokens(const unsigned char* data, size_t size) {
-    enum { FEWEST_FOR_WIDTH = 32, FEWEST_FOR_ORDER = 2048, HIGH_HALF_MOST = 64, LOW_HALF_LEAST = 1024 };
-    const size_t window = size < text_window_bytes ? size : text_window_bytes, numbers = window / 4 * 2;
-    const unsigned char* middle = data + (size - window) / 8 * 4;
-    int64_t count[256] = {0};
-    int largest[2] = {0, 0};
-    for (size_t i = 0; i < numbers; i++) {
-        const int number = middle[2 * i] | middle[2 * i + 1] << 8;
-        count[number >> 8]++;
-        if (number > largest[i % 2]) largest[i % 2] = number;
-    }
-    const bool wider = largest[1] == 0 || (largest[1] < HIGH_HALF_MOST && largest[0] >= LOW_HALF_LEAST);
-    if (numbers >= FEWEST_FOR_WIDTH && largest[0] > 0 && wider)
-        return "integers of 32 or 64 bits, and tokens without a header are read as uint16; write them as uint16, put "
-               "the .idx of a Megatron data set beside them, or make shards with build/tokenize";
-    if (numbers < FEWEST_FOR_ORDER) return NULL;
-    const double mean = (double)numbers / 256;
-    double chi_square = 0;
-    for (int i = 0; i < 256; i++) chi_square += ((double)count[i] - mean) * ((double)count[i] - mean) / mean;
-    if (chi_square < 255 + 10 * 22.6)
-        return "neither text nor tokens but bytes without any order, as in a compressed or encrypted file; name a file "
-               "of "
-               "tokens or text";
-    return NULL;
 }
 
 static inline int32_t shard_header_word(const unsigned char* data, int word) {
@@ -256,16 +174,7 @@ static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_
         *count = (int64_t)size;
         return true;
     }
-    if (foreign_format(data, size)) return fail(error, "%s: %s", path, foreign_format(data, size));
-    if (size % 2 != 0)
-        return fail(error,
-                    "%s: neither an llm.c shard nor text, and its odd size of %lld bytes cannot be uint16 tokens; "
-                    "name a file of tokens or text",
-                    path, (long long)size);
-    if (not_uint16_tokens(data, size)) return fail(error, "%s: %s", path, not_uint16_tokens(data, size));
-    *format = TOKENS_RAW_UINT16;
-    *count = (int64_t)(size / 2);
-    return true;
+    return fail(error, "%s: neither text nor tokens of llm.c or Megatron; no other format is read", path);
 }
 
 // ---- Megatron's index -------------------------------------------------------------------------------------------

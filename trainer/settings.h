@@ -119,10 +119,9 @@ static inline void add_model_options(OptionTable* table, Settings* s) {
 static inline void add_data_options(OptionTable* table, Settings* s) {
     const Option rows[] = {
         option_heading("data"),
-        option_string(
-            "data", &s->data, "GLOB",
-            "files to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, raw uint16, any text, .jsonl (its "
-            "field \"text\"), one after the other"),
+        option_string("data", &s->data, "GLOB",
+                      "files to train on, comma-separated: llm.c shards, Megatron's .bin/.idx, any text, .jsonl (its "
+                      "field \"text\"), one after the other"),
         option_string("val", &s->val, "GLOB",
                       "files to validate on; without it 5 % of the data, in blocks spread over them, are held out"),
         option_string("tokenizer", &s->tokenizer, "PATH",

@@ -60,9 +60,7 @@ static inline bool texts_add_file(Texts* texts, const char* path, bool named, Er
     if (!file_map(&map, path, error)) return false;
     const size_t size = map.size;
     const bool text = size == 0 || file_looks_like_text(map.data, size);
-    const char* foreign = foreign_format(map.data, size);
-    if (!text && named)
-        fail(error, "%s: %s", path, foreign ? foreign : "not a text: it has NUL bytes, or too many control characters");
+    if (!text && named) fail(error, "%s: not a text: it has NUL bytes, or too many control characters", path);
     file_unmap(&map);
     if (size == 0 || !text) {
         texts->skipped++;

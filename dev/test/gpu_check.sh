@@ -279,11 +279,12 @@ peer_of() {
 train_models() {
     local name of absent=FAIL
     build
-    # Tokens of 16 bits for one step of any model, and some more: some are much more frequent than others, as in texts.
+    # A shard of tokens for one step of any model, and some more: some are much more frequent than others, as in texts.
     [ -s "$logs/tokens.bin" ] || python3 -c '
 import array, random, sys
 random.seed(1)
-array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20))).tofile(open(sys.argv[1], "wb"))' \
+tokens = array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20)))
+open(sys.argv[1], "wb").write(array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())' \
         "$logs/tokens.bin"
     # a model that does not fit into this GPU ends the list
     "$BUILD/roofline" --numbers --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log"

@@ -9,7 +9,7 @@ other: nothing is sent, nothing overlaps, and nothing of the trainer is used but
 second time too. The models are those of make_reference.py. Into reference/ beside this file go
 
     replicas_gpt2.safetensors, replicas_llama.safetensors    the weights before the first step (--init)
-    replicas.tokens                                          uint16 tokens (--data), too few for more than one held-out
+    replicas.tokens                                          an llm.c shard (--data), too few for more than one held-out
                                                              block: the last 5 % validate
     replicas.json                                            for every case the trainer's arguments and its results:
 
@@ -459,7 +459,8 @@ def main():
 
     for name, init in inits.items():
         reference.write_safetensors(os.path.join(directory, f"replicas_{name}.safetensors"), init, {"format": "pt"})
-    tokens.astype("<u2").tofile(os.path.join(directory, "replicas.tokens"))
+    with open(os.path.join(directory, "replicas.tokens"), "wb") as file:
+        file.write(np.array([20240520, 1, len(tokens), *[0] * 253], "<i4").tobytes() + tokens.astype("<u2").tobytes())
     path = os.path.join(directory, "replicas.json")
     with open(path, "w") as file:
         lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in result.pop("cases"))

@@ -295,7 +295,8 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     with tempfile.TemporaryDirectory() as work:
         with open(f"{work}/tokens.bin", "wb") as f:
-            f.write(struct.pack("<4000H", *(int(x) for x in torch.randint(0, V, (4000,)))))
+            f.write(struct.pack("<256i4000H", 20240520, 1, 4000, *[0] * 253,
+                                *(int(x) for x in torch.randint(0, V, (4000,)))))
         for number, case in enumerate(CASES):
             check_case(work, number, *case)
         os.mkdir(f"{work}/data")

@@ -182,6 +182,10 @@ def refused(what, said, *options, status=2):
     check(done.returncode in (1, status) and said in text and "Sanitizer" not in text, f"{what}: {text}")
 
 
+def write_shard(path, tokens):
+    open(path, "wb").write(struct.pack(f"<256i{len(tokens)}H", 20240520, 1, len(tokens), *[0] * 253, *tokens))
+
+
 def test_conversions(work):
     def folder(dtype="F32"):
         return lambda path: read_numbers(f"{path}/model.safetensors", dtype)
@@ -214,7 +218,7 @@ def test_conversions(work):
     small = {name: (shape, array("f", (x % 1 - 0.5 for x in numbers))) for name,
              (shape, numbers) in make_model(gpt2_shapes(), "F16", 6).items()}
     write_folder(f"{work}/small", GPT2, small, "F32")
-    open(f"{work}/tokens.bin", "wb").write(struct.pack("<2000H", *(random.Random(1).randrange(V) for _ in range(2000))))
+    write_shard(f"{work}/tokens.bin", [random.Random(1).randrange(V) for _ in range(2000)])
     convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small", f"{work}/small.1", folder(), small,
             "--data", f"{work}/tokens.bin",
             "--seq", "8", "--global-batch", "2")
@@ -390,8 +394,7 @@ def test_whole_bytes(work):
 
 # Tokens of a vocabulary with an end.
 def test_whole_vocabulary(work):
-    open(f"{work}/words/tokens.bin", "wb").write(struct.pack("<2000H",
-                                                             *(random.Random(3).randrange(259) for _ in range(2000))))
+    write_shard(f"{work}/words/tokens.bin", [random.Random(3).randrange(259) for _ in range(2000)])
     data = [*SIZE, "--data", f"{work}/words/tokens.bin"]
     check(train_gpt(1, *data, "--steps", "2", "--out", f"{work}/own").returncode == 0, "a vocabulary: a run")
     run = f"{work}/own/{STEP}"

@@ -85,15 +85,19 @@ static inline const char* write_text(const char* path, const char* text) {
     return write_bytes(path, text, strlen(text));
 }
 
-// Writes n tokens below `vocab` as uint16; not all are equally frequent.
+// Writes a shard of n tokens below `vocab`; not all are equally frequent.
 static inline void write_random_tokens(const char* path, int n, int vocab) {
-    uint16_t* tokens = (uint16_t*)checked_malloc((size_t)n * sizeof(uint16_t), "random tokens");
+    const size_t bytes = 1024 + (size_t)n * sizeof(uint16_t);
+    const int32_t header[3] = {20240520, 1, n};
+    unsigned char* shard = (unsigned char*)checked_calloc(bytes, 1, "random tokens");
+    uint16_t* tokens = (uint16_t*)(void*)(shard + 1024);
+    memcpy(shard, header, sizeof header);
     for (int i = 0; i < n; i++) {
         const double u = random_uniform(5, 5, (uint64_t)i), w = random_uniform(6, 5, (uint64_t)i / 3);
         tokens[i] = (uint16_t)(u * w * vocab);
     }
-    write_bytes(path, tokens, (size_t)n * sizeof(uint16_t));
-    free(tokens);
+    write_bytes(path, shard, bytes);
+    free(shard);
 }
 
 // The last line, and the exit status.

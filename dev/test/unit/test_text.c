@@ -84,9 +84,6 @@ static void test_text(const Tokenizer* gpt2) {
     files.tokens = text_most + 1;
     check(!text_encode(&files, gpt2, &error) && strstr(error.text, "build/tokenize"), "refused: %s", error.text);
     tokens_close(&files);
-    files = open_or_die(write_bytes("raw.bin", "\5\0\6\0", 4));
-    check(text_encode(&files, &none, &error) && files.format == TOKENS_RAW_UINT16, "other formats stay as they are");
-    tokens_close(&files);
     encoder_close(&encoder);
     token_list_free(&expected);
     tokenizer_free(&bytes);

@@ -56,8 +56,6 @@ static void test_streams(TokenFormat format) {
         for (int64_t i = 0; i < sizes[f]; i++, n++) {
             stream[n] = some_token((uint64_t)n, vocab);
             if (format == TOKENS_TEXT) stream[n] = 32 + stream[n] % 90;
-            if (format == TOKENS_RAW_UINT16 && i == 0)
-                stream[n] %= 256; // so that one token alone is not taken for text
         }
         snprintf(paths[f], PATH_BYTES, "%s", write_tokens(name, format, stream + n - sizes[f], sizes[f]));
         list[f] = paths[f];
@@ -99,7 +97,7 @@ static void test_streams(TokenFormat format) {
 
 // What is text and what is not, byte by byte.
 static void test_recognition(void) {
-    static unsigned char bytes[400001];
+    static unsigned char bytes[400000];
     typedef struct {
         const char* what;
         int base, every, odd_one; // bytes `base`, and at every `every`-th place `odd_one`
@@ -112,12 +110,9 @@ static void test_recognition(void) {
         {"UTF-8 or any other 8-bit text", 0xC3, 2, 0xA4, 1001, TOKENS_TEXT},
         {"with tabs, newlines, form feeds", 'x', 3, '\f', 3000, TOKENS_TEXT},
         {"one control byte in 256", 'x', 256, 1, 2560, TOKENS_TEXT},
-        {"one control byte in 255", 'x', 255, 1, 2550, TOKENS_RAW_UINT16},
-        {"one NUL, even size", 'x', 2000, 0, 2000, TOKENS_RAW_UINT16},
-        {"one NUL, odd size", 'x', 2001, 0, 2001, -1},
-        {"NULs every 64 KB", 'x', 65536, 0, 400000, TOKENS_RAW_UINT16},
-        {"NULs every 64 KB, odd size", 'x', 65536, 0, 400001, -1},
-        {"zeros", 0, 0, 0, 2, TOKENS_RAW_UINT16},
+        {"one control byte in 255", 'x', 255, 1, 2550, -1},
+        {"one NUL", 'x', 2000, 0, 2000, -1},
+        {"NULs every 64 KB", 'x', 65536, 0, 400000, -1},
         {"a zero", 0, 0, 0, 1, -1},
     };
     for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
@@ -145,47 +140,7 @@ static void test_recognition(void) {
         Error error;
         bool seen = i % 4 < 2; // pairs of places, inside and outside in turn
         bool ok = tokens_recognise(&format, &offset, &count, bytes, 400000, "file", &error);
-        check(ok && format == (seen ? TOKENS_RAW_UINT16 : TOKENS_TEXT),
-              "recognised: 400,000 letters with a NUL at %d: %s", nul[i], token_formats[format].name);
-    }
-}
-
-// What a file of no format looks like: tokens of 16 bits, or not.
-static void test_not_tokens(void) {
-    enum { N = 5000 };
-    static unsigned char bytes[4 * N];
-    typedef struct {
-        const char* what;
-        uint32_t vocab;
-        int width;   // bytes
-        bool tokens; // they are raw uint16
-    } Case;
-    const Case cases[] = {{"uint16 below 50257", 50257, 2, true},
-                          {"uint16 below 65, characters", 65, 2, true},
-                          {"uint16 below 40, characters", 40, 2, true},
-                          {"uint16 below 300", 300, 2, true},
-                          {"int32 below 50257", 50257, 4, false},
-                          {"int32 below 128256", 128256, 4, false},
-                          {"int32 below 65", 65, 4, false},
-                          {"int64 below 50257", 50257, 8, false},
-                          {"random bytes", 65536, 2, false}};
-    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
-        const Case* k = &cases[c];
-        const size_t n = 4 * N / (size_t)k->width;
-        int wrong = 0;
-        memset(bytes, 0, sizeof bytes);
-        for (size_t i = 0; i < n; i++) {
-            const uint32_t token = some_token(i, k->vocab);
-            memcpy(bytes + i * (size_t)k->width, &token, k->width < 4 ? 2 : 4);
-        }
-        for (size_t size = k->vocab < 65536 ? 128 : 4096; size <= sizeof bytes; size += 1000) {
-            TokenFormat format = TOKEN_FORMATS;
-            int64_t offset, count;
-            Error error = {""};
-            const bool ok = tokens_recognise(&format, &offset, &count, bytes, size, "file", &error);
-            wrong += k->tokens ? !ok || format != TOKENS_RAW_UINT16 : ok;
-        }
-        check(wrong == 0, "%s: %s, in all sizes", k->what, k->tokens ? "raw uint16" : "refused");
+        check(ok == !seen, "recognised: 400,000 letters with a NUL at %d: %s", nul[i], ok ? "text" : error.text);
     }
 }
 
@@ -228,7 +183,7 @@ static void test_unreadable(void) {
     if (chmod("locked.idx", 0) != 0 || chmod("unreadable.txt", 0) != 0 || mkdir("unreadable", 0) != 0) die("chmod");
     const uid_t me = geteuid();
     if (me == 0 && seteuid(65534) != 0) die("cannot act as another user");
-    const char* const refused[] = {"unreadable.txt", "unreadable/*.txt", "locked.bin"}; // not taken for raw uint16
+    const char* const refused[] = {"unreadable.txt", "unreadable/*.txt", "locked.bin"};
     CHECK_REFUSED(refused);
     if (seteuid(me) != 0) die("cannot act as myself again");
 }
@@ -503,8 +458,8 @@ static void test_megatron_refused(void) {
         check(!tokens_open(&unread, rules[i][0], &error) && strstr(error.text, rules[i][1]), "refused: %s", error.text);
     }
     write_text("other.idx", "an index of something else");
-    TokenFiles files = open_or_die(write_bytes("other.bin", "\5\0\6\0", 4));
-    check(files.format == TOKENS_RAW_UINT16 && files.tokens == 2, "a .bin beside the index of something else is raw");
+    TokenFiles files = open_or_die(write_text("other.bin", "text"));
+    check(files.format == TOKENS_TEXT && files.tokens == 4, "a .bin beside the index of something else is by itself");
     tokens_close(&files);
 }
 
@@ -513,7 +468,6 @@ int main(void) {
     folder_begin("test_token_files");
     for (int format = 0; format < TOKENS_JSONL; format++) test_streams((TokenFormat)format);
     test_recognition();
-    test_not_tokens();
     test_lists();
     test_unreadable();
     test_refused_files();

@@ -9,7 +9,7 @@ tokens of every format, and a check that lists of files are refused.
 
 enum { PATH_BYTES = 64 };
 
-static const int64_t width_of[TOKENS_JSONL] = {1, 2, 4, 2, 4}; // bytes
+static const int64_t width_of[TOKENS_JSONL] = {1, 2, 4, 4}; // bytes
 static const int32_t magic_of[TOKENS_JSONL] = {0, 20240520, 20240801}, version_of[TOKENS_JSONL] = {0, 1, 7};
 
 // A file of this format with these tokens; a shard's header says `count_in_header` tokens and `version`.
