@@ -14,11 +14,11 @@ A file must not shrink while it is mapped: that kills the process with SIGBUS, a
 #include "token_format.h"
 #include <glob.h>
 
-// A copy of path with another ending of the same length, "a.bin" for "a.idx"; NULL if path does not end with `ending`.
-static inline char* name_beside(const char* path, const char* ending, const char* other) {
-    if (!name_ends_with(path, ending)) return NULL;
+// The name of the index beside a file of Megatron's, NAME.idx for NAME.bin; NULL if path does not end with .bin.
+static inline char* index_name(const char* path) {
+    if (!name_ends_with(path, ".bin")) return NULL;
     char* name = checked_strdup(path, "a file's name");
-    memcpy(name + strlen(path) - strlen(ending), other, strlen(ending));
+    memcpy(name + strlen(path) - 4, ".idx", 4);
     return name;
 }
 
@@ -51,28 +51,15 @@ static inline void tokens_close(TokenFiles* files) {
     memset(files, 0, sizeof *files);
 }
 
-// Maps a file of tokens, and its *index if it is Megatron's. path may be the index's; file->path becomes the path of
-// the tokens. No madvise: by default a shuffled read brings in 128 KB around its sequence, so that the whole file is
-// soon in memory.
+// Maps a file of tokens, and its *index if it is Megatron's. No madvise: by default a shuffled read brings in 128 KB
+// around its sequence, so that the whole file is soon in memory.
 static inline bool token_file_map(TokenFile* file, MappedFile* index, const char* path, Error* error) {
     struct stat st; // before opening, as opening a FIFO waits for its writer
     if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
         return fail(error, "%s: %s", path, S_ISDIR(st.st_mode) ? "a directory; name the files in it" : "not a file");
     if (!file_map(&file->map, path, error)) return false;
     file->path = checked_strdup(path, "a file's name");
-    if (is_megatron_index(file->map.data, file->map.size)) {
-        char* bin = name_beside(path, ".idx", ".bin");
-        if (!bin)
-            return fail(error, "%s: the index of a Megatron data set; it has to be NAME.idx beside NAME.bin", path);
-        free(file->path);
-        file->path = bin;
-        *index = file->map;
-        memset(&file->map, 0, sizeof file->map);
-        Error why;
-        if (file_map(&file->map, bin, &why)) return true;
-        return fail(error, "%s: the index of a Megatron data set, without its tokens: %.900s", path, why.text);
-    }
-    char* idx = name_beside(path, ".bin", ".idx");
+    char* idx = index_name(path);
     bool ok = true;
     if (idx && stat(idx, &st) == 0 && S_ISREG(st.st_mode)) {
         ok = file_map(index, idx, error);
@@ -88,7 +75,7 @@ static inline bool token_file_recognise(TokenFile* file, TokenFormat* format, co
     int64_t offset = 0;
     bool ok;
     if (index->data) {
-        char* idx = name_beside(file->path, ".bin", ".idx");
+        char* idx = index_name(file->path);
         ok = index_read(&file->type, &file->count, index->data, index->size, (int64_t)file->map.size, idx, error);
         free(idx);
         *format = TOKENS_MEGATRON;
@@ -157,55 +144,23 @@ static inline int compare_paths(const void* a, const void* b) {
     return strcmp(*(char* const*)a, *(char* const*)b); // by bytes, not by locale: the same on every machine
 }
 
-// Whether path is the index of a Megatron data set whose tokens are also in this sorted list: the two are one data set.
-static inline bool is_second_half(char* const* paths, size_t count, char* path) {
-    char* bin = name_beside(path, ".idx", ".bin");
-    MappedFile file;
-    Error unused;
-    bool second = bin && bsearch(&bin, paths, count, sizeof(char*), compare_paths) && file_map(&file, path, &unused);
-    if (second) {
-        second = is_megatron_index(file.data, file.size);
-        file_unmap(&file);
-    }
-    free(bin);
-    return second;
-}
-
-// Appends the names that were found, in the order of their bytes: shard_10 comes before shard_2 but after shard_02.
-static inline void path_list_append_sorted(PathList* list, char** found, size_t count) {
-    if (count) qsort(found, count, sizeof(char*), compare_paths);
-    for (size_t i = 0; i < count; i++)
-        if (!is_second_half(found, count, found[i])) path_list_append(list, found[i]);
-}
-
-// Appends the files that match a pattern. Returns 0, or glob's error; for GLOB_ABORTED errno has the reason.
-static inline int path_list_append_matches(PathList* list, const char* pattern) {
-    glob_t found;
-    errno = 0;
-    int status = glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found);
-    const int reason = errno;
-    if (status == 0) path_list_append_sorted(list, found.gl_pathv, found.gl_pathc);
-    globfree(&found);
-    errno = reason;
-    return status == GLOB_ABORTED && reason == ENOENT ? GLOB_NOMATCH : status;
-}
-
-// Appends the files of one pattern: a name, a pattern that files match, or the common part of the two names of a
-// Megatron data set.
+// Appends the files of one pattern: a name, or a pattern that files match, in the order of their names' bytes: shard_10
+// comes before shard_2 but after shard_02.
 static inline bool path_list_append_glob(PathList* list, const char* pattern, Error* error) {
     if (access(pattern, F_OK) == 0) { // an existing name, even with a * in it
         path_list_append(list, pattern);
         return true;
     }
-    char* both = NULL;
-    int status = path_list_append_matches(list, pattern);
-    if (status == GLOB_NOMATCH && asprintf(&both, "%s.idx", pattern) < 0) die("out of memory for a file pattern");
-    if (both) status = path_list_append_matches(list, both);
-    const int reason = errno;
-    free(both);
-    if (status == GLOB_NOMATCH) return fail(error, "no file is named \"%s\", nor matches it as a pattern", pattern);
-    if (status != 0) return fail(error, "\"%s\": cannot read a directory on the way: %s", pattern, strerror(reason));
-    return true;
+    glob_t found;
+    errno = 0;
+    const int status = glob(pattern, GLOB_NOSORT | GLOB_ERR, NULL, &found), reason = errno;
+    const size_t matches = status == 0 ? found.gl_pathc : 0;
+    if (matches) qsort(found.gl_pathv, matches, sizeof(char*), compare_paths);
+    for (size_t i = 0; i < matches; i++) path_list_append(list, found.gl_pathv[i]);
+    globfree(&found);
+    if (status == GLOB_NOMATCH || (status == GLOB_ABORTED && reason == ENOENT))
+        return fail(error, "no file is named \"%s\", nor matches it as a pattern", pattern);
+    return status == 0 || fail(error, "\"%s\": cannot read a directory on the way: %s", pattern, strerror(reason));
 }
 
 // Appends the files that a comma-separated list of names and glob(7) patterns stands for: those of each pattern sorted,
@@ -271,23 +226,13 @@ static inline const TokenFile* tokens_find(const TokenFiles* files, int64_t posi
     return &files->file[low];
 }
 
-// Number i of a file.
-static inline int64_t token_value(const unsigned char* data, TokenType type, int64_t i) {
+// Number i of a file as a token: a negative number becomes one above 2^31, which no vocabulary has.
+static inline uint32_t token_at(const unsigned char* data, TokenType type, int64_t i) {
     switch (type) {
     case TOKEN_UINT8: return data[i];
-    case TOKEN_INT8: return ((const int8_t*)data)[i];
-    case TOKEN_INT16: return ((const int16_t*)(const void*)data)[i];
-    case TOKEN_INT32: return ((const int32_t*)(const void*)data)[i];
-    case TOKEN_INT64: return ((const int64_t*)(const void*)data)[i];
     case TOKEN_UINT16: return ((const uint16_t*)(const void*)data)[i];
     default: return ((const uint32_t*)(const void*)data)[i];
     }
-}
-
-// Number i of a file as a token: a negative number, or one beyond 32 bits, becomes 2^32 - 1, which no vocabulary has.
-static inline uint32_t token_at(const unsigned char* data, TokenType type, int64_t i) {
-    const int64_t value = token_value(data, type, i);
-    return (uint64_t)value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;
 }
 
 static inline uint32_t tokens_widen_type(int32_t* RESTRICT out, const unsigned char* RESTRICT data, TokenType type,
@@ -306,9 +251,7 @@ static inline uint32_t tokens_widen(int32_t* out, const unsigned char* data, Tok
     switch (type) {
     case TOKEN_UINT8: return tokens_widen_type(out, data, TOKEN_UINT8, n);
     case TOKEN_UINT16: return tokens_widen_type(out, data, TOKEN_UINT16, n);
-    case TOKEN_UINT32: return tokens_widen_type(out, data, TOKEN_UINT32, n);
-    case TOKEN_INT32: return tokens_widen_type(out, data, TOKEN_INT32, n);
-    default: return tokens_widen_type(out, data, type, n);
+    default: return tokens_widen_type(out, data, TOKEN_UINT32, n);
     }
 }
 
@@ -318,7 +261,7 @@ static inline bool fail_vocab(const TokenFile* file, TokenFormat format, int64_t
     const TokenFormatFacts* facts = &token_formats[format];
     int64_t i = begin;
     while (i < begin + n && token_at(file->data, file->type, i) < (uint32_t)vocab) i++;
-    const long long token = token_value(file->data, file->type, i);
+    const long long token = token_at(file->data, file->type, i);
     if (facts->vocab > vocab)
         return fail(error, "%s: token %lld is %lld, the model has a vocabulary of %d: %s need --vocab %d%s", file->path,
                     (long long)i, token, vocab, facts->name, facts->vocab, facts->condition);

@@ -10,7 +10,7 @@ Theory: the formats, in the order in which they are tried. All numbers are littl
        Megatron-LM's indexed_dataset.py (version 1):
            9 bytes   "MMIDIDX", 0, 0
            uint64    version 1
-           uint8     type of the tokens: 1 uint8, 2 int8, 3 int16, 4 int32, 5 int64, 8 uint16 (6, 7: floating point)
+           uint8     type of the tokens: 4 int32, 8 uint16
            uint64    S, sequences (sentences or whole documents, as the preprocessing cut them)
            uint64    D, one more than documents
            int32     size of each sequence, in tokens             (S)
@@ -46,19 +46,8 @@ typedef enum {
     TOKEN_FORMATS
 } TokenFormat;
 
-// The type of a token in a file. The codes are Megatron's, which has none for uint32, and two for floating point.
-typedef enum {
-    TOKEN_UINT8 = 1,
-    TOKEN_INT8,
-    TOKEN_INT16,
-    TOKEN_INT32,
-    TOKEN_INT64,
-    TOKEN_FLOAT64,
-    TOKEN_FLOAT32,
-    TOKEN_UINT16,
-    TOKEN_UINT32,
-    TOKEN_TYPES
-} TokenType;
+// The type of a token in a file. The codes are Megatron's, which has none for uint32.
+typedef enum { TOKEN_UINT8 = 1, TOKEN_INT32 = 4, TOKEN_UINT16 = 8, TOKEN_UINT32, TOKEN_TYPES } TokenType;
 
 typedef struct {
     const char* name;
@@ -83,7 +72,7 @@ static inline bool format_is_text(TokenFormat format) {
     return format == TOKENS_TEXT || format == TOKENS_JSONL || format == TOKENS_TOKENIZED_TEXT;
 }
 
-static const int token_type_bytes[TOKEN_TYPES] = {0, 1, 1, 2, 4, 8, 8, 4, 2, 4};
+static const int token_type_bytes[TOKEN_TYPES] = {0, 1, 0, 0, 4, 0, 0, 0, 2, 4};
 
 static const size_t shard_header_bytes = 256 * 4, text_window_bytes = 64 * 1024, text_bytes_per_control = 256;
 
@@ -140,16 +129,13 @@ static inline int32_t shard_header_word(const unsigned char* data, int word) {
 static inline bool shard_recognise(int64_t* offset, int64_t* count, TokenFormat format, const unsigned char* data,
                                    size_t size, const char* path, Error* error) {
     const TokenFormatFacts* facts = &token_formats[format];
-    if (size < shard_header_bytes)
-        return fail(error, "%s: a shard that ends within its header, %zu bytes of %zu; download or make it again", path,
-                    size, shard_header_bytes);
-    int32_t version = shard_header_word(data, 1), tokens = shard_header_word(data, 2);
+    const bool whole = size >= shard_header_bytes;
+    const int32_t version = whole ? shard_header_word(data, 1) : 0, tokens = whole ? shard_header_word(data, 2) : 0;
     if (version != facts->version)
-        return fail(error, "%s: %s of version %d, this program reads version %d; make it again with the current llm.c",
-                    path, facts->name, version, facts->version);
-    if (tokens <= 0) return fail(error, "%s: the header says %d tokens; download or make it again", path, tokens);
-    int64_t expected = (int64_t)shard_header_bytes + (int64_t)tokens * token_type_bytes[facts->type];
-    if ((int64_t)size != expected)
+        return fail(error, "%s: %s, cut off or of version %d; this program reads version %d", path, facts->name,
+                    version, facts->version);
+    const int64_t expected = (int64_t)shard_header_bytes + (int64_t)tokens * token_type_bytes[facts->type];
+    if (tokens <= 0 || (int64_t)size != expected)
         return fail(error,
                     "%s: the header says %d tokens, which makes %lld bytes, but the file has %lld; "
                     "download or make it again",
@@ -174,7 +160,10 @@ static inline bool tokens_recognise(TokenFormat* format, int64_t* offset, int64_
         *count = (int64_t)size;
         return true;
     }
-    return fail(error, "%s: neither text nor tokens of llm.c or Megatron; no other format is read", path);
+    return fail(error,
+                "%s: neither text nor tokens of llm.c or Megatron; no other format is read; of Megatron's two files "
+                "name the .bin",
+                path);
 }
 
 // ---- Megatron's index -------------------------------------------------------------------------------------------
@@ -203,25 +192,16 @@ static inline int64_t index_int64(const unsigned char* list, int64_t i) {
 static inline bool index_read_header(TokenType* type, int64_t* sequences, const unsigned char* data, size_t size,
                                      const char* path, Error* error) {
     const int64_t bytes = (int64_t)size, version = bytes < index_header_bytes ? 0 : index_int64(data + 9, 0);
-    if (bytes < index_header_bytes)
-        return fail(error, "%s: an index that ends within its header, %lld bytes of %lld; copy or make it again", path,
-                    (long long)bytes, (long long)index_header_bytes);
     if (version != 1)
-        return fail(error, "%s: an index of version %lld, this program reads version 1", path, (long long)version);
+        return fail(error, "%s: an index that is cut off or of version %lld, not 1", path, (long long)version);
     const int code = data[17];
-    if (code == TOKEN_FLOAT64 || code == TOKEN_FLOAT32)
-        return fail(error, "%s: its numbers are floating point (type %d), not tokens", path, code);
-    if (code < TOKEN_UINT8 || code > TOKEN_UINT16)
-        return fail(error, "%s: tokens of type %d, which Megatron does not have; copy or make it again", path, code);
+    if (code != TOKEN_INT32 && code != TOKEN_UINT16)
+        return fail(error, "%s: tokens of type %d; Megatron's are of type %d (int32) or %d (uint16)", path, code,
+                    TOKEN_INT32, TOKEN_UINT16);
     const int64_t S = index_int64(data + 18, 0), D = index_int64(data + 26, 0);
-    if (S < 1 || D < 2)
-        return fail(error, "%s: an index of %lld sequences with a list of %lld documents; copy or make it again", path,
-                    (long long)S, (long long)D);
     const int64_t room = bytes - index_header_bytes; // the size in bytes of S and D may exceed 64 bits
     const bool fits = S <= room / 12 && D <= (room - 12 * S) / 8;
-    if (fits && 12 * S + 8 * D + S == room)
-        return fail(error, "%s: the data set holds more than text (its index has a mode for each sequence)", path);
-    if (!fits || 12 * S + 8 * D != room)
+    if (S < 1 || D < 2 || !fits || 12 * S + 8 * D != room)
         return fail(error,
                     "%s: %lld sequences and a list of %lld documents do not make an index of %lld bytes; copy or make "
                     "it again",

@@ -118,21 +118,21 @@ EXERCISES = [
                    "the all-reduce is right, but a reduce-scatter or an all-gather alone now has two passes")],
     },
     {
-        "title": "Some tokens of an llm.c shard are read as negative numbers",
+        "title": "Some tokens of an llm.c shard are read as numbers above four billion",
         "level": 1, "chapter": "docs/usage.md",
         "fault": ("data", "types: uint16 has a sign"),
         "show": ["build/test_token_files 2>&1 | tail -n 1"],
-        "symptom": r"stream1_\d+: token \d+ is -\d+, the model has a vocabulary of 50257",
+        "symptom": r"stream1_\d+: token \d+ is 42949\d+, the model has a vocabulary of 50257",
         "begin": "The tokens of a shard of GPT-2 are integers of two bytes, from 0 to 50256. Write down the two bytes "
                  "of tokens 100 and 50256, and what each pair is as a number with a sign.",
-        "hints": ["Tokens up to 32767 are right. The others are 65536 less than they should be.",
-                  "Every type of token has one line that makes a number of its bytes: look at token_value()."],
+        "hints": ["Tokens up to 32767 are right. The others are 2^32 - 65536 more than they should be.",
+                  "Every type of token has one line that makes a number of its bytes: look at token_at()."],
         "check": ["build/test_token_files", "build/test_dataloader"],
-        "solution": "The bytes of uint16 were read as int16, so that every token from 32768 on became negative. A "
-                    "negative token is refused as one that no vocabulary has; without that check it would be the row "
-                    "before the embedding's first.",
-        "wrong": [("dataloader/token_files.h", "return (uint64_t)value > UINT32_MAX ? UINT32_MAX : (uint32_t)value;",
-                   "return (uint16_t)value;",
+        "solution": "The bytes of uint16 were read as int16, so that every token from 32768 on became negative, and "
+                    "as a number without sign one above 2^31. Such a token is refused as one that no vocabulary has; "
+                    "without that check it would be a row far outside the embedding.",
+        "wrong": [("dataloader/token_files.h", "uint32_t token = token_at(data, type, i);",
+                   "uint32_t token = (uint16_t)token_at(data, type, i);",
                    "tokens of two bytes are right again, and those of four lose their upper half")],
     },
     {

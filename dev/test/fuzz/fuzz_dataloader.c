@@ -17,7 +17,7 @@ typedef struct {
     int type;                // of a file with an index: Megatron's code
 } FileBytes;
 
-static const size_t megatron_width[] = {0, 1, 1, 2, 4, 8, 8, 4, 2};
+static const size_t megatron_width[] = {0, 1, 1, 2, 4, 8, 8, 4, 2}; // two of these types are read
 
 // The folder that the inputs' files are in, where names of one letter are all there is. It goes when the program ends
 // well. Each input is run inside it and then left, as paths on the command line are relative to the folder before.
@@ -108,8 +108,8 @@ static void write_files(const char* bin, const FileBytes* file) {
     if (file->index_size) put_file(idx, file->index, file->index_size);
 }
 
-// Token i of the files laid end to end, read byte by byte; UINT32_MAX for what no token can be. The type of a file with
-// an index is the one that it was accepted with.
+// Token i of the files laid end to end, read byte by byte. The type of a file with an index is the one that it was
+// accepted with.
 static uint32_t expected_token(const TokenFiles* read, const FileBytes* files, TokenFormat format, int64_t i) {
     const size_t header = format == TOKENS_GPT2_SHARD || format == TOKENS_LLAMA3_SHARD ? 1024 : 0;
     size_t width = (size_t)token_type_bytes[token_formats[format].type];
@@ -120,9 +120,7 @@ static uint32_t expected_token(const TokenFiles* read, const FileBytes* files, T
     }
     uint64_t token = 0;
     for (size_t b = width; b-- > 0;) token = token << 8 | files->bytes[header + (size_t)i * width + b];
-    const bool is_signed = format == TOKENS_MEGATRON && file->type >= 2 && file->type <= 5;
-    if (is_signed && token >> (8 * width - 1)) return UINT32_MAX;
-    return token > UINT32_MAX ? UINT32_MAX : (uint32_t)token;
+    return (uint32_t)token;
 }
 
 // A loader over some part, and some of its sequences.

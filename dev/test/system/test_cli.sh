@@ -410,11 +410,11 @@ refuses 1 "--seq" --data tiny.txt
 refuses 1 "good.bin" $small --data text.txt --val good.bin
 refuses 1 "good.bin" $small --data text.txt,good.bin
 refuses 1 "nowhere.txt" $small --data text.txt,nowhere.txt
-refuses 2 "megatron" --data megatron
-refuses 1 "megatron, 50000" --data megatron --vocab 50000
+refuses 2 "megatron.bin" --data megatron.bin
+refuses 1 "megatron.bin, 50000" --data megatron.bin --vocab 50000
 losses() { grep '^step' "$1" | grep -o 'loss [0-9.]*'; }
 check "Megatron's data sets are trained on" \
-    "$fast $small --data megatron --vocab 50257 --steps 2 --eval-every 0 >out 2>err &&
+    "$fast $small --data megatron.bin --vocab 50257 --steps 2 --eval-every 0 >out 2>err &&
     grep -q '^data *megatron.bin: .*, 3000 tokens' out && mv out one"
 check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err &&
     [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"

@@ -83,9 +83,9 @@ static inline const char* write_tokens(const char* name, TokenFormat format, con
     snprintf(stem, sizeof stem, "%.*s", (int)(strlen(name) - (strstr(name, ".bin") ? 4 : 0)), name);
     int64_t* wide = (int64_t*)checked_calloc((size_t)n + 1, sizeof(int64_t), "tokens");
     for (int64_t i = 0; i < n; i++) wide[i] = tokens[i];
-    write_megatron(stem, 4 + (int)(n % 2), n % 2 ? 8 : 4, wide, n); // int32 and int64 side by side
+    write_megatron(stem, 4, 4, wide, n);
     free(wide);
-    snprintf(file, sizeof file, "%s.%s", stem, n % 3 ? "bin" : "idx"); // either names both
+    snprintf(file, sizeof file, "%s.bin", stem);
     return file;
 }
 
