@@ -52,9 +52,8 @@ typedef struct {
     int kinds, copies; // 0: nothing, and there is no sites.safetensors
     const char* kind[CHECKPOINT_KINDS];
     int moments; // of the optimizer; 0: the weights alone, for other programs (checkpoint/export.h)
-    bool bf16;   // values are rounded to it, else they are float32
 } CheckpointSites;
-static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2, false}; // without sites
+static const CheckpointSites checkpoint_of_adamw = {0, 0, {NULL}, 2}; // without sites
 
 typedef struct {
     int64_t step;                                 // optimizer steps done
@@ -179,9 +178,8 @@ static inline void checkpoint_name(char* name, size_t size, const CheckpointSite
 typedef struct {
     SafeTensorsLayout file[CHECKPOINT_TENSOR_FILES];
     int files;
-    int tensors; // of the model
-    int moments; // of the optimizer
-    SafeDtype dtype;
+    int tensors;     // of the model
+    int moments;     // of the optimizer
     int64_t* offset; // (values, tensors): where each begins in its file, in bytes
 } CheckpointFileLayouts;
 
@@ -200,7 +198,7 @@ static inline void checkpoint_list(SafeTensor* list, char (*names)[128], const T
         const Tensor* tensor = &tensors[i % n];
         checkpoint_name(names[i], sizeof names[i], sites, first + i / n, tensor->name);
         list[i].name = names[i];
-        list[i].dtype = sites->bf16 ? SAFE_BF16 : SAFE_F32;
+        list[i].dtype = SAFE_F32;
         list[i].ndim = tensor_file_shape(list[i].shape, tensor);
     }
 }
@@ -212,7 +210,6 @@ static inline bool checkpoint_file_layouts(CheckpointFileLayouts* layouts, const
     memset(layouts, 0, sizeof *layouts);
     layouts->files = checkpoint_tensor_files(sites);
     layouts->moments = sites->moments;
-    layouts->dtype = sites->bf16 ? SAFE_BF16 : SAFE_F32;
     const int n = layouts->tensors = model_tensors(NULL, model), all = checkpoint_values(sites) * n;
     Tensor* tensors = (Tensor*)checked_malloc((size_t)n * sizeof *tensors, "the list of tensors");
     SafeTensor* list = (SafeTensor*)checked_malloc((size_t)all * sizeof *list, "a checkpoint's tensors");
@@ -239,38 +236,26 @@ typedef struct {
     const SafeTensorsFile* file;
     float* buffer;
     int64_t count, start; // values in the buffer; where in the file the first one belongs, in bytes
-    uint64_t checksum;    // of the written values, if they are float32
-    SafeDtype dtype;      // in the file: SAFE_F32 or SAFE_BF16
+    uint64_t checksum;    // of the written values
 } RunWriter;
 
 enum { RUN_WRITER_FLOATS = 1 << 20 };
 
-static inline int64_t run_writer_width(const RunWriter* w) { return safe_dtypes[w->dtype].bits / 8; }
-
 static inline bool run_writer_flush(RunWriter* writer, Error* error) {
-    const int64_t bytes = writer->count * run_writer_width(writer);
+    const int64_t bytes = writer->count * (int64_t)sizeof(float);
     writer->count = 0;
-    if (writer->dtype == SAFE_F32) writer->checksum += checksum_of(writer->buffer, bytes, writer->start / 4);
+    writer->checksum += checksum_of(writer->buffer, bytes, writer->start / 4);
     return safetensors_write_at(writer->file, writer->start, writer->buffer, bytes, error);
 }
 
-// Appends n values, every `stride` elements from `from`, to the buffer. False: one is not finite, or would not be in
-// the file's type.
+// Appends n values, every `stride` elements from `from`, to the buffer. False: one is not finite.
 static inline bool run_writer_put(RunWriter* writer, const float* from, int64_t stride, int64_t n) {
     const uint32_t exponent = 0x7f800000;
-    uint16_t* narrow = (uint16_t*)writer->buffer + writer->count;
-    float* wide = writer->buffer + writer->count;
+    float* to = writer->buffer + writer->count;
     uint32_t infinite = 0;
-    if (writer->dtype == SAFE_F32) {
-        for (int64_t j = 0; j < n; j++) {
-            wide[j] = from[j * stride];
-            infinite |= (bits_of_float(wide[j]) & exponent) == exponent;
-        }
-    } else {
-        for (int64_t j = 0; j < n; j++) {
-            narrow[j] = f32_to_bf16(from[j * stride]);
-            infinite |= ((uint32_t)narrow[j] << 16 & exponent) == exponent;
-        }
+    for (int64_t j = 0; j < n; j++) {
+        to[j] = from[j * stride];
+        infinite |= (bits_of_float(to[j]) & exponent) == exponent;
     }
     writer->count += n;
     return !infinite;
@@ -282,8 +267,8 @@ static inline bool slice_write(RunWriter* writer, int64_t tensor, const float* l
     for (int64_t i = 0; i < slice_runs(slice); i++) {
         const Run run = slice_run(slice, i);
         for (int64_t done = 0; done < run.count;) {
-            const int64_t at = tensor + (run.file + done) * run_writer_width(writer);
-            if (writer->count == RUN_WRITER_FLOATS || at != writer->start + writer->count * run_writer_width(writer)) {
+            const int64_t at = tensor + 4 * (run.file + done);
+            if (writer->count == RUN_WRITER_FLOATS || at != writer->start + 4 * writer->count) {
                 if (!run_writer_flush(writer, error)) return false;
                 writer->start = at;
             }
@@ -327,11 +312,11 @@ static inline void checkpoint_caat_text(char text[128], const CaatConfig* caat) 
 
 // Writes config.json. roles: further members, see config_roles_text.
 static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* caat,
-                                           bool bf16, const char* roles, Error* error) {
+                                           const char* roles, Error* error) {
     char text[CONFIG_TEXT], more[CONFIG_ROLES_TEXT + 256], options[128];
     checkpoint_caat_text(options, caat);
     snprintf(more, sizeof more, options[0] ? "%s,\n  \"caat\": \"%s\"" : "%s", roles, options);
-    config_write(text, model, bf16 ? "bfloat16" : "float32", more);
+    config_write(text, model, more);
     return checkpoint_write_file(path, text, strlen(text), error);
 }
 
@@ -527,7 +512,7 @@ static inline bool checkpoint_write_value(CheckpointWriter* writer, const Layout
                                           const float* values, Error* error) {
     const Bucket* b = &layout->bucket[bucket];
     const int file = checkpoint_file_of(writer->layouts.moments, value);
-    RunWriter runs = {&writer->file[file], writer->buffer, 0, 0, 0, writer->layouts.dtype};
+    RunWriter runs = {&writer->file[file], writer->buffer, 0, 0, 0};
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* slice = &layout->slices[i];
         if (!slice_is_owned(slice, layout)) continue;
@@ -635,7 +620,7 @@ static inline bool checkpoint_complete(const char* folder, const CheckpointState
     CheckpointFile* config = &list.file[list.files++];
     snprintf(config->name, sizeof config->name, "config.json");
     return checkpoint_path(path, error, "%s/config.json", folder) &&
-           checkpoint_write_config(path, model, caat, false, files->config, error) &&
+           checkpoint_write_config(path, model, caat, files->config, error) &&
            checkpoint_sum_file(config, path, error) && checkpoint_write_hub_files(folder, files, error) &&
            checkpoint_path(path, error, "%s/trainer.json", folder) && checkpoint_write_list(path, &list, error);
 }

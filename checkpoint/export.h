@@ -10,7 +10,7 @@ convert files.
     every rank    export_write      writes and flushes its slices
     rank 0        export_publish    writes config.json, and renames PATH.tmp-NUMBER to PATH
 
-Theory. Weights are float32, or rounded to bf16. As for a checkpoint, nothing is gathered on one rank: all write their
+Theory. Weights are float32. As for a checkpoint, nothing is gathered on one rank: all write their
 slices into one file, and data ranks write buckets in turn. Between these calls the caller waits for all ranks and asks
 whether all have succeeded. An existing PATH is never replaced, and no other file is touched that this run has not made.
 */
@@ -51,12 +51,11 @@ static bool export_check_ending(const char* path, Error* error) {
 }
 
 // All ranks: whether a model can be written to path, which must not exist.
-static bool export_open(Export* job, const char* path, bool bf16, Error* error) {
+static bool export_open(Export* job, const char* path, Error* error) {
     char parent[CHECKPOINT_PATH];
     struct stat st;
     memset(job, 0, sizeof *job);
     job->path = path;
-    job->weights.bf16 = bf16;
     if (!export_check_ending(path, error)) return false;
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: drop the last /", path);
     if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
@@ -88,7 +87,7 @@ static bool export_publish(const Export* job, const ModelConfig* model, const Ca
                            Error* error) {
     char path[CHECKPOINT_PATH];
     bool ok = checkpoint_path(path, error, "%s/config.json", job->temporary) &&
-              checkpoint_write_config(path, model, caat, job->weights.bf16, files->config, error) &&
+              checkpoint_write_config(path, model, caat, files->config, error) &&
               checkpoint_write_hub_files(job->temporary, files, error) && folder_sync(job->temporary, error);
     if (!ok) export_abandon(job);
     ok = ok && (rename(job->temporary, job->path) == 0 ||

@@ -327,9 +327,8 @@ static inline bool config_compare(const ModelConfig* now, const ModelConfig* the
 
 enum { CONFIG_TEXT = 4096 };
 
-// Writes config.json of a model. dtype: of its weights, "float32" or "bfloat16". more: further members, each after a
-// comma.
-static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* dtype, const char* more) {
+// Writes config.json of a model. more: further members, each after a comma.
+static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* more) {
     const RopeScaling* r = &m->rope_scaling;
     const char *type = architectures[m->arch].model_type, *activation = activations[m->activation].hub_names;
     const int letters = (int)strcspn(activation, " ");
@@ -348,16 +347,15 @@ static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, co
                  "{\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"model_type\": \"%s\",\n  \"n_layer\": %d,\n"
                  "  \"n_embd\": %d,\n  \"n_head\": %d,\n  \"n_inner\": %d,\n  \"n_positions\": %d,\n"
                  "  \"vocab_size\": %d,\n  \"activation_function\": \"%.*s\",\n  \"layer_norm_epsilon\": %s,\n"
-                 "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
-                 type, m->L, m->C, m->NH, m->F, m->T, m->V, letters, activation, a, m->tied ? "true" : "false", dtype,
-                 more);
+                 "  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"float32\"%s\n}\n",
+                 type, m->L, m->C, m->NH, m->F, m->T, m->V, letters, activation, a, m->tied ? "true" : "false", more);
     else
         snprintf(text, CONFIG_TEXT,
                  "{\n  \"architectures\": [\"LlamaForCausalLM\"],\n  \"model_type\": \"%s\",\n"
                  "  \"num_hidden_layers\": %d,\n  \"hidden_size\": %d,\n  \"num_attention_heads\": %d,\n"
                  "  \"num_key_value_heads\": %d,\n  \"intermediate_size\": %d,\n  \"max_position_embeddings\": %d,\n"
                  "  \"vocab_size\": %d,\n  \"hidden_act\": \"%.*s\",\n  \"rms_norm_eps\": %s,\n  \"rope_theta\": %s,\n"
-                 "%s  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"%s\"%s\n}\n",
+                 "%s  \"tie_word_embeddings\": %s,\n  \"torch_dtype\": \"float32\"%s\n}\n",
                  type, m->L, m->C, m->NH, m->NKV, m->F, m->T, m->V, letters, activation, a, b, scaling,
-                 m->tied ? "true" : "false", dtype, more);
+                 m->tied ? "true" : "false", more);
 }

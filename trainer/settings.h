@@ -27,7 +27,7 @@ typedef struct {
     const char* generate;          // NULL: not asked for
     int64_t max_new_tokens, top_k; // 0: the default; all
     double temperature, top_p;
-    int arch, export_dtype, decay; // choices
+    int arch, decay; // choices
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     int tie_embeddings; // choice; -1: as the architecture
     int64_t micro_batch, global_batch;
@@ -110,8 +110,6 @@ static inline void add_model_options(OptionTable* table, Settings* s) {
                       ".safetensors file"),
         option_command(option_string("export", &s->export_to, "PATH",
                                      "at the end write the weights alone: a folder as Hugging Face has it")),
-        option_command(
-            option_choice("export-dtype", &s->export_dtype, "float32|bfloat16", "numbers in which they are written")),
     };
     options_add(table, rows, sizeof rows / sizeof rows[0]);
 }
@@ -527,7 +525,6 @@ static inline void check_settings(Settings* o) {
     const char* foreign = !optimizer->eps && o->eps != usual.eps ? "eps" : NULL;
     if (!optimizer->beta2 && o->beta2 != usual.beta2) foreign = "beta2";
     if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizer->name);
-    if (o->export_dtype && !o->export_to) die_usage("--export-dtype needs --export PATH");
 }
 
 // --vpp alone means an interleaved schedule; a schedule alone has its usual number of chunks.

@@ -291,7 +291,7 @@ static inline ModelConfig resolve_model(Trainer* t, Option* table, int n, int da
     if (o->init && !resumes) check_all_ranks(t, checkpoint_find_weights(o->init, !o->dry_run, &error), &error);
     check_all_ranks(t, !path || checkpoint_model(&stored, &named, path, &error), &error);
     char text[CONFIG_TEXT] = "no config.json"; // ranks with different models would wait for ever
-    if (named) config_write(text, &stored, "", "");
+    if (named) config_write(text, &stored, "");
     if (path) comm_check_same(&t->world, "the model of the weights", text, "give all ranks the same files");
     if (named) return settings_model_of(o, table, n, &stored, path);
     if (!data_vocab && !o->vocab && !option_given(table, n, "model")) {

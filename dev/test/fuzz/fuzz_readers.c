@@ -151,10 +151,10 @@ static bool read_config_json(const char* path, const char* text, size_t size, Er
     char first[CONFIG_TEXT], second[CONFIG_TEXT];
     REQUIRE(checkpoint_check_caat(folder, &ordinary, &why) || why.text[0]);
     if (!config_read(&m, path, error)) return false;
-    config_write(first, &m, "float32", "");
+    config_write(first, &m, "");
     put_file(path, first, strlen(first));
     REQUIRE(config_read(&back, path, &why));
-    config_write(second, &back, "float32", "");
+    config_write(second, &back, "");
     REQUIRE(strcmp(first, second) == 0);
     return true;
 }
@@ -362,9 +362,9 @@ static void add_configs(void) {
     llama.rope_scaling.high = 4;
     llama.rope_scaling.original = 8192;
     char text[CONFIG_TEXT];
-    config_write(text, &small, "float32", ",\n  \"caat\": \"--caat-fraction 0.5 --caat-ranks 2 --caat-scale init\"");
+    config_write(text, &small, ",\n  \"caat\": \"--caat-fraction 0.5 --caat-ranks 2 --caat-scale init\"");
     add_text("config", text);
-    config_write(text, &llama, "bfloat16", "");
+    config_write(text, &llama, "");
     add_text("config", text);
 }
 

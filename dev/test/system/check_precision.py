@@ -49,7 +49,7 @@ roundings' own cost: some 30 roundings on the way to the logits, each of u / sqr
 that, make an error of 1 % of logits of size 3, and half its square, 5e-4, is what the loss gains.
 Exit status 0 only if all of it holds.
 """
-import argparse, glob, json, math, os, shutil, statistics, subprocess, sys, tempfile
+import argparse, array, glob, json, math, os, shutil, statistics, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
 from checks import check, finish
@@ -133,9 +133,13 @@ LAST = 50
 
 def rounded_start(args, seed, path):
     """The initial weights of a seed, rounded to bf16."""
-    command = [program(args, "fp32"), "--data", args.text, *SMALL, "--seed", seed, "--steps", 0, "--export", path,
-               "--export-dtype", "bfloat16"]
+    command = [program(args, "fp32"), "--data", args.text, *SMALL, "--seed", seed, "--steps", 0, "--export", path]
     subprocess.run([str(word) for word in command], check=True, stdout=subprocess.DEVNULL)
+    with open(os.path.join(path, "model.safetensors"), "r+b") as file:
+        file.seek(8 + int.from_bytes(file.read(8), "little"))
+        place, words = file.tell(), array.array("I", file.read())
+        file.seek(place)
+        file.write(array.array("I", (w + 0x7fff + (w >> 16 & 1) & 0xffff0000 for w in words)).tobytes())
 
 
 def seed_curves(args, seed, types, work):

@@ -187,8 +187,8 @@ def write_shard(path, tokens):
 
 
 def test_conversions(work):
-    def folder(dtype="F32"):
-        return lambda path: read_numbers(f"{path}/model.safetensors", dtype)
+    def folder():
+        return lambda path: read_numbers(f"{path}/model.safetensors", "F32")
 
     f32 = make_model(gpt2_shapes(), "F32", 1)
     f16, bf16 = make_model(gpt2_shapes(), "F16", 2), make_model(gpt2_shapes(), "BF16", 3)
@@ -198,10 +198,9 @@ def test_conversions(work):
     write_folder(f"{work}/f32", GPT2, f32, "F32", constants=constants)
     write_folder(f"{work}/f16", GPT2, f16, "F16", shards=3, bare=True)
     write_folder(f"{work}/bf16", GPT2, bf16, "BF16", shards=2)
-    bf = ["--export-dtype", "bfloat16"]
     convert("gpt2 to a folder", "1 rank", f"{work}/f32", f"{work}/f32.1", folder(), f32)
     convert("fp16 in three files, bare names, to a folder", "t=2", f"{work}/f16", f"{work}/f16.1", folder(), f16)
-    convert("bf16 in two files to bf16", "t=2 p=2 v=2", f"{work}/bf16", f"{work}/bf16.1", folder("BF16"), bf16, *bf)
+    convert("bf16 in two files to float32", "t=2 p=2 v=2", f"{work}/bf16", f"{work}/bf16.1", folder(), bf16)
     convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", folder(), bf16, "--seq", "8")
     convert("gpt2 to a folder", "p=2", f"{work}/f32", f"{work}/f32.2", folder(), f32)
     for tied in (False, True):
@@ -241,7 +240,6 @@ def test_refused(work):
             "0")
     refused("a file for a folder", "a folder is written", "--init", folder, "--export", f"{work}/a.safetensors",
             "--steps", "0")
-    refused("numbers of nothing", "needs --export", "--init", folder, "--export-dtype", "bfloat16", "--steps", "0")
     for ending in (".gguf", ".pt", ".pth", ".bin", ".onnx"):
         refused("a format that is not written", "name the folder", "--init", folder, "--export", f"{work}/a{ending}",
                 "--steps", "0")

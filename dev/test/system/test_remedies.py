@@ -35,8 +35,7 @@ def choose(draw):
            "--first-stage-layers": (1, 2), "--last-stage-layers": (1, 2), "--sequence-parallel": ("",),
            "--tp-comm-overlap": ("",), "--dp-mode": ("sync", "dc-s3gd", "diloco"), "--dc-lambda": (0.2,),
            "--local-steps": (4,), "--caat-fraction": (0.5,), "--caat-ranks": (2, 4), "--optimizer": ("sgd",),
-           "--beta2": (0.9,), "--temperature": (0,), "--top-k": (5,), "--keep-last": (2,),
-           "--export-dtype": ("bfloat16",)}
+           "--beta2": (0.9,), "--temperature": (0,), "--top-k": (5,), "--keep-last": (2,)}
     names = draw.sample(sorted(few), draw.randint(1, 5))
     return {name: str(draw.choice(few[name])) for name in names}
 

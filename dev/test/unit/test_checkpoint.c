@@ -71,7 +71,7 @@ static void test_meshes(const Case* c) {
 
 // What sites have is found by names that say whose copy of what it is: no two values may share or change theirs.
 static void test_names_of_sites(void) {
-    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2, false};
+    const CheckpointSites sites = {3, 2, {"base", "momentum", "error"}, 2};
     char name[128], expected[128];
     bool ok = checkpoint_values(&sites) == CHECKPOINT_VALUES + 6;
     for (int kind = 0; kind < sites.kinds; kind++)
@@ -138,7 +138,7 @@ static void test_config_caat(const ModelConfig* m) {
     for (int i = 0; i < 18; i++) {
         const CaatConfig written = {i + 1, shares[i % 6], (CaatScale)(i % 3), i % 2 == 0};
         CaatConfig other[4] = {written, written, written, {0, 0, CAAT_SCALE_RUNTIME, false}};
-        const bool made = checkpoint_write_config("config.json", m, &written, false, "", &error);
+        const bool made = checkpoint_write_config("config.json", m, &written, "", &error);
         same = same && made && checkpoint_check_caat(".", &written, &error);
         other[0].ranks++;
         other[1].fraction = nextafter(other[1].fraction, 2);
@@ -150,8 +150,7 @@ static void test_config_caat(const ModelConfig* m) {
     check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
     const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false}, some = {2, 0.5, CAAT_SCALE_RUNTIME, false};
-    same = checkpoint_write_config("config.json", m, &none, false, "", &error) &&
-           checkpoint_check_caat(".", &none, &error);
+    same = checkpoint_write_config("config.json", m, &none, "", &error) && checkpoint_check_caat(".", &none, &error);
     check(same && !checkpoint_check_caat(".", &some, &error), "an ordinary model is none: %s", error.text);
     check(checkpoint_check_caat("nowhere", &some, &error), "a folder without config.json does not say what it is");
 }
@@ -381,7 +380,7 @@ static void test_not_finite(void) {
 
 // A checkpoint of two moments is not read as one of one moment, which takes no room for a second.
 static void test_one_moment(void) {
-    const CheckpointSites sgd = {0, 0, {NULL}, 1, false};
+    const CheckpointSites sgd = {0, 0, {NULL}, 1};
     CheckpointReader reader;
     CheckpointState state = {};
     CheckpointFileLayouts layouts;
