@@ -310,12 +310,12 @@ static inline void checkpoint_caat_text(char text[128], const CaatConfig* caat) 
                  config_decimal(fraction, caat->fraction), caat->ranks, caat_scale_names[caat->scale]);
 }
 
-// Writes config.json. roles: further members, see config_roles_text.
+// Writes config.json. ends: further members, see config_read_ends.
 static inline bool checkpoint_write_config(const char* path, const ModelConfig* model, const CaatConfig* caat,
-                                           const char* roles, Error* error) {
-    char text[CONFIG_TEXT], more[CONFIG_ROLES_TEXT + 256], options[128];
+                                           const char* ends, Error* error) {
+    char text[CONFIG_TEXT], more[CONFIG_ENDS_TEXT + 256], options[128];
     checkpoint_caat_text(options, caat);
-    snprintf(more, sizeof more, options[0] ? "%s,\n  \"caat\": \"%s\"" : "%s", roles, options);
+    snprintf(more, sizeof more, options[0] ? "%s,\n  \"caat\": \"%s\"" : "%s", ends, options);
     config_write(text, model, more);
     return checkpoint_write_file(path, text, strlen(text), error);
 }
@@ -352,7 +352,7 @@ static const char* const checkpoint_hub_files[] = {
 enum { CHECKPOINT_HUB_FILES = sizeof checkpoint_hub_files / sizeof checkpoint_hub_files[0] };
 
 typedef struct {
-    char config[CONFIG_ROLES_TEXT];   // further members of config.json
+    char config[CONFIG_ENDS_TEXT];    // further members of config.json
     char* text[CHECKPOINT_HUB_FILES]; // NULL: there is no such file
     size_t size[CHECKPOINT_HUB_FILES];
 } HubFiles;

@@ -2,9 +2,10 @@
 checkpoint/hf_config.h: reads and writes Hugging Face's config.json: the model's shape, and which tokens begin and end a
 text.
 
-    config_read     the model that a config.json describes; anything that is not computed here is refused by name
-    config_write    config.json of a model
-    config_compare  whether a run may continue a model
+    config_read         the model that a config.json describes; anything that is not computed here is refused by name
+    config_read_ends    which tokens begin and end a text, to be written again
+    config_write        config.json of a model
+    config_compare      whether a run may continue a model
 
 Theory. The members, and in brackets the value that transformers takes where a member is missing or null:
 
@@ -18,7 +19,6 @@ Theory. The members, and in brackets the value that transformers takes where a m
     layer_norm_epsilon [1e-5]           rms_norm_eps [1e-6]
     activation_function [gelu_new]      hidden_act [silu]
     tie_word_embeddings [true]          tie_word_embeddings [false]
-    bos_token_id, eos_token_id [50256]  bos_token_id [1], eos_token_id [2]
                                         rope_theta [10000], rope_scaling, or both in rope_parameters
 
 A file may describe mathematics that the trainer does not compute: biases in a Llama, another activation function, other
@@ -216,77 +216,40 @@ static inline bool config_read(ModelConfig* model, const char* path, Error* erro
     return ok;
 }
 
-// ---- Tokens with a role -----------------------------------------------------------------------------------------
+// ---- The ends of texts ------------------------------------------------------------------------------------------
 
-// The tokens that begin a text, end it, and pad a batch. Several tokens may end a text.
-typedef enum { ROLE_BOS, ROLE_EOS, ROLE_PAD, TOKEN_ROLES } TokenRole;
-enum { ROLE_TOKENS = 16, CONFIG_ROLES_TEXT = 1024 };
-static const char* const token_role_names[TOKEN_ROLES] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+enum { CONFIG_ENDS_TEXT = 1024 };
 
-typedef struct {
-    int n[TOKEN_ROLES]; // 0: there is none
-    int id[TOKEN_ROLES][ROLE_TOKENS];
-} TokenRoles;
-
-// The defaults of transformers. V: the vocabulary; tokens beyond it do not count.
-static inline TokenRoles config_usual_roles(HubFormat hub, int V) {
-    TokenRoles roles = {};
-    for (int role = ROLE_BOS; role <= ROLE_EOS; role++) {
-        const int llama = role == ROLE_BOS ? 1 : 2;
-        roles.id[role][0] = hub == HUB_GPT2 ? 50256 : llama;
-        roles.n[role] = roles.id[role][0] < V;
+// Appends a member whose value is a token, a list of tokens, or null. False: it is something else, or too long.
+static inline bool config_append_tokens(char text[CONFIG_ENDS_TEXT], const JsonNode* node) {
+    const bool list = node->type == JSON_ARRAY;
+    const char* between = list ? "[" : "";
+    append_text(text, CONFIG_ENDS_TEXT, ",\n  \"%s\": %s", node->name, node->type == JSON_NULL ? "null" : between);
+    if (node->type == JSON_NULL) return true;
+    between = "";
+    for (const JsonNode* one = list ? json_first(node) : node; one; one = list ? json_next(one) : NULL) {
+        if (one->type != JSON_INTEGER || strlen(text) > CONFIG_ENDS_TEXT - 128) return false;
+        append_text(text, CONFIG_ENDS_TEXT, "%s%lld", between, (long long)one->value.integer);
+        between = ", ";
     }
-    return roles;
-}
-
-// Adds a token to a role. A token that the vocabulary does not have, such as -1, or 50256 where V = 256, is omitted.
-static inline bool config_add_role(TokenRoles* roles, int role, int V, const Json* json, const JsonNode* node,
-                                   Error* error) {
-    if (node->type != JSON_INTEGER)
-        return json_fail(json, node, error, "\"%s\" has to be the number of a token, or a list of such",
-                         token_role_names[role]);
-    if (node->value.integer < 0 || node->value.integer >= V) return true;
-    if (roles->n[role] == ROLE_TOKENS)
-        return json_fail(json, node, error, "\"%s\" has more than %d tokens", token_role_names[role], ROLE_TOKENS);
-    roles->id[role][roles->n[role]++] = (int)node->value.integer;
+    if (list) append_text(text, CONFIG_ENDS_TEXT, "]");
     return true;
 }
 
-// Reads the roles that a config.json describes, of a model with V tokens.
-static inline bool config_read_roles(TokenRoles* roles, const char* path, int V, Error* error) {
+// Reads which tokens begin and end a text and pad a batch, as members for config_write. What is missing stays so.
+static inline bool config_read_ends(char text[CONFIG_ENDS_TEXT], const char* path, Error* error) {
+    static const char* const names[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
     Json json;
-    const char* kind = "";
-    if (!json_open(&json, path, error)) return false;
-    bool ok = json.nodes->type == JSON_OBJECT || json_fail(&json, json.nodes, error, "not an object");
-    ok = ok && json_get_string(&kind, &json, json.nodes, "model_type", error);
-    if (ok) *roles = config_usual_roles(strcmp(kind, "gpt2") == 0 ? HUB_GPT2 : HUB_LLAMA, V);
-    for (int role = 0; role < TOKEN_ROLES && ok; role++) {
-        const JsonNode* node = json_get(json.nodes, token_role_names[role]);
-        if (!node) continue;
-        roles->n[role] = 0;
-        if (node->type == JSON_NULL) continue;
-        const bool list = node->type == JSON_ARRAY;
-        for (const JsonNode* one = list ? json_first(node) : node; one && ok; one = list ? json_next(one) : NULL)
-            ok = config_add_role(roles, role, V, &json, one, error);
+    bool ok = json_open(&json, path, error);
+    text[0] = 0;
+    if (!ok) return false;
+    for (int i = 0; i < 3 && ok; i++) {
+        const JsonNode* node = json_get(json.nodes, names[i]);
+        if (node && !config_append_tokens(text, node))
+            ok = json_fail(&json, node, error, "\"%s\" has to be the number of a token, or a list of such", names[i]);
     }
     json_free(&json);
     return ok;
-}
-
-// Writes the roles as members for config_write. bos and eos are always written: transformers would take its defaults.
-static inline void config_roles_text(char text[CONFIG_ROLES_TEXT], const TokenRoles* roles) {
-    size_t n = 0;
-    text[0] = 0;
-    for (int role = 0; role < TOKEN_ROLES; role++) {
-        const int count = roles->n[role];
-        if (count == 0 && role == ROLE_PAD) continue;
-        const char* begin = count > 1 ? "[" : "";
-        n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, ",\n  \"%s\": %s", token_role_names[role],
-                              count == 0 ? "null" : begin);
-        for (int i = 0; i < count; i++)
-            n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "%s%d", i ? ", " : "", roles->id[role][i]);
-        if (count > 1) n += (size_t)snprintf(text + n, CONFIG_ROLES_TEXT - n, "]");
-    }
 }
 
 // ---- Writing ----------------------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ typedef struct {
     const char* vocabulary;     // the file that it was read from; "": none
     const char* weights;        // the folder of the weights to start from; "": none
     int positions;
-    TokenRoles roles;
 } HubSources;
 
 static inline int hub_index(const char* name) {
@@ -100,27 +99,12 @@ static inline bool hub_take_vocabulary(HubFiles* hub, const HubSources* sources,
     return true;
 }
 
-// Writes the name of the token with a role, if it is an added token.
-static inline void hub_write_role(FILE* out, const char* key, const HubSources* sources, int role) {
-    const Tokenizer* tokenizer = sources->tokenizer;
-    const int token = sources->roles.n[role] > 0 ? sources->roles.id[role][0] : -1;
-    if (token < 0 || token >= tokenizer->vocab || !tokenizer->is_added[token]) return;
-    char* name = token_name(tokenizer, (uint32_t)token);
-    fprintf(out, ",\n  \"%s\": ", key);
-    json_write_string(out, name);
-    free(name);
-}
-
 // Writes the files that no folder has.
 static inline void hub_write_rest(HubFiles* hub, const HubSources* sources) {
-    FILE* out = hub_write(hub, "generation_config.json");
-    if (out) {
-        fprintf(out, "{\n  %s\n}\n", hub->config + strlen(",\n  "));
-        hub_written(out);
-    }
-    if (!sources->tokenizer->vocab) return;
+    const Tokenizer* tokenizer = sources->tokenizer;
+    if (!tokenizer->vocab) return;
     const bool pair = hub->text[hub_index("merges.txt")] && !hub->text[hub_index("tokenizer.json")];
-    out = pair ? NULL : hub_write(hub, "tokenizer.json");
+    FILE* out = pair ? NULL : hub_write(hub, "tokenizer.json");
     if (out) {
         write_byte_tokenizer(out);
         hub_written(out);
@@ -129,17 +113,20 @@ static inline void hub_write_rest(HubFiles* hub, const HubSources* sources) {
     if (!out) return;
     fprintf(out, "{\n  \"tokenizer_class\": \"%s\",\n  \"model_max_length\": %d",
             pair ? "GPT2Tokenizer" : "PreTrainedTokenizerFast", sources->positions);
-    hub_write_role(out, "bos_token", sources, ROLE_BOS);
-    hub_write_role(out, "eos_token", sources, ROLE_EOS);
-    hub_write_role(out, "pad_token", sources, ROLE_PAD);
+    if (tokenizer->document >= 0) {
+        char* name = token_name(tokenizer, (uint32_t)tokenizer->document);
+        fprintf(out, ",\n  \"bos_token\": ");
+        json_write_string(out, name);
+        fprintf(out, ",\n  \"eos_token\": ");
+        json_write_string(out, name);
+        free(name);
+    }
     fputs(",\n  \"clean_up_tokenization_spaces\": false\n}\n", out);
     hub_written(out);
 }
 
-// Gathers all files. On failure there is nothing to free.
+// Gathers all files; hub->config is the caller's. On failure there is nothing to free.
 static inline bool hub_files_gather(HubFiles* hub, const HubSources* sources, Error* error) {
-    memset(hub, 0, sizeof *hub);
-    config_roles_text(hub->config, &sources->roles);
     const bool ok = (!sources->weights[0] || hub_take(hub, sources->weights, "generation_config.json", error)) &&
                     hub_take_vocabulary(hub, sources, error);
     if (ok)

@@ -321,23 +321,16 @@ static inline bool find_weights(const Settings* o, char* folder, size_t size) {
     return true;
 }
 
-// Chooses the tokens that begin and end a text: the initial weights', else the token before the data's documents.
-static inline bool choose_roles(TokenRoles* roles, const Trainer* t, const ModelConfig* model, const char* weights,
-                                Error* error) {
-    const Settings* o = &t->settings;
-    char config[CHECKPOINT_PATH];
-    struct stat st;
+// Says which tokens begin and end a text: as the initial weights do, else the token before the data's documents.
+static inline bool choose_ends(char text[CONFIG_ENDS_TEXT], const Trainer* t, int V, const char* weights,
+                               Error* error) {
+    char config[CHECKPOINT_PATH], number[16] = "null";
     if (!checkpoint_path(config, error, "%s/config.json", weights)) return false;
-    if (weights[0] && access(config, F_OK) == 0) {
-        if (config_read_roles(roles, config, model->V, error)) return true;
-        if (!o->init || stat(o->init, &st) != 0 || !S_ISREG(st.st_mode)) return false; // else: of other weights
-    }
-    memset(roles, 0, sizeof *roles);
+    if (weights[0] && access(config, F_OK) == 0) return config_read_ends(text, config, error);
     const int of_format = t->train_files.files ? token_formats[t->train_files.format].document : -1;
     const int token = t->tokenizer.vocab ? t->tokenizer.document : of_format;
-    if (token < 0 || token >= model->V) return true;
-    roles->n[ROLE_BOS] = roles->n[ROLE_EOS] = 1;
-    roles->id[ROLE_BOS][0] = roles->id[ROLE_EOS][0] = token;
+    if (token >= 0 && token < V) snprintf(number, sizeof number, "%d", token);
+    snprintf(text, CONFIG_ENDS_TEXT, ",\n  \"bos_token_id\": %s,\n  \"eos_token_id\": %s", number, number);
     return true;
 }
 
@@ -348,8 +341,8 @@ static inline void gather_hub_files(Trainer* t, const ModelConfig* model) {
     bool ok = true;
     if (is_main(t)) {
         if (!find_weights(&t->settings, weights, sizeof weights)) weights[0] = 0;
-        HubSources sources = {&t->tokenizer, t->vocabulary, weights, model->T, {{0}, {{0}}}};
-        ok = choose_roles(&sources.roles, t, model, weights, &error) &&
+        HubSources sources = {&t->tokenizer, t->vocabulary, weights, model->T};
+        ok = choose_ends(t->hub_files.config, t, model->V, weights, &error) &&
              hub_files_gather(&t->hub_files, &sources, &error);
     }
     check_all_ranks(t, ok, &error);

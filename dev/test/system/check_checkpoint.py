@@ -123,7 +123,6 @@ def check(folder):
     require(checksum(own[1]) == int(own[2], 16), "trainer.json has another checksum than it says")
     about = json.loads(trainer)
     require(names - BESIDE == set(about["files"]) | {"trainer.json"}, "files are", sorted(names))
-    require("generation_config.json" in names, "generation_config.json is missing")
     require(set(about["files"]) - {TENSORS[2]} == {*TENSORS[:2], "config.json"}, "files of the list:",
             set(about["files"]))
     require(os.path.basename(folder) == f"step_{about['step']:08d}", "is of step", about["step"])

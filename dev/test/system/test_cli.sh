@@ -68,7 +68,7 @@ keys='step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes
 validated='[(" ".join(x), x["step"]) for x in lines if x["val_loss"] is not None]'
 check "it logs the documented keys, each step" "[ \"\$(logged run '\" \".join(lines[0])')\" = '$keys version' ] &&
     [ \"\$(logged run \"\$validated\")\" = \"[('$keys', 2), ('$keys', 4)]\" ]"
-files="config.json generation_config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json"
+files="config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json"
 check "it leaves a checkpoint" "[ \"\$(cd run/step_00000004 && echo *)\" = '$files trainer.json' ]"
 check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
 check "the weights hold what they should" "python3 - <<'PY'

@@ -362,7 +362,7 @@ def ends_of(folder, name="config.json"):
 # The files beside the model in a folder of Hugging Face's: of runs of one's own, and of initial weights.
 SIZE = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", "--eval-every", "0",
         "--sample-every", "0"]
-BESIDE = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+BESIDE = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 STEP = "step_00000002"
 
 
@@ -376,8 +376,7 @@ def test_whole_bytes(work):
           and set(os.listdir(f"{work}/bytes.export")) == BESIDE ==
           set(os.listdir(run)) - {"trainer.json", "optimizer.safetensors"},
           "bytes: a checkpoint and an export have every file")
-    check(ends_of(run) == [None, None, "nothing"] == ends_of(run, "generation_config.json"),
-          "bytes: no token ends a text")
+    check(ends_of(run) == [None, None, "nothing"], "bytes: no token ends a text")
     names = write_vocabulary(f"{work}/words")
     check(json.loads(read(run, "tokenizer.json"))["model"]["vocab"] == {names[b]: b for b in range(256)},
           "bytes: the vocabulary is that of the bytes")
@@ -397,8 +396,8 @@ def test_whole_vocabulary(work):
     check(train_gpt(1, *data, "--steps", "2", "--out", f"{work}/own").returncode == 0, "a vocabulary: a run")
     run = f"{work}/own/{STEP}"
     about = json.loads(read(run, "tokenizer_config.json"))
-    check(ends_of(run) == [258, 258, "nothing"] and ends_of(run, "generation_config.json") == [258, 258, "nothing"] and
-          about["eos_token"] == about["bos_token"] == "<|endoftext|>" and about["model_max_length"] == 16,
+    check(ends_of(run) == [258, 258, "nothing"] and about["eos_token"] == about["bos_token"] == "<|endoftext|>" and
+          about["model_max_length"] == 16,
           "a vocabulary: a text ends as documents do")
     text = read(f"{work}/words", "tokenizer.json")
     check(read(run, "tokenizer.json") == text, "a vocabulary: the file as it was")
@@ -437,12 +436,12 @@ def test_whole_pretrained(work):
     check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(STEP) == 0,
           "a model of others: resumed without it")
     for folder in (f"{work}/tuned/step_00000005", f"{work}/tuned.export"):
-        check(os.path.isdir(folder) and ends_of(folder) == [3, [258, 4], "nothing"]
+        check(os.path.isdir(folder) and ends_of(folder) == [3, [258, 4], -1]
               and all(read(folder, name) == text for name, text in carried.items()),
               f"a model of others: all of its files are in {folder[len(work):]}")
     check(train_gpt(1, "--init", f"{source}/model.safetensors", *SIZE, "--vocab", "259", "--export",
                     f"{work}/file.export").returncode == 0 and
-          ends_of(f"{work}/file.export") == [3, [258, 4], "nothing"], "a model of others: its file of weights alone")
+          ends_of(f"{work}/file.export") == [3, [258, 4], -1], "a model of others: its file of weights alone")
 
 
 # The source's files do not describe another vocabulary of the same size, nor one that a folder has beside its own.
@@ -478,7 +477,7 @@ def test_whole_other_vocabulary(work):
           "a vocabulary that is not read goes along")
 
 
-# Where config.json has no ends of a text, those of transformers hold, if the vocabulary has these tokens.
+# Where config.json has no ends of a text, none are written.
 def test_whole_defaults(work):
     source = f"{work}/source"
     config = json.loads(read(source, "config.json"))
@@ -486,8 +485,7 @@ def test_whole_defaults(work):
         config.pop(key, None)
     json.dump(config, open(f"{source}/config.json", "w"))
     check(train_gpt(1, "--init", source, "--export", f"{work}/silent.export").returncode == 0
-          and ends_of(f"{work}/silent.export") == [None, None, "nothing"],
-          "a gpt2 that says nothing: 50256, if there is such a token")
+          and ends_of(f"{work}/silent.export") == ["nothing"] * 3, "a gpt2 that says nothing")
     json.dump({**config, "eos_token_id": "the"}, open(f"{source}/config.json", "w"))
     shutil.rmtree(f"{work}/silent.export")
     refused("an end that is no token", '"eos_token_id" has to be', "--init", source, "--export",
