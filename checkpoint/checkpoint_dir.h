@@ -1,7 +1,6 @@
 /*
 checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (checkpoint/checkpoint.h) in it.
 
-    folder_lock         reserves the folder for one run until its last rank has ended
     checkpoint_clean    removes or restores the leftovers of killed runs
     checkpoint_prune    keeps the newest checkpoints and the best one, which OUT/best points to
     checkpoint_of_run   the checkpoint that the folder of a run stands for
@@ -9,32 +8,6 @@ checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (c
 #pragma once
 
 #include "checkpoint_verify.h"
-#include <sys/file.h>
-
-// A folder belongs to one run as long as any of its ranks lives, also after mpirun was killed: each rank holds a lock
-// on it, which the system releases when the process ends. Rank 0 first asks for an exclusive lock (alone), waiting for
-// up to `seconds`, and then shares it (folder_share). A folder that cannot be locked, as on some network file systems,
-// is used without a lock. Returns the lock's file descriptor, FOLDER_TAKEN or FOLDER_UNLOCKED.
-enum { FOLDER_UNLOCKED = -1, FOLDER_TAKEN = -2 };
-
-static inline int folder_lock(const char* path, bool alone, double seconds) {
-    const double end = seconds_now() + seconds;
-    const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    while (fd >= 0 && flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
-        const bool taken = errno == EWOULDBLOCK;
-        if (errno != EINTR && (!taken || seconds_now() > end)) {
-            close(fd);
-            return taken ? FOLDER_TAKEN : FOLDER_UNLOCKED;
-        }
-        usleep(20000);
-    }
-    return fd >= 0 ? fd : FOLDER_UNLOCKED;
-}
-
-// False: another run got the exclusive lock in between.
-static inline bool folder_share(int lock) {
-    return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0 || errno != EWOULDBLOCK;
-}
 
 // Removes the leftovers of killed runs in `out`, before a rank saves there: .tmp, and .old unless its run was killed
 // before the new checkpoint had the name; then it gets its name back. Best effort: leftovers that cannot be removed do

@@ -20,6 +20,7 @@ An error ends the run here, on all ranks, with one line.
 #include "batch.h"
 #include "logger.h"
 #include "trainer.h"
+#include <sys/file.h>
 
 // ---- The command line -------------------------------------------------------------------------------------------
 
@@ -544,8 +545,6 @@ static inline void check_memory(Trainer* t) {
                     &error);
 }
 
-enum { OUT_WAIT = 10 }; // seconds in which ranks whose mpirun was killed find that out
-
 // Whether a new run may begin in --out: returns the exit status, or 0.
 static inline int refuse_old_run(const Settings* o, Error* error) {
     char path[4096];
@@ -556,39 +555,28 @@ static inline int refuse_old_run(const Settings* o, Error* error) {
     return EXIT_ARGUMENTS;
 }
 
-// Refuses a folder that cannot be written, or that holds another run: returns the exit status, or 0 and the *lock that
-// reserves the folder for this run.
-static inline int prepare_out_dir(const Settings* o, int* lock, Error* error) {
-    struct stat st;
-    bool ok = true;
-    if (mkdir(o->out, 0777) != 0 && errno != EEXIST)
-        ok = fail(error, "--out %s: cannot make the folder: %s", o->out, strerror(errno));
-    else if (stat(o->out, &st) != 0 || !S_ISDIR(st.st_mode))
-        ok = fail(error, "--out %s is not a folder", o->out);
-    else if (access(o->out, W_OK | X_OK) != 0)
-        ok = fail(error, "--out %s: cannot write there: %s", o->out, strerror(errno));
-    if (!ok) return EXIT_RUN;
-    const int status = refuse_old_run(o, error);
-    if (status) return status;
-    *lock = folder_lock(o->out, true, OUT_WAIT);
-    if (*lock == FOLDER_UNLOCKED) {
-        Error warning;
-        fail(&warning, "warning: --out %s: its file system has no locks (flock); start no second run there", o->out);
-        fprintf(stderr, "%s: %s\n", process.name, warning.text);
+// Whether no other run writes in a folder: rank 0 of each holds a lock on it, which the system releases when the
+// process ends. Waits for the rank of a killed mpirun. A file system without locks has none.
+static inline bool folder_lock(int fd) {
+    enum { MOST_SECONDS = 10 };
+    const double end = seconds_now() + MOST_SECONDS;
+    while (flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        if (seconds_now() > end) return false;
+        usleep(20000);
     }
-    if (*lock != FOLDER_TAKEN) return refuse_old_run(o, error); // the last owner of the lock may have begun a run
-    fail(error, "--out %s: another run is writing there, for more than %d seconds; stop it, or choose another folder",
-         o->out, OUT_WAIT);
-    return EXIT_RUN;
+    return true;
 }
 
-// On all ranks: reserves --out for this run as long as one of its ranks lives.
-static inline void lock_out_dir(Trainer* t) {
-    Error error;
-    t->lock = FOLDER_UNLOCKED;
-    check_all_ranks_status(t, is_main(t) ? prepare_out_dir(&t->settings, &t->lock, &error) : 0, &error);
-    const bool shared = !is_main(t) || folder_share(t->lock);
-    check_all_ranks(
-        t, shared || fail(&error, "--out %s: another run has begun there at the same time", t->settings.out), &error);
-    if (!is_main(t)) t->lock = folder_lock(t->settings.out, false, OUT_WAIT);
+// Rank 0: makes --out and reserves it for this run. Refuses a folder that cannot be written, or that holds another run:
+// returns the exit status, or 0.
+static inline int prepare_out_dir(const Settings* o, Error* error) {
+    const bool made = mkdir(o->out, 0777) == 0 || errno == EEXIST;
+    const int fd = made ? open(o->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1; // until the process ends
+    if (fd < 0 || access(o->out, W_OK | X_OK) != 0) {
+        fail(error, "--out %s: cannot be made, or written to: %s", o->out, strerror(errno));
+        return EXIT_RUN;
+    }
+    if (folder_lock(fd)) return refuse_old_run(o, error);
+    fail(error, "--out %s: another run is writing there; stop it, or choose another folder", o->out);
+    return EXIT_RUN;
 }

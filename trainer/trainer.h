@@ -71,7 +71,6 @@ typedef struct {
     char vocabulary[CHECKPOINT_PATH]; // the file that the tokenizer was read from; "": none
     HubFiles hub_files;               // files written beside the model, on rank 0
     bool unsaved;                     // the last save has failed
-    int lock;                         // on OUT, see folder_lock
     FILE* text;                       // where --generate writes, on rank 0
     Log log;                          // OUT/log.jsonl, on rank 0
     bool logged;                      // this process has logged a step: its line has the version

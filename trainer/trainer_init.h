@@ -162,11 +162,12 @@ static inline void open_groups(Trainer* t) {
     }
 }
 
-// Takes the memory, the groups of the mesh and the lock on --out.
+// Takes --out, the memory and the groups of the mesh.
 static inline void trainer_allocate(Trainer* t) {
     const Settings* o = &t->settings;
     const bool saves = o->out && settings_is_training(o);
-    if (saves) lock_out_dir(t);
+    Error error;
+    check_all_ranks_status(t, saves && is_main(t) ? prepare_out_dir(o, &error) : 0, &error);
     check_memory(t);
     allocate_this_rank(t);
     open_groups(t);

@@ -99,11 +99,6 @@ FAULTS = [
      "if (!option || ours == theirs) continue;"),
     ("a run's best checkpoint is not looked for", "verify", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&',
      "if (false &&"),
-    # Two runs
-    ("a lock is not asked for", "verify", FOLDER, "flock(fd, (alone ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0", "0"),
-    ("a run shares a folder from the start", "verify", FOLDER, "(alone ? LOCK_EX : LOCK_SH)", "LOCK_SH"),
-    ("the main rank never shares", "verify", FOLDER, "return lock < 0 || flock(lock, LOCK_SH | LOCK_NB) == 0",
-     "return lock < 0 || true"),
     # Taking up
     ("the position in the data is lost", "kills", "trainer/checkpointing.h",
      "t->step = state.step;\n    t->sequences = state.sequences;", "t->step = state.step;"),

@@ -508,14 +508,6 @@ else # no right to mount: a limit on the size of files stands in for the full di
         [ -z \"\$(find full/run -name 'step_*')\" ]"
 fi
 
-echo '#include <errno.h>
-int flock(int file, int how) { return (void)file, (void)how, errno = ENOLCK, -1; }' >unlocked.c
-${CC:-gcc} -shared -fPIC unlocked.c -o unlocked.so
-# shellcheck disable=SC2086
-LD_PRELOAD=$PWD/unlocked.so "$fast" $small --data text.txt --steps 1 --out unlocked >out 2>err
-check "where folders cannot be locked it says so: $(cat err)" \
-    "[ $? = 0 ] && [ \$(wc -l <err) = 1 ] && grep -q -- '--out unlocked' err"
-
 # ---- the default: no option at all
 timeout 600 "$fast" --steps 20 >out 2>err
 check "without options it trains on text that is always there, and writes" \

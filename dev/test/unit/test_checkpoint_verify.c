@@ -377,45 +377,6 @@ static void test_of_run(void) {
     check(!checkpoint_of_run(path, &kind, "of/step_00000002"), "a checkpoint is taken as it is");
 }
 
-// A process holds a lock, alone or not; what another one gets then. Returns that it was given back at the end of the
-// holder.
-static bool lock_beside(bool alone, bool mine_alone, int* got) {
-    int ready[2];
-    char byte;
-    if (pipe(ready) != 0) die("pipe: %s", strerror(errno));
-    const pid_t child = fork();
-    if (child == 0) {
-        const int lock = folder_lock("locked", alone, 0);
-        if (write(ready[1], lock >= 0 ? "1" : "0", 1) == 1) pause();
-        _exit(0);
-    }
-    if (child < 0 || read(ready[0], &byte, 1) != 1 || byte != '1') die("a child has no lock");
-    *got = folder_lock("locked", mine_alone, 0.05);
-    if (*got >= 0) close(*got);
-    kill(child, SIGKILL);
-    const int after = folder_lock("locked", true, 10);
-    waitpid(child, NULL, 0);
-    close(ready[0]), close(ready[1]);
-    if (after >= 0) close(after);
-    return after >= 0;
-}
-
-static void test_lock(void) {
-    int got;
-    new_folder("locked");
-    check(lock_beside(true, false, &got) && got == FOLDER_TAKEN,
-          "a folder of which a run has just begun is not shared");
-    check(lock_beside(false, true, &got) && got == FOLDER_TAKEN,
-          "one whose run goes on is not another's, until it is killed");
-    check(lock_beside(false, false, &got) && got >= 0, "the ranks of a run share it");
-    const int mine = folder_lock("locked", true, 0);
-    folder_share(mine);
-    const int other = folder_lock("locked", false, 0);
-    check(mine >= 0 && other >= 0, "the main rank is alone first, and shares then");
-    close(mine), close(other);
-    check(folder_lock("nowhere", true, 0) == FOLDER_UNLOCKED, "no folder, no lock");
-}
-
 int main(void) {
     make_models();
     folder_begin("test_checkpoint_verify");
@@ -428,6 +389,5 @@ int main(void) {
     test_prune_killed();
     test_links();
     test_of_run();
-    test_lock();
     return folder_end();
 }
