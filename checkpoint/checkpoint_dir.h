@@ -3,7 +3,6 @@ checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (c
 
     checkpoint_clean    removes or restores the leftovers of killed runs
     checkpoint_prune    keeps the newest checkpoints and the best one, which OUT/best points to
-    checkpoint_of_run   the checkpoint that the folder of a run stands for
 */
 #pragma once
 
@@ -63,26 +62,6 @@ static inline bool checkpoint_link_best(const char* out, int64_t best, Error* er
     // Some file systems have no links; the checkpoint is complete without OUT/best.
     return code == EPERM || code == ENOSYS || code == EOPNOTSUPP ||
            fail(error, "%s: cannot link to %s: %s", link, target, strerror(code));
-}
-
-// The checkpoint that the folder of a run stands for: the best one by validation, which OUT/best points to, or the
-// newest one (*kind). False: there is none, or the folder holds a model itself.
-static inline bool checkpoint_of_run(char path[CHECKPOINT_PATH], const char** kind, const char* out) {
-    char link[CHECKPOINT_PATH], target[64];
-    Error error;
-    path[0] = 0;
-    if (!checkpoint_path(link, &error, "%s/config.json", out) || access(link, F_OK) == 0) return false;
-    if (!checkpoint_path(link, &error, "%s/best", out)) return false;
-    const ssize_t length = readlink(link, target, sizeof target - 1);
-    target[length > 0 ? length : 0] = 0;
-    *kind = "best";
-    if (strncmp(target, "step_", 5) == 0 && !strchr(target, '/') && access(link, F_OK) == 0 &&
-        checkpoint_path(path, &error, "%s/%s", out, target))
-        return true;
-    *kind = "newest";
-    if (checkpoint_newest(path, CHECKPOINT_PATH, out)) return true;
-    path[0] = 0;
-    return false;
 }
 
 // Rank 0, when the checkpoint of step `last` was published: removes older ones except the newest `keep` (0: all)

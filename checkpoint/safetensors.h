@@ -417,7 +417,10 @@ static inline bool safe_model_open_folder(SafeTensorsModel* model, const char* f
     else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)
         ok = fail(error, "%s: %s", folder, safe_pickled);
     else
-        ok = fail(error, "%s: neither model.safetensors nor model.safetensors.index.json is in this folder", folder);
+        ok = fail(
+            error,
+            "%s: neither model.safetensors nor model.safetensors.index.json is in this folder (of a run: OUT/best)",
+            folder);
     free(pickled);
     free(parts);
     free(single);

@@ -245,19 +245,6 @@ static inline void fallback_to_bytes(Trainer* t, int V) {
     tokenizer_bytes(&t->tokenizer);
 }
 
-// --init of a run's folder means one of its checkpoints: rank 0 chooses and broadcasts it. A resumed run needs none.
-static inline void find_init(Trainer* t) {
-    Settings* o = &t->settings;
-    char newest[CHECKPOINT_PATH];
-    const char* kind = "";
-    t->init_path[0] = 0;
-    const bool resumes = o->resume && checkpoint_newest(newest, sizeof newest, o->out);
-    if (is_main(t) && !resumes && checkpoint_of_run(t->init_path, &kind, o->init))
-        print_line("init      %s, the %s checkpoint of %s", t->init_path, kind, o->init);
-    comm_broadcast(&t->world, t->init_path, sizeof t->init_path, COMM_BYTE, 0);
-    if (t->init_path[0]) o->init = t->init_path;
-}
-
 // Finds the newest checkpoint of a run whose config.json is valid.
 static inline bool newest_model(char path[CHECKPOINT_PATH], const char* out) {
     int64_t* steps = NULL;

@@ -76,7 +76,6 @@ typedef struct {
     bool logged;                      // this process has logged a step: its line has the version
     Trace trace, *tracing;            // tracing: NULL where nothing is recorded
     char* config;                     // the text of a file of options: settings point into it
-    char init_path[CHECKPOINT_PATH];  // the checkpoint that --init means, where it names the folder of a run
     int64_t step;                     // updates done
     int64_t sequences;                // consumed: the position in the data
     double loss, grad_norm, val_loss; // of the last step; val_loss is NaN unless the step was validated

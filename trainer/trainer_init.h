@@ -53,7 +53,6 @@ static inline bool parse_command_line(Trainer* t, int argc, char** argv) {
     if (o->generate && !trains && !o->dry_run) t->text = split_stdout();
     if (o->out && trains && !options_check_file(t->options, t->option_count, &error)) die_usage("%s", error.text);
     check_settings(o);
-    if (o->init) find_init(t);
     return true;
 }
 

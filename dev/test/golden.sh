@@ -59,9 +59,9 @@ diloco-sites    | 4 | --dp 4 --sites 2 --dp-mode diloco --local-steps 3
 diloco-resume   | 2 | --dp 2 --dp-mode diloco --local-steps 3 --steps 4 then --dp 2 --steps 8
 resume          | 4 | --tp 2 --pp 2 --steps 3 then --dp 4 --zero 2
 resume-caat     | 2 | --caat-fraction 0.5 --tp 2 --steps 3 then --caat-fraction 0.5 --caat-ranks 2 --tp 1 --dp 2
-init            | 2 | --steps 2 --dp 2 then --tp 2 --out again --init out --steps 4
+init            | 2 | --steps 2 --dp 2 then --tp 2 --out again --init out/best --steps 4
 export          | 2 | --tp 2 --export weights
-generate        | 2 | --tp 2 then --tp 2 --init out --generate abc --max-new-tokens 40 --top-k 20 --top-p 0.9
+generate        | 2 | --tp 2 then --tp 2 --init out/best --generate abc --max-new-tokens 40 --top-k 20 --top-p 0.9
 END
 }
 

@@ -97,8 +97,6 @@ FAULTS = [
     # What a resumed run has in common with what it was
     ("another field of the model is let through", "verify", CONFIG, "if (ours == theirs) continue;",
      "if (!option || ours == theirs) continue;"),
-    ("a run's best checkpoint is not looked for", "verify", FOLDER, 'if (strncmp(target, "step_", 5) == 0 &&',
-     "if (false &&"),
     # Taking up
     ("the position in the data is lost", "kills", "trainer/checkpointing.h",
      "t->step = state.step;\n    t->sequences = state.sequences;", "t->step = state.step;"),

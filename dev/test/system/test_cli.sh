@@ -304,13 +304,8 @@ check "options.txt remembers that a flag is off" "[ $? = 0 ] &&
     grep -qx -- '--sequence-parallel no' flag_off/options.txt &&
     '$fast' --steps 2 --out flag_off --resume >out 2>err"
 
-# ---- --init of the folder of a run; weights whose optimizer is gone
-"$fast" $small --init run --data text.txt --steps 1 --out from_run >out 2>err
-check "--init takes a run's best checkpoint" "[ $? = 0 ] && grep -q '^init .*run/step_00000004' out &&
-    grep -qx -- '--init run/step_00000004' from_run/options.txt"
-cp -r run unlinked && rm unlinked/best && mkdir unlinked/step_00000009.tmp
-check "or the newest" "'$fast' --init unlinked --generate 12 --max-new-tokens 3 2>err >out &&
-    grep -q '^init .*unlinked/step_00000004' err && [ \$(wc -c <out) -ge 6 ]"
+# ---- weights that are not there
+refuses 1 "run, OUT/best" $small --init run --data text.txt
 refuses 1 "nowhere" $small --init nowhere --data text.txt
 rm -rf resumed && cp -r whole_gpt2 resumed && rm resumed/step_00000012/optimizer.safetensors
 refuses 1 "none of the 1 checkpoints" --out resumed --resume

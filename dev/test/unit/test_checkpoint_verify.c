@@ -355,28 +355,6 @@ static void test_links(void) {
     check(file_bytes("links/best.tmp") == 5, "a file called best.tmp stays");
 }
 
-// The checkpoint that the folder of a run stands for: the best by validation, else the newest.
-static void test_of_run(void) {
-    char path[CHECKPOINT_PATH];
-    const char* kind = "";
-    new_folder("of");
-    check(!checkpoint_of_run(path, &kind, "of") && !checkpoint_of_run(path, &kind, "nowhere") && path[0] == 0,
-          "an empty folder stands for none");
-    static const char* const cases[][3] = {
-        {"true", "newest", "of/step_00000002"},
-        {"ln -s step_00000001 of/best", "best", "of/step_00000001"},
-        {"ln -sfn step_00000003 of/best", "newest", "of/step_00000002"}, // it is gone
-        {"mkdir elsewhere && ln -sfn ../elsewhere of/best", "newest", "of/step_00000002"}};
-    run_command("rmdir of");
-    make_run("of", 1, 2);
-    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        run_command("%s", cases[i][0]);
-        check(checkpoint_of_run(path, &kind, "of") && strcmp(kind, cases[i][1]) == 0 && strcmp(path, cases[i][2]) == 0,
-              "the folder of a run stands for the %s: %s", kind, path);
-    }
-    check(!checkpoint_of_run(path, &kind, "of/step_00000002"), "a checkpoint is taken as it is");
-}
-
 int main(void) {
     make_models();
     folder_begin("test_checkpoint_verify");
@@ -388,6 +366,5 @@ int main(void) {
     test_prune_later();
     test_prune_killed();
     test_links();
-    test_of_run();
     return folder_end();
 }
