@@ -179,19 +179,6 @@ static inline bool config_read_llama(ModelConfig* model, const ConfigReader* rea
                      model->NH);
 }
 
-// The name of the published model with this shape, positions aside.
-static inline const char* config_known_name(const ModelConfig* model) {
-    int n;
-    const ModelConfig* presets = model_presets(&n);
-    for (int i = 0; i < n; i++) {
-        const ModelConfig* preset = &presets[i];
-        if (preset->arch == model->arch && preset->L == model->L && preset->C == model->C && preset->NH == model->NH &&
-            preset->NKV == model->NKV && preset->F == model->F && preset->V == model->V && preset->tied == model->tied)
-            return preset->name;
-    }
-    return "custom";
-}
-
 // Reads the shape that a config.json describes; refuses unsupported values, by name and place.
 static inline bool config_read(ModelConfig* model, const char* path, Error* error) {
     Json json;
@@ -211,7 +198,7 @@ static inline bool config_read(ModelConfig* model, const char* path, Error* erro
                                               : config_read_llama(model, &reader, kind));
     Error why;
     if (ok && !model_check(model, &why)) ok = fail(error, "%s: %.512s", path, why.text);
-    if (ok) model->name = config_known_name(model);
+    model->name = "custom";
     json_free(&json);
     return ok;
 }
