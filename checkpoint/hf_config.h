@@ -76,26 +76,16 @@ static inline bool config_switch(const ConfigReader* reader, const char* key, bo
                      "\"%s\" is %s: that is another model than the one here", key, value ? "true" : "false");
 }
 
-// The architecture with the config's type and activation function; the type's first one where no function is named.
-static inline bool config_read_arch(ModelConfig* model, const ConfigReader* reader, const char* type, const char* key) {
-    const char* value = NULL;
-    char word[128] = "", names[512] = "";
-    if (config_get(reader, key)) {
-        if (!json_get_string(&value, reader->json, reader->object, key, reader->error)) return false;
-        snprintf(word, sizeof word, "%s ", value);
-    }
-    for (int arch = 0; arch < ARCHS; arch++) {
-        if (strcmp(architectures[arch].model_type, type) != 0) continue;
-        const char* ours = activations[architectures[arch].activation].hub_names;
-        const char* at = value && strchr(value, ' ') ? NULL : strstr(ours, word);
-        if (!value || (at && *value && (at == ours || at[-1] == ' '))) {
-            model_set_arch(model, (Arch)arch);
-            return true;
-        }
-        strcat(names, ours);
-    }
-    return json_fail(reader->json, config_get(reader, key), reader->error,
-                     "\"%s\" is %s, which is not supported; there is %s", key, json_quoted(value).text, names);
+// The activation function must be the architecture's, by one of the names that its word has.
+static inline bool config_check_activation(const ModelConfig* model, const ConfigReader* reader, const char* key) {
+    const char *value = "", *ours = activations[model->activation].hub_names;
+    char word[128];
+    if (!config_get(reader, key)) return true;
+    if (!json_get_string(&value, reader->json, reader->object, key, reader->error)) return false;
+    snprintf(word, sizeof word, " %s ", value);
+    return strstr(ours, word) ||
+           json_fail(reader->json, config_get(reader, key), reader->error,
+                     "\"%s\" is %s, which is not supported; there is%s", key, json_quoted(value).text, ours);
 }
 
 // A member that must be missing, because its feature is not computed here.
@@ -111,15 +101,13 @@ static inline bool config_rope_scaling(RopeScaling* scaling, const ConfigReader*
     if (config_get(reader, key) && !json_get_string(&kind, reader->json, reader->object, key, reader->error))
         return false;
     if (strcmp(kind, "default") == 0) return true;
-    const bool llama3 = strcmp(kind, "llama3") == 0;
-    if (!llama3 && strcmp(kind, "linear") != 0)
+    if (strcmp(kind, "llama3") != 0)
         return json_fail(reader->json, config_get(reader, key), reader->error,
-                         "rotary positions of type %s are not supported; there is default, linear and llama3",
+                         "rotary positions of type %s are not supported; there is default and llama3",
                          json_quoted(kind).text);
-    if (!config_number(&scaling->factor, reader, "factor", 0)) return false;
     int original;
-    if (!llama3) return true;
-    if (!config_number(&scaling->low, reader, "low_freq_factor", 0) ||
+    if (!config_number(&scaling->factor, reader, "factor", 0) ||
+        !config_number(&scaling->low, reader, "low_freq_factor", 0) ||
         !config_number(&scaling->high, reader, "high_freq_factor", 0) ||
         !config_int(&original, reader, "original_max_position_embeddings", 1 << 24, 0))
         return false;
@@ -138,8 +126,8 @@ static inline bool config_read_rope(ModelConfig* model, const ConfigReader* read
            (!inner.object || config_rope_scaling(&model->rope_scaling, &inner));
 }
 
-static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* reader, const char* type) {
-    return config_read_arch(model, reader, type, "activation_function") &&
+static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* reader) {
+    return config_check_activation(model, reader, "activation_function") &&
            config_int(&model->L, reader, "n_layer", 10000, 0) && config_int(&model->C, reader, "n_embd", 1 << 20, 0) &&
            config_int(&model->NH, reader, "n_head", 1 << 16, 0) &&
            config_int(&model->NKV, reader, "n_head", 1 << 16, 0) &&
@@ -152,8 +140,8 @@ static inline bool config_read_gpt2(ModelConfig* model, const ConfigReader* read
            config_switch(reader, "add_cross_attention", false);
 }
 
-static inline bool config_read_llama(ModelConfig* model, const ConfigReader* reader, const char* type) {
-    if (!config_read_arch(model, reader, type, "hidden_act") ||
+static inline bool config_read_llama(ModelConfig* model, const ConfigReader* reader) {
+    if (!config_check_activation(model, reader, "hidden_act") ||
         !config_int(&model->L, reader, "num_hidden_layers", 10000, 0) ||
         !config_int(&model->C, reader, "hidden_size", 1 << 20, 0) ||
         !config_int(&model->NH, reader, "num_attention_heads", 1 << 16, 0) ||
@@ -165,14 +153,9 @@ static inline bool config_read_llama(ModelConfig* model, const ConfigReader* rea
         !config_switch(reader, "attention_bias", false) || !config_switch(reader, "mlp_bias", false) ||
         !config_absent(reader, "sliding_window") || !config_read_rope(model, reader))
         return false;
-    double rotated;
     int HS;
-    if (!config_number(&rotated, reader, "partial_rotary_factor", 1) ||
-        !config_int(&HS, reader, "head_dim", 1 << 20, 1))
+    if (!config_absent(reader, "partial_rotary_factor") || !config_int(&HS, reader, "head_dim", 1 << 20, 1))
         return false;
-    if (rotated != 1)
-        return json_fail(reader->json, config_get(reader, "partial_rotary_factor"), reader->error,
-                         "\"partial_rotary_factor\" is %g: here heads are rotated whole", rotated);
     return !config_get(reader, "head_dim") || HS * (int64_t)model->NH == model->C ||
            json_fail(reader->json, config_get(reader, "head_dim"), reader->error,
                      "\"head_dim\" is %d: here it is hidden_size / num_attention_heads = %d / %d", HS, model->C,
@@ -192,10 +175,10 @@ static inline bool config_read(ModelConfig* model, const char* path, Error* erro
     while (ok && arch < ARCHS && strcmp(architectures[arch].model_type, kind) != 0) arch++;
     if (arch == ARCHS)
         ok = json_fail(&json, json.nodes, error, "a model of type %s, which is not supported", json_quoted(kind).text);
+    if (ok) model_set_arch(model, (Arch)arch);
     ok = ok && config_absent(&reader, "quantization_config") &&
          config_int(&model->V, &reader, "vocab_size", 1 << 30, 0) &&
-         (architectures[arch].hub == HUB_GPT2 ? config_read_gpt2(model, &reader, kind)
-                                              : config_read_llama(model, &reader, kind));
+         (model->hub == HUB_GPT2 ? config_read_gpt2(model, &reader) : config_read_llama(model, &reader));
     Error why;
     if (ok && !model_check(model, &why)) ok = fail(error, "%s: %.512s", path, why.text);
     model->name = "custom";
@@ -281,16 +264,13 @@ enum { CONFIG_TEXT = 4096 };
 static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* more) {
     const RopeScaling* r = &m->rope_scaling;
     const char *type = architectures[m->arch].model_type, *activation = activations[m->activation].hub_names;
-    const int letters = (int)strcspn(activation, " ");
+    const int letters = (int)strcspn(++activation, " ");
     char scaling[320] = "", a[32], b[32], c[32];
-    if (r->factor > 0 && r->original > 0)
+    if (r->factor > 0)
         snprintf(scaling, sizeof scaling,
                  "  \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": %s, \"low_freq_factor\": %s, "
                  "\"high_freq_factor\": %s, \"original_max_position_embeddings\": %.0f},\n",
                  config_decimal(a, r->factor), config_decimal(b, r->low), config_decimal(c, r->high), r->original);
-    else if (r->factor > 0)
-        snprintf(scaling, sizeof scaling, "  \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": %s},\n",
-                 config_decimal(a, r->factor));
     config_decimal(a, m->eps), config_decimal(b, m->rope_theta);
     if (m->hub == HUB_GPT2)
         snprintf(text, CONFIG_TEXT,

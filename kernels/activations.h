@@ -25,7 +25,7 @@ typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATIONS } ActivationKind;
 
 typedef struct {
     const char* name;
-    const char* hub_names; // in a config.json, each with a blank after it; the first is written
+    const char* hub_names; // in a config.json, each between blanks; the first is written
     bool gated;            // fc is the gate and the up projection, side by side
     void (*forward)(floatX* out, const floatX* fc, int N, int F);
     void (*backward)(floatX* dfc, const floatX* dout, const floatX* fc, int N, int F);
@@ -45,9 +45,9 @@ static inline void gelu_backward_rows(floatX* dfc, const floatX* dout, const flo
 }
 
 static const Activation activations[ACTIVATIONS] = {
-    {"gelu", "gelu_new gelu_pytorch_tanh gelu_fast ", false, gelu_forward_rows, gelu_backward_rows, linear_gelu_forward,
-     linear_gelu_backward_input},
-    {"swiglu", "silu swish ", true, swiglu_forward, swiglu_backward, NULL, NULL},
+    {"gelu", " gelu_new gelu_pytorch_tanh gelu_fast ", false, gelu_forward_rows, gelu_backward_rows,
+     linear_gelu_forward, linear_gelu_backward_input},
+    {"swiglu", " silu swish ", true, swiglu_forward, swiglu_backward, NULL, NULL},
 };
 
 #endif

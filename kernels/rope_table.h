@@ -1,25 +1,22 @@
 /*
 rope_table.h: the angles of rope.h, computed on the host for both CPU and GPU: the same bits.
 
-Models extended from short to long texts reduce their low frequencies. A frequency f becomes:
-
-    linear (Chen et al. 2023)   f / factor
-    llama3 (Llama 3.1, 2024)    f where a period is less than original / high positions; f / factor where it is more
-                                than original / low; between the two r f + (1 - r) f / factor, where r falls from 1 to 0
-                                with the periods in `original` positions: r = (original f / 2 pi - low) / (high - low)
+Models extended from short to long texts reduce their low frequencies. In Llama 3.1 (2024) a frequency f stays where a
+period is less than original / high positions; it becomes f / factor where it is more than original / low; between the
+two r f + (1 - r) f / factor, where r falls from 1 to 0 with the periods in `original` positions:
+r = (original f / 2 pi - low) / (high - low).
 */
 #pragma once
 
 #include "../util/base.h"
 
-// All 0: no scaling. original = 0: linear.
+// All 0: no scaling.
 typedef struct {
     double factor, low, high, original;
 } RopeScaling;
 
 static inline double rope_scaled(double frequency, const RopeScaling* r) {
     if (r->factor == 0) return frequency;
-    if (r->original == 0) return frequency / r->factor;
     const double turns = r->original * frequency / (2 * 3.14159265358979323846);
     const double keep = fmin(1, fmax(0, (turns - r->low) / (r->high - r->low)));
     return keep * frequency + (1 - keep) * frequency / r->factor;

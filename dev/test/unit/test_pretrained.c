@@ -59,9 +59,6 @@ static void test_published(void) {
     llama3.rope_scaling.low = 1;
     llama3.rope_scaling.high = 4;
     llama3.rope_scaling.original = 8192;
-    ModelConfig linear = model_llama(2, 8, 2, 2, 12, 2048, 5);
-    linear.eps = 1e-6;
-    linear.rope_scaling.factor = 2.5;
     ModelConfig plain = model_llama(2, 8, 2, 2, 12, 2048, 5);
     plain.eps = 1e-6;
     ModelConfig theta = plain, wide = gpt2;
@@ -80,8 +77,6 @@ static void test_published(void) {
         {"what is not said", small_text, "}", &plain},
         {"null is not said", small_text, ",\"num_key_value_heads\":null,\"rope_scaling\":null,\"head_dim\":null}",
          &plain},
-        {"an old name of the scaling's type", small_text, ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}",
-         &linear},
         {"both in rope_parameters", small_text, ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":777}}",
          &theta},
     };
@@ -146,8 +141,7 @@ static void test_refused(void) {
         {0, ",\"quantization_config\":{\"bits\":4}}"},
         {0, ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2.0}}"},
         {0, ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}"},
-        {0, ",\"rope_scaling\":{\"rope_type\":\"linear\"}}"},
-        {0, ",\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":0}}"},
+        {0, ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.5}}"},
         {0, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0}}"},
         {0, ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":4.0,\"high_freq_factor\":4."
             "0,\"original_max_position_embeddings\":64}}"},
@@ -202,11 +196,6 @@ static void test_rope_scaling(void) {
          {32, 1, 4, 8192},
          {1.0, 0.663601279, 0.0249554086, 0.00729266508, 0.00483942125, 0.00321144611, 0.00129054801, 0.000429556705,
           9.70828623e-05, 1.94616387e-05, 8.57025589e-06, 9.41830649e-08}},
-        {"linear",
-         1e4,
-         {2.5, 0, 0, 0},
-         {0.400000006, 0.299957693, 0.0299957655, 0.0126491114, 0.00948549435, 0.00711311772, 0.00533408578,
-          0.00399999972, 0.00299957697, 0.00224936521, 0.00126491114, 5.33408602e-05}},
     };
     enum { T = 2, HS = 64 };
     float table[T * HS];
