@@ -2,8 +2,7 @@
 checkpoint/safetensors.h: reads and writes safetensors, the file format of weights on the Hugging Face hub. It handles
 tensors, not models.
 
-    SafeTensors         one file, mapped. safetensors_find finds a tensor, safetensors_read_f32 reads any range of it as
-                        float32.
+    SafeTensors         one file, mapped. safetensors_read_f32 reads any range of a tensor as float32.
     SafeTensorsModel    a file, a folder with model.safetensors, or a folder with model.safetensors.index.json, whose
                         "weight_map" names the files (shards).
     SafeTensorsLayout   writing: the place of every tensor, computed before the file exists. So any number of processes
@@ -93,7 +92,7 @@ typedef struct {
     const unsigned char* data; // the whole file
     MappedFile file;           // where it is mapped; empty if the caller owns the bytes
     Json header;
-    SafeTensor* tensors; // sorted by name (strcmp)
+    SafeTensor* tensors; // in the order of their places
     int64_t count;
 } SafeTensors;
 
@@ -109,10 +108,6 @@ static inline int safe_compare_offsets(const void* a, const void* b) {
     if (x->offset != y->offset) return x->offset < y->offset ? -1 : 1;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? -1 : 1; // empty ones before the tensor at the same offset
     return strcmp(x->name, y->name);
-}
-
-static inline int safe_compare_names(const void* a, const void* b) {
-    return strcmp(((const SafeTensor*)a)->name, ((const SafeTensor*)b)->name);
 }
 
 // "shape": an array of integers that are not negative.
@@ -137,14 +132,11 @@ static inline bool safe_parse_offsets(SafeTensor* tensor, const JsonNode* offset
     if (offsets->count != 2 || first->type != JSON_INTEGER || second->type != JSON_INTEGER)
         return json_fail(json, offsets, error, "tensor %s: data_offsets have to be two integers", name.text);
     const int64_t begin = first->value.integer, end = second->value.integer;
-    if (begin < 0 || end < begin)
-        return json_fail(json, offsets, error, "tensor %s: data_offsets [%lld, %lld] are no range", name.text,
-                         (long long)begin, (long long)end);
-    if (end > data_bytes)
+    if (begin < 0 || end < begin || end > data_bytes)
         return json_fail(json, offsets, error,
-                         "tensor %s ends at byte %lld of the data, but the file has %lld bytes of data; "
+                         "tensor %s has bytes %lld to %lld of the data, but the file has %lld bytes of data; "
                          "download or write it again",
-                         name.text, (long long)end, (long long)data_bytes);
+                         name.text, (long long)begin, (long long)end, (long long)data_bytes);
     if (end - begin != tensor->bytes) {
         char shape[256];
         return json_fail(json, offsets, error, "tensor %s has data_offsets for %lld bytes, but %s %s is %lld bytes",
@@ -187,12 +179,9 @@ static inline bool safe_check_cover(const SafeTensors* st, int64_t data_bytes, E
     for (int64_t i = 0; i < st->count; i++) {
         const SafeTensor* tensor = &st->tensors[i];
         const JsonQuoted name = json_quoted(tensor->name);
-        if (tensor->offset > end)
-            return fail(error, "%s: bytes %lld to %lld of the data, before tensor %s, belong to no tensor", st->path,
-                        (long long)end, (long long)tensor->offset, name.text);
-        if (tensor->offset < end)
-            return fail(error, "%s: tensor %s begins at byte %lld of the data, but tensor %s ends at %lld", st->path,
-                        name.text, (long long)tensor->offset, json_quoted(tensor[-1].name).text, (long long)end);
+        if (tensor->offset != end)
+            return fail(error, "%s: tensor %s begins at byte %lld of the data, and what is before it ends at %lld",
+                        st->path, name.text, (long long)tensor->offset, (long long)end);
         end += tensor->bytes;
     }
     if (end == data_bytes) return true;
@@ -200,18 +189,23 @@ static inline bool safe_check_cover(const SafeTensors* st, int64_t data_bytes, E
                 st->path, (long long)end, (long long)data_bytes);
 }
 
-// Reads and checks a header: the JSON between the first 8 bytes of a file and `data_bytes` of data.
-// On failure nothing has to be closed.
-static inline bool safetensors_parse_header(SafeTensors* st, const char* path, const void* header, int64_t header_bytes,
-                                            int64_t data_bytes, Error* error) {
+// Reads and checks a file that is in memory, which has to stay there. On failure nothing has to be closed.
+static inline bool safetensors_parse(SafeTensors* st, const char* path, const unsigned char* data, size_t size,
+                                     Error* error) {
     memset(st, 0, sizeof *st);
-    if (header_bytes == 0 || *(const char*)header != '{')
-        return fail(error, "%s: not a safetensors file: its header does not begin with '{'", path);
-    if (!json_parse(&st->header, path, header, (size_t)header_bytes, error)) return false;
+    uint64_t n = 0;
+    if (size > sizeof n) memcpy(&n, data, sizeof n);
+    if (n == 0 || n > size - sizeof n || n > SAFE_MAX_HEADER || data[sizeof n] != '{')
+        return fail(error,
+                    "%s: not a safetensors file, or only the beginning of one; transformers' save_pretrained('FOLDER') "
+                    "writes such files",
+                    path);
+    if (!json_parse(&st->header, path, data + sizeof n, (size_t)n, error)) return false;
     const Json* json = &st->header;
+    const int64_t header_bytes = (int64_t)(sizeof n + n), data_bytes = (int64_t)size - header_bytes;
     st->path = json->path;
-    st->tensors = (SafeTensor*)malloc((json->nodes->count + 1) * sizeof *st->tensors);
-    bool ok = st->tensors || fail(error, "%s: out of memory for %u tensors", path, json->nodes->count);
+    st->tensors = (SafeTensor*)checked_malloc((json->nodes->count + 1) * sizeof *st->tensors, "a list of tensors");
+    bool ok = true;
     for (const JsonNode* node = json_first(json->nodes); node && ok; node = json_next(node)) {
         if (!json_is_named(node, "__metadata__"))
             ok = safe_parse_tensor(&st->tensors[st->count++], node, data_bytes, json, error);
@@ -221,52 +215,9 @@ static inline bool safetensors_parse_header(SafeTensors* st, const char* path, c
         safetensors_close(st);
         return false;
     }
-    for (int64_t i = 0; i < st->count; i++) st->tensors[i].offset += 8 + header_bytes;
-    qsort(st->tensors, (size_t)st->count, sizeof *st->tensors, safe_compare_names);
-    return true;
-}
-
-// Reads and checks a file that is in memory, which has to stay there. On failure nothing has to be closed.
-static inline bool safetensors_parse(SafeTensors* st, const char* path, const unsigned char* data, size_t size,
-                                     Error* error) {
-    memset(st, 0, sizeof *st);
-    uint64_t header_bytes;
-    if (size < sizeof header_bytes) return fail(error, "%s: not a safetensors file: it has %zu bytes", path, size);
-    memcpy(&header_bytes, data, sizeof header_bytes);
-    if (header_bytes > size - sizeof header_bytes)
-        return fail(error,
-                    "%s: its first 8 bytes say that a header of %llu bytes follows, but %zu follow; "
-                    "it is not a safetensors file, or only the beginning of one",
-                    path, (unsigned long long)header_bytes, size - sizeof header_bytes);
-    if (header_bytes > SAFE_MAX_HEADER)
-        return fail(error, "%s: a header of %llu bytes; the format allows %d", path, (unsigned long long)header_bytes,
-                    SAFE_MAX_HEADER);
-    const size_t data_bytes = size - sizeof header_bytes - header_bytes;
-    if (!safetensors_parse_header(st, path, data + sizeof header_bytes, (int64_t)header_bytes, (int64_t)data_bytes,
-                                  error))
-        return false;
+    for (int64_t i = 0; i < st->count; i++) st->tensors[i].offset += header_bytes;
     st->data = data;
     return true;
-}
-
-static const char safe_pickled[] =
-    "weights pickled by PyTorch, which are not read; transformers' save_pretrained('FOLDER') writes safetensors";
-
-// Names the content of a file that is not a safetensors file, by its first bytes.
-static inline void safe_name_foreign(const char* path, const MappedFile* file, Error* error) {
-    static const struct {
-        const char* magic;
-        size_t bytes;
-        const char* what;
-    } foreign[] = {{"PK\3\4", 4, safe_pickled},
-                   {"\x80\2", 2, safe_pickled},
-                   {"GGUF", 4, "weights of llama.cpp, which are not read; take the model's safetensors"},
-                   {"version https://git-lfs", 23,
-                    "a pointer of Git LFS, not the file itself: git lfs pull, in its folder, downloads that"}};
-    for (size_t i = 0; i < sizeof foreign / sizeof foreign[0]; i++) {
-        if (file->size >= foreign[i].bytes && memcmp(file->data, foreign[i].magic, foreign[i].bytes) == 0)
-            fail(error, "%s: %s", path, foreign[i].what);
-    }
 }
 
 // Maps and checks a file. On failure nothing has to be closed.
@@ -275,19 +226,11 @@ static inline bool safetensors_open(SafeTensors* st, const char* path, Error* er
     MappedFile file;
     if (!file_map(&file, path, error)) return false;
     const bool ok = safetensors_parse(st, path, file.data, file.size, error);
-    if (!ok) safe_name_foreign(path, &file, error);
     if (ok)
         st->file = file;
     else
         file_unmap(&file);
     return ok;
-}
-
-// The tensor of this name, or NULL.
-static inline const SafeTensor* safetensors_find(const SafeTensors* st, const char* name) {
-    SafeTensor key;
-    key.name = name;
-    return (const SafeTensor*)bsearch(&key, st->tensors, (size_t)st->count, sizeof key, safe_compare_names);
 }
 
 // dst[0, count) = elements [first, first + count) of a tensor, as float32. Types other than F32, F16 and BF16 are an
@@ -408,21 +351,16 @@ static inline bool safe_model_open_index(SafeTensorsModel* model, const char* pa
 // Opens a folder with one file, or with an index and the files that it names.
 static inline bool safe_model_open_folder(SafeTensorsModel* model, const char* folder, Error* error) {
     char *single = safe_join(folder, "model.safetensors"), *index = safe_join(folder, "model.safetensors.index.json");
-    char *pickled = safe_join(folder, "pytorch_model.bin"), *parts = safe_join(folder, "pytorch_model.bin.index.json");
     bool ok;
     if (access(single, F_OK) == 0)
         ok = safe_model_add_file(model, single, error);
     else if (access(index, F_OK) == 0)
         ok = safe_model_open_index(model, index, error);
-    else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)
-        ok = fail(error, "%s: %s", folder, safe_pickled);
     else
-        ok = fail(
-            error,
-            "%s: neither model.safetensors nor model.safetensors.index.json is in this folder (of a run: OUT/best)",
-            folder);
-    free(pickled);
-    free(parts);
+        ok = fail(error,
+                  "%s: neither model.safetensors nor model.safetensors.index.json is in this folder; transformers' "
+                  "save_pretrained('FOLDER') writes them, and OUT/best is a run's",
+                  folder);
     free(single);
     free(index);
     return ok;
@@ -629,9 +567,8 @@ static inline bool safetensors_join(SafeTensorsFile* file, const char* path, con
 
 // Flushes the file to the disk and closes it; it is closed on failure, too.
 static inline bool safetensors_finish(SafeTensorsFile* file, Error* error) {
-    const int flushed = fsync(file->fd) == 0 ? 0 : errno;
-    const int closed = close(file->fd) == 0 ? 0 : errno;
+    const int failed = fsync(file->fd) == 0 ? 0 : errno;
+    close(file->fd);
     file->fd = -1;
-    if (flushed) return safe_write_failed(file, "flush to the disk", flushed, error);
-    return !closed || safe_write_failed(file, "close", closed, error);
+    return !failed || safe_write_failed(file, "flush to the disk", failed, error);
 }

@@ -81,8 +81,6 @@ ON_MESHES = [
      "sum += checksum_of(file.entries[i].file->data + tensor->offset, n, i * SAMPLE_BYTES);", "(void)n;"),
     ("init: ranks may have other models", SETUP, 'if (path) comm_check_same(&t->world, "the model of the weights"',
      'if (!path) comm_check_same(&t->world, "the model of the weights"'),
-    ("messages: a folder of pickles is an empty one", "checkpoint/safetensors.h",
-     "else if (access(pickled, F_OK) == 0 || access(parts, F_OK) == 0)", "else if (false)"),
     ("messages: a folder of another format's name is written", EXPORT,
      "if (!export_check_ending(path, error)) return false;", ""),
     ("whole: how the source samples is lost", HUB,

@@ -244,22 +244,6 @@ def check_end(work, name, config, in_generation_config):
         check(good and same_tokenizer(source, folder), f"{name}: its tokenizer goes along: {folder[len(work):]}")
 
 
-# A folder that has only what PyTorch pickles: what --init says is a command that helps.
-def check_pickled(work, name, config):
-    torch.manual_seed(12)
-    model, source = transformers.AutoModelForCausalLM.from_config(config), f"{work}/pickled.{name}"
-    model.config.save_pretrained(source)
-    torch.save(model.state_dict(), f"{source}/pytorch_model.bin")
-    done = subprocess.run(["./train_gpt", "--init", source, "--steps", "0"], capture_output=True, text=True)
-    command = done.stderr.partition("beside them: ")[2].strip()
-    made = subprocess.run(command, shell=True, capture_output=True,
-                          text=True) if command.startswith("python3 ") else done
-    check(made.returncode == 0 and train_gpt(work, 1, "--init", source, "--seq", "16", "--steps", "0", "--export",
-                                             f"{source}.export") and
-          same_weights(load(f"{source}.export"), load(source)),
-          f"{name}: pickled weights become safetensors by {command or done.stderr}")
-
-
 # Runs that begin with nothing: on bytes, and with a vocabulary.
 def check_own(work):
     size = ["--layers", "1", "--hidden", "16", "--heads", "2", "--seq", "96", "--steps", "2", "--warmup", "0"]
@@ -304,8 +288,6 @@ def main():
         os.unlink(f"{work}/data/tokenizer_config.json")
         check_end(work, "gpt2", transformers.GPT2Config(**GPT2), True)
         check_end(work, "llama", transformers.LlamaConfig(**LLAMA), False)
-        check_pickled(work, "gpt2", transformers.GPT2Config(**GPT2))
-        check_pickled(work, "llama", transformers.LlamaConfig(**LLAMA))
         check_own(work)
     finish()
 

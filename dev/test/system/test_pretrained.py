@@ -246,20 +246,11 @@ def test_refused(work):
         check(not os.path.exists(f"{work}/a{ending}"), "and nothing is there")
     for name in ("openai-community/gpt2", f"{work}/none/such"):
         refused("a name of the hub, or of nothing", "hf download", "--init", name, "--steps", "0")
-    foreign = {"pytorch_model.bin": (b"PK\x03\x04" + bytes(200), "save_pretrained"),
-               "consolidated.pth": (b"\x80\x02" + bytes(200), "pickled"),
-               "model.gguf": (b"GGUF" + bytes(200), "llama.cpp"),
-               "model.safetensors": (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull")}
     os.mkdir(f"{work}/foreign")
     json.dump(GPT2, open(f"{work}/foreign/config.json", "w"))
-    for name, (data, said) in foreign.items():
-        open(f"{work}/foreign/{name}", "wb").write(data)
-        refused("another format", said, "--init", f"{work}/foreign/{name}", "--steps", "0")
-    refused("a pointer in a folder", "git lfs pull", "--init", f"{work}/foreign", "--steps", "0")
-    os.unlink(f"{work}/foreign/model.safetensors")
-    refused("pickles in a folder", "save_pretrained", "--init", f"{work}/foreign", "--steps", "0")
-    os.rename(f"{work}/foreign/pytorch_model.bin", f"{work}/foreign/pytorch_model.bin.index.json")
-    refused("pickles in several files", "save_pretrained", "--init", f"{work}/foreign", "--steps", "0")
+    open(f"{work}/foreign/pytorch_model.bin", "wb").write(b"PK\x03\x04" + bytes(200))
+    for name in ("foreign", "foreign/pytorch_model.bin"):
+        refused("another format", "save_pretrained", "--init", f"{work}/{name}", "--steps", "0")
     check(not [name for name in os.listdir(work) if name.endswith(".tmp")], "nothing is left of what was refused")
     write_folder(f"{work}/qwen", {**LLAMA, "model_type": "qwen2"}, {}, "F32")
     refused("another architecture", 'of type "qwen2"', "--init", f"{work}/qwen", "--steps", "0")

@@ -7,6 +7,7 @@ a rank holds of it is computed here, from the definition of each kind of tensor,
 
 #include "../../../checkpoint/checkpoint_dir.h"
 #include "../../../checkpoint/pretrained.h"
+#include "find_tensor.h"
 #include "test.h"
 #include <signal.h>
 #include <stddef.h>
