@@ -17,7 +17,7 @@ number of a tile is a part of the instruction.
 */
 #pragma once
 
-#include "../util/base.h"
+#include "matmul_tile.h"
 #if defined(PRECISION_BF16) && defined(__x86_64__) && defined(__LP64__) && defined(__linux__) && !defined(NO_AMX) &&   \
     (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #define AMX_COMPILED // bf16, and the compiler knows the instructions; -DNO_AMX: its assembler does not (dev/dev.mk)
@@ -97,16 +97,6 @@ typedef struct {
     const void *first, *second;
     int64_t row, step;
 } TilePair;
-
-// A tile of C, here of 32 x 32 sums, in matmul.h of any kernel: where they come from and go to, in rows of floats; and
-// the tile of C that will be needed next, in rows of next_row bytes, or NULL.
-typedef struct {
-    const float* from;
-    float* to;
-    int64_t from_row, to_row;
-    const char* next;
-    int64_t next_row;
-} TileSums;
 
 // c->to = c->from + A B in `steps` steps of 32 numbers of k, by 2 x 2 tiles of sums, 2 of A and 2 of B. Steps
 // prefetch c->next and next_rows rows of A from next_a on, a.row bytes apart, in parts. simulated: a constant.

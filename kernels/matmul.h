@@ -56,14 +56,14 @@ promises nothing.
 */
 #pragma once
 
-#include "amx.h"
-#include "floatx.h"
 #include "gelu.h"
+#include "matmul_tile.h"
 #if defined(__x86_64__) || defined(__i386__)
 #define MATMUL_X86
 #include <immintrin.h>
 #endif
 #ifdef PRECISION_BF16
+#include "amx.h"
 #undef USE_OPENBLAS // which multiplies float32
 #endif
 #ifdef USE_OPENBLAS
@@ -76,32 +76,6 @@ promises nothing.
 // `from` is `to` itself, or a row of start values (from_row = 0). At the right edge of C only `columns` are needed; a
 // kernel of several vectors leaves out the others. Meanwhile the next tile is prefetched by rows: a core would wait for
 // all at once. The x86 kernels are compiled whatever -march is and chosen at run time, for use elsewhere.
-
-// 32 bits of a packed matrix: a float, or a pair of bf16, of which the lower half is the first.
-typedef uint32_t MatmulWord __attribute__((may_alias));
-enum { WORD_NUMBERS = sizeof(MatmulWord) / sizeof(floatX) };
-
-// How a kernel wants words: of bf16 as floats, a word for each k; a word for each pair; or pairs in tiles of AMX.
-typedef enum { MATMUL_FLOATS, MATMUL_PAIRS, MATMUL_TILES } MatmulLayout;
-
-// Rows of A: word k of row i is at data[i*across + k*along]; for tiles k is a multiple of 16, and 15 words follow it.
-// next: the first of next_rows rows further down, which a kernel of tiles prefetches.
-typedef struct {
-    const MatmulWord* data;
-    int64_t across, along;
-    const MatmulWord* next;
-    int next_rows;
-} MatmulRows;
-
-typedef struct {
-    const char* name;
-    int mr, nr, vector; // columns of a tile are left out by whole vectors
-    int kc, group;      // steps of k in a block, in words; panels of B that are packed together
-    MatmulLayout layout;
-    void (*tile)(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const TileSums* c);
-    void (*begin)(void), (*end)(void); // called by a thread before the first tile and after the last, or NULL
-} MatmulKernel;
-enum { MATMUL_MAX_MR = 32, MATMUL_MAX_NR = 48, MATMUL_MAX_GROUP = 8 };
 
 // The loops over a tile must unroll completely, as registers cannot be indexed.
 #define MATMUL_UNROLL UNROLL(8)
