@@ -16,8 +16,7 @@
 #                         on processors that multiply it faster (AMX, AVX-512 BF16: "built for" below), elsewhere fp32
 # make GPU_ARCH="80 90"   GPUs to make code for; native: the one of this machine
 # make CC=clang           another compiler            ARCH=x86-64-v3    code for another processor than this one
-# make BLAS=openblas      OpenBLAS for CPU matmuls    DEBUG=1           -O1 -g, AddressSanitizer and UBSan
-# make V=1                print the commands
+# make V=1                print the commands          DEBUG=1           -O1 -g, AddressSanitizer and UBSan
 # make MPICC=mpicc.mpich  another MPI                 MPI=no            without MPI: one process
 
 .DEFAULT_GOAL := all
@@ -25,7 +24,6 @@ ifeq ($(origin CC),default)
 CC := $(firstword $(foreach c,gcc clang cc,$(if $(shell command -v $(c)),$(c))))
 endif
 ARCH ?= native
-BLAS ?= own
 BUILD ?= build
 MPI ?= yes
 MPICC ?= mpicc
@@ -44,18 +42,11 @@ OPENMP := $(if $(call works,-fopenmp),-fopenmp)
 # DEVICE is cuda where nvcc and a GPU are found. The tests are those of the CPU's trainer (a GPU's: make gpu_check).
 gpu_name := $(if $(NVCC),$(shell nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1))
 DEVICE ?= $(if $(filter quick test% build_tests book docs-check,$(MAKECMDGOALS)),cpu,$(if $(gpu_name),cuda,cpu))
-$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,BLAS,own openblas)
-$(call one_of,MPI,yes no)
+$(call one_of,DEVICE,cpu cuda emulated)$(call one_of,MPI,yes no)
 $(if $(filter cuda,$(DEVICE)$(NVCC)),$(error DEVICE=cuda needs nvcc: install the CUDA Toolkit, or add its bin to PATH))
 GPU_ARCH ?= $(if $(gpu_name),native,$(nvcc_archs))
 gpu_kind = $(if $(filter cuda,$(DEVICE)),GPUs (sm $(GPU_ARCH)),a GPU emulated on the processor)
 built_for = $(strip $(if $(filter cpu,$(DEVICE)),the processor's cores,$(gpu_kind))$(comma) $(PRECISION) $(cpu_how))
-
-ifeq ($(BLAS),openblas)
-BLAS_FLAGS := -DUSE_OPENBLAS
-BLAS_LIBS := -lopenblas
-$(if $(call works,,-lopenblas),,$(error BLAS=openblas is not found: install libopenblas-dev, or drop BLAS))
-endif
 
 # mpicc -show prints the command that it would run; the flags of that command are passed to CC.
 mpi_command := $(if $(filter yes,$(MPI)),$(shell $(MPICC) -show 2>/dev/null))
@@ -77,7 +68,6 @@ endif
 define report
 compiler    $(CC): $(shell $(CC) --version | head -n 1) $(ARCH_FLAG)
 OpenMP      $(if $(OPENMP),all cores are used,NOT found: one core is used (gcc: libgomp; clang: libomp-dev))
-matmul      $(if $(BLAS_LIBS),OpenBLAS,our own (kernels/matmul.h))
 MPI         $(found_mpi)
 nvcc        $(if $(NVCC),$(NVCC): $(shell $(NVCC) --version | grep -o 'release [0-9.]*'),not found)
 GPU         $(or $(gpu_name),not found)
@@ -92,8 +82,8 @@ SANITIZED := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
 ifeq ($(DEBUG),1)
 FAST := $(subst -g1,-g,$(SANITIZED))
 endif
-COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(BLAS_FLAGS) $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
-LIBS := $(BLAS_LIBS) $(MPI_LIBS) -lm -ldl
+COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
+LIBS := $(MPI_LIBS) -lm -ldl
 
 programs := train_gpt plan $(BUILD)/tokenize
 all: report $(programs)

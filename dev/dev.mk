@@ -21,7 +21,7 @@
 # make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: verifies all (N="7 8")
 # make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
-# ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32; so are OpenBLAS's products.
+# ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32.
 # bf16_unit: what multiplies bf16 faster than float32: AMX; AVX-512 BF16, but not on Intel's processors (matmul.h).
 bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM -E - 2>/dev/null | \
     sed -n 's/^#define __AMX_BF16__ .*/AMX/p; s/^#define __AVX512BF16__ .*/AVX-512 BF16/p' | sort | \
@@ -30,11 +30,9 @@ tests_goals = quick test test-full build_tests
 fp32_goals = $(tests_goals) book docs-check ladder exercise equivalence mutate torture bench build_benches planner \
     network pictures check_% kernel_tests
 PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter $(fp32_goals),$(MAKECMDGOALS)),fp32,$(if \
-    $(and $(bf16_unit),$(filter own,$(BLAS))),bf16,fp32)))
+    $(bf16_unit),bf16,fp32)))
 $(if $(and $(filter $(tests_goals),$(MAKECMDGOALS)),$(filter cpubf16,$(DEVICE)$(PRECISION))),$(error the tests choose \
     the precision of every program themselves: drop PRECISION=bf16))
-$(if $(and $(filter openblas,$(BLAS)),$(filter cpubf16,$(DEVICE)$(PRECISION))),$(error BLAS=openblas multiplies \
-    float32: drop it, or take PRECISION=fp32))
 $(call one_of,PRECISION,bf16 fp32)
 bf16_how = $(if $(bf16_unit),by $(bf16_unit),by conversion to float32$(comma) unless it has AMX or AVX-512 BF16)
 fp32_how = $(if $(bf16_unit),(PRECISION=bf16: $(bf16_how)))

@@ -49,10 +49,9 @@ summed separately. CONTRACT: every element of C is one chain,
 
 in bf16 by pairs, the odd element first: k = 1, 0, 3, 2, ... (so VDPBF16PS does it), or with AMX by steps of 32, as
 amx.h says; numbers beyond K are 0. So in bf16 cuts along k keep the bits only at even k, with AMX at multiples of 32.
-Denormal numbers count as 0 in the instructions for bf16, and everywhere in a trainer (device_flush_denormals). Two
-exceptions: in float32 a machine without fused multiply-add rounds twice (the portable kernel still gives the same bits
-for every blocking, thread count and cut); and -DUSE_OPENBLAS, of float32, hands the products to cblas_sgemm, which
-promises nothing.
+Denormal numbers count as 0 in the instructions for bf16, and everywhere in a trainer (device_flush_denormals). An
+exception: in float32 a machine without fused multiply-add rounds twice (the portable kernel still gives the same bits
+for every blocking, thread count and cut).
 */
 #pragma once
 
@@ -64,10 +63,6 @@ promises nothing.
 #endif
 #ifdef PRECISION_BF16
 #include "amx.h"
-#undef USE_OPENBLAS // which multiplies float32
-#endif
-#ifdef USE_OPENBLAS
-#include <cblas.h>
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -674,34 +669,6 @@ static inline void matmul_with(const MatmulKernel* kernel, const MatmulProduct* 
     }
 }
 
-#ifdef USE_OPENBLAS
-static inline bool matmul_is_plain(MatmulOperand x, int64_t count, int64_t depth) {
-    return (x.along == 1 && x.across >= max_i64(1, depth)) || (x.across == 1 && x.along >= max_i64(1, count));
-}
-
-// The product by cblas_sgemm; false, without any work, where it cannot express the strides.
-static inline bool matmul_openblas(const MatmulProduct* p) {
-    const MatmulOperand a = p->a, b = p->b;
-    const int M = (int)p->M, N = (int)p->N, K = (int)p->K;
-    if (M <= 0 || N <= 0 || K <= 0 || !matmul_is_plain(a, M, K) || !matmul_is_plain(b, N, K)) return false;
-    if (p->bias) {
-        for (int64_t i = 0; i < M; i++) memcpy(p->sums + i * p->row, p->bias, (size_t)N * sizeof(float));
-    }
-    bool a_rows = a.along == 1 && a.across >= K, b_rows = b.across == 1 && b.along >= N;
-    cblas_sgemm(CblasRowMajor, a_rows ? CblasNoTrans : CblasTrans, b_rows ? CblasNoTrans : CblasTrans, M, N, K, 1.0f,
-                a.data, (int)(a_rows ? a.across : a.along), b.data, (int)(b_rows ? b.along : b.across),
-                p->bias || p->accumulate ? 1.0f : 0.0f, p->sums, (int)p->row);
-    return true;
-}
-#endif
-
-static inline void matmul_run(const MatmulProduct* p) {
-#ifdef USE_OPENBLAS
-    if (matmul_openblas(p)) return;
-#endif
-    matmul_with(matmul_best_kernel(), p);
-}
-
 // C(M, N) = A(M, K) B(K, N) + bias (N, or NULL for 0). Rows of C are c_row numbers apart. Sizes >= 0; with K = 0, C
 // becomes the bias. C must not overlap A or B. May be called from inside a parallel region: then it runs on the calling
 // thread alone.
@@ -709,13 +676,13 @@ static inline void matmul(floatX* c, int64_t c_row, MatmulOperand a, MatmulOpera
                           int K) {
     const bool rounds = sizeof(floatX) < sizeof(float);
     const MatmulProduct p = {rounds ? NULL : (float*)(void*)c, rounds ? c : NULL, false, c_row, a, b, bias, M, N, K};
-    matmul_run(&p);
+    matmul_with(matmul_best_kernel(), &p);
 }
 
 // C(M, N) += A(M, K) B(K, N), in float32; all else as matmul().
 static inline void matmul_add(float* c, int64_t c_row, MatmulOperand a, MatmulOperand b, int M, int N, int K) {
     const MatmulProduct p = {c, NULL, true, c_row, a, b, NULL, M, N, K};
-    matmul_run(&p);
+    matmul_with(matmul_best_kernel(), &p);
 }
 
 // ----------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ FAULTS = [
     ("make: any precision", CHOICE, "$(call one_of,PRECISION,bf16 fp32)\n", ""),
     ("make: AVX-512 BF16 is said where AMX is", CHOICE, "else head -n 1;", "else tail -n 1;"),
     ("make: bf16 is the default everywhere", CHOICE,
-     "$(filter own,$(BLAS))),bf16,fp32)", "$(filter own,$(BLAS))),bf16,bf16)"),
+     "$(bf16_unit),bf16,fp32)))", "$(bf16_unit),bf16,bf16)))"),
     ("--version says nothing of the precision", "trainer/setup.h",
      '"train_gpt %s, %s", process', '"train_gpt %s%.0s", process'),
     ("a checkpoint has the rounded weights' bytes", SAVE, "HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;",
