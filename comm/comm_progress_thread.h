@@ -21,12 +21,8 @@ bit for bit, those of comm_all_reduce_start without a thread. The number of plan
 the others wait in the queue.
 
 Cost. A thread that only polled would take half of the core that it shares with the computation: a poll is a system call
-for all connections, and sleeping and waking up take 5 to 30 us. So it sleeps between two polls: in an urgent group,
-whose operations are waited for soon (of half a micro-batch), 0.1 ms, but not after a poll that took long, as something
-has moved then and there may be more; in any other, whose operations may take a step, at least 0.3 ms, also while its
-rank waits, as ranks that share its cores compute. If nothing moves for long, as the other rank is late, pauses grow to
-1 ms; where every poll takes long, as those of many connections do, they do not. With nothing in flight the thread
-sleeps until there is. In an urgent group it polls without pauses for a while when its rank waits. The rest is the work
+for all connections. So it sleeps between two polls, and until something is started; in an urgent group, whose
+operations are waited for soon (of half a micro-batch), for less, and not while its rank waits. The rest is the work
 itself: copies, and the sums.
 
 Use. A thread is for groups with MPI as backend. A group of one needs none, and NCCL's operations are on a stream, which
@@ -45,15 +41,9 @@ MPI.
 #include <pthread.h>
 #include <sched.h>
 
-// Seconds.
-#define COMM_THREAD_URGENT 100e-6 // between two polls of an urgent group, ...
-#define COMM_THREAD_PAUSE 300e-6  // ... of others, ...
-#define COMM_THREAD_SHARE 0.1     // ... or this part of the time in which nothing has moved, if that is longer, ...
-#define COMM_THREAD_LAZY 1e-3     // ... but no more than this
-#define COMM_THREAD_LONG 4e-6     // a poll longer than this has probably moved something, ...
-#define COMM_THREAD_LONGER 1e-6   // ... and this much more for every operation
-#define COMM_THREAD_HASTE 300e-6  // no pause for this long after progress while the rank waits
-#define COMM_THREAD_LAST_WORD 2.0 // a rank that dies waits this long for its threads to leave MPI
+// Seconds between two polls of an urgent group, and of others.
+#define COMM_THREAD_URGENT 100e-6
+#define COMM_THREAD_PAUSE 300e-6
 
 // An operation, as the thread has it.
 typedef struct CommTask {
@@ -72,20 +62,10 @@ typedef struct CommThread {
     pthread_cond_t work, ended;
     CommTask *first, *last; // the queue
     bool awaited;           // the rank waits for an operation
-    bool stop, gone;        // the thread has to end; it has ended
+    bool stop;              // the thread has to end
 } CommThread;
 
 // ---- The thread -------------------------------------------------------------------------------------------------
-
-// Sleeps until the condition is signaled, at most for `seconds`.
-static inline void comm_thread_sleep(CommThread* t, pthread_cond_t* condition, double seconds) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    const int64_t ns = until.tv_nsec + (int64_t)(seconds * 1e9);
-    until.tv_sec += (time_t)(ns / 1000000000);
-    until.tv_nsec = (long)(ns % 1000000000);
-    pthread_cond_timedwait(condition, &t->lock, &until);
-}
 
 // Dequeues the next operation; NULL if there is none that can begin.
 static inline CommTask* comm_thread_take(CommThread* t) {
@@ -113,14 +93,11 @@ static inline bool comm_thread_ends(CommTask* task) {
     return true;
 }
 
-// Polls all in flight, and returns those that are over, which leave the list. *took_long: something may have moved.
-static inline CommTask* comm_thread_poll(CommTask** flying, bool* took_long) {
+// Polls all in flight, and returns those that are over, which leave the list.
+static inline CommTask* comm_thread_poll(CommTask** flying) {
     CommTask* over = NULL;
-    double most = COMM_THREAD_LONG;
-    const double begun = seconds_now();
     for (CommTask** place = flying; *place;) {
         CommTask* task = *place;
-        most += COMM_THREAD_LONGER;
         if (!comm_thread_ends(task)) {
             place = &task->next;
             continue;
@@ -129,33 +106,28 @@ static inline CommTask* comm_thread_poll(CommTask** flying, bool* took_long) {
         task->next = over;
         over = task;
     }
-    *took_long = seconds_now() - begun > most;
     return over;
 }
 
-// Seconds between two polls, when nothing has moved for `still` seconds. awaited: the rank waits.
-static inline double comm_thread_pause(bool urgent, bool awaited, double still) {
-    const double pause = urgent ? COMM_THREAD_URGENT : COMM_THREAD_PAUSE;
-    if (!awaited) return fmax(pause, fmin(COMM_THREAD_SHARE * still, COMM_THREAD_LAZY));
-    return urgent && still < COMM_THREAD_HASTE ? 0 : pause;
-}
-
-static inline void comm_thread_rest(CommThread* t, double still) {
-    const double pause = comm_thread_pause(t->urgent, t->awaited, still);
-    if (pause > 0) {
-        comm_thread_sleep(t, &t->work, pause);
-    } else {
+// The pause between two polls, or until something is started.
+static inline void comm_thread_rest(CommThread* t) {
+    struct timespec until;
+    if (t->urgent && t->awaited) {
         pthread_mutex_unlock(&t->lock);
         sched_yield();
         pthread_mutex_lock(&t->lock);
+        return;
     }
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (long)((t->urgent ? COMM_THREAD_URGENT : COMM_THREAD_PAUSE) * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&t->work, &t->lock, &until);
 }
 
 static inline void* comm_thread_run(void* thread) {
     CommThread* t = (CommThread*)thread;
     CommTask* flying = NULL; // in flight, in the order of their starts
-    double moved = 0;        // the time of the last progress, estimated
-    bool took_long = false;
     pthread_mutex_lock(&t->lock);
     while (!t->stop) {
         CommTask *task = comm_thread_take(t), *over = NULL, **end = &flying;
@@ -164,27 +136,22 @@ static inline void* comm_thread_run(void* thread) {
             continue;
         }
         pthread_mutex_unlock(&t->lock);
-        const bool before = took_long; // the first poll after a pause always does: the caches are cold
         if (task) {
             comm_thread_begin(task);
             while (*end) end = &(*end)->next;
             *end = task;
         } else {
-            over = comm_thread_poll(&flying, &took_long);
+            over = comm_thread_poll(&flying);
         }
-        const double now = seconds_now();
-        const bool again = task || over || (took_long && t->urgent);
-        if (task || over || (took_long && before)) moved = now;
+        const bool rests = !task && !over;
         pthread_mutex_lock(&t->lock);
         for (CommTask* next; over; over = next) {
             next = over->next; // the rank now owns and frees it
             over->over = true;
             pthread_cond_broadcast(&t->ended);
         }
-        if (!again && !t->stop) comm_thread_rest(t, now - moved);
+        if (rests && !t->stop) comm_thread_rest(t);
     }
-    t->gone = true;
-    pthread_cond_broadcast(&t->ended);
     pthread_mutex_unlock(&t->lock);
     return NULL;
 }
@@ -256,14 +223,12 @@ static inline void comm_thread_new(Comm* c, bool urgent) {
     pthread_condattr_init(&clock);
     pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
     pthread_cond_init(&t->work, &clock);
-    pthread_cond_init(&t->ended, &clock);
+    pthread_cond_init(&t->ended, NULL);
     pthread_condattr_destroy(&clock);
     const int code = pthread_create(&t->thread, NULL, comm_thread_run, t);
     if (code != 0) die("no thread for the messages of group \"%s\": %s", c->name, strerror(code));
-    pthread_mutex_lock(&comm_ending);
     t->next = c->job->thread;
     c->job->thread = t;
-    pthread_mutex_unlock(&comm_ending);
     c->thread = t;
 }
 
@@ -287,13 +252,9 @@ static inline void comm_thread_join(CommThread* t) {
 static inline void comm_free_thread(Comm* c) {
     CommThread* t = c->thread;
     if (!t) return;
-    pthread_mutex_lock(&comm_ending);
-    for (CommThread** place = &c->job->thread; *place; place = &(*place)->next) {
-        if (*place != t) continue;
-        *place = t->next;
-        break;
-    }
-    pthread_mutex_unlock(&comm_ending); // otherwise the thread could not die meanwhile
+    CommThread** place = &c->job->thread;
+    while (*place != t) place = &(*place)->next;
+    *place = t->next;
     MPI_Comm mpi = t->comm.mpi;
     comm_thread_stop(t);
     comm_thread_join(t);
@@ -311,21 +272,6 @@ static inline void comm_free_threads(CommJob* job) {
     job->thread = NULL;
 }
 
-// At the end of a process that dies, maybe in one of the threads: whether the others leave MPI within a while.
-static inline bool comm_stop_threads(CommJob* job) {
-    bool all = true;
-    for (CommThread* t = job->thread; t; t = t->next) comm_thread_stop(t);
-    for (CommThread* t = job->thread; t; t = t->next) {
-        if (pthread_equal(t->thread, pthread_self())) continue;
-        pthread_mutex_lock(&t->lock);
-        const double end = seconds_now() + COMM_THREAD_LAST_WORD;
-        while (!t->gone && seconds_now() < end) comm_thread_sleep(t, &t->ended, 0.1);
-        all = all && t->gone;
-        pthread_mutex_unlock(&t->lock);
-    }
-    return all;
-}
-
 // process.stop: a rank that dies ends all ranks, which would wait for it for ever. Wrong arguments (die_usage) are
 // found by all ranks, and rank 0 reports them: all end without an abort, unless this rank turns out to be the only one.
 static inline void comm_stop(int status) {
@@ -333,8 +279,8 @@ static inline void comm_stop(int status) {
     pthread_mutex_lock(&comm_ending);
     MPI_Finalized(&finalized);
     if (finalized) return;
-    const bool alone = comm_stop_threads(comm_job);
-    if (status == EXIT_ARGUMENTS && alone && comm_all_come()) {
+    if (status == EXIT_ARGUMENTS && comm_all_come()) {
+        comm_free_threads(comm_job);
         MPI_Finalize();
         return;
     }

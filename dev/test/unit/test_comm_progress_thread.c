@@ -320,23 +320,6 @@ static void test_groups(void) {
     check_all(ok, "threads come and go");
 }
 
-// Seconds between two polls.
-static void test_pauses(void) {
-#ifdef USE_MPI
-    bool urgent = true, patient = true;
-    for (double still = 0; still < 0.1; still += 1e-4) {
-        const double soon = comm_thread_pause(true, false, still), late = comm_thread_pause(false, false, still);
-        const double spun = comm_thread_pause(true, true, still), waited = comm_thread_pause(false, true, still);
-        urgent = urgent && soon >= 1e-4 && soon <= 1e-3 && (still < 1e-3 || soon <= 0.1 * still + 1e-9);
-        urgent = urgent && (still < 0.02 || soon >= 0.999e-3);
-        urgent = urgent && (still < 2.5e-4 ? spun == 0 : still < 3.5e-4 || (spun > 0 && spun <= soon));
-        patient = patient && late >= 3e-4 && late <= 1e-3 && late >= soon && waited == 3e-4;
-    }
-    check_all(urgent, "an urgent group is polled after 0.1 to 1 ms, and at once while its rank waits");
-    check_all(patient, "another one never before 0.3 ms, within 1 ms");
-#endif
-}
-
 // ---- Ends -------------------------------------------------------------------------------------------------------
 
 static void end_by(const char* how) {
@@ -382,7 +365,6 @@ int main(int argc, char** argv) {
         while (attempt()) test_alone(algorithms[i], false, i == 1 ? seconds : 0.5);
     }
     test_groups();
-    test_pauses();
     comm_open_thread(&world, true); // comm_close ends it
     double one = 1;
     comm_all_reduce(&world, &one, 1, COMM_DOUBLE, COMM_SUM);
