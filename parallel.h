@@ -63,15 +63,15 @@ typedef struct {
 } CaatConfig;
 
 typedef struct {
-    int t, p, d;                   // sizes: tensor, pipeline, data
-    int v;                         // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
-    bool folded;                   // the chunks of a rank lie in a V, not in a loop
-    int tensor, pipeline, data;    // this rank's coordinates
-    int first_layers, last_layers; // blocks of the first and last virtual stage; 0: their even share; -1: none
-    bool sequence_parallel;        // norms and residual stream on 1/t of the rows each
-    bool scatter;                  // each tensor rank sends 1/t of the stage's output; the next stage gathers
-    int zero;                      // 0: each replica holds all; 1: moments sharded over d; 2: gradients too
-    int sites;                     // that the d replicas are divided into, in order (methods/async_schedule.h)
+    int t, p, d;                // sizes: tensor, pipeline, data
+    int v;                      // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
+    bool folded;                // the chunks of a rank lie in a V, not in a loop
+    int tensor, pipeline, data; // this rank's coordinates
+    bool light_ends; // the first and the last virtual stage have a block less than the others (planner/step_setup.h)
+    bool sequence_parallel; // norms and residual stream on 1/t of the rows each
+    bool scatter;           // each tensor rank sends 1/t of the stage's output; the next stage gathers
+    int zero;               // 0: each replica holds all; 1: moments sharded over d; 2: gradients too
+    int sites;              // that the d replicas are divided into, in order (methods/async_schedule.h)
     Recompute recompute;
     bool tp_overlap; // a micro-batch is computed as two halves in turn, whose tensor sums are in flight meanwhile
     CaatConfig caat;
@@ -181,43 +181,21 @@ static inline int mesh_virtual_stage(const Mesh* mesh, int chunk) {
     return virtual_stage(mesh->p, mesh->folded, mesh->pipeline, chunk);
 }
 
-// The first block of a virtual stage. Stages without a size of their own share the rest evenly; earlier ones get the
-// remainder.
+// The first block of a virtual stage: all have the same share, and earlier ones one of the remainder.
 static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
-    const int first = (int)max_i64(mesh->first_layers, 0), last = (int)max_i64(mesh->last_layers, 0);
-    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_virtual_stages(mesh);
+    const int stages = mesh_virtual_stages(mesh), blocks = L + 2 * mesh->light_ends;
     if (stage == 0) return 0;
     if (stage == stages) return L;
-    if (stage == stages - 1 && mesh->last_layers) return L - last;
-    const int sharing = stages - wishes, layers = L - first - last;
-    const int before = mesh->first_layers ? stage - 1 : stage; // earlier stages that share
-    return first + before * (layers / sharing) + (before < layers % sharing ? before : layers % sharing);
+    return stage * (blocks / stages) + (int)min_i64(stage, blocks % stages) - mesh->light_ends;
 }
 
 static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model, Error* error) {
-    if (mesh->p == 1 && (mesh->first_layers || mesh->last_layers))
-        return fail(error, "--first-stage-layers and --last-stage-layers need a pipeline, --pp 2 or more");
-    const int wishes = (mesh->first_layers ? 1 : 0) + (mesh->last_layers ? 1 : 0), stages = mesh_virtual_stages(mesh);
-    const int sharing = stages - wishes;
-    const int64_t left = (int64_t)model->L - max_i64(mesh->first_layers, 0) - max_i64(mesh->last_layers, 0);
-    char what[64];
-    if (mesh->v > 1)
-        snprintf(what, sizeof what, "--pp %d x --vpp %d stages", mesh->p, mesh->v);
-    else
-        snprintf(what, sizeof what, "--pp %d stages", mesh->p);
-    const bool shorter = mesh->v > 1 && !mesh->folded && model->L / mesh->p > 1; // fewer chunks suffice
-    if (sharing ? left >= sharing : left == 0) return true;
-    if (wishes)
-        return fail(error,
-                    "%s with %d layers in the first and %d in the last (0: even) do not fit --layers %d: "
-                    "every stage needs at least one, and none may be left over",
-                    what, mesh->first_layers, mesh->last_layers, model->L);
-    const int most = shorter ? model->L / mesh->p : model->L / mesh->v;
-    if (most < 2) // of a pipeline there is none with fewer
-        return fail(error, "%s for --layers %d: a stage needs at least one; use --layers %d or more", what, model->L,
-                    mesh->p * mesh->v);
-    return fail(error, "%s for --layers %d: a stage needs at least one, so %s can be at most %d", what, model->L,
-                shorter ? "--vpp" : "--pp", most);
+    const int stages = mesh_virtual_stages(mesh);
+    char chunks[32] = "";
+    if (model->L + 2 * mesh->light_ends >= stages) return true;
+    if (mesh->v > 1) snprintf(chunks, sizeof chunks, " x --vpp %d", mesh->v);
+    return fail(error, "--pp %d%s stages for --layers %d: a stage needs at least one; use --layers %d or fewer stages",
+                mesh->p, chunks, model->L, stages);
 }
 
 // Refuses a mesh on which a CAAT-Net of N streams cannot run.

@@ -521,8 +521,8 @@ static inline void exchange_prices(StepPrices* x, StepPricing* g) {
     x->exchange.config = *config;
     if (!async_schedule_is_local(config) && mesh.sites == 1) return;
     mesh.p = mesh.v = one.L = 1;
-    mesh.folded = false;
-    mesh.tensor = mesh.data = mesh.pipeline = mesh.first_layers = mesh.last_layers = 0;
+    mesh.folded = mesh.light_ends = false;
+    mesh.tensor = mesh.data = mesh.pipeline = 0;
     if (!layout_build(&layout, &one, mesh, s->T, &error)) die("%s", error.text);
     int* holder = (int*)checked_malloc((size_t)(L + 2) * sizeof(int), "prices");
     double* bytes = step_numbers(2 * p);

@@ -125,9 +125,8 @@ typedef struct {
 // Other software counts the embedding and the head as a block each where that divides the pipeline evenly (Megatron's
 // --account-for-embedding-in-pipeline-split and -loss-): the first and the last stage have a block less, perhaps none.
 static inline void mesh_count_ends(Mesh* mesh, int L) {
-    const int stages = mesh_virtual_stages(mesh), each = (L + 2) / stages;
-    mesh->first_layers = mesh->last_layers = 0;
-    if (L % stages && (L + 2) % stages == 0) mesh->first_layers = mesh->last_layers = each > 1 ? each - 1 : -1;
+    const int stages = mesh_virtual_stages(mesh);
+    mesh->light_ends = L % stages && (L + 2) % stages == 0;
 }
 
 static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,

@@ -31,7 +31,7 @@ typedef struct {
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     int tie_embeddings; // choice; -1: as the architecture
     int64_t micro_batch, global_batch;
-    int64_t tp, pp, dp, first_stage_layers, last_stage_layers, zero;
+    int64_t tp, pp, dp, zero;
     int64_t vpp;             // 0: the schedule's default
     int recompute, schedule; // choices
     bool sequence_parallel, tp_comm_overlap, no_scatter_gather;
@@ -151,9 +151,6 @@ static inline void add_mesh_options(OptionTable* table, Settings* s) {
         option_int("zero", &s->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
         option_choice("recompute", &s->recompute, "none|selective|full",
                       "what the backward pass computes again to save memory: norms and activation function, or all"),
-        option_int("first-stage-layers", &s->first_stage_layers, 0, 10000,
-                   "layers of the first stage; 0 = an even share"),
-        option_int("last-stage-layers", &s->last_stage_layers, 0, 10000, "layers of the last stage; 0 = an even share"),
         option_flag("no-scatter-gather", &s->no_scatter_gather,
                     "every tensor rank sends the whole stage output to the next stage, not 1/tp of it"),
     };
@@ -564,8 +561,6 @@ static inline Mesh settings_mesh(Settings* o, int rank, int64_t there) {
     if (o->dp * model_ranks > INT32_MAX) die_usage("--tp x --pp x --dp is more than 2^31 ranks");
     Mesh mesh = mesh_of_rank(imagined ? 0 : rank, (int)o->tp, (int)o->pp, (int)o->dp);
     mesh_set_schedule(&mesh, (ScheduleKind)o->schedule, (int)o->vpp);
-    mesh.first_layers = (int)o->first_stage_layers;
-    mesh.last_layers = (int)o->last_stage_layers;
     mesh.sequence_parallel = o->sequence_parallel;
     mesh.tp_overlap = o->tp_comm_overlap && settings_is_training(o);
     mesh.scatter = !o->no_scatter_gather;

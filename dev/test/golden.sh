@@ -36,7 +36,7 @@ pp-1f1b         | 2 | --pp 2 --schedule 1f1b
 pp-interleaved  | 2 | --pp 2 --schedule interleaved --vpp 2
 pp-zb-h1        | 2 | --pp 2 --schedule zb-h1
 pp-zb-v         | 2 | --pp 2 --schedule zb-v
-pp-uneven       | 2 | --pp 2 --schedule 1f1b --first-stage-layers 1 --arch llama
+pp-uneven       | 2 | --pp 2 --schedule 1f1b --layers 5 --arch llama
 dp-zero0        | 2 | --dp 2 --zero 0
 dp-zero1        | 2 | --dp 2 --zero 1
 dp-zero2        | 2 | --dp 2 --zero 2

@@ -308,7 +308,7 @@ FAULTS = [
     ("plan: this trainer's gpt2 for all software", "check_published", PRICES,
      "(!x->software->ours || model_check_trained", "(model_check_trained"),
     ("plan: as many chunks as blocks", "check_published", SEARCH, "q->software->ours ? 0 : 2;", "0;"),
-    ("layers: ends count as nothing", SETUP, "if (L % stages && (L + 2) % stages == 0)", "if (false)"),
+    ("layers: ends count as nothing", SETUP, "L % stages && (L + 2) % stages == 0;", "false;"),
     ("layers: a gpt2 has as many keys as queries", "test_layout", MODEL, '"attn.c_attn.weight", "", QKV, C',
      '"attn.c_attn.weight", "", 3 * C, C'),
 ]

@@ -26,7 +26,7 @@ MESHES = [
     f"{GPT2} --dp 2 --zero 2 --global-batch 16 --micro-batch 2", f"{GPT2} --dp 4 --zero 1 --tp 2 --clip 0",
     f"{GPT2} --tp 2 --caat-fraction 0.25 --caat-ranks 4 --pp 2", f"{GPT2} --dp 4 --dp-mode dc-s3gd --pp 2",
     f"{GPT2} --dp 4 --sites 2 --dp-mode diloco --local-steps 4", f"{GPT2} --dp 4 --sites 2 --tp 2",
-    f"{GPT2} --dp 4 --allreduce multitree --topology torus:2x2", f"{LLAMA} --pp 8 --dp 2 --first-stage-layers 1",
+    f"{GPT2} --dp 4 --allreduce multitree --topology torus:2x2", f"{LLAMA} --pp 8 --dp 2",
     f"{LLAMA} --dp 4 --dp-mode diloco --recompute selective", f"{GPT2} --pp 2 --vpp 4",
     f"{GPT2} --dp 4 --dp-mode dc-s3gd --sites 2",
     f"{GPT2} --tp 2 --pp 2 --micro-batch 2 --tp-comm-overlap", f"{GPT2} --caat-fraction 1 --caat-ranks 2 --pp 2",
@@ -70,7 +70,7 @@ class Mesh:
         self.replica = batch // self.d
         self.B = number("micro-batch", max(1, min(16, self.replica // (4 * self.p if self.p > 1 else 1))))
         self.m = self.replica // self.B
-        self.zero, self.first = number("zero", 0), number("first-stage-layers", 0)
+        self.zero = number("zero", 0)
         self.mode = value("dp-mode", "sync")
         self.sites = number("sites", 1 if self.mode == "sync" else self.d)
         self.full = value("recompute", "none") == "full"
@@ -82,9 +82,8 @@ class Mesh:
         stages, parts = self.p * self.v, []
         for c in range(self.v):
             at = c * self.p + (self.p - 1 - stage if self.schedule == "zb-v" and c % 2 else stage)
-            sizes = [self.first] if self.first else []
-            left, over = divmod(self.layers - sum(sizes), stages - len(sizes))
-            sizes += [left + (i < over) for i in range(stages - len(sizes))]
+            left, over = divmod(self.layers, stages)
+            sizes = [left + (i < over) for i in range(stages)]
             begin = sum(sizes[:at])
             parts.append((at == 0, begin, begin + sizes[at] - 1, at == stages - 1))
         return parts

@@ -4,7 +4,7 @@
 . dev/test/system/mesh.sh
 
 # ---- several meshes, and what a run prints and leaves
-meshes=("1:" "2:--tp 2" "2:--pp 2" "4:--pp 4 --first-stage-layers 1" "4:--tp 2 --zero 1"
+meshes=("1:" "2:--tp 2" "2:--pp 2" "4:--pp 4" "4:--tp 2 --zero 1"
     "4:--tp 2 --pp 2 --sequence-parallel --recompute full" "2:--zero 2" "4:--tp 4 --recompute full"
     "8:--tp 2 --pp 2 --dp 2 --zero 1 --recompute selective" "4:--tp 2 --pp 2 --no-scatter-gather")
 sizes=("1 1 1" "2 1 1" "1 2 1" "1 4 1" "2 1 2" "2 2 1" "1 1 2" "4 1 1" "2 2 2" "2 2 1") # t p d
@@ -149,8 +149,8 @@ refuses 2 "--tp, --pp" 2 --out on --resume --steps 7
 # What options.txt says of its mesh is left out where the command line has another: every option that depends on the
 # mesh, on every other mesh. The sites of an asynchronous run are part of what it is.
 of_mesh=("4:--dp 4 --allreduce multitree --topology torus:2x2" "2:--allreduce halving-doubling" "4:--dp 4 --sites 2"
-    "2:--pp 2 --schedule interleaved" "2:--pp 2 --schedule zb-v" "4:--pp 4 --first-stage-layers 1"
-    "2:--pp 2 --last-stage-layers 1 --no-scatter-gather" "4:--zero 2"
+    "2:--pp 2 --schedule interleaved" "2:--pp 2 --schedule zb-v" "4:--pp 4"
+    "2:--pp 2 --no-scatter-gather" "4:--zero 2"
     "4:--tp 4 --sequence-parallel" "2:--tp 2 --tp-comm-overlap --micro-batch 8" "1:--micro-batch 8")
 others=("--tp 1" "--tp 2" "--tp 4" "--pp 2" "--pp 4" "--pp 2 --schedule interleaved" "--dp 2" "--dp 4" "--dp 8"
     "--tp 2 --dp 2" "--tp 2 --dp 4 --tp-comm-overlap --micro-batch 2" "--dp 2 --allreduce native" "--dp 2 --zero 1")
@@ -183,8 +183,6 @@ refuses 2 "--ffn" 2 "${small[@]}" --ffn 129 --tp 2
 refuses 2 "--vocab" 4 "${small[@]}" --vocab 3 --tp 4
 refuses 2 "--dp" 3 "${small[@]}"
 refuses 2 "--micro-batch" 2 "${model[@]}" "${data[@]}" --global-batch 8 --micro-batch 3
-refuses 2 "--layers" 2 "${small[@]}" --pp 2 --first-stage-layers 4
-refuses 2 "--first-stage-layers" 2 "${small[@]}" --first-stage-layers 2
 refuses 2 "--zero" 2 "${small[@]}" --zero 3
 refuses 2 "--recompute" 2 "${small[@]}" --recompute some
 refuses 2 "--nodes" 2 "${small[@]}" --nodes 2

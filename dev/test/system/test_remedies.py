@@ -32,7 +32,7 @@ def choose(draw):
            "--micro-batch": (1, 2, 3, 4), "--global-batch": (1, 4, 6, 8, 12, 16), "--heads": (2, 3, 4, 6),
            "--hidden": (24, 48), "--recompute": ("none", "selective", "full"), "--seq": (16, 31, 32),
            "--sites": (1, 2, 3), "--allreduce": ("ring", "multitree", "native"), "--topology": ("torus:2x2", "ring:4"),
-           "--first-stage-layers": (1, 2), "--last-stage-layers": (1, 2), "--sequence-parallel": ("",),
+           "--sequence-parallel": ("",),
            "--tp-comm-overlap": ("",), "--dp-mode": ("sync", "dc-s3gd", "diloco"), "--dc-lambda": (0.2,),
            "--local-steps": (4,), "--caat-fraction": (0.5,), "--caat-ranks": (2, 4), "--optimizer": ("sgd",),
            "--beta2": (0.9,), "--temperature": (0,), "--top-k": (5,), "--keep-last": (2,)}

@@ -162,13 +162,11 @@ static inline void make_models(void) {
 enum { GARBAGE = 0x7fc0beef }; // a NaN: where nothing may be written from, and nothing may be left
 
 typedef struct {
-    int t, p, d, first_layers, last_layers;
+    int t, p, d;
 } Sizes;
 
 static inline Layout layout_of(const ModelConfig* m, const Sizes* z, int rank) {
-    Mesh mesh = mesh_of_rank(rank, z->t, z->p, z->d);
-    mesh.first_layers = z->first_layers;
-    mesh.last_layers = z->last_layers;
+    const Mesh mesh = mesh_of_rank(rank, z->t, z->p, z->d);
     Layout layout;
     Error error;
     if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
@@ -352,7 +350,7 @@ static inline bool same_files(const char* a, const char* b, const char* name) {
     return same;
 }
 
-static const Sizes one_rank = {1, 1, 1, 0, 0};
+static const Sizes one_rank = {1, 1, 1};
 
 // A new folder with the checkpoints of steps `first` to `last`.
 static inline void make_run(const char* name, int first, int last) {

@@ -289,10 +289,6 @@ static void test_any_rank(bool quick) {
                         mesh.v = kind == INTERLEAVED && L >= 3 * mesh.p ? 3 : schedule_usual_chunks(schedule_of_mesh);
                         mesh.zero = size % 3;
                         mesh.recompute = (Recompute)((size + L) % 3);
-                        if (size % 4 == 3) {
-                            mesh.first_layers = 1;
-                            mesh.last_layers = 1 + size % 2;
-                        }
                         for (int k = 1; k <= 3; k++) look_at_all(&m, &mesh, k * mesh.p - (k == 1), &meshes, &wrong);
                     }
                 }

@@ -634,9 +634,9 @@ static void parse_line(char* line, Option* table, int n) {
 static bool same_mesh(const Mesh* a, const Mesh* b) {
     return a->t == b->t && a->p == b->p && a->d == b->d && a->v == b->v && a->folded == b->folded &&
            a->zero == b->zero && a->recompute == b->recompute && a->sequence_parallel == b->sequence_parallel &&
-           a->scatter == b->scatter && a->sites == b->sites && a->first_layers == b->first_layers &&
-           a->last_layers == b->last_layers && a->caat.ranks == b->caat.ranks && a->caat.fraction == b->caat.fraction &&
-           a->caat.narrow == b->caat.narrow && a->tp_overlap == b->tp_overlap;
+           a->scatter == b->scatter && a->sites == b->sites && a->light_ends == b->light_ends &&
+           a->caat.ranks == b->caat.ranks && a->caat.fraction == b->caat.fraction && a->caat.narrow == b->caat.narrow &&
+           a->tp_overlap == b->tp_overlap;
 }
 
 static bool same_model(const ModelConfig* a, const ModelConfig* b) {

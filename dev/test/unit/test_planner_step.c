@@ -50,8 +50,7 @@ static void test_ends(void) {
             right = right && layers == (k == 0 || k == stages - 1 ? ends : ends + 1);
         }
         check(right && step_check(&s, &error), "%d blocks on %d stages: %d in the first and the last", L, stages, ends);
-        check(!own.mesh.first_layers && !own.mesh.last_layers && step_check(&own, &error) == (L >= stages),
-              "this trainer shares them evenly");
+        check(!own.mesh.light_ends && step_check(&own, &error) == (L >= stages), "this trainer shares them evenly");
         StepCost cost = step_cost(&s);
         check(step_bound(&s) <= cost.seconds && step_bound(&s) > 0.2 * cost.seconds, "bound %g of %g", step_bound(&s),
               cost.seconds);
@@ -59,7 +58,7 @@ static void test_ends(void) {
     }
     Mesh even = mesh_of_rank(0, 1, 4, 1);
     mesh_count_ends(&even, 24);
-    check(!even.first_layers && !even.last_layers, "24 blocks on 4 stages are 6 on each");
+    check(!even.light_ends, "24 blocks on 4 stages are 6 on each");
 }
 
 // Table 1 of Narayanan et al. 2021 as it is printed: billions of parameters; PFLOP/s of all GPUs; % of the peak.
