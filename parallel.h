@@ -52,13 +52,10 @@ tensors only, and initial values, drawn by (seed, tensor name, logical element),
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
-// CAAT-Net's partial sums. They belong to the model: with another N, p or scale the same weights are another function.
-typedef enum { CAAT_SCALE_RUNTIME, CAAT_SCALE_INIT, CAAT_SCALE_NONE } CaatScale;
-
+// CAAT-Net's partial sums. They belong to the model: with another N or p the same weights are another function.
 typedef struct {
     int ranks;       // N, the streams of the model; 0: not a CAAT-Net
     double fraction; // p: the part of the channels that is shared
-    CaatScale scale; // a factor sqrt(N) on private channels, which are not summed, or on their initial rows, or none
     bool narrow;     // gradients of shared channels are summed in floatX, not in float32
 } CaatConfig;
 
@@ -91,18 +88,11 @@ static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh
 static inline int mesh_streams_per_rank(const Mesh* mesh) { return mesh->caat.ranks ? mesh->caat.ranks / mesh->t : 1; }
 static inline int mesh_tp_cuts(const Mesh* mesh) { return mesh->t * mesh_streams_per_rank(mesh); }
 
-static const char* const caat_scale_names[] = {"runtime", "init", "none"};
-
 // S of C channels, rounded down as in the authors' code.
 static inline int caat_channels(const CaatConfig* caat, int C) { return (int)((double)C * caat->fraction); }
 
-// The factor on private channels, forward and backward; the factor on the initial weights that produce them.
-static inline double caat_factor(const CaatConfig* caat) {
-    return caat->scale == CAAT_SCALE_RUNTIME ? sqrt(caat->ranks) : 1;
-}
-static inline double caat_initial_factor(const CaatConfig* caat) {
-    return caat->scale == CAAT_SCALE_INIT ? sqrt(caat->ranks) : 1;
-}
+// The factor on private channels, which are not summed, forward and backward.
+static inline double caat_factor(const CaatConfig* caat) { return sqrt(caat->ranks); }
 
 static inline int mesh_rank(const Mesh* mesh) {
     return mesh->tensor + mesh->t * (mesh->data + mesh->d * mesh->pipeline);
@@ -587,18 +577,15 @@ static inline int64_t bucket_site_shard_begin(const Layout* layout, int bucket) 
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
 static inline void layout_initialize(float* params, const Layout* layout, uint64_t seed) {
-    const CaatConfig* caat = &layout->mesh.caat;
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         const uint64_t stream = hash_string(slice->tensor.name);
-        const int64_t col0 = slice_logical_col(slice),
-                      shared = slice->tensor.parallel == ROW_PARALLEL ? layout->shared : slice->rows;
-        const float mean = (float)slice->tensor.init_mean, usual = (float)slice->tensor.init_std;
+        const int64_t col0 = slice_logical_col(slice);
+        const float mean = (float)slice->tensor.init_mean, std = (float)slice->tensor.init_std;
 #pragma omp parallel for schedule(static)
         for (int64_t row = 0; row < slice->rows_used; row++) {
             float* out = params + slice->offset + row * slice->cols;
             const int64_t first = slice_logical_row(slice, row) * slice->tensor.cols + col0;
-            const float std = caat->ranks && row >= shared ? usual * (float)caat_initial_factor(caat) : usual;
             if (std != 0) random_normals(out, slice->cols, seed, stream, (uint64_t)first);
             for (int64_t c = 0; c < slice->cols; c++) out[c] = std == 0 ? mean : mean + std * out[c];
         }

@@ -306,8 +306,8 @@ static inline void checkpoint_caat_text(char text[128], const CaatConfig* caat) 
     char fraction[32];
     text[0] = 0;
     if (caat->ranks)
-        snprintf(text, 128, "--caat-fraction %s --caat-ranks %d --caat-scale %s",
-                 config_decimal(fraction, caat->fraction), caat->ranks, caat_scale_names[caat->scale]);
+        snprintf(text, 128, "--caat-fraction %s --caat-ranks %d", config_decimal(fraction, caat->fraction),
+                 caat->ranks);
 }
 
 // Writes config.json. ends: further members, see config_read_ends.

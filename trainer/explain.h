@@ -157,9 +157,8 @@ static void explain_streams(Explanation* e) {
             rows / e->mesh->t, rows, e->full ? 13 : 10, bytes_words(e->stream).text, e->full ? ", 3 to recompute" : "");
     if (is_caat(e->stage))
         SAY("CAAT-Net (docs/caat.md). The model has %d residual streams, %d on each tensor rank. Only the first %d of "
-            "%d channels of an output are summed over them; each stream keeps the other %d for itself (--caat-scale "
-            "%s).",
-            caat->ranks, e->layout->streams, S, C, C - S, caat_scale_names[caat->scale]);
+            "%d channels of an output are summed over them; each stream keeps the other %d for itself.",
+            caat->ranks, e->layout->streams, S, C, C - S);
     if (is_caat(e->stage) && e->mesh->t > 1)
         SAY(" Sums of a block and micro-batch: forward 2 all-reduces of %s%s, backward 2 of %s; those of the embedding "
             "are whole, and the head has none.",

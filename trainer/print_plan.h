@@ -134,10 +134,9 @@ static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
 
 static void print_caat(const Stage* stage) {
     const CaatConfig* sync = &stage->layout.mesh.caat;
-    static const char* scale[] = {"times sqrt(streams)", "with initial weights times sqrt(streams)", "as they are"};
     if (!is_caat(stage)) return;
-    print_line("caat      %d of %d channels shared by %d streams, %d a rank; private ones %s; gradients summed in %s",
-               stage->layout.shared, stage->model.C, sync->ranks, stage->layout.streams, scale[sync->scale],
+    print_line("caat      %d of %d channels shared by %d streams, %d a rank; gradients summed in %s",
+               stage->layout.shared, stage->model.C, sync->ranks, stage->layout.streams,
                sync->narrow ? FLOATX_NAME : "fp32");
 }
 

@@ -42,8 +42,8 @@ typedef struct {
     const char *allreduce, *topology;
     double caat_fraction; // 1: an ordinary model
     int64_t caat_ranks;
-    int caat_scale, caat_grad_dtype; // choices
-    double lr, min_lr;               // -1: by settings_rates
+    int caat_grad_dtype; // choice
+    double lr, min_lr;   // -1: by settings_rates
     double weight_decay, beta1, beta2, eps, clip;
     int64_t warmup; // -1: by settings_rates
     int64_t steps, log_every, eval_every, eval_sequences, sample_every, save_every, keep_last, seed, watchdog,
@@ -188,8 +188,6 @@ static inline void add_async_options(OptionTable* table, Settings* s) {
         option_int(
             "caat-ranks", &s->caat_ranks, 1, 1 << 16,
             "tensor ranks that the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),
-        option_choice("caat-scale", &s->caat_scale, "runtime|init|none",
-                      "what makes other channels as large: a factor sqrt(ranks) on them, or on their initial weights"),
         option_choice("caat-grad-dtype", &s->caat_grad_dtype, "fp32|same",
                       "in which numbers gradients are summed over ranks; same: in those of the activations"),
     };
@@ -490,9 +488,8 @@ static inline bool is_native(const char* allreduce) { return allreduce && strcmp
 
 // Refuses options of sums, over tensor ranks or replicas, that miss another one.
 static inline bool sum_options_check(const Settings* o, Error* error) {
-    if (o->caat_fraction == 1 && !o->caat_ranks && (o->caat_scale || o->caat_grad_dtype))
-        return fail(error, "--caat-%s needs --caat-fraction P or --caat-ranks N",
-                    o->caat_scale ? "scale" : "grad-dtype");
+    if (o->caat_fraction == 1 && !o->caat_ranks && o->caat_grad_dtype)
+        return fail(error, "--caat-grad-dtype needs --caat-fraction P or --caat-ranks N");
     if (o->topology && (!o->allreduce || is_native(o->allreduce)))
         return fail(error, "--topology needs --allreduce NAME, an algorithm that is planned for it");
     return true;
@@ -535,9 +532,8 @@ static inline void settings_schedule(Settings* o, bool schedule_given) {
 
 // The CAAT-Net of the settings on t tensor ranks; all zeros: an ordinary model.
 static inline CaatConfig settings_caat(const Settings* o, int t) {
-    const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false};
-    const CaatConfig caat = {o->caat_ranks ? (int)o->caat_ranks : t, o->caat_fraction, (CaatScale)o->caat_scale,
-                             o->caat_grad_dtype == 1};
+    const CaatConfig none = {0, 0, false};
+    const CaatConfig caat = {o->caat_ranks ? (int)o->caat_ranks : t, o->caat_fraction, o->caat_grad_dtype == 1};
     return o->caat_fraction < 1 || o->caat_ranks ? caat : none;
 }
 

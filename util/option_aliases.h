@@ -89,7 +89,7 @@ static const Alias aliases[] = {
      "completion document-mask document-token-id documents document-token loss-scale initial-loss-scale "
      "loss-scale-window eager fragments outer-delay outer-alpha outer-bits "
       "outer-top-k outer-error-decay muon-momentum outlier outlier-z save-minutes export-dtype first-stage-layers "
-      "last-stage-layers",
+      "last-stage-layers caat-scale",
      "removed; commit 09d0042 has it"},
     {"generate", "prompt start", NULL},
     {NULL, "num-samples", "--generate writes one text; another --seed, another text"},

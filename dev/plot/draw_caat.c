@@ -29,7 +29,7 @@ static void draw_rank(const Layout* layout) {
 
 int main(void) {
     const ModelConfig model = model_gpt2(1, CHANNELS, 4, 16, 16);
-    const CaatConfig caat = {RANKS, 0.5, CAAT_SCALE_RUNTIME, false};
+    const CaatConfig caat = {RANKS, 0.5, false};
     char text[128];
     svg_write_begin(stdout, 900, TOP + RANKS * ROW + 44, SVG_MARGIN,
                     "CAAT-Net: channels of one token before and after a partial all-reduce");

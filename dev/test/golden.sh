@@ -46,7 +46,7 @@ dp-multitree    | 4 | --dp 4 --allreduce multitree --zero 1
 2x2-whole       | 4 | --tp 2 --pp 2 --no-scatter-gather --schedule zb-h1
 caat-1          | 1 | --caat-fraction 0.5 --caat-ranks 2
 caat-2          | 2 | --caat-fraction 0.5 --tp 2
-caat-llama      | 4 | --caat-fraction 0.25 --caat-ranks 4 --tp 2 --pp 2 --arch llama --caat-scale init
+caat-llama      | 4 | --caat-fraction 0.25 --caat-ranks 4 --tp 2 --pp 2 --arch llama
 caat-dp         | 4 | --caat-fraction 0.5 --tp 2 --dp 2 --zero 1 --recompute full --caat-grad-dtype same
 sites           | 4 | --dp 4 --sites 2
 dc-s3gd         | 2 | --dp 2 --dp-mode dc-s3gd

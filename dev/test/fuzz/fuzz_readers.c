@@ -146,7 +146,7 @@ static bool read_checkpoint(const char* path, const char* text, size_t size, Err
 static bool read_config_json(const char* path, const char* text, size_t size, Error* error) {
     (void)text, (void)size;
     ModelConfig m, back;
-    const CaatConfig ordinary = {0, 0, CAAT_SCALE_RUNTIME, false};
+    const CaatConfig ordinary = {0, 0, false};
     Error why;
     char first[CONFIG_TEXT], second[CONFIG_TEXT];
     REQUIRE(checkpoint_check_caat(folder, &ordinary, &why) || why.text[0]);
@@ -362,7 +362,7 @@ static void add_configs(void) {
     llama.rope_scaling.high = 4;
     llama.rope_scaling.original = 8192;
     char text[CONFIG_TEXT];
-    config_write(text, &small, ",\n  \"caat\": \"--caat-fraction 0.5 --caat-ranks 2 --caat-scale init\"");
+    config_write(text, &small, ",\n  \"caat\": \"--caat-fraction 0.5 --caat-ranks 2\"");
     add_text("config", text);
     config_write(text, &llama, "");
     add_text("config", text);

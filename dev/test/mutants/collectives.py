@@ -102,8 +102,6 @@ FAULTS = [
      "case WPE: return mesh->sequence_parallel;", "case WPE: return mesh->sequence_parallel || mesh->caat.ranks > 0;"),
     ("CAAT-Net: private gradients are not scaled", CAAT, "methods/caat.h",
      "const float factor = (float)caat_factor(caat);", "const float factor = back ? 1.0f : (float)caat_factor(caat);"),
-    ("CAAT-Net: a rank's share decides the scale, not the model's", CAAT_LLAMA, PARALLEL,
-     "caat->scale == CAAT_SCALE_INIT ? sqrt(caat->ranks) : 1", "caat->scale == CAAT_SCALE_INIT ? sqrt(2) : 1"),
     ("CAAT-Net: all states of a rank have the same cut of the vocabulary", CAAT_STATES, PARALLEL,
      "return layout->vocab_offset + stream * layout->V;", "return (void)stream, layout->vocab_offset;"),
     ("CAAT-Net: each state takes its own maximum", CAAT_STATES, "parallel/vocab.h",

@@ -25,7 +25,7 @@ FAULTS = [
     ("streams on one rank are said to be messages", EXPLAIN, "if (is_caat(e->stage) && e->mesh->t > 1)",
      "if (is_caat(e->stage))"),
     ("all rows are on each rank", EXPLAIN, "rows / e->mesh->t, rows,", "rows, rows,"),
-    ("private channels are the shared ones", EXPLAIN, "S, C, C - S,", "S, C, S,"),
+    ("private channels are the shared ones", EXPLAIN, "S, C, C - S);", "S, C, S);"),
     ("sums of a CAAT-Net have all channels", EXPLAIN, "forward = e->stream * S / C;", "forward = e->stream;"),
     ("heads are those of one stream", EXPLAIN, "k * layout->NH, model->NH", "layout->NH, model->NH"),
     ("key/value heads are the query heads", EXPLAIN, "k * layout->NKV, model->NKV", "k * layout->NH, model->NKV"),

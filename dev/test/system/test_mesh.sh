@@ -300,9 +300,8 @@ refuses 2 "--sequence-parallel" 2 "${small[@]}" --tp 2 --caat-fraction 0.5 --seq
 refuses 2 "--caat-ranks, --heads" 2 "${small[@]}" --tp 2 --caat-ranks 8 --caat-fraction 0.5
 refuses 2 "--kv-heads" 2 "${small[@]}" --arch llama --kv-heads 2 --tp 2 --caat-ranks 4
 refuses 2 "--caat-fraction" 2 "${small[@]}" --tp 2 --caat-fraction 1.5
-refuses 2 "--caat-scale, --caat-fraction, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-scale init
 refuses 2 "--caat-grad-dtype, --caat-fraction, --caat-ranks" 2 "${small[@]}" --tp 2 --caat-grad-dtype same
-refuses 1 "--caat-fraction, --caat-ranks, --caat-scale" 2 "${run[@]}" --tp 2 --caat-fraction 0.5 --out caat2 --resume
+refuses 1 "--caat-fraction, --caat-ranks" 2 "${run[@]}" --tp 2 --caat-fraction 0.5 --out caat2 --resume
 refuses 1 "--caat-fraction, --caat-ranks" 2 "${short[@]}" --tp 2 --caat-fraction 0.4 --init caat0/step_00000006
 refuses 1 "--caat-fraction" 2 "${short[@]}" --tp 2 --caat-ranks 4 --caat-fraction 0.5 --init caat0/step_00000006
 refuses 1 "--caat-fraction" 2 "${short[@]}" --tp 2 --caat-fraction 0.5 --init mesh0/step_00000006

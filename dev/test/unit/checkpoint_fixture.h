@@ -232,7 +232,7 @@ static inline bool rank_writes(const char* out, int64_t step, const ModelConfig*
 
 static inline bool publish(const char* out, const CheckpointState* state, const ModelConfig* m,
                            const CheckpointSum* sum, Error* error) {
-    const CaatConfig ordinary = {0, 0, CAAT_SCALE_RUNTIME, false};
+    const CaatConfig ordinary = {0, 0, false};
     HubFiles none = {};
     return checkpoint_publish(out, state, m, &ordinary, &checkpoint_of_adamw, sum, &none, error);
 }

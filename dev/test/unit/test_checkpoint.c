@@ -136,20 +136,19 @@ static void test_config_caat(const ModelConfig* m) {
     Error error = {""};
     bool same = true, refused = true;
     for (int i = 0; i < 18; i++) {
-        const CaatConfig written = {i + 1, shares[i % 6], (CaatScale)(i % 3), i % 2 == 0};
-        CaatConfig other[4] = {written, written, written, {0, 0, CAAT_SCALE_RUNTIME, false}};
+        const CaatConfig written = {i + 1, shares[i % 6], i % 2 == 0};
+        CaatConfig other[3] = {written, written, {0, 0, false}};
         const bool made = checkpoint_write_config("config.json", m, &written, "", &error);
         same = same && made && checkpoint_check_caat(".", &written, &error);
         other[0].ranks++;
         other[1].fraction = nextafter(other[1].fraction, 2);
-        other[2].scale = (CaatScale)((i + 1) % 3);
-        for (int k = 0; k < 4; k++)
+        for (int k = 0; k < 3; k++)
             refused =
                 refused && !checkpoint_check_caat(".", &other[k], &error) && strstr(error.text, "--caat-fraction");
     }
-    check(same, "%s: config.json has N, P and scale of a CAAT-Net to the bit", m->name);
+    check(same, "%s: config.json has N and P of a CAAT-Net to the bit", m->name);
     check(refused, "and a model with others is refused: %s", error.text);
-    const CaatConfig none = {0, 0, CAAT_SCALE_RUNTIME, false}, some = {2, 0.5, CAAT_SCALE_RUNTIME, false};
+    const CaatConfig none = {0, 0, false}, some = {2, 0.5, false};
     same = checkpoint_write_config("config.json", m, &none, "", &error) && checkpoint_check_caat(".", &none, &error);
     check(same && !checkpoint_check_caat(".", &some, &error), "an ordinary model is none: %s", error.text);
     check(checkpoint_check_caat("nowhere", &some, &error), "a folder without config.json does not say what it is");

@@ -174,7 +174,7 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
         }
         int states = t << (choice / 2 % 3);
         while (states > t && (m.NH % states != 0 || states > m.NKV)) states /= 2;
-        const CaatConfig sync = {states, shares[choice % 5], (CaatScale)(choice / 3 % 3), choice % 4 == 1};
+        const CaatConfig sync = {states, shares[choice % 5], choice % 4 == 1};
         c.mesh.caat = sync;
         c.mesh.sequence_parallel = false;
         list[n++] = c;
@@ -208,9 +208,7 @@ static void case_name(char name[256], const Case* c) {
     static const char* recompute[] = {"", " selective", " full"};
     const Mesh* mesh = &c->mesh;
     char schedule[32] = "", sync[64] = "";
-    if (mesh->caat.ranks)
-        snprintf(sync, sizeof sync, " sync %g of %d %s", mesh->caat.fraction, mesh->caat.ranks,
-                 caat_scale_names[mesh->caat.scale]);
+    if (mesh->caat.ranks) snprintf(sync, sizeof sync, " sync %g of %d", mesh->caat.fraction, mesh->caat.ranks);
     if (c->schedule != ONE_F_ONE_B) snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
     snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
              model_arch_name(c->model.arch), c->model.tied ? " tied" : "", sync,
@@ -350,8 +348,8 @@ static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || syn
 static void reference_path(char path[128], const Case* c) {
     const CaatConfig* sync = &c->mesh.caat;
     const int states = is_ordinary(sync) ? 0 : sync->ranks;
-    snprintf(path, 128, "build/test_equivalence_" FLOATX_NAME "_%d%d%d%d_%d_%d_%g_%d.ref", c->model.arch, c->model.tied,
-             c->model.family, c->clip, c->G, states, states ? sync->fraction : 1, states ? (int)sync->scale : 0);
+    snprintf(path, 128, "build/test_equivalence_" FLOATX_NAME "_%d%d%d%d_%d_%d_%g.ref", c->model.arch, c->model.tied,
+             c->model.family, c->clip, c->G, states, states ? sync->fraction : 1);
 }
 
 // The case that one rank runs: the whole batch as micro-batches of two.

@@ -95,7 +95,7 @@ static void test_holders(void) {
                     m.tied = i / 4 % 2 == 0;
                     Mesh mesh = mesh_of_rank(0, t, p, d);
                     if (p > 1) mesh_set_schedule(&mesh, kinds[i / 8], schedule_usual_chunks(kinds[i / 8]));
-                    const CaatConfig sync = {4, 0.5, CAAT_SCALE_RUNTIME, false}; // of the ordinary ones, too
+                    const CaatConfig sync = {4, 0.5, false}; // of the ordinary ones, too
                     if (NKV == 4 && i % 3 == 0) mesh.caat = sync;
                     wrong += wrong_colors(&m, mesh, &pairs);
                 }

@@ -459,17 +459,12 @@ static void test_shared_channels(void) {
     } cases[] = {{768, 0, 0},    {768, 1, 768}, {768, 0.5, 384}, {2048, 0.25, 512}, {32, 0.3, 9},
                  {10, 0.999, 9}, {7, 0.5, 3},   {1, 0.5, 0},     {100, 0.29, 28},   {100, 0.57, 56}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        const CaatConfig sync = {2, cases[i].share, CAAT_SCALE_RUNTIME, false};
+        const CaatConfig sync = {2, cases[i].share, false};
         const int S = caat_channels(&sync, cases[i].C);
         check(S == cases[i].S, "%g of %d channels: %d are shared", cases[i].share, cases[i].C, S);
     }
-    bool ok = true;
-    for (int scale = CAAT_SCALE_RUNTIME; scale <= CAAT_SCALE_NONE; scale++) {
-        const CaatConfig sync = {9, 0.5, (CaatScale)scale, false};
-        ok = ok && caat_factor(&sync) == (scale == CAAT_SCALE_RUNTIME ? 3 : 1);
-        ok = ok && caat_initial_factor(&sync) == (scale == CAAT_SCALE_INIT ? 3 : 1);
-    }
-    check(ok, "9 states: private channels are multiplied by 3 at run time, or in the initial weights, or not at all");
+    const CaatConfig nine = {9, 0.5, false};
+    check(caat_factor(&nine) == 3, "9 states: private channels are multiplied by 3");
 }
 
 // Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, in a CAAT-Net those

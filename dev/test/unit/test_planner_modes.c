@@ -95,7 +95,7 @@ static void test_halves_and_caat(void) {
     double seconds[2][3], flops[2][3][2], bytes[2][3][2]; // by overlap; ordinary, P = 0.5, the same in bf16
     for (int i = 0; i < 6; i++) {
         StepMethods methods = step_methods_none();
-        const CaatConfig caat = {i % 3 > 0, 0.5, CAAT_SCALE_RUNTIME, i % 3 == 2};
+        const CaatConfig caat = {i % 3 > 0, 0.5, i % 3 == 2};
         StepSetup s = step_setup(&m, &mesh, 4, 2048, 16, software_find("threefold"), &c);
         methods.tp_overlap = i / 3;
         methods.caat = caat;

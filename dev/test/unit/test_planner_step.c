@@ -503,7 +503,7 @@ static StepMethods random_methods(void) {
     if (a->mode == DP_DC_S3GD) a->compensation = draw(0, 1) ? 0.2 : 0;
     if (a->mode == DP_DILOCO) a->period = draw(1, 12);
     if (draw(0, 1)) {
-        const CaatConfig caat = {1, 0.25 * draw(0, 4), CAAT_SCALE_RUNTIME, draw(0, 1) != 0};
+        const CaatConfig caat = {1, 0.25 * draw(0, 4), draw(0, 1) != 0};
         x.caat = caat;
     }
     x.tp_overlap = draw(0, 2) == 0;
