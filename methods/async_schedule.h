@@ -9,8 +9,7 @@ every step. The mode (--dp-mode) sets what sites exchange, and how late it is us
     diloco     after H local steps, the distance from the global parameters; its mean is the gradient of an outer
                optimizer, for which all sites wait
 
-The schedule is two questions, async_schedule_sends and async_schedule_merges, of a step; it is priced
-(async_schedule_traffic) and executed (methods/async_dp.h) by the same functions:
+The schedule is priced (async_schedule_traffic) and executed (methods/async_dp.h) by the same functions:
 
     dc-s3gd           s x x x x x x x        s sends, m merges, x merges what was sent a step before and sends
     diloco, H = 4     . . . x . . . x        x sends and merges at once
@@ -56,10 +55,6 @@ static inline int64_t async_schedule_delay(const AsyncConfig* config) { return c
 // Whether sites send at the end of step t (from 1).
 static inline bool async_schedule_sends(const AsyncConfig* config, int64_t t) {
     return t > 0 && t % config->period == 0;
-}
-
-static inline bool async_schedule_merges(const AsyncConfig* config, int64_t t) {
-    return async_schedule_sends(config, t - async_schedule_delay(config));
 }
 
 // The last of `last` steps whose work the global parameters have. Later local steps are lost to a run that ends here.

@@ -311,16 +311,6 @@ static inline double pipeline_bubble(const PipelineConfig* config) {
 
 // ---- Check of a configuration -----------------------------------------------------------------------------------
 
-// Writes "4 or 8": the numbers of micro-batches nearest to m that a grouped schedule can serve, each times `times`.
-static inline const char* pipeline_nearest(char text[64], const PipelineConfig* config, int64_t times) {
-    const int64_t below = config->m / config->p * config->p, above = below + config->p;
-    if (below > 0)
-        snprintf(text, 64, "%lld or %lld", (long long)(times * below), (long long)(times * above));
-    else
-        snprintf(text, 64, "%lld", (long long)(times * above));
-    return text;
-}
-
 static inline bool pipeline_check_chunks(const PipelineConfig* config, Error* error) {
     const ScheduleRow* row = &schedules[config->kind];
     if (row->grouped && config->v < row->chunks)
@@ -349,14 +339,11 @@ static inline bool pipeline_config_check(const PipelineConfig* config, Recompute
     if (!pipeline_check_chunks(config, error)) return false;
     if (p == 1 && v > 1)
         return fail(error, "--schedule %s with --vpp %d needs a pipeline, --pp 2 or more", row->name, v);
-    if (m % schedule_group(config->kind, p) != 0) {
-        char nearest[64];
-        return fail(
-            error,
-            "--schedule %s takes micro-batches (--global-batch / --dp / --micro-batch) in groups of --pp %d, and "
-            "%d is not a multiple of it; the nearest that work: %s",
-            row->name, p, m, pipeline_nearest(nearest, config, 1));
-    }
+    if (m % schedule_group(config->kind, p) != 0)
+        return fail(error,
+                    "--schedule %s takes micro-batches (--global-batch / --dp / --micro-batch) in groups of --pp %d, "
+                    "and %d is not a multiple of it",
+                    row->name, p, m);
     if (row->splits_backward && config->reduce_every)
         return fail(
             error,

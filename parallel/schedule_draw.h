@@ -19,26 +19,6 @@ static inline int action_label(char* text, size_t size, const Schedule* schedule
     return snprintf(text, size, "%c%d%s", action_letter(action.kind), action.microbatch, chunk);
 }
 
-// One stage: F0 B0 F1 B1 ... update; long tables are cut in the middle.
-static inline void schedule_draw_list(const Schedule* schedule, FILE* out) {
-    const int ends = 8;
-    int shown = 0, all = 0;
-    for (int i = 0; i < schedule->n; i++) all += action_computes(schedule->actions[i].kind);
-    for (int i = 0; i < schedule->n; i++) {
-        char text[32];
-        const Action action = schedule->actions[i];
-        if (action.kind == UPDATE) fprintf(out, "update ");
-        if (!action_computes(action.kind)) continue;
-        action_label(text, sizeof text, schedule, action);
-        shown++;
-        if (all <= 2 * ends + 1 || shown <= ends || shown > all - ends)
-            fprintf(out, "%s ", text);
-        else if (shown == ends + 1)
-            fprintf(out, "... ");
-    }
-    fprintf(out, "\n");
-}
-
 // Writes one action into a line of `cell` characters per unit of time: F5, B5---.
 static inline void schedule_draw_action(char* line, int cell, const Schedule* schedule, Action action, int start,
                                         int end) {
@@ -49,10 +29,10 @@ static inline void schedule_draw_action(char* line, int cell, const Schedule* sc
     memcpy(line + start * cell, text, (size_t)n);
 }
 
-// All stages over time, as in Narayanan et al. 2021, Figure 4: a line per stage, a forward pass 1 unit of time, a whole
-// backward pass 2 units, dgrad or wgrad 1 unit. Lines have at most `columns` characters, and at most 110: a longer step
-// is cut in the middle, and so are more than 64 stages.
-static inline void schedule_draw_stages(const Schedule* stages, int p, int columns, FILE* out) {
+// Draws tables that pass schedule_check over time, as in Narayanan et al. 2021, Figure 4: a line per stage, a forward
+// pass 1 unit of time, a whole backward pass 2 units, dgrad or wgrad 1 unit. Lines have at most `columns` characters,
+// and at most 110: a longer step is cut in the middle, and so are more than 64 stages.
+static inline void schedule_draw(const Schedule* stages, int p, int columns, FILE* out) {
     enum { MOST = 64 };
     const bool chunks = stages[0].config.v > 1;
     const int width = columns < 110 ? columns : 110, label = snprintf(NULL, 0, "stage %d  ", p - 1);
@@ -87,12 +67,4 @@ static inline void schedule_draw_stages(const Schedule* stages, int p, int colum
     free(line);
     timeline_free(&timeline);
     costs_free(&costs);
-}
-
-// Draws tables that pass schedule_check, for a terminal of this many columns.
-static inline void schedule_draw(const Schedule* stages, int p, int columns, FILE* out) {
-    if (p == 1)
-        schedule_draw_list(stages, out);
-    else
-        schedule_draw_stages(stages, p, columns, out);
 }

@@ -197,18 +197,15 @@ static void print_mesh(const Trainer* t) {
     if ((mesh->tp_overlap || stage->async) && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
         print_line("          this MPI allows one thread at a time: messages move only while a rank calls it");
     print_allreduce(t);
-    if (!stage->trains) return;
+    if (!stage->trains || mesh->p == 1) return;
     const PipelineConfig* config = &t->schedule.config;
     Schedule* stages = schedules_build(config);
     char chunks[64] = "";
     if (mesh->v > 1) snprintf(chunks, sizeof chunks, " with %d chunks a stage", mesh->v);
-    if (mesh->p > 1)
-        print_line("schedule  %s%s, by formula a bubble of %.3f of the work at equal stages",
-                   schedule_name(config->kind), chunks, pipeline_bubble(config));
-    else
-        printf("schedule  ");
+    print_line("schedule  %s%s, by formula a bubble of %.3f of the work at equal stages", schedule_name(config->kind),
+               chunks, pipeline_bubble(config));
     schedule_draw(stages, mesh->p, terminal_columns(), stdout);
-    if (mesh->p > 1) print_in_flight(stages, mesh);
+    print_in_flight(stages, mesh);
     schedules_free(stages, mesh->p);
 }
 

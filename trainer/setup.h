@@ -395,11 +395,10 @@ static inline bool plan_schedule(Trainer* t, const ModelConfig* model, const Mes
     const int m = (int)(o->global_batch / mesh->d / o->micro_batch);
     const PipelineConfig config = {(ScheduleKind)o->schedule, mesh->p, mesh->v, m, mesh->zero == 2, model->tied};
     if (!pipeline_config_check(&config, mesh->recompute, error)) {
-        char nearest[64];
-        if (m % schedule_group(config.kind, config.p) == 0) return false;
+        const int group = schedule_group(config.kind, config.p);
         const Error why = *error;
-        return fail(error, "%.800s, that is --global-batch %s", why.text,
-                    pipeline_nearest(nearest, &config, o->micro_batch * mesh->d));
+        return m % group && fail(error, "%.800s; give --global-batch %lld", why.text,
+                                 (long long)(m / group + 1) * group * o->micro_batch * mesh->d);
     }
     const bool trains = settings_is_training(o);
     Schedule* stages = stages_build(t, &config);

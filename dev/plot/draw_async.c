@@ -20,7 +20,8 @@ static void draw_mode(SvgPicture* picture, const char* name, DpMode mode, int64_
     while (now + 1 <= LENGTH) {
         const SvgBox forward = {0, now, now + 1.0 / 3, SVG_FORWARD, 0, -1};
         const SvgBox backward = {0, now + 1.0 / 3, now + 1, SVG_BACKWARD, 0, (int)++t};
-        const bool merges = async_schedule_merges(&config, t), late = async_schedule_delay(&config) > 0;
+        const bool merges = async_schedule_sends(&config, t - async_schedule_delay(&config)),
+                   late = async_schedule_delay(&config) > 0;
         svg_add_box(panel, forward);
         svg_add_box(panel, backward);
         now += 1;

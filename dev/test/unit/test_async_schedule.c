@@ -32,7 +32,7 @@ static void test_rule(void) {
         int64_t next = r.period, in_flight = 0, learned = 0;
         for (int64_t t = -2; t <= 4 * r.period + 4; t++, asked++) {
             const bool late = H == 0 && in_flight > 0, sends = t == next;
-            wrong_merges += async_schedule_merges(&r, t) != (late || (H > 0 && sends));
+            wrong_merges += async_schedule_sends(&r, t - async_schedule_delay(&r)) != (late || (H > 0 && sends));
             wrong_sends += async_schedule_sends(&r, t) != sends;
             if (sends) next += r.period;
             if (sends) in_flight = learned = t;

@@ -221,7 +221,7 @@ static void test_search(void) {
         {"--local-steps 64", "dp-mode", 3, " --dp-mode dc-s3gd --sites 1"},
         {"", "dp-mode,local-steps", 6, " --dp-mode diloco --sites 1 --local-steps 512"},
         {"", "caat-fraction,caat-grad-dtype", 7, " --caat-fraction 0.25 --caat-grad-dtype same"},
-        {"", "allreduce,tp-comm-overlap", 12, " --allreduce multitree --tp-comm-overlap"},
+        {"", "allreduce,tp-comm-overlap", 10, " --allreduce multitree --tp-comm-overlap"},
         {"", "sites", -1, "--search sites"},
         {"", "dp-mode,nothing", -1, "--search nothing"},
         {"--local-steps 2", NULL, -1, "--local-steps has no effect with --dp-mode sync"},

@@ -339,13 +339,6 @@ static char* drawn(const Step* step) {
     return text;
 }
 
-static void test_drawing(Step step, const char* what, const char* expected) {
-    char* text = drawn(&step);
-    if (!check(strcmp(text, expected) == 0, "drawing of %s", what)) printf("%s--- expected\n%s", text, expected);
-    free(text);
-    step_free(&step);
-}
-
 // The lines of the stages; the bubble in the legend.
 static void test_drawing_stages(Step step, const char* what, const char* lines, const char* bubble) {
     char* text = drawn(&step);
@@ -360,10 +353,6 @@ static void test_drawing_stages(Step step, const char* what, const char* lines, 
 }
 
 static void test_drawings(void) {
-    test_drawing(step_build(plan_of(ZB_V, 1, 2, 1, 0)), "one stage, chunks",
-                 "F0a F0b B0b W0b B0a W0a update update \n");
-    test_drawing(step_build(plan_of(ONE_F_ONE_B, 1, 1, 20, 0)), "one stage, cut",
-                 "F0 B0 F1 B1 F2 B2 F3 B3 ... F16 B16 F17 B17 F18 B18 F19 B19 update \n");
     test_drawing_stages(step_build(plan_of(ONE_F_ONE_B, 2, 1, 3, 0)), "1f1b",
                         "stage 0  F0 F1 .  .  B0--- F2 B1--- .  B2--- |\n"
                         "stage 1  .  F0 B0--- F1 B1--- F2 B2--- .  .  |\n",
