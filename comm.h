@@ -213,11 +213,6 @@ static inline CommRequest comm_reduce_scatter_start(Comm* c, void* out, const vo
     return comm_start(comm_request(c, COMM_REDUCE_SCATTER, out, in, n * c->size, type));
 }
 
-// out (size, n) = every rank's in (n). in may be out's own part.
-static inline CommRequest comm_all_gather_start(Comm* c, void* out, const void* in, int64_t n, CommType type) {
-    return comm_start(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
-}
-
 // A message of n elements to rank `to`, which has to receive as many, with the same tag (0 to 32767).
 static inline CommRequest comm_send_start(Comm* c, const void* buffer, int64_t n, CommType type, int to, int tag) {
     return comm_start(comm_describe_peer(comm_request(c, COMM_SEND, NULL, buffer, n, type), to, tag));
@@ -236,6 +231,7 @@ static inline void comm_reduce_scatter(Comm* c, void* out, const void* in, int64
     comm_run(comm_request(c, COMM_REDUCE_SCATTER, out, in, n * c->size, type));
 }
 
+// out (size, n) = every rank's in (n). in may be out's own part.
 static inline void comm_all_gather(Comm* c, void* out, const void* in, int64_t n, CommType type) {
     comm_run(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
 }

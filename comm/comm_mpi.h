@@ -120,7 +120,7 @@ static pthread_mutex_t comm_ending = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 
 // stop: the new process.stop.
 static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
-    int provided = 0; // multiple: group threads call MPI too (comm_progress_thread.h); funneled: only the main thread
+    int provided = 0; // multiple: group threads call MPI too (comm_progress_thread.h)
     comm_mpi_check(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided), world, "MPI_Init");
     world->job = comm_job = (CommJob*)checked_calloc(1, sizeof(CommJob), "the job");
     world->job->threads = provided >= MPI_THREAD_MULTIPLE;
@@ -130,8 +130,6 @@ static inline void comm_mpi_open(Comm* world, void (*stop)(int status)) {
     comm_mpi_check(MPI_Comm_size(MPI_COMM_WORLD, &world->size), world, "begin");
     if (world->size > 1) process.rank = world->rank;
     if (world->size > 1) world->mpi = MPI_COMM_WORLD;
-    if (provided < MPI_THREAD_FUNNELED)
-        die("this MPI does not allow threads at all: use one that has MPI_THREAD_FUNNELED");
     comm_mpi_check(MPI_Op_create(comm_add_bf16, true, &world->job->add_bf16), world, "begin");
 }
 

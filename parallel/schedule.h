@@ -326,8 +326,6 @@ static inline bool pipeline_check_chunks(const PipelineConfig* config, Error* er
 // Refuses a configuration that a schedule cannot serve; the error names the option.
 static inline bool pipeline_config_check(const PipelineConfig* config, Recompute recompute, Error* error) {
     const int p = config->p, v = config->v, m = config->m;
-    if ((unsigned)config->kind >= SCHEDULE_KINDS)
-        return fail(error, "schedule %d is none of the known ones", (int)config->kind);
     const ScheduleRow* row = &schedules[config->kind];
     if (p < 1 || v < 1 || m < 1)
         return fail(error, "a schedule needs at least one stage, chunk and micro-batch, not %d, %d and %d", p, v, m);

@@ -134,7 +134,6 @@ static inline void plan_cut(Plan* plan, int slabs) {
     fine.transfers = NULL;
     fine.n = fine.capacity = 0;
     fine.chunks = plan->chunks * slabs;
-    plan_reserve(&fine, plan->n * slabs);
     for (int64_t i = 0; i < plan->n; i++) {
         const Transfer* t = &plan->transfers[i];
         for (int k = 0; k < slabs; k++)

@@ -256,9 +256,8 @@ static inline void plan_multitree(Plan* plan, PlanKind kind, const Network* net)
     Trees trees = trees_grow(net);
     plan_init(plan, "multitree", kind, net->ranks, net->ranks);
     plan->exclusive = true;
-    plan_reserve(plan, (up + down) * trees.n);
     if (network_has_switches(net) || network_has_parallel_links(net)) {
-        plan->way = (int64_t*)checked_calloc((size_t)plan->capacity + 1, sizeof(int64_t), "a plan");
+        plan->way = (int64_t*)checked_calloc((size_t)((up + down) * trees.n + 1), sizeof(int64_t), "a plan");
         plan->link = (int32_t*)checked_malloc((size_t)((up + down) * trees.ways) * sizeof(int32_t), "a plan");
     }
     if (up) trees_add_rows(plan, &trees, true, 0);

@@ -65,12 +65,6 @@ static inline void plan_free(Plan* plan) {
     memset(plan, 0, sizeof *plan);
 }
 
-// Room for exactly n transfers in an empty plan.
-static inline void plan_reserve(Plan* plan, int64_t n) {
-    plan->transfers = (Transfer*)checked_malloc((size_t)n * sizeof(Transfer), "a plan");
-    plan->capacity = n;
-}
-
 static inline void plan_add(Plan* plan, int step, int from, int to, int chunk, int chunks, bool add) {
     plan->transfers =
         (Transfer*)checked_reserve(plan->transfers, &plan->capacity, plan->n + 1, sizeof(Transfer), "a plan");

@@ -304,15 +304,12 @@ static inline bool network_read_line(Network* net, char* line, int number, Error
     if (net->ranks == 0) return fail(error, "%s, line %d: \"ranks N\" has to come first", net->name, number);
     double bandwidth = NETWORK_BANDWIDTH, latency = NETWORK_LATENCY;
     if (n < 3 || n > 5 || !network_word_number(words[1], 0, net->vertices - 1, &a) ||
-        !network_word_number(words[2], 0, net->vertices - 1, &b) || a == b)
+        !network_word_number(words[2], 0, net->vertices - 1, &b) || a == b ||
+        (words[3] && !network_bandwidth(words[3], &bandwidth)) || (words[4] && !network_latency(words[4], &latency)))
         return fail(error,
-                    "%s, line %d: \"link A B [bandwidth [latency]]\", A and B two different numbers from 0 to %d",
+                    "%s, line %d: write \"link A B [bandwidth [latency]]\", such as link 0 1 16GB/s 150ns; A and B are "
+                    "two different numbers from 0 to %d",
                     net->name, number, net->vertices - 1);
-    if (words[3] && !network_bandwidth(words[3], &bandwidth))
-        return fail(error, "%s, line %d: \"%.40s\" is no bandwidth, such as 16GB/s or 200Mbit/s", net->name, number,
-                    words[3]);
-    if (words[4] && !network_latency(words[4], &latency))
-        return fail(error, "%s, line %d: \"%.40s\" is no latency, such as 150ns or 20us", net->name, number, words[4]);
     network_add(net, a, b, bandwidth, latency);
     network_add(net, b, a, bandwidth, latency);
     return net->links < (1 << 24) || fail(error, "%s: more than 2^24 links", net->name);

@@ -95,7 +95,7 @@ static bool test_all_gather(Comm* c, Buffer* out, Buffer* in, int how) {
     if (how == 0) {
         comm_all_gather(c, out->p, from, n, out->type);
     } else {
-        CommRequest r = comm_all_gather_start(c, out->p, from, n, out->type);
+        CommRequest r = comm_start(comm_request(c, COMM_ALL_GATHER, out->p, from, n * c->size, out->type));
         finish(&r, how);
     }
     buffer_get(out);
@@ -196,7 +196,7 @@ static void test_nothing(bool device) {
     Buffer b = buffer_new(device, 1, COMM_FLOAT);
     void* p = world.rank % 2 ? NULL : b.p;
     comm_all_reduce(&world, p, 0, COMM_FLOAT, COMM_SUM);
-    CommRequest r = comm_all_gather_start(&world, p, p, 0, COMM_BF16);
+    CommRequest r = comm_start(comm_request(&world, COMM_ALL_GATHER, p, p, 0, COMM_BF16));
     comm_wait(&r);
     comm_broadcast(&world, p, 0, COMM_INT64, 0);
     comm_barrier(&world);

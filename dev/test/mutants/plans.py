@@ -53,7 +53,7 @@ FAULTS = [
     ("files: anything may follow a number", NETWORK, "end == word || *end ||", "end == word ||"),
     ("files: a rank may be the number of vertices", NETWORK, "network_word_number(words[2], 0, net->vertices - 1, &b)",
      "network_word_number(words[2], 0, net->vertices, &b)"),
-    ("files: links to oneself", NETWORK, " || a == b)", ")"),
+    ("files: links to oneself", NETWORK, " || a == b ||", " ||"),
     ("files: ranks twice", NETWORK, "(ranks ? net->ranks > 0 :", "(ranks ? 0 :"),
     ("files: switches after links", NETWORK, "NETWORK_LARGEST, &a) || net->links ||", "NETWORK_LARGEST, &a) ||"),
     ("files: switches twice", NETWORK, ": network_has_switches(net))", ": net->vertices < 0)"),

@@ -48,7 +48,8 @@ static bool test_operation(Comm* c, CommKind kind, int64_t n, CommType type, Com
     if (kind == COMM_REDUCE_SCATTER && blocking) comm_reduce_scatter(c, out, in, n, type);
     if (kind == COMM_REDUCE_SCATTER && !blocking) r = comm_reduce_scatter_start(c, out, in, n, type);
     if (kind == COMM_ALL_GATHER && blocking) comm_all_gather(c, out, in, n, type);
-    if (kind == COMM_ALL_GATHER && !blocking) r = comm_all_gather_start(c, out, in, n, type);
+    if (kind == COMM_ALL_GATHER && !blocking)
+        r = comm_start(comm_request(c, COMM_ALL_GATHER, out, in, n * c->size, type));
     comm_wait(&r);
     bool ok = guard_is_whole(out, outs, type);
     for (int64_t i = 0; i < outs; i++) {
@@ -168,7 +169,7 @@ static void test_grid(int columns) {
     CommRequest r[5];
     memset(r, 0, sizeof r);
     r[0] = comm_all_reduce_start(&in_row, a, N, COMM_FLOAT, COMM_SUM);
-    r[1] = comm_all_gather_start(&in_column, b, b + N * row, N, COMM_FLOAT);
+    r[1] = comm_start(comm_request(&in_column, COMM_ALL_GATHER, b, b + N * row, N * in_column.size, COMM_FLOAT));
     r[2] = comm_reduce_scatter_start(&world, d, c, N, COMM_FLOAT);
     if (world.size > 1) {
         r[3] = comm_receive_start(&world, f, N, COMM_FLOAT, (world.rank + 1) % world.size, 9);

@@ -99,8 +99,8 @@ static Operation operation_start(Comm* group, const Plan* plan, int64_t n, CommT
     if (scatters)
         o.request = comm_reduce_scatter_start(group, o.out, o.in, n / plan->ranks, type);
     else if (gathers)
-        o.request =
-            comm_all_gather_start(group, o.out, o.kept ? o.in : o.out + group->rank * part, n / plan->ranks, type);
+        o.request = comm_start(comm_request(group, COMM_ALL_GATHER, o.out, o.kept ? o.in : o.out + group->rank * part,
+                                            (n / plan->ranks) * group->size, type));
     else
         o.request = comm_all_reduce_start(group, o.out, n, type, COMM_SUM);
     int64_t sent = 0;

@@ -115,7 +115,7 @@ static Doing job_start(Comm* c, const Job* job) {
         if (job->blocking)
             comm_all_gather(c, d.out, d.in, n, job->type);
         else
-            d.request = comm_all_gather_start(c, d.out, d.in, n, job->type);
+            d.request = comm_start(comm_request(c, COMM_ALL_GATHER, d.out, d.in, n * c->size, job->type));
         break;
     case COMM_BROADCAST: comm_broadcast(c, d.out, n, job->type, root); break;
     case COMM_SEND: // round the ring
