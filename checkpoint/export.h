@@ -5,10 +5,9 @@ convert files.
     --export FOLDER     config.json and model.safetensors, as transformers loads them, and the files beside them
                         (checkpoint/hub_files.h)
 
-    every rank    export_name       the temporary name, PATH.tmp-NUMBER; rank 0 has chosen the number
-    rank 0        export_begin      makes it, with the file at its final size
+    rank 0        export_begin      makes PATH.tmp, with the file at its final size
     every rank    export_write      writes and flushes its slices
-    rank 0        export_publish    writes config.json, and renames PATH.tmp-NUMBER to PATH
+    rank 0        export_publish    writes config.json, and renames PATH.tmp to PATH
 
 Theory. Weights are float32. As for a checkpoint, nothing is gathered on one rank: all write their
 slices into one file, and data ranks write buckets in turn. Between these calls the caller waits for all ranks and asks
@@ -31,38 +30,20 @@ static bool export_parent(char folder[CHECKPOINT_PATH], const char* path, Error*
     return checkpoint_path(folder, error, "%.*s", slash == path ? 1 : (int)(slash - path), path);
 }
 
-// All ranks: sets the temporary name.
-static bool export_name(Export* job, uint64_t number, Error* error) {
-    return checkpoint_path(job->temporary, error, "%s.tmp-%llx", job->path, (unsigned long long)number);
-}
-
-// Refuses files of other formats, by the ending of the name.
-static bool export_check_ending(const char* path, Error* error) {
-    static const char* const others[] = {".safetensors", ".bin", ".gguf", ".onnx", ".pt", ".pth"};
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        if (name_ends_with(path, others[i]))
-            return fail(
-                error,
-                "--export %.512s: a folder is written, with model.safetensors in it, from which other programs' "
-                "converters make a %s; name the folder",
-                path, others[i]);
-    }
-    return true;
-}
-
 // All ranks: whether a model can be written to path, which must not exist.
 static bool export_open(Export* job, const char* path, Error* error) {
     char parent[CHECKPOINT_PATH];
     struct stat st;
     memset(job, 0, sizeof *job);
     job->path = path;
-    if (!export_check_ending(path, error)) return false;
     if (path[strlen(path) - 1] == '/') return fail(error, "--export %s: drop the last /", path);
-    if (lstat(path, &st) == 0) return fail(error, "--export %s: is there already, and would not be replaced", path);
+    if (!checkpoint_path(job->temporary, error, "%s.tmp", path)) return false;
+    if (lstat(path, &st) == 0 || lstat(job->temporary, &st) == 0)
+        return fail(error, "--export %s: it, or %s.tmp, is there already, and would not be replaced", path, path);
     if (!export_parent(parent, path, error)) return false;
     if (access(parent, W_OK | X_OK) != 0)
         return fail(error, "--export %.512s: cannot write in %.400s: %s", path, parent, strerror(errno));
-    return export_name(job, UINT64_MAX, error);
+    return true;
 }
 
 // Rank 0, if a rank has failed after export_begin: removes the temporary files.
@@ -70,7 +51,8 @@ static void export_abandon(const Export* job) { checkpoint_remove(job->temporary
 
 // Rank 0, first: makes the temporary files. If it fails, nothing is left behind.
 static bool export_begin(const Export* job, const ModelConfig* model, Error* error) {
-    if (mkdir(job->temporary, 0777) != 0) return fail(error, "%s: cannot make it: %s", job->temporary, strerror(errno));
+    if (mkdir(job->temporary, 0777) != 0)
+        return fail(error, "--export: cannot make %s: %s", job->temporary, strerror(errno));
     if (checkpoint_create_files(job->temporary, model, &job->weights, error)) return true;
     export_abandon(job);
     return false;

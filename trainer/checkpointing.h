@@ -87,11 +87,8 @@ static inline void save_checkpoint(Trainer* t) {
 static inline void export_weights(Trainer* t) {
     Export* x = &t->export_to;
     const Stage* stage = &t->stage;
-    int64_t number = (int64_t)time(NULL) << 24 ^ getpid();
     Error error;
     enter_phase(t, PHASE_SAVING);
-    comm_broadcast(&t->world, &number, 1, COMM_INT64, 0);
-    check_all_ranks(t, export_name(x, (uint64_t)number, &error), &error);
     check_all_ranks(t, !is_main(t) || export_begin(x, &stage->model, &error), &error);
     const bool wrote = export_write(x, stage, watchdog_row(&t->watch), &error);
     if (first_failing_rank(t, wrote ? 0 : EXIT_RUN, &error) >= 0) {

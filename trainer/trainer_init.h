@@ -121,7 +121,7 @@ static inline void open_loaders_and_exports(Trainer* t) {
     Error error;
     if (trains) open_loaders(t, held_out_blocks(o));
     open_evaluations(t);
-    if (o->export_to) { check_all_ranks(t, export_open(&t->export_to, o->export_to, &error), &error); }
+    if (o->export_to) check_all_ranks(t, export_open(&t->export_to, o->export_to, &error), &error);
     check_forward_schedules(t);
 }
 
