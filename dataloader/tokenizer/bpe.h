@@ -536,17 +536,3 @@ static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder
     else
         encode_plain(tokenizer, encoder, out, text, n);
 }
-
-// The first place from `at` on where a text may be cut so that the parts have the tokens of the whole; n: there is
-// none. Such a place is before a blank or a new line, unless an added token to be found contains one.
-static inline size_t tokenizer_cut(const Tokenizer* tokenizer, const unsigned char* text, size_t n, size_t at,
-                                   bool special) {
-    for (int i = 0; i < tokenizer->added_count; i++) {
-        const uint32_t token = tokenizer->added[i].token;
-        const unsigned char* bytes = tokenizer->bytes + tokenizer->begin[token];
-        const size_t count = token_bytes(tokenizer, token);
-        if ((special || !tokenizer->added[i].special) && (memchr(bytes, ' ', count) || memchr(bytes, '\n', count)))
-            return n;
-    }
-    return split_cut(text, n, at);
-}

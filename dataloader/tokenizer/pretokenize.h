@@ -2,7 +2,6 @@
 dataloader/tokenizer/pretokenize.h: splits a text into words before it is tokenized.
 
     split_word    the end of the word that begins at a place
-    split_cut     a place where a text can be cut without changing its words
 
 Theory. No token crosses a cut between words, which keeps "dog", "dog." and "dog!" from becoming three entries of a
 vocabulary (Radford et al. 2019, section 2.2), and lets words be encoded one by one. Each family of vocabularies
@@ -115,23 +114,4 @@ static inline size_t split_llama3(SplitKind kind, const unsigned char* text, siz
 static inline size_t split_word(SplitKind kind, const unsigned char* text, size_t n, size_t at) {
     if (kind == SPLIT_BYTES) return at + 1;
     return kind == SPLIT_GPT2 ? split_gpt2(text, n, at) : split_llama3(kind, text, n, at);
-}
-
-// ---- Parts of a text that can be split apart from each other ----------------------------------------------------
-
-// Whether the character that ends before text[at] is a letter or a number.
-static inline bool ends_in_word(const unsigned char* text, size_t at) {
-    size_t begin = at - 1, bytes;
-    while (begin > 0 && at - begin < 4 && (text[begin] & 0xC0) == 0x80) begin--;
-    const CharClass found = char_class(text + begin, at - begin, &bytes);
-    return begin + bytes == at && (found == CHAR_LETTER || found == CHAR_NUMBER);
-}
-
-// The first place from `at` on where a text can be cut into two parts with the same words: between a letter or number
-// and a blank or new line, as no alternative has white space after a letter or number, and none looks back. n: there is
-// no such place.
-static inline size_t split_cut(const unsigned char* text, size_t n, size_t at) {
-    for (at = at ? at : 1; at < n; at++)
-        if ((text[at] == ' ' || text[at] == '\n') && ends_in_word(text, at)) return at;
-    return n;
 }

@@ -18,6 +18,7 @@ document's offset; if there is only one document, its end is.
 
 #include "../../dataloader.h"
 #include "../../dataloader/text.h"
+#include "cut.h"
 #include <dirent.h>
 #include <pthread.h>
 #include <sched.h>

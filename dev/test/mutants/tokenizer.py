@@ -1,6 +1,7 @@
 """Faults of the tokenizer. Test: test_tokenizer."""
 NAMES = ("pretokenize", "bpe", "vocab_files")
 SPLIT, BPE, FILES = (f"dataloader/tokenizer/{name}.h" for name in NAMES)
+CUT = "dev/data/cut.h"
 WRITER = "dataloader/tokenizer.h"
 TESTS = {name: "test_tokenizer" for name in (SPLIT, BPE, FILES, WRITER)}
 
@@ -30,9 +31,9 @@ FAULTS = [
      "at + (text[at] <= ' ' && at + 1 < n)"),
     ("split: a broken byte is a letter", SPLIT, "if (valid == 0) return CHAR_OTHER;",
      "if (valid == 0) return CHAR_LETTER;"),
-    ("split: cut after a sign", SPLIT, "begin + bytes == at && (found == CHAR_LETTER || found == CHAR_NUMBER)",
+    ("split: cut after a sign", CUT, "begin + bytes == at && (found == CHAR_LETTER || found == CHAR_NUMBER)",
      "begin + bytes == at"),
-    ("split: cut before any byte", SPLIT, "(text[at] == ' ' || text[at] == '\\n') && ends_in_word", "ends_in_word"),
+    ("split: cut before any byte", CUT, "(text[at] == ' ' || text[at] == '\\n') && ends_in_word", "ends_in_word"),
     # Merging
     ("merge: the highest rank first", BPE, "(uint64_t)merge->rank << 32 | i);",
      "(uint64_t)(NO_RANK - merge->rank) << 32 | i);"),
