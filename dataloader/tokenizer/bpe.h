@@ -45,11 +45,10 @@ typedef struct {
 
 static const uint64_t NO_PAIR = ~0ull;
 
-// A token that is found in the text verbatim. As in Hugging Face's library, tokens that are not "normalized" are found
-// first, then the others between them.
+// A token that is found in the text verbatim.
 typedef struct {
     uint32_t token;
-    bool special, normalized;
+    bool special;
 } AddedToken;
 
 typedef struct {
@@ -66,9 +65,9 @@ typedef struct {
     bool whole_words; // a word that is a token is not split by the merges
     AddedToken* added;
     int added_count;
-    bool* is_added;               // (vocab)
-    bool begins_added[2][2][256]; // [normalized][special]: an added token has this first byte
-    int document;                 // the token that stands before each document; -1: there is none
+    bool* is_added;         // (vocab)
+    bool begins_added[256]; // an added token has this first byte
+    int document;           // the token that stands before each document; -1: there is none
 } Tokenizer;
 
 static inline void tokenizer_free(Tokenizer* tokenizer) {
@@ -148,8 +147,8 @@ static inline Merge* merge_slot(const Tokenizer* tokenizer, uint32_t left, uint3
 typedef struct {
     const unsigned char* bytes; // NULL: no token has this number
     size_t n;
-    bool apart;                      // an added token that the merges do not make; it is not found by its bytes
-    bool added, special, normalized; // as in AddedToken
+    bool apart;          // an added token that the merges do not make; it is not found by its bytes
+    bool added, special; // as in AddedToken
 } TokenText;
 
 static inline bool find_bytes(Tokenizer* tokenizer, const char* path, Error* error) {
@@ -217,13 +216,13 @@ static inline void tokenizer_merge(Tokenizer* tokenizer, uint32_t left, uint32_t
 }
 
 // Makes a token, which has bytes, an added token: it is found verbatim.
-static inline void tokenizer_add(Tokenizer* tokenizer, uint32_t token, bool special, bool normalized) {
+static inline void tokenizer_add(Tokenizer* tokenizer, uint32_t token, bool special) {
     tokenizer->added = (AddedToken*)checked_realloc(tokenizer->added, (size_t)tokenizer->added_count + 1,
                                                     sizeof(AddedToken), "the added tokens of a vocabulary");
-    const AddedToken added = {token, special, normalized};
+    const AddedToken added = {token, special};
     tokenizer->added[tokenizer->added_count++] = added;
     tokenizer->is_added[token] = true;
-    tokenizer->begins_added[normalized][special][tokenizer->bytes[tokenizer->begin[token]]] = true;
+    tokenizer->begins_added[tokenizer->bytes[tokenizer->begin[token]]] = true;
 }
 
 // The added token of this name, or -1.
@@ -487,52 +486,31 @@ static inline void encode_plain(const Tokenizer* tokenizer, Encoder* encoder, To
     }
 }
 
-// The longest added token of the requested kind that begins at text[0], or NULL.
+// The longest added token to be found that begins at text[0], or NULL.
 static inline const AddedToken* added_at(const Tokenizer* tokenizer, const unsigned char* text, size_t n,
-                                         bool normalized, bool special) {
+                                         bool special) {
     const AddedToken* found = NULL;
-    if (!tokenizer->begins_added[normalized][0][text[0]] &&
-        !(special && tokenizer->begins_added[normalized][1][text[0]]))
-        return NULL;
+    if (!tokenizer->begins_added[text[0]]) return NULL;
     for (int i = 0; i < tokenizer->added_count; i++) {
         const AddedToken* added = &tokenizer->added[i];
         const uint32_t bytes = token_bytes(tokenizer, added->token);
-        if (added->normalized != normalized || (added->special && !special) || bytes > n) continue;
+        if ((added->special && !special) || bytes > n) continue;
         if (found && token_bytes(tokenizer, found->token) >= bytes) continue;
         if (memcmp(tokenizer->bytes + tokenizer->begin[added->token], text, bytes) == 0) found = added;
     }
     return found;
 }
 
-// Encodes text with added tokens, those not normalized first; between them it is plain text.
-static inline void encode_added(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out, const unsigned char* text,
-                                size_t n, bool normalized, bool special) {
+// Appends the tokens of a text of n bytes to *out. special: special tokens are found, too; otherwise they are text.
+static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out,
+                                    const unsigned char* text, size_t n, bool special) {
     for (size_t begin = 0, at = 0;;) {
         const AddedToken* found = NULL;
-        while (at < n && !(found = added_at(tokenizer, text + at, n - at, normalized, special))) at++;
-        if (normalized)
-            encode_plain(tokenizer, encoder, out, text + begin, at - begin);
-        else
-            encode_added(tokenizer, encoder, out, text + begin, at - begin, true, special);
+        while (at < n && !(found = added_at(tokenizer, text + at, n - at, special))) at++;
+        encode_plain(tokenizer, encoder, out, text + begin, at - begin);
         if (!found) return;
         token_list_reserve(out, 1);
         out->token[out->count++] = (int32_t)found->token;
         begin = at += token_bytes(tokenizer, found->token);
     }
-}
-
-// Whether there are added tokens to find.
-static inline bool looks_for_added(const Tokenizer* tokenizer, bool special) {
-    for (int i = 0; i < tokenizer->added_count; i++)
-        if (special || !tokenizer->added[i].special) return true;
-    return false;
-}
-
-// Appends the tokens of a text of n bytes to *out. special: special tokens are found, too; otherwise they are text.
-static inline void tokenizer_encode(const Tokenizer* tokenizer, Encoder* encoder, TokenList* out,
-                                    const unsigned char* text, size_t n, bool special) {
-    if (looks_for_added(tokenizer, special))
-        encode_added(tokenizer, encoder, out, text, n, false, special);
-    else
-        encode_plain(tokenizer, encoder, out, text, n);
 }

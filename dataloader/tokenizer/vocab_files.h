@@ -252,8 +252,7 @@ static inline bool read_added(TokenTexts* texts, const Json* json, const JsonNod
     text->bytes = (const unsigned char*)content->value.string;
     text->n = content->count;
     text->apart = text->added = true;
-    return read_flag(&text->special, json, node, "special", error) &&
-           read_flag(&text->normalized, json, node, "normalized", error);
+    return read_flag(&text->special, json, node, "special", error);
 }
 
 static inline bool read_merges(Tokenizer* tokenizer, const TokenTexts* texts, const Json* json, const JsonNode* merges,
@@ -308,8 +307,7 @@ static inline bool read_tokenizer_json(Tokenizer* tokenizer, TokenTexts* texts, 
         !read_merges(tokenizer, texts, json, merges, error))
         return false;
     for (int i = 0; i < texts->vocab; i++)
-        if (texts->text[i].added)
-            tokenizer_add(tokenizer, (uint32_t)i, texts->text[i].special, texts->text[i].normalized);
+        if (texts->text[i].added) tokenizer_add(tokenizer, (uint32_t)i, texts->text[i].special);
     return read_flag(&tokenizer->whole_words, json, model, "ignore_merges", error);
 }
 
@@ -366,7 +364,7 @@ static inline bool read_vocab_and_merges(Tokenizer* tokenizer, TokenTexts* texts
                     read_merge_lines(tokenizer, texts, &file, merges, error);
     file_unmap(&file);
     const int64_t last = ok ? tokenizer_find(tokenizer, (const unsigned char*)end, strlen(end)) : -1;
-    if (last >= 0) tokenizer_add(tokenizer, (uint32_t)last, true, false);
+    if (last >= 0) tokenizer_add(tokenizer, (uint32_t)last, true);
     return ok;
 }
 

@@ -53,8 +53,8 @@ FAULTS = [
     ("whole words: never", BPE, "tokenizer->whole_words ? tokenizer_find(tokenizer, text, n) : -1", "-1"),
     ("added: the shortest", BPE, "if (found && token_bytes(tokenizer, found->token) >= bytes) continue;",
      "if (found) continue;"),
-    ("added: special ones always", BPE, "(added->special && !special) || ", ""),
-    ("added: never", BPE, "    if (looks_for_added(tokenizer, special))\n", "    if (0)\n"),
+    ("added: special ones always", BPE, "(added->special && !special) || bytes > n", "bytes > n"),
+    ("added: never", BPE, "    if (!tokenizer->begins_added[text[0]]) return NULL;", "    return NULL;"),
     ("vocabulary: bytes may be missing", BPE, "if (token < 0)\n", "if (0)\n"),
     # Files
     ("files: letters of bytes", FILES, "b - 127 + 33", "b - 127 + 34"),

@@ -392,10 +392,10 @@ static void test_made_by_hand(void) {
     t.whole_words = true;
     encodes_to(&t, "abc", false, " 258");
     encodes_to(&t, "abcabc", false, " 97 257 97 257");
-    tokenizer_add(&t, 259, false, false);
-    tokenizer_add(&t, 261, false, false);
-    tokenizer_add(&t, 260, false, false);
-    tokenizer_add(&t, 262, true, false);
+    tokenizer_add(&t, 259, false);
+    tokenizer_add(&t, 261, false);
+    tokenizer_add(&t, 260, false);
+    tokenizer_add(&t, 262, true);
     encodes_to(&t, "<x<xy<xyz<xyzs", false, " 259 260 261 261 115");
     encodes_to(&t, "<x<xy<xyz<xyzs", true, " 259 260 261 262");
     tokenizer_free(&t);
