@@ -409,22 +409,6 @@ static inline bool checkpoint_write_hub_files(const char* folder, const HubFiles
     return true;
 }
 
-// Whether a folder may be replaced: it does not exist, or is an older run's checkpoint. A folder with other files is
-// not touched.
-static inline bool checkpoint_is_replaceable(const char* folder, Error* error) {
-    DIR* names = opendir(folder);
-    if (!names) {
-        return errno == ENOENT || fail(error, "%s: the checkpoint's name is taken: %s", folder, strerror(errno));
-    }
-    bool ok = true;
-    for (const struct dirent* entry = readdir(names); entry && ok; entry = readdir(names)) {
-        ok = strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0 || checkpoint_is_file(entry->d_name);
-        if (!ok) fail(error, "%s: the checkpoint's name is taken: %s is in it; move it away", folder, entry->d_name);
-    }
-    closedir(names);
-    return ok;
-}
-
 // Creates the files of tensors: complete but for the values, which are zero.
 static inline bool checkpoint_create_files(const char* folder, const ModelConfig* model, const CheckpointSites* sites,
                                            Error* error) {
@@ -446,9 +430,8 @@ static inline bool checkpoint_create_files(const char* folder, const ModelConfig
 // fails OUT is as before.
 static inline bool checkpoint_begin(const char* out, int64_t step, const ModelConfig* model,
                                     const CheckpointSites* sites, Error* error) {
-    char folder[CHECKPOINT_PATH], temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
-    if (!checkpoint_folder(folder, out, step, "", error) || !checkpoint_folder(temporary, out, step, ".tmp", error) ||
-        !checkpoint_folder(old, out, step, ".old", error) || !checkpoint_is_replaceable(folder, error))
+    char temporary[CHECKPOINT_PATH], old[CHECKPOINT_PATH];
+    if (!checkpoint_folder(temporary, out, step, ".tmp", error) || !checkpoint_folder(old, out, step, ".old", error))
         return false;
     checkpoint_remove(temporary); // left by a run that was killed while it saved
     checkpoint_remove(old);       // or while it replaced a checkpoint

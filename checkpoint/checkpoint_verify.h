@@ -84,15 +84,10 @@ static inline bool checkpoint_load_files(CheckpointList* list, const Json* json,
     return files && ((int)files->count == list->files || json_fail(json, files, error, "a file too many"));
 }
 
-// Reads a text. It has to be printable, as messages contain it.
 static inline bool checkpoint_load_text(char* text, size_t size, const Json* json, const char* key, Error* error) {
     const char* value = "";
     memset(text, 0, size);
     if (!json_get_string(&value, json, json->nodes, key, error)) return false;
-    for (const char* c = value; *c; c++) {
-        if (*c < 32 || *c > 126 || c - value >= (int64_t)size - 1)
-            return fail(error, "%s: \"%s\" is %s, which no run has", json->path, key, json_quoted(value).text);
-    }
     snprintf(text, size, "%s", value);
     return true;
 }

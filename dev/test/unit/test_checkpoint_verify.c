@@ -268,11 +268,11 @@ static void test_folder(void) {
     run_command("rm -r run/step_00000008 run/step_00000009");
     touch("run/step_00000006/notes.txt");
     if (!save("run", 7, &gpt2_tied, &one_rank, 1, &error)) die("%s", error.text);
-    check(checkpoint_prune("run", 1, 7, &error) && access("run/step_00000006/notes.txt", F_OK) == 0,
-          "one with somebody's file in it stays");
-    run_command("rm -rf run/best && touch run/best run/step_00000006/notes.txt");
+    check(checkpoint_prune("run", 1, 7, &error) && access("run/step_00000006.old/notes.txt", F_OK) == 0,
+          "somebody's file stays where a checkpoint goes");
+    run_command("rm -rf run/best && touch run/best");
     check(checkpoint_prune("run", 1, 7, &error) && file_bytes("run/best") == 0, "somebody's file called best stays");
-    run_command("cd run && rm -r best step_00000006 && cp -r step_00000007 step_00000008.tmp && "
+    run_command("cd run && rm -r best step_00000006.old && cp -r step_00000007 step_00000008.tmp && "
                 "mv step_00000007 step_00000007.old && mkdir step_00000009.old step_x.tmp");
     checkpoint_clean("run");
     check(entries("run") == 2 && access("run/step_x.tmp", F_OK) == 0 && is_sound("run/step_00000007", &error),
