@@ -111,43 +111,12 @@ static inline ModelConfig model_llama(int L, int C, int NH, int NKV, int F, int 
     return model_of(ARCH_LLAMA, L, C, NH, NKV, F, T, V);
 }
 
-// The fields of a model, except its architecture, that decide what is computed.
-typedef struct {
-    const char *name, *option; // option: NULL if none sets the field
-    double value;
-} ModelField;
-enum { MODEL_FIELDS = 18 };
-static inline void model_fields(ModelField list[MODEL_FIELDS], const ModelConfig* m) {
-    const RopeScaling* rope = &m->rope_scaling;
-    const ModelField fields[MODEL_FIELDS] = {{"layers", "layers", (double)m->L},
-                                             {"channels", "hidden", (double)m->C},
-                                             {"heads", "heads", (double)m->NH},
-                                             {"key/value heads", "kv-heads", (double)m->NKV},
-                                             {"channels inside the mlp", "ffn", (double)m->F},
-                                             {"positions", "seq", (double)m->T},
-                                             {"vocabulary", "vocab", (double)m->V},
-                                             {"tied embeddings", NULL, (double)m->tied},
-                                             {"norm", NULL, (double)m->norm},
-                                             {"position", NULL, (double)m->position},
-                                             {"activation", NULL, (double)m->activation},
-                                             {"biases", NULL, (double)m->biases},
-                                             {"epsilon of the norms", NULL, m->eps},
-                                             {"rope_theta", NULL, m->rope_theta},
-                                             {"factor of rope_scaling", NULL, rope->factor},
-                                             {"low_freq_factor of rope_scaling", NULL, rope->low},
-                                             {"high_freq_factor of rope_scaling", NULL, rope->high},
-                                             {"original positions of rope_scaling", NULL, rope->original}};
-    memcpy(list, fields, sizeof fields);
-}
-
 // Whether two models compute the same function, with weights of the same shapes.
 static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
-    ModelField x[MODEL_FIELDS], y[MODEL_FIELDS];
-    bool same = a->arch == b->arch;
-    model_fields(x, a);
-    model_fields(y, b);
-    for (int i = 0; i < MODEL_FIELDS; i++) same = same && x[i].value == y[i].value;
-    return same;
+    return a->arch == b->arch && a->norm == b->norm && a->position == b->position && a->activation == b->activation &&
+           a->biases == b->biases && a->tied == b->tied && a->L == b->L && a->C == b->C && a->NH == b->NH &&
+           a->NKV == b->NKV && a->F == b->F && a->T == b->T && a->V == b->V && a->eps == b->eps &&
+           a->rope_theta == b->rope_theta && memcmp(&a->rope_scaling, &b->rope_scaling, sizeof a->rope_scaling) == 0;
 }
 
 // The published sizes, by name. GPT-2: Radford et al. 2019. gpt3-*: the ten models of Table 1 of Narayanan et al. 2021

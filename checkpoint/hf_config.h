@@ -5,7 +5,6 @@ text.
     config_read         the model that a config.json describes; anything that is not computed here is refused by name
     config_read_ends    which tokens begin and end a text, to be written again
     config_write        config.json of a model
-    config_compare      whether a run may continue a model
 
 Theory. The members, and in brackets the value that transformers takes where a member is missing or null:
 
@@ -233,29 +232,6 @@ static inline const char* config_decimal(char text[32], double x) {
         if (strtod(text, NULL) == x) break;
     }
     return text;
-}
-
-// Refuses to continue model `then`, read from path, as model `now`: names the first field that differs, with both
-// values.
-static inline bool config_compare(const ModelConfig* now, const ModelConfig* then, const char* path, Error* error) {
-    ModelField fields[MODEL_FIELDS], others[MODEL_FIELDS];
-    model_fields(fields, now);
-    model_fields(others, then);
-    char here[32], there[32];
-    if (now->arch != then->arch)
-        return fail(error, "%s is another architecture than this run: give --arch %s", path,
-                    model_arch_name(then->arch));
-    for (int i = 0; i < MODEL_FIELDS; i++) {
-        const char *name = fields[i].name, *option = fields[i].option;
-        const double ours = fields[i].value, theirs = others[i].value;
-        if (ours == theirs) continue;
-        if (option)
-            return fail(error, "%s: %s %.0f, and %.0f in this run: give --%s %.0f", path, name, theirs, ours, option,
-                        theirs);
-        return fail(error, "%s: %s %s, and %s in this run: give neither --model nor sizes, and the checkpoint's hold",
-                    path, name, config_decimal(there, theirs), config_decimal(here, ours));
-    }
-    return true;
 }
 
 enum { CONFIG_TEXT = 4096 };
