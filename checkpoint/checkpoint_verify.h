@@ -139,13 +139,9 @@ static inline bool checkpoint_check_sizes(const CheckpointList* list, const char
     for (int i = 0; i < list->files && ok; i++) {
         const CheckpointFile* file = &list->file[i];
         if (!checkpoint_path(path, error, "%s/%s", folder, file->name)) return false;
-        if (stat(path, &st) != 0)
-            ok = fail(error, "%s: %s", path, errno == ENOENT ? "is missing" : strerror(errno));
-        else if (!S_ISREG(st.st_mode))
-            ok = fail(error, "%s: not a regular file", path);
-        else if ((int64_t)st.st_size != file->bytes)
-            ok = fail(error, "%s: has %lld bytes, and had %lld when it was written", path, (long long)st.st_size,
-                      (long long)file->bytes);
+        ok = (stat(path, &st) == 0 && S_ISREG(st.st_mode) && (int64_t)st.st_size == file->bytes) ||
+             fail(error, "%s: is not there, or has not the %lld bytes that it had when it was written", path,
+                  (long long)file->bytes);
     }
     return ok;
 }

@@ -44,7 +44,7 @@ FAULTS = [
     ("sums are not compared", "verify", VERIFY, "if (sums[i] != file->checksum)", "if (0)"),
     ("trainer.json's own sum is not compared", "verify", VERIFY, "memcmp(file.data + covered, hex, 16) == 0)",
      "true)"),
-    ("sizes are not compared", "broken", VERIFY, "else if ((int64_t)st.st_size != file->bytes)", "else if (0)"),
+    ("sizes are not compared", "broken", VERIFY, "&& (int64_t)st.st_size == file->bytes)", ")"),
     ("the step of a folder is not compared", "verify", VERIFY, "return list->state.step == step ||", "return true ||"),
     ("how much was written is not compared", "checkpoint", CHECKPOINT,
      "bool ok = sum->elements == values ||",

@@ -11,7 +11,7 @@ eps and theta of their own, scaled rotary positions, float32, bf16 and fp16, one
 mesh divides. Of each:
 
     logits      of build/logits, which takes only the folder, position by position beside those of transformers
-    weights     --init, --export on one rank and on meshes: the same bits in float32; of bf16 in bf16 too; transformers
+    weights     --init, --export on one rank and on meshes: the same bits; transformers
                 finds every name, and the tokenizer
     checkpoint  a few steps of training, then the logits of the checkpoint, in both programs
     the end     of a text: generate() of what was written ends where the source's does, and AutoTokenizer loads every

@@ -93,7 +93,7 @@ static void test_broken(void) {
                  {"sed -i s/global_batch/batch/ trainer.json", "trainer.json", false},
                  {"sed -i 's/: 7/: -7/' trainer.json", "trainer.json", false},
                  {"rm trainer.json && mkfifo trainer.json", "trainer.json", false},
-                 {"rm model.safetensors && mkdir model.safetensors", "not a regular file", false},
+                 {"rm model.safetensors && mkdir model.safetensors", "is not there", false},
                  {"mv optimizer.safetensors model.safetensors", "", false},
                  {"cp ../another/step_00000001/trainer.json .", "config.json", true},
                  {"cp ../another/step_00000001/config.json .", "config.json", true}};
