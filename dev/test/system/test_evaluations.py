@@ -136,7 +136,7 @@ def test_refused(work):
     refused(1, "has 8 tokens, more than --seq 7", *LOADED[:10], "--seq", "7", *LOADED[12:], "--evaluate",
             CHOICES)
     refused(1, "not in the model's vocabulary of 50", *LOADED[:12], "--vocab", "50", "--evaluate", CHOICES)
-    refused(1, "is for --evaluate", *MODEL, "--steps", "1", "--data", CHOICES)
+    refused(1, "neither text nor tokens", *MODEL, "--steps", "1", "--data", CHOICES)
 
 
 def test_texts(work):
