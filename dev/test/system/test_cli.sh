@@ -163,6 +163,7 @@ takes() { # OPTIONS...: MB of the plan, and MB of the process at most
     sed -n 's/^memory .*together \([0-9.]*\) MB/\1/p' out
     grep -o 'peak_mem_bytes":[0-9]*' taken/log.jsonl | tail -n 1 | sed 's/.*://; s/......$//'
 }
+takes >/dev/null # now the system has the program's pages
 read -r planned peak < <(takes | tr '\n' ' ')
 for what in "--eval-every 1 --eval-sequences 1000000" "--sample-every 1 --max-new-tokens 2000" \
     "--save-every 1"; do
@@ -335,7 +336,7 @@ refuses 1 "transformer.h.1" $common --hidden 32 --layers 1 --data text.txt \
 refuses 2 "--layers" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
 
 # ---- arguments
-refuses 2 "--layers" --layer 3
+refuses 2 "--layer; --help" --layer 3
 refuses 2 "--tensor-cores" --tensor-cores 3
 refuses 2 "--steps" --steps -1
 # shellcheck disable=SC2035
@@ -607,7 +608,7 @@ printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt
 printf 'base dgx-h100\nmemmory 2 GB\n' >wrong.txt
 plan_refuses 1 "8 ranks" --cluster small.txt
 plan_refuses 1 "8 ranks" --cluster small.txt --json
-plan_refuses 2 "--gpus" --gpu 3
+plan_refuses 2 "--gpu; --help" --gpu 3
 plan_refuses 2 "--gpus" --gpus 0
 plan_refuses 2 "--cluster" --cluster nowhere
 plan_refuses 2 "wrong.txt:2" --cluster wrong.txt
