@@ -48,9 +48,11 @@ comm_types.h, the types of groups, operations and backends.
 #include "comm/comm_mpi.h"
 #include "comm/comm_planned.h"
 #include "comm/comm_progress_thread.h"
-#include "comm/comm_staged.h"
 #include "comm/comm_types.h"
 #include "comm/none.h"
+#ifdef USE_CUDA
+#include "comm/comm_staged.h"
+#endif
 #ifdef USE_NCCL
 #include "comm/comm_nccl.h"
 #include "comm/comm_planned_nccl.h"

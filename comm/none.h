@@ -1,6 +1,6 @@
 /*
 comm/none.h: replaces the backends that a build does not have. Without MPI a process is the only rank. Without NCCL the
-groups' nccl stays NULL: device memory goes through the host.
+groups' nccl stays NULL: device memory goes through the host. Without GPUs all memory is the host's.
 */
 #pragma once
 
@@ -19,6 +19,12 @@ groups' nccl stays NULL: device memory goes through the host.
 #define comm_can_thread(c) ((void)(c), false)
 #define comm_free_thread(c) ((void)(c))
 #define comm_free_threads(job) ((void)(job))
+#endif
+
+#ifndef USE_CUDA
+#define comm_is_on_device(request) false
+#define comm_stage_to_host(request) ((void)(request))
+#define comm_deliver(request) ((void)(request))
 #endif
 
 #ifndef USE_NCCL

@@ -44,47 +44,7 @@ enum {
 
 // ---- Memory -----------------------------------------------------------------------------------------------------
 
-#ifdef USE_CUDA
-// Returns zeroed memory, to be freed by device_free.
-static inline void* device_malloc(size_t bytes, const char* what) {
-    void* p = NULL;
-    if (bytes == 0) return NULL;
-    const cudaError_t e = cudaMalloc(&p, bytes);
-    if (e == cudaErrorMemoryAllocation)
-        die("out of GPU memory: %.1f MB for %s; use a smaller --micro-batch or model", (double)bytes / 1e6, what);
-    cuda_check(e, what);
-    cuda_check(cudaMemset(p, 0, bytes), what);
-    return p;
-}
-
-static inline void device_free(void* p, size_t bytes) {
-    (void)bytes;
-    if (p) cuda_check(cudaFree(p), "cudaFree");
-}
-
-static inline void device_from_host(void* device, const void* host, size_t bytes) {
-    cuda_check(cudaMemcpy(device, host, bytes, cudaMemcpyHostToDevice), "a copy to the GPU");
-}
-static inline void device_to_host(void* host, const void* device, size_t bytes) {
-    cuda_check(cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "a copy from the GPU");
-}
-static inline void device_copy(void* to, const void* from, size_t bytes) {
-    cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, 0), "a copy on the GPU");
-}
-static inline void device_zero(void* p, size_t bytes) {
-    if (bytes > 0) cuda_check(cudaMemsetAsync(p, 0, bytes, 0), "zeroing memory");
-}
-
-// Whether p is in device memory, which MPI cannot read.
-static inline bool device_holds(const void* p) {
-    cudaPointerAttributes about;
-    if (!p || cudaPointerGetAttributes(&about, p) != cudaSuccess) return false;
-    return about.type == cudaMemoryTypeDevice;
-}
-
-// Waits for all kernels and copies that were started, but not for messages of other ranks that no work depends on yet.
-static inline void device_synchronize(void) { cuda_check(cudaStreamSynchronize(0), "work on the GPU"); }
-#else
+#ifndef USE_CUDA // on a GPU: cuda_utils.cuh
 // Zeroed memory, on huge pages where the system has them: access to a matrix of 150 MB on 4 KB pages is dominated by
 // page tables. To be freed by device_free.
 static inline void* device_malloc(size_t bytes, const char* what) {
@@ -227,50 +187,8 @@ static inline void device_flush_denormals(void) {
 #endif
 }
 
-#ifdef USE_CUDA
-// To be called before anything else on the device: selects the GPU of this rank, the rank_here-th on this machine.
-// Where there are fewer GPUs than ranks, some share one. Without a GPU the run ends with a one-line error.
-static inline void device_open(int rank_here) {
-    int count = 0;
-    const cudaError_t e = cudaGetDeviceCount(&count);
-    if (e != cudaSuccess || count == 0)
-        die("no CUDA device (%s): this program needs an NVIDIA GPU and its driver; make DEVICE=cpu builds one that "
-            "does not",
-            e != cudaSuccess ? cudaGetErrorString(e) : "none is there");
-    cuda_check(cudaSetDevice(rank_here % count), "taking the GPU");
-}
-
-// Bytes of memory that the device has in all.
-static inline double device_bytes(void) {
-    size_t unused = 0, total = 0;
-    cuda_check(cudaMemGetInfo(&unused, &total), "the size of the GPU's memory");
-    return (double)total;
-}
-
-// Bytes of it that all processes use now: CUDA counts no peak of a process.
-static inline int64_t device_peak_bytes(void) {
-    size_t unused = 0, total = 0;
-    cuda_check(cudaMemGetInfo(&unused, &total), "the size of the GPU's memory");
-    return (int64_t)(total - unused);
-}
-
-static inline int device_count(void) {
-    int count = 1;
-    cuda_check(cudaGetDeviceCount(&count), "the number of GPUs");
-    return count;
-}
-
-// The number of ranks on this machine that share the memory of a device.
-static inline int device_ranks_sharing(int ranks_here) { return (ranks_here + device_count() - 1) / device_count(); }
-
-// "NVIDIA H200": the GPU's name by the driver.
-static inline void device_name(char* name, size_t size) {
-    cudaDeviceProp about;
-    int device = 0;
-    const bool known = cudaGetDevice(&device) == cudaSuccess && cudaGetDeviceProperties(&about, device) == cudaSuccess;
-    snprintf(name, size, "%s", known ? about.name : "a GPU, which is not here");
-}
-#else
+#ifndef USE_CUDA
+// To be called before anything else on the device.
 static inline void device_open(int rank_here) { (void)rank_here; }
 
 // Bytes of memory that the device has in all.
