@@ -4,9 +4,8 @@ system's scheduler.
 
 Several ranks on one machine that all compute with all of its cores slow each other down several times. So the cores
 that the ranks of a machine may use together are cut into one part for each of them, and each is bound to its part and
-computes with as many threads. Parts are contiguous in an order where hyperthreads of one physical core are adjacent,
-and sockets come one after the other. Nothing changes if the launcher has given every rank its own cores, or the user
-has set the number of threads.
+computes with as many threads. Parts are contiguous in the system's numbers. Nothing changes if the launcher has given
+every rank its own cores, or the user has set the number of threads.
 
     comm_share_cores    all ranks call it, once, before the first parallel region
     cores_contended     how many threads of other programs are in the way of this machine's ranks
@@ -59,45 +58,6 @@ static inline int cores_part(int n, int rank_here, int ranks_here, int* first) {
 enum { MAX_CORES = 1024 }; // CPU_SETSIZE; on a larger machine no rank is tied to cores
 
 #ifdef __linux__
-// A number from a file such as /sys/devices/system/cpu/cpu3/topology/physical_package_id; of a list "3,11", the first.
-static inline int64_t core_topology(int core, const char* what, int64_t if_missing) {
-    char path[128];
-    long long value;
-    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/%s", core, what);
-    FILE* f = fopen(path, "r");
-    if (!f) return if_missing;
-    const bool found = fscanf(f, "%lld", &value) == 1;
-    fclose(f);
-    return found ? value : if_missing;
-}
-
-static inline int core_compare_keys(const void* a, const void* b) {
-    const int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;
-    return x < y ? -1 : x > y;
-}
-
-// The sort key of a core in an order where hyperthreads of one physical core are adjacent, and sockets come one after
-// the other (systems number cores in other ways), so that the cores of a contiguous part are close together.
-static inline int64_t core_key(int64_t socket, int64_t first_sibling, int core) {
-    return (socket << 40) + (first_sibling << 20) + core;
-}
-
-static inline int core_of_key(int64_t key) { return (int)(key & 0xfffff); }
-
-// The cores that some rank may use, in that order. Returns their number.
-static inline int cores_order(int cores[MAX_CORES], const int32_t holders[MAX_CORES]) {
-    int64_t key[MAX_CORES];
-    int n = 0;
-    for (int core = 0; core < MAX_CORES; core++) {
-        if (holders[core] == 0) continue;
-        const int64_t socket = core_topology(core, "physical_package_id", 0);
-        key[n++] = core_key(socket, core_topology(core, "thread_siblings_list", core), core);
-    }
-    qsort(key, (size_t)n, sizeof key[0], core_compare_keys);
-    for (int i = 0; i < n; i++) cores[i] = core_of_key(key[i]);
-    return n;
-}
-
 // holders[core] = 1 for every core that this process may use; all 0 if the system does not report it.
 static inline void cores_own(int32_t holders[MAX_CORES]) {
     cpu_set_t set;
@@ -121,10 +81,6 @@ static inline void cores_untie(void) {
     sched_setaffinity(0, sizeof set, &set);
 }
 #else
-static inline int cores_order(int cores[MAX_CORES], const int32_t holders[MAX_CORES]) {
-    (void)cores, (void)holders;
-    return 0;
-}
 static inline void cores_own(int32_t holders[MAX_CORES]) { memset(holders, 0, MAX_CORES * sizeof *holders); }
 static inline void cores_tie(const int* cores, int n) { (void)cores, (void)n; }
 static inline void cores_untie(void) {}
@@ -162,7 +118,9 @@ static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     for (int core = 0; core < MAX_CORES; core++) own += holders[core];
     comm_all_reduce(&machine, holders, MAX_CORES, COMM_INT32, COMM_SUM);
     comm_free(&machine);
-    place->cores_here = cores_order(cores, holders);
+    for (int core = 0; core < MAX_CORES; core++) {
+        if (holders[core] > 0) cores[place->cores_here++] = core;
+    }
     if (place->cores_here == 0) place->cores_here = (int)max_i64(1, sysconf(_SC_NPROCESSORS_ONLN));
 
     const bool launched = comm_is_launched() || world->size > 1;

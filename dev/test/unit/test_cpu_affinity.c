@@ -127,39 +127,6 @@ static void test_take(void) {
     check_all(kept && cut && crowded, "cores of one's own are kept, shared ones cut, too few left alone");
 }
 
-static void test_order_of_cores(void) {
-#ifdef __linux__
-    // All cores of this machine, by the keys of the system: every core once, cores of one socket, and of one physical
-    // core, side by side.
-    int32_t holders[MAX_CORES] = {0};
-    int cores[MAX_CORES], wanted = 0;
-    const int n_system = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    for (int i = 0; i < n_system && i < MAX_CORES; i++) holders[i] = 1 + i % 2, wanted++;
-    const int n = cores_order(cores, holders);
-    bool ok = n == wanted;
-    for (int i = 0; i < n; i++) {
-        ok = ok && cores[i] >= 0 && cores[i] < wanted && holders[cores[i]] > 0;
-        holders[cores[i]] = 0;
-        if (i == 0) continue;
-        const int64_t socket = core_topology(cores[i], "physical_package_id", 0);
-        const int64_t socket_before = core_topology(cores[i - 1], "physical_package_id", 0);
-        ok = ok && (socket > socket_before ||
-                    (socket == socket_before && core_topology(cores[i], "thread_siblings_list", cores[i]) >=
-                                                    core_topology(cores[i - 1], "thread_siblings_list", cores[i - 1])));
-    }
-    check_all(ok, "cores in the order of sockets and physical cores: %d", n);
-    bool keys = core_key(0, 1000, 1023) < core_key(1, 0, 0) && core_key(3, 1, 1023) < core_key(3, 2, 0);
-    keys = keys && core_key(1, 5, 5) < core_key(1, 5, 21);
-    for (int core = 0; core < MAX_CORES; core++) keys = keys && core_of_key(core_key(7, core / 2, core)) == core;
-    check_all(keys, "keys: by socket, then by physical core, then by number");
-    check_all(core_topology(0, "no_such_file", 123) == 123, "topology: what is missing has a default");
-    const int64_t a[] = {(int64_t)1 << 40, 5};
-    check_all(core_compare_keys(&a[0], &a[1]) > 0 && core_compare_keys(&a[1], &a[0]) < 0 &&
-                  core_compare_keys(a, a) == 0,
-              "keys are compared in 64 bits");
-#endif
-}
-
 // Whether each of these variables alone makes it true, or false.
 static bool each_says(const char* const* names, int n, bool (*says)(void), bool expected) {
     bool ok = true;
@@ -241,7 +208,6 @@ int main(void) {
     comm_open(&world);
     test_parts();
     test_take();
-    test_order_of_cores();
     test_environment();
     test_untie();
     test_cores();
