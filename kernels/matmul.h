@@ -57,12 +57,8 @@ for every blocking, thread count and cut).
 
 #include "gelu.h"
 #include "matmul_tile.h"
-#if defined(__x86_64__) || defined(__i386__)
-#define MATMUL_X86
-#include <immintrin.h>
-#endif
 #ifdef PRECISION_BF16
-#include "amx.h"
+#include "matmul_bf16.h"
 #endif
 
 // ----------------------------------------------------------------------------------------------------------------
@@ -71,9 +67,6 @@ for every blocking, thread count and cut).
 // `from` is `to` itself, or a row of start values (from_row = 0). At the right edge of C only `columns` are needed; a
 // kernel of several vectors leaves out the others. Meanwhile the next tile is prefetched by rows: a core would wait for
 // all at once. The x86 kernels are compiled whatever -march is and chosen at run time, for use elsewhere.
-
-// The loops over a tile must unroll completely, as registers cannot be indexed.
-#define MATMUL_UNROLL UNROLL(8)
 
 #ifdef MATMUL_X86
 // 24 sums, 3 vectors of B and 1 broadcast of A: 28 of the 32 registers. Inlined, so that vectors is a constant.
@@ -136,7 +129,6 @@ matmul_tile_avx2(int depth, const MatmulRows* a, const MatmulWord* b, int column
 
 // Any machine, with the compiler's vectors of 4: 24 sums for the 32 registers of ARM, POWER and RISC-V. The compiler
 // makes fused multiply-adds of the products and sums where there are any (-ffp-contract, on in gnu11).
-typedef float Float4 __attribute__((vector_size(16)));
 static inline void matmul_tile_portable(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
                                         const TileSums* c) {
     MatmulRows x = *a;
@@ -156,73 +148,6 @@ static inline void matmul_tile_portable(int depth, const MatmulRows* a, const Ma
         MATMUL_UNROLL for (int j = 0; j < 3; j++) memcpy(s.to + i * s.to_row + 4 * j, &tile[i][j], sizeof(Float4));
     }
 }
-
-#ifdef PRECISION_BF16
-#if defined(MATMUL_X86) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 10)
-#define MATMUL_AVX512_BF16
-// As matmul_vectors_avx512, of pairs.
-__attribute__((always_inline, target("avx512f,avx512bf16"))) static inline void
-matmul_vectors_avx512_bf16(int vectors, int depth, const MatmulRows* a, const MatmulWord* b, const TileSums* c) {
-    MatmulRows x = *a;
-    const TileSums s = *c;
-    __m512 tile[8][3];
-    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_loadu_ps(s.from + i * s.from_row + 16 * j);
-    }
-    for (int row = 0, k = 0; row < 8; row++) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) __builtin_prefetch(s.next + row * s.next_row + 64 * j);
-        for (const int end = depth * (row + 1) / 8; k < end; k++, x.data += x.along, b += 48) {
-            __m512bh bk[3];
-            MATMUL_UNROLL for (int j = 0; j < vectors; j++) bk[j] = (__m512bh)_mm512_loadu_si512(b + 16 * j);
-            MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-                __m512bh ai = (__m512bh)_mm512_set1_epi32((int)x.data[i * x.across]);
-                MATMUL_UNROLL for (int j = 0; j < vectors; j++) tile[i][j] = _mm512_dpbf16_ps(tile[i][j], ai, bk[j]);
-            }
-        }
-    }
-    MATMUL_UNROLL for (int i = 0; i < 8; i++) {
-        MATMUL_UNROLL for (int j = 0; j < vectors; j++) _mm512_storeu_ps(s.to + i * s.to_row + 16 * j, tile[i][j]);
-    }
-}
-
-__attribute__((target("avx512f,avx512bf16"))) static inline void
-matmul_tile_avx512_bf16(int depth, const MatmulRows* a, const MatmulWord* b, int columns, const TileSums* c) {
-    if (columns > 32) matmul_vectors_avx512_bf16(3, depth, a, b, c);
-    if (columns > 16 && columns <= 32) matmul_vectors_avx512_bf16(2, depth, a, b, c);
-    if (columns <= 16) matmul_vectors_avx512_bf16(1, depth, a, b, c);
-}
-#endif
-
-// 32 rows of A, or columns of B, in two tiles: words from one tile to the other, from row to row, and from k to k.
-static inline TilePair matmul_tile_pair(const MatmulWord* data, int64_t next_tile, int64_t row, int64_t k) {
-    const int64_t word = sizeof *data;
-    const TilePair pair = {data, data + next_tile, row * word, TILE_WORDS * k * word};
-    return pair;
-}
-
-// A tile of C by AMX or, simulated, in C.
-__attribute__((always_inline)) static inline void matmul_by_tiles(Tile* simulated, int depth, const MatmulRows* a,
-                                                                  const MatmulWord* b, const TileSums* c) {
-    const TilePair a_tiles = matmul_tile_pair(a->data, TILE_ROWS * a->across, a->across, a->along);
-    const TilePair b_tiles = matmul_tile_pair(b, TILE_WORDS, 2 * TILE_WORDS, 2 * TILE_WORDS);
-    tiles_product(simulated, a_tiles, b_tiles, depth / TILE_WORDS, c, (const char*)a->next, a->next_rows);
-}
-
-#ifdef AMX_COMPILED
-AMX_TARGET static inline void matmul_tile_amx(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
-                                              const TileSums* c) {
-    (void)columns;
-    matmul_by_tiles(NULL, depth, a, b, c);
-}
-#endif
-
-static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const MatmulWord* b, int columns,
-                                         const TileSums* c) {
-    Tile tiles[8];
-    (void)columns;
-    matmul_by_tiles(tiles, depth, a, b, c);
-}
-#endif
 
 // Kernel `index` of MATMUL_KERNELS, best first; NULL where this machine or build has no such kernel. The portable one
 // runs everywhere; the last is for tests.
@@ -275,26 +200,6 @@ typedef struct {
     const floatX* data;
     int64_t across, along;
 } MatmulOperand;
-
-#if defined(__clang__) || __GNUC__ >= 12
-#define MATMUL_SHUFFLE(x, y, i, j, k, l) __builtin_shufflevector(x, y, i, j, k, l)
-#else
-typedef int Int4 __attribute__((vector_size(16)));
-#define MATMUL_SHUFFLE(x, y, i, j, k, l) __builtin_shuffle(x, y, __extension__(Int4){i, j, k, l})
-#endif
-
-// Transposes 4 x 4 words: to[k*width + i] is word k of row i, and rows are `across` bytes apart.
-static inline void matmul_transpose4(MatmulWord* to, int width, const void* from, int64_t across) {
-    Float4 x[4];
-    for (int i = 0; i < 4; i++) memcpy(&x[i], (const char*)from + i * across, sizeof x[i]);
-    Float4 low01 = MATMUL_SHUFFLE(x[0], x[1], 0, 4, 1, 5), high01 = MATMUL_SHUFFLE(x[0], x[1], 2, 6, 3, 7);
-    Float4 low23 = MATMUL_SHUFFLE(x[2], x[3], 0, 4, 1, 5), high23 = MATMUL_SHUFFLE(x[2], x[3], 2, 6, 3, 7);
-    x[0] = MATMUL_SHUFFLE(low01, low23, 0, 1, 4, 5);
-    x[1] = MATMUL_SHUFFLE(low01, low23, 2, 3, 6, 7);
-    x[2] = MATMUL_SHUFFLE(high01, high23, 0, 1, 4, 5);
-    x[3] = MATMUL_SHUFFLE(high01, high23, 2, 3, 6, 7);
-    for (int k = 0; k < 4; k++) memcpy(to + k * width, &x[k], sizeof x[k]);
-}
 
 // One whole panel of vectors that are contiguous along k (along = 1), up to `wide` of them and `depth` words, both
 // multiples of 4. In runs of k: the part of the panel being written stays in L1.
@@ -385,35 +290,6 @@ static inline void matmul_pack_words(MatmulWord* panels, int width, int64_t pane
         }
     }
 }
-
-#ifdef PRECISION_BF16
-// Words become floats, two rows for each, the odd numbers first. The words are the second half of the panel of n.
-static inline void matmul_widen(float* panel, int width, int64_t n) {
-    const MatmulWord *words = (const MatmulWord*)panel + n / 2, *end = words + n / 2;
-    for (; words < end; words += width, panel += 2 * width) {
-#pragma omp simd
-        for (int i = 0; i < width; i++) { // the last row takes the place of its words
-            const uint32_t word = words[i];
-            panel[i] = word_high(word);
-            panel[width + i] = word_low(word);
-        }
-    }
-}
-
-// Panels of 32 rows of A, of whose words k each row holds all, become pairs of tiles, one after the other along k.
-static inline void matmul_turn_tiles(MatmulWord* panel, int64_t words) {
-    enum { ROWS = 2 * TILE_ROWS, PAIR = ROWS * TILE_WORDS };
-    for (const MatmulWord* end = panel + words; panel < end; panel += PAIR) {
-        MatmulWord pair[PAIR];
-        memcpy(pair, panel, sizeof pair);
-        for (int i = 0; i < ROWS; i += 4) {
-            for (int k = 0; k < TILE_WORDS; k += 4)
-                matmul_transpose4(panel + i * TILE_WORDS + k, TILE_WORDS, pair + k * ROWS + i,
-                                  sizeof(MatmulWord[ROWS]));
-        }
-    }
-}
-#endif
 
 // Words along k of a packed vector.
 static inline int matmul_words(const MatmulKernel* kernel, int64_t depth) {

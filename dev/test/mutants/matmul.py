@@ -1,9 +1,9 @@
 """Faults of the processor's matrix product in both precisions, and of AMX's tiles in C. Test: test_matmul."""
-MATMUL, AMX = "kernels/matmul.h", "kernels/amx.h"
+MATMUL, PAIRS, AMX = "kernels/matmul.h", "kernels/matmul_bf16.h", "kernels/amx.h"
 
 FAULTS = [
     # what is wrong, test, file, text, replacement; a test's name is the macro of the precision, as well
-    ("a pair is added even first", "BF16", MATMUL,
+    ("a pair is added even first", "BF16", PAIRS,
      "            panel[i] = word_high(word);\n            panel[width + i] = word_low(word);",
      "            panel[i] = word_low(word);\n            panel[width + i] = word_high(word);"),
     ("the last number of an odd K is not followed by 0", "BF16", MATMUL,
@@ -19,7 +19,7 @@ FAULTS = [
     ("pairs are cut", "BF16", MATMUL, "const int64_t step = WORD_NUMBERS > 1 ? 32 : 1;", "const int64_t step = 1;"),
     ("rows of A are not turned into tiles", "BF16", MATMUL,
      "if (kernel->layout == MATMUL_TILES && is_a) matmul_turn_tiles(", "if (false) matmul_turn_tiles("),
-    ("the second tile of a panel is the first", "BF16", MATMUL, "{data, data + next_tile", "{data, data"),
+    ("the second tile of a panel is the first", "BF16", PAIRS, "{data, data + next_tile", "{data, data"),
     ("a tile of sums is stored over another", "BF16", AMX, "3, to1 + W, stride", "3, to1, stride"),
     ("tiles are read in place beyond K", "BF16", MATMUL, "MATMUL_TILES ? 32 : WORD", "MATMUL_FLOATS ? 32 : WORD"),
     ("panels of tiles are not filled up", "BF16", MATMUL,
@@ -41,7 +41,7 @@ FAULTS = [
      "if (done_wide == width) continue;"),
     ("a vector of C that is needed is left out", "FP32", MATMUL, "if (columns > 32) matmul_vectors_avx512(3,",
      "if (columns > 33) matmul_vectors_avx512(3,"),
-    ("a vector of C is left out", "BF16", MATMUL, "columns > 16 && columns <= 32) matmul_vectors_avx512_bf16",
+    ("a vector of C is left out", "BF16", PAIRS, "columns > 16 && columns <= 32) matmul_vectors_avx512_bf16",
      "columns > 17 && columns <= 32) matmul_vectors_avx512_bf16"),
     ("half a vector is stored in C", "FP32", MATMUL, "s->columns % kernel->vector == 0", "s->columns % 8 == 0"),
 ]
