@@ -416,7 +416,7 @@ static void test_command_line(void) {
         int status;
         const char* reason;
     } cases[] = {{"--schedule zb-v --vpp 3 --out x.svg", 2, "--vpp"},
-                 {"--schedule interleaved --pp 4 --microbatches 7 --out x.svg", 2, "4 or 8"},
+                 {"--schedule interleaved --pp 4 --microbatches 7 --out x.svg", 2, "not a multiple"},
                  {"--schedule best --out x.svg", 2, "best"},
                  {"--forward nan --out x.svg", 2, "--forward"},
                  {"--schedule zb-v", 2, "--out"},
