@@ -49,7 +49,6 @@ comm_types.h, the types of groups, operations and backends.
 #include "comm/comm_planned.h"
 #include "comm/comm_progress_thread.h"
 #include "comm/comm_types.h"
-#include "comm/none.h"
 #ifdef USE_CUDA
 #include "comm/comm_staged.h"
 #endif

@@ -16,7 +16,6 @@ numbered over a stage; layer -1 is outside of them.
 #include "kernels/kernels.h"
 #include "model.h"
 #include "parallel/halves.h"
-#include "parallel/kv_cache.h"
 #include "parallel/stage.h"
 #include "parallel/tensor.h"
 #include "parallel/vocab.h"

@@ -22,7 +22,7 @@ state, row statistics and losses are float32 everywhere. The host reads a kernel
 #include "trainer/explain.h"
 #include "trainer/generate.h"
 #include "trainer/setup.h"
-#include "trainer/trace_gather.h"
+#include "trainer/logger.h"
 #include "trainer/trainer_init.h"
 
 // ================================================================================================================

@@ -25,7 +25,7 @@ A checkpoint is complete or it does not exist: everything is written into OUT/st
 (files, then the folder), and the folder is renamed. A run that is killed leaves at most the .tmp, which no run resumes
 from; the next save of that step removes it.
 
-trainer.json has the checksums of all files (util/checksum.h) and, at its end, its own. So checkpoint_verify.h finds a
+trainer.json has the checksums of all files (util/base.h) and, at its end, its own. So checkpoint_dir.h finds a
 flipped bit, a truncated file and a file of another checkpoint before anything is used.
 
 The place of a rank's slice in a file follows from the layout alone, as runs of consecutive elements. So all ranks write
@@ -36,7 +36,6 @@ order: each rank maps the files and copies its slices. All ranks have to see one
 #pragma once
 
 #include "../util/base.h"
-#include "../util/checksum.h"
 #include "../util/json.h"
 #include "../parallel.h"
 #include "hf_config.h"
@@ -344,7 +343,7 @@ static inline bool checkpoint_check_caat(const char* folder, const CaatConfig* n
 static const char* const checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "sites.safetensors",
                                                "config.json", "trainer.json"};
 
-// The files of a Hugging Face folder beside the model, see checkpoint/hub_files.h. They are neither checked nor needed
+// The files of a Hugging Face folder beside the model, see checkpoint/export.h. They are neither checked nor needed
 // to resume.
 static const char* const checkpoint_hub_files[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",     "vocab.json",

@@ -200,8 +200,8 @@ static inline bool index_read_header(TokenType* type, int64_t* sequences, const 
                     TOKEN_INT32, TOKEN_UINT16);
     const int64_t S = index_int64(data + 18, 0), D = index_int64(data + 26, 0);
     const int64_t room = bytes - index_header_bytes; // the size in bytes of S and D may exceed 64 bits
-    const bool fits = S <= room / 12 && D <= (room - 12 * S) / 8;
-    if (S < 1 || D < 2 || !fits || 12 * S + 8 * D != room)
+    const bool fits = S >= 1 && S <= room / 12 && D >= 2 && D <= (room - 12 * S) / 8;
+    if (!fits || 12 * S + 8 * D != room)
         return fail(error,
                     "%s: %lld sequences and a list of %lld documents do not make an index of %lld bytes; copy or make "
                     "it again",

@@ -39,7 +39,7 @@ __device__ __forceinline__ void update_element(float& p, float& m, float& v, flo
     p = fmaf(a.decay, p, -a.step_size * (m / fmaf(sqrtf(v), a.v_correction, a.eps)));
 }
 
-// W: 4, or 1 where the arrays differ in alignment. The rule is AdamW's or another one (sgd.cuh), which does not use v.
+// W: 4, or 1 where the arrays differ in alignment. The rule is AdamW's or SGD's, which does not use v.
 template <int W, class Rule>
 __global__ static void __launch_bounds__(256)
     update_kernel(floatX* __restrict__ p, float* __restrict__ master, const float* __restrict__ g,
@@ -141,4 +141,28 @@ __global__ static void __launch_bounds__(256)
 static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_t step, uint64_t key, uint64_t first) {
     if (sizeof(floatX) == sizeof(float)) return;
     launch(launch_shape(blocks_for(n, 256), 256), adamw_round_kernel, p, master, n, step, key, first);
+}
+
+// ----------------------------------------------------------------------------------------------------------------
+/*
+SGD, elementwise: as AdamW above, with another rule and without v. 16-bit parameters are a copy of the master weights
+`master`, rounded stochastically by (key, step, place); adamw_round recomputes the same copy. 22 bytes of memory an
+element, 20 in float32.
+*/
+
+struct SGD {
+    static constexpr bool HAS_V = false;
+    static constexpr float NO_DECAY = 0;
+    float lr, momentum, decay, grad_scale;
+};
+
+__device__ __forceinline__ void update_element(float& p, float& m, float&, float g, const SGD& s) {
+    m = fmaf(s.momentum, m, fmaf(s.grad_scale, g, s.decay * p));
+    p = fmaf(-s.lr, m, p);
+}
+
+static inline void sgd_update(floatX* params, float* master, const float* grad, float* moment1, float* moment2,
+                              const TensorRange* ranges, int count, const OptimizerStep* s) {
+    const SGD rule = {s->lr, s->beta1, s->weight_decay, s->grad_scale};
+    launch_update(params, master, grad, moment1, moment2, ranges, count, rule, s->step);
 }

@@ -1,10 +1,10 @@
 /*
-checksum.cuh: util/checksum.h on a GPU. Every word is read once. Blocks add up their parts by integer atomics, so the
+checksum.cuh: util/base.h on a GPU. Every word is read once. Blocks add up their parts by integer atomics, so the
 order does not matter.
 */
 #pragma once
 
-#include "../util/checksum.h"
+#include "../util/base.h"
 #include "row_sum.cuh"
 
 enum { CHECKSUM_THREADS = 256, CHECKSUM_WORDS = 16 }; // words that a thread takes

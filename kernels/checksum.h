@@ -1,9 +1,9 @@
 /*
-checksum.h: the checksum of util/checksum.h for device memory. It is a sum, so threads add up their parts in any order.
+checksum.h: the checksum of util/base.h for device memory. It is a sum, so threads add up their parts in any order.
 */
 #pragma once
 
-#include "../util/checksum.h"
+#include "../util/base.h"
 
 // *sum += the sum of `bytes` bytes (an even number, at an even address) whose first word has number `first`.
 static inline void checksum_add(uint64_t* sum, const void* data, int64_t bytes, int64_t first) {

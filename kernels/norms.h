@@ -1,6 +1,6 @@
 /*
 norms.h: the table of norms, for the device that this program is built for. To add one, write a pair of kernels (as
-rmsnorm.h and rmsnorm.cuh), their functions of a Norm, and a row here.
+layernorm.h and layernorm.cuh), their functions of a Norm, and a row here.
 
     norms[kind].forward(&n, N, C, eps)                                 out = norm(x)
     norms[kind].residual_forward(&n, residual, branch, bias, ...)      x = residual + (branch + bias), out = norm(x)
@@ -11,10 +11,8 @@ rmsnorm.h and rmsnorm.cuh), their functions of a Norm, and a row here.
 #include "device.h"
 #ifdef USE_CUDA
 #include "layernorm.cuh"
-#include "rmsnorm.cuh"
 #else
 #include "layernorm.h"
-#include "rmsnorm.h"
 #endif
 
 // The norm of rows x (N, C): its outputs and its parameters. RMSNorm uses no mean, and has no b: NULL.

@@ -1,6 +1,6 @@
 /*
 optimizers.h: the table of optimizers, for the device that this program is built for. To add one, write a pair of
-kernels (as sgd.h and sgd.cuh) and a row here.
+kernels (as adamw.h and adamw.cuh) and a row here.
 
     optimizers[kind].update(params, master, grad, m, v, ranges, count, &step)    ranges of tensors (tensor_ranges.h)
 
@@ -13,10 +13,8 @@ room in a checkpoint.
 #include "device.h"
 #if defined(USE_CUDA) && !defined(REFERENCE_KERNELS)
 #include "adamw.cuh"
-#include "sgd.cuh"
 #else
 #include "adamw.h"
-#include "sgd.h"
 #endif
 
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZERS } OptimizerKind;

@@ -1,6 +1,6 @@
 /*
 residual.cuh: residual.h on a GPU: adds a branch and its bias to the residual stream, and sums of gradients. 3 numbers
-of memory an element, one pack of 16 bytes a thread. (Before a norm, layernorm.cuh and rmsnorm.cuh do the addition.)
+of memory an element, one pack of 16 bytes a thread. (Before a norm, layernorm.cuh does the addition.)
 */
 #pragma once
 

@@ -7,8 +7,7 @@ tables, --dry-run and dev/plot draw them, the tests verify them. Everything is a
     schedule_build            the table of one stage for a training step; schedules_build: of all stages
     schedule_build_forward    forward passes only, for validation; schedule_build_untrained: for a run without training
     schedule_check.h          a proof from the tables of all stages
-    schedule_time.h           start and end of every action, at given seconds
-    schedule_draw.h           the timeline as text
+    schedule_time.h           start and end of every action, at given seconds; the tables as text
 
 Theory:
 

@@ -19,7 +19,7 @@ one that was?
 #include "flags.h"
 #include "published_runs.h"
 
-#include "../util/checksum.h"
+#include "../util/base.h"
 
 static inline ModelConfig published_model(const Published* x) {
     const PublishedShape* y = &x->shape;

@@ -8,7 +8,7 @@ Rank 0 calls them; nothing is exchanged, as every rank knows the plans of all.
 */
 #pragma once
 
-#include "../parallel/schedule_draw.h"
+#include "../parallel/schedule_time.h"
 #include "../parallel/traffic.h"
 #include "batch.h"
 #include "trainer.h"

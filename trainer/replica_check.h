@@ -6,7 +6,7 @@ trainer/replica_check.h: do ranks that hold the same parameters still hold the s
 Theory: replicas of parameters stay identical without being compared, as every all-reduce gives each rank the same bits,
 and each rank computes the same update from them. Different bits mean silent data corruption (Dixit et al. 2021, "Silent
 data corruptions at scale"). Every --check-replicas-every steps, and before a checkpoint, each rank takes a checksum of
-each of its slices (util/checksum.h) in the device's memory, and sends the others four sums, one a group:
+each of its slices (util/base.h) in the device's memory, and sends the others four sums, one a group:
 
     REPLICATED_OVER_DP      a cut of a matrix: the data ranks of the same (t, p)
     REPLICATED_OVER_HEADS   a key/value head: also the tensor ranks that share it

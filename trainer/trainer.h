@@ -11,7 +11,6 @@ ends all of them.
 #include "../parallel/process_groups.h"
 #include "../checkpoint/export.h"
 #include "replica_check.h"
-#include "../checkpoint/hub_files.h"
 #include "../checkpoint/save.h"
 #include "../parallel/schedule.h"
 #include "settings.h"

@@ -10,7 +10,6 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
 #include "batch.h"
 #include "logger.h"
 #include "setup.h"
-#include "trace_gather.h"
 #include "trainer.h"
 #include <signal.h>
 

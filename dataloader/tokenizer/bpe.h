@@ -3,7 +3,7 @@ dataloader/tokenizer/bpe.h: byte-level byte-pair encoding (Sennrich et al. 2016;
 
     tokenizer_encode    appends the tokens of a text; each thread has an Encoder
     tokenizer_decode    the bytes of a token
-    tokenizer_begin, tokenizer_merge, tokenizer_add    build a vocabulary (vocab_files.h)
+    tokenizer_begin, tokenizer_merge, tokenizer_add    build a vocabulary (tokenizer.h)
 
 Theory. A vocabulary begins with the 256 bytes. Each merge joins two adjacent tokens to a longer one, and has a rank:
 merges that were learned earlier come first. To encode a word (pretokenize.h), begin with its bytes and, as long as two

@@ -13,7 +13,6 @@ kernel and copy take turns.
 #include "../../kernels/layernorm.h"
 #include "../../kernels/global_norm.h"
 #include "../../kernels/residual.h"
-#include "../../kernels/rmsnorm.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
 

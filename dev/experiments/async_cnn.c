@@ -18,9 +18,9 @@ batch. Each is a matrix product: patches (places, kernel kernel in) times weight
 */
 #include "../../kernels/async_dp.h"
 #include "../../kernels/global_norm.h"
-#include "../../kernels/sgd.h"
+#include "../../kernels/adamw.h"
 #include "../../methods/async_schedule.h"
-#include "../../trainer/lr_schedule.h"
+#include "../../trainer/settings.h"
 #include "../../util/options.h"
 
 enum { SIDE = 16, PIXELS = SIDE * SIDE, CLASSES = 16, LAYERS = 4, TENSORS = 2 * LAYERS };
@@ -41,7 +41,7 @@ typedef struct {
     int64_t replicas, batch, delay, epochs, samples, seed;
     double lambda0, lambda, momentum, lr;
     const char* dump;
-} Settings;
+} CnnSettings;
 
 // Values of MICRO pictures in a forward and backward pass; the second layer has the most.
 typedef struct {
@@ -50,7 +50,7 @@ typedef struct {
 } Activations;
 
 typedef struct {
-    Settings settings;
+    CnnSettings settings;
     int64_t sites, delay;
     TensorRange range[TENSORS]; // weights and biases of every layer
     int64_t parameters, steps;
@@ -302,7 +302,7 @@ static double step_dc_s3gd(Trainer* t, int64_t step, const int32_t* order) {
 
 // ---- a run
 static void trainer_init(Trainer* t) {
-    const Settings* settings = &t->settings;
+    const CnnSettings* settings = &t->settings;
     const bool local = settings->mode == CNN_DC_S3GD;
     for (int i = 0; i < TENSORS; i++) {
         const int64_t inputs = layer_inputs(&layers[i / 2]), out = layers[i / 2].out;
@@ -326,14 +326,15 @@ static void trainer_init(Trainer* t) {
     for (int l = 0; l < LAYERS; l++) { // He et al. 2015
         const TensorRange* range = &t->range[2 * l];
         random_normals(t->weights + range->from, range->n, (uint64_t)settings->seed, (uint64_t)l, 0);
-        scale_by(t->weights + range->from, sqrtf(2.0f / (float)layer_inputs(&layers[l])), range->n);
+        const float scale = sqrtf(2.0f / (float)layer_inputs(&layers[l]));
+        for (int64_t i = 0; i < range->n; i++) t->weights[range->from + i] *= scale;
     }
     for (int64_t r = 0; r < t->sites; r++) copy(t->local_weights + r * t->parameters, t->weights, t->parameters);
 }
 
 // Trains to the end, or until the loss is not finite: false.
 static bool train(Trainer* t, FILE* dump) {
-    const Settings* settings = &t->settings;
+    const CnnSettings* settings = &t->settings;
     const int64_t in_epoch = settings->samples / settings->batch;
     for (int64_t step = 1; step <= t->steps; step++) {
         const int64_t begin = (step - 1) % in_epoch * settings->batch;
@@ -348,7 +349,7 @@ static bool train(Trainer* t, FILE* dump) {
     return true;
 }
 
-static void parse(Settings* s, int argc, char** argv) {
+static void parse(CnnSettings* s, int argc, char** argv) {
     bool help = false;
     Error error;
     Option table[] = {
@@ -380,7 +381,7 @@ static void parse(Settings* s, int argc, char** argv) {
 
 int main(int argc, char** argv) {
     Trainer* t = (Trainer*)checked_calloc(1, sizeof *t, "the trainer");
-    const Settings defaults = {CNN_SYNC, 8, 256, 1, 6, 8192, 1, 0, 0, 0.9, 0.02, NULL};
+    const CnnSettings defaults = {CNN_SYNC, 8, 256, 1, 6, 8192, 1, 0, 0, 0.9, 0.02, NULL};
     process.name = "async_cnn";
     t->settings = defaults;
     parse(&t->settings, argc, argv);

@@ -11,7 +11,6 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 #include "../../../kernels/embedding.cuh"
 #include "../../../kernels/layernorm.cuh"
 #include "../../../kernels/residual.cuh"
-#include "../../../kernels/rmsnorm.cuh"
 #include "../../../kernels/rope.cuh"
 #include "../../../kernels/caat.cuh"
 #include "../../../kernels/mfu.cuh"
@@ -23,7 +22,6 @@ namespace reference {
 #include "../../../kernels/embedding.h"
 #include "../../../kernels/layernorm.h"
 #include "../../../kernels/residual.h"
-#include "../../../kernels/rmsnorm.h"
 #include "../../../kernels/rope.h"
 #include "../../../kernels/caat.h"
 } // namespace reference

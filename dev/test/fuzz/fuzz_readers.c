@@ -398,6 +398,7 @@ static void add_seeds(void) {
     add_text("log",
              "{\"step\":1,\"loss\":5.5,\"grad_norm\":1.25}\n{\"step\":2,\"loss\":null,\"skipped\":true,\"lr\":1e-3}\n"
              "{\"step\":3,\"loss\":4.75,\"grad_norm\":2}\n{\"step\":4,\"loss\":4.5}\n");
+    add_text("log", "{\"step\":4,\"loss\":4.5}\n");
     add_options();
 }
 

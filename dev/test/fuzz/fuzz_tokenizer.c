@@ -1,5 +1,5 @@
 /*
-fuzz_tokenizer.c: no bytes in a vocabulary's file may crash dataloader/tokenizer/vocab_files.h; what it reads encodes
+fuzz_tokenizer.c: no bytes in a vocabulary's file may crash dataloader/tokenizer.h; what it reads encodes
 any bytes, and gives them back.
 
 A file is a small vocabulary, of which some bytes were changed, removed, doubled or swapped with

@@ -2,10 +2,8 @@
 gradients that are rounded. (Products and attention: matmul.py, attention.py.) Tests: test_NAME in bf16."""
 import mutate
 
-FLOATX, BASE, ADAMW, SGD, OPTIMIZER = ("kernels/floatx.h", "util/base.h", "kernels/adamw.h", "kernels/sgd.h",
-                                       "parallel/optimizer.h")
-LAYERNORM, RMSNORM, RESIDUAL, EMBEDDING = ("kernels/layernorm.h", "kernels/rmsnorm.h", "kernels/residual.h",
-                                           "kernels/embedding.h")
+FLOATX, BASE, ADAMW, OPTIMIZER = "kernels/floatx.h", "util/base.h", "kernels/adamw.h", "parallel/optimizer.h"
+LAYERNORM, RESIDUAL, EMBEDDING = "kernels/layernorm.h", "kernels/residual.h", "kernels/embedding.h"
 GELU, SWIGLU, ROPE, LOSS, CAAT = ("kernels/gelu.h", "kernels/swiglu.h", "kernels/rope.h", "kernels/crossentropy.h",
                                   "kernels/caat.h")
 VALUES, BITS, UPDATE, TRAINER = "kernels", "kernels_bits", "kernels_update", "trainer"
@@ -35,9 +33,12 @@ FAULTS = [
     ("words in another order", UPDATE, ADAMW, "(c1 & 0xffffu) << 16 | (c2 & 0xffffu) << 32",
      "(c2 & 0xffffu) << 16 | (c1 & 0xffffu) << 32"),
     ("a portable product of 64 bits", UPDATE + "_portable", ADAMW, "(a & 0xffffffffu) * b", "a * b"),
-    ("adamw_update: blocks repeat their bits", BITS, ADAMW, "range->first + (uint64_t)begin", "range->first"),
-    ("sgd_update: blocks repeat their bits", BITS, SGD, "range->first + (uint64_t)begin", "range->first"),
-    ("sgd_update: another step's bits", UPDATE, SGD, "w, n, s->step, range->key", "w, n, s->step + 1, range->key"),
+    ("adamw_update: blocks repeat their bits", BITS, ADAMW, "range->first + (uint64_t)begin, ahead",
+     "range->first, ahead"),
+    ("sgd_update: blocks repeat their bits", BITS, ADAMW, "range->first + (uint64_t)begin, NULL",
+     "range->first, NULL"),
+    ("sgd_update: another step's bits", UPDATE, ADAMW, "s->step, range->key, range->first + (uint64_t)begin, NULL",
+     "s->step + 1, range->key, range->first + (uint64_t)begin, NULL"),
     ("adamw_round: blocks repeat their bits", UPDATE, ADAMW, "                    first + (uint64_t)begin, NULL);",
      "                    first, NULL);"),
     ("a resumed run rounds as its next step", TRAINER, OPTIMIZER, "values + range.at, range.n, step,",
@@ -51,18 +52,19 @@ FAULTS = [
      "const float m = to_float(to_floatX(row_sum(term_x, row, C) / (float)C));"),
     ("layernorm: rounded deviations", VALUES, LAYERNORM, "const float d = to_float(row.x[c]) - row.k;",
      "const float d = to_float(to_floatX(to_float(row.x[c]) - row.k));"),
-    ("layernorm: a rounded rstd", VALUES, LAYERNORM, "rstd[n] = r;", "rstd[n] = to_float(to_floatX(r));"),
+    ("layernorm: a rounded rstd", VALUES, LAYERNORM, "        mean[n] = m;\n        rstd[n] = r;",
+     "        mean[n] = m;\n        rstd[n] = to_float(to_floatX(r));"),
     ("layernorm: xhat is rounded first", VALUES, LAYERNORM, "to_floatX((to_float(row.x[c]) - m) * r * to_float(w[c])",
      "to_floatX(to_float(to_floatX((to_float(row.x[c]) - m) * r)) * to_float(w[c])"),
     ("layernorm: g is rounded first", VALUES, LAYERNORM,
      "d[c] = to_floatX(to_float(d[c]) + rstd * (to_float(dout[c]) * to_float(w[c]) - g_mean -",
      "d[c] = to_floatX(to_float(d[c]) + rstd * (to_float(to_floatX(to_float(dout[c]) * to_float(w[c]))) - g_mean -"),
-    ("rmsnorm: x * rstd is rounded first", VALUES, RMSNORM, "to_floatX(to_float(row.x[c]) * r * to_float(w[c]))",
+    ("rmsnorm: x * rstd is rounded first", VALUES, LAYERNORM, "to_floatX(to_float(row.x[c]) * r * to_float(w[c]))",
      "to_floatX(to_float(to_floatX(to_float(row.x[c]) * r)) * to_float(w[c]))"),
-    ("rmsnorm: squares are rounded", VALUES, RMSNORM, "return to_float(row.x[c]) * to_float(row.x[c]);",
+    ("rmsnorm: squares are rounded", VALUES, LAYERNORM, "return to_float(row.x[c]) * to_float(row.x[c]);",
      "return to_float(to_floatX(to_float(row.x[c]) * to_float(row.x[c])));"),
-    ("rmsnorm: g is rounded", VALUES, RMSNORM, "rstd * (to_float(dout[c]) * to_float(w[c]) -",
-     "rstd * (to_float(to_floatX(to_float(dout[c]) * to_float(w[c]))) -"),
+    ("rmsnorm: g is rounded", VALUES, LAYERNORM, "rstd * (to_float(dout[c]) * to_float(w[c]) - to_float",
+     "rstd * (to_float(to_floatX(to_float(dout[c]) * to_float(w[c]))) - to_float"),
     ("gelu: the gate is rounded first", VALUES, GELU, "to_floatX(v / (1.0f + gelu_exp(v)))",
      "to_floatX(v * to_float(to_floatX(1.0f / (1.0f + gelu_exp(v)))))"),
     ("gelu: the slope is rounded first", VALUES, GELU, "to_float(dout[i]) * (s + v * slope * (s * (e * s)))",
@@ -98,7 +100,7 @@ FAULTS = [
      "dw[c] = to_float(to_floatX(dw[c] + to_float(d[c]) * ((to_float(row[c]) - m) * r)));"),
     ("layernorm: db is rounded", VALUES, LAYERNORM, "db[c] += to_float(d[c]);",
      "db[c] = to_float(to_floatX(db[c] + to_float(d[c])));"),
-    ("rmsnorm: dw is rounded", VALUES, RMSNORM, "dw[c] += to_float(d[c]) * (to_float(row[c]) * r);",
+    ("rmsnorm: dw is rounded", VALUES, LAYERNORM, "dw[c] += to_float(d[c]) * (to_float(row[c]) * r);",
      "dw[c] = to_float(to_floatX(dw[c] + to_float(d[c]) * (to_float(row[c]) * r)));"),
     ("embedding: dwte is rounded", VALUES, EMBEDDING, "for (int c = begin; c < end; c++) dw[c] += to_float(d[c]);",
      "for (int c = begin; c < end; c++) dw[c] = to_float(to_floatX(dw[c] + to_float(d[c])));"),

@@ -116,7 +116,7 @@ FAULTS = [
      "boundary_elements(&stage->layout.mesh, B * stage->T * stage->model.C)"),
     ("CAAT-Net: a stage sends a part of its states, as if all ranks had the same", CAAT_PIPELINE, PARALLEL,
      "    if (mesh.caat.ranks) layout->mesh.scatter = false;", "    if (0) layout->mesh.scatter = false;"),
-    ("CAAT-Net, decoding: all states write into one cache", CAAT_STATES, "parallel/kv_cache.h",
+    ("CAAT-Net, decoding: all states write into one cache", CAAT_STATES, "parallel/stage.h",
      "layer * stage->layout.streams + stream) * kv_cache_layer_elements(stage)",
      "layer * stage->layout.streams + 0 * stream) * kv_cache_layer_elements(stage)"),
     # Heads group
@@ -173,7 +173,7 @@ FAULTS = [
      "chunk_output(acts), values, SEND_FORWARD, c);", "acts->x[0], values, SEND_FORWARD, c);"),
     ("reading: nothing goes into the cache", PIPELINE, "trainer/generate.h", "acts->keeps_kv = !decode;",
      "acts->keeps_kv = false;"),
-    ("reading: all states have the keys of the first", CAAT_STATES, "parallel/kv_cache.h",
+    ("reading: all states have the keys of the first", CAAT_STATES, "parallel/stage.h",
      "layer_acts(acts, layer)->qkv + (int64_t)i * acts->tokens * qkv_size(stage);", "layer_acts(acts, layer)->qkv;"),
     ("reading: half of what is read goes to the next stage", PIPELINE, "trainer/generate.h",
      "values = (int64_t)acts->R * stage->model.C;", "values = (int64_t)(acts->R + 1) / 2 * stage->model.C;"),

@@ -3,8 +3,8 @@ on meshes, test_pretrained.py."""
 import mutate
 
 CONFIG, ROPE = "checkpoint/hf_config.h", "kernels/rope_table.h"
-VERIFY, PRETRAINED = "checkpoint/checkpoint_verify.h", "checkpoint/pretrained.h"
-CHECKPOINT, EXPORT, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "checkpoint/hub_files.h"
+VERIFY, PRETRAINED = "checkpoint/checkpoint_dir.h", "checkpoint/pretrained.h"
+CHECKPOINT, EXPORT, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "checkpoint/export.h"
 SETTINGS, SETUP = "trainer/settings.h", "trainer/setup.h"
 TRAIN = "train_gpt.cu"
 

@@ -203,7 +203,7 @@ FAULTS = [
     ("kernels/layernorm.cuh", "__launch_bounds__(COLUMN_THREADS)\n    layernorm_backward",
      "__launch_bounds__(COLUMN_THREADS, 2)\n    layernorm_backward",
      "stack"),
-    ("kernels/rmsnorm.cuh", "sum += g[k][i] * xhat[k][i];", "sum += g[k][(i + N) % W] * xhat[k][i];", "stack"),
+    ("kernels/layernorm.cuh", "sum += g[k][i] * xhat[k][i];", "sum += g[k][(i + N) % W] * xhat[k][i];", "stack"),
     ("kernels/matmul.cuh", "sum[i] += (float)d[i];\n        }",
      "sum[i] += (float)dout[n * OC + column + i];\n        }", "loads and"),
     ("kernels/embedding.cuh", "v = load<W>(wte + row * C + i % C);",

@@ -40,7 +40,7 @@ def require(condition, *what):
 
 
 def checksum(data):
-    """util/checksum.h's: the sum over words of 32 bits of mix(place * golden + word)."""
+    """util/base.h's: the sum over words of 32 bits of mix(place * golden + word)."""
     data += bytes(-len(data) % 4)
     if numpy:
         words = numpy.frombuffer(data, "<u4").astype(numpy.uint64)

@@ -6,7 +6,7 @@ by side?
     make compare_tokenizers VOCAB="FILE ..."
     python3 dev/test/system/compare_tokenizers.py build/encode_file FILE...
 
-Needs: pip install tiktoken tokenizers. FILE: vocabularies as dataloader/tokenizer/vocab_files.h reads them
+Needs: pip install tiktoken tokenizers. FILE: vocabularies as dataloader/tokenizer.h reads them
 (tokenizer.json, vocab.json with merges.txt beside it); none are shipped. Without any, two are made here by Hugging
 Face's trainer. tiktoken takes part for vocab.json.
 

@@ -163,8 +163,11 @@ takes() { # OPTIONS...: MB of the plan, and MB of the process at most
     sed -n 's/^memory .*together \([0-9.]*\) MB/\1/p' out
     grep -o 'peak_mem_bytes":[0-9]*' taken/log.jsonl | tail -n 1 | sed 's/.*://; s/......$//'
 }
-takes >/dev/null # now the system has the program's pages
-read -r planned peak < <(takes | tr '\n' ' ')
+planned=0 peak=0 # the most of three runs: what the program's own pages take depends on the system's cache
+for _ in 1 2 3; do
+    read -r planned most < <(takes | tr '\n' ' ')
+    peak=$((most > peak ? most : peak))
+done
 for what in "--eval-every 1 --eval-sequences 1000000" "--sample-every 1 --max-new-tokens 2000" \
     "--save-every 1"; do
     # shellcheck disable=SC2086
@@ -245,8 +248,8 @@ for sequences in 9223372036854775807 47 0; do
     refuses 2 "forged" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
 done
 forge rounds '"\u001b[2Jsites"'
-refuses 1 "forged" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
-check "what it says is shown without control characters" "grep -qF 'is \"?[2Jsites\"' out &&
+refuses 2 "forged" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
+check "what it says is shown without control characters" "grep -qF 'a run with ?[2Jsites' err &&
     ! grep -q \$'\\033' out err"
 refuses 2 "--global-batch" $small --data text.txt --steps 12 --global-batch 2 --out whole_gpt2 --resume
 refuses 2 "--data" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume

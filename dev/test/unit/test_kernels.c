@@ -10,7 +10,6 @@ float64; each backward formula is compared with central differences of the forwa
 #include "../../../kernels/gelu.h"
 #include "../../../kernels/layernorm.h"
 #include "../../../kernels/residual.h"
-#include "../../../kernels/rmsnorm.h"
 #include "../../../kernels/rope.h"
 #include "../../../kernels/swiglu.h"
 

@@ -11,7 +11,6 @@ Tests of the bits of the kernels: the same with any number of threads, at any al
 #include "../../../kernels/layernorm.h"
 #include "../../../kernels/optimizers.h"
 #include "../../../kernels/residual.h"
-#include "../../../kernels/rmsnorm.h"
 #include "../../../kernels/rope.h"
 
 // ----------------------------------------------------------------------------------------------------------------

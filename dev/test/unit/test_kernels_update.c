@@ -7,7 +7,6 @@ asynchronous data parallelism. Each is compared with its formula, written again 
 #include "../../../kernels/async_dp.h"
 #include "../../../kernels/checksum.h"
 #include "../../../kernels/global_norm.h"
-#include "../../../kernels/sgd.h"
 
 // Parameters, and their float32 values: the master weights or, without these, the parameters themselves.
 typedef struct {

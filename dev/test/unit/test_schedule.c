@@ -6,7 +6,7 @@ test_schedule.c: the order of a step's work.
     served      exactly the configurations of a second definition
     drawing     against pictures drawn by hand
 */
-#include "../../../parallel/schedule_draw.h"
+#include "../../../parallel/schedule_time.h"
 #include "schedule_machine.h"
 
 // ---- The builders -----------------------------------------------------------------------------------------------
