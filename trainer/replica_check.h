@@ -6,17 +6,16 @@ trainer/replica_check.h: do ranks that hold the same parameters still hold the s
 Theory: replicas of parameters stay identical without being compared, as every all-reduce gives each rank the same bits,
 and each rank computes the same update from them. Different bits mean silent data corruption (Dixit et al. 2021, "Silent
 data corruptions at scale"). Every --check-replicas-every steps, and before a checkpoint, each rank takes a checksum of
-each of its slices (util/base.h) in the device's memory, and sends the others four sums, one a group:
+each of its slices (util/base.h) in the device's memory, and sends it to the others. A tensor's have to be equal on
 
     REPLICATED_OVER_DP      a cut of a matrix: the data ranks of the same (t, p)
     REPLICATED_OVER_HEADS   a key/value head: also the tensor ranks that share it
     REPLICATED_OVER_TP      norms, positions, biases after sums: all data and tensor ranks of a stage
     REPLICATED_OVER_ENDS    a tied embedding: the first and the last stage
 
-If the sums of a group differ, the tensors are compared one by one. A rank is named if it differs from the majority;
-without a majority all are. With d = 1 only the other three groups are covered. The optimizer's moments are not
-compared: a wrong moment makes a wrong update, which is detected; but with ZeRO one rank updates a weight for all, and
-all others copy its error.
+A rank is named if it differs from the majority; without a majority all are. With d = 1 only the other three are
+covered. The optimizer's moments are not compared: a wrong moment makes a wrong update, which is detected; but with ZeRO
+one rank updates a weight for all, and all others copy its error.
 */
 #pragma once
 
@@ -25,13 +24,7 @@ all others copy its error.
 #include "../model.h"
 #include "../parallel.h"
 
-typedef enum {
-    REPLICATED_OVER_DP,
-    REPLICATED_OVER_HEADS,
-    REPLICATED_OVER_TP,
-    REPLICATED_OVER_ENDS,
-    REPLICA_GROUPS
-} ReplicaGroup;
+typedef enum { REPLICATED_OVER_DP, REPLICATED_OVER_HEADS, REPLICATED_OVER_TP, REPLICATED_OVER_ENDS } ReplicaGroup;
 
 static inline ReplicaGroup replica_group_of(const Tensor* tensor, const Mesh* mesh, const ModelConfig* m) {
     if (tensor->kind == WTE && m->tied && mesh->p > 1 && !mesh->folded) return REPLICATED_OVER_ENDS;
@@ -95,32 +88,17 @@ static inline bool group_differs(bool* wrong, int* copies, const int64_t* number
     return found >= 0;
 }
 
-// The checksums of this rank's slices (layout.n). Word numbers of different slices are disjoint, so that the sums
-// differ where two slices are swapped. device: device memory for as many numbers.
+// The checksums of this rank's slices (layout.n). Word numbers of different streams are disjoint, so that a tensor's
+// sum differs where two are swapped. device: device memory for as many numbers.
 static inline void slice_checksums(uint64_t* sums, uint64_t* device, const Layout* layout, const floatX* params) {
     const size_t bytes = (size_t)layout->n * sizeof *sums;
     device_zero(device, bytes);
     for (int i = 0; i < layout->n; i++) {
         const Slice* s = &layout->slices[i];
-        const int64_t first = ((int64_t)s->index * layout->streams + s->stream) << 36; // a slice: < 2^36 words
+        const int64_t first = (int64_t)s->stream << 36; // a slice: < 2^36 words
         checksum_add(device + i, params + s->offset, slice_elements(s) * (int64_t)sizeof(floatX), first);
     }
     device_to_host(sums, device, bytes);
-}
-
-// The sums of this rank's checksums over the slices of each group, which it sends to the other ranks.
-static inline void group_checksums(int64_t number[REPLICA_GROUPS], const uint64_t* sums, const Layout* layout,
-                                   const ModelConfig* m) {
-    uint64_t sum[REPLICA_GROUPS] = {0};
-    for (int i = 0; i < layout->n; i++) sum[replica_group_of(&layout->slices[i].tensor, &layout->mesh, m)] += sums[i];
-    for (int i = 0; i < REPLICA_GROUPS; i++) number[i] = (int64_t)sum[i];
-}
-
-// The sum of this rank's checksums over the slices of one tensor.
-static inline int64_t tensor_checksum(const uint64_t* sums, const Layout* layout, int index) {
-    uint64_t sum = 0;
-    for (int i = 0; i < layout->n; i++) sum += layout->slices[i].index == index ? sums[i] : 0;
-    return (int64_t)sum;
 }
 
 // Writes which tensor differs, and on which ranks; others: the number of further tensors that differ.
@@ -143,37 +121,33 @@ static inline void replica_error_text(char* text, size_t size, const Tensor* ten
 }
 
 // Whether the ranks of this rank's site, or of all sites, hold different bits of the same parameters; text names the
-// tensors and ranks. All these ranks call it and get the same text. Without a difference each sends four numbers.
+// tensors and ranks. All these ranks call it and get the same text; each sends a number for each tensor.
 static inline bool replicas_differ(char* text, size_t size, ProcessGroups* groups, const Layout* layout,
                                    const ModelConfig* m, const floatX* params, uint64_t* device, bool all_sites) {
     const Mesh site = mesh_of_site(&layout->mesh);
     const Mesh* mesh = all_sites ? &layout->mesh : &site;
-    const size_t ranks = (size_t)mesh_size(mesh);
+    const int tensors = layout->tensors;
+    const size_t ranks = (size_t)mesh_size(mesh), n = (size_t)tensors;
     uint64_t* sums = (uint64_t*)checked_malloc((size_t)layout->n * sizeof *sums, "the checksums");
-    int64_t* all = (int64_t*)checked_malloc(ranks * REPLICA_GROUPS * sizeof *all, "the checksums of all ranks");
-    Tensor* list = (Tensor*)checked_malloc((size_t)layout->tensors * sizeof(Tensor), "the list of tensors");
+    int64_t* mine = (int64_t*)checked_calloc(n, sizeof *mine, "the checksums of tensors"); // 0: of other ranks
+    int64_t* all = (int64_t*)checked_malloc(ranks * n * sizeof *all, "the checksums of all ranks");
+    Tensor* list = (Tensor*)checked_malloc(n * sizeof(Tensor), "the list of tensors");
     bool* wrong = (bool*)checked_malloc(ranks * sizeof *wrong, "the ranks");
-    bool differ = false;
-    int copies, found = 0, first = -1;
-    int64_t mine[REPLICA_GROUPS];
+    int copies, found = 0;
     slice_checksums(sums, device, layout, params);
-    group_checksums(mine, sums, layout, m);
-    gather_over_mesh(groups, all, mine, REPLICA_GROUPS, all_sites);
-    for (int i = 0; i < REPLICA_GROUPS; i++)
-        differ = group_differs(wrong, &copies, all + i, REPLICA_GROUPS, (ReplicaGroup)i, mesh, m->NKV) || differ;
+    for (int i = 0; i < layout->n; i++) mine[layout->slices[i].index] += (int64_t)sums[i];
+    gather_over_mesh(groups, all, mine, tensors, all_sites);
     model_tensors(list, m);
-    for (int i = differ ? layout->tensors - 1 : -1; i >= 0; i--) { // the first tensor last: the text names its ranks
-        mine[0] = tensor_checksum(sums, layout, i);
-        gather_over_mesh(groups, all, mine, 1, all_sites);
-        if (!group_differs(wrong, &copies, all, 1, replica_group_of(&list[i], mesh, m), mesh, m->NKV)) continue;
-        first = i;
+    for (int i = tensors - 1; i >= 0; i--) { // the first tensor last: the text names its ranks
+        const ReplicaGroup group = replica_group_of(&list[i], mesh, m);
+        if (!group_differs(wrong, &copies, all + i, tensors, group, mesh, m->NKV)) continue;
+        replica_error_text(text, size, &list[i], wrong, copies, found, &layout->mesh, all_sites);
         found++;
-        replica_error_text(text, size, &list[i], wrong, copies, found - 1, &layout->mesh, all_sites);
     }
-    if (differ && first < 0) die("internal error: the checksums differ, but no tensor does");
     free(sums);
+    free(mine);
     free(all);
     free(list);
     free(wrong);
-    return differ;
+    return found > 0;
 }

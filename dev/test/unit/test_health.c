@@ -111,7 +111,7 @@ static void test_differ(void) {
     for (int round = 0; round < 3000; round++) {
         const Mesh mesh = mesh_of_rank(0, 1 << draw(3), 1 + (int)draw(3), 1 + (int)draw(5));
         const int n = mesh_size(&mesh), stride = 1 + (int)draw(3), NKV = 1 << draw(3);
-        const ReplicaGroup holders = (ReplicaGroup)draw(REPLICA_GROUPS);
+        const ReplicaGroup holders = (ReplicaGroup)draw(REPLICATED_OVER_ENDS + 1);
         int64_t number[60 * 3];
         bool named[60], right[60] = {false};
         int copies = -1, color[60], values = 1 + (int)draw(3), bad = -1, holding = 0;
