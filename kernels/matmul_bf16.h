@@ -97,3 +97,37 @@ static inline void matmul_turn_tiles(MatmulWord* panel, int64_t words) {
         }
     }
 }
+
+// ---- The peak of these units, for mfu.h: products of registers, and how many operations they are. sink: 16 floats ---
+
+enum { PEAK_REPEATS = 30000 };
+
+#ifdef MATMUL_AVX512_BF16
+__attribute__((target("avx512f,avx512bf16"))) static inline double fma_loop_avx512_bf16(float* sink) {
+    enum { CHAINS = 12 };
+    __m512 x[CHAINS];
+    const __m512bh m = (__m512bh)_mm512_set1_epi32(0x3e803e80); // 0.25, 0.25
+    for (int i = 0; i < CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
+    for (int r = 0; r < PEAK_REPEATS; r++) {
+        for (int i = 0; i < CHAINS; i++) x[i] = _mm512_dpbf16_ps(x[i], m, m);
+    }
+    for (int i = 1; i < CHAINS; i++) x[0] = _mm512_add_ps(x[0], x[i]);
+    _mm512_storeu_ps(sink, _mm512_mul_ps(x[0], _mm512_setzero_ps()));
+    return 4.0 * 16 * CHAINS * PEAK_REPEATS;
+}
+#endif
+
+#ifdef AMX_COMPILED
+AMX_TARGET static inline double fma_loop_amx(float* sink) {
+    float sums[4 * TILE_ROWS * TILE_WORDS] = {0};
+    Tile operand; // not of zeros, on which a core may be faster
+    memset(&operand, 0x3e, sizeof operand);
+    const TilePair same = {&operand, &operand, sizeof operand.word[0], 0};
+    amx_begin();
+    const TileSums c = {sums, sums, 2 * TILE_WORDS, 2 * TILE_WORDS, NULL, 0};
+    tiles_product(NULL, same, same, PEAK_REPEATS, &c, NULL, 0);
+    amx_end();
+    sink[0] = 0 * sums[0];
+    return 2.0 * 4 * TILE_ROWS * TILE_WORDS * TILE_DEPTH * PEAK_REPEATS;
+}
+#endif

@@ -3,7 +3,7 @@ mfu.h: the peak FLOP/s of this machine's cores, the reference for matrix product
 instructions that matmul.h uses. Every thread repeats x = x / 2 + 1 on vectors that stay in registers, where no number
 becomes denormal, as these are slow; a fused multiply-add is two operations. A core starts 1 or 2 such vectors a cycle,
 and each takes 4 or 5 cycles, so 10 independent chains keep it busy: 12 here, and with the two constants they fit in 16
-registers. VDPBF16PS and tiles of AMX add products of bf16 to float32 sums in the same way.
+registers. VDPBF16PS and tiles of AMX add products of bf16 to float32 sums in the same way (matmul_bf16.h).
 */
 #pragma once
 
@@ -56,35 +56,6 @@ static inline double fma_loop_portable(float* sink) {
     memcpy(sink, x, sizeof b);
     return 2.0 * 4 * FMA_CHAINS * FMA_REPEATS;
 }
-
-#ifdef MATMUL_AVX512_BF16
-__attribute__((target("avx512f,avx512bf16"))) static inline double fma_loop_avx512_bf16(float* sink) {
-    __m512 x[FMA_CHAINS];
-    const __m512bh m = (__m512bh)_mm512_set1_epi32(0x3e803e80); // 0.25, 0.25
-    for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_set1_ps((float)i);
-    for (int r = 0; r < FMA_REPEATS; r++) {
-        for (int i = 0; i < FMA_CHAINS; i++) x[i] = _mm512_dpbf16_ps(x[i], m, m);
-    }
-    for (int i = 1; i < FMA_CHAINS; i++) x[0] = _mm512_add_ps(x[0], x[i]);
-    _mm512_storeu_ps(sink, _mm512_mul_ps(x[0], _mm512_setzero_ps()));
-    return 4.0 * 16 * FMA_CHAINS * FMA_REPEATS;
-}
-#endif
-
-#ifdef AMX_COMPILED
-AMX_TARGET static inline double fma_loop_amx(float* sink) {
-    float sums[4 * TILE_ROWS * TILE_WORDS] = {0};
-    Tile operand; // not of zeros, on which a core may be faster
-    memset(&operand, 0x3e, sizeof operand);
-    const TilePair same = {&operand, &operand, sizeof operand.word[0], 0};
-    amx_begin();
-    const TileSums c = {sums, sums, 2 * TILE_WORDS, 2 * TILE_WORDS, NULL, 0};
-    tiles_product(NULL, same, same, FMA_REPEATS, &c, NULL, 0);
-    amx_end();
-    sink[0] = 0 * sums[0];
-    return 2.0 * 4 * TILE_ROWS * TILE_WORDS * TILE_DEPTH * FMA_REPEATS;
-}
-#endif
 
 static inline FmaLoop fma_best_loop(void) {
 #ifdef AMX_COMPILED
