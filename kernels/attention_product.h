@@ -131,40 +131,6 @@ typedef enum { ATT_ANY, ATT_TILES, ATT_VECTORS, ATT_TILES_IN_C } AttUnit;
 static AttUnit attention_unit = ATT_ANY;
 
 #ifdef ATT_IN_WORDS
-// block_product by tiles of AMX, 32 x 32 sums and 32 numbers of k at a time.
-typedef struct {
-    float* c;
-    int ldc;
-    const AttOperand* a;
-    int a_row, a_col;
-    const AttOperand* b;
-    int ldb, N, K;
-    bool add;
-    AttPart part;
-} AttProduct;
-
-__attribute__((always_inline)) static inline void product_of_tiles(Tile* simulated, const AttProduct* x) {
-    enum { SIDE = 2 * TILE_ROWS, WORD = sizeof(AttOperand) };
-    static const float zeros[SIDE] = {0};
-    AttOperand a_rows[ATT_BLOCK * ATT_BLOCK / ATT_PACK];
-    const bool by_rows = x->a_col == 1;
-    const int a_row = by_rows ? x->a_row : x->K;
-    if (!by_rows) transpose(a_rows, x->a, x->a_col, x->K, ATT_BLOCK);
-    for (int i = 0; i < ATT_BLOCK; i += SIDE) {
-        const int begin = x->part == UPPER_FACTOR ? i / ATT_PACK : 0;
-        const int end = x->part == LOWER_FACTOR ? (i + SIDE) / ATT_PACK : x->K;
-        const AttOperand *above = (by_rows ? x->a : a_rows) + i * a_row + begin, *below = above + TILE_ROWS * a_row;
-        const TilePair a = {above, below, a_row * WORD, TILE_WORDS * WORD};
-        for (int j = x->part == UPPER_RESULT ? i : 0; j < x->N; j += SIDE) {
-            const AttOperand* left = x->b + begin * x->ldb + j;
-            const TilePair b = {left, left + TILE_WORDS, x->ldb * WORD, TILE_ROWS * x->ldb * WORD};
-            float* tile = x->c + i * x->ldc + j;
-            const TileSums c = {x->add ? tile : zeros, tile, x->add ? x->ldc : 0, x->ldc, NULL, 0};
-            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, &c, NULL, 0);
-        }
-    }
-}
-
 // Before the threads start; and what each does before its first product and after the last.
 static inline void attention_choose_unit(void) {
     if (attention_unit == ATT_ANY) attention_unit = amx_is_here() ? ATT_TILES : ATT_VECTORS;
@@ -174,21 +140,6 @@ static inline void attention_begin(void) {
 }
 static inline void attention_end(void) {
     if (attention_unit == ATT_TILES) amx_end();
-}
-
-#ifdef AMX_COMPILED
-AMX_TARGET static void product_by_amx(const AttProduct* x) { product_of_tiles(NULL, x); }
-#endif
-
-static void product_by_tiles(const AttProduct* x) {
-#ifdef AMX_COMPILED
-    if (attention_unit == ATT_TILES) {
-        product_by_amx(x);
-        return;
-    }
-#endif
-    Tile tiles[8];
-    product_of_tiles(tiles, x);
 }
 #else
 static inline void attention_choose_unit(void) { attention_unit = ATT_VECTORS; }
@@ -203,8 +154,21 @@ static inline void block_product(float* c, int ldc, const AttOperand* a, int a_r
                                  int ldb, int N, int K, bool add, AttPart part) {
 #ifdef ATT_IN_WORDS
     if (attention_unit != ATT_VECTORS) {
-        const AttProduct x = {c, ldc, a, a_row, a_col, b, ldb, N, K, add, part};
-        product_by_tiles(&x);
+        const WordsProduct x = {c,
+                                ldc,
+                                a,
+                                a_row,
+                                a_col,
+                                b,
+                                ldb,
+                                ATT_BLOCK,
+                                N,
+                                K,
+                                add,
+                                part == UPPER_RESULT,
+                                part == UPPER_FACTOR,
+                                part == LOWER_FACTOR};
+        words_product(attention_unit == ATT_TILES, &x);
         return;
     }
 #endif

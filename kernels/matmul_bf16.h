@@ -71,6 +71,60 @@ static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const M
     matmul_by_tiles(tiles, depth, a, b, c);
 }
 
+// C (M, N) = A (M, K) B (K, N), + C if add, of words in a cache: A[i][k] = a[i * a_row + k * a_col], rows of C and B are
+// ldc and ldb apart; M and N are multiples of 32, K of 16, at most 64 x 32. On the diagonal C[i][j] with j < i is left
+// out (upper_result), or what is known to be 0 of A: A[i][k] with 2 k < i (upper_factor), with 2 k > i (lower_factor).
+typedef struct {
+    float* c;
+    int ldc;
+    const MatmulWord* a;
+    int a_row, a_col;
+    const MatmulWord* b;
+    int ldb, M, N, K;
+    bool add, upper_result, upper_factor, lower_factor;
+} WordsProduct;
+
+__attribute__((always_inline)) static inline void words_product_of_tiles(Tile* simulated, const WordsProduct* x) {
+    enum { SIDE = 2 * TILE_ROWS, WORD = sizeof(MatmulWord) };
+    static const float zeros[SIDE] = {0};
+    MatmulWord a_rows[64 * 32];
+    const bool by_rows = x->a_col == 1;
+    const int a_row = by_rows ? x->a_row : x->K;
+    for (int i = 0; i < (by_rows ? 0 : x->M); i += 4) {
+        for (int k = 0; k < x->K; k += 4)
+            matmul_transpose4(a_rows + i * x->K + k, x->K, x->a + k * x->a_col + i, x->a_col * (int64_t)WORD);
+    }
+    for (int i = 0; i < x->M; i += SIDE) {
+        const int begin = x->upper_factor ? i / 2 : 0, end = x->lower_factor ? (i + SIDE) / 2 : x->K;
+        const MatmulWord *above = (by_rows ? x->a : a_rows) + i * a_row + begin, *below = above + TILE_ROWS * a_row;
+        const TilePair a = {above, below, a_row * WORD, TILE_WORDS * WORD};
+        for (int j = x->upper_result ? i : 0; j < x->N; j += SIDE) {
+            const MatmulWord* left = x->b + begin * x->ldb + j;
+            const TilePair b = {left, left + TILE_WORDS, x->ldb * WORD, TILE_ROWS * x->ldb * WORD};
+            float* tile = x->c + i * x->ldc + j;
+            const TileSums c = {x->add ? tile : zeros, tile, x->add ? x->ldc : 0, x->ldc, NULL, 0};
+            tiles_product(simulated, a, b, (end - begin) / TILE_WORDS, &c, NULL, 0);
+        }
+    }
+}
+
+#ifdef AMX_COMPILED
+AMX_TARGET static void words_product_by_amx(const WordsProduct* x) { words_product_of_tiles(NULL, x); }
+#endif
+
+// By the processor's tiles, or (amx = false) by tiles in C.
+static inline void words_product(bool amx, const WordsProduct* x) {
+#ifdef AMX_COMPILED
+    if (amx) {
+        words_product_by_amx(x);
+        return;
+    }
+#endif
+    (void)amx;
+    Tile tiles[8];
+    words_product_of_tiles(tiles, x);
+}
+
 // Words become floats, two rows for each, the odd numbers first. The words are the second half of the panel of n.
 static inline void matmul_widen(float* panel, int width, int64_t n) {
     const MatmulWord *words = (const MatmulWord*)panel + n / 2, *end = words + n / 2;

@@ -1,6 +1,6 @@
 """Faults of the processor's attention in bf16: operands, roundings, scales, tiles. Test: test_attention.
 (Decoding: generate.py.)"""
-ATTENTION, PRODUCT = "kernels/attention.h", "kernels/attention_product.h"
+ATTENTION, PRODUCT, WORDS = "kernels/attention.h", "kernels/attention_product.h", "kernels/matmul_bf16.h"
 
 FAULTS = [
     # what is wrong, test, file, text, replacement; the test's name: FLAGS
@@ -17,18 +17,15 @@ FAULTS = [
      "const int begin = part == UPPER_FACTOR ? (i + ATT_ROWS) / ATT_PACK : 0;"),
     ("vectors: terms end before the diagonal", "BF16", PRODUCT, "(i + ATT_ROWS) / ATT_PACK : K;",
      "i / ATT_PACK : K;"),
-    ("tiles: terms begin after the diagonal", "BF16", PRODUCT, "x->part == UPPER_FACTOR ? i / ATT_PACK : 0;",
-     "x->part == UPPER_FACTOR ? (i + SIDE) / ATT_PACK : 0;"),
-    ("tiles: terms end before the diagonal", "BF16", PRODUCT, "(i + SIDE) / ATT_PACK : x->K;",
-     "i / ATT_PACK : x->K;"),
-    ("tiles: below the diagonal, too", "BF16", PRODUCT, "int j = x->part == UPPER_RESULT ? i : 0;", "int j = 0;"),
-    ("tiles: the left one twice", "BF16", PRODUCT, "{left, left + TILE_WORDS, ", "{left, left, "),
-    ("tiles: the upper one twice", "BF16", PRODUCT, "*below = above + TILE_ROWS * a_row;", "*below = above;"),
-    ("tiles: the next step is the next row", "BF16", PRODUCT, "TILE_ROWS * x->ldb * WORD};", "x->ldb * WORD};"),
-    ("tiles: always added", "BF16", PRODUCT, "c = {x->add ? tile : zeros, tile,", "c = {tile, tile,"),
-    ("tiles: columns of A are read as rows", "BF16", PRODUCT,
-     "    if (!by_rows) transpose(a_rows, x->a, x->a_col, x->K, ATT_BLOCK);\n",
-     "    if (!by_rows) memcpy(a_rows, x->a, sizeof a_rows);\n"),
+    ("tiles: terms begin after the diagonal", "BF16", WORDS, "x->upper_factor ? i / 2 : 0,",
+     "x->upper_factor ? (i + SIDE) / 2 : 0,"),
+    ("tiles: terms end before the diagonal", "BF16", WORDS, "(i + SIDE) / 2 : x->K;", "i / 2 : x->K;"),
+    ("tiles: below the diagonal, too", "BF16", WORDS, "int j = x->upper_result ? i : 0;", "int j = 0;"),
+    ("tiles: the left one twice", "BF16", WORDS, "{left, left + TILE_WORDS, ", "{left, left, "),
+    ("tiles: the upper one twice", "BF16", WORDS, "*below = above + TILE_ROWS * a_row;", "*below = above;"),
+    ("tiles: the next step is the next row", "BF16", WORDS, "TILE_ROWS * x->ldb * WORD};", "x->ldb * WORD};"),
+    ("tiles: always added", "BF16", WORDS, "c = {x->add ? tile : zeros, tile,", "c = {tile, tile,"),
+    ("tiles: columns of A are read as rows", "BF16", WORDS, "by_rows ? x->a : a_rows) + i", "x->a) + i"),
     ("transpose: every other square", "BF16", PRODUCT, "j < columns; j += 4", "j < columns; j += 8"),
     ("the last number of an odd head", "BF16", ATTENTION, "IN_WORDS ? s.width / ATT_PACK :",
      "IN_WORDS ? HS / ATT_PACK :"),
