@@ -71,9 +71,10 @@ static inline void matmul_tile_simulated(int depth, const MatmulRows* a, const M
     matmul_by_tiles(tiles, depth, a, b, c);
 }
 
-// C (M, N) = A (M, K) B (K, N), + C if add, of words in a cache: A[i][k] = a[i * a_row + k * a_col], rows of C and B are
-// ldc and ldb apart; M and N are multiples of 32, K of 16, at most 64 x 32. On the diagonal C[i][j] with j < i is left
-// out (upper_result), or what is known to be 0 of A: A[i][k] with 2 k < i (upper_factor), with 2 k > i (lower_factor).
+// C (M, N) = A (M, K) B (K, N), + C if add, of words in a cache: A[i][k] = a[i * a_row + k * a_col]; rows of C and B
+// are ldc and ldb apart; M and N are multiples of 32, K of 16, at most 64 x 32. On the diagonal C[i][j] with j < i is
+// left out (upper_result), or what is known to be 0 of A: A[i][k] with 2 k < i (upper_factor), with 2 k > i
+// (lower_factor).
 typedef struct {
     float* c;
     int ldc;

@@ -18,7 +18,6 @@ typedef struct {
     Candidate* list; // (V)
     float* logits;   // (t V): of the whole vocabulary
     uint64_t seed, stream;
-    double deadline;
 } Sampler;
 
 // A text: the prompt, then the tokens that the model has written.
@@ -76,8 +75,6 @@ static inline void gather_logits(Trainer* t, float* logits) {
     comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);
 }
 
-enum { TOKEN_LATE = -2 }; // in place of a token: the deadline has passed. -1: the logits are no distribution
-
 // Draws token number i on the last stage and broadcasts it.
 static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
     Stage* stage = &t->stage;
@@ -88,9 +85,7 @@ static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
         if (stage->layout.mesh.tensor == 0) {
             const double coarse = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i); // 24 bits each
             const double fine = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i + 1);
-            next = seconds_now() > x->deadline
-                       ? (int32_t)TOKEN_LATE
-                       : sample_token(&x->how, x->logits, stage->model.V, coarse + 0x1p-24 * fine, x->list);
+            next = sample_token(&x->how, x->logits, stage->model.V, coarse + 0x1p-24 * fine, x->list);
         }
         comm_broadcast(&t->groups.tensor, &next, 1, COMM_INT32, 0);
     }
@@ -137,7 +132,7 @@ static inline bool generate_tokens(Trainer* t, Generation* x, const Sampler* sam
     }
     if (out) text_writer_end(&writer);
     x->writing = seconds_now() - started - x->reading;
-    return next != -1;
+    return next >= 0;
 }
 
 // The tokens of the prompt, preceded by the token that begins a text if the vocabulary has one for that alone (Llama
@@ -166,8 +161,7 @@ static inline TokenList encode_prompt(const Trainer* t) {
 }
 
 // Continues the prompt by up to `most` tokens, printed to out (NULL on other ranks). The caller frees text->tokens.
-static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* prompt, int most,
-                                        double deadline, FILE* out) {
+static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* prompt, int most, FILE* out) {
     const Settings* o = &t->settings;
     const int V = t->stage.model.V, all = t->stage.layout.V * mesh_tp_cuts(&t->stage.layout.mesh);
     const Generation begun = {(int32_t*)checked_malloc((prompt->count + (size_t)most) * sizeof(int32_t), "a text"),
@@ -176,8 +170,8 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
                               most,
                               0,
                               0};
-    Sampler sampler = {{o->temperature, o->top_p, o->top_k},      NULL,    NULL, (uint64_t)o->seed,
-                       hash_string("sample") + (uint64_t)t->step, deadline};
+    Sampler sampler = {
+        {o->temperature, o->top_p, o->top_k}, NULL, NULL, (uint64_t)o->seed, hash_string("sample") + (uint64_t)t->step};
     sampler.list = (Candidate*)checked_malloc((size_t)V * sizeof *sampler.list, "a text");
     sampler.logits = (float*)checked_malloc((size_t)all * sizeof(float), "a text");
     *text = begun;
@@ -189,7 +183,7 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
 }
 
 // Writes a sample of `most` tokens in a training run. The first data replica does, the others return and wait for it at
-// the next collective. A large model is stopped after twenty seconds.
+// the next collective.
 static inline void sample(Trainer* t, int most) {
     Generation text;
     enter_phase(t, PHASE_SAMPLING);
@@ -198,7 +192,7 @@ static inline void sample(Trainer* t, int most) {
     if (is_main(t)) printf("sample:\n\n");
     TokenList list = encode_prompt(t);
     if (is_main(t) && t->settings.generate) fputs(t->settings.generate, stdout);
-    const bool ok = generate_from_prompt(t, &text, &list, most, seconds_now() + 20, is_main(t) ? stdout : NULL);
+    const bool ok = generate_from_prompt(t, &text, &list, most, is_main(t) ? stdout : NULL);
     if (is_main(t)) printf(ok ? "\n\n" : "\n(the logits are no distribution: NaN, or all -inf)\n\n");
     token_list_free(&list);
     free(text.tokens);
@@ -217,7 +211,7 @@ static inline void generate(Trainer* t) {
             printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
                    stage->T / 2 + 1, stage->T);
         if (is_main(t)) fputs(t->settings.generate, t->text), fflush(t->text);
-        const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, INFINITY, is_main(t) ? t->text : NULL);
+        const bool ok = generate_from_prompt(t, &text, &list, (int)tokens, is_main(t) ? t->text : NULL);
         if (is_main(t)) {
             fputc('\n', t->text);
             if (fflush(t->text) != 0) die("stdout: cannot write: %s", strerror(errno));

@@ -666,13 +666,11 @@ static inline void settings_batch(Settings* o) {
 
 // ---- The default text -------------------------------------------------------------------------------------------
 
-// Appends the files that match folder/pattern to the list and returns their size in bytes; no match is no error.
-static inline int64_t add_files(PathList* list, const char* folder, const char* pattern) {
-    char path[4096];
+// Appends the files that match a pattern to the list and returns their size in bytes; no match is no error.
+static inline int64_t add_files(PathList* list, const char* pattern) {
     int64_t bytes = 0;
-    if (snprintf(path, sizeof path, "%s/%s", folder, pattern) >= (int)sizeof path) return 0;
     glob_t found;
-    if (glob(path, 0, NULL, &found) == 0) {
+    if (glob(pattern, 0, NULL, &found) == 0) {
         for (size_t i = 0; i < found.gl_pathc; i++) {
             struct stat st;
             if (stat(found.gl_pathv[i], &st) != 0 || !S_ISREG(st.st_mode)) continue;
@@ -684,20 +682,11 @@ static inline int64_t add_files(PathList* list, const char* folder, const char* 
     return bytes;
 }
 
-// The default text: two megabytes of the system's C headers. Where there are none, the sources of this project beside
-// the executable: the second choice, because every edit changes them.
+// The default text: two megabytes of the system's C headers.
 static inline PathList default_data(void) {
-    static const char* headers[] = {"*.h", "linux/*.h", "*/bits/*.h", NULL};
-    static const char* sources[] = {"*.h", "*.cu", "*/*.h", "*/*/*.h", NULL};
+    static const char* headers[] = {"/usr/include/*.h", "/usr/include/linux/*.h", "/usr/include/*/bits/*.h", NULL};
     PathList list = {NULL, 0, 0};
     int64_t bytes = 0;
-    for (int i = 0; headers[i] && bytes < 2000000; i++) bytes += add_files(&list, "/usr/include", headers[i]);
-    if (bytes > 0) return list;
-    char folder[4096];
-    const ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
-    folder[length > 0 ? length : 0] = 0;
-    char* slash = strrchr(folder, '/');
-    if (slash) *slash = 0;
-    for (int i = 0; sources[i]; i++) add_files(&list, folder, sources[i]);
+    for (int i = 0; headers[i] && bytes < 2000000; i++) bytes += add_files(&list, headers[i]);
     return list;
 }

@@ -140,6 +140,7 @@ static inline void open_files(Trainer* t) {
         ok = tokens_open(&t->train_files, o->data, &error);
     } else {
         PathList list = default_data();
+        if (!list.count) die_usage("there are no C headers in /usr/include to train on: give --data");
         ok = tokens_open_list(&t->train_files, (const char* const*)list.path, list.count, &error);
         path_list_free(&list);
     }
