@@ -14,17 +14,12 @@ moments.
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
-// Ends the job for an error that all ranks of one site find, and other sites do not. The site's first rank prints it
-// before any of them ends the job.
-static inline void die_as_site(Trainer* t, const char* text) {
+// Ends the job for an error that all ranks of one site find, and other sites do not: by its first rank, which the others
+// let speak.
+static inline void die_as_site(const Trainer* t, const char* text) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    double meet = 0;
-    end_line();
-    if (mesh_rank_in_site(mesh) == 0 && mesh->tensor == 0 && mesh->pipeline == 0)
-        fprintf(stderr, "%s: site %d: %s\n", process.name, mesh_site(mesh), text);
-    sum_over_site(&t->groups, &meet, 1);
-    if (process.stop) process.stop(EXIT_RUN);
-    exit(EXIT_RUN);
+    if (mesh_rank_in_site(mesh) || mesh->tensor || mesh->pipeline) sleep(COMM_TOGETHER);
+    die("site %d: %s", mesh_site(mesh), text);
 }
 
 // Ends the run where replicas of a parameter on ranks of the scope have different bits (trainer/replica_check.h).

@@ -181,7 +181,7 @@ static inline void init_folder(char* folder, size_t size, const char* init) {
 }
 
 // Finds the vocabulary that build/tokenize has copied beside the first shard (beside a text it may be anything's), or
-// the one beside the weights: in the newest checkpoint, in --out, in the folder of --init. False: none.
+// the one beside the weights: in the newest checkpoint, in the folder of --init. False: none.
 static inline bool find_vocabulary(const Trainer* t, char* path, size_t size) {
     const Settings* o = &t->settings;
     const TokenFiles* files = &t->train_files;
@@ -192,7 +192,6 @@ static inline bool find_vocabulary(const Trainer* t, char* path, size_t size) {
     }
     if (o->resume && checkpoint_newest(folder, sizeof folder, o->out) && tokenizer_in_folder(path, size, folder))
         return true;
-    if (o->resume && tokenizer_in_folder(path, size, o->out)) return true;
     if (!o->init) return false;
     init_folder(folder, sizeof folder, o->init);
     return tokenizer_in_folder(path, size, folder);

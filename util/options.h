@@ -4,7 +4,7 @@ range, help) and gets parsing, range checks, --help and files of options from th
 
     --name value   --name=value   --flag   --flag=no            given twice, the last one wins
 
-A whole number may be written 10000, 1e4 or 10k, with k, M or G for three, six or nine zeros.
+A whole number may be written 10000 or 1e4.
 
 A file of options has one option a line, written as above, empty lines, and comments that begin with #. The value is the
 rest of the line, without blanks at its ends. The command line wins over the file.
@@ -242,21 +242,14 @@ static inline bool option_unknown(Option* table, int n, const char* name, Error*
     return fail(error, "unknown option --%s; --help lists them all", name);
 }
 
-// Reads "10000", or "1e4", "10k", "1.5M", where the value is whole and exact in float64; a suffix is an exponent.
+// Reads "10000", or "1e4", where the value is whole and exact in float64.
 static inline bool whole_number(int64_t* x, const char* text) {
-    static const char suffixes[] = "kMG";
-    char decimal[64], *end = NULL;
+    char* end = NULL;
     errno = 0;
     *x = strtoll(text, &end, 10);
     if (end != text && *end == 0) return errno == 0;
-    size_t n = strlen(text);
-    const char* suffix = n > 0 ? strchr(suffixes, text[n - 1]) : NULL;
-    if (suffix) n--;
-    if (n >= sizeof decimal - 4 || strspn(text, "0123456789+-.eE") < n) return false;
-    snprintf(decimal, sizeof decimal, "%.*s", (int)n, text);
-    if (suffix) append_text(decimal, sizeof decimal, "e%d", 3 * (int)(suffix - suffixes + 1));
-    const double value = strtod(decimal, &end);
-    if (end == decimal || *end || fabs(value) > 0x1p53 || value != floor(value)) return false;
+    const double value = strspn(text, "0123456789+-.eE") == strlen(text) ? strtod(text, &end) : 0.5;
+    if (end == text || *end || fabs(value) > 0x1p53 || value != floor(value)) return false;
     *x = (int64_t)value;
     return true;
 }

@@ -118,7 +118,6 @@ FAULTS = [
     ("options: defaults are written as given", "test_options", OPTIONS, 'o->given ? "" : "# "', '""'),
     ("options: what is given is a comment", "test_options", OPTIONS, 'o->given ? "" : "# "', '"# "'),
     ("options: fractions are cut off", "test_options", OPTIONS, "value != floor(value)", "false"),
-    ("options: k is ten", "test_options", OPTIONS, "3 * (int)(suffix - suffixes + 1)", "(int)(suffix - suffixes + 1)"),
     ("rates: a finished model learns as fast as a new one", "test_options", SETTINGS,
      "o->init ? to_digits(usual / 10, 2) : usual", "usual"),
     ("rates: warm-up without end", "test_options", SETTINGS, "min_i64(2000, o->steps / 20)", "o->steps / 20"),
