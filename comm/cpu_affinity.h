@@ -23,7 +23,6 @@ typedef struct {
     int ranks_here, rank_here; // of the job's ranks on this machine
     int cores_here;            // that they may use together
     int threads;               // that this rank should compute with: for omp_set_num_threads
-    char host[64];
 } RankPlacement;
 
 // Whether Open MPI has bound this process to a core or socket although the user did not ask for it: by default it binds
@@ -103,7 +102,6 @@ static inline int cores_take(const RankPlacement* place, const int* cores, const
 // All ranks call it, before the first parallel region: existing threads keep their cores.
 static inline void comm_share_cores(Comm* world, RankPlacement* place) {
     memset(place, 0, sizeof *place);
-    gethostname(place->host, sizeof place->host - 1);
     Comm machine = comm_split_machine(world);
     place->ranks_here = machine.size;
     place->rank_here = machine.rank;

@@ -24,6 +24,7 @@ medians over the rounds are written, as steps are reported by their median.
 #include "../kernels/kernels.h"
 #include "../util/options.h"
 #include "measured_device.h"
+#include "median.h"
 
 enum { POOL = 34 << 20, RECENT = 3 << 17, SMALL = 1 << 20, TOKENS = 1 << 16, WIDTH = 256, LARGEST_ROUNDS = 15 };
 

@@ -39,6 +39,7 @@ the ends the rate is constant. A product's rate counts whole tiles: matmul compu
 
 #include "../util/options.h"
 #include "op_cost.h"
+#include "median.h"
 
 #include <limits.h>
 

@@ -20,6 +20,7 @@ one that was?
 #include "published_runs.h"
 
 #include "../util/base.h"
+#include "median.h"
 
 static inline ModelConfig published_model(const Published* x) {
     const PublishedShape* y = &x->shape;

@@ -14,6 +14,7 @@ the most by which one was out of order.
 #include "../comm/collectives/collectives.h"
 #include "../util/options.h"
 #include "network_sim.h"
+#include "median.h"
 
 enum { MOST = 16 }; // of a list
 

@@ -14,8 +14,7 @@ moments.
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
-// Ends the job for an error that all ranks of one site find, and other sites do not: by its first rank, which the others
-// let speak.
+// Ends the job for an error that all ranks of one site find; its first rank speaks.
 static inline void die_as_site(const Trainer* t, const char* text) {
     const Mesh* mesh = &t->stage.layout.mesh;
     if (mesh_rank_in_site(mesh) || mesh->tensor || mesh->pipeline) sleep(COMM_TOGETHER);

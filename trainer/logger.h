@@ -183,8 +183,6 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
     if (t->skipped) fprintf(log, ",\"skipped\":true");
     if (t->evaluated) log_evaluations(log, t);
-    if (!t->logged) fprintf(log, ",\"version\":\"%s\"", process.version);
-    t->logged = true;
     fprintf(log, "}\n");
     line_end(&t->log);
 }

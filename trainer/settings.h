@@ -17,14 +17,7 @@ Every rank reads the same command line and derives the same values, so all ranks
 
 #include <ctype.h>
 
-// ----------------------------------------------------------------------------------------------------------------
-/*
-The learning rate of every update, and its default by the model's size.
-
-    lr_curves           the table of decay curves; --decay, its help and the start-up report iterate it
-    lr_at               the learning rate of an update: linear warm-up, then the decay to min_lr at the last step
-    usual_rate          the default peak rate for a number of parameters
-*/
+// ---- The learning rate of every update, and its default by the model's size -------------------------------------
 
 typedef struct {
     const char* name;
@@ -36,6 +29,7 @@ static double lr_linear(double progress) { return 1 - progress; }
 // Warm-up, stable, decay: constant, then linear over the last fifth (Hu et al. 2024, MiniCPM).
 static double lr_wsd(double progress) { return fmin(1, (1 - progress) / 0.2); }
 
+// --decay, its help and the start-up report iterate it.
 static const LrCurve lr_curves[] = {{"cosine", lr_cosine}, {"linear", lr_linear}, {"wsd", lr_wsd}};
 enum { LR_CURVES = sizeof lr_curves / sizeof lr_curves[0] };
 
@@ -47,7 +41,7 @@ static inline const char* lr_curve_choices(void) {
     return text;
 }
 
-// Learning rate of update number `step` (from 0).
+// The learning rate of update number `step` (from 0): linear warm-up, then the decay to min_lr at the last step.
 static inline double lr_at(const LrCurve* curve, double lr, double min_lr, int64_t warmup, int64_t steps,
                            int64_t step) {
     if (step < warmup) return lr * (double)(step + 1) / (double)warmup;

@@ -72,7 +72,6 @@ typedef struct {
     bool unsaved;                     // the last save has failed
     FILE* text;                       // where --generate writes, on rank 0
     Log log;                          // OUT/log.jsonl, on rank 0
-    bool logged;                      // this process has logged a step: its line has the version
     Trace trace, *tracing;            // tracing: NULL where nothing is recorded
     char* config;                     // the text of a file of options: settings point into it
     int64_t step;                     // updates done

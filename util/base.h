@@ -196,18 +196,6 @@ static inline ByteUnit byte_unit(double largest, bool giga) {
 static inline int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t max_i64(int64_t a, int64_t b) { return a > b ? a : b; }
 
-// For qsort: ascending.
-static inline int compare_doubles(const void* a, const void* b) {
-    const double x = *(const double*)a, y = *(const double*)b;
-    return (x > y) - (x < y);
-}
-
-// The median of n values; sorts them.
-static inline double median_of(double* x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare_doubles);
-    return 0.5 * (x[(n - 1) / 2] + x[n / 2]);
-}
-
 static inline void* checked_malloc(size_t bytes, const char* what) {
     void* p = malloc(bytes ? bytes : 1);
     if (!p) die("out of memory: %.1f MB for %s", (double)bytes / 1e6, what);

@@ -352,8 +352,6 @@ static inline bool json_parse_value(JsonParser* p, int depth, const char* name, 
 }
 
 static inline bool json_parse_text(JsonParser* p) {
-    if (p->size >= 3 && memcmp(p->text, "\xEF\xBB\xBF", 3) == 0)
-        return json_syntax(p, "a byte order mark, which JSON does not allow; save the text as UTF-8 without it");
     json_skip_space(p);
     if (!json_parse_value(p, 0, NULL, 0)) return false;
     json_skip_space(p);

@@ -20,8 +20,6 @@ rest of the line, without blanks at its ends. The command line wins over the fil
 Other names of the options, for the message about an unknown one: the names of nanoGPT, Hugging Face (transformers'
 TrainingArguments and config.json) and Megatron-LM. Underscores count as hyphens. An option that the program at hand
 does not have is not suggested.
-
-    alias_find(name)        the row of `aliases` with this name
 */
 
 typedef struct {

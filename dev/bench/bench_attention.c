@@ -8,6 +8,7 @@ taken round by round, so that they mean something on a busy machine, too.
 */
 #include "../../kernels/attention.h"
 #include "../../kernels/mfu.h"
+#include "../../planner/median.h"
 
 enum { ROUNDS = 15 };
 

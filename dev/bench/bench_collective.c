@@ -15,6 +15,7 @@ in namespaces (dev/experiments/net_torus.sh).
 #include "../../comm/collectives/collectives.h"
 #include "../../comm.h"
 #include "../../util/options.h"
+#include "../../planner/median.h"
 
 enum { MOST = 16, ROUNDS = 101 };
 

@@ -15,6 +15,7 @@ kernel and copy take turns.
 #include "../../kernels/residual.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
+#include "../../planner/median.h"
 
 enum { B = 4, T = 256, N = B * T, C = 768, NH = 12, HS = 64, F = 4 * C, V = 50257, P = 32 << 20, ROUNDS = 9 };
 

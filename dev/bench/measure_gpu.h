@@ -9,6 +9,7 @@ faster.
 #pragma once
 
 #include "../../kernels/kernels.h"
+#include "../../planner/median.h"
 
 enum { RUNS = 20, WARM_UP = 3, FLUSH = 256 << 20 };
 enum { DIFFERENT = (1 << 20) - 3 }; // random numbers: a prime, so that no two rows of a matrix are equal

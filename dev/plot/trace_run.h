@@ -28,6 +28,7 @@ of steps that are not the same for all stages.
 #include "../../util/json.h"
 #include "../../parallel/schedule_time.h"
 #include "../../util/trace.h"
+#include "../../planner/median.h"
 
 // ---- Reading a trace: names -------------------------------------------------------------------------------------
 

@@ -66,7 +66,7 @@ kill "${loops[@]}"
 keys='step loss val_loss grad_norm lr tokens step_ms tokens_per_s mfu comm_bytes bubble peak_mem_bytes'
 # shellcheck disable=SC2034
 validated='[(" ".join(x), x["step"]) for x in lines if x["val_loss"] is not None]'
-check "it logs the documented keys, each step" "[ \"\$(logged run '\" \".join(lines[0])')\" = '$keys version' ] &&
+check "it logs the documented keys, each step" "[ \"\$(logged run '\" \".join(lines[0])')\" = '$keys' ] &&
     [ \"\$(logged run \"\$validated\")\" = \"[('$keys', 2), ('$keys', 4)]\" ]"
 files="config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json"
 check "it leaves a checkpoint" "[ \"\$(cd run/step_00000004 && echo *)\" = '$files trainer.json' ]"
@@ -144,9 +144,7 @@ check "--log-every prints some, and logs all" \
 check "--version says one: $($fast --version)" \
     "$fast --version | grep -qx \"train_gpt \$(cat "$version"), fp32, by [A-Za-z].*\" && [ \"\$($plan --version |
     sed 's/ .*//')\" = plan ]"
-starts=$(grep -c '"version":"' again/log.jsonl)
-check "which stands in the options, and in the log of each start" \
-    "grep -qx '# version: $(cat "$version")' again/options.txt && [ $starts = 2 ]"
+check "which stands in the options" "grep -qx '# version: $(cat "$version")' again/options.txt"
 staged=$work/staged
 check "make install copies the programs, which run there" \
     "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err &&

@@ -18,8 +18,7 @@ TRAIN, MPIRUN = os.path.join(PROJECT, "train_gpt"), os.path.join(PROJECT, "scrip
 MODEL = "--layers 4 --hidden 16 --heads 4 --seq 16 --micro-batch 1 --global-batch 8 --warmup 2 --eval-every 2 " \
         "--eval-sequences 4 --sample-every 0 --data text.txt"
 SECONDS = int(os.environ.get("TORTURE_PATIENCE", "90"))  # for a run: it takes a few
-TIMES = ("step_ms", "tokens_per_s", "mfu", "bubble", "peak_mem_bytes",
-         "version")  # of log.jsonl; these differ from run to run
+TIMES = ("step_ms", "tokens_per_s", "mfu", "bubble", "peak_mem_bytes")  # of log.jsonl; these differ from run to run
 BESIDE = ("best", "log.jsonl", "options.txt")  # a run's other files
 COUNT = {"passed": 0, "failed": 0}
 

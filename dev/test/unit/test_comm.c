@@ -385,8 +385,8 @@ static int run_mode(const char* mode) {
         int32_t mine[MAX_CORES];
         comm_share_cores(&world, &place);
         const int n = cores_of_this_process(mine);
-        printf("rank %d: %d machines, rank %d of %d here, %d cores here, %d own, %d threads, host %s\n", world.rank,
-               place.machines, place.rank_here, place.ranks_here, place.cores_here, n, place.threads, place.host);
+        printf("rank %d: %d machines, rank %d of %d here, %d cores here, %d own, %d threads\n", world.rank,
+               place.machines, place.rank_here, place.ranks_here, place.cores_here, n, place.threads);
         comm_close(&world);
         return 0;
     }
