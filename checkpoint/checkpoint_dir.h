@@ -3,20 +3,17 @@ checkpoint/checkpoint_dir.h: the folder of a run, --out, with its checkpoints (c
 
     checkpoint_clean    removes or restores the leftovers of killed runs
     checkpoint_prune    keeps the newest checkpoints and the best one, which OUT/best points to
-*/
-#pragma once
 
-#include "checkpoint.h"
-
-// ----------------------------------------------------------------------------------------------------------------
-/*
-Finds, verifies and reads the checkpoints that checkpoint.h writes.
+It finds, verifies and reads the checkpoints that checkpoint.h writes:
 
     checkpoint_newest       the newest checkpoint of a folder; checkpoint_steps: all of them
     checkpoint_load_list    trainer.json: the state of the run, and the files with their sizes
     checkpoint_add_up       each rank checksums a part of the files; checkpoint_compare compares the sum over all ranks
     checkpoint_open         opens the files of tensors; checkpoint_read_bucket reads this rank's slices from them
 */
+#pragma once
+
+#include "checkpoint.h"
 
 static inline int checkpoint_compare_steps(const void* a, const void* b) {
     const int64_t x = *(const int64_t*)a, y = *(const int64_t*)b;

@@ -12,16 +12,8 @@ convert files.
 Theory. Weights are float32. As for a checkpoint, nothing is gathered on one rank: all write their slices into one file,
 and data ranks write buckets in turn. Between these calls the caller waits for all ranks and asks whether all have
 succeeded. An existing PATH is never replaced, and no other file is touched that this run has not made.
-*/
-#pragma once
 
-#include "save.h"
-#include "checkpoint.h"
-#include "../dataloader/tokenizer.h"
-
-// ----------------------------------------------------------------------------------------------------------------
-/*
-The files of a Hugging Face folder beside the model, so that AutoTokenizer loads it and generate() ends where a text
+Beside the model are the files of a Hugging Face folder, so that AutoTokenizer loads it and generate() ends where a text
 ends. hub_files_gather collects them in memory before a run begins, as their folders may be removed during the run
 (--keep-last).
 
@@ -33,6 +25,11 @@ ends. hub_files_gather collects them in memory before a run begins, as their fol
     tokenizer_config.json      and special_tokens_map.json, added_tokens.json, chat_template.jinja: copied from the
                                vocabulary's folder; the first is written if it is missing
 */
+#pragma once
+
+#include "save.h"
+#include "checkpoint.h"
+#include "../dataloader/tokenizer.h"
 
 // The sources of the files.
 typedef struct {

@@ -8,17 +8,8 @@ dataloader/tokenizer.h: text to tokens, and back to text that a terminal can sho
 Without a vocabulary the tokens are the 256 bytes. Decoded tokens need not be text: an untrained model generates control
 characters and incomplete characters. TextWriter joins bytes to UTF-8 characters and writes '?' for bytes that form
 none.
-*/
-#pragma once
 
-#include "../util/base.h"
-#include "tokenizer/bpe.h"
-
-// ----------------------------------------------------------------------------------------------------------------
-/*
-Reads vocabularies from a file or a folder: tokenizer_open.
-
-Theory. Two formats are read:
+tokenizer_open reads a vocabulary from a file or a folder. Two formats are read:
 
     tokenizer.json                 Hugging Face: vocabulary, merges, added tokens and how a text is split, in one file.
     vocab.json and merges.txt      GPT-2's, side by side; the first is named. A file of any other name is taken for a
@@ -33,6 +24,10 @@ Files are untrusted input. A feature that would give other tokens here than in t
 prefix of words, a split that pretokenize.h does not have, tokens that strip blanks) is refused by name. Features that
 only add to a text or cut it (post_processor, truncation, padding) are ignored, as documents are assembled elsewhere.
 */
+#pragma once
+
+#include "../util/base.h"
+#include "tokenizer/bpe.h"
 
 // ---- Bytes as characters ----------------------------------------------------------------------------------------
 

@@ -8,19 +8,16 @@ A whole number may be written 10000 or 1e4.
 
 A file of options has one option a line, written as above, empty lines, and comments that begin with #. The value is the
 rest of the line, without blanks at its ends. The command line wins over the file.
+
+The message about an unknown option knows other trainers' names of it: those of nanoGPT, Hugging Face (transformers'
+TrainingArguments and config.json) and Megatron-LM. Underscores count as hyphens. An option that the program at hand
+does not have is not suggested.
 */
 #pragma once
 
 #include "base.h"
 
 #include <strings.h>
-
-// ----------------------------------------------------------------------------------------------------------------
-/*
-Other names of the options, for the message about an unknown one: the names of nanoGPT, Hugging Face (transformers'
-TrainingArguments and config.json) and Megatron-LM. Underscores count as hyphens. An option that the program at hand
-does not have is not suggested.
-*/
 
 typedef struct {
     const char* here;   // the option; NULL: there is none, and the note names the alternative
