@@ -135,7 +135,10 @@ static inline bool replicas_differ(char* text, size_t size, ProcessGroups* group
     bool* wrong = (bool*)checked_malloc(ranks * sizeof *wrong, "the ranks");
     int copies, found = 0;
     slice_checksums(sums, device, layout, params);
-    for (int i = 0; i < layout->n; i++) mine[layout->slices[i].index] += (int64_t)sums[i];
+    for (int i = 0; i < layout->n; i++) {
+        int64_t* sum = &mine[layout->slices[i].index];
+        *sum = (int64_t)((uint64_t)*sum + sums[i]);
+    }
     gather_over_mesh(groups, all, mine, tensors, all_sites);
     model_tensors(list, m);
     for (int i = tensors - 1; i >= 0; i--) { // the first tensor last: the text names its ranks

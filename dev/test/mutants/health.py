@@ -26,9 +26,9 @@ FAULTS = [
      "if (number[(int64_t)rank * stride] != number[(int64_t)first[color] * stride])",
      "if (number[(int64_t)rank * stride + stride - 1] != number[(int64_t)first[color] * stride + stride - 1])"),
     ("copies: only the first slice of a rank counts", TENSOR, REPLICAS,
-     "for (int i = 0; i < layout->n; i++) mine[", "for (int i = 0; i < 1; i++) mine["),
+     "*sum = (int64_t)((uint64_t)*sum + sums[i]);", "if (i == 0) *sum = (int64_t)((uint64_t)*sum + sums[i]);"),
     ("copies: of a tensor only the last slice counts", "health 2 --tp 2", REPLICAS,
-     "mine[layout->slices[i].index] += (int64_t)sums[i];", "mine[layout->slices[i].index] = (int64_t)sums[i] % 2;"),
+     "*sum = (int64_t)((uint64_t)*sum + sums[i]);", "*sum = (int64_t)(sums[i] % 2);"),
     ("copies: checksums of the check before are added", TENSOR, REPLICAS,
      "    device_zero(device, bytes);\n    for (int i = 0; i < layout->n; i++) {\n"
      "        const Slice* s = &layout->slices[i];\n        const int64_t first",
