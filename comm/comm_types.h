@@ -180,8 +180,8 @@ static inline int comm_launched_size(void) {
 
 // ----------------------------------------------------------------------------------------------------------------
 /*
-The backends that a build does not have. Without MPI a process is the only rank. Without NCCL the groups' nccl stays
-NULL: device memory goes through the host. Without GPUs all memory is the host's.
+These stand for the backends that a build does not have. Without MPI a process is the only rank. Without NCCL the
+groups' nccl stays NULL: device memory goes through the host. Without GPUs all memory is the host's.
 */
 
 #ifndef USE_MPI

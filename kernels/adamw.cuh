@@ -145,7 +145,7 @@ static inline void adamw_round(floatX* p, const float* master, int64_t n, int64_
 
 // ----------------------------------------------------------------------------------------------------------------
 /*
-SGD, elementwise: as AdamW above, with another rule and without v. 16-bit parameters are a copy of the master weights
+SGD is elementwise as AdamW above, with another rule and without v. 16-bit parameters are a copy of the master weights
 `master`, rounded stochastically by (key, step, place); adamw_round recomputes the same copy. 22 bytes of memory an
 element, 20 in float32.
 */

@@ -577,7 +577,7 @@ static inline void stage_free(Stage* stage) {
 
 // ----------------------------------------------------------------------------------------------------------------
 /*
-Generation: keys and values of the text so far, (layers, streams, T, 2 NKV HS), on every rank those of its heads.
+Generation keeps keys and values of the text so far, (layers, streams, T, 2 NKV HS): every rank those of its heads.
 */
 
 // The cache of one stream of a layer.

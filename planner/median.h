@@ -1,4 +1,6 @@
-// planner/median.h: the median of measured values.
+/*
+planner/median.h: the median of measured values, for the planner and the benchmarks.
+*/
 #pragma once
 
 #include "../util/base.h"

@@ -432,7 +432,7 @@ static inline double seconds_now(void) {
 
 // ----------------------------------------------------------------------------------------------------------------
 /*
-A checksum that is a sum over words. Bytes are words of 32 bits (the last one padded with zeros), and each word gives a
+The checksum is a sum over words. Bytes are words of 32 bits (the last one padded with zeros), and each word gives a
 number that depends on its place:
 
     checksum = sum over i of mix(i golden + word[i])      modulo 2^64

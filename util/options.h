@@ -19,6 +19,108 @@ does not have is not suggested.
 
 #include <strings.h>
 
+// OPTION_TEXT: a string that may be empty.
+typedef enum {
+    OPTION_INT,
+    OPTION_FLOAT,
+    OPTION_STRING,
+    OPTION_TEXT,
+    OPTION_CHOICE,
+    OPTION_FLAG,
+    OPTION_HEADING
+} OptionType;
+
+typedef struct {
+    OptionType type;
+    const char* name;    // without the dashes; the text of a heading
+    void* value;         // int64_t*, double*, const char**, int* (index of the choice; -1: none), bool*
+    double low, high;    // range of a number, both ends included
+    const char* choices; // OPTION_CHOICE: "cosine|linear|wsd"; OPTION_STRING: its placeholder in the help
+    const char* help;
+    bool command; // an action, not a setting: on the command line only, not in a file
+    bool given;   // set by options_parse and options_read
+    int line;     // in the file that gave it; 0: none
+} Option;
+
+// Rows of a table.
+static inline Option option_heading(const char* text) {
+    const Option o = {OPTION_HEADING, text, NULL, 0, 0, NULL, NULL, false, false, 0};
+    return o;
+}
+static inline Option option_int(const char* name, int64_t* value, double low, double high, const char* help) {
+    const Option o = {OPTION_INT, name, value, low, high, NULL, help, false, false, 0};
+    return o;
+}
+static inline Option option_float(const char* name, double* value, double low, double high, const char* help) {
+    const Option o = {OPTION_FLOAT, name, value, low, high, NULL, help, false, false, 0};
+    return o;
+}
+static inline Option option_string(const char* name, const char** value, const char* placeholder, const char* help) {
+    const Option o = {OPTION_STRING, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
+    return o;
+}
+static inline Option option_any_text(const char* name, const char** value, const char* placeholder, const char* help) {
+    const Option o = {OPTION_TEXT, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
+    return o;
+}
+static inline Option option_choice(const char* name, int* value, const char* choices, const char* help) {
+    const Option o = {OPTION_CHOICE, name, value, 0, 0, choices, help, false, false, 0};
+    return o;
+}
+static inline Option option_flag(const char* name, bool* value, const char* help) {
+    const Option o = {OPTION_FLAG, name, value, 0, 0, NULL, help, false, false, 0};
+    return o;
+}
+// A row of the command line only.
+static inline Option option_command(Option o) {
+    o.command = true;
+    return o;
+}
+
+// A growing table, of at most `room` rows.
+typedef struct {
+    Option* row;
+    int n, room;
+} OptionTable;
+
+static inline void options_add(OptionTable* table, const Option* rows, size_t count) {
+    if (count > (size_t)(table->room - table->n)) die("internal error: more than %d options", table->room);
+    memcpy(table->row + table->n, rows, count * sizeof *rows);
+    table->n += (int)count;
+}
+
+// Index of word in "a|b|c", or -1.
+static inline int choice_index(const char* choices, const char* word) {
+    const size_t length = strlen(word);
+    int index = 0;
+    for (const char* at = choices;; index++) {
+        const size_t n = strcspn(at, "|");
+        if (n == length && strncmp(at, word, n) == 0) return index;
+        if (at[n] == 0) return -1;
+        at += n + 1;
+    }
+}
+
+// Writes choice number `index` of "a|b|c" into word.
+static inline void choice_word(char* word, size_t size, const char* choices, int index) {
+    for (; index > 0; index--) choices += strcspn(choices, "|") + 1;
+    snprintf(word, size, "%.*s", (int)strcspn(choices, "|"), choices);
+}
+
+static inline Option* option_find(Option* table, int n, const char* name) {
+    for (int i = 0; i < n; i++) {
+        if (table[i].type != OPTION_HEADING && strcmp(table[i].name, name) == 0) return &table[i];
+    }
+    return NULL;
+}
+
+static inline bool option_given(Option* table, int n, const char* name) {
+    const Option* o = option_find(table, n, name);
+    return o && o->given;
+}
+
+// ---- Other trainers' names of options ---------------------------------------------------------------------------
+
 typedef struct {
     const char* here;   // the option; NULL: there is none, and the note names the alternative
     const char* theirs; // separated by blanks
@@ -127,106 +229,6 @@ static inline const Alias* alias_find(const char* name) {
     return NULL;
 }
 
-// OPTION_TEXT: a string that may be empty.
-typedef enum {
-    OPTION_INT,
-    OPTION_FLOAT,
-    OPTION_STRING,
-    OPTION_TEXT,
-    OPTION_CHOICE,
-    OPTION_FLAG,
-    OPTION_HEADING
-} OptionType;
-
-typedef struct {
-    OptionType type;
-    const char* name;    // without the dashes; the text of a heading
-    void* value;         // int64_t*, double*, const char**, int* (index of the choice; -1: none), bool*
-    double low, high;    // range of a number, both ends included
-    const char* choices; // OPTION_CHOICE: "cosine|linear|wsd"; OPTION_STRING: its placeholder in the help
-    const char* help;
-    bool command; // an action, not a setting: on the command line only, not in a file
-    bool given;   // set by options_parse and options_read
-    int line;     // in the file that gave it; 0: none
-} Option;
-
-// Rows of a table.
-static inline Option option_heading(const char* text) {
-    const Option o = {OPTION_HEADING, text, NULL, 0, 0, NULL, NULL, false, false, 0};
-    return o;
-}
-static inline Option option_int(const char* name, int64_t* value, double low, double high, const char* help) {
-    const Option o = {OPTION_INT, name, value, low, high, NULL, help, false, false, 0};
-    return o;
-}
-static inline Option option_float(const char* name, double* value, double low, double high, const char* help) {
-    const Option o = {OPTION_FLOAT, name, value, low, high, NULL, help, false, false, 0};
-    return o;
-}
-static inline Option option_string(const char* name, const char** value, const char* placeholder, const char* help) {
-    const Option o = {OPTION_STRING, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
-    return o;
-}
-static inline Option option_any_text(const char* name, const char** value, const char* placeholder, const char* help) {
-    const Option o = {OPTION_TEXT, name, (void*)value, 0, 0, placeholder, help, false, false, 0};
-    return o;
-}
-static inline Option option_choice(const char* name, int* value, const char* choices, const char* help) {
-    const Option o = {OPTION_CHOICE, name, value, 0, 0, choices, help, false, false, 0};
-    return o;
-}
-static inline Option option_flag(const char* name, bool* value, const char* help) {
-    const Option o = {OPTION_FLAG, name, value, 0, 0, NULL, help, false, false, 0};
-    return o;
-}
-// A row of the command line only.
-static inline Option option_command(Option o) {
-    o.command = true;
-    return o;
-}
-
-// A growing table, of at most `room` rows.
-typedef struct {
-    Option* row;
-    int n, room;
-} OptionTable;
-
-static inline void options_add(OptionTable* table, const Option* rows, size_t count) {
-    if (count > (size_t)(table->room - table->n)) die("internal error: more than %d options", table->room);
-    memcpy(table->row + table->n, rows, count * sizeof *rows);
-    table->n += (int)count;
-}
-
-// Index of word in "a|b|c", or -1.
-static inline int choice_index(const char* choices, const char* word) {
-    const size_t length = strlen(word);
-    int index = 0;
-    for (const char* at = choices;; index++) {
-        const size_t n = strcspn(at, "|");
-        if (n == length && strncmp(at, word, n) == 0) return index;
-        if (at[n] == 0) return -1;
-        at += n + 1;
-    }
-}
-
-// Writes choice number `index` of "a|b|c" into word.
-static inline void choice_word(char* word, size_t size, const char* choices, int index) {
-    for (; index > 0; index--) choices += strcspn(choices, "|") + 1;
-    snprintf(word, size, "%.*s", (int)strcspn(choices, "|"), choices);
-}
-
-static inline Option* option_find(Option* table, int n, const char* name) {
-    for (int i = 0; i < n; i++) {
-        if (table[i].type != OPTION_HEADING && strcmp(table[i].name, name) == 0) return &table[i];
-    }
-    return NULL;
-}
-
-static inline bool option_given(Option* table, int n, const char* name) {
-    const Option* o = option_find(table, n, name);
-    return o && o->given;
-}
-
 // The error about a name that the table does not have, with its name here if it is another trainer's.
 static inline bool option_unknown(Option* table, int n, const char* name, Error* error) {
     const Alias* alias = alias_find(name);
@@ -243,7 +245,8 @@ static inline bool whole_number(int64_t* x, const char* text) {
     errno = 0;
     *x = strtoll(text, &end, 10);
     if (end != text && *end == 0) return errno == 0;
-    const double value = strspn(text, "0123456789+-.eE") == strlen(text) ? strtod(text, &end) : 0.5;
+    if (text[strspn(text, "0123456789+-.eE")]) return false;
+    const double value = strtod(text, &end);
     if (end == text || *end || fabs(value) > 0x1p53 || value != floor(value)) return false;
     *x = (int64_t)value;
     return true;
