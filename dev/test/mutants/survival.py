@@ -1,12 +1,12 @@
 """Faults of saving and resuming: a wrong order, a missing flush, wait, comparison or removal, a wrong place of a word,
 a snapshot of the wrong moment, a message that is not heeded. Tests: test_trainer, test_checkpoint,
-test_checkpoint_verify, parts of torture.py --short."""
+test_checkpoint_dir, parts of torture.py --short."""
 VERIFY, PRETRAINED = "checkpoint/checkpoint_dir.h", "checkpoint/pretrained.h"
 FOLDER, TELL, CHECKPOINT, SAVE, SUM, TENSORS, TRAINER = (
     "checkpoint/checkpoint_dir.h", "trainer/logger.h", "checkpoint/checkpoint.h", "checkpoint/save.h",
     "util/base.h", "checkpoint/safetensors.h", "train_gpt.cu")
 PROGRAMS = {"model": "build/test_trainer", "checkpoint": "build/test_checkpoint",
-            "verify": "build/test_checkpoint_verify"}
+            "verify": "build/test_checkpoint_dir"}
 
 # What is wrong; the test that has to see it; file, exact text, replacement.
 FAULTS = [

@@ -1,5 +1,5 @@
 /*
-checkpoint_fixture.h: what test_checkpoint and test_checkpoint_verify share. Checkpoints of many ranks are simulated one
+checkpoint_fixture.h: what test_checkpoint and test_checkpoint_dir share. Checkpoints of many ranks are simulated one
 after the other in this process. The values of a parameter are a formula of (tensor name, value, logical element). What
 a rank holds of it is computed here, from the definition of each kind of tensor, not by the code under test.
 */

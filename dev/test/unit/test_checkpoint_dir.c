@@ -1,5 +1,5 @@
 /*
-test_checkpoint_verify.c: reading checkpoints (checkpoint/checkpoint_dir.h) and the folder of a run
+test_checkpoint_dir.c: reading checkpoints (checkpoint/checkpoint_dir.h) and the folder of a run
 (checkpoint/checkpoint_dir.h). A file that is not what was written is refused with its name: other models, changed
 values and names, 500 flipped bits and cut files. Of a run's folder, what is pruned, cleaned, linked and locked.
 */
@@ -347,7 +347,7 @@ static void test_links(void) {
 
 int main(void) {
     make_models();
-    folder_begin("test_checkpoint_verify");
+    folder_begin("test_checkpoint_dir");
     test_broken();
     test_unsound();
     test_says();
