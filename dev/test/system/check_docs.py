@@ -8,8 +8,9 @@ check_docs.py: are the docs true? Links, names of files, functions, options and 
 
 A block ```sh quick or ```sh run is run by sh -e in the project's root with the programs that `make book` builds, and
 what it printed is compared with the block ```output below it: a line `...` stands for any lines, runs of blanks are
-one, integers are equal, numbers with a point equal within 1 %; times, speeds and the line `device` are free. A block
-may write to build/book/, which is removed before each file. A block that needs mpirun is left out where there is none.
+one, integers are equal, numbers with a point equal within 1 %; times, speeds and the line `device` are free, and the
+trainer's line `busy` is left out. A block may write to build/book/, which is removed before each file. A block that
+needs mpirun is left out where there is none.
 The last line is "N passed, N failed". Standard library only.
 """
 import argparse, difflib, functools, glob, os, re, shutil, signal, subprocess, sys, textwrap, time
@@ -320,6 +321,7 @@ def run_block(block):
             os.killpg(shell.pid, signal.SIGTERM)  # mpirun then ends its ranks
             text, status = shell.communicate()[0], None
     lines = [line.rstrip() for line in text.expandtabs().rstrip("\n").split("\n")] if text.strip() else []
+    lines = [line for line in lines if not line.startswith("busy      ")]  # by whatever else runs on this machine
     return status, lines, time.time() - begin, sorted(files_of_tree() - before)
 
 def check_block(doc, block, update):
