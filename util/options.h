@@ -188,7 +188,7 @@ static const Alias aliases[] = {
     {"out", "out-dir output-dir save save-dir checkpoint-dir", NULL},
     {"log-every", "log-interval logging-steps log-freq", NULL},
     {NULL, "wandb use-wandb wandb-log wandb-project wandb-run-name report-to tensorboard-dir logging-dir",
-     "a run's numbers are in log.jsonl of --out DIR; scripts/report.py makes a page or TensorBoard's files of it"},
+     "a run's numbers are in log.jsonl of --out DIR; scripts/report.py makes a page of it; docs/usage.md: TensorBoard"},
     {"seed", "random-seed data-seed", NULL},
     {NULL, "dtype bf16 fp16 fp32 precision torch-dtype mixed-precision amp",
      "numbers are chosen when the program is built: make PRECISION=bf16 or fp32"},
