@@ -91,6 +91,12 @@ def test_ticks():
     check(not wrong, f"ticks are two to eight round numbers within the axis {wrong[:1]}")
 
 
+def test_readable():
+    numbers = {0: "0", 0.00025: "0.00025", -3.5: "-3.5", 9999: "9999", 12345: "12.3 k", 1e6: "1 M", 2.5e9: "2.5 G",
+               -7e13: "-70 T", 1e4: "10 k"}
+    check([report.readable(x) for x in numbers] == list(numbers.values()), "numbers as people read them")
+
+
 def path_of(svg):
     line = re.findall(r'd="([^"]*)" fill', svg)[0]
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", line)]
@@ -105,6 +111,8 @@ def test_plot():
     check(len(horizontal) >= 4 and all(abs(points[int(v)][1] - y) < 0.11 for v, y in horizontal.items()) and
           len(vertical) >= 4 and all(abs(points[int(v)][0] - x) < 0.11 for v, x in vertical.items()),
           "ticks stand where their values are drawn")
+    check(points[0][0] == 56 and abs(points[-1][0] - 552) < 0.1 and 26 < points[-1][1] < points[0][1] < 218,
+          "the curve fills its axes")
     check(points[0][1] > points[-1][1] and points[0][0] < points[-1][0] and "a &amp; b" in svg, "upwards is more")
     gap = report.plot("", [[(1, 1.0), (2, None), (3, 2.0), (4, 3.0)]], [[(2, 5.0)]], True)
     check(re.findall(r"[ML]", re.findall(r'd="([^"]*)" fill', gap)[0]) == ["M", "M", "L"] and gap.count("<circle") == 1,
@@ -134,7 +142,7 @@ class Page(html.parser.HTMLParser):
 def test_page(work):
     options = f"# --lr 0.1\n--steps 3\n--data {EVIL}\n# about: x\n--tie-embeddings\n"
     a = write(os.path.join(work, "a" + EVIL.replace("/", "")), options_txt=options,
-              log_jsonl=log_of({"step": i, "loss": 3 - i, "skipped": i == 2, "tokens": 10} for i in (1, 2)) + EVIL,
+              log_jsonl=log_of({"step": i, "loss": 4 - i, "skipped": i == 2, "tokens": 10} for i in (1, 2, 3)) + EVIL,
               stdout_txt=f"step 2/3 | x\nsample:\n{EVIL}\n")
     b = write(os.path.join(work, "b"), options_txt="--lr 0.1\n--steps 3\n", log_jsonl=log_of([{"step": 1, "loss": 1}]))
     out = os.path.join(work, "both.html")
@@ -149,8 +157,9 @@ def test_page(work):
     differs = [re.findall("<td>(.*?)</td>", line) for line in text.split("\n") if line.startswith("<tr class=differs")]
     check(["--steps", "3", "3"] in rows and [x[0] for x in differs] == ["--lr", "--data", "--tie-embeddings"] and
           differs[0][1:] == ["0.1 (default)", "0.1"] and differs[2][1:] == ["yes", "-"], "options, and which differ")
-    check("1 lines of log.jsonl cannot be read" in text and "1 steps were skipped" in text, "warnings")
-    check([row[1:6] for row in rows[1:3]] == [["2", "1.0000", "-", "-", "20"], ["1", "1.0000", "-", "-", "-"]],
+    check("1 lines of log.jsonl cannot be read" in text and "1 steps were skipped" in text and
+          text.count("warning") == 3, "warnings")
+    check([row[1:6] for row in rows[1:3]] == [["3", "1.0000", "-", "-", "30"], ["1", "1.0000", "-", "-", "-"]],
           "figures")
 
 
@@ -189,7 +198,7 @@ def test_run(work):
 
 def main():
     with tempfile.TemporaryDirectory() as work:
-        test_lines(work), test_samples(), test_thinning(), test_ticks(), test_plot(), test_page(work)
+        test_lines(work), test_samples(), test_thinning(), test_ticks(), test_readable(), test_plot(), test_page(work)
         test_refusals(work), test_run(work)
     finish()
 
