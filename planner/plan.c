@@ -6,8 +6,7 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
     plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
     ./train_gpt $(./plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...    the trainer's options (flags.h)
     plan --model gpt3-1008B --gpus 3072 --wan 400 --search dp-mode      on two sites
-    plan --published                                  the model of time beside published results
-    plan --figures all --svg figures.svg              figures of Narayanan et al. 2021 (figures.h)
+    plan --runs planner/published.tsv                 the model of time beside published results (runs.h)
     plan --datacenter planner/clusters/next-generation.txt
     plan --calibrate trace.json --cluster my-machine.txt
 
@@ -20,10 +19,9 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 #include "calibrate.h"
 #include "flags.h"
 #include "datacenter_print.h"
-#include "figures.h"
 #include "host_memory.h"
 #include "methods_search.h"
-#include "published.h"
+#include "runs.h"
 #include "search.h"
 
 typedef struct {
@@ -33,10 +31,10 @@ typedef struct {
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    bool any_memory, json, flags, inputs, published, clusters, version, help;
+    bool any_memory, json, flags, inputs, clusters, version, help;
     double text, time_limit, margin; // margin -1: by the cluster
     int precision;                   // choice; the first is that of the software
-    const char *data, *search, *figures;
+    const char *data, *search, *runs;
     double wan, wan_ms; // -1: as the cluster has it
     bool no_scatter_gather;
 } PlanOptions;
@@ -47,9 +45,7 @@ static void add_other_modes(OptionTable* table, PlanOptions* o) {
     const Option rows[] = {
         option_heading("instead"),
         option_flag("clusters", &o->clusters, "list the clusters that have a name"),
-        option_flag("published", &o->published, "the model of time beside published results"),
-        option_string("figures", &o->figures, "N|all",
-                      "figures 11 to 18 of Narayanan et al. 2021 beside the published points; with --svg as a picture"),
+        option_string("runs", &o->runs, "FILE", "our value of each published run; files: planner/*.tsv"),
         option_string("datacenter", &o->datacenter, "FILE",
                       "from money and power to sites, GPUs and the largest model (docs/datacenter.md)"),
         option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
@@ -466,13 +462,47 @@ static void print_run(const PlanOptions* o, const Choice* best, Option* table, i
         printf("          by a trainer that make PRECISION=%s has built\n", precision_names[o->precision]);
 }
 
+// The run of a file of runs: what its options leave is one choice.
+static double price_options(char* options, StepSetup* setup) {
+    static Machines machines; // the setup's cluster
+    static char name[] = "plan";
+    PlanOptions o = plan_options_default();
+    Option table[PLAN_OPTIONS];
+    Methods methods;
+    Answer answer;
+    Error error;
+    char* argv[PLAN_OPTIONS] = {name};
+    int argc = 1;
+    for (char* word = strtok(options, " "); word && argc < PLAN_OPTIONS; word = strtok(NULL, " ")) argv[argc++] = word;
+    const int n = plan_table(table, &o);
+    if (!options_parse(table, n, argc, argv, &error) || !machines_open(&machines, o.cluster, &error))
+        die("%s", error.text);
+    const Question q = read_question(&o, table, n, &machines, &methods);
+    if (!search(&answer, &q, &error)) die("%s", error.text);
+    if (answer.n != 1) die("--runs: the options leave %d choices, and not 1", answer.n);
+    const double seconds = answer.row[0].cost.seconds;
+    *setup = answer.row[0].setup;
+    answer_free(&answer);
+    free(methods.list);
+    return seconds;
+}
+
+// How far a prediction on this cluster can be trusted.
+static void print_band(const Cluster* cluster) {
+    const RunsBand band = runs_band("planner/published.tsv", cluster, price_options);
+    if (band.n)
+        printf("          by data sheets; %s%d published runs on %s: 9 of 10 speeds predicted %+.0f to %+.0f %%\n",
+               band.same ? "" : "not validated on these; ", band.n, cluster->device.sustained > 0.9 ? "A100s" : "H100s",
+               100 * band.low, 100 * band.high);
+}
+
 static void print_answer(const PlanOptions* o, const Answer* a, Option* table, int n) {
     const Choice* best = answer_recommended(a);
     print_rows(a);
     printf("\n");
     print_parts(&best->cost);
     print_limit(&best->setup, &best->cost);
-    if (!best->setup.cluster->measured) published_print_band(stdout, best->setup.cluster->name);
+    if (!best->setup.cluster->measured) print_band(best->setup.cluster);
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
     print_sites(&best->setup, &best->cost);
@@ -568,10 +598,9 @@ int main(int argc, char** argv) {
     if (!o.datacenter && (o.models || o.inputs))
         die_usage("--%s belongs to --datacenter FILE", o.models ? "models" : "inputs");
     if (o.clusters) print_clusters();
-    if (o.published) published_print(stdout);
-    if (o.figures) figures_run(stdout, o.figures, o.svg);
+    if (o.runs) runs_print(stdout, o.runs, price_options);
     if (o.datacenter) plan_datacenter(&o);
-    if (o.clusters || o.published || o.figures || o.datacenter) return 0;
+    if (o.clusters || o.runs || o.datacenter) return 0;
     if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
     set_margin(&machines.cluster, 1e9 * o.margin);
     set_sites(&machines.cluster, &o);

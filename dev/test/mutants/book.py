@@ -59,5 +59,5 @@ FAULTS = [
      "--pp 4 --microbatches 7"),
     ("what draws a collective has changed", "pictures", "dev/plot/pictures.sh", "multitree_steps mesh:3x3 multitree",
      "multitree_steps mesh:3x3 ring"),
-    ("a picture that nothing draws", "pictures", "dev/plot/pictures.sh", 'measured="async_cnn ', 'measured="'),
+    ("a picture that nothing draws", "pictures", "dev/plot/pictures.sh", 'measured="figures ', 'measured="'),
 ]

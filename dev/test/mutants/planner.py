@@ -1,5 +1,5 @@
 """Faults of the planner, of the network simulator's transports, and of the pictures of layout and memory. Tests:
-test_planner_*, test_network_*, test_draw_layout, check_figures.py, check_published.py."""
+test_planner_*, test_network_*, test_draw_layout."""
 import mutate
 
 SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, \
@@ -8,10 +8,9 @@ SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PR
                                      "memory host_memory measured_device calibrate ops methods_search").split())
 NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
 COST = "planner/plan_cost.h"
-PICTURE, FIGURES, PROGRAM = "dev/plot/draw_layout.c", "planner/figures.h", "planner/plan.c"
-PUBLISHED, SETUP, MODEL = "planner/published.h", "planner/step_setup.h", "model.h"
+PICTURE, SETUP, MODEL = "dev/plot/draw_layout.c", "planner/step_setup.h", "model.h"
 MODES = "test_planner_modes"
-TESTS = {FIGURES: "check_figures", PROGRAM: "check_figures", PUBLISHED: "check_published", SETUP: "check_published",
+TESTS = {SETUP: "test_planner_step",
          PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
@@ -258,56 +257,6 @@ FAULTS = [
     ("picture: without ZeRO there are owners", PICTURE, "mesh.zero ? mesh.d : 1;\n        for", "mesh.d;\n        for"),
     ("picture: attention in full", PICTURE, "size[1] = 6.0 * model->L", "size[1] = 12.0 * model->L"),
     ("picture: the mlp without its gate", PICTURE, "kind == FC_W || kind == UP_W ||", "kind == FC_W ||"),
-    # Figures of Narayanan et al. 2021
-    ("figures: t and p are exchanged", FIGURES, "q.t = f->t == FIGURE_AXIS ? x : f->t;",
-     "q.t = f->t == FIGURE_AXIS ? x : f->p;"),
-    ("figures: the pipeline's size is not that of the row", FIGURES, "q.p = f->p == FIGURE_AXIS ? x : f->p;",
-     "q.p = f->p == FIGURE_AXIS ? f->x[0] : f->p;"),
-    ("figures: micro-batches of one", FIGURES, "q.B = f->B == FIGURE_AXIS ? x : f->B;", "q.B = 1;"),
-    ("figures: always with scatter/gather", FIGURES, "q.whole = line->whole;", ""),
-    ("figures: always recomputed", FIGURES, "q.recompute = line->recompute;", "q.recompute = RECOMPUTE_FULL;"),
-    ("figures: another vocabulary", FIGURES, "q.T, 51200)", "q.T, 50304)"),
-    ("figures: another software", FIGURES, 'software_find("megatron-2021")', 'software_find("megatron-2022")'),
-    ("figures: one more layer a stage", FIGURES, "f->L : 3 * q.p", "f->L : 4 * q.p"),
-    ("figures: a published point is another", FIGURES, "{119, 134, 141,", "{119, 131, 141,"),
-    ("figures: a published point is at another place", FIGURES, "{0, 0, 165}", "{0, 165, 0}"),
-    ("figures: sequences of a GPU", FIGURES,
-     "(double)q->batch / cost.seconds", "(double)q->batch / cost.seconds / 128"),
-    ("figures: the error is the other way round", FIGURES, "value / line->published[k] - 1",
-     "1 - value / line->published[k]"),
-    ("figures: the mean is the signed one", FIGURES, "100 * e.mean,", "100 * e.signed_mean,"),
-    ("figures: lines are those of the first", FIGURES, "y0 - ours[i][k] * scale", "y0 - ours[0][k] * scale"),
-    ("figures: circles are shifted", FIGURES, "y0 - published[k] * scale", "y0 - published[k] * scale - 6"),
-    ("figures: circles where nothing was read", FIGURES, "if (published[k] > 0)", "if (true)"),
-    ("figures: a number is any", FIGURES, "strcmp(which, number) != 0) continue;", "number[0] != which[0]) continue;"),
-    ("options: scatter/gather always", PROGRAM, "    q.whole = o->no_scatter_gather;\n", ""),
-    ("choices: scatter/gather always", "check_figures", SEARCH, "        mesh.scatter = !q->whole;\n", ""),
-    # Published rows and their commands
-    ("published: the value of one replica", PUBLISHED, "each = 1 / seconds / devices", "each = 1 / seconds"),
-    ("published: the error of a time is that of a speed", PUBLISHED, "x->source->unit == UNIT_SECONDS ?", "false ?"),
-    ("published: the published value is printed as ours", PUBLISHED, "x->name, ours, x->value,",
-     "x->name, x->value, x->value,"),
-    ("published: ZeRO of one replica", PUBLISHED, "x->d > 1 ? x->source->zero : 0", "x->source->zero"),
-    ("published: the command has the source's ZeRO", PUBLISHED, 's.mesh.zero == x->source->zero ? "" : " --zero 0"',
-     '""'),
-    ("published: rows of one name have one command", PUBLISHED,
-     "source != published_results[i - 1].source) published_print_source",
-     "strcmp(source->name, published_results[i - 1].source->name)) published_print_source"),
-    ("published: every model is its first namesake", PUBLISHED, "if (model_same(&presets[i], m))",
-     "if (presets[i].L == m->L)"),
-    ("published: heads are tied", PUBLISHED, "    m.tied = y->tied;\n", ""),
-    ("published: a row of the other half", PUBLISHED, "return before % 2 == 0;", "return before % 2 == 1;"),
-    ("flags: the command forgets the head's matrix", "check_published", FLAGS,
-     "m->tied != architectures[m->arch].tied", "false"),
-    ("flags: the command forgets grouped heads", "check_published", FLAGS, "if (m->NKV != m->NH) fprintf",
-     "if (0) fprintf"),
-    ("flags: the command has one chunk", "check_published", FLAGS, "m->t, m->p, m->v, schedule_name",
-     "m->t, m->p, 1, schedule_name"),
-    ("plan: the head is as the architecture has it", "check_published", "trainer/settings.h",
-     "    if (s->tie_embeddings >= 0) m.tied = s->tie_embeddings;\n", ""),
-    ("plan: this trainer's gpt2 for all software", "check_published", PRICES,
-     "(!x->software->ours || model_check_trained", "(model_check_trained"),
-    ("plan: as many chunks as blocks", "check_published", SEARCH, "q->software->ours ? 0 : 2;", "0;"),
     ("layers: ends count as nothing", SETUP, "L % stages && (L + 2) % stages == 0;", "false;"),
     ("layers: a gpt2 has as many keys as queries", "test_layout", MODEL, '"attn.c_attn.weight", "", QKV, C',
      '"attn.c_attn.weight", "", 3 * C, C'),

@@ -591,9 +591,7 @@ assert root.tag.endswith('svg') and len(list(root.iter())) > 50
 PY"
 check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
 python3 "$source/dev/test/system/check_published.py" "$plan" >out 2>err
-check "--published: each row by its command" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
-python3 "$source/dev/test/system/check_figures.py" "$plan" >out 2>err
-check "--figures: tables and pictures" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
+check "--runs: rows by their commands" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
 printf 'budget 100 M$\nsites 2\nbatch_tokens 4e6\nmodel 200B\n' >center.txt
 check "--datacenter" "$plan --datacenter center.txt --inputs --models 100B,50B >out 2>err &&
     [ ! -s err ] && [ \$(wc -l <out) -gt 50 ] && grep -q 'The largest model' out"
@@ -651,9 +649,8 @@ plan_refuses 2 "--search dp-modes" --search dp-modes
 plan_refuses 2 "--wan, --sites 3" --wan 100 --sites 3
 plan_refuses 2 "--wan-ms, --wan" --wan-ms 3
 plan_refuses 2 "--models, --datacenter" --models 1T
-plan_refuses 2 "--figures 19, 11 to 18" --figures 19
-plan_refuses 2 "--figures 1, 11 to 18" --figures 1
-plan_refuses 1 "no/where.svg" --figures 12 --svg no/where.svg
+plan_refuses 2 "--runs nowhere.tsv, cannot open" --runs nowhere.tsv
+plan_refuses 1 "no/where.svg" --svg no/where.svg
 plan_refuses 2 "--inputs, --datacenter" --inputs
 plan_refuses 2 "--models" --datacenter "$clusters/next-generation.txt" --models many
 plan_refuses 2 "nowhere.txt" --datacenter nowhere.txt
