@@ -12,7 +12,7 @@
 # make compare_tokenizers VOCAB="tokenizer.json ..."  16 MB of texts beside tiktoken and tokenizers (pip install them)
 # make assembly              registers, occupancy, memory accesses, instructions of the CUDA kernels (KERNEL=word)
 # make assembly_check        what their machine code has to be like for three GPUs, and faults planted in it
-# make planner DATA=text.txt predicted step times beside measured ones (15 minutes; ROUNDS=)
+# make planner              this machine's rates, and predicted step times beside measured ones (8 minutes)
 # make network               all-reduces between network namespaces beside the simulator's times (root; 20 minutes)
 # make pictures              draw the pictures of docs/images that come from tables
 # make book                  the programs that the commands of the docs use, in float32
@@ -73,9 +73,9 @@ test_gpt: $(BUILD)/$(in_folder:%=%/)test_gpt $(BUILD)/precision
 
 precisions = bf16 fp32
 O0_PROGRAMS := $(addprefix sanitized/,train_gpt fuzz_readers $(addprefix test_,async_dp async_schedule comm \
-    comm_planned comm_progress_thread evaluate health layout planner_measured planner_modes planner_search \
+    comm_planned comm_progress_thread evaluate health layout planner_modes planner_search \
     planner_step safetensors trace)) emulated/bf16/compare $(precisions:%=emulated/%/launches)
-O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_measured planner_search trainer) \
+O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_search trainer) \
     $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer
 O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_kernels_bits test_kernels_update test_attention)
 
@@ -193,13 +193,13 @@ endif
 # ---- measurements
 build_benches: train_gpt plan $(BENCHES:%=$(BUILD)/%) \
     $(addprefix $(BUILD)/bf16/,train_gpt bench_matmul bench_kernels bench_attention) \
-    $(addprefix $(BUILD)/,draw_schedule draw_collective network_links simulate calibrate)
+    $(addprefix $(BUILD)/,draw_schedule draw_collective network_links simulate)
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
 network: report build_benches
 	@dev/experiments/network.py --plot docs/images/network.svg
-planner: report build_benches
-	@BUILD="$(BUILD)" dev/bench/planner.py --data $(DATA) --rounds $(or $(ROUNDS),3)
+planner: train_gpt plan
+	@planner/calibrate.py --out $(BUILD)/machine.txt --check
 
 .PHONY: assembly assembly_check bench build_benches build_tests check_precision check_transformers compare \
     compare_tokenizers equivalence gpu_check kernel_tests mutate network planner quick test test-full torture

@@ -53,9 +53,6 @@ lists their names.
 
 #include <stddef.h>
 
-struct Measured; // rates of a machine that was measured: measured_device.h
-struct Op;       // an operation to be priced: ops.h
-
 typedef struct {
     double peak, peak_fp32, memory, hbm; // FLOP/s, bytes, bytes/s; peak_fp32 0: not known
     int sms;
@@ -63,7 +60,7 @@ typedef struct {
     double attention[2][2]; // head size 64, 128; forward, backward
 } Device;
 
-enum { FABRIC_DIMENSIONS = 3 };
+enum { FABRIC_DIMENSIONS = 3, CORES_RANKS = 4096 }; // CORES_RANKS: most ranks of a machine without GPUs
 
 typedef struct {
     char name[64];
@@ -79,11 +76,7 @@ typedef struct {
     double site_rate, site_delay;
     char algorithm[40]; // of collectives (comm/collectives/collectives.h); "": a library's choice (ops.h)
     char assumed[400];  // names of inputs that have default values
-    int cores;          // of a machine without GPUs, all ranks together; 0: of GPUs
-    // A measured machine: its rates, and the function that prices an operation by them (seconds, or a negative number
-    // where no rate exists) with `threads` threads while `busy` processes compute. NULL: priced by the numbers above.
-    const struct Measured* measured;
-    double (*measured_seconds)(const struct Measured* measured, const struct Op* op, int threads, int busy);
+    int cores;          // of a machine without GPUs, all ranks together, each a device without sms; 0: of GPUs
 } Cluster;
 
 // ---- Known clusters ---------------------------------------------------------------------------------------------
@@ -250,18 +243,12 @@ enum { CLUSTER_LINES = sizeof cluster_lines / sizeof cluster_lines[0] };
 static const char* const cluster_words[] = {"base", "name", "generation", "fabric", "algorithm"};
 enum { WORD_BASE, WORD_NAME, WORD_GENERATION, WORD_FABRIC, WORD_ALGORITHM, CLUSTER_WORDS };
 
-// Called with the words of every line whose name cluster.h does not know (the name first); sets *known if it knows it.
-// False: the line is wrong. For measured_device.h.
-typedef bool (*ClusterOther)(void* context, char** words, int n, bool* known, Error* error);
-
 typedef struct {
     Cluster* cluster;
     const char* path;
     int number;                                    // of the current line
     int given[CLUSTER_LINES], word[CLUSTER_WORDS]; // the line that has it; 0: none yet
     ChipGeneration generation;
-    ClusterOther other;
-    void* context;
 } ClusterReader;
 
 static inline bool cluster_unknown(const char* name, Error* error) {
@@ -356,9 +343,7 @@ static inline bool cluster_read_line(void* context, int line, char** words, int 
     for (int i = 0; i < CLUSTER_LINES; i++) {
         if (strcmp(words[0], cluster_lines[i].name) == 0) return cluster_read_number(r, i, words, n, error);
     }
-    bool known = false;
-    if (r->other && !r->other(r->context, words, n, &known, error)) return false;
-    return known || cluster_unknown(words[0], error);
+    return cluster_unknown(words[0], error);
 }
 
 // Checks that nothing is missing, and names defaulted values in c->assumed. A machine without GPUs has no data sheet.
@@ -383,7 +368,7 @@ static inline bool cluster_complete(const ClusterReader* r, Error* error) {
     }
     if (*missing) return fail(error, "%s: without \"base NAME\" these lines are needed too: %s", r->path, missing);
     if (c->cores && c->device.peak_fp32 <= 0) c->device.peak_fp32 = c->device.peak; // if they have one peak
-    if (c->cores && !c->node_gpus) c->node_gpus = c->cores;                         // ranks of the machine
+    if (c->cores) c->node_gpus = CORES_RANKS;                                       // all ranks are on the machine
     if (c->nics == 0) c->nics = 1;                                                  // unused
     if (c->nic <= 0) c->nic = c->nvlink > 0 ? c->nvlink : 1e9;
     if (c->nvlink <= 0) c->nvlink = c->nic;
@@ -398,14 +383,20 @@ static inline bool cluster_complete(const ClusterReader* r, Error* error) {
     return true;
 }
 
-// Reads a file; lines that are not known here are passed to `other` (may be NULL).
-static inline bool cluster_read(Cluster* c, const char* path, ClusterOther other, void* context, Error* error) {
+static inline bool cluster_read(Cluster* c, const char* path, Error* error) {
     ClusterReader r = {};
     r.cluster = c;
     r.path = path;
-    r.other = other;
-    r.context = context;
     const char* slash = strrchr(path, '/');
     *c = cluster_empty(slash ? slash + 1 : path, GENERATION_HOPPER);
     return lines_read(path, cluster_read_line, &r, error) && cluster_complete(&r, error);
+}
+
+// A cluster by its name, or from a file.
+static inline bool cluster_open(Cluster* c, const char* what, Error* error) {
+    char names[400];
+    if (cluster_find(c, what)) return true;
+    if (!strchr(what, '/') && access(what, F_OK) != 0)
+        return fail(error, "--cluster %s is neither a file nor one of %s", what, cluster_names(names, sizeof names));
+    return cluster_read(c, what, error);
 }

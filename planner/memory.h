@@ -4,8 +4,8 @@ memory.h: the memory of a run that has not been started.
     plan_memory    bytes of the largest rank of a mesh: the arenas of parallel/stage.h, exactly
     memory_floor   a lower bound of it, without a plan
 
-host_memory.h derives the memory of a process on a CPU from it. On a GPU the driver's context, the kernels' code and
-cuBLAS's workspace come on top of the arenas.
+On a GPU the driver's context, the kernels' code and cuBLAS's workspace come on top of the arenas; on cores packed
+matrices, MPI's buffers and the text.
 
 Theory: not every rank has to be planned.
 

@@ -2,7 +2,7 @@
 op_cost.h: seconds of an operation, and of a list of operations (ops.h), on a device of a cluster (cluster.h).
 
     rates_of        a cluster and a software, on which all prices depend
-    op_seconds      one operation; all prices come through it, also for a measured device
+    op_seconds      one operation; all prices come through it
     work_price      a list, by WorkPart: as a whole, and divided into the B and W passes
 
 Theory: prices without measurements; products n x m with sums of k, on a device of S multiprocessors (SMs):
@@ -17,7 +17,8 @@ Theory: prices without measurements; products n x m with sums of k, on a device 
     collective   comm_cost.h
     message      the same
 
-A device that was measured has its own prices (Cluster.measured_seconds); all come through op_seconds, one function.
+A core of a machine without GPUs has no multiprocessors (sms 0), so neither tiles nor waves: a product takes a launch
+and its FLOPs. A rank has the rates of as many cores as it has threads. calibrate.py finds such a machine's rates.
 */
 #pragma once
 
@@ -42,8 +43,8 @@ static inline double device_peak(const Device* d, int value_bytes) { return valu
 static inline double product_seconds(const Device* d, int value_bytes, double m, double n, double k, double batch) {
     const double operands = value_bytes * batch * (m * k + k * n + m * n), memory = d->hbm * d->hbm_fraction;
     const double peak = device_peak(d, value_bytes);
-    double best = INFINITY;
-    for (int i = 0; i < PRODUCT_TILES; i++) {
+    double best = d->sms ? INFINITY : 2 * batch * m * n * k / (peak * d->gemm_fraction * d->sustained);
+    for (int i = 0; i < (d->sms ? PRODUCT_TILES : 0); i++) {
         const ProductTile* t = &product_tiles[i];
         const double tiles = batch * ceil(m / t->rows) * ceil(n / t->columns);
         const double rate = peak / d->sms * d->gemm_fraction * d->sustained * t->speed; // of one SM
@@ -65,38 +66,37 @@ static inline double attention_seconds(const Device* d, int value_bytes, double 
     static const double start_tokens[2] = {500, 1200}; // length at which half the rate is reached, on an H100
     const double low = d->attention[0][backward], high = d->attention[1][backward];
     const double fraction = low + (high - low) * fmin(1, fmax(0, (head - 64) / 64));
-    const double peak = device_peak(d, value_bytes),
-                 start = start_tokens[backward] * (peak / d->sms) / (989.4e12 / 132);
+    const double peak = device_peak(d, value_bytes);
+    if (!d->sms) return d->launch + flops / (peak * fraction * d->sustained);
+    const double start = start_tokens[backward] * (peak / d->sms) / (989.4e12 / 132);
     const double waves = heads * ceil(seq / 128) / d->sms, uneven = fmax(1, ceil(waves) / waves);
     return d->launch + uneven * flops / (peak * fraction * d->sustained * seq / (seq + start));
 }
 
-// The inputs of prices besides the operation. For a measured device: a rank's threads, and processes that compute at
-// once.
+// The inputs of prices besides the operation.
 typedef struct {
     const Cluster* cluster;
     const Software* software;
-    int threads, busy;
+    Device device; // of a rank: the cluster's, or as many cores as the rank has threads
     LinkCosts links;
 } Rates;
 
-static inline Rates rates_of(const Cluster* cluster, const Software* software) {
+static inline Rates rates_of(const Cluster* cluster, const Software* software, int threads) {
     Rates r = {};
     r.cluster = cluster;
     r.software = software;
-    r.threads = r.busy = 1;
+    r.device = cluster->device;
+    r.device.peak *= threads;
+    r.device.peak_fp32 *= threads;
+    r.device.hbm *= threads;
     return r;
 }
 
-// Seconds of an operation; every operation is priced here. A measured device has its own prices (measured_device.h).
+// Seconds of an operation; every operation is priced here.
 static inline double op_seconds(Rates* r, const Op* op) {
     const Cluster* c = r->cluster;
-    const Device* d = &c->device;
+    const Device* d = &r->device;
     const int value_bytes = r->software->value_bytes;
-    if (c->measured_seconds) {
-        const double seconds = c->measured_seconds(c->measured, op, r->threads, r->busy);
-        if (seconds >= 0) return seconds;
-    }
     switch (op->kind) {
     case OP_PRODUCT: return product_seconds(d, value_bytes, op->m, op->n, op->k, op->batch);
     case OP_MEMORY: return d->launch + op->bytes / r->software->kernels / (d->hbm * d->hbm_fraction);

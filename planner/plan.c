@@ -8,7 +8,6 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
     plan --model gpt3-1008B --gpus 3072 --wan 400 --search dp-mode      on two sites
     plan --runs planner/published.tsv                 the model of time beside published results (runs.h)
     plan --datacenter planner/clusters/next-generation.txt
-    plan --calibrate trace.json --cluster my-machine.txt
 
 It plans with the trainer's own code: the layout of parallel.h, the schedules of parallel/schedule.h, the plans of
 comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from them.
@@ -16,24 +15,22 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 #include "../util/options.h"
 #include "../trainer/settings.h"
 #include "../dev/plot/schedule_svg.h"
-#include "calibrate.h"
 #include "flags.h"
 #include "datacenter_print.h"
-#include "host_memory.h"
 #include "methods_search.h"
 #include "runs.h"
 #include "search.h"
 
 typedef struct {
     Settings model; // the model's shape, read by settings_model
-    const char *cluster, *software, *svg, *datacenter, *models, *calibrate;
+    const char *cluster, *software, *svg, *datacenter, *models;
     int64_t gpus, batch, rows;
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
     bool any_memory, json, flags, inputs, clusters, version, help;
-    double text, time_limit, margin; // margin -1: by the cluster
-    int precision;                   // choice; the first is that of the software
+    double time_limit, margin; // margin -1: by the cluster
+    int precision;             // choice; the first is that of the software
     const char *data, *search, *runs;
     double wan, wan_ms; // -1: as the cluster has it
     bool no_scatter_gather;
@@ -50,7 +47,6 @@ static void add_other_modes(OptionTable* table, PlanOptions* o) {
                       "from money and power to sites, GPUs and the largest model (docs/datacenter.md)"),
         option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
         option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
-        option_string("calibrate", &o->calibrate, "TRACE", "correct --cluster FILE by what train_gpt --trace has seen"),
         option_flag("version", &o->version, "the version of this program"),
         option_flag("help", &o->help, "this list"),
     };
@@ -111,7 +107,6 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_flag("json", &o->json, "all of it for programs"),
         option_flag("flags", &o->flags, "only the trainer's options: ./train_gpt $(./plan --flags ...)"),
         option_string("data", &o->data, "GLOB", "what is trained on, for the command"),
-        option_float("text", &o->text, 0, 1e15, "bytes of the text that is read, for the memory of a process on a CPU"),
         option_float("time-limit", &o->time_limit, 0.1, 1e9, "seconds; then the best found so far is the answer"),
     };
     options_add(&table, rows, sizeof rows / sizeof rows[0]);
@@ -149,9 +144,6 @@ static const Software* read_software(const PlanOptions* o, const Cluster* cluste
     if (o->precision && single != (s->value_bytes == 4))
         die_usage("--precision %s, but --software %s computes in %s: drop one of them", precision_names[o->precision],
                   s->name, single ? "16 bits" : "float32");
-    if (s->value_bytes < 4 && cluster->measured)
-        fprintf(stderr, "plan: the kernels of %s were measured in float32: memory is that of %s, times are not\n",
-                cluster->name, s->name);
     return s;
 }
 
@@ -192,7 +184,7 @@ static void read_usual_model(PlanOptions* o, Option* table, int n) {
     if (!option_given(table, n, "model")) o->model.model = settings_default().model;
 }
 
-static Question read_question(PlanOptions* o, Option* table, int n, const Machines* machines, Methods* methods) {
+static Question read_question(PlanOptions* o, Option* table, int n, const Cluster* cluster, Methods* methods) {
     Question q = {};
     Error error;
     if (!methods_read(methods, &o->model, table, n, o->search, &error)) die_usage("%s", error.text);
@@ -204,8 +196,8 @@ static Question read_question(PlanOptions* o, Option* table, int n, const Machin
     q.T = o->model.seq ? (int)o->model.seq : q.model.T;
     q.batch = o->batch ? o->batch : 8 * o->gpus;
     q.ranks = (int)o->gpus;
-    q.cluster = &machines->cluster;
-    q.software = read_software(o, &machines->cluster);
+    q.cluster = cluster;
+    q.software = read_software(o, cluster);
     q.any_memory = o->any_memory;
     q.whole = o->no_scatter_gather;
     q.t = (int)o->t;
@@ -232,7 +224,7 @@ static void print_question(const Question* q) {
            model_arch_name(m->arch), m->L, m->C, m->NH, m->V, (double)model_parameters(m) / 1e9);
     printf("batch     %lld sequences of %d tokens\n", (long long)q->batch, q->T);
     if (c->cores)
-        printf("cluster   %s: %d cores, as they were measured; %d ranks\n", c->name, c->cores, q->ranks);
+        printf("cluster   %s: %d cores; %d ranks\n", c->name, c->cores, q->ranks);
     else
         printf("cluster   %s: %d GPUs of %.0f TFLOP/s, %.0f GB, %d a node\n", c->name, q->ranks, c->device.peak / 1e12,
                c->device.memory / 1e9, c->node_gpus);
@@ -376,22 +368,7 @@ static void print_training(const StepSetup* s, const StepCost* c, double tokens)
     printf("training  %.4g tokens: %.0f steps, %.1f days\n", tokens, steps, steps * c->seconds / 86400);
 }
 
-// The further memory of a process on a CPU: host_memory.h.
-static ProcessMemory process_of_choice(const PlanOptions* o, const Choice* c) {
-    const StepSetup* s = &c->setup;
-    const Measured* m = s->cluster->measured;
-    const PipelineConfig plan = step_pipeline(s);
-    const int threads = m && m->cores > mesh_size(&s->mesh) ? m->cores / mesh_size(&s->mesh) : 1;
-    const ProcessSetup setup = {m ? m->resident : 0, o->text, 1e9, threads, false};
-    ProcessMemory x;
-    Error error;
-    if (!process_peak(&x, &s->model, &s->mesh, s->B, s->T, &plan, &s->methods.async, software_dtype(s->software),
-                      &setup, &error))
-        die("%s", error.text);
-    return x;
-}
-
-static void print_json_choice(const PlanOptions* o, const Choice* c) {
+static void print_json_choice(const Choice* c) {
     const StepSetup* s = &c->setup;
     const Mesh* m = &s->mesh;
     printf("{\"tp\":%d,\"pp\":%d,\"dp\":%d,\"vp\":%d,\"schedule\":\"%s\",\"micro_batch\":%d,\"sequence_parallel\":%s,"
@@ -403,15 +380,14 @@ static void print_json_choice(const PlanOptions* o, const Choice* c) {
     methods_options(methods, sizeof methods, &s->methods, m->sites);
     printf(",\"mfu\":%.4g,\"bytes\":%.0f,\"exchange\":%.6g,\"methods\":\"%s\"", c->cost.mfu, c->memory.bytes,
            c->cost.exchange, methods + (*methods == ' '));
-    if (s->cluster->measured && s->cluster->cores) printf(",\"process_bytes\":%.0f", process_of_choice(o, c).bytes);
     printf("}");
 }
 
-static void print_json(const PlanOptions* o, const Answer* a) {
+static void print_json(const Answer* a) {
     printf("[");
     for (int i = 0; i < a->n; i++) {
         printf(i ? ",\n " : "");
-        print_json_choice(o, &a->row[i]);
+        print_json_choice(&a->row[i]);
     }
     printf("]\n");
 }
@@ -464,7 +440,7 @@ static void print_run(const PlanOptions* o, const Choice* best, Option* table, i
 
 // The run of a file of runs: what its options leave is one choice.
 static double price_options(char* options, StepSetup* setup) {
-    static Machines machines; // the setup's cluster
+    static Cluster cluster; // the setup's
     static char name[] = "plan";
     PlanOptions o = plan_options_default();
     Option table[PLAN_OPTIONS];
@@ -475,9 +451,9 @@ static double price_options(char* options, StepSetup* setup) {
     int argc = 1;
     for (char* word = strtok(options, " "); word && argc < PLAN_OPTIONS; word = strtok(NULL, " ")) argv[argc++] = word;
     const int n = plan_table(table, &o);
-    if (!options_parse(table, n, argc, argv, &error) || !machines_open(&machines, o.cluster, &error))
+    if (!options_parse(table, n, argc, argv, &error) || !cluster_open(&cluster, o.cluster, &error))
         die("%s", error.text);
-    const Question q = read_question(&o, table, n, &machines, &methods);
+    const Question q = read_question(&o, table, n, &cluster, &methods);
     if (!search(&answer, &q, &error)) die("%s", error.text);
     if (answer.n != 1) die("--runs: the options leave %d choices, and not 1", answer.n);
     const double seconds = answer.row[0].cost.seconds;
@@ -502,7 +478,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     printf("\n");
     print_parts(&best->cost);
     print_limit(&best->setup, &best->cost);
-    if (!best->setup.cluster->measured) print_band(best->setup.cluster);
+    if (!best->setup.cluster->cores) print_band(best->setup.cluster);
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
     print_sites(&best->setup, &best->cost);
@@ -551,35 +527,8 @@ static void plan_datacenter(const PlanOptions* o) {
     free(plan);
 }
 
-// Compares a trace with the one choice that the options leave; prints lines for the machine's file.
-static void calibrate(const Question* q, Machines* machines, const char* trace) {
-    Error error;
-    Answer answer;
-    if (!machines->cluster.measured || !machines->cluster.cores)
-        die_usage(
-            "--calibrate corrects a machine that was measured: give --cluster FILE, as build/calibrate writes it");
-    if (q->t * q->p * q->d * q->B == 0)
-        die_usage(
-            "--calibrate: say of which run the trace is: --tp, --pp, --dp, --micro-batch and what else was not usual");
-    Question one = *q;
-    one.rows = 1;
-    if (one.schedule == ANY) one.schedule = ONE_F_ONE_B;
-    if (one.zero == ANY) one.zero = 0;
-    if (one.recompute == ANY) one.recompute = RECOMPUTE_NONE;
-    if (one.sequence_parallel == ANY) one.sequence_parallel = 0;
-    if (!search(&answer, &one, &error)) die_usage("%s", error.text);
-    if (answer.n != 1) die_usage("--calibrate: the run does not fit into the memory of %s", q->cluster->name);
-    StepSetup s = answer.row[0].setup;
-    double* speed = speed_room(&s.mesh);
-    setup_share_cores(&s, speed);
-    if (!calibrate_by_trace(&machines->measured, &s, trace, &error)) die("%s", error.text);
-    measured_write_corrections(&machines->measured, stdout);
-    free(speed);
-    answer_free(&answer);
-}
-
 int main(int argc, char** argv) {
-    static Machines machines;
+    Cluster cluster;
     Methods methods;
     PlanOptions o = plan_options_default();
     Option table[PLAN_OPTIONS];
@@ -601,14 +550,10 @@ int main(int argc, char** argv) {
     if (o.runs) runs_print(stdout, o.runs, price_options);
     if (o.datacenter) plan_datacenter(&o);
     if (o.clusters || o.runs || o.datacenter) return 0;
-    if (!machines_open(&machines, o.cluster, &error)) die_usage("%s", error.text);
-    set_margin(&machines.cluster, 1e9 * o.margin);
-    set_sites(&machines.cluster, &o);
-    const Question q = read_question(&o, table, n, &machines, &methods);
-    if (o.calibrate) {
-        calibrate(&q, &machines, o.calibrate);
-        return 0;
-    }
+    if (!cluster_open(&cluster, o.cluster, &error)) die_usage("%s", error.text);
+    set_margin(&cluster, 1e9 * o.margin);
+    set_sites(&cluster, &o);
+    const Question q = read_question(&o, table, n, &cluster, &methods);
     if (o.flags && !q.software->ours)
         die_usage("--flags prints options of this trainer; drop --software %s", q.software->name);
     Answer answer;
@@ -620,10 +565,9 @@ int main(int argc, char** argv) {
     if (!tables && answer.stopped) fprintf(stderr, "plan: --time-limit ended the search: the best found so far\n");
     if (answer.n == 0) die_without_room(&q, &answer);
     if (tables) print_answer(&o, &answer, table, n);
-    if (o.json) print_json(&o, &answer);
+    if (o.json) print_json(&answer);
     if (o.flags) flags_print(stdout, &answer_recommended(&answer)->setup, table, n);
     answer_free(&answer);
     free(methods.list);
-    measured_free(&machines.measured);
     return 0;
 }

@@ -9,6 +9,7 @@ between. judge.py adds such lines up.
 */
 #pragma once
 
+#include "median.h"
 #include "search.h"
 
 enum { RUN_COLUMNS = 6, RUNS_MOST = 1000 };
@@ -71,7 +72,8 @@ static inline RunsBand runs_band(const char* path, const Cluster* cluster, RunPr
     RunsBand band = {0, 0, 0, false};
     FILE* file = fopen(path, "r");
     char line[2048], *column[RUN_COLUMNS];
-    for (int number = 1; file && band.n < RUNS_MOST && fgets(line, sizeof line, file); number++) {
+    if (!file) return band;
+    for (int number = 1; band.n < RUNS_MOST && fgets(line, sizeof line, file); number++) {
         if (!run_columns(line, path, number, column) || strcmp(column[RUN_USE], "judging") != 0) continue;
         StepSetup setup;
         const double ours = run_value(column[RUN_UNIT], &setup, price(column[RUN_OPTIONS], &setup));
@@ -80,7 +82,7 @@ static inline RunsBand runs_band(const char* path, const Cluster* cluster, RunPr
         if (setup.cluster->device.sustained != cluster->device.sustained) continue;
         errors[band.n++] = strcmp(column[RUN_UNIT], "s") == 0 ? published / ours - 1 : ours / published - 1;
     }
-    if (file) fclose(file);
+    fclose(file);
     if (!band.n) return band;
     qsort(errors, (size_t)band.n, sizeof *errors, compare_doubles);
     band.low = errors[band.n / 20];

@@ -20,7 +20,6 @@ the search first, half of it for the bounds: the answer is then the best found s
 */
 #pragma once
 
-#include "measured_device.h"
 #include "memory.h"
 #include "step_sim.h"
 
@@ -131,12 +130,9 @@ static inline void setup_share_cores(StepSetup* s, double* speed) {
     const Cluster* c = s->cluster;
     const int ranks = mesh_size(&s->mesh), p = s->mesh.p;
     if (!c->cores) return;
-    s->busy = ranks;
-    if (c->measured) measured_share_cores(c->measured, &s->threads, speed, ranks, p);
-    if (!c->measured) {
-        speed[0] = 1;
-        for (int k = 1; k <= p; k++) speed[k] = fmin(1, (double)c->cores * p / ((double)k * ranks));
-    }
+    s->threads = (int)max_i64(1, c->cores / ranks);
+    speed[0] = 1;
+    for (int k = 1; k <= p; k++) speed[k] = fmin(1, (double)c->cores * p / ((double)k * ranks));
     s->speed = ranks > 1 ? speed : NULL;
 }
 
@@ -144,15 +140,11 @@ static inline double* speed_room(const Mesh* mesh) {
     return (double*)checked_malloc((size_t)(mesh->p + 1) * sizeof(double), "the speeds of stages");
 }
 
-// Stages that compute while others wait can be faster than measured beside others. Reduced by the possible rounding
-// error of a sum in another order.
+// Reduced by the possible rounding error of a sum in another order.
 static inline double setup_bound(StepSetup s) {
-    double *speed = speed_room(&s.mesh), fastest = 1;
+    double* speed = speed_room(&s.mesh);
     setup_share_cores(&s, speed);
-    if (s.speed) {
-        for (int k = 1; k <= s.mesh.p; k++) fastest = fmax(fastest, speed[k]);
-    }
-    const double bound = step_bound(&s) / fastest * (1 - 1e-12);
+    const double bound = step_bound(&s) * (1 - 1e-12);
     free(speed);
     return bound;
 }
@@ -212,7 +204,7 @@ static inline void choices_add(Choices* x, const StepSetup* setup, int methods) 
     const double bound = fits ? setup_bound(*setup) : INFINITY;
     if (!fits) x->answer->too_large++;
     if (fits && !isfinite(bound)) {
-        fail(&error, "cluster %s does not say what all operations take: its peak, hbm or measured lines are missing",
+        fail(&error, "cluster %s does not say what all operations take: its peak or hbm is missing",
              setup->cluster->name);
         answer_refuse(x->answer, x->q, &error);
         return;

@@ -130,7 +130,7 @@ static inline bool step_check(const StepSetup* x, Error* error) {
     if (gpus && mesh_size(m) > gpus)
         return fail(error, "%d ranks on a cluster %s of %lld", mesh_size(m), x->cluster->name, (long long)gpus);
     const char* lacks = software_lacks(x->software, m, schedule_splits_backward(x->schedule));
-    if (device_peak(&x->cluster->device, x->software->value_bytes) <= 0 && !x->cluster->measured)
+    if (device_peak(&x->cluster->device, x->software->value_bytes) <= 0)
         return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
                     x->software->name);
     if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
@@ -560,9 +560,7 @@ static inline StepPrices step_prices(const StepSetup* s) {
     g.setup = s;
     g.cluster = *s->cluster;
     g.cluster.nodes = (mesh_size(&s->mesh) + s->cluster->node_gpus - 1) / s->cluster->node_gpus;
-    g.rates = rates_of(&g.cluster, s->software);
-    g.rates.threads = s->threads;
-    g.rates.busy = s->busy;
+    g.rates = rates_of(&g.cluster, s->software, s->threads);
     g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.lists = list_prices(&g.rates, s);
     const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);

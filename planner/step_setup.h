@@ -118,7 +118,7 @@ typedef struct {
     const Software* software;
     const Cluster* cluster;
     PlanCosts* plan_costs; // NULL: none are kept
-    int threads, busy;     // of a measured machine: a rank's threads, processes that compute at once
+    int threads;           // of a rank on cores
     const double* speed;   // (p + 1); NULL: always 1
 } StepSetup;
 
@@ -140,7 +140,7 @@ static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, i
     x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
     x.software = software;
     x.cluster = cluster;
-    x.threads = x.busy = 1;
+    x.threads = 1;
     x.methods = step_methods_none();
     x.methods.async.sites = mesh->sites;
     if (!software->ours) mesh_count_ends(&x.mesh, model->L);

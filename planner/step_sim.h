@@ -330,7 +330,7 @@ static inline void run_step(StepRun* x) {
 typedef struct {
     double seconds, parts[STEP_PARTS]; // means over the stages; they add up to seconds
     double bubble;                     // waiting for messages and other stages, relative to computing
-    double flops;                      // per device, by equation 3; a machine without GPUs is one device
+    double flops;                      // per GPU or core, by equation 3
     double mfu;                        // of the peak, by model.h's count; 0 if the peak is not known
     double tokens_per_second;
     // Between sites: bytes of a rank, of the mean stage, and seconds in flight, a step; the waits of late sites for it.
@@ -377,7 +377,7 @@ static inline void step_parts(StepCost* cost, const StepRun* run) {
 
 static inline void step_rates(StepCost* cost, const StepSetup* s) {
     const double ranks = mesh_size(&s->mesh), tokens = (double)s->batch * s->T;
-    const double devices = s->cluster->cores ? 1 : ranks; // a machine without GPUs is one
+    const double devices = s->cluster->cores ? s->cluster->cores : ranks;
     const double computing = parts_sum(cost->parts);
     cost->bubble = computing > 0 ? (cost->parts[STEP_BUBBLE] + cost->parts[STEP_PIPELINE]) / computing : 0;
     cost->flops = flops_hardware(&s->model, s->T, (double)s->batch) / cost->seconds / devices;

@@ -12,7 +12,7 @@ Files of tokens, of tensors, of a vocabulary and of multiple choice have fuzzers
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses few
 #include "../../../train_gpt.cu"
 
-#include "../../../planner/calibrate.h"
+#include "../../plot/trace_run.h"
 #include "../../../planner/datacenter_print.h"
 #include "../../../planner/search.h"
 #include "fuzz.h"
@@ -35,12 +35,9 @@ static ModelConfig small_model(void) { return model_gpt2(4, 64, 4, 64, 256); }
 
 static bool read_cluster(const char* path, const char* text, size_t size, Error* error) {
     (void)text, (void)size;
-    static Machines machines;
-    if (!machines_open(&machines, path, error)) {
-        measured_free(&machines.measured);
-        return false;
-    }
-    const Cluster* c = &machines.cluster;
+    Cluster cluster;
+    if (!cluster_open(&cluster, path, error)) return false;
+    const Cluster* c = &cluster;
     Question q = {};
     q.model = small_model();
     q.T = 64;
@@ -63,7 +60,6 @@ static bool read_cluster(const char* path, const char* text, size_t size, Error*
     } else {
         REQUIRE(why.text[0]);
     }
-    measured_free(&machines.measured);
     return true;
 }
 
@@ -101,29 +97,18 @@ static bool read_datacenter(const char* path, const char* text, size_t size, Err
     return true;
 }
 
-// The run of the trace's own seeds (write_trace).
 static bool read_trace(const char* path, const char* text, size_t size, Error* error) {
-    static Measured measured;
-    Cluster cores;
     RunTrace trace;
     MeasuredRun run;
     if (!run_trace_read(&trace, path, text, size, error)) return false;
     Schedule* tables = schedules_build(&trace.plan);
     measured_run_begin(&run, tables);
-    bool ok = measure(&run, &trace, error);
+    const bool ok = measure(&run, &trace, error);
     if (ok) summarize(&run);
     measured_run_free(&run);
     schedules_free(tables, trace.plan.p);
     run_trace_free(&trace);
-    if (!ok) return false;
-    Mesh mesh = mesh_of_rank(0, 1, 2, 1);
-
-    measured_init(&measured);
-    if (!cluster_find(&cores, "dgx-h100")) die("fuzz_readers: no cluster dgx-h100");
-    cores.cores = 2;
-    const ModelConfig m = small_model();
-    const StepSetup s = step_setup(&m, &mesh, 2, 64, 8, software_find("threefold-cpu"), &cores);
-    return calibrate_by_text(&measured, &s, path, text, size, error);
+    return ok;
 }
 
 static bool read_checkpoint(const char* path, const char* text, size_t size, Error* error) {
@@ -254,38 +239,6 @@ static void add_file(const char* name, const char* path) {
     file_unmap(&file);
 }
 
-// A machine of two cores with a few rates of everything.
-static void add_measured_machine(void) {
-    static const double sizes[] = {64, 512};
-    Measured m;
-    measured_init(&m);
-    m.cores = 2;
-    m.tile_rows = 8;
-    m.tile_columns = 48;
-    m.resident = 2e7;
-    m.correction[1] = 1.1;
-    for (int i = 0; i < 2 * 3 * 8; i++)
-        measured_add(&m, measured_point(MEASURED_PRODUCT, i / 24, i / 8 % 3, sizes[i / 4 % 2], sizes[i / 2 % 2],
-                                        sizes[i % 2], 1e10));
-    for (int i = 0; i < 2 * MEASURED_KERNELS; i++)
-        measured_add(&m, measured_point(MEASURED_MEMORY, i / MEASURED_KERNELS, i % MEASURED_KERNELS, 1024, 0, 0, 1e-9));
-    for (int i = 0; i < 2 * 2 * 2; i++)
-        measured_add(&m, measured_point(MEASURED_ATTENTION, i / 4, i / 2 % 2, sizes[i % 2], 16, 0, 1e10));
-    for (int i = 0; i < 2 * 3 * 4; i++)
-        measured_add(&m, measured_point(MEASURED_COLLECTIVE, i / 12, i / 4 % 3, 2 + i / 2 % 2, sizes[i % 2], 0, 1e-5));
-    for (int i = 0; i < 4; i++)
-        measured_add(&m, measured_point(MEASURED_MESSAGE, 0, 0, 2 + i / 2, sizes[i % 2], 0, 1e-6));
-    for (int n = 2; n <= 3; n++) {
-        for (int k = 1; k <= n; k++) measured_add(&m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, 2.0 / k));
-    }
-    const char* path = path_of("cluster.txt");
-    FILE* out = fopen(path, "w");
-    if (!out || fputs("peak 0.1 TFLOP/s\nmemory 16 GB\n", out) < 0 || !measured_write(&m, out) || fclose(out) != 0)
-        die("cannot write %s", path);
-    add_file("cluster", path);
-    measured_free(&m);
-}
-
 // The trace of three steps of two stages.
 static void add_trace(void) {
     const PipelineConfig plan = {ONE_F_ONE_B, 2, 1, 4, false, true};
@@ -385,8 +338,7 @@ static void add_options(void) {
 static void add_seeds(void) {
     add_file("cluster", "planner/clusters/selene.txt");
     add_text("cluster", "base dgx-h100\nname mine\nfabric torus:4x8\nsites 2\nsite_rate 10 GB/s\nsite_delay 65 ms\n");
-    add_text("cluster", "base dgx-a100\nproduct one forward 64 64 64 1e14 FLOP/s\nkernel one norm 1024 1e-12 s\n");
-    add_measured_machine();
+    add_text("cluster", "cores 2\npeak 0.05 TFLOP/s\nmemory 16 GB\nhbm 9 GB/s\nnvlink 2 GB/s\nnvlink_step 20 us\n");
     add_text("network",
              "ranks 4\nlink 0 1 16GB/s 150ns\nlink 1 2\nlink 2 3 200Mbit/s 20us\nlink 3 0\nlink 0 3 1GB/s\n");
     add_text("network", "ranks 3 # three\nswitches 2\nlink 0 3\nlink 1 3\nlink 2 4\nlink 3 4 1GB/s 1us\n");

@@ -2,10 +2,9 @@
 test_planner_*, test_network_*, test_draw_layout."""
 import mutate
 
-SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, PROCESS, MEASURED, CALIBRATE, OPS, \
-    METHODS = (
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, OPS, METHODS = (
     f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
-                                     "memory host_memory measured_device calibrate ops methods_search").split())
+                                     "memory ops methods_search").split())
 NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
 COST = "planner/plan_cost.h"
 PICTURE, SETUP, MODEL = "dev/plot/draw_layout.c", "planner/step_setup.h", "model.h"
@@ -15,9 +14,8 @@ TESTS = {SETUP: "test_planner_step",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
          LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster", FACTS: "test_planner_cluster",
-         MEMORY: "test_planner_memory", PROCESS: "test_planner_memory",
+         MEMORY: "test_planner_memory",
          OPS: "test_planner_modes", METHODS: "test_planner_modes",
-         MEASURED: "test_planner_measured", CALIBRATE: "test_planner_measured",
          NETWORK: "test_network_transport", TRANSPORT: "test_network_transport", COST: "test_network_transport"}
 
 # What is wrong; file, exact text, replacement.
@@ -67,7 +65,6 @@ FAULTS = [
     ("search: a rival before there is room", SEARCH, "a->n < rows ? -1 : a->n - 1", "a->n < 1 ? -1 : a->n - 1"),
     ("search: the bound is twice", SEARCH, "const double bound = step_bound(&s)",
      "const double bound = 2 * step_bound(&s)"),
-    ("search: ranks that are faster alone", SEARCH, "/ fastest * (1", "* (1"),
     ("search: threads are not shared", SEARCH, "if (!c->cores) return;", "return;"),
     ("search: every rank has all memory", SEARCH, "c->device.memory / mesh_size(&s->mesh)", "c->device.memory"),
     ("search: no memory is said, so none is there", SEARCH, "if (c->device.memory <= 0) return INFINITY;", ""),
@@ -169,21 +166,6 @@ FAULTS = [
     # Memory, measured machines
     ("memory: the first stage only", MEMORY, "at.pipeline < plan->p && largest", "at.pipeline < 1 && largest"),
     ("memory: the last stage, not the largest", MEMORY, "if (x.bytes > largest->bytes) *largest = x;", "*largest = x;"),
-    ("process: no copy of ZeRO's sums", PROCESS, "copies = mesh->zero ?", "copies = mesh->zero > 2 ?"),
-    ("process: no packed matrices", PROCESS, "? 3.0 : 2.0) * HUGE_PAGE * setup->threads", "? 0 : 0) * setup->threads"),
-    ("process: tokens on every stage", PROCESS, "x.tokens = reads ?", "x.tokens = 1 ?"),
-    ("measured: rates between points are linear", MEASURED, "log(x / axis[i]) / log(axis[i + 1] / axis[i])",
-     "(x - axis[i]) / (axis[i + 1] - axis[i])"),
-    ("measured: no tiles", MEASURED, "ceil(ceil(columns / across) / nr) * nr", "ceil(columns / across)"),
-    ("measured: all threads are one", MEASURED, "? THREADS_ALL\n", "? THREADS_ONE\n"),
-    ("measured: points may be missing", MEASURED, "if (g->value[c] == 0 &&", "if (0 && g->value[c] == 0 &&"),
-    ("measured: points may be there twice", MEASURED, "if (*value != 0) return", "if (0) return"),
-    ("measured: no room for the last axis", MEASURED, "cells *= g->n[a];", "cells *= a < 2 ? g->n[a] : 1;"),
-    ("measured: rates of any size", MEASURED, "*value >= measured_least", "*value > 0"),
-    ("calibrate: the wrong way round", CALIBRATE, "* seconds / cost.seconds", "* cost.seconds / seconds"),
-    ("calibrate: what was known is forgotten", CALIBRATE, "measured_corrected(m, ranks) * seconds", "seconds"),
-    ("measured: corrections are forgotten", MEASURED, "measured_corrected(m, busy) *", "1 *"),
-    ("measured: more ranks are not slower", MEASURED, "fmax(1, k / g->axis[0][r])", "1"),
     # Transports of many paths
     ("transport: a path is listed twice", TRANSPORT, "        c->paths++;\n", "        c->paths += 2;\n"),
     ("transport: paths without their beginning", TRANSPORT,

@@ -590,7 +590,7 @@ root = xml.etree.ElementTree.parse('step.svg').getroot()
 assert root.tag.endswith('svg') and len(list(root.iter())) > 50
 PY"
 check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
-python3 "$source/dev/test/system/check_published.py" "$plan" >out 2>err
+python3 "$source/dev/test/system/check_planner.py" "$plan" >out 2>err
 check "--runs: rows by their commands" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
 printf 'budget 100 M$\nsites 2\nbatch_tokens 4e6\nmodel 200B\n' >center.txt
 check "--datacenter" "$plan --datacenter center.txt --inputs --models 100B,50B >out 2>err &&
@@ -655,7 +655,6 @@ plan_refuses 2 "--inputs, --datacenter" --inputs
 plan_refuses 2 "--models" --datacenter "$clusters/next-generation.txt" --models many
 plan_refuses 2 "nowhere.txt" --datacenter nowhere.txt
 plan_refuses 2 "--gpus, 1073741824" --gpus 1073741825
-plan_refuses 2 "--calibrate" --calibrate trace.json
 # shellcheck disable=SC2086
 plan_refuses 1 "no/where.svg" $shape --svg no/where.svg
 

@@ -4,7 +4,6 @@ means, a measured machine.
 */
 #pragma once
 
-#include "../../../planner/measured_device.h"
 #include "../../../planner/methods_search.h"
 #include "test.h"
 
@@ -77,43 +76,21 @@ static inline double work_sent(const Work* w) {
     return bytes;
 }
 
-// Two cores that multiply at `rate`, and whose other times are simple powers of sizes; a rank that computes alone is
-// faster.
-static inline void make_machine(Measured* m, double rate) {
-    static const double sizes[] = {32, 128, 512}, elements[] = {1024, 65536, 1048576};
-    measured_init(m);
-    m->cores = 2;
-    m->tile_rows = 8;
-    m->tile_columns = 48;
-    m->resident = 2e7;
-    for (int i = 0; i < 2 * 3 * 27; i++) {
-        const double a = sizes[i / 9 % 3], b = sizes[i / 3 % 3], c = sizes[i % 3];
-        measured_add(m, measured_point(MEASURED_PRODUCT, i / 81, i / 27 % 3, a, b, c,
-                                       rate * (i / 81 + 1) * pow(a * b * c, 0.1) / (i / 27 % 3 + 1)));
-    }
-    for (int i = 0; i < 2 * MEASURED_KERNELS * 3; i++)
-        measured_add(m, measured_point(MEASURED_MEMORY, i / (3 * MEASURED_KERNELS), i / 3 % MEASURED_KERNELS,
-                                       elements[i % 3], 0, 0, 1e-9 / (1 + i % 3)));
-    for (int i = 0; i < 2 * 2 * 4; i++)
-        measured_add(m, measured_point(MEASURED_ATTENTION, i / 8, i / 4 % 2, 64 << i / 2 % 2 * 2, 32 << i % 2, 0,
-                                       1e10 * (1 + i % 4)));
-    for (int i = 0; i < 2 * 3 * 9; i++)
-        measured_add(m, measured_point(MEASURED_COLLECTIVE, i / 27, i / 9 % 3, 2 << i / 3 % 3, elements[i % 3], 0,
-                                       1e-5 * (1 + i / 27) + 1e-9 * elements[i % 3] * (1 << i / 3 % 3)));
-    for (int i = 0; i < 9; i++)
-        measured_add(
-            m, measured_point(MEASURED_MESSAGE, 0, 0, 2 << i / 3, elements[i % 3], 0, 1e-6 + 1e-9 * elements[i % 3]));
-    for (int n = 2; n <= 8; n *= 2) {
-        for (int k = 1; k <= n; k++)
-            measured_add(m, measured_point(MEASURED_SPEED, 0, 0, n, k, 0, k == 1 ? 1.5 : 2.0 / k));
-    }
-}
-
-// As a cluster's file. memory: bytes of the machine; 0: not known. Returns false if writing has failed.
-static inline bool write_machine(const char* path, const Measured* m, double memory) {
-    FILE* out = fopen(path, "w");
-    if (!out) return false;
-    const bool said = memory <= 0 || fprintf(out, "memory %.17g B\n", memory) > 0;
-    const bool written = measured_write(m, out) && said;
-    return fclose(out) == 0 && written;
+// A machine of cores that ranks share; peak: FLOP/s of all cores that compute, memory: bytes of the machine.
+static inline Cluster cores_cluster(int cores, double peak, double memory, int ranks) {
+    const double rate = 5e9;
+    Cluster c = cluster_empty("these cores", GENERATION_AMPERE);
+    c.cores = cores;
+    c.node_gpus = ranks;
+    c.nics = 1;
+    c.device.peak = c.device.peak_fp32 = peak / fmin(cores, ranks);
+    c.device.memory = memory;
+    c.device.hbm = c.nvlink = c.nic = rate;
+    c.device.gemm_fraction = 0.75;
+    c.device.sustained = c.device.hbm_fraction = c.nvlink_fraction = c.nic_fraction = c.overlap_cost = 1;
+    c.device.launch = c.device.tile_overhead = 1e-6;
+    c.nvlink_step = 20e-6;
+    c.nic_step = 50e-6;
+    for (int i = 0; i < 4; i++) c.device.attention[i / 2][i % 2] = 0.4;
+    return c;
 }

@@ -150,14 +150,14 @@ static Datacenter small_datacenter(void) {
 }
 
 // The question that ./plan makes of the printed cluster and options, without the datacenter's functions.
-static Question question_of(const Machines* machines, const Methods* methods, const ModelPlan* m, int T, int V,
+static Question question_of(const Cluster* cluster, const Methods* methods, const ModelPlan* m, int T, int V,
                             int ranks) {
     Question q = {};
     q.model = model_gpt2((int)m->layers.value, (int)m->hidden.value, (int)m->heads.value, T, V);
     q.T = T;
     q.batch = (int64_t)m->batch.value;
     q.ranks = ranks;
-    q.cluster = &machines->cluster;
+    q.cluster = cluster;
     q.software = software_find("threefold");
     q.methods = methods->list;
     q.methods_count = methods->n;
@@ -191,7 +191,7 @@ static double seconds_of_mode(Question q, DpMode mode) {
 }
 
 static void test_search(void) {
-    static Machines machines;
+    Cluster cluster;
     static DatacenterPlan p;
     Methods methods;
     Settings usual = settings_default();
@@ -207,11 +207,11 @@ static void test_search(void) {
         FILE* out = fopen(path, "w");
         datacenter_print_cluster(&p.cluster, "", out);
         fclose(out);
-        if (!check(machines_open(&machines, path, &error), "  its cluster is read %s", error.text)) continue;
+        if (!check(cluster_open(&cluster, path, &error), "  its cluster is read %s", error.text)) continue;
         const int n = settings_table(table, &usual);
         check(methods_read(&methods, &usual, table, n, NULL, &error), "  ./plan's methods %s", error.text);
         const ModelPlan* m = &p.model[0];
-        const Question q = question_of(&machines, &methods, m, 2048, 131072, 128);
+        const Question q = question_of(&cluster, &methods, m, 2048, 131072, 128);
         check(search(&a, &q, &error) && a.n > 0, "  ./plan answers %s", error.text);
         const StepSetup* s = &p.best[0].setup;
         check(a.n > 0 && same_choice(&a.row[0], &p.best[0]), "  the same: (%d, %d, %d), %s, %.4f s", s->mesh.t,
@@ -245,7 +245,6 @@ static void test_search(void) {
         check(weak == 0 && p.sizes == sizes[sites], "  what is simulated is assumed; %d sizes", p.sizes);
         answer_free(&a);
         free(methods.list);
-        measured_free(&machines.measured);
     }
     check(other == 4, "%d modes besides sync have another step", other);
     Datacenter d = small_datacenter();

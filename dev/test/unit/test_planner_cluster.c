@@ -34,7 +34,7 @@ static void test_rings(void) {
     check_error("rings: bytes by plan_cost and by the formula", slope, 1e-9);
     check_error("rings: latency by plan_cost, less what trees save", latency, 1e-12);
     check(same > n / 5, "%d groups, of which %d have the same price in all", n, same);
-    Rates rates = rates_of(&c, software_find("megatron-core"));
+    Rates rates = rates_of(&c, software_find("megatron-core"), 1);
     static const double mib[] = {1, 16, 64, 256}, published[] = {22, 147, 204, 226};
     for (int i = 0; i < 4; i++) {
         const double bytes = mib[i] * 1048576,
@@ -100,7 +100,7 @@ static void test_algorithms(void) {
 static char path[256];
 
 static bool read_text(Cluster* c, const char* text, Error* error) {
-    return cluster_read(c, write_text(path, text), NULL, NULL, error);
+    return cluster_read(c, write_text(path, text), error);
 }
 
 static bool same_cluster(const Cluster* a, const Cluster* b) {
@@ -117,18 +117,11 @@ static bool same_cluster(const Cluster* a, const Cluster* b) {
     "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "         \
     "GB/s\nnics 8\nnic 400 Gbit/s\n"
 
-static bool takes_rate(void* context, char** words, int n, bool* known, Error* error) {
-    *known = strcmp(words[0], "rate") == 0;
-    if (!*known) return true;
-    *(double*)context += n == 3 ? atof(words[2]) : 0;
-    return n == 3 || fail(error, "rate takes two words");
-}
-
 static void test_files(void) {
     Cluster c, known = cluster_named("selene");
     Error error = {""};
-    check(cluster_read(&c, SHIPPED, NULL, NULL, &error) && same_cluster(&c, &known), "%s is selene to the last bit %s",
-          SHIPPED, error.text);
+    check(cluster_read(&c, SHIPPED, &error) && same_cluster(&c, &known), "%s is selene to the last bit %s", SHIPPED,
+          error.text);
     for (int i = 0; i < KNOWN_CLUSTERS; i++) {
         char text[200];
         known = cluster_named(known_clusters[i].name);
@@ -151,13 +144,10 @@ static void test_files(void) {
               c.nodes == 4 && c.torus[0] == 1 && c.torus[1] == 2 && c.site_rate == 1.25e9 &&
               strcmp(c.algorithm, "multitree") == 0,
           "a torus of nodes, an algorithm, sites %s", error.text);
-    check(read_text(&c, "cores 8\n", &error) && c.cores == 8 && c.node_gpus == 8,
+    check(read_text(&c, "cores 8\n", &error) && c.cores == 8 && c.node_gpus > 1000,
           "a machine of cores needs no data sheet");
     check(read_text(&c, "nodes 1\nnode_gpus 1\npeak 165 TFLOP/s\nsms 128\nmemory 24 GB\nhbm 1 TB/s\n", &error),
           "one device needs no links %s", error.text);
-    double sum = 0;
-    write_text(path, "base selene\nrate a 2\nrate b 3\n");
-    check(cluster_read(&c, path, takes_rate, &sum, &error) && sum == 5, "lines of others go to them");
 }
 
 static void test_refused(void) {

@@ -1,5 +1,5 @@
 /*
-test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_memory.h say of memory right?
+test_planner_memory.c: is what parallel/stage.h and planner/memory.h say of memory right?
 
     by hand       every buffer of a stage, written out once more in formulas, for meshes of every kind
     published     activations a block: Korthikanti et al. 2022
@@ -8,7 +8,7 @@ test_planner_memory.c: is what parallel/stage.h and planner/memory.h and host_me
     refused       shapes that do not fit are refused by an Error
 */
 #include "../../../planner/formulas.h"
-#include "../../../planner/host_memory.h"
+#include "../../../planner/memory.h"
 #include "planner_fixture.h"
 
 static const DtypeInfo fp32 = {4, false, 2}, bf16 = {2, true, 2};
@@ -299,74 +299,6 @@ static void test_any_rank(bool quick) {
           "%d meshes: the largest of the distinct stages is the largest of all ranks, %d not", meshes, wrong);
 }
 
-// ---- A process --------------------------------------------------------------------------------------------------
-
-// What is in memory now, page by page. The system's peak would be that of whoever has started this process, if that is
-// larger: it survives exec.
-static double resident_bytes(void) {
-    FILE* f = fopen("/proc/self/smaps_rollup", "r");
-    long long kilobytes = -1;
-    char line[256];
-    while (f && fgets(line, sizeof line, f)) {
-        if (sscanf(line, "Rss: %lld kB", &kilobytes) == 1) break;
-    }
-    if (f) fclose(f);
-    return kilobytes >= 0 ? 1024.0 * (double)kilobytes : (double)device_peak_bytes(); // before Linux 4.14
-}
-
-static void test_process(void) {
-    const ModelConfig m = test_model(ARCH_GPT2, 4, 256, 4, 4, 2048, 4096);
-    const Mesh mesh = mesh_of(1, 1, 1, 1, ONE_F_ONE_B);
-    const PipelineConfig plan = pipeline_of(&m, &mesh, 2);
-    Error error;
-    Stage s;
-    if (!plan_stage(&s, &m, &mesh, 1, 64, &plan, NULL, native_dtype(), &error)) die("%s", error.text);
-    const StageMemory memory = memory_of_stage(&s);
-    const double before = resident_bytes();
-    stage_allocate(&s);
-    for (int i = 0; i < ARENAS; i++)
-        memset(s.memory[i].base, 1, s.memory[i].size - (i == ARENAS - 1 ? (size_t)memory.unused : 0));
-    const double taken = resident_bytes() - before;
-    check_error("a process that touches its arenas grows by touched_arenas",
-                fabs(taken / touched_arenas(&memory, false) - 1), 0.05);
-    stage_free(&s);
-
-    const ProcessSetup setup = {14e6, 1e6, 100, 2, false};
-    ProcessMemory x, y;
-    Mesh two = mesh_of(1, 1, 2, 1, ONE_F_ONE_B);
-    const bool ok = process_peak(&x, &m, &mesh, 1, 64, &plan, NULL, native_dtype(), &setup, &error);
-    check(ok && x.bytes == x.arenas + x.tokens + x.products + x.attention + x.messages + x.text + x.program &&
-              x.messages == 0,
-          "a process alone: the parts add up, and messages hold nothing");
-    if (!process_peak(&y, &m, &two, 1, 64, &plan, NULL, native_dtype(), &setup, &error)) die("%s", error.text);
-    check(y.messages > 0 && y.bytes > x.bytes, "of two replicas: messages hold %.1f MB", y.messages / 1e6);
-}
-
-// What a process of 3 stages and 4 replicas holds beside its arenas.
-static ProcessMemory process_of(int pipeline, int zero) {
-    const ModelConfig m = test_model(ARCH_GPT2, 6, 64, 4, 4, 32, 128);
-    const ProcessSetup setup = {14e6, 0, 0, 2, false};
-    Mesh mesh = mesh_of(1, 3, 4, 1, ONE_F_ONE_B);
-    const PipelineConfig plan = pipeline_of(&m, &mesh, 6);
-    Error error;
-    Stage s;
-    mesh.pipeline = pipeline;
-    mesh.zero = zero;
-    if (!plan_stage(&s, &m, &mesh, 2, 32, &plan, NULL, native_dtype(), &error)) die("%s", error.text);
-    const ProcessMemory x = process_of_stage(&s, plan.m, &setup);
-    stage_free(&s);
-    return x;
-}
-
-static void test_process_parts(void) {
-    const ProcessMemory first = process_of(0, 0), middle = process_of(1, 0), last = process_of(2, 0);
-    const double tokens = in_pages(2 * 6 * 2 * 32 * 4, PAGE);
-    check(first.tokens == tokens && last.tokens == tokens && middle.tokens == 0, "tokens are at both ends only");
-    check(middle.products == 4 * HUGE_PAGE, "two threads have two huge pages each");
-    check(process_of(1, 1).messages == 2 * middle.messages && middle.messages > 0,
-          "a reduce-scatter has a copy of its vector");
-}
-
 // ---- Refused ----------------------------------------------------------------------------------------------------
 
 static void refuses(const char* word, const ModelConfig* m, Mesh mesh, int B, int T, int micro_batches) {
@@ -416,8 +348,6 @@ int main(int argc, char** argv) {
     test_published();
     test_formulas();
     test_any_rank(quick);
-    test_process();
-    test_process_parts();
     test_floor();
     test_refused();
     return test_end();

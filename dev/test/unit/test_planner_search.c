@@ -15,26 +15,6 @@ static int draw(int low, int high) {
 }
 static bool chance(int one_in) { return draw(1, one_in) == 1; }
 
-// A machine of cores that ranks share; peak: FLOP/s of all cores that compute, memory: bytes of the machine.
-static Cluster cores_cluster(int cores, double peak, double memory, int ranks) {
-    const double rate = 5e9;
-    Cluster c = cluster_empty("these cores", GENERATION_AMPERE);
-    c.cores = cores;
-    c.node_gpus = ranks;
-    c.nics = 1;
-    c.device.peak = c.device.peak_fp32 = peak / fmin(cores, ranks);
-    c.device.memory = memory;
-    c.device.hbm = c.nvlink = c.nic = rate;
-    c.device.sms = 1;
-    c.device.gemm_fraction = 0.75;
-    c.device.sustained = c.device.hbm_fraction = c.nvlink_fraction = c.nic_fraction = c.overlap_cost = 1;
-    c.device.launch = c.device.tile_overhead = 1e-6;
-    c.nvlink_step = 20e-6;
-    c.nic_step = 50e-6;
-    for (int i = 0; i < 4; i++) c.device.attention[i / 2][i % 2] = 0.4;
-    return c;
-}
-
 static ModelConfig small_model(void) {
     static const int heads[] = {2, 4, 4, 6, 8};
     const bool llama = chance(2);
@@ -87,9 +67,9 @@ static double brute_seconds(StepSetup s) {
     const Cluster* c = s.cluster;
     const int ranks = mesh_size(&s.mesh), p = s.mesh.p;
     double* speed = (double*)checked_calloc((size_t)p + 1, sizeof(double), "speeds");
-    const int stages = c->cores && !c->measured ? p : 0; // each computing rank has one core at most
+    const int stages = c->cores ? p : 0; // each computing rank has one core at most
     for (int k = 1; k <= stages; k++) speed[k] = fmin(1, c->cores / ((double)k * (ranks / p)));
-    if (c->measured) measured_share_cores(c->measured, &s.threads, speed, ranks, p);
+    if (c->cores > ranks) s.threads = c->cores / ranks;
     s.speed = c->cores && ranks > 1 ? speed : NULL;
     StepCost cost = step_cost(&s);
     free(speed);
@@ -333,7 +313,7 @@ static void tell(const Tally* x, const char* what) {
     check(x->floor_excess <= 1e-12, "  floors of their memory are below it (%.1e)", x->floor_excess);
 }
 
-// ---- On GPUs, on cores, on a measured machine -------------------------------------------------------------------
+// ---- On GPUs, on cores ---------------------------------------------------------------------------------------------
 
 // Memory somewhere between what the smallest choice needs and what anything would.
 static double scarce_memory(const Question* q) {
@@ -388,32 +368,6 @@ static void test_cores(int questions) {
         ask(&tally, &q);
     }
     tell(&tally, "cores that ranks share");
-}
-
-static void test_planner_measured(int questions) {
-    char path[64];
-    Tally tally = {};
-    Machines x;
-    Error error = {""};
-    snprintf(path, sizeof path, "build/test_planner_search.%d.tmp", (int)getpid());
-    Measured m;
-    make_machine(&m, 1e10);
-    if (!write_machine(path, &m, 64e9)) die("test_planner_search: cannot write %s", path);
-    measured_free(&m);
-    const bool open = machines_open(&x, path, &error);
-    remove(path);
-    if (!check(open && x.cluster.measured == &x.measured, "a measured machine is opened: %s", error.text)) return;
-    for (int i = 0; i < questions; i++) {
-        const ModelConfig model = small_model();
-        const int n = draw(1, 8);
-        Question q = question(&model, n, n * draw(1, 3), &x.cluster, "threefold-cpu");
-        q.rows = draw(1, 8);
-        if (chance(2)) settle_some(&q, 6);
-        x.cluster.device.memory = chance(2) ? 0 : scarce_memory(&q);
-        ask(&tally, &q);
-    }
-    tell(&tally, "a measured machine");
-    measured_free(&x.measured);
 }
 
 // ---- What search.h says of one choice ---------------------------------------------------------------------------
@@ -537,7 +491,7 @@ static void test_given_options(void) {
 static void test_refusals(void) {
     const Cluster h100 = cluster_named("dgx-h100"), selene = cluster_named("selene");
     Cluster unknown = h100, little = h100;
-    unknown.device.sms = 0; // the time of a product is 0 / 0
+    unknown.device.hbm = 0; // kernels would take for ever
     little.device.memory = 1e5;
     const ModelConfig model = model_gpt2(4, 64, 4, 64, 256);
     const struct {
@@ -566,7 +520,7 @@ static void test_refusals(void) {
         {0, 0, 0, 3, 0, INTERLEAVED, ANY, ANY, ANY, 8, 64, 32, &h100, "--vpp 3 needs"},
         {0, 0, 0, 0, 0, ANY, ANY, ANY, ANY, 8192, 64, 8192, &selene, "of 4480"},
         {0, 0, 0, 0, 128, ANY, ANY, ANY, ANY, 8, 1 << 24, 1024, &h100, "2^31 tokens"},
-        {0, 4, 0, 1, 0, ANY, ANY, ANY, ANY, 8, 64, 32, &unknown, "peak, hbm"},
+        {0, 4, 0, 1, 0, ANY, ANY, ANY, ANY, 8, 64, 32, &unknown, "peak or hbm"},
         {0, 0, 0, 0, 0, ANY, ANY, ANY, ANY, 8, 64, 32, &little, NULL},
         {0, 0, 0, 0, 1 << 20, ANY, ANY, ANY, ANY, 1, 64, 1 << 30, &h100, NULL}}; // NULL: nothing fits
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -741,7 +695,6 @@ int main(int argc, char** argv) {
     process.name = "test_planner_search";
     test_gpus(64 / part);
     test_cores(32 / part);
-    test_planner_measured(24 / part);
     test_shares();
     test_recommended();
     test_time_limit();

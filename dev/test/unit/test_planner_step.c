@@ -153,7 +153,7 @@ static void test_zero(void) {
 static void test_block(void) {
     const ModelConfig m = gpt(48, 6144, 64);
     const Cluster selene = cluster_named("selene");
-    Rates rates = rates_of(&selene, software_find("megatron-2022"));
+    Rates rates = rates_of(&selene, software_find("megatron-2022"), 1);
     static const struct {
         const char* name;
         bool backward, rows;
@@ -337,7 +337,7 @@ static void test_halves(void) {
         const ModelConfig m = gpt(4, 1024, 16);
         const Mesh mesh = mesh_of(2, 1, 1, 1, RECOMPUTE_NONE);
         const StepSetup job = step_setup(&m, &mesh, 2, 512, 2, &softwares[i], &c);
-        Rates rates = rates_of(&c, &softwares[i]);
+        Rates rates = rates_of(&c, &softwares[i], 1);
         Work w = {0, 0, NULL};
         work_block(&w, &job, true, false);
         const WorkPrice price = work_price(&rates, &w);
@@ -351,27 +351,23 @@ static void test_halves(void) {
     check(ok, "the halves of a backward pass add up; as one it hides collectives where the software does");
 }
 
-// Every operation of a step is asked of a measured device, and only where it does not know one the data sheet says it.
-static int asked[OP_MESSAGE + 1];
-static double measured_fake(const struct Measured* m, const Op* op, int threads, int busy) {
-    asked[op->kind]++;
-    if (m || threads != 3 || busy != 2) return NAN;
-    return op->kind == OP_MEMORY ? -1 : 0;
-}
-static void test_seam(void) {
-    Cluster c = cluster_named("selene");
-    const ModelConfig m = gpt(4, 1024, 16);
-    const Mesh mesh = mesh_of(2, 2, 2, 1, RECOMPUTE_NONE);
-    StepSetup s = step_setup(&m, &mesh, 1, 512, 8, software_find("threefold-cpu"), &c);
-    s.threads = 3;
-    s.busy = 2;
-    c.measured_seconds = measured_fake;
-    StepCost cost = step_cost(&s);
-    bool ok = true;
-    for (int k = 0; k <= OP_MESSAGE; k++) ok = ok && asked[k] > 0;
-    check(ok && cost.parts[STEP_MEMORY] > 0 && cost.parts[STEP_PRODUCT] + cost.parts[STEP_TENSOR] == 0,
-          "a measured device is asked for operations of all kinds; what it does not know has the data sheet's price");
-    step_cost_free(&cost);
+// A rank on cores computes with as many as it has threads, and each product takes its FLOPs.
+static void test_threads(void) {
+    Cluster c = cores_cluster(4, 1e10, 1e12, 1);
+    Rates one = rates_of(&c, software_find("threefold-cpu"), 1),
+          three = rates_of(&c, software_find("threefold-cpu"), 3);
+    Op op = op_of(OP_PRODUCT, "product");
+    op.m = 96;
+    op.n = 80;
+    op.k = 72;
+    op.batch = 2;
+    const double seconds = op_seconds(&one, &op) - c.device.launch;
+    check(relative(seconds, 2.0 * 96 * 80 * 72 * 2 / (0.75 * 1e10)) < 1e-12 &&
+              relative(op_seconds(&three, &op) - c.device.launch, seconds / 3) < 1e-12,
+          "a product on one core and on three");
+    op = op_memory("copy", KERNEL_COPY, 1000, 8);
+    check(relative(op_seconds(&one, &op) - c.device.launch, 3 * (op_seconds(&three, &op) - c.device.launch)) < 1e-9,
+          "bytes on one core and on three");
 }
 
 // ---- Events -----------------------------------------------------------------------------------------------------
@@ -726,7 +722,7 @@ int main(int argc, char** argv) {
     test_operations();
     test_kernels();
     test_halves();
-    test_seam();
+    test_threads();
     test_times(brief ? 100 : 600);
     test_bubbles();
     test_steps(brief ? 100 : 600);

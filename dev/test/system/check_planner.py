@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
 """
-check_published.py PLAN: PLAN --runs for published.tsv and figures.tsv of planner/. A row's value is that of PLAN with
+check_planner.py PLAN: PLAN --runs for published.tsv and figures.tsv of planner/. A row's value is that of PLAN with
 the row's options alone, by the formulas of its unit's source, written here once more. Then what planner/judge.py says:
 the rows that no constant was chosen by, of Megatron's family, are within 7 % on average and 4 % signed; in nine of ten
-sweeps the layout that is fastest here is within 5 % of the one that was; and the band that an answer prints.
+sweeps the layout that is fastest here is within 5 % of the one that was; and the band that an answer prints. Last,
+planner/calibrate.py: from the steps of a known machine it finds that machine.
 """
-import collections, json, os, re, subprocess, sys
+import collections, json, os, re, subprocess, sys, tempfile
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from checks import check, finish  # pylint: disable=wrong-import-position
+PLANNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "planner")
+sys.dont_write_bytecode = True
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__)), PLANNER]
+import calibrate  # noqa: E402
+from checks import check, finish  # noqa: E402
 
 PLAN = sys.argv[1]
-PLANNER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "planner")
 PEAK = {"selene": 312e12, "jean-zay": 312e12, "dgx-a100": 312e12, "dgx-a100-40": 312e12, "dgx-h100": 989.4e12}
 GPT3 = {"1.7B": (24, 2304), "3.6B": (30, 3072), "7.5B": (36, 4096), "18.4B": (40, 6144), "39.1B": (48, 8192),
         "76.1B": (60, 10240), "145.6B": (80, 12288), "310.1B": (96, 16384), "529.6B": (105, 20480),
@@ -72,6 +75,17 @@ def judge(*arguments):
                           env={**os.environ, "PLAN": PLAN}).stdout
 
 
+def check_calibration():
+    with tempfile.TemporaryDirectory() as folder:
+        known = [1.3e-11, 2.9e-11, 1.1e-10, 1.7e-5, 3e-10, 2.2e-5]
+        seconds_by = lambda x: [calibrate.predicted(run, x, folder) for run in calibrate.RUNS]
+        found = calibrate.fit(calibrate.RUNS, seconds_by(known), folder)
+        check(all(abs(x / y - 1) < 1e-3 for x, y in zip(found, known)), f"calibrate.py: {found} for {known}")
+        idle = seconds_by([*known[:4], 0, 0])  # links that cost nothing
+        found = calibrate.fit(calibrate.RUNS, idle, folder)
+        check(all(abs(a / b - 1) < 1e-2 for a, b in zip(seconds_by(found), idle)), f"without links: {found}")
+
+
 def main():
     uses = check_file("published.tsv", 5)
     check([uses[use] for use in ("calibration", "choosing", "judging", "outside")] == [10, 99, 106, 20],
@@ -96,6 +110,7 @@ def main():
     check(band in plan("--cluster", "dgx-h200"), band)
     check("not validated" in plan("--cluster", "dgx-b200") and "not validated" not in plan("--cluster", "dgx-h200"),
           "a GPU without published runs is named")
+    check_calibration()
     finish()
 
 
