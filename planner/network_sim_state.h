@@ -8,24 +8,15 @@ Events are in a binary heap by time, and at equal times by the order of insertio
 
 #include "plan_cost.h"
 
-typedef enum { SIM_HEADS_NONE, SIM_HEADS_MESSAGE, SIM_HEADS_PACKET } SimHeads;
-typedef enum { SIM_LOCKSTEP, SIM_FREE, SIM_STEPS, SIM_ESTIMATE } SimInjection;
 typedef enum { SIM_ROUTE, SIM_SUBFLOWS, SIM_SPRAY, SIM_RANDOM, SIM_ADAPTIVE } SimTransport;
 
 typedef struct {
-    SimHeads heads;
-    SimInjection injection;
-    int element_size;  // bytes; messages are whole elements
-    int payload, flit; // bytes of a packet, and of a head
-    int segments;      // of a message, at most (fewer where packets are fewer)
-    double reduce;     // s a byte added
-    double overhead;   // s a message, at the sender and at the receiver
-    int ports;         // of a rank; 0: ranks use their links directly
-    int port_ahead;    // packets
-    double port_fill;  // s a packet
-    int port_buffer;   // bytes after every link that leads from or to a port; 0: unlimited
-    bool in_order;     // buffers between links are queues
-    double burst;      // bytes that a link lets through at once after a pause
+    int element_size; // bytes; messages are whole elements
+    int payload;      // bytes of a packet
+    int segments;     // of a message, at most (fewer where packets are fewer)
+    double reduce;    // s a byte added
+    double overhead;  // s a message, at the sender and at the receiver
+    double burst;     // bytes that a link lets through at once after a pause
     // network_transport.h
     SimTransport transport;
     int subflows;       // 1: ECMP
@@ -37,14 +28,13 @@ typedef struct {
 } SimSettings;
 
 static inline SimSettings sim_settings_default(void) {
-    const SimSettings s = {SIM_HEADS_NONE, SIM_FREE, 4,         256, 16, 16,  0, 0,    0,        58, 1e-9, 0,
-                           false,          0,        SIM_ROUTE, 4,   64, 256, 0, 1e-3, {-1, -1}, 0};
+    const SimSettings s = {4, 256, 16, 0, 0, 0, SIM_ROUTE, 4, 64, 256, 0, 1e-3, {-1, -1}, 0};
     return s;
 }
 
 typedef struct {
     double seconds;
-    double* busy; // (links, then ports): seconds for which each was busy
+    double* busy; // (links): seconds for which each was busy
     double* flow; // (rows): seconds from a message's start to its arrival; 0: it has no bytes
     int64_t messages;
     int64_t delivered, again; // transports: bytes that arrived; packets that were sent again
@@ -59,7 +49,7 @@ static inline void sim_result_free(SimResult* result) {
 
 // ---- State ------------------------------------------------------------------------------------------------------
 
-typedef enum { SIM_PORT, SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_STEP, SIM_ACK } SimEventKind;
+typedef enum { SIM_RELEASE, SIM_READY, SIM_LINK_FREE, SIM_ARRIVE, SIM_DONE, SIM_ACK } SimEventKind;
 
 typedef struct {
     double time;
@@ -73,9 +63,7 @@ typedef struct {
     int32_t passage, segment, end, version;
     double start, until;
     double credit, saved;         // bytes that may pass at once when it begins; seconds that this message saves by that
-    double held;                  // bytes that came over it, or are in flight, and have not continued
-    int32_t came_head, came_tail; // in_order: segments that came over it and have not continued
-    int32_t send_head, send_tail; // rows that its first vertex has to send over it, one after another (not in lockstep)
+    int32_t send_head, send_tail; // rows that its first vertex has to send over it, one after another
 } SimLink;
 
 // What links carry as one: the message of a row; with a transport a packet of it.
@@ -109,11 +97,6 @@ typedef struct {
     int32_t left;               // how often the last one has left its sender
 } SimFlow;
 
-// in_order: a segment in a buffer. It belongs to its next passage.
-typedef struct {
-    int32_t passage, next;
-} SimCame;
-
 // A rank's data of a chunk from some step on. left: missing arrivals, and 1 for the previous version.
 typedef struct {
     int32_t left, next, waiting; // next: version; waiting: list of entries
@@ -130,7 +113,7 @@ typedef struct {
     // rows
     SimMessage* message; // (n), or packets
     SimPassage* passage;
-    int32_t* sends_on;  // (n): the first link, or port. Rows are sent on it one after another
+    int32_t* sends_on;  // (n): the first link. Rows are sent on it one after another
     int32_t* missing;   // versions that a row waits for
     int32_t* send_next; // (n): list of SimLink
     // the order in which a link's first vertex sends: rows line[line_first[l]] ...; line_at: the next one
@@ -142,28 +125,13 @@ typedef struct {
     SimVersion* version;
     int64_t versions, version_capacity;
     // ranks
-    double *host, *adder;           // the time at which each is free
-    int32_t* rank_step;             // steps, estimate: the step that it is in
-    int64_t *rank_first, *rank_row; // its rows, by step: rank_row[rank_first[r]] ...
-    int64_t *rank_at, *rank_end;    // rows of this step; the first row of the next step
-    int32_t* rank_left;             // rows of the step that have not left
-    double estimate;
-    // ports: links from net->links on, first out of ranks, then into ranks
-    double *port_holds,
-        *port_filled;  // bytes that it has to send; the time at which it has taken its last message, if it has room
-    int32_t* port_row; // the message that it takes, -1: it is free
-    int32_t *port_head, *port_tail; // (ranks): rows that wait for a port, a list by send_next
+    double *host, *adder; // the time at which each is free
     // transports
     SimFlow* flow;             // (n), or NULL
     SimConnection* connection; // (ranks, ranks)
     int32_t path_room, cut;    // cut: a connection without a live path, + 1
-    // lockstep
-    int64_t step_at, step_left;
     // links, events
-    Link* wire; // the network's, then ports
     SimLink* link;
-    SimCame* came;
-    int32_t came_n, came_capacity, came_free;
     SimEvent* heap;
     int64_t heap_n, heap_capacity, order;
 } Sim;
@@ -178,18 +146,9 @@ static inline int sim_segments(const Sim* s, int64_t bytes) {
     return (int)min_i64(s->set.segments, sim_packets(s, bytes));
 }
 
-// Bytes on the wire of the first k segments of a message.
-static inline double sim_wire(const Sim* s, int64_t bytes, int segments, int k) {
-    const int64_t packets = sim_packets(s, bytes) * k / segments;
-    int64_t heads = 0;
-    if (s->set.heads == SIM_HEADS_PACKET) heads = packets;
-    if (s->set.heads == SIM_HEADS_MESSAGE) heads = k > 0;
-    return (double)(min_i64(bytes, packets * s->set.payload) + heads * s->set.flit);
-}
-
-// A packet of this segment, or the whole segment if it is smaller.
-static inline double sim_packet(const Sim* s, double segment) {
-    return fmin(segment, s->set.payload + (s->set.heads == SIM_HEADS_PACKET ? s->set.flit : 0));
+// Bytes of the first k segments of a message.
+static inline double sim_part(const Sim* s, int64_t bytes, int segments, int k) {
+    return (double)min_i64(bytes, sim_packets(s, bytes) * k / segments * s->set.payload);
 }
 
 // ---- Events -----------------------------------------------------------------------------------------------------

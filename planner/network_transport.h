@@ -8,7 +8,7 @@ in flight, each less than `window` packets after the first that is not acknowled
 `window` or more ahead of the first missing one. Acknowledgements come after the latency of the packet's path. A link
 dies between two packets; those that it has not begun to send are lost, and sent again `timeout` after they were sent,
 by a path without losses. Nothing else is sent twice: timeouts are assumed to be longer than queues. Every packet is a
-message of its own on the links, with a head where messages have one.
+message of its own on the links.
 */
 #pragma once
 
@@ -121,7 +121,7 @@ static inline void transport_send(Sim* s, int32_t row, int32_t packet) {
     for (int k = 0; k < m->hops; k++) {
         const SimPassage p = {message, c->link[m->path * m->hops + k], 0, 0, -1};
         s->passage[m->first + k] = p;
-        m->latency += s->wire[p.link].latency;
+        m->latency += s->net->link[p.link].latency;
     }
     c->inflight[m->entry]++;
     s->flow[row].flying++;

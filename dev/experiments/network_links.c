@@ -7,7 +7,7 @@ dev/experiments/net_torus.sh builds the same network in Linux.
 Links must be bidirectional with equal speeds, at most one between two nodes. MBIT: the speed of named networks, which
 define none; 20 by default.
 */
-#include "plan_cost.h"
+#include "../../planner/plan_cost.h"
 
 // Prints a link for every joined pair of vertices.
 static void print_links(const Network* net, double mbit) {
