@@ -13,7 +13,6 @@
 # make assembly              registers, occupancy, memory accesses, instructions of the CUDA kernels (KERNEL=word)
 # make assembly_check        what their machine code has to be like for three GPUs, and faults planted in it
 # make planner              this machine's rates, and predicted step times beside measured ones (8 minutes)
-# make network               all-reduces between network namespaces beside the simulator's times (root; 20 minutes)
 # make pictures              draw the pictures of docs/images that come from tables
 # make book                  the programs that the commands of the docs use, in float32
 # make docs-check            run the docs' commands that are marked, and compare what they print (FILES=)
@@ -28,7 +27,7 @@ bf16_unit := $(if $(filter cpu,$(DEVICE)),$(shell echo | $(CC) $(ARCH_FLAG) -dM 
     if [ $(ARCH) = native ] && grep -qs GenuineIntel /proc/cpuinfo; then grep AMX; else head -n 1; fi))
 tests_goals = quick test test-full build_tests
 fp32_goals = $(tests_goals) book docs-check ladder exercise equivalence mutate torture bench build_benches planner \
-    network pictures check_% kernel_tests
+    pictures check_% kernel_tests
 PRECISION ?= $(if $(filter-out cpu,$(DEVICE)),bf16,$(if $(filter $(fp32_goals),$(MAKECMDGOALS)),fp32,$(if \
     $(bf16_unit),bf16,fp32)))
 $(if $(and $(filter $(tests_goals),$(MAKECMDGOALS)),$(filter cpubf16,$(DEVICE)$(PRECISION))),$(error the tests choose \
@@ -116,7 +115,7 @@ built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:
 built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf16/test_gpt bf16/train_gpt \
     $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) tokenize plan train_gpt))
 built_full := $(built_test) \
-    $(addprefix $(BUILD)/,roofline async_cnn $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
+    $(addprefix $(BUILD)/,roofline network_links $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
     sanitized/bf16/train_gpt $(GPU_full) \
     $(GPU_TRAINERS))
 build_tests: $(built_test)
@@ -196,10 +195,8 @@ build_benches: train_gpt plan $(BENCHES:%=$(BUILD)/%) \
     $(addprefix $(BUILD)/,draw_schedule draw_collective network_links simulate)
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
-network: report build_benches
-	@dev/experiments/network.py --plot docs/images/network.svg
 planner: train_gpt plan
 	@planner/calibrate.py --out $(BUILD)/machine.txt --check
 
 .PHONY: assembly assembly_check bench build_benches build_tests check_precision check_transformers compare \
-    compare_tokenizers equivalence gpu_check kernel_tests mutate network planner quick test test-full torture
+    compare_tokenizers equivalence gpu_check kernel_tests mutate planner quick test test-full torture

@@ -10,7 +10,7 @@ algorithm for it where the result takes the place of the operand).
 
 "bus" is what a link has to carry at least, 2 (N - 1) / N times the vector, over the time: comparable between numbers of
 ranks (NCCL's tests call it that too). The machine's memory is the network here, unless ranks are on several machines or
-in namespaces (dev/experiments/net_torus.sh).
+in namespaces (dev/experiments/net.py).
 */
 #include "../../comm/collectives/collectives.h"
 #include "../../comm.h"

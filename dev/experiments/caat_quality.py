@@ -1,105 +1,106 @@
 #!/usr/bin/env python3
-"""Is a CAAT-Net as good at half the traffic? One small Llama, ordinary and with N streams, three times each.
+"""Is a CAAT-Net as good at half the traffic? A small Llama, ordinary and with N streams (docs/caat.md).
 
-    caat_quality.py [--data TEXT] [--out FOLDER]   everything: learning rates, then 22 runs; half a day on two cores
-    caat_quality.py --quick [--out FOLDER]         does everything work? A minute; the losses say nothing
-    caat_quality.py --report [--out FOLDER]        the table, the picture and the verdicts again, of what is there
+    caat_quality.py --data TEXT                               N = 4, three seeds: half a day on two cores
+    caat_quality.py --data TEXT --streams 2,8 --steps 1024    others, an eighth of the steps
+    caat_quality.py --short                                   a tiny model on the headers of the machine; a minute
 
-dev/experiments/repro_caat.sh quality builds what this needs, fetches a text and calls it.
+All configurations have the same 1.67 M parameters, tokens (20 a parameter, each once: TEXT has 36 MB or more), order of
+tokens and validation text. A CAAT-Net's N streams are on one rank (--caat-ranks N): which ranks compute them changes
+nothing but rounding, so that no network is needed. Each has its own learning rate: of 1e-3 to 8e-3 the one with the
+lowest validation loss after 1,024 steps with another seed. P = 1, where no channel is private, has to be the ordinary
+model: one seed, at the ordinary model's rate.
 
-Model, text, learning rates, records and verdicts: tuned.py. A CAAT-Net's N streams are on one rank (--caat-ranks N):
-which ranks compute them changes nothing but rounding, so that no network is needed. Two runs of one thread each run
-side by side.
+A run that is interrupted goes on at its last checkpoint. Verdict: two losses differ if their means are further apart
+than twice the standard deviation over seeds; with three seeds that is a plain rule, not a proof."""
+import json
+import os
+import shutil
 
-The configurations: ordinary; P = 0.5 and 0.25 with N = 4, the main comparison, which comes first; the same with N = 2
-and 8; P = 1 with N = 4, where no channel is private: it has to be the ordinary model, so that one seed is enough and
-the losses of the first steps are compared. It takes the ordinary model's learning rate.
+from harness import Experiment, best_rate, spread
 
-caat_quality.json beside this program is the record of the project's own runs."""
-import sys
-
-import runs
-import tuned
-from tuned import Configuration, best_rate, losses
-
-SAME = {'fp32': 1e-4, 'bf16': 2**-8}  # largest relative difference of losses with P = 1; bf16: one rounding
-
-
-def streams(name, n, fraction, cost, colour, **more):
-    return Configuration(name, f'N = {n}, P = {fraction:g}', colour,
-                         ['--caat-ranks', str(n), '--caat-fraction', f'{fraction:g}'], cost, **more)
+MODEL = '--arch llama --layers 8 --hidden 128 --heads 8 --ffn 352 --seq 128 --global-batch 32 --eval-sequences 1024'
+SHORT_MODEL = '--arch llama --layers 2 --hidden 32 --heads 8 --ffn 64 --seq 32 --global-batch 4 --eval-sequences 16'
+RATES, SWEEP_SEED = [1e-3, 2e-3, 4e-3, 8e-3], 100
+ORDINARY = 'ordinary'
 
 
-CONFIGURATIONS = [
-    Configuration('ordinary', 'ordinary', '#444444', []),
-    streams('n4-half', 4, 0.5, 1.3, '#1f77b4'),
-    streams('n4-quarter', 4, 0.25, 1.3, '#17becf'),
-    streams('n4-all', 4, 1.0, 1.3, '#999999', rate_of='ordinary', one_seed=True),
-    streams('n2-half', 2, 0.5, 1.15, '#2ca02c'),
-    streams('n2-quarter', 2, 0.25, 1.15, '#98df8a'),
-    streams('n8-half', 8, 0.5, 1.75, '#d62728'),
-    streams('n8-quarter', 8, 0.25, 1.75, '#ff9896'),
-]
-LABEL = {c.name: c.label for c in CONFIGURATIONS}
+class Quality(Experiment):
+    def __init__(self):
+        super().__init__(__doc__, lambda parser: (
+            parser.add_argument('--data', help='the text'),
+            parser.add_argument('--streams', default='4', help='N, comma-separated [4]'),
+            parser.add_argument('--steps', type=int, default=8192, help='of a run [8192]'),
+            parser.add_argument('--seeds', type=int, default=3, help='how many [3]')))
+        self.steps, self.sweep = (32, 8) if self.short else (self.options.steps, 1024)
+        self.seeds = range(1, 1 + (2 if self.short else self.options.seeds))
+        self.rate = {}
 
+    def train(self, name, steps, seed, lr):
+        """The run's validation losses: [[tokens, loss], ...], and the losses of its first 50 steps."""
+        folder = f'{self.out}/{name} {steps} {seed} {lr:g}'.replace(' ', '_')
+        command = ['./train_gpt', *(SHORT_MODEL if self.short else MODEL).split(), '--steps', f'{steps}', '--warmup',
+                   f'{steps // 50}', '--eval-every', f'{steps // 8}', '--sample-every', '0', '--lr', f'{lr:g}',
+                   '--min-lr', f'{lr / 10:g}', '--seed', f'{seed}', '--out', folder, '--resume', '--save-every', '250',
+                   '--keep-last', '1', '--log-every', '64']
+        if name != ORDINARY:
+            n, fraction = name.split()[1::2]
+            command += ['--caat-ranks', n, '--caat-fraction', fraction]
+        if self.options.data:
+            command += ['--data', os.path.abspath(self.options.data)]
 
-def same_function(found, same):
-    words = 'P = 1 with N = 4 streams is the ordinary model'
-    seeds = set(found.get('n4-all', {})) & set(found.get('ordinary', {}))
-    if not seeds:
-        return words, None, 'needs a seed of both'
-    seed = min(seeds)
-    pairs = list(zip(found['n4-all'][seed]['first'], found['ordinary'][seed]['first']))
-    apart = max(abs(a / b - 1) for a, b in pairs)
-    ends = [found[n][seed]['curve'][-1][1] for n in ('n4-all', 'ordinary')]
-    return (words, apart <= same, f'losses of the first {len(pairs)} steps differ by {apart:.1e} at most ({same:.1g} '
-            f'allowed), validation losses at the end by {ends[0] - ends[1]:+.4f}')
+        def read(_):
+            with open(f'{folder}/log.jsonl', encoding='utf-8') as f:
+                rows = [json.loads(line) for line in f]
+            if rows[-1]['step'] != steps:
+                return None
+            curve, tokens = [], 0
+            for row in rows:
+                tokens += row['tokens']
+                if row['val_loss'] is not None:
+                    curve.append([tokens, row['val_loss']])
+            shutil.rmtree(folder)
+            return {'curve': curve, 'first': [row['loss'] for row in rows[:50]]}
 
+        return self.result(f'{name}, {steps} steps, seed {seed}, rate {lr:g}', command, read)
 
-def verdicts(found, same):
-    yield same_function(found, same)
-    better = []
-    for share, amount in (('half', 'half'), ('quarter', 'a quarter of')):
-        for n in (2, 4, 8):
-            name = f'n{n}-{share}'
-            got = runs.compare(losses(found, name), losses(found, 'ordinary'))
-            better += [(got, name)] if got else []
-            yield runs.loss_claim(got, (-1, 0), f'No significant loss at {amount} the traffic, N = {n}')
-    lower = [LABEL[name] for got, name in better if got.sign < 0]
-    yield ('Sometimes a better loss at less traffic', bool(lower) if better else None,
-           ('lower beyond the spread: ' + ('; '.join(lower) or 'none')) if better else 'needs two seeds of both')
-
-
-def table(o, found):
-    """Lines of Markdown."""
-    out = ['| configuration | traffic of the blocks | learning rate | seeds | validation loss | against ordinary |',
-           '|---' * 6 + '|']
-    for name, label, _, options, *_ in CONFIGURATIONS:
-        mine, base = losses(found, name), losses(found, 'ordinary')
-        if not mine:
-            continue
-        got = runs.compare(mine, base)
-        beside = '' if name == 'ordinary' else f'{got.percent:+.2f} %' if got else '-'
-        out.append(f'| {label} | {options[3] if options else 1} | {best_rate(o, name):g} | {len(mine)} | '
-                   f'{runs.with_spread(mine, 4)} | {beside} |')
-    return out
-
-
-class Quality(tuned.Experiment):
-    configurations = CONFIGURATIONS
-    groups = [['ordinary', 'n4-half', 'n4-quarter'], ['n4-all'], ['n2-half', 'n2-quarter', 'n8-half', 'n8-quarter']]
-    out, made_by = 'repro_caat_quality', 'dev/experiments/repro_caat.sh quality'
-
-    def verdicts(self, found, settings):
-        return verdicts(found, SAME[settings['precision']])
-
-    def table(self, o, found):
-        return table(o, found)
+    def losses(self, name, seeds):
+        return [self.train(name, self.steps, seed, self.rate[name])['curve'][-1][1] for seed in seeds]
 
 
 def main():
-    return tuned.main(Quality(), __doc__.split('\n', maxsplit=1)[0])
+    e = Quality()
+    if not e.short and not e.options.data:
+        raise SystemExit('--data TEXT is missing')
+    e.build('train_gpt')
+    ns = e.options.streams.split(',')
+    names = [ORDINARY, *(f'N {n} P {p}' for n in ns for p in (0.5, 0.25))]
+    for name in names:
+        e.rate[name] = best_rate(lambda lr, name=name: e.train(name, e.sweep, SWEEP_SEED, lr)['curve'][-1][1],
+                                 RATES[1:2] if e.short else RATES)
+    for seed in e.seeds:  # one after the other: what is there after a seed can be compared
+        for name in names:
+            e.losses(name, [seed])
+
+    base = e.losses(ORDINARY, e.seeds)
+    e.table(['configuration', 'learning rate', 'seeds', 'validation loss', 'against ordinary'], [
+        [name, f'{e.rate[name]:g}', len(e.seeds), spread(e.losses(name, e.seeds)),
+         f'{100 * (sum(e.losses(name, e.seeds)) / sum(base) - 1):+.2f} %'] for name in names])
+    for name in names[1:]:
+        e.lower_or_equal(f'No significant loss at P = {name.split()[3]} of the traffic, N = {name.split()[1]}',
+                         e.losses(name, e.seeds), base)
+    e.rate[f'N {ns[0]} P 1'] = e.rate[ORDINARY]
+    whole, ordinary = (e.train(x, e.steps, 1, e.rate[ORDINARY])['first'] for x in (f'N {ns[0]} P 1', ORDINARY))
+    apart = max(abs(a / b - 1) for a, b in zip(whole, ordinary))
+    e.verdict(f'P = 1 with N = {ns[0]} is the ordinary model', apart <= 2**-8,
+              f'losses of the first {len(whole)} steps differ by {apart:.1e} at most')
+    runs = {name: [e.train(name, e.steps, seed, e.rate[name])['curve'] for seed in e.seeds] for name in names}
+    e.plot('caat_quality', [('', 'million tokens', 'validation loss', {
+        name: ([x * 1e-6 for x, _ in curves[0]], [sum(c[i][1] for c in curves) / len(curves)
+                                                 for i in range(len(curves[0]))], '-')
+        for name, curves in runs.items()})])
+    e.close()
 
 
 if __name__ == '__main__':
-    sys.exit(runs.guarded(main))
+    main()

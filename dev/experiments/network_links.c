@@ -1,6 +1,6 @@
 /*
 network_links.c: prints the links and the routes of a network of comm/collectives/topology.h, from which
-dev/experiments/net_torus.sh builds the same network in Linux.
+dev/experiments/net.py builds the same network in Linux.
 
     network_links NAME|FILE [MBIT]     "nodes N"; each link: "A B MBIT MICROSECONDS"; each pair: "route FROM TO NEXT"
 

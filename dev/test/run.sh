@@ -147,7 +147,7 @@ if [ "$TIER" != quick ]; then
     [ ! -x dev/tidy.py ] || beside "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     beside "exercises" dev/exercises/verify.py --static
     beside "tokenize" $system/test_data.sh
-    [ "$TIER" = full ] || beside "speed of CAAT-Net" $system/test_caat_speed.py
+    beside "experiments" $system/test_experiments.py
     beside "pictures" dev/plot/pictures.sh --check
 fi
 together
@@ -159,7 +159,6 @@ else
 fi
 if [ "$TIER" = full ]; then
     one "compilers" $system/test_compilers.sh
-    one "late updates of a CNN" $system/check_async_cnn.py
     twice "docs" $system/check_docs.py
     twice "GPU check" $system/test_gpu_check.sh
     twice "launchers" $system/test_launch.sh
@@ -183,9 +182,6 @@ if [ "$TIER" = full ] && [ -n "${MPIRUN:-}" ]; then
     twice "hanging runs" $system/test_watch.sh
     twice "survival" $system/torture.py --short --seed "$(date +%j)"
     one "replicas on meshes" $system/check_replicas.py --mesh
-    one "several paths" dev/experiments/test_paths.sh
-    one "loss of CAAT-Net" $system/test_caat_quality.py
-    twice "speed of CAAT-Net" $system/test_caat_speed.py --real
 fi
 if [ "$TIER" = quick ]; then :
 elif [ -n "${GPU_TESTS:-}" ]; then twice "CUDA, emulated" dev/test/cuda/cuda_tests.sh
