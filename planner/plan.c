@@ -3,7 +3,7 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
 
     plan --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072
     plan --arch llama --layers 8 --hidden 256 --heads 8 --seq 256 --vocab 256 --cluster my-machine.txt --gpus 8
-    plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --tp 8 --svg step.svg
+    plan --model llama-7B --cluster dgx-h100 --gpus 64 --global-batch 512 --timeline    what each stage does, and when
     ./train_gpt $(./plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...    the trainer's options (flags.h)
     plan --model gpt3-1008B --gpus 3072 --wan 400 --search dp-mode      on two sites
     plan --runs planner/published.tsv                 the model of time beside published results (runs.h)
@@ -14,7 +14,6 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 */
 #include "../util/options.h"
 #include "../trainer/settings.h"
-#include "../dev/plot/schedule_svg.h"
 #include "flags.h"
 #include "datacenter_print.h"
 #include "methods_search.h"
@@ -23,12 +22,12 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 
 typedef struct {
     Settings model; // the model's shape, read by settings_model
-    const char *cluster, *software, *svg, *datacenter, *models;
+    const char *cluster, *software, *datacenter, *models;
     int64_t gpus, batch, rows;
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    bool any_memory, json, flags, inputs, clusters, version, help;
+    bool any_memory, json, flags, timeline, inputs, clusters, version, help;
     double time_limit, margin; // margin -1: by the cluster
     int precision;             // choice; the first is that of the software
     const char *data, *search, *runs;
@@ -103,9 +102,9 @@ static int plan_table(Option* list, PlanOptions* o) {
     const Option rest[] = {
         option_heading("what is printed"),
         option_int("rows", &o->rows, 1, 1000, "of the table"),
-        option_string("svg", &o->svg, "FILE", "the step of the best row as a picture"),
         option_flag("json", &o->json, "all of it for programs"),
         option_flag("flags", &o->flags, "only the trainer's options: ./train_gpt $(./plan --flags ...)"),
+        option_flag("timeline", &o->timeline, "only what each stage does and when: a table with tabs between columns"),
         option_string("data", &o->data, "GLOB", "what is trained on, for the command"),
         option_float("time-limit", &o->time_limit, 0.1, 1e9, "seconds; then the best found so far is the answer"),
     };
@@ -392,22 +391,14 @@ static void print_json(const Answer* a) {
     printf("]\n");
 }
 
-static void draw_step(const StepSetup* s, const char* path) {
-    Error error;
-    char title[160], caption[320];
+static void print_timeline(const StepSetup* s) {
     StepCost c = setup_cost(*s, true);
     const Mesh* m = &s->mesh;
-    snprintf(title, sizeof title, "%s on %d ranks of %s: t = %d, p = %d, d = %d", s->model.name, mesh_size(m),
-             s->cluster->name, m->t, m->p, m->d);
-    snprintf(caption, sizeof caption, "%s, %lld micro-batches of %d: bubble %.1f %%", schedule_name(s->schedule),
-             (long long)step_microbatches(s), s->B, share(&c, STEP_BUBBLE));
-    SvgPicture picture =
-        svg_picture(title, c.seconds < 1 ? "time (ms)" : "time (s)", c.seconds * (c.seconds < 1 ? 1e3 : 1), m->v);
-    draw_panel(&picture, "", caption, c.tables, &c.timeline, c.seconds < 1 ? 1e3 : 1);
-    if (!write_picture(svg_write, &picture, path, &error)) die("%s", error.text);
-    svg_picture_free(&picture);
+    printf("# %s on %d ranks of %s: t = %d, p = %d, d = %d; %s, %lld micro-batches of %d, bubble %.1f %%\n",
+           s->model.name, mesh_size(m), s->cluster->name, m->t, m->p, m->d, schedule_name(s->schedule),
+           (long long)step_microbatches(s), s->B, share(&c, STEP_BUBBLE));
+    timeline_print(c.tables, &c.timeline, stdout);
     step_cost_free(&c);
-    printf("picture   %s\n", path);
 }
 
 // What the sites exchange.
@@ -485,7 +476,6 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     if (best->setup.software->ours) print_traffic(&best->setup); // only this trainer's traffic is known
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
     if (best->setup.software->ours) print_run(o, best, table, n);
-    if (o->svg) draw_step(&best->setup, o->svg);
 }
 
 // ---- Other modes ------------------------------------------------------------------------------------------------
@@ -557,7 +547,7 @@ int main(int argc, char** argv) {
     if (o.flags && !q.software->ours)
         die_usage("--flags prints options of this trainer; drop --software %s", q.software->name);
     Answer answer;
-    const bool tables = !o.json && !o.flags;
+    const bool tables = !o.json && !o.flags && !o.timeline;
     if (tables) print_question(&q);
     const double begun = seconds_now();
     if (!search(&answer, &q, &error)) die_usage("%s", error.text);
@@ -566,6 +556,7 @@ int main(int argc, char** argv) {
     if (answer.n == 0) die_without_room(&q, &answer);
     if (tables) print_answer(&o, &answer, table, n);
     if (o.json) print_json(&answer);
+    if (o.timeline) print_timeline(&answer_recommended(&answer)->setup);
     if (o.flags) flags_print(stdout, &answer_recommended(&answer)->setup, table, n);
     answer_free(&answer);
     free(methods.list);

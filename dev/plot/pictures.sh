@@ -10,7 +10,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 here=$PWD
 BUILD=${BUILD:-build}
-measured="figures async_cnn caat_quality caat_speed ladder measured network overlap shakespeare transport"
+measured="figures async_cnn caat_quality caat_speed ladder measured network overlap plan shakespeare transport"
 drawn=$(mktemp -d)
 trap 'rm -rf "$drawn"' EXIT
 trap 'exit 1' INT TERM HUP
@@ -38,7 +38,6 @@ layout sequence --what tensor --tp 2 --sequence-parallel
 layout memory --what memory --model gpt2-124M --dp 8 --zero 1
 layout buckets --what buckets --dp 4 --zero 1
 layout step --what flops --model gpt2-124M
-./plan --model gpt3-39.1B --cluster selene --gpus 64 --global-batch 64 --svg "$drawn/plan.svg" >/dev/null
 
 words() { sed 's/-\{0,1\}[0-9][0-9.]*/\n&\n/g' "$1"; } # a number a line
 same() { # the last digit of a number depends on the compiler's multiply-adds

@@ -1,7 +1,6 @@
 /*
-fuzz_readers.c: no bytes in a file that the trainer, the planner or the pictures read may crash them; and what they
-accept is used: a cluster is priced, a network gets every all-reduce, a trace is measured, options are written and read
-again.
+fuzz_readers.c: no bytes in a file that the trainer or the planner reads may crash it; and what they accept is used: a
+cluster is priced, a network gets every all-reduce, options are written and read again.
 
     ./fuzz_readers SECONDS SEED      damages files of its own; reproducible but for the number of them
     ./fuzz_readers READER FILE       runs one file, which a crash has left in /dev/shm (or build)/fuzz_readers.XXXXXX
@@ -12,7 +11,6 @@ Files of tokens, of tensors, of a vocabulary and of multiple choice have fuzzers
 #pragma GCC diagnostic ignored "-Wunused-function" // of the trainer's functions this file uses few
 #include "../../../train_gpt.cu"
 
-#include "../../plot/trace_run.h"
 #include "../../../planner/datacenter_print.h"
 #include "../../../planner/search.h"
 #include "fuzz.h"
@@ -95,20 +93,6 @@ static bool read_datacenter(const char* path, const char* text, size_t size, Err
     if (!datacenter_plan(&plan, &d, error)) return false;
     datacenter_print(&d, &plan, nowhere);
     return true;
-}
-
-static bool read_trace(const char* path, const char* text, size_t size, Error* error) {
-    RunTrace trace;
-    MeasuredRun run;
-    if (!run_trace_read(&trace, path, text, size, error)) return false;
-    Schedule* tables = schedules_build(&trace.plan);
-    measured_run_begin(&run, tables);
-    const bool ok = measure(&run, &trace, error);
-    if (ok) summarize(&run);
-    measured_run_free(&run);
-    schedules_free(tables, trace.plan.p);
-    run_trace_free(&trace);
-    return ok;
 }
 
 static bool read_checkpoint(const char* path, const char* text, size_t size, Error* error) {
@@ -207,7 +191,6 @@ typedef struct {
 static Reader readers[] = {{"cluster", "cluster.txt", read_cluster, 0, {NULL}, {0}, 0, 0},
                            {"network", "network.txt", read_network, 0, {NULL}, {0}, 0, 0},
                            {"datacenter", "datacenter.txt", read_datacenter, 0, {NULL}, {0}, 0, 0},
-                           {"trace", "trace.json", read_trace, 0, {NULL}, {0}, 0, 0},
                            {"checkpoint", "trainer.json", read_checkpoint, 0, {NULL}, {0}, 0, 0},
                            {"config", "config.json", read_config_json, 0, {NULL}, {0}, 0, 0},
                            {"log", "log.jsonl", read_log, 0, {NULL}, {0}, 0, 0},
@@ -237,46 +220,6 @@ static void add_file(const char* name, const char* path) {
     if (!file_map(&file, path, &error)) die("%s", error.text);
     add_seed(name, file.data, file.size);
     file_unmap(&file);
-}
-
-// The trace of three steps of two stages.
-static void add_trace(void) {
-    const PipelineConfig plan = {ONE_F_ONE_B, 2, 1, 4, false, true};
-    Schedule* tables = schedules_build(&plan);
-    Costs costs = costs_equal(2, 1e-3, 1e-3, 1e-3, 1e-4);
-    for (int i = 0; i < 2; i++) {
-        *cost_of(&costs, REDUCE, i) = *cost_of(&costs, TIE, i) = *cost_of(&costs, NORM, i) = 1e-4;
-        *cost_of(&costs, UPDATE, i) = *cost_of(&costs, UPDATE_TIED, i) = 2e-4;
-    }
-    Timeline timeline = schedule_times(tables, 2, &costs, false);
-    const char* path = path_of("trace.json");
-    FILE* out = fopen(path, "w");
-    bool ok = out && trace_begin_file(out);
-    for (int r = 0; r < 2 && ok; r++) {
-        const Schedule* s = &tables[r];
-        char label[64];
-        Trace t;
-        trace_init(&t, 4 * (s->n + 2));
-        t.zero = 0;
-        for (int step = 0; step < 3; step++) {
-            const double from = 2 * step * timeline.length;
-            for (int i = 0; i < s->n; i++) {
-                const Action a = s->actions[i];
-                if (!action_transfers(a.kind))
-                    trace_span(&t, "compute", action_name(a.kind), a.microbatch, from + timeline.start[r][i],
-                               from + timeline.end[r][i]);
-            }
-            trace_span(&t, "step", "step", step + 1, from, from + timeline.length);
-        }
-        snprintf(label, sizeof label, "rank %d: t 0 p %d d 0", r, r);
-        ok = trace_write_rank(out, r, label, t.spans, t.n, 0, 0);
-        trace_free(&t);
-    }
-    ok = ok && trace_end_file(out, "{\"schedule\":\"1f1b\",\"t\":1,\"p\":2,\"d\":1,\"v\":1,\"m\":4,"
-                                   "\"reduce_every\":false,\"tied\":true}");
-    if (!ok || fclose(out) != 0) die("cannot write %s", path);
-    add_file("trace", path);
-    timeline_free(&timeline), costs_free(&costs), schedules_free(tables, 2);
 }
 
 // trainer.json, beside files of the sizes that it says.
@@ -344,7 +287,6 @@ static void add_seeds(void) {
     add_text("network", "ranks 3 # three\nswitches 2\nlink 0 3\nlink 1 3\nlink 2 4\nlink 3 4 1GB/s 1us\n");
     add_file("datacenter", "planner/clusters/next-generation.txt");
     add_text("datacenter", "budget 10 B$\nstall 5 s\nmodel 50T\nlayers 128\nmodel 1T confirmed\n");
-    add_trace();
     add_checkpoint();
     add_configs();
     add_text("log",
