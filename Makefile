@@ -6,7 +6,7 @@
 # make compare    one step on the device beside the CPU's, a row for every tensor (MODEL=gpt2-124M)
 # make gpu_check  on a machine with a GPU: every kernel, the trainer and meshes on it, then measurements
 # make bench      measure matrix products, kernels, training steps, meshes and schedules
-# make install    the programs, to PREFIX=/usr/local (DESTDIR= goes before it)
+# make install    the programs, and the files of ./plan, to PREFIX=/usr/local (DESTDIR= goes before it)
 # make clean      remove what was built
 # make help       this list, and what was found; make help-dev: what developers use (dev/dev.mk)
 #
@@ -124,8 +124,10 @@ plan: planner/plan.c $(BUILD)/flags $(BUILD)/version # needs no device
 PREFIX ?= /usr/local
 prefix = $(DESTDIR)$(PREFIX)
 install: $(filter-out $(wildcard $(programs)),$(programs))
-	install -d "$(prefix)/bin"
+	install -d "$(prefix)/bin" "$(prefix)/share/threefold/clusters"
 	install $(programs) "$(prefix)/bin"
+	install -m 644 planner/*.tsv "$(prefix)/share/threefold"
+	install -m 644 planner/clusters/*.txt "$(prefix)/share/threefold/clusters"
 clean:
 	rm -rf $(BUILD) train_gpt test_gpt plan
 help help-dev: report

@@ -2,16 +2,15 @@
 datacenter.h: a datacenter for one training run, from money to the largest model. Money becomes racks, power and sites;
 a model of a size is then a question to search.h, whose mesh, memory and step over these sites are the answer.
 
-    datacenter_read, datacenter_default    the inputs: from a file, or the paper's
-    datacenter_plan                        racks, power, sites, failures, the cluster, the shapes of the models
-    datacenter_question                    a model's question, as ./plan has it
-    datacenter_search                      asks it for each model, and for sizes between which the largest one lies
-    datacenter_largest                     the largest model of a number of days, by a scaling law
+    datacenter_read        the inputs, from a file
+    datacenter_plan        racks, power, sites, failures, the cluster, the shapes of the models
+    datacenter_question    a model's question, as ./plan has it
+    datacenter_search      asks it for each model, and for sizes between which the largest one lies
+    datacenter_largest     the largest model of a number of days, by a scaling law
 
 Theory: after Gherghescu et al. 2024, "I've got 99 problems but FLOPS ain't one" (HotNets; arXiv 2407.12819), whose
-numbers are the defaults. Few are known: money, racks, GPUs, power, sizes of the models. All else is arithmetic with
-inputs that have to be chosen, so every number has a mark (provenance.h). What the step simulation computes is
-assumed, as nothing validates it on such machines.
+numbers are in clusters/next-generation.txt. Few are known: money, racks, GPUs, power, sizes of the models. All else is
+arithmetic with inputs that have to be chosen, and nothing validates the step simulation on such machines.
 
     sites        one place supplies at most `site_plants` times the mean output of the largest US plant (in TWh)
     GPUs         in each site the largest number 2^a 3^b 5^c of racks, which a mesh can divide; a rack is a node
@@ -29,9 +28,7 @@ assumed, as nothing validates it on such machines.
                  al.; where none is published, the rounding of the constants
     largest      days = D / tokens a second, whose logarithm is interpolated between sizes that were searched
 
-A file has one input a line, "name value [unit] [mark]"; # begins a comment; the default mark is assumed; missing inputs
-are the paper's (clusters/next-generation.txt shows them all). "model" may occur several times; layers, hidden and batch
-after one settle what the rules would choose. "stall" may occur several times, too.
+A file has one input a line (fields.h); those that it leaves out are as in clusters/next-generation.txt.
 */
 #pragma once
 
@@ -39,238 +36,90 @@ after one settle what the rules would choose. "stall" may occur several times, t
 
 // ---- Inputs -----------------------------------------------------------------------------------------------------
 
-enum { DATACENTER_MODELS = 8, DATACENTER_STALLS = 4, DATACENTER_LAYERS = 10000 };
-
-typedef struct {
-    int line; // of a file
-    Fact parameters;
-    Fact layers, hidden, batch; // 0: by the rules above
-} ModelWish;
+enum { DATACENTER_MODELS = NUMBERS_MOST, DATACENTER_STALLS = NUMBERS_MOST, DATACENTER_LAYERS = 10000 };
 
 typedef struct {
     char name[256]; // of the file, for errors
-    Fact budget, compute_share, rack_price, rack_gpus, spares;
-    Fact it_power, rack_power, rack_rating, pue_low, pue_high; // it_power 0: racks x rack_power
-    Fact plant_power, site_plants, site_power, sites; // site_power 0: of site_plants; sites 0: as many as needed
-    Fact peak_bf16, peak_fp8, peak_fp4, precision, hbm, scale_up, nic;
-    Fact wan_delay, fibre_pair, fibre_pairs;
-    Fact tokens_per_parameter, vocabulary, sequence, micro_batch, head, aspect, batch_tokens, days_limit;
-    Fact failures, failure_gpus, failure_days, restart;
-    Fact stall[DATACENTER_STALLS];
-    ModelWish model[DATACENTER_MODELS];
-    int stalls, models;
+    double budget, compute_share, rack_price;
+    int rack_gpus, spares;
+    double it_power, rack_power, rack_rating, pue_low, pue_high; // it_power 0: racks x rack_power
+    double plant_power, site_plants, site_power;                 // site_power 0: plant_power x site_plants
+    int sites;                                                   // 0: as many as needed
+    double peak_bf16, peak_fp8, peak_fp4;
+    int precision;
+    double hbm, scale_up, nic, wan_delay, fibre_pair;
+    int fibre_pairs, vocabulary, sequence, micro_batch, head;
+    double tokens_per_parameter, aspect, batch_tokens, days_limit, failures, failure_gpus, failure_days, restart;
+    Numbers models, stalls; // parameters; seconds
 } Datacenter;
 
-typedef struct {
-    const char* name;
-    size_t at; // offset of the Fact in a Datacenter; for a model's, in a ModelWish
-    Quantity quantity;
-    bool whole;
-    double low, high; // both ends included
-    Fact fact;        // the default; 0: by rule, and its mark is ignored
-    const char* source;
-} Input;
-
 #define IN(name) #name, offsetof(Datacenter, name)
-static const Input datacenter_inputs[] = {
-    {IN(budget), MONEY, false, 1, 1e15, {100e9, CONFIRMED}, "abstract v1: plans for a $100B datacenter"},
-    {IN(compute_share), PERCENT, false, 1e-6, 1, {0.7, CONFIRMED}, "overview v2: of the budget, for compute"},
-    {IN(rack_price), MONEY, false, 1, 1e12, {3e6, BACK_COMPUTED}, "what 23,300 racks for $70B cost each"},
-    {IN(rack_gpus), NUMBER, true, 1, 1e5, {72, CONFIRMED}, "an NVL72; one scale-up domain"},
-    {IN(spares), NUMBER, true, 0, 1e5, {8, ASSUMED}, "GPUs of a rack that wait for another one to fail: 64 work"},
-    {IN(it_power), POWER, false, 1, 1e15, {0, CONFIRMED}, "of all racks, network and storage; or rack_power"},
-    {IN(rack_power), POWER, false, 1, 1e9, {3.62e9 / 23300, BACK_COMPUTED}, "3.62 GW / 23,300, see it_power"},
-    {IN(rack_rating), POWER, false, 1, 1e9, {120e3, CONFIRMED}, "an NVL72's own, public figure"},
-    {IN(pue_low), NUMBER, false, 1, 10, {1.15, BACK_COMPUTED}, "4.16 / 3.62 GW; power / IT power"},
-    {IN(pue_high), NUMBER, false, 1, 10, {1.30, BACK_COMPUTED}, "4.71 / 3.62 GW"},
-    {IN(plant_power), POWER, false, 1, 1e15, {3.646e9, BACK_COMPUTED}, "EIA: Palo Verde's 31.94 TWh in 2022 / 8,760 h"},
-    {IN(site_plants), NUMBER, false, 1e-3, 1e6, {1, ASSUMED}, "such plants that one place can take whole"},
-    {IN(site_power), POWER, false, 1, 1e15, {0, CONFIRMED}, "that a place can supply; or site_plants"},
-    {IN(sites), NUMBER, true, 1, 1000, {0, CONFIRMED}, "overview v2: an east and a west coast"},
-    {IN(peak_bf16), FLOPS, false, 1e9, 1e18, {2.5e15, ASSUMED}, "of a GPU, dense"},
-    {IN(peak_fp8), FLOPS, false, 1e9, 1e18, {5e15, ASSUMED}, "of a GPU, dense; an NVL72's 720 P are sparse"},
-    {IN(peak_fp4), FLOPS, false, 1e9, 1e18, {10e15, ASSUMED}, "of a GPU, dense"},
-    {IN(precision), BITS, true, 4, 16, {8, ASSUMED}, "of the plan's products: 16, 8 or 4"},
-    {IN(hbm), BYTES, false, 1e9, 1e15, {192e9, ASSUMED}, "memory of a GPU"},
-    {IN(scale_up), BYTE_RATE, false, 1e6, 1e15, {900e9, ASSUMED}, "of a GPU within its rack, each way"},
-    {IN(nic), BIT_RATE, false, 8e6, 1e15, {800e9, ASSUMED}, "of a GPU beyond its rack"},
-    {IN(wan_delay), SECONDS, false, 1e-6, 10, {0.065, ASSUMED}, "round trip between coasts"},
-    {IN(fibre_pair), BIT_RATE, false, 1e6, 1e15, {30e12, ASSUMED}, "what a pair carries each way"},
-    {IN(fibre_pairs), NUMBER, true, 1, 1000, {8, ASSUMED}, "between two sites"},
-    {IN(tokens_per_parameter), NUMBER, false, 1e-3, 1e6, {20, ASSUMED}, "Hoffmann et al. 2022; the paper's is unknown"},
-    {IN(vocabulary), NUMBER, true, 2, 1 << 30, {131072, ASSUMED}, "tokens that there are"},
-    {IN(sequence), NUMBER, true, 1, 1 << 24, {8192, ASSUMED}, "tokens"},
-    {IN(micro_batch), NUMBER, true, 0, LARGEST_MICRO_BATCH, {1, ASSUMED}, "sequences; 0: searched, which takes longer"},
-    {IN(head), NUMBER, true, 1, 1e5, {128, ASSUMED}, "channels of a head"},
-    {IN(aspect), NUMBER, false, 1, 1e5, {512, ASSUMED}, "width / layers, about"},
-    {IN(batch_tokens), NUMBER, false, 1, 1e15, {201326592, ASSUMED}, "tokens of a batch, at most"},
-    {IN(days_limit), DAYS, false, 1e-3, 1e5, {1000, ASSUMED}, "for the training"},
-    {IN(failures), NUMBER, true, 1, 1e9, {419, CONFIRMED}, "Llama 3's unexpected stops (datacenterdynamics)"},
-    {IN(failure_gpus), NUMBER, true, 1, 1e9, {16384, CONFIRMED}, "on this number of H100"},
-    {IN(failure_days), DAYS, false, 1e-3, 1e6, {54, CONFIRMED}, "in this number of days"},
-    {IN(restart), SECONDS, false, 0, 1e6, {0, ASSUMED}, "of the training after a failure"},
+static const Field datacenter_fields[] = {
+    {IN(budget), MONEY, REAL, 1, 1e15},
+    {IN(compute_share), PERCENT, REAL, 1e-6, 1},
+    {IN(rack_price), MONEY, REAL, 1, 1e12},
+    {IN(rack_gpus), NUMBER, INTEGER, 1, 1e5},
+    {IN(spares), NUMBER, INTEGER, 0, 1e5},
+    {IN(it_power), POWER, REAL, 1, 1e15},
+    {IN(rack_power), POWER, REAL, 1, 1e9},
+    {IN(rack_rating), POWER, REAL, 1, 1e9},
+    {IN(pue_low), NUMBER, REAL, 1, 10},
+    {IN(pue_high), NUMBER, REAL, 1, 10},
+    {IN(plant_power), POWER, REAL, 1, 1e15},
+    {IN(site_plants), NUMBER, REAL, 1e-3, 1e6},
+    {IN(site_power), POWER, REAL, 1, 1e15},
+    {IN(sites), NUMBER, INTEGER, 1, 1000},
+    {IN(peak_bf16), FLOPS, REAL, 1e9, 1e18},
+    {IN(peak_fp8), FLOPS, REAL, 1e9, 1e18},
+    {IN(peak_fp4), FLOPS, REAL, 1e9, 1e18},
+    {IN(precision), BITS, INTEGER, 4, 16},
+    {IN(hbm), BYTES, REAL, 1e9, 1e15},
+    {IN(scale_up), BYTE_RATE, REAL, 1e6, 1e15},
+    {IN(nic), BIT_RATE, REAL, 8e6, 1e15},
+    {IN(wan_delay), SECONDS, REAL, 1e-6, 10},
+    {IN(fibre_pair), BIT_RATE, REAL, 1e6, 1e15},
+    {IN(fibre_pairs), NUMBER, INTEGER, 1, 1000},
+    {IN(tokens_per_parameter), NUMBER, REAL, 1e-3, 1e6},
+    {IN(vocabulary), NUMBER, INTEGER, 2, 1 << 30},
+    {IN(sequence), NUMBER, INTEGER, 1, 1 << 24},
+    {IN(micro_batch), NUMBER, INTEGER, 0, LARGEST_MICRO_BATCH},
+    {IN(head), NUMBER, INTEGER, 1, 1e5},
+    {IN(aspect), NUMBER, REAL, 1, 1e5},
+    {IN(batch_tokens), NUMBER, REAL, 1, 1e15},
+    {IN(days_limit), DAYS, REAL, 1e-3, 1e5},
+    {IN(failures), NUMBER, REAL, 1, 1e9},
+    {IN(failure_gpus), NUMBER, REAL, 1, 1e9},
+    {IN(failure_days), DAYS, REAL, 1e-3, 1e6},
+    {IN(restart), SECONDS, REAL, 0, 1e6},
+    {IN(stalls), SECONDS, LIST, 1e-6, 1e6},
+    {IN(models), PARAMETERS, LIST, 1e9, 1e17},
 };
 #undef IN
-enum { DATACENTER_INPUTS = sizeof datacenter_inputs / sizeof datacenter_inputs[0] };
-
-static const Input stall_input = {"stall", 0,   SECONDS,      false,
-                                  1e-6,    1e6, {1, ASSUMED}, "of the training, for a checkpoint"};
-
-#define IN(name) #name, offsetof(ModelWish, name)
-static const Input model_inputs[] = {
-    {"model", offsetof(ModelWish, parameters), PARAMETERS, true, 1e9, 1e17, {50e12, CONFIRMED}, "abstract v1"},
-    {IN(layers), NUMBER, true, 1, DATACENTER_LAYERS, {0, CONFIRMED}, "L"},
-    {IN(hidden), NUMBER, true, 1, 1 << 20, {0, CONFIRMED}, "h"},
-    {IN(batch), NUMBER, true, 1, 1 << 30, {0, CONFIRMED}, "sequences"},
-};
-#undef IN
-enum { MODEL_INPUTS = sizeof model_inputs / sizeof model_inputs[0] };
-
-static inline Fact* fact_at(void* base, size_t at) { return (Fact*)(void*)((char*)base + at); }
-static inline Fact fact_in(const void* base, size_t at) { return *(const Fact*)(const void*)((const char*)base + at); }
-
-static inline void datacenter_add_model(Datacenter* d, Fact parameters, int line) {
-    ModelWish* m = &d->model[d->models++];
-    memset(m, 0, sizeof *m);
-    for (int i = 0; i < MODEL_INPUTS; i++) *fact_at(m, model_inputs[i].at) = model_inputs[i].fact;
-    m->parameters = parameters;
-    m->line = line;
-}
-
-// The default inputs, without models and stalls.
-static inline Datacenter datacenter_empty(const char* name) {
-    Datacenter d = {};
-    snprintf(d.name, sizeof d.name, "%s", name);
-    for (int i = 0; i < DATACENTER_INPUTS; i++) *fact_at(&d, datacenter_inputs[i].at) = datacenter_inputs[i].fact;
-    return d;
-}
-
-// Adds default models and stalls if there are none: the paper's two models, and stalls of 1, 5 and 30 seconds.
-static inline void datacenter_complete(Datacenter* d) {
-    if (d->models == 0) {
-        datacenter_add_model(d, fact(50e12, CONFIRMED), 0);
-        datacenter_add_model(d, fact(100e12, CONFIRMED), 0);
-    }
-    if (d->stalls == 0) {
-        d->stall[0] = fact(1, ASSUMED);
-        d->stall[1] = fact(5, ASSUMED);
-        d->stall[2] = fact(30, ASSUMED);
-        d->stalls = 3;
-    }
-}
-
-static inline Datacenter datacenter_default(void) {
-    Datacenter d = datacenter_empty("the paper's datacenter");
-    datacenter_complete(&d);
-    return d;
-}
-
-// ---- Read -------------------------------------------------------------------------------------------------------
-
-static inline const Input* input_find(const Input* inputs, int n, const char* name) {
-    for (int i = 0; i < n; i++) {
-        if (strcmp(inputs[i].name, name) == 0) return &inputs[i];
-    }
-    return NULL;
-}
-
-static inline bool input_unknown(const char* name, Error* error) {
-    char names[900] = "stall";
-    for (int i = 0; i < MODEL_INPUTS + DATACENTER_INPUTS; i++) {
-        const Input* in = i < MODEL_INPUTS ? &model_inputs[i] : &datacenter_inputs[i - MODEL_INPUTS];
-        append_text(names, sizeof names, " %s", in->name);
-    }
-    return fail(error, "\"%.40s\" is none of: %s", name, names);
-}
-
-// The words after a name: a value, optionally a unit and a mark.
-static inline bool input_value(const Input* in, char** words, int n, Fact* f, Error* error) {
-    f->mark = ASSUMED;
-    for (int i = 0; i < MARKS; i++) {
-        if (n > 1 && strcmp(words[n - 1], mark_names[i]) == 0) {
-            f->mark = (Mark)i;
-            n--;
-            break;
-        }
-    }
-    return value_read(in->name, words, n, in->quantity, in->whole, in->low, in->high, &f->value, error);
-}
-
-// A datacenter that is being read, and the line in which each input was given; 0: none yet.
-typedef struct {
-    Datacenter* d;
-    int inputs[DATACENTER_INPUTS];
-    int model[MODEL_INPUTS]; // of the current model
-} InputLines;
-
-static inline int input_line(const InputLines* lines, const char* name) {
-    return lines->inputs[input_find(datacenter_inputs, DATACENTER_INPUTS, name) - datacenter_inputs];
-}
-
-// LineReader of provenance.h; context: InputLines.
-static inline bool datacenter_read_line(void* context, int line, char** words, int n, Error* error) {
-    InputLines* lines = (InputLines*)context;
-    Datacenter* d = lines->d;
-    const Input* in = input_find(datacenter_inputs, DATACENTER_INPUTS, words[0]);
-    const Input* of_model = input_find(model_inputs, MODEL_INPUTS, words[0]);
-    const bool stall = strcmp(words[0], stall_input.name) == 0, model = of_model == model_inputs;
-    if (!in && !of_model && !stall) return input_unknown(words[0], error);
-    Fact f;
-    const Input* what = of_model ? of_model : &stall_input;
-    if (!input_value(in ? in : what, words + 1, n - 1, &f, error)) return false;
-    if (stall || model) {
-        const int most = stall ? DATACENTER_STALLS : DATACENTER_MODELS;
-        if ((stall ? d->stalls : d->models) == most)
-            return fail(error, "%s: there are %d already, and no room for more", words[0], most);
-        if (stall) {
-            d->stall[d->stalls++] = f;
-        } else {
-            datacenter_add_model(d, f, line);
-            memset(lines->model, 0, sizeof lines->model);
-        }
-        return true;
-    }
-    if (of_model && d->models == 0)
-        return fail(error, "%s: belongs to a model, and has to come below a line \"model\"", words[0]);
-    int* given = in ? &lines->inputs[in - datacenter_inputs] : &lines->model[of_model - model_inputs];
-    if (*given) return fail(error, "%s: given in line %d already", words[0], *given);
-    *given = line;
-    if (in)
-        *fact_at(d, in->at) = f;
-    else
-        *fact_at(&d->model[d->models - 1], of_model->at) = f;
-    return true;
-}
-
-// Refuses contradictions. Of two lines the error names the later one.
-static inline bool datacenter_consistent(const Datacenter* d, const InputLines* lines, Error* error) {
-    const int it = input_line(lines, "it_power"), rack = input_line(lines, "rack_power");
-    if (it && rack)
-        return fail(error, "%s:%d: it_power and rack_power follow from each other; drop one", d->name,
-                    it > rack ? it : rack);
-    const int low = input_line(lines, "pue_low"), high = input_line(lines, "pue_high");
-    if (d->pue_low.value > d->pue_high.value)
-        return fail(error, "%s:%d: pue_low %g is above pue_high %g", d->name, low > high ? low : high, d->pue_low.value,
-                    d->pue_high.value);
-    const int spares = input_line(lines, "spares"), gpus = input_line(lines, "rack_gpus");
-    if (d->spares.value >= d->rack_gpus.value)
-        return fail(error, "%s:%d: %g spares of %g GPUs leave none to work", d->name, spares > gpus ? spares : gpus,
-                    d->spares.value, d->rack_gpus.value);
-    const double bits = d->precision.value;
-    if (bits != 16 && bits != 8 && bits != 4)
-        return fail(error, "%s:%d: precision: %g bit, where 16, 8 or 4 are known", d->name,
-                    input_line(lines, "precision"), bits);
-    return true;
-}
+enum { DATACENTER_FIELDS = sizeof datacenter_fields / sizeof datacenter_fields[0] };
 
 static inline bool datacenter_read(Datacenter* d, const char* path, Error* error) {
-    InputLines lines = {};
-    *d = datacenter_empty(path);
-    lines.d = d;
-    if (!lines_read(path, datacenter_read_line, &lines, error)) return false;
-    if (!datacenter_consistent(d, &lines, error)) return false;
-    datacenter_complete(d);
+    FieldReader r = {datacenter_fields, DATACENTER_FIELDS, d, NULL, "base", 0, 0, {0}};
+    memset(d, 0, sizeof *d);
+    snprintf(d->name, sizeof d->name, "%s", path);
+    if (!fields_read_base(&r, "next-generation", error) || !fields_read(&r, path, error)) return false;
+    if (d->pue_low > d->pue_high)
+        return fail(error, "%s: pue_low %g is above pue_high %g", d->name, d->pue_low, d->pue_high);
+    if (d->spares >= d->rack_gpus)
+        return fail(error, "%s: %d spares of %d GPUs leave none to work", d->name, d->spares, d->rack_gpus);
+    if (d->precision != 16 && d->precision != 8 && d->precision != 4)
+        return fail(error, "%s: precision: %d bit, where 16, 8 or 4 are known", d->name, d->precision);
     return true;
+}
+
+// Replaces the models by those of a list such as "50T,100T".
+static inline bool datacenter_set_models(Datacenter* d, const char* list, Error* error) {
+    const Field* models = &datacenter_fields[DATACENTER_FIELDS - 1];
+    char text[256], *words[DATACENTER_MODELS + 1], *save = NULL;
+    int n = 0;
+    snprintf(text, sizeof text, "%.255s", list);
+    for (char* w = strtok_r(text, ",", &save); w && n <= DATACENTER_MODELS; w = strtok_r(NULL, ",", &save))
+        words[n++] = w;
+    return field_read(models, d, words, n, error);
 }
 
 // ---- Scaling laws -----------------------------------------------------------------------------------------------
@@ -311,13 +160,13 @@ static inline double law_flops(const Law* law, double P) {
 
 typedef struct {
     // shape and work
-    Fact asked, parameters, layers, hidden, heads, tokens, flops, batch;
+    double asked, parameters, layers, hidden, heads, tokens, flops, batch;
     // by the search
-    Fact tensor, pipeline, data, chunks, micro_batches, memory, room;
-    Fact step, rate, mfu, bubble, tensor_share, data_share, mode_step[DP_MODES];
-    Fact wan_bytes, wan_rate, wan_capacity;
+    double tensor, pipeline, data, chunks, micro_batches, memory, room;
+    double step, rate, mfu, bubble, tensor_share, data_share, mode_step[DP_MODES];
+    double wan_bytes, wan_rate, wan_capacity;
     // time
-    Fact days[LAWS], days_limit, mfu_needed, one, peak_needed, peak, ratio_in_time, ratio;
+    double days[LAWS], days_limit, mfu_needed, mfu_most, peak_needed, peak, ratio_in_time, ratio;
 } ModelPlan;
 
 enum { LADDER = 6, DATACENTER_SIZES = LADDER + DATACENTER_MODELS };
@@ -328,11 +177,11 @@ typedef struct {
 } SizeSpeed;
 
 typedef struct {
-    Fact compute, affordable, racks, gpus, working;
-    Fact it_power, rack_power, gpu_power, beside_racks, power_low, power_high;
-    Fact site_power, sites, site_gpus, site_it, site_low, site_high, mesh_racks, mesh_gpus;
-    Fact failure_hours, mtbf, stall[DATACENTER_STALLS], interval[DATACENTER_STALLS], overhead[DATACENTER_STALLS];
-    Fact peak;
+    double compute, affordable, racks, gpus, working;
+    double it_power, rack_power, gpu_power, beside_racks, power_low, power_high;
+    double site_power, sites, site_gpus, site_it, site_low, site_high, mesh_racks, mesh_gpus;
+    double failure_hours, mtbf, stall[DATACENTER_STALLS], interval[DATACENTER_STALLS], overhead[DATACENTER_STALLS];
+    double peak;
     ModelPlan model[DATACENTER_MODELS];
     int stalls, models;
     Cluster cluster;
@@ -371,74 +220,63 @@ static inline double smooth_below(double x) {
 }
 
 static inline void plan_racks(DatacenterPlan* p, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
-    p->compute = result(&w, use(&w, d->budget) * use(&w, d->compute_share));
-    p->affordable = result(&w, whole_below(use(&w, p->compute) / use(&w, d->rack_price)));
-    p->racks = fact_published(result(&w, three_digits_below(use(&w, p->affordable))), 23300, 0);
-    p->gpus = fact_published(result(&w, use(&w, p->racks) * use(&w, d->rack_gpus)), 1.67e6, 1e4);
-    p->working = result(&w, use(&w, p->racks) * (use(&w, d->rack_gpus) - use(&w, d->spares)));
+    p->compute = d->budget * d->compute_share;
+    p->affordable = whole_below(p->compute / d->rack_price);
+    p->racks = three_digits_below(p->affordable);
+    p->gpus = p->racks * d->rack_gpus;
+    p->working = p->racks * (d->rack_gpus - d->spares);
 }
 
 static inline void plan_power(DatacenterPlan* p, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
-    p->it_power = d->it_power;
-    if (d->it_power.value == 0) p->it_power = result(&w, use(&w, p->racks) * use(&w, d->rack_power));
-    p->rack_power = result(&w, use(&w, p->it_power) / use(&w, p->racks));
-    p->gpu_power = result(&w, use(&w, p->it_power) / use(&w, p->gpus));
-    p->beside_racks = result(&w, use(&w, p->it_power) - use(&w, p->racks) * use(&w, d->rack_rating));
-    p->power_low = fact_published(result(&w, use(&w, p->it_power) * use(&w, d->pue_low)), 4.16e9, 0.005e9);
-    p->power_high = fact_published(result(&w, use(&w, p->it_power) * use(&w, d->pue_high)), 4.71e9, 0.005e9);
+    p->it_power = d->it_power > 0 ? d->it_power : p->racks * d->rack_power;
+    p->rack_power = p->it_power / p->racks;
+    p->gpu_power = p->it_power / p->gpus;
+    p->beside_racks = p->it_power - p->racks * d->rack_rating;
+    p->power_low = p->it_power * d->pue_low;
+    p->power_high = p->it_power * d->pue_high;
 }
 
-// The fewest sites that can supply the peak power. Equal parts are our assumption, whatever the inputs are.
+// The fewest sites that can supply the peak power, in equal parts.
 static inline void plan_sites(DatacenterPlan* p, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
-    const Fact equal = fact(1, ASSUMED);
-    p->site_power = d->site_power;
-    if (d->site_power.value == 0) p->site_power = result(&w, use(&w, d->plant_power) * use(&w, d->site_plants));
-    p->sites = d->sites;
-    if (d->sites.value == 0) p->sites = result(&w, ceil(use(&w, p->power_high) / use(&w, p->site_power)));
-    p->site_gpus = result(&w, use(&w, equal) * use(&w, p->gpus) / use(&w, p->sites));
-    p->site_it = result(&w, use(&w, equal) * use(&w, p->it_power) / use(&w, p->sites));
-    p->site_low = result(&w, use(&w, equal) * use(&w, p->power_low) / use(&w, p->sites));
-    p->site_high = result(&w, use(&w, equal) * use(&w, p->power_high) / use(&w, p->sites));
-    const double sites = use(&w, equal) * use(&w, p->sites), racks = use(&w, p->racks);
-    p->mesh_racks = result(&w, racks >= sites ? sites * smooth_below(floor(racks / sites)) : 0);
-    p->mesh_gpus = result(&w, use(&w, p->mesh_racks) * (use(&w, d->rack_gpus) - use(&w, d->spares)));
+    p->site_power = d->site_power > 0 ? d->site_power : d->plant_power * d->site_plants;
+    p->sites = d->sites > 0 ? d->sites : ceil(p->power_high / p->site_power);
+    p->site_gpus = p->gpus / p->sites;
+    p->site_it = p->it_power / p->sites;
+    p->site_low = p->power_low / p->sites;
+    p->site_high = p->power_high / p->sites;
+    p->mesh_racks = p->racks >= p->sites ? p->sites * smooth_below(floor(p->racks / p->sites)) : 0;
+    p->mesh_gpus = p->mesh_racks * (d->rack_gpus - d->spares);
 }
 
 // The first-order formula; valid while the interval is well below the time between failures.
 static inline void plan_failures(DatacenterPlan* p, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
-    p->failure_hours = result(&w, use(&w, d->failure_gpus) * use(&w, d->failure_days) * 24 / use(&w, d->failures));
-    p->mtbf = result(&w, use(&w, p->failure_hours) * 3600 / use(&w, p->gpus));
-    p->stalls = d->stalls;
-    for (int i = 0; i < d->stalls; i++) {
-        p->stall[i] = d->stall[i];
-        p->interval[i] = result(&w, sqrt(2 * use(&w, d->stall[i]) * use(&w, p->mtbf)));
-        const double interval = use(&w, p->interval[i]), mtbf = use(&w, p->mtbf);
-        p->overhead[i] =
-            result(&w, use(&w, d->stall[i]) / interval + interval / (2 * mtbf) + use(&w, d->restart) / mtbf);
+    p->failure_hours = d->failure_gpus * d->failure_days * 24 / d->failures;
+    p->mtbf = p->failure_hours * 3600 / p->gpus;
+    p->stalls = d->stalls.n;
+    for (int i = 0; i < p->stalls; i++) {
+        const double stall = d->stalls.x[i], interval = sqrt(2 * stall * p->mtbf);
+        p->stall[i] = stall;
+        p->interval[i] = interval;
+        p->overhead[i] = stall / interval + interval / (2 * p->mtbf) + d->restart / p->mtbf;
     }
 }
 
 // The machines as ./plan knows them: a rack of GPUs is a node.
-static inline void plan_cluster(DatacenterPlan* p, const Datacenter* d) {
-    Mark w = BACK_COMPUTED;
+static inline bool plan_cluster(DatacenterPlan* p, const Datacenter* d, Error* error) {
     Cluster* c = &p->cluster;
-    const double bits = use(&w, d->precision), sites = p->sites.value;
-    const Fact low = bits == 8 ? d->peak_fp8 : d->peak_fp4;
-    p->peak = result(&w, use(&w, bits == 16 ? d->peak_bf16 : low));
-    cluster_find(c, "gb200");
-    c->device.peak = p->peak.value;
-    c->device.memory = d->hbm.value;
-    c->nvlink = d->scale_up.value;
-    c->nic = d->nic.value / 8;
-    c->node_gpus = c->nics = (int)(d->rack_gpus.value - d->spares.value);
-    c->nodes = (int)p->mesh_racks.value;
-    c->sites = (int)sites;
-    c->site_rate = d->fibre_pairs.value * d->fibre_pair.value / 8;
-    c->site_delay = d->wan_delay.value / 2;
+    const double low = d->precision == 8 ? d->peak_fp8 : d->peak_fp4;
+    p->peak = d->precision == 16 ? d->peak_bf16 : low;
+    if (!cluster_find(c, "gb200")) return fail(error, "%s: there is no cluster gb200 to begin from", d->name);
+    c->device.peak = p->peak;
+    c->device.memory = d->hbm;
+    c->nvlink = d->scale_up;
+    c->nic = d->nic / 8;
+    c->node_gpus = c->nics = d->rack_gpus - d->spares;
+    c->nodes = (int)p->mesh_racks;
+    c->sites = (int)p->sites;
+    c->site_rate = d->fibre_pairs * d->fibre_pair / 8;
+    c->site_delay = d->wan_delay / 2;
+    return true;
 }
 
 // The lines of a file for ./plan --cluster.
@@ -453,74 +291,56 @@ static inline void datacenter_print_cluster(const Cluster* c, const char* before
 
 // ---- A model: shape and question --------------------------------------------------------------------------------
 
-static inline bool model_fail(const Datacenter* d, const ModelWish* wish, Error* error, const char* what) {
-    char line[16] = "";
-    if (wish->line) snprintf(line, sizeof line, "%d: ", wish->line);
-    return fail(error, "%s:%s%smodel of %g T: %.700s", d->name, *line ? "" : " ", line, wish->parameters.value / 1e12,
-                what);
+static inline bool model_fail(const Datacenter* d, double asked, Error* error, const char* what) {
+    return fail(error, "%s: model of %g T: %.700s", d->name, asked / 1e12, what);
 }
 
 // h and L by the rules at the top.
-static inline bool plan_shape(ModelPlan* m, const Datacenter* d, const ModelWish* wish, Error* error) {
-    Mark w = BACK_COMPUTED;
-    m->asked = wish->parameters;
-    const double unit = use(&w, d->head) * (use(&w, d->rack_gpus) - use(&w, d->spares)), asked = use(&w, m->asked);
-    const double given = use(&w, wish->layers), wide = use(&w, wish->hidden);
-    const double usual = given > 0 ? sqrt(asked / (12 * given)) : cbrt(use(&w, d->aspect) * asked / 12);
-    const double near = fmax(1, floor(usual / unit + 0.5)), reach = given > 0 ? 0 : fmin(floor(near / 4), 64);
-    double layers = 0, hidden = 0;
+static inline bool plan_shape(ModelPlan* m, const Datacenter* d, double asked, Error* error) {
+    const double unit = d->head * (d->rack_gpus - d->spares), usual = cbrt(d->aspect * asked / 12);
+    const double near = fmax(1, floor(usual / unit + 0.5)), reach = fmin(floor(near / 4), 64);
+    m->asked = asked;
     for (double k = near - reach; k <= near + reach; k++) {
-        const double h = wide > 0 ? wide : k * unit,
-                     L = given > 0 ? given : smooth_below(fmax(1, asked / (12 * h * h)));
-        if (L * h * h <= layers * hidden * hidden) continue;
-        layers = L;
-        hidden = h;
+        const double h = k * unit, L = smooth_below(fmax(1, asked / (12 * h * h)));
+        if (L * h * h <= m->layers * m->hidden * m->hidden) continue;
+        m->layers = L;
+        m->hidden = h;
     }
-    const Mark all = w;
-    m->layers = given > 0 ? wish->layers : fact(layers, all);
-    m->hidden = wide > 0 ? wish->hidden : fact(hidden, all);
-    if (fmod(hidden, unit) != 0) return model_fail(d, wish, error, "hidden is not a multiple of head x GPUs of a rack");
-    if (layers > DATACENTER_LAYERS) return model_fail(d, wish, error, "it has more than 10,000 layers: say hidden");
-    if (hidden > 1 << 20) return model_fail(d, wish, error, "it is wider than 2^20: say layers, or another head");
-    m->heads = result(&w, use(&w, m->hidden) / use(&w, d->head));
+    m->heads = m->hidden / d->head;
+    if (m->layers > DATACENTER_LAYERS) return model_fail(d, asked, error, "more than 10,000 layers: a larger aspect");
+    if (m->hidden > 1 << 20) return model_fail(d, asked, error, "wider than 2^20: a smaller head, or aspect");
     return true;
 }
 
 static inline ModelConfig datacenter_model(const Datacenter* d, const ModelPlan* m) {
-    return model_gpt2((int)m->layers.value, (int)m->hidden.value, (int)m->heads.value, (int)d->sequence.value,
-                      (int)d->vocabulary.value);
+    return model_gpt2((int)m->layers, (int)m->hidden, (int)m->heads, d->sequence, d->vocabulary);
 }
 
 // The batch, and what follows from shape and batch alone.
-static inline void plan_work(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p, const ModelWish* wish) {
-    Mark w = BACK_COMPUTED;
+static inline void plan_work(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
     const ModelConfig model = datacenter_model(d, m);
-    use(&w, m->layers), use(&w, m->hidden), use(&w, m->heads), use(&w, d->sequence), use(&w, d->vocabulary);
-    m->parameters = result(&w, (double)model_parameters(&model));
-    m->tokens = result(&w, use(&w, d->tokens_per_parameter) * use(&w, m->asked));
-    m->flops = result(&w, 6 * use(&w, m->parameters) * use(&w, m->tokens));
-    const double racks = use(&w, p->mesh_racks), tokens = use(&w, d->batch_tokens) / use(&w, d->sequence);
-    const double most = fmin(tokens, 1 << 30);
-    double batch = fmax(1, floor(most / racks) * racks);
+    const double racks = p->mesh_racks, most = fmin(d->batch_tokens / d->sequence, 1 << 30);
     int part[DIVISORS];
     const int parts = divisors((int)racks, part);
+    m->parameters = (double)model_parameters(&model);
+    m->tokens = d->tokens_per_parameter * m->asked;
+    m->flops = 6 * m->parameters * m->tokens;
+    m->batch = fmax(1, floor(most / racks) * racks);
     for (int i = 0; i < parts; i++) {
-        if (part[i] <= most) batch = fmax(batch, part[i]);
+        if (part[i] <= most) m->batch = fmax(m->batch, part[i]);
     }
-    m->batch = result(&w, batch);
-    if (wish->batch.value > 0) m->batch = wish->batch;
 }
 
 // A model's question: all of the mesh is open, and the micro-batch if it is 0.
 static inline Question datacenter_question(const Datacenter* d, const DatacenterPlan* p, const ModelPlan* m) {
     Question q = {};
     q.model = datacenter_model(d, m);
-    q.T = (int)d->sequence.value;
-    q.batch = (int64_t)m->batch.value;
-    q.ranks = (int)p->mesh_gpus.value;
+    q.T = d->sequence;
+    q.batch = (int64_t)m->batch;
+    q.ranks = (int)p->mesh_gpus;
     q.cluster = &p->cluster;
     q.software = software_find("threefold");
-    q.B = (int)d->micro_batch.value;
+    q.B = d->micro_batch;
     q.schedule = q.zero = q.recompute = q.sequence_parallel = ANY;
     q.rows = 1;
     q.seconds = p->seconds;
@@ -532,27 +352,23 @@ static inline Question datacenter_question(const Datacenter* d, const Datacenter
 static inline bool datacenter_plan(DatacenterPlan* p, const Datacenter* d, Error* error) {
     memset(p, 0, sizeof *p);
     plan_racks(p, d);
-    if (p->working.value < 1) return fail(error, "%s: the money does not buy one rack that works", d->name);
-    if (p->gpus.value > 1 << 30) return fail(error, "%s: the money buys more than 2^30 GPUs", d->name);
+    if (p->working < 1) return fail(error, "%s: the money does not buy one rack that works", d->name);
+    if (p->gpus > 1 << 30) return fail(error, "%s: the money buys more than 2^30 GPUs", d->name);
     plan_power(p, d);
     plan_sites(p, d);
-    if (p->mesh_racks.value < 1)
-        return fail(error, "%s: %.0f sites, but %.0f racks", d->name, p->sites.value, p->racks.value);
+    if (p->mesh_racks < 1) return fail(error, "%s: %.0f sites, but %.0f racks", d->name, p->sites, p->racks);
     plan_failures(p, d);
-    plan_cluster(p, d);
-    laws_known(p->law, d->tokens_per_parameter.value);
-    p->models = d->models;
-    for (int i = 0; i < d->models; i++) {
-        if (!plan_shape(&p->model[i], d, &d->model[i], error)) return false;
-        plan_work(&p->model[i], d, p, &d->model[i]);
+    if (!plan_cluster(p, d, error)) return false;
+    laws_known(p->law, d->tokens_per_parameter);
+    p->models = d->models.n;
+    for (int i = 0; i < p->models; i++) {
+        if (!plan_shape(&p->model[i], d, d->models.x[i], error)) return false;
+        plan_work(&p->model[i], d, p);
     }
     return true;
 }
 
 // ---- By the search ----------------------------------------------------------------------------------------------
-
-// All that the step simulation computes: nothing validates it on such machines.
-static inline Fact simulated(double x) { return fact(x, ASSUMED); }
 
 // The best choice; without a cost where no mesh has room: then it has the memory that the smallest one would need.
 static inline bool datacenter_ask(DatacenterPlan* p, const Question* q, Choice* best, Error* error) {
@@ -585,36 +401,35 @@ static inline void plan_answer(ModelPlan* m, const Choice* best, const Datacente
     const StepCost* c = &best->cost;
     const Cluster* k = &p->cluster;
     const double seconds = c->seconds > 0 ? c->seconds : INFINITY, sites = k->sites;
-    m->tensor = simulated(s->mesh.t);
-    m->pipeline = simulated(s->mesh.p);
-    m->data = simulated(s->mesh.d);
-    m->chunks = simulated(s->mesh.v);
-    m->micro_batches = simulated(s->B ? (double)step_microbatches(s) : 0);
-    m->memory = simulated(best->memory.bytes);
-    m->room = simulated(k->device.memory * k->device.memory_fraction);
-    m->step = simulated(seconds);
-    m->rate = simulated(c->tokens_per_second);
-    m->mfu = simulated(c->mfu);
-    m->bubble = simulated(c->parts[STEP_BUBBLE] / seconds);
-    m->tensor_share = simulated(c->parts[STEP_TENSOR] / seconds);
-    m->data_share = simulated(c->parts[STEP_DATA] / seconds);
-    m->wan_bytes = simulated(c->sent * p->mesh_gpus.value / sites);
-    m->wan_capacity = simulated(8 * k->site_rate * (sites - 1));
-    m->wan_rate = simulated(8 * m->wan_bytes.value / seconds);
+    m->tensor = s->mesh.t;
+    m->pipeline = s->mesh.p;
+    m->data = s->mesh.d;
+    m->chunks = s->mesh.v;
+    m->micro_batches = s->B ? (double)step_microbatches(s) : 0;
+    m->memory = best->memory.bytes;
+    m->room = k->device.memory * k->device.memory_fraction;
+    m->step = seconds;
+    m->rate = c->tokens_per_second;
+    m->mfu = c->mfu;
+    m->bubble = c->parts[STEP_BUBBLE] / seconds;
+    m->tensor_share = c->parts[STEP_TENSOR] / seconds;
+    m->data_share = c->parts[STEP_DATA] / seconds;
+    m->wan_bytes = c->sent * p->mesh_gpus / sites;
+    m->wan_capacity = 8 * k->site_rate * (sites - 1);
+    m->wan_rate = 8 * m->wan_bytes / seconds;
 }
 
 // Days by each law, and what would have to be true for days_limit at a fixed number of tokens a parameter.
 static inline void plan_time(ModelPlan* m, const Datacenter* d, const DatacenterPlan* p) {
-    const double P = m->asked.value, limit = d->days_limit.value;
     for (int i = 0; i < LAWS; i++)
-        m->days[i] = simulated(law_tokens(&p->law[i], law_flops(&p->law[i], P)) / m->rate.value / 86400);
+        m->days[i] = law_tokens(&p->law[i], law_flops(&p->law[i], m->asked)) / m->rate / 86400;
     m->days_limit = d->days_limit;
-    m->one = fact(1, CONFIRMED);
-    m->mfu_needed = simulated(m->mfu.value * m->days[LAW_RATIO].value / limit);
+    m->mfu_needed = m->mfu * m->days[LAW_RATIO] / d->days_limit;
+    m->mfu_most = 1;
     m->peak = p->peak;
-    m->peak_needed = simulated(m->peak.value * m->days[LAW_RATIO].value / limit);
+    m->peak_needed = m->peak * m->days[LAW_RATIO] / d->days_limit;
     m->ratio = d->tokens_per_parameter;
-    m->ratio_in_time = simulated(m->rate.value * limit * 86400 / P);
+    m->ratio_in_time = m->rate * d->days_limit * 86400 / m->asked;
 }
 
 // Keeps the speed of a size, in ascending order.
@@ -630,7 +445,7 @@ static inline void plan_size(DatacenterPlan* p, double parameters, double rate) 
 // Sizes around those that the laws make of a tenth of the peak in 90 days, and of half of it in 1,000. Those without a
 // mesh are left out.
 static inline void search_ladder(DatacenterPlan* p, const Datacenter* d) {
-    const double day = p->mesh_gpus.value * p->peak.value * 86400, C[2] = {0.1 * 90 * day, 0.5 * 1000 * day};
+    const double day = p->mesh_gpus * p->peak * 86400, C[2] = {0.1 * 90 * day, 0.5 * 1000 * day};
     double least = INFINITY, most = 0;
     for (int i = 0; i < LAWS; i++) {
         least = fmin(least, C[0] / 6 / law_tokens(&p->law[i], C[0]));
@@ -638,14 +453,12 @@ static inline void search_ladder(DatacenterPlan* p, const Datacenter* d) {
     }
     for (int i = 0; i < LADDER; i++) {
         ModelPlan m = {};
-        ModelWish wish = {};
         Choice best;
         Error error;
-        wish.parameters = simulated(fmax(1e9, least * pow(most / least, (double)i / (LADDER - 1))));
-        if (!plan_shape(&m, d, &wish, &error)) continue;
-        plan_work(&m, d, p, &wish);
+        if (!plan_shape(&m, d, fmax(1e9, least * pow(most / least, (double)i / (LADDER - 1))), &error)) continue;
+        plan_work(&m, d, p);
         const Question q = datacenter_question(d, p, &m);
-        if (datacenter_ask(p, &q, &best, &error)) plan_size(p, m.asked.value, best.cost.tokens_per_second);
+        if (datacenter_ask(p, &q, &best, &error)) plan_size(p, m.asked, best.cost.tokens_per_second);
     }
 }
 
@@ -657,12 +470,11 @@ static inline bool datacenter_search(DatacenterPlan* p, const Datacenter* d, Err
         ModelPlan* m = &p->model[i];
         Choice* best = &p->best[i];
         const Question q = datacenter_question(d, p, m);
-        if (!datacenter_ask(p, &q, best, &why)) return model_fail(d, &d->model[i], error, why.text);
+        if (!datacenter_ask(p, &q, best, &why)) return model_fail(d, m->asked, error, why.text);
         plan_answer(m, best, p);
         plan_time(m, d, p);
-        plan_size(p, m->asked.value, m->rate.value);
-        for (int k = 0; k < DP_MODES; k++)
-            m->mode_step[k] = simulated(p->cluster.sites > 1 ? mode_seconds(p, q, (DpMode)k) : NAN);
+        plan_size(p, m->asked, m->rate);
+        for (int k = 0; k < DP_MODES; k++) m->mode_step[k] = p->cluster.sites > 1 ? mode_seconds(p, q, (DpMode)k) : NAN;
     }
     search_ladder(p, d);
     return true;

@@ -230,7 +230,6 @@ static void print_question(const Question* q) {
     if (question_sites(q) > 1)
         printf("          %d sites, each two joined by %.4g GB/s, %.4g ms away; replicas are divided over them\n",
                question_sites(q), c->site_rate / 1e9, 1e3 * c->site_delay);
-    if (*c->assumed) printf("          usual values of what no data sheet says (planner/cluster.h)\n");
     printf("software  %s\n", q->software->name);
 }
 
@@ -456,7 +455,9 @@ static double price_options(char* options, StepSetup* setup) {
 
 // How far a prediction on this cluster can be trusted.
 static void print_band(const Cluster* cluster) {
-    const RunsBand band = runs_band("planner/published.tsv", cluster, price_options);
+    char path[PATH_MAX];
+    planner_path(path, "published.tsv");
+    const RunsBand band = runs_band(path, cluster, price_options);
     if (band.n)
         printf("          by data sheets; %s%d published runs on %s: 9 of 10 speeds predicted %+.0f to %+.0f %%\n",
                band.same ? "" : "not validated on these; ", band.n, cluster->device.sustained > 0.9 ? "A100s" : "H100s",
@@ -480,33 +481,11 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
 
 // ---- Other modes ------------------------------------------------------------------------------------------------
 
-static void print_clusters(void) {
-    for (int i = 0; i < KNOWN_CLUSTERS; i++) printf("%-12s %s\n", known_clusters[i].name, known_clusters[i].what);
-}
-
-// Replaces the models by a list as "20T,400T".
-static bool read_models(Datacenter* d, const char* list, Error* error) {
-    d->models = 0;
-    for (const char* at = list;; at++) {
-        char word[64];
-        const size_t n = strcspn(at, ",");
-        const Input* in = &model_inputs[0];
-        double parameters;
-        snprintf(word, sizeof word, "%.*s", (int)(n < 63 ? n : 63), at);
-        if (!quantity_read(word, NULL, in->quantity, &parameters) || parameters < in->low || parameters > in->high)
-            return fail(error, "--models %s: write 50T,100T, with 1B to 100000T parameters each", list);
-        if (d->models == DATACENTER_MODELS) return fail(error, "--models %s: at most %d", list, DATACENTER_MODELS);
-        datacenter_add_model(d, fact(parameters, ASSUMED), 0);
-        at += n;
-        if (!*at) return true;
-    }
-}
-
 static void plan_datacenter(const PlanOptions* o) {
     Error error;
-    Datacenter d = datacenter_default();
+    Datacenter d;
     if (!datacenter_read(&d, o->datacenter, &error)) die_usage("%s", error.text);
-    if (o->models && !read_models(&d, o->models, &error)) die_usage("%s", error.text);
+    if (o->models && !datacenter_set_models(&d, o->models, &error)) die_usage("--models %s: %s", o->models, error.text);
     DatacenterPlan* plan = (DatacenterPlan*)checked_malloc(sizeof(DatacenterPlan), "the plan");
     if (!datacenter_plan(plan, &d, &error)) die_usage("%s", error.text);
     plan->seconds = o->time_limit;
@@ -536,7 +515,7 @@ int main(int argc, char** argv) {
     }
     if (!o.datacenter && (o.models || o.inputs))
         die_usage("--%s belongs to --datacenter FILE", o.models ? "models" : "inputs");
-    if (o.clusters) print_clusters();
+    if (o.clusters) clusters_print(stdout);
     if (o.runs) runs_print(stdout, o.runs, price_options);
     if (o.datacenter) plan_datacenter(&o);
     if (o.clusters || o.runs || o.datacenter) return 0;

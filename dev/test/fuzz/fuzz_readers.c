@@ -279,14 +279,14 @@ static void add_options(void) {
 }
 
 static void add_seeds(void) {
-    add_file("cluster", "planner/clusters/selene.txt");
-    add_text("cluster", "base dgx-h100\nname mine\nfabric torus:4x8\nsites 2\nsite_rate 10 GB/s\nsite_delay 65 ms\n");
+    add_file("cluster", "planner/clusters/dgx-a100.txt");
+    add_text("cluster", "base dgx-h100\nfabric torus:4x8\nsites 2\nsite_rate 10 GB/s\nsite_delay 65 ms\n");
     add_text("cluster", "cores 2\npeak 0.05 TFLOP/s\nmemory 16 GB\nhbm 9 GB/s\nnvlink 2 GB/s\nnvlink_step 20 us\n");
     add_text("network",
              "ranks 4\nlink 0 1 16GB/s 150ns\nlink 1 2\nlink 2 3 200Mbit/s 20us\nlink 3 0\nlink 0 3 1GB/s\n");
     add_text("network", "ranks 3 # three\nswitches 2\nlink 0 3\nlink 1 3\nlink 2 4\nlink 3 4 1GB/s 1us\n");
     add_file("datacenter", "planner/clusters/next-generation.txt");
-    add_text("datacenter", "budget 10 B$\nstall 5 s\nmodel 50T\nlayers 128\nmodel 1T confirmed\n");
+    add_text("datacenter", "budget 10 B$\nstalls 5 s 1 ms\nmodels 50T 1T\naspect 100\n");
     add_checkpoint();
     add_configs();
     add_text("log",

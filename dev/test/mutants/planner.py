@@ -2,8 +2,8 @@
 test_planner_*, test_network_*, test_draw_layout."""
 import mutate
 
-SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, FACTS, MEMORY, OPS, METHODS = (
-    f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster provenance "
+SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, MEMORY, OPS, METHODS = (
+    f"planner/{name}.h" for name in ("search flags step_sim step_prices formulas comm_cost op_cost cluster "
                                      "memory ops methods_search").split())
 NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
 COST = "planner/plan_cost.h"
@@ -13,7 +13,7 @@ TESTS = {SETUP: "test_planner_step",
          PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
-         LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster", FACTS: "test_planner_cluster",
+         LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster",
          MEMORY: "test_planner_memory",
          OPS: "test_planner_modes", METHODS: "test_planner_modes",
          NETWORK: "test_network_transport", TRANSPORT: "test_network_transport", COST: "test_network_transport"}
@@ -116,11 +116,6 @@ FAULTS = [
      "const double low = d->attention[0][0]"),
     ("work: hidden collectives count whole", OPCOST, "(1 - r->cluster->overlap_cost) * fmin(seconds, over)", "0"),
     ("work: kernels are tuned always", OPCOST, "op->bytes / r->software->kernels", "op->bytes"),
-    ("cluster: an A100 with 512 TFLOP/s", "test_planner_step", CLUSTER, '{"dgx-a100", GENERATION_AMPERE, 312e12',
-     '{"dgx-a100", GENERATION_AMPERE, 512e12'),
-    ("cluster: bits are bytes", FACTS, '{BYTE_RATE, "Gbit/s", 1e9, 8}', '{BYTE_RATE, "Gbit/s", 1e9, 1}'),
-    ("cluster: what is given twice", CLUSTER, "if (r->given[which]) return", "if (0) return"),
-    ("cluster: no usual values are named", CLUSTER, "l->kind == LINE_SHEET ? missing : c->assumed;", "missing;"),
     # Sites, modes of data parallelism, other methods
     ("modes: no rank waits for an exchange", MODES, STEP, "return fmax(length, x->seconds + x->tail);",
      "return length;"),

@@ -149,7 +149,7 @@ staged=$work/staged
 check "make install copies the programs, which run there" \
     "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err &&
     [ \"\$(ls $staged/opt/bin | tr '\n' ' ')\" = 'plan tokenize train_gpt ' ] &&
-    $staged/opt/bin/train_gpt --version | cmp - <($fast --version)"
+    $staged/opt/bin/train_gpt --version | cmp - <($fast --version) && $staged/opt/bin/plan --clusters | grep -q ^selene"
 check "-h is --help" "$fast -h >out && $fast --help >err && cmp out err"
 
 # ---- memory: what validations, evaluations, texts and saves take is in the plan that was printed
@@ -588,7 +588,7 @@ check "--timeline: what each stage does" "$plan $shape --gpus 4 --pp 4 --timelin
 check "--clusters lists them" "$plan --clusters >out 2>err && [ ! -s err ] && grep -q '^selene ' out"
 python3 "$source/dev/test/system/check_planner.py" "$plan" >out 2>err
 check "--runs: rows by their commands" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
-printf 'budget 100 M$\nsites 2\nbatch_tokens 4e6\nmodel 200B\n' >center.txt
+printf 'budget 100 M$\nsites 2\nbatch_tokens 4e6\nmodels 200B\n' >center.txt
 check "--datacenter" "$plan --datacenter center.txt --inputs --models 100B,50B >out 2>err &&
     [ ! -s err ] && [ \$(wc -l <out) -gt 50 ] && grep -q 'The largest model' out"
 "$plan" --datacenter center.txt >out 2>err

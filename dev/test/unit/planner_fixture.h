@@ -79,10 +79,11 @@ static inline double work_sent(const Work* w) {
 // A machine of cores that ranks share; peak: FLOP/s of all cores that compute, memory: bytes of the machine.
 static inline Cluster cores_cluster(int cores, double peak, double memory, int ranks) {
     const double rate = 5e9;
-    Cluster c = cluster_empty("these cores", GENERATION_AMPERE);
+    Cluster c = cluster_named("dgx-a100");
     c.cores = cores;
     c.node_gpus = ranks;
     c.nics = 1;
+    c.device.sms = 0;
     c.device.peak = c.device.peak_fp32 = peak / fmin(cores, ranks);
     c.device.memory = memory;
     c.device.hbm = c.nvlink = c.nic = rate;

@@ -1,11 +1,9 @@
 /*
 test_planner_cluster.c: machines and their links (planner/cluster.h, comm_cost.h). Plans of collectives priced on the
-group as a network, beside the formula for groups of any size; files that are read and files that are refused.
+group as a network, beside the formula for groups of any size; files of machines, and of fields in general (fields.h).
 */
 #include "../../../planner/op_cost.h"
 #include "planner_fixture.h"
-
-#define SHIPPED "planner/clusters/selene.txt"
 
 // ---- Links ------------------------------------------------------------------------------------------------------
 
@@ -95,7 +93,7 @@ static void test_algorithms(void) {
     check(message_cost(&c, 1, 8).per_byte < before / 10, "within a node messages go over NVLink");
 }
 
-// ---- Files of clusters ------------------------------------------------------------------------------------------
+// ---- Files ------------------------------------------------------------------------------------------------------
 
 static char path[256];
 
@@ -103,41 +101,29 @@ static bool read_text(Cluster* c, const char* text, Error* error) {
     return cluster_read(c, write_text(path, text), error);
 }
 
-static bool same_cluster(const Cluster* a, const Cluster* b) {
-    bool same =
-        strcmp(a->name, b->name) == 0 && strcmp(a->algorithm, b->algorithm) == 0 && strcmp(a->assumed, b->assumed) == 0;
-    for (int i = 0; i < CLUSTER_LINES; i++) {
-        const char *x = (const char*)a + cluster_lines[i].at, *y = (const char*)b + cluster_lines[i].at;
-        same = same && memcmp(x, y, cluster_lines[i].whole ? sizeof(int) : sizeof(double)) == 0;
-    }
-    return same && memcmp(a->torus, b->torus, sizeof a->torus) == 0;
-}
-
 #define SHEET                                                                                                          \
-    "peak 989.4 TFLOP/s\npeak_fp32 67 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 "         \
-    "GB/s\nnics 8\nnic 400 Gbit/s\n"
+    "peak 989.4 TFLOP/s\nsms 132\nmemory 80 GB\nhbm 3.35 TB/s\nnode_gpus 8\nnvlink 450 GB/s\nnics 8\nnic 400 Gbit/s\n"
 
 static void test_files(void) {
-    Cluster c, known = cluster_named("selene");
+    Cluster c, known;
     Error error = {""};
-    check(cluster_read(&c, SHIPPED, &error) && same_cluster(&c, &known), "%s is selene to the last bit %s", SHIPPED,
-          error.text);
-    for (int i = 0; i < KNOWN_CLUSTERS; i++) {
-        char text[200];
-        known = cluster_named(known_clusters[i].name);
-        snprintf(text, sizeof text, "base %s\nname %s\n", known.name, known.name);
-        check(read_text(&c, text, &error) && same_cluster(&c, &known), "\"base %s\" is it", known.name);
-        check(known.device.peak > 0 && known.nvlink > 0 && known.nic > 0 && known.node_gpus > 0 && known.device.sms > 0,
+    char names[400], *save = NULL;
+    int n = 0;
+    cluster_names(names, sizeof names);
+    for (char* name = strtok_r(names, ", ", &save); name; name = strtok_r(NULL, ", ", &save), n++) {
+        known = cluster_named(name);
+        check(known.device.peak > 0 && known.nvlink > 0 && known.nic > 0 && known.device.gemm_fraction > 0.5,
               "%s: %.0f TFLOP/s, %d a node", known.name, known.device.peak / 1e12, known.node_gpus);
     }
+    check(n >= 8 && !cluster_find(&c, "ampere") && !cluster_find(&c, "../clusters/selene"), "%d clusters by name", n);
+    known = cluster_named("selene");
+    check(known.device.peak == 312e12 && known.device.gemm_fraction == 0.87 && known.nodes == 560 && known.nic == 25e9,
+          "selene is dgx-a100, which begins with ampere");
     known = cluster_named("dgx-h100");
-    check(read_text(&c, SHEET "name dgx-h100\n", &error) && strstr(c.assumed, "gemm_fraction") &&
-              c.device.gemm_fraction == 0.80,
-          "a data sheet alone is enough; assumed: %s", c.assumed);
-    c.assumed[0] = 0;
-    check(same_cluster(&c, &known), "and it is the known one");
-    check(read_text(&c, "generation ampere\n" SHEET, &error) && c.device.gemm_fraction == 0.87,
-          "of Ampere's generation");
+    check(read_text(&c, SHEET, &error) && c.device.gemm_fraction == 0.80 && c.device.hbm == known.device.hbm &&
+              c.device.attention[0][1] == known.device.attention[0][1] && c.nvlink_step == 5e-6,
+          "a data sheet alone is enough, with the rest of an H100 %s", error.text);
+    check(read_text(&c, "base ampere\n" SHEET, &error) && c.device.gemm_fraction == 0.87, "or of an A100");
     check(read_text(&c,
                     "base selene\nnodes 4 # few\nfabric torus:2x2\nalgorithm multitree\nsites 2\nsite_rate 10 Gbit/s\n",
                     &error) &&
@@ -161,19 +147,22 @@ static void test_refused(void) {
         {"\n# comment\npeak\n", "peak", 3},
         {"peak 312\n", "TFLOP/s", 1},
         {"peak 312 TFLOPS\n", "312 TFLOPS", 1},
-        {"sms 8 GB\n", "8 GB", 1},
-        {"sms 8 9 10\n", "sms", 1},
-        {"sms 1.5\n", "1.5", 1},
+        {"peak NAN TFLOP/s\n", "NAN TFLOP/s", 1},
+        {"peak 0x10 TFLOP/s\n", "0x10 TFLOP/s", 1},
+        {"peak 1e400 TFLOP/s\n", "1e400", 1},
+        {"peak -1 TFLOP/s\n", "out of range", 1},
+        {"sms 8 GB\n", "GB", 1},
+        {"sms 8 9 10\n", "more than", 1},
+        {"sms 1.5\n", "whole", 1},
         {"gemm_fraction 1.2\n", "1.2", 1},
         {"sms 108\nsms 108\n", "line 1", 2},
-        {"name\n", "name", 1},
+        {"fabric\n", "fabric", 1},
         {"base nothing\n", "nothing", 1},
-        {"name a\nbase selene\n", "base", 2},
-        {"base selene\ngeneration hopper\n", "generation", 2},
-        {"sms 108\ngeneration hopper\n", "sms", 2},
-        {"generation volta\n", "volta", 1},
+        {"base ../x\n", "../x", 1},
+        {"sms 108\nbase selene\n", "base", 2},
         {"fabric mesh:2x2\n", "mesh:2x2", 1},
         {"base selene\nfabric torus:3x3\n", "nodes 560", 0},
+        {"base dgx-a100\nfabric torus:3x3\nleaf_nodes 2\n", "fat tree", 0},
         {"base selene\nsites 3\n", "sites 3", 0},
         {"peak 312 TFLOP/s\n", "sms, memory, hbm", 0},
         {"a b c d e f g h i j k l m n o p q\n", "16 words", 1},
@@ -188,8 +177,63 @@ static void test_refused(void) {
     }
     const bool ok = read_text(&c, "bad\n", &error);
     int listed = 0;
-    for (int i = 0; i < CLUSTER_LINES; i++) listed += strstr(error.text, cluster_lines[i].name) != NULL;
-    check(!ok && listed == CLUSTER_LINES, "an unknown name: all %d are listed", listed);
+    for (int i = 0; i < CLUSTER_FIELDS; i++) listed += strstr(error.text, cluster_fields[i].name) != NULL;
+    check(!ok && listed == CLUSTER_FIELDS, "an unknown name: all %d are listed", listed);
+    char longest[700];
+    memset(longest, ' ', sizeof longest);
+    write_bytes(path, longest, sizeof longest);
+    check(!cluster_read(&c, path, &error) && strstr(error.text, ":1: longer"), "a line of 700 characters");
+    write_bytes(path, "sms 1\0 1\nsms 2\n", 15);
+    check(!cluster_read(&c, path, &error) && strstr(error.text, ":1: "), "a zero byte");
+    check(!cluster_read(&c, "/no/such/file", &error) && strstr(error.text, "cannot open"), "no file");
+    check(!cluster_read(&c, "dev", &error) && strstr(error.text, "cannot be read"), "a folder");
+}
+
+// Units as they are read and as they are printed.
+static void test_units(void) {
+    static const struct {
+        const char* text;
+        Quantity quantity;
+        double value;
+    } in[] = {{"5000000$", MONEY, 5e6},     {"1.5B$", MONEY, 1.5e9},         {"70%", PERCENT, 0.7},
+              {"3.62GW", POWER, 3.62e9},    {"5PFLOP/s", FLOPS, 5e15},       {"1.5TB", BYTES, 1.5e12},
+              {"30Tbit/s", BIT_RATE, 3e13}, {"30Gbit/s", BYTE_RATE, 3.75e9}, {"900us", SECONDS, 9e-4},
+              {"65ms", SECONDS, 0.065},     {"400B", PARAMETERS, 400e9},     {"20T", PARAMETERS, 20e12}};
+    static const struct {
+        double value;
+        Quantity quantity;
+        const char* text;
+    } out[] = {{1677600, NUMBER, "1,677,600"},
+               {6.918, NUMBER, "6.918"},
+               {1.2e30, LARGE, "1.20e30"},
+               {0.0925, PERCENT, "9.25 %"},
+               {0.00017, PERCENT, "0.017 %"},
+               {0, PERCENT, "0 %"},
+               {50e12, PARAMETERS, "50 T"},
+               {3e6, MONEY, "3.00 M$"},
+               {7e10, MONEY, "70.0 B$"},
+               {3.62e9, POWER, "3.62 GW"},
+               {-8.2e8, POWER, "-820 MW"},
+               {999.7e6, POWER, "1.00 GW"},
+               {44.4e12, BIT_RATE, "44.4 Tbit/s"},
+               {0.065, SECONDS, "65 ms"},
+               {3840, SECONDS, "3,840 s"},
+               {999.7, SECONDS, "999.7 s"},
+               {0, SECONDS, "0.00 s"},
+               {1033.3, DAYS, "1,033 d"},
+               {8, BITS, "8 bit"},
+               {INFINITY, DAYS, "-"},
+               {NAN, SECONDS, "-"}};
+    for (size_t i = 0; i < sizeof in / sizeof in[0]; i++) {
+        double value = 0;
+        check(quantity_read(in[i].text, NULL, in[i].quantity, &value) && value == in[i].value, "%s is %g", in[i].text,
+              value);
+    }
+    for (size_t i = 0; i < sizeof out / sizeof out[0]; i++) {
+        char text[64];
+        quantity_text(text, sizeof text, out[i].value, out[i].quantity);
+        check(strcmp(text, out[i].text) == 0, "%g is printed as %s", out[i].value, text);
+    }
 }
 
 int main(void) {
@@ -199,6 +243,7 @@ int main(void) {
     test_algorithms();
     test_files();
     test_refused();
+    test_units();
     unlink(path);
     return test_end();
 }
