@@ -1,13 +1,13 @@
 # Targets of the book (docs/); dev/dev.mk lists them for `make help-dev`. Included by dev.mk.
 
 # ---- docs that are run, and their pictures
-BOOK_TOOLS := $(patsubst dev/plot/%.c,%,$(wildcard dev/plot/draw_*.c)) simulate roofline tokenize
+BOOK_TOOLS := tables simulate roofline tokenize
 BOOK := train_gpt plan $(BOOK_TOOLS:%=$(BUILD)/%)
 book: report $(BOOK)
 docs-check: book
 	@dev/test/system/check_docs.py $(FILES)
 pictures: $(BOOK)
-	@BUILD="$(BUILD)" dev/plot/pictures.sh
+	@BUILD="$(BUILD)" python3 dev/plot/plot.py
 
 ladder:
 	@CC="$(CC)" MPICC="$(MPICC)" MPIRUN="$(MPIRUN)" docs/ladder/ladder.py --plot docs/images/ladder.svg

@@ -13,7 +13,7 @@
 # make assembly              registers, occupancy, memory accesses, instructions of the CUDA kernels (KERNEL=word)
 # make assembly_check        what their machine code has to be like for three GPUs, and faults planted in it
 # make planner              this machine's rates, and predicted step times beside measured ones (8 minutes)
-# make pictures              draw the pictures of docs/images that come from tables
+# make pictures              draw the pictures of docs/images that come from tables (pip install matplotlib)
 # make book                  the programs that the commands of the docs use, in float32
 # make docs-check            run the docs' commands that are marked, and compare what they print (FILES=)
 # make ladder                build the rungs of docs/ladder/, run them, compare their losses (a minute)
@@ -192,7 +192,7 @@ endif
 # ---- measurements
 build_benches: train_gpt plan $(BENCHES:%=$(BUILD)/%) \
     $(addprefix $(BUILD)/bf16/,train_gpt bench_matmul bench_kernels bench_attention) \
-    $(addprefix $(BUILD)/,draw_schedule draw_collective network_links simulate)
+    $(addprefix $(BUILD)/,tables network_links simulate)
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.sh
 planner: train_gpt plan

@@ -1,6 +1,6 @@
 /*
 parallel/schedule.h: the order of a step's work, one table of actions for every pipeline stage. The trainer executes the
-tables, --dry-run and dev/plot draw them, the tests verify them. Everything is a pure function without MPI and CUDA.
+tables, --dry-run and dev/plot show them, the tests verify them. Everything is a pure function without MPI and CUDA.
 
     schedules                 the table of schedules; --schedule, help, planner and tests iterate it
     pipeline_config_check     refuses a configuration that a schedule cannot serve

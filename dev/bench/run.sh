@@ -121,7 +121,7 @@ mesh() { # two ranks beside one rank with as many threads, in turn, three times;
 }
 
 # gain FILE SCHEDULE COLUMN: how much longer 1f1b takes than SCHEDULE, median of the rounds, by a column of lines
-# "round schedule measured predicted as-measured-in-1f1b's-run"
+# "round schedule measured predicted"
 gain() { awk -v s="$2" -v c="$3" '$2 == "1f1b" { one[$1] = $c } $2 == s { x[$1] = $c }
     END { for (r in x) print one[r] / x[r] - 1 }' "$1" >"$work/gain" && middle "$work/gain"; }
 
@@ -129,55 +129,32 @@ schedules() { # two stages, four micro-batches: every schedule in turn, seven ti
     text=$(ls data/*/input.txt 2>/dev/null | head -n 1)
     model="--layers 8 --hidden 512 --heads 8 --seq 256 --global-batch 4 --micro-batch 1 --steps 12 --warmup 0"
     names="1f1b gpipe interleaved zb-h1 zb-v"
-    rm -f "$work/schedules" "$work/bubbles" "$work/steps"
+    rm -f "$work/schedules"
     for round in 1 2 3 4 5 6 7; do
         for schedule in $names; do
             # shellcheck disable=SC2086  # a list of words
             scripts/mpirun.sh -np 2 ./train_gpt --pp 2 --schedule $schedule $model ${text:+--data "$text"} \
                 --eval-every 0 --sample-every 0 --trace "$work/trace.json" >"$work/out" 2>&1 &&
-                "$BUILD/draw_schedule" --trace "$work/trace.json" >"$work/drawn" || { cat "$work/out"; exit 1; }
-            [ $schedule != 1f1b ] || sed -n 's/^as \([^ ]*\) *step *\([0-9.]*\).*/\1 \2/p' "$work/drawn" >"$work/as"
-            [ $round != 1 ] || [ $schedule != 1f1b ] || sed '/^step_ms/d' "$work/drawn"
-            as=$(sed -n "s/^$schedule //p" "$work/as")
-            sed -n "s/^step .*| *\([0-9.]*\) ms .*/$schedule \1/p" "$work/out" | tail -n +2 >>"$work/steps"
-            sed -n "s/^step_ms measured \([^ ]*\) predicted \([^ ]*\) .*/$round $schedule \1 \2 $as/p" "$work/drawn" \
-                >>"$work/schedules"
-            sed -n "s/.* bubble measured \([^ ]*\) predicted \([^ ]*\)/$schedule \1 \2/p" "$work/drawn" \
-                >>"$work/bubbles"
+                dev/plot/measured.py "$work/trace.json" >"$work/said" || { cat "$work/out"; exit 1; }
+            awk -v line="$round $schedule" '/^step|^bubble/ { line = line " " $3 " " $5 } END { print line }' \
+                "$work/said" >>"$work/schedules"
         done
     done
     echo "$model --pp 2; medians of seven rounds"
-    echo "predicted: by the tables, from the times of the run's own actions, step by step. gain: over 1f1b in the same"
-    echo "round; predicted likewise; by 1f1b: from 1f1b's times alone, parts and halves being even shares of them;"
-    echo "fastest: of the fastest tenth of all steps; idle: what the bubbles alone make of it,"
-    echo "(1 + 1f1b's) / (1 + its own)"
-    printf '%-12s %8s %9s %6s %8s %6s %9s %7s %9s %8s %8s %6s\n' \
-        "" "step, ms" predicted error fastest bubble predicted gain predicted "by 1f1b" fastest idle
-    quick() {
-        awk -v s=$1 '$1 == s { print $2 }' "$work/steps" | sort -g |
-            awk '{ x[NR] = $1 } END { print x[int((NR + 9) / 10)] }'
-    }
+    echo "predicted: by the tables, from the times of the run's own passes, step by step. gain: over 1f1b in the same"
+    echo "round; predicted likewise; idle: what the bubbles alone make of it, (1 + 1f1b's) / (1 + its own)"
+    printf '%-12s %8s %9s %7s %9s %7s %9s %7s\n' "" "step, ms" predicted bubble predicted gain predicted idle
     for schedule in $names; do
-        for column in 3 4; do
+        for column in 3 4 5 6; do
             awk -v s=$schedule -v c=$column '$2 == s { print $c }' "$work/schedules" >"$work/column.$column"
-            awk -v s=$schedule -v c=$column '$1 == s { print $(c - 1) }' "$work/bubbles" >"$work/bubble.$column"
         done
-        a=$(middle "$work/bubble.3") q=$(quick $schedule)
-        [ $schedule != 1f1b ] || { a1=$a q1=$q; }
-        awk -v s=$schedule -v m="$(middle "$work/column.3")" -v p="$(middle "$work/column.4")" -v q="$q" -v q1="$q1" \
-            -v a="$a" -v a1="$a1" -v b="$(middle "$work/bubble.4")" -v g="$(gain "$work/schedules" $schedule 3)" \
-            -v h="$(gain "$work/schedules" $schedule 4)" -v f="$(gain "$work/schedules" $schedule 5)" 'BEGIN {
-                printf "%-12s %8.0f %9.0f %5.1f%% %8.0f %6.3f %9.3f", s, m, p, 100 * (p / m - 1), q, a, b
-                if (s == "1f1b" || s == "gpipe") { print ""; exit }
-                held = g >= 0.9 * h && p / m > 0.95 && p / m < 1.05
-                printf " %6.1f%% %8.1f%% %7.1f%% %7.1f%% %5.1f%%  %s\n", 100 * g, 100 * h, 100 * f, 100 * (q1 / q - 1),
-                    100 * ((1 + a1) / (1 + a) - 1), held ? "holds" : "MISSED"
+        [ $schedule != 1f1b ] || one=$(middle "$work/column.5")
+        awk -v s=$schedule -v m="$(middle "$work/column.3")" -v p="$(middle "$work/column.4")" -v one="$one" \
+            -v a="$(middle "$work/column.5")" -v b="$(middle "$work/column.6")" \
+            -v g="$(gain "$work/schedules" $schedule 3)" -v h="$(gain "$work/schedules" $schedule 4)" 'BEGIN {
+                printf "%-12s %8.0f %9.0f %7.3f %9.3f %6.1f%% %8.1f%% %6.1f%%\n", s, m, p, a, b, 100 * g, 100 * h,
+                    100 * ((1 + one) / (1 + a) - 1)
             }'
-    done
-    echo "holds: at least 90 % of the predicted gain, and a prediction within 5 %. rounds, ms:"
-    for schedule in $names; do
-        awk -v s=$schedule '$2 == s { line = line sprintf(" %.0f", $3) } END { print "  " s ":" line }' \
-            "$work/schedules"
     done
 }
 

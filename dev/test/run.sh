@@ -148,7 +148,7 @@ if [ "$TIER" != quick ]; then
     beside "exercises" dev/exercises/verify.py --static
     beside "tokenize" $system/test_data.sh
     beside "experiments" $system/test_experiments.py
-    beside "pictures" dev/plot/pictures.sh --check
+    beside "tables of pictures" $system/test_tables.py
 fi
 together
 each_test on_meshes

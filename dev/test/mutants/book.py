@@ -1,5 +1,5 @@
-"""Faults in the docs, in what they name and in what draws their pictures: check_docs.py and pictures.sh have to see
-them. A test: the arguments of check_docs.py, "pictures", or "built": with a trainer that is built again."""
+"""Faults in the docs and in what they name: check_docs.py has to see them. A test: its arguments, or "built": with a
+trainer that is built again."""
 
 DOC, MATH = "docs/schedules.md", "--static docs/schedules.md"
 RUNS, TREE = "--quick docs/schedules.md", "--static"
@@ -8,10 +8,7 @@ SECONDS = 300
 
 def run(test, planted):
     """The programs are those of the sources as they are, but for the test "built"."""
-    if test == "pictures":
-        check = "BUILD=../sound/build dev/plot/pictures.sh --check"
-    else:
-        check = "dev/test/system/check_docs.py " + (MATH if test == "built" else test)
+    check = "dev/test/system/check_docs.py " + (MATH if test == "built" else test)
     if not planted:
         return "book", ["sh", "-c", check.replace("../sound/", "")]
     link = "ln -s ../sound/plan . && ln -sf ../../sound/build/* build/ && "
@@ -45,8 +42,8 @@ FAULTS = [
     ("a chapter is gone", TREE, "dev/test/system/check_docs.py", 'gpu_kernels precision"', 'gpu_kernels precise"'),
     ("too many lines", TREE, "dev/test/system/check_docs.py", "PROBLEMS = 6000,", "PROBLEMS = 600,"),
     ("a decimal number in an output", RUNS, DOC, "gpipe 3946.5", "gpipe 4046.5"),
-    ("an integer in an output", RUNS, DOC, "gpipe bubble 37.5 %: idle / computing time; step 33",
-     "gpipe bubble 37.5 %: idle / computing time; step 34"),
+    ("an integer in an output", RUNS, DOC, "gpipe bubble 37.5 % of the work, step 33",
+     "gpipe bubble 37.5 % of the work, step 34"),
     ("a word in an output", RUNS, DOC, "stage 3  .  .  .  F0 B0---", "stage 3  .  .  F0 .  B0---"),
     ("a line too few", RUNS, DOC, "zb-h1 2813.9\nzb-v 2313.2", "zb-h1 2813.9"),
     ("a line too many", RUNS, DOC, "zb-v 2313.2\n", "zb-v 2313.2\nzb-w 1.0\n"),
@@ -54,10 +51,4 @@ FAULTS = [
     ("a command that writes elsewhere", RUNS, DOC, "/^  [0-9]/ && $(NF-3) > most {",
      '/^  [0-9]/ && $(NF-3) > most { print s > "elsewhere";'),
     ("the bubble of 1F1B", RUNS, DOC, "by formula a bubble of 0.500", "by formula a bubble of 0.375"),
-    ("a picture was changed by hand", "pictures", "docs/images/gpipe.svg", "</svg>", "<g/></svg>"),
-    ("what draws a schedule has changed", "pictures", "dev/plot/pictures.sh", "--pp 4 --microbatches 8",
-     "--pp 4 --microbatches 7"),
-    ("what draws a collective has changed", "pictures", "dev/plot/pictures.sh", "multitree_steps mesh:3x3 multitree",
-     "multitree_steps mesh:3x3 ring"),
-    ("a picture that nothing draws", "pictures", "dev/plot/pictures.sh", 'measured="figures ', 'measured="'),
 ]

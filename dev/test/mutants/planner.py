@@ -1,5 +1,5 @@
 """Faults of the planner, of the network simulator's transports, and of the pictures of layout and memory. Tests:
-test_planner_*, test_network_*, test_draw_layout."""
+test_planner_*, test_network_*."""
 import mutate
 
 SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, MEMORY, OPS, METHODS = (
@@ -7,10 +7,10 @@ SEARCH, FLAGS, STEP, PRICES, FORMULAS, LINKS, OPCOST, CLUSTER, MEMORY, OPS, METH
                                      "memory ops methods_search").split())
 NETWORK, TRANSPORT = "planner/network_sim.h", "planner/network_transport.h"
 COST = "planner/plan_cost.h"
-PICTURE, SETUP, MODEL = "dev/plot/draw_layout.c", "planner/step_setup.h", "model.h"
+SETUP, MODEL = "planner/step_setup.h", "model.h"
 MODES = "test_planner_modes"
 TESTS = {SETUP: "test_planner_step",
-         PICTURE: "test_draw_layout", SEARCH: "test_planner_search", FLAGS: "test_planner_search",
+         SEARCH: "test_planner_search", FLAGS: "test_planner_search",
          STEP: "test_planner_step", PRICES: "test_planner_step", FORMULAS: "test_planner_step",
          OPCOST: "test_planner_step",
          LINKS: "test_planner_cluster", CLUSTER: "test_planner_cluster",
@@ -220,18 +220,6 @@ FAULTS = [
     ("groups: neighbours are a group", COST, "t->from * groups + g, t->to * groups + g,",
      "t->from + g * plan->ranks, t->to + g * plan->ranks,"),
     # Pictures of layout and memory
-    ("picture: every rank's slice is the first one's", PICTURE, "&layouts[rank].slices[i], rank, x",
-     "&layouts[0].slices[i], rank, x"),
-    ("picture: q, k and v are cut as one", PICTURE, "slice->rows / slice->tensor.parts : slice->rows",
-     "slice->rows : slice->rows"),
-    ("picture: a key/value head is drawn over the next rank's", PICTURE, "rank % slice->copies * height : 0", "0 : 0"),
-    ("picture: rows are not split", PICTURE, "mesh->sequence_parallel ? mesh->t : 1;", "1;"),
-    ("picture: ZeRO is forgotten", PICTURE, "mesh.zero = i < 3 ? i : zero;", "mesh.zero = zero;"),
-    ("picture: one recomputation only", PICTURE, "(Recompute)(i - 2)", "RECOMPUTE_SELECTIVE"),
-    ("picture: buckets in the order of memory", PICTURE, "layout.buckets - 1 - i", "i"),
-    ("picture: without ZeRO there are owners", PICTURE, "mesh.zero ? mesh.d : 1;\n        for", "mesh.d;\n        for"),
-    ("picture: attention in full", PICTURE, "size[1] = 6.0 * model->L", "size[1] = 12.0 * model->L"),
-    ("picture: the mlp without its gate", PICTURE, "kind == FC_W || kind == UP_W ||", "kind == FC_W ||"),
     ("layers: ends count as nothing", SETUP, "L % stages && (L + 2) % stages == 0;", "false;"),
     ("layers: a gpt2 has as many keys as queries", "test_layout", MODEL, '"attn.c_attn.weight", "", QKV, C',
      '"attn.c_attn.weight", "", 3 * C, C'),

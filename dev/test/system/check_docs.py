@@ -25,7 +25,8 @@ REFERENCE = re.compile(rf"`({CODE})`((?:(?:,| and|;)?\s+`\w+(?:\(\))?`)+)")  # `
 PATH = re.compile(r"[\w.*-]+(?:/[\w.*-]+)*/?")
 # Files and options of other projects
 FOREIGN = {"train_gpt2.c", "--reset-attention-mask", "--reset-position-ids"}
-TOOLS = ("scripts", "dev/data", "dev/plot", "dev/bench", "dev/experiments", "dev/test/gpu_check.sh", "planner")
+TOOLS = ("scripts", "dev/data", "dev/plot", "dev/bench", "dev/experiments", "dev/test/gpu_check.sh",
+         "dev/test/system/check_docs.py", "planner")
 MASKED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
 
 UNIT = (r"(?:ms|us|ns|s|min|minutes|hours?|h)(?![\w/])|(?:k|M|G|T)? ?(?:tok(?:ens)?/s|bytes/s|B/s|bit/s|FLOP/s)(?!\w)")

@@ -1,0 +1,180 @@
+#!/usr/bin/env python3
+"""
+test_tables.py: do the tables that pictures are drawn from (build/tables, BUILD) say what they should? Schedules against
+formulas and the order of passes, collectives by playing their messages with sets of ranks, matrices by painting their
+rectangles, and measured.py by a trace whose steps are a schedule's table. The last line is "N passed, N failed".
+"""
+import collections, json, os, re, subprocess, sys, tempfile
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "dev", "plot"))
+import measured  # noqa: E402
+
+passed = failed = 0
+
+
+def check(what, right):
+    global passed, failed
+    passed, failed = passed + bool(right), failed + (not right)
+    print(f"{'ok   ' if right else 'FAIL '} {what}")
+
+
+def number(pattern, text):
+    return float(re.search(pattern, text)[1])
+
+
+def check_schedule(kind, p, v, m, bubble, slots):
+    """All passes take 1. bubble: by the schedule's formula; slots: of stage 0, in micro-batches."""
+    rows, note = measured.table("schedule", "--schedule", kind, "--pp", p, "--vpp", v, "--microbatches", m)
+    ends = {(row.kind, row.stage, row.chunk, row.micro_batch): row.end for row in rows}
+    places = [(p - 1 - n % p if kind == "zb-v" and n // p % 2 else n % p, n // p) for n in range(p * v)]
+    early, free, kinds = 0, collections.Counter(), {row.kind for row in rows}
+    for row in rows:
+        n = places.index((row.stage, row.chunk))
+        needs = {"forward": [("forward", n - 1)], "backward": [("forward", n), ("backward", n + 1)],
+                 "backward input half": [("forward", n), ("backward input half", n + 1)],
+                 "backward weight half": [("backward input half", n)]}[row.kind]
+        early += sum(ends[what, *places[at], row.micro_batch] > row.start for what, at in needs if 0 <= at < p * v)
+        early += free[row.stage] > row.start
+        free[row.stage] = row.end
+    check(f"{kind}: each pass once, after what it needs: {len(rows)} rows, {early} too early",
+          len(ends) == len(rows) == p * v * m * len(kinds) and early == 0)
+    length = max(free.values())
+    idle = (p * length - 3 * p * v * m) / (3 * p * v * m)
+    check(f"{kind}: bubble {idle}", abs(idle - bubble) < 1e-9)
+    check(f"  {note}", abs(number(r"bubble ([\d.]+)", note) - 100 * idle) < 0.01 and
+          number(r"step ([\d.]+)", note) == length and number(r"of ([\d.]+) micro", note) == slots)
+
+
+def check_collective(topology, algorithm, kind, ranks):
+    """A chunk for each rank; every message on a link of its own."""
+    rows, note = measured.table("collective", "--topology", topology, "--algorithm", algorithm, "--kind", kind)
+    have = {(r, c): {r} if kind != "all-gather" or r == c else set() for r in range(ranks) for c in range(ranks)}
+    wrong = 0
+    for step in sorted({row.step for row in rows}):
+        sent = dict(have)
+        for row in (row for row in rows if row.step == step):
+            came, here = sent[row.source, row.owner], have[row.to, row.owner]
+            wrong += not came or (bool(came & here) if row.add else not came >= here)
+            have[row.to, row.owner] = here | came
+            wrong += kind == "all-reduce" and not row.add and row.to == row.owner  # which has the sum already
+    full = [set(range(ranks)) if kind != "all-gather" else {c} for c in range(ranks)]
+    missing = sum(have[r, c] != full[c] for r, c in have if kind != "reduce-scatter" or r == c)
+    check(f"{kind}, {note}: {wrong} wrong messages, {missing} chunks missing", wrong + missing == 0)
+    check_use(rows, note)
+
+
+def check_use(rows, note):
+    used = len({(row.step, row.source, row.to) for row in rows})
+    links, steps = number(r"(\d+) links", note), max(row.step for row in rows)
+    check("  mean use", abs(number(r"use ([\d.]+)", note) - used / links / steps) < 6e-4 and
+          abs(number(r"busy in ([\d.]+)", note) - used / links) < 6e-3)
+
+
+def check_routes():
+    """Halving-doubling on a torus: rank r and r xor 1, 2, 4, 8 exchange, over as many links as they are apart."""
+    rows, note = measured.table("collective", "--algorithm", "halving-doubling")
+    want = [sum(min((x - y) % 4, (y - x) % 4) for r in range(16) for x, y in zip(divmod(r, 4), divmod(r ^ bit, 4)))
+            for bit in (1, 2, 4, 8)]
+    found = collections.Counter(row.step for row in rows)
+    check(f"halving-doubling: links of each step {list(found.values())}", sorted(found.values()) == sorted(2 * want) and
+          all((row.step <= 4) == bool(row.add) for row in rows))
+    check("  the last to add owns the sum", {(row.owner, row.to) for row in rows if row.step == 4} >=
+          {(r, r) for r in range(16)})
+    check_use(rows, note)
+
+
+def check_matrices(model, options, copies):
+    """Paints what is written, and counts all that is held."""
+    rows, _ = measured.table("matrices", "--model", model, *options)
+    tensors, note = measured.table("tensors", "--model", model)
+    sizes = {row.tensor: row.elements for row in tensors}
+    held, canvas, twice = collections.Counter(), {}, 0
+    width = {name: max(r.x + r.width for r in rows if r.matrix == name) for name in {row.matrix for row in rows}}
+    for row in rows:
+        held[row.matrix] += row.width * row.height
+        if row.writes:
+            paint = canvas.setdefault(row.matrix, bytearray(sizes[row.matrix]))
+            for y in range(row.y, row.y + row.height):
+                at = slice(y * width[row.matrix] + row.x, y * width[row.matrix] + row.x + row.width)
+                twice += any(paint[at])
+                paint[at] = b"\1" * row.width
+    check(f"{model} {' '.join(options)}: every element is written once, {len(canvas)} matrices",
+          twice == 0 and canvas.keys() == held.keys() and all(all(paint) for paint in canvas.values()))
+    check("  and held by as many ranks as should", all(held[name] == sizes[name] * copies(name) for name in held))
+    check(f"  {note}", number(r"(\d+) parameters", note) == sum(sizes.values()))
+
+
+def check_buckets():
+    whole, shards = (measured.table("buckets", "--dp", 4, "--zero", zero)[0] for zero in (0, 1))
+    check("buckets have all parameters of tiny", sum(row.elements for row in whole) == 842496)
+    check("the last block comes first, the embedding last",
+          [row.layer for row in whole][1:5] == [3, 2, 1, 0] and "wte" in whole[-1].tensor)
+    check("ZeRO's shards are quarters",
+          [4 * row.elements for row in shards] == [row.elements for row in whole for _ in range(4)])
+
+
+def check_rounding():
+    ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
+    check(f"rounding: {ends}", abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
+          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85)
+
+
+def check_measured(kind, p, v, options):
+    """A trace whose three steps are a table's: measured and predicted are that table."""
+    rows, _ = measured.table("schedule", "--schedule", kind, "--pp", p, "--vpp", v, "--microbatches", 4, *options)
+    length = max(row.end for row in rows)
+    events = [{"name": "process_name", "ph": "M", "pid": r, "tid": 0, "args": {"name": f"rank {r}: t 0 p {r} d 0"}}
+              for r in range(p)]
+    events += [{"name": "thread_name", "ph": "M", "pid": r, "tid": tid, "args": {"name": name}}
+               for r in range(p) for tid, name in enumerate(("compute", "step"))]
+    for step in range(3):
+        zero = 1e3 * step * (length + 5)
+        events += [{"name": f"step {step + 1}", "ph": "X", "pid": r, "tid": 1, "ts": zero, "dur": 1e3 * (length + 3)}
+                   for r in range(p)]
+        events += [{"name": f"chunk {row.chunk} {row.kind} {row.micro_batch}", "ph": "X", "pid": row.stage, "tid": 0,
+                    "ts": zero + 1e3 * (row.start + 2), "dur": 1e3 * (row.end - row.start)} for row in rows]
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
+        json.dump({"traceEvents": events, "otherData": {"schedule": kind, "p": p, "v": v, "m": 4}}, f)
+        f.flush()
+        out = subprocess.run([sys.executable, os.path.join(ROOT, "dev/plot/measured.py"), f.name], text=True,
+                             stdout=subprocess.PIPE, check=True).stdout
+    step, predicted, idle, predicted_idle = map(float, re.findall(r"\d+\.\d+", out))
+    work = sum(row.end - row.start for row in rows)
+    check(f"measured.py, {kind}: {step} {predicted} {idle} {predicted_idle}", abs(step - length - 3) < 1e-3 and
+          abs(predicted - step) < 1e-2 and abs(idle - (p * (length + 3) - work) / work) < 1e-4 and
+          abs(predicted_idle - idle) < 1e-3)
+
+
+def check_refused(*options):
+    tool = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tables")
+    done = subprocess.run([tool, *options], capture_output=True)
+    check(f"refused: {' '.join(options)}: {done.stderr.decode().strip()}", done.returncode == 2 and not done.stdout)
+
+
+def main():
+    check_schedule("gpipe", 4, 1, 8, 3 / 8, 8)
+    check_schedule("1f1b", 4, 1, 8, 3 / 8, 4)
+    check_schedule("interleaved", 4, 2, 8, 3 / 16, 5.5)
+    check_schedule("zb-h1", 4, 1, 8, 3 / 24, 4)
+    check_schedule("zb-v", 4, 2, 8, 3 / 48, 4)
+    for kind in "all-reduce", "reduce-scatter", "all-gather":
+        check_collective("torus:4x4", "multitree", kind, 16)
+        check_collective("ring:6", "ring", kind, 6)
+    check_routes()
+    check_matrices("tiny", ("--tp", "2", "--pp", "2", "--dp", "2"), lambda name: 4 if "transformer.w" in name else 2)
+    check_matrices("tiny", ("--tp", "4"), lambda name: 4 if "wpe" in name else 1)
+    check_buckets()
+    check_rounding()
+    check_measured("1f1b", 4, 1, ("--forward", "1,2,3,2", "--input", "2,2,5,3", "--transfer", "0.5"))
+    check_measured("zb-v", 2, 2, ("--forward", "1.5,2,1,3", "--input", "2", "--weight", "1,2"))
+    check_refused()
+    for options in ("schedule --pp 2 --forward 1,x", "schedule --input -1", "schedule --pp 2 --schedule zb-v --vpp 3",
+                    "collective --topology full:1", "matrices --tp 3", "tensors --model none", "layout"):
+        check_refused(*options.split())
+    print(f"{passed} passed, {failed} failed")
+    return failed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
