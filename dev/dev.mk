@@ -194,7 +194,7 @@ build_benches: train_gpt plan $(BENCHES:%=$(BUILD)/%) \
     $(addprefix $(BUILD)/bf16/,train_gpt bench_matmul bench_kernels bench_attention) \
     $(addprefix $(BUILD)/,tables network_links simulate)
 bench: report build_benches
-	@BUILD="$(BUILD)" dev/bench/run.sh
+	@BUILD="$(BUILD)" dev/bench/run.py
 planner: train_gpt plan
 	@planner/calibrate.py --out $(BUILD)/machine.txt --check
 

@@ -28,7 +28,6 @@ FAULTS = [
     ("the table names the wrong file", MATH, DOC, "`parallel/schedule_time.h` `schedule_times()`",
      "`parallel/schedule.h` `schedule_times()`"),
     ("a path of no file", MATH, DOC, "`parallel/schedule_check.h`", "`parallel/schedule_proof.h`"),
-    ("a script that is not there", MATH, DOC, "`dev/bench/run.sh schedules`", "`dev/bench/runs.sh`"),
     ("a chapter without a heading", MATH, DOC, "## In the code", "## Code"),
     ("headings in another order", MATH, DOC, "## The picture", "## Problems"),
     ("a chapter without its question", MATH, DOC, "**Question.** ", ""),

@@ -153,12 +153,10 @@ verify_py "as JSON:" skipped skips
 launch 2 "$train" "${skips[@]}" --resume
 ended 1 "10" "a resumed run"
 refuses 2 "--on-nan" 2 "${short[@]}" --steps 1 --dp-mode dc-s3gd --on-nan skip
-# In bf16 the loss of both sites is no number at the same step, and each says so.
+# Both sites may find that their loss is no number in the same step, and each says so.
 diverged() { # WHAT
-    sites=1
-    [ "${PRECISION:-fp32}" = fp32 ] || sites=2
     check "$1 -> $(grep -a '^train_gpt: ' err | head -n 1)" "[ $status = 1 ] && [ $seconds -le 100 ] &&
-        grep -aq '^train_gpt: .*\(not finite\|loss is -*nan\)' err && [ \$(grep -ac '^train_gpt: ' err) -le $sites ]"
+        grep -aq '^train_gpt: .*\(not finite\|loss is -*nan\)' err && [ \$(grep -ac '^train_gpt: ' err) -le 2 ]"
 }
 late=("${short[@]}" --dp-mode dc-s3gd --optimizer sgd --lr 1000 --clip 0 --steps 200 --save-every 1 --out late)
 launch 2 "$train" "${late[@]}"
@@ -168,7 +166,7 @@ check "the checkpoint before it can be resumed: $(grep -a '^resume' out)" "grep 
 diverged "and ends as before"
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --tp 2 --dp-mode dc-s3gd
 check "a site says it once: $(grep -a '^train_gpt: ' err | head -n 1)" \
-    "[ $status = 1 ] && [ \$(grep -ac '^train_gpt: site 0' err) -le 1 ] && grep -aq '^train_gpt: site [01]: step' err"
+    "[ $status = 1 ] && [ \$(grep -ac ': site 0: step' err) -le 1 ] && grep -aq '^train_gpt: .*site [01]: step' err"
 
 # ---- copies that differ
 mkdir -p build died
