@@ -2,7 +2,7 @@
 """
 check_docs.py: are the docs true? Links, names of files, functions, options and targets, and what commands print.
 
-    dev/test/system/check_docs.py [FILE...]     all checks of the files (all: docs/, README.md, CONTRIBUTING.md)
+    dev/test/system/check_docs.py [FILE...]     all checks of the files (all: docs/, each README.md, ...)
     --static    no commands        --quick    of the commands only the blocks ```sh quick
     --update    writes what the commands printed into the ```output blocks of FILE...; lines `...` stay where they fit
 
@@ -391,7 +391,7 @@ def main():
     if missing:
         parser.error(f"./{missing[0]} is not built: make book")
     paths = paths or sorted(x for x in tree.files
-                            if re.fullmatch(r"docs/(ladder/)?[^/]+\.md|README\.md|CONTRIBUTING\.md", x))
+                            if re.fullmatch(r"docs/(ladder/)?[^/]+\.md|(planner/)?README\.md|CONTRIBUTING\.md", x))
     docs = [Doc(tree, path) for path in paths]
     found = check_static(tree, docs, not options.files)
     for path, line, message in found:
