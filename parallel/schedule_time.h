@@ -4,7 +4,6 @@ messages and for buffers.
 
     schedule_times     the timeline of the tables of all stages, at the seconds of a Costs
     timeline_bubble    idle time / computing time of that timeline
-    timeline_print     its actions as a table
     schedule_draw      the tables as text for a terminal
 
 Theory: a message is only ever in the buffers of its two ends: it departs when its send has been started and its receive
@@ -246,19 +245,6 @@ static inline double timeline_bubble(const Schedule* stages, const Timeline* tim
         }
     }
     return (timeline->p * timeline->length - computing) / computing;
-}
-
-// Every action that takes time as a row: tabs between columns, a line of headings. For programs that draw it.
-static inline void timeline_print(const Schedule* stages, const Timeline* timeline, FILE* out) {
-    fprintf(out, "stage\tkind\tchunk\tmicro_batch\tstart\tend\n");
-    for (int r = 0; r < timeline->p; r++) {
-        for (int i = 0; i < timeline->done[r]; i++) {
-            const Action a = stages[r].actions[i];
-            const double start = timeline->start[r][i], end = timeline->end[r][i];
-            if (end > start && !action_transfers(a.kind))
-                fprintf(out, "%d\t%s\t%d\t%d\t%.9g\t%.9g\n", r, action_name(a.kind), a.chunk, a.microbatch, start, end);
-        }
-    }
 }
 
 // ---- The tables of a schedule as text for a terminal ---------------------------------------------------------------

@@ -19,6 +19,7 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 #include "methods_search.h"
 #include "runs.h"
 #include "search.h"
+#include "timeline.h"
 
 typedef struct {
     Settings model; // the model's shape, read by settings_model

@@ -14,11 +14,13 @@ moments.
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
-// Ends the job for an error that all ranks of one site find; its first rank speaks.
+// Ends the job for an error that all ranks of one site find; its first rank speaks, and ends before the others do.
 static inline void die_as_site(const Trainer* t, const char* text) {
     const Mesh* mesh = &t->stage.layout.mesh;
-    if (mesh_rank_in_site(mesh) || mesh->tensor || mesh->pipeline) sleep(COMM_TOGETHER);
-    die("site %d: %s", mesh_site(mesh), text);
+    if (!mesh_rank_in_site(mesh) && !mesh->tensor && !mesh->pipeline) die("site %d: %s", mesh_site(mesh), text);
+    sleep(COMM_TOGETHER);
+    if (process.stop) process.stop(EXIT_RUN);
+    exit(EXIT_RUN);
 }
 
 // Ends the run where replicas of a parameter on ranks of the scope have different bits (trainer/replica_check.h).

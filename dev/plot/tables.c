@@ -13,7 +13,7 @@ tabs between columns. dev/plot/plot.py draws them.
 #include "../../checkpoint/checkpoint.h"
 #include "../../comm/collectives/collectives.h"
 #include "../../kernels/adamw.h"
-#include "../../parallel/schedule_time.h"
+#include "../../planner/timeline.h"
 #include "../../parallel/traffic.h"
 #include "../../planner/plan_cost.h"
 #include "../../util/options.h"
