@@ -185,7 +185,7 @@ test_all() {
         [ "$(grep '^host of bf16/train_gpt' "$calls" | sort -u | wc -l)" = 4 ]
     expect "of NCCL's training few steps" hasnt 'ATTENTION= --[ts][pi].*--steps [0-9][0-9]' "$calls"
     for tool in memcheck racecheck; do
-        expect "compute-sanitizer's $tool" times "compute-sanitizer.*--tool $tool" "$calls" 6
+        expect "compute-sanitizer's $tool" times "compute-sanitizer.*--tool $tool" "$calls" 5
     done
     expect "all logs and JSON, without tokens" \
         [ "$(tar -tzf "$work/all.out/logs.tar.gz" | grep -c 'bench_gpt2-124M.log\|ls/bf16_cuda_rows.log\|tokens')" = 2 ]
