@@ -43,6 +43,7 @@ static inline bool run_columns(char* line, const char* path, int number, char* c
     return true;
 }
 
+// Prints each run of a file with our value. Ends the program at a line or a unit that is wrong, with its number.
 static inline void runs_print(FILE* out, const char* path, RunPrice price) {
     FILE* file = fopen(path, "r");
     if (!file) die_usage("--runs %s: cannot open: %s", path, strerror(errno));
@@ -66,7 +67,7 @@ typedef struct {
     bool same; // some are of GPUs with the same peak
 } RunsBand;
 
-// Of the judging runs on GPUs that reach the same fractions of their data sheets as those of `cluster`.
+// Of the judging runs on GPUs that reach the same fractions of their data sheets as those of `cluster`; n 0: no file.
 static inline RunsBand runs_band(const char* path, const Cluster* cluster, RunPrice price) {
     double errors[RUNS_MOST];
     RunsBand band = {0, 0, 0, false};
