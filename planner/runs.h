@@ -4,8 +4,7 @@ runs.h: files of runs with their published speeds (published.tsv, figures.tsv), 
     runs_print    each line of a file with our value before the options (./plan --runs FILE)
     runs_band     how far speeds on GPUs like these were predicted wrongly
 
-A line is: source, what it is for, run, unit, published value or -, options of ./plan that leave one choice; tabs
-between. judge.py adds such lines up.
+A line is: source, use, run, unit, published value or -, options that leave one choice. judge.py adds such lines up.
 */
 #pragma once
 
