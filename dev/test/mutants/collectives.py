@@ -20,10 +20,10 @@ ZB_V = "t=1 p=2 d=1 zb-v/2 gpt2 tied zero 0 B="
 TENSOR_PIPELINE = "t=2 p=2 d=1 gpt2 tied zero 0 B="
 TENSOR_DATA = "t=2 p=1 d=2 gpt2 tied zero 0 B="
 PIPELINE_ZERO1 = "t=1 p=2 d=2 gpt2 tied zero 1 B="
-CAAT = "t=2 p=1 d=1 gpt2 tied sync 0.5 of 2 runtime zero 0 "
-CAAT_STATES = "t=2 p=1 d=1 gpt2 sync 0.7 of 8 init zero 0 selective "  # four states on each rank
-CAAT_PIPELINE = "t=2 p=2 d=1 llama sync 0 of 4 init zero 0 "
-CAAT_LLAMA = "t=2 p=1 d=1 llama sync 0 of 4 init zero 0 "
+CAAT = "t=2 p=1 d=1 gpt2 tied sync 0.5 of 2 zero 0 "
+CAAT_STATES = "t=2 p=1 d=1 gpt2 sync 0.7 of 8 zero 0 selective "  # four states on each rank
+CAAT_PIPELINE = "t=2 p=2 d=1 llama sync 0 of 4 zero 0 "
+CAAT_LLAMA = "t=2 p=1 d=1 llama sync 0 of 4 zero 0 "
 SHARED_HEADS = "t=6 p=1 d=1 llama zero 0 B="  # three key/value heads, each on two ranks
 
 TRAINER, STAGE = "train_gpt.cu", "parallel/stage.h"

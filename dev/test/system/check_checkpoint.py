@@ -25,6 +25,7 @@ except ImportError:
 
 GOLDEN, M1, M2, ALL = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 TENSORS = ("model.safetensors", "optimizer.safetensors", "sites.safetensors")
+MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("exp_avg",)}
 BESIDE = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
           "merges.txt",
           "tokenizer.model", "chat_template.jinja", "generation_config.json"}  # for transformers; no part of a run
@@ -83,11 +84,11 @@ def shapes(config):
     return all_of
 
 
-def expected_tensors(name, model, header):
+def expected_tensors(name, model, header, optimizer):
     if name == TENSORS[0]:
         return model
     if name == TENSORS[1]:
-        return {f"{moment}.{t}": shape for moment in ("exp_avg", "exp_avg_sq") for t, shape in model.items()}
+        return {f"{moment}.{t}": shape for moment in MOMENTS[optimizer] for t, shape in model.items()}
     kinds = {re.match(r"site\.(\d+)\.([a-z_]+)\.", t).groups()
              for t in header}  # which there are follows from the plan of the sites
     copies = {int(copy) for copy, _ in kinds}
@@ -95,13 +96,13 @@ def expected_tensors(name, model, header):
     return {f"site.{copy}.{kind}.{t}": s for copy in copies for kind in {k for _, k in kinds} for t, s in model.items()}
 
 
-def check_tensors(name, data, entry, model):
+def check_tensors(name, data, entry, model, optimizer):
     size, = struct.unpack("<Q", data[:8])
     header = json.loads(data[8:8 + size])
     header.pop("__metadata__")
     found = checksum(data)
     require(found == int(entry["checksum"], 16), name, f"has the checksum {found:016x}, not {entry['checksum']}")
-    expected = expected_tensors(name, model, header)
+    expected = expected_tensors(name, model, header, optimizer)
     require(set(header) == set(expected), name, "has other tensors:", sorted(set(header) ^ set(expected))[:3])
     end = 0
     for tensor, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -134,7 +135,7 @@ def check(folder):
     model = shapes(json.loads(files["config.json"]))
     for name, data in files.items():
         if name in TENSORS:
-            check_tensors(name, data, about["files"][name], model)
+            check_tensors(name, data, about["files"][name], model, about["optimizer"])
 
 
 def main():
