@@ -59,5 +59,5 @@ static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int
     if (!m->scatter) fprintf(out, " --no-scatter-gather");
     if (m->recompute != RECOMPUTE_NONE) fprintf(out, " --recompute %s", recompute_names[m->recompute]);
     methods_options(methods, sizeof methods, &s->methods, m->sites);
-    fprintf(out, "%s\n", methods);
+    fprintf(out, "%s", methods);
 }

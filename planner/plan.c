@@ -7,7 +7,6 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
     ./train_gpt $(./plan --flags --model llama-7B --cluster dgx-h100 --gpus 64) ...    the trainer's options (flags.h)
     plan --model gpt3-1008B --gpus 3072 --wan 400 --search dp-mode      on two sites
     plan --runs planner/published.tsv                 the model of time beside published results (runs.h)
-    plan --datacenter planner/clusters/next-generation.txt
 
 It plans with the trainer's own code: the layout of parallel.h, the schedules of parallel/schedule.h, the plans of
 comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from them.
@@ -15,7 +14,6 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 #include "../util/options.h"
 #include "../trainer/settings.h"
 #include "flags.h"
-#include "datacenter_print.h"
 #include "methods_search.h"
 #include "runs.h"
 #include "search.h"
@@ -23,12 +21,12 @@ comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from
 
 typedef struct {
     Settings model; // the model's shape, read by settings_model
-    const char *cluster, *software, *datacenter, *models;
+    const char *cluster, *software;
     int64_t gpus, batch, rows;
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    bool any_memory, json, flags, timeline, inputs, clusters, version, help;
+    bool any_memory, json, flags, timeline, clusters, version, help;
     double time_limit, margin; // margin -1: by the cluster
     int precision;             // choice; the first is that of the software
     const char *data, *search, *runs;
@@ -43,10 +41,6 @@ static void add_other_modes(OptionTable* table, PlanOptions* o) {
         option_heading("instead"),
         option_flag("clusters", &o->clusters, "list the clusters that have a name"),
         option_string("runs", &o->runs, "FILE", "our value of each published run; files: planner/*.tsv"),
-        option_string("datacenter", &o->datacenter, "FILE",
-                      "from money and power to sites, GPUs and the largest model (docs/datacenter.md)"),
-        option_string("models", &o->models, "A,B,...", "of that: other models, such as 50T,100T parameters"),
-        option_flag("inputs", &o->inputs, "of that: what it is made from, too"),
         option_flag("version", &o->version, "the version of this program"),
         option_flag("help", &o->help, "this list"),
     };
@@ -245,6 +239,19 @@ static void die_without_room(const Question* q, const Answer* a) {
         is_prime(q->ranks) && q->ranks > 7 ? ", and not a prime number of them, which only replicas divide" : "");
 }
 
+// Formats 1677600 as 1,677,600.
+static void text_of_count(char* text, size_t size, double value) {
+    char digits[64];
+    snprintf(digits, sizeof digits, "%.0f", value);
+    const size_t n = strlen(digits);
+    size_t at = 0;
+    for (size_t i = 0; i < n && at + 2 < size; i++) {
+        if (i > 0 && (n - i) % 3 == 0) text[at++] = ',';
+        text[at++] = digits[i];
+    }
+    text[at] = 0;
+}
+
 static void print_search(const Answer* a, double seconds) {
     char counts[4][32];
     const double numbers[4] = {(double)a->considered, (double)a->refused, (double)a->too_large, (double)a->simulated};
@@ -367,26 +374,28 @@ static void print_training(const StepSetup* s, const StepCost* c, double tokens)
     printf("training  %.4g tokens: %.0f steps, %.1f days\n", tokens, steps, steps * c->seconds / 86400);
 }
 
-static void print_json_choice(const Choice* c) {
+static void print_json_choice(const Choice* c, Option* table, int n) {
     const StepSetup* s = &c->setup;
     const Mesh* m = &s->mesh;
     printf("{\"tp\":%d,\"pp\":%d,\"dp\":%d,\"vp\":%d,\"schedule\":\"%s\",\"micro_batch\":%d,\"sequence_parallel\":%s,"
-           "\"zero\":%d,\"recompute\":\"%s\",\"seconds\":%.6g",
+           "\"zero\":%d,\"recompute\":\"%s\",\"seconds\":%.9g",
            m->t, m->p, m->d, m->v, schedule_name(s->schedule), s->B, m->sequence_parallel ? "true" : "false", m->zero,
            recompute_names[m->recompute], c->cost.seconds);
-    for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.6g", step_part_name(i), c->cost.parts[i]);
+    for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.9g", step_part_name(i), c->cost.parts[i]);
     char methods[400];
     methods_options(methods, sizeof methods, &s->methods, m->sites);
-    printf(",\"mfu\":%.4g,\"bytes\":%.0f,\"exchange\":%.6g,\"methods\":\"%s\"", c->cost.mfu, c->memory.bytes,
-           c->cost.exchange, methods + (*methods == ' '));
-    printf("}");
+    printf(",\"mfu\":%.6g,\"bytes\":%.0f,\"room\":%.0f,\"exchange\":%.6g,\"sent\":%.6g,\"methods\":\"%s\"", c->cost.mfu,
+           c->memory.bytes, setup_room(s), c->cost.exchange, c->cost.sent, methods + (*methods == ' '));
+    printf(",\"flags\":\"");
+    if (s->software->ours) flags_print(stdout, s, table, n);
+    printf("\"}");
 }
 
-static void print_json(const Answer* a) {
+static void print_json(const Answer* a, Option* table, int n) {
     printf("[");
     for (int i = 0; i < a->n; i++) {
         printf(i ? ",\n " : "");
-        print_json_choice(&a->row[i]);
+        print_json_choice(&a->row[i], table, n);
     }
     printf("]\n");
 }
@@ -425,6 +434,7 @@ static void print_run(const PlanOptions* o, const Choice* best, Option* table, i
         printf("run       scripts/mpirun.sh -np %d ./train_gpt", ranks);
     if (o->data || nodes > 1) printf(" --data %s", o->data ? o->data : "/shared/tokens.bin");
     flags_print(stdout, s, table, n);
+    printf("\n");
     if (o->precision)
         printf("          by a trainer that make PRECISION=%s has built\n", precision_names[o->precision]);
 }
@@ -480,22 +490,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     if (best->setup.software->ours) print_run(o, best, table, n);
 }
 
-// ---- Other modes ------------------------------------------------------------------------------------------------
-
-static void plan_datacenter(const PlanOptions* o) {
-    Error error;
-    Datacenter d;
-    if (!datacenter_read(&d, o->datacenter, &error)) die_usage("%s", error.text);
-    if (o->models && !datacenter_set_models(&d, o->models, &error)) die_usage("--models %s: %s", o->models, error.text);
-    DatacenterPlan* plan = (DatacenterPlan*)checked_malloc(sizeof(DatacenterPlan), "the plan");
-    if (!datacenter_plan(plan, &d, &error)) die_usage("%s", error.text);
-    plan->seconds = o->time_limit;
-    plan->progress = isatty(STDERR_FILENO) ? stderr : NULL;
-    if (!datacenter_search(plan, &d, &error)) die_usage("%s", error.text);
-    if (o->inputs) datacenter_print_inputs(&d, stdout);
-    datacenter_print(&d, plan, stdout);
-    free(plan);
-}
+// ---- The program ------------------------------------------------------------------------------------------------
 
 int main(int argc, char** argv) {
     Cluster cluster;
@@ -514,12 +509,9 @@ int main(int argc, char** argv) {
         printf("plan %s\n", process.version);
         return 0;
     }
-    if (!o.datacenter && (o.models || o.inputs))
-        die_usage("--%s belongs to --datacenter FILE", o.models ? "models" : "inputs");
     if (o.clusters) clusters_print(stdout);
     if (o.runs) runs_print(stdout, o.runs, price_options);
-    if (o.datacenter) plan_datacenter(&o);
-    if (o.clusters || o.runs || o.datacenter) return 0;
+    if (o.clusters || o.runs) return 0;
     if (!cluster_open(&cluster, o.cluster, &error)) die_usage("%s", error.text);
     set_margin(&cluster, 1e9 * o.margin);
     set_sites(&cluster, &o);
@@ -535,9 +527,9 @@ int main(int argc, char** argv) {
     if (!tables && answer.stopped) fprintf(stderr, "plan: --time-limit ended the search: the best found so far\n");
     if (answer.n == 0) die_without_room(&q, &answer);
     if (tables) print_answer(&o, &answer, table, n);
-    if (o.json) print_json(&answer);
+    if (o.json) print_json(&answer, table, n);
     if (o.timeline) print_timeline(&answer_recommended(&answer)->setup);
-    if (o.flags) flags_print(stdout, &answer_recommended(&answer)->setup, table, n);
+    if (o.flags) flags_print(stdout, &answer_recommended(&answer)->setup, table, n), printf("\n");
     answer_free(&answer);
     free(methods.list);
     return 0;

@@ -1,6 +1,6 @@
 /*
 test_planner_cluster.c: machines and their links (planner/cluster.h, comm_cost.h). Plans of collectives priced on the
-group as a network, beside the formula for groups of any size; files of machines, and of fields in general (fields.h).
+group as a network, beside the formula for groups of any size; files of machines.
 */
 #include "../../../planner/op_cost.h"
 #include "planner_fixture.h"
@@ -189,50 +189,25 @@ static void test_refused(void) {
     check(!cluster_read(&c, "dev", &error) && strstr(error.text, "cannot be read"), "a folder");
 }
 
-// Units as they are read and as they are printed.
 static void test_units(void) {
     static const struct {
         const char* text;
         Quantity quantity;
         double value;
-    } in[] = {{"5000000$", MONEY, 5e6},     {"1.5B$", MONEY, 1.5e9},         {"70%", PERCENT, 0.7},
-              {"3.62GW", POWER, 3.62e9},    {"5PFLOP/s", FLOPS, 5e15},       {"1.5TB", BYTES, 1.5e12},
-              {"30Tbit/s", BIT_RATE, 3e13}, {"30Gbit/s", BYTE_RATE, 3.75e9}, {"900us", SECONDS, 9e-4},
-              {"65ms", SECONDS, 0.065},     {"400B", PARAMETERS, 400e9},     {"20T", PARAMETERS, 20e12}};
-    static const struct {
-        double value;
-        Quantity quantity;
-        const char* text;
-    } out[] = {{1677600, NUMBER, "1,677,600"},
-               {6.918, NUMBER, "6.918"},
-               {1.2e30, LARGE, "1.20e30"},
-               {0.0925, PERCENT, "9.25 %"},
-               {0.00017, PERCENT, "0.017 %"},
-               {0, PERCENT, "0 %"},
-               {50e12, PARAMETERS, "50 T"},
-               {3e6, MONEY, "3.00 M$"},
-               {7e10, MONEY, "70.0 B$"},
-               {3.62e9, POWER, "3.62 GW"},
-               {-8.2e8, POWER, "-820 MW"},
-               {999.7e6, POWER, "1.00 GW"},
-               {44.4e12, BIT_RATE, "44.4 Tbit/s"},
-               {0.065, SECONDS, "65 ms"},
-               {3840, SECONDS, "3,840 s"},
-               {999.7, SECONDS, "999.7 s"},
-               {0, SECONDS, "0.00 s"},
-               {1033.3, DAYS, "1,033 d"},
-               {8, BITS, "8 bit"},
-               {INFINITY, DAYS, "-"},
-               {NAN, SECONDS, "-"}};
+    } in[] = {{"5PFLOP/s", FLOPS, 5e15},
+              {"312TFLOP/s", FLOPS, 312e12},
+              {"1.5TB", BYTES, 1.5e12},
+              {"30Gbit/s", BYTE_RATE, 3.75e9},
+              {"900us", SECONDS, 9e-4},
+              {"65ms", SECONDS, 0.065},
+              {"1Tbit/s", BYTE_RATE, 1.25e11},
+              {"2s", SECONDS, 2},
+              {"0.7", NUMBER, 0.7}};
     for (size_t i = 0; i < sizeof in / sizeof in[0]; i++) {
+        char units[64];
         double value = 0;
-        check(quantity_read(in[i].text, NULL, in[i].quantity, &value) && value == in[i].value, "%s is %g", in[i].text,
-              value);
-    }
-    for (size_t i = 0; i < sizeof out / sizeof out[0]; i++) {
-        char text[64];
-        quantity_text(text, sizeof text, out[i].value, out[i].quantity);
-        check(strcmp(text, out[i].text) == 0, "%g is printed as %s", out[i].value, text);
+        check(quantity_read(in[i].text, NULL, in[i].quantity, &value, units) && value == in[i].value, "%s is %g",
+              in[i].text, value);
     }
 }
 

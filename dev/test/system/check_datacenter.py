@@ -1,0 +1,195 @@
+#!/usr/bin/env python3
+"""
+check_datacenter.py PLAN: planner/datacenter.py. The published numbers; shapes and batches beside brute force; laws
+beside closed forms and the minimum of their loss; the largest model beside the solution for a known speed; a model's
+answer beside that of PLAN for the printed question; files that are refused, and random ones.
+"""
+import json, math, os, random, re, subprocess, sys, tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PLANNER = os.path.join(HERE, "..", "..", "..", "planner")
+sys.dont_write_bytecode = True
+sys.path[:0] = [HERE, PLANNER]
+import datacenter as dc  # noqa: E402
+from checks import check, finish  # noqa: E402
+
+dc.PLAN = sys.argv[1]
+FOLDER = tempfile.TemporaryDirectory()
+FILE = os.path.join(FOLDER.name, "center.txt")
+
+
+def inputs(text="", models=None):
+    with open(FILE, "w", encoding="utf-8") as file:
+        file.write(text)
+    return dc.datacenter_read(FILE, models)
+
+
+def near(x, y, relative=1e-9):
+    return abs(x / y - 1) <= relative
+
+
+def is_smooth(x):
+    for prime in (2, 3, 5):
+        while x % prime == 0:
+            x //= prime
+    return x == 1
+
+
+def check_published():
+    d = inputs()
+    p = dc.datacenter_plan(d)
+    check((p["affordable"], p["racks"], p["gpus"]) == (23333, 23300, 1677600), "$100B: 23,300 racks, 1,677,600 GPUs")
+    check((p["working"], p["mesh_racks"], p["mesh_gpus"]) == (1491200, 23040, 1474560), "racks of a mesh: 2 2^8 3^2 5")
+    check([round(p[name] / 1e9, 2) for name in ("power_low", "power_high", "site_it", "site_low")] ==
+          [4.16, 4.71, 1.81, 2.08] and p["sites"] == 2 and p["site_gpus"] == 838800, "3.62 GW x 1.15, 1.30; 2 sites")
+    for cap, sites in ((5, 1), (4.5, 2), (2.4, 2), (2.3, 3)):
+        check(dc.datacenter_plan(inputs(f"site_power {cap} GW"))["sites"] == sites ==
+              dc.datacenter_plan(inputs(f"plant_power {cap / 4} GW\nsite_plants 4"))["sites"],
+              f"{cap} GW: {sites} sites")
+    check(dc.datacenter_plan(inputs("sites 7"))["mesh_racks"] == 7 * 3240, "7 sites of 3,328 racks: 2^3 3^4 5 of each")
+    flops = [dc.model_shape(d, p, asked)["flops"] for asked in d["models"]]
+    check(abs(flops[0] / 3e29 - 1) < 0.05 / 3 and abs(flops[1] / 1.2e30 - 1) < 0.05 / 1.2, f"FLOP of both: {flops}")
+    one, five = p["checkpoints"][:2]
+    check(abs(p["failure_hours"] - 50700) < 50 and abs(p["mtbf"] - 109) < 0.5 and abs(one["interval"] - 15) < 0.5 and
+          abs(one["cost"] - 0.14) < 0.005 and abs(five["cost"] - 0.30) < 0.005, "a failure in 109 s; checkpoints")
+    for bits, peak in ((16, 2500), (8, 5000), (4, 10000)):
+        lines = dc.datacenter_plan(inputs(f"precision {bits} bit"))["cluster"]
+        check(lines == ["base gb200", "nodes 23040", "node_gpus 64", "nics 64", "sites 2", f"peak {peak} TFLOP/s",
+                        "memory 192 GB", "nvlink 900 GB/s", "nic 100 GB/s", "site_rate 30000 GB/s",
+                        "site_delay 32.5 ms"], f"{bits} bit: the cluster's file")
+
+
+def check_shapes():
+    last, wrong = 0, 0
+    for x in range(1, 10000):
+        last = x if is_smooth(x) else last
+        wrong += dc.smooth_below(x) != last or dc.smooth_below(x + 0.9) != last
+    check(wrong == 0, "2^a 3^b 5^c below 1 to 10,000")
+    asked = 1e12
+    while asked < 3e15:
+        d = inputs(f"rack_gpus {72 if asked > 1e14 else 24}")
+        p = dc.datacenter_plan(d)
+        unit = 128 * p["node"]
+        usual, best = math.floor((512 * asked / 12) ** (1 / 3) / unit + 0.5), 0
+        for h in range(unit, 1 << 21, unit):
+            for L in range(1, int(asked / (12 * h * h)) + 1 if abs(h // unit - usual) <= usual // 4 else 0):
+                best = max(best, 12 * L * h * h) if is_smooth(L) else best
+        m = dc.model_shape(d, p, asked)
+        L, h = m["layers"], m["hidden"]
+        check(12 * L * h * h == best <= asked and best > 0.9 * asked and h % unit == 0 and m["heads"] * 128 == h,
+              f"{asked / 1e12:.4g} T: {L} x {h}, the nearest from below")
+        asked *= 1.7
+    most = 1.0
+    while most < 1e6:
+        d = inputs(f"batch_tokens {most * 8192}")
+        p = dc.datacenter_plan(d)
+        racks, batch = p["mesh_racks"], dc.model_shape(d, p, 50e12)["batch"]
+        best = max(i for i in range(1, int(most * (1 + 1e-12)) + 1) if i % racks == 0 or racks % i == 0)
+        check(batch == best, f"at most {most:.1f} sequences: {batch}, a whole part or multiple of {racks}")
+        most *= 3.1
+
+
+def check_laws():
+    laws = dc.laws_known(20)
+    for law in laws:
+        worst = max(abs(law.flops_of(10.0 ** k) / 6 / law.tokens_of(law.flops_of(10.0 ** k)) / 10.0 ** k - 1)
+                    for k in range(9, 16))
+        check(worst < 1e-11 and law.low < law.exponent < law.high, f"{law.name}: C of P, and P of C, to {worst:.1e}")
+    check(near(laws[0].flops_of(3e12), 120 * 9e24), "20 tokens a parameter: C = 120 P^2")
+    for law, (A, B, a, b) in zip(laws[1:], ((406.4, 410.7, 0.34, 0.28), (482.01, 2085.43, 0.3478, 0.3658))):
+        for C in (2.99e29, 1.2e30):
+            P = C / 6 / law.tokens_of(C)
+            least = min((A / x ** a + B / (C / 6 / x) ** b, x) for x in (P * 1.0003 ** k for k in range(-300, 300)))
+            check(near(least[1], P, 1e-3), f"{law.name}: P {P:.4e}, where the loss is least {least[1]:.4e}")
+    check(near(laws[3].tokens_of(6 * 402e9 * 16.55e12), 16.55e12) and
+          near(laws[3].tokens_of(60 * 402e9 * 16.55e12), 16.55e12 * 10 ** 0.53), "Llama 3: 402B on 16.55T, 0.53")
+    speed = 1e21  # FLOP/s, of every size: the largest model is what the law makes of all FLOP
+    sizes = [(P, speed / 6 / P) for P in (2e12, 9e12, 40e12, 100e12)]
+    for law in laws:
+        for days in (30, 300, 3000):
+            C = speed * days * dc.DAY
+            check(all(near(dc.largest(sizes[:n], law, days), C / 6 / law.tokens_of(C)) for n in (1, 2, 4)),
+                  f"{law.name}: the largest model of {days} days")
+    sizes = [(1e12, 5e8), (4e12, 1e8), (16e12, 1e7)]  # another slope between each two: each size in its own time
+    check(all(near(dc.largest(sizes, laws[0], 20 * P / rate / dc.DAY), P) for P, rate in sizes) and
+          math.isnan(dc.largest([], laws[0], 90)), "interpolated between sizes; none of none")
+
+
+def check_search():
+    """2 sites of 8 racks of 8 GPUs: ./plan has the same answer to what is printed, and time follows from it."""
+    text = "rack_gpus 8\nspares 0\nbudget 68571429 $\nsequence 2048\nbatch_tokens 524288\nhbm 80 GB\nmicro_batch 0\n"
+    for sites in (1, 2, 4):
+        d = inputs(f"{text}sites {sites}\nmodels 20B")
+        p = dc.datacenter_plan(d)
+        m = dc.model_plan(d, p, dc.laws_known(20), 20e9)
+        said = subprocess.run([os.path.join(PLANNER, "datacenter.py"), FILE], stdout=subprocess.PIPE, text=True,
+                              check=True, env={**os.environ, "PLAN": dc.PLAN}).stdout
+        with open(FILE, "w", encoding="utf-8") as file:
+            file.write("".join(line + "\n" for line in re.findall(r"^    (\w+ [\w./]+(?: \S+)?)$", said, re.M)))
+        question = re.search(r"^./plan --cluster cluster.txt (.*)\n    (--.*)$", said, re.M)
+        run = lambda *more: subprocess.run([dc.PLAN, "--cluster", FILE, *question[1].split(), *more], text=True,
+                                           stdout=subprocess.PIPE, check=True).stdout
+        best = json.loads(run("--json"))[0]
+        check(run("--flags").split() == question[2].split() and m["step"] == best["seconds"],
+              f"{sites} sites: {question[2]}")
+        P = subprocess.run([dc.PLAN, "--cluster", FILE, *question[1].split()], stdout=subprocess.PIPE, text=True,
+                           check=True).stdout.split(" B parameters")[0].split()[-1]
+        check(near(m["parameters"] / 1e9, float(P), 1e-3), "  as many parameters as the trainer's model")
+        check(m["tensor"] * m["pipeline"] * m["data"] == 128 and m["memory"] <= m["room"] and
+              m["micro_batches"] * m["data"] * best["micro_batch"] == m["batch"], "  all GPUs, whole batches, room")
+        check(near(m["rate"], m["batch"] * 2048 / m["step"]) and near(m["days0"], 20 * 20e9 / m["rate"] / dc.DAY) and
+              near(m["ratio_in_time"], m["rate"] * 1000 * dc.DAY / 20e9), "  time follows from the step")
+        sent = 2 * (sites - 1) / sites * 4 * m["parameters"]
+        check(abs(m["wan_bytes"] - sent) <= 0.02 * sent, f"  sends 2 (S - 1)/S 4 P = {sent:.3g} B to other sites")
+        modes = [m[mode] for mode in ("sync", "dc-s3gd", "diloco")]
+        check(all(map(math.isnan, modes)) if sites == 1 else modes[0] == m["step"] and len(set(modes)) == 3,
+              f"  modes: {modes}")
+        for word in ("Money", "Sites", "Failures", "Mesh and step", "Time", "The largest model"):
+            check(re.search(rf"^{word}", said, re.M), f"  prints {word}")
+    d = inputs(text + "sites 2\nmodels 5T")
+    m = dc.model_plan(d, dc.datacenter_plan(d), dc.laws_known(20), 5e12)
+    check(math.isinf(m["step"]) and m["memory"] > 80e9 and math.isinf(m["days0"]) and m["mfu"] == 0, "no room, no time")
+
+
+def check_files():
+    d = inputs("it_power 3 GW # less\nprecision 16 bit\nmodels 400 B 20T\nstalls 20 ms\n")
+    check(d["it_power"] == 3e9 and d["budget"] == 100e9 and d["models"] == [400e9, 20e12] and d["stalls"] == [0.02] and
+          d["compute_share"] == 0.7 and d["nic"] == 1e11, "a file has what differs from the paper's")
+    check(inputs("", "1T,50T")["models"] == [1e12, 50e12], "--models")
+    for text, word in (("budgett 100 B$", ':1: "budgett" is not known'), ("budget 100 BB$", ':1: budget: "100"'),
+                       ("budget", "takes one value"), ("compute_share 0.7", "%"), ("rack_gpus 72.5", "whole number"),
+                       ("spares 72", "72 spares of 72 GPUs"), ("pue_low 1.5", "pue_high 1.3"), ("sms 2", "sms"),
+                       ("precision 12 bit", "12 bit"), ("models -50T", "out of range"), ("hbm 0 GB", "out of range"),
+                       ("hbm 1e400 GB", "out of range"), ("hbm nan GB", "nan"), ("sites 2 3", "and not 2"),
+                       ("sites 1\n\nsites 2", ":3: "), ("budget 5 M$\nsites 2", "2 sites, but 1 racks"),
+                       ("budget 1 M$", "does not buy one rack"), ("aspect 1\nmodels 50T", "--layers"),
+                       ("models 100000T", "--hidden"), ("budget 9e6 B$", "--gpus")):
+        try:
+            dc.datacenter_print(inputs(text))
+            check(False, f"refused: {text}")
+        except ValueError as error:
+            check(word in str(error), f"refused: {str(error).replace(FILE, '')}")
+    try:
+        inputs("", "many")
+    except ValueError as error:
+        check("many" in str(error), str(error))
+    draw, lines = random.Random(1), open(os.path.join(PLANNER, "clusters", "next-generation.txt"), "rb").readlines()
+    for i in range(300):
+        damaged = bytearray(b"".join(draw.sample(lines, 9)))
+        for _ in range(draw.randrange(4)):
+            damaged[draw.randrange(len(damaged))] = draw.choice(b"#\n \x00\xff9-.eTB$%")
+        with open(FILE, "wb") as file:
+            file.write(damaged)
+        try:
+            dc.datacenter_plan(dc.datacenter_read(FILE))
+        except ValueError:
+            pass
+    check(True, f"{i + 1} damaged files: planned, or refused with a reason")
+
+
+check_published()
+check_shapes()
+check_laws()
+check_search()
+check_files()
+finish()
