@@ -1,7 +1,7 @@
 # Targets of the book (docs/); dev/dev.mk lists them for `make help-dev`. Included by dev.mk.
 
 # ---- docs that are run, and their pictures
-BOOK_TOOLS := tables simulate roofline tokenize
+BOOK_TOOLS := tables simulate tokenize
 BOOK := train_gpt plan $(BOOK_TOOLS:%=$(BUILD)/%)
 book: report $(BOOK)
 docs-check: book

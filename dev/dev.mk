@@ -18,7 +18,6 @@
 # make docs-check            run the docs' commands that are marked, and compare what they print (FILES=)
 # make ladder                build the rungs of docs/ladder/, run them, compare their losses (a minute)
 # make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: verifies all (N="7 8")
-# make build/roofline        the least time of a training step on a GPU: build/roofline --model gpt2-124M
 
 # ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32.
 # bf16_unit: what multiplies bf16 faster than float32: AMX; AVX-512 BF16, but not on Intel's processors (matmul.h).
@@ -115,7 +114,7 @@ built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:
 built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf16/test_gpt bf16/train_gpt \
     $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) tokenize plan train_gpt))
 built_full := $(built_test) \
-    $(addprefix $(BUILD)/,roofline network_links $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
+    $(addprefix $(BUILD)/,network_links $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
     sanitized/bf16/train_gpt $(GPU_full) \
     $(GPU_TRAINERS))
 build_tests: $(built_test)

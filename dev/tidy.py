@@ -29,8 +29,8 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "arch_features": (0, ("util/a.h", "static ModelConfig m = {1, 2};\n")),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
     "phrases": (0, ("util/a.h", "// It was left\n// far away.\n")),
-    "product_lines": (39645, ("util/a.h", "\n")),  # goal 47,200
-    "test_lines": (43078, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
+    "product_lines": (38192, ("util/a.h", "\n")),  # goal 47,200
+    "test_lines": (42529, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
 FILE_LINES = {"train_gpt.cu": 1100, "gpt.h": 320, "parallel/tensor.h": 230, "parallel/data.h": 160, "comm.h": 370,
               "test_gpt.c": 700, "README.md": 250, "Makefile": 150, "dev/dev.mk": 250}  # and every other file 800

@@ -26,7 +26,7 @@ typedef struct {
     double tokens;
     int64_t t, p, d, v, B;
     int schedule, zero, recompute, sequence_parallel; // choices; the first is "any"
-    bool any_memory, json, flags, timeline, clusters, version, help;
+    bool any_memory, json, flags, timeline, operations, clusters, version, help;
     double time_limit, margin; // margin -1: by the cluster
     int precision;             // choice; the first is that of the software
     const char *data, *search, *runs;
@@ -100,6 +100,7 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_flag("json", &o->json, "all of it for programs"),
         option_flag("flags", &o->flags, "only the trainer's options: ./train_gpt $(./plan --flags ...)"),
         option_flag("timeline", &o->timeline, "only what each stage does and when: a table with tabs between columns"),
+        option_flag("operations", &o->operations, "only the operations of a step on one stage (--pp 1), such a table"),
         option_string("data", &o->data, "GLOB", "what is trained on, for the command"),
         option_float("time-limit", &o->time_limit, 0.1, 1e9, "seconds; then the best found so far is the answer"),
     };
@@ -410,6 +411,57 @@ static void print_timeline(const StepSetup* s) {
     step_cost_free(&c);
 }
 
+// A line for each operation of a list, which occurs `times` times in a step.
+static void print_list(const char* part, int times, Rates* rates, Work* w) {
+    static const char *const kinds[] = {"product", "memory", "attention", "collective"}, *const passes[] = {"", " dX",
+                                                                                                            " dW"};
+    for (int i = 0; i < w->n; i++) {
+        const Op* op = &w->op[i];
+        double m = op->m, n = op->n, k = op->k, batch = op->batch, flops = 2 * m * n * k * batch;
+        if (op->kind == OP_MEMORY) m = op->elements;
+        if (op->kind == OP_ATTENTION) {
+            m = n = op->seq;
+            k = op->head;
+            batch = op->batch_heads;
+            flops = op->flops;
+        }
+        printf("%s\t%d\t%s\t%s%s\t%.0f\t%.0f\t%.0f\t%.0f\t%.15g\t%.15g\t%.9g\n", part, times, op->name, kinds[op->kind],
+               passes[op->transposed], m, n, k, batch, flops, op->bytes, op_seconds(rates, op));
+    }
+    work_free(w);
+}
+
+// The operations of a step of one stage: tokens in, gradients out, as many micro-batches as there are; the update.
+static void print_operations(const StepSetup* s) {
+    static const char* const parts[2][3] = {{"embedding forward", "block forward", "head forward"},
+                                            {"embedding backward", "block backward", "head backward"}};
+    const int m = (int)step_microbatches(s), blocks = m * s->model.L;
+    Rates rates = rates_of(s->cluster, s->software, s->threads);
+    const Held held = held_by_rank(&s->model, &s->mesh, &rates);
+    const double elements = s->model.L * held.elements[HELD_BLOCK] + held.elements[HELD_WTE] + held.elements[HELD_WPE] +
+                            held.elements[HELD_NORM] + held.elements[HELD_HEAD];
+    const double second = s->model.tied && s->software->ours && s->mesh.zero < 2 ? held.elements[HELD_WTE] : 0;
+    Work w = {};
+    if (s->mesh.p > 1) die_usage("--operations lists those of one stage: --pp 1");
+    printf("part\ttimes\toperation\tkind\tm\tn\tk\tbatch\tFLOP\tbytes\tseconds\n");
+    work_zero(&w, s, elements + second);
+    print_list("step", 1, &rates, &w);
+    for (int backward = 0; backward < 2; backward++) {
+        for (int i = 0; i < 3; i++) { // backward from the head on
+            const int part = backward ? 2 - i : i;
+            if (part == 0) work_embedding(&w, s, backward);
+            if (part == 0 && !backward) work_chunk(&w, s, false, false, false);
+            if (part == 1) work_block(&w, s, backward, false);
+            if (part == 2) work_head(&w, s, backward);
+            print_list(parts[backward][part], part == 1 ? blocks : m, &rates, &w);
+        }
+    }
+    if (second > 0) work_memory(&w, "add the two gradients", KERNEL_ADD, second, 12);
+    work_squares(&w, s, elements);
+    work_optimizer(&w, s, elements);
+    print_list("step", 1, &rates, &w);
+}
+
 // What the sites exchange.
 static void print_sites(const StepSetup* s, const StepCost* c) {
     if (s->mesh.sites == 1 || !s->software->ours) return;
@@ -519,7 +571,7 @@ int main(int argc, char** argv) {
     if (o.flags && !q.software->ours)
         die_usage("--flags prints options of this trainer; drop --software %s", q.software->name);
     Answer answer;
-    const bool tables = !o.json && !o.flags && !o.timeline;
+    const bool tables = !o.json && !o.flags && !o.timeline && !o.operations;
     if (tables) print_question(&q);
     const double begun = seconds_now();
     if (!search(&answer, &q, &error)) die_usage("%s", error.text);
@@ -529,6 +581,7 @@ int main(int argc, char** argv) {
     if (tables) print_answer(&o, &answer, table, n);
     if (o.json) print_json(&answer, table, n);
     if (o.timeline) print_timeline(&answer_recommended(&answer)->setup);
+    if (o.operations) print_operations(&answer_recommended(&answer)->setup);
     if (o.flags) flags_print(stdout, &answer_recommended(&answer)->setup, table, n), printf("\n");
     answer_free(&answer);
     free(methods.list);

@@ -1,35 +1,40 @@
 /*
-bench_gpu.cu: how fast the CUDA kernels are on this GPU, beside what it can do at all.
+bench_gpu.cu: how fast the CUDA kernels are on this GPU, beside a large copy and a large product.
 
     build/cuda/bf16/bench_gpu [--only attention,products,memory] [--model NAME] [--json FILE] [--tiny]
 
-First the two ceilings, measured: a large copy (bytes read and written a second) and a large matrix product. Then every
-operation of a training step of the six models of roofline.h, in their shapes, and attention at 1024, 2048 and 4096
-tokens with heads of 64 and 128; which operations there are, with how many FLOP and bytes, roofline.h says, so nothing
-is listed here. A line has
+First the two ceilings, measured: a large copy (bytes read and written a second) and a large matrix product. Then the
+operations of a training step of six models, in their shapes, named as in ./plan --operations, and attention at 1024,
+2048 and 4096 tokens with heads of 64 and 128. A line has the time, and TFLOP/s and the share of the product, or GB/s
+and the share of the copy.
 
-    the time, its floor (by the two ceilings of this very run) and the share of it;
-    TFLOP/s and the share of the product, or GB/s and the share of the copy; how much of our goal that is
-
---json: the same, a line each, numbers in full. --only: what is measured behind the ceilings. --tiny: two small models,
-each operation twice, to see that all of it works; the emulator runs that too (its times mean nothing).
+--json: the same, a line each, numbers in full; dev/bench/roofline.py --measured FILE sets it beside floors and goals.
+--only: what is measured behind the ceilings. --tiny: two small models, each operation twice, to see that all of it
+works; the emulator runs that too (its times mean nothing).
 
 How, says measure_gpu.h. Arrays are as long as in the step (AdamW and its like: 2^30 parameters at most). FLOP of causal
 attention count the lower half only: 2 B NH T^2 HS forward, 2.5 times that backward (Dao 2023), whatever a kernel makes.
 ATTENTION=mma or wgmma chooses the family of its kernels; a run measures one of them.
 */
+#include "../../model.h"
 #include "../../util/options.h"
 #include "measure_gpu.h"
-#include "roofline.h"
 
 static const double MOST_PARAMETERS = 1 << 30;
+
+// The models of roofline.py, with sequences at once that fit an H200.
+static const struct {
+    const char* model;
+    int B, T;
+} cases[] = {{"gpt2-124M", 64, 1024},  {"gpt2-350M", 32, 1024},  {"gpt2-774M", 32, 1024},
+             {"gpt2-1558M", 32, 1024}, {"llama-1.1B", 16, 2048}, {"llama-7B", 2, 2048}};
 
 static struct {
     bool tiny, help;
     const char *only, *model, *json_path; // NULL: all; none
     FILE* json;
-    Ceilings ceilings;
-    int rows;
+    double product, copy; // the ceilings: FLOP and bytes a second
+    int lines;
 } bench;
 
 // ---- Arrays and times -------------------------------------------------------------------------------------------
@@ -74,19 +79,6 @@ static void arrays_take(Arrays* a, const char* names, int64_t n) {
     }
 }
 
-static Arrays arrays_of(const Roofline* r) {
-    Arrays a = {};
-    a.B = r->B;
-    a.T = r->T;
-    a.N = r->B * r->T;
-    a.NH = r->model.NH;
-    a.NKV = r->model.NKV;
-    a.HS = model_head_size(&r->model);
-    a.C = r->model.C;
-    a.V = r->model.V;
-    return a;
-}
-
 typedef void (*Work1)(const Arrays*);
 
 static double milliseconds_of(Work1 f, const Arrays* a) {
@@ -101,31 +93,20 @@ static const char* attention_family_name(void) {
     return default_tensor_family() == WGMMA_FAMILY ? "wgmma" : "mma";
 }
 
-// A row of the roofline that took so long; behind that its shape, as printf() takes it.
-__attribute__((format(printf, 4, 5))) static void print_line(const char* model, const RooflineRow* row, double ms,
-                                                             const char* format, ...) {
-    char shape[64];
-    va_list values;
-    va_start(values, format);
-    vsnprintf(shape, sizeof shape, format, values);
-    va_end(values);
-    const Ceilings* c = &bench.ceilings;
-    const bool product = row->flops > 0;
-    const double amount = product ? row->flops : row->bytes, rate = amount / ms * 1e3;
-    const double ceiling = product ? c->product : c->copy, floor = 1e3 * row_floor(row, c, NULL);
-    const double goal = 1e3 * row_seconds(row, c, row->goal);
-    printf("%-12s %-26s %-32s %9.3f ms  floor %8.3f, %3.0f %%  %7.1f %s, %3.0f %% of the %-7s  goal %8.3f, %3.0f %%\n",
-           model, row->name, shape, ms, floor, 100 * floor / ms, rate / (product ? 1e12 : 1e9),
-           product ? "TFLOP/s" : "GB/s   ", 100 * rate / ceiling, product ? "product" : "copy", goal, 100 * goal / ms);
+// What took so long: FLOP, or bytes that were moved. elements: as ./plan --operations has them, 0 for products.
+static void print_line(const char* model, const char* name, const char* shape, double ms, double flops, double bytes,
+                       double elements) {
+    const double rate = (flops > 0 ? flops : bytes) / ms * 1e3, ceiling = flops > 0 ? bench.product : bench.copy;
+    printf("%-12s %-26s %-32s %9.3f ms  %7.1f %s, %3.0f %% of the %s\n", model, name, shape, ms,
+           rate / (flops > 0 ? 1e12 : 1e9), flops > 0 ? "TFLOP/s" : "GB/s   ", ceiling > 0 ? 100 * rate / ceiling : 100,
+           flops > 0 ? "product" : "copy");
     fflush(stdout);
-    bench.rows++;
+    bench.lines++;
     if (!bench.json) return;
     fprintf(bench.json,
-            "{\"model\":\"%s\",\"operation\":\"%s\",\"shape\":\"%s\",\"count\":%d,\"ms\":%.6g,"
-            "\"floor_ms\":%.6g,\"goal_ms\":%.6g,\"flop\":%.6g,\"bytes\":%.6g,\"exponentials\":%.6g,"
-            "\"rate\":%.6g,\"ceiling\":%.6g,\"attention\":\"%s\"}\n",
-            model, row->name, shape, row->count, ms, floor, goal, row->flops, row->bytes, row->exps, rate, ceiling,
-            row->op.kind == OP_ATTENTION ? attention_family_name() : "");
+            "{\"model\":\"%s\",\"operation\":\"%s\",\"shape\":\"%s\",\"elements\":%.0f,\"ms\":%.6g,\"rate\":%.6g,"
+            "\"attention\":\"%s\"}\n",
+            model, name, shape, elements, ms, rate, attention_family_name());
     fflush(bench.json);
 }
 
@@ -142,32 +123,48 @@ static void product_input_gelu(const Arrays* a) { // IN: of the mlp; y: before G
 }
 static void product_weight(const Arrays* a) { linear_backward_weight(a->g, a->out, a->x, a->N, a->IN, a->OUT); }
 
-// As train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of row-parallel layers are added by
-// the norm behind them.
-static Work1 work_of_product(const Roofline* r, const RooflineRow* row) {
-    const bool biases = r->model.biases && strncmp(row->op.name, "head", 4) != 0;
-    if (row->op.transposed == 1) return row->gelu ? product_input_gelu : product_input;
-    if (row->op.transposed == 2) return product_weight;
-    if (row->gelu) return product_gelu;
-    return biases && strcmp(row->name, "qkv") == 0 ? product_bias : product;
+// One product: rows N, channels IN and OUT.
+static double bench_product(const char* model, const char* name, Work1 work, int N, int IN, int OUT) {
+    Arrays a = {};
+    char shape[64];
+    a.N = N;
+    a.IN = IN;
+    a.OUT = OUT;
+    arrays_take(&a, "xyz", (int64_t)N * max_i64(IN, OUT));
+    arrays_take(&a, "o", (int64_t)N * OUT);
+    arrays_take(&a, work == product_weight ? "g" : "w", (int64_t)IN * OUT);
+    arrays_take(&a, "b", OUT);
+    const double flops = 2.0 * N * IN * OUT, ms = milliseconds_of(work, &a);
+    snprintf(shape, sizeof shape, "%d rows, %d to %d", N, IN, OUT);
+    print_line(model, name, shape, ms, flops, 0, 0);
+    arrays_free(&a);
+    return flops / ms * 1e3;
 }
 
-static void bench_product(const Roofline* r, const RooflineRow* row) {
-    const Op* op = &row->op;
-    const double channels[3] = {op->n, op->k, op->m}; // of the output, by op->transposed
-    Arrays a = {};
-    a.N = (int)(op->transposed == 2 ? op->k : op->m);
-    a.IN = (int)(op->transposed == 0 ? op->k : op->n);
-    a.OUT = (int)channels[op->transposed];
-    const int64_t in = (int64_t)a.N * a.IN, out = (int64_t)a.N * a.OUT, w = (int64_t)a.IN * a.OUT;
-    arrays_take(&a, "x", in);
-    arrays_take(&a, "o", out);
-    arrays_take(&a, op->transposed == 2 ? "g" : "w", w);
-    arrays_take(&a, "b", a.OUT);
-    if (row->gelu) arrays_take(&a, op->transposed ? "yz" : "y", op->transposed ? in : out);
-    const double ms = milliseconds_of(work_of_product(r, row), &a);
-    print_line(r->model.name, row, ms, "%.0f x %.0f, sums of %.0f", op->m, op->n, op->k);
-    arrays_free(&a);
+// The layers of a block and the head, as train_gpt.cu calls them: only GPT-2's matrices of blocks have biases; those of
+// row-parallel layers are added by the norm behind them.
+static void bench_products(const ModelConfig* m, int N) {
+    const struct {
+        const char *name, *forward, *input;
+        int in, out;
+        Work1 run, back;
+    } layers[] = {
+        {"qkv", "", "", m->C, model_qkv_size(m), m->biases ? product_bias : product, product_input},
+        {"projection", "", "", m->C, m->C, product, product_input},
+        {"fc", ", GELU", "", m->C, model_fc_size(m), m->biases ? product_gelu : product, product_input},
+        {"mlp projection", "", ", dGELU", m->F, m->C, product, m->biases ? product_input_gelu : product_input},
+        {"head", "", "", m->C, m->V, product, product_input},
+    };
+    char name[64];
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        const bool gelu = m->biases;
+        snprintf(name, sizeof name, "%s%s", layers[i].name, gelu ? layers[i].forward : "");
+        bench_product(m->name, name, layers[i].run, N, layers[i].in, layers[i].out);
+        snprintf(name, sizeof name, "%s dX%s", layers[i].name, gelu ? layers[i].input : "");
+        bench_product(m->name, name, layers[i].back, N, layers[i].in, layers[i].out);
+        snprintf(name, sizeof name, "%s dW", layers[i].name);
+        bench_product(m->name, name, product_weight, N, layers[i].in, layers[i].out);
+    }
 }
 
 // ---- Attention --------------------------------------------------------------------------------------------------
@@ -177,17 +174,26 @@ static void attention_back(const Arrays* a) {
     attention_backward(a->y, a->z, a->x, a->out, a->f, a->B, a->T, a->NH, a->NKV, a->HS);
 }
 
-static void bench_attention(const Roofline* r, const RooflineRow* row) {
-    const bool backward = row->op.backward;
-    Arrays a = arrays_of(r);
-    arrays_take(&a, backward ? "xy" : "x", (int64_t)a.N * (a.NH + 2 * a.NKV) * a.HS);
-    arrays_take(&a, backward ? "zo" : "o", (int64_t)a.N * a.NH * a.HS);
-    arrays_take(&a, "f", (int64_t)a.N * a.NH);
-    if (backward) attention(&a); // what backward finds
-    const double ms = milliseconds_of(backward ? attention_back : attention, &a);
-    print_line(r->model.name, row, ms, "%d x %d, heads %d/%d x %d, %s", a.B, a.T, a.NH, a.NKV, a.HS,
-               attention_family_name());
-    arrays_free(&a);
+static void bench_attention(const char* model, int B, int T, int NH, int NKV, int HS) {
+    for (int backward = 0; backward < 2; backward++) {
+        Arrays a = {};
+        char shape[64];
+        a.B = B;
+        a.T = T;
+        a.NH = NH;
+        a.NKV = NKV;
+        a.HS = HS;
+        a.N = B * T;
+        arrays_take(&a, backward ? "xy" : "x", (int64_t)a.N * (NH + 2 * NKV) * HS);
+        arrays_take(&a, backward ? "zo" : "o", (int64_t)a.N * NH * HS);
+        arrays_take(&a, "f", (int64_t)a.N * NH);
+        if (backward) attention(&a); // what backward finds
+        const double ms = milliseconds_of(backward ? attention_back : attention, &a);
+        snprintf(shape, sizeof shape, "%d x %d, heads %d/%d x %d, %s", B, T, NH, NKV, HS, attention_family_name());
+        print_line(model, backward ? "attention backward" : "attention", shape, ms,
+                   2.0 * B * NH * (double)T * T * HS * (backward ? 2.5 : 1), 0, T);
+        arrays_free(&a);
+    }
 }
 
 // ---- What moves memory and computes little ----------------------------------------------------------------------
@@ -233,6 +239,7 @@ static void add(const Arrays* a) { accumulate(a->f, a->g, a->n); }
 static void bias_gradient(const Arrays* a) { linear_backward_bias(a->g, a->x, a->N, a->C); }
 static void copy(const Arrays* a) { device_copy(a->y, a->x, (size_t)a->n * sizeof(floatX)); }
 static void zero(const Arrays* a) { device_zero(a->y, (size_t)a->n * sizeof(floatX)); }
+static void zero_floats(const Arrays* a) { device_zero(a->g, (size_t)a->n * sizeof(float)); }
 static void squares(const Arrays* a) {
     const TensorRange whole = whole_range(a->n);
     sum_of_squares(a->sum, a->g, &whole, 1);
@@ -245,229 +252,142 @@ static void adamw(const Arrays* a) {
 static void pack(const Arrays* a) { caat_pack(a->z, a->x, 1, a->N, a->C, a->C / 2); }
 static void unpack(const Arrays* a) { caat_unpack(a->out, a->z, a->x, 2.0f, 1, a->N, a->C, a->C / 2); }
 
-// Norms and what stands beside them: rows of C, weights, statistics of rows, gradients of weights.
-static Work1 take_rows(Arrays* a, const Roofline* r, Kernel kernel) {
-    const bool gpt2 = r->model.norm == NORM_LAYERNORM;
-    arrays_take(a, "xyzo", (int64_t)a->N * a->C);
-    arrays_take(a, "wb", a->C);
-    arrays_take(a, "fgmv", max_i64(a->N, a->C));
-    switch (kernel) {
-    case KERNEL_NORM: return gpt2 ? layer_norm : rms;
-    case KERNEL_RESIDUAL_NORM: return gpt2 ? residual_norm : residual_rms;
-    case KERNEL_RESIDUAL: return residual;
-    default: return gpt2 ? norm_back : rms_back;
+// What is measured: rows of `width`, `count` numbers of `each` bytes, read and written; arrays: names of Arrays, and
+// their size: # count, W width, N rows, Q of q, k and v, 2 twice the count, V a row for each token of the vocabulary,
+// P for each position.
+typedef struct {
+    const char* name;
+    Work1 run;
+    double width, count, each;
+    const char* arrays;
+} Row;
+
+static void bench_row(const ModelConfig* m, int B, int T, const Row* row) {
+    Arrays a = {};
+    char shape[64], names[16];
+    a.B = B;
+    a.T = T;
+    a.N = B * T;
+    a.NH = m->NH;
+    a.NKV = m->NKV;
+    a.HS = model_head_size(m);
+    a.V = m->V;
+    a.C = (int)row->width;
+    a.n = (int64_t)(row->width > 0 ? row->count : fmin(row->count, MOST_PARAMETERS));
+    for (const char* at = row->arrays; *at;) {
+        const size_t n = strcspn(at, "#WNQ2VP");
+        const int64_t sizes[] = {
+            a.n, a.C, a.N, (int64_t)a.N * model_qkv_size(m), 2 * a.n, (int64_t)m->V * m->C, (int64_t)T * m->C};
+        snprintf(names, sizeof names, "%.*s", (int)n, at);
+        arrays_take(&a, names, sizes[strchr("#WNQ2VP", at[n]) - "#WNQ2VP"]);
+        at += n + 1;
     }
-}
-
-static Work1 take_activation(Arrays* a, const Roofline* r, bool backward) {
-    const bool gated = model_is_gated(&r->model);
-    a->C = r->model.F;
-    a->n = (int64_t)a->N * a->C;
-    arrays_take(a, gated ? "o" : "xzo", a->n);
-    if (gated) arrays_take(a, "xy", 2 * a->n);
-    if (gated) return backward ? swiglu_back : swiglu;
-    return backward ? gelu_back : gelu;
-}
-
-static Work1 take_rope(Arrays* a, const Roofline* r, bool backward) {
-    arrays_take(a, "x", (int64_t)a->N * (a->NH + 2 * a->NKV) * a->HS);
-    a->table = (float*)device_malloc((size_t)a->T * (size_t)a->HS * sizeof(float), "bench");
-    rope_table(a->table, a->T, a->HS, r->model.rope_theta, &r->model.rope_scaling);
-    return backward ? rope_back : rope;
-}
-
-static Work1 take_embedding(Arrays* a, const Roofline* r, bool backward) {
-    const bool gpt2 = r->model.position == POSITION_LEARNED;
-    a->tokens = random_tokens(a->N, a->V);
-    arrays_take(a, "o", (int64_t)a->N * a->C);
-    arrays_take(a, backward ? "g" : "x", (int64_t)a->V * a->C);
-    arrays_take(a, backward ? "f" : "w", (int64_t)a->T * a->C);
-    if (backward) return gpt2 ? embedding_position_back : embedding_back;
-    return gpt2 ? embedding_position : embedding;
-}
-
-// What knows of numbers only: as many as the row has, up to a number that is enough to measure.
-static Work1 take_numbers(Arrays* a, Kernel kernel, double elements) {
-    a->n = (int64_t)elements;
-    switch (kernel) {
-    case KERNEL_ADD: arrays_take(a, "fg", a->n); return add;
-    case KERNEL_COPY: arrays_take(a, "xy", a->n); return copy;
-    case KERNEL_SQUARES:
-        arrays_take(a, "g", a->n);
-        a->sum = (double*)device_malloc(sizeof(double), "bench");
-        return squares;
-    default: arrays_take(a, HAS_MASTER_WEIGHTS ? "xfgmv" : "xgmv", a->n); return adamw;
-    }
-}
-
-// The arrays of a row of the roofline, and what works on them.
-static Work1 take_memory(Arrays* a, const Roofline* r, const RooflineRow* row) {
-    const Kernel kernel = row->op.kernel;
-    switch (kernel) {
-    case KERNEL_NORM:
-    case KERNEL_RESIDUAL_NORM:
-    case KERNEL_RESIDUAL:
-    case KERNEL_NORM_BACKWARD: return take_rows(a, r, kernel);
-    case KERNEL_ACTIVATION:
-    case KERNEL_ACTIVATION_BACKWARD: return take_activation(a, r, kernel == KERNEL_ACTIVATION_BACKWARD);
-    case KERNEL_ROPE:
-    case KERNEL_ROPE_BACKWARD: return take_rope(a, r, kernel == KERNEL_ROPE_BACKWARD);
-    case KERNEL_EMBEDDING:
-    case KERNEL_EMBEDDING_BACKWARD: return take_embedding(a, r, kernel == KERNEL_EMBEDDING_BACKWARD);
-    case KERNEL_CLASSIFIER: // rows of the padded vocabulary
-        a->C = a->V;
-        a->tokens = random_tokens(a->N, a->V);
-        arrays_take(a, "x", (int64_t)a->N * a->C);
-        arrays_take(a, "f", a->N);
-        return classifier;
-    case KERNEL_BIAS:
-        a->C = (int)(row->op.elements / a->N);
-        arrays_take(a, "x", (int64_t)a->N * a->C);
-        arrays_take(a, "g", a->C);
-        return bias_gradient;
-    case KERNEL_ZERO: // bytes are all that counts
-        a->n = (int64_t)(row->bytes / sizeof(floatX));
-        arrays_take(a, "y", a->n);
-        return zero;
-    case KERNEL_ADD:
-    case KERNEL_COPY:
-    case KERNEL_SQUARES:
-    case KERNEL_OPTIMIZER: return take_numbers(a, kernel, row->op.elements);
-    case KERNEL_OTHER:
-    case KERNELS: break;
-    }
-    die("internal error: nothing measures %s", row->name);
-    return NULL;
-}
-
-static void bench_memory(const Roofline* r, const RooflineRow* given) {
-    RooflineRow row = *given;
-    Arrays a = arrays_of(r);
-    if (row.op.elements > MOST_PARAMETERS && row.op.kernel != KERNEL_CLASSIFIER) { // of parameters
-        row.bytes *= MOST_PARAMETERS / row.op.elements;
-        row.op.elements = MOST_PARAMETERS;
-    }
-    const Work1 work = take_memory(&a, r, &row);
-    const double ms = milliseconds_of(work, &a);
-    if (a.n)
-        print_line(r->model.name, &row, ms, "%.1f M", row.op.elements / 1e6);
+    a.tokens = random_tokens(a.N, a.V);
+    a.sum = (double*)device_malloc(sizeof(double), "bench");
+    a.table = (float*)device_malloc((size_t)T * (size_t)a.HS * sizeof(float), "bench");
+    rope_table(a.table, T, a.HS, m->rope_theta, &m->rope_scaling);
+    const double ms = milliseconds_of(row->run, &a);
+    if (row->width > 0)
+        snprintf(shape, sizeof shape, "%d x %d", a.N, a.C);
     else
-        print_line(r->model.name, &row, ms, "%d x %d", a.N, a.C);
+        snprintf(shape, sizeof shape, "%.1f M", (double)a.n / 1e6);
+    print_line(m->name, row->name, shape, ms, 0, (double)a.n * row->each, (double)a.n);
     arrays_free(&a);
 }
 
-// A row that is not in the list of a step.
-static RooflineRow memory_row(const char* name, Kernel kernel, double elements, double bytes, double goal) {
-    RooflineRow row = {};
-    row.op = op_memory(name, kernel, elements, bytes);
-    row.bytes = row.op.bytes;
-    row.goal = goal;
-    snprintf(row.name, sizeof row.name, "%s", name);
-    return row;
-}
-
-// CAAT-Net's: half of the channels are put together, and taken apart. Their bytes: caat.cuh.
-static void bench_sync(const Roofline* r) {
-    Arrays a = arrays_of(r);
-    const int64_t n = (int64_t)a.N * a.C;
-    const RooflineRow packed = memory_row("caat_pack", KERNEL_OTHER, (double)n, 2, 0.92);
-    const RooflineRow unpacked = memory_row("caat_unpack", KERNEL_OTHER, (double)n, 4, 0.92);
-    arrays_take(&a, "xzo", n);
-    print_line(r->model.name, &packed, milliseconds_of(pack, &a), "%d x %d", a.N, a.C);
-    print_line(r->model.name, &unpacked, milliseconds_of(unpack, &a), "%d x %d", a.N, a.C);
-    arrays_free(&a);
+static void bench_memory(const ModelConfig* m, int B, int T) {
+    const double e = sizeof(floatX), N = (double)B * T, C = m->C, F = m->F, qkv = model_qkv_size(m), V = m->V;
+    const double n = N * C, P = (double)model_parameters(m), wte = V * C, master = HAS_MASTER_WEIGHTS ? e : 0;
+    const double rotated = N * (m->NH + m->NKV) * model_head_size(m);
+    const Row shared[] = {
+        {"residual", residual, C, n, 3 * e, "xyz#bW"},
+        {"classifier", classifier, V, N * V, 2 * e, "x#fN"},
+        {"zero", zero, C, n, e, "y#"},
+        {"zero gradients", zero_floats, 0, P + (m->tied ? wte : 0), 4, "g#"},
+        {"add the two gradients", add, 0, m->tied ? wte : 0, 12, "fg#"},
+        {"squares of gradients", squares, 0, P, 4, "g#"},
+        {"optimizer", adamw, 0, P, 28 + master, HAS_MASTER_WEIGHTS ? "xfgmv#" : "xgmv#"},
+        {"caat_pack", pack, C, n, 2, "xz#"}, // half of the channels: caat.cuh
+        {"caat_unpack", unpack, C, n, 4, "xzo#"},
+    };
+    const Row gpt2[] = {
+        {"embedding", embedding_position, C, n, 5 * e, "o#xVwP"},
+        {"norm", layer_norm, C, n, 2 * e, "xo#wbWfmN"},
+        {"residual and norm", residual_norm, C, n, 4 * e, "xyzo#wbWfmN"},
+        {"norm backward", norm_back, C, n, 4 * e, "xzo#wWgvWfmN"},
+        {"activation", gelu, F, N * F, 2 * e, "xo#"}, // where it is no epilogue
+        {"activation backward", gelu_back, F, N * F, 3 * e, "xzo#"},
+        {"bias gradient", bias_gradient, C, n, e, "x#gW"},
+        {"bias gradient", bias_gradient, qkv, N * qkv, e, "x#gW"},
+        {"bias gradient", bias_gradient, F, N * F, e, "x#gW"},
+        {"embedding backward", embedding_position_back, C, n, 2 * e + 8, "o#gVfP"},
+    };
+    const Row llama[] = {
+        {"embedding", embedding, C, n, 2 * e, "o#xV"},
+        {"norm", rms, C, n, 2 * e, "xo#wWmN"},
+        {"residual and norm", residual_rms, C, n, 4 * e, "xyzo#wWmN"},
+        {"norm backward", rms_back, C, n, 4 * e, "xzo#wWgWmN"},
+        {"activation", swiglu, F, N * F, 3 * e, "o#x2"},
+        {"activation backward", swiglu_back, F, N * F, 5 * e, "o#xy2"},
+        {"rope", rope, C, rotated, 2 * e, "xQ"},
+        {"rope backward", rope_back, C, rotated, 2 * e, "xQ"},
+        {"embedding backward", embedding_back, C, n, e + 8, "o#gV"},
+    };
+    const bool learned = m->position == POSITION_LEARNED;
+    const Row* own = learned ? gpt2 : llama;
+    const size_t owned = learned ? sizeof gpt2 / sizeof *gpt2 : sizeof llama / sizeof *llama;
+    for (size_t i = 0; i < owned; i++) bench_row(m, B, T, &own[i]);
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
+        if (shared[i].count > 0) bench_row(m, B, T, &shared[i]);
+    }
 }
 
 // ---- Ceilings, models -------------------------------------------------------------------------------------------
 
 static void bench_ceilings(void) {
-    bench.ceilings = ceilings_h200();
-    const double values = bench.tiny ? 1 << 16 : 1 << 29;
-    RooflineRow row = memory_row("large copy", KERNEL_COPY, values, 2 * sizeof(floatX), 1);
-    Arrays a = {};
-    const Work1 work = take_numbers(&a, KERNEL_COPY, values);
-    double ms = milliseconds_of(work, &a);
-    arrays_free(&a);
-    bench.ceilings.copy = row.bytes / ms * 1e3;
-    print_line("ceiling", &row, ms, "%s", "");
     const int N = bench.tiny ? 64 : 8192;
-    row = {};
-    row.flops = 2.0 * N * N * N;
-    row.goal = 1;
-    snprintf(row.name, sizeof row.name, "large product");
-    a = {};
-    a.N = N;
-    a.IN = N;
-    a.OUT = N;
-    arrays_take(&a, "xwo", (int64_t)N * N);
-    ms = milliseconds_of(product, &a);
+    Arrays a = {};
+    a.n = bench.tiny ? 1 << 16 : 1 << 29;
+    arrays_take(&a, "xy", a.n);
+    const double ms = milliseconds_of(copy, &a), bytes = 2.0 * sizeof(floatX) * (double)a.n;
     arrays_free(&a);
-    bench.ceilings.product = row.flops / ms * 1e3;
-    print_line("ceiling", &row, ms, "%d x %d, sums of %d", N, N, N);
-    char name[256];
-    device_name(name, sizeof name);
-    if (gpu_peak_flops(name) > 0) bench.ceilings.peak = gpu_peak_flops(name);
+    bench.copy = bytes / ms * 1e3;
+    print_line("ceiling", "large copy", "", ms, 0, bytes, 0);
+    bench.product = bench_product("ceiling", "large product", product, N, N, N);
 }
 
 static bool wants(const char* part) { return !bench.only || strstr(bench.only, part); }
 
-static void bench_rows(const Roofline* r, bool separate_only) {
-    for (int i = 0; i < r->n; i++) {
-        const RooflineRow* row = &r->row[i];
-        const Kernel k = row->op.kernel;
-        const bool apart = row->op.kind == OP_MEMORY && (k == KERNEL_ACTIVATION || k == KERNEL_ACTIVATION_BACKWARD);
-        if (separate_only && !apart) continue;
-        if (row->op.kind == OP_PRODUCT && wants("products")) bench_product(r, row);
-        if (row->op.kind == OP_ATTENTION && wants("attention")) bench_attention(r, row);
-        if (row->op.kind == OP_MEMORY && wants("memory")) bench_memory(r, row);
-    }
-}
-
-static void bench_model(Roofline* r, const ModelConfig* m, int B, int T) {
-    if (bench.model && strcmp(bench.model, m->name) != 0) return;
-    roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, false);
-    bench_rows(r, false);
-    if (m->norm != NORM_LAYERNORM || !wants("memory")) return;
-    // GELU, where it is no epilogue
-    roofline_build(r, m, B, T, 1, 0, RECOMPUTE_NONE, true);
-    bench_rows(r, true);
-    // behind the last block of a stage that does not end with the head
-    const double values = (double)B * T * m->C;
-    const RooflineRow row = memory_row("residual", KERNEL_RESIDUAL, values, 3.0 * sizeof(floatX), 0.92);
-    bench_memory(r, &row);
-    bench_sync(r);
+static void bench_model(const ModelConfig* model, int B, int T) {
+    ModelConfig m = *model;
+    if (bench.model && strcmp(bench.model, m.name) != 0) return;
+    m.V = (int)round_up((size_t)m.V, 128);
+    if (wants("products")) bench_products(&m, B * T);
+    if (wants("attention")) bench_attention(m.name, B, T, m.NH, m.NKV, model_head_size(&m));
+    if (wants("memory")) bench_memory(&m, B, T);
 }
 
 // Attention as papers have it: 16384 tokens, 2048 channels, heads of 64 and 128; and grouped keys.
-static void bench_lengths(Roofline* r) {
+static void bench_lengths(void) {
     if (!wants("attention") || bench.model) return;
     for (int i = 0; i < 7; i++) {
         const int doublings = i == 6 && !bench.tiny ? 2 : i % 3;
         const int HS = i < 3 ? 64 : 128, T = (bench.tiny ? 70 : 1024) << doublings;
-        const int C = bench.tiny ? 256 : 2048, NH = C / HS, tokens = bench.tiny ? T : 16384;
-        ModelConfig m = model_llama(1, C, NH, i == 6 ? (NH + 3) / 4 : NH, C, T, 128);
-        m.name = "attention";
-        m.tied = true;
-        roofline_build(r, &m, tokens / T, T, 1, 0, RECOMPUTE_NONE, false);
-        for (int k = 0; k < r->n; k++) {
-            if (r->row[k].op.kind == OP_ATTENTION) bench_attention(r, &r->row[k]);
-        }
+        const int NH = (bench.tiny ? 256 : 2048) / HS, tokens = bench.tiny ? T : 16384;
+        bench_attention("attention", tokens / T, T, NH, i == 6 ? (NH + 3) / 4 : NH, HS);
     }
 }
 
-static void bench_models(Roofline* r) {
+static void bench_models(void) {
     if (bench.tiny) {
         ModelConfig tiny[] = {model_gpt2(2, 64, 1, 70, 300), model_llama(2, 128, 2, 1, 192, 70, 300)};
         tiny[0].name = "tiny-gpt2";
         tiny[1].name = "tiny-llama";
-        for (int i = 0; i < 2; i++) bench_model(r, &tiny[i], 1, 70);
+        for (int i = 0; i < 2; i++) bench_model(&tiny[i], 1, 70);
         return;
     }
-    for (int i = 0; i < ROOFLINE_CASES; i++) {
-        const RooflineCase* k = &roofline_cases[i];
-        const ModelConfig* m = model_find_preset(k->model);
-        bench_model(r, m, roofline_micro_batch(m, k->B, k->T, RECOMPUTE_NONE, 139 * 1073741824.0), k->T);
-    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        bench_model(model_find_preset(cases[i].model), cases[i].B, cases[i].T);
 }
 
 static void read_options(int argc, char** argv) {
@@ -497,12 +417,10 @@ int main(int argc, char** argv) {
         fprintf(bench.json, "{\"device\":\"%s\",\"type\":\"%s\",\"attention\":\"%s\"}\n", name, FLOATX_NAME,
                 attention_family_name());
     const double started = seconds_now();
-    Roofline* r = (Roofline*)checked_malloc(sizeof *r, "the rows of a step");
     bench_ceilings();
-    bench_lengths(r);
-    bench_models(r);
-    printf("%d lines in %.1f s\n", bench.rows, seconds_now() - started);
-    free(r);
+    bench_lengths();
+    bench_models();
+    printf("%d lines in %.1f s\n", bench.lines, seconds_now() - started);
     if (bench.json && fclose(bench.json) != 0) die("--json: cannot write: %s", strerror(errno));
     return 0;
 }

@@ -379,7 +379,7 @@ def curves(axes, xlabel="", ylabel="", **more):
 def draw_roofline(path):
     """The floors of operations at the peaks of an H200's data sheet"""
     rows = re.findall(r"^(\S.*?) +(\d+) +([\d.]+) +([\d.]+) +[\d.]+ +\w+ +[\d.]+ +([\d.]+) ",
-                      run("build/roofline --model gpt2-124M --product 989.4 --copy 4.8 --peak 989.4"), re.M)
+                      run("dev/bench/roofline.py --model gpt2-124M --product 989.4 --copy 4.8 --peak 989.4"), re.M)
     fig, (axes,) = figure("gpt2-124M, a step of 65536 tokens on an H200, predicted: ms of arithmetic and of bytes",
                           "The number is the floor: the longest of both and of the exponentials.", 7)
     for y, (name, count, gflop, mb, floor) in enumerate(rows):

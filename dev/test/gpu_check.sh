@@ -10,7 +10,7 @@
 #              bf16 beside float32 (check_precision.py; TEXT names its text, by default the project's headers)
 #   bench      the kernels of GPT-2 124M beside their floors and goals; attention of all models
 #   train      training steps of GPT-2 124M: tokens/s, MFU, memory; PyTorch (compiled, flash attention) in the same call
-#   models     the same, and the kernels, of the other models of dev/bench/roofline.h, or of those that --models names
+#   models     the same, and the kernels, of the other models of dev/bench/roofline.py, or of those that --models names
 #   meshes     several ranks on this GPU: messages, and meshes beside one rank; by MPI and by NCCL
 #   sanitizer  compute-sanitizer's memcheck and racecheck of the kernels
 #
@@ -117,7 +117,7 @@ export -f make_here
 # Builds the programs of all parts of this call at once, when the first part begins. The flags are the preflight's: with
 # other flags make would build everything again.
 build() {
-    local program targets=$BUILD/roofline
+    local program targets=plan
     [ -z "$built" ] || return
     built=yes
     for program in $(all_programs); do targets="$targets $bin/$program"; done
@@ -287,7 +287,7 @@ tokens = array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 <<
 open(sys.argv[1], "wb").write(array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())' \
         "$logs/tokens.bin"
     # a model that does not fit into this GPU ends the list
-    "$BUILD/roofline" --numbers --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log"
+    dev/bench/roofline.py --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log"
     ! grep -q 'no micro-batch fits' "$log/roofline.log" || absent="left out"
     for of in steps_of peer_of; do
         if [ $of = peer_of ] && ! timeout 90 python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
@@ -298,7 +298,7 @@ open(sys.argv[1], "wb").write(array.array("i", [20240520, 1, len(tokens), *[0] *
         for name in "$@"; do
             # shellcheck disable=SC2046  # a list of numbers
             if grep -q "^$name " "$log/numbers"; then $of $(grep "^$name " "$log/numbers")
-            else row "$absent" 0 "$of $name" "roofline --numbers: $(tail -n 1 "$log/roofline.log")"; fi
+            else row "$absent" 0 "$of $name" "roofline.py: $(tail -n 1 "$log/roofline.log")"; fi
         done
     done
 }

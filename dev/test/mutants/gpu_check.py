@@ -49,4 +49,4 @@ FAULTS = [
 
 def run(test, planted):
     # `sh -c`: the first failure is enough
-    return "build/roofline", ["sh", "-c", f"exec bash dev/test/system/test_gpu_check.sh {test}"]
+    return "plan", ["sh", "-c", f"exec bash dev/test/system/test_gpu_check.sh {test}"]

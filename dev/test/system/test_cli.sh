@@ -590,6 +590,8 @@ python3 "$source/dev/test/system/check_planner.py" "$plan" >out 2>err
 check "--runs: rows by their commands" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
 python3 "$source/dev/test/system/check_datacenter.py" "$plan" >out 2>err
 check "planner/datacenter.py" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
+python3 "$source/dev/test/system/check_roofline.py" "$plan" >out 2>err
+check "dev/bench/roofline.py" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
 check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
 check "--help lists every option" "$plan --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
 printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt

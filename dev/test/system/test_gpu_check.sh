@@ -2,10 +2,9 @@
 # test_gpu_check.sh [all|parts|ends|libraries]: does dev/test/gpu_check.sh do what it says, and does make find what CUDA
 # needs? Without a GPU: programs of the same names stand in for nvidia-smi, nvcc, make, mpirun, nm, compute-sanitizer,
 # PyTorch and for all that make would have built; they note how they were called, and say what the real ones would.
-# Needs $BUILD/roofline.
+# Needs ./plan.
 set -u
 cd "$(dirname "$0")/../../.." || exit 1
-roofline=${BUILD:-build}/roofline
 work=$(mktemp -d "${TMPDIR:-/tmp}/gpu_check.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 . dev/test/system/checks.sh
@@ -111,7 +110,7 @@ for program in $(dev/test/gpu_check.sh --list); do
     mkdir -p "$work/build/cuda/${program%/*}"
     ln -s "$work/program" "$work/build/cuda/$program"
 done
-cp "$roofline" "$work/build/roofline" || exit 1
+[ -x plan ] || exit 1
 
 # check NAME ARGUMENTS...: the script's output to $work/NAME, its status to $status, its report to $work/NAME.out
 check() {
