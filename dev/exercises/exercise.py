@@ -1,29 +1,14 @@
 #!/usr/bin/env python3
 """
-exercise.py: exercises in finding faults (docs/exercises.md). Each plants one fault of the lists in dev/test/mutants in
-a copy of the sources, and shows what a test or a training run makes of it. Standard library only.
+exercise.py: exercises in finding faults (docs/exercises.md). Each plants one fault of exercises.txt in a copy of the
+sources, and shows what a test or a training run makes of it. Standard library only.
 
     make exercise              lists them
     make exercise N=7          prepares build/exercise/07 and shows the symptom; again: shows it again
     make exercise N=7 hint     the next hint; check: the original tests; solution: the explanation, the change
 verify.py verifies all of them.
-
-An exercise is a dictionary in EXERCISES of a file dev/exercises/part_*.py; they are numbered by level.
-    title       the symptom, in plain words
-    level       1: one function, 10 minutes; 2: two files, 20 minutes; 3: several ranks or files, 40 minutes
-    chapter     the page that teaches what is needed
-    fault       (list, description): of dev/test/mutants/LIST.py. The description has to occur once in it
-    ranks       the most ranks of a command, 1 if omitted
-    show        shell commands; the programs that they start (build/x, ./train_gpt, ./plan) are built
-    symptom     regular expression for the printed lines of all of them ("." also matches the end of a line)
-    begin       where to begin: a file or an experiment, not the function
-    hints       two or three, from vague to precise
-    check       shell commands that have to succeed. The symptom must not show, either
-    solution    what was wrong, and why the symptom follows
-    wrong       plausible fixes that do not pass: (file, text of the faulty tree, replacement, why it is plausible)
 """
 import difflib
-import glob
 import importlib
 import os
 import re
@@ -40,23 +25,47 @@ ORIGINAL = ("Makefile", "test_gpt.c", "dev/", "scripts/")  # what check takes fr
 LEVELS = {1: "Level 1: one function, ten minutes", 2: "Level 2: two files, twenty minutes",
           3: "Level 3: several files or ranks, forty minutes"}
 PROGRAM = re.compile(r"(?:^|-np \d+ |&& |; )(?:\./)?(build/[\w/]+|train_gpt|plan)\b")
+MODEL = "--data dev/test/reference/tokenizer_words.txt --layers 2 --hidden 32 --heads 2 --seq 32 --global-batch 8 " \
+    "--micro-batch 4 --warmup 0 --log-every 1 --eval-every 0"
+MODELS = {"MODEL": MODEL, "DEEP": MODEL.replace("layers 2", "layers 4").replace("batch 4", "batch 2"),
+          "STEPS": "| grep '^step' | cut -d '|' -f 1-3"}  # without speeds
 SECONDS = 120  # the limit of a command
 LINES = 40  # a longer output is shortened
 
 
 def load():
-    exercises = []
-    for path in sorted(glob.glob("dev/exercises/part_*.py")):
-        exercises += importlib.import_module(os.path.basename(path)[:-3]).EXERCISES
-    exercises.sort(key=lambda exercise: exercise["level"])  # stable
-    return dict(enumerate(exercises, 1))
+    """{number: exercise} of exercises.txt, whose first lines explain it; hints, show and check are lists, fault is a
+    change, (file, lines, lines in their place), and wrong are changes, each with why it is plausible."""
+    exercises = {}
+    for line in read("dev/exercises/exercises.txt").splitlines():
+        if line.startswith(("-", "+")):
+            change[1 if line[0] == "-" else 2] += line[1:] + "\n"
+        elif line.startswith("  "):
+            into[-1] += line[1:]
+        elif line and line[0] != "#":
+            key, value = line.split(": ", 1)
+            if key == "exercise":
+                exercise = exercises[len(exercises) + 1] = {"title": value, "wrong": []}
+            elif key == "fault":
+                change = exercise["fault"] = [value, "", ""]
+            elif key == "file":
+                change = [value, "", "", why]
+                exercise["wrong"].append(change)
+            else:
+                into = why = [] if key == "wrong" else exercise.setdefault(key, [])
+                into.append(value)
+    for exercise in exercises.values():
+        exercise.update({key: exercise[key][0] for key in ("chapter", "symptom", "begin", "solution")},
+                        level=int(exercise["level"][0]), ranks=int(exercise.get("ranks", "1")[0]),
+                        wrong=[(*change, why[0]) for *change, why in exercise["wrong"]])
+        for name, words in MODELS.items():
+            for key in ("show", "check"):
+                exercise[key] = [command.replace(name, words) for command in exercise[key]]
+    return exercises
 
 
-def fault_of(exercise):
-    """(file, text, replacement), and how often the list has the description."""
-    suite, what = exercise["fault"]
-    found = [fault[-3:] for fault in importlib.import_module(suite).FAULTS if fault[0] == what]
-    return found[0] if found else None, len(found)
+def changed(source, lines, replacement):
+    return ("\n" + source).replace("\n" + lines, "\n" + replacement)[1:]
 
 
 def read(path):
@@ -69,10 +78,9 @@ def write(path, text):
         file.write(text)
 
 
-def replace(tree, path, text, replacement):
-    """Lines of which nothing but blanks is left are removed: they would show the place."""
+def replace(tree, path, lines, replacement):
     path = os.path.join(tree, path)
-    write(path, re.sub(r"(?m)^[ \t]+\n", "", read(path).replace(text, replacement)))
+    write(path, changed(read(path), lines, replacement))
 
 
 def copy_tree(tree):
@@ -179,7 +187,7 @@ def check(exercise, tree, prints=False):
 
 
 def mpi_is_missing(exercise):
-    return exercise.get("ranks", 1) > 1 and not shutil.which(os.environ.get("MPIRUN", "mpirun") or "no MPI")
+    return exercise["ranks"] > 1 and not shutil.which(os.environ.get("MPIRUN", "mpirun") or "no MPI")
 
 
 def paragraph(text):
@@ -190,7 +198,7 @@ def list_all(exercises):
     for number, exercise in exercises.items():
         if exercise is next(x for x in exercises.values() if x["level"] == exercise["level"]):
             print(f"\n{LEVELS[exercise['level']]}")
-        print(f"{number:>3}  {exercise['title']}" + (" (MPI)" if exercise.get("ranks", 1) > 1 else ""))
+        print(f"{number:>3}  {exercise['title']}" + (" (MPI)" if exercise["ranks"] > 1 else ""))
     print("\nmake exercise N=7 begins one; docs/exercises.md")
 
 
@@ -198,8 +206,8 @@ def begin(number, exercise, tree):
     name = f"build/exercise/{number:02}"
     if not os.path.exists(tree):
         copy_tree(tree)
-        path = fault_of(exercise)[0][0]
-        replace(tree, *fault_of(exercise)[0])
+        path = exercise["fault"][0]
+        replace(tree, *exercise["fault"])
         shutil.copystat(path, os.path.join(tree, path))  # its time would show the file
         print(f"{name} is a copy of the sources with one fault.")
     else:
@@ -213,7 +221,7 @@ def begin(number, exercise, tree):
 
 
 def hint(number, exercise, tree):
-    hints, counter = exercise["hints"], f"{tree}.hints"
+    hints, counter = exercise["hint"], f"{tree}.hints"
     shown = min(int(read(counter)) if os.path.exists(counter) else 0, len(hints) - 1)
     os.makedirs(os.path.dirname(tree), exist_ok=True)
     write(counter, str(shown + 1))
@@ -234,10 +242,10 @@ def check_reader(number, exercise, tree):
 
 
 def solution(exercise):
-    path, text, replacement = fault_of(exercise)[0]
+    path, lines, replacement = exercise["fault"]
     sound = read(path)
     paragraph(exercise["solution"])
-    faulty = sound.replace(text, replacement)
+    faulty = changed(sound, lines, replacement)
     sys.stdout.writelines(difflib.unified_diff(faulty.splitlines(True), sound.splitlines(True), f"faulty/{path}", path))
     return 0
 

@@ -12,10 +12,10 @@ import shutil
 import sys
 import time
 
-from exercise import (LEVELS, check, copy_tree, enter, fault_of, has_symptom, mpi_is_missing, read, replace, show,
-                      write)
+from exercise import LEVELS, changed, check, copy_tree, enter, has_symptom, mpi_is_missing, read, replace, show, write
 
-FIELDS = {"title", "level", "chapter", "fault", "show", "symptom", "begin", "hints", "check", "solution"}
+FIELDS = {"title", "level", "chapter", "ranks", "fault", "show", "symptom", "begin", "hint", "check", "solution",
+          "wrong"}
 
 
 def table(exercises):
@@ -39,21 +39,18 @@ def static(exercises):
 
     for number, exercise in exercises.items():
         name = f"exercise {number} ({exercise['title']})"
-        require(f"{name}: fields", FIELDS <= set(exercise) <= FIELDS | {"ranks", "wrong"})
+        require(f"{name}: fields", set(exercise) == FIELDS)
         require(f"{name}: level", exercise["level"] in LEVELS)
         require(f"{name}: a title of more than 74 characters", len(exercise["title"]) <= 74)
         require(f"{name}: no {exercise['chapter']}", os.path.exists(exercise["chapter"]))
-        require(f"{name}: two or three hints", 2 <= len(exercise["hints"]) <= 3)
-        fault, count = fault_of(exercise)
-        require(f"{name}: the list has the fault {count} times, not once", count == 1)
-        if not fault:
-            continue
-        sound = read(fault[0])
-        require(f"{name}: {fault[0]} does not have the text once", sound.count(fault[1]) == 1)
-        for path, text, _, _ in exercise.get("wrong", []):
-            source = read(path)
-            source = source.replace(fault[1], fault[2]) if path == fault[0] else source
-            require(f"{name}: wrong fix: {path} does not have {text!r} once", source.count(text) == 1)
+        require(f"{name}: two or three hints", 2 <= len(exercise["hint"]) <= 3)
+        has_once = lambda source, lines: lines and ("\n" + source).count("\n" + lines) == 1
+        path, lines, replacement = exercise["fault"]
+        sound = read(path)
+        require(f"{name}: {path} does not have the lines once", has_once(sound, lines))
+        for file, wrong, _, _ in exercise["wrong"]:
+            source = changed(sound, lines, replacement) if file == path else read(file)
+            require(f"{name}: wrong fix: {file} does not have {wrong!r} once", has_once(source, wrong))
     require("docs/exercises.md does not have the tables of verify.py --table",
             table(exercises) in read("docs/exercises.md"))
     for failure in failures:
@@ -75,13 +72,13 @@ def verify(number, exercise, sound, tree):
     record("the sources as they are pass check", check(exercise, sound))
     shutil.rmtree(tree, ignore_errors=True)
     copy_tree(tree)
-    replace(tree, *fault_of(exercise)[0])
+    replace(tree, *exercise["fault"])
     output = show(exercise, tree)
     record("the symptom shows", output is not None and has_symptom(exercise, output))
     if not results[-1]:
         print(output)
     record("the faulty sources do not pass the tests of check", check(dict(exercise, symptom="$^"), tree) is False)
-    for path, text, replacement, why in exercise.get("wrong", []):
+    for path, text, replacement, why in exercise["wrong"]:
         faulty = read(os.path.join(tree, path))
         replace(tree, path, text, replacement)
         record(f"this fix does not pass: {why}", check(exercise, tree) is False)
