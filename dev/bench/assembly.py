@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """
 assembly.py: what the machine code of the CUDA kernels says, without a GPU: registers, occupancy, widths of memory
-accesses, the instructions of the hot loops, and what an estimate makes of them.
+accesses. check_assembly.py, which says what they have to be, also reads the hot loops.
 
     assembly.py --launches PROGRAM [--all] [--only WORD] FILE...     make assembly
 
@@ -9,7 +9,7 @@ FILE: a cubin or a program by nvcc; every architecture in it is taken. PROGRAM: 
 how many threads and how much shared memory kernels are launched. cuobjdump is searched for on PATH, beside nvcc, and in
 Python's packages (pip install nvidia-cuda-cuobjdump nvidia-cuda-nvdisasm). Standard library only.
 
-The first table has a line for each kernel that a training step launches (--all: for every kernel):
+A line for each kernel that a training step launches (--all: for every kernel):
 
     regs stack spills   registers and bytes of stack of a thread; spills: instructions that load or store local memory
     shared              bytes of a block, static and dynamic
@@ -19,33 +19,9 @@ The first table has a line for each kernel that a training step launches (--all:
                         a thread has asked for and not yet used. Little's law: bandwidth times latency, for an H200
                         4.3 TB/s x 700 ns / 132 = 23 KB, must be in flight to keep the memory busy.
 
-The second one has the hot loop: of all loops (backward branches) the smallest with nearly as many accesses of memory as
-any has, or with all tensor core instructions. Loops inside it count once, but for those with tensor cores, whose turns
-follow from the shapes. What is jumped over inside it by a forward branch, and has no such instruction, counts as rare:
-masks of diagonal tiles, ends of rows. Beside the instructions of one turn by class, it has the clocks that a
-multiprocessor needs for a turn of one warp in each of its units, if each unit did nothing else:
-
-    issue     4 warp instructions a clock, one for each scheduler
-    tensor    mma m16n8k16: 2048 multiply-adds. A100: 1024 a clock, which is its peak. H100: mma.sync has about 62 % of
-              the 2048 a clock that wgmma has (quoted from Luo et al. 2024, arXiv 2402.13499; not measured here: an
-              estimate). B200: no figure is known; 1024 is assumed, as on A100, for its peak is that of tcgen05, which
-              mma.sync does not use
-    fma       multiply-adds of floats: A100 64, H100 and B200 128 lanes a clock; of integers (IMAD): 64
-    alu       64 lanes a clock: all other integers, and comparison, selection, minimum and maximum of floats
-    mufu      16 lanes a clock (exponentials, reciprocals, logarithms)
-    convert   64 lanes a clock for float to 16 bits in pairs; 16 for those with float64 and integers
-    shared    128 bytes a clock; LDSM.x4 and a 16-byte access of all lanes take 4, if no banks collide
-    double    64 lanes a clock; A100 32 DFMA
-
-Rates: CUDA Programming Guide 13.0, "arithmetic instructions"; A100 and H100 architecture white papers; what alu and fma
-do: Nsight Compute documentation, "Pipelines". The largest is what limits the loop. `one warp` is the sum of the stall
-counts that the compiler wrote into the instructions: a warp alone takes that long even if nothing is ever waited for.
-
-The third is a prediction for the flash attention kernels, at the clock of the data sheet: TFLOP/s where all units work
-at the same time, and where tensor cores and issue of all else take turns. Tiles beyond the diagonal and idle warps of
-diagonal tiles are counted as time, but operations as half of the square. The kernel of the keys has two roles, and what
-only one of them does is counted for both. Nothing of this was measured; waiting for barriers and memory comes on top,
-so these are upper bounds.
+The hot loop: of all loops (backward branches) the smallest with nearly as many accesses of memory as any has, or with
+all tensor core instructions; loops inside it with tensor cores as often as their shapes say. What is jumped over inside
+it by a forward branch, and has no such instruction, is rare: masks of diagonal tiles, ends of rows.
 """
 import argparse
 import collections
@@ -57,18 +33,10 @@ import shutil
 import subprocess
 import sys
 
-# A multiprocessor and its chip. shared: KB for all blocks; 1 KB of it is the system's for each block. mma:
-# multiply-adds a clock by mma.sync of 16-bit numbers; peak: TFLOP/s of the data sheet.
-Chip = collections.namedtuple("Chip", "name count ghz shared mma fp32 double peak")
-CHIPS = {
-    80: Chip("A100", 108, 1.41, 164, 1024, 64, 32, 312.0),
-    90: Chip("H200", 132, 1.83, 228, 0.62 * 2048, 128, 64, 989.4),
-    100: Chip("B200", 148, 1.85, 228, 1024, 128, 64, 2250.0),
-}
-REGISTERS, THREADS, BLOCKS = 65536, 2048, 32
+CHIPS = {80: ("A100", 164), 90: ("H200", 228), 100: ("B200", 228)}  # KB for all blocks of a multiprocessor
+REGISTERS, THREADS, BLOCKS = 65536, 2048, 32  # of a multiprocessor
 
-Instruction = collections.namedtuple("Instruction", "at guard op text stall")
-UNITS = ("issue", "tensor", "fma", "alu", "mufu", "convert", "shared", "double")
+Instruction = collections.namedtuple("Instruction", "at guard op text")
 
 
 def die(text):
@@ -142,7 +110,6 @@ def width(op):
 
 
 CODE = re.compile(r"^\s+/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;\s+/\* 0x[0-9a-f]{16} \*/")
-WORD = re.compile(r"^\s+/\* 0x([0-9a-f]{16}) \*/")
 
 
 def read_kernels(path):
@@ -174,11 +141,7 @@ def read_kernels(path):
     for line in text.split("\n"):
         if found := CODE.match(line):
             if code is not None:
-                code.append(Instruction(int(found[1], 16), found[2], found[3], found[4], 0))
-        elif code and (found := WORD.match(line)):
-            # Bits 105 to 108 of the 128: clocks until the warp's next instruction (Jia et al. 2018, arXiv 1804.06826,
-            # for Volta; the same place since).
-            code[-1] = code[-1]._replace(stall=int(found[1], 16) >> 41 & 15)
+                code.append(Instruction(int(found[1], 16), found[2], found[3], found[4]))
         elif found := re.match(r"\s*code for sm_(\d+)", line):
             arch, code = int(found[1]), None
         elif found := re.match(r"\s*Function : (\S+)", line):
@@ -214,7 +177,7 @@ def occupancy(kernel, threads, dynamic):
     shared = math.ceil((kernel.shared + dynamic + fixed) / 128) * 128
     limits = {"threads": THREADS // (warps * 32), "blocks": BLOCKS,
               "registers": REGISTERS // 4 // a_warp * 4 // warps if a_warp else BLOCKS,
-              "shared": CHIPS[kernel.arch].shared * 1024 // shared if shared else BLOCKS}
+              "shared": CHIPS[kernel.arch][1] * 1024 // shared if shared else BLOCKS}
     limit = min(limits, key=lambda k: limits[k])
     return limits[limit], limit
 
@@ -329,62 +292,8 @@ def hot_loop(kernel):
     return min(enough, key=lambda l: l[1] - l[0])
 
 
-CLASSES = ("tensor", "ldsm", "mufu", "fp32", "convert", "global", "shared", "integer", "move", "double", "other")
-
-
-def class_of(i):
-    op = i.op.split(".")[0]
-    if op in ("HMMA", "HGMMA", "IMMA"):
-        return "tensor"
-    if op == "LDSM":
-        return "ldsm"
-    if op == "MUFU":
-        return "mufu"
-    if op in ("FFMA", "FMUL", "FADD", "FMNMX", "FMNMX3", "FSEL", "FSETP", "FSET", "FCHK", "FFMA2", "FADD2", "FMUL2"):
-        return "fp32"
-    if op in ("F2FP", "F2F", "I2F", "F2I", "I2FP", "FRND"):
-        return "convert"
-    if op in ("LDG", "STG", "LDGSTS", "LD", "ST", "RED", "REDG", "ATOMG", "LDL", "STL"):
-        return "global"
-    if op in ("LDS", "STS", "ATOMS", "SHFL"):
-        return "shared"
-    if op in ("DFMA", "DADD", "DMUL", "DSETP"):
-        return "double"
-    if i.op.startswith("IMAD.MOV") or op in ("MOV", "CS2R", "UMOV", "S2R", "S2UR", "R2UR", "LDC", "ULDC", "LDCU", "P2R",
-                                             "R2P", "HFMA2"):
-        return "move"
-    if op.startswith("U") or op in ("IMAD", "IADD3", "LOP3", "SHF", "LEA", "ISETP", "SEL", "PRMT", "IMNMX", "VIADD",
-                                    "VIADDMNMX", "VIMNMX", "VIMNMX3", "IABS", "PLOP3", "IDP", "POPC", "FLO", "BFE",
-                                    "BMSK", "SGXT", "I2IP", "VABSDIFF"):
-        return "integer"
-    return "other"
-
-
-def clocks(code, chip):
-    """{unit: clocks of a multiprocessor for one turn of one warp}"""
-    t = dict.fromkeys(UNITS, 0.0)
-    for i in code:
-        t["issue"] += 1 / 4
-        kind, op = class_of(i), i.op.split(".")[0]
-        if kind == "tensor":
-            t["tensor"] += 2048 / chip.mma
-        elif op in ("FFMA", "FMUL", "FADD", "FFMA2", "FMUL2", "FADD2"):
-            t["fma"] += 32 / chip.fp32 * (2 if op.endswith("2") else 1)
-        elif op == "IMAD" or op == "HFMA2":
-            t["fma"] += 32 / 64
-        elif kind == "mufu":
-            t["mufu"] += 32 / 16
-        elif kind == "convert":
-            t["convert"] += 32 / (64 if op in ("F2FP", "I2FP") else 16)
-        elif kind == "ldsm":
-            t["shared"] += 4 if ".4" in i.op else 2 if ".2" in i.op else 1
-        elif op in ("LDS", "STS", "SHFL", "ATOMS"):
-            t["shared"] += max(1, width(i.op) / 4)
-        elif kind == "double":
-            t["double"] += 32 / chip.double
-        elif kind in ("integer", "fp32") and not op.startswith("U") or op in ("MOV", "P2R", "R2P"):
-            t["alu"] += 32 / 64
-    return t
+def is_tensor(i):
+    return i.op.split(".")[0] in ("HMMA", "HGMMA", "IMMA")
 
 
 def inner_turns(kernel, begin, end, wanted):
@@ -395,8 +304,8 @@ def inner_turns(kernel, begin, end, wanted):
     code = body(kernel, begin, end)
     skip = rare(code)
     inside = [any(l[0] <= i.at <= l[1] for l in loops) for i in code]
-    a = sum(1 for k, i in enumerate(code) if class_of(i) == "tensor" and not inside[k])
-    b = sum(1 for k, i in enumerate(code) if class_of(i) == "tensor" and inside[k])
+    a = sum(1 for k, i in enumerate(code) if is_tensor(i) and not inside[k])
+    b = sum(1 for k, i in enumerate(code) if is_tensor(i) and inside[k])
     turns = (wanted - a) // b if b and wanted > a else 1
     kept = []
     for k, i in enumerate(code):
@@ -424,40 +333,6 @@ def wanted_products(kernel):
     return 32 * shape[2] * shape[1] * shape[3] // 2048 if shape else 0
 
 
-def warp_turns(which, others, T):
-    """Turns of warps, for a head of T rows, with those that wait for others of their block."""
-    if which == "backward_keys":  # 4 warps for 64 keys, queries from there on
-        return sum(4 * math.ceil((T - first) / others) for first in range(0, T, 64))
-    # Warps own 32 queries; one skips what none of its queries sees.
-    return sum(math.ceil((first + 32) / others) for first in range(0, T, 32))
-
-
-def attention(kernels, chip):
-    """{kernel: {T: (TFLOP/s overlapped, in turns)}}"""
-    found = {}
-    for kernel in kernels:
-        shape = flash_shape(kernel)
-        loop = hot_loop(kernel) if shape else None
-        if not loop:
-            continue
-        which, HS, others, products = shape
-        code, _ = inner_turns(kernel, *loop, wanted_products(kernel))
-        # copies of the loop's body, in the program text
-        copies = sum(1 for i in code if class_of(i) == "tensor") / wanted_products(kernel)
-        t = {unit: time / copies for unit, time in clocks(code, chip).items()}
-        rest = sum(1 for i in code if class_of(i) != "tensor") / 4 / copies
-        found[kernel.name] = {}
-        for T in (1024, 2048, 4096):
-            # backward: 2.5 times the forward pass in all, 5 products; that of the queries is counted as 2, of the keys
-            # as 3
-            flops = 2 * T * T * HS * {"forward_kernel": 1, "backward_queries": 1, "backward_keys": 1.5}[which]
-            turns = warp_turns(which, others, T)
-            overlapped, in_turns = (flops / (turns * time) * chip.count * chip.ghz * 1e-3
-                                    for time in (max(t.values()), t["tensor"] + rest))
-            found[kernel.name][T] = (overlapped, in_turns, flops)
-    return found
-
-
 # ---- Tables ----------------------------------------------------------------------------------------------------------
 
 
@@ -482,43 +357,6 @@ def print_table(kernels, launches, everything):
         print(line + f"{wide[0]:>10} {wide[1]:>11} {flight:>7}")
 
 
-def print_loops(kernels, launches, chip, everything):
-    print("\nhot loops: instructions of a warp in a turn; clocks of a multiprocessor for it; what limits")
-    print(f"{'kernel':36} {'all':>5} " + " ".join(f"{c:>7}" for c in CLASSES)
-          + f" {'rare':>5} | " + " ".join(f"{u:>7}" for u in UNITS) + " | one warp")
-    for k in sorted(kernels, key=lambda k: k.name):
-        loop = hot_loop(k)
-        if not loop or (k.name not in launches and not everything):
-            continue
-        code, skipped = inner_turns(k, *loop, wanted_products(k))
-        counts = collections.Counter(class_of(i) for i in code)
-        t = clocks(code, chip)
-        limit = max(t, key=lambda u: t[u])
-        print(f"{k.name[:36]:36} {len(code):5} " + " ".join(f"{counts[c]:7}" for c in CLASSES) + f" {skipped:5} | "
-              + " ".join(f"{t[u]:7.1f}" for u in UNITS) + f" | {sum(i.stall for i in code):4} {limit}")
-
-
-def print_attention(kernels, chip):
-    found = attention(kernels, chip)
-    if not found:
-        return
-    print("\nflash attention, predicted: TFLOP/s if all units overlap / if tensor cores and the rest take turns "
-          "(causal half counted)")
-    print(f"{'kernel':36} " + " ".join(f"{f'T = {T}':>14}" for T in (1024, 2048, 4096))
-          + "   share of the data sheet's peak at 2048")
-    for name, rates in sorted(found.items()):
-        print(f"{name:36} " + " ".join(f"{f'{a:.0f} / {b:.0f}':>14}" for a, b, _ in rates.values())
-              + "   " + " / ".join(f"{100 * r / chip.peak:.0f} %" for r in rates[2048][:2]))
-    for HS in (64, 128):
-        both = [found.get(f"flash_backward_{side}<{HS}>") for side in ("queries", "keys")]
-        if all(both):
-            line = []
-            for T in (1024, 2048, 4096):
-                flops = sum(b[T][2] for b in both)
-                line.append(" / ".join(f"{flops / sum(b[T][2] / b[T][k] for b in both):.0f}" for k in (0, 1)))
-            print(f"{f'backward, HS = {HS}, both':36} " + " ".join(f"{x:>14}" for x in line))
-
-
 def main():
     parser = argparse.ArgumentParser(description="what the machine code of the CUDA kernels says; make assembly")
     parser.add_argument("files", nargs="+", metavar="FILE")
@@ -532,11 +370,8 @@ def main():
         for arch in sorted(set(k.arch for k in kernels)):
             if arch not in CHIPS:
                 die(f"{path}: sm_{arch} is not known; known are {', '.join(f'sm_{a}' for a in CHIPS)}")
-            some, chip = [k for k in kernels if k.arch == arch], CHIPS[arch]
-            print(f"{path}: sm_{arch}, {chip.name}, {chip.count} multiprocessors at {chip.ghz} GHz\n")
-            print_table(some, launches, options.all)
-            print_loops(some, launches, chip, options.all)
-            print_attention(some, chip)
+            print(f"{path}: sm_{arch}, {CHIPS[arch][0]}\n")
+            print_table([k for k in kernels if k.arch == arch], launches, options.all)
             print()
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """
-exercise.py: exercises in finding faults (docs/exercises.md). Each plants one fault of exercises.txt in a copy of the
+exercise.py: exercises in finding faults (docs/exercises.md). Each plants one fault of level_*.txt in a copy of the
 sources, and shows what a test or a training run makes of it. Standard library only.
 
     make exercise              lists them
@@ -34,29 +34,30 @@ LINES = 40  # a longer output is shortened
 
 
 def load():
-    """{number: exercise} of exercises.txt, whose first lines explain it; hints, show and check are lists, fault is a
+    """{number: exercise} of level_*.txt; the first of these explains them. hint, show and check are lists, fault is a
     change, (file, lines, lines in their place), and wrong are changes, each with why it is plausible."""
     exercises = {}
-    for line in read("dev/exercises/exercises.txt").splitlines():
-        if line.startswith(("-", "+")):
-            change[1 if line[0] == "-" else 2] += line[1:] + "\n"
-        elif line.startswith("  "):
-            into[-1] += line[1:]
-        elif line and line[0] != "#":
-            key, value = line.split(": ", 1)
-            if key == "exercise":
-                exercise = exercises[len(exercises) + 1] = {"title": value, "wrong": []}
-            elif key == "fault":
-                change = exercise["fault"] = [value, "", ""]
-            elif key == "file":
-                change = [value, "", "", why]
-                exercise["wrong"].append(change)
-            else:
-                into = why = [] if key == "wrong" else exercise.setdefault(key, [])
-                into.append(value)
+    for level in LEVELS:
+        for line in read(f"dev/exercises/level_{level}.txt").splitlines():
+            if line.startswith(("-", "+")):
+                change[1 if line[0] == "-" else 2] += line[1:] + "\n"
+            elif line.startswith("  "):
+                into[-1] += line[1:]
+            elif line and line[0] != "#":
+                key, value = line.split(": ", 1)
+                if key == "exercise":
+                    exercise = exercises[len(exercises) + 1] = {"title": value, "level": level, "wrong": []}
+                elif key == "fault":
+                    change = exercise["fault"] = [value, "", ""]
+                elif key == "file":
+                    change = [value, "", "", why]
+                    exercise["wrong"].append(change)
+                else:
+                    into = why = [] if key == "wrong" else exercise.setdefault(key, [])
+                    into.append(value)
     for exercise in exercises.values():
         exercise.update({key: exercise[key][0] for key in ("chapter", "symptom", "begin", "solution")},
-                        level=int(exercise["level"][0]), ranks=int(exercise.get("ranks", "1")[0]),
+                        ranks=int(exercise.get("ranks", "1")[0]),
                         wrong=[(*change, why[0]) for *change, why in exercise["wrong"]])
         for name, words in MODELS.items():
             for key in ("show", "check"):

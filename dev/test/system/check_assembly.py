@@ -143,7 +143,7 @@ def check_kernel(k, launches, results):
     wanted = assembly.wanted_products(k)
     if wanted:
         code, _ = assembly.inner_turns(k, *assembly.hot_loop(k), wanted)
-        found = sum(1 for i in code if assembly.class_of(i) == "tensor")
+        found = sum(1 for i in code if assembly.is_tensor(i))
         # The compiler may have written down two turns, one after the other.
         results.check(found > 0 and found % wanted == 0, f"{where}: {found} mma in a turn of its loop; wanted {wanted}")
         # An A100 has 164 KB of shared memory, and these 102 for a block.
@@ -161,7 +161,7 @@ def check_kernel(k, launches, results):
         results.check(count("USETMAXREG") == 2,
                       f"{where}: {count('USETMAXREG')} warpgroups change their registers; wanted 2")
     elif not k.name.startswith("flash_"):
-        results.check(not any(assembly.class_of(i) == "tensor" for i in k.code),
+        results.check(not any(assembly.is_tensor(i) for i in k.code),
                       f"{where}: has tensor core instructions")
 
 
