@@ -41,54 +41,25 @@ make CC="$CC" train_gpt2 > make.log 2>&1 || { cat make.log >&2; fail "its build 
 
 # Its files: weights, and one shard of tokens that serves for training and validation. Formats: 256 int32 of header;
 # then the tensors as float32, linear weights (out, in); or the tokens as uint16.
-cat > make_files.c <<'END'
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-
-enum { V = 50257, VP = 50304, MAX_T = 1024, L = 12, NH = 12, C = 768 };
-
-static uint32_t random_bits(void) {
-    static uint64_t state = 1;
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33);
-}
-
-static FILE* start(const char* path, const int32_t* words, int count) {
-    int32_t header[256] = {0};
-    for (int i = 0; i < count; i++) header[i] = words[i];
-    FILE* file = fopen(path, "wb");
-    if (!file || fwrite(header, sizeof header, 1, file) != 1) exit(1);
-    return file;
-}
-
-int main(int argc, char** argv) {
-    if (argc != 2) return 1;
-    const int32_t words[] = {20240326, 3, MAX_T, V, L, NH, C, VP}, tokens = atoi(argv[1]);
-    FILE* file = start("gpt2_124M.bin", words, 8);
-    const long CC = (long)C * C; // wte wpe, ln1 qkv attproj, ln2 fc fcproj, lnf
-    const long sizes[16] = {(long)VP * C, MAX_T * C, L * C,      L * C,     L * 3 * CC, L * 3 * C, L * CC, L * C,
-                            L * C,        L * C,     L * 4 * CC, L * 4 * C, L * 4 * CC, L * C,     C,      C};
-    for (int t = 0; t < 16; t++) {
-        const int ones = t == 2 || t == 8 || t == 14; // norms' weights; the rest: uniform, std 0.02
-        for (long i = 0; i < sizes[t]; i++) {
-            float x = ones ? 1 : ((float)random_bits() * 0x1p-31f - 0.5f) * 0.0693f;
-            if (fwrite(&x, sizeof x, 1, file) != 1) return 1;
-        }
-    }
-    if (fclose(file)) return 1;
-
-    const int32_t shard[] = {20240520, 1, tokens};
-    file = start("tokens.bin", shard, 3);
-    for (int i = 0; i < tokens; i++) {
-        uint16_t token = (uint16_t)(random_bits() % V);
-        if (fwrite(&token, sizeof token, 1, file) != 1) return 1;
-    }
-    return fclose(file) != 0;
-}
+python3 - $((B * T * (STEPS + 8) + 1)) <<'END' || fail "$work: cannot write its files (0.5 GB)"
+import array, random, sys
+V, VP, T, L, NH, C, tokens = 50257, 50304, 1024, 12, 12, 768, int(sys.argv[1])
+random.seed(1)
+noise = array.array("f", (random.gauss(0, 0.02) for _ in range(C * C)))  # again and again
+ones = array.array("f", [1]) * C
+header = lambda *words: array.array("i", [*words, *[0] * (256 - len(words))])
+with open("gpt2_124M.bin", "wb") as file:  # wte wpe, ln1 qkv attproj, ln2 fc fcproj, lnf
+    header(20240326, 3, T, V, L, NH, C, VP).tofile(file)
+    LC = L * C
+    for i, size in enumerate((VP * C, T * C, LC, LC, 3 * C * LC, 3 * LC, C * LC, LC, LC, LC, 4 * C * LC, 4 * LC,
+                              4 * C * LC, LC, C, C)):
+        part = ones if i in (2, 8, 14) else noise  # norms' weights
+        for at in range(0, size, len(part)):
+            part[:size - at].tofile(file)
+with open("tokens.bin", "wb") as file:
+    header(20240520, 1, tokens).tofile(file)
+    array.array("H", (random.randrange(V) for _ in range(tokens))).tofile(file)
 END
-$CC -O2 make_files.c -o make_files
-./make_files $((B * T * (STEPS + 8) + 1)) || fail "$work: cannot write its files (0.5 GB)"
 mkdir -p dev/data/tinyshakespeare
 for split in train val; do ln -s ../../../tokens.bin dev/data/tinyshakespeare/tiny_shakespeare_$split.bin; done
 

@@ -30,16 +30,10 @@ MODELS = {  # L, C, NH, NKV, F, V; as model.h has them
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", choices=MODELS, default="gpt2-124M")
 parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-parser.add_argument("--vocab", type=int, default=0)
-parser.add_argument("--B", type=int, default=4)
-parser.add_argument("--micro", type=int, default=0)
-parser.add_argument("--T", type=int, default=64)
-parser.add_argument("--threads", type=int, default=os.cpu_count())
-parser.add_argument("--steps", type=int, default=10)
-parser.add_argument("--compile", action="store_true")
-parser.add_argument("--tuned", action="store_true")
-parser.add_argument("--bf16", action="store_true")
-parser.add_argument("--products", action="store_true")
+for name, usual in (("vocab", 0), ("B", 4), ("micro", 0), ("T", 64), ("threads", os.cpu_count()), ("steps", 10)):
+    parser.add_argument(f"--{name}", type=int, default=usual)
+for name in ("compile", "tuned", "bf16", "products"):
+    parser.add_argument(f"--{name}", action="store_true")
 args = parser.parse_args()
 micro = args.micro or args.B
 if args.B % micro:

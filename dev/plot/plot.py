@@ -4,8 +4,6 @@
     make pictures                                  those of tables, which build/tables, ./plan and others print
     dev/plot/plot.py zb-v plan                     some of them
     dev/plot/plot.py measured OUT TRACE            a step of a pipeline, measured and predicted (measured.py)
-    dev/plot/plot.py overlap OUT LABEL=TRACE ...   three steps of rank 0 of each trace
-    dev/plot/plot.py loss OUT RUN ...              of runs, folders with a log.jsonl
     dev/plot/plot.py transport OUT [SEEDS]         collisions by transport (docs/transport.md; some minutes)
 """
 import collections, colorsys, itertools, json, math, os, re, subprocess, sys
@@ -28,7 +26,7 @@ RANKS = ["#2a66b8", "#a9cdf4", "#238b4d", "#a3dcb6", "#b3541e", "#f0bf9b", "#845
 KINDS = {  # of what is done: the colours of the first chunk and of the last one
     "forward": ("#2a66b8", "#a9cdf4"), "backward": ("#238b4d", "#a3dcb6"),
     "backward input half": ("#238b4d", "#a3dcb6"), "backward weight half": ("#b0cb3f", "#e4eeae"),
-    "update": ("#8457bd", "#c9b3e6"), "message": ("#d1605e", "#d1605e"), "wait": ("#8a93a3", "#8a93a3"),
+    "update": ("#8457bd", "#c9b3e6"), "message": ("#d1605e", "#d1605e"),
     "sums and others": ("#c9a227", "#c9a227")}
 
 
@@ -153,26 +151,6 @@ def draw_async_plan(path):
         key = timeline(ax, spans, ["computing", "messages"], 24)
         ax.set_title(f"{name}: {step} steps", loc="left")
     axes[2].set_xlabel("time (steps of computing)")
-    save(fig, path, key)
-
-
-def draw_overlap(path, *arguments):
-    """Three steps of the slowest, from the fourth step on"""
-    places, found = {"compute": 0, "data": 1, "inter_site": 1, "wait": 2}, {}
-    for label, trace in (a.split("=", 1) for a in arguments):
-        _, spans = measured.spans_of(trace, r"rank (0):")
-        begins = {int(name.split()[1]): start for _, start, track, name, _ in spans if track == "step"}
-        found[label] = begins, [
-            Span(places[track], (name.split()[0], "message", "wait")[places[track]], 0, -1, max(0, start - begins[4]),
-                 end - begins[4]) for _, start, track, name, end in spans if track in places and end > begins[4]]
-    length = max(begins[7] - begins[4] for begins, _ in found.values())
-    fig, axes = figure("Three steps of rank 0", "black lines: a step begins; message: to other replicas",
-                       1 + 0.9 * len(found), len(found), sharex=True)
-    for ax, (label, (begins, spans)) in zip(axes, found.items()):
-        key = timeline(ax, [s for s in spans if s.start < length], ["computes", "in flight", "waits"], length)
-        ax.vlines([b - begins[4] for b in begins.values()], -0.5, 2.5, color="black", linewidth=0.6)
-        ax.set_title(label, loc="left")
-    axes[-1].set_xlabel("ms")
     save(fig, path, key)
 
 
@@ -416,21 +394,6 @@ def draw_figures(path):
     save(fig, path)
 
 
-def draw_loss(path, *runs):
-    fig, (axes,) = figure("loss, nats per token", "thin: every step; thick: the running mean; dots: validation", 4)
-    for folder, colour in zip(runs, COLOURS):
-        with open(os.path.join(folder, "log.jsonl"), encoding="utf-8") as f:
-            log = [json.loads(line) for line in f]
-        steps, loss = [row["step"] for row in log], [row["loss"] for row in log]
-        mean = list(itertools.accumulate(loss, lambda mean, x: mean + 0.1 * (x - mean)))
-        checked = [(row["step"], row["val_loss"]) for row in log if row["val_loss"] is not None]
-        axes.plot(steps, loss, color=colour, alpha=0.3, linewidth=0.8)
-        axes.plot(steps, mean, color=colour, label=os.path.basename(os.path.normpath(folder)))
-        axes.plot(*zip(*checked), "o", color=colour, markerfacecolor="white", label=f"at the end {checked[-1][1]:.3f}")
-    curves(axes, "step")
-    save(fig, path)
-
-
 def expected_load(flows, paths, leaves):
     """Flows on the busiest of the paths of any leaf, on each of which `flows` choose a path at random: balls in bins"""
     total = 0
@@ -473,7 +436,7 @@ TABLES = {"multitree_trees": (draw_trees, "torus:4x4", "multitree"),
 TABLES.update({name: (draw_schedule, name) for name in ("plan", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-v")})
 TABLES.update({name: (globals()["draw_" + name],) for name in (
     "async_plan", "caat_plan", "checkpoint_plan", "memory", "buckets", "step", "roofline", "rounding", "figures")})
-RUNS = {"measured": draw_measured, "overlap": draw_overlap, "loss": draw_loss, "transport": draw_transport}
+RUNS = {"measured": draw_measured, "transport": draw_transport}
 
 
 def main():
