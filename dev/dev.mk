@@ -46,7 +46,7 @@ include dev/gpu.mk
 include dev/book.mk
 
 # ---- programs of the processor
-vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot dev/experiments planner dev/data
+vpath %.c dev/test/unit dev/test/fuzz dev/bench dev/plot planner dev/data
 vpath %.cu dev/test/cuda dev/bench
 $(BUILD)/%: %.c $(BUILD)/flags
 	$(say)$(COMPILE) $(call O,-O3,$(FAST)) $< -o $@ $(LIBS)
@@ -114,7 +114,7 @@ built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:
 built_test := train_gpt plan $(addprefix $(BUILD)/,encode_file $(BOOK_TOOLS) bf16/test_gpt bf16/train_gpt \
     $(PLAIN_test) $(GPU_test) $(addprefix sanitized/, $(SANITIZED_test) $(FUZZERS) tokenize plan train_gpt))
 built_full := $(built_test) \
-    $(addprefix $(BUILD)/,network_links $(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
+    $(addprefix $(BUILD)/,$(PLAIN_full) $(SANITIZED_full:%=sanitized/%) \
     sanitized/bf16/train_gpt $(GPU_full) \
     $(GPU_TRAINERS))
 build_tests: $(built_test)
@@ -190,8 +190,8 @@ endif
 
 # ---- measurements
 build_benches: train_gpt plan $(BENCHES:%=$(BUILD)/%) \
-    $(addprefix $(BUILD)/bf16/,train_gpt bench_matmul bench_kernels bench_attention) \
-    $(addprefix $(BUILD)/,tables network_links simulate)
+    $(addprefix $(BUILD)/bf16/,train_gpt bench_matmul bench_kernels) \
+    $(addprefix $(BUILD)/,tables simulate)
 bench: report build_benches
 	@BUILD="$(BUILD)" dev/bench/run.py
 planner: train_gpt plan

@@ -3,8 +3,13 @@ Time of the kernels that are not matrix products, at the shapes of GPT-2 124M (o
 = 1024 rows; build/bf16/bench_kernels: of bf16. The peer is memcpy by all threads: for each kernel, a copy that moves as
 many bytes (read and written), so that it finds them in the same cache. Each line is the median of 9 rounds in which
 kernel and copy take turns.
+
+Then attention, which counts the operations of the causal half only: forward 2 products of 2 T T / 2 HS operations for
+every query head, backward 2.5 times that (5 products, one of them S again), beside the peak of the build's type
+(kernels/mfu.h), with which it takes turns.
 */
 #include "../../kernels/adamw.h"
+#include "../../kernels/attention.h"
 #include "../../kernels/checksum.h"
 #include "../../kernels/crossentropy.h"
 #include "../../kernels/device.h"
@@ -12,6 +17,7 @@ kernel and copy take turns.
 #include "../../kernels/gelu.h"
 #include "../../kernels/layernorm.h"
 #include "../../kernels/global_norm.h"
+#include "../../kernels/mfu.h"
 #include "../../kernels/residual.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
@@ -134,6 +140,29 @@ static Buffers fill_buffers(int64_t large) {
     return f;
 }
 
+static void bench_attention(Buffers* f, int batch, int tokens, int heads, int key_heads, int size, int threads) {
+    const double operations = 2.0 * batch * heads * (double)tokens * tokens * size;
+    double seconds[2][ROUNDS], part[2][ROUNDS];
+    for (int round = -1; round < ROUNDS; round++) {
+        const int i = round < 0 ? 0 : round;
+        const double peak = fma_peak_flops(threads, 0.02), start = seconds_now();
+        attention_forward(f->y, f->master, f->x, batch, tokens, heads, key_heads, size);
+        const double middle = seconds_now();
+        attention_backward(f->z, f->u, f->x, f->y, f->master, batch, tokens, heads, key_heads, size);
+        seconds[0][i] = middle - start;
+        seconds[1][i] = seconds_now() - middle;
+        part[0][i] = operations / seconds[0][i] / peak;
+        part[1][i] = 2.5 * operations / seconds[1][i] / peak;
+    }
+    printf("attention %d x %4d, %2d heads, %2d of keys, %3d", batch, tokens, heads, key_heads, size);
+    for (int k = 0; k < 2; k++) {
+        const double t = median_of(seconds[k], ROUNDS), done = (k ? 2.5 : 1) * operations / t;
+        printf("  %s %8.2f ms %6.0f GFLOP/s %3.0f %% of the peak", k ? "backward" : "forward", t * 1e3, done * 1e-9,
+               100 * median_of(part[k], ROUNDS));
+    }
+    printf("\n");
+}
+
 int main(void) {
     const int64_t large = max_i64((int64_t)N * V, P);
     Buffers f = fill_buffers(large);
@@ -188,5 +217,9 @@ int main(void) {
         step += t * c->calls;
     }
     printf("all of these in a step of GPT-2 124M: %.1f ms\n", step * 1e3);
+    const int shapes[][5] = {{4, 64, 12, 12, 64},  {4, 256, 12, 12, 64}, {1, 1024, 12, 12, 64}, {1, 1024, 12, 4, 64},
+                             {1, 1024, 12, 1, 64}, {1, 1024, 8, 8, 128}, {1, 1024, 16, 16, 32}};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        bench_attention(&f, shapes[i][0], shapes[i][1], shapes[i][2], shapes[i][3], shapes[i][4], threads);
     return f.sink < 0; // uses the sums
 }

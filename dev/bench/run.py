@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """make bench: what the tables in docs/benchmarks.md say, on this machine, each contestant in the same run.
 
-    dev/bench/run.py [step] [mesh] [matmul] [kernels] [attention]      all of them without a word
+    dev/bench/run.py [step] [mesh] [matmul] [kernels]      all of them without a word
 
     step         a training step of GPT-2 124M, in float32 and bf16, beside PyTorch and llm.c
     mesh         two ranks beside one rank with as many threads
-    matmul, kernels, attention     the programs bench_*.c, in both precisions; products beside PyTorch's
+    matmul, kernels     the programs bench_*.c, in both precisions; products beside PyTorch's
 
 Contestants take turns, three times; medians count. Peers: OpenBLAS and oneDNN if their libraries are installed (apt-get
 install libopenblas0 libdnnl2), PyTorch if PYTORCH=venv/bin/python3 can import torch, llm.c if LLMC=folder names a
@@ -109,7 +109,7 @@ def programs(part):
 
 def main():
     os.chdir(ROOT)
-    parts = sys.argv[1:] or ["matmul", "kernels", "attention", "step", "mesh"]
+    parts = sys.argv[1:] or ["matmul", "kernels", "step", "mesh"]
     if shutil.which("lscpu"):
         print("machine:", re.search(r"Model name: +(.*)", output(["lscpu"])).group(1), f"{CORES} cores;", end=" ")
     print(time.strftime("%F"), output(["git", "describe", "--always", "--dirty"]).strip())
@@ -122,7 +122,7 @@ def main():
                 step(4, int(T))
         elif part == "mesh":
             mesh()
-        elif part in ("matmul", "kernels", "attention"):
+        elif part in ("matmul", "kernels"):
             programs(part)
         else:
             sys.exit(f"run.py: there is no {part}\n{__doc__}")

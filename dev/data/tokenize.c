@@ -10,13 +10,14 @@ are llm.c's: 256 int32 (magic number, version, number of tokens), then uint16 to
 files are copied beside the shards, where train_gpt finds them. The folder gets its name when all of it is written.
 
 The files are cut into parts of about a megabyte: lines, or pieces of a text, cut where that does not change its tokens
-(cut.h). Threads encode the parts of a batch, which are then written in their order: the same texts give the same bytes
-with any number of threads. Every document is drawn to train on or to validate on; of a single text, the end validates.
+(tokenizer/cut.h). Threads encode the parts of a batch, which are then written in their order: the same texts give the
+same bytes with any number of threads. Every document is drawn to train on or to validate on; of a single text, the end
+validates.
 */
 #include "../../dataloader.h"
 #include "../../dataloader/text.h"
+#include "../../dataloader/tokenizer/cut.h"
 #include "../../util/options.h"
-#include "cut.h"
 #include <dirent.h>
 
 enum { PART_BYTES = 1 << 20, BATCH = 64 };

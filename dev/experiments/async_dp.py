@@ -60,7 +60,7 @@ def main():
     e = AsyncDP()
     if not e.short and not e.options.data:
         raise SystemExit('--data TEXT is missing')
-    e.build('PRECISION=fp32', 'train_gpt', 'build/network_links')
+    e.build('PRECISION=fp32', 'train_gpt', 'build/tables')
     for mode in MODES:
         e.rate[mode] = best_rate(lambda lr, mode=mode: e.train(mode, SWEEP_SEED, lr, MPI, 'sweep')['loss'],
                                  RATES[2:3] if e.short else RATES)

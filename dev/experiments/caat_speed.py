@@ -108,7 +108,7 @@ def show_case(case, fractions, shares):
 
 def main():
     e = Experiment(__doc__)
-    e.build('PRECISION=fp32', 'train_gpt', 'build/bf16/train_gpt', 'build/network_links')
+    e.build('PRECISION=fp32', 'train_gpt', 'build/bf16/train_gpt', 'build/tables')
     ts, shares = ([2], [1]) if e.short else ([2, 4, 8], [0.25, 1, 4])
     fractions = [0.5] if e.short else [1, 0.75, 0.5, 0.25, 0]
     cases = [Case(e, phase, t, kind) for phase in OPTIONS for t in ts for kind in KINDS

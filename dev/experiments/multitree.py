@@ -28,7 +28,7 @@ def simulated(text):
 
 def both(e, network, kib):
     """Milliseconds of each algorithm (native: MPI_Allreduce), measured and simulated."""
-    bench = ['build/bench_collective', '--topology', network, '--kib', f'{kib}', '--nap', '50', '--one-clock',
+    bench = ['build/bench_collective', '--topology', network, '--kib', f'{kib}', '--nap', '50',
              '--rounds', '3' if e.short or kib > 1024 else '9', '--algorithms', ','.join(ALGORITHMS)]
     simulate = ['build/simulate', '--topology', network, '--bytes', f'{kib}KiB', '--as-run', '--latency', '10us',
                 '--algorithm', ','.join(ALGORITHMS[1:]), '--bandwidth', f'{MBIT * GOODPUT:.4f}Mbit/s',
@@ -72,7 +72,7 @@ def train(e, network, ranks):
 
 def main():
     e = Experiment(__doc__)
-    e.build('PRECISION=fp32', 'train_gpt', 'build/bench_collective', 'build/simulate', 'build/network_links')
+    e.build('PRECISION=fp32', 'train_gpt', 'build/bench_collective', 'build/simulate', 'build/tables')
     sizes = [64] if e.short else [64, 256, 1024, 4096, 16384]
     panels = [compare(e, n, sizes) for n in (['torus:2x2'] if e.short else ['torus:4x4', 'torus:2x2', 'mesh:3x3'])]
     train(e, *(('torus:2x2', 4) if e.short else ('torus:4x4', 16)))

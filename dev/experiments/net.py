@@ -7,7 +7,7 @@ real TCP, real queues, real sharing of links; only the links are slow, so that t
     net.py full:2 25 --ranks 2 -- ...     two ranks on each node, which share memory: a site, a machine
     net.py down                           clears what a killed run has left
 
-The network is one of comm/collectives/topology.h, a name or a file; build/network_links lists its links and routes.
+The network is one of comm/collectives/topology.h, a name or a file; build/tables links lists its links and routes.
 
 How it is built. A node is a network namespace: interfaces, addresses and routes of its own. A link is a veth pair, a
 cable with one end in each of two nodes. What a node sends into a cable goes through a token bucket (tc tbf), so both
@@ -72,10 +72,11 @@ def batch(tool, lines, node=None):
 
 def read_links(network, mbit):
     """(nodes, [(a, b, Mbit/s, microseconds)], [(from, to, next)])"""
-    program = os.path.join(PROJECT, os.environ.get('BUILD', 'build'), 'network_links')
+    program = os.path.join(PROJECT, os.environ.get('BUILD', 'build'), 'tables')
     if not os.path.exists(program):
-        stop(f'{program} is missing: make build/network_links')
-    p = subprocess.run([program, network, f'{mbit:g}'], stdout=subprocess.PIPE, text=True, check=False)
+        stop(f'{program} is missing: make build/tables')
+    p = subprocess.run([program, 'links', '--topology', network, '--mbit', f'{mbit:g}'], stdout=subprocess.PIPE,
+                       text=True, check=False)
     if p.returncode:
         sys.exit(p.returncode)
     lines = [line.split() for line in p.stdout.splitlines()]

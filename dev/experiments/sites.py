@@ -25,7 +25,7 @@ def read(text):
 
 def main():
     e = Experiment(__doc__)
-    e.build('PRECISION=fp32', 'train_gpt', 'build/network_links')
+    e.build('PRECISION=fp32', 'train_gpt', 'build/tables')
     h, steps = (4, 9) if e.short else (32, 65)
     options = f'--dp 4 --seq 64 --global-batch 16 --steps {steps} --eval-every 0 --sample-every 0'.split()
     for mbit in [100] if e.short else [25, 100]:

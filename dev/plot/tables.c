@@ -4,6 +4,7 @@ tabs between columns. dev/plot/plot.py draws them.
 
     build/tables schedule --schedule zb-v --pp 4 --microbatches 8   what each stage does, and when
     build/tables collective --topology torus:4x4                    what crosses each link in each step
+    build/tables links --topology mesh:2x2 --mbit 20                its links, and the next vertex on each way
     build/tables matrices --tp 2    which part of each matrix a rank has, in the shape that it has in model.safetensors
     build/tables buckets --dp 4     gradient buckets in the order of sending; with ZeRO every data rank's part
     build/tables tensors            the model's tensors
@@ -22,7 +23,7 @@ typedef struct {
     int schedule, kind; // choices
     const char *forward, *input, *weight, *topology, *algorithm, *name;
     int64_t t, p, d, v, m, zero, B;
-    double transfer, rate;
+    double transfer, rate, mbit;
     bool sequence_parallel, help;
     const ModelConfig* model;
 } Wish;
@@ -120,6 +121,29 @@ static void print_collective(const Wish* w) {
     free(way);
     free(used);
     plan_free(&plan);
+    network_free(&net);
+}
+
+// For dev/experiments/net.py, which builds the same network in Linux: "nodes N"; each link, which has to go both ways
+// at one speed: "A B MBIT MICROSECONDS"; each pair: "route FROM TO NEXT".
+static void print_links(const Wish* w) {
+    Error error;
+    Network net;
+    if (!network_build(&net, w->topology, &error)) die_usage("%s", error.text);
+    if (network_has_parallel_links(&net)) die_usage("network %s: two nodes are joined by one link at most", net.name);
+    printf("nodes %d\n", net.vertices);
+    for (int i = 0; i < net.links; i++) {
+        const Link* l = &net.link[i];
+        const bool own = l->bandwidth != NETWORK_BANDWIDTH || l->latency != NETWORK_LATENCY;
+        const double mbit = own ? l->bandwidth * 8e-6 : w->mbit, delay = own ? l->latency * 1e6 : 0;
+        if (l->from < l->to) printf("%d %d %g %g\n", l->from, l->to, mbit, delay);
+    }
+    Routes routes = network_routes(&net);
+    for (int i = 0; i < net.vertices * net.ranks; i++) {
+        const int link = routes_next(&routes, i / net.ranks, i % net.ranks);
+        if (link >= 0) printf("route %d %d %d\n", i / net.ranks, i % net.ranks, net.link[link].to);
+    }
+    routes_free(&routes);
     network_free(&net);
 }
 
@@ -222,11 +246,11 @@ static void print_rounding(const Wish* wish) {
 }
 
 int main(int argc, char** argv) {
-    static void (*const print[])(const Wish*) = {print_schedule, print_collective, print_matrices,
+    static void (*const print[])(const Wish*) = {print_schedule, print_collective, print_links,   print_matrices,
                                                  print_buckets,  print_tensors,    print_rounding};
-    const char* names = "schedule|collective|matrices|buckets|tensors|rounding";
-    Wish w = {ONE_F_ONE_B, 0, "1", "1", "1", "torus:4x4", "multitree", "tiny", 1,     1,
-              1,           0, 8,   0,   4,   0,           1e-3,        false,  false, NULL};
+    const char* names = "schedule|collective|links|matrices|buckets|tensors|rounding";
+    Wish w = {ONE_F_ONE_B, 0, "1", "1", "1", "torus:4x4", "multitree", "tiny", 1,     1,   1,
+              0,           8, 0,   4,   0,   1e-3,        20,          false,  false, NULL};
     Option table[] = {
         option_choice("schedule", &w.schedule, schedule_choices(), ""),
         option_int("microbatches", &w.m, 1, 1024, "in a step"),
@@ -245,6 +269,7 @@ int main(int argc, char** argv) {
         option_int("zero", &w.zero, 0, 2, "ZeRO's stage"),
         option_flag("sequence-parallel", &w.sequence_parallel, "splits the rows of the residual stream over tp"),
         option_int("micro-batch", &w.B, 1, 1024, "sequences of a micro-batch"),
+        option_float("mbit", &w.mbit, 1e-6, 1e9, "of links, Mbit/s, where the network says none"),
         option_float("rate", &w.rate, 0, 1, "learning rate of rounding"),
         option_flag("help", &w.help, "this list"),
     };

@@ -1,6 +1,6 @@
 """Faults of the tokenizer. Test: test_tokenizer."""
 SPLIT, BPE = "dataloader/tokenizer/pretokenize.h", "dataloader/tokenizer/bpe.h"
-CUT = "dev/data/cut.h"
+CUT = "dataloader/tokenizer/cut.h"
 FILES = WRITER = "dataloader/tokenizer.h"
 TESTS = {name: "test_tokenizer" for name in (SPLIT, BPE, FILES)}
 

@@ -167,7 +167,7 @@ def strike(rng, run, moment, victim, seconds):
         if not run.wait_until(so_far):
             return False
         if moment == "save":
-            time.sleep(rng.choice([0, rng.uniform(0, 0.004), rng.uniform(0, 0.02), rng.uniform(0, 0.08)]))
+            time.sleep(rng.choice([0, rng.uniform(0, 0.002), rng.uniform(0, 0.008), rng.uniform(0, 0.03)]))
     if run.over():
         return False
     ranks = ranks or processes(run.mark)
@@ -508,7 +508,7 @@ class Calls:
 
     def run(self, ranks, mesh, rank, at, everything=False, under="failing"):
         """One of the calls under a path. Returns (status, stderr, how many of them the rank has made)."""
-        for left in ("failing", "failing.weights", "count"):
+        for left in ("failing", "failing.weights", "failing.weights.tmp", "count"):
             shutil.rmtree(left) if os.path.isdir(left) else os.path.exists(left) and os.unlink(left)
         before = "export LD_PRELOAD=$PWD/fail_calls.so FAIL_COUNT=$PWD/count"
         before += f" FAIL_UNDER={under} FAIL_RANK={rank} FAIL_AT={at}{' FAIL_ALL=1' * everything};"

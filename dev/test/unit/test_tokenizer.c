@@ -3,7 +3,7 @@ test_tokenizer.c: dataloader/tokenizer.h beside the public packages (dev/test/re
 make_tokenizer.py), beside plain programs that do the same by definition, and with files that are wrong.
 */
 #include "../../../dataloader/tokenizer.h"
-#include "../../data/cut.h"
+#include "../../../dataloader/tokenizer/cut.h"
 #include "test.h"
 
 #define REFERENCE "dev/test/reference/"

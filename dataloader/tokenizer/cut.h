@@ -1,11 +1,11 @@
 /*
-cut.h: where a text can be cut into parts that build/tokenize encodes apart from each other.
+dataloader/tokenizer/cut.h: where a text can be cut into parts that are encoded apart from each other (build/tokenize).
 
     tokenizer_cut   a place where a text can be cut without changing its tokens
 */
 #pragma once
 
-#include "../../dataloader/tokenizer/bpe.h"
+#include "bpe.h"
 
 // Whether the character that ends before text[at] is a letter or a number.
 static inline bool ends_in_word(const unsigned char* text, size_t at) {
