@@ -19,12 +19,19 @@ matrix that a single matrix product uses, while a file holds each under its own 
 #pragma once
 
 #include "util/base.h"
-#include "kernels/activations.h"
-#include "kernels/rope_table.h"
+#include "util/rope_table.h"
 
 typedef enum { NORM_LAYERNORM, NORM_RMSNORM } NormKind;
 typedef enum { POSITION_LEARNED, POSITION_ROPE } PositionKind;
 typedef enum { HUB_GPT2, HUB_LLAMA } HubFormat; // Hugging Face's names of tensors and members of config.json
+
+// The mlp's activation functions, whose kernels are in kernels/activations.h.
+typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATION_KINDS } ActivationKind;
+static const struct {
+    const char *name, *hub_names; // hub_names: in a config.json, each between blanks; the first is written
+    bool gated;                   // a gate and an up projection, side by side
+} activation_kinds[ACTIVATION_KINDS] = {{"gelu", " gelu_new gelu_pytorch_tanh gelu_fast ", false},
+                                        {"swiglu", " silu swish ", true}};
 
 // An architecture is a set of features. Code asks for the feature.
 typedef struct {
@@ -58,7 +65,7 @@ typedef struct {
 } ModelConfig;
 
 // Whether the mlp has a gate: one product then makes gate and up side by side.
-static inline bool model_is_gated(const ModelConfig* m) { return activations[m->activation].gated; }
+static inline bool model_is_gated(const ModelConfig* m) { return activation_kinds[m->activation].gated; }
 
 // Channels inside the mlp unless they are given: as many weights as 4 C without a gate.
 static inline int model_usual_ffn(const ModelConfig* m) {

@@ -48,7 +48,6 @@ tensors only, and initial values, drawn by (seed, tensor name, logical element),
 
 #include "util/base.h"
 #include "model.h"
-#include "kernels/tensor_ranges.h"
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
@@ -78,6 +77,24 @@ static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh-
 
 // The ranks over which a number is summed or compared: all, or those of this rank's site.
 typedef enum { SCOPE_WORLD, SCOPE_SITE } Scope;
+
+// A stage's memory, by kind (parallel/stage.h).
+enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
+static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
+
+// The storage of parameters and activations, and of the optimizer.
+typedef struct {
+    int bytes;    // of one value
+    bool masters; // there are float32 master weights
+    int moments;  // float32 arrays of the optimizer
+} DtypeInfo;
+
+// The optimizer of a run.
+typedef struct {
+    int kind; // OptimizerKind (kernels/optimizers.h)
+    double beta1, beta2, eps, weight_decay;
+    int64_t seed; // of the rounding
+} OptimizerConfig;
 
 // Replicas of a site; this rank's site; this rank's index among the replicas of the site.
 static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->sites; }

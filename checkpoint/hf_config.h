@@ -77,7 +77,7 @@ static inline bool config_switch(const ConfigReader* reader, const char* key, bo
 
 // The activation function must be the architecture's, by one of the names that its word has.
 static inline bool config_check_activation(const ModelConfig* model, const ConfigReader* reader, const char* key) {
-    const char *value = "", *ours = activations[model->activation].hub_names;
+    const char *value = "", *ours = activation_kinds[model->activation].hub_names;
     char word[128];
     if (!config_get(reader, key)) return true;
     if (!json_get_string(&value, reader->json, reader->object, key, reader->error)) return false;
@@ -239,7 +239,7 @@ enum { CONFIG_TEXT = 4096 };
 // Writes config.json of a model. more: further members, each after a comma.
 static inline void config_write(char text[CONFIG_TEXT], const ModelConfig* m, const char* more) {
     const RopeScaling* r = &m->rope_scaling;
-    const char *type = architectures[m->arch].model_type, *activation = activations[m->activation].hub_names;
+    const char *type = architectures[m->arch].model_type, *activation = activation_kinds[m->activation].hub_names;
     const int letters = (int)strcspn(++activation, " ");
     char scaling[320] = "", a[32], b[32], c[32];
     if (r->factor > 0)

@@ -21,12 +21,9 @@ linear_forward and linear_backward_input, an optimisation, are matrix products f
 #include "swiglu.h"
 #endif
 
-typedef enum { ACTIVATION_GELU, ACTIVATION_SWIGLU, ACTIVATIONS } ActivationKind;
-
 typedef struct {
     const char* name;
-    const char* hub_names; // in a config.json, each between blanks; the first is written
-    bool gated;            // fc is the gate and the up projection, side by side
+    bool gated; // fc is the gate and the up projection, side by side
     void (*forward)(floatX* out, const floatX* fc, int N, int F);
     void (*backward)(floatX* dfc, const floatX* dout, const floatX* fc, int N, int F);
     // fc = x w^T + bias and out; x (N, C), w (F, C), bias (F) or NULL.
@@ -44,10 +41,11 @@ static inline void gelu_backward_rows(floatX* dfc, const floatX* dout, const flo
     gelu_backward(dfc, dout, fc, (int64_t)N * F);
 }
 
-static const Activation activations[ACTIVATIONS] = {
-    {"gelu", " gelu_new gelu_pytorch_tanh gelu_fast ", false, gelu_forward_rows, gelu_backward_rows,
-     linear_gelu_forward, linear_gelu_backward_input},
-    {"swiglu", " silu swish ", true, swiglu_forward, swiglu_backward, NULL, NULL},
+// In the order of ActivationKind (model.h).
+static const Activation activations[] = {
+    {"gelu", false, gelu_forward_rows, gelu_backward_rows, linear_gelu_forward, linear_gelu_backward_input},
+    {"swiglu", true, swiglu_forward, swiglu_backward, NULL, NULL},
 };
+enum { ACTIVATIONS = sizeof activations / sizeof activations[0] };
 
 #endif

@@ -20,32 +20,15 @@ room in a checkpoint.
 typedef enum { OPTIMIZER_ADAMW, OPTIMIZER_SGD, OPTIMIZERS } OptimizerKind;
 
 typedef struct {
-    const char* name; // of --optimizer
-    int moments;      // float32 arrays beside the parameters
-    bool beta2, eps;  // whether these options apply
-    double lr;        // the default of --lr; 0: by the model's size
+    const char* name;
+    int moments; // float32 arrays beside the parameters
     void (*update)(floatX* params, float* master, const float* grad, float* m, float* v, const TensorRange* ranges,
                    int count, const OptimizerStep* s);
 } Optimizer;
 
-// The optimizer of a run.
-typedef struct {
-    OptimizerKind kind;
-    double beta1, beta2, eps, weight_decay;
-    int64_t seed; // of the rounding
-} OptimizerConfig;
-
 static const Optimizer optimizers[OPTIMIZERS] = {
-    {"adamw", 2, true, true, 0, adamw_update},
-    {"sgd", 1, false, false, 3e-3, sgd_update},
+    {"adamw", 2, adamw_update},
+    {"sgd", 1, sgd_update},
 };
-
-// The values of --optimizer.
-static inline const char* optimizer_choices(void) {
-    static char text[256];
-    text[0] = 0;
-    for (int i = 0; i < OPTIMIZERS; i++) append_choice(text, sizeof text, optimizers[i].name);
-    return text;
-}
 
 #endif

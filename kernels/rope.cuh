@@ -6,7 +6,7 @@ and their partners of the second half; threads run along a head, then over heads
 #pragma once
 
 #include "cuda_utils.cuh"
-#include "rope_table.h"
+#include "../util/rope_table.h"
 
 // table (T, HS) in device memory.
 static inline void rope_table(float* table, int T, int HS, double theta, const RopeScaling* scaling) {

@@ -14,7 +14,7 @@ HS is even. The table (T, HS) holds, for each t, HS/2 cosines and then HS/2 sine
 #pragma once
 
 #include "floatx.h"
-#include "rope_table.h"
+#include "../util/rope_table.h"
 
 // table (T, HS), in device memory, which is host memory here.
 static inline void rope_table(float* table, int T, int HS, double theta, const RopeScaling* scaling) {

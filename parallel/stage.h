@@ -49,13 +49,6 @@ layout are this rank's.
 #include "../parallel.h"
 #include "schedule.h"
 
-// The storage of parameters and activations, and of the optimizer.
-typedef struct {
-    int bytes;    // of one value
-    bool masters; // there are float32 master weights
-    int moments;  // float32 arrays of the optimizer
-} DtypeInfo;
-
 // The types of this program.
 static inline DtypeInfo native_dtype(void) {
     const DtypeInfo type = {sizeof(floatX), HAS_MASTER_WEIGHTS, optimizers[OPTIMIZER_ADAMW].moments};
@@ -142,9 +135,6 @@ typedef struct {
 } MethodValues;
 
 enum { METHOD_VALUES = 4, HALVES = 2 };
-
-enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
-static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
 
 typedef struct {
     ModelConfig model;

@@ -101,7 +101,6 @@ static const struct {
     {SECONDS, "ms", 1, 1e3},
     {SECONDS, "us", 1, 1e6},
 };
-enum { UNITS_KNOWN = sizeof units_known / sizeof units_known[0] };
 
 // Reads "312TFLOP/s", or "312" with the unit as a separate word. Decimal digits only: no hexadecimal, inf or nan.
 // units: those that it may have, for messages.
@@ -111,7 +110,7 @@ static inline bool quantity_read(const char* word, const char* unit, Quantity qu
     const size_t number = (size_t)(end - word);
     bool known = false;
     units[0] = 0;
-    for (int i = 0; i < UNITS_KNOWN; i++) {
+    for (size_t i = 0; i < sizeof units_known / sizeof *units_known; i++) {
         const char* name = units_known[i].name;
         if (units_known[i].quantity != quantity) continue;
         if (*name) append_text(units, 64, *units ? ", %s" : " with one of the units %s", name);
@@ -324,7 +323,11 @@ static inline bool cluster_complete(Cluster* c, const char* path, Error* error) 
         if (is_missing(c, i) && !unused)
             append_text(missing, sizeof missing, *missing ? ", %s" : "%s", cluster_fields[i].name);
     }
-    if (*missing) return fail(error, "%s: without \"base NAME\" these lines are needed too: %s", path, missing);
+    if (*missing)
+        return fail(error,
+                    "%s: these lines are missing: %s; \"base NAME\" of ./plan --clusters has them, and \"nodes 1\" "
+                    "needs no nic",
+                    path, missing);
     if (c->torus[0] && (c->oversubscription != 1 || c->leaf_nodes != 1))
         return fail(error, "%s: oversubscription and leaf_nodes belong to a fat tree, and a torus has none", path);
     if (c->cores && c->device.peak_fp32 <= 0) c->device.peak_fp32 = c->device.peak; // if they have one peak

@@ -1,13 +1,25 @@
 /*
-memory.h: the memory of a run that has not been started.
+memory.h: the memory of a run that has not been started, by formulas that give what the trainer allocates to the byte
+(test_planner_memory.c compares them with parallel/stage.h and methods/async_dp.h on many meshes).
 
-    plan_memory    bytes of the largest rank of a mesh: the arenas of parallel/stage.h, exactly
-    memory_floor   a lower bound of it, without a plan
+    memory_of_stage   bytes of a stage's five arenas
+    plan_memory       of the largest rank of a mesh
+    memory_floor      a lower bound of it, without a plan
 
 On a GPU the driver's context, the kernels' code and cuBLAS's workspace come on top of the arenas; on cores packed
 matrices, MPI's buffers and the text.
 
-Theory: not every rank has to be planned.
+Theory: with N = B T rows of C channels over all streams, of which R = N / t with sequence parallelism, q, k and v of
+this rank's heads A, and F channels inside the mlp (F' of its first matrix), values of e bytes:
+
+    block, kept     R (4 x 4 + e C) + N e (A + NH HS + F') + 4 N NH; and R e 2 C + N e F, cheap to compute again
+    slot            l blocks between l + 1 streams of R e C, for each of the micro-batches in flight (schedule.h)
+    head            R (e C + 8) + N (e V + 16), for each in flight on the last stage
+    parameters      n e; optimizer: 4 n for each moment, and for master weights; with ZeRO n / d. gradients: 4 n, with
+                    ZeRO-1 and 4 n / d, with ZeRO-2 two buckets and 4 n / d
+    scratch         a block's gradients and temporaries; where B and W are apart a set for each micro-batch between them
+
+Every buffer begins at a multiple of 256 bytes. Not every rank has to be planned:
 
     tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the
                     vocabulary in parts that are padded to be equal, buckets in shards to whose number they are padded.
@@ -23,40 +35,122 @@ Theory: not every rank has to be planned.
 */
 #pragma once
 
-#include "../methods/async_dp.h"
+#include "../methods/async_schedule.h"
+#include "../parallel/schedule.h"
 
 // Bytes of one rank.
 typedef struct {
     double arena[ARENAS]; // in the order of arena_names
     double bytes;         // together
-    double unused;        // of scratch: keys and values for generating text, which training does not touch
     int pipeline;         // the stage
 } StageMemory;
 
-// The memory of a planned stage.
-static inline StageMemory memory_of_stage(Stage* s) {
-    StageMemory memory;
-    for (int i = 0; i < ARENAS; i++) memory.arena[i] = (double)s->memory[i].used;
-    memory.bytes = stage_bytes(s);
-    memory.unused = (double)(kv_cache_elements(s) * s->type.bytes);
-    memory.pipeline = s->layout.mesh.pipeline;
+// What the formulas are made of: rows, channels of this rank, bytes of a value.
+typedef struct {
+    double N, R, C, qkv, attention, fc, F, V, e;
+    int NH;
+} StageShape;
+
+// A buffer in an arena.
+static inline double taken(double bytes) { return ceil(bytes / 256) * 256; }
+
+// Of a block: what recomputation does not make again; what it does.
+static inline double block_kept(const StageShape* x) {
+    return 4 * taken(4 * x->R) + taken(x->N * x->e * x->qkv) + taken(x->N * x->e * x->attention) +
+           taken(4 * x->N * x->NH) + taken(x->R * x->e * x->C) + taken(x->N * x->e * x->fc);
+}
+
+static inline double block_cheap(const StageShape* x) {
+    return 2 * taken(x->R * x->e * x->C) + taken(x->N * x->e * x->F);
+}
+
+static inline double block_gradients(const StageShape* x) {
+    return taken(x->N * x->e * x->qkv) + taken(x->N * x->e * x->fc) + 2 * taken(x->N * x->e * x->C);
+}
+
+static inline double memory_of_gradients(const Layout* layout, const ModelConfig* m, Scope scope) {
+    const Mesh* mesh = &layout->mesh;
+    const double n = (double)layout->elements, largest = (double)largest_bucket(layout);
+    const int replicas = mesh_site_size(mesh);
+    double bytes = mesh->zero < 2 ? taken(4 * n) : 2 * (taken(4 * largest) + taken(4 * largest / mesh->d));
+    if (mesh->zero) bytes += taken(4 * n / mesh->d);
+    if (scope == SCOPE_WORLD && mesh->sites > 1 && replicas > 1) bytes += taken(4 * n / replicas);
+    if (m->tied && layout->first_stage && layout->last_stage && mesh->zero < 2) // one for each use of the embedding
+        bytes += taken(4.0 * layout_embedding_rows(layout) * m->C);
+    return bytes;
+}
+
+static inline double memory_of_optimizer(const Layout* layout, const AsyncConfig* async, DtypeInfo type) {
+    const double n = (double)layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
+    double bytes = (type.moments + type.masters) * taken(4 * share);
+    if (!async || !async_schedule_is_local(async)) return bytes;
+    bytes += (async->mode == DP_DILOCO ? 3 : 2) * taken(4 * n); // global parameters, a sum, diloco's velocity
+    return bytes + (async->compensation > 0 ? taken(8.0 * layout->tensors) : 0);
+}
+
+static inline double memory_of_activations(const Layout* layout, const StageShape* x, const Schedule* schedule) {
+    const Mesh* mesh = &layout->mesh;
+    const double stream = taken(x->R * x->e * x->C);
+    const double message = taken(x->e * (double)boundary_elements(mesh, (int64_t)(x->N * x->C)));
+    double block = mesh->recompute == RECOMPUTE_FULL ? 0 : block_kept(x);
+    int layers = 0, messages = 0;
+    if (mesh->recompute == RECOMPUTE_NONE) block += block_cheap(x);
+    for (int c = 0; c < mesh->v; c++) {
+        layers = (int)max_i64(layers, layout->chunk[c].layers);
+        messages += 2 * !layout->chunk[c].first + !layout->chunk[c].last; // input, its gradient; the output's gradient
+    }
+    const int heads = layout->last_stage ? schedule_in_flight(schedule, mesh->v - 1, FORWARD) : 0;
+    return schedule->slots * ((layers + 1) * stream + layers * block) +
+           heads * (stream + 2 * taken(4 * x->R) + taken(x->N * x->e * x->V) + 2 * taken(4 * x->N) + taken(8 * x->N)) +
+           messages * PIPELINE_BUFFERS_PER_DIRECTION * message;
+}
+
+static inline double memory_of_scratch(const Layout* layout, const StageShape* x, const Schedule* schedule,
+                                       const ModelConfig* m) {
+    const Mesh* mesh = &layout->mesh;
+    const double stream = taken(x->R * x->e * x->C); // branch, dnorm, the gradient of a stream
+    double bytes = 2 * stream + taken(x->N * x->e * fmax(x->F, x->attention));
+    bytes += taken(8.0 * (layout->tensors + 1)) + taken(8.0 * layout->n); // sums, checksums
+    if (mesh->recompute != RECOMPUTE_NONE) bytes += block_kept(x) + block_cheap(x);
+    if (!schedule_splits_backward(schedule->config.kind)) {
+        bytes += block_gradients(x) + stream;
+    } else {
+        for (int c = 0; c < mesh->v; c++)
+            bytes += schedule_in_flight(schedule, c, BACKWARD_INPUT) *
+                     (stream + layout->chunk[c].layers * block_gradients(x));
+    }
+    if (mesh->sequence_parallel) bytes += 2 * taken(x->N * x->e * x->C);
+    if (mesh->caat.ranks) bytes += taken(4 * x->N / layout->streams * x->C);
+    if (m->position == POSITION_ROPE) bytes += taken(4.0 * m->T * model_head_size(m));
+    return bytes;
+}
+
+// The stage at the mesh's coordinates, whose layout this is. async NULL: synchronous.
+static inline StageMemory memory_of_stage(const Layout* layout, const ModelConfig* m, int B, int T,
+                                          const Schedule* schedule, const AsyncConfig* async, DtypeInfo type) {
+    const Mesh* mesh = &layout->mesh;
+    const double N = (double)layout->streams * B * T, HS = model_head_size(m);
+    const StageShape x = {N,
+                          mesh->sequence_parallel ? N / mesh->t : N,
+                          m->C,
+                          (layout->NH + 2 * layout->NKV) * HS,
+                          layout->NH * HS,
+                          model_is_gated(m) ? 2.0 * layout->F : layout->F,
+                          layout->F,
+                          layout->V,
+                          type.bytes,
+                          layout->NH};
+    StageMemory memory = {};
+    memory.arena[ARENA_PARAMETERS] = taken((double)layout->elements * type.bytes);
+    memory.arena[ARENA_GRADIENTS] = memory_of_gradients(layout, m, async ? async_schedule_scope(async) : SCOPE_WORLD);
+    memory.arena[ARENA_OPTIMIZER] = memory_of_optimizer(layout, async, type);
+    memory.arena[ARENA_ACTIVATIONS] = memory_of_activations(layout, &x, schedule);
+    memory.arena[ARENA_SCRATCH] = memory_of_scratch(layout, &x, schedule, m);
+    if (mesh->data == 0) // keys and values of the texts that the first replica generates
+        memory.arena[ARENA_SCRATCH] += taken(2 * x.e * layout->layers * layout->streams * T * layout->NKV * HS);
+    for (int i = 0; i < ARENAS; i++) memory.bytes += memory.arena[i];
+    memory.pipeline = mesh->pipeline;
     return memory;
-}
-
-// The stage of the rank at mesh's coordinates, to be freed by plan_stage_free. async NULL: synchronous.
-static inline bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                              const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type, Error* error) {
-    Schedule schedule = schedule_build(plan, mesh->pipeline);
-    const Scope scope = async ? async_schedule_scope(async) : SCOPE_WORLD;
-    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, scope, type, error);
-    schedule_free(&schedule);
-    if (ok && async) async_dp_plan(s, async);
-    return ok;
-}
-
-static inline void plan_stage_free(Stage* s) {
-    async_dp_free(s);
-    stage_free(s);
 }
 
 // The next stage after `stage` that may be the largest of a mesh.
@@ -65,31 +159,27 @@ static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
     return stage == 1 ? (int)max_i64(2, plan->p - 1) : stage + 1;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
 // The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences
-// of T tokens. An inconsistent shape is refused, in terms of the trainer's options.
-
-// room: stages after one with more bytes are not planned.
-static inline bool plan_memory_within(StageMemory* largest, double room, const ModelConfig* m, const Mesh* mesh, int B,
-                                      int T, const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type,
-                                      Error* error) {
+// of T tokens. room: stages after one with more bytes are not planned. An inconsistent shape is refused, in terms of
+// the trainer's options.
+static inline bool plan_memory(StageMemory* largest, double room, const ModelConfig* m, const Mesh* mesh, int B, int T,
+                               const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type, Error* error) {
     Mesh at = *mesh;
     memset(largest, 0, sizeof *largest);
     at.tensor = at.data = at.pipeline = 0;
-    if (!pipeline_config_check(plan, mesh->recompute, error)) return false; // the mesh is checked by stage_plan
+    if (!pipeline_config_check(plan, mesh->recompute, error)) return false; // the mesh is checked by layout_build
     for (; at.pipeline < plan->p && largest->bytes <= room; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
-        Stage s;
-        if (!plan_stage(&s, m, &at, B, T, plan, async, type, error)) return false;
-        const StageMemory x = memory_of_stage(&s);
+        Layout layout;
+        if ((int64_t)B * T > INT32_MAX)
+            return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
+        if (!layout_build(&layout, m, at, T, error)) return false;
+        Schedule schedule = schedule_build(plan, at.pipeline);
+        const StageMemory x = memory_of_stage(&layout, m, B, T, &schedule, async, type);
         if (x.bytes > largest->bytes) *largest = x;
-        plan_stage_free(&s);
+        schedule_free(&schedule);
+        layout_free(&layout);
     }
     return true;
-}
-
-static inline bool plan_memory(StageMemory* largest, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                               const PipelineConfig* plan, DtypeInfo type, Error* error) {
-    return plan_memory_within(largest, INFINITY, m, mesh, B, T, plan, NULL, type, error);
 }
 
 // parameters: of the whole model.

@@ -24,8 +24,8 @@ idle; the bucket refills at its bandwidth.
 Ranks. A rank sends a row of the plan when all its arrivals of earlier steps, of the same chunks, are there and added;
 rows with the same first link go in the order of the plan, one after another. So there is no barrier between steps.
 
-A rank adds arriving messages one after another: `reduce` seconds a byte. Sending and receiving each cost the processor
-`overhead` seconds a message, one after another. Both are 0 if not set. Other work of the processor is not modelled.
+Sending and receiving each cost the processor `overhead` seconds a message, one after another; 0 if not set. Other work
+of the processor, as adding, is not modelled.
 
 As long as no other message waits for a link, all segments of a message on it are one event; when another arrives, the
 segment in flight is finished first, and the rest waits for its turn: the same result as segment by segment.
@@ -224,14 +224,10 @@ static inline void sim_complete(Sim* s, int32_t v) {
     }
 }
 
-// A message has arrived: the processor takes it and adds it.
+// A message has arrived: the processor takes it.
 static inline void sim_arrive(Sim* s, int32_t row) {
-    const Transfer* t = &s->plan->transfers[row];
     s->result->flow[row] += s->now;
-    double ready = s->set.overhead > 0 ? sim_host(s, t->to) : s->now;
-    if (t->add && s->set.reduce > 0)
-        ready = s->adder[t->to] = fmax(s->adder[t->to], ready) + (double)sim_bytes(s, row) * s->set.reduce;
-    sim_push(s, ready, SIM_DONE, row, 0);
+    sim_push(s, s->set.overhead > 0 ? sim_host(s, s->plan->transfers[row].to) : s->now, SIM_DONE, row, 0);
 }
 
 static inline void sim_done(Sim* s, int32_t row) {
@@ -354,8 +350,7 @@ static inline bool sim_check(const Plan* plan, const Network* net, int64_t bytes
         return fail(error, "packets of %d bytes, %d segments: at least 1, and at most 4096 segments", set->payload,
                     set->segments);
     if (!(set->burst >= 0) || !isfinite(set->burst)) return fail(error, "a burst of %g bytes", set->burst);
-    if (!(set->reduce >= 0 && set->overhead >= 0) || !isfinite(set->reduce) || !isfinite(set->overhead))
-        return fail(error, "%g s a byte added, %g s a message: they have to be 0 or more", set->reduce, set->overhead);
+    if (!(set->overhead >= 0) || !isfinite(set->overhead)) return fail(error, "an overhead of %g s", set->overhead);
     if (set->window < 1 || set->flight < 1 || set->subflows < 1 || !(set->timeout > 0 && set->timeout < INFINITY))
         return fail(error, "--timeout, --flight, --window, --subflows have to be above 0");
     if (!(set->dead_at >= 0) || (!set->transport && set->dead[0] >= 0))
@@ -380,8 +375,7 @@ static inline void sim_free(Sim* s) {
 
 static inline bool sim_prepare(Sim* s, const Routes* routes, Error* error) {
     const size_t n = (size_t)s->plan->n, ranks = (size_t)s->plan->ranks;
-    s->host = (double*)checked_calloc(2 * ranks, sizeof(double), "ranks");
-    s->adder = s->host + ranks;
+    s->host = (double*)checked_calloc(ranks, sizeof(double), "ranks");
     s->missing = (int32_t*)checked_calloc(2 * n, sizeof(int32_t), "rows");
     s->send_next = s->missing + n;
     s->sends_on = (int32_t*)checked_malloc(n * sizeof(int32_t), "rows");

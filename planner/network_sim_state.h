@@ -14,7 +14,6 @@ typedef struct {
     int element_size; // bytes; messages are whole elements
     int payload;      // bytes of a packet
     int segments;     // of a message, at most (fewer where packets are fewer)
-    double reduce;    // s a byte added
     double overhead;  // s a message, at the sender and at the receiver
     double burst;     // bytes that a link lets through at once after a pause
     // network_transport.h
@@ -28,7 +27,7 @@ typedef struct {
 } SimSettings;
 
 static inline SimSettings sim_settings_default(void) {
-    const SimSettings s = {4, 256, 16, 0, 0, 0, SIM_ROUTE, 4, 64, 256, 0, 1e-3, {-1, -1}, 0};
+    const SimSettings s = {4, 256, 16, 0, 0, SIM_ROUTE, 4, 64, 256, 0, 1e-3, {-1, -1}, 0};
     return s;
 }
 
@@ -125,7 +124,7 @@ typedef struct {
     SimVersion* version;
     int64_t versions, version_capacity;
     // ranks
-    double *host, *adder; // the time at which each is free
+    double* host; // the time at which each is free
     // transports
     SimFlow* flow;             // (n), or NULL
     SimConnection* connection; // (ranks, ranks)

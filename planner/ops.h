@@ -154,7 +154,7 @@ static inline Lists lists_of(const StepSetup* setup, Work* w) {
     x.learned = m->position == POSITION_LEARNED;
     x.biases = m->biases;
     x.gated = model_is_gated(m);
-    x.fused = activations[m->activation].linear_forward && setup->software->epilogues;
+    x.fused = !x.gated && setup->software->epilogues;
     x.recompute = mesh->recompute;
     x.parts = mesh->tp_overlap && setup->B % 2 == 0 ? 2 : 1;
     x.shared = mesh->caat.ranks ? caat_channels(&mesh->caat, m->C) : m->C;

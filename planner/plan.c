@@ -484,7 +484,7 @@ static void print_run(const PlanOptions* o, const Choice* best, Option* table, i
         printf("run       sbatch --nodes=%d --ntasks-per-node=%d scripts/run_slurm.sh", nodes, ranks / nodes);
     else
         printf("run       scripts/mpirun.sh -np %d ./train_gpt", ranks);
-    if (o->data || nodes > 1) printf(" --data %s", o->data ? o->data : "/shared/tokens.bin");
+    if (o->data || nodes > 1) printf(" --data '%s'", o->data ? o->data : "/shared/tokens.bin");
     flags_print(stdout, s, table, n);
     printf("\n");
     if (o->precision)
@@ -541,8 +541,6 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     if (o->tokens > 0) print_training(&best->setup, &best->cost, o->tokens);
     if (best->setup.software->ours) print_run(o, best, table, n);
 }
-
-// ---- The program ------------------------------------------------------------------------------------------------
 
 int main(int argc, char** argv) {
     Cluster cluster;

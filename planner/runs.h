@@ -8,7 +8,7 @@ A line is: source, use, run, unit, published value or -, options that leave one 
 */
 #pragma once
 
-#include "median.h"
+#include "../util/median.h"
 #include "search.h"
 
 enum { RUN_COLUMNS = 6, RUNS_MOST = 1000 };

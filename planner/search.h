@@ -371,7 +371,7 @@ static inline bool choice_memory(Choice* c, double room, Error* error) {
     const PipelineConfig plan = step_pipeline(s);
     const DtypeInfo type = software_dtype(s->software);
     if (s->software->ours)
-        return plan_memory_within(&c->memory, room, &s->model, mesh, s->B, s->T, &plan, &s->methods.async, type, error);
+        return plan_memory(&c->memory, room, &s->model, mesh, s->B, s->T, &plan, &s->methods.async, type, error);
     memset(&c->memory, 0, sizeof c->memory);
     c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);
     c->memory.arena[ARENA_ACTIVATIONS] = setup_formula_activations(s);

@@ -13,14 +13,13 @@ the most by which one was out of order.
 #include "../comm/collectives/collectives.h"
 #include "../util/options.h"
 #include "network_sim.h"
-#include "median.h"
+#include "../util/median.h"
 
 enum { MOST = 16 }; // of a list
 
 typedef struct {
-    const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *reduce, *burst;
+    const char *topology, *algorithm, *bytes, *bandwidth, *latency, *overhead, *burst;
     int kind;
-    int64_t segments;
     bool as_run, help;
 } Arguments;
 
@@ -169,10 +168,8 @@ static void compare(const Arguments* a, const Spread* x) {
         network_set_links(&net, a->bandwidth ? read_bandwidth("bandwidth", a->bandwidth) : NETWORK_BANDWIDTH,
                           a->latency ? read_seconds("latency", a->latency) : NETWORK_LATENCY);
     SimSettings set = sim_settings_default();
-    set.segments = (int)a->segments;
     if (a->overhead) set.overhead = read_seconds("overhead", a->overhead);
     if (a->burst) set.burst = (double)read_bytes("burst", a->burst);
-    if (a->reduce) set.reduce = 1 / read_bandwidth("reduce", a->reduce);
     if (x->packet) set.payload = (int)min_i64(1 << 30, read_bytes("packet", x->packet));
     if (x->timeout) set.timeout = read_seconds("timeout", x->timeout);
     if (x->dead) read_dead(&net, x->dead, &set);
@@ -217,7 +214,7 @@ static void compare(const Arguments* a, const Spread* x) {
 }
 
 int main(int argc, char** argv) {
-    Arguments a = {.topology = "torus:8x8", .algorithm = "ring,multitree", .bytes = "1MiB,16MiB", .segments = 16};
+    Arguments a = {.topology = "torus:8x8", .algorithm = "ring,multitree", .bytes = "1MiB,16MiB"};
     Spread x = {NULL, NULL, NULL, 0, 4, 64, 256, 1, 1};
     Option table[] = {
         option_heading("What"),
@@ -233,8 +230,6 @@ int main(int argc, char** argv) {
         option_string("latency", &a.latency, "150ns", "of all links"),
         option_string("burst", &a.burst, "12KB", "that a link lets through at once after a pause"),
         option_string("overhead", &a.overhead, "20us", "of the processor, a message, at both ends"),
-        option_string("reduce", &a.reduce, "128GB/s", "how fast a rank adds"),
-        option_int("segments", &a.segments, 1, 4096, "that a message is cut into, at most"),
         option_flag("as-run", &a.as_run, "chunks are cut as comm/comm_planned.h does"),
         option_heading("Transports of many paths (docs/transport.md)"),
         option_choice("transport", &x.kind, "none|route|ecmp|subflows|spray|random|adaptive|all",

@@ -8,8 +8,6 @@ Every rank reads the same command line and derives the same values, so all ranks
 
 #include "../util/base.h"
 #include "../comm/collectives/collectives.h"
-#include "../dataloader.h"
-#include "../kernels/optimizers.h"
 #include "../model.h"
 #include "../util/options.h"
 #include "../parallel/schedule.h"
@@ -32,6 +30,14 @@ static double lr_wsd(double progress) { return fmin(1, (1 - progress) / 0.2); }
 // --decay, its help and the start-up report iterate it.
 static const LrCurve lr_curves[] = {{"cosine", lr_cosine}, {"linear", lr_linear}, {"wsd", lr_wsd}};
 enum { LR_CURVES = sizeof lr_curves / sizeof lr_curves[0] };
+
+// The optimizers, in the order of kernels/optimizers.h: whether --beta2 and --eps apply; the default of --lr, 0: by the
+// model's size.
+static const struct {
+    const char* name;
+    bool beta2;
+    double lr;
+} optimizer_names[] = {{"adamw", true, 0}, {"sgd", false, 3e-3}};
 
 // "cosine|linear|...", for the table of options.
 static inline const char* lr_curve_choices(void) {
@@ -255,8 +261,7 @@ static inline void add_optimizer_options(OptionTable* table, Settings* s) {
     const double big = 1e15;
     const Option rows[] = {
         option_heading("optimizer"),
-        option_choice("optimizer", &s->optimizer, optimizer_choices(),
-                      "sgd: momentum --beta1, weight decay in the gradient"),
+        option_choice("optimizer", &s->optimizer, "adamw|sgd", "sgd: momentum --beta1, weight decay in the gradient"),
         option_float(
             "lr", &s->lr, 0, 1e3,
             "learning rate after the warm-up [by the model's size, as GPT-3's: 3e-3 for tiny, 6e-4 for 125M, 2e-4 for "
@@ -464,7 +469,8 @@ static inline ModelConfig settings_model_of(const Settings* s, Option* table, in
 // Sets the learning rates and the warm-up that were not given. With trained weights (--init) lr is a tenth, the rate at
 // which a run with these defaults ends; the 5e-5 usual for fine-tuning GPT-2 is close to that.
 static inline void settings_rates(Settings* o, const ModelConfig* m) {
-    const double own = optimizers[o->optimizer].lr, usual = own > 0 ? own : usual_rate((double)model_parameters(m));
+    const double own = optimizer_names[o->optimizer].lr,
+                 usual = own > 0 ? own : usual_rate((double)model_parameters(m));
     if (o->lr < 0) o->lr = o->init ? to_digits(usual / 10, 2) : usual;
     if (o->min_lr < 0) o->min_lr = to_digits(o->lr / 10, 6);
     if (o->warmup < 0) o->warmup = min_i64(2000, o->steps / 20);
@@ -489,7 +495,7 @@ static inline bool settings_only_use(const Settings* o, Option* table, int n) {
 }
 
 static inline OptimizerConfig settings_optimizer(const Settings* o) {
-    const OptimizerConfig config = {(OptimizerKind)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->seed};
+    const OptimizerConfig config = {(int)o->optimizer, o->beta1, o->beta2, o->eps, o->weight_decay, o->seed};
     return config;
 }
 
@@ -572,10 +578,10 @@ static inline void check_settings(Settings* o) {
         die_usage("--%s has no meaning with --temperature 0, which takes the likeliest token",
                   o->top_k > 0 ? "top-k" : "top-p");
     const Settings usual = settings_default();
-    const Optimizer* optimizer = &optimizers[o->optimizer];
-    const char* foreign = !optimizer->eps && o->eps != usual.eps ? "eps" : NULL;
-    if (!optimizer->beta2 && o->beta2 != usual.beta2) foreign = "beta2";
-    if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizer->name);
+    const bool adamw = optimizer_names[o->optimizer].beta2;
+    const char* foreign = !adamw && o->eps != usual.eps ? "eps" : NULL;
+    if (!adamw && o->beta2 != usual.beta2) foreign = "beta2";
+    if (foreign) die_usage("--%s has no meaning with --optimizer %s", foreign, optimizer_names[o->optimizer].name);
 }
 
 // --vpp alone means an interleaved schedule; a schedule alone has its usual number of chunks.
@@ -656,31 +662,4 @@ static inline void settings_batch(Settings* o) {
     Error error;
     if (!mesh_check_halves(halves, o->micro_batch, &error)) die_usage("%s", error.text);
     if (replica / o->micro_batch > 1 << 24) die_usage("--global-batch %lld is too large", (long long)o->global_batch);
-}
-
-// ---- The default text -------------------------------------------------------------------------------------------
-
-// Appends the files that match a pattern to the list and returns their size in bytes; no match is no error.
-static inline int64_t add_files(PathList* list, const char* pattern) {
-    int64_t bytes = 0;
-    glob_t found;
-    if (glob(pattern, 0, NULL, &found) == 0) {
-        for (size_t i = 0; i < found.gl_pathc; i++) {
-            struct stat st;
-            if (stat(found.gl_pathv[i], &st) != 0 || !S_ISREG(st.st_mode)) continue;
-            path_list_append(list, found.gl_pathv[i]);
-            bytes += st.st_size;
-        }
-    }
-    globfree(&found);
-    return bytes;
-}
-
-// The default text: two megabytes of the system's C headers.
-static inline PathList default_data(void) {
-    static const char* headers[] = {"/usr/include/*.h", "/usr/include/linux/*.h", "/usr/include/*/bits/*.h", NULL};
-    PathList list = {NULL, 0, 0};
-    int64_t bytes = 0;
-    for (int i = 0; headers[i] && bytes < 2000000; i++) bytes += add_files(&list, headers[i]);
-    return list;
 }

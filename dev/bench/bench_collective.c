@@ -15,7 +15,7 @@ ranks (NCCL's tests call it that too). The machine's memory is the network here,
 #include "../../comm/collectives/collectives.h"
 #include "../../comm.h"
 #include "../../util/options.h"
-#include "../../planner/median.h"
+#include "../../util/median.h"
 
 enum { MOST = 16, ROUNDS = 101 };
 

@@ -21,7 +21,7 @@ ATTENTION=mma or wgmma chooses the family of its kernels; a run measures one of 
 */
 #include "../../kernels/kernels.h"
 #include "../../model.h"
-#include "../../planner/median.h"
+#include "../../util/median.h"
 #include "../../util/options.h"
 
 static const double MOST_PARAMETERS = 1 << 30;

@@ -21,7 +21,7 @@ every query head, backward 2.5 times that (5 products, one of them S again), bes
 #include "../../kernels/residual.h"
 #include "../../kernels/rope.h"
 #include "../../kernels/swiglu.h"
-#include "../../planner/median.h"
+#include "../../util/median.h"
 
 enum { B = 4, T = 256, N = B * T, C = 768, NH = 12, HS = 64, F = 4 * C, V = 50257, P = 32 << 20, ROUNDS = 9 };
 

@@ -13,7 +13,7 @@ clock on the wall. Memory is on huge pages, as in the trainer.
 */
 #include "../../kernels/matmul.h"
 #include "../../kernels/mfu.h"
-#include "../../planner/median.h"
+#include "../../util/median.h"
 
 #include <dlfcn.h>
 #include <limits.h>

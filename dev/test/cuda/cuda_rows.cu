@@ -6,7 +6,7 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 */
 #include "cuda_compare.h"
 
-#include "../../../kernels/rope_table.h"
+#include "../../../util/rope_table.h"
 #include "../../../kernels/activations.h"
 #include "../../../kernels/embedding.cuh"
 #include "../../../kernels/layernorm.cuh"

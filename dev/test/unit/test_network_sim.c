@@ -17,15 +17,14 @@ static void test_ring(void) {
         snprintf(name, sizeof name, "ring:%d", sizes[i]);
         build(&net, &plan, name, "ring");
         SimSettings set = sim_settings_default();
-        set.reduce = 1 / 128e9;
         set.overhead = 3e-6;
         const int64_t N = sizes[i], chunk = 12000;
         const double step = a + (double)chunk / B + 2 * set.overhead;
-        const double expected = (double)(N - 1) * (2 * step + (double)chunk * set.reduce);
+        const double expected = (double)(N - 1) * 2 * step;
         worst = fmax(worst, off(seconds_of(&plan, &net, N * chunk, &set, NULL), expected));
         end(&net, &plan);
     }
-    check_error("ring: 2 (N - 1) (a + c / B + overheads) + (N - 1) c reduce", worst, exact);
+    check_error("ring: 2 (N - 1) (a + c / B + overheads)", worst, exact);
 }
 
 // Messages over k links; k messages of one rank over one link.
@@ -126,7 +125,7 @@ static void test_refused(void) {
         if (i == 0) set.payload = 0;
         if (i == 1) set.segments = 0;
         if (i == 2) set.element_size = 0;
-        if (i == 3) set.reduce = -1;
+        if (i == 3) set.overhead = INFINITY;
         if (i == 4) set.overhead = NAN;
         if (i == 5) set.burst = INFINITY;
         if (i == 6) net.link[5].bandwidth = 0;

@@ -1,13 +1,14 @@
 /*
 test_planner_memory.c: is what parallel/stage.h and planner/memory.h say of memory right?
 
-    by hand       every buffer of a stage, written out once more in formulas, for meshes of every kind
     published     activations a block: Korthikanti et al. 2022
+    formulas      planner/memory.h beside the stage that the trainer plans, of every rank of meshes of every kind
     any rank      the largest of three stages is the largest of all ranks, by looking at all of them
     process       pages that are touched, by touching them
     refused       shapes that do not fit are refused by an Error
 */
 #include "../../../planner/formulas.h"
+#include "../../../methods/async_dp.h"
 #include "../../../planner/memory.h"
 #include "planner_fixture.h"
 
@@ -32,161 +33,49 @@ static PipelineConfig pipeline_of(const ModelConfig* m, const Mesh* mesh, int mi
     return plan;
 }
 
-// The memory of one rank.
-static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, DtypeInfo type) {
+// The stage of the rank at mesh's coordinates, as the trainer plans it. async NULL: synchronous.
+static bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T, const PipelineConfig* plan,
+                       const AsyncConfig* async, DtypeInfo type, Error* error) {
+    Schedule schedule = schedule_build(plan, mesh->pipeline);
+    const Scope scope = async ? async_schedule_scope(async) : SCOPE_WORLD;
+    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, scope, type, error);
+    schedule_free(&schedule);
+    if (ok && async) async_dp_plan(s, async);
+    return ok;
+}
+
+static int compared, differ; // ranks whose formulas were compared with the trainer's plan; those that differ
+
+// The memory of one rank, by the trainer's own plan; memory_of_stage has the same.
+static StageMemory memory_of(const ModelConfig* m, Mesh mesh, int rank, int B, const PipelineConfig* plan,
+                             const AsyncConfig* async, DtypeInfo type) {
     Stage s;
     Error error;
-    const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
+    StageMemory memory = {};
     mesh.tensor = rank % mesh.t;
     mesh.data = rank / mesh.t % mesh.d;
     mesh.pipeline = rank / (mesh.t * mesh.d);
-    if (!plan_stage(&s, m, &mesh, B, m->T, &plan, NULL, type, &error)) die("%s", error.text);
-    const StageMemory memory = memory_of_stage(&s);
+    if (!plan_stage(&s, m, &mesh, B, m->T, plan, async, type, &error)) die("%s", error.text);
+    for (int i = 0; i < ARENAS; i++) memory.arena[i] = (double)s.memory[i].used;
+    memory.bytes = stage_bytes(&s);
+    memory.pipeline = mesh.pipeline;
+    Schedule schedule = schedule_build(plan, mesh.pipeline);
+    const StageMemory formulas = memory_of_stage(&s.layout, m, B, m->T, &schedule, async, type);
+    schedule_free(&schedule);
+    compared++;
+    if (memcmp(&memory, &formulas, sizeof memory) != 0 && differ++ < 5) {
+        for (int i = 0; i < ARENAS; i++)
+            check(memory.arena[i] == formulas.arena[i], "t %d p %d d %d v %d, rank %d: %s %.0f bytes, by formulas %.0f",
+                  mesh.t, mesh.p, mesh.d, mesh.v, rank, arena_names[i], memory.arena[i], formulas.arena[i]);
+    }
+    async_dp_free(&s);
     stage_free(&s);
     return memory;
 }
 
-// ----------------------------------------------------------------------------------------------------------------
-// By hand: one chunk a stage, blocks that divide evenly, 1f1b or gpipe. Every buffer begins at a multiple of 256 bytes.
-
-static double room(double bytes) { return ceil(bytes / 256) * 256; }
-
-typedef struct {
-    const ModelConfig* m;
-    const Mesh* mesh;
-    double B, slots, w;                   // w: bytes of a value
-    double N, R, C, QKV, heads, FC, F, V; // of this rank
-    bool first, last, texts;
-} ByHand;
-
-static double bucket_by_hand(const ByHand* x, double elements) {
-    const double unit = 16.0 * x->mesh->d;
-    return ceil(elements / unit) * unit;
-}
-
-static double block_parameters(const ByHand* x) {
-    const double matrices = x->QKV * x->C + x->heads * x->C + x->FC * x->C + x->F * x->C;
-    return matrices + (x->m->biases ? 6 * x->C + x->QKV + x->FC : 2 * x->C); // norms; biases
-}
-
-static double parameters_by_hand(const ByHand* x) {
-    const ModelConfig* m = x->m;
-    const bool tied = m->tied;
-    double n = m->L / x->mesh->p * bucket_by_hand(x, block_parameters(x));
-    if (x->first || (tied && x->last)) n += bucket_by_hand(x, x->V * x->C);
-    if (x->first && m->position == POSITION_LEARNED) n += bucket_by_hand(x, (double)m->T * x->C);
-    if (x->last) n += bucket_by_hand(x, (m->norm == NORM_LAYERNORM ? 2 : 1) * x->C);
-    if (x->last && !tied) n += bucket_by_hand(x, x->V * x->C);
-    return n;
-}
-
-static double kept_by_hand(const ByHand* x) { // of a block, with nothing to be computed again
-    return room(x->R * 4) * 4 + room(x->N * x->QKV * x->w) + room(x->N * x->heads * x->w) +
-           room(x->N * x->heads / model_head_size(x->m) * 4) + room(x->R * x->C * x->w) + room(x->N * x->FC * x->w);
-}
-
-static double recomputable_by_hand(const ByHand* x) { return 2 * room(x->R * x->C * x->w) + room(x->N * x->F * x->w); }
-
-static double activations_by_hand(const ByHand* x) {
-    const double L = x->m->L / x->mesh->p, stream = room(x->R * x->C * x->w);
-    const Recompute again = x->mesh->recompute;
-    double block = 0;
-    if (again != RECOMPUTE_FULL) block += kept_by_hand(x);
-    if (again == RECOMPUTE_NONE) block += recomputable_by_hand(x);
-    const double head = stream + 2 * room(x->R * 4) + room(x->N * x->V * x->w) + 2 * room(x->N * 4) + room(x->N * 8);
-    const bool divided = x->mesh->sequence_parallel || x->mesh->scatter;
-    const double message = room(x->N * x->C / (divided ? x->mesh->t : 1) * x->w);
-    return x->slots * ((L + 1) * stream + L * block + (x->last ? head : 0)) +
-           PIPELINE_BUFFERS_PER_DIRECTION * message * (2 * !x->first + !x->last);
-}
-
-// Tensors that a rank has a slice of: 12 a block of GPT-2, 9 of Llama, and what the ends have.
-static double slices_by_hand(const ByHand* x) {
-    double n = (x->m->biases ? 12.0 : 9.0) * (x->m->L / x->mesh->p);
-    if (x->first || (x->m->tied && x->last)) n += 1;
-    if (x->first && x->m->position == POSITION_LEARNED) n += 1;
-    if (x->last) n += x->m->norm == NORM_LAYERNORM ? 2 : 1;
-    if (x->last && !x->m->tied) n += 1;
-    return n;
-}
-
-static double scratch_by_hand(const ByHand* x, int tensors) {
-    const double stream = room(x->R * x->C * x->w), all = room(x->N * x->C * x->w);
-    double bytes = room(x->N * x->QKV * x->w) + room(x->N * x->FC * x->w) + 2 * all; // gradients of matrices' outputs
-    bytes += 3 * stream + room(x->N * fmax(x->F, x->heads) * x->w);                  // dx, branch, dnorm; dact
-    if (x->mesh->sequence_parallel) bytes += 2 * all;
-    if (x->mesh->recompute != RECOMPUTE_NONE) bytes += kept_by_hand(x) + recomputable_by_hand(x);
-    if (x->m->position == POSITION_ROPE) bytes += room((double)x->m->T * model_head_size(x->m) * 4);
-    bytes += room((tensors + 1.0) * 8) + room(slices_by_hand(x) * 8); // squares; checksums
-    return bytes + x->texts * room(x->m->L / x->mesh->p * (double)x->m->T * (x->QKV - x->heads) * x->w); // the cache
-}
-
-static ByHand by_hand(const ModelConfig* m, const Mesh* mesh, int rank, int B, int micro_batches, DtypeInfo type) {
-    const int t = mesh->t, HS = model_head_size(m), NKV = m->NKV > t ? m->NKV / t : 1;
-    const int pipeline = mesh_at(mesh, rank).pipeline;
-    const int early = schedule_of_mesh == GPIPE ? micro_batches : mesh->p - pipeline;
-    ByHand x;
-    x.m = m;
-    x.mesh = mesh;
-    x.B = B;
-    x.slots = fmin(early, micro_batches);
-    x.w = type.bytes;
-    x.N = (double)B * m->T;
-    x.C = m->C;
-    x.R = mesh->sequence_parallel ? x.N / t : x.N;
-    x.heads = m->NH / t * HS;
-    x.QKV = x.heads + 2.0 * NKV * HS;
-    x.F = m->F / t;
-    x.FC = model_is_gated(m) ? 2 * x.F : x.F;
-    x.V = ceil((double)m->V / t);
-    x.first = pipeline == 0;
-    x.last = pipeline == mesh->p - 1;
-    x.texts = mesh_at(mesh, rank).data == 0;
-    return x;
-}
-
-// The largest difference, in bytes, between what is planned for a rank and the formulas.
-static double differs_by_hand(const ModelConfig* m, const Mesh* mesh, int rank, int B, int micro_batches,
-                              DtypeInfo type) {
-    const StageMemory planned = memory_of_rank(m, *mesh, rank, B, micro_batches, type);
-    const ByHand x = by_hand(m, mesh, rank, B, micro_batches, type);
-    const double n = parameters_by_hand(&x), d = mesh->d, share = mesh->zero ? n / d : n;
-    const double bucket =
-        fmax(bucket_by_hand(&x, block_parameters(&x)),
-             fmax(x.first || x.last ? bucket_by_hand(&x, x.V * x.C) : 0,
-                  x.first && m->position == POSITION_LEARNED ? bucket_by_hand(&x, (double)m->T * x.C) : 0));
-    double grads = (mesh->zero < 2 ? room(4 * n) : 0) + (mesh->zero ? room(4 * share) : 0);
-    if (mesh->zero == 2) grads += MAX_INFLIGHT_REDUCTIONS * (room(4 * bucket) + room(4 * bucket / d));
-    if (m->tied && x.first && x.last && mesh->zero < 2) grads += room(4 * x.V * x.C);
-    const double expected[ARENAS] = {room(type.bytes * n), grads, (type.masters ? 3 : 2) * room(4 * share),
-                                     activations_by_hand(&x), scratch_by_hand(&x, model_tensors(NULL, m))};
-    double worst = 0;
-    for (int i = 0; i < ARENAS; i++) worst = fmax(worst, fabs(planned.arena[i] - expected[i]));
-    return worst;
-}
-
-static void test_by_hand(void) {
-    const ModelConfig models[] = {test_model(ARCH_GPT2, 4, 64, 4, 4, 32, 101),
-                                  test_model(ARCH_LLAMA, 4, 96, 8, 2, 48, 259)};
-    int ranks = 0;
-    double worst = 0;
-    for (int i = 0; i < 2 * 2 * 3 * 3 * 2 * 3 * 3 * 2 * 2; i++) {
-        int k = i;
-        const ModelConfig* m = &models[k % 2];
-        k /= 2;
-        const DtypeInfo type = k % 2 ? bf16 : fp32;
-        k /= 2;
-        Mesh mesh = mesh_of(1 << k % 3, 1 << k / 3 % 3, 1, 1, k / 9 % 2 ? GPIPE : ONE_F_ONE_B);
-        k /= 18;
-        mesh.zero = k % 3;
-        mesh.recompute = (Recompute)(k / 3 % 3);
-        mesh.sequence_parallel = k / 9 % 2 && mesh.t > 1;
-        mesh.scatter = k / 18 % 2;
-        mesh.d = mesh.zero ? 3 : 1;
-        for (int rank = 0; rank < mesh_size(&mesh); rank++, ranks++)
-            worst = fmax(worst, differs_by_hand(m, &mesh, rank, 1 + rank % 3, 3, type));
-    }
-    check(worst == 0, "%d ranks: all arenas are the formulas written by hand, to the byte", ranks);
+static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, DtypeInfo type) {
+    const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
+    return memory_of(m, mesh, rank, B, &plan, NULL, type);
 }
 
 // Places for a head's activations: what 64 tokens more of a vocabulary add to the last stage.
@@ -268,7 +157,7 @@ static void look_at_all(const ModelConfig* m, const Mesh* mesh, int micro_batche
     StageMemory largest;
     Error error;
     double most = 0;
-    if (!plan_memory(&largest, m, mesh, 2, m->T, &plan, bf16, &error)) return;
+    if (!plan_memory(&largest, INFINITY, m, mesh, 2, m->T, &plan, NULL, bf16, &error)) return;
     for (int rank = 0; rank < mesh_size(mesh); rank++)
         most = fmax(most, memory_of_rank(m, *mesh, rank, 2, micro_batches, bf16).bytes);
     (*meshes)++;
@@ -305,7 +194,7 @@ static void refuses(const char* word, const ModelConfig* m, Mesh mesh, int B, in
     const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
     StageMemory memory;
     Error error = {""};
-    const bool ok = plan_memory(&memory, m, &mesh, B, T, &plan, bf16, &error);
+    const bool ok = plan_memory(&memory, INFINITY, m, &mesh, B, T, &plan, NULL, bf16, &error);
     check(!ok && strstr(error.text, word), "refused: %s", ok ? "not at all" : error.text);
 }
 
@@ -321,6 +210,49 @@ static void test_refused(void) {
     refuses("micro-batch", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 1 << 30);
 }
 
+static int drawn(uint64_t* at, int n) { return (int)(n * random_uniform(17, 3, (*at)++)); }
+
+// Meshes, models, methods and types drawn at random; the formulas agree with the trainer's plan of each rank.
+static void test_random(int number) {
+    uint64_t at = 0;
+    int meshes = 0;
+    compared = differ = 0;
+    for (int i = 0; i < number; i++) {
+        const int arch = drawn(&at, ARCHS), L = 1 + drawn(&at, 12), T = 16 << drawn(&at, 3);
+        ModelConfig m =
+            test_model((Arch)arch, L, 64, 8, architectures[arch].hub == HUB_LLAMA ? 4 : 8, T, 50 + drawn(&at, 3000));
+        m.tied = drawn(&at, 2);
+        Mesh mesh = mesh_of(1 << drawn(&at, 3), 1 + drawn(&at, 4), 1 << drawn(&at, 3), 1,
+                            (ScheduleKind)drawn(&at, SCHEDULE_KINDS));
+        AsyncConfig async = {};
+        mesh_set_schedule(&mesh, schedule_of_mesh, schedule_usual_chunks(schedule_of_mesh) + drawn(&at, 2));
+        mesh.zero = drawn(&at, 3);
+        mesh.recompute = (Recompute)drawn(&at, 3);
+        mesh.sequence_parallel = drawn(&at, 2) && mesh.t > 1;
+        if (drawn(&at, 3) == 0 && mesh.t > 1)
+            mesh.caat = (CaatConfig){.ranks = mesh.t * (1 + drawn(&at, 2)), .fraction = 0.5f};
+        async.mode = (DpMode)drawn(&at, DP_MODES);
+        async.period = 4;
+        mesh.sites = 1 << drawn(&at, 3);
+        async.sites = mesh.sites;
+        if (async.mode == DP_DC_S3GD) async.compensation = (float)drawn(&at, 2);
+        if (mesh.d % mesh.sites || !mesh_check_sites(&mesh, async.mode == DP_SYNC, &(Error){})) continue;
+        const PipelineConfig plan = pipeline_of(&m, &mesh, mesh.p * (1 + drawn(&at, 3)));
+        const int B = 1 + drawn(&at, 4);
+        Layout layout;
+        Error error;
+        if (!mesh_check(&mesh, &m, T, &error) || !pipeline_config_check(&plan, mesh.recompute, &error)) continue;
+        if (!layout_build(&layout, &m, mesh, T, &error)) continue;
+        layout_free(&layout);
+        meshes++;
+        for (int rank = 0; rank < mesh_size(&mesh); rank++)
+            memory_of(&m, mesh, rank, B, &plan, &async, drawn(&at, 2) ? bf16 : fp32);
+    }
+    check(meshes > number / 20 && compared > meshes && differ == 0,
+          "%d ranks of %d meshes: the formulas are the trainer's plan in all arenas, for %d not", compared, meshes,
+          differ);
+}
+
 // The floor is below what a mesh needs, and where parameters are nearly all of it, not far below.
 static void test_floor(void) {
     const ModelConfig m = test_model(ARCH_GPT2, 8, 1024, 16, 16, 16, 64);
@@ -332,7 +264,7 @@ static void test_floor(void) {
         Error error;
         mesh.zero = mesh.d > 1 ? i / 12 : 0;
         const PipelineConfig plan = pipeline_of(&m, &mesh, 4);
-        if (!plan_memory(&memory, &m, &mesh, 1, 16, &plan, bf16, &error)) die("%s", error.text);
+        if (!plan_memory(&memory, INFINITY, &m, &mesh, 1, 16, &plan, NULL, bf16, &error)) die("%s", error.text);
         const double part = memory_floor((double)model_parameters(&m), &mesh, bf16) / memory.bytes;
         least = fmin(least, part);
         most = fmax(most, part);
@@ -343,11 +275,12 @@ static void test_floor(void) {
 int main(int argc, char** argv) {
     process.name = "test_planner_memory";
     const bool quick = argc > 1 && strcmp(argv[1], "--short") == 0;
-    test_by_hand();
     test_heads();
     test_published();
     test_formulas();
     test_any_rank(quick);
+    check(differ == 0, "%d ranks by formulas, %d are not the trainer's", compared, differ);
+    test_random(quick ? 2000 : 20000);
     test_floor();
     test_refused();
     return test_end();

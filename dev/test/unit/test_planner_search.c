@@ -92,7 +92,7 @@ static double brute_bytes(const StepSetup* s) {
     StageMemory memory;
     Error error;
     if (s->software->ours)
-        return plan_memory_within(&memory, INFINITY, &s->model, m, s->B, s->T, &plan, &s->methods.async, type, &error)
+        return plan_memory(&memory, INFINITY, &s->model, m, s->B, s->T, &plan, &s->methods.async, type, &error)
                    ? memory.bytes
                    : INFINITY;
     if (s->software->flash && m->recompute == RECOMPUTE_NONE) without.recompute = RECOMPUTE_SELECTIVE;

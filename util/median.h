@@ -1,9 +1,9 @@
 /*
-planner/median.h: the median of measured values, for the planner and the benchmarks.
+util/median.h: the median of values, for the planner and the benchmarks.
 */
 #pragma once
 
-#include "../util/base.h"
+#include "base.h"
 
 // For qsort: ascending.
 static inline int compare_doubles(const void* a, const void* b) {

@@ -1,5 +1,5 @@
 /*
-rope_table.h: the angles of rope.h, computed on the host for both CPU and GPU: the same bits.
+util/rope_table.h: the angles of kernels/rope.h, computed on the host for both CPU and GPU: the same bits.
 
 Models extended from short to long texts reduce their low frequencies. In Llama 3.1 (2024) a frequency f stays where a
 period is less than original / high positions; it becomes f / factor where it is more than original / low; between the
@@ -8,7 +8,7 @@ r = (original f / 2 pi - low) / (high - low).
 */
 #pragma once
 
-#include "../util/base.h"
+#include "base.h"
 
 // All 0: no scaling.
 typedef struct {
