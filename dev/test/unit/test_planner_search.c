@@ -6,6 +6,7 @@ options.
 */
 #include "../../../planner/flags.h"
 #include "../../../trainer/settings.h"
+#include "../../../parallel/stage.h"
 #include "planner_fixture.h"
 
 // Whole numbers at random: from low to high.
