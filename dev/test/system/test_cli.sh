@@ -578,8 +578,8 @@ for r in rows:
     assert r['tp'] * r['pp'] * r['dp'] == 8 and 32 % (r['dp'] * r['micro_batch']) == 0 and r['bytes'] > 0
     parts = 'product attention memory tensor pipeline data optimizer bubble'.split()
     assert abs(sum(r[p] for p in parts) / r['seconds'] - 1) < 1e-3, r
-    layout = 'tp pp dp vp schedule micro_batch sequence_parallel zero recompute seconds mfu bytes exchange methods'
-    assert set(r) == set(parts) | set(layout.split())
+    layout = 'tp pp dp vp schedule micro_batch sequence_parallel zero recompute seconds mfu bytes room exchange sent'
+    assert set(r) == set(parts) | set(layout.split()) | {'methods', 'flags'}
 assert [r['seconds'] for r in rows] == sorted(r['seconds'] for r in rows)
 PY"
 # shellcheck disable=SC2086
@@ -592,6 +592,9 @@ python3 "$source/dev/test/system/check_datacenter.py" "$plan" >out 2>err
 check "planner/datacenter.py" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
 python3 "$source/dev/test/system/check_roofline.py" "$plan" >out 2>err
 check "dev/bench/roofline.py" "grep -qx '[0-9]* passed, 0 failed' out || { cat out err; false; }"
+make -C "$source/planner" OUT="$PWD/alone" CFLAGS="-O0 -Werror -Wall -Wextra" >out 2>&1
+check "the planner alone: make -C planner" \
+    "alone/plan --flags | diff - <('$plan' --flags) && alone/simulate --help >out"
 check "--tokens says how many days" "$plan --tokens 3e9 >out 2>err && grep -q '^training .*days' out"
 check "--help lists every option" "$plan --help >out 2>err && [ ! -s err ] && [ \$(grep -c '^  --' out) -ge 30 ]"
 printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt
