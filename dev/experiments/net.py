@@ -94,7 +94,7 @@ def setup(o, nodes, links, routes):
         for a, b in ((one, other), (other, one)):
             ip[a] += [f'link set to{b} address {mac(a, b)} mtu {o.mtu} up',
                       f'neigh add {address(b)} dev to{b} lladdr {mac(b, a)} nud permanent']
-            queue, delay = 'root', o.delay or delay
+            queue = 'root'
             if delay:
                 tc[a].append(f'qdisc add dev to{b} root handle 1: netem delay {delay:g}us limit 100000')
                 queue = 'parent 1:1'
@@ -172,7 +172,6 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('network', help='torus:4x4, mesh:3x3, full:2, fattree:4,1 (a switch), ...; or a file')
     parser.add_argument('mbit', type=float, help='rate of a link, for those of which a file does not say it')
-    parser.add_argument('--delay', type=float, default=0, help='of a link, microseconds')
     parser.add_argument('--ranks', type=int, default=1, help='on each node [1]')
     parser.add_argument('--mtu', type=int, default=9000, help='of a packet, bytes [9000]')
     parser.add_argument('--burst', type=int, default=12000, help='bytes; at least MTU + 14 [12000]')
