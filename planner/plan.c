@@ -9,7 +9,7 @@ plan.c: the planner: the best mesh for a model on a cluster, its step time, its 
     plan --runs planner/published.tsv                 the model of time beside published results (runs.h)
 
 It plans with the trainer's own code: the layout of parallel.h, the schedules of parallel/schedule.h, the plans of
-comm/collectives, the memory of parallel/stage.h; step_sim.h computes times from them.
+comm/collectives; step_sim.h computes times from them, memory.h bytes.
 */
 #include "../util/options.h"
 #include "../trainer/settings.h"
