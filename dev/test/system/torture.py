@@ -559,9 +559,9 @@ def calls(rng, short):
     under = "step_00000004.tmp/model" if short else "failing"
     c.sweep(rng, 1, "", under=under)
     if MPI:
-        c.sweep(rng, 2, "--dp 2 --zero 1", under=under)
+        c.sweep(rng, 2, "--dp 2 --zero 1", 40, under)
     if MPI and not short:
-        c.sweep(rng, 2, "--tp 2")
+        c.sweep(rng, 2, "--tp 2", 40)
         c.sweep(rng, 4, "--pp 2 --dp 2 --dp-mode diloco --local-steps 2", 20)
     print(f"{c.runs} runs in which a call fails")
 
