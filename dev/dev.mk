@@ -10,7 +10,7 @@
 # make check_transformers    weights and models exchanged with Hugging Face (pip install torch transformers; a minute)
 # make check_precision DATA=text.txt  loss curves of bf16 beside float32 (5 minutes; DEVICE=emulated: 7)
 # make compare_tokenizers VOCAB="tokenizer.json ..."  16 MB of texts beside tiktoken and tokenizers (pip install them)
-# make assembly              registers, occupancy, memory accesses, instructions of the CUDA kernels (KERNEL=word)
+# make assembly              registers, stack, memory accesses of the CUDA kernels (KERNEL=word)
 # make assembly_check        what their machine code has to be like for three GPUs, and faults planted in it
 # make planner              this machine's rates, and predicted step times beside measured ones (8 minutes)
 # make pictures              draw the pictures of docs/images that come from tables (pip install matplotlib)
@@ -72,7 +72,7 @@ test_gpt: $(BUILD)/$(in_folder:%=%/)test_gpt $(BUILD)/precision
 precisions = bf16 fp32
 O0_PROGRAMS := $(addprefix sanitized/,train_gpt fuzz_readers $(addprefix test_,async_dp async_schedule comm \
     comm_planned comm_progress_thread evaluate health layout planner_modes planner_search \
-    planner_step safetensors trace)) emulated/bf16/compare $(precisions:%=emulated/%/launches)
+    planner_step safetensors trace)) emulated/bf16/compare
 O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_search trainer) \
     $(precisions:%=emulated/%/test_gpt) emulated/bf16/test_trainer
 O2_PROGRAMS := $(addprefix sanitized/,test_matmul test_kernels test_kernels_bits test_kernels_update test_attention)
@@ -160,15 +160,14 @@ kernel_tests: $(GPU_TESTS_MORE:%=$(BUILD)/%)
 	    ASAN_OPTIONS=detect_leaks=0 $(BUILD)/$$test $$short >$(BUILD)/log/more 2>&1 && ok=ok || ok=FAIL; \
 	    echo "$$ok    $$test: $$(tail -n 1 $(BUILD)/log/more)"; [ $$ok = ok ] || exit 1; done
 
-launches := $(BUILD)/emulated/$(PRECISION)/launches
 ifeq ($(NVCC),)
 assembly assembly_check:
 	@echo "make $@ needs nvcc, of the CUDA Toolkit; a GPU it does not need" >&2; exit 1
 else
-assembly: $(call assembly_of,$(PRECISION)) $(launches)
-	@dev/bench/assembly.py --launches $(launches) $(if $(KERNEL),--all --only "$(KERNEL)") $(call assembly_of,$(PRECISION))
-assembly_check: $(call assembly_of,bf16) $(BUILD)/emulated/bf16/launches
-	@dev/test/system/check_assembly.py --faults --launches $(BUILD)/emulated/bf16/launches $(call assembly_of,bf16)
+assembly: $(call assembly_of,$(PRECISION))
+	@dev/bench/assembly.py --only "$(KERNEL)" $^
+assembly_check: $(call assembly_of,bf16)
+	@dev/test/system/check_assembly.py --faults $^
 endif
 
 compare_tokenizers: $(BUILD)/encode_file

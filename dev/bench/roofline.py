@@ -30,7 +30,6 @@ PLAN = os.environ.get("PLAN", os.path.join(HERE, "..", "..", "plan"))
 CASES = {"gpt2-124M": (64, 1024), "gpt2-350M": (32, 1024), "gpt2-774M": (32, 1024), "gpt2-1558M": (32, 1024),
          "llama-1.1B": (16, 2048), "llama-7B": (8, 2048)}  # sequences of a step, their tokens
 GIB, BESIDE = 2 ** 30, 3e9  # BESIDE the plan: context, kernels' code, cuBLASLt's workspace, scratch memory: an estimate
-RANGES = 32  # tensors that one launch of AdamW updates (kernels/tensor_ranges.h)
 
 
 def plan(*options):
@@ -38,8 +37,6 @@ def plan(*options):
                           check=False)
     return done.stdout if done.returncode == 0 else sys.exit(f"roofline.py: {done.stderr.strip()}")
 
-
-# ---- Goals ----------------------------------------------------------------------------------------------------------
 
 def goals_of_product(C):
     """Goal and stretch by the number of channels: with sums of 768 the end of one tile is not hidden behind the next,
@@ -64,21 +61,12 @@ def goals_of_memory(name):
     return (0.93, 0.975) if name == "classifier" else (0.92, 0.96)  # classifier: 13.2 GB in 3.3 and 3.15 ms
 
 
-# ---- Rows -----------------------------------------------------------------------------------------------------------
-
-def launches_of(name, gpt2, tensors):
-    """Kernels, copies and settings to zero that one call starts."""
-    lists = -(-tensors // RANGES)
-    return {"norm backward": 2, "bias gradient": 2, "embedding": 2 if gpt2 else 1, "embedding backward": 7 + gpt2,
-            "classifier": 2, "squares of gradients": 2 * lists, "optimizer": lists}.get(name, 1)
-
-
 def row_of(line, step):
-    """An operation of ./plan --operations as a row: flops, executed, bytes, exps, launches, goal, stretch."""
+    """An operation of ./plan --operations as a row: flops, executed, bytes, exps, goal, stretch."""
     part, times, name, kind, *sizes = line.split("\t")
     m, n, k, batch, flops, moved, _ = map(float, sizes)
     x = SimpleNamespace(part=part, count=int(times), name=name, kind=kind.split()[0], m=m, n=n, k=k, flops=flops,
-                        executed=flops, bytes=moved, exps=0.0, launches=1)
+                        executed=flops, bytes=moved, exps=0.0)
     backward = "backward" in name
     if x.kind == "product":
         x.bytes = batch * (2 * (m * k + k * n) + (8 if kind.endswith("dW") else 2) * m * n)
@@ -88,12 +76,11 @@ def row_of(line, step):
         out, qkv = 2 * rows * k, 2 * rows * k / step.C * step.qkv
         x.executed = flops / 5 * 7 if backward else flops
         x.bytes = 2 * qkv + 2 * out + out + qkv + 4 * 4 * rows if backward else qkv + out + 4 * rows  # lse; D
-        x.exps, x.launches = rows * m / 2 * (2 if backward else 1), 2 if backward else 1
+        x.exps = rows * m / 2 * (2 if backward else 1)
         x.goal, x.stretch = goals_of_attention(m, k, backward)
     else:
         if name.startswith("activation") or name == "classifier":  # of that for the sum, and for the gradient
             x.exps = m * (2 if name == "classifier" else 1)
-        x.launches = launches_of(name, step.gpt2, step.tensors)
         x.goal, x.stretch = goals_of_memory(name)
     return x
 
@@ -112,40 +99,31 @@ def rows_of(step, lines):
     return list(rows.values())
 
 
-def options_of(name, micro, T, V, recompute):
-    return ("--model", name, "--seq", T, "--vocab", V, "--gpus", 1, "--cluster", "dgx-h200", "--micro-batch", micro,
-            "--recompute", recompute, "--any-memory")
+def options_of(name, B, micro, T, V):
+    return ("--model", name, "--seq", T, "--vocab", V, "--gpus", 1, "--cluster", "dgx-h200", "--global-batch", B,
+            "--micro-batch", micro, "--any-memory")
 
 
-def bytes_of(name, B, micro, T, V, recompute):
-    """The trainer's own plan of its memory."""
-    return json.loads(plan(*options_of(name, micro, T, V, recompute), "--global-batch", B, "--json"))[0]["bytes"]
-
-
-def step_of(name, B, T, micro, recompute, room):
+def step_of(name, B, T, micro, room):
     """A step of B sequences of T tokens, `micro` at once; 0: the largest power of two with which it fits."""
     said = plan("--model", name, "--gpus", 1, "--cluster", "dgx-h200", "--any-memory", "--rows", 1)
-    L, C, heads, V = map(int, re.search(r"(\d+) layers, (\d+) channels, (\d+) heads, vocabulary (\d+)", said).groups())
-    gpt2 = f"{name}: gpt2" in said
-    V, fits = -(-V // 128) * 128, micro or B
-    while not micro and fits and bytes_of(name, B, fits, T, V, recompute) + BESIDE > room:
-        fits = 0 if fits % 2 else fits // 2
-    if not fits or B % fits:
-        sys.exit(f"roofline.py: {name}: " + (f"--micro-batch {fits} does not divide --batch {B}" if fits else
-                                             f"no micro-batch fits into {room / GIB:.0f} GiB; try --recompute full"))
-    _, *lines = plan(*options_of(name, fits, T, V, recompute), "--global-batch", B, "--operations").splitlines()
-    step = SimpleNamespace(name=name, B=B, T=T, micro=fits, L=L, C=C, V=V, gpt2=gpt2,
-                           tensors=12 * L + 4 if gpt2 else 9 * L + 3)
+    L, C, V = map(int, re.search(r"(\d+) layers, (\d+) channels, \d+ heads, vocabulary (\d+)", said).groups())
+    step = SimpleNamespace(name=name, B=B, T=T, micro=micro or B, L=L, C=C, V=-(-V // 128) * 128,
+                           gpt2=f"{name}: gpt2" in said)
+    memory = lambda: json.loads(plan(*options_of(name, B, step.micro, T, step.V), "--json"))[0]["bytes"]
+    while not micro and memory() + BESIDE > room:
+        if step.micro % 2:
+            sys.exit(f"roofline.py: {name}: no micro-batch fits into {room / GIB:.0f} GiB")
+        step.micro //= 2
+    _, *lines = plan(*options_of(name, B, step.micro, T, step.V), "--operations").splitlines()
     step.qkv = next(int(line.split("\t")[5]) for line in lines if "\tqkv\tproduct\t" in line)
     step.rows = rows_of(step, lines)
     step.parameters = next(float(line.split("\t")[4]) for line in lines if "\toptimizer\t" in line)
     step.per_token = 6 * step.parameters + 6 * L * C * T  # that MFU counts; full: all of attention
     step.per_token_full = step.per_token + 6 * L * C * T
-    step.memory = bytes_of(name, B, fits, T, V, recompute)
+    step.memory = memory()
     return step
 
-
-# ---- Times ----------------------------------------------------------------------------------------------------------
 
 def floor_of(row, c):
     """Seconds of one, and what sets them."""
@@ -162,13 +140,12 @@ def seconds_of(row, c, share):
 
 def totals_of(step, c):
     sums = {name: sum(row.count * getattr(row, name) for row in step.rows)
-            for name in ("flops", "executed", "bytes", "exps", "launches")}
+            for name in ("flops", "executed", "bytes", "exps")}
     part_of = lambda kind: sum(row.count * floor_of(row, c)[0] for row in step.rows if row.kind == kind)
     t = SimpleNamespace(**sums, part={kind: part_of(kind) for kind in ("product", "attention", "memory")})
     t.floor = sum(t.part.values())
     t.goal = sum(row.count * seconds_of(row, c, row.goal) for row in step.rows)
     t.stretch = sum(row.count * seconds_of(row, c, row.stretch) for row in step.rows)
-    t.overlap = max(t.flops / c.product, t.bytes / c.copy, t.exps / c.exponentials)
     return t
 
 
@@ -206,38 +183,33 @@ def print_one(step, c, room, measured):
           f"{step.parameters / 1e6:.1f} M parameters; {c.product / 1e12:.0f} TFLOP/s, {c.copy / 1e12:.2f} TB/s, "
           f"{c.exponentials / 1e12:.2f} Tex2/s\n")
     print_rows(step, c, measured)
-    print(f"\nsum       {t.flops / 1e12:.1f} TFLOP ({t.executed / 1e12:.1f} executed), {t.bytes / 1e9:.1f} GB, "
-          f"{t.launches} launches; floor {1e3 * t.floor:.2f} ms: " +
-          ", ".join(f"{name} {1e3 * t.part[kind]:.2f}" for name, kind in
-                    (("products", "product"), ("attention", "attention"), ("memory", "memory"))))
+    parts = ", ".join(f"{kind} {1e3 * seconds:.2f}" for kind, seconds in t.part.items())
+    print(f"\nsum       {t.flops / 1e12:.1f} TFLOP ({t.executed / 1e12:.1f} executed), {t.bytes / 1e9:.1f} GB; "
+          f"floor {1e3 * t.floor:.2f} ms: {parts}")
     print(f"MFU of {c.peak / 1e12:.1f} TFLOP/s: causal counts (6 N + 6 L C T) {step.per_token / 1e9:.4f} GFLOP a "
           f"token, full (6 N + 12 L C T) {step.per_token_full / 1e9:.4f}")
-    for name, seconds in (("all copies under the products", t.overlap), ("floor, one after the other", t.floor),
+    for name, seconds in (("floor, one after the other", t.floor),
                           ("the same, seven products backward", t.floor + (t.executed - t.flops) / c.product),
                           ("stretch", t.stretch), ("goal", t.goal)):
         print(f"{name:34} {1e3 * seconds:9.2f} ms {step.B * step.T / seconds:9.0f} tokens/s   MFU "
               f"{mfu(step, c, seconds):5.1f} % causal, {mfu(step, c, seconds, True):5.1f} % full")
-    print(f"launches  {t.launches} of 2.5 us would be {100 * t.launches * 2.5e-6 / t.goal:.1f} % of the step at its "
-          f"goal, if none ran ahead")
     print(f"memory    {step.memory / GIB:.2f} GiB of {room / GIB:.0f}; about {BESIDE / GIB:.1f} beside that")
 
 
-def print_six(args, c, room):
+def print_six(c, room):
     print("model floor_ms goal_ms GFLOP_a_token with_all_of_attention GiB at_once sequences tokens vocabulary "
-          "stretch_ms launches tokens_a_second MFU")
+          "stretch_ms tokens_a_second MFU")
     for name, (B, T) in CASES.items():
-        step = step_of(name, B, T, args.micro_batch, args.recompute, room)
+        step = step_of(name, B, T, 0, room)
         t = totals_of(step, c)
         print(f"{name} {1e3 * t.floor:.3f} {1e3 * t.goal:.3f} {step.per_token / 1e9:.6f} "
               f"{step.per_token_full / 1e9:.6f} {step.memory / GIB:.2f} {step.micro} {B} {T} {step.V} "
-              f"{1e3 * t.stretch:.3f} {t.launches} {B * T / t.goal:.0f} {mfu(step, c, t.goal):.1f}", flush=True)
+              f"{1e3 * t.stretch:.3f} {B * T / t.goal:.0f} {mfu(step, c, t.goal):.1f}", flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", help="operation by operation")
-    parser.add_argument("--micro-batch", type=int, default=0, help="sequences that are worked on at once [what fits]")
-    parser.add_argument("--recompute", choices=("none", "selective", "full"), default="none")
     parser.add_argument("--measured", metavar="FILE", help="of bench_gpu --json: its ceilings, its times beside floors")
     # An H200 (SXM, 700 W): products of 8192^3 in bf16 on random data 769 to 798 TFLOP/s, copy of large arrays; both
     # measured. 132 multiprocessors x 16 a clock x 1.755 GHz: derived.
@@ -249,9 +221,8 @@ def main():
     c = SimpleNamespace(**{name: 1e12 * getattr(args, name) for name in ("product", "copy", "exponentials", "peak")})
     measured, room = measured_by(args.measured, args.model, c), args.memory * GIB
     if not args.model:
-        return print_six(args, c, room)
-    print_one(step_of(args.model, *CASES.get(args.model, (32, 1024)), args.micro_batch, args.recompute, room), c, room,
-              measured)
+        return print_six(c, room)
+    print_one(step_of(args.model, *CASES.get(args.model, (32, 1024)), 0, room), c, room, measured)
 
 
 if __name__ == "__main__":

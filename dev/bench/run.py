@@ -67,10 +67,6 @@ def contestants(B, T):
     return runs
 
 
-def rounds(runs):
-    return " ".join(f"{run['tokens']:.1f}" for run in runs)
-
-
 def step(B, T):
     runs, found = contestants(B, T), {}
     for _ in range(ROUNDS):
@@ -79,7 +75,7 @@ def step(B, T):
     of = lambda name, what: statistics.median(run[what] for run in found[name])
     for name in runs:
         we = of("threefold bf16" if "bf16" in name else "threefold fp32", "tokens")
-        more = f"{of(name, 'mb'):6.0f} MB   rounds {rounds(found[name])}"
+        more = f"{of(name, 'mb'):6.0f} MB"
         if name.startswith("threefold"):  # 6 N a token; the log's mfu counts attention, too
             more += f"   {100 * 6 * 124439808 * we / of(name, 'peak') / 1e9:.1f} % of the peak"
         print(f"{name:20} {B} x {T:5} {of(name, 'tokens'):10.1f} tokens/s, ours {we / of(name, 'tokens'):.2f}x {more}",
@@ -96,8 +92,7 @@ def mesh():
     print(options)
     for name, runs in found.items():
         tokens, idle = (statistics.median(run[what] for run in runs) for what in ("tokens", "idle"))
-        print(f"{name:30} {tokens:10.0f} tokens/s {100 * tokens / one:6.0f} % of 1 rank {100 * idle:6.1f} % idle   "
-              f"rounds {rounds(runs)}")
+        print(f"{name:30} {tokens:10.0f} tokens/s {100 * tokens / one:6.0f} % of 1 rank {100 * idle:6.1f} % idle")
 
 
 def programs(part):

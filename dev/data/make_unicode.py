@@ -5,15 +5,11 @@ make_unicode.py: writes dataloader/tokenizer/unicode.h, the classes of character
     python3 dev/data/make_unicode.py > dataloader/tokenizer/unicode.h
 
 Letters are the general categories L*, numbers N*; white space is Unicode's property White_Space, which Python does not
-have: Zs, Zl, Zp and six control characters (str.isspace() has four more). The version of Unicode is that of the package
-unicodedata2 where it is installed, which is newer than Python's own unicodedata; the header names it.
+have: Zs, Zl, Zp and six control characters. The header names the version of Unicode, that of pip install unicodedata2.
 """
 import sys
 
-try:
-    import unicodedata2 as unicodedata
-except ImportError:
-    import unicodedata
+import unicodedata2 as unicodedata
 
 OTHER, LETTER, NUMBER, SPACE = range(4)
 PAGE = 256  # characters

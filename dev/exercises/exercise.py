@@ -8,16 +8,7 @@ sources, and shows what a test or a training run makes of it. Standard library o
     make exercise N=7 hint     the next hint; check: the original tests; solution: the explanation, the change
 verify.py verifies all of them.
 """
-import difflib
-import importlib
-import os
-import re
-import shlex
-import shutil
-import signal
-import subprocess
-import sys
-import textwrap
+import difflib, importlib, os, re, shlex, shutil, signal, subprocess, sys, textwrap
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 HIDDEN = ("dev/test/mutants", "dev/exercises")

@@ -7,10 +7,7 @@ symptom shows in the faulty sources, these fail the tests of check, and so do th
     dev/exercises/verify.py --static    what takes no build: faults, texts, hints, chapters, the docs' tables
     dev/exercises/verify.py --table     the tables of docs/exercises.md
 """
-import os
-import shutil
-import sys
-import time
+import os, shutil, sys, time
 
 from exercise import LEVELS, changed, check, copy_tree, enter, has_symptom, mpi_is_missing, read, replace, show, write
 

@@ -14,9 +14,7 @@ All runs see the same tokens in the same order and validate on the same text; ea
 learning rates, by one run with another seed and without the network. Runs of one seed follow each other, so that what
 slows the machine for a while hits all modes. Verdict: two losses differ if their means are further apart than twice the
 standard deviation over seeds; with three seeds that is a plain rule, not a proof."""
-import os
-import re
-import statistics
+import os, re, statistics
 
 from harness import Experiment, GOODPUT, UNLIMITED, best_rate, on_network, spread, step_ms
 

@@ -13,9 +13,7 @@ model: one seed, at the ordinary model's rate.
 
 A run that is interrupted goes on at its last checkpoint. Verdict: two losses differ if their means are further apart
 than twice the standard deviation over seeds; with three seeds that is a plain rule, not a proof."""
-import json
-import os
-import shutil
+import json, os, shutil
 
 from harness import Experiment, best_rate, spread
 

@@ -14,10 +14,7 @@ lets through at once after a pause is short beside them.
 All ranks share the machine's cores, with one thread each, and wait for each other in every sum: the time is computation
 + communication, and the prediction beside the measurement says just that. A round measures every configuration once, so
 that what slows the machine for a while hits all; a figure is the median over rounds."""
-import itertools
-import os
-import re
-import statistics
+import itertools, os, re, statistics
 
 from harness import Experiment, UNLIMITED, on_network, step_ms
 

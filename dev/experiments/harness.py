@@ -8,16 +8,7 @@ prints tables and verdicts of what it has kept. A script begins one and asks for
 OUT/results.json has every result beside its command, the machine, the date and the commit; so the same command line
 goes on after an interruption, and prints the tables again without a run when all is there. A command that fails is
 tried once more; then the experiment ends and names its log. OUT/report.md has what was printed."""
-import argparse
-import json
-import math
-import os
-import re
-import signal
-import statistics
-import subprocess
-import sys
-import time
+import argparse, json, math, os, re, signal, statistics, subprocess, sys, time
 
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 UNLIMITED = 20000  # Mbit/s: a link that computation hides

@@ -21,13 +21,7 @@ What to expect. A full packet is MTU + 14 bytes on the wire and carries MTU - 52
 --burst bytes through at once. 16 nodes on 2 cores, with all 64 directions busy at 20 Mbit/s, got 95 % of it; give them
 no more, and keep the machine quiet: a rank that waits for a core is a late message. Needs root, iproute2, util-linux
 (unshare), procps (sysctl), Open MPI 4 (MPIRUN=... is another mpirun)."""
-import argparse
-import os
-import re
-import shutil
-import signal
-import subprocess
-import sys
+import argparse, os, re, shutil, signal, subprocess, sys
 
 SELF = os.path.abspath(__file__)
 PROJECT = os.path.dirname(os.path.dirname(os.path.dirname(SELF)))

@@ -7,8 +7,7 @@
 Two sites of two ranks each, which share memory (net.py), are joined by one link. A message between them takes
 x = bytes / rate; a step without one computes for c, which DiLoCo's median step shows. The chapter says what a step then
 takes in the mean: sync c + x, one step late max(c, x), every H steps c + x / H."""
-import re
-import statistics
+import re, statistics
 
 from harness import Experiment, GOODPUT, on_network
 
