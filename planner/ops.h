@@ -14,48 +14,23 @@ operations of a part of the model depend on the software (step_setup.h): program
 
 typedef enum { OP_PRODUCT, OP_MEMORY, OP_ATTENTION, OP_COLLECTIVE, OP_MESSAGE } OpKind;
 
-// Memory-bound kernels, by which a measured device lists its rates; after each, the meaning of `elements`.
-typedef enum {
-    KERNEL_NORM,                // rows x C, forward, alone (first norm of a chunk; recomputed)
-    KERNEL_RESIDUAL_NORM,       // rows x C: x + branch + bias, and the norm of it
-    KERNEL_RESIDUAL,            // rows x C: without a norm
-    KERNEL_NORM_BACKWARD,       // rows x C
-    KERNEL_ACTIVATION,          // rows x F: GELU or SwiGLU, where it is not part of a product
-    KERNEL_ACTIVATION_BACKWARD, // rows x F
-    KERNEL_ROPE,                // rows x (NH + NKV) HS
-    KERNEL_ROPE_BACKWARD,       // the same
-    KERNEL_EMBEDDING,           // rows x C: token and position
-    KERNEL_EMBEDDING_BACKWARD,  // rows x C
-    KERNEL_CLASSIFIER,          // rows x V: losses, and their gradient in place, all passes together
-    KERNEL_ADD,                 // elements: a += b; sums of gradients
-    KERNEL_BIAS,                // rows x channels: a bias's gradient, the sum over rows
-    KERNEL_COPY,                // elements: stage input/output buffers; the gradient of a branch, for B and W
-    KERNEL_ZERO,                // elements of gradients that are set to 0
-    KERNEL_SQUARES,             // elements of gradients: their norm
-    KERNEL_OPTIMIZER,           // parameters: AdamW
-    KERNEL_OTHER,               // anything else of a published system: priced by its bytes only
-    KERNELS
-} Kernel;
-
 typedef struct Op {
     const char* name;
     OpKind kind;
-    Kernel kernel;         // of OP_MEMORY
-    double elements;       // of OP_MEMORY
-    bool layernorm, gated; // of OP_MEMORY: which norm, which activation function
-    double bytes;          // of OP_MEMORY: read and written; OP_COLLECTIVE: of the whole vector; OP_MESSAGE
-    double m, n, k, batch; // of OP_PRODUCT: (m x k) (k x n), batch times
-    int transposed;        // of OP_PRODUCT: 0 forward, x W^T (m tokens, k in, n out); 1 gradient of the input
-                           // (m tokens, k out, n in); 2 gradient of the weight (m out, n in, k tokens)
-    double flops;          // of OP_ATTENTION: counted causally (half)
-    bool backward;         // of OP_ATTENTION
-    double seq, head, heads, batch_heads; // of OP_ATTENTION: T; HS; the rank's heads; B x heads
-    PlanKind collective;                  // of OP_COLLECTIVE
-    int ranks, stride;                    // of OP_COLLECTIVE: the group's size, and the distance of its ranks. Of
-                                          // OP_MESSAGE: stages, and the distance of two of them in ranks
-    bool weight;                          // belongs to the W pass
-    bool core;                            // belongs to the attention core
-    int under, under_last;                // of OP_COLLECTIVE: hidden under these operations of its list; -1: not
+    double elements;               // of OP_MEMORY
+    double bytes;                  // of OP_MEMORY: read and written; OP_COLLECTIVE: of the whole vector; OP_MESSAGE
+    double m, n, k, batch;         // of OP_PRODUCT: (m x k) (k x n), batch times
+    int transposed;                // of OP_PRODUCT: 0 forward, x W^T (m tokens, k in, n out); 1 gradient of the input
+                                   // (m tokens, k out, n in); 2 gradient of the weight (m out, n in, k tokens)
+    double flops;                  // of OP_ATTENTION: counted causally (half)
+    bool backward;                 // of OP_ATTENTION
+    double seq, head, batch_heads; // of OP_ATTENTION: T; HS; B x the rank's heads
+    PlanKind collective;           // of OP_COLLECTIVE
+    int ranks, stride;             // of OP_COLLECTIVE: the group's size, and the distance of its ranks. Of
+                                   // OP_MESSAGE: stages, and the distance of two of them in ranks
+    bool weight;                   // belongs to the W pass
+    bool core;                     // belongs to the attention core
+    int under, under_last;         // of OP_COLLECTIVE: hidden under these operations of its list; -1: not
 } Op;
 
 typedef struct {
@@ -76,9 +51,8 @@ static inline Op op_of(OpKind kind, const char* name) {
     return op;
 }
 
-static inline Op op_memory(const char* name, Kernel kernel, double elements, double each) { // bytes an element
+static inline Op op_memory(const char* name, double elements, double each) { // bytes an element
     Op op = op_of(OP_MEMORY, name);
-    op.kernel = kernel;
     op.elements = elements;
     op.bytes = elements * each;
     return op;
@@ -110,8 +84,8 @@ static inline Op* work_product(Work* w, const char* name, int transposed, double
     return op;
 }
 
-static inline Op* work_memory(Work* w, const char* name, Kernel kernel, double elements, double each) {
-    return work_add(w, op_memory(name, kernel, elements, each));
+static inline Op* work_memory(Work* w, const char* name, double elements, double each) {
+    return work_add(w, op_memory(name, elements, each));
 }
 
 static inline Op* work_collective(Work* w, const char* name, PlanKind kind, double bytes, int ranks, int stride) {
@@ -196,11 +170,8 @@ static inline void list_hide(const Lists* x, int sum, int first, int end) {
     x->w->op[sum].under_last = end - 1;
 }
 
-static inline Op* list_memory(const Lists* x, const char* name, Kernel kernel, double elements, double each) {
-    Op* op = work_memory(x->w, name, kernel, elements, each);
-    op->layernorm = x->layernorm;
-    op->gated = x->gated;
-    return op;
+static inline Op* list_memory(const Lists* x, const char* name, double elements, double each) {
+    return work_memory(x->w, name, elements, each);
 }
 
 static inline void list_flash(const Lists* x, bool backward) {
@@ -209,7 +180,6 @@ static inline void list_flash(const Lists* x, bool backward) {
     op->core = true;
     op->seq = x->T;
     op->head = x->HS;
-    op->heads = x->NH;
     op->batch_heads = x->heads;
     op->flops = 2 * x->heads * x->T * x->T * x->HS * (backward ? 2.5 : 1);
 }
@@ -219,14 +189,14 @@ static inline void list_flash(const Lists* x, bool backward) {
 
 static inline void ours_activation(const Lists* x, bool alone) { // the product with GELU writes one matrix more
     const double kernel = x->gated ? 3 : 2, values = x->fused && !alone ? 1 : kernel;
-    list_memory(x, "activation", KERNEL_ACTIVATION, x->N * x->F, values * x->e);
+    list_memory(x, "activation", x->N * x->F, values * x->e);
 }
 
 static inline void ours_residual(const Lists* x, bool norm) {
     if (norm)
-        list_memory(x, "residual and norm", KERNEL_RESIDUAL_NORM, x->R * x->C, 4 * x->e);
+        list_memory(x, "residual and norm", x->R * x->C, 4 * x->e);
     else
-        list_memory(x, "residual", KERNEL_RESIDUAL, x->R * x->C, 3 * x->e);
+        list_memory(x, "residual", x->R * x->C, 3 * x->e);
 }
 
 // The sum of a row-parallel matrix's output or (back) of the gradients before it: its number, -1: none. A CAAT-Net
@@ -234,7 +204,7 @@ static inline void ours_residual(const Lists* x, bool norm) {
 static inline int ours_sum(const Lists* x, bool back) {
     const double bytes = back ? x->back : x->e;
     if (x->back == 0) return list_sum(x) ? x->w->n - 1 : -1;
-    list_memory(x, "pack", KERNEL_COPY, x->N * x->shared, x->e + bytes);
+    list_memory(x, "pack", x->N * x->shared, x->e + bytes);
     if (x->t == 1) return -1;
     work_collective(x->w, "sum over tensor ranks", PLAN_ALL_REDUCE, bytes * x->N * x->shared, x->t, 1);
     return x->w->n - 1;
@@ -242,8 +212,8 @@ static inline int ours_sum(const Lists* x, bool back) {
 
 static inline void ours_unpack(const Lists* x, bool back) {
     if (x->back == 0) return;
-    list_memory(x, "unpack", KERNEL_COPY, x->N * x->C, 2 * x->e);
-    if (back && x->biases) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * x->C, x->e);
+    list_memory(x, "unpack", x->N * x->C, 2 * x->e);
+    if (back && x->biases) list_memory(x, "bias gradient", x->N * x->C, x->e);
 }
 
 // A block up to the activation of the mlp, or (whole) up to its last sum, part by part: the sum of one part runs under
@@ -264,7 +234,7 @@ static inline void ours_forward_inner(const Lists* x, bool whole) {
             if (whole) work_product(x->w, "mlp projection", 0, x->N, x->C, x->F, 1);
         } else {
             work_product(x->w, "qkv", 0, x->N, x->qkv, x->C, 1);
-            if (!x->learned) list_memory(x, "rope", KERNEL_ROPE, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+            if (!x->learned) list_memory(x, "rope", x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
             list_flash(x, false);
             work_product(x->w, "projection", 0, x->N, x->C, x->NH * x->HS, 1);
         }
@@ -287,7 +257,7 @@ static inline void ours_forward(const Lists* x, bool next_norm) {
 static inline void ours_weight(const Lists* x, const char* name, double in, double out, bool row) {
     const bool bias = x->biases && !(row && x->back > 0);
     work_product(x->w, name, 2, out, in, x->N, 1);
-    if (bias) list_memory(x, "bias gradient", KERNEL_BIAS, x->N * out, x->e)->weight = true;
+    if (bias) list_memory(x, "bias gradient", x->N * out, x->e)->weight = true;
 }
 
 typedef enum { OURS_MLP, OURS_ATTENTION, OURS_HEAD } OursBranch;
@@ -296,22 +266,22 @@ typedef enum { OURS_MLP, OURS_ATTENTION, OURS_HEAD } OursBranch;
 static inline void ours_input(const Lists* x, OursBranch branch) {
     const double values = x->gated ? 5 : 3;
     if (branch == OURS_HEAD) {
-        if (x->t > 1) list_memory(x, "classifier", KERNEL_CLASSIFIER, x->N * x->V / 2, x->e * 4);
+        if (x->t > 1) list_memory(x, "classifier", x->N * x->V / 2, x->e * 4);
         work_product(x->w, "head dX", 1, x->N, x->C, x->V, 1);
         return;
     }
     ours_unpack(x, true);
     if (x->back == 0 && !list_gather(x) && x->halves) // else it is the residual stream's own
-        list_memory(x, "gradient of a branch", KERNEL_COPY, x->N * x->C, 2 * x->e);
+        list_memory(x, "gradient of a branch", x->N * x->C, 2 * x->e);
     if (branch == OURS_MLP) {
         work_product(x->w, "mlp projection dX", 1, x->N, x->F, x->C, 1);
-        list_memory(x, "activation backward", KERNEL_ACTIVATION_BACKWARD, x->N * x->F, x->e * (x->fused ? 1 : values));
+        list_memory(x, "activation backward", x->N * x->F, x->e * (x->fused ? 1 : values));
         work_product(x->w, "fc dX", 1, x->N, x->C, x->fc, 1);
         return;
     }
     work_product(x->w, "projection dX", 1, x->N, x->NH * x->HS, x->C, 1);
     list_flash(x, true);
-    if (!x->learned) list_memory(x, "rope backward", KERNEL_ROPE_BACKWARD, x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
+    if (!x->learned) list_memory(x, "rope backward", x->N * (x->NH + x->NKV) * x->HS, 2 * x->e);
     work_product(x->w, "qkv dX", 1, x->N, x->C, x->qkv, 1);
 }
 
@@ -341,7 +311,7 @@ static inline void ours_branch(const Lists* x, OursBranch branch) {
     int sum = -1, first = x->w->n;
     for (int i = 0; i < x->parts; i++) {
         ours_input(x, branch);
-        if (norm_first) list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
+        if (norm_first) list_memory(x, "norm backward", x->R * x->C, 4 * x->e);
         if (i > 0) break;
         if (sums) sum = ours_sum(x, true);
         first = x->w->n;
@@ -352,8 +322,8 @@ static inline void ours_branch(const Lists* x, OursBranch branch) {
         ours_weights(x, branch, sum, x->w->n);
     }
     for (int i = 0; i < x->parts; i++) {
-        if (head) list_memory(x, "zero", KERNEL_ZERO, x->R * x->C, x->e);
-        if (!norm_first) list_memory(x, "norm backward", KERNEL_NORM_BACKWARD, x->R * x->C, 4 * x->e);
+        if (head) list_memory(x, "zero", x->R * x->C, x->e);
+        if (!norm_first) list_memory(x, "norm backward", x->R * x->C, 4 * x->e);
     }
 }
 
@@ -361,9 +331,9 @@ static inline void ours_recompute(const Lists* x) {
     if (x->recompute == RECOMPUTE_NONE) return;
     const int first = x->w->n;
     for (int i = 0; i < x->parts; i++) {
-        list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
+        list_memory(x, "norm again", x->R * x->C, 2 * x->e);
         if (x->recompute == RECOMPUTE_FULL) continue;
-        list_memory(x, "norm again", KERNEL_NORM, x->R * x->C, 2 * x->e);
+        list_memory(x, "norm again", x->R * x->C, 2 * x->e);
         ours_activation(x, true);
     }
     if (x->recompute == RECOMPUTE_FULL) {
@@ -390,11 +360,7 @@ static inline void other_linear(const Lists* x, const char* name, double in, dou
     work_product(x->w, name, 1, x->N, in, out, 1);
     work_product(x->w, name, 2, out, in, x->N, 1);
     if (!x->s->weights_fused) // buffer += gradient
-        list_memory(x, "add gradient", KERNEL_OTHER, in * out, x->e + 2 * x->s->gradient_bytes)->weight = true;
-}
-
-static inline void other_memory(const Lists* x, const char* name, double elements, double each) {
-    list_memory(x, name, KERNEL_OTHER, elements, each);
+        list_memory(x, "add gradient", in * out, x->e + 2 * x->s->gradient_bytes)->weight = true;
 }
 
 // softmax(Q K^T) V of the rank's heads.
@@ -407,16 +373,16 @@ static inline void other_attention(const Lists* x, bool backward) {
     }
     if (!backward) {
         work_product(x->w, "QK", 0, T, T, x->HS, x->heads);
-        if (!x->s->fused) other_memory(x, "scale and mask", S, (e + 4) + 8 + 9);
-        other_memory(x, "softmax", S, x->s->fused ? 1.5 * e : 8 + (4 + e)); // fused: reads the lower triangle only
-        if (x->s->dropout) other_memory(x, "attention dropout", S, 2 * e + 1);
+        if (!x->s->fused) list_memory(x, "scale and mask", S, (e + 4) + 8 + 9);
+        list_memory(x, "softmax", S, x->s->fused ? 1.5 * e : 8 + (4 + e)); // fused: reads the lower triangle only
+        if (x->s->dropout) list_memory(x, "attention dropout", S, 2 * e + 1);
         work_product(x->w, "PV", 0, T, x->HS, T, x->heads);
     } else {
         work_product(x->w, "PV dP", 1, T, T, x->HS, x->heads);
         work_product(x->w, "PV dV", 1, T, x->HS, T, x->heads);
-        if (x->s->dropout) other_memory(x, "attention dropout back", S, 2 * e + 1);
-        other_memory(x, "softmax back", S, x->s->fused ? 2 * e : (e + 4) + 12);
-        if (!x->s->fused) other_memory(x, "scale and mask back", S, 9 + 8 + (4 + e));
+        if (x->s->dropout) list_memory(x, "attention dropout back", S, 2 * e + 1);
+        list_memory(x, "softmax back", S, x->s->fused ? 2 * e : (e + 4) + 12);
+        if (!x->s->fused) list_memory(x, "scale and mask back", S, 9 + 8 + (4 + e));
         work_product(x->w, "QK dQ", 1, T, x->HS, T, x->heads);
         work_product(x->w, "QK dK", 1, T, x->HS, T, x->heads);
     }
@@ -426,31 +392,31 @@ static inline void other_attention(const Lists* x, bool backward) {
 static inline void other_residual(const Lists* x) {
     const double e = x->e, fused = 3 * e + (x->drop ? 1 : 0);
     const double apart = 3 * e + (x->biases ? 2 * e : 0) + (x->drop ? 2 * e + 1 : 0);
-    other_memory(x, "residual", x->R * x->C, x->s->fused ? fused : apart);
+    list_memory(x, "residual", x->R * x->C, x->s->fused ? fused : apart);
 }
 
 static inline void other_forward(const Lists* x) {
     const double e = x->e;
-    other_memory(x, "norm 1", x->R * x->C, 2 * e);
+    list_memory(x, "norm 1", x->R * x->C, 2 * e);
     list_gather(x);
     other_linear(x, "qkv", x->C, x->qkv, false);
-    if (x->biases && !x->s->epilogues) other_memory(x, "qkv bias", x->N * x->qkv, 2 * e);
-    if (!x->learned) other_memory(x, "rope", x->N * x->qkv, 2 * e);
+    if (x->biases && !x->s->epilogues) list_memory(x, "qkv bias", x->N * x->qkv, 2 * e);
+    if (!x->learned) list_memory(x, "rope", x->N * x->qkv, 2 * e);
     other_attention(x, false);
-    if (!x->s->flash) other_memory(x, "merge heads", x->N * x->C / x->t, 2 * e);
+    if (!x->s->flash) list_memory(x, "merge heads", x->N * x->C / x->t, 2 * e);
     other_linear(x, "projection", x->C / x->t, x->C, false);
     list_sum(x);
     other_residual(x);
-    other_memory(x, "norm 2", x->R * x->C, 2 * e);
+    list_memory(x, "norm 2", x->R * x->C, 2 * e);
     list_gather(x);
     other_linear(x, "fc", x->C, x->fc, false);
     if (x->gated) {
-        other_memory(x, "swiglu", x->N * x->F, 3 * e);
+        list_memory(x, "swiglu", x->N * x->F, 3 * e);
     } else if (x->s->fused) {
-        other_memory(x, "bias and gelu", x->N * x->F, 2 * e);
+        list_memory(x, "bias and gelu", x->N * x->F, 2 * e);
     } else {
-        other_memory(x, "bias", x->N * x->F, 2 * e);
-        other_memory(x, "gelu", x->N * x->F, 2 * e);
+        list_memory(x, "bias", x->N * x->F, 2 * e);
+        list_memory(x, "gelu", x->N * x->F, 2 * e);
     }
     other_linear(x, "mlp projection", x->F, x->C, false);
     list_sum(x);
@@ -470,13 +436,13 @@ static inline void other_column_backward(const Lists* x, const char* name, doubl
 
 static inline void other_branch_backward(const Lists* x) {
     const double each = (x->drop ? 2 * x->e + 1 : 0) + (x->biases ? x->e : 0); // and the bias gradient's read
-    if (each > 0) other_memory(x, "residual back", x->R * x->C, each);
+    if (each > 0) list_memory(x, "residual back", x->R * x->C, each);
     list_gather(x);
 }
 
 static inline void other_norm_backward(const Lists* x) {
-    other_memory(x, "norm back", x->R * x->C, 4 * x->e); // input twice, gradient, result
-    if (!x->s->epilogues) other_memory(x, "add residual's gradient", x->R * x->C, 3 * x->e);
+    list_memory(x, "norm back", x->R * x->C, 4 * x->e); // input twice, gradient, result
+    if (!x->s->epilogues) list_memory(x, "add residual's gradient", x->R * x->C, 3 * x->e);
 }
 
 static inline void other_backward(const Lists* x) {
@@ -484,17 +450,17 @@ static inline void other_backward(const Lists* x) {
     if (x->recompute == RECOMPUTE_FULL) other_forward(x);
     other_branch_backward(x);
     other_linear(x, "mlp projection", x->F, x->C, true);
-    other_memory(x, x->gated ? "swiglu back" : "bias and gelu back", x->N * x->F, (x->gated ? 5 : 4) * e);
+    list_memory(x, x->gated ? "swiglu back" : "bias and gelu back", x->N * x->F, (x->gated ? 5 : 4) * e);
     other_column_backward(x, "fc", x->fc);
     other_norm_backward(x);
 
     other_branch_backward(x);
     other_linear(x, "projection", x->C / x->t, x->C, true);
-    if (!x->s->flash) other_memory(x, "merge heads back", x->N * x->C / x->t, 2 * e);
+    if (!x->s->flash) list_memory(x, "merge heads back", x->N * x->C / x->t, 2 * e);
     if (x->recompute == RECOMPUTE_SELECTIVE && !x->s->flash) other_attention(x, false);
     other_attention(x, true);
     const double bias = x->s->epilogues ? e : 3 * e;
-    other_memory(x, x->learned ? "qkv join and bias back" : "rope back", x->N * x->qkv, x->learned ? bias : 2 * e);
+    list_memory(x, x->learned ? "qkv join and bias back" : "rope back", x->N * x->qkv, x->learned ? bias : 2 * e);
     other_column_backward(x, "qkv", x->qkv);
     other_norm_backward(x);
 }
@@ -520,10 +486,10 @@ static inline void work_chunk(Work* w, const StepSetup* setup, bool backward, bo
     if (receives && scatters)
         work_collective(w, "gather of a boundary", PLAN_ALL_GATHER, x.e * rows * x.C, x.t, 1);
     else if (receives)
-        list_memory(&x, "boundary", KERNEL_COPY, rows * x.C, 2 * x.e);
-    if (backward && sends) list_memory(&x, "boundary", KERNEL_COPY, rows * x.C / (scatters ? x.t : 1), 2 * x.e);
+        list_memory(&x, "boundary", rows * x.C, 2 * x.e);
+    if (backward && sends) list_memory(&x, "boundary", rows * x.C / (scatters ? x.t : 1), 2 * x.e);
     if (backward) return;
-    for (int i = 0; i < x.parts; i++) list_memory(&x, "norm", KERNEL_NORM, x.R * x.C, 2 * x.e);
+    for (int i = 0; i < x.parts; i++) list_memory(&x, "norm", x.R * x.C, 2 * x.e);
 }
 
 // A part's embedding. A CAAT-Net's streams begin as one, whose gradient is the sum of theirs.
@@ -531,27 +497,27 @@ static inline void ours_embedding(const Lists* part, bool backward) {
     Lists x = *part;
     x.shared = x.C;
     if (!backward) { // tokens, the sum over the parts of the vocabulary, positions
-        list_memory(&x, "embedding", KERNEL_EMBEDDING, x.N * x.C, x.e * (x.learned ? 5 : 2));
+        list_memory(&x, "embedding", x.N * x.C, x.e * (x.learned ? 5 : 2));
         list_sum(&x);
         return;
     }
     const int first = x.w->n;
     if (x.back > 0) {
         ours_sum(&x, true);
-        list_memory(&x, "unpack", KERNEL_COPY, x.N * x.C, x.back + x.e);
+        list_memory(&x, "unpack", x.N * x.C, x.back + x.e);
     }
     list_gather(&x); // read; a row of the float32 table, read and written
-    list_memory(&x, "embedding backward", KERNEL_EMBEDDING_BACKWARD, x.N * x.C, x.e * (x.learned ? 2 : 1) + 8);
+    list_memory(&x, "embedding backward", x.N * x.C, x.e * (x.learned ? 2 : 1) + 8);
     for (int i = first; i < x.w->n; i++) x.w->op[i].weight = true;
 }
 
 static inline void work_embedding(Work* w, const StepSetup* setup, bool backward) {
     const Lists x = lists_of(setup, w);
     if (!x.s->ours && !backward) {
-        other_memory(&x, "embedding", x.N * x.C, 4 * x.e + (x.s->dropout ? 2 * x.e + 1 : 0));
+        list_memory(&x, "embedding", x.N * x.C, 4 * x.e + (x.s->dropout ? 2 * x.e + 1 : 0));
         list_sum(&x);
     } else if (!x.s->ours) {
-        other_memory(&x, "embedding back", x.N * x.C, 6 * x.e);
+        list_memory(&x, "embedding back", x.N * x.C, 6 * x.e);
     } else {
         for (int i = 0; i < x.parts; i++) ours_embedding(&x, backward);
     }
@@ -568,7 +534,7 @@ static inline void ours_head(const Lists* x, bool backward) {
     for (int i = 0; i < x->parts; i++) {
         list_gather(x);
         work_product(x->w, "head", 0, x->N, x->V, x->C, 1);
-        list_memory(x, "classifier", KERNEL_CLASSIFIER, x->t == 1 ? logits : logits / 2, x->e * (x->t == 1 ? 2 : 4));
+        list_memory(x, "classifier", x->t == 1 ? logits : logits / 2, x->e * (x->t == 1 ? 2 : 4));
         if (x->t == 1) continue;
         work_collective(x->w, "largest logits", PLAN_ALL_REDUCE, 4 * x->N, x->t, 1);
         work_collective(x->w, "sums of exponentials", PLAN_ALL_REDUCE, 8 * x->N, x->t, 1);
@@ -579,21 +545,21 @@ static inline void ours_head(const Lists* x, bool backward) {
 static inline void other_head(const Lists* x, bool backward) {
     const double logits = x->N * x->V, e = x->e;
     if (!backward) {
-        other_memory(x, "last norm", x->R * x->C, 2 * e);
+        list_memory(x, "last norm", x->R * x->C, 2 * e);
         list_gather(x);
         other_linear(x, "head", x->C, x->V, false);
         // to float32, maximum, subtract, exponential, sum, divide
-        other_memory(x, "cross entropy", logits, x->s->one_pass_loss ? 2 * e : (e + 4) + 4 + 8 + 8 + 4 + 8);
+        list_memory(x, "cross entropy", logits, x->s->one_pass_loss ? 2 * e : (e + 4) + 4 + 8 + 8 + 4 + 8);
         if (x->t == 1) return;
         for (int i = 0; i < 3; i++) work_collective(x->w, "cross entropy sum", PLAN_ALL_REDUCE, 4 * x->N, x->t, 1);
         return;
     }
-    if (!x->s->one_pass_loss) other_memory(x, "cross entropy back", logits, 12 + e);
+    if (!x->s->one_pass_loss) list_memory(x, "cross entropy back", logits, 12 + e);
     const int first = x->w->n;
     other_linear(x, "head", x->C, x->V, true);
     Op* sum = list_sum(x);
     if (sum && x->s->tensor_overlap) sum->under = sum->under_last = first + 1;
-    other_memory(x, "last norm back", x->R * x->C, 4 * e);
+    list_memory(x, "last norm back", x->R * x->C, 4 * e);
 }
 
 static inline void work_head(Work* w, const StepSetup* setup, bool backward) {
@@ -606,12 +572,12 @@ static inline void work_head(Work* w, const StepSetup* setup, bool backward) {
 // Sets gradients to zero.
 static inline void work_zero(Work* w, const StepSetup* setup, double elements) {
     const Software* s = setup->software;
-    if (elements > 0) work_memory(w, "zero gradients", KERNEL_ZERO, elements, s->gradient_bytes * s->kernels);
+    if (elements > 0) work_memory(w, "zero gradients", elements, s->gradient_bytes * s->kernels);
 }
 
 // The gradients' norm. Other software squares them in the passes of work_optimizer.
 static inline void work_squares(Work* w, const StepSetup* setup, double updated) {
-    if (setup->software->ours && updated > 0) work_memory(w, "squares of gradients", KERNEL_SQUARES, updated, 4);
+    if (setup->software->ours && updated > 0) work_memory(w, "squares of gradients", updated, 4);
 }
 
 // AdamW: reads gradient, weight and two moments in float32, writes three of them, and the 16-bit weight. Other software
@@ -620,10 +586,9 @@ static inline void work_optimizer(Work* w, const StepSetup* setup, double update
     const Software* s = setup->software;
     if (updated <= 0) return;
     if (s->ours)
-        work_memory(w, "optimizer", KERNEL_OPTIMIZER, updated, 28 + (s->value_bytes < 4 ? s->value_bytes : 0));
+        work_memory(w, "optimizer", updated, 28 + (s->value_bytes < 4 ? s->value_bytes : 0));
     else
-        work_memory(w, "optimizer", KERNEL_OTHER, updated,
-                    s->kernels * ((s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2)));
+        work_memory(w, "optimizer", updated, s->kernels * ((s->gradient_bytes + 4) + 8 + 4 + 8 + 28 + (4 + 2)));
 }
 
 // What a mode computes beside the update (methods/async_dp.h), on average: float32 values, read or written. The
@@ -634,6 +599,5 @@ static inline void work_merge(Work* w, const StepSetup* setup, double updated) {
     double values = config->compensation > 0 ? 3 + 4 : 0;
     if (config->mode == DP_DC_S3GD) values += 3 + 2 + 3;
     if (config->mode == DP_DILOCO) values += (3 + 5 + 2) / (double)config->period;
-    if (values > 0 && updated > 0) // KERNEL_ADD reads two and writes one
-        work_memory(w, "merge", KERNEL_ADD, updated * values / 3, 3 * sizeof(float));
+    if (values > 0 && updated > 0) work_memory(w, "merge", updated, values * sizeof(float));
 }

@@ -456,7 +456,7 @@ static void print_operations(const StepSetup* s) {
             print_list(parts[backward][part], part == 1 ? blocks : m, &rates, &w);
         }
     }
-    if (second > 0) work_memory(&w, "add the two gradients", KERNEL_ADD, second, 12);
+    if (second > 0) work_memory(&w, "add the two gradients", second, 12);
     work_squares(&w, s, elements);
     work_optimizer(&w, s, elements);
     print_list("step", 1, &rates, &w);

@@ -358,8 +358,8 @@ static inline void chunk_add_zero2(StepPricing* g, ChunkPrice* c) {
     Work w = {0, 0, NULL};
     const Mesh* mesh = &g->setup->mesh;
     if (mesh->zero == 2) {
-        work_memory(&w, "zero", KERNEL_ZERO, c->elements, 4)->weight = true;
-        work_memory(&w, "add", KERNEL_ADD, c->elements / mesh->d, 12)->weight = true;
+        work_memory(&w, "zero", c->elements, 4)->weight = true;
+        work_memory(&w, "add", c->elements / mesh->d, 12)->weight = true;
         const WorkPrice price = work_price(&g->rates, &w);
         price_add(&c->backward, &price, 1);
         work_free(&w);
@@ -389,7 +389,7 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const double elements[2] = {c->elements - c->tied, c->tied};
     *cost_of(&x->costs, REDUCE, i) = list_seconds(g, work_squares, elements[0] / share);
     if (i == 0 && step_has_two_gradients(x, s)) { // added once a step
-        const Op add = op_memory("add", KERNEL_ADD, g->held.elements[HELD_WTE], 12);
+        const Op add = op_memory("add", g->held.elements[HELD_WTE], 12);
         *cost_of(&x->costs, REDUCE, i) += op_seconds(&g->rates, &add);
     }
     const int holder =

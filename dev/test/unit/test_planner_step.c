@@ -365,7 +365,7 @@ static void test_threads(void) {
     check(relative(seconds, 2.0 * 96 * 80 * 72 * 2 / (0.75 * 1e10)) < 1e-12 &&
               relative(op_seconds(&three, &op) - c.device.launch, seconds / 3) < 1e-12,
           "a product on one core and on three");
-    op = op_memory("copy", KERNEL_COPY, 1000, 8);
+    op = op_memory("copy", 1000, 8);
     check(relative(op_seconds(&one, &op) - c.device.launch, 3 * (op_seconds(&three, &op) - c.device.launch)) < 1e-9,
           "bytes on one core and on three");
 }
