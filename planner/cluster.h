@@ -23,6 +23,7 @@ Theory: what the numbers are. Their values, each with its source, are in cluster
                             direction
     node      nvlink        bytes/s of a device in one direction: half of the data sheets' figure; nvlink_fraction of it
                             is the bus bandwidth of a ring, and nvlink_step are the seconds of one of its steps
+              host_gpus     GPUs of a host, which Slurm calls a node, where a node of NVLink has several (NVL72)
               nic, nics     bytes/s of one adapter in one direction, and how many adapters a node has; nic_fraction of
                             it remains when many nodes send at once
               overlap_cost  a collective hidden under computing slows the latter down by this part of its own time
@@ -56,6 +57,7 @@ typedef struct {
     char name[64];
     Device device;
     int node_gpus, nics, nodes; // nodes 0: as many as needed
+    int host_gpus;              // of a host, what Slurm calls a node; 0: node_gpus
     double nvlink, nvlink_fraction, nvlink_step;
     double nic, nic_fraction, nic_step;
     double overlap_cost;
@@ -70,6 +72,8 @@ typedef struct {
 
 // GPUs of all nodes; 0: as many as needed.
 static inline int64_t cluster_gpus(const Cluster* c) { return (int64_t)c->nodes * c->node_gpus; }
+
+static inline int cluster_host(const Cluster* c) { return c->host_gpus ? c->host_gpus : c->node_gpus; }
 
 // The sites that `ranks` ranks are in: the fewest with enough nodes; all if the number of nodes is not known.
 static inline int cluster_sites_of(const Cluster* c, int ranks) {
@@ -92,6 +96,7 @@ static const struct {
     {FLOPS, "PFLOP/s", 1e15, 1},
     {BYTES, "B", 1, 1},
     {BYTES, "GB", 1e9, 1},
+    {BYTES, "GiB", 1 << 30, 1},
     {BYTES, "TB", 1e12, 1},
     {BYTE_RATE, "GB/s", 1e9, 1},
     {BYTE_RATE, "TB/s", 1e12, 1},
@@ -168,6 +173,7 @@ static const Field cluster_fields[] = {
     {AT(site_rate), BYTE_RATE, 1e3, 1e15},
     {AT(site_delay), SECONDS, 0, 10},
     {AT(cores), INTEGER, 1, 1e5},
+    {AT(host_gpus), INTEGER, 1, 1e5},
 };
 enum { CLUSTER_FIELDS = sizeof cluster_fields / sizeof cluster_fields[0], LINE_WORDS = 16 };
 #undef AT
@@ -357,12 +363,6 @@ static inline bool cluster_read(Cluster* c, const char* path, Error* error) {
 
 // ---- Known clusters ---------------------------------------------------------------------------------------------
 
-static inline bool cluster_find(Cluster* c, const char* name) {
-    char path[PATH_MAX];
-    Error error;
-    return cluster_path(path, name) && cluster_read(c, path, &error);
-}
-
 // "dgx-a100, dgx-a100-40, ...", for messages: all files but those that others begin with, and those of datacenters.
 static inline const char* cluster_names(char* text, size_t size) {
     char pattern[PATH_MAX + 8];
@@ -394,8 +394,8 @@ static inline void clusters_print(FILE* out) {
 
 // A cluster by its name, or from a file.
 static inline bool cluster_open(Cluster* c, const char* what, Error* error) {
-    char names[400];
-    if (cluster_find(c, what)) return true;
+    char names[400], path[PATH_MAX];
+    if (cluster_path(path, what)) return cluster_read(c, path, error);
     if (!strchr(what, '/') && access(what, F_OK) != 0)
         return fail(error, "--cluster %s is neither a file nor one of %s", what, cluster_names(names, sizeof names));
     return cluster_read(c, what, error);

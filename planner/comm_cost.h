@@ -106,11 +106,11 @@ static inline LinkCost library_cost(const Cluster* c, PlanKind kind, int ranks, 
     return cost;
 }
 
-// A message between neighbouring stages of a pipeline, `stride` ranks apart: over the network as soon as any two of
-// them are in different nodes, as the slowest boundary sets the pace.
-static inline LinkCost message_cost(const Cluster* c, int stride, int stages) {
+// A message from one stage of a pipeline to another, `stride` ranks each: over the network unless both are in a node.
+static inline LinkCost message_cost(const Cluster* c, int stride, int from, int to) {
     LinkCost cost = {2 * c->nvlink_step, 1 / (c->nvlink * c->nvlink_fraction)};
-    if ((int64_t)stride * stages <= c->node_gpus) return cost;
+    const int64_t first = min_i64(from, to), last = max_i64(from, to);
+    if (first * stride / c->node_gpus == ((last + 1) * stride - 1) / c->node_gpus) return cost;
     double step;
     const double rate = fabric_rate(c, link_node_stride(c, stride), &step) / c->node_gpus;
     cost.latency = 2 * step;

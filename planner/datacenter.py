@@ -14,20 +14,25 @@ be chosen, and nothing validates the step on such machines.
     batch        a whole multiple or part of the racks: with a rack as tensor group the m = batch / (d B) micro-batches
                  are then a multiple of the p stages, as interleaved schedules need
     precision    of the products' rate only; values have 16 bits, sums and optimizer 32, as in the trainer
-    failures     one in (hours of one GPU) / G; a checkpoint every sqrt(2 stall MTBF) (Young 1974) costs
-                 stall / interval + interval / (2 MTBF) + restart / MTBF of the time, which days do not include
+    failures     one in (hours of one GPU) / G, at any time as likely. With a checkpoint every t s of work, work takes
+                 MTBF e^(restart/MTBF) (e^((t + stall)/MTBF) - 1) / t times as long (Daly 2006); t is the best, where
+                 (1 - t/MTBF) e^((t + stall)/MTBF) = 1. Days include that of the first of `stalls`
+    transport    the rate between nodes is divided by `transport_factor`, the tail of a transport beside one without
+                 collisions (docs/transport.md: spraying 1.02, subflows 1.6, ECMP 8.8)
     laws         best tokens D = D0 (C/C0)^e for C = 6 P D FLOP; so C0 (6 P D0/C0)^(1/(1-e)) makes P the best. r tokens
                  a parameter: e = 1/2. Of a loss E + A/P^a + B/D^b (Hoffmann et al. 2022): e = a/(a+b), P = g
                  (C/6)^(b/(a+b)), g = (a A/(b B))^(1/(a+b)). Besiroglu et al. 2024 refute the fit of that loss, and fit
                  it again. Errors of e: 10 to 90 % of Hoffmann et al.'s approach 2; a standard error of Besiroglu et
                  al.; where none is published, the rounding of the constants
+    batch        at most batch_tokens; a table has the first model's answer over larger ones. What limits a batch is the
+                 critical batch size, from which on more tokens a step save fewer steps
     largest      days = D / tokens a second, whose logarithm is interpolated between sizes that were searched
 """
 import argparse, collections, json, math, os, re, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLAN = os.environ.get("PLAN", os.path.join(HERE, "..", "plan"))
-DAY = 86400
+DAY, NIC_FRACTION = 86400, 0.75  # of clusters/ampere.txt
 
 # ---- Inputs ---------------------------------------------------------------------------------------------------------
 
@@ -146,6 +151,18 @@ def smooth_below(x):
     return best
 
 
+def checkpoint_plan(stall, restart, mtbf):
+    """The best interval of work between checkpoints, by bisection, and the part of the time that all costs."""
+    if stall + restart > 30 * mtbf:
+        raise ValueError(f"a failure every {mtbf:.3g} s leaves no time for a checkpoint of {stall:g} s")
+    low, high = 0.0, mtbf
+    for _ in range(100):
+        t = (low + high) / 2
+        low, high = (t, high) if math.log1p(-t / mtbf) + (t + stall) / mtbf > 0 else (low, t)
+    return {"stall": stall, "interval": t,
+            "cost": mtbf * math.exp(restart / mtbf) * math.expm1((t + stall) / mtbf) / t - 1}
+
+
 def datacenter_plan(d):
     """Racks, power, sites, failures and the machines as ./plan knows them, {name: value}."""
     p = {}
@@ -172,14 +189,14 @@ def datacenter_plan(d):
     p["mesh_gpus"] = p["mesh_racks"] * node
     p["failure_hours"] = d["failure_gpus"] * d["failure_days"] * 24 / d["failures"]
     p["mtbf"] = mtbf = p["failure_hours"] * 3600 / p["gpus"]
-    p["checkpoints"] = [{"stall": stall, "interval": math.sqrt(2 * stall * mtbf)} for stall in d["stalls"]]
-    for x in p["checkpoints"]:  # first order: the interval is well below the time between failures
-        x["cost"] = x["stall"] / x["interval"] + x["interval"] / (2 * mtbf) + d["restart"] / mtbf
+    p["checkpoints"] = [checkpoint_plan(stall, d["restart"], mtbf) for stall in d["stalls"]]
+    p["slower"] = 1 + p["checkpoints"][0]["cost"]
     p["peak"] = d[f"peak_{'bf' if d['precision'] == 16 else 'fp'}{d['precision']}"]
     p["site_rate"] = d["fibre_pairs"] * d["fibre_pair"]
     p["cluster"] = ["base gb200", f"nodes {p['mesh_racks']}", f"node_gpus {node}", f"nics {node}", f"sites {sites}",
                     f"peak {p['peak'] / 1e12:.15g} TFLOP/s", f"memory {d['hbm'] / 1e9:.15g} GB",
                     f"nvlink {d['scale_up'] / 1e9:.15g} GB/s", f"nic {d['nic'] / 1e9:.15g} GB/s",
+                    f"nic_fraction {NIC_FRACTION / d['transport_factor']:.15g}",
                     f"site_rate {p['site_rate'] / 1e9:.15g} GB/s", f"site_delay {d['wan_delay'] / 2 * 1e3:.15g} ms"]
     return p
 
@@ -200,7 +217,7 @@ def model_shape(d, p, asked):
     racks, most = p["mesh_racks"], min(d["batch_tokens"] / d["sequence"], 1 << 30)
     parts = [i for k in range(1, math.isqrt(racks) + 1) if racks % k == 0 for i in (k, racks // k) if i <= most]
     m["batch"] = max([1, int(most // racks) * racks, *parts])
-    m["tokens"] = d["tokens_per_parameter"] * asked
+    m["tokens"] = d["tokens_per_parameter"] * P
     m["flops"] = 6 * P * m["tokens"]
     m["question"] = f"--arch gpt2 --layers {L} --hidden {h} --heads {m['heads']} --seq {d['sequence']} --vocab " \
         f"{d['vocabulary']} --gpus {p['mesh_gpus']} --global-batch {m['batch']} --rows 1" + \
@@ -222,7 +239,7 @@ def ask(p, m, *options):
     return {"bytes": float(least[1]) * UNITS["bytes"][least[2]]} if least else json.loads(done.stdout)[0]
 
 
-def model_plan(d, p, laws, asked):
+def model_plan(d, p, laws, asked, modes=("dc-s3gd", "diloco")):
     """A model's shape, mesh, step and time."""
     m = model_shape(d, p, asked)
     best = m["best"] = ask(p, m)
@@ -234,33 +251,35 @@ def model_plan(d, p, laws, asked):
     for name in ("bubble", "tensor", "data"):
         m[f"{name}_share"] = best.get(name, 0) / step
     m["sync"] = step if p["sites"] > 1 else math.nan
-    for mode in ("dc-s3gd", "diloco"):
+    for mode in modes:
         m[mode] = ask(p, m, "--dp-mode", mode).get("seconds", math.nan) if p["sites"] > 1 else math.nan
     m["wan_bytes"] = best.get("sent", 0) * p["mesh_gpus"] / p["sites"]
     m["wan_rate"], m["wan_capacity"] = m["wan_bytes"] / step, p["site_rate"] * (p["sites"] - 1)
     for i, law in enumerate(laws):
-        m[f"days{i}"] = law.tokens_of(law.flops_of(asked)) / m["rate"] / DAY if m["rate"] else math.inf
+        tokens = law.tokens_of(law.flops_of(m["parameters"]))
+        m[f"days{i}"] = tokens / m["rate"] * p["slower"] / DAY if m["rate"] else math.inf
     slower = m["days0"] / d["days_limit"]
     m.update(limit=d["days_limit"], mfu_needed=m["mfu"] * slower, mfu_most=1, peak=p["peak"],
              peak_needed=p["peak"] * slower, ratio=d["tokens_per_parameter"],
-             ratio_in_time=m["rate"] * d["days_limit"] * DAY / asked)
+             ratio_in_time=m["rate"] / p["slower"] * d["days_limit"] * DAY / m["parameters"])
     return m
 
 
 def ladder(d, p, laws, steps=6):
-    """(size, tokens a second) around the sizes that the laws make of a tenth of the peak in 90 days, and of half of it
-    in 1,000. Those without a mesh are left out."""
+    """(size, tokens a second, failures included) around the sizes that the laws make of a tenth of the peak in 90 days,
+    and of half of it in 1,000. Those without a mesh are left out."""
     C = [part * days * DAY * p["mesh_gpus"] * p["peak"] for part, days in ((0.1, 90), (0.5, 1000))]
     least, most = (pick(c / 6 / law.tokens_of(c) for law in laws) for pick, c in zip((min, max), C))
     for i in range(steps):
         m = model_shape(d, p, max(1e9, least * (most / least) ** (i / (steps - 1))))
         best = ask(p, m)
         if "seconds" in best:
-            yield m["asked"], m["batch"] * d["sequence"] / best["seconds"]
+            yield m["parameters"], m["batch"] * d["sequence"] / best["seconds"] / p["slower"]
 
 
 def rate_of(sizes, P):
-    """Tokens a second of a model of P parameters: on the line through the two nearest sizes, of logarithms."""
+    """Tokens a second of a model of P parameters, failures included: on the line through the two nearest sizes, of
+    logarithms."""
     i = next((i for i in range(1, len(sizes)) if sizes[i][0] >= P), len(sizes) - 1)
     (a, fast), (b, slow) = sizes[max(i - 1, 0)], sizes[i]
     return fast * (P / a) ** (math.log(slow / fast) / math.log(b / a) if b > a else -1)
@@ -282,16 +301,16 @@ def largest(sizes, law, days):
 PLACE = """Money
 for compute | compute | money | budget x share
 racks that buys | affordable | count | at the price of a rack
-racks | racks | count | down to 3 digits; overview v2: 23,300
+racks | racks | count | down to 3 digits, from which the price was derived
 GPUs | gpus | count | racks x rack_gpus; overview v2: 1.67 million
 GPUs at work | working | count | without spares
 Power
-IT power | it_power | power | overview v2: about 3.6 GW
+IT power | it_power | power | racks x rack_power, which was derived from 3.6 GW
 _ of a rack | rack_power | power | IT power / racks
 _ of a GPU | gpu_power | power | IT power / GPUs
 _ network, storage, other | beside_racks | power | - racks x rack_rating
-power with cooling, least | power_low | power | x pue_low; overview v2: 4.16 GW
-power with cooling, most | power_high | power | x pue_high; overview v2: 4.71 GW
+power with cooling, least | power_low | power | x pue_low, derived from 4.16 GW
+power with cooling, most | power_high | power | x pue_high, derived from 4.71 GW
 Sites
 one place supplies | site_power | power | plant_power x site_plants, or site_power
 one site, least | power_low | power | power with cooling | site_power
@@ -307,15 +326,15 @@ Failures
 GPU-hours of a failure | failure_hours | count | Llama 3: failure_gpus x failure_days / failures
 time between failures | mtbf | seconds | / GPUs"""
 CHECKPOINT = """a checkpoint that stalls for | stall | seconds | input
-_ is best taken every | interval | seconds | Young 1974: sqrt(2 stall MTBF)
-_ and costs, with what is lost | cost | percent | stall/t + t/(2 MTBF) + restart/MTBF"""
+_ is best taken every | interval | seconds | of work, Daly 2006
+_ and costs, with what is lost | cost | percent | of the time without failures"""
 MODEL = """Model, by rule or as the file says
 parameters asked for | asked | parameters | asked for; abstract v1: 50T or 100T
 layers L | layers | count | asked / (12 h^2), or a little less
 width h | hidden | count | multiple of head x GPUs of a rack
 heads | heads | count | h / head
 parameters P | parameters | parameters | 12 L h^2, embeddings, biases
-tokens | tokens | large | tokens_per_parameter x asked: Hoffmann et al.
+tokens | tokens | large | tokens_per_parameter x P: Hoffmann et al.
 FLOP C | flops | large | 6 P tokens
 batch, sequences | batch | count | racks, times or divided by a whole number
 Mesh and step, as ./plan answers
@@ -337,7 +356,7 @@ _ dc-s3gd | dc-s3gd | seconds | --dp-mode, by its defaults
 _ diloco | diloco | seconds | --dp-mode, by its defaults
 bytes of a step, each way | wan_bytes | bytes | of a site, simulated
 _ rate, over the whole step | wan_rate | rate | if the step hides it | wan_capacity
-Time
+Time, with failures and checkpoints of the first stall
 days by tokens_per_parameter | days0 | days | tokens / (tokens a second) | limit
 _ by Hoffmann et al.'s loss | days1 | days | the law's tokens for P | limit
 _ by Besiroglu et al.'s | days2 | days | the law's tokens for P | limit
@@ -389,6 +408,21 @@ def print_rows(rows, columns):
         print(line)
 
 
+def print_batches(d, p, laws):
+    """The first model with larger batches."""
+    print("\nThe first model over the batch, and days by each law")
+    print("     tokens  sequences    m     step    MFU  bubble" + "".join(f"  {law.name}" for law in laws))
+    for factor in (1, 5, 20):
+        more = {**d, "batch_tokens": factor * d["batch_tokens"]}
+        m = model_plan(more, p, laws, d["models"][0], ())
+        if m["rate"]:
+            print(f"  {m['batch'] * d['sequence']:9.3g} {m['batch']:10,} {m['micro_batches']:4} {m['step']:6.4g} s "
+                  f"{100 * m['mfu']:5.1f}% {100 * m['bubble_share']:6.1f}%" +
+                  "".join(f"  {m[f'days{i}']:{len(law.name)},.0f}" for i, law in enumerate(laws)))
+    print("  A batch is limited by the critical one, which grows with the tokens\n"
+          "  (Zhang et al. 2024, arXiv 2410.21676, up to 1.2B parameters); at this size it is not known.")
+
+
 def print_largest(d, laws, sizes):
     """Days and laws, with the range by the error of a law's exponent: more tokens, fewer parameters."""
     print(f"\nThe largest model, 10^12 parameters, and its range by the law's error; {d['precision']} bit; from "
@@ -406,12 +440,14 @@ def print_largest(d, laws, sizes):
 def datacenter_print(d):
     p, laws = datacenter_plan(d), laws_known(d["tokens_per_parameter"])
     models = [model_plan(d, p, laws, asked) for asked in d["models"]]
-    sizes = sorted([(m["asked"], m["rate"]) for m in models if m["rate"]] + list(ladder(d, p, laws)))
+    sizes = sorted([(m["parameters"], m["rate"] / p["slower"]) for m in models if m["rate"]] +
+                   list(ladder(d, p, laws)))
     print_rows(PLACE, [p])
     for checkpoint in p["checkpoints"]:
         print_rows(CHECKPOINT, [checkpoint])
     for i in range(0, len(models), 2):
         print_rows(MODEL, models[i:i + 2])
+    print_batches(d, p, laws)
     print_largest(d, laws, sizes)
     late = [(m["asked"], min(m[f"days{i}"] for i in range(4))) for m in models]
     late = [f"{asked / 1e12:g} T takes {days:.0f} days or more" for asked, days in late

@@ -12,7 +12,7 @@ Theory: two conventions for a rate.
 #pragma once
 
 #include "../model.h"
-#include "../parallel/traffic.h"
+#include "../parallel/schedule.h"
 
 // Narayanan et al. 2021, equation 3: four passes, attention in full.
 static inline double flops_hardware(const ModelConfig* m, int T, double batch) {
@@ -38,17 +38,29 @@ static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int
     return sequence_parallel ? x * (34 + scores) / t : x * (10 + (24 + scores) / t);
 }
 
-// The same for the first stage: with p micro-batches in flight it holds as much as all L blocks of one, for any p; (1 +
-// (p - 1) / (p v)) times that where chunks are interleaved.
-static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh) {
-    const double more = mesh->v > 1 ? 1 + (mesh->p - 1) / ((double)mesh->p * mesh->v) : 1;
-    return m->L * more * formula_block_bytes(m, B, T, mesh->t, mesh->sequence_parallel, mesh->recompute);
+// The same with fused attention and without dropout, by the model's shapes: the inputs of both norms, q, k and v,
+// attention's output, the first matrix's output. Norms and the activation function are computed again.
+static inline double formula_fused_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh) {
+    const double rows = 2.0 * B * T, qkv = m->C + 2.0 * m->NKV * model_head_size(m);
+    if (mesh->recompute == RECOMPUTE_FULL) return rows * m->C;
+    return rows * (2.0 * m->C / (mesh->sequence_parallel ? mesh->t : 1) + (qkv + m->C + model_fc_size(m)) / mesh->t);
 }
 
-// Parameter, gradient, float32 copy and two moments of Adam: 18 bytes where gradients are float32 or are summed in 16
-// bits, 20 where both exist. ZeRO-1 (Megatron's distributed optimizer) divides the last 12 (or, with both, 16 of the
-// 20).
-static inline double formula_optimizer_bytes(double parameters, bool both_gradients, bool zero, int d) {
-    const double divided = both_gradients ? 16 : 12, kept = both_gradients ? 4 : 6;
-    return parameters * (kept + divided / (zero ? d : 1));
+// The most chunks of micro-batches that a stage keeps at once (parallel/schedule.h).
+static inline double formula_slots(const PipelineConfig* plan) {
+    const double p = plan->p, v = plan->v, m = plan->m;
+    switch (plan->kind) {
+    case GPIPE: return m;
+    case INTERLEAVED: return fmin(2 * (p - 1) + (v - 1) * p + 1, v * m);
+    case ZB_V: return fmin(2 * p, 2 * m);
+    default: return fmin(p, m);
+    }
+}
+
+// Of a stage. fused: the software has fused attention and no dropout.
+static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh,
+                                              const PipelineConfig* plan, bool fused) {
+    const double block = fused ? formula_fused_bytes(m, B, T, mesh)
+                               : formula_block_bytes(m, B, T, mesh->t, mesh->sequence_parallel, mesh->recompute);
+    return formula_slots(plan) * m->L / plan->p / plan->v * block;
 }

@@ -18,8 +18,9 @@ USES = ("calibration", "choosing", "judging", "outside")
 class Run:
     """A line of ./plan --runs."""
     def __init__(self, line):
-        self.source, self.use, self.name, self.unit, published, ours, self.options = line.rstrip("\n").split("\t")
-        self.ours, self.published = float(ours), None if published == "-" else float(published)
+        self.source, self.use, self.name, self.unit, published, *ours, self.options = line.rstrip("\n").split("\t")
+        self.ours, self.memory = map(float, ours)  # of the room that there is
+        self.published = None if published == "-" else float(published)
 
     def option(self, name):
         return re.search(rf"--{name} (\S+)", self.options).group(1)
@@ -73,6 +74,11 @@ def published():
     for option in "software", "cluster":
         for name, group in by(runs, lambda run: run.option(option)).items():
             print_errors(name, group)
+    ours = [run for run in runs if " as d " not in run.name]  # context parallelism has half the memory
+    print(f"\n{sum(run.memory > 1 for run in ours)} of {len(ours)} runs would be refused for lack of memory")
+    for run in ours:
+        if run.memory > 1:
+            print(f"    {run.memory:.2f} of the room: {run.source}, {run.name}: {run.options}")
 
 
 def rows(word):

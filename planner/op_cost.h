@@ -15,7 +15,6 @@ Theory: prices without measurements; products n x m with sums of k, on a device 
     attention    a fraction of the peak by head size, times T / (T + start): tiles on the diagonal, and prologues, cost
                  a constant time, that of 500 tokens forward and 1200 backward on an H100
     collective   comm_cost.h
-    message      the same
 
 A core of a machine without GPUs has no multiprocessors (sms 0), so neither tiles nor waves: a product takes a launch
 and its FLOPs. A rank has the rates of as many cores as it has threads. calibrate.py finds such a machine's rates.
@@ -103,23 +102,14 @@ static inline double op_seconds(Rates* r, const Op* op) {
     case OP_ATTENTION:
         return attention_seconds(d, value_bytes, op->flops, op->seq, op->head, op->batch_heads, op->backward);
     case OP_COLLECTIVE: return link_seconds(link_cost(&r->links, c, op->collective, op->ranks, op->stride), op->bytes);
-    case OP_MESSAGE: return link_seconds(message_cost(c, op->stride, op->ranks), op->bytes);
     }
     return NAN;
 }
 
-// Prices of a collective and a message outside lists.
+// The price of a collective outside lists.
 static inline double collective_seconds(Rates* r, PlanKind kind, double bytes, int ranks, int stride) {
     const Op op = op_collective("collective", kind, bytes, ranks, stride);
     return ranks == 1 || bytes <= 0 ? 0 : op_seconds(r, &op);
-}
-
-static inline double message_seconds(Rates* r, double bytes, int stride, int stages) {
-    Op op = op_of(OP_MESSAGE, "message");
-    op.bytes = bytes;
-    op.stride = stride;
-    op.ranks = stages;
-    return op_seconds(r, &op);
 }
 
 // ---- Prices of lists --------------------------------------------------------------------------------------------

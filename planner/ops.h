@@ -3,7 +3,7 @@ ops.h: the work of a rank, as lists of operations; op_cost.h prices them.
 
     work_block, work_chunk, work_embedding, work_head, ...    the lists of a step's parts, forward and backward
 
-Theory: an operation (Op) is a matrix product, a memory-bound kernel, attention, a collective, or a message. The
+Theory: an operation (Op) is a matrix product, a memory-bound kernel, attention, or a collective. The
 operations of a part of the model depend on the software (step_setup.h): programs fuse, store and overlap differently.
 */
 #pragma once
@@ -12,13 +12,13 @@ operations of a part of the model depend on the software (step_setup.h): program
 
 // ---- Operations -------------------------------------------------------------------------------------------------
 
-typedef enum { OP_PRODUCT, OP_MEMORY, OP_ATTENTION, OP_COLLECTIVE, OP_MESSAGE } OpKind;
+typedef enum { OP_PRODUCT, OP_MEMORY, OP_ATTENTION, OP_COLLECTIVE } OpKind;
 
 typedef struct Op {
     const char* name;
     OpKind kind;
     double elements;               // of OP_MEMORY
-    double bytes;                  // of OP_MEMORY: read and written; OP_COLLECTIVE: of the whole vector; OP_MESSAGE
+    double bytes;                  // of OP_MEMORY: read and written; OP_COLLECTIVE: of the whole vector
     double m, n, k, batch;         // of OP_PRODUCT: (m x k) (k x n), batch times
     int transposed;                // of OP_PRODUCT: 0 forward, x W^T (m tokens, k in, n out); 1 gradient of the input
                                    // (m tokens, k out, n in); 2 gradient of the weight (m out, n in, k tokens)
@@ -26,8 +26,7 @@ typedef struct Op {
     bool backward;                 // of OP_ATTENTION
     double seq, head, batch_heads; // of OP_ATTENTION: T; HS; B x the rank's heads
     PlanKind collective;           // of OP_COLLECTIVE
-    int ranks, stride;             // of OP_COLLECTIVE: the group's size, and the distance of its ranks. Of
-                                   // OP_MESSAGE: stages, and the distance of two of them in ranks
+    int ranks, stride;             // of OP_COLLECTIVE: the group's size, and the distance of its ranks
     bool weight;                   // belongs to the W pass
     bool core;                     // belongs to the attention core
     int under, under_last;         // of OP_COLLECTIVE: hidden under these operations of its list; -1: not

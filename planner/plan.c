@@ -168,15 +168,20 @@ static void set_sites(Cluster* c, const PlanOptions* o) {
     c->site_rate = 1e9 / 8 * o->wan;
 }
 
-// Without any shape option the model is the default preset, with its vocabulary. Shape options without a preset modify
-// the trainer's default model.
+// Without any shape option the model is the default preset, with its vocabulary. Without a preset the whole shape is
+// asked for, as the trainer's default sizes are of a model for tests.
 static void read_usual_model(PlanOptions* o, Option* table, int n) {
     static const char* const shape[] = {"model", "arch",     "layers", "hidden",
                                         "heads", "kv-heads", "ffn",    "tie-embeddings"};
+    static const char* const needed[] = {"layers", "hidden", "heads", "seq", "vocab"};
     bool given = false;
     for (size_t i = 0; i < sizeof shape / sizeof *shape; i++) given = given || option_given(table, n, shape[i]);
     if (!given) option_find(table, n, "model")->given = true;
-    if (!option_given(table, n, "model")) o->model.model = settings_default().model;
+    if (option_given(table, n, "model")) return;
+    o->model.model = settings_default().model;
+    for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+        if (!option_given(table, n, needed[i])) die_usage("a model without --model also needs --%s", needed[i]);
+    }
 }
 
 static Question read_question(PlanOptions* o, Option* table, int n, const Cluster* cluster, Methods* methods) {
@@ -230,7 +235,7 @@ static void print_question(const Question* q) {
 }
 
 static void die_without_room(const Question* q, const Answer* a) {
-    const ByteUnit unit = byte_unit(a->least_memory, true);
+    const ByteUnit unit = byte_unit(a->least_memory, !q->cluster->cores);
     if (a->stopped)
         die("no mesh of %d ranks was found in --time-limit %g: raise it, or settle --tp, --pp or --schedule", q->ranks,
             q->seconds);
@@ -271,8 +276,10 @@ static void print_time(double seconds) {
 
 static void print_rows(const Answer* a) {
     const Choice* best = answer_recommended(a);
+    const ByteUnit unit = byte_unit(best->memory.bytes, !best->setup.cluster->cores);
     printf("\n    t   p    d  v schedule      B     m sequence zero recompute |      step  tokens/s   MFU | %% of it: "
-           "bubble tensor pipeline  data | GB a rank\n");
+           "bubble tensor pipeline  data | %s a rank\n",
+           unit.name);
     for (int i = 0; i < a->n; i++) {
         const StepSetup* s = &a->row[i].setup;
         const StepCost* c = &a->row[i].cost;
@@ -285,7 +292,7 @@ static void print_rows(const Answer* a) {
         methods_options(methods, sizeof methods, &s->methods, m->sites);
         printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f%s\n", c->tokens_per_second, 100 * c->mfu,
                share(c, STEP_BUBBLE), share(c, STEP_TENSOR), share(c, STEP_PIPELINE), share(c, STEP_DATA),
-               a->row[i].memory.bytes / 1e9, methods);
+               a->row[i].memory.bytes / unit.bytes, methods);
     }
 }
 
@@ -325,8 +332,8 @@ static void print_limit(const StepSetup* s, const StepCost* c) {
 static void print_memory(const Choice* best) {
     const StepSetup* s = &best->setup;
     const Mesh* m = &s->mesh;
-    const bool both = s->software->gradient_bytes == 2;
-    const ByteUnit unit = byte_unit(fmax(best->memory.bytes, setup_formula_activations(s)), true);
+    const Software* software = s->software;
+    const ByteUnit unit = byte_unit(fmax(best->memory.bytes, setup_formula_activations(s)), !s->cluster->cores);
     if (s->software->ours) {
         printf("memory    %.2f %s on the largest rank, stage %d:", best->memory.bytes / unit.bytes, unit.name,
                best->memory.pipeline);
@@ -336,10 +343,12 @@ static void print_memory(const Choice* best) {
     } else {
         printf("memory    %.2f %s on a rank of the first stage,", best->memory.bytes / unit.bytes, unit.name);
     }
-    printf(" of %.0f GB%s by formulas:", setup_room(s) / 1e9, s->software->ours ? "\n         " : ",");
+    printf(" of %.0f %s%s by formulas:", setup_room(s) / unit.bytes, unit.name,
+           s->software->ours ? "\n         " : ",");
     printf(" parameters, gradients and optimizer %.2f %s (%d bytes a parameter",
-           setup_formula_optimizer(s) / unit.bytes, unit.name, both ? 20 : 18);
-    if (m->zero) printf(", of which %d divided over d", both ? 16 : 12);
+           setup_formula_state(s, (double)model_parameters(&s->model)) / unit.bytes, unit.name,
+           software->kept + software->divided);
+    if (m->zero) printf(", of which %d divided over d", software->divided);
     printf("); activations %.2f\n", setup_formula_activations(s) / unit.bytes);
 }
 
@@ -365,7 +374,7 @@ static void print_traffic(const StepSetup* s) {
         sum.pipeline = fmax(sum.pipeline, one.pipeline + one.tied);
         sum.data = fmax(sum.data, one.data);
     }
-    const ByteUnit unit = byte_unit(fmax(sum.layers, fmax(sum.pipeline, sum.data)), true);
+    const ByteUnit unit = byte_unit(fmax(sum.layers, fmax(sum.pipeline, sum.data)), !s->cluster->cores);
     printf("traffic   what a rank sends in a step, at most: tensor group %.3f %s, pipeline %.3f, data group %.3f\n",
            sum.layers / unit.bytes, unit.name, sum.pipeline / unit.bytes, sum.data / unit.bytes);
 }
@@ -477,11 +486,12 @@ static void print_sites(const StepSetup* s, const StepCost* c) {
 // The command: on one node by mpirun; on several as a Slurm job, each with as many ranks a node.
 static void print_run(const PlanOptions* o, const Choice* best, Option* table, int n) {
     const StepSetup* s = &best->setup;
-    const int ranks = mesh_size(&s->mesh), most = s->cluster->cores ? ranks : s->cluster->node_gpus;
+    const int ranks = mesh_size(&s->mesh), most = s->cluster->cores ? ranks : cluster_host(s->cluster);
     int nodes = (ranks + most - 1) / most;
     while (ranks % nodes) nodes++;
     if (nodes > 1)
-        printf("run       sbatch --nodes=%d --ntasks-per-node=%d scripts/run_slurm.sh", nodes, ranks / nodes);
+        printf("run       sbatch --nodes=%d --ntasks-per-node=%d --gpus-per-node=%d scripts/run_slurm.sh", nodes,
+               ranks / nodes, ranks / nodes);
     else
         printf("run       scripts/mpirun.sh -np %d ./train_gpt", ranks);
     if (o->data || nodes > 1) printf(" --data '%s'", o->data ? o->data : "/shared/tokens.bin");
@@ -492,7 +502,7 @@ static void print_run(const PlanOptions* o, const Choice* best, Option* table, i
 }
 
 // The run of a file of runs: what its options leave is one choice.
-static double price_options(char* options, StepSetup* setup) {
+static Choice price_options(char* options) {
     static Cluster cluster; // the setup's
     static char name[] = "plan";
     PlanOptions o = plan_options_default();
@@ -509,22 +519,26 @@ static double price_options(char* options, StepSetup* setup) {
     const Question q = read_question(&o, table, n, &cluster, &methods);
     if (!search(&answer, &q, &error)) die("%s", error.text);
     if (answer.n != 1) die("--runs: the options leave %d choices, and not 1", answer.n);
-    const double seconds = answer.row[0].cost.seconds;
-    *setup = answer.row[0].setup;
+    const Choice run = answer.row[0];
     answer_free(&answer);
     free(methods.list);
-    return seconds;
+    return run;
 }
 
-// How far a prediction on this cluster can be trusted.
-static void print_band(const Cluster* cluster) {
+// How far a prediction can be trusted. No published run is of this trainer: those of Megatron's family stand for it.
+static void print_band(const StepSetup* s) {
+    enum { LEAST = 8 }; // runs of a band
     char path[PATH_MAX];
     planner_path(path, "published.tsv");
-    const RunsBand band = runs_band(path, cluster, price_options);
-    if (band.n)
-        printf("          by data sheets; %s%d published runs on %s: 9 of 10 speeds predicted %+.0f to %+.0f %%\n",
-               band.same ? "" : "not validated on these; ", band.n, cluster->device.sustained > 0.9 ? "A100s" : "H100s",
-               100 * band.low, 100 * band.high);
+    const bool ours = s->software->ours;
+    const char* software = ours ? "megatron" : s->software->name;
+    const RunsBand band = runs_band(path, s->cluster, software, price_options);
+    printf("          by data sheets; %d published runs of %s judge it on these GPUs", band.n,
+           ours ? "Megatron's family" : software);
+    if (band.n < LEAST)
+        printf(", and a band needs %d: not known how far off\n", (int)LEAST);
+    else
+        printf(": 9 of 10 speeds predicted %+.0f to %+.0f %%\n", 100 * band.low, 100 * band.high);
 }
 
 static void print_answer(const PlanOptions* o, const Answer* a, Option* table, int n) {
@@ -533,7 +547,7 @@ static void print_answer(const PlanOptions* o, const Answer* a, Option* table, i
     printf("\n");
     print_parts(&best->cost);
     print_limit(&best->setup, &best->cost);
-    if (!best->setup.cluster->cores) print_band(best->setup.cluster);
+    if (!best->setup.cluster->cores) print_band(&best->setup);
     if (!best->setup.cluster->cores) print_rate(best);
     print_memory(best);
     print_sites(&best->setup, &best->cost);

@@ -2,7 +2,7 @@
 runs.h: files of runs with their published speeds (published.tsv, figures.tsv), our value beside each.
 
     runs_print    each line of a file with our value before the options (./plan --runs FILE)
-    runs_band     how far speeds on GPUs like these were predicted wrongly
+    runs_band     how far speeds of such software on such GPUs were predicted wrongly
 
 A line is: source, use, run, unit, published value or -, options that leave one choice. judge.py adds such lines up.
 */
@@ -14,12 +14,13 @@ A line is: source, use, run, unit, published value or -, options that leave one 
 enum { RUN_COLUMNS = 6, RUNS_MOST = 1000 };
 typedef enum { RUN_SOURCE, RUN_USE, RUN_NAME, RUN_UNIT, RUN_PUBLISHED, RUN_OPTIONS } RunColumn;
 
-// The run of some options as a step, in *setup, and its seconds. The setup's cluster stays there until the next call.
-typedef double (*RunPrice)(char* options, StepSetup* setup);
+// The run of some options. Its cluster stays there until the next call.
+typedef Choice (*RunPrice)(char* options);
 
 // Our value in the run's unit (published.tsv says what each counts); NAN: there is no such unit.
-static inline double run_value(const char* unit, const StepSetup* s, double seconds) {
-    const double batch = (double)s->batch, each = 1 / seconds / mesh_size(&s->mesh);
+static inline double run_value(const char* unit, const Choice* run) {
+    const StepSetup* s = &run->setup;
+    const double seconds = run->cost.seconds, batch = (double)s->batch, each = 1 / seconds / mesh_size(&s->mesh);
     const double whole = flops_of_model(&s->model, s->T, batch, false) * each;
     if (strcmp(unit, "s") == 0) return seconds;
     if (strcmp(unit, "TFLOP/s") == 0) return flops_hardware(&s->model, s->T, batch) * each / 1e12;
@@ -42,19 +43,20 @@ static inline bool run_columns(char* line, const char* path, int number, char* c
     return true;
 }
 
-// Prints each run of a file with our value. Ends the program at a line or a unit that is wrong, with its number.
+// Prints each run of a file with our value, and the part of the room that its memory takes. Ends the program at a line
+// or a unit that is wrong, with its number.
 static inline void runs_print(FILE* out, const char* path, RunPrice price) {
     FILE* file = fopen(path, "r");
     if (!file) die_usage("--runs %s: cannot open: %s", path, strerror(errno));
     char line[2048], *column[RUN_COLUMNS], options[2048];
     for (int number = 1; fgets(line, sizeof line, file); number++) {
         if (!run_columns(line, path, number, column)) continue;
-        StepSetup setup;
         snprintf(options, sizeof options, "%s", column[RUN_OPTIONS]);
-        const double ours = run_value(column[RUN_UNIT], &setup, price(column[RUN_OPTIONS], &setup));
+        const Choice run = price(column[RUN_OPTIONS]);
+        const double ours = run_value(column[RUN_UNIT], &run);
         if (!isfinite(ours)) die("%s:%d: no unit \"%s\"", path, number, column[RUN_UNIT]);
         for (int i = 0; i < RUN_OPTIONS; i++) fprintf(out, "%s\t", column[i]);
-        fprintf(out, "%.6g\t%s\n", ours, options);
+        fprintf(out, "%.6g\t%.4g\t%s\n", ours, run.memory.bytes / setup_room(&run.setup), options);
     }
     fclose(file);
 }
@@ -63,23 +65,22 @@ static inline void runs_print(FILE* out, const char* path, RunPrice price) {
 typedef struct {
     int n;
     double low, high;
-    bool same; // some are of GPUs with the same peak
 } RunsBand;
 
-// Of the judging runs on GPUs that reach the same fractions of their data sheets as those of `cluster`; n 0: no file.
-static inline RunsBand runs_band(const char* path, const Cluster* cluster, RunPrice price) {
+// Of the judging runs on the GPUs of `cluster` whose software's name begins with `software`; n 0: none, or no file.
+static inline RunsBand runs_band(const char* path, const Cluster* cluster, const char* software, RunPrice price) {
     double errors[RUNS_MOST];
-    RunsBand band = {0, 0, 0, false};
+    RunsBand band = {0, 0, 0};
     FILE* file = fopen(path, "r");
     char line[2048], *column[RUN_COLUMNS];
     if (!file) return band;
     for (int number = 1; band.n < RUNS_MOST && fgets(line, sizeof line, file); number++) {
         if (!run_columns(line, path, number, column) || strcmp(column[RUN_USE], "judging") != 0) continue;
-        StepSetup setup;
-        const double ours = run_value(column[RUN_UNIT], &setup, price(column[RUN_OPTIONS], &setup));
+        const Choice run = price(column[RUN_OPTIONS]);
+        const double ours = run_value(column[RUN_UNIT], &run);
         const double published = strtod(column[RUN_PUBLISHED], NULL);
-        band.same = band.same || setup.cluster->device.peak == cluster->device.peak;
-        if (setup.cluster->device.sustained != cluster->device.sustained) continue;
+        if (run.setup.cluster->device.peak != cluster->device.peak) continue;
+        if (strncmp(run.setup.software->name, software, strlen(software)) != 0) continue;
         errors[band.n++] = strcmp(column[RUN_UNIT], "s") == 0 ? published / ours - 1 : ours / published - 1;
     }
     fclose(file);

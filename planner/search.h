@@ -16,7 +16,7 @@ work of its busiest stage, and the time until the pipeline is full. So, best bou
     simulate it
 
 The result is the same as that of simulating all of them, as a test shows; unless the time limit of the question ends
-the search first, half of it for the bounds: the answer is then the best found so far, and says so.
+the search first, nine tenths of it for the bounds: the answer is then the best found so far, and says so.
 */
 #pragma once
 
@@ -171,11 +171,16 @@ static inline DtypeInfo software_dtype(const Software* software) {
     return type;
 }
 
+// Parameters, gradients and optimizer by formula; parameters: of the model.
+static inline double setup_formula_state(const StepSetup* s, double parameters) {
+    const double divided = s->software->divided / (s->mesh.zero ? (double)s->mesh.d : 1);
+    return parameters / s->mesh.t / s->mesh.p * (s->software->kept + divided);
+}
+
 // A lower bound of the bytes of a choice's largest rank; parameters: of the model.
 static inline double setup_floor(const StepSetup* s, double parameters) {
-    const Mesh* m = &s->mesh;
-    if (s->software->ours) return memory_floor(parameters, m, software_dtype(s->software));
-    return formula_optimizer_bytes(parameters / m->t / m->p, s->software->gradient_bytes == 2, m->zero > 0, m->d);
+    if (s->software->ours) return memory_floor(parameters, &s->mesh, software_dtype(s->software));
+    return setup_formula_state(s, parameters);
 }
 
 static inline bool is_wanted(int asked, int value) { return asked <= 0 || asked == value; }
@@ -193,7 +198,7 @@ static inline void answer_refuse(Answer* a, const Question* q, const Error* erro
 // Adds a choice, if the trainer accepts it.
 static inline void choices_add(Choices* x, const StepSetup* setup, int methods) {
     Error error;
-    if (search_is_over(x, 0.5)) return;
+    if (search_is_over(x, 0.9)) return;
     x->answer->considered++;
     if (!step_check(setup, &error)) {
         answer_refuse(x->answer, x->q, &error);
@@ -351,16 +356,9 @@ static inline void answer_insert(Answer* a, const Choice* c, int rival) {
     a->row[at] = *c;
 }
 
-// Activations by formula, without scores where fused attention keeps none.
 static inline double setup_formula_activations(const StepSetup* s) {
-    Mesh mesh = s->mesh;
-    if (s->software->flash && mesh.recompute == RECOMPUTE_NONE) mesh.recompute = RECOMPUTE_SELECTIVE;
-    return formula_activation_bytes(&s->model, s->B, s->T, &mesh);
-}
-
-static inline double setup_formula_optimizer(const StepSetup* s) {
-    const double parameters = (double)model_parameters(&s->model) / s->mesh.t / s->mesh.p;
-    return formula_optimizer_bytes(parameters, s->software->gradient_bytes == 2, s->mesh.zero > 0, s->mesh.d);
+    const PipelineConfig plan = step_pipeline(s);
+    return formula_activation_bytes(&s->model, s->B, s->T, &s->mesh, &plan, s->software->flash);
 }
 
 // The memory of a choice's largest rank: exact for our own trainer, by the papers' formulas for others (step_sim.h).
@@ -373,7 +371,7 @@ static inline bool choice_memory(Choice* c, double room, Error* error) {
     if (s->software->ours)
         return plan_memory(&c->memory, room, &s->model, mesh, s->B, s->T, &plan, &s->methods.async, type, error);
     memset(&c->memory, 0, sizeof c->memory);
-    c->memory.arena[ARENA_OPTIMIZER] = setup_formula_optimizer(s);
+    c->memory.arena[ARENA_OPTIMIZER] = setup_formula_state(s, (double)model_parameters(&s->model));
     c->memory.arena[ARENA_ACTIVATIONS] = setup_formula_activations(s);
     c->memory.bytes = c->memory.arena[ARENA_OPTIMIZER] + c->memory.arena[ARENA_ACTIVATIONS];
     return true;

@@ -216,8 +216,8 @@ typedef struct {
         *whole_sum; // (p) seconds at the start of a step; (virtual stages) of all sums together, if not overlapped
     double* after;  // (virtual stages): of sums that begin when those of the backward pass have ended; NULL: none
     Exchange exchange;
-    double overlap_cost;
-    bool standing; // a stage is blocked while its messages leave
+    double overlap_cost, deferred; // deferred: REDUCE's cost of the last virtual stage, for the head's weight gradients
+    bool standing;                 // a stage is blocked while its messages leave
 } StepPrices;
 
 static inline void step_prices_free(StepPrices* x) {
@@ -429,21 +429,23 @@ static inline double norm_seconds(StepPricing* g) {
     return seconds + 2 * replicas_seconds(&g->rates, s, true, PLAN_ALL_REDUCE, bytes);
 }
 
-// A message from virtual stage i to the next one, or back.
-static inline double step_message(StepPricing* g, const PipelineConfig* plan) {
+// A message from virtual stage i to the one before it, or back.
+static inline double step_message(StepPricing* g, const PipelineConfig* plan, int i) {
     const StepSetup* s = g->setup;
     const Mesh* mesh = &s->mesh;
     const double bytes = (double)s->software->value_bytes * s->B * s->T * s->model.C;
     const bool rows = mesh->sequence_parallel && mesh->t > 1, scatters = mesh_scatters(mesh);
-    if (plan->p == 1) return 0;
-    double seconds = message_seconds(&g->rates, bytes / (rows || scatters ? mesh->t : 1), mesh->t * mesh->d, plan->p);
+    const int from = pipeline_holder(plan, i - 1), to = pipeline_holder(plan, i);
+    if (from == to) return 0;
+    const LinkCost cost = message_cost(&g->cluster, mesh->t * mesh->d, from, to);
+    double seconds = link_seconds(cost, bytes / (rows || scatters ? mesh->t : 1));
     if (scatters && !s->software->ours) // ours gathers within the pass
         seconds += collective_seconds(&g->rates, PLAN_ALL_GATHER, bytes, mesh->t, 1);
     return seconds;
 }
 
 // All prices that depend on the number i of a virtual stage.
-static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double message) {
+static inline void stage_prices(StepPrices* x, StepPricing* g, int i) {
     const StepSetup* s = g->setup;
     const int last = pipeline_last(&x->plan), holder = pipeline_holder(&x->plan, i);
     const int layers = stage_first_layer(&s->mesh, s->model.L, i + 1) - stage_first_layer(&s->mesh, s->model.L, i);
@@ -451,15 +453,21 @@ static inline void stage_prices(StepPrices* x, StepPricing* g, int i, double mes
     chunk_price(c, &g->lists, layers, i == 0, i == last);
     chunk_segments(x, g, c, layers, i == 0, i == last);
     chunk_add_zero2(g, c);
+    if (i == last && s->software->defers_head && x->plan.p > 1) {
+        const double* weight = g->lists.head[1].half[1];
+        for (int k = 0; k < WORK_PARTS; k++) c->backward.half[1][k] -= weight[k], c->backward.whole[k] -= weight[k];
+        x->deferred = x->plan.m * parts_sum(weight);
+    }
     if (!s->software->data_overlap)
         x->whole_sum[i] = sum_seconds(&g->rates, s, c->elements * s->software->gradient_bytes);
     *cost_of(&x->costs, FORWARD, i) = parts_sum(c->forward.whole);
     *cost_of(&x->costs, BACKWARD, i) = parts_sum(c->backward.whole);
     *cost_of(&x->costs, BACKWARD_INPUT, i) = parts_sum(c->backward.half[0]);
     *cost_of(&x->costs, BACKWARD_WEIGHT, i) = parts_sum(c->backward.half[1]);
-    if (i < last && pipeline_holder(&x->plan, i + 1) != holder) *cost_of(&x->costs, SEND_FORWARD, i) = message;
-    if (i > 0 && pipeline_holder(&x->plan, i - 1) != holder) *cost_of(&x->costs, SEND_BACKWARD, i) = message;
+    if (i < last) *cost_of(&x->costs, SEND_FORWARD, i) = step_message(g, &x->plan, i + 1);
+    if (i > 0) *cost_of(&x->costs, SEND_BACKWARD, i) = step_message(g, &x->plan, i);
     step_end_prices(x, g, i);
+    if (i == last) *cost_of(&x->costs, REDUCE, i) += x->deferred;
     const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
     const double second = i == 0 && step_has_two_gradients(x, s) ? g->held.elements[HELD_WTE] : 0;
     x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
@@ -563,8 +571,8 @@ static inline StepPrices step_prices(const StepSetup* s) {
     g.rates = rates_of(&g.cluster, s->software, s->threads);
     g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
     g.lists = list_prices(&g.rates, s);
-    const double message = step_message(&g, &x.plan), norm = norm_seconds(&g);
-    for (int i = 0; i < stages; i++) stage_prices(&x, &g, i, message), *cost_of(&x.costs, NORM, i) = norm;
+    const double norm = norm_seconds(&g);
+    for (int i = 0; i < stages; i++) stage_prices(&x, &g, i), *cost_of(&x.costs, NORM, i) = norm;
     exchange_prices(&x, &g);
     return x;
 }

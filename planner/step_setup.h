@@ -13,11 +13,15 @@ Theory: "threefold" is this trainer, operation for operation; the others are for
     megatron-2021-ddp  the same with PyTorch's DDP, which sums gradients while the last backward pass runs
     megatron-2022    Korthikanti et al. 2022: also, backward's sums over the tensor group run under the products for the
                      gradients of weights; tuned kernels
-    megatron-core    FlashAttention, no dropout, sums into float32 gradients by the product itself, messages and sums
+    megatron-deepspeed  the same as megatron-2021 with ZeRO-1: BLOOM, GPT-NeoX, GLM
+    megatron-core-0.8   FlashAttention, no dropout, sums into float32 gradients by the product itself, messages and sums
                      overlapped; as before, the loss takes several passes and PyTorch's compiler fuses the activations
-    llama3           the same, but sums over the tensor group are not hidden, and the loss is made in one pass
-    llm-foundry      gradients in 16 bits, loss in one pass
-    llm.c            one node: gathering parameters and sending are not hidden
+    megatron-core    as NeMo's recipes have it: also, the loss in one pass (cross_entropy_loss_fusion), and the head's
+                     weight gradient out of the pipeline's way (defer_embedding_wgrad_compute)
+    llama3           as 0.8, but sums over the tensor group are not hidden, the loss is made in one pass, and gradients
+                     are divided (FSDP without gathering again); pytorch-2023: with whole gradients in 16 bits
+    llm-foundry      FSDP, priced as ZeRO-1: everything is divided; gradients in 16 bits, loss in one pass
+    llm.c            one node: gathering parameters and sending are not hidden; llmq: the optimizer is in host memory
     threefold        this trainer on a GPU; threefold-fp32: the same, all in float32
     threefold-cpu    on processors, in float32; threefold-cpu-bf16: in bf16
 */
@@ -48,29 +52,36 @@ typedef struct {
     bool send_overlap;   // messages run under computing; else a stage is blocked while its own leave
     bool one_pass_loss;  // the gradient of the logits is made along with the loss
     bool epilogues;      // biases (and here GELU) are part of products, residuals' gradients of norms'
+    bool defers_head;    // the head's weight gradient is made when the pipeline drains
     int value_bytes;     // of an activation or a parameter
     int gradient_bytes;  // of a gradient of a parameter, as it is kept and summed
+    int kept, divided;   // bytes of a parameter, its gradients and the optimizer; the latter are divided by ZeRO
     // Rate of its memory-bound kernels relative to tuned ones (1). 0.75: PyTorch of 2021, and compilers' kernels:
     // torch.compile and Liger reach 2.0 of 3.35 TB/s = 0.60 = 0.75 x 0.80; the gain of fusion in Narayanan et al. 2021,
     // section 5.8, follows from it, too.
     double kernels;
 } Software;
 
+// Columns: as above. Of the last five numbers the first two are bytes of a value and a gradient, then kept, divided.
+// clang-format off
 static const Software softwares[] = {
-    //                lacks ours   flash  fused  drop   tensor w.fused data  gather send   loss  epilog
-    {"megatron-2021", LACKS_ALL, false, false, true, true, false, false, false, false, false, false, false, 2, 2, 0.75},
-    {"megatron-2021-ddp", LACKS_ALL, false, false, true, true, false, false, true, false, false, false, false, 2, 2,
-     0.75},
-    {"megatron-2022", LACKS_HALVES, false, false, true, true, true, false, false, false, false, false, false, 2, 2, 1},
-    {"megatron-core", 0, false, true, true, false, true, true, true, true, true, false, false, 2, 4, 0.75},
-    {"llama3", 0, false, true, true, false, false, true, true, true, true, true, false, 2, 4, 0.75},
-    {"llm-foundry", 0, false, true, true, false, true, true, true, true, true, true, false, 2, 2, 0.75},
-    {"llm.c", 0, false, true, true, false, false, true, true, true, false, true, true, 2, 2, 1},
-    {"threefold", 0, true, true, true, false, true, true, true, false, true, true, true, 2, 4, 1},
-    {"threefold-fp32", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
-    {"threefold-cpu", 0, true, true, true, false, true, true, true, false, true, true, false, 4, 4, 1},
-    {"threefold-cpu-bf16", 0, true, true, true, false, true, true, true, false, true, true, false, 2, 4, 1},
+    {"megatron-2021",       LACKS_ALL,             0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
+    {"megatron-2021-ddp",   LACKS_ALL,             0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
+    {"megatron-deepspeed",  LACKS_ALL - LACKS_ZERO,0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
+    {"megatron-2022",       LACKS_HALVES,          0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 1},
+    {"megatron-core-0.8",   LACKS_HALVES,          0, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0,  2, 4, 6, 12, 0.75},
+    {"megatron-core",       LACKS_HALVES,          0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1,  2, 4, 6, 12, 0.75},
+    {"llama3",              LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0,  2, 4, 2, 16, 0.75},
+    {"pytorch-2023",        LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0,  2, 4, 4, 16, 0.75},
+    {"llm-foundry",         LACKS_HALVES,          0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0,  2, 2, 0, 16, 0.75},
+    {"llm.c",               LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0,  2, 2, 4, 12, 1},
+    {"llmq",                LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0,  2, 2, 4, 0, 1},
+    {"threefold",           0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0,  2, 4, 6, 12, 1},
+    {"threefold-fp32",      0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  4, 4, 8, 8, 1},
+    {"threefold-cpu",       0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  4, 4, 8, 8, 1},
+    {"threefold-cpu-bf16",  0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  2, 4, 6, 12, 1},
 };
+// clang-format on
 enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };
 
 // NULL where none has that name.

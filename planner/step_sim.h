@@ -163,7 +163,9 @@ static inline double run_ends(StepRun* x, int r, Action a, double start) {
         g->spent[STEP_PIPELINE] += end - start;
         return end;
     }
-    g->spent[a.kind == TIE ? STEP_DATA : STEP_OPTIMIZER] += cost;
+    const double product = a.kind == REDUCE && here == pipeline_last(&x->prices->plan) ? x->prices->deferred : 0;
+    g->spent[a.kind == TIE ? STEP_DATA : STEP_OPTIMIZER] += cost - product;
+    g->spent[STEP_PRODUCT] += product;
     run_count_gather(x, r, a);
     return start + cost;
 }

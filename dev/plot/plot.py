@@ -380,7 +380,7 @@ def draw_rounding(path):
 def draw_figures(path):
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for line in run("./plan --runs planner/figures.tsv").splitlines():
-        title, name, place, unit, published, ours, _ = line.split("\t")
+        title, name, place, unit, published, ours, _, _ = line.split("\t")
         axis, x = place.rsplit(" ", 1)
         found[title, unit, axis][name].append((x, float(ours), math.nan if published == "-" else float(published)))
     fig, axes = figure("Narayanan et al. 2021, by ./plan", "lines: predicted; circles: published, read off the plots",

@@ -147,7 +147,6 @@ if [ "$TIER" != quick ]; then
     [ ! -x dev/tidy.py ] || beside "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     beside "exercises" dev/exercises/verify.py --static
     beside "tokenize" $system/test_data.sh
-    beside "experiments" $system/test_experiments.py
     beside "tables of pictures" $system/test_tables.py
 fi
 together

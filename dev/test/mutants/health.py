@@ -11,8 +11,7 @@ TENSOR, SITES = "health 4 --tp 2 --zero 1", "health 4 --dp-mode"
 FAULTS = [
     ("copies: the last stage of two has no copy of the embedding", PURE, REPLICAS, "m->tied && mesh->p > 1 &&",
      "m->tied && mesh->p > 2 &&"),
-    ("copies: in a V the last stage has one", PURE, REPLICAS, "mesh->p > 1 && !mesh->folded)",
-     "mesh->p > 1)"),
+    ("copies: in a V the last stage has one", PURE, REPLICAS, "mesh->p > 1 && !mesh->folded)", "mesh->p > 1)"),
     ("copies: heads are shared by the wrong ranks", PURE, REPLICAS, "tensor = at->tensor / sharing;",
      "tensor = at->tensor % sharing;"),
     ("copies: norms are cut", PURE, REPLICAS, "if (tensor->parallel == REPLICATED) return REPLICATED_OVER_TP;", ""),

@@ -33,7 +33,7 @@ FAULTS = [
      "pass, d->dfc, NULL, d->dout"),
     ("norms: the backward pass of the other one", MODEL, "kernels/norms.h",
      "rmsnorm_residual_rows, rmsnorm_rows_backward}", "rmsnorm_residual_rows, layernorm_rows_backward}"),
-    ("a mean in place of a median", "test_draw", "planner/median.h", "return 0.5 * (x[(n - 1) / 2] + x[n / 2]);",
+    ("a mean in place of a median", "test_draw", "util/median.h", "return 0.5 * (x[(n - 1) / 2] + x[n / 2]);",
      "double sum = 0; for (int i = 0; i < n; i++) sum += x[i] / n; return sum;"),
     ("selective recomputation: the mlp's norm is not recomputed", SELECTIVE, "gpt.h",
      "    await_sum_and_norm(pass, layer, NORM2_W);\n    activations[", "    activations["),

@@ -48,8 +48,7 @@ FAULTS = [
      "stage->layout.mesh.tp_overlap && B % HALVES == 0 ? HALVES : 1;",
      "stage->layout.mesh.tp_overlap ? HALVES : 1;"),
     ("a branch's sum is not waited for", GPT2, TENSOR, "false);\n    comm_wait(&acts->sum);\n", "false);\n"),
-    ("a gradient's sum is not waited for", GPT2, MODEL,
-     "    comm_wait(&acts->sum);\n    norms[", "    norms["),
+    ("a gradient's sum is not waited for", GPT2, MODEL, "    comm_wait(&acts->sum);\n    norms[", "    norms["),
     ("CAAT-Net: the sum of the stream's gradient starts before the mlp's norm has added to it", CAAT, MODEL,
      "        await_sum_and_norm_backward(pass, layer, NORM2_W, NORM2_B);\n"
      "        row_parallel_output_grad_start(pass, layer); // of attention",

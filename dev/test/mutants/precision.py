@@ -8,8 +8,7 @@ FAULTS = [
      "$(BUILD)/flags $(BUILD)/version\n\t"),
     ("make: any precision", CHOICE, "$(call one_of,PRECISION,bf16 fp32)\n", ""),
     ("make: AVX-512 BF16 is said where AMX is", CHOICE, "else head -n 1;", "else tail -n 1;"),
-    ("make: bf16 is the default everywhere", CHOICE,
-     "$(bf16_unit),bf16,fp32)))", "$(bf16_unit),bf16,bf16)))"),
+    ("make: bf16 is the default everywhere", CHOICE, "$(bf16_unit),bf16,fp32)))", "$(bf16_unit),bf16,bf16)))"),
     ("--version says nothing of the precision", "trainer/setup.h",
      '"train_gpt %s, %s", process', '"train_gpt %s%.0s", process'),
     ("a checkpoint has the rounded weights' bytes", SAVE, "HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;",
@@ -34,7 +33,7 @@ FAULTS = [
     ("without training an export has no masters", "trainer/trainer_init.h", "values.masters &= trains || o->export_to;",
      "values.masters &= trains;"),
     ("the planner prices bf16 as float32", "planner/step_setup.h",
-     "true, true, false, 2, 4, 1},\n};", "true, true, false, 4, 4, 1},\n};"),
+     "0,  2, 4, 6, 12, 1},\n};", "0,  4, 4, 6, 12, 1},\n};"),
     ("the planner forgets masters", "planner/search.h", "software->value_bytes < (int)sizeof(float), 2}", "false, 2}"),
 ]
 TESTS = {file: "test_precision" for _, file, _, _ in FAULTS}

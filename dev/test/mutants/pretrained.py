@@ -2,7 +2,7 @@
 on meshes, test_pretrained.py."""
 import mutate
 
-CONFIG, ROPE = "checkpoint/hf_config.h", "kernels/rope_table.h"
+CONFIG, ROPE = "checkpoint/hf_config.h", "util/rope_table.h"
 VERIFY, PRETRAINED = "checkpoint/checkpoint_dir.h", "checkpoint/pretrained.h"
 CHECKPOINT, EXPORT, HUB = "checkpoint/checkpoint.h", "checkpoint/export.h", "checkpoint/export.h"
 SETTINGS, SETUP = "trainer/settings.h", "trainer/setup.h"
@@ -26,8 +26,6 @@ PURE = [
     ("config: switches may stand anywhere", CONFIG, "return value == ours ||", "return true ||"),
     ("config: the beginning of a name is enough", CONFIG, 'snprintf(word, sizeof word, " %s ", value);',
      'snprintf(word, sizeof word, " %s", value);'),
-    ("config: exact GELU is GPT-2's", "kernels/activations.h", '" gelu_new gelu_pytorch_tanh',
-     '" gelu gelu_new gelu_pytorch_tanh'),
     ("config: heads of any size", CONFIG, "HS * (int64_t)model->NH == model->C", "true"),
     ("config: windows are let through", CONFIG, "!config_absent(reader, \"sliding_window\") ||", ""),
     ("config: few bits are let through", CONFIG, "config_absent(&reader, \"quantization_config\") &&", ""),
@@ -91,11 +89,10 @@ ON_MESHES = [
     ("whole: a vocabulary in two files gets a third", HUB, "out = pair ? NULL : hub_write(", "out = hub_write("),
     ("whole: texts end as data do, whatever the source says", SETUP,
      "if (weights[0] && access(config, F_OK) == 0) return", "if (0) return"),
-    ("whole: exports say nothing of ends", EXPORT, "caat, files->config, error)",
-     "caat, \"\", error)"),
+    ("whole: exports say nothing of ends", EXPORT, "caat, files->config, error)", "caat, \"\", error)"),
 ]
 
-TESTS = {file: "test_pretrained" for file in (CONFIG, ROPE, "kernels/activations.h")}
+TESTS = {file: "test_pretrained" for file in (CONFIG, ROPE)}
 FAULTS = PURE + [(fault[0], "conversions", *fault[1:]) for fault in ON_MESHES]
 FAST, SECONDS = "-O1", 300
 

@@ -42,8 +42,7 @@ FAULTS = [
      "if (site < 0) return mesh->d == mesh->d;"),
     # What is compared
     ("sums are not compared", "verify", VERIFY, "if (sums[i] != file->checksum)", "if (0)"),
-    ("trainer.json's own sum is not compared", "verify", VERIFY, "memcmp(file.data + covered, hex, 16) == 0)",
-     "true)"),
+    ("trainer.json's own sum is not compared", "verify", VERIFY, "memcmp(file.data + covered, hex, 16) == 0)", "true)"),
     ("sizes are not compared", "broken", VERIFY, "&& (int64_t)st.st_size == file->bytes)", ")"),
     ("the step of a folder is not compared", "verify", VERIFY, "return list->state.step == step ||", "return true ||"),
     ("how much was written is not compared", "checkpoint", CHECKPOINT,
@@ -87,13 +86,11 @@ FAULTS = [
      "t->unsaved = !stage_save(&t->saver, &t->world, &state);",
      "t->unsaved = !stage_save(&t->saver, &t->world, &state) || t->unsaved;"),
     ("a limit on files ends the run", "disks", "trainer/trainer_init.h", "    signal(SIGXFSZ, SIG_IGN);", "    //"),
-    ("missing lines of the log are reported with every step", "disks", TELL, "if (why && !log->waits) {",
-     "if (why) {"),
+    ("missing lines of the log are reported with every step", "disks", TELL, "if (why && !log->waits) {", "if (why) {"),
     ("what waits is written again", "kills", TELL, "    rewind(log->lines);\n", ""),
     ("what the disk did not take is lost", "disks", TELL,
      "return n < 0 ? errno : ENOSPC;", "return rewind(log->lines), ENOSPC;"),
-    ("a resumed run keeps later lines", "kills", TELL, "&logged) == 1 && logged <= step)",
-     "&logged) == 1)"),
+    ("a resumed run keeps later lines", "kills", TELL, "&logged) == 1 && logged <= step)", "&logged) == 1)"),
     # What a resumed run has in common with what it was
     ("another field of the model is let through", "verify", "model.h", "a->eps == b->eps &&", "true &&"),
     # Taking up

@@ -541,9 +541,9 @@ PY"
 }
 planned
 planned --gpus 1 --seq 512
-planned --hidden 512 --heads 8
-planned --layers 3 --zero 2
-planned --layers 4 --gpus 2 --pp 2 --tie-embeddings no --global-batch 8
+planned --layers 4 --hidden 512 --heads 8 --seq 128 --vocab 256
+planned --model tiny --layers 3 --zero 2
+planned --model tiny --layers 4 --gpus 2 --pp 2 --tie-embeddings no --global-batch 8
 # shellcheck disable=SC2086
 planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
 planned --model llama-7B --cluster dgx-a100 --gpus 16 --tp 2 --pp 4 --schedule gpipe
@@ -607,8 +607,9 @@ plan_refuses 2 "--cluster" --cluster nowhere
 plan_refuses 2 "wrong.txt:2" --cluster wrong.txt
 plan_refuses 2 "--software" --software pytorch
 plan_refuses 2 "--model" --model gpt5
-plan_refuses 2 "--heads" --heads 5
-plan_refuses 2 "--kv-heads 2, --arch llama" --kv-heads 2
+plan_refuses 2 "--heads" --model tiny --heads 5
+plan_refuses 2 "--model, --heads" --arch llama --layers 24 --hidden 2048
+plan_refuses 2 "--kv-heads 2, --arch llama" --model tiny --kv-heads 2
 plan_refuses 2 "8192, selene, 4480" --cluster selene --gpus 8192 --global-batch 8192
 plan_refuses 2 "--heads" --tp 8
 plan_refuses 2 "--dp 3 does not divide --gpus" --dp 3
@@ -616,7 +617,7 @@ plan_refuses 2 "--tp 7 does not divide --gpus 8" --tp 7
 plan_refuses 2 "--zero 1" --gpus 1 --zero 1
 plan_refuses 2 "--gpus 1009, a prime number" --gpus 1009 --global-batch 512
 plan_refuses 2 "--time-limit" --time-limit 0
-plan_refuses 2 "--margin 80" --margin 80
+plan_refuses 2 "--margin 86" --margin 86
 plan_refuses 2 "--precision fp32, --software llama3" --software llama3 --precision fp32
 plan_refuses 1 "room for this model" --model llama-7B --gpus 1 --margin 79
 "$plan" --gpus 1 --precision fp32 >out 2>err

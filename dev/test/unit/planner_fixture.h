@@ -7,6 +7,12 @@ means, a measured machine.
 #include "../../../planner/methods_search.h"
 #include "test.h"
 
+static inline bool cluster_find(Cluster* c, const char* name) {
+    char path[PATH_MAX];
+    Error error;
+    return cluster_path(path, name) && cluster_read(c, path, &error);
+}
+
 static inline double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
 
 static inline Cluster cluster_named(const char* name) {

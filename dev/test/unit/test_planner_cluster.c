@@ -83,14 +83,24 @@ static void test_algorithms(void) {
     torus_shift(&c, 8 * 2 + 7, &hops, &worst);
     check(hops == 3 && worst == 2, "two rows down and one back: 3 links, 2 flows on each of a dimension");
     c = cluster_named("selene");
-    const double before = message_cost(&c, 64, 8).per_byte;
+    const double before = message_cost(&c, 64, 0, 1).per_byte;
     c.oversubscription = 4;
-    check(relative(message_cost(&c, 64, 8).per_byte, 4 * before) < 1e-12,
+    check(relative(message_cost(&c, 64, 0, 1).per_byte, 4 * before) < 1e-12,
           "a fat tree, 4 times narrower above its leaves");
     c.leaf_nodes = 20;
-    check(relative(message_cost(&c, 64, 8).per_byte, fmax(1, 4 * 8 / 20.0) * before) < 1e-12,
+    check(relative(message_cost(&c, 64, 0, 1).per_byte, fmax(1, 4 * 8 / 20.0) * before) < 1e-12,
           "with 20 nodes a leaf, of neighbours 8 nodes apart 8 in 20 leave it");
-    check(message_cost(&c, 1, 8).per_byte < before / 10, "within a node messages go over NVLink");
+    int wrong = 0; // by all pairs of ranks: over the network where one is of two nodes
+    for (int stride = 1; stride <= 9; stride++) {
+        for (int i = 0; i < 12 * 12; i++) {
+            const int from = i / 12, to = i % 12;
+            bool crosses = false;
+            for (int k = 0; k < stride * stride; k++)
+                crosses |= (from * stride + k / stride) / 8 != (to * stride + k % stride) / 8;
+            wrong += from != to && (message_cost(&c, stride, from, to).per_byte > before / 10) != crosses;
+        }
+    }
+    check(wrong == 0, "messages between stages of one node go over NVLink, others do not");
 }
 
 // ---- Files ------------------------------------------------------------------------------------------------------

@@ -141,12 +141,45 @@ static void test_formulas(void) {
           "bytes of a block: 34 s b h (1 + 5 a s / h), divided by t or not");
     Mesh plain = mesh_of(8, 8, 1, 1, ONE_F_ONE_B), chunks = mesh_of(8, 8, 1, 3, INTERLEAVED);
     plain.recompute = chunks.recompute = RECOMPUTE_FULL;
-    check(relative(formula_activation_bytes(&m, 4, 2048, &plain), 48 * 2 * x) < 1e-12 &&
-              relative(formula_activation_bytes(&m, 4, 2048, &chunks), 48 * 2 * x * (1 + 7.0 / 24)) < 1e-12,
+    const PipelineConfig one = {ONE_F_ONE_B, 8, 1, 64, false, false}, three = {INTERLEAVED, 8, 3, 64, false, false};
+    check(relative(formula_activation_bytes(&m, 4, 2048, &plain, &one, false), 48 * 2 * x) < 1e-12 &&
+              relative(formula_activation_bytes(&m, 4, 2048, &chunks, &three, false), 48 * 2 * x * (1 + 7.0 / 24)) <
+                  1e-12,
           "the first stage keeps L blocks' worth, interleaved 1 + (p - 1) / (p v) times that");
-    check(formula_optimizer_bytes(1, false, false, 8) == 18 && formula_optimizer_bytes(1, true, false, 8) == 20 &&
-              formula_optimizer_bytes(1, false, true, 8) == 7.5 && formula_optimizer_bytes(1, true, true, 8) == 6,
-          "18 or 20 bytes a parameter; 6 + 12 / d or 4 + 16 / d with ZeRO-1");
+    const ModelConfig llama = model_llama(80, 8192, 64, 8, 28672, 4096, 32000);
+    Mesh mesh = mesh_of(8, 1, 1, 1, ONE_F_ONE_B);
+    const double rows = 2.0 * 4096 * 2, split = (8192 + 2 * 1024) + 8192 + 2 * 28672;
+    const double apart = formula_fused_bytes(&llama, 2, 4096, &mesh);
+    mesh.sequence_parallel = true;
+    check(relative(apart, rows * (2 * 8192 + split / 8)) < 1e-12 &&
+              relative(formula_fused_bytes(&llama, 2, 4096, &mesh), rows * (2 * 8192 + split) / 8) < 1e-12,
+          "fused attention, grouped heads, a gate: norms' inputs, q, k, v, attention, two matrices");
+}
+
+// The slots of the formula are those of the schedule's own tables, on the stage that has the most.
+static void test_slots(void) {
+    static const int counts[] = {1, 2, 3, 4, 7, 8, 16, 40};
+    for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
+        int plans = 0, wrong = 0;
+        for (int p = 2; p <= 8; p *= 2) {
+            for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+                const int v = kind == INTERLEAVED ? 3 : schedule_usual_chunks((ScheduleKind)kind), m = counts[i];
+                const PipelineConfig plan = {(ScheduleKind)kind, p, v, m, false, false};
+                Error error;
+                if (!pipeline_config_check(&plan, RECOMPUTE_NONE, &error)) continue;
+                int most = 0;
+                for (int r = 0; r < p; r++) {
+                    Schedule s = schedule_build(&plan, r);
+                    most = (int)max_i64(most, s.slots);
+                    schedule_free(&s);
+                }
+                plans++;
+                wrong += formula_slots(&plan) != most;
+            }
+        }
+        check(plans >= 9 && wrong == 0, "%s: slots of %d plans by formula, %d wrong", schedule_name((ScheduleKind)kind),
+              plans, wrong);
+    }
 }
 
 // ---- Any rank ---------------------------------------------------------------------------------------------------
@@ -278,6 +311,7 @@ int main(int argc, char** argv) {
     test_heads();
     test_published();
     test_formulas();
+    test_slots();
     test_any_rank(quick);
     check(differ == 0, "%d ranks by formulas, %d are not the trainer's", compared, differ);
     test_random(quick ? 2000 : 20000);
