@@ -96,6 +96,16 @@ def check_bands():
         check(band in plan("--cluster", cluster), band)
     check("2 published runs of megatron-core judge it on these GPUs, and a band needs 8" in
           plan("--cluster", "gb200", "--software", "megatron-core"), "a band is of the software that is asked for")
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("peak 165 TFLOP/s\nsms 128\nmemory 24 GB\nhbm 1008 GB/s\nnode_gpus 8\nnodes 1\nnvlink 25 GB/s\n")
+        file.flush()
+        check("0 published runs of Megatron's family judge it on these GPUs, and a band needs 8: not known how far off"
+              in plan("--cluster", file.name), "of a data sheet's GPU nothing is known")
+    slurm = "sbatch --nodes=32 --ntasks-per-node=4 --gpus-per-node=4 "
+    check(slurm in plan("--cluster", "gb200", "--gpus", "128"), f"a tray has four GPUs: {slurm}")
+    lacks = subprocess.run([PLAN, "--software", "megatron-core", "--pp", "2", "--schedule", "zb-v"], text=True,
+                           capture_output=True, check=False)
+    check(lacks.returncode == 2 and "halves" in lacks.stderr, f"zb-v: {lacks.stderr.strip()}")
 
 
 def check_calibration():
