@@ -2,9 +2,8 @@
 #
 # make build/test_x          one test program; make build/sanitized/test_x: with AddressSanitizer and UBSan
 #                            make build/bf16/test_x, build/sanitized/bf16/test_x: the same in bf16
-# make mutate SUITE=health   plant each fault of dev/test/mutants/health.py: its test has to fail (SUITE=all; ONLY=word)
-# make equivalence           every mesh and setting beside one process, which make test samples; then SUITE=collectives
-#                            PRECISION=bf16: in bf16, without that suite
+# make mutate FILE=comm.h   changes of a file that no test notices (SAMPLE=100 of them, by SEED; TESTS="test_comm")
+# make equivalence           every mesh and setting beside one process, which make test samples; PRECISION=bf16: in bf16
 # make torture               200 killed runs, 500 damaged checkpoints, full disks (15 minutes; KILLS= BROKEN= MINUTES=)
 # make kernel_tests          more tests of the CUDA kernels on the emulator
 # make check_transformers    weights and models exchanged with Hugging Face (pip install torch transformers; a minute)
@@ -132,9 +131,8 @@ test-full: report $(built_full)
 	@! dev/test/system/check_transformers.py --installed || $(MAKE) -s --no-print-directory $(BUILD)/logits
 	$(call run_tier,full)
 
-SUITE ?= all
 mutate:
-	@python3 dev/test/mutants/mutate.py $(SUITE) $(if $(ONLY),--only "$(ONLY)")
+	@python3 dev/test/mutants/mutate.py $(FILE) $(SAMPLE:%=--sample %) $(SEED:%=--seed %) --tests "$(TESTS)"
 
 # The device's step beside the same one on the CPU, in bf16 where the device's is. Without a device: the CPU's beside
 # PyTorch's.

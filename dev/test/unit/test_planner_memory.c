@@ -154,6 +154,8 @@ static void test_formulas(void) {
     check(relative(apart, rows * (2 * 8192 + split / 8)) < 1e-12 &&
               relative(formula_fused_bytes(&llama, 2, 4096, &mesh), rows * (2 * 8192 + split) / 8) < 1e-12,
           "fused attention, grouped heads, a gate: norms' inputs, q, k, v, attention, two matrices");
+    mesh.recompute = RECOMPUTE_FULL;
+    check(formula_fused_bytes(&llama, 2, 4096, &mesh) == rows * 8192, "recomputed in full: the block's input");
 }
 
 // The slots of the formula are those of the schedule's own tables, on the stage that has the most.
