@@ -76,9 +76,6 @@ awk '
             printf " %9.1e %9.1e %9.1e %9.1e %10.1e %9s\n", worst[n, "loss"], worst[n, "norm"], worst[n, "params"],
                 worst[n, "decoded"], worst[n, "val"], exact[n] == cases[n] ? "same bits" : limit
         }
-    }' "$log" >"$log.table"
-cat "$log.table"
-cat "$log.table" >>"$log"
-rm -f "$log.table"
+    }' "$log" | tee -a "$log"
 echo "$meshes" | awk '{ print $1 " passed, " $2 " failed"; exit $2 > 0 }' | tee -a "$log"
 tail -n 1 "$log" | grep -q '[1-9][0-9]* passed, 0 failed$'
