@@ -2,7 +2,7 @@
 #
 # make build/test_x          one test program; make build/sanitized/test_x: with AddressSanitizer and UBSan
 #                            make build/bf16/test_x, build/sanitized/bf16/test_x: the same in bf16
-# make mutate FILE=comm.h   changes of a file that no test notices (SAMPLE=100 of them, by SEED; TESTS="test_comm")
+# make mutate FILE=comm.h    changes of a file that no test notices (SAMPLE=100 of them, by SEED; TESTS="test_comm")
 # make equivalence           every mesh and setting beside one process, which make test samples; PRECISION=bf16: in bf16
 # make torture               200 killed runs, 500 damaged checkpoints, full disks (15 minutes; KILLS= BROKEN= MINUTES=)
 # make kernel_tests          more tests of the CUDA kernels on the emulator

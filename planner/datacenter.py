@@ -32,7 +32,7 @@ import argparse, collections, json, math, os, re, subprocess, sys, tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PLAN = os.environ.get("PLAN", os.path.join(HERE, "..", "plan"))
-DAY, NIC_FRACTION = 86400, 0.75  # of clusters/ampere.txt
+DAY = 86400
 
 # ---- Inputs ---------------------------------------------------------------------------------------------------------
 
@@ -151,6 +151,12 @@ def smooth_below(x):
     return best
 
 
+def nic_fraction():
+    """The part of an adapter's rate that all clusters begin with."""
+    with open(os.path.join(HERE, "clusters", "ampere.txt"), encoding="utf-8") as file:
+        return float(re.search(r"^nic_fraction +(\S+)", file.read(), re.M)[1])
+
+
 def checkpoint_plan(stall, restart, mtbf):
     """The best interval of work between checkpoints, by bisection, and the part of the time that all costs."""
     if stall + restart > 30 * mtbf:
@@ -196,7 +202,7 @@ def datacenter_plan(d):
     p["cluster"] = ["base gb200", f"nodes {p['mesh_racks']}", f"node_gpus {node}", f"nics {node}", f"sites {sites}",
                     f"peak {p['peak'] / 1e12:.15g} TFLOP/s", f"memory {d['hbm'] / 1e9:.15g} GB",
                     f"nvlink {d['scale_up'] / 1e9:.15g} GB/s", f"nic {d['nic'] / 1e9:.15g} GB/s",
-                    f"nic_fraction {NIC_FRACTION / d['transport_factor']:.15g}",
+                    f"nic_fraction {nic_fraction() / d['transport_factor']:.15g}",
                     f"site_rate {p['site_rate'] / 1e9:.15g} GB/s", f"site_delay {d['wan_delay'] / 2 * 1e3:.15g} ms"]
     return p
 

@@ -530,11 +530,9 @@ static void print_band(const StepSetup* s) {
     enum { LEAST = 8 }; // runs of a band
     char path[PATH_MAX];
     planner_path(path, "published.tsv");
-    const bool ours = s->software->ours;
-    const char* software = ours ? "megatron" : s->software->name;
-    const RunsBand band = runs_band(path, s->cluster, software, price_options);
-    printf("          by data sheets; %d published runs of %s judge it on these GPUs", band.n,
-           ours ? "Megatron's family" : software);
+    const RunsBand band = runs_band(path, s->cluster, s->software, price_options);
+    printf("          by data sheets; %d published runs of %s judge it on GPUs of this peak", band.n,
+           s->software->ours ? "Megatron's family" : s->software->name);
     if (band.n < LEAST)
         printf(", and a band needs %d: not known how far off\n", (int)LEAST);
     else

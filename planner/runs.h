@@ -67,8 +67,8 @@ typedef struct {
     double low, high;
 } RunsBand;
 
-// Of the judging runs on the GPUs of `cluster` whose software's name begins with `software`; n 0: none, or no file.
-static inline RunsBand runs_band(const char* path, const Cluster* cluster, const char* software, RunPrice price) {
+// Of the judging runs of this software, or for our own of Megatron's family, on GPUs with the cluster's peak.
+static inline RunsBand runs_band(const char* path, const Cluster* cluster, const Software* software, RunPrice price) {
     double errors[RUNS_MOST];
     RunsBand band = {0, 0, 0};
     FILE* file = fopen(path, "r");
@@ -80,7 +80,8 @@ static inline RunsBand runs_band(const char* path, const Cluster* cluster, const
         const double ours = run_value(column[RUN_UNIT], &run);
         const double published = strtod(column[RUN_PUBLISHED], NULL);
         if (run.setup.cluster->device.peak != cluster->device.peak) continue;
-        if (strncmp(run.setup.software->name, software, strlen(software)) != 0) continue;
+        const Software* theirs = run.setup.software;
+        if (software->ours ? strncmp(theirs->name, "megatron", 8) != 0 : theirs != software) continue;
         errors[band.n++] = strcmp(column[RUN_UNIT], "s") == 0 ? published / ours - 1 : ours / published - 1;
     }
     fclose(file);

@@ -62,24 +62,24 @@ typedef struct {
     double kernels;
 } Software;
 
-// Columns: as above. Of the last five numbers the first two are bytes of a value and a gradient, then kept, divided.
+// A row has the members in their order.
 // clang-format off
 static const Software softwares[] = {
-    {"megatron-2021",       LACKS_ALL,             0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
-    {"megatron-2021-ddp",   LACKS_ALL,             0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
-    {"megatron-deepspeed",  LACKS_ALL - LACKS_ZERO,0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
-    {"megatron-2022",       LACKS_HALVES,          0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 1},
-    {"megatron-core-0.8",   LACKS_HALVES,          0, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0,  2, 4, 6, 12, 0.75},
-    {"megatron-core",       LACKS_HALVES,          0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1,  2, 4, 6, 12, 0.75},
-    {"llama3",              LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0,  2, 4, 2, 16, 0.75},
-    {"pytorch-2023",        LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0,  2, 4, 4, 16, 0.75},
-    {"llm-foundry",         LACKS_HALVES,          0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0,  2, 2, 0, 16, 0.75},
-    {"llm.c",               LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0,  2, 2, 4, 12, 1},
-    {"llmq",                LACKS_HALVES,          0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0,  2, 2, 4, 0, 1},
-    {"threefold",           0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0,  2, 4, 6, 12, 1},
-    {"threefold-fp32",      0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  4, 4, 8, 8, 1},
-    {"threefold-cpu",       0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  4, 4, 8, 8, 1},
-    {"threefold-cpu-bf16",  0,                     1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  2, 4, 6, 12, 1},
+    {"megatron-2021",       LACKS_ALL,              0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
+    {"megatron-2021-ddp",   LACKS_ALL,              0, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
+    {"megatron-deepspeed",  LACKS_ALL - LACKS_ZERO, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 0.75},
+    {"megatron-2022",       LACKS_HALVES,           0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0,  2, 2, 4, 16, 1},
+    {"megatron-core-0.8",   LACKS_HALVES,           0, 1, 1, 0, 1, 1, 1, 1, 1, 0, 0, 0,  2, 4, 6, 12, 0.75},
+    {"megatron-core",       LACKS_HALVES,           0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 1,  2, 4, 6, 12, 0.75},
+    {"llama3",              LACKS_HALVES,           0, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0,  2, 4, 2, 16, 0.75},
+    {"pytorch-2023",        LACKS_HALVES,           0, 1, 1, 0, 0, 1, 1, 1, 1, 1, 0, 0,  2, 4, 4, 16, 0.75},
+    {"llm-foundry",         LACKS_HALVES,           0, 1, 1, 0, 1, 1, 1, 1, 1, 1, 0, 0,  2, 2, 0, 16, 0.75},
+    {"llm.c",               LACKS_HALVES,           0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0,  2, 2, 4, 12, 1},
+    {"llmq",                LACKS_HALVES,           0, 1, 1, 0, 0, 1, 1, 1, 0, 1, 1, 0,  2, 2, 4, 0, 1},
+    {"threefold",           0,                      1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1, 0,  2, 4, 6, 12, 1},
+    {"threefold-fp32",      0,                      1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  4, 4, 8, 8, 1},
+    {"threefold-cpu",       0,                      1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  4, 4, 8, 8, 1},
+    {"threefold-cpu-bf16",  0,                      1, 1, 1, 0, 1, 1, 1, 0, 1, 1, 0, 0,  2, 4, 6, 12, 1},
 };
 // clang-format on
 enum { SOFTWARES = sizeof softwares / sizeof softwares[0] };

@@ -6,7 +6,7 @@
     dev/plot/plot.py measured OUT TRACE            a step of a pipeline, measured and predicted (measured.py)
     dev/plot/plot.py transport OUT [SEEDS]         collisions by transport (docs/transport.md; some minutes)
 """
-import collections, colorsys, itertools, json, math, os, re, subprocess, sys
+import collections, colorsys, itertools, math, os, re, subprocess, sys
 
 import measured
 from measured import ROOT, Span, table

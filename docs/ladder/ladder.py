@@ -13,13 +13,7 @@ most some 3. The loss itself is a sum over rows, too: together e (loss + 3 s LEA
 update the norms of the gradient have to agree to e, which sees what is counted twice.
 Standard library only.
 """
-import functools
-import math
-import os
-import re
-import subprocess
-import sys
-import time
+import functools, math, os, re, subprocess, sys, time
 
 HERE = "docs/ladder"
 RUNS = [  # file, ranks, arguments, in words

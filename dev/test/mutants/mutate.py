@@ -10,13 +10,17 @@ include the file are run: one of them has to fail, to crash, or to hang. Printed
     constant    a whole number becomes one more
     left out    a statement, if it is an assignment or a call
 
-SAMPLE: as many, drawn by SEED; 0: all. TESTS: without it the three tests of dev/test/unit that name most of the file's
-functions, and for what ranks run together two cases of test_equivalence on four ranks. Two changes are tried at a time.
-A survivor is a change that does nothing, such as a larger buffer, or a test that is missing. Standard library only.
+SAMPLE: as many, drawn by SEED; 0: all. TESTS: without it three of dev/test/unit that include the file (changed.py),
+and for what ranks run together two cases of test_equivalence on four ranks. Two changes are tried at a time. A survivor
+is a change that does nothing, such as a larger buffer, or a test that is missing. Standard library only.
 """
 import argparse, concurrent.futures, os, queue, random, re, shutil, subprocess, sys, tempfile
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.append(os.path.join(HERE, ".."))
+from changed import tests_including  # noqa: E402
+
+ROOT = os.path.join(HERE, "..", "..", "..")
 SOURCES = tuple(".h .c .cu .cuh .mk .sh .py .txt .html .md .svg .png Makefile LICENSE".split())
 MESHES = re.compile(r"parallel/|comm|methods/|gpt\.h|parallel\.h|train_gpt\.cu|trainer/")
 CASES = (("2 2 1", "gpt2 tied zero 0 B="), ("1 2 2", "interleaved/2 gpt2 tied zero 1 B="))  # of test_equivalence
@@ -50,17 +54,9 @@ def changes_of(source):
 
 
 def tests_of(path):
-    """Of the tests that include a file those that name most of its functions, then those with the fewest others."""
-    including, source = [], open(path, encoding="utf-8").read()
-    functions = re.findall(r"^static inline [^(=;]*?(\w+)\(", source, re.M)
-    for name in sorted(os.listdir("dev/test/unit")):
-        if name.startswith("test_") and name.endswith(".c") and name != "test_equivalence.c":
-            made = subprocess.run([os.environ.get("CC", "gcc"), "-MM", f"dev/test/unit/{name}"], capture_output=True,
-                                  text=True, check=True).stdout.replace("\\\n", "").split()
-            if path in map(os.path.normpath, made):
-                text = open(f"dev/test/unit/{name}", encoding="utf-8").read()
-                including.append((-sum(function in text for function in functions), len(made), name[:-2]))
-    return [name for *_, name in sorted(including)[:3]] + ["test_equivalence"] * bool(MESHES.match(path))
+    tests = sorted(name[:-2] for name in os.listdir("dev/test/unit") if re.fullmatch(r"test_\w+\.c", name))
+    found = [test for test in tests_including(path, tests) if test != "test_equivalence"]
+    return found[:3] + ["test_equivalence"] * bool(MESHES.match(path))
 
 
 class Tree:

@@ -11,9 +11,7 @@ are no UTF-8 tiktoken merges the words that tokenizers finds. tokenizer_words.tx
 tokenizers: the split's name, the text, and the words' lengths in bytes, which show cuts that no token of a small
 vocabulary would cross.
 """
-import json
-import os
-import random
+import json, os, random
 
 import tiktoken
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers

@@ -15,14 +15,7 @@ check_assembly.py: what the machine code of the CUDA kernels has to be like, in 
 Called by test_nvcc.sh for the program that it has made, and by make assembly_check for all architectures, with the
 faults. Last line "N passed, N failed". Standard library only.
 """
-import argparse
-import glob
-import os
-import re
-import shutil
-import subprocess
-import sys
-import tempfile
+import argparse, glob, os, re, shutil, subprocess, sys, tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 sys.path.insert(0, os.path.join(ROOT, "dev", "bench"))

@@ -11,12 +11,7 @@ that trainer.json has; that tensors lie end to end, and are those of config.json
 weights, both moments, and of what sites have every kind in every copy. Standard library; numpy makes it faster where it
 is.
 """
-import array
-import json
-import os
-import re
-import struct
-import sys
+import array, json, os, re, struct, sys
 
 try:
     import numpy

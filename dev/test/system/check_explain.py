@@ -8,10 +8,7 @@ alone: shares of heads, channels, vocabulary and blocks, message sizes, forward 
 is there if and only if its option is on. The text has at most 40 lines of 100 columns; the option that it proposes is
 one that the program takes. WORD: only meshes with it. The last line is "N passed, N failed".
 """
-import os
-import re
-import subprocess
-import sys
+import os, re, subprocess, sys
 
 PROGRAM, WORD = os.path.abspath(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
 TEXT = os.path.abspath(__file__)  # what it would train on

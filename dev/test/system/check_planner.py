@@ -80,27 +80,29 @@ def judge(*arguments):
 
 def check_bands():
     """Errors of the judging rows of Megatron's family by GPU, and the band that an answer prints."""
-    errors = {"A100": [], "H100": [], "GB200": []}  # of speed
+    errors, counted = {"A100": [], "H100": [], "GB200": []}, 0  # of speed
     for line in plan("--runs", os.path.join(PLANNER, "published.tsv")).splitlines():
         _, use, _, unit, published, ours, _, options = line.split("\t")
         if use == "judging" and "--software megatron" in options:
             error = float(published) / float(ours) if unit == "s" else float(ours) / float(published)
             errors[GPUS[re.search(r"--cluster (\S+)", options)[1]]].append(100 * error - 100)
+            counted += "dgx-h100" in options and "--software megatron-core " in options
     for gpu, cluster in (("A100", "dgx-a100"), ("H100", "dgx-h200"), ("GB200", "gb200")):
         x, n = sorted(errors[gpu]), len(errors[gpu])
         mean, signed = sum(map(abs, x)) / n, sum(x) / n
         check(mean <= 6 and abs(signed) <= 3, f"{gpu}: {n} rows, error {mean:.1f} %, signed {signed:+.1f} %")
-        band = f"{n} published runs of Megatron's family judge it on these GPUs" + (
+        band = f"{n} published runs of Megatron's family judge it on GPUs of this peak" + (
             f": 9 of 10 speeds predicted {x[n // 20]:+.0f} to {x[-1 - n // 20]:+.0f} %" if n >= 8 else
             ", and a band needs 8: not known how far off")
         check(band in plan("--cluster", cluster), band)
-    check("2 published runs of megatron-core judge it on these GPUs, and a band needs 8" in
-          plan("--cluster", "gb200", "--software", "megatron-core"), "a band is of the software that is asked for")
+    for cluster, n in ("dgx-h100", counted), ("gb200", 2):
+        check(f"; {n} published runs of megatron-core judge it" in
+              plan("--cluster", cluster, "--software", "megatron-core"), f"a band is of that software alone: {n}")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("peak 165 TFLOP/s\nsms 128\nmemory 24 GB\nhbm 1008 GB/s\nnode_gpus 8\nnodes 1\nnvlink 25 GB/s\n")
         file.flush()
-        check("0 published runs of Megatron's family judge it on these GPUs, and a band needs 8: not known how far off"
-              in plan("--cluster", file.name), "of a data sheet's GPU nothing is known")
+        check("; 0 published runs of Megatron's family judge it on GPUs of this peak, and a band needs 8: not known" in
+              plan("--cluster", file.name), "of a data sheet's GPU nothing is known")
     slurm = "sbatch --nodes=32 --ntasks-per-node=4 --gpus-per-node=4 "
     check(slurm in plan("--cluster", "gb200", "--gpus", "128"), f"a tray has four GPUs: {slurm}")
     lacks = subprocess.run([PLAN, "--software", "megatron-core", "--pp", "2", "--schedule", "zb-v"], text=True,

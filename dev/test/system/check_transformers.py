@@ -23,13 +23,7 @@ enlarges the error of its input. And the test has to be able to fail: beside it 
 off when what is special in a case (its scaling, theta, eps, ...) is omitted, which must be over the bound.
 """
 import importlib.util
-import json
-import os
-import shutil
-import struct
-import subprocess
-import sys
-import tempfile
+import json, os, shutil, struct, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
 from checks import check, finish

@@ -16,16 +16,7 @@ and bytes that are not UTF-8. The peers take only text: each broken byte goes to
 which is neither letter nor number, for tokenizers to cut the text into words; of the words tiktoken merges the bytes
 that they were. One line a check; last "N passed, N failed".
 """
-import glob
-import gzip
-import json
-import os
-import random
-import re
-import subprocess
-import sys
-import tempfile
-import time
+import glob, gzip, json, os, random, re, subprocess, sys, tempfile, time
 
 import tiktoken
 import tokenizers

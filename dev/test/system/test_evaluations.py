@@ -6,15 +6,7 @@ here they have to agree with each other: the run's last evaluation and that of i
 
     dev/test/system/test_evaluations.py
 """
-import json
-import os
-import random
-import re
-import shutil
-import struct
-import subprocess
-import sys
-import tempfile
+import json, os, random, re, shutil, struct, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
 from checks import check, finish

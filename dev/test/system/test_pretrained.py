@@ -10,15 +10,7 @@ fp16), and train_gpt turns each into another on one rank or a mesh: --init, --st
 have the same bits. Then what has to be refused: contradictions between the command line and the weights, damaged files,
 places that are taken. Logits: check_transformers.py.
 """
-import glob
-import json
-import os
-import random
-import shutil
-import struct
-import subprocess
-import sys
-import tempfile
+import glob, json, os, random, shutil, struct, subprocess, sys, tempfile
 from array import array
 
 sys.dont_write_bytecode = True

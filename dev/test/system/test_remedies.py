@@ -6,11 +6,7 @@ run: no refusal may come twice.
 
     dev/test/system/test_remedies.py [TRIALS [SEED]]
 """
-import os
-import random
-import re
-import subprocess
-import sys
+import os, random, re, subprocess, sys
 
 from checks import check, finish
 

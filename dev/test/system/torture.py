@@ -23,8 +23,7 @@ the run is resumed and has to end like an undisturbed one.
 The short form is for make test. The order and the kind of all cases follow from the seed, the moments do not. Nothing
 is left behind. Standard library only; the last line is "N passed, N failed".
 """
-import argparse
-import collections
+import argparse, collections
 import concurrent.futures
 import glob
 import os

@@ -1,10 +1,7 @@
 """
 torture_damage.py: checkpoints that torture.py damages, and the runs that resume from them. Standard library only.
 """
-import os
-import random
-import re
-import shutil
+import os, random, re, shutil
 
 from torture_runs import finished, log, ok, same_folder
 

@@ -2,14 +2,7 @@
 torture_runs.py: what torture.py runs and looks at: runs as processes, known by a mark in their environment, and what
 they leave in their folders. Standard library only.
 """
-import filecmp
-import itertools
-import json
-import os
-import re
-import signal
-import subprocess
-import time
+import filecmp, itertools, json, os, re, signal, subprocess, time
 
 from check_checkpoint import Broken, check
 
