@@ -1,13 +1,13 @@
 #!/bin/bash
 # The trainer as people use it: runs that work, runs that are stopped and resumed, and everything that can be
 # wrong with arguments, files and disks. Bad input has to end with one clear line on stderr, exit status 2 (arguments)
-# or 1 (the rest), and nothing half-written. The program is the one built with AddressSanitizer and UBSan. Then the
+# or 1 (the rest), and nothing half-written: there the programs are built with AddressSanitizer and UBSan. Then the
 # planner, alone and asked by the trainer.
 set -u
 BUILD=${BUILD:-build}
 train=$PWD/$BUILD/sanitized/train_gpt
 fast=$PWD/train_gpt
-plan=$PWD/$BUILD/sanitized/plan
+plan=$PWD/plan
 tokenize=$PWD/$BUILD/sanitized/tokenize
 mpirun=$PWD/scripts/mpirun.sh
 clusters=$PWD/planner/clusters
@@ -24,7 +24,7 @@ export ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=2
 # refuses STATUS WORDS ARGUMENTS...: exits with STATUS and one line on stderr, which has the words: the option or file
 # that is wrong
 refuses() { refused_by "$train" "$@"; }
-plan_refuses() { refused_by "$plan" "$@"; }
+plan_refuses() { refused_by "$source/$BUILD/sanitized/plan" "$@"; }
 refused_by() {
     program=$1 status=$2 text=$3
     shift 3
@@ -71,27 +71,9 @@ check "it logs the documented keys, each step" "[ \"\$(logged run '\" \".join(li
 files="config.json model.safetensors optimizer.safetensors tokenizer.json tokenizer_config.json"
 check "it leaves a checkpoint" "[ \"\$(cd run/step_00000004 && echo *)\" = '$files trainer.json' ]"
 check "and nothing temporary" "[ -z \"\$(find run -name '*.tmp*')\" ]"
-check "the weights hold what they should" "python3 - <<'PY'
-import json, struct
-f = open('run/step_00000004/model.safetensors', 'rb')
-header = json.loads(f.read(struct.unpack('<Q', f.read(8))[0]))
-names = set(header) - {'__metadata__'}
-block = 'ln_1 attn.c_attn attn.c_proj ln_2 mlp.c_fc mlp.c_proj'.split()
-modules = [f'h.{l}.{n}' for l in (0, 1) for n in block] + ['ln_f']
-expected = {f'transformer.{m}.{n}' for m in modules for n in ('weight', 'bias')}
-expected |= {'transformer.wte.weight', 'transformer.wpe.weight'}
-assert names == expected, names ^ expected
-assert header['transformer.h.0.attn.c_attn.weight']['shape'] == [32, 96]
-assert header['transformer.h.1.mlp.c_fc.weight']['shape'] == [32, 128]
-assert header['transformer.h.1.mlp.c_fc.weight']['dtype'] == 'F32'
-assert json.load(open('run/step_00000004/config.json'))['n_embd'] == 32
-PY"
-
 # ---- options in a file, and samples
 check "the header says how it learns" \
-    "grep -q '^optimizer adamw: beta1 0.9, beta2 0.95, eps 1e-08, weight decay 0.1, clip 1\$' out &&
-    grep -q '^lr  *0.003 after a warm-up of 2 steps; cosine to 0.0003 at step 4\$' out &&
-    grep -q '^batch .*gradient accumulation' out"
+    "grep -q '^optimizer adamw: .*clip 1\$' out && grep -q '^lr  *0.003 after .* to 0.0003 at step 4\$' out"
 "$train" $small --data text.txt --steps 100 --init run/step_00000004 --dry-run >out 2>err
 check "slower with trained weights" "[ ! -s err ] && grep -q '^lr  *0.0003 after .*; cosine to 3e-05 at' out"
 "$fast" $small --data text.txt --steps 6 --eval-every 0 --save-every 3 --init run/step_00000004 --out tuned >out 2>err
@@ -106,8 +88,7 @@ check "it leaves its options" "grep -qx -- '--steps 4' run/options.txt && grep -
 "$train" --config run/options.txt --out again >out 2>err
 check "--config does the same run" "[ $? = 0 ] && [ ! -s err ] &&
     [ \"\$(logged run \"\$losses\")\" = \"\$(logged again \"\$losses\")\" ]"
-check "its lines are those of all steps, in a file, without a terminal's words" \
-    "[ \$(grep -c '^step ' out) = 4 ] && ! grep -q \$'\\033' out"
+check "its lines are those of all steps" "[ \$(grep -c '^step ' out) = 4 ]"
 check "and leaves the same options but --out" \
     "[ \"\$(diff run/options.txt again/options.txt | grep '^[<>]' | grep -v started)\" = '< --out run
 > --out again' ]"
@@ -124,8 +105,6 @@ check "the step after one that was skipped is made, also without clipping and af
     "grep -c skipped skipped/log.jsonl | grep -qx 1 && same_weights {unclipped,skipped}/step_00000004"
 printf '# a comment\n\n--steps 4\n--stepps 5\n' >wrong.txt
 refuses 2 "wrong.txt:4, --stepps, --help" --config wrong.txt
-printf -- '--steps 4\0' >wrong.txt
-refuses 2 "wrong.txt" --config wrong.txt
 refuses 2 "--config" --config nowhere.txt
 printf -- '--model \033[31mred\302\233\n' >wrong.txt
 refuses 2 "?[31mred??, --model" --config wrong.txt
@@ -144,13 +123,11 @@ check "--log-every prints some, and logs all" \
 check "--version says one: $($fast --version)" \
     "$fast --version | grep -qx \"train_gpt \$(cat "$version"), fp32, by [A-Za-z].*\" && [ \"\$($plan --version |
     sed 's/ .*//')\" = plan ]"
-check "which stands in the options" "grep -qx '# version: $(cat "$version")' again/options.txt"
 staged=$work/staged
 check "make install copies the programs, which run there" \
     "make -s -C $source BUILD=$BUILD PREFIX=/opt DESTDIR=$staged install >out 2>err &&
     [ \"\$(ls $staged/opt/bin | tr '\n' ' ')\" = 'plan tokenize train_gpt ' ] &&
     $staged/opt/bin/train_gpt --version | cmp - <($fast --version) && $staged/opt/bin/plan --clusters | grep -q ^selene"
-check "-h is --help" "$fast -h >out && $fast --help >err && cmp out err"
 
 # ---- memory: what validations, evaluations, texts and saves take is in the plan that was printed
 seq 1 200000 | tr '\n' ' ' >large.txt
@@ -190,12 +167,10 @@ hides() { # OPTIONS...: what it prints has them as ?
 named=($small --steps 2 --eval-every 1 --sample-every 0)
 hides "${named[@]}" --data "o*/*.txt" --val "$odd/*.txt" --evaluate "$odd/odd.choices" --out "$odd/out" --save-every 1 \
     --trace "$odd/trace" --export "$odd/weights"
-hides --out "$odd/out" --resume --steps 3 --lr 0.004
-printf x >>"$odd/out/step_00000003/model.safetensors"
+printf x >>"$odd/out/step_00000002/model.safetensors"
 hides --out "$odd/out" --resume --steps 4
 hides --out "$odd/none" --resume "${named[@]}" --data text.txt --explain --tokenizer "$odd/odd.net"
 hides --init "$odd/out" --generate a --evaluate "$odd/odd.choices"
-hides --init "$odd/weights" --evaluate "$odd/odd.choices"
 hides "${named[@]}" --data "o*/*.txt" --dp 2 --allreduce ring --topology "$odd/odd.net" --dry-run
 rm -r "$odd"
 
@@ -221,8 +196,7 @@ for arch in gpt2 llama; do
         "same_weights whole_$arch/step_00000012 parts_$arch/step_00000012"
     check "$arch: the log is complete, each step once, the same losses" \
         "[ \"\$(logged whole_$arch \"\$trained\")\" = \"\$(logged parts_$arch \"\$trained\")\" ]"
-    "$fast" $options --init whole_$arch/step_00000012 --steps 1 --out init_$arch 2>err >out ||
-        "$fast" $small --arch $arch --data text.txt --steps 1 --init whole_$arch/step_00000012 >out 2>err
+    "$fast" $options --init whole_$arch/step_00000012 --steps 1 --out init_$arch 2>err >out
     check "$arch: --init starts from a checkpoint's weights" "grep -q '^step ' out"
 done
 refuses 2 "--seed" $small --data text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume --seed 7
@@ -241,14 +215,11 @@ open(path, "w").write(head + "%016x" % checksum(head.encode()) + '"\n}\n')
 assert n == 1
 PY
 }
-for sequences in 9223372036854775807 47 0; do
-    forge sequences $sequences
+for sequences in 9223372036854775807 47 '0,"rounds":"\u001b[2Jsites"'; do
+    forge sequences "$sequences"
     refuses 2 "forged" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
 done
-forge rounds '"\u001b[2Jsites"'
-refuses 2 "forged" $small --data text.txt --steps 13 --global-batch 4 --eval-every 0 --out forged --resume
-check "what it says is shown without control characters" "grep -qF 'a run with ?[2Jsites' err &&
-    ! grep -q \$'\\033' out err"
+check "what it says is shown without control characters" "! grep -q \$'\\033' out err"
 refuses 2 "--global-batch" $small --data text.txt --steps 12 --global-batch 2 --out whole_gpt2 --resume
 refuses 2 "--data" $small --data text.txt,text.txt --steps 12 --global-batch 4 --out whole_gpt2 --resume
 refuses 2 "whole_gpt2" $small --data text.txt --steps 12 --out whole_gpt2
@@ -262,49 +233,35 @@ resumed() { # resumed FOLDER OPTIONS...: a copy of it
 }
 resumed whole_llama --steps 14
 check "it needs nothing else" "[ $status = 0 ] && [ ! -s err ] && grep -q '^options .*resumed/options.txt' out &&
-    grep -q '^resume .*step 12$' out"
+    grep -q '^resume .*step 12$' out && grep -qx -- '--steps 14' resumed/options.txt"
 cp -r whole_llama explicit && "$fast" $small --arch llama --data text.txt --steps 14 --global-batch 4 --eval-every 0 \
     --out explicit --resume >out 2>err
 check "and is the run of the whole command line" "same_weights explicit/step_00000014 resumed/step_00000014"
-check "its options are those, and --steps" "grep -qx -- '--steps 14' resumed/options.txt &&
-    grep -qx -- '--arch llama' resumed/options.txt"
-resumed whole_llama --config run/options.txt --steps 14 --arch gpt2
-check "a --config takes their place" "[ $status = 2 ] && ! grep -q '^options ' out && grep -q -- '--arch gpt2' err"
 resumed whole_llama --steps 13 --export weights_13
 "$fast" --out resumed --resume --steps 14 >out 2>err
 check "an export is not the next run's too" "[ $? = 0 ] && [ ! -s err ] && ! grep -q '^export' out &&
     ! grep -q '^--export' resumed/options.txt && rm -r weights_13"
-for steps in 12 5; do
-    resumed whole_llama --steps $steps
-    check "beyond --steps $steps there is nothing to train, which is success" \
-        "[ $status = 0 ] && [ ! -s err ] && grep -q '^done' out && ! grep -q '^stopped' out &&
-        [ ! -e resumed/step_00000013 ]"
-    check "and its options stay" "cmp {whole_llama,resumed}/options.txt"
-done
-for option in "--tie-embeddings yes" "--heads 4" "--kv-heads 1" \
-    "--layers 3" "--hidden 64" "--ffn 256" "--vocab 300" "--arch gpt2"; do
+resumed whole_llama --steps 5
+check "beyond --steps there is nothing to train, which is success" "[ $status = 0 ] && [ ! -s err ] &&
+    grep -q '^done' out && [ ! -e resumed/step_00000013 ] && cmp {whole_llama,resumed}/options.txt"
+for option in "--tie-embeddings yes" "--kv-heads 1" "--layers 3" "--hidden 64" "--ffn 256" "--vocab 300" "--arch gpt2" \
+    "--optimizer sgd" "--model llama-130M" "--config run/options.txt --arch gpt2"; do
     resumed whole_llama --steps 14 $option
-    check "$option is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '$option' err"
+    name=${option##*--}
+    check "$option is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '--${name%% *} ' err"
 done
-resumed whole_llama --model llama-130M
-check "--model is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '--model' err"
-resumed whole_llama --optimizer sgd
-check "another optimizer is refused: $(cat err)" "[ $status = 2 ] && grep -q -- '--optimizer adamw' err"
 resumed whole_llama --steps 14 --decay linear --clip 2
 check "another curve and clip are taken: $(grep '^lr' out)" \
     "[ $status = 0 ] && grep -q '^lr .*linear' out && grep -q '^optimizer .*clip 2$' out"
 "$fast" $small --arch llama --data text.txt --steps 1 --export theta >out 2>err
 sed -i 's/"rope_theta": 10000.0/"rope_theta": 500.0/; s/"rms_norm_eps": 1e-05/"rms_norm_eps": 0.001/' theta/config.json
-"$fast" $small --init theta --data text.txt --steps 3 --eval-every 0 --out theta_run >out 2>err
+"$fast" $small --init theta --data text.txt --steps 3 --eval-every 0 --sequence-parallel=no --out theta_run >out 2>err
+check "options.txt remembers that a flag is off" "grep -qx -- '--sequence-parallel no' theta_run/options.txt"
 rm theta_run/options.txt
 "$fast" $small --arch llama --data text.txt --steps 5 --eval-every 0 --out theta_run --resume >out 2>err
 check "what shapes and options do not say is the checkpoint's" \
     "[ $? = 0 ] && grep -q '\"rope_theta\": 500.0' theta_run/step_00000005/config.json &&
     grep -q '\"rms_norm_eps\": 0.001' theta_run/step_00000005/config.json"
-"$fast" $small --sequence-parallel=no --data text.txt --steps 1 --eval-every 0 --out flag_off >out 2>err
-check "options.txt remembers that a flag is off" "[ $? = 0 ] &&
-    grep -qx -- '--sequence-parallel no' flag_off/options.txt &&
-    '$fast' --steps 2 --out flag_off --resume >out 2>err"
 
 # ---- weights that are not there
 refuses 1 "run, OUT/best" $small --init run --data text.txt
@@ -328,17 +285,8 @@ check "all lines up to the checkpoint stay as they were, and the run adds its ow
     "[ $status = 0 ] && [ \"\$(head -n 12 resumed/log.jsonl | cksum)\" = \"\$(head -n 12 damaged.jsonl | cksum)\" ] &&
     [ \"\$(tail -n +13 resumed/log.jsonl | sed 's/,.*//; s/.*://' | tr '\n' ' ')\" = '13 14 ' ]"
 
-refuses 1 "transformer.wte.weight" $common --layers 2 --hidden 64 --data text.txt \
-    --init whole_gpt2/step_00000012/model.safetensors
-refuses 1 "h.2.ln_1.weight" $common --hidden 32 --layers 3 --data text.txt \
-    --init whole_gpt2/step_00000012/model.safetensors
-refuses 1 "transformer.h.1" $common --hidden 32 --layers 1 --data text.txt \
-    --init whole_gpt2/step_00000012/model.safetensors
-refuses 2 "--layers" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
-
 # ---- arguments
 refuses 2 "--layer; --help" --layer 3
-refuses 2 "--tensor-cores" --tensor-cores 3
 refuses 2 "--steps" --steps -1
 # shellcheck disable=SC2035
 refuses 2 "wrong.txt, quotes" --data text.txt wrong.txt --steps 3
@@ -355,14 +303,12 @@ refuses 2 "--heads" --heads 5
 refuses 2 "--kv-heads" --arch llama --kv-heads 3
 refuses 2 "--arch" --kv-heads 2
 refuses 2 "--tie-embeddings" --tie-embeddings maybe
-refuses 2 "--heads" --arch llama --hidden 12 --heads 4
 refuses 2 "--micro-batch" --micro-batch 4 --global-batch 6
 refuses 2 "--out" --resume
 refuses 2 "--out" --save-every 3
 refuses 2 "--micro-batch" --micro-batch 1000000 --seq 10000 --data text.txt
 refuses 1 "--micro-batch" --model gpt3-1008B --vocab 256 --seq 64 --micro-batch 1 \
     --data text.txt # more than any machine has
-refuses 2 "--lr" --lr 1e-4 --min-lr 1e-3
 refuses 2 "--min-lr, --lr" $small --data text.txt --min-lr 1e-2
 refuses 2 "--beta2" --beta2 0.99999999
 check "--help explains every option, exit status 0" "$train --help >out 2>err && [ ! -s err ] &&
@@ -375,70 +321,58 @@ check "--dry-run of a model for 3,072 GPUs prints its plan and runs nothing" \
 printf '' >empty.txt
 python3 - <<'PY'
 import struct
-def shard(name, magic, version, count, tokens, fmt):
+def write(name, *parts):
     with open(name, 'wb') as f:
-        f.write(struct.pack('<256i', *([magic, version, count] + [0] * 253)))
-        f.write(struct.pack('<%d%s' % (len(tokens), fmt), *tokens))
+        for format, numbers in parts: f.write(struct.pack('<%d%s' % (len(numbers), format), *numbers))
 tokens = [(i * 7919) % 50257 for i in range(3000)]
-shard('good.bin', 20240520, 1, 3000, tokens, 'H')
-shard('llama.bin', 20240801, 7, 3000, tokens, 'I')
-open('raw.bin', 'wb').write(struct.pack('<3000H', *tokens))
-def megatron(name, code, tokens, fmt):
-    with open(name + '.bin', 'wb') as f:
-        f.write(struct.pack('<%d%s' % (len(tokens), fmt), *tokens))
-    sizes = [100] * (len(tokens) // 100)
-    begins = [100 * i * struct.calcsize(fmt) for i in range(len(sizes))]
-    with open(name + '.idx', 'wb') as f:
-        f.write(b'MMIDIDX\0\0' + struct.pack('<QBQQ', 1, code, len(sizes), 3))
-        f.write(struct.pack('<%di%dq3q' % (len(sizes), len(sizes)), *sizes, *begins, 0, 5, len(sizes)))
-megatron('megatron', 4, tokens, 'i')
+write('good.bin', ('i', [20240520, 1, 3000] + [0] * 253), ('H', tokens))
+write('llama.bin', ('i', [20240801, 7, 3000] + [0] * 253), ('I', tokens))
+write('raw.bin', ('H', tokens))
+write('megatron.bin', ('i', tokens)) # as sequences of 100
+write('megatron.idx', ('B', b'MMIDIDX\0\0'), ('q', [1]), ('B', [4]), ('q', [30, 3]), ('i', [100] * 30),
+      ('q', [400 * i for i in range(30)] + [0, 5, 30]))
 PY
-refuses 1 "nowhere.txt" --data nowhere.txt
-refuses 1 "empty.txt" --data empty.txt
-refuses 1 "llama.bin" --data good.bin,llama.bin
 mkdir folder
+head -c 20 text.txt >tiny.txt
+printf '{"text":"a"}\n{"body":"b"}\n' >field.jsonl
+refuses 1 "nowhere.txt" $small --data text.txt,nowhere.txt
+refuses 1 "empty.txt" --data empty.txt
 refuses 1 "folder: a directory" --data folder
+refuses 1 "llama.bin" --data good.bin,llama.bin
 refuses 1 "good.bin, 256" --data good.bin --vocab 256
 refuses 1 "raw.bin" --data raw.bin
-check "a large vocabulary for bytes is reported" "$fast $small --data text.txt --vocab 50257 --dry-run >out 2>err &&
-    grep -q -- '--vocab 256' err && $fast $small --data text.txt --dry-run >out 2>err && [ ! -s err ]"
-head -c 20 text.txt >tiny.txt
 refuses 1 "--seq" --data tiny.txt
 refuses 1 "good.bin" $small --data text.txt --val good.bin
-refuses 1 "good.bin" $small --data text.txt,good.bin
-refuses 1 "nowhere.txt" $small --data text.txt,nowhere.txt
 refuses 2 "megatron.bin" --data megatron.bin
 refuses 1 "megatron.bin, 50000" --data megatron.bin --vocab 50000
+refuses 1 "field.jsonl:2:1, text" $small --data field.jsonl
+check "a large vocabulary for bytes is reported" "$fast $small --data text.txt --vocab 50257 --dry-run >out 2>err &&
+    grep -q -- '--vocab 256' err && $fast $small --data text.txt --dry-run >out 2>err && [ ! -s err ]"
 losses() { grep '^step' "$1" | grep -o 'loss [0-9.]*'; }
-check "Megatron's data sets are trained on" \
-    "$fast $small --data megatron.bin --vocab 50257 --steps 2 --eval-every 0 >out 2>err &&
-    grep -q '^data *megatron.bin: .*, 3000 tokens' out && mv out one"
-check "as the same tokens in a shard" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err &&
-    [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
+same_losses() { [ "$(losses one)" = "$(losses out)" ] && [ -n "$(losses out)" ]; }
+# trains DATA OPTIONS...: two steps
+trains() { "$fast" $small --data "$1" --steps 2 --eval-every 0 "${@:2}" >out 2>err; }
+check "llm.c's shards are trained on" "trains good.bin && grep -q 'vocabulary 50257' out && mv out one"
+check "Megatron's data sets as the same tokens" "trains megatron.bin --vocab 50257 &&
+    grep -q '^data *megatron.bin: .*, 3000 tokens' out && same_losses"
+check "and Llama-3's shards" "trains llama.bin --arch llama --vocab 50304"
 seq 1 500 | sed 's/.*/{"n":&,"text":"the line & of a file: \\u00e9t\\u00e9"}/' >lines.jsonl
 "$tokenize" --tokenizer "$reference/tokenizer_gpt2.json" --data lines.jsonl --out shards >out 2>err
-lines="$fast $small --data lines.jsonl --eval-every 0 --out lines"
-check "JSON lines are trained on, by a vocabulary" "$lines --tokenizer shards --steps 2 >one 2>err &&
-    grep -q '^data *lines.jsonl: ' one"
-check "as the same tokens in a shard" \
-    "$fast $small --data 'shards/train_*.bin' --steps 2 --eval-every 0 >out 2>err &&
-    ! grep -q 'GPT-2' out && [ \"\$(losses one)\" = \"\$(losses out)\" ] && [ -n \"\$(losses out)\" ]"
-check "resumed by the vocabulary of the checkpoint" "$lines --steps 3 --resume >out 2>err && grep -q '^step *3' out"
-check "as bytes without one" "$train $small --data lines.jsonl --val lines.jsonl --steps 2 --eval-every 2 >out 2>err &&
-    grep -q '^model .*vocabulary 256' out"
-printf '{"text":"a"}\n{"body":"b"}\n' >field.jsonl
-refuses 1 "field.jsonl:2:1, text" $small --data field.jsonl
+check "JSON lines are trained on, by a vocabulary" \
+    "trains lines.jsonl --tokenizer shards --out lines && grep -q '^data *lines.jsonl: ' out && mv out one"
+check "as the same tokens in a shard" "trains 'shards/train_*.bin' && same_losses"
+check "resumed by the vocabulary of the checkpoint" \
+    "trains lines.jsonl --out lines --steps 3 --resume && grep -q '^step *3' out"
+check "as bytes without one" "trains lines.jsonl --val lines.jsonl && grep -q '^model .*vocabulary 256' out"
 head -c 30000 text.txt >part_a.txt && tail -c 9000 text.txt >part_b.txt
-two="$small --data part_a.txt,part_b.txt --val part_b.txt"
-check "--dry-run says what will be read" "$train $two --steps 10 --global-batch 4 --dry-run >out 2>err &&
-    grep -q '^data *part_a.txt to part_b.txt (2 files): .*; 0.0[0-9]* epochs' out && grep -q '^val *part_b.txt' out &&
-    ! grep -q '^step' out"
-check "two files are trained on" "$train $two --steps 8 --global-batch 4 --eval-every 4 --out two >out 2>err"
+two="$fast $small --data part_a.txt,part_b.txt --val part_b.txt --steps 8 --global-batch 4 --eval-every 4"
+check "--dry-run says what will be read" "$two --dry-run >out 2>err && ! grep -q '^step' out &&
+    grep -q '^data *part_a.txt to part_b.txt (2 files): .*; 0.0[0-9]* epochs' out && grep -q '^val *part_b.txt' out"
+check "two files are trained on" "$two --out two >out 2>err"
 check "and half of it, resumed, is the same run" \
-    "$train $two --steps 8 --global-batch 4 --eval-every 4 --save-every 4 --out two_half >out 2>err &&
-    rm -rf two_half/step_00000008 &&
-    $train $two --steps 8 --global-batch 4 --eval-every 4 --out two_half --resume >out 2>err &&
-    cmp two/step_00000008/model.safetensors two_half/step_00000008/model.safetensors"
+    "$two --save-every 4 --out two_half >out 2>err && rm -rf two_half/step_00000008 &&
+    $two --out two_half --resume >out 2>err && same_weights {two,two_half}/step_00000008"
+refuses 2 "--data" $small --data part_b.txt --val part_b.txt --steps 9 --global-batch 4 --out two --resume
 tr 1 2 <text.txt >other.txt
 held="$small --steps 4 --global-batch 4"
 check "5 % are held out, in blocks" "$fast $held --data text.txt --eval-every 2 --save-every 2 --out held >one 2>err &&
@@ -451,45 +385,23 @@ check "other data of the same length are reported" \
     grep -q 'held_other/step_00000002' err"
 "$fast" $held --data text.txt --eval-every 0 --out whole_text >out 2>err
 refuses 2 "--val, --eval-every" $held --data text.txt --eval-every 2 --out whole_text --resume
-refuses 2 "--data" $small --data part_b.txt --val part_b.txt --steps 9 --global-batch 4 --out two --resume
-check "llm.c shards are trained on" "$fast $small --data good.bin --steps 2 --eval-every 0 >out 2>err &&
-    grep -q 'vocabulary 50257' out"
-check "and Llama-3's shards" \
-    "$fast $small --arch llama --data llama.bin --vocab 50304 --steps 1 --eval-every 0 >out 2>err"
 
-# ---- weights that lie
+# ---- weights that lie; test_pretrained and test_safetensors have every way
 model=whole_gpt2/step_00000012/model.safetensors
-python3 - "$model" <<'PY'
+head -c 9000 $model >truncated.safetensors
+python3 - $model <<'PY'
 import json, struct, sys
 data = open(sys.argv[1], 'rb').read()
 n = struct.unpack('<Q', data[:8])[0]
-header, body = json.loads(data[8:8 + n]), data[8 + n:]
-def write(name, header, body):
-    text = json.dumps(header).encode()
-    open(name, 'wb').write(struct.pack('<Q', len(text)) + text + body)
-key = 'transformer.wpe.weight'
-def changed(**fields):
-    h = json.loads(json.dumps(header))
-    h[key].update(fields)
-    return h
-b, e = header[key]['data_offsets']
-write('truncated.safetensors', header, body[:-4])
-write('shape.safetensors', changed(shape=[16, 64]), body)
-write('nan.safetensors', header, body[:b] + struct.pack('<f', float('nan')) + body[b + 4:])
-half = lambda x: struct.pack('<%dH' % (len(x) // 4), *[v >> 16 for v in struct.unpack('<%dI' % (len(x) // 4), x)])
-h = {k: {'dtype': 'BF16', 'shape': v['shape'], 'data_offsets': [o // 2 for o in v['data_offsets']]}
-     for k, v in header.items() if k != '__metadata__'}
-write('bf16.safetensors', h, half(body))
-h = {k[len('transformer.'):] if k.startswith('transformer.') else k: v for k, v in header.items()}
-write('bare.safetensors', h, body)
+at = 8 + n + json.loads(data[8:8 + n])['transformer.wpe.weight']['data_offsets'][0]
+open('nan.safetensors', 'wb').write(data[:at] + struct.pack('<f', float('nan')) + data[at + 4:])
 PY
 refuses 1 "truncated.safetensors" $small --data text.txt --init truncated.safetensors
-refuses 1 "shape.safetensors, (16, 64)" $small --data text.txt --init shape.safetensors
 refuses 1 "transformer.wpe.weight, nan" $small --data text.txt --init nan.safetensors
-refuses 1 "nowhere" $small --data text.txt --init nowhere
-check "bfloat16 weights are read" "$train $small --data text.txt --steps 1 --init bf16.safetensors >out 2>err"
-check "names without \"transformer.\" are read" \
-    "$train $small --data text.txt --steps 1 --init bare.safetensors >out 2>err"
+refuses 1 "transformer.wte.weight" $common --layers 2 --hidden 64 --data text.txt --init $model
+refuses 1 "h.2.ln_1.weight" $common --hidden 32 --layers 3 --data text.txt --init $model
+refuses 1 "transformer.h.1" $common --hidden 32 --layers 1 --data text.txt --init $model
+refuses 2 "--layers" $common --hidden 32 --layers 3 --data text.txt --init whole_gpt2/step_00000012
 
 # ---- folders and disks
 refuses 1 "text.txt" $small --data text.txt --out text.txt
@@ -511,7 +423,7 @@ check "without options it trains on text that is always there, and writes" \
     "[ $? = 0 ] && [ ! -s err ] && [ \$(sed '1,/^done/d' out | wc -c) -gt 20 ]"
 
 # ---- --explain
-python3 "$source/dev/test/system/check_explain.py" "$train" >out 2>err
+python3 "$source/dev/test/system/check_explain.py" "$fast" >out 2>err
 check "--explain says what is so" \
     "grep -qx '[1-9][0-9]* passed, 0 failed' out || { grep -v '^ok' out err; false; }"
 refuses 2 "--explain, --steps" --explain --steps 0
@@ -541,46 +453,37 @@ PY"
 }
 planned
 planned --gpus 1 --seq 512
-planned --layers 4 --hidden 512 --heads 8 --seq 128 --vocab 256
-planned --model tiny --layers 3 --zero 2
 planned --model tiny --layers 4 --gpus 2 --pp 2 --tie-embeddings no --global-batch 8
 # shellcheck disable=SC2086
 planned $shape --gpus 4 --kv-heads 2 --global-batch 8 --recompute full
-planned --model llama-7B --cluster dgx-a100 --gpus 16 --tp 2 --pp 4 --schedule gpipe
 planned --model gpt3-1008B --cluster selene --gpus 3072 --global-batch 3072 --tp 8 --pp 64 --zero 1 --rows 3 --margin 2
 check "  with three rows, the fastest first" "[ \$(sed -n '/^ *t   p/,/^\$/p' out | grep -c '^[* ] *[0-9]') = 3 ]"
-planned --model llama-7B --gpus 64 --global-batch 64 --pp 8 --vpp 4 --sequence-parallel yes --tp 2
 planned --model gpt2-124M --cluster "$clusters/selene.txt" --gpus 8 --schedule zb-v --pp 2 --micro-batch 2
-check "  all of it as asked" "grep -q -- '--micro-batch 2 --tp . --pp 2 --dp . --schedule zb-v' out"
-planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --schedule interleaved \
-    --sequence-parallel yes \
-    --zero 1 --recompute selective --no-scatter-gather --rows 1
-asked="--schedule interleaved --vpp 3 --sequence-parallel --zero 1 --no-scatter-gather --recompute selective"
-check "  the command has all of it" \
-    "grep -q 'run_slurm.sh .*--model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 $asked\$' out"
+# has TEXT: the command of the plan ends with it
+has() { check "  the command has all of it" "grep -q -- '$1\$' <<<'$command'"; }
+planned --gpus 16 --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --vpp 3 --schedule interleaved --zero 1 --rows 1 \
+    --sequence-parallel yes --recompute selective --no-scatter-gather
+has "--model gpt2-124M --global-batch 32 --micro-batch 2 --tp 2 --pp 2 --dp 4 --schedule interleaved --vpp 3 \
+--sequence-parallel --zero 1 --no-scatter-gather --recompute selective"
 planned --gpus 16 --global-batch 32 --tp 2 --dp 4 --wan 100 --dp-mode diloco --local-steps 64
-asked="--dp-mode diloco --sites 2 --local-steps 64"
-check "  with the mode's options, and what its sites exchange" \
-    "grep -q 'run .* $asked\$' out && grep -q '^sites .*to other sites' out"
+has "--dp-mode diloco --sites 2 --local-steps 64"
+check "  and what its sites exchange" "grep -q '^sites .*to other sites' out"
 planned --gpus 8 --dp 4 --tp 2 --dp-mode dc-s3gd --caat-fraction 0.5 --caat-grad-dtype same --micro-batch 2 \
     --tp-comm-overlap
-check "  each replica is a site" "grep -q 'sites 4 --caat-fraction 0.5 --caat-grad-dtype same --tp-comm-overlap\$' out"
+has "sites 4 --caat-fraction 0.5 --caat-grad-dtype same --tp-comm-overlap"
 planned --gpus 8 --dp 8 --allreduce 2d-ring --topology torus:4x2 --zero 0
 planned --gpus 16 --global-batch 32 --wan 10 --search dp-mode,local-steps,caat-fraction
 check "  searched among the modes" "grep -q 'run .*--dp-mode d' out"
 # shellcheck disable=SC2086
 "$plan" $shape --gpus 8 --global-batch 32 --rows 4 --json >out 2>err
-check "--json is read by python" "[ $? = 0 ] && python3 -m json.tool out >/dev/null && python3 - <<'PY'
+check "--json is read by python" "[ $? = 0 ] && python3 - <<'PY'
 import json
 rows = json.load(open('out'))
-assert len(rows) == 4
+parts = 'product attention memory tensor pipeline data optimizer bubble'.split()
+assert len(rows) == 4 and [r['seconds'] for r in rows] == sorted(r['seconds'] for r in rows)
 for r in rows:
     assert r['tp'] * r['pp'] * r['dp'] == 8 and 32 % (r['dp'] * r['micro_batch']) == 0 and r['bytes'] > 0
-    parts = 'product attention memory tensor pipeline data optimizer bubble'.split()
     assert abs(sum(r[p] for p in parts) / r['seconds'] - 1) < 1e-3, r
-    layout = 'tp pp dp vp schedule micro_batch sequence_parallel zero recompute seconds mfu bytes room exchange sent'
-    assert set(r) == set(parts) | set(layout.split()) | {'methods', 'flags'}
-assert [r['seconds'] for r in rows] == sorted(r['seconds'] for r in rows)
 PY"
 # shellcheck disable=SC2086
 check "--timeline: what each stage does" "$plan $shape --gpus 4 --pp 4 --timeline >out 2>err && [ ! -s err ] &&
@@ -600,20 +503,16 @@ check "--help lists every option" "$plan --help >out 2>err && [ ! -s err ] && [ 
 printf 'base dgx-h100\nmemory 0.001 GB\n' >small.txt
 printf 'base dgx-h100\nmemmory 2 GB\n' >wrong.txt
 plan_refuses 1 "8 ranks" --cluster small.txt
-plan_refuses 1 "8 ranks" --cluster small.txt --json
 plan_refuses 2 "--gpu; --help" --gpu 3
 plan_refuses 2 "--gpus" --gpus 0
 plan_refuses 2 "--cluster" --cluster nowhere
 plan_refuses 2 "wrong.txt:2" --cluster wrong.txt
-plan_refuses 2 "--software" --software pytorch
-plan_refuses 2 "--model" --model gpt5
 plan_refuses 2 "--heads" --model tiny --heads 5
 plan_refuses 2 "--model, --heads" --arch llama --layers 24 --hidden 2048
 plan_refuses 2 "--kv-heads 2, --arch llama" --model tiny --kv-heads 2
 plan_refuses 2 "8192, selene, 4480" --cluster selene --gpus 8192 --global-batch 8192
 plan_refuses 2 "--heads" --tp 8
 plan_refuses 2 "--dp 3 does not divide --gpus" --dp 3
-plan_refuses 2 "--tp 7 does not divide --gpus 8" --tp 7
 plan_refuses 2 "--zero 1" --gpus 1 --zero 1
 plan_refuses 2 "--gpus 1009, a prime number" --gpus 1009 --global-batch 512
 plan_refuses 2 "--time-limit" --time-limit 0
@@ -659,9 +558,6 @@ for n in $ranks; do
         timeout 240 "$mpirun" -np "$n" "$fast" $(cat flags) $brief >out 2>err; fi
     check "  the trainer takes them" "[ $? = 0 ] && grep -q '^step ' out"
 done
-plan_refuses 1 "8 ranks" --flags --cluster small.txt
-plan_refuses 2 "--dp 3" --flags --dp 3
-plan_refuses 2 "--software" --flags --software megatron-2021
 refuses 2 "--flags" --mesh auto
 refuses 2 "--flags" --cluster dgx-h100
 
