@@ -91,6 +91,8 @@ typedef struct {
 } Trainer;
 
 static inline bool is_main(const Trainer* t) { return t->world.rank == 0; }
+static inline bool is_last_step(const Trainer* t) { return t->step == t->settings.steps; }
+static inline bool is_due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
 
 // The learning rate of a step (from 0).
 static inline double rate_of_step(const Trainer* t, int64_t step) { return learning_rate(&t->settings, step); }
