@@ -16,7 +16,7 @@ import json, os, random
 import tiktoken
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
-from compare_tokenizers import BYTE, GPT2, LLAMA3, broken_bytes, drawn
+from compare_tokenizers import GPT2, LLAMA3, drawn
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
 QWEN2 = LLAMA3.replace("{1,3}", "")
@@ -32,6 +32,25 @@ int main(void) { printf("%d\\n", 1234567890); return 0; }  // 0x7fffffff, 1e-10,
 if __name__ == "__main__":\n    print("hello, world", file=sys.stderr)\n\n\n
 aaa aaaa aaaaa aaaaaa ababab abababab =========== ------------ ........
 """
+
+
+PRINTABLE = [*range(33, 127), *range(161, 173), *range(174, 256)]  # GPT-2's letters of bytes
+BYTE = {chr(b): b for b in PRINTABLE}
+BYTE.update({chr(256 + i): b for i, b in enumerate(b for b in range(256) if b not in PRINTABLE)})
+
+
+def broken_bytes(rng, text):
+    """A text of which some bytes are wrong, missing, or too many."""
+    data = bytearray(text.encode())
+    for _ in range(len(data) // 20):
+        at = rng.randrange(len(data))
+        if rng.random() < 0.6:
+            data[at] = rng.choice((0x80, 0xBF, 0xC0, 0xC1, 0xE0, 0xED, 0xF0, 0xF4, 0xF5, 0xFF, rng.randrange(256)))
+        elif rng.random() < 0.5:
+            del data[at]
+        else:
+            data.insert(at, rng.randrange(256))
+    return bytes(data)
 
 
 def train(pre, vocab):
