@@ -183,7 +183,8 @@ run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" --steps 2
 is "quickstart.sh where the net answers" \
     "all mpirun:openmpi-bin/made/trained with --data data/tinyshakespeare/input.txt --steps 2/made run_line" "$(steps)"
 run 0 env CANNOT=nothing "$work/quick/scripts/quickstart.sh" --data x
-is "quickstart.sh --data x: none is fetched" "all mpirun:openmpi-bin/made/trained with --data x/made run_line" "$(steps)"
+is "quickstart.sh --data x: none is fetched" "all mpirun:openmpi-bin/made/trained with --data x/made run_line" \
+    "$(steps)"
 is "    and none was" "fetched tinyshakespeare" "$(cat "$work/quick/scripts/download_data.sh.log")"
 run 0 env CANNOT=mpicc "$work/quick/scripts/quickstart.sh"
 is "quickstart.sh where MPI cannot be installed" \

@@ -23,79 +23,54 @@ class Damage:
 
     def __init__(self, rng, folder, others):
         self.rng, self.folder = rng, folder
-        self.other_step, self.other_run = others  # the same step's folder, of another run; another step's, of this one
+        self.other_step, self.other_run = others  # another step's folder, of this run; the same step's, of another
         self.file = rng.choice(FILES)
-        kinds = [self.flip] * 4 + [self.cut, self.cut, self.grow, self.zeros, self.twice, self.of_step, self.of_run,
-                                   self.exchange, self.gone,
-                                   self.empty, self.folder_instead, self.pipe_instead, self.dangling, self.scrambled,
-                                   self.renamed]
-        self.what = rng.choice(kinds)
-        before = {n: read(os.path.join(folder, n)) for n in os.listdir(folder)}
+        before = self.contents()
+        self.what = rng.choice([self.change] * 6 + [self.cut] * 2 + [self.take] * 3 + [self.gone, self.of_step,
+                                                                                      self.of_run, self.renamed])
         self.file = self.what() or self.file
         self.name = f"{os.path.basename(folder)}: {self.what.__name__} {self.file}"
-        self.harmless = {n: read(os.path.join(folder, n)) for n in os.listdir(folder)
-                         if os.path.isfile(os.path.join(folder, n))} == before
+        self.harmless = self.contents() == before
 
-    def path(self, name=None):
-        return os.path.join(self.folder, name or self.file)
+    def contents(self):
+        paths = {name: os.path.join(self.folder, name) for name in os.listdir(self.folder)}
+        return {name: read(path) for name, path in paths.items() if os.path.isfile(path)}
 
-    def flip(self):
+    def path(self):
+        return os.path.join(self.folder, self.file)
+
+    def change(self):
+        """Bits; a page of zeros, as file systems leave it after a crash; another page; all bytes."""
         data = bytearray(read(self.path()))
-        for _ in range(self.rng.choice([1, 1, 1, 2, 7])):
-            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+        kind, at, page = self.rng.randrange(5), *(self.rng.randrange(len(data)) // 4096 * 4096 for _ in range(2))
+        size = len(data[at:at + 4096])
+        if kind < 2:
+            for _ in range(self.rng.choice([1, 1, 2, 7])):
+                data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+        else:
+            data[at:at + size] = (bytes(size), data[page:page + size].ljust(size, b"\0"),
+                                  self.rng.randbytes(size))[kind - 2]
         write(self.path(), data)
 
     def cut(self):
+        """Shorter, empty, or longer."""
         size = os.path.getsize(self.path())
-        os.truncate(self.path(), self.rng.choice([size - 1, size - 4, size // 2, self.rng.randrange(size)]))
+        os.truncate(self.path(), self.rng.choice([size - 1, size // 2, self.rng.randrange(size), 0, size + 1,
+                                                  size + 4096]))
 
-    def grow(self):
-        with open(self.path(), "ab") as f:
-            f.write(bytes(self.rng.choice([1, 4, 4096])))
+    def take(self):
+        """Something that is no file has its place."""
+        os.unlink(self.path())
+        self.rng.choice([os.mkdir, os.mkfifo, lambda path: os.symlink("nowhere", path)])(self.path())
 
-    def zeros(self):
-        """A page, as file systems leave them after a crash."""
-        data = bytearray(read(self.path()))
-        at = self.rng.randrange(len(data)) // 4096 * 4096
-        data[at:at + 4096] = bytes(len(data[at:at + 4096]))
-        write(self.path(), data)
-
-    def twice(self):
-        """A page where another one belongs."""
-        self.file = self.rng.choice(FILES[:2])
-        data = bytearray(read(self.path()))
-        a, b = (self.rng.randrange(len(data) // 4096) * 4096 for _ in range(2))
-        data[a:a + 4096] = data[b:b + 4096]
-        write(self.path(), data)
+    def gone(self):
+        os.unlink(self.path())
 
     def of_step(self):
         shutil.copyfile(os.path.join(self.other_step, self.file), self.path())
 
     def of_run(self):
         shutil.copyfile(os.path.join(self.other_run, self.file), self.path())
-
-    def exchange(self):
-        other = self.rng.choice([n for n in FILES if n != self.file])
-        a, b = read(self.path()), read(self.path(other))
-        write(self.path(), b), write(self.path(other), a)
-
-    def gone(self):
-        os.unlink(self.path())
-
-    def empty(self):
-        write(self.path(), b"")
-
-    def folder_instead(self):
-        os.unlink(self.path()), os.mkdir(self.path())
-
-    def pipe_instead(self):
-        os.unlink(self.path()), os.mkfifo(self.path())
-
-    def dangling(self):
-        os.unlink(self.path()), os.symlink("nowhere", self.path())
-
-    def scrambled(self):
-        write(self.path(), self.rng.randbytes(os.path.getsize(self.path())))
 
     def renamed(self):
         """The whole folder, sound, is another step's."""
@@ -143,8 +118,7 @@ class Broken_runs:
             reason = re.search(rf"^resume +not from step {step}: (.*)$", said, re.MULTILINE)
             if not reason or f"{damage.folder}/" not in reason[1]:
                 return f"step {step} was not refused by name: {said[-300:]} {errors[-300:]}"
-            if damage.what.__name__ not in ("exchange", "renamed", "of_step",
-                                            "of_run") and damage.file not in reason[1]:
+            if damage.what.__name__ not in ("renamed", "of_step", "of_run") and damage.file not in reason[1]:
                 return f"{damage.file} was not named: {reason[1]}"
         if refused != steps:
             return f"refused were {refused} and not {steps}"

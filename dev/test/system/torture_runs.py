@@ -188,6 +188,16 @@ def published(out, whole, same_bits, checked):
     return f"there are {strangers}" if strangers else ""
 
 
+def sound(out, what):
+    """Whether all checkpoints of a run are."""
+    for name in names(out):
+        try:
+            check(os.path.join(out, name))
+        except (Broken, OSError, ValueError, KeyError) as reason:
+            return ok(False, what, f"{name}: {reason}")
+    return True
+
+
 def difference(a, b):
     """Of two logs, the largest relative one of losses and norms."""
     worst = 0
