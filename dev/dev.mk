@@ -69,7 +69,7 @@ test_gpt: $(BUILD)/$(in_folder:%=%/)test_gpt $(BUILD)/precision
 	cp $< $@
 
 precisions = bf16 fp32
-O0_PROGRAMS := $(addprefix sanitized/,train_gpt fuzz_readers $(addprefix test_,async_dp async_schedule comm \
+O0_PROGRAMS := $(addprefix sanitized/,train_gpt plan fuzz_readers $(addprefix test_,async_dp async_schedule comm \
     comm_planned comm_progress_thread evaluate health layout planner_modes planner_search \
     planner_step safetensors trace)) emulated/bf16/compare
 O1_PROGRAMS := $(addprefix test_,async_dp equivalence evaluate health planner_search trainer) \
