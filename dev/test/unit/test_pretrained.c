@@ -158,7 +158,8 @@ static void test_refused(void) {
         {1, ",\"scale_attn_by_inverse_layer_idx\":true}"},
         {1, ",\"add_cross_attention\":true}"},
         {1, ",\"n_inner\":0}"},
-        {2, "{\"model_type\":\"mistral\",\"vocab_size\":3}"},
+        {2, "{\"model_type\":\"mistral\",\"vocab_size\":3,\"num_hidden_layers\":1,\"hidden_size\":4,"
+            "\"num_attention_heads\":1,\"intermediate_size\":4,\"max_position_embeddings\":4,\"rms_norm_eps\":1e-5}"},
         {2, "{\"architectures\":[\"GPT2LMHeadModel\"],\"vocab_size\":3}"},
         {2, "{\"vocab_size\":3}"},
         {2, "{\"model_type\":7}"},
