@@ -1,7 +1,7 @@
 #!/bin/bash
 # The sources are in the common subset of C11 and C++17: no compiler that is here may have a warning about them. LONG=1:
-# of all tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels. Then the trainer
-# under valgrind, which knows no AVX-512.
+# of all tests and benchmarks also without OpenMP; else of what users run, and of the tests of kernels. Then products in
+# bf16 as on other processors than this one, and the trainer under valgrind, which knows no AVX-512.
 set -u
 . dev/test/system/checks.sh
 try() {
@@ -20,6 +20,15 @@ for file in train_gpt.cu test_gpt.c dev/test/*/*.c dev/bench/*.c dev/plot/*.c pl
     done
     # shellcheck disable=SC2086
     if command -v g++ >/dev/null; then try g++ -x c++ -std=c++17 $warnings -fopenmp "$file"; fi
+done
+for flags in "-march=native" "-march=native -DATTENTION_FLOATS" "-march=x86-64-v3 -DATTENTION_FLOATS"; do
+    [ "$(uname -m)" = x86_64 ] || continue
+    for test in attention matmul kernels_bits; do
+        # shellcheck disable=SC2086
+        try gcc -std=gnu11 -O1 $flags -fno-math-errno -fopenmp -DPRECISION_BF16 -DNO_AMX "dev/test/unit/test_$test.c" \
+            -o "$BUILD/log/other" -lm -ldl
+        try "$BUILD/log/other"
+    done
 done
 if command -v valgrind >/dev/null && [ "$(uname -m)" = x86_64 ]; then
     try gcc -x c -std=gnu11 -O1 -march=x86-64-v3 -fopenmp train_gpt.cu -o "$BUILD/log/train_gpt" -lm -ldl
