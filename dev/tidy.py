@@ -23,7 +23,7 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "product_lines": (38024, ("util/a.h", "\n")),  # goal 47,200
     "test_lines": (39779, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
-FILE_LINES = {"train_gpt.cu": 1100, "gpt.h": 320, "parallel/tensor.h": 230, "parallel/data.h": 160, "comm.h": 370,
+FILE_LINES = {"train_gpt.cu": 380, "gpt.h": 320, "parallel/tensor.h": 230, "parallel/data.h": 160, "comm.h": 370,
               "test_gpt.c": 700, "README.md": 250, "Makefile": 150, "dev/dev.mk": 250}  # and every other file 800
 TOP_LEVEL, FUNCTION_LINES = 24, 70
 COLUMNS = {"md": 100, "c": 120, "h": 120, "cu": 120, "cuh": 120, "py": 120, "sh": 120, "mk": 120, "Makefile": 120}
