@@ -4,7 +4,8 @@ check_docs.py: are the docs true? Links, names of files, functions, options and 
 
     dev/test/system/check_docs.py [FILE...]     all checks of the files (all: docs/, each README.md, ...)
     --static    no commands        --quick    of the commands only the blocks ```sh quick
-    --update    writes what the commands printed into the ```output blocks of FILE...; lines `...` stay where they fit
+    --update    writes what the commands printed into the ```output blocks of FILE...; lines `...` stay where all
+                others still match
 
 A block ```sh quick or ```sh run is run by sh -e in the project's root with the programs that `make book` builds, and
 what it printed is compared with the block ```output below it: a line `...` stands for any lines, runs of blanks are
@@ -17,7 +18,9 @@ import argparse, difflib, functools, glob, os, re, shutil, signal, subprocess, s
 
 CHAPTERS = ("step memory tensor sequence schedules data_parallel collectives caat async_dp planner fault_tolerance "
             "gpu_kernels precision").split()
-TEMPLATE = ["The formula", "The picture", "Run it", "In the code", "Problems"]  # the sections of a chapter, in order
+WITNESSES = {"The formula": "", "The picture": "picture of docs/images", "Run it": "block that is run, with output",
+             "In the code": "`file` `function()`", "Problems": "3 to 5 problems with <details>"}
+TEMPLATE = list(WITNESSES)  # the sections of a chapter, in order
 DOCS_LINES, PROBLEMS = 6000, (3, 5)
 LIMIT = {"quick": 10, "run": 180}  # seconds, on a slow machine
 CODE = r"[\w./-]+\.(?:h|c|cu|cuh|py|sh|mk)"
@@ -186,38 +189,26 @@ def check_options(doc, options, others, targets):
                     yield line, f"make has no target {word}"
 
 def check_chapter(doc):
+    """The sections of TEMPLATE in their order; a picture, references to code, blocks that are run; problems."""
     if doc.path not in [f"docs/{x}.md" for x in CHAPTERS]:
         return
-    heads = [(doc.line_of(m), m[1]) for m in re.finditer(r"(?m)^## +(.*?) *$", doc.prose)] + [(len(doc.lines) + 1, "")]
-    if not re.search(r"\A# .*\n\n\*\*Question\.\*\* ", doc.prose):
-        yield 1, "a chapter begins with '# Title' and '**Question.**'"
-    if [title for _, title in heads if title in TEMPLATE] != TEMPLATE:
-        yield 1, f"a chapter has the headings {', '.join(TEMPLATE)}, once and in this order"
+    begins = {m[1]: doc.line_of(m) for m in re.finditer(r"(?m)^## +(.*?) *$", doc.prose)}
+    if [title for title in begins if title in TEMPLATE] != TEMPLATE or "**Question.**" not in doc.prose:
+        yield 1, f"a chapter has **Question.** and the headings {', '.join(TEMPLATE)}, in this order"
         return
-    if [title for _, title in heads[:4]] != TEMPLATE[:4] or heads[-2][1] != "Problems":
-        yield 1, "a chapter begins with its four headings and ends with Problems"
-    place = {title: (line, after[0]) for (line, title), after in zip(heads, heads[1:])}
-    inside = lambda title: "\n".join(doc.prose.split("\n")[place[title][0] - 1:place[title][1] - 1])
-    run = lambda begin, end: [b for b in doc.blocks if begin < b["line"] < end and b["line"] in doc.outputs and
-                              b["kind"] in ("sh quick", "sh run")]
-    if "](images/" not in inside("The picture"):
-        yield place["The picture"][0], "this section shows a picture of docs/images"
-    if len(run(*place["Run it"])) != 1:
-        yield place["Run it"][0], "this section has one block that is run, and its output"
-    for i, line in enumerate(inside("In the code").split("\n")):
-        cell = line.strip().strip("|").split("|")[-1]
-        rest = re.findall(r"`\w+\(\)`", REFERENCE.sub("", cell))
-        if line.startswith("|") and rest and i > 0:
-            yield place["In the code"][0] + i, f"no file stands before {rest[0]}"
-    if not REFERENCE.search(inside("In the code")):
-        yield place["In the code"][0], "this section has a table with `file` `function()`"
-    answers = [m.start() for m in re.finditer("<details>", doc.prose)]
-    if not PROBLEMS[0] <= len(answers) <= PROBLEMS[1]:
-        yield place["Problems"][0], f"{len(answers)} problems with <details>, {PROBLEMS[0]} to {PROBLEMS[1]} needed"
-    for begin in answers:
-        line, end = doc.prose.count("\n", 0, begin) + 1, doc.prose.find("</details>", begin)
-        if not run(line, doc.prose.count("\n", 0, end) + 1):
-            yield line, "this answer has no block that is run and whose output stands below it"
+    ends = dict(zip(begins, [*list(begins.values())[1:], len(doc.lines) + 1]))
+    inside = lambda title: "\n".join(doc.prose.split("\n")[begins[title] - 1:ends[title] - 1])
+    run = lambda begin, end: any(begin < b["line"] < end and b["line"] in doc.outputs and
+                                 b["kind"] in ("sh quick", "sh run") for b in doc.blocks)
+    for title, there in (("The picture", "](images/" in inside("The picture")),
+                         ("Run it", run(begins["Run it"], ends["Run it"])),
+                         ("In the code", REFERENCE.search(inside("In the code"))),
+                         ("Problems", PROBLEMS[0] <= doc.prose.count("<details>") <= PROBLEMS[1])):
+        if not there:
+            yield begins[title], f"this section lacks its {WITNESSES[title]}"
+    for match in re.finditer(r"(?s)<details>.*?</details>", doc.prose):
+        if not run(doc.line_of(match), doc.line_of(match) + match[0].count("\n")):
+            yield doc.line_of(match), "this answer has no block that is run and whose output stands below it"
 
 def check_static(tree, docs, every):
     """[(path, line, message)]; every: whether all docs are checked, not some"""
@@ -260,51 +251,15 @@ def same(expected, got):
         return x == y
     return len(a) == len(b) and all(map(equal, a, b))
 
-def likeness(expected, got):
-    """0 to 1; the numbers count little"""
-    a, b = ([re.sub(r"\d+", "0", x) if isinstance(x, str) else "0" for x in words(line)] for line in (expected, got))
-    return 1.0 if same(expected, got) else 0.9 * difflib.SequenceMatcher(None, a, b).ratio()
-
-def chunks_of(lines):
-    return [chunk.split("\n")[1:-1] for chunk in re.split(r"(?<=\n) *\.\.\. *(?=\n)", "\n".join(["", *lines, ""]))]
-
-def place(chunks, got):
-    """[(begin in got, how well it fits)] of each chunk, in order: the first begins and the last ends got"""
-    places, at = [], 0
-    for i, chunk in enumerate(chunks):
-        last = max(at, len(got) - sum(map(len, chunks[i:])))
-        first, last = (at, at) if i == 0 else (last if i == len(chunks) - 1 else at, last)
-        fits = [(sum(likeness(a, b) for a, b in zip(chunk, got[begin:begin + len(chunk)])), -begin)
-                for begin in range(first, last + 1)]
-        score, begin = max(fits)
-        places.append((-begin, score / len(chunk) if chunk else 1.0))
-        at = len(chunk) - begin
-    return places
-
-def compare(expected, got, path, line):
-    """The lines of a diff, none where they match; line: that of the first expected one"""
-    chunks = chunks_of(expected)
-    said, at = [], line
-    for chunk, (begin, _) in zip(chunks, place(chunks, got)):
-        for i, text in enumerate(chunk):
-            printed = got[begin + i] if begin + i < len(got) else "(nothing)"
-            if not same(text, printed):
-                said += [f"{path}:{at + i}: expected  {text.strip()}", f"{'':{len(path)}}  printed   {printed}"]
-        at += len(chunk) + 1
-    if len(chunks) == 1 and len(got) > len(expected):
-        said += [f"{path}:{line + len(expected)}: {len(got) - len(expected)} more lines were printed, first:  "
-                 f"{got[len(expected)]}"]
-    return said
-
-def updated(expected, got):
-    chunks = chunks_of(expected)
-    places = place(chunks, got)
-    if len(chunks) == 1 or min(score for _, score in places) < 0.5:
-        return got
-    lines = []
-    for chunk, (begin, _) in zip(chunks, places):
-        lines += ["..."] + got[begin:begin + len(chunk)]
-    return lines[1:]
+def fitted(expected, got):
+    """The line of got that each expected line has, None for a line `...`; None where they do not match"""
+    if not expected:
+        return None if got else []
+    if expected[0].strip() == "...":
+        ends = range(len(got) + 1)  # of the lines that it stands for
+        return next(([None] + rest for rest in (fitted(expected[1:], got[i:]) for i in ends) if rest is not None), None)
+    rest = fitted(expected[1:], got[1:]) if got and same(expected[0], got[0]) else None
+    return None if rest is None else [got[0]] + rest
 
 def run_block(block):
     """-> exit status (None: too slow), lines, seconds, files that it left elsewhere"""
@@ -337,14 +292,15 @@ def check_block(doc, block, update):
     indent = re.match(" *", doc.lines[block["line"] - 1])[0]
     if update is not None and not said:
         expected = [line[len(indent):] for line in output["text"]] if output else []
-        lines = [(indent + line).rstrip() for line in (updated(expected, got) if output else got)]
+        fits = fitted(expected, got)
+        lines = [(indent + line).rstrip() for line in ([line or "..." for line in fits] if fits else got)]
         if output:
             update[output["line"]] = lines
         elif got:
             update[block["end"]] = ["", indent + "```output", *lines, indent + "```"]
-    elif not said and output:
-        said = compare(output["text"], got, doc.path, output["line"] + 1)
-    elif not said and got:
+    elif not said and output and fitted(output["text"], got) is None:
+        said = [f"{doc.path}:{output['line']}: expected and printed:", *difflib.ndiff(output["text"], got)]
+    elif not said and got and not output:
         said = [f"{doc.path}:{block['end']}: it printed {len(got)} lines, and no ```output stands below: {got[0]}"]
     return said, seconds
 

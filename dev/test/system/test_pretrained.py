@@ -10,7 +10,7 @@ fp16), and train_gpt turns each into another on one rank or a mesh: --init, --st
 have the same bits. Then what has to be refused: contradictions between the command line and the weights, damaged files,
 places that are taken. Logits: check_transformers.py.
 """
-import glob, json, os, random, shutil, struct, subprocess, sys, tempfile
+import json, math, os, random, shutil, struct, subprocess, sys, tempfile
 from array import array
 
 sys.dont_write_bytecode = True
@@ -18,540 +18,416 @@ from checks import check, finish, read_safetensors
 
 L, C, NH, V, T, F = 4, 24, 4, 67, 16, 40
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "./train_gpt"
+MPI = os.environ.get("MPIRUN") != ""
 
 
 # ---- Models: {name: (shape, numbers)}, as Hugging Face has them -----------------------------------------------------
 
-def gpt2_shapes(inner=4 * C):
-    shapes = {"transformer.wte.weight": (V, C), "transformer.wpe.weight": (T, C)}
-    for i in range(L):
-        block = {"ln_1.weight": (C,), "ln_1.bias": (C,), "attn.c_attn.weight": (C, 3 * C), "attn.c_attn.bias": (3 * C,),
-                 "attn.c_proj.weight": (C, C), "attn.c_proj.bias": (C,), "ln_2.weight": (C,), "ln_2.bias": (C,),
-                 "mlp.c_fc.weight": (C, inner), "mlp.c_fc.bias": (inner,), "mlp.c_proj.weight": (inner, C),
-                 "mlp.c_proj.bias": (C,)}
-        shapes.update({f"transformer.h.{i}.{name}": shape for name, shape in block.items()})
-    return {**shapes, "transformer.ln_f.weight": (C,), "transformer.ln_f.bias": (C,)}
+GPT2 = {"model_type": "gpt2", "n_layer": L, "n_embd": C, "n_head": NH, "n_positions": T, "vocab_size": V}
+LLAMA = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": C, "num_attention_heads": NH,
+         "num_key_value_heads": 2, "intermediate_size": F, "max_position_embeddings": T, "vocab_size": V,
+         "rms_norm_eps": 1e-6, "rope_theta": 12345.0}
+GPT2_BLOCK = {"ln_1.weight": (C,), "ln_1.bias": (C,), "attn.c_attn.weight": (C, 3 * C), "attn.c_attn.bias": (3 * C,),
+              "attn.c_proj.weight": (C, C), "attn.c_proj.bias": (C,), "ln_2.weight": (C,), "ln_2.bias": (C,),
+              "mlp.c_fc.weight": (C, 4 * C), "mlp.c_fc.bias": (4 * C,), "mlp.c_proj.weight": (4 * C, C),
+              "mlp.c_proj.bias": (C,)}
+LLAMA_BLOCK = {"input_layernorm.weight": (C,), "self_attn.q_proj.weight": (C, C),
+               "self_attn.k_proj.weight": (C // 2, C), "self_attn.v_proj.weight": (C // 2, C),
+               "self_attn.o_proj.weight": (C, C), "post_attention_layernorm.weight": (C,),
+               "mlp.gate_proj.weight": (F, C), "mlp.up_proj.weight": (F, C), "mlp.down_proj.weight": (C, F)}
+GPT2_SHAPES = {"transformer.wte.weight": (V, C), "transformer.wpe.weight": (T, C),
+               **{f"transformer.h.{i}.{name}": shape for i in range(L) for name, shape in GPT2_BLOCK.items()},
+               "transformer.ln_f.weight": (C,), "transformer.ln_f.bias": (C,)}
+LLAMA_SHAPES = {"model.embed_tokens.weight": (V, C),
+                **{f"model.layers.{i}.{name}": shape for i in range(L) for name, shape in LLAMA_BLOCK.items()},
+                "model.norm.weight": (C,)}
 
 
-def llama_shapes(kv_heads, tied):
-    shapes, kv = {"model.embed_tokens.weight": (V, C)}, kv_heads * C // NH
-    for i in range(L):
-        block = {"input_layernorm.weight": (C,), "self_attn.q_proj.weight": (C, C), "self_attn.k_proj.weight": (kv, C),
-                 "self_attn.v_proj.weight": (kv, C), "self_attn.o_proj.weight": (C, C),
-                 "post_attention_layernorm.weight": (C,),
-                 "mlp.gate_proj.weight": (F, C), "mlp.up_proj.weight": (F, C), "mlp.down_proj.weight": (C, F)}
-        shapes.update({f"model.layers.{i}.{name}": shape for name, shape in block.items()})
-    shapes["model.norm.weight"] = (C,)
-    return shapes if tied else {**shapes, "lm_head.weight": (V, C)}
-
-
-def count(shape):
-    n = 1
-    for k in shape:
-        n *= k
-    return n
-
-
-# Numbers of a type, as float32. Those of 16 bits are drawn from all bit patterns that are finite, as they are.
-def draw(random_bits, dtype):
-    if dtype == "F32":
-        bits = random_bits.getrandbits(32)
-        while bits >> 23 & 0xff == 0xff:
-            bits = random_bits.getrandbits(32)
-        return struct.unpack("<f", struct.pack("<I", bits))[0]
-    bits = random_bits.getrandbits(16)
-    while (bits >> 7 & 0xff == 0xff) if dtype == "BF16" else (bits >> 10 & 0x1f == 0x1f):
-        bits = random_bits.getrandbits(16)
-    if dtype == "BF16":
-        return struct.unpack("<f", struct.pack("<I", bits << 16))[0]
-    return struct.unpack("<e", struct.pack("<H", bits))[0]
+def draw(source, dtype):
+    """A number of a type, as float32, of all bit patterns that are finite."""
+    bits, exponent = {"F32": (32, 0xff << 23), "BF16": (16, 0xff << 7), "F16": (16, 0x1f << 10)}[dtype]
+    number = exponent
+    while number & exponent == exponent:
+        number = source.getrandbits(bits)
+    if dtype == "F16":
+        return struct.unpack("<e", struct.pack("<H", number))[0]
+    return struct.unpack("<f", struct.pack("<I", number << 32 - bits))[0]
 
 
 def make_model(shapes, dtype, seed):
     source = random.Random(seed)
-    return {name: (shape, array("f", (draw(source, dtype) for _ in range(count(shape))))) for name,
-            shape in shapes.items()}
+    return {name: (shape, array("f", (draw(source, dtype) for _ in range(math.prod(shape)))))
+            for name, shape in shapes.items()}
+
+
+def ones(*shape):
+    return shape, array("f", [1] * math.prod(shape))
 
 
 def to_bytes(numbers, dtype):
-    if dtype == "F32":
-        return numbers.tobytes()
     if dtype == "F16":
         return struct.pack(f"<{len(numbers)}e", *numbers)
-    return array("H", memoryview(numbers.tobytes()).cast("H")[1::2]).tobytes()  # the upper halves
-
-
-def from_bytes(data, dtype):
-    if dtype == "F32":
-        return array("f", bytes(data))
-    halves = array("H", bytes(data))
-    return array("f", array("I", (h << 16 for h in halves)).tobytes())
+    halves = memoryview(numbers.tobytes()).cast("H")
+    return (halves if dtype == "F32" else halves[1::2]).tobytes()
 
 
 # ---- Files ----------------------------------------------------------------------------------------------------------
 
-def write_safetensors(path, model, dtype, more=()):
+def write(text, *path):
+    os.makedirs(os.path.dirname("/".join(path)), exist_ok=True)
+    with open("/".join(path), "wb") as f:
+        f.write(text if isinstance(text, bytes) else (text if isinstance(text, str) else json.dumps(text)).encode())
+
+
+def read(*path):
+    with open("/".join(path)) as f:
+        return f.read()
+
+
+def write_safetensors(path, tensors, dtype):
     header, data = {"__metadata__": {"format": "pt"}}, b""
-    for name, (shape, numbers) in list(model.items()) + list(more):
+    for name, (shape, numbers) in tensors.items():
         raw = to_bytes(numbers, dtype)
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header).encode()
-    open(path, "wb").write(struct.pack("<Q", len(text)) + text + data)
+    write(struct.pack("<Q", len(text)) + text + data, path)
 
 
-def read_numbers(path, dtype):
-    tensors = read_safetensors(path)
-    if any(found != dtype for found, _, _ in tensors.values()):
-        return None
-    return {name: (shape, from_bytes(data, dtype)) for name, (_, shape, data) in tensors.items()}
-
-
-def write_folder(folder, config, model, dtype, shards=1, bare=False, constants=()):
-    os.makedirs(folder)
-    json.dump(config, open(f"{folder}/config.json", "w"))
+def write_folder(folder, config, model, dtype, shards=1, bare=False):
+    write(config, folder, "config.json")
     if bare:
         model = {name.split(".", 1)[1] if name != "lm_head.weight" else name: x for name, x in model.items()}
     if shards == 1:
-        write_safetensors(f"{folder}/model.safetensors", model, dtype, constants)
-        return
+        return write_safetensors(f"{folder}/model.safetensors", model, dtype)
     files, names = [f"model-{i + 1:05d}-of-{shards:05d}.safetensors" for i in range(shards)], list(model)
     for i, file in enumerate(files):
         write_safetensors(f"{folder}/{file}", {name: model[name] for name in names[i::shards]}, dtype)
-    json.dump({"weight_map": {name: files[i % shards] for i, name in enumerate(names)}},
-              open(f"{folder}/model.safetensors.index.json", "w"))
+    write({"weight_map": {name: files[i % shards] for i, name in enumerate(names)}},
+          folder, "model.safetensors.index.json")
 
 
-GPT2 = {"model_type": "gpt2", "n_layer": L, "n_embd": C, "n_head": NH, "n_positions": T, "vocab_size": V}
-LLAMA = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": C, "num_attention_heads": NH,
-         "num_key_value_heads": 2,
-         "intermediate_size": F, "max_position_embeddings": T, "vocab_size": V, "rms_norm_eps": 1e-6,
-         "rope_theta": 12345.0}
+def write_shard(path, tokens):
+    write(struct.pack(f"<256i{len(tokens)}H", 20240520, 1, len(tokens), *[0] * 253, *tokens), path)
+
+
+def change_byte(path, tensor, at=0, mask=1):
+    """Of a tensor in a file of safetensors."""
+    with open(path, "r+b") as f:
+        n = struct.unpack("<Q", f.read(8))[0]
+        at += 8 + n + json.loads(f.read(n))[tensor]["data_offsets"][0]
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ mask]))
 
 
 # ---- Runs -----------------------------------------------------------------------------------------------------------
 
 MESHES = {"1 rank": (1, []), "t=2": (2, ["--tp", "2"]), "p=2": (2, ["--pp", "2"]), "d=2": (2, []),
           "t=2 p=2 v=2": (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]), "d=2, ZeRO": (2, ["--zero", "1"])}
+ENVIRONMENT = {"stdin": subprocess.DEVNULL, "text": True, "errors": "replace",
+               "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+QUIET = ["--sample-every", "0", "--eval-every", "0"]
+SIZE = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", *QUIET]
 
 
-def train_gpt(ranks, *options):
+def train_gpt(ranks, *options, program=(PROGRAM,)):
     command = ["scripts/mpirun.sh", "-np", str(ranks)] if ranks > 1 else []
-    return subprocess.run([*command, PROGRAM, *options], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          errors="replace",
-                          env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.run([*command, *program, *options], capture_output=True, timeout=300, **ENVIRONMENT)
 
 
-# What the program itself has said on stderr, without its launcher's words.
-def words(done):
-    return " ".join(line for line in done.stderr.split("\n") if line.startswith("train_gpt: "))
+def runs(what, *options, ranks=1):
+    done = train_gpt(ranks, *options)
+    return check(done.returncode == 0, f"{what} {done.stderr if done.returncode else ''}") and done
 
 
-def same(model, other):
-    return other is not None and model.keys() == other.keys() and all(
-        shape == other[name][0] and numbers.tobytes() == other[name][1].tobytes() for name,
-                                                                      (shape, numbers) in model.items())
+def refused(what, status, word, *options, ranks=1):
+    done = train_gpt(ranks, *options)
+    check(done.returncode == status and word in done.stderr and "Sanitizer" not in done.stderr,
+          f"{what}, {ranks} ranks: {done.returncode} {done.stderr[:300].strip()}")
 
 
-def convert(what, mesh, source, target, read, model, *options):
+def convert(what, mesh, source, target, model, *options):
     ranks, options = MESHES[mesh][0], [*MESHES[mesh][1], *options]
-    if ranks > 1 and os.environ.get("MPIRUN") == "":
+    if ranks > 1 and not MPI:
         return
     # What divides the optimizer's state is there in training only: a step that changes nothing.
-    nothing = ["--steps", "1", "--lr", "0", "--min-lr", "0", "--clip", "0", "--sample-every", "0", "--eval-every", "0"]
+    nothing = ["--steps", "1", "--lr", "0", "--min-lr", "0", "--clip", "0", *QUIET]
     if "--zero" not in options: # --export alone trains nothing, too
         nothing = ["--steps", "0"] if ranks > 1 else []
-    done = train_gpt(ranks, "--init", source, "--export", target, *options, *nothing)
-    good = done.returncode == 0 and same(model, read(target)) and not glob.glob(target + ".tmp*")
-    check(good, f"{what}, on {mesh}")
-    if not good:
-        print(done.stdout, done.stderr)
-
-
-def refused(what, said, *options, status=2):
-    done = train_gpt(1, *options)
-    text = done.stderr.strip()
-    check(done.returncode in (1, status) and said in text and "Sanitizer" not in text, f"{what}: {text}")
-
-
-def write_shard(path, tokens):
-    open(path, "wb").write(struct.pack(f"<256i{len(tokens)}H", 20240520, 1, len(tokens), *[0] * 253, *tokens))
+    if runs(f"{what}, on {mesh}", "--init", source, "--export", target, *options, *nothing, ranks=ranks):
+        expected = {name: ("F32", shape, numbers.tobytes()) for name, (shape, numbers) in model.items()}
+        check(read_safetensors(f"{target}/model.safetensors") == expected and not os.path.exists(f"{target}.tmp"),
+              "which has the same bits")
 
 
 def test_conversions(work):
-    def folder():
-        return lambda path: read_numbers(f"{path}/model.safetensors", "F32")
-
-    f32 = make_model(gpt2_shapes(), "F32", 1)
-    f16, bf16 = make_model(gpt2_shapes(), "F16", 2), make_model(gpt2_shapes(), "BF16", 3)
-    constants = [(f"transformer.h.{i}.attn.bias", ((1, 1, T, T), array("f", [1] * (T * T)))) for i in range(L)]
-    constants += [("transformer.h.0.attn.masked_bias", ((1,), array("f", [-1e4]))),
-                  ("lm_head.weight", f32["transformer.wte.weight"])]
-    write_folder(f"{work}/f32", GPT2, f32, "F32", constants=constants)
+    f32, f16, bf16 = (make_model(GPT2_SHAPES, dtype, i) for i, dtype in enumerate(("F32", "F16", "BF16"), 1))
+    constants = {f"transformer.h.{i}.attn.bias": ones(1, 1, T, T) for i in range(L)}
+    constants.update({"transformer.h.0.attn.masked_bias": ones(1), "lm_head.weight": f32["transformer.wte.weight"]})
+    write_folder(f"{work}/f32", GPT2, {**f32, **constants}, "F32")
     write_folder(f"{work}/f16", GPT2, f16, "F16", shards=3, bare=True)
     write_folder(f"{work}/bf16", GPT2, bf16, "BF16", shards=2)
-    convert("gpt2 to a folder", "1 rank", f"{work}/f32", f"{work}/f32.1", folder(), f32)
-    convert("fp16 in three files, bare names, to a folder", "t=2", f"{work}/f16", f"{work}/f16.1", folder(), f16)
-    convert("bf16 in two files to float32", "t=2 p=2 v=2", f"{work}/bf16", f"{work}/bf16.1", folder(), bf16)
-    convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", folder(), bf16, "--seq", "8")
-    convert("gpt2 to a folder", "p=2", f"{work}/f32", f"{work}/f32.2", folder(), f32)
-    for tied in (False, True):
-        shapes, name = llama_shapes(2, tied), "llama, tied" if tied else "llama"
-        model, config = make_model(shapes, "BF16" if tied else "F32", 4 + tied), {**LLAMA, "tie_word_embeddings": tied}
-        inverse = [("model.layers.0.self_attn.rotary_emb.inv_freq",
-                    ((C // NH // 2,), array("f", [1] * (C // NH // 2))))]
-        write_folder(f"{work}/{name}", config, model, "BF16" if tied else "F32", bare=tied, constants=inverse)
-        for i, mesh in enumerate(["1 rank", "t=2"] if tied or os.environ.get("MPIRUN") == "" else ["t=2 p=2 v=2"]):
-            convert(name, mesh, f"{work}/{name}", f"{work}/{name}.{i}", folder(), model)
-        written = json.load(open(f"{work}/{name}.0/config.json"))
+    convert("gpt2 to a folder", "1 rank", f"{work}/f32", f"{work}/f32.1", f32)
+    convert("fp16 in three files, bare names, to a folder", "t=2", f"{work}/f16", f"{work}/f16.1", f16)
+    convert("bf16 in two files to float32", "t=2 p=2 v=2", f"{work}/bf16", f"{work}/bf16.1", bf16)
+    convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", bf16, "--seq", "8")
+    convert("gpt2 to a folder", "p=2", f"{work}/f32", f"{work}/f32.2", f32)
+    for tied, name, dtype in ((False, "llama", "F32"), (True, "llama, tied", "BF16")):
+        shapes = LLAMA_SHAPES if tied else {**LLAMA_SHAPES, "lm_head.weight": (V, C)}
+        model, config = make_model(shapes, dtype, 4 + tied), {**LLAMA, "tie_word_embeddings": tied}
+        inverse = {"model.layers.0.self_attn.rotary_emb.inv_freq": ones(C // NH // 2)}
+        write_folder(f"{work}/{name}", config, {**model, **inverse}, dtype, bare=tied)
+        for i, mesh in enumerate(["1 rank", "t=2"] if tied or not MPI else ["t=2 p=2 v=2"]):
+            convert(name, mesh, f"{work}/{name}", f"{work}/{name}.{i}", model)
+        written = json.loads(read(work, f"{name}.0", "config.json"))
         check(all(written[key] == value for key, value in config.items()), f"{name}: its config.json says the same")
     # Numbers that a step can be computed with.
-    small = {name: (shape, array("f", (x % 1 - 0.5 for x in numbers))) for name,
-             (shape, numbers) in make_model(gpt2_shapes(), "F16", 6).items()}
+    small = {name: (shape, array("f", (x % 1 - 0.5 for x in numbers)))
+             for name, (shape, numbers) in make_model(GPT2_SHAPES, "F16", 6).items()}
     write_folder(f"{work}/small", GPT2, small, "F32")
     write_shard(f"{work}/tokens.bin", [random.Random(1).randrange(V) for _ in range(2000)])
-    convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small", f"{work}/small.1", folder(), small,
-            "--data", f"{work}/tokens.bin",
-            "--seq", "8", "--global-batch", "2")
+    convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small", f"{work}/small.1", small,
+            "--data", f"{work}/tokens.bin", "--seq", "8", "--global-batch", "2")
 
 
 def test_refused(work):
-    folder = f"{work}/f32"
-    for option, value, has in (("--layers", "3", "4"), ("--hidden", "48", "24"), ("--heads", "2", "4"),
-                               ("--ffn", "97", "96"), ("--vocab", "68", "67"),
-                               ("--seq", "17", "16")):
-        refused("contradiction", f"{option} {value}, but {folder} has {has}", "--init", folder, option, value,
-                "--steps", "0")
-    refused("contradiction", "--kv-heads 4, but", "--init", f"{work}/llama", "--kv-heads", "4", "--steps", "0")
-    refused("contradiction", f"--arch llama, but {folder} is a gpt2", "--init", folder, "--arch", "llama", "--steps",
-            "0")
-    refused("contradiction", f"--model gpt2-124M has --layers 12, but {folder} has 4", "--init", folder, "--model",
-            "gpt2-124M", "--steps", "0")
-    refused("a place that is taken", "is there already", "--init", folder, "--export", f"{work}/f16", "--steps", "0")
-    refused("a place that is not there", "cannot write in", "--init", folder, "--export", f"{work}/no/where", "--steps",
-            "0")
-    for name in ("openai-community/gpt2", f"{work}/none/such"):
-        refused("a name of the hub, or of nothing", "hf download", "--init", name, "--steps", "0")
-    os.mkdir(f"{work}/foreign")
-    json.dump(GPT2, open(f"{work}/foreign/config.json", "w"))
-    open(f"{work}/foreign/pytorch_model.bin", "wb").write(b"PK\x03\x04" + bytes(200))
-    for name in ("foreign", "foreign/pytorch_model.bin"):
-        refused("another format", "save_pretrained", "--init", f"{work}/{name}", "--steps", "0")
+    for word, value, model in (("--layers", "3", "f32"), ("--hidden", "48", "f32"), ("--heads", "2", "f32"),
+                               ("--ffn", "97", "f32"), ("--vocab", "68", "f32"), ("--seq", "17", "f32"),
+                               ("--kv-heads", "4", "llama"), ("--arch", "llama", "f32"),
+                               ("--model", "gpt2-124M", "f32")):
+        refused("contradiction", 2, f"{word} {value}", "--init", f"{work}/{model}", word, value, "--steps", "0")
+    write(GPT2, work, "foreign/config.json")
+    write(b"PK\x03\x04" + bytes(200), work, "foreign/pytorch_model.bin")
+    for name in ("text", "cut", "nan"):
+        shutil.copytree(f"{work}/f32", f"{work}/{name}")
+    write("{}", work, "text/tokenizer.json")
+    os.truncate(f"{work}/cut/model.safetensors", os.path.getsize(f"{work}/cut/model.safetensors") - 1)
+    write_safetensors(f"{work}/nan/model.safetensors",
+                      {name: (shape, array("f", [*numbers[:-1], math.nan])) for name, (shape, numbers)
+                       in make_model(GPT2_SHAPES, "F16", 1).items()}, "F32")
+    for what, word, name, *options in (
+            ("a place that is taken", "--export", "f32", "--export", f"{work}/f16"),
+            ("a place that is not there", "--export", "f32", "--export", f"{work}/no/where"),
+            ("a name of the hub, or of nothing", "hf download", "openai-community/gpt2"),
+            ("another format", "save_pretrained", "foreign"),
+            ("another format", "save_pretrained", "foreign/pytorch_model.bin"),
+            ("a text, and a vocabulary that is none", "tokenizer.json", "text", "--data", __file__, "--steps", "1"),
+            ("cut off", "model.safetensors", "cut"), ("a NaN", "finite", "nan")):
+        refused(what, 1, word, "--init", f"{work}/{name}", "--steps", "0", *options)
     check(not [name for name in os.listdir(work) if name.endswith(".tmp")], "nothing is left of what was refused")
-    write_folder(f"{work}/qwen", {**LLAMA, "model_type": "qwen2"}, {}, "F32")
-    refused("another architecture", 'of type "qwen2"', "--init", f"{work}/qwen", "--steps", "0")
-    shutil.copytree(folder, f"{work}/vocabulary")
-    open(f"{work}/vocabulary/tokenizer.json", "w").write("{}")
-    refused("a text, and a vocabulary that is none", '"model" is missing', "--init", f"{work}/vocabulary",
-            "--data", __file__, "--steps", "1", status=1)
-    whole = f"{folder}/model.safetensors"
-    data, at = open(whole, "rb").read(), place_of(whole, "transformer.ln_f.bias")
-    shutil.copytree(folder, f"{work}/damaged")
-    for what, damaged, said in (("cut off", data[:-1], "download or write it again"),
-                                ("a NaN", data[:at] + b"\xff" * 4 + data[at + 4:], "must be finite")):
-        open(f"{work}/damaged/model.safetensors", "wb").write(damaged)
-        refused(what, said, "--init", f"{work}/damaged", "--steps", "0")
-
-
-# The place of tensor `name` in a file of safetensors.
-def place_of(path, name):
-    data = open(path, "rb").read(1 << 20)
-    n = struct.unpack("<Q", data[:8])[0]
-    return 8 + n + json.loads(data[8:8 + n])[name]["data_offsets"][0]
-
-
-def flip_bit(path, at):
-    with open(path, "r+b") as f:
-        f.seek(at)
-        byte = f.read(1)[0]
-        f.seek(at)
-        f.write(bytes([byte ^ 1]))
 
 
 # --init of a checkpoint: what it holds has to be what was written.
 def test_checkpoints(work):
-    sizes = ["--seq", "8", "--global-batch", "2", "--micro-batch", "1", "--sample-every", "0", "--eval-every", "0"]
-    done = train_gpt(1, "--init", f"{work}/small", "--data", f"{work}/tokens.bin", *sizes, "--steps", "2", "--out",
-                     f"{work}/run")
-    run = f"{work}/run/step_00000002"
-    check(done.returncode == 0 and os.path.exists(f"{run}/trainer.json"), "a checkpoint to start from")
-    damaged = f"{work}/damaged"
-    for ranks, mesh in ((1, []), (2, ["--tp", "2"])):
-        if ranks > 1 and os.environ.get("MPIRUN") == "":
-            continue
-        shutil.rmtree(damaged, ignore_errors=True)
-        shutil.copytree(run, damaged)
-        target = f"{work}/from.{ranks}"
+    runs("a checkpoint to start from", "--init", f"{work}/small", "--data", f"{work}/tokens.bin", "--seq", "8",
+         "--global-batch", "2", "--micro-batch", "1", *QUIET, "--steps", "2", "--out", f"{work}/run")
+    for ranks, mesh in ((1, []), (2, ["--tp", "2"]))[:1 + MPI]:
+        damaged = f"{work}/damaged.{ranks}"
+        shutil.copytree(f"{work}/run/step_00000002", damaged)
+        options = ["--init", damaged, *mesh, "--steps", "0", "--export"]
         os.unlink(f"{damaged}/optimizer.safetensors")  # is never read here
-        done = train_gpt(ranks, "--init", damaged, *mesh, "--steps", "0", "--export", target)
-        check(done.returncode == 0 and os.path.isdir(target), f"--init of a checkpoint on {ranks} ranks")
-        flip_bit(f"{damaged}/model.safetensors",
-                 place_of(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight") + 4 * 7)
-        done = train_gpt(ranks, "--init", damaged, *mesh, "--steps", "0", "--export", f"{target}.no")
-        check(done.returncode == 1 and "its checksum is" in done.stderr and not os.path.exists(f"{target}.no"),
-              f"one bit has changed, on {ranks} ranks: {words(done)}")
+        runs(f"--init of a checkpoint on {ranks} ranks", *options, f"{work}/from.{ranks}", ranks=ranks)
+        change_byte(f"{damaged}/model.safetensors", "transformer.h.2.mlp.c_fc.weight", at=4 * 7)
+        refused("one bit has changed", 1, "checksum", *options, f"{work}/no", ranks=ranks)
+        check(not os.path.exists(f"{work}/no"), "which is not exported")
         os.unlink(f"{damaged}/trainer.json")
-        done = train_gpt(ranks, "--init", damaged, *mesh, "--steps", "0", "--export", f"{target}.bit")
-        check(done.returncode == 0, "without trainer.json it is a folder like any other")
-    shutil.rmtree(damaged)
-    shutil.copytree(run, damaged)
-    text = open(f"{damaged}/config.json").read()
-    open(f"{damaged}/config.json", "w").write(text.replace("1e-05", "2e-05"))
-    refused("a configuration that has changed", "config.json: its checksum is", "--init", damaged, "--steps", "0",
+        runs("without trainer.json it is a folder like any other", *options, f"{work}/bit.{ranks}", ranks=ranks)
+    damaged = f"{work}/run/step_00000002"
+    write(read(damaged, "config.json").replace("1e-05", "2e-05"), damaged, "config.json")
+    refused("a configuration that has changed", 1, "config.json: its checksum", "--init", damaged, "--steps", "0",
             "--export", f"{work}/no")
-    os.unlink(f"{damaged}/model.safetensors")
-    refused("weights that are gone", "model.safetensors", "--init", damaged, "--steps", "0", "--export", f"{work}/no")
 
 
-# A vocabulary as Hugging Face's library writes it: the bytes, two merges and an end of text. numbers: token -> name
-def write_vocabulary(folder, more=()):
-    printable = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 255 and b != 173]
-    letters = {b: chr(b) for b in printable}
-    letters.update({b: chr(256 + i) for i, b in enumerate(b for b in range(256) if b not in printable)})
-    vocab = {letters[b]: b for b in range(256)}
-    vocab.update({"th": 256, "the": 257})
-    added = [{"id": 258 + i, "content": name, "single_word": False, "lstrip": False, "rstrip": False,
-              "normalized": False, "special": True}
-             for i, name in enumerate(["<|endoftext|>", *more])]
-    os.makedirs(folder, exist_ok=True)
-    json.dump({"version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-               "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True,
-                                 "use_regex": True},
-               "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True,
-                                                   "use_regex": True},
-               "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                         "end_of_word_suffix": None,
-                         "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": ["t h", "th e"]}},
-              open(f"{folder}/tokenizer.json", "w"))
-    return {token: name for name, token in vocab.items()}
+# ---- The files beside the model in a folder of Hugging Face's: of runs of one's own, and of initial weights ---------
 
-
-def read(folder, name):
-    with open(f"{folder}/{name}") as f:
-        return f.read()
-
-
-def ends_of(folder, name="config.json"):
-    return [json.loads(read(folder, name)).get(key, "nothing")
-            for key in ("bos_token_id", "eos_token_id", "pad_token_id")]
-
-
-# The files beside the model in a folder of Hugging Face's: of runs of one's own, and of initial weights.
-SIZE = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", "--eval-every", "0",
-        "--sample-every", "0"]
 BESIDE = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
 STEP = "step_00000002"
 
 
+def vocabulary(one="th", two="the", merges=("t h", "th e")):
+    """The tokens of the bytes, and tokenizer.json as Hugging Face's library writes it: two merges, an end of text."""
+    printable = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 255 and b != 173]
+    others = [b for b in range(256) if b not in printable]
+    letters = {b: chr(b) if b in printable else chr(256 + others.index(b)) for b in range(256)}
+    bytes_of = {letters[b]: b for b in range(256)}
+    level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    end = {"id": 258, "content": "<|endoftext|>", "single_word": False, "lstrip": False, "rstrip": False,
+           "normalized": False, "special": True}
+    return bytes_of, {"version": "1.0", "added_tokens": [end], "pre_tokenizer": level, "decoder": level,
+                      "model": {"type": "BPE", "vocab": {**bytes_of, one: 256, two: 257}, "merges": list(merges)}}
+
+
+def ends_of(*path):
+    config = json.loads(read(*path, "config.json"))
+    return [config.get(key, "nothing") for key in ("bos_token_id", "eos_token_id", "pad_token_id")]
+
+
+def has(folder, files):
+    return all(read(folder, name) == text for name, text in files.items())
+
+
 # A text: tokens are bytes.
 def test_whole_bytes(work):
-    open(f"{work}/text.txt", "w").write("A text of one's own. " * 200)
-    data = [*SIZE, "--data", f"{work}/text.txt"]
-    done = train_gpt(1, *data, "--steps", "2", "--out", f"{work}/bytes", "--export", f"{work}/bytes.export")
-    run = f"{work}/bytes/{STEP}"
-    check(done.returncode == 0
-          and set(os.listdir(f"{work}/bytes.export")) == BESIDE ==
-          set(os.listdir(run)) - {"trainer.json", "optimizer.safetensors"},
+    write("A text of one's own. " * 200, work, "text.txt")
+    data, run, export = [*SIZE, "--data", f"{work}/text.txt"], f"{work}/bytes/{STEP}", f"{work}/bytes.export"
+    runs("bytes", *data, "--steps", "2", "--out", f"{work}/bytes", "--export", export)
+    check(set(os.listdir(export)) == BESIDE == set(os.listdir(run)) - {"trainer.json", "optimizer.safetensors"},
           "bytes: a checkpoint and an export have every file")
     check(ends_of(run) == [None, None, "nothing"], "bytes: no token ends a text")
-    names = write_vocabulary(f"{work}/words")
-    check(json.loads(read(run, "tokenizer.json"))["model"]["vocab"] == {names[b]: b for b in range(256)},
+    check(json.loads(read(run, "tokenizer.json"))["model"]["vocab"] == vocabulary()[0],
           "bytes: the vocabulary is that of the bytes")
-    done = train_gpt(1, *data, "--steps", "3", "--out", f"{work}/bytes", "--resume", "--export", f"{work}/bytes.again")
-    check(done.returncode == 0 and read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003", "tokenizer.json"),
-          "bytes: resumed on the text")
-    check(train_gpt(1, *data, "--steps", "1", "--init", run).returncode == 0, "bytes: --init, on the text")
-    done = train_gpt(1, "--init", run, "--generate", "A te", "--max-new-tokens", "3")
-    check(done.returncode == 0 and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr,
-          "bytes: --init continues a text")
+    runs("bytes: resumed on the text", *data, "--steps", "3", "--out", f"{work}/bytes", "--resume")
+    check(read(run, "tokenizer.json") == read(f"{work}/bytes/step_00000003/tokenizer.json"), "with its vocabulary")
+    runs("bytes: --init, on the text", *data, "--steps", "1", "--init", run)
+    done = runs("bytes: --init continues a text", "--init", run, "--generate", "A te", "--max-new-tokens", "3")
+    check(done and done.stdout.startswith("A te") and "no vocabulary" not in done.stderr, "with the bytes' vocabulary")
 
 
 # Tokens of a vocabulary with an end.
 def test_whole_vocabulary(work):
-    write_shard(f"{work}/words/tokens.bin", [random.Random(3).randrange(259) for _ in range(2000)])
-    data = [*SIZE, "--data", f"{work}/words/tokens.bin"]
-    check(train_gpt(1, *data, "--steps", "2", "--out", f"{work}/own").returncode == 0, "a vocabulary: a run")
-    run = f"{work}/own/{STEP}"
-    about = json.loads(read(run, "tokenizer_config.json"))
-    check(ends_of(run) == [258, 258, "nothing"] and about["eos_token"] == about["bos_token"] == "<|endoftext|>" and
-          about["model_max_length"] == 16,
-          "a vocabulary: a text ends as documents do")
-    text = read(f"{work}/words", "tokenizer.json")
-    check(read(run, "tokenizer.json") == text, "a vocabulary: the file as it was")
-    model = json.loads(text)["model"]
+    tokenizer = vocabulary()[1]
+    model, text = tokenizer["model"], json.dumps(tokenizer)
     pair = {"vocab.json": json.dumps({**model["vocab"], "<|endoftext|>": 258}),
             "merges.txt": "\n".join(["#version: 0.2", *model["merges"], ""])}
-    os.makedirs(f"{work}/pair")
-    for name, text in pair.items():
-        open(f"{work}/pair/{name}", "w").write(text)
-    shutil.copy(f"{work}/words/tokens.bin", f"{work}/pair")
-    done = train_gpt(1, *SIZE, "--data", f"{work}/pair/tokens.bin", "--steps", "1", "--export", f"{work}/pair.export")
-    check(done.returncode == 0 and set(os.listdir(f"{work}/pair.export")) == BESIDE - {"tokenizer.json"} | set(pair)
-          and all(read(f"{work}/pair.export", name) == text for name, text in pair.items())
-          and "GPT2Tokenizer" in read(f"{work}/pair.export", "tokenizer_config.json"),
-          f"a vocabulary in two files: as they were {words(done)}")
+    for name, content in (("words/tokenizer.json", text), *((f"pair/{name}", pair[name]) for name in pair)):
+        write(content, work, name)
+    for folder in ("words", "pair"):
+        write_shard(f"{work}/{folder}/tokens.bin", [random.Random(3).randrange(259) for _ in range(2000)])
+    runs("a vocabulary", *SIZE, "--data", f"{work}/words/tokens.bin", "--steps", "2", "--out", f"{work}/own")
+    run, export = f"{work}/own/{STEP}", f"{work}/pair.export"
+    about = json.loads(read(run, "tokenizer_config.json"))
+    check(ends_of(run) == [258, 258, "nothing"] and about["eos_token"] == about["bos_token"] == "<|endoftext|>" and
+          about["model_max_length"] == 16, "a vocabulary: a text ends as documents do")
+    check(has(run, {"tokenizer.json": text}), "a vocabulary: the file as it was")
+    runs("a vocabulary in two files", *SIZE, "--data", f"{work}/pair/tokens.bin", "--steps", "1", "--export", export)
+    check(set(os.listdir(export)) == BESIDE - {"tokenizer.json"} | set(pair) and has(export, pair)
+          and "GPT2Tokenizer" in read(export, "tokenizer_config.json"), "a vocabulary in two files: as they were")
 
 
 # External weights, beside data with their vocabulary: their files stay, also when their checkpoint goes (--keep-last).
 def test_whole_pretrained(work):
-    run, source, data = f"{work}/own/{STEP}", f"{work}/source", [*SIZE, "--data", f"{work}/words/tokens.bin"]
-    config = json.loads(read(run, "config.json"))
-    shutil.copytree(run, source)
+    source, data = f"{work}/source", [*SIZE, "--data", f"{work}/words/tokens.bin"]
+    shutil.copytree(f"{work}/own/{STEP}", source)
     os.unlink(f"{source}/trainer.json")
-    config.update(bos_token_id=3, eos_token_id=[258, 4], pad_token_id=-1)
-    json.dump(config, open(f"{source}/config.json", "w"))
+    ends = {"bos_token_id": 3, "eos_token_id": [258, 4], "pad_token_id": -1}
+    write({**json.loads(read(source, "config.json")), **ends}, source, "config.json")
     carried = {"generation_config.json": '{"eos_token_id": [258, 4, 9], "temperature": 0.6}',
                "tokenizer_config.json": '{"chat_template": "x"}',
                "special_tokens_map.json": '{"eos_token": "the"}', "chat_template.jinja": "{{ x }}"}
     for name, text in carried.items():
-        open(f"{source}/{name}", "w").write(text)
-    more = ["--init", source, "--save-every", "1", "--keep-last", "1"]
-    check(train_gpt(1, *data, *more, "--steps", "2", "--out", f"{work}/tuned").returncode == 0,
-          "a model of others: a run")
-    done = train_gpt(1, *data, *more[2:], "--steps", "5", "--out", f"{work}/tuned", "--resume", "--export",
-                     f"{work}/tuned.export")
-    check(done.returncode == 0 and os.listdir(f"{work}/tuned").count(STEP) == 0,
-          "a model of others: resumed without it")
-    for folder in (f"{work}/tuned/step_00000005", f"{work}/tuned.export"):
-        check(os.path.isdir(folder) and ends_of(folder) == [3, [258, 4], -1]
-              and all(read(folder, name) == text for name, text in carried.items()),
+        write(text, source, name)
+    keep, tuned = ["--save-every", "1", "--keep-last", "1"], f"{work}/tuned"
+    runs("a model of others", *data, "--init", source, *keep, "--steps", "2", "--out", tuned)
+    runs("a model of others: resumed without it", *data, *keep, "--steps", "5", "--out", tuned, "--resume",
+         "--export", f"{tuned}.export")
+    check(STEP not in os.listdir(tuned), "whose first checkpoint has gone")
+    for folder in (f"{tuned}/step_00000005", f"{tuned}.export"):
+        check(ends_of(folder) == list(ends.values()) and has(folder, carried),
               f"a model of others: all of its files are in {folder[len(work):]}")
-    check(train_gpt(1, "--init", f"{source}/model.safetensors", *SIZE, "--vocab", "259", "--export",
-                    f"{work}/file.export").returncode == 0 and
-          ends_of(f"{work}/file.export") == [3, [258, 4], -1], "a model of others: its file of weights alone")
+    runs("a model of others: its file of weights alone", "--init", f"{source}/model.safetensors", *SIZE, "--vocab",
+         "259", "--export", f"{work}/file.export")
+    check(ends_of(f"{work}/file.export") == list(ends.values()), "with their ends")
 
 
 # The source's files do not describe another vocabulary of the same size, nor one that a folder has beside its own.
 def test_whole_other_vocabulary(work):
-    source = f"{work}/source"
-    write_vocabulary(f"{work}/others")
-    text = read(f"{work}/others", "tokenizer.json")
-    for before, now in (('"t h"', '"h e"'), ('"th"', '"he"'), ('"th e"', '"t he"')):
-        text = text.replace(before, now)
-    open(f"{work}/others/tokenizer.json", "w").write(text)
-    open(f"{work}/words/another.json", "w").write(text)
-    open(f"{work}/words/special_tokens_map.json", "w").write("{}")
-    shutil.copy(f"{work}/words/tokens.bin", f"{work}/others")
+    source, tokens = f"{work}/source", f"{work}/words/tokens.bin"
+    other = vocabulary("he", "the", ("h e", "t he"))[1]
+    for name, text in (("others/tokenizer.json", other), ("words/another.json", other),
+                       ("words/special_tokens_map.json", "{}")):
+        write(text, work, name)
+    shutil.copy(tokens, f"{work}/others")
     for number, options in enumerate((["--data", f"{work}/others/tokens.bin"],
-                                      ["--data", f"{work}/words/tokens.bin", "--tokenizer",
-                                       f"{work}/words/another.json"])):
+                                      ["--data", tokens, "--tokenizer", f"{work}/words/another.json"])):
         out = f"{work}/other.{number}"
-        good = train_gpt(1, *SIZE, *options, "--init", source, "--steps", "2", "--out", out).returncode == 0
-        check(good and '"he"' in read(f"{out}/{STEP}", "tokenizer.json")
-              and "chat_template" not in read(f"{out}/{STEP}", "tokenizer_config.json") and
-              not os.path.exists(f"{out}/{STEP}/special_tokens_map.json"),
-              "another vocabulary takes nothing from the source's")
+        runs("another vocabulary", *SIZE, *options, "--init", source, "--steps", "2", "--out", out)
+        check('"he"' in read(out, STEP, "tokenizer.json")
+              and "chat_template" not in read(out, STEP, "tokenizer_config.json")
+              and not os.path.exists(f"{out}/{STEP}/special_tokens_map.json"), "takes nothing from the source's")
     # A vocabulary that is not read here goes along as it is.
     unread = {"tokenizer.json": '{"model": {"type": "Unigram"}}', "tokenizer.model": "\n\x0e\n",
               "tokenizer_config.json": '{"a": 1}'}
     shutil.copytree(source, f"{work}/unread")
     for name, text in unread.items():
-        open(f"{work}/unread/{name}", "w").write(text)
-    shutil.copy(f"{work}/words/tokens.bin", f"{work}/plain.bin")
-    done = train_gpt(1, *SIZE, "--data", f"{work}/plain.bin", "--init", f"{work}/unread", "--steps", "1", "--export",
-                     f"{work}/unread.export")
-    check(done.returncode == 0 and all(read(f"{work}/unread.export", name) == text for name, text in unread.items()),
-          "a vocabulary that is not read goes along")
+        write(text, work, "unread", name)
+    shutil.copy(tokens, f"{work}/plain.bin")
+    runs("a vocabulary that is not read", *SIZE, "--data", f"{work}/plain.bin", "--init", f"{work}/unread", "--steps",
+         "1", "--export", f"{work}/unread.export")
+    check(has(f"{work}/unread.export", unread), "goes along")
 
 
 # Where config.json has no ends of a text, none are written.
 def test_whole_defaults(work):
-    source = f"{work}/source"
+    source, options = f"{work}/source", ["--init", f"{work}/source", "--export", f"{work}/silent.export"]
     config = json.loads(read(source, "config.json"))
-    for key in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        config.pop(key, None)
-    json.dump(config, open(f"{source}/config.json", "w"))
-    check(train_gpt(1, "--init", source, "--export", f"{work}/silent.export").returncode == 0
-          and ends_of(f"{work}/silent.export") == ["nothing"] * 3, "a gpt2 that says nothing")
-    json.dump({**config, "eos_token_id": "the"}, open(f"{source}/config.json", "w"))
+    silent = {key: value for key, value in config.items() if not key.endswith("_token_id")}
+    write(silent, source, "config.json")
+    runs("a gpt2 that says nothing", *options)
+    check(ends_of(f"{work}/silent.export") == ["nothing"] * 3, "ends nowhere")
     shutil.rmtree(f"{work}/silent.export")
-    refused("an end that is no token", '"eos_token_id" has to be', "--init", source, "--export",
-            f"{work}/silent.export")
-    json.dump(config, open(f"{source}/config.json", "w"))
+    write({**silent, "eos_token_id": "the"}, source, "config.json")
+    refused("an end that is no token", 1, "eos_token_id", *options)
+    write(silent, source, "config.json")
     os.unlink(f"{source}/generation_config.json")
     os.mkdir(f"{source}/generation_config.json")
-    refused("a folder for a file", "generation_config.json: not a regular file", "--init", source, "--export",
-            f"{work}/silent.export")
+    refused("a folder for a file", 1, "generation_config.json", *options)
 
 
 # One name, other files: every rank has a folder of its own, in which it looks for --init.
 def test_ranks_differ(work):
-    if os.environ.get("MPIRUN") == "":
-        return
     into = 'cd "$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" && exec "$@"'
-    model = make_model(gpt2_shapes(), "BF16", 7)
-
-    def change_weights(folder):
-        flip_bit(f"{folder}/model.safetensors",
-                 place_of(f"{folder}/model.safetensors", "transformer.h.3.mlp.c_proj.bias"))
-
-    def change_config(folder):
-        json.dump({**GPT2, "layer_norm_epsilon": 1e-3}, open(f"{folder}/config.json", "w"))
-
-    cases = (("nothing", lambda folder: None, None), ("a weight of one tensor", change_weights, "rank 1 "),
-             ("eps", change_config, "rank 1 "),
-             ("the vocabulary, which one has not", lambda folder: open(f"{folder}/tokenizer.json", "w").write("{}"),
-              "rank 1 "),
-             ("the weights, which one has not", lambda folder: os.unlink(f"{folder}/model.safetensors"), "rank 1: "),
-             ("the folder, which one has not", shutil.rmtree, "rank 1"))
-    for number, (what, change, said) in enumerate(cases):
-        for mesh in (["--tp", "2"], ["--pp", "2"], []) if number < 2 else (["--tp", "2"],):
+    model = make_model(GPT2_SHAPES, "BF16", 7)
+    meshes = ["--tp", "2"], ["--pp", "2"], []
+    cases = (("nothing", lambda folder: None, meshes),
+             ("a weight of one tensor", lambda folder:
+              change_byte(f"{folder}/model.safetensors", "transformer.h.3.mlp.c_proj.bias"), meshes),
+             ("eps", lambda folder: write({**GPT2, "layer_norm_epsilon": 1e-3}, folder, "config.json"), meshes[:1]),
+             ("the vocabulary, which one has not", lambda folder: write("{}", folder, "tokenizer.json"), meshes[:1]),
+             ("the weights, which one has not", lambda folder: os.unlink(f"{folder}/model.safetensors"), meshes[:1]),
+             ("the folder, which one has not", shutil.rmtree, meshes[:1]))
+    for number, (what, change, on) in enumerate(cases):
+        for mesh in on:
             place = f"{work}/differ.{number}{''.join(mesh)}"
             for rank in (0, 1):
                 write_folder(f"{place}/{rank}/model", GPT2, model, "BF16")
             change(f"{place}/1/model")
-            done = subprocess.run(["scripts/mpirun.sh", "-np", "2", "sh", "-c", into, place, os.path.abspath(PROGRAM),
-                                   *mesh, "--init", "model", "--steps", "0", "--export", f"{place}/out"],
-                                  stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
-                                  env={**os.environ, "OMP_NUM_THREADS": "1"})
-            if said is None:
-                good = done.returncode == 0
-            else:
-                good = done.returncode in (1, 2) and words(done).count("train_gpt: ") == 1 and said in words(done)
-            check(good and os.path.exists(f"{place}/out") == (said is None),
-                  f"ranks differ in {what}, {' '.join(mesh) or 'd=2'}: {words(done)}")
+            done = train_gpt(2, *mesh, "--init", "model", "--steps", "0", "--export", f"{place}/out",
+                             program=("sh", "-c", into, place, os.path.abspath(PROGRAM)))
+            words = [line for line in done.stderr.split("\n") if line.startswith("train_gpt: ")]
+            good = done.returncode == 0 if what == "nothing" else (
+                done.returncode in (1, 2) and len(words) == 1 and "rank 1" in words[0])
+            check(good and os.path.exists(f"{place}/out") == (what == "nothing"),
+                  f"ranks differ in {what}, {' '.join(mesh) or 'd=2'}: {words}")
 
 
 def test_strangers(work):
     """What an export has not made stays as it is, also what appears while it trains."""
-    model = ["--layers", "1", "--hidden", "8", "--heads", "1", "--seq", "8", "--global-batch", "1", "--eval-every", "0",
-             "--sample-every", "0"]
-    os.makedirs(f"{work}/out.tmp/x")
-    own = ("out.tmp/model.safetensors", "out.tmp/config.json")
-    for name in own:
-        open(f"{work}/{name}", "w").write("mine")
-    refused("files of one's own", "is there already", *model, "--steps", "1", "--export", f"{work}/out")
-    mine = [open(f"{work}/{name}").read() for name in own]
-    check(mine == ["mine"] * 2, f"which stay: {mine}")
+    own = f"{work}/out.tmp/model.safetensors"
+    write("mine", own)
     os.symlink("nowhere", f"{work}/link")
-    refused("a link that leads nowhere", "is there already", *model, "--steps", "1", "--export", f"{work}/link")
-    for path, kind in ((f"{work}/later", "folder"), (f"{work}/later.file", "file")):
-        with tempfile.TemporaryFile("w+") as errors:
-            run = subprocess.Popen([PROGRAM, *model, "--steps", "2000", "--export", path], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.PIPE,
-                                   stderr=errors, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-            for line in run.stdout:
-                if line.startswith("step ") and not os.path.exists(path):
-                    os.makedirs(f"{path}/mine") if kind == "folder" else open(path, "w").write("mine")
-            status = run.wait(timeout=300)
-            errors.seek(0)
-            said = errors.read()
-        kept = os.listdir(path) == ["mine"] if kind == "folder" else open(path).read() == "mine"
-        weights = glob.glob(f"{path}.tmp")
-        check(status == 1 and kept and len(weights) == 1 and weights[0] in said,
-              f"what appears meanwhile is not replaced: {said}")
+    for what, name in (("files of one's own", "out"), ("a link that leads nowhere", "link")):
+        refused(what, 1, "--export", *SIZE, "--steps", "1", "--export", f"{work}/{name}")
+    check(read(own) == "mine", "which stay")
+    for path, mine in ((f"{work}/later", "/mine"), (f"{work}/later.file", "")):
+        run = subprocess.Popen([PROGRAM, *SIZE, "--steps", "2000", "--export", path], stdout=subprocess.PIPE,
+                               stderr=open(f"{path}.errors", "w"), **ENVIRONMENT)
+        for line in run.stdout:
+            if line.startswith("step ") and not os.path.exists(path):
+                write("mine", path + mine)
+        status = run.wait(timeout=300)
+        check(status == 1 and read(path + mine) == "mine" and os.path.isdir(f"{path}.tmp")
+              and f"{path}.tmp" in read(f"{path}.errors"), "what appears meanwhile is not replaced")
 
 
 def main():
     with tempfile.TemporaryDirectory() as work:
-        test_conversions(work)
-        test_refused(work)
-        test_checkpoints(work)
-        for test_whole in (test_whole_bytes, test_whole_vocabulary, test_whole_pretrained, test_whole_other_vocabulary,
-                           test_whole_defaults):
-            test_whole(work)
-        test_ranks_differ(work)
-        test_strangers(work)
+        for test in (test_conversions, test_refused, test_checkpoints, test_whole_bytes, test_whole_vocabulary,
+                     test_whole_pretrained, test_whole_other_vocabulary, test_whole_defaults, test_strangers):
+            test(work)
+        if MPI:
+            test_ranks_differ(work)
     finish()
 
 
