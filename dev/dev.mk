@@ -10,7 +10,7 @@
 # make check_precision DATA=text.txt  loss curves of bf16 beside float32 (5 minutes; DEVICE=emulated: 7)
 # make compare_tokenizers VOCAB="tokenizer.json ..."  16 MB of texts beside tiktoken and tokenizers (pip install them)
 # make assembly              registers, stack, memory accesses of the CUDA kernels (KERNEL=word)
-# make assembly_check        what their machine code has to be like for three GPUs, and faults planted in it
+# make assembly_check        what their machine code has to be like for three GPUs
 # make planner              this machine's rates, and predicted step times beside measured ones (8 minutes)
 # make pictures              draw the pictures of docs/images that come from tables (pip install matplotlib)
 # make book                  the programs that the commands of the docs use, in float32
@@ -165,7 +165,7 @@ else
 assembly: $(call assembly_of,$(PRECISION))
 	@dev/bench/assembly.py --only "$(KERNEL)" $^
 assembly_check: $(call assembly_of,bf16)
-	@dev/test/system/check_assembly.py --faults $^
+	@dev/test/system/check_assembly.py $^
 endif
 
 compare_tokenizers: $(BUILD)/encode_file
@@ -179,7 +179,7 @@ gpu_check:
 	@dev/test/gpu_check.sh
 ifeq ($(DEVICE),cpu)
 check_precision: train_gpt $(BUILD)/bf16/train_gpt
-	@dev/test/system/check_precision.py --seeds 1,2,3 --steps 300 --types bf16 --build $(BUILD) --fp32 ./train_gpt $(DATA)
+	@dev/test/system/check_precision.py --seeds 1,2,3 --steps 300 --build $(BUILD) --fp32 ./train_gpt $(DATA)
 else
 check_precision: $(foreach p,$(precisions),$(BUILD)/emulated/$(p)/train_gpt)
 	@dev/test/system/check_precision.py --build $(BUILD)/emulated $(DATA)

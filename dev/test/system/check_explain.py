@@ -69,7 +69,7 @@ class Mesh:
         self.stream = self.B * self.T * self.C * 4  # bytes, float32
 
     def holds(self, stage):
-        """The blocks of a stage, chunk by chunk, and the ends of the model; of many chunks the first two and the last"""
+        """The blocks of a stage, chunk by chunk, and the ends of the model; of many chunks three"""
         words, each = "", self.layers // (self.p * self.v)
         for c in range(self.v):
             at = c * self.p + (self.p - 1 - stage if self.schedule == "zb-v" and c % 2 else stage)
