@@ -8,22 +8,16 @@ down here once more, and so are the names and shapes of the tensors.
 Looked at: which files there are; trainer.json's own checksum, and its list of the others with sizes and checksums; that
 the folder's name, trainer.json and the head of every file of tensors say the same step, and the heads the checksums
 that trainer.json has; that tensors lie end to end, and are those of config.json's model, all of them and no others:
-weights, both moments, and of what sites have every kind in every copy. Standard library; numpy makes it faster where it
-is.
+weights, both moments, and of what sites have every kind in every copy.
 """
-import array, json, os, re, struct, sys
-
-try:
-    import numpy
-except ImportError:
-    numpy = None
+import json, math, os, re, struct, sys
 
 GOLDEN, M1, M2, ALL = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB, (1 << 64) - 1
 TENSORS = ("model.safetensors", "optimizer.safetensors", "sites.safetensors")
 MOMENTS = {"adamw": ("exp_avg", "exp_avg_sq"), "sgd": ("exp_avg",)}
 BESIDE = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-          "merges.txt",
-          "tokenizer.model", "chat_template.jinja", "generation_config.json"}  # for transformers; no part of a run
+          "merges.txt", "tokenizer.model", "chat_template.jinja",
+          "generation_config.json"}  # for transformers; no part of a run
 
 
 class Broken(Exception):
@@ -37,16 +31,8 @@ def require(condition, *what):
 
 def checksum(data):
     """util/base.h's: the sum over words of 32 bits of mix(place * golden + word)."""
-    data += bytes(-len(data) % 4)
-    if numpy:
-        words = numpy.frombuffer(data, "<u4").astype(numpy.uint64)
-        z = numpy.arange(len(words), dtype=numpy.uint64) * numpy.uint64(GOLDEN) + words
-        z = (z ^ z >> numpy.uint64(30)) * numpy.uint64(M1)
-        z = (z ^ z >> numpy.uint64(27)) * numpy.uint64(M2)
-        return int((z ^ z >> numpy.uint64(31)).sum(dtype=numpy.uint64))
-    words = array.array("I", data)
     total = 0
-    for i, word in enumerate(words):
+    for i, (word,) in enumerate(struct.iter_unpack("<I", data + bytes(-len(data) % 4))):
         z = i * GOLDEN + word & ALL
         z = (z ^ z >> 30) * M1 & ALL
         z = (z ^ z >> 27) * M2 & ALL
@@ -68,9 +54,9 @@ def shapes(config):
         K = C // config["num_attention_heads"] * config["num_key_value_heads"]
         all_of = {"model.embed_tokens.weight": [V, C]}
         block = {"self_attn.q_proj.weight": [C, C], "self_attn.k_proj.weight": [K, C],
-                 "self_attn.v_proj.weight": [K, C],
-                 "self_attn.o_proj.weight": [C, C], "mlp.gate_proj.weight": [F, C], "mlp.up_proj.weight": [F, C],
-                 "mlp.down_proj.weight": [C, F], "input_layernorm.weight": [C], "post_attention_layernorm.weight": [C]}
+                 "self_attn.v_proj.weight": [K, C], "self_attn.o_proj.weight": [C, C], "mlp.gate_proj.weight": [F, C],
+                 "mlp.up_proj.weight": [F, C], "mlp.down_proj.weight": [C, F], "input_layernorm.weight": [C],
+                 "post_attention_layernorm.weight": [C]}
         before, after = "model.layers.", {"model.norm.weight": [C]}
     all_of.update({f"{before}{layer}.{name}": shape for layer in range(L) for name, shape in block.items()})
     all_of.update(after)
@@ -101,9 +87,7 @@ def check_tensors(name, data, entry, model, optimizer):
     require(set(header) == set(expected), name, "has other tensors:", sorted(set(header) ^ set(expected))[:3])
     end = 0
     for tensor, about in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
-        count = 4
-        for n in about["shape"]:
-            count *= n
+        count = 4 * math.prod(about["shape"])
         require(about["dtype"] == "F32" and about["shape"] == expected[tensor], name, tensor, "is", about)
         require(about["data_offsets"] == [end, end + count], name, tensor, "lies at", about["data_offsets"])
         end += count

@@ -2,8 +2,7 @@
 """
 check_replicas.py: the trainer's data parallelism, in every mode, against the numbers of make_async_dp.py.
 
-    python3 dev/test/system/check_replicas.py [--short] [--mesh] [--train PATH] [--reference DIRECTORY] [--list] [WORD
-    ...]
+    python3 dev/test/system/check_replicas.py [--short] [--mesh] [--train PATH] [WORD ...]
 
 Runs train_gpt under scripts/mpirun.sh once for every case of reference/replicas.json whose name has all the words, and
 compares losses, norms, validation losses and weights. --short: a few of them. --mesh: instead on t = 2 and on p = 2,
@@ -20,8 +19,9 @@ training changed in their tensor. Thirty wrong rules (a sign, a rate, a moment's
 import argparse, json, math, os, shutil, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
-from checks import read_safetensors
+from checks import check, finish, read_safetensors
 
+REFERENCE = "dev/test/reference"
 FLOORS = {"losses": 2e-7, "norms": 1e-6, "val": 2e-7, "weights": 2e-5}
 
 
@@ -39,38 +39,29 @@ def relative(ours, theirs):
 
 
 class Checker:
-    def __init__(self, options):
-        self.options, self.work = options, tempfile.mkdtemp(prefix="replicas.")
-        self.reference = json.load(open(os.path.join(options.reference, "replicas.json")))
-        self.init = {name: read_floats(os.path.join(options.reference, model["init"]))
-                     for name, model in self.reference["models"].items()}
-        self.passed = self.failed = 0
-        self.notes = []
+    def __init__(self, train, work):
+        self.train, self.work = train, work
+        self.reference = json.load(open(f"{REFERENCE}/replicas.json"))
+        self.models = self.reference["models"]
+        self.init = {name: read_floats(f"{REFERENCE}/{model['init']}") for name, model in self.models.items()}
 
     def run(self, case, mesh, ranks):
-        """-> (lines of the log, folder) or the reason why there are none"""
-        out = os.path.join(self.work, "out")
+        """-> (lines of the log, folder)"""
+        out = f"{self.work}/out"
         shutil.rmtree(out, ignore_errors=True)
-        model = self.reference["models"][case["model"]]
         command = [] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]
-        command += [self.options.train, "--init", os.path.join(self.options.reference, model["init"]),
-                    "--data", os.path.join(self.options.reference, self.reference["tokens"]), "--out", out,
-                    *case["arguments"], *mesh]
+        command += [self.train, "--init", f"{REFERENCE}/{self.models[case['model']]['init']}",
+                    "--data", f"{REFERENCE}/{self.reference['tokens']}", "--out", out, *case["arguments"], *mesh]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_MCA_btl_vader_backing_directory": self.work}
-        try:
-            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                  timeout=600)
-        except subprocess.TimeoutExpired:
-            return "no end after 120 s: " + " ".join(command)
-        if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if line.startswith("train_gpt")] or [done.stderr[-300:]]
-            return f"exit status {done.returncode}: {' '.join(lines)}"
-        return [json.loads(line) for line in open(os.path.join(out, "log.jsonl"))], out
+        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=600)
+        assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-600:]}"
+        return [json.loads(line) for line in open(f"{out}/log.jsonl")], out
 
     def weights(self, case, out, step):
-        """[(index in probes, error)] relative to its tensor's change, and {tensor: norm of the change}"""
-        model, init = self.reference["models"][case["model"]], self.init[case["model"]]
-        ours = read_floats(os.path.join(out, f"step_{int(step):08d}", "model.safetensors"))
+        """[(error relative to its tensor's change, name, index)] of the probes, and the norm of each tensor's change"""
+        model, init = self.models[case["model"]], self.init[case["model"]]
+        ours = read_floats(f"{out}/step_{int(step):08d}/model.safetensors")
         assert set(ours) == set(init), "other tensors"
         size = {name: moved / math.sqrt(n) for (name, n), moved in zip(model["tensors"], case["moved"])}
         errors = [(abs(ours[name][i] - y) / size[name], name, i)
@@ -79,47 +70,36 @@ class Checker:
         return errors, moved
 
     def compare(self, case, log, out):
-        """-> {what: (error, bound)}, remarks"""
-        found, remarks = {}, []
+        """-> {what: (error, bound)}, and where weights are beyond theirs"""
+        remarks = []
         bound = {key: 10 * max(floor, own) for (key, floor), own in zip(FLOORS.items(), case["float32"])}
         assert [x["step"] for x in log] == list(range(1, len(case["losses"]) + 1)), "other steps"
         val = {str(x["step"]): x["val_loss"] for x in log if x["val_loss"] is not None}
         assert list(val) == list(case["val"]), f"validated after {list(val)}, not {list(case['val'])}"
         saved = sorted(int(name[5:]) for name in os.listdir(out) if name.startswith("step_"))
         assert saved == [int(step) for step in case["weights"]], f"saved {saved}, not {list(case['weights'])}"
-        last = list(case["weights"])[-1]
-        found["losses"] = relative([x["loss"] for x in log], case["losses"]), bound["losses"]
-        norms = [x["grad_norm"] for x in log]
-        found["norms"] = relative(norms, case["norms"]), bound["norms"]
-        found["val"] = relative(list(val.values()), list(case["val"].values())), bound["val"]
+        error = {"losses": relative([x["loss"] for x in log], case["losses"]),
+                 "norms": relative([x["grad_norm"] for x in log], case["norms"]),
+                 "val": relative(list(val.values()), list(case["val"].values())), "weights": 0}
         for step in case["weights"]:
             errors, moved = self.weights(case, out, step)
             worst, name, i = max(errors)
-            if worst > found.get("weights", (0,))[0]:
-                found["weights"] = worst, bound["weights"]
+            error["weights"] = max(error["weights"], worst)
             if worst > bound["weights"]:
                 remarks.append(f"step {step}, {name}[{i}], and {sum(e[0] > bound['weights'] for e in errors) - 1} more")
-            if step == last:
-                found["moved"] = relative(moved, case["moved"]), bound["weights"]
-        found.setdefault("weights", (0, bound["weights"]))
-        return found, remarks
+        error["moved"], bound["moved"] = relative(moved, case["moved"]), bound["weights"]
+        return {key: (error[key], bound[key]) for key in error}, remarks
 
     def check(self, case, mesh=()):
         ranks = case["d"] * (2 if mesh else 1)
-        title = " ".join([case["name"] + ",", case["model"] + ",", f"{ranks} rank{'s' * (ranks > 1)}", *mesh])
-        what = self.run(case, mesh, ranks)
-        ok, text = False, what
-        if not isinstance(what, str):
-            try:
-                found, remarks = self.compare(case, *what)
-                ok = all(error <= bound for error, bound in found.values())
-                text = ", ".join(f"{key} {error:.1e} (bound {bound:.0e}){'' if error <= bound else ' !'}"
-                                 for key, (error, bound) in found.items())
-                text += "".join(f"; {remark}" for remark in remarks)
-            except (AssertionError, OSError, KeyError) as error:
-                text = f"{type(error).__name__}: {error}"
-        self.passed, self.failed = self.passed + ok, self.failed + (not ok)
-        print(f"{'ok   ' if ok else 'FAIL '} {title}: {text}", flush=True)
+        try:
+            found, remarks = self.compare(case, *self.run(case, mesh, ranks))
+            ok = all(error <= bound for error, bound in found.values())
+            text = ", ".join([f"{key} {error:.1e} (bound {bound:.0e}){'' if error <= bound else ' !'}"
+                              for key, (error, bound) in found.items()] + remarks)
+        except (AssertionError, OSError, KeyError, subprocess.TimeoutExpired) as error:
+            ok, text = False, f"{type(error).__name__}: {error}"
+        check(ok, f"{case['name']}, {case['model']}, {ranks} rank{'s' * (ranks > 1)} {' '.join(mesh)}: {text}")
 
 
 SHORT = ("sync 2 sgd clip", "dc-s3gd 2", "dc-s3gd 2 sgd clip", "dc-s3gd 4 sites 2 clip", "diloco 2", "diloco 4 clip",
@@ -134,31 +114,17 @@ def main():
     parser.add_argument("--mesh", action="store_true", help="on t = 2 and on p = 2 times as many ranks")
     parser.add_argument("--short", action="store_true", help="a few cases")
     parser.add_argument("--train", default="./train_gpt", metavar="PATH")
-    parser.add_argument("--reference", default="dev/test/reference", metavar="DIRECTORY")
-    parser.add_argument("--list", action="store_true", help="names of the cases, and their arguments; runs nothing")
     parser.add_argument("words", nargs="*", metavar="WORD")
     options = parser.parse_args()
-    checker = Checker(options)
-    try:
+    with tempfile.TemporaryDirectory(prefix="replicas.") as work:
+        checker = Checker(options.train, work)
         for case in checker.reference["cases"]:
             chosen = all(word in case["name"] + " " + case["model"] for word in options.words)
-            if options.mesh and not options.words:
-                chosen = case["name"] in MESH
-            if options.short:
-                chosen = case["name"] in SHORT
-            if not chosen:
-                continue
-            if options.list:
-                print(f"{case['name']}: {case['d']} x train_gpt {' '.join(case['arguments'])}")
-                continue
-            for mesh in (("--tp", "2"), ("--pp", "2")) if options.mesh else ((),):
+            if options.short or (options.mesh and not options.words):
+                chosen = case["name"] in (SHORT if options.short else MESH)
+            for mesh in ((("--tp", "2"), ("--pp", "2")) if options.mesh else ((),)) if chosen else ():
                 checker.check(case, mesh)
-    finally:
-        shutil.rmtree(checker.work)
-    if options.list:
-        return
-    print(f"{checker.passed} passed, {checker.failed} failed")
-    sys.exit(checker.failed != 0)
+    finish()
 
 
 main()

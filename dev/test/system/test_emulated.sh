@@ -30,20 +30,9 @@ exec "$@"
 SH
 chmod +x rank.sh
 
-cat >compare.py <<'PY'
-# compare.py A B BOUND: largest relative difference of losses and norms of two logs
-import json, sys
-a, b = ([json.loads(l) for l in open(f"{d}/log.jsonl")] for d in sys.argv[1:3])
-bound = float(sys.argv[3])
-assert len(a) == len(b) > 0, (len(a), len(b))
-loss = max(abs(x["loss"] - y["loss"]) / y["loss"] for x, y in zip(a, b))
-val = max([abs(x["val_loss"] - y["val_loss"]) / y["val_loss"] for x, y in zip(a, b) if x["val_loss"]])
-norms = [(x["grad_norm"], y["grad_norm"]) for x, y in zip(a, b)]
-norm = max(abs(x - y) / y for x, y in norms if x or y)
-bits = " same bits" if all(x["loss"] == y["loss"] and x["grad_norm"] == y["grad_norm"] for x, y in zip(a, b)) else ""
-print(f"loss {loss:.1e} val {val:.1e} norm {norm:.1e}{bits}  bound {bound:.1e} (norm: 8 times)")
-sys.exit(not (loss <= bound and val <= bound and norm <= 8 * bound))
-PY
+# trains_as WHAT RUN OTHER BOUND: losses as near as the bound, norms 8 times that
+trains_as() { NORM=8 verify "$1" python3 "$project/dev/test/system/check_run.py" same "${@:2}"; }
+
 cat >traffic.py <<'PY'
 # traffic.py FILE: the bytes that a run counted beside the formulas, as printed at its end
 import re, sys
@@ -122,23 +111,13 @@ ranks() {
         >out 2>err </dev/null || { cat err; return 1; }
 }
 
-for arch in gpt2 llama; do
-    verify "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
-    for precision in fp32 bf16; do
-        verify "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
-        verify "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
-            ${bound[$precision]}
-    done
-done
-
 # CAAT-Nets: both states on one rank, packed 16 bytes at a time or not
-for arch in caat caat_odd; do
+for arch in gpt2 llama caat caat_odd; do
     verify "$arch cpu" one cpu $arch cpu_$arch --micro-batch 2
     for precision in fp32 bf16; do
         [ "$precision $arch" != "fp32 caat_odd" ] || continue
         verify "$arch $precision" one $precision $arch ${precision}_$arch --micro-batch 2
-        verify "$arch $precision trains what the CPU trains:" python3 compare.py ${precision}_$arch cpu_$arch \
-            ${bound[$precision]}
+        trains_as "$arch $precision trains what the CPU trains:" ${precision}_$arch cpu_$arch ${bound[$precision]}
     done
 done
 STEPS=1 SAMPLE=1 verify "it writes" one bf16 caat caat_writes --micro-batch 2
@@ -150,7 +129,7 @@ verify "the checkpoint of step 6 goes" rm -r half/step_00000006
 verify "and resumed" one bf16 gpt2 half --micro-batch 2 --resume
 verify "the same weights" cmp half/step_00000006/model.safetensors bf16_gpt2/step_00000006/model.safetensors
 verify "the same moments" cmp half/step_00000006/optimizer.safetensors bf16_gpt2/step_00000006/optimizer.safetensors
-verify "the same log" python3 compare.py half bf16_gpt2 0
+trains_as "the same log" half bf16_gpt2 0
 STEPS=1 verify "the CPU starts from the weights of bf16" one cpu gpt2 init --micro-batch 2 \
     --init bf16_gpt2/step_00000006
 STEPS=7 verify "the CPU continues a run of bf16" one cpu gpt2 half --micro-batch 2 --resume
@@ -184,9 +163,9 @@ for i in "${!modes[@]}"; do
     [ "$i" -lt 2 ] || [ -n "${LONG:-}" ] || continue
     verify "CPU ${modes[i]}" ranks 4 cpu llama "sites_cpu$i" "${mode[@]}"
     verify "fp32 ${modes[i]}" ranks 4 fp32 llama "sites_fp32$i" "${mode[@]}"
-    verify "... trains what the CPU trains:" python3 compare.py "sites_fp32$i" "sites_cpu$i" "${bound[fp32]}"
+    trains_as "... trains what the CPU trains:" "sites_fp32$i" "sites_cpu$i" "${bound[fp32]}"
     NCCL=1 verify "bf16 ${modes[i]}, NCCL" ranks 4 bf16 llama "sites_bf16$i" "${mode[@]}" --save-every 4
-    verify "... trains what the CPU trains:" python3 compare.py "sites_bf16$i" "sites_cpu$i" "${bound[bf16]}"
+    trains_as "... trains what the CPU trains:" "sites_bf16$i" "sites_cpu$i" "${bound[bf16]}"
     mkdir -p "sites_again$i"
     cp -r "sites_bf16$i"/* "sites_again$i"
     rm -r "sites_again$i/step_00000006"
@@ -197,20 +176,25 @@ done
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$project/train_gpt"; then
     echo "left out: meshes, there is no MPI"
 else
+    # mesh PRECISION ARCH OPTIONS: trains what one rank trains, and sends what the formulas say
+    mesh() {
+        local tp=1 pp=1 dp=1 options=$3
+        # shellcheck disable=SC2086
+        set -- "$1" "$2" $3
+        for ((i = 3; i < $#; i++)); do
+            case ${!i} in --tp | --pp | --dp) local "${!i#--}=${*:i+1:1}" ;; esac
+        done
+        rm -rf mesh
+        verify "$1 $2 $options${NCCL:+, NCCL}" ranks $((tp * pp * dp)) "$1" "$2" mesh --micro-batch 1 "${@:3}"
+        [ -z "${NCCL:-}" ] || verify "... by NCCL:" grep "NCCL" out
+        verify "... counts the bytes that the formulas say:" python3 traffic.py out
+        trains_as "... trains what one rank trains:" mesh "${1}_$2" "${bound[$1]}"
+    }
     n=0
     while read -r precision arch options; do
         n=$((n + 1))
-        tp=1 pp=1 dp=1
-        set -- $options
-        while [ $# -gt 1 ]; do
-            case $1 in --tp) tp=$2 ;; --pp) pp=$2 ;; --dp) dp=$2 ;; esac
-            shift
-        done
         [ -n "${LONG:-}" ] || [ $((n % 2)) = 0 ] || continue
-        # shellcheck disable=SC2086
-        verify "$precision $arch $options" ranks $((tp * pp * dp)) "$precision" "$arch" mesh$n --micro-batch 1 $options
-        verify "... counts the bytes that the formulas say:" python3 traffic.py out
-        verify "... trains what one rank trains:" python3 compare.py mesh$n "${precision}_$arch" "${bound[$precision]}"
+        mesh "$precision" "$arch" "$options"
     done <<'CASES'
 fp32 gpt2 --dp 2
 bf16 llama --dp 2 --zero 1
@@ -227,22 +211,11 @@ bf16 caat --tp 2 --pp 2 --recompute full
 bf16 caat_odd --tp 2 --caat-grad-dtype same
 bf16 gpt2 --dp 4 --allreduce multitree --topology torus:2x2
 CASES
-    for options in "--pp 2 --schedule zb-v" "--tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" \
-        "--dp 2 --zero 2 --allreduce multitree" "--dp 2 --allreduce double-tree"; do
-        n=$((n + 1))
-        tp=1 pp=1 dp=1
-        case $options in *--tp*) tp=2 ;; esac
-        case $options in *--pp*) pp=2 ;; esac
-        case $options in *--dp*) dp=2 ;; esac
-        # shellcheck disable=SC2086
-        NCCL=1 verify "bf16 llama $options, NCCL" ranks $((tp * pp * dp)) bf16 llama mesh$n --micro-batch 1 $options
-        verify "... by NCCL:" grep "NCCL" out
-        verify "... counts the bytes that the formulas say:" python3 traffic.py out
-        verify "... trains what one rank trains:" python3 compare.py mesh$n bf16_llama "${bound[bf16]}"
+    for options in "llama --pp 2 --schedule zb-v" "llama --tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" \
+        "llama --dp 2 --zero 2 --allreduce multitree" "llama --dp 2 --allreduce double-tree" \
+        "caat --tp 2 --pp 2 --zero 1"; do
+        NCCL=1 mesh bf16 "${options%% *}" "${options#* }"
     done
-    NCCL=1 verify "bf16 caat --tp 2 --pp 2, NCCL" ranks 4 bf16 caat mesh_caat --micro-batch 1 --tp 2 --pp 2 --zero 1
-    verify "... counts the bytes that the formulas say:" python3 traffic.py out
-    verify "... trains what one rank trains:" python3 compare.py mesh_caat bf16_caat "${bound[bf16]}"
     # a mesh stopped and resumed; copies are rounded identically, or the second half would differ
     # shellcheck disable=SC2086
     verify "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3

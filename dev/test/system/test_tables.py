@@ -8,15 +8,9 @@ import collections, json, os, re, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "dev", "plot"))
+sys.dont_write_bytecode = True
 import measured  # noqa: E402
-
-passed = failed = 0
-
-
-def check(what, right):
-    global passed, failed
-    passed, failed = passed + bool(right), failed + (not right)
-    print(f"{'ok   ' if right else 'FAIL '} {what}")
+from checks import check, finish  # noqa: E402
 
 
 def number(pattern, text):
@@ -37,13 +31,19 @@ def check_schedule(kind, p, v, m, bubble, slots):
         early += sum(ends[what, *places[at], row.micro_batch] > row.start for what, at in needs if 0 <= at < p * v)
         early += free[row.stage] > row.start
         free[row.stage] = row.end
-    check(f"{kind}: each pass once, after what it needs: {len(rows)} rows, {early} too early",
-          len(ends) == len(rows) == p * v * m * len(kinds) and early == 0)
     length = max(free.values())
     idle = (p * length - 3 * p * v * m) / (3 * p * v * m)
-    check(f"{kind}: bubble {idle}", abs(idle - bubble) < 1e-9)
-    check(f"  {note}", abs(number(r"bubble ([\d.]+)", note) - 100 * idle) < 0.01 and
-          number(r"step ([\d.]+)", note) == length and number(r"of ([\d.]+) micro", note) == slots)
+    check(len(ends) == len(rows) == p * v * m * len(kinds) and early == 0 and abs(idle - bubble) < 1e-9,
+          f"{kind}: each pass once, after what it needs: {len(rows)} rows, {early} too early, bubble {idle}")
+    check(abs(number(r"bubble ([\d.]+)", note) - 100 * idle) < 0.01 and number(r"step ([\d.]+)", note) == length and
+          number(r"of ([\d.]+) micro", note) == slots, f"  {note}")
+
+
+def check_use(rows, note):
+    used = len({(row.step, row.source, row.to) for row in rows})
+    links, steps = number(r"(\d+) links", note), max(row.step for row in rows)
+    check(abs(number(r"use ([\d.]+)", note) - used / links / steps) < 6e-4 and
+          abs(number(r"busy in ([\d.]+)", note) - used / links) < 6e-3, "  mean use")
 
 
 def check_collective(topology, algorithm, kind, ranks):
@@ -60,15 +60,8 @@ def check_collective(topology, algorithm, kind, ranks):
             wrong += kind == "all-reduce" and not row.add and row.to == row.owner  # which has the sum already
     full = [set(range(ranks)) if kind != "all-gather" else {c} for c in range(ranks)]
     missing = sum(have[r, c] != full[c] for r, c in have if kind != "reduce-scatter" or r == c)
-    check(f"{kind}, {note}: {wrong} wrong messages, {missing} chunks missing", wrong + missing == 0)
+    check(wrong + missing == 0, f"{kind}, {note}: {wrong} wrong messages, {missing} chunks missing")
     check_use(rows, note)
-
-
-def check_use(rows, note):
-    used = len({(row.step, row.source, row.to) for row in rows})
-    links, steps = number(r"(\d+) links", note), max(row.step for row in rows)
-    check("  mean use", abs(number(r"use ([\d.]+)", note) - used / links / steps) < 6e-4 and
-          abs(number(r"busy in ([\d.]+)", note) - used / links) < 6e-3)
 
 
 def check_routes():
@@ -77,10 +70,10 @@ def check_routes():
     want = [sum(min((x - y) % 4, (y - x) % 4) for r in range(16) for x, y in zip(divmod(r, 4), divmod(r ^ bit, 4)))
             for bit in (1, 2, 4, 8)]
     found = collections.Counter(row.step for row in rows)
-    check(f"halving-doubling: links of each step {list(found.values())}", sorted(found.values()) == sorted(2 * want) and
-          all((row.step <= 4) == bool(row.add) for row in rows))
-    check("  the last to add owns the sum", {(row.owner, row.to) for row in rows if row.step == 4} >=
-          {(r, r) for r in range(16)})
+    check(sorted(found.values()) == sorted(2 * want) and all((row.step <= 4) == bool(row.add) for row in rows),
+          f"halving-doubling: links of each step {list(found.values())}")
+    check({(row.owner, row.to) for row in rows if row.step == 4} >= {(r, r) for r in range(16)},
+          "  the last to add owns the sum")
     check_use(rows, note)
 
 
@@ -99,25 +92,25 @@ def check_matrices(model, options, copies):
                 at = slice(y * width[row.matrix] + row.x, y * width[row.matrix] + row.x + row.width)
                 twice += any(paint[at])
                 paint[at] = b"\1" * row.width
-    check(f"{model} {' '.join(options)}: every element is written once, {len(canvas)} matrices",
-          twice == 0 and canvas.keys() == held.keys() and all(all(paint) for paint in canvas.values()))
-    check("  and held by as many ranks as should", all(held[name] == sizes[name] * copies(name) for name in held))
-    check(f"  {note}", number(r"(\d+) parameters", note) == sum(sizes.values()))
+    check(twice == 0 and canvas.keys() == held.keys() and all(all(paint) for paint in canvas.values()),
+          f"{model} {' '.join(options)}: every element is written once, {len(canvas)} matrices")
+    check(all(held[name] == sizes[name] * copies(name) for name in held), "  and held by as many ranks as should")
+    check(number(r"(\d+) parameters", note) == sum(sizes.values()), f"  {note}")
 
 
 def check_buckets():
     whole, shards = (measured.table("buckets", "--dp", 4, "--zero", zero)[0] for zero in (0, 1))
-    check("buckets have all parameters of tiny", sum(row.elements for row in whole) == 842496)
-    check("the last block comes first, the embedding last",
-          [row.layer for row in whole][1:5] == [3, 2, 1, 0] and "wte" in whole[-1].tensor)
-    check("ZeRO's shards are quarters",
-          [4 * row.elements for row in shards] == [row.elements for row in whole for _ in range(4)])
+    check(sum(row.elements for row in whole) == 842496, "buckets have all parameters of tiny")
+    check([row.layer for row in whole][1:5] == [3, 2, 1, 0] and "wte" in whole[-1].tensor,
+          "the last block comes first, the embedding last")
+    check([4 * row.elements for row in shards] == [row.elements for row in whole for _ in range(4)],
+          "ZeRO's shards are quarters")
 
 
 def check_rounding():
     ends = {rate: measured.table("rounding", "--rate", rate)[0][-1] for rate in (0.001, 0.003)}
-    check(f"rounding: {ends}", abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
-          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85)
+    check(abs(ends[0.001].master - 0.9) < 2e-3 and abs(ends[0.001].random - 0.9) < 2e-3 and
+          ends[0.001].nearest == 0.6016 and ends[0.003].nearest > 0.85, f"rounding: {ends}")
 
 
 def check_measured(kind, p, v, options):
@@ -141,15 +134,18 @@ def check_measured(kind, p, v, options):
                              stdout=subprocess.PIPE, check=True).stdout
     step, predicted, idle, predicted_idle = map(float, re.findall(r"\d+\.\d+", out))
     work = sum(row.end - row.start for row in rows)
-    check(f"measured.py, {kind}: {step} {predicted} {idle} {predicted_idle}", abs(step - length - 3) < 1e-3 and
-          abs(predicted - step) < 1e-2 and abs(idle - (p * (length + 3) - work) / work) < 1e-4 and
-          abs(predicted_idle - idle) < 1e-3)
+    check(abs(step - length - 3) < 1e-3 and abs(predicted - step) < 1e-2 and abs(predicted_idle - idle) < 1e-3 and
+          abs(idle - (p * (length + 3) - work) / work) < 1e-4,
+          f"measured.py, {kind}: {step} {predicted} {idle} {predicted_idle}")
 
 
-def check_refused(*options):
+def check_refused():
     tool = os.path.join(ROOT, os.environ.get("BUILD", "build"), "tables")
-    done = subprocess.run([tool, *options], capture_output=True)
-    check(f"refused: {' '.join(options)}: {done.stderr.decode().strip()}", done.returncode == 2 and not done.stdout)
+    for options in ("", "schedule --pp 2 --forward 1,x", "schedule --input -1",
+                    "schedule --pp 2 --schedule zb-v --vpp 3", "collective --topology full:1", "matrices --tp 3",
+                    "tensors --model none", "layout"):
+        done = subprocess.run([tool, *options.split()], capture_output=True)
+        check(done.returncode == 2 and not done.stdout, f"refused: {options}: {done.stderr.decode().strip()}")
 
 
 def main():
@@ -169,12 +165,8 @@ def main():
     check_measured("1f1b", 4, 1, ("--forward", "1,2,3,2", "--input", "2,2,5,3", "--transfer", "0.5"))
     check_measured("zb-v", 2, 2, ("--forward", "1.5,2,1,3", "--input", "2", "--weight", "1,2"))
     check_refused()
-    for options in ("schedule --pp 2 --forward 1,x", "schedule --input -1", "schedule --pp 2 --schedule zb-v --vpp 3",
-                    "collective --topology full:1", "matrices --tp 3", "tensors --model none", "layout"):
-        check_refused(*options.split())
-    print(f"{passed} passed, {failed} failed")
-    return failed > 0
+    finish()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
