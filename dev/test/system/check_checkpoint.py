@@ -43,7 +43,8 @@ def checksum(data):
 def shapes(config):
     """The model's tensors under transformers' names."""
     if config["model_type"] == "gpt2":
-        L, C, F, V, T = (config[k] for k in ("n_layer", "n_embd", "n_inner", "vocab_size", "n_positions"))
+        L, C, V, T = (config[k] for k in ("n_layer", "n_embd", "vocab_size", "n_positions"))
+        F = config.get("n_inner", 4 * C)
         all_of = {"transformer.wte.weight": [V, C], "transformer.wpe.weight": [T, C]}
         block = {"ln_1.weight": [C], "ln_1.bias": [C], "attn.c_attn.weight": [C, 3 * C], "attn.c_attn.bias": [3 * C],
                  "attn.c_proj.weight": [C, C], "attn.c_proj.bias": [C], "ln_2.weight": [C], "ln_2.bias": [C],
@@ -60,7 +61,7 @@ def shapes(config):
         before, after = "model.layers.", {"model.norm.weight": [C]}
     all_of.update({f"{before}{layer}.{name}": shape for layer in range(L) for name, shape in block.items()})
     all_of.update(after)
-    if not config["tie_word_embeddings"]:
+    if not config.get("tie_word_embeddings", True):
         all_of["lm_head.weight"] = [V, C]
     return all_of
 

@@ -280,28 +280,27 @@ def run_block(block):
     lines = [line for line in lines if not line.startswith("busy      ")]  # by whatever else runs on this machine
     return status, lines, time.time() - begin, sorted(files_of_tree() - before)
 
-def check_block(doc, block, update):
-    """-> what is wrong with it, seconds; update: {line of the output block: new lines}"""
+def check_block(doc, block, new):
+    """-> what is wrong with it, seconds; new: None, or {line of the output block, or of the end of a block: lines}"""
     status, got, seconds, left = run_block(block)
-    output, said = doc.outputs.get(block["line"]), []
-    if status is None:
-        said = [f"{doc.path}:{block['line']}: did not end within {LIMIT[block['kind'].split()[1]]} s"]
-    elif status:
-        said = [f"{doc.path}:{block['line']}: exit status {status}"] + got[-5:]
-    said += [f"{doc.path}:{block['line']}: left {x}, not in build/book/" for x in left]
-    indent = re.match(" *", doc.lines[block["line"] - 1])[0]
-    if update is not None and not said:
-        expected = [line[len(indent):] for line in output["text"]] if output else []
-        fits = fitted(expected, got)
+    output, where = doc.outputs.get(block["line"]), f"{doc.path}:{block['line']}:"
+    expected = textwrap.dedent("\n".join(output["text"])).split("\n") if output and output["text"] else []
+    fits = fitted(expected, got)
+    said = [f"{where} left {x}, not in build/book/" for x in left]
+    if status != 0:
+        limit = LIMIT[block["kind"].split()[1]]
+        said += [f"{where} " + (f"exit status {status}" if status else f"did not end within {limit} s"), *got[-5:]]
+    elif new is not None and not said:
+        indent = re.match(" *", doc.lines[block["line"] - 1])[0]
         lines = [(indent + line).rstrip() for line in ([line or "..." for line in fits] if fits else got)]
         if output:
-            update[output["line"]] = lines
+            new[output["line"]] = lines
         elif got:
-            update[block["end"]] = ["", indent + "```output", *lines, indent + "```"]
-    elif not said and output and fitted(output["text"], got) is None:
-        said = [f"{doc.path}:{output['line']}: expected and printed:", *difflib.ndiff(output["text"], got)]
+            new[block["end"]] = ["", indent + "```output", *lines, indent + "```"]
+    elif not said and output and fits is None:
+        said = [f"{doc.path}:{output['line']}: expected and printed:", *difflib.ndiff(expected, got)]
     elif not said and got and not output:
-        said = [f"{doc.path}:{block['end']}: it printed {len(got)} lines, and no ```output stands below: {got[0]}"]
+        said = [f"{where} it printed {len(got)} lines, and no ```output stands below: {got[0]}"]
     return said, seconds
 
 def write_outputs(doc, new):
@@ -343,9 +342,6 @@ def main():
     tree = Tree()
     if options.update and not options.files:
         parser.error("--update needs FILE...")
-    missing = [x for x in ("train_gpt", "plan") if not os.access(x, os.X_OK)]
-    if missing:
-        parser.error(f"./{missing[0]} is not built: make book")
     paths = paths or sorted(x for x in tree.files
                             if re.fullmatch(r"docs/(ladder/)?[^/]+\.md|(planner/)?README\.md|CONTRIBUTING\.md", x))
     docs = [Doc(tree, path) for path in paths]

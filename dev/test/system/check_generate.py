@@ -15,10 +15,10 @@ sequence anew for every token (gpt2 and llama of make_reference.py, read from ou
    sort, running sum of the softmax, keep the first whose sum before them is below P. Random logits have no equal ones,
    about which these differ.
 """
-import argparse, ctypes, importlib.util, os, subprocess, sys, tempfile
+import argparse, ctypes, importlib.util, itertools, os, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
-from checks import check, finish, read_safetensors
+from checks import check, finish, launch, read_safetensors
 
 SYSTEM = "/usr/bin/python3"
 if not importlib.util.find_spec("torch") and sys.executable != SYSTEM and os.path.exists(SYSTEM):
@@ -55,22 +55,17 @@ def greedy(forward, config, weights, prompt, count):
 def check_texts(train, arch, work):
     size, out = SIZES[arch], f"{work}/{arch}"
     shape = ["--arch", arch, "--layers", size["layers"], "--hidden", size["hidden"], "--heads", size["heads"], "--ffn",
-             96, "--seq", T]
-    if arch == "llama":
-        shape += ["--kv-heads", size["kv_heads"]]
-    shape = [str(x) for x in shape]
-    subprocess.run([train, *shape, "--data", f"{work}/text.txt", "--steps", "60", "--warmup", "5", "--eval-every", "0",
-                    "--sample-every",
-                    "0", "--out", out], check=True, stdout=subprocess.DEVNULL)
+             96, "--seq", T, *(["--kv-heads", size["kv_heads"]] if arch == "llama" else [])]
+    launch(train, *shape, "--data", f"{work}/text.txt", "--steps", 60, "--warmup", 5, "--eval-every", 0,
+           "--sample-every", 0, "--out", out).check_returncode()
     weights = {name: torch.frombuffer(bytearray(data), dtype=torch.float32).reshape(shape).double()
                for name, (_, shape, data) in read_safetensors(f"{out}/step_00000060/model.safetensors").items()}
     forward = make_reference.gpt2 if arch == "gpt2" else make_reference.llama
     compared, wrong, count = 0, 0, 40
     for i, prompt in enumerate(PROMPTS):
         where = ["--out", out, "--resume"] if i % 2 else ["--init", f"{out}/step_00000060/model.safetensors"]
-        got = subprocess.run([train, *shape, *where, "--generate", prompt, "--temperature", "0", "--max-new-tokens",
-                              str(count)], check=True,
-                             capture_output=True).stdout
+        options = map(str, [*shape, *where, "--generate", prompt, "--temperature", 0, "--max-new-tokens", count])
+        got = subprocess.run([train, *options], check=True, capture_output=True).stdout  # bytes of any kind
         want, certain = greedy(forward, dict(size, vocab=256, seq=T, ffn=96), weights, prompt.encode(), count)
         head = prompt.encode() + want[:certain]
         wrong += not got.startswith(head) or len(got) != len(prompt) + count + 1
@@ -94,26 +89,24 @@ def check_sampling(work):
     library = ctypes.CDLL(f"{work}/sampling.so")
     torch.manual_seed(2)
     wrong, cases = 0, 0
-    for V in (5, 60, 300):
-        for K in (0, 1, 4, V // 2):
-            for P in (1.0, 0.9, 0.6, 0.2):
-                for D in (0.7, 1.0, 2.0):
-                    z = torch.randn(V) * 1.5
-                    drawn = (ctypes.c_double * V)()
-                    library.last((ctypes.c_float * V)(*z.tolist()), V, ctypes.c_double(D), ctypes.c_double(P),
-                                 ctypes.c_longlong(K), drawn)
-                    x = z.double() / D
-                    if K:
-                        x[x < x.topk(K).values[-1]] = -torch.inf
-                    if P < 1:
-                        ordered, index = x.sort(descending=True)
-                        p = ordered.softmax(0)
-                        x[index[p.cumsum(0) - p >= P]] = -torch.inf
-                    p = x.softmax(0)
-                    # of what may come all that is likely enough to be hit by one of 64 V equally spaced u is drawn
-                    drawn = torch.tensor(list(drawn)) > 0
-                    wrong += bool((drawn & (p == 0)).any()) or bool((~drawn & (p > 1.001 / (64 * V))).any())
-                    cases += 1
+    for V, K, P, D in itertools.product((5, 60, 300), (0, 1, 4, "half"), (1.0, 0.9, 0.6, 0.2), (0.7, 1.0, 2.0)):
+        K = V // 2 if K == "half" else K
+        z = torch.randn(V) * 1.5
+        drawn = (ctypes.c_double * V)()
+        library.last((ctypes.c_float * V)(*z.tolist()), V, ctypes.c_double(D), ctypes.c_double(P), ctypes.c_longlong(K),
+                     drawn)
+        x = z.double() / D
+        if K:
+            x[x < x.topk(K).values[-1]] = -torch.inf
+        if P < 1:
+            ordered, index = x.sort(descending=True)
+            p = ordered.softmax(0)
+            x[index[p.cumsum(0) - p >= P]] = -torch.inf
+        p = x.softmax(0)
+        # of what may come all that is likely enough to be hit by one of 64 V equally spaced u is drawn
+        drawn = torch.tensor(list(drawn)) > 0
+        wrong += bool((drawn & (p == 0)).any()) or bool((~drawn & (p > 1.001 / (64 * V))).any())
+        cases += 1
     check(wrong == 0, f"top-k and top-p keep what PyTorch's definitions keep: {cases - wrong} of {cases} distributions")
 
 

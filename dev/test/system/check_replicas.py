@@ -19,7 +19,7 @@ training changed in their tensor. Thirty wrong rules (a sign, a rate, a moment's
 import argparse, json, math, os, shutil, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
-from checks import check, finish, read_safetensors
+from checks import check, finish, launch, read_safetensors
 
 REFERENCE = "dev/test/reference"
 FLOORS = {"losses": 2e-7, "norms": 1e-6, "val": 2e-7, "weights": 2e-5}
@@ -49,12 +49,9 @@ class Checker:
         """-> (lines of the log, folder)"""
         out = f"{self.work}/out"
         shutil.rmtree(out, ignore_errors=True)
-        command = [] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]
-        command += [self.train, "--init", f"{REFERENCE}/{self.models[case['model']]['init']}",
-                    "--data", f"{REFERENCE}/{self.reference['tokens']}", "--out", out, *case["arguments"], *mesh]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_MCA_btl_vader_backing_directory": self.work}
-        done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                              timeout=600)
+        done = launch(self.train, "--init", f"{REFERENCE}/{self.models[case['model']]['init']}", "--data",
+                      f"{REFERENCE}/{self.reference['tokens']}", "--out", out, *case["arguments"], *mesh, ranks=ranks,
+                      OMPI_MCA_btl_vader_backing_directory=self.work)
         assert done.returncode == 0, f"exit status {done.returncode}: {done.stderr[-600:]}"
         return [json.loads(line) for line in open(f"{out}/log.jsonl")], out
 

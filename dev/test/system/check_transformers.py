@@ -26,7 +26,7 @@ import importlib.util
 import json, os, shutil, struct, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
-from checks import check, finish
+from checks import check, finish, launch
 
 if sys.argv[1:] == ["--installed"]:
     sys.exit(not all(importlib.util.find_spec(name) for name in ("torch", "transformers", "tokenizers")))
@@ -64,8 +64,7 @@ CASES = [
 
 def train_gpt(work, *options, data="tokens.bin"):
     batch = ["--micro-batch", "1", "--global-batch", "4", "--eval-every", "0", "--sample-every", "0", "--warmup", "0"]
-    done = subprocess.run(["./train_gpt", *batch, "--data", f"{work}/{data}", *options], stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    done = launch("./train_gpt", *batch, "--data", f"{work}/{data}", *options)
     return done.returncode == 0 or check(False, f"{' '.join(options)}: {done.stderr}")
 
 

@@ -1,6 +1,6 @@
-"""checks.py: what tests in Python share: checks that are counted, the closing line "N passed, N failed", and a
-reader of safetensors."""
-import json, os, signal, struct, sys, time
+"""checks.py: what tests in Python share: checks that are counted, the closing line "N passed, N failed", runs of one
+and of several ranks, and a reader of safetensors."""
+import json, os, signal, struct, subprocess, sys, time
 
 passed = failed = 0
 
@@ -25,6 +25,13 @@ def finish():
     """Prints the closing line and ends the program: exit status 1 if a check failed."""
     print(f'{passed} passed, {failed} failed')
     sys.exit(failed > 0)
+
+
+def launch(*command, ranks=1, **environment):
+    """Runs a program, several ranks of it by mpirun, with one thread each; the result has what it printed."""
+    mpirun = ["scripts/mpirun.sh", "-np", str(ranks)] if ranks > 1 else []
+    return subprocess.run([*mpirun, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          errors="replace", timeout=600, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
 
 
 def read_safetensors(path):

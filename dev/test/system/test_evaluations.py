@@ -9,7 +9,7 @@ here they have to agree with each other: the run's last evaluation and that of i
 import json, os, random, re, shutil, struct, subprocess, sys, tempfile
 
 sys.dont_write_bytecode = True
-from checks import check, finish
+from checks import check, finish, launch
 
 TRAIN = os.path.abspath(os.environ.get("TRAIN", "./train_gpt"))
 CHOICES = "dev/test/reference/evaluation.choices"
@@ -19,10 +19,7 @@ LOADED = ("--arch gpt2 --layers 4 --hidden 16 --heads 4 --ffn 40 --seq 8 --vocab
 
 
 def train(*arguments, ranks=1):
-    command = ([] if ranks == 1 else ["scripts/mpirun.sh", "-np", str(ranks)]) + [TRAIN, *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                          timeout=600)
+    return launch(TRAIN, *arguments, ranks=ranks)
 
 
 def table(done):

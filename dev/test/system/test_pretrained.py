@@ -14,7 +14,8 @@ import json, math, os, random, shutil, struct, subprocess, sys, tempfile
 from array import array
 
 sys.dont_write_bytecode = True
-from checks import check, finish, read_safetensors
+from check_checkpoint import shapes
+from checks import check, finish, launch, read_safetensors
 
 L, C, NH, V, T, F = 4, 24, 4, 67, 16, 40
 PROGRAM = sys.argv[1] if len(sys.argv) > 1 else "./train_gpt"
@@ -27,20 +28,6 @@ GPT2 = {"model_type": "gpt2", "n_layer": L, "n_embd": C, "n_head": NH, "n_positi
 LLAMA = {"model_type": "llama", "num_hidden_layers": L, "hidden_size": C, "num_attention_heads": NH,
          "num_key_value_heads": 2, "intermediate_size": F, "max_position_embeddings": T, "vocab_size": V,
          "rms_norm_eps": 1e-6, "rope_theta": 12345.0}
-GPT2_BLOCK = {"ln_1.weight": (C,), "ln_1.bias": (C,), "attn.c_attn.weight": (C, 3 * C), "attn.c_attn.bias": (3 * C,),
-              "attn.c_proj.weight": (C, C), "attn.c_proj.bias": (C,), "ln_2.weight": (C,), "ln_2.bias": (C,),
-              "mlp.c_fc.weight": (C, 4 * C), "mlp.c_fc.bias": (4 * C,), "mlp.c_proj.weight": (4 * C, C),
-              "mlp.c_proj.bias": (C,)}
-LLAMA_BLOCK = {"input_layernorm.weight": (C,), "self_attn.q_proj.weight": (C, C),
-               "self_attn.k_proj.weight": (C // 2, C), "self_attn.v_proj.weight": (C // 2, C),
-               "self_attn.o_proj.weight": (C, C), "post_attention_layernorm.weight": (C,),
-               "mlp.gate_proj.weight": (F, C), "mlp.up_proj.weight": (F, C), "mlp.down_proj.weight": (C, F)}
-GPT2_SHAPES = {"transformer.wte.weight": (V, C), "transformer.wpe.weight": (T, C),
-               **{f"transformer.h.{i}.{name}": shape for i in range(L) for name, shape in GPT2_BLOCK.items()},
-               "transformer.ln_f.weight": (C,), "transformer.ln_f.bias": (C,)}
-LLAMA_SHAPES = {"model.embed_tokens.weight": (V, C),
-                **{f"model.layers.{i}.{name}": shape for i in range(L) for name, shape in LLAMA_BLOCK.items()},
-                "model.norm.weight": (C,)}
 
 
 def draw(source, dtype):
@@ -54,14 +41,14 @@ def draw(source, dtype):
     return struct.unpack("<f", struct.pack("<I", number << 32 - bits))[0]
 
 
-def make_model(shapes, dtype, seed):
+def make_model(config, dtype, seed):
     source = random.Random(seed)
     return {name: (shape, array("f", (draw(source, dtype) for _ in range(math.prod(shape)))))
-            for name, shape in shapes.items()}
+            for name, shape in shapes(config).items()}
 
 
 def ones(*shape):
-    return shape, array("f", [1] * math.prod(shape))
+    return list(shape), array("f", [1] * math.prod(shape))
 
 
 def to_bytes(numbers, dtype):
@@ -88,7 +75,7 @@ def write_safetensors(path, tensors, dtype):
     header, data = {"__metadata__": {"format": "pt"}}, b""
     for name, (shape, numbers) in tensors.items():
         raw = to_bytes(numbers, dtype)
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + len(raw)]}
         data += raw
     text = json.dumps(header).encode()
     write(struct.pack("<Q", len(text)) + text + data, path)
@@ -126,15 +113,12 @@ def change_byte(path, tensor, at=0, mask=1):
 
 MESHES = {"1 rank": (1, []), "t=2": (2, ["--tp", "2"]), "p=2": (2, ["--pp", "2"]), "d=2": (2, []),
           "t=2 p=2 v=2": (4, ["--tp", "2", "--pp", "2", "--vpp", "2"]), "d=2, ZeRO": (2, ["--zero", "1"])}
-ENVIRONMENT = {"stdin": subprocess.DEVNULL, "text": True, "errors": "replace",
-               "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
 QUIET = ["--sample-every", "0", "--eval-every", "0"]
 SIZE = ["--layers", "1", "--hidden", "8", "--heads", "2", "--seq", "16", "--warmup", "0", *QUIET]
 
 
-def train_gpt(ranks, *options, program=(PROGRAM,)):
-    command = ["scripts/mpirun.sh", "-np", str(ranks)] if ranks > 1 else []
-    return subprocess.run([*command, *program, *options], capture_output=True, timeout=300, **ENVIRONMENT)
+def train_gpt(ranks, *options):
+    return launch(PROGRAM, *options, ranks=ranks)
 
 
 def runs(what, *options, ranks=1):
@@ -157,13 +141,13 @@ def convert(what, mesh, source, target, model, *options):
     if "--zero" not in options: # --export alone trains nothing, too
         nothing = ["--steps", "0"] if ranks > 1 else []
     if runs(f"{what}, on {mesh}", "--init", source, "--export", target, *options, *nothing, ranks=ranks):
-        expected = {name: ("F32", shape, numbers.tobytes()) for name, (shape, numbers) in model.items()}
+        expected = {name: ("F32", tuple(shape), numbers.tobytes()) for name, (shape, numbers) in model.items()}
         check(read_safetensors(f"{target}/model.safetensors") == expected and not os.path.exists(f"{target}.tmp"),
               "which has the same bits")
 
 
 def test_conversions(work):
-    f32, f16, bf16 = (make_model(GPT2_SHAPES, dtype, i) for i, dtype in enumerate(("F32", "F16", "BF16"), 1))
+    f32, f16, bf16 = (make_model(GPT2, dtype, i) for i, dtype in enumerate(("F32", "F16", "BF16"), 1))
     constants = {f"transformer.h.{i}.attn.bias": ones(1, 1, T, T) for i in range(L)}
     constants.update({"transformer.h.0.attn.masked_bias": ones(1), "lm_head.weight": f32["transformer.wte.weight"]})
     write_folder(f"{work}/f32", GPT2, {**f32, **constants}, "F32")
@@ -175,8 +159,8 @@ def test_conversions(work):
     convert("bf16 to float32", "d=2", f"{work}/bf16", f"{work}/bf16.2", bf16, "--seq", "8")
     convert("gpt2 to a folder", "p=2", f"{work}/f32", f"{work}/f32.2", f32)
     for tied, name, dtype in ((False, "llama", "F32"), (True, "llama, tied", "BF16")):
-        shapes = LLAMA_SHAPES if tied else {**LLAMA_SHAPES, "lm_head.weight": (V, C)}
-        model, config = make_model(shapes, dtype, 4 + tied), {**LLAMA, "tie_word_embeddings": tied}
+        config = {**LLAMA, "tie_word_embeddings": tied}
+        model = make_model(config, dtype, 4 + tied)
         inverse = {"model.layers.0.self_attn.rotary_emb.inv_freq": ones(C // NH // 2)}
         write_folder(f"{work}/{name}", config, {**model, **inverse}, dtype, bare=tied)
         for i, mesh in enumerate(["1 rank", "t=2"] if tied or not MPI else ["t=2 p=2 v=2"]):
@@ -185,7 +169,7 @@ def test_conversions(work):
         check(all(written[key] == value for key, value in config.items()), f"{name}: its config.json says the same")
     # Numbers that a step can be computed with.
     small = {name: (shape, array("f", (x % 1 - 0.5 for x in numbers)))
-             for name, (shape, numbers) in make_model(GPT2_SHAPES, "F16", 6).items()}
+             for name, (shape, numbers) in make_model(GPT2, "F16", 6).items()}
     write_folder(f"{work}/small", GPT2, small, "F32")
     write_shard(f"{work}/tokens.bin", [random.Random(1).randrange(V) for _ in range(2000)])
     convert("float32, trained with a rate of 0,", "d=2, ZeRO", f"{work}/small", f"{work}/small.1", small,
@@ -206,7 +190,7 @@ def test_refused(work):
     os.truncate(f"{work}/cut/model.safetensors", os.path.getsize(f"{work}/cut/model.safetensors") - 1)
     write_safetensors(f"{work}/nan/model.safetensors",
                       {name: (shape, array("f", [*numbers[:-1], math.nan])) for name, (shape, numbers)
-                       in make_model(GPT2_SHAPES, "F16", 1).items()}, "F32")
+                       in make_model(GPT2, "F16", 1).items()}, "F32")
     for what, word, name, *options in (
             ("a place that is taken", "--export", "f32", "--export", f"{work}/f16"),
             ("a place that is not there", "--export", "f32", "--export", f"{work}/no/where"),
@@ -378,7 +362,7 @@ def test_whole_defaults(work):
 # One name, other files: every rank has a folder of its own, in which it looks for --init.
 def test_ranks_differ(work):
     into = 'cd "$0/${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" && exec "$@"'
-    model = make_model(GPT2_SHAPES, "BF16", 7)
+    model = make_model(GPT2, "BF16", 7)
     meshes = ["--tp", "2"], ["--pp", "2"], []
     cases = (("nothing", lambda folder: None, meshes),
              ("a weight of one tensor", lambda folder:
@@ -393,8 +377,8 @@ def test_ranks_differ(work):
             for rank in (0, 1):
                 write_folder(f"{place}/{rank}/model", GPT2, model, "BF16")
             change(f"{place}/1/model")
-            done = train_gpt(2, *mesh, "--init", "model", "--steps", "0", "--export", f"{place}/out",
-                             program=("sh", "-c", into, place, os.path.abspath(PROGRAM)))
+            done = launch("sh", "-c", into, place, os.path.abspath(PROGRAM), *mesh, "--init", "model", "--steps", "0",
+                          "--export", f"{place}/out", ranks=2)
             words = [line for line in done.stderr.split("\n") if line.startswith("train_gpt: ")]
             good = done.returncode == 0 if what == "nothing" else (
                 done.returncode in (1, 2) and len(words) == 1 and "rank 1" in words[0])
@@ -412,7 +396,7 @@ def test_strangers(work):
     check(read(own) == "mine", "which stay")
     for path, mine in ((f"{work}/later", "/mine"), (f"{work}/later.file", "")):
         run = subprocess.Popen([PROGRAM, *SIZE, "--steps", "2000", "--export", path], stdout=subprocess.PIPE,
-                               stderr=open(f"{path}.errors", "w"), **ENVIRONMENT)
+                               stderr=open(f"{path}.errors", "w"), text=True)
         for line in run.stdout:
             if line.startswith("step ") and not os.path.exists(path):
                 write("mine", path + mine)

@@ -61,8 +61,10 @@ def test_samples():
     printed = "model x\nstep 5/9 | loss 1\nsample:\n\na\nb\n\nstep 6/9 | loss 1\nsaved x\nsample:\nc\nsaved y\nd\n"
     check(report.read_samples(printed) == [(5, "a\nb"), (6, "c")], "samples end where the trainer speaks again")
     many = report.read_samples("".join(f"step {i}/99 | loss 1\nsample:\n{i}\n" for i in range(1, 30)))
-    check(len(many) <= report.MOST_SAMPLES and many[-1] == (29, "29") and many == sorted(many),
-          "of many some are shown, the last one among them")
+    check(len(many) <= report.MOST_SAMPLES and many[-1] == (29, "29"), "of many some are shown, the last one among them")
+    numbers = {0: "0", 0.00025: "0.00025", -3.5: "-3.5", 9999: "9999", 12345: "12.3 k", 1e6: "1 M", 2.5e9: "2.5 G",
+               -7e13: "-70 T", 1e4: "10 k"}
+    check([report.readable(x) for x in numbers] == list(numbers.values()), "numbers as people read them")
 
 
 def test_thinning():
@@ -91,12 +93,6 @@ def test_ticks():
     check(not wrong, f"ticks are two to eight round numbers within the axis {wrong[:1]}")
 
 
-def test_readable():
-    numbers = {0: "0", 0.00025: "0.00025", -3.5: "-3.5", 9999: "9999", 12345: "12.3 k", 1e6: "1 M", 2.5e9: "2.5 G",
-               -7e13: "-70 T", 1e4: "10 k"}
-    check([report.readable(x) for x in numbers] == list(numbers.values()), "numbers as people read them")
-
-
 def path_of(svg):
     line = re.findall(r'd="([^"]*)" fill', svg)[0]
     return [(float(x), float(y)) for x, y in re.findall(r"[ML]([\d.]+) ([\d.]+)", line)]
@@ -106,14 +102,13 @@ def test_plot():
     svg = report.plot("a & b", [[(step, float(step)) for step in range(0, 101)]], [[]], False)
     points = path_of(svg)
     horizontal = {float(text): float(y) - 4 for y, text in re.findall(r'y="([\d.]+)" text-anchor="end">([\d.]+)<', svg)}
-    middle = re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="middle">(\d+)<', svg)
-    vertical = {float(text): float(x) for x, text in middle}
+    vertical = {float(text): float(x)
+                for x, text in re.findall(r'<text x="([\d.]+)" y="\d+" text-anchor="middle">(\d+)<', svg)}
     check(len(horizontal) >= 4 and all(abs(points[int(v)][1] - y) < 0.11 for v, y in horizontal.items()) and
           len(vertical) >= 4 and all(abs(points[int(v)][0] - x) < 0.11 for v, x in vertical.items()),
           "ticks stand where their values are drawn")
-    check(points[0][0] == 56 and abs(points[-1][0] - 552) < 0.1 and 26 < points[-1][1] < points[0][1] < 218,
-          "the curve fills its axes")
-    check(points[0][1] > points[-1][1] and points[0][0] < points[-1][0] and "a &amp; b" in svg, "upwards is more")
+    check(points[0][0] == 56 and abs(points[-1][0] - 552) < 0.1 and 26 < points[-1][1] < points[0][1] < 218 and
+          "a &amp; b" in svg, "the curve fills its axes, upwards is more")
     gap = report.plot("", [[(1, 1.0), (2, None), (3, 2.0), (4, 3.0)]], [[(2, 5.0)]], True)
     check(re.findall(r"[ML]", re.findall(r'd="([^"]*)" fill', gap)[0]) == ["M", "M", "L"] and gap.count("<circle") == 1,
           "a value that is no number interrupts the line; validation is points")
@@ -125,18 +120,18 @@ def test_plot():
 
 
 class Page(html.parser.HTMLParser):
-    """The tags of a page, and its texts by tag."""
+    """The tags of a page, and its first text in <pre>."""
     def __init__(self, text):
         super().__init__()
-        self.tags, self.attributes, self.texts = [], [], {}
+        self.tags, self.sample = [], None
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.attributes += attrs
 
     def handle_data(self, data):
-        self.texts.setdefault(self.tags[-1] if self.tags else "", []).append(data)
+        if self.tags and self.tags[-1] == "pre":
+            self.sample = self.sample or data
 
 
 def test_page(work):
@@ -152,24 +147,23 @@ def test_page(work):
     page = Page(text)
     check(set(page.tags) <= set("meta title style h1 table tr th td span p div svg path text h2 pre".split()) and
           "<!--" not in text and not re.search("https?:|@import|url\\(", text), "nothing else is in it, or asked for")
-    check(page.texts["pre"][0] == EVIL, "a sample is what it was")
+    check(page.sample == EVIL, "a sample is what it was")
     rows = [re.findall("<t[dh]>(.*?)</t[dh]>", line) for line in text.split("\n") if line.startswith("<tr")]
     differs = [re.findall("<td>(.*?)</td>", line) for line in text.split("\n") if line.startswith("<tr class=differs")]
     check(["--steps", "3", "3"] in rows and [x[0] for x in differs] == ["--lr", "--data", "--tie-embeddings"] and
           differs[0][1:] == ["0.1 (default)", "0.1"] and differs[2][1:] == ["yes", "-"], "options, and which differ")
-    check("1 lines of log.jsonl cannot be read" in text and "1 steps were skipped" in text and
-          text.count("warning") == 3, "warnings")
+    check(text.count("warning") == 3, "warnings")
     check([row[1:6] for row in rows[1:3]] == [["3", "1.0000", "-", "-", "30"], ["1", "1.0000", "-", "-", "-"]],
           "figures")
 
 
 def test_refusals(work):
-    for arguments, words in ((["nowhere"], "nowhere: there is no log.jsonl"), ([work], "there is no log.jsonl")):
+    empty = write(os.path.join(work, "c"), log_jsonl="")
+    nowhere = os.path.join(work, "none", "x.html")
+    for arguments, word in ((["nowhere"], "nowhere"), ([work], "log.jsonl"), ([empty, "-o", nowhere], nowhere)):
         made = run(*arguments)
-        check(made.returncode == 1 and words in made.stderr and "Traceback" not in made.stderr, words)
-    made = run(write(os.path.join(work, "c"), log_jsonl=""), "-o", os.path.join(work, "none", "x.html"))
-    check(made.returncode == 1 and "No such file" in made.stderr and "Traceback" not in made.stderr, "no such folder")
-    check(run(os.path.join(work, "c")).returncode == 0, "a run without steps is a page")
+        check(made.returncode == 1 and word in made.stderr and "Traceback" not in made.stderr, made.stderr.strip())
+    check(run(empty).returncode == 0, "a run without steps is a page")
 
 
 def test_run(work):
@@ -198,8 +192,10 @@ def test_run(work):
 
 def main():
     with tempfile.TemporaryDirectory() as work:
-        test_lines(work), test_samples(), test_thinning(), test_ticks(), test_readable(), test_plot(), test_page(work)
-        test_refusals(work), test_run(work)
+        for test in test_samples, test_thinning, test_ticks, test_plot:
+            test()
+        for test in test_lines, test_page, test_refusals, test_run:
+            test(work)
     finish()
 
 

@@ -67,10 +67,10 @@ def test_header():
             status, text = in_terminal(columns, arguments)
             wide = [line for line in text.split("\n") if len(line) > columns and max(map(len, line.split())) < 50
                     and not (TABLE.match(line) and columns < 80 + 10 * ("vpp" in run))]
-            check(status == 0 and not wide, f"    fits {columns} columns: {wide[:1]}")
             lines, expected = lines_of(text), lines_of(plain.stdout)
-            check(lines == expected and len(lines) > 8,
-                  f"    and says what a file gets: {[x for x in lines if x not in expected][:1]}")
+            check(status == 0 and not wide and lines == expected and len(lines) > 8,
+                  f"    fits {columns} columns: {wide[:1]}; says what a file gets: "
+                  f"{[x for x in lines if x not in expected][:1]}")
     words = " ".join(lines_of(dry_run("").stdout)).split()
     check(not collections.Counter(words) - collections.Counter(in_terminal(6, ["--dry-run"])[1].split()),
           "no word is lost in 6 columns")
@@ -87,9 +87,9 @@ def test_steps():
         check(status == 0 and [int(x.split()[1].split("/")[0]) for x in screen]
               == sorted({*range(3, 61, 3), 25, 50}) and "\033" not in text,
               f"{columns} columns: the lines of twenty steps and of validations stay")
-        check(len(written) == 60 and all(re.search("loss [0-9.]* .* tok/s .*[0-9s] left *$", x) for x in written)
-              and max(map(len, [*written, *screen])) <= columns, "    a step's line fits")
-        check(all(x.endswith(" left") for x in screen), "    and nothing of another is left in it")
+        check(len(written) == 60 and all(re.search("loss [0-9.]* .* tok/s .*[0-9s] left *$", x) for x in written) and
+              max(map(len, [*written, *screen])) <= columns and all(x.endswith(" left") for x in screen),
+              "    a step's line fits, and nothing of another is left in it")
         check(("norm" in written[0]) == (columns >= 80), "    80 columns have room for more")
     _, text = in_terminal(30, [*run, "--steps", "6"])
     cut = [x for x in re.split("[\r\n]", text) if "loss" in x]
@@ -103,11 +103,9 @@ WITHOUT_EFFECT = (("--zero 1", "zero"), ("--zero 1 --dp 2", None), ("--zero 0", 
                   ("--caat-fraction 0.5 --caat-ranks 2", None), ("--caat-fraction 1", None),
                   ("--no-scatter-gather --tp 2", "no-scatter-gather"), ("--no-scatter-gather --pp 2 --tp 2", None),
                   ("--eval-sequences 5 --eval-every 0", "eval-sequences"), ("--eval-sequences 5", None))
-TEXTS = (("vocabulary.json", '{"version": "1.0", "added_tokens": []}', "a vocabulary, which is for --tokenizer"),
-         ("a.svg", '<?xml version="1.0"?>\n<svg>', "an SVG picture"),
-         ("page.html", "\n<!DOCTYPE html>\n<HTML>", "a web page"),
-         ("lines.json", '{"text": "one"}\n', "JSON (JSON lines are in NAME.jsonl)"),
-         ("lines.jsonl", '{"text": "1"}\n', None),
+TEXTS = (("vocabulary.json", '{"version": "1.0", "added_tokens": []}', "--tokenizer"),
+         ("a.svg", '<?xml version="1.0"?>\n<svg>', "SVG"), ("page.html", "\n<!DOCTYPE html>\n<HTML>", "web page"),
+         ("lines.json", '{"text": "one"}\n', "NAME.jsonl"), ("lines.jsonl", '{"text": "1"}\n', None),
          ("a.tex", "{\\bf bold} <svg>", None), ("a.txt", "see <svg> and <html>", None), ("a.c", "x <html", None))
 
 
@@ -119,11 +117,12 @@ def test_told():
         told = re.findall("^options   --(.*) has no effect: .", done.stdout, re.M)
         check(done.returncode == 0 and told == ([name] if name else []),
               f"{options}: without effect {told} {done.stderr}")
-    for name, _, what in TEXTS:
-        for option in "--data", "--val":
-            done = dry_run(f"{option} {name} --seq 16" + (" --data a.txt" if option == "--val" else ""))
-            said = f"train_gpt: warning: {name} is {what}: read as text\n" if what else ""
-            check(done.returncode == 0 and done.stderr == said, f"{option} {name}: {done.stderr.strip()}")
+    for name, _, word in TEXTS:
+        for option in f"--data {name}", f"--val {name} --data a.txt":
+            done = dry_run(f"{option} --seq 16")
+            good = done.stderr.startswith(f"train_gpt: warning: {name} ") and word in done.stderr if word else \
+                done.stderr == ""
+            check(done.returncode == 0 and good, f"{option}: {done.stderr.strip()}")
     check(dry_run("--data a.svg,page.html").stderr.count("warning") == 1, "of several files the first is named")
 
 
