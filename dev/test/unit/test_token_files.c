@@ -171,8 +171,7 @@ static void test_lists(void) {
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) write_text(texts[i][0], texts[i][1]);
     for (size_t i = 0; i < sizeof reads / sizeof reads[0]; i++) check_reads(reads[i][0], reads[i][1]);
     if (mkdir("nothing", 0777) != 0) die("cannot make a folder");
-    const char* const refused[] = {"nothing", "nothing/*", "nowhere*"};
-    CHECK_REFUSED(refused);
+    check_refused("nothing|nothing/*|nowhere*");
 }
 
 // What another user cannot read.
@@ -183,8 +182,7 @@ static void test_unreadable(void) {
     if (chmod("locked.idx", 0) != 0 || chmod("unreadable.txt", 0) != 0 || mkdir("unreadable", 0) != 0) die("chmod");
     const uid_t me = geteuid();
     if (me == 0 && seteuid(65534) != 0) die("cannot act as another user");
-    const char* const refused[] = {"unreadable.txt", "unreadable/*.txt", "locked.bin"};
-    CHECK_REFUSED(refused);
+    check_refused("unreadable.txt|unreadable/*.txt|locked.bin");
     if (seteuid(me) != 0) die("cannot act as myself again");
 }
 
@@ -204,48 +202,18 @@ static const struct {
                {"eval.bin", TOKENS_GPT2_SHARD, 200, 20240522, 1, 10042},
                {"state.bin", TOKENS_GPT2_SHARD, 200, 20240527, 1, 1}};
 
-static const char* const refused_files[] = {"missing.bin",
-                                            "missing*.bin",
-                                            "no_folder/*.bin",
-                                            "",
-                                            ",",
-                                            "fine.txt,",
-                                            "fine.txt,missing.bin",
-                                            "a_folder",
-                                            "a_fifo", // and does not wait for a writer
-                                            "/dev/null",
-                                            "empty.txt",
-                                            "empty*.txt",
-                                            "odd.bin",
-                                            "cut_header.bin",
-                                            "only_magic.bin",
-                                            "cut.bin",
-                                            "no_tokens.bin",
-                                            "long.bin",
-                                            "short.bin",
-                                            "negative.bin",
-                                            "lowest.bin",
-                                            "zero.bin",
-                                            "version7.bin",
-                                            "version1.bin",
-                                            "weights.bin",
-                                            "tokenizer.bin",
-                                            "eval.bin",
-                                            "state.bin",
-                                            "text.gz",
-                                            "a.out",
-                                            "a.jsonl",
-                                            "kinds_1.bin,kinds_2.txt",
-                                            "kinds_1.bin,kinds_3.txt",
-                                            "kinds_1.bin,kinds_4.bin",
-                                            "kinds_3.txt,kinds_1.bin"};
+// (Opening a_fifo does not wait for a writer.)
+static const char refused_files[] =
+    "missing.bin|missing*.bin|no_folder/*.bin||,|fine.txt,|fine.txt,missing.bin|a_folder|a_fifo|/dev/null|empty.txt|"
+    "empty*.txt|odd.bin|cut_header.bin|only_magic.bin|cut.bin|no_tokens.bin|text.gz|a.out|a.jsonl|"
+    "kinds_1.bin,kinds_2.txt|kinds_1.bin,kinds_3.txt|kinds_1.bin,kinds_4.bin|kinds_3.txt,kinds_1.bin";
 
 static void test_refused_files(void) {
     uint32_t tokens[200];
     some_tokens(tokens, 200, 50257);
     for (size_t i = 0; i < sizeof headers / sizeof headers[0]; i++)
-        write_tokens_with_header(headers[i].name, headers[i].format, tokens, headers[i].n, headers[i].magic,
-                                 headers[i].version, headers[i].count);
+        check_refused(write_tokens_with_header(headers[i].name, headers[i].format, tokens, headers[i].n,
+                                               headers[i].magic, headers[i].version, headers[i].count));
     char shard[3000] = {0};
     const int32_t header[3] = {20240520, 1, 988};
     memcpy(shard, header, sizeof header);
@@ -258,10 +226,7 @@ static void test_refused_files(void) {
     write_text("empty2.txt", "");
     write_bytes("odd.bin", "a\0b", 3);
     write_bytes("text.gz", "\x1f\x8b\x08\0\0\0\0\0\0\x03", 10);
-    write_bytes("a.out",
-                "\x7f"
-                "ELF\2\1\1\0\0\0",
-                10);
+    write_bytes("a.out", "\177ELF\2\1\1\0\0\0", 10);
     write_bytes("a.jsonl", "\x89PNG\0\1", 6);
     if (mkdir("a_folder", 0777) != 0 || mkfifo("a_fifo", 0666) != 0) die("cannot make a folder");
     // Kinds that do not go together: both files are named.
@@ -269,7 +234,7 @@ static void test_refused_files(void) {
     write_tokens("kinds_4.bin", TOKENS_LLAMA3_SHARD, tokens, 200);
     write_text("kinds_2.txt", "text");
     write_text("kinds_3.txt", "");
-    CHECK_REFUSED(refused_files);
+    check_refused(refused_files);
     check(!is_mapped("/kinds_"), "refused files are not left mapped");
     TokenFiles files;
     Error error;
@@ -368,27 +333,21 @@ static void test_megatron_lies(void) {
     check(wrong == 0 && accepted == 0, "an index that is cut or too long anywhere is refused");
     index.size = whole;
     const int64_t extremes[] = {-1, 0, 1, INT64_MAX, INT64_MIN, (int64_t)1 << 61, (int64_t)1 << 60, (int64_t)1 << 32};
-    for (int a = 0; a < 8; a++)
-        for (int b = 0; b < 8; b++) {
-            IndexBytes lie = {index.bytes, 18};
-            put(&lie, extremes[a], 8);
-            put(&lie, extremes[b], 8);
-            lie.size = whole;
-            wrong += !readers_agree(&lie, S, D, &accepted);
-        }
     const int64_t wraps[2][2] = {{S + ((int64_t)1 << 62), D},
                                  {S, D + ((int64_t)1 << 61)}}; // the right size, in 64 bits
-    for (int w = 0; w < 2; w++) {
+    for (int i = 0; i < 8 * 8 + 2; i++) {
+        const int w = i - 64;
         IndexBytes lie = {index.bytes, 18};
-        put(&lie, wraps[w][0], 8);
-        put(&lie, wraps[w][1], 8);
+        put(&lie, w < 0 ? extremes[i / 8] : wraps[w][0], 8);
+        put(&lie, w < 0 ? extremes[i % 8] : wraps[w][1], 8);
         lie.size = whole;
+        wrong += !readers_agree(&lie, S, D, &accepted);
+        if (w < 0) continue;
         TokenType type = TOKEN_UINT8;
         int64_t tokens;
         Error error = {""};
         char number[32];
         snprintf(number, sizeof number, "%lld", (long long)wraps[w][w]);
-        wrong += !readers_agree(&lie, S, D, &accepted);
         wrong += index_read(&type, &tokens, lie.bytes, lie.size, 24, "lie.idx", &error) || !strstr(error.text, number);
     }
     check(wrong == 0 && accepted == 0, "and one with absurd numbers of sequences and documents");
@@ -431,10 +390,8 @@ static void test_megatron_refused(void) {
     write_bytes("gone.bin", "", 0);
     write_bytes("old.bin", "\5\0\6\0", 4);
     write_bytes("old.idx", "TNTIDX\0\0\1\0\0\0\0\0\0", 16);
-    const char* const refused[] = {"float6.bin", "float7.bin",   "unknown.bin", "typeless.bin", "none.bin",
-                                   "modes.bin",  "version2.bin", "alone.idx",   "no_idx",       "longer.bin",
-                                   "none",       "shorter.bin",  "gone.bin",    "old.bin",      "old.idx"};
-    CHECK_REFUSED(refused);
+    check_refused("float6.bin|float7.bin|unknown.bin|typeless.bin|none.bin|modes.bin|version2.bin|alone.idx|no_idx|"
+                  "longer.bin|none|shorter.bin|gone.bin|old.bin|old.idx");
     // The rule that refuses is seen by a number or a word of its error.
     static const char* const rules[][2] = {
         {"typeless.bin", "type 0"}, {"unknown.bin", "type 9"}, {"none.bin", "0 sequences"}};

@@ -113,15 +113,16 @@ static inline TokenFiles open_or_die(const char* globs) {
     return files;
 }
 
-// Lists of files that are refused, with an error of one line; nothing stays open.
-static inline void check_refused(const char* const* lists, size_t count) {
-    for (size_t i = 0; i < count; i++) {
+// Lists of files, separated by |, that are refused with an error of one line; nothing stays open.
+static inline void check_refused(const char* lists) {
+    for (const char* at = lists; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        char list[128];
         TokenFiles files;
         Error error = {""};
-        const bool refused = !tokens_open(&files, lists[i], &error);
+        snprintf(list, sizeof list, "%.*s", (int)strcspn(at, "|"), at);
+        const bool refused = !tokens_open(&files, list, &error);
         check(refused && error.text[0] && !strchr(error.text, '\n') && files.file == NULL && files.files == 0,
-              "refused: %s", refused ? error.text : lists[i]);
+              "refused: %s", refused ? error.text : list);
         tokens_close(&files);
     }
 }
-#define CHECK_REFUSED(cases) check_refused(cases, sizeof(cases) / sizeof(cases)[0])
