@@ -60,12 +60,12 @@ static bool same_values(const TestValues* a, const TestValues* b) {
            a->choice == b->choice && a->other == b->other && a->flag == b->flag && a->second == b->second;
 }
 
-// What options_write writes, for the caller to free.
-static char* written(const Option* table, int n) {
+// What options_write or options_help prints, for the caller to free.
+static char* printed(void print(const Option*, int, FILE*), const Option* table, int n) {
     char* text = NULL;
     size_t size;
     FILE* out = open_memstream(&text, &size);
-    options_write(table, n, out);
+    print(table, n, out);
     fclose(out);
     return text;
 }
@@ -103,15 +103,15 @@ static void test_round_trip(void) {
             if (o->type == OPTION_CHOICE) *(int*)o->value = (int)(u * (k == 9 ? 3 : 2));
             if (o->type == OPTION_FLAG) *(bool*)o->value = u < 0.5;
         }
-        char* file = written(table, n);
+        char* file = printed(options_write, table, n);
         char* second;
         wrong += !options_check_file(table, n, &error) || !options_read(back, n, file, "file", &error) ||
                  !same_values(&v, &read);
         for (int k = 0; k < n; k++) taken += back[k].given != (table[k].given && !table[k].command);
         for (int k = 0; k < n; k++) table[k].given = back[k].given;
-        second = written(back, n);
+        second = printed(options_write, back, n);
         free(file);
-        file = written(table, n);
+        file = printed(options_write, table, n);
         again += strcmp(file, second) != 0;
         free(file);
         free(second);
@@ -167,6 +167,13 @@ static void test_files(void) {
     v = values_default();
     v.text = "b";
     test_case("--text a\n", "--text|b", NULL, &v);
+    // Given twice on the command line, the last one wins; in a file it is a slip.
+    v.small = 4;
+    v.flag = true;
+    v.choice = 1;
+    test_case("", "--small|3|--small|4|--flag|--flag|--choice|one|--text|a|--text=b|--choice|two", NULL, &v);
+    test_case("--small 9\n", "--small|3|--small|4|--flag|--choice|two|--text|b", NULL, &v);
+    test_case("", "--small|x|--small|4", "--small", NULL);
     test_case("--small 11\n", "", "a.txt:1: --small", NULL);
     test_case("\n\n--small x\n", "", "a.txt:3: --small", NULL);
     test_case("--small x\n", "--text|b", "a.txt:1: --small", NULL);
@@ -184,50 +191,19 @@ static void test_files(void) {
     test_case("\n--now\n", "", "a.txt:2: --now", NULL);
 }
 
-// Given twice on the command line, the last one wins; in a file it is a slip.
-static void test_twice(void) {
-    TestValues v = values_default();
-    v.small = 4;
-    v.flag = true;
-    v.choice = 1;
-    v.text = "b";
-    test_case("", "--small|3|--small|4|--flag|--flag|--choice|one|--text|a|--text=b|--choice|two", NULL, &v);
-    test_case("--small 9\n", "--small|3|--small|4|--flag|--choice|two|--text|b", NULL, &v);
-    test_case("", "--small|x|--small|4", "--small", NULL);
-}
-
 // Whole numbers as people write them.
 static void test_whole_numbers(void) {
-    static const struct {
-        const char* text;
-        int64_t value; // -1: refused
-    } cases[] = {{"0", 0},
-                 {"10000", 10000},
-                 {"1e4", 10000},
-                 {"1E+4", 10000},
-                 {"1.5e3", 1500},
-                 {"10k", -1},
-                 {"8999999999999999", 8999999999999999},
-                 {"1.5", -1},
-                 {"1e-1", -1},
-                 {"", -1},
-                 {"1e4 ", -1},
-                 {"1e", -1},
-                 {"e4", -1},
-                 {"0x10", -1},
-                 {"inf", -1},
-                 {"nan", -1},
-                 {"1e400", -1},
-                 {"99999999999999999999", -1},
-                 {"9007199254740993e0", -1},
-                 {"-1e3", -1}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    static const char* const texts[] = {"0",    "10000", "1e4", "1E+4", "1.5e3", "8999999999999999", // then refused
+                                        "10k",  "1.5",   "",    "1e4 ", "1e-1",  "99999999999999999999",
+                                        "1e",   "e4",    "inf", "nan",  "0x10",  "9007199254740993e0",
+                                        "-1e3", "1e400"};
+    static const int64_t values[] = {0, 10000, 10000, 10000, 1500, 8999999999999999};
+    for (int i = 0; i < (int)(sizeof texts / sizeof *texts); i++) {
         int64_t x = 7;
         Option o = option_int("n", &x, 0, 9e15, "");
         Error error;
-        const bool ok = option_set(&o, cases[i].text, &error);
-        check(ok == (cases[i].value >= 0) && x == (ok ? cases[i].value : 7), "--n %s: %lld", cases[i].text,
-              (long long)x);
+        const bool ok = option_set(&o, texts[i], &error);
+        check(ok == (i < 6) && x == (ok ? values[i] : 7), "--n %s: %lld", texts[i], (long long)x);
     }
 }
 
@@ -303,16 +279,6 @@ static void test_refused(void) {
     }
 }
 
-// What options_help prints, for the caller to free.
-static char* help_text(const Option* table, int n) {
-    char* text = NULL;
-    size_t size;
-    FILE* out = open_memstream(&text, &size);
-    options_help(table, n, out);
-    fclose(out);
-    return text;
-}
-
 static int count_lines(const char* text, const char* begin) {
     int count = strncmp(text, begin, strlen(begin)) == 0;
     for (const char* at = text; (at = strchr(at, '\n')) != NULL;) count += strncmp(++at, begin, strlen(begin)) == 0;
@@ -331,7 +297,7 @@ static void test_help(void) {
     Settings settings = settings_default();
     Option table[MAX_OPTIONS];
     const int n = settings_table(table, &settings);
-    char* all = help_text(table, n);
+    char* all = printed(options_help, table, n);
     int missing = 0, options = 0;
     for (int i = 0; i < n; i++) {
         char form[64];
@@ -349,7 +315,7 @@ static void test_help(void) {
 
     TestValues v = values_default();
     Option rows[ROWS];
-    char* text = help_text(rows, make_table(rows, &v));
+    char* text = printed(options_help, rows, make_table(rows, &v));
     check(strstr(text, "\nfirst things\n") && count_lines(text, "  --") == ROWS - 2 && strstr(text, "[0.25]"),
           "two groups, and a default");
     free(text);
@@ -366,31 +332,25 @@ static void test_rates(void) {
         const double lr = usual_rate(cases[i].parameters);
         check(lr == cases[i].lr, "%g parameters: lr %g", cases[i].parameters, lr);
     }
-    const ModelConfig* m = model_find_preset("gpt2-350M");
-    Settings o = settings_default();
-    settings_rates(&o, m);
-    check(o.lr == 3e-4 && o.min_lr == 3e-5 && o.warmup == 50, "350M, 1000 steps: %g, %g, %lld", o.lr, o.min_lr,
-          (long long)o.warmup);
-    o = settings_default();
-    o.init = "weights";
-    o.steps = 15;
-    settings_rates(&o, m);
-    check(o.lr == 3e-5 && o.min_lr == 3e-6 && o.warmup == 0, "trained weights, 15 steps: %g, %g, %lld", o.lr, o.min_lr,
-          (long long)o.warmup);
-    o = settings_default();
-    o.lr = 0.5;
-    o.steps = 1000000;
-    settings_rates(&o, m);
-    check(o.lr == 0.5 && o.min_lr == 0.05 && o.warmup == 2000, "--lr alone, a million steps: %g, %g, %lld", o.lr,
-          o.min_lr, (long long)o.warmup);
-    o = settings_default();
-    o.lr = 0.5;
-    o.min_lr = 0;
-    o.warmup = 0;
-    o.init = "weights";
-    settings_rates(&o, m);
-    check(o.lr == 0.5 && o.min_lr == 0 && o.warmup == 0, "what was said stays: %g, %g, %lld", o.lr, o.min_lr,
-          (long long)o.warmup);
+    static const struct {
+        const char* init;
+        int64_t steps, warmup, expected_warmup; // warmup -1, and rates -1: not said
+        double lr, min_lr, expected_lr, expected_min;
+    } said[] = {{NULL, 1000, -1, 50, -1, -1, 3e-4, 3e-5},
+                {"weights", 15, -1, 0, -1, -1, 3e-5, 3e-6},
+                {NULL, 1000000, -1, 2000, 0.5, -1, 0.5, 0.05},
+                {"weights", 1000, 0, 0, 0.5, 0, 0.5, 0}};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        Settings o = settings_default();
+        o.init = said[i].init;
+        o.steps = said[i].steps;
+        if (said[i].warmup >= 0) o.warmup = said[i].warmup;
+        if (said[i].lr >= 0) o.lr = said[i].lr;
+        if (said[i].min_lr >= 0) o.min_lr = said[i].min_lr;
+        settings_rates(&o, model_find_preset("gpt2-350M"));
+        check(o.lr == said[i].expected_lr && o.min_lr == said[i].expected_min && o.warmup == said[i].expected_warmup,
+              "350M, %lld steps, case %zu: %g, %g, %lld", (long long)o.steps, i, o.lr, o.min_lr, (long long)o.warmup);
+    }
 }
 
 // The largest momenta that are taken are below 1 in float32 too, in which the optimizer counts: an update is finite.
@@ -417,7 +377,6 @@ static void test_momenta(void) {
 int main(void) {
     test_round_trip();
     test_files();
-    test_twice();
     test_whole_numbers();
     test_aliases();
     test_mistaken();
