@@ -1,6 +1,6 @@
 /*
-planner_fixture.h: the scaffolding of the planner's tests: relative errors, clusters by name, bytes of a step by other
-means, a measured machine.
+planner_fixture.h: the scaffolding of the planner's tests: relative errors, numbers at random, clusters by name, lines
+of options, bytes of a step by other means, a measured machine.
 */
 #pragma once
 
@@ -11,6 +11,12 @@ static inline bool cluster_find(Cluster* c, const char* name) {
     char path[PATH_MAX];
     Error error;
     return cluster_path(path, name) && cluster_read(c, path, &error);
+}
+
+// Whole numbers at random: from low to high.
+static inline int draw(int low, int high) {
+    static uint64_t drawn = 0;
+    return low + (int)(random_uniform(11, 0, drawn++) * (float)(high - low + 1)) % (high - low + 1);
 }
 
 static inline double relative(double a, double b) { return fabs(a - b) / fmax(fabs(b), 1e-300); }
@@ -30,20 +36,25 @@ static inline double seconds_of(const StepSetup* s) {
     return seconds;
 }
 
+// Takes the options of a line, whose words stay where they are.
+static inline bool parse_line(char* line, Option* table, int n, Error* error) {
+    static char program[] = "test";
+    char* word[64] = {program};
+    int words = 1;
+    for (char* at = strtok(line, " \n"); at && words < 64; at = strtok(NULL, " \n")) word[words++] = at;
+    return options_parse(table, n, words, word, error);
+}
+
 // The methods of a command line of ./plan, to be freed; search: of --search. False, with the reason, if refused.
 static inline bool methods_of_line(Methods* methods, const char* line, const char* search, Error* error) {
     static char text[256];
     Settings settings = settings_default();
     Option table[METHOD_OPTIONS];
     OptionTable list = {table, 0, METHOD_OPTIONS};
-    char* word[24] = {text};
-    int words = 1;
     memset(methods, 0, sizeof *methods);
     methods_table(&list, &settings);
     snprintf(text, sizeof text, "%s", line);
-    for (char* at = strtok(text, " "); at && words < 24; at = strtok(NULL, " ")) word[words++] = at;
-    return options_parse(table, list.n, words, word, error) &&
-           methods_read(methods, &settings, table, list.n, search, error);
+    return parse_line(text, table, list.n, error) && methods_read(methods, &settings, table, list.n, search, error);
 }
 
 // The only ones of a line.

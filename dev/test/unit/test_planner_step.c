@@ -7,12 +7,7 @@ bounds are below, faster machines are not slower.
 #include "../../../planner/search.h"
 #include "planner_fixture.h"
 
-// Whole numbers at random: from low to high.
-static uint64_t drawn = 0;
-static int draw(int low, int high) {
-    return low + (int)(random_uniform(9, 0, drawn++) * (float)(high - low + 1)) % (high - low + 1);
-}
-static double draw_seconds(void) { return (double)random_uniform(9, 1, drawn++); }
+static double draw_seconds(void) { return draw(0, 1 << 20) / 1048576.0; }
 
 static Mesh mesh_of(int t, int p, int d, int v, Recompute recompute) {
     Mesh mesh = mesh_of_rank(0, t, p, d);
