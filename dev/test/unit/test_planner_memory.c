@@ -4,7 +4,6 @@ test_planner_memory.c: is what parallel/stage.h and planner/memory.h say of memo
     published     activations a block: Korthikanti et al. 2022
     formulas      planner/memory.h beside the stage that the trainer plans, of every rank of meshes of every kind
     any rank      the largest of three stages is the largest of all ranks, by looking at all of them
-    process       pages that are touched, by touching them
     refused       shapes that do not fit are refused by an Error
 */
 #include "../../../planner/formulas.h"
@@ -76,20 +75,6 @@ static StageMemory memory_of(const ModelConfig* m, Mesh mesh, int rank, int B, c
 static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, DtypeInfo type) {
     const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
     return memory_of(m, mesh, rank, B, &plan, NULL, type);
-}
-
-// Places for a head's activations: what 64 tokens more of a vocabulary add to the last stage.
-static double heads_held(Mesh mesh, int rank) {
-    const ModelConfig m = test_model(ARCH_GPT2, 8, 64, 4, 4, 32, 256),
-                      wide = test_model(ARCH_GPT2, 8, 64, 4, 4, 32, 320);
-    return (memory_of_rank(&wide, mesh, rank, 1, 8, fp32).arena[3] -
-            memory_of_rank(&m, mesh, rank, 1, 8, fp32).arena[3]) /
-           (32 * 64 * 4);
-}
-
-static void test_heads(void) {
-    check(heads_held(mesh_of(1, 2, 1, 2, INTERLEAVED), 1) == 1, "interleaved: one head, though it has more slots");
-    check(heads_held(mesh_of(1, 2, 1, 2, INTERLEAVED), 0) == 0, "and none on the first stage");
 }
 
 // ---- Published --------------------------------------------------------------------------------------------------
@@ -225,55 +210,55 @@ static void test_any_rank(bool quick) {
 
 // ---- Refused ----------------------------------------------------------------------------------------------------
 
-static void refuses(const char* word, const ModelConfig* m, Mesh mesh, int B, int T, int micro_batches) {
-    const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
-    StageMemory memory;
-    Error error = {""};
-    const bool ok = plan_memory(&memory, INFINITY, m, &mesh, B, T, &plan, NULL, bf16, &error);
-    check(!ok && strstr(error.text, word), "refused: %s", ok ? "not at all" : error.text);
-}
-
 static void test_refused(void) {
     const ModelConfig* m = model_find_preset("gpt2-124M");
-    Mesh mesh = mesh_of(1, 2, 2, 1, ZB_H1);
-    mesh.zero = 2;
-    refuses("--zero 2", m, mesh, 1, 1024, 8);
-    refuses("--tp 5", m, mesh_of(5, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 8);
-    refuses("--pp", m, mesh_of(1, 13, 1, 1, ONE_F_ONE_B), 1, 1024, 13);
-    refuses("multiple", m, mesh_of(1, 4, 1, 2, INTERLEAVED), 1, 1024, 6);
-    refuses("2^31", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1 << 20, 1 << 20, 1);
-    refuses("micro-batch", m, mesh_of(1, 1, 1, 1, ONE_F_ONE_B), 1, 1024, 1 << 30);
+    static const struct {
+        const char* word;
+        int t, p, d, v, zero, B, T, micro_batches;
+        ScheduleKind schedule;
+    } rows[] = {{"--zero 2", 1, 2, 2, 1, 2, 1, 1024, 8, ZB_H1},
+                {"--tp 5", 5, 1, 1, 1, 0, 1, 1024, 8, ONE_F_ONE_B},
+                {"--pp", 1, 13, 1, 1, 0, 1, 1024, 13, ONE_F_ONE_B},
+                {"multiple", 1, 4, 1, 2, 0, 1, 1024, 6, INTERLEAVED},
+                {"2^31", 1, 1, 1, 1, 0, 1 << 20, 1 << 20, 1, ONE_F_ONE_B},
+                {"micro-batch", 1, 1, 1, 1, 0, 1, 1024, 1 << 30, ONE_F_ONE_B}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        Mesh mesh = mesh_of(rows[i].t, rows[i].p, rows[i].d, rows[i].v, rows[i].schedule);
+        mesh.zero = rows[i].zero;
+        const PipelineConfig plan = pipeline_of(m, &mesh, rows[i].micro_batches);
+        StageMemory memory;
+        Error error = {""};
+        const bool ok = plan_memory(&memory, INFINITY, m, &mesh, rows[i].B, rows[i].T, &plan, NULL, bf16, &error);
+        check(!ok && strstr(error.text, rows[i].word), "refused: %s", ok ? "not at all" : error.text);
+    }
 }
-
-static int drawn(uint64_t* at, int n) { return (int)(n * random_uniform(17, 3, (*at)++)); }
 
 // Meshes, models, methods and types drawn at random; the formulas agree with the trainer's plan of each rank.
 static void test_random(int number) {
-    uint64_t at = 0;
     int meshes = 0;
     compared = differ = 0;
     for (int i = 0; i < number; i++) {
-        const int arch = drawn(&at, ARCHS), L = 1 + drawn(&at, 12), T = 16 << drawn(&at, 3);
+        const int arch = draw(0, ARCHS - 1), L = 1 + draw(0, 11), T = 16 << draw(0, 2);
         ModelConfig m =
-            test_model((Arch)arch, L, 64, 8, architectures[arch].hub == HUB_LLAMA ? 4 : 8, T, 50 + drawn(&at, 3000));
-        m.tied = drawn(&at, 2);
-        Mesh mesh = mesh_of(1 << drawn(&at, 3), 1 + drawn(&at, 4), 1 << drawn(&at, 3), 1,
-                            (ScheduleKind)drawn(&at, SCHEDULE_KINDS));
+            test_model((Arch)arch, L, 64, 8, architectures[arch].hub == HUB_LLAMA ? 4 : 8, T, 50 + draw(0, 2999));
+        m.tied = draw(0, 1);
+        Mesh mesh =
+            mesh_of(1 << draw(0, 2), 1 + draw(0, 3), 1 << draw(0, 2), 1, (ScheduleKind)draw(0, SCHEDULE_KINDS - 1));
         AsyncConfig async = {};
-        mesh_set_schedule(&mesh, schedule_of_mesh, schedule_usual_chunks(schedule_of_mesh) + drawn(&at, 2));
-        mesh.zero = drawn(&at, 3);
-        mesh.recompute = (Recompute)drawn(&at, 3);
-        mesh.sequence_parallel = drawn(&at, 2) && mesh.t > 1;
-        if (drawn(&at, 3) == 0 && mesh.t > 1)
-            mesh.caat = (CaatConfig){.ranks = mesh.t * (1 + drawn(&at, 2)), .fraction = 0.5f};
-        async.mode = (DpMode)drawn(&at, DP_MODES);
+        mesh_set_schedule(&mesh, schedule_of_mesh, schedule_usual_chunks(schedule_of_mesh) + draw(0, 1));
+        mesh.zero = draw(0, 2);
+        mesh.recompute = (Recompute)draw(0, 2);
+        mesh.sequence_parallel = draw(0, 1) && mesh.t > 1;
+        if (draw(0, 2) == 0 && mesh.t > 1)
+            mesh.caat = (CaatConfig){.ranks = mesh.t * (1 + draw(0, 1)), .fraction = 0.5f};
+        async.mode = (DpMode)draw(0, DP_MODES - 1);
         async.period = 4;
-        mesh.sites = 1 << drawn(&at, 3);
+        mesh.sites = 1 << draw(0, 2);
         async.sites = mesh.sites;
-        if (async.mode == DP_DC_S3GD) async.compensation = (float)drawn(&at, 2);
+        if (async.mode == DP_DC_S3GD) async.compensation = (float)draw(0, 1);
         if (mesh.d % mesh.sites || !mesh_check_sites(&mesh, async.mode == DP_SYNC, &(Error){})) continue;
-        const PipelineConfig plan = pipeline_of(&m, &mesh, mesh.p * (1 + drawn(&at, 3)));
-        const int B = 1 + drawn(&at, 4);
+        const PipelineConfig plan = pipeline_of(&m, &mesh, mesh.p * (1 + draw(0, 2)));
+        const int B = 1 + draw(0, 3);
         Layout layout;
         Error error;
         if (!mesh_check(&mesh, &m, T, &error) || !pipeline_config_check(&plan, mesh.recompute, &error)) continue;
@@ -281,7 +266,7 @@ static void test_random(int number) {
         layout_free(&layout);
         meshes++;
         for (int rank = 0; rank < mesh_size(&mesh); rank++)
-            memory_of(&m, mesh, rank, B, &plan, &async, drawn(&at, 2) ? bf16 : fp32);
+            memory_of(&m, mesh, rank, B, &plan, &async, draw(0, 1) ? bf16 : fp32);
     }
     check(meshes > number / 20 && compared > meshes && differ == 0,
           "%d ranks of %d meshes: the formulas are the trainer's plan in all arenas, for %d not", compared, meshes,
@@ -310,7 +295,6 @@ static void test_floor(void) {
 int main(int argc, char** argv) {
     process.name = "test_planner_memory";
     const bool quick = argc > 1 && strcmp(argv[1], "--short") == 0;
-    test_heads();
     test_published();
     test_formulas();
     test_slots();

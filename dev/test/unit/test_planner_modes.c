@@ -178,37 +178,6 @@ static void test_allreduce(void) {
           "three sites: a third of a vector over each link, %.3g ns a byte", 1e9 * three.per_byte);
 }
 
-// The trainer's memory of each mode: what docs/async_dp.md says, of N parameters, k replicas in a site, in float32.
-static void test_memory(void) {
-    const ModelConfig m = gpt(8, 512, 8);
-    const struct {
-        const char* options;
-        double plain, shared; // N; N / k
-    } rows[] = {{"", 0, 1}, {"--dp-mode dc-s3gd", 2, 0}, {"--dp-mode diloco", 3, 0}};
-    const Cluster c = cluster_named("dgx-h100");
-    double none = 0;
-    for (int i = -1; i < (int)(sizeof rows / sizeof rows[0]); i++) {
-        const Mesh mesh = mesh_of_rank(0, 1, 1, 4);
-        Choice x = {};
-        Error error = {""};
-        x.setup = step_setup(&m, &mesh, 1, 2048, 8, software_find("threefold"), &c);
-        if (i >= 0) {
-            const StepMethods methods = methods_named(rows[i].options);
-            step_set_methods(&x.setup, &methods, 2);
-        }
-        const bool planned = choice_memory(&x, INFINITY, &error);
-        if (i < 0) none = x.memory.bytes;
-        if (i < 0) continue;
-        Layout layout;
-        if (!layout_build(&layout, &m, mesh, 2048, &error)) die("test_planner_modes: %s", error.text);
-        const double N = 4.0 * (double)layout.elements, expected = rows[i].plain * N + rows[i].shared * N / 2;
-        layout_free(&layout);
-        check(planned && fabs(x.memory.bytes - none - expected) < 1e-4 * N,
-              "\"%s\" takes %.4f of N more, by the table %.4f", rows[i].options, (x.memory.bytes - none) / N,
-              expected / N);
-    }
-}
-
 // --search: every combination of the named options that the trainer accepts, once; options of another mode are dropped.
 static void test_search(void) {
     const struct {
@@ -256,7 +225,6 @@ int main(void) {
     test_sync();
     test_halves_and_caat();
     test_allreduce();
-    test_memory();
     test_search();
     return test_end();
 }

@@ -83,20 +83,18 @@ static void test_deferred(void) {
     }
 }
 
-// Table 1 of Narayanan et al. 2021 as it is printed: billions of parameters, mesh, batch; TFLOP/s of a GPU, PFLOP/s of
-// all, % of the peak. Its authors' scripts have PyTorch's DDP up to 18.4B.
+// Table 1 of Narayanan et al. 2021: billions of parameters, mesh, batch; TFLOP/s of a GPU. Its authors' scripts have
+// PyTorch's DDP up to 18.4B.
 typedef struct {
     const char* name;
     int t, p, d, v, B, batch;
-    double tflops, aggregate;
-    int percent;
+    double tflops;
 } Table1Row;
 static const Table1Row table1[] = {
-    {"1.7", 1, 1, 32, 1, 16, 512, 137, 4.4, 44},     {"3.6", 2, 1, 32, 1, 16, 512, 138, 8.8, 44},
-    {"7.5", 4, 1, 32, 1, 16, 512, 142, 18.2, 46},    {"18.4", 8, 1, 32, 1, 8, 1024, 135, 34.6, 43},
-    {"39.1", 8, 2, 32, 1, 4, 1536, 138, 70.8, 44},   {"76.1", 8, 4, 32, 3, 2, 1792, 140, 143.8, 45},
-    {"145.6", 8, 8, 24, 2, 2, 2304, 148, 227.1, 47}, {"310.1", 8, 16, 15, 2, 1, 2160, 155, 297.4, 50},
-    {"529.6", 8, 35, 9, 3, 1, 2520, 163, 410.2, 52}, {"1008.0", 8, 64, 6, 1, 1, 3072, 163, 502.0, 52},
+    {"1.7", 1, 1, 32, 1, 16, 512, 137},    {"3.6", 2, 1, 32, 1, 16, 512, 138},    {"7.5", 4, 1, 32, 1, 16, 512, 142},
+    {"18.4", 8, 1, 32, 1, 8, 1024, 135},   {"39.1", 8, 2, 32, 1, 4, 1536, 138},   {"76.1", 8, 4, 32, 3, 2, 1792, 140},
+    {"145.6", 8, 8, 24, 2, 2, 2304, 148},  {"310.1", 8, 16, 15, 2, 1, 2160, 155}, {"529.6", 8, 35, 9, 3, 1, 2520, 163},
+    {"1008.0", 8, 64, 6, 1, 1, 3072, 163},
 };
 enum { TABLE1_ROWS = sizeof table1 / sizeof *table1 };
 
@@ -113,24 +111,18 @@ static void test_table1(void) {
         const Table1Row* x = &table1[i];
         const ModelConfig* m = table1_model(i);
         const Mesh mesh = mesh_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
-        const int n = mesh_size(&mesh);
         char ours[16];
         snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(m) / 1e9);
         check(strcmp(ours, x->name) == 0, "table 1: %s billion parameters counted, %s printed", ours, x->name);
-        check(fabs(x->tflops * n / 1e3 - x->aggregate) <= 0.5 * n / 1e3 + 0.05 &&
-                  lround(x->tflops / 3.12) == x->percent,
-              "table 1, %sB: %g TFLOP/s x %d is the %.1f PFLOP/s and %d %% that are printed", x->name, x->tflops, n,
-              x->aggregate, x->percent);
         const Software* software = software_find(i < 4 ? "megatron-2021-ddp" : "megatron-2021");
         const StepSetup s = step_setup(m, &mesh, x->B, m->T, x->batch, software, &selene);
         const double bound = step_bound(&s), seconds = seconds_of(&s);
-        check(bound <= seconds && bound > 0.96 * seconds, "table 1, %sB: %.3f s a step, at least %.3f", x->name,
-              seconds, bound);
         const double tflops = achieved_by(m, &mesh, x->B, x->batch, software), error = tflops / x->tflops - 1;
         mean += fabs(error) / TABLE1_ROWS;
         worst = fmax(worst, fabs(error));
-        check(fabs(error) <= 0.12, "table 1, %sB: %.1f TFLOP/s, published %.0f: %+.1f %%", x->name, tflops, x->tflops,
-              100 * error);
+        check(bound <= seconds && bound > 0.96 * seconds,
+              "table 1, %sB: %.3f s a step, at least %.3f; %.1f TFLOP/s, published %.0f: %+.1f %%", x->name, seconds,
+              bound, tflops, x->tflops, 100 * error);
     }
     check_error("table 1, mean error, where the prototype of this model was", mean, 0.0225);
     check_error("table 1, largest error, likewise", worst, 0.0515);
