@@ -15,25 +15,6 @@ typedef struct {
     double zero;
 } Part;
 
-typedef struct {
-    char* text;
-    size_t size;
-} Text;
-
-static Text write_parts(const Part* parts, int count) {
-    Text text = {NULL, 0};
-    FILE* out = open_memstream(&text.text, &text.size);
-    if (!out) die("test_trace: no memory for a file");
-    bool ok = trace_begin_file(out);
-    for (int i = 0; i < count; i++) {
-        const Part* p = &parts[i];
-        ok = trace_write_rank(out, p->rank, p->label, p->spans, p->n, p->dropped, p->zero) && ok;
-    }
-    ok = trace_end_file(out, NULL) && ok;
-    if (fclose(out) != 0 || !ok) die("test_trace: writing to memory failed");
-    return text;
-}
-
 // ---- A file, read back ------------------------------------------------------------------------------------------
 
 typedef struct {
@@ -81,12 +62,25 @@ static void read_metadata(Read* read, const Json* json, const JsonNode* node, Ev
         read->rank[read->ranks++] = event;
 }
 
-static Read* read_text(const Text* text) {
+// The ranks' parts as a file in memory, read back; to be freed.
+static Read* read_parts(const Part* parts, int count) {
     Read* read = (Read*)checked_calloc(1, sizeof(Read), "a test");
-    read->sort_indices = true;
+    char* text = NULL;
+    size_t size = 0;
     Json json;
     Error error;
-    if (!json_parse(&json, "the trace", text->text, text->size, &error)) die("test_trace: %s", error.text);
+    FILE* out = open_memstream(&text, &size);
+    if (!out) die("test_trace: no memory for a file");
+    bool ok = trace_begin_file(out);
+    for (int i = 0; i < count; i++) {
+        const Part* p = &parts[i];
+        ok = trace_write_rank(out, p->rank, p->label, p->spans, p->n, p->dropped, p->zero) && ok;
+    }
+    ok = trace_end_file(out, NULL) && ok;
+    if (fclose(out) != 0 || !ok) die("test_trace: writing to memory failed");
+    if (!json_parse(&json, "the trace", text, size, &error)) die("test_trace: %s", error.text);
+    free(text);
+    read->sort_indices = true;
     const JsonNode* events = json_get(&json.nodes[0], "traceEvents");
     if (!events || events->type != JSON_ARRAY) die("test_trace: there is no array traceEvents");
     for (const JsonNode* node = json_first(events); node; node = json_next(node)) {
@@ -227,9 +221,9 @@ static bool spans_are_there(const Read* read, const Part* parts, int count, doub
     return all && total == read->events;
 }
 
-static void check_file(const char* what, const Part* parts, int count) {
-    Text text = write_parts(parts, count);
-    Read* read = read_text(&text);
+// The file, read back; to be freed.
+static Read* check_file(const char* what, const Part* parts, int count) {
+    Read* read = read_parts(parts, count);
     double worst = 0;
     check(spans_are_there(read, parts, count, &worst), "%s: every span once, %d events", what, read->events);
     // Half a nanosecond for rounding; with times to 1e3 s from zero the differences of float64, the product with 1e9
@@ -244,8 +238,7 @@ static void check_file(const char* what, const Part* parts, int count) {
         labels = read->rank[p].rank == parts[p].rank &&
                  strncmp(read->rank[p].name, parts[p].label, strlen(parts[p].label)) == 0;
     check(labels, "%s: each rank has its label", what);
-    free(read);
-    free(text.text);
+    return read;
 }
 
 // ---- Files ------------------------------------------------------------------------------------------------------
@@ -282,26 +275,37 @@ static void test_random(int n, double length, bool whole) {
     }
     char what[64];
     snprintf(what, sizeof what, "%d random spans within %g ns%s", 3 * n, length, whole ? ", whole ns" : "");
-    check_file(what, parts, RANKS);
+    free(check_file(what, parts, RANKS));
     for (int r = 0; r < RANKS; r++) trace_free(&traces[r]);
 }
 
-// Number of threads of `n` spans [start + i start_step, end + i end_step) ms on one track.
-static int threads_of(const char* what, int n, double start, double start_step, double end, double end_step) {
-    Trace trace;
-    trace_init(&trace, n);
-    trace.zero = 77;
-    for (int i = 0; i < n; i++)
-        trace_span(&trace, "wait", "recv", i, 77 + 1e-3 * (start + i * start_step), 77 + 1e-3 * (end + i * end_step));
-    const Part part = {0, "rank 0", trace.spans, trace.n, 0, trace.zero};
-    check_file(what, &part, 1);
-    Text text = write_parts(&part, 1);
-    Read* read = read_text(&text);
-    const int threads = read->threads;
-    free(read);
-    free(text.text);
-    trace_free(&trace);
-    return threads;
+// Threads of 20 spans of milliseconds on one track.
+static void test_threads(void) {
+    static const struct {
+        const char* what;
+        double start, start_step, end, end_step; // span i is [start + i start_step, end + i end_step)
+        int threads;
+    } cases[] = {{"one after the other", 0, 1, 0.9, 1, 1},
+                 {"end to end", 0.1, 0.1, 0.2, 0.1, 1},
+                 {"one in the other", 0, 1, 50, -1, 20},
+                 {"begins shared", 0, 0, 1, 1, 20},
+                 {"all equal", 1, 0, 2, 0, 20},
+                 {"empty spans", 1, 0.5, 1, 0.5, 1},
+                 {"each overlaps all others", 0, 1, 30, 1, 20},
+                 {"three on the way at any time", 0, 1, 2.9, 1, 3}};
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        Trace trace;
+        trace_init(&trace, 20);
+        trace.zero = 77;
+        for (int i = 0; i < 20; i++)
+            trace_span(&trace, "wait", "recv", i, 77 + 1e-3 * (cases[k].start + i * cases[k].start_step),
+                       77 + 1e-3 * (cases[k].end + i * cases[k].end_step));
+        const Part part = {0, "rank 0", trace.spans, trace.n, 0, trace.zero};
+        Read* read = check_file(cases[k].what, &part, 1);
+        check(read->threads == cases[k].threads, "%s: %d threads", cases[k].what, cases[k].threads);
+        free(read);
+        trace_free(&trace);
+    }
 }
 
 // Of spans that are equal the one recorded first comes first.
@@ -310,25 +314,12 @@ static void test_order(void) {
     trace_init(&trace, 30);
     for (int i = 0; i < 30; i++) trace_span(&trace, "wait", "recv", i, 1, 2);
     const Part part = {0, "rank 0", trace.spans, trace.n, 0, trace.zero};
-    Text text = write_parts(&part, 1);
-    Read* read = read_text(&text);
+    Read* read = read_parts(&part, 1);
     bool ordered = read->events == 30;
     for (int i = 0; i < read->events; i++) ordered = ordered && atoi(read->event[i].name + strlen("recv ")) == i;
     check(ordered, "equal spans stay in the order in which they were recorded");
     free(read);
-    free(text.text);
     trace_free(&trace);
-}
-
-static void test_threads(void) {
-    check(threads_of("one after the other", 20, 0, 1, 0.9, 1) == 1, "one after the other: one thread");
-    check(threads_of("end to end", 20, 0.1, 0.1, 0.2, 0.1) == 1, "end to end: one thread");
-    check(threads_of("one in the other", 20, 0, 1, 50, -1) == 20, "one in the other: a thread for each");
-    check(threads_of("begins shared", 20, 0, 0, 1, 1) == 20, "begins shared: a thread for each");
-    check(threads_of("all equal", 20, 1, 0, 2, 0) == 20, "all equal: a thread for each");
-    check(threads_of("empty", 20, 1, 0.5, 1, 0.5) == 1, "empty spans: one thread");
-    check(threads_of("each overlaps all others", 20, 0, 1, 30, 1) == 20, "each overlaps all others: a thread for each");
-    check(threads_of("three on the way", 20, 0, 1, 2.9, 1) == 3, "three on the way at any time: three threads");
 }
 
 // ---- Recording --------------------------------------------------------------------------------------------------
@@ -343,8 +334,7 @@ static void test_strings(void) {
               strcmp(trace.spans[0].name, "a name of many more bytes than ther") == 0,
           "long names are cut");
     const Part part = {0, "\"rank\" 0\\", trace.spans, trace.n, 0, trace.zero};
-    Text text = write_parts(&part, 1);
-    Read* read = read_text(&text);
+    Read* read = read_parts(&part, 1);
     check(read->events == 3 && strcmp(read->rank[0].name, "\"rank\" 0\\") == 0 &&
               strcmp(read->thread[0].name, "") == 0 && strcmp(read->event[0].name, "") == 0 &&
               strcmp(read->thread[1].name, "a track of many") == 0 &&
@@ -353,26 +343,26 @@ static void test_strings(void) {
               strcmp(read->event[2].name, "line\nname \xEF\xBF\xBD 0") == 0,
           "strings with quotes, controls and bytes that are not UTF-8");
     free(read);
-    free(text.text);
     trace_free(&trace);
 }
 
 // What the file says about itself.
 static void test_about(void) {
-    Text text = {NULL, 0};
-    FILE* out = open_memstream(&text.text, &text.size);
+    char* text = NULL;
+    size_t size = 0;
+    FILE* out = open_memstream(&text, &size);
     if (!out) die("test_trace: no memory for a file");
     const bool ok = trace_begin_file(out) && trace_end_file(out, "{\"p\":2}") && fclose(out) == 0;
     Json json;
     Error error;
     int64_t p = 0;
-    const bool parsed = ok && json_parse(&json, "the trace", text.text, text.size, &error);
+    const bool parsed = ok && json_parse(&json, "the trace", text, size, &error);
     const JsonNode* about = parsed ? json_get(&json.nodes[0], "otherData") : NULL;
     check(about && json_get_integer(&p, &json, about, "p", 1, 9, &error) && p == 2 &&
               json_get(&json.nodes[0], "traceEvents"),
           "the file says what was traced");
     if (parsed) json_free(&json);
-    free(text.text);
+    free(text);
 }
 
 // Spans go from rank to rank as bytes.
@@ -397,12 +387,9 @@ static void test_full(int64_t capacity) {
     for (int64_t i = 0; i < trace.n; i++) kept = kept && trace.spans[i].number == i;
     check(kept, "the first ones are kept, the others counted");
     const Part part = {4, "rank 4: t 0", trace.spans, trace.n, trace.dropped, 0};
-    check_file("a full trace", &part, 1);
-    Text file = write_parts(&part, 1);
-    Read* read = read_text(&file);
+    Read* read = check_file("a full trace", &part, 1);
     check(strstr(read->rank[0].name, " 6 "), "the file says how many are missing: %s", read->rank[0].name);
     free(read);
-    free(file.text);
     trace_free(&trace);
 }
 
@@ -417,15 +404,14 @@ static void test_failure(void) {
     check(trace_begin_file(full) && trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0) && !trace_end_file(full, NULL),
           "a full disk: reported at the end, when all was in the buffer");
     fclose(full);
-    full = fopen("/dev/full", "w");
-    setvbuf(full, NULL, _IONBF, 0);
-    check(!trace_begin_file(full), "a full disk: reported by trace_begin_file");
-    check(!trace_end_file(full, NULL), "a full disk: reported by trace_end_file, though nothing is left to be flushed");
-    fclose(full);
-    full = fopen("/dev/full", "w");
-    setvbuf(full, NULL, _IONBF, 0);
-    check(!trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0), "a full disk: reported by trace_write_rank");
-    fclose(full);
+    for (int what = 0; what < 2; what++) {
+        full = fopen("/dev/full", "w");
+        setvbuf(full, NULL, _IONBF, 0);
+        check(what ? !trace_write_rank(full, 0, "rank 0", &span, 1, 0, 0)
+                   : !trace_begin_file(full) && !trace_end_file(full, NULL),
+              "a full disk: reported at once, and at the end, though nothing is left to be flushed");
+        fclose(full);
+    }
 }
 
 int main(void) {
