@@ -74,6 +74,31 @@ static inline void make_temporary(char* path, size_t size, const char* name) {
     close(fd);
 }
 
+// From the first to the second of these, what is printed goes to a file without a name, and then to text; errors: also
+// what goes to stderr.
+typedef struct {
+    int out, err;
+    FILE* said;
+} Quiet;
+
+static inline Quiet quiet_begin(bool errors) {
+    const Quiet q = {dup(1), dup(2), tmpfile()};
+    if (q.out < 0 || q.err < 0 || !q.said) die("cannot make a temporary file");
+    fflush(stdout), fflush(stderr);
+    dup2(fileno(q.said), 1);
+    if (errors) dup2(fileno(q.said), 2);
+    return q;
+}
+
+static inline void quiet_end(const Quiet* q, char* text, size_t size) {
+    fflush(stdout), fflush(stderr);
+    dup2(q->out, 1), dup2(q->err, 2);
+    close(q->out), close(q->err);
+    rewind(q->said);
+    text[fread(text, 1, size - 1, q->said)] = 0;
+    fclose(q->said);
+}
+
 // Writes a file of `size` bytes, or of a text, and returns its path.
 static inline const char* write_bytes(const char* path, const void* data, size_t size) {
     FILE* f = fopen(path, "wb");

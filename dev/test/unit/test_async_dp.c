@@ -529,21 +529,13 @@ static int try_resume(const Comm* world, const char* line) {
     static Trainer t;
     char path[256];
     folder_of_step(path, 2);
-    const int outputs[2] = {dup(1), dup(2)}, nowhere = open("/dev/null", O_WRONLY);
-    fflush(stdout);
-    dup2(nowhere, 1);
-    dup2(nowhere, 2);
+    const Quiet quiet = quiet_begin(true);
     void (*stop)(int) = process.stop;
     process.stop = jump_back;
     const int status = setjmp(back);
     if (status == 0) trainer_open(&t, world, line, path, true);
     process.stop = stop;
-    fflush(stdout);
-    dup2(outputs[0], 1);
-    dup2(outputs[1], 2);
-    close(outputs[0]);
-    close(outputs[1]);
-    close(nowhere);
+    quiet_end(&quiet, path, sizeof path);
     trainer_close(&t);
     return status;
 }

@@ -79,26 +79,14 @@ static void read_settings(Read* read, const char* line, int ranks) {
 
 // The same where it may be refused: what is said goes to text.
 static void try_settings(Read* read, const char* line, int ranks) {
-    static FILE* said = NULL;
     memset(read, 0, sizeof *read);
-    if (!said) said = tmpfile();
-    fflush(stderr);
-    const int stderr_was = dup(2);
-    if (!said || stderr_was < 0 || ftruncate(fileno(said), 0) != 0 || lseek(fileno(said), 0, SEEK_SET) != 0) {
-        printf("FAIL  no temporary file\n");
-        exit(1);
-    }
-    dup2(fileno(said), 2);
+    const Quiet quiet = quiet_begin(true);
     process.stop = jump_back;
     const int status = setjmp(back);
     if (status == 0) read_settings(read, line, ranks);
     process.stop = NULL;
     read->status = status;
-    fflush(stderr);
-    dup2(stderr_was, 2);
-    close(stderr_was);
-    const ssize_t bytes = pread(fileno(said), read->text, sizeof read->text - 1, 0);
-    read->text[bytes > 0 ? bytes : 0] = 0;
+    quiet_end(&quiet, read->text, sizeof read->text);
     read->text[strcspn(read->text, "\n")] = 0;
 }
 

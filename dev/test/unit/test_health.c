@@ -364,17 +364,9 @@ static void clear_folder(const Comm* world, char* folder, bool make) {
 
 // Makes a step. What it prints goes to text.
 static void quiet_step(Trainer* t, char* text, size_t size) {
-    FILE* said = tmpfile();
-    const int stdout_was = dup(1);
-    fflush(stdout);
-    dup2(fileno(said), 1);
+    const Quiet quiet = quiet_begin(false);
     train_step(t);
-    fflush(stdout);
-    dup2(stdout_was, 1);
-    close(stdout_was);
-    rewind(said);
-    text[fread(text, 1, size - 1, said)] = 0;
-    fclose(said);
+    quiet_end(&quiet, text, size);
 }
 
 // Whether rank 0 has named the tensor with the planted gradient.

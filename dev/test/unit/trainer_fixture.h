@@ -48,13 +48,9 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     open_loaders(t, held_out_blocks(&t->settings));
     allocate_this_rank(t);
     open_groups(t);
-    const int stdout_was = dup(1), nowhere = open("/dev/null", O_WRONLY); // "resume ...", many times
-    fflush(stdout);
-    if (stdout_was >= 0 && nowhere >= 0) dup2(nowhere, 1);
+    const Quiet quiet = quiet_begin(false); // "resume ...", many times
     const bool resumed = init_weights(t);
-    fflush(stdout);
-    if (stdout_was >= 0) dup2(stdout_was, 1), close(stdout_was);
-    if (nowhere >= 0) close(nowhere);
+    quiet_end(&quiet, words, sizeof words);
     if (resume && !resumed) die("there is no checkpoint in %s", out);
 }
 
