@@ -61,7 +61,7 @@ def test_samples():
     printed = "model x\nstep 5/9 | loss 1\nsample:\n\na\nb\n\nstep 6/9 | loss 1\nsaved x\nsample:\nc\nsaved y\nd\n"
     check(report.read_samples(printed) == [(5, "a\nb"), (6, "c")], "samples end where the trainer speaks again")
     many = report.read_samples("".join(f"step {i}/99 | loss 1\nsample:\n{i}\n" for i in range(1, 30)))
-    check(len(many) <= report.MOST_SAMPLES and many[-1] == (29, "29"), "of many some are shown, the last one among them")
+    check(len(many) <= report.MOST_SAMPLES and many[-1] == (29, "29"), "of many some are shown, and the last")
     numbers = {0: "0", 0.00025: "0.00025", -3.5: "-3.5", 9999: "9999", 12345: "12.3 k", 1e6: "1 M", 2.5e9: "2.5 G",
                -7e13: "-70 T", 1e4: "10 k"}
     check([report.readable(x) for x in numbers] == list(numbers.values()), "numbers as people read them")
