@@ -19,26 +19,12 @@ second time too. The models are those of make_reference.py. Into reference/ besi
         weights                         {step: some weights of the common point; "probes" of the model says which}
         moved                           per tensor of the last checkpoint: Euclidean norm of its change since --init
         float32                         largest relative errors of the same rules in float32: loss, norm, val, weights
-
-The script checks itself, in runs of its own: identities that must hold between modes; and every case against the same
-case in float32, which says what error a float32 program may show.
 """
-import json, math, os, sys, types
+import json, math, os, sys
 import numpy as np
 import torch
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-
-
-def load_models():
-    """make_reference.py as a module, without its last line, which would run it."""
-    path = os.path.join(HERE, "make_reference.py")
-    module = types.ModuleType("make_reference")
-    exec(compile(open(path).read().rsplit("\nmain()\n", 1)[0], path, "exec"), module.__dict__)
-    return module
-
-
-reference = load_models()
+import make_reference as reference
 
 # T tokens a sequence, V of them different. eps_adam as in make_reference.py: it keeps rounding from becoming steps.
 # beta1 and beta2 are sums of few powers of two, so that 1 - beta is the same number in float32.
@@ -49,19 +35,17 @@ MODELS = {
     "llama": {"arch": "llama", "layers": 4, "hidden": 16, "heads": 4, "kv_heads": 2, "ffn": 24, "vocab": V, "seq": T,
               "tied": 0, "eps": 1e-5, "theta": 10000},
 }
-DEFAULTS = {"dp-mode": "sync", "dc-lambda": 0.2, "local-steps": 32, "outer-lr": 0.7, "outer-momentum": 0.9,
-            "sites": None, "optimizer": "adamw",
-            "global-batch": 16, "micro-batch": 2, "lr": 0.02, "min-lr": 0.004, "warmup": 3, "decay": "cosine",
-            "weight-decay": 0.1, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0,
-            "steps": 12,
-            "eval-every": 5, "eval-sequences": 7, "save-every": 0, "seed": SEED}
-# The trainer's own defaults of these are ours, so that cases also say what it does when it is not told.
-UNSAID = ("dp-mode", "dc-lambda", "local-steps", "outer-lr", "outer-momentum", "sites", "optimizer")
+# The trainer's own defaults, so that cases also say what it does when it is not told; and what it is told.
+UNSAID = {"dp-mode": "sync", "dc-lambda": 0.2, "local-steps": 32, "outer-lr": 0.7, "outer-momentum": 0.9,
+          "sites": None, "optimizer": "adamw"}
+SAID = {"global-batch": 16, "micro-batch": 2, "lr": 0.02, "min-lr": 0.004, "warmup": 3, "decay": "cosine",
+        "weight-decay": 0.1, "beta1": 0.875, "beta2": 0.96875, "eps": 1e-3, "clip": 0, "steps": 12, "eval-every": 5,
+        "eval-sequences": 7, "save-every": 0, "seed": SEED}
 
 # Llama's gradient is touchier here: at twice this rate rounding grew ten times as large in some cases.
 LLAMA_RATE = {"lr": 0.01, "min-lr": 0.002}
 
-# name: (model, d, what differs from DEFAULTS). The gradient's norm is between 1 and 3: clip 1.2 bites in most steps.
+# name: (model, d, what differs from SAID). The gradient's norm is between 1 and 3: clip 1.2 bites in most steps.
 SGD = {"optimizer": "sgd", "lr": 0.05, "min-lr": 0.01}
 CASES = {
     "sync 1": ("gpt2", 1, {}),
@@ -88,8 +72,7 @@ CASES = {
 }
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Data: the order of dataloader.h. A sequence of the run has a number; a keyed permutation takes it to its place.
+# ---- Data: the order of dataloader.h. A sequence of the run has a number; a keyed permutation takes it to its place --
 
 M32, M64 = (1 << 32) - 1, (1 << 64) - 1
 
@@ -114,9 +97,7 @@ def fnv1a(text):
 
 def permute(x, count, key):
     """Twelve Feistel rounds on 2 half bits, again until the result is below count."""
-    half = 1
-    while (count - 1) >> 2 * half:
-        half += 1
+    half = max(1, -(-(count - 1).bit_length() // 2))
     mask = (1 << half) - 1
     while True:
         left, right = x >> half, x & mask
@@ -127,83 +108,22 @@ def permute(x, count, key):
             return x
 
 
-class Data:
-    """The stream of tokens; its last 5 %, one block, are held out for validation."""
-
-    def __init__(self, tokens, seed):
-        self.tokens, self.seed = tokens, seed
-        self.end = len(tokens) - len(tokens) // 20
-
-    def training(self, n):
-        count = (self.end - 1) // T
-        words = philox(self.seed, fnv1a("order of the sequences"), n // count)
-        k = permute(n % count, count, words[1] << 32 | words[0])
-        return self.tokens[k * T:k * T + T + 1]
-
-    def validation(self, most):
-        count = min(most, (len(self.tokens) - self.end - 1) // T)
-        return np.stack([self.tokens[self.end + k * T:self.end + k * T + T + 1] for k in range(count)])
+def training_sequence(tokens, n):
+    count = (len(tokens) - len(tokens) // 20 - 1) // T
+    words = philox(SEED, fnv1a("order of the sequences"), n // count)
+    k = permute(n % count, count, words[1] << 32 | words[0])
+    return tokens[k * T:k * T + T + 1]
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# One site: its gradient and its optimizer. A point in the space of the weights is a dictionary, tensors by name.
+def validation_sequences(tokens, most):
+    held_out = tokens[len(tokens) - len(tokens) // 20:]
+    return np.stack([held_out[k * T:k * T + T + 1] for k in range(min(most, (len(held_out) - 1) // T))])
 
-def rate(o, t):
-    """Of step t, from 1."""
-    if t <= o["warmup"]:
-        return o["lr"] * t / o["warmup"]
-    progress = min(1, (t - 1 - o["warmup"]) / max(1, o["steps"] - 1 - o["warmup"]))
-    return o["min-lr"] + (o["lr"] - o["min-lr"]) * 0.5 * (1 + math.cos(math.pi * progress))
 
+# ---- The rules. A point in the space of the weights is a dictionary, tensors by name --------------------------------
 
 def norm(x):
     return math.sqrt(sum(w.square().sum().item() for w in x.values()))
-
-
-def gradient(c, w, sequences):
-    """(loss, gradient) of the mean loss at w."""
-    p = {name: x.clone().requires_grad_(True) for name, x in w.items()}
-    loss = reference.loss_of(c, p, sequences)
-    loss.backward()
-    return loss.item(), {name: x.grad for name, x in p.items()}
-
-
-def clip_factor(o, size):
-    return o["clip"] / (size + 1e-6) if o["clip"] > 0 and size > o["clip"] else 1
-
-
-class Optimizer:
-    """The moments of a site."""
-
-    def __init__(self, o, w):
-        self.o = o
-        self.m = {name: torch.zeros_like(x) for name, x in w.items()}
-        self.v = {name: torch.zeros_like(x) for name, x in w.items()}
-
-    def step(self, w, g, lr, number):
-        """One update from w; number: of AdamW's step, from 1. -> the new point"""
-        o, new = self.o, {}
-        for name, x in w.items():
-            decay, m, v = o["weight-decay"] if x.dim() > 1 else 0, self.m[name], self.v[name]
-            if o["optimizer"] == "sgd":
-                m.mul_(o["beta1"]).add_(g[name] + decay * x)
-                new[name] = x - lr * m
-                continue
-            m.mul_(o["beta1"]).add_((1 - o["beta1"]) * g[name])
-            v.mul_(o["beta2"]).add_((1 - o["beta2"]) * g[name].square())
-            mhat, vhat = m / (1 - o["beta1"]**number), v / (1 - o["beta2"]**number)
-            new[name] = x - lr * decay * x - lr * mhat / (vhat.sqrt() + o["eps"])
-        return new
-
-
-def compensated(g, D, strength):
-    """g + lambda g g D, lambda of each tensor such that the correction is `strength` times as long as its gradient."""
-    new = {}
-    for name, x in g.items():
-        correction = x * x * D[name]
-        size = correction.norm().item()
-        new[name] = x + strength * x.norm().item() / size * correction if size > 0 and strength > 0 else x
-    return new
 
 
 def scaled(x, factor):
@@ -218,155 +138,95 @@ def minus(a, b):
     return {name: a[name] - b[name] for name in a}
 
 
-def mean(points):
-    return scaled(add(*points), 1 / len(points))
+def rate(o, t):
+    """Of step t, from 1."""
+    if t <= o["warmup"]:
+        return o["lr"] * t / o["warmup"]
+    progress = min(1, (t - 1 - o["warmup"]) / max(1, o["steps"] - 1 - o["warmup"]))
+    return o["min-lr"] + (o["lr"] - o["min-lr"]) * 0.5 * (1 + math.cos(math.pi * progress))
 
 
-# ---- The modes. A mode has step(t), which returns (loss, norm), and common(), a point -------------------------------
-
-class Run:
-    def __init__(self, c, o, d, init, data, dtype):
-        self.c, self.o, self.data = c, o, data
-        self.M = 1 if o["dp-mode"] == "sync" else o["sites"] or d
-        self.w1 = {name: torch.tensor(x, dtype=dtype) for name, x in init.items()}
-        self.copy = lambda: {name: x.clone() for name, x in self.w1.items()}
-
-    def site_gradient(self, m, t, w):
-        """(loss, gradient) of site m in step t: it has global_batch / M sequences, in the order of the sites."""
-        share = self.o["global-batch"] // self.M
-        first = (t - 1) * self.o["global-batch"] + m * share
-        return gradient(self.c, w, np.stack([self.data.training(first + i) for i in range(share)]))
+def gradient(c, w, sequences):
+    """(loss, gradient) of the mean loss at w."""
+    p = {name: x.clone().requires_grad_(True) for name, x in w.items()}
+    loss = reference.loss_of(c, p, sequences)
+    loss.backward()
+    return loss.item(), {name: x.grad for name, x in p.items()}
 
 
-class Sync(Run):
-    def __init__(self, *a):
-        super().__init__(*a)
-        self.w, self.optimizer = self.copy(), Optimizer(self.o, self.w1)
-
-    def step(self, t):
-        loss, g = self.site_gradient(0, t, self.w)
-        size = norm(g)
-        self.w = self.optimizer.step(self.w, scaled(g, clip_factor(self.o, size)), rate(self.o, t), t)
-        return loss, size
-
-    def common(self):
-        return self.w
-
-
-class DcS3gd(Run):
-    def __init__(self, *a):
-        super().__init__(*a)
-        self.c_, self.flight = self.copy(), None
-        self.theta = [self.copy() for _ in range(self.M)]
-        self.optimizers = [Optimizer(self.o, self.w1) for _ in range(self.M)]
-        self.strength = self.o["dc-lambda"]
-        self.largest_sum_of_D = self.largest_D = 0
-
-    def arrive(self):
-        """c += S / M of the sum in flight."""
-        if self.flight is not None:
-            self.c_ = add(self.c_, scaled(self.flight, 1 / self.M))
-        self.flight = None
-
-    def step(self, t):
-        results = [self.site_gradient(m, t, self.theta[m]) for m in range(self.M)]
-        self.arrive()
-        D = [minus(self.c_, self.theta[m]) for m in range(self.M)]
-        self.largest_sum_of_D = max(self.largest_sum_of_D, norm(add(*D)))
-        self.largest_D = max(self.largest_D, norm(D[0]))
-        for m, (_, g) in enumerate(results):
-            # with M = 1, D is 0; but c + (theta - c) may not be theta to the last bit, and lambda would make it large
-            gt = compensated(g, D[m], self.strength) if self.M > 1 else g
-            gt = scaled(gt, clip_factor(self.o, norm(g)))
-            self.theta[m] = self.optimizers[m].step(self.c_, gt, rate(self.o, t), t)
-        self.flight = add(*[minus(self.theta[m], self.c_) for m in range(self.M)])
-        return results[0][0], norm(results[0][1])
-
-    def common(self):
-        return self.c_ if self.flight is None else add(self.c_, scaled(self.flight, 1 / self.M))
+def updated(o, moments, w, g, t):
+    """Step t of a site's optimizer, from w. -> the new point"""
+    lr, new = rate(o, t), {}
+    for name, x in w.items():
+        decay = o["weight-decay"] if x.dim() > 1 else 0
+        m, v = moments.setdefault(name, (torch.zeros_like(x), torch.zeros_like(x)))
+        if o["optimizer"] == "sgd":
+            m.mul_(o["beta1"]).add_(g[name] + decay * x)
+            new[name] = x - lr * m
+            continue
+        m.mul_(o["beta1"]).add_((1 - o["beta1"]) * g[name])
+        v.mul_(o["beta2"]).add_((1 - o["beta2"]) * g[name].square())
+        mhat, vhat = m / (1 - o["beta1"]**t), v / (1 - o["beta2"]**t)
+        new[name] = x - lr * decay * x - lr * mhat / (vhat.sqrt() + o["eps"])
+    return new
 
 
-class Diloco(Run):
-    def __init__(self, *a):
-        super().__init__(*a)
-        self.theta = [self.copy() for _ in range(self.M)]
-        self.optimizers = [Optimizer(self.o, self.w1) for _ in range(self.M)]
-        self.c_, self.v = self.copy(), scaled(self.w1, 0)
-
-    def step(self, t):
-        o, b = self.o, self.o["outer-momentum"]
-        results = [self.site_gradient(m, t, self.theta[m]) for m in range(self.M)]
-        for m, (_, g) in enumerate(results):
-            g = scaled(g, clip_factor(o, norm(g)))
-            self.theta[m] = self.optimizers[m].step(self.theta[m], g, rate(o, t), t)
-        if t % o["local-steps"] == 0:  # Nesterov's step of c
-            estimate = mean([minus(self.c_, theta) for theta in self.theta])
-            self.v = add(scaled(self.v, b), estimate)
-            self.c_ = minus(self.c_, scaled(add(estimate, scaled(self.v, b)), o["outer-lr"]))
-            self.theta = [dict(self.c_) for _ in range(self.M)]
-        return results[0][0], norm(results[0][1])
-
-    def common(self):
-        return self.c_
+def compensated(g, D, strength):
+    """g + lambda g g D, lambda of each tensor such that the correction is `strength` times as long as its gradient."""
+    new = {}
+    for name, x in g.items():
+        correction = x * x * D[name]
+        size = correction.norm().item()
+        new[name] = x + strength * x.norm().item() / size * correction if size > 0 and strength > 0 else x
+    return new
 
 
-RULES = {"sync": Sync, "dc-s3gd": DcS3gd, "diloco": Diloco}
-
-
-def simulate(c, options, d, init, data, dtype=torch.float64):
-    """-> dictionary of what came out, and the run"""
-    o = {**DEFAULTS, **options}
-    run = RULES[o["dp-mode"]](c, o, d, init, data, dtype)
+def simulate(c, options, d, init, tokens, dtype):
+    """-> losses and norms of site 0, validation losses and points of the common point, by steps"""
+    o = {**UNSAID, **SAID, **options}
+    mode, M = o["dp-mode"], 1 if o["dp-mode"] == "sync" else o["sites"] or d
+    share = o["global-batch"] // M
+    common = {name: torch.tensor(x, dtype=dtype) for name, x in init.items()}
+    theta, moments = [common] * M, [{} for _ in range(M)]
+    flight = velocity = scaled(common, 0)  # dc-s3gd: the sum that is on its way; diloco: the outer momentum
     out = {"losses": [], "norms": [], "val": {}, "points": {}}
     for t in range(1, o["steps"] + 1):
-        loss, size = run.step(t)
-        out["losses"].append(loss)
-        out["norms"].append(size)
-        if t == o["steps"] or (o["eval-every"] and t % o["eval-every"] == 0):
+        results = []
+        for m in range(M):
+            first = (t - 1) * o["global-batch"] + m * share
+            sequences = np.stack([training_sequence(tokens, first + i) for i in range(share)])
+            results.append(gradient(c, theta[m], sequences))
+        if mode == "dc-s3gd":
+            common = add(common, scaled(flight, 1 / M))
+        for m, (_, g) in enumerate(results):
+            size, begin = norm(g), theta[m]
+            if mode == "dc-s3gd":
+                # with M = 1, D is 0; but c + (theta - c) may not be theta to the last bit, and lambda would make it
+                # large
+                g = compensated(g, minus(common, theta[m]), o["dc-lambda"]) if M > 1 else g
+                begin = common
+            g = scaled(g, o["clip"] / (size + 1e-6) if 0 < o["clip"] < size else 1)
+            theta[m] = updated(o, moments[m], begin, g, t)
+        if mode == "sync":
+            common = theta[0]
+        if mode == "dc-s3gd":
+            flight = add(*[minus(w, common) for w in theta])
+        if mode == "diloco" and t % o["local-steps"] == 0:  # Nesterov's step of the common point
+            estimate = scaled(add(*[minus(common, w) for w in theta]), 1 / M)
+            velocity = add(scaled(velocity, o["outer-momentum"]), estimate)
+            step = add(estimate, scaled(velocity, o["outer-momentum"]))
+            common = minus(common, scaled(step, o["outer-lr"]))
+            theta = [common] * M
+        point = add(common, scaled(flight, 1 / M)) if mode == "dc-s3gd" else common
+        out["losses"].append(results[0][0])
+        out["norms"].append(norm(results[0][1]))
+        if t == o["steps"] or t % o["eval-every"] == 0:
             with torch.no_grad():
-                out["val"][t] = reference.loss_of(c, run.common(), data.validation(o["eval-sequences"])).item()
+                sequences = validation_sequences(tokens, o["eval-sequences"])
+                out["val"][t] = reference.loss_of(c, point, sequences).item()
         if t == o["steps"] or (o["save-every"] and t % o["save-every"] == 0):
-            out["points"][t] = {name: x.clone() for name, x in run.common().items()}
-    return out, run
-
-
-# ---- Checks of the simulation itself --------------------------------------------------------------------------------
-
-def differ(a, b):
-    """Largest relative difference of norms, validation losses and final weights of two runs."""
-    x, y = a["points"][max(a["points"])], b["points"][max(b["points"])]
-    return max([norm(minus(x, y)) / norm(y)] + [abs(a["val"][t] / b["val"][t] - 1) for t in a["val"]])
-
-
-def identities(inits, data):
-    bad = 0
-
-    def check(what, error, bound=1e-12):
-        nonlocal bad
-        bad += not error <= bound
-        print(f"    {'ok  ' if error <= bound else 'FAIL'} {what}: {error:.1e}, bound {bound:.0e}")
-
-    def same(what, a, b, model="gpt2"):
-        runs = [simulate(MODELS[model], options, d, inits[model], data)[0] for d, options in (a, b)]
-        check(what, differ(*runs))
-
-    plain = {"steps": 7}
-    for lam in (0, 0.2):
-        out, run = simulate(MODELS["gpt2"], {"dp-mode": "dc-s3gd", "dc-lambda": lam, **plain}, 4, inits["gpt2"], data)
-        check(f"dc-s3gd, lambda {lam}: sum of D / |D|", run.largest_sum_of_D / run.largest_D)
-    g, D = ({name: torch.randn(x.shape, dtype=torch.float64) for name, x in inits["llama"].items()} for _ in range(2))
-    gt = compensated(g, D, 0.2)
-    check("|correction| / |g| is lambda of every tensor",
-          max(abs((gt[n] - g[n]).norm().item() / g[n].norm().item() / 0.2 - 1) for n in g))
-    same("sync on 4 replicas is sync on 1", (4, plain), (1, plain))
-    same("dc-s3gd with M = 1 is sync", (1, {"dp-mode": "dc-s3gd", "clip": 1.2, **plain}), (1, {"clip": 1.2, **plain}))
-    same("dc-s3gd with one site of 4 is sync", (4, {"dp-mode": "dc-s3gd", "sites": 1, **plain}), (1, plain))
-    one = {"dp-mode": "diloco", "local-steps": 1, "outer-lr": 1, "outer-momentum": 0}
-    same("diloco, H = 1, eta = 1, b = 0, sgd is sync sgd", (4, {**one, **plain, **SGD}), (4, {**plain, **SGD}))
-    same("diloco, the same, M = 1, adamw is sync", (1, {**one, "clip": 1.2, **plain}), (1, {"clip": 1.2, **plain}))
-    some = {"dp-mode": "diloco", "local-steps": 3, **plain}
-    same("diloco, 4 replicas in 2 sites, is 2 replicas", (4, {"sites": 2, **some}), (2, some))
-    return bad == 0
+            out["points"][t] = point
+    return out
 
 
 def relative_errors(a, b, start):
@@ -388,7 +248,7 @@ def make_tokens():
         u = random.uniform()
         tokens.append(favourites[tokens[-1], 0] if u < 0.5 else favourites[tokens[-1], 1] if u < 0.75
                       else int(V * random.uniform() ** 2))
-    return np.array(tokens, dtype=np.uint16)
+    return np.array(tokens, dtype=np.int64)
 
 
 def probes_of(init, random):
@@ -399,12 +259,11 @@ def probes_of(init, random):
 
 def arguments_of(c, options):
     words = ["--arch", c["arch"]]
-    for key, name in (("layers", "layers"), ("hidden", "hidden"), ("heads", "heads"), ("kv_heads", "kv-heads"),
-                      ("ffn", "ffn"), ("seq", "seq"), ("vocab", "vocab")):
-        if key != "kv_heads" or c["arch"] == "llama":
-            words += ["--" + name, str(c[key])]
+    for name in ("layers", "hidden", "heads", "kv-heads", "ffn", "seq", "vocab"):
+        if name != "kv-heads" or c["arch"] == "llama":
+            words += ["--" + name, str(c[name.replace("-", "_")])]
     unused = ("beta2", "eps") if options.get("optimizer") == "sgd" else ()
-    for key, value in {**{k: v for k, v in DEFAULTS.items() if k not in UNSAID + unused}, **options}.items():
+    for key, value in {**{k: v for k, v in SAID.items() if k not in unused}, **options}.items():
         words += ["--" + key, str(value)]
     return words + ["--sample-every", "0"]
 
@@ -413,59 +272,45 @@ def number(x):
     return float(f"{x:.11g}")
 
 
+def case_of(name, inits, probes, tokens):
+    model, d, options = CASES[name]
+    options = {**(LLAMA_RATE if model == "llama" else {}), **options}
+    c, init = MODELS[model], inits[model]
+    out = simulate(c, options, d, init, tokens, torch.float64)
+    start = {n: torch.tensor(x).double() for n, x in init.items()}
+    errors = relative_errors(simulate(c, options, d, init, tokens, torch.float32), out, start)
+    print(f"{name:25s} float32 errors " + "".join(f"{e:9.1e}" for e in errors), flush=True)
+    last = list(out["points"].values())[-1]
+    return {"name": name, "model": model, "d": d, "arguments": arguments_of(c, options),
+            "losses": [number(x) for x in out["losses"]], "norms": [number(x) for x in out["norms"]],
+            "val": {t: number(x) for t, x in out["val"].items()},
+            "weights": {t: [number(p[n].flatten()[i].item()) for n, i in probes[model]]
+                        for t, p in out["points"].items()},
+            "moved": [number((last[n] - start[n]).norm().item()) for n in start],
+            "float32": [float(f"{e:.2g}") for e in errors]}
+
+
 def main():
     if len(sys.argv) > 2 or any(a.startswith("-") for a in sys.argv[1:]):
         sys.exit(__doc__.strip())
-    directory = sys.argv[1] if len(sys.argv) > 1 else HERE
-    os.makedirs(directory, exist_ok=True)
+    directory = sys.argv[1] if len(sys.argv) > 1 else os.path.dirname(os.path.abspath(__file__))
     torch.set_num_threads(1)  # one order of additions
-    torch.manual_seed(1)
     tokens = make_tokens()
-    data = Data(tokens.astype(np.int64), SEED)
     random = np.random.RandomState(2019)
     inits = {name: reference.initial(c, random) for name, c in MODELS.items()}
     probes = {name: probes_of(init, random) for name, init in inits.items()}
-    print("identities, 7 steps:")
-    if not identities(inits, data):
-        sys.exit("the simulation contradicts itself; nothing was written")
-
-    result = {"tokens": "replicas.tokens", "models": {}, "cases": []}
-    for name, init in inits.items():
-        result["models"][name] = {"init": f"replicas_{name}.safetensors", "probes": probes[name],
-                                  "tensors": [[n, x.size] for n, x in init.items()]}
-    print("errors of the same in float32:           loss     norm      val  weights")
-    worst = [0, 0, 0, 0]
-    for name, (model, d, options) in CASES.items():
-        options = {**(LLAMA_RATE if model == "llama" else {}), **options}
-        c, init = MODELS[model], inits[model]
-        out, _ = simulate(c, options, d, init, data)
-        out32, _ = simulate(c, options, d, init, data, torch.float32)
-        start = {n: torch.tensor(x).double() for n, x in init.items()}
-        errors = relative_errors(out32, out, start)
-        worst = [max(a, b) for a, b in zip(worst, errors)]
-        print(f"    {name:33s} " + "".join(f"{e:9.1e}" for e in errors) + f"   loss {out['losses'][0]:.3f} -> "
-              f"{out['losses'][-1]:.3f}, norm {min(out['norms']):.2f} .. {max(out['norms']):.2f}", flush=True)
-        points = out.pop("points")
-        last = points[max(points)]
-        case = {"name": name, "model": model, "d": d, "arguments": arguments_of(c, options)}
-        for key in ("losses", "norms"):
-            case[key] = [number(x) for x in out[key]]
-        case["val"] = {t: number(x) for t, x in out["val"].items()}
-        case["weights"] = {t: [number(p[n].flatten()[i].item()) for n, i in probes[model]] for t, p in points.items()}
-        case["moved"] = [number((last[n] - start[n]).norm().item()) for n in start]
-        case["float32"] = [float(f"{e:.2g}") for e in errors]
-        result["cases"].append(case)
-    print("    " + f"{'worst':33s} " + "".join(f"{e:9.1e}" for e in worst))
+    models = {name: {"init": f"replicas_{name}.safetensors", "probes": probes[name],
+                     "tensors": [[n, x.size] for n, x in init.items()]} for name, init in inits.items()}
+    cases = [case_of(name, inits, probes, tokens) for name in CASES]
 
     for name, init in inits.items():
         reference.write_safetensors(os.path.join(directory, f"replicas_{name}.safetensors"), init, {"format": "pt"})
     with open(os.path.join(directory, "replicas.tokens"), "wb") as file:
         file.write(np.array([20240520, 1, len(tokens), *[0] * 253], "<i4").tobytes() + tokens.astype("<u2").tobytes())
-    path = os.path.join(directory, "replicas.json")
-    with open(path, "w") as file:
-        lines = ",\n".join(json.dumps(case, separators=(",", ":")) for case in result.pop("cases"))
-        file.write(json.dumps(result, separators=(",", ":"))[:-1] + ',"cases":[\n' + lines + "\n]}\n")
-    print(f"{path}: {len(CASES)} cases, {os.path.getsize(path)} bytes")
+    compact = lambda x: json.dumps(x, separators=(",", ":"))
+    with open(os.path.join(directory, "replicas.json"), "w") as file:
+        file.write(compact({"tokens": "replicas.tokens", "models": models})[:-1] + ',"cases":[\n' +
+                   ",\n".join(map(compact, cases)) + "\n]}\n")
 
 
 if __name__ == "__main__":

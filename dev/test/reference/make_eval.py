@@ -17,27 +17,16 @@ padding. Into reference/ beside this file go
 An example is drawn again until all its answers, by both rules and of both models, are clear: the best completion is
 1e-3 ahead of the next, a hundred times what float32 may change.
 """
-import json, os, sys, types
+import json, os, sys
 import numpy as np
 import torch
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../system"))
+import make_async_dp as replicas, make_reference as reference
 from checks import read_safetensors
 
 EXAMPLES, T, V = 43, 8, 61
-
-
-def load(name):
-    """One of the other scripts as a module, without its last lines, which would run it."""
-    path = os.path.join(HERE, name)
-    module = types.ModuleType(name)
-    module.__file__ = path  # by which make_async_dp.py finds make_reference.py
-    exec(compile(open(path).read().rsplit("\nmain()\n", 1)[0], path, "exec"), module.__dict__)
-    return module
-
-
-reference, replicas = load("make_reference.py"), load("make_async_dp.py")
 
 
 def weights(path, dtype):
@@ -68,9 +57,7 @@ def draw_example(random, number):
 def write_choices(path, examples):
     stream, longest = [], 0
     for number, (context, completions, label) in enumerate(examples):
-        body = [number, label, len(completions), len(context), *context]
-        for c in completions:
-            body += [len(c), *c]
+        body = [number, label, len(completions)] + [x for part in (context, *completions) for x in (len(part), *part)]
         longest = max(longest, 2 * len(body) + 4)
         stream += [65535, 2 * len(body) + 4, *body]
     with open(path, "wb") as f:
@@ -111,4 +98,5 @@ def main():
         f.write("\n")
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -11,14 +11,15 @@ are no UTF-8 tiktoken merges the words that tokenizers finds. tokenizer_words.tx
 tokenizers: the split's name, the text, and the words' lengths in bytes, which show cuts that no token of a small
 vocabulary would cross.
 """
-import json, os, random
+import json, os, random, sys
 
 import tiktoken
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(FOLDER, "../system"))
 from compare_tokenizers import GPT2, LLAMA3, drawn
 
-FOLDER = os.path.dirname(os.path.abspath(__file__))
 QWEN2 = LLAMA3.replace("{1,3}", "")
 TEXT = """The quick brown fox jumps over the lazy dog. It's what we've said, isn't it? They'll say I'm late; I'd say \
 you're right.
@@ -68,12 +69,6 @@ def by_split(pattern):
                                     pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def with_pattern(t, pattern):
-    copy = Tokenizer.from_str(t.to_str())
-    copy.pre_tokenizer = by_split(pattern)
-    return copy
-
-
 def ranks_of(t):
     names = json.loads(t.to_str())["model"]["vocab"]
     return {bytes(BYTE[c] for c in name): i for name, i in names.items()}
@@ -88,16 +83,13 @@ def words_of(pattern, data):
     return [w.translate(back).encode("utf-8", "surrogateescape") for w, _ in words]
 
 
-def words_as_bytes(pattern, data, encoding):
-    return [i for w in words_of(pattern, data) for i in encoding._core_bpe.encode_single_piece(w)]
-
-
 def main():
     gpt2, llama3 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 420), train(by_split(LLAMA3), 420)
     plain = {}
-    for name, t in (("gpt2", gpt2), ("llama3", llama3), ("qwen2", with_pattern(llama3, QWEN2))):
+    for name, t in (("gpt2", gpt2), ("llama3", llama3), ("qwen2", llama3)):
         plain[name] = Tokenizer.from_str(t.to_str())
         plain[name].encode_special_tokens = True
+    plain["qwen2"].pre_tokenizer = by_split(QWEN2)
     special = {"<|endoftext|>": max(ranks_of(llama3).values()) + 1}
     merging, other = (tiktoken.Encoding("it", pat_str=GPT2, mergeable_ranks=ranks_of(t), special_tokens=special)
                       for t in (llama3, gpt2))
@@ -120,16 +112,16 @@ def main():
     for _ in range(40):
         data = broken_bytes(rng, drawn(rng, 12) * 2)
         words += [(name, data) for name in patterns]
-        lines.append(("llama3", data, words_as_bytes(LLAMA3, data, merging)))
-        lines.append(("gpt2", data, words_as_bytes(GPT2, data, other)))
+        for name, encoding in (("llama3", merging), ("gpt2", other)):
+            pieces = [encoding._core_bpe.encode_single_piece(w) for w in words_of(patterns[name], data)]
+            lines.append((name, data, sum(pieces, [])))
     for name, t in (("gpt2", gpt2), ("llama3", llama3)):
         t.save(os.path.join(FOLDER, f"tokenizer_{name}.json"), pretty=False)
-    with open(os.path.join(FOLDER, "tokenizer_cases.txt"), "w", encoding="ascii") as f:
-        for name, data, ids in lines:
-            f.write(f"{name} {data.hex() or '-'} {' '.join(map(str, ids))}\n")
-    with open(os.path.join(FOLDER, "tokenizer_words.txt"), "w", encoding="ascii") as f:
-        for name, data in words:
-            f.write(f"{name} {data.hex() or '-'} {' '.join(str(len(w)) for w in words_of(patterns[name], data))}\n")
+    lengths = [(name, data, map(len, words_of(patterns[name], data))) for name, data in words]
+    for file, rows in (("tokenizer_cases.txt", lines), ("tokenizer_words.txt", lengths)):
+        with open(os.path.join(FOLDER, file), "w", encoding="ascii") as f:
+            for name, data, numbers in rows:
+                f.write(f"{name} {data.hex() or '-'} {' '.join(map(str, numbers))}\n")
 
 
 if __name__ == "__main__":
