@@ -29,14 +29,13 @@ if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
 fi
 export MPIRUN=${MPIRUN:-mpirun} ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 work=$(mktemp -d)
-mounted="" building=""
+building=""
 . dev/test/system/checks.sh
 . dev/test/system/ranks.sh
 program=$train
 clean() {
     kill_ranks
     [ -z "$building" ] || kill "$building" 2>/dev/null
-    [ -z "$mounted" ] || umount "$mounted"
     rm -rf "$work"
 }
 trap clean EXIT
@@ -104,14 +103,12 @@ replicas_of() {
     [ $((ranks % model_ranks)) = 0 ] && echo $((ranks / model_ranks))
 }
 
-# As a rank: notes its process, starts in a folder of its own where there is one, and rank $full_rank may not write
-# beyond the 10 MB (20 MB where sh is bash) of a file.
+# As a rank: notes its process, and starts in a folder of its own where there is one.
 cat >rank.sh <<'SH'
 #!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
 echo $$ >"$noted/pids/$rank"
 [ ! -d "${folders:-none}$rank" ] || cd "$folders$rank" || exit 9
-[ "${full_rank:-none}" != "$rank" ] || { trap '' XFSZ && ulimit -f 20000; }
 exec "$@"
 SH
 chmod +x rank.sh

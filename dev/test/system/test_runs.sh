@@ -1,8 +1,8 @@
 #!/bin/bash
-# Runs of several ranks that do not end well, and what surrounds them: killed runs, damaged checkpoints, full disks,
-# ranks that were started differently, ranks that die, losses that are no numbers, threads, another MPI. Whatever is
-# wrong has to end soon, with one line of the trainer on stderr (mpirun adds its own), the exit status that one rank
-# has, and nothing half-written.
+# Runs of several ranks that do not end well, and what surrounds them: files that are not there, ranks that were started
+# differently, ranks that die, losses that are no numbers, threads, another MPI. Whatever is wrong has to end soon, with
+# one line of the trainer on stderr (mpirun adds its own), the exit status that one rank has, and nothing half-written.
+# Killed runs, damaged checkpoints, full disks: torture.py.
 . dev/test/system/mesh.sh
 
 # MPICH's build of the same sources, made while the rest is tested. -O1: what it computes is tested, not how fast.
@@ -18,71 +18,13 @@ then
 fi
 
 trains "1:" "${run[@]}" --out mesh0
-trains "4:--tp 2 --zero 1" "${run[@]}" --out mesh4
-
-# ---- killed at any moment, with a checkpoint a step, again and again, until it is through
-options=("${short[@]}" --steps 24 --save-every 1 --tp 2 --zero 1)
-launch 4 "$train" "${options[@]}" --out whole
-resumed_at=0
-for try in 1 2 3 4 5 6; do
-    begins $((1 + RANDOM % 3)) 4 "$rank" "$train" "${options[@]}" --out parts --resume
-    sleep "0.0$((RANDOM % 4))"
-    if [ $((try % 2)) = 0 ]; then kill -9 "$(cat pids/$((RANDOM % 4)))" 2>/dev/null
-    else cat pids/* | xargs kill -9 2>/dev/null; fi
-    ends
-    gone || bad "killed, try $try: ranks are left"
-    at=$(sed -n 's/^resume .*step \([0-9]*\)$/\1/p' out)
-    [ $try = 1 ] || [ "${at:-0}" -ge "$resumed_at" ] || bad "killed, try $try: resumed at ${at:-none} after $resumed_at"
-    resumed_at=${at:-0}
-done
-launch 4 "$train" "${options[@]}" --out parts --resume
-at=$(sed -n 's/^resume .*step //p' out)
-check "killed six times, last resumed at step ${at:=0}, it ends" "[ $status = 0 ] && [ $at -gt 3 ]"
-verify_py "with the log of the run that was never killed:" same whole parts 0
-for file in model optimizer; do
-    check "with its $file.safetensors" "cmp {whole,parts}/step_00000024/$file.safetensors"
-done
-check "and nothing temporary" "[ -z \"\$(find parts -name '*.tmp*')\" ]"
 
 # ---- files and disks
 refuses 1 "nowhere.txt" 2 "${model[@]}" --data nowhere.txt
 refuses 1 "text.txt" 2 "${small[@]}" --out text.txt
 refuses 1 "nowhere/deep" 2 "${small[@]}" --out nowhere/deep
 refuses 1 "nowhere" 4 "${small[@]}" --init nowhere --tp 2
-for kind in cut flipped gone; do
-    cp -r mesh4 broken
-    case $kind in
-    cut) truncate -s -4 broken/step_00000006/optimizer.safetensors ;;
-    flipped) python3 - <<'PY' ;;
-with open("broken/step_00000006/model.safetensors", "r+b") as f:
-    f.seek(30000)
-    byte = f.read(1)[0]
-    f.seek(30000)
-    f.write(bytes([byte ^ 16]))
-PY
-    gone) rm broken/step_00000006/config.json ;;
-    esac
-    trains "4:--tp 2 --zero 1" "${run[@]}" --out broken --resume
-    check "a checkpoint $kind: $(grep '^resume    not' out)" \
-        "grep -q '^resume    not from step 6: .*broken/step_00000006/' out && grep -q '^resume .*step 3$' out"
-    check "the run goes on from the one before, to the bit" "cmp {mesh4,broken}/step_00000006/model.safetensors"
-    [ $kind = gone ] || rm -r broken
-done
-rm broken/step_00000006/config.json broken/step_00000003/model.safetensors
-refuses 1 "broken" 4 "${run[@]}" --out broken --resume --tp 2 --zero 1
 refuses 1 "GB" 2 --model llama-7B --vocab 256 --seq 64 --micro-batch 64 --global-batch 128 --data text.txt
-mkdir full
-if mount -t tmpfs -o size=600k tmpfs full 2>/dev/null; then
-    mounted=$work/full
-    refuses 1 "No space left" 2 "${short[@]}" --steps 2 --tp 2 --out full/run
-    check "a full disk leaves no checkpoint" "[ -z \"\$(find full/run -name 'step_*')\" ]"
-    mount -o remount,ro full
-    refuses 1 "Read-only" 2 "${small[@]}" --out full
-else echo "left out: a full disk (no right to mount one)"; fi
-large=(--layers 4 --hidden 256 --heads 4 --seq 32 "${data[@]}" --global-batch 2 --steps 1 "${quiet[@]}")
-full_rank=1 launch 2 "$rank" "$train" "${large[@]}" --tp 2 --out large
-ended 1 "rank 1, step 1, large/" "the disk of rank 1 takes no more in the middle of a checkpoint of 40 MB"
-check "which is not there then" "[ -z \"\$(find large -name 'step_*')\" ]"
 mkdir -p locked/log.jsonl
 refuses 1 "rank 0, locked/log.jsonl" 2 "${short[@]}" --out locked --resume
 refuses 1 "--trace" 2 "${short[@]}" --steps 2 --trace nowhere/trace.json
