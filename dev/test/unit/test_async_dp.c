@@ -74,13 +74,15 @@ static int64_t share_of(const Stage* s) {
     return s->layout.mesh.zero ? s->layout.elements / s->layout.mesh.d : s->layout.elements;
 }
 
-// What this rank computes with, and the last step's loss and norm. No message is in flight.
-static uint64_t hash_of_step(const Trainer* t) {
-    const Stage* s = &t->stage;
+static uint64_t hash_of_params(const Stage* s) {
     uint64_t hash = hash_floats(1, (const float*)s->params, s->layout.elements);
     hash = hash_floats(hash, s->moment1, share_of(s));
-    if (s->moment2) hash = hash_floats(hash, s->moment2, share_of(s));
-    return hash_double(hash_double(hash, t->loss), t->grad_norm);
+    return s->moment2 ? hash_floats(hash, s->moment2, share_of(s)) : hash;
+}
+
+// What this rank computes with, and the last step's loss and norm. No message is in flight.
+static uint64_t hash_of_step(const Trainer* t) {
+    return hash_double(hash_double(hash_of_params(&t->stage), t->loss), t->grad_norm);
 }
 
 // All that the next step depends on. Waits for messages in flight.
@@ -89,11 +91,7 @@ static uint64_t hash_of_end(Trainer* t) {
     const AsyncDp* sites = async_of(s);
     const int64_t n = s->layout.elements;
     drain(s);
-    uint64_t hash = hash_floats(2, (const float*)s->params, n);
-    hash = hash_floats(hash, s->moment1, share_of(s));
-    if (s->moment2) hash = hash_floats(hash, s->moment2, share_of(s));
-    hash = hash_floats(hash, sites->global_params, n);
-    return hash_floats(hash, sites->velocity, n);
+    return hash_floats(hash_floats(hash_of_params(s), sites->global_params, n), sites->velocity, n);
 }
 
 typedef struct {
@@ -596,12 +594,7 @@ int main(int argc, char** argv) {
     const bool few = (argc > 1 && strcmp(argv[1], "--short") == 0) || !getenv("LONG");
     const char* only =
         argc > 2 && strcmp(argv[argc - 2], "--only") == 0 ? argv[argc - 1] : NULL; // lines with this text
-    Comm world;
-    process.name = "test_async_dp";
-    comm_open(&world);
-    device_open(world.rank);
-    comm_open_device(&world);
-    device_set_threads(1);
+    Comm world = world_open("test_async_dp");
     if (world.rank == 0) write_random_tokens(tokens_path, 3000, 97);
     make_folders(&world);
     comm_barrier(&world);
@@ -617,7 +610,5 @@ int main(int argc, char** argv) {
     if (world.size == 2 && (only ? strcmp(only, "refusals") == 0 : !few)) test_refusals(&world);
     if (world.size == 4 && (!only || strcmp(only, "meshes") == 0)) test_other_meshes(&world, few);
     if (world.rank == 0) remove_folders();
-    const int status = world.rank == 0 ? test_end() : 0;
-    comm_close(&world);
-    return status;
+    return world_close(&world);
 }

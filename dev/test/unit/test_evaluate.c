@@ -416,12 +416,7 @@ static void test_mesh(const Comm* world, const Comm* alone, const Reference* r, 
 int main(int argc, char** argv) {
     const char* only = argc > 2 && strcmp(argv[1], "--only") == 0 ? argv[2] : NULL;
     const bool few = argc > 1 && strcmp(argv[1], "--short") == 0; // every third mesh, with one model
-    Comm world;
-    process.name = "test_evaluate";
-    comm_open(&world);
-    device_open(world.rank);
-    comm_open_device(&world);
-    device_set_threads(1);
+    Comm world = world_open("test_evaluate");
     Reference reference;
     reference_open(&reference);
     if (world.size == 1 && (!only || strcmp(only, "pure") == 0)) {
@@ -442,7 +437,5 @@ int main(int argc, char** argv) {
     }
     comm_free(&alone);
     reference_close(&reference);
-    const int status = world.rank == 0 ? test_end() : 0;
-    comm_close(&world);
-    return status;
+    return world_close(&world);
 }

@@ -457,12 +457,7 @@ static void die_of_a_bit(const Comm* world, const char* folder) {
 int main(int argc, char** argv) {
     const bool few = (argc > 1 && strcmp(argv[1], "--short") == 0) || !getenv("LONG");
     const char* only = argc > 2 && strcmp(argv[argc - 2], "--only") == 0 ? argv[argc - 1] : NULL;
-    Comm world;
-    process.name = "test_health";
-    comm_open(&world);
-    device_open(world.rank);
-    comm_open_device(&world);
-    device_set_threads(1);
+    Comm world = world_open("test_health");
     if (world.rank == 0) write_random_tokens(tokens_path, 3000, 97);
     comm_barrier(&world);
     if (argc > 2 && strcmp(argv[1], "--die") == 0) {
@@ -481,7 +476,5 @@ int main(int argc, char** argv) {
         if (skipping[i].ranks != world.size || (only && !strstr(only, "skip"))) continue;
         skip_run(&world, skipping[i].line);
     }
-    const int status = world.rank == 0 ? test_end() : 0;
-    comm_close(&world);
-    return status;
+    return world_close(&world);
 }

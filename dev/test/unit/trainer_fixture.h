@@ -7,6 +7,23 @@ behind train_gpt.cu, by a test that has
 */
 #pragma once
 
+// The ranks and their devices; the second is the program's exit status.
+static Comm world_open(const char* name) {
+    Comm world;
+    process.name = name;
+    comm_open(&world);
+    device_open(world.rank);
+    comm_open_device(&world);
+    device_set_threads(1);
+    return world;
+}
+
+static int world_close(Comm* world) {
+    const int status = world->rank == 0 ? test_end() : 0;
+    comm_close(world);
+    return status;
+}
+
 // A trainer as main makes it, on all ranks of world, from a command line to which usual_line is added; out: its folder,
 // or NULL; resume: takes up its newest checkpoint.
 static void trainer_open(Trainer* t, const Comm* world, const char* line, const char* out, bool resume) {
