@@ -39,25 +39,6 @@ static void test_messages(void) {
     check_error("k links: M / B + (k - 1) packet / B + k a; k messages over one: k M / B + a", worst, exact);
 }
 
-// The second link is 4 times as fast, or as slow, as the first.
-static void test_speeds(void) {
-    double worst = 0;
-    for (int fast = 0; fast < 2; fast++) {
-        Network net;
-        Plan plan;
-        Error error = {""};
-        must(network_build(&net, "ring:9", &error), &error);
-        plan_init(&plan, "test", PLAN_ALL_REDUCE, net.ranks, 1);
-        plan_add(&plan, 0, 0, 2, 0, 1, true);
-        const double C = fast ? 4 * B : B / 4, expected = 2 * a + (fast ? M / B + 256 / C : 256 / B + M / C);
-        net.link[network_link(&net, 1, 2)].bandwidth = C;
-        const SimSettings set = sim_settings_default();
-        worst = fmax(worst, off(seconds_of(&plan, &net, M, &set, NULL), expected));
-        end(&net, &plan);
-    }
-    check_error("a fast link waits for the slow one before it; a slow one is the bottleneck", worst, exact);
-}
-
 // A plan with paths of its own: two messages on two parallel links.
 static void test_parallel_links(void) {
     Network net;
@@ -367,7 +348,6 @@ int main(int argc, char** argv) {
     const bool brief = argc > 1 && strcmp(argv[1], "--short") == 0;
     test_ring();
     test_messages();
-    test_speeds();
     test_parallel_links();
     test_empty_chunks();
     test_refused();
