@@ -200,24 +200,15 @@ static void test_refused(void) {
 }
 
 static void test_units(void) {
-    static const struct {
-        const char* text;
-        Quantity quantity;
-        double value;
-    } in[] = {{"5PFLOP/s", FLOPS, 5e15},
-              {"312TFLOP/s", FLOPS, 312e12},
-              {"1.5TB", BYTES, 1.5e12},
-              {"30Gbit/s", BYTE_RATE, 3.75e9},
-              {"900us", SECONDS, 9e-4},
-              {"65ms", SECONDS, 0.065},
-              {"1Tbit/s", BYTE_RATE, 1.25e11},
-              {"2s", SECONDS, 2},
-              {"0.7", NUMBER, 0.7}};
-    for (size_t i = 0; i < sizeof in / sizeof in[0]; i++) {
+    static const char* const texts[] = {"5PFLOP/s", "312TFLOP/s", "1.5TB", "30Gbit/s", "1Tbit/s",
+                                        "900us",    "65ms",       "2s",    "0.7"};
+    static const Quantity quantities[] = {FLOPS, FLOPS, BYTES, BYTE_RATE, BYTE_RATE, SECONDS, SECONDS, SECONDS, NUMBER};
+    static const double values[] = {5e15, 312e12, 1.5e12, 3.75e9, 1.25e11, 9e-4, 0.065, 2, 0.7};
+    for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         char units[64];
         double value = 0;
-        check(quantity_read(in[i].text, NULL, in[i].quantity, &value, units) && value == in[i].value, "%s is %g",
-              in[i].text, value);
+        check(quantity_read(texts[i], NULL, quantities[i], &value, units) && value == values[i], "%s is %g", texts[i],
+              value);
     }
 }
 
