@@ -192,8 +192,8 @@ def test_refused(work):
                       {name: (shape, array("f", [*numbers[:-1], math.nan])) for name, (shape, numbers)
                        in make_model(GPT2, "F16", 1).items()}, "F32")
     for what, word, name, *options in (
-            ("a place that is taken", "--export", "f32", "--export", f"{work}/f16"),
-            ("a place that is not there", "--export", "f32", "--export", f"{work}/no/where"),
+            ("a place that is taken", "already", "f32", "--export", f"{work}/f16"),
+            ("a place that is not there", "cannot write", "f32", "--export", f"{work}/no/where"),
             ("a name of the hub, or of nothing", "hf download", "openai-community/gpt2"),
             ("another format", "save_pretrained", "foreign"),
             ("another format", "save_pretrained", "foreign/pytorch_model.bin"),
@@ -392,7 +392,7 @@ def test_strangers(work):
     write("mine", own)
     os.symlink("nowhere", f"{work}/link")
     for what, name in (("files of one's own", "out"), ("a link that leads nowhere", "link")):
-        refused(what, 1, "--export", *SIZE, "--steps", "1", "--export", f"{work}/{name}")
+        refused(what, 1, "already", *SIZE, "--steps", "1", "--export", f"{work}/{name}")
     check(read(own) == "mine", "which stay")
     for path, mine in ((f"{work}/later", "/mine"), (f"{work}/later.file", "")):
         run = subprocess.Popen([PROGRAM, *SIZE, "--steps", "2000", "--export", path], stdout=subprocess.PIPE,
