@@ -59,10 +59,14 @@ def check_model(name):
     check(close(row(step, "qkv").bytes, 2 * (N * C + C * qkv + N * qkv)), "  bytes of q, k and v")
     check(close(row(step, "fc dW").bytes, 2 * N * (C + fc) + 8 * C * fc), "  a weight's gradient: float32, added to")
     check(close(row(step, "attention").bytes, 2 * N * (qkv + C) + 4 * N * C / (64 if C < 4096 else 128)), "  attention")
+    check(close(row(step, "classifier").bytes, 4 * N * step.V), "  logits in, gradients out")
+    check(close(row(step, "optimizer").bytes, 30 * step.parameters), "  g, master, m, v in; master, m, v, p out")
     if step.gpt2:
         gelu = 2 * (N * C + C * F + 2 * N * F)
         check(close(row(step, "fc, GELU").bytes, gelu) and row(step, "fc, GELU").exps == N * F and
               close(row(step, "mlp projection dX, dGELU").bytes, gelu), "  with GELU")
+        check(sorted(x.bytes for x in step.rows if x.name == "bias gradient") == [2 * N * C, 6 * N * C, 8 * N * C] and
+              sum(x.count for x in step.rows if x.name == "bias gradient") == 4 * step.L, "  gradients of biases")
     else:
         check(close(row(step, "activation").bytes, 6 * N * F) and
               close(row(step, "activation backward").bytes, 10 * N * F), "  SwiGLU")
