@@ -63,7 +63,7 @@ programs_of() { # PART: what it builds, as PRECISION/PROGRAM
     sanitizer) echo bf16/cuda_{rows,update,matmul,attention} ;;
     esac
 }
-all_programs() { (for one in $only; do programs_of "$one"; done) | tr ' ' '\n' | sort -u; }
+all_programs() { for one in $only; do programs_of "$one"; done | tr ' ' '\n' | sort -u; }
 [ -z "$list" ] || { all_programs; exit; }
 
 # ---- the table, the limits, the report
@@ -117,12 +117,10 @@ export -f make_here
 # Builds the programs of all parts of this call at once, when the first part begins. The flags are the preflight's: with
 # other flags make would build everything again.
 build() {
-    local program targets=plan
     [ -z "$built" ] || return
     built=yes
-    for program in $(all_programs); do targets="$targets $bin/$program"; done
-    # shellcheck disable=SC2086  # a list of words
-    step 300 build make_here -k -j "$(getconf _NPROCESSORS_ONLN)" $targets
+    # shellcheck disable=SC2046  # a list of words
+    step 300 build make_here -k -j "$(getconf _NPROCESSORS_ONLN)" plan $(all_programs | sed "s|^|$bin/|")
 }
 
 # measure SECONDS NAME COMMAND...: a step; meanwhile the card's memory in use, clock, power and temperature are read
@@ -142,21 +140,14 @@ $(card_most 3) W, temperature up to $(card_most 4) C" >>"$log/measured"
 }
 card_most() { awk -F, -v k="$1" '$k + 0 > most { most = $k + 0 } END { print most + 0 }' "$log/card"; }
 
-report() {
-    local one file
+write_report() {
     for one in $all_parts; do
         [ -s "$logs/$one/rows" ] || continue
         echo "==== $one"
         cat "$logs/$one/"{head,rows,measured,bench*.log} 2>/dev/null | grep -v '^matmul:'
         grep -h '^matmul:\|^versions:' "$logs/$one/"*.log
-        [ ! -s "$logs/$one/unsuccessful" ] || while read -r file; do
-            echo "---- the last lines of $file"
-            tail -n 40 "$file"
-        done <"$logs/$one/unsuccessful"
-    done
-}
-write_report() {
-    report >"$out/report.txt"
+        [ ! -s "$logs/$one/unsuccessful" ] || xargs -d '\n' tail -v -n 40 <"$logs/$one/unsuccessful"
+    done >"$out/report.txt"
     tar -czf "$out/logs.tar.gz" -C "$logs" --exclude=tokens.bin .
 }
 at_end() {
@@ -187,8 +178,11 @@ nccl_ranks() {
 }
 export -f nccl_ranks
 
-# uses PROGRAM FUNCTION: whether a library has to bring it
-uses() { nm -D --undefined-only "$bin/$1" 2>/dev/null | grep -q "$2"; }
+# uses FUNCTION LIBRARY: whether the trainer was built with it
+uses() {
+    nm -D --undefined-only "$bin/fp32/train_gpt" 2>/dev/null | grep -q "$1" && return
+    row "left out" 0 "meshes, $2" "built without $2" && return 1
+}
 
 # ---- the parts
 tools() {
@@ -200,12 +194,11 @@ tools() {
 export -f tools
 
 preflight() {
-    local program targets=""
-    for program in $(programs_of preflight); do targets="$targets $bin/$program"; done
     step 60 "tools" tools
     cp "$(log_of tools)" "$log/measured"
-    # shellcheck disable=SC2086  # a list of words
-    [ -n "$built" ] || step 90 "build preflight" make_here -j 2 $targets || return
+    # shellcheck disable=SC2046  # a list of words
+    [ -n "$built" ] || step 90 "build preflight" make_here -j 2 $(programs_of preflight | sed "s|[^ ]*/|$bin/&|g") ||
+        return
     step 30 "TMA" "$bin/bf16/preflight_tma" || families=mma
     step 60 "cuBLASLt" "$bin/bf16/preflight_cublaslt"
 }
@@ -222,11 +215,10 @@ kernels() {
 }
 
 model() {
-    local f
     build
     step 60 "fp32/test_gpt" "$bin/fp32/test_gpt"
-    for f in $families; do step 60 "bf16/test_gpt, $f" env ATTENTION="$f" "$bin/bf16/test_gpt"; done
     for f in $families; do
+        step 60 "bf16/test_gpt, $f" env ATTENTION="$f" "$bin/bf16/test_gpt"
         step 200 "same bits, loss beside float32, $f" env ATTENTION="$f" \
             dev/test/system/check_precision.py --gpu --build "$bin" ${TEXT:+"$TEXT"}
     done
@@ -234,7 +226,6 @@ model() {
 }
 
 bench() {
-    local f
     build
     for f in $families; do
         measure 60 "bench attention $f" env ATTENTION="$f" MATMUL_LIST=1 "$bin/bf16/bench_gpu" --only attention \
@@ -246,7 +237,7 @@ bench() {
 
 # steps_of NAME FLOOR_MS GOAL_MS GFLOP GFLOP_FULL GIB MICRO BATCH SEQ VOCAB: training steps, by each family
 steps_of() {
-    local f name rate
+    local name rate
     for f in $families; do
         name="training step, $1, $f"
         measure 150 "$name" env ATTENTION="$f" MATMUL_LIST=1 "$bin/bf16/train_gpt" --data "$logs/tokens.bin" \
@@ -290,11 +281,8 @@ open(sys.argv[1], "wb").write(array.array("i", [20240520, 1, len(tokens), *[0] *
     dev/bench/roofline.py --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log"
     ! grep -q 'no micro-batch fits' "$log/roofline.log" || absent="left out"
     for of in steps_of peer_of; do
-        if [ $of = peer_of ] && ! timeout 90 python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
-            2>/dev/null; then
-            row "left out" 0 "PyTorch beside" "python3 has no torch that sees a GPU"
-            break
-        fi
+        [ $of = steps_of ] || timeout 90 python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' \
+            2>/dev/null || { row "left out" 0 "PyTorch beside" "python3 has no torch that sees a GPU" && break; }
         for name in "$@"; do
             # shellcheck disable=SC2046  # a list of numbers
             if grep -q "^$name " "$log/numbers"; then $of $(grep "^$name " "$log/numbers")
@@ -317,24 +305,22 @@ models() {
 
 meshes() {
     build
-    if uses fp32/train_gpt MPI_Init; then
+    if uses MPI_Init MPI; then
         step 40 "messages, MPI" scripts/mpirun.sh -np 2 "$bin/bf16/cuda_comm" --short
         step 90 "meshes, MPI" scripts/mpirun.sh -np 2 "$bin/fp32/test_equivalence" --short
         step 150 "sites, MPI" dev/test/system/check_replicas.py --short --train "$bin/fp32/train_gpt"
-    else
-        row "left out" 0 "meshes, MPI" "built without MPI"
     fi
-    if uses fp32/train_gpt ncclCommInitRank; then
-        # Ranks take turns on the GPU, so a wait of one costs the others' time slices: few steps.
-        step 60 "messages, NCCL" nccl_ranks 3 "$bin/bf16/cuda_comm" --short --seconds 50
-        step 60 "training, NCCL, 2 ranks" nccl_ranks 2 "$bin/bf16/train_gpt" --tp 2 --steps 4 --sample-every 0
-        step 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --tp 2 --pp 2 --steps 4 --sample-every 0
-        step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco --local-steps 2 \
-            --steps 4 --sample-every 0
-        step 120 "meshes, NCCL" nccl_ranks 2 "$bin/fp32/test_equivalence" --short
-    else
-        row "left out" 0 "meshes, NCCL" "built without NCCL"
-    fi
+    uses ncclCommInitRank NCCL || return
+    # Ranks take turns on the GPU, so a wait of one costs the others' time slices: few steps.
+    local few="--steps 4 --sample-every 0"
+    step 60 "messages, NCCL" nccl_ranks 3 "$bin/bf16/cuda_comm" --short --seconds 50
+    # shellcheck disable=SC2086  # a list of words
+    {
+        step 60 "training, NCCL, 2 ranks" nccl_ranks 2 "$bin/bf16/train_gpt" --tp 2 $few
+        step 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --tp 2 --pp 2 $few
+        step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco --local-steps 2 $few
+    }
+    step 120 "meshes, NCCL" nccl_ranks 2 "$bin/fp32/test_equivalence" --short
 }
 
 sanitizer() {

@@ -26,6 +26,7 @@ zeros the order of the algorithms can be another than on numbers, as on a GPU, w
 #include "../../../kernels/cuda_utils.cuh"
 
 #include <map>
+#include <string>
 
 // ---- What library_types.h, cublas_api.h and cublasLt.h declare --------------------------------------------------
 
@@ -87,7 +88,7 @@ struct FakeOperation {
 };
 struct FakePreference {
     uint64_t workspace;
-    uint32_t reduction, align_a, align_b, align_c, align_d;
+    uint32_t reduction, align[4]; // of A, B, C, D
 };
 typedef struct FakeHandle* cublasLtHandle_t;
 typedef FakeLayout* cublasLtMatrixLayout_t;
@@ -112,17 +113,8 @@ struct FakeAlgorithm {
     bool packed; // reads and writes 16 bytes at a time: addresses and leading dimensions are multiples of that
     bool broken; // the state of the heuristic's result is not success
 };
-enum {
-    FAKE_BROKEN,
-    FAKE_LARGE,
-    FAKE_OUTPUT,
-    FAKE_INPLACE,
-    FAKE_PACKED,
-    FAKE_SPLIT,
-    FAKE_SLOW,
-    FAKE_SLOWEST,
-    FAKE_ALGORITHMS
-};
+enum { FAKE_BROKEN, FAKE_LARGE, FAKE_OUTPUT, FAKE_INPLACE, FAKE_PACKED, FAKE_SPLIT, FAKE_SLOW, FAKE_SLOWEST };
+enum { FAKE_ALGORITHMS = 8 };
 // In the order of the time that the heuristic expects.
 static const FakeAlgorithm FAKE_ALGORITHM[FAKE_ALGORITHMS] = {
     {0, CUBLASLT_REDUCTION_SCHEME_NONE, false, true},
@@ -167,16 +159,13 @@ inline cudaError_t fake_event_elapsed_time(float* milliseconds, cudaEvent_t from
 #define cudaEventElapsedTime fake_event_elapsed_time
 
 inline uint64_t fake_problem(const FakeOperation* o, const FakeLayout* a, const FakeLayout* b, const FakeLayout* d) {
-    const uint64_t numbers[] = {(uint64_t)o->op_a, (uint64_t)o->op_b, o->epilogue, (uint64_t)o->aux_ld,
-                                (uint64_t)a->type, a->rows,           a->columns,  (uint64_t)a->ld,
-                                (uint64_t)b->type, b->rows,           b->columns,  (uint64_t)b->ld,
-                                (uint64_t)d->type, d->rows,           d->columns,  (uint64_t)d->ld};
-    uint64_t h = 1;
-    for (const uint64_t x : numbers) {
-        h = (h ^ x) * 0x9E3779B97F4A7C15u;
-        h ^= h >> 29;
-    }
-    return h;
+    std::string text;
+    for (const uint64_t x : {(uint64_t)o->op_a, (uint64_t)o->op_b, (uint64_t)o->epilogue, (uint64_t)o->aux_ld})
+        text += std::to_string(x) + " ";
+    for (const FakeLayout* l : {a, b, d})
+        for (const uint64_t x : {(uint64_t)l->type, l->rows, l->columns, (uint64_t)l->ld})
+            text += std::to_string(x) + " ";
+    return std::hash<std::string>()(text);
 }
 
 inline uint64_t fake_size(cudaDataType t) { return t == CUDA_R_32F ? 4 : 2; }
@@ -186,6 +175,7 @@ inline uint64_t fake_alignment(const void* p) { // of NULL: as good as can be
 }
 inline bool fake_has_bias(uint32_t e) { return e & 4; }
 inline bool fake_has_aux(uint32_t e) { return e & 128; }
+inline bool fake_is_plain(uint32_t e) { return e == CUBLASLT_EPILOGUE_DEFAULT || e == CUBLASLT_EPILOGUE_BIAS; }
 inline bool fake_same(const FakeLayout* a, const FakeLayout* b) {
     return a->type == b->type && a->rows == b->rows && a->columns == b->columns && a->ld == b->ld;
 }
@@ -209,16 +199,7 @@ inline cublasStatus_t fake_check(const FakeOperation* o, const FakeLayout* a, co
 
 // ---- Descriptors ------------------------------------------------------------------------------------------------
 
-inline const char* cublasLtGetStatusString(cublasStatus_t s) {
-    switch (s) {
-    case CUBLAS_STATUS_SUCCESS: return "success";
-    case CUBLAS_STATUS_NOT_INITIALIZED: return "the library was not initialized";
-    case CUBLAS_STATUS_INVALID_VALUE: return "an unsupported value or parameter was passed to the function";
-    case CUBLAS_STATUS_EXECUTION_FAILED: return "the function failed to launch on the GPU";
-    case CUBLAS_STATUS_NOT_SUPPORTED: return "the functionality requested is not supported";
-    }
-    return "unknown";
-}
+inline const char* cublasLtGetStatusString(cublasStatus_t s) { return s ? "it is refused, or fails" : "success"; }
 
 inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     static char one;
@@ -260,7 +241,7 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t o, cub
 }
 
 inline cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* p) {
-    *p = new FakePreference{0, CUBLASLT_REDUCTION_SCHEME_MASK, 256, 256, 256, 256};
+    *p = new FakePreference{0, CUBLASLT_REDUCTION_SCHEME_MASK, {256, 256, 256, 256}};
     return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) {
@@ -275,12 +256,8 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPrefere
     switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return fake_set(&p->workspace, sizeof p->workspace, from, size);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return fake_set(&p->reduction, sizeof p->reduction, from, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES: return fake_set(&p->align_a, sizeof p->align_a, from, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES: return fake_set(&p->align_b, sizeof p->align_b, from, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES: return fake_set(&p->align_c, sizeof p->align_c, from, size);
-    case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES: return fake_set(&p->align_d, sizeof p->align_d, from, size);
+    default: return fake_set(&p->align[attribute - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES], 4, from, size);
     }
-    return CUBLAS_STATUS_INVALID_VALUE;
 }
 
 // ---- The heuristic ----------------------------------------------------------------------------------------------
@@ -296,15 +273,15 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
     *returned = 0;
     const cublasStatus_t status = fake_check(o, a, b, c, d);
     if (status != CUBLAS_STATUS_SUCCESS) return status;
-    const bool plain = o->epilogue == CUBLASLT_EPILOGUE_DEFAULT || o->epilogue == CUBLASLT_EPILOGUE_BIAS;
-    if (fake_cublaslt.no_algorithms || (fake_cublaslt.no_epilogues && !plain)) return CUBLAS_STATUS_NOT_SUPPORTED;
-    if (fake_cublaslt.no_bias && o->epilogue != CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_NOT_SUPPORTED;
-    bool packed = p->align_a % 16 == 0 && p->align_b % 16 == 0 && p->align_c % 16 == 0 && p->align_d % 16 == 0;
-    for (const FakeLayout* l : {a, b, c, d}) packed = packed && (uint64_t)l->ld * fake_size(l->type) % 16 == 0;
-    if (fake_has_aux(o->epilogue)) packed = packed && (uintptr_t)o->aux % 16 == 0;
-    const uint32_t least = (uint32_t)fake_size(a->type), least_d = (uint32_t)fake_size(d->type);
-    if (p->align_a < least || p->align_b < least || p->align_c < least_d || p->align_d < least_d)
+    if (fake_cublaslt.no_algorithms || (fake_cublaslt.no_epilogues && !fake_is_plain(o->epilogue)) ||
+        (fake_cublaslt.no_bias && o->epilogue != CUBLASLT_EPILOGUE_DEFAULT))
         return CUBLAS_STATUS_NOT_SUPPORTED;
+    const FakeLayout* const layouts[] = {a, b, c, d};
+    bool packed = !fake_has_aux(o->epilogue) || (uintptr_t)o->aux % 16 == 0;
+    for (int i = 0; i < 4; i++) {
+        packed = packed && p->align[i] % 16 == 0 && (uint64_t)layouts[i]->ld * fake_size(layouts[i]->type) % 16 == 0;
+        if (p->align[i] < fake_size(layouts[i]->type)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    }
     const int each = 1 + fake_cublaslt.copies;
     for (int i = 0; i < FAKE_ALGORITHMS * each && *returned < requested; i++) {
         const FakeAlgorithm* f = &FAKE_ALGORITHM[i / each];
@@ -327,13 +304,9 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cu
 // ---- The product ------------------------------------------------------------------------------------------------
 
 inline float fake_load(const void* p, cudaDataType type, int64_t i) {
-    if (type == CUDA_R_32F) return ((const float*)p)[i];
-    return (float)((const bf16*)p)[i];
+    return type == CUDA_R_32F ? ((const float*)p)[i] : (float)((const bf16*)p)[i];
 }
-inline float fake_round(float v, cudaDataType type) {
-    if (type == CUDA_R_32F) return v;
-    return (float)(bf16)v;
-}
+inline float fake_round(float v, cudaDataType type) { return type == CUDA_R_32F ? v : (float)(bf16)v; }
 inline void fake_store(void* p, cudaDataType type, int64_t i, float v) {
     if (type == CUDA_R_32F)
         ((float*)p)[i] = v;
@@ -341,9 +314,10 @@ inline void fake_store(void* p, cudaDataType type, int64_t i, float v) {
         ((bf16*)p)[i] = (bf16)v;
 }
 
-inline double fake_gelu(double x) { return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+inline double fake_tanh(double x) { return tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)); }
+inline double fake_gelu(double x) { return 0.5 * x * (1 + fake_tanh(x)); }
 inline double fake_gelu_slope(double x) {
-    const double t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+    const double t = fake_tanh(x);
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * 0.79788456080286535588 * (1 + 3 * 0.044715 * x * x);
 }
 
@@ -409,17 +383,15 @@ inline uint64_t fake_bytes(const FakeLayout* l) {
 
 // Whether a matrix that the product reads has nothing but zeros, or NaN.
 inline bool fake_reads_zeros(const FakeProduct& p) {
-    const bool reads_aux = p.o.epilogue == CUBLASLT_EPILOGUE_DGELU;
-    const struct {
-        const void* matrix;
-        const FakeLayout* layout;
-    } read[] = {{p.A, &p.a}, {p.B, &p.b}, {p.beta != 0 ? p.C : NULL, &p.c}, {reads_aux ? p.o.aux : NULL, &p.d}};
+    const void* const matrices[] = {p.A, p.B, p.beta != 0 ? p.C : NULL,
+                                    p.o.epilogue == CUBLASLT_EPILOGUE_DGELU ? p.o.aux : NULL};
+    const FakeLayout* const layouts[] = {&p.a, &p.b, &p.c, &p.d};
     cudaStreamSynchronize(0);
     const cuda_on_cpu::InUse in_use;
-    for (const auto& r : read) {
-        bool zeros = r.matrix;
-        for (int64_t i = 0; zeros && i < (int64_t)(r.layout->rows * r.layout->columns); i++)
-            zeros = !(fabsf(fake_load(r.matrix, r.layout->type, i)) > 0);
+    for (int m = 0; m < 4; m++) {
+        bool zeros = matrices[m];
+        for (int64_t i = 0; zeros && i < (int64_t)(layouts[m]->rows * layouts[m]->columns); i++)
+            zeros = !(fabsf(fake_load(matrices[m], layouts[m]->type, i)) > 0);
         if (zeros) return true;
     }
     return false;
@@ -440,31 +412,31 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
     if (f.workspace > workspace_bytes || (uintptr_t)workspace % 256) return CUBLAS_STATUS_INVALID_VALUE;
     if (workspace_bytes && !fake_device(workspace, workspace_bytes)) return CUBLAS_STATUS_INVALID_VALUE;
     const uint64_t sizes[] = {fake_bytes(a), fake_bytes(b), fake_bytes(c), fake_bytes(d)};
-    if (C == D ? !fake_same(c, d) : fake_overlap(C, sizes[2], D, sizes[3])) return CUBLAS_STATUS_INVALID_VALUE;
-    if (fake_overlap(A, sizes[0], D, sizes[3]) || fake_overlap(B, sizes[1], D, sizes[3]))
-        return CUBLAS_STATUS_INVALID_VALUE;
-    if (!fake_device(A, sizes[0]) || !fake_device(B, sizes[1]) || !fake_device(C, sizes[2]) ||
-        !fake_device(D, sizes[3]))
-        return CUBLAS_STATUS_EXECUTION_FAILED;
+    const void* const matrices[] = {A, B, C, D};
+    for (int i = 0; i < 3; i++)
+        if (i == 2 && C == D ? !fake_same(c, d) : fake_overlap(matrices[i], sizes[i], D, sizes[3]))
+            return CUBLAS_STATUS_INVALID_VALUE;
+    for (int i = 0; i < 4; i++)
+        if (!fake_device(matrices[i], sizes[i])) return CUBLAS_STATUS_EXECUTION_FAILED;
     uintptr_t addresses = (uintptr_t)A | (uintptr_t)B | (uintptr_t)C | (uintptr_t)D;
     if (fake_has_bias(o->epilogue)) {
         if (!o->bias) return CUBLAS_STATUS_INVALID_VALUE;
-        if (!fake_device(o->bias, d->rows * fake_size(d->type)) || (uintptr_t)o->bias % 16)
+        if (!fake_device(o->bias, d->rows * fake_size(d->type)) || (uintptr_t)o->bias % 16 ||
+            fake_alignment(o->bias) < algo->data[2])
             return CUBLAS_STATUS_EXECUTION_FAILED;
-        if (fake_alignment(o->bias) < algo->data[2]) return CUBLAS_STATUS_EXECUTION_FAILED;
     }
     if (fake_has_aux(o->epilogue)) {
         const FakeLayout aux = {d->type, d->rows, d->columns, o->aux_ld};
         if (!o->aux || fake_overlap(o->aux, fake_bytes(&aux), D, sizes[3])) return CUBLAS_STATUS_INVALID_VALUE;
-        if (!fake_device(o->aux, fake_bytes(&aux))) return CUBLAS_STATUS_EXECUTION_FAILED;
-        if (fake_alignment(o->aux) < algo->data[3]) return CUBLAS_STATUS_EXECUTION_FAILED;
+        if (!fake_device(o->aux, fake_bytes(&aux)) || fake_alignment(o->aux) < algo->data[3])
+            return CUBLAS_STATUS_EXECUTION_FAILED;
         addresses |= (uintptr_t)o->aux;
     }
     if (f.packed && addresses % 16) return CUBLAS_STATUS_EXECUTION_FAILED;
     if (fake_cublaslt.no_products) return CUBLAS_STATUS_NOT_SUPPORTED;
     const FakeProduct p = {*o, *a, *b, *c, *d, f, *(const float*)alpha, *(const float*)beta, A, B, C, D, workspace};
-    const bool plain = o->epilogue == CUBLASLT_EPILOGUE_DEFAULT || o->epilogue == CUBLASLT_EPILOGUE_BIAS;
-    double ms = fake_cublaslt.milliseconds[algo->data[0]] + (plain ? 0 : fake_cublaslt.epilogue_milliseconds);
+    double ms = fake_cublaslt.milliseconds[algo->data[0]];
+    if (!fake_is_plain(o->epilogue)) ms += fake_cublaslt.epilogue_milliseconds;
     ms += (double)algo->data[4] * fake_cublaslt.copy_milliseconds;
     if (fake_cublaslt.zeros_milliseconds != 0 && fake_reads_zeros(p)) ms = fake_cublaslt.zeros_milliseconds - ms;
     fake_cublaslt.products++;

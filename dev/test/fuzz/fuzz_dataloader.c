@@ -19,42 +19,9 @@ typedef struct {
 
 static const size_t megatron_width[] = {0, 1, 1, 2, 4, 8, 8, 4, 2}; // two of these types are read
 
-// The folder that the inputs' files are in, where names of one letter are all there is. It goes when the program ends
-// well. Each input is run inside it and then left, as paths on the command line are relative to the folder before.
-typedef struct {
-    char path[256];
-    int before; // open on the folder where the program was started
-} Folder;
-static Folder folder = {"", -1};
-
-static void remove_files(const char* bin) {
-    char idx[6] = "?.idx";
-    idx[0] = *bin;
-    unlink(bin);
-    unlink(idx);
-}
-
-static void folder_remove(void) {
-    if (chdir(folder.path) == 0) {
-        unlink("x.jsonl");
-        for (char name[6] = "0.bin"; *name < '0' + MAX_FILES; ++*name) remove_files(name);
-        rmdir("d");
-    }
-    if (fchdir(folder.before) == 0) rmdir(folder.path);
-}
-
-static void folder_enter(void) {
-    if (!*folder.path) {
-        const char* tmp = getenv("TMPDIR");
-        snprintf(folder.path, sizeof folder.path, "%s/fuzz_dataloader_XXXXXX", tmp && *tmp == '/' ? tmp : "/tmp");
-        folder.before = open(".", O_RDONLY);
-        if (folder.before < 0 || !mkdtemp(folder.path) || chdir(folder.path) != 0 || mkdir("d", 0777) != 0)
-            die("cannot work in %s", folder.path);
-        if (atexit(folder_remove) != 0) die("out of memory for atexit");
-    } else if (chdir(folder.path) != 0) {
-        die("cannot work in %s", folder.path);
-    }
-}
+// What an input writes: for the list of names, names of one letter are all there is in the folder.
+static const char *const bins[MAX_FILES] = {"0.bin", "1.bin", "2.bin"}, *const idxs[MAX_FILES] = {"0.idx", "1.idx",
+                                                                                                  "2.idx"};
 
 static void put(FileBytes* file, int64_t value, size_t width) {
     memcpy(file->index + file->index_size, &value, width);
@@ -99,13 +66,6 @@ static void build_file(FileBytes* file, const unsigned char* data, size_t size, 
     for (size_t i = 0; i < letters; i++) file->bytes[i] |= 32;
     file->size += size;
     if (kind % 8 == 7) build_index(file, kind, flaw);
-}
-
-static void write_files(const char* bin, const FileBytes* file) {
-    char idx[6] = "?.idx";
-    idx[0] = *bin;
-    put_file(bin, file->bytes, file->size);
-    if (file->index_size) put_file(idx, file->index, file->index_size);
 }
 
 // Token i of the files laid end to end, read byte by byte. The type of a file with an index is the one that it was
@@ -187,7 +147,7 @@ static void fuzz_lines(const unsigned char* choice, const unsigned char* data, s
     const bool flaw = choice[27] >= 128;
     if (flaw) json[(size_t)choice[28] * 251 % n] ^= (unsigned char)(1u << choice[29] % 8);
     if (choice[27] >= 224) n = n * choice[30] / 256;
-    put_file("x.jsonl", json, n);
+    write_bytes("x.jsonl", json, n);
     const char* name = "x.jsonl";
     static Tokenizer bytes;
     TokenFiles files;
@@ -227,16 +187,16 @@ static void fuzz_list(const unsigned char* choice) {
 // One input. True if the files were accepted.
 static bool fuzz_one(const unsigned char* data, size_t size) {
     if (size < CHOICES || size > INPUT_MOST) return false;
-    folder_enter();
+    if (chdir(own_folder) != 0 || (mkdir("d", 0777) != 0 && errno != EEXIST)) die("cannot work in %s", own_folder);
     const unsigned char *choice = data, *rest = data + CHOICES;
     size_t left = size - CHOICES;
     int count = 1 + choice[9] % MAX_FILES;
     static FileBytes bytes[MAX_FILES];
-    const char* names[MAX_FILES] = {"0.bin", "1.bin", "2.bin"};
     for (int f = 0; f < count; f++) {
         size_t take = f == count - 1 ? left : left * choice[10 + f] / 256;
         build_file(&bytes[f], rest, take, choice[13] < 240 ? choice[14] : choice[14 + f], choice[17 + f]);
-        write_files(names[f], &bytes[f]);
+        write_bytes(bins[f], bytes[f].bytes, bytes[f].size);
+        if (bytes[f].index_size) write_bytes(idxs[f], bytes[f].index, bytes[f].index_size);
         rest += take;
         left -= take;
     }
@@ -244,7 +204,7 @@ static bool fuzz_one(const unsigned char* data, size_t size) {
     TokenFiles files;
     Error error = {""};
     char text[256];
-    bool opened = tokens_open_list(&files, names, count, &error);
+    bool opened = tokens_open_list(&files, bins, count, &error);
     REQUIRE(opened || (*error.text && !files.file && !files.files));
     if (opened) {
         REQUIRE(files.files == count && files.tokens > 0);
@@ -255,8 +215,7 @@ static bool fuzz_one(const unsigned char* data, size_t size) {
 
     fuzz_list(choice);
     if (choice[31] % 8 == 0) fuzz_lines(choice, data + CHOICES, size - CHOICES); // slow: an encoder's memory
-    for (int f = 0; f < count; f++) remove_files(names[f]);
-    if (fchdir(folder.before) != 0) die("cannot leave %s", folder.path);
+    for (int f = 0; f < count; f++) unlink(bins[f]), unlink(idxs[f]);
     return opened;
 }
 

@@ -39,11 +39,9 @@ static bool run_input(const unsigned char* data, size_t size) {
     memcpy(in, data, size);
     if (in->T > MOST_T) return false;
     in->size = size - offsetof(Input, bytes);
-    unsigned char* bytes = (unsigned char*)checked_malloc(in->size, "an input");
+    unsigned char* bytes = exact_copy(in->bytes, in->size);
     Evaluation eval = {}, *e = &eval;
-    Error error;
-    memset(&error, 0, sizeof error);
-    memcpy(bytes, in->bytes, in->size);
+    Error error = {""};
     e->path = (char*)"input";
     e->map.data = bytes;
     e->map.size = in->size;

@@ -36,39 +36,17 @@ static void check_vocabulary(const Tokenizer* t) {
 }
 
 static bool fuzz_one(const unsigned char* data, size_t size) {
-    static const char path[] = "build/fuzz_tokenizer.input";
+    const char* path = path_of("tokenizer.json");
     Error error = {""};
     Tokenizer t;
-    put_file(path, data, size);
+    write_bytes(path, data, size);
     const bool opened = tokenizer_open(&t, path, &error);
     REQUIRE(opened || *error.text);
     if (opened) {
         check_vocabulary(&t);
         tokenizer_free(&t);
     }
-    unlink(path);
     return opened;
-}
-
-// Some small damage, or none.
-static size_t damage(unsigned char* s, size_t n) {
-    for (uint32_t k = draw(4); k > 0 && n > 16; k--) {
-        const size_t at = draw((uint32_t)n - 8), bytes = 1 + draw(8), other = draw((uint32_t)n - 8);
-        switch (draw(6)) {
-        case 0: s[at] = (unsigned char)draw(256); break;
-        case 1: s[at] = (unsigned char)"\"{}[]:, \\0123456789-"[draw(20)]; break;
-        case 2: memmove(s + at, s + at + bytes, n - at - bytes), n -= bytes; break;
-        case 3: memmove(s + at, s + other, bytes); break;
-        case 4:
-            if (n + bytes > MOST) break;
-            memmove(s + at + bytes, s + at, n - at), n += bytes;
-            break;
-        case 5:
-            if (draw(4) == 0) n = at;
-            break;
-        }
-    }
-    return n;
 }
 
 static size_t make_input(unsigned char* data, uint64_t i) {
@@ -78,8 +56,9 @@ static size_t make_input(unsigned char* data, uint64_t i) {
     Error error;
     if (!file_map(&file, sources[i % 2], &error)) die("%s", error.text);
     memcpy(data, file.data, file.size);
-    const size_t size = damage(data, file.size);
+    size_t size = file.size;
     file_unmap(&file);
+    for (uint32_t changes = draw(4); changes > 0; changes--) size = damage(data, size, MOST, data, size);
     return size;
 }
 
