@@ -311,14 +311,14 @@ meshes() {
         step 150 "sites, MPI" dev/test/system/check_replicas.py --short --train "$bin/fp32/train_gpt"
     fi
     uses ncclCommInitRank NCCL || return
-    # Ranks take turns on the GPU, so a wait of one costs the others' time slices: few steps.
-    local few="--steps 4 --sample-every 0"
+    local few="--steps 4 --sample-every 0" # as ranks take turns on the GPU
     step 60 "messages, NCCL" nccl_ranks 3 "$bin/bf16/cuda_comm" --short --seconds 50
     # shellcheck disable=SC2086  # a list of words
     {
         step 60 "training, NCCL, 2 ranks" nccl_ranks 2 "$bin/bf16/train_gpt" --tp 2 $few
         step 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --tp 2 --pp 2 $few
-        step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco --local-steps 2 $few
+        step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco \
+            --local-steps 2 $few
     }
     step 120 "meshes, NCCL" nccl_ranks 2 "$bin/fp32/test_equivalence" --short
 }
