@@ -241,7 +241,7 @@ def short_kills(rng):
     tally = collections.Counter()
     cases = [(1, ((1, 1, 1), "", "--tp 1 --pp 1"), ("save", "prune"))]
     if MPI:
-        cases += [(4, ((2, 2, 1), "", "--tp 2 --pp 2 --sequence-parallel"), ("save", "early")),
+        cases += [(4, ((2, 1, 2), "", "--tp 2 --zero 1 --sequence-parallel"), ("save", "early")),
                   (2, ((1, 1, 2), "--dp-mode diloco --local-steps 3", "--tp 1"), ("save",))]
     for number, (ranks, given, moments) in enumerate(cases):
         one = Case(rng, ranks, number, given)
