@@ -98,7 +98,7 @@ static inline size_t damage(unsigned char* s, size_t size, size_t most, const un
         memcpy(part, other + at, n);
         at = part_of(s, size, word_ends, size, &bytes);
         return replace(s, size, most, at, bytes, part, n);
-    case 8: return draw(4) ? size : at;
+    case 8: return draw(2) ? size : at;
     default: // a number becomes another
         while (at < size && (s[at] < '0' || s[at] > '9')) at++;
         for (bytes = 0; at + bytes < size && s[at + bytes] && strchr("0123456789.e+-", s[at + bytes]);) bytes++;
