@@ -31,8 +31,6 @@ export MPIRUN=${MPIRUN:-mpirun} ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1
 work=$(mktemp -d)
 building=""
 . dev/test/system/checks.sh
-. dev/test/system/ranks.sh
-program=$train
 clean() {
     kill_ranks
     [ -z "$building" ] || kill "$building" 2>/dev/null
@@ -40,13 +38,13 @@ clean() {
 }
 trap clean EXIT
 cd "$work" || exit 1
+. "$project/dev/test/system/ranks.sh"
+program=$train
 export OMPI_MCA_btl_vader_backing_directory=$work # not /dev/shm, where jobs that are killed leave their memory for ever
-mkdir pids
 
 full() { [ -n "${LONG:-}" ]; }
 
 # launch RANKS COMMAND...: its output to out and err, its exit status to $status, how long it took to $seconds.
-# --foreground, or timeout would signal mpirun twice, which Open MPI takes as "leave at once", without its ranks.
 launch() {
     started=$SECONDS
     timeout --foreground -k 5 120 "$mpirun" -np "$@" >out 2>err </dev/null
@@ -101,34 +99,6 @@ replicas_of() {
         esac
     done
     [ $((ranks % model_ranks)) = 0 ] && echo $((ranks / model_ranks))
-}
-
-# As a rank: notes its process, and starts in a folder of its own where there is one.
-cat >rank.sh <<'SH'
-#!/bin/sh
-rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}
-echo $$ >"$noted/pids/$rank"
-[ ! -d "${folders:-none}$rank" ] || cd "$folders$rank" || exit 9
-exec "$@"
-SH
-chmod +x rank.sh
-export noted=$work
-rank="$work/rank.sh"
-
-# begins STEPS RANKS COMMAND...: in the background; returns after that many steps, or when it is over
-begins() {
-    rm -f pids/*
-    : >out
-    timeout --foreground -k 5 200 "$mpirun" -np "${@:2}" >out 2>err </dev/null &
-    launcher=$!
-    while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt "$1" ]; do sleep 0.02; done
-}
-
-# ends: waits for it
-ends() {
-    started=$SECONDS
-    wait $launcher 2>/dev/null
-    status=$? seconds=$((SECONDS - started))
 }
 
 # named RANK: the launcher has said which one died; MPICH's says only that one has (and shows any one's process number)

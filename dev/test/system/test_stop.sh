@@ -10,16 +10,15 @@ train=$project/train_gpt
 mpirun=$project/scripts/mpirun.sh
 work=$(mktemp -d)
 . dev/test/system/checks.sh
-. dev/test/system/ranks.sh
-program=$train
 clean() {
     kill_ranks
     rm -rf "$work"
 }
 trap clean EXIT
 cd "$work" || exit 1
-export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work noted=$work
-mkdir pids
+. "$project/dev/test/system/ranks.sh"
+program=$train
+export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_vader_backing_directory=$work
 context() { head -c 900 err; }
 
 # ---- the trainer alone: who reads what it prints, descriptors that are closed, two runs in one folder
@@ -32,33 +31,20 @@ is "whose reader goes after a line, it ends well" "0 step_00000060" \
 timeout 150 "$train" "${alone[@]}" --out closed <&- >&- 2>&-
 is "without the three standard descriptors: lines of log.jsonl" "0 60 60" \
     "$? $(wc -l <closed/log.jsonl) $(grep -c '^{"step"' closed/log.jsonl)"
-timeout 300 python3 - "$train" "${alone[@]}" >out 2>err <<'PY'
-import fcntl, os, subprocess, sys, time
-command = sys.argv[1:]
-
-def wait(what, condition):
-    end = time.monotonic() + 120
-    while not condition():
-        if time.monotonic() > end:
-            sys.exit(f"not {what}")
-        time.sleep(0.02)
-
 # A run that waits for a folder that another one has, which begins meanwhile.
-os.mkdir("both")
-lock = os.open("both", os.O_RDONLY)
-fcntl.flock(lock, fcntl.LOCK_SH)
-run = subprocess.Popen([*command, "--out", "both"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                       stderr=subprocess.PIPE, text=True)
-def waits():
-    fds = f"/proc/{run.pid}/fd"
-    return any(os.path.realpath(f"{fds}/{fd}") == os.path.realpath("both") for fd in os.listdir(fds))
-wait("waiting", waits)
-open("both/log.jsonl", "w").write("theirs")
-os.close(lock)
-said = run.communicate()[1]
-print("both:", run.returncode, "--resume" in said, open("both/log.jsonl").read())
-PY
-is "a folder that gets a run while another waits for it" "both: 2 True theirs" "$(grep ^both out)"
+mkdir both
+exec 9<both
+flock -s 9
+"$train" "${alone[@]}" --out both >out 2>err </dev/null 9<&- &
+for _ in $(seq 6000); do
+    [ -z "$(find -L /proc/$!/fd -samefile both 2>/dev/null)" ] || break
+    sleep 0.02
+done
+echo theirs >both/log.jsonl
+exec 9<&-
+wait $!
+is "a folder that gets a run while another waits for it" "2 theirs 1" \
+    "$? $(cat both/log.jsonl) $(grep -c -e --resume err)"
 
 # ---- the trainer
 if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
@@ -66,16 +52,8 @@ if [ "${MPIRUN-mpirun}" = "" ] || ! grep -q MPI_Init "$train"; then
     finish
 fi
 export MPIRUN=${MPIRUN:-mpirun}
-cat >rank.sh <<'SH'
-#!/bin/sh
-echo $$ >"$noted/pids/${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-0}}"
-exec "$@"
-SH
-chmod +x rank.sh
-seq 1 4000 | tr '\n' ' ' >text.txt
 model=(--hidden 32 --layers 4 --heads 4 --seq 32 --micro-batch 1 --global-batch 8 --warmup 2 --data text.txt
-    --eval-every 10
-    --eval-sequences 4 --sample-every 0)
+    --eval-every 10 --eval-sequences 4 --sample-every 0)
 losses() { sed 's/"tokens".*//' "$1/log.jsonl"; }
 steps() { sed -n 's/^{"step":\([0-9]*\),.*/\1/p' "$1/log.jsonl" | tail -n 1; }
 same() { # DIR: its end is that of whole
@@ -83,15 +61,6 @@ same() { # DIR: its end is that of whole
     losses whole | cmp -s - found && for file in model optimizer; do
         cmp -s {whole,"$1"}/step_00000024/$file.safetensors || return 1; done
 }
-# begins STEPS COMMAND...: returns after that many steps in all
-begins() {
-    rm -f pids/*
-    : >out
-    timeout --foreground -k 5 400 "${@:2}" >out 2>err </dev/null &
-    launcher=$!
-    while kill -0 $launcher 2>/dev/null && [ "$(grep -ac '^step ' out)" -lt "$1" ]; do sleep 0.01; done
-}
-
 meshes=("--tp 2 --pp 2" "--dp 4 --zero 1" "--pp 4" "--pp 2 --dp 2 --schedule zb-v" "--tp 2 --dp 2 --allreduce ring")
 late=("--dp 4 --dp-mode dc-s3gd" "--dp 4 --sites 2 --dp-mode dc-s3gd" "--dp 4 --dp-mode diloco --local-steps 4"
     "--dp 4 --sites 2 --dp-mode diloco --local-steps 5" "--tp 2 --dp 2 --dp-mode diloco --local-steps 3")
@@ -100,7 +69,7 @@ meshes+=("${late[@]}")
 signals=("USR1 launcher" "USR1 rank" "TERM rank" "INT rank" "HUP rank")
 for mesh in "${meshes[@]}"; do
     read -ra mesh_options <<<"$mesh"
-    command=("$mpirun" -np 4 "$work/rank.sh" "$train" "${model[@]}" --steps 24 "${mesh_options[@]}")
+    command=(4 "$rank" "$train" "${model[@]}" --steps 24 "${mesh_options[@]}")
     rm -rf whole parts
     begins 24 "${command[@]}" --out whole
     wait $launcher || bad "$mesh: ends with status $?: $(head -c 400 err)"
@@ -126,7 +95,7 @@ for mesh in "${meshes[@]}"; do
 done
 
 # A second Ctrl-C ends a run at once, also one that cannot come to the end of its step.
-begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2 --out twice
+begins 3 2 "$rank" "$train" "${model[@]}" --steps 100000 --tp 2 --out twice
 kill -STOP "$(cat pids/1)"
 kill -INT "$(cat pids/0)"
 for _ in $(seq 10000); do ! grep -q 'Ctrl-C once more' err || break; sleep 0.01; done
@@ -138,7 +107,7 @@ gone || bad "ranks of a run that was interrupted twice are left"
 # In a terminal: mpirun itself would kill its ranks a second after Ctrl-C.
 for presses in 1 2; do
     rm -f pids/*
-    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 \
+    timeout 150 python3 - "$presses" "$work" "$mpirun" -np 2 "$rank" "$train" "${model[@]}" --steps 100000 \
         --tp 2 --out "terminal$presses" >out 2>err <<'PY'
 import os, pty, signal, sys
 presses, work = int(sys.argv[1]), sys.argv[2]
@@ -178,7 +147,7 @@ PY
     fi
     gone || bad "ranks are left after Ctrl-C"
 done
-begins 3 "$mpirun" -np 2 "$work/rank.sh" "$train" "${model[@]}" --steps 100000 --tp 2
+begins 3 2 "$rank" "$train" "${model[@]}" --steps 100000 --tp 2
 kill -USR1 "$(cat pids/1)"
 wait $launcher
 check "without --out it stops as well, and says that nothing is saved" \
