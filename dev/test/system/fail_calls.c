@@ -3,18 +3,15 @@ fail_calls.c: a library for LD_PRELOAD under which one system call of a run fail
 after another.
 
     FAIL_UNDER=TEXT     counted are calls that concern a file with TEXT in its path: open, fopen, mkdir, rename,
-                        renameat2, fallocate, ftruncate, pwrite, fsync, opendir
+                        fallocate, ftruncate, pwrite, fsync, opendir
     FAIL_RANK=R         on this rank; 0 where there is one
     FAIL_AT=N           number N of them fails, from 1 on; 0: none
     FAIL_ALL=1          and all later ones, as on a disk that is gone
-    FAIL_PAGES=N        and the machine has N pages of memory, of 4 KB
     FAIL_COUNT=FILE     the process's number of calls goes there at its end; nothing is written if it is killed
 
 Calls that remove what is there are left alone: no program can clean up on such a disk.
 */
-#ifndef _GNU_SOURCE // g++ defines it
 #define _GNU_SOURCE
-#endif
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -24,7 +21,6 @@ Calls that remove what is there are left alone: no program can clean up on such 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static int calls = 0;
@@ -61,66 +57,25 @@ __attribute__((destructor)) static void count(void) {
     fclose(out);
 }
 
-// The function of this name behind the one here.
-#define NEXT(type, name, ...) ((type(*)(__VA_ARGS__))dlsym(RTLD_NEXT, name))
+// The function of this name in the library behind this one.
+#define NEXT(type, name, parameters) ((type(*) parameters)dlsym(RTLD_NEXT, #name))
+#define STAND_IN(type, failure, condition, name, parameters, arguments)                                                \
+    type name parameters { return condition ? failure : NEXT(type, name, parameters) arguments; }
 
-static mode_t mode_of(int flags, va_list args) { return flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0; }
-
-// A folder whose files are about to be removed.
-static bool opens_to_remove(int flags) { return (flags & O_DIRECTORY) && (flags & O_NOFOLLOW); }
+STAND_IN(FILE*, NULL, fails(path), fopen, (const char* path, const char* mode), (path, mode))
+STAND_IN(DIR*, NULL, fails(path), opendir, (const char* path), (path))
+STAND_IN(int, -1, fails(path), mkdir, (const char* path, mode_t mode), (path, mode))
+STAND_IN(int, -1, fails(from), rename, (const char* from, const char* to), (from, to))
+STAND_IN(int, -1, fails_fd(fd), fallocate, (int fd, int mode, off_t at, off_t bytes), (fd, mode, at, bytes))
+STAND_IN(int, -1, fails_fd(fd), ftruncate, (int fd, off_t bytes), (fd, bytes))
+STAND_IN(ssize_t, -1, fails_fd(fd), pwrite, (int fd, const void* data, size_t bytes, off_t at), (fd, data, bytes, at))
+STAND_IN(int, -1, fails_fd(fd), fsync, (int fd), (fd))
 
 int open(const char* path, int flags, ...) {
     va_list args;
     va_start(args, flags);
-    const mode_t mode = mode_of(flags, args);
+    const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
     va_end(args);
-    return !opens_to_remove(flags) && fails(path) ? -1 : NEXT(int, "open", const char*, int, ...)(path, flags, mode);
+    const bool to_remove = (flags & O_DIRECTORY) && (flags & O_NOFOLLOW); // a folder whose files are about to go
+    return !to_remove && fails(path) ? -1 : NEXT(int, open, (const char*, int, ...))(path, flags, mode);
 }
-
-int open64(const char* path, int flags, ...) {
-    va_list args;
-    va_start(args, flags);
-    const mode_t mode = mode_of(flags, args);
-    va_end(args);
-    return !opens_to_remove(flags) && fails(path) ? -1 : NEXT(int, "open64", const char*, int, ...)(path, flags, mode);
-}
-
-FILE* fopen(const char* path, const char* mode) {
-    return fails(path) ? NULL : NEXT(FILE*, "fopen", const char*, const char*)(path, mode);
-}
-
-FILE* fopen64(const char* path, const char* mode) {
-    return fails(path) ? NULL : NEXT(FILE*, "fopen64", const char*, const char*)(path, mode);
-}
-
-DIR* opendir(const char* path) { return fails(path) ? NULL : NEXT(DIR*, "opendir", const char*)(path); }
-
-int mkdir(const char* path, mode_t mode) {
-    return fails(path) ? -1 : NEXT(int, "mkdir", const char*, mode_t)(path, mode);
-}
-
-int rename(const char* from, const char* to) {
-    return fails(from) ? -1 : NEXT(int, "rename", const char*, const char*)(from, to);
-}
-
-int renameat2(int a, const char* from, int b, const char* to, unsigned flags) {
-    return fails(from) ? -1
-                       : NEXT(int, "renameat2", int, const char*, int, const char*, unsigned)(a, from, b, to, flags);
-}
-
-int fallocate(int fd, int mode, off_t at, off_t bytes) {
-    return fails_fd(fd) ? -1 : NEXT(int, "fallocate", int, int, off_t, off_t)(fd, mode, at, bytes);
-}
-
-int ftruncate(int fd, off_t bytes) { return fails_fd(fd) ? -1 : NEXT(int, "ftruncate", int, off_t)(fd, bytes); }
-
-ssize_t pwrite(int fd, const void* data, size_t bytes, off_t at) {
-    return fails_fd(fd) ? -1 : NEXT(ssize_t, "pwrite", int, const void*, size_t, off_t)(fd, data, bytes, at);
-}
-
-long sysconf(int name) {
-    const char* pages = getenv("FAIL_PAGES");
-    return name == _SC_PHYS_PAGES && pages ? atol(pages) : NEXT(long, "sysconf", int)(name);
-}
-
-int fsync(int fd) { return fails_fd(fd) ? -1 : NEXT(int, "fsync", int)(fd); }
