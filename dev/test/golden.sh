@@ -69,17 +69,6 @@ common="--arch gpt2 --layers 4 --hidden 32 --heads 4 --seq 32 --micro-batch 1 --
     --lr 2e-3 --min-lr 1e-4 --warmup 2 --decay cosine --seed 7 --eval-every 2 --eval-sequences 8 --sample-every 0
     --save-every 0 --keep-last 0 --check-replicas-every 0 --out out"
 
-# Words of a made-up language in lines.
-make_text() {
-    awk 'function draw(n) { seed = seed * 16807 % 2147483647; return seed % n }
-        function letter() { return sprintf("%c", 97 + draw(26) * draw(26) / 26) }
-        function word(  i, n, w) { n = 1 + draw(6); for (i = 0; i < n; i++) w = w letter(); return w }
-        BEGIN {
-            seed = 1
-            for (i = 0; i < 9000; i++) printf "%s%s", word(), draw(9) ? " " : "\n" >"text.txt"
-        }'
-}
-
 # run RANKS OPTIONS: one training, stdout to text. Of an option that is given twice the last value counts.
 run() {
     local launch=() words defaults=$common
@@ -87,9 +76,12 @@ run() {
     # shellcheck disable=SC2086
     mapfile -t words < <(printf '%s\n' $defaults $2)
     [ "$1" = 1 ] || launch=("$mpirun" -np "$1" env OMP_NUM_THREADS=1)
-    if [ "$command" = list ]; then echo "${launch[@]}" "$train" "${words[@]}" && return; fi
-    timeout -k 5 120 "${launch[@]}" "$train" "${words[@]}" >text 2>errors </dev/null && return
-    head -c 600 errors >&2 && return 1
+    if [ "$command" = list ]; then
+        echo "${launch[@]}" "$train" "${words[@]}"
+    elif ! timeout -k 5 120 "${launch[@]}" "$train" "${words[@]}" >text 2>errors </dev/null; then
+        head -c 600 errors >&2
+        return 1
+    fi
 }
 
 hash() { sha256sum | cut -c 1-20; }
@@ -103,7 +95,7 @@ result() {
     echo "$(hash <<<"$log") $weights $(grep '^"loss"' <<<"$log" | tail -n 1 | cut -d : -f 2)"
 }
 
-make_text
+seq 12000 >text.txt
 failed=0 done=0 recorded=$work/recorded
 while IFS='|' read -r name ranks text; do
     name=${name// /} ranks=${ranks// /}
