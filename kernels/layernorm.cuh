@@ -2,10 +2,9 @@
 layernorm.cuh: layernorm.h on a GPU: LayerNorm, and without CENTERED RMSNorm, which has no mean, no shift b and no db.
 Parameters and activations are floatX, statistics and sums float32.
 
-Forward. A row is in the registers of one warp (C up to 1024) or of several, so it is read once, although mean, variance
-and output need it one after the other: 2 reads and writes of C numbers a row. With the residual connection before it,
-sum = residual + (branch + bias) is fused: 4 instead of 5. The statistics are those of the rounded sum, which the
-backward pass reads.
+Forward. A warp (C up to 1024) or several keep their row in shared memory, so it is read once for mean, variance and
+output: 2 reads and writes of C numbers a row. With the residual connection before it, sum = residual + (branch + bias)
+is fused: 4 instead of 5. The statistics are those of the rounded sum, which the backward pass reads.
 
 Backward. One pass over dout and x makes dx and the sums of dw and db: 3 reads and 1 write. A thread owns columns, and
 keeps their dw and db in registers while its block goes through its rows; while it reduces one, cp.async brings the next
@@ -74,6 +73,7 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     rstd[n] = r;
 }
 
+// As the functions below, of which each has some of these arguments; the others are NULL.
 template <bool ADD, bool CENTERED>
 static void norm_forward(floatX* sum, floatX* out, float* mean, float* rstd, const floatX* x, const floatX* branch,
                          const floatX* bias, const floatX* w, const floatX* b, int N, int C, float eps) {

@@ -56,6 +56,7 @@ static inline void begin_training(Trainer* t) {
     t->loop_started = seconds_now();
 }
 
+// Prints and logs the step that was made, which took `seconds`.
 static inline void report_step(Trainer* t, double seconds) {
     const Settings* o = &t->settings;
     const double flops = model_flops_per_token(&t->stage.model, t->stage.T) * (double)o->global_batch * t->stage.T;

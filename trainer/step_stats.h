@@ -31,9 +31,7 @@ static inline void trace_action(Trainer* t, Action action, double started) {
 }
 
 // Whether this rank counts the losses of its replica: one rank does.
-static inline bool counts_losses(const Stage* stage) {
-    return stage->layout.last_stage && stage->layout.mesh.tensor == 0;
-}
+static inline bool counts_losses(const Stage* s) { return s->layout.last_stage && s->layout.mesh.tensor == 0; }
 
 // Sums the statistics of a step, squares (tensors), loss, seconds, over a site; then the loss over the sites, where
 // stats_scope is all ranks.
@@ -53,7 +51,8 @@ static inline double step_bubble(const Trainer* t, double started, double comput
     return fmax(0, (seconds_now() - started) * ranks / computed - 1);
 }
 
-// A loss or a gradient is not finite: ends the run, or skips the update. All ranks decide the same.
+// A loss or the gradient of a tensor (not_finite; -1: none) is not finite: ends the run, or skips the update. All ranks
+// decide the same.
 static inline void handle_nonfinite_step(Trainer* t, int not_finite) {
     const int tensors = t->stage.layout.tensors;
     const bool skips = t->settings.on_nan == ON_NAN_SKIP;
@@ -62,10 +61,9 @@ static inline void handle_nonfinite_step(Trainer* t, int not_finite) {
     char text[1024];
     snprintf(text, sizeof text, "step %lld: the loss is %g, ", (long long)t->step + 1, t->loss);
     if (not_finite >= 0)
-        append_text(text, sizeof text, "the gradient of %s is not finite; ", list[not_finite].name);
+        append_text(text, sizeof text, "the gradient of %s is not finite; nothing was updated", list[not_finite].name);
     else
-        append_text(text, sizeof text, "all gradients are finite; ");
-    append_text(text, sizeof text, "nothing was updated");
+        append_text(text, sizeof text, "all gradients are finite; nothing was updated");
     free(list);
     t->skipped = skips;
     t->skipped_in_row++;
@@ -92,8 +90,8 @@ static inline Bytes bytes_sent(const Trainer* t) {
 }
 
 // The bytes that the ranks of the scope have sent since `before`, and, in place, the sum of their flags to stop: one
-// exchange for both. In the scope of a site the bytes are this site's times the sites, which is exact where
-// all sites have the same plan.
+// exchange for both. In the scope of a site the bytes are this site's times the sites, which is exact where all sites
+// have the same plan.
 static inline Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double* stop) {
     const Bytes now = bytes_sent(t);
     const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;
