@@ -82,7 +82,7 @@ SANITIZED := -O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-s
 ifeq ($(DEBUG),1)
 FAST := $(subst -g1,-g,$(SANITIZED))
 endif
-COMPILE = $(CC) -std=gnu11 -Wall -Wextra $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
+COMPILE = $(CC) -std=gnu11 -Wall -Wextra -Werror=missing-field-initializers $(MPI_FLAGS) $(OPENMP) -MMD -MP $(CFLAGS)
 LIBS := $(MPI_LIBS) -lm -ldl
 
 programs := train_gpt plan $(BUILD)/tokenize

@@ -273,7 +273,7 @@ static void norms_and_act_recompute(const Pass* pass, int layer) {
 // The backward pass of a block. First it computes again what the forward pass did not keep; full never comes with a
 // schedule that separates DGRAD and WGRAD. NORM1_W stands for the bucket of all tensors of the block.
 static void block_backward(const Pass* part, int layer) {
-    const Recompute recompute = part->stage->layout.mesh.recompute;
+    const Recompute recompute = part->stage->layout.parallel.recompute;
     grad_bucket_begin(part, layer, NORM1_W);
     if (recompute == RECOMPUTE_FULL) {
         each_part(part, layer, attention_branch_recompute);

@@ -242,6 +242,10 @@ typedef enum {
 // the name is Megatron's, which writes the weight as (in, out). A row-parallel one is cut along its columns.
 typedef enum { REPLICATED, COLUMN_PARALLEL, ROW_PARALLEL } Parallel;
 
+// What of its gradient each tensor rank sees, where several hold the same values and so have to add it up: that of its
+// rows, with sequence parallelism; of its streams, in a CAAT-Net; of its heads, always. A set.
+enum { GRAD_WHOLE = 0, GRAD_OF_ROWS = 1, GRAD_OF_STREAMS = 2, GRAD_OF_HEADS = 4 };
+
 typedef struct {
     TensorKind kind;
     int layer;          // 0 .. L-1; -1 before the first block, L after the last
@@ -250,6 +254,7 @@ typedef struct {
     bool vector;        // one dimension in files; no weight decay
     bool transposed;    // files hold (in, out): GPT-2's Conv1D
     Parallel parallel;
+    int grad;  // GRAD_WHOLE, ...
     int parts; // q, k, v in one matrix: each of the 3 parts is cut by itself
     double init_mean, init_std;
 } Tensor;
@@ -265,39 +270,42 @@ typedef struct {
     const char *gpt2_name, *llama_name;
     int64_t rows, cols; // cols = 0: a vector
     Parallel parallel;
-    int parts;
+    int grad, parts;
     double mean, std; // of the initial values
 } TensorRow;
 
 // The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block
-// that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0.
+// that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. Positions are
+// added before a CAAT-Net copies the embedding to its streams; biases of row-parallel layers to all rows on every rank.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
-    const int C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),
+    const int V = m->V, C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),
               KVHS = m->NKV * model_head_size(m);
-    const double std = 0.02, out_std = 0.02 / sqrt(2.0 * m->L);
+    const double std = 0.02, out = 0.02 / sqrt(2.0 * m->L);
+    enum { WHOLE = GRAD_WHOLE, ROWS = GRAD_OF_ROWS, STREAMS = GRAD_OF_STREAMS, HEADS = GRAD_OF_HEADS };
+    enum { BOTH = ROWS | STREAMS };
     const TensorRow rows[TENSOR_ROWS] = {
-        {-1, WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
-        {-1, WPE, m->position == POSITION_LEARNED, "transformer.wpe.weight", "", m->T, C, REPLICATED, 1, 0, std},
-        {0, NORM1_W, true, "ln_1.weight", "input_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {0, NORM1_B, layernorm, "ln_1.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {0, QKV_W, gpt2, "attn.c_attn.weight", "", QKV, C, COLUMN_PARALLEL, 3, 0, std},
-        {0, QKV_W, !gpt2, "", "self_attn.q_proj.weight", NHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {0, K_W, !gpt2, "", "self_attn.k_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {0, V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, 1, 0, std},
-        {0, QKV_B, m->biases, "attn.c_attn.bias", "", QKV, 0, COLUMN_PARALLEL, 3, 0, 0},
-        {0, ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, 1, 0, out_std},
-        {0, ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {0, NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {0, NORM2_B, layernorm, "ln_2.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {0, FC_W, true, "mlp.c_fc.weight", "mlp.gate_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
-        {0, UP_W, model_is_gated(m), "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, 1, 0, std},
-        {0, FC_B, m->biases, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, 1, 0, 0},
-        {0, MLP_PROJ_W, true, "mlp.c_proj.weight", "mlp.down_proj.weight", C, F, ROW_PARALLEL, 1, 0, out_std},
-        {0, MLP_PROJ_B, m->biases, "mlp.c_proj.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {1, FINAL_NORM_W, true, "transformer.ln_f.weight", "model.norm.weight", C, 0, REPLICATED, 1, 1, 0},
-        {1, FINAL_NORM_B, layernorm, "transformer.ln_f.bias", "", C, 0, REPLICATED, 1, 0, 0},
-        {1, HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", m->V, C, COLUMN_PARALLEL, 1, 0, std},
+        {-1, WTE, true, "transformer.wte.weight", "model.embed_tokens.weight", V, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
+        {-1, WPE, m->position == POSITION_LEARNED, "transformer.wpe.weight", "", m->T, C, REPLICATED, ROWS, 1, 0, std},
+        {0, NORM1_W, true, "ln_1.weight", "input_layernorm.weight", C, 0, REPLICATED, BOTH, 1, 1, 0},
+        {0, NORM1_B, layernorm, "ln_1.bias", "", C, 0, REPLICATED, BOTH, 1, 0, 0},
+        {0, QKV_W, gpt2, "attn.c_attn.weight", "", QKV, C, COLUMN_PARALLEL, WHOLE, 3, 0, std},
+        {0, QKV_W, !gpt2, "", "self_attn.q_proj.weight", NHS, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
+        {0, K_W, !gpt2, "", "self_attn.k_proj.weight", KVHS, C, COLUMN_PARALLEL, HEADS, 1, 0, std},
+        {0, V_W, !gpt2, "", "self_attn.v_proj.weight", KVHS, C, COLUMN_PARALLEL, HEADS, 1, 0, std},
+        {0, QKV_B, m->biases, "attn.c_attn.bias", "", QKV, 0, COLUMN_PARALLEL, WHOLE, 3, 0, 0},
+        {0, ATTN_PROJ_W, true, "attn.c_proj.weight", "self_attn.o_proj.weight", C, NHS, ROW_PARALLEL, WHOLE, 1, 0, out},
+        {0, ATTN_PROJ_B, m->biases, "attn.c_proj.bias", "", C, 0, REPLICATED, STREAMS, 1, 0, 0},
+        {0, NORM2_W, true, "ln_2.weight", "post_attention_layernorm.weight", C, 0, REPLICATED, BOTH, 1, 1, 0},
+        {0, NORM2_B, layernorm, "ln_2.bias", "", C, 0, REPLICATED, BOTH, 1, 0, 0},
+        {0, FC_W, true, "mlp.c_fc.weight", "mlp.gate_proj.weight", F, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
+        {0, UP_W, model_is_gated(m), "", "mlp.up_proj.weight", F, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
+        {0, FC_B, m->biases, "mlp.c_fc.bias", "", F, 0, COLUMN_PARALLEL, WHOLE, 1, 0, 0},
+        {0, MLP_PROJ_W, true, "mlp.c_proj.weight", "mlp.down_proj.weight", C, F, ROW_PARALLEL, WHOLE, 1, 0, out},
+        {0, MLP_PROJ_B, m->biases, "mlp.c_proj.bias", "", C, 0, REPLICATED, STREAMS, 1, 0, 0},
+        {1, FINAL_NORM_W, true, "transformer.ln_f.weight", "model.norm.weight", C, 0, REPLICATED, BOTH, 1, 1, 0},
+        {1, FINAL_NORM_B, layernorm, "transformer.ln_f.bias", "", C, 0, REPLICATED, BOTH, 1, 0, 0},
+        {1, HEAD_W, !m->tied, "lm_head.weight", "lm_head.weight", V, C, COLUMN_PARALLEL, WHOLE, 1, 0, std},
     };
     memcpy(table, rows, sizeof rows);
 }
@@ -305,8 +313,8 @@ static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* 
 static inline Tensor tensor_of_row(const TensorRow* row, const ModelConfig* m, int layer) {
     const bool gpt2 = m->hub == HUB_GPT2, block = row->place == 0;
     const char* name = gpt2 ? row->gpt2_name : row->llama_name;
-    Tensor tensor = {row->kind, layer,         "",         row->rows, row->cols, row->cols == 0,
-                     false,     row->parallel, row->parts, row->mean, row->std};
+    Tensor tensor = {row->kind, layer,         "",        row->rows,  row->cols, row->cols == 0,
+                     false,     row->parallel, row->grad, row->parts, row->mean, row->std};
     if (tensor.vector) tensor.cols = 1;
     tensor.transposed = gpt2 && block && !tensor.vector;
     if (block)

@@ -2,8 +2,9 @@
 parallel.h: the slices of the model that each rank holds. Pure data without MPI and CUDA: the layout of any rank can be
 built and checked anywhere.
 
-    Mesh            sizes (t, p, d), this rank's coordinates, the options that decide what a rank holds; mesh_of_rank
-    mesh_check      refuses a mesh that does not fit a model
+    Mesh            sizes (t, p, d) and this rank's coordinates; mesh_of_rank
+    ParallelConfig  a mesh, and the options that decide what a rank holds; parallel_check refuses what does not fit a
+                    model
     Layout, Slice   for every tensor of the model the slice that this rank holds, and its place in the parameter buffer;
                     layout_build, layout_slice, layout_initialize
     Bucket          the unit in which the data group sums gradients
@@ -49,67 +50,14 @@ tensors only, and initial values, drawn by (seed, tensor name, logical element),
 #include "util/base.h"
 #include "model.h"
 
-typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
-
-// CAAT-Net's partial sums. They belong to the model: with another N or p the same weights are another function.
-typedef struct {
-    int ranks;       // N, the streams of the model; 0: not a CAAT-Net
-    double fraction; // p: the part of the channels that is shared
-    bool narrow;     // gradients of shared channels are summed in floatX, not in float32
-} CaatConfig;
-
+// n = t p d ranks, and the one of them that this is.
 typedef struct {
     int t, p, d;                // sizes: tensor, pipeline, data
-    int v;                      // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
-    bool folded;                // the chunks of a rank lie in a V, not in a loop
     int tensor, pipeline, data; // this rank's coordinates
-    bool light_ends; // the first and the last virtual stage have a block less than the others (planner/step_setup.h)
-    bool sequence_parallel; // norms and residual stream on 1/t of the rows each
-    bool scatter;           // each tensor rank sends 1/t of the stage's output; the next stage gathers
-    int zero;               // 0: each replica holds all; 1: moments sharded over d; 2: gradients too
-    int sites;              // that the d replicas are divided into, in order (methods/async_schedule.h)
-    Recompute recompute;
-    bool tp_overlap; // a micro-batch is computed as two halves in turn, whose tensor sums are in flight meanwhile
-    CaatConfig caat;
+    int sites;                  // that the d replicas are divided into, in order (methods/async_schedule.h)
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
-
-// The ranks over which a number is summed or compared: all, or those of this rank's site.
-typedef enum { SCOPE_WORLD, SCOPE_SITE } Scope;
-
-// A stage's memory, by kind (parallel/stage.h).
-enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
-static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
-
-// The storage of parameters and activations, and of the optimizer.
-typedef struct {
-    int bytes;    // of one value
-    bool masters; // there are float32 master weights
-    int moments;  // float32 arrays of the optimizer
-} DtypeInfo;
-
-// The optimizer of a run.
-typedef struct {
-    int kind; // OptimizerKind (kernels/optimizers.h)
-    double beta1, beta2, eps, weight_decay;
-    int64_t seed; // of the rounding
-} OptimizerConfig;
-
-// Replicas of a site; this rank's site; this rank's index among the replicas of the site.
-static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->sites; }
-static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_size(mesh); }
-static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
-
-// CAAT-Net's streams on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
-static inline int mesh_streams_per_rank(const Mesh* mesh) { return mesh->caat.ranks ? mesh->caat.ranks / mesh->t : 1; }
-static inline int mesh_tp_cuts(const Mesh* mesh) { return mesh->t * mesh_streams_per_rank(mesh); }
-
-// S of C channels, rounded down as in the authors' code.
-static inline int caat_channels(const CaatConfig* caat, int C) { return (int)((double)C * caat->fraction); }
-
-// The factor on private channels, which are not summed, forward and backward.
-static inline double caat_factor(const CaatConfig* caat) { return sqrt(caat->ranks); }
 
 static inline int mesh_rank(const Mesh* mesh) {
     return mesh->tensor + mesh->t * (mesh->data + mesh->d * mesh->pipeline);
@@ -125,14 +73,14 @@ static inline Mesh mesh_at(const Mesh* mesh, int rank) {
 }
 
 static inline Mesh mesh_of_rank(int rank, int t, int p, int d) {
-    Mesh mesh = {};
-    mesh.t = t;
-    mesh.p = p;
-    mesh.d = d;
-    mesh.v = mesh.sites = 1;
-    mesh.scatter = true;
+    const Mesh mesh = {t, p, d, 0, 0, 0, 1};
     return mesh_at(&mesh, rank);
 }
+
+// Replicas of a site; this rank's site; this rank's index among the replicas of the site.
+static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->sites; }
+static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_size(mesh); }
+static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
 
 // The mesh of this rank's site alone. Rank i of it is rank site_rank(mesh, i) of the whole mesh.
 static inline Mesh mesh_of_site(const Mesh* mesh) {
@@ -171,6 +119,79 @@ static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool al
     if (n > NAMED) append_text(text, size, " and %d more", n - NAMED);
 }
 
+// ---- What the ranks of a mesh do ---------------------------------------------------------------------------------
+
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
+
+// CAAT-Net's partial sums. They belong to the model: with another N or p the same weights are another function.
+typedef struct {
+    int ranks;       // N, the streams of the model; 0: not a CAAT-Net
+    double fraction; // p: the part of the channels that is shared
+    bool narrow;     // gradients of shared channels are summed in floatX, not in float32
+} CaatConfig;
+
+// A mesh, and the options that decide what a rank of it holds and sends.
+typedef struct {
+    Mesh mesh;
+    int v;                  // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
+    bool folded;            // the chunks of a rank lie in a V, not in a loop
+    bool light_ends;        // the first and the last virtual stage have a block less (planner/step_setup.h)
+    bool sequence_parallel; // norms and residual stream on 1/t of the rows each
+    bool scatter;           // each tensor rank sends 1/t of the stage's output; the next stage gathers
+    int zero;               // divided over the d replicas: 0 nothing, 1 the optimizer's moments, 2 gradients too
+    Recompute recompute;
+    bool tp_overlap; // a micro-batch is computed as two halves in turn, whose tensor sums are in flight meanwhile
+    CaatConfig caat;
+} ParallelConfig;
+
+// Without options: one chunk, scatter-gather.
+static inline ParallelConfig parallel_of_rank(int rank, int t, int p, int d) {
+    ParallelConfig parallel = {};
+    parallel.mesh = mesh_of_rank(rank, t, p, d);
+    parallel.v = 1;
+    parallel.scatter = true;
+    return parallel;
+}
+
+static inline ParallelConfig parallel_at(const ParallelConfig* parallel, int rank) {
+    ParallelConfig at = *parallel;
+    at.mesh = mesh_at(&parallel->mesh, rank);
+    return at;
+}
+
+// The ranks over which a number is summed or compared: all, or those of this rank's site.
+typedef enum { SCOPE_WORLD, SCOPE_SITE } Scope;
+
+// A stage's memory, by kind (parallel/stage.h).
+enum { ARENA_PARAMETERS, ARENA_GRADIENTS, ARENA_OPTIMIZER, ARENA_ACTIVATIONS, ARENA_SCRATCH, ARENAS };
+static const char* const arena_names[ARENAS] = {"parameters", "gradients", "optimizer", "activations", "scratch"};
+
+// The storage of parameters and activations, and of the optimizer.
+typedef struct {
+    int bytes;    // of one value
+    bool masters; // there are float32 master weights
+    int moments;  // float32 arrays of the optimizer
+} DtypeInfo;
+
+// The optimizer of a run.
+typedef struct {
+    int kind; // OptimizerKind (kernels/optimizers.h)
+    double beta1, beta2, eps, weight_decay;
+    int64_t seed; // of the rounding
+} OptimizerConfig;
+
+// CAAT-Net's streams on each rank, 1 for other models; cuts of a matrix over all tensor ranks.
+static inline int streams_per_rank(const ParallelConfig* parallel) {
+    return parallel->caat.ranks ? parallel->caat.ranks / parallel->mesh.t : 1;
+}
+static inline int tp_cuts(const ParallelConfig* parallel) { return parallel->mesh.t * streams_per_rank(parallel); }
+
+// S of C channels, rounded down as in the authors' code.
+static inline int caat_channels(const CaatConfig* caat, int C) { return (int)((double)C * caat->fraction); }
+
+// The factor on private channels, which are not summed, forward and backward.
+static inline double caat_factor(const CaatConfig* caat) { return sqrt(caat->ranks); }
+
 // The virtual stage that is a chunk of a pipeline rank: a loop, or (folded) up and down: two chunks make a V.
 static inline int virtual_stage(int p, bool folded, int stage, int chunk) {
     return chunk * p + (folded && chunk % 2 ? p - 1 - stage : stage);
@@ -182,36 +203,36 @@ static inline int virtual_stage_holder(int p, bool folded, int number) {
 }
 
 // Virtual stages into which the pipeline cuts the model; the number of the one that is a chunk of this rank.
-static inline int mesh_virtual_stages(const Mesh* mesh) { return mesh->p * mesh->v; }
+static inline int virtual_stages(const ParallelConfig* parallel) { return parallel->mesh.p * parallel->v; }
 
-static inline int mesh_virtual_stage(const Mesh* mesh, int chunk) {
-    return virtual_stage(mesh->p, mesh->folded, mesh->pipeline, chunk);
+static inline int virtual_stage_of_chunk(const ParallelConfig* parallel, int chunk) {
+    return virtual_stage(parallel->mesh.p, parallel->folded, parallel->mesh.pipeline, chunk);
 }
 
 // The first block of a virtual stage: all have the same share, and earlier ones one of the remainder.
-static inline int stage_first_layer(const Mesh* mesh, int L, int stage) {
-    const int stages = mesh_virtual_stages(mesh), blocks = L + 2 * mesh->light_ends;
+static inline int stage_first_layer(const ParallelConfig* parallel, int L, int stage) {
+    const int stages = virtual_stages(parallel), blocks = L + 2 * parallel->light_ends;
     if (stage == 0) return 0;
     if (stage == stages) return L;
-    return stage * (blocks / stages) + (int)min_i64(stage, blocks % stages) - mesh->light_ends;
+    return stage * (blocks / stages) + (int)min_i64(stage, blocks % stages) - parallel->light_ends;
 }
 
-static inline bool mesh_check_stages(const Mesh* mesh, const ModelConfig* model, Error* error) {
-    const int stages = mesh_virtual_stages(mesh);
+static inline bool parallel_check_stages(const ParallelConfig* parallel, const ModelConfig* model, Error* error) {
+    const int stages = virtual_stages(parallel);
     char chunks[32] = "";
-    if (model->L + 2 * mesh->light_ends >= stages) return true;
-    if (mesh->v > 1) snprintf(chunks, sizeof chunks, " x --vpp %d", mesh->v);
+    if (model->L + 2 * parallel->light_ends >= stages) return true;
+    if (parallel->v > 1) snprintf(chunks, sizeof chunks, " x --vpp %d", parallel->v);
     return fail(error, "--pp %d%s stages for --layers %d: a stage needs at least one; use --layers %d or fewer stages",
-                mesh->p, chunks, model->L, stages);
+                parallel->mesh.p, chunks, model->L, stages);
 }
 
 // Refuses a mesh on which a CAAT-Net of N streams cannot run.
-static inline bool mesh_check_caat(const Mesh* mesh, Error* error) {
-    const int N = mesh->caat.ranks, t = mesh->t;
+static inline bool parallel_check_caat(const ParallelConfig* parallel, Error* error) {
+    const int N = parallel->caat.ranks, t = parallel->mesh.t;
     if (N == 0) return true;
     if (N % t != 0)
         return fail(error, "--tp %d does not divide --caat-ranks %d: a rank holds whole streams of a CAAT-Net", t, N);
-    if (mesh->sequence_parallel)
+    if (parallel->sequence_parallel)
         return fail(
             error,
             "--sequence-parallel keeps one residual stream for all tensor ranks, and --caat-fraction one for each: "
@@ -220,18 +241,19 @@ static inline bool mesh_check_caat(const Mesh* mesh, Error* error) {
 }
 
 // Refuses sites that the replicas cannot be divided into. sync: all sites use one gradient in every step.
-static inline bool mesh_check_sites(const Mesh* mesh, bool sync, Error* error) {
+static inline bool parallel_check_sites(const ParallelConfig* parallel, bool sync, Error* error) {
+    const Mesh* mesh = &parallel->mesh;
     if (mesh->d % mesh->sites != 0)
         return fail(error, "--sites %d does not divide the %d replicas (--dp)", mesh->sites, mesh->d);
-    if (mesh->zero && (mesh->sites > 1 || !sync))
+    if (parallel->zero && (mesh->sites > 1 || !sync))
         return fail(error, "--zero %d divides one optimizer's state over all replicas, which does not go with %s",
-                    mesh->zero,
+                    parallel->zero,
                     sync ? "--sites; drop one of the two" : "--dp-mode: each site has its own; drop --zero");
     return true;
 }
 
 // Refuses a micro-batch of B sequences that --tp-comm-overlap, where it is on, cannot halve.
-static inline bool mesh_check_halves(bool overlap, int64_t B, Error* error) {
+static inline bool parallel_check_halves(bool overlap, int64_t B, Error* error) {
     if (!overlap || B % 2 == 0) return true;
     return fail(error,
                 "--tp-comm-overlap computes a micro-batch as two halves, and --micro-batch %lld is odd; give an even "
@@ -240,33 +262,34 @@ static inline bool mesh_check_halves(bool overlap, int64_t B, Error* error) {
 }
 
 // Refuses a mesh that does not fit the model (sequences of T tokens); the error names the option.
-static inline bool mesh_check(const Mesh* mesh, const ModelConfig* model, int T, Error* error) {
-    if (!mesh_check_caat(mesh, error)) return false;
-    const int t = mesh_tp_cuts(mesh);
-    const char* tp = t > mesh->t ? "caat-ranks" : "tp";
-    if (model->NH % t != 0)
-        return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, t, model->NH);
-    if (model->NKV % t != 0 && t % model->NKV != 0) {
-        return fail(error, "--%s %d and --kv-heads %d: one has to be a multiple of the other", tp, t, model->NKV);
+static inline bool parallel_check(const ParallelConfig* parallel, const ModelConfig* model, int T, Error* error) {
+    const Mesh* mesh = &parallel->mesh;
+    if (!parallel_check_caat(parallel, error)) return false;
+    const int cuts = tp_cuts(parallel);
+    const char* tp = cuts > mesh->t ? "caat-ranks" : "tp";
+    if (model->NH % cuts != 0)
+        return fail(error, "--%s %d does not divide --heads %d: a rank computes whole heads", tp, cuts, model->NH);
+    if (model->NKV % cuts != 0 && cuts % model->NKV != 0) {
+        return fail(error, "--%s %d and --kv-heads %d: one has to be a multiple of the other", tp, cuts, model->NKV);
     }
-    if (t > mesh->t && t > model->NKV) {
+    if (cuts > mesh->t && cuts > model->NKV) {
         return fail(
             error,
             "--caat-ranks %d on --tp %d needs at least as many --kv-heads, not %d: streams of one rank share no "
             "key/value head",
-            t, mesh->t, model->NKV);
+            cuts, mesh->t, model->NKV);
     }
-    if (model->F % t != 0) return fail(error, "--%s %d does not divide --ffn %d", tp, t, model->F);
-    if (model->V < t)
-        return fail(error, "--%s %d is more than --vocab %d: a rank needs at least one token", tp, t, model->V);
-    if (mesh->sequence_parallel && t == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
-    if (mesh->tp_overlap && t == 1)
+    if (model->F % cuts != 0) return fail(error, "--%s %d does not divide --ffn %d", tp, cuts, model->F);
+    if (model->V < cuts)
+        return fail(error, "--%s %d is more than --vocab %d: a rank needs at least one token", tp, cuts, model->V);
+    if (parallel->sequence_parallel && cuts == 1) return fail(error, "--sequence-parallel needs --tp 2 or more");
+    if (parallel->tp_overlap && cuts == 1)
         return fail(error, "--tp-comm-overlap needs --tp 2 or more: one rank sends nothing");
-    if (mesh->tp_overlap && mesh->sequence_parallel)
+    if (parallel->tp_overlap && parallel->sequence_parallel)
         return fail(error, "--tp-comm-overlap is incompatible with --sequence-parallel; drop one of the two");
-    if (mesh->sequence_parallel && T % t != 0)
-        return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", t, T);
-    return mesh_check_stages(mesh, model, error);
+    if (parallel->sequence_parallel && T % cuts != 0)
+        return fail(error, "--tp %d does not divide --seq %d, which --sequence-parallel needs", cuts, T);
+    return parallel_check_stages(parallel, model, error);
 }
 
 // ---- Layout -----------------------------------------------------------------------------------------------------
@@ -297,7 +320,7 @@ typedef struct {
 } Chunk;
 
 typedef struct {
-    Mesh mesh;
+    ParallelConfig parallel;
     Chunk* chunk;  // (v)
     int layers;    // blocks of all chunks
     int n;         // slices this rank holds
@@ -326,7 +349,7 @@ static inline bool is_key_or_value(const Tensor* tensor) { return tensor->kind =
 
 // The local number of a block of the model, -1 if this rank does not hold it.
 static inline int layout_local_layer(const Layout* layout, int layer) {
-    for (int c = 0; c < layout->mesh.v; c++) {
+    for (int c = 0; c < layout->parallel.v; c++) {
         const Chunk* chunk = &layout->chunk[c];
         if (layer >= chunk->first_layer && layer < chunk->first_layer + chunk->layers)
             return chunk->begin + layer - chunk->first_layer;
@@ -351,24 +374,24 @@ static inline bool embedding_is_split(const Layout* layout, const ModelConfig* m
 // one, which has its last gradients.
 static inline int tensor_chunk(const Layout* layout, const ModelConfig* model, const Tensor* tensor) {
     const int local = tensor->layer < 0 || tensor->layer == model->L ? -1 : layout_local_layer(layout, tensor->layer);
-    for (int c = 0; c < layout->mesh.v; c++) {
+    for (int c = 0; c < layout->parallel.v; c++) {
         const Chunk* chunk = &layout->chunk[c];
         if (local >= 0 ? local < chunk->begin + chunk->layers : tensor->layer < 0 && chunk->first) return c;
     }
-    return layout->mesh.v - 1; // the head, and the norm before it
+    return layout->parallel.v - 1; // the head, and the norm before it
 }
 
-// This rank's cut of a tensor, for one of its streams; mesh_check ensures that all divisions are exact.
-static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* model) {
+// This rank's cut of a tensor, for one of its streams; parallel_check ensures that all divisions are exact.
+static inline void slice_cut(Slice* slice, const ParallelConfig* parallel, const ModelConfig* model) {
     const Tensor* tensor = &slice->tensor;
-    const int cuts = mesh_tp_cuts(mesh);
+    const int cuts = tp_cuts(parallel);
     slice->rows = slice->rows_used = tensor->rows;
     slice->cols = tensor->cols;
     slice->cut = 0;
-    slice->copies = mesh->t;
+    slice->copies = parallel->mesh.t;
     if (tensor->parallel == REPLICATED) return;
     slice->copies = is_key_or_value(tensor) && cuts > model->NKV ? cuts / model->NKV : 1;
-    slice->cut = (mesh->tensor * mesh_streams_per_rank(mesh) + slice->stream) / slice->copies;
+    slice->cut = (parallel->mesh.tensor * streams_per_rank(parallel) + slice->stream) / slice->copies;
     const int parts = cuts / slice->copies;
     if (tensor->parallel == ROW_PARALLEL) slice->cols = tensor->cols / parts;
     if (tensor->parallel == COLUMN_PARALLEL) slice->rows = slice->rows_used = (tensor->rows + parts - 1) / parts;
@@ -378,7 +401,7 @@ static inline void slice_cut(Slice* slice, const Mesh* mesh, const ModelConfig* 
 
 // Pads the buffer to a multiple of 16 d elements, where the next bucket begins, and ends the last bucket there.
 static inline void layout_close_bucket(Layout* layout) {
-    layout->elements = (int64_t)round_up((size_t)layout->elements, 16 * (size_t)layout->mesh.d);
+    layout->elements = (int64_t)round_up((size_t)layout->elements, 16 * (size_t)layout->parallel.mesh.d);
     if (layout->buckets == 0) return;
     Bucket* last = &layout->bucket[layout->buckets - 1];
     last->elements = layout->elements - last->offset;
@@ -407,7 +430,7 @@ static inline void layout_append(Layout* layout, const ModelConfig* model, const
     slice->bucket = layout->buckets - 1;
     slice->offset = layout->elements;
     slice->stream = stream;
-    slice_cut(slice, &layout->mesh, model);
+    slice_cut(slice, &layout->parallel, model);
     const bool block = tensor->layer >= 0 && tensor->layer < model->L;
     const int row = block ? layout_local_layer(layout, tensor->layer) : layout->layers;
     layout->slice_of[(row * TENSOR_KINDS + tensor->kind) * layout->streams + stream] = layout->n++;
@@ -437,16 +460,16 @@ static inline void layout_append_layer(Layout* layout, const ModelConfig* model,
 }
 
 static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
-    const Mesh* mesh = &layout->mesh;
-    layout->chunk = (Chunk*)checked_calloc((size_t)mesh->v, sizeof(Chunk), "the layout's chunks");
-    for (int c = 0; c < mesh->v; c++) {
+    const ParallelConfig* parallel = &layout->parallel;
+    layout->chunk = (Chunk*)checked_calloc((size_t)parallel->v, sizeof(Chunk), "the layout's chunks");
+    for (int c = 0; c < parallel->v; c++) {
         Chunk* chunk = &layout->chunk[c];
-        chunk->number = mesh_virtual_stage(mesh, c);
-        chunk->first_layer = stage_first_layer(mesh, model->L, chunk->number);
-        chunk->layers = stage_first_layer(mesh, model->L, chunk->number + 1) - chunk->first_layer;
+        chunk->number = virtual_stage_of_chunk(parallel, c);
+        chunk->first_layer = stage_first_layer(parallel, model->L, chunk->number);
+        chunk->layers = stage_first_layer(parallel, model->L, chunk->number + 1) - chunk->first_layer;
         chunk->begin = layout->layers;
         chunk->first = chunk->number == 0;
-        chunk->last = chunk->number == mesh_virtual_stages(mesh) - 1;
+        chunk->last = chunk->number == virtual_stages(parallel) - 1;
         layout->layers += chunk->layers;
         layout->first_stage = layout->first_stage || chunk->first;
         layout->last_stage = layout->last_stage || chunk->last;
@@ -454,21 +477,22 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
 }
 
 // Builds the layout of the rank at mesh's coordinates, for sequences of T tokens; refuses a mesh that does not fit.
-static inline bool layout_build(Layout* layout, const ModelConfig* model, Mesh mesh, int T, Error* error) {
+static inline bool layout_build(Layout* layout, const ModelConfig* model, ParallelConfig parallel, int T,
+                                Error* error) {
     memset(layout, 0, sizeof *layout);
-    if (!mesh_check(&mesh, model, T, error)) return false;
-    layout->mesh = mesh;
-    if (mesh.caat.ranks) layout->mesh.scatter = false; // tensor ranks hold different streams
+    if (!parallel_check(&parallel, model, T, error)) return false;
+    layout->parallel = parallel;
+    if (parallel.caat.ranks) layout->parallel.scatter = false; // tensor ranks hold different streams
     layout_chunks(layout, model);
-    const int cuts = mesh_tp_cuts(&mesh), streams = layout->streams = mesh_streams_per_rank(&mesh);
+    const int cuts = tp_cuts(&parallel), streams = layout->streams = streams_per_rank(&parallel);
     layout->NH = model->NH / cuts;
     layout->NKV = model->NKV > cuts ? model->NKV / cuts : 1;
     layout->F = model->F / cuts;
     layout->V = (model->V + cuts - 1) / cuts;
-    layout->vocab_offset = mesh.tensor * streams * layout->V;
+    layout->vocab_offset = parallel.mesh.tensor * streams * layout->V;
     layout->vocabulary = model->V;
     layout->channels = model->C;
-    layout->shared = caat_channels(&mesh.caat, model->C);
+    layout->shared = caat_channels(&parallel.caat, model->C);
 
     const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * streams;
     const size_t most = (size_t)(rows + 1) * MODEL_LAYER_TENSORS; // tensors of, before and after this rank's blocks
@@ -513,10 +537,10 @@ static inline int64_t slice_elements(const Slice* slice) { return slice->rows * 
 
 // Elements of a bucket's shard, which one data rank owns with ZeRO, and where it begins.
 static inline int64_t bucket_shard_size(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].elements / layout->mesh.d;
+    return layout->bucket[bucket].elements / layout->parallel.mesh.d;
 }
 static inline int64_t bucket_shard_begin(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset + layout->mesh.data * bucket_shard_size(layout, bucket);
+    return layout->bucket[bucket].offset + layout->parallel.mesh.data * bucket_shard_size(layout, bucket);
 }
 
 // The elements [begin, end) of a slice that this rank updates, counted from its first: all, or with ZeRO its overlap
@@ -524,29 +548,21 @@ static inline int64_t bucket_shard_begin(const Layout* layout, int bucket) {
 static inline void slice_updated_part(const Layout* layout, const Slice* slice, int64_t* begin, int64_t* end) {
     const int64_t size = bucket_shard_size(layout, slice->bucket), n = slice_elements(slice);
     const int64_t shard = bucket_shard_begin(layout, slice->bucket) - slice->offset;
-    *begin = layout->mesh.zero ? min_i64(max_i64(0, shard), n) : 0;
-    *end = layout->mesh.zero ? max_i64(*begin, min_i64(n, shard + size)) : n;
+    *begin = layout->parallel.zero ? min_i64(max_i64(0, shard), n) : 0;
+    *end = layout->parallel.zero ? max_i64(*begin, min_i64(n, shard + size)) : n;
 }
 
 // One of the ranks that hold the same slice counts it in norms and writes it to checkpoints: the first of its copies
 // over the tensor group and, for a tied embedding, the first stage.
 static inline bool slice_is_owned(const Slice* slice, const Layout* layout) {
-    return layout->mesh.tensor % slice->copies == 0 && (slice->tensor.kind != WTE || layout->first_stage);
+    return layout->parallel.mesh.tensor % slice->copies == 0 && (slice->tensor.kind != WTE || layout->first_stage);
 }
 
-// Whether tensor ranks hold the same slice and each sees only a part of its gradient, which has to be summed over them:
-// norms and positions, where each rank sees its own rows; a key/value head that several ranks share, where each sees
-// its own queries; tensors that act on the residual stream of a CAAT-Net, where each sees its own streams.
-static inline bool needs_tp_grad_reduce(const Slice* slice, const Mesh* mesh) {
-    if (slice->copies == 1) return false;
-    switch (slice->tensor.kind) {
-    case K_W:
-    case V_W: return true;
-    case ATTN_PROJ_B:
-    case MLP_PROJ_B: return mesh->caat.ranks > 0; // else every rank sees all rows of their gradient
-    case WPE: return mesh->sequence_parallel;     // added before a CAAT-Net copies the embedding to its streams
-    default: return mesh->sequence_parallel || mesh->caat.ranks > 0;
-    }
+// Whether tensor ranks hold the same slice and each sees only a part of its gradient, which has to be summed over them.
+static inline bool needs_tp_grad_reduce(const Slice* slice, const ParallelConfig* parallel) {
+    const int divided = GRAD_OF_HEADS | (parallel->sequence_parallel ? GRAD_OF_ROWS : 0) |
+                        (parallel->caat.ranks > 0 ? GRAD_OF_STREAMS : 0);
+    return slice->copies > 1 && (slice->tensor.grad & divided);
 }
 
 // The slice of a tensor of a block (local layer number) or outside the blocks (layer = -1), for one of the streams;
@@ -581,15 +597,16 @@ static inline int64_t largest_bucket(const Layout* layout) {
 
 // Where the shard of a bucket begins in a buffer that holds this rank's shards of all buckets, one after the other.
 static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset / layout->mesh.d;
+    return layout->bucket[bucket].offset / layout->parallel.mesh.d;
 }
 
 // Elements of a bucket's site shard, which this member of a site exchanges with other sites, and where it begins.
 static inline int64_t bucket_site_shard_size(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].elements / mesh_site_size(&layout->mesh);
+    return layout->bucket[bucket].elements / mesh_site_size(&layout->parallel.mesh);
 }
 static inline int64_t bucket_site_shard_begin(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset + mesh_rank_in_site(&layout->mesh) * bucket_site_shard_size(layout, bucket);
+    return layout->bucket[bucket].offset +
+           mesh_rank_in_site(&layout->parallel.mesh) * bucket_site_shard_size(layout, bucket);
 }
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).
@@ -613,12 +630,12 @@ static inline void layout_initialize(float* params, const Layout* layout, uint64
 
 // Elements that one rank sends across a boundary of n elements: all n, identical on all tensor ranks, or n / t, with
 // sequence parallelism or scatter-gather.
-static inline int64_t boundary_elements(const Mesh* mesh, int64_t n) {
-    return mesh->sequence_parallel || mesh->scatter ? n / mesh->t : n;
+static inline int64_t boundary_elements(const ParallelConfig* parallel, int64_t n) {
+    return parallel->sequence_parallel || parallel->scatter ? n / parallel->mesh.t : n;
 }
 
 // Where this rank's message begins in x: at its 1/t of the n elements, which all tensor ranks hold, or at 0 where x has
 // only this rank's rows (sequence parallelism) or all n are sent.
-static inline int64_t boundary_offset(const Mesh* mesh, int64_t n) {
-    return mesh->sequence_parallel || !mesh->scatter ? 0 : mesh->tensor * (n / mesh->t);
+static inline int64_t boundary_offset(const ParallelConfig* parallel, int64_t n) {
+    return parallel->sequence_parallel || !parallel->scatter ? 0 : parallel->mesh.tensor * (n / parallel->mesh.t);
 }

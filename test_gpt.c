@@ -145,7 +145,7 @@ static void load_reference_batch(const Stage* s, Activations* a, TokenBatch* bat
     }
     device_from_host(batch->device, batch->host, batch_bytes(batch));
     a->inputs = batch->device;
-    a->targets = batch->device + (int64_t)B * T;
+    a->targets.token = batch->device + (int64_t)B * T;
 }
 
 // The logits (N, V) of the whole vocabulary; a CAAT-Net's lie state by state, padded.
@@ -191,14 +191,14 @@ static ReferenceStep reference_step(Alone* run, const Reference* r, const double
     const int N = r->B * r->T;
     zero_gradients(s);
     device_zero(s->sums, (size_t)(s->layout.tensors + 1) * sizeof(double));
-    a->scale = 0; // logits stay
+    a->targets.scale = 0; // logits stay
     chunk_forward(s, a);
     if (keep) {
         got.logits = host_logits(s, a);
         got.x = (float**)checked_malloc((size_t)(r->model.L + 1) * sizeof(float*), "test");
         for (int l = 0; l <= r->model.L; l++) got.x[l] = host_values(a->x[l], (int64_t)a->R * r->model.C);
     }
-    a->scale = (float)(1.0 / N); // and now become their gradient
+    a->targets.scale = (float)(1.0 / N); // and now become their gradient
     chunk_forward(s, a);
     losses_add(s->sums + s->layout.tensors, a->head->losses, N);
     const Pass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};

@@ -123,7 +123,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
         if (stage->async) async_dp_progress(stage);
     }
     for (int i = 0; i < stage->slots; i++) comm_wait(&stage->send_forward[i]);
-    for (int c = 0; c < stage->layout.mesh.v; c++) {
+    for (int c = 0; c < stage->layout.parallel.v; c++) {
         for (int i = 0; i < PIPELINE_BUFFERS_PER_DIRECTION; i++) comm_wait(&stage->boundary[c].send_backward[i]);
     }
 }
@@ -165,7 +165,7 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
     comm_wait(&boundary->receive_forward[buffer]);
     const double started = time_of_work(t);
     if (!acts->chunk->first)
-        boundary_unpack(&t->groups, &stage->layout.mesh, acts->x[0], boundary->input[buffer],
+        boundary_unpack(&t->groups, &stage->layout.parallel, acts->x[0], boundary->input[buffer],
                         (int64_t)acts->N * stage->model.C);
     chunk_forward(stage, acts);
     if (acts->chunk->last) losses_add(stage->sums + stage->layout.tensors, acts->head->losses, acts->tokens);
@@ -187,12 +187,12 @@ static void run_backward(Trainer* t, Action action) {
     if (input) comm_wait(&boundary->send_backward[buffer]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
     const double started = time_of_work(t);
     if (input && !acts->chunk->last)
-        boundary_unpack(&t->groups, &stage->layout.mesh, g->dx, boundary->gradient[buffer], n);
+        boundary_unpack(&t->groups, &stage->layout.parallel, g->dx, boundary->gradient[buffer], n);
     const Pass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
     chunk_backward(&backward);
     if (input && !acts->chunk->first)
-        device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.mesh, n),
-                    (size_t)boundary_elements(&stage->layout.mesh, n) * sizeof(floatX));
+        device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.parallel, n),
+                    (size_t)boundary_elements(&stage->layout.parallel, n) * sizeof(floatX));
     trace_action(t, action, started);
 }
 

@@ -32,7 +32,7 @@ static ShardedBuffer stage_values(const Stage* stage, int what) {
     float* weights = HAS_MASTER_WEIGHTS ? stage->master : (float*)stage->params;
     if (stage->checkpoint_weights) weights = stage->checkpoint_weights;
     float* const buffers[CHECKPOINT_VALUES] = {weights, stage->moment1, stage->moment2};
-    const ShardedBuffer values = {buffers[what], stage->layout.mesh.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
+    const ShardedBuffer values = {buffers[what], stage->layout.parallel.zero && (what > 0 || HAS_MASTER_WEIGHTS)};
     return values;
 }
 
@@ -44,7 +44,7 @@ typedef struct {
 
 static AsyncCheckpointState site_values(const Stage* stage) {
     AsyncCheckpointState state = {};
-    state.list.copies = stage->grads.scope == SCOPE_SITE ? stage->layout.mesh.sites : 1;
+    state.list.copies = stage->grads.scope == SCOPE_SITE ? stage->layout.parallel.mesh.sites : 1;
     state.list.moments = stage->type.moments;
     state.list.kinds = stage->kept_values;
     for (int i = 0; i < stage->kept_values; i++) {
@@ -60,7 +60,7 @@ static const float* whole_values(const Stage* stage, int b, ShardedBuffer values
     const Layout* layout = &stage->layout;
     const int64_t n = bucket_shard_size(layout, b);
     if (values.share) {
-        float* mine = copy + layout->mesh.data * n;
+        float* mine = copy + layout->parallel.mesh.data * n;
         device_to_host(mine, values.at + bucket_shard_offset(layout, b), (size_t)n * sizeof(float));
         comm_all_gather(&stage->groups->data, copy, mine, n, COMM_FLOAT);
         return copy;
@@ -75,7 +75,7 @@ static void set_values(const Stage* stage, int b, ShardedBuffer values, const fl
     const Layout* layout = &stage->layout;
     const int64_t at = layout->bucket[b].offset, n = layout->bucket[b].elements, share = bucket_shard_size(layout, b);
     if (values.share)
-        device_from_host(values.at + bucket_shard_offset(layout, b), whole + layout->mesh.data * share,
+        device_from_host(values.at + bucket_shard_offset(layout, b), whole + layout->parallel.mesh.data * share,
                          (size_t)share * sizeof(float));
     else
         device_from_host(values.at + at, whole, (size_t)n * sizeof(float));
@@ -83,7 +83,7 @@ static void set_values(const Stage* stage, int b, ShardedBuffer values, const fl
 
 // Sets the weights that the model computes with, and the float32 master weights where there are any.
 static void set_bucket_weights(const Stage* stage, int b, const float* whole) {
-    const ShardedBuffer masters = {stage->master, stage->layout.mesh.zero > 0};
+    const ShardedBuffer masters = {stage->master, stage->layout.parallel.zero > 0};
     device_from_floats(stage->params + stage->layout.bucket[b].offset, whole, stage->layout.bucket[b].elements);
     if (stage->master) set_values(stage, b, masters, whole);
 }
@@ -93,7 +93,7 @@ static bool read_slices(const Stage* stage, const CheckpointReader* reader, Hear
     const Layout* layout = &stage->layout;
     const AsyncCheckpointState sites = site_values(stage);
     const bool local = stage->grads.scope == SCOPE_SITE;
-    const int copy = local ? mesh_site(&layout->mesh) : 0;
+    const int copy = local ? mesh_site(&layout->parallel.mesh) : 0;
     float* whole = (float*)checked_malloc((size_t)largest_bucket(layout) * sizeof(float), "the values of a bucket");
     bool ok = true;
     for (int b = 0; b < layout->buckets && ok; b++) {
@@ -140,7 +140,7 @@ typedef struct {
 
 static SavedPart saved_part(const Stage* stage, const AsyncCheckpointState* sites, int v) {
     const bool local = stage->grads.scope == SCOPE_SITE;
-    const int own = local ? mesh_site(&stage->layout.mesh) : 0, kind = v - 1 - sites->list.moments;
+    const int own = local ? mesh_site(&stage->layout.parallel.mesh) : 0, kind = v - 1 - sites->list.moments;
     if (kind < 0) { // where moments differ between sites, site 0's are saved
         const SavedPart part = {stage_values(stage, v), v, local && v > 0 ? 0 : -1};
         return part;
@@ -174,7 +174,7 @@ static bool write_slices(const Stage* stage, HeartbeatRow* row, const char* fold
         const int b = i / values;
         const SavedPart part = saved_part(stage, &sites, i % values);
         const float* whole = whole_values(stage, b, part.values, copy);
-        if (ok && writes_bucket(&layout->mesh, b, part.site))
+        if (ok && writes_bucket(&layout->parallel.mesh, b, part.site))
             ok = checkpoint_write_value(&writer, layout, b, part.number, whole, error);
         heartbeat_move(row);
         if (process.rank <= 0) print_saving(folder, i + 1, layout->buckets * values, started, &said);
@@ -196,7 +196,7 @@ static bool publish(Saver* saver, const CheckpointState* state, const Checkpoint
                     Error* error) {
     const Stage* stage = saver->stage;
     Error why;
-    if (!checkpoint_publish(saver->out, state, &stage->model, &stage->layout.mesh.caat, sites, sum, saver->files,
+    if (!checkpoint_publish(saver->out, state, &stage->model, &stage->layout.parallel.caat, sites, sum, saver->files,
                             error))
         return false;
     if (!checkpoint_prune(saver->out, saver->keep, state->step, &why))

@@ -20,7 +20,7 @@ RULES = {  # name: (ceiling, a violation as (path, text) for the self-test)
     "includes_down": (0, ("util/a.h", '#include "../model.h"\n')),
     "planner_and_dev": (0, ("trainer/a.h", '#include "../planner/plan.h"\n')),
     "tables": (0, ("docs/a.md", "| a |\n" * 15)),
-    "product_lines": (38023, ("util/a.h", "\n")),  # goal 47,200
+    "product_lines": (38087, ("util/a.h", "\n")),  # goal 47,200
     "test_lines": (37377, ("dev/test/a.sh", "\n")),  # goal: what it takes to see every planted fault
 }
 FILE_LINES = {"train_gpt.cu": 380, "gpt.h": 320, "parallel/tensor.h": 230, "parallel/data.h": 160, "comm.h": 370,
@@ -33,7 +33,6 @@ LAYERS = [r"util/", r"kernels/|dev/emulator/", r"comm/collectives/", r"comm[./]"
           r"dataloader[./]", r"checkpoint/", r"methods/", r"gpt\.h", r"trainer/", r"train_gpt\.cu",
           r"planner/|dev/|docs/|test_gpt"]
 TOP = ("planner/", "dev/", "test_gpt.c")  # what the trainer includes nothing of
-METHODS_HOOKS = {"parallel/tensor.h", "trainer/settings.h", "trainer/trainer.h"}  # the files that call methods/
 C_LIKE = (".c", ".h", ".cu", ".cuh")
 COUNTED = {"product_lines": r"(?!dev/test/|docs/).*\.(c|h|cu|cuh)", "test_lines": r"dev/test/.*\.(c|h|cu|cuh|py|sh)"}
 MASKED = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
@@ -130,8 +129,8 @@ def includes(tree, wrong, message):
 
 def includes_down(tree):
     yield from ((name, 1, "has no place in LAYERS") for name in tree.c_like if not re.match("|".join(LAYERS), name))
-    yield from includes(tree, lambda name, path: layer(path) > layer(name) and not path.startswith(TOP) and
-                        not (path.startswith("methods/") and name in METHODS_HOOKS), "of a layer above")
+    yield from includes(tree, lambda name, path: layer(path) > layer(name) and not path.startswith(TOP),
+                        "of a layer above")
 
 def planner_and_dev(tree):
     return includes(tree, lambda name, path: path.startswith(TOP) and not name.startswith(TOP) and
@@ -151,7 +150,7 @@ def check(rule, tree):
 
 def self_test():
     """In a folder that git tracks: no rule finds anything before, and each finds what is planted for it."""
-    clean = dict.fromkeys(["model.h", "planner/plan.h", "methods/caat.h", "parallel/stage.h"], "")
+    clean = dict.fromkeys(["model.h", "planner/plan.h", "parallel/caat.h", "parallel/stage.h"], "")
     bad = []
     for rule, (_, (path, text)) in RULES.items():
         with tempfile.TemporaryDirectory() as folder:

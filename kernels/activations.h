@@ -5,6 +5,8 @@ write a pair of kernels (as gelu.h and gelu.cuh) and a row here.
     activations[kind].forward(out, fc, N, F)            out (N, F) from fc (N, F), or from (N, 2 F) where it is gated
     activations[kind].backward(dfc, dout, fc, N, F)     dfc, of fc's shape, from dout (N, F)
 
+A device that lacks the kernels has a row whose forward is NULL: the trainer refuses the model there.
+
 linear_forward and linear_backward_input, an optimisation, are matrix products fused with them; NULL: not fused.
 */
 #ifndef ACTIVATIONS_H // not #pragma once: tests of kernels include this file for both devices (REFERENCE_KERNELS)
@@ -17,7 +19,6 @@ linear_forward and linear_backward_input, an optimisation, are matrix products f
 #include "swiglu.cuh"
 #else
 #include "gelu.h"
-#include "matmul.h"
 #include "swiglu.h"
 #endif
 
@@ -34,16 +35,13 @@ typedef struct {
                                   int N, int F, int C);
 } Activation;
 
-static inline void gelu_forward_rows(floatX* out, const floatX* fc, int N, int F) {
-    gelu_forward(out, fc, (int64_t)N * F);
-}
-static inline void gelu_backward_rows(floatX* dfc, const floatX* dout, const floatX* fc, int N, int F) {
-    gelu_backward(dfc, dout, fc, (int64_t)N * F);
-}
-
 // In the order of ActivationKind (model.h).
 static const Activation activations[] = {
-    {"gelu", false, gelu_forward_rows, gelu_backward_rows, linear_gelu_forward, linear_gelu_backward_input},
+#if defined(USE_CUDA) && !defined(REFERENCE_KERNELS)
+    {"gelu", false, gelu_forward, gelu_backward, linear_gelu_forward, linear_gelu_backward_input},
+#else
+    {"gelu", false, gelu_forward, gelu_backward, NULL, NULL},
+#endif
     {"swiglu", true, swiglu_forward, swiglu_backward, NULL, NULL},
 };
 enum { ACTIVATIONS = sizeof activations / sizeof activations[0] };

@@ -18,6 +18,7 @@ is the limit. So the rare cases, the row's end and its target, are branches per 
 #pragma once
 
 #include "row_sum.cuh"
+#include "targets.h"
 
 // Threads for a row of n logits.
 static inline int row_threads(int n, int W, int most) { return (int)min_i64(most, 32 * blocks_for(n, 32 * W)); }
@@ -54,12 +55,12 @@ __global__ static void __launch_bounds__(512)
 }
 
 // row_max (N): the largest logit of each row, -infinity if there is none. NaNs are ignored here; they show in the sum.
-static inline void crossentropy_max(float* row_max, const floatX* logits, int N, int V_local, int stride) {
-    const bool packed = can_pack(logits, stride);
+static inline void crossentropy_max(float* row_max, const floatX* logits, int N, VocabSlice slice) {
+    const bool packed = can_pack(logits, slice.stride);
     const int W = packed ? widest<floatX> : 1;
-    launch(launch_shape(N, row_threads(V_local, W, 512)),
-           packed ? crossentropy_max_kernel<widest<floatX>> : crossentropy_max_kernel<1>, row_max, logits, V_local,
-           stride);
+    launch(launch_shape(N, row_threads(slice.used, W, 512)),
+           packed ? crossentropy_max_kernel<widest<floatX>> : crossentropy_max_kernel<1>, row_max, logits, slice.used,
+           slice.stride);
 }
 
 template <int W>
@@ -88,12 +89,12 @@ __global__ static void __launch_bounds__(512)
 }
 
 static inline void crossentropy_sum(float* row_sum, float* target_logit, const floatX* logits, const float* row_max,
-                                    const int32_t* targets, int N, int V_local, int stride, int vocab_offset) {
-    const bool packed = can_pack(logits, stride);
+                                    Targets targets, int N, VocabSlice slice) {
+    const bool packed = can_pack(logits, slice.stride);
     const int W = packed ? widest<floatX> : 1;
-    launch(launch_shape(N, row_threads(V_local, W, 512)),
+    launch(launch_shape(N, row_threads(slice.used, W, 512)),
            packed ? crossentropy_sum_kernel<widest<floatX>> : crossentropy_sum_kernel<1>, row_sum, target_logit, logits,
-           row_max, targets, V_local, stride, vocab_offset);
+           row_max, targets.token, slice.used, slice.stride, slice.first);
 }
 
 __global__ static void __launch_bounds__(256)
@@ -141,14 +142,13 @@ __global__ static void __launch_bounds__(512)
     }
 }
 
-static inline void crossentropy_backward(floatX* logits, const float* row_max, const float* row_sum,
-                                         const int32_t* targets, float scale, int N, int V_local, int stride,
-                                         int vocab_offset) {
-    const bool packed = can_pack(logits, stride);
+static inline void crossentropy_backward(floatX* logits, const float* row_max, const float* row_sum, Targets targets,
+                                         int N, VocabSlice slice) {
+    const bool packed = can_pack(logits, slice.stride);
     const int W = packed ? widest<floatX> : 1;
-    launch(launch_shape(N, row_threads(stride, W, 512)),
+    launch(launch_shape(N, row_threads(slice.stride, W, 512)),
            packed ? crossentropy_backward_kernel<widest<floatX>> : crossentropy_backward_kernel<1>, logits, row_max,
-           row_sum, targets, scale, V_local, stride, vocab_offset);
+           row_sum, targets.token, targets.scale, slice.used, slice.stride, slice.first);
 }
 
 // ---- All at once ------------------------------------------------------------------------------------------------
@@ -203,19 +203,18 @@ __global__ static void __launch_bounds__(1024)
     if (threadIdx.x == 0 && target < 0) losses[n] = 0;
 }
 
-// For a vocabulary of V that is not cut, with targets below V: losses (N) in nats, and logits (N, stride) become scale
-// times their gradient.
-static inline void crossentropy_fused(float* losses, floatX* logits, const int32_t* targets, float scale, int N, int V,
-                                      int stride) {
-    const bool packed = can_pack(logits, stride);
+// For a vocabulary that is not cut, with targets in it: losses (N) in nats, and logits (N, stride) become scale times
+// their gradient.
+static inline void crossentropy_fused(float* losses, floatX* logits, Targets targets, int N, VocabSlice whole) {
+    const bool packed = can_pack(logits, whole.stride);
     const int W = packed ? widest<floatX> : 1;
     const size_t all = gpu_properties()->sharedMemPerBlockOptin - 2048; // minus the part of block_max and block_sum
-    const int kept = (int)min_i64(stride, (int64_t)(all / sizeof(floatX)) / W * W);
+    const int kept = (int)min_i64(whole.stride, (int64_t)(all / sizeof(floatX)) / W * W);
     const size_t bytes = (size_t)kept * sizeof(floatX);
     const int most = 2 * bytes > all ? 1024 : 512; // one block on a multiprocessor, or at least two
-    launch(launch_shape(N, row_threads(stride, W, most), bytes),
-           packed ? crossentropy_fused_kernel<widest<floatX>> : crossentropy_fused_kernel<1>, losses, logits, targets,
-           scale, V, stride, kept);
+    launch(launch_shape(N, row_threads(whole.stride, W, most), bytes),
+           packed ? crossentropy_fused_kernel<widest<floatX>> : crossentropy_fused_kernel<1>, losses, logits,
+           targets.token, targets.scale, whole.used, whole.stride, kept);
 }
 
 // ---- The loss of a micro-batch ----------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ parallel; Shoeybi et al. 2019, section 3); logits are floatX, all else float32.
     loss = log(sum) - (x_target - max),     sum = sum_v e^(x_v - max),     max = max_v x_v          for each row x
     d loss / dx_v = e^(x_v - max) / sum - (v = target)
 
-A rank has V_local columns of the logits, of tokens vocab_offset .. vocab_offset + V_local - 1. Ranks exchange three
-numbers a row, never the logits:
+A rank has a slice of the vocabulary, and the columns of the logits that belong to it. Ranks exchange three numbers a
+row, never the logits:
 
     crossentropy_max        row_max                            then, between ranks: the maximum
     crossentropy_sum        row_sum, target_logit (- max)      then, between ranks: the sum of both
@@ -15,15 +15,13 @@ numbers a row, never the logits:
 
 Where one rank has the whole vocabulary, crossentropy_fused does all four, a row at a time.
 
-A target of -1 marks an ignored row: loss 0, gradient 0. Its row_sum is set to 0, which no other row has, as the largest
-logit of a row gives e^0 = 1.
-
-logits (N, stride): a row is `stride` numbers, of which the first V_local count; the rest is padding.
+An ignored row (targets.h) has a row_sum of 0, which no other row has, as the largest logit of a row gives e^0 = 1.
 */
 #pragma once
 
-#include "row_sum.h"
 #include "fast_math.h"
+#include "row_sum.h"
+#include "targets.h"
 
 static inline float larger(float x, float y) { return x > y ? x : y; }
 
@@ -78,22 +76,22 @@ static inline void row_gradient(floatX* x, float max, float sum, int64_t target,
 }
 
 // row_max (N): the largest logit of each row, -infinity if there is none.
-static inline void crossentropy_max(float* RESTRICT row_max, const floatX* RESTRICT logits, int N, int V_local,
-                                    int stride) {
+static inline void crossentropy_max(float* RESTRICT row_max, const floatX* RESTRICT logits, int N, VocabSlice slice) {
 #pragma omp parallel for schedule(static)
-    for (int n = 0; n < N; n++) row_max[n] = row_largest(logits + (int64_t)n * stride, V_local);
+    for (int n = 0; n < N; n++) row_max[n] = row_largest(logits + (int64_t)n * slice.stride, slice.used);
 }
 
 // row_sum (N): sum over this slice of e^(logit - row_max). target_logit (N): target's logit - row_max; 0 if elsewhere.
 static inline void crossentropy_sum(float* RESTRICT row_sum, float* RESTRICT target_logit,
-                                    const floatX* RESTRICT logits, const float* RESTRICT row_max,
-                                    const int32_t* targets, int N, int V_local, int stride, int vocab_offset) {
+                                    const floatX* RESTRICT logits, const float* RESTRICT row_max, Targets targets,
+                                    int N, VocabSlice slice) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        const floatX* x = logits + (int64_t)n * stride;
-        const int64_t target = (int64_t)targets[n] - vocab_offset;
-        row_sum[n] = targets[n] >= 0 ? row_sum_exp(x, row_max[n], V_local) : 0;
-        target_logit[n] = targets[n] >= 0 && target >= 0 && target < V_local ? to_float(x[target]) - row_max[n] : 0;
+        const floatX* x = logits + (int64_t)n * slice.stride;
+        const int used = targets.token[n] >= 0 ? slice.used : 0;
+        const int64_t target = (int64_t)targets.token[n] - slice.first;
+        row_sum[n] = row_sum_exp(x, row_max[n], used);
+        target_logit[n] = target >= 0 && target < used ? to_float(x[target]) - row_max[n] : 0;
     }
 }
 
@@ -103,28 +101,28 @@ static inline void crossentropy_loss(float* RESTRICT losses, const float* RESTRI
     for (int n = 0; n < N; n++) losses[n] = row_loss(row_sum[n], target_logit[n]);
 }
 
-// logits (N, stride) = scale times the gradient of the losses; 0 in rows whose target is -1, and in the padding.
+// logits (N, stride) = scale times the gradient of the losses; 0 in ignored rows, and in the padding.
 static inline void crossentropy_backward(floatX* RESTRICT logits, const float* RESTRICT row_max,
-                                         const float* RESTRICT row_sum, const int32_t* targets, float scale, int N,
-                                         int V_local, int stride, int vocab_offset) {
+                                         const float* RESTRICT row_sum, Targets targets, int N, VocabSlice slice) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        row_gradient(logits + (int64_t)n * stride, row_max[n], row_sum[n], (int64_t)targets[n] - vocab_offset, scale,
-                     targets[n] >= 0 ? V_local : 0, stride);
+        row_gradient(logits + (int64_t)n * slice.stride, row_max[n], row_sum[n],
+                     (int64_t)targets.token[n] - slice.first, targets.scale, targets.token[n] >= 0 ? slice.used : 0,
+                     slice.stride);
     }
 }
 
-// All of the above for a vocabulary of V that is not cut, with the same bits: losses (N) in nats, and logits (N,
-// stride) become scale times their gradient.
-static inline void crossentropy_fused(float* RESTRICT losses, floatX* RESTRICT logits, const int32_t* targets,
-                                      float scale, int N, int V, int stride) {
+// All of the above for a vocabulary that is not cut, with the same bits: losses (N) in nats, and logits (N, stride)
+// become scale times their gradient.
+static inline void crossentropy_fused(float* RESTRICT losses, floatX* RESTRICT logits, Targets targets, int N,
+                                      VocabSlice whole) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
-        floatX* x = logits + (int64_t)n * stride;
-        const int used = targets[n] >= 0 ? V : 0;
+        floatX* x = logits + (int64_t)n * whole.stride;
+        const int target = targets.token[n], used = target >= 0 ? whole.used : 0;
         const float max = row_largest(x, used), sum = row_sum_exp(x, max, used);
-        losses[n] = row_loss(sum, targets[n] >= 0 && targets[n] < V ? to_float(x[targets[n]]) - max : 0);
-        row_gradient(x, max, sum, targets[n], scale, used, stride);
+        losses[n] = row_loss(sum, target >= 0 && target < used ? to_float(x[target]) - max : 0);
+        row_gradient(x, max, sum, target, targets.scale, used, whole.stride);
     }
 }
 

@@ -32,7 +32,8 @@ __global__ static void __launch_bounds__(256)
     store(out + i, v);
 }
 
-static inline void gelu_forward(floatX* out, const floatX* x, int64_t n) {
+static inline void gelu_forward(floatX* out, const floatX* x, int N, int F) {
+    const int64_t n = (int64_t)N * F;
     const bool packed = can_pack(out, n) && can_pack(x, n);
     launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),
            packed ? gelu_forward_kernel<widest<floatX>> : gelu_forward_kernel<1>, out, x, n);
@@ -49,8 +50,9 @@ __global__ static void __launch_bounds__(256)
     store(dx + i, d);
 }
 
-// dx (n) = dout gelu'(x); dx may be dout itself.
-static inline void gelu_backward(floatX* dx, const floatX* dout, const floatX* x, int64_t n) {
+// dx may be dout itself.
+static inline void gelu_backward(floatX* dx, const floatX* dout, const floatX* x, int N, int F) {
+    const int64_t n = (int64_t)N * F;
     const bool packed = can_pack(dx, n) && can_pack(dout, n) && can_pack(x, n);
     launch(launch_shape(blocks_for(n, packed ? 256 * widest<floatX> : 256), 256),
            packed ? gelu_backward_kernel<widest<floatX>> : gelu_backward_kernel<1>, dx, dout, x, n);

@@ -21,8 +21,9 @@ static inline float gelu_exp(float x) { return fast_exp(-GELU_SCALE * x * (1.0f 
 
 enum { GELU_BLOCK = 1 << 12 }; // elements that a thread takes at a time
 
-// out (n) = gelu(x).
-static inline void gelu_forward(floatX* RESTRICT out, const floatX* RESTRICT x, int64_t n) {
+// out (N, F) = gelu(x).
+static inline void gelu_forward(floatX* RESTRICT out, const floatX* RESTRICT x, int N, int F) {
+    const int64_t n = (int64_t)N * F;
 #pragma omp parallel for schedule(static)
     for (int64_t begin = 0; begin < n; begin += GELU_BLOCK) {
         const int64_t end = min_i64(begin + GELU_BLOCK, n);
@@ -34,9 +35,10 @@ static inline void gelu_forward(floatX* RESTRICT out, const floatX* RESTRICT x, 
     }
 }
 
-// dx (n) = dout gelu'(x).
-static inline void gelu_backward(floatX* RESTRICT dx, const floatX* RESTRICT dout, const floatX* RESTRICT x,
-                                 int64_t n) {
+// dx (N, F) = dout gelu'(x).
+static inline void gelu_backward(floatX* RESTRICT dx, const floatX* RESTRICT dout, const floatX* RESTRICT x, int N,
+                                 int F) {
+    const int64_t n = (int64_t)N * F;
 #pragma omp parallel for schedule(static)
     for (int64_t begin = 0; begin < n; begin += GELU_BLOCK) {
         const int64_t end = min_i64(begin + GELU_BLOCK, n);

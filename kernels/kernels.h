@@ -26,6 +26,7 @@ function names and arguments: NAME.h for CPU cores, in C, which is also the refe
 #include "embedding.h"
 #include "global_norm.h"
 #include "async_dp.h"
+#include "matmul.h"
 #include "mfu.h"
 #include "residual.h"
 #include "rope.h"

@@ -16,6 +16,13 @@ of a block is cut into slabs, and the blocks of each slab read all of it for the
 
 #include "row_sum.cuh"
 
+// As in layernorm.h.
+typedef struct {
+    floatX *x, *out;     // (N, C)
+    float *mean, *rstd;  // (N): for the backward pass
+    const floatX *w, *b; // (C)
+} Norm;
+
 // ADD: x is the residual stream, and sum = x + (branch + bias) is stored and normalised instead of x.
 template <int W, bool ADD, bool CENTERED>
 __global__ static void __launch_bounds__(ROW_THREADS)
@@ -73,38 +80,34 @@ __global__ static void __launch_bounds__(ROW_THREADS)
     rstd[n] = r;
 }
 
-// As the functions below, of which each has some of these arguments; the others are NULL.
 template <bool ADD, bool CENTERED>
-static void norm_forward(floatX* sum, floatX* out, float* mean, float* rstd, const floatX* x, const floatX* branch,
-                         const floatX* bias, const floatX* w, const floatX* b, int N, int C, float eps) {
+static void norm_forward(const Norm* n, const floatX* residual, const floatX* branch, const floatX* bias, int N, int C,
+                         float eps) {
     bool packed = true;
-    for (const floatX* row : {(const floatX*)sum, (const floatX*)out, x, branch, bias, w, b})
+    for (const floatX* row : {(const floatX*)n->x, (const floatX*)n->out, residual, branch, bias, n->w, n->b})
         packed = packed && can_pack(row, C);
     const auto kernel =
         packed ? norm_forward_kernel<widest<floatX>, ADD, CENTERED> : norm_forward_kernel<1, ADD, CENTERED>;
-    launch(row_launch(N, C), kernel, sum, out, mean, rstd, x, branch, bias, w, b, N, C, eps);
+    launch(row_launch(N, C), kernel, n->x, n->out, n->mean, n->rstd, ADD ? residual : n->x, branch, bias, n->w, n->b, N,
+           C, eps);
 }
 
-static inline void layernorm_forward(floatX* out, float* mean, float* rstd, const floatX* x, const floatX* w,
-                                     const floatX* b, int N, int C, float eps) {
-    norm_forward<false, true>(NULL, out, mean, rstd, x, NULL, NULL, w, b, N, C, eps);
+static inline void layernorm_forward(const Norm* n, int N, int C, float eps) {
+    norm_forward<false, true>(n, NULL, NULL, NULL, N, C, eps);
 }
 
-static inline void residual_layernorm_forward(floatX* sum, floatX* out, float* mean, float* rstd,
-                                              const floatX* residual, const floatX* branch, const floatX* bias,
-                                              const floatX* w, const floatX* b, int N, int C, float eps) {
-    norm_forward<true, true>(sum, out, mean, rstd, residual, branch, bias, w, b, N, C, eps);
+static inline void residual_layernorm_forward(const Norm* n, const floatX* residual, const floatX* branch,
+                                              const floatX* bias, int N, int C, float eps) {
+    norm_forward<true, true>(n, residual, branch, bias, N, C, eps);
 }
 
-static inline void rmsnorm_forward(floatX* out, float* rstd, const floatX* x, const floatX* w, int N, int C,
-                                   float eps) {
-    norm_forward<false, false>(NULL, out, NULL, rstd, x, NULL, NULL, w, NULL, N, C, eps);
+static inline void rmsnorm_forward(const Norm* n, int N, int C, float eps) {
+    norm_forward<false, false>(n, NULL, NULL, NULL, N, C, eps);
 }
 
-static inline void residual_rmsnorm_forward(floatX* sum, floatX* out, float* rstd, const floatX* residual,
-                                            const floatX* branch, const floatX* bias, const floatX* w, int N, int C,
-                                            float eps) {
-    norm_forward<true, false>(sum, out, NULL, rstd, residual, branch, bias, w, NULL, N, C, eps);
+static inline void residual_rmsnorm_forward(const Norm* n, const floatX* residual, const floatX* branch,
+                                            const floatX* bias, int N, int C, float eps) {
+    norm_forward<true, false>(n, residual, branch, bias, N, C, eps);
 }
 
 // ---- Backward ---------------------------------------------------------------------------------------------------
@@ -182,22 +185,22 @@ __global__ static void __launch_bounds__(COLUMN_THREADS)
 }
 
 template <bool CENTERED>
-static void norm_backward(floatX* dx, float* dw, float* db, const floatX* dout, const floatX* x, const floatX* w,
-                          const float* mean, const float* rstd, int N, int C) {
-    const bool packed = can_pack(dx, C) && can_pack(dout, C) && can_pack(x, C) && can_pack(w, C);
+static void norm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N, int C) {
+    const bool packed = can_pack(dx, C) && can_pack(dout, C) && can_pack(n->x, C) && can_pack(n->w, C);
     const auto kernel = packed ? norm_backward_kernel<widest<floatX>, CENTERED> : norm_backward_kernel<1, CENTERED>;
     const Launch shape = column_launch(N, C, packed ? widest<floatX> : 1);
     float* partial = (float*)device_scratch((size_t)shape.grid.x * (CENTERED ? 2 : 1) * C * sizeof(float));
-    launch(shape, kernel, dx, partial, dout, x, w, mean, rstd, N, C);
+    launch(shape, kernel, dx, partial, dout, n->x, n->w, n->mean, n->rstd, N, C);
     add_columns(dw, db, partial, (int)shape.grid.x, C);
 }
 
-static inline void layernorm_backward(floatX* dx, float* dw, float* db, const floatX* dout, const floatX* x,
-                                      const floatX* w, const float* mean, const float* rstd, int N, int C) {
-    norm_backward<true>(dx, dw, db, dout, x, w, mean, rstd, N, C);
+static inline void layernorm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N,
+                                      int C) {
+    norm_backward<true>(n, dx, dw, db, dout, N, C);
 }
 
-static inline void rmsnorm_backward(floatX* dx, float* dw, const floatX* dout, const floatX* x, const floatX* w,
-                                    const float* rstd, int N, int C) {
-    norm_backward<false>(dx, dw, NULL, dout, x, w, NULL, rstd, N, C);
+// There is no db.
+static inline void rmsnorm_backward(const Norm* n, floatX* dx, float* dw, float* db, const floatX* dout, int N, int C) {
+    (void)db;
+    norm_backward<false>(n, dx, dw, NULL, dout, N, C);
 }

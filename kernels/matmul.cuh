@@ -206,13 +206,13 @@ static inline void linear_backward_weight(float* dw, const floatX* dout, const f
 static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias,
                                        int N, int C, int F) {
     linear_forward(fc, x, w, bias, N, C, F);
-    gelu_forward(act, fc, (int64_t)N * F);
+    gelu_forward(act, fc, N, F);
 }
 
 static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const floatX* dout, const floatX* w,
                                               const floatX* fc, int N, int F, int C) {
     linear_backward_input(dact, dout, w, N, F, C);
-    gelu_backward(dfc, dact, fc, (int64_t)N * F);
+    gelu_backward(dfc, dact, fc, N, F);
 }
 
 #else
@@ -720,7 +720,7 @@ static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x,
     const auto run = [&](int way, const MatmulProduct& q) {
         if (way == WAY_FUSED) return matmul_do(&q);
         linear_forward(fc, (const floatX*)q.b, (const floatX*)q.a, bias, N, C, F);
-        gelu_forward(act, fc, (int64_t)N * F);
+        gelu_forward(act, fc, N, F);
     };
     run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, run) : (int)WAY_SEPARATE, fused);
 }
@@ -735,7 +735,7 @@ static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const f
     const auto run = [&](int way, const MatmulProduct& q) {
         if (way == WAY_FUSED) return matmul_do(&q);
         linear_backward_input(dact, (const floatX*)q.b, (const floatX*)q.a, N, F, C);
-        gelu_backward(dfc, dact, (const floatX*)q.aux, (int64_t)N * F);
+        gelu_backward(dfc, dact, (const floatX*)q.aux, N, F);
     };
     run(matmul_can_be_aux(fc, F) ? matmul_way(&fused, run) : (int)WAY_SEPARATE, fused);
 }

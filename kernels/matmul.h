@@ -7,7 +7,6 @@ matmul.h: the matrix product on CPU cores, of float32 or bf16 numbers, and the l
     linear_backward_input()      dx  = dout w
     linear_backward_weight()     dw += dout^T x
     linear_backward_bias()       db += the sum of dout over rows
-    linear_gelu_forward(), linear_gelu_backward_input(): two steps, fused on a GPU
 
 Theory: nearly all the time of training a GPT goes into these products, and the textbook's three loops reach a few
 percent of a core's peak, as it waits for loads: a core can start one or two vector multiply-adds a cycle. The remedy is
@@ -55,7 +54,6 @@ for every blocking, thread count and cut).
 */
 #pragma once
 
-#include "gelu.h"
 #include "matmul_tile.h"
 #ifdef PRECISION_BF16
 #include "matmul_bf16.h"
@@ -594,19 +592,4 @@ static inline void linear_backward_bias(float* RESTRICT db, const floatX* RESTRI
             for (int64_t o = first; o < end; o++) db[o] += to_float(dout[n * OC + o]);
         }
     }
-}
-
-// fc = x w^T + bias, act = gelu(fc). x (N, C), w (F, C), bias (F) or NULL, fc and act (N, F).
-static inline void linear_gelu_forward(floatX* act, floatX* fc, const floatX* x, const floatX* w, const floatX* bias,
-                                       int N, int C, int F) {
-    linear_forward(fc, x, w, bias, N, C, F);
-    gelu_forward(act, fc, (int64_t)N * F);
-}
-
-// dfc = (dout w) gelu'(fc): the layer after a GELU, backwards through both. dout (N, C), w (C, F); fc, dfc (N, F). dact
-// (N, F) is scratch for dout w; its contents afterwards are undefined.
-static inline void linear_gelu_backward_input(floatX* dfc, floatX* dact, const floatX* dout, const floatX* w,
-                                              const floatX* fc, int N, int F, int C) {
-    linear_backward_input(dact, dout, w, N, F, C);
-    gelu_backward(dfc, dact, fc, (int64_t)N * F);
 }

@@ -4,6 +4,8 @@ kernels (as adamw.h and adamw.cuh) and a row here.
 
     optimizers[kind].update(params, master, grad, m, v, ranges, count, &step)    ranges of tensors (tensor_ranges.h)
 
+A device that lacks the kernel has a row whose update is NULL: the trainer refuses --optimizer NAME there.
+
 m and v are the moments; moments that the optimizer does not have are NULL, and take neither memory nor
 room in a checkpoint.
 */

@@ -135,7 +135,7 @@ static inline void async_dp_arrive(const Stage* stage, int bucket) {
     const Layout* layout = &stage->layout;
     async->in_flight[bucket] = false;
     comm_wait(&async->request[bucket]);
-    if (mesh_site_size(&layout->mesh) > 1)
+    if (mesh_site_size(&layout->parallel.mesh) > 1)
         comm_all_gather(&stage->groups->data, async->sum + layout->bucket[bucket].offset,
                         async->sum + bucket_site_shard_begin(layout, bucket), bucket_site_shard_size(layout, bucket),
                         COMM_FLOAT);
@@ -289,7 +289,7 @@ static inline void async_dp_restore_local(Stage* stage, int64_t seed, int64_t st
 
 static inline void async_dp_print(const Stage* stage, int64_t steps) {
     const AsyncConfig* config = &stage->async->config;
-    const int replicas = mesh_site_size(&stage->layout.mesh);
+    const int replicas = mesh_site_size(&stage->layout.parallel.mesh);
     const int64_t lost = steps - async_schedule_learned(config, steps);
     char text[256];
     async_schedule_text(text, sizeof text, config);

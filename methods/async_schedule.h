@@ -76,7 +76,7 @@ static inline SiteTraffic async_schedule_traffic(const AsyncConfig* config, cons
                                                  int64_t last) {
     SiteTraffic traffic = gradient_traffic(layout, (double)(last - first));
     if (!async_schedule_is_local(config)) return traffic;
-    const SiteTraffic once = async_schedule_sending(&layout->mesh, (double)layout->elements);
+    const SiteTraffic once = async_schedule_sending(&layout->parallel.mesh, (double)layout->elements);
     const double times = (double)(last / config->period - first / config->period);
     traffic.intra_site += times * once.intra_site;
     traffic.inter_site = times * once.inter_site;

@@ -42,7 +42,7 @@ typedef struct {
 } GradientBuckets;
 
 // ZeRO 2: all buckets share the memory of two, which they use in turn.
-static inline bool buckets_share_memory(const Layout* layout) { return layout->mesh.zero == 2; }
+static inline bool buckets_share_memory(const Layout* layout) { return layout->parallel.zero == 2; }
 
 static inline int grad_buckets(const Layout* layout) {
     return buckets_share_memory(layout) ? MAX_INFLIGHT_REDUCTIONS : layout->buckets;
@@ -50,9 +50,9 @@ static inline int grad_buckets(const Layout* layout) {
 
 // Takes the memory of the buckets. Runs twice, as everything that takes from an arena.
 static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layout, Arena* arena) {
-    const int zero = layout->mesh.zero;
+    const int zero = layout->parallel.zero;
     if (zero < 2) grads->all = arena_floats(arena, layout->elements);
-    if (zero > 0) grads->shards = arena_floats(arena, layout->elements / layout->mesh.d);
+    if (zero > 0) grads->shards = arena_floats(arena, layout->elements / layout->parallel.mesh.d);
     grads->update = zero ? grads->shards : grads->all;
     for (int i = 0; i < grad_buckets(layout); i++) {
         GradBucket* bucket = &grads->bucket[i];
@@ -67,7 +67,7 @@ static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layou
             break;
         case 2:
             bucket->gradient = arena_floats(arena, largest_bucket(layout));
-            bucket->sum = arena_floats(arena, largest_bucket(layout) / layout->mesh.d);
+            bucket->sum = arena_floats(arena, largest_bucket(layout) / layout->parallel.mesh.d);
             break;
         }
     }
@@ -155,6 +155,6 @@ static inline void all_gather_params(floatX* params, ProcessGroups* g, const Lay
         floatX* bucket = params + layout->bucket[b].offset;
         const int64_t n = bucket_shard_size(layout, b);
         if (layout->bucket[b].chunk != chunk) continue;
-        comm_all_gather(&g->data, bucket, bucket + layout->mesh.data * n, n, COMM_FLOATX);
+        comm_all_gather(&g->data, bucket, bucket + layout->parallel.mesh.data * n, n, COMM_FLOATX);
     }
 }

@@ -15,7 +15,7 @@ one after the other.
 #include "../comm/collectives/collectives.h"
 #include "stage.h"
 
-// ---- Halves: no rows are split over the ranks beside them (mesh_check), so R = N --------------------------------
+// ---- Halves: no rows are split over the ranks beside them (parallel_check), so R = N --------------------------------
 
 static inline const int32_t* tokens_from(const int32_t* x, int64_t n) { return x ? x + n : NULL; }
 
@@ -39,7 +39,7 @@ static inline void activations_half(Activations* half, const Stage* stage, const
     half->R /= HALVES;
     half->tokens /= HALVES;
     half->inputs = tokens_from(acts->inputs, token);
-    half->targets = tokens_from(acts->targets, token);
+    half->targets.token = tokens_from(acts->targets.token, token);
     half->branch = acts->branch + row * C;
     if (stage->trains) half->dnorm = acts->dnorm + row * C;
     half->shared = floats_from(acts->shared, token * C);
@@ -71,7 +71,7 @@ static inline void pass_parts(Pass part[HALVES], const Pass* pass) {
         part[i].acts = &stage->activations[stage->slots + i];
         activations_half(part[i].acts, stage, pass->acts, i);
         if (!pass->g) continue;
-        part[i].g = &stage->gradients[stage->layout.mesh.v][i];
+        part[i].g = &stage->gradients[stage->layout.parallel.v][i];
         gradients_half(part[i].g, stage, pass->g, pass->acts, i);
     }
 }
@@ -96,7 +96,7 @@ static inline void tensor_overlap_open(Stage* stage) {
     Network net;
     Plan plan;
     Error error;
-    if (!stage->layout.mesh.tp_overlap || !DEVICE_IS_HOST) return;
+    if (!stage->layout.parallel.tp_overlap || !DEVICE_IS_HOST) return;
     snprintf(name, sizeof name, "full:%d", tensor->size);
     if (!network_build(&net, name, &error) ||
         !collective_build(&plan, algorithm_usual(tensor->size), PLAN_ALL_REDUCE, &net, &error))

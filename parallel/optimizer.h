@@ -22,7 +22,7 @@ static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     range.index = slice->index;
     range.decays = !slice->tensor.vector;
     range.first = (uint64_t)begin;
-    if (!layout->mesh.zero) return range;
+    if (!layout->parallel.zero) return range;
     range.at = bucket_shard_offset(layout, slice->bucket) + range.from - bucket_shard_begin(layout, slice->bucket);
     return range;
 }
@@ -30,8 +30,8 @@ static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
 // Whether this rank counts a slice when a number is summed over all ranks of a site such that every parameter counts
 // once.
 static inline bool counts_slice(const Stage* stage, const Slice* slice) {
-    const Mesh* mesh = &stage->layout.mesh;
-    return slice_is_owned(slice, &stage->layout) && (mesh->zero || mesh_rank_in_site(mesh) == 0);
+    const ParallelConfig* parallel = &stage->layout.parallel;
+    return slice_is_owned(slice, &stage->layout) && (parallel->zero || mesh_rank_in_site(&parallel->mesh) == 0);
 }
 
 // The key of the stochastic rounding of 16-bit parameters. Copies of a tensor on other ranks have the same key: the
@@ -88,7 +88,7 @@ static inline void chunk_optimizer_step(Stage* stage, int chunk, const Optimizer
     optimizers[config->kind].update(stage->params, stage->master, stage->grads.update, stage->moment1, stage->moment2,
                                     ranges, count, &s);
     free(ranges);
-    if (stage->layout.mesh.zero) all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
+    if (stage->layout.parallel.zero) all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 
 // Rounds the parameters of this step's update again from their float32 values, so that a resumed run continues with the
@@ -107,8 +107,8 @@ static inline void cast_to_floatx(const Stage* stage, const float* values, int64
 static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t step) {
     if (step == 0 || !HAS_MASTER_WEIGHTS) return; // step 0: no update yet
     cast_to_floatx(stage, stage->master, seed, step);
-    if (!stage->layout.mesh.zero) return;
-    for (int chunk = -1; chunk < stage->layout.mesh.v; chunk++)
+    if (!stage->layout.parallel.zero) return;
+    for (int chunk = -1; chunk < stage->layout.parallel.v; chunk++)
         all_gather_params(stage->params, stage->groups, &stage->layout, chunk);
 }
 
@@ -116,10 +116,10 @@ static inline void recast_parameters(const Stage* stage, int64_t seed, int64_t s
 static inline void zero_gradients(const Stage* stage) {
     const Layout* layout = &stage->layout;
     const size_t bytes = (size_t)layout->elements * sizeof(float);
-    if (layout->mesh.zero < 2)
+    if (layout->parallel.zero < 2)
         device_zero(stage->grads.all, bytes);
     else
-        device_zero(stage->grads.shards, bytes / (size_t)layout->mesh.d);
+        device_zero(stage->grads.shards, bytes / (size_t)layout->parallel.mesh.d);
     if (stage->grad_embedding)
         device_zero(stage->grad_embedding,
                     (size_t)layout_embedding_rows(layout) * (size_t)stage->model.C * sizeof(float));

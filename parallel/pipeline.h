@@ -13,9 +13,10 @@ scatter-gather optimization of section 4.1 (--no-scatter-gather: each sends all 
 
 // Fills x (n) from the received message, of n elements or, with scatter-gather, of the 1/t that each tensor rank has
 // received. With sequence parallelism both are this rank's n / t.
-static inline void boundary_unpack(ProcessGroups* g, const Mesh* mesh, floatX* x, const floatX* message, int64_t n) {
-    const int64_t sent = boundary_elements(mesh, n);
-    if (mesh->scatter && !mesh->sequence_parallel && mesh->t > 1)
+static inline void boundary_unpack(ProcessGroups* g, const ParallelConfig* parallel, floatX* x, const floatX* message,
+                                   int64_t n) {
+    const int64_t sent = boundary_elements(parallel, n);
+    if (parallel->scatter && !parallel->sequence_parallel && parallel->mesh.t > 1)
         comm_all_gather(&g->tensor, x, message, sent, COMM_FLOATX);
     else
         device_copy(x, message, (size_t)sent * sizeof(floatX));
@@ -52,9 +53,9 @@ static inline void start_send(Stage* stage, const Schedule* schedule, Action act
     const floatX* from = boundary->gradient_out[buffer];
     if (forward) {
         const Activations* acts = &stage->activations[action.slot];
-        from = chunk_output(acts) + boundary_offset(&stage->layout.mesh, (int64_t)acts->N * stage->model.C);
+        from = chunk_output(acts) + boundary_offset(&stage->layout.parallel, (int64_t)acts->N * stage->model.C);
     }
-    const int receiver = transfer_other_end(schedule, action.kind, action.chunk) / stage->layout.mesh.p;
+    const int receiver = transfer_other_end(schedule, action.kind, action.chunk) / stage->layout.parallel.mesh.p;
     if (schedule_peer(schedule, action.kind, action.chunk) == schedule->stage) {
         PipelineBuffers* to = &stage->boundary[receiver];
         device_copy(forward ? to->input[buffer] : to->gradient[buffer], from, (size_t)n * sizeof(floatX));

@@ -31,7 +31,7 @@ static inline void groups_list(ProcessGroups* g, Comm* list[GROUPS]) {
 
 // Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it.
 static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
-    const Mesh* mesh = &layout->mesh;
+    const Mesh* mesh = &layout->parallel.mesh;
     const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
     const bool tied = embedding_is_split(layout, m);
     g->world = world;
@@ -40,7 +40,7 @@ static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layo
     g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
     g->inter_site = comm_split(world, stage + stages * place, mesh_site(mesh), "inter_site");
     g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
-    comm_open_lanes(&g->pipeline, mesh->folded);
+    comm_open_lanes(&g->pipeline, layout->parallel.folded);
     g->kv_heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "kv_heads");
     g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
 }
@@ -77,7 +77,7 @@ static inline void bucket_sum_partial(ProcessGroups* g, const Layout* layout, in
     const Bucket* bucket = &layout->bucket[b];
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
         const Slice* slice = &layout->slices[i];
-        if (!needs_tp_grad_reduce(slice, &layout->mesh)) continue;
+        if (!needs_tp_grad_reduce(slice, &layout->parallel)) continue;
         Comm* copies = slice->copies == g->tensor.size ? &g->tensor : &g->kv_heads;
         comm_all_reduce(copies, gradient + (slice->offset - bucket->offset), slice_elements(slice), COMM_FLOAT,
                         COMM_SUM);

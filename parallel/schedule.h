@@ -358,9 +358,9 @@ static inline bool pipeline_config_check(const PipelineConfig* config, Recompute
 // ---- Virtual stages ---------------------------------------------------------------------------------------------
 
 // Gives a mesh v chunks a stage, placed as a schedule needs them.
-static inline void mesh_set_schedule(Mesh* mesh, ScheduleKind kind, int v) {
-    mesh->v = v;
-    mesh->folded = schedule_is_folded(kind);
+static inline void parallel_set_schedule(ParallelConfig* parallel, ScheduleKind kind, int v) {
+    parallel->v = v;
+    parallel->folded = schedule_is_folded(kind);
 }
 
 static inline int pipeline_holder(const PipelineConfig* config, int number) {

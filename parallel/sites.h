@@ -17,7 +17,7 @@ between sites starts under the backward pass.
 // Places buckets in `all` (layout.elements), and their site shards in memory of their own, or where a site has one
 // replica in `all` too. Runs twice, as everything that takes from an arena.
 static inline void site_buckets_take(GradBucket* bucket, float* all, const Layout* layout, Arena* arena) {
-    const int replicas = mesh_site_size(&layout->mesh);
+    const int replicas = mesh_site_size(&layout->parallel.mesh);
     float* shards = replicas > 1 ? arena_floats(arena, layout->elements / replicas) : all;
     for (int b = 0; b < layout->buckets; b++) {
         bucket[b].gradient = floats_from(all, layout->bucket[b].offset);
@@ -40,7 +40,7 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
 
 // After start_grad_sync: where a site has one replica, its sum is there. A tied embedding has more to add first.
 static inline void start_inter_site_sync_early(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
-    if (!grads->hierarchical || mesh_site_size(&layout->mesh) > 1) return;
+    if (!grads->hierarchical || mesh_site_size(&layout->parallel.mesh) > 1) return;
     if (layout->bucket[b].chunk >= 0) start_inter_site_sync(grads, g, layout, b);
 }
 

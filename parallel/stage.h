@@ -84,22 +84,22 @@ typedef struct {
 // A micro-batch in one chunk of the stage, or one half of it.
 typedef struct {
     const Chunk* chunk;
-    int B, T, N, R;                  // over all streams
-    int tokens;                      // of the micro-batch: the rows of one stream
-    bool split;                      // rows are split over the tensor ranks: R = N / t
-    bool keeps_kv, decodes;          // generation: a text's beginning, read at once; one token, at position `first`
-    int first;                       // position of the first token: 0 unless it decodes
-    const int32_t *inputs, *targets; // (tokens)
-    float scale;                     // of the loss in the backward pass; 0: no backward pass
-    floatX** x;                      // layers + 1 of (R, C): the residual stream before each block and after the last
-    LayerActivations* layers;        // of the chunk
-    HeadActivations* head;           // NULL where the chunk does not end with the head
-    floatX *branch, *dnorm;          // (R, C): the stage's scratch, ...
-    float* shared;                   // ... (tokens, C); see Stage
-    int parts;                       // computed in turn: 2 halves, of which this may be one, or 1
-    CommRequest sum;                 // over the tensor ranks, of this part: in flight, or complete
-    ResidualSum pending;             // announced, and not computed yet
-    bool grad_started;               // row_parallel_output_grad_start was called, and not yet ..._finish
+    int B, T, N, R;           // over all streams
+    int tokens;               // of the micro-batch: the rows of one stream
+    bool split;               // rows are split over the tensor ranks: R = N / t
+    bool keeps_kv, decodes;   // generation: a text's beginning, read at once; one token, at position `first`
+    int first;                // position of the first token: 0 unless it decodes
+    const int32_t* inputs;    // (tokens)
+    Targets targets;          // (tokens); their scale is 0 without a backward pass
+    floatX** x;               // layers + 1 of (R, C): the residual stream before each block and after the last
+    LayerActivations* layers; // of the chunk
+    HeadActivations* head;    // NULL where the chunk does not end with the head
+    floatX *branch, *dnorm;   // (R, C): the stage's scratch, ...
+    float* shared;            // ... (tokens, C); see Stage
+    int parts;                // computed in turn: 2 halves, of which this may be one, or 1
+    CommRequest sum;          // over the tensor ranks, of this part: in flight, or complete
+    ResidualSum pending;      // announced, and not computed yet
+    bool grad_started;        // row_parallel_output_grad_start was called, and not yet ..._finish
 } Activations;
 
 // The gradient of every linear layer's output, which DGRAD of a backward pass leaves for WGRAD.
@@ -209,17 +209,17 @@ static inline TensorKind lm_head_kind(const Stage* stage) { return stage->model.
 // The most blocks of a chunk.
 static inline int max_layers(const Stage* stage) {
     int most = 0;
-    for (int c = 0; c < stage->layout.mesh.v; c++) most = (int)max_i64(most, stage->layout.chunk[c].layers);
+    for (int c = 0; c < stage->layout.parallel.v; c++) most = (int)max_i64(most, stage->layout.chunk[c].layers);
     return most;
 }
 
-static inline bool splits_rows(const Stage* stage) { return stage->layout.mesh.sequence_parallel; }
-static inline bool is_caat(const Stage* stage) { return stage->layout.mesh.caat.ranks > 0; }
+static inline bool splits_rows(const Stage* stage) { return stage->layout.parallel.sequence_parallel; }
+static inline bool is_caat(const Stage* stage) { return stage->layout.parallel.caat.ranks > 0; }
 
 // N and R of a whole micro-batch, for which memory is allocated.
 static inline int64_t max_tokens(const Stage* stage) { return (int64_t)stage->layout.streams * stage->B * stage->T; }
 static inline int64_t max_rows(const Stage* stage) {
-    return max_tokens(stage) / (splits_rows(stage) ? stage->layout.mesh.t : 1);
+    return max_tokens(stage) / (splits_rows(stage) ? stage->layout.parallel.mesh.t : 1);
 }
 
 // This rank's channels, per stream: of q, k and v together, and of the first matrix of the mlp.
@@ -233,14 +233,14 @@ static inline int64_t kv_cache_layer_elements(const Stage* stage) {
     return (int64_t)stage->T * 2 * stage->layout.NKV * model_head_size(&stage->model);
 }
 static inline int64_t kv_cache_elements(const Stage* stage) {
-    if (stage->layout.mesh.data > 0) return 0; // the first replica writes all texts
+    if (stage->layout.parallel.mesh.data > 0) return 0; // the first replica writes all texts
     return stage->layout.layers * stage->layout.streams * kv_cache_layer_elements(stage);
 }
 static inline int attn_out_size(const Stage* stage) { return stage->layout.NH * model_head_size(&stage->model); }
 
 // The parts in which a micro-batch of B sequences is computed: one, or two in turn. A text that is generated has one.
 static inline int microbatch_parts(const Stage* stage, int B) {
-    return stage->layout.mesh.tp_overlap && B % HALVES == 0 ? HALVES : 1;
+    return stage->layout.parallel.tp_overlap && B % HALVES == 0 ? HALVES : 1;
 }
 
 // Binds activations to micro-batch k in a chunk: B sequences of T tokens. decode: one token, whose row every tensor
@@ -254,7 +254,7 @@ static inline void activations_bind(Activations* acts, const Stage* stage, int c
     acts->N = acts->B * T;
     acts->tokens = B * T;
     acts->split = splits_rows(stage) && !decode;
-    acts->R = acts->split ? acts->N / stage->layout.mesh.t : acts->N;
+    acts->R = acts->split ? acts->N / stage->layout.parallel.mesh.t : acts->N;
     acts->keeps_kv = false;
     acts->decodes = decode;
     acts->first = 0;
@@ -381,7 +381,7 @@ static inline void take_rows(void* of, RowBuffers list, const void* shared, Aren
 // 2022) keeps expensive results: the paper drops the attention scores, which this attention never stores, so the large
 // and cheap results left to drop are the outputs of the norms and of the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* shared, Arena* arena) {
-    const Recompute recompute = stage->trains ? stage->layout.mesh.recompute : RECOMPUTE_FULL;
+    const Recompute recompute = stage->trains ? stage->layout.parallel.recompute : RECOMPUTE_FULL;
     if (shared && recompute == RECOMPUTE_FULL)
         *y = *shared;
     else
@@ -403,7 +403,7 @@ static inline void take_gradients(Stage* stage, Arena* arena) {
     LayerGradients shared = {};
     if (!stage->split_backward) take_rows(&shared, gradient_buffers(stage), NULL, arena);
     floatX* dx = stage->split_backward ? NULL : take_values(stage, arena, R * C);
-    for (int c = 0; c < stage->layout.mesh.v; c++) {
+    for (int c = 0; c < stage->layout.parallel.v; c++) {
         for (int i = 0; i < stage->pending[c]; i++) {
             Gradients* g = &stage->gradients[c][i];
             g->dx = stage->split_backward ? take_values(stage, arena, R * C) : dx;
@@ -416,8 +416,8 @@ static inline void take_gradients(Stage* stage, Arena* arena) {
 }
 
 static inline void take_boundary(Stage* stage, Arena* arena) {
-    const int64_t n = boundary_elements(&stage->layout.mesh, max_tokens(stage) * stage->model.C);
-    for (int c = 0; c < stage->layout.mesh.v; c++) {
+    const int64_t n = boundary_elements(&stage->layout.parallel, max_tokens(stage) * stage->model.C);
+    for (int c = 0; c < stage->layout.parallel.v; c++) {
         PipelineBuffers* x = &stage->boundary[c];
         for (int i = 0; i < PIPELINE_BUFFERS_PER_DIRECTION; i++) {
             if (!stage->layout.chunk[c].first) x->input[i] = take_values(stage, arena, n);
@@ -429,18 +429,19 @@ static inline void take_boundary(Stage* stage, Arena* arena) {
 
 // Whether a tied embedding has both uses on this stage, with a gradient buffer for each.
 static inline bool has_split_embedding_grad(const Stage* stage) {
-    return stage->model.tied && stage->layout.first_stage && stage->layout.last_stage && stage->layout.mesh.zero < 2;
+    return stage->model.tied && stage->layout.first_stage && stage->layout.last_stage &&
+           stage->layout.parallel.zero < 2;
 }
 
 static inline void take_parameters(Stage* stage) {
     const Layout* layout = &stage->layout;
-    const int64_t n = layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
+    const int64_t n = layout->elements, share = layout->parallel.zero ? n / layout->parallel.mesh.d : n;
     GradientBuckets* grads = &stage->grads;
     stage->params = take_values(stage, &stage->memory[ARENA_PARAMETERS], n);
     if (stage->type.masters) stage->master = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
     if (!stage->trains) return;
     grad_buckets_take(grads, layout, &stage->memory[ARENA_GRADIENTS]);
-    if (grads->scope == SCOPE_WORLD && layout->mesh.sites > 1)
+    if (grads->scope == SCOPE_WORLD && layout->parallel.mesh.sites > 1)
         site_buckets_take(grads->bucket, grads->all, layout, &stage->memory[ARENA_GRADIENTS]);
     if (has_split_embedding_grad(stage))
         stage->grad_embedding =
@@ -454,7 +455,7 @@ static inline void stage_take_memory(Stage* stage) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     Arena *scratch = &stage->memory[ARENA_SCRATCH], *activations = &stage->memory[ARENA_ACTIVATIONS];
     take_parameters(stage);
-    if (!stage->trains || stage->layout.mesh.recompute != RECOMPUTE_NONE)
+    if (!stage->trains || stage->layout.parallel.recompute != RECOMPUTE_NONE)
         take_layer(&stage->recomputed, stage, NULL, scratch);
     for (int i = 0; i < stage->slots; i++) take_activations(&stage->activations[i], stage, activations);
     for (int i = 0; i < stage->head_slots; i++) take_rows(&stage->head[i], head_buffers(stage), NULL, activations);
@@ -480,7 +481,7 @@ static inline void stage_take_memory(Stage* stage) {
 
 // Allocates the pointer arrays: everything of the stage that is not in an arena.
 static inline void stage_take_lists(Stage* stage) {
-    const size_t layers = (size_t)max_layers(stage), v = (size_t)stage->layout.mesh.v, slots = (size_t)stage->slots,
+    const size_t layers = (size_t)max_layers(stage), v = (size_t)stage->layout.parallel.v, slots = (size_t)stage->slots,
                  heads = (size_t)stage->head_slots;
     stage->activations = (Activations*)checked_calloc(slots + HALVES, sizeof(Activations), "the slots");
     stage->head = (HeadActivations*)checked_calloc(heads + HALVES, sizeof(HeadActivations), "the slots");
@@ -504,13 +505,13 @@ static inline void stage_take_lists(Stage* stage) {
 
 // Plans the stage of one rank, which executes a schedule and sums its gradients over the replicas of `scope`: after
 // this the sizes of its arenas are known and nothing large is allocated.
-static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int B, int T, const Schedule* schedule,
-                              Scope scope, DtypeInfo type, Error* error) {
+static inline bool stage_plan(Stage* stage, const ModelConfig* m, ParallelConfig parallel, int B, int T,
+                              const Schedule* schedule, Scope scope, DtypeInfo type, Error* error) {
     memset(stage, 0, sizeof *stage);
     if ((int64_t)B * T > INT32_MAX)
         return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
     stage->grads.scope = scope;
-    stage->grads.hierarchical = scope == SCOPE_WORLD && mesh.sites > 1;
+    stage->grads.hierarchical = scope == SCOPE_WORLD && parallel.mesh.sites > 1;
     stage->model = *m;
     stage->type = type;
     stage->B = B;
@@ -518,12 +519,12 @@ static inline bool stage_plan(Stage* stage, const ModelConfig* m, Mesh mesh, int
     stage->slots = schedule->slots;
     stage->trains = schedule_trains(schedule);
     stage->split_backward = schedule_splits_backward(schedule->config.kind);
-    if (!layout_build(&stage->layout, m, mesh, T, error)) return false;
+    if (!layout_build(&stage->layout, m, parallel, T, error)) return false;
     if (stage->layout.last_stage)
-        stage->head_slots = stage->trains ? schedule_in_flight(schedule, mesh.v - 1, FORWARD) : 1;
-    stage->pending = (int*)checked_malloc(((size_t)mesh.v + 1) * sizeof(int), "the chunks");
-    for (int c = 0; c < mesh.v; c++) stage->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
-    stage->pending[mesh.v] = HALVES;
+        stage->head_slots = stage->trains ? schedule_in_flight(schedule, parallel.v - 1, FORWARD) : 1;
+    stage->pending = (int*)checked_malloc(((size_t)parallel.v + 1) * sizeof(int), "the chunks");
+    for (int c = 0; c < parallel.v; c++) stage->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
+    stage->pending[parallel.v] = HALVES;
     stage_take_lists(stage);
     for (int i = 0; i < ARENAS; i++) stage->memory[i].what = arena_names[i];
     stage_take_memory(stage);
@@ -551,7 +552,7 @@ static inline void stage_free(Stage* stage) {
         free(stage->activations[i].x);
         free(stage->activations[i].layers);
     }
-    for (int c = 0; c <= stage->layout.mesh.v; c++) {
+    for (int c = 0; c <= stage->layout.parallel.v; c++) {
         for (int i = 0; i < stage->pending[c]; i++) free(stage->gradients[c][i].layers);
         free(stage->gradients[c]);
     }

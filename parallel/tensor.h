@@ -16,7 +16,7 @@ the N = B T rows of a micro-batch, between the pairs, where all work is row by r
 */
 #pragma once
 
-#include "../methods/caat.h"
+#include "caat.h"
 #include "linear.h"
 
 // all (n) = the rows of all tensor ranks, of which `mine` has this rank's n / t.

@@ -25,14 +25,15 @@ typedef struct {
 } BoundaryCount;
 
 static inline BoundaryCount traffic_boundaries(const Layout* layout) {
-    const Mesh* mesh = &layout->mesh;
+    const ParallelConfig* parallel = &layout->parallel;
     BoundaryCount count = {0, 0};
-    for (int c = 0; c < mesh->v; c++) {
+    for (int c = 0; c < parallel->v; c++) {
         for (int by = -1; by <= 1; by += 2) {
             const int neighbour = layout->chunk[c].number + by;
-            if (neighbour < 0 || neighbour == mesh_virtual_stages(mesh)) continue;
+            if (neighbour < 0 || neighbour == virtual_stages(parallel)) continue;
             count.all++;
-            count.to_other_ranks += virtual_stage_holder(mesh->p, mesh->folded, neighbour) != mesh->pipeline;
+            count.to_other_ranks +=
+                virtual_stage_holder(parallel->mesh.p, parallel->folded, neighbour) != parallel->mesh.pipeline;
         }
     }
     return count;
@@ -49,17 +50,17 @@ typedef struct {
 // shared channels, in float32 backward unless they are narrow; the whole stream at the embedding, in both directions,
 // and nothing at the head.
 static inline StreamCost traffic_of_stream(const Layout* layout, const ModelConfig* m, double element) {
-    const Mesh* mesh = &layout->mesh;
-    const bool full = mesh->recompute == RECOMPUTE_FULL;
-    const double t = mesh->t, sum = 2 * (t - 1) / t * element, half = sum / 2; // all-reduce; scatter or gather
+    const ParallelConfig* parallel = &layout->parallel;
+    const bool full = parallel->recompute == RECOMPUTE_FULL;
+    const double t = parallel->mesh.t, sum = 2 * (t - 1) / t * element, half = sum / 2; // all-reduce; scatter or gather
     StreamCost cost = {(4 + (full ? 1 : 0)) * sum, sum, sum};
-    if (mesh->sequence_parallel) {
+    if (parallel->sequence_parallel) {
         cost.block = (10 + (full ? 3 : 0)) * half;
         cost.embedding = 2 * half;
         cost.head = 3 * half;
     }
-    if (mesh->caat.ranks > 0) {
-        const double back = mesh->caat.narrow ? sum : sum * sizeof(float) / element;
+    if (parallel->caat.ranks > 0) {
+        const double back = parallel->caat.narrow ? sum : sum * sizeof(float) / element;
         cost.block = (double)layout->shared / m->C * ((2 + (full ? 1 : 0)) * sum + 2 * back);
         cost.embedding = sum + back;
         cost.head = 0;
@@ -73,7 +74,7 @@ static inline double traffic_of_replicated(const Layout* layout) {
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         const double copies = slice->copies;
-        if (!needs_tp_grad_reduce(slice, &layout->mesh)) continue;
+        if (!needs_tp_grad_reduce(slice, &layout->parallel)) continue;
         bytes += 2 * (copies - 1) / copies * sizeof(float) * (double)slice_elements(slice);
     }
     return bytes;
@@ -83,29 +84,30 @@ static inline double traffic_of_replicated(const Layout* layout) {
 // rows are float32.
 static inline Traffic traffic_of_step(const Layout* layout, const ModelConfig* m, int B, int T, int micro_batches,
                                       size_t element) {
-    const Mesh* mesh = &layout->mesh;
-    const double value = (double)element, single = sizeof(float), t = mesh->t, d = mesh->d, k = micro_batches;
+    const ParallelConfig* parallel = &layout->parallel;
+    const double value = (double)element, single = sizeof(float), t = parallel->mesh.t, d = parallel->mesh.d,
+                 k = micro_batches;
     const double N = (double)B * T, x = N * m->C, first = layout->first_stage, last = layout->last_stage;
-    const double reductions = mesh->zero == 2 ? k : 1; // of a gradient
+    const double reductions = parallel->zero == 2 ? k : 1; // of a gradient
     const StreamCost stream = traffic_of_stream(layout, m, value);
     const BoundaryCount boundaries = traffic_boundaries(layout);
     Traffic traffic = {k * layout->layers * stream.block * x, 0, 0, 0, 0};
 
     traffic.ends = k * x * (first * stream.embedding + last * stream.head);
     traffic.ends += k * last * 3 * N * 2 * (t - 1) / t * single; // cross-entropy: maximum; sum and target
-    if (!mesh->sequence_parallel && mesh->scatter) traffic.ends += k * boundaries.all * (t - 1) / t * value * x;
+    if (!parallel->sequence_parallel && parallel->scatter) traffic.ends += k * boundaries.all * (t - 1) / t * value * x;
     traffic.ends += reductions * traffic_of_replicated(layout);
 
-    const double parts = mesh->sequence_parallel || mesh->scatter ? t : 1;
+    const double parts = parallel->sequence_parallel || parallel->scatter ? t : 1;
     traffic.pipeline = k * boundaries.to_other_ranks * x * layout->streams * value / parts;
 
     const Slice* wte = layout_slice(layout, -1, WTE);
     const double embedding = wte ? (double)layout->bucket[wte->bucket].elements : 0;
-    if (embedding_is_split(layout, m)) traffic.tied = single * embedding / (mesh->zero ? d : 1);
+    if (embedding_is_split(layout, m)) traffic.tied = single * embedding / (parallel->zero ? d : 1);
 
     // Gradients are scattered; then they or parameters are gathered. With ZeRO-2 both uses of an embedding are reduced.
-    traffic.data = (d - 1) / d * (single * reductions + (mesh->zero ? value : single)) * (double)layout->elements;
-    if (m->tied && first && last && mesh->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
+    traffic.data = (d - 1) / d * (single * reductions + (parallel->zero ? value : single)) * (double)layout->elements;
+    if (m->tied && first && last && parallel->zero == 2) traffic.data += (d - 1) / d * single * k * embedding;
     return traffic;
 }
 
@@ -117,7 +119,7 @@ typedef struct {
 // Bytes that a rank sends in some steps for gradients that are summed over all replicas, k in each of S sites: a
 // reduce-scatter and an all-gather in the site, an all-reduce of 1/k of them between sites.
 static inline SiteTraffic gradient_traffic(const Layout* layout, double steps) {
-    const double S = layout->mesh.sites, k = mesh_site_size(&layout->mesh);
+    const double S = layout->parallel.mesh.sites, k = mesh_site_size(&layout->parallel.mesh);
     const double bytes = sizeof(float) * (double)layout->elements * steps;
     const SiteTraffic traffic = {2 * (k - 1) / k * bytes, 2 * (S - 1) / S * bytes / k};
     return traffic;

@@ -29,7 +29,7 @@ static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer)
                       layout_embedding_rows(&stage->layout));
     reduce_from_tensor_region(stage->groups, x, partial, (int64_t)N * C);
     if (stage->model.position == POSITION_LEARNED) {
-        const int64_t row = acts->split ? (int64_t)stage->layout.mesh.tensor * rows : acts->first;
+        const int64_t row = acts->split ? (int64_t)stage->layout.parallel.mesh.tensor * rows : acts->first;
         position_forward(x, weight(stage, layer, WPE), row, rows, stage->T, C);
     }
     if (streams > 1) caat_copy_streams(stage, acts, acts->x[0], x);
@@ -49,7 +49,7 @@ static inline void embedding_reduce_streams(const Pass* pass, int layer) {
 static inline void vocab_parallel_position_backward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Activations* acts = pass->acts;
-    const Mesh* mesh = &stage->layout.mesh;
+    const Mesh* mesh = &stage->layout.parallel.mesh;
     const int rows = acts->split ? acts->tokens / mesh->t : acts->tokens;
     const int64_t first = acts->split ? (int64_t)mesh->tensor * rows : 0;
     position_backward(gradient(stage, layer, WPE), embedding_output_grad(pass), first, rows, acts->T, stage->model.C);
@@ -91,9 +91,14 @@ static inline floatX* logits_of(const Pass* pass, int stream) {
     return pass->acts->head->logits + (int64_t)stream * pass->acts->tokens * pass->stage->layout.V;
 }
 
+static inline VocabSlice vocab_slice(const Layout* layout, int stream) {
+    const VocabSlice slice = {layout_vocab_offset(layout, stream), layout_vocab_used(layout, stream), layout->V};
+    return slice;
+}
+
 // Whether this rank has the whole vocabulary in one piece and needs a gradient: the logits then become it at once.
 static inline bool uses_fused_classifier(const Pass* pass) {
-    return mesh_tp_cuts(&pass->stage->layout.mesh) == 1 && pass->acts->scale != 0;
+    return tp_cuts(&pass->stage->layout.parallel) == 1 && pass->acts->targets.scale != 0;
 }
 
 // losses (tokens) = -log softmax(logits)[target], on every rank. The streams of a rank first combine theirs, in the
@@ -101,23 +106,22 @@ static inline bool uses_fused_classifier(const Pass* pass) {
 static inline void vocab_parallel_cross_entropy(const Pass* pass) {
     const Activations* acts = pass->acts;
     const Layout* layout = &pass->stage->layout;
-    const int N = acts->tokens, V = layout->V;
+    const int N = acts->tokens;
     Comm* tensor = &pass->stage->groups->tensor;
     HeadActivations* h = acts->head;
     if (uses_fused_classifier(pass)) {
-        crossentropy_fused(h->losses, h->logits, acts->targets, acts->scale, N, layout_vocab_used(layout, 0), V);
+        crossentropy_fused(h->losses, h->logits, acts->targets, N, vocab_slice(layout, 0));
         return;
     }
     for (int i = 0; i < layout->streams; i++) {
         float* largest = h->row_max + (int64_t)i * N;
-        crossentropy_max(largest, logits_of(pass, i), N, layout_vocab_used(layout, i), V);
+        crossentropy_max(largest, logits_of(pass, i), N, vocab_slice(layout, i));
         if (i > 0) accumulate_max(h->row_max, largest, N);
     }
     comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
     for (int i = 0; i < layout->streams; i++) {
         float* sum = h->row_sum + 2 * (int64_t)i * N;
-        crossentropy_sum(sum, sum + N, logits_of(pass, i), h->row_max, acts->targets, N, layout_vocab_used(layout, i),
-                         V, layout_vocab_offset(layout, i));
+        crossentropy_sum(sum, sum + N, logits_of(pass, i), h->row_max, acts->targets, N, vocab_slice(layout, i));
         if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);
     }
     comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
@@ -131,6 +135,6 @@ static inline void vocab_parallel_cross_entropy_backward(const Pass* pass) {
     const Layout* layout = &pass->stage->layout;
     if (uses_fused_classifier(pass)) return;
     for (int i = 0; i < layout->streams; i++)
-        crossentropy_backward(logits_of(pass, i), h->row_max, h->row_sum, acts->targets, acts->scale, acts->tokens,
-                              layout_vocab_used(layout, i), layout->V, layout_vocab_offset(layout, i));
+        crossentropy_backward(logits_of(pass, i), h->row_max, h->row_sum, acts->targets, acts->tokens,
+                              vocab_slice(layout, i));
 }

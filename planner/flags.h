@@ -31,18 +31,9 @@ static inline void flags_print_shape(FILE* out, const ModelConfig* m) {
     if (m->tied != architectures[m->arch].tied) fprintf(out, " --tie-embeddings %s", m->tied ? "yes" : "no");
 }
 
-// What ./plan has to be given beside the model, the machines and --zero, so that this choice alone is left.
-static inline void flags_print_choice(FILE* out, const StepSetup* s) {
-    const Mesh* m = &s->mesh;
-    fprintf(out, " --gpus %d --tp %d --pp %d --vpp %d --schedule %s --global-batch %lld --micro-batch %d", mesh_size(m),
-            m->t, m->p, m->v, schedule_name(s->schedule), (long long)s->batch, s->B);
-    fprintf(out, " --recompute %s --sequence-parallel %s%s", recompute_names[m->recompute],
-            m->sequence_parallel ? "yes" : "no", m->scatter ? "" : " --no-scatter-gather");
-}
-
 // One line. table, n: the parsed options, of which the model's shape is used.
 static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int n) {
-    const Mesh* m = &s->mesh;
+    const ParallelConfig* m = &s->parallel;
     ModelConfig model = s->model;
     char methods[400];
     model.T = s->T;
@@ -51,13 +42,13 @@ static inline void flags_print(FILE* out, const StepSetup* s, Option* table, int
     else
         flags_print_shape(out, &model);
     fprintf(out, " --global-batch %lld --micro-batch %d", (long long)s->batch, s->B);
-    fprintf(out, " --tp %d --pp %d --dp %d", m->t, m->p, m->d);
+    fprintf(out, " --tp %d --pp %d --dp %d", m->mesh.t, m->mesh.p, m->mesh.d);
     if (s->schedule != ONE_F_ONE_B) fprintf(out, " --schedule %s", schedule_name(s->schedule));
     if (m->v != schedule_usual_chunks(s->schedule)) fprintf(out, " --vpp %d", m->v);
     if (m->sequence_parallel) fprintf(out, " --sequence-parallel");
     if (m->zero) fprintf(out, " --zero %d", m->zero);
     if (!m->scatter) fprintf(out, " --no-scatter-gather");
     if (m->recompute != RECOMPUTE_NONE) fprintf(out, " --recompute %s", recompute_names[m->recompute]);
-    methods_options(methods, sizeof methods, &s->methods, m->sites);
+    methods_options(methods, sizeof methods, &s->methods, m->mesh.sites);
     fprintf(out, "%s", methods);
 }

@@ -40,10 +40,11 @@ static inline double formula_block_bytes(const ModelConfig* m, int B, int T, int
 
 // The same with fused attention and without dropout, by the model's shapes: the inputs of both norms, q, k and v,
 // attention's output, the first matrix's output. Norms and the activation function are computed again.
-static inline double formula_fused_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh) {
+static inline double formula_fused_bytes(const ModelConfig* m, int B, int T, const ParallelConfig* parallel) {
     const double rows = 2.0 * B * T, qkv = m->C + 2.0 * m->NKV * model_head_size(m);
-    if (mesh->recompute == RECOMPUTE_FULL) return rows * m->C;
-    return rows * (2.0 * m->C / (mesh->sequence_parallel ? mesh->t : 1) + (qkv + m->C + model_fc_size(m)) / mesh->t);
+    if (parallel->recompute == RECOMPUTE_FULL) return rows * m->C;
+    return rows * (2.0 * m->C / (parallel->sequence_parallel ? parallel->mesh.t : 1) +
+                   (qkv + m->C + model_fc_size(m)) / parallel->mesh.t);
 }
 
 // The most chunks of micro-batches that a stage keeps at once (parallel/schedule.h).
@@ -58,9 +59,10 @@ static inline double formula_slots(const PipelineConfig* plan) {
 }
 
 // Of a stage. fused: the software has fused attention and no dropout.
-static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const Mesh* mesh,
+static inline double formula_activation_bytes(const ModelConfig* m, int B, int T, const ParallelConfig* parallel,
                                               const PipelineConfig* plan, bool fused) {
-    const double block = fused ? formula_fused_bytes(m, B, T, mesh)
-                               : formula_block_bytes(m, B, T, mesh->t, mesh->sequence_parallel, mesh->recompute);
+    const double block =
+        fused ? formula_fused_bytes(m, B, T, parallel)
+              : formula_block_bytes(m, B, T, parallel->mesh.t, parallel->sequence_parallel, parallel->recompute);
     return formula_slots(plan) * m->L / plan->p / plan->v * block;
 }

@@ -21,7 +21,7 @@ this rank's heads A, and F channels inside the mlp (F' of its first matrix), val
 
 Every buffer begins at a multiple of 256 bytes. Not every rank has to be planned:
 
-    tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (mesh_check), the
+    tensor, data    Ranks of a stage have slices of the same shapes: matrices are cut in equal parts (parallel_check),
                     vocabulary in parts that are padded to be equal, buckets in shards to whose number they are padded.
     pipeline        Memory grows with the blocks of a chunk, the in-flight micro-batches, the micro-batches between
                     their B and W passes, and with an embedding or a head. Between the first and the last stage none has
@@ -69,19 +69,20 @@ static inline double block_gradients(const StageShape* x) {
 }
 
 static inline double memory_of_gradients(const Layout* layout, const ModelConfig* m, Scope scope) {
-    const Mesh* mesh = &layout->mesh;
+    const ParallelConfig* parallel = &layout->parallel;
+    const Mesh* mesh = &parallel->mesh;
     const double n = (double)layout->elements, largest = (double)largest_bucket(layout);
     const int replicas = mesh_site_size(mesh);
-    double bytes = mesh->zero < 2 ? taken(4 * n) : 2 * (taken(4 * largest) + taken(4 * largest / mesh->d));
-    if (mesh->zero) bytes += taken(4 * n / mesh->d);
+    double bytes = parallel->zero < 2 ? taken(4 * n) : 2 * (taken(4 * largest) + taken(4 * largest / mesh->d));
+    if (parallel->zero) bytes += taken(4 * n / mesh->d);
     if (scope == SCOPE_WORLD && mesh->sites > 1 && replicas > 1) bytes += taken(4 * n / replicas);
-    if (m->tied && layout->first_stage && layout->last_stage && mesh->zero < 2) // one for each use of the embedding
+    if (m->tied && layout->first_stage && layout->last_stage && parallel->zero < 2) // one for each use of the embedding
         bytes += taken(4.0 * layout_embedding_rows(layout) * m->C);
     return bytes;
 }
 
 static inline double memory_of_optimizer(const Layout* layout, const AsyncConfig* async, DtypeInfo type) {
-    const double n = (double)layout->elements, share = layout->mesh.zero ? n / layout->mesh.d : n;
+    const double n = (double)layout->elements, share = layout->parallel.zero ? n / layout->parallel.mesh.d : n;
     double bytes = (type.moments + type.masters) * taken(4 * share);
     if (!async || !async_schedule_is_local(async)) return bytes;
     bytes += (async->mode == DP_DILOCO ? 3 : 2) * taken(4 * n); // global parameters, a sum, diloco's velocity
@@ -89,17 +90,17 @@ static inline double memory_of_optimizer(const Layout* layout, const AsyncConfig
 }
 
 static inline double memory_of_activations(const Layout* layout, const StageShape* x, const Schedule* schedule) {
-    const Mesh* mesh = &layout->mesh;
+    const ParallelConfig* parallel = &layout->parallel;
     const double stream = taken(x->R * x->e * x->C);
-    const double message = taken(x->e * (double)boundary_elements(mesh, (int64_t)(x->N * x->C)));
-    double block = mesh->recompute == RECOMPUTE_FULL ? 0 : block_kept(x);
+    const double message = taken(x->e * (double)boundary_elements(parallel, (int64_t)(x->N * x->C)));
+    double block = parallel->recompute == RECOMPUTE_FULL ? 0 : block_kept(x);
     int layers = 0, messages = 0;
-    if (mesh->recompute == RECOMPUTE_NONE) block += block_cheap(x);
-    for (int c = 0; c < mesh->v; c++) {
+    if (parallel->recompute == RECOMPUTE_NONE) block += block_cheap(x);
+    for (int c = 0; c < parallel->v; c++) {
         layers = (int)max_i64(layers, layout->chunk[c].layers);
         messages += 2 * !layout->chunk[c].first + !layout->chunk[c].last; // input, its gradient; the output's gradient
     }
-    const int heads = layout->last_stage ? schedule_in_flight(schedule, mesh->v - 1, FORWARD) : 0;
+    const int heads = layout->last_stage ? schedule_in_flight(schedule, parallel->v - 1, FORWARD) : 0;
     return schedule->slots * ((layers + 1) * stream + layers * block) +
            heads * (stream + 2 * taken(4 * x->R) + taken(x->N * x->e * x->V) + 2 * taken(4 * x->N) + taken(8 * x->N)) +
            messages * PIPELINE_BUFFERS_PER_DIRECTION * message;
@@ -107,20 +108,20 @@ static inline double memory_of_activations(const Layout* layout, const StageShap
 
 static inline double memory_of_scratch(const Layout* layout, const StageShape* x, const Schedule* schedule,
                                        const ModelConfig* m) {
-    const Mesh* mesh = &layout->mesh;
+    const ParallelConfig* parallel = &layout->parallel;
     const double stream = taken(x->R * x->e * x->C); // branch, dnorm, the gradient of a stream
     double bytes = 2 * stream + taken(x->N * x->e * fmax(x->F, x->attention));
     bytes += taken(8.0 * (layout->tensors + 1)) + taken(8.0 * layout->n); // sums, checksums
-    if (mesh->recompute != RECOMPUTE_NONE) bytes += block_kept(x) + block_cheap(x);
+    if (parallel->recompute != RECOMPUTE_NONE) bytes += block_kept(x) + block_cheap(x);
     if (!schedule_splits_backward(schedule->config.kind)) {
         bytes += block_gradients(x) + stream;
     } else {
-        for (int c = 0; c < mesh->v; c++)
+        for (int c = 0; c < parallel->v; c++)
             bytes += schedule_in_flight(schedule, c, BACKWARD_INPUT) *
                      (stream + layout->chunk[c].layers * block_gradients(x));
     }
-    if (mesh->sequence_parallel) bytes += 2 * taken(x->N * x->e * x->C);
-    if (mesh->caat.ranks) bytes += taken(4 * x->N / layout->streams * x->C);
+    if (parallel->sequence_parallel) bytes += 2 * taken(x->N * x->e * x->C);
+    if (parallel->caat.ranks) bytes += taken(4 * x->N / layout->streams * x->C);
     if (m->position == POSITION_ROPE) bytes += taken(4.0 * m->T * model_head_size(m));
     return bytes;
 }
@@ -128,10 +129,10 @@ static inline double memory_of_scratch(const Layout* layout, const StageShape* x
 // The stage at the mesh's coordinates, whose layout this is. async NULL: synchronous.
 static inline StageMemory memory_of_stage(const Layout* layout, const ModelConfig* m, int B, int T,
                                           const Schedule* schedule, const AsyncConfig* async, DtypeInfo type) {
-    const Mesh* mesh = &layout->mesh;
+    const Mesh* mesh = &layout->parallel.mesh;
     const double N = (double)layout->streams * B * T, HS = model_head_size(m);
     const StageShape x = {N,
-                          mesh->sequence_parallel ? N / mesh->t : N,
+                          layout->parallel.sequence_parallel ? N / mesh->t : N,
                           m->C,
                           (layout->NH + 2 * layout->NKV) * HS,
                           layout->NH * HS,
@@ -162,18 +163,20 @@ static inline int next_distinct_stage(const PipelineConfig* plan, int stage) {
 // The largest rank of a mesh, whose coordinates do not matter here. plan: its schedule and micro-batches of B sequences
 // of T tokens. room: stages after one with more bytes are not planned. An inconsistent shape is refused, in terms of
 // the trainer's options.
-static inline bool plan_memory(StageMemory* largest, double room, const ModelConfig* m, const Mesh* mesh, int B, int T,
-                               const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type, Error* error) {
-    Mesh at = *mesh;
+static inline bool plan_memory(StageMemory* largest, double room, const ModelConfig* m, const ParallelConfig* parallel,
+                               int B, int T, const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type,
+                               Error* error) {
+    ParallelConfig at = *parallel;
     memset(largest, 0, sizeof *largest);
-    at.tensor = at.data = at.pipeline = 0;
-    if (!pipeline_config_check(plan, mesh->recompute, error)) return false; // the mesh is checked by layout_build
-    for (; at.pipeline < plan->p && largest->bytes <= room; at.pipeline = next_distinct_stage(plan, at.pipeline)) {
+    at.mesh.tensor = at.mesh.data = at.mesh.pipeline = 0;
+    if (!pipeline_config_check(plan, parallel->recompute, error)) return false; // the mesh is checked by layout_build
+    for (; at.mesh.pipeline < plan->p && largest->bytes <= room;
+         at.mesh.pipeline = next_distinct_stage(plan, at.mesh.pipeline)) {
         Layout layout;
         if ((int64_t)B * T > INT32_MAX)
             return fail(error, "--micro-batch %d of %d tokens is more than 2^31 tokens at once", B, T);
         if (!layout_build(&layout, m, at, T, error)) return false;
-        Schedule schedule = schedule_build(plan, at.pipeline);
+        Schedule schedule = schedule_build(plan, at.mesh.pipeline);
         const StageMemory x = memory_of_stage(&layout, m, B, T, &schedule, async, type);
         if (x.bytes > largest->bytes) *largest = x;
         schedule_free(&schedule);
@@ -183,8 +186,9 @@ static inline bool plan_memory(StageMemory* largest, double room, const ModelCon
 }
 
 // parameters: of the whole model.
-static inline double memory_floor(double parameters, const Mesh* mesh, DtypeInfo type) {
-    const double shards = mesh->zero ? mesh->d : 1, gradients = mesh->zero < 2 ? 4 : 0;
-    const double owned = (mesh->zero ? 4 : 0) + 4.0 * (type.moments + type.masters);
+static inline double memory_floor(double parameters, const ParallelConfig* parallel, DtypeInfo type) {
+    const Mesh* mesh = &parallel->mesh;
+    const double shards = parallel->zero ? mesh->d : 1, gradients = parallel->zero < 2 ? 4 : 0;
+    const double owned = (parallel->zero ? 4 : 0) + 4.0 * (type.moments + type.masters);
     return parameters / mesh->t / mesh->p * (type.bytes + gradients + owned / shards);
 }

@@ -8,7 +8,7 @@ methods_search.h: the methods of a question (ops.h: StepMethods), from the train
 */
 #pragma once
 
-#include "../trainer/settings.h"
+#include "../trainer/derived.h"
 #include "search.h"
 
 // The options, and the values that --search tries; none: given, or the trainer's default.

@@ -115,23 +115,23 @@ typedef struct {
 
 static inline Lists lists_of(const StepSetup* setup, Work* w) {
     const ModelConfig* m = &setup->model;
-    const Mesh* mesh = &setup->mesh;
-    const int t = mesh->t;
+    const ParallelConfig* parallel = &setup->parallel;
+    const int t = parallel->mesh.t;
     Lists x = {};
     x.w = w;
     x.s = setup->software;
     x.t = t;
-    x.rows = mesh->sequence_parallel && t > 1;
+    x.rows = parallel->sequence_parallel && t > 1;
     x.halves = schedule_splits_backward(setup->schedule);
     x.layernorm = m->norm == NORM_LAYERNORM;
     x.learned = m->position == POSITION_LEARNED;
     x.biases = m->biases;
     x.gated = model_is_gated(m);
     x.fused = !x.gated && setup->software->epilogues;
-    x.recompute = mesh->recompute;
-    x.parts = mesh->tp_overlap && setup->B % 2 == 0 ? 2 : 1;
-    x.shared = mesh->caat.ranks ? caat_channels(&mesh->caat, m->C) : m->C;
-    if (mesh->caat.ranks) x.back = mesh->caat.narrow ? setup->software->value_bytes : (int)sizeof(float);
+    x.recompute = parallel->recompute;
+    x.parts = parallel->tp_overlap && setup->B % 2 == 0 ? 2 : 1;
+    x.shared = parallel->caat.ranks ? caat_channels(&parallel->caat, m->C) : m->C;
+    if (parallel->caat.ranks) x.back = parallel->caat.narrow ? setup->software->value_bytes : (int)sizeof(float);
     x.host = setup->cluster && setup->cluster->cores;
     x.N = (double)setup->B * setup->T / x.parts;
     x.R = x.rows ? x.N / t : x.N;
@@ -199,7 +199,7 @@ static inline void ours_residual(const Lists* x, bool norm) {
 }
 
 // The sum of a row-parallel matrix's output or (back) of the gradients before it: its number, -1: none. A CAAT-Net
-// packs the channels that it sums, and unpacks them where they are used (methods/caat.h).
+// packs the channels that it sums, and unpacks them where they are used (parallel/caat.h).
 static inline int ours_sum(const Lists* x, bool back) {
     const double bytes = back ? x->back : x->e;
     if (x->back == 0) return list_sum(x) ? x->w->n - 1 : -1;
@@ -480,7 +480,7 @@ static inline void work_block(Work* w, const StepSetup* setup, bool backward, bo
 static inline void work_chunk(Work* w, const StepSetup* setup, bool backward, bool receives, bool sends) {
     const Lists x = lists_of(setup, w);
     const double rows = x.R * x.parts;
-    const bool scatters = mesh_scatters(&setup->mesh);
+    const bool scatters = parallel_scatters(&setup->parallel);
     if (!x.s->ours) return;
     if (receives && scatters)
         work_collective(w, "gather of a boundary", PLAN_ALL_GATHER, x.e * rows * x.C, x.t, 1);

@@ -12,7 +12,7 @@ It plans with the trainer's own code: the layout of parallel.h, the schedules of
 comm/collectives; step_sim.h computes times from them, memory.h bytes.
 */
 #include "../util/options.h"
-#include "../trainer/settings.h"
+#include "../trainer/derived.h"
 #include "flags.h"
 #include "methods_search.h"
 #include "runs.h"
@@ -283,13 +283,13 @@ static void print_rows(const Answer* a) {
     for (int i = 0; i < a->n; i++) {
         const StepSetup* s = &a->row[i].setup;
         const StepCost* c = &a->row[i].cost;
-        const Mesh* m = &s->mesh;
+        const ParallelConfig* m = &s->parallel;
         char methods[400];
-        printf("%c%4d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", &a->row[i] == best ? '*' : ' ', m->t, m->p, m->d,
-               m->v, schedule_name(s->schedule), s->B, (long long)step_microbatches(s),
+        printf("%c%4d %3d %4d %2d %-11s %3d %5lld %-8s %4d %-9s | ", &a->row[i] == best ? '*' : ' ', m->mesh.t,
+               m->mesh.p, m->mesh.d, m->v, schedule_name(s->schedule), s->B, (long long)step_microbatches(s),
                m->sequence_parallel ? "yes" : "no", m->zero, recompute_names[m->recompute]);
         print_time(c->seconds);
-        methods_options(methods, sizeof methods, &s->methods, m->sites);
+        methods_options(methods, sizeof methods, &s->methods, m->mesh.sites);
         printf(" %9.4g %4.1f%% | %14.1f %6.1f %8.1f %5.1f | %8.2f%s\n", c->tokens_per_second, 100 * c->mfu,
                share(c, STEP_BUBBLE), share(c, STEP_TENSOR), share(c, STEP_PIPELINE), share(c, STEP_DATA),
                a->row[i].memory.bytes / unit.bytes, methods);
@@ -315,23 +315,23 @@ static void print_limit(const StepSetup* s, const StepCost* c) {
         "sums of gradients; a larger --global-batch helps",
         "the update; --zero 1, or a larger --global-batch, helps",
         "waiting for other stages; a larger --global-batch, or fewer stages, helps"};
-    const Mesh* m = &s->mesh;
+    const ParallelConfig* m = &s->parallel;
     int most = STEP_MEMORY;
     for (int i = STEP_MEMORY; i < STEP_PARTS; i++) {
         if (c->parts[i] > c->parts[most]) most = i;
     }
     const char* cure = cures[most];
-    if (most == STEP_MEMORY && m->t == 1)
+    if (most == STEP_MEMORY && m->mesh.t == 1)
         cure = "kernels bound by memory; more channels, or a larger --micro-batch, helps";
     if (most == STEP_PIPELINE && m->v == 1) cure = "messages between stages; fewer stages help";
-    if (most == STEP_OPTIMIZER && (m->d == 1 || m->zero)) cure = "the update; a larger --global-batch helps";
+    if (most == STEP_OPTIMIZER && (m->mesh.d == 1 || m->zero)) cure = "the update; a larger --global-batch helps";
     printf("limit     %.1f%% of it: %s\n", share(c, most), cure);
 }
 
 // Exact memory, and beside it by papers' formulas, the only numbers for other software.
 static void print_memory(const Choice* best) {
     const StepSetup* s = &best->setup;
-    const Mesh* m = &s->mesh;
+    const ParallelConfig* m = &s->parallel;
     const Software* software = s->software;
     const ByteUnit unit = byte_unit(fmax(best->memory.bytes, setup_formula_activations(s)), !s->cluster->cores);
     if (s->software->ours) {
@@ -355,20 +355,20 @@ static void print_memory(const Choice* best) {
 // The two usual counts of attention, and the count of Narayanan et al. 2021, which assumes GPT's shapes.
 static void print_rate(const Choice* best) {
     const StepSetup* s = &best->setup;
-    const double tokens = best->cost.tokens_per_second / mesh_size(&s->mesh);
+    const double tokens = best->cost.tokens_per_second / mesh_size(&s->parallel.mesh);
     const double half = 6.0 * s->model.L * s->model.C * s->T * tokens / s->cluster->device.peak;
     printf("rate      MFU %.1f %% = (6 N + 6 L C T) tokens/s / peak; %.1f %% with attention in full, 12 L C T",
            100 * best->cost.mfu, 100 * (best->cost.mfu + half));
     if (s->model.position == POSITION_LEARNED)
         printf("; %.1f TFLOP/s a GPU by equation 3 of Narayanan et al. 2021: four passes, %s", best->cost.flops / 1e12,
-               s->mesh.recompute == RECOMPUTE_FULL ? "as here" : "though here it does not recompute as much");
+               s->parallel.recompute == RECOMPUTE_FULL ? "as here" : "though here it does not recompute as much");
     printf("\n");
 }
 
 static void print_traffic(const StepSetup* s) {
     Traffic sum = {0, 0, 0, 0, 0}, one;
     Error error;
-    for (int r = 0; r < s->mesh.p; r++) {
+    for (int r = 0; r < s->parallel.mesh.p; r++) {
         if (!step_traffic(s, r, &one, &error)) die("%s", error.text);
         sum.layers = fmax(sum.layers, one.layers + one.ends);
         sum.pipeline = fmax(sum.pipeline, one.pipeline + one.tied);
@@ -386,14 +386,14 @@ static void print_training(const StepSetup* s, const StepCost* c, double tokens)
 
 static void print_json_choice(const Choice* c, Option* table, int n) {
     const StepSetup* s = &c->setup;
-    const Mesh* m = &s->mesh;
+    const ParallelConfig* m = &s->parallel;
     printf("{\"tp\":%d,\"pp\":%d,\"dp\":%d,\"vp\":%d,\"schedule\":\"%s\",\"micro_batch\":%d,\"sequence_parallel\":%s,"
            "\"zero\":%d,\"recompute\":\"%s\",\"seconds\":%.9g",
-           m->t, m->p, m->d, m->v, schedule_name(s->schedule), s->B, m->sequence_parallel ? "true" : "false", m->zero,
-           recompute_names[m->recompute], c->cost.seconds);
+           m->mesh.t, m->mesh.p, m->mesh.d, m->v, schedule_name(s->schedule), s->B,
+           m->sequence_parallel ? "true" : "false", m->zero, recompute_names[m->recompute], c->cost.seconds);
     for (int i = 0; i < STEP_PARTS; i++) printf(",\"%s\":%.9g", step_part_name(i), c->cost.parts[i]);
     char methods[400];
-    methods_options(methods, sizeof methods, &s->methods, m->sites);
+    methods_options(methods, sizeof methods, &s->methods, m->mesh.sites);
     printf(",\"mfu\":%.6g,\"bytes\":%.0f,\"room\":%.0f,\"exchange\":%.6g,\"sent\":%.6g,\"methods\":\"%s\"", c->cost.mfu,
            c->memory.bytes, setup_room(s), c->cost.exchange, c->cost.sent, methods + (*methods == ' '));
     printf(",\"flags\":\"");
@@ -412,7 +412,7 @@ static void print_json(const Answer* a, Option* table, int n) {
 
 static void print_timeline(const StepSetup* s) {
     StepCost c = setup_cost(*s, true);
-    const Mesh* m = &s->mesh;
+    const Mesh* m = &s->parallel.mesh;
     printf("# %s on %d ranks of %s: t = %d, p = %d, d = %d; %s, %lld micro-batches of %d, bubble %.1f %%\n",
            s->model.name, mesh_size(m), s->cluster->name, m->t, m->p, m->d, schedule_name(s->schedule),
            (long long)step_microbatches(s), s->B, share(&c, STEP_BUBBLE));
@@ -446,12 +446,12 @@ static void print_operations(const StepSetup* s) {
                                             {"embedding backward", "block backward", "head backward"}};
     const int m = (int)step_microbatches(s), blocks = m * s->model.L;
     Rates rates = rates_of(s->cluster, s->software, s->threads);
-    const Held held = held_by_rank(&s->model, &s->mesh, &rates);
+    const Held held = held_by_rank(&s->model, &s->parallel, &rates);
     const double elements = s->model.L * held.elements[HELD_BLOCK] + held.elements[HELD_WTE] + held.elements[HELD_WPE] +
                             held.elements[HELD_NORM] + held.elements[HELD_HEAD];
-    const double second = s->model.tied && s->software->ours && s->mesh.zero < 2 ? held.elements[HELD_WTE] : 0;
+    const double second = s->model.tied && s->software->ours && s->parallel.zero < 2 ? held.elements[HELD_WTE] : 0;
     Work w = {};
-    if (s->mesh.p > 1) die_usage("--operations lists those of one stage: --pp 1");
+    if (s->parallel.mesh.p > 1) die_usage("--operations lists those of one stage: --pp 1");
     printf("part\ttimes\toperation\tkind\tm\tn\tk\tbatch\tFLOP\tbytes\tseconds\n");
     work_zero(&w, s, elements + second);
     print_list("step", 1, &rates, &w);
@@ -473,7 +473,7 @@ static void print_operations(const StepSetup* s) {
 
 // What the sites exchange.
 static void print_sites(const StepSetup* s, const StepCost* c) {
-    if (s->mesh.sites == 1 || !s->software->ours) return;
+    if (s->parallel.mesh.sites == 1 || !s->software->ours) return;
     const ByteUnit unit = byte_unit(c->sent, c->sent >= 1e9);
     printf("sites     a rank sends %.3f %s a step to other sites, in flight for %.3g s; ", c->sent / unit.bytes,
            unit.name, c->exchange);
@@ -486,7 +486,7 @@ static void print_sites(const StepSetup* s, const StepCost* c) {
 // The command: on one node by mpirun; on several as a Slurm job, each with as many ranks a node.
 static void print_run(const PlanOptions* o, const Choice* best, Option* table, int n) {
     const StepSetup* s = &best->setup;
-    const int ranks = mesh_size(&s->mesh), most = s->cluster->cores ? ranks : cluster_host(s->cluster);
+    const int ranks = mesh_size(&s->parallel.mesh), most = s->cluster->cores ? ranks : cluster_host(s->cluster);
     int nodes = (ranks + most - 1) / most;
     while (ranks % nodes) nodes++;
     if (nodes > 1)

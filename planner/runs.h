@@ -20,7 +20,8 @@ typedef Choice (*RunPrice)(char* options);
 // Our value in the run's unit (published.tsv says what each counts); NAN: there is no such unit.
 static inline double run_value(const char* unit, const Choice* run) {
     const StepSetup* s = &run->setup;
-    const double seconds = run->cost.seconds, batch = (double)s->batch, each = 1 / seconds / mesh_size(&s->mesh);
+    const double seconds = run->cost.seconds, batch = (double)s->batch,
+                 each = 1 / seconds / mesh_size(&s->parallel.mesh);
     const double whole = flops_of_model(&s->model, s->T, batch, false) * each;
     if (strcmp(unit, "s") == 0) return seconds;
     if (strcmp(unit, "TFLOP/s") == 0) return flops_hardware(&s->model, s->T, batch) * each / 1e12;

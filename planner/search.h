@@ -76,7 +76,7 @@ static inline void answer_free(Answer* a) {
 
 // A choice not yet evaluated.
 typedef struct {
-    Mesh mesh;
+    ParallelConfig parallel;
     ScheduleKind schedule;
     int B, methods; // methods: of the question's, by number
     double bound;   // INFINITY: has no room
@@ -116,9 +116,10 @@ static inline int question_sites(const Question* q) {
     return sites > 1 ? sites : 0;
 }
 
-static inline StepSetup question_setup(const Question* q, const Mesh* mesh, ScheduleKind schedule, int B, int methods) {
+static inline StepSetup question_setup(const Question* q, const ParallelConfig* parallel, ScheduleKind schedule, int B,
+                                       int methods) {
     const StepMethods none = step_methods_none();
-    StepSetup setup = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
+    StepSetup setup = step_setup(&q->model, parallel, B, q->T, q->batch, q->software, q->cluster);
     setup.schedule = schedule;
     setup.plan_costs = q->plan_costs;
     step_set_methods(&setup, q->methods ? &q->methods[methods] : &none, question_sites(q));
@@ -128,7 +129,7 @@ static inline StepSetup question_setup(const Question* q, const Mesh* mesh, Sche
 // On a machine with shared cores: ranks' threads, and the speed of stages while others compute. speed: (p + 1).
 static inline void setup_share_cores(StepSetup* s, double* speed) {
     const Cluster* c = s->cluster;
-    const int ranks = mesh_size(&s->mesh), p = s->mesh.p;
+    const int ranks = mesh_size(&s->parallel.mesh), p = s->parallel.mesh.p;
     if (!c->cores) return;
     s->threads = (int)max_i64(1, c->cores / ranks);
     speed[0] = 1;
@@ -142,7 +143,7 @@ static inline double* speed_room(const Mesh* mesh) {
 
 // Reduced by the possible rounding error of a sum in another order.
 static inline double setup_bound(StepSetup s) {
-    double* speed = speed_room(&s.mesh);
+    double* speed = speed_room(&s.parallel.mesh);
     setup_share_cores(&s, speed);
     const double bound = step_bound(&s) * (1 - 1e-12);
     free(speed);
@@ -151,7 +152,7 @@ static inline double setup_bound(StepSetup s) {
 
 // keep: also the tables and the timeline.
 static inline StepCost setup_cost(StepSetup s, bool keep) {
-    double* speed = speed_room(&s.mesh);
+    double* speed = speed_room(&s.parallel.mesh);
     setup_share_cores(&s, speed);
     StepCost cost = step_cost_with(&s, keep);
     free(speed);
@@ -162,7 +163,7 @@ static inline StepCost setup_cost(StepSetup s, bool keep) {
 static inline double setup_room(const StepSetup* s) {
     const Cluster* c = s->cluster;
     if (c->device.memory <= 0) return INFINITY;
-    return c->cores ? c->device.memory / mesh_size(&s->mesh) : c->device.memory * c->device.memory_fraction;
+    return c->cores ? c->device.memory / mesh_size(&s->parallel.mesh) : c->device.memory * c->device.memory_fraction;
 }
 
 // The types of a software's values.
@@ -173,13 +174,13 @@ static inline DtypeInfo software_dtype(const Software* software) {
 
 // Parameters, gradients and optimizer by formula; parameters: of the model.
 static inline double setup_formula_state(const StepSetup* s, double parameters) {
-    const double divided = s->software->divided / (s->mesh.zero ? (double)s->mesh.d : 1);
-    return parameters / s->mesh.t / s->mesh.p * (s->software->kept + divided);
+    const double divided = s->software->divided / (s->parallel.zero ? (double)s->parallel.mesh.d : 1);
+    return parameters / s->parallel.mesh.t / s->parallel.mesh.p * (s->software->kept + divided);
 }
 
 // A lower bound of the bytes of a choice's largest rank; parameters: of the model.
 static inline double setup_floor(const StepSetup* s, double parameters) {
-    if (s->software->ours) return memory_floor(parameters, &s->mesh, software_dtype(s->software));
+    if (s->software->ours) return memory_floor(parameters, &s->parallel, software_dtype(s->software));
     return setup_formula_state(s, parameters);
 }
 
@@ -216,7 +217,7 @@ static inline void choices_add(Choices* x, const StepSetup* setup, int methods) 
     }
     if (x->n == x->room) x->list = (Bounded*)checked_grow(x->list, &x->room, 1024, sizeof(Bounded), "the choices");
     Bounded* c = &x->list[x->n++];
-    c->mesh = setup->mesh;
+    c->parallel = setup->parallel;
     c->schedule = setup->schedule;
     c->B = setup->B;
     c->methods = methods;
@@ -228,7 +229,7 @@ static inline void choices_add(Choices* x, const StepSetup* setup, int methods) 
 static inline void choices_of_methods(Choices* x, const StepSetup* setup) {
     const Question* q = x->q;
     for (int i = 0; i < (q->methods ? q->methods_count : 1); i++) {
-        const StepSetup with = question_setup(q, &setup->mesh, setup->schedule, setup->B, i);
+        const StepSetup with = question_setup(q, &setup->parallel, setup->schedule, setup->B, i);
         choices_add(x, &with, i);
     }
 }
@@ -237,15 +238,15 @@ static inline void choices_of_methods(Choices* x, const StepSetup* setup) {
 // there are.
 static inline void choices_of_memory(Choices* x, StepSetup setup) {
     const Question* q = x->q;
-    Mesh* mesh = &setup.mesh;
-    for (int sequence = 0; sequence <= (mesh->t > 1); sequence++) {
-        for (int zero = 0; zero <= (mesh->d > 1 ? 2 : 0); zero++) {
+    ParallelConfig* parallel = &setup.parallel;
+    for (int sequence = 0; sequence <= (parallel->mesh.t > 1); sequence++) {
+        for (int zero = 0; zero <= (parallel->mesh.d > 1 ? 2 : 0); zero++) {
             for (int recompute = RECOMPUTE_NONE; recompute <= RECOMPUTE_FULL; recompute++) {
                 if (!is_chosen(q->sequence_parallel, sequence) || !is_chosen(q->recompute, recompute)) continue;
                 if (!is_chosen(q->zero, zero) || x->answer->considered > x->last) continue;
-                mesh->sequence_parallel = sequence;
-                mesh->zero = zero;
-                mesh->recompute = (Recompute)recompute;
+                parallel->sequence_parallel = sequence;
+                parallel->zero = zero;
+                parallel->recompute = (Recompute)recompute;
                 choices_of_methods(x, &setup);
             }
         }
@@ -254,7 +255,7 @@ static inline void choices_of_memory(Choices* x, StepSetup setup) {
 
 // Micro-batches divide a replica's part of the batch.
 static inline void choices_of_batch(Choices* x, StepSetup setup) {
-    const int64_t replica = x->q->batch / setup.mesh.d;
+    const int64_t replica = x->q->batch / setup.parallel.mesh.d;
     for (int64_t i = 1; i * i <= replica; i++) {
         const int64_t pair[2] = {i, replica / i};
         for (int k = 0; replica % i == 0 && k <= (i < pair[1]); k++) {
@@ -266,25 +267,26 @@ static inline void choices_of_batch(Choices* x, StepSetup setup) {
     }
 }
 
-// Whether the chunks have equally many blocks; ends: 2 if embedding and head count as one each (mesh_count_ends).
+// Whether the chunks have equally many blocks; ends: 2 if embedding and head count as one each (parallel_count_ends).
 static inline bool chunks_are_even(int L, int ends, int chunks) { return L % chunks == 0 || (L + ends) % chunks == 0; }
 
 // A pipeline's schedules. GPipe is 1F1B with more memory, so it is considered only on request.
 static inline void choices_of_schedule(Choices* x, StepSetup setup) {
     const Question* q = x->q;
-    Mesh* mesh = &setup.mesh;
-    const int ends = q->software->ours ? 0 : 2;                                // mesh_count_ends
-    const int most = (int)min_i64(MOST_CHUNKS, (q->model.L + ends) / mesh->p); // chunks of a stage
+    ParallelConfig* parallel = &setup.parallel;
+    const int ends = q->software->ours ? 0 : 2;                                         // parallel_count_ends
+    const int most = (int)min_i64(MOST_CHUNKS, (q->model.L + ends) / parallel->mesh.p); // chunks of a stage
     for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
         if (!is_chosen(q->schedule, kind) || (q->schedule == ANY && kind == GPIPE)) continue;
-        if (mesh->p == 1 && kind != ONE_F_ONE_B) continue;
+        if (parallel->mesh.p == 1 && kind != ONE_F_ONE_B) continue;
         const int first = schedule_usual_chunks((ScheduleKind)kind);
         for (int v = first; v <= (schedules[kind].grouped ? most : first); v++) {
             // Chunks of equal length, as otherwise every in-flight micro-batch takes the memory of the longest one.
-            if (!is_wanted(q->v, v) || (v > first && q->v <= 0 && !chunks_are_even(q->model.L, ends, mesh->p * v)))
+            if (!is_wanted(q->v, v) ||
+                (v > first && q->v <= 0 && !chunks_are_even(q->model.L, ends, parallel->mesh.p * v)))
                 continue;
             setup.schedule = (ScheduleKind)kind;
-            mesh_set_schedule(mesh, setup.schedule, v);
+            parallel_set_schedule(parallel, setup.schedule, v);
             choices_of_batch(x, setup);
         }
     }
@@ -314,11 +316,11 @@ static inline void choices_of_mesh(Choices* x) {
         Error error;
         if (q->ranks / t % p != 0 || q->batch % d != 0) continue;
         if (!is_wanted(q->t, t) || !is_wanted(q->p, p) || !is_wanted(q->d, d)) continue;
-        Mesh mesh = mesh_of_rank(0, t, p, d);
-        mesh.scatter = !q->whole;
-        if (!q->software->ours) mesh_count_ends(&mesh, q->model.L);
-        x->last = mesh_check(&mesh, &q->model, q->T, &error) ? INT64_MAX : x->answer->considered;
-        choices_of_schedule(x, question_setup(q, &mesh, ONE_F_ONE_B, 1, 0));
+        ParallelConfig parallel = parallel_of_rank(0, t, p, d);
+        parallel.scatter = !q->whole;
+        if (!q->software->ours) parallel_count_ends(&parallel, q->model.L);
+        x->last = parallel_check(&parallel, &q->model, q->T, &error) ? INT64_MAX : x->answer->considered;
+        choices_of_schedule(x, question_setup(q, &parallel, ONE_F_ONE_B, 1, 0));
     }
 }
 
@@ -332,7 +334,7 @@ static inline int compare_bounds(const void* a, const void* b) {
 // Rows of the answer differ in mesh or schedule: of equal ones that differ in chunks, micro-batches, ZeRO, ..., only
 // the best is shown.
 static inline bool same_row(const Choice* a, const Choice* b) {
-    const Mesh *x = &a->setup.mesh, *y = &b->setup.mesh;
+    const Mesh *x = &a->setup.parallel.mesh, *y = &b->setup.parallel.mesh;
     return x->t == y->t && x->p == y->p && a->setup.schedule == b->setup.schedule;
 }
 
@@ -358,18 +360,18 @@ static inline void answer_insert(Answer* a, const Choice* c, int rival) {
 
 static inline double setup_formula_activations(const StepSetup* s) {
     const PipelineConfig plan = step_pipeline(s);
-    return formula_activation_bytes(&s->model, s->B, s->T, &s->mesh, &plan, s->software->flash);
+    return formula_activation_bytes(&s->model, s->B, s->T, &s->parallel, &plan, s->software->flash);
 }
 
 // The memory of a choice's largest rank: exact for our own trainer, by the papers' formulas for others (step_sim.h).
 // Above room: of a rank that has none.
 static inline bool choice_memory(Choice* c, double room, Error* error) {
     const StepSetup* s = &c->setup;
-    const Mesh* mesh = &s->mesh;
+    const ParallelConfig* parallel = &s->parallel;
     const PipelineConfig plan = step_pipeline(s);
     const DtypeInfo type = software_dtype(s->software);
     if (s->software->ours)
-        return plan_memory(&c->memory, room, &s->model, mesh, s->B, s->T, &plan, &s->methods.async, type, error);
+        return plan_memory(&c->memory, room, &s->model, parallel, s->B, s->T, &plan, &s->methods.async, type, error);
     memset(&c->memory, 0, sizeof c->memory);
     c->memory.arena[ARENA_OPTIMIZER] = setup_formula_state(s, (double)model_parameters(&s->model));
     c->memory.arena[ARENA_ACTIVATIONS] = setup_formula_activations(s);
@@ -379,7 +381,7 @@ static inline bool choice_memory(Choice* c, double room, Error* error) {
 
 static inline Choice bounded_choice(const Question* q, const Bounded* bounded) {
     Choice c = {};
-    c.setup = question_setup(q, &bounded->mesh, bounded->schedule, bounded->B, bounded->methods);
+    c.setup = question_setup(q, &bounded->parallel, bounded->schedule, bounded->B, bounded->methods);
     c.bound = bounded->bound;
     return c;
 }

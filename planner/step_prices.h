@@ -17,19 +17,20 @@ ranks of a site share its links (comm_cost.h); their bytes are the trainer's, bu
 
 #include "../parallel/schedule_time.h"
 
-static inline int64_t step_microbatches(const StepSetup* x) { return x->batch / ((int64_t)x->mesh.d * x->B); }
+static inline int64_t step_microbatches(const StepSetup* x) { return x->batch / ((int64_t)x->parallel.mesh.d * x->B); }
 
 static inline PipelineConfig step_pipeline(const StepSetup* x) {
-    const Mesh* m = &x->mesh;
-    const PipelineConfig plan = {x->schedule, m->p, m->v, (int)step_microbatches(x), m->zero == 2, x->model.tied};
+    const ParallelConfig* m = &x->parallel;
+    const PipelineConfig plan = {x->schedule, m->mesh.p, m->v, (int)step_microbatches(x), m->zero == 2, x->model.tied};
     return plan;
 }
 
 // ---- Replicas ---------------------------------------------------------------------------------------------------
 
-// The algorithm by which replicas of a site sum, or (inter_site) one of each site; NULL: a library's (trainer/setup.h).
+// The algorithm by which replicas of a site sum, or (inter_site) one of each site; NULL: a library's
+// (trainer/plan_rank.h).
 static inline const char* replicas_algorithm(const StepSetup* s, bool inter_site) {
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const char* named = s->methods.allreduce;
     if (named && inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1))
         return strcmp(named, "native") ? named : NULL;
@@ -39,7 +40,7 @@ static inline const char* replicas_algorithm(const StepSetup* s, bool inter_site
 // A collective of the replicas of a site, or (inter_site) of one replica of each site, without its price: sharing > 0
 // where it uses the links of the cluster's sites, 0 on the fabric of one.
 static inline LinkKept replicas_link(const StepSetup* s, bool inter_site, PlanKind kind, const char* algorithm) {
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const int site = mesh_site_size(mesh);
     const int ranks = inter_site ? mesh->sites : site, stride = mesh->t * (inter_site ? site : 1);
     const bool wan = inter_site && cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
@@ -82,15 +83,16 @@ static inline double replicas_seconds(Rates* r, const StepSetup* s, bool inter_s
 // Whether gradients are scattered in a site of several replicas, and gathered after the sum between sites
 // (parallel/data.h).
 static inline bool sums_by_shards(const StepSetup* s) {
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     return mesh_site_size(mesh) > 1 && mesh->sites > 1 && !async_schedule_is_local(&s->methods.async);
 }
 
 // Refuses --allreduce where the trainer has no plan for a sum of the step.
 static inline bool replicas_check(const StepSetup* s, Error* error) {
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const char* name = s->methods.allreduce;
-    const bool inter_site = mesh->sites > 1 && mesh_site_size(mesh) == 1, halves = mesh->zero || sums_by_shards(s);
+    const bool inter_site = mesh->sites > 1 && mesh_site_size(mesh) == 1,
+               halves = s->parallel.zero || sums_by_shards(s);
     LinkKept x = replicas_link(s, inter_site, PLAN_ALL_REDUCE, name);
     if (mesh->d == 1) return fail(error, "--allreduce %s: there is one replica (--dp 1), and nothing to sum", name);
     if (mesh->d % mesh->sites || strcmp(name, "native") == 0) return true;
@@ -103,39 +105,40 @@ static inline bool replicas_check(const StepSetup* s, Error* error) {
 
 // Refuses methods that the trainer, or a published software, does not combine with the mesh.
 static inline bool step_check_methods(const StepSetup* x, Error* error) {
-    const Mesh* m = &x->mesh;
+    const ParallelConfig* m = &x->parallel;
     const AsyncConfig* async = &x->methods.async;
-    const int sites = cluster_sites_of(x->cluster, mesh_size(m));
-    if (sites > 1 && m->sites != sites)
-        return fail(error, "--sites %d, but %d ranks of cluster %s are on %d sites", m->sites, mesh_size(m),
+    const int sites = cluster_sites_of(x->cluster, mesh_size(&m->mesh));
+    if (sites > 1 && m->mesh.sites != sites)
+        return fail(error, "--sites %d, but %d ranks of cluster %s are on %d sites", m->mesh.sites, mesh_size(&m->mesh),
                     x->cluster->name, sites);
     const bool any = async_schedule_is_local(async) || m->caat.ranks || m->tp_overlap || x->methods.allreduce;
     if (any && !x->software->ours)
         return fail(error, "--software %s has no --dp-mode, --caat-fraction, --tp-comm-overlap and --allreduce",
                     x->software->name);
-    return mesh_check_sites(m, async->mode == DP_SYNC, error) && mesh_check_halves(m->tp_overlap, x->B, error) &&
+    return parallel_check_sites(m, async->mode == DP_SYNC, error) &&
+           parallel_check_halves(m->tp_overlap, x->B, error) &&
            (!x->methods.allreduce || replicas_check(x, error)); // it builds plans: the last
 }
 
 // Refuses setups that the trainer could not run, naming the options.
 static inline bool step_check(const StepSetup* x, Error* error) {
-    const Mesh* m = &x->mesh;
-    if (x->B < 1 || x->batch < 1 || x->batch % ((int64_t)m->d * x->B) != 0)
+    const ParallelConfig* m = &x->parallel;
+    if (x->B < 1 || x->batch < 1 || x->batch % ((int64_t)m->mesh.d * x->B) != 0)
         return fail(error, "--global-batch %lld is not a multiple of --dp %d x --micro-batch %d", (long long)x->batch,
-                    m->d, x->B);
+                    m->mesh.d, x->B);
     if (step_microbatches(x) > SCHEDULE_LARGEST)
         return fail(error, "%lld micro-batches are more than %d", (long long)step_microbatches(x), SCHEDULE_LARGEST);
     const PipelineConfig plan = step_pipeline(x);
     const int64_t gpus = cluster_gpus(x->cluster);
-    if (gpus && mesh_size(m) > gpus)
-        return fail(error, "%d ranks on a cluster %s of %lld", mesh_size(m), x->cluster->name, (long long)gpus);
+    if (gpus && mesh_size(&m->mesh) > gpus)
+        return fail(error, "%d ranks on a cluster %s of %lld", mesh_size(&m->mesh), x->cluster->name, (long long)gpus);
     const char* lacks = software_lacks(x->software, m, schedule_splits_backward(x->schedule));
     if (device_peak(&x->cluster->device, x->software->value_bytes) <= 0)
         return fail(error, "cluster %s has no line peak_fp32, which --software %s needs", x->cluster->name,
                     x->software->name);
     if (lacks) return fail(error, "--software %s has no %s", x->software->name, lacks);
     return model_check(&x->model, error) && (!x->software->ours || model_check_trained(&x->model, error)) &&
-           mesh_check(m, &x->model, x->T, error) && pipeline_config_check(&plan, m->recompute, error) &&
+           parallel_check(m, &x->model, x->T, error) && pipeline_config_check(&plan, m->recompute, error) &&
            step_check_methods(x, error);
 }
 
@@ -159,9 +162,9 @@ static inline int held_bucket(const Tensor* tensor) {
     }
 }
 
-static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rates* rates) {
+static inline Held held_by_rank(const ModelConfig* model, const ParallelConfig* parallel, Rates* rates) {
     enum { MOST = 3 + 16 };
-    const size_t multiple = 16 * (size_t)mesh->d;
+    const size_t multiple = 16 * (size_t)parallel->mesh.d;
     ModelConfig one = *model;
     Tensor list[MOST];
     Held held = {};
@@ -171,9 +174,9 @@ static inline Held held_by_rank(const ModelConfig* model, const Mesh* mesh, Rate
         const int bucket = held_bucket(&list[i]);
         Slice s = {};
         s.tensor = list[i];
-        slice_cut(&s, mesh, model);
+        slice_cut(&s, parallel, model);
         held.elements[bucket] += (double)slice_elements(&s);
-        if (rates->software->ours && needs_tp_grad_reduce(&s, mesh))
+        if (rates->software->ours && needs_tp_grad_reduce(&s, parallel))
             held.partial[bucket] +=
                 collective_seconds(rates, PLAN_ALL_REDUCE, 4.0 * (double)slice_elements(&s), s.copies, 1);
     }
@@ -265,9 +268,9 @@ static inline void chunk_price(ChunkPrice* c, const ListPrices* lists, int layer
 // Sums of gradients that start in the backward pass: over all replicas, or those of a site; between sites where each is
 // one replica.
 static inline double sum_seconds(Rates* r, const StepSetup* s, double bytes) {
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const int site = mesh_site_size(mesh);
-    const PlanKind kind = mesh->zero || sums_by_shards(s) ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
+    const PlanKind kind = s->parallel.zero || sums_by_shards(s) ? PLAN_REDUCE_SCATTER : PLAN_ALL_REDUCE;
     if (mesh->d == 1 || bytes <= 0) return 0;
     if (site > 1 || mesh->sites == 1) return replicas_seconds(r, s, false, kind, bytes);
     return async_schedule_is_local(&s->methods.async) ? 0 : replicas_seconds(r, s, true, kind, bytes);
@@ -276,7 +279,7 @@ static inline double sum_seconds(Rates* r, const StepSetup* s, double bytes) {
 // What follows them: the sum between sites of several replicas that wait for it; the gathering in a site, of gradients
 // or, dc-s3gd, of the weights' changes.
 static inline double after_seconds(Rates* r, const StepSetup* s, double bytes) {
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const int site = mesh_site_size(mesh);
     double seconds = 0;
     if (bytes <= 0 || site == 1) return 0;
@@ -288,8 +291,8 @@ static inline double after_seconds(Rates* r, const StepSetup* s, double bytes) {
 
 // ZeRO: the updated parameters come back.
 static inline double gather_seconds(Rates* r, const StepSetup* s, double bytes) {
-    const Mesh* mesh = &s->mesh;
-    if (!mesh->zero || mesh->d == 1 || bytes <= 0) return 0;
+    const ParallelConfig* parallel = &s->parallel;
+    if (!parallel->zero || parallel->mesh.d == 1 || bytes <= 0) return 0;
     return replicas_seconds(r, s, false, PLAN_ALL_GATHER, bytes);
 }
 
@@ -336,7 +339,7 @@ static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, 
     const bool apart = s->model.tied && !one_rank;
     c->first = x->segments;
     if (last && s->model.tied && one_rank) {
-        const double bytes = s->mesh.zero == 2 ? wte * s->software->gradient_bytes : 0;
+        const double bytes = s->parallel.zero == 2 ? wte * s->software->gradient_bytes : 0;
         segment_add(x, c, &g->lists.head[1], bytes > 0 ? wte : 0, sum_seconds(&g->rates, s, bytes));
     } else if (last) {
         segment_of(x, g, c, &g->lists.head[1], apart ? HELD_WTE : HELD_HEAD)->tied = apart;
@@ -356,10 +359,10 @@ static inline void chunk_segments(StepPrices* x, StepPricing* g, ChunkPrice* c, 
 // ZeRO-2: in every micro-batch a bucket's buffer is set to zero, and this rank's shard of its sum is accumulated.
 static inline void chunk_add_zero2(StepPricing* g, ChunkPrice* c) {
     Work w = {0, 0, NULL};
-    const Mesh* mesh = &g->setup->mesh;
-    if (mesh->zero == 2) {
+    const ParallelConfig* parallel = &g->setup->parallel;
+    if (parallel->zero == 2) {
         work_memory(&w, "zero", c->elements, 4)->weight = true;
-        work_memory(&w, "add", c->elements / mesh->d, 12)->weight = true;
+        work_memory(&w, "add", c->elements / parallel->mesh.d, 12)->weight = true;
         const WorkPrice price = work_price(&g->rates, &w);
         price_add(&c->backward, &price, 1);
         work_free(&w);
@@ -377,15 +380,15 @@ static inline double list_seconds(StepPricing* g, void (*list)(Work*, const Step
 // Whether one rank uses the tied embedding as embedding and head, for which this trainer keeps two gradients.
 static inline bool step_has_two_gradients(const StepPrices* x, const StepSetup* s) {
     const bool one_rank = pipeline_holder(&x->plan, 0) == pipeline_holder(&x->plan, pipeline_last(&x->plan));
-    return s->model.tied && one_rank && s->software->ours && s->mesh.zero < 2;
+    return s->model.tied && one_rank && s->software->ours && s->parallel.zero < 2;
 }
 
 // The actions once a step on a virtual stage: REDUCE's squares, TIE, UPDATE.
 static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
     const StepSetup* s = g->setup;
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const ChunkPrice* c = &x->chunk[i];
-    const double share = mesh->zero ? mesh->d : 1, bytes = s->software->value_bytes;
+    const double share = s->parallel.zero ? mesh->d : 1, bytes = s->software->value_bytes;
     const double elements[2] = {c->elements - c->tied, c->tied};
     *cost_of(&x->costs, REDUCE, i) = list_seconds(g, work_squares, elements[0] / share);
     if (i == 0 && step_has_two_gradients(x, s)) { // added once a step
@@ -418,7 +421,7 @@ static inline void step_end_prices(StepPrices* x, StepPricing* g, int i) {
 // that wait for each other also sum their losses and counts, with ZeRO the squares: each time a message of a few bytes.
 static inline double norm_seconds(StepPricing* g) {
     const StepSetup* s = g->setup;
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const int groups[3][2] = {{mesh->t, 1}, {mesh_site_size(mesh), mesh->t}, {mesh->p, mesh->t * mesh->d}};
     const double bytes = 8.0 * (model_tensors(NULL, &s->model) + 2);
     double seconds = 0;
@@ -432,9 +435,10 @@ static inline double norm_seconds(StepPricing* g) {
 // A message from virtual stage i to the one before it, or back.
 static inline double step_message(StepPricing* g, const PipelineConfig* plan, int i) {
     const StepSetup* s = g->setup;
-    const Mesh* mesh = &s->mesh;
+    const ParallelConfig* parallel = &s->parallel;
+    const Mesh* mesh = &parallel->mesh;
     const double bytes = (double)s->software->value_bytes * s->B * s->T * s->model.C;
-    const bool rows = mesh->sequence_parallel && mesh->t > 1, scatters = mesh_scatters(mesh);
+    const bool rows = parallel->sequence_parallel && mesh->t > 1, scatters = parallel_scatters(parallel);
     const int from = pipeline_holder(plan, i - 1), to = pipeline_holder(plan, i);
     if (from == to) return 0;
     const LinkCost cost = message_cost(&g->cluster, mesh->t * mesh->d, from, to);
@@ -448,7 +452,8 @@ static inline double step_message(StepPricing* g, const PipelineConfig* plan, in
 static inline void stage_prices(StepPrices* x, StepPricing* g, int i) {
     const StepSetup* s = g->setup;
     const int last = pipeline_last(&x->plan), holder = pipeline_holder(&x->plan, i);
-    const int layers = stage_first_layer(&s->mesh, s->model.L, i + 1) - stage_first_layer(&s->mesh, s->model.L, i);
+    const int layers =
+        stage_first_layer(&s->parallel, s->model.L, i + 1) - stage_first_layer(&s->parallel, s->model.L, i);
     ChunkPrice* c = &x->chunk[i];
     chunk_price(c, &g->lists, layers, i == 0, i == last);
     chunk_segments(x, g, c, layers, i == 0, i == last);
@@ -468,7 +473,8 @@ static inline void stage_prices(StepPrices* x, StepPricing* g, int i) {
     if (i > 0) *cost_of(&x->costs, SEND_BACKWARD, i) = step_message(g, &x->plan, i);
     step_end_prices(x, g, i);
     if (i == last) *cost_of(&x->costs, REDUCE, i) += x->deferred;
-    const double all = s->mesh.zero == 2 ? 0 : c->elements, shares = s->mesh.zero ? c->elements / s->mesh.d : 0;
+    const double all = s->parallel.zero == 2 ? 0 : c->elements,
+                 shares = s->parallel.zero ? c->elements / s->parallel.mesh.d : 0;
     const double second = i == 0 && step_has_two_gradients(x, s) ? g->held.elements[HELD_WTE] : 0;
     x->zero[holder] += list_seconds(g, work_zero, all + shares + second);
 }
@@ -484,7 +490,7 @@ static inline void exchange_count(const StepSetup* s, const Layout* one, const i
     const int L = s->model.L;
     for (int b = 0; b < one->buckets; b++) {
         const Tensor* tensor = &one->slices[one->bucket[b].first].tensor;
-        const SiteTraffic once = async_schedule_sending(&s->mesh, (double)one->bucket[b].elements);
+        const SiteTraffic once = async_schedule_sending(&s->parallel.mesh, (double)one->bucket[b].elements);
         const int from = tensor->layer > 0 ? L : tensor->layer, to = tensor->layer == 0 ? L - 1 : from;
         const bool twice = tensor->kind == WTE && s->model.tied && holder[0] != holder[L + 1];
         for (int layer = from; layer <= to; layer++) {
@@ -500,7 +506,7 @@ static inline void exchange_count(const StepSetup* s, const Layout* one, const i
 // more to the others: the mean counts. Inside a site the stage counts that sends the most.
 static inline void exchange_price(StepPrices* x, StepPricing* g, const double* inter, const double* intra) {
     const StepSetup* s = g->setup;
-    const Mesh* mesh = &s->mesh;
+    const Mesh* mesh = &s->parallel.mesh;
     const int S = mesh->sites, k = mesh_site_size(mesh), p = x->plan.p;
     const bool shared = cluster_sites_of(s->cluster, mesh_size(mesh)) > 1;
     const PlanKind kind = PLAN_ALL_REDUCE;
@@ -523,21 +529,21 @@ static inline void exchange_prices(StepPrices* x, StepPricing* g) {
     const AsyncConfig* config = &s->methods.async;
     const int L = s->model.L, p = x->plan.p, stages = p * x->plan.v;
     Layout layout;
-    Mesh mesh = s->mesh;
+    ParallelConfig parallel = s->parallel;
     ModelConfig one = s->model;
     Error error;
     x->exchange.config = *config;
-    if (!async_schedule_is_local(config) && mesh.sites == 1) return;
-    mesh.p = mesh.v = one.L = 1;
-    mesh.folded = mesh.light_ends = false;
-    mesh.tensor = mesh.data = mesh.pipeline = 0;
-    if (!layout_build(&layout, &one, mesh, s->T, &error)) die("%s", error.text);
+    if (!async_schedule_is_local(config) && parallel.mesh.sites == 1) return;
+    parallel.mesh.p = parallel.v = one.L = 1;
+    parallel.folded = parallel.light_ends = false;
+    parallel.mesh.tensor = parallel.mesh.data = parallel.mesh.pipeline = 0;
+    if (!layout_build(&layout, &one, parallel, s->T, &error)) die("%s", error.text);
     int* holder = (int*)checked_malloc((size_t)(L + 2) * sizeof(int), "prices");
     double* bytes = step_numbers(2 * p);
     holder[0] = pipeline_holder(&x->plan, 0);
     holder[L + 1] = pipeline_holder(&x->plan, stages - 1);
     for (int i = 0; i < stages; i++) {
-        for (int l = stage_first_layer(&s->mesh, L, i); l < stage_first_layer(&s->mesh, L, i + 1); l++)
+        for (int l = stage_first_layer(&s->parallel, L, i); l < stage_first_layer(&s->parallel, L, i + 1); l++)
             holder[l + 1] = pipeline_holder(&x->plan, i);
     }
     exchange_count(s, &layout, holder, bytes, bytes + p);
@@ -567,9 +573,9 @@ static inline StepPrices step_prices(const StepSetup* s) {
     x.costs = costs_equal(stages, 0, 0, 0, 0);
     g.setup = s;
     g.cluster = *s->cluster;
-    g.cluster.nodes = (mesh_size(&s->mesh) + s->cluster->node_gpus - 1) / s->cluster->node_gpus;
+    g.cluster.nodes = (mesh_size(&s->parallel.mesh) + s->cluster->node_gpus - 1) / s->cluster->node_gpus;
     g.rates = rates_of(&g.cluster, s->software, s->threads);
-    g.held = held_by_rank(&s->model, &s->mesh, &g.rates);
+    g.held = held_by_rank(&s->model, &s->parallel, &g.rates);
     g.lists = list_prices(&g.rates, s);
     const double norm = norm_seconds(&g);
     for (int i = 0; i < stages; i++) stage_prices(&x, &g, i), *cost_of(&x.costs, NORM, i) = norm;

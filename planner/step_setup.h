@@ -93,10 +93,10 @@ static inline const Software* software_find(const char* name) {
 }
 
 // A feature of the mesh that a software lacks, or NULL.
-static inline const char* software_lacks(const Software* s, const Mesh* mesh, bool halves) {
-    if ((s->lacks & LACKS_SEQUENCE) && mesh->sequence_parallel) return "sequence parallelism";
-    if ((s->lacks & LACKS_SELECTIVE) && mesh->recompute == RECOMPUTE_SELECTIVE) return "selective recomputation";
-    if ((s->lacks & LACKS_ZERO) && mesh->zero) return "ZeRO";
+static inline const char* software_lacks(const Software* s, const ParallelConfig* parallel, bool halves) {
+    if ((s->lacks & LACKS_SEQUENCE) && parallel->sequence_parallel) return "sequence parallelism";
+    if ((s->lacks & LACKS_SELECTIVE) && parallel->recompute == RECOMPUTE_SELECTIVE) return "selective recomputation";
+    if ((s->lacks & LACKS_ZERO) && parallel->zero) return "ZeRO";
     if ((s->lacks & LACKS_HALVES) && halves) return "backward passes in halves";
     return NULL;
 }
@@ -121,7 +121,7 @@ static inline StepMethods step_methods_none(void) {
 // A step: one choice of mesh, batch, software and cluster.
 typedef struct {
     ModelConfig model;
-    Mesh mesh;
+    ParallelConfig parallel;
     ScheduleKind schedule;
     StepMethods methods; // step_set_methods
     int B, T;            // of a micro-batch
@@ -135,41 +135,41 @@ typedef struct {
 
 // Other software counts the embedding and the head as a block each where that divides the pipeline evenly (Megatron's
 // --account-for-embedding-in-pipeline-split and -loss-): the first and the last stage have a block less, perhaps none.
-static inline void mesh_count_ends(Mesh* mesh, int L) {
-    const int stages = mesh_virtual_stages(mesh);
-    mesh->light_ends = L % stages && (L + 2) % stages == 0;
+static inline void parallel_count_ends(ParallelConfig* parallel, int L) {
+    const int stages = virtual_stages(parallel);
+    parallel->light_ends = L % stages && (L + 2) % stages == 0;
 }
 
-static inline StepSetup step_setup(const ModelConfig* model, const Mesh* mesh, int B, int T, int64_t batch,
-                                   const Software* software, const Cluster* cluster) {
+static inline StepSetup step_setup(const ModelConfig* model, const ParallelConfig* parallel, int B, int T,
+                                   int64_t batch, const Software* software, const Cluster* cluster) {
     StepSetup x = {};
     x.model = *model;
-    x.mesh = *mesh;
+    x.parallel = *parallel;
     x.B = B;
     x.T = T;
     x.batch = batch;
-    x.schedule = mesh->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
+    x.schedule = parallel->v > 1 ? INTERLEAVED : ONE_F_ONE_B;
     x.software = software;
     x.cluster = cluster;
     x.threads = 1;
     x.methods = step_methods_none();
-    x.methods.async.sites = mesh->sites;
-    if (!software->ours) mesh_count_ends(&x.mesh, model->L);
+    x.methods.async.sites = parallel->mesh.sites;
+    if (!software->ours) parallel_count_ends(&x.parallel, model->L);
     return x;
 }
 
 // The setup's mesh with these methods, on `sites` sites; 0: as the trainer, one, or a site for each replica.
 static inline void step_set_methods(StepSetup* x, const StepMethods* methods, int sites) {
     x->methods = *methods;
-    x->mesh.sites = async_schedule_is_local(&methods->async) ? x->mesh.d : 1;
-    if (sites) x->mesh.sites = sites;
-    x->mesh.tp_overlap = methods->tp_overlap;
-    x->mesh.caat = methods->caat;
-    if (methods->caat.ranks) x->mesh.caat.ranks = x->mesh.t;
-    x->methods.async.sites = x->mesh.sites;
+    x->parallel.mesh.sites = async_schedule_is_local(&methods->async) ? x->parallel.mesh.d : 1;
+    if (sites) x->parallel.mesh.sites = sites;
+    x->parallel.tp_overlap = methods->tp_overlap;
+    x->parallel.caat = methods->caat;
+    if (methods->caat.ranks) x->parallel.caat.ranks = x->parallel.mesh.t;
+    x->methods.async.sites = x->parallel.mesh.sites;
 }
 
 // Whether a stage's output is sent in parts, one by each tensor rank. Those of a CAAT-Net have their own streams.
-static inline bool mesh_scatters(const Mesh* mesh) {
-    return mesh->scatter && !mesh->sequence_parallel && mesh->t > 1 && !mesh->caat.ranks;
+static inline bool parallel_scatters(const ParallelConfig* parallel) {
+    return parallel->scatter && !parallel->sequence_parallel && parallel->mesh.t > 1 && !parallel->caat.ranks;
 }

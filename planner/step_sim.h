@@ -378,7 +378,7 @@ static inline void step_parts(StepCost* cost, const StepRun* run) {
 }
 
 static inline void step_rates(StepCost* cost, const StepSetup* s) {
-    const double ranks = mesh_size(&s->mesh), tokens = (double)s->batch * s->T;
+    const double ranks = mesh_size(&s->parallel.mesh), tokens = (double)s->batch * s->T;
     const double devices = s->cluster->cores ? s->cluster->cores : ranks;
     const double computing = parts_sum(cost->parts);
     cost->bubble = computing > 0 ? (cost->parts[STEP_BUBBLE] + cost->parts[STEP_PIPELINE]) / computing : 0;
@@ -482,16 +482,16 @@ static inline double step_bound(const StepSetup* s) {
 // The bytes that a rank of a stage sends in a step, exactly (parallel.h). False, with the reason, if the mesh is
 // invalid.
 static inline bool step_traffic(const StepSetup* s, int stage, Traffic* traffic, Error* error) {
-    Mesh mesh = s->mesh;
+    ParallelConfig parallel = s->parallel;
     Layout layout;
-    mesh.pipeline = stage;
-    mesh.tensor = mesh.data = 0;
+    parallel.mesh.pipeline = stage;
+    parallel.mesh.tensor = parallel.mesh.data = 0;
     memset(traffic, 0, sizeof *traffic);
-    if (!layout_build(&layout, &s->model, mesh, s->T, error)) return false;
+    if (!layout_build(&layout, &s->model, parallel, s->T, error)) return false;
     *traffic =
         traffic_of_step(&layout, &s->model, s->B, s->T, (int)step_microbatches(s), (size_t)s->software->value_bytes);
     const AsyncConfig* async = &s->methods.async;
-    if (mesh.sites > 1 || async_schedule_is_local(async)) { // the mean of a period
+    if (parallel.mesh.sites > 1 || async_schedule_is_local(async)) { // the mean of a period
         const int64_t H = async->period;
         const SiteTraffic sites = async_schedule_traffic(async, &layout, H, 2 * H);
         traffic->data = (sites.intra_site + sites.inter_site) / (double)H;

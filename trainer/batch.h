@@ -18,7 +18,7 @@ typedef struct {
 } StepInput;
 
 static inline int64_t microbatch_first(const Trainer* t, const StepInput* input, int k) {
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     int64_t number = (int64_t)k * mesh->d + mesh->data;
     if (input->trains) number = (int64_t)mesh->data * input->schedule->config.m + k;
     return input->first + number * t->stage.B;
@@ -34,23 +34,23 @@ static inline int64_t validation_sequences(const Trainer* t) {
 
 // Data ranks take groups of B of these sequences in turn, so some may have one micro-batch less.
 static inline int microbatches_in_turn(const Trainer* t, int64_t sequences) {
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     const int64_t groups = (sequences + t->stage.B - 1) / t->stage.B;
     return (int)((groups - mesh->data + mesh->d - 1) / mesh->d);
 }
 
 // Micro-batches of a replica in one window of a validation or evaluation, and the sequences of all replicas: enough
 // that filling the pipeline costs little, few enough that their tokens take little memory.
-static inline int forward_window(const Trainer* t) { return 32 * t->stage.layout.mesh.p; }
+static inline int forward_window(const Trainer* t) { return 32 * t->stage.layout.parallel.mesh.p; }
 static inline int64_t window_sequences(const Trainer* t) {
-    return (int64_t)forward_window(t) * t->stage.B * t->stage.layout.mesh.d;
+    return (int64_t)forward_window(t) * t->stage.B * t->stage.layout.parallel.mesh.d;
 }
 
 // The most micro-batches of a replica whose tokens are loaded at once: of a step, or of a window.
 static inline int most_loaded(const Trainer* t) {
     const Settings* o = &t->settings;
     const bool trains = settings_is_training(o);
-    const int64_t sequences = (int64_t)t->stage.B * t->stage.layout.mesh.d;
+    const int64_t sequences = (int64_t)t->stage.B * t->stage.layout.parallel.mesh.d;
     int64_t window = trains && o->eval_every ? (o->eval_sequences + sequences - 1) / sequences : 1;
     window = o->evaluate ? forward_window(t) : min_i64(window, forward_window(t));
     return (int)max_i64(window, trains ? t->schedule.config.m : 1);
@@ -143,7 +143,7 @@ static inline void load_batch(Trainer* t, const StepInput* input) {
 // The tokens of a step that the ranks of a scope train on.
 static inline double step_tokens(const Trainer* t, Scope scope) {
     const double tokens = (double)t->settings.global_batch * t->stage.T;
-    return scope == SCOPE_SITE ? tokens / t->stage.layout.mesh.sites : tokens;
+    return scope == SCOPE_SITE ? tokens / t->stage.layout.parallel.mesh.sites : tokens;
 }
 
 // Binds activations to micro-batch k in a chunk.
@@ -152,16 +152,16 @@ static inline void bind_microbatch(const Trainer* t, Activations* acts, const St
     activations_bind(acts, stage, chunk, k, microbatch_sequences(t, input, k), stage->T, false);
     if (acts->chunk->first || acts->chunk->last) { // elsewhere no tokens were loaded
         acts->inputs = batch_inputs(t, t->batch.device, k);
-        acts->targets = batch_targets(t, t->batch.device, k);
+        acts->targets.token = batch_targets(t, t->batch.device, k);
     }
-    acts->scale = 0;
+    acts->targets.scale = 0;
     if (!input->trains) return;
-    acts->scale = (float)(1 / step_tokens(t, stage->grads.scope)); // the mean loss
+    acts->targets.scale = (float)(1 / step_tokens(t, stage->grads.scope)); // the mean loss
 }
 
 // The elements of one message about micro-batch k between two stages.
 static inline int64_t message_elements(const Trainer* t, const StepInput* input, int k) {
     const Stage* stage = &t->stage;
     const int64_t B = microbatch_sequences(t, input, k);
-    return boundary_elements(&stage->layout.mesh, stage->layout.streams * B * stage->T * stage->model.C);
+    return boundary_elements(&stage->layout.parallel, stage->layout.streams * B * stage->T * stage->model.C);
 }

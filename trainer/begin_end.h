@@ -18,11 +18,11 @@ static inline void warm_up(Trainer* t) {
     if (DEVICE_IS_HOST) return;
     reserve_microbatches(t, 1);
     device_zero(t->batch.device, batch_bytes(&t->batch));
-    for (int c = 0; c < stage->layout.mesh.v; c++) {
+    for (int c = 0; c < stage->layout.parallel.v; c++) {
         activations_bind(acts, stage, c, 0, stage->B, stage->T, false);
         acts->inputs = t->batch.device;
-        acts->targets = t->batch.device + t->batch.tokens;
-        acts->scale = stage->trains;
+        acts->targets.token = t->batch.device + t->batch.tokens;
+        acts->targets.scale = stage->trains;
         chunk_forward(stage, acts);
         if (!stage->trains) continue;
         const Pass backward = {stage, acts, &stage->gradients[c][0], BOTH_GRADS, false};

@@ -9,14 +9,15 @@ moments.
 */
 #pragma once
 
-#include "setup.h"
+#include "open_data.h"
+#include "plan_rank.h"
 #include "trainer.h"
 #include "../checkpoint/pretrained.h"
 #include "../parallel/optimizer.h"
 
 // Ends the job for an error that all ranks of one site find; its first rank speaks, and ends before the others do.
 static inline void die_as_site(const Trainer* t, const char* text) {
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     if (!mesh_rank_in_site(mesh) && !mesh->tensor && !mesh->pipeline) die("site %d: %s", mesh_site(mesh), text);
     sleep(COMM_TOGETHER);
     if (process.stop) process.stop(EXIT_RUN);
@@ -91,8 +92,9 @@ static inline void export_weights(Trainer* t) {
         if (is_main(t)) export_abandon(x);
         comm_abort_all(&t->world, EXIT_RUN, error.text);
     }
-    check_all_ranks(t, !is_main(t) || export_publish(x, &stage->model, &stage->layout.mesh.caat, &t->hub_files, &error),
-                    &error);
+    check_all_ranks(
+        t, !is_main(t) || export_publish(x, &stage->model, &stage->layout.parallel.caat, &t->hub_files, &error),
+        &error);
     if (is_main(t)) print_line("exported  %s", x->path);
 }
 
@@ -243,7 +245,7 @@ static inline bool resume_checkpoint(Trainer* t) {
     const CheckpointSites sites = site_values(&t->stage).list;
     Error error;
     check_same_model(t, path);
-    check_all_ranks(t, checkpoint_check_caat(path, &t->stage.layout.mesh.caat, &error), &error);
+    check_all_ranks(t, checkpoint_check_caat(path, &t->stage.layout.parallel.caat, &error), &error);
     check_all_ranks(t, checkpoint_open(&reader, path, &state, &sites, &error), &error);
     check_same_run(&now, &state, path);
     check_all_ranks(t, read_slices(&t->stage, &reader, watchdog_row(&t->watch), &error), &error);
@@ -284,7 +286,7 @@ static inline void load_weights(Trainer* t, const char* path) {
     const Stage* stage = &t->stage;
     Error error;
     float* weights = weights_begin(stage);
-    check_all_ranks(t, checkpoint_check_caat(path, &stage->layout.mesh.caat, &error), &error);
+    check_all_ranks(t, checkpoint_check_caat(path, &stage->layout.parallel.caat, &error), &error);
     check_all_ranks(t, checkpoint_init(path, &stage->model, &stage->layout, weights, &error), &error);
     weights_end(stage, weights);
 }

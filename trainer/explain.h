@@ -13,9 +13,10 @@ enum { EXPLAIN_COLUMNS = 100 };
 
 typedef struct {
     const Trainer* t;
-    const Stage* stage; // of rank 0, as are the next three
+    const Stage* stage; // of rank 0, as are the next four
     const Layout* layout;
     const Mesh* mesh;
+    const ParallelConfig* parallel;
     const ModelConfig* model;
     double stream;           // bytes of a micro-batch of one residual stream
     bool full;               // recomputation
@@ -64,20 +65,21 @@ static Words ranks_words(int first, int step, int n) {
 }
 
 static void explain_step(Explanation* e) {
-    const Mesh* mesh = e->mesh;
+    const ParallelConfig* parallel = e->parallel;
     const int64_t batch = e->t->settings.global_batch;
-    const int n = mesh_size(mesh), summed = mesh->zero ? n : n / mesh->sites, m = e->t->schedule.config.m;
+    const int n = mesh_size(e->mesh), summed = parallel->zero ? n : n / e->mesh->sites, m = e->t->schedule.config.m;
     SAY("Step (docs/step.md). ");
     if (n == 1) SAY("One rank holds the whole model");
-    if (n > 1) SAY("%d ranks = tensor %d x data %d x pipeline %d train the model", n, mesh->t, mesh->d, mesh->p);
+    if (n > 1)
+        SAY("%d ranks = tensor %d x data %d x pipeline %d train the model", n, e->mesh->t, e->mesh->d, e->mesh->p);
     SAY(" %s: %s, %d blocks, %lld parameters. A step takes %lld sequence%s of %d tokens", e->model->name,
         model_arch_name(e->model->arch), e->model->L, (long long)model_parameters(e->model), (long long)batch,
         plural(batch), e->stage->T);
-    if (mesh->d > 1) SAY(", %lld on each of %d replicas", (long long)batch / mesh->d, mesh->d);
+    if (e->mesh->d > 1) SAY(", %lld on each of %d replicas", (long long)batch / e->mesh->d, e->mesh->d);
     SAY(", in %d micro-batch%s of %d%s, and updates the parameters once.", m, m == 1 ? "" : "es", e->stage->B,
         m == 1 ? "" : ", whose gradients are added up (gradient accumulation)");
     if (n == 1) SAY(" There is no other rank: no communication at all.");
-    if (n > 1) SAY(" Rank = tensor + %d (data + %d pipeline).", mesh->t, mesh->d);
+    if (n > 1) SAY(" Rank = tensor + %d (data + %d pipeline).", e->mesh->t, e->mesh->d);
     if (summed > 1)
         SAY(" Once a step, before the update, all ranks%s add up the norm of the gradient.",
             summed < n ? " of a site" : "");
@@ -103,7 +105,7 @@ static void explain_memory(Explanation* e) {
                 e->mesh->p > 1 ? ", the most of all stages" : "");
             for (int i = 0; i < ARENAS; i++)
                 SAY("%s %s %s", i ? "," : ":", arena_names[i], bytes_words(arena_bytes(e->t, &at, i)).text);
-            SAY(".%s", recompute[e->mesh->recompute]);
+            SAY(".%s", recompute[e->parallel->recompute]);
         }
         async_dp_free(&at);
         stage_free(&at);
@@ -113,7 +115,7 @@ static void explain_memory(Explanation* e) {
 static void explain_tensor(Explanation* e) {
     const Layout* layout = e->layout;
     const ModelConfig* model = e->model;
-    const int k = layout->streams, cuts = mesh_tp_cuts(e->mesh);
+    const int k = layout->streams, cuts = tp_cuts(e->parallel);
     const double replicated = traffic_of_replicated(layout);
     if (e->mesh->t == 1) return;
     SAY("Tensor parallel (docs/tensor.md). Stage 0 of replica 0 is cut over %s: of each block a rank holds %d of %d "
@@ -125,7 +127,7 @@ static void explain_tensor(Explanation* e) {
         k * layout->V, cuts * layout->V);
     if (cuts * layout->V > model->V) SAY(" (%d and padding)", model->V);
     SAY("; norms whole.");
-    if (!is_caat(e->stage) && !e->mesh->sequence_parallel)
+    if (!is_caat(e->stage) && !e->parallel->sequence_parallel)
         SAY(" Attention and mlp each leave every rank a partial sum of the whole output, and backward of the whole "
             "input gradient: %d all-reduces over %s a block and micro-batch (2 forward, 2 backward%s).%s Embedding and "
             "head add one each, the loss three numbers a token.",
@@ -133,11 +135,11 @@ static void explain_tensor(Explanation* e) {
             e->stage->split_backward ? "" : " Those of the backward pass run while weight gradients are computed.");
     if (replicated > 0)
         SAY(" Gradients of slices that several ranks hold are added up over these, once a %s: %s a rank.",
-            e->mesh->zero == 2 ? "micro-batch" : "step", bytes_words(replicated).text);
+            e->parallel->zero == 2 ? "micro-batch" : "step", bytes_words(replicated).text);
     SAY(" Rank 0 sends %s a step in its tensor group.", bytes_words(e->sends.tensor).text);
     if (e->mesh->p > 1)
         SAY(" Rank %d sends %s.", mesh_size(e->mesh) - e->mesh->t * e->mesh->d, bytes_words(e->last_sends.tensor).text);
-    if (e->mesh->tp_overlap)
+    if (e->parallel->tp_overlap)
         SAY(" With --tp-comm-overlap a micro-batch is computed as two halves of %d sequence%s in turn: a block's sums "
             "are two of half the size, in flight while the other half or weight gradients are computed.",
             e->stage->B / HALVES, plural(e->stage->B / HALVES));
@@ -145,11 +147,11 @@ static void explain_tensor(Explanation* e) {
 
 // The residual stream between the matrices, where not all ranks have the same values.
 static void explain_streams(Explanation* e) {
-    const CaatConfig* caat = &e->mesh->caat;
+    const CaatConfig* caat = &e->parallel->caat;
     const int rows = e->stage->B * e->stage->T, S = e->layout->shared, C = e->model->C;
     const double forward = e->stream * S / C;
     const double backward = caat->narrow ? forward : forward * sizeof(float) / sizeof(floatX);
-    if (e->mesh->sequence_parallel)
+    if (e->parallel->sequence_parallel)
         SAY("Sequence parallel (docs/sequence.md). Between the matrices (norms, residual stream) each rank holds %d "
             "of the %d rows of a micro-batch. Each pair of matrices begins with an all-gather of rows and ends with a "
             "reduce-scatter: %d collectives over %s a block and micro-batch (4 forward, 6 backward, of which 2 gather "
@@ -167,18 +169,18 @@ static void explain_streams(Explanation* e) {
 
 // What a stage holds, its blocks and the ends of the model, and its forward passes before the first backward pass.
 static void say_stage(Explanation* e, const Schedule* schedule) {
-    const Mesh* mesh = e->mesh;
-    const int ranks = mesh->t * mesh->d, last = mesh_virtual_stages(mesh) - 1;
+    const ParallelConfig* parallel = e->parallel;
+    const int ranks = e->mesh->t * e->mesh->d, last = virtual_stages(parallel) - 1;
     int warm = 0;
     for (const Action* a = schedule->actions; !action_is_backward(a->kind); a++) warm += a->kind == FORWARD;
     SAY(" stage %d (%s)", schedule->stage, ranks_words(schedule->stage * ranks, 1, ranks).text);
-    for (int c = 0; c < mesh->v; c++) {
-        const int number = virtual_stage(mesh->p, mesh->folded, schedule->stage, c);
-        const int first = stage_first_layer(mesh, e->model->L, number);
-        const int end = stage_first_layer(mesh, e->model->L, number + 1);
+    for (int c = 0; c < parallel->v; c++) {
+        const int number = virtual_stage(e->mesh->p, parallel->folded, schedule->stage, c);
+        const int first = stage_first_layer(parallel, e->model->L, number);
+        const int end = stage_first_layer(parallel, e->model->L, number + 1);
         if (number == 0) SAY(" the embedding,");
-        if (c == 2 && c < mesh->v - 1) SAY(" ..,");
-        if (c >= 2 && c < mesh->v - 1) continue; // of many chunks the first two and the last
+        if (c == 2 && c < parallel->v - 1) SAY(" ..,");
+        if (c >= 2 && c < parallel->v - 1) continue; // of many chunks the first two and the last
         SAY(end - first == 1 ? " block %d," : " blocks %d-%d,", first, end - 1);
         if (number == last) SAY(" the final norm and the head,");
     }
@@ -186,60 +188,61 @@ static void say_stage(Explanation* e, const Schedule* schedule) {
 }
 
 static void explain_pipeline(Explanation* e) {
-    const Mesh* mesh = e->mesh;
+    const ParallelConfig* parallel = e->parallel;
     const PipelineConfig* config = &e->t->schedule.config;
     const int64_t n = (int64_t)e->stage->B * e->stage->T * e->layout->streams * e->model->C;
-    const int64_t sent = boundary_elements(mesh, n);
-    const int next = mesh->t * mesh->d * schedule_peer(&e->t->schedule, SEND_FORWARD, 0), last = mesh->p - 1;
-    if (mesh->p == 1) return;
+    const int64_t sent = boundary_elements(parallel, n);
+    const int next = e->mesh->t * e->mesh->d * schedule_peer(&e->t->schedule, SEND_FORWARD, 0), last = e->mesh->p - 1;
+    if (e->mesh->p == 1) return;
     Schedule* stages = schedules_build(config);
     SAY("Pipeline parallel (docs/schedules.md). Schedule %s; the stages, what they hold, and how many forward passes "
         "they make before the first backward pass:",
         schedule_name(config->kind));
-    for (int i = 0; i < mesh->p; i++) {
+    for (int i = 0; i < e->mesh->p; i++) {
         if (i < 3 || i == last) say_stage(e, &stages[i]);
         if (i == 3 && i < last) SAY(" ..;");
     }
     SAY(" at most %d micro-batch%s of activations are kept on stage 0, %d on stage %d.", stages[0].slots,
         stages[0].slots == 1 ? "" : "es", stages[last].slots, last);
-    if (mesh->v > 1)
-        SAY(" (A stage has %d chunks, in a %s, and keeps activations by chunk.)", mesh->v, mesh->folded ? "V" : "loop");
+    if (parallel->v > 1)
+        SAY(" (A stage has %d chunks, in a %s, and keeps activations by chunk.)", parallel->v,
+            parallel->folded ? "V" : "loop");
     if (e->stage->split_backward)
         SAY(" A backward pass has two halves: the input gradient, for which another stage waits, and the weight "
             "gradients, which fill gaps.");
     SAY(" By formula the stages stand idle for %.3f of their working time (the bubble).", pipeline_bubble(config));
     SAY(" After a forward pass rank 0 sends %s, ", bytes_words((double)sent * sizeof(floatX)).text);
-    if (sent < n) SAY("its 1/%d of ", mesh->t);
+    if (sent < n) SAY("its 1/%d of ", e->mesh->t);
     SAY("the output, to rank %d%s; after its backward pass rank %d sends as much of the gradient back.", next,
-        sent < n && !mesh->sequence_parallel ? ", whose tensor group gathers the parts" : "", next);
+        sent < n && !parallel->sequence_parallel ? ", whose tensor group gathers the parts" : "", next);
     if (embedding_is_split(e->layout, e->model))
         SAY(" Embedding and head are one matrix (tied): stages 0 and %d add up its two gradients, %s a rank, once a "
             "step.",
             last, bytes_words(traffic_of_stage(e->stage, e->layout, 1).tied).text);
     SAY(" Rank 0 sends %s a step to other stages.", bytes_words(e->sends.pipeline).text);
-    schedules_free(stages, mesh->p);
+    schedules_free(stages, e->mesh->p);
 }
 
 static void say_zero(Explanation* e) {
     const long long n = (long long)e->layout->elements;
-    if (e->mesh->zero == 0) return;
+    if (e->parallel->zero == 0) return;
     SAY(" ZeRO-%d: a replica gets the sum of its 1/%d of every bucket, %lld of rank 0's %lld padded parameters; it "
         "alone has their optimizer state and updates them; then all get the new ones by an all-gather.",
-        e->mesh->zero, e->mesh->d, n / e->mesh->d, n);
-    if (e->mesh->zero == 2) SAY(" Of gradients it keeps this part, and one or two whole buckets at a time.");
+        e->parallel->zero, e->mesh->d, n / e->mesh->d, n);
+    if (e->parallel->zero == 2) SAY(" Of gradients it keeps this part, and one or two whole buckets at a time.");
 }
 
 static void explain_data(Explanation* e) {
-    const Mesh* mesh = e->mesh;
-    const int k = mesh_site_size(mesh), block = layout_slice(e->layout, 0, NORM1_W)->bucket;
+    const ParallelConfig* parallel = e->parallel;
+    const int k = mesh_site_size(e->mesh), block = layout_slice(e->layout, 0, NORM1_W)->bucket;
     const double sent = (e->sends.data - e->sends.inter_site) * sums_factor(&e->t->data_plans[PLAN_ALL_REDUCE]);
     if (k == 1) return;
     SAY("Data parallel (docs/data_parallel.md). The %s hold the same slices%s and compute gradients of different "
         "sequences. As soon as the backward pass of a block is over%s, %s of its gradients, %s, starts, while the "
         "block before it computes.",
-        ranks_words(0, mesh->t, k).text, mesh->sites > 1 ? " in a site" : "",
-        mesh->zero < 2 && e->t->schedule.config.m > 1 ? " in the last micro-batch" : "",
-        mesh->zero || e->stage->grads.hierarchical ? "a reduce-scatter" : "an all-reduce",
+        ranks_words(0, e->mesh->t, k).text, e->mesh->sites > 1 ? " in a site" : "",
+        parallel->zero < 2 && e->t->schedule.config.m > 1 ? " in the last micro-batch" : "",
+        parallel->zero || e->stage->grads.hierarchical ? "a reduce-scatter" : "an all-reduce",
         bytes_words((double)e->layout->bucket[block].elements * sizeof(float)).text);
     say_zero(e);
     SAY(" Rank 0 sends %s a step in its data group.", bytes_words(sent).text);
@@ -287,8 +290,9 @@ static void explain(const Trainer* t) {
     const Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
     const double stream = (double)stage->B * stage->T * stage->model.C * sizeof(floatX);
-    const bool full = layout->mesh.recompute == RECOMPUTE_FULL;
-    Explanation e = {t, stage, layout, &layout->mesh, &stage->model, stream, full, {0, 0, 0, 0}, {0, 0, 0, 0}, ""};
+    const bool full = layout->parallel.recompute == RECOMPUTE_FULL;
+    Explanation e = {t,  stage, layout, &layout->parallel.mesh, &layout->parallel, &stage->model, stream, full,
+                     {}, {},    ""};
     for (size_t i = 0; i < sizeof paragraphs / sizeof paragraphs[0]; i++) {
         paragraphs[i](&e);
         end_paragraph(&e);

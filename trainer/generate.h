@@ -35,14 +35,14 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
     reserve_microbatches(t, 1);
     device_zero(t->batch.device, (size_t)T * sizeof(int32_t));
     device_from_host(t->batch.device, tokens, (size_t)n * sizeof(int32_t));
-    for (int c = 0; c < stage->layout.mesh.v; c++) {
+    for (int c = 0; c < stage->layout.parallel.v; c++) {
         const floatX* before = c > 0 ? chunk_output(acts) : NULL;
         activations_bind(acts, stage, c, 0, 1, T, decode);
         const int64_t values = (int64_t)acts->R * stage->model.C;
         acts->inputs = t->batch.device;
         acts->keeps_kv = !decode;
         acts->first = decode ? position : 0;
-        if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == stage->layout.mesh.pipeline)
+        if (before && schedule_peer(&t->schedule, RECEIVE_FORWARD, c) == stage->layout.parallel.mesh.pipeline)
             device_copy(acts->x[0], before, (size_t)values * sizeof(floatX));
         pipeline_hand_over(stage, &t->schedule, acts->x[0], values, RECEIVE_FORWARD, c);
         chunk_forward(stage, acts);
@@ -54,7 +54,7 @@ static inline void feed(Trainer* t, const int32_t* tokens, int n, int T, int pos
 // ranks, padding with token 0 gives all ranks the same number: no earlier token sees the padding, and its places in the
 // cache are written again before they are read.
 static inline void prefill(Trainer* t, const int32_t* tokens, int n) {
-    const size_t multiple = splits_rows(&t->stage) ? (size_t)t->stage.layout.mesh.t : 1;
+    const size_t multiple = splits_rows(&t->stage) ? (size_t)t->stage.layout.parallel.mesh.t : 1;
     feed(t, tokens, n, (int)round_up((size_t)n, multiple), -1);
 }
 
@@ -70,7 +70,7 @@ static inline int lm_head_rank(const Trainer* t) {
 static inline void gather_logits(Trainer* t, float* logits) {
     const Stage* stage = &t->stage;
     const int64_t n = (int64_t)stage->layout.streams * stage->layout.V;
-    float* mine = logits + stage->layout.mesh.tensor * n;
+    float* mine = logits + stage->layout.parallel.mesh.tensor * n;
     device_to_floats(mine, stage->head[0].logits, n);
     comm_all_gather(&t->groups.tensor, logits, mine, n, COMM_FLOAT);
 }
@@ -82,7 +82,7 @@ static inline int32_t next_token(Trainer* t, const Sampler* x, int i) {
     heartbeat_move(watchdog_row(&t->watch));
     if (stage->layout.last_stage) {
         gather_logits(t, x->logits);
-        if (stage->layout.mesh.tensor == 0) {
+        if (stage->layout.parallel.mesh.tensor == 0) {
             const double coarse = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i); // 24 bits each
             const double fine = (double)random_uniform(x->seed, x->stream, 2 * (uint64_t)i + 1);
             next = sample_token(&x->how, x->logits, stage->model.V, coarse + 0x1p-24 * fine, x->list);
@@ -163,7 +163,7 @@ static inline TokenList encode_prompt(const Trainer* t) {
 // Continues the prompt by up to `most` tokens, printed to out (NULL on other ranks). The caller frees text->tokens.
 static inline bool generate_from_prompt(Trainer* t, Generation* text, const TokenList* prompt, int most, FILE* out) {
     const Settings* o = &t->settings;
-    const int V = t->stage.model.V, all = t->stage.layout.V * mesh_tp_cuts(&t->stage.layout.mesh);
+    const int V = t->stage.model.V, all = t->stage.layout.V * tp_cuts(&t->stage.layout.parallel);
     const Generation begun = {(int32_t*)checked_malloc((prompt->count + (size_t)most) * sizeof(int32_t), "a text"),
                               (int)prompt->count,
                               0,
@@ -187,7 +187,7 @@ static inline bool generate_from_prompt(Trainer* t, Generation* text, const Toke
 static inline void sample(Trainer* t, int most) {
     Generation text;
     enter_phase(t, PHASE_SAMPLING);
-    if (t->stage.layout.mesh.data > 0) return;
+    if (t->stage.layout.parallel.mesh.data > 0) return;
     end_line();
     if (is_main(t)) printf("sample:\n\n");
     TokenList list = encode_prompt(t);
@@ -206,7 +206,7 @@ static inline void generate(Trainer* t) {
     enter_phase(t, PHASE_SAMPLING);
     TokenList list = encode_prompt(t);
     const double sent = comm_bytes(&t->groups.tensor);
-    if (stage->layout.mesh.data == 0) {
+    if (stage->layout.parallel.mesh.data == 0) {
         if (is_main(t) && (int64_t)list.count > stage->T)
             printf("text      of its %d tokens the last %d are read: the context is %d, see --seq\n", (int)list.count,
                    stage->T / 2 + 1, stage->T);

@@ -177,7 +177,7 @@ static void log_step(Trainer* t, double seconds, double mfu, int64_t peak) {
     log_number(log, "mfu", mfu > 0 ? mfu : (double)NAN, 4);
     fprintf(log, ",\"comm_bytes\":{\"tp\":%.0f,\"pp\":%.0f,\"dp\":%.0f", t->bytes.tensor, t->bytes.pipeline,
             t->bytes.data);
-    if (t->stage.layout.mesh.sites > 1) fprintf(log, ",\"dp_inter_site\":%.0f", t->bytes.inter_site);
+    if (t->stage.layout.parallel.mesh.sites > 1) fprintf(log, ",\"dp_inter_site\":%.0f", t->bytes.inter_site);
     fprintf(log, "}");
     log_number(log, "bubble", t->bubble, 4);
     fprintf(log, ",\"peak_mem_bytes\":%lld", (long long)peak);
@@ -333,11 +333,12 @@ static inline void write_trace(Trainer* t) {
     const char* path = t->settings.trace;
     FILE* out = open_trace(t, "w");
     const PipelineConfig* plan = &t->schedule.config;
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const ParallelConfig* parallel = &t->stage.layout.parallel;
+    const Mesh* mesh = &parallel->mesh;
     char about[256]; // for dev/plot
     snprintf(about, sizeof about,
              "{\"schedule\":\"%s\",\"t\":%d,\"p\":%d,\"d\":%d,\"v\":%d,\"m\":%d,\"reduce_every\":%s,\"tied\":%s}",
-             schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, mesh->v, plan->m,
+             schedule_name(plan->kind), mesh->t, mesh->p, mesh->d, parallel->v, plan->m,
              plan->reduce_every ? "true" : "false", plan->tied ? "true" : "false");
     const bool ok = trace_gather(out, &t->world, mesh, about, &t->trace);
     if (!is_main(t)) return;

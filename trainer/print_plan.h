@@ -38,7 +38,7 @@ static Sends sends_of_rank(const Stage* stage, int m) {
     const int64_t period = stage->async ? stage->async->config.period : 1;
     const Traffic traffic = traffic_of_stage(stage, &stage->layout, m);
     const SiteTraffic round = replica_traffic(stage, &stage->layout, period, 2 * period); // not the first
-    const bool sites = stage->layout.mesh.sites > 1 || stage->async;
+    const bool sites = stage->layout.parallel.mesh.sites > 1 || stage->async;
     const Sends sends = {traffic.layers + traffic.ends, traffic.pipeline + traffic.tied,
                          sites ? (round.intra_site + round.inter_site) / (double)period : traffic.data,
                          round.inter_site / (double)period};
@@ -48,7 +48,8 @@ static Sends sends_of_rank(const Stage* stage, int m) {
 // Prints a line of the table of ranks: bytes held, bytes sent in a step. last: the last rank with the same numbers.
 static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, ByteUnit held, ByteUnit sent,
                        bool arenas) {
-    const Mesh* mesh = &stage->layout.mesh;
+    const ParallelConfig* parallel = &stage->layout.parallel;
+    const Mesh* mesh = &parallel->mesh;
     const int rank = mesh_rank(mesh);
     char ranks[32];
     if (last > rank)
@@ -56,9 +57,9 @@ static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, By
     else
         snprintf(ranks, sizeof ranks, "%d", rank);
     printf("  %-11s %3d %3d %3d   ", ranks, mesh->tensor, mesh->pipeline, mesh->data);
-    for (int c = 0; c < mesh->v; c++) { // of more than three chunks the first and the last
+    for (int c = 0; c < parallel->v; c++) { // of more than three chunks the first and the last
         const Chunk* chunk = &stage->layout.chunk[c];
-        if (mesh->v <= 3 || c % (mesh->v - 1) == 0)
+        if (parallel->v <= 3 || c % (parallel->v - 1) == 0)
             printf("%4d..%-4d", chunk->first_layer, chunk->first_layer + chunk->layers - 1);
         else if (c == 1)
             printf("   ...    ");
@@ -71,12 +72,12 @@ static void print_rank(const Trainer* t, Stage* stage, int last, Sends sends, By
 // The plan of another rank's stage, which the caller frees (stage_free); *m is its number of micro-batches.
 static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
     const Stage* mine = &t->stage;
-    Mesh mesh = mine->layout.mesh;
-    mesh = mesh_at(&mesh, rank);
+    ParallelConfig parallel = mine->layout.parallel;
+    parallel = parallel_at(&parallel, rank);
     Error error;
-    Schedule schedule = mine->trains ? schedule_build(&t->schedule.config, mesh.pipeline)
-                                     : schedule_build_untrained(&t->schedule.config, mesh.pipeline);
-    if (!stage_plan(stage, &mine->model, mesh, mine->B, mine->T, &schedule, mine->grads.scope, mine->type, &error))
+    Schedule schedule = mine->trains ? schedule_build(&t->schedule.config, parallel.mesh.pipeline)
+                                     : schedule_build_untrained(&t->schedule.config, parallel.mesh.pipeline);
+    if (!stage_plan(stage, &mine->model, parallel, mine->B, mine->T, &schedule, mine->grads.scope, mine->type, &error))
         die("%s", error.text);
     async_dp_plan_as(stage, mine);
     *m = schedule.config.m;
@@ -88,7 +89,7 @@ static void plan_rank(Stage* stage, const Trainer* t, int rank, int* m) {
 // room.
 static void print_ranks(const Trainer* t) {
     enum { MOST = 64 };
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     const int n = mesh_size(mesh), step = n <= 16 ? 1 : mesh->t * mesh->d;
     double most_held = 0, most_sent = 0;
     Stage stage;
@@ -102,7 +103,7 @@ static void print_ranks(const Trainer* t) {
         stage_free(&stage);
     }
     const ByteUnit held = byte_unit(most_held, false), sent = byte_unit(most_sent, false);
-    const int chunks = 10 * ((int)min_i64(mesh->v, 3) - 1);
+    const int chunks = 10 * ((int)min_i64(t->stage.layout.parallel.v, 3) - 1);
     const bool arenas = terminal_columns() > 81 + 11 * ARENAS + chunks;
     printf("\n  rank          t   p   d    layers %*s   %s: %s%s%s: %stp        pp        dp\n", chunks, "", held.name,
            arenas ? "params      grads  optimizer activation    scratch   together   sends" : "memory  sends",
@@ -121,7 +122,8 @@ static void print_ranks(const Trainer* t) {
 }
 
 // Prints the micro-batches in flight by stage; of more than 16 stages the first and last four.
-static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
+static void print_in_flight(const Schedule* stages, const ParallelConfig* parallel) {
+    const Mesh* mesh = &parallel->mesh;
     char text[256] = "";
     for (int i = 0; i < mesh->p; i++) {
         if (!is_left_out(i, mesh->p, 16))
@@ -129,11 +131,11 @@ static void print_in_flight(const Schedule* stages, const Mesh* mesh) {
         else if (!is_left_out(i - 1, mesh->p, 16))
             append_text(text, sizeof text, "... ");
     }
-    print_line("inflight  %smicro-batches%s in memory at most, by stage", text, mesh->v > 1 ? " of a chunk" : "");
+    print_line("inflight  %smicro-batches%s in memory at most, by stage", text, parallel->v > 1 ? " of a chunk" : "");
 }
 
 static void print_caat(const Stage* stage) {
-    const CaatConfig* sync = &stage->layout.mesh.caat;
+    const CaatConfig* sync = &stage->layout.parallel.caat;
     if (!is_caat(stage)) return;
     print_line("caat      %d of %d channels shared by %d streams, %d a rank; gradients summed in %s",
                stage->layout.shared, stage->model.C, sync->ranks, stage->layout.streams,
@@ -142,14 +144,14 @@ static void print_caat(const Stage* stage) {
 
 // The network of the all-reduces in a site, or between sites; see build_allreduces.
 static const char* allreduce_network(const Trainer* t, bool inter_site) {
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     const bool named = inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
     return named && t->settings.topology ? t->settings.topology : "full, all to all";
 }
 
 // Prints the all-reduce algorithms: of --allreduce, and between sites.
 static void print_allreduce(const Trainer* t) {
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     for (int inter_site = 0; inter_site < 2; inter_site++) {
         const char* where = inter_site ? "between sites " : "in a site ";
         if (mesh->sites == 1) where = "";
@@ -169,7 +171,7 @@ static void print_allreduce(const Trainer* t) {
 
 // Prints the sites, and the schedule of their outer steps.
 static void print_sites(const Trainer* t) {
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     const int replicas = mesh_site_size(mesh);
     if (t->stage.async)
         async_dp_print(&t->stage, t->settings.steps);
@@ -180,33 +182,33 @@ static void print_sites(const Trainer* t) {
 
 static void print_mesh(const Trainer* t) {
     const Stage* stage = &t->stage;
-    const Mesh* mesh = &stage->layout.mesh;
+    const ParallelConfig* parallel = &stage->layout.parallel;
     static const char* recompute[] = {"none", "norms and activation functions", "all but the blocks' inputs"};
     static const char* zero[] = {"", " with ZeRO-1", " with ZeRO-2"};
-    print_line("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s", mesh_size(mesh),
-               mesh_size(mesh) == 1 ? "" : "s", mesh->t, mesh->sequence_parallel ? " with sequence parallelism" : "",
-               mesh->p, mesh->d, zero[mesh->zero],
-               stage->trains ? recompute[mesh->recompute] : "none, as nothing is trained");
+    print_line("mesh      %d rank%s: tensor %d%s, pipeline %d, data %d%s; recompute: %s", mesh_size(&parallel->mesh),
+               mesh_size(&parallel->mesh) == 1 ? "" : "s", parallel->mesh.t,
+               parallel->sequence_parallel ? " with sequence parallelism" : "", parallel->mesh.p, parallel->mesh.d,
+               zero[parallel->zero], stage->trains ? recompute[parallel->recompute] : "none, as nothing is trained");
     print_caat(stage);
-    if (mesh->tp_overlap)
+    if (parallel->tp_overlap)
         print_line(
             "overlap   micro-batches are computed as two halves of %d sequence%s in turn; tensor sums of one are in "
             "flight meanwhile",
             stage->B / HALVES, stage->B == HALVES ? "" : "s");
     print_sites(t);
-    if ((mesh->tp_overlap || stage->async) && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
+    if ((parallel->tp_overlap || stage->async) && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
         print_line("          this MPI allows one thread at a time: messages move only while a rank calls it");
     print_allreduce(t);
-    if (!stage->trains || mesh->p == 1) return;
+    if (!stage->trains || parallel->mesh.p == 1) return;
     const PipelineConfig* config = &t->schedule.config;
     Schedule* stages = schedules_build(config);
     char chunks[64] = "";
-    if (mesh->v > 1) snprintf(chunks, sizeof chunks, " with %d chunks a stage", mesh->v);
+    if (parallel->v > 1) snprintf(chunks, sizeof chunks, " with %d chunks a stage", parallel->v);
     print_line("schedule  %s%s, by formula a bubble of %.3f of the work at equal stages", schedule_name(config->kind),
                chunks, pipeline_bubble(config));
-    schedule_draw(stages, mesh->p, terminal_columns(), stdout);
-    print_in_flight(stages, mesh);
-    schedules_free(stages, mesh->p);
+    schedule_draw(stages, parallel->mesh.p, terminal_columns(), stdout);
+    print_in_flight(stages, parallel);
+    schedules_free(stages, parallel->mesh.p);
 }
 
 // Prints the data, how many epochs of it the run is, and what it is validated on.
@@ -240,7 +242,7 @@ static void print_optimizer(const Settings* settings) {
 static void print_batch(const Trainer* t) {
     const Settings* settings = &t->settings;
     const Stage* stage = &t->stage;
-    const int d = stage->layout.mesh.d, m = t->schedule.config.m;
+    const int d = stage->layout.parallel.mesh.d, m = t->schedule.config.m;
     char replicas[64] = "";
     if (d > 1) snprintf(replicas, sizeof replicas, " on each of %d replicas", d);
     print_line("batch     %lld sequences of %d tokens: gradient accumulation over %d micro-batch%s of %d%s",
@@ -286,7 +288,7 @@ static void print_plan(Trainer* t, double peak) {
     print_line("device    %s", text);
     if (DEVICE_IS_HOST) print_busy(&t->place);
     print_mesh(t);
-    if (mesh_size(&stage->layout.mesh) > 1) {
+    if (mesh_size(&stage->layout.parallel.mesh) > 1) {
         print_ranks(t);
     } else {
         const ByteUnit unit = byte_unit(rank_bytes(t, stage), false);
@@ -303,12 +305,12 @@ static Traffic traffic_of_mesh(const Trainer* t, SiteTraffic* sites, int64_t fir
     const Stage* mine = &t->stage;
     Traffic sum = {0, 0, 0, 0, 0};
     if (sites) memset(sites, 0, sizeof *sites);
-    for (int rank = 0; rank < mesh_size(&mine->layout.mesh); rank++) {
-        Mesh mesh = mine->layout.mesh;
-        mesh = mesh_at(&mesh, rank);
+    for (int rank = 0; rank < mesh_size(&mine->layout.parallel.mesh); rank++) {
+        ParallelConfig parallel = mine->layout.parallel;
+        parallel = parallel_at(&parallel, rank);
         Layout layout;
         Error error;
-        if (!layout_build(&layout, &mine->model, mesh, mine->T, &error)) die("%s", error.text);
+        if (!layout_build(&layout, &mine->model, parallel, mine->T, &error)) die("%s", error.text);
         const Traffic one = traffic_of_stage(mine, &layout, t->schedule.config.m);
         sum.layers += one.layers;
         sum.ends += one.ends;
@@ -350,12 +352,12 @@ static void print_site_traffic(const Trainer* t, Bytes all, SiteTraffic formula,
 
 // Prints the counted bytes of the last step beside the formulas; all: the bytes since step `first`.
 static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
-    const Mesh* mesh = &t->stage.layout.mesh;
-    if (mesh_size(mesh) == 1) return;
+    const ParallelConfig* parallel = &t->stage.layout.parallel;
+    if (mesh_size(&parallel->mesh) == 1) return;
     SiteTraffic sites;
     const Traffic sum = traffic_of_mesh(t, &sites, first);
-    const bool more = mesh->sequence_parallel || mesh->recompute == RECOMPUTE_FULL; // see traffic_of_step
-    const bool divided = mesh->t > 1 && (mesh->scatter || mesh->sequence_parallel);
+    const bool more = parallel->sequence_parallel || parallel->recompute == RECOMPUTE_FULL; // see traffic_of_step
+    const bool divided = parallel->mesh.t > 1 && (parallel->scatter || parallel->sequence_parallel);
     char counted[3][32];
     const double bytes[3] = {t->bytes.tensor, t->bytes.pipeline, t->bytes.data};
     for (int i = 0; i < 3; i++) snprintf(counted[i], sizeof counted[i], "%.3f", bytes[i] / 1e6);
@@ -367,7 +369,7 @@ static void print_traffic(const Trainer* t, Bytes all, int64_t first) {
     print_traffic_row("pipeline", divided ? "b s h / t a boundary and direction" : "b s h a boundary and direction",
                       counted[1], sum.pipeline + sum.tied);
     const double factor = sums_factor(&t->data_plans[PLAN_ALL_REDUCE]);
-    if (mesh->sites > 1 || t->stage.async)
+    if (parallel->mesh.sites > 1 || t->stage.async)
         print_site_traffic(t, all, sites, first);
     else
         print_traffic_row("data", factor > 1 ? "2 (d-1)/d of the parameters, and more" : "2 (d-1)/d of the parameters",

@@ -26,19 +26,25 @@ one rank updates a weight for all, and all others copy its error.
 
 typedef enum { REPLICATED_OVER_DP, REPLICATED_OVER_HEADS, REPLICATED_OVER_TP, REPLICATED_OVER_ENDS } ReplicaGroup;
 
-static inline ReplicaGroup replica_group_of(const Tensor* tensor, const Mesh* mesh, const ModelConfig* m) {
-    if (tensor->kind == WTE && m->tied && mesh->p > 1 && !mesh->folded) return REPLICATED_OVER_ENDS;
-    if (tensor->parallel == REPLICATED) return REPLICATED_OVER_TP;
-    return is_key_or_value(tensor) && mesh_tp_cuts(mesh) > m->NKV ? REPLICATED_OVER_HEADS : REPLICATED_OVER_DP;
+// Tensor ranks that hold the same key/value head.
+static inline int ranks_per_kv_head(const ParallelConfig* parallel, int NKV) {
+    return tp_cuts(parallel) > NKV ? tp_cuts(parallel) / NKV : 1;
 }
 
-// A number below t p that is the same on all ranks with replicas of the same slices of a group. NKV: key/value heads.
-static inline int replica_group_color(ReplicaGroup group, const Mesh* at, int NKV) {
-    const int sharing = mesh_tp_cuts(at) > NKV ? mesh_tp_cuts(at) / NKV : 1;
+static inline ReplicaGroup replica_group_of(const Tensor* tensor, const ParallelConfig* parallel,
+                                            const ModelConfig* m) {
+    if (tensor->kind == WTE && m->tied && parallel->mesh.p > 1 && !parallel->folded) return REPLICATED_OVER_ENDS;
+    if (tensor->parallel == REPLICATED) return REPLICATED_OVER_TP;
+    return is_key_or_value(tensor) && ranks_per_kv_head(parallel, m->NKV) > 1 ? REPLICATED_OVER_HEADS
+                                                                              : REPLICATED_OVER_DP;
+}
+
+// A number below t p that is the same on all ranks with replicas of the same slices of a group.
+static inline int replica_group_color(ReplicaGroup group, const Mesh* at, int ranks_per_head) {
     const int stage = group == REPLICATED_OVER_ENDS && at->pipeline == at->p - 1 ? 0 : at->pipeline;
     int tensor = at->tensor;
     if (group == REPLICATED_OVER_TP) tensor = 0;
-    if (group == REPLICATED_OVER_HEADS) tensor = at->tensor / sharing;
+    if (group == REPLICATED_OVER_HEADS) tensor = at->tensor / ranks_per_head;
     return tensor + at->t * stage;
 }
 
@@ -65,7 +71,7 @@ static inline void differ_from_majority(bool* wrong, const int64_t* number, int 
 // Whether the numbers of a group, number[rank stride], differ between ranks that should have the same. If so, wrong
 // (ranks) marks the ranks that differ among the first such replicas, and *copies is the number of these replicas.
 static inline bool group_differs(bool* wrong, int* copies, const int64_t* number, int stride, ReplicaGroup group,
-                                 const Mesh* mesh, int NKV) {
+                                 const Mesh* mesh, int ranks_per_head) {
     const int ranks = mesh_size(mesh), colors = mesh->t * mesh->p;
     int* first = (int*)checked_malloc((size_t)(colors + ranks) * sizeof(int), "the ranks");
     int* same = first + colors;
@@ -73,14 +79,14 @@ static inline bool group_differs(bool* wrong, int* copies, const int64_t* number
     for (int i = 0; i < colors; i++) first[i] = -1;
     for (int rank = 0; rank < ranks && found < 0; rank++) {
         const Mesh at = mesh_at(mesh, rank);
-        const int color = replica_group_color(group, &at, NKV);
+        const int color = replica_group_color(group, &at, ranks_per_head);
         if (first[color] < 0) first[color] = rank;
         if (number[(int64_t)rank * stride] != number[(int64_t)first[color] * stride]) found = color;
     }
     for (int rank = 0; rank < ranks; rank++) {
         const Mesh at = mesh_at(mesh, rank);
         wrong[rank] = false;
-        if (replica_group_color(group, &at, NKV) == found) same[n++] = rank;
+        if (replica_group_color(group, &at, ranks_per_head) == found) same[n++] = rank;
     }
     if (found >= 0) differ_from_majority(wrong, number, stride, same, n);
     *copies = n;
@@ -124,9 +130,9 @@ static inline void replica_error_text(char* text, size_t size, const Tensor* ten
 // tensors and ranks. All these ranks call it and get the same text; each sends a number for each tensor.
 static inline bool replicas_differ(char* text, size_t size, ProcessGroups* groups, const Layout* layout,
                                    const ModelConfig* m, const floatX* params, uint64_t* device, bool all_sites) {
-    const Mesh site = mesh_of_site(&layout->mesh);
-    const Mesh* mesh = all_sites ? &layout->mesh : &site;
-    const int tensors = layout->tensors;
+    const Mesh site = mesh_of_site(&layout->parallel.mesh);
+    const Mesh* mesh = all_sites ? &layout->parallel.mesh : &site;
+    const int tensors = layout->tensors, ranks_per_head = ranks_per_kv_head(&layout->parallel, m->NKV);
     const size_t ranks = (size_t)mesh_size(mesh), n = (size_t)tensors;
     uint64_t* sums = (uint64_t*)checked_malloc((size_t)layout->n * sizeof *sums, "the checksums");
     int64_t* mine = (int64_t*)checked_calloc(n, sizeof *mine, "the checksums of tensors"); // 0: of other ranks
@@ -142,9 +148,9 @@ static inline bool replicas_differ(char* text, size_t size, ProcessGroups* group
     gather_over_mesh(groups, all, mine, tensors, all_sites);
     model_tensors(list, m);
     for (int i = tensors - 1; i >= 0; i--) { // the first tensor last: the text names its ranks
-        const ReplicaGroup group = replica_group_of(&list[i], mesh, m);
-        if (!group_differs(wrong, &copies, all + i, tensors, group, mesh, m->NKV)) continue;
-        replica_error_text(text, size, &list[i], wrong, copies, found, &layout->mesh, all_sites);
+        const ReplicaGroup group = replica_group_of(&list[i], &layout->parallel, m);
+        if (!group_differs(wrong, &copies, all + i, tensors, group, mesh, ranks_per_head)) continue;
+        replica_error_text(text, size, &list[i], wrong, copies, found, &layout->parallel.mesh, all_sites);
         found++;
     }
     free(sums);

@@ -31,7 +31,7 @@ static inline void trace_action(Trainer* t, Action action, double started) {
 }
 
 // Whether this rank counts the losses of its replica: one rank does.
-static inline bool counts_losses(const Stage* s) { return s->layout.last_stage && s->layout.mesh.tensor == 0; }
+static inline bool counts_losses(const Stage* s) { return s->layout.last_stage && s->layout.parallel.mesh.tensor == 0; }
 
 // Sums the statistics of a step, squares (tensors), loss, seconds, over a site; then the loss over the sites, where
 // stats_scope is all ranks.
@@ -44,7 +44,7 @@ static inline void reduce_step_stats(Trainer* t, double* sums) {
 // Idle time / computing time of a site's ranks in this step; NaN where the host's clock does not measure the work.
 // computed: the seconds in which they computed, of all together.
 static inline double step_bubble(const Trainer* t, double started, double computed) {
-    const Mesh* mesh = &t->stage.layout.mesh;
+    const Mesh* mesh = &t->stage.layout.parallel.mesh;
     if (mesh->p == 1) return 0;
     if (!measures_time(t)) return (double)NAN;
     const double ranks = mesh_size(mesh) / mesh->sites;
@@ -94,7 +94,7 @@ static inline Bytes bytes_sent(const Trainer* t) {
 // have the same plan.
 static inline Bytes bytes_all_ranks(Trainer* t, Bytes before, Scope scope, double* stop) {
     const Bytes now = bytes_sent(t);
-    const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.mesh.sites;
+    const double sites = scope == SCOPE_WORLD ? 1 : t->stage.layout.parallel.mesh.sites;
     double sums[5] = {now.tensor - before.tensor, now.pipeline - before.pipeline, now.data - before.data,
                       now.inter_site - before.inter_site, *stop};
     sum_over_site(&t->groups, sums, 5);

@@ -13,7 +13,7 @@ ends all of them.
 #include "replica_check.h"
 #include "../checkpoint/save.h"
 #include "../parallel/schedule.h"
-#include "settings.h"
+#include "derived.h"
 #include "../methods/async_dp.h"
 #include "../parallel/stage.h"
 #include "graceful_stop.h"

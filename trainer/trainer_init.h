@@ -7,10 +7,10 @@ trainer/trainer_init.h: from the command line to a trainer that is ready, in ord
 */
 #pragma once
 
-#include "batch.h"
+#include "command_line.h"
 #include "logger.h"
-#include "setup.h"
-#include "trainer.h"
+#include "open_data.h"
+#include "plan_rank.h"
 #include <signal.h>
 
 // Sets up the process, and its rank among the others.
@@ -79,7 +79,8 @@ static inline ModelConfig open_data_and_model(Trainer* t) {
 }
 
 // Says which of the given options have no effect.
-static inline void print_without_effect(Trainer* t, const Mesh* mesh) {
+static inline void print_without_effect(Trainer* t, const ParallelConfig* parallel) {
+    const Mesh* mesh = &parallel->mesh;
     const Settings* o = &t->settings;
     const struct {
         const char* option;
@@ -87,7 +88,7 @@ static inline void print_without_effect(Trainer* t, const Mesh* mesh) {
         const char* why;
     } rows[] = {
         {"zero", o->zero && mesh->d == 1, "there is one replica, which has nothing to divide (--dp 2 or more)"},
-        {"caat-fraction", mesh->caat.ranks == 1, "one rank has all channels (--tp or --caat-ranks 2 or more)"},
+        {"caat-fraction", parallel->caat.ranks == 1, "one rank has all channels (--tp or --caat-ranks 2 or more)"},
         {"no-scatter-gather", mesh->t == 1 || mesh->p == 1, "it is for --tp and --pp 2 or more"},
         {"eval-sequences", !o->eval_every, "--eval-every 0 never validates"},
     };
@@ -95,6 +96,16 @@ static inline void print_without_effect(Trainer* t, const Mesh* mesh) {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
         if (rows[i].none && option_given(t->options, t->option_count, rows[i].option))
             print_line("options   --%s has no effect: %s", rows[i].option, rows[i].why);
+}
+
+// Refuses what this device has no kernel for: rows of tables without one.
+static inline bool check_kernels(const Optimizer* optimizer, const Activation* activation, Error* error) {
+    const char* device = DEVICE_IS_HOST ? "CPU cores" : "GPUs";
+    if (!optimizer->update)
+        return fail(error, "--optimizer %s has no kernel for %s (kernels/optimizers.h); choose another",
+                    optimizer->name, device);
+    return activation->forward ||
+           fail(error, "the activation %s has no kernel for %s (kernels/activations.h)", activation->name, device);
 }
 
 // Plans the slices of this rank, its order of work, and its memory.
@@ -106,11 +117,12 @@ static inline void plan_run(Trainer* t, const ModelConfig* model) {
     DtypeInfo values = native_dtype();
     values.moments = optimizers[o->optimizer].moments;
     values.masters &= trains || o->export_to; // without updates and exports floatX suffices
+    if (!check_kernels(&optimizers[o->optimizer], &activations[model->activation], &error)) die_usage("%s", error.text);
     settings_schedule(o, option_given(t->options, t->option_count, "schedule"));
-    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
+    const ParallelConfig parallel = settings_parallel(o, t->world.rank, t->world.size);
     settings_batch(o);
-    if (!plan_this_rank(t, model, &mesh, T, values, &error)) die_usage("%s", error.text);
-    print_without_effect(t, &mesh);
+    if (!plan_this_rank(t, model, &parallel, T, values, &error)) die_usage("%s", error.text);
+    print_without_effect(t, &parallel);
 }
 
 // Opens the loaders, evaluations and the export, to refuse errors before the run.

@@ -260,23 +260,26 @@ static void bench_attention(const char* model, int B, int T, int NH, int NKV, in
 
 // ---- What moves memory and computes little ----------------------------------------------------------------------
 
-static void layer_norm(const Arrays* a) {
-    layernorm_forward(a->out, a->f, a->m, a->x, a->w, a->bias, a->N, a->C, 1e-5f);
+// LayerNorm where there is an array for its mean, else RMSNorm.
+static const NormKernels* norm_of(Norm* n, const Arrays* a, floatX* x) {
+    *n = {x, a->out, a->f, a->m, a->w, a->bias};
+    return &norms[a->f ? NORM_LAYERNORM : NORM_RMSNORM];
+}
+static void norm(const Arrays* a) {
+    Norm n;
+    norm_of(&n, a, a->x)->forward(&n, a->N, a->C, 1e-5f);
 }
 static void residual_norm(const Arrays* a) {
-    residual_layernorm_forward(a->y, a->out, a->f, a->m, a->x, a->z, a->bias, a->w, a->bias, a->N, a->C, 1e-5f);
+    Norm n;
+    norm_of(&n, a, a->y)->residual_forward(&n, a->x, a->z, a->bias, a->N, a->C, 1e-5f);
 }
 static void norm_back(const Arrays* a) {
-    layernorm_backward(a->out, a->g, a->v, a->z, a->x, a->w, a->f, a->m, a->N, a->C);
+    Norm n;
+    norm_of(&n, a, a->x)->backward(&n, a->out, a->g, a->v, a->z, a->N, a->C);
 }
-static void rms(const Arrays* a) { rmsnorm_forward(a->out, a->m, a->x, a->w, a->N, a->C, 1e-5f); }
-static void residual_rms(const Arrays* a) {
-    residual_rmsnorm_forward(a->y, a->out, a->m, a->x, a->z, NULL, a->w, a->N, a->C, 1e-5f);
-}
-static void rms_back(const Arrays* a) { rmsnorm_backward(a->out, a->g, a->z, a->x, a->w, a->m, a->N, a->C); }
 static void residual(const Arrays* a) { residual_forward(a->y, a->x, a->z, a->bias, a->N, a->C); }
-static void gelu(const Arrays* a) { gelu_forward(a->out, a->x, a->n); }
-static void gelu_back(const Arrays* a) { gelu_backward(a->out, a->z, a->x, a->n); }
+static void gelu(const Arrays* a) { gelu_forward(a->out, a->x, 1, (int)a->n); }
+static void gelu_back(const Arrays* a) { gelu_backward(a->out, a->z, a->x, 1, (int)a->n); }
 static void swiglu(const Arrays* a) { swiglu_forward(a->out, a->x, a->N, a->C); }
 static void swiglu_back(const Arrays* a) { swiglu_backward(a->y, a->out, a->x, a->N, a->C); }
 static void rope(const Arrays* a) {
@@ -296,7 +299,7 @@ static void embedding_position_back(const Arrays* a) {
     embedding_back(a);
 }
 // The logits become their gradients, and those of the next run: other numbers, the same work.
-static void classifier(const Arrays* a) { crossentropy_fused(a->f, a->x, a->tokens, 1e-5f, a->N, a->V, a->C); }
+static void classifier(const Arrays* a) { crossentropy_fused(a->f, a->x, {a->tokens, 1e-5f}, a->N, {0, a->V, a->C}); }
 static void add(const Arrays* a) { accumulate(a->f, a->g, a->n); }
 static void bias_gradient(const Arrays* a) { linear_backward_bias(a->g, a->x, a->N, a->C); }
 static void copy(const Arrays* a) { device_copy(a->y, a->x, (size_t)a->n * sizeof(floatX)); }
@@ -374,7 +377,7 @@ static void bench_memory(const ModelConfig* m, int B, int T) {
     };
     const Row gpt2[] = {
         {"embedding", embedding_position, C, n, 5 * e, "o#xVwP"},
-        {"norm", layer_norm, C, n, 2 * e, "xo#wbWfmN"},
+        {"norm", norm, C, n, 2 * e, "xo#wbWfmN"},
         {"residual and norm", residual_norm, C, n, 4 * e, "xyzo#wbWfmN"},
         {"norm backward", norm_back, C, n, 4 * e, "xzo#wWgvWfmN"},
         {"activation", gelu, F, N * F, 2 * e, "xo#"}, // where it is no epilogue
@@ -386,9 +389,9 @@ static void bench_memory(const ModelConfig* m, int B, int T) {
     };
     const Row llama[] = {
         {"embedding", embedding, C, n, 2 * e, "o#xV"},
-        {"norm", rms, C, n, 2 * e, "xo#wWmN"},
-        {"residual and norm", residual_rms, C, n, 4 * e, "xyzo#wWmN"},
-        {"norm backward", rms_back, C, n, 4 * e, "xzo#wWgWmN"},
+        {"norm", norm, C, n, 2 * e, "xo#wWmN"},
+        {"residual and norm", residual_norm, C, n, 4 * e, "xyzo#wWmN"},
+        {"norm backward", norm_back, C, n, 4 * e, "xzo#wWgWmN"},
         {"activation", swiglu, F, N * F, 3 * e, "o#x2"},
         {"activation backward", swiglu_back, F, N * F, 5 * e, "o#xy2"},
         {"rope", rope, C, rotated, 2 * e, "xQ"},

@@ -32,32 +32,31 @@ typedef struct {
     float *grad, *moment1, *moment2, *master, *dw, *db, *mean, *rstd;
     int32_t* tokens;
     double sink;
+    Norm norm;
+    Targets targets;
 } Buffers;
 
 static void run_embedding_forward(Buffers* f) { embedding_forward(f->x, f->tokens, f->y, N, C, 0, V); }
 static void run_embedding_backward(Buffers* f) { embedding_backward(f->grad, f->x, f->tokens, N, C, 0, V); }
 static void run_position_forward(Buffers* f) { position_forward(f->x, f->y, 0, B * T, T, C); }
 static void run_position_backward(Buffers* f) { position_backward(f->grad, f->x, 0, B * T, T, C); }
-static void run_layernorm_forward(Buffers* f) {
-    layernorm_forward(f->y, f->mean, f->rstd, f->x, f->w, f->b, N, C, 1e-5f);
-}
-static void run_layernorm_backward(Buffers* f) {
-    layernorm_backward(f->z, f->dw, f->db, f->y, f->x, f->u, f->mean, f->rstd, N, C);
-}
-static void run_rmsnorm_forward(Buffers* f) { rmsnorm_forward(f->y, f->rstd, f->x, f->w, N, C, 1e-5f); }
-static void run_rmsnorm_backward(Buffers* f) { rmsnorm_backward(f->z, f->dw, f->y, f->x, f->u, f->rstd, N, C); }
+static void run_layernorm_forward(Buffers* f) { layernorm_forward(&f->norm, N, C, 1e-5f); }
+static void run_layernorm_backward(Buffers* f) { layernorm_backward(&f->norm, f->z, f->dw, f->db, f->y, N, C); }
+static void run_rmsnorm_forward(Buffers* f) { rmsnorm_forward(&f->norm, N, C, 1e-5f); }
+static void run_rmsnorm_backward(Buffers* f) { rmsnorm_backward(&f->norm, f->z, f->dw, NULL, f->y, N, C); }
 static void run_rope(Buffers* f) { rope_forward(f->x, f->grad, B, T, 2 * NH, HS, 3 * C); }
-static void run_gelu_forward(Buffers* f) { gelu_forward(f->y, f->x, (int64_t)N * F); }
-static void run_gelu_backward(Buffers* f) { gelu_backward(f->z, f->y, f->x, (int64_t)N * F); }
+static void run_gelu_forward(Buffers* f) { gelu_forward(f->y, f->x, N, F); }
+static void run_gelu_backward(Buffers* f) { gelu_backward(f->z, f->y, f->x, N, F); }
 static void run_swiglu_forward(Buffers* f) { swiglu_forward(f->y, f->x, N, F); }
 static void run_swiglu_backward(Buffers* f) { swiglu_backward(f->z, f->y, f->x, N, F); }
 static void run_residual(Buffers* f) { residual_forward(f->z, f->x, f->y, f->b, N, C); }
-static void run_max(Buffers* f) { crossentropy_max(f->mean, f->x, N, V, V); }
-static void run_sum(Buffers* f) { crossentropy_sum(f->rstd, f->db, f->x, f->mean, f->tokens, N, V, V, 0); }
+static const VocabSlice vocabulary = {0, V, V};
+static void run_max(Buffers* f) { crossentropy_max(f->mean, f->x, N, vocabulary); }
+static void run_sum(Buffers* f) { crossentropy_sum(f->rstd, f->db, f->x, f->mean, f->targets, N, vocabulary); }
 static void run_crossentropy_backward(Buffers* f) {
-    crossentropy_backward(f->x, f->mean, f->rstd, f->tokens, 1e-3f, N, V, V, 0);
+    crossentropy_backward(f->x, f->mean, f->rstd, f->targets, N, vocabulary);
 }
-static void run_crossentropy_fused(Buffers* f) { crossentropy_fused(f->mean, f->x, f->tokens, 1e-3f, N, V, V); }
+static void run_crossentropy_fused(Buffers* f) { crossentropy_fused(f->mean, f->x, f->targets, N, vocabulary); }
 static void run_adamw(Buffers* f) {
     const TensorRange whole = whole_range(P);
     const OptimizerStep step = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 10, 1};
@@ -134,7 +133,13 @@ static Buffers fill_buffers(int64_t large) {
                  filled(N, 1, 12),
                  filled(N, 1, 13),
                  (int32_t*)checked_malloc(N * sizeof(int32_t), "tokens"),
-                 0};
+                 0,
+                 {},
+                 {}};
+    const Norm norm = {f.x, f.y, f.mean, f.rstd, f.w, f.b};
+    const Targets targets = {f.tokens, 1e-3f};
+    f.norm = norm;
+    f.targets = targets;
     for (int n = 0; n < N; n++) f.tokens[n] = (int32_t)(random_uniform(1, 8, (uint64_t)n) * V);
     for (int64_t i = 0; i < P; i++) f.moment2[i] = fabsf(f.moment2[i]); // AdamW's v
     return f;

@@ -152,10 +152,10 @@ static void print_links(const Wish* w) {
 static Layout layout_of_wish(const Wish* w, int rank) {
     Layout layout;
     Error error;
-    Mesh mesh = mesh_of_rank(rank, (int)w->t, (int)w->p, (int)w->d);
-    mesh.zero = (int)w->zero;
-    mesh.sequence_parallel = w->sequence_parallel;
-    if (!layout_build(&layout, w->model, mesh, w->model->T, &error)) die_usage("%s", error.text);
+    ParallelConfig parallel = parallel_of_rank(rank, (int)w->t, (int)w->p, (int)w->d);
+    parallel.zero = (int)w->zero;
+    parallel.sequence_parallel = w->sequence_parallel;
+    if (!layout_build(&layout, w->model, parallel, w->model->T, &error)) die_usage("%s", error.text);
     return layout;
 }
 
@@ -181,7 +181,8 @@ static void print_matrices(const Wish* w) {
                    traffic.layers / layout.layers);
         for (int i = 0; i < layout.n; i++) {
             const Slice* slice = &layout.slices[i];
-            const bool turn = slice->bucket % layout.mesh.d == layout.mesh.data; // data ranks write buckets in turn
+            const bool turn =
+                slice->bucket % layout.parallel.mesh.d == layout.parallel.mesh.data; // data ranks write buckets in turn
             if (!slice->tensor.vector) print_slice(slice, rank, turn && slice_is_owned(slice, &layout));
         }
         layout_free(&layout);

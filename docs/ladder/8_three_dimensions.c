@@ -12,7 +12,7 @@ the norm of the gradient, and its gradient is the sum of all holders' (start_buc
 And CAAT-Net (Lamprecht et al. 2025), in sum_shared, with a third argument, such as 0.5: after a row parallel matrix
 only that part of the channels is summed, and sent. Each rank has its own stream (all N rows) and norms: another model.
 
-In threefold: train_gpt.cu wires the three; methods/caat.h; ./train_gpt --explain says who holds what.
+In threefold: train_gpt.cu wires the three; parallel/caat.h; ./train_gpt --explain says who holds what.
 */
 #include <math.h>
 #include <mpi.h>

@@ -14,6 +14,7 @@ matrix may be small by chance. In bf16 cuda_compare.h compares, with three of th
 #endif
 #include "cuda_compare.h"
 namespace reference {
+#include "../../../kernels/gelu.h"
 #include "../../../kernels/matmul.h"
 }
 #include "../../../kernels/matmul.cuh"
@@ -117,7 +118,7 @@ static void run_reference(Results& r, const Inputs& in, int N, int C, int OC, bo
     const HostBuffer x = on_host(in.x), w = on_host(in.w), bias = on_host(in.bias), dout = on_host(in.dout),
                      fc = on_host(in.fc);
     const size_t NC = (size_t)N * C, NO = (size_t)N * OC;
-    HostBuffer forward(NO), plain(NO), gelu_fc(NO), act(NO), input(NC), dfc(NC), scratch(NC);
+    HostBuffer forward(NO), plain(NO), gelu_fc(NO), act(NO), input(NC), dfc(NC);
     r[WEIGHT] = in.dw;
     r[BIAS] = in.db;
     reference::linear_forward(forward.data(), x.data(), w.data(), bias.data(), N, C, OC);
@@ -125,9 +126,9 @@ static void run_reference(Results& r, const Inputs& in, int N, int C, int OC, bo
     reference::linear_backward_input(input.data(), dout.data(), w.data(), N, C, OC);
     reference::linear_backward_weight(r[WEIGHT].data(), dout.data(), x.data(), N, C, OC);
     reference::linear_backward_bias(r[BIAS].data(), dout.data(), N, OC);
-    reference::linear_gelu_forward(act.data(), gelu_fc.data(), x.data(), w.data(), with_bias ? bias.data() : NULL, N, C,
-                                   OC);
-    reference::linear_gelu_backward_input(dfc.data(), scratch.data(), dout.data(), w.data(), fc.data(), N, C, OC);
+    reference::linear_forward(gelu_fc.data(), x.data(), w.data(), with_bias ? bias.data() : NULL, N, C, OC);
+    reference::gelu_forward(act.data(), gelu_fc.data(), N, OC);
+    reference::gelu_backward(dfc.data(), input.data(), fc.data(), N, C);
     r[FORWARD] = floats_of(forward);
     r[FORWARD_PLAIN] = floats_of(plain);
     r[INPUT] = floats_of(input);

@@ -9,7 +9,7 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 #include "../../../util/rope_table.h"
 #include "../../../kernels/activations.h"
 #include "../../../kernels/embedding.cuh"
-#include "../../../kernels/layernorm.cuh"
+#include "../../../kernels/norms.h"
 #include "../../../kernels/residual.cuh"
 #include "../../../kernels/rope.cuh"
 #include "../../../kernels/caat.cuh"
@@ -17,10 +17,11 @@ Bounds: see cuda_compare.h. Where nothing but the last rounding can differ, resu
 
 #define REFERENCE_KERNELS // on the CPU
 #undef ACTIVATIONS_H
+#undef NORMS_H
 namespace reference {
 #include "../../../kernels/activations.h"
 #include "../../../kernels/embedding.h"
-#include "../../../kernels/layernorm.h"
+#include "../../../kernels/norms.h"
 #include "../../../kernels/residual.h"
 #include "../../../kernels/rope.h"
 #include "../../../kernels/caat.h"
@@ -46,10 +47,10 @@ typedef struct {
     bool layer;
     int N, C, moved;
     float offset;
-} Norm;
+} NormCase;
 static const float EPS = 1e-5f;
 
-static ShardedBuffer norm_input(const Norm& t) {
+static ShardedBuffer norm_input(const NormCase& t) {
     ShardedBuffer x = random_of<floatX>((int64_t)t.N * t.C, 2);
     for (floatX& v : x) v = (floatX)((float)v + t.offset);
     return x;
@@ -58,13 +59,13 @@ static ShardedBuffer norm_input(const Norm& t) {
 // Sums: in a thread at most 32 additions (rows to 16384), in a warp 5, in a block 5; in the reference C / 64 + 6. To
 // the mean a division, to the variance a difference and a square, to the output a difference, 2 products and a sum: 8.
 // x - mean is off by the mean's error: of the size of |x|, which is `spread` times that of x - mean.
-static double norm_error_bound(const Norm& t) {
+static double norm_error_bound(const NormCase& t) {
     const double spread = t.layer ? 1 + fabs(t.offset) / (4 / sqrt(12)) : 1, thread = fmin(t.C, fmax(32, t.C / 512.0));
     return sqrt(thread + 10 + t.C / 64.0 + 6 + 8) * spread * U32;
 }
 
 // The output's: of xhat w, of xhat by the mean's error, times w, and of the sum with b. RMSNorm has only products.
-static Floats norm_output_errors(const Norm& t, const Floats& out, const Floats& w, const Floats& b) {
+static Floats norm_output_errors(const NormCase& t, const Floats& out, const Floats& w, const Floats& b) {
     Floats errors(out.size());
     const double error = norm_error_bound(t);
     for (size_t i = 0; i < out.size(); i++) {
@@ -74,7 +75,7 @@ static Floats norm_output_errors(const Norm& t, const Floats& out, const Floats&
     return errors;
 }
 
-static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place) {
+static void test_norm_forward(const NormCase& t, bool add, bool bias, bool in_place) {
     const int N = t.N, C = t.C, m = t.moved;
     const int64_t n = (int64_t)N * C;
     const ShardedBuffer hx = norm_input(t), hbranch = random_of<floatX>(n, 1), hbias = random_of<floatX>(C, 1);
@@ -84,16 +85,13 @@ static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place)
     Device<float> mean(N), rstd(N);
     floatX *to = in_place ? x.p : sum.p, *bias_or_none = bias ? biases.p : NULL;
     begin_case(N, C, m);
-    if (add && t.layer)
-        residual_layernorm_forward(to, out.p, mean.p, rstd.p, x.p, branch.p, bias_or_none, w.p, b.p, N, C, EPS);
-    else if (add)
-        residual_rmsnorm_forward(to, out.p, rstd.p, x.p, branch.p, bias_or_none, w.p, N, C, EPS);
-    else if (t.layer)
-        layernorm_forward(out.p, mean.p, rstd.p, x.p, w.p, b.p, N, C, EPS);
+    const Norm norm = {add ? to : x.p, out.p, mean.p, rstd.p, w.p, b.p};
+    if (add)
+        norms[!t.layer].residual_forward(&norm, x.p, branch.p, bias_or_none, N, C, EPS);
     else
-        rmsnorm_forward(out.p, rstd.p, x.p, w.p, N, C, EPS);
+        norms[!t.layer].forward(&norm, N, C, EPS);
 
-    const HostBuffer fw = on_host(hw), fb = on_host(hb), fbranch = on_host(hbranch), fbias = on_host(hbias);
+    HostBuffer fw = on_host(hw), fb = on_host(hb), fbranch = on_host(hbranch), fbias = on_host(hbias);
     HostBuffer fx = on_host(hx), want((size_t)n);
     Floats want_mean((size_t)N), want_rstd((size_t)N);
     if (add) { // the statistics are those of the rounded sum
@@ -102,11 +100,8 @@ static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place)
         compare_same(t.layer ? "residual_layernorm_forward: sum" : "residual_rmsnorm_forward: sum",
                      floats_of(in_place ? x.get() : sum.get()), floats_of(fx));
     }
-    if (t.layer)
-        reference::layernorm_forward(want.data(), want_mean.data(), want_rstd.data(), fx.data(), fw.data(), fb.data(),
-                                     N, C, EPS);
-    else
-        reference::rmsnorm_forward(want.data(), want_rstd.data(), fx.data(), fw.data(), N, C, EPS);
+    const reference::Norm right = {fx.data(), want.data(), want_mean.data(), want_rstd.data(), fw.data(), fb.data()};
+    reference::norms[!t.layer].forward(&right, N, C, EPS);
     const double error = norm_error_bound(t);
     const char* name = t.layer ? "layernorm_forward" : "rmsnorm_forward";
     if (add) name = t.layer ? "residual_layernorm_forward" : "residual_rmsnorm_forward";
@@ -119,40 +114,30 @@ static void test_norm_forward(const Norm& t, bool add, bool bias, bool in_place)
 // Backward. dx: a mean of products (3 roundings each) as above, times xhat and rstd, 3 differences; of the size of 1
 // and of rstd times g, its mean, and xhat. dw: N additions in a thread at most, some among blocks, and 4 roundings in a
 // term, in both of those that are compared.
-static void test_norm_backward(const Norm& t) {
+static void test_norm_backward(const NormCase& t) {
     const int N = t.N, C = t.C, m = t.moved;
     const int64_t n = (int64_t)N * C;
     const ShardedBuffer hx = norm_input(t), hw = random_of<floatX>(C, 1), hdout = random_of<floatX>(n, 1);
     const ShardedBuffer hdx = random_of<floatX>(n, 1);
     const Floats hdw = random_of<float>(C, 1), hdb = random_of<float>(C, 1);
-    const HostBuffer fx = on_host(hx), fw = on_host(hw), fdout = on_host(hdout);
-    HostBuffer fdx = on_host(hdx), fout((size_t)n);
+    HostBuffer fx = on_host(hx), fw = on_host(hw), fdout = on_host(hdout), fdx = on_host(hdx), fout((size_t)n);
     Floats fdw = hdw, fdb = hdb, fmean((size_t)N), frstd((size_t)N);
-    if (t.layer)
-        reference::layernorm_forward(fout.data(), fmean.data(), frstd.data(), fx.data(), fw.data(), fw.data(), N, C,
-                                     EPS);
-    else
-        reference::rmsnorm_forward(fout.data(), frstd.data(), fx.data(), fw.data(), N, C, EPS);
+    const reference::Norm right = {fx.data(), fout.data(), fmean.data(), frstd.data(), fw.data(), fw.data()};
+    reference::norms[!t.layer].forward(&right, N, C, EPS);
     Device<floatX> x(hx, bit(m, 0)), w(hw, bit(m, 1)), dout(hdout, bit(m, 2)), dx(hdx, bit(m, 3));
     Device<float> mean(fmean), rstd(frstd), dw(hdw, bit(m, 4)), db(hdb, bit(m, 5));
+    const Norm norm = {x.p, NULL, mean.p, rstd.p, w.p, NULL};
     begin_case(N, C, m);
     Floats first_dw, first_db;
     for (int run = 0; run < 2; run++) { // twice: the same bits
         dx.set(hdx), dw.set(hdw), db.set(hdb);
-        if (t.layer)
-            layernorm_backward(dx.p, dw.p, db.p, dout.p, x.p, w.p, mean.p, rstd.p, N, C);
-        else
-            rmsnorm_backward(dx.p, dw.p, dout.p, x.p, w.p, rstd.p, N, C);
+        norms[!t.layer].backward(&norm, dx.p, dw.p, db.p, dout.p, N, C);
         if (run == 0) {
             first_dw = dw.get();
             first_db = db.get();
         }
     }
-    if (t.layer)
-        reference::layernorm_backward(fdx.data(), fdw.data(), fdb.data(), fdout.data(), fx.data(), fw.data(),
-                                      fmean.data(), frstd.data(), N, C);
-    else
-        reference::rmsnorm_backward(fdx.data(), fdw.data(), fdout.data(), fx.data(), fw.data(), frstd.data(), N, C);
+    reference::norms[!t.layer].backward(&right, fdx.data(), fdw.data(), fdb.data(), fdout.data(), N, C);
     const double error = norm_error_bound(t), columns = 2 * sqrt(N + 4.0) * U32;
     Floats error_dx((size_t)n);
     for (int64_t i = 0; i < n; i++) error_dx[(size_t)i] = (float)(error * (1 + 3 * frstd[(size_t)(i / C)]));
@@ -193,14 +178,9 @@ static void test_norm_nan(bool layer) {
     const ShardedBuffer ones(C, (floatX)1.0f), zeros((size_t)N * C, (floatX)0.0f), hdout = random_of<floatX>(N * C, 1);
     Device<floatX> x(hx), w(ones), b(ones), out(N * C), dx(zeros), dout(hdout);
     Device<float> mean(N), rstd(N), dw(Floats(C, 0.0f)), db(Floats(C, 0.0f));
-    if (layer)
-        layernorm_forward(out.p, mean.p, rstd.p, x.p, w.p, b.p, N, C, EPS);
-    else
-        rmsnorm_forward(out.p, rstd.p, x.p, w.p, N, C, EPS);
-    if (layer)
-        layernorm_backward(dx.p, dw.p, db.p, dout.p, x.p, w.p, mean.p, rstd.p, N, C);
-    else
-        rmsnorm_backward(dx.p, dw.p, dout.p, x.p, w.p, rstd.p, N, C);
+    const Norm norm = {x.p, out.p, mean.p, rstd.p, w.p, b.p};
+    norms[!layer].forward(&norm, N, C, EPS);
+    norms[!layer].backward(&norm, dx.p, dw.p, db.p, dout.p, N, C);
     check(only_row(floats_of(out.get()), C, 2, true) && only_row(floats_of(dx.get()), C, 2, true) &&
               only_row(dw.get(), C, 0, true),
           "%-5s %s: a NaN spoils its row, and dw", floatX_name, layer ? "layernorm" : "rmsnorm");
@@ -212,7 +192,7 @@ static void test_norms() {
         // narrow rows, a warp to a row; several warps; rows that are not multiples of a pack
         const int sizes[][2] = {{1, 1}, {7, 33}, {131, 64}, {5, 768}, {13, 1031}, {6, 2056}};
         for (int i = 0; i < (is_short ? 4 : 6); i++) {
-            const Norm t = {l, sizes[i][0], sizes[i][1], 0, i % 2 ? 1.0f : 0.0f};
+            const NormCase t = {l, sizes[i][0], sizes[i][1], 0, i % 2 ? 1.0f : 0.0f};
             test_norm_forward(t, false, false, false);
             test_norm_forward(t, true, true, i % 2 == 0);
             test_norm_backward(t);
@@ -233,10 +213,10 @@ static void test_norms() {
     test_add_columns(1, 1, false);
     test_add_columns(70, 45, true);
     test_add_columns(300, 33, false);
-    layernorm_forward(NULL, NULL, NULL, NULL, NULL, NULL, 0, 8, EPS); // no rows
+    const Norm none = {};
+    layernorm_forward(&none, 0, 8, EPS); // no rows
     Device<float> dw(Floats(8, 1.0f)), db(Floats(8, 1.0f));
-    layernorm_backward(NULL, dw.p, db.p, NULL, NULL, NULL, NULL, NULL, 0, 8);
-    rmsnorm_backward(NULL, dw.p, NULL, NULL, NULL, NULL, 0, 8);
+    for (const NormKernels& kernels : norms) kernels.backward(&none, NULL, dw.p, db.p, NULL, 0, 8);
     begin_case(0, 8, 0);
     compare_same("norms without a row: dw stays", dw.get(), Floats(8, 1.0f));
 }
@@ -385,17 +365,17 @@ static void test_gelu(int n, int moved) {
     const Floats fx = floats_of(hx), fdout = floats_of(hdout);
     HostBuffer want((size_t)n), want_dx((size_t)n);
     Floats error, error_dx;
-    reference::gelu_forward(want.data(), on_host(hx).data(), n);
-    reference::gelu_backward(want_dx.data(), on_host(hdout).data(), on_host(hx).data(), n);
+    reference::gelu_forward(want.data(), on_host(hx).data(), 1, n);
+    reference::gelu_backward(want_dx.data(), on_host(hdout).data(), on_host(hx).data(), 1, n);
     gelu_errors(fx, fdout, &error, &error_dx);
     Device<floatX> x(hx, bit(moved, 0)), out(n, bit(moved, 1)), dout(hdout, bit(moved, 2)), dx(n, bit(moved, 3));
     begin_case(1, n, moved);
-    gelu_forward(out.p, x.p, n);
-    gelu_backward(dx.p, dout.p, x.p, n);
+    gelu_forward(out.p, x.p, 1, n);
+    gelu_backward(dx.p, dout.p, x.p, 1, n);
     compare("gelu_forward", floats_of(out.get()), floats_of(want), true, error);
     compare("gelu_backward", floats_of(dx.get()), floats_of(want_dx), true, error_dx);
     const Floats first = floats_of(dx.get());
-    gelu_backward(dout.p, dout.p, x.p, n);
+    gelu_backward(dout.p, dout.p, x.p, 1, n);
     compare_same("gelu_backward, in place", floats_of(dout.get()), first);
 }
 
@@ -452,8 +432,8 @@ static void test_gates_nan() {
     hx[5] = (floatX)NAN;
     const ShardedBuffer hones(n, (floatX)1.0f);
     Device<floatX> x(hx), ones(hones), out(n), dx(n), d(2 * n);
-    gelu_forward(out.p, x.p, n);
-    gelu_backward(dx.p, ones.p, x.p, n);
+    gelu_forward(out.p, x.p, 1, n);
+    gelu_backward(dx.p, ones.p, x.p, 1, n);
     bool right = only_row(floats_of(out.get()), 1, 5, true) && only_row(floats_of(dx.get()), 1, 5, true);
     swiglu_forward(out.p, x.p, 1, n);
     swiglu_backward(d.p, ones.p, x.p, 1, n);

@@ -84,19 +84,20 @@ static void test_crossentropy(const Loss& t, int count) {
     const int N = t.N;
     Floats sum_error, loss_error, gradient_error;
     loss_errors(t, floats_of(in.logits), in.targets, scale, &sum_error, &loss_error, &gradient_error);
-    const Loss whole = {N, t.V, t.V, 0, 0};
     const HostBuffer all = on_host(in.logits);
+    const Targets host_targets = {in.targets.data(), scale};
     HostBuffer packed((size_t)N * t.V);
     Floats want_max((size_t)N), want_sum((size_t)N), want_target((size_t)N);
     for (int n = 0; n < N; n++) {
         for (int v = 0; v < t.V; v++) packed[(size_t)n * t.V + v] = all[(size_t)n * t.stride + v];
     }
-    reference::crossentropy_max(want_max.data(), packed.data(), N, t.V, whole.stride);
-    reference::crossentropy_sum(want_sum.data(), want_target.data(), packed.data(), want_max.data(), in.targets.data(),
-                                N, t.V, t.V, 0);
+    reference::crossentropy_max(want_max.data(), packed.data(), N, {0, t.V, t.V});
+    reference::crossentropy_sum(want_sum.data(), want_target.data(), packed.data(), want_max.data(), host_targets, N,
+                                {0, t.V, t.V});
     for (int i = 0; i < count; i++) {
         const int first = (int)((int64_t)t.V * i / count), V = (int)((int64_t)t.V * (i + 1) / count) - first;
         const int stride = V + t.stride - t.V;
+        const VocabSlice part = {first, V, stride};
         ShardedBuffer slice((size_t)N * stride, (floatX)NAN);
         Floats error((size_t)N * stride, 0.0f);
         for (int n = 0; n < N; n++) {
@@ -111,22 +112,20 @@ static void test_crossentropy(const Loss& t, int count) {
         Device<int32_t> targets(in.targets);
         Device<float> dmax(N), dsum(N), dtarget(N), dlosses(N);
         begin_case(N, t.V, t.moved);
-        reference::crossentropy_max(max.data(), logits.data(), N, V, stride);
-        crossentropy_max(dmax.p, device.p, N, V, stride);
+        reference::crossentropy_max(max.data(), logits.data(), N, part);
+        crossentropy_max(dmax.p, device.p, N, part);
         compare_same("crossentropy_max", dmax.get(), max);
         dmax.set(want_max);
-        reference::crossentropy_sum(sum.data(), target.data(), logits.data(), want_max.data(), in.targets.data(), N, V,
-                                    stride, first);
-        crossentropy_sum(dsum.p, dtarget.p, device.p, dmax.p, targets.p, N, V, stride, first);
+        reference::crossentropy_sum(sum.data(), target.data(), logits.data(), want_max.data(), host_targets, N, part);
+        crossentropy_sum(dsum.p, dtarget.p, device.p, dmax.p, {targets.p, scale}, N, part);
         compare("crossentropy_sum", dsum.get(), sum, false, sum_error);
         compare_same("crossentropy_sum: target_logit", dtarget.get(), target);
         dsum.set(want_sum), dtarget.set(want_target);
         reference::crossentropy_loss(losses.data(), want_sum.data(), want_target.data(), N);
         crossentropy_loss(dlosses.p, dsum.p, dtarget.p, N);
         compare("crossentropy_loss", dlosses.get(), losses, false, loss_error);
-        reference::crossentropy_backward(logits.data(), want_max.data(), want_sum.data(), in.targets.data(), scale, N,
-                                         V, stride, first);
-        crossentropy_backward(device.p, dmax.p, dsum.p, targets.p, scale, N, V, stride, first);
+        reference::crossentropy_backward(logits.data(), want_max.data(), want_sum.data(), host_targets, N, part);
+        crossentropy_backward(device.p, dmax.p, dsum.p, {targets.p, scale}, N, part);
         compare("crossentropy_backward", floats_of(device.get()), floats_of(logits), true, error);
     }
 }
@@ -137,12 +136,12 @@ static void test_crossentropy_fused(const Loss& t) {
     HostBuffer logits = on_host(in.logits);
     Floats losses((size_t)t.N), sum_error, loss_error, gradient_error;
     loss_errors(t, floats_of(in.logits), in.targets, scale, &sum_error, &loss_error, &gradient_error);
-    reference::crossentropy_fused(losses.data(), logits.data(), in.targets.data(), scale, t.N, t.V, t.stride);
+    reference::crossentropy_fused(losses.data(), logits.data(), {in.targets.data(), scale}, t.N, {0, t.V, t.stride});
     Device<floatX> device(in.logits, t.moved);
     Device<int32_t> targets(in.targets);
     Device<float> dlosses(t.N);
     begin_case(t.N, t.V, t.moved);
-    crossentropy_fused(dlosses.p, device.p, targets.p, scale, t.N, t.V, t.stride);
+    crossentropy_fused(dlosses.p, device.p, {targets.p, scale}, t.N, {0, t.V, t.stride});
     compare("crossentropy_fused: losses", dlosses.get(), losses, false, loss_error);
     compare("crossentropy_fused: gradient", floats_of(device.get()), floats_of(logits), true, gradient_error);
 }
@@ -165,12 +164,12 @@ static void test_crossentropy_special() {
         Device<int32_t> targets(htargets);
         Device<float> dlosses(N), max(N), sum(N), target(N);
         if (fused) {
-            crossentropy_fused(dlosses.p, x.p, targets.p, 1, N, V, STRIDE);
+            crossentropy_fused(dlosses.p, x.p, {targets.p, 1}, N, {0, V, STRIDE});
         } else {
-            crossentropy_max(max.p, x.p, N, V, STRIDE);
-            crossentropy_sum(sum.p, target.p, x.p, max.p, targets.p, N, V, STRIDE, 0);
+            crossentropy_max(max.p, x.p, N, {0, V, STRIDE});
+            crossentropy_sum(sum.p, target.p, x.p, max.p, {targets.p, 1}, N, {0, V, STRIDE});
             crossentropy_loss(dlosses.p, sum.p, target.p, N);
-            crossentropy_backward(x.p, max.p, sum.p, targets.p, 1, N, V, STRIDE, 0);
+            crossentropy_backward(x.p, max.p, sum.p, {targets.p, 1}, N, {0, V, STRIDE});
         }
         const Floats loss = dlosses.get(), g = floats_of(x.get());
         const float wrong = (float)(floatX)1e4f * 2, *certain = &g[STRIDE], *masked = &g[4 * STRIDE];
@@ -199,8 +198,8 @@ static void test_crossentropy_low() {
     Device<floatX> x(logits);
     Device<int32_t> targets(Integers(N, 3));
     Device<float> losses(N), max(N);
-    crossentropy_max(max.p, x.p, N, V, V);
-    crossentropy_fused(losses.p, x.p, targets.p, 1, N, V, V);
+    crossentropy_max(max.p, x.p, N, {0, V, V});
+    crossentropy_fused(losses.p, x.p, {targets.p, 1}, N, {0, V, V});
     begin_case(N, V, 0);
     compare_same("crossentropy_max", max.get(), Floats(N, (float)logits[0]));
     compare("crossentropy_fused: losses", losses.get(), Floats(N, logf(V)), false, 8 * U32);

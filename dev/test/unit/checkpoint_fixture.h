@@ -166,10 +166,10 @@ typedef struct {
 } Sizes;
 
 static inline Layout layout_of(const ModelConfig* m, const Sizes* z, int rank) {
-    const Mesh mesh = mesh_of_rank(rank, z->t, z->p, z->d);
+    const ParallelConfig parallel = parallel_of_rank(rank, z->t, z->p, z->d);
     Layout layout;
     Error error;
-    if (!layout_build(&layout, m, mesh, m->T, &error)) die("%s", error.text);
+    if (!layout_build(&layout, m, parallel, m->T, &error)) die("%s", error.text);
     return layout;
 }
 
@@ -181,8 +181,8 @@ static inline float* bucket_expected(const Layout* layout, const ModelConfig* m,
     for (int i = b->first; i < b->first + b->slices; i++) {
         const Slice* s = &layout->slices[i];
         for (int64_t e = 0; e < s->rows * s->cols; e++) {
-            const int64_t element =
-                logical_element(&s->tensor, m, layout->mesh.t, layout->mesh.tensor, e / s->cols, e % s->cols);
+            const int64_t element = logical_element(&s->tensor, m, layout->parallel.mesh.t,
+                                                    layout->parallel.mesh.tensor, e / s->cols, e % s->cols);
             if (element >= 0) values[s->offset - b->offset + e] = formula(s->tensor.name, what, element);
         }
     }
@@ -222,7 +222,8 @@ static inline bool rank_writes(const char* out, int64_t step, const ModelConfig*
     bool ok = true;
     int* order = shuffled(layout->buckets, seed);
     for (int i = 0; i < layout->buckets && ok; i++) {
-        if (order[i] % layout->mesh.d == layout->mesh.data) ok = write_bucket(&w, layout, m, order[i], error);
+        if (order[i] % layout->parallel.mesh.d == layout->parallel.mesh.data)
+            ok = write_bucket(&w, layout, m, order[i], error);
     }
     free(order);
     sum->elements += w.sum.elements;

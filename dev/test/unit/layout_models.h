@@ -19,19 +19,9 @@ static inline void test_models(ModelConfig models[MODELS]) {
     }
 }
 
-// The mesh of a rank that has all but its place in common with `like`.
-static inline Mesh mesh_like(const Mesh* like, int rank) {
-    const Mesh at = mesh_of_rank(rank, like->t, like->p, like->d);
-    Mesh mesh = *like;
-    mesh.tensor = at.tensor;
-    mesh.pipeline = at.pipeline;
-    mesh.data = at.data;
-    return mesh;
-}
-
 // Makes it one of a CAAT-Net with N states.
-static inline Mesh with_states(Mesh mesh, int N, double share) {
-    mesh.caat.ranks = N;
-    mesh.caat.fraction = share;
-    return mesh;
+static inline ParallelConfig with_states(ParallelConfig parallel, int N, double share) {
+    parallel.caat.ranks = N;
+    parallel.caat.fraction = share;
+    return parallel;
 }

@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     Schedule schedule = schedule_build(&plan, 0);
     Stage stage;
     Stage* s = &stage;
-    if (!stage_plan(s, &m, mesh_of_rank(0, 1, 1, 1), 1, T, &schedule, SCOPE_WORLD, native_dtype(), &error))
+    if (!stage_plan(s, &m, parallel_of_rank(0, 1, 1, 1), 1, T, &schedule, SCOPE_WORLD, native_dtype(), &error))
         die("%s", error.text);
     stage_allocate(s);
     Comm world;
@@ -42,8 +42,8 @@ int main(int argc, char** argv) {
     device_from_host(batch.device, tokens.data, (size_t)T * sizeof(int32_t));
     activations_bind(a, s, 0, 0, 1, T, false);
     a->inputs = batch.device;
-    a->targets = batch.device + T;
-    a->scale = 0;
+    a->targets.token = batch.device + T;
+    a->targets.scale = 0;
     chunk_forward(s, a);
     const size_t n = (size_t)T * (size_t)m.V;
     float* logits = (float*)checked_malloc(n * sizeof(float), "logits");

@@ -87,11 +87,12 @@ typedef struct {
 static inline void alone_plan(Alone* x, const ModelConfig* m, CaatConfig sync, int B, int T) {
     memset(x, 0, sizeof *x);
     const PipelineConfig plan = {ONE_F_ONE_B, 1, 1, 1, false, m->tied};
-    Mesh mesh = mesh_of_rank(0, 1, 1, 1);
+    ParallelConfig parallel = parallel_of_rank(0, 1, 1, 1);
     Error error;
-    mesh.caat = sync;
+    parallel.caat = sync;
     x->schedule = schedule_build(&plan, 0);
-    if (!stage_plan(&x->stage, m, mesh, B, T, &x->schedule, SCOPE_WORLD, native_dtype(), &error)) die("%s", error.text);
+    if (!stage_plan(&x->stage, m, parallel, B, T, &x->schedule, SCOPE_WORLD, native_dtype(), &error))
+        die("%s", error.text);
     stage_allocate(&x->stage);
     x->groups = groups_alone(&x->world, &x->stage);
     x->stage.groups = &x->groups;
@@ -114,7 +115,7 @@ static inline void alone_open(Alone* x, const ModelConfig* m, CaatConfig sync, i
         x->batch.host[i] = (int32_t)(random_uniform(3, 3, (uint64_t)i) * (float)m->V);
     device_from_host(x->batch.device, x->batch.host, 2 * (size_t)a->tokens * sizeof(int32_t));
     a->inputs = x->batch.device;
-    a->targets = x->batch.device + a->tokens;
+    a->targets.token = x->batch.device + a->tokens;
 }
 
 // The mean loss with other parameters: those of x plus h times direction (layout.elements each).
@@ -126,7 +127,7 @@ static inline double loss_at(Alone* x, const float* params, const float* directi
     for (int64_t i = 0; i < n; i++) moved[i] = (float)((double)params[i] + h * (double)direction[i]);
     device_from_floats(s->params, moved, n);
     free(moved);
-    a->scale = 0;
+    a->targets.scale = 0;
     chunk_forward(s, a);
     float* losses = host_floats(a->head->losses, a->tokens);
     double sum = 0;

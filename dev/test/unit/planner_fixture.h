@@ -71,16 +71,16 @@ static inline StepMethods methods_named(const char* line) {
 static inline double sent_by_formula(const StepSetup* s, int64_t first, int64_t last) {
     const AsyncConfig* a = &s->methods.async;
     double inter_site = 0;
-    for (int r = 0; r < s->mesh.p; r++) {
-        Mesh mesh = s->mesh;
+    for (int r = 0; r < s->parallel.mesh.p; r++) {
+        ParallelConfig parallel = s->parallel;
         Layout layout;
         Error error;
-        mesh.pipeline = r;
-        if (!layout_build(&layout, &s->model, mesh, s->T, &error)) die("%s", error.text);
+        parallel.mesh.pipeline = r;
+        if (!layout_build(&layout, &s->model, parallel, s->T, &error)) die("%s", error.text);
         inter_site += async_schedule_traffic(a, &layout, first, last).inter_site;
         layout_free(&layout);
     }
-    return inter_site / s->mesh.p;
+    return inter_site / s->parallel.mesh.p;
 }
 
 // Bytes that a rank sends to its tensor group for the collectives of a list.

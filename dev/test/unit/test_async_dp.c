@@ -60,7 +60,7 @@ static uint64_t hash_double(uint64_t hash, double x) {
 static const AsyncDp* async_of(const Stage* s) {
     static AsyncDp none;
     none.config.mode = DP_SYNC;
-    none.config.sites = s->layout.mesh.sites;
+    none.config.sites = s->layout.parallel.mesh.sites;
     none.config.period = 1;
     return s->async ? s->async : &none;
 }
@@ -71,7 +71,7 @@ static void drain(Stage* s) {
 
 // Elements of the moments.
 static int64_t share_of(const Stage* s) {
-    return s->layout.mesh.zero ? s->layout.elements / s->layout.mesh.d : s->layout.elements;
+    return s->layout.parallel.zero ? s->layout.elements / s->layout.parallel.mesh.d : s->layout.elements;
 }
 
 static uint64_t hash_of_params(const Stage* s) {
@@ -119,7 +119,7 @@ static void record_run(Trainer* t, Record* record) {
     double none[2] = {0, 0};
     const Bytes all = bytes_all_ranks(t, sent, SCOPE_WORLD, none);
     const Traffic step = traffic_of_mesh(t, &formula, first);
-    const double near = s->layout.mesh.zero ? step.data * (double)(t->step - first) : formula.intra_site;
+    const double near = s->layout.parallel.zero ? step.data * (double)(t->step - first) : formula.intra_site;
     record->bytes_error = fmax(
         fmax(fabs(all.data - all.inter_site - near), fabs(all.inter_site - formula.inter_site)),
         fmax(fabs(t->bytes.tensor - step.layers - step.ends), fabs(t->bytes.pipeline - step.pipeline - step.tied)));
@@ -364,7 +364,7 @@ static void check_lambda(const Comm* world, const char* line, int64_t from, Foun
     for (int i = 0; i < layout->n; i++) {
         const Slice* slice = &layout->slices[i];
         double* sum = sums + SUMS * slice->index;
-        if (!slice_is_owned(slice, layout) || mesh_rank_in_site(&layout->mesh) > 0) continue;
+        if (!slice_is_owned(slice, layout) || mesh_rank_in_site(&layout->parallel.mesh) > 0) continue;
         for (int64_t j = slice->offset; j < slice->offset + slice_elements(slice); j++) {
             const double g = (double)without[j], c = (double)with[j] - g, term = g * g * (double)D[j];
             sum[G] += g * g;

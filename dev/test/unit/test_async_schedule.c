@@ -10,7 +10,7 @@ refused?
 One process. --short: fewer meshes.
 */
 #pragma GCC diagnostic ignored "-Wunused-function" // of what the settings need this file uses a part
-#include "../../../trainer/settings.h"
+#include "../../../trainer/derived.h"
 
 #include "../../../kernels/async_dp.h"
 #include "test.h"
@@ -54,7 +54,7 @@ typedef struct {
     int status; // 0: accepted
     char text[2048];
     Settings settings;
-    Mesh mesh;
+    ParallelConfig parallel;
     AsyncConfig config;
 } Read;
 
@@ -73,8 +73,8 @@ static void read_settings(Read* read, const char* line, int ranks) {
     if (!options_parse(table, n, argc, argv, &error)) die_usage("%s", error.text);
     check_settings(o);
     settings_schedule(o, option_given(table, n, "schedule"));
-    read->mesh = settings_mesh(o, 0, ranks);
-    read->config = settings_async(o, &read->mesh);
+    read->parallel = settings_parallel(o, 0, ranks);
+    read->config = settings_async(o, &read->parallel.mesh);
 }
 
 // The same where it may be refused: what is said goes to text.
@@ -172,7 +172,7 @@ static void test_plans(void) {
     for (size_t i = 0; i < sizeof plans / sizeof plans[0]; i++) {
         const AsyncConfig *e = &plans[i].r, *r = &read.config;
         try_settings(&read, plans[i].line, plans[i].ranks);
-        check(read.status == 0 && r->mode == e->mode && r->sites == e->sites && read.mesh.sites == e->sites &&
+        check(read.status == 0 && r->mode == e->mode && r->sites == e->sites && read.parallel.mesh.sites == e->sites &&
                   r->period == e->period && r->compensation == e->compensation && r->outer_lr == e->outer_lr &&
                   r->outer_momentum == e->outer_momentum,
               "\"%s\" is %s of %d, every %lld, lambda %g, outer rate %g, momentum %g%s%s", plans[i].line,
@@ -189,7 +189,7 @@ static double bytes_half(int s, double n) { return n * 4 * (s - 1) / s; }
 
 // Adds up what one rank sends in the steps first + 1 to last, operation by operation.
 static SiteTraffic walk_traffic(const AsyncConfig* r, const Layout* layout, int64_t first, int64_t last) {
-    const int S = r->sites, k = layout->mesh.d / S;
+    const int S = r->sites, k = layout->parallel.mesh.d / S;
     SiteTraffic sum = {0, 0};
     for (int64_t t = first + 1; t <= last; t++) {
         for (int b = 0; b < layout->buckets; b++) {
@@ -227,7 +227,7 @@ static void test_traffic(bool few) {
             for (int rank = 0; rank < runs[i].ranks; rank += few ? 3 : 1) {
                 Layout layout;
                 Error error;
-                if (!layout_build(&layout, &models[model], mesh_at(&read.mesh, rank), models[model].T, &error))
+                if (!layout_build(&layout, &models[model], parallel_at(&read.parallel, rank), models[model].T, &error))
                     die("%s", error.text);
                 for (size_t j = 0; j < sizeof spans / sizeof spans[0]; j++) {
                     const int64_t first = spans[j][0], last = spans[j][1];

@@ -39,7 +39,7 @@ static void test_slopes(Arch arch, int ranks, double share) {
     }
     device_from_floats(s->params, params, n);
     zero_gradients(s);
-    a->scale = 1.0f / (float)a->tokens;
+    a->targets.scale = 1.0f / (float)a->tokens;
     chunk_forward(s, a);
     const Pass backward = {s, a, &s->gradients[0][0], BOTH_GRADS, true};
     chunk_backward(&backward);

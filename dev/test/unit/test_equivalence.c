@@ -53,8 +53,8 @@ typedef struct {
 
 typedef struct {
     ModelChoice model;
-    Mesh mesh; // coordinates do not matter
-    int B, G;  // micro-batch; global batch
+    ParallelConfig parallel; // coordinates do not matter
+    int B, G;                // micro-batch; global batch
     int steps;
     bool clip;
     ScheduleKind schedule;
@@ -95,16 +95,16 @@ static int cases_of_mesh(Case* list, int t, int p, int d, int* turn) {
             const int zero = setting / 2 % 3, recompute = setting / 6;
             if ((sequence && t == 1) || (zero > 0 && d == 1)) continue;
             Case c = {{arch, model % 2 == 0, family_of(arch, t)},
-                      mesh_of_rank(0, t, p, d),
+                      parallel_of_rank(0, t, p, d),
                       1,
                       global_batch_of(p, d),
                       STEPS,
                       true,
                       ONE_F_ONE_B};
-            c.mesh.sequence_parallel = sequence;
-            c.mesh.zero = zero;
-            c.mesh.recompute = (Recompute)recompute;
-            c.mesh.scatter = (setting + model + p) % 3 != 0;
+            c.parallel.sequence_parallel = sequence;
+            c.parallel.zero = zero;
+            c.parallel.recompute = (Recompute)recompute;
+            c.parallel.scatter = (setting + model + p) % 3 != 0;
             c.B = c.G / d % 2 == 0 && (setting + model) % 2 == 0 ? 2 : 1;
             list[n++] = c;
         }
@@ -124,18 +124,18 @@ static Case schedule_case(int t, int p, int d, ScheduleKind kind, int v, int cho
     const bool splits = schedule_splits_backward(kind);
     const int zero = choice / 2 % 3, recompute = choice / 3 % 3;
     Case c = {{arch, choice / 3 % 2 == 0, family_of(arch, t)},
-              mesh_of_rank(0, t, p, d),
+              parallel_of_rank(0, t, p, d),
               1,
               global_batch_of(p, d),
               STEPS,
               choice % 3 > 0,
               kind};
-    mesh_set_schedule(&c.mesh, kind, v);
-    c.mesh.sequence_parallel = t > 1 && choice / 2 % 2;
-    c.mesh.scatter = choice % 5 > 0;
-    c.mesh.zero = splits && zero == 2 ? 1 : zero;
-    if (d == 1) c.mesh.zero = 0;
-    c.mesh.recompute = splits && recompute == 2 ? RECOMPUTE_SELECTIVE : (Recompute)recompute;
+    parallel_set_schedule(&c.parallel, kind, v);
+    c.parallel.sequence_parallel = t > 1 && choice / 2 % 2;
+    c.parallel.scatter = choice % 5 > 0;
+    c.parallel.zero = splits && zero == 2 ? 1 : zero;
+    if (d == 1) c.parallel.zero = 0;
+    c.parallel.recompute = splits && recompute == 2 ? RECOMPUTE_SELECTIVE : (Recompute)recompute;
     if (c.G / d % (2 * p) == 0 && choice % 4 == 0) c.B = 2;
     return c;
 }
@@ -175,8 +175,8 @@ static int cases_of_caat(Case* list, int t, int p, int d, int choices, int* turn
         int states = t << (choice / 2 % 3);
         while (states > t && (m.NH % states != 0 || states > m.NKV)) states /= 2;
         const CaatConfig sync = {states, shares[choice % 5], choice % 4 == 1};
-        c.mesh.caat = sync;
-        c.mesh.sequence_parallel = false;
+        c.parallel.caat = sync;
+        c.parallel.sequence_parallel = false;
         list[n++] = c;
     }
     return n;
@@ -193,11 +193,11 @@ static int cases_of_overlap(Case* list, int t, int p, int d, int choices, int* t
         const ScheduleKind kind = p > 1 && 2 * p <= LAYERS ? kinds[choice % 5] : ONE_F_ONE_B;
         Case c = schedule_case(t, p, d, kind, schedules[kind].chunks, setting);
         if (choice % 2 == 1) cases_of_caat(&c, t, p, d, 1, &setting);
-        c.mesh.sequence_parallel = false;
-        c.mesh.tp_overlap = true;
+        c.parallel.sequence_parallel = false;
+        c.parallel.tp_overlap = true;
         c.B = HALVES;
-        if (c.mesh.caat.ranks > t && c.mesh.zero == 2) c.mesh.zero = 1; // which adds up by micro-batches
-        const int replica = c.G / d / c.B;                              // micro-batches
+        if (c.parallel.caat.ranks > t && c.parallel.zero == 2) c.parallel.zero = 1; // which adds up by micro-batches
+        const int replica = c.G / d / c.B;                                          // micro-batches
         if (replica * c.B * d == c.G && (!schedules[c.schedule].grouped || replica % p == 0)) list[n++] = c;
     }
     return n;
@@ -206,14 +206,17 @@ static int cases_of_overlap(Case* list, int t, int p, int d, int choices, int* t
 // What a case is called in its line.
 static void case_name(char name[256], const Case* c) {
     static const char* recompute[] = {"", " selective", " full"};
-    const Mesh* mesh = &c->mesh;
+    const ParallelConfig* parallel = &c->parallel;
     char schedule[32] = "", sync[64] = "";
-    if (mesh->caat.ranks) snprintf(sync, sizeof sync, " sync %g of %d", mesh->caat.fraction, mesh->caat.ranks);
-    if (c->schedule != ONE_F_ONE_B) snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), mesh->v);
-    snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s%s zero %d%s%s B=%d of %d%s", mesh->t, mesh->p, mesh->d, schedule,
-             model_arch_name(c->model.arch), c->model.tied ? " tied" : "", sync,
-             mesh->sequence_parallel ? " sequence" : "", mesh->tp_overlap ? " overlap" : "", mesh->zero,
-             recompute[mesh->recompute], mesh->scatter ? "" : " whole", c->B, c->G, c->clip ? "" : " unclipped");
+    if (parallel->caat.ranks)
+        snprintf(sync, sizeof sync, " sync %g of %d", parallel->caat.fraction, parallel->caat.ranks);
+    if (c->schedule != ONE_F_ONE_B)
+        snprintf(schedule, sizeof schedule, "%s/%d ", schedule_name(c->schedule), parallel->v);
+    snprintf(name, 256, "t=%d p=%d d=%d %s%s%s%s%s%s zero %d%s%s B=%d of %d%s", parallel->mesh.t, parallel->mesh.p,
+             parallel->mesh.d, schedule, model_arch_name(c->model.arch), c->model.tied ? " tied" : "", sync,
+             parallel->sequence_parallel ? " sequence" : "", parallel->tp_overlap ? " overlap" : "", parallel->zero,
+             recompute[parallel->recompute], parallel->scatter ? "" : " whole", c->B, c->G,
+             c->clip ? "" : " unclipped");
 }
 
 // Keeps the cases whose name contains text; returns how many these are.
@@ -254,12 +257,12 @@ static void trainer_open(Trainer* t, const Comm* world, const Case* c) {
     o->clip = c->clip ? 0.5 : 0;
     o->schedule = (int)c->schedule;
     t->world = *world;
-    Mesh mesh = mesh_at(&c->mesh, world->rank);
+    ParallelConfig parallel = parallel_at(&c->parallel, world->rank);
     const ModelConfig m = case_model(&c->model);
     Error error;
     if (!tokens_open(&t->train_files, tokens_path, &error)) die("%s", error.text);
-    if (!plan_schedule(t, &m, &mesh, &error) ||
-        !stage_plan(&t->stage, &m, mesh, c->B, m.T, &t->schedule, SCOPE_WORLD, native_dtype(), &error))
+    if (!plan_schedule(t, &m, &parallel, &error) ||
+        !stage_plan(&t->stage, &m, parallel, c->B, m.T, &t->schedule, SCOPE_WORLD, native_dtype(), &error))
         die("%s", error.text);
     if (!dataloader_init(&t->train, &t->train_files, PART_TRAINED, HELD_OUT_BLOCKS, m.T, m.V, 1, true, &error) ||
         !dataloader_init(&t->val, &t->train_files, PART_HELD_OUT, HELD_OUT_BLOCKS, m.T, m.V, 0, false, &error))
@@ -283,7 +286,7 @@ static void trainer_close(Trainer* t) {
 // again, once all is forgotten and the others were read at once.
 static void decode_text(Trainer* t, float* logits) {
     Stage* s = &t->stage;
-    const int whole = s->layout.V * mesh_tp_cuts(&s->layout.mesh);
+    const int whole = s->layout.V * tp_cuts(&s->layout.parallel);
     float* all = (float*)checked_calloc((size_t)whole, sizeof(float), "test");
     int32_t text[DECODED];
     for (int i = 0; i < DECODED; i++) text[i] = (i * 31 + 7) % V_TEST;
@@ -334,7 +337,7 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
     }
     outcome->shared_agree = shared_agree(t);
     outcome->validation = validate(t);
-    if (t->stage.layout.mesh.data == 0) decode_text(t, outcome->logits);
+    if (t->stage.layout.parallel.mesh.data == 0) decode_text(t, outcome->logits);
     comm_broadcast(&t->groups.data, outcome->logits, TEXT_ROWS * V_TEST, COMM_FLOAT, 0);
     comm_broadcast(&t->groups.inter_site, outcome->logits, TEXT_ROWS * V_TEST, COMM_FLOAT, 0);
     outcome->shared_agree = shared_agree(t) && outcome->shared_agree;
@@ -346,7 +349,7 @@ static void run_case(Trainer* t, int steps, Outcome* outcome) {
 static bool is_ordinary(const CaatConfig* sync) { return sync->ranks == 0 || sync->fraction == 1; }
 
 static void reference_path(char path[128], const Case* c) {
-    const CaatConfig* sync = &c->mesh.caat;
+    const CaatConfig* sync = &c->parallel.caat;
     const int states = is_ordinary(sync) ? 0 : sync->ranks;
     snprintf(path, 128, "build/test_equivalence_" FLOATX_NAME "_%d%d%d%d_%d_%d_%g.ref", c->model.arch, c->model.tied,
              c->model.family, c->clip, c->G, states, states ? sync->fraction : 1);
@@ -354,8 +357,8 @@ static void reference_path(char path[128], const Case* c) {
 
 // The case that one rank runs: the whole batch as micro-batches of two.
 static Case reference_case(const Case* c) {
-    Case one = {c->model, mesh_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip, ONE_F_ONE_B};
-    if (!is_ordinary(&c->mesh.caat)) one.mesh.caat = c->mesh.caat;
+    Case one = {c->model, parallel_of_rank(0, 1, 1, 1), 2, c->G, c->steps, c->clip, ONE_F_ONE_B};
+    if (!is_ordinary(&c->parallel.caat)) one.parallel.caat = c->parallel.caat;
     return one;
 }
 
@@ -364,7 +367,7 @@ static Layout whole_layout(const Case* c) {
     const ModelConfig m = case_model(&c->model);
     Layout whole;
     Error error;
-    if (!layout_build(&whole, &m, mesh_of_rank(0, 1, 1, 1), m.T, &error)) die("%s", error.text);
+    if (!layout_build(&whole, &m, parallel_of_rank(0, 1, 1, 1), m.T, &error)) die("%s", error.text);
     return whole;
 }
 
@@ -525,7 +528,7 @@ static bool same_as_whole(const Comm* world, const Trainer* t, const Case* c, co
     Case plain = *c;
     Trainer whole;
     Outcome expected;
-    plain.mesh.tp_overlap = false;
+    plain.parallel.tp_overlap = false;
     if (t->stage.layout.streams > 1) plain.B = c->B / HALVES;
     trainer_open(&whole, world, &plain);
     run_case(&whole, c->steps, &expected);
@@ -546,7 +549,7 @@ static MeshDifference difference_of(const Comm* world, const Case* c) {
     trainer_open(&t, world, c);
     run_case(&t, c->steps, &outcome);
     MeshDifference d = compare(&t, c, &outcome);
-    if (c->mesh.tp_overlap) d.same_halves = same_as_whole(world, &t, c, &outcome);
+    if (c->parallel.tp_overlap) d.same_halves = same_as_whole(world, &t, c, &outcome);
     double all[10] = {d.loss,
                       d.norm,
                       d.params,
@@ -571,9 +574,10 @@ static void report(const Case* c, const MeshDifference* d) {
     case_name(name, c);
     // A rank adds up gradients of its states state by state, so with several the cut into micro-batches changes the
     // order.
-    const bool same_order = c->mesh.caat.ranks <= 1 || (!is_ordinary(&c->mesh.caat) && c->B == reference_case(c).B);
-    const bool exact = DEVICE_IS_HOST && c->mesh.t == 1 && c->mesh.d == 1 && same_order;
-    const bool halves = d->same_halves || !DEVICE_IS_HOST || (c->mesh.t & (c->mesh.t - 1)) != 0;
+    const bool same_order =
+        c->parallel.caat.ranks <= 1 || (!is_ordinary(&c->parallel.caat) && c->B == reference_case(c).B);
+    const bool exact = DEVICE_IS_HOST && c->parallel.mesh.t == 1 && c->parallel.mesh.d == 1 && same_order;
+    const bool halves = d->same_halves || !DEVICE_IS_HOST || (c->parallel.mesh.t & (c->parallel.mesh.t - 1)) != 0;
     char limit[32] = "same bits";
     if (!exact) snprintf(limit, sizeof limit, "%.1e", bound);
     const bool near = fmax(d->loss, d->validation) <= loss_bound && fmax(d->norm, fmax(d->params, d->logits)) <= bound;

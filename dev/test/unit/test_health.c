@@ -53,22 +53,23 @@ static int share_held(const Layout* layout, int index, int state) {
 }
 
 // All pairs of ranks and tensors of one mesh. Returns how many are judged wrong.
-static int wrong_colors(const ModelConfig* m, Mesh mesh, int* pairs) {
-    const int n = mesh_size(&mesh), tensors = model_tensors(NULL, m);
+static int wrong_colors(const ModelConfig* m, ParallelConfig parallel, int* pairs) {
+    const int n = mesh_size(&parallel.mesh), tensors = model_tensors(NULL, m);
     Layout* layout = (Layout*)checked_calloc((size_t)n, sizeof(Layout), "test");
     Tensor* list = (Tensor*)checked_calloc((size_t)tensors, sizeof(Tensor), "test");
     Error error;
+    const int ranks_per_head = ranks_per_kv_head(&parallel, m->NKV);
     int wrong = 0;
     model_tensors(list, m);
     for (int rank = 0; rank < n; rank++) {
-        if (!layout_build(&layout[rank], m, mesh_at(&mesh, rank), m->T, &error)) die("%s", error.text);
+        if (!layout_build(&layout[rank], m, parallel_at(&parallel, rank), m->T, &error)) die("%s", error.text);
     }
     for (int i = 0; i < tensors; i++) {
         for (int a = 0; a < n; a++) {
             for (int b = 0; b < a; b++) {
-                const ReplicaGroup holders = replica_group_of(&list[i], &mesh, m);
-                const bool color = replica_group_color(holders, &layout[a].mesh, m->NKV) ==
-                                   replica_group_color(holders, &layout[b].mesh, m->NKV);
+                const ReplicaGroup holders = replica_group_of(&list[i], &parallel, m);
+                const bool color = replica_group_color(holders, &layout[a].parallel.mesh, ranks_per_head) ==
+                                   replica_group_color(holders, &layout[b].parallel.mesh, ranks_per_head);
                 const int share = share_held(&layout[a], i, 0);
                 const bool same = share >= 0 && share == share_held(&layout[b], i, 0);
                 if (share < 0 && share_held(&layout[b], i, 0) < 0) continue; // neither holds it
@@ -93,11 +94,11 @@ static void test_holders(void) {
                     const int NKV = i % 4 == 0 ? 4 : 1 << (i % 4 - 1);
                     ModelConfig m = model_of(i % 4 ? ARCH_LLAMA : ARCH_GPT2, 6, 16, 4, NKV, 16, 8, 13);
                     m.tied = i / 4 % 2 == 0;
-                    Mesh mesh = mesh_of_rank(0, t, p, d);
-                    if (p > 1) mesh_set_schedule(&mesh, kinds[i / 8], schedule_usual_chunks(kinds[i / 8]));
+                    ParallelConfig parallel = parallel_of_rank(0, t, p, d);
+                    if (p > 1) parallel_set_schedule(&parallel, kinds[i / 8], schedule_usual_chunks(kinds[i / 8]));
                     const CaatConfig sync = {4, 0.5, false}; // of the ordinary ones, too
-                    if (NKV == 4 && i % 3 == 0) mesh.caat = sync;
-                    wrong += wrong_colors(&m, mesh, &pairs);
+                    if (NKV == 4 && i % 3 == 0) parallel.caat = sync;
+                    wrong += wrong_colors(&m, parallel, &pairs);
                 }
             }
         }
@@ -109,16 +110,17 @@ static void test_holders(void) {
 static void test_differ(void) {
     int wrong = 0, differ_found = 0;
     for (int round = 0; round < 3000; round++) {
-        const Mesh mesh = mesh_of_rank(0, 1 << draw(3), 1 + (int)draw(3), 1 + (int)draw(5));
-        const int n = mesh_size(&mesh), stride = 1 + (int)draw(3), NKV = 1 << draw(3);
+        const ParallelConfig parallel = parallel_of_rank(0, 1 << draw(3), 1 + (int)draw(3), 1 + (int)draw(5));
+        const int n = mesh_size(&parallel.mesh), stride = 1 + (int)draw(3), NKV = 1 << draw(3),
+                  sharing = ranks_per_kv_head(&parallel, NKV);
         const ReplicaGroup holders = (ReplicaGroup)draw(REPLICATED_OVER_ENDS + 1);
         int64_t number[60 * 3];
         bool named[60], right[60] = {false};
         int copies = -1, color[60], values = 1 + (int)draw(3), bad = -1, holding = 0;
         for (int i = 0; i < n * stride; i++) number[i] = 1000 + i; // not compared
         for (int i = 0; i < n; i++) {
-            const Mesh at = mesh_at(&mesh, i);
-            color[i] = replica_group_color(holders, &at, NKV);
+            const Mesh at = mesh_at(&parallel.mesh, i);
+            color[i] = replica_group_color(holders, &at, sharing);
             number[i * stride] = color[i] * 10 + (draw(6) == 0 ? draw(values) : 0);
         }
         for (int i = n - 1; i >= 0; i--) { // the group of the first rank that differs from one before it
@@ -126,7 +128,7 @@ static void test_differ(void) {
                 bad = color[i] == color[j] && number[i * stride] != number[j * stride] ? i : bad;
         }
         int64_t most = 0, second = 0, best = 0;
-        const bool found = group_differs(named, &copies, number, stride, holders, &mesh, NKV);
+        const bool found = group_differs(named, &copies, number, stride, holders, &parallel.mesh, sharing);
         differ_found += found;
         wrong += found != (bad >= 0);
         if (bad < 0 || !found) continue;
@@ -176,7 +178,7 @@ static int64_t on_all(Trainer* t, int64_t n) {
 // Parameters, moments, and masters, as bits.
 static uint64_t hash_of_state(const Trainer* t) {
     const Stage* s = &t->stage;
-    const int64_t n = s->layout.elements, share = s->layout.mesh.zero ? n / s->layout.mesh.d : n;
+    const int64_t n = s->layout.elements, share = s->layout.parallel.zero ? n / s->layout.parallel.mesh.d : n;
     float* host = (float*)checked_malloc((size_t)n * sizeof(float), "test");
     uint64_t hash = 0;
     device_to_floats(host, s->params, n);
@@ -218,7 +220,7 @@ static void flip_bit(Trainer* t, int64_t element, int bit) {
 // weights that have copies.
 static bool flip(Trainer* t, int* copied) {
     const Layout* layout = &t->stage.layout;
-    const Mesh* mesh = &layout->mesh;
+    const Mesh* mesh = &layout->parallel.mesh;
     const int rank = (int)draw(t->world.size), number = (int)draw(1 << 30), bit = (int)draw(8 * (int)sizeof(floatX));
     const int64_t place = draw(1 << 30);
     const bool mine = t->world.rank == rank, inter_site = t->stats_scope == SCOPE_WORLD;
@@ -271,7 +273,7 @@ static bool flip_two(Trainer* t) {
     int found = 0;
     const int layer = 0; // its norms are held by all ranks of a stage
     const Slice *one = layout_slice(layout, layer, NORM1_W), *other = layout_slice(layout, layer, NORM2_W);
-    const Mesh* mesh = &layout->mesh;
+    const Mesh* mesh = &layout->parallel.mesh;
     const bool flips = mesh->pipeline == 0 && mesh->tensor == mesh->t - 1 && mesh->data == 0;
     if (flips) flip_two_bits(t, one, other);
     found = compare_copies(t, text, sizeof text) && strstr(text, one->tensor.name) &&
@@ -301,7 +303,7 @@ static void case_run(const Comm* world, const char* line, bool few) {
     char text[1024];
     int alarms = 0, flips = 0, copied = 0, wrong = 0, counted = 0;
     trainer_open(&t, world, line, NULL, false);
-    const Mesh* mesh = &t.stage.layout.mesh;
+    const Mesh* mesh = &t.stage.layout.parallel.mesh;
     for (int step = 0; step < (few ? 2 : 4); step++) {
         train_step(&t);
         const Bytes before = bytes_sent(&t);
@@ -406,7 +408,8 @@ static void skip_run(const Comm* world, const char* line) {
             wrong += !isfinite(t.grad_norm) != (step == SKIPPED);
             const Traffic formula = traffic_of_mesh(&t, NULL, 0);
             wrong += fabs(t.bytes.tensor - formula.layers - formula.ends) > 0.5;
-            wrong += fabs(t.bytes.pipeline - formula.pipeline - formula.tied) > 0.5 && t.stage.layout.mesh.sites == 1;
+            wrong += fabs(t.bytes.pipeline - formula.pipeline - formula.tied) > 0.5 &&
+                     t.stage.layout.parallel.mesh.sites == 1;
             if (step == SKIPPED) trainer_save(&t, folder);
         }
         const uint64_t now = hash_of_state(&t) + 3 * hash_of_params(&t);

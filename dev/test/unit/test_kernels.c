@@ -8,7 +8,7 @@ float64; each backward formula is compared with central differences of the forwa
 #include "../../../kernels/crossentropy.h"
 #include "../../../kernels/embedding.h"
 #include "../../../kernels/gelu.h"
-#include "../../../kernels/layernorm.h"
+#include "../../../kernels/norms.h"
 #include "../../../kernels/residual.h"
 #include "../../../kernels/rope.h"
 #include "../../../kernels/swiglu.h"
@@ -194,10 +194,8 @@ static void test_norm(bool layer, int N, int C, float offset) {
     const double k_sum = C / SUM_LANES + SUM_K;
     floatX* out = poisoned_values(n_all);
     float *mean = poisoned(N), *rstd = poisoned(N);
-    if (layer)
-        layernorm_forward(out, mean, rstd, x, w, b, N, C, NORM_EPS);
-    else
-        rmsnorm_forward(out, rstd, x, w, N, C, NORM_EPS);
+    const Norm norm = {x, out, layer ? mean : NULL, rstd, w, layer ? b : NULL};
+    norms[!layer].forward(&norm, N, C, NORM_EPS);
     Wanted wanted = wanted_new(n_all), wanted_mean = wanted_new(N), wanted_rstd = wanted_new(N);
     want_norm(&wanted, &wanted_mean, &wanted_rstd, wide_x, wide_w, layer ? wide_b : NULL, N, C, k_sum);
     check_values(forward, N, C, out, &wanted, k_sum + 8);
@@ -240,10 +238,7 @@ static void test_norm(bool layer, int N, int C, float offset) {
             wanted_db.size[c] += fabs(d);
         }
     }
-    if (layer)
-        layernorm_backward(dx, dw, db, dout, x, w, mean, rstd, N, C);
-    else
-        rmsnorm_backward(dx, dw, dout, x, w, rstd, N, C);
+    norms[!layer].backward(&norm, dx, dw, layer ? db : NULL, dout, N, C);
     check_values(layer ? "layernorm_backward: dx" : "rmsnorm_backward: dx", N, C, dx, &wanted_dx, k_sum + 18);
     check_roundings(layer ? "layernorm_backward: dw" : "rmsnorm_backward: dw", N, C, dw, &wanted_dw, N + 5);
     if (layer) check_roundings("layernorm_backward: db", N, C, db, &wanted_db, N);
@@ -304,8 +299,8 @@ static floatX* activations(int64_t n, float size) {
 static void test_gelu(int64_t n) {
     floatX *x = activations(n, 12), *dout = values(n, 1), *out = poisoned_values(n), *dx = poisoned_values(n);
     Wanted forward = wanted_new(n), backward = wanted_new(n);
-    gelu_forward(out, x, n);
-    gelu_backward(dx, dout, x, n);
+    gelu_forward(out, x, 1, (int)n);
+    gelu_backward(dx, dout, x, 1, (int)n);
     double worst_slope = 0, worst_tanh = 0;
     for (int64_t i = 0; i < n; i++) {
         const double y = to_float(x[i]), d = to_float(dout[i]), v = 2 * gelu_u(y), s = gate64(v), rest = gate64(-v);
@@ -442,15 +437,11 @@ static void test_residual_norm(bool layer, int N, int C, bool has_bias) {
     float *mean = poisoned(N), *plain_mean = poisoned(N);
     float *rstd = poisoned(N), *plain_rstd = poisoned(N);
     residual_forward(plain_sum, x, branch, bias, N, C);
-    if (layer) {
-        layernorm_forward(plain, plain_mean, plain_rstd, plain_sum, w, b, N, C, 1e-5f);
-        residual_layernorm_forward(sum, out, mean, rstd, x, branch, bias, w, b, N, C, 1e-5f);
-        residual_layernorm_forward(x, poisoned_values(n_all), mean, rstd, x, branch, bias, w, b, N, C, 1e-5f);
-    } else {
-        rmsnorm_forward(plain, plain_rstd, plain_sum, w, N, C, 1e-5f);
-        residual_rmsnorm_forward(sum, out, rstd, x, branch, bias, w, N, C, 1e-5f);
-        residual_rmsnorm_forward(x, poisoned_values(n_all), rstd, x, branch, bias, w, N, C, 1e-5f);
-    }
+    const Norm after = {plain_sum, plain, plain_mean, plain_rstd, w, b}, fused = {sum, out, mean, rstd, w, b},
+               in_place = {x, poisoned_values(n_all), mean, rstd, w, b};
+    norms[!layer].forward(&after, N, C, NORM_EPS);
+    norms[!layer].residual_forward(&fused, x, branch, bias, N, C, NORM_EPS);
+    norms[!layer].residual_forward(&in_place, x, branch, bias, N, C, NORM_EPS);
     check(same_values(sum, plain_sum, n_all) && same_values(x, plain_sum, n_all) && same_values(out, plain, n_all) &&
               same(rstd, plain_rstd, N) && (!layer || same(mean, plain_mean, N)),
           "residual_%s_forward, %d x %d%s: the bits of both, in place too", layer ? "layernorm" : "rmsnorm", N, C,
@@ -476,12 +467,12 @@ static double crossentropy64(const void* context, const double* x) {
 typedef struct {
     floatX* logits;
     float *row_max, *row_sum, *target_logit;
-    int first, V_local, stride;
+    VocabSlice slice;
 } Slice;
 
 static Slice slice_new(const floatX* logits, int N, int V, int first, int end, int padding) {
     const int V_local = end - first, stride = V_local + padding;
-    Slice s = {poisoned_values((int64_t)N * stride), poisoned(N), poisoned(N), poisoned(N), first, V_local, stride};
+    Slice s = {poisoned_values((int64_t)N * stride), poisoned(N), poisoned(N), poisoned(N), {first, V_local, stride}};
     for (int n = 0; n < N; n++) {
         memcpy(s.logits + (int64_t)n * stride, logits + (int64_t)n * V + first, (size_t)V_local * sizeof(floatX));
     }
@@ -489,15 +480,13 @@ static Slice slice_new(const floatX* logits, int N, int V, int first, int end, i
 }
 
 // The vocabulary in `count` slices, combined as ranks would; gradients are left in each slice's logits.
-static void vocab_parallel_cross_entropy(Slice* s, int count, float* losses, const int32_t* targets, float scale,
-                                         int N) {
-    for (int i = 0; i < count; i++) crossentropy_max(s[i].row_max, s[i].logits, N, s[i].V_local, s[i].stride);
+static void vocab_parallel_cross_entropy(Slice* s, int count, float* losses, Targets targets, int N) {
+    for (int i = 0; i < count; i++) crossentropy_max(s[i].row_max, s[i].logits, N, s[i].slice);
     for (int i = 1; i < count; i++) {
         for (int n = 0; n < N; n++) s[0].row_max[n] = fmaxf(s[0].row_max[n], s[i].row_max[n]);
     }
     for (int i = 0; i < count; i++) {
-        crossentropy_sum(s[i].row_sum, s[i].target_logit, s[i].logits, s[0].row_max, targets, N, s[i].V_local,
-                         s[i].stride, s[i].first);
+        crossentropy_sum(s[i].row_sum, s[i].target_logit, s[i].logits, s[0].row_max, targets, N, s[i].slice);
     }
     for (int i = 1; i < count; i++) {
         for (int n = 0; n < N; n++) {
@@ -506,10 +495,8 @@ static void vocab_parallel_cross_entropy(Slice* s, int count, float* losses, con
         }
     }
     crossentropy_loss(losses, s[0].row_sum, s[0].target_logit, N);
-    for (int i = 0; i < count; i++) {
-        crossentropy_backward(s[i].logits, s[0].row_max, s[0].row_sum, targets, scale, N, s[i].V_local, s[i].stride,
-                              s[i].first);
-    }
+    for (int i = 0; i < count; i++)
+        crossentropy_backward(s[i].logits, s[0].row_max, s[0].row_sum, targets, N, s[i].slice);
 }
 
 // k: a block of 2048 is 2048/64 terms a lane and the tree, 38; e^(x - max): EXP_K, and the rounding of x - max itself,
@@ -522,19 +509,19 @@ static void test_crossentropy(int N, int V, int count, float size) {
     floatX* logits = values((int64_t)N * V, size);
     float* losses = poisoned(N);
     int32_t* targets = integers(N, 0, V);
-    targets[0] = V - 1;
-    targets[N - 1] = 0;
+    targets[0] = V - 1, targets[N - 1] = 0;
     if (N > 2) targets[2] = -1;
     Slice s[3];
     const int cut[4] = {0, count == 1 ? V : V / 4, count == 2 ? V : V / 4 + V / 2, V};
     if (count > 1 && N > 1) targets[1] = cut[1]; // the first token of a slice
     for (int i = 0; i < count; i++) s[i] = slice_new(logits, N, V, cut[i], cut[i + 1], padding);
-    vocab_parallel_cross_entropy(s, count, losses, targets, scale, N);
+    const Targets wanted = {targets, scale};
+    vocab_parallel_cross_entropy(s, count, losses, wanted, N);
     if (count == 1) {
         Slice one = slice_new(logits, N, V, 0, V, padding);
         float* one_losses = poisoned(N);
-        crossentropy_fused(one_losses, one.logits, targets, scale, N, V, one.stride);
-        check(same(one_losses, losses, N) && same_values(one.logits, s[0].logits, (int64_t)N * one.stride),
+        crossentropy_fused(one_losses, one.logits, wanted, N, one.slice);
+        check(same(one_losses, losses, N) && same_values(one.logits, s[0].logits, (int64_t)N * one.slice.stride),
               "crossentropy_fused, %d x %d: the bits of the four functions", N, V);
     }
 
@@ -544,9 +531,9 @@ static void test_crossentropy(int N, int V, int count, float size) {
     bool zeros = true, maxima = true;
     for (int n = 0; n < N; n++) {
         for (int i = 0; i < count; i++) {
-            const floatX* row = s[i].logits + (int64_t)n * s[i].stride;
-            memcpy(gradient + (int64_t)n * V + s[i].first, row, (size_t)s[i].V_local * sizeof(floatX));
-            for (int v = 0; v < padding; v++) zeros &= to_float(row[s[i].V_local + v]) == 0;
+            const floatX* row = s[i].logits + (int64_t)n * s[i].slice.stride;
+            memcpy(gradient + (int64_t)n * V + s[i].slice.first, row, (size_t)s[i].slice.used * sizeof(floatX));
+            for (int v = 0; v < padding; v++) zeros &= to_float(row[s[i].slice.used + v]) == 0;
         }
         for (int v = 0; v < V; v++) {
             x[v] = to_float(logits[(int64_t)n * V + v]);
@@ -603,7 +590,8 @@ static void test_crossentropy_special(void) {
     targets[5] = -1;
     for (int v = 0; v < V; v++) logits[6 * V + v] = to_floatX(-2e4f); // far below zero
     Slice s = slice_new(logits, N, V, 0, V, 0);
-    vocab_parallel_cross_entropy(&s, 1, losses, targets, 1, N);
+    const Targets wanted = {targets, 1};
+    vocab_parallel_cross_entropy(&s, 1, losses, wanted, N);
     check(losses[0] == 0, "crossentropy: logit 1e4 over 0 at the target: loss %g", losses[0]);
     check(losses[1] == 2 * to_float(high) && to_float(s.logits[V]) == -1 && to_float(s.logits[V + 1]) == 1,
           "crossentropy: 2e4 off the target: loss %g", losses[1]);
@@ -620,7 +608,7 @@ static void test_crossentropy_special(void) {
     check(zeros, "crossentropy: target -1: loss and gradient 0 whatever the logits");
     Slice fused = slice_new(logits, N, V, 0, V, 0);
     float* fused_losses = poisoned(N);
-    crossentropy_fused(fused_losses, fused.logits, targets, 1, N, V, V);
+    crossentropy_fused(fused_losses, fused.logits, wanted, N, fused.slice);
     check(same(fused_losses, losses, N) && same_values(fused.logits, s.logits, N * V),
           "crossentropy_fused: the same bits in all of these rows");
     release(&memory);

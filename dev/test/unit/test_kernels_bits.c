@@ -43,15 +43,17 @@ static void bits_position_backward(const Arrays* m, int begin, int end) {
 static void bits_layernorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
     float *mean = m->f[4] + begin, *rstd = m->f[5] + begin, *dw = m->f[4] + BITS_N, *db = m->f[5] + BITS_N;
-    layernorm_forward(m->x[1] + at, mean, rstd, m->x[0] + at, m->x[2], m->x[3], end - begin, BITS_C, 1e-5f);
-    layernorm_backward(m->x[2] + BITS_C + at, dw, db, m->x[1] + at, m->x[0] + at, m->x[3], mean, rstd, end - begin,
-                       BITS_C);
+    const Norm forward = {m->x[0] + at, m->x[1] + at, mean, rstd, m->x[2], m->x[3]},
+               backward = {m->x[0] + at, NULL, mean, rstd, m->x[3], NULL};
+    layernorm_forward(&forward, end - begin, BITS_C, 1e-5f);
+    layernorm_backward(&backward, m->x[2] + BITS_C + at, dw, db, m->x[1] + at, end - begin, BITS_C);
 }
 static void bits_rmsnorm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW;
     float *rstd = m->f[5] + begin, *dw = m->f[4];
-    rmsnorm_forward(m->x[1] + at, rstd, m->x[0] + at, m->x[3], end - begin, BITS_C, 1e-5f);
-    rmsnorm_backward(m->x[2] + at, dw, m->x[1] + at, m->x[0] + at, m->x[3], rstd, end - begin, BITS_C);
+    const Norm norm = {m->x[0] + at, m->x[1] + at, NULL, rstd, m->x[3], NULL};
+    rmsnorm_forward(&norm, end - begin, BITS_C, 1e-5f);
+    rmsnorm_backward(&norm, m->x[2] + at, dw, NULL, m->x[1] + at, end - begin, BITS_C);
 }
 static void bits_rope(const Arrays* m, int begin, int end) {
     enum { HS = 22, HEADS = 13 };
@@ -74,25 +76,26 @@ static void bits_residual(const Arrays* m, int begin, int end) {
 static void bits_residual_norm(const Arrays* m, int begin, int end) {
     const int at = begin * BITS_ROW, n = end - begin;
     float *mean = m->f[4] + begin, *rstd = m->f[5] + begin;
-    residual_layernorm_forward(m->x[1] + at, m->x[2] + at, mean, rstd, m->x[0] + at, m->x[1] + at, NULL, m->x[3],
-                               m->x[3] + BITS_C, n, BITS_C, 1e-5f);
-    residual_rmsnorm_forward(m->x[0] + at, m->x[2] + at, rstd, m->x[0] + at, m->x[2] + at, m->x[3], m->x[3] + BITS_C, n,
-                             BITS_C, 1e-5f);
+    const Norm layer = {m->x[1] + at, m->x[2] + at, mean, rstd, m->x[3], m->x[3] + BITS_C},
+               rms = {m->x[0] + at, m->x[2] + at, NULL, rstd, m->x[3] + BITS_C, NULL};
+    residual_layernorm_forward(&layer, m->x[0] + at, m->x[1] + at, NULL, n, BITS_C, 1e-5f);
+    residual_rmsnorm_forward(&rms, m->x[0] + at, m->x[2] + at, m->x[3], n, BITS_C, 1e-5f);
 }
+static const VocabSlice bits_slice = {0, 2 * BITS_C, 2 * BITS_C};
 static void bits_crossentropy(const Arrays* m, int begin, int end) {
     const int N = end - begin;
-    const int32_t* targets = m->tokens + begin;
+    const Targets targets = {m->tokens + begin, 0.1f};
     floatX* logits = m->x[0] + 2 * begin * BITS_ROW;
     float *row_max = m->f[1] + begin, *row_sum = m->f[2] + begin;
     float *target = m->f[3] + begin, *losses = m->f[4] + begin;
-    crossentropy_max(row_max, logits, N, 2 * BITS_C, 2 * BITS_C);
-    crossentropy_sum(row_sum, target, logits, row_max, targets, N, 2 * BITS_C, 2 * BITS_C, 0);
+    crossentropy_max(row_max, logits, N, bits_slice);
+    crossentropy_sum(row_sum, target, logits, row_max, targets, N, bits_slice);
     crossentropy_loss(losses, row_sum, target, N);
-    crossentropy_backward(logits, row_max, row_sum, targets, 0.1f, N, 2 * BITS_C, 2 * BITS_C, 0);
+    crossentropy_backward(logits, row_max, row_sum, targets, N, bits_slice);
 }
 static void bits_crossentropy_fused(const Arrays* m, int begin, int end) {
-    crossentropy_fused(m->f[4] + begin, m->x[0] + 2 * begin * BITS_ROW, m->tokens + begin, 0.1f, end - begin,
-                       2 * BITS_C, 2 * BITS_C);
+    const Targets targets = {m->tokens + begin, 0.1f};
+    crossentropy_fused(m->f[4] + begin, m->x[0] + 2 * begin * BITS_ROW, targets, end - begin, bits_slice);
 }
 static void bits_accumulate(const Arrays* m, int begin, int end) {
     accumulate(m->f[0] + begin, m->f[1] + begin, end - begin);

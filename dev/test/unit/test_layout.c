@@ -121,21 +121,22 @@ static void test_stages(void) {
         for (int i = 0; i < 9 * 3; i++) {
             const int stages = 1 + i / 3, v = 1 + i % 3, p = stages / v;
             if (stages % v != 0 || (v > 1 && p == 1)) continue;
-            Mesh mesh = mesh_of_rank(0, 1, p, 1);
-            mesh.v = v;
-            mesh.light_ends = m.L % stages && (m.L + 2) % stages == 0;
+            ParallelConfig parallel = parallel_of_rank(0, 1, p, 1);
+            parallel.v = v;
+            parallel.light_ends = m.L % stages && (m.L + 2) % stages == 0;
             int layers[9] = {0}, first = 0;
             Error error = {""};
-            if (mesh.light_ends) layers[0]--, layers[stages - 1]--;
-            for (int k = 0; k < m.L + 2 * mesh.light_ends; k++) layers[k % stages]++;
-            const bool fits = m.L + 2 * mesh.light_ends >= stages, accepts = mesh_check(&mesh, &m, 8, &error);
+            if (parallel.light_ends) layers[0]--, layers[stages - 1]--;
+            for (int k = 0; k < m.L + 2 * parallel.light_ends; k++) layers[k % stages]++;
+            const bool fits = m.L + 2 * parallel.light_ends >= stages,
+                       accepts = parallel_check(&parallel, &m, 8, &error);
             same = same && fits == accepts;
             accepted += accepts;
             refused += !accepts;
             named += !accepts && strstr(error.text, "--pp ");
             if (!accepts) continue;
             for (int k = 0; k <= stages; k++) {
-                right = right && stage_first_layer(&mesh, m.L, k) == first;
+                right = right && stage_first_layer(&parallel, m.L, k) == first;
                 if (k < stages) first += layers[k];
             }
         }
@@ -192,11 +193,13 @@ static bool buckets_are_right(const Layout* layout, const ModelConfig* m, int d)
 // The block of the model that is this rank's block number `local`, and the chunk that it is in, counted out: chunk
 // after chunk, each of which is part c p + r of the model, or, on the way back in a V, c p + p - 1 - r.
 static int count_out(const Layout* layout, const ModelConfig* m, int local, int* chunk) {
-    const Mesh* mesh = &layout->mesh;
-    for (*chunk = 0; *chunk < mesh->v; (*chunk)++) {
-        const bool back = mesh->folded && *chunk == 1;
-        const int part = *chunk * mesh->p + (back ? mesh->p - 1 - mesh->pipeline : mesh->pipeline);
-        const int first = stage_first_layer(mesh, m->L, part), layers = stage_first_layer(mesh, m->L, part + 1) - first;
+    const ParallelConfig* parallel = &layout->parallel;
+    for (*chunk = 0; *chunk < parallel->v; (*chunk)++) {
+        const bool back = parallel->folded && *chunk == 1;
+        const int part = *chunk * parallel->mesh.p +
+                         (back ? parallel->mesh.p - 1 - parallel->mesh.pipeline : parallel->mesh.pipeline);
+        const int first = stage_first_layer(parallel, m->L, part),
+                  layers = stage_first_layer(parallel, m->L, part + 1) - first;
         if (local < layers) return first + local;
         local -= layers;
     }
@@ -216,7 +219,7 @@ static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
     }
     const Slice *wte = layout_slice(layout, -1, WTE), *head = layout_slice(layout, -1, HEAD_W);
     const Slice* norm = layout_slice(layout, -1, FINAL_NORM_W);
-    const int last = layout->mesh.v - 1;
+    const int last = layout->parallel.v - 1;
     const bool apart =
         m->tied && layout->first_stage != layout->last_stage; // the other half of its gradient is elsewhere
     if (wte) ok = ok && layout->bucket[wte->bucket].chunk == (apart ? -1 : 0);
@@ -224,9 +227,6 @@ static bool chunks_are_right(const Layout* layout, const ModelConfig* m) {
     if (norm) ok = ok && layout->bucket[norm->bucket].chunk == last;
     return ok && (norm != NULL) == layout->last_stage;
 }
-
-// The number of a state of this rank among the N of all tensor ranks; ranks of other models count as states too.
-static int state_of_all(const Layout* layout, int state) { return layout->mesh.tensor * layout->streams + state; }
 
 // The cut that state number g of N has of a tensor, by its kind: its own heads, the key/value heads that these use, its
 // channels of the mlp, its rows of the vocabulary. Rows of the first part of a fused matrix.
@@ -289,11 +289,12 @@ static bool lies_behind(const Layout* layout, int layer, const Slice* s) {
 // The numbers of a layout are those of its slices, and its table finds each slice: of what every state has a cut of,
 // one for each, and of what is replicated, one for all.
 static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
-    const int N = layout->mesh.t * layout->streams;
-    const bool caat = layout->mesh.caat.ranks > 0;
+    const int N = layout->parallel.mesh.t * layout->streams, own = layout->parallel.mesh.tensor * layout->streams;
+    const bool caat = layout->parallel.caat.ranks > 0;
     int found = 0;
-    bool ok = caat ? N == layout->mesh.caat.ranks && layout->shared == (int)floor(layout->mesh.caat.fraction * m->C)
-                   : layout->streams == 1;
+    bool ok =
+        caat ? N == layout->parallel.caat.ranks && layout->shared == (int)floor(layout->parallel.caat.fraction * m->C)
+             : layout->streams == 1;
     ok = ok && layout->channels == m->C && layout->vocabulary == m->V;
     ok = ok && layout->NH == m->NH / N && layout->F == m->F / N && layout->V == (m->V + N - 1) / N;
     ok = ok && layout->NKV == (m->NKV > N ? m->NKV / N : 1);
@@ -311,7 +312,7 @@ static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
             ok = ok && s->tensor.kind == kind && s->stream == state && block == (layer >= 0);
             int chunk;
             ok = ok && (!block || s->tensor.layer == count_out(layout, m, layer, &chunk));
-            ok = ok && cut_is_right(s, m, state_of_all(layout, state), N) && lies_behind(layout, layer, s);
+            ok = ok && cut_is_right(s, m, own + state, N) && lies_behind(layout, layer, s);
             if (kind != WTE && kind != HEAD_W) continue;
             ok = ok && s->rows == layout->V && s->rows_used == layout_vocab_used(layout, state);
             ok = ok && slice_logical_row(s, 0) == layout_vocab_offset(layout, state);
@@ -377,14 +378,14 @@ static bool elements_add(Elements* e, const Layout* layout) {
 }
 
 // like: sizes, schedule, uneven stages, states.
-static void test_layout(const ModelConfig* m, Mesh like) {
-    const int t = like.t, p = like.p, d = like.d, N = like.caat.ranks;
+static void test_layout(const ModelConfig* m, ParallelConfig like) {
+    const int t = like.mesh.t, p = like.mesh.p, d = like.mesh.d, N = like.caat.ranks;
     Elements e = elements_new(m);
     bool ok = true;
     for (int rank = 0; rank < t * p * d && ok; rank++) {
         Layout layout;
         Error error;
-        if (!layout_build(&layout, m, mesh_like(&like, rank), m->T, &error)) die("%s", error.text);
+        if (!layout_build(&layout, m, parallel_at(&like, rank), m->T, &error)) die("%s", error.text);
         ok = elements_add(&e, &layout) && buckets_are_right(&layout, m, d) && numbers_are_right(&layout, m) &&
              chunks_are_right(&layout, m);
         layout_free(&layout);
@@ -407,19 +408,19 @@ static void test_layouts(const ModelConfig* m) {
     Error error;
     for (int t = 1; t <= 16; t++) {
         for (int p = 1; t * p <= 16; p++) {
-            const Mesh mesh = mesh_of_rank(0, t, p, 1);
-            if (!mesh_check(&mesh, m, m->T, &error)) continue;
-            for (int d = 1; t * p * d <= 16; d++) test_layout(m, mesh_of_rank(0, t, p, d));
+            const ParallelConfig parallel = parallel_of_rank(0, t, p, 1);
+            if (!parallel_check(&parallel, m, m->T, &error)) continue;
+            for (int d = 1; t * p * d <= 16; d++) test_layout(m, parallel_of_rank(0, t, p, d));
         }
     }
     for (int p = 2; p <= 4; p++) { // chunks
         for (int v = 2; p * v <= m->L; v++) {
-            Mesh mesh = mesh_of_rank(0, m->NH % 2 == 0 && m->F % 2 == 0 ? 2 : 1, p, 2);
-            mesh.v = v;
-            mesh.folded = false;
-            if (mesh_check(&mesh, m, m->T, &error)) test_layout(m, mesh);
-            mesh.folded = true;
-            if (v == 2 && mesh_check(&mesh, m, m->T, &error)) test_layout(m, mesh);
+            ParallelConfig parallel = parallel_of_rank(0, m->NH % 2 == 0 && m->F % 2 == 0 ? 2 : 1, p, 2);
+            parallel.v = v;
+            parallel.folded = false;
+            if (parallel_check(&parallel, m, m->T, &error)) test_layout(m, parallel);
+            parallel.folded = true;
+            if (v == 2 && parallel_check(&parallel, m, m->T, &error)) test_layout(m, parallel);
         }
     }
 }
@@ -434,16 +435,16 @@ static int test_layouts_of_states(const ModelConfig* m, int N) {
         if (N % t != 0) continue;
         for (int p = 1; p == 1 || t * p <= 8; p++) {
             for (int d = 1; d == 1 || t * p * d <= 8; d++) {
-                Mesh mesh = with_states(mesh_of_rank(0, t, p, d), N, shares[(p + d) % 4]);
-                if (!mesh_check(&mesh, m, m->T, &error)) continue;
-                test_layout(m, mesh);
+                ParallelConfig parallel = with_states(parallel_of_rank(0, t, p, d), N, shares[(p + d) % 4]);
+                if (!parallel_check(&parallel, m, m->T, &error)) continue;
+                test_layout(m, parallel);
                 several += t < N;
                 if (p == 1 || 2 * p > m->L) continue;
-                mesh.v = 2;
-                mesh.folded = false;
-                test_layout(m, mesh);
-                mesh.folded = true;
-                test_layout(m, mesh);
+                parallel.v = 2;
+                parallel.folded = false;
+                test_layout(m, parallel);
+                parallel.folded = true;
+                test_layout(m, parallel);
             }
         }
     }
@@ -470,22 +471,22 @@ static void test_shared_channels(void) {
 // Which gradients tensor ranks have to sum: with sequence parallelism those of norms and positions, in a CAAT-Net those
 // of norms and of biases of row-parallel layers, and always those of key/value heads that are shared; never what only
 // one rank holds.
-static bool partial_is_right(const ModelConfig* m, const Mesh* mesh) {
+static bool partial_is_right(const ModelConfig* m, const ParallelConfig* parallel) {
     static const TensorKind by_rows[] = {WPE, NORM1_W, NORM1_B, NORM2_W, NORM2_B, FINAL_NORM_W, FINAL_NORM_B};
     static const TensorKind by_states[] = {NORM1_W,      NORM1_B,      NORM2_W,     NORM2_B,
                                            FINAL_NORM_W, FINAL_NORM_B, ATTN_PROJ_B, MLP_PROJ_B};
-    const bool caat = mesh->caat.ranks > 0 && mesh->t > 1;
+    const bool caat = parallel->caat.ranks > 0 && parallel->mesh.t > 1;
     Layout layout;
     Error error;
-    if (!layout_build(&layout, m, *mesh, 8, &error)) die("%s", error.text);
+    if (!layout_build(&layout, m, *parallel, 8, &error)) die("%s", error.text);
     bool ok = true;
     for (int i = 0; i < layout.n; i++) {
         const Slice* s = &layout.slices[i];
         const TensorKind kind = s->tensor.kind;
-        const bool shared = (kind == K_W || kind == V_W) && mesh->t > m->NKV;
-        const bool expected = shared || (mesh->sequence_parallel && is_one_of(kind, by_rows, 7)) ||
+        const bool shared = (kind == K_W || kind == V_W) && parallel->mesh.t > m->NKV;
+        const bool expected = shared || (parallel->sequence_parallel && is_one_of(kind, by_rows, 7)) ||
                               (caat && is_one_of(kind, by_states, 8));
-        ok = ok && needs_tp_grad_reduce(s, &layout.mesh) == expected;
+        ok = ok && needs_tp_grad_reduce(s, &layout.parallel) == expected;
     }
     layout_free(&layout);
     return ok;
@@ -494,17 +495,17 @@ static bool partial_is_right(const ModelConfig* m, const Mesh* mesh) {
 static void test_partial(const ModelConfig* m, int t) {
     bool ok = true;
     for (int sequence = 0; sequence <= (t > 1); sequence++) {
-        Mesh mesh = mesh_of_rank(0, t, 1, 1);
-        mesh.sequence_parallel = sequence;
-        ok = ok && partial_is_right(m, &mesh);
+        ParallelConfig parallel = parallel_of_rank(0, t, 1, 1);
+        parallel.sequence_parallel = sequence;
+        ok = ok && partial_is_right(m, &parallel);
     }
     check(ok, "%s on t=%d: gradients that tensor ranks have to sum", m->name, t);
     for (int states = 1; states <= 2; states++) {
-        const Mesh mesh = with_states(mesh_of_rank(0, t, 1, 1), t * states, 0.5);
+        const ParallelConfig parallel = with_states(parallel_of_rank(0, t, 1, 1), t * states, 0.5);
         Error error;
-        if (mesh_check(&mesh, m, 8, &error))
-            check(partial_is_right(m, &mesh), "%s on t=%d, %d states: gradients that tensor ranks have to sum", m->name,
-                  t, t * states);
+        if (parallel_check(&parallel, m, 8, &error))
+            check(partial_is_right(m, &parallel), "%s on t=%d, %d states: gradients that tensor ranks have to sum",
+                  m->name, t, t * states);
     }
 }
 
@@ -534,11 +535,11 @@ static void test_tensor_parallel(void) {
                 for (int V = 1; V <= 20; V++) {
                     const ModelConfig m = model_llama(1, 2 * NH, NH, NKV, F, 8, V);
                     for (int t = 1; t <= 8; t++) {
-                        const Mesh mesh = mesh_of_rank(0, t, 1, 1);
+                        const ParallelConfig parallel = parallel_of_rank(0, t, 1, 1);
                         Error error = {""};
                         bool without_token = false;
                         const bool fits = tensor_parallel_fits(&m, t, &without_token);
-                        const bool accepts = mesh_check(&mesh, &m, 8, &error);
+                        const bool accepts = parallel_check(&parallel, &m, 8, &error);
                         const bool open = fits && without_token; // either is right: a rank has only padding
                         ragged += open;
                         accepted += accepts && !open;
@@ -558,10 +559,10 @@ static void test_tensor_parallel(void) {
     for (int t = 1; t <= 8; t++) {
         for (int T = 1; T <= 24; T++, sequences++) {
             const ModelConfig m = model_llama(1, 2 * 840, 840, 840, 840, 24, 840);
-            Mesh mesh = mesh_of_rank(0, t, 1, 1);
-            mesh.sequence_parallel = true;
+            ParallelConfig parallel = parallel_of_rank(0, t, 1, 1);
+            parallel.sequence_parallel = true;
             Error error = {""};
-            const bool accepts = mesh_check(&mesh, &m, T, &error);
+            const bool accepts = parallel_check(&parallel, &m, T, &error);
             ok = ok && accepts == (t > 1 && T / t * t == T) && (accepts || strstr(error.text, "--sequence-parallel"));
         }
     }
@@ -576,17 +577,17 @@ static void test_states_fit(void) {
         const int NH = i % 12 + 1, NKV = i / 12 % 12 + 1, F = i / 144 % 12 + 1, t = i / 1728 % 8 + 1, N = i / 13824 + 1;
         if (NH % NKV != 0) continue;
         const ModelConfig m = model_llama(1, 2 * NH, NH, NKV, F, 8, 8 * 8);
-        const Mesh mesh = with_states(mesh_of_rank(0, t, 1, 1), N, 0.5);
+        const ParallelConfig parallel = with_states(parallel_of_rank(0, t, 1, 1), N, 0.5);
         Error error = {""};
         bool without_token;
         const bool fits = N / t * t == N && tensor_parallel_fits(&m, N, &without_token) && (N == t || NKV >= N);
-        const bool accepts = mesh_check(&mesh, &m, 8, &error);
+        const bool accepts = parallel_check(&parallel, &m, 8, &error);
         wrong += fits != accepts || (!accepts && !strstr(error.text, N == t ? "--tp " : "--caat-ranks "));
         accepted += accepts;
         refused += !accepts;
-        Mesh sequence = mesh;
+        ParallelConfig sequence = parallel;
         sequence.sequence_parallel = true;
-        wrong += mesh_check(&sequence, &m, 8, &error); // keeps one stream for all ranks
+        wrong += parallel_check(&sequence, &m, 8, &error); // keeps one stream for all ranks
     }
     check(wrong == 0 && accepted > 500, "t, N = 1 .. 8: %d CAAT-Nets accepted, %d refused by name, %d wrongly",
           accepted, refused, wrong);

@@ -8,7 +8,7 @@ static void test_fused_rows(void) {
     const ModelConfig m = model_gpt2(1, 4, 2, 8, 10);
     Layout layout;
     Error error;
-    check(layout_build(&layout, &m, mesh_of_rank(1, 2, 1, 1), 8, &error), "a tiny gpt2 on t=2");
+    check(layout_build(&layout, &m, parallel_of_rank(1, 2, 1, 1), 8, &error), "a tiny gpt2 on t=2");
     const int64_t expected[] = {2, 3, 6, 7, 10, 11};
     bool ok = false;
     for (int i = 0; i < layout.n; i++) {
@@ -53,9 +53,10 @@ static void test_initial_states(const Layout* whole, const ModelConfig* m, const
     Error error;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         bool same = true, zero = true;
-        const Mesh mesh = with_states(mesh_of_rank(0, cases[i].t, cases[i].p, 1), cases[i].N, cases[i].share);
-        for (int rank = 0; rank < mesh_size(&mesh); rank++) {
-            if (!layout_build(&part, m, mesh_like(&mesh, rank), 16, &error)) die("%s", error.text);
+        const ParallelConfig parallel =
+            with_states(parallel_of_rank(0, cases[i].t, cases[i].p, 1), cases[i].N, cases[i].share);
+        for (int rank = 0; rank < mesh_size(&parallel.mesh); rank++) {
+            if (!layout_build(&part, m, parallel_at(&parallel, rank), 16, &error)) die("%s", error.text);
             same = same && is_part_of(&part, whole, a, &zero);
             layout_free(&part);
         }
@@ -68,14 +69,14 @@ static void test_initial_values(void) {
     const ModelConfig m = model_llama(2, 32, 8, 4, 48, 16, 61);
     Layout whole, part;
     Error error;
-    check(layout_build(&whole, &m, mesh_of_rank(0, 1, 1, 1), 16, &error), "one rank");
+    check(layout_build(&whole, &m, parallel_of_rank(0, 1, 1, 1), 16, &error), "one rank");
     float* a = (float*)checked_calloc((size_t)whole.elements, sizeof(float), "test");
     layout_initialize(a, &whole, 7);
     static const int meshes[][2] = {{2, 2}, {8, 1}}; // the second: heads on two ranks, 61 tokens on 8
     bool same = true, zero = true;
     for (int i = 0; i < 2; i++) {
         for (int rank = 0; rank < meshes[i][0] * meshes[i][1]; rank++) {
-            if (!layout_build(&part, &m, mesh_of_rank(rank, meshes[i][0], meshes[i][1], 1), 16, &error))
+            if (!layout_build(&part, &m, parallel_of_rank(rank, meshes[i][0], meshes[i][1], 1), 16, &error))
                 die("%s", error.text);
             same = same && is_part_of(&part, &whole, a, &zero);
             layout_free(&part);

@@ -5,7 +5,7 @@ command line: test_layout.c and test_cli.sh.)
 */
 #include "../../../kernels/kernels.h"
 #include "../../../util/options.h"
-#include "../../../trainer/settings.h"
+#include "../../../trainer/derived.h"
 #include "test.h"
 
 typedef struct {

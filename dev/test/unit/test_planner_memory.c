@@ -20,24 +20,25 @@ static ModelConfig test_model(Arch arch, int L, int C, int NH, int NKV, int T, i
 
 static ScheduleKind schedule_of_mesh; // of the one that mesh_of made last
 
-static Mesh mesh_of(int t, int p, int d, int v, ScheduleKind schedule) {
-    Mesh mesh = mesh_of_rank(0, t, p, d);
+static ParallelConfig mesh_of(int t, int p, int d, int v, ScheduleKind schedule) {
+    ParallelConfig parallel = parallel_of_rank(0, t, p, d);
     schedule_of_mesh = schedule;
-    mesh_set_schedule(&mesh, schedule, v);
-    return mesh;
+    parallel_set_schedule(&parallel, schedule, v);
+    return parallel;
 }
 
-static PipelineConfig pipeline_of(const ModelConfig* m, const Mesh* mesh, int micro_batches) {
-    const PipelineConfig plan = {schedule_of_mesh, mesh->p, mesh->v, micro_batches, mesh->zero == 2, m->tied};
+static PipelineConfig pipeline_of(const ModelConfig* m, const ParallelConfig* parallel, int micro_batches) {
+    const PipelineConfig plan = {schedule_of_mesh, parallel->mesh.p,    parallel->v,
+                                 micro_batches,    parallel->zero == 2, m->tied};
     return plan;
 }
 
 // The stage of the rank at mesh's coordinates, as the trainer plans it. async NULL: synchronous.
-static bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, int T, const PipelineConfig* plan,
-                       const AsyncConfig* async, DtypeInfo type, Error* error) {
-    Schedule schedule = schedule_build(plan, mesh->pipeline);
+static bool plan_stage(Stage* s, const ModelConfig* m, const ParallelConfig* parallel, int B, int T,
+                       const PipelineConfig* plan, const AsyncConfig* async, DtypeInfo type, Error* error) {
+    Schedule schedule = schedule_build(plan, parallel->mesh.pipeline);
     const Scope scope = async ? async_schedule_scope(async) : SCOPE_WORLD;
-    const bool ok = stage_plan(s, m, *mesh, B, T, &schedule, scope, type, error);
+    const bool ok = stage_plan(s, m, *parallel, B, T, &schedule, scope, type, error);
     schedule_free(&schedule);
     if (ok && async) async_dp_plan(s, async);
     return ok;
@@ -46,35 +47,35 @@ static bool plan_stage(Stage* s, const ModelConfig* m, const Mesh* mesh, int B, 
 static int compared, differ; // ranks whose formulas were compared with the trainer's plan; those that differ
 
 // The memory of one rank, by the trainer's own plan; memory_of_stage has the same.
-static StageMemory memory_of(const ModelConfig* m, Mesh mesh, int rank, int B, const PipelineConfig* plan,
+static StageMemory memory_of(const ModelConfig* m, ParallelConfig parallel, int rank, int B, const PipelineConfig* plan,
                              const AsyncConfig* async, DtypeInfo type) {
     Stage s;
     Error error;
     StageMemory memory = {};
-    mesh.tensor = rank % mesh.t;
-    mesh.data = rank / mesh.t % mesh.d;
-    mesh.pipeline = rank / (mesh.t * mesh.d);
-    if (!plan_stage(&s, m, &mesh, B, m->T, plan, async, type, &error)) die("%s", error.text);
+    parallel = parallel_at(&parallel, rank);
+    if (!plan_stage(&s, m, &parallel, B, m->T, plan, async, type, &error)) die("%s", error.text);
     for (int i = 0; i < ARENAS; i++) memory.arena[i] = (double)s.memory[i].used;
     memory.bytes = stage_bytes(&s);
-    memory.pipeline = mesh.pipeline;
-    Schedule schedule = schedule_build(plan, mesh.pipeline);
+    memory.pipeline = parallel.mesh.pipeline;
+    Schedule schedule = schedule_build(plan, parallel.mesh.pipeline);
     const StageMemory formulas = memory_of_stage(&s.layout, m, B, m->T, &schedule, async, type);
     schedule_free(&schedule);
     compared++;
     if (memcmp(&memory, &formulas, sizeof memory) != 0 && differ++ < 5) {
         for (int i = 0; i < ARENAS; i++)
             check(memory.arena[i] == formulas.arena[i], "t %d p %d d %d v %d, rank %d: %s %.0f bytes, by formulas %.0f",
-                  mesh.t, mesh.p, mesh.d, mesh.v, rank, arena_names[i], memory.arena[i], formulas.arena[i]);
+                  parallel.mesh.t, parallel.mesh.p, parallel.mesh.d, parallel.v, rank, arena_names[i], memory.arena[i],
+                  formulas.arena[i]);
     }
     async_dp_free(&s);
     stage_free(&s);
     return memory;
 }
 
-static StageMemory memory_of_rank(const ModelConfig* m, Mesh mesh, int rank, int B, int micro_batches, DtypeInfo type) {
-    const PipelineConfig plan = pipeline_of(m, &mesh, micro_batches);
-    return memory_of(m, mesh, rank, B, &plan, NULL, type);
+static StageMemory memory_of_rank(const ModelConfig* m, ParallelConfig parallel, int rank, int B, int micro_batches,
+                                  DtypeInfo type) {
+    const PipelineConfig plan = pipeline_of(m, &parallel, micro_batches);
+    return memory_of(m, parallel, rank, B, &plan, NULL, type);
 }
 
 // ---- Published --------------------------------------------------------------------------------------------------
@@ -85,11 +86,11 @@ static double bytes_of_block(int t, bool sequence, Recompute recompute) {
     enum { C = 1024, T = 256, B = 2 };
     const ModelConfig small = test_model(ARCH_GPT2, 2, C, 16, 16, T, 512),
                       large = test_model(ARCH_GPT2, 3, C, 16, 16, T, 512);
-    Mesh mesh = mesh_of(t, 1, 1, 1, ONE_F_ONE_B);
-    mesh.sequence_parallel = sequence;
-    mesh.recompute = recompute;
-    const double more =
-        memory_of_rank(&large, mesh, 0, B, 1, bf16).arena[3] - memory_of_rank(&small, mesh, 0, B, 1, bf16).arena[3];
+    ParallelConfig parallel = mesh_of(t, 1, 1, 1, ONE_F_ONE_B);
+    parallel.sequence_parallel = sequence;
+    parallel.recompute = recompute;
+    const double more = memory_of_rank(&large, parallel, 0, B, 1, bf16).arena[3] -
+                        memory_of_rank(&small, parallel, 0, B, 1, bf16).arena[3];
     const double rows = B * T, mine = sequence ? rows / t : rows;
     const double statistics = recompute == RECOMPUTE_FULL ? 0 : 4 * (4 * mine + rows * 16 / t); // norms; attention
     return (more - statistics) / (rows * C);
@@ -124,7 +125,7 @@ static void test_formulas(void) {
               relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_SELECTIVE), x * 34 / 8) < 1e-12 &&
               relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_FULL), 2 * x) < 1e-12,
           "bytes of a block: 34 s b h (1 + 5 a s / h), divided by t or not");
-    Mesh plain = mesh_of(8, 8, 1, 1, ONE_F_ONE_B), chunks = mesh_of(8, 8, 1, 3, INTERLEAVED);
+    ParallelConfig plain = mesh_of(8, 8, 1, 1, ONE_F_ONE_B), chunks = mesh_of(8, 8, 1, 3, INTERLEAVED);
     plain.recompute = chunks.recompute = RECOMPUTE_FULL;
     const PipelineConfig one = {ONE_F_ONE_B, 8, 1, 64, false, false}, three = {INTERLEAVED, 8, 3, 64, false, false};
     check(relative(formula_activation_bytes(&m, 4, 2048, &plain, &one, false), 48 * 2 * x) < 1e-12 &&
@@ -132,15 +133,15 @@ static void test_formulas(void) {
                   1e-12,
           "the first stage keeps L blocks' worth, interleaved 1 + (p - 1) / (p v) times that");
     const ModelConfig llama = model_llama(80, 8192, 64, 8, 28672, 4096, 32000);
-    Mesh mesh = mesh_of(8, 1, 1, 1, ONE_F_ONE_B);
+    ParallelConfig parallel = mesh_of(8, 1, 1, 1, ONE_F_ONE_B);
     const double rows = 2.0 * 4096 * 2, split = (8192 + 2 * 1024) + 8192 + 2 * 28672;
-    const double apart = formula_fused_bytes(&llama, 2, 4096, &mesh);
-    mesh.sequence_parallel = true;
+    const double apart = formula_fused_bytes(&llama, 2, 4096, &parallel);
+    parallel.sequence_parallel = true;
     check(relative(apart, rows * (2 * 8192 + split / 8)) < 1e-12 &&
-              relative(formula_fused_bytes(&llama, 2, 4096, &mesh), rows * (2 * 8192 + split) / 8) < 1e-12,
+              relative(formula_fused_bytes(&llama, 2, 4096, &parallel), rows * (2 * 8192 + split) / 8) < 1e-12,
           "fused attention, grouped heads, a gate: norms' inputs, q, k, v, attention, two matrices");
-    mesh.recompute = RECOMPUTE_FULL;
-    check(formula_fused_bytes(&llama, 2, 4096, &mesh) == rows * 8192, "recomputed in full: the block's input");
+    parallel.recompute = RECOMPUTE_FULL;
+    check(formula_fused_bytes(&llama, 2, 4096, &parallel) == rows * 8192, "recomputed in full: the block's input");
 }
 
 // The slots of the formula are those of the schedule's own tables, on the stage that has the most.
@@ -172,14 +173,15 @@ static void test_slots(void) {
 // ---- Any rank ---------------------------------------------------------------------------------------------------
 
 // Compares plan_memory with all ranks of a mesh; counts the meshes that fit.
-static void look_at_all(const ModelConfig* m, const Mesh* mesh, int micro_batches, int* meshes, int* wrong) {
-    const PipelineConfig plan = pipeline_of(m, mesh, micro_batches);
+static void look_at_all(const ModelConfig* m, const ParallelConfig* parallel, int micro_batches, int* meshes,
+                        int* wrong) {
+    const PipelineConfig plan = pipeline_of(m, parallel, micro_batches);
     StageMemory largest;
     Error error;
     double most = 0;
-    if (!plan_memory(&largest, INFINITY, m, mesh, 2, m->T, &plan, NULL, bf16, &error)) return;
-    for (int rank = 0; rank < mesh_size(mesh); rank++)
-        most = fmax(most, memory_of_rank(m, *mesh, rank, 2, micro_batches, bf16).bytes);
+    if (!plan_memory(&largest, INFINITY, m, parallel, 2, m->T, &plan, NULL, bf16, &error)) return;
+    for (int rank = 0; rank < mesh_size(&parallel->mesh); rank++)
+        most = fmax(most, memory_of_rank(m, *parallel, rank, 2, micro_batches, bf16).bytes);
     (*meshes)++;
     *wrong += most != largest.bytes;
 }
@@ -194,11 +196,15 @@ static void test_any_rank(bool quick) {
                     test_model((Arch)arch, L, 32, 4, architectures[arch].hub == HUB_LLAMA ? 2 : 4, 16, V);
                 for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
                     for (int size = 0; size < 6 * 3 * 3; size++) {
-                        Mesh mesh = mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
-                        mesh.v = kind == INTERLEAVED && L >= 3 * mesh.p ? 3 : schedule_usual_chunks(schedule_of_mesh);
-                        mesh.zero = size % 3;
-                        mesh.recompute = (Recompute)((size + L) % 3);
-                        for (int k = 1; k <= 3; k++) look_at_all(&m, &mesh, k * mesh.p - (k == 1), &meshes, &wrong);
+                        ParallelConfig parallel =
+                            mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
+                        parallel.v = kind == INTERLEAVED && L >= 3 * parallel.mesh.p
+                                         ? 3
+                                         : schedule_usual_chunks(schedule_of_mesh);
+                        parallel.zero = size % 3;
+                        parallel.recompute = (Recompute)((size + L) % 3);
+                        for (int k = 1; k <= 3; k++)
+                            look_at_all(&m, &parallel, k * parallel.mesh.p - (k == 1), &meshes, &wrong);
                     }
                 }
             }
@@ -223,12 +229,12 @@ static void test_refused(void) {
                 {"2^31", 1, 1, 1, 1, 0, 1 << 20, 1 << 20, 1, ONE_F_ONE_B},
                 {"micro-batch", 1, 1, 1, 1, 0, 1, 1024, 1 << 30, ONE_F_ONE_B}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        Mesh mesh = mesh_of(rows[i].t, rows[i].p, rows[i].d, rows[i].v, rows[i].schedule);
-        mesh.zero = rows[i].zero;
-        const PipelineConfig plan = pipeline_of(m, &mesh, rows[i].micro_batches);
+        ParallelConfig parallel = mesh_of(rows[i].t, rows[i].p, rows[i].d, rows[i].v, rows[i].schedule);
+        parallel.zero = rows[i].zero;
+        const PipelineConfig plan = pipeline_of(m, &parallel, rows[i].micro_batches);
         StageMemory memory;
         Error error = {""};
-        const bool ok = plan_memory(&memory, INFINITY, m, &mesh, rows[i].B, rows[i].T, &plan, NULL, bf16, &error);
+        const bool ok = plan_memory(&memory, INFINITY, m, &parallel, rows[i].B, rows[i].T, &plan, NULL, bf16, &error);
         check(!ok && strstr(error.text, rows[i].word), "refused: %s", ok ? "not at all" : error.text);
     }
 }
@@ -242,31 +248,34 @@ static void test_random(int number) {
         ModelConfig m =
             test_model((Arch)arch, L, 64, 8, architectures[arch].hub == HUB_LLAMA ? 4 : 8, T, 50 + draw(0, 2999));
         m.tied = draw(0, 1);
-        Mesh mesh =
+        ParallelConfig parallel =
             mesh_of(1 << draw(0, 2), 1 + draw(0, 3), 1 << draw(0, 2), 1, (ScheduleKind)draw(0, SCHEDULE_KINDS - 1));
         AsyncConfig async = {};
-        mesh_set_schedule(&mesh, schedule_of_mesh, schedule_usual_chunks(schedule_of_mesh) + draw(0, 1));
-        mesh.zero = draw(0, 2);
-        mesh.recompute = (Recompute)draw(0, 2);
-        mesh.sequence_parallel = draw(0, 1) && mesh.t > 1;
-        if (draw(0, 2) == 0 && mesh.t > 1)
-            mesh.caat = (CaatConfig){.ranks = mesh.t * (1 + draw(0, 1)), .fraction = 0.5f};
+        parallel_set_schedule(&parallel, schedule_of_mesh, schedule_usual_chunks(schedule_of_mesh) + draw(0, 1));
+        parallel.zero = draw(0, 2);
+        parallel.recompute = (Recompute)draw(0, 2);
+        parallel.sequence_parallel = draw(0, 1) && parallel.mesh.t > 1;
+        if (draw(0, 2) == 0 && parallel.mesh.t > 1)
+            parallel.caat = (CaatConfig){.ranks = parallel.mesh.t * (1 + draw(0, 1)), .fraction = 0.5f};
         async.mode = (DpMode)draw(0, DP_MODES - 1);
         async.period = 4;
-        mesh.sites = 1 << draw(0, 2);
-        async.sites = mesh.sites;
+        parallel.mesh.sites = 1 << draw(0, 2);
+        async.sites = parallel.mesh.sites;
         if (async.mode == DP_DC_S3GD) async.compensation = (float)draw(0, 1);
-        if (mesh.d % mesh.sites || !mesh_check_sites(&mesh, async.mode == DP_SYNC, &(Error){})) continue;
-        const PipelineConfig plan = pipeline_of(&m, &mesh, mesh.p * (1 + draw(0, 2)));
+        if (parallel.mesh.d % parallel.mesh.sites ||
+            !parallel_check_sites(&parallel, async.mode == DP_SYNC, &(Error){}))
+            continue;
+        const PipelineConfig plan = pipeline_of(&m, &parallel, parallel.mesh.p * (1 + draw(0, 2)));
         const int B = 1 + draw(0, 3);
         Layout layout;
         Error error;
-        if (!mesh_check(&mesh, &m, T, &error) || !pipeline_config_check(&plan, mesh.recompute, &error)) continue;
-        if (!layout_build(&layout, &m, mesh, T, &error)) continue;
+        if (!parallel_check(&parallel, &m, T, &error) || !pipeline_config_check(&plan, parallel.recompute, &error))
+            continue;
+        if (!layout_build(&layout, &m, parallel, T, &error)) continue;
         layout_free(&layout);
         meshes++;
-        for (int rank = 0; rank < mesh_size(&mesh); rank++)
-            memory_of(&m, mesh, rank, B, &plan, &async, draw(0, 1) ? bf16 : fp32);
+        for (int rank = 0; rank < mesh_size(&parallel.mesh); rank++)
+            memory_of(&m, parallel, rank, B, &plan, &async, draw(0, 1) ? bf16 : fp32);
     }
     check(meshes > number / 20 && compared > meshes && differ == 0,
           "%d ranks of %d meshes: the formulas are the trainer's plan in all arenas, for %d not", compared, meshes,
@@ -279,13 +288,13 @@ static void test_floor(void) {
     const DtypeInfo bf16 = native_dtype();
     double least = INFINITY, most = 0;
     for (int i = 0; i < 36; i++) {
-        Mesh mesh = mesh_of(1 << i % 2, 1 << i / 2 % 3, 1 << i / 6 % 2, 1, ONE_F_ONE_B);
+        ParallelConfig parallel = mesh_of(1 << i % 2, 1 << i / 2 % 3, 1 << i / 6 % 2, 1, ONE_F_ONE_B);
         StageMemory memory;
         Error error;
-        mesh.zero = mesh.d > 1 ? i / 12 : 0;
-        const PipelineConfig plan = pipeline_of(&m, &mesh, 4);
-        if (!plan_memory(&memory, INFINITY, &m, &mesh, 1, 16, &plan, NULL, bf16, &error)) die("%s", error.text);
-        const double part = memory_floor((double)model_parameters(&m), &mesh, bf16) / memory.bytes;
+        parallel.zero = parallel.mesh.d > 1 ? i / 12 : 0;
+        const PipelineConfig plan = pipeline_of(&m, &parallel, 4);
+        if (!plan_memory(&memory, INFINITY, &m, &parallel, 1, 16, &plan, NULL, bf16, &error)) die("%s", error.text);
+        const double part = memory_floor((double)model_parameters(&m), &parallel, bf16) / memory.bytes;
         least = fmin(least, part);
         most = fmax(most, part);
     }

@@ -19,11 +19,11 @@ static void test_modes(void) {
         const bool slow = i % 2;
         Cluster c = cluster_named("dgx-h100");
         StepMethods methods = step_methods_none();
-        const Mesh mesh = mesh_of_rank(0, 2, 2, 2);
+        const ParallelConfig parallel = parallel_of_rank(0, 2, 2, 2);
         c.sites = 2;
         methods.async.mode = rows[row].mode;
         methods.async.period = rows[row].period;
-        StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
+        StepSetup s = step_setup(&m, &parallel, 1, 2048, 64, software_find("threefold"), &c);
         step_set_methods(&s, &methods, 2);
         c.site_delay = 0;
         c.site_rate = 1e30;
@@ -53,11 +53,11 @@ static void test_modes(void) {
 static void test_sync(void) {
     const ModelConfig m = gpt(8, 2048, 16);
     Cluster c = cluster_named("dgx-h100");
-    const Mesh mesh = mesh_of_rank(0, 2, 1, 4);
+    const ParallelConfig parallel = parallel_of_rank(0, 2, 1, 4);
     Error error;
     c.sites = 2;
-    StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
-    s.mesh.sites = 2;
+    StepSetup s = step_setup(&m, &parallel, 1, 2048, 64, software_find("threefold"), &c);
+    s.parallel.mesh.sites = 2;
     c.site_rate = 1e30;
     c.site_delay = 0;
     const double alone = seconds_of(&s), elements = sent_by_formula(&s, 1, 2) / 4,
@@ -67,10 +67,10 @@ static void test_sync(void) {
     const double exchanged = 2 * c.site_delay + 4 * 4 * elements / c.site_rate; // four ranks of a site share its link
     const double expected = alone + exchanged + 2 * (2 * c.site_delay + 4 * few / c.site_rate);
     check_error("two sites of two replicas that wait", relative(seconds_of(&s), expected), 1e-6);
-    s.mesh.zero = 1;
+    s.parallel.zero = 1;
     check(!step_check(&s, &error) && strstr(error.text, "--zero 1"), "refused: %s", error.text);
-    s.mesh.zero = 0;
-    s.mesh.sites = 4;
+    s.parallel.zero = 0;
+    s.parallel.mesh.sites = 4;
     check(!step_check(&s, &error) && strstr(error.text, "--sites 4"), "refused: %s", error.text);
 }
 
@@ -89,14 +89,14 @@ static void work_counts(const StepSetup* s, bool backward, double* flops, double
 static void test_halves_and_caat(void) {
     const ModelConfig m = gpt(16, 4096, 32);
     Cluster c = cluster_named("dgx-h100");
-    const Mesh mesh = mesh_of_rank(0, 4, 1, 1);
+    const ParallelConfig parallel = parallel_of_rank(0, 4, 1, 1);
     c.nvlink = 60e9;
     c.overlap_cost = 0;
     double seconds[2][3], flops[2][3][2], bytes[2][3][2]; // by overlap; ordinary, P = 0.5, the same in bf16
     for (int i = 0; i < 6; i++) {
         StepMethods methods = step_methods_none();
         const CaatConfig caat = {i % 3 > 0, 0.5, i % 3 == 2};
-        StepSetup s = step_setup(&m, &mesh, 4, 2048, 16, software_find("threefold"), &c);
+        StepSetup s = step_setup(&m, &parallel, 4, 2048, 16, software_find("threefold"), &c);
         methods.tp_overlap = i / 3;
         methods.caat = caat;
         step_set_methods(&s, &methods, 1);
@@ -143,11 +143,11 @@ static void test_allreduce(void) {
                 {"rings", NULL, 4, 0, "no algorithm"}};
     const Cluster c = cluster_named("dgx-h100");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        const Mesh mesh = mesh_of_rank(0, 1, 1, rows[i].d);
+        const ParallelConfig parallel = parallel_of_rank(0, 1, 1, rows[i].d);
         StepMethods methods = step_methods_none();
-        StepSetup s = step_setup(&m, &mesh, 1, 2048, 2 * rows[i].d, software_find("threefold"), &c);
+        StepSetup s = step_setup(&m, &parallel, 1, 2048, 2 * rows[i].d, software_find("threefold"), &c);
         Error error = {""};
-        s.mesh.zero = rows[i].zero;
+        s.parallel.zero = rows[i].zero;
         const double library = seconds_of(&s);
         methods.allreduce = rows[i].allreduce;
         methods.topology = rows[i].topology;

@@ -5,7 +5,7 @@ Then what is asked and refused, and ./plan --flags: the trainer has to make the 
 options.
 */
 #include "../../../planner/flags.h"
-#include "../../../trainer/settings.h"
+#include "../../../trainer/derived.h"
 #include "../../../parallel/stage.h"
 #include "planner_fixture.h"
 
@@ -81,9 +81,10 @@ static void settle(Question* q, const char* text) {
 }
 
 static bool is_settled(const Question* q, const Choice* c) {
-    const Mesh* m = &c->setup.mesh;
-    const int is[OPEN_OPTIONS] = {
-        m->t, m->p, m->d, m->v, c->setup.B, (int)c->setup.schedule, m->zero, (int)m->recompute, m->sequence_parallel};
+    const ParallelConfig* m = &c->setup.parallel;
+    const int is[OPEN_OPTIONS] = {m->mesh.t, m->mesh.p,         m->mesh.d,
+                                  m->v,      c->setup.B,        (int)c->setup.schedule,
+                                  m->zero,   (int)m->recompute, m->sequence_parallel};
     bool ok = true;
     for (int i = 0; i < OPEN_OPTIONS; i++) ok = ok && open_or(*option_of(q, i), open_options[i].open, is[i]);
     return ok;
@@ -92,7 +93,7 @@ static bool is_settled(const Question* q, const Choice* c) {
 // ---- Brute force ------------------------------------------------------------------------------------------------
 
 typedef struct {
-    Mesh mesh;
+    ParallelConfig parallel;
     ScheduleKind schedule;
     double seconds, bytes;
     bool tie; // another choice of the row takes as long, up to rounding
@@ -115,7 +116,7 @@ typedef struct {
 // Seconds, by step_sim.h alone.
 static double brute_seconds(StepSetup s) {
     const Cluster* c = s.cluster;
-    const int ranks = mesh_size(&s.mesh), p = s.mesh.p;
+    const int ranks = mesh_size(&s.parallel.mesh), p = s.parallel.mesh.p;
     double* speed = (double*)checked_calloc((size_t)p + 1, sizeof(double), "speeds");
     const int stages = c->cores ? p : 0; // each computing rank has one core at most
     for (int k = 1; k <= stages; k++) speed[k] = fmin(1, c->cores / ((double)k * (ranks / p)));
@@ -134,10 +135,11 @@ static double brute_room(const Question* q) {
 
 // Bytes of the largest rank; infinite where there is no such stage.
 static double brute_bytes(const StepSetup* s) {
-    const Mesh* m = &s->mesh;
-    const PipelineConfig plan = {s->schedule, m->p, m->v, (int)(s->batch / m->d / s->B), m->zero == 2, s->model.tied};
+    const ParallelConfig* m = &s->parallel;
+    const PipelineConfig plan = {s->schedule,  m->mesh.p,    m->v, (int)(s->batch / m->mesh.d / s->B),
+                                 m->zero == 2, s->model.tied};
     const DtypeInfo type = {s->software->value_bytes, s->software->value_bytes < 4, 2};
-    const double parameters = (double)model_parameters(&s->model) / m->t / m->p, d = m->zero ? m->d : 1;
+    const double parameters = (double)model_parameters(&s->model) / m->mesh.t / m->mesh.p, d = m->zero ? m->mesh.d : 1;
     StageMemory memory;
     Error error;
     if (s->software->ours)
@@ -148,11 +150,11 @@ static double brute_bytes(const StepSetup* s) {
            formula_activation_bytes(&s->model, s->B, s->T, m, &plan, s->software->flash);
 }
 
-static void brute_keep(Brute* x, const Mesh* m, ScheduleKind schedule, double seconds, double bytes) {
+static void brute_keep(Brute* x, const ParallelConfig* m, ScheduleKind schedule, double seconds, double bytes) {
     int i = 0;
     for (; i < x->n; i++) {
-        const Mesh* o = &x->row[i].mesh;
-        if (o->t == m->t && o->p == m->p && x->row[i].schedule == schedule) break;
+        const Mesh* o = &x->row[i].parallel.mesh;
+        if (o->t == m->mesh.t && o->p == m->mesh.p && x->row[i].schedule == schedule) break;
     }
     if (i == 200) die("test_planner_search: more than 200 rows");
     const Row now = {*m, schedule, seconds, bytes, false};
@@ -167,14 +169,14 @@ static void brute_keep(Brute* x, const Mesh* m, ScheduleKind schedule, double se
 }
 
 // methods: of the question's, by number; late ones without sites have each replica as one.
-static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B, int methods) {
+static void brute_look(Brute* x, const ParallelConfig* parallel, ScheduleKind schedule, int B, int methods) {
     const Question* q = x->q;
-    StepSetup s = step_setup(&q->model, mesh, B, q->T, q->batch, q->software, q->cluster);
+    StepSetup s = step_setup(&q->model, parallel, B, q->T, q->batch, q->software, q->cluster);
     Error error;
     int sites = q->sites;
     if (!sites && q->cluster->sites > 1) sites = q->cluster->sites;
     s.schedule = schedule;
-    s.mesh.sites = sites ? sites : 1;
+    s.parallel.mesh.sites = sites ? sites : 1;
     if (q->methods) step_set_methods(&s, &q->methods[methods], sites);
     if (!step_check(&s, &error)) return;
     const double bytes = brute_bytes(&s), room = brute_room(q);
@@ -189,7 +191,7 @@ static void brute_look(Brute* x, const Mesh* mesh, ScheduleKind schedule, int B,
         return;
     }
     x->fitting++;
-    brute_keep(x, &s.mesh, schedule, seconds, bytes);
+    brute_keep(x, &s.parallel, schedule, seconds, bytes);
 }
 
 // Chunks that are looked at: any number that divides a stage's blocks (for software of others with embedding and head
@@ -202,18 +204,18 @@ static bool brute_chunks(const Question* q, int kind, int p, int v) {
     return q->v ? q->v == v : v == usual || even;
 }
 
-static void brute_mesh(Brute* x, Mesh mesh, ScheduleKind schedule) {
+static void brute_mesh(Brute* x, ParallelConfig parallel, ScheduleKind schedule) {
     const Question* q = x->q;
     for (int64_t i = 0; i < q->batch * 18; i++) {
         const int B = (int)(i / 18) + 1, sequence = (int)(i % 2), zero = (int)(i / 2 % 3), again = (int)(i / 6 % 3);
         if (!open_or(q->B, 0, B) || !open_or(q->recompute, ANY, again)) continue;
-        if (!open_or(q->sequence_parallel, ANY, sequence) || (sequence && mesh.t == 1)) continue;
-        if (!open_or(q->zero, ANY, zero) || (mesh.d == 1 && zero > 0)) continue;
-        if (q->batch % ((int64_t)B * mesh.d)) continue;
-        mesh.sequence_parallel = sequence;
-        mesh.zero = zero;
-        mesh.recompute = (Recompute)again;
-        for (int k = 0; k < (q->methods ? q->methods_count : 1); k++) brute_look(x, &mesh, schedule, B, k);
+        if (!open_or(q->sequence_parallel, ANY, sequence) || (sequence && parallel.mesh.t == 1)) continue;
+        if (!open_or(q->zero, ANY, zero) || (parallel.mesh.d == 1 && zero > 0)) continue;
+        if (q->batch % ((int64_t)B * parallel.mesh.d)) continue;
+        parallel.sequence_parallel = sequence;
+        parallel.zero = zero;
+        parallel.recompute = (Recompute)again;
+        for (int k = 0; k < (q->methods ? q->methods_count : 1); k++) brute_look(x, &parallel, schedule, B, k);
     }
 }
 
@@ -236,9 +238,9 @@ static void brute_force(Brute* x, const Question* q) {
                 const int kind = i / 8, v = i % 8 + 1;
                 if (q->schedule == ANY ? kind == GPIPE : kind != q->schedule) continue;
                 if (!brute_chunks(q, kind, p, v)) continue;
-                Mesh mesh = mesh_of_rank(0, t, p, d);
-                mesh_set_schedule(&mesh, (ScheduleKind)kind, v);
-                brute_mesh(x, mesh, (ScheduleKind)kind);
+                ParallelConfig parallel = parallel_of_rank(0, t, p, d);
+                parallel_set_schedule(&parallel, (ScheduleKind)kind, v);
+                brute_mesh(x, parallel, (ScheduleKind)kind);
             }
         }
     }
@@ -274,7 +276,7 @@ static bool answer_is_sound(const Question* q, const Answer* a) {
         const StepSetup* s = &c->setup;
         const double room = brute_room(q);
         Error error;
-        ok = ok && step_check(s, &error) && is_settled(q, c) && mesh_size(&s->mesh) == q->ranks;
+        ok = ok && step_check(s, &error) && is_settled(q, c) && mesh_size(&s->parallel.mesh) == q->ranks;
         ok = ok && s->batch == q->batch && s->T == q->T && s->software == q->software;
         ok = ok && (room <= 0 || c->memory.bytes <= room) && same_number(c->memory.bytes, brute_bytes(s));
         ok = ok && same_number(c->cost.seconds, brute_seconds(*s)) && c->bound <= c->cost.seconds;
@@ -384,20 +386,20 @@ static void test_shares(void) {
     double speed[5] = {0};
     const ModelConfig model = small_model();
     Cluster cores = cores_cluster(4, 8e10, 8e9, 8);
-    const Mesh mesh = mesh_of_rank(0, 2, 4, 1);
-    StepSetup s = step_setup(&model, &mesh, 1, 64, 8, software_find("threefold-cpu"), &cores);
+    const ParallelConfig parallel = parallel_of_rank(0, 2, 4, 1);
+    StepSetup s = step_setup(&model, &parallel, 1, 64, 8, software_find("threefold-cpu"), &cores);
     setup_share_cores(&s, speed);
     check(s.speed == speed && speed[1] == 1 && speed[2] == 1 && relative(speed[3], 2.0 / 3) < 1e-12 && speed[4] == 0.5,
           "8 ranks in 4 stages on 4 cores: %g, %g, %g, %g of a core each", speed[1], speed[2], speed[3], speed[4]);
     check(setup_room(&s) == 1e9, "8 ranks on 8 GB have %g bytes each", setup_room(&s));
     cores.device.memory = 0;
     check(setup_room(&s) == INFINITY, "memory that is not known is not limited");
-    s.mesh = mesh_of_rank(0, 1, 1, 1);
+    s.parallel = parallel_of_rank(0, 1, 1, 1);
     s.speed = NULL;
     setup_share_cores(&s, speed);
     check(s.speed == NULL, "one rank does not share its cores");
     const Cluster h100 = cluster_named("dgx-h100");
-    StepSetup gpu = step_setup(&model, &mesh, 1, 64, 8, software_find("threefold"), &h100);
+    StepSetup gpu = step_setup(&model, &parallel, 1, 64, 8, software_find("threefold"), &h100);
     setup_share_cores(&gpu, speed);
     check(gpu.speed == NULL && fabs(setup_room(&gpu) - 0.95 * 79.6 * (1 << 30)) < 1,
           "GPUs are not shared, and have %g bytes each", setup_room(&gpu));
@@ -430,7 +432,7 @@ static void test_time_limit(void) {
     q.t = 64;
     q.rows = 1;
     bool found = search(&a, &q, &error);
-    check(found && a.n == 1 && !a.stopped && a.row[0].setup.mesh.p > 1,
+    check(found && a.n == 1 && !a.stopped && a.row[0].setup.parallel.mesh.p > 1,
           "1e14 parameters, --tp 64: %lld of %lld simulated", (long long)a.simulated, (long long)a.considered);
     check(3 * a.too_large > a.considered - a.refused, "  %lld of %lld legal choices have no room",
           (long long)a.too_large, (long long)(a.considered - a.refused));
@@ -482,10 +484,10 @@ static void test_given_options(void) {
         settle(&q, rows[i].given);
         if (!check(search(&a, &q, &error), "given, and taken: %s", rows[i].given)) continue;
         const StepSetup* s = &a.row[0].setup;
-        check((rows[i].chunks == ANY || (a.n == 1 && s->mesh.v == rows[i].chunks)) &&
+        check((rows[i].chunks == ANY || (a.n == 1 && s->parallel.v == rows[i].chunks)) &&
                   (rows[i].kind == ANY || (int)s->schedule == rows[i].kind) &&
                   (rows[i].considered == 0 || a.considered == rows[i].considered),
-              "  %d rows, v = %d, %s, %lld choices", a.n, s->mesh.v, schedule_name(s->schedule),
+              "  %d rows, v = %d, %s, %lld choices", a.n, s->parallel.v, schedule_name(s->schedule),
               (long long)a.considered);
         answer_free(&a);
     }
@@ -544,12 +546,12 @@ static void test_refusals(void) {
 
 // ---- The trainer's options (flags.h) ----------------------------------------------------------------------------
 
-static bool same_mesh(const Mesh* a, const Mesh* b) {
-    return a->t == b->t && a->p == b->p && a->d == b->d && a->v == b->v && a->folded == b->folded &&
-           a->zero == b->zero && a->recompute == b->recompute && a->sequence_parallel == b->sequence_parallel &&
-           a->scatter == b->scatter && a->sites == b->sites && a->light_ends == b->light_ends &&
-           a->caat.ranks == b->caat.ranks && a->caat.fraction == b->caat.fraction && a->caat.narrow == b->caat.narrow &&
-           a->tp_overlap == b->tp_overlap;
+static bool same_mesh(const ParallelConfig* a, const ParallelConfig* b) {
+    return a->mesh.t == b->mesh.t && a->mesh.p == b->mesh.p && a->mesh.d == b->mesh.d && a->v == b->v &&
+           a->folded == b->folded && a->zero == b->zero && a->recompute == b->recompute &&
+           a->sequence_parallel == b->sequence_parallel && a->scatter == b->scatter && a->mesh.sites == b->mesh.sites &&
+           a->light_ends == b->light_ends && a->caat.ranks == b->caat.ranks && a->caat.fraction == b->caat.fraction &&
+           a->caat.narrow == b->caat.narrow && a->tp_overlap == b->tp_overlap;
 }
 
 static bool same_model(const ModelConfig* a, const ModelConfig* b) {
@@ -563,25 +565,26 @@ static bool same_exchange(const AsyncConfig* a, const AsyncConfig* b) {
 
 // What the trainer's main makes of the options, on every rank; what it refuses there ends this program.
 static bool is_accepted(Settings o, const ModelConfig* model, int T, const StepSetup* s, bool schedule_given) {
-    const int ranks = mesh_size(&s->mesh);
+    const int ranks = mesh_size(&s->parallel.mesh);
     bool ok = true;
     Error error;
     settings_schedule(&o, schedule_given);
     for (int r = 0; r < ranks && ok; r++) {
         Settings own = o;
         Stage stage;
-        const Mesh mesh = settings_mesh(&own, r, ranks);
-        const AsyncConfig rounds = settings_async(&own, &mesh);
+        const ParallelConfig parallel = settings_parallel(&own, r, ranks);
+        const AsyncConfig rounds = settings_async(&own, &parallel.mesh);
         settings_batch(&own);
-        const int m = (int)(own.global_batch / mesh.d / own.micro_batch);
-        const PipelineConfig plan = {(ScheduleKind)own.schedule, mesh.p, mesh.v, m, mesh.zero == 2, model->tied};
-        ok = same_mesh(&mesh, &s->mesh) && own.micro_batch == s->B && own.global_batch == s->batch;
-        ok = ok && mesh_check(&mesh, model, T, &error);
+        const int m = (int)(own.global_batch / parallel.mesh.d / own.micro_batch);
+        const PipelineConfig plan = {(ScheduleKind)own.schedule, parallel.mesh.p, parallel.v, m,
+                                     parallel.zero == 2,         model->tied};
+        ok = same_mesh(&parallel, &s->parallel) && own.micro_batch == s->B && own.global_batch == s->batch;
+        ok = ok && parallel_check(&parallel, model, T, &error);
         ok = ok && plan.kind == s->schedule;
         ok = ok && same_exchange(&rounds, &s->methods.async) && !own.allreduce == !s->methods.allreduce;
-        if (!ok || !pipeline_config_check(&plan, mesh.recompute, &error)) return false;
-        Schedule schedule = schedule_build(&plan, mesh.pipeline);
-        ok = stage_plan(&stage, model, mesh, (int)own.micro_batch, T, &schedule, async_schedule_scope(&rounds),
+        if (!ok || !pipeline_config_check(&plan, parallel.recompute, &error)) return false;
+        Schedule schedule = schedule_build(&plan, parallel.mesh.pipeline);
+        ok = stage_plan(&stage, model, parallel, (int)own.micro_batch, T, &schedule, async_schedule_scope(&rounds),
                         native_dtype(), &error);
         if (ok) stage_free(&stage);
         schedule_free(&schedule);

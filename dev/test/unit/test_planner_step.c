@@ -9,18 +9,19 @@ bounds are below, faster machines are not slower.
 
 static double draw_seconds(void) { return draw(0, 1 << 20) / 1048576.0; }
 
-static Mesh mesh_of(int t, int p, int d, int v, Recompute recompute) {
-    Mesh mesh = mesh_of_rank(0, t, p, d);
-    mesh.v = v;
-    mesh.recompute = recompute;
-    return mesh;
+static ParallelConfig mesh_of(int t, int p, int d, int v, Recompute recompute) {
+    ParallelConfig parallel = parallel_of_rank(0, t, p, d);
+    parallel.v = v;
+    parallel.recompute = recompute;
+    return parallel;
 }
 
 // TFLOP/s of a device, Megatron 2021 on Selene.
-static double achieved_by(const ModelConfig* m, const Mesh* mesh, int B, int64_t batch, const Software* software) {
+static double achieved_by(const ModelConfig* m, const ParallelConfig* parallel, int B, int64_t batch,
+                          const Software* software) {
     const Cluster selene = cluster_named("selene");
-    const StepSetup s = step_setup(m, mesh, B, m->T, batch, software, &selene);
-    return flops_hardware(m, m->T, (double)batch) / seconds_of(&s) / mesh_size(mesh) / 1e12;
+    const StepSetup s = step_setup(m, parallel, B, m->T, batch, software, &selene);
+    return flops_hardware(m, m->T, (double)batch) / seconds_of(&s) / mesh_size(&parallel->mesh) / 1e12;
 }
 
 // ---- Published numbers ------------------------------------------------------------------------------------------
@@ -34,25 +35,25 @@ static void test_ends(void) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int L = shapes[i][0], p = shapes[i][1], v = shapes[i][2], stages = p * v, ends = shapes[i][3];
         const ModelConfig m = model_gpt2(L, 64, 8, 64, 512);
-        Mesh mesh = mesh_of_rank(0, 1, p, 1);
+        ParallelConfig parallel = parallel_of_rank(0, 1, p, 1);
         Error error;
-        mesh.v = v;
-        const StepSetup s = step_setup(&m, &mesh, 1, 64, 4 * p, theirs, &cluster),
-                        own = step_setup(&m, &mesh, 1, 64, 4 * p, ours, &cluster);
+        parallel.v = v;
+        const StepSetup s = step_setup(&m, &parallel, 1, 64, 4 * p, theirs, &cluster),
+                        own = step_setup(&m, &parallel, 1, 64, 4 * p, ours, &cluster);
         bool right = true;
         for (int k = 0; k < stages; k++) {
-            const int layers = stage_first_layer(&s.mesh, L, k + 1) - stage_first_layer(&s.mesh, L, k);
+            const int layers = stage_first_layer(&s.parallel, L, k + 1) - stage_first_layer(&s.parallel, L, k);
             right = right && layers == (k == 0 || k == stages - 1 ? ends : ends + 1);
         }
         check(right && step_check(&s, &error), "%d blocks on %d stages: %d in the first and the last", L, stages, ends);
-        check(!own.mesh.light_ends && step_check(&own, &error) == (L >= stages), "this trainer shares them evenly");
+        check(!own.parallel.light_ends && step_check(&own, &error) == (L >= stages), "this trainer shares them evenly");
         StepCost cost = step_cost(&s);
         check(step_bound(&s) <= cost.seconds && step_bound(&s) > 0.2 * cost.seconds, "bound %g of %g", step_bound(&s),
               cost.seconds);
         step_cost_free(&cost);
     }
-    Mesh even = mesh_of_rank(0, 1, 4, 1);
-    mesh_count_ends(&even, 24);
+    ParallelConfig even = parallel_of_rank(0, 1, 4, 1);
+    parallel_count_ends(&even, 24);
     check(!even.light_ends, "24 blocks on 4 stages are 6 on each");
 }
 
@@ -65,9 +66,9 @@ static void test_deferred(void) {
     Software at_once = *software_find("megatron-core");
     at_once.defers_head = false;
     for (int p = 1; p <= 8; p += 7) {
-        const Mesh mesh = mesh_of(2, p, 1, 1, RECOMPUTE_NONE);
-        const StepSetup s = step_setup(&m, &mesh, 1, m.T, M, software_find("megatron-core"), &c),
-                        plain = step_setup(&m, &mesh, 1, m.T, M, &at_once, &c);
+        const ParallelConfig parallel = mesh_of(2, p, 1, 1, RECOMPUTE_NONE);
+        const StepSetup s = step_setup(&m, &parallel, 1, m.T, M, software_find("megatron-core"), &c),
+                        plain = step_setup(&m, &parallel, 1, m.T, M, &at_once, &c);
         StepPrices x = step_prices(&s), y = step_prices(&plain);
         const double passes = *cost_of(&y.costs, BACKWARD, p - 1) - *cost_of(&x.costs, BACKWARD, p - 1);
         const double later = *cost_of(&x.costs, REDUCE, p - 1) - *cost_of(&y.costs, REDUCE, p - 1);
@@ -110,14 +111,14 @@ static void test_table1(void) {
     for (int i = 0; i < TABLE1_ROWS; i++) {
         const Table1Row* x = &table1[i];
         const ModelConfig* m = table1_model(i);
-        const Mesh mesh = mesh_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
+        const ParallelConfig parallel = mesh_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
         char ours[16];
         snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(m) / 1e9);
         check(strcmp(ours, x->name) == 0, "table 1: %s billion parameters counted, %s printed", ours, x->name);
         const Software* software = software_find(i < 4 ? "megatron-2021-ddp" : "megatron-2021");
-        const StepSetup s = step_setup(m, &mesh, x->B, m->T, x->batch, software, &selene);
+        const StepSetup s = step_setup(m, &parallel, x->B, m->T, x->batch, software, &selene);
         const double bound = step_bound(&s), seconds = seconds_of(&s);
-        const double tflops = achieved_by(m, &mesh, x->B, x->batch, software), error = tflops / x->tflops - 1;
+        const double tflops = achieved_by(m, &parallel, x->B, x->batch, software), error = tflops / x->tflops - 1;
         mean += fabs(error) / TABLE1_ROWS;
         worst = fmax(worst, fabs(error));
         check(bound <= seconds && bound > 0.96 * seconds,
@@ -163,9 +164,9 @@ static void test_block(void) {
                 {"backward, full recomputation", true, false, RECOMPUTE_FULL, 19.5, 0.02},
                 {"backward, sequence parallel, selective", true, true, RECOMPUTE_SELECTIVE, 13.1, 0.06}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        Mesh mesh = mesh_of(8, 1, 1, 1, rows[i].recompute);
-        mesh.sequence_parallel = rows[i].rows;
-        const StepSetup job = step_setup(&m, &mesh, 4, 2048, 4, rates.software, &selene);
+        ParallelConfig parallel = mesh_of(8, 1, 1, 1, rows[i].recompute);
+        parallel.sequence_parallel = rows[i].rows;
+        const StepSetup job = step_setup(&m, &parallel, 4, 2048, 4, rates.software, &selene);
         Work w = {0, 0, NULL};
         work_block(&w, &job, rows[i].backward, false);
         const WorkPrice price = work_price(&rates, &w);
@@ -180,8 +181,8 @@ static void test_block(void) {
 static void test_figures(void) {
     const ModelConfig m175 = gpt(96, 12288, 96), m530 = gpt(105, 20480, 128);
     const Software* megatron = software_find("megatron-2021");
-    const Mesh mesh175 = mesh_of(8, 12, 1, 4, RECOMPUTE_FULL), mesh530 = mesh_of(8, 35, 1, 3, RECOMPUTE_FULL);
-    Mesh whole = mesh175; // messages
+    const ParallelConfig mesh175 = mesh_of(8, 12, 1, 4, RECOMPUTE_FULL), mesh530 = mesh_of(8, 35, 1, 3, RECOMPUTE_FULL);
+    ParallelConfig whole = mesh175; // messages
     Software apart = *megatron;
     whole.scatter = false;
     apart.fused = false;
@@ -211,8 +212,8 @@ static double work_flops(const Work* w) {
 
 // Of all ranks of a tensor group, one micro-batch: the model's blocks and head, forward, backward and once more
 // forward.
-static double step_flops(const ModelConfig* m, const Mesh* mesh, const Software* s, int B, int T) {
-    const StepSetup job = step_setup(m, mesh, B, T, B, s, NULL);
+static double step_flops(const ModelConfig* m, const ParallelConfig* parallel, const Software* s, int B, int T) {
+    const StepSetup job = step_setup(m, parallel, B, T, B, s, NULL);
     double flops = 0;
     for (int backward = 0; backward < 2; backward++) {
         Work block = {0, 0, NULL}, head = {0, 0, NULL};
@@ -220,14 +221,14 @@ static double step_flops(const ModelConfig* m, const Mesh* mesh, const Software*
         flops += m->L * work_flops(&block) + work_flops(&head);
         work_free(&block), work_free(&head);
     }
-    return flops * mesh->t;
+    return flops * parallel->mesh.t;
 }
 
 static void test_operations(void) {
     for (int i = 0; i < TABLE1_ROWS; i++) {
-        const Mesh mesh = mesh_of(table1[i].t, table1[i].p, table1[i].d, table1[i].v, RECOMPUTE_FULL);
+        const ParallelConfig parallel = mesh_of(table1[i].t, table1[i].p, table1[i].d, table1[i].v, RECOMPUTE_FULL);
         const ModelConfig* m = table1_model(i);
-        const double counted = step_flops(m, &mesh, software_find("megatron-2021"), 1, 2048);
+        const double counted = step_flops(m, &parallel, software_find("megatron-2021"), 1, 2048);
         check(relative(counted, flops_hardware(m, 2048, 1)) < 1e-12,
               "%s: the operations of a sequence are the %.3e FLOP of equation 3", m->name, counted);
     }
@@ -237,10 +238,10 @@ static void test_operations(void) {
         const int t = 1 << draw(0, 3), NH = 8 * draw(1, 4), NKV = architectures[arch].hub == HUB_LLAMA ? 8 : NH,
                   C = 64 * NH;
         const ModelConfig m = model_of(arch, draw(1, 9), C, NH, NKV, 8 * draw(10, 99), 512, 8 * draw(10, 99));
-        Mesh mesh = mesh_of(t, 1, 1, 1, RECOMPUTE_NONE);
-        mesh.sequence_parallel = t > 1 && draw(0, 1);
+        ParallelConfig parallel = mesh_of(t, 1, 1, 1, RECOMPUTE_NONE);
+        parallel.sequence_parallel = t > 1 && draw(0, 1);
         const Software* s = &softwares[draw(0, SOFTWARES - 1)];
-        ok = ok && relative(step_flops(&m, &mesh, s, 2, 256), flops_of_model(&m, 256, 2, false)) < 1e-12;
+        ok = ok && relative(step_flops(&m, &parallel, s, 2, 256), flops_of_model(&m, 256, 2, false)) < 1e-12;
     }
     check(ok, "200 models: products and attention of the lists are those of the model");
     const Device a100 = cluster_named("selene").device, h100 = cluster_named("dgx-h100").device;
@@ -283,8 +284,8 @@ static void test_kernels(void) {
         ModelConfig m = model_of(rows[i].arch, 3, 512, 8, llama ? 2 : 8, 1536, 256, 1000);
         m.tied = true;
         for (int k = 0; k < 3; k++) {
-            const Mesh mesh = mesh_of(1, 1, 1, 1, (Recompute)k);
-            const StepSetup job = step_setup(&m, &mesh, 2, 256, 2, software_find(rows[i].software), NULL);
+            const ParallelConfig parallel = mesh_of(1, 1, 1, 1, (Recompute)k);
+            const StepSetup job = step_setup(&m, &parallel, 2, 256, 2, software_find(rows[i].software), NULL);
             const double e = job.software->value_bytes, forward_F = k == 1 ? 2 : rows[i].F[0];
             const double again_F = llama ? 3 : forward_F;
             bool ok = true;
@@ -303,7 +304,7 @@ static void test_kernels(void) {
     }
     // A list at a time: bytes, elements of its kernels.
     const ModelConfig m = model_gpt2(3, 512, 8, 256, 1000);
-    const Mesh one = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
+    const ParallelConfig one = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
     const double rows_C = 512 * 512, logits = 512 * 1000;
     const double bytes[8] = {10 * rows_C,                   // embedding: 5 values a number
                              12 * rows_C,                   // back: 2, and a float32 table
@@ -333,8 +334,8 @@ static void test_halves(void) {
     bool ok = true;
     for (int i = 0; i < SOFTWARES; i++) {
         const ModelConfig m = gpt(4, 1024, 16);
-        const Mesh mesh = mesh_of(2, 1, 1, 1, RECOMPUTE_NONE);
-        const StepSetup job = step_setup(&m, &mesh, 2, 512, 2, &softwares[i], &c);
+        const ParallelConfig parallel = mesh_of(2, 1, 1, 1, RECOMPUTE_NONE);
+        const StepSetup job = step_setup(&m, &parallel, 2, 512, 2, &softwares[i], &c);
         Rates rates = rates_of(&c, &softwares[i], 1);
         Work w = {0, 0, NULL};
         work_block(&w, &job, true, false);
@@ -495,27 +496,27 @@ static bool random_step(StepSetup* s, ModelConfig* m, Cluster* c) {
                                  256 * NH, 1024, 1000 * draw(8, 64));
     model.tied = draw(0, 2) > 0;
     const PipelineConfig plan = random_pipeline(8);
-    Mesh mesh = mesh_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
-    mesh_set_schedule(&mesh, plan.kind, plan.v);
-    mesh.sequence_parallel = mesh.t > 1 && draw(0, 1);
-    mesh.scatter = draw(0, 1);
-    mesh.zero = draw(0, 2);
-    mesh.recompute = (Recompute)draw(0, 2);
-    if (draw(0, 5) == 0) mesh.sites = mesh.d;
+    ParallelConfig parallel = parallel_of_rank(0, 1 << draw(0, 4), plan.p, 1 << draw(0, 4));
+    parallel_set_schedule(&parallel, plan.kind, plan.v);
+    parallel.sequence_parallel = parallel.mesh.t > 1 && draw(0, 1);
+    parallel.scatter = draw(0, 1);
+    parallel.zero = draw(0, 2);
+    parallel.recompute = (Recompute)draw(0, 2);
+    if (draw(0, 5) == 0) parallel.mesh.sites = parallel.mesh.d;
     *m = model;
     *c = cluster_named(clusters[draw(0, 3)]);
     const int B = 1 << draw(0, 3);
-    if (draw(0, 2) == 0) mesh.zero = mesh.sequence_parallel = 0;
-    *s =
-        step_setup(m, &mesh, B, 512 << draw(0, 2), (int64_t)mesh.d * B * plan.m, &softwares[draw(0, SOFTWARES - 1)], c);
+    if (draw(0, 2) == 0) parallel.zero = parallel.sequence_parallel = 0;
+    *s = step_setup(m, &parallel, B, 512 << draw(0, 2), (int64_t)parallel.mesh.d * B * plan.m,
+                    &softwares[draw(0, SOFTWARES - 1)], c);
     s->schedule = plan.kind;
     const StepMethods methods = draw(0, 1) ? random_methods() : step_methods_none();
-    if (draw(0, 2) == 0 && mesh.d > 1) {
-        c->sites = draw(0, 1) ? 2 : mesh.d;
+    if (draw(0, 2) == 0 && parallel.mesh.d > 1) {
+        c->sites = draw(0, 1) ? 2 : parallel.mesh.d;
         c->site_rate = 1e8 * pow(10, draw(0, 4));
-        mesh.sites = c->sites;
+        parallel.mesh.sites = c->sites;
     }
-    step_set_methods(s, &methods, mesh.sites > 1 ? mesh.sites : 0);
+    step_set_methods(s, &methods, parallel.mesh.sites > 1 ? parallel.mesh.sites : 0);
     return step_check(s, &error);
 }
 
@@ -555,19 +556,19 @@ static void test_steps(int rounds) {
         mean += bound / rounds;
         StepPrices x = step_prices(&s);
         bool same = true;
-        for (int r = 0; r < s.mesh.p; r++) {
-            Mesh mesh = s.mesh;
+        for (int r = 0; r < s.parallel.mesh.p; r++) {
+            ParallelConfig parallel = s.parallel;
             Layout layout;
             double elements = 0;
-            mesh.pipeline = r;
-            if (!layout_build(&layout, &m, mesh, s.T, &error)) die("test_planner_step: %s", error.text);
-            for (int v = 0; v < mesh.v; v++) elements += x.chunk[layout.chunk[v].number].elements;
+            parallel.mesh.pipeline = r;
+            if (!layout_build(&layout, &m, parallel, s.T, &error)) die("test_planner_step: %s", error.text);
+            for (int v = 0; v < parallel.v; v++) elements += x.chunk[layout.chunk[v].number].elements;
             same = same && elements == (double)layout.elements;
             layout_free(&layout);
         }
         buckets += same;
         step_prices_free(&x);
-        if (s.mesh.sites > 1) {
+        if (s.parallel.mesh.sites > 1) {
             apart++;
             late += async_schedule_is_local(&s.methods.async);
             sent += sends_by_formula(&s, &cost);
@@ -588,7 +589,7 @@ static void test_steps(int rounds) {
 // All collectives that the lists of this trainer have, of one stage, a micro-batch.
 static double stage_sent(const StepSetup* s, const Layout* layout) {
     double bytes = 0;
-    for (int c = 0; c < s->mesh.v; c++) {
+    for (int c = 0; c < s->parallel.v; c++) {
         const Chunk* chunk = &layout->chunk[c];
         for (int backward = 0; backward < 2; backward++) {
             Work block = {0, 0, NULL}, rest = {0, 0, NULL};
@@ -614,26 +615,26 @@ static void test_traffic(int rounds) {
         Error error;
         if (!random_step(&s, &m, &c) || !s.software->ours) continue;
         n++;
-        const int r = draw(0, s.mesh.p - 1);
+        const int r = draw(0, s.parallel.mesh.p - 1);
         const double k = (double)step_microbatches(&s);
-        Mesh mesh = s.mesh;
+        ParallelConfig parallel = s.parallel;
         Layout layout;
         Traffic traffic;
-        mesh.pipeline = r;
-        if (!layout_build(&layout, &m, mesh, s.T, &error) || !step_traffic(&s, r, &traffic, &error))
+        parallel.mesh.pipeline = r;
+        if (!layout_build(&layout, &m, parallel, s.T, &error) || !step_traffic(&s, r, &traffic, &error))
             die("%s", error.text);
         double parts = 0; // of gradients, which come once a step
         for (int i = 0; i < layout.n; i++) {
             const Slice* x = &layout.slices[i];
-            if (!needs_tp_grad_reduce(x, &mesh)) continue;
-            parts += (mesh.zero == 2 ? k : 1) * 8.0 * (x->copies - 1) / x->copies * (double)slice_elements(x);
+            if (!needs_tp_grad_reduce(x, &parallel)) continue;
+            parts += (parallel.zero == 2 ? k : 1) * 8.0 * (x->copies - 1) / x->copies * (double)slice_elements(x);
         }
         const double sent = k * stage_sent(&s, &layout), formula = traffic.layers + traffic.ends - parts;
         tensor += fabs(sent - formula) <= 1e-9 * (formula + 1);
         StepPrices x = step_prices(&s);
         double seconds = 0;
         for (int i = 0; i < x.segments; i++) seconds += x.segment[i].partial;
-        partial += (parts > 0) == (seconds > 0) || s.mesh.p > 1; // of all stages
+        partial += (parts > 0) == (seconds > 0) || s.parallel.mesh.p > 1; // of all stages
         step_prices_free(&x);
         layout_free(&layout);
     }
@@ -643,9 +644,9 @@ static void test_traffic(int rounds) {
 }
 
 static double with(StepSetup s, int zero, ScheduleKind kind, int v) {
-    s.mesh.zero = zero;
+    s.parallel.zero = zero;
     s.schedule = kind;
-    mesh_set_schedule(&s.mesh, kind, v);
+    parallel_set_schedule(&s.parallel, kind, v);
     return seconds_of(&s);
 }
 
@@ -653,16 +654,16 @@ static double with(StepSetup s, int zero, ScheduleKind kind, int v) {
 static void test_settings(void) {
     const Cluster c = cluster_named("dgx-h100");
     const ModelConfig m = gpt(32, 4096, 32);
-    const Mesh mesh = mesh_of(4, 4, 8, 1, RECOMPUTE_SELECTIVE);
-    StepSetup s = step_setup(&m, &mesh, 1, 2048, 64, software_find("threefold"), &c);
+    const ParallelConfig parallel = mesh_of(4, 4, 8, 1, RECOMPUTE_SELECTIVE);
+    StepSetup s = step_setup(&m, &parallel, 1, 2048, 64, software_find("threefold"), &c);
     double update[2]; // without the gathering of parameters
     for (int zero = 0; zero < 2; zero++) {
-        s.mesh.zero = zero;
+        s.parallel.zero = zero;
         StepPrices x = step_prices(&s);
         update[zero] = *cost_of(&x.costs, UPDATE, 1) - x.gather[1];
         step_prices_free(&x);
     }
-    s.mesh.zero = 0;
+    s.parallel.zero = 0;
     check_error("an update of ZeRO-1 over 8 replicas takes an eighth", relative(8 * update[1], update[0]), 0.02);
     const double plain = with(s, 0, ONE_F_ONE_B, 1), zero1 = with(s, 1, ONE_F_ONE_B, 1);
     check(zero1 < 1.2 * plain && with(s, 2, ONE_F_ONE_B, 1) > zero1, "ZeRO-2 sums every micro-batch");
@@ -685,11 +686,11 @@ static void test_settings(void) {
     far.sites = 2;
     far.site_rate = 1e9;
     s.cluster = &far;
-    s.mesh.sites = 2;
+    s.parallel.mesh.sites = 2;
     const double sites = seconds_of(&s), bytes = 4.0 * (double)model_parameters(&m);
     check(sites > plain + 0.5 * bytes / 1e9, "two sites 1 GB/s apart: %.1f s, for %.1f GB of gradients each way", sites,
           bytes / 1e9);
-    s.mesh.d = 3;
+    s.parallel.mesh.d = 3;
     check(!step_check(&s, &error) && strstr(error.text, "--global-batch 64"), "refused: %s", error.text);
 }
 

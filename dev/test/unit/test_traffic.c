@@ -6,14 +6,14 @@ test_traffic.c: the bytes of parallel/traffic.h against the papers' formulas, su
 
 // ---- Traffic ----------------------------------------------------------------------------------------------------
 
-static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int k, double element,
+static Traffic sum_of_traffic(const ModelConfig* m, ParallelConfig like, int B, int T, int k, double element,
                               double* data_expected) {
     Traffic sum = {0, 0, 0, 0, 0};
     *data_expected = 0;
-    for (int rank = 0; rank < mesh_size(&like); rank++) {
+    for (int rank = 0; rank < mesh_size(&like.mesh); rank++) {
         Layout layout;
         Error error;
-        if (!layout_build(&layout, m, mesh_like(&like, rank), T, &error)) die("%s", error.text);
+        if (!layout_build(&layout, m, parallel_at(&like, rank), T, &error)) die("%s", error.text);
         const Traffic one = traffic_of_step(&layout, m, B, T, k, (size_t)element);
         sum.layers += one.layers;
         sum.ends += one.ends;
@@ -23,10 +23,10 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
         // Of n ranks that reduce x bytes each sends (n - 1) / n of 2 x, or of x once for each of the two halves. The
         // second half is gradients, or, with ZeRO, parameters.
         const double halves = 4 * (like.zero == 2 ? k : 1) + (like.zero ? element : 4);
-        const double share = (like.d - 1.0) / like.d;
+        const double share = (like.mesh.d - 1.0) / like.mesh.d;
         *data_expected += halves * share * (double)layout.elements;
         const Slice* wte = layout_slice(&layout, -1, WTE);
-        if (like.zero == 2 && m->tied && like.p == 1 && wte) // its two gradients are reduced one by one
+        if (like.zero == 2 && m->tied && like.mesh.p == 1 && wte) // its two gradients are reduced one by one
             *data_expected += 4.0 * k * share * (double)layout.bucket[wte->bucket].elements;
         layout_free(&layout);
     }
@@ -46,13 +46,15 @@ static Traffic sum_of_traffic(const ModelConfig* m, Mesh like, int B, int T, int
 //   channels in each direction, at the head none. Each state's stream goes to the next stage: no two ranks have the
 //   same. Every tensor rank sees its own states' part of the gradients of norms and of biases after a sum.
 // Returns the largest relative error of the numbers that are counted; `element`: bytes of an activation.
-static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
-    const double b = 2, s = 8, h = m->C, k = 3, t = mesh.t, p = mesh.p, d = mesh.d;
+static double traffic_error(const ModelConfig* m, ParallelConfig parallel, double element) {
+    const double b = 2, s = 8, h = m->C, k = 3, t = parallel.mesh.t, p = parallel.mesh.p, d = parallel.mesh.d;
     const double part = (t - 1) / t, bsh = element * b * s * h; // bytes
-    const bool sequence = mesh.sequence_parallel, full = mesh.recompute == RECOMPUTE_FULL, caat = mesh.caat.ranks > 0;
+    const bool sequence = parallel.sequence_parallel, full = parallel.recompute == RECOMPUTE_FULL,
+               caat = parallel.caat.ranks > 0;
     double data;
-    const Traffic sum = sum_of_traffic(m, mesh, 2, 8, 3, element, &data);
-    const double S = floor(mesh.caat.fraction * h), back = mesh.caat.narrow ? element : 4; // shared; bytes backward
+    const Traffic sum = sum_of_traffic(m, parallel, 2, 8, 3, element, &data);
+    const double S = floor(parallel.caat.fraction * h),
+                 back = parallel.caat.narrow ? element : 4; // shared; bytes backward
     const double times = 8 + 2 * sequence + (2 + sequence) * full;
     const double caat_block = 2 * b * s * S * ((full ? 3 : 2) * element + 2 * back);
     const double layers = t * d * k * m->L * part * (caat ? caat_block : times * bsh);
@@ -62,24 +64,24 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
     double ends = t * d * k * part * (whole + 3 * 2 * 4 * b * s);
     // Both directions of each boundary between two of p v parts: if they are scattered, all parts. In a V the two parts
     // in the middle lie on one rank.
-    const double boundaries = p * mesh.v - 1, away = boundaries - (mesh.folded ? 1 : 0);
+    const double boundaries = p * parallel.v - 1, away = boundaries - (parallel.folded ? 1 : 0);
     double messages = 2 * away * d * k * bsh;
-    if (!sequence && !caat && !mesh.scatter) messages *= t;
-    if (caat) messages *= mesh.caat.ranks;
-    if (!sequence && !caat && mesh.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
+    if (!sequence && !caat && !parallel.scatter) messages *= t;
+    if (caat) messages *= parallel.caat.ranks;
+    if (!sequence && !caat && parallel.scatter) ends += 2 * boundaries * t * d * k * bsh * part;
     // Gradients that tensor ranks sum: 2 (c - 1) / c of their elements on each of c ranks, so 2 (c - 1) in each group.
     const double norms = (m->norm == NORM_LAYERNORM ? 2 : 1) * (2.0 * m->L + 1) * h,
                  positions = m->position == POSITION_LEARNED ? m->T * h : 0;
     const double biases = m->biases ? 2.0 * m->L * h : 0; // after a sum
-    const double copies = t > m->NKV ? t / m->NKV : 1, reductions = mesh.zero == 2 ? k : 1;
+    const double copies = t > m->NKV ? t / m->NKV : 1, reductions = parallel.zero == 2 ? k : 1;
     const double heads = 2.0 * m->L * m->NKV * (h / m->NH) * h; // all elements of K_W and V_W
     if (sequence) ends += d * reductions * 4 * 2 * (t - 1) * (norms + positions);
     if (caat) ends += d * reductions * 4 * 2 * (t - 1) * (norms + biases);
     ends += d * reductions * 4 * 2 * (copies - 1) * heads;
-    const double cuts = caat ? mesh.caat.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
+    const double cuts = caat ? parallel.caat.ranks : t, rows = ceil(m->V / cuts) * (cuts / t);
     const double bucket = ceil(rows * h / (16 * d)) * 16 * d;
-    double tied = 2 * t * 4 * bucket * (mesh.zero ? 1 : d);
-    if (!m->tied || p == 1 || mesh.folded) tied = 0;
+    double tied = 2 * t * 4 * bucket * (parallel.zero ? 1 : d);
+    if (!m->tied || p == 1 || parallel.folded) tied = 0;
     const double expected[] = {layers, ends, messages, tied, data};
     const double counted[] = {sum.layers, sum.ends, sum.pipeline, sum.tied, sum.data};
     double worst = 0;
@@ -92,24 +94,25 @@ static double traffic_error(const ModelConfig* m, Mesh mesh, double element) {
 
 static const double TRAFFIC_BOUND = 1e-12; // sums of fewer than 1000 numbers, each rounded to 2^-53
 
-static void test_traffic(const ModelConfig* m, Mesh mesh) {
+static void test_traffic(const ModelConfig* m, ParallelConfig parallel) {
     char what[128];
-    snprintf(what, sizeof what, "%s t=%d p=%d d=%d %s %s%s%s zero %d: bytes of %d ranks", m->name, mesh.t, mesh.p,
-             mesh.d, mesh.folded ? "folded" : "looped", mesh.sequence_parallel ? "sequence " : "",
-             mesh.scatter ? "scatter " : "", mesh.recompute == RECOMPUTE_FULL ? "full" : "", mesh.zero,
-             mesh_size(&mesh));
-    check_error(what, traffic_error(m, mesh, sizeof(float)), TRAFFIC_BOUND);
-    check_error("  the same with elements of 2 bytes", traffic_error(m, mesh, 2), TRAFFIC_BOUND);
+    snprintf(what, sizeof what, "%s t=%d p=%d d=%d %s %s%s%s zero %d: bytes of %d ranks", m->name, parallel.mesh.t,
+             parallel.mesh.p, parallel.mesh.d, parallel.folded ? "folded" : "looped",
+             parallel.sequence_parallel ? "sequence " : "", parallel.scatter ? "scatter " : "",
+             parallel.recompute == RECOMPUTE_FULL ? "full" : "", parallel.zero, mesh_size(&parallel.mesh));
+    check_error(what, traffic_error(m, parallel, sizeof(float)), TRAFFIC_BOUND);
+    check_error("  the same with elements of 2 bytes", traffic_error(m, parallel, 2), TRAFFIC_BOUND);
 }
 
 // A CAAT-Net of N states on a mesh of these sizes, in all other ways that there are. Returns whether it fits.
-static bool test_traffic_of_states(const ModelConfig* m, Mesh mesh, int N) {
+static bool test_traffic_of_states(const ModelConfig* m, ParallelConfig parallel, int N) {
+    const Mesh mesh = parallel.mesh;
     static const double shares[] = {0.5, 0.3, 1, 0};
     double worst = 0;
     int cases = 0;
     for (int way = 0; way < 96;
          way++) { // scatter, full, narrow, zero, bytes; the share and the schedule change with it
-        Mesh like = with_states(mesh, N, shares[(way + way / 4) % 4]);
+        ParallelConfig like = with_states(parallel, N, shares[(way + way / 4) % 4]);
         like.scatter = way & 1;
         like.caat.narrow = way >> 2 & 1;
         like.zero = way / 8 % 3;
@@ -117,8 +120,8 @@ static bool test_traffic_of_states(const ModelConfig* m, Mesh mesh, int N) {
         like.v = way >= 48 ? 2 : 1;
         like.folded = way >= 48 && way % 2;
         Error error;
-        if ((like.v > 1 && like.p == 1) || (like.folded && like.zero == 2)) continue; // by pipeline_config_check
-        if (!mesh_check(&like, m, 8, &error)) continue;
+        if ((like.v > 1 && like.mesh.p == 1) || (like.folded && like.zero == 2)) continue; // by pipeline_config_check
+        if (!parallel_check(&like, m, 8, &error)) continue;
         worst = fmax(worst, traffic_error(m, like, way / 24 % 2 ? sizeof(float) : 2));
         cases++;
     }
@@ -134,25 +137,26 @@ static void test_traffics(const ModelConfig* m) {
                                     {2, 2, 1}, {2, 3, 2}, {4, 2, 3}, {4, 1, 4}};
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
         for (int way = 0; way < 24; way++) { // sequence, scatter, full, zero
-            Mesh mesh = mesh_of_rank(0, meshes[i][0], meshes[i][1], meshes[i][2]);
-            mesh.sequence_parallel = way & 1;
-            mesh.scatter = way >> 1 & 1;
-            mesh.zero = way >> 3;
-            mesh.recompute = way >> 2 & 1 ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
-            if (mesh.sequence_parallel && mesh.t == 1) continue;
-            test_traffic(m, mesh);
+            ParallelConfig parallel = parallel_of_rank(0, meshes[i][0], meshes[i][1], meshes[i][2]);
+            parallel.sequence_parallel = way & 1;
+            parallel.scatter = way >> 1 & 1;
+            parallel.zero = way >> 3;
+            parallel.recompute = way >> 2 & 1 ? RECOMPUTE_FULL : RECOMPUTE_SELECTIVE;
+            if (parallel.sequence_parallel && parallel.mesh.t == 1) continue;
+            test_traffic(m, parallel);
             Error error;
-            mesh.v = 2;
-            mesh.folded = way % 2 == 0;
-            const bool refused = mesh.p == 1 || (mesh.folded && mesh.zero == 2); // by pipeline_config_check
-            if (!refused && mesh_check(&mesh, m, 8, &error)) test_traffic(m, mesh);
+            parallel.v = 2;
+            parallel.folded = way % 2 == 0;
+            const bool refused =
+                parallel.mesh.p == 1 || (parallel.folded && parallel.zero == 2); // by pipeline_config_check
+            if (!refused && parallel_check(&parallel, m, 8, &error)) test_traffic(m, parallel);
         }
     }
     int several = 0;
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
-        const Mesh mesh = mesh_of_rank(0, meshes[i][0], meshes[i][1], meshes[i][2]);
-        test_traffic_of_states(m, mesh, mesh.t);
-        several += test_traffic_of_states(m, mesh, 2 * mesh.t);
+        const ParallelConfig parallel = parallel_of_rank(0, meshes[i][0], meshes[i][1], meshes[i][2]);
+        test_traffic_of_states(m, parallel, parallel.mesh.t);
+        several += test_traffic_of_states(m, parallel, 2 * parallel.mesh.t);
     }
     check(several > 0, "%s: with several states on a rank too", m->name);
 }

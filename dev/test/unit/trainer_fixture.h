@@ -55,13 +55,13 @@ static void trainer_open(Trainer* t, const Comm* world, const char* line, const 
     o->resume = resume;
     check_settings(o);
     settings_schedule(o, option_given(table, n, "schedule"));
-    const Mesh mesh = settings_mesh(o, t->world.rank, t->world.size);
+    const ParallelConfig parallel = settings_parallel(o, t->world.rank, t->world.size);
     settings_batch(o);
     open_files(t);
     const ModelConfig m = settings_model(o, table, n, 0);
     settings_rates(o, &m);
     const int T = (int)o->seq;
-    if (!plan_this_rank(t, &m, &mesh, T, native_dtype(), &error)) die("%s", error.text);
+    if (!plan_this_rank(t, &m, &parallel, T, native_dtype(), &error)) die("%s", error.text);
     open_loaders(t, held_out_blocks(&t->settings));
     allocate_this_rank(t);
     open_groups(t);

@@ -1,11 +1,11 @@
 /*
-methods/caat.h: CAAT-Net (partially synchronised activations). The ranks of a tensor group sum only a fraction of the
+parallel/caat.h: CAAT-Net (partially synchronised activations). The ranks of a tensor group sum only a fraction of the
 channels of a row-parallel layer's output; each keeps its own value of the others, so that every rank has its own
 residual stream. A rank may hold several such streams (parallel.h), one after the other.
 */
 #pragma once
 
-#include "../parallel/stage.h"
+#include "stage.h"
 
 // z (N, C) = the sum of x over all streams, on all ranks, for shared channels, and each stream's own x, scaled, for
 // private ones. The same forward and backward; backward in float32 by default, because that sum is not of a branch but
@@ -14,7 +14,7 @@ residual stream. A rank may hold several such streams (parallel.h), one after th
 static inline void caat_reduce_start(const Stage* stage, Activations* acts, const floatX* x, bool back) {
     const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
     const int64_t n = (int64_t)acts->tokens * S;
-    const bool floats = back && !stage->layout.mesh.caat.narrow;
+    const bool floats = back && !stage->layout.parallel.caat.narrow;
     Comm* tensor = &stage->groups->tensor;
     if (floats)
         caat_pack_floats(acts->shared, x, streams, acts->tokens, C, S);
@@ -28,7 +28,7 @@ static inline void caat_reduce_start(const Stage* stage, Activations* acts, cons
 }
 
 static inline void caat_reduce_finish(const Stage* stage, Activations* acts, floatX* z, const floatX* x, bool back) {
-    const CaatConfig* caat = &stage->layout.mesh.caat;
+    const CaatConfig* caat = &stage->layout.parallel.caat;
     const int streams = stage->layout.streams, C = stage->model.C, S = stage->layout.shared;
     const float factor = (float)caat_factor(caat);
     comm_wait(&acts->sum);
@@ -56,7 +56,7 @@ static inline void caat_reduce_streams(const Stage* stage, const Activations* ac
     const int streams = stage->layout.streams, C = stage->model.C;
     const int64_t n = (int64_t)acts->tokens * C;
     floatX* sum = acts->branch;
-    if (stage->layout.mesh.caat.narrow) {
+    if (stage->layout.parallel.caat.narrow) {
         caat_pack(sum, dx, streams, acts->tokens, C, C);
         comm_all_reduce(&stage->groups->tensor, sum, n, COMM_FLOATX, COMM_SUM);
     } else {
