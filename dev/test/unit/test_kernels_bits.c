@@ -193,30 +193,9 @@ static void test_bits(const char* name, BitsKernel kernel, int units) {
     check(cuts, "%s: same bits in two parts", name);
 }
 
-// A product that is fused with its activation is the two steps, to the bit.
-static void test_fused(const Activation* activation) {
-    enum { N = 13, C = 24, F = 40 };
-    const floatX *x = values(N * C, 1), *w = values(F * C, 1), *bias = values(F, 1), *dout = values(N * C, 1);
-    floatX *fc = poisoned_values(N * F), *out = poisoned_values(N * F), *fused_fc = poisoned_values(N * F);
-    floatX *fused_out = poisoned_values(N * F), *dact = poisoned_values(N * F), *dfc = poisoned_values(N * F);
-    floatX *scratch = poisoned_values(N * F), *fused_dfc = poisoned_values(N * F);
-    linear_forward(fc, x, w, bias, N, C, F);
-    activation->forward(out, fc, N, F);
-    activation->linear_forward(fused_out, fused_fc, x, w, bias, N, C, F);
-    check(same_values(fused_fc, fc, N * F) && same_values(fused_out, out, N * F),
-          "%s: same bits fused with the product before it", activation->name);
-    linear_backward_input(dact, dout, w, N, F, C);
-    activation->backward(dfc, dact, fc, N, F);
-    activation->linear_backward_input(fused_dfc, scratch, dout, w, fc, N, F, C);
-    check(same_values(fused_dfc, dfc, N * F), "%s: same bits fused with the product after it", activation->name);
-    release(&memory);
-}
-
 int main(void) {
-    for (row_of_table = 0; row_of_table < ACTIVATIONS; row_of_table++) {
+    for (row_of_table = 0; row_of_table < ACTIVATIONS; row_of_table++)
         test_bits(activations[row_of_table].name, bits_activation, BITS_N);
-        if (activations[row_of_table].linear_forward) test_fused(&activations[row_of_table]);
-    }
     for (row_of_table = 0; row_of_table < OPTIMIZERS; row_of_table++)
         test_bits(optimizers[row_of_table].name, bits_optimizer, BITS_ELEMENTS);
     test_bits("adamw_round", bits_adamw_round, BITS_ELEMENTS);
