@@ -106,7 +106,7 @@ GPU_TESTS_MORE := tsan/bf16/cuda_emulator tsan/bf16/cuda_bugs tsan/bf16/cuda_hop
     emulated/fp32/cuda_matmul_fake $(foreach s,asan tsan,$(s)/fp32/cuda_attention) \
     $(foreach p,$(precisions),emulated/$(p)/test_gpt) emulated/bf16/test_health \
     emulated/bf16/test_evaluate emulated/bf16/test_trainer emulated/bf16/bench_gpu
-GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl emulated/bf16/compare \
+GPU_TRAINERS := $(foreach p,$(precisions),emulated/$(p)/train_gpt) emulated/bf16/train_gpt_nccl \
     asan/bf16/train_gpt
 endif
 built_quick := train_gpt $(addprefix $(BUILD)/,$(PLAIN_quick) $(SANITIZED_quick:%=sanitized/%))
@@ -141,7 +141,7 @@ compare: report test_gpt
 	@echo "DEVICE=cpu is compared with PyTorch's float64. A GPU: DEVICE=cuda; without one: DEVICE=emulated"
 	@./test_gpt --compare dev/test/reference/gpt2_tied.safetensors dev/test/reference/llama_grouped.safetensors
 else
-compared := $(or $(MODEL),$(if $(filter cuda,$(DEVICE)),gpt2-124M llama-130M,gpt2 llama))
+compared := $(or $(MODEL),$(if $(filter cuda,$(DEVICE)),gpt2-124M llama-130M pieces,gpt2 llama))
 written_by := $(BUILD)/$(if $(filter bf16,$(PRECISION)),bf16/)test_gpt
 compare: report test_gpt $(written_by)
 	@mkdir -p $(BUILD)/compare; trap 'rm -r $(BUILD)/compare' EXIT; \

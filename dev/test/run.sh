@@ -160,6 +160,7 @@ if [ "$TIER" = full ]; then
     one "compilers" $system/test_compilers.sh
     twice "docs" $system/check_docs.py
     twice "GPU check" $system/test_gpu_check.sh
+    twice "faults that make compare sees" $system/test_plants.py
     twice "launchers" $system/test_launch.sh
     twice "launchers with real programs" $system/test_launch_real.sh
     twice "runs that stop" $system/test_stop.sh

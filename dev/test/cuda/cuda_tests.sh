@@ -46,8 +46,7 @@ esac
         */compare)
             echo "$test:$BUILD/$test --compare $references/gpt2_tied.safetensors"
             echo "$test, the CPU's:$BUILD/$test --compare $log/gpt2.reference $log/llama.reference"
-            echo "$test, heads:$BUILD/$test --heads"
-            echo "$test, heads, wgmma:env ATTENTION=wgmma $BUILD/$test --heads"
+            echo "$test, wgmma:env ATTENTION=wgmma $BUILD/$test --compare $log/gpt2.reference $log/llama.reference"
             ;;
         *) echo "$test:$BUILD/$test" ;;
         esac
