@@ -6,6 +6,7 @@
 #
 #   preflight  tools and libraries; a product by cuBLASLt, a copy by TMA: 20 s. Without cuBLASLt nothing else runs
 #   kernels    every kernel beside the C reference: random inputs, several shapes; bf16, fp32
+#   compare    a step of five models beside the CPU's, tensor by tensor (make compare); logits of more than 2^31 numbers
 #   model      the model beside PyTorch's numbers; 200 steps of a small GPT, twice with the same bits, and the loss in
 #              bf16 beside float32 (check_precision.py; TEXT names its text, by default the project's headers)
 #   bench      the kernels of GPT-2 124M beside their floors and goals; attention of all models
@@ -27,7 +28,7 @@
 # The exit status is 0 if no step failed or timed out.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-all_parts="preflight kernels model bench train models meshes sanitizer"
+all_parts="preflight kernels compare model bench train models meshes sanitizer"
 BUILD=${BUILD:-build}
 only=$all_parts models="" out="" list="" built=""
 usage() {
@@ -55,6 +56,7 @@ programs_of() { # PART: what it builds, as PRECISION/PROGRAM
     case $1 in
     preflight) echo bf16/preflight_{cublaslt,tma} ;;
     kernels) echo {bf16,fp32}/cuda_{rows,update,matmul,attention} bf16/cuda_{hopper,emulator} ;;
+    compare) echo bf16/{test_gpt,train_gpt} ;; # and the CPU's, BUILD/bf16/test_gpt
     model) echo {bf16,fp32}/test_gpt bf16/test_trainer {bf16,fp32}/train_gpt ;;
     bench) echo bf16/bench_gpu ;;
     train) echo bf16/train_gpt ;;
@@ -119,8 +121,10 @@ export -f make_here
 build() {
     [ -z "$built" ] || return
     built=yes
+    local cpu=""
+    ! wants compare || cpu=$BUILD/bf16/test_gpt
     # shellcheck disable=SC2046  # a list of words
-    step 300 build make_here -k -j "$(getconf _NPROCESSORS_ONLN)" plan $(all_programs | sed "s|^|$bin/|")
+    step 300 build make_here -k -j "$(getconf _NPROCESSORS_ONLN)" plan $cpu $(all_programs | sed "s|^|$bin/|")
 }
 
 # measure SECONDS NAME COMMAND...: a step; meanwhile the card's memory in use, clock, power and temperature are read
@@ -214,11 +218,50 @@ kernels() {
     done
 }
 
+# A shard of tokens for one step of any model, and some more: some are much more frequent than others, as in texts.
+make_tokens() {
+    [ -s "$logs/tokens.bin" ] || python3 -c '
+import array, random, sys
+random.seed(1)
+tokens = array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20)))
+open(sys.argv[1], "wb").write(array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())' \
+        "$logs/tokens.bin"
+}
+
+# Two steps of GPT-2 124M with micro-batches of 64, whose logits are 3.3 G numbers, beside 16.
+many_logits() {
+    local micro
+    [ "$memory" -gt 70000 ] || { row "left out" 0 "3.3 G logits" "they need 70 GB" && return; }
+    make_tokens
+    for micro in 16 64; do
+        step 90 "micro-batches of $micro" "$bin/bf16/train_gpt" --data "$logs/tokens.bin" --model gpt2-124M --seq 1024 \
+            --vocab 50304 --micro-batch $micro --global-batch 64 --steps 2 --warmup 1 --eval-every 0 --sample-every 0
+        sed -n 's/^step.* loss \([0-9.]*\) | norm \([0-9.]*\) .*/\1 \2/p' "$(log_of "micro-batches of $micro")" \
+            >"$log/steps_$micro"
+    done
+    paste -d ' ' "$log"/steps_{16,64} | awk '{ for (i = 1; i <= 2; i++) wrong += ($i - $(i + 2)) ^ 2 > ($i * 1e-3) ^ 2 }
+        END { exit wrong > 0 || NR < 2 }' ||
+        row FAIL 0 "3.3 G logits" "losses and norms: $(paste -sd ' ' "$log"/steps_{16,64} | tr '\n' ';')"
+}
+
+compare() {
+    local model f references=()
+    build
+    for model in gpt2 llama pieces gpt2-124M llama-130M; do
+        references+=("$logs/$model.reference")
+        step 60 "$model by the CPU" "$BUILD/bf16/test_gpt" --write "$logs/$model.reference" "$model"
+    done
+    for f in $families; do
+        step 90 "beside the CPU, $f" env ATTENTION="$f" "$bin/bf16/test_gpt" --compare "${references[@]}"
+    done
+    rm -f "${references[@]}"
+    many_logits
+}
+
 model() {
     build
-    step 60 "fp32/test_gpt" "$bin/fp32/test_gpt"
+    for program in {fp32,bf16}/test_gpt; do step 60 "$program" "$bin/$program"; done
     for f in $families; do
-        step 60 "bf16/test_gpt, $f" env ATTENTION="$f" "$bin/bf16/test_gpt"
         step 200 "same bits, loss beside float32, $f" env ATTENTION="$f" \
             dev/test/system/check_precision.py --gpu --build "$bin" ${TEXT:+"$TEXT"}
     done
@@ -270,13 +313,7 @@ peer_of() {
 train_models() {
     local name of absent=FAIL
     build
-    # A shard of tokens for one step of any model, and some more: some are much more frequent than others, as in texts.
-    [ -s "$logs/tokens.bin" ] || python3 -c '
-import array, random, sys
-random.seed(1)
-tokens = array.array("H", (int(32000 * random.random() ** 4) for _ in range(1 << 20)))
-open(sys.argv[1], "wb").write(array.array("i", [20240520, 1, len(tokens), *[0] * 253]).tobytes() + tokens.tobytes())' \
-        "$logs/tokens.bin"
+    make_tokens
     # a model that does not fit into this GPU ends the list
     dev/bench/roofline.py --memory $((memory / 1024 - 1)) >"$log/numbers" 2>"$log/roofline.log"
     ! grep -q 'no micro-batch fits' "$log/roofline.log" || absent="left out"

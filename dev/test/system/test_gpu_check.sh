@@ -71,7 +71,8 @@ case " ${FAKE_SLOW:-} " in *" $name "*) echo "so far"; exec -a "$0" sleep 100 ;;
 case " ${FAKE_KILLED:-} " in *" $name "*) kill -9 $$ ;; esac
 case $name in
 */train_gpt)
-    out=""
+    out="" loss=5.5
+    case ${FAKE_LOGITS:-}$* in 1*"--micro-batch 64 "*) loss=5.6 ;; esac
     while [ $# -gt 0 ]; do [ "$1" != --out ] || out=$2; shift; done
     if [ -n "$out" ]; then
         mkdir -p "$out/step_1"
@@ -82,13 +83,13 @@ case $name in
                 off + (i > 20) * (i % 2 ? 1 : -1) * swing) }' >"$out/log.jsonl"
     fi
     for rate in 1000 500000 100000 500000 500000 500000 900000 500000 500000 500000; do
-        echo "step $((i += 1))/10 | loss 5.5 | norm 1.0 | lr 1e-4 | 131.1 ms | $rate tok/s | mfu 40 % | 0 s left"
+        echo "step $((i += 1))/10 | loss $loss | norm 1.0 | lr 1e-4 | 131.1 ms | $rate tok/s | mfu 40 % | 0 s left"
     done ;;
 */preflight_cublaslt) echo "versions: CUDA 13000, cuBLASLt 130100"; echo "1 passed, 0 failed" ;;
 *) echo "5 passed, 0 failed" ;;
 esac
 END
-for program in $(dev/test/gpu_check.sh --list); do
+for program in $(dev/test/gpu_check.sh --list) ../bf16/test_gpt; do
     mkdir -p "$work/build/cuda/${program%/*}"
     ln -s "$work/program" "$work/build/cuda/$program"
 done
@@ -124,9 +125,11 @@ done
 is "kernels' tests that do not run, in either precision" "" "$missing"
 while read -r times pattern; do is "calls like $pattern" "$times" "$(count "$pattern")"; done <<'END'
 1 16/cuda_attention ATTENTION=mma *$
-1 ^bf16/test_gpt ATTENTION=mma
-1 ^bf16/test_gpt ATTENTION=wgmma
-1 ^fp32/test_gpt ATTENTION=
+1 ^bf16/test_gpt ATTENTION=mma --compare
+1 ^bf16/test_gpt ATTENTION=wgmma --compare .*gpt2.*llama.*pieces
+5 ^bf16/test_gpt ATTENTION= --write
+1 ^bf16/test_gpt ATTENTION= *$
+1 ^fp32/test_gpt ATTENTION= *$
 4 ^bf16/train_gpt ATTENTION=mma .*--steps 200
 2 ^bf16/bench_gpu ATTENTION=.* --only attention
 2 train_gpt.*llama-7B --seq 2048 --vocab 32000 --micro-batch 2 --global-batch 8
@@ -139,7 +142,7 @@ for model in gpt2-124M gpt2-350M gpt2-774M gpt2-1558M llama-1.1B llama-7B; do
         "$(count "^bf16/train_gpt ATTENTION=mma .*--model $model") $(count "^bf16/train_gpt.*=wgmma .*--model $model") \
 $(count "peer_pytorch .*--model $model") $(count "^bf16/bench_gpu .*--model $model")"
 done
-is "the parts in the report" "preflight kernels model bench train models meshes sanitizer " \
+is "the parts in the report" "preflight kernels compare model bench train models meshes sanitizer " \
     "$(sed -n 's/^==== \([a-z]*\).*/\1/p' "$report" | tr '\n' ' ')"
 has "$report" <<'END'
 gpt2-124M mma *500000 tokens/s .*MFU 40.6 % causal 43.5 % full *50.0 GiB
@@ -186,6 +189,10 @@ gpu --only models --models gpt2-774M
 is "--models: that one, no other" "1 0" "$(count '=mma .*gpt2-774M') $(count 'gpt2-124M\|llama')"
 gpu --only models --models gpt5
 is "an unknown model: status" 1 $status
+FAKE_LOGITS=1 gpu --only compare
+is "another loss where logits are many: status, failures" "1 1" "$status $(rows 'FAIL *0 s  3.3 G logits')"
+FAKE_MEMORY=40000 gpu --only compare
+is "40 GB: no such logits" "0 1" "$status $(rows 'left out.*3.3 G')"
 FAKE_MEMORY=81559 FAKE_TORCH=1 gpu --only models --models "gpt2-1558M llama-7B"
 is "80 GB, no PyTorch: a smaller micro-batch; left out are what does not fit, and PyTorch" "0 2 1 1" \
     "$status $(count 'gpt2-1558M .*--micro-batch 16 --global-batch 32') $(rows 'left out.*llama-7B.*no micro-batch') \
