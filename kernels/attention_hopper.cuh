@@ -498,7 +498,7 @@ __device__ __forceinline__ void keys_stats(TileRing<KeysShared<HS>::SLOTS>& ring
     }
 }
 
-// Number i after round_all().
+// Number i after round_all(). It is read while the product dV += P^T dO reads it, too (hopper.cuh, Asynchronous).
 template <int K>
 __device__ __forceinline__ float p_of(const unsigned (&a)[K][4], int i) {
     return (float)pair_of_bits(a[i / 8][i % 8 / 2])[i % 2];

@@ -58,8 +58,7 @@ static inline float row_loss(float sum, float target_logit) {
     return sum == 0 ? 0 : (float)(log((double)sum) - target_logit);
 }
 
-// The n logits of a row become scale times the gradient of its loss; the padding becomes 0. `target` may be in another
-// slice.
+// The n logits of a row become scale times the gradient of its loss, the padding 0. `target` may be in another slice.
 static inline void row_gradient(floatX* x, float max, float sum, int64_t target, float scale, int n, int stride) {
     enum { BLOCK = 512 }; // in float32 until the target is done, so that all are rounded once
     const float factor = scale / sum;

@@ -53,7 +53,8 @@ Asynchronous. wgmma runs while its threads continue; so registers and shared mem
     wgmma(d, ...) ...             products into one d need no wait between them
     warpgroup_commit()            these are a group
     warpgroup_wait<n>(d...)       all groups but the last n are done. Before it no thread may read d, change d or a
-                                  (which have to stay alive), or overwrite the tiles
+                                  (which have to stay alive), or overwrite the tiles. PTX forbids reading a, too:
+                                  attention_hopper.cuh does (p_of), as two readers of a register change nothing
 
 The arguments are registers, up to four arrays: for the fence all that the group reads and writes, for the wait all that
 are done; otherwise the compiler, which does not know of the later accesses, moves other uses across. Groups belong to
