@@ -7,8 +7,8 @@ Start and wait. Every operation is started, which returns a request, and later w
 and the buffers belong to the operation: they must not be written, nor results be read, before the wait. The addresses
 of the buffers tell host from device memory, which decides the backend (comm_backends):
 
-    host memory      MPI. start: MPI_Iallreduce and the like. wait: MPI_Wait; the process blocks.
-                     In a group with plans, what a plan covers is many messages (comm/comm_planned.h). In a group with
+    host memory      MPI. start: MPI_Iallreduce and the like. wait: MPI_Wait; the process blocks. In a group with
+                     plans, as replicas have by default, a sum is many messages (comm/comm_planned.h). In a group with
                      a thread, both are started and waited for by it (comm/comm_progress_thread.h).
     device memory    NCCL, which is ordered with the compute stream (comm/comm_nccl.h). start: after all earlier work of
                      the compute stream. wait: before all its later work. The host never blocks: where it needs a result

@@ -8,8 +8,8 @@ one part; those with `part`, an array, compute all, by each_part (parallel/halve
 
 Notation: B sequences of T tokens in a micro-batch, N = B T rows (in a CAAT-Net with several streams on a rank: of all
 streams); C channels, F of the mlp, NH query and NKV key/value heads of HS channels, V the vocabulary size. NH, NKV, F
-and V of a layout are this rank's. R rows of the residual stream: N, or N / t with --sequence-parallel. Blocks are
-numbered over a stage; layer -1 is outside of them.
+and V of a layout are this rank's, of each stream. R rows of the residual stream: N, or N / t with --sequence-parallel.
+Blocks are numbered over a stage; layer -1 is outside of them, before or after.
 */
 #pragma once
 
@@ -23,14 +23,14 @@ numbered over a stage; layer -1 is outside of them.
 // ---- Forward ----------------------------------------------------------------------------------------------------
 
 // Announces out = x + branch + bias: the tensor ranks may still be adding up the branch. The norm that reads out, or
-// the end of the chunk, awaits the branch and computes the sum.
+// the end of the chunk, awaits the branch and computes the sum: one kernel does both, a second part hides the wait.
 static void announce_sum(const Pass* pass, floatX* out, const floatX* x, int layer, TensorKind bias) {
     const ResidualSum sum = {out, x, pass->acts->branch, weight(pass->stage, layer, bias)};
     if (pass->acts->pending.out) die("internal error: block %d: a sum is pending, and another one begins", layer);
     pass->acts->pending = sum;
 }
 
-// The announced sum, whose branch has arrived now; out = NULL: there is none, and x, which is to be read, is complete.
+// Waits for the branch of the announced sum, which the caller then computes; out = NULL: there is none, x is complete.
 static ResidualSum await_branch(const Pass* pass, const floatX* x) {
     Activations* acts = pass->acts;
     const ResidualSum sum = acts->pending, none = {NULL, NULL, NULL, NULL};
@@ -78,8 +78,8 @@ static void await_sum_and_norm(const Pass* pass, int layer, TensorKind w) {
 //     4. branch = Wo att                     9. branch = Wproj act
 //     5. middle = x[layer] + branch + b     10. x[layer + 1] = middle + branch + b
 //
-// 4 and 9 start a sum over the tensor ranks, which the next norm, 6 or the next block's 1, awaits: of two parts one is
-// computed while the sum of the other is in flight. Sequence parallel: 4 and 9 scatter rows, 2 and 7 gather them.
+// 4 and 9 sum over the tensor ranks: at once, or of two parts, of which one is computed while the other's sum is in
+// flight, until the next norm (6 or 1) awaits it. Sequence parallel: 4 and 9 scatter rows, 2 and 7 gather them.
 
 static void attention_branch_forward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
@@ -157,7 +157,7 @@ static void chunk_forward(Stage* stage, Activations* acts) {
 // all-reduce of DGRAD over the tensor ranks is in flight. g->dx (R, C), the gradient of the residual stream, goes down
 // through the branches: each adds its share,
 //
-//     dx += norm'(W1^T f'(W2^T dx))      of a branch W2 f(W1 norm(x)).
+//     dx += norm'(f'(dx W2) W1)      of a branch f(norm(x) W1^T) W2^T.
 
 // The last step of a branch: norm' gets acts->dnorm, once the tensor ranks have summed it.
 static void await_sum_and_norm_backward(const Pass* pass, int layer, TensorKind w, TensorKind b) {
@@ -169,7 +169,7 @@ static void await_sum_and_norm_backward(const Pass* pass, int layer, TensorKind 
                                       acts->dnorm, acts->R, stage->model.C);
 }
 
-// A branch in the backward pass: those of its gradients that are in the set `steps`.
+// A branch's backward pass: computes those of its gradients that are in the set `steps`.
 typedef void Branch(const Pass* pass, int layer, int steps);
 
 static void mlp_branch_backward(const Pass* pass, int layer, int steps) {
@@ -233,8 +233,8 @@ static void branch_steps(const Pass* part, int layer, Branch* branch, int steps)
     for (int i = 0; i < parts; i++) branch(&part[i], layer, computed);
 }
 
-// WGRAD comes after the step that starts a sum over the tensor ranks, to hide it: the branch's step or, where it is the
-// gradient of the residual stream that is summed (sums_residual_grad), the norm's.
+// WGRAD hides a sum over the tensor ranks, so it follows the step that starts it: DGRAD_BRANCH or, where the residual
+// stream's gradient is summed (sums_residual_grad), DGRAD_NORM.
 static void branch_backward(const Pass* part, int layer, Branch* branch) {
     const int before = sums_residual_grad(part->stage) ? DGRAD : DGRAD_BRANCH;
     branch_steps(part, layer, branch, before);

@@ -67,7 +67,7 @@ typedef struct {
 // Whether the mlp has a gate: one product then makes gate and up side by side.
 static inline bool model_is_gated(const ModelConfig* m) { return activation_kinds[m->activation].gated; }
 
-// Channels inside the mlp unless they are given: as many weights as 4 C without a gate.
+// The default F. With a gate 8 C / 3, as many weights as 4 C has without one.
 static inline int model_usual_ffn(const ModelConfig* m) {
     return model_is_gated(m) ? (int)round_up((size_t)m->C * 8 / 3, 64) : 4 * m->C;
 }
@@ -197,7 +197,7 @@ static inline bool model_check(const ModelConfig* m, Error* error) {
     return true;
 }
 
-// Refuses a model that is only planned: other trainers' GPT with grouped heads.
+// Refuses a model that only ./plan accepts: gpt2 with fewer key/value heads.
 static inline bool model_check_trained(const ModelConfig* m, Error* error) {
     return m->hub != HUB_GPT2 || m->NKV == m->NH ||
            fail(error, "--kv-heads %d: gpt2 has as many as --heads %d here; use --arch llama", m->NKV, m->NH);
@@ -242,8 +242,8 @@ typedef enum {
 // the name is Megatron's, which writes the weight as (in, out). A row-parallel one is cut along its columns.
 typedef enum { REPLICATED, COLUMN_PARALLEL, ROW_PARALLEL } Parallel;
 
-// What of its gradient each tensor rank sees, where several hold the same values and so have to add it up: that of its
-// rows, with sequence parallelism; of its streams, in a CAAT-Net; of its heads, always. A set.
+// A set. Tensor ranks that hold the same values sum a gradient of which each sees only the part of its rows (with
+// sequence parallelism), of its streams (in a CAAT-Net: parallel.h), or of its heads (always).
 enum { GRAD_WHOLE = 0, GRAD_OF_ROWS = 1, GRAD_OF_STREAMS = 2, GRAD_OF_HEADS = 4 };
 
 typedef struct {
@@ -275,8 +275,8 @@ typedef struct {
 } TensorRow;
 
 // The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block
-// that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. Positions are
-// added before a CAAT-Net copies the embedding to its streams; biases of row-parallel layers to all rows on every rank.
+// that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. WPE
+// without STREAMS: positions come before the copy to streams. Projections' biases without ROWS: each rank sees all rows.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int V = m->V, C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),

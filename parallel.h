@@ -54,7 +54,7 @@ tensors only, and initial values, drawn by (seed, tensor name, logical element),
 typedef struct {
     int t, p, d;                // sizes: tensor, pipeline, data
     int tensor, pipeline, data; // this rank's coordinates
-    int sites;                  // that the d replicas are divided into, in order (methods/async_schedule.h)
+    int sites;                  // groups of consecutive replicas, slow links between them (parallel/sites.h)
 } Mesh;
 
 static inline int mesh_size(const Mesh* mesh) { return mesh->t * mesh->p * mesh->d; }
@@ -135,10 +135,10 @@ typedef struct {
     Mesh mesh;
     int v;                  // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
     bool folded;            // the chunks of a rank lie in a V, not in a loop
-    bool light_ends;        // the first and the last virtual stage have a block less (planner/step_setup.h)
+    bool light_ends;        // only of other trainers' plans: the first and last virtual stage have a block less
     bool sequence_parallel; // norms and residual stream on 1/t of the rows each
     bool scatter;           // each tensor rank sends 1/t of the stage's output; the next stage gathers
-    int zero;               // divided over the d replicas: 0 nothing, 1 the optimizer's moments, 2 gradients too
+    int zero;               // divided over the d replicas: 0 nothing, 1 the optimizer's state, 2 gradients too
     Recompute recompute;
     bool tp_overlap; // a micro-batch is computed as two halves in turn, whose tensor sums are in flight meanwhile
     CaatConfig caat;
@@ -202,14 +202,14 @@ static inline int virtual_stage_holder(int p, bool folded, int number) {
     return folded && number / p % 2 ? p - 1 - number % p : number % p;
 }
 
-// Virtual stages into which the pipeline cuts the model; the number of the one that is a chunk of this rank.
+// The number of virtual stages. Below: the virtual stage that is a chunk of this rank.
 static inline int virtual_stages(const ParallelConfig* parallel) { return parallel->mesh.p * parallel->v; }
 
 static inline int virtual_stage_of_chunk(const ParallelConfig* parallel, int chunk) {
     return virtual_stage(parallel->mesh.p, parallel->folded, parallel->mesh.pipeline, chunk);
 }
 
-// The first block of a virtual stage: all have the same share, and earlier ones one of the remainder.
+// The first block of a virtual stage. Each has blocks / stages of them, the first blocks % stages one more.
 static inline int stage_first_layer(const ParallelConfig* parallel, int L, int stage) {
     const int stages = virtual_stages(parallel), blocks = L + 2 * parallel->light_ends;
     if (stage == 0) return 0;
@@ -299,7 +299,7 @@ typedef struct {
     int index;          // its number in the model's list, the same on every rank
     int64_t rows, cols; // of this rank's slice
     int64_t rows_used;  // the rest is padding of the vocabulary
-    int cut, copies;    // which cut of the tensor, and how many tensor ranks in a row hold the same one
+    int cut, copies;    // the number of the cut, and how many consecutive tensor ranks hold it
     int stream;         // of this rank, that it belongs to; 0 where all share it
     int64_t offset;     // of the slice in the parameter buffer, in elements
     int bucket;
@@ -437,8 +437,8 @@ static inline void layout_append(Layout* layout, const ModelConfig* model, const
     layout->elements += slice->rows * slice->cols;
 }
 
-// Appends the slices of tensors [first, end) of a list, of which only the first is not joined to the one before: stream
-// by stream, so that matrices that are computed with as one are contiguous. index: of list[0] in the model's list.
+// Appends one group of joined tensors, [first, end) of a list, stream by stream: the matrices of a stream that one
+// product uses are contiguous. index: of list[0] in the model's list.
 static inline void layout_append_joined(Layout* layout, const ModelConfig* model, const Tensor* list, int index,
                                         int first, int end) {
     const int streams = list[first].parallel == REPLICATED ? 1 : layout->streams;
@@ -476,7 +476,7 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
     }
 }
 
-// Builds the layout of the rank at mesh's coordinates, for sequences of T tokens; refuses a mesh that does not fit.
+// Builds the layout of the rank of `parallel`, for sequences of T tokens; refuses a mesh that does not fit.
 static inline bool layout_build(Layout* layout, const ModelConfig* model, ParallelConfig parallel, int T,
                                 Error* error) {
     memset(layout, 0, sizeof *layout);

@@ -25,7 +25,7 @@ state, row statistics and losses are float32 everywhere. The host reads a kernel
 #include "trainer/step_stats.h"
 #include "trainer/trainer_init.h"
 
-// What a pass through a schedule has found so far; its sums are in stage.sums.
+// What one run of a schedule has measured; its sums are in stage.sums.
 typedef struct {
     double started, waited; // when it began; seconds spent waiting for other stages
     double grad_scale;      // factor on the gradient in the update: clipping
@@ -88,7 +88,7 @@ static int train(Trainer* t) {
 // One update on the next global batch.
 static void train_step(Trainer* t) {
     const int64_t batch = t->settings.global_batch;
-    const StepInput input = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL};
+    const StepInput input = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL}; // batch.h
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
@@ -99,14 +99,14 @@ static void train_step(Trainer* t) {
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step);
+    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // by this step, as a resumed run
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double stop = (double)stop_signals;
     t->bytes = bytes_all_ranks(t, before, t->stats_scope, &stop);
     t->stops = stop_agreed(&t->stop, &t->groups.inter_site, t->stats_scope, t->step, merged, stop > 0);
 }
 
-// Executes a schedule. The last of stage.sums is the sum of this rank's losses.
+// Executes a schedule; leaves the sum of this rank's losses last in stage.sums.
 static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
@@ -196,8 +196,8 @@ static void run_backward(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-// Completes the all-reduce of a chunk's gradients over the data ranks (TIE: of the tied embedding also over its two
-// stages) and adds up their squares.
+// Waits for the sums of a chunk's gradients over the data ranks (TIE: those of buckets with chunk -1, of which the tied
+// embedding's is then summed over its two stages), and adds up their squares.
 static void run_reduce(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;

@@ -2,7 +2,7 @@
 adamw.h: Adam with decoupled weight decay (Kingma and Ba 2014; Loshchilov and Hutter 2017), as PyTorch's AdamW; float32,
 also where floatX is bf16.
 
-    g' = grad_scale g                               clipping, and the mean over micro-batches
+    g' = grad_scale g                               clipping
     m = beta1 m + (1 - beta1) g'                    running mean of the gradient
     v = beta2 v + (1 - beta2) g'^2                  and of its square
     mhat = m / (1 - beta1^step),   vhat = v / (1 - beta2^step)
@@ -17,7 +17,7 @@ bf16 parameters are a rounded copy of the float32 master weights, `master`: a st
 half the distance of bf16 numbers (2^-8), and would be lost, step after step. Rounding is stochastic: to one of the two
 neighbours, the nearer one more often, so that the mean is the number itself, and the parameters follow the master
 weights without bias. The random bits of element i are word (first + i) mod 4 of Philox with key `key` and counter
-(step, (first + i) / 4): they depend on the key, the step and the place in the tensor, not on how the tensor is sharded,
+(step, (first + i) / 4): they depend on the key, the step and the place in the slice, not on how the slice is sharded,
 and are those of a GPU (adamw.cuh).
 */
 #pragma once

@@ -13,8 +13,8 @@ multi-tensor apply), and each of its blocks finds its own.
 // n elements of a tensor: at `from` in the parameters, at `at` in gradients, moments and master weights.
 typedef struct {
     int64_t from, at, n;
-    uint64_t first; // place of the first one in the tensor
-    uint64_t key;   // of the stochastic rounding of 16-bit parameters (adamw.cuh), with `first`
+    uint64_t first; // place of the first one in the slice
+    uint64_t key;   // of the stochastic rounding of 16-bit parameters (adamw.h), with `first`
     int index;      // of the tensor, among sums
     bool decays;    // whether weight decay applies
 } TensorRange;

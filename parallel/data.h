@@ -11,8 +11,8 @@ A bucket's sum starts as soon as its last gradient is known, while the backward 
     all_gather_params     ZeRO, after the update: every rank gets the parameters that the other ranks have updated
 
 ZeRO 0: every rank has all gradients, moments and master weights. ZeRO 1: moments, master weights and summed gradients
-are sharded, each rank updates its shard of every bucket. ZeRO 2: gradients are sharded too; a bucket is computed in the
-memory of one of two and only this rank's shard of its sum is kept. grad_buckets_take has the three, as memory.
+are sharded, each rank updates its shard of every bucket. ZeRO 2: gradients are sharded too: buckets take turns in
+memory for two, and only this rank's shard of each sum is kept. grad_buckets_take lays out all three.
 */
 #pragma once
 
@@ -73,7 +73,7 @@ static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layou
     }
 }
 
-// Where bucket b is between grad_bucket_reset and start_grad_sync.
+// The memory of bucket b. ZeRO 2: of the bucket in hand, from grad_bucket_reset to start_grad_sync.
 static inline GradBucket* grad_bucket(const GradientBuckets* grads, const Layout* layout, int b) {
     return &grads->bucket[buckets_share_memory(layout) ? grads->next : b];
 }
@@ -101,7 +101,7 @@ static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layou
     device_zero(grad_bucket(grads, layout, b)->gradient, (size_t)layout->bucket[b].elements * sizeof(float));
 }
 
-// Waits for the sum that was started MAX_INFLIGHT_REDUCTIONS sums ago, as ZeRO 2 has done already. Otherwise a
+// Waits for the sum started MAX_INFLIGHT_REDUCTIONS sums ago (ZeRO 2: grad_bucket_reset has). Otherwise a
 // replica that is ahead would have all buckets in flight, and messages take as much memory as all gradients. The waits
 // cannot form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
 static inline void limit_inflight_reductions(GradientBuckets* grads) {

@@ -15,7 +15,7 @@ one after the other.
 #include "../comm/collectives/collectives.h"
 #include "stage.h"
 
-// ---- Halves: no rows are split over the ranks beside them (parallel_check), so R = N --------------------------------
+// ---- Halves: they never come with sequence parallelism (parallel_check), so R = N -----------------------------------
 
 static inline const int32_t* tokens_from(const int32_t* x, int64_t n) { return x ? x + n : NULL; }
 
@@ -76,7 +76,7 @@ static inline void pass_parts(Pass part[HALVES], const Pass* pass) {
     }
 }
 
-// A piece of a pass, for one part. Of its sums over ranks only the one that row_parallel_forward starts outlives it.
+// A piece of a pass, for one part. Of its sums only those of row_parallel_forward and ..._output_grad_start outlive it.
 typedef void Step(const Pass* pass, int layer);
 
 static inline void each_part(const Pass* part, int layer, Step* step) {

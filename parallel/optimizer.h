@@ -1,5 +1,5 @@
 /*
-parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov and Hutter 2019; SGD with momentum),
+parallel/optimizer.h: the update of this rank's parameters (AdamW: Loshchilov and Hutter 2017; SGD with momentum),
 with clipping by the gradient's norm. With ZeRO a rank updates its shard of every bucket, for which it holds
 gradients, moments and master weights, and then all ranks gather the parameters (parallel/data.h).
 
@@ -12,7 +12,7 @@ ranks get the same bits.
 #include "stage.h"
 
 // The part of a slice that this rank updates: all of it, or with ZeRO its overlap with the bucket's shard, which may be
-// empty. Gradients, moments and master weights have it where the parameters do, or with ZeRO in their shards.
+// empty. Gradients, moments and master weights hold it at `at`: as the parameters, or with ZeRO in their shards.
 static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     const Layout* layout = &stage->layout;
     int64_t begin, end;

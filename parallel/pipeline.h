@@ -31,8 +31,8 @@ static inline int message_tag(const Schedule* schedule, int chunk, int k, int di
 }
 
 // Starts to receive n elements for the action's chunk. Both ends of a boundary number its messages by the chunk that
-// receives them. A message between two chunks of a rank is a copy by start_send: schedule_check has proved that the
-// receive comes first (otherwise a send that waits for its message would never end), so that the buffer is free.
+// receives them. start_send copies a message between two chunks of one rank. Its receive comes first, so the buffer is
+// free: schedule_check refuses a table whose send would wait for ever.
 static inline void start_receive(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
     const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
     const bool forward = action.kind == RECEIVE_FORWARD;

@@ -9,8 +9,8 @@ to
     kv_heads    tensor ranks that hold the same key/value heads
     embedding   the two ranks of a tied embedding: the embedding's and the head's
 
-Ranks are numbered tensor first, then data, then pipeline. The sums and gathers here are control messages, which are not
-counted as traffic of the step.
+Ranks are numbered tensor first, then data, then pipeline. The sums and gathers of double and int64 here are control
+messages, which are not counted as traffic of the step.
 */
 #pragma once
 

@@ -188,8 +188,8 @@ static inline void order_grouped(Schedule* schedule, ActionKind kind, int n) {
     schedule_add(schedule, kind, kind == FORWARD ? chunk : v - 1 - chunk, first + within % size);
 }
 
-// Narayanan et al. 2021, section 2.2: the first gradient arrives at stage r after each of its p - r - 1 successors has
-// done one more forward and one backward, and after all chunks but the last of the first group: as many forwards first.
+// Narayanan et al. 2021, section 2.2: the first gradient arrives at stage r after p forwards of each chunk but the
+// last, and two passes, a forward and a backward, of each of its p - r - 1 successors: so many forwards come first.
 static inline void order_interleaved(Schedule* schedule) {
     const int p = schedule->config.p, v = schedule->config.v, all = schedule->config.m * v;
     const int warm = (int)min_i64(2 * (p - schedule->stage - 1) + (v - 1) * p, all);
@@ -437,8 +437,8 @@ static inline Schedule schedule_new(const PipelineConfig* config, int stage) {
     return schedule;
 }
 
-// The most micro-batches of a chunk (-1: of all chunks together) in flight: from the forward pass, or from the input
-// gradient, to the end of the backward pass.
+// The most micro-batches of a chunk (-1: of all chunks) in flight, from the action `from`, FORWARD or BACKWARD_INPUT,
+// to the end of the backward pass.
 static inline int schedule_in_flight(const Schedule* schedule, int chunk, ActionKind from) {
     int live = 0, peak = 0;
     for (int i = 0; i < schedule->n; i++) {
@@ -500,7 +500,7 @@ static inline void schedule_add_first_receives(Schedule* schedule, const Schedul
     free(seen);
 }
 
-// After action i: the receive of the second next message of its channel, for the buffer that action i has emptied.
+// Action i has emptied a buffer: adds the buffer's next receive, of its channel's message after the next one.
 static inline void schedule_add_next_receive(Schedule* schedule, const Schedule* order, int i) {
     const ActionKind kind = action_receive(schedule, order->actions[i]);
     if (kind == ACTION_KINDS) return;

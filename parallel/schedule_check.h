@@ -302,7 +302,7 @@ static inline bool schedule_is_training(const Schedule* stages, int p) {
     return false;
 }
 
-// The next action of this kind with this stage at its other end, at or after i; s->n if there is none.
+// The next action of this kind with stage `peer` at its other end, from i on; schedule->n if there is none.
 static inline int schedule_next(const Schedule* schedule, int i, ActionKind kind, int peer) {
     while (i < schedule->n &&
            (schedule->actions[i].kind != kind || schedule_peer(schedule, kind, schedule->actions[i].chunk) != peer))

@@ -22,7 +22,7 @@ backward pass needs activations, all blocks of a chunk share one set and two buf
 
 Scratch buffers, who writes them, who reads them last; each is free afterwards:
 
-    branch     row_parallel_forward; of several streams, the embedding   await_sum_and_norm; caat_copy_streams
+    branch     row_parallel_forward; of several streams, the embedding   await_branch's caller; caat_copy_streams
                and caat_reduce_streams                                   and the embedding's backward pass
     dact       the backward product of a row-parallel matrix             the activation's or attention's backward pass
     dnorm      column_parallel_backward_input                            await_sum_and_norm_backward
@@ -39,7 +39,7 @@ out pointers. So the planned and the allocated memory cannot differ.
 
 Notation: B sequences of T tokens in a micro-batch, N = B T rows, over all streams of a CAAT-Net; R rows of the
 residual stream: N, or N / t with --sequence-parallel. C, F, NH, NKV, HS, V as in model.h; NH, NKV, F and V of a
-layout are this rank's.
+layout are those of each stream on this rank.
 */
 #pragma once
 
@@ -143,7 +143,7 @@ typedef struct {
     DtypeInfo type;
     int B, T;
     bool trains;           // its schedule has backward passes
-    int slots, head_slots; // in-flight micro-batches; those with a head: micro-batch k is in slot k mod head_slots
+    int slots, head_slots; // places for a micro-batch in one chunk; for its head: k's is k mod head_slots
     int* pending;          // (v + 1): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
     bool split_backward;   // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;        // layout.elements
@@ -158,7 +158,7 @@ typedef struct {
     float* rope;           // (T, HS): cosines and sines
     double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
     uint64_t* checksums;   // (layout.n): of the slices, while copies are compared
-    // The last HALVES of the next two, and gradients[v], are views of one micro-batch's halves (parallel/halves.h).
+    // activations[slots + i], head[head_slots + i] and gradients[v][i] are views of half i (parallel/halves.h).
     Activations* activations;      // (slots + HALVES)
     HeadActivations* head;         // (head_slots + HALVES)
     LayerActivations recomputed;   // the activations that blocks recompute
@@ -367,7 +367,7 @@ static inline void set_row_buffer(void* of, RowBuffer buffer, char* pointer) {
     memcpy((char*)of + buffer.field, &pointer, sizeof pointer);
 }
 
-// shared: the cheap ones are those of this struct; NULL: they are taken, too.
+// shared: cheap buffers are those of this struct; NULL: they get their own.
 static inline void take_rows(void* of, RowBuffers list, const void* shared, Arena* arena) {
     for (int i = 0; i < list.n; i++) {
         const RowBuffer b = list.buffer[i];

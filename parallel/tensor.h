@@ -24,7 +24,7 @@ static inline void gather_from_sequence_region(ProcessGroups* g, floatX* all, co
     comm_all_gather(&g->tensor, all, mine, n / g->tensor.size, COMM_FLOATX);
 }
 
-// mine: this rank's n / t of the sum over the ranks of partial (n); or, where mine is partial itself, the whole sum.
+// Sums partial (n) over the ranks: in place where mine is partial (all-reduce), else mine gets this rank's n / t of it.
 static inline CommRequest reduce_from_tensor_region_start(ProcessGroups* g, floatX* mine, floatX* partial, int64_t n) {
     if (mine == partial) return comm_all_reduce_start(&g->tensor, partial, n, COMM_FLOATX, COMM_SUM);
     return comm_reduce_scatter_start(&g->tensor, mine, partial, n / g->tensor.size, COMM_FLOATX);
@@ -105,7 +105,7 @@ static inline void row_parallel_finish(const Pass* pass) {
     comm_wait(&acts->sum);
 }
 
-// The gradient of the layer's output, dout (N, C), is the gradient of the residual stream, g->dx (R, C), of all rows.
+// dout (N, C), the gradient of the layer's output, is g->dx (R, C), the residual stream's, of all rows.
 // In time, from the branch above in the model to this one:
 //
 //     norm of the branch above         dx is complete
@@ -128,8 +128,8 @@ static inline const floatX* row_parallel_output_grad(const Pass* pass, const flo
     return itself ? pass->g->dx : all;
 }
 
-// Completes it, at the first call after the start. A CAAT-Net adds the bias to every stream, after the sum: its
-// gradient is computed here, from every stream's.
+// Completes dout in `all`; later calls do nothing. A CAAT-Net adds the bias to every stream: its gradient is computed
+// here, from the dx of all streams.
 static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* all, int layer, TensorKind w) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;
@@ -148,7 +148,7 @@ static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* all
     }
 }
 
-// dx (N, IC), the gradient of the layer's input from dout, which it completes in `all` (N, C).
+// Completes dout in `all` (N, C); dx (N, IC) becomes the gradient of the layer's input.
 static inline void row_parallel_backward_input(const Pass* pass, floatX* dx, const floatX* pre, floatX* all, int layer,
                                                TensorKind w) {
     row_parallel_output_grad_finish(pass, all, layer, w);

@@ -4,8 +4,8 @@ gradient_traffic.
 
 Theory: a collective counts as the bytes of a bandwidth-optimal algorithm. With x bytes in the whole vector and s ranks
 an all-reduce sends 2 x (s - 1) / s, a reduce-scatter or an all-gather x (s - 1) / s, a message x. comm.h counts the
-same way at run time, and the two agree to the byte. A block and micro-batch send 8 b s h (t - 1) / t elements:
-Narayanan et al. 2021, section 3.2.
+same way at run time, and the two agree to the byte. A block sends 8 N C (t - 1) / t elements a micro-batch
+(Narayanan et al. 2021, section 3.2).
 */
 #pragma once
 
@@ -14,7 +14,7 @@ Narayanan et al. 2021, section 3.2.
 typedef struct {
     double layers;   // tensor group: sums in the blocks; more with recomputation and sequence parallelism
     double ends;     // tensor group: embedding, head, cross-entropy; gathering a received boundary; norms' gradients
-    double pipeline; // messages: b s h, or b s h / t with scatter-gather, per micro-batch and direction
+    double pipeline; // messages: N C, or N C / t with scatter-gather, per micro-batch and direction
     double tied;     // the embedding's gradient, first and last stage
     double data;     // gradients, 2 (d - 1) / d of them; with ZeRO a reduce-scatter, and an all-gather of parameters
 } Traffic;

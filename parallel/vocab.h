@@ -35,7 +35,7 @@ static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer)
     if (streams > 1) caat_copy_streams(stage, acts, acts->x[0], x);
 }
 
-// dx (R, C) of one stream, whose gradient is the sum of all streams'.
+// The embedding's gradient (R, C): dx, or in a CAAT-Net the sum of the streams'.
 static inline const floatX* embedding_output_grad(const Pass* pass) {
     return is_caat(pass->stage) ? pass->acts->branch : pass->g->dx;
 }
@@ -66,9 +66,9 @@ static inline void vocab_parallel_token_backward(const Pass* pass, int layer) {
 
 // The gradients of the embeddings, from the gradient of the residual stream, of all parts. A tied embedding has two
 // gradients, which are accumulated over the micro-batches in separate buffers and added when both are complete: here,
-// or, where the two uses are on two stages, between them (all_reduce_tied_embedding_grad). So every pipeline adds in
-// the same order; not with ZeRO 2, which adds each gradient of each micro-batch to its shard. Each table has a bucket,
-// and ZeRO 2 has one bucket in hand at a time: table by table, part by part.
+// or, where the two uses are on two stages, between them (all_reduce_tied_embedding_grad). So the order of additions
+// is the same for every p, except with ZeRO 2, which adds both to its shard in every micro-batch. ZeRO 2 fills one
+// bucket at a time, so all parts finish one table, then the other.
 static inline void vocab_parallel_embedding_backward(const Pass* part) {
     const Stage* stage = part->stage;
     const int64_t n = (int64_t)layout_embedding_rows(&stage->layout) * stage->model.C;
