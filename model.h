@@ -276,7 +276,7 @@ typedef struct {
 
 // The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block
 // that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. WPE
-// without STREAMS: positions come before the copy to streams. Projections' biases without ROWS: each rank sees all rows.
+// without STREAMS: positions come before the copy to streams. Projections' biases without ROWS: a rank sees all rows.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int V = m->V, C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),
