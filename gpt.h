@@ -112,7 +112,7 @@ static void mlp_branch_forward(const Pass* pass, int layer) {
     await_sum_and_norm(pass, layer, NORM2_W);
     // 7. fc and 8. act, which may be one kernel
     column_parallel_forward(pass, y->fc, y->act, y->norm2, layer, FC_W);
-    if (pass->gradients) return; // a backward pass, which computes the block again, needs no more of it
+    if (pass->computes) return; // a backward pass, which computes the block again, needs no more of it
     // 9. proj
     row_parallel_forward(pass, y->act, layer, MLP_PROJ_W);
     // 10. sum
@@ -229,7 +229,7 @@ static void head_branch_backward(const Pass* pass, int layer, int steps) {
 
 // Steps of a branch on all parts in turn, those that the pass computes.
 static void branch_steps(const Pass* part, int layer, Branch* branch, int steps) {
-    const int parts = part->acts->parts, computed = steps & part->gradients;
+    const int parts = part->acts->parts, computed = steps & part->computes;
     for (int i = 0; i < parts; i++) branch(&part[i], layer, computed);
 }
 
@@ -248,7 +248,7 @@ static void head_backward(const Pass* part) {
     branch_steps(part, -1, head_branch_backward, DGRAD_BRANCH);
     grad_bucket_begin(part, -1, head);
     branch_steps(part, -1, head_branch_backward, WGRAD);
-    if (!has_split_embedding_grad(part->stage)) grad_bucket_ready(part, -1, head);
+    if (!has_two_embedding_grads(part->stage)) grad_bucket_ready(part, -1, head); // else the embedding's part follows
     grad_bucket_begin(part, -1, FINAL_NORM_W);
     branch_steps(part, -1, head_branch_backward, DGRAD_NORM);
     grad_bucket_ready(part, -1, FINAL_NORM_W);
@@ -265,7 +265,7 @@ static void attention_branch_recompute(const Pass* pass, int layer) {
 static void norms_and_act_recompute(const Pass* pass, int layer) {
     const LayerActivations* y = layer_acts(pass->acts, layer);
     const Stage* stage = pass->stage;
-    await_sum_and_norm(pass, layer, NORM1_W);
+    await_sum_and_norm(pass, layer, NORM1_W); // no sum is pending: the norm alone
     await_sum_and_norm(pass, layer, NORM2_W);
     activations[stage->model.activation].forward(y->act, y->fc, pass->acts->N, stage->layout.F);
 }
@@ -279,7 +279,7 @@ static void block_backward(const Pass* part, int layer) {
         each_part(part, layer, attention_branch_recompute);
         each_part(part, layer, mlp_branch_forward);
     }
-    if (recompute == RECOMPUTE_SELECTIVE && (part->gradients & WGRAD)) each_part(part, layer, norms_and_act_recompute);
+    if (recompute == RECOMPUTE_SELECTIVE && (part->computes & WGRAD)) each_part(part, layer, norms_and_act_recompute);
     branch_backward(part, layer, mlp_branch_backward);
     branch_backward(part, layer, attention_branch_backward);
     grad_bucket_ready(part, layer, NORM1_W);
@@ -293,7 +293,7 @@ static void chunk_backward(const Pass* pass) {
     Pass part[HALVES]; // of the micro-batch
     pass_parts(part, pass);
     if (chunk->last) head_backward(part);
-    if (pass->gradients & DGRAD) each_part(part, end - 1, row_parallel_output_grad_start);
+    if (pass->computes & DGRAD) each_part(part, end - 1, row_parallel_output_grad_start);
     for (int l = end - 1; l >= chunk->begin; l--) block_backward(part, l);
-    if (chunk->first && (pass->gradients & WGRAD)) vocab_parallel_embedding_backward(part);
+    if (chunk->first && (pass->computes & WGRAD)) vocab_parallel_embedding_backward(part);
 }

@@ -166,7 +166,7 @@ static inline const ModelConfig* model_presets(int* count) {
     enum { PRESETS = sizeof rows / sizeof rows[0] };
     static ModelConfig presets[PRESETS];
     *count = PRESETS;
-    for (int i = presets[0].name ? 0 : PRESETS; i > 0; i--) {
+    for (int i = presets[0].name ? 0 : PRESETS; i > 0; i--) { // once; the first, whose name says so, last
         ModelConfig* m = &presets[i - 1];
         *m = model_of(rows[i - 1].arch, rows[i - 1].L, rows[i - 1].C, rows[i - 1].NH, rows[i - 1].NKV, rows[i - 1].F,
                       rows[i - 1].T, rows[i - 1].V);
@@ -327,7 +327,7 @@ static inline Tensor tensor_of_row(const TensorRow* row, const ModelConfig* m, i
 // Fills list with the tensors of one block, or of the layers before (layer = -1) or after the blocks (layer = L), in
 // memory order, and returns their number; list = NULL only counts.
 static inline int model_layer_tensors(Tensor* list, const ModelConfig* m, int layer) {
-    const int place = (layer == m->L) - (layer < 0);
+    const int place = (layer == m->L) - (layer < 0); // 1, -1 or 0
     TensorRow table[TENSOR_ROWS];
     int n = 0;
     tensor_rows(table, m);

@@ -189,7 +189,7 @@ static inline int tp_cuts(const ParallelConfig* parallel) { return parallel->mes
 // S of C channels, rounded down as in the authors' code.
 static inline int caat_channels(const CaatConfig* caat, int C) { return (int)((double)C * caat->fraction); }
 
-// The factor on private channels, which are not summed, forward and backward.
+// The factor on private channels, which are not summed, forward and backward: they get the size of shared ones.
 static inline double caat_factor(const CaatConfig* caat) { return sqrt(caat->ranks); }
 
 // The virtual stage that is a chunk of a pipeline rank: a loop, or (folded) up and down: two chunks make a V.

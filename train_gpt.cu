@@ -179,18 +179,18 @@ static void run_backward(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     Activations* acts = &stage->activations[action.slot];
     const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
-    Gradients* g = &stage->gradients[action.chunk][k % stage->pending[action.chunk]];
+    ActivationGrads* g = &stage->act_grads[action.chunk][k % stage->gradient_slots[action.chunk]];
     PipelineBuffers* boundary = &stage->boundary[action.chunk];
     const int64_t n = (int64_t)acts->N * stage->model.C;
-    const bool input = action_makes_input_gradient(action.kind), weights = action_adds_weight_gradients(action.kind);
-    if (input) comm_wait(&boundary->receive_backward[buffer]);
-    if (input) comm_wait(&boundary->send_backward[buffer]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
+    const bool dgrad = action_makes_input_gradient(action.kind), wgrad = action_adds_weight_gradients(action.kind);
+    if (dgrad) comm_wait(&boundary->receive_backward[buffer]);
+    if (dgrad) comm_wait(&boundary->send_backward[buffer]); // of micro-batch k - PIPELINE_BUFFERS_PER_DIRECTION
     const double started = time_of_work(t);
-    if (input && !acts->chunk->last)
+    if (dgrad && !acts->chunk->last)
         boundary_unpack(&t->groups, &stage->layout.parallel, g->dx, boundary->gradient[buffer], n);
-    const Pass backward = {stage, acts, g, (input ? DGRAD : 0) | (weights ? WGRAD : 0), action.reduce};
+    const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), action.reduce};
     chunk_backward(&backward);
-    if (input && !acts->chunk->first)
+    if (dgrad && !acts->chunk->first)
         device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.parallel, n),
                     (size_t)boundary_elements(&stage->layout.parallel, n) * sizeof(floatX));
     trace_action(t, action, started);
@@ -226,7 +226,7 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     comm_synchronize(&t->world);
     device_to_host(sums, stage->sums, (size_t)(tensors + 1) * sizeof(double));
     if (!counts_losses(stage)) sums[tensors] = 0;
-    sums[tensors + 1] = started - progress->started - progress->waited;
+    sums[tensors + 1] = started - progress->started - progress->waited; // seconds of work
     reduce_step_stats(t, sums);
     int not_finite;
     t->loss = sums[tensors] / step_tokens(t, t->stats_scope);

@@ -27,12 +27,12 @@ typedef struct {
     float* gradient;     // (elements of the bucket): computed here
     float* sum;          // this rank's part of the sum arrives here: `gradient`, which gets all of it, or a shard
     CommRequest request; // of the sum; with sites then of the sum between them (sites.h)
-} GradBucket;
+} BucketMemory;
 
 // The gradients of one stage, in float32.
 typedef struct {
     Scope scope;                            // the replicas whose gradients are summed
-    GradBucket* bucket;                     // (buckets of the layout), or with ZeRO 2 two, which these use in turn
+    BucketMemory* bucket;                   // (buckets of the layout), or with ZeRO 2 two, which these use in turn
     float* all;                             // (layout.elements): of all buckets, over micro-batches; NULL with ZeRO 2
     float* shards;                          // (layout.elements / d): this rank's shards of the sums, with ZeRO
     float* update;                          // what the update reads: shards with ZeRO, else all
@@ -55,7 +55,7 @@ static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layou
     if (zero > 0) grads->shards = arena_floats(arena, layout->elements / layout->parallel.mesh.d);
     grads->update = zero ? grads->shards : grads->all;
     for (int i = 0; i < grad_buckets(layout); i++) {
-        GradBucket* bucket = &grads->bucket[i];
+        BucketMemory* bucket = &grads->bucket[i];
         switch (zero) {
         case 0:
             bucket->gradient = floats_from(grads->all, layout->bucket[i].offset);
@@ -74,13 +74,13 @@ static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layou
 }
 
 // The memory of bucket b. ZeRO 2: of the bucket in hand, from grad_bucket_reset to start_grad_sync.
-static inline GradBucket* grad_bucket(const GradientBuckets* grads, const Layout* layout, int b) {
+static inline BucketMemory* grad_bucket(const GradientBuckets* grads, const Layout* layout, int b) {
     return &grads->bucket[buckets_share_memory(layout) ? grads->next : b];
 }
 
 // Elements of this rank's part of a bucket's sum.
-static inline int64_t grad_sum_elements(const GradBucket* bucket, const ProcessGroups* g, const Layout* layout, int b) {
-    const bool whole = bucket->sum == bucket->gradient;
+static inline int64_t grad_sum_elements(const BucketMemory* of, const ProcessGroups* g, const Layout* layout, int b) {
+    const bool whole = of->sum == of->gradient;
     return whole ? layout->bucket[b].elements : layout->bucket[b].elements / g->data.size;
 }
 
@@ -105,13 +105,13 @@ static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layou
 // replica that is ahead would have all buckets in flight, and messages take as much memory as all gradients. The waits
 // cannot form a cycle: a sum needs of other ranks only what they do before this rank's place in the schedule.
 static inline void limit_inflight_reductions(GradientBuckets* grads) {
-    const int before = grads->in_flight[grads->next];
+    const int before = grads->in_flight[grads->next]; // ZeRO 2: -1, as grad_bucket_reset has waited
     if (DEVICE_IS_HOST && !grads->hierarchical && before >= 0) comm_wait(&grads->bucket[before].request);
 }
 
 // To be called when a bucket's gradients are complete: starts their sum over the data group.
 static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
-    GradBucket* bucket = grad_bucket(grads, layout, b);
+    BucketMemory* bucket = grad_bucket(grads, layout, b);
     const int64_t n = grad_sum_elements(bucket, g, layout, b);
     bucket_sum_partial(g, layout, b, bucket->gradient);
     limit_inflight_reductions(grads);
@@ -124,7 +124,7 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
 }
 
 // Lets the sums in flight make progress.
-static inline void buckets_progress(GradBucket* buckets, int n) {
+static inline void buckets_progress(BucketMemory* buckets, int n) {
     for (int i = 0; i < n; i++) comm_poll(&buckets[i].request);
     comm_check_errors();
 }
@@ -144,7 +144,7 @@ static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout
 static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, ProcessGroups* g, const Layout* layout) {
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (g->embedding.size == 1 || !wte) return;
-    const GradBucket* bucket = grad_bucket(grads, layout, wte->bucket);
+    const BucketMemory* bucket = grad_bucket(grads, layout, wte->bucket);
     float* sum = buckets_share_memory(layout) ? grads->shards + bucket_shard_offset(layout, wte->bucket) : bucket->sum;
     comm_all_reduce(&g->embedding, sum, grad_sum_elements(bucket, g, layout, wte->bucket), COMM_FLOAT, COMM_SUM);
 }

@@ -6,9 +6,9 @@ parallel/halves.h: a micro-batch, computed as two halves of its sequences in tur
     each_part             a step of the model on each part in turn
     tensor_overlap_open   the tensor group moves messages while the rank computes
 
-A half is a view: Activations and Gradients whose pointers point to its rows of the same buffers. So nothing is copied,
-and a micro-batch of one part costs nothing. The rows of a half are consecutive, and each half has all of its streams,
-one after the other.
+A half is a view: Activations and ActivationGrads whose pointers point to its rows of the same buffers. So nothing is
+copied, and a micro-batch of one part costs nothing. The rows of a half are consecutive, and each half has all of its
+streams, one after the other.
 */
 #pragma once
 
@@ -51,8 +51,8 @@ static inline void activations_half(Activations* half, const Stage* stage, const
     half->head->losses = acts->head->losses + token; // of both halves one after the other
 }
 
-static inline void gradients_half(Gradients* half, const Stage* stage, const Gradients* g, const Activations* acts,
-                                  int i) {
+static inline void gradients_half(ActivationGrads* half, const Stage* stage, const ActivationGrads* g,
+                                  const Activations* acts, int i) {
     const int64_t row = (int64_t)i * acts->N / HALVES;
     half->dx = g->dx + row * stage->model.C;
     for (int l = 0; l < acts->chunk->layers; l++)
@@ -71,17 +71,17 @@ static inline void pass_parts(Pass part[HALVES], const Pass* pass) {
         part[i].acts = &stage->activations[stage->slots + i];
         activations_half(part[i].acts, stage, pass->acts, i);
         if (!pass->g) continue;
-        part[i].g = &stage->gradients[stage->layout.parallel.v][i];
+        part[i].g = &stage->act_grads[stage->layout.parallel.v][i];
         gradients_half(part[i].g, stage, pass->g, pass->acts, i);
     }
 }
 
 // A piece of a pass, for one part. Of its sums only those of row_parallel_forward and ..._output_grad_start outlive it.
-typedef void Step(const Pass* pass, int layer);
+typedef void PassFunction(const Pass* pass, int layer);
 
-static inline void each_part(const Pass* part, int layer, Step* step) {
+static inline void each_part(const Pass* part, int layer, PassFunction* function) {
     const int parts = part->acts->parts;
-    for (int i = 0; i < parts; i++) step(&part[i], layer);
+    for (int i = 0; i < parts; i++) function(&part[i], layer);
 }
 
 // ---- The group --------------------------------------------------------------------------------------------------

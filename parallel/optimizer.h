@@ -27,8 +27,7 @@ static inline TensorRange owned_range(const Stage* stage, const Slice* slice) {
     return range;
 }
 
-// Whether this rank counts a slice when a number is summed over all ranks of a site such that every parameter counts
-// once.
+// Whether this rank counts a slice in a sum over all ranks of a site, in which every parameter counts once.
 static inline bool counts_slice(const Stage* stage, const Slice* slice) {
     const ParallelConfig* parallel = &stage->layout.parallel;
     return slice_is_owned(slice, &stage->layout) && (parallel->zero || mesh_rank_in_site(&parallel->mesh) == 0);

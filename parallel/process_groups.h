@@ -1,6 +1,5 @@
 /*
-parallel/process_groups.h: the communicators of one rank (Megatron: parallel_state). A rank of a mesh (t, p, d) belongs
-to
+parallel/process_groups.h: the groups to which a rank of a mesh (t, p, d) belongs, with a communicator each:
 
     tensor      the t ranks that hold slices of the same layers
     data        the replicas of its site: all d of them where there is one site
@@ -29,7 +28,8 @@ static inline void groups_list(ProcessGroups* g, Comm* list[GROUPS]) {
     memcpy(list, all, sizeof all);
 }
 
-// Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it.
+// Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it. replica,
+// stage: colors of the ranks that differ in `pipeline` only, in `data` only. Untied, `embedding` is each rank alone.
 static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
     const Mesh* mesh = &layout->parallel.mesh;
     const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;

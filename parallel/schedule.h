@@ -46,7 +46,7 @@ A message between two chunks of one stage is a copy, after its receive. Two rece
 stage post receives ahead of their use: a message arrives while its receiver computes. The tables give messages no tags:
 the n-th message of a direction from one stage to another meets the n-th receive posted for it. Messages of different
 pairs of stages or directions must not block each other; the executor of the table has to ensure that (MPI does; CUDA
-needs a stream for each). (The trainer does tag its messages: a wrong order is then an error, not a wrong number.)
+needs a stream for each).
 
 A forward pass takes f seconds a micro-batch and chunk, the input-gradient and weight-gradient parts of a backward pass
 b and w. The bubble is the stages' idle time relative to their computing time, for equal stages:
@@ -220,7 +220,7 @@ static inline void order_dgrad_wgrad(Schedule* schedule, int chunk, int k) {
 
 // Qi et al. 2024. The order is optimal for f = b = w; with other times it stays correct, and schedule_times gives its
 // bubble (Qi et al. search an order for measured times). It assumes enough micro-batches to fill the pipeline; work on
-// those that do not exist is omitted.
+// those that do not exist is omitted. docs/schedules.md draws it.
 static inline void order_zb_v(Schedule* schedule) {
     const int p = schedule->config.p, r = schedule->stage, m = (int)max_i64(schedule->config.m, 2 * p - 1);
     int forward[2] = {0, 0}, input[2] = {0, 0}, weight[2]; // of each chunk: done

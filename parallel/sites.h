@@ -16,7 +16,7 @@ between sites starts under the backward pass.
 
 // Places buckets in `all` (layout.elements), and their site shards in memory of their own, or where a site has one
 // replica in `all` too. Runs twice, as everything that takes from an arena.
-static inline void site_buckets_take(GradBucket* bucket, float* all, const Layout* layout, Arena* arena) {
+static inline void site_buckets_take(BucketMemory* bucket, float* all, const Layout* layout, Arena* arena) {
     const int replicas = mesh_site_size(&layout->parallel.mesh);
     float* shards = replicas > 1 ? arena_floats(arena, layout->elements / replicas) : all;
     for (int b = 0; b < layout->buckets; b++) {
@@ -26,13 +26,13 @@ static inline void site_buckets_take(GradBucket* bucket, float* all, const Layou
 }
 
 // Whether the sum between sites was started and is not yet finished.
-static inline bool is_between_sites(const GradBucket* bucket, const ProcessGroups* g) {
+static inline bool is_between_sites(const BucketMemory* bucket, const ProcessGroups* g) {
     return bucket->request.comm == &g->inter_site;
 }
 
 // Starts the sum between sites of a bucket, once; finish_inter_site_syncs waits for it.
 static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
-    GradBucket* bucket = &grads->bucket[b];
+    BucketMemory* bucket = &grads->bucket[b];
     if (is_between_sites(bucket, g)) return;
     bucket->request =
         comm_all_reduce_start(&g->inter_site, bucket->sum, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
@@ -56,7 +56,7 @@ static inline void start_inter_site_syncs(GradientBuckets* grads, ProcessGroups*
 static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
     if (!grads->hierarchical) return;
     for (int b = 0; b < layout->buckets; b++) {
-        GradBucket* bucket = &grads->bucket[b];
+        BucketMemory* bucket = &grads->bucket[b];
         if (layout->bucket[b].chunk != chunk || !is_between_sites(bucket, g)) continue;
         comm_wait(&bucket->request);
         memset(&bucket->request, 0, sizeof bucket->request);

@@ -111,13 +111,13 @@ typedef struct {
 typedef struct {
     floatX* dx; // (R, C): the gradient of the residual stream, of the block that the backward pass is at
     LayerGradients* layers;
-} Gradients;
+} ActivationGrads;
 
 // A backward pass computes two gradients, which a schedule may order separately (Qi et al. 2024): the input gradient
 // (B, dgrad) goes through the stage, block by block, and to the stage before; the weight gradients (W, wgrad) need only
-// what the first one leaves in Gradients, and are accumulated over micro-batches. Of x + branch(norm(x)) DGRAD is two
-// steps, the branch's gradient and the norm's (also of its parameters), between which a sum over the tensor ranks is in
-// flight.
+// what the first one leaves in ActivationGrads, and are accumulated over micro-batches. Of x + branch(norm(x)) DGRAD is
+// two steps, the branch's gradient and the norm's (also of its parameters), between which a sum over the tensor ranks
+// is in flight.
 enum { DGRAD_BRANCH = 1, DGRAD_NORM = 2, WGRAD = 4, DGRAD = DGRAD_BRANCH | DGRAD_NORM, BOTH_GRADS = DGRAD | WGRAD };
 
 // The messages from and to a chunk's neighbours, and whether they are in flight (parallel/schedule.h).
@@ -144,9 +144,9 @@ typedef struct {
     int B, T;
     bool trains;           // its schedule has backward passes
     int slots, head_slots; // places for a micro-batch in one chunk; for its head: k's is k mod head_slots
-    int* pending;          // (v + 1): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod pending
-    bool split_backward;   // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
-    floatX* params;        // layout.elements
+    int* gradient_slots; // (v + 1): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod gradient_slots
+    bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
+    floatX* params;      // layout.elements
     GradientBuckets grads;
     float *moment1, *moment2,
         *master;           // layout.elements, or a shard of each bucket with ZeRO; master: NULL without master weights
@@ -162,7 +162,7 @@ typedef struct {
     Activations* activations;      // (slots + HALVES)
     HeadActivations* head;         // (head_slots + HALVES)
     LayerActivations recomputed;   // the activations that blocks recompute
-    Gradients** gradients;         // (v + 1, pending); one shared buffer unless split_backward
+    ActivationGrads** act_grads;   // (v + 1, gradient_slots); one shared buffer unless split_backward
     floatX *branch, *dact, *dnorm; // scratch of one block: (R, C), (N, F or NH HS), (R, C)
     floatX *partial,
         *gathered; // (N, C) each, only with sequence parallelism: the input of reduce_from_tensor_region, the
@@ -178,9 +178,9 @@ typedef struct {
 typedef struct {
     Stage* stage;
     Activations* acts;
-    Gradients* g;  // NULL in a forward pass
-    int gradients; // backward: DGRAD, WGRAD or both; 0: forward
-    bool reduce;   // WGRAD is complete after this pass: a bucket's all-reduce starts as soon as it is ready
+    ActivationGrads* g; // NULL in a forward pass
+    int computes;       // backward: DGRAD, WGRAD or both; 0: forward
+    bool reduce;        // WGRAD is complete after this pass: a bucket's all-reduce starts as soon as it is ready
 } Pass;
 
 // A tensor of one stream; for tensors that are cut.
@@ -192,7 +192,7 @@ static inline floatX* weight_of(const Stage* stage, int layer, TensorKind kind, 
 static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind, int stream) {
     const Slice* slice = layout_slice_of_stream(&stage->layout, layer, kind, stream);
     if (!slice) return NULL;
-    const GradBucket* bucket = grad_bucket(&stage->grads, &stage->layout, slice->bucket);
+    const BucketMemory* bucket = grad_bucket(&stage->grads, &stage->layout, slice->bucket);
     return bucket->gradient + (slice->offset - stage->layout.bucket[slice->bucket].offset);
 }
 
@@ -381,7 +381,7 @@ static inline void take_rows(void* of, RowBuffers list, const void* shared, Aren
 // 2022) keeps expensive results: the paper drops the attention scores, which this attention never stores, so the large
 // and cheap results left to drop are the outputs of the norms and of the activation function.
 static inline void take_layer(LayerActivations* y, const Stage* stage, const LayerActivations* shared, Arena* arena) {
-    const Recompute recompute = stage->trains ? stage->layout.parallel.recompute : RECOMPUTE_FULL;
+    const Recompute recompute = stage->trains ? stage->layout.parallel.recompute : RECOMPUTE_FULL; // nothing is kept
     if (shared && recompute == RECOMPUTE_FULL)
         *y = *shared;
     else
@@ -404,8 +404,8 @@ static inline void take_gradients(Stage* stage, Arena* arena) {
     if (!stage->split_backward) take_rows(&shared, gradient_buffers(stage), NULL, arena);
     floatX* dx = stage->split_backward ? NULL : take_values(stage, arena, R * C);
     for (int c = 0; c < stage->layout.parallel.v; c++) {
-        for (int i = 0; i < stage->pending[c]; i++) {
-            Gradients* g = &stage->gradients[c][i];
+        for (int i = 0; i < stage->gradient_slots[c]; i++) {
+            ActivationGrads* g = &stage->act_grads[c][i];
             g->dx = stage->split_backward ? take_values(stage, arena, R * C) : dx;
             for (int l = 0; l < stage->layout.chunk[c].layers; l++) {
                 g->layers[l] = shared;
@@ -428,7 +428,7 @@ static inline void take_boundary(Stage* stage, Arena* arena) {
 }
 
 // Whether a tied embedding has both uses on this stage, with a gradient buffer for each.
-static inline bool has_split_embedding_grad(const Stage* stage) {
+static inline bool has_two_embedding_grads(const Stage* stage) {
     return stage->model.tied && stage->layout.first_stage && stage->layout.last_stage &&
            stage->layout.parallel.zero < 2;
 }
@@ -443,7 +443,7 @@ static inline void take_parameters(Stage* stage) {
     grad_buckets_take(grads, layout, &stage->memory[ARENA_GRADIENTS]);
     if (grads->scope == SCOPE_WORLD && layout->parallel.mesh.sites > 1)
         site_buckets_take(grads->bucket, grads->all, layout, &stage->memory[ARENA_GRADIENTS]);
-    if (has_split_embedding_grad(stage))
+    if (has_two_embedding_grads(stage))
         stage->grad_embedding =
             arena_floats(&stage->memory[ARENA_GRADIENTS], (int64_t)layout_embedding_rows(layout) * stage->model.C);
     stage->moment1 = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
@@ -491,15 +491,16 @@ static inline void stage_take_lists(Stage* stage) {
         stage->activations[i].layers = (LayerActivations*)checked_calloc(layers, sizeof(LayerActivations), "the slots");
     }
     stage->boundary = (PipelineBuffers*)checked_calloc(v, sizeof(PipelineBuffers), "the chunks");
-    stage->gradients = (Gradients**)checked_calloc(v + 1, sizeof(Gradients*), "the chunks");
+    stage->act_grads = (ActivationGrads**)checked_calloc(v + 1, sizeof(ActivationGrads*), "the chunks");
     for (size_t c = 0; c <= v; c++) {
-        stage->gradients[c] = (Gradients*)checked_calloc((size_t)stage->pending[c], sizeof(Gradients), "the chunks");
-        for (int i = 0; i < stage->pending[c]; i++)
-            stage->gradients[c][i].layers =
+        const int n = stage->gradient_slots[c];
+        stage->act_grads[c] = (ActivationGrads*)checked_calloc((size_t)n, sizeof(ActivationGrads), "the chunks");
+        for (int i = 0; i < n; i++)
+            stage->act_grads[c][i].layers =
                 (LayerGradients*)checked_calloc(layers, sizeof(LayerGradients), "the chunks");
     }
     stage->grads.bucket =
-        (GradBucket*)checked_calloc((size_t)grad_buckets(&stage->layout), sizeof(GradBucket), "the buckets");
+        (BucketMemory*)checked_calloc((size_t)grad_buckets(&stage->layout), sizeof(BucketMemory), "the buckets");
     for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.in_flight[i] = -1;
 }
 
@@ -522,9 +523,9 @@ static inline bool stage_plan(Stage* stage, const ModelConfig* m, ParallelConfig
     if (!layout_build(&stage->layout, m, parallel, T, error)) return false;
     if (stage->layout.last_stage)
         stage->head_slots = stage->trains ? schedule_in_flight(schedule, parallel.v - 1, FORWARD) : 1;
-    stage->pending = (int*)checked_malloc(((size_t)parallel.v + 1) * sizeof(int), "the chunks");
-    for (int c = 0; c < parallel.v; c++) stage->pending[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
-    stage->pending[parallel.v] = HALVES;
+    stage->gradient_slots = (int*)checked_malloc(((size_t)parallel.v + 1) * sizeof(int), "the chunks");
+    for (int c = 0; c < parallel.v; c++) stage->gradient_slots[c] = schedule_in_flight(schedule, c, BACKWARD_INPUT);
+    stage->gradient_slots[parallel.v] = HALVES;
     stage_take_lists(stage);
     for (int i = 0; i < ARENAS; i++) stage->memory[i].what = arena_names[i];
     stage_take_memory(stage);
@@ -553,14 +554,14 @@ static inline void stage_free(Stage* stage) {
         free(stage->activations[i].layers);
     }
     for (int c = 0; c <= stage->layout.parallel.v; c++) {
-        for (int i = 0; i < stage->pending[c]; i++) free(stage->gradients[c][i].layers);
-        free(stage->gradients[c]);
+        for (int i = 0; i < stage->gradient_slots[c]; i++) free(stage->act_grads[c][i].layers);
+        free(stage->act_grads[c]);
     }
-    free(stage->gradients);
+    free(stage->act_grads);
     free(stage->activations);
     free(stage->head);
     free(stage->boundary);
-    free(stage->pending);
+    free(stage->gradient_slots);
     free(stage->send_forward);
     free(stage->grads.bucket);
     layout_free(&stage->layout);

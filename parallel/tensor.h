@@ -124,7 +124,7 @@ static inline void row_parallel_output_grad_start(const Pass* pass, int layer) {
 
 // Where dout is: in `all`, or it is dx itself.
 static inline const floatX* row_parallel_output_grad(const Pass* pass, const floatX* all) {
-    const bool itself = pass->gradients == BOTH_GRADS && !is_caat(pass->stage) && !pass->acts->split;
+    const bool itself = pass->computes == BOTH_GRADS && !is_caat(pass->stage) && !pass->acts->split;
     return itself ? pass->g->dx : all;
 }
 

@@ -59,7 +59,7 @@ static inline void vocab_parallel_position_backward(const Pass* pass, int layer)
 static inline void vocab_parallel_token_backward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
     const Layout* layout = &stage->layout;
-    float* dwte = has_split_embedding_grad(stage) ? stage->grad_embedding : gradient(stage, layer, WTE);
+    float* dwte = has_two_embedding_grads(stage) ? stage->grad_embedding : gradient(stage, layer, WTE);
     embedding_backward(dwte, tp_gather_input(pass, embedding_output_grad(pass)), pass->acts->inputs, pass->acts->tokens,
                        stage->model.C, layout->vocab_offset, layout_embedding_rows(layout));
 }
@@ -80,7 +80,7 @@ static inline void vocab_parallel_embedding_backward(const Pass* part) {
     }
     grad_bucket_begin(part, -1, WTE);
     each_part(part, -1, vocab_parallel_token_backward);
-    if (has_split_embedding_grad(stage) && part->reduce) accumulate(gradient(stage, -1, WTE), stage->grad_embedding, n);
+    if (has_two_embedding_grads(stage) && part->reduce) accumulate(gradient(stage, -1, WTE), stage->grad_embedding, n);
     grad_bucket_ready(part, -1, WTE);
 }
 

@@ -7,7 +7,7 @@ the device, and what memory they take there.
 #include "trainer.h"
 
 // The sequences of a pass through a schedule, from loader or an evaluation: micro-batch k of data rank r has the B
-// sequences from first + (r m + k) B on (training), or every d-th group of B (validation), but none from `end` on.
+// sequences from first + (r m + k) B on (training), or first + (k d + r) B (validation), but none from `end` on.
 typedef struct {
     const Schedule* schedule; // NULL: of a window, see run_window
     const DataLoader* loader;
