@@ -122,45 +122,45 @@ static inline void row_parallel_output_grad_start(const Pass* pass, int layer) {
     pass->acts->grad_started = true;
 }
 
-// Where dout is: in `all`, or it is dx itself.
-static inline const floatX* row_parallel_output_grad(const Pass* pass, const floatX* all) {
+// Where dout is: in `buffer`, or it is dx itself.
+static inline const floatX* row_parallel_output_grad(const Pass* pass, const floatX* buffer) {
     const bool itself = pass->computes == BOTH_GRADS && !is_caat(pass->stage) && !pass->acts->split;
-    return itself ? pass->g->dx : all;
+    return itself ? pass->g->dx : buffer;
 }
 
-// Completes dout in `all`; later calls do nothing. A CAAT-Net adds the bias to every stream: its gradient is computed
-// here, from the dx of all streams.
-static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* all, int layer, TensorKind w) {
+// Completes dout in `buffer`; later calls do nothing. And the gradient of a bias that a CAAT-Net adds to every stream.
+static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* buffer, int layer, TensorKind w) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;
     const floatX* dx = pass->g->dx;
     const int64_t n = (int64_t)acts->N * stage->model.C;
     if (!acts->grad_started) return;
     acts->grad_started = false;
-    if (row_parallel_output_grad(pass, all) == dx) return;
+    if (row_parallel_output_grad(pass, buffer) == dx) return;
     if (is_caat(stage)) {
-        caat_reduce_finish(stage, acts, all, dx, true);
+        caat_reduce_finish(stage, acts, buffer, dx, true);
         caat_bias_grad(stage, acts, layer, linear_of(stage, layer, w).bias, dx);
     } else if (acts->split) {
-        gather_from_sequence_region(stage->groups, all, dx, n);
+        gather_from_sequence_region(stage->groups, buffer, dx, n);
     } else {
-        device_copy(all, dx, (size_t)n * sizeof(floatX));
+        device_copy(buffer, dx, (size_t)n * sizeof(floatX));
     }
 }
 
-// Completes dout in `all` (N, C); dx (N, IC) becomes the gradient of the layer's input.
-static inline void row_parallel_backward_input(const Pass* pass, floatX* dx, const floatX* pre, floatX* all, int layer,
-                                               TensorKind w) {
-    row_parallel_output_grad_finish(pass, all, layer, w);
-    local_linear_backward_input(pass, dx, pre, row_parallel_output_grad(pass, all), linear_of(pass->stage, layer, w));
+// Completes dout in `buffer` (N, C); dx (N, IC) becomes the gradient of the layer's input.
+static inline void row_parallel_backward_input(const Pass* pass, floatX* dx, const floatX* pre, floatX* buffer,
+                                               int layer, TensorKind w) {
+    row_parallel_output_grad_finish(pass, buffer, layer, w);
+    local_linear_backward_input(pass, dx, pre, row_parallel_output_grad(pass, buffer),
+                                linear_of(pass->stage, layer, w));
 }
 
 // x (N, IC): the layer's input in the forward pass.
-static inline void row_parallel_backward_weight(const Pass* pass, const floatX* all, const floatX* x, int layer,
+static inline void row_parallel_backward_weight(const Pass* pass, const floatX* buffer, const floatX* x, int layer,
                                                 TensorKind w) {
     Linear m = linear_of(pass->stage, layer, w);
     if (is_caat(pass->stage)) m.bias = NO_TENSOR; // row_parallel_output_grad_finish has added its gradient
-    local_linear_backward_weight(pass, row_parallel_output_grad(pass, all), x, m);
+    local_linear_backward_weight(pass, row_parallel_output_grad(pass, buffer), x, m);
 }
 
 // Whether a column-parallel matrix leaves the gradient of its input as it is, and the sum comes after the norm's
