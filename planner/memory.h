@@ -133,13 +133,13 @@ static inline StageMemory memory_of_stage(const Layout* layout, const ModelConfi
     const double N = (double)layout->streams * B * T, HS = model_head_size(m);
     const StageShape x = {N,
                           layout->parallel.sequence_parallel ? N / mesh->t : N,
-                          m->C,
+                          (double)m->C,
                           (layout->NH + 2 * layout->NKV) * HS,
                           layout->NH * HS,
                           model_is_gated(m) ? 2.0 * layout->F : layout->F,
-                          layout->F,
-                          layout->V,
-                          type.bytes,
+                          (double)layout->F,
+                          (double)layout->V,
+                          (double)type.bytes,
                           layout->NH};
     StageMemory memory = {};
     memory.arena[ARENA_PARAMETERS] = taken((double)layout->elements * type.bytes);

@@ -214,7 +214,7 @@ static void compare(const Arguments* a, const Spread* x) {
 }
 
 int main(int argc, char** argv) {
-    Arguments a = {.topology = "torus:8x8", .algorithm = "ring,multitree", .bytes = "1MiB,16MiB"};
+    Arguments a = {"torus:8x8", "ring,multitree", "1MiB,16MiB", NULL, NULL, NULL, NULL, 0, false, false};
     Spread x = {NULL, NULL, NULL, 0, 4, 64, 256, 1, 1};
     Option table[] = {
         option_heading("What"),

@@ -27,18 +27,19 @@ static ModelConfig small_model(void) { return model_gpt2(4, 64, 4, 64, 256); }
 static bool read_cluster(const File* file, Error* error) {
     Cluster cluster;
     if (!cluster_open(&cluster, file->path, error)) return false;
-    Question q = {.model = small_model(),
-                  .T = 64,
-                  .batch = 8,
-                  .ranks = 4,
-                  .cluster = &cluster,
-                  .rows = 1,
-                  .software = software_find(cluster.cores ? "threefold-cpu" : "threefold"),
-                  .any_memory = true,
-                  .B = 1,
-                  .schedule = ONE_F_ONE_B,
-                  .zero = ANY,
-                  .recompute = ANY};
+    Question q = {};
+    q.model = small_model();
+    q.T = 64;
+    q.batch = 8;
+    q.ranks = 4;
+    q.cluster = &cluster;
+    q.rows = 1;
+    q.software = software_find(cluster.cores ? "threefold-cpu" : "threefold");
+    q.any_memory = true;
+    q.B = 1;
+    q.schedule = ONE_F_ONE_B;
+    q.zero = ANY;
+    q.recompute = ANY;
     Answer answer;
     Error why;
     if (search(&answer, &q, &why)) {

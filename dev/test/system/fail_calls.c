@@ -11,6 +11,7 @@ after another.
 
 Calls that remove what is there are left alone: no program can clean up on such a disk.
 */
+#undef _GNU_SOURCE // g++ defines it
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

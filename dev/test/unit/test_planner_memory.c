@@ -256,19 +256,17 @@ static void test_random(int number) {
         parallel.recompute = (Recompute)draw(0, 2);
         parallel.sequence_parallel = draw(0, 1) && parallel.mesh.t > 1;
         if (draw(0, 2) == 0 && parallel.mesh.t > 1)
-            parallel.caat = (CaatConfig){.ranks = parallel.mesh.t * (1 + draw(0, 1)), .fraction = 0.5f};
+            parallel.caat.ranks = parallel.mesh.t * (1 + draw(0, 1)), parallel.caat.fraction = 0.5;
         async.mode = (DpMode)draw(0, DP_MODES - 1);
         async.period = 4;
         parallel.mesh.sites = 1 << draw(0, 2);
         async.sites = parallel.mesh.sites;
         if (async.mode == DP_DC_S3GD) async.compensation = (float)draw(0, 1);
-        if (parallel.mesh.d % parallel.mesh.sites ||
-            !parallel_check_sites(&parallel, async.mode == DP_SYNC, &(Error){}))
-            continue;
+        Error error;
+        if (!parallel_check_sites(&parallel, async.mode == DP_SYNC, &error)) continue;
         const PipelineConfig plan = pipeline_of(&m, &parallel, parallel.mesh.p * (1 + draw(0, 2)));
         const int B = 1 + draw(0, 3);
         Layout layout;
-        Error error;
         if (!parallel_check(&parallel, &m, T, &error) || !pipeline_config_check(&plan, parallel.recompute, &error))
             continue;
         if (!layout_build(&layout, &m, parallel, T, &error)) continue;
