@@ -82,10 +82,10 @@ FUZZERS := $(patsubst dev/test/fuzz/%.c,%,$(wildcard dev/test/fuzz/fuzz_*.c))
 BENCHES := $(patsubst dev/bench/%.c,%,$(wildcard dev/bench/bench_*.c))
 CUDA_TESTS := $(patsubst dev/test/cuda/%.cu,%,$(wildcard dev/test/cuda/cuda_*.cu))
 KERNEL_TESTS := $(filter-out cuda_emulator cuda_bugs cuda_hopper cuda_hopper_bugs cuda_comm,$(CUDA_TESTS))
-# make test: programs with vector code as users build them, all others with sanitizers; the CUDA kernels in one
+# make test: what has vector code, or searches long, as users build it, all others with sanitizers; CUDA kernels in one
 # precision with a sanitizer, and the model. make test-full: every program in both builds, precision and sanitizer.
 VECTOR_TESTS := $(addprefix test_,attention caat equivalence fast_math gpt kernels kernels_bits kernels_update matmul \
-    trainer)
+    planner_search trainer)
 # In bf16: what computes with floatX; make test has the quick ones of them.
 BF16_TESTS := $(addprefix test_,attention caat gpt kernels kernels_bits kernels_update matmul trainer)
 BF16_MORE := $(addprefix test_,equivalence evaluate health)
