@@ -166,7 +166,7 @@ static inline const ModelConfig* model_presets(int* count) {
     enum { PRESETS = sizeof rows / sizeof rows[0] };
     static ModelConfig presets[PRESETS];
     *count = PRESETS;
-    for (int i = presets[0].name ? 0 : PRESETS; i > 0; i--) { // once; the first, whose name says so, last
+    for (int i = presets[0].name ? 0 : PRESETS; i > 0; i--) { // once: presets[0], whose name tells, is last
         ModelConfig* m = &presets[i - 1];
         *m = model_of(rows[i - 1].arch, rows[i - 1].L, rows[i - 1].C, rows[i - 1].NH, rows[i - 1].NKV, rows[i - 1].F,
                       rows[i - 1].T, rows[i - 1].V);
@@ -276,7 +276,7 @@ typedef struct {
 
 // The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block
 // that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. WPE
-// without STREAMS: positions come before the copy to streams. Projections' biases without ROWS: a rank sees all rows.
+// has no STREAMS, as positions come before the copy to streams; projections' biases have no ROWS, as a rank sees all.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int V = m->V, C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),

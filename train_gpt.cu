@@ -88,7 +88,7 @@ static int train(Trainer* t) {
 // One update on the next global batch.
 static void train_step(Trainer* t) {
     const int64_t batch = t->settings.global_batch;
-    const StepInput input = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL}; // batch.h
+    const StepInput input = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL};
     const Bytes before = bytes_sent(t);
     const double started = seconds_now();
     heartbeat_phase(watchdog_row(&t->watch), PHASE_TRAINING, t->step + 1);
@@ -99,7 +99,7 @@ static void train_step(Trainer* t) {
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // by this step, as a resumed run
+    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // rounded as in a run resumed here
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
     double stop = (double)stop_signals;
     t->bytes = bytes_all_ranks(t, before, t->stats_scope, &stop);

@@ -128,7 +128,7 @@ static inline const floatX* row_parallel_output_grad(const Pass* pass, const flo
     return itself ? pass->g->dx : buffer;
 }
 
-// Completes dout in `buffer`; later calls do nothing. And the gradient of a bias that a CAAT-Net adds to every stream.
+// Completes dout in `buffer`, once, and adds up the gradient of a bias that a CAAT-Net has added to every stream.
 static inline void row_parallel_output_grad_finish(const Pass* pass, floatX* buffer, int layer, TensorKind w) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;

@@ -278,8 +278,8 @@ static void norm_back(const Arrays* a) {
     norm_of(&n, a, a->x)->backward(&n, a->out, a->g, a->v, a->z, a->N, a->C);
 }
 static void residual(const Arrays* a) { residual_forward(a->y, a->x, a->z, a->bias, a->N, a->C); }
-static void gelu(const Arrays* a) { gelu_forward(a->out, a->x, 1, (int)a->n); }
-static void gelu_back(const Arrays* a) { gelu_backward(a->out, a->z, a->x, 1, (int)a->n); }
+static void gelu(const Arrays* a) { gelu_forward(a->out, a->x, a->N, a->C); }
+static void gelu_back(const Arrays* a) { gelu_backward(a->out, a->z, a->x, a->N, a->C); }
 static void swiglu(const Arrays* a) { swiglu_forward(a->out, a->x, a->N, a->C); }
 static void swiglu_back(const Arrays* a) { swiglu_backward(a->y, a->out, a->x, a->N, a->C); }
 static void rope(const Arrays* a) {

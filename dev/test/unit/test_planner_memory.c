@@ -18,9 +18,9 @@ static ModelConfig test_model(Arch arch, int L, int C, int NH, int NKV, int T, i
     return m;
 }
 
-static ScheduleKind schedule_of_mesh; // of the one that mesh_of made last
+static ScheduleKind schedule_of_mesh; // of the one that config_of made last
 
-static ParallelConfig mesh_of(int t, int p, int d, int v, ScheduleKind schedule) {
+static ParallelConfig config_of(int t, int p, int d, int v, ScheduleKind schedule) {
     ParallelConfig parallel = parallel_of_rank(0, t, p, d);
     schedule_of_mesh = schedule;
     parallel_set_schedule(&parallel, schedule, v);
@@ -86,7 +86,7 @@ static double bytes_of_block(int t, bool sequence, Recompute recompute) {
     enum { C = 1024, T = 256, B = 2 };
     const ModelConfig small = test_model(ARCH_GPT2, 2, C, 16, 16, T, 512),
                       large = test_model(ARCH_GPT2, 3, C, 16, 16, T, 512);
-    ParallelConfig parallel = mesh_of(t, 1, 1, 1, ONE_F_ONE_B);
+    ParallelConfig parallel = config_of(t, 1, 1, 1, ONE_F_ONE_B);
     parallel.sequence_parallel = sequence;
     parallel.recompute = recompute;
     const double more = memory_of_rank(&large, parallel, 0, B, 1, bf16).arena[3] -
@@ -125,7 +125,7 @@ static void test_formulas(void) {
               relative(formula_block_bytes(&m, 4, 2048, 8, true, RECOMPUTE_SELECTIVE), x * 34 / 8) < 1e-12 &&
               relative(formula_block_bytes(&m, 4, 2048, 8, false, RECOMPUTE_FULL), 2 * x) < 1e-12,
           "bytes of a block: 34 s b h (1 + 5 a s / h), divided by t or not");
-    ParallelConfig plain = mesh_of(8, 8, 1, 1, ONE_F_ONE_B), chunks = mesh_of(8, 8, 1, 3, INTERLEAVED);
+    ParallelConfig plain = config_of(8, 8, 1, 1, ONE_F_ONE_B), chunks = config_of(8, 8, 1, 3, INTERLEAVED);
     plain.recompute = chunks.recompute = RECOMPUTE_FULL;
     const PipelineConfig one = {ONE_F_ONE_B, 8, 1, 64, false, false}, three = {INTERLEAVED, 8, 3, 64, false, false};
     check(relative(formula_activation_bytes(&m, 4, 2048, &plain, &one, false), 48 * 2 * x) < 1e-12 &&
@@ -133,7 +133,7 @@ static void test_formulas(void) {
                   1e-12,
           "the first stage keeps L blocks' worth, interleaved 1 + (p - 1) / (p v) times that");
     const ModelConfig llama = model_llama(80, 8192, 64, 8, 28672, 4096, 32000);
-    ParallelConfig parallel = mesh_of(8, 1, 1, 1, ONE_F_ONE_B);
+    ParallelConfig parallel = config_of(8, 1, 1, 1, ONE_F_ONE_B);
     const double rows = 2.0 * 4096 * 2, split = (8192 + 2 * 1024) + 8192 + 2 * 28672;
     const double apart = formula_fused_bytes(&llama, 2, 4096, &parallel);
     parallel.sequence_parallel = true;
@@ -197,7 +197,7 @@ static void test_any_rank(bool quick) {
                 for (int kind = 0; kind < SCHEDULE_KINDS; kind++) {
                     for (int size = 0; size < 6 * 3 * 3; size++) {
                         ParallelConfig parallel =
-                            mesh_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
+                            config_of(1 << size / 6 % 3, 1 + size % 6, 1 + size / 18, 1, (ScheduleKind)kind);
                         parallel.v = kind == INTERLEAVED && L >= 3 * parallel.mesh.p
                                          ? 3
                                          : schedule_usual_chunks(schedule_of_mesh);
@@ -229,7 +229,7 @@ static void test_refused(void) {
                 {"2^31", 1, 1, 1, 1, 0, 1 << 20, 1 << 20, 1, ONE_F_ONE_B},
                 {"micro-batch", 1, 1, 1, 1, 0, 1, 1024, 1 << 30, ONE_F_ONE_B}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        ParallelConfig parallel = mesh_of(rows[i].t, rows[i].p, rows[i].d, rows[i].v, rows[i].schedule);
+        ParallelConfig parallel = config_of(rows[i].t, rows[i].p, rows[i].d, rows[i].v, rows[i].schedule);
         parallel.zero = rows[i].zero;
         const PipelineConfig plan = pipeline_of(m, &parallel, rows[i].micro_batches);
         StageMemory memory;
@@ -249,7 +249,7 @@ static void test_random(int number) {
             test_model((Arch)arch, L, 64, 8, architectures[arch].hub == HUB_LLAMA ? 4 : 8, T, 50 + draw(0, 2999));
         m.tied = draw(0, 1);
         ParallelConfig parallel =
-            mesh_of(1 << draw(0, 2), 1 + draw(0, 3), 1 << draw(0, 2), 1, (ScheduleKind)draw(0, SCHEDULE_KINDS - 1));
+            config_of(1 << draw(0, 2), 1 + draw(0, 3), 1 << draw(0, 2), 1, (ScheduleKind)draw(0, SCHEDULE_KINDS - 1));
         AsyncConfig async = {};
         parallel_set_schedule(&parallel, schedule_of_mesh, schedule_usual_chunks(schedule_of_mesh) + draw(0, 1));
         parallel.zero = draw(0, 2);
@@ -286,7 +286,7 @@ static void test_floor(void) {
     const DtypeInfo bf16 = native_dtype();
     double least = INFINITY, most = 0;
     for (int i = 0; i < 36; i++) {
-        ParallelConfig parallel = mesh_of(1 << i % 2, 1 << i / 2 % 3, 1 << i / 6 % 2, 1, ONE_F_ONE_B);
+        ParallelConfig parallel = config_of(1 << i % 2, 1 << i / 2 % 3, 1 << i / 6 % 2, 1, ONE_F_ONE_B);
         StageMemory memory;
         Error error;
         parallel.zero = parallel.mesh.d > 1 ? i / 12 : 0;

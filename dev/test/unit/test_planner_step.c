@@ -9,7 +9,7 @@ bounds are below, faster machines are not slower.
 
 static double draw_seconds(void) { return draw(0, 1 << 20) / 1048576.0; }
 
-static ParallelConfig mesh_of(int t, int p, int d, int v, Recompute recompute) {
+static ParallelConfig config_of(int t, int p, int d, int v, Recompute recompute) {
     ParallelConfig parallel = parallel_of_rank(0, t, p, d);
     parallel.v = v;
     parallel.recompute = recompute;
@@ -66,7 +66,7 @@ static void test_deferred(void) {
     Software at_once = *software_find("megatron-core");
     at_once.defers_head = false;
     for (int p = 1; p <= 8; p += 7) {
-        const ParallelConfig parallel = mesh_of(2, p, 1, 1, RECOMPUTE_NONE);
+        const ParallelConfig parallel = config_of(2, p, 1, 1, RECOMPUTE_NONE);
         const StepSetup s = step_setup(&m, &parallel, 1, m.T, M, software_find("megatron-core"), &c),
                         plain = step_setup(&m, &parallel, 1, m.T, M, &at_once, &c);
         StepPrices x = step_prices(&s), y = step_prices(&plain);
@@ -111,7 +111,7 @@ static void test_table1(void) {
     for (int i = 0; i < TABLE1_ROWS; i++) {
         const Table1Row* x = &table1[i];
         const ModelConfig* m = table1_model(i);
-        const ParallelConfig parallel = mesh_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
+        const ParallelConfig parallel = config_of(x->t, x->p, x->d, x->v, RECOMPUTE_FULL);
         char ours[16];
         snprintf(ours, sizeof ours, "%.1f", (double)model_parameters(m) / 1e9);
         check(strcmp(ours, x->name) == 0, "table 1: %s billion parameters counted, %s printed", ours, x->name);
@@ -164,7 +164,7 @@ static void test_block(void) {
                 {"backward, full recomputation", true, false, RECOMPUTE_FULL, 19.5, 0.02},
                 {"backward, sequence parallel, selective", true, true, RECOMPUTE_SELECTIVE, 13.1, 0.06}};
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
-        ParallelConfig parallel = mesh_of(8, 1, 1, 1, rows[i].recompute);
+        ParallelConfig parallel = config_of(8, 1, 1, 1, rows[i].recompute);
         parallel.sequence_parallel = rows[i].rows;
         const StepSetup job = step_setup(&m, &parallel, 4, 2048, 4, rates.software, &selene);
         Work w = {0, 0, NULL};
@@ -181,7 +181,8 @@ static void test_block(void) {
 static void test_figures(void) {
     const ModelConfig m175 = gpt(96, 12288, 96), m530 = gpt(105, 20480, 128);
     const Software* megatron = software_find("megatron-2021");
-    const ParallelConfig mesh175 = mesh_of(8, 12, 1, 4, RECOMPUTE_FULL), mesh530 = mesh_of(8, 35, 1, 3, RECOMPUTE_FULL);
+    const ParallelConfig mesh175 = config_of(8, 12, 1, 4, RECOMPUTE_FULL),
+                         mesh530 = config_of(8, 35, 1, 3, RECOMPUTE_FULL);
     ParallelConfig whole = mesh175; // messages
     Software apart = *megatron;
     whole.scatter = false;
@@ -226,7 +227,7 @@ static double step_flops(const ModelConfig* m, const ParallelConfig* parallel, c
 
 static void test_operations(void) {
     for (int i = 0; i < TABLE1_ROWS; i++) {
-        const ParallelConfig parallel = mesh_of(table1[i].t, table1[i].p, table1[i].d, table1[i].v, RECOMPUTE_FULL);
+        const ParallelConfig parallel = config_of(table1[i].t, table1[i].p, table1[i].d, table1[i].v, RECOMPUTE_FULL);
         const ModelConfig* m = table1_model(i);
         const double counted = step_flops(m, &parallel, software_find("megatron-2021"), 1, 2048);
         check(relative(counted, flops_hardware(m, 2048, 1)) < 1e-12,
@@ -238,7 +239,7 @@ static void test_operations(void) {
         const int t = 1 << draw(0, 3), NH = 8 * draw(1, 4), NKV = architectures[arch].hub == HUB_LLAMA ? 8 : NH,
                   C = 64 * NH;
         const ModelConfig m = model_of(arch, draw(1, 9), C, NH, NKV, 8 * draw(10, 99), 512, 8 * draw(10, 99));
-        ParallelConfig parallel = mesh_of(t, 1, 1, 1, RECOMPUTE_NONE);
+        ParallelConfig parallel = config_of(t, 1, 1, 1, RECOMPUTE_NONE);
         parallel.sequence_parallel = t > 1 && draw(0, 1);
         const Software* s = &softwares[draw(0, SOFTWARES - 1)];
         ok = ok && relative(step_flops(&m, &parallel, s, 2, 256), flops_of_model(&m, 256, 2, false)) < 1e-12;
@@ -284,7 +285,7 @@ static void test_kernels(void) {
         ModelConfig m = model_of(rows[i].arch, 3, 512, 8, llama ? 2 : 8, 1536, 256, 1000);
         m.tied = true;
         for (int k = 0; k < 3; k++) {
-            const ParallelConfig parallel = mesh_of(1, 1, 1, 1, (Recompute)k);
+            const ParallelConfig parallel = config_of(1, 1, 1, 1, (Recompute)k);
             const StepSetup job = step_setup(&m, &parallel, 2, 256, 2, software_find(rows[i].software), NULL);
             const double e = job.software->value_bytes, forward_F = k == 1 ? 2 : rows[i].F[0];
             const double again_F = llama ? 3 : forward_F;
@@ -304,7 +305,7 @@ static void test_kernels(void) {
     }
     // A list at a time: bytes, elements of its kernels.
     const ModelConfig m = model_gpt2(3, 512, 8, 256, 1000);
-    const ParallelConfig one = mesh_of(1, 1, 1, 1, RECOMPUTE_NONE), two = mesh_of(2, 2, 1, 1, RECOMPUTE_NONE);
+    const ParallelConfig one = config_of(1, 1, 1, 1, RECOMPUTE_NONE), two = config_of(2, 2, 1, 1, RECOMPUTE_NONE);
     const double rows_C = 512 * 512, logits = 512 * 1000;
     const double bytes[8] = {10 * rows_C,                   // embedding: 5 values a number
                              12 * rows_C,                   // back: 2, and a float32 table
@@ -334,7 +335,7 @@ static void test_halves(void) {
     bool ok = true;
     for (int i = 0; i < SOFTWARES; i++) {
         const ModelConfig m = gpt(4, 1024, 16);
-        const ParallelConfig parallel = mesh_of(2, 1, 1, 1, RECOMPUTE_NONE);
+        const ParallelConfig parallel = config_of(2, 1, 1, 1, RECOMPUTE_NONE);
         const StepSetup job = step_setup(&m, &parallel, 2, 512, 2, &softwares[i], &c);
         Rates rates = rates_of(&c, &softwares[i], 1);
         Work w = {0, 0, NULL};
@@ -654,7 +655,7 @@ static double with(StepSetup s, int zero, ScheduleKind kind, int v) {
 static void test_settings(void) {
     const Cluster c = cluster_named("dgx-h100");
     const ModelConfig m = gpt(32, 4096, 32);
-    const ParallelConfig parallel = mesh_of(4, 4, 8, 1, RECOMPUTE_SELECTIVE);
+    const ParallelConfig parallel = config_of(4, 4, 8, 1, RECOMPUTE_SELECTIVE);
     StepSetup s = step_setup(&m, &parallel, 1, 2048, 64, software_find("threefold"), &c);
     double update[2]; // without the gathering of parameters
     for (int zero = 0; zero < 2; zero++) {
