@@ -181,18 +181,17 @@ static void test_block(void) {
 static void test_figures(void) {
     const ModelConfig m175 = gpt(96, 12288, 96), m530 = gpt(105, 20480, 128);
     const Software* megatron = software_find("megatron-2021");
-    const ParallelConfig mesh175 = config_of(8, 12, 1, 4, RECOMPUTE_FULL),
-                         mesh530 = config_of(8, 35, 1, 3, RECOMPUTE_FULL);
-    ParallelConfig whole = mesh175; // messages
+    const ParallelConfig of175B = config_of(8, 12, 1, 4, RECOMPUTE_FULL),
+                         of530B = config_of(8, 35, 1, 3, RECOMPUTE_FULL);
+    ParallelConfig whole = of175B; // messages
     Software apart = *megatron;
     whole.scatter = false;
     apart.fused = false;
-    const double scattered = achieved_by(&m175, &mesh175, 1, 60, megatron);
+    const double scattered = achieved_by(&m175, &of175B, 1, 60, megatron);
     const double gain = scattered / achieved_by(&m175, &whole, 1, 60, megatron);
     check(gain > 1.05 && gain < 1.11, "figure 18: scatter and gather gains %.1f %%", 100 * (gain - 1));
-    const double fused175 = scattered / achieved_by(&m175, &mesh175, 1, 60, &apart);
-    const double fused530 =
-        achieved_by(&m530, &mesh530, 1, 280, megatron) / achieved_by(&m530, &mesh530, 1, 280, &apart);
+    const double fused175 = scattered / achieved_by(&m175, &of175B, 1, 60, &apart);
+    const double fused530 = achieved_by(&m530, &of530B, 1, 280, megatron) / achieved_by(&m530, &of530B, 1, 280, &apart);
     check(fabs(fused175 - 1.19) < 0.02 && fabs(fused530 - 1.11) < 0.02,
           "section 5.8: fused kernels gain %.0f %% at 175B, %.0f %% at 530B; published 19 and 11", 100 * (fused175 - 1),
           100 * (fused530 - 1));
