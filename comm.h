@@ -298,8 +298,9 @@ static inline void comm_open(Comm* world) {
     world->row_group = -1;
     world->mpi = MPI_COMM_NULL;
     if (comm_is_launched()) {
-        nccl_prepare();
+        const int users_queues = nccl_prepare();
         comm_mpi_open(world, comm_stop);
+        world->job->users_queues = users_queues;
     }
     comm_check_launcher(world);
 }
@@ -328,11 +329,11 @@ static inline Comm comm_child(const Comm* parent, const char* name) {
 }
 
 // The group of all ranks of parent that gave the same color (>= 0), ordered by key. All of parent's ranks call it.
-static inline Comm comm_split(Comm* parent, int color, int key, const char* name) {
+static inline Comm comm_split(Comm* parent, int color, int key, const char* name, CommWidth width) {
     Comm child = comm_child(parent, name);
     if (parent->size == 1) return child;
     comm_mpi_split(&child, parent, color, key);
-    comm_nccl_split(&child, parent, color);
+    comm_nccl_split(&child, parent, color, width);
     return child;
 }
 

@@ -11,9 +11,12 @@ between two events:
 
 The host only enqueues all this and continues. There is one exception: for the first message between two ranks NCCL
 makes a connection, and the host waits until the other rank is at the same point of the program; nccl_lane_connect
-sends that message when a lane is opened. From NCCL 2.22 on a communicator also connects in its first collective, which
-would block the host in the same way; NCCL_RUNTIME_CONNECT=0 (nccl_prepare) connects it when it is opened, which costs
-memory if it is never used. The setting does not affect messages.
+sends that message when a lane is opened. A communicator also connects in its first collective, which would block the
+host in the same way; NCCL_RUNTIME_CONNECT=0 (nccl_prepare) connects it when it is opened, which costs memory if it is
+never used. The setting does not affect messages.
+
+Memory. A communicator takes buffers for each of its channels, and has as many channels as CTAs (NCCL's issue 864: 1.6
+GB for one, 6 GB for several). Only wide groups have NCCL's own number; narrow ones, the world and lanes have few.
 
 Lanes. NCCL has no tags: the messages of one rank to another are matched in their order. And a receive is a kernel that
 waits on the GPU until its message arrives; everything after it on its stream waits with it. A rank of a pipeline posts
@@ -21,6 +24,8 @@ receives long before they are due, from several neighbours, so on one stream the
 each lane, a two-rank communicator per sender, receiver and direction (forward or backward), has its own stream. Then a
 message waits for nothing but its sender and its receiver. schedule_check (parallel/schedule.h) assumes that when it
 proves that no schedule deadlocks, and that the messages of each lane are received in the order in which they are sent.
+That kernels of different communicators progress independently is an assumption: NCCL's guide warns that they may block
+each other where the GPU does not run them together. gpu_check.sh tries a folded schedule of four stages on one GPU.
 
 A kernel that waits occupies a multiprocessor for each of its CTAs, and a message is as fast as its CTAs together: a
 lane has few (NCCL_LANE_CTAS).
@@ -34,15 +39,15 @@ Errors. NCCL reports asynchronous errors (a network that breaks, a rank that die
 queries all communicators.
 
 End. ncclCommAbort frees memory, which waits for all kernels of the GPU: an abort that comes alone can wait for a kernel
-of the next communicator, which only its own abort would end (NCCL's issue 1013). In a group of calls (since 2.22) all
-kernels end before any memory is freed: nccl_abort_all. It needs the aborts of the other ranks too, so a process that
-fails does not abort: MPI_Abort ends it, and the driver ends its kernels.
+of the next communicator, which only its own abort would end (NCCL's issue 1013). In a group of calls all kernels
+end before any memory is freed: nccl_abort_all. It needs the aborts of the other ranks too, so a process that fails does
+not abort: MPI_Abort ends it, and the driver ends its kernels.
 
 Shared GPUs. NCCL needs one GPU per rank: two ranks of a communicator on one GPU would wait for each other's kernels. So
 all ranks exchange a card with their machine and the address of their GPU, and if two are equal, device memory goes
 through the host, in all groups (comm_staged.h). To make NCCL accept shared GPUs, for tests, set
 NCCL_MULTI_RANK_GPU_ENABLE=1 (NCCL 2.30) or a different NCCL_HOSTID for every rank (any NCCL; then also
-NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
+NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket). Instances of one GPU (MIG) have its address, too, so they count as shared.
 */
 #pragma once
 
@@ -54,13 +59,16 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket).
 #error "USE_NCCL needs USE_CUDA: NCCL moves what lies in the memory of GPUs"
 #endif
 #include <nccl.h>
-#if NCCL_VERSION_CODE < NCCL_VERSION(2, 18, 1)
-#error "this NCCL is too old: ncclCommSplit came with 2.18"
+#include <sys/statvfs.h>
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 22, 3)
+#error "this NCCL is too old: aborts of several communicators together came with 2.22.3"
 #endif
 
-enum {
-    NCCL_LANE_CTAS = 2, // multiprocessors that a lane occupies, also while it waits. NCCL_MAX_CTAS overrides it
-    NCCL_LANES = 8,     // of a rank: to and from two neighbours, forward and backward
+enum {                    // CTAs, each a multiprocessor and a channel. NCCL_MAX_CTAS overrides them
+    NCCL_LANE_CTAS = 2,   // which a lane occupies also while it waits
+    NCCL_NARROW_CTAS = 4, // of a narrow group
+    NCCL_SHARED_MB = 64,  // of /dev/shm: a container's usual size, in which several communicators find no room
+    NCCL_LANES = 8,       // of a rank: to and from two neighbours, forward and backward
 };
 
 // A communicator, as one of its ranks sees it.
@@ -75,10 +83,14 @@ typedef struct NcclGroup {
 
 // Settings of the driver and of NCCL, which read them at their first call. The user's own settings are kept, except the
 // number of hardware queues: Megatron-LM's users set 1, with which the messages of a pipeline wait for each other.
-static inline void nccl_prepare(void) {
+// Returns the user's number, if it is another one; else 0.
+static inline int nccl_prepare(void) {
+    const char* queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const int users = queues && atoi(queues) != 32 ? atoi(queues) : 0;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); // the most there can be
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
+    return users;
 }
 
 // ---- Errors -----------------------------------------------------------------------------------------------------
@@ -88,9 +100,16 @@ __attribute__((noreturn)) static inline void nccl_fail(ncclResult_t code, const 
     const char* more = ncclGetLastError(g->comm);
     snprintf(last, sizeof last, "%s", more ? more : "");
     last[strcspn(last, "\n")] = 0;
+    struct statvfs shared;
+    const double free_mb =
+        statvfs("/dev/shm", &shared) == 0 ? (double)shared.f_bavail * (double)shared.f_frsize / 1e6 : 0;
+    char hint[160] = "; NCCL_DEBUG=WARN prints details";
+    if (code == ncclRemoteError) snprintf(hint, sizeof hint, "; look for the rank that ended first");
+    if (code == ncclSystemError && free_mb < NCCL_SHARED_MB)
+        snprintf(hint, sizeof hint, "; /dev/shm has %.0f MB left: give the container more (docker: --shm-size=1g)",
+                 free_mb);
     die("%s in group \"%s\" (rank %d of %d) failed: NCCL: %s%s%s%s", what, g->name, g->rank, g->size,
-        ncclGetErrorString(code), *last ? ": " : "", last,
-        code == ncclRemoteError ? "; look for the rank that ended first" : "; NCCL_DEBUG=WARN prints details");
+        ncclGetErrorString(code), *last ? ": " : "", last, hint);
 }
 
 static inline void nccl_check(ncclResult_t code, const NcclGroup* g, const char* what) {
@@ -130,24 +149,32 @@ static inline NcclGroup nccl_describe(const char* name, int rank, int size) {
     return g;
 }
 
-// The communicator of all ranks, which have the same id.
+// A communicator's configuration. ctas: the most multiprocessors that it may use, 0: NCCL's default.
+static inline ncclConfig_t nccl_config(int ctas) {
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    if (ctas > 0) config.maxCTAs = ctas;
+    return config;
+}
+
+// The communicator of all ranks, which have the same id. It is narrow.
 static inline NcclGroup* nccl_open(NcclGroup** list, const char* name, int rank, int size, ncclUniqueId id) {
     const NcclGroup g = nccl_describe(name, rank, size);
+    ncclConfig_t config = nccl_config(NCCL_NARROW_CTAS);
     ncclComm_t comm = NULL;
-    nccl_check(ncclCommInitRank(&comm, size, id, rank), &g, "begin");
+    nccl_check(ncclCommInitRankConfig(&comm, size, id, rank, &config), &g, "begin");
     return nccl_adopt(list, &g, comm);
 }
 
 // The communicator of the parent's ranks that gave the same color: `size` ranks, of which this is number `rank`. All of
-// the parent's ranks call it. NULL for a group of one. ctas: multiprocessors that it may use, 0: NCCL's default.
+// the parent's ranks call it. NULL for a group of one. ctas: nccl_config's; no
+// configuration would be the parent's.
 static inline NcclGroup* nccl_split(NcclGroup** list, const NcclGroup* parent, int color, int rank, int size, int ctas,
                                     const char* name) {
     const NcclGroup g = nccl_describe(name, rank, size);
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    ncclConfig_t config = nccl_config(ctas);
     ncclComm_t comm = NULL;
-    if (ctas > 0) config.maxCTAs = ctas;
     if (size == 1) color = NCCL_SPLIT_NOCOLOR;
-    nccl_check(ncclCommSplit(parent->comm, color, rank, &comm, ctas > 0 ? &config : NULL), parent, "split");
+    nccl_check(ncclCommSplit(parent->comm, color, rank, &comm, &config), parent, "split");
     return nccl_adopt(list, &g, comm);
 }
 
@@ -417,13 +444,19 @@ static inline void comm_nccl_open(Comm* world) {
     cuda_check(cudaMalloc(&job->scratch, 256), "cudaMalloc");
     world->nccl = nccl_open(&job->open, world->name, world->rank, world->size, id);
     nccl_check(ncclGetVersion(&version), world->nccl, "the version");
+    if (version < NCCL_VERSION(2, 22, 3))
+        die("NCCL %d.%d is too old: it has to be 2.22.3 or later", version / 10000, version / 100 % 100);
     snprintf(job->device_text, sizeof job->device_text, "NCCL %d.%d.%d%s", version / 10000, version / 100 % 100,
              version % 100, shared ? ", ranks share a GPU" : "");
+    if (job->users_queues)
+        append_text(job->device_text, sizeof job->device_text, ", CUDA_DEVICE_MAX_CONNECTIONS 32 instead of %d",
+                    job->users_queues);
 }
 
-static inline void comm_nccl_split(Comm* child, const Comm* parent, int color) {
+static inline void comm_nccl_split(Comm* child, const Comm* parent, int color, CommWidth width) {
     if (parent->nccl)
-        child->nccl = nccl_split(&parent->job->open, parent->nccl, color, child->rank, child->size, 0, child->name);
+        child->nccl = nccl_split(&parent->job->open, parent->nccl, color, child->rank, child->size,
+                                 width == COMM_NARROW ? NCCL_NARROW_CTAS : 0, child->name);
 }
 
 static inline void comm_nccl_open_lanes(Comm* c, bool folded) {

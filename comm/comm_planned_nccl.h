@@ -93,8 +93,7 @@ static inline void comm_plan_nccl_start(CommRequest* r) {
     }
     char* block = NULL;
     const size_t needed = (size_t)most + (scatters ? whole : 0);
-    if (needed > 0 && cudaMallocAsync(&block, needed, g->stream) != cudaSuccess)
-        die("out of GPU memory: %.1f MB for an operation by plan", (double)needed / 1e6);
+    if (needed > 0) cuda_check_memory(cudaMallocAsync(&block, needed, g->stream), needed, "an operation by plan");
     char* vector = scatters ? block + most : (char*)r->out;
     nccl_begin(g);
     if (scatters) comm_copy_on(g, vector, r->in, whole);

@@ -39,6 +39,9 @@ typedef enum {
     COMM_ON_DEVICE // no operation: the device's earlier work (comm_synchronize)
 } CommKind;
 
+// Of a group on GPUs: NCCL's own number of channels, or few, for sums that are small or seldom (comm_nccl.h).
+typedef enum { COMM_WIDE, COMM_NARROW } CommWidth;
+
 // Shorter waits are omitted from the trace, in seconds.
 #define COMM_SHORT_WAIT 20e-6
 // Seconds for which a rank that ends because of wrong arguments waits for the others to do the same.
@@ -50,7 +53,8 @@ typedef enum {
 
 // The state that all groups of this process share.
 typedef struct {
-    char device_text[96];      // the backend of device memory
+    char device_text[128];     // the backend of device memory
+    int users_queues;          // CUDA_DEVICE_MAX_CONNECTIONS of the user, which it replaces; 0: none
     MPI_Op add_bf16;           // MPI has no bf16
     bool planned;              // some groups have plans
     struct PlanRun* runs;      // unfinished operations by plan (comm_planned.h)
@@ -206,8 +210,8 @@ groups' nccl stays NULL: device memory goes through the host. Without GPUs all m
 #endif
 
 #ifndef USE_NCCL
-#define nccl_prepare() ((void)0)
-#define comm_nccl_split(child, parent, color) ((void)(child))
+#define nccl_prepare() 0
+#define comm_nccl_split(child, parent, color, width) ((void)(child), (void)(width))
 #define comm_nccl_open_lanes(c, folded) ((void)(c), (void)(folded))
 #define comm_nccl_free(c) ((void)(c))
 #define comm_nccl_end(world) ((void)(world))

@@ -7,8 +7,10 @@ nvcc_archs := $(patsubst compute_%,%,$(filter compute_80 compute_90 compute_100,
 precision_flag = -DUSE_CUDA -DPRECISION_$(if $(filter bf16,$(1)),BF16,FP32)
 native_arch = $(sort $(subst .,,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null)))
 gpu_archs := $(patsubst 90,90a,$(patsubst native,$(or $(native_arch),native),$(GPU_ARCH)))
+# Built for any GPU, a program also carries PTX, which the driver of a later kind compiles as it starts.
+ptx = -gencode=arch=compute_80,code=compute_80
 gencode = $(if $(filter native,$(1)),-arch=native,$(foreach a,$(1),-gencode=arch=compute_$(a),code=sm_$(a)))
-NVCC_ARCH := $(call gencode,$(gpu_archs))
+NVCC_ARCH := $(call gencode,$(gpu_archs)) $(if $(filter-out $(GPU_ARCH),$(nvcc_archs)),,$(ptx))
 NVCC_HOST := -Wall,-Wextra$(comma)$(or $(OPENMP),-Wno-unknown-pragmas)
 # cuBLASLt and NCCL: of the CUDA Toolkit, of the system, or of the wheels that pip has installed for python3, where a
 # library has no name without a version. The loader finds them by the paths that the program carries.

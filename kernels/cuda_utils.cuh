@@ -41,7 +41,18 @@ static inline floatX to_floatX(float x) { return (floatX)x; }
 
 // Ends the run if a call of the CUDA runtime has failed.
 static inline void cuda_check(cudaError_t e, const char* what) {
-    if (e != cudaSuccess) die("CUDA: %s failed: %s", what, cudaGetErrorString(e));
+    if (e != cudaSuccess)
+        die("CUDA: %s failed: %s%s", what, cudaGetErrorString(e),
+            e == cudaErrorNoKernelImageForDevice
+                ? "; the program was built for other GPUs: build it here, or name this one by make GPU_ARCH="
+                : "");
+}
+
+// The same for a call that takes memory.
+static inline void cuda_check_memory(cudaError_t e, size_t bytes, const char* what) {
+    if (e == cudaErrorMemoryAllocation)
+        die("out of GPU memory: %.1f MB for %s; use a smaller --micro-batch or model", (double)bytes / 1e6, what);
+    cuda_check(e, what);
 }
 
 // ---- The device: kernels/device.h on a GPU -----------------------------------------------------------------------
@@ -50,10 +61,7 @@ static inline void cuda_check(cudaError_t e, const char* what) {
 static inline void* device_malloc(size_t bytes, const char* what) {
     void* p = NULL;
     if (bytes == 0) return NULL;
-    const cudaError_t e = cudaMalloc(&p, bytes);
-    if (e == cudaErrorMemoryAllocation)
-        die("out of GPU memory: %.1f MB for %s; use a smaller --micro-batch or model", (double)bytes / 1e6, what);
-    cuda_check(e, what);
+    cuda_check_memory(cudaMalloc(&p, bytes), bytes, what);
     cuda_check(cudaMemset(p, 0, bytes), what);
     return p;
 }
@@ -98,11 +106,11 @@ static inline void device_open(int rank_here) {
     cuda_check(cudaSetDevice(rank_here % count), "taking the GPU");
 }
 
-// Bytes of memory that the device has in all.
-static inline double device_bytes(void) {
+// Bytes of memory that nothing uses now.
+static inline double device_free_bytes(void) {
     size_t unused = 0, total = 0;
     cuda_check(cudaMemGetInfo(&unused, &total), "the size of the GPU's memory");
-    return (double)total;
+    return (double)unused;
 }
 
 // Bytes of it that all processes use now: CUDA counts no peak of a process.
@@ -185,8 +193,7 @@ static inline void* device_scratch(size_t bytes) {
     // In the order of the stream, where plain cudaFree would wait for all streams, and so for messages of other ranks.
     if (block) cuda_check(cudaFreeAsync(block, 0), "cudaFreeAsync");
     size = round_up(bytes, (size_t)1 << 20);
-    if (cudaMallocAsync(&block, size, 0) != cudaSuccess)
-        die("out of GPU memory: %.1f MB for partial sums; use a smaller --micro-batch or model", (double)size / 1e6);
+    cuda_check_memory(cudaMallocAsync(&block, size, 0), size, "partial sums");
     return block;
 }
 

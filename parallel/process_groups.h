@@ -35,14 +35,15 @@ static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layo
     const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
     const bool tied = embedding_is_split(layout, m);
     g->world = world;
-    g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor");
+    g->tensor = comm_split(world, mesh->data + mesh->d * mesh->pipeline, mesh->tensor, "tensor", COMM_WIDE);
     const int stage = mesh->tensor + t * mesh->pipeline, stages = t * mesh->p, place = mesh_rank_in_site(mesh);
-    g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data");
-    g->inter_site = comm_split(world, stage + stages * place, mesh_site(mesh), "inter_site");
-    g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline");
+    g->data = comm_split(world, stage + stages * mesh_site(mesh), place, "data", COMM_WIDE);
+    g->inter_site = comm_split(world, stage + stages * place, mesh_site(mesh), "inter_site", COMM_WIDE);
+    g->pipeline = comm_split(world, replica, mesh->pipeline, "pipeline", COMM_NARROW);
     comm_open_lanes(&g->pipeline, layout->parallel.folded);
-    g->kv_heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "kv_heads");
-    g->embedding = comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding");
+    g->kv_heads = comm_split(world, mesh_rank(mesh) / sharing, mesh->tensor, "kv_heads", COMM_NARROW);
+    g->embedding =
+        comm_split(world, tied ? replica : mesh_size(mesh) + mesh_rank(mesh), mesh->pipeline, "embedding", COMM_NARROW);
 }
 
 static inline void groups_close(ProcessGroups* g) {

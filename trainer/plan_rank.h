@@ -158,18 +158,21 @@ static inline void free_this_rank(Trainer* t) {
 
 // ---- Memory -------------------------------------------------------------------------------------------------------
 
-// Refuses a run that does not fit into the machine's memory, before any is allocated.
-static inline void check_memory(Trainer* t) {
-    double bytes = rank_bytes(t, &t->stage);
-    comm_all_reduce(&t->world, &bytes, 1, COMM_DOUBLE, COMM_MAX);
-    const double there = device_bytes(), needed = bytes * device_ranks_sharing(t->place.ranks_here);
-    const ByteUnit unit = byte_unit(needed, true);
+// Refuses a run that does not fit into the machine's memory, before any is allocated. group_bytes: what opening the
+// groups took of it, on GPUs.
+static inline void check_memory(Trainer* t, double group_bytes) {
+    double most[2] = {rank_bytes(t, &t->stage), group_bytes};
+    comm_all_reduce(&t->world, most, 2, COMM_DOUBLE, COMM_MAX);
+    const double there = device_free_bytes(), needed = most[0] * device_ranks_sharing(t->place.ranks_here);
+    const ByteUnit unit = byte_unit(needed, true), group_unit = byte_unit(most[1], most[1] >= 1e9);
     Error error;
+    if (most[1] > 0 && is_main(t))
+        print_line("groups    NCCL takes %.1f %s of a GPU's memory", most[1] / group_unit.bytes, group_unit.name);
     check_all_ranks(t,
                     needed <= there ||
                         fail(&error,
-                             "the run needs %.1f %s of memory, there are %.1f GB; use a smaller --micro-batch, "
+                             "the run needs %.1f %s of memory, there are %.1f GB%s; use a smaller --micro-batch, "
                              "--seq or model, --recompute, or more ranks on more machines",
-                             needed / unit.bytes, unit.name, there / 1e9),
+                             needed / unit.bytes, unit.name, there / 1e9, DEVICE_IS_HOST ? "" : " free"),
                     &error);
 }

@@ -172,15 +172,16 @@ static inline void open_groups(Trainer* t) {
     }
 }
 
-// Takes --out, the memory and the groups of the mesh.
+// Takes --out, the groups of the mesh, and the memory, whose size is checked when NCCL has taken its own.
 static inline void trainer_allocate(Trainer* t) {
     const Settings* o = &t->settings;
     const bool saves = o->out && settings_is_training(o);
     Error error;
     check_all_ranks_status(t, saves && is_main(t) ? prepare_out_dir(o, &error) : 0, &error);
-    check_memory(t);
-    allocate_this_rank(t);
+    const double free_bytes = device_free_bytes();
     open_groups(t);
+    check_memory(t, free_bytes - device_free_bytes());
+    allocate_this_rank(t);
     if (o->trace) start_tracing(t);
     if (saves) {
         const Saver saver = {&t->stage, o->out, t->world.rank, o->keep_last, &t->hub_files, watchdog_row(&t->watch)};

@@ -96,7 +96,7 @@ static int open_rivals(Comm* world, Rival* rivals, const BenchSettings* o, const
         if (n == MOST) die_usage("--algorithms: more than %d", MOST);
         Rival* r = &rivals[n++];
         snprintf(r->name, sizeof r->name, "%s", name);
-        r->group = comm_split(world, 0, world->rank, r->name);
+        r->group = comm_split(world, 0, world->rank, r->name, COMM_WIDE);
         if (strncmp(name, "native", 6) == 0) continue;
         Plan plan;
         if (!collective_build(&plan, r->name, PLAN_ALL_REDUCE, net, &error) || !plan_check(&plan, net, &error))

@@ -354,6 +354,7 @@ meshes() {
     {
         step 60 "training, NCCL, 2 ranks" nccl_ranks 2 "$bin/bf16/train_gpt" --tp 2 $few
         step 60 "training, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --tp 2 --pp 2 $few
+        step 60 "a folded pipeline, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --pp 4 --schedule zb-v $few
         step 60 "sites, NCCL, 4 ranks" nccl_ranks 4 "$bin/bf16/train_gpt" --sites 2 --dp-mode diloco \
             --local-steps 2 $few
     }

@@ -75,7 +75,7 @@ static void run_lane_mode(Comm* pair, float* x, const char* mode) {
 static int run_mode(Comm* world, const char* mode) {
     const int last = world->size - 1;
     float* x = (float*)device_malloc(4096, "test");
-    Comm pair = comm_split(world, world->rank > 1, world->rank, "pair");
+    Comm pair = comm_split(world, world->rank > 1, world->rank, "pair", COMM_WIDE);
     const bool member = world->rank <= 1 && world->size > 1;
     if (strcmp(mode, "usage") == 0) die_usage("the test says so");
     if (strcmp(mode, "lonely") == 0 && world->rank == last) die_usage("the test says so");

@@ -141,7 +141,7 @@ static void test_operations(Comm* c, const char* label, bool device, int64_t n) 
 
 // The same operations by plan; and several in flight at once.
 static void test_layout(const char* network, const char* algorithm, int64_t n) {
-    Comm group = comm_split(&world, 0, world.rank, "planned");
+    Comm group = comm_split(&world, 0, world.rank, "planned", COMM_WIDE);
     Network net;
     Error error;
     char label[128];
@@ -318,7 +318,7 @@ static void test_not_before_the_wait(void) {
 // The first all-reduce of a group does not hold up rank 0's host: the others start theirs after a broadcast that rank 0
 // starts then.
 static void test_first_operation(void) {
-    Comm group = comm_split(&world, 0, world.rank, "first");
+    Comm group = comm_split(&world, 0, world.rank, "first", COMM_WIDE);
     Buffer x = buffer_new(true, 100, COMM_FLOAT), token = buffer_new(false, 1, COMM_INT32);
     buffer_fill(&x, 0, x.n, group.rank, 0);
     CommRequest r;
@@ -360,7 +360,14 @@ static void test_progress(void) {
 static void test_groups(int columns) {
     const int row = world.rank / columns, column = world.rank % columns, rows = world.size / columns;
     char label[64];
-    Comm in_row = comm_split(&world, row, column, "row"), in_column = comm_split(&world, column, -row, "column");
+    Comm in_row = comm_split(&world, row, column, "row", COMM_WIDE),
+         in_column = comm_split(&world, column, -row, "column", COMM_NARROW);
+#if defined USE_NCCL && !defined __CUDACC__
+    check_here((!world.nccl || world.nccl->comm->max_ctas == NCCL_NARROW_CTAS) &&
+                   (!in_row.nccl || in_row.nccl->comm->max_ctas == NCCL_CONFIG_UNDEF_INT) &&
+                   (!in_column.nccl || in_column.nccl->comm->max_ctas == NCCL_NARROW_CTAS),
+               "%d x %d: the world and narrow groups have few CTAs, others NCCL's own number", rows, columns);
+#endif
     check_here(in_row.rank == column && in_row.size == columns && in_column.rank == rows - 1 - row &&
                    in_column.size == rows,
                "%d x %d: ranks in rows and, the other way round, in columns", rows, columns);
@@ -392,8 +399,8 @@ static void test_groups(int columns) {
     comm_free(&in_row), comm_free(&in_column);
     check_here(in_row.size == 1 && in_column.size == 1, "%d x %d: freed", rows, columns);
     // Equal keys keep the parent's order; a group splits into groups.
-    Comm turned = comm_split(&world, 0, -world.rank, "turned"),
-         same = comm_split(&turned, turned.rank / columns, 7, "same");
+    Comm turned = comm_split(&world, 0, -world.rank, "turned", COMM_WIDE),
+         same = comm_split(&turned, turned.rank / columns, 7, "same", COMM_WIDE);
     check_here(turned.rank == world.size - 1 - world.rank && same.rank == turned.rank % columns && same.size == columns,
                "%d x %d: equal keys keep the parent's order", rows, columns);
     test_operations(&same, "a group of a group", true, 11);
@@ -401,7 +408,7 @@ static void test_groups(int columns) {
 }
 
 static void test_group_of_one(void) {
-    Comm alone = comm_split(&world, world.rank, 0, "alone");
+    Comm alone = comm_split(&world, world.rank, 0, "alone", COMM_WIDE);
     check_here(alone.size == 1 && alone.rank == 0, "a group of one");
     test_operations(&alone, "a group of one", true, 20);
     test_operations(&alone, "a group of one", false, 20);
@@ -433,7 +440,7 @@ static bool message_is(Buffer* b, int from, int direction, int k) {
 // Everybody posts all receives before any send, forward ones to the next rank and backward ones to the one before
 // (folded: also the other way), and waits in the opposite order.
 static void test_lanes(bool folded) {
-    Comm ring = comm_split(&world, 0, (world.rank + 1) % world.size, "ring"); // not the world's order
+    Comm ring = comm_split(&world, 0, (world.rank + 1) % world.size, "ring", COMM_WIDE); // not the world's order
     comm_open_lanes(&ring, folded);
 #if defined USE_NCCL && !defined __CUDACC__
     const int lanes = ring.lanes ? ring.lanes->n : 0;
@@ -575,7 +582,7 @@ static void test_schedules(void) {
     const int most_v = brief ? 2 : 4;
     for (int kind = 0; kind < SCHEDULE_KINDS && world.size > 1; kind++) {
         if (brief && kind != INTERLEAVED && kind != ZB_V) continue;
-        Comm pipeline = comm_split(&world, 0, world.rank, "pipeline");
+        Comm pipeline = comm_split(&world, 0, world.rank, "pipeline", COMM_WIDE);
         int wrong = 0, run = 0;
         comm_open_lanes(&pipeline, schedule_is_folded((ScheduleKind)kind));
         for (int v = 1; v <= most_v; v++) {

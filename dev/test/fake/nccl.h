@@ -90,7 +90,8 @@ struct ncclConfig_t {
 
 struct ncclComm {
     bool open, aborted;
-    int max_ctas; // of its configuration
+    int max_ctas;   // of its configuration
+    size_t buffers; // bytes of device memory: 64 KiB for each CTA
     std::string folder;
     int rank, size, lock;                 // lock: of the file "rank.RANK"
     ncclResult_t error;                   // that has happened on the way
@@ -173,6 +174,7 @@ inline void leave(ncclComm* c) {
     bool last = true;
     write_file(c, "gone." + std::to_string(c->rank), "");
     close(c->lock);
+    cuda_on_cpu::memory.bytes -= c->buffers;
     for (int rank = 0; rank < c->size; rank++) last = last && gone(c, rank);
     DIR* folder = last ? opendir(c->folder.c_str()) : NULL;
     if (folder) {
@@ -517,14 +519,19 @@ inline ncclResult_t check_member(ncclComm* c, int rank, const std::string& mine)
     return ncclSuccess;
 }
 
-inline ncclResult_t join(ncclComm_t* made, const std::string& folder, int size, int rank) {
+inline ncclResult_t join(ncclComm_t* made, const std::string& folder, int size, int rank, const ncclConfig_t* config) {
     if (size < 1 || rank < 0 || rank >= size) return fail(ncclInvalidArgument, "rank %d of %d", rank, size);
+    if (config->magic != 0xcafebeef || config->size != sizeof *config)
+        return fail(ncclInvalidArgument, "the configuration has not been initialised");
     ncclComm* c = new ncclComm();
     all.push_back(c);
     c->folder = folder;
     c->rank = rank;
     c->size = size;
     c->open = true;
+    c->max_ctas = config->maxCTAs;
+    c->buffers = (size_t)(c->max_ctas == NCCL_CONFIG_UNDEF_INT ? 32 : c->max_ctas) << 16;
+    cuda_on_cpu::memory.bytes += c->buffers;
     c->sent.resize((size_t)size), c->received.resize((size_t)size);
     c->sending.resize((size_t)size), c->receiving.resize((size_t)size);
     c->connected = getenv("NCCL_RUNTIME_CONNECT") && atoi(getenv("NCCL_RUNTIME_CONNECT")) == 0;
@@ -569,15 +576,14 @@ inline ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
     return ncclSuccess;
 }
 
-inline ncclResult_t ncclCommInitRank(ncclComm_t* comm, int size, ncclUniqueId id, int rank) {
-    return fake_nccl::join(comm, id.internal, size, rank);
+inline ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id, int rank,
+                                           ncclConfig_t* config) {
+    return fake_nccl::join(comm, id.internal, size, rank, config);
 }
 
 inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclConfig_t* config) {
     using namespace fake_nccl;
     if (!comm->open) return fail(ncclInvalidArgument, "the communicator has been destroyed");
-    if (config && (config->magic != 0xcafebeef || config->size != sizeof *config))
-        return fail(ncclInvalidArgument, "the configuration has not been initialised");
     if (color < 0 && color != NCCL_SPLIT_NOCOLOR) return fail(ncclInvalidArgument, "color %d", color);
     if (comm->pending) return fail(ncclInvalidUsage, "%d operations of the parent are outstanding", comm->pending);
     const std::string number = std::to_string(comm->splits++);
@@ -597,9 +603,7 @@ inline ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_
     }
     *made = NULL;
     if (color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
-    const ncclResult_t code = join(made, comm->folder + "-" + number + "-" + std::to_string(color), size, rank);
-    if (code == ncclSuccess && config) (*made)->max_ctas = config->maxCTAs;
-    return code;
+    return join(made, comm->folder + "-" + number + "-" + std::to_string(color), size, rank, config);
 }
 
 inline ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {

@@ -153,7 +153,8 @@ else
         done
         rm -rf mesh
         verify "$1 $2 $options${NCCL:+, NCCL}" ranks $((tp * pp * dp)) "$1" "$2" mesh --micro-batch 1 "${@:3}"
-        [ -z "${NCCL:-}" ] || verify "... by NCCL:" grep "NCCL" out
+        [ -z "${NCCL:-}" ] || verify "... with queues for all streams" grep -q "CONNECTIONS 32 instead of 1" out
+        [ -z "${NCCL:-}" ] || verify "... by NCCL:" grep "^groups    NCCL takes [1-9][0-9.]* MB" out
         verify "... counts the bytes that the formulas say:" python3 traffic.py out
         trains_as "... trains what one rank trains:" mesh "${1}_$2" "${bound[$1]}"
     }
@@ -181,7 +182,7 @@ CASES
     for options in "llama --pp 2 --schedule zb-v" "llama --tp 2 --pp 2 --dp 2 --zero 1 --sequence-parallel" \
         "llama --dp 2 --zero 2 --allreduce multitree" "llama --dp 2 --allreduce double-tree" \
         "caat --tp 2 --pp 2 --zero 1"; do
-        NCCL=1 mesh bf16 "${options%% *}" "${options#* }"
+        NCCL=1 CUDA_DEVICE_MAX_CONNECTIONS=1 mesh bf16 "${options%% *}" "${options#* }"
     done
     # a mesh stopped and resumed; copies are rounded identically, or the second half would differ
     # shellcheck disable=SC2086

@@ -153,7 +153,7 @@ gpt2-124M: 250000.0 tokens/s by PyTorch
 ^versions: CUDA 13000, cuBLASLt 130100
 commit .*sm_90a, NVIDIA H200, 580.1
 END
-is "meshes by MPI and by NCCL, to which each rank has a host of its own" "8 4" \
+is "meshes by MPI and by NCCL, to which each rank has a host of its own" "9 4" \
     "$(rows 'ok .*, MPI\|ok .*, NCCL') $(grep '^host of bf16/train_gpt' "$calls" | sort -u | wc -l)"
 is "all logs, without tokens" 2 \
     "$(tar -tzf "$work/out/logs.tar.gz" | grep -c 'bench_gpt2-124M.log\|ls/bf16_cuda_rows.log\|tokens')"

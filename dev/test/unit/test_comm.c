@@ -147,7 +147,8 @@ static void test_bits(int64_t n, bool blocking) {
 // Rows and columns of a grid with `columns` columns.
 static void test_grid(int columns) {
     const int rows = world.size / columns, row = world.rank / columns, column = world.rank % columns;
-    Comm in_row = comm_split(&world, row, column, "row"), in_column = comm_split(&world, column, row, "column");
+    Comm in_row = comm_split(&world, row, column, "row", COMM_WIDE),
+         in_column = comm_split(&world, column, row, "column", COMM_WIDE);
     check_all(in_row.rank == column && in_row.size == columns && in_column.rank == row && in_column.size == rows,
               "%d x %d: ranks in rows and columns", rows, columns);
     int32_t sum[2] = {world.rank, world.rank};
@@ -197,9 +198,9 @@ static void test_grid(int columns) {
 }
 
 static void test_split(void) {
-    Comm reversed = comm_split(&world, 0, -world.rank, "reversed");
+    Comm reversed = comm_split(&world, 0, -world.rank, "reversed", COMM_WIDE);
     check_all(reversed.rank == world.size - 1 - world.rank && reversed.size == world.size, "split: ordered by key");
-    Comm alone = comm_split(&world, world.rank, 0, "alone");
+    Comm alone = comm_split(&world, world.rank, 0, "alone", COMM_WIDE);
     bool one = alone.rank == 0 && alone.size == 1 && strcmp(alone.name, "alone") == 0;
 #ifdef USE_MPI
     one = one && alone.mpi == MPI_COMM_NULL;
@@ -208,14 +209,14 @@ static void test_split(void) {
     test_operations(&alone, "a group of one", 1000);
     comm_barrier(&alone);
     check_all(alone.size_bytes == 0 && alone.waited == 0, "a group of one sends nothing and never waits");
-    Comm of_one = comm_split(&alone, 3, 4, "of one");
+    Comm of_one = comm_split(&alone, 3, 4, "of one", COMM_WIDE);
     check_all(of_one.size == 1 && of_one.rank == 0, "split: a group of one splits into itself");
 
     // No history is inherited.
     comm_barrier(&world);
     int32_t x[5] = {1, 2, 3, 4, 5};
     comm_all_reduce(&reversed, x, 5, COMM_INT32, COMM_SUM);
-    Comm young = comm_split(&reversed, 0, 0, "young");
+    Comm young = comm_split(&reversed, 0, 0, "young", COMM_WIDE);
     check_all(young.size_bytes == 0 && young.waited == 0 && young.rank == reversed.rank,
               "split: no history is inherited; equal keys keep the parent's order");
 
@@ -288,7 +289,7 @@ static void test_waiting(void) {
     Trace trace;
     trace_init(&trace, 100);
     world.trace = &trace;
-    Comm group = comm_split(&world, 0, world.rank, "group");
+    Comm group = comm_split(&world, 0, world.rank, "group", COMM_WIDE);
     const bool several = world.size > 1; // a group of one has no spans
     float x[8] = {0}, all[64] = {0};
     comm_all_reduce(&group, x, 8, COMM_FLOAT, COMM_SUM);
@@ -370,7 +371,7 @@ static int run_mode(const char* mode) {
     if (strcmp(mode, "length") == 0 || strcmp(mode, "short") == 0) {
         float x[12] = {0};
         const int sent = mode[0] == 'l' ? 12 : 5;
-        Comm group = comm_split(&world, 0, world.rank, "group");
+        Comm group = comm_split(&world, 0, world.rank, "group", COMM_WIDE);
         CommRequest r = {};
         if (world.rank == 0) r = comm_send_start(&group, x, sent, COMM_FLOAT, last, 4);
         if (world.rank == last) {

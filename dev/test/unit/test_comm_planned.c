@@ -129,7 +129,7 @@ static Planned planned_open(const char* algorithm, const char* network) {
     Planned p = {};
     Network net;
     Error error;
-    p.group = comm_split(&world, 0, world.rank, "planned");
+    p.group = comm_split(&world, 0, world.rank, "planned", COMM_WIDE);
     if (!network_build(&net, network, &error)) die("%s", error.text);
     for (int kind = 0; kind < PLAN_KINDS; kind++) {
         if (!collective_build(&p.plans[kind], algorithm, (PlanKind)kind, &net, &error)) continue;

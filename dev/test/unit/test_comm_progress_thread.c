@@ -43,7 +43,7 @@ static void plan_for(Comm* group, const char* algorithm) {
 
 // All ranks, by a plan (or NULL), which the group is given before its thread or after it.
 static Comm group_open(const char* name, const char* algorithm, bool thread, bool plan_first) {
-    Comm group = comm_split(&world, 0, world.rank, name);
+    Comm group = comm_split(&world, 0, world.rank, name, COMM_WIDE);
     if (algorithm && plan_first) plan_for(&group, algorithm);
     if (thread) comm_open_thread(&group, plan_first);
     if (algorithm && !plan_first) plan_for(&group, algorithm);
@@ -297,11 +297,11 @@ static void test_alone(const char* algorithm, bool thread, double seconds) {
 
 // Which groups have threads.
 static void test_groups(void) {
-    Comm half = comm_split(&world, world.rank % 2, world.rank, "half"), child;
+    Comm half = comm_split(&world, world.rank % 2, world.rank, "half", COMM_WIDE), child;
     comm_open_thread(&half, false);
     comm_open_thread(&half, false); // once is enough
     check_all(has_thread(&half) == (half.size > 1), "a group of one has no thread");
-    child = comm_split(&half, 0, -half.rank, "child");
+    child = comm_split(&half, 0, -half.rank, "child", COMM_WIDE);
     int32_t x[4] = {-1, -1, -1, -1}, mine = world.rank;
     comm_all_gather(&child, x, &mine, 1, COMM_INT32);
     check_all(!has_thread(&child) && x[child.rank] == world.rank && x[0] == world.rank + 2 * child.rank,

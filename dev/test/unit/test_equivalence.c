@@ -413,7 +413,7 @@ static void make_reference(const Comm* alone, const Case* c) {
 }
 
 static void make_references(Comm* world, const Case* list, int cases) {
-    Comm alone = comm_split(world, world->rank, 0, "alone");
+    Comm alone = comm_split(world, world->rank, 0, "alone", COMM_WIDE);
     int n = 0;
     for (int i = 0; i < cases; i++) {
         char mine[128], other[128];
@@ -591,7 +591,7 @@ static void report(const Case* c, const MeshDifference* d) {
 // All cases of n ranks, as many of them at a time as there is room for in the world; rank 0 reports after each round.
 static void run_cases(Comm* world, const Case* list, int cases, int n) {
     const int at_once = world->size / n, team = world->rank / n;
-    Comm ranks = comm_split(world, team, world->rank, "world");
+    Comm ranks = comm_split(world, team, world->rank, "world", COMM_WIDE);
     for (int first = 0; first < cases; first += at_once) {
         MeshDifference mine = {};
         if (team < at_once && first + team < cases) mine = difference_of(&ranks, &list[first + team]);

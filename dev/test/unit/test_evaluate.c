@@ -428,7 +428,7 @@ int main(int argc, char** argv) {
         test_scores(path);
         unlink(path);
     }
-    Comm alone = comm_split(&world, world.rank, 0, "alone");
+    Comm alone = comm_split(&world, world.rank, 0, "alone", COMM_WIDE);
     for (size_t i = 0; i < sizeof meshes / sizeof meshes[0]; i++) {
         if (meshes[i].ranks != world.size || (only && strcmp(meshes[i].line, only) != 0)) continue;
         if (few && i % 3 != 0) continue;
