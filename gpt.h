@@ -165,7 +165,7 @@ static void await_sum_and_norm_backward(const Pass* pass, int layer, TensorKind 
     Activations* acts = pass->acts;
     const Norm n = norm_of(pass, layer, w);
     comm_wait(&acts->sum);
-    norms[stage->model.norm].backward(&n, pass->g->dx, gradient(stage, layer, w), gradient(stage, layer, b),
+    norms[stage->model.norm].backward(&n, pass->g->dx, norm_gradient(pass, layer, w), norm_gradient(pass, layer, b),
                                       acts->dnorm, acts->R, stage->model.C);
 }
 

@@ -141,6 +141,7 @@ typedef struct {
     int zero;               // divided over the d replicas: 0 nothing, 1 the optimizer's state, 2 gradients too
     Recompute recompute;
     bool tp_overlap; // a micro-batch is computed as two halves in turn, whose tensor sums are in flight meanwhile
+    int canonical;   // leaves of the tree in which gradients are added (parallel/canonical.h); 0: none
     CaatConfig caat;
 } ParallelConfig;
 
@@ -306,7 +307,7 @@ typedef struct {
 } Slice;
 
 typedef struct {
-    int64_t offset, elements; // in the parameter buffer; elements is a multiple of 16 d
+    int64_t offset, elements; // in the parameter buffer; elements is a multiple of 16 d, and of 16 canonical
     int first, slices;
     int chunk; // that its gradients come from; -1: another rank has a part of them too (embedding_is_split)
 } Bucket;
@@ -334,6 +335,7 @@ typedef struct {
     int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
     int vocab_offset;             // of this rank's vocabulary, the streams' rows one after the other
     int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
+    int embedding_bucket;         // of the gradient of the embedding's use, if it is not the table's; else -1
     int* slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1: none; the last row has the
                    // tensors outside the blocks
 } Layout;
@@ -401,7 +403,9 @@ static inline void slice_cut(Slice* slice, const ParallelConfig* parallel, const
 
 // Pads the buffer to a multiple of 16 d elements, where the next bucket begins, and ends the last bucket there.
 static inline void layout_close_bucket(Layout* layout) {
-    layout->elements = (int64_t)round_up((size_t)layout->elements, 16 * (size_t)layout->parallel.mesh.d);
+    const int64_t parts =
+        max_i64(layout->parallel.mesh.d, layout->parallel.canonical); // one is a multiple of the other
+    layout->elements = (int64_t)round_up((size_t)layout->elements, (size_t)(16 * parts));
     if (layout->buckets == 0) return;
     Bucket* last = &layout->bucket[layout->buckets - 1];
     last->elements = layout->elements - last->offset;
@@ -476,6 +480,21 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
     }
 }
 
+// A tied embedding with both uses on this rank has a gradient for each where sums are canonical: the second in a bucket
+// as long as the table's, without slices.
+static inline void layout_add_embedding_bucket(Layout* layout, const ModelConfig* model) {
+    layout->embedding_bucket = -1;
+    if (!layout->parallel.canonical || !model->tied || !layout->first_stage || !layout->last_stage) return;
+    const int row = layout->layers * TENSOR_KINDS + WTE;
+    Bucket bucket = layout->bucket[layout->slices[layout->slice_of[row * layout->streams]].bucket];
+    bucket.offset = layout->elements;
+    bucket.first = layout->n;
+    bucket.slices = 0;
+    layout->elements += bucket.elements;
+    layout->embedding_bucket = layout->buckets;
+    layout->bucket[layout->buckets++] = bucket;
+}
+
 // Builds the layout of the rank of `parallel`, for sequences of T tokens; refuses a mesh that does not fit.
 static inline bool layout_build(Layout* layout, const ModelConfig* model, ParallelConfig parallel, int T,
                                 Error* error) {
@@ -509,6 +528,7 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Parall
             layout_append_layer(layout, model, layer);
     }
     layout_close_bucket(layout);
+    layout_add_embedding_bucket(layout, model);
     return true;
 }
 

@@ -112,7 +112,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
     const double waited = pipeline->waited + embedding->waited;
     StepProgress progress = {seconds_now(), 0, 1};
-    device_zero(stage->sums, (size_t)(stage->layout.tensors + 1) * sizeof(double));
+    device_zero(stage->sums, (size_t)sums_of_step(&stage->layout) * sizeof(double));
     load_batch(t, input);
     for (int i = 0; i < input->schedule->n; i++) {
         const Action action = input->schedule->actions[i];
@@ -168,7 +168,7 @@ static void run_forward(Trainer* t, const StepInput* input, Action action) {
         boundary_unpack(&t->groups, &stage->layout.parallel, acts->x[0], boundary->input[buffer],
                         (int64_t)acts->N * stage->model.C);
     chunk_forward(stage, acts);
-    if (acts->chunk->last) losses_add(stage->sums + stage->layout.tensors, acts->head->losses, acts->tokens);
+    if (acts->chunk->last) losses_add(loss_of_microbatch(stage, input, k), acts->head->losses, acts->tokens);
     if (acts->chunk->last && input->losses)
         device_copy(input->losses + (int64_t)k * stage->B * stage->T, acts->head->losses,
                     (size_t)acts->tokens * sizeof(float));
@@ -188,7 +188,8 @@ static void run_backward(Trainer* t, Action action) {
     const double started = time_of_work(t);
     if (dgrad && !acts->chunk->last)
         boundary_unpack(&t->groups, &stage->layout.parallel, g->dx, boundary->gradient[buffer], n);
-    const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), action.reduce};
+    const bool reduce = action.reduce || (wgrad && ends_leaf(&stage->layout.parallel, k, t->schedule.config.m));
+    const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), reduce};
     chunk_backward(&backward);
     if (dgrad && !acts->chunk->first)
         device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.parallel, n),
@@ -203,7 +204,7 @@ static void run_reduce(Trainer* t, Action action) {
     const Layout* layout = &stage->layout;
     const double started = seconds_now();
     finish_grad_sync(&stage->grads, layout, action.chunk);
-    if (action.kind == TIE) all_reduce_tied_embedding_grad(&stage->grads, &t->groups, layout);
+    sum_tied_embedding_grads(stage, action.chunk);
     if (stage->async) {
         async_dp_finish_grad_sync(stage, action.chunk);
     } else {
@@ -220,19 +221,19 @@ static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     const Settings* o = &t->settings;
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
-    const int tensors = layout->tensors;
+    const int tensors = layout->tensors, n = sums_of_step(layout), loss = first_loss(layout);
     const double started = seconds_now();
-    double* sums = (double*)checked_calloc((size_t)tensors + 2, sizeof(double), "the gradient's norm");
+    double* sums = (double*)checked_calloc((size_t)n + 1, sizeof(double), "the gradient's norm");
     comm_synchronize(&t->world);
-    device_to_host(sums, stage->sums, (size_t)(tensors + 1) * sizeof(double));
-    if (!counts_losses(stage)) sums[tensors] = 0;
-    sums[tensors + 1] = started - progress->started - progress->waited; // seconds of work
+    device_to_host(sums, stage->sums, (size_t)n * sizeof(double));
+    if (!counts_losses(stage)) memset(sums + loss, 0, (size_t)(n - loss) * sizeof(double));
+    sums[n] = started - progress->started - progress->waited; // seconds of work
     reduce_step_stats(t, sums);
     int not_finite;
     t->loss = sums[tensors] / step_tokens(t, t->stats_scope);
     t->grad_norm = gradient_norm(sums, tensors, &not_finite);
     if (stage->async) async_dp_set_compensation(stage, sums);
-    t->bubble = step_bubble(t, progress->started, sums[tensors + 1]);
+    t->bubble = step_bubble(t, progress->started, sums[n]);
     free(sums);
     progress->grad_scale = o->clip > 0 && t->grad_norm > o->clip ? o->clip / (t->grad_norm + 1e-6) : 1;
     t->skipped = false;
@@ -277,7 +278,7 @@ static double validate(Trainer* t) {
     for (int64_t first = 0; first < count; first += window) {
         const StepInput input = {NULL, &t->val, first, min_i64(count, first + window), false, NULL, NULL};
         run_window(t, input);
-        device_to_host(&part, stage->sums + stage->layout.tensors, sizeof part);
+        device_to_host(&part, stage->sums + first_loss(&stage->layout), sizeof part);
         sum += part;
     }
     if (!counts_losses(stage)) sum = 0;

@@ -16,8 +16,7 @@ memory for two, and only this rank's shard of each sum is kept. grad_buckets_tak
 */
 #pragma once
 
-#include "process_groups.h"
-#include "../kernels/kernels.h"
+#include "canonical.h"
 
 // The most sums in flight: ZeRO 2 has memory for two buckets, and on a CPU each sum needs memory for messages.
 enum { MAX_INFLIGHT_REDUCTIONS = 2 };
@@ -39,6 +38,7 @@ typedef struct {
     int in_flight[MAX_INFLIGHT_REDUCTIONS]; // the buckets whose sums were started last, or -1
     int next;                               // place in in_flight; with ZeRO 2 also the memory of the bucket in hand
     bool hierarchical;                      // sums continue between sites (sites.h)
+    LeafTree tree;                          // of leaves that are not yet summed over the ranks
 } GradientBuckets;
 
 // ZeRO 2: all buckets share the memory of two, which they use in turn.
@@ -54,6 +54,7 @@ static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layou
     if (zero < 2) grads->all = arena_floats(arena, layout->elements);
     if (zero > 0) grads->shards = arena_floats(arena, layout->elements / layout->parallel.mesh.d);
     grads->update = zero ? grads->shards : grads->all;
+    leaf_tree_take(&grads->tree, &layout->parallel, layout->elements / (zero < 2 ? 1 : layout->parallel.mesh.d), arena);
     for (int i = 0; i < grad_buckets(layout); i++) {
         BucketMemory* bucket = &grads->bucket[i];
         switch (zero) {
@@ -88,8 +89,10 @@ static inline int64_t grad_sum_elements(const BucketMemory* of, const ProcessGro
 static inline void grad_bucket_collect(GradientBuckets* grads, const Layout* layout, int i) {
     const int b = grads->in_flight[i];
     if (b < 0) return;
+    float* sum = grads->bucket[i].sum;
+    const int64_t at = bucket_shard_offset(layout, b), n = bucket_shard_size(layout, b);
     comm_wait(&grads->bucket[i].request);
-    accumulate(grads->shards + bucket_shard_offset(layout, b), grads->bucket[i].sum, bucket_shard_size(layout, b));
+    if (leaf_tree_add(&grads->tree, b, sum, at, n)) accumulate(grads->shards + at, sum, n);
     grads->in_flight[i] = -1;
 }
 
@@ -109,11 +112,15 @@ static inline void limit_inflight_reductions(GradientBuckets* grads) {
     if (DEVICE_IS_HOST && !grads->hierarchical && before >= 0) comm_wait(&grads->bucket[before].request);
 }
 
-// To be called when a bucket's gradients are complete: starts their sum over the data group.
+// To be called when a bucket's gradients are complete: starts their sum over the data group. With --canonical to be
+// called when those of a leaf are: the last one starts it.
 static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     BucketMemory* bucket = grad_bucket(grads, layout, b);
     const int64_t n = grad_sum_elements(bucket, g, layout, b);
     bucket_sum_partial(g, layout, b, bucket->gradient);
+    if (!buckets_share_memory(layout) &&
+        !leaf_tree_add(&grads->tree, b, bucket->gradient, layout->bucket[b].offset, layout->bucket[b].elements))
+        return;
     limit_inflight_reductions(grads);
     if (bucket->sum == bucket->gradient)
         bucket->request = comm_all_reduce_start(&g->data, bucket->sum, n, COMM_FLOAT, COMM_SUM);
@@ -129,7 +136,7 @@ static inline void buckets_progress(BucketMemory* buckets, int n) {
     comm_check_errors();
 }
 
-// Waits for the sums of a chunk's gradients; -1: of the tied embedding's, which all_reduce_tied_embedding_grad sums
+// Waits for the sums of a chunk's gradients; -1: of the tied embedding's, which sum_tied_embedding_grads sums
 // further. (ZeRO 2: of all in flight.)
 static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout, int chunk) {
     for (int i = 0; i < grad_buckets(layout); i++) {
@@ -138,15 +145,6 @@ static inline void finish_grad_sync(GradientBuckets* grads, const Layout* layout
         else if (layout->bucket[i].chunk == chunk)
             comm_wait(&grads->bucket[i].request);
     }
-}
-
-// Sums the two gradients of a tied embedding that is on two ranks.
-static inline void all_reduce_tied_embedding_grad(GradientBuckets* grads, ProcessGroups* g, const Layout* layout) {
-    const Slice* wte = layout_slice(layout, -1, WTE);
-    if (g->embedding.size == 1 || !wte) return;
-    const BucketMemory* bucket = grad_bucket(grads, layout, wte->bucket);
-    float* sum = buckets_share_memory(layout) ? grads->shards + bucket_shard_offset(layout, wte->bucket) : bucket->sum;
-    comm_all_reduce(&g->embedding, sum, grad_sum_elements(bucket, g, layout, wte->bucket), COMM_FLOAT, COMM_SUM);
 }
 
 // ZeRO: every data rank has updated its shard of each bucket of a chunk (-1: see Bucket); now all ranks gather all.

@@ -59,7 +59,7 @@ static inline TensorRange* chunk_ranges(const Stage* stage, int chunk, int64_t s
 // Sum of squares of the gradient of each tensor in a chunk into stage->sums: this rank's contribution.
 static inline void gradient_squares(const Stage* stage, int chunk) {
     int count;
-    TensorRange* ranges = chunk_ranges(stage, chunk, 0, true, &count);
+    TensorRange* ranges = cut_by_rows(chunk_ranges(stage, chunk, 0, true, &count), &count, &stage->layout);
     sum_of_squares(stage->sums, stage->grads.update, ranges, count);
     free(ranges);
 }

@@ -111,6 +111,7 @@ typedef struct {
 typedef struct {
     floatX* dx; // (R, C): the gradient of the residual stream, of the block that the backward pass is at
     LayerGradients* layers;
+    float* norms; // (slices, C), only with --canonical: see norm_gradient
 } ActivationGrads;
 
 // A backward pass computes two gradients, which a schedule may order separately (Qi et al. 2024): the input gradient
@@ -156,7 +157,7 @@ typedef struct {
     int kept_values;
     float* grad_embedding; // (streams V, C), only of a tied embedding: see vocab_parallel_embedding_backward
     float* rope;           // (T, HS): cosines and sines
-    double* sums;          // (layout.tensors + 1): squares of each tensor's gradient; the loss
+    double* sums;          // (sums_of_step): squares of each tensor's gradient; the loss
     uint64_t* checksums;   // (layout.n): of the slices, while copies are compared
     // activations[slots + i], head[head_slots + i] and gradients[v][i] are views of half i (parallel/halves.h).
     Activations* activations;      // (slots + HALVES)
@@ -281,20 +282,56 @@ static inline LayerGradients* layer_grads(const Pass* pass, int layer) {
     return &pass->g->layers[layer - pass->acts->chunk->begin];
 }
 
-// A gradient bucket (parallel/data.h) is reset before its first contribution and ready after its last one.
-static inline void grad_bucket_begin(const Pass* pass, int layer, TensorKind kind) {
+// Where the gradient of a norm is added, by DGRAD, which may be ahead of WGRAD. With --canonical it waits there for the
+// micro-batch's WGRAD, so that each leaf has its own.
+static inline float* norm_gradient(const Pass* pass, int layer, TensorKind kind) {
     const Layout* layout = &pass->stage->layout;
-    grad_bucket_reset(&pass->stage->grads, layout, layout_slice(layout, layer, kind)->bucket);
+    const Slice* slice = layout_slice(layout, layer, kind);
+    if (!slice || !pass->g->norms) return gradient(pass->stage, layer, kind);
+    return pass->g->norms + (slice - layout->slices) * pass->stage->model.C;
 }
 
-static inline void grad_bucket_ready(const Pass* pass, int layer, TensorKind kind) {
+// WGRAD: adds them to bucket b.
+static inline void add_norm_gradients(const Pass* pass, int b) {
+    const int C = pass->stage->model.C;
+    const Bucket* bucket = &pass->stage->layout.bucket[b];
+    if (!pass->g->norms || !(pass->computes & WGRAD)) return;
+    for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
+        const Slice* slice = &pass->stage->layout.slices[i];
+        float* norm = pass->g->norms + (int64_t)i * C;
+        if (!slice->tensor.vector || slice_elements(slice) != C) continue; // a matrix; of a bias there are zeros
+        accumulate(grad_bucket(&pass->stage->grads, &pass->stage->layout, b)->gradient + slice->offset - bucket->offset,
+                   norm, C);
+        device_zero(norm, (size_t)C * sizeof(float));
+    }
+}
+
+// A gradient bucket (parallel/data.h) is reset before its first contribution and ready after its last one.
+static inline void bucket_begin(const Pass* pass, int b) {
+    grad_bucket_reset(&pass->stage->grads, &pass->stage->layout, b);
+}
+
+static inline void bucket_ready(const Pass* pass, int b) {
     Stage* stage = pass->stage;
     const Layout* layout = &stage->layout;
+    add_norm_gradients(pass, b);
     if (!pass->reduce) return;
-    const int b = layout_slice(layout, layer, kind)->bucket;
     start_grad_sync(&stage->grads, stage->groups, layout, b);
     start_inter_site_sync_early(&stage->grads, stage->groups, layout, b);
     buckets_progress(stage->grads.bucket, grad_buckets(layout));
+}
+
+// The same for the bucket of a tensor.
+static inline void grad_bucket_begin(const Pass* pass, int layer, TensorKind kind) {
+    bucket_begin(pass, layout_slice(&pass->stage->layout, layer, kind)->bucket);
+}
+static inline void grad_bucket_ready(const Pass* pass, int layer, TensorKind kind) {
+    bucket_ready(pass, layout_slice(&pass->stage->layout, layer, kind)->bucket);
+}
+
+// The bucket that the embedding's use adds to.
+static inline int embedding_use_bucket(const Layout* layout) {
+    return layout->embedding_bucket >= 0 ? layout->embedding_bucket : layout_slice(layout, -1, WTE)->bucket;
 }
 
 // ---- Sizes ------------------------------------------------------------------------------------------------------
@@ -407,6 +444,7 @@ static inline void take_gradients(Stage* stage, Arena* arena) {
         for (int i = 0; i < stage->gradient_slots[c]; i++) {
             ActivationGrads* g = &stage->act_grads[c][i];
             g->dx = stage->split_backward ? take_values(stage, arena, R * C) : dx;
+            if (stage->layout.parallel.canonical) g->norms = arena_floats(arena, stage->layout.n * C);
             for (int l = 0; l < stage->layout.chunk[c].layers; l++) {
                 g->layers[l] = shared;
                 if (stage->split_backward) take_rows(&g->layers[l], gradient_buffers(stage), NULL, arena);
@@ -430,7 +468,7 @@ static inline void take_boundary(Stage* stage, Arena* arena) {
 // Whether a tied embedding has both uses on this stage, with a gradient buffer for each.
 static inline bool has_two_embedding_grads(const Stage* stage) {
     return stage->model.tied && stage->layout.first_stage && stage->layout.last_stage &&
-           stage->layout.parallel.zero < 2;
+           stage->layout.parallel.zero < 2 && !stage->layout.parallel.canonical;
 }
 
 static inline void take_parameters(Stage* stage) {
@@ -471,7 +509,7 @@ static inline void stage_take_memory(Stage* stage) {
     if (is_caat(stage)) stage->shared = arena_floats(scratch, N / stage->layout.streams * C);
     if (stage->model.position == POSITION_ROPE)
         stage->rope = arena_floats(scratch, (int64_t)stage->model.T * model_head_size(&stage->model));
-    stage->sums = (double*)arena_take(scratch, (stage->layout.tensors + 1) * (int64_t)sizeof(double));
+    stage->sums = (double*)arena_take(scratch, sums_of_step(&stage->layout) * (int64_t)sizeof(double));
     stage->checksums = (uint64_t*)arena_take(scratch, stage->layout.n * (int64_t)sizeof(uint64_t));
     // The last, as on CPUs its pages are not touched where nothing is generated; a GPU has them.
     stage->cache = take_values(stage, scratch, kv_cache_elements(stage));
@@ -501,6 +539,7 @@ static inline void stage_take_lists(Stage* stage) {
     }
     stage->grads.bucket =
         (BucketMemory*)checked_calloc((size_t)grad_buckets(&stage->layout), sizeof(BucketMemory), "the buckets");
+    stage->grads.tree.added = (int*)checked_calloc((size_t)stage->layout.buckets, sizeof(int), "the buckets");
     for (int i = 0; i < MAX_INFLIGHT_REDUCTIONS; i++) stage->grads.in_flight[i] = -1;
 }
 
@@ -564,6 +603,7 @@ static inline void stage_free(Stage* stage) {
     free(stage->gradient_slots);
     free(stage->send_forward);
     free(stage->grads.bucket);
+    free(stage->grads.tree.added);
     layout_free(&stage->layout);
 }
 

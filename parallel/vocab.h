@@ -58,15 +58,18 @@ static inline void vocab_parallel_position_backward(const Pass* pass, int layer)
 // The rows of dx go to those of dwte, or of the second gradient of a tied embedding.
 static inline void vocab_parallel_token_backward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
+    (void)layer;
     const Layout* layout = &stage->layout;
-    float* dwte = has_two_embedding_grads(stage) ? stage->grad_embedding : gradient(stage, layer, WTE);
+    float* dwte = has_two_embedding_grads(stage)
+                      ? stage->grad_embedding
+                      : grad_bucket(&stage->grads, layout, embedding_use_bucket(layout))->gradient;
     embedding_backward(dwte, tp_gather_input(pass, embedding_output_grad(pass)), pass->acts->inputs, pass->acts->tokens,
                        stage->model.C, layout->vocab_offset, layout_embedding_rows(layout));
 }
 
 // The gradients of the embeddings, from the gradient of the residual stream, of all parts. A tied embedding has two
 // gradients, which are accumulated over the micro-batches in separate buffers and added when both are complete: here,
-// or, where the two uses are on two stages, between them (all_reduce_tied_embedding_grad). So the order of additions
+// or, where the two uses are on two stages, between them (sum_tied_embedding_grads). So the order of additions
 // is the same for every p, except with ZeRO 2, which adds both to its shard in every micro-batch. ZeRO 2 fills one
 // bucket at a time, so all parts finish one table, then the other.
 static inline void vocab_parallel_embedding_backward(const Pass* part) {
@@ -78,10 +81,28 @@ static inline void vocab_parallel_embedding_backward(const Pass* part) {
         each_part(part, -1, vocab_parallel_position_backward);
         grad_bucket_ready(part, -1, WPE);
     }
-    grad_bucket_begin(part, -1, WTE);
+    bucket_begin(part, embedding_use_bucket(&stage->layout));
     each_part(part, -1, vocab_parallel_token_backward);
     if (has_two_embedding_grads(stage) && part->reduce) accumulate(gradient(stage, -1, WTE), stage->grad_embedding, n);
-    grad_bucket_ready(part, -1, WTE);
+    bucket_ready(part, embedding_use_bucket(&stage->layout));
+}
+
+// What the update reads of a bucket.
+static inline float* grad_of_update(const Stage* stage, int b) {
+    const Layout* layout = &stage->layout;
+    return stage->grads.update + (layout->parallel.zero ? bucket_shard_offset(layout, b) : layout->bucket[b].offset);
+}
+
+// Adds the gradients of the two uses of a tied embedding, once they are summed over the replicas: where they are on two
+// ranks (chunk -1), or in two buckets (embedding_use_bucket).
+static inline void sum_tied_embedding_grads(const Stage* stage, int chunk) {
+    const Layout* layout = &stage->layout;
+    const Slice* wte = layout_slice(layout, -1, WTE);
+    if (!wte || layout->bucket[wte->bucket].chunk != chunk) return;
+    const int64_t n = layout->bucket[wte->bucket].elements / (layout->parallel.zero ? layout->parallel.mesh.d : 1);
+    float* sum = grad_of_update(stage, wte->bucket);
+    if (layout->embedding_bucket >= 0) accumulate(sum, grad_of_update(stage, layout->embedding_bucket), n);
+    if (chunk < 0) comm_all_reduce(&stage->groups->embedding, sum, n, COMM_FLOAT, COMM_SUM);
 }
 
 // ---- The cross entropy ------------------------------------------------------------------------------------------

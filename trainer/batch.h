@@ -7,7 +7,8 @@ the device, and what memory they take there.
 #include "trainer.h"
 
 // The sequences of a pass through a schedule, from loader or an evaluation: micro-batch k of data rank r has the B
-// sequences from first + (r m + k) B on (training), or first + (k d + r) B (validation), but none from `end` on.
+// sequences from first + (r m + k) B on (training), or first + (k d + r) B (validation; canonical ZeRO 2), but none from
+// `end` on. With ZeRO the bits of a canonical r are reversed.
 typedef struct {
     const Schedule* schedule; // NULL: of a window, see run_window
     const DataLoader* loader;
@@ -18,10 +19,10 @@ typedef struct {
 } StepInput;
 
 static inline int64_t microbatch_first(const Trainer* t, const StepInput* input, int k) {
-    const Mesh* mesh = &t->stage.layout.parallel.mesh;
-    int64_t number = (int64_t)k * mesh->d + mesh->data;
-    if (input->trains) number = (int64_t)mesh->data * input->schedule->config.m + k;
-    return input->first + number * t->stage.B;
+    const ParallelConfig* parallel = &t->stage.layout.parallel;
+    const int64_t d = parallel->mesh.d, place = input->trains ? place_among_leaves(parallel) : parallel->mesh.data;
+    const bool in_turn = !input->trains || parallel_deals_in_turn(parallel);
+    return input->first + (in_turn ? k * d + place : place * input->schedule->config.m + k) * t->stage.B;
 }
 
 static inline int microbatch_sequences(const Trainer* t, const StepInput* input, int k) {
@@ -138,6 +139,12 @@ static inline void load_batch(Trainer* t, const StepInput* input) {
     reserve_microbatches(t, m);
     for (int k = 0; k < m; k++) load_microbatch(t, input, k);
     if (!DEVICE_IS_HOST) batch_to_device(&t->batch, (int64_t)m * stage->B * stage->T);
+}
+
+// Where the losses of micro-batch k are added up: of its leaf, in training.
+static inline double* loss_of_microbatch(const Stage* stage, const StepInput* input, int k) {
+    const int leaf = input->trains ? leaf_of_microbatch(&stage->layout.parallel, k, input->schedule->config.m) : 0;
+    return stage->sums + first_loss(&stage->layout) + leaf;
 }
 
 // The tokens of a step that the ranks of a scope train on.

@@ -269,6 +269,7 @@ static inline ParallelConfig settings_parallel(Settings* o, int rank, int64_t th
     parallel.scatter = !o->no_scatter_gather;
     parallel.zero =
         parallel.mesh.d > 1 && settings_is_training(o) ? (int)o->zero : 0; // one replica has nothing to shard
+    parallel.canonical = settings_is_training(o) ? (int)o->canonical : 0;
     parallel.recompute = settings_is_training(o) ? (Recompute)o->recompute : RECOMPUTE_NONE;
     if (!settings_is_training(o)) o->sites = 1;
     const bool sync = o->dp_mode == DP_SYNC;

@@ -123,6 +123,7 @@ static inline bool build_allreduces(Trainer* t, const Mesh* mesh, Error* error) 
         const bool named = o->allreduce && inter_site == (mesh->sites > 1 && mesh_site_size(mesh) == 1);
         const bool planned = (DEVICE_IS_HOST && replicas <= MOST_REPLICAS) || (inter_site && t->stage.async);
         const char* algorithm = planned ? algorithm_usual(replicas) : NULL;
+        if (t->stage.layout.parallel.canonical) algorithm = "halving-doubling";
         if (named) algorithm = is_native(o->allreduce) ? NULL : o->allreduce;
         if (replicas > 1 && algorithm && !build_allreduce(t, inter_site, algorithm, named ? o->topology : NULL, error))
             return false;
@@ -135,7 +136,10 @@ static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Pa
                                   DtypeInfo type, Error* error) {
     const Settings* o = &t->settings;
     const AsyncConfig async = settings_async(o, &parallel->mesh);
-    if (!parallel_check(parallel, model, T, error) || !plan_schedule(t, model, parallel, error) ||
+    const int m = (int)(o->global_batch / parallel->mesh.d / o->micro_batch);
+    if (!parallel_check(parallel, model, T, error) ||
+        !canonical_check(parallel, m, async.mode == DP_SYNC, o->allreduce, error) ||
+        !plan_schedule(t, model, parallel, error) ||
         !stage_plan(&t->stage, model, *parallel, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async),
                     type, error))
         return false;

@@ -40,7 +40,7 @@ typedef struct {
     int64_t layers, hidden, heads, kv_heads, ffn, seq, vocab;
     int tie_embeddings; // choice; -1: as the architecture
     int64_t micro_batch, global_batch;
-    int64_t tp, pp, dp, zero;
+    int64_t tp, pp, dp, zero, canonical;
     int64_t vpp;             // 0: the schedule's default
     int recompute, schedule; // choices
     bool sequence_parallel, tp_comm_overlap, no_scatter_gather;
@@ -158,6 +158,10 @@ static inline void add_mesh_options(OptionTable* table, Settings* o) {
         option_flag("tp-comm-overlap", &o->tp_comm_overlap,
                     "compute a micro-batch as two halves in turn; tensor sums of one are in flight meanwhile"),
         option_int("zero", &o->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
+        option_int(
+            "canonical", &o->canonical, 0, 1 << 10,
+            "gradients are added in a tree of this many leaves, a power of two: the same bits for every --dp and "
+            "--pp"),
         option_choice("recompute", &o->recompute, "none|selective|full",
                       "what the backward pass computes again to save memory: norms and activation function, or all"),
         option_flag("no-scatter-gather", &o->no_scatter_gather,

@@ -33,12 +33,13 @@ static inline void trace_action(Trainer* t, Action action, double started) {
 // Whether this rank counts the losses of its replica: one rank does.
 static inline bool counts_losses(const Stage* s) { return s->layout.last_stage && s->layout.parallel.mesh.tensor == 0; }
 
-// Sums the statistics of a step, squares (tensors), loss, seconds, over a site; then the loss over the sites, where
-// stats_scope is all ranks.
+// Sums the statistics of a step over a site, sums_of_step and then seconds; then the loss over the sites, where
+// stats_scope is all ranks. They become squares (tensors), loss; the seconds stay last.
 static inline void reduce_step_stats(Trainer* t, double* sums) {
-    const int tensors = t->stage.layout.tensors;
-    sum_over_site(&t->groups, sums, tensors + 2);
-    if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.inter_site, sums + tensors, 1);
+    const Layout* layout = &t->stage.layout;
+    sum_over_site(&t->groups, sums, sums_of_step(layout) + 1);
+    if (t->stats_scope == SCOPE_WORLD) sum_over(&t->groups.inter_site, sums + first_loss(layout), 1);
+    canonical_sums(sums, layout);
 }
 
 // Idle time / computing time of a site's ranks in this step; NaN where the host's clock does not measure the work.

@@ -173,6 +173,7 @@ if [ "$TIER" != quick ] && [ -n "${MPIRUN:-}" ]; then
     again "meshes" $system/test_mesh.sh
     run "bf16" $system/test_precision.sh &
     twice "replicas beside PyTorch" $system/check_replicas.py $short
+    twice "canonical sums" $system/test_canonical.sh
     wait
     again "bf16" $system/test_precision.sh
 fi
