@@ -27,8 +27,8 @@ not grow with the number of blocks. (With these 4 blocks it is P, as P = P0 + L 
 Rung 4: 2 P + 3 P / d.
 
 What goes wrong: weights that were gathered before an update are used after it; a gradient's sum is started or added
-twice; a rank keeps another shard than the one it sends. A block that is used after it was freed is seen by the address
-sanitizer only (-fsanitize=address). As in rung 3, MPI hides little of the time.
+twice; a rank keeps another shard than the one it sends. -fsanitize=address names a block that is used after it was
+freed. As in rung 3, MPI hides little of the time.
 
 In threefold: nothing; its --zero ends with stage 2, as its t and p ranks divide the weights already, and each stage
 would have to gather them for every micro-batch of its schedule. PyTorch's name for it is fully_shard.

@@ -22,16 +22,17 @@ dkey and dvalue are sums over the ranks' queries: they follow their keys and val
 After turn n - 1 they are at the rank before their own, and the last message, number n, brings them home.
 What goes wrong here leaves the forward pass, and so the first loss, right; and on one rank all of it is right:
     dkey and dvalue are kept where they are after n - 1 messages, a rank short of home
-    p is of a turn's own log-sum-exp, so that the row's p add up to n, not to 1
+    p is of a turn's own log-sum-exp, so that a row's p add up to 1 in each turn, not in all turns together
     D is of a turn's own out, not of the row's
     every turn uses the keys and values of turn 0, which autograd has saved (huggingface/diffusers, issue 14265)
 
 Order. If rank r had the r-th of n parts, its queries would see all keys of the ranks before it and none of those after
 it. In (T/n)^2 pairs of query and key, rank r has r + 1/2 to compute and the last rank n - 1/2, for which all wait: on
-average n/2 of n - 1/2 is work, and (n - 1) / (2n - 1) of the time idle. In zigzag order (Zhu's ring-flash-attention)
-a sequence has 2 n chunks, and rank r the r-th from the start and the r-th from the end: a rank sees, of those before
-it, one chunk with both of its own, of those after it, both chunks with its late one. That is half of the pairs in
-each turn, for every rank. A target is the byte after its input, also where a chunk ends: it is found before the cut.
+average n/2 of n - 1/2 is work, and (n - 1) / (2n - 1) of the time is idle, 3/7 with 4 ranks. In zigzag order (Zhu's
+ring-flash-attention) a sequence has 2 n chunks, and rank r the r-th from the start and the r-th from the end: a rank
+sees, of those before it, one chunk with both of its own, of those after it, both chunks with its late one. That is half
+of the pairs in each turn, for every rank. A target is the byte after its input, also where a chunk ends: it is found
+before the cut.
 
 Messages. Keys and values of a block and micro-batch are 2 (N/n) C floats. They are sent n - 1 times forward and n - 1
 times backward, their gradients n times backward: in a step, whose micro-batches have BATCH T rows, a rank sends
@@ -245,8 +246,8 @@ static void attend_backward(float* dqkv, float* dkv, const float* dout, const fl
 }
 
 // Causal attention over the sequences of all ranks. qkv (rows, heads, 3, HS): query, key, value of this rank's
-// positions; out (rows, heads, HS): weighted mean of values; lse (rows, heads). Turn 0 has the rank's own keys, so every
-// query has seen one, its own, when the first maximum is used; before that it is a number below all scores.
+// positions; out (rows, heads, HS): weighted mean of values; lse (rows, heads). The first maximum is a number below all
+// scores. Turn 0 replaces it in every row, as its keys are the rank's own, and a query sees at least its own.
 static void attention_forward(float* out, float* lse, const float* qkv) {
     const int n = rows * heads * 2 * HS;
     float *kv = floats(n), *next = floats(n), *max = lse, *sum = floats(rows * heads);

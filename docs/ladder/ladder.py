@@ -3,7 +3,7 @@
 Builds the rungs of the ladder, runs each on at most 4 ranks, draws their losses as one picture, and fails if they are
 not those of rung 1.
 
-    docs/ladder/ladder.py [--only RUNG ...] [--plot FILE.svg]    make ladder; RUNG: 1 to 8, a, b; in the project's root
+    docs/ladder/ladder.py [--only RUNG ...] [--plot FILE.svg]    make ladder; RUNG: 1 to 10, a, b; in the project's root
 
 The bound. All rungs add up the same numbers, in different orders. A sum of n terms in float32 has a relative error of
 some sqrt(n) u, u = 2^-24 (Higham 1993), and a gradient is a sum over the BATCH T = 512 rows of a step: e = sqrt(512) u.
@@ -31,6 +31,10 @@ RUNS = [  # file, ranks, arguments, in words
     ("8_three_dimensions", 4, ["2", "2"], "(t, p, d) = (2, 2, 1)"),
     ("8_three_dimensions", 4, ["2", "1"], "(t, p, d) = (2, 1, 2)"),
     ("8_three_dimensions", 4, ["1", "2"], "(t, p, d) = (1, 2, 2)"),
+    ("9_context", 2, [], "context 2"),
+    ("9_context", 4, [], "context 4"),
+    ("10_zero3", 2, [], "ZeRO-3, data 2"),
+    ("10_zero3", 4, [], "ZeRO-3, data 4"),
     ("a_multitree", 4, [], "MultiTree"),
     ("b_dc_s3gd", 4, [], "synchronous rule of rung b"),
     ("b_dc_s3gd", 1, [], "dc-s3gd on one rank"),  # its label begins with the column that it compares
@@ -38,7 +42,12 @@ RUNS = [  # file, ranks, arguments, in words
 LINE = r"step +\d+ .*?\b{} ([\d.]+)(?: norm ([\d.]+))?"
 ROWS, LEARNING_RATE, WEIGHTS = 512, 3e-3, 4 * (2 * 32 + 12 * 32 * 32) + 128 * 32 + 32 * 32 + 32
 ERROR = math.sqrt(ROWS) * 2.0 ** -24
-COLORS = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#0a7ea4", "#bf3989", "#57606a"]
+COLORS = ["#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#0a7ea4", "#bf3989", "#57606a", "#f28e2b", "#1f2328"]
+
+
+def number(name):
+    """The rung of a file: 1 to 10, a, b."""
+    return name.split("_")[0]
 
 
 def bound(step, loss):
@@ -55,7 +64,7 @@ def command(words, what):
 @functools.lru_cache(None)
 def build(name):
     program = f"build/ladder/{name}"
-    compiler = os.environ.get("CC", "cc") if name.startswith("1") else os.environ.get("MPICC", "mpicc")
+    compiler = os.environ.get("CC", "cc") if number(name) == "1" else os.environ.get("MPICC", "mpicc")
     command([compiler, "-O3", "-march=native", "-ffast-math", "-Wall", "-Wextra", f"{HERE}/{name}.c", "-o", program,
              "-lm"], f"{name} does not build")
     return program
@@ -63,7 +72,7 @@ def build(name):
 
 def run(name, ranks, arguments, label):
     """The loss and the norm of the gradient of every step."""
-    start = ["scripts/mpirun.sh", "-np", str(ranks)] if name[0] != "1" else []
+    start = ["scripts/mpirun.sh", "-np", str(ranks)] if number(name) != "1" else []
     output = command(start + [build(name)] + arguments, name)
     line = LINE.format("dc-s3gd" if label.startswith("dc-s3gd") else "loss")
     return [(float(loss), float(norm or 0)) for loss, norm in re.findall(line, output)]
@@ -95,7 +104,7 @@ def draw(path, curves):
                           for step, (loss, _) in enumerate(steps))
         color, y = COLORS[i % len(COLORS)], top + 14 + 18 * i
         svg.append(f'<polyline points="{points}" fill="none" stroke="{color}" stroke-linejoin="round" '
-                   f'stroke-width="{1.3 * (8 - i) - 0.2:.1f}"/>'
+                   f'stroke-width="{1.3 * (len(curves) - i) - 0.2:.1f}"/>'
                    f'<rect x="{width - 300}" y="{y - 9}" width="18" height="10" fill="{color}"/>'
                    f'<text x="{width - 276}" y="{y}">{label}</text>')
     svg.append(f'<text x="{width / 2}" y="{height - 10}" text-anchor="middle">step; loss in nats per byte</text></svg>')
@@ -109,7 +118,7 @@ def main(arguments):
         at = arguments.index("--plot")
         plot, arguments = arguments[at + 1], arguments[:at] + arguments[at + 2:]
     only = [word for word in arguments if word != "--only"]
-    chosen = [row for row in RUNS if not only or row[0][0] in only]
+    chosen = [row for row in RUNS if not only or number(row[0]) in only]
     os.makedirs("build/ladder", exist_ok=True)
     os.environ.setdefault("MPIEXEC_TIMEOUT", "300")  # seconds after which mpirun ends a run that hangs
     reference, curves, failed, begin = run(*RUNS[0]), [], 0, time.time()
@@ -122,8 +131,8 @@ def main(arguments):
         left = (time.time() - begin) / (i + 1) * (len(chosen) - i - 1)
         print(f"{'ok' if ok else 'FAIL':5} {name:19} {label:32} loss {steps[-1][0]:.6f}  {worst:6.3f}"
               f"{'' if norms else '  the norms of the first gradient differ'}  {left:3.0f} s left", flush=True)
-        if name[0].isdigit() and all(known != name for known, _, _ in curves):
-            curves.append((name, f"{name[0]}: {label}", steps))
+        if number(name).isdigit() and all(known != name for known, _, _ in curves):
+            curves.append((name, f"{number(name)}: {label}", steps))
     if plot:
         draw(plot, [(label, steps) for _, label, steps in curves])
     print(f"{len(chosen) - failed} passed, {failed} failed")
