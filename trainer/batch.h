@@ -7,8 +7,8 @@ the device, and what memory they take there.
 #include "trainer.h"
 
 // The sequences of a pass through a schedule, from loader or an evaluation: micro-batch k of data rank r has the B
-// sequences from first + (r m + k) B on (training), or first + (k d + r) B (validation; canonical ZeRO 2), but none from
-// `end` on. With ZeRO the bits of a canonical r are reversed.
+// sequences from first + (r m + k) B on (training), or first + (k d + r) B (validation; canonical ZeRO 2), and none
+// from `end` on. With ZeRO the bits of a canonical r are reversed.
 typedef struct {
     const Schedule* schedule; // NULL: of a window, see run_window
     const DataLoader* loader;

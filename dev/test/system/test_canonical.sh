@@ -1,8 +1,8 @@
 #!/bin/bash
 # --canonical: every mesh ends with one rank's bytes, for both architectures: losses, gradient norms, weights, moments
 # after steps with clipping. d is up to 8, p up to 4, with all schedules, ZeRO 0 to 2, recomputation, halves and,
-# each with bits of its own, tensor and sequence parallelism. A checkpoint of one mesh is resumed on another. LONG=1: three
-# times as many meshes, 20 steps, and bf16 too. ./train_gpt and $BUILD/bf16/train_gpt are built already.
+# each with bits of its own, tensor and sequence parallelism. A checkpoint of one mesh is resumed on another. LONG=1:
+# three times as many meshes, 20 steps, and bf16 too. ./train_gpt and $BUILD/bf16/train_gpt are built already.
 set -u
 project=$PWD
 . dev/test/system/checks.sh
