@@ -121,6 +121,7 @@ verify "sites" refused "--sites" --canonical 8 --dp 2 --dp-mode diloco --local-s
 verify "another all-reduce" refused "--allreduce ring" --canonical 8 --dp 2 --allreduce ring
 if [ -n "${LONG:-}" ]; then
     train=$project/${BUILD:-build}/bf16/train_gpt first=()
+    rm -rf run*
     meshes <<'CASES'
 gpt2 --canonical 8
 gpt2 --canonical 8 --dp 4 --zero 1

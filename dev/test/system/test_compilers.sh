@@ -37,4 +37,26 @@ if command -v valgrind >/dev/null && [ "$(uname -m)" = x86_64 ]; then
     check "it stays there, to its end" "grep 'ERROR SUMMARY: 0 errors' $BUILD/log/valgrind"
     rm -f "$BUILD/log/train_gpt"
 else echo "left out: the trainer under valgrind (apt-get install valgrind)"; fi
+# ARM, where the compiler has NEON: the trainer prints x86's digits, and the kernels' tests pass.
+if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
+    arm() { timeout 600 qemu-aarch64 -L /usr/aarch64-linux-gnu "$@"; }
+    build_arm() { # PROGRAM SOURCE
+        try aarch64-linux-gnu-gcc -x c -std=gnu11 -O2 -march=armv8-a -fno-math-errno -fopenmp "$2" -o "$1" -lm -ldl
+    }
+    digits() { grep -o '^step .* norm [0-9.]*'; }
+    tiny="--data docs/ladder/1_one_process.c --layers 2 --hidden 32 --heads 2 --seq 32 --steps 8 --sample-every 0"
+    build_arm "$BUILD/log/arm" train_gpt.cu
+    # shellcheck disable=SC2086
+    is "ARM's losses and norms are x86's" "$(./train_gpt $tiny | digits)" "$(arm "$BUILD/log/arm" $tiny | digits)"
+    for test in fast_math kernels attention matmul gpt; do
+        source=dev/test/unit/test_$test.c
+        [ -e "$source" ] || source=test_$test.c
+        build_arm "$BUILD/log/arm" "$source"
+        try arm "$BUILD/log/arm"
+    done
+    try aarch64-linux-gnu-gcc -O2 -march=armv8-a docs/ladder/1_one_process.c -o "$BUILD/log/arm" -lm
+    try gcc -O2 docs/ladder/1_one_process.c -o "$BUILD/log/other" -lm
+    is "so are rung 1's" "$("$BUILD/log/other")" "$(arm "$BUILD/log/arm")"
+    rm -f "$BUILD/log/arm"
+else echo "left out: ARM (apt-get install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)"; fi
 finish

@@ -184,6 +184,11 @@ CASES
         "caat --tp 2 --pp 2 --zero 1"; do
         NCCL=1 CUDA_DEVICE_MAX_CONNECTIONS=1 mesh bf16 "${options%% *}" "${options#* }"
     done
+    verify "bf16 --canonical, a rank" one bf16 gpt2 canonical1 --micro-batch 1 --canonical 4
+    NCCL=1 verify "... and four" ranks 4 bf16 gpt2 canonical4 --micro-batch 1 --canonical 4 --dp 2 --zero 1 --pp 2 \
+        --schedule zb-h1
+    verify "... the same weights" cmp canonical{1,4}/step_00000006/model.safetensors
+    verify "... the same moments" cmp canonical{1,4}/step_00000006/optimizer.safetensors
     # a mesh stopped and resumed; copies are rounded identically, or the second half would differ
     # shellcheck disable=SC2086
     verify "bf16, a mesh, 3 steps" ranks 4 bf16 llama again --micro-batch 1 --tp 2 --dp 2 --zero 1 --save-every 3
