@@ -1,0 +1,306 @@
+/*
+Rung 9 of the kernel ladder: attention on tensor cores, as in FlashAttention-2. (Rung 8 has the online softmax, rung 4
+tensor cores, ldmatrix and the order of a tile in shared memory.)
+
+    nvcc -std=c++17 -O3 -arch=sm_90a docs/ladder/kernels/9_flash2.cu -o 9_flash2       # on a GPU; or emulated:
+    g++ -std=gnu++17 -O2 -pthread -x c++ docs/ladder/kernels/9_flash2.cu -o 9_flash2 -ldl
+
+New: a warp has 16 queries, and both products are those of a warp, 16 x 8 x 16 at a time (mma.sync). Of 16 rows in the
+layout of mma's result, lane 4 g + t has two neighbouring columns, 2t and 2t + 1 of each 8, of row g in c[0] and c[1],
+and of row g + 8 in c[2] and c[3]. So
+
+    - a row belongs to four lanes: its maximum and its sum take two shuffles;
+    - rounded to bf16 in pairs, a result has the layout of a left operand. P never leaves its lanes: what Q K^T has left
+      in registers, P V takes as its left operand. That is why a warp owns whole rows of S, and not a part of the keys;
+    - a tile of K is the right operand of Q K^T as it lies in memory, V is it for P V transposed (ldmatrix's .trans).
+
+Also new: cp.async copies the next tile while the current one is multiplied: V during Q K^T, the next K during the
+softmax and P V. Rounding P to bf16 adds an error of 2^-8 of each term at most, which the bound takes into account.
+
+The count: FLOP and bytes are those of rung 8, but tensor cores do 16 x 8 x 16 x 2 = 4096 FLOP for each instruction of a
+warp, where ordinary cores do 64. Tiles of 64 keys for 64 queries are 64 x 64 x 256 FLOP for 2 x 64 x 128 bytes, again
+64 a byte, from the L2 cache. A fragment of K or V, 512 bytes of shared memory, feeds two mma, which are 8192 FLOP.
+
+What limits it: shared memory, as each of the four warps reads the whole tile, 16 FLOP for a byte; and the warps' time:
+the same warps copy, multiply and take exponentials, one after the other. The next rung divides these tasks among warps.
+
+Source: Dao 2023, arXiv 2307.08691 (FlashAttention-2). In threefold: kernels/attention.cuh, whose warps have 32 queries,
+so that a fragment feeds four mma.
+*/
+#include "gpu.cuh"
+
+struct Shape {
+    int B, T, NH; // sequences, rows in each, heads
+};
+enum { HS = 64, QUERIES = 64, KEYS = 64, THREADS = 128 }; // numbers of a head's row; a block's queries; a tile's keys
+static const double P_ERROR = 0x1p-8;                     // P is rounded to bf16
+static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
+static const float SCALE = LOG2_E / 8; // log2 e / sqrt(HS)
+
+// Q, K, V and O are (B, T, NH, HS): where a head begins, and the distance of its rows. head: of all B * NH
+__device__ __forceinline__ int64_t head_begin(Shape s, int head) {
+    return ((int64_t)(head / s.NH) * s.T * s.NH + head % s.NH) * HS;
+}
+__device__ __forceinline__ int row_stride(Shape s) { return s.NH * HS; }
+
+// ---- The kernel ------------------------------------------------------------------------------------------------
+
+struct Shared {
+    bf16 q[QUERIES * HS], k[KEYS * HS], v[KEYS * HS];
+};
+
+// Starts to copy rows [first, first + ROWS) of a head; rows beyond the sequence repeat its last row.
+template <int ROWS>
+__device__ __forceinline__ void load_tile(bf16* tile, const bf16* head, int first, Shape s) {
+    for (int i = (int)threadIdx.x; i < ROWS * HS / 8; i += THREADS) {
+        const int row = i / (HS / 8), column = i % (HS / 8) * 8, from = min(first + row, s.T - 1);
+        copy_async16(tile + tile_place(row, column), head + (int64_t)from * row_stride(s) + column);
+    }
+    copy_async_commit();
+}
+
+// Waits until all tiles have arrived, for all threads, and all threads are done with the former tiles.
+__device__ __forceinline__ void await_tiles() {
+    copy_async_wait<0>();
+    __syncthreads();
+}
+
+// Scores of keys that come after their query become -infinity. row, column: where c begins in the sequence
+__device__ __forceinline__ void mask_scores(float (&c)[KEYS / 2], int row, int column) {
+    const int lane = (int)threadIdx.x % 32, y = row + lane / 4, x = column + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) {
+        if (x + i / 4 * 8 + i % 2 > y + i / 2 % 2 * 8) c[i] = -INFINITY;
+    }
+}
+
+// Scores of the next keys become P, not yet divided by the sum of its row. For rows g and g + 8, top: the largest score
+// so far; sum: of this lane's P, relative to it. The caller has to scale P V by `factor`.
+__device__ __forceinline__ void softmax_rows(float (&p)[KEYS / 2], float (&factor)[2], float (&top)[2],
+                                             float (&sum)[2]) {
+    float largest[2] = {-FLT_MAX, -FLT_MAX};
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) largest[i / 2 % 2] = fmaxf(largest[i / 2 % 2], p[i]);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        largest[r] = fmaxf(top[r], lanes_max(largest[r], 4) * SCALE);
+        factor[r] = exp2_fast(top[r] - largest[r]);
+        top[r] = largest[r];
+        sum[r] *= factor[r]; // 0 for the first tile
+    }
+#pragma unroll
+    for (int i = 0; i < KEYS / 2; i++) {
+        p[i] = exp2_fast(p[i] * SCALE - top[i / 2 % 2]);
+        sum[i / 2 % 2] += p[i];
+    }
+}
+
+// Row g of c, and row g + 8, times a factor of its own.
+__device__ __forceinline__ void scale_rows(float (&c)[HS / 2], const float (&factor)[2]) {
+#pragma unroll
+    for (int i = 0; i < HS / 2; i++) c[i] *= factor[i / 2 % 2];
+}
+
+// Accumulators, rounded to bf16 in pairs, become a left operand.
+__device__ __forceinline__ void round_all(unsigned (&a)[KEYS / 16][4], const float (&c)[KEYS / 2]) {
+#pragma unroll
+    for (int i = 0; i < KEYS / 4; i++) {
+        const Packed<bf16, 2> pair = {{(bf16)c[2 * i], (bf16)c[2 * i + 1]}};
+        memcpy(&a[i / 4][i % 4], &pair, sizeof pair);
+    }
+}
+
+// Columns [8 n, 8 n + 8) of accumulators.
+template <int N>
+__device__ __forceinline__ float (&columns(float (&c)[N], int n))[4] {
+    return reinterpret_cast<float(&)[4]>(c[4 * n]);
+}
+
+// c += A B^T; A: the warp's rows of Q, B: a tile of K
+__device__ __forceinline__ void multiply_rows(float (&c)[KEYS / 2], const unsigned (&a)[HS / 16][4], const bf16* tile) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+#pragma unroll
+        for (int n = 0; n < KEYS / 16; n++) {
+            unsigned b[4];
+            ldmatrix_x4(b, tile + tile_place(n * 16 + lane / 16 * 8 + lane % 8, k * 16 + lane / 8 % 2 * 8));
+            mma_m16n8k16(columns(c, 2 * n), a[k], {b[0], b[1]});
+            mma_m16n8k16(columns(c, 2 * n + 1), a[k], {b[2], b[3]});
+        }
+    }
+}
+
+// c += A B; A: P, B: a tile of V
+__device__ __forceinline__ void multiply_columns(float (&c)[HS / 2], const unsigned (&a)[KEYS / 16][4],
+                                                 const bf16* tile) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+#pragma unroll
+        for (int n = 0; n < HS / 16; n++) {
+            unsigned b[4];
+            ldmatrix_x4_trans(b, tile + tile_place(k * 16 + lane % 16, n * 16 + lane / 16 * 8));
+            mma_m16n8k16(columns(c, 2 * n), a[k], {b[0], b[1]});
+            mma_m16n8k16(columns(c, 2 * n + 1), a[k], {b[2], b[3]});
+        }
+    }
+}
+
+// Writes 16 rows of O, from `row` on, divided by their sums, and their lse.
+__device__ __forceinline__ void store_rows(bf16* o, float* lse, const float (&c)[HS / 2], const float (&top)[2],
+                                           const float (&sum)[2], int row, int head, Shape s) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int t = row + r * 8 + lane / 4;
+        const float l = lanes_sum(sum[r], 4), inverse = 1.0f / l;
+        if (t >= s.T) continue;
+        bf16* to = o + head_begin(s, head) + (int64_t)t * row_stride(s) + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < HS / 8; n++) {
+            const Packed<bf16, 2> pair = {{(bf16)(c[4 * n + 2 * r] * inverse), (bf16)(c[4 * n + 2 * r + 1] * inverse)}};
+            store(to + n * 8, pair);
+        }
+        if (lane % 4 == 0) lse[(int64_t)head * s.T + t] = LN_2 * (top[r] + log2f(l));
+    }
+}
+
+__global__ static void __launch_bounds__(THREADS)
+    attention_kernel(bf16* o, float* lse, const bf16* q, const bf16* k, const bf16* v, Shape s) {
+    Shared& shared = *dynamic_shared<Shared>();
+    const int first = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, head = (int)blockIdx.y;
+    const int lane = (int)threadIdx.x % 32, part = (int)threadIdx.x / 32 * 16; // the warp's rows of the block's
+    const int row = first + part, end = min(first + QUERIES, s.T);
+    const int64_t at = head_begin(s, head);
+    unsigned query[HS / 16][4], a[KEYS / 16][4];
+    float out[HS / 2] = {}, top[2] = {-FLT_MAX, -FLT_MAX}, sum[2] = {}, factor[2];
+
+    load_tile<QUERIES>(shared.q, q + at, first, s);
+    load_tile<KEYS>(shared.k, k + at, 0, s);
+    await_tiles();
+#pragma unroll
+    for (int d = 0; d < HS; d += 16)
+        ldmatrix_x4(query[d / 16], shared.q + tile_place(part + lane % 16, d + lane / 16 * 8));
+    for (int key = 0; key < end; key += KEYS) {
+        await_tiles(); // K is here, and V is free
+        load_tile<KEYS>(shared.v, v + at, key, s);
+        float p[KEYS / 2] = {};
+        multiply_rows(p, query, shared.k);
+        if (key + KEYS - 1 > row) mask_scores(p, row, key);
+        await_tiles(); // V is here, and K is free
+        if (key + KEYS < end) load_tile<KEYS>(shared.k, k + at, key + KEYS, s);
+        softmax_rows(p, factor, top, sum);
+        scale_rows(out, factor);
+        round_all(a, p);
+        multiply_columns(out, a, shared.v);
+    }
+    store_rows(o, lse, out, top, sum, row, head, s);
+}
+
+// o (B, T, NH, HS), lse (B, NH, T)
+static void attention(bf16* o, float* lse, const bf16* q, const bf16* k, const bf16* v, Shape s) {
+    const dim3 blocks((unsigned)(s.T + QUERIES - 1) / QUERIES, (unsigned)(s.B * s.NH));
+    launch(blocks, THREADS, sizeof(Shared), attention_kernel, o, lse, q, k, v, s);
+}
+
+// ---- The check --------------------------------------------------------------------------------------------------
+// The bound. u = 2^-8: a rounding to bf16. f = 2^-22: an operation in float, 2^-24, or an addition of a tensor core,
+// which cuts off the last bits of the smaller number; or the exponential, 2 units in the last place. Let A be the
+// largest sum of |q_d k_d| / sqrt(HS) of a row. A score's sum has HS = 64 terms: an error of 64 f A. The argument of an
+// exponential, at most 2 A, is rounded up to four times: 8 f A. P may be a product of as many exponentials as there are
+// tiles, at most T, and sums have at most T terms. Together, as a relative error of a term of a sum over keys,
+//
+//     E = f (72 A + 2 T + 4),     |error of lse| <= E + f |lse|
+//     |error of O| <= u |O| + (2 E + P_ERROR) sum_j P_ij |v_j|        2 E, as O is a quotient of two such sums
+
+struct Heads {
+    std::vector<bf16> q, k, v;
+};
+
+// Numbers below 3 in Q and 1 in K and V; in the first column such that a row's scores rise by `rise` from the first key
+// to the last, and so does their maximum, key by key. Or they fall.
+static Heads random_heads(Shape s, float rise) {
+    const size_t n = (size_t)s.B * s.T * s.NH * HS;
+    Heads x = {std::vector<bf16>(n), std::vector<bf16>(n), std::vector<bf16>(n)};
+    uint64_t state = 1;
+    for (size_t i = 0; i < n; i++) {
+        const bool first = i % HS == 0;
+        const float t = (float)(i / HS / s.NH % s.T) / (float)s.T;
+        x.q[i] = (bf16)(first ? 8.0f : 3 * random_number(&state));
+        x.k[i] = (bf16)(first ? rise * t : random_number(&state));
+        x.v[i] = (bf16)random_number(&state);
+    }
+    return x;
+}
+
+// Row i of a head, which begins at `at`: its O and lse in float64, and their bounds.
+static void reference_row(double* o, double* o_bound, double* lse, double* lse_bound, const Heads& x, size_t at, int i,
+                          Shape s) {
+    const double u = 0x1p-8, f = 0x1p-22;
+    const size_t stride = (size_t)s.NH * HS;
+    std::vector<double> p((size_t)i + 1);
+    double A = 0.0, top = -INFINITY, sum = 0.0;
+    for (size_t j = 0; j < p.size(); j++) {
+        double score = 0.0, sizes = 0.0;
+        for (size_t d = 0; d < HS; d++) {
+            const double term = (double)(float)x.q[at + (size_t)i * stride + d] * (float)x.k[at + j * stride + d] / 8;
+            score += term;
+            sizes += fabs(term);
+        }
+        p[j] = score;
+        top = fmax(top, score);
+        A = fmax(A, sizes);
+    }
+    for (const double score : p) sum += exp(score - top);
+    const double E = f * (72 * A + 2 * s.T + 4);
+    *lse = top + log(sum);
+    *lse_bound = E + f * fabs(*lse);
+    for (size_t d = 0; d < HS; d++) {
+        double sizes = 0.0;
+        for (size_t j = 0; j < p.size(); j++) {
+            const double term = exp(p[j] - *lse) * (float)x.v[at + j * stride + d];
+            o[d] += term;
+            sizes += fabs(term);
+        }
+        o_bound[d] = u * fabs(o[d]) + (2 * E + P_ERROR) * sizes;
+    }
+}
+
+static void check(Results* results, Shape s, float rise) {
+    const Heads x = random_heads(s, rise);
+    const size_t n = x.q.size(), rows = n / HS;
+    std::vector<double> o(n), o_bound(n), lse(rows), lse_bound(rows);
+    for (size_t i = 0; i < rows; i++) { // of lse
+        const size_t T = (size_t)s.T, NH = (size_t)s.NH, at = (i / T / NH * T * NH + i / T % NH) * HS;
+        const size_t row = at + i % T * NH * HS;
+        reference_row(&o[row], &o_bound[row], &lse[i], &lse_bound[i], x, at, (int)(i % T), s);
+    }
+    bf16 *q = device(x.q), *k = device(x.k), *v = device(x.v), *out = device(std::vector<bf16>(n, (bf16)NAN));
+    float* stats = device(std::vector<float>(rows, NAN));
+    attention(out, stats, q, k, v, s);
+    char what[64];
+    snprintf(what, sizeof what, "O   B %d T %d heads %d rise %g", s.B, s.T, s.NH, (double)rise);
+    compare(results, what, host(out, n), o, o_bound);
+    memcpy(what, "lse", 3);
+    compare(results, what, host(stats, rows), lse, lse_bound);
+    for (void* p : {(void*)q, (void*)k, (void*)v, (void*)out, (void*)stats}) cuda_check(cudaFree(p), "cudaFree");
+}
+
+static void measure(Shape s) {
+    const size_t n = (size_t)s.B * s.T * s.NH * HS;
+    bf16 *q = device(std::vector<bf16>(n)), *out = device(std::vector<bf16>(n));
+    float* lse = device(std::vector<float>(n / HS));
+    timed("attention", 2.0 * (double)n * (s.T + 1), 1e-12, "TFLOP/s", [&] { attention(out, lse, q, q, q, s); });
+    for (void* p : {(void*)q, (void*)out, (void*)lse}) cuda_check(cudaFree(p), "cudaFree");
+}
+
+int main() {
+    Results results = {0, 0};
+    check(&results, {1, 1, 1}, 0.0f);
+    check(&results, {2, 200, 2}, 0.0f);
+    check(&results, {1, 300, 1}, 20.0f);
+    check(&results, {1, 300, 1}, -20.0f);
+    measure({8, 1024, 12});
+    return finish(&results);
+}
