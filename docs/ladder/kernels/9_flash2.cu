@@ -29,19 +29,16 @@ so that a fragment feeds four mma.
 */
 #include "gpu.cuh"
 
-struct Shape {
-    int B, T, NH; // sequences, rows in each, heads
-};
-enum { HS = 64, QUERIES = 64, KEYS = 64, THREADS = 128 }; // numbers of a head's row; a block's queries; a tile's keys
-static const double P_ERROR = 0x1p-8;                     // P is rounded to bf16
+enum { QUERIES = 64, KEYS = 64, THREADS = 128 }; // a block's queries; a tile's keys
+static const double P_ERROR = 0x1p-8;            // P is rounded to bf16
 static const float LOG2_E = 1.44269504f, LN_2 = 0.693147181f;
 static const float SCALE = LOG2_E / 8; // log2 e / sqrt(HS)
 
-// Q, K, V and O are (B, T, NH, HS): where a head begins, and the distance of its rows. head: of all B * NH
-__device__ __forceinline__ int64_t head_begin(Shape s, int head) {
+// Where a head begins in Q, K, V and O, and the distance of its rows. head: of all B * NH
+__device__ __forceinline__ int64_t head_begin(Heads s, int head) {
     return ((int64_t)(head / s.NH) * s.T * s.NH + head % s.NH) * HS;
 }
-__device__ __forceinline__ int row_stride(Shape s) { return s.NH * HS; }
+__device__ __forceinline__ int row_stride(Heads s) { return s.NH * HS; }
 
 // ---- The kernel ------------------------------------------------------------------------------------------------
 
@@ -51,7 +48,7 @@ struct Shared {
 
 // Starts to copy rows [first, first + ROWS) of a head; rows beyond the sequence repeat its last row.
 template <int ROWS>
-__device__ __forceinline__ void load_tile(bf16* tile, const bf16* head, int first, Shape s) {
+__device__ __forceinline__ void load_tile(bf16* tile, const bf16* head, int first, Heads s) {
     for (int i = (int)threadIdx.x; i < ROWS * HS / 8; i += THREADS) {
         const int row = i / (HS / 8), column = i % (HS / 8) * 8, from = min(first + row, s.T - 1);
         copy_async16(tile + tile_place(row, column), head + (int64_t)from * row_stride(s) + column);
@@ -149,7 +146,7 @@ __device__ __forceinline__ void multiply_columns(float (&c)[HS / 2], const unsig
 
 // Writes 16 rows of O, from `row` on, divided by their sums, and their lse.
 __device__ __forceinline__ void store_rows(bf16* o, float* lse, const float (&c)[HS / 2], const float (&top)[2],
-                                           const float (&sum)[2], int row, int head, Shape s) {
+                                           const float (&sum)[2], int row, int head, Heads s) {
     const int lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -167,7 +164,7 @@ __device__ __forceinline__ void store_rows(bf16* o, float* lse, const float (&c)
 }
 
 __global__ static void __launch_bounds__(THREADS)
-    attention_kernel(bf16* o, float* lse, const bf16* q, const bf16* k, const bf16* v, Shape s) {
+    attention_kernel(bf16* o, float* lse, const bf16* q, const bf16* k, const bf16* v, Heads s) {
     Shared& shared = *dynamic_shared<Shared>();
     const int first = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, head = (int)blockIdx.y;
     const int lane = (int)threadIdx.x % 32, part = (int)threadIdx.x / 32 * 16; // the warp's rows of the block's
@@ -199,108 +196,17 @@ __global__ static void __launch_bounds__(THREADS)
 }
 
 // o (B, T, NH, HS), lse (B, NH, T)
-static void attention(bf16* o, float* lse, const bf16* q, const bf16* k, const bf16* v, Shape s) {
+static void attention(bf16* o, float* lse, const bf16* q, const bf16* k, const bf16* v, Heads s) {
     const dim3 blocks((unsigned)(s.T + QUERIES - 1) / QUERIES, (unsigned)(s.B * s.NH));
     launch(blocks, THREADS, sizeof(Shared), attention_kernel, o, lse, q, k, v, s);
 }
 
-// ---- The check --------------------------------------------------------------------------------------------------
-// The bound. u = 2^-8: a rounding to bf16. f = 2^-22: an operation in float, 2^-24, or an addition of a tensor core,
-// which cuts off the last bits of the smaller number; or the exponential, 2 units in the last place. Let A be the
-// largest sum of |q_d k_d| / sqrt(HS) of a row. A score's sum has HS = 64 terms: an error of 64 f A. The argument of an
-// exponential, at most 2 A, is rounded up to four times: 8 f A. P may be a product of as many exponentials as there are
-// tiles, at most T, and sums have at most T terms. Together, as a relative error of a term of a sum over keys,
-//
-//     E = f (72 A + 2 T + 4),     |error of lse| <= E + f |lse|
-//     |error of O| <= u |O| + (2 E + P_ERROR) sum_j P_ij |v_j|        2 E, as O is a quotient of two such sums
-
-struct Heads {
-    std::vector<bf16> q, k, v;
-};
-
-// Numbers below 3 in Q and 1 in K and V; in the first column such that a row's scores rise by `rise` from the first key
-// to the last, and so does their maximum, key by key. Or they fall.
-static Heads random_heads(Shape s, float rise) {
-    const size_t n = (size_t)s.B * s.T * s.NH * HS;
-    Heads x = {std::vector<bf16>(n), std::vector<bf16>(n), std::vector<bf16>(n)};
-    uint64_t state = 1;
-    for (size_t i = 0; i < n; i++) {
-        const bool first = i % HS == 0;
-        const float t = (float)(i / HS / s.NH % s.T) / (float)s.T;
-        x.q[i] = (bf16)(first ? 8.0f : 3 * random_number(&state));
-        x.k[i] = (bf16)(first ? rise * t : random_number(&state));
-        x.v[i] = (bf16)random_number(&state);
-    }
-    return x;
-}
-
-// Row i of a head, which begins at `at`: its O and lse in float64, and their bounds.
-static void reference_row(double* o, double* o_bound, double* lse, double* lse_bound, const Heads& x, size_t at, int i,
-                          Shape s) {
-    const double u = 0x1p-8, f = 0x1p-22;
-    const size_t stride = (size_t)s.NH * HS;
-    std::vector<double> p((size_t)i + 1);
-    double A = 0.0, top = -INFINITY, sum = 0.0;
-    for (size_t j = 0; j < p.size(); j++) {
-        double score = 0.0, sizes = 0.0;
-        for (size_t d = 0; d < HS; d++) {
-            const double term = (double)(float)x.q[at + (size_t)i * stride + d] * (float)x.k[at + j * stride + d] / 8;
-            score += term;
-            sizes += fabs(term);
-        }
-        p[j] = score;
-        top = fmax(top, score);
-        A = fmax(A, sizes);
-    }
-    for (const double score : p) sum += exp(score - top);
-    const double E = f * (72 * A + 2 * s.T + 4);
-    *lse = top + log(sum);
-    *lse_bound = E + f * fabs(*lse);
-    for (size_t d = 0; d < HS; d++) {
-        double sizes = 0.0;
-        for (size_t j = 0; j < p.size(); j++) {
-            const double term = exp(p[j] - *lse) * (float)x.v[at + j * stride + d];
-            o[d] += term;
-            sizes += fabs(term);
-        }
-        o_bound[d] = u * fabs(o[d]) + (2 * E + P_ERROR) * sizes;
-    }
-}
-
-static void check(Results* results, Shape s, float rise) {
-    const Heads x = random_heads(s, rise);
-    const size_t n = x.q.size(), rows = n / HS;
-    std::vector<double> o(n), o_bound(n), lse(rows), lse_bound(rows);
-    for (size_t i = 0; i < rows; i++) { // of lse
-        const size_t T = (size_t)s.T, NH = (size_t)s.NH, at = (i / T / NH * T * NH + i / T % NH) * HS;
-        const size_t row = at + i % T * NH * HS;
-        reference_row(&o[row], &o_bound[row], &lse[i], &lse_bound[i], x, at, (int)(i % T), s);
-    }
-    bf16 *q = device(x.q), *k = device(x.k), *v = device(x.v), *out = device(std::vector<bf16>(n, (bf16)NAN));
-    float* stats = device(std::vector<float>(rows, NAN));
-    attention(out, stats, q, k, v, s);
-    char what[64];
-    snprintf(what, sizeof what, "O   B %d T %d heads %d rise %g", s.B, s.T, s.NH, (double)rise);
-    compare(results, what, host(out, n), o, o_bound);
-    memcpy(what, "lse", 3);
-    compare(results, what, host(stats, rows), lse, lse_bound);
-    for (void* p : {(void*)q, (void*)k, (void*)v, (void*)out, (void*)stats}) cuda_check(cudaFree(p), "cudaFree");
-}
-
-static void measure(Shape s) {
-    const size_t n = (size_t)s.B * s.T * s.NH * HS;
-    bf16 *q = device(std::vector<bf16>(n)), *out = device(std::vector<bf16>(n));
-    float* lse = device(std::vector<float>(n / HS));
-    timed("attention", 2.0 * (double)n * (s.T + 1), 1e-12, "TFLOP/s", [&] { attention(out, lse, q, q, q, s); });
-    for (void* p : {(void*)q, (void*)out, (void*)lse}) cuda_check(cudaFree(p), "cudaFree");
-}
-
 int main() {
     Results results = {0, 0};
-    check(&results, {1, 1, 1}, 0.0f);
-    check(&results, {2, 200, 2}, 0.0f);
-    check(&results, {1, 300, 1}, 20.0f);
-    check(&results, {1, 300, 1}, -20.0f);
-    measure({8, 1024, 12});
+    check_attention(&results, {1, 1, 1}, 0.0f, P_ERROR, attention);
+    check_attention(&results, {2, 200, 2}, 0.0f, P_ERROR, attention);
+    check_attention(&results, {1, 300, 1}, 20.0f, P_ERROR, attention);
+    check_attention(&results, {1, 300, 1}, -20.0f, P_ERROR, attention);
+    measure_attention({8, 1024, 12}, attention);
     return finish(&results);
 }

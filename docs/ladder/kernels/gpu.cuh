@@ -11,6 +11,7 @@ on the processor and checks what a GPU does not: barriers, fences, copies in fli
     device(), host()                 arrays to and from the GPU
     launch(), timed()                a kernel, checked; its time, on a GPU
     compare()                        a result against float64: one line of output
+    check_attention()                the same for O and lse of rungs 7 to 10, which share one bound; measure_attention()
     finish()                         the last line of output, and the exit status
 
 kernels/cuda_utils.cuh and kernels/hopper.cuh hold the same instructions for the trainer, and explain the layouts of
@@ -296,8 +297,7 @@ __device__ __forceinline__ void copy_async_wait() {
 // A matrix of 16-bit numbers, or several: element (column, row, batch) at base[batch * batch_stride + row * row_stride
 // + column]. base and row_stride are multiples of 16 bytes, batch_stride one of row_stride, and nothing overlaps
 // (cuda.h, cuTensorMapEncodeTiled). Tiles of 64 columns, box_rows rows (up to 256) and one batch. The part of a tile
-// outside the matrix is loaded as 0, and not stored; but TMA writes whole 16 bytes, so that stores need a multiple of 8
-// columns (an H100 overwrote what follows a shorter row). Kernels take it as `const __grid_constant__ TensorMap`.
+// outside the matrix is loaded as 0. Kernels take it as `const __grid_constant__ TensorMap`.
 typedef CUtensorMap TensorMap;
 template <class T>
 static inline TensorMap tensor_map(const T* base, int64_t columns, int64_t rows, int64_t batches, int64_t row_stride,
@@ -355,8 +355,7 @@ __device__ __forceinline__ void barriers_fence() {
 }
 
 // One thread starts to copy the tile that begins at (column, row, batch); `barrier` waits for its bytes, always 128 *
-// box_rows. column is a multiple of 8, as TMA takes addresses that are multiples of 16 bytes. An H100 reports others,
-// and stores that begin before the matrix, as illegal instructions; loads may begin anywhere.
+// box_rows. column is a multiple of 8, as TMA takes addresses that are multiples of 16 bytes.
 __device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, int column, int row, int batch,
                                             Barrier& barrier) {
     HOPPER_ASM("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
@@ -364,20 +363,6 @@ __device__ __forceinline__ void tensor_load(void* shared, const TensorMap& map, 
                "l"(&map), "r"(column), "r"(row), "r"(batch), "r"(shared_address(&barrier))
                : "memory");
 }
-// The opposite copy. tensor_store_commit(): this thread's stores since the last commit become a group.
-// tensor_store_wait_read<n>(): all of its groups but the last n have been read, so that their shared memory can be
-// reused.
-__device__ __forceinline__ void tensor_store(const TensorMap& map, const void* shared, int column, int row, int batch) {
-    HOPPER_ASM("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(&map),
-               "r"(column), "r"(row), "r"(batch), "r"(shared_address(shared))
-               : "memory");
-}
-__device__ __forceinline__ void tensor_store_commit() { HOPPER_ASM("cp.async.bulk.commit_group;" ::: "memory"); }
-template <int pending>
-__device__ __forceinline__ void tensor_store_wait_read() {
-    HOPPER_ASM("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
-}
-
 // Makes this thread's writes to shared memory visible to TMA and wgmma.
 __device__ __forceinline__ void shared_fence() { HOPPER_ASM("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -419,6 +404,18 @@ template <int pending, class... R>
 __device__ __forceinline__ void warpgroup_wait(R&... done) {
     HOPPER_ASM("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
     (keep_in_place(done), ...);
+}
+
+// Keeps the arithmetic that produces these results, none of which is below 0, before the next warpgroup_wait(), beside
+// the products in flight. ptxas moves a wait up across arithmetic, but not across an access of memory: so here is a
+// store for results below 0, which never occur.
+template <int n>
+__device__ __forceinline__ void finish_before_wait(const float (&result)[n]) {
+    unsigned bits = 0;
+#pragma unroll
+    for (int i = 0; i < n; i++) bits |= __float_as_uint(result[i]);
+    HOPPER_ASM("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffffffff;\n@p st.shared.u32 [%1], %0;\n}" ::"r"(bits), "r"(0)
+               : "memory");
 }
 
 // A tile whose columns are k; rows as many as the product takes: 64 of A, n of B.
@@ -497,3 +494,102 @@ __device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4]
 #undef HOPPER_ASM
 
 #endif
+
+// ---- Attention, for rungs 7 to 10: the check and the time ---------------------------------------------------------
+
+// Q, K, V and O are (B, T, NH, HS): B sequences of T rows, NH heads of HS numbers in each. lse is (B, NH, T).
+enum { HS = 64 };
+struct Heads {
+    int B, T, NH;
+};
+typedef void (*AttentionFunction)(bf16* o, float* lse, const bf16* q, const bf16* k, const bf16* v, Heads s);
+
+// The bound. u = 2^-8: a rounding to bf16. f = 2^-22: an operation in float, 2^-24, or an addition of a tensor core,
+// which cuts off the last bits of the smaller number; or the exponential, 2 units in the last place. Let A be the
+// largest sum of |q_d k_d| / sqrt(HS) of a row. A score's sum has HS = 64 terms: an error of 64 f A. The argument of an
+// exponential, at most 2 A, is rounded up to four times: 8 f A. P may be a product of as many exponentials as there are
+// tiles, at most T, and sums have at most T terms. Together, as a relative error of a term of a sum over keys, to first
+// order,
+//
+//     E = f (72 A + 2 T + 4),     |error of lse| <= E + f |lse|
+//     |error of O| <= u |O| + (2 E + p_error) sum_j P_ij |v_j|        2 E, as O is a quotient of two such sums
+
+// Rows of Q, K and V. Numbers below 3 in Q and 1 in K and V; in the first column such that a row's scores rise by `rise`
+// from the first key to the last, and so does their maximum, key by key. Or they fall.
+struct AttentionInput {
+    std::vector<bf16> q, k, v;
+};
+static inline AttentionInput random_heads(Heads s, float rise) {
+    const size_t n = (size_t)s.B * s.T * s.NH * HS;
+    AttentionInput x = {std::vector<bf16>(n), std::vector<bf16>(n), std::vector<bf16>(n)};
+    uint64_t state = 1;
+    for (size_t i = 0; i < n; i++) {
+        const bool first = i % HS == 0;
+        const float t = (float)(i / HS / s.NH % s.T) / (float)s.T;
+        x.q[i] = (bf16)(first ? 8.0f : 3 * random_number(&state));
+        x.k[i] = (bf16)(first ? rise * t : random_number(&state));
+        x.v[i] = (bf16)random_number(&state);
+    }
+    return x;
+}
+
+struct AttentionReference { // in float64
+    std::vector<double> o, o_bound, lse, lse_bound;
+};
+// Row `row` of lse, and the row of O that belongs to it.
+static inline void reference_row(AttentionReference* r, const AttentionInput& x, size_t row, Heads s, double p_error) {
+    const double u = 0x1p-8, f = 0x1p-22;
+    const size_t T = (size_t)s.T, NH = (size_t)s.NH, i = row % T, stride = NH * HS;
+    const size_t head = row / T / NH * T * stride + row / T % NH * HS, at = head + i * stride;
+    std::vector<double> p(i + 1);
+    double A = 0.0, top = -INFINITY, sum = 0.0;
+    for (size_t j = 0; j <= i; j++) {
+        double sizes = 0.0;
+        for (size_t d = 0; d < HS; d++) {
+            const double term = (double)(float)x.q[at + d] * (float)x.k[head + j * stride + d] / 8; // 8: sqrt(HS)
+            p[j] += term;
+            sizes += fabs(term);
+        }
+        top = fmax(top, p[j]);
+        A = fmax(A, sizes);
+    }
+    for (const double score : p) sum += exp(score - top);
+    const double E = f * (72 * A + 2 * s.T + 4), lse = top + log(sum);
+    r->lse[row] = lse;
+    r->lse_bound[row] = E + f * fabs(lse);
+    for (size_t d = 0; d < HS; d++) {
+        double sizes = 0.0;
+        for (size_t j = 0; j <= i; j++) {
+            const double term = exp(p[j] - lse) * (float)x.v[head + j * stride + d];
+            r->o[at + d] += term;
+            sizes += fabs(term);
+        }
+        r->o_bound[at + d] = u * fabs(r->o[at + d]) + (2 * E + p_error) * sizes;
+    }
+}
+
+// p_error: the relative error of P by rounding: 0 or u
+static inline void check_attention(Results* results, Heads s, float rise, double p_error, AttentionFunction attention) {
+    const AttentionInput x = random_heads(s, rise);
+    const size_t n = x.q.size(), rows = n / HS;
+    const std::vector<double> zeros(n), zero_rows(rows);
+    AttentionReference r = {zeros, zeros, zero_rows, zero_rows};
+    for (size_t row = 0; row < rows; row++) reference_row(&r, x, row, s, p_error);
+    bf16 *q = device(x.q), *k = device(x.k), *v = device(x.v), *out = device(std::vector<bf16>(n, (bf16)NAN));
+    float* stats = device(std::vector<float>(rows, NAN));
+    attention(out, stats, q, k, v, s);
+    char what[64];
+    snprintf(what, sizeof what, "O   B %d T %d heads %d rise %g", s.B, s.T, s.NH, (double)rise);
+    compare(results, what, host(out, n), r.o, r.o_bound);
+    memcpy(what, "lse", 3);
+    compare(results, what, host(stats, rows), r.lse, r.lse_bound);
+    for (void* p : {(void*)q, (void*)k, (void*)v, (void*)out, (void*)stats}) cuda_check(cudaFree(p), "cudaFree");
+}
+
+static inline void measure_attention(Heads s, AttentionFunction attention) {
+    const size_t n = (size_t)s.B * s.T * s.NH * HS;
+    bf16 *q = device(std::vector<bf16>(n)), *out = device(std::vector<bf16>(n));
+    float* lse = device(std::vector<float>(n / HS));
+    timed("attention", 2.0 * (double)n * (s.T + 1), 1e-12, "TFLOP/s", [&] { attention(out, lse, q, q, q, s); });
+    for (void* p : {(void*)q, (void*)out, (void*)lse}) cuda_check(cudaFree(p), "cudaFree");
+}
