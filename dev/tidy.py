@@ -134,7 +134,8 @@ def includes_down(tree):
 
 def planner_and_dev(tree):
     return includes(tree, lambda name, path: path.startswith(TOP) and not name.startswith(TOP) and
-                    not (name.startswith("kernels/") and path.startswith("dev/emulator/")), "and is the trainer's")
+                    not (name.startswith(("kernels/", "docs/ladder/")) and path.startswith("dev/emulator/")),
+                    "and is the trainer's")
 
 def tables(tree):
     for name, text in tree.text.items():

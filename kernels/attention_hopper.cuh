@@ -158,7 +158,8 @@ __device__ __forceinline__ void load_head(floatX* tiles, const TensorMap& map, i
     }
 }
 
-// Accumulators in the form that attention_common.cuh expects.
+// The thread's accumulators c, seen as attention_common.cuh sees them: [n][4], four numbers of the 8 columns from 8 n
+// on. They stay in the same registers; only the type of the array changes.
 template <int N>
 __device__ __forceinline__ float (&by_columns(float (&c)[N]))[N / 4][4] {
     return reinterpret_cast<float(&)[N / 4][4]>(c);
@@ -397,7 +398,9 @@ __device__ __forceinline__ void queries_products(QueriesShared<HS>& shared, cons
             start_rows<HS, KEYS, PIECE>(p, shared.q, part, k);
             ring.await_tile(n + 1);
             warpgroup_wait<1>(dq, a);
-            if (key < block.first) ring.release(n - 2); // the keys of the former dQ
+            // Tile n holds K, n + 1 holds V. The former step's K, tile n - 2, is also read by its dQ += dS K, which
+            // only this wait ends; so it is released a step later than its V.
+            if (key < block.first) ring.release(n - 2);
             warpgroup_fence(ds);
             start_rows<HS, KEYS, PIECE>(ds, shared.dout, part, v); // dP
             warpgroup_wait<1>(p);
@@ -515,7 +518,9 @@ __device__ __forceinline__ void keys_products(KeysShared<HS>& shared, const Tens
         const int own = block.first + part * PART, row = own + (int)threadIdx.x / 32 % 4 * 16; // of the warp
         float dk[HS / 2] = {}, dv[HS / 2] = {};
         unsigned a[QUERIES / 16][4], b[QUERIES / 16][4]; // P^T and dS^T
-        int used = -1;                                   // the tile of the dV and dK in flight
+        // The tile that dV and dK in flight read, to be released when the next step's wait has ended them; -1: none. It
+        // need not be n - 1: tiles before the keys are released at once, and start no product.
+        int used = -1;
         ring.own_full.wait(round % 2);
         for (int h = 0; h < s.NH / s.NKV; h++) {
             for (int query = block.first; query < s.T; query += QUERIES, n++) {

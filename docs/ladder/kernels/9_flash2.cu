@@ -205,7 +205,7 @@ int main() {
     Results results = {0, 0};
     check_attention(&results, {1, 1, 1}, 0.0f, P_ERROR, attention);
     check_attention(&results, {2, 200, 2}, 0.0f, P_ERROR, attention);
-    check_attention(&results, {1, 300, 1}, 20.0f, P_ERROR, attention);
+    check_attention(&results, {1, 520, 1}, 20.0f, P_ERROR, attention);
     check_attention(&results, {1, 300, 1}, -20.0f, P_ERROR, attention);
     measure_attention({8, 1024, 12}, attention);
     return finish(&results);

@@ -125,7 +125,7 @@ static inline float random_number(uint64_t* state) {
     return (float)((double)(*state >> 40) / (1 << 23) - 1.0);
 }
 
-// On a GPU: the median time of 20 runs, and what rate `amount` of work has by it, in `unit`, such as 1e-12 of "TFLOP/s".
+// On a GPU: the median time of 20 runs, and the rate of `amount` of work by it, in `unit`: "TFLOP/s" for scale 1e-12.
 template <class F>
 static void timed(const char* what, double amount, double scale, const char* unit, F run) {
 #ifdef __CUDACC__
@@ -514,8 +514,8 @@ typedef void (*AttentionFunction)(bf16* o, float* lse, const bf16* q, const bf16
 //     E = f (72 A + 2 T + 4),     |error of lse| <= E + f |lse|
 //     |error of O| <= u |O| + (2 E + p_error) sum_j P_ij |v_j|        2 E, as O is a quotient of two such sums
 
-// Rows of Q, K and V. Numbers below 3 in Q and 1 in K and V; in the first column such that a row's scores rise by `rise`
-// from the first key to the last, and so does their maximum, key by key. Or they fall.
+// Numbers below 3 in Q and 1 in K and V; in the first column such that a row's scores rise by `rise` from the first key
+// to the last, and so does their maximum, key by key. Or they fall.
 struct AttentionInput {
     std::vector<bf16> q, k, v;
 };

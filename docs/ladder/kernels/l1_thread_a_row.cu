@@ -16,9 +16,9 @@ The count: some 8 FLOP a number, and at least 4 bytes, 2 read and 2 written: 2 F
 LayerNorm is all about memory. Here a row is read three times: 6 bytes and 2 written.
 
 What limits it: how the bytes are asked for. The 32 lanes of a warp are in 32 rows, so one load touches 32 pieces of
-memory of 32 bytes, the least that is moved, and needs 2 of each. The other 30 are for the next 15 loads, if they stay in
-the cache until then: with 2,048 threads on a multiprocessor these pieces take 64 KB. And there are only N threads. In
-the next rung lanes stand side by side in one row.
+memory of 32 bytes, the least that is moved, and needs 2 of each. The other 30 are for the next 15 loads, if they stay
+in the cache until then: with 2,048 threads on a multiprocessor these pieces take 64 KB. And there are only N threads.
+In the next rung lanes stand side by side in one row.
 
 Source: Ba et al. 2016, arXiv 1607.06450; CUDA C++ Best Practices Guide, "Coalesced Access to Global Memory". In
 threefold: kernels/layernorm.h is this loop for the CPU.
@@ -58,7 +58,7 @@ static void layernorm(Norm a) { launch((unsigned)(a.N + THREADS - 1) / THREADS, 
 // The bound. u = 2^-8: a rounding to bf16. A sum of C numbers in float has a relative error of C 2^-24 of the sum of
 // their sizes; E = (C + 8) 2^-24 has room for the operations around it, too. With A = sum |x| / C and d = x - m:
 //
-//     mean: E A      d: E A + E |d|      sum d^2: C E^2 A^2 + 2 E sum d^2, as the d add up to 0, so r: E^2 A^2 r^3 + E r
+//     mean: E A,   d: E A + E |d|,   sum d^2: C E^2 A^2 + 2 E sum d^2, as the d add up to 0, so r: E^2 A^2 r^3 + E r
 //     out:  u |out| + E (|w| r (A + 2 |d|) + E A^2 |w| r^3 |d| + |b|)
 
 // Rows of numbers that are below 1 + n % 3 from `offset`, in row n.

@@ -4,10 +4,10 @@ Rung l2 of the kernel ladder: LayerNorm, a warp a row. (Rung l1 has the formulas
     nvcc -std=c++17 -O3 -arch=sm_90a docs/ladder/kernels/l2_warp_a_row.cu -o l2_warp_a_row   # or emulated:
     g++ -std=gnu++17 -O2 -pthread -x c++ docs/ladder/kernels/l2_warp_a_row.cu -o l2_warp_a_row -ldl
 
-New: the 32 lanes of a warp take neighbouring numbers of one row, lane l the numbers l, l + 32, l + 64... One load of the
-warp is 64 bytes side by side: two pieces of 32 bytes, of which all is used (coalesced). Each lane has the sum of its
-numbers, and five shuffles add up the lanes': in turn i a lane adds the sum of the lane whose number differs in bit i.
-All lanes then have the row's sum, in the same bits. There are 32 N threads in place of N.
+New: the 32 lanes of a warp take neighbouring numbers of one row, lane l the numbers l, l + 32, l + 64... One load of
+the warp is 64 bytes side by side: two pieces of 32 bytes, of which all is used (coalesced). Each lane has the sum of
+its numbers, and five shuffles add up the lanes': each time a lane adds the sum of the lane whose number differs in one
+bit. All lanes then have the row's sum, in the same bits. There are 32 N threads in place of N.
 
 The count: the same 6 + 2 bytes a number, but where a warp's row, 2 C bytes, stays in the cache for the second and third
 pass, 2 + 2 of them come from memory.
@@ -53,7 +53,7 @@ static void layernorm(Norm a) { launch((unsigned)(a.N * 32 + THREADS - 1) / THRE
 // The bound. u = 2^-8: a rounding to bf16. A sum of C numbers in float has a relative error of C 2^-24 of the sum of
 // their sizes; E = (C + 8) 2^-24 has room for the operations around it, too. With A = sum |x| / C and d = x - m:
 //
-//     mean: E A      d: E A + E |d|      sum d^2: C E^2 A^2 + 2 E sum d^2, as the d add up to 0, so r: E^2 A^2 r^3 + E r
+//     mean: E A,   d: E A + E |d|,   sum d^2: C E^2 A^2 + 2 E sum d^2, as the d add up to 0, so r: E^2 A^2 r^3 + E r
 //     out:  u |out| + E (|w| r (A + 2 |d|) + E A^2 |w| r^3 |d| + |b|)
 
 // Rows of numbers that are below 1 + n % 3 from `offset`, in row n.

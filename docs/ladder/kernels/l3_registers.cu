@@ -13,8 +13,8 @@ The count: 2 + 2 bytes a number, the least there is, and an eighth of l2's load 
 A warp has 512 bytes in flight for each pack.
 
 What limits it: the memory's bandwidth; that is the end of this ladder. What is left to save is bytes of neighbouring
-operations: the trainer (kernels/layernorm.cuh) adds the residual connection before it in the same kernel, and keeps rows
-in shared memory, so that they may be of any size.
+operations: the trainer (kernels/layernorm.cuh) adds the residual connection before it in the same kernel, and keeps
+rows in shared memory, so that they may be of any size.
 
 Source: CUDA C++ Programming Guide, "Device Memory Accesses" (16 bytes an instruction); Apex's and PyTorch's LayerNorm
 keep small rows in registers, too.
@@ -84,7 +84,7 @@ static void layernorm(Norm a) {
 // The bound. u = 2^-8: a rounding to bf16. A sum of C numbers in float has a relative error of C 2^-24 of the sum of
 // their sizes; E = (C + 8) 2^-24 has room for the operations around it, too. With A = sum |x| / C and d = x - m:
 //
-//     mean: E A      d: E A + E |d|      sum d^2: C E^2 A^2 + 2 E sum d^2, as the d add up to 0, so r: E^2 A^2 r^3 + E r
+//     mean: E A,   d: E A + E |d|,   sum d^2: C E^2 A^2 + 2 E sum d^2, as the d add up to 0, so r: E^2 A^2 r^3 + E r
 //     out:  u |out| + E (|w| r (A + 2 |d|) + E A^2 |w| r^3 |d| + |b|)
 
 // Rows of numbers that are below 1 + n % 3 from `offset`, in row n.
