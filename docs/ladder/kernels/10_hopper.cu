@@ -7,9 +7,9 @@ registers and the softmax, rungs 5 and 6 wgmma, TMA, the ring of barriers, and r
 
 New: tasks of one warp after the other in rung 9 run at the same time. A block is three warpgroups of four warps. In the
 first, one thread starts TMA's copies; it hands its registers over to the two that compute, each for 64 of the block's
-128 queries. These start a product of 64 x 128 numbers and continue while tensor cores work on it. A tile, 64 queries
-and 128 keys, keeps tensor cores busy for about as long as the units that compute exponentials (16 a clock, where tensor
-cores do 4096 FLOP a clock: 64 x 128 / 16 = 64 x 128 x 256 / 4096 = 512 clocks). So both have to be busy all the time:
+128 queries. These start a product of 64 x 128 numbers and continue while tensor cores work on it. By its specification
+an H100's multiprocessor has 4096 FLOP of bf16 a clock on tensor cores, and 16 exponentials. A tile, 64 queries and 128
+keys, keeps either busy for 64 x 128 x 256 / 4096 = 64 x 128 / 16 = 512 clocks. So both have to be busy all the time:
 
     within a warpgroup    S of the next keys is started before the softmax of the current ones, and P V of the former
                           keys with it: start S_j = Q K_j^T and O += P V of j - 1; when S_j is done, its softmax runs

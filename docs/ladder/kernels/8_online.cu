@@ -16,12 +16,11 @@ terms were relative to the old maximum. It is 1 for as long as the maximum stays
 
 A block has 64 queries of one head. It loads a tile of 32 keys and values into shared memory, which all its threads read
 at the same places, one after the other: one read of shared memory serves the 32 lanes of a warp. The loop ends at the
-block's last query; only tiles that reach beyond a query are masked. Blocks with the last queries have the most keys,
-and start first.
+block's last query. Blocks with the last queries have the most keys, and start first.
 
 The count: for a tile, 2 x 32 rows of 128 bytes from global memory for 64 x 32 scores of 256 FLOP: 64 FLOP for each
-byte, in place of 11, and these rows come from the L2 cache for all blocks of a head but one. The FLOP are the same; one
-multiplication of O for each tile comes in.
+byte, in place of 11, and these rows come from the L2 cache for all blocks of a head but the first. The FLOP are the
+same; one multiplication of O for each tile comes in.
 
 What limits it: ordinary cores, with one multiply-add for each 2 FLOP, and a conversion from bf16 for each number. And
 registers: the rows of Q and O and the tile's scores are 64 + 64 + 32 floats, and with these about 255 registers a
