@@ -199,6 +199,26 @@ static void test_learning_rate(void) {
     }
 }
 
+// AdamW's first update moves a parameter by the learning rate, whatever its gradient: with step = 1 the corrected
+// moments are g and g^2, and no other step makes them equal. Bound: p, |p| < 2, is rounded to 2^-24 p <= 2^-23, and
+// its own eight operations err by 2^-24 each.
+static void test_first_update(const ModelConfig* m) {
+    const TestRun run = {m, 4, 4, SEQ, 2, ONE_F_ONE_B, RECOMPUTE_NONE};
+    Trainer t;
+    trainer_open(&t, &run);
+    t.settings.weight_decay = 0;
+    t.settings.eps = 1e-15;
+    const double lr = rate_of_step(&t, 0);
+    float* before = host_state(&t.stage, 0);
+    train_step(&t);
+    float* after = host_state(&t.stage, 0);
+    double most = 0;
+    for (int64_t i = 0; i < t.stage.layout.elements; i++) most = fmax(most, fabs((double)after[i] - (double)before[i]));
+    check_error("the first update: its length is the learning rate", fabs(most - lr), 0x1p-23 + 8 * 0x1p-24 * lr);
+    free(before), free(after);
+    trainer_close(&t);
+}
+
 // Tokens fed one by one, with keys and values from the cache, have the logits of the whole sequence at once; also where
 // the first ones were read at once. Bound: as in test_reference, 4 way sqrt(K) u, for the forward pass alone.
 static void test_decode(const ModelConfig* m) {
@@ -283,6 +303,7 @@ int main(void) {
     test_decode(&llama);
     test_validation(&gpt2);
     test_learning_rate();
+    test_first_update(&gpt2);
     test_missing_kernels();
     test_learns(&gpt2);
     test_learns(&llama);
