@@ -146,6 +146,7 @@ if [ "$TIER" != quick ]; then
     for fuzzer in $FUZZERS; do beside "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
     [ ! -x dev/tidy.py ] || beside "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     beside "exercises" dev/exercises/verify.py --static
+    beside "silent bugs" dev/test/mutants/replay.py --static
     beside "tokenize" $system/test_data.sh
     beside "tables of pictures" $system/test_tables.py
 fi
