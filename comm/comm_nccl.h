@@ -67,7 +67,6 @@ NCCL_SOCKET_IFNAME=lo NCCL_NET=Socket). Instances of one GPU (MIG) have its addr
 enum {                    // CTAs, each a multiprocessor and a channel. NCCL_MAX_CTAS overrides them
     NCCL_LANE_CTAS = 2,   // which a lane occupies also while it waits
     NCCL_NARROW_CTAS = 4, // of a narrow group
-    NCCL_SHARED_MB = 64,  // of /dev/shm: a container's usual size, in which several communicators find no room
     NCCL_LANES = 8,       // of a rank: to and from two neighbours, forward and backward
 };
 
@@ -101,13 +100,11 @@ __attribute__((noreturn)) static inline void nccl_fail(ncclResult_t code, const 
     snprintf(last, sizeof last, "%s", more ? more : "");
     last[strcspn(last, "\n")] = 0;
     struct statvfs shared;
-    const double free_mb =
-        statvfs("/dev/shm", &shared) == 0 ? (double)shared.f_bavail * (double)shared.f_frsize / 1e6 : 0;
     char hint[160] = "; NCCL_DEBUG=WARN prints details";
     if (code == ncclRemoteError) snprintf(hint, sizeof hint, "; look for the rank that ended first");
-    if (code == ncclSystemError && free_mb < NCCL_SHARED_MB)
-        snprintf(hint, sizeof hint, "; /dev/shm has %.0f MB left: give the container more (docker: --shm-size=1g)",
-                 free_mb);
+    if (code == ncclSystemError && statvfs("/dev/shm", &shared) == 0) // a container's usual 64 MB are too few
+        snprintf(hint, sizeof hint, "; /dev/shm has %.0f MB left; docker --shm-size=1g gives it more",
+                 (double)shared.f_bavail * (double)shared.f_frsize / 1e6);
     die("%s in group \"%s\" (rank %d of %d) failed: NCCL: %s%s%s%s", what, g->name, g->rank, g->size,
         ncclGetErrorString(code), *last ? ": " : "", last, hint);
 }

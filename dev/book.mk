@@ -12,7 +12,10 @@ pictures: $(BOOK)
 ladder:
 	@CC="$(CC)" MPICC="$(MPICC)" MPIRUN="$(MPIRUN)" docs/ladder/ladder.py --plot docs/images/ladder.svg
 
-.PHONY: book docs-check ladder pictures
+kernel_ladder:
+	@CXX="$(CXX)" docs/ladder/kernels/kernels.py
+
+.PHONY: book docs-check ladder kernel_ladder pictures
 
 # ---- exercises: make exercise, make exercise N=7 [hint|check|solution]. These words are targets only beside it.
 ifneq ($(filter exercise,$(MAKECMDGOALS)),)

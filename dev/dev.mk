@@ -16,6 +16,7 @@
 # make book                  the programs that the commands of the docs use, in float32
 # make docs-check            run the docs' commands that are marked, and compare what they print (FILES=)
 # make ladder                build the rungs of docs/ladder/, run them, compare their losses (a minute)
+# make kernel_ladder         the kernels of docs/ladder/kernels/ on the emulator, each beside float64 (a minute)
 # make exercise N=7          a planted fault to find (docs/exercises.md); make exercise_check: verifies all (N="7 8")
 
 # ---- PRECISION. The tests' own numbers, and whatever else developers make, are in float32.

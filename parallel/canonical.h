@@ -1,10 +1,9 @@
 /*
 parallel/canonical.h: the same bits for every number of replicas (--canonical N).
 
-A sum of floating-point numbers depends on its order: (a + b) + c rounds other numbers than a + (b + c). Ordinarily a
-replica adds the gradients of its micro-batches one after the other, and then the replicas' sums are added, so each d
-has an order of its own. Here the order belongs to the batch. It has N leaves, N a power of two: a leaf's gradient is
-the sum over its micro-batches in their order, and leaves are added in a binary tree, the same one for every d:
+A sum of floating-point numbers depends on its order: (a + b) + c rounds other numbers than a + (b + c). Ordinarily the
+order depends on d: micro-batches of a replica, then replicas. Here it belongs to the batch, which has N leaves, a power
+of two: a leaf's gradient is the sum over its micro-batches in their order, and leaves are added in one binary tree:
 
     leaf             0   1   2   3   4   5   6   7        d = 2: a rank has four leaves, and adds them as it goes.
                       \ /     \ /     \ /     \ /         It keeps one sum of each size (level), as a binary
@@ -21,8 +20,8 @@ What else is added over replicas: the loss, of which each leaf has a sum of its 
 of each N-th part of a bucket; both are added in order (canonical_sums). The two gradients of a tied embedding on one
 rank go through trees of their own, as on two stages, and are added at the end: so the bits do not depend on p either.
 
-The tensor ranks' parts of a gradient (bucket_sum_partial) are summed leaf by leaf; their products and sums are other
-ones for each t. Source of the idea, for inference on t ranks: TBIK (arXiv 2511.17826).
+The tensor ranks' parts of a gradient (bucket_sum_partial) are summed leaf by leaf; for each t their sums are others.
+(TBIK, arXiv 2511.17826, has one tree for every t, in inference.)
 */
 #pragma once
 

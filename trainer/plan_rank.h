@@ -162,8 +162,7 @@ static inline void free_this_rank(Trainer* t) {
 
 // ---- Memory -------------------------------------------------------------------------------------------------------
 
-// Refuses a run that does not fit into the machine's memory, before any is allocated. group_bytes: what opening the
-// groups took of it, on GPUs.
+// Refuses a run that does not fit into the machine's memory, before any is allocated. group_bytes: NCCL's, if any.
 static inline void check_memory(Trainer* t, double group_bytes) {
     double most[2] = {rank_bytes(t, &t->stage), group_bytes};
     comm_all_reduce(&t->world, most, 2, COMM_DOUBLE, COMM_MAX);

@@ -143,6 +143,11 @@ if [ "$TIER" != quick ]; then
     [ "$TIER" != full ] || rungs=
     # shellcheck disable=SC2086
     [ -z "${MPIRUN:-}" ] || beside "ladder" docs/ladder/ladder.py $rungs
+    rungs="--only 10"
+    [ "$TIER" != full ] || rungs=
+    # shellcheck disable=SC2086
+    beside "kernel ladder" docs/ladder/kernels/kernels.py $rungs
+    [ "$TIER" != full ] || beside "faults in the kernel ladder" docs/ladder/kernels/kernels.py --plant
     for fuzzer in $FUZZERS; do beside "$fuzzer" "$BUILD/sanitized/$fuzzer" $seconds "$(date +%j)"; done
     [ ! -x dev/tidy.py ] || beside "tidy" sh -c 'dev/tidy.py && echo "1 passed, 0 failed"'
     beside "exercises" dev/exercises/verify.py --static

@@ -48,7 +48,7 @@ if command -v aarch64-linux-gnu-gcc >/dev/null && command -v qemu-aarch64 >/dev/
     build_arm "$BUILD/log/arm" train_gpt.cu
     # shellcheck disable=SC2086
     is "ARM's losses and norms are x86's" "$(./train_gpt $tiny | digits)" "$(arm "$BUILD/log/arm" $tiny | digits)"
-    for test in fast_math kernels attention matmul gpt; do
+    for test in fast_math kernels kernels_bits attention matmul gpt; do
         source=dev/test/unit/test_$test.c
         [ -e "$source" ] || source=test_$test.c
         build_arm "$BUILD/log/arm" "$source"

@@ -12,6 +12,7 @@ on the processor and checks what a GPU does not: barriers, fences, copies in fli
     launch(), timed()                a kernel, checked; its time, on a GPU
     compare()                        a result against float64: one line of output
     check_attention()                the same for O and lse of rungs 7 to 10, which share one bound; measure_attention()
+    check_product()                  and for C of rungs 1 to 6; check_refusal(), measure_product()
     finish()                         the last line of output, and the exit status
 
 kernels/cuda_utils.cuh and kernels/hopper.cuh hold the same instructions for the trainer, and explain the layouts of
@@ -592,4 +593,65 @@ static inline void measure_attention(Heads s, AttentionFunction attention) {
     float* lse = device(std::vector<float>(n / HS));
     timed("attention", 2.0 * (double)n * (s.T + 1), 1e-12, "TFLOP/s", [&] { attention(out, lse, q, q, q, s); });
     for (void* p : {(void*)q, (void*)out, (void*)lse}) cuda_check(cudaFree(p), "cudaFree");
+}
+
+// ---- Matrix product, for rungs 1 to 6: the check and the time -----------------------------------------------------
+
+// C = A B^T: A (M, K), B (N, K), of bf16, by rows; C (M, N), float. It is the trainer's linear layer: x w^T.
+struct Shape {
+    int M, N, K;
+};
+// Returns NULL, or, without a product, which shapes it takes.
+typedef const char* (*ProductFunction)(float* c, const bf16* a, const bf16* b, Shape s);
+
+// The bound. A product of two bf16, of 8 bits each, is exact in float, which has 24. A sum of K terms has K - 1
+// additions, each off by at most unit times the sum of the terms' sizes, whatever the order (Higham 2002, section 4.2):
+// together K unit sum |a b|. unit = 2^-24 where additions round to the nearest float. A tensor core adds 16 terms and
+// the sum so far at once, cut at the last place of the largest, 2^-23 of it (Fasi et al. 2021, of A100 and before): 17
+// cuts and one of the result for 16 terms are 18/16 2^-23 a term, for which unit = 2^-22 is room.
+static inline void check_product(Results* results, Shape s, double unit, ProductFunction product) {
+    const size_t M = (size_t)s.M, N = (size_t)s.N, K = (size_t)s.K;
+    std::vector<bf16> a(M * K), b(N * K);
+    std::vector<double> want(M * N), bound(M * N);
+    uint64_t state = 1;
+    for (bf16& x : a) x = (bf16)random_number(&state);
+    for (bf16& x : b) x = (bf16)random_number(&state);
+    for (size_t i = 0; i < M * N; i++) {
+        double sizes = 0.0;
+        for (size_t k = 0; k < K; k++) {
+            const double term = (double)(float)a[i / N * K + k] * (double)(float)b[i % N * K + k];
+            want[i] += term;
+            sizes += fabs(term);
+        }
+        bound[i] = (double)K * unit * sizes;
+    }
+    bf16 *device_a = device(a), *device_b = device(b);
+    float* c = device(std::vector<float>(M * N, NAN));
+    char what[64];
+    snprintf(what, sizeof what, "C   M %d N %d K %d", s.M, s.N, s.K);
+    const char* refusal = product(c, device_a, device_b, s);
+    if (refusal) fprintf(stderr, "%s: %s\n", what, refusal);
+    compare(results, what, host(c, M * N), want, bound);
+    for (void* p : {(void*)device_a, (void*)device_b, (void*)c}) cuda_check(cudaFree(p), "cudaFree");
+}
+
+// A shape that a rung does not take; memory is not touched.
+static inline void check_refusal(Results* results, Shape s, ProductFunction product) {
+    const char* refusal = product(NULL, NULL, NULL, s);
+    printf("%-4s M %d N %d K %d is refused: %s\n", refusal ? "ok" : "FAIL", s.M, s.N, s.K, refusal ? refusal : "no");
+    (refusal ? results->passed : results->failed)++;
+}
+
+static inline void measure_product(Shape s, ProductFunction product) {
+#ifdef __CUDACC__                                               // the emulator would need minutes
+    std::vector<bf16> x((size_t)(s.M > s.N ? s.M : s.N) * s.K); // for both; constants would take less power, at a
+    uint64_t state = 1;                                         // higher clock
+    for (bf16& number : x) number = (bf16)random_number(&state);
+    bf16 *a = device(x), *b = device(x);
+    float* c = device(std::vector<float>((size_t)s.M * s.N));
+    timed("product", 2.0 * s.M * s.N * s.K, 1e-12, "TFLOP/s", [&] { product(c, a, b, s); });
+    for (void* p : {(void*)a, (void*)b, (void*)c}) cuda_check(cudaFree(p), "cudaFree");
+#else
+    (void)s, (void)product;
+#endif
 }
