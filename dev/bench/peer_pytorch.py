@@ -9,11 +9,11 @@ peer_pytorch.py: a training step in PyTorch, the peer of `make bench` on the CPU
 The work of our step: forward, loss, backward, AdamW; the same shapes, random weights and tokens. On the CPU in float32,
 or with --bf16, and on a GPU, bf16 by autocast, with float32 weights and moments, as nanoGPT and others train: matrices
 and attention in bf16. In PyTorch's favour: no gradient norm and no clipping; wherever the installed version has
-something fused, it is used (scaled_dot_product_attention from 2.0, which on a GPU is flash attention; fused AdamW;
-torch.compile by --compile). --tuned adds settings below that make it faster on a CPU than it is as installed. --micro:
-sequences that are worked on at once. Prints one line of JSON; median and minimum of `steps` steps after unmeasured ones
-(two; where it compiles on a GPU five). --products: instead a line of GFLOP/s for each product of bench_matmul.c. Exit
-status 3: --device cuda, and this PyTorch has no GPU.
+something fused, it is used (scaled_dot_product_attention from 2.0, on a GPU the fastest of its backends there; fused
+AdamW; torch.compile by --compile). --tuned adds settings below that make it faster on a CPU than it is as installed.
+--micro: sequences that are worked on at once. Prints one line of JSON; median and minimum of `steps` steps after
+unmeasured ones (two; where it compiles on a GPU five). --products: instead a line of GFLOP/s for each product of
+bench_matmul.c. Exit status 3: --device cuda, and this PyTorch has no GPU.
 """
 import argparse, contextlib, ctypes, json, math, os, resource, statistics, sys, time
 
@@ -74,6 +74,23 @@ def attention(q, k, v, future):
     q, k, v = (z.reshape(B * NH, T, HS) for z in (q, k, v))
     scores = torch.baddbmm(future, q, k.transpose(1, 2), alpha=1 / math.sqrt(HS))  # scale and mask in the product
     return (scores.softmax(-1) @ v).view(B, NH, T, HS)
+
+
+def fastest_backend():
+    """Leaves attention on a GPU its fastest backend here, forward and backward; returns the name."""
+    ms, names = {}, ("flash", "cudnn", "mem_efficient")
+    choose = lambda chosen: [getattr(torch.backends.cuda, f"enable_{n}_sdp")(n == chosen) for n in (*names, "math")]
+    q, k, v = torch.randn(3, micro, NH, args.T, HS, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    for name in 20 * names:
+        with contextlib.suppress(RuntimeError):  # it has none for this shape or GPU
+            choose(name)
+            start = time.perf_counter()
+            F.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+            torch.cuda.synchronize()
+            ms[name] = min(ms.get(name, 1e9), time.perf_counter() - start)
+    best = min(ms, key=ms.get)
+    choose(best)
+    return best
 
 
 class Block(nn.Module):
@@ -181,6 +198,7 @@ torch.manual_seed(0)
 if args.products:
     products()
     sys.exit(0)
+backend = fastest_backend() if cuda else ""
 if cuda:
     torch.set_float32_matmul_precision("high")
 with torch.device(args.device) if cuda else contextlib.nullcontext():  # 7B is made where it is used
@@ -214,4 +232,4 @@ print(json.dumps({
     "device": torch.cuda.get_device_name() if cuda else "cpu", "precision": "bf16" if cuda or args.bf16 else "fp32",
     "B": args.B, "micro": micro, "T": args.T, "threads": args.threads, "median_ms": round(median, 1),
     "min_ms": round(min(ms), 1), "tokens_per_s": round(1e3 * args.B * args.T / median, 1), "peak_mb": round(peak_mb, 1),
-    "loss": round(loss.item(), 3)}))
+    "loss": round(loss.item(), 3), "attention": backend}))

@@ -1,5 +1,6 @@
 #!/bin/bash
-# dev/test/gpu_check.sh [--only PART,PART...] [--models "NAME NAME..."] [--built] [OUT]   checks and measures on a GPU
+# dev/test/gpu_check.sh [--only PART,PART...] [--steps REGEX] [--models "NAME NAME..."] [--built] [OUT]   checks and
+# measures on a GPU; of the parts only the steps whose names have REGEX ("wgmma", "memcheck bf16/cuda_rows")
 # dev/test/gpu_check.sh --list                                                the programs that the parts build
 #
 # The parts, in the order in which they run:
@@ -30,14 +31,15 @@ set -u
 cd "$(dirname "$0")/../.." || exit 1
 all_parts="preflight kernels compare model bench train models meshes sanitizer"
 BUILD=${BUILD:-build}
-only=$all_parts models="" out="" list="" built=""
+only=$all_parts steps="" models="" out="" list="" built=""
 usage() {
     echo "gpu_check.sh: $*; the parts are $all_parts" >&2
     exit 2
 }
 while [ $# -gt 0 ]; do
     case $1 in
-    --only | --models) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
+    --only | --models | --steps) [ $# -gt 1 ] || usage "$1 needs a value" ;;&
+    --steps) steps=$2 && shift ;;
     --only) only=$(echo "$2" | tr ',' ' ') && shift ;;
     --models) models=$2 && shift ;;
     --list) list=yes ;;
@@ -90,6 +92,7 @@ log_of() { echo "$log/${1//[ \/,]/_}.log"; }
 step() {
     local most=$1 name=$2 begin=$SECONDS file foreground=--verbose status
     shift 2
+    [[ $name = build || $name =~ $steps ]] || return 1
     file=$(log_of "$name")
     if [ "$(left)" -lt $((most / 8 + 5)) ]; then
         row "left out" 0 "$name" "the call ends in $(left) s, and this may take $most: --only $part"

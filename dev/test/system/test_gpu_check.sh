@@ -187,6 +187,8 @@ for fault in FAKE_OFF=0.0005 FAKE_SWING=0.002 FAKE_LOSS=1 FAKE_WEIGHTS=1; do
 done
 gpu --only models --models gpt2-774M
 is "--models: that one, no other" "1 0" "$(count '=mma .*gpt2-774M') $(count 'gpt2-124M\|llama')"
+gpu --only sanitizer --steps "memcheck bf16/cuda_rows"
+is "--steps: the build and that one" "0 1 1" "$status $(rows 'ok .*memcheck') $(rows 'ok .* build  ')"
 gpu --only models --models gpt5
 is "an unknown model: status" 1 $status
 FAKE_LOGITS=1 gpu --only compare
