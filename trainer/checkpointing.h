@@ -35,7 +35,7 @@ static inline void check_replicas(Trainer* t, Scope scope) {
     snprintf(
         text, sizeof text,
         "step %lld: silent data corruption: %s. Continue from the last checkpoint with --resume; if it is the same "
-        "rank again, leave its machine out",
+        "rank again, leave its machine out; if every run has it from its first steps on, the program has a fault",
         (long long)t->step, what);
     if (inter_site) comm_abort_all(&t->world, EXIT_RUN, text);
     die_as_site(t, text);
