@@ -1,7 +1,8 @@
 #!/bin/bash
 # make equivalence: does every mesh train the same model? test_equivalence.c with eight ranks: all meshes of up to
 # eight, all settings, a line a case; then a table: how far a mesh of N ranks was from one rank at most, beside the
-# bound. All of it is kept in $BUILD/log/equivalence.log. On two idle cores it takes about forty-five minutes.
+# bound. All of it is kept in $BUILD/log/equivalence.log. On two idle cores it takes about forty-five minutes. Before
+# it, with --full, the meshes that have one rank's bytes by --canonical (test_canonical.sh).
 #
 #   dev/test/system/equivalence.sh [OPTION...]     other options for test_equivalence than --full, such as --mesh 2 2 2
 #
@@ -20,6 +21,12 @@ fi
 mkdir -p build "$BUILD/log" # the test itself always writes to build
 make --no-print-directory BUILD="$BUILD" "$program" || exit 1
 
+canonical=0
+if [ "$*" = --full ]; then
+    make --no-print-directory BUILD="$BUILD" PRECISION=fp32 train_gpt "$BUILD/bf16/train_gpt" || exit 1
+    LONG=1 dev/test/system/test_canonical.sh || canonical=1
+fi
+
 # --foreground, or timeout would signal mpirun twice, which Open MPI takes as "leave at once": its ranks would stay.
 timeout --foreground -k 10 "$limit" scripts/mpirun.sh -np 8 "$program" "$@" 2>&1 </dev/null | tee "$log"
 status=$?
@@ -27,7 +34,7 @@ status=$?
 
 # Of the test's lines: mesh, settings, and pairs "loss 1.2e-08 norm ..."; "same bits" where there was no difference. A
 # run that has no last line, or ended otherwise than that says, is one failure more.
-awk -v status=$status '
+awk -v status=$status -v canonical=$canonical '
     function number(text) { return text ~ /inf|nan/ ? 1e300 : text + 0 }
     /^ok  / { seen++ }
     /^[0-9]+ passed, [0-9]+ failed$/ { passed = $1; wrong = $3; done = 1 }
@@ -55,6 +62,7 @@ awk -v status=$status '
                 worst[n, "decoded"], worst[n, "val"], exact[n] == cases[n] ? "same bits" : limit
         }
         if (!done || (status != 0 && !wrong)) wrong++
+        wrong += canonical
         print (done ? passed : seen) + 0 " passed, " wrong + 0 " failed"
         exit wrong > 0 || !(passed + seen)
     }' "$log" | tee -a "$log"
