@@ -137,7 +137,7 @@ static inline TensorRange* cut_by_rows(TensorRange* ranges, int* count, const La
             const int64_t row = (place + begin) / part;
             TensorRange piece = *r;
             end = min_i64(r->n, (row + 1) * part - place);
-            piece.at += begin;
+            piece.from += begin, piece.at += begin;
             piece.n = end - begin;
             piece.index += (int)row * layout->tensors;
             pieces[(*count)++] = piece;

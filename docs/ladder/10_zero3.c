@@ -9,7 +9,7 @@ bucket's weights, gradients, m and v (Rajbhandari et al. 2020, arXiv 1910.02054,
     forward     before a block its weights are gathered (MPI_Iallgather), after it they are freed
     backward    the same again; the block's gradient is reduce-scattered (MPI_Ireduce_scatter_block) as soon as it is
                 complete, the own shard of the sum is added to the rank's gradients, and the rest is freed
-    update      of the shards, without a message: the next forward pass gathers the new weights
+    update      of the shards; only the norm's squares are summed. The next forward pass gathers the new weights
 While a block is computed, the next one's weights arrive, and in the backward pass the sum of the one before is on its
 way. Kept between the passes are the last block's weights, as backward begins with them. Those of bucket 0, embedding
 and head, are used first and last in the forward pass: they are freed when the head's backward pass has used them.
@@ -22,16 +22,16 @@ Bucket 0, of P0 floats, and the last block, of B, are gathered once only, so a r
     4 bytes x m (3 P - P0 - B) (d - 1) / d          d = 4, m = 2: 877,056 bytes; rung 4: 327,360
 
 Memory, in floats. Kept are 4 P / d: weights, gradients, m, v. Whole are at most, in the backward pass, the weights of
-the block and of the next, the gradients of the block and of the one before, and those of bucket 0: P0 + 4 B, which does
-not grow with the number of blocks. (With these 4 blocks it is P, as P = P0 + L B; with 40 it would be about P / 10.)
-Rung 4: 2 P + 3 P / d.
+the block and of the next, the gradients of the block and of the one before, and those of bucket 0: P0 + 4 B; or, if P0
+> 3 B, 2 P0 + B in the head's. Neither grows with the number of blocks. (With these 4 blocks it is P, as P = P0 + L B;
+with 40 it would be P / 9.) Rung 4: 2 P + 3 P / d.
 
 What goes wrong: weights that were gathered before an update are used after it; a gradient's sum is started or added
-twice; a rank keeps another shard than the one it sends. -fsanitize=address names a block that is used after it was
+twice; a rank keeps another shard than the one it sends. -fsanitize=address names a bucket that is used after it was
 freed. As in rung 3, MPI hides little of the time.
 
-In threefold: nothing; its --zero ends with stage 2, as its t and p ranks divide the weights already, and each stage
-would have to gather them for every micro-batch of its schedule. PyTorch's name for it is fully_shard.
+In threefold: nothing; its --zero ends with stage 2, as its t and p ranks divide the weights already, and each pipeline
+stage would have to gather them for every micro-batch of its schedule. PyTorch's name for it is fully_shard.
 */
 #include <math.h>
 #include <mpi.h>

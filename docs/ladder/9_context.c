@@ -27,18 +27,18 @@ What goes wrong here leaves the forward pass, and so the first loss, right; and 
     every turn uses the keys and values of turn 0, which autograd has saved (huggingface/diffusers, issue 14265)
 
 Order. If rank r had the r-th of n parts, its queries would see all keys of the ranks before it and none of those after
-it. In (T/n)^2 pairs of query and key, rank r has r + 1/2 to compute and the last rank n - 1/2, for which all wait: on
-average n/2 of n - 1/2 is work, and (n - 1) / (2n - 1) of the time is idle, 3/7 with 4 ranks. In zigzag order (Zhu's
-ring-flash-attention) a sequence has 2 n chunks, and rank r the r-th from the start and the r-th from the end: a rank
-sees, of those before it, one chunk with both of its own, of those after it, both chunks with its late one. That is half
-of the pairs in each turn, for every rank. A target is the byte after its input, also where a chunk ends: it is found
-before the cut.
+it. In units of (T/n)^2 pairs of query and key, rank r has r + 1/2 to compute and the last rank n - 1/2, for which all
+wait: on average n/2 of n - 1/2 is work, and (n - 1) / (2n - 1) of the time is idle, 3/7 with 4 ranks. In zigzag order
+(Zhu's ring-flash-attention) a sequence has 2 n chunks, and rank r the r-th from the start and the r-th from the end: a
+rank sees, of those before it, one chunk with both of its own, of those after it, both chunks with its late one. That is
+half of the pairs in each turn, for every rank. A target is the byte after its input, also where a chunk ends: it is
+found before the cut.
 
 Messages. Keys and values of a block and micro-batch are 2 (N/n) C floats. They are sent n - 1 times forward and n - 1
 times backward, their gradients n times backward: in a step, whose micro-batches have BATCH T rows, a rank sends
     4 bytes x L x 2 BATCH T C (3n - 2) / n      n = 4: 1,310,720 bytes
-and rung 2's sum of P floats by a ring, 4 bytes x 2 P (n - 1) / n: 327,360 bytes. A turn computes (T/n)^2 / 2 pairs
-for T/n keys sent, so the longer the sequence the better the messages hide behind the work.
+and the sum of P floats, if MPI sums by a ring, 4 bytes x 2 P (n - 1) / n: 327,360 bytes. A turn computes (T/n)^2 / 2
+pairs for T/n keys sent, so the longer the sequence the better the messages hide behind the work.
 
 In threefold: nothing; its t ranks cut rows between matrices (rung 6), but each sees whole sequences in attention. The
 option in Megatron-LM is --context-parallel-size.

@@ -105,6 +105,8 @@ verify "one rank without --canonical" ranks plain1 gpt2
 verify "four" ranks plain4 gpt2 --dp 4
 differ() { ! same "$@"; }
 verify "... end with other bytes" differ plain1 plain4
+check_run=$project/dev/test/system/check_run.py
+NORM=8 verify "--canonical trains the same, but for rounding:" python3 "$check_run" same run0 plain1 1e-5
 
 # refused, by name
 refused() { # WORDS OPTIONS...

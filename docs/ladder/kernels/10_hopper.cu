@@ -2,25 +2,26 @@
 Rung 10 of the kernel ladder: attention on a Hopper GPU, as in FlashAttention-3. (Rung 9 has the layout of scores in
 registers and the softmax, rungs 5 and 6 wgmma, TMA, the ring of barriers, and roles of warps.)
 
-    nvcc -std=c++17 -O3 -arch=sm_90a docs/ladder/kernels/10_hopper.cu -o 10_hopper       # on a GPU; or emulated:
+    nvcc -std=c++17 -O3 -arch=sm_90a docs/ladder/kernels/10_hopper.cu -o 10_hopper       # on Hopper; or emulated:
     g++ -std=gnu++17 -O2 -pthread -x c++ docs/ladder/kernels/10_hopper.cu -o 10_hopper -ldl
 
-New: tasks of one warp after the other in rung 9 run at the same time. A block is three warpgroups of four warps. In the
-first, one thread starts TMA's copies; it hands its registers over to the two that compute, each for 64 of the block's
-128 queries. These start a product of 64 x 128 numbers and continue while tensor cores work on it. By its specification
-an H100's multiprocessor has 4096 FLOP of bf16 a clock on tensor cores, and 16 exponentials. A tile, 64 queries and 128
-keys, keeps either busy for 64 x 128 x 256 / 4096 = 64 x 128 / 16 = 512 clocks. So both have to be busy all the time:
+New: tasks that a warp of rung 9 does one after the other run at the same time. A block is three warpgroups of four
+warps. The first, of which one thread starts TMA's copies, gives registers to the two that compute, each 64 of the
+block's 128 queries. These start a product of 64 x 128 numbers and continue while tensor cores work on it. By its
+specification an H100's multiprocessor has 4096 FLOP of bf16 a clock on tensor cores, and 16 exponentials. Scores of 64
+queries and 128 keys keep either busy for 64 x 128 x 256 / 4096 = 64 x 128 / 16 = 512 clocks. So both have to be busy
+all the time:
 
-    within a warpgroup    S of the next keys is started before the softmax of the current ones, and P V of the former
-                          keys with it: start S_j = Q K_j^T and O += P V of j - 1; when S_j is done, its softmax runs
-                          beside P V; then scale O, round P
+    within a warpgroup    P V of the former keys runs beside the softmax of the next: start S_j = Q K_j^T, then O +=
+                          P V of j + 1 (keys run backwards); when S_j is done, its softmax runs beside P V; then scale
+                          O, round P
     between warpgroups    They take turns: a warpgroup starts its products when the other has started its own, so that
                           one's softmax overlaps the other's products. A turn is a named barrier of 256 threads, at
                           which the one warpgroup waits (barrier_sync) and the other only arrives (barrier_arrive)
 
 Keys run backwards from the diagonal, so only the first tile is masked, and it has a key for each query. The ring brings
-K_n; K_n-1, V_n; ... K_0, V_1; V_0: the order of use. Tile number t is in slot t % SLOTS for the t / SLOTS-th time, and
-this round's parity is the phase for which its barriers wait.
+K_n; K_n-1, V_n; ... K_0, V_1; V_0: the order of use. Tile number t is in slot t % SLOTS for the t / SLOTS-th time; the
+parities of its barriers are rung 5's.
 
 The count: 128 queries share a tile, so 128 FLOP for a byte from the L2 cache, in place of 64. wgmma reads K and V from
 shared memory once for 64 queries, where mma.sync read them once for 16.
@@ -213,7 +214,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
                      const __grid_constant__ TensorMap v, Heads s) {
     Shared& shared = *dynamic_shared<Shared>();
     const int first = (int)(gridDim.x - 1 - blockIdx.x) * QUERIES, head = (int)blockIdx.y;
-    const int role = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0); // so the compiler knows it is a warp's
+    const int role = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0); // so the compiler knows: equal in the warp
     if (threadIdx.x == 0) {
         shared.q_full.init(1);
         for (int i = 0; i < SLOTS; i++) {

@@ -6,8 +6,9 @@ Rung 1 of the kernel ladder: a matrix product, one thread an element.
 
     C (M, N) = A (M, K) B (N, K)^T:   C_mn = sum_k A_mk B_nk
 
-A and B are bf16, C and all sums are float. Both operands are read along rows, as a linear layer reads its activations
-and weights. Rungs 1 to 6 compute the same and are checked by the same bound (gpu.cuh, check_product).
+A and B are bf16 (a float's upper 16 bits), C and all sums are float. Both operands are read along rows, as a linear
+layer reads its activations and weights. Rungs 1 to 6 compute the same and are checked by the same bound (gpu.cuh,
+check_product).
 
 A kernel runs in many threads. 32 threads, a warp, execute each instruction together; some warps, here 8, are a block,
 which runs on one of the GPU's multiprocessors; the blocks are a grid. Here a thread has one element of C, a block 16 x

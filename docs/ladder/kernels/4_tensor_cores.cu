@@ -23,8 +23,8 @@ different places of 128 bytes. Rows stay 128 bytes, as the next rung's copies ne
 The count: a warp loads 64 + 32 rows of 16 numbers, 3072 bytes, for 16 mma of 4096 FLOP: 21 FLOP for each byte of shared
 memory, in place of 4; from memory or L2 as before. Per warp and 16 k there are 6 ldmatrix and 16 mma.
 
-What limits it: warps issue all of it and wait for it: copies, ldmatrix, then mma, which each take registers of the warp
-and keep it. The next rung's instructions read both operands from shared memory and run while the warps go on.
+What limits it: warps issue all of it and wait for it: copies, ldmatrix, then mma, whose operands take registers. The
+next rung's instructions read both operands from shared memory and run while the warps go on.
 
 Source: PTX ISA, "mma.m16n8k16", "ldmatrix"; CUTLASS, "Efficient GEMM in CUDA" (media/docs); Boehm 2022, kernel 10 (a
 warp's tile). In threefold: kernels/attention.cuh, on GPUs other than Hopper.
@@ -56,7 +56,7 @@ __device__ __forceinline__ void multiply(float (&sum)[4][4][4], const Stage& sta
     const int m = warp / 4 * WARP_ROWS + lane % 16, n = warp % 4 * WARP_COLUMNS + lane / 16 * 8 + lane % 8;
 #pragma unroll
     for (int k = 0; k < DEPTH; k += 16) {
-        unsigned left[4][4], right[2][4]; // right: of 16 columns, registers 0 and 1 of the first 8
+        unsigned left[4][4], right[2][4]; // right: 16 columns; registers 0, 1: first 8
 #pragma unroll
         for (int i = 0; i < 4; i++) ldmatrix_x4(left[i], stage.a + tile_place(m + i * 16, k + lane / 16 * 8));
 #pragma unroll

@@ -7,8 +7,9 @@ Rung 5 of the kernel ladder: wgmma, TMA and a ring of barriers. (Rung 4 explains
 New: instructions of Hopper GPUs that start work and return.
     wgmma      Four warps, a warpgroup, multiply 64 x 16 by 16 x 128. A and B are read from swizzled tiles in shared
                memory; D is in registers, 64 floats a thread: warp w has rows 16 w to 16 w + 15, in mma.sync's layout.
-               warpgroup_fence() comes before a group of products, warpgroup_commit() after it; warpgroup_wait<n>()
-               waits for all groups but the last n. Until then nobody may touch D or overwrite the tiles.
+               warpgroup_fence() comes before a group of products: earlier writes to D are done; warpgroup_commit()
+               after it; warpgroup_wait<n>() waits for all groups but the last n. Until then nobody may touch D or
+               overwrite the tiles.
     TMA        One thread starts the copy of a whole tile, with a description of the matrix that the host made
                (tensor_map): no addresses in the kernel, and 0 beyond the edges. So K is any multiple of 8 (16 bytes).
     mbarrier   TMA's copies are waited for at a barrier in shared memory. A phase of it is over when `count` threads and
@@ -19,14 +20,16 @@ The ring. Four stages in place of two; step i uses stage i % 4 for the (i / 4)-t
     empty    an arrival of each of the two warpgroups, when its products of the stage are done. The writer waits for the
              phase before, parity i / 4 % 2 ^ 1; on a new barrier that returns at once: all stages begin empty.
 A warpgroup starts the products of step i, then waits for those of step i - 1 and releases their stage; thread 0 fills
-it again, with step i + 3. So tensor cores always have the next products, and copies are three steps ahead.
+it again, with step i + 3. So a warpgroup's next products wait behind its current ones, and copies are three steps
+ahead.
 
 The count: a warpgroup reads 64 + 128 rows of 16 numbers, 6144 bytes, for 262,144 FLOP: 43 FLOP a byte of shared
 memory, in place of 21, and no register holds operands. From memory or L2 as before.
 
 What limits it: thread 0 is a warp's lane that also multiplies. While it waits for the other warpgroup to release a
 stage, its own has one group of products in flight and starts no other. And between two blocks, or while the sums are
-stored, the tensor cores have nothing to do. The next rung gives copies to warps of their own and keeps its blocks.
+stored, the tensor cores idle: 128 KB of stages leave no room for a second block. The next rung gives copies to warps of
+their own and keeps its blocks.
 
 Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Multiply-Accumulate Instructions", "mbarrier", "Tensor copy";
 CUTLASS, "CUTLASS 3.0 GEMM Backwards Compatibility" and its sm90 TMA mainloop without specialisation. In threefold:

@@ -5,8 +5,8 @@ Rung 6 of the kernel ladder: warps with roles, and blocks that stay. (Rung 5 exp
     g++ -std=gnu++17 -O2 -pthread -x c++ docs/ladder/kernels/6_specialised.cu -o 6_specialised -ldl
 
 New: a block is three warpgroups of two kinds (warp specialisation).
-    producer     One thread of the first warpgroup fills the ring. It waits for empty stages, and nobody waits for it
-                 longer than for the data.
+    producer     One thread of the first warpgroup fills the ring. It waits for empty stages; consumers
+                 wait for data only.
     consumers    Two warpgroups multiply, and know of copies only by the barriers.
     blocks       As many as the GPU has multiprocessors. Block i computes the tiles i, i + blocks, i + 2 blocks ... of C
                  (persistent blocks). The ring goes on from tile to tile: a step's number counts all steps of the block,
@@ -14,14 +14,14 @@ New: a block is three warpgroups of two kinds (warp specialisation).
                  on their way.
     registers    Each thread starts with 168 of the multiprocessor's 65,536 (384 threads). The producer needs few:
                  setmaxnreg leaves it 40 (registers_release), and a consumer takes 232 (registers_claim); 128 x 40 +
-                 256 x 232 = 384 x 168. Which is room for two products: a consumer has 128 x 128 sums, 128 floats a
+                 256 x 232 = 384 x 168. There is room for two products: a consumer has 128 x 128 sums, 128 floats a
                  thread, and the block 256 x 128.
 
 The count: tiles of 256 x 128: 2 M N K (1 / 256 + 1 / 128) bytes from memory or L2, 85 FLOP a byte in place of 64. A
 consumer's two products of 64 x 128 still read 64 + 128 rows each from shared memory. Tiles that are neighbours in a
 column of C run at the same time, and share B's tile in the L2 cache.
 
-What limits it: the tensor cores, if enough tiles divide evenly among the multiprocessors: with T tiles and b blocks the
+What limits it: the tensor cores, if the tiles divide evenly among the multiprocessors: with T tiles and b blocks the
 rounds are ceil(T / b), and the last one may be nearly empty. Next in this direction: clusters of two blocks that share
 loads (multicast), stores by TMA through shared memory, and an order of tiles that keeps rows and columns in L2.
 
@@ -121,7 +121,7 @@ __global__ static void __launch_bounds__(THREADS, 1)
     Shared& shared = *dynamic_shared<Shared>();
     const int down = (s.M + ROWS - 1) / ROWS, tiles = down * ((s.N + COLUMNS - 1) / COLUMNS);
     const int steps = (s.K + DEPTH - 1) / DEPTH;
-    const int role = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0); // so the compiler knows it is a warp's
+    const int role = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0); // so the compiler knows: equal in the warp
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             shared.full[i].init(1);

@@ -5,21 +5,21 @@ Rung 7 of the kernel ladder: attention in three passes, with the scores in memor
     nvcc -std=c++17 -O3 -arch=sm_90a docs/ladder/kernels/7_scores.cu -o 7_scores       # on a GPU; or emulated:
     g++ -std=gnu++17 -O2 -pthread -x c++ docs/ladder/kernels/7_scores.cu -o 7_scores -ldl
 
-For each head, a query's row of Q, with a row of K and of V for each key:
+A head has a row of HS = 64 numbers of Q for each of T queries, and one of K and of V for each key:
 
     S = Q K^T / sqrt(HS),   P_ij = e^S_ij / sum_k e^S_ik over the keys k <= i (causal),   O = P V
     lse_i = log sum_k e^S_ik, for the backward pass, which makes P again from S
 
 Each line is a kernel: the scores, a thread each; the softmax, a warp a row; and O, a thread a number of it. The softmax
 subtracts the row's largest score, which changes nothing in P, so that no exponential overflows. Here and in all rungs
-S is in units of log2 e, as the GPU's exponential is 2^x: one factor, log2 e / sqrt(HS), makes both.
+the exponential is the GPU's 2^x: scores are multiplied by log2 e / sqrt(HS), here when they are written, later in 2^x.
 
 The count, for each of the T (T + 1) / 2 scores of a head: 4 HS = 256 FLOP, half of them for S, half for O. A score is a
-float that is written, read three times by the softmax, replaced by its P, and read again: 6 x 4 = 24 bytes. That is 11
-FLOP for each byte, where a GPU has tens to hundreds of FLOP for a byte of its memory. Q, K, V and O have 4 x 128 bytes
-a row, which is little beside the 12 T bytes of the row's scores; and the scores' memory grows with T squared.
+float that is written, read three times by the softmax, replaced by its P, and read again: 6 x 4 = 24 bytes of memory,
+11 FLOP for each byte, where a GPU has tens to hundreds. Q, K and V are read as in rung 1, two numbers a multiply-add,
+from the caches; they have little memory beside the 12 T bytes of a row's scores, which grow with T squared.
 
-What limits it: the memory's bandwidth. The next rung never writes a score.
+What limits it: loads, as in rung 1; with better products it would be the scores' bytes. The next rung writes no score.
 
 Source: Vaswani et al. 2017, arXiv 1706.03762, equation 1. In threefold: kernels/attention.h, which does this a row at a
 time, on the CPU.

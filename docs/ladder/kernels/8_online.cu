@@ -14,15 +14,15 @@ up to date. With the maximum m and the sum l of the keys so far, and O not yet d
 and at the end O / l is the result, lse = m + log l. The factor is what rows lose when a larger score comes: all earlier
 terms were relative to the old maximum. It is 1 for as long as the maximum stays.
 
-A block has 64 queries of one head. It loads a tile of 32 keys and values into shared memory, which all its threads read
-at the same places, one after the other: one read of shared memory serves the 32 lanes of a warp. The loop ends at the
+A block has 64 queries of one head. It loads a tile of 32 keys and values into shared memory, whose numbers all its
+threads read in the same order: one read of shared memory serves the 32 lanes of a warp. The loop ends at the
 block's last query. Blocks with the last queries have the most keys, and start first.
 
-The count: for a tile, 2 x 32 rows of 128 bytes from global memory for 64 x 32 scores of 256 FLOP: 64 FLOP for each
-byte, in place of 11, and these rows come from the L2 cache for all blocks of a head but the first. The FLOP are the
-same; one multiplication of O for each tile comes in.
+The count: for a tile, 2 x 32 rows of 128 bytes from global memory for 64 x 32 scores of 256 FLOP: 64 FLOP for each byte
+of K and V, and no byte of scores; these rows come from the L2 cache for all blocks of a head but the first. The FLOP
+are the same; one multiplication of O for each tile comes in.
 
-What limits it: ordinary cores, with one multiply-add for each 2 FLOP, and a conversion from bf16 for each number. And
+What limits it: ordinary cores, 64 FLOP an instruction of a warp, and a conversion from bf16 for each multiply-add. And
 registers: the rows of Q and O and the tile's scores are 64 + 64 + 32 floats, and with these about 255 registers a
 thread, so that 65,536 registers hold 8 warps. The next rung gives both products to tensor cores.
 

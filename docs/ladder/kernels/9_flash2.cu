@@ -6,13 +6,13 @@ tensor cores, ldmatrix and the order of a tile in shared memory.)
     g++ -std=gnu++17 -O2 -pthread -x c++ docs/ladder/kernels/9_flash2.cu -o 9_flash2 -ldl
 
 New: a warp has 16 queries, and both products are those of a warp, 16 x 8 x 16 at a time (mma.sync). Of 16 rows in the
-layout of mma's result, lane 4 g + t has two neighbouring columns, 2t and 2t + 1 of each 8, of row g in c[0] and c[1],
-and of row g + 8 in c[2] and c[3]. So
+layout of mma's result, lane l, with g = l / 4 and t = 2 (l % 4), has two neighbouring columns, t and t + 1 of each 8,
+of row g in c[0] and c[1], and of row g + 8 in c[2] and c[3]. So
 
     - a row belongs to four lanes: its maximum and its sum take two shuffles;
     - rounded to bf16 in pairs, a result has the layout of a left operand. P never leaves its lanes: what Q K^T has left
       in registers, P V takes as its left operand. That is why a warp owns whole rows of S, and not a part of the keys;
-    - a tile of K is the right operand of Q K^T as it lies in memory, V is it for P V transposed (ldmatrix's .trans).
+    - a tile of K is the right operand of Q K^T as it lies in memory; of P V it is the tile of V transposed (.trans).
 
 Also new: cp.async copies the next tile while the current one is multiplied: V during Q K^T, the next K during the
 softmax and P V. Rounding P to bf16 adds an error of 2^-8 of each term at most, which the bound takes into account.

@@ -120,7 +120,7 @@ __device__ __forceinline__ T* dynamic_shared() {
 #endif
 }
 
-// The next number below 1 in absolute value, of a sequence that is the same on all machines (Knuth's MMIX).
+// The next number in [-1, 1), of a sequence that is the same on all machines (Knuth's MMIX).
 static inline float random_number(uint64_t* state) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return (float)((double)(*state >> 40) / (1 << 23) - 1.0);
@@ -195,7 +195,7 @@ __device__ __forceinline__ void store(T* p, const Packed<T, W>& v) {
     *reinterpret_cast<Packed<T, W>*>(p) = v;
 }
 
-// Sum and maximum over the lanes of a warp whose numbers differ in the bits below `lanes`, a power of 2.
+// Sum and maximum over the lanes whose indices differ only in the bits below `lanes`, a power of 2.
 __device__ __forceinline__ float lanes_sum(float v, int lanes = 32) {
     for (int i = lanes / 2; i > 0; i /= 2) v += __shfl_xor_sync(0xffffffffu, v, i);
     return v;
@@ -232,7 +232,7 @@ __device__ __forceinline__ void mma_m16n8k16(float (&d)[4], const unsigned (&a)[
 #endif
 }
 
-// Four 8x8 tiles of 16-bit values from shared memory; lane i gives the address of row i % 8 of tile i / 8.
+// Four 8x8 squares of 16-bit values from shared memory; lane i gives the address of row i % 8 of square i / 8.
 __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
 #ifdef __CUDACC__
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -244,7 +244,7 @@ __device__ __forceinline__ void ldmatrix_x4(unsigned (&r)[4], const void* row) {
 #endif
 }
 
-// The same, each tile transposed.
+// The same, each square transposed.
 __device__ __forceinline__ void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
 #ifdef __CUDACC__
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -516,7 +516,7 @@ typedef void (*AttentionFunction)(bf16* o, float* lse, const bf16* q, const bf16
 //     |error of O| <= u |O| + (2 E + p_error) sum_j P_ij |v_j|        2 E, as O is a quotient of two such sums
 
 // Numbers below 3 in Q and 1 in K and V; in the first column such that a row's scores rise by `rise` from the first key
-// to the last, and so does their maximum, key by key. Or they fall.
+// to the last, and their maximum from tile to tile. Or they fall.
 struct AttentionInput {
     std::vector<bf16> q, k, v;
 };
@@ -588,11 +588,12 @@ static inline void check_attention(Results* results, Heads s, float rise, double
 }
 
 static inline void measure_attention(Heads s, AttentionFunction attention) {
-    const size_t n = (size_t)s.B * s.T * s.NH * HS;
-    bf16 *q = device(std::vector<bf16>(n)), *out = device(std::vector<bf16>(n));
-    float* lse = device(std::vector<float>(n / HS));
-    timed("attention", 2.0 * (double)n * (s.T + 1), 1e-12, "TFLOP/s", [&] { attention(out, lse, q, q, q, s); });
-    for (void* p : {(void*)q, (void*)out, (void*)lse}) cuda_check(cudaFree(p), "cudaFree");
+    const AttentionInput x = random_heads(s, 0.0f); // constants would take less power, at a higher clock
+    bf16 *q = device(x.q), *k = device(x.k), *v = device(x.v), *out = device(x.q);
+    float* lse = device(std::vector<float>(x.q.size() / HS));
+    const double flop = 2.0 * (double)x.q.size() * (s.T + 1);
+    timed("attention", flop, 1e-12, "TFLOP/s", [&] { attention(out, lse, q, k, v, s); });
+    for (void* p : {(void*)q, (void*)k, (void*)v, (void*)out, (void*)lse}) cuda_check(cudaFree(p), "cudaFree");
 }
 
 // ---- Matrix product, for rungs 1 to 6: the check and the time -----------------------------------------------------
@@ -604,7 +605,7 @@ struct Shape {
 // Returns NULL, or, without a product, which shapes it takes.
 typedef const char* (*ProductFunction)(float* c, const bf16* a, const bf16* b, Shape s);
 
-// The bound. A product of two bf16, of 8 bits each, is exact in float, which has 24. A sum of K terms has K - 1
+// The bound. A product of two bf16, of 8-bit significands, is exact in float, which has 24. A sum of K terms has K - 1
 // additions, each off by at most unit times the sum of the terms' sizes, whatever the order (Higham 2002, section 4.2):
 // together K unit sum |a b|. unit = 2^-24 where additions round to the nearest float. A tensor core adds 16 terms and
 // the sum so far at once, cut at the last place of the largest, 2^-23 of it (Fasi et al. 2021, of A100 and before): 17

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """
-Builds the rungs of the kernel ladder, runs each, and prints what it adds to the one before, and its largest error.
+Builds the rungs of the kernel ladder, runs each, and prints what it adds to the one before, and the error
+nearest to its bound.
 
     docs/ladder/kernels/kernels.py [--only RUNG ...] [--device cuda] [--plot FILE.svg] [--plant]    in the root
 
@@ -24,8 +25,8 @@ RUNGS = [  # file, the rung before, idea, FLOP for each byte
     ("5_wgmma", "4_tensor_cores", "wgmma, TMA, a ring of barriers", 64),
     ("6_specialised", "5_wgmma", "roles of warps, persistent blocks", 85),
     ("7_scores", None, "attention, scores in memory", 11),
-    ("8_online", "7_scores", "online softmax", None),
-    ("9_flash2", "8_online", "tensor cores: FlashAttention-2", None),
+    ("8_online", "7_scores", "online softmax", 64),
+    ("9_flash2", "8_online", "tensor cores: FlashAttention-2", 64),
     ("10_hopper", "9_flash2", "wgmma, roles, turns: FlashAttention-3", 128),
     ("l1_thread_a_row", None, "LayerNorm, a thread a row", None),
     ("l2_warp_a_row", "l1_thread_a_row", "a warp a row", None),

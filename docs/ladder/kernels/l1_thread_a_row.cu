@@ -61,7 +61,7 @@ static void layernorm(Norm a) { launch((unsigned)(a.N + THREADS - 1) / THREADS, 
 //     mean: E A,   d: E A + E |d|,   sum d^2: C E^2 A^2 + 2 E sum d^2, as the d add up to 0, so r: E^2 A^2 r^3 + E r
 //     out:  u |out| + E (|w| r (A + 2 |d|) + E A^2 |w| r^3 |d| + |b|)
 
-// Rows of numbers that are below 1 + n % 3 from `offset`, in row n.
+// Row n has numbers within 1 + n % 3 of `offset`.
 static void check(Results* results, int N, int C, float offset) {
     const size_t size = (size_t)N * C, rows = (size_t)N, columns = (size_t)C;
     std::vector<bf16> x(size), w(columns), b(columns);

@@ -6,7 +6,7 @@ Rung l2 of the kernel ladder: LayerNorm, a warp a row. (Rung l1 has the formulas
 
 New: the 32 lanes of a warp take neighbouring numbers of one row, lane l the numbers l, l + 32, l + 64... One load of
 the warp is 64 bytes side by side: two pieces of 32 bytes, of which all is used (coalesced). Each lane has the sum of
-its numbers, and five shuffles add up the lanes': each time a lane adds the sum of the lane whose number differs in one
+its numbers, and five shuffles add up the lanes': each time a lane adds the sum of the lane whose index differs in one
 bit. All lanes then have the row's sum, in the same bits. There are 32 N threads in place of N.
 
 The count: the same 6 + 2 bytes a number, but where a warp's row, 2 C bytes, stays in the cache for the second and third

@@ -9,7 +9,7 @@ them. Mean, variance and output then come from registers. Registers have no addr
 and indices the compiler knows, PACKS packs of 8, and every loop over it is unrolled. So a row has up to 32 x 8 x PACKS
 = 1024 numbers, C is a multiple of 8, and packs beyond C are zeros that take no part.
 
-The count: 2 + 2 bytes a number, the least there is, and an eighth of l2's load instructions for one pass of the three.
+The count: 2 + 2 bytes a number, the least there is, and a 24th of l2's load instructions for x.
 A warp has 512 bytes in flight for each pack.
 
 What limits it: the memory's bandwidth; that is the end of this ladder. What is left to save is bytes of neighbouring
