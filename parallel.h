@@ -486,10 +486,8 @@ static inline void layout_add_embedding_bucket(Layout* layout, const ModelConfig
     layout->embedding_bucket = -1;
     if (!layout->parallel.canonical || !model->tied || !layout->first_stage || !layout->last_stage) return;
     const int row = layout->layers * TENSOR_KINDS + WTE;
-    Bucket bucket = layout->bucket[layout->slices[layout->slice_of[row * layout->streams]].bucket];
-    bucket.offset = layout->elements;
-    bucket.first = layout->n;
-    bucket.slices = 0;
+    const Bucket* table = &layout->bucket[layout->slices[layout->slice_of[row * layout->streams]].bucket];
+    const Bucket bucket = {layout->elements, table->elements, layout->n, 0, table->chunk};
     layout->elements += bucket.elements;
     layout->embedding_bucket = layout->buckets;
     layout->bucket[layout->buckets++] = bucket;

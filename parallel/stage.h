@@ -321,7 +321,6 @@ static inline void bucket_ready(const Pass* pass, int b) {
     buckets_progress(stage->grads.bucket, grad_buckets(layout));
 }
 
-// The same for the bucket of a tensor.
 static inline void grad_bucket_begin(const Pass* pass, int layer, TensorKind kind) {
     bucket_begin(pass, layout_slice(&pass->stage->layout, layer, kind)->bucket);
 }
@@ -329,7 +328,6 @@ static inline void grad_bucket_ready(const Pass* pass, int layer, TensorKind kin
     bucket_ready(pass, layout_slice(&pass->stage->layout, layer, kind)->bucket);
 }
 
-// The bucket that the embedding's use adds to.
 static inline int embedding_use_bucket(const Layout* layout) {
     return layout->embedding_bucket >= 0 ? layout->embedding_bucket : layout_slice(layout, -1, WTE)->bucket;
 }
