@@ -298,9 +298,9 @@ static inline void comm_open(Comm* world) {
     world->row_group = -1;
     world->mpi = MPI_COMM_NULL;
     if (comm_is_launched()) {
-        const int users_queues = nccl_prepare();
+        const int users_connections = nccl_prepare();
         comm_mpi_open(world, comm_stop);
-        world->job->users_queues = users_queues;
+        world->job->users_connections = users_connections;
     }
     comm_check_launcher(world);
 }

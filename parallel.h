@@ -401,10 +401,9 @@ static inline void slice_cut(Slice* slice, const ParallelConfig* parallel, const
         slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->cut * slice->rows));
 }
 
-// Pads the buffer to a multiple of 16 d elements, where the next bucket begins, and ends the last bucket there.
+// Pads the buffer to a multiple of 16 d elements, and of 16 canonical, which d divides; the next bucket begins there.
 static inline void layout_close_bucket(Layout* layout) {
-    const int64_t parts =
-        max_i64(layout->parallel.mesh.d, layout->parallel.canonical); // one is a multiple of the other
+    const int64_t parts = max_i64(layout->parallel.mesh.d, layout->parallel.canonical);
     layout->elements = (int64_t)round_up((size_t)layout->elements, (size_t)(16 * parts));
     if (layout->buckets == 0) return;
     Bucket* last = &layout->bucket[layout->buckets - 1];

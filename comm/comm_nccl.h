@@ -24,8 +24,8 @@ receives long before they are due, from several neighbours, so on one stream the
 each lane, a two-rank communicator per sender, receiver and direction (forward or backward), has its own stream. Then a
 message waits for nothing but its sender and its receiver. schedule_check (parallel/schedule.h) assumes that when it
 proves that no schedule deadlocks, and that the messages of each lane are received in the order in which they are sent.
-That kernels of different communicators progress independently is an assumption: NCCL's guide warns that they may block
-each other where the GPU does not run them together. gpu_check.sh tries a folded schedule of four stages on one GPU.
+That kernels of different communicators progress independently is an assumption: NCCL's user guide ("Using multiple NCCL
+communicators concurrently") warns of deadlocks. gpu_check.sh tries a folded schedule of four stages on one GPU.
 
 A kernel that waits occupies a multiprocessor for each of its CTAs, and a message is as fast as its CTAs together: a
 lane has few (NCCL_LANE_CTAS).
@@ -84,8 +84,8 @@ typedef struct NcclGroup {
 // number of hardware queues: Megatron-LM's users set 1, with which the messages of a pipeline wait for each other.
 // Returns the user's number, if it is another one; else 0.
 static inline int nccl_prepare(void) {
-    const char* queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-    const int users = queues && atoi(queues) != 32 ? atoi(queues) : 0;
+    const char* text = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const int users = text && atoi(text) != 32 ? atoi(text) : 0;
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1); // the most there can be
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     setenv("NCCL_RUNTIME_CONNECT", "0", 0);
@@ -163,8 +163,8 @@ static inline NcclGroup* nccl_open(NcclGroup** list, const char* name, int rank,
 }
 
 // The communicator of the parent's ranks that gave the same color: `size` ranks, of which this is number `rank`. All of
-// the parent's ranks call it. NULL for a group of one. ctas: nccl_config's; no
-// configuration would be the parent's.
+// the parent's ranks call it. NULL for a group of one. ctas: as in nccl_config. (Without a configuration the group
+// would have its parent's.)
 static inline NcclGroup* nccl_split(NcclGroup** list, const NcclGroup* parent, int color, int rank, int size, int ctas,
                                     const char* name) {
     const NcclGroup g = nccl_describe(name, rank, size);
@@ -445,9 +445,9 @@ static inline void comm_nccl_open(Comm* world) {
         die("NCCL %d.%d is too old: it has to be 2.22.3 or later", version / 10000, version / 100 % 100);
     snprintf(job->device_text, sizeof job->device_text, "NCCL %d.%d.%d%s", version / 10000, version / 100 % 100,
              version % 100, shared ? ", ranks share a GPU" : "");
-    if (job->users_queues)
+    if (job->users_connections)
         append_text(job->device_text, sizeof job->device_text, ", CUDA_DEVICE_MAX_CONNECTIONS 32 instead of %d",
-                    job->users_queues);
+                    job->users_connections);
 }
 
 static inline void comm_nccl_split(Comm* child, const Comm* parent, int color, CommWidth width) {

@@ -54,7 +54,7 @@ typedef enum { COMM_WIDE, COMM_NARROW } CommWidth;
 // The state that all groups of this process share.
 typedef struct {
     char device_text[128];     // the backend of device memory
-    int users_queues;          // CUDA_DEVICE_MAX_CONNECTIONS of the user, which it replaces; 0: none
+    int users_connections;     // CUDA_DEVICE_MAX_CONNECTIONS of the user, which it replaces; 0: none
     MPI_Op add_bf16;           // MPI has no bf16
     bool planned;              // some groups have plans
     struct PlanRun* runs;      // unfinished operations by plan (comm_planned.h)

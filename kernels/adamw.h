@@ -127,11 +127,11 @@ static inline void adamw_update(floatX* params, float* master, const float* grad
             const float* RESTRICT g = grad + range->at + begin;
 #pragma omp simd
             for (int i = 0; i < n; i++) {
-                const float gi = grad_scale * g[i], mi = fused(beta1, m[i], new1 * gi);
-                const float vi = fused(beta2, v[i], new2 * (gi * gi));
+                const float gi = grad_scale * g[i], mi = fast_fmaf(beta1, m[i], new1 * gi);
+                const float vi = fast_fmaf(beta2, v[i], new2 * (gi * gi));
                 m[i] = mi;
                 v[i] = vi;
-                w[i] = fused(decay, w[i], -step_size * (mi / fused(sqrtf(vi), v_correction, eps)));
+                w[i] = fast_fmaf(decay, w[i], -step_size * (mi / fast_fmaf(sqrtf(vi), v_correction, eps)));
             }
             const float* const ahead[] = {w + n, g + n, m + n, v + n};
             round_block(params + range->from + begin, w, n, s->step, range->key, range->first + (uint64_t)begin, ahead);
@@ -179,9 +179,9 @@ static inline void sgd_update(floatX* params, float* master, const float* grad, 
             const float* RESTRICT g = grad + range->at + begin;
 #pragma omp simd
             for (int i = 0; i < n; i++) {
-                const float mi = fused(momentum, m[i], fused(grad_scale, g[i], weight_decay * w[i]));
+                const float mi = fast_fmaf(momentum, m[i], fast_fmaf(grad_scale, g[i], weight_decay * w[i]));
                 m[i] = mi;
-                w[i] = fused(-lr, mi, w[i]);
+                w[i] = fast_fmaf(-lr, mi, w[i]);
             }
             round_block(params + range->from + begin, w, n, s->step, range->key, range->first + (uint64_t)begin, NULL);
         }

@@ -12,7 +12,7 @@ error 3e-9); e^x = 2^n (1 + q) from the bits of 2^n (Cody and Waite 1980, chapte
 #include "../util/base.h"
 
 // a b + c, rounded once where the processor can. (Of a sum of two products gcc may fuse either, by an element's place.)
-static inline float fused(float a, float b, float c) {
+static inline float fast_fmaf(float a, float b, float c) {
 #ifdef __FP_FAST_FMAF
     return __builtin_fmaf(a, b, c);
 #else

@@ -108,13 +108,13 @@ static inline bool leaf_tree_add(LeafTree* tree, int b, float* leaf, int64_t at,
 
 // ---- Squares and losses: N rows of `tensors` squares, then N losses; 1 instead of N without --canonical -------------
 
-static inline int sum_rows(const ParallelConfig* parallel) { return parallel->canonical ? parallel->canonical : 1; }
-static inline int sums_of_step(const Layout* layout) { return sum_rows(&layout->parallel) * (layout->tensors + 1); }
-static inline int first_loss(const Layout* layout) { return sum_rows(&layout->parallel) * layout->tensors; }
+static inline int rows_of_sums(const ParallelConfig* parallel) { return parallel->canonical ? parallel->canonical : 1; }
+static inline int sums_of_step(const Layout* layout) { return rows_of_sums(&layout->parallel) * (layout->tensors + 1); }
+static inline int first_loss(const Layout* layout) { return rows_of_sums(&layout->parallel) * layout->tensors; }
 
 // Adds up the rows in their order: sums begins with the squares of all tensors, then the loss.
 static inline void canonical_sums(double* sums, const Layout* layout) {
-    const int rows = sum_rows(&layout->parallel), tensors = layout->tensors, loss = first_loss(layout);
+    const int rows = rows_of_sums(&layout->parallel), tensors = layout->tensors, loss = first_loss(layout);
     for (int row = 1; row < rows; row++) {
         for (int i = 0; i < tensors; i++) sums[i] += sums[row * tensors + i];
         sums[loss] += sums[loss + row];
@@ -124,7 +124,7 @@ static inline void canonical_sums(double* sums, const Layout* layout) {
 
 // Cuts ranges of slices at each N-th part of their bucket, whose number becomes the row of their sum. Frees `ranges`.
 static inline TensorRange* cut_by_rows(TensorRange* ranges, int* count, const Layout* layout) {
-    const int rows = sum_rows(&layout->parallel), n = *count;
+    const int rows = rows_of_sums(&layout->parallel), n = *count;
     if (rows == 1) return ranges;
     TensorRange* pieces =
         (TensorRange*)checked_malloc((size_t)(n + layout->buckets * rows) * sizeof *pieces, "the ranges of a chunk");

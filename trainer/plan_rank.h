@@ -136,10 +136,8 @@ static inline bool plan_this_rank(Trainer* t, const ModelConfig* model, const Pa
                                   DtypeInfo type, Error* error) {
     const Settings* o = &t->settings;
     const AsyncConfig async = settings_async(o, &parallel->mesh);
-    const int m = (int)(o->global_batch / parallel->mesh.d / o->micro_batch);
-    if (!parallel_check(parallel, model, T, error) ||
-        !canonical_check(parallel, m, async.mode == DP_SYNC, o->allreduce, error) ||
-        !plan_schedule(t, model, parallel, error) ||
+    if (!parallel_check(parallel, model, T, error) || !plan_schedule(t, model, parallel, error) ||
+        !canonical_check(parallel, t->schedule.config.m, async.mode == DP_SYNC, o->allreduce, error) ||
         !stage_plan(&t->stage, model, *parallel, (int)o->micro_batch, T, &t->schedule, async_schedule_scope(&async),
                     type, error))
         return false;

@@ -195,6 +195,7 @@ static void print_mesh(const Trainer* t) {
             "overlap   micro-batches are computed as two halves of %d sequence%s in turn; tensor sums of one are in "
             "flight meanwhile",
             stage->B / HALVES, stage->B == HALVES ? "" : "s");
+    if (parallel->canonical) print_line("canonical gradients of %d leaves are added in one tree", parallel->canonical);
     print_sites(t);
     if ((parallel->tp_overlap || stage->async) && DEVICE_IS_HOST && t->world.size > 1 && !comm_can_thread(&t->world))
         print_line("          this MPI allows one thread at a time: messages move only while a rank calls it");

@@ -92,6 +92,8 @@ llama --canonical 8 --tp 4 long
 llama --canonical 8 --tp 4 --dp 2 --zero 1 long
 CASES
 
+verify "the plan says it" grep -q '^canonical gradients of 8 leaves' out
+
 # A step on one mesh, the others on another.
 half=$((steps / 2))
 verify "half of the steps on 4 ranks" ranks again gpt2 --canonical 8 --dp 4 --zero 1 --save-every $half

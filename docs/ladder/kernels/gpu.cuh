@@ -429,13 +429,7 @@ __device__ __forceinline__ Tile<MN_MAJOR> tile_mn_major(const void* shared, int 
     return {tile_descriptor(shared_address(shared), (uint32_t)rows * 128, 1024)};
 }
 
-// The instruction differs for every n in the number and registers of its operands.
-template <class T>
-struct WgmmaType;
-template <>
-struct WgmmaType<bf16> {
-    static constexpr char name[] = "bf16";
-};
+// The instruction differs for every n in the number and registers of its operands. The rungs take two of them.
 #define HOPPER_LIST_32                                                                                                 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"                                             \
     ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -446,52 +440,30 @@ struct WgmmaType<bf16> {
 #define HOPPER_D8(i)                                                                                                   \
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]),        \
         "+f"(d[i + 7])
-#define HOPPER_D16(i) HOPPER_D8(i), HOPPER_D8(i + 8)
-#define HOPPER_D32(i) HOPPER_D16(i), HOPPER_D16(i + 16)
-#define HOPPER_D64(i) HOPPER_D32(i), HOPPER_D32(i + 32)
+#define HOPPER_D32(i) HOPPER_D8(i), HOPPER_D8(i + 8), HOPPER_D8(i + 16), HOPPER_D8(i + 24)
 
-// d (+)= A B, of bf16, with float sums: d is the thread's n / 2 numbers of 64 x n; A and B tiles in shared
-// memory.
-template <class T, int half_n, Major a_major, Major b_major>
-__device__ __forceinline__ void wgmma(float (&d)[half_n], Tile<a_major> a, Tile<b_major> b, bool accumulate) {
-    static_assert(half_n == 32 || half_n == 64, "n is 64 or 128");
-    if constexpr (half_n == 32)
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %34, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.%37.%37 "
-                   "{" HOPPER_LIST_32 "}, %32, %33, p, 1, 1, %35, %36;\n}"
-                   : HOPPER_D32(0)
-                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
-                     "C"(WgmmaType<T>::name));
-    else
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%69.%69 "
-                   "{" HOPPER_LIST_64 "}, %64, %65, p, 1, 1, %67, %68;\n}"
-                   : HOPPER_D64(0)
-                   : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate), "n"((int)a_major), "n"((int)b_major),
-                     "C"(WgmmaType<T>::name));
+// d (+)= A B, of bf16 (T), with float sums: d is the thread's 64 numbers of 64 x 128; A and B tiles in shared memory
+// whose columns are k.
+template <class T>
+__device__ __forceinline__ void wgmma(float (&d)[64], Tile<K_MAJOR> a, Tile<K_MAJOR> b, bool accumulate) {
+    HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+               "{" HOPPER_LIST_64 "}, %64, %65, p, 1, 1, 0, 0;\n}"
+               : HOPPER_D32(0), HOPPER_D32(32)
+               : "l"(a.descriptor), "l"(b.descriptor), "r"((int)accumulate));
 }
-// The same with A in registers: a, which must not change before the wait.
-template <class T, int half_n, Major b_major>
-__device__ __forceinline__ void wgmma(float (&d)[half_n], const unsigned (&a)[4], Tile<b_major> b, bool accumulate) {
-    static_assert(half_n == 32 || half_n == 64, "n is 64 or 128");
-    if constexpr (half_n == 32)
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.%39.%39 "
-                   "{" HOPPER_LIST_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, %38;\n}"
-                   : HOPPER_D32(0)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
-                     "n"((int)b_major), "C"(WgmmaType<T>::name));
-    else
-        HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.%71.%71 "
-                   "{" HOPPER_LIST_64 "}, {%64, %65, %66, %67}, %68, p, 1, 1, %70;\n}"
-                   : HOPPER_D64(0)
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate),
-                     "n"((int)b_major), "C"(WgmmaType<T>::name));
+// The same for 64 x 64, with A in registers, which must not change before the wait, and a B whose rows are k.
+template <class T>
+__device__ __forceinline__ void wgmma(float (&d)[32], const unsigned (&a)[4], Tile<MN_MAJOR> b, bool accumulate) {
+    HOPPER_ASM("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+               "{" HOPPER_LIST_32 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+               : HOPPER_D32(0)
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.descriptor), "r"((int)accumulate));
 }
 
 #undef HOPPER_LIST_32
 #undef HOPPER_LIST_64
 #undef HOPPER_D8
-#undef HOPPER_D16
 #undef HOPPER_D32
-#undef HOPPER_D64
 #undef HOPPER_ASM
 
 #endif
