@@ -154,7 +154,7 @@ else
         rm -rf mesh
         verify "$1 $2 $options${NCCL:+, NCCL}" ranks $((tp * pp * dp)) "$1" "$2" mesh --micro-batch 1 "${@:3}"
         [ -z "${NCCL:-}" ] || verify "... with queues for all streams" grep -q "CONNECTIONS 32 instead of 1" out
-        [ -z "${NCCL:-}" ] || verify "... by NCCL:" grep "^groups    NCCL takes [1-9][0-9.]* MB" out
+        [ -z "${NCCL:-}" ] || verify "... by NCCL:" grep -E "^groups    NCCL takes ([1-9][0-9]*\.[0-9]|0\.[1-9]) MB" out
         verify "... counts the bytes that the formulas say:" python3 traffic.py out
         trains_as "... trains what one rank trains:" mesh "${1}_$2" "${bound[$1]}"
     }
