@@ -49,24 +49,9 @@ static void add_other_modes(OptionTable* table, PlanOptions* o) {
 
 static int plan_table(Option* list, PlanOptions* o) {
     OptionTable table = {list, 0, PLAN_OPTIONS};
-    Settings* m = &o->model;
     static char any_schedule[160];
     snprintf(any_schedule, sizeof any_schedule, "any|%s", schedule_choices());
     const Option rows[] = {
-        option_heading("model"),
-        option_string("model", &m->model, "NAME",
-                      "tiny, gpt2-124M, gpt3-1008B, llama-7B, llama3-70B, ...; a wrong name lists all"),
-        option_choice("arch", &m->arch, model_arch_choices(),
-                      "architecture; with the sizes below, or to change a model's"),
-        option_int("layers", &m->layers, 1, 10000, "blocks"),
-        option_int("hidden", &m->hidden, 1, 1 << 20, "channels of the residual stream"),
-        option_int("heads", &m->heads, 1, 1 << 16, "query heads"),
-        option_int("kv-heads", &m->kv_heads, 1, 1 << 16, "key/value heads (gpt2: with --software of others)"),
-        option_int("ffn", &m->ffn, 1, 1 << 22, "channels inside the mlp"),
-        option_int("seq", &m->seq, 1, 1 << 24, "tokens in a training sequence"),
-        option_int("vocab", &m->vocab, 2, 1 << 30, "vocabulary"),
-        option_choice("tie-embeddings", &m->tie_embeddings, "no|yes",
-                      "the head is the token embedding [gpt2: yes, llama: no]"),
         option_heading("what it is trained on"),
         option_string("cluster", &o->cluster, "NAME|FILE", "--clusters lists the names; files: planner/clusters/"),
         option_int("gpus", &o->gpus, 1, 1 << 30, "ranks: GPUs, or processes on cores"),
@@ -104,8 +89,9 @@ static int plan_table(Option* list, PlanOptions* o) {
         option_string("data", &o->data, "GLOB", "what is trained on, for the command"),
         option_float("time-limit", &o->time_limit, 0.1, 1e9, "seconds; then the best found so far is the answer"),
     };
+    add_shape_options(&table, &o->model);
     options_add(&table, rows, sizeof rows / sizeof rows[0]);
-    methods_table(&table, m);
+    methods_table(&table, &o->model);
     options_add(&table, rest, sizeof rest / sizeof rest[0]);
     add_other_modes(&table, o);
     return table.n;

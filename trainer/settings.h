@@ -97,8 +97,8 @@ static inline Settings settings_default(void) {
 
 enum { MAX_OPTIONS = 112 };
 
-static inline void add_model_options(OptionTable* table, Settings* o) {
-    const double size = 1 << 30;
+// The model's shape; the planner asks for it in the same words.
+static inline void add_shape_options(OptionTable* table, Settings* o) {
     const Option rows[] = {
         option_heading("model"),
         option_string("model", &o->model, "NAME",
@@ -111,9 +111,15 @@ static inline void add_model_options(OptionTable* table, Settings* o) {
         option_int("kv-heads", &o->kv_heads, 1, 1 << 16, "key/value heads (llama)"),
         option_int("ffn", &o->ffn, 1, 1 << 22, "channels inside the mlp"),
         option_int("seq", &o->seq, 1, 1 << 24, "tokens in a training sequence"),
-        option_int("vocab", &o->vocab, 2, size, "vocabulary [the data's]"),
+        option_int("vocab", &o->vocab, 2, 1 << 30, "vocabulary [the data's; without data the model's]"),
         option_choice("tie-embeddings", &o->tie_embeddings, "no|yes",
                       "the head is the token embedding [gpt2: yes, llama: no]"),
+    };
+    options_add(table, rows, sizeof rows / sizeof rows[0]);
+}
+
+static inline void add_weights_options(OptionTable* table, Settings* o) {
+    const Option rows[] = {
         option_string("init", &o->init, "PATH",
                       "start from these weights: a folder of Hugging Face's, which says its model's sizes, or a "
                       ".safetensors file"),
@@ -158,10 +164,8 @@ static inline void add_mesh_options(OptionTable* table, Settings* o) {
         option_flag("tp-comm-overlap", &o->tp_comm_overlap,
                     "compute a micro-batch as two halves in turn; tensor sums of one are in flight meanwhile"),
         option_int("zero", &o->zero, 0, 2, "1: optimizer state divided over dp, 2: gradients too"),
-        option_int(
-            "canonical", &o->canonical, 0, 1 << 10,
-            "gradients are added in a tree of this many leaves, a power of two: the same bits for every --dp and "
-            "--pp"),
+        option_int("canonical", &o->canonical, 0, 1 << 10,
+                   "gradients add up in a tree of N leaves, a power of two: the same bits for every --dp and --pp"),
         option_choice("recompute", &o->recompute, "none|selective|full",
                       "what the backward pass computes again to save memory: norms and activation function, or all"),
         option_flag("no-scatter-gather", &o->no_scatter_gather,
@@ -192,15 +196,13 @@ static inline void add_async_options(OptionTable* table, Settings* o) {
         option_float("outer-momentum", &o->outer_momentum, 0, 0.999999, "diloco: its momentum [0.9]"),
         option_heading("all-reduce algorithm"),
         option_string("allreduce", &o->allreduce, "NAME", allreduce_help),
-        option_string(
-            "topology", &o->topology, "NAME",
-            "of the network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of links "
-            "[full:N, all to all]"),
+        option_string("topology", &o->topology, "NAME",
+                      "network that joins the replicas: torus:4x4, mesh:2x3, ring:8, fattree:4,2, ... or a file of "
+                      "links [full:N, all to all]"),
         option_heading("CAAT-Net (partial tensor-parallel all-reduce)"),
         option_float("caat-fraction", &o->caat_fraction, 0, 1, "channels that are summed; 1 = all, an ordinary model"),
-        option_int(
-            "caat-ranks", &o->caat_ranks, 1, 1 << 16,
-            "tensor ranks that the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),
+        option_int("caat-ranks", &o->caat_ranks, 1, 1 << 16,
+                   "tensor ranks the model is made for, a multiple of --tp [--tp]; with fewer it is the same model"),
         option_choice("caat-grad-dtype", &o->caat_grad_dtype, "fp32|same",
                       "in which numbers gradients are summed over ranks; same: in those of the activations"),
     };
@@ -267,8 +269,7 @@ static inline void add_checkpoint_options(OptionTable* table, Settings* o) {
         option_int("check-replicas-every", &o->check_replicas_every, 0, big,
                    "compare the replicas of parameters every N steps, and before a checkpoint; 0 = never"),
         option_choice("on-nan", &o->on_nan, "stop|skip",
-                      "a loss or gradient that is not finite ends the run, or its update is left out, up to ten in a "
-                      "row"),
+                      "a loss or gradient that is not finite: end the run, or leave out up to ten updates in a row"),
         option_int("watchdog", &o->watchdog, 0, 1e9,
                    "seconds in which no rank moves, after which the run ends and names the one to blame; 0 = never"),
     };
@@ -308,7 +309,8 @@ static inline void add_generation_options(OptionTable* table, Settings* o) {
 // Fills table (MAX_OPTIONS rows) with the command line of the trainer; the values go to *o. Returns the number of rows.
 static inline int settings_table(Option* table, Settings* o) {
     OptionTable all = {table, 0, MAX_OPTIONS};
-    add_model_options(&all, o);
+    add_shape_options(&all, o);
+    add_weights_options(&all, o);
     add_data_options(&all, o);
     add_mesh_options(&all, o);
     add_async_options(&all, o);
