@@ -233,10 +233,10 @@ static void branch_steps(const Pass* part, int layer, Branch* branch, int steps)
     for (int i = 0; i < parts; i++) branch(&part[i], layer, computed);
 }
 
-// WGRAD hides a sum over the tensor ranks, so it follows the step that starts it: DGRAD_BRANCH or, where the residual
-// stream's gradient is summed (sums_residual_grad), DGRAD_NORM.
+// WGRAD hides a sum over the tensor ranks, so it follows the step that starts it: DGRAD_BRANCH, or in a CAAT-Net, which
+// sums the residual stream's gradient (row_parallel_output_grad_start), DGRAD_NORM.
 static void branch_backward(const Pass* part, int layer, Branch* branch) {
-    const int before = sums_residual_grad(part->stage) ? DGRAD : DGRAD_BRANCH;
+    const int before = is_caat(part->stage) ? DGRAD : DGRAD_BRANCH;
     branch_steps(part, layer, branch, before);
     branch_steps(part, layer, branch, WGRAD);
     branch_steps(part, layer, branch, DGRAD & ~before);

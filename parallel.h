@@ -203,19 +203,14 @@ static inline int virtual_stage_holder(int p, bool folded, int number) {
     return folded && number / p % 2 ? p - 1 - number % p : number % p;
 }
 
-// The number of virtual stages. Below: the virtual stage that is a chunk of this rank.
 static inline int virtual_stages(const ParallelConfig* parallel) { return parallel->mesh.p * parallel->v; }
 
-static inline int virtual_stage_of_chunk(const ParallelConfig* parallel, int chunk) {
-    return virtual_stage(parallel->mesh.p, parallel->folded, parallel->mesh.pipeline, chunk);
-}
-
-// The first block of a virtual stage. Each has blocks / stages of them, the first blocks % stages one more.
-static inline int stage_first_layer(const ParallelConfig* parallel, int L, int stage) {
+// The first block of virtual stage `number`. Each has blocks / stages of them, the first blocks % stages one more.
+static inline int stage_first_layer(const ParallelConfig* parallel, int L, int number) {
     const int stages = virtual_stages(parallel), blocks = L + 2 * parallel->light_ends;
-    if (stage == 0) return 0;
-    if (stage == stages) return L;
-    return stage * (blocks / stages) + (int)min_i64(stage, blocks % stages) - parallel->light_ends;
+    if (number == 0) return 0;
+    if (number == stages) return L;
+    return number * (blocks / stages) + (int)min_i64(number, blocks % stages) - parallel->light_ends;
 }
 
 static inline bool parallel_check_stages(const ParallelConfig* parallel, const ModelConfig* model, Error* error) {
@@ -331,7 +326,7 @@ typedef struct {
     Bucket* bucket;
     int64_t elements;             // of the parameter buffer
     bool first_stage, last_stage; // holds the embedding, holds the head
-    int streams, channels;        // residual streams, and their channels C
+    int streams;                  // residual streams
     int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
     int vocab_offset;             // of this rank's vocabulary, the streams' rows one after the other
     int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
@@ -467,7 +462,7 @@ static inline void layout_chunks(Layout* layout, const ModelConfig* model) {
     layout->chunk = (Chunk*)checked_calloc((size_t)parallel->v, sizeof(Chunk), "the layout's chunks");
     for (int c = 0; c < parallel->v; c++) {
         Chunk* chunk = &layout->chunk[c];
-        chunk->number = virtual_stage_of_chunk(parallel, c);
+        chunk->number = virtual_stage(parallel->mesh.p, parallel->folded, parallel->mesh.pipeline, c);
         chunk->first_layer = stage_first_layer(parallel, model->L, chunk->number);
         chunk->layers = stage_first_layer(parallel, model->L, chunk->number + 1) - chunk->first_layer;
         chunk->begin = layout->layers;
@@ -507,7 +502,6 @@ static inline bool layout_build(Layout* layout, const ModelConfig* model, Parall
     layout->V = (model->V + cuts - 1) / cuts;
     layout->vocab_offset = parallel.mesh.tensor * streams * layout->V;
     layout->vocabulary = model->V;
-    layout->channels = model->C;
     layout->shared = caat_channels(&parallel.caat, model->C);
 
     const int rows = layout->layers + 1, entries = rows * TENSOR_KINDS * streams;
@@ -552,12 +546,14 @@ static inline int64_t slice_logical_col(const Slice* slice) {
 
 static inline int64_t slice_elements(const Slice* slice) { return slice->rows * slice->cols; }
 
-// Elements of a bucket's shard, which one data rank owns with ZeRO, and where it begins.
+// Elements of a bucket's shard, and where it begins: the part that one data rank owns with ZeRO, or, of several sites,
+// that one replica of a site exchanges with other sites.
 static inline int64_t bucket_shard_size(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].elements / layout->parallel.mesh.d;
+    return layout->bucket[bucket].elements / mesh_site_size(&layout->parallel.mesh);
 }
 static inline int64_t bucket_shard_begin(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset + layout->parallel.mesh.data * bucket_shard_size(layout, bucket);
+    return layout->bucket[bucket].offset +
+           mesh_rank_in_site(&layout->parallel.mesh) * bucket_shard_size(layout, bucket);
 }
 
 // The elements [begin, end) of a slice that this rank updates, counted from its first: all, or with ZeRO its overlap
@@ -615,15 +611,6 @@ static inline int64_t largest_bucket(const Layout* layout) {
 // Where the shard of a bucket begins in a buffer that holds this rank's shards of all buckets, one after the other.
 static inline int64_t bucket_shard_offset(const Layout* layout, int bucket) {
     return layout->bucket[bucket].offset / layout->parallel.mesh.d;
-}
-
-// Elements of a bucket's site shard, which this member of a site exchanges with other sites, and where it begins.
-static inline int64_t bucket_site_shard_size(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].elements / mesh_site_size(&layout->parallel.mesh);
-}
-static inline int64_t bucket_site_shard_begin(const Layout* layout, int bucket) {
-    return layout->bucket[bucket].offset +
-           mesh_rank_in_site(&layout->parallel.mesh) * bucket_site_shard_size(layout, bucket);
 }
 
 // Writes the initial values of all slices into params (layout->elements floats, host memory, zeroed).

@@ -125,8 +125,8 @@ static inline void async_dp_send(const Stage* stage, int bucket, const float* a,
     difference(async->sum + at, a + at, b + at, layout->bucket[bucket].elements);
     async->in_flight[bucket] = true;
     async->request[bucket] =
-        comm_all_reduce_start(&stage->groups->inter_site, async->sum + bucket_site_shard_begin(layout, bucket),
-                              bucket_site_shard_size(layout, bucket), COMM_FLOAT, COMM_SUM);
+        comm_all_reduce_start(&stage->groups->inter_site, async->sum + bucket_shard_begin(layout, bucket),
+                              bucket_shard_size(layout, bucket), COMM_FLOAT, COMM_SUM);
 }
 
 // Waits for the sum of a bucket: afterwards all ranks have it.
@@ -137,8 +137,7 @@ static inline void async_dp_arrive(const Stage* stage, int bucket) {
     comm_wait(&async->request[bucket]);
     if (mesh_site_size(&layout->parallel.mesh) > 1)
         comm_all_gather(&stage->groups->data, async->sum + layout->bucket[bucket].offset,
-                        async->sum + bucket_site_shard_begin(layout, bucket), bucket_site_shard_size(layout, bucket),
-                        COMM_FLOAT);
+                        async->sum + bucket_shard_begin(layout, bucket), bucket_shard_size(layout, bucket), COMM_FLOAT);
 }
 
 // dc-s3gd: adds the mean of the changes that were sent in the step before to the global parameters of a bucket.

@@ -57,20 +57,11 @@ static inline void grad_buckets_take(GradientBuckets* grads, const Layout* layou
     leaf_tree_take(&grads->tree, &layout->parallel, layout->elements / (zero < 2 ? 1 : layout->parallel.mesh.d), arena);
     for (int i = 0; i < grad_buckets(layout); i++) {
         BucketMemory* bucket = &grads->bucket[i];
-        switch (zero) {
-        case 0:
-            bucket->gradient = floats_from(grads->all, layout->bucket[i].offset);
-            bucket->sum = bucket->gradient;
-            break;
-        case 1:
-            bucket->gradient = floats_from(grads->all, layout->bucket[i].offset);
-            bucket->sum = floats_from(grads->shards, bucket_shard_offset(layout, i));
-            break;
-        case 2:
-            bucket->gradient = arena_floats(arena, largest_bucket(layout));
-            bucket->sum = arena_floats(arena, largest_bucket(layout) / layout->parallel.mesh.d);
-            break;
-        }
+        const int64_t largest = largest_bucket(layout);
+        bucket->gradient = zero < 2 ? floats_from(grads->all, layout->bucket[i].offset) : arena_floats(arena, largest);
+        bucket->sum = bucket->gradient;
+        if (zero == 1) bucket->sum = floats_from(grads->shards, bucket_shard_offset(layout, i));
+        if (zero == 2) bucket->sum = arena_floats(arena, largest / layout->parallel.mesh.d);
     }
 }
 

@@ -35,7 +35,7 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
     BucketMemory* bucket = &grads->bucket[b];
     if (is_between_sites(bucket, g)) return;
     bucket->request =
-        comm_all_reduce_start(&g->inter_site, bucket->sum, bucket_site_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
+        comm_all_reduce_start(&g->inter_site, bucket->sum, bucket_shard_size(layout, b), COMM_FLOAT, COMM_SUM);
 }
 
 // After start_grad_sync: where a site has one replica, its sum is there. A tied embedding has more to add first.
@@ -61,6 +61,6 @@ static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups
         comm_wait(&bucket->request);
         memset(&bucket->request, 0, sizeof bucket->request);
         if (bucket->sum != bucket->gradient)
-            comm_all_gather(&g->data, bucket->gradient, bucket->sum, bucket_site_shard_size(layout, b), COMM_FLOAT);
+            comm_all_gather(&g->data, bucket->gradient, bucket->sum, bucket_shard_size(layout, b), COMM_FLOAT);
     }
 }

@@ -307,10 +307,6 @@ static inline void add_norm_gradients(const Pass* pass, int b) {
 }
 
 // A gradient bucket (parallel/data.h) is reset before its first contribution and ready after its last one.
-static inline void bucket_begin(const Pass* pass, int b) {
-    grad_bucket_reset(&pass->stage->grads, &pass->stage->layout, b);
-}
-
 static inline void bucket_ready(const Pass* pass, int b) {
     Stage* stage = pass->stage;
     const Layout* layout = &stage->layout;
@@ -322,7 +318,8 @@ static inline void bucket_ready(const Pass* pass, int b) {
 }
 
 static inline void grad_bucket_begin(const Pass* pass, int layer, TensorKind kind) {
-    bucket_begin(pass, layout_slice(&pass->stage->layout, layer, kind)->bucket);
+    const Layout* layout = &pass->stage->layout;
+    grad_bucket_reset(&pass->stage->grads, layout, layout_slice(layout, layer, kind)->bucket);
 }
 static inline void grad_bucket_ready(const Pass* pass, int layer, TensorKind kind) {
     bucket_ready(pass, layout_slice(&pass->stage->layout, layer, kind)->bucket);

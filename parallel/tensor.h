@@ -162,7 +162,3 @@ static inline void row_parallel_backward_weight(const Pass* pass, const floatX* 
     if (is_caat(pass->stage)) m.bias = NO_TENSOR; // row_parallel_output_grad_finish has added its gradient
     local_linear_backward_weight(pass, row_parallel_output_grad(pass, buffer), x, m);
 }
-
-// Whether a column-parallel matrix leaves the gradient of its input as it is, and the sum comes after the norm's
-// gradient, in row_parallel_output_grad_start.
-static inline bool sums_residual_grad(const Stage* stage) { return is_caat(stage); }

@@ -81,16 +81,17 @@ static inline void vocab_parallel_embedding_backward(const Pass* part) {
         each_part(part, -1, vocab_parallel_position_backward);
         grad_bucket_ready(part, -1, WPE);
     }
-    bucket_begin(part, embedding_use_bucket(&stage->layout));
+    grad_bucket_reset(&part->stage->grads, &stage->layout, embedding_use_bucket(&stage->layout));
     each_part(part, -1, vocab_parallel_token_backward);
     if (has_two_embedding_grads(stage) && part->reduce) accumulate(gradient(stage, -1, WTE), stage->grad_embedding, n);
     bucket_ready(part, embedding_use_bucket(&stage->layout));
 }
 
-// What the update reads of a bucket.
-static inline float* grad_of_update(const Stage* stage, int b) {
-    const Layout* layout = &stage->layout;
-    return stage->grads.update + (layout->parallel.zero ? bucket_shard_offset(layout, b) : layout->bucket[b].offset);
+// This rank's part of a bucket's sum over the replicas; with several sites, over those of its own.
+static inline float* summed_grad(const Stage* stage, int b) {
+    const GradientBuckets* grads = &stage->grads;
+    if (!buckets_share_memory(&stage->layout)) return grads->bucket[b].sum;
+    return grads->shards + bucket_shard_offset(&stage->layout, b);
 }
 
 // Adds the gradients of the two uses of a tied embedding, once they are summed over the replicas: where they are on two
@@ -99,9 +100,10 @@ static inline void sum_tied_embedding_grads(const Stage* stage, int chunk) {
     const Layout* layout = &stage->layout;
     const Slice* wte = layout_slice(layout, -1, WTE);
     if (!wte || layout->bucket[wte->bucket].chunk != chunk) return;
-    const int64_t n = layout->bucket[wte->bucket].elements / (layout->parallel.zero ? layout->parallel.mesh.d : 1);
-    float* sum = grad_of_update(stage, wte->bucket);
-    if (layout->embedding_bucket >= 0) accumulate(sum, grad_of_update(stage, layout->embedding_bucket), n);
+    const BucketMemory* bucket = grad_bucket(&stage->grads, layout, wte->bucket);
+    const int64_t n = grad_sum_elements(bucket, stage->groups, layout, wte->bucket);
+    float* sum = summed_grad(stage, wte->bucket);
+    if (layout->embedding_bucket >= 0) accumulate(sum, summed_grad(stage, layout->embedding_bucket), n);
     if (chunk < 0) comm_all_reduce(&stage->groups->embedding, sum, n, COMM_FLOAT, COMM_SUM);
 }
 

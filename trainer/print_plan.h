@@ -18,7 +18,7 @@ Rank 0 calls them; nothing is exchanged, as every rank knows the plans of all.
 static Traffic traffic_of_stage(const Stage* stage, const Layout* layout, int m) {
     Traffic traffic = traffic_of_step(layout, &stage->model, stage->B, stage->T, m, sizeof(floatX));
     if (stage->grads.hierarchical && traffic.tied > 0)
-        traffic.tied = sizeof(float) * (double)bucket_site_shard_size(layout, layout_slice(layout, -1, WTE)->bucket);
+        traffic.tied = sizeof(float) * (double)bucket_shard_size(layout, layout_slice(layout, -1, WTE)->bucket);
     return traffic;
 }
 

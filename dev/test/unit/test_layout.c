@@ -295,7 +295,7 @@ static bool numbers_are_right(const Layout* layout, const ModelConfig* m) {
     bool ok =
         caat ? N == layout->parallel.caat.ranks && layout->shared == (int)floor(layout->parallel.caat.fraction * m->C)
              : layout->streams == 1;
-    ok = ok && layout->channels == m->C && layout->vocabulary == m->V;
+    ok = ok && layout->vocabulary == m->V;
     ok = ok && layout->NH == m->NH / N && layout->F == m->F / N && layout->V == (m->V + N - 1) / N;
     ok = ok && layout->NKV == (m->NKV > N ? m->NKV / N : 1);
     for (int layer = -1; layer < layout->layers; layer++) {
