@@ -11,11 +11,11 @@ exchange: any rank computes sequence n without the ones before it. With count se
                                                                              T inputs, and the T targets one later
 
 The held-out part, for validation, has to resemble the rest. The end of a text does not: files are in the order of
-their names, books have an index. So a stream is cut into up to 64 stretches of the same length, and the last twentieth
-of each is held out: no sequence of either part reaches into the other. A text too short for 8 sequences in each of
-these blocks has fewer of them, down to one at its end. Sequence k is number k / blocks in block 39 k mod blocks (39 is
-about 64 golden sections, so that the first few sequences are spread over the whole text, too). This follows from the
-text's length and T alone: it is the same on every mesh and in a resumed run.
+their names, books have an index. So a stream is cut into up to 64 blocks of the same length, and the last twentieth of
+each is held out: no sequence of either part reaches into the other. A block holds out at least 8 sequences: a shorter
+text has fewer blocks, down to one. Sequence k of a part is number k / blocks in block 39 k mod blocks (39 is about 64
+golden sections: the first sequences are spread over the text, too). This follows from the text's length and T alone, on
+every mesh and in a resumed run.
 
 The permutation must not cost memory (FineWeb has 10^8 sequences) nor time to set up. So it is a cipher on the numbers
 [0, count): a block cipher with a secret key is a permutation chosen by the key.
@@ -28,7 +28,7 @@ The permutation must not cost memory (FineWeb has 10^8 sequences) nor time to se
     cycle walking     2^2h is the first such power that is not below count. A result outside [0, count) is encrypted
                       again until it is inside (Black and Rogaway 2002). It must be once, since the cycle it walks leads
                       back to the start, which is inside; and two starts cannot meet, since a permutation's cycles are
-                      disjoint. As 2^2h < 4 count, fewer than 4 encryptions are expected.
+                      disjoint. As 2^2h <= 4 count, at most 4 encryptions are expected.
 */
 #pragma once
 
@@ -122,9 +122,9 @@ static inline bool dataloader_init(DataLoader* loader, const TokenFiles* files, 
     return tokens_read(tokens, files, first, min_i64(4096, end - first), vocab, error);
 }
 
-// Whether tokens of two streams may have the same vocabulary; if not, *error says why. The run tokenizes text with its
-// vocabulary, which is that of the other data, or it has none (bytes), and a text's tokens are bytes. Some formats do
-// not name the vocabulary of their tokens.
+// Whether two streams may have tokens of one vocabulary; if not, *error says why. bytes: the run has no vocabulary, so
+// a text's tokens are bytes; else texts are tokenized with the other stream's. A format that names no vocabulary agrees
+// with all.
 static inline bool streams_agree(const TokenFiles* a, const TokenFiles* b, bool bytes, Error* error) {
     const TokenFormatFacts *of_a = &token_formats[a->format], *of_b = &token_formats[b->format];
     const bool text_a = format_is_text(a->format), text_b = format_is_text(b->format), text = text_a || text_b;

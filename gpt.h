@@ -23,7 +23,7 @@ Blocks are numbered over a stage; layer -1 is outside of them, before or after.
 // ---- Forward ----------------------------------------------------------------------------------------------------
 
 // Announces out = x + branch + bias: the tensor ranks may still be adding up the branch. The norm that reads out, or
-// the end of the chunk, awaits the branch and computes the sum: one kernel does both, a second part hides the wait.
+// the end of the chunk, awaits the branch and adds: one kernel does sum and norm. The other half fills the wait.
 static void announce_sum(const Pass* pass, floatX* out, const floatX* x, int layer, TensorKind bias) {
     const ResidualSum sum = {out, x, pass->acts->branch, weight(pass->stage, layer, bias)};
     if (pass->acts->pending.out) die("internal error: block %d: a sum is pending, and another one begins", layer);
@@ -78,8 +78,8 @@ static void await_sum_and_norm(const Pass* pass, int layer, TensorKind w) {
 //     4. branch = Wo att                     9. branch = Wproj act
 //     5. middle = x[layer] + branch + b     10. x[layer + 1] = middle + branch + b
 //
-// 4 and 9 sum over the tensor ranks: at once, or of two parts, of which one is computed while the other's sum is in
-// flight, until the next norm (6 or 1) awaits it. Sequence parallel: 4 and 9 scatter rows, 2 and 7 gather them.
+// 4 and 9 sum over the tensor ranks. With two halves the sum of one is in flight while the other is computed; the next
+// norm (6 or 1) awaits it. Sequence parallel: 4 and 9 scatter rows, 2 and 7 gather them.
 
 static void attention_branch_forward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
@@ -153,9 +153,9 @@ static void chunk_forward(Stage* stage, Activations* acts) {
 }
 
 // ----------------------------------------------------------------------------------------------------------------
-// Backward. A pass computes two gradients, DGRAD and WGRAD (parallel/stage.h). Done together, WGRAD computes while the
-// all-reduce of DGRAD over the tensor ranks is in flight. g->dx (R, C), the gradient of the residual stream, goes down
-// through the branches: each adds its share,
+// Backward. A pass computes DGRAD, WGRAD (parallel/stage.h) or both: then WGRAD is computed while DGRAD's all-reduce
+// over the tensor ranks is in flight. g->dx (R, C), the gradient of the residual stream, goes down through the
+// branches: each adds its share,
 //
 //     dx += norm'(f'(dx W2) W1)      of a branch f(norm(x) W1^T) W2^T.
 
@@ -242,7 +242,7 @@ static void branch_backward(const Pass* part, int layer, Branch* branch) {
     branch_steps(part, layer, branch, DGRAD & ~before);
 }
 
-// The head's, in the order of its buckets: the head's matrix, the final norm.
+// The head's backward pass, in the order of its buckets: the head's matrix, then the final norm.
 static void head_backward(const Pass* part) {
     const TensorKind head = lm_head_kind(part->stage);
     branch_steps(part, -1, head_branch_backward, DGRAD_BRANCH);

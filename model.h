@@ -132,7 +132,7 @@ static inline bool model_same(const ModelConfig* a, const ModelConfig* b) {
 // 2025). llama3-*: table 3 of the Llama 3 report (arXiv 2407.21783), whose RoPE has theta 500,000; V and T of their
 // config.json at Hugging Face. tiny: our own, on bytes, learns in a minute.
 static inline const ModelConfig* model_presets(int* count) {
-    typedef struct { // named: nvcc writes out the type in sizeof
+    typedef struct { // it has a name, as nvcc writes out the type in sizeof
         const char* name;
         Arch arch;
         int L, C, NH, NKV, F, T, V;
@@ -166,7 +166,7 @@ static inline const ModelConfig* model_presets(int* count) {
     enum { PRESETS = sizeof rows / sizeof rows[0] };
     static ModelConfig presets[PRESETS];
     *count = PRESETS;
-    for (int i = presets[0].name ? 0 : PRESETS; i > 0; i--) { // once: presets[0], whose name tells, is last
+    for (int i = presets[0].name ? 0 : PRESETS; i > 0; i--) { // at the first call only; presets[0] is made last
         ModelConfig* m = &presets[i - 1];
         *m = model_of(rows[i - 1].arch, rows[i - 1].L, rows[i - 1].C, rows[i - 1].NH, rows[i - 1].NKV, rows[i - 1].F,
                       rows[i - 1].T, rows[i - 1].V);
@@ -236,14 +236,14 @@ typedef enum {
     HEAD_W,
     TENSOR_KINDS,
     NO_TENSOR = TENSOR_KINDS
-} TensorKind; // K_W, V_W, UP_W: llama only, each right after the matrix it is used with
+} TensorKind; // llama: QKV_W is q alone, FC_W the gate; K_W, V_W and UP_W follow them in memory
 
 // How tensor-parallel ranks share a tensor. A column-parallel layer's weight, (out, in) here, is cut along its rows:
 // the name is Megatron's, which writes the weight as (in, out). A row-parallel one is cut along its columns.
 typedef enum { REPLICATED, COLUMN_PARALLEL, ROW_PARALLEL } Parallel;
 
-// A set. Tensor ranks that hold the same values sum a gradient of which each sees only the part of its rows (with
-// sequence parallelism), of its streams (in a CAAT-Net: parallel.h), or of its heads (always).
+// A set of parts. Tensor ranks with the same values of a tensor sum its gradient, of which each sees only the part of
+// its rows (with sequence parallelism), of its streams (in a CAAT-Net: parallel.h), or of its heads (always).
 enum { GRAD_WHOLE = 0, GRAD_OF_ROWS = 1, GRAD_OF_STREAMS = 2, GRAD_OF_HEADS = 4 };
 
 typedef struct {
@@ -275,8 +275,8 @@ typedef struct {
 } TensorRow;
 
 // The table, in memory order. Initial values: normal(0, 0.02), and 0.02 / sqrt(2 L) for the two matrices of a block
-// that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. WPE
-// has no STREAMS, as positions come before the copy to streams; projections' biases have no ROWS, as a rank sees all.
+// that write into the residual stream (Radford et al. 2019, section 2.3); norms' weights 1, biases 0. WPE is not
+// STREAMS, as positions come before the copy to streams; projections' biases are not ROWS: their dout has all rows.
 static inline void tensor_rows(TensorRow table[TENSOR_ROWS], const ModelConfig* m) {
     const bool gpt2 = m->hub == HUB_GPT2, layernorm = m->norm == NORM_LAYERNORM;
     const int V = m->V, C = m->C, F = m->F, NHS = m->NH * model_head_size(m), QKV = model_qkv_size(m),

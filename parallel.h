@@ -37,7 +37,7 @@ final norm and the head, in memory order, padded to a multiple of 16 d elements.
 data rank r owns the r-th part of each bucket: it alone keeps the optimizer's moments of it and updates it.
 
 CAAT-Net (Lamprecht et al. 2025). The model has N residual streams, one for each of N tensor-parallel ranks; only the
-first S = floor(p C) channels of a row-parallel layer's output are summed over the ranks (caat_channels). On t < N
+first S = floor(fraction C) channels of a row-parallel layer's output are summed (caat_channels). On t < N
 ranks, a rank holds N / t streams, one after the other: every matrix is still cut in N, and a rank has N / t cuts of
 it, a slice each. The work that each of N ranks would do alone is done once for each stream.
 
@@ -82,51 +82,14 @@ static inline int mesh_site_size(const Mesh* mesh) { return mesh->d / mesh->site
 static inline int mesh_site(const Mesh* mesh) { return mesh->data / mesh_site_size(mesh); }
 static inline int mesh_rank_in_site(const Mesh* mesh) { return mesh->data % mesh_site_size(mesh); }
 
-// The mesh of this rank's site alone. Rank i of it is rank site_rank(mesh, i) of the whole mesh.
-static inline Mesh mesh_of_site(const Mesh* mesh) {
-    Mesh site = *mesh;
-    site.d = mesh_site_size(mesh);
-    site.data = mesh_rank_in_site(mesh);
-    site.sites = 1;
-    return site;
-}
-
-static inline int site_rank(const Mesh* mesh, int i) {
-    const Mesh site = mesh_of_site(mesh);
-    Mesh at = mesh_at(&site, i);
-    at.d = mesh->d;
-    at.data += site.d * mesh_site(mesh);
-    return mesh_rank(&at);
-}
-
-// Names the ranks of the mesh (all_sites), or of this rank's site, where `which` is true: "rank 5 (t 1, p 0, d 1)",
-// "ranks 0 (...), 5 (...) and 3 more".
-static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool all_sites, const bool* which) {
-    enum { NAMED = 4 };
-    const Mesh site = mesh_of_site(mesh);
-    const Mesh* these = all_sites ? mesh : &site;
-    int n = 0, named = 0;
-    for (int i = 0; i < mesh_size(these); i++) n += which[i];
-    snprintf(text, size, n == 1 ? "rank" : "ranks");
-    for (int i = 0; i < mesh_size(these) && named < NAMED; i++) {
-        const int rank = all_sites ? i : site_rank(mesh, i);
-        const Mesh at = mesh_at(mesh, rank);
-        if (!which[i]) continue;
-        if (named > 0) append_text(text, size, named + 1 == n ? " and" : ",");
-        append_text(text, size, " %d (t %d, p %d, d %d)", rank, at.tensor, at.pipeline, at.data);
-        named++;
-    }
-    if (n > NAMED) append_text(text, size, " and %d more", n - NAMED);
-}
-
 // ---- What the ranks of a mesh do ---------------------------------------------------------------------------------
 
 typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL } Recompute;
 
-// CAAT-Net's partial sums. They belong to the model: with another N or p the same weights are another function.
+// CAAT-Net's partial sums. They belong to the model: with another N or fraction the same weights are another function.
 typedef struct {
     int ranks;       // N, the streams of the model; 0: not a CAAT-Net
-    double fraction; // p: the part of the channels that is shared
+    double fraction; // of the channels, that is shared
     bool narrow;     // gradients of shared channels are summed in floatX, not in float32
 } CaatConfig;
 
@@ -134,7 +97,7 @@ typedef struct {
 typedef struct {
     Mesh mesh;
     int v;                  // chunks, virtual stages, that each pipeline rank holds (parallel/schedule.h)
-    bool folded;            // the chunks of a rank lie in a V, not in a loop
+    bool folded;            // chunk 1 of stage r is virtual stage 2 p - 1 - r: a V, not a loop (parallel/schedule.h)
     bool light_ends;        // only of other trainers' plans: the first and last virtual stage have a block less
     bool sequence_parallel; // norms and residual stream on 1/t of the rows each
     bool scatter;           // each tensor rank sends 1/t of the stage's output; the next stage gathers
@@ -328,9 +291,9 @@ typedef struct {
     bool first_stage, last_stage; // holds the embedding, holds the head
     int streams;                  // residual streams
     int NH, NKV, F, V;            // of each stream: heads, mlp channels, rows of the vocabulary
-    int vocab_offset;             // of this rank's vocabulary, the streams' rows one after the other
+    int vocab_offset;             // the first token of this rank's rows of the vocabulary
     int vocabulary, shared;       // of the model; channels that all streams share, if it is a CAAT-Net
-    int embedding_bucket;         // of the gradient of the embedding's use, if it is not the table's; else -1
+    int embedding_bucket;         // a tied embedding's second, for its use as embedding (canonical sums); else -1
     int* slice_of; // (layers + 1, TENSOR_KINDS, streams): slice by local layer and kind, -1: none; the last row has the
                    // tensors outside the blocks
 } Layout;
@@ -389,17 +352,17 @@ static inline void slice_cut(Slice* slice, const ParallelConfig* parallel, const
     if (tensor->parallel == REPLICATED) return;
     slice->copies = is_key_or_value(tensor) && cuts > model->NKV ? cuts / model->NKV : 1;
     slice->cut = (parallel->mesh.tensor * streams_per_rank(parallel) + slice->stream) / slice->copies;
-    const int parts = cuts / slice->copies;
-    if (tensor->parallel == ROW_PARALLEL) slice->cols = tensor->cols / parts;
-    if (tensor->parallel == COLUMN_PARALLEL) slice->rows = slice->rows_used = (tensor->rows + parts - 1) / parts;
+    const int held = cuts / slice->copies; // different cuts of the tensor, over all ranks
+    if (tensor->parallel == ROW_PARALLEL) slice->cols = tensor->cols / held;
+    if (tensor->parallel == COLUMN_PARALLEL) slice->rows = slice->rows_used = (tensor->rows + held - 1) / held;
     if (is_vocabulary(tensor))
         slice->rows_used = max_i64(0, min_i64(slice->rows, tensor->rows - slice->cut * slice->rows));
 }
 
 // Pads the buffer to a multiple of 16 d elements, and of 16 canonical, which d divides; the next bucket begins there.
 static inline void layout_close_bucket(Layout* layout) {
-    const int64_t parts = max_i64(layout->parallel.mesh.d, layout->parallel.canonical);
-    layout->elements = (int64_t)round_up((size_t)layout->elements, (size_t)(16 * parts));
+    const int64_t shards = max_i64(layout->parallel.mesh.d, layout->parallel.canonical);
+    layout->elements = (int64_t)round_up((size_t)layout->elements, (size_t)(16 * shards));
     if (layout->buckets == 0) return;
     Bucket* last = &layout->bucket[layout->buckets - 1];
     last->elements = layout->elements - last->offset;

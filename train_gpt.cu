@@ -25,7 +25,7 @@ state, row statistics and losses are float32 everywhere. The host reads a kernel
 #include "trainer/step_stats.h"
 #include "trainer/trainer_init.h"
 
-// What one run of a schedule has measured; its sums are in stage.sums.
+// A run of a schedule: what it hands from one action to the next. Sums over the micro-batches are in stage.sums.
 typedef struct {
     double started, waited; // when it began; seconds spent waiting for other stages
     double grad_scale;      // factor on the gradient in the update: clipping
@@ -85,7 +85,7 @@ static int train(Trainer* t) {
     return end_training(t);
 }
 
-// One update on the next global batch.
+// One update on the next global batch: the sequences [t->sequences, t->sequences + batch). StepInput: trainer/batch.h.
 static void train_step(Trainer* t) {
     const int64_t batch = t->settings.global_batch;
     const StepInput input = {&t->schedule, &t->train, t->sequences, t->sequences + batch, true, NULL, NULL};
@@ -99,14 +99,14 @@ static void train_step(Trainer* t) {
     trace_span(t->tracing, "step", "step", (int)t->step + 1, started, seconds_now());
     t->step++;
     t->sequences += batch;
-    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // rounded as in a run resumed here
+    if (t->skipped) recast_parameters(&t->stage, t->settings.seed, t->step); // bf16: rounded by the step's number
     const int64_t merged = t->stage.async ? async_dp_step_end(&t->stage, t->settings.seed, t->step) : 0;
-    double stop = (double)stop_signals;
+    double stop = (double)stop_signals; // a signal has come (trainer/graceful_stop.h)
     t->bytes = bytes_all_ranks(t, before, t->stats_scope, &stop);
     t->stops = stop_agreed(&t->stop, &t->groups.inter_site, t->stats_scope, t->step, merged, stop > 0);
 }
 
-// Executes a schedule; leaves the sum of this rank's losses last in stage.sums.
+// Executes a schedule. At its end stage.sums has squares of gradients, then this rank's losses (parallel/canonical.h).
 static void run_schedule(Trainer* t, const StepInput* input) {
     Stage* stage = &t->stage;
     const Comm *pipeline = &t->groups.pipeline, *embedding = &t->groups.embedding;
@@ -119,7 +119,7 @@ static void run_schedule(Trainer* t, const StepInput* input) {
         progress.waited = pipeline->waited + embedding->waited - waited;
         heartbeat_action(watchdog_row(&t->watch), action.kind, action.chunk, action.microbatch);
         run_action(t, input, action, &progress);
-        buckets_progress(stage->grads.bucket, grad_buckets(&stage->layout));
+        buckets_progress(stage->grads.bucket, grad_buckets(&stage->layout)); // MPI moves data only in its calls
         if (stage->async) async_dp_progress(stage);
     }
     for (int i = 0; i < stage->slots; i++) comm_wait(&stage->send_forward[i]);
@@ -152,7 +152,7 @@ static void run_action(Trainer* t, const StepInput* input, Action action, StepPr
 }
 
 // ================================================================================================================
-// 2. The actions
+// 2. The actions. A leaf: a part of the batch whose gradient is summed by itself (--canonical, parallel/canonical.h)
 
 // The forward pass of one chunk over a micro-batch, once its input has arrived.
 static void run_forward(Trainer* t, const StepInput* input, Action action) {
@@ -197,8 +197,8 @@ static void run_backward(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-// Waits for the sums of a chunk's gradients over the data ranks (TIE: those of buckets with chunk -1, of which the tied
-// embedding's is then summed over its two stages), and adds up their squares.
+// Waits for the sums of a chunk's gradients over the data ranks, and adds up their squares. TIE: the same for the
+// bucket with chunk -1, the tied embedding's, whose gradient is then also summed over its two stages.
 static void run_reduce(Trainer* t, Action action) {
     Stage* stage = &t->stage;
     const Layout* layout = &stage->layout;
@@ -215,8 +215,8 @@ static void run_reduce(Trainer* t, Action action) {
     trace_action(t, action, started);
 }
 
-// Meeting point of a site's ranks: they agree on the loss, the gradient norm, whether both are finite, the clipping
-// factor, and the bubble.
+// All ranks (of a site, parallel/sites.h) meet: they agree on the loss, the gradient norm, whether both are finite, the
+// clipping factor, and the bubble.
 static void run_grad_norm(Trainer* t, Action action, StepProgress* progress) {
     const Settings* o = &t->settings;
     Stage* stage = &t->stage;
@@ -258,7 +258,7 @@ static void run_update(Trainer* t, Action action, double grad_scale) {
 // ================================================================================================================
 // 3. Around them: validation, evaluation, inference
 
-// The forward passes of a window of sequences. Returns how many micro-batches of it were this rank's.
+// The forward passes of a window, the sequences of [first, end). Returns this rank's number of micro-batches.
 static int run_window(Trainer* t, StepInput input) {
     const int m = microbatches_in_turn(t, input.end - input.first);
     Schedule forward = schedule_build_forward(&t->schedule, m);
@@ -288,12 +288,12 @@ static double validate(Trainer* t) {
 
 // Adds the losses of a window's rows, in m micro-batches, to the evaluation's sums.
 static void add_up_rows(const Trainer* t, const StepInput* input, int m, float* losses, double* sums) {
-    const int64_t row = (int64_t)t->stage.T, group = t->stage.B * row;
+    const int64_t T = t->stage.T, group = t->stage.B * T;
     if (!DEVICE_IS_HOST) device_to_host(losses, input->losses, (size_t)(m * group) * sizeof(float));
     for (int k = 0; k < m; k++) {
         for (int b = 0; b < microbatch_sequences(t, input, k); b++) {
             double* sum = sums + microbatch_first(t, input, k) + b;
-            for (int64_t i = 0; i < row; i++) *sum += losses[k * group + b * row + i];
+            for (int64_t i = 0; i < T; i++) *sum += losses[k * group + b * T + i];
         }
     }
 }

@@ -85,7 +85,7 @@ static inline void philox_lanes(uint16_t* random, uint64_t key, uint64_t step, u
 }
 
 // p (n) = w, rounded by (key, step, place); n <= UPDATE_BLOCK; first: the place of p[0]. ahead: NULL, or four arrays
-// of which the caller reads UPDATE_BLOCK elements next: prefetched, in lines of 16, as random bits need no memory.
+// whose next UPDATE_BLOCK elements the caller reads: prefetched, 16 at a time, while random bits are made.
 static inline void round_block(floatX* RESTRICT p, const float* RESTRICT w, int n, int64_t step, uint64_t key,
                                uint64_t first, const float* const* ahead) {
     uint16_t random[UPDATE_BLOCK + 4 * PHILOX_LANES];

@@ -11,11 +11,11 @@ of x, and d xhat_i / d x_j = rstd ((i = j) - 1/C - xhat_i xhat_j / C), hence
 
     dx = rstd (g - mean_c(g) - xhat mean_c(g xhat)),
 
-in RMSNorm without 1/C and mean_c(g). The variance takes a second pass over the row, of x - mean: E[x^2] - mean^2 would
+in RMSNorm without the terms 1/C and mean_c(g). The variance takes a second pass, of x - mean: E[x^2] - mean^2 would
 lose all digits where |mean| is large.
 
 Threads own rows of out and dx, and columns of dw and db, to which rows are added in order. So the results do not depend
-on the number of threads, nor on how a batch is cut into micro-batches. Rows are inlined for a constant `centered`.
+on the number of threads, nor on how a batch is cut into micro-batches. norm_row is compiled for each `centered`.
 */
 #pragma once
 

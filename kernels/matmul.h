@@ -16,7 +16,7 @@ Goto's (Goto and van de Geijn 2008, "Anatomy of high-performance matrix multipli
     registers   A micro-kernel holds one tile of C, mr x nr (8 x 48 with AVX-512: 24 vectors), and for every k adds the
                 outer product of a column of A and a row of B: mr + nr floats loaded for mr * nr multiply-adds. With 24
                 independent sums, the latency of a multiply-add (4 cycles) is hidden.
-    L1          mr rows of A, kc deep (24 KB), serve the tiles of a few panels of B.
+    L1          mr rows of A, kc deep (25 KB), serve the tiles of a few panels of B.
     L2          These panels, each nr columns wide and kc deep (147 KB), serve all the tiles below one another in C.
     L3          A block of A, mc x kc (3 MB), serves all the panels of B.
                 (These are AVX-512's numbers. Each kernel's row below has its own, chosen by measurement.)

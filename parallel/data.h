@@ -36,7 +36,7 @@ typedef struct {
     float* shards;                          // (layout.elements / d): this rank's shards of the sums, with ZeRO
     float* update;                          // what the update reads: shards with ZeRO, else all
     int in_flight[MAX_INFLIGHT_REDUCTIONS]; // the buckets whose sums were started last, or -1
-    int next;                               // place in in_flight; with ZeRO 2 also the memory of the bucket in hand
+    int next;                               // of in_flight, the next to use; ZeRO 2: also the bucket memory in use
     bool hierarchical;                      // sums continue between sites (sites.h)
     LeafTree tree;                          // of leaves that are not yet summed over the ranks
 } GradientBuckets;
@@ -87,8 +87,8 @@ static inline void grad_bucket_collect(GradientBuckets* grads, const Layout* lay
     grads->in_flight[i] = -1;
 }
 
-// Called before gradients are added to a bucket. Shared memory: waits for the sum that is in flight from there, and
-// zeroes it.
+// Called before gradients are added to a bucket. Shared memory: waits for the sum in flight from it, then zeroes the
+// gradients.
 static inline void grad_bucket_reset(GradientBuckets* grads, const Layout* layout, int b) {
     if (!buckets_share_memory(layout)) return;
     grad_bucket_collect(grads, layout, grads->next);
@@ -103,8 +103,8 @@ static inline void limit_inflight_reductions(GradientBuckets* grads) {
     if (DEVICE_IS_HOST && !grads->hierarchical && before >= 0) comm_wait(&grads->bucket[before].request);
 }
 
-// To be called when a bucket's gradients are complete: starts their sum over the data group. With --canonical to be
-// called when those of a leaf are: the last one starts it.
+// To be called when a bucket's gradients are complete: starts their sum over the data group. With --canonical: when a
+// leaf's are complete (canonical.h); this rank's last leaf starts the sum.
 static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
     BucketMemory* bucket = grad_bucket(grads, layout, b);
     const int64_t n = grad_sum_elements(bucket, g, layout, b);

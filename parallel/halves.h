@@ -77,7 +77,7 @@ static inline void pass_parts(Pass part[HALVES], const Pass* pass) {
     }
 }
 
-// A piece of a pass, for one part. Of its sums only those of row_parallel_forward and ..._output_grad_start outlive it.
+// One step of a pass, for one part. Only sums of row_parallel_forward and row_parallel_output_grad_start outlive it.
 typedef void PassFunction(const Pass* pass, int layer);
 
 static inline void each_part(const Pass* part, int layer, PassFunction* function) {
@@ -88,9 +88,9 @@ static inline void each_part(const Pass* part, int layer, PassFunction* function
 // ---- The group --------------------------------------------------------------------------------------------------
 
 // To be called with nothing in flight. On CPU cores the group gets a thread that moves messages while the rank
-// computes, and a plan, since Open MPI's non-blocking all-reduces in place are trees: up, then down, a link's
-// directions in turn. Where t is a power of two the plan is halving-doubling, which adds in the same order in every
-// part of a vector: the bits do not depend on how a sum is cut.
+// computes, and a plan: Open MPI's non-blocking all-reduce is a tree, in which the two directions of a link take turns.
+// Where t is a power of two the plan is halving-doubling, which adds in the same order in every part of a vector: the
+// bits do not depend on how a sum is cut.
 static inline void tensor_overlap_open(Stage* stage) {
     Comm* tensor = &stage->groups->tensor;
     char name[32];

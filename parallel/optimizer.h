@@ -33,13 +33,12 @@ static inline bool counts_slice(const Stage* stage, const Slice* slice) {
     return slice_is_owned(slice, &stage->layout) && (parallel->zero || mesh_rank_in_site(&parallel->mesh) == 0);
 }
 
-// The key of the stochastic rounding of 16-bit parameters. Copies of a tensor on other ranks have the same key: the
-// tensor's name, the position in the slice, and the step.
+// The key of the stochastic rounding of a slice.
 static inline uint64_t rounding_key(const Slice* slice, int64_t seed) {
     return (uint64_t)seed ^ hash_string(slice->tensor.name);
 }
 
-// The ranges of a chunk (-1: see Bucket) that this rank updates, or of these the counted ones; to be freed.
+// The ranges of a chunk (-1: see Bucket) that this rank updates; counted: those of counts_slice only. To be freed.
 static inline TensorRange* chunk_ranges(const Stage* stage, int chunk, int64_t seed, bool counted, int* count) {
     const Layout* layout = &stage->layout;
     TensorRange* ranges =

@@ -22,8 +22,8 @@ static inline void boundary_unpack(ProcessGroups* g, const ParallelConfig* paral
         device_copy(x, message, (size_t)sent * sizeof(floatX));
 }
 
-// Messages of the pipeline. A tag holds the direction, and the micro-batch k and receiving chunk modulo 8192, of which
-// fewer are in flight; MPI promises tags up to 32767.
+// A tag holds the direction and (k v + receiving chunk) mod 8192, more than are in flight; MPI promises tags up to
+// 32767. Only MPI needs it (comm.h): the order of the table already matches sends and receives.
 enum { TAG_FORWARD = 0, TAG_BACKWARD = 1 };
 
 static inline int message_tag(const Schedule* schedule, int chunk, int k, int direction) {
@@ -31,8 +31,8 @@ static inline int message_tag(const Schedule* schedule, int chunk, int k, int di
 }
 
 // Starts to receive n elements for the action's chunk. Both ends of a boundary number its messages by the chunk that
-// receives them. start_send copies a message between two chunks of one rank. Its receive comes first, so the buffer is
-// free: schedule_check refuses a table whose send would wait for ever.
+// receives them. start_send copies a message between two chunks of one rank, into a buffer that is free: its receive
+// comes first in the table, or schedule_check refuses it.
 static inline void start_receive(Stage* stage, const Schedule* schedule, Action action, int64_t n) {
     const int k = action.microbatch, buffer = k % PIPELINE_BUFFERS_PER_DIRECTION;
     const bool forward = action.kind == RECEIVE_FORWARD;

@@ -8,7 +8,7 @@ parallel/process_groups.h: the groups to which a rank of a mesh (t, p, d) belong
     kv_heads    tensor ranks that hold the same key/value heads
     embedding   the two ranks of a tied embedding: the embedding's and the head's
 
-Ranks are numbered tensor first, then data, then pipeline. The sums and gathers of double and int64 here are control
+Ranks are numbered tensor first, then data, then pipeline. The sums of double here are control
 messages, which are not counted as traffic of the step.
 */
 #pragma once
@@ -28,8 +28,8 @@ static inline void groups_list(ProcessGroups* g, Comm* list[GROUPS]) {
     memcpy(list, all, sizeof all);
 }
 
-// Splits world, which has as many ranks as the mesh, into the groups of this rank. Every rank has to call it. replica,
-// stage: colors of the ranks that differ in `pipeline` only, in `data` only. Untied, `embedding` is each rank alone.
+// Splits world, of as many ranks as the mesh, into this rank's groups; every rank calls it. Ranks of one color form a
+// group. replica, stage: those that differ in `pipeline` only, in `data` only. Untied, `embedding` is a rank alone.
 static inline void process_groups_init(ProcessGroups* g, Comm* world, const Layout* layout, const ModelConfig* m) {
     const Mesh* mesh = &layout->parallel.mesh;
     const int t = mesh->t, replica = mesh->tensor + t * mesh->data, sharing = t > m->NKV ? t / m->NKV : 1;
@@ -82,20 +82,5 @@ static inline void bucket_sum_partial(ProcessGroups* g, const Layout* layout, in
         Comm* copies = slice->copies == g->tensor.size ? &g->tensor : &g->kv_heads;
         comm_all_reduce(copies, gradient + (slice->offset - bucket->offset), slice_elements(slice), COMM_FLOAT,
                         COMM_SUM);
-    }
-}
-
-// all (ranks, n) = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all.
-static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool inter_site) {
-    Comm* axes[4] = {&g->tensor, &g->data, inter_site ? &g->inter_site : NULL, &g->pipeline};
-    memmove(all, mine, (size_t)n * sizeof *all);
-    for (int i = 0; i < 4; i++) {
-        Comm* c = axes[i];
-        if (!c || c->size == 1) continue;
-        const int64_t counted = c->size_bytes;
-        if (c->rank > 0) memcpy(all + c->rank * n, all, (size_t)n * sizeof *all);
-        comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);
-        c->size_bytes = counted;
-        n *= c->size;
     }
 }

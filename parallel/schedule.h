@@ -226,7 +226,7 @@ static inline void order_zb_v(Schedule* schedule) {
     int forward[2] = {0, 0}, input[2] = {0, 0}, weight[2]; // of each chunk: done
     // Down to the tip of the V and up again: the forwards before the first micro-batch returns to chunk 1.
     while (forward[0] < 2 * (p - r) - 1) schedule_add_work(schedule, FORWARD, 0, forward[0]++);
-    // The r stages above need it in chunk 1 before a gradient comes: meanwhile a forward of each chunk in turn.
+    // Micro-batch 0 has r stages to go in chunk 1 until its gradient begins: meanwhile a forward of each chunk in turn.
     for (int i = 0; i < r; i++) {
         schedule_add_work(schedule, FORWARD, 1, forward[1]++);
         schedule_add_work(schedule, FORWARD, 0, forward[0]++);
@@ -431,7 +431,7 @@ static inline void schedule_free(Schedule* schedule) {
 }
 
 static inline Schedule schedule_new(const PipelineConfig* config, int stage) {
-    const size_t most = 7 * (size_t)config->m * (size_t)config->v + 2 * (size_t)config->v + 3; // see action kinds
+    const size_t most = 7 * (size_t)config->m * (size_t)config->v + 2 * (size_t)config->v + 3; // 7 kinds c k; the end
     Schedule schedule = {*config, stage, 0, 0, NULL};
     schedule.actions = (Action*)checked_malloc(most * sizeof(Action), "the schedule");
     return schedule;
@@ -470,7 +470,7 @@ static inline void order_assign_slots(Schedule* order) {
     free(unused);
 }
 
-// Forward passes alone need no memory: they take turns on at most two of the slots that training has.
+// Forward passes alone keep nothing: they take turns on at most two slots, one of which may still be sent from.
 static inline void order_borrow_slots(Schedule* order, int slots) {
     order->slots = slots;
     for (int i = 0; i < order->n; i++) order->actions[i].slot = i % (int)min_i64(slots, 2);

@@ -1,6 +1,6 @@
 /*
 parallel/stage.h: a stage, the part of the model that one rank holds, as memory: its buffers, their sizes and their
-offsets. The computation is in gpt.h.
+offsets; what a pass does with a bucket, and generation with its cache. The model's computation is in gpt.h.
 
     stage_plan        the sizes, from the model, the rank's mesh coordinates (parallel.h) and its schedule
     stage_allocate    allocates the memory
@@ -15,15 +15,15 @@ blocks in a chunk, and 2 or 4 bytes a value of parameters and activations (every
     gradients      n floats, or with ZeRO-1 n + n / d, with ZeRO-2 n / d and two buffers of a bucket and of its shard
     optimizer      its moments, and master weights where values have 2 bytes: n floats each, with ZeRO n / d
     activations    s times l blocks and the streams between them; heads; messages to and from neighbours
-    scratch        temporaries of one block: gradients of its outputs, recomputed activations, partial sums
+    scratch        temporaries of one block: recomputed activations, partial sums; gradients that wait for WGRAD
 
 A stage whose schedule has no backward passes trains nothing: it has neither gradients nor an optimizer, and as no
 backward pass needs activations, all blocks of a chunk share one set and two buffers for the stream between them.
 
 Scratch buffers, who writes them, who reads them last; each is free afterwards:
 
-    branch     row_parallel_forward; of several streams, the embedding   await_branch's caller; caat_copy_streams
-               and caat_reduce_streams                                   and the embedding's backward pass
+    branch     row_parallel_forward                                      await_branch's caller
+               CAAT-Net: the embedding; caat_reduce_streams              caat_copy_streams; embedding's backward pass
     dact       the backward product of a row-parallel matrix             the activation's or attention's backward pass
     dnorm      column_parallel_backward_input                            await_sum_and_norm_backward
     partial    a product whose rows are reduce-scattered                 that reduce-scatter (backward: until comm_wait)
@@ -84,7 +84,7 @@ typedef struct {
 // A micro-batch in one chunk of the stage, or one half of it.
 typedef struct {
     const Chunk* chunk;
-    int B, T, N, R;           // over all streams
+    int B, T, N, R;           // B: streams times sequences; N = B T rows, R of them in the residual stream
     int tokens;               // of the micro-batch: the rows of one stream
     bool split;               // rows are split over the tensor ranks: R = N / t
     bool keeps_kv, decodes;   // generation: a text's beginning, read at once; one token, at position `first`
@@ -97,7 +97,7 @@ typedef struct {
     floatX *branch, *dnorm;   // (R, C): the stage's scratch, ...
     float* shared;            // ... (tokens, C); see Stage
     int parts;                // computed in turn: 2 halves, of which this may be one, or 1
-    CommRequest sum;          // over the tensor ranks, of this part: in flight, or complete
+    CommRequest sum;          // the message that sums this part over the tensor ranks: in flight, or complete
     ResidualSum pending;      // announced, and not computed yet
     bool grad_started;        // row_parallel_output_grad_start was called, and not yet ..._finish
 } Activations;
@@ -144,7 +144,7 @@ typedef struct {
     DtypeInfo type;
     int B, T;
     bool trains;           // its schedule has backward passes
-    int slots, head_slots; // places for a micro-batch in one chunk; for its head: k's is k mod head_slots
+    int slots, head_slots; // places for a micro-batch in one chunk; of these with a head: k has k mod head_slots
     int* gradient_slots; // (v + 1): micro-batches of a chunk between DGRAD and WGRAD, k in number k mod gradient_slots
     bool split_backward; // DGRAD and WGRAD are separate actions, so each block keeps its own gradients
     floatX* params;      // layout.elements
@@ -159,7 +159,7 @@ typedef struct {
     float* rope;           // (T, HS): cosines and sines
     double* sums;          // (sums_of_step): squares of each tensor's gradient; the loss
     uint64_t* checksums;   // (layout.n): of the slices, while copies are compared
-    // activations[slots + i], head[head_slots + i] and gradients[v][i] are views of half i (parallel/halves.h).
+    // activations[slots + i], head[head_slots + i] and act_grads[v][i] are views of half i (parallel/halves.h).
     Activations* activations;      // (slots + HALVES)
     HeadActivations* head;         // (head_slots + HALVES)
     LayerActivations recomputed;   // the activations that blocks recompute
@@ -197,7 +197,7 @@ static inline float* gradient_of(const Stage* stage, int layer, TensorKind kind,
     return bucket->gradient + (slice->offset - stage->layout.bucket[slice->bucket].offset);
 }
 
-// A tensor that all streams share; of the vocabulary, whose cuts follow each other, the rows of all streams.
+// A tensor that all streams share; of the embedding and the head, the rows of all streams, which are contiguous.
 static inline floatX* weight(const Stage* stage, int layer, TensorKind kind) {
     return weight_of(stage, layer, kind, 0);
 }
@@ -299,7 +299,7 @@ static inline void add_norm_gradients(const Pass* pass, int b) {
     for (int i = bucket->first; i < bucket->first + bucket->slices; i++) {
         const Slice* slice = &pass->stage->layout.slices[i];
         float* norm = pass->g->norms + (int64_t)i * C;
-        if (!slice->tensor.vector || slice_elements(slice) != C) continue; // a matrix; of a bias there are zeros
+        if (!slice->tensor.vector || slice_elements(slice) != C) continue; // a bias (C) passes, too: its `norm` is zero
         accumulate(grad_bucket(&pass->stage->grads, &pass->stage->layout, b)->gradient + slice->offset - bucket->offset,
                    norm, C);
         device_zero(norm, (size_t)C * sizeof(float));
@@ -460,7 +460,7 @@ static inline void take_boundary(Stage* stage, Arena* arena) {
     }
 }
 
-// Whether a tied embedding has both uses on this stage, with a gradient buffer for each.
+// Whether a tied embedding has both uses here and a gradient buffer for each. ZeRO 2 has one; canonical: a bucket.
 static inline bool has_two_embedding_grads(const Stage* stage) {
     return stage->model.tied && stage->layout.first_stage && stage->layout.last_stage &&
            stage->layout.parallel.zero < 2 && !stage->layout.parallel.canonical;
@@ -483,7 +483,7 @@ static inline void take_parameters(Stage* stage) {
     if (stage->type.moments > 1) stage->moment2 = arena_floats(&stage->memory[ARENA_OPTIMIZER], share);
 }
 
-// Runs twice: while the arenas have no memory it only adds up the sizes.
+// Runs twice.
 static inline void stage_take_memory(Stage* stage) {
     const int64_t N = max_tokens(stage), R = max_rows(stage), C = stage->model.C;
     Arena *scratch = &stage->memory[ARENA_SCRATCH], *activations = &stage->memory[ARENA_ACTIVATIONS];

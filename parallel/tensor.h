@@ -105,7 +105,7 @@ static inline void row_parallel_finish(const Pass* pass) {
     comm_wait(&acts->sum);
 }
 
-// dout (N, C), the gradient of the layer's output, is g->dx (R, C), the residual stream's, of all rows.
+// dout (N, C), the gradient of the layer's output, has all rows of g->dx (R, C), the gradient of the residual stream.
 // In time, from the branch above in the model to this one:
 //
 //     norm of the branch above         dx is complete

@@ -21,13 +21,13 @@ exp(logit - maximum), and the target's logit, which one rank has and the others 
 static inline void vocab_parallel_embedding_forward(const Pass* pass, int layer) {
     const Stage* stage = pass->stage;
     Activations* acts = pass->acts;
-    const int C = stage->model.C, streams = stage->layout.streams, N = acts->tokens;
+    const int C = stage->model.C, streams = stage->layout.streams, n = acts->tokens;
     const int rows = acts->R / streams;
     floatX* x = streams > 1 ? acts->branch : acts->x[0];
     floatX* partial = tp_partial_buffer(pass, x);
-    embedding_forward(partial, acts->inputs, weight(stage, layer, WTE), N, C, stage->layout.vocab_offset,
+    embedding_forward(partial, acts->inputs, weight(stage, layer, WTE), n, C, stage->layout.vocab_offset,
                       layout_embedding_rows(&stage->layout));
-    reduce_from_tensor_region(stage->groups, x, partial, (int64_t)N * C);
+    reduce_from_tensor_region(stage->groups, x, partial, (int64_t)n * C);
     if (stage->model.position == POSITION_LEARNED) {
         const int64_t row = acts->split ? (int64_t)stage->layout.parallel.mesh.tensor * rows : acts->first;
         position_forward(x, weight(stage, layer, WPE), row, rows, stage->T, C);
@@ -129,26 +129,26 @@ static inline bool uses_fused_classifier(const Pass* pass) {
 static inline void vocab_parallel_cross_entropy(const Pass* pass) {
     const Activations* acts = pass->acts;
     const Layout* layout = &pass->stage->layout;
-    const int N = acts->tokens;
+    const int n = acts->tokens;
     Comm* tensor = &pass->stage->groups->tensor;
     HeadActivations* h = acts->head;
     if (uses_fused_classifier(pass)) {
-        crossentropy_fused(h->losses, h->logits, acts->targets, N, vocab_slice(layout, 0));
+        crossentropy_fused(h->losses, h->logits, acts->targets, n, vocab_slice(layout, 0));
         return;
     }
     for (int i = 0; i < layout->streams; i++) {
-        float* largest = h->row_max + (int64_t)i * N;
-        crossentropy_max(largest, logits_of(pass, i), N, vocab_slice(layout, i));
-        if (i > 0) accumulate_max(h->row_max, largest, N);
+        float* largest = h->row_max + (int64_t)i * n;
+        crossentropy_max(largest, logits_of(pass, i), n, vocab_slice(layout, i));
+        if (i > 0) accumulate_max(h->row_max, largest, n);
     }
-    comm_all_reduce(tensor, h->row_max, N, COMM_FLOAT, COMM_MAX);
+    comm_all_reduce(tensor, h->row_max, n, COMM_FLOAT, COMM_MAX);
     for (int i = 0; i < layout->streams; i++) {
-        float* sum = h->row_sum + 2 * (int64_t)i * N;
-        crossentropy_sum(sum, sum + N, logits_of(pass, i), h->row_max, acts->targets, N, vocab_slice(layout, i));
-        if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)N);
+        float* sum = h->row_sum + 2 * (int64_t)i * n;
+        crossentropy_sum(sum, sum + n, logits_of(pass, i), h->row_max, acts->targets, n, vocab_slice(layout, i));
+        if (i > 0) accumulate(h->row_sum, sum, 2 * (int64_t)n);
     }
-    comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)N, COMM_FLOAT, COMM_SUM);
-    crossentropy_loss(h->losses, h->row_sum, h->row_sum + N, N);
+    comm_all_reduce(tensor, h->row_sum, 2 * (int64_t)n, COMM_FLOAT, COMM_SUM);
+    crossentropy_loss(h->losses, h->row_sum, h->row_sum + n, n);
 }
 
 // The logits become their gradient, d(sum of losses * scale) / d(logits).

@@ -6,11 +6,11 @@ the device, and what memory they take there.
 
 #include "trainer.h"
 
-// The sequences of a pass through a schedule, from loader or an evaluation: micro-batch k of data rank r has the B
-// sequences from first + (r m + k) B on (training), or first + (k d + r) B (validation; canonical ZeRO 2), and none
-// from `end` on. With ZeRO the bits of a canonical r are reversed.
+// The sequences of one execution of a schedule: micro-batch k of data rank r has the B sequences from first + (r m + k)
+// B on (training), or first + (k d + r) B (validation; ZeRO 2 canonical), and none from `end` on. With --canonical and
+// ZeRO r is place_among_leaves (parallel/canonical.h).
 typedef struct {
-    const Schedule* schedule; // NULL: of a window, see run_window
+    const Schedule* schedule; // NULL: run_window builds one
     const DataLoader* loader;
     int64_t first, end;
     bool trains;
@@ -64,8 +64,8 @@ static inline size_t evaluation_bytes(const Trainer* t) {
     return (size_t)forward_window(t) * (size_t)t->stage.B * (size_t)t->stage.T * sizeof(float);
 }
 
-// Bytes on the device of tokens, and of losses of evaluations, on a rank of this run with this layout; what the rank
-// holds in each arena, where these are a part of scratch; and in all.
+// Device memory of tokens and of an evaluation's losses, on a rank with this layout. Below: an arena's, scratch with
+// these included; the sum of all arenas'.
 static inline double loaded_bytes(const Trainer* t, const Layout* layout) {
     const TokenBatch batch = {NULL, NULL, (int64_t)most_loaded(t) * t->stage.B * t->stage.T};
     const bool loads = layout->first_stage || layout->last_stage;

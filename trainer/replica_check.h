@@ -107,6 +107,43 @@ static inline void slice_checksums(uint64_t* sums, uint64_t* device, const Layou
     device_to_host(sums, device, bytes);
 }
 
+// The mesh of this rank's site alone. Rank i of it is rank site_rank(mesh, i) of the whole mesh.
+static inline Mesh mesh_of_site(const Mesh* mesh) {
+    Mesh site = *mesh;
+    site.d = mesh_site_size(mesh);
+    site.data = mesh_rank_in_site(mesh);
+    site.sites = 1;
+    return site;
+}
+
+static inline int site_rank(const Mesh* mesh, int i) {
+    const Mesh site = mesh_of_site(mesh);
+    Mesh at = mesh_at(&site, i);
+    at.d = mesh->d;
+    at.data += site.d * mesh_site(mesh);
+    return mesh_rank(&at);
+}
+
+// Names the ranks of the mesh (all_sites), or of this rank's site, where `which` is true: "rank 5 (t 1, p 0, d 1)",
+// "ranks 0 (...), 5 (...) and 3 more".
+static inline void ranks_text(char* text, size_t size, const Mesh* mesh, bool all_sites, const bool* which) {
+    enum { NAMED = 4 };
+    const Mesh site = mesh_of_site(mesh);
+    const Mesh* these = all_sites ? mesh : &site;
+    int n = 0, named = 0;
+    for (int i = 0; i < mesh_size(these); i++) n += which[i];
+    snprintf(text, size, n == 1 ? "rank" : "ranks");
+    for (int i = 0; i < mesh_size(these) && named < NAMED; i++) {
+        const int rank = all_sites ? i : site_rank(mesh, i);
+        const Mesh at = mesh_at(mesh, rank);
+        if (!which[i]) continue;
+        if (named > 0) append_text(text, size, named + 1 == n ? " and" : ",");
+        append_text(text, size, " %d (t %d, p %d, d %d)", rank, at.tensor, at.pipeline, at.data);
+        named++;
+    }
+    if (n > NAMED) append_text(text, size, " and %d more", n - NAMED);
+}
+
 // Writes which tensor differs, and on which ranks; others: the number of further tensors that differ.
 static inline void replica_error_text(char* text, size_t size, const Tensor* tensor, const bool* wrong, int copies,
                                       int others, const Mesh* mesh, bool all_sites) {
@@ -124,6 +161,21 @@ static inline void replica_error_text(char* text, size_t size, const Tensor* ten
         append_text(text, size, "each other, and there is no majority");
     if (others > 0)
         append_text(text, size, "; %d more tensor%s differ%s", others, others == 1 ? "" : "s", others == 1 ? "s" : "");
+}
+
+// all (ranks, n) = every rank's mine (n), in the order of ranks: of this rank's site, or (inter_site) of all.
+static inline void gather_over_mesh(ProcessGroups* g, int64_t* all, const int64_t* mine, int64_t n, bool inter_site) {
+    Comm* axes[4] = {&g->tensor, &g->data, inter_site ? &g->inter_site : NULL, &g->pipeline};
+    memmove(all, mine, (size_t)n * sizeof *all);
+    for (int i = 0; i < 4; i++) {
+        Comm* c = axes[i];
+        if (!c || c->size == 1) continue;
+        const int64_t counted = c->size_bytes;
+        if (c->rank > 0) memcpy(all + c->rank * n, all, (size_t)n * sizeof *all);
+        comm_all_gather(c, all, all + c->rank * n, n, COMM_INT64);
+        c->size_bytes = counted;
+        n *= c->size;
+    }
 }
 
 // Whether the ranks of this rank's site, or of all sites, hold different bits of the same parameters; text names the

@@ -26,7 +26,7 @@ typedef struct {
     double inter_site;             // the part of data that went to other sites
 } Bytes;
 
-// The tokens of the micro-batches of one pass through a schedule: inputs of all, then targets of all.
+// The tokens of all micro-batches of one execution of a schedule: all inputs, then all targets.
 typedef struct {
     int32_t *host, *device;
     int64_t tokens; // room for as many inputs, and targets

@@ -16,8 +16,8 @@ which they do, as they run the same program. The bucket of the rest is last: the
 Most MPI libraries move data only inside their functions, so here little of the time is hidden; the GPU library NCCL
 moves data by kernels of its own, beside those that compute. What starts when is the same there.
 
-In threefold: parallel/data.h (grad_bucket_ready, start_grad_sync, finish_grad_sync); PyTorch's DistributedDataParallel
-does the same (Li et al. 2020).
+In threefold: parallel/stage.h (grad_bucket_ready), data.h (start_grad_sync, finish_grad_sync); PyTorch's
+DistributedDataParallel does the same (Li et al. 2020).
 */
 #include <math.h>
 #include <mpi.h>
