@@ -55,6 +55,26 @@ static inline TensorRange* chunk_ranges(const Stage* stage, int chunk, int64_t s
     return ranges;
 }
 
+// This rank's part of a bucket's sum over the replicas; with several sites, over those of its own.
+static inline float* summed_grad(const Stage* stage, int b) {
+    const GradientBuckets* grads = &stage->grads;
+    if (!buckets_share_memory(&stage->layout)) return grads->bucket[b].sum;
+    return grads->shards + bucket_shard_offset(&stage->layout, b);
+}
+
+// Adds the gradients of the two uses of a tied embedding, once they are summed over the replicas: where they are on two
+// ranks (chunk -1), or in two buckets (embedding_use_bucket).
+static inline void sum_tied_embedding_grads(const Stage* stage, int chunk) {
+    const Layout* layout = &stage->layout;
+    const Slice* wte = layout_slice(layout, -1, WTE);
+    if (!wte || layout->bucket[wte->bucket].chunk != chunk) return;
+    const BucketMemory* bucket = grad_bucket(&stage->grads, layout, wte->bucket);
+    const int64_t n = grad_sum_elements(bucket, stage->groups, layout, wte->bucket);
+    float* sum = summed_grad(stage, wte->bucket);
+    if (layout->embedding_bucket >= 0) accumulate(sum, summed_grad(stage, layout->embedding_bucket), n);
+    if (chunk < 0) comm_all_reduce(&stage->groups->embedding, sum, n, COMM_FLOAT, COMM_SUM);
+}
+
 // Sum of squares of the gradient of each tensor in a chunk into stage->sums: this rank's contribution.
 static inline void gradient_squares(const Stage* stage, int chunk) {
     int count;
