@@ -209,10 +209,10 @@ refuses 2 "--schedule" 2 "${small[@]}" --pp 2 --schedule 2f2b
 launch 4 "$train" "${short[@]}" --lr 1000 --steps 200 --pp 2 --schedule zb-h1 --clip 0
 ended 1 "not finite" "4 ranks with a learning rate of 1000 and no clipping"
 
-# ---- sums of gradients by plan
+# ---- sums of gradients by plan, and between sites of two replicas
 printf 'ranks 4 # a square without one side\nlink 0 1\nlink 1 3 2GB/s 1us\nlink 2 0\n' >links.txt
 planned=("4:--dp 4 --allreduce multitree --topology torus:2x2" "8:--tp 2 --pp 2 --zero 1 --allreduce ring"
-    "4:--dp 4 --allreduce multitree --topology links.txt")
+    "4:--dp 4 --allreduce multitree --topology links.txt" "8:--pp 2 --sites 2")
 full && planned+=("4:--dp 4 --allreduce 2d-ring --topology mesh:2x2" "4:--tp 2 --zero 2 --allreduce multitree"
     "8:--dp 8 --allreduce halving-doubling")
 for mesh in "${planned[@]}"; do
