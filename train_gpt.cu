@@ -188,8 +188,9 @@ static void run_backward(Trainer* t, Action action) {
     const double started = time_of_work(t);
     if (dgrad && !acts->chunk->last)
         boundary_unpack(&t->groups, &stage->layout.parallel, g->dx, boundary->gradient[buffer], n);
-    const bool reduce = action.reduce || (wgrad && ends_leaf(&stage->layout.parallel, k, t->schedule.config.m));
-    const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), reduce};
+    const ParallelConfig* parallel = &stage->layout.parallel;
+    const bool ends = parallel->canonical && wgrad && ends_leaf(parallel, k, t->schedule.config.m);
+    const Pass backward = {stage, acts, g, (dgrad ? DGRAD : 0) | (wgrad ? WGRAD : 0), action.reduce || ends};
     chunk_backward(&backward);
     if (dgrad && !acts->chunk->first)
         device_copy(boundary->gradient_out[buffer], g->dx + boundary_offset(&stage->layout.parallel, n),
@@ -207,7 +208,7 @@ static void run_reduce(Trainer* t, Action action) {
     sum_tied_embedding_grads(stage, action.chunk);
     if (stage->async) {
         async_dp_finish_grad_sync(stage, action.chunk);
-    } else {
+    } else if (stage->grads.hierarchical) {
         start_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
         finish_inter_site_syncs(&stage->grads, &t->groups, layout, action.chunk);
     }

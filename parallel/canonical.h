@@ -81,8 +81,7 @@ static inline int leaf_of_microbatch(const ParallelConfig* parallel, int k, int 
 }
 
 static inline bool ends_leaf(const ParallelConfig* parallel, int k, int m) {
-    const int leaves = leaves_of_rank(parallel);
-    return leaves > 0 && (k + 1) % (m / leaves) == 0;
+    return (k + 1) % (m / leaves_of_rank(parallel)) == 0;
 }
 
 static inline void leaf_tree_take(LeafTree* tree, const ParallelConfig* parallel, int64_t elements, Arena* arena) {
@@ -94,7 +93,6 @@ static inline void leaf_tree_take(LeafTree* tree, const ParallelConfig* parallel
 // `leaf` has become the sum of all; else `leaf` is zeroed.
 static inline bool leaf_tree_add(LeafTree* tree, int b, float* leaf, int64_t at, int64_t n) {
     const size_t bytes = (size_t)n * sizeof(float);
-    if (tree->leaves == 0) return true;
     int level = 0;
     for (int before = tree->added[b]++; before & 1; before /= 2) accumulate(leaf, tree->level[level++] + at, n);
     if (tree->added[b] == tree->leaves) {
@@ -125,7 +123,6 @@ static inline void canonical_sums(double* sums, const Layout* layout) {
 // Cuts ranges of slices at each N-th part of their bucket, whose number becomes the row of their sum. Frees `ranges`.
 static inline TensorRange* cut_by_rows(TensorRange* ranges, int* count, const Layout* layout) {
     const int rows = rows_of_sums(&layout->parallel), n = *count;
-    if (rows == 1) return ranges;
     TensorRange* pieces =
         (TensorRange*)checked_malloc((size_t)(n + layout->buckets * rows) * sizeof *pieces, "the ranges of a chunk");
     *count = 0;

@@ -83,7 +83,8 @@ static inline void grad_bucket_collect(GradientBuckets* grads, const Layout* lay
     float* sum = grads->bucket[i].sum;
     const int64_t at = bucket_shard_offset(layout, b), n = bucket_shard_size(layout, b);
     comm_wait(&grads->bucket[i].request);
-    if (leaf_tree_add(&grads->tree, b, sum, at, n)) accumulate(grads->shards + at, sum, n);
+    if (!layout->parallel.canonical || leaf_tree_add(&grads->tree, b, sum, at, n))
+        accumulate(grads->shards + at, sum, n);
     grads->in_flight[i] = -1;
 }
 
@@ -109,7 +110,7 @@ static inline void start_grad_sync(GradientBuckets* grads, ProcessGroups* g, con
     BucketMemory* bucket = grad_bucket(grads, layout, b);
     const int64_t n = grad_sum_elements(bucket, g, layout, b);
     bucket_sum_partial(g, layout, b, bucket->gradient);
-    if (!buckets_share_memory(layout) &&
+    if (layout->parallel.canonical && !buckets_share_memory(layout) &&
         !leaf_tree_add(&grads->tree, b, bucket->gradient, layout->bucket[b].offset, layout->bucket[b].elements))
         return;
     limit_inflight_reductions(grads);

@@ -78,7 +78,8 @@ static inline void sum_tied_embedding_grads(const Stage* stage, int chunk) {
 // Sum of squares of the gradient of each tensor in a chunk into stage->sums: this rank's contribution.
 static inline void gradient_squares(const Stage* stage, int chunk) {
     int count;
-    TensorRange* ranges = cut_by_rows(chunk_ranges(stage, chunk, 0, true, &count), &count, &stage->layout);
+    TensorRange* ranges = chunk_ranges(stage, chunk, 0, true, &count);
+    if (stage->layout.parallel.canonical) ranges = cut_by_rows(ranges, &count, &stage->layout);
     sum_of_squares(stage->sums, stage->grads.update, ranges, count);
     free(ranges);
 }

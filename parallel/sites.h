@@ -40,13 +40,12 @@ static inline void start_inter_site_sync(GradientBuckets* grads, ProcessGroups* 
 
 // After start_grad_sync: where a site has one replica, its sum is there. A tied embedding has more to add first.
 static inline void start_inter_site_sync_early(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int b) {
-    if (!grads->hierarchical || mesh_site_size(&layout->parallel.mesh) > 1) return;
-    if (layout->bucket[b].chunk >= 0) start_inter_site_sync(grads, g, layout, b);
+    const bool alone = mesh_site_size(&layout->parallel.mesh) == 1;
+    if (alone && layout->bucket[b].chunk >= 0) start_inter_site_sync(grads, g, layout, b);
 }
 
 // Starts the sums between sites of a chunk's gradients that start_inter_site_sync_early has not.
 static inline void start_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
-    if (!grads->hierarchical) return;
     for (int b = 0; b < layout->buckets; b++) {
         if (layout->bucket[b].chunk == chunk) start_inter_site_sync(grads, g, layout, b);
     }
@@ -54,7 +53,6 @@ static inline void start_inter_site_syncs(GradientBuckets* grads, ProcessGroups*
 
 // Waits for the sums that start_inter_site_sync started, and distributes them to all replicas of the site.
 static inline void finish_inter_site_syncs(GradientBuckets* grads, ProcessGroups* g, const Layout* layout, int chunk) {
-    if (!grads->hierarchical) return;
     for (int b = 0; b < layout->buckets; b++) {
         BucketMemory* bucket = &grads->bucket[b];
         if (layout->bucket[b].chunk != chunk || !is_between_sites(bucket, g)) continue;

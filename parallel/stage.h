@@ -313,7 +313,7 @@ static inline void bucket_ready(const Pass* pass, int b) {
     add_norm_gradients(pass, b);
     if (!pass->reduce) return;
     start_grad_sync(&stage->grads, stage->groups, layout, b);
-    start_inter_site_sync_early(&stage->grads, stage->groups, layout, b);
+    if (stage->grads.hierarchical) start_inter_site_sync_early(&stage->grads, stage->groups, layout, b);
     buckets_progress(stage->grads.bucket, grad_buckets(layout));
 }
 
